@@ -44,6 +44,8 @@ type Workspace struct {
 	StopsAt           *time.Time           `json:"stops_at"`
 	StopReason        *string              `json:"stop_reason"`
 	KeepAwakeUntil    *time.Time           `json:"keep_awake_until"`
+	// AwakeWhileWorking: processes that are at work count as use.
+	AwakeWhileWorking bool       `json:"awake_while_working"`
 	PhaseChangedAt    time.Time            `json:"phase_changed_at"`
 	StandbyTTLSeconds *int                 `json:"standby_ttl_seconds"`
 	ArchiveTTLSeconds *int                 `json:"archive_ttl_seconds"`
@@ -119,6 +121,7 @@ type UpdateWorkspace struct {
 	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero"`
 	ArchiveTTLSeconds Nullable[int]       `json:"archive_ttl_seconds,omitzero"`
 	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero"`
+	AwakeWhileWorking *bool               `json:"awake_while_working,omitempty"`
 }
 
 // Actions of Recover.

@@ -108,6 +108,13 @@ func (c *Client) Logs(ctx context.Context, id string, tail int, follow bool) (io
 	return resp.Body, nil
 }
 
+// Usage returns what a running workspace uses of its limits.
+func (c *Client) Usage(ctx context.Context, id string) (api.Usage, error) {
+	var out api.Usage
+	err := c.call(ctx, http.MethodGet, path(id, "/usage"), nil, nil, &out)
+	return out, err
+}
+
 func (c *Client) workspace(ctx context.Context, method, path string, q url.Values, in any) (api.Workspace, error) {
 	var out api.Workspace
 	err := c.call(ctx, method, path, q, in, &out)

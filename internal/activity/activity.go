@@ -21,6 +21,10 @@ const (
 	Output   Kind = "output"             // a terminal printed
 	Client   Kind = "client"             // data from a client with an unknown protocol
 	Stay     Kind = workspace.AccessStay // the owner reset the idle timer
+
+	// The leader records these two, as it asks the agents: a Recorder has no room for them.
+	Busy Kind = "busy" // a command holds the workspace awake
+	Work Kind = "work" // processes are at work, where that counts
 )
 
 // Access is the last use of a workspace, by the clock of the process that reports

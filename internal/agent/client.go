@@ -92,7 +92,7 @@ func (c *Client) WatchPorts(ctx context.Context, changed func([]Port)) error {
 func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	var u Usage
 	err := c.get(ctx, PathUsage, &u)
-	return u, err
+	return u.checked(), err
 }
 
 // Dial connects to an address as seen in the workspace: network is "tcp" with

@@ -98,6 +98,14 @@ type Usage struct {
 	Disk        int64   `json:"disk"` // bytes used on the file system of the home
 	DiskSize    int64   `json:"disk_size"`
 	Processes   int     `json:"processes"`
+	// Holders are the commands that hold the workspace awake, the oldest first.
+	Holders []Holder `json:"holders,omitempty"`
+}
+
+// Holder is a command that holds the workspace awake.
+type Holder struct {
+	What  string `json:"what"`  // "make test"
+	Since int64  `json:"since"` // seconds since 1970
 }
 
 // Listening is the agent's first message on a listen conversation, and Accepted

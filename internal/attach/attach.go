@@ -95,6 +95,7 @@ type Config struct {
 type Attacher struct {
 	cfg    Config
 	checks singleflight.Group // by workspace, user and events
+	loads  singleflight.Group // by workspace
 	events atomic.Uint64      // counts Changed and Gap
 
 	mu       sync.Mutex

@@ -26,6 +26,7 @@ type Commands struct {
 	UpdateImage updateImageCmd `cmd:"" group:"Client:" help:"Use the newest image from the next start on."`
 	Restart     restartCmd     `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
 	Stay        stayCmd        `cmd:"" group:"Client:" help:"Reset a workspace's idle timer."`
+	Busy        busyCmd        `cmd:"" group:"Client:" help:"Inside a workspace: keep it awake during a command."`
 	KeepAwake   keepAwakeCmd   `cmd:"" group:"Client:" help:"Keep a workspace awake for a while."`
 	Set         setCmd         `cmd:"" group:"Client:" help:"Change a workspace's settings."`
 	Archive     archiveCmd     `cmd:"" group:"Client:" help:"Archive a workspace."`
@@ -37,6 +38,7 @@ type Commands struct {
 	Recover     recoverCmd     `cmd:"" group:"Client:" help:"Recover a workspace from an error."`
 	Cancel      cancelCmd      `cmd:"" group:"Client:" help:"Cancel the running operation."`
 	Open        openCmd        `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
+	Exec        execCmd        `cmd:"" group:"Client:" help:"Run a command in a workspace."`
 	Logs        logsCmd        `cmd:"" group:"Client:" help:"Print a workspace's container log."`
 	Ports       portsCmd       `cmd:"" group:"Client:" help:"List and share a workspace's ports."`
 	Tokens      tokensCmd      `cmd:"" group:"Client:" help:"Manage API tokens."`

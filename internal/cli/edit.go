@@ -50,12 +50,15 @@ type setCmd struct {
 	Description *string `short:"d" help:"What it is for."`
 	Memo        *string `help:"Notes."`
 	Image       *string `help:"A new image, from the next start on."`
+
+	AwakeWhileWorking *bool `negatable:"" help:"Keep it awake while its processes are at work, for some hours a day."`
 }
 
 func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
 	in := api.UpdateWorkspace{
 		Name: s.Name, Description: s.Description, Memo: s.Memo, ImageRef: s.Image,
 		StandbyTTLSeconds: s.StandbyTTL.change(), ArchiveTTLSeconds: s.ArchiveTTL.change(),
+		AwakeWhileWorking: s.AwakeWhileWorking,
 	}
 	if in == (api.UpdateWorkspace{}) {
 		return errors.New("nothing to set was given")

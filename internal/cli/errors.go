@@ -11,8 +11,19 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
+// said returns what is printed about err; empty: nothing.
+func said(err error) string {
+	if err == nil || err.Error() == "" {
+		return ""
+	}
+	return redacted(explain(err).Error())
+}
+
 // exitCode returns the exit code after err.
 func exitCode(err error) int {
+	if code := terminal.ExitCode(err); code > terminal.ExitNotFound {
+		return code // that of a command in a workspace
+	}
 	switch client.CodeOf(err) {
 	case "not_found", "archive_not_found":
 		return terminal.ExitNotFound

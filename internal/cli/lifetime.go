@@ -49,10 +49,17 @@ type ttlFlags struct {
 	ArchiveTTL ttlFlag `name:"archive-ttl" placeholder:"TIME" help:"Idle timeout until a stopped workspace is archived: 2d, never, or default (the server's)."`
 }
 
-type stayCmd struct{ onWorkspace }
+type stayCmd struct {
+	serverFlags
+	terminal.Format
+	Workspace string `arg:"" optional:"" help:"A workspace's name or id. Without it, inside a workspace: keep this one awake until Ctrl-C."`
+}
 
 func (s stayCmd) Run(ctx context.Context, k *kong.Context) error {
-	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return withLifetime(c.Stay(ctx, id)) })
+	if s.Workspace == "" {
+		return stayInside(ctx, k)
+	}
+	return onWorkspace{s.serverFlags, s.Format, s.Workspace}.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return withLifetime(c.Stay(ctx, id)) })
 }
 
 type keepAwakeCmd struct {
@@ -141,7 +148,7 @@ func lifetime(w api.Workspace, now time.Time) (name, what string) {
 var (
 	uses = map[string]string{
 		"open": "workspace opened", "presence": "user present", "typing": "typing", "output": "terminal output",
-		"client": "client connection", "stay": "idle timer reset", "request": "API request",
+		"client": "client connection", "stay": "idle timer reset", "busy": "command running", "work": "processes at work", "request": "API request",
 	}
 	stops = map[string]string{
 		"idle": "after inactivity", "requested": "on request", "forced": "forced", "exited": "container exited",

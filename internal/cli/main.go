@@ -38,8 +38,8 @@ func Main(commands any, version string, args []string) int {
 	defer context.AfterFunc(ctx, stop)()
 	command.BindTo(ctx, (*context.Context)(nil))
 	err = command.Run()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "codehub:", redacted(explain(err).Error()))
+	if message := said(err); message != "" {
+		fmt.Fprintln(os.Stderr, "codehub:", message)
 	}
 	return exitCode(err)
 }

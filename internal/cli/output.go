@@ -34,9 +34,9 @@ func workspaceTable(list []api.Workspace, now time.Time) string {
 	return terminal.Table(rows)
 }
 
-// workspaceDetails describes a workspace; skipped is how many entries of its home
-// its archive does not have.
-func workspaceDetails(w api.Workspace, skipped int64, now time.Time) string {
+// workspaceDetails describes a workspace; usage is nil if it does not run, and skipped how
+// many entries of its home its archive does not have.
+func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time.Time) string {
 	rows := [][]string{
 		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Wanted:", wanted(w)},
 		{"URL:", w.URL}, {"Image:", image(w)}, {"Created:", terminal.Time(w.CreatedAt)},
@@ -84,6 +84,10 @@ func workspaceDetails(w api.Workspace, skipped int64, now time.Time) string {
 		rows = append(rows, []string{"Progress:", p})
 	}
 	at("Awake until:", w.KeepAwakeUntil)
+	if w.AwakeWhileWorking {
+		rows = append(rows, []string{"Awake:", "while processes are at work"})
+	}
+	rows = append(rows, usageRows(usage)...)
 	at("Deleted:", w.DeletedAt)
 	at("Gone for good:", w.PurgedAt)
 	return terminal.Table(rows)
@@ -208,4 +212,30 @@ func image(w api.Workspace) string {
 		return w.ImageRef
 	}
 	return w.ImageRef + " from the next start on; running " + *w.RunningImageRef
+}
+
+// usageRows describes what a workspace uses, and what holds it awake.
+func usageRows(u *api.Usage) [][]string {
+	if u == nil {
+		return nil
+	}
+	of := func(used, limit string, limited bool) string {
+		if !limited {
+			return used
+		}
+		return used + " of " + limit
+	}
+	rows := [][]string{
+		{"Processors:", of(strconv.FormatFloat(u.CPU, 'f', 2, 64), strconv.FormatFloat(u.CPULimit, 'g', 4, 64), u.CPULimit > 0)},
+		{"Memory:", of(terminal.Size(u.Memory), terminal.Size(u.MemoryLimit), u.MemoryLimit > 0)},
+		{"Disk:", of(terminal.Size(u.Disk), terminal.Size(u.DiskSize), u.DiskSize > 0)},
+	}
+	for i, h := range u.Holders {
+		name := ""
+		if i == 0 {
+			name = "Kept awake by:"
+		}
+		rows = append(rows, []string{name, h.What + ", since " + terminal.Time(h.Since)})
+	}
+	return rows
 }

@@ -114,8 +114,31 @@ func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
 			return w, "", err
 		}
 		skipped, err := notArchived(ctx, c, w)
-		return w, workspaceDetails(w, skipped, time.Now()), err
+		if err != nil {
+			return w, "", err
+		}
+		out := shown{Workspace: w, Usage: usageNow(ctx, c, w)}
+		return out, workspaceDetails(w, out.Usage, skipped, time.Now()), nil
 	})
+}
+
+// shown is a workspace with what it uses, if it runs.
+type shown struct {
+	api.Workspace
+	Usage *api.Usage `json:"usage,omitempty"`
+}
+
+// usageNow returns what a running workspace uses. Without an answer of its agent the rest is
+// shown all the same.
+func usageNow(ctx context.Context, c *client.Client, w api.Workspace) *api.Usage {
+	if w.Phase != "RUNNING" {
+		return nil
+	}
+	u, err := c.Usage(ctx, w.ID)
+	if err != nil {
+		return nil
+	}
+	return &u
 }
 
 // notArchived returns how many entries of the home the current archive does not have.

@@ -40,7 +40,7 @@ func (v *view) offer() {
 	}
 
 	menu := func(more ...action) {
-		v.Menu = slices.Concat(more, []action{dialog("edit", "pencil", false), dialog("timeouts", "hourglass", false), dialog("delete", "trash", true)})
+		v.Menu = slices.Concat(v.offerTerminal(), more, []action{dialog("edit", "pencil", false), dialog("timeouts", "hourglass", false), dialog("delete", "trash", true)})
 	}
 	menu()
 	if v.Phase == workspace.PhaseError && v.Operation == workspace.OpNone {
@@ -194,4 +194,13 @@ func (v *view) offerInError() {
 	if v.Request == "recover" || v.Request == "set_aside" {
 		v.Problem.Actions = []action{remove}
 	}
+}
+
+// offerTerminal offers the terminal of a workspace that runs, or that opening starts.
+func (v *view) offerTerminal() []action {
+	switch lifecycle.OpeningOf(v.W) {
+	case lifecycle.OpenNow, lifecycle.OpenStarts, lifecycle.OpenQueues, lifecycle.OpenWaits:
+		return []action{{Key: "terminal", Icon: "terminal", Href: "/workspaces/" + v.ID + "/terminal", NewTab: true}}
+	}
+	return nil
 }

@@ -71,7 +71,9 @@ type Config struct {
 	Auth   Auth
 	Events Events
 	Logs   service.Logs
-	Log    *slog.Logger
+	// Usage is optional; without it no page shows what workspaces use.
+	Usage Usage
+	Log   *slog.Logger
 
 	service.Settings
 	// MaxRunning is the running limit of a user, 0 for none.
@@ -168,6 +170,8 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	loggedIn("POST /workspaces", d.create)
 	loggedIn("GET /workspaces/{id}", d.detail)
 	loggedIn("GET /workspaces/{id}/logs", d.logs)
+	loggedIn("GET /workspaces/{id}/terminal", d.terminal)
+	loggedIn("GET /workspaces/{id}/usage", d.usage)
 	loggedIn("GET /workspaces/{id}/limit", d.limitState)
 	loggedIn("GET /workspaces/{id}/wait", d.wait)
 	for _, name := range []string{"edit", "image", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside", "share-port"} {

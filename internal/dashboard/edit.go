@@ -93,7 +93,7 @@ func (f *form) details() postgres.Patch {
 }
 
 func (f *form) timeouts() postgres.Patch {
-	return postgres.Patch{StandbyTTL: f.ttl("standby"), ArchiveTTL: f.ttl("archive")}
+	return postgres.Patch{StandbyTTL: f.ttl("standby"), ArchiveTTL: f.ttl("archive"), AwakeWhileWorking: f.working()}
 }
 
 // newImage returns the patch of the image, which the next start uses.

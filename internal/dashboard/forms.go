@@ -73,6 +73,7 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 	case "edit", "timeouts":
 		f.showTTL("standby", ws.StandbyTTL)
 		f.showTTL("archive", ws.ArchiveTTL)
+		f.showWorking(ws.AwakeWhileWorking)
 	case "keep-awake":
 		d.showKeepAwake(f, *ws)
 	case "share-port":

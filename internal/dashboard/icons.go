@@ -35,6 +35,7 @@ var icons = map[string]string{
 	"hourglass": `<path d="M7 4.5h10M7 19.5h10M8 4.5c0 4.5 4 4.5 4 7.5s-4 3-4 7.5M16 4.5c0 4.5-4 4.5-4 7.5s4 3 4 7.5"/>`,
 	"server":    `<rect x="4.5" y="4.5" width="15" height="6.5" rx="2"/><rect x="4.5" y="13" width="15" height="6.5" rx="2"/><path d="M8 7.8v.1M8 16.2v.1"/>`,
 	"people":    `<circle cx="9" cy="9" r="3.2"/><path d="M3.5 18.5a5.5 5.5 0 0 1 11 0M15.5 6.2a3.2 3.2 0 0 1 0 5.6M17 14a5.5 5.5 0 0 1 3.5 4.5"/>`,
+	"terminal":  `<rect x="3.5" y="5" width="17" height="14" rx="2"/><path d="M7 9.5l3 2.5-3 2.5M12.5 15H17"/>`,
 	"search":    `<circle cx="10.8" cy="10.8" r="5.8"/><path d="M15.2 15.2l4.3 4.3"/>`,
 }
 

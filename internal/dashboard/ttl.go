@@ -47,6 +47,24 @@ func (f *form) showTTL(which string, seconds *int) {
 	}
 }
 
+// showWorking fills in whether processes at work count as use.
+func (f *form) showWorking(on bool) {
+	f.Value["working"] = ""
+	if on {
+		f.Value["working"] = "on"
+	}
+	f.working() // of a form that was sent
+}
+
+// working reads the checkbox of processes at work. A form without it leaves it unchanged.
+func (f *form) working() *bool {
+	if f.r.PostFormValue("working_shown") == "" {
+		return nil
+	}
+	f.Value["working"] = f.r.PostFormValue("working")
+	return new(f.Value["working"] != "")
+}
+
 // ttl reads the fields of an idle timeout. A form without them leaves it unchanged.
 func (f *form) ttl(which string) (v workspace.Optional[int]) {
 	field := which + "_ttl"

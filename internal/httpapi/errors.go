@@ -21,6 +21,10 @@ const (
 	codeTooManyStreams   workspace.Code = "too_many_streams"
 	codeRange            workspace.Code = "range_not_satisfiable"
 	codePrecondition     workspace.Code = "precondition_failed"
+	codeUpgradeRequired  workspace.Code = "upgrade_required"
+	codeNoAgent          workspace.Code = "no_agent"
+	codeStopped          workspace.Code = "workspace_stopped"
+	codeNotStarted       workspace.Code = "command_not_started"
 	codeInternal         workspace.Code = "internal"
 )
 
@@ -60,6 +64,10 @@ var statuses = map[workspace.Code]int{
 	codeTooManyStreams:   http.StatusTooManyRequests,
 	codeRange:            http.StatusRequestedRangeNotSatisfiable,
 	codePrecondition:     http.StatusPreconditionFailed,
+	codeUpgradeRequired:  http.StatusUpgradeRequired,
+	codeNoAgent:          http.StatusConflict,
+	codeStopped:          http.StatusConflict,
+	codeNotStarted:       http.StatusUnprocessableEntity,
 	codeInternal:         http.StatusInternalServerError,
 }
 

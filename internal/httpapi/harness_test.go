@@ -14,6 +14,8 @@ import (
 
 	"codehub/api"
 	"codehub/internal/admin"
+	"codehub/internal/agent/agenttest"
+	"codehub/internal/attach"
 	"codehub/internal/auth"
 	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
@@ -69,6 +71,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 		Admin:   admin.New(admin.Config{Store: e.DB, Passwords: e.Auth, OrphanDelay: 10 * time.Minute}),
 	}
 	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
+	cfg.Attach = attach.New(attach.Config{Store: wakes{e.DB}, Runtime: agenttest.New(t), Sessions: e.Auth})
 	for _, o := range opts {
 		o(&cfg)
 	}

@@ -42,6 +42,7 @@ type Config struct {
 	Hub     *bus.Hub
 	Logs    service.Logs
 	Ports   Ports
+	Attach  Attacher
 	Log     *slog.Logger
 
 	// LastUse is when a workspace was last used as this very server saw it,
@@ -133,6 +134,8 @@ func (s *server) routes() []route {
 		{"PUT", "/workspaces/{id}/ports/{port}/share", private, s.sharePort, nil},
 		{"DELETE", "/workspaces/{id}/ports/{port}/share", private, s.unsharePort, nil},
 		{"GET", "/workspaces/{id}/ports/{port}/connect", private, s.connectPort, nil},
+		{"GET", "/workspaces/{id}/usage", private, s.usage, nil},
+		{"GET", "/workspaces/{id}/exec", private, s.exec, nil},
 
 		{"GET", "/events", private, s.events, nil},
 	}

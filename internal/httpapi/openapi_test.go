@@ -101,6 +101,7 @@ func wire() map[string]any {
 	return map[string]any{
 		"Workspace": api.Workspace{}, "Archive": api.Archive{}, "ArchiveList": api.ArchiveList{}, "Condition": api.Condition{}, "Progress": api.Progress{}, "ProgressStep": api.ProgressStep{}, "WorkspaceList": api.WorkspaceList{},
 		"CreateWorkspace": api.CreateWorkspace{}, "UpdateWorkspace": api.UpdateWorkspace{}, "Recover": api.Recover{},
+		"Usage": api.Usage{}, "Holder": api.Holder{}, "Exec": api.Exec{}, "ExecTerminal": api.ExecTerminal{}, "ExecInput": api.ExecInput{}, "ExecOutput": api.ExecOutput{},
 		"Login": api.Login{}, "User": api.User{}, "Session": api.Session{}, "OpenSession": api.OpenSession{}, "SessionList": api.SessionList{}, "SessionsEnded": api.SessionsEnded{}, "CreateToken": api.CreateToken{},
 		"Token": api.Token{}, "TokenList": api.TokenList{}, "Deleted": api.Deleted{}, "Error": api.Error{},
 		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},
@@ -119,7 +120,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
 		t.Errorf("types (-) and schemas (+) differ:\n%s", d)
 	}
-	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken", "ChangePassword", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort"}
+	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken", "ChangePassword", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "Exec", "ExecInput"}
 	for name, v := range wire() {
 		s := d.Components.Schemas[name]
 		typ := reflect.TypeOf(v)
@@ -177,7 +178,9 @@ func describe(t reflect.Type) shape {
 		return shape{of: "object"}
 	case t.Kind() == reflect.Bool:
 		return shape{of: "boolean"}
-	case t.Kind() == reflect.Int, t.Kind() == reflect.Int64:
+	case t.Kind() == reflect.Float64:
+		return shape{of: "number"}
+	case t.Kind() == reflect.Int, t.Kind() == reflect.Int64, t.Kind() == reflect.Uint16:
 		return shape{of: "integer"}
 	}
 	return shape{of: t.Kind().String()}

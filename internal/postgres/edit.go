@@ -89,8 +89,10 @@ type Patch struct {
 	StandbyTTL     workspace.Optional[int] // seconds
 	ArchiveTTL     workspace.Optional[int] // seconds
 	KeepAwakeUntil workspace.Optional[time.Time]
-	Desired        *workspace.DesiredState
-	Queue          bool // queue Desired if an operation is running
+	// AwakeWhileWorking; nil: unchanged.
+	AwakeWhileWorking *bool
+	Desired           *workspace.DesiredState
+	Queue             bool // queue Desired if an operation is running
 }
 
 // PatchWorkspace makes all changes or, on an error, none. CodeNotFound if the workspace is
@@ -136,5 +138,8 @@ func (p Patch) edit(w *workspace.Workspace) (changed bool) {
 	p.StandbyTTL.Apply(&w.StandbyTTL)
 	p.ArchiveTTL.Apply(&w.ArchiveTTL)
 	p.KeepAwakeUntil.Apply(&w.KeepAwakeTil)
+	if p.AwakeWhileWorking != nil && *p.AwakeWhileWorking != w.AwakeWhileWorking {
+		w.AwakeWhileWorking, changed = *p.AwakeWhileWorking, true
+	}
 	return changed || p.StandbyTTL.Set || p.ArchiveTTL.Set || p.KeepAwakeUntil.Set
 }

@@ -94,6 +94,7 @@ var columns = []column{
 	{name: "last_access_at", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.LastAccessAt }},
 	{name: "last_access_kind", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.LastAccess) }},
 	{name: "keep_awake_until", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.KeepAwakeTil }},
+	{name: "awake_while_working", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.AwakeWhileWorking }},
 	{name: "standby_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.StandbyTTL }},
 	{name: "archive_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.ArchiveTTL }},
 	{name: "updated_at", skipTick: true, field: func(w *row) any { return &w.UpdatedAt }},

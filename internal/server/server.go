@@ -254,8 +254,12 @@ func newServer(p parts) *server {
 	flush := activity.NewFlusher(activity.FlusherConfig{
 		Memory: used, Store: db, Bus: activityBus, Replica: p.self.ID(), Settings: cfg.Activity, Log: log, Conditions: p.conditions,
 	})
+	attacher := attach.New(attach.Config{
+		Store: proxyStore{db}, Runtime: p.runtime, Sessions: authentication, Activity: used, PerUser: cfg.Proxy.RequestsPerUser,
+	})
 	idle := ttl.New(ttl.Config{
-		TTL: cfg.Idle.TTL(), Bus: activityBus, Settings: cfg.TTL, Log: log, Flush: flush.Flush, Conditions: p.conditions,
+		Agents: attacher,
+		TTL:    cfg.Idle.TTL(), Bus: activityBus, Settings: cfg.TTL, Log: log, Flush: flush.Flush, Conditions: p.conditions,
 	})
 
 	settings := service.Settings{URL: cfg.PublicURL, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace}
@@ -263,12 +267,9 @@ func newServer(p parts) *server {
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})
-	attacher := attach.New(attach.Config{
-		Store: proxyStore{db}, Runtime: p.runtime, Sessions: authentication, Activity: used, PerUser: cfg.Proxy.RequestsPerUser,
-	})
 	portService := ports.New(ports.Config{Store: db, Runtime: p.runtime, Attacher: attacher, Layout: cfg.Layout, Settings: cfg.Proxy.Ports})
 	pages := dashboard.New(dashboard.Config{
-		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Log: log,
+		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Log: log,
 		Settings: settings, MaxRunning: cfg.Limits.PerUser, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore, Ports: portService,
 	})
@@ -297,7 +298,7 @@ func newServer(p parts) *server {
 
 	mux := http.NewServeMux()
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
-		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Archives: p.bucket, Admin: administration,
+		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Archives: p.bucket, Admin: administration,
 		Restore: restore, Ports: portService, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())

@@ -19,6 +19,10 @@ import (
 // 0 is 60 s.
 type Settings struct {
 	Interval time.Duration `name:"ttl-interval" env:"CODEHUB_TTL_INTERVAL" min:"1s" max:"2m" default:"1m" help:"Time between two checks for idle workspaces."`
+	// BusyMax, WorkMax: 0 is never.
+	BusyMax       time.Duration `name:"busy-max" env:"CODEHUB_BUSY_MAX" min:"0" max:"720h" default:"24h" help:"Longest time for which commands in a workspace keep it awake without another use (0 = never)."`
+	WorkMax       time.Duration `name:"working-max" env:"CODEHUB_WORKING_MAX" min:"0" max:"24h" default:"8h" help:"Longest time a day for which processes at work keep a workspace awake whose owner turned that on (0 = never)."`
+	WorkThreshold int           `name:"working-threshold" env:"CODEHUB_WORKING_THRESHOLD" min:"1" max:"10000" default:"20" help:"Processor use from which processes are at work, in percent of one processor."`
 }
 
 // Config holds a Runner's dependencies and settings.
@@ -30,6 +34,9 @@ type Config struct {
 	// single server does not stop a workspace that was just used. Its errors are
 	// ignored here. Optional.
 	Flush func(ctx context.Context) error
+	// Agents are asked before a workspace is stopped; nil: nothing in a workspace keeps it
+	// awake.
+	Agents Agents
 	Settings
 	BatchSize int // workspaces per statement; 0: 500
 	// Conditions lists that idle workspaces cannot be stopped; nil: it is only logged.
@@ -123,6 +130,8 @@ type term struct {
 	store  *postgres.ActivityClock
 	idle   *postgres.Idleness
 	pruned time.Time
+	// samples are those of the tick before.
+	samples map[workspace.ID]sample
 }
 
 // tick advances the clock and stops and archives what is idle. It does nothing
@@ -135,6 +144,9 @@ func (t *term) tick(ctx context.Context) error {
 	moved, err := t.clock.Tick(ctx)
 	t.update(func(s *Status) { s.WatchedUntil = t.clock.Until() })
 	if err != nil || !moved {
+		return err
+	}
+	if err := t.confirm(ctx); err != nil {
 		return err
 	}
 	if err := t.end(ctx, "idle workspace stopped", t.idle.EndIdle, t.cfg.TTL.Standby, func(s *Status) *int64 { return &s.Stopped }); err != nil {

@@ -70,6 +70,7 @@ func (w *world) pass(d time.Duration) {
 	for _, move := range []string{
 		`UPDATE workspaces SET phase_changed_at = phase_changed_at - $1::interval, last_access_at = last_access_at - $1::interval,
 			keep_awake_until = keep_awake_until - $1::interval`,
+		`UPDATE workspace_busy SET confirmed_at = confirmed_at - $1::interval, held_since = held_since - $1::interval`,
 		`UPDATE activity_clock SET watched_until = watched_until - $1::interval`,
 		`UPDATE replicas SET flushed_at = flushed_at - $1::interval, started_at = started_at - $1::interval`,
 	} {

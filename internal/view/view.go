@@ -51,6 +51,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		LastAccessKind:    optional(w.LastAccess),
 		StopReason:        optional(w.StopReason),
 		KeepAwakeUntil:    utc(w.KeepAwakeTil),
+		AwakeWhileWorking: w.AwakeWhileWorking,
 		PhaseChangedAt:    w.PhaseChangedAt.UTC(),
 		StandbyTTLSeconds: w.StandbyTTL,
 		ArchiveTTLSeconds: w.ArchiveTTL,

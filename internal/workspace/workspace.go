@@ -79,8 +79,11 @@ type Workspace struct {
 	LastAccessAt *time.Time
 	LastAccess   string // kind of the last access
 	KeepAwakeTil *time.Time
-	StandbyTTL   *int // seconds; nil = the server's default, 0 = never
-	ArchiveTTL   *int
+	// AwakeWhileWorking: processes that are at work count as use.
+	AwakeWhileWorking bool
+
+	StandbyTTL *int // seconds; nil = the server's default, 0 = never
+	ArchiveTTL *int
 
 	// Unwatched is how much of the time since lifecycle.IdleSince no server
 	// recorded activity: it does not count toward idle timeouts. Computed when the row

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"codehub/internal/agent"
+	"codehub/internal/agent/busy"
 )
 
 // Config configures a Server. Fields are required unless marked optional.
@@ -28,6 +29,9 @@ type Config struct {
 	Home string
 	// Hidden are the ports that Ports leaves out: the IDE's and the agent's own.
 	Hidden []int
+	// BusySocket is where commands hold the workspace awake (package busy). Serve
+	// listens there; empty: nowhere.
+	BusySocket string
 	// Processes starts commands and reaps them.
 	Processes *Processes
 	Log       *slog.Logger
@@ -39,6 +43,7 @@ type Server struct {
 	mux     http.ServeMux
 	waiting waiting
 	ports   portScanner
+	holders busy.Holders
 }
 
 // NewServer returns a server.
@@ -59,6 +64,7 @@ func NewServer(cfg Config) *Server {
 // Serve serves on l until it is closed. A request that is not read within some
 // seconds loses its connection.
 func (s *Server) Serve(l net.Listener) error {
+	defer s.holdAwake()()
 	srv := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug)}
 	return srv.Serve(l)

@@ -20,6 +20,7 @@ func (s *Server) usage(w http.ResponseWriter, _ *http.Request) {
 		u.DiskSize = int64(disk.Blocks) * disk.Bsize
 		u.Disk = int64(disk.Blocks-disk.Bfree) * disk.Bsize
 	}
+	u.Holders = s.holders.List()
 	respond(w, http.StatusOK, u)
 }
 

@@ -38,3 +38,29 @@ func (e *notFound) CodehubExitCode() int { return ExitNotFound }
 func NotFound(format string, args ...any) error {
 	return &notFound{fmt.Sprintf(format, args...)}
 }
+
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// CodehubExitCode implements the method that ExitCode looks for.
+func (e *exit) CodehubExitCode() int { return e.code }
+
+// Exit returns an error with that exit code, or nil for 0 without an error. If err is nil,
+// nothing is printed.
+func Exit(code int, err error) error {
+	if code == ExitOK && err == nil {
+		return nil
+	}
+	return &exit{code, err}
+}

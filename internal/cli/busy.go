@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/internal/agent/busy"
+	"codehub/internal/cli/terminal"
+)
+
+// busyCmd runs in a workspace.
+type busyCmd struct {
+	Reason  string   `short:"m" help:"What the workspace's page shows (default: the command)."`
+	Command []string `arg:"" passthrough:"" help:"Command and its arguments, after --."`
+}
+
+// Help describes what the flags do not say.
+func (busyCmd) Help() string {
+	return "Use it inside a workspace. It runs the command and keeps the workspace awake until the command ends, at most a day. " +
+		"The exit status is that of the command. If the workspace cannot be kept awake, a warning is printed and the command runs all the same."
+}
+
+func (cmd busyCmd) Run(ctx context.Context, k *kong.Context) error {
+	args := cmd.Command
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return errors.New("give a command after --")
+	}
+	reason := cmd.Reason
+	if reason == "" {
+		reason = strings.Join(args, " ")
+	}
+	// Signals of the terminal reach the command by themselves; others are passed on.
+	ctx = context.WithoutCancel(ctx)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	release, err := busy.Hold(ctx, busySocket(), reason)
+	if err != nil {
+		fmt.Fprintln(k.Stderr, "codehub: the workspace is not kept awake:", err)
+		release = func() {}
+	}
+	defer release()
+	run := exec.Command(args[0], args[1:]...)
+	run.Stdin, run.Stdout, run.Stderr = os.Stdin, k.Stdout, k.Stderr
+	if err := run.Start(); err != nil {
+		return terminal.Exit(exitNotStarted, err)
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if s != os.Interrupt && s != syscall.SIGQUIT {
+					_ = run.Process.Signal(s)
+				}
+			case <-ended:
+				return
+			}
+		}
+	}()
+	err = run.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	code := exit.ExitCode()
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		code = 128 + int(status.Signal())
+	}
+	return terminal.Exit(code, nil)
+}
+
+// busySocket is the agent's socket. Tests have one of their own.
+func busySocket() string {
+	if s := os.Getenv("CODEHUB_BUSY_SOCKET"); s != "" {
+		return s
+	}
+	return busy.Socket
+}
+
+// stayInside keeps the workspace awake that it runs in, until ctx ends.
+func stayInside(ctx context.Context, k *kong.Context) error {
+	release, err := busy.Hold(ctx, busySocket(), "codehub stay")
+	if errors.Is(err, busy.ErrNoAgent) {
+		return errors.New("give the name of a workspace, or run codehub stay inside one")
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	fmt.Fprintln(k.Stderr, "The workspace stays awake until you press Ctrl-C, at most a day.")
+	<-ctx.Done()
+	return nil
+}

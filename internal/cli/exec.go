@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+type execCmd struct {
+	serverFlags
+	TTY       bool     `short:"t" name:"tty" help:"Give the command a terminal. Without a command, the login shell runs."`
+	Stdin     bool     `short:"i" name:"stdin" help:"Pass the standard input on (default: if it is a pipe or a file)."`
+	Dir       string   `short:"w" name:"workdir" placeholder:"DIR" help:"Folder to run it in, relative to the home."`
+	Env       []string `short:"e" name:"env" placeholder:"NAME=VALUE" sep:"none" help:"Set an environment variable."`
+	Workspace string   `arg:"" help:"A workspace's name or id."`
+	Command   []string `arg:"" optional:"" passthrough:"" help:"Command and its arguments, after --."`
+}
+
+// Help describes what the flags do not say.
+func (execCmd) Help() string {
+	return "The workspace is started if it is stopped. The exit status is that of the command. " +
+		"Ctrl-C is passed on to the command; a second Ctrl-C disconnects."
+}
+
+func (cmd execCmd) Run(ctx context.Context, k *kong.Context) error {
+	command := cmd.Command
+	if len(command) > 0 && command[0] == "--" {
+		command = command[1:]
+	}
+	if len(command) == 0 && !cmd.TTY {
+		return errors.New("give a command after --, or --tty for the login shell")
+	}
+	in := api.Exec{Args: command, Env: cmd.Env, Dir: cmd.Dir}
+	if cmd.TTY {
+		in.Terminal = localTerminal()
+	}
+	code, err := cmd.exec(ctx, k, in)
+	switch {
+	case client.CodeOf(err) == "command_not_started":
+		return terminal.Exit(exitNotStarted, err)
+	case err != nil:
+		return terminal.Exit(exitFailed, err)
+	}
+	return terminal.Exit(code, nil)
+}
+
+// Exit codes of exec besides the command's, as docker has them.
+const (
+	exitFailed     = 125
+	exitNotStarted = 127
+)
+
+// exec runs the command, and returns its exit status.
+func (cmd execCmd) exec(ctx context.Context, k *kong.Context, in api.Exec) (int, error) {
+	c, err := cmd.connect()
+	if err != nil {
+		return 0, err
+	}
+	w, err := resolve(ctx, c, cmd.Workspace, false)
+	if err != nil {
+		return 0, err
+	}
+	// A signal ends Main's context. Here it is the command's.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	x, err := c.Exec(ctx, w.ID, in)
+	if err != nil {
+		return 0, err
+	}
+	defer x.Close()
+	status := newMeter(k.Stderr)
+	from := io.Reader(os.Stdin)
+	local := &rawMode{fd: int(os.Stdin.Fd())}
+	defer local.restore()
+	if !cmd.TTY && !cmd.Stdin && term.IsTerminal(local.fd) {
+		from = strings.NewReader("")
+	}
+	go func() {
+		select {
+		case <-x.Started():
+		case <-ctx.Done():
+			return
+		}
+		if cmd.TTY {
+			local.enter()
+		}
+		_ = x.Stdin(ctx, from) // it may wait for a key until the program ends
+	}()
+	ended := make(chan int, 1)
+	go func() {
+		if code := forward(ctx, x, signals); code != 0 {
+			ended <- code
+			cancel()
+		}
+	}()
+	code, err := x.Run(ctx, belowMeter{status, k.Stdout}, belowMeter{status, k.Stderr}, status.watch)
+	status.clear()
+	select {
+	case code := <-ended:
+		return code, nil
+	default:
+		return code, err
+	}
+}
+
+// belowMeter is where output goes: it removes the line of the progress first.
+type belowMeter struct {
+	status *meter
+	to     io.Writer
+}
+
+func (s belowMeter) Write(b []byte) (int, error) {
+	s.status.clear()
+	return s.to.Write(b)
+}
+
+// forward passes signals on to the command. It returns the exit code of a program that
+// a signal has ended: before the command has started, or at the second signal that asks
+// for the end.
+func forward(ctx context.Context, x *client.Exec, signals <-chan os.Signal) int {
+	names := map[os.Signal]string{os.Interrupt: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT"}
+	asked := false
+	for {
+		select {
+		case <-ctx.Done():
+			return 0
+		case s := <-signals:
+			if s == syscall.SIGWINCH {
+				if t := localTerminal(); running(x) {
+					_ = x.Resize(ctx, t.Rows, t.Cols)
+				}
+				continue
+			}
+			if asked || !running(x) {
+				n, _ := s.(syscall.Signal)
+				return 128 + int(n)
+			}
+			asked = true
+			_ = x.Signal(ctx, names[s])
+		}
+	}
+}
+
+func running(x *client.Exec) bool {
+	select {
+	case <-x.Started():
+		return true
+	default:
+		return false
+	}
+}
+
+// localTerminal describes the terminal that codehub runs in.
+func localTerminal() *api.ExecTerminal {
+	t := &api.ExecTerminal{Name: os.Getenv("TERM"), Rows: 24, Cols: 80}
+	if t.Name == "" {
+		t.Name = "xterm-256color"
+	}
+	for _, f := range []*os.File{os.Stdout, os.Stdin} {
+		if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && cols > 0 && rows > 0 {
+			t.Rows, t.Cols = uint16(min(rows, math.MaxUint16)), uint16(min(cols, math.MaxUint16))
+			break
+		}
+	}
+	return t
+}
+
+// rawMode is the mode of the terminal in which every key reaches the command.
+type rawMode struct {
+	fd    int
+	mu    sync.Mutex
+	state *term.State // before; nil: not raw
+	over  bool
+}
+
+// enter does nothing if there is no terminal.
+func (m *rawMode) enter() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.over || !term.IsTerminal(m.fd) {
+		return
+	}
+	m.state, _ = term.MakeRaw(m.fd)
+}
+
+func (m *rawMode) restore() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.over = true
+	if m.state != nil {
+		_ = term.Restore(m.fd, m.state)
+		m.state = nil
+	}
+}

@@ -1,0 +1,165 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"codehub/internal/activity"
+	"codehub/internal/agent/agenttest"
+	"codehub/internal/attach"
+	"codehub/internal/httpapi"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// wakes is the database for attach, as the server wires it.
+type wakes struct{ *postgres.DB }
+
+func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	r, err := w.DB.Wake(ctx, c, id)
+	return r.Workspace, err
+}
+
+// withTerminals gives the world the API, and agents in this process.
+func (w *world) withTerminals() (*agenttest.Agents, *activity.Recorder) {
+	agents, used := agenttest.New(w.t), activity.New()
+	attacher := attach.New(attach.Config{Store: wakes{w.DB}, Runtime: agents, Sessions: w.Auth, Activity: used, CheckInterval: 50 * time.Millisecond})
+	w.mux.Handle("/api/", httpapi.New(httpapi.Config{
+		Settings: w.dash.Settings, Store: w.DB, Auth: w.Auth, Hub: w.Hub, Logs: w.logs, Attach: attacher, Log: w.dash.Log,
+	}))
+	return agents, used
+}
+
+const terminalRows = `[...document.querySelectorAll('.xterm-rows > div')].map(e => e.textContent).join('\n')`
+
+// prints waits until the terminal shows text.
+func (b *tab) prints(text string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf("(%s).replace(/\\u00a0/g, ' ').includes(%q)", terminalRows, text))
+}
+
+// types types into the terminal, which has the focus. A real browser drops the character
+// of a key that the page has handled; chromedp sends it all the same.
+func (b *tab) types(text string) {
+	b.t.Helper()
+	b.until(`document.activeElement?.classList.contains('xterm-helper-textarea')`)
+	for _, r := range text {
+		for _, k := range kb.Encode(r) {
+			if k.Type == kb.KeyChar && r != ' ' { // xterm leaves the space to the browser
+				continue
+			}
+			if _, err := chromedp.Call(b.ctx, input.DispatchKeyEvent, *k); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// chord presses a key with modifiers.
+func (b *tab) chord(key string, modifiers ...chromedp.Modifier) {
+	b.t.Helper()
+	b.run(chromedp.KeyEvent(key, chromedp.KeyModifiers(modifiers...)))
+}
+
+// says waits for the text of the terminal's state.
+func (b *tab) says(text string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf("document.getElementById('terminal-status').textContent.includes(%q)", text))
+}
+
+func TestTerminalInTheBrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	agents, used := w.withTerminals()
+	id := w.add("shell", running)
+	w.want(id, "desired_state", "RUNNING")
+	agents.Start(id)
+	b := w.tab()
+	b.logIn()
+	b.visit("/workspaces/" + string(id) + "/terminal")
+	b.types("echo $((40+2))-typed\r")
+	b.prints("42-typed")
+	if a, ok := used.Last(id); !ok || a.Kind != activity.Output && a.Kind != activity.Typing {
+		t.Errorf("the last use is %+v", a)
+	}
+
+	// Colours of 24 bits are inline styles in xterm; the policy of the page holds.
+	b.types(`printf '\033[38;2;255;0;0mred\033[0m\n'` + "\r")
+	b.until(`[...document.querySelectorAll('.xterm-rows span')].some(e => e.textContent.startsWith('red') && e.style.color)`)
+	b.until(`getComputedStyle(document.querySelector('.xterm-rows')).color !== 'rgb(0, 0, 0)'`)
+
+	// Korean, composed as an input method does it.
+	b.types("echo ")
+	for _, part := range []string{"ㅎ", "하", "한"} {
+		if _, err := chromedp.Call(b.ctx, input.ImeSetComposition, input.ImeSetCompositionParams{Text: part, SelectionStart: 1, SelectionEnd: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := chromedp.Call(b.ctx, input.InsertText, input.InsertTextParams{Text: "한"}); err != nil {
+		t.Fatal(err)
+	}
+	b.types("-korean\r")
+	b.prints("\n한-korean")
+
+	// The shell follows the window's size.
+	b.types("while sleep 0.1; do stty size; done\r")
+	rows := value(b, chromedp.Evaluate[int](`document.querySelectorAll('.xterm-rows > div').length`))
+	b.prints(fmt.Sprint("\n", rows, " "))
+	if _, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 390, Height: 360, DeviceScaleFactor: 1}); err != nil {
+		t.Fatal(err)
+	}
+	b.until(fmt.Sprintf(`document.querySelectorAll('.xterm-rows > div').length < %d`, rows))
+	rows = value(b, chromedp.Evaluate[int](`document.querySelectorAll('.xterm-rows > div').length`))
+	b.prints(fmt.Sprint("\n", rows, " "))
+	b.until(`document.documentElement.scrollWidth <= 390`)
+	b.chord("c", chromedp.ModifierCtrl)
+
+	// A way out for the keyboard: Tab is the shell's.
+	b.types("\t")
+	b.until(`document.activeElement?.classList.contains('xterm-helper-textarea')`)
+	b.chord("X", chromedp.ModifierCtrl, chromedp.ModifierShift)
+	b.until(`document.activeElement?.id === 'terminal-back'`)
+
+	// The end of the shell, and the next one.
+	b.run(chromedp.Focus(chromedp.CSS(".xterm-helper-textarea")))
+	b.types("exit 3\r")
+	b.says("status 3")
+	b.press("#terminal-again")
+	b.types("echo next-$((1+1))\r")
+	b.prints("next-2")
+
+	// The workspace stops, and runs again.
+	agents.Stop(id)
+	w.observe(id, standby)
+	w.want(id, "desired_state", "STANDBY")
+	b.says("does not run")
+	agents.Start(id)
+	w.want(id, "desired_state", "RUNNING")
+	w.observe(id, running)
+	b.types("echo again-$((2+2))\r")
+	b.prints("again-4")
+
+	w.Exec(`DELETE FROM sessions`)
+	w.Auth.InvalidateAll()
+	b.until(`location.pathname === '/login' || document.getElementById('terminal-login')?.getClientRects().length`)
+}
+
+// Without scripts the page says what to use, in both languages.
+func TestTerminalWithoutScripts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("shell", running)
+	b := w.as("admin")
+	res := b.get("/workspaces/" + string(id) + "/terminal")
+	if !strings.Contains(res.body, "<noscript>") || !strings.Contains(res.body, "codehub exec -t shell") {
+		t.Errorf("the page without scripts: %s", res.body)
+	}
+}

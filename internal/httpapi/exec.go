@@ -1,0 +1,507 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"codehub/api"
+	"codehub/internal/accesslog"
+	"codehub/internal/activity"
+	"codehub/internal/agent"
+	"codehub/internal/attach"
+	"codehub/internal/auth"
+	"codehub/internal/continuation"
+	"codehub/internal/lifecycle"
+	"codehub/internal/workspace"
+)
+
+// Attacher lets callers into running workspaces; *attach.Attacher is it.
+type Attacher interface {
+	Attach(ctx context.Context, caller workspace.Caller, id workspace.ID, progress func(workspace.Workspace)) (*attach.Attachment, error)
+	// Load measures what a running workspace uses. The caller has checked the access.
+	Load(ctx context.Context, id workspace.ID) (attach.Load, error)
+}
+
+const (
+	// maxExecMessage bounds a message of a client: the command, or a piece of its input.
+	maxExecMessage = 128 << 10
+	// execPiece is how much output a message has at most.
+	execPiece = 32<<10 - 1
+	// execReason is how long the reason for a broken connection is waited for.
+	execReason = 2 * time.Second
+	// execFarewell is how long the last message may take to be sent.
+	execFarewell = time.Second
+)
+
+// exec runs a command in a workspace, on a WebSocket (docs/api.md). What is wrong with
+// the request is an HTTP error; everything that happens later is a message, which pages
+// can read too.
+func (s *server) exec(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	wsID, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	if r.ProtoMajor != 1 || len(r.Header["Upgrade"]) == 0 {
+		w.Header().Set("Upgrade", "websocket")
+		return workspace.Errorf(codeUpgradeRequired, "This endpoint is a WebSocket over HTTP/1.1.")
+	}
+	if err := s.ownPage(r); err != nil {
+		return err
+	}
+	x := &execution{server: s, caller: id.Caller, id: wsID, request: accesslog.ID(r.Context())}
+	rest := continuation.Of(r)
+	if rest != nil {
+		rest.Begin(x.run)
+		x.ctx = rest.Context()
+	} else {
+		x.ctx = context.WithoutCancel(r.Context())
+	}
+	// The origin was checked above.
+	x.conn, err = websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		if rest != nil {
+			rest.Abort()
+		}
+		return errors.Join(errStarted, err)
+	}
+	x.conn.SetReadLimit(maxExecMessage)
+	if rest == nil {
+		x.serve()
+	}
+	return nil
+}
+
+// ownPage refuses a WebSocket that a page of another origin opens, such as that of a
+// workspace. Browsers send the cookie with it and let every page read what comes, and
+// sameOrigin lets each GET pass.
+func (s *server) ownPage(r *http.Request) error {
+	cross := workspace.Errorf(codeCrossOrigin, "The request came from another site and was refused.")
+	as := r.Clone(r.Context())
+	as.Method = http.MethodPost
+	if s.origins.Check(as) != nil {
+		return cross
+	}
+	// Every browser says where a WebSocket comes from. A program with a cookie has to do so too.
+	if r.Header.Get("Origin") == "" && r.Header.Get(api.TokenHeader) == "" && r.Header.Get("Authorization") == "" {
+		return cross
+	}
+	return nil
+}
+
+// execution is one command and the WebSocket of its client.
+type execution struct {
+	*server
+	caller  workspace.Caller
+	id      workspace.ID
+	request string
+	ctx     context.Context // ends with the server
+	conn    *websocket.Conn
+	reader  sync.WaitGroup // reads the client's messages until the connection is closed
+}
+
+func (x *execution) run(done continuation.Done) {
+	go func() {
+		var panicked *continuation.Panic
+		defer func() { done(0, panicked) }()
+		defer func() {
+			panicked = continuation.Recovered(recover())
+			_ = x.conn.CloseNow()
+		}()
+		x.serve()
+	}()
+}
+
+// serve speaks with the client until the command or the access has ended.
+func (x *execution) serve() {
+	defer x.reader.Wait()
+	defer x.conn.CloseNow()
+	// Its end closes the connection, so it comes after the last message.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(x.ctx))
+	defer cancel()
+	exit, err := x.execute(ctx)
+	last := api.ExecOutput{Type: api.ExecExit, Code: &exit.Code, Signal: exit.Signal}
+	if err != nil {
+		last = api.ExecOutput{Type: api.ExecError, Error: x.execError(err)}
+	}
+	if x.sayWithin(ctx, execFarewell, last) == nil {
+		_ = x.conn.Close(websocket.StatusNormalClosure, "")
+	}
+}
+
+// execute reads the command, attaches to the workspace and runs it.
+func (x *execution) execute(conn context.Context) (agent.Exit, error) {
+	command, window, err := x.command(conn)
+	if err != nil {
+		return agent.Exit{}, err
+	}
+	client, gone := context.WithCancelCause(x.ctx) // ends when the client is gone
+	defer gone(nil)
+	started := make(chan *running, 1)
+	in := &input{execution: x, window: newWindow(window)}
+	x.reader.Go(func() { gone(in.read(conn, client, started)) })
+	attached, err := x.cfg.Attach.Attach(client, x.caller, x.id, func(ws workspace.Workspace) {
+		v := x.view(ws)
+		_ = x.sayWithin(client, x.cfg.WriteWithin, api.ExecOutput{Type: api.ExecProgress, Workspace: &v})
+	})
+	if err != nil {
+		return agent.Exit{}, err
+	}
+	defer attached.Close()
+	process, err := attached.Agent.Exec(attached.Context(), command)
+	if err != nil {
+		return agent.Exit{}, ended(attached.Context(), err)
+	}
+	defer process.Close()
+	defer context.AfterFunc(attached.Context(), func() { process.Close() })()
+	run := &running{Process: process, attached: attached, terminal: command.Terminal != nil}
+	defer run.close()
+	run.use(activity.Open)
+	if err := x.sayWithin(conn, x.cfg.WriteWithin, api.ExecOutput{Type: api.ExecStarted}); err != nil {
+		return agent.Exit{}, err
+	}
+	started <- run
+	return x.relay(conn, run, in.window)
+}
+
+// relay sends the output of the process until it has ended.
+func (x *execution) relay(conn context.Context, process *running, window *window) (agent.Exit, error) {
+	attached := process.attached.Context()
+	out, failed := context.WithCancelCause(attached)
+	var copies sync.WaitGroup
+	send := func(kind byte, from io.Reader) {
+		if err := x.copyOutput(conn, out, kind, from, window, func() { process.use(activity.Output) }); err != nil {
+			failed(err)
+			process.Close()
+		}
+	}
+	copies.Go(func() { send(api.ExecStdout, process.Stdout) })
+	copies.Go(func() { send(api.ExecStderr, process.Stderr) })
+	beat, quiet := context.WithCancel(out)
+	var beats sync.WaitGroup
+	beats.Go(func() { x.heartbeats(conn, beat) })
+	all := make(chan struct{})
+	go func() { copies.Wait(); close(all) }()
+	select {
+	case <-all:
+	case <-out.Done():
+		// A client that reads nothing must not hold an access that has ended.
+	}
+	cause := context.Cause(out)
+	quiet()
+	failed(nil)
+	if cause != nil {
+		return agent.Exit{}, ended(attached, cause)
+	}
+	exit, err := process.Wait()
+	if errors.Is(err, agent.ErrUnreachable) {
+		// The end of the container is seen before the reason is known.
+		select {
+		case <-attached.Done():
+		case <-time.After(execReason):
+		}
+	}
+	if err != nil {
+		return exit, ended(attached, err)
+	}
+	return exit, nil
+}
+
+// copyOutput sends what it reads, as far as the window allows.
+func (x *execution) copyOutput(conn, ctx context.Context, kind byte, from io.Reader, window *window, used func()) error {
+	buf := make([]byte, 1+execPiece)
+	buf[0] = kind
+	for {
+		n, err := from.Read(buf[1:])
+		if n > 0 {
+			used()
+			if err := window.take(ctx, n); err != nil {
+				return err
+			}
+			if err := x.conn.Write(conn, websocket.MessageBinary, buf[:1+n]); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return nil // Wait returns it
+		}
+	}
+}
+
+// heartbeats keeps what is between the server and the client from closing a connection
+// on which nothing happens.
+func (x *execution) heartbeats(conn, until context.Context) {
+	t := time.NewTicker(x.cfg.Heartbeat)
+	defer t.Stop()
+	for {
+		select {
+		case <-until.Done():
+			return
+		case <-t.C:
+			if x.say(conn, api.ExecOutput{Type: api.ExecHeartbeat}) != nil {
+				return
+			}
+		}
+	}
+}
+
+// command reads the client's first message.
+func (x *execution) command(ctx context.Context) (agent.Command, int, error) {
+	ctx, cancel := context.WithTimeout(ctx, x.cfg.ReadWithin)
+	defer cancel()
+	var in api.Exec
+	kind, b, err := x.conn.Read(ctx)
+	if err != nil {
+		return agent.Command{}, 0, err
+	}
+	if kind != websocket.MessageText {
+		return agent.Command{}, 0, workspace.Errorf(workspace.CodeInvalid, "The first message must be a text message with the command.")
+	}
+	if err := strictly(b, &in); err != nil {
+		return agent.Command{}, 0, err
+	}
+	switch {
+	case len(in.Args) > 0 && in.Shell != "":
+		return agent.Command{}, 0, fieldError("shell", "cannot be given together with args.")
+	case len(in.Args) > 0 && in.Args[0] == "":
+		return agent.Command{}, 0, fieldError("args", "must begin with a program.")
+	case in.Window < 0:
+		return agent.Command{}, 0, fieldError("window", "must not be negative.")
+	}
+	c := agent.Command{Args: in.Args, Shell: in.Shell, Env: in.Env, Dir: in.Dir}
+	if t := in.Terminal; t != nil {
+		if t.Rows == 0 || t.Cols == 0 || len(t.Name) > 64 {
+			return agent.Command{}, 0, fieldError("terminal", "needs rows and cols.")
+		}
+		c.Terminal = &agent.Terminal{Name: t.Name, Rows: t.Rows, Cols: t.Cols}
+	}
+	return c, in.Window, nil
+}
+
+// strictly decodes a message, and refuses unknown fields.
+func strictly(b []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return &workspace.Error{Code: workspace.CodeInvalid, Message: "The message is not of the described form.", Err: err}
+	}
+	return nil
+}
+
+// running is what a client's messages act on.
+type running struct {
+	*agent.Process
+	attached *attach.Attachment
+	terminal bool
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// use records activity, until close.
+func (r *running) use(kind activity.Kind) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.attached.Used(kind)
+	}
+}
+
+func (r *running) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+}
+
+// typed records input.
+func (r *running) typed() {
+	if r.terminal {
+		r.use(activity.Typing)
+	} else {
+		r.use(activity.Client)
+	}
+}
+
+// input reads the messages of a client.
+type input struct {
+	*execution
+	window *window
+	to     *running // nil: the command has not started yet
+}
+
+// read acts on the client's messages until it is gone, which the error describes. It
+// reads ahead by one message while the workspace is being started.
+func (in *input) read(conn, client context.Context, started <-chan *running) error {
+	for {
+		kind, b, err := in.conn.Read(conn)
+		if err != nil {
+			return err
+		}
+		if in.to == nil {
+			select {
+			case in.to = <-started:
+			case <-client.Done():
+				return context.Cause(client)
+			}
+		}
+		if kind == websocket.MessageBinary {
+			in.stdin(b)
+			continue
+		}
+		var m api.ExecInput
+		if err := strictly(b, &m); err != nil {
+			return err
+		}
+		switch m.Type {
+		case api.ExecResize:
+			if m.Rows > 0 && m.Cols > 0 {
+				_ = in.to.Resize(m.Rows, m.Cols)
+			}
+		case api.ExecSignal:
+			in.to.typed()
+			_ = in.to.Signal(m.Signal)
+		case api.ExecEnd:
+			_ = in.to.Stdin.Close()
+		case api.ExecAck:
+			in.window.give(m.Bytes)
+		default:
+			return workspace.Errorf(workspace.CodeInvalid, "There is no message of the type %q.", bounded(m.Type))
+		}
+	}
+}
+
+// stdin passes input on. A command that has closed its input takes no more, as in a pipe.
+func (in *input) stdin(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	in.to.typed()
+	_, _ = in.to.Stdin.Write(b)
+}
+
+func (x *execution) sayWithin(ctx context.Context, d time.Duration, m api.ExecOutput) error {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return x.say(ctx, m)
+}
+
+func (x *execution) say(ctx context.Context, m api.ExecOutput) error {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return x.conn.Write(ctx, websocket.MessageText, b)
+}
+
+// ended returns why the access has ended, if it has, instead of the error that follows
+// from it.
+func ended(attached context.Context, err error) error {
+	if cause := context.Cause(attached); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// execError describes an error in the API's form, and logs it if it is the server's own.
+func (x *execution) execError(err error) *api.Error {
+	var e *workspace.Error
+	var closed *attach.NotOpen
+	var refused *agent.RefusedError
+	switch {
+	case errors.As(err, &e) && statuses[e.Code] != 0:
+	case errors.As(err, &closed):
+		e = notOpen(closed)
+	case errors.Is(err, attach.ErrTooMany):
+		e = workspace.Errorf(codeTooManyStreams, "Too many terminals, commands and other connections to workspaces are open for this account.")
+	case errors.Is(err, attach.ErrNoAgent):
+		e = workspace.Errorf(codeNoAgent, "The workspace was started by an earlier version of codehub. Restart it.")
+	case errors.Is(err, attach.ErrStopped):
+		e = workspace.Errorf(codeStopped, "The workspace has stopped.")
+	case errors.Is(err, attach.ErrAccessEnded):
+		e = workspace.Errorf(workspace.CodeForbidden, "The workspace was deleted, or is not yours any more.")
+	case errors.Is(err, auth.ErrSessionEnded):
+		e = workspace.Errorf(workspace.CodeUnauthenticated, "You have been logged out.")
+	case errors.Is(err, attach.ErrClosed), errors.Is(err, agent.ErrUnreachable):
+		e = workspace.Errorf(workspace.CodeUnavailable, "The connection to the workspace was lost.")
+	case errors.As(err, &refused):
+		e = workspace.Errorf(codeNotStarted, "The command could not be started: %s.", bounded(refused.Message))
+	case x.ctx.Err() != nil:
+		e = workspace.Errorf(workspace.CodeUnavailable, "The server is being stopped.")
+	case errors.Is(err, context.Canceled), websocket.CloseStatus(err) != -1, errors.Is(err, io.EOF):
+		e = workspace.Errorf(workspace.CodeUnavailable, "The client has disconnected.") // it does not read this
+	default:
+		x.log.Warn("running a command failed", "request_id", x.request, "workspace", x.id, "err", err)
+		return &api.Error{Code: string(codeInternal), Message: "Something went wrong on the server. Request " + x.request + "."}
+	}
+	return &api.Error{Code: string(e.Code), Message: e.Message, Details: e.Details}
+}
+
+// notOpen describes a workspace that a command does not start.
+func notOpen(closed *attach.NotOpen) *workspace.Error {
+	switch closed.Opening {
+	case lifecycle.OpenRestores:
+		return workspace.Errorf(workspace.CodeNotRunning, "The workspace is archived. Start it first, which restores it.")
+	case lifecycle.OpenCreates:
+		return workspace.Errorf(workspace.CodeNotRunning, "The workspace was never started. Start it first.")
+	case lifecycle.OpenDeleted:
+		return workspace.Errorf(workspace.CodeGone, "The workspace is deleted.")
+	}
+	return workspace.Errorf(workspace.CodeRecoveryRequired, "The workspace is in an error. Recover it first.")
+}
+
+// window counts the output that the client has not acknowledged.
+type window struct {
+	size int // 0: the client acknowledges nothing
+
+	mu    sync.Mutex
+	open  int
+	freed chan struct{} // has an element after a change
+}
+
+func newWindow(size int) *window { return &window{size: size, freed: make(chan struct{}, 1)} }
+
+// take waits until output may be sent.
+func (w *window) take(ctx context.Context, n int) error {
+	if w.size == 0 {
+		return nil
+	}
+	for {
+		w.mu.Lock()
+		if w.open < w.size {
+			w.open += n
+			again := w.open < w.size
+			w.mu.Unlock()
+			if again {
+				w.signal() // the other output may wait, too
+			}
+			return nil
+		}
+		w.mu.Unlock()
+		select {
+		case <-w.freed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (w *window) give(n int) {
+	w.mu.Lock()
+	w.open = max(0, w.open-max(0, n))
+	w.mu.Unlock()
+	w.signal()
+}
+
+func (w *window) signal() {
+	select {
+	case w.freed <- struct{}{}:
+	default:
+	}
+}

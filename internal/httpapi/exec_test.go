@@ -1,0 +1,451 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/activity"
+	"codehub/internal/agent/agenttest"
+	"codehub/internal/agent/busy"
+	"codehub/internal/attach"
+	"codehub/internal/harness"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// execEnv is an env with workspaces whose agents run in this process.
+type execEnv struct {
+	*env
+	agents   *agenttest.Agents
+	attacher *attach.Attacher
+	used     *activity.Recorder
+}
+
+// wakes is the database for attach, as the server wires it.
+type wakes struct{ *postgres.DB }
+
+func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	r, err := w.DB.Wake(ctx, c, id)
+	return r.Workspace, err
+}
+
+func newExecEnv(t *testing.T) *execEnv {
+	t.Helper()
+	e := &execEnv{agents: agenttest.New(t), used: activity.New()}
+	e.env = newEnv(t, func(c *Config) {
+		store := c.Store.(*postgres.DB)
+		e.attacher = attach.New(attach.Config{Store: wakes{store}, Runtime: e.agents, Sessions: c.Auth, Activity: e.used, PerUser: 3, CheckInterval: 50 * time.Millisecond})
+		c.Attach = e.attacher
+		c.Heartbeat = 20 * time.Millisecond
+	})
+	return e
+}
+
+// running makes a workspace that runs, with an agent.
+func (e *execEnv) running(p person, name string) (workspace.Workspace, *agenttest.Agent) {
+	e.t.Helper()
+	ws := e.workspace(p, name)
+	e.Exec(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING' WHERE id = $1`, ws.ID)
+	return ws, e.agents.Start(ws.ID)
+}
+
+// client speaks for a user with a token.
+func (e *execEnv) client(p person) *client.Client {
+	e.t.Helper()
+	c, err := client.New(e.HTTP.URL, e.token(p))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return c
+}
+
+func (e *execEnv) token(p person) string {
+	e.t.Helper()
+	a := e.want(http.StatusCreated, "", "POST", "/tokens", `{"name":"exec"}`, as(p))
+	return read[api.Token](e.t, a).Token
+}
+
+// run runs a command to its end.
+func (e *execEnv) run(c *client.Client, id workspace.ID, command api.Exec, stdin string) (stdout, stderr string, code int, err error) {
+	e.t.Helper()
+	x, err := c.Exec(e.t.Context(), string(id), command)
+	if err != nil {
+		return "", "", 0, err
+	}
+	defer x.Close()
+	go func() { _ = x.Stdin(e.t.Context(), strings.NewReader(stdin)) }()
+	var out, errs bytes.Buffer
+	code, err = x.Run(e.t.Context(), &out, &errs, nil)
+	return out.String(), errs.String(), code, err
+}
+
+func TestExecRunsCommands(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, _ := e.running(e.ann, "site")
+	c := e.client(e.ann)
+	for _, tc := range []struct {
+		name    string
+		command api.Exec
+		stdin   string
+		out     string
+		errs    string
+		code    int
+	}{
+		{name: "arguments", command: api.Exec{Args: []string{"printf", "%s-%s", "a b", "$HOME"}}, out: "a b-$HOME"},
+		{name: "standard input and error", command: api.Exec{Shell: "cat; echo no >&2; exit 7"}, stdin: "hello\n", out: "hello\n", errs: "no\n", code: 7},
+		{name: "environment", command: api.Exec{Shell: "echo $A", Env: []string{"A=b c"}}, out: "b c\n"},
+		{name: "terminal", command: api.Exec{Shell: "stty size", Terminal: &api.ExecTerminal{Name: "xterm", Rows: 33, Cols: 99}}, out: "33 99\r\n"},
+		{name: "a signal", command: api.Exec{Shell: "kill -TERM $$"}, code: 143},
+		{name: "much of both", command: api.Exec{Shell: "head -c 3000000 /dev/zero; cat | wc -c >&2"}, stdin: strings.Repeat("x", 2_000_000), out: string(make([]byte, 3_000_000)), errs: "2000000\n"},
+	} {
+		out, errs, code, err := e.run(c, ws.ID, tc.command, tc.stdin)
+		if err != nil || out != tc.out || strings.TrimLeft(errs, " ") != tc.errs || code != tc.code {
+			t.Errorf("%s: %.60q %.60q %d %v, want %.60q %.60q %d", tc.name, out, errs, code, err, tc.out, tc.errs, tc.code)
+		}
+	}
+	if _, _, _, err := e.run(c, ws.ID, api.Exec{Args: []string{"/no/such/program"}}, ""); client.CodeOf(err) != "command_not_started" {
+		t.Errorf("a missing program: %v", err)
+	}
+	if _, _, _, err := e.run(c, ws.ID, api.Exec{Args: []string{"ls"}, Shell: "ls"}, ""); client.CodeOf(err) != "invalid" && client.CodeOf(err) != "invalid_request" {
+		t.Errorf("two commands: %v (%s)", err, client.CodeOf(err))
+	}
+}
+
+// Signals and the size of the terminal reach a command that runs, and its use is recorded.
+func TestExecSignalsAndActivity(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, _ := e.running(e.ann, "site")
+	x, err := e.client(e.ann).Exec(t.Context(), string(ws.ID), api.Exec{Shell: "trap 'stty size; exit 5' WINCH; while :; do sleep 0.05; done", Terminal: &api.ExecTerminal{Name: "xterm", Rows: 10, Cols: 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	go func() {
+		<-x.Started()
+		for t.Context().Err() == nil { // the trap may not be set yet
+			_ = x.Resize(t.Context(), 44, 55)
+			time.Sleep(50 * time.Millisecond)
+			_ = x.Resize(t.Context(), 44, 56)
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	var out bytes.Buffer
+	code, err := x.Run(t.Context(), &out, io.Discard, nil)
+	if err != nil || code != 5 || !strings.Contains(out.String(), "44 5") {
+		t.Errorf("resized: %q %d %v", out.String(), code, err)
+	}
+	if a, ok := e.used.Last(ws.ID); !ok || a.Kind != activity.Output {
+		t.Errorf("the last use is %v, want output", a)
+	}
+	y, err := e.client(e.ann).Exec(t.Context(), string(ws.ID), api.Exec{Args: []string{"sleep", "100"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { <-y.Started(); _ = y.Signal(t.Context(), "INT") }()
+	if code, err := y.Run(t.Context(), io.Discard, io.Discard, nil); code != 130 || err != nil {
+		t.Errorf("interrupted: %d %v", code, err)
+	}
+}
+
+// An idle terminal is not use, though its connection is kept open.
+func TestExecIdleTerminalIsNotUse(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, _ := e.running(e.ann, "site")
+	conn := e.dial(e.ann, ws.ID, nil)
+	defer conn.CloseNow()
+	writeText(t, conn, api.Exec{Shell: "read x", Terminal: &api.ExecTerminal{Name: "xterm", Rows: 10, Cols: 20}})
+	waitFor(t, conn, api.ExecStarted)
+	begun, _ := e.used.Last(ws.ID)
+	for range 3 {
+		waitFor(t, conn, api.ExecHeartbeat)
+	}
+	if now, _ := e.used.Last(ws.ID); now != begun {
+		t.Errorf("used at %v, %v", now, begun)
+	}
+	if err := conn.Write(t.Context(), websocket.MessageBinary, []byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the condition", func() bool { now, _ := e.used.Last(ws.ID); return now.At.After(begun.At) })
+}
+
+// dial opens the WebSocket as a page of the server does.
+func (e *execEnv) dial(p person, id workspace.ID, change func(http.Header)) *websocket.Conn {
+	e.t.Helper()
+	conn, resp, err := e.tryDial(p, id, change)
+	if err != nil {
+		e.t.Fatalf("open the WebSocket: %v (%v)", err, resp)
+	}
+	return conn
+}
+
+func (e *execEnv) tryDial(p person, id workspace.ID, change func(http.Header)) (*websocket.Conn, *http.Response, error) {
+	h := http.Header{"Cookie": {p.cookie.Name + "=" + p.cookie.Value}, "Origin": {e.HTTP.URL}}
+	if change != nil {
+		change(h)
+	}
+	return websocket.Dial(e.t.Context(), e.HTTP.URL+Prefix+"/workspaces/"+string(id)+"/exec", &websocket.DialOptions{HTTPHeader: h})
+}
+
+func writeText(t *testing.T, conn *websocket.Conn, v any) {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Write(t.Context(), websocket.MessageText, b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitFor reads until a message of this type comes.
+func waitFor(t *testing.T, conn *websocket.Conn, kind string) api.ExecOutput {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for {
+		typ, b, err := conn.Read(ctx)
+		if err != nil {
+			t.Fatalf("wait for %s: %v", kind, err)
+		}
+		var m api.ExecOutput
+		if typ == websocket.MessageBinary {
+			continue
+		}
+		if err := json.Unmarshal(b, &m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Type == kind {
+			return m
+		}
+		if m.Type == api.ExecError || m.Type == api.ExecExit {
+			t.Fatalf("wait for %s: %s", kind, b)
+		}
+	}
+}
+
+// Only a page of the server itself, or a token, opens the WebSocket.
+func TestExecRefusesOtherOrigins(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, _ := e.running(e.ann, "site")
+	token := e.token(e.ann)
+	host := strings.TrimPrefix(e.HTTP.URL, "http://")
+	for _, tc := range []struct {
+		name   string
+		change func(http.Header)
+		status int
+	}{
+		{"another site", func(h http.Header) { h.Set("Origin", "https://evil.example") }, http.StatusForbidden},
+		{"a workspace's page", func(h http.Header) { h.Set("Origin", "http://"+string(ws.ID)+"."+host) }, http.StatusForbidden},
+		{"a sandboxed page", func(h http.Header) { h.Set("Origin", "null") }, http.StatusForbidden},
+		{"a cookie without an origin", func(h http.Header) { h.Del("Origin") }, http.StatusForbidden},
+		{"no session", func(h http.Header) { h.Del("Cookie") }, http.StatusUnauthorized},
+		{"a token of no use to another site's page", func(h http.Header) {
+			h.Del("Cookie")
+			h.Set(api.TokenHeader, token)
+			h.Set("Origin", "https://evil.example")
+		}, http.StatusForbidden},
+		{"a token", func(h http.Header) { h.Del("Cookie"); h.Del("Origin"); h.Set(api.TokenHeader, token) }, http.StatusSwitchingProtocols},
+		{"its own page", nil, http.StatusSwitchingProtocols},
+	} {
+		conn, resp, err := e.tryDial(e.ann, ws.ID, tc.change)
+		if resp == nil || resp.StatusCode != tc.status {
+			t.Errorf("%s: %v %v, want %d", tc.name, resp, err, tc.status)
+		}
+		if err == nil {
+			conn.CloseNow()
+		}
+	}
+	e.want(http.StatusUpgradeRequired, "upgrade_required", "GET", "/workspaces/"+string(ws.ID)+"/exec", "", as(e.ann))
+	conn := e.dial(e.eve, ws.ID, nil)
+	defer conn.CloseNow()
+	writeText(t, conn, api.Exec{Shell: "id"})
+	if code := lastError(t, conn); code != "forbidden" && code != "not_found" {
+		t.Errorf("another user's workspace: %s", code)
+	}
+}
+
+// lastError returns the code of the error with which the server ends.
+func lastError(t *testing.T, conn *websocket.Conn) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for {
+		typ, b, err := conn.Read(ctx)
+		if err != nil {
+			t.Fatalf("wait for an error: %v", err)
+		}
+		var m api.ExecOutput
+		if typ == websocket.MessageText && json.Unmarshal(b, &m) == nil && m.Type == api.ExecError {
+			return m.Error.Code
+		}
+	}
+}
+
+// A command ends when the access ends, whatever its client reads.
+func TestExecEndsWithTheAccess(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, _ := e.running(e.ann, "site")
+	for _, tc := range []struct {
+		name, want string
+		end        func(p person)
+	}{
+		{"logout", "unauthenticated", func(p person) {
+			if err := e.Auth.Logout(t.Context(), p.Caller); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"stop", "workspace_stopped", func(person) {
+			e.Exec(`UPDATE workspaces SET operation = 'STOPPING', op_id = gen_random_uuid() WHERE id = $1`, ws.ID)
+		}},
+	} {
+		p := e.enter("ann")
+		conn := e.dial(p, ws.ID, nil)
+		writeText(t, conn, api.Exec{Shell: "cat", Terminal: &api.ExecTerminal{Name: "xterm", Rows: 10, Cols: 20}})
+		waitFor(t, conn, api.ExecStarted)
+		tc.end(p)
+		if code := lastError(t, conn); code != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, code, tc.want)
+		}
+		conn.CloseNow()
+	}
+}
+
+// A client that reads nothing holds neither the command nor its access.
+func TestExecEndsClientsThatReadNothing(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, _ := e.running(e.ann, "site")
+	p := e.enter("ann")
+	conn := e.dial(p, ws.ID, nil)
+	defer conn.CloseNow()
+	writeText(t, conn, api.Exec{Shell: "yes"})
+	harness.Eventually(t, "the condition", func() bool { _, ok := e.used.Last(ws.ID); return ok })
+	if err := e.Auth.Logout(t.Context(), p.Caller); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the condition", func() bool { return e.Streams.Open() == 0 })
+}
+
+// With a window, no more output is sent than the client has acknowledged.
+func TestExecWindow(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, agent := e.running(e.ann, "site")
+	conn := e.dial(e.ann, ws.ID, nil)
+	defer conn.CloseNow()
+	const window, all = 64 << 10, 2 << 20
+	writeText(t, conn, api.Exec{Shell: "head -c 2097152 /dev/zero; touch " + agent.Home + "/done", Window: window})
+	got, open := 0, 0
+	for got < all {
+		typ, b, err := conn.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if typ == websocket.MessageText {
+			var m api.ExecOutput
+			if err := json.Unmarshal(b, &m); err != nil || m.Type == api.ExecError {
+				t.Fatalf("%s %v", b, err)
+			}
+			if m.Type == api.ExecHeartbeat && open > 0 { // nothing more comes: the window is full
+				writeText(t, conn, api.ExecInput{Type: api.ExecAck, Bytes: open})
+				open = 0
+			}
+			continue
+		}
+		got, open = got+len(b)-1, open+len(b)-1
+		if open > window+execPiece {
+			t.Fatalf("%d bytes were sent without an acknowledgement", open)
+		}
+	}
+	if m := waitFor(t, conn, api.ExecExit); *m.Code != 0 {
+		t.Errorf("exit %d", *m.Code)
+	}
+}
+
+// A user has a limited number of commands, and a stopped workspace is started.
+func TestExecLimitsAndWakes(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, _ := e.running(e.ann, "site")
+	for range 3 {
+		conn := e.dial(e.ann, ws.ID, nil)
+		defer conn.CloseNow()
+		writeText(t, conn, api.Exec{Shell: "cat"})
+		waitFor(t, conn, api.ExecStarted)
+	}
+	conn := e.dial(e.ann, ws.ID, nil)
+	defer conn.CloseNow()
+	writeText(t, conn, api.Exec{Shell: "cat"})
+	if code := lastError(t, conn); code != "too_many_streams" {
+		t.Errorf("the fourth: %s", code)
+	}
+
+	slept := e.workspace(e.eve, "asleep")
+	e.Exec(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY' WHERE id = $1`, slept.ID)
+	woken := e.dial(e.eve, slept.ID, nil)
+	defer woken.CloseNow()
+	writeText(t, woken, api.Exec{Args: []string{"true"}})
+	if m := waitFor(t, woken, api.ExecProgress); m.Workspace.ID != string(slept.ID) || m.Workspace.DesiredState != "RUNNING" {
+		t.Errorf("progress of %+v", m.Workspace)
+	}
+	e.agents.Start(slept.ID)
+	e.Exec(`UPDATE workspaces SET phase = 'RUNNING' WHERE id = $1`, slept.ID)
+	if m := waitFor(t, woken, api.ExecExit); *m.Code != 0 {
+		t.Errorf("exit %d", *m.Code)
+	}
+
+	archived := e.workspace(e.eve, "archived")
+	e.Exec(`UPDATE workspaces SET phase = 'ARCHIVED', desired_state = 'ARCHIVED' WHERE id = $1`, archived.ID)
+	if _, _, _, err := e.run(e.client(e.eve), archived.ID, api.Exec{Args: []string{"true"}}, ""); client.CodeOf(err) != "not_running" {
+		t.Errorf("an archived workspace: %v", err)
+	}
+	var lost *client.Error
+	if _, _, _, err := e.run(e.client(e.eve), ws.ID, api.Exec{Args: []string{"true"}}, ""); !errors.As(err, &lost) {
+		t.Errorf("another user's: %v", err)
+	}
+}
+
+// What a workspace uses is measured without a use, for its owner alone.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, agent := e.running(e.ann, "site")
+	release, err := busy.Hold(t.Context(), agent.BusySocket, "make\ttest\x1b[0m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "/workspaces/" + string(ws.ID) + "/usage"
+	u := read[api.Usage](t, e.want(http.StatusOK, "", "GET", path, "", as(e.ann)))
+	if u.DiskSize <= 0 || len(u.Holders) != 1 || u.Holders[0].What != "make test[0m" || time.Since(u.Holders[0].Since) > time.Minute {
+		t.Errorf("usage: %+v", u)
+	}
+	release()
+	harness.Eventually(t, "the holder is gone", func() bool {
+		return len(read[api.Usage](t, e.want(http.StatusOK, "", "GET", path, "", as(e.ann))).Holders) == 0
+	})
+	if a, ok := e.used.Last(ws.ID); ok {
+		t.Errorf("used: %+v", a)
+	}
+	e.want(http.StatusForbidden, "forbidden", "GET", path, "", as(e.eve))
+	e.Exec(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY' WHERE id = $1`, ws.ID)
+	e.want(http.StatusConflict, "not_running", "GET", path, "", as(e.ann))
+	if state := read[api.Workspace](t, e.want(http.StatusOK, "", "GET", "/workspaces/"+string(ws.ID), "", as(e.ann))).DesiredState; state != "STANDBY" {
+		t.Errorf("it was woken: %s", state)
+	}
+}

@@ -1,0 +1,54 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/agent"
+	"codehub/internal/attach"
+	"codehub/internal/auth"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// usageTimeout limits how long an agent may take to answer.
+const usageTimeout = 5 * time.Second
+
+// usage answers what a running workspace uses. Asking is no use, and wakes nothing.
+func (s *server) usage(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	ws, err := s.find(r, id)
+	if err != nil {
+		return err
+	}
+	if ws.Phase != workspace.PhaseRunning {
+		return workspace.Errorf(workspace.CodeNotRunning, "The workspace does not run.")
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), usageTimeout)
+	defer cancel()
+	load, err := s.cfg.Attach.Load(ctx, ws.ID)
+	switch {
+	case errors.Is(err, attach.ErrNoAgent):
+		return workspace.Errorf(codeNoAgent, "The workspace was started by an earlier version of codehub. Restart it.")
+	case errors.Is(err, runtime.ErrNotFound):
+		return workspace.Errorf(workspace.CodeNotRunning, "The workspace does not run.")
+	case errors.Is(err, agent.ErrUnreachable), errors.Is(err, runtime.ErrUnreachable), ctx.Err() != nil:
+		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The workspace does not respond. Try again later.", Err: err}
+	case err != nil:
+		return err
+	}
+	return writeJSON(w, http.StatusOK, usageOf(load))
+}
+
+func usageOf(l attach.Load) api.Usage {
+	u := api.Usage{
+		CPU: l.CPU, CPULimit: l.CPULimit, Memory: l.Memory, MemoryLimit: l.MemoryLimit,
+		Disk: l.Disk, DiskSize: l.DiskSize, Processes: l.Processes, Holders: []api.Holder{},
+	}
+	for _, h := range l.Holders {
+		u.Holders = append(u.Holders, api.Holder{What: h.What, Since: time.Unix(h.Since, 0).UTC()})
+	}
+	return u
+}

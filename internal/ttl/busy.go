@@ -1,0 +1,153 @@
+package ttl
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"codehub/internal/activity"
+	"codehub/internal/agent"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Agents asks the agents of running workspaces.
+type Agents interface {
+	// Usage returns what a workspace uses, and what holds it awake. It wakes nothing.
+	Usage(ctx context.Context, id workspace.ID) (agent.Usage, error)
+}
+
+const (
+	// askAhead is how long before its end a workspace is asked about: so long that its owner
+	// is not warned of a stop that does not come (docs/idle.md).
+	askAhead = 6 * time.Minute
+	// askTimeout limits one question, and asksTimeout all of a tick. An agent that does not
+	// answer changes nothing.
+	askTimeout  = 2 * time.Second
+	asksTimeout = 20 * time.Second
+	// askAtOnce is how many agents are asked at a time, and askMost in one tick.
+	askAtOnce = 32
+	askMost   = 2000
+)
+
+// sample is a reading of the processor time of a workspace.
+type sample struct {
+	at      time.Time
+	seconds float64
+}
+
+// asked is an agent's answer.
+type asked struct {
+	agent.Usage
+	// work is how many processors were at work since the sample before; 0 without one.
+	work float64
+}
+
+// confirm asks the agents of the workspaces that are stopped soon, and records those that
+// are in use.
+func (t *term) confirm(ctx context.Context) error {
+	if t.cfg.Agents == nil || t.cfg.BusyMax <= 0 && t.cfg.WorkMax <= 0 {
+		return nil
+	}
+	list, err := t.idle.IdleSoon(ctx, t.cfg.TTL.Standby, askAhead+t.cfg.Interval, askMost)
+	if err != nil {
+		return err
+	}
+	answers := t.ask(ctx, list)
+	var confirmed []postgres.Confirmed
+	for _, w := range list {
+		answer, ok := answers[w.ID]
+		if !ok {
+			continue
+		}
+		if kind, busy := inUse(w, answer, t.cfg.Settings); kind != "" {
+			confirmed = append(confirmed, postgres.Confirmed{ID: w.ID, Kind: kind, Busy: busy})
+			t.cfg.Log.Debug("workspace is busy", "workspace", w.ID, "kind", kind)
+		}
+	}
+	if len(confirmed) == 0 {
+		return nil
+	}
+	return t.idle.Confirm(ctx, confirmed)
+}
+
+// ask asks the agents, and keeps samples of those that answered.
+func (t *term) ask(ctx context.Context, list []postgres.IdleSoon) map[workspace.ID]asked {
+	ctx, cancel := context.WithTimeout(ctx, asksTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	answers, samples := map[workspace.ID]asked{}, map[workspace.ID]sample{}
+	slots := make(chan struct{}, askAtOnce)
+	for _, w := range list {
+		slots <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-slots }()
+			one, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			usage, err := t.cfg.Agents.Usage(one, w.ID)
+			if err != nil {
+				t.cfg.Log.Debug("ask an agent failed", "workspace", w.ID, "err", err)
+				return
+			}
+			now := sample{time.Now(), usage.CPUSeconds}
+			mu.Lock()
+			defer mu.Unlock()
+			answers[w.ID], samples[w.ID] = asked{usage, workSince(t.samples[w.ID], now)}, now
+		})
+	}
+	asking.Wait()
+	t.samples = samples
+	return answers
+}
+
+// workSince returns how many processors were at work between two samples; 0 if that is not
+// known.
+func workSince(before, now sample) float64 {
+	took := now.at.Sub(before.at).Seconds()
+	if before.at.IsZero() || took <= 0 || now.seconds < before.seconds { // another container
+		return 0
+	}
+	return (now.seconds - before.seconds) / took
+}
+
+// inUse decides whether a workspace that is idle soon is in use, by what its agent says, and
+// returns the kind of the use, and what is to be recorded. Holders count until they have
+// kept the workspace awake for BusyMax without another use; processes at work, if the owner
+// wants it, for WorkMax of a day. The agent is in the hands of the workspace's user, so both
+// limits are kept here.
+func inUse(w postgres.IdleSoon, a asked, s Settings) (activity.Kind, postgres.Busy) {
+	busy := w.Busy
+	// Another use begins the time of the holders again.
+	if busy.ConfirmedAt == nil || w.LastUse != nil && w.LastUse.After(*busy.ConfirmedAt) {
+		busy.HeldSince = nil
+	}
+	busy.ConfirmedAt = &w.Now
+	if len(a.Holders) > 0 && s.BusyMax > 0 {
+		if busy.HeldSince == nil {
+			busy.HeldSince = &w.Now
+		}
+		if w.Now.Sub(*busy.HeldSince) < s.BusyMax {
+			return activity.Busy, busy
+		}
+	}
+	if !w.AwakeWhileWorking || a.work*100 < float64(s.WorkThreshold) {
+		return "", w.Busy
+	}
+	today := w.Now.UTC().Truncate(24 * time.Hour)
+	if busy.WorkDay == nil || !busy.WorkDay.Equal(today) {
+		busy.WorkDay, busy.WorkSeconds = &today, 0
+	}
+	busy.WorkSeconds += int(w.Now.Sub(later(w.IdleSince, today)).Seconds())
+	if time.Duration(busy.WorkSeconds)*time.Second > s.WorkMax {
+		return "", w.Busy
+	}
+	return activity.Work, busy
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
