@@ -70,6 +70,8 @@ need_check_tools() {
 	need 'has pgbouncer' pgbouncer "the pooler that stands before a database"
 	need 'has nft' nftables "shows the firewall's rules to the tests"
 	need 'has zstd' zstd "reads archives in the tests"
+	need 'has ssh' openssh-client "the client of the SSH tests"
+	need 'has rsync' rsync "copies files by SSH in the tests"
 	need 'has git' git "the tests' way to the repository"
 	need 'has mkfs.ext4' e2fsprogs "the disks of the tests' own"
 	need 'has nginx' nginx "checks the reverse proxy's example in docs/"

@@ -57,12 +57,14 @@ func serveAPI(t testing.TB) apiServer {
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
 	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}}), log)
+	gate := openGate(t, srv)
 	srv.Serve(httpapi.Outer(log, nil, srv.Streams, httpapi.New(httpapi.Config{
 		Settings: service.Settings{
 			URL: srv.URL, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
 			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
+			SSH:      service.SSHServer{HostKey: gate.HostKey()},
 		},
-		Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
+		Gate: gate, Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
 		Admin: admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, OrphanDelay: 10 * time.Minute}),
 	})))
 	srv.AddAccount("ann", clientPassword, true)

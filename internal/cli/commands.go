@@ -41,6 +41,9 @@ type Commands struct {
 	Exec        execCmd        `cmd:"" group:"Client:" help:"Run a command in a workspace."`
 	Logs        logsCmd        `cmd:"" group:"Client:" help:"Print a workspace's container log."`
 	Ports       portsCmd       `cmd:"" group:"Client:" help:"List and share a workspace's ports."`
+	SSH         sshCmd         `cmd:"" group:"Client:" name:"ssh" help:"Open a shell in a workspace by SSH."`
+	ConfigSSH   configSSHCmd   `cmd:"" group:"Client:" name:"config-ssh" help:"Add workspaces to OpenSSH's configuration."`
+	Keys        keysCmd        `cmd:"" group:"Client:" help:"Manage your SSH keys."`
 	Tokens      tokensCmd      `cmd:"" group:"Client:" help:"Manage API tokens."`
 	Sessions    sessionsCmd    `cmd:"" group:"Client:" help:"Manage your sessions."`
 	Passwd      passwdCmd      `cmd:"" group:"Client:" help:"Change your password."`

@@ -33,6 +33,7 @@ import (
 	"codehub/internal/runtime/docker"
 	"codehub/internal/service"
 	"codehub/internal/setting"
+	"codehub/internal/sshgate"
 	"codehub/internal/ttl"
 )
 
@@ -61,6 +62,7 @@ type Config struct {
 	Logins    auth.Settings          `embed:""`
 	Inbound   inbound.Settings       `embed:""`
 	Proxy     proxy.Settings         `embed:""`
+	SSH       sshgate.Settings       `embed:""`
 	Retention gc.Settings            `embed:""`
 	Bucket    bucket.Settings        `embed:""`
 	Ballast   ballast.Settings       `embed:""`
@@ -99,7 +101,7 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
-		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.logging,
+		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.logging,
 	} {
 		if err := check(); err != nil {
 			return err

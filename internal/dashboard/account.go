@@ -15,6 +15,7 @@ import (
 type accountView struct {
 	Sessions []sessionView
 	Paging   paging
+	Keys     keysView
 	OOB      bool
 }
 
@@ -38,7 +39,8 @@ func (d *Dashboard) readAccount(r *http.Request, c workspace.Caller) (v accountV
 	for _, s := range list {
 		v.Sessions = append(v.Sessions, sessionView{s, deviceOf(s.UserAgent, l), d.Now()})
 	}
-	return v, nil
+	v.Keys, err = d.readKeys(r, c)
+	return v, err
 }
 
 func (d *Dashboard) account(w http.ResponseWriter, r *http.Request, c workspace.Caller) {

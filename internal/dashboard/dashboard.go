@@ -24,9 +24,10 @@ import (
 // Store is the pages' database. Every method checks that the caller owns the workspace.
 type Store interface {
 	service.Workspaces
+	service.SSHKeys
 	User(ctx context.Context, id string) (postgres.User, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
-	// Quotas returns how many workspaces and tokens the caller has, and may have.
+	// Quotas returns how many workspaces, tokens and SSH keys the caller has, and may have.
 	Quotas(context.Context, workspace.Caller) (postgres.Quotas, error)
 	// MayRun returns CodeLimitExceeded if a running limit prevents a start.
 	MayRun(context.Context, workspace.Caller, workspace.ID) error
@@ -204,6 +205,9 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	loggedIn("GET /settings/account", d.account)
 	loggedIn("GET /settings/account/password", d.dialog("change-password"))
 	loggedIn("POST /settings/account/password", d.changePassword)
+	loggedIn("GET /settings/keys/new", d.dialog("ssh-key"))
+	loggedIn("POST /settings/keys", d.addKey)
+	loggedIn("POST /settings/keys/{key}/remove", d.removeKey)
 	loggedIn("POST /settings/sessions/end-others", d.endOtherSessions)
 	loggedIn("POST /settings/sessions/{session}/end", d.endSession)
 

@@ -80,6 +80,8 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		d.showShare(f, r)
 	case "change-password":
 		f.Action, f.Back = "/settings/account/password", "/settings/account"
+	case "ssh-key":
+		f.Action, f.Back = "/settings/keys", "/settings/account"
 	case "token":
 		f.Action, f.Back = "/settings/tokens", "/settings/tokens"
 		f.Value["expires"] = "90"
@@ -181,7 +183,7 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 			return nil, err
 		}
 		return f, d.readNewLimit(r, c, f)
-	case "token":
+	case "token", "ssh-key":
 		f := d.form(name, r, nil)
 		return f, d.showQuota(r, c, f)
 	case "change-password":

@@ -14,15 +14,18 @@ func (q quotaView) Near() bool { return q.Max > 0 && 5*q.N >= 4*q.Max }
 
 func (q quotaView) full() bool { return q.Max > 0 && q.N >= q.Max }
 
-// showQuota says in the form of a new workspace or token that there is no room for it.
+// showQuota says in the form of a new workspace, token or SSH key that there is no room for it.
 func (d *Dashboard) showQuota(r *http.Request, c workspace.Caller, f *form) error {
 	q, err := d.Store.Quotas(r.Context(), c)
 	if err != nil {
 		return err
 	}
 	kind, v := "workspaces", quotaView{q.Workspaces, q.MaxWorkspaces}
-	if f.Name == "token" {
+	switch f.Name {
+	case "token":
 		kind, v = "tokens", quotaView{q.Tokens, q.MaxTokens}
+	case "ssh-key":
+		kind, v = "ssh_keys", quotaView{q.SSHKeys, q.MaxSSHKeys}
 	}
 	if v.full() {
 		f.Problem = f.quotaText(kind, v)

@@ -116,7 +116,7 @@ func TestPageStructure(t *testing.T) {
 		{at("lost", "/start-empty"), say("dialog.start-empty.title", "thesis")},
 		{at("lost", "/set-aside"), say("dialog.set-aside.title", "thesis")},
 		{at("missing", "/recover-archive"), say("dialog.recover-archive.title", "photo-archive")},
-		{"/settings/account", say("account.title")}, {"/settings/account/password", say("dialog.change-password.title")},
+		{"/settings/account", say("account.title")}, {"/settings/account/password", say("dialog.change-password.title")}, {"/settings/keys/new", say("dialog.ssh-key.title")},
 		{"/settings/tokens", say("tokens.title")}, {"/settings/tokens/new", say("dialog.token.title")},
 		{"/admin", say("admin.title")}, {"/admin/people/new", say("dialog.person-new.title")},
 		{person + "limit", say("dialog.person-limit.title", "ann")}, {person + "password", say("dialog.person-password.title", "ann")},

@@ -54,7 +54,7 @@ func TestNoTextOutsideTheCatalogue(t *testing.T) {
 // Keys of the catalogue in templates and Go code.
 var (
 	templateKey = regexp.MustCompile(`\b[tn] "([a-z0-9_.-]+)"`)
-	goKey       = regexp.MustCompile(`\b(?:T|N|fail)\((?:"?[a-z0-9]+"?, )?"([a-z0-9_.-]+)"`)
+	goKey       = regexp.MustCompile(`\b(?:T|N|fail)\((?:"?[a-z0-9_]+"?, )?"([a-z0-9_.-]+)"`)
 	// prefix matches the beginning of a key that is composed at run time.
 	prefix = regexp.MustCompile(`(?:print|T\(|known) ?"([a-z_]+\.(?:[a-z_]+\.)?)"`)
 )

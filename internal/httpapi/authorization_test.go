@@ -18,6 +18,7 @@ var bodies = map[string]string{
 	"PUT /workspaces/{id}/ports/{port}/share": `{"with":"users"}`,
 
 	"POST /tokens":            `{"name":"made"}`,
+	"POST /keys":              `{"name":"made","public_key":"` + publicKey + `"}`,
 	"POST /workspaces":        `{"name":"made"}`,
 	"PATCH /workspaces/{id}":  `{"memo":"changed"}`,
 	"POST /login":             `{"username":"ann","password":"` + password + `"}`,
@@ -104,11 +105,17 @@ func TestAuthorization(t *testing.T) {
 	owners := map[string]with{
 		"session": as(e.ann), "token": header(api.TokenHeader, good), "bearer": header("Authorization", "Bearer "+good),
 	}
+	annsKey, err := e.DB.AddSSHKey(ctx, e.ann.Caller, postgres.SSHKey{Name: "key", PublicKey: "ssh-ed25519 AAAA", Hash: make([]byte, 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	path := func(rt route) string {
 		id := string(target.ID)
 		switch {
 		case strings.HasPrefix(rt.path, "/tokens"):
 			id = annsToken[0].ID
+		case strings.HasPrefix(rt.path, "/keys"):
+			id = annsKey.ID
 		case strings.HasPrefix(rt.path, "/sessions"):
 			id = annsSessions[0].ID
 		case strings.HasPrefix(rt.path, "/users"):
@@ -143,7 +150,7 @@ func TestAuthorization(t *testing.T) {
 	// test's business; its answer may be a 404 or 409.
 	for _, rt := range testServer().routes() {
 		name := rt.method + " " + rt.path
-		if name == "POST /logout" || name == "DELETE /tokens/{id}" || name == "DELETE /sessions" || name == "DELETE /sessions/{id}" || name == "POST /users/me/password" {
+		if name == "POST /logout" || name == "DELETE /tokens/{id}" || name == "DELETE /keys/{id}" || name == "DELETE /sessions" || name == "DELETE /sessions/{id}" || name == "POST /users/me/password" {
 			continue
 		}
 		for who, w := range owners {

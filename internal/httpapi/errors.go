@@ -41,6 +41,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeNotFound:            http.StatusNotFound,
 	workspace.CodeArchiveNotFound:     http.StatusNotFound,
 	workspace.CodeNameTaken:           http.StatusConflict,
+	workspace.CodeKeyTaken:            http.StatusConflict,
 	workspace.CodeOperationInProgress: http.StatusConflict,
 	workspace.CodeRecoveryRequired:    http.StatusConflict,
 	workspace.CodeNotInError:          http.StatusConflict,

@@ -103,6 +103,7 @@ func (e *env) dump() string {
 	return fixture.Query[string](e, `SELECT concat_ws(E'\n',
 		(SELECT string_agg(w::text, E'\n' ORDER BY id) FROM workspaces w),
 		(SELECT string_agg(concat(id, name, expires_at), E'\n' ORDER BY id) FROM api_tokens),
+		(SELECT string_agg(concat(id, name, public_key), E'\n' ORDER BY id) FROM ssh_keys),
 		(SELECT string_agg((to_jsonb(s) - 'last_used_at')::text, E'\n' ORDER BY hash) FROM sessions s))`)
 }
 

@@ -25,6 +25,7 @@ import (
 // the caller owns what it acts on.
 type Store interface {
 	service.Workspaces
+	service.SSHKeys
 	// RecentlyDeleted lists the deleted workspaces that a new event stream reports.
 	RecentlyDeleted(ctx context.Context, caller workspace.Caller) ([]workspace.ID, error)
 }
@@ -43,6 +44,7 @@ type Config struct {
 	Logs    service.Logs
 	Ports   Ports
 	Attach  Attacher
+	Gate    Gate
 	Log     *slog.Logger
 
 	// LastUse is when a workspace was last used as this very server saw it,
@@ -115,6 +117,11 @@ func (s *server) routes() []route {
 		{"POST", "/tokens", private, s.createToken, nil},
 		{"DELETE", "/tokens/{id}", private, s.deleteToken, nil},
 
+		{"GET", "/keys", private, s.listKeys, pageParams},
+		{"POST", "/keys", private, s.addKey, nil},
+		{"DELETE", "/keys/{id}", private, s.deleteKey, nil},
+		{"GET", "/ssh", private, s.sshServer, nil},
+
 		{"GET", "/workspaces", private, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
 		{"POST", "/workspaces", private, s.createWorkspace, nil},
 		{"GET", "/workspaces/{id}", private, s.getWorkspace, nil},
@@ -136,6 +143,8 @@ func (s *server) routes() []route {
 		{"GET", "/workspaces/{id}/ports/{port}/connect", private, s.connectPort, nil},
 		{"GET", "/workspaces/{id}/usage", private, s.usage, nil},
 		{"GET", "/workspaces/{id}/exec", private, s.exec, nil},
+
+		{"GET", "/workspaces/{id}/ssh", private, s.connectSSH, nil},
 
 		{"GET", "/events", private, s.events, nil},
 	}

@@ -241,9 +241,10 @@ func saveAccount(ctx context.Context, tx pgx.Tx, u User, password bool) error {
 	return endAccess(ctx, tx, u.ID)
 }
 
-// endAccess ends all sessions and API tokens of the user.
+// endAccess ends all sessions and API tokens of the user, and removes their SSH keys: any
+// of them may be an intruder's.
 func endAccess(ctx context.Context, tx pgx.Tx, userID string) error {
-	for _, table := range []string{"sessions", "api_tokens"} {
+	for _, table := range []string{"sessions", "api_tokens", "ssh_keys"} {
 		if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE user_id = $1`, userID); err != nil {
 			return err
 		}

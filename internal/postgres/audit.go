@@ -15,15 +15,17 @@ import (
 // Actions in the audit log, in addition to those of package lifecycle. Each entry is written in
 // the transaction of its change.
 const (
-	AuditLogin       = "login"
-	AuditLogout      = "logout"
-	AuditSessionEnd  = "session.end"
-	AuditTokenCreate = "token.create"
-	AuditTokenDelete = "token.delete"
-	AuditUserCreate  = "user.create"
-	AuditUserChange  = "user.change"
-	AuditPassword    = "user.password"
-	AuditCreate      = "workspace.create"
+	AuditLogin        = "login"
+	AuditLogout       = "logout"
+	AuditSessionEnd   = "session.end"
+	AuditTokenCreate  = "token.create"
+	AuditTokenDelete  = "token.delete"
+	AuditUserCreate   = "user.create"
+	AuditUserChange   = "user.change"
+	AuditPassword     = "user.password"
+	AuditCreate       = "workspace.create"
+	AuditSSHKeyAdd    = "ssh_key.add"
+	AuditSSHKeyDelete = "ssh_key.delete"
 )
 
 type execer interface {

@@ -26,6 +26,7 @@ type Limits struct {
 
 	Workspaces int `name:"max-workspaces-per-user" env:"CODEHUB_MAX_WORKSPACES_PER_USER" min:"0" max:"1000000" default:"100" help:"Workspaces of each user (0 = no limit)."`
 	Tokens     int `name:"max-tokens-per-user" env:"CODEHUB_MAX_TOKENS_PER_USER" min:"0" max:"1000000" default:"100" help:"API tokens of each user (0 = no limit)."`
+	SSHKeys    int `name:"max-ssh-keys-per-user" env:"CODEHUB_MAX_SSH_KEYS_PER_USER" min:"0" max:"1000000" default:"50" help:"SSH keys of each user (0 = no limit)."`
 }
 
 // DB is the store of the API, the proxy and the dashboard. It is safe for concurrent use.

@@ -8,27 +8,29 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Quotas are how many workspaces and API tokens a user has, and may have; a maximum of
-// 0 means no limit.
+// Quotas are how many workspaces, API tokens and SSH keys a user has, and may have; a
+// maximum of 0 means no limit.
 type Quotas struct {
 	Workspaces, MaxWorkspaces int
 	Tokens, MaxTokens         int
+	SSHKeys, MaxSSHKeys       int
 }
 
 // Quotas returns the caller's quotas.
 func (db *DB) Quotas(ctx context.Context, caller workspace.Caller) (Quotas, error) {
-	q := Quotas{MaxWorkspaces: db.limits.Workspaces, MaxTokens: db.limits.Tokens}
+	q := Quotas{MaxWorkspaces: db.limits.Workspaces, MaxTokens: db.limits.Tokens, MaxSSHKeys: db.limits.SSHKeys}
 	if !workspace.ValidID(caller.UserID) {
 		return q, forbidden()
 	}
 	err := db.pool.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
-			(SELECT count(*) FROM api_tokens WHERE user_id = $1)`, caller.UserID).Scan(&q.Workspaces, &q.Tokens)
+			(SELECT count(*) FROM api_tokens WHERE user_id = $1),
+			(SELECT count(*) FROM ssh_keys WHERE user_id = $1)`, caller.UserID).Scan(&q.Workspaces, &q.Tokens, &q.SSHKeys)
 	return q, failed("count what a user has", err)
 }
 
 // lockUser reads a user who is not disabled, and makes this the only transaction that
-// adds workspaces or tokens of the user, until it ends.
+// adds workspaces, tokens or SSH keys of the user, until it ends.
 func lockUser(ctx context.Context, tx pgx.Tx, id string) error {
 	var enabled bool
 	err := tx.QueryRow(ctx, `SELECT NOT disabled FROM users WHERE id = $1 FOR NO KEY UPDATE`, id).Scan(&enabled)
@@ -85,6 +87,20 @@ func (db *DB) checkTokens(ctx context.Context, tx pgx.Tx, userID string) error {
 		return err
 	}
 	return quotaExceeded("tokens", n, most, "You have %d API tokens, and at most %d are allowed. Delete one first.")
+}
+
+// checkSSHKeys returns CodeQuotaExceeded if the user may not have one more SSH key. The
+// transaction holds the lock of lockUser.
+func (db *DB) checkSSHKeys(ctx context.Context, tx pgx.Tx, userID string) error {
+	most := db.limits.SSHKeys
+	if most == 0 {
+		return nil
+	}
+	var n int
+	if err := tx.QueryRow(ctx, `SELECT count(*) FROM ssh_keys WHERE user_id = $1`, userID).Scan(&n); err != nil || n < most {
+		return err
+	}
+	return quotaExceeded("ssh_keys", n, most, "You have %d SSH keys, and at most %d are allowed. Remove one first.")
 }
 
 func quotaExceeded(kind string, current, most int, message string) error {

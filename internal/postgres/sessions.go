@@ -211,8 +211,8 @@ func (db *DB) TouchSession(ctx context.Context, hash []byte, at time.Time) error
 	return failed("record the use of a session", err)
 }
 
-// ValidSessions returns which of the hashes are those of sessions or API
-// tokens that are valid now.
+// ValidSessions returns which of the hashes are those of sessions, API tokens or SSH
+// keys that are valid now.
 func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error) {
 	if len(hashes) == 0 {
 		return nil, nil
@@ -223,7 +223,10 @@ func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, err
 		WHERE s.hash = ANY ($1) AND s.expires_at > now() AND NOT u.disabled
 		UNION
 		SELECT t.hash FROM api_tokens t JOIN users u ON u.id = t.user_id
-		WHERE t.hash = ANY ($1) AND (t.expires_at IS NULL OR t.expires_at > now()) AND NOT u.disabled`, hashes)
+		WHERE t.hash = ANY ($1) AND (t.expires_at IS NULL OR t.expires_at > now()) AND NOT u.disabled
+		UNION
+		SELECT k.hash FROM ssh_keys k JOIN users u ON u.id = k.user_id
+		WHERE k.hash = ANY ($1) AND NOT u.disabled`, hashes)
 	if err != nil {
 		return nil, failed(verb, err)
 	}

@@ -325,7 +325,7 @@ func TestAccessEndsForConcurrentRequests(t *testing.T) {
 	must(e.CreateToken(ctx, byToken, postgres.Token{Name: "child", Hash: hash("c")}))(t)
 
 	var err error
-	disable := []string{`UPDATE users SET disabled = true`, `DELETE FROM sessions`, `DELETE FROM api_tokens`}
+	disable := []string{`UPDATE users SET disabled = true`, `DELETE FROM sessions`, `DELETE FROM api_tokens`, `DELETE FROM ssh_keys`}
 	e.during(func() { err = e.CreateSession(ctx, hash("s2"), ann.UserID, old, soon(time.Hour), postgres.Client{}) }, disable...)
 	wantCode(t, err, workspace.CodeNotFound)
 	e.exec(`UPDATE users SET disabled = false`)

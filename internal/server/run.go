@@ -68,6 +68,10 @@ func (s *server) run(ctx context.Context) error {
 		}
 		return nil
 	})
+	if s.ssh != nil {
+		g.Go(func() error { return s.gate.Serve(requests, s.ssh) })
+		s.log.Info("SSH is served", "listen", s.ssh.Addr().String(), "fingerprint", s.gate.HostFingerprint())
+	}
 	g.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -95,6 +99,10 @@ func (s *server) drain(ctx context.Context, srv *http.Server, plain *inbound.Pla
 	if err := s.proxy.Shutdown(sctx); err != nil {
 		s.log.Warn("connections to workspaces closed before they ended", "err", err)
 	}
+	if s.ssh != nil {
+		s.ssh.Close()
+	}
+	s.gate.Close(sctx)
 	s.attacher.Close(sctx)
 	var both errgroup.Group
 	both.Go(func() error { return plain.Shutdown(sctx) })

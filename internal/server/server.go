@@ -43,6 +43,7 @@ import (
 	"codehub/internal/runtime/docker"
 	"codehub/internal/service"
 	"codehub/internal/setting"
+	"codehub/internal/sshgate"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
 )
@@ -103,6 +104,13 @@ func serve(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	defer entrance.Close()
+	ssh, err := listenSSH(cfg)
+	if err != nil {
+		return err
+	}
+	if ssh != nil {
+		defer ssh.Close()
+	}
 	reserve := ballast.New(ballast.Config{Dir: cfg.DataDir, Settings: cfg.Ballast, Log: log, Conditions: conditions})
 	reserve.Check() // the database may not start on a full disk
 	// The database outlives everything that uses it.
@@ -135,6 +143,10 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}
 	defer db.Close()
 	id, err := db.Installation(ctx)
+	if err != nil {
+		return err
+	}
+	sshSeed, err := db.SSHHostKey(ctx)
 	if err != nil {
 		return err
 	}
@@ -177,10 +189,14 @@ func serve(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	log.Info("installation", "id", id)
-	s := newServer(parts{
+	s, err := newServer(parts{
 		cfg: cfg, log: log, dsn: dsn, db: db, private: private, redis: redis, runtime: rt, bucket: archives,
 		self: self, backends: reachable, conditions: conditions, reserve: reserve, front: entrance, listener: listener, maxRelays: capacity,
+		ssh: ssh, sshSeed: sshSeed,
 	})
+	if err != nil {
+		return err
+	}
 	defer s.leave(ctx)
 	return s.run(ctx)
 }
@@ -213,7 +229,9 @@ type parts struct {
 	reserve    *ballast.Ballast
 	front      *front.Front
 	listener   *inbound.Listener
-	maxRelays  int // requests to workspaces at a time, of all users
+	maxRelays  int          // requests to workspaces at a time, of all users
+	ssh        net.Listener // nil without CODEHUB_SSH_LISTEN
+	sshSeed    []byte       // of the SSH host key
 }
 
 // server is a running codehub.
@@ -223,6 +241,7 @@ type server struct {
 	hub       *bus.Hub
 	proxy     *proxy.Proxy
 	attacher  *attach.Attacher
+	gate      *sshgate.Gate
 	ctrl      *reconcile.Controller
 	garbage   *gc.Runner
 	marks     *mark.Keeper
@@ -237,7 +256,7 @@ type server struct {
 }
 
 // newServer connects the parts. Each part is complete before another one gets it.
-func newServer(p parts) *server {
+func newServer(p parts) (*server, error) {
 	cfg, log, db := p.cfg, p.log, p.db
 	authentication := auth.New(db, auth.Config{URL: cfg.PublicURL, Settings: cfg.Logins, Log: log, Conditions: p.conditions})
 	hub := bus.New(bus.Config{Load: bus.Batched(reload(db)), AuthChanged: authentication.Invalidate, Log: log})
@@ -262,7 +281,11 @@ func newServer(p parts) *server {
 		TTL:    cfg.Idle.TTL(), Bus: activityBus, Settings: cfg.TTL, Log: log, Flush: flush.Flush, Conditions: p.conditions,
 	})
 
-	settings := service.Settings{URL: cfg.PublicURL, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace}
+	gate, err := openGate(p, attacher)
+	if err != nil {
+		return nil, err
+	}
+	settings := service.Settings{URL: cfg.PublicURL, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace, SSH: sshServer(p, gate)}
 	administration := admin.New(admin.Config{Store: db, Passwords: authentication, OrphanDelay: cfg.Reconcile.OrphanDelay})
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
@@ -300,6 +323,7 @@ func newServer(p parts) *server {
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
 		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Archives: p.bucket, Admin: administration,
 		Restore: restore, Ports: portService, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
+		Gate: gate,
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))
@@ -308,11 +332,13 @@ func newServer(p parts) *server {
 	metrics.Registry().MustRegister(p.listener.Metrics()...)
 	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))
 	metrics.Registry().MustRegister(workspaces.Metrics()...)
+	metrics.Registry().MustRegister(sshMetric(gate))
 	mux.Handle("GET /metrics", metrics.Handler())
 	pages.Routes(mux)
 
 	return &server{
+		gate:  gate,
 		parts: p, auth: authentication, hub: hub, proxy: workspaces, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
 		flush: flush, ttl: idle, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
-	}
+	}, nil
 }

@@ -34,6 +34,14 @@ type Workspaces interface {
 	Restart(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 }
 
+// SSHKeys keeps the keys with which users log in by SSH; *postgres.DB implements it.
+type SSHKeys interface {
+	AddSSHKey(ctx context.Context, caller workspace.Caller, k postgres.SSHKey) (postgres.SSHKey, error)
+	SSHKeys(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.SSHKey, next string, err error)
+	SSHKey(ctx context.Context, caller workspace.Caller, id string) (postgres.SSHKey, error)
+	DeleteSSHKey(ctx context.Context, caller workspace.Caller, id string) error
+}
+
 // Logs reads what a workspace's container printed; runtime.Runtime implements it.
 type Logs interface {
 	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error

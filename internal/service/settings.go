@@ -3,6 +3,7 @@ package service
 import (
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"codehub/internal/imageref"
@@ -16,6 +17,39 @@ type Settings struct {
 	Defaults
 	Idle
 	DeleteGrace time.Duration // how long a deletion can be undone
+	SSH         SSHServer
+}
+
+// SSHServer is how SSH clients reach the server and know it.
+type SSHServer struct {
+	Host        string // of the listener; empty: there is none
+	Port        int
+	HostKey     string // as in authorized_keys
+	Fingerprint string // of HostKey
+}
+
+// Command returns the command that opens a shell in a workspace; "" without a
+// listener.
+func (s SSHServer) Command(w workspace.Workspace) string {
+	if s.Host == "" {
+		return ""
+	}
+	name := w.Name
+	if !PlainName(name) {
+		name = string(w.ID)
+	}
+	if s.Port == 22 {
+		return "ssh " + name + "@" + s.Host
+	}
+	return fmt.Sprintf("ssh -p %d %s@%s", s.Port, name, s.Host)
+}
+
+// PlainName reports whether SSH clients and shells take a workspace's name as it is.
+// For others there is the id.
+func PlainName(name string) bool {
+	return name != "" && len(name) <= 63 && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+	})
 }
 
 // Defaults are the settings of new workspaces, as codehub serve declares them.

@@ -19,6 +19,7 @@ const (
 	CodeNotFound            Code = "not_found"
 	CodeArchiveNotFound     Code = "archive_not_found"
 	CodeNameTaken           Code = "name_taken"
+	CodeKeyTaken            Code = "key_taken"
 	CodeOperationInProgress Code = "operation_in_progress"
 	CodeRecoveryRequired    Code = "recovery_required"
 	CodeNotInError          Code = "not_in_error"

@@ -1,0 +1,58 @@
+package server
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"codehub/internal/attach"
+	"codehub/internal/config"
+	"codehub/internal/service"
+	"codehub/internal/setting"
+	"codehub/internal/sshgate"
+	"codehub/internal/workspace"
+)
+
+// listenSSH opens the listener of SSH; nil: the settings name none.
+func listenSSH(cfg config.Config) (net.Listener, error) {
+	if cfg.SSH.Listen == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", cfg.SSH.Listen)
+	if err != nil {
+		return nil, &setting.Problem{Setting: "CODEHUB_SSH_LISTEN", Why: err.Error(), Do: "free the port, or give another one"}
+	}
+	if cfg.Front.ProxyProtocol {
+		l = cfg.Front.Proxies.ProxyProtocol(l)
+	}
+	return l, nil
+}
+
+func openGate(p parts, attacher *attach.Attacher) (*sshgate.Gate, error) {
+	base := strings.TrimSuffix(p.cfg.PublicURL.String(), "/")
+	return sshgate.New(sshgate.Config{
+		Settings: p.cfg.SSH, Seed: p.sshSeed, Store: p.db, Attacher: attacher, Log: p.log,
+		PageOf: func(id workspace.ID) string { return base + "/workspaces/" + string(id) },
+		Exempt: func(a netip.Addr) bool { return a.IsLoopback() || p.cfg.Front.Proxies.Contain(a) },
+	})
+}
+
+// sshServer is how SSH clients reach this server.
+func sshServer(p parts, gate *sshgate.Gate) service.SSHServer {
+	s := service.SSHServer{HostKey: gate.HostKey(), Fingerprint: gate.HostFingerprint()}
+	if p.ssh != nil {
+		s.Host = p.cfg.PublicURL.Hostname()
+		if a, ok := p.ssh.Addr().(*net.TCPAddr); ok {
+			s.Port = a.Port
+		}
+	}
+	return s
+}
+
+func sshMetric(gate *sshgate.Gate) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "codehub_ssh_connections", Help: "Open SSH connections whose user is known.",
+	}, func() float64 { return float64(gate.Open()) })
+}

@@ -1,0 +1,266 @@
+package sshgate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"codehub/internal/activity"
+	"codehub/internal/attach"
+	"codehub/internal/workspace"
+)
+
+const (
+	// maxChannels limits the channels of a connection: sessions and forwarded
+	// connections.
+	maxChannels = 512
+	// maxListeners limits the addresses of a workspace that a connection listens on.
+	maxListeners = 64
+	// keepAliveInterval is how often the client is asked whether it is there. One that
+	// does not answer for keepAliveTimeout is disconnected.
+	keepAliveInterval, keepAliveTimeout = 30 * time.Second, 5 * time.Minute
+	// endDelay is the time that sessions have to report the end of the connection.
+	endDelay = time.Second
+)
+
+// connection is an SSH connection to one workspace.
+type connection struct {
+	gate   *Gate
+	ssh    *ssh.ServerConn
+	caller workspace.Caller
+	remote string // the client's address
+
+	ctx    context.Context // ends with the connection
+	cancel context.CancelCauseFunc
+
+	// Written before ready is closed.
+	ready   chan struct{}
+	way     *attach.Attachment // nil: failed
+	failure error
+	id      workspace.ID
+
+	mu        sync.Mutex
+	state     string        // what the wait is for, for people
+	changed   chan struct{} // closed when state changes
+	listeners map[listenKey]io.Closer
+	last      bool // the client opens no more sessions
+
+	channels atomic.Int64
+	sessions atomic.Int64   // of the channels
+	handlers sync.WaitGroup // that use way
+}
+
+func newConnection(g *Gate, sc *ssh.ServerConn, caller workspace.Caller) *connection {
+	c := &connection{
+		gate: g, ssh: sc, caller: caller, ready: make(chan struct{}), changed: make(chan struct{}),
+		listeners: map[listenKey]io.Closer{},
+	}
+	c.ctx, c.cancel = context.WithCancelCause(g.ctx)
+	return c
+}
+
+// run serves the connection until it ends.
+func (c *connection) run(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request, find func(context.Context) (workspace.ID, error)) {
+	start := time.Now()
+	log := c.gate.cfg.Log.With("remote", c.remote, "user", c.caller.UserID)
+	if err := c.gate.admit.enter(c.caller.UserID); err != nil {
+		c.failure = err
+	} else {
+		defer c.gate.admit.leave(c.caller.UserID)
+	}
+	var background sync.WaitGroup
+	background.Go(func() { c.enter(find) })
+	background.Go(func() { c.keepAlive() })
+	background.Go(func() { c.requests(requests) })
+	background.Go(func() {
+		<-c.ctx.Done()
+		c.reported()
+		c.ssh.Close()
+	})
+	for n := range channels {
+		c.open(n)
+	}
+	// The client is gone, or its access has ended.
+	c.cancel(io.EOF)
+	c.ssh.Close()
+	background.Wait()
+	c.handlers.Wait()
+	if c.way != nil {
+		c.way.Close()
+	}
+	log.Info("SSH connection ended", "workspace", string(c.id), "took", time.Since(start), "reason", reason(context.Cause(c.ctx)))
+}
+
+// reported waits until all sessions have told their clients why they end.
+func (c *connection) reported() {
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(endDelay); c.sessions.Load() > 0 && time.Now().Before(end); {
+		<-poll.C
+	}
+}
+
+// reason is the end of a connection, for the log.
+func reason(cause error) string {
+	if errors.Is(cause, io.EOF) {
+		return "closed by the client"
+	}
+	return cause.Error()
+}
+
+// enter attaches to the workspace, and ends the connection with the attachment.
+func (c *connection) enter(find func(context.Context) (workspace.ID, error)) {
+	if c.failure == nil {
+		c.way, c.failure = c.attach(find)
+	}
+	close(c.ready)
+	if c.failure != nil {
+		c.gate.cfg.Log.Info("SSH connection not attached", "remote", c.remote, "user", c.caller.UserID, "workspace", string(c.id), "err", c.failure)
+		// Sessions report it. A client without a session has to learn it too.
+		select {
+		case <-c.ctx.Done():
+		case <-time.After(failureDelay):
+			c.cancel(c.failure)
+		}
+		return
+	}
+	c.gate.cfg.Log.Info("SSH connection attached", "remote", c.remote, "user", c.caller.UserID, "workspace", string(c.id))
+	select {
+	case <-c.ctx.Done():
+	case <-c.way.Context().Done():
+		c.cancel(context.Cause(c.way.Context()))
+	}
+}
+
+// failureDelay is how long a connection without a workspace stays open.
+const failureDelay = 5 * time.Second
+
+func (c *connection) attach(find func(context.Context) (workspace.ID, error)) (*attach.Attachment, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, lookupTimeout)
+	defer cancel()
+	id, err := find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.id = id
+	return c.gate.cfg.Attacher.Attach(c.ctx, c.caller, id, func(ws workspace.Workspace) { c.waiting(waitingFor(ws)) })
+}
+
+// waiting reports what the wait for the workspace is for.
+func (c *connection) waiting(state string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state == c.state {
+		return
+	}
+	c.state = state
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func (c *connection) waitsFor() (state string, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state, c.changed
+}
+
+// await waits for the workspace, and returns why it cannot be entered. The caller is
+// one of c.handlers.
+func (c *connection) await(ctx context.Context) (*attach.Attachment, error) {
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if c.failure != nil {
+		return nil, c.failure
+	}
+	if err := context.Cause(c.ctx); err != nil {
+		return nil, err
+	}
+	return c.way, nil
+}
+
+// used records a use of the workspace. The caller is one of c.handlers.
+func (c *connection) used(kind activity.Kind) { c.way.Used(kind) }
+
+// keepAlive ends the connection of a client that does not answer.
+func (c *connection) keepAlive() {
+	tick := time.NewTicker(keepAliveInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		silent := time.AfterFunc(keepAliveTimeout, func() { c.cancel(errSilent); c.ssh.Close() })
+		_, _, err := c.ssh.SendRequest("keepalive@openssh.com", true, nil)
+		silent.Stop()
+		if err != nil {
+			return // the loop over its channels ends
+		}
+	}
+}
+
+var errSilent = errors.New("the client does not respond")
+
+// open begins a channel.
+func (c *connection) open(n ssh.NewChannel) {
+	handle := map[string]func(ssh.NewChannel){
+		"session":                        c.session,
+		"direct-tcpip":                   c.directTCP,
+		"direct-streamlocal@openssh.com": c.directStreamlocal,
+	}[n.ChannelType()]
+	if handle == nil {
+		_ = n.Reject(ssh.UnknownChannelType, "unsupported channel type")
+		return
+	}
+	if !c.begin() {
+		_ = n.Reject(ssh.ResourceShortage, "too many channels are open on this connection")
+		return
+	}
+	go func() {
+		defer c.finish()
+		handle(n)
+	}()
+}
+
+// begin counts a channel or a listener; finish must follow if it returns true.
+func (c *connection) begin() bool {
+	if c.channels.Add(1) > maxChannels {
+		c.channels.Add(-1)
+		return false
+	}
+	c.handlers.Add(1)
+	return true
+}
+
+func (c *connection) finish() {
+	c.channels.Add(-1)
+	c.handlers.Done()
+}
+
+// requests answers the requests of the connection itself.
+func (c *connection) requests(requests <-chan *ssh.Request) {
+	for r := range requests {
+		switch r.Type {
+		case "tcpip-forward", "streamlocal-forward@openssh.com":
+			c.listen(r)
+		case "cancel-tcpip-forward", "cancel-streamlocal-forward@openssh.com":
+			c.unlisten(r)
+		case "no-more-sessions@openssh.com":
+			c.mu.Lock()
+			c.last = true
+			c.mu.Unlock()
+			_ = r.Reply(true, nil)
+		default: // the client's keep-alives are answered as by OpenSSH
+			_ = r.Reply(false, nil)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package sshgate
+
+import (
+	"container/list"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Limits of connections whose user is not known yet. Those in all are few, but a new
+// one replaces the oldest, so that a flood does not keep users out.
+const (
+	loginTimeout = 30 * time.Second
+	// maxStarting and maxStartingPerAddress limit them in all, and of one address.
+	maxStarting           = 512
+	maxStartingPerAddress = 128
+	// maxAuthTries limits the keys that are tried on one connection.
+	maxAuthTries = 10
+	// failureBurst and failureInterval limit the keys of an address that were refused:
+	// that many at once, and one more after each interval.
+	failureBurst    = 60
+	failureInterval = 2 * time.Second
+	maxAddresses    = 16 << 10 // that are remembered
+)
+
+// admission counts connections. It is safe for concurrent use.
+type admission struct {
+	maxOpen, maxPerUser int
+	now                 func() time.Time
+
+	mu       sync.Mutex
+	open     int
+	users    map[string]int
+	starting list.List // of *start, the oldest first
+	byNet    map[netip.Prefix]int
+	failures map[netip.Prefix]failure
+}
+
+// start is a connection whose user is not known yet.
+type start struct {
+	from  netip.Prefix // invalid: not limited
+	close func()
+	elem  *list.Element
+}
+
+// failure counts the refused keys of an address: as many as were left after at.
+type failure struct {
+	count float64
+	at    time.Time
+}
+
+func newAdmission(s Settings, now func() time.Time) *admission {
+	return &admission{
+		maxOpen: s.MaxConnections, maxPerUser: s.MaxPerUser, now: now,
+		users: map[string]int{}, byNet: map[netip.Prefix]int{}, failures: map[netip.Prefix]failure{},
+	}
+}
+
+// networkOf returns what counts as one address: an IPv6 /64 network does.
+func networkOf(a netip.Addr) netip.Prefix {
+	if a = a.Unmap().WithZone(""); !a.IsValid() {
+		return netip.Prefix{}
+	}
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits)
+	return p
+}
+
+// begin admits a connection whose user is not known yet; nil: it is refused. end must
+// be called.
+func (a *admission) begin(from netip.Prefix, closeConn func()) *start {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if from.IsValid() && (a.byNet[from] >= maxStartingPerAddress || a.remaining(from) < 1) {
+		return nil
+	}
+	if a.starting.Len() >= maxStarting {
+		oldest := a.starting.Front().Value.(*start)
+		a.drop(oldest)
+		go oldest.close()
+	}
+	s := &start{from: from, close: closeConn}
+	s.elem = a.starting.PushBack(s)
+	if from.IsValid() {
+		a.byNet[from]++
+	}
+	return s
+}
+
+// end ends the wait for a connection's user. refused is the number of its failed keys.
+func (a *admission) end(s *start, refused int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop(s)
+	if refused == 0 || !s.from.IsValid() {
+		return
+	}
+	if len(a.failures) >= maxAddresses {
+		a.forget()
+	}
+	a.failures[s.from] = failure{count: failureBurst - a.remaining(s.from) + float64(refused), at: a.now()}
+}
+
+func (a *admission) drop(s *start) {
+	if s.elem == nil {
+		return
+	}
+	a.starting.Remove(s.elem)
+	s.elem = nil
+	if s.from.IsValid() {
+		if a.byNet[s.from]--; a.byNet[s.from] == 0 {
+			delete(a.byNet, s.from)
+		}
+	}
+}
+
+// remaining is how many more keys of an address may fail.
+func (a *admission) remaining(from netip.Prefix) float64 {
+	f, ok := a.failures[from]
+	if !ok {
+		return failureBurst
+	}
+	left := f.count - float64(a.now().Sub(f.at))/float64(failureInterval)
+	return failureBurst - max(0, left)
+}
+
+// forget removes the addresses whose failures have passed, or else any half of them.
+func (a *admission) forget() {
+	for from := range a.failures {
+		if a.remaining(from) >= failureBurst {
+			delete(a.failures, from)
+		}
+	}
+	for from := range a.failures {
+		if len(a.failures) <= maxAddresses/2 {
+			return
+		}
+		delete(a.failures, from)
+	}
+}
+
+// enter counts an open connection of a user; leave must be called if it is admitted.
+func (a *admission) enter(user string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.open >= a.maxOpen:
+		return errFull
+	case a.users[user] >= a.maxPerUser:
+		return errTooMany
+	}
+	a.open++
+	a.users[user]++
+	return nil
+}
+
+func (a *admission) leave(user string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open--
+	if a.users[user]--; a.users[user] == 0 {
+		delete(a.users, user)
+	}
+}
+
+// count returns the number of open connections.
+func (a *admission) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.open
+}
