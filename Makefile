@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 WORKSPACE_IMAGE := codehub/workspace:latest
+SLIM_IMAGE := codehub/workspace-slim:latest
 TEST_IMAGE := codehub/testserver:latest
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -13,6 +14,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 # Where the end-to-end tests and the benchmarks find what they run.
 export CODEHUB_TEST_BINARY := $(CURDIR)/bin/codehub
 export CODEHUB_TEST_WORKSPACE_IMAGE := $(WORKSPACE_IMAGE)
+export CODEHUB_TEST_SLIM_IMAGE := $(SLIM_IMAGE)
 export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 
 # More flags for go test, say TESTFLAGS='-run TestWake -v', and the packages to test:
@@ -31,7 +33,7 @@ help: ## this list
 run: ## installs what is missing, builds all, and serves on http://localhost:8080
 	@scripts/setup.sh run
 	@$(MAKE) --no-print-directory build
-	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE)
+	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
 	@exec scripts/with-docker.sh bin/codehub serve
 
 check: ## formatting, vet, staticcheck, tests without Docker and Chromium: under 90 s
@@ -87,17 +89,17 @@ build: ## bin/codehub, static
 	@echo "build: bin/codehub $(VERSION)"
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub ./cmd/codehub
 
-image: ## the workspace image codehub/workspace:latest (FORCE=1: even if nothing changed)
+image: ## the workspace images (FORCE=1: even if nothing changed, SUDO=1: with sudo)
 	@scripts/setup.sh image
-	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE)
+	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
 
-images: ## that and the test image
+images: ## those and the test image
 	@scripts/setup.sh image
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
 
 images-now:
 	@images/testserver/build.sh $(TEST_IMAGE)
-	@images/workspace/build.sh $(WORKSPACE_IMAGE)
+	@images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
 
 docs: ## regenerates docs/cli.md
 	@scripts/setup.sh build

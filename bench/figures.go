@@ -56,6 +56,30 @@ func (b *bench) wake(ctx context.Context) error {
 	return nil
 }
 
+// images measures the time from the creation of a container until /healthz answers,
+// for the default image and the slim one: the size of an image must not delay a start.
+func (b *bench) images(ctx context.Context) error {
+	names := []string{b.image, b.slim}
+	volumes := make([]string, len(names))
+	took := make([][]time.Duration, len(names))
+	for i, name := range names {
+		var err error
+		if volumes[i], err = b.bare.volume(ctx, name); err != nil {
+			return err
+		}
+	}
+	if err := inTurns(b.n, len(names), func(i int) error {
+		d, err := b.bare.start(ctx, names[i], volumes[i])
+		took[i] = append(took[i], d)
+		return err
+	}); err != nil {
+		return err
+	}
+	more := median(took[0]) - median(took[1])
+	fmt.Printf("images: default %s, slim %s, %s more (at most 50 ms): %s\n", ms(median(took[0])), ms(median(took[1])), ms(more), verdict(more <= 50*time.Millisecond))
+	return nil
+}
+
 // create measures the creation of a workspace until RUNNING, and the rival's
 // volume create and run.
 func (b *bench) create(ctx context.Context) error {

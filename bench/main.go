@@ -29,7 +29,7 @@ func main() {
 }
 
 func run() error {
-	only := flag.String("only", "wake,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
+	only := flag.String("only", "wake,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
 	n := flag.Int("n", 10, "number of runs for each median")
 	idle := flag.Duration("idle", 5*time.Minute, "duration for which the idle server is measured")
 	flag.Parse()
@@ -76,7 +76,7 @@ func run() error {
 }
 
 var serverFigures = map[string]func(*bench, context.Context) error{
-	"wake": (*bench).wake, "create": (*bench).create, "starts": (*bench).starts, "idle": (*bench).idleServer, "proxy": (*bench).proxy,
+	"wake": (*bench).wake, "images": (*bench).images, "create": (*bench).create, "starts": (*bench).starts, "idle": (*bench).idleServer, "proxy": (*bench).proxy,
 	"transfer": (*bench).transfer, "websocket": (*bench).webSocket, "idlesockets": (*bench).idleWebSockets, "abandoned": (*bench).abandonedWebSockets, "routes": (*bench).routes, "https": (*bench).https, "typing": (*bench).typing, "page": (*bench).page,
 }
 
@@ -118,6 +118,7 @@ func measureServer(ctx context.Context, binary string, n int, idle time.Duration
 		binary: binary, n: n, idle: idle, sockets: idleSockets(descriptors),
 		small: env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest"),
 		image: env("CODEHUB_TEST_WORKSPACE_IMAGE", "codehub/workspace:latest"),
+		slim:  env("CODEHUB_TEST_SLIM_IMAGE", "codehub/workspace-slim:latest"),
 	}).serve(ctx, proc.Options{})
 	if err != nil {
 		return err

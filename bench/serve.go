@@ -21,6 +21,7 @@ type bench struct {
 	bare   *bareDocker
 	binary string
 	image  string // the workspace image
+	slim   string // the slim one
 	small  string // the test image
 	n      int
 	idle   time.Duration

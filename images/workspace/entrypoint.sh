@@ -2,6 +2,8 @@
 # Starts code-server on the project folder. With HASHED_PASSWORD set, its session
 # cookie must equal that value; nobody logs in by a password.
 set -eu
+path=$PATH
+PATH=/usr/sbin:/usr/bin:/sbin:/bin # a program in the home cannot keep the workspace from starting
 
 # A new volume is seeded from the image; one that lost these gets them again.
 mkdir -p "$HOME/project"
@@ -16,4 +18,4 @@ if [ -n "${HASHED_PASSWORD:-}" ]; then
 	auth=password
 fi
 cd "$HOME/project"
-exec dumb-init -- /usr/lib/code-server/lib/node /usr/local/lib/codehub/launch.js --config /etc/codehub/code-server.yaml --auth "$auth" "$HOME/project"
+exec env PATH="$path" /usr/bin/dumb-init -- /usr/lib/code-server/lib/node /usr/local/lib/codehub/launch.js --config /etc/codehub/code-server.yaml --auth "$auth" "$HOME/project"

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs in the builder stage: removes what a workspace does not use (AI agents that
-# the settings turn off, other platforms' binaries, source maps), more than half.
+# the settings turn off, other platforms' binaries, source maps), more than half, and
+# turns telemetry off.
 set -eu
 root=/usr/lib/code-server
 node=$root/lib/node
@@ -14,4 +15,7 @@ find . -type d \( -path '*/node_modules/@github/copilot-sdk-*' -o -path '*/node_
 find . -type d \( -path '*/prebuilds/*' -o -path '*/ripgrep-universal/bin/*' \) -prune \
 	! -name "$platform" -exec rm -rf {} +
 find . -name '*.map' -type f -delete
+# Otherwise the settings of each user decide.
+sed -i 's/"enableTelemetry": true/"enableTelemetry": false/' lib/vscode/product.json
+grep -q '"enableTelemetry": false' lib/vscode/product.json
 strip --strip-unneeded "$node"

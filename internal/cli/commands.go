@@ -23,7 +23,7 @@ type Commands struct {
 	Show        showCmd        `cmd:"" group:"Client:" help:"Show one workspace."`
 	Start       startCmd       `cmd:"" group:"Client:" help:"Start a workspace."`
 	Stop        stopCmd        `cmd:"" group:"Client:" help:"Stop a workspace."`
-	UpdateImage updateImageCmd `cmd:"" group:"Client:" help:"Use the newest image from the next start on."`
+	UpdateImage updateImageCmd `cmd:"" group:"Client:" help:"Update the image at the next start."`
 	Restart     restartCmd     `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
 	Stay        stayCmd        `cmd:"" group:"Client:" help:"Reset a workspace's idle timer."`
 	Busy        busyCmd        `cmd:"" group:"Client:" help:"Inside a workspace: keep it awake during a command."`

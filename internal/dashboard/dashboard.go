@@ -86,6 +86,8 @@ type Config struct {
 	// PathMode reports that workspaces share the dashboard's origin; administrators see a
 	// warning.
 	PathMode bool
+	// Sudo reports that users can become root in their workspaces.
+	Sudo bool
 	// WorkspaceOrigins is where a form may lead besides the dashboard's own origin, as a source
 	// of a Content-Security-Policy; optional.
 	WorkspaceOrigins string
@@ -138,7 +140,7 @@ func New(c Config) *Dashboard {
 		}
 	}
 	d.guard.SetDenyHandler(http.HandlerFunc(d.refuseCrossOrigin))
-	d.pages = parsePages(d.assets, c.MissingText)
+	d.pages = parsePages(d.assets, c.Sudo, c.MissingText)
 	return d
 }
 

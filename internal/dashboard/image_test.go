@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"testing"
 
+	"codehub/internal/imageref"
 	"codehub/internal/workspace"
 )
 
@@ -38,4 +39,54 @@ func TestChangeImage(t *testing.T) {
 		t.Errorf("%+v", ws)
 	}
 	lacks(t, "back", b.get(path).body, "Takes effect")
+}
+
+func TestUpdateImageOnPage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	id := w.add("project", running)
+	w.want(id, "desired_state", "RUNNING")
+	w.want(id, "image_ref", "tool:1")
+	w.want(id, "image_pin", `{"ref": "tool:1", "id": "sha256:1d", "digest": "sha256:d1", "generation": 0, "note": "replaced"}`)
+	path := "/workspaces/" + string(id)
+	page := b.get(path).body
+	contains(t, "its page", page, "sha256:d1", "was removed from this server")
+	lacks(t, "its page", page, "Update available", path+"/update-image")
+	lacks(t, "the list", b.get("/").body, "Image update available")
+
+	w.want(id, "image_newer", "sha256:d2")
+	contains(t, "with a newer image", b.get(path).body, "Update available", path+"/update-image")
+	contains(t, "the list", b.get("/").body, "Image update available")
+	contains(t, "in Korean", b.get(path, "Accept-Language", "ko").body, "업데이트 있음")
+	contains(t, "updated", b.htmx(path+"/update-image", url.Values{"from": {"detail"}}).body, "The image of “project” will be updated at the next start.")
+	page = b.get(path).body
+	contains(t, "updated", page, "takes effect at the next start", "sha256:d1")
+	lacks(t, "updated", page, "Update available")
+	if ws := w.row(id); !ws.ImagePull || ws.ImageGeneration != 1 || ws.Phase != workspace.PhaseRunning {
+		t.Errorf("%+v", ws)
+	}
+}
+
+// The dialogs show which images are allowed, and the page says that a workspace cannot
+// start again.
+func TestAllowedImagesOnPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var err error
+	if w.dash.Images, err = imageref.ParseAllowed("company/*,registry.example.com/**", w.dash.DefaultImage); err != nil {
+		t.Fatal(err)
+	}
+	b := w.loggedIn()
+	for _, address := range []string{"/workspaces/new", "/workspaces/" + string(w.add("project", running)) + "/image?from=detail"} {
+		contains(t, address, b.get(address, "HX-Request", "true").body, "Allowed images:", "<code>company/*</code>", "<code>registry.example.com/**</code>")
+	}
+	a := b.htmx("/workspaces", url.Values{"name": {"two"}, "image": {"python"}})
+	if a.status != http.StatusUnprocessableEntity {
+		t.Errorf("status %d", a.status)
+	}
+	contains(t, "refused", a.body, "does not allow this image", "company/*")
+	id := w.add("old", running)
+	w.want(id, "image_ref", "python:3")
+	contains(t, "its page", b.get("/workspaces/"+string(id)).body, "The image is not allowed", "Your files are safe")
 }

@@ -42,8 +42,8 @@ type page struct {
 }
 
 // parsePages parses the templates in each language. missing is called for each text that a
-// language lacks.
-func parsePages(a *assets, missing func(language, key string)) map[string]*pageSet {
+// language lacks. With sudo, users can install packages until a workspace stops.
+func parsePages(a *assets, sudo bool, missing func(language, key string)) map[string]*pageSet {
 	root, err := fs.Sub(files, "templates")
 	if err != nil {
 		panic(err)
@@ -55,7 +55,7 @@ func parsePages(a *assets, missing func(language, key string)) map[string]*pageS
 	out := map[string]*pageSet{}
 	for _, l := range catalogue.Languages() {
 		l = l.Reporting(missing)
-		parts := template.Must(template.New("").Funcs(funcs(l, a)).ParseFS(root, "part_*.html", "layout.html"))
+		parts := template.Must(template.New("").Funcs(funcs(l, a, sudo)).ParseFS(root, "part_*.html", "layout.html"))
 		set := &pageSet{lang: l, parts: parts, pages: map[string]*template.Template{}}
 		for _, file := range pages {
 			name := strings.TrimSuffix(strings.TrimPrefix(file, "page_"), ".html")
@@ -67,12 +67,18 @@ func parsePages(a *assets, missing func(language, key string)) map[string]*pageS
 }
 
 // funcs returns the functions of the templates in one language.
-func funcs(l *catalogue.Language, a *assets) template.FuncMap {
+func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 	stamp := func(kind string, t time.Time, text string) template.HTML {
 		return template.HTML(fmt.Sprintf(`<time datetime="%s" data-%s>%s</time>`,
 			t.UTC().Format(time.RFC3339), kind, template.HTMLEscapeString(text)))
 	}
+	packages := "create.packages"
+	if sudo {
+		packages = "create.packages_sudo"
+	}
 	return template.FuncMap{
+		"packages": func() string { return l.T(packages) },
+
 		"t":     l.T,
 		"n":     l.N,
 		"bytes": l.Bytes,

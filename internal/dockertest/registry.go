@@ -7,7 +7,9 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -161,6 +163,61 @@ func (r *Registry) Add(name string, layers []*Layer) string {
 	}
 	return r.addr + "/" + name + ":v1"
 }
+
+// AddSaved adds the image that `docker save` wrote, as a variant of its own, and returns
+// its reference and its digest. An image that had the name keeps its digest alone.
+func (r *Registry) AddSaved(name string, saved []byte, variant string) (ref, digest string) {
+	r.t.Helper()
+	files := map[string][]byte{}
+	for tr := tar.NewReader(bytes.NewReader(saved)); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err == nil {
+			files[h.Name], err = io.ReadAll(tr)
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	var index []struct {
+		Config string
+		Layers []string
+	}
+	var config map[string]any
+	if err := json.Unmarshal(files["manifest.json"], &index); err != nil || len(index) != 1 {
+		r.t.Fatalf("the saved image has %d manifests (%v)", len(index), err)
+	}
+	if err := json.Unmarshal(files[index[0].Config], &config); err != nil {
+		r.t.Fatal(err)
+	}
+	config["author"] = variant
+	var blobs []descriptor
+	for _, layer := range index[0].Layers {
+		var packed bytes.Buffer
+		z := gzip.NewWriter(&packed)
+		_, err := z.Write(files[layer])
+		if err = errors.Join(err, z.Close()); err != nil {
+			r.t.Fatal(err)
+		}
+		blobs = append(blobs, r.blob(name, object{kind: layerType, content: packed.Bytes()}))
+	}
+	manifest := r.json(map[string]any{
+		"schemaVersion": 2, "mediaType": manifestType,
+		"config": r.blob(name, object{kind: configType, content: r.json(config)}), "layers": blobs,
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	digest = digestOf(manifest)
+	for _, at := range []string{"v1", digest} {
+		r.objects["/v2/"+name+"/manifests/"+at] = object{kind: manifestType, content: manifest}
+	}
+	return r.addr + "/" + name + ":v1", digest
+}
+
+// Host returns the registry's host and port.
+func (r *Registry) Host() string { return r.addr }
 
 func (r *Registry) json(v any) []byte {
 	r.t.Helper()

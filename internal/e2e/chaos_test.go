@@ -214,7 +214,7 @@ func (c *cluster) dockerLeftovers() (left []string) {
 		c.Fatal(err)
 	}
 	for _, v := range volumes.Items {
-		if !strings.Contains(v.Name, "-mark-") { // belongs to the installation, not to a workspace
+		if !ofInstallation(v.Labels) {
 			left = append(left, "volume "+v.Name)
 		}
 	}

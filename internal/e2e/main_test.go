@@ -17,10 +17,10 @@ import (
 
 // env has the binary, images and folders that the tests use.
 var env struct {
-	binary, workspaceImage, testImage, output string
-	scratch                                   string // removed after the tests
-	docker                                    *client.Client
-	browsers                                  chan struct{} // has an element for each browser that runs
+	binary, workspaceImage, slimImage, testImage, output string
+	scratch                                              string // removed after the tests
+	docker                                               *client.Client
+	browsers                                             chan struct{} // has an element for each browser that runs
 }
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func prerequisites() error {
 	if env.binary, err = harness.Binary(); err != nil {
 		return err
 	}
-	env.workspaceImage, env.testImage = harness.WorkspaceImage(), harness.TestImage()
+	env.workspaceImage, env.slimImage, env.testImage = harness.WorkspaceImage(), harness.SlimImage(), harness.TestImage()
 	if env.scratch, err = os.MkdirTemp("", "codehub-e2e-binaries-"); err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func prerequisites() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	for _, image := range []string{env.workspaceImage, env.testImage} {
+	for _, image := range []string{env.workspaceImage, env.slimImage, env.testImage} {
 		if _, err := env.docker.ImageInspect(ctx, image); err != nil {
 			return fmt.Errorf("image %s: %w (make images builds it; Docker must run)", image, err)
 		}

@@ -10,7 +10,6 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -427,6 +426,10 @@ func testHostilePage(t *testing.T, m mode) {
 		t.Errorf("the page has stopped the victim: %+v", w)
 	}
 	s.expect(other, "secret of the victim")
+	log, err := exec.CommandContext(t.Context(), "docker", "logs", "codehub-ws-"+other).CombinedOutput()
+	if err != nil || strings.Contains(string(log), "asked to exit") {
+		t.Errorf("the page has ended the victim's IDE: %v\n%s", err, log)
+	}
 	// The browser is still logged in, and both workspaces open.
 	dashboard := "document.getElementById('ws-" + other + "') !== null"
 	b.do("see the dashboard", navigate(s.URL+"/"), until(dashboard))
@@ -484,15 +487,11 @@ func TestPortOfWorkspace(t *testing.T) {
 	b.login(s.URL, proc.AdminPassword)
 	b.do("see that nothing listens", navigate(port+"/"), until(`document.querySelector('h1')?.innerText.includes('3000')`))
 	b.screenshot("nothing-listens")
-	// The same program as the workspace's own, without a secret.
-	out, err := exec.CommandContext(t.Context(), "docker", "exec", "--detach", "--env", "TESTSERVER_ADDR=:3000", "--env", "HASHED_PASSWORD=", "codehub-ws-"+id, "/testserver").CombinedOutput()
-	if err != nil {
-		t.Fatalf("start the application: %v: %s", err, out)
-	}
+	s.serveIn(id, ":3000")
 	seen := func(path string) chromedp.Action[chromedp.Void] {
 		return until(fmt.Sprintf(`location.href === %q && JSON.parse(document.querySelector('#request').innerText).path === %q`, port+path, path))
 	}
-	b.do("open the application", until(`(document.querySelector('#request') ?? (location.reload(), null)) !== null`), seen("/"))
+	b.do("see the page enter the application", until(`document.querySelector('#request') !== null`), seen("/"))
 	b.do("follow an absolute link", until(`(() => { const a = document.createElement('a'); a.href = '/deep/page'; document.body.append(a); a.click(); return true })()`), seen("/deep/page"))
 	headers, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.querySelector('#request').innerText`))
 	if err != nil || strings.Contains(headers, "codehub_") || strings.Contains(headers, "code-server-session") {

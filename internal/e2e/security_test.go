@@ -265,7 +265,7 @@ func TestContainerHardening(t *testing.T) {
 	}
 	if !slices.Equal(h.CapDrop, []string{"ALL"}) || len(h.CapAdd) > 0 || !slices.Contains(h.SecurityOpt, "no-new-privileges:true") ||
 		h.Privileged || h.PidsLimit == nil || *h.PidsLimit <= 0 || h.Memory <= 0 || h.NanoCPUs <= 0 || len(h.Devices) > 0 ||
-		h.NetworkMode.IsHost() || h.PidMode.IsHost() || h.IpcMode.IsHost() || len(h.Mounts) != 1 || len(h.Binds) > 0 || len(h.PortBindings) > 0 {
+		h.NetworkMode.IsHost() || h.PidMode.IsHost() || h.IpcMode.IsHost() || len(h.Mounts) != 2 || h.Mounts[1].Target != "/opt/codehub" || !h.Mounts[1].ReadOnly || len(h.Binds) > 0 || len(h.PortBindings) > 0 {
 		t.Errorf("the container has the configuration %s", text)
 	}
 	err = filepath.WalkDir(s.home, func(path string, e os.DirEntry, err error) error {

@@ -206,11 +206,17 @@ func (s *server) dockerResources() (containers, volumes []string) {
 		s.Error(err)
 	}
 	for _, v := range vs.Items {
-		if !strings.Contains(v.Name, "-mark-") { // belongs to the installation, not to a workspace
+		if !ofInstallation(v.Labels) {
 			volumes = append(volumes, v.Name)
 		}
 	}
 	return containers, volumes
+}
+
+// ofInstallation reports whether a volume belongs to the installation, not to a
+// workspace.
+func ofInstallation(labels map[string]string) bool {
+	return labels["codehub.role"] == "mark" || labels["codehub.role"] == "agent"
 }
 
 // sweep removes the server's resources from Docker.

@@ -57,6 +57,11 @@ func WorkspaceImage() string {
 	return cmp.Or(os.Getenv("CODEHUB_TEST_WORKSPACE_IMAGE"), "codehub/workspace:latest")
 }
 
+// SlimImage returns the image with the real IDE and few tools.
+func SlimImage() string {
+	return cmp.Or(os.Getenv("CODEHUB_TEST_SLIM_IMAGE"), "codehub/workspace-slim:latest")
+}
+
 // TestImage returns a small image for workspaces of tests (images/testserver).
 func TestImage() string {
 	return cmp.Or(os.Getenv("CODEHUB_TEST_IMAGE"), "codehub/testserver:latest")

@@ -166,6 +166,15 @@ func (l Layout) URL(h workspace.Host) string {
 	return l.origin(address{l.before + name + l.after, l.port})
 }
 
+// PortURI returns the addresses of a workspace's ports with {{port}} for the port, as
+// VS Code knows them, or "" in path mode.
+func (l Layout) PortURI(id workspace.ID) string {
+	if l.PathMode() {
+		return ""
+	}
+	return l.origin(address{l.before + "{{port}}--" + string(id) + l.after, l.port}) + "/"
+}
+
 // Sources returns the origins of workspaces as a source of a Content-Security-Policy,
 // in which * stands for whole parts of a host only, or "" in path mode.
 func (l Layout) Sources() string {

@@ -358,3 +358,28 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestPortURI(t *testing.T) {
+	t.Parallel()
+	const id = "0198c0de-0000-7000-8000-00000000000a"
+	for _, test := range []struct{ main, setting, want string }{
+		{"http://localhost:8080", "", "http://{{port}}--" + id + ".localhost:8080/"},
+		{"https://code.example.com", "https://*-ws.example.com", "https://{{port}}--" + id + "-ws.example.com/"},
+		{"https://code.example.com", origin.PathMode, ""},
+	} {
+		u, err := url.Parse(test.main)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := origin.Parse(u, test.setting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.PortURI(id); got != test.want {
+			t.Errorf("%s %s: %q, want %q", test.main, test.setting, got, test.want)
+		}
+		if test.want != "" && l.URL(workspace.Host{ID: id, Port: 3000})+"/" != strings.Replace(test.want, "{{port}}", "3000", 1) {
+			t.Errorf("%s %s: it does not lead to the port", test.main, test.setting)
+		}
+	}
+}

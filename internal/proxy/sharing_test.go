@@ -26,12 +26,13 @@ import (
 func newAgent(t *testing.T, secret string) (address string, dialed *atomic.Int64) {
 	t.Helper()
 	dialed = &atomic.Int64{}
-	s := httptest.NewServer(inside.NewServer(inside.Config{Secret: secret, Log: slog.New(slog.DiscardHandler)}))
+	s := httptest.NewUnstartedServer(inside.NewServer(inside.Config{Secret: secret, Log: slog.New(slog.DiscardHandler)}))
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			dialed.Add(1)
 		}
 	}
+	s.Start()
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String(), dialed
 }

@@ -160,6 +160,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: id, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
 		DefaultImage: cfg.Defaults.DefaultImage, MaxRunning: cfg.Limits.Global,
+		PortURI:  cfg.Layout.PortURI,
 		Settings: cfg.Docker, Services: behind(ctx, cfg, log), Log: log, Conditions: conditions,
 	})
 	if err != nil {
@@ -293,7 +294,7 @@ func newServer(p parts) (*server, error) {
 	portService := ports.New(ports.Config{Store: db, Runtime: p.runtime, Attacher: attacher, Layout: cfg.Layout, Settings: cfg.Proxy.Ports})
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Log: log,
-		Settings: settings, MaxRunning: cfg.Limits.PerUser, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
+		Settings: settings, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore, Ports: portService,
 	})
 	workspaces := proxy.New(proxy.Config{

@@ -23,6 +23,7 @@ func TestViewIsComplete(t *testing.T) {
 	n := func(i int) *int { return &i }
 	w := workspace.Workspace{
 		ID: "id", OwnerID: "ann", Name: "name", Description: "description", Memo: "memo", ImageRef: "image", RunningImage: "running", PreviousImage: "previous",
+		ImagePin: &workspace.ImagePin{Ref: "image", ID: "image-id", Digest: "digest", Note: workspace.ImageReplaced}, ImageNewer: "newer",
 		Conditions: workspace.Conditions{workspace.VolumeReady: {Status: "True", Reason: "Ready", Message: "m", LastTransitionTime: at(1)}},
 		Phase:      workspace.PhaseDeleting, PhaseChangedAt: at(2), Operation: workspace.OpDeleting,
 		ArchiveKey: "key", ArchiveSize: 9, ErrorReason: workspace.ErrTimeout, ErrorMessage: "message", ErrorCount: 3, StopReason: "idle",
@@ -33,13 +34,27 @@ func TestViewIsComplete(t *testing.T) {
 	}
 	v := Server{URL: base, Grace: time.Hour}.View(w)
 	for i := range reflect.TypeFor[api.Workspace]().NumField() {
-		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && reflect.ValueOf(v).Field(i).IsZero() {
+		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && f != "ImageUpdateRequested" && reflect.ValueOf(v).Field(i).IsZero() {
 			t.Errorf("%s is empty", f)
 		}
 	}
 	if v.URL != "https://hub.example.com/w/id/" || !v.PurgedAt.Equal(at(10)) || *v.PendingRequest != "force_stop" || v.CreatedAt.Location() != time.UTC || v.DeletedAt.Location() != time.UTC ||
 		v.Conditions["storage.volume_ready"].Reason != "Ready" || *v.StandbyTTLSeconds != 0 || *v.ArchiveSize != 9 ||
 		!cmp.Equal(*v.Progress, api.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6, Steps: []api.ProgressStep{{Step: "packing", BeganAt: at(1).UTC(), Done: 7}}}) {
+		t.Errorf("%+v", v)
+	}
+}
+
+// An update that was requested is no longer available, and a pin of another reference says
+// nothing of this one.
+func TestViewOfImage(t *testing.T) {
+	t.Parallel()
+	w := workspace.Workspace{ImageRef: "a", ImagePin: &workspace.ImagePin{Ref: "a", ID: "id"}, ImageNewer: "newer", ImageGeneration: 1, ImagePull: true}
+	if v := (Server{}).View(w); !v.ImageUpdateRequested || v.ImageUpdateAvailable || v.ImageID == nil || v.ImageDigest != nil {
+		t.Errorf("%+v", v)
+	}
+	w.ImageRef, w.ImagePull = "b", false
+	if v := (Server{}).View(w); v.ImageUpdateRequested || v.ImageUpdateAvailable || v.ImageID != nil {
 		t.Errorf("%+v", v)
 	}
 }

@@ -266,7 +266,9 @@ var en = map[string]string{
 	"create.stopped":        "Create it stopped",
 	"create.stop_and_start": "Stop %s and start",
 	"create.advanced":       "Advanced",
-	"create.home":           "Only the home folder (/home/coder) is kept. Software installed elsewhere, for example with apt, is removed when the workspace stops.",
+	"create.home":           "Only the home folder (/home/coder) is kept.",
+	"create.packages":       "System packages cannot be installed here; put tools in your home folder, or choose another image.",
+	"create.packages_sudo":  "Everything outside it, such as packages that you install with sudo, is lost when the workspace stops.",
 	"create.limit":          "You have reached your running limit (%d). Clear “Start now”, or stop a workspace first.",
 	"create.limit_global":   "The server has reached its running limit. Clear “Start now”, or try again later.",
 
@@ -733,6 +735,7 @@ var en = map[string]string{
 	"admin.backend.database":             "Database",
 	"admin.backend.redis":                "Redis",
 	"admin.condition.activity":           "Activity flush",
+	"admin.condition.agent":              "Agent of workspaces",
 	"admin.condition.bucket":             "Archive storage",
 	"admin.condition.bucket-socket":      "Archive storage for jobs",
 	"admin.condition.connections":        "Connection check",

@@ -266,7 +266,9 @@ var ko = map[string]string{
 	"create.stopped":        "중지된 상태로 만들기",
 	"create.stop_and_start": "%s 워크스페이스를 중지하고 시작",
 	"create.advanced":       "고급 설정",
-	"create.home":           "홈 폴더(/home/coder)만 유지됩니다. apt 등으로 다른 위치에 설치한 소프트웨어는 워크스페이스를 중지하면 삭제됩니다.",
+	"create.home":           "홈 폴더(/home/coder)만 유지됩니다.",
+	"create.packages":       "시스템 패키지는 설치할 수 없습니다. 도구는 홈 폴더에 설치하거나 다른 이미지를 선택하세요.",
+	"create.packages_sudo":  "sudo로 설치한 패키지 등 홈 폴더 밖에 있는 것은 워크스페이스를 중지하면 모두 삭제됩니다.",
 	"create.limit":          "실행 한도(%d개)에 도달했습니다. “바로 시작” 선택을 해제하거나 먼저 다른 워크스페이스를 중지하세요.",
 	"create.limit_global":   "서버의 실행 한도에 도달했습니다. “바로 시작” 선택을 해제하거나 나중에 다시 시도하세요.",
 
@@ -733,6 +735,7 @@ var ko = map[string]string{
 	"admin.backend.database":             "데이터베이스",
 	"admin.backend.redis":                "Redis",
 	"admin.condition.activity":           "활동 기록 저장",
+	"admin.condition.agent":              "워크스페이스 에이전트",
 	"admin.condition.bucket":             "아카이브 저장소",
 	"admin.condition.bucket-socket":      "작업의 아카이브 저장소 연결",
 	"admin.condition.connections":        "연결 확인",

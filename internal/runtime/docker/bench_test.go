@@ -23,8 +23,15 @@ import (
 
 func benchRuntime(b *testing.B) *Runtime {
 	b.Helper()
+	bin := os.Getenv("CODEHUB_TEST_BINARY") // the real agent, if there is one
+	if bin == "" {
+		var err error
+		if bin, err = helperBinary(); err != nil {
+			b.Fatal(err)
+		}
+	}
 	r, err := New(b.Context(), Config{
-		Installation: uuid.NewString(), DataDir: b.TempDir(),
+		Installation: uuid.NewString(), DataDir: b.TempDir(), HelperBinary: bin,
 		Settings: Settings{NanoCPUs: 2e9, MemoryBytes: 2 << 30, Pids: 4096},
 		Log:      slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})

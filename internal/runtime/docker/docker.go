@@ -55,6 +55,10 @@ type Config struct {
 	// address is reachable.
 	Publish bool
 
+	// PortURI returns the addresses of a workspace's ports, with {{port}} for the port, or
+	// "" if the IDE forwards them itself; optional.
+	PortURI func(workspace.ID) string
+
 	// DefaultImage is never pulled without a digest; see notPulled.
 	DefaultImage string
 	// MaxRunning is how many workspaces may run at once; 0: no limit.

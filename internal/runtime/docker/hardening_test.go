@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +96,24 @@ func normal(caps []string) []string {
 		}
 	}
 	return out
+}
+
+// A workspace has the gallery of the setting as a variable, and none without it.
+func TestGalleryIsPassed(t *testing.T) {
+	t.Parallel()
+	const gallery = `{"serviceUrl": "https://gallery.example.com/vscode/gallery"}`
+	for value, want := range map[string][]string{"": nil, gallery: {"EXTENSIONS_GALLERY=" + gallery}} {
+		r := newRuntime(t, func(c *Config) { c.Gallery = value })
+		var got []string
+		for _, kv := range inspectOf(t, r, running(t, r)).Config.Env {
+			if strings.HasPrefix(kv, "EXTENSIONS_GALLERY=") {
+				got = append(got, kv)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("variables with %q (-want +got):\n%s", value, diff)
+		}
+	}
 }
 
 func TestPublishedPortIsLoopbackOnly(t *testing.T) {

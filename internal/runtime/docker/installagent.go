@@ -50,7 +50,10 @@ func installFile(from, to, digest string) error {
 		return err
 	}
 	if err := os.Rename(part.Name(), to); err != nil {
-		return err
+		// A concurrent call that was faster has removed the part.
+		if found, readErr := fileDigest(to); readErr != nil || found != digest {
+			return err
+		}
 	}
 	return removeParts(to)
 }
@@ -58,8 +61,7 @@ func installFile(from, to, digest string) error {
 // partPattern is the end of the names of incomplete files.
 const partPattern = ".part-*"
 
-// removeParts removes what interrupted calls have left and syncs the directory. A
-// concurrent call whose file it removes fails, and is repeated.
+// removeParts removes what interrupted calls have left and syncs the directory.
 func removeParts(to string) error {
 	parts, err := filepath.Glob(to + partPattern)
 	if err != nil {

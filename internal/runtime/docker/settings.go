@@ -20,6 +20,7 @@ type Settings struct {
 	ConnRate    uint32        `name:"workspace-connection-rate" env:"CODEHUB_WORKSPACE_CONNECTION_RATE" default:"200" help:"Connections and other flows that a workspace may open to the outside per second (0 = no limit)."`
 	LogSize     string        `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
 	Sudo        bool          `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
+	Gallery     string        `name:"extensions-gallery" env:"CODEHUB_EXTENSIONS_GALLERY" help:"Extension gallery of the IDE, JSON as code-server's EXTENSIONS_GALLERY (default: open-vsx.org)."`
 	PullMinRate string        `name:"pull-min-rate" env:"CODEHUB_PULL_MIN_RATE" default:"64k" help:"Lowest rate of an image pull in bytes per second; a slower pull is cancelled (0 = no minimum)."`
 	PullTimeout time.Duration `name:"pull-timeout" env:"CODEHUB_PULL_TIMEOUT" min:"10s" max:"168h" default:"1h" help:"Longest time that Docker may work on one image pull."`
 	// RegistryAuthFile is read again at each pull.
@@ -42,7 +43,7 @@ type Settings struct {
 // Resolve checks the settings and computes the values that follow from them. It
 // returns the first invalid one as *setting.Problem.
 func (s *Settings) Resolve() error {
-	for _, check := range []func() error{s.egress, s.subnet, s.sizes, s.logins} {
+	for _, check := range []func() error{s.egress, s.subnet, s.sizes, s.logins, s.gallery} {
 		if err := check(); err != nil {
 			return err
 		}

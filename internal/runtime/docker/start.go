@@ -180,7 +180,8 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			agentPort: {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
 		}
 	}
-	env := []string{runtime.SecretEnv + "=" + spec.Secret}
+	env := append(r.cfg.variables(), runtime.SecretEnv+"="+spec.Secret)
+	env = append(env, r.portEnv(spec.Workspace)...)
 	if as.own {
 		env = append(env, "HOME="+runtime.HomeDir) // root's home is not accessible
 	}

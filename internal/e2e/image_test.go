@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"codehub/api"
+)
+
+// In the default image projects in Go, Python, Node and C are cloned, built, tested,
+// debugged, rebased and pushed, without a network: see testdata/afternoon.
+func TestAfternoonOfWork(t *testing.T) {
+	t.Parallel()
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
+	id := s.create(api.CreateWorkspace{Name: "afternoon"})
+	s.awaitPhase(id, "RUNNING")
+	var files bytes.Buffer
+	tw := tar.NewWriter(&files)
+	if err := tw.AddFS(os.DirFS("testdata/afternoon")); err != nil {
+		t.Fatal(err)
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	in := workspaceShell{s, id}
+	in.run(&files, "mkdir ~/afternoon && tar -x -C ~/afternoon")
+	out := in.run(nil, "~/afternoon/run.sh")
+	for _, language := range []string{"go", "python", "node", "c"} {
+		if !strings.Contains(out, "done: "+language) {
+			t.Errorf("the work in %s is not done:\n%s", language, out)
+		}
+	}
+	s.remove(id)
+}
+
+// workspaceShell runs commands in a workspace, as its user and with the variables of
+// its container.
+type workspaceShell struct {
+	*server
+	id string
+}
+
+// run runs a script and returns its output. The test fails if the script does.
+func (w workspaceShell) run(input io.Reader, script string) string {
+	w.Helper()
+	return w.command(input, "bash", "-c", script)
+}
+
+func (w workspaceShell) command(input io.Reader, words ...string) string {
+	w.Helper()
+	cmd := exec.CommandContext(w.Context(), "docker", append([]string{"exec", "--interactive", "codehub-ws-" + w.id}, words...)...)
+	cmd.Stdin = input
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.Fatalf("%s: %v\n%s", strings.Join(words, " "), err, out)
+	}
+	return string(out)
+}
+
+// checkTools prints what is not as the documentation says.
+const checkTools = `
+for name in git git-lfs gcc g++ make gdb cmake pkg-config python python3 pip node npm npx go gofmt java javac jq rg fd fzf vim nano \
+	tmux zsh ssh rsync curl wget zip unzip man less ps file code-server; do
+	command -v "$name" > /dev/null || echo "no $name"
+done
+command -v sudo > /dev/null && echo 'sudo is there'
+case ":$PATH:" in *":$HOME/.local/bin:"*) ;; *) echo "PATH is $PATH" ;; esac
+[ "$LANG" = C.UTF-8 ] || echo "LANG is $LANG"
+`
+
+func TestDefaultImage(t *testing.T) {
+	t.Parallel()
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
+	id := s.create(api.CreateWorkspace{Name: "tools"})
+	s.awaitPhase(id, "RUNNING")
+	in := workspaceShell{s, id}
+	for _, shell := range []string{"sh -c", "bash -c", "bash -lc", "bash -ic", "zsh -c", "zsh -lc", "zsh -ic"} {
+		words := append(strings.Fields(shell), checkTools)
+		if out := in.command(nil, words...); strings.TrimSpace(withoutTTYNotes(out)) != "" {
+			t.Errorf("%s: %s", shell, out)
+		}
+	}
+	for script, want := range map[string]string{
+		"go env GOTOOLCHAIN": "local",
+		"cd $(mktemp -d) && git init --quiet && git branch --show-current": "main",
+		"git config --system filter.lfs.process":                           "git-lfs filter-process",
+		"npm config get prefix":                                            "/home/coder/.local",
+		"LANG=ko_KR.UTF-8 locale charmap":                                  "UTF-8",
+		"LANG=ko_KR.UTF-8 date -d 2026-11-23 +%A":                          "월요일",
+		"LANG=en_US.UTF-8 date -d 2026-11-23 +%A":                          "Monday",
+		"TZ=Asia/Seoul date -d @0 +%H":                                     "09",
+		"man --where git ls curl printf.3 | wc -l":                         "4",
+		"man ls | head -1 | tr -s ' '":                                     "LS(1) User Commands LS(1)",
+		"bash -ic 'sudo true' 2>&1 | tail -1":                              "sudo: System packages cannot be installed here; put tools in your home folder, or choose another image.",
+		"zsh -ic 'sudo true' 2>&1 | tail -1":                               "sudo: System packages cannot be installed here; put tools in your home folder, or choose another image.",
+	} {
+		if got := strings.TrimSpace(in.run(nil, script)); got != want {
+			t.Errorf("%s: %q, want %q", script, got, want)
+		}
+	}
+	s.remove(id)
+}
+
+// withoutTTYNotes removes what an interactive bash says where there is no terminal.
+func withoutTTYNotes(out string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, "bash: cannot set terminal process group") && !strings.HasPrefix(line, "bash: no job control") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+// The slim image has the IDE and a few tools, and neither compilers nor sudo.
+func TestSlimImage(t *testing.T) {
+	t.Parallel()
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_DELETE_GRACE=0s")
+	id := s.create(api.CreateWorkspace{Name: "slim"})
+	s.awaitPhase(id, "RUNNING")
+	out := workspaceShell{s, id}.run(nil, `for name in git curl nano less ssh ps code-server sudo gcc python3 node go java; do command -v "$name" > /dev/null && echo "$name"; done; true`)
+	if got, want := strings.Fields(out), "git curl nano less ssh ps code-server"; strings.Join(got, " ") != want {
+		t.Errorf("it has %v, want %s", got, want)
+	}
+	s.remove(id)
+}

@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"codehub/api"
+	"codehub/internal/e2e/proc"
+)
+
+// program is debugged in the IDE, with a breakpoint on line 4.
+const (
+	program = `let total = 0
+for (const price of [250, 199])
+  total += price
+console.log(total)
+`
+	launch = `{"version": "0.2.0", "configurations": [{"name": "basket", "type": "node", "request": "launch", "program": "${workspaceFolder}/basket.js"}]}`
+)
+
+// In a new workspace the IDE opens without a question or a page of its own. Extensions
+// can be installed from files, the gallery is that of the setting, and a program can be
+// debugged.
+func TestIDEInDefaultImage(t *testing.T) {
+	t.Parallel()
+	const gallery = "https://gallery.example.com/vscode/gallery"
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s",
+		fmt.Sprintf(`CODEHUB_EXTENSIONS_GALLERY={"serviceUrl": %q}`, gallery))
+	id := s.create(api.CreateWorkspace{Name: "extensions"})
+	s.awaitPhase(id, "RUNNING")
+	in := workspaceShell{s, id}
+	for _, name := range []string{"shell", "terminal", "page"} {
+		in.run(bytes.NewReader(extension(t, name)), "cat > ~/"+name+".vsix")
+	}
+	in.run(nil, "code-server --install-extension ~/shell.vsix")
+	in.run(strings.NewReader(program), "cat > ~/project/basket.js")
+	in.run(strings.NewReader(launch), "mkdir ~/project/.vscode && cat > ~/project/.vscode/launch.json")
+	prepareIDE(t, id)
+
+	b := s.browser(t)
+	b.login(s.URL, proc.AdminPassword)
+	b.do("open it", navigate(s.URL+"/w/"+id+"/"))
+	b.do("wait for the workbench", until(`document.querySelector('.explorer-folders-view, .explorer-empty-view') !== null`),
+		until(`document.querySelector('.statusbar-item') !== null`))
+	b.terminal() // the IDE is connected from here on
+	b.screenshot("quiet")
+	for what, selector := range map[string]string{
+		"a tab": ".tabs-container .tab", "a dialog": ".monaco-dialog-box", "a notification": ".notification-toast", "a banner": ".part.banner .message-container",
+	} {
+		shown, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](fmt.Sprintf(`[...document.querySelectorAll(%q)].map(e => e.innerText).join('; ')`, selector)))
+		if err != nil || shown != "" {
+			t.Errorf("the IDE opens with %s: %q, %v", what, shown, err)
+		}
+	}
+	configuration, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.getElementById('vscode-workbench-web-configuration').dataset.settings`))
+	if err != nil || !strings.Contains(configuration, fmt.Sprintf(`"extensionsGallery":{"serviceUrl":%q}`, gallery)) || !strings.Contains(configuration, `"enableTelemetry":false`) {
+		t.Errorf("the page's configuration has another gallery, or telemetry: %v, %s", err, configuration)
+	}
+
+	says := func(name string) {
+		b.Helper()
+		b.command("Greet from the " + name)
+		b.do("see its greeting", until(fmt.Sprintf(`[...document.querySelectorAll('.notification-toast')].some(e => e.innerText.includes('It works from the %s'))`, name)))
+	}
+	says("shell")
+	b.shell("code-server --install-extension ~/terminal.vsix", "successfully installed")
+	says("terminal")
+	b.command("Extensions: Install from VSIX")
+	rows := `[...document.querySelectorAll('.quick-input-list .monaco-list-row')]`
+	b.do("choose the file", until(`document.querySelector('.quick-input-widget .quick-input-title')?.innerText.includes('VSIX') && `+rows+`.length > 0`),
+		until(`document.querySelector('.quick-input-widget input').select() === undefined`), text("/home/coder/page.vsix"),
+		until(rows+`.some(e => e.innerText.includes('page.vsix'))`), chromedp.KeyEvent("\r"),
+		until(`[...document.querySelectorAll('.notification-toast')].some(e => e.innerText.includes('Completed installing'))`))
+	says("page")
+	b.screenshot("extensions")
+
+	b.do("open a program at a line", chromedp.Click(".terminal-wrapper.active .xterm-screen"), text("code-server --goto ~/project/basket.js:4:1"), chromedp.KeyEvent("\r"),
+		until(`[...document.querySelectorAll('.tab.active')].some(e => e.textContent.includes('basket.js'))`), chromedp.Click(".editor-instance .view-lines .view-line:nth-child(4)"))
+	b.command("Debug: Toggle Breakpoint")
+	b.do("see the breakpoint", until(`document.querySelector('.codicon-debug-breakpoint') !== null`))
+	b.command("Debug: Select and Start Debugging")
+	b.do("choose the configuration", until(rows+`.some(e => e.innerText.trim().startsWith('basket'))`), chromedp.KeyEvent("\r"))
+	b.do("see where it stops", until(`document.querySelector('.debug-top-stack-frame-line') !== null`),
+		until(`/paused on breakpoint/i.test(document.querySelector('.debug-call-stack')?.innerText)`))
+	b.screenshot("stopped")
+	s.remove(id)
+}
+
+// extension returns a .vsix file with an extension whose command shows a message.
+func extension(t *testing.T, name string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	zw := zip.NewWriter(&out)
+	for file, content := range map[string]string{
+		"extension/package.json": fmt.Sprintf(`{"name": "greet-%[1]s", "publisher": "codehub-test", "version": "1.0.0", "engines": {"vscode": "^1.80.0"}, "main": "./main.js",
+			"contributes": {"commands": [{"command": "greet.%[1]s", "title": "Greet from the %[1]s"}]}}`, name),
+		"extension/main.js": fmt.Sprintf(`const vscode = require('vscode')
+			exports.activate = (context) => context.subscriptions.push(
+				vscode.commands.registerCommand('greet.%[1]s', () => vscode.window.showInformationMessage('It works from the %[1]s')))`, name),
+	} {
+		w, err := zw.Create(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := zw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}

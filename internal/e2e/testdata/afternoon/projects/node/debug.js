@@ -1,0 +1,1 @@
+console.log(require('./basket').total(require('prices')))

@@ -1,0 +1,108 @@
+package postgres_test
+
+import (
+	"crypto/rand"
+	"testing"
+	"time"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+func TestPortShares(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann, bob := e.user("ann"), e.user("bob")
+	ws := must(e.CreateWorkspace(e.Context(), ann, newWorkspace("one", workspace.DesiredRunning)))(t)
+	share := func(port int, with workspace.Visibility, lasting time.Duration) workspace.PortShare {
+		t.Helper()
+		return must(e.SharePort(e.Context(), ann, ws.ID, port, with, lasting))(t)
+	}
+	count := func() int {
+		t.Helper()
+		return len(must(e.OpenPorts(e.Context(), ws.ID))(t))
+	}
+	share(3000, workspace.VisibleUsers, 0)
+	if s := share(3000, workspace.VisiblePublic, time.Hour); s.With != workspace.VisiblePublic || s.ExpiresAt == nil {
+		t.Errorf("%+v", s)
+	}
+	share(4000, workspace.VisibleUsers, 0)
+	list := must(e.PortShares(e.Context(), ann, ws.ID))(t)
+	if len(list) != 2 || list[0].Port != 3000 || list[1].Port != 4000 || list[1].ExpiresAt != nil {
+		t.Errorf("%+v", list)
+	}
+	for _, s := range must(e.OpenPorts(e.Context(), ws.ID))(t) {
+		if s.Port == 3000 && (s.ExpiresAt == nil || time.Until(*s.ExpiresAt) < 59*time.Minute || time.Until(*s.ExpiresAt) > time.Hour) {
+			t.Errorf("it ends at %v", s.ExpiresAt)
+		}
+	}
+	if _, err := e.PortShares(e.Context(), bob, ws.ID); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("another user lists: %v", err)
+	}
+	if _, err := e.SharePort(e.Context(), bob, ws.ID, 5000, workspace.VisibleUsers, 0); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("another user shares: %v", err)
+	}
+	if err := e.UnsharePort(e.Context(), bob, ws.ID, 3000); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("another user ends a share: %v", err)
+	}
+	if err := e.UnsharePort(e.Context(), ann, ws.ID, 4000); err != nil {
+		t.Error(err)
+	}
+	if err := e.UnsharePort(e.Context(), ann, ws.ID, 4000); workspace.CodeOf(err) != workspace.CodeNotFound {
+		t.Errorf("a second time: %v", err)
+	}
+	if n := query[int](e, `SELECT count(*) FROM audit_log WHERE action LIKE 'port.%'`); n != 4 {
+		t.Errorf("%d entries in the audit log", n)
+	}
+	e.exec(`UPDATE port_shares SET expires_at = now() - interval '1 s'`)
+	if n := count(); n != 0 {
+		t.Errorf("%d shares have not expired", n)
+	}
+	// A new owner does not inherit the shares.
+	share(3000, workspace.VisibleUsers, 0)
+	e.exec(`UPDATE workspaces SET owner_user_id = $1`, bob.UserID)
+	if n := count(); n != 0 {
+		t.Errorf("%d shares of the former owner are left", n)
+	}
+}
+
+// A ticket of another user is redeemed on the host of a shared port alone.
+func TestTicketOfSharedPort(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann, bob := e.user("ann"), e.user("bob")
+	ws := must(e.CreateWorkspace(e.Context(), ann, newWorkspace("one", workspace.DesiredRunning)))(t)
+	hash := func() []byte {
+		b := make([]byte, 32)
+		_, _ = rand.Read(b) // never fails
+		return b
+	}
+	session := hash()
+	e.exec(`INSERT INTO sessions (hash, user_id, expires_at) VALUES ($1, $2, now() + interval '1 day')`, session, bob.UserID)
+	enters := func(port int) bool {
+		t.Helper()
+		host, ticket, nonce := workspace.Host{ID: ws.ID, Port: port}, hash(), hash()
+		if err := e.CreateTicket(e.Context(), ticket, session, host, nonce); err != nil {
+			t.Fatal(err)
+		}
+		_, err := e.RedeemTicket(e.Context(), ticket, host, nonce, hash())
+		if err != nil && workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+			t.Error(err)
+		}
+		return err == nil
+	}
+	if enters(3000) || enters(0) {
+		t.Error("another user enters a port that is not shared")
+	}
+	must(e.SharePort(e.Context(), ann, ws.ID, 3000, workspace.VisibleUsers, 0))(t)
+	if !enters(3000) {
+		t.Error("another user does not enter a shared port")
+	}
+	if enters(3001) || enters(0) {
+		t.Error("another user enters what is not shared")
+	}
+	e.exec(`UPDATE port_shares SET expires_at = now() - interval '1 s'`)
+	if enters(3000) {
+		t.Error("another user enters after the end of the share")
+	}
+}

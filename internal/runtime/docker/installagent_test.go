@@ -1,0 +1,43 @@
+package docker
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+func TestInstallFile(t *testing.T) {
+	t.Parallel()
+	from, dir := t.TempDir(), t.TempDir()
+	putFileWith(t, from, "executable", "content")
+	source, to := filepath.Join(from, "executable"), filepath.Join(dir, agentFile)
+	digest, err := fileDigest(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	putFileWith(t, dir, agentFile+".part-1", "of a call that was killed")
+	if err := installFile(source, to, "another"); err == nil {
+		t.Error("an executable with another digest was installed")
+	}
+	if _, err := os.Stat(to); !os.IsNotExist(err) {
+		t.Errorf("after a failure: %v", err)
+	}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if err := installFile(source, to, digest); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	entries, err := os.ReadDir(dir)
+	info, statErr := os.Stat(to)
+	if err != nil || statErr != nil || len(entries) != 1 || info.Mode().Perm() != 0o755 {
+		t.Errorf("installed: %v, %v, %v", entries, err, statErr)
+	}
+	if got, err := fileDigest(to); err != nil || got != digest {
+		t.Errorf("the digest is %s, %v; want %s", got, err, digest)
+	}
+}
