@@ -19,39 +19,44 @@ type Workspace struct {
 	ImageID     *string `json:"image_id"`
 	// ImageNotice is why that image is not the one that was asked for: "replaced" or
 	// "not_pulled".
-	ImageNotice          *string   `json:"image_notice"`
-	ImageUpdateAvailable bool      `json:"image_update_available"` // ImageRef names another image now
-	ImageUpdateRequested bool      `json:"image_update_requested"` // it takes effect at the next start
-	State                string    `json:"state"`                  // for display, such as stopping
-	Phase                string    `json:"phase"`
-	Operation            string    `json:"operation"`
-	Progress             *Progress `json:"progress"`
-	DesiredState         string    `json:"desired_state"`
-	DesiredCause         *string   `json:"desired_cause"`
-	NextDesiredState     *string   `json:"next_desired_state"`
+	ImageNotice          *string `json:"image_notice"`
+	ImageUpdateAvailable bool    `json:"image_update_available"` // ImageRef names another image now
+	ImageUpdateRequested bool    `json:"image_update_requested"` // it takes effect at the next start
+	// Env has the environment variables of the next start. It is absent from lists and
+	// events: the values may be secrets.
+	Env              map[string]string `json:"env,omitzero"`
+	EnvWaits         bool              `json:"env_waits"` // the container was created with others
+	TimeZone         *string           `json:"time_zone"`
+	State            string            `json:"state"` // for display, such as stopping
+	Phase            string            `json:"phase"`
+	Operation        string            `json:"operation"`
+	Progress         *Progress         `json:"progress"`
+	DesiredState     string            `json:"desired_state"`
+	DesiredCause     *string           `json:"desired_cause"`
+	NextDesiredState *string           `json:"next_desired_state"`
 	// PendingRequest was accepted and is not carried out yet: "force_stop",
 	// "cancel", "recover" or "set_aside".
-	PendingRequest    *string              `json:"pending_request"`
-	URL               string               `json:"url"`
-	ArchiveKey        *string              `json:"archive_key"`
-	ArchiveSize       *int64               `json:"archive_size"`
-	Conditions        map[string]Condition `json:"conditions"`
-	ErrorReason       *string              `json:"error_reason"`
-	ErrorMessage      *string              `json:"error_message"`
-	ErrorCount        int                  `json:"error_count"`
-	LastAccessAt      *time.Time           `json:"last_access_at"`
-	LastAccessKind    *string              `json:"last_access_kind"`
-	StopsAt           *time.Time           `json:"stops_at"`
-	StopReason        *string              `json:"stop_reason"`
-	KeepAwakeUntil    *time.Time           `json:"keep_awake_until"`
+	PendingRequest *string              `json:"pending_request"`
+	URL            string               `json:"url"`
+	ArchiveKey     *string              `json:"archive_key"`
+	ArchiveSize    *int64               `json:"archive_size"`
+	Conditions     map[string]Condition `json:"conditions"`
+	ErrorReason    *string              `json:"error_reason"`
+	ErrorMessage   *string              `json:"error_message"`
+	ErrorCount     int                  `json:"error_count"`
+	LastAccessAt   *time.Time           `json:"last_access_at"`
+	LastAccessKind *string              `json:"last_access_kind"`
+	StopsAt        *time.Time           `json:"stops_at"`
+	StopReason     *string              `json:"stop_reason"`
+	KeepAwakeUntil *time.Time           `json:"keep_awake_until"`
 	// AwakeWhileWorking: processes that are at work count as use.
 	AwakeWhileWorking bool       `json:"awake_while_working"`
-	PhaseChangedAt    time.Time            `json:"phase_changed_at"`
-	StandbyTTLSeconds *int                 `json:"standby_ttl_seconds"`
-	ArchiveTTLSeconds *int                 `json:"archive_ttl_seconds"`
-	CreatedAt         time.Time            `json:"created_at"`
-	UpdatedAt         time.Time            `json:"updated_at"`
-	DeletedAt         *time.Time           `json:"deleted_at"`
+	PhaseChangedAt    time.Time  `json:"phase_changed_at"`
+	StandbyTTLSeconds *int       `json:"standby_ttl_seconds"`
+	ArchiveTTLSeconds *int       `json:"archive_ttl_seconds"`
+	CreatedAt         time.Time  `json:"created_at"`
+	UpdatedAt         time.Time  `json:"updated_at"`
+	DeletedAt         *time.Time `json:"deleted_at"`
 	// PurgedAt is when a deleted workspace's volume goes and the deletion can
 	// no longer be taken back.
 	PurgedAt *time.Time `json:"purged_at,omitempty"`
@@ -107,6 +112,9 @@ type CreateWorkspace struct {
 	DesiredState      *string `json:"desired_state,omitempty"`
 	StandbyTTLSeconds *int    `json:"standby_ttl_seconds,omitempty"`
 	ArchiveTTLSeconds *int    `json:"archive_ttl_seconds,omitempty"`
+
+	Env      map[string]string `json:"env,omitempty"`
+	TimeZone string            `json:"time_zone,omitempty"`
 }
 
 // UpdateWorkspace is the body of PATCH /workspaces/{id}: what is absent stays
@@ -122,6 +130,11 @@ type UpdateWorkspace struct {
 	ArchiveTTLSeconds Nullable[int]       `json:"archive_ttl_seconds,omitzero"`
 	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero"`
 	AwakeWhileWorking *bool               `json:"awake_while_working,omitempty"`
+
+	// Env has the variables to change; null as a value removes one, and null as a
+	// whole all of them.
+	Env      Nullable[map[string]*string] `json:"env,omitzero"`
+	TimeZone string                       `json:"time_zone,omitempty"`
 }
 
 // Actions of Recover.

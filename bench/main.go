@@ -29,7 +29,7 @@ func main() {
 }
 
 func run() error {
-	only := flag.String("only", "wake,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
+	only := flag.String("only", "wake,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,ssh,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
 	n := flag.Int("n", 10, "number of runs for each median")
 	idle := flag.Duration("idle", 5*time.Minute, "duration for which the idle server is measured")
 	flag.Parse()
@@ -41,7 +41,7 @@ func run() error {
 		return err
 	}
 	var ofServer, ofArchives, ofDatabase []string
-	alone := false
+	alone, bySSH := false, false
 	for _, name := range strings.Split(*only, ",") {
 		switch {
 		case serverFigures[name] != nil:
@@ -50,6 +50,8 @@ func run() error {
 			ofArchives = append(ofArchives, name)
 		case databaseFigures[name] != nil:
 			ofDatabase = append(ofDatabase, name)
+		case name == "ssh":
+			bySSH = true
 		case name == "full":
 			alone = true
 		default:
@@ -58,6 +60,11 @@ func run() error {
 	}
 	if err := measureServer(ctx, binary, *n, *idle, ofServer); err != nil {
 		return err
+	}
+	if bySSH {
+		if err := sshFigure(ctx, binary, *n); err != nil {
+			return fmt.Errorf("ssh: %w", err)
+		}
 	}
 	if err := measureArchives(ctx, binary, *n, ofArchives); err != nil {
 		return err

@@ -94,6 +94,7 @@ need_test_tools() {
 
 need_load_tools() {
 	need 'has wrk' wrk "sends requests to the proxy"
+	need 'has /usr/sbin/sshd' openssh-server "the rival of SSH"
 	need 'has h2load' nghttp2-client "sends them by HTTP/2"
 }
 
@@ -132,6 +133,14 @@ settle_packages() {
 		as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker-cli
 	fi
 	# The tests start servers of their own; the packages start one for all.
+	if [[ " ${packages[*]} " == *" openssh-server "* ]]; then
+		echo "setup: stopping the ssh service that the package started"
+		if [ -d /run/systemd/system ]; then
+			as_root systemctl disable --quiet --now ssh
+		else
+			as_root service ssh stop >/dev/null 2>&1 || true
+		fi
+	fi
 	local service
 	for service in docker-registry redis-server pgbouncer nginx caddy haproxy; do
 		[[ " ${packages[*]} " == *" $service "* ]] || continue

@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"codehub/internal/admin"
+	"codehub/internal/agent/agenttest"
 	"codehub/internal/archive/store"
+	"codehub/internal/attach"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/harness/web"
 	"codehub/internal/httpapi"
@@ -50,6 +52,7 @@ const clientPassword = "correct horse"
 type apiServer struct {
 	url, dsn string
 	bucket   string // a folder
+	agents   *agenttest.Agents
 }
 
 func serveAPI(t testing.TB) apiServer {
@@ -58,6 +61,7 @@ func serveAPI(t testing.TB) apiServer {
 	dir := t.TempDir()
 	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}}), log)
 	gate := openGate(t, srv)
+	agents := agenttest.New(t)
 	srv.Serve(httpapi.Outer(log, nil, srv.Streams, httpapi.New(httpapi.Config{
 		Settings: service.Settings{
 			URL: srv.URL, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
@@ -65,11 +69,38 @@ func serveAPI(t testing.TB) apiServer {
 			SSH:      service.SSHServer{HostKey: gate.HostKey()},
 		},
 		Gate: gate, Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
-		Admin: admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, OrphanDelay: 10 * time.Minute}),
+		Admin:  admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, OrphanDelay: 10 * time.Minute}),
+		Attach: attach.New(attach.Config{Store: wakes{srv.DB}, Runtime: agents, Sessions: srv.Auth, CheckInterval: 50 * time.Millisecond}),
 	})))
 	srv.AddAccount("ann", clientPassword, true)
-	return apiServer{url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir}
+	return apiServer{url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir, agents: agents}
 }
+
+// wakes is the database for attach, as the server wires it.
+type wakes struct{ *postgres.DB }
+
+func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	r, err := w.DB.Wake(ctx, c, id)
+	return r.Workspace, err
+}
+
+// startAgent NAME starts the agent of a workspace, and sets CODEHUB_BUSY_SOCKET as inside it.
+func startAgent(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: agent NAME")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	var id workspace.ID
+	ts.Check(conn.QueryRow(ctx, `SELECT id FROM workspaces WHERE name = $1`, args[0]).Scan(&id))
+	a := ts.Value(agentsKey{}).(*agenttest.Agents).Start(id)
+	ts.Setenv("CODEHUB_BUSY_SOCKET", a.BusySocket)
+}
+
+type agentsKey struct{}
 
 // statement runs SQL on the server's database.
 func statement(ts *testscript.TestScript, neg bool, args []string) {
@@ -162,11 +193,12 @@ func TestClient(t *testing.T) {
 			env.Setenv("SERVER", s.url)
 			env.Setenv("DSN", s.dsn)
 			env.Setenv("BUCKET", s.bucket)
+			env.Values[agentsKey{}] = s.agents
 			env.Setenv("PASSWORD", clientPassword)
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "sql": statement},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "agent": startAgent, "sql": statement},
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/alecthomas/kong"
 
@@ -21,10 +22,15 @@ type createCmd struct {
 	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
 	Wait        bool   `short:"w" help:"Wait until it is ready."`
 	ttlFlags
+	envFlag
 }
 
 func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
 	c, err := cmd.connect()
+	if err != nil {
+		return err
+	}
+	env, err := cmd.variables(os.LookupEnv)
 	if err != nil {
 		return err
 	}
@@ -33,7 +39,8 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
 		want = "STANDBY"
 	}
 	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, DesiredState: &want,
-		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds})
+		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds,
+		Env: env, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))})
 	if err == nil && cmd.Wait {
 		w, err = reach(ctx, c, w.ID, want)
 	}
@@ -52,6 +59,8 @@ type setCmd struct {
 	Image       *string `help:"A new image, from the next start on."`
 
 	AwakeWhileWorking *bool `negatable:"" help:"Keep it awake while its processes are at work, for some hours a day."`
+	envFlag
+	UnsetEnv []string `placeholder:"NAME" sep:"none" help:"Remove an environment variable, from the next start on."`
 }
 
 func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -59,6 +68,23 @@ func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
 		Name: s.Name, Description: s.Description, Memo: s.Memo, ImageRef: s.Image,
 		StandbyTTLSeconds: s.StandbyTTL.change(), ArchiveTTLSeconds: s.ArchiveTTL.change(),
 		AwakeWhileWorking: s.AwakeWhileWorking,
+	}
+	env, err := s.variables(os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	if len(env)+len(s.UnsetEnv) > 0 {
+		change := map[string]*string{}
+		for name, value := range env {
+			change[name] = &value
+		}
+		for _, name := range s.UnsetEnv {
+			if _, both := change[name]; both {
+				return fmt.Errorf("%s is both set and removed", name)
+			}
+			change[name] = nil
+		}
+		in.Env = api.Value(change)
 	}
 	if in == (api.UpdateWorkspace{}) {
 		return errors.New("nothing to set was given")

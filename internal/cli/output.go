@@ -57,6 +57,10 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 	add("Pending request:", w.PendingRequest)
 	add("Description:", &w.Description)
 	add("Memo:", &w.Memo)
+	if env := environment(w); env != "" {
+		add("Environment:", &env)
+	}
+	add("Time zone:", w.TimeZone)
 	add("Error:", w.ErrorReason)
 	add("", w.ErrorMessage)
 	rows = append(rows, imageRows(w)...)

@@ -22,14 +22,6 @@ func (a agentHere) Upstream(context.Context, workspace.ID) (runtime.Upstream, er
 	return runtime.Upstream{ContainerID: "here", Agent: a.addr, Secret: "secret"}, nil
 }
 
-// wakes is the store as attach uses it.
-type wakes struct{ *postgres.DB }
-
-func (w wakes) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	r, err := w.DB.Wake(ctx, caller, id)
-	return r.Workspace, err
-}
-
 // openGate returns the SSH gate of a server, without a listener.
 func openGate(t testing.TB, srv *web.Server) *sshgate.Gate {
 	t.Helper()

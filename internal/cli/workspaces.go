@@ -171,7 +171,8 @@ type startCmd struct {
 
 func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
-		w, err := c.Want(ctx, id, "RUNNING", true)
+		want := "RUNNING"
+		w, err := c.Update(ctx, id, api.UpdateWorkspace{DesiredState: &want, Queue: true, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))})
 		if err == nil && s.Wait {
 			w, err = reachShowing(ctx, k, c, id, "RUNNING")
 		}

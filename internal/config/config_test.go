@@ -130,6 +130,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"subnet, an address in it", []string{"--network-subnet", "10.213.0.1/24"}, "CODEHUB_NETWORK_SUBNET"},
 		{"subnet, too small", []string{"--network-subnet", "10.213.0.0/29"}, "CODEHUB_NETWORK_SUBNET"},
 		{"subnet, IPv6", []string{"--network-subnet", "fd00::/24"}, "CODEHUB_NETWORK_SUBNET"},
+		{"environment file", []string{"--workspace-env-file", "/dev/null/env"}, "CODEHUB_WORKSPACE_ENV_FILE"},
 		{"cpus", []string{"--workspace-cpus=-1"}, "CODEHUB_WORKSPACE_CPUS"},
 		{"cpus not a number", []string{"--workspace-cpus", "NaN"}, "CODEHUB_WORKSPACE_CPUS"},
 		{"memory", []string{"--workspace-memory", "lots"}, "CODEHUB_WORKSPACE_MEMORY"},

@@ -16,6 +16,7 @@ func (v *view) offer() {
 		return action{Key: key, Icon: icon, Dialog: path + "/" + key, Danger: danger}
 	}
 	open := action{Key: "open", Icon: "open", Href: v.URL, NewTab: true}
+	terminal := action{Key: "terminal", Icon: "terminal", Href: path + "/terminal", NewTab: true}
 	start, stop := post("start", "play"), post("stop", "stop")
 	thenStart := start // after the running operation
 	thenStart.Label = "then_start"
@@ -40,7 +41,7 @@ func (v *view) offer() {
 	}
 
 	menu := func(more ...action) {
-		v.Menu = slices.Concat(v.offerTerminal(), more, []action{dialog("edit", "pencil", false), dialog("timeouts", "hourglass", false), dialog("delete", "trash", true)})
+		v.Menu = slices.Concat(more, []action{dialog("edit", "pencil", false), dialog("timeouts", "hourglass", false), dialog("delete", "trash", true)})
 	}
 	menu()
 	if v.Phase == workspace.PhaseError && v.Operation == workspace.OpNone {
@@ -51,13 +52,13 @@ func (v *view) offer() {
 		switch v.State {
 		case "running":
 			v.Primary, v.Actions = &open, []action{stop}
-			menu(slices.Concat([]action{dialog("restart", "retry", false)}, v.offerKeepAwake(), v.offerArchive(archive))...)
+			menu(slices.Concat([]action{terminal, dialog("restart", "retry", false)}, v.offerKeepAwake(), v.offerArchive(archive))...)
 		case "stopped":
 			v.Primary, v.Actions = &open, []action{start}
 			if v.AwaitsLimit() {
 				v.Actions = []action{keep}
 			}
-			more := v.offerArchive(archive)
+			more := append([]action{terminal}, v.offerArchive(archive)...)
 			if keptAwake(v.W, v.Now) {
 				more = append(v.offerKeepAwake(), more...)
 			}
@@ -194,13 +195,4 @@ func (v *view) offerInError() {
 	if v.Request == "recover" || v.Request == "set_aside" {
 		v.Problem.Actions = []action{remove}
 	}
-}
-
-// offerTerminal offers the terminal of a workspace that runs, or that opening starts.
-func (v *view) offerTerminal() []action {
-	switch lifecycle.OpeningOf(v.W) {
-	case lifecycle.OpenNow, lifecycle.OpenStarts, lifecycle.OpenQueues, lifecycle.OpenWaits:
-		return []action{{Key: "terminal", Icon: "terminal", Href: "/workspaces/" + v.ID + "/terminal", NewTab: true}}
-	}
-	return nil
 }

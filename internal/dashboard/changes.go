@@ -34,8 +34,8 @@ func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace
 }
 
 func (d *Dashboard) want(s workspace.DesiredState, note string) change {
-	return func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		ws, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Desired: &s, Queue: true})
+	return func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
+		ws, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Desired: &s, Queue: true, TimeZone: timeZone(r)})
 		if err == nil && ws.NextDesired == s {
 			note += "_queued"
 		}
@@ -59,7 +59,12 @@ func (d *Dashboard) forceStop(w http.ResponseWriter, r *http.Request, c workspac
 }
 
 func (d *Dashboard) restart(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
+		if zone := timeZone(r); zone != "" {
+			if _, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{TimeZone: zone}); err != nil {
+				return "", err
+			}
+		}
 		_, err := d.Store.Restart(ctx, c, id)
 		return "restart", err
 	})
@@ -167,7 +172,7 @@ func backTo(from string, id workspace.ID) string {
 
 // notes are the confirmations that an address can request after a redirect, as
 // /?note=…&about=….
-var notes = []string{"create", "create_waits", "edit", "image", "update-image", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
+var notes = []string{"create", "create_waits", "edit", "image", "update-image", "env", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
 	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "password", "session_ended", "sessions_ended", "key_added", "key_removed", "person", "take_over", "port_shared", "port_unshared"}
 
 // notedAt returns the address of a page that shows the confirmation note.

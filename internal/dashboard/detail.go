@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -28,6 +30,10 @@ type detailView struct {
 	// UpdateWaits reports that an update of the image takes effect at the next start.
 	UpdateWaits bool
 	Pin         *workspace.ImagePin // of the last start; nil: none of this image
+	// EnvNames are the names of the environment variables; the values may be secrets. EnvWaits
+	// reports that the container was created with others.
+	EnvNames []string
+	EnvWaits bool
 }
 
 // check is one condition, with the texts condition.<Type> and reason.<Reason>.
@@ -39,7 +45,8 @@ type check struct {
 var checkOrder = []workspace.ConditionType{workspace.ContainerReady, workspace.VolumeReady, workspace.ArchiveReady, workspace.Healthy}
 
 func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
-	v := detailView{view: d.viewOf(w, fromDetail), ImageWaits: lifecycle.ImageWaits(w), UpdateWaits: lifecycle.UpdateWaits(w)}
+	v := detailView{view: d.viewOf(w, fromDetail), ImageWaits: lifecycle.ImageWaits(w), UpdateWaits: lifecycle.UpdateWaits(w),
+		EnvNames: slices.Sorted(maps.Keys(w.Env)), EnvWaits: lifecycle.EnvWaits(w)}
 	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
 		v.Pin = pin
 	}

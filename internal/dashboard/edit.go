@@ -2,10 +2,13 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 
+	"codehub/internal/environ"
 	"codehub/internal/imageref"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -25,7 +28,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	}
 	n := postgres.NewWorkspace{
 		Name: f.Value["name"], Description: f.Value["description"], ImageRef: f.Value["image"],
-		StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby,
+		StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby, TimeZone: timeZone(r),
 	}
 	if n.ImageRef == "" {
 		n.ImageRef = d.DefaultImage
@@ -119,8 +122,11 @@ func (f *form) showDetails(ws workspace.Workspace) {
 	for _, t := range workspace.Texts {
 		f.Value[t.Name] = *t.Current(&ws)
 	}
-	if f.Name == "image" {
+	switch f.Name {
+	case "image":
 		f.Value["image"] = ws.ImageRef
+	case "env":
+		f.Value["env"] = environ.Format(ws.Env)
 	}
 }
 
@@ -138,4 +144,52 @@ func (f *form) image(required bool) {
 func allowedOf(e *workspace.Error) string {
 	list, _ := e.Details["allowed_images"].([]string)
 	return strings.Join(list, ", ")
+}
+
+// environment returns the patch that replaces the environment variables.
+func (f *form) environment() postgres.Patch {
+	f.lines("env", maxEnvText)
+	env, err := environ.Parse(f.Value["env"])
+	var e *environ.Error
+	if errors.As(err, &e) {
+		f.failEnv(e)
+	}
+	change := lifecycle.EnvChange{Replace: true, Set: map[string]*string{}}
+	for name, value := range env {
+		change.Set[name] = &value
+	}
+	return postgres.Patch{Env: &change}
+}
+
+// maxEnvText is longer than all lines of variables that are allowed.
+const maxEnvText = 2 * environ.MaxBytes
+
+func (f *form) failEnv(e *environ.Error) {
+	var args []any
+	switch e.Reason {
+	case environ.Reserved, environ.Twice, environ.BadValue:
+		args = []any{e.Name}
+	case environ.LongName:
+		args = []any{environ.MaxName}
+	case environ.Long:
+		args = []any{e.Name, environ.MaxValue}
+	case environ.TooMany:
+		args = []any{environ.MaxVariables}
+	case environ.TooLarge:
+		args = []any{environ.MaxBytes}
+	}
+	text := f.lang.T("env."+e.Reason, args...)
+	if e.Line > 0 {
+		text = f.lang.T("env.line", e.Line, text)
+	}
+	f.Errors["env"] = text
+}
+
+// timeZone returns the browser's time zone, which the script adds to forms that start a
+// workspace; empty if it is unknown.
+func timeZone(r *http.Request) string {
+	if zone := r.PostFormValue("time_zone"); environ.ValidZone(zone) {
+		return zone
+	}
+	return ""
 }

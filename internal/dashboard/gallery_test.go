@@ -241,6 +241,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	}
 	ids = w.fill()
 	w.servers()
+	agents, _ := w.withTerminals()
+	agents.Start(ids["running"])
+	w.dash.Usage = steadyUsage{}
 	w.Exec(`UPDATE users SET max_running = 5 WHERE username = 'admin'`)
 	w.Exec(`UPDATE orphans SET detail = 'Up 3 days' WHERE detail <> ''`)
 	w.Exec(`UPDATE replicas SET health = replace(replace(health::text, '<10.0.0.9>', '10.0.0.9'), '2026-03-01T10:00:00Z', to_char(now() - interval '4 minutes', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::jsonb`)
@@ -288,7 +291,12 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press(item("lost", "start-empty"))
 		b.shown("dialog[open]")
 		b.shoot(shots, l, "start-empty")
+		b.visit("/workspaces/" + string(ids["running"]) + "/terminal")
+		b.types("PS1='coder@web-frontend:~$ '; clear\r")
+		b.until(`document.querySelector('.xterm-rows > div').textContent.trim() === 'coder@web-frontend:~$'`)
+		b.shoot(shots, l, "terminal")
 		b.visit("/workspaces/" + string(ids["running"]))
+		b.shown("#usage-title")
 		b.shown("#log pre")
 		b.shoot(shots, l, "detail")
 		b.visit("/")

@@ -299,10 +299,10 @@ func TestArchiveActions(t *testing.T) {
 		from    string
 		want    string // primary | actions | menu | button of its own
 	}{
-		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromList, "open | stop | restart keep-awake archive edit timeouts delete |"},
-		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromDetail, "open | stop | restart edit timeouts delete | archive"},
-		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromList, "open | start | archive edit timeouts delete |"},
-		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromDetail, "open | start | edit timeouts delete | archive"},
+		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromList, "open | stop | terminal restart keep-awake archive edit timeouts delete |"},
+		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromDetail, "open | stop | terminal restart edit timeouts delete | archive"},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromList, "open | start | terminal archive edit timeouts delete |"},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromDetail, "open | start | terminal edit timeouts delete | archive"},
 		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredArchived, "", fromList, "restore_open | restore | edit timeouts delete |"},
 		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredArchived, "", fromList, "| start no_archive | force-stop edit timeouts delete |"},
 		{workspace.PhaseRunning, workspace.OpStopping, workspace.DesiredArchived, "", fromList, "| start no_archive | force-stop edit timeouts delete |"},

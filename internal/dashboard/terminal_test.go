@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"codehub/internal/activity"
+	"codehub/internal/agent"
 	"codehub/internal/agent/agenttest"
 	"codehub/internal/attach"
 	"codehub/internal/httpapi"
@@ -32,10 +33,21 @@ func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (w
 func (w *world) withTerminals() (*agenttest.Agents, *activity.Recorder) {
 	agents, used := agenttest.New(w.t), activity.New()
 	attacher := attach.New(attach.Config{Store: wakes{w.DB}, Runtime: agents, Sessions: w.Auth, Activity: used, CheckInterval: 50 * time.Millisecond})
+	w.dash.Usage = attacher
 	w.mux.Handle("/api/", httpapi.New(httpapi.Config{
 		Settings: w.dash.Settings, Store: w.DB, Auth: w.Auth, Hub: w.Hub, Logs: w.logs, Attach: attacher, Log: w.dash.Log,
 	}))
 	return agents, used
+}
+
+// steadyUsage is what every workspace of the pictures uses.
+type steadyUsage struct{}
+
+func (steadyUsage) Load(context.Context, workspace.ID) (attach.Load, error) {
+	return attach.Load{CPU: 1.25, Usage: agent.Usage{
+		CPULimit: 2, Memory: 1_310_000_000, MemoryLimit: 4_000_000_000, Disk: 9_800_000_000, DiskSize: 40_000_000_000, Processes: 41,
+		Holders: []agent.Holder{{What: "make test", Since: time.Now().Add(-9 * time.Minute).Unix()}},
+	}}, nil
 }
 
 const terminalRows = `[...document.querySelectorAll('.xterm-rows > div')].map(e => e.textContent).join('\n')`
@@ -66,7 +78,19 @@ func (b *tab) types(text string) {
 // chord presses a key with modifiers.
 func (b *tab) chord(key string, modifiers ...chromedp.Modifier) {
 	b.t.Helper()
-	b.run(chromedp.KeyEvent(key, chromedp.KeyModifiers(modifiers...)))
+	for _, r := range key {
+		for _, k := range kb.Encode(r) {
+			if k.Type == kb.KeyChar { // a key with Ctrl has no character
+				continue
+			}
+			for _, m := range modifiers {
+				k.Modifiers |= int64(m)
+			}
+			if _, err := chromedp.Call(b.ctx, input.DispatchKeyEvent, *k); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+	}
 }
 
 // says waits for the text of the terminal's state.
@@ -121,6 +145,8 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.prints(fmt.Sprint("\n", rows, " "))
 	b.until(`document.documentElement.scrollWidth <= 390`)
 	b.chord("c", chromedp.ModifierCtrl)
+	b.types("echo interrupted-$((6+6))\r")
+	b.prints("interrupted-12")
 
 	// A way out for the keyboard: Tab is the shell's.
 	b.types("\t")
@@ -137,9 +163,9 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.prints("next-2")
 
 	// The workspace stops, and runs again.
-	agents.Stop(id)
-	w.observe(id, standby)
 	w.want(id, "desired_state", "STANDBY")
+	w.observe(id, standby)
+	agents.Stop(id)
 	b.says("does not run")
 	agents.Start(id)
 	w.want(id, "desired_state", "RUNNING")

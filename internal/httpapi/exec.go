@@ -45,7 +45,7 @@ const (
 // the request is an HTTP error; everything that happens later is a message, which pages
 // can read too.
 func (s *server) exec(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
+	ws, err := s.find(r, id)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (s *server) exec(w http.ResponseWriter, r *http.Request, id auth.Identity) 
 	if err := s.ownPage(r); err != nil {
 		return err
 	}
-	x := &execution{server: s, caller: id.Caller, id: wsID, request: accesslog.ID(r.Context())}
+	x := &execution{server: s, caller: id.Caller, id: ws.ID, request: accesslog.ID(r.Context())}
 	rest := continuation.Of(r)
 	if rest != nil {
 		rest.Begin(x.run)

@@ -164,6 +164,8 @@ func describe(t reflect.Type) shape {
 	switch {
 	case t == reflect.TypeFor[api.Nullable[int]]():
 		return shape{"integer", true}
+	case t == reflect.TypeFor[api.Nullable[map[string]*string]]():
+		return shape{"object", true}
 	case t == reflect.TypeFor[api.Nullable[time.Time]]():
 		return shape{"date-time", true}
 	case t.Kind() == reflect.Pointer:

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"codehub/api"
+	"codehub/internal/environ"
 	"codehub/internal/imageref"
 	"codehub/internal/workspace"
 
@@ -79,6 +80,13 @@ func checkImageRef(s string) error {
 	}
 	if !imageref.Valid(s) {
 		return fieldError("image_ref", "is not an image reference like registry/name:tag.")
+	}
+	return nil
+}
+
+func checkTimeZone(name string) error {
+	if name != "" && !environ.ValidZone(name) {
+		return fieldError("time_zone", "must be a time zone like Asia/Seoul.")
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 
 	"codehub/api"
 	"codehub/internal/auth"
+	"codehub/internal/environ"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/view"
 	"codehub/internal/workspace"
@@ -106,6 +108,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	n := postgres.NewWorkspace{
 		ImageRef: in.ImageRef, StorageBackend: s.cfg.StorageBackend,
 		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
+		Env: in.Env, TimeZone: in.TimeZone,
 	}
 	if n.ImageRef == "" {
 		n.ImageRef = s.cfg.DefaultImage
@@ -124,6 +127,8 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	}
 	if err := firstError(
 		checkImageRef(n.ImageRef),
+		lifecycle.InvalidEnv(environ.Check(in.Env)),
+		checkTimeZone(in.TimeZone),
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds),
 	); err != nil {
@@ -166,7 +171,13 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 	p := postgres.Patch{
 		Edit: workspace.Edit{Name: in.Name, Description: in.Description, Memo: in.Memo}, Image: in.ImageRef, Queue: in.Queue,
 		StandbyTTL: workspace.Optional[int](in.StandbyTTLSeconds), ArchiveTTL: workspace.Optional[int](in.ArchiveTTLSeconds),
-		KeepAwakeUntil: workspace.Optional[time.Time](in.KeepAwakeUntil), AwakeWhileWorking: in.AwakeWhileWorking,
+		KeepAwakeUntil: workspace.Optional[time.Time](in.KeepAwakeUntil), AwakeWhileWorking: in.AwakeWhileWorking, TimeZone: in.TimeZone,
+	}
+	if in.Env.Set {
+		p.Env = &lifecycle.EnvChange{Replace: in.Env.Value == nil}
+		if !p.Env.Replace {
+			p.Env.Set = *in.Env.Value
+		}
 	}
 	if err := checkTexts(&p.Edit); err != nil {
 		return err
@@ -183,6 +194,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds.Value),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds.Value),
 		s.checkKeepAwake(in.KeepAwakeUntil, time.Now()),
+		checkTimeZone(in.TimeZone),
 	); err != nil {
 		return err
 	}
@@ -223,5 +235,10 @@ func (s *server) view(ws workspace.Workspace) api.Workspace {
 }
 
 func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspace) error {
-	return writeJSON(w, status, s.view(ws))
+	v := s.view(ws)
+	// In no list and no event: the values may be secrets.
+	if v.Env = ws.Env; v.Env == nil {
+		v.Env = map[string]string{}
+	}
+	return writeJSON(w, status, v)
 }

@@ -160,7 +160,7 @@ func TestContractLevelTriggered(t *testing.T) {
 func TestContractSingleWriter(t *testing.T) {
 	controllers := []string{"Home", "Conditions", "Phase", "PhaseChangedAt", "Operation", "OpID", "OpStartedAt",
 		"ArchiveOpID", "ArchiveKey", "ArchiveDigest", "ArchiveSize", "ErrorReason", "ErrorMessage", "ErrorCount",
-		"RunningImage", "RetryAt", "StopReason", "Progress"}
+		"RunningImage", "RunningEnv", "RetryAt", "StopReason", "Progress"}
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		was, is := reflect.ValueOf(in.Row), reflect.ValueOf(lifecycle.Judge(in).Row)
 		for i := range was.NumField() {

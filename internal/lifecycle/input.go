@@ -58,6 +58,8 @@ type Container struct {
 	// Pin is the image that the container was made from; its ID is empty if that is not
 	// known.
 	Pin workspace.ImagePin
+
+	EnvDigest string // of the workspace's own environment variables that it was created with
 }
 
 // Newest is the image that a reference names now, in its registry or on the machine; an

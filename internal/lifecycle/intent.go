@@ -37,6 +37,7 @@ const (
 	AuditForceStop = "workspace.force_stop"
 	AuditRestart   = "workspace.restart"
 	AuditImage     = "workspace.image"
+	AuditEnv       = "workspace.env" // with the names of the variables, not their values
 )
 
 // unchanged is the intent that changes nothing.

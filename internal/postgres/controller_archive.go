@@ -22,6 +22,27 @@ func (c *Controller) Owner(ctx context.Context, id workspace.ID) (username strin
 	return username, failed("read a workspace's owner", err)
 }
 
+// Launch is what a container gets from its workspace's row when it is created, besides what a
+// tick reads.
+type Launch struct {
+	Owner    string // username
+	Env      map[string]string
+	TimeZone string // empty: unknown
+}
+
+// Launch returns it as it is now.
+func (c *Controller) Launch(ctx context.Context, id workspace.ID) (l Launch, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `
+			SELECT u.username, w.env, coalesce(w.time_zone, '') FROM workspaces w JOIN users u ON u.id = w.owner_user_id
+			WHERE w.id = $1`, id).Scan(&l.Owner, &l.Env, &l.TimeZone)
+	})
+	if missing(err) {
+		return Launch{}, notFound("workspace")
+	}
+	return l, failed("read a workspace's environment", err)
+}
+
 // ClaimArchive records the archive that an operation of this claim will create, before
 // any of it is in the bucket: garbage collection removes only recorded archives. It returns
 // false and records nothing if the claim has ended. A second call is not an error.

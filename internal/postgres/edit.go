@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,6 +25,8 @@ type NewWorkspace struct {
 	Queued         workspace.DesiredState // applied when the running limits allow; empty: none
 	StandbyTTL     *int                   // seconds; nil = the server's default, 0 = never
 	ArchiveTTL     *int
+	Env            map[string]string // valid variables; see package environ
+	TimeZone       string            // empty: unknown
 }
 
 // CreateWorkspace adds a workspace of the caller. CodeNameTaken; CodeLimitExceeded, and nothing
@@ -60,18 +64,26 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 		if w, err = insertWorkspace(ctx, tx, caller, id, n); err != nil {
 			return err
 		}
-		return audit(ctx, tx, caller, AuditCreate, string(id), map[string]any{"name": w.Name, "desired_state": w.DesiredState})
+		details := map[string]any{"name": w.Name, "desired_state": w.DesiredState}
+		if len(n.Env) > 0 {
+			details["env"] = slices.Sorted(maps.Keys(n.Env)) // the values may be secrets
+		}
+		return audit(ctx, tx, caller, AuditCreate, string(id), details)
 	})
 	return w, err
 }
 
 func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id workspace.ID, n NewWorkspace) (w workspace.Workspace, err error) {
+	env, err := envValue(n.Env)
+	if err != nil {
+		return w, err
+	}
 	err = tx.QueryRow(ctx, `
 		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend,
-			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING `+workspaceColumns,
+			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state, env, time_zone)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) RETURNING `+workspaceColumns,
 		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, n.StorageBackend,
-		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued)).Scan(workspaceTargets(&w)...)
+		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued), env, nullable(n.TimeZone)).Scan(workspaceTargets(&w)...)
 	switch {
 	case violates(err, "workspaces_name"):
 		return w, nameTaken(n.Name, err)
@@ -85,7 +97,9 @@ func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id
 // are.
 type Patch struct {
 	workspace.Edit
-	Image          *string                 // a valid reference; see lifecycle.SetImage
+	Image          *string // a valid reference; see lifecycle.SetImage
+	Env            *lifecycle.EnvChange
+	TimeZone       string                  // a valid time zone; empty: unchanged
 	StandbyTTL     workspace.Optional[int] // seconds
 	ArchiveTTL     workspace.Optional[int] // seconds
 	KeepAwakeUntil workspace.Optional[time.Time]
@@ -120,6 +134,18 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 				}
 			}
 		}
+		if p.Env != nil {
+			env, err := lifecycle.SetEnv(w, *p.Env)
+			if err != nil {
+				return lifecycle.Intent{}, err
+			}
+			if env.Changed {
+				w, edited = env.Workspace, true
+				if err := audit(ctx, tx, caller, env.Audit.Action, string(id), env.Audit.Details); err != nil {
+					return lifecycle.Intent{}, err
+				}
+			}
+		}
 		if p.Desired == nil {
 			return lifecycle.Intent{Workspace: w, Changed: edited}, nil
 		}
@@ -140,6 +166,9 @@ func (p Patch) edit(w *workspace.Workspace) (changed bool) {
 	p.KeepAwakeUntil.Apply(&w.KeepAwakeTil)
 	if p.AwakeWhileWorking != nil && *p.AwakeWhileWorking != w.AwakeWhileWorking {
 		w.AwakeWhileWorking, changed = *p.AwakeWhileWorking, true
+	}
+	if p.TimeZone != "" && p.TimeZone != w.TimeZone {
+		w.TimeZone, changed = p.TimeZone, true
 	}
 	return changed || p.StandbyTTL.Set || p.ArchiveTTL.Set || p.KeepAwakeUntil.Set
 }

@@ -73,6 +73,7 @@ var columns = []column{
 	{name: "running_image_ref", by: controller, field: func(w *row) any { return orEmpty(&w.RunningImage) }},
 	{name: "image_pin", by: controller, field: func(w *row) any { return &w.ImagePin }, value: func(w *row) (any, error) { return jsonOf(w.ImagePin) }},
 	{name: "image_newer", by: controller, field: func(w *row) any { return orEmpty(&w.ImageNewer) }},
+	{name: "running_env_digest", by: controller, field: func(w *row) any { return orEmpty(&w.RunningEnv) }},
 
 	{name: "name", by: apiLayer, field: func(w *row) any { return &w.Name }},
 	{name: "desired_state", by: apiLayer, claim: true, field: func(w *row) any { return &w.DesiredState }},
@@ -91,6 +92,8 @@ var columns = []column{
 	{name: "description", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Description }},
 	{name: "previous_image_ref", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.PreviousImage) }},
 	{name: "memo", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Memo }},
+	{name: "env", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Env }, value: func(w *row) (any, error) { return envValue(w.Env) }},
+	{name: "time_zone", by: apiLayer, skipTick: true, quiet: true, field: func(w *row) any { return orEmpty(&w.TimeZone) }},
 	{name: "last_access_at", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.LastAccessAt }},
 	{name: "last_access_kind", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.LastAccess) }},
 	{name: "keep_awake_until", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.KeepAwakeTil }},
@@ -174,4 +177,12 @@ func conditionsValue(w *workspace.Workspace) (any, error) {
 		c = workspace.Conditions{}
 	}
 	return jsonOf(&c)
+}
+
+// envValue is the value of the column of environment variables.
+func envValue(env map[string]string) ([]byte, error) {
+	if len(env) == 0 {
+		return nil, nil
+	}
+	return jsonOf(&env)
 }

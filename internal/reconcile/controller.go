@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/environ"
 	"codehub/internal/health"
 	"codehub/internal/imageref"
 	"codehub/internal/lifecycle"
@@ -31,7 +32,8 @@ type Rows interface {
 	Clock() postgres.Clock
 	RestartWaits(ctx context.Context) error
 
-	// For the executors of archives; see postgres.Controller.
+	// For the executors; see postgres.Controller.
+	Launch(ctx context.Context, id workspace.ID) (postgres.Launch, error)
 	Owner(ctx context.Context, id workspace.ID) (username string, err error)
 	ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error)
 	StoreArchive(ctx context.Context, a postgres.Stored) (stored bool, err error)
@@ -73,6 +75,8 @@ type Config struct {
 
 	Settings
 	StopGrace time.Duration
+	// Address returns the address at which browsers open a workspace; nil: unknown.
+	Address func(workspace.ID) string
 
 	ObserveTimeout  time.Duration // limit for one observation; 0: 20 s
 	SideTaskTimeout time.Duration // limit for one side task, such as a probe or a removal; 0: 2 min
@@ -113,6 +117,7 @@ func DeleteSteps() []string { return []string{"delete.begin", "delete.volume-rem
 type Controller struct {
 	cfg  Config
 	wake chan struct{}
+	env  *environ.File // of the server, for all workspaces
 	conditions
 
 	mu     sync.Mutex
@@ -142,7 +147,10 @@ func New(cfg Config) *Controller {
 	if cfg.MaxStorageJobs <= 0 {
 		cfg.MaxStorageJobs = 4
 	}
-	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), conditions: newConditions(cfg)}
+	if cfg.Address == nil {
+		cfg.Address = func(workspace.ID) string { return "" }
+	}
+	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), env: &environ.File{Path: cfg.WorkspaceEnvFile}, conditions: newConditions(cfg)}
 }
 
 // Wake requests a tick now. It never blocks, and repeated calls are merged.

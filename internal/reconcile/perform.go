@@ -102,11 +102,15 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	if err != nil {
 		return err
 	}
-	began := time.Now()
-	k, err := t.cfg.Runtime.StartContainer(ctx, runtime.ContainerSpec{
+	spec := runtime.ContainerSpec{
 		Workspace: row.ID, Claim: row.OpID, Image: row.ImageRef, Storage: row.StorageBackend,
 		VolumeClaim: row.Home.Claim, Secret: secret, User: row.OwnerID, Choice: choiceOf(row),
-	}, step)
+	}
+	if err := t.addEnvironment(ctx, row, &spec); err != nil {
+		return err
+	}
+	began := time.Now()
+	k, err := t.cfg.Runtime.StartContainer(ctx, spec, step)
 	if err != nil {
 		return err
 	}

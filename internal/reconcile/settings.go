@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"codehub/internal/environ"
 	"codehub/internal/setting"
 )
 
@@ -27,12 +28,20 @@ type Settings struct {
 	ImageCheckInterval time.Duration `name:"image-check-interval" env:"CODEHUB_IMAGE_CHECK_INTERVAL" min:"0" max:"720h" default:"1h" help:"Time between two checks for newer images of workspaces (0 = never)."`
 
 	AcceptVolumeLoss bool `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Accept that more than a fifth of all volumes is gone at once."`
+
+	WorkspaceEnvFile string `name:"workspace-env-file" env:"CODEHUB_WORKSPACE_ENV_FILE" help:"File with environment variables of all workspaces, one NAME=value per line. It is read again at each start of a workspace."`
 }
 
 // Resolve checks the settings. It returns an invalid one as *setting.Problem.
 func (s *Settings) Resolve() error {
 	if s.ActiveInterval > s.IdleInterval {
 		return setting.Invalid("COORDINATOR_ACTIVE_INTERVAL", fmt.Sprintf("%s is longer than the idle interval (%s)", s.ActiveInterval, s.IdleInterval), "make it the shorter one")
+	}
+	if s.WorkspaceEnvFile == "" {
+		return nil
+	}
+	if _, err := (&environ.File{Path: s.WorkspaceEnvFile}).Env(); err != nil {
+		return setting.Invalid("CODEHUB_WORKSPACE_ENV_FILE", err.Error(), "give a file with lines like HTTP_PROXY=http://proxy.example.com:3128")
 	}
 	return nil
 }

@@ -201,7 +201,8 @@ type Container struct {
 	// ImageID and ImageDigest are the image's own ID and its digest in the repository
 	// that Image names, if it has one; ImageNote is one of workspace's Image… constants.
 	ImageID, ImageDigest, ImageNote string
-	ImageGeneration                 int // of its spec
+	ImageGeneration                 int    // of its spec
+	EnvDigest                       string // that of the spec it was created from
 	State                           ContainerState
 	Detail                          string // Docker's status text: "Exited (137) 2 minutes ago"
 	Addr                            string // host:port of the IDE as the server reaches it; empty unless running
@@ -352,6 +353,13 @@ type ContainerSpec struct {
 	Secret      string // 64 hex digits; see SecretEnv
 	User        string // the user for whom a missing image is pulled
 	Choice      ImageChoice
+
+	Hostname string // a label of DNS; empty: the runtime's choice
+	// Env are variables that replace those of the image; never SecretEnv or HOME.
+	Env map[string]string
+	// TimeZone is the value of TZ unless Env or the image has one; empty: none.
+	TimeZone  string
+	EnvDigest string // see Container.EnvDigest
 }
 
 // Upstream is where the server reaches a running workspace.

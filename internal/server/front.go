@@ -12,6 +12,8 @@ import (
 	"codehub/internal/health"
 	"codehub/internal/inbound"
 	"codehub/internal/origin"
+	"codehub/internal/view"
+	"codehub/internal/workspace"
 )
 
 // redirectShare is the part of the connections that the plain http listener may have, in
@@ -43,4 +45,12 @@ func ownHost(cfg config.Config) func(host string) bool {
 		}
 		return cfg.Layout.Route(host).Kind != origin.Unknown
 	}
+}
+
+// addressOf returns the address at which browsers open a workspace.
+func addressOf(layout origin.Layout, id workspace.ID) string {
+	if layout.PathMode() {
+		return view.URL(layout.Main(), id)
+	}
+	return layout.URL(workspace.Host{ID: id}) + "/"
 }

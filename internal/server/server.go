@@ -315,6 +315,7 @@ func newServer(p parts) (*server, error) {
 		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare, Step: failpoint.Step(),
 		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
 		MayRemove: marks.MayRemove,
+		Address:   func(id workspace.ID) string { return addressOf(cfg.Layout, id) },
 	})
 	garbage := gc.NewRunner(gc.RunnerConfig{Ready: marks.MayRemove, Schedule: cfg.GC, Conditions: p.conditions, Config: gc.Config{
 		Bucket: p.bucket, Settings: cfg.Retention, Log: log,

@@ -24,7 +24,8 @@ type Server struct {
 	TTL   workspace.TTL // the defaults
 }
 
-// View is a workspace as the API shows it to its owner.
+// View is a workspace as the API shows it to its owner, without the values of its
+// environment variables.
 func (s Server) View(w workspace.Workspace) api.Workspace {
 	v := api.Workspace{
 		ID:                string(w.ID),
@@ -55,6 +56,8 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		PhaseChangedAt:    w.PhaseChangedAt.UTC(),
 		StandbyTTLSeconds: w.StandbyTTL,
 		ArchiveTTLSeconds: w.ArchiveTTL,
+		EnvWaits:          lifecycle.EnvWaits(w),
+		TimeZone:          optional(w.TimeZone),
 		CreatedAt:         w.CreatedAt.UTC(),
 		UpdatedAt:         w.UpdatedAt.UTC(),
 		DeletedAt:         utc(w.DeletedAt),

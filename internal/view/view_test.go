@@ -15,7 +15,7 @@ const base = "https://hub.example.com/"
 
 // Every field of what the API shows is filled from a workspace that has
 // everything, but for when it stops by itself, which one that is deleted does
-// not.
+// not, and the values of its environment variables.
 func TestViewIsComplete(t *testing.T) {
 	t.Parallel()
 	at := func(h int) time.Time { return time.Date(2026, 1, 2, h, 0, 0, 0, time.FixedZone("KST", 9*3600)) }
@@ -24,17 +24,18 @@ func TestViewIsComplete(t *testing.T) {
 	w := workspace.Workspace{
 		ID: "id", OwnerID: "ann", Name: "name", Description: "description", Memo: "memo", ImageRef: "image", RunningImage: "running", PreviousImage: "previous",
 		ImagePin: &workspace.ImagePin{Ref: "image", ID: "image-id", Digest: "digest", Note: workspace.ImageReplaced}, ImageNewer: "newer",
-		Conditions: workspace.Conditions{workspace.VolumeReady: {Status: "True", Reason: "Ready", Message: "m", LastTransitionTime: at(1)}},
+		Conditions: workspace.Conditions{workspace.VolumeReady: {Status: "True", Reason: "Ready", Message: "m", LastTransitionTime: at(1)}, workspace.ContainerReady: {Status: "True", Reason: "Ready"}},
 		Phase:      workspace.PhaseDeleting, PhaseChangedAt: at(2), Operation: workspace.OpDeleting,
 		ArchiveKey: "key", ArchiveSize: 9, ErrorReason: workspace.ErrTimeout, ErrorMessage: "message", ErrorCount: 3, StopReason: "idle",
 		Progress:     &workspace.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6, Steps: []workspace.ProgressStep{{Step: "packing", BeganAt: at(1), Done: 7}}},
 		DesiredState: workspace.DesiredStandby, DesiredCause: "idle", NextDesired: workspace.DesiredRunning, DeletedAt: p(3), LastAccessAt: p(4), LastAccess: "open",
 		GraceBegan: p(9), ForceStopRequestedAt: p(10),
+		Env: map[string]string{"A": "b"}, TimeZone: "Asia/Seoul",
 		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), CreatedAt: at(6), UpdatedAt: at(7),
 	}
 	v := Server{URL: base, Grace: time.Hour}.View(w)
 	for i := range reflect.TypeFor[api.Workspace]().NumField() {
-		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && f != "ImageUpdateRequested" && reflect.ValueOf(v).Field(i).IsZero() {
+		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && f != "ImageUpdateRequested" && f != "Env" && reflect.ValueOf(v).Field(i).IsZero() {
 			t.Errorf("%s is empty", f)
 		}
 	}

@@ -63,6 +63,9 @@ type Workspace struct {
 	// ImageNewer is the ID or the digest of the image that ImageRef names now, if that is
 	// another one than the pinned image; otherwise empty.
 	ImageNewer string
+	// RunningEnv is the digest of the workspace's own environment variables with
+	// which the container was created; empty if there were none, or no container.
+	RunningEnv string
 
 	// Written by the API layer alone, as is ImageRef.
 	PreviousImage string // ImageRef before its last change; empty: it was never changed
@@ -82,7 +85,9 @@ type Workspace struct {
 	// AwakeWhileWorking: processes that are at work count as use.
 	AwakeWhileWorking bool
 
-	StandbyTTL *int // seconds; nil = the server's default, 0 = never
+	Env        map[string]string // environment variables of the next container, besides the server's; secret
+	TimeZone   string            // of the owner at the last request for a start, an IANA name; empty: unknown
+	StandbyTTL *int              // seconds; nil = the server's default, 0 = never
 	ArchiveTTL *int
 
 	// Unwatched is how much of the time since lifecycle.IdleSince no server

@@ -71,6 +71,10 @@ func (a *Agents) Start(id workspace.ID) *Agent {
 		defer close(n.served)
 		_ = s.Serve(tracked{l, n})
 	}()
+	harness.Eventually(a.t, "the agent serves", func() bool {
+		_, err := os.Stat(n.BusySocket)
+		return err == nil
+	})
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.by[id] = n

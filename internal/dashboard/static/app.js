@@ -90,6 +90,13 @@
     if (until && e.target.type === 'datetime-local') until.querySelector('input[type="radio"]').checked = true
   })
 
+  // Forms that start a workspace send the browser's time zone.
+  document.addEventListener('formdata', function (e) {
+    var zone = Intl.DateTimeFormat().resolvedOptions().timeZone
+    var path = new URL(e.target.getAttribute('action') || '', location.href).pathname
+    if (zone && /^\/workspaces(\/[^/]+\/(start|restart))?$/.test(path)) e.formData.set('time_zone', zone)
+  })
+
   // Dialogs: the content of #dialog is shown above the page.
   var pressed = null // the last link or button used outside of a dialog
   function showDialog() {

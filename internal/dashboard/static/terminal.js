@@ -133,20 +133,20 @@
 
   // ended leaves what the shell printed, in the state in which the next one can start.
   function ended(text, button) {
-    if (running) term.write('\x1b[?1049l\x1b[!p\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?2004l\x1b[0m\r\n')
+    if (running) term.write((term.buffer.active.type === 'alternate' ? '\x1b[?1049l' : '') + '\x1b[!p\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?2004l\x1b[0m\r\n')
     running = false
     term.options.disableStdin = true
     show(text, button)
   }
 
   function failed(error) {
-    switch (error.code) {
+    switch (error.error) {
       case 'unauthenticated': return loggedOut()
       case 'workspace_stopped': case 'unavailable': return lost()
       case 'forbidden': case 'not_found': case 'gone': return ended(texts.gone)
     }
     var known = { workspace_limit_exceeded: texts.limit, too_many_streams: texts.many, not_running: texts.decide, recovery_required: texts.decide, no_agent: texts.old }
-    ended(known[error.code] || error.message, texts.retry)
+    ended(known[error.error] || error.message, texts.retry)
   }
 
   function loggedOut() {
@@ -159,7 +159,7 @@
   function lost() {
     ended(texts.lost, texts.retry)
     polls = 0
-    poll()
+    timer = setTimeout(poll, 1000) // a workspace that is being stopped says so by then
   }
   function poll() {
     clearTimeout(timer)

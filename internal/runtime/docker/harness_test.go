@@ -153,8 +153,8 @@ func conformanceHarness(t *testing.T, storage string) runtimetest.Harness {
 		Home:         h.home,
 		Write:        write,
 		HalfSeed:     h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob,
-		HalfRemove: h.halfRemove,
-		EndJob:     h.endJob, ReadOnlyCode: script.CodeFailed,
+		HalfRemove: h.halfRemove, Environment: h.environment,
+		EndJob: h.endJob, ReadOnlyCode: script.CodeFailed,
 		Use: h.use, Edit: h.edit,
 		EndContainer: h.endContainer, TakeContainer: h.takeContainer,
 		TakeVolume: h.takeVolume, PutForeign: h.putForeign, Remains: h.remains,
@@ -593,4 +593,18 @@ func (h direct) remains(t *testing.T, id workspace.ID) []string {
 		out = append(out, h.r.folder(id))
 	}
 	return out
+}
+
+func (h direct) environment(t *testing.T, id workspace.ID) (hostname string, env map[string]string) {
+	t.Helper()
+	found, err := h.r.api.ContainerInspect(t.Context(), id.ContainerName(), client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env = map[string]string{}
+	for _, variable := range found.Container.Config.Env {
+		name, value, _ := strings.Cut(variable, "=")
+		env[name] = value
+	}
+	return found.Container.Config.Hostname, env
 }

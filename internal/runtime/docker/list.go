@@ -28,6 +28,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 			Workspace: workspace.ID(c.Labels[labelWorkspace]),
 			Claim:     c.Labels[labelClaim],
 			Image:     cmp.Or(c.Labels[labelImage], c.Image), // containers of an earlier version have no label
+			EnvDigest: c.Labels[labelEnvironment],
 			State:     stateOf(c.State),
 			Detail:    c.Status,
 		}
@@ -90,6 +91,7 @@ func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
 		Workspace: workspace.ID(c.Config.Labels[labelWorkspace]),
 		Claim:     c.Config.Labels[labelClaim],
 		Image:     cmp.Or(c.Config.Labels[labelImage], c.Config.Image),
+		EnvDigest: c.Config.Labels[labelEnvironment],
 		State:     stateOf(c.State.Status),
 		Detail:    string(c.State.Status),
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -180,21 +181,16 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			agentPort: {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
 		}
 	}
-	env := append(r.cfg.variables(), runtime.SecretEnv+"="+spec.Secret)
-	env = append(env, r.portEnv(spec.Workspace)...)
-	if as.own {
-		env = append(env, "HOME="+runtime.HomeDir) // root's home is not accessible
-	}
 	// Docker's list names an image by its id once its tag was moved.
 	labels := r.labels(roleWorkspace, spec.Workspace, spec.Claim)
-	labels[labelImage] = spec.Image
-	labels[labelAgent] = as.agentDigest
+	labels[labelImage], labels[labelEnvironment], labels[labelAgent] = spec.Image, spec.EnvDigest, as.agentDigest
 	return client.ContainerCreateOptions{
 		Name: spec.Workspace.ContainerName(),
 		Config: &container.Config{
 			Image:        spec.Image,
 			User:         as.user,
-			Env:          env,
+			Hostname:     spec.Hostname,
+			Env:          environment(spec, as, slices.Concat(r.cfg.variables(), r.portEnv(spec.Workspace))),
 			Labels:       labels,
 			Entrypoint:   agentEntrypoint,
 			Cmd:          as.command,
@@ -302,6 +298,7 @@ func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id st
 		Workspace: spec.Workspace,
 		Claim:     spec.Claim,
 		Image:     spec.Image,
+		EnvDigest: spec.EnvDigest,
 		State:     runtime.ContainerRunning,
 		Detail:    "running",
 		Addr:      upstreamAddr(addr, runtime.IDEPort, ""),

@@ -39,6 +39,8 @@ type runAs struct {
 	// agent is the volume with the agent's executable, and agentDigest its digest.
 	agent, agentDigest string
 
+	// zoned: the image sets TZ.
+	zoned   bool
 	ulimits []*container.Ulimit
 }
 
@@ -61,10 +63,10 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	if known, ok := r.runAs.Load(info.ID); ok {
 		return known.(runAs), nil
 	}
-	user := ""
+	user, zoned := "", false
 	var command []string
 	if info.Config != nil {
-		user = info.Config.User
+		user, zoned = info.Config.User, setsZone(info.Config.Env)
 		command = slices.Concat(info.Config.Entrypoint, info.Config.Cmd)
 	}
 	if len(command) == 0 {
@@ -74,7 +76,7 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	if err != nil {
 		return runAs{}, err
 	}
-	as.command = command
+	as.command, as.zoned = command, zoned
 	r.runAs.Store(info.ID, as)
 	return as, nil
 }

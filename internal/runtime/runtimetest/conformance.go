@@ -42,6 +42,9 @@ type Harness struct {
 	Use  func(t *testing.T, id workspace.ID, name string, running bool) (leave func())
 	Edit func(t *testing.T, id workspace.ID, lines ...string)
 
+	// Environment returns the hostname and the variables of the workspace's container.
+	Environment func(*testing.T, workspace.ID) (hostname string, env map[string]string)
+
 	EndContainer  func(*testing.T, workspace.ID)           // the container exits
 	HalfJob       func(*testing.T, runtime.JobSpec) string // leaves a job that was created but not started; returns its ID
 	HalfRemove    func(*testing.T, workspace.ID, string)   // leaves the state after a crash in RemoveVolume of the home with this claim

@@ -55,6 +55,32 @@ func containerTests() map[string]func(*suite) {
 			}
 			s.answers(s.container())
 		},
+		"container/environment": func(s *suite) {
+			s.create()
+			spec := s.containerSpec()
+			spec.Hostname, spec.TimeZone, spec.EnvDigest = "demo-2", "Asia/Seoul", "digest"
+			spec.Env = map[string]string{"GREETING": "hello = world", "EMPTY": ""}
+			c, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+			s.ok("StartContainer", err)
+			if listed := s.container(); c.EnvDigest != "digest" || listed.EnvDigest != "digest" {
+				s.Errorf("digest %q, listed %q", c.EnvDigest, listed.EnvDigest)
+			}
+			host, env := s.Environment(s.T, s.id)
+			empty, set := env["EMPTY"]
+			if host != "demo-2" || env["GREETING"] != "hello = world" || empty != "" || !set || env["TZ"] != "Asia/Seoul" || env[runtime.SecretEnv] != spec.Secret {
+				s.Errorf("%s: %q", host, env)
+			}
+		},
+		"container/environment with a time zone of its own": func(s *suite) {
+			s.create()
+			spec := s.containerSpec()
+			spec.TimeZone, spec.Env = "Asia/Seoul", map[string]string{"TZ": "Europe/Berlin"}
+			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+			s.ok("StartContainer", err)
+			if _, env := s.Environment(s.T, s.id); env["TZ"] != "Europe/Berlin" {
+				s.Errorf("%q", env)
+			}
+		},
 		"container/another claim conflicts": func(s *suite) {
 			s.create()
 			spec := s.containerSpec()

@@ -110,6 +110,8 @@ type fakeContainer struct {
 	installation string
 	secret       string
 	agent        string // address of its agent
+	hostname     string
+	env          map[string]string
 	log          []string
 	probes       int
 }

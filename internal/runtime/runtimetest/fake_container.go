@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 
 	"codehub/internal/runtime"
@@ -63,17 +64,41 @@ func (f *Fake) makeContainer(spec runtime.ContainerSpec, img chosen) (runtime.Co
 	if c == nil {
 		c = &fakeContainer{
 			Container: runtime.Container{
-				ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim, Image: spec.Image,
+				ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim, Image: spec.Image, EnvDigest: spec.EnvDigest,
 				ImageID: img.id, ImageDigest: img.digest, ImageNote: img.note, ImageGeneration: spec.Choice.Generation,
 				State: runtime.ContainerCreated, Detail: "Created",
 			},
 			installation: f.installation,
 			secret:       spec.Secret,
+			hostname:     spec.Hostname,
+			env:          environment(spec),
 		}
 		f.w.containers[spec.Workspace] = c
 		f.w.change()
 	}
 	return c.Container, nil
+}
+
+// environment returns the variables of a container; the images of a Fake have none.
+func environment(spec runtime.ContainerSpec) map[string]string {
+	env := map[string]string{}
+	if spec.TimeZone != "" {
+		env["TZ"] = spec.TimeZone
+	}
+	maps.Copy(env, spec.Env)
+	env[runtime.SecretEnv] = spec.Secret
+	return env
+}
+
+// Environment returns the hostname and the variables of a workspace's container.
+func (f *Fake) Environment(id workspace.ID) (hostname string, env map[string]string) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	c := f.w.containers[id]
+	if c == nil {
+		return "", nil
+	}
+	return c.hostname, maps.Clone(c.env)
 }
 
 func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, error) {

@@ -101,6 +101,7 @@ func fakeHarness(t *testing.T, storage string) Harness {
 			_, err := crashing("StartContainer/start").StartContainer(t.Context(), spec, nil)
 			wantCrash(t, err)
 		},
+		Environment: func(_ *testing.T, id workspace.ID) (string, map[string]string) { return f.Environment(id) },
 		HalfJob: func(t *testing.T, spec runtime.JobSpec) string {
 			_, err := crashing("StartJob/start").StartJob(t.Context(), spec)
 			wantCrash(t, err)

@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/e2e/proc"
+)
+
+// OpenSSH's client reaches a real container, by SSH's own port and by the API alone.
+func TestSSH(t *testing.T) {
+	t.Parallel()
+	listen, err := proc.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startQuick(t, "CODEHUB_SSH_LISTEN="+listen, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage)
+	s.createDesired("demo", "STANDBY")
+	dir := scratch(t)
+	key := filepath.Join(dir, "key")
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", key).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	public, err := os.ReadFile(key + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registered, err := s.api.AddSSHKey(t.Context(), api.AddSSHKey{PublicKey: string(public)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	about, err := s.api.SSHServer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := "Host demo\n\tHostName " + host + "\n\tPort " + port + "\n\tUser demo\n\tIdentityFile " + key + "\n\tIdentitiesOnly yes\n\tHostKeyAlias codehub\n" +
+		"\tUserKnownHostsFile " + filepath.Join(dir, "known") + "\n\tStrictHostKeyChecking yes\n\tBatchMode yes\n\tLogLevel ERROR\n"
+	for name, content := range map[string]string{"config": config, "known": "codehub " + about.HostKey + "\n", "file": strings.Repeat("content\n", 1<<16)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(program string, args ...string) (out, errs string, status int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, program, args...)
+		cmd.Env = append(os.Environ(), "SSH_AUTH_SOCK=", "CODEHUB_URL="+s.URL, "CODEHUB_SESSION_TOKEN="+s.token, "XDG_CONFIG_HOME="+filepath.Join(dir, "xdg"))
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		var exit *exec.ExitError
+		if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+			t.Fatalf("%s: %v", program, err)
+		}
+		return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+	}
+	options := filepath.Join(dir, "config")
+	// It wakes the workspace.
+	if out, errs, status := run("ssh", "-F", options, "demo", "echo in; id -un; exit 3"); !strings.HasPrefix(out, "in\n") || status != 3 {
+		t.Fatalf("%q %q %d", out, errs, status)
+	}
+	file := filepath.Join(dir, "file")
+	for _, args := range [][]string{{file, "demo:copy"}, {"demo:copy", file + "2"}} {
+		if _, errs, status := run("scp", append([]string{"-q", "-F", options}, args...)...); status != 0 {
+			t.Fatalf("scp %v: %s", args, errs)
+		}
+	}
+	one, _ := os.ReadFile(file)
+	two, err := os.ReadFile(file + "2")
+	if err != nil || !bytes.Equal(one, two) {
+		t.Errorf("the copy has %d bytes, not %d: %v", len(two), len(one), err)
+	}
+	if out, errs, status := run(env.binary, "ssh", "demo", "--", "wc", "-c", "copy"); !strings.HasPrefix(out, "524288 ") || status != 0 {
+		t.Errorf("through the API: %q %q %d", out, errs, status)
+	}
+
+	// A removed key ends its session.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	open := exec.CommandContext(ctx, "ssh", "-F", options, "demo", "echo up; sleep 1000")
+	stdout, err := open.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := open.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.api.DeleteSSHKey(t.Context(), registered.ID); err != nil {
+		t.Fatal(err)
+	}
+	removed := time.Now()
+	_ = open.Wait()
+	if status, took := open.ProcessState.ExitCode(), time.Since(removed); status != 255 || took > 5*time.Second {
+		t.Errorf("the session ended after %v with status %d", took, status)
+	}
+	if _, errs, status := run("ssh", "-F", options, "demo", "true"); status != 255 || !strings.Contains(errs, "Permission denied") {
+		t.Errorf("a removed key: %q %d", errs, status)
+	}
+}
