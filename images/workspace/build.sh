@@ -27,7 +27,7 @@ case ${SUDO:-} in
 *) die "SUDO is 1 or 0, and not $SUDO" ;;
 esac
 
-digest=$(digest_files Dockerfile build.sh install.sh prune.sh entrypoint.sh launch.js etc skel)${sudo:+-sudo}
+digest=$(digest_files Dockerfile build.sh install.sh prune.sh brand.sh extension entrypoint.sh launch.js etc skel)${sudo:+-sudo}
 if [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest" && is_current "$slim" "$digest"; then
 	echo "image: $image and $slim are up to date"
 	exit 0
@@ -84,7 +84,7 @@ echo "image: fetching code-server $code_server, Node $node and npm $npm with npm
 command -v npm >/dev/null || die "npm is needed to fetch code-server: install it (apt-get install npm)"
 context=$work/context
 mkdir -p "$context/ca"
-cp -R Dockerfile install.sh prune.sh entrypoint.sh launch.js etc skel "$context/"
+cp -R Dockerfile install.sh prune.sh brand.sh extension entrypoint.sh launch.js etc skel "$context/"
 # pack PACKAGE VERSION NAME fetches one package as NAME.tgz.
 pack() {
 	(cd "$work" && npm pack --silent "$1@$2" >/dev/null)

@@ -9,7 +9,6 @@ import (
 	"codehub/internal/agent/inside"
 	"codehub/internal/attach"
 	"codehub/internal/harness/web"
-	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/sshgate"
 	"codehub/internal/workspace"

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -47,8 +48,37 @@ func (d *Dashboard) start(w http.ResponseWriter, r *http.Request, c workspace.Ca
 	d.carryOut(w, r, c, d.want(workspace.DesiredRunning, "start"))
 }
 
+// stop asks first if an open IDE has unsaved files.
 func (d *Dashboard) stop(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	if f := d.unsavedForm(r, c); f != nil {
+		if isHTMX(r) {
+			d.fragments(w, r, http.StatusConflict, part{"dialog-oob", f})
+			return
+		}
+		d.showForm(w, r, c, http.StatusConflict, f)
+		return
+	}
 	d.carryOut(w, r, c, d.want(workspace.DesiredStandby, "stop"))
+}
+
+// unsavedForm returns the question before a stop that leaves files unsaved, nil if there is
+// nothing to ask. The pages of the running limit, on which the user chooses what to stop, do
+// not ask.
+func (d *Dashboard) unsavedForm(r *http.Request, c workspace.Caller) *form {
+	if d.Unsaved == nil || r.FormValue("confirmed") != "" || r.FormValue("limit") != "" {
+		return nil
+	}
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil || lifecycle.OpeningOf(ws) != lifecycle.OpenNow {
+		return nil // stop reports the error
+	}
+	n := d.Unsaved(ws.ID)
+	if n == 0 {
+		return nil
+	}
+	f := d.form("stop", r, &ws)
+	f.Files = n
+	return f
 }
 
 func (d *Dashboard) forceStop(w http.ResponseWriter, r *http.Request, c workspace.Caller) {

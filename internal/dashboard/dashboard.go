@@ -100,6 +100,9 @@ type Config struct {
 	// (network isolation failed, so nothing starts), "disk" (the disk is almost full: no starts
 	// or restores), "bucket" (no archiving or restoring), or empty.
 	Trouble func() string
+	// Unsaved returns how many files the open IDEs of a workspace have not saved, as far as
+	// this server knows; optional.
+	Unsaved func(workspace.ID) int
 	// FormWithin is how long a form may take to arrive; 0 is 30 s.
 	FormWithin time.Duration
 	// Now returns the time; optional.
@@ -161,6 +164,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	handle("GET /assets/{path...}", d.assets.serve)
 	handle("GET /login", d.loginPage)
 	handle("POST /login", d.login)
+	loggedIn("GET /logout", d.logoutPage)
 	handle("POST /logout", d.logout)
 	handle("GET /setup", d.setupPage)
 	handle("POST /setup", d.setup)

@@ -40,6 +40,7 @@ type form struct {
 	User        *postgres.User // the user that an administrator edits, if any
 	MaxRunning  int            // running limit of users without a custom one, 0 for none
 	Limit       *limitView     // the running limit that the new workspace would exceed, if any
+	Files       int            // unsaved files
 	Grace       bool           // a deletion can be undone
 	OOB         bool
 	Page        bool // a page of its own, not a dialog

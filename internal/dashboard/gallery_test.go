@@ -238,6 +238,8 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.as(l)
 		b.visit("/")
 		b.shoot(shots, l, "empty")
+		b.visit("/logout")
+		b.shoot(shots, l, "logout")
 	}
 	ids = w.fill()
 	w.servers()

@@ -126,6 +126,13 @@ func secondsOf(err error) int {
 	return n
 }
 
+// logoutPage asks before it logs the caller out, for links such as the IDE's.
+func (d *Dashboard) logoutPage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	p := d.newPage(r, &c, "logout.title", nil)
+	p.Plain = true
+	d.render(w, r, http.StatusOK, "logout", p)
+}
+
 func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
 	who, err := d.Auth.Identify(r, false)
 	if err == nil {
@@ -214,9 +221,12 @@ func (d *Dashboard) setLanguage(w http.ResponseWriter, r *http.Request) {
 	d.preferred(w, r, true)
 }
 
+// preferenceSeconds is how long a browser keeps a preference.
+const preferenceSeconds = 365 * 24 * 3600
+
 // remember stores a preference for a year; an empty value removes it.
 func (d *Dashboard) remember(w http.ResponseWriter, name, value string) {
-	c := &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: 365 * 24 * 3600}
+	c := &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: preferenceSeconds}
 	if value == "" {
 		c.MaxAge = -1
 	}

@@ -39,8 +39,8 @@ func TestLogin(t *testing.T) {
 	if a = b.get("/"); a.status != http.StatusOK {
 		t.Errorf("the list: %d", a.status)
 	}
-	if a = b.get("/logout"); a.status == http.StatusOK || a.status == http.StatusSeeOther {
-		t.Errorf("logging out by a GET: %d", a.status)
+	if a = b.get("/logout"); a.status != http.StatusOK || len(a.header["Set-Cookie"]) > 0 || b.get("/").status != http.StatusOK {
+		t.Errorf("a GET of the logout: %d %v; want a page that asks", a.status, a.header["Set-Cookie"])
 	}
 	if a = b.post("/logout", nil); a.header.Get("Location") != "/login" {
 		t.Errorf("log out: %d", a.status)

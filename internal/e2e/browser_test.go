@@ -151,10 +151,16 @@ func (b *browser) login(url, password string) {
 		chromedp.Click("form button.btn-primary"), chromedp.WaitVisible("#new-workspace"))
 }
 
+// workbench waits for the IDE's page.
+func (b *browser) workbench() {
+	b.Helper()
+	b.do("wait for the workbench", until(`document.querySelector('.monaco-workbench .part.editor') !== null`), until(`!document.querySelector('.monaco-progress-container.active.infinite.long')`))
+}
+
 // terminal opens a terminal in the workbench and waits for its prompt.
 func (b *browser) terminal() {
 	b.Helper()
-	b.do("wait for the workbench", until(`document.querySelector('.monaco-workbench .part.editor') !== null`), until(`!document.querySelector('.monaco-progress-container.active.infinite.long')`))
+	b.workbench()
 	// The palette has the command only after the IDE has connected to the
 	// server.
 	offered := until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('Create New Terminal'))`)

@@ -32,6 +32,10 @@ func (v visit) port() int { return v.host.Port + v.entering }
 // enter authenticates and authorizes a request, and relays or refuses it.
 func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 	v := visit{target: t, navigation: isNavigation(r)}
+	if p.layout.PathMode() && isOwnPath(t.path) {
+		p.serveIDE(w, r, v)
+		return
+	}
 	var err error
 	if v.caller, err = p.auth.Authenticate(r, false); err != nil {
 		if workspace.CodeOf(err) != workspace.CodeUnauthenticated {

@@ -44,8 +44,9 @@ func (p *Proxy) serveHost(w http.ResponseWriter, r *http.Request, host workspace
 		return
 	}
 	v.looks = host.Port != 0 && r.URL.Path == portWaitPath
-	if strings.HasPrefix(r.URL.Path+"/", origin.OwnPrefix) && !v.looks {
-		p.noPage(w, r, v)
+	if isOwnPath(r.URL.Path) && !v.looks {
+		v.path = r.URL.Path
+		p.serveIDE(w, r, v)
 		return
 	}
 	if workspace.ReservedPort(host.Port) {
@@ -219,6 +220,9 @@ func (p *Proxy) serveEntry(w http.ResponseWriter, r *http.Request) {
 			return true
 		}
 		redeem := url.Values{"ticket": {ticket}, "path": {path}}
+		if p.ide != nil && p.ide.Language(r) != "" {
+			redeem.Set("language", p.ide.Language(r))
+		}
 		if q.Get("again") != "" {
 			redeem.Set("again", "1")
 		}
@@ -249,6 +253,11 @@ func (p *Proxy) redeem(w http.ResponseWriter, r *http.Request, v visit) {
 	q := r.URL.Query()
 	path := localPath(q.Get("path"))
 	address := p.layout.URL(v.host) + path
+	if p.ide != nil {
+		if c := p.ide.LanguageCookie(q.Get("language")); c != nil {
+			http.SetCookie(w, c)
+		}
+	}
 	caller, err := p.visitors.AuthenticateWorkspace(r, v.host)
 	if err == nil && caller.Token == "" {
 		redirect(w, address) // another tab was faster

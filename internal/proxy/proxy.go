@@ -97,6 +97,11 @@ type Config struct {
 	// Conditions lists that open connections cannot be checked; optional.
 	Conditions *health.Monitor
 
+	// IDE answers the IDEs' own requests; optional, without it those paths do not exist.
+	IDE IDE
+	// Unsaved remembers what IDEs report about unsaved files; optional.
+	Unsaved *Unsaved
+
 	// Settings limits requests to workspaces; the zero value has no limits.
 	Settings Settings
 	// MaxRequests limits the requests and WebSockets of all users at a time; 0: no
@@ -128,6 +133,8 @@ type Proxy struct {
 	wakes         singleflight.Group // by workspace and user
 	moves         moves
 	activity      *activity.Recorder // or nil
+	ide           IDE                // or nil
+	unsaved       *Unsaved           // or nil
 	open          *connections
 	guests        *guests
 	checkInterval time.Duration
@@ -162,6 +169,8 @@ func New(c Config) *Proxy {
 		routes:        newRoutes(c.Store, c.Runtime, open, c.RouteAge),
 		moves:         moves{load: c.Moved, now: time.Now},
 		activity:      c.Activity,
+		ide:           c.IDE,
+		unsaved:       c.Unsaved,
 		open:          open,
 		checkInterval: c.CheckInterval,
 		checks: c.Conditions.New(health.Config{
@@ -293,6 +302,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 			p.open.restIdle(time.Now())
 			p.open.forgetIdle()
 			p.guests.forget(time.Now())
+			p.unsaved.Forget()
 			if err := p.routes.check(ctx); ctx.Err() == nil {
 				p.checks.Set(err)
 			}

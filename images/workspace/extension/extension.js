@@ -1,0 +1,126 @@
+// The workspace's status, in the status bar of the IDE. It runs in the browser and asks
+// codehub at paths of the workspace's own origin that codehub answers, not the container.
+"use strict";
+
+const vscode = require("vscode");
+
+// The IDE's files are at {base}/{product}/static/out/.
+const base = String(globalThis._VSCODE_FILE_ROOT).replace(/\/[^/]+\/static\/out\/.*$/, "") + "/_codehub/";
+const page = crypto.randomUUID();
+
+/** What codehub said last; undefined until then. */
+let state;
+let item, timer, closed;
+/** When the idle stop is of which the user was told, in ms. The time moves a little while it is the same stop. */
+let told = 0;
+const sameStop = 30000;
+
+async function send(path, body) {
+	const response = await fetch(base + path, {
+		method: "POST", credentials: "same-origin", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+	});
+	return response.json();
+}
+
+const unsaved = () => vscode.workspace.textDocuments.filter((d) => d.isDirty).length;
+
+async function poll() {
+	clearTimeout(timer);
+	try {
+		show(await send("state", { page, unsaved: unsaved() }));
+	} catch {
+		// The page itself tells its user about a lost connection.
+	}
+	clearTimeout(timer);
+	if (!closed) timer = setTimeout(poll, 1000 * (state?.poll_seconds ?? 20));
+}
+
+function show(next) {
+	state = next;
+	if (!state.open) {
+		item.hide();
+		return;
+	}
+	item.text = `$(vm) ${state.status}`;
+	item.tooltip = state.tooltip;
+	item.backgroundColor = state.ending ? new vscode.ThemeColor("statusBarItem.warningBackground") : undefined;
+	item.show();
+	const at = Date.parse(state.stops_at);
+	if (state.ending && Math.abs(at - told) > sameStop) {
+		told = at;
+		vscode.window.showWarningMessage(state.ending, state.texts.stay, state.texts.keep_awake).then((choice) => {
+			if (choice === state.texts.stay) return stay();
+			if (choice === state.texts.keep_awake) return keepAwake();
+		});
+	}
+}
+
+async function act(path, body) {
+	try {
+		const answer = await send(path, body);
+		if (answer.message) vscode.window.showErrorMessage(answer.message);
+	} catch (error) {
+		vscode.window.showErrorMessage(`codehub: ${error.message}`);
+	}
+	return poll();
+}
+
+const stay = () => act("stay", {});
+
+async function keepAwake() {
+	if (!state) return;
+	const items = state.keep_awake.map((k) => ({ label: k.text, seconds: k.seconds }));
+	const choice = await vscode.window.showQuickPick(items, { title: state.texts.keep_awake });
+	if (choice) return act("keep-awake", { seconds: choice.seconds });
+}
+
+async function stop() {
+	if (!state) return;
+	if (unsaved() > 0) {
+		const choice = await vscode.window.showWarningMessage(state.texts.stop_unsaved, { modal: true }, state.texts.stop);
+		if (choice !== state.texts.stop) return;
+	}
+	return act("stop", {});
+}
+
+// Both lead to codehub's own address. A link to the IDE's own host needs no question first.
+const dashboard = () => vscode.env.openExternal(vscode.Uri.parse(base + "dashboard"));
+
+async function menu() {
+	if (!state?.open) return;
+	const t = state.texts;
+	const choice = await vscode.window.showQuickPick([
+		{ label: t.stay, run: stay },
+		{ label: t.keep_awake, run: keepAwake },
+		{ label: t.stop, run: stop },
+		{ label: t.dashboard, run: dashboard },
+	], { title: state.status });
+	return choice?.run();
+}
+
+exports.activate = (context) => {
+	item = vscode.window.createStatusBarItem("codehub.status", vscode.StatusBarAlignment.Left, 1000);
+	item.name = "codehub";
+	item.command = "codehub.menu";
+	let soon;
+	context.subscriptions.push(
+		item,
+		vscode.commands.registerCommand("codehub.menu", menu),
+		vscode.commands.registerCommand("codehub.stay", stay),
+		vscode.commands.registerCommand("codehub.keepAwake", keepAwake),
+		vscode.commands.registerCommand("codehub.stop", stop),
+		vscode.commands.registerCommand("codehub.dashboard", dashboard),
+		// The dashboard asks before it stops a workspace with unsaved files.
+		vscode.workspace.onDidChangeTextDocument(() => {
+			if (unsaved() !== reported) later();
+		}),
+		vscode.workspace.onDidSaveTextDocument(later),
+		{ dispose: () => { closed = true; clearTimeout(timer); clearTimeout(soon); } },
+	);
+	let reported = 0;
+	function later() {
+		clearTimeout(soon);
+		soon = setTimeout(() => { reported = unsaved(); poll(); }, 300);
+	}
+	return poll();
+};

@@ -1,0 +1,105 @@
+// Loaded by the page of a workspace's IDE before anything else. It names the tab, and when
+// the connection to the workspace ends it says why, until the IDE can go on.
+(function () {
+  'use strict'
+
+  var base = new URL('.', document.currentScript.src).href // ends with /_codehub/
+  var AGAIN = 1000 // between questions while the connection is lost
+  var HIDDEN = 15000 // and while the tab is hidden
+  var state, started, timer, asking, overlay
+  var open = 0 // WebSockets
+
+  // The end of a WebSocket is the sign to ask: while the IDE is connected nothing is sent.
+  var Native = window.WebSocket
+  window.WebSocket = class WebSocket extends Native {
+    constructor (address, protocols) {
+      super(address, protocols === undefined ? [] : protocols)
+      var was = false
+      this.addEventListener('open', function () { was = true; open++ })
+      this.addEventListener('close', function () {
+        if (was) open--
+        ask()
+      })
+    }
+  }
+
+  function ask () {
+    clearTimeout(timer)
+    if (asking) return
+    asking = true
+    fetch(base + 'state', { credentials: 'same-origin', headers: { Accept: 'application/json' }, cache: 'no-store' })
+      .then(function (r) { return r.json().then(function (s) { if ('open' in s) show(s) }) })
+      .catch(function () {}) // the server or the network is gone, which the IDE says itself
+      .then(function () {
+        asking = false
+        if (overlay || open === 0) timer = setTimeout(ask, document.hidden ? HIDDEN : AGAIN)
+      })
+  }
+
+  function show (next) {
+    state = next
+    if (!state.open) {
+      cover()
+      return
+    }
+    if (overlay || started && started !== state.started) {
+      location.reload()
+      return
+    }
+    started = state.started
+    name()
+  }
+
+  // The tab's icon and title.
+  var shown = ''
+  var title = Object.getOwnPropertyDescriptor(Document.prototype, 'title')
+  Object.defineProperty(document, 'title', {
+    configurable: true,
+    get: function () { return title.get.call(document) },
+    set: function (text) { shown = String(text); name() }
+  })
+
+  function name () {
+    if (state && state.icon) {
+      document.querySelectorAll('link[rel~="icon"]').forEach(function (link) {
+        if (link.href !== state.icon) { link.type = 'image/svg+xml'; link.href = state.icon }
+      })
+    }
+    var text = shown
+    if (state && state.name && /(^| )codehub$/.test(text)) text = text.replace(/codehub$/, state.name + ' – codehub')
+    title.set.call(document, text)
+  }
+
+  var style = ':host{all:initial}' +
+    'div{position:fixed;inset:0;display:flex;align-items:center;justify-content:center;background:rgba(16,19,23,.72);font:15px/1.5 system-ui,sans-serif}' +
+    'section{max-width:26em;margin:1em;padding:1.6em 1.8em;border-radius:12px;background:#fff;color:#1b2026;box-shadow:0 12px 40px rgba(0,0,0,.35);text-align:center}' +
+    'p{margin:0 0 1em;overflow-wrap:anywhere}p:last-child{margin:0}' +
+    'a{display:inline-block;padding:.5em 1.2em;border-radius:8px;background:#2456d6;color:#fff;text-decoration:none}' +
+    'a:focus-visible{outline:3px solid #8fb0ff;outline-offset:2px}' +
+    '@media (prefers-color-scheme:dark){section{background:#1d2229;color:#e8ebef}}'
+
+  function cover () {
+    if (!overlay) {
+      overlay = document.createElement('div')
+      overlay.id = 'codehub-notice'
+      overlay.style.cssText = 'position:fixed;inset:0;z-index:2147483647'
+      var root = overlay.attachShadow({ mode: 'open' })
+      root.innerHTML = '<style>' + style + '</style><div><section role="alertdialog" aria-modal="true" aria-labelledby="t"><p id="t"></p><p hidden><a></a></p></section></div>'
+      document.documentElement.append(overlay)
+      // The IDE behind it gets no keys.
+      ;['keydown', 'keypress', 'keyup'].forEach(function (type) {
+        window.addEventListener(type, function (e) { if (overlay && !e.composedPath().includes(overlay)) e.stopImmediatePropagation() }, true)
+      })
+    }
+    var text = overlay.shadowRoot.getElementById('t'), link = overlay.shadowRoot.querySelector('a')
+    if (text.textContent !== state.notice.text) text.textContent = state.notice.text
+    link.parentNode.hidden = !state.notice.action
+    if (!state.notice.action || link.href === state.notice.url && link.textContent === state.notice.action) return
+    link.textContent = state.notice.action
+    link.href = state.notice.url
+    link.focus()
+  }
+
+  document.addEventListener('visibilitychange', function () { if (!document.hidden && (overlay || open === 0)) ask() })
+  ask()
+})()
