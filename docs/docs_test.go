@@ -75,7 +75,7 @@ func TestLinksResolve(t *testing.T) {
 			file, anchor, _ := strings.Cut(m[1], "#")
 			target := path
 			if file != "" {
-				target = filepath.Join(filepath.Dir(path), file)
+				target = strings.TrimPrefix(filepath.Join(filepath.Dir(path), file), "../docs/")
 			}
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s: the link %s leads nowhere", path, m[1])

@@ -147,10 +147,10 @@ func (l *Listener) Accept() (*Conn, string, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 		conn, err := l.client.converse(ctx, PathAccept, url.Values{"id": {a.ID}}, nil)
 		cancel()
-		if errors.Is(err, ErrRefused) {
-			continue // it has gone in the meantime
+		if err != nil {
+			continue // it has gone in the meantime; the end of the listener is seen above
 		}
-		return conn, a.Remote, err
+		return conn, a.Remote, nil
 	}
 }
 

@@ -40,7 +40,7 @@ var (
 // start: a user has to decide.
 type NotOpen struct {
 	Workspace workspace.Workspace
-	Opening   lifecycle.Opening // OpenRestores, OpenCreates, OpenFails or OpenDeleted
+	Opening   lifecycle.Opening // OpenRestores, OpenCreates, OpenFails or OpenDeleted; of AttachRunning any but OpenNow
 }
 
 func (e *NotOpen) Error() string {
@@ -51,8 +51,10 @@ func (e *NotOpen) Error() string {
 		return "the workspace was never started"
 	case lifecycle.OpenDeleted:
 		return "the workspace is deleted"
+	case lifecycle.OpenFails:
+		return "the workspace has failed"
 	}
-	return "the workspace has failed"
+	return "the workspace is not running"
 }
 
 // Store reads workspaces and wakes them.
@@ -221,6 +223,16 @@ func (a *Attacher) isClosed() bool {
 // that docs/api.md describes; *NotOpen; ErrTooMany; ErrNoAgent; ErrClosed; the cause
 // of the session's end. ctx limits the attachment as well.
 func (a *Attacher) Attach(ctx context.Context, caller workspace.Caller, id workspace.ID, progress func(workspace.Workspace)) (*Attachment, error) {
+	return a.attach(ctx, caller, id, true, progress)
+}
+
+// AttachRunning is Attach, but for a workspace that runs already: it wakes none, and
+// returns *NotOpen for any other.
+func (a *Attacher) AttachRunning(ctx context.Context, caller workspace.Caller, id workspace.ID) (*Attachment, error) {
+	return a.attach(ctx, caller, id, false, nil)
+}
+
+func (a *Attacher) attach(ctx context.Context, caller workspace.Caller, id workspace.ID, wake bool, progress func(workspace.Workspace)) (*Attachment, error) {
 	if err := a.enter(caller.UserID); err != nil {
 		return nil, err
 	}
@@ -230,7 +242,7 @@ func (a *Attacher) Attach(ctx context.Context, caller workspace.Caller, id works
 	}
 	own, cancel := context.WithCancelCause(watched)
 	x := &Attachment{attacher: a, caller: caller, watcher: a.watch(id), ctx: own, cancel: cancel, stop: stop}
-	if err := x.await(id, progress); err != nil {
+	if err := x.await(id, wake, progress); err != nil {
 		if cause := context.Cause(own); cause != nil {
 			err = cause
 		}
@@ -312,7 +324,7 @@ const retryInterval = 200 * time.Millisecond
 const maxRefusals = 50
 
 // await waits until the workspace runs and its agent answers.
-func (x *Attachment) await(id workspace.ID, progress func(workspace.Workspace)) error {
+func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.Workspace)) error {
 	store, refusals := x.attacher.cfg.Store, 0
 	for {
 		ws, err := store.Workspace(x.ctx, x.caller, id)
@@ -320,6 +332,9 @@ func (x *Attachment) await(id workspace.ID, progress func(workspace.Workspace)) 
 			return err
 		}
 		opening := lifecycle.OpeningOf(ws)
+		if !wake && opening != lifecycle.OpenNow {
+			return &NotOpen{Workspace: ws, Opening: opening}
+		}
 		if (opening == lifecycle.OpenStarts || opening == lifecycle.OpenQueues) && !wanted(ws) {
 			if ws, err = store.Wake(x.ctx, x.caller, id); err != nil {
 				return err

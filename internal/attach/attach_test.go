@@ -165,6 +165,24 @@ func TestAttachWakes(t *testing.T) {
 	}
 }
 
+func TestAttachRunningWakesNothing(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t)
+	x, err := a.AttachRunning(t.Context(), ann, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Close()
+	stopped(w)
+	var closed *attach.NotOpen
+	if _, err := a.AttachRunning(t.Context(), ann, id); !errors.As(err, &closed) {
+		t.Error(err)
+	}
+	if n := w.count(func(w *world) int { return w.wakes }); n != 0 {
+		t.Errorf("%d wakes", n)
+	}
+}
+
 func TestAttachNeedsDecision(t *testing.T) {
 	t.Parallel()
 	for phase, opening := range map[workspace.Phase]lifecycle.Opening{

@@ -26,7 +26,7 @@ type Commands struct {
 	UpdateImage updateImageCmd `cmd:"" group:"Client:" help:"Update the image at the next start."`
 	Restart     restartCmd     `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
 	Stay        stayCmd        `cmd:"" group:"Client:" help:"Reset a workspace's idle timer."`
-	Busy        busyCmd        `cmd:"" group:"Client:" help:"Inside a workspace: keep it awake during a command."`
+	Busy        busyCmd        `cmd:"" group:"Client:" help:"Keep this workspace awake during a command."`
 	KeepAwake   keepAwakeCmd   `cmd:"" group:"Client:" help:"Keep a workspace awake for a while."`
 	Set         setCmd         `cmd:"" group:"Client:" help:"Change a workspace's settings."`
 	Archive     archiveCmd     `cmd:"" group:"Client:" help:"Archive a workspace."`

@@ -72,12 +72,12 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 		return template.HTML(fmt.Sprintf(`<time datetime="%s" data-%s>%s</time>`,
 			t.UTC().Format(time.RFC3339), kind, template.HTMLEscapeString(text)))
 	}
-	packages := "create.packages"
+	packages := l.T("create.packages")
 	if sudo {
-		packages = "create.packages_sudo"
+		packages = l.T("create.packages_sudo")
 	}
 	return template.FuncMap{
-		"packages": func() string { return l.T(packages) },
+		"packages": func() string { return packages },
 
 		"t":     l.T,
 		"n":     l.N,

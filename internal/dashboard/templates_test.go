@@ -131,7 +131,9 @@ func TestNoInlineScriptOrStyle(t *testing.T) {
 		}
 		text := string(b)
 		if name == "templates/part_notice.html" {
+			// Pages on a workspace's host cannot load codehub's files.
 			text = strings.Replace(text, "<style>{{.Style}}</style>", "", 1)
+			text = strings.Replace(text, "<script>{{.Script}}</script>", "", 1)
 		}
 		if m := inline.FindString(text); m != "" {
 			t.Errorf("%s has %q", name, m)

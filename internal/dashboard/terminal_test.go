@@ -134,7 +134,8 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.prints("\n한-korean")
 
 	// The shell follows the window's size.
-	b.types("while sleep 0.1; do stty size; done\r")
+	// The trap ends it wherever the signal meets it.
+	b.types("(trap exit INT; while sleep 0.1; do stty size; done)\r")
 	rows := value(b, chromedp.Evaluate[int](`document.querySelectorAll('.xterm-rows > div').length`))
 	b.prints(fmt.Sprint("\n", rows, " "))
 	if _, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 390, Height: 360, DeviceScaleFactor: 1}); err != nil {
@@ -170,6 +171,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	agents.Start(id)
 	w.want(id, "desired_state", "RUNNING")
 	w.observe(id, running)
+	b.until(`document.getElementById('terminal-status').textContent === ''`) // connected
 	b.types("echo again-$((2+2))\r")
 	b.prints("again-4")
 

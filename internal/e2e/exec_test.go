@@ -13,7 +13,7 @@ import (
 // stopped workspace. A command that holds the workspace awake is listed.
 func TestExecInContainer(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage)
 	id := s.create(api.CreateWorkspace{Name: "alpha", DesiredState: new("STANDBY")})
 	s.awaitPhase(id, "STANDBY")
 	c := s.api

@@ -44,6 +44,7 @@ func TestOrphansAreListedAndRemoved(t *testing.T) {
 	}
 	config := *real.Container.Config
 	config.Labels = labelled(config.Labels)
+	config.Entrypoint = []string{"/testserver"} // it does not mount the agent's volume
 	made, err := s.docker.ContainerCreate(ctx, client.ContainerCreateOptions{Config: &config, Name: "codehub-ws-" + orphan})
 	if err != nil {
 		t.Fatal(err)

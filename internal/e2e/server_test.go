@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"codehub/api"
@@ -199,7 +200,11 @@ func (s *server) dockerResources() (containers, volumes []string) {
 		s.Error(err)
 	}
 	for _, c := range cs.Items {
-		containers = append(containers, c.ID)
+		// A killed server leaves the helper that it waited for. It has ended, and is
+		// removed ten minutes later.
+		if c.Labels["codehub.role"] != "helper" || c.State == container.StateRunning {
+			containers = append(containers, c.ID)
+		}
 	}
 	vs, err := s.docker.VolumeList(ctx, client.VolumeListOptions{Filters: f})
 	if err != nil {

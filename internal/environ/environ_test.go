@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -192,6 +193,13 @@ func TestFile(t *testing.T) {
 	}
 	if env, err := (&environ.File{Path: t.TempDir()}).Env(); err == nil {
 		t.Errorf("a folder: %v", env)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if env, err := (&environ.File{Path: pipe}).Env(); err == nil {
+		t.Errorf("a pipe: %v", env)
 	}
 	if env, err := new(environ.File).Env(); err != nil || len(env) > 0 {
 		t.Errorf("no file: %v (%v)", env, err)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"syscall"
 )
 
 // maxFile is the size of the largest file that is read, comments included.
@@ -35,7 +36,7 @@ func (f *File) Env() (map[string]string, error) {
 }
 
 func readFile(path string) (map[string]string, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not block
 	if err != nil {
 		return nil, err
 	}

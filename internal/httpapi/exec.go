@@ -186,7 +186,13 @@ func (x *execution) relay(conn context.Context, process *running, window *window
 	copies.Go(func() { send(api.ExecStderr, process.Stderr) })
 	beat, quiet := context.WithCancel(out)
 	var beats sync.WaitGroup
-	beats.Go(func() { x.heartbeats(conn, beat) })
+	beats.Go(func() {
+		if err := x.heartbeats(conn, beat); err != nil {
+			// The client is gone. Its input may wait for the command, and is not read.
+			failed(err)
+			process.Close()
+		}
+	})
 	all := make(chan struct{})
 	go func() { copies.Wait(); close(all) }()
 	select {
@@ -236,17 +242,17 @@ func (x *execution) copyOutput(conn, ctx context.Context, kind byte, from io.Rea
 }
 
 // heartbeats keeps what is between the server and the client from closing a connection
-// on which nothing happens.
-func (x *execution) heartbeats(conn, until context.Context) {
+// on which nothing happens. The error is that of a connection that takes no more.
+func (x *execution) heartbeats(conn, until context.Context) error {
 	t := time.NewTicker(x.cfg.Heartbeat)
 	defer t.Stop()
 	for {
 		select {
 		case <-until.Done():
-			return
+			return nil
 		case <-t.C:
-			if x.say(conn, api.ExecOutput{Type: api.ExecHeartbeat}) != nil {
-				return
+			if err := x.say(conn, api.ExecOutput{Type: api.ExecHeartbeat}); err != nil {
+				return err
 			}
 		}
 	}

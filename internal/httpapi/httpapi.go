@@ -146,8 +146,6 @@ func (s *server) routes() []route {
 
 		{"GET", "/workspaces/{id}/ssh", private, s.connectSSH, nil},
 
-		{"GET", "/workspaces/{id}/ssh", private, s.connectSSH, nil},
-
 		{"GET", "/events", private, s.events, nil},
 	}
 }

@@ -109,6 +109,7 @@ func wire() map[string]any {
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
 		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
 		"Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
+		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
 	}
 }
 
@@ -120,7 +121,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
 		t.Errorf("types (-) and schemas (+) differ:\n%s", d)
 	}
-	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken", "ChangePassword", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "Exec", "ExecInput"}
+	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken", "ChangePassword", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "AddSSHKey", "Exec", "ExecInput"}
 	for name, v := range wire() {
 		s := d.Components.Schemas[name]
 		typ := reflect.TypeOf(v)

@@ -123,6 +123,10 @@ func (s *server) connectPort(w http.ResponseWriter, r *http.Request, id auth.Ide
 	if err != nil {
 		return err
 	}
+	if r.ProtoMajor != 1 || len(r.Header["Upgrade"]) == 0 {
+		w.Header().Set("Upgrade", "websocket")
+		return workspace.Errorf(codeUpgradeRequired, "This endpoint is a WebSocket over HTTP/1.1.")
+	}
 	// It ends with the attachment, and not with the request, which a hijacked
 	// connection does not cancel.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))

@@ -143,7 +143,8 @@ func TestPortsAreListedAndShared(t *testing.T) {
 	if p, ok := find(list); list.Running || !ok || p.Listening || p.VisibleTo != "users" {
 		t.Errorf("%+v", list)
 	}
-	e.want(409, "not_running", "GET", path+"/"+strconv.Itoa(port)+"/connect", "", me)
+	e.want(426, "upgrade_required", "GET", path+"/"+strconv.Itoa(port)+"/connect", "", me)
+	e.want(409, "not_running", "GET", path+"/"+strconv.Itoa(port)+"/connect", "", append(upgrade(), me)...)
 	if got := read[api.Workspace](t, e.want(200, "", "GET", "/workspaces/"+string(ws.ID), "", me)); got.DesiredState != "STANDBY" {
 		t.Errorf("it was started: %+v", got)
 	}
@@ -157,6 +158,11 @@ func TestSharesAboveTheMaximumAreRefused(t *testing.T) {
 	share := "/workspaces/" + string(ws.ID) + "/ports/3000/share"
 	e.want(403, "forbidden", "PUT", share, `{"with":"public","expires_in_seconds":60}`, as(e.ann))
 	e.want(200, "", "PUT", share, `{"with":"users"}`, as(e.ann))
+}
+
+// upgrade is a request for a WebSocket.
+func upgrade() []with {
+	return []with{header("Connection", "Upgrade"), header("Upgrade", "websocket"), header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")}
 }
 
 // connect returns a client of ann's, and how it connects to a port.
@@ -249,9 +255,8 @@ func TestConnectPort(t *testing.T) {
 	if _, err := eves.ConnectPort(t.Context(), string(ws.ID), port); client.CodeOf(err) != "forbidden" {
 		t.Errorf("another user: %v", err)
 	}
-	upgrade := []with{header("Connection", "Upgrade"), header("Upgrade", "websocket"), header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")}
 	for _, from := range []string{"http://evil.example", e.HTTP.URL, "null"} {
-		e.want(403, "cross_origin", "GET", "/workspaces/"+string(ws.ID)+"/ports/"+strconv.Itoa(port)+"/connect", "", append(upgrade, as(e.ann), header("Origin", from))...)
+		e.want(403, "cross_origin", "GET", "/workspaces/"+string(ws.ID)+"/ports/"+strconv.Itoa(port)+"/connect", "", append(upgrade(), as(e.ann), header("Origin", from))...)
 	}
 	open, err := c.ConnectPort(t.Context(), string(ws.ID), port)
 	if err != nil {

@@ -43,7 +43,8 @@ func ParseAllowed(list, always string) (Allowed, error) {
 
 // Allows reports whether workspaces may use the image. All spellings of a reference
 // give the same answer: "python" is "docker.io/library/python:latest". Patterns allow
-// nothing that is not a reference.
+// nothing that is not a reference, and nothing that Docker could read as the ID of an image
+// on the machine.
 func (a Allowed) Allows(s string) bool {
 	if len(a.patterns) == 0 {
 		return true
@@ -62,8 +63,20 @@ func (a Allowed) Allows(s string) bool {
 	} else if t, ok := reference.TagNameOnly(ref).(reference.Tagged); ok {
 		tag = t.Tag()
 	}
+	if maybeID(name, tag) {
+		return false
+	}
 	return slices.ContainsFunc(a.patterns, func(p pattern) bool { return p.matches(name, tag, digest) })
 }
+
+// maybeID reports whether Docker takes a spelling of the reference for the beginning of an
+// image's ID, such as "cafe" or "sha256:cafe", if no image has that name.
+func maybeID(name, tag string) bool {
+	short, ok := strings.CutPrefix(name, hub+"/"+official)
+	return ok && (short == "sha256" || tag == "latest" && hexDigits.MatchString(short))
+}
+
+var hexDigits = regexp.MustCompile(`^[0-9a-f]{1,64}$`)
 
 // NotAllowed is the error for an image that is not allowed.
 type NotAllowed struct {

@@ -25,7 +25,10 @@ func TestAllowed(t *testing.T) {
 		refused []string
 	}{
 		{"", []string{"a", "registry.example.com/a:1", "python@" + digest}, nil},
-		{"**", []string{"a", "localhost/a", "registry.example.com:5000/a/b/c:1", "a@" + digest}, []string{"", "--privileged"}},
+		{"**", []string{"tool", "localhost/a", "registry.example.com:5000/a/b/c:1", "a@" + digest}, []string{"", "--privileged"}},
+		// What Docker may read as an ID.
+		{"**,cafe,sha256", []string{"cafe:1", "cafe@" + digest, "user/cafe", "cafes", "localhost/sha256:cafe", "registry.example.com/cafe"},
+			[]string{"cafe", "cafe:latest", "docker.io/library/cafe", "a", "0a0a", "sha256", "sha256:cafe", "docker.io/library/sha256:0a", digest, strings.TrimPrefix(digest, "sha256:")}},
 		{"python", []string{"python", "python:3.13", "python@" + digest, "docker.io/library/python:3"},
 			[]string{"pythons", "user/python", "python/python", "registry.example.com/python", "registry.example.com/library/python", "localhost/python", "docker.io:443/library/python", "docker.io.example.com/library/python"}},
 		{"python:3.*", []string{"python:3.13", "docker.io/library/python:3.13-slim"},

@@ -36,6 +36,7 @@ func (w *world) onlyOwned(what string, next workspace.Workspace) {
 	r := w.row
 	next.DesiredState, next.DesiredCause, next.NextDesired, next.DeletedAt = r.DesiredState, r.DesiredCause, r.NextDesired, r.DeletedAt
 	next.ImageRef, next.PreviousImage = r.ImageRef, r.PreviousImage
+	next.ImageGeneration, next.ImagePull = r.ImageGeneration, r.ImagePull
 	next.LastAccessAt, next.LastAccess = r.LastAccessAt, r.LastAccess
 	next.RecoverRequestedAt, next.RecoverAction, next.RecoverFrom = r.RecoverRequestedAt, r.RecoverAction, r.RecoverFrom
 	next.CancelRequestedAt, next.ForceStopRequestedAt = r.CancelRequestedAt, r.ForceStopRequestedAt

@@ -36,7 +36,7 @@ type Upstreams interface {
 
 // Attacher lets callers into workspaces; *attach.Attacher implements it.
 type Attacher interface {
-	Attach(ctx context.Context, caller workspace.Caller, id workspace.ID, progress func(workspace.Workspace)) (*attach.Attachment, error)
+	AttachRunning(ctx context.Context, caller workspace.Caller, id workspace.ID) (*attach.Attachment, error)
 }
 
 // Config holds what a Service needs; all fields are required.
@@ -266,8 +266,6 @@ func (s *Service) Connect(ctx context.Context, caller workspace.Caller, id works
 	case err != nil:
 		return nil, err
 	}
-	// It runs, so this wakes nothing; a workspace that stops just now is left alone by
-	// the limit.
 	x, err := s.attach(ctx, caller, id)
 	if err != nil {
 		return nil, err
@@ -281,7 +279,7 @@ func (s *Service) Connect(ctx context.Context, caller workspace.Caller, id works
 }
 
 func (s *Service) attach(ctx context.Context, caller workspace.Caller, id workspace.ID) (*attach.Attachment, error) {
-	x, err := s.cfg.Attacher.Attach(ctx, caller, id, nil)
+	x, err := s.cfg.Attacher.AttachRunning(ctx, caller, id)
 	var closed *attach.NotOpen
 	switch {
 	case err == nil:

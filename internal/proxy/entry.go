@@ -313,7 +313,13 @@ func (p *Proxy) asleep(w http.ResponseWriter, r *http.Request, v visit) {
 		refuse(w, http.StatusServiceUnavailable, workspace.CodeUnavailable, "The workspace is not running.", nil)
 		return
 	}
-	p.notice(w, r, http.StatusServiceUnavailable, NoticeAsleep, p.addressOf(r, v))
+	page := NoticePage{Notice: NoticeAsleep, Again: p.addressOf(r, v), Home: p.layout.Main() + "/"}
+	if v.caller.UserID == "" {
+		// The visitor may be the owner, who can log in there and start the workspace.
+		page.Home = p.layout.Main() + pathPrefix + string(v.id)
+	}
+	setOwnHeaders(w, http.StatusServiceUnavailable)
+	p.pages.Notice(w, r, http.StatusServiceUnavailable, page)
 }
 
 func (p *Proxy) plainPage(r *http.Request, v visit) PlainPage {

@@ -261,5 +261,6 @@ func (plainPages) NotFound(w http.ResponseWriter, _ *http.Request, status int, p
 	page(w, status, "not found", p)
 }
 func (plainPages) Notice(w http.ResponseWriter, _ *http.Request, status int, p NoticePage) {
+	w.Header().Set("X-Home", p.Home)
 	page(w, status, "notice "+string(p.Notice), p)
 }

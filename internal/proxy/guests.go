@@ -39,31 +39,29 @@ func newGuests(s ports.Settings) *guests {
 	return &guests{rate: s.PublicRate, requests: s.PublicRequests, paid: map[string]time.Time{}, open: map[workspace.Host]int{}}
 }
 
-// allow counts a request, and reports whether the rates of its address and its port allow
-// it. A refused request costs nothing.
-func (g *guests) allow(host workspace.Host, address string, now time.Time) bool {
-	if g.rate == 0 {
+// allow counts a request of an address (addressKey) or to a port (portKey), and reports
+// whether the rate allows it; 0: every request. A refused request costs nothing.
+func (g *guests) allow(key string, rate int, now time.Time) bool {
+	if rate == 0 {
 		return true
 	}
-	port := "port " + strconv.Itoa(host.Port) + " of " + string(host.ID)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	of, ok := g.next(address, g.rate, now)
-	to, fits := g.next(port, g.rate*perPort, now)
-	if !ok || !fits || len(g.paid) >= maxGuests {
-		return false
-	}
-	g.paid[address], g.paid[port] = of, to
-	return true
-}
-
-func (g *guests) next(key string, rate int, now time.Time) (time.Time, bool) {
 	paid := g.paid[key]
 	if least := now.Add(-burst * time.Second); paid.Before(least) {
 		paid = least
 	}
 	paid = paid.Add(time.Second / time.Duration(rate))
-	return paid, !paid.After(now)
+	if paid.After(now) || len(g.paid) >= maxGuests {
+		return false
+	}
+	g.paid[key] = paid
+	return true
+}
+
+// portKey is what the requests to a public port are counted by.
+func portKey(host workspace.Host) string {
+	return "port " + strconv.Itoa(host.Port) + " of " + string(host.ID)
 }
 
 // enter counts an open request of a visitor without a session to its port.

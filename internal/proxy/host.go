@@ -98,11 +98,13 @@ func (p *Proxy) delivery(v visit) delivery {
 }
 
 // admitAnyone reports whether the port of the host is public, for a visitor without a
-// session of it. The rate is checked first, because each ID may need a look into the
-// database. unauthenticated is returned for a port that is not public.
+// session of it. The rate of the address is checked first, because each ID may need a
+// look into the database; that of the port only once it is known to be public, so that no
+// visitor can use up the rate of a private port, whose owner comes this way to log in.
+// unauthenticated is returned for a port that is not public.
 func (p *Proxy) admitAnyone(r *http.Request, v *visit, unauthenticated error) (bool, error) {
 	address := addressKey(r)
-	if !p.guests.allow(v.host, address, time.Now()) {
+	if !p.guests.allow(address, p.guests.rate, time.Now()) {
 		return false, errTooManyGuest
 	}
 	route, err := p.routes.get(r.Context(), v.host.ID, p.routes.maxAge)
@@ -114,6 +116,9 @@ func (p *Proxy) admitAnyone(r *http.Request, v *visit, unauthenticated error) (b
 	}
 	if _, ok := route.admits(workspace.Caller{}, v.host.Port, time.Now()); !ok {
 		return false, unauthenticated
+	}
+	if !p.guests.allow(portKey(v.host), p.guests.rate*perPort, time.Now()) {
+		return false, errTooManyGuest
 	}
 	v.caller, v.payer = workspace.Caller{}, address
 	return true, nil

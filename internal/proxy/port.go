@@ -326,8 +326,10 @@ func (p *Proxy) awaitPort(w http.ResponseWriter, r *http.Request, v visit, to *u
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	c := &connection{id: to.id, caller: v.caller, port: v.host.Port, payer: v.payer, upstream: to, cancel: cancel, w: w}
-	switch err := p.open.add(c); err {
+	leave, err := p.track(v, c)
+	switch err {
 	case nil:
+		defer leave()
 	case errClosed:
 		return false
 	default:
@@ -335,7 +337,10 @@ func (p *Proxy) awaitPort(w http.ResponseWriter, r *http.Request, v visit, to *u
 		return true
 	}
 	defer p.open.remove(c)
-	err := to.listens(ctx, v.host.Port+v.app.port)
+	if v.guest && !p.stillAdmitted(r.Context(), c) {
+		return false
+	}
+	err = to.listens(ctx, v.host.Port+v.app.port)
 	switch {
 	case r.Context().Err() != nil, c.wasCut():
 		panic(http.ErrAbortHandler)

@@ -136,7 +136,7 @@ func TestPortWithoutListener(t *testing.T) {
 	}
 	free := workspace.Host{ID: wsA, Port: l.Addr().(*net.TCPAddr).Port}
 	l.Close()
-	if res := h.tab("ann-1").visit(h.proxy.layout.URL(free) + "/"); res.StatusCode != 404 {
+	if res := h.tab("ann-1").visit(h.proxy.layout.URL(free) + "/"); res.StatusCode != 502 || res.Header.Get("X-Page") != "notice port" {
 		t.Errorf("%d %s", res.StatusCode, res.Header.Get("X-Page"))
 	}
 	res := h.send("GET", h.proxy.layout.URL(free)+"/", "Cookie", hostCookie+"=ann-1"+at(free))
@@ -151,7 +151,7 @@ func TestPublishedContainerHasNoPorts(t *testing.T) {
 	h, a := newPortWorld(t)
 	h.proxy.routes.loopbackPorts = false
 	h.serve(wsA)
-	if res := h.tab("ann-1").visit(h.proxy.layout.URL(a.host()) + "/"); res.StatusCode != 404 {
+	if res := h.tab("ann-1").visit(h.proxy.layout.URL(a.host()) + "/"); res.StatusCode != 502 || res.Header.Get("X-Page") != "notice port" {
 		t.Errorf("%d %s", res.StatusCode, res.Header.Get("X-Page"))
 	}
 	if n := a.bytes.Load(); n != 0 {

@@ -5,6 +5,7 @@ import (
 	"log"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -284,7 +285,7 @@ func (p *Proxy) OpenConnections() int { return p.open.count() }
 
 // Run checks the open connections until ctx ends. It closes those whose workspace
 // was stopped, deleted or transferred to another owner. While the database is not
-// available no connection is closed.
+// available, connections are closed only at the known end of their share.
 func (p *Proxy) Run(ctx context.Context) error {
 	if p.moves.load != nil {
 		if _, err := p.moves.find(ctx, ""); err != nil && ctx.Err() == nil {
@@ -293,6 +294,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(p.checkInterval)
 	defer tick.Stop()
+	// The checks have a goroutine of their own: a database that does not respond must not
+	// delay the end of a share.
+	var checking sync.WaitGroup
+	defer checking.Wait()
+	idle := make(chan struct{}, 1) // holds a value while no check runs
+	idle <- struct{}{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -303,8 +310,15 @@ func (p *Proxy) Run(ctx context.Context) error {
 			p.open.forgetIdle()
 			p.guests.forget(time.Now())
 			p.unsaved.Forget()
-			if err := p.routes.check(ctx); ctx.Err() == nil {
-				p.checks.Set(err)
+			select {
+			case <-idle:
+				checking.Go(func() {
+					if err := p.routes.check(ctx); ctx.Err() == nil {
+						p.checks.Set(err)
+					}
+					idle <- struct{}{}
+				})
+			default: // the last one still runs
 			}
 		}
 	}

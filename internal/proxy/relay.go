@@ -29,16 +29,10 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 	defer cancel()
 	// The route's ID is not a part of the request's text, which a WebSocket must not keep.
 	c := &connection{id: to.id, caller: v.caller, port: v.host.Port, payer: v.payer, upstream: to, cancel: cancel, w: w}
-	c.until.Store(stamp(v.until))
-	leave, err := p.guests.enter(v)
-	if err == nil {
-		defer leave()
-		if err = p.open.add(c); v.payer != "" && err == errTooManyUser {
-			err = errTooManyGuest
-		}
-	}
+	leave, err := p.track(v, c)
 	switch err {
 	case nil:
+		defer leave()
 	case errClosed:
 		return false
 	default:
@@ -72,6 +66,23 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 		panic(http.ErrAbortHandler) // the client must not take a truncated response for a complete one
 	}
 	return true
+}
+
+// track counts an open request of a visit. The caller must call leave, and remove c from
+// p.open.
+func (p *Proxy) track(v visit, c *connection) (leave func(), err error) {
+	c.until.Store(stamp(v.until))
+	if leave, err = p.guests.enter(v); err != nil {
+		return nil, err
+	}
+	if err = p.open.add(c); err == nil {
+		return leave, nil
+	}
+	leave()
+	if v.payer != "" && err == errTooManyUser {
+		err = errTooManyGuest
+	}
+	return nil, err
 }
 
 // exchange is one relayed request.

@@ -287,6 +287,9 @@ func (rs *routes) check(ctx context.Context) error {
 	g.SetLimit(maxChecks)
 	for _, id := range rs.open.open() {
 		g.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if _, err := rs.get(ctx, id, rs.maxAge); err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
 				return err
 			}

@@ -50,11 +50,15 @@ func (r *route) admits(caller workspace.Caller, port int, now time.Time) (until 
 // stillAdmitted reports whether the share by which c was admitted still is in effect. It
 // is asked once c is tracked, so that a share that ends from then on closes c.
 func (p *Proxy) stillAdmitted(ctx context.Context, c *connection) bool {
+	known := c.until.Load()
 	r, err := p.routes.get(ctx, c.id, p.routes.maxAge)
 	if err != nil {
 		return false
 	}
-	_, ok := r.admits(c.caller, c.port, time.Now())
+	until, ok := r.admits(c.caller, c.port, time.Now())
+	// The share may have changed since the request was admitted. What a newer route has set
+	// meanwhile stays.
+	c.until.CompareAndSwap(known, stamp(until))
 	return ok
 }
 

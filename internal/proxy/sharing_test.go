@@ -301,10 +301,11 @@ func TestSharedPortWakesNothing(t *testing.T) {
 	h.store.put(ws)
 	h.proxy.Invalidate(wsA)
 	address := h.proxy.layout.URL(a.host())
-	for _, user := range []string{"", "bob-1"} {
+	// Its owner, without a session of the host, can log in and start it.
+	for user, home := range map[string]string{"": under(wsA), "bob-1": "/"} {
 		b := h.tab(user)
-		if res := b.visit(address + "/"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("X-Page") != "notice asleep" {
-			t.Errorf("%q: %d %s", user, res.StatusCode, res.Header.Get("X-Page"))
+		if res := b.visit(address + "/"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("X-Page") != "notice asleep" || res.Header.Get("X-Home") != h.main+home {
+			t.Errorf("%q: %d %s, leads to %s", user, res.StatusCode, res.Header.Get("X-Page"), res.Header.Get("X-Home"))
 		}
 	}
 	if res := h.send("GET", address+"/", "Cookie", hostCookie+"=bob-1"+at(a.host())); res.StatusCode != http.StatusServiceUnavailable {
@@ -443,8 +444,9 @@ func TestSharedConnectionsEnd(t *testing.T) {
 		}
 	}
 	bobs := []string{"Cookie", hostCookie + "=bob-1" + at(a.host())}
-	h.share(a.port, workspace.VisiblePublic, 2*time.Second)
+	h.share(a.port, workspace.VisiblePublic, time.Hour)
 	anyone, user, owner := open(), open(bobs...), open("Cookie", hostCookie+"=ann-1"+at(a.host()))
+	h.share(a.port, workspace.VisiblePublic, time.Second)
 	ends("the share expires", anyone)
 	ends("the share expires", user)
 
@@ -471,7 +473,7 @@ func TestPublicPortLimits(t *testing.T) {
 	h.share(a.port, workspace.VisiblePublic, time.Hour)
 	address := h.proxy.layout.URL(a.host())
 	status := map[int]int{}
-	for range 3 * burst {
+	for n := 0; n < 1000 && status[429] == 0; n++ {
 		status[h.send("GET", address+"/").StatusCode]++
 	}
 	if status[200] == 0 || status[429] == 0 {
@@ -486,6 +488,63 @@ func TestPublicPortLimits(t *testing.T) {
 		if _, err := h.proxy.guests.enter(v); (err == nil) != (n < 2*perPort) {
 			t.Errorf("request %d: %v", n, err)
 		}
+	}
+}
+
+// Strangers cannot use up the rate of a port that is not public.
+func TestPrivatePortHasNoRate(t *testing.T) {
+	t.Parallel()
+	h, a := newSharingWorld(t, workspace.VisiblePublic, func(c *Config) { c.Settings.Ports.PublicRate = 1 })
+	unauthenticated := workspace.Errorf(workspace.CodeUnauthenticated, "Log in first.")
+	ask := func(n int) (bool, error) {
+		r := httptest.NewRequest("GET", h.proxy.layout.URL(a.host())+"/", nil)
+		r.RemoteAddr = "192.0.2." + strconv.Itoa(n) + ":1"
+		return h.proxy.admitAnyone(r, &visit{target: target{id: wsA, host: a.host()}}, unauthenticated)
+	}
+	for n := range 3 * perPort * burst {
+		if public, err := ask(n); public || err != error(unauthenticated) {
+			t.Fatalf("request %d: %v %v", n, public, err)
+		}
+	}
+	h.share(a.port, workspace.VisiblePublic, time.Hour)
+	if public, err := ask(200); !public || err != nil {
+		t.Errorf("once it is public: %v %v", public, err)
+	}
+}
+
+// A share ends in time although the database does not respond.
+func TestSharesEndWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
+	h, a := newSharingWorld(t, workspace.VisiblePublic)
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}); err == nil {
+			_, _, _ = c.Read(context.Background())
+		}
+	}))
+	t.Cleanup(echo.CloseClientConnections)
+	a.port = echo.Listener.Addr().(*net.TCPAddr).Port
+	h.share(a.port, workspace.VisiblePublic, time.Hour)
+	address := h.proxy.layout.URL(a.host())
+	c, _, err := websocket.Dial(t.Context(), address, &websocket.DialOptions{HTTPClient: h.client, HTTPHeader: http.Header{"Origin": {address}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.CloseNow() })
+	asked, answer := make(chan struct{}, 100), make(chan struct{})
+	h.store.mu.Lock()
+	h.store.read = func() { asked <- struct{}{}; <-answer }
+	h.store.mu.Unlock()
+	t.Cleanup(func() { close(answer) })
+	h.proxy.Invalidate(wsA)
+	<-asked
+	h.proxy.open.closeWhere(wsA, func(c *connection) bool {
+		c.until.Store(stamp(time.Now()))
+		return false
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, _, err := c.Read(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("the connection stays open: %v", err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -68,8 +69,10 @@ func (s *server) run(ctx context.Context) error {
 		}
 		return nil
 	})
+	accepting, stopSSH := context.WithCancel(requests)
+	defer stopSSH()
 	if s.ssh != nil {
-		g.Go(func() error { return s.gate.Serve(requests, s.ssh) })
+		g.Go(func() error { return s.gate.Serve(accepting, s.ssh) })
 		s.log.Info("SSH is served", "listen", s.ssh.Addr().String(), "fingerprint", s.gate.HostFingerprint())
 	}
 	g.Go(func() error {
@@ -78,7 +81,7 @@ func (s *server) run(ctx context.Context) error {
 		case <-gctx.Done():
 		}
 		s.log.Info("shutting down")
-		s.drain(ctx, srv, plain, stopRequests)
+		s.drain(ctx, srv, plain, stopRequests, stopSSH)
 		s.lastFlush(ctx)
 		stopBehind()
 		return nil
@@ -91,19 +94,23 @@ func (s *server) run(ctx context.Context) error {
 // continue during a shutdown. Proxy.Shutdown ends WebSockets.
 const streamsEnd = time.Second
 
-func (s *server) drain(ctx context.Context, srv *http.Server, plain *inbound.Plain, stopRequests context.CancelFunc) {
+func (s *server) drain(ctx context.Context, srv *http.Server, plain *inbound.Plain, stopRequests, stopSSH context.CancelFunc) {
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ShutdownTimeout)
 	defer cancel()
 	end := time.AfterFunc(streamsEnd, func() { stopRequests(); s.continued.End() })
 	defer end.Stop()
-	if err := s.proxy.Shutdown(sctx); err != nil {
-		s.log.Warn("connections to workspaces closed before they ended", "err", err)
-	}
-	if s.ssh != nil {
-		s.ssh.Close()
-	}
-	s.gate.Close(sctx)
-	s.attacher.Close(sctx)
+	stopSSH()
+	var ways sync.WaitGroup
+	ways.Go(func() {
+		if err := s.proxy.Shutdown(sctx); err != nil {
+			s.log.Warn("connections to workspaces closed before they ended", "err", err)
+		}
+	})
+	ways.Go(func() {
+		s.gate.Close(sctx)
+		s.attacher.Close(sctx)
+	})
+	ways.Wait()
 	var both errgroup.Group
 	both.Go(func() error { return plain.Shutdown(sctx) })
 	both.Go(func() error {

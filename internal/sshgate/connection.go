@@ -16,9 +16,6 @@ import (
 )
 
 const (
-	// maxChannels limits the channels of a connection: sessions and forwarded
-	// connections.
-	maxChannels = 512
 	// maxListeners limits the addresses of a workspace that a connection listens on.
 	maxListeners = 64
 	// keepAliveInterval is how often the client is asked whether it is there. One that
@@ -50,7 +47,8 @@ type connection struct {
 	listeners map[listenKey]io.Closer
 	last      bool // the client opens no more sessions
 
-	channels atomic.Int64
+	surplus  bool           // by the limits of connections; written before its first channel
+	channels atomic.Int64   // of a refused connection
 	sessions atomic.Int64   // of the channels
 	handlers sync.WaitGroup // that use way
 }
@@ -69,7 +67,7 @@ func (c *connection) run(channels <-chan ssh.NewChannel, requests <-chan *ssh.Re
 	start := time.Now()
 	log := c.gate.cfg.Log.With("remote", c.remote, "user", c.caller.UserID)
 	if err := c.gate.admit.enter(c.caller.UserID); err != nil {
-		c.failure = err
+		c.failure, c.surplus = err, true
 	} else {
 		defer c.gate.admit.leave(c.caller.UserID)
 	}
@@ -222,7 +220,7 @@ func (c *connection) open(n ssh.NewChannel) {
 		return
 	}
 	if !c.begin() {
-		_ = n.Reject(ssh.ResourceShortage, "too many channels are open on this connection")
+		_ = n.Reject(ssh.ResourceShortage, "too many channels are open")
 		return
 	}
 	go func() {
@@ -233,8 +231,12 @@ func (c *connection) open(n ssh.NewChannel) {
 
 // begin counts a channel or a listener; finish must follow if it returns true.
 func (c *connection) begin() bool {
-	if c.channels.Add(1) > maxChannels {
-		c.channels.Add(-1)
+	if c.surplus {
+		if c.channels.Add(1) > maxRefusedChannels {
+			c.channels.Add(-1)
+			return false
+		}
+	} else if !c.gate.admit.enterChannel(c.caller.UserID) {
 		return false
 	}
 	c.handlers.Add(1)
@@ -242,7 +244,11 @@ func (c *connection) begin() bool {
 }
 
 func (c *connection) finish() {
-	c.channels.Add(-1)
+	if c.surplus {
+		c.channels.Add(-1)
+	} else {
+		c.gate.admit.leaveChannel(c.caller.UserID)
+	}
 	c.handlers.Done()
 }
 

@@ -56,7 +56,10 @@ type Gate struct {
 
 	ctx   context.Context // of all connections
 	close context.CancelFunc
-	open  sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool           // Close was called: open grows no more
+	open   sync.WaitGroup // connections
 }
 
 // Errors that end a connection before its workspace is looked up.
@@ -117,7 +120,10 @@ func (g *Gate) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		g.open.Add(1)
+		if !g.enter() {
+			conn.Close()
+			continue
+		}
 		go func() {
 			defer g.open.Done()
 			g.serve(conn)
@@ -125,9 +131,24 @@ func (g *Gate) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// Close ends all connections, and returns once they have ended or ctx ends. No Serve or
-// ServeCaller may begin afterwards.
+// enter counts a connection, unless the gate is closed. g.open.Done must follow if it
+// returns true.
+func (g *Gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.open.Add(1)
+	return true
+}
+
+// Close ends all connections, and returns once they have ended or ctx ends. Connections
+// that begin afterwards are closed at once.
 func (g *Gate) Close(ctx context.Context) {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
 	g.close()
 	done := make(chan struct{})
 	go func() {
@@ -184,9 +205,11 @@ func (g *Gate) serve(conn net.Conn) {
 // it ends. It closes the connection. The client needs no key, and enters the given
 // workspace under any user name.
 func (g *Gate) ServeCaller(conn net.Conn, caller workspace.Caller, id workspace.ID, from netip.Addr) {
-	g.open.Add(1)
-	defer g.open.Done()
 	defer conn.Close()
+	if !g.enter() {
+		return
+	}
+	defer g.open.Done()
 	cfg := g.config()
 	cfg.NoClientAuth = true
 	sc, channels, requests, err := g.handshake(conn, cfg)

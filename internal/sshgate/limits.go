@@ -23,6 +23,16 @@ const (
 	maxAddresses    = 16 << 10 // that are remembered
 )
 
+// Limits of channels. The SSH library keeps up to 2 MiB of what a client sends for each.
+const (
+	// maxChannelsPerUser limits the channels of all connections of a user, with the
+	// addresses that they listen on.
+	maxChannelsPerUser = 512
+	// maxRefusedChannels limits those of a connection that was refused: enough to tell
+	// the client why.
+	maxRefusedChannels = 4
+)
+
 // admission counts connections. It is safe for concurrent use.
 type admission struct {
 	maxOpen, maxPerUser int
@@ -31,7 +41,8 @@ type admission struct {
 	mu       sync.Mutex
 	open     int
 	users    map[string]int
-	starting list.List // of *start, the oldest first
+	channels map[string]int // of users
+	starting list.List      // of *start, the oldest first
 	byNet    map[netip.Prefix]int
 	failures map[netip.Prefix]failure
 }
@@ -52,7 +63,7 @@ type failure struct {
 func newAdmission(s Settings, now func() time.Time) *admission {
 	return &admission{
 		maxOpen: s.MaxConnections, maxPerUser: s.MaxPerUser, now: now,
-		users: map[string]int{}, byNet: map[netip.Prefix]int{}, failures: map[netip.Prefix]failure{},
+		users: map[string]int{}, channels: map[string]int{}, byNet: map[netip.Prefix]int{}, failures: map[netip.Prefix]failure{},
 	}
 }
 
@@ -163,6 +174,25 @@ func (a *admission) leave(user string) {
 	a.open--
 	if a.users[user]--; a.users[user] == 0 {
 		delete(a.users, user)
+	}
+}
+
+// enterChannel counts a channel of a user; leaveChannel must be called if it is admitted.
+func (a *admission) enterChannel(user string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.channels[user] >= maxChannelsPerUser {
+		return false
+	}
+	a.channels[user]++
+	return true
+}
+
+func (a *admission) leaveChannel(user string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.channels[user]--; a.channels[user] == 0 {
+		delete(a.channels, user)
 	}
 }
 

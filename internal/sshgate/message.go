@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"codehub/internal/agent"
@@ -38,6 +39,8 @@ func (c *connection) explain(err error) string {
 	var notOpen *attach.NotOpen
 	var coded *workspace.Error
 	switch {
+	case errors.Is(err, io.EOF): // the attachment may still be under way
+		return "The connection was closed."
 	case errors.As(err, &notOpen):
 		return c.closed(notOpen)
 	case errors.Is(err, errFull):

@@ -43,8 +43,12 @@ type session struct {
 
 	mu       sync.Mutex
 	terminal *agent.Terminal
-	process  *agent.Process // nil: it has not begun
+	controls chan<- func(*agent.Process) error // what is sent to the process apart from input; nil: it has not begun
 }
+
+// maxControls is how many signals and changes of the window's size wait for a command
+// that does not take them.
+const maxControls = 32
 
 // session serves a session channel.
 func (c *connection) session(n ssh.NewChannel) {
@@ -153,17 +157,47 @@ func (s *session) resize(payload []byte) bool {
 		return false
 	}
 	s.terminal.Rows, s.terminal.Cols = size(w.Rows), size(w.Cols)
-	return s.process == nil || s.process.Resize(s.terminal.Rows, s.terminal.Cols) == nil
+	return s.controls == nil || s.control(s.sendSize)
 }
 
 func (s *session) signal(payload []byte) bool {
 	name, ok := parseSignal(payload)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !ok || s.process == nil {
+	return ok && s.controls != nil && s.control(func(p *agent.Process) error { return p.Signal(name) })
+}
+
+// control passes something on to the process without waiting for it: the client's next
+// requests are read meanwhile. The caller holds mu.
+func (s *session) control(f func(*agent.Process) error) bool {
+	select {
+	case s.controls <- f:
+		return true
+	default:
 		return false
 	}
-	return s.process.Signal(name) == nil
+}
+
+// sendSize sends the terminal's size of this moment.
+func (s *session) sendSize(p *agent.Process) error {
+	s.mu.Lock()
+	rows, cols := s.terminal.Rows, s.terminal.Cols
+	s.mu.Unlock()
+	return p.Resize(rows, cols)
+}
+
+// steer sends the process what control passes on, until the process ends.
+func (s *session) steer(p *agent.Process, controls <-chan func(*agent.Process) error) {
+	for {
+		select {
+		case f := <-controls:
+			if f(p) != nil {
+				return
+			}
+		case <-p.Done():
+			return
+		}
+	}
 }
 
 // hasTerminal reports whether the session has a terminal.
@@ -286,11 +320,17 @@ func (s *session) start(way *attach.Attachment, command agent.Command) (*agent.P
 	if err != nil {
 		return nil, err
 	}
+	controls := make(chan func(*agent.Process) error, maxControls)
+	s.conn.handlers.Add(1) // the caller is one of them
+	go func() {
+		defer s.conn.handlers.Done()
+		s.steer(p, controls)
+	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.process = p
+	s.controls = controls
 	if t := s.terminal; t != nil && (t.Rows != command.Terminal.Rows || t.Cols != command.Terminal.Cols) {
-		_ = p.Resize(t.Rows, t.Cols)
+		s.control(s.sendSize)
 	}
 	return p, nil
 }

@@ -25,6 +25,7 @@ import (
 	"codehub/internal/agent/inside"
 	"codehub/internal/attach"
 	"codehub/internal/auth"
+	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
@@ -121,12 +122,12 @@ func newWorld(t testing.TB, settings ...func(*sshgate.Settings)) *world {
 	w.addr = l.Addr().String()
 	serving, stopServing := context.WithCancel(context.Background())
 	serve(t, l, func() {
-		if err := w.gate.Serve(serving, l); err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := w.gate.Serve(serving, l); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Cleanup(func() {
-		stopServing()
+		stopServing() // before its listener is closed
 		w.gate.Close(context.Background())
 	})
 	w.key, w.public = w.newKey("id")
@@ -209,7 +210,7 @@ func (w *world) command(program string, args ...string) *exec.Cmd {
 	if err != nil {
 		w.Fatalf("%s is missing: scripts/setup.sh check installs it", program)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*harness.Patience)
 	w.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, path, append([]string{"-F", filepath.Join(w.dir, "config")}, args...)...)
 	cmd.Env = append(os.Environ(), "SSH_AUTH_SOCK=", "LC_ALL=C")

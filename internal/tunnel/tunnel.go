@@ -62,6 +62,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 					return 0, errors.New("the WebSocket sent an unknown message")
 				}
 				c.ended = true
+				// It reads on, and so notices an end that goes away.
+				context.AfterFunc(c.ws.CloseRead(c.ctx), c.cancel)
 				continue
 			}
 			c.part = r
@@ -119,14 +121,19 @@ type HalfConn interface {
 	CloseWrite() error
 }
 
-// Relay relays between two connections until both directions have ended or one has
-// failed, and closes both. used is called for what a sends; nil: not needed.
+// Relay relays between two connections until both directions have ended, or one has
+// failed, or a Conn has lost its other end, and closes both. used is called for what a sends; nil: not needed.
 func Relay(a, b HalfConn, used func()) {
 	var both sync.WaitGroup
 	relay := func(to, from HalfConn, used func()) {
 		defer both.Done()
 		if err := pass(to, from, used); err != nil {
 			_, _ = a.Close(), b.Close() // they are abandoned
+		}
+	}
+	for _, side := range []HalfConn{a, b} {
+		if c, ok := side.(*Conn); ok {
+			defer context.AfterFunc(c.ctx, func() { _, _ = a.Close(), b.Close() })()
 		}
 	}
 	both.Add(2)

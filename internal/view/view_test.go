@@ -23,7 +23,8 @@ func TestViewIsComplete(t *testing.T) {
 	n := func(i int) *int { return &i }
 	w := workspace.Workspace{
 		ID: "id", OwnerID: "ann", Name: "name", Description: "description", Memo: "memo", ImageRef: "image", RunningImage: "running", PreviousImage: "previous",
-		ImagePin: &workspace.ImagePin{Ref: "image", ID: "image-id", Digest: "digest", Note: workspace.ImageReplaced}, ImageNewer: "newer",
+		AwakeWhileWorking: true,
+		ImagePin:          &workspace.ImagePin{Ref: "image", ID: "image-id", Digest: "digest", Note: workspace.ImageReplaced}, ImageNewer: "newer",
 		Conditions: workspace.Conditions{workspace.VolumeReady: {Status: "True", Reason: "Ready", Message: "m", LastTransitionTime: at(1)}, workspace.ContainerReady: {Status: "True", Reason: "Ready"}},
 		Phase:      workspace.PhaseDeleting, PhaseChangedAt: at(2), Operation: workspace.OpDeleting,
 		ArchiveKey: "key", ArchiveSize: 9, ErrorReason: workspace.ErrTimeout, ErrorMessage: "message", ErrorCount: 3, StopReason: "idle",

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,9 +26,13 @@ const (
 	// stdinQueue is how many frames of input wait for a command that does not read.
 	// Signals behind them still arrive; further input waits in the connection.
 	stdinQueue = 16
-	// lastOutput is how long after a command's end the output on its terminal is
-	// read, which processes in the background may hold open.
-	lastOutput = 200 * time.Millisecond
+	// After a command's end, the output on its terminal is read until there is none for
+	// lastOutput, and for allOutput at most: processes in the background may hold the
+	// terminal open, and print for ever.
+	lastOutput, allOutput = 200 * time.Millisecond, 30 * time.Second
+	// goneInterval is how often a connection is looked at whose input waits for the
+	// command.
+	goneInterval = time.Second
 )
 
 // exec runs a command for as long as it takes. With a terminal, the end of the
@@ -213,27 +218,30 @@ func exitOf(state *os.ProcessState) agent.Exit {
 
 // converse carries the command's input and output until both its end and that of its
 // output.
-func (r *run) converse(conn net.Conn) {
+func (r *run) converse(conn *net.TCPConn) {
 	frames := agent.NewFrameWriter(conn)
 	outputs := make(chan struct{}, 2)
-	output := func(from *os.File, kind byte) {
-		_, err := io.CopyBuffer(frames.Stream(kind), onlyReader{from}, make([]byte, 32<<10))
+	output := func(from *os.File, reader io.Reader, kind byte) {
+		_, err := io.CopyBuffer(frames.Stream(kind), onlyReader{reader}, make([]byte, 32<<10))
 		if err != nil && !errors.Is(err, syscall.EIO) {
 			from.Close() // the command gets SIGPIPE instead of waiting for ever
 		}
 		outputs <- struct{}{}
 	}
 	open := 1
-	go output(r.stdout, agent.FrameStdout)
+	terminal := &terminalReader{from: r.stdout}
 	if r.stderr != nil {
 		open++
-		go output(r.stderr, agent.FrameStderr)
+		go output(r.stdout, r.stdout, agent.FrameStdout)
+		go output(r.stderr, r.stderr, agent.FrameStderr)
+	} else {
+		go output(r.stdout, terminal, agent.FrameStdout)
 	}
 	go r.input(conn)
 
 	exit := r.wait()
 	if r.stderr == nil {
-		_ = r.stdout.SetReadDeadline(time.Now().Add(lastOutput))
+		terminal.exited()
 	}
 	for range open {
 		<-outputs
@@ -245,34 +253,79 @@ func (r *run) converse(conn net.Conn) {
 	r.hangUp()
 }
 
+// terminalReader reads the output on a terminal to its end: after the command's, the
+// reads wait for lastOutput each, however long the output's own reader takes.
+type terminalReader struct {
+	from *os.File
+
+	mu  sync.Mutex
+	end time.Time // of all reads; zero: the command runs
+}
+
+// exited says that the command has ended.
+func (t *terminalReader) exited() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end = time.Now().Add(allOutput)
+	_ = t.from.SetReadDeadline(time.Now().Add(lastOutput)) // of the read that goes on
+}
+
+func (t *terminalReader) Read(p []byte) (int, error) {
+	t.mu.Lock()
+	if !t.end.IsZero() {
+		deadline := time.Now().Add(lastOutput)
+		if t.end.Before(deadline) {
+			deadline = t.end
+		}
+		_ = t.from.SetReadDeadline(deadline)
+	}
+	t.mu.Unlock()
+	return t.from.Read(p)
+}
+
 // onlyReader hides the other methods of a file: io.Copy would read it without a
 // buffer between.
 type onlyReader struct{ io.Reader }
 
 // input passes on what the server sends until the end of the connection, which hangs
 // a terminal up.
-func (r *run) input(conn net.Conn) {
+func (r *run) input(conn *net.TCPConn) {
 	queue := make(chan []byte, stdinQueue)
 	go r.feed(queue)
 	defer close(queue)
+	enqueue := func(b []byte) {
+		select {
+		case queue <- b:
+			return
+		default:
+		}
+		look := time.NewTicker(goneInterval)
+		defer look.Stop()
+		for {
+			select {
+			case queue <- b:
+				return
+			case <-look.C:
+				if gone(conn) {
+					r.loseOutput()
+					// The queue moves on once the processes are hung up.
+					queue <- b
+					return
+				}
+			}
+		}
+	}
 	for frames := agent.NewFrameReader(conn); ; {
 		f, err := frames.Read()
 		if err != nil {
-			if r.stderr == nil {
-				// What the terminal's processes still write has no reader: the
-				// terminal goes away, and they are hung up.
-				_ = r.stdout.Close()
-			} else {
-				_ = r.stdout.Close()
-				_ = r.stderr.Close()
-			}
+			r.loseOutput()
 			return
 		}
 		switch f.Kind {
 		case agent.FrameStdin:
-			queue <- append([]byte(nil), f.Payload...)
+			enqueue(append([]byte(nil), f.Payload...))
 		case agent.FrameStdinEnd:
-			queue <- nil
+			enqueue(nil)
 		case agent.FrameResize:
 			if len(f.Payload) == 4 && r.stderr == nil {
 				_ = resize(r.stdin, binary.BigEndian.Uint16(f.Payload), binary.BigEndian.Uint16(f.Payload[2:]))
@@ -283,6 +336,30 @@ func (r *run) input(conn net.Conn) {
 			}
 		}
 	}
+}
+
+// loseOutput closes the ends that the output is read from: it has no reader any more. A
+// terminal goes away with that, and its processes are hung up.
+func (r *run) loseOutput() {
+	_ = r.stdout.Close()
+	if r.stderr != nil {
+		_ = r.stderr.Close()
+	}
+}
+
+// gone reports whether the other side has ended a connection whose input is not read
+// now.
+func gone(conn *net.TCPConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	over := false
+	err = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
+		over = err == nil && info.State != unix.BPF_TCP_ESTABLISHED
+	})
+	return over || err != nil
 }
 
 // feed writes the input. A nil is its end, which a terminal is told by Ctrl-D.

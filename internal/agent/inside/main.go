@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"codehub/internal/agent/busy"
 	cruntime "codehub/internal/runtime"
 )
 
@@ -38,7 +39,7 @@ func Main(args []string, version string) int {
 	go processes.Reap(nil)
 	serve(Config{
 		Secret: secret, Addr: net.JoinHostPort("", strconv.Itoa(cruntime.AgentPort)), Version: version,
-		Home: cruntime.HomeDir, Hidden: []int{cruntime.IDEPort, cruntime.AgentPort}, Processes: processes, Log: log,
+		Home: cruntime.HomeDir, Hidden: []int{cruntime.IDEPort, cruntime.AgentPort}, Processes: processes, BusySocket: busy.Socket, Log: log,
 	})
 	ide := &supervisor{
 		command: args[1:], env: withSecret, processes: processes, signals: signals,

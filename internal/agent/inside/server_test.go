@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -430,4 +431,44 @@ func TestUnreachable(t *testing.T) {
 	if _, err := c.Hello(ctx); !errors.Is(err, agent.ErrUnreachable) {
 		t.Error(err)
 	}
+}
+
+// The end of the connection hangs up a command that does not read its terminal.
+func TestHangUpBehindFullInput(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	file := filepath.Join(t.TempDir(), "hup")
+	p, err := c.Exec(t.Context(), agent.Command{
+		Args:     []string{"sh", "-c", `trap "echo hup > ` + file + `; exit" HUP; stty raw -echo; echo up; while :; do sleep 0.1; done`},
+		Terminal: &agent.Terminal{Name: "xterm", Rows: 24, Cols: 80},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	go func() { _, _ = io.Copy(io.Discard, p.Stderr) }()
+	if _, err := io.ReadFull(p.Stdout, make([]byte, 2)); err != nil {
+		t.Fatal(err)
+	}
+	var sent atomic.Int64
+	blocked := make(chan struct{})
+	go func() {
+		defer close(blocked)
+		for junk := make([]byte, 32<<10); ; sent.Add(1) {
+			if _, err := p.Stdin.Write(junk); err != nil {
+				return
+			}
+		}
+	}()
+	// The queue and both sockets' buffers are full once nothing more is sent.
+	for last := int64(-1); last != sent.Load(); {
+		last = sent.Load()
+		time.Sleep(300 * time.Millisecond)
+	}
+	p.Close()
+	<-blocked
+	harness.Eventually(t, "the command to be hung up", func() bool {
+		b, _ := os.ReadFile(file)
+		return string(b) == "hup\n"
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/pkg/authconfig"
@@ -60,11 +61,14 @@ func exposed(file string) error {
 // readAuthFile reads a file in the format of Docker's config.json. It returns the logins
 // by registry, as imageref.Registry names it. No error has a part of the content.
 func readAuthFile(file string) (map[string]login, error) {
-	f, err := os.Open(file)
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not block
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is not a file", file))
+	}
 	content, err := io.ReadAll(io.LimitReader(f, maxAuthFile))
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	networktypes "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
@@ -246,7 +248,8 @@ func TestTakenAddressIsRetried(t *testing.T) {
 	}
 }
 
-func TestRefusedStart(t *testing.T) {
+// A program that the image lacks ends the container, with a shell's exit code for it.
+func TestMissingProgram(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	image := importImage(t, r, []string{`ENTRYPOINT ["/no-such-program"]`}, homeTar(t))
@@ -256,12 +259,16 @@ func TestRefusedStart(t *testing.T) {
 	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err := r.StartContainer(t.Context(), spec, nil)
-	if err == nil {
-		t.Fatal("a missing program was started")
+	if _, err := r.StartContainer(t.Context(), spec, nil); err != nil {
+		t.Fatal(err)
 	}
-	if list, listErr := r.Containers(t.Context()); listErr != nil || len(list) != 0 {
-		t.Fatalf("after %v: containers = %+v, %v", err, list, listErr)
+	harness.Eventually(t, "the container has ended with code 127", func() bool {
+		list, err := r.Containers(t.Context())
+		return err == nil && len(list) == 1 && list[0].State == runtime.ContainerExited && strings.Contains(list[0].Detail, "(127)")
+	})
+	var log bytes.Buffer
+	if err := r.Logs(t.Context(), spec.Workspace, 0, false, &log); err != nil || !strings.Contains(log.String(), "no-such-program") {
+		t.Errorf("the log does not name the program: %v\n%s", err, &log)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
@@ -22,11 +23,9 @@ type chosenImage struct {
 // into makes the container one of this image, and records which one it is.
 func (i chosenImage) into(opts client.ContainerCreateOptions) client.ContainerCreateOptions {
 	opts.Config.Image = i.id // a tag may be moved at any time
-	for label, v := range map[string]string{labelImageDigest: i.digest, labelImageNote: i.note, labelImageGeneration: strconv.Itoa(i.generation)} {
-		if v != "" {
-			opts.Config.Labels[label] = v
-		}
-	}
+	// Also the empty ones: the container would get those that the image has.
+	opts.Config.Labels[labelImageDigest], opts.Config.Labels[labelImageNote] = i.digest, i.note
+	opts.Config.Labels[labelImageGeneration] = strconv.Itoa(i.generation)
 	return opts
 }
 
@@ -104,7 +103,7 @@ func (r *Runtime) pinnedImage(ctx context.Context, ref, user string, pinned runt
 		return found.ID, err
 	}
 	if err := r.pull(ctx, name, user, progress); err != nil {
-		if pullRefused(err) {
+		if imageGone(err) {
 			r.log.Warn("pinned image not pulled", "image", name, "err", err)
 			return "", nil
 		}
@@ -119,6 +118,17 @@ func pullRefused(err error) bool {
 	var refused *runtime.PullError
 	var slow *runtime.SlowPullError
 	return errors.As(err, &refused) || errors.As(err, &slow)
+}
+
+// imageGone reports whether the registry answered that it does not have the image any
+// more. Any other error may pass, and must not replace a pinned image.
+func imageGone(err error) bool {
+	var refused *runtime.PullError
+	if !errors.As(err, &refused) {
+		return false
+	}
+	message := strings.ToLower(refused.Message)
+	return strings.Contains(message, "manifest unknown") || strings.Contains(message, "not found")
 }
 
 // imageHere returns the image that a reference or an ID names on this machine; the zero
