@@ -140,3 +140,23 @@ func TestNoInlineScriptOrStyle(t *testing.T) {
 		}
 	}
 }
+
+// A second template of a name would take the place of the first.
+func TestPartsHaveNamesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	define := regexp.MustCompile(`{{define "([^"]+)"}}`)
+	names, _ := fs.Glob(files, "templates/part_*.html")
+	in := map[string]string{}
+	for _, name := range names {
+		b, err := fs.ReadFile(files, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range define.FindAllStringSubmatch(string(b), -1) {
+			if other, ok := in[m[1]]; ok {
+				t.Errorf("%s and %s define %q", other, name, m[1])
+			}
+			in[m[1]] = name
+		}
+	}
+}

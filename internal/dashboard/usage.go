@@ -75,5 +75,5 @@ func (d *Dashboard) usage(w http.ResponseWriter, r *http.Request, c workspace.Ca
 			d.Log.Debug("measuring a workspace failed", "workspace", ws.ID, "err", err)
 		}
 	}
-	d.fragments(w, r, http.StatusOK, part{"usage", v})
+	d.fragments(w, r, http.StatusOK, part{"resources", v})
 }
