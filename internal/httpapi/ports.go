@@ -115,11 +115,14 @@ func (s *server) connectPort(w http.ResponseWriter, r *http.Request, id auth.Ide
 	if len(r.Header.Values("Origin")) > 0 {
 		return workspace.Errorf(codeCrossOrigin, "This endpoint is for programs, not for pages in a browser.")
 	}
-	wsID, err := pathID(r)
+	port, err := pathPort(r)
 	if err != nil {
 		return err
 	}
-	port, err := pathPort(r)
+	if err := ports.CheckPort(port); err != nil {
+		return err
+	}
+	ws, err := s.find(r, id)
 	if err != nil {
 		return err
 	}
@@ -132,21 +135,21 @@ func (s *server) connectPort(w http.ResponseWriter, r *http.Request, id auth.Ide
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
 	stop := context.AfterFunc(r.Context(), cancel)
-	conn, err := s.cfg.Ports.Connect(ctx, id.Caller, wsID, port)
+	conn, err := s.cfg.Ports.Connect(ctx, id.Caller, ws.ID, port)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	restore := inbound.Lift(w, r)
 	stop()
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{
+	socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 		Subprotocols: []string{tunnel.Protocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled,
 	})
 	if err != nil {
 		restore()
 		return nil // Accept has answered
 	}
-	client := tunnel.New(conn.Context(), ws)
+	client := tunnel.New(conn.Context(), socket)
 	defer client.Close()
 	// The agent's side does not know the context.
 	defer context.AfterFunc(conn.Context(), func() { _ = conn.Conn.Close() })()

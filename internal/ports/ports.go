@@ -203,9 +203,10 @@ func (s *Service) Share(ctx context.Context, caller workspace.Caller, id workspa
 
 func (s *Service) check(port int, with workspace.Visibility, lasting time.Duration) error {
 	longest := s.cfg.Settings.PortShareMax
+	if err := CheckPort(port); err != nil {
+		return err
+	}
 	switch {
-	case port < 1 || port > 65535 || workspace.ReservedPort(port):
-		return badPort(port)
 	case with != workspace.VisibleUsers && with != workspace.VisiblePublic:
 		return invalid("with", "with must be users or public.")
 	case s.cfg.Layout.PathMode():
@@ -220,11 +221,15 @@ func (s *Service) check(port int, with workspace.Visibility, lasting time.Durati
 	return nil
 }
 
-func badPort(port int) error {
-	if workspace.ReservedPort(port) {
+// CheckPort returns an error with CodeInvalid for a port that cannot be shared or opened.
+func CheckPort(port int) error {
+	switch {
+	case port < 1 || port > 65535:
+		return invalid("port", "port must be between 1 and 65535.")
+	case workspace.ReservedPort(port):
 		return invalid("port", "port "+strconv.Itoa(port)+" is codehub's own.")
 	}
-	return invalid("port", "port must be between 1 and 65535.")
+	return nil
 }
 
 func invalid(field, message string) error {
@@ -254,8 +259,8 @@ func (c *Connection) Close() {
 // else on one of the container's own. It starts no workspace: CodeNotRunning. CodeUnavailable
 // if nothing listens. The caller must close the connection.
 func (s *Service) Connect(ctx context.Context, caller workspace.Caller, id workspace.ID, port int) (*Connection, error) {
-	if port < 1 || port > 65535 || workspace.ReservedPort(port) {
-		return nil, badPort(port)
+	if err := CheckPort(port); err != nil {
+		return nil, err
 	}
 	client, err := s.agentOf(ctx, caller, id)
 	switch {

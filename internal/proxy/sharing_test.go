@@ -301,11 +301,14 @@ func TestSharedPortWakesNothing(t *testing.T) {
 	h.store.put(ws)
 	h.proxy.Invalidate(wsA)
 	address := h.proxy.layout.URL(a.host())
-	// Its owner, without a session of the host, can log in and start it.
-	for user, home := range map[string]string{"": under(wsA), "bob-1": "/"} {
-		b := h.tab(user)
+	// A visitor without a session of the host may be its owner, who can log in and start it.
+	for cookie, home := range map[string]string{"": under(wsA), "bob-1": "/"} {
+		b := h.tab("")
+		if cookie != "" {
+			b.cookies[a.name(h)] = map[string]string{hostCookie: cookie + at(a.host())}
+		}
 		if res := b.visit(address + "/"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("X-Page") != "notice asleep" || res.Header.Get("X-Home") != h.main+home {
-			t.Errorf("%q: %d %s, leads to %s", user, res.StatusCode, res.Header.Get("X-Page"), res.Header.Get("X-Home"))
+			t.Errorf("%q: %d %s, leads to %s", cookie, res.StatusCode, res.Header.Get("X-Page"), res.Header.Get("X-Home"))
 		}
 	}
 	if res := h.send("GET", address+"/", "Cookie", hostCookie+"=bob-1"+at(a.host())); res.StatusCode != http.StatusServiceUnavailable {
