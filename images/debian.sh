@@ -49,11 +49,11 @@ make_base() {
 	rm "$work/base.tar"
 }
 
-# pack PACKAGE VERSION NAME fetches one npm package as NAME.tgz into $context.
+# pack PACKAGE VERSION NAME fetches one npm package as $work/NAME.tgz.
 pack() {
 	command -v npm >/dev/null || die "npm is needed to fetch $1: install it (apt-get install npm)"
 	(cd "$work" && npm pack --silent "$1@$2" >/dev/null)
-	mv "$work/$1-$2.tgz" "$context/$3.tgz"
+	mv "$work/$1-$2.tgz" "$work/$3.tgz"
 }
 
 # build_arguments sets arguments to those that every build has.

@@ -29,6 +29,7 @@ cp -R Dockerfile install.sh prune.sh brand.sh relocate.sh extension start code-s
 pack code-server "$code_server" code-server
 pack "$node_package" "$node" node
 pack npm "$npm" npm
+mv "$work"/{code-server,node,npm}.tgz "$context/"
 cp /usr/local/share/ca-certificates/*.crt "$context/ca/" 2>/dev/null || touch "$context/ca/none"
 
 build_arguments
