@@ -34,6 +34,7 @@ func TestSessionsEndWithAccess(t *testing.T) {
 		says string
 	}{
 		"key removed":      {func(w *world) { check(w, w.db.DB.DeleteSSHKey(w.Context(), w.ann, w.keyID)) }, "key or token was removed"},
+		"key expired":      {func(w *world) { w.db.Change(`UPDATE ssh_keys SET expires_at = now()`) }, "has expired"},
 		"user disabled":    {func(w *world) { w.db.Change(`UPDATE users SET disabled = true`) }, "account was disabled"},
 		"handed over":      {func(w *world) { w.db.Change(`UPDATE workspaces SET owner_user_id = $1`, w.db.AddUser("bob").UserID) }, "no longer have access"},
 		"deleted":          {func(w *world) { w.db.Change(`UPDATE workspaces SET deleted_at = now()`) }, "no longer have access"},
