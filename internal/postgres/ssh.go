@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -102,32 +101,10 @@ func notAdded(ctx context.Context, tx pgx.Tx, caller workspace.Caller, hash []by
 // SSHKeys lists the caller's keys, newest first, and returns the cursor of the next
 // page, "" at the end.
 func (db *DB) SSHKeys(ctx context.Context, caller workspace.Caller, page Page) (list []SSHKey, next string, err error) {
-	const verb = "list SSH keys"
-	if !workspace.ValidID(caller.UserID) {
-		return nil, "", forbidden()
-	}
-	var q where
-	q.add(`k.user_id = ?`, caller.UserID)
-	if page.Cursor != "" {
-		p, err := parseCursor(page.Cursor)
-		if err != nil {
-			return nil, "", err
-		}
-		q.add(`(k.created_at, k.id) < (?, ?)`, p.At, p.ID)
-	}
-	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM ssh_keys k WHERE %s ORDER BY k.created_at DESC, k.id DESC LIMIT %d`,
-		sshKeyColumns, strings.Join(q.parts, ` AND `), page.Size()+1), q.args...)
-	if err != nil {
-		return nil, "", failed(verb, err)
-	}
-	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k SSHKey, err error) {
-		return k, row.Scan(k.targets()...)
-	})
-	if err != nil {
-		return nil, "", failed(verb, err)
-	}
-	list, next = cutPage(list, page.Size(), func(k SSHKey) place { return place{At: k.CreatedAt, ID: k.ID} })
-	return list, next, nil
+	return owned[SSHKey]{
+		verb: "list SSH keys", from: "ssh_keys k", columns: sshKeyColumns, targets: (*SSHKey).targets,
+		at: func(k SSHKey) place { return place{At: k.CreatedAt, ID: k.ID} },
+	}.list(ctx, db, caller, page)
 }
 
 // SSHKey reads one of the caller's keys. CodeNotFound, also for a key of another user.
