@@ -205,10 +205,12 @@ func TestUse(t *testing.T) {
 	service := listen(t)
 	echo(t, service)
 	port := freePort(t)
-	w.background(w.command("ssh", "-N", "-L", port+":"+service.Addr().String(), "-o", "ServerAliveInterval=1", "demo"))
+	_, log, _ := w.background(w.command("ssh", "-N", "-L", port+":"+service.Addr().String(), "-o", "ServerAliveInterval=1", "-o", "LogLevel=DEBUG3", "demo"))
 	for range 3 {
 		echoes(t, dial(t, "tcp", "127.0.0.1:"+port), "ping")
 	}
+	// SSH_MSG_REQUEST_FAILURE is the answer to a keep-alive.
+	harness.Eventually(t, "the answer to a keep-alive", func() bool { return strings.Contains(log.String(), "receive packet: type 82") })
 	if at, kind := last(); !at.IsZero() {
 		t.Errorf("an idle tunnel counts as %v", kind)
 	}
