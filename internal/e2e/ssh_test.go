@@ -25,54 +25,16 @@ func TestSSH(t *testing.T) {
 	}
 	s := startQuick(t, "CODEHUB_SSH_LISTEN="+listen, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage)
 	s.createDesired("demo", "STANDBY")
-	dir := scratch(t)
-	key := filepath.Join(dir, "key")
-	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", key).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	public, err := os.ReadFile(key + ".pub")
-	if err != nil {
+	c := s.sshClient(listen, "demo")
+	if err := os.WriteFile(filepath.Join(c.dir, "file"), bytes.Repeat([]byte("content\n"), 1<<16), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	registered, err := s.api.AddSSHKey(t.Context(), api.AddSSHKey{PublicKey: string(public)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	about, err := s.api.SSHServer(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, port, err := net.SplitHostPort(listen)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := "Host demo\n\tHostName " + host + "\n\tPort " + port + "\n\tUser demo\n\tIdentityFile " + key + "\n\tIdentitiesOnly yes\n\tHostKeyAlias codehub\n" +
-		"\tUserKnownHostsFile " + filepath.Join(dir, "known") + "\n\tStrictHostKeyChecking yes\n\tBatchMode yes\n\tLogLevel ERROR\n"
-	for name, content := range map[string]string{"config": config, "known": "codehub " + about.HostKey + "\n", "file": strings.Repeat("content\n", 1<<16)} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	run := func(program string, args ...string) (out, errs string, status int) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*harness.Patience)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, program, args...)
-		cmd.Env = append(os.Environ(), "SSH_AUTH_SOCK=", "CODEHUB_URL="+s.URL, "CODEHUB_SESSION_TOKEN="+s.token, "XDG_CONFIG_HOME="+filepath.Join(dir, "xdg"))
-		var stdout, stderr bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		var exit *exec.ExitError
-		if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-			t.Fatalf("%s: %v", program, err)
-		}
-		return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
-	}
-	options := filepath.Join(dir, "config")
+	run, options := c.run, c.options
 	// It wakes the workspace.
 	if out, errs, status := run("ssh", "-F", options, "demo", "echo in; id -un; exit 3"); !strings.HasPrefix(out, "in\n") || status != 3 {
 		t.Fatalf("%q %q %d", out, errs, status)
 	}
-	file := filepath.Join(dir, "file")
+	file := filepath.Join(c.dir, "file")
 	for _, args := range [][]string{{file, "demo:copy"}, {"demo:copy", file + "2"}} {
 		if _, errs, status := run("scp", append([]string{"-q", "-F", options}, args...)...); status != 0 {
 			t.Fatalf("scp %v: %s", args, errs)
@@ -101,7 +63,7 @@ func TestSSH(t *testing.T) {
 	if _, err := stdout.Read(make([]byte, 8)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.api.DeleteSSHKey(t.Context(), registered.ID); err != nil {
+	if err := s.api.DeleteSSHKey(t.Context(), c.keyID); err != nil {
 		t.Fatal(err)
 	}
 	_ = open.Wait()
@@ -115,4 +77,67 @@ func TestSSH(t *testing.T) {
 	if err := s.Err(); err != nil {
 		t.Errorf("the server's shutdown: %v", err)
 	}
+}
+
+// sshClient is OpenSSH with a key that is registered for the administrator. It knows
+// workspaces by their names.
+type sshClient struct {
+	*server
+	dir     string
+	options string // the configuration file
+	keyID   string
+}
+
+// sshClient returns a client of the server's SSH address for workspaces of these names.
+func (s *server) sshClient(listen string, names ...string) *sshClient {
+	s.Helper()
+	dir := s.TempDir()
+	key := filepath.Join(dir, "key")
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", key).CombinedOutput(); err != nil {
+		s.Fatalf("%v: %s", err, out)
+	}
+	public, err := os.ReadFile(key + ".pub")
+	if err != nil {
+		s.Fatal(err)
+	}
+	registered, err := s.api.AddSSHKey(s.Context(), api.AddSSHKey{PublicKey: string(public)})
+	if err != nil {
+		s.Fatal(err)
+	}
+	about, err := s.api.SSHServer(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		s.Fatal(err)
+	}
+	var config string
+	for _, name := range names {
+		config += "Host " + name + "\n\tUser " + name + "\n"
+	}
+	config += "Host *\n\tHostName " + host + "\n\tPort " + port + "\n\tIdentityFile " + key + "\n\tIdentitiesOnly yes\n\tHostKeyAlias codehub\n" +
+		"\tUserKnownHostsFile " + filepath.Join(dir, "known") + "\n\tStrictHostKeyChecking yes\n\tBatchMode yes\n\tLogLevel ERROR\n"
+	for name, content := range map[string]string{"config": config, "known": "codehub " + about.HostKey + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			s.Fatal(err)
+		}
+	}
+	return &sshClient{server: s, dir: dir, options: filepath.Join(dir, "config"), keyID: registered.ID}
+}
+
+// run runs a program of this machine to its end.
+func (c *sshClient) run(program string, args ...string) (out, errs string, status int) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), 2*harness.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "SSH_AUTH_SOCK=", "CODEHUB_URL="+c.URL, "CODEHUB_SESSION_TOKEN="+c.token, "XDG_CONFIG_HOME="+filepath.Join(c.dir, "xdg"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		c.Fatalf("%s: %v", program, err)
+	}
+	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
 }

@@ -110,7 +110,10 @@ func (p *portScanner) scan() []agent.Port {
 	return merge(sockets, known, p.hidden)
 }
 
-// merge makes one entry of all sockets of a port.
+// resolver is where Docker's name server listens in a container, on a port of its own.
+var resolver = netip.AddrFrom4([4]byte{127, 0, 0, 11})
+
+// merge makes one entry of all sockets of a port, without those of Docker.
 func merge(sockets map[uint64]netip.AddrPort, known map[uint64]listener, hidden []int) []agent.Port {
 	ports := map[int]agent.Port{}
 	for _, inode := range slices.Sorted(maps.Keys(sockets)) {
@@ -120,6 +123,9 @@ func merge(sockets map[uint64]netip.AddrPort, known map[uint64]listener, hidden 
 			continue
 		}
 		l := known[inode]
+		if l.pid == 0 && at.Addr().Unmap() == resolver {
+			continue
+		}
 		port, found := ports[number]
 		if !found {
 			port = agent.Port{Port: number, Local: true, Process: l.process, PID: l.pid, Since: l.since}
