@@ -221,7 +221,7 @@ func (s *server) dockerResources() (containers, volumes []string) {
 // ofInstallation reports whether a volume belongs to the installation, not to a
 // workspace.
 func ofInstallation(labels map[string]string) bool {
-	return labels["codehub.role"] == "mark" || labels["codehub.role"] == "agent"
+	return slices.Contains([]string{"mark", "agent", "ide"}, labels["codehub.role"])
 }
 
 // sweep removes the server's resources from Docker.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -73,8 +74,10 @@ func (f imageFiles) shell(ctx context.Context, passwd string) (string, error) {
 	candidates := shells
 	for line := range strings.Lines(passwd) {
 		fields := strings.Split(strings.TrimSpace(line), ":")
-		if len(fields) == 7 && fields[0] == workspaceUser && strings.HasPrefix(fields[6], "/") {
-			candidates = append([]string{fields[6]}, shells...)
+		if len(fields) == 7 && fields[0] == workspaceUser {
+			if isShell(fields[6]) {
+				candidates = append([]string{fields[6]}, shells...)
+			}
 			break
 		}
 	}
@@ -88,6 +91,11 @@ func (f imageFiles) shell(ctx context.Context, passwd string) (string, error) {
 		}
 	}
 	return ideShell, nil
+}
+
+// isShell reports whether a list of users gives this program to one who may log in.
+func isShell(name string) bool {
+	return strings.HasPrefix(name, "/") && !slices.Contains([]string{"false", "nologin", "true"}, path.Base(name))
 }
 
 // withUser returns a list of users in which the workspace user is the first of its name
@@ -139,12 +147,12 @@ func withEntry(list, line string, wanted func(fields []string) bool) string {
 // these variables. The image's own search path is the first.
 func userEnv(image []string, shell string) map[string]string {
 	env := map[string]string{"HOME": runtime.HomeDir, "USER": workspaceUser, "LOGNAME": workspaceUser, "SHELL": shell}
-	path, locale := searchPath, false
+	search, locale := searchPath, false
 	for _, variable := range image {
 		name, value, _ := strings.Cut(variable, "=")
 		switch name {
 		case "PATH":
-			path = value
+			search = value
 		case "LANG", "LC_ALL", "LC_CTYPE":
 			locale = locale || value != ""
 		}
@@ -153,14 +161,14 @@ func userEnv(image []string, shell string) map[string]string {
 		env["LANG"] = "C.UTF-8"
 	}
 	for _, dir := range []string{runtime.HomeDir + "/.local/bin", agentDir} {
-		if !slices.Contains(strings.Split(path, ":"), dir) {
-			path += ":" + dir
+		if !slices.Contains(strings.Split(search, ":"), dir) {
+			search += ":" + dir
 		}
 	}
 	if shell == ideShell {
-		path += ":" + strings.TrimSuffix(ideShell, "/sh")
+		search += ":" + path.Dir(ideShell)
 	}
-	env["PATH"] = strings.TrimPrefix(path, ":")
+	env["PATH"] = strings.TrimPrefix(search, ":")
 	return env
 }
 

@@ -231,7 +231,7 @@ func TestSystemCallsOfHelperAndJob(t *testing.T) {
 // What people do in the default image works under the profile.
 func TestWorkInWorkspaceImage(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t, nil)
+	r := newRuntime(t, func(c *Config) { c.IDEImage = harness.IDEImage() })
 	up := runningImage(t, r, harness.WorkspaceImage())
 	for name, script := range map[string]string{
 		"git":  "cd $(mktemp -d) && git init -q && echo x > a && git add a && git -c user.name=a -c user.email=a@example.com commit -qm a && git clone -q . b && git -C b log --oneline | wc -l",
