@@ -323,12 +323,12 @@ func (w *foreignWorkspace) checkMounts() {
 			w.Errorf("write to %s: %q %d", dir, out, code)
 		}
 	}
-	want, err := os.ReadFile(env.binary)
+	want, err := os.Stat(env.binary)
 	if err != nil {
 		w.Fatal(err)
 	}
-	if got := strings.Fields(w.run(busybox, "sha256sum", "/opt/codehub/codehub"))[0]; got != digest(string(want)) {
-		w.Error("the agent is not the server's executable")
+	if got := w.run(busybox, "stat", "-c", "%s", "/opt/codehub/codehub"); got != fmt.Sprintln(want.Size()) {
+		w.Errorf("the agent has %s bytes, the server's executable %d", got, want.Size())
 	}
 }
 
@@ -457,7 +457,13 @@ func TestHostileImage(t *testing.T) {
 	for name, content := range before {
 		compareHomes(t, "the volume "+name, archivetest.WithoutAtimes(content), archivetest.WithoutAtimes(after[name]))
 	}
-	// What the IDE's volume holds is its image's.
+	binary, err := os.ReadFile(env.binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := before["agent"]["./codehub"].SHA256; got != digest(string(binary)) {
+		t.Errorf("the agent's digest is %q", got)
+	}
 	if diff := ideImageDiff(t, before); diff != "" {
 		t.Errorf("the IDE differs from its image: %s", diff)
 	}
