@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
+IDE_IMAGE := codehub/ide:latest
 WORKSPACE_IMAGE := codehub/workspace:latest
 SLIM_IMAGE := codehub/workspace-slim:latest
 TEST_IMAGE := codehub/testserver:latest
@@ -13,6 +14,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 # Where the end-to-end tests and the benchmarks find what they run.
 export CODEHUB_TEST_BINARY := $(CURDIR)/bin/codehub
+export CODEHUB_TEST_IDE_IMAGE := $(IDE_IMAGE)
 export CODEHUB_TEST_WORKSPACE_IMAGE := $(WORKSPACE_IMAGE)
 export CODEHUB_TEST_SLIM_IMAGE := $(SLIM_IMAGE)
 export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
@@ -33,6 +35,7 @@ help: ## this list
 run: ## installs what is missing, builds all, and serves on http://localhost:8080
 	@scripts/setup.sh run
 	@$(MAKE) --no-print-directory build
+	@scripts/with-docker.sh images/ide/build.sh $(IDE_IMAGE)
 	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
 	@exec scripts/with-docker.sh bin/codehub serve
 
@@ -89,8 +92,9 @@ build: ## bin/codehub, static
 	@echo "build: bin/codehub $(VERSION)"
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub ./cmd/codehub
 
-image: ## the workspace images (FORCE=1: even if nothing changed, SUDO=1: with sudo)
+image: ## the IDE and the workspace images (FORCE=1: even if nothing changed, SUDO=1: with sudo)
 	@scripts/setup.sh image
+	@scripts/with-docker.sh images/ide/build.sh $(IDE_IMAGE)
 	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
 
 images: ## those and the test image
@@ -99,6 +103,7 @@ images: ## those and the test image
 
 images-now:
 	@images/testserver/build.sh $(TEST_IMAGE)
+	@images/ide/build.sh $(IDE_IMAGE)
 	@images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
 
 docs: ## regenerates docs/cli.md

@@ -27,6 +27,7 @@ type SSHKey struct {
 	PublicKey   string     `json:"public_key"`
 	Fingerprint string     `json:"fingerprint"`
 	CreatedAt   time.Time  `json:"created_at"`
+	ExpiresAt   *time.Time `json:"expires_at"` // null: never
 	LastUsedAt  *time.Time `json:"last_used_at"`
 }
 

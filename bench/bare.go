@@ -19,6 +19,8 @@ type bareDocker struct {
 	api     *client.Client
 	label   string
 	network string // of its containers; empty: Docker's default network
+	ide     string // container with the IDE's volume; empty: images bring their own
+	without string // image that brings its own nevertheless
 	volumes []string
 	cleanup time.Duration // time of the last removal, which is not part of the start
 }
@@ -31,7 +33,20 @@ func newBareDocker() (*bareDocker, error) {
 	return &bareDocker{api: c, label: fmt.Sprintf("codehub-bench-%d", os.Getpid())}, nil
 }
 
+// withIDE makes later starts run the IDE of an image in all images but one.
+func (b *bareDocker) withIDE(ctx context.Context, image, without string) error {
+	made, err := b.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		// Docker fills the volume of a new container from its image.
+		Config: &container.Config{Image: image, Labels: map[string]string{b.label: ""}, Volumes: map[string]struct{}{"/opt/codehub-ide": {}}},
+	})
+	b.ide, b.without = made.ID, without
+	return err
+}
+
 func (b *bareDocker) close() {
+	if b.ide != "" {
+		_, _ = b.api.ContainerRemove(context.Background(), b.ide, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	}
 	for _, v := range b.volumes {
 		_, _ = b.api.VolumeRemove(context.Background(), v, client.VolumeRemoveOptions{})
 	}
@@ -97,13 +112,19 @@ func (b *bareDocker) start(ctx context.Context, image, volume string) (time.Dura
 }
 
 func (b *bareDocker) up(ctx context.Context, image, volume string) (string, error) {
-	made, err := b.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+	options := client.ContainerCreateOptions{
 		Config: &container.Config{Image: image, Labels: map[string]string{b.label: ""}, Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}},
 		HostConfig: &container.HostConfig{
 			NetworkMode: container.NetworkMode(b.network),
 			Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: "/home/coder"}},
 		},
-	})
+	}
+	if b.ide != "" && image != b.without {
+		options.Config.Entrypoint = []string{"/opt/codehub-ide/start"}
+		options.HostConfig.VolumesFrom = []string{b.ide + ":ro"}
+		options.HostConfig.Init = new(true)
+	}
+	made, err := b.api.ContainerCreate(ctx, options)
 	if err != nil {
 		return "", err
 	}

@@ -69,6 +69,9 @@ func (b *bench) serve(ctx context.Context, o proc.Options) (own *bench, err erro
 		}
 		own.bare.api.Close()
 	})
+	if err := own.bare.withIDE(ctx, env("CODEHUB_TEST_IDE_IMAGE", "codehub/ide:latest"), b.small); err != nil {
+		return nil, fmt.Errorf("make a volume of the IDE: %w", err)
+	}
 	sctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	if err := own.server.Start(sctx); err != nil {

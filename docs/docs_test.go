@@ -247,18 +247,22 @@ func TestRoutesAreDocumented(t *testing.T) {
 	}
 }
 
-// images.md gives the versions that the default image is built from.
+// images.md gives the versions that the images are built from.
 func TestImageVersionsAreDocumented(t *testing.T) {
 	t.Parallel()
-	build, err := os.ReadFile("../images/workspace/build.sh")
-	if err != nil {
-		t.Fatal(err)
+	var build []byte
+	for _, name := range []string{"../images/ide/build.sh", "../images/debian.sh"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		build = append(build, text...)
 	}
 	page := pages(t)["images.md"]
 	for pattern, format := range map[string]string{`(?m)^code_server=(\d+\.\d+)`: "code-server ", `(?m)^node=(\d+)`: "Node "} {
 		m := regexp.MustCompile(pattern).FindSubmatch(build)
 		if m == nil {
-			t.Errorf("build.sh has no line like %s", pattern)
+			t.Errorf("the builds have no line like %s", pattern)
 		} else if want := format + string(m[1]); !strings.Contains(page, want+" ") && !strings.Contains(page, want+",") {
 			t.Errorf("images.md does not have %s", want)
 		}

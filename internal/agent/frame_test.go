@@ -29,8 +29,8 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// Whatever arrives, reading ends without a panic and without an allocation beyond
-// MaxFrame.
+// For any input, the reader returns without a panic and allocates at most MaxFrame bytes for a
+// frame.
 func FuzzFrameReader(f *testing.F) {
 	f.Add([]byte{FrameStdout, 0, 0, 0, 1, 'a'})
 	f.Add([]byte{FrameStdout, 255, 255, 255, 255})

@@ -107,7 +107,8 @@ type Attacher struct {
 	open     sync.WaitGroup
 }
 
-// watcher is told when its workspace may have changed.
+// watcher waits for events of one workspace. changed receives a value when the workspace may
+// have changed.
 type watcher struct{ changed chan struct{} }
 
 // New returns an Attacher. Its Changed and Gap must observe the events of
@@ -226,8 +227,8 @@ func (a *Attacher) Attach(ctx context.Context, caller workspace.Caller, id works
 	return a.attach(ctx, caller, id, true, progress)
 }
 
-// AttachRunning is Attach, but for a workspace that runs already: it wakes none, and
-// returns *NotOpen for any other.
+// AttachRunning attaches to a workspace that is running. It does not wake a workspace: if the
+// workspace is not running, the error is *NotOpen. The rest is as in Attach.
 func (a *Attacher) AttachRunning(ctx context.Context, caller workspace.Caller, id workspace.ID) (*Attachment, error) {
 	return a.attach(ctx, caller, id, false, nil)
 }

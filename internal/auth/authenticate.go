@@ -19,6 +19,15 @@ type Identity struct {
 	host workspace.Host // of a session on a workspace's host; zero otherwise
 }
 
+// Bound returns when something that the sender adds expires, if the sender asks for
+// expires; nil: never. What was added with an expiring API token does not outlive the token.
+func (id Identity) Bound(expires *time.Time) *time.Time {
+	if id.Caller.Token == "" || id.Expires.IsZero() || expires != nil && !expires.After(id.Expires) {
+		return expires
+	}
+	return &id.Expires
+}
+
 // credential is a kind of credential. None is accepted in the place of another.
 type credential int
 

@@ -9,7 +9,7 @@ import (
 )
 
 // CreateToken creates an API token and returns it with its secret, which is not
-// stored. A token created with a token does not outlive it.
+// stored. Identity.Bound limits its expiry.
 func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expires *time.Time) (postgres.Token, string, error) {
 	if expires != nil {
 		if !expires.After(a.now()) {
@@ -18,12 +18,9 @@ func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expire
 		utc := expires.UTC().Truncate(time.Microsecond)
 		expires = &utc
 	}
-	if by.Caller.Token != "" && !by.Expires.IsZero() && (expires == nil || expires.After(by.Expires)) {
-		expires = &by.Expires
-	}
 	secret := newToken()
 	hash := hashSecret(secret)
-	t, err := a.store.CreateToken(ctx, by.Caller, postgres.Token{Name: name, Hash: hash[:], ExpiresAt: expires})
+	t, err := a.store.CreateToken(ctx, by.Caller, postgres.Token{Name: name, Hash: hash[:], ExpiresAt: by.Bound(expires)})
 	return t, secret, err
 }
 

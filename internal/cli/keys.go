@@ -32,13 +32,9 @@ func (l keysListCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"NAME", "FINGERPRINT", "LAST USED", "ID"}}
+	rows := [][]string{{"NAME", "FINGERPRINT", "EXPIRES", "LAST USED", "ID"}}
 	for _, key := range list {
-		used := "never"
-		if key.LastUsedAt != nil {
-			used = terminal.Time(*key.LastUsedAt)
-		}
-		rows = append(rows, []string{key.Name, key.Fingerprint, used, key.ID})
+		rows = append(rows, []string{key.Name, key.Fingerprint, orNever(key.ExpiresAt), orNever(key.LastUsedAt), key.ID})
 	}
 	return l.Print(k.Stdout, list, terminal.Table(rows))
 }
@@ -66,18 +62,22 @@ func (a keysAddCmd) Run(ctx context.Context, k *kong.Context) error {
 		defer f.Close()
 		from = f
 	}
-	text, err := io.ReadAll(io.LimitReader(from, maxKeyFile))
+	public, err := io.ReadAll(io.LimitReader(from, maxKeyFile))
 	if err != nil {
 		return fmt.Errorf("read the public key: %w", err)
 	}
-	if privateKey(string(text)) {
+	if privateKey(string(public)) {
 		return fmt.Errorf("%s is a private key, which must not leave this machine; give the file that ends with .pub", a.File)
 	}
-	made, err := c.AddSSHKey(ctx, api.AddSSHKey{Name: a.Name, PublicKey: string(text)})
+	made, err := c.AddSSHKey(ctx, api.AddSSHKey{Name: a.Name, PublicKey: string(public)})
 	if err != nil {
 		return err
 	}
-	return a.Print(k.Stdout, made, fmt.Sprintf("%s was added: %s", terminal.Plain(made.Name), made.Fingerprint))
+	text := fmt.Sprintf("%s was added: %s", terminal.Plain(made.Name), made.Fingerprint)
+	if made.ExpiresAt != nil {
+		text += "\nIt expires at " + terminal.Time(*made.ExpiresAt) + ", with the API token that added it."
+	}
+	return a.Print(k.Stdout, made, text)
 }
 
 type keysRemoveCmd struct {

@@ -111,16 +111,17 @@ func lossAdvice(w api.Workspace) [][]string {
 
 func tokenTable(list []api.Token) string {
 	rows := [][]string{{"NAME", "EXPIRES", "LAST USED", "ID"}}
-	when := func(t *time.Time) string {
-		if t == nil {
-			return "never"
-		}
-		return terminal.Time(*t)
-	}
 	for _, t := range list {
-		rows = append(rows, []string{t.Name, when(t.ExpiresAt), when(t.LastUsedAt), t.ID})
+		rows = append(rows, []string{t.Name, orNever(t.ExpiresAt), orNever(t.LastUsedAt), t.ID})
 	}
 	return terminal.Table(rows)
+}
+
+func orNever(t *time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return terminal.Time(*t)
 }
 
 // ahead is how long something takes yet, to the minute for as long as that

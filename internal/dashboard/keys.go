@@ -22,6 +22,7 @@ type keysView struct {
 type keyView struct {
 	postgres.SSHKey
 	Fingerprint string
+	Expired     bool
 	Now         time.Time
 }
 
@@ -40,8 +41,9 @@ func (d *Dashboard) readKeys(r *http.Request, c workspace.Caller) (v keysView, e
 	if d.SSH.Host != "" {
 		v.HostKey = d.SSH.Fingerprint
 	}
+	now := d.Now()
 	for _, k := range list {
-		v.Keys = append(v.Keys, keyView{k, sshgate.Fingerprint(k.Hash), d.Now()})
+		v.Keys = append(v.Keys, keyView{k, sshgate.Fingerprint(k.Hash), k.ExpiresAt != nil && !k.ExpiresAt.After(now), now})
 	}
 	return v, nil
 }
@@ -71,7 +73,12 @@ func (d *Dashboard) addKey(w http.ResponseWriter, r *http.Request, c workspace.C
 	if name == "" {
 		name = k.DefaultName()
 	}
-	_, err = d.Store.AddSSHKey(r.Context(), c, postgres.SSHKey{Name: name, PublicKey: k.Line, Hash: k.Hash})
+	who, err := d.Auth.Identify(r, false)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	_, err = d.Store.AddSSHKey(r.Context(), who.Caller, postgres.SSHKey{Name: name, PublicKey: k.Line, Hash: k.Hash, ExpiresAt: who.Bound(nil)})
 	if workspace.CodeOf(err) == workspace.CodeKeyTaken {
 		f.fail("public_key", "err.key_taken")
 		d.again(w, r, c, f)

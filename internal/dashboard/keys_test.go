@@ -6,6 +6,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/auth"
+	"codehub/internal/workspace"
 )
 
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKXb8Jw8ZbQy7nH0v8w2P3Jv2b6k0cKqU3c1mJtqk3Xx ann@laptop"
@@ -18,7 +23,7 @@ func TestKeysAreAddedAndRemoved(t *testing.T) {
 	contains(t, "the dialog", b.get("/settings/keys/new").body, "Public key", `name="public_key"`)
 
 	a := b.htmx("/settings/keys", url.Values{"public_key": {"  " + publicKey + "\n"}})
-	contains(t, "after the key was added", a.body, `id="ssh-keys"`, "ann@laptop", "SHA256:", "The SSH key was added.", "never used")
+	contains(t, "after the key was added", a.body, `id="ssh-keys"`, "ann@laptop", "SHA256:", "The SSH key was added.", "never used", "never expires")
 	a = b.htmx("/settings/keys", url.Values{"public_key": {publicKey}})
 	contains(t, "the same key again", a.body, "has been added already")
 	a = b.htmx("/settings/keys", url.Values{"public_key": {"-----BEGIN OPENSSH PRIVATE KEY-----\nsecret"}})
@@ -39,4 +44,28 @@ func TestKeysAreAddedAndRemoved(t *testing.T) {
 		t.Errorf("%d %v", a.status, a.header)
 	}
 	lacks(t, "after the key was removed", b.get("/settings/account").body, "ann@laptop")
+}
+
+func TestKeysExpireWithTheirToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	caller := workspace.Caller{UserID: w.userID(auth.AdminUsername)}
+	until := time.Now().Add(50*time.Hour + time.Minute)
+	_, token, err := w.Auth.CreateToken(t.Context(), auth.Identity{Caller: caller}, "laptop", &until)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := w.browser().post("/settings/keys", url.Values{"public_key": {publicKey}}, api.TokenHeader, token)
+	if a.status != http.StatusSeeOther {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	contains(t, "a key that expires", b.get("/settings/account").body, "ann@laptop", "expires in")
+	contains(t, "a key that expires", b.get("/settings/account", "Accept-Language", "ko").body, "남은 유효 기간:")
+	w.Exec(`UPDATE ssh_keys SET expires_at = now() - interval '1 hour'`)
+	page := b.get("/settings/account").body
+	contains(t, "an expired key", page, "ann@laptop", `<span class="warn">expired</span>`)
+	lacks(t, "an expired key", page, "expires in")
+	// It can be added again, in a session without an expiry.
+	contains(t, "the key again", b.htmx("/settings/keys", url.Values{"public_key": {publicKey}}).body, "The SSH key was added.", "never expires")
 }

@@ -69,6 +69,8 @@ func TestEnvironmentOfWorkspace(t *testing.T) {
 	b.do("change them there", chromedp.Click("#change-env"), chromedp.WaitVisible("dialog[open]"), until(`document.getElementById('f-env').value === 'GREETING=hi\n'`),
 		chromedp.SendKeys("#f-env", "FROM_PAGE=1\n"), chromedp.Click("#dialog-form button[type=submit]"), until(`document.getElementById('facts').innerText.includes('FROM_PAGE')`))
 	b.screenshot("environment")
+	// A click on the page while the dialog is still closing is lost.
+	b.do("see the dialog closed", until(`document.querySelector('dialog[open]') === null`))
 	b.do("stop it", chromedp.Click("#"+cssID(id+"-stop")), until(`document.getElementById('panel').dataset.state === 'stopped'`))
 	b.do("start it", chromedp.Click("#"+cssID(id+"-start")), until(`document.getElementById('panel').dataset.state === 'running'`),
 		until(`!document.body.innerText.includes('running with other variables')`))

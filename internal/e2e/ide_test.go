@@ -44,7 +44,7 @@ func testCodeServer(t *testing.T, m mode) {
 		}
 	}
 	inside("cat > ~/page.md", "# It is shown\n")
-	inside("cat > ~/app.js; /usr/lib/code-server/lib/node ~/app.js > /dev/null 2>&1 &", application)
+	inside("cat > ~/app.js; /opt/codehub-ide/lib/node ~/app.js > /dev/null 2>&1 &", application)
 
 	b := s.browser(t)
 	b.login(s.URL, proc.AdminPassword)

@@ -347,7 +347,7 @@ func str(p *string) string {
 func withoutPolls(log string) string {
 	var out strings.Builder
 	for line := range strings.Lines(log) {
-		if !strings.Contains(line, `route="GET /api/v1/workspaces/{id}" status=200`) {
+		if !strings.Contains(line, `route="GET /api/v1/workspaces/{id}" status=200`) && !strings.Contains(line, "/_codehub/state ") {
 			out.WriteString(line)
 		}
 	}

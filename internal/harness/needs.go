@@ -52,12 +52,17 @@ func without(what string) bool {
 	return slices.Contains(strings.Fields(os.Getenv(Without)), what)
 }
 
-// WorkspaceImage returns the image with the real IDE.
+// IDEImage returns the image with the real IDE, which is at /opt/codehub-ide (images/ide).
+func IDEImage() string {
+	return cmp.Or(os.Getenv("CODEHUB_TEST_IDE_IMAGE"), "codehub/ide:latest")
+}
+
+// WorkspaceImage returns the default image, which has many tools and no IDE.
 func WorkspaceImage() string {
 	return cmp.Or(os.Getenv("CODEHUB_TEST_WORKSPACE_IMAGE"), "codehub/workspace:latest")
 }
 
-// SlimImage returns the image with the real IDE and few tools.
+// SlimImage returns the image with few tools.
 func SlimImage() string {
 	return cmp.Or(os.Getenv("CODEHUB_TEST_SLIM_IMAGE"), "codehub/workspace-slim:latest")
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -128,24 +129,24 @@ func TestExecSignalsAndActivity(t *testing.T) {
 	t.Parallel()
 	e := newExecEnv(t)
 	ws, _ := e.running(e.ann, "site")
-	x, err := e.client(e.ann).Exec(t.Context(), string(ws.ID), api.Exec{Shell: "trap 'stty size; exit 5' WINCH; while :; do sleep 0.05; done", Terminal: &api.ExecTerminal{Name: "xterm", Rows: 10, Cols: 20}})
+	x, err := e.client(e.ann).Exec(t.Context(), string(ws.ID), api.Exec{Shell: "trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.05; done", Terminal: &api.ExecTerminal{Name: "xterm", Rows: 10, Cols: 20}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer x.Close()
+	stdout, printed := io.Pipe()
+	out := make(chan string, 1)
 	go func() {
-		<-x.Started()
-		for t.Context().Err() == nil { // the trap may not be set yet
-			_ = x.Resize(t.Context(), 44, 55)
-			time.Sleep(50 * time.Millisecond)
-			_ = x.Resize(t.Context(), 44, 56)
-			time.Sleep(50 * time.Millisecond)
-		}
+		lines := bufio.NewReader(stdout)
+		first, _ := lines.ReadString('\n')
+		_ = x.Resize(t.Context(), 44, 56) // the trap is set
+		rest, _ := io.ReadAll(lines)
+		out <- first + string(rest)
 	}()
-	var out bytes.Buffer
-	code, err := x.Run(t.Context(), &out, io.Discard, nil)
-	if err != nil || code != 5 || !strings.Contains(out.String(), "44 5") {
-		t.Errorf("resized: %q %d %v", out.String(), code, err)
+	code, err := x.Run(t.Context(), printed, io.Discard, nil)
+	_ = printed.Close()
+	if got := <-out; err != nil || code != 5 || got != "ready\r\n44 56\r\n" {
+		t.Errorf("resized: %q %d %v", got, code, err)
 	}
 	if a, ok := e.used.Last(ws.ID); !ok || a.Kind != activity.Output {
 		t.Errorf("the last use is %v, want output", a)

@@ -68,7 +68,7 @@ func (s *server) addKey(w http.ResponseWriter, r *http.Request, id auth.Identity
 	if utf8.RuneCountInString(name) > maxKeyName {
 		return fieldError("name", "is too long: at most 100 characters.")
 	}
-	made, err := s.cfg.Store.AddSSHKey(r.Context(), id.Caller, postgres.SSHKey{Name: name, PublicKey: k.Line, Hash: k.Hash})
+	made, err := s.cfg.Store.AddSSHKey(r.Context(), id.Caller, postgres.SSHKey{Name: name, PublicKey: k.Line, Hash: k.Hash, ExpiresAt: id.Bound(nil)})
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *server) deleteKey(w http.ResponseWriter, r *http.Request, id auth.Ident
 func keyView(k postgres.SSHKey) api.SSHKey {
 	return api.SSHKey{
 		ID: k.ID, Name: k.Name, PublicKey: k.PublicKey, Fingerprint: sshgate.Fingerprint(k.Hash),
-		CreatedAt: k.CreatedAt.UTC(), LastUsedAt: k.LastUsedAt,
+		CreatedAt: k.CreatedAt.UTC(), ExpiresAt: k.ExpiresAt, LastUsedAt: k.LastUsedAt,
 	}
 }
 

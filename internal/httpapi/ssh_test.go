@@ -10,8 +10,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
 
 	"codehub/api"
 	"codehub/client"
@@ -46,6 +48,30 @@ func TestKeys(t *testing.T) {
 	e.want(204, "", "DELETE", "/keys/"+made.ID, "", as(e.ann))
 	if l := read[api.SSHKeyList](t, e.want(200, "", "GET", "/keys", "", as(e.ann))); len(l.Keys) != 0 {
 		t.Errorf("%+v", l)
+	}
+}
+
+func TestKeysExpireWithTheirToken(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	until := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	key := `{"public_key":"` + publicKey + `"}`
+	if k := read[api.SSHKey](t, e.want(201, "", "POST", "/keys", key, as(e.ann))); k.ExpiresAt != nil {
+		t.Errorf("added in a session: %+v", k)
+	} else {
+		e.want(204, "", "DELETE", "/keys/"+k.ID, "", as(e.ann))
+	}
+	for body, want := range map[string]*time.Time{
+		`{"name":"ci"}`: nil,
+		`{"name":"ci","expires_at":"` + until.Format(time.RFC3339) + `"}`: &until,
+	} {
+		tok := read[api.Token](t, e.want(201, "", "POST", "/tokens", body, as(e.ann)))
+		k := read[api.SSHKey](t, e.want(201, "", "POST", "/keys", key, header(api.TokenHeader, tok.Token)))
+		list := read[api.SSHKeyList](t, e.want(200, "", "GET", "/keys", "", as(e.ann))).Keys
+		if len(list) != 1 || cmp.Diff(want, k.ExpiresAt) != "" || cmp.Diff(want, list[0].ExpiresAt) != "" {
+			t.Errorf("added with the token %s: %+v, listed %+v", body, k, list)
+		}
+		e.want(204, "", "DELETE", "/keys/"+k.ID, "", as(e.ann))
 	}
 }
 

@@ -226,7 +226,7 @@ func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, err
 		WHERE t.hash = ANY ($1) AND (t.expires_at IS NULL OR t.expires_at > now()) AND NOT u.disabled
 		UNION
 		SELECT k.hash FROM ssh_keys k JOIN users u ON u.id = k.user_id
-		WHERE k.hash = ANY ($1) AND NOT u.disabled`, hashes)
+		WHERE k.hash = ANY ($1) AND (k.expires_at IS NULL OR k.expires_at > now()) AND NOT u.disabled`, hashes)
 	if err != nil {
 		return nil, failed(verb, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,17 +20,18 @@ type SSHKey struct {
 	PublicKey  string // as in authorized_keys, without a comment
 	Hash       []byte // SHA-256 of the key in SSH's own form: its fingerprint
 	CreatedAt  time.Time
+	ExpiresAt  *time.Time // nil: never
 	LastUsedAt *time.Time
 }
 
-const sshKeyColumns = `k.id, k.user_id, k.name, k.public_key, k.hash, k.created_at, k.last_used_at`
+const sshKeyColumns = `k.id, k.user_id, k.name, k.public_key, k.hash, k.created_at, k.expires_at, k.last_used_at`
 
 func (k *SSHKey) targets() []any {
-	return []any{&k.ID, &k.UserID, &k.Name, &k.PublicKey, &k.Hash, &k.CreatedAt, &k.LastUsedAt}
+	return []any{&k.ID, &k.UserID, &k.Name, &k.PublicKey, &k.Hash, &k.CreatedAt, &k.ExpiresAt, &k.LastUsedAt}
 }
 
 // AddSSHKey adds a key of the caller and sets ID, UserID and CreatedAt. A key has one
-// user: CodeKeyTaken if it is registered. CodeUnauthenticated if the session or token that
+// user: CodeKeyTaken if it is registered and has not expired. CodeUnauthenticated if the session or token that
 // the caller came with has ended; CodeQuotaExceeded.
 func (db *DB) AddSSHKey(ctx context.Context, caller workspace.Caller, k SSHKey) (SSHKey, error) {
 	if !workspace.ValidID(caller.UserID) {
@@ -46,19 +46,22 @@ func (db *DB) AddSSHKey(ctx context.Context, caller workspace.Caller, k SSHKey) 
 		if err := lockUser(ctx, tx, caller.UserID); err != nil {
 			return err
 		}
+		if err := deleteExpiredSSHKeys(ctx, tx, caller.UserID, k.Hash); err != nil {
+			return err
+		}
 		if err := db.checkSSHKeys(ctx, tx, caller.UserID); err != nil {
 			return err
 		}
 		// Check after taking the lock, so that an end of the session that held the lock is
 		// seen.
 		err := tx.QueryRow(ctx, `
-			INSERT INTO ssh_keys AS k (id, user_id, name, public_key, hash)
-			SELECT $1, $2, $3, $4, $5
-			WHERE $6 = '' OR EXISTS (SELECT FROM sessions WHERE hash = decode($6, 'hex'))
-				OR EXISTS (SELECT FROM api_tokens WHERE hash = decode($6, 'hex'))
+			INSERT INTO ssh_keys AS k (id, user_id, name, public_key, hash, expires_at)
+			SELECT $1, $2, $3, $4, $5, $6
+			WHERE $7 = '' OR EXISTS (SELECT FROM sessions WHERE hash = decode($7, 'hex'))
+				OR EXISTS (SELECT FROM api_tokens WHERE hash = decode($7, 'hex'))
 			ON CONFLICT (hash) DO NOTHING
 			RETURNING `+sshKeyColumns,
-			id.String(), caller.UserID, k.Name, k.PublicKey, k.Hash, caller.Session).Scan(made.targets()...)
+			id.String(), caller.UserID, k.Name, k.PublicKey, k.Hash, k.ExpiresAt, caller.Session).Scan(made.targets()...)
 		if missing(err) {
 			return notAdded(ctx, tx, caller, k.Hash)
 		}
@@ -68,6 +71,16 @@ func (db *DB) AddSSHKey(ctx context.Context, caller workspace.Caller, k SSHKey) 
 		return audit(ctx, tx, caller, AuditSSHKeyAdd, made.ID, map[string]any{"name": made.Name, "public_key": made.PublicKey})
 	})
 	return made, err
+}
+
+// deleteExpiredSSHKeys removes the expired keys of a user, and an expired key with the hash
+// of any user. The rows are locked in one order, so that two callers wait for each other.
+func deleteExpiredSSHKeys(ctx context.Context, tx pgx.Tx, userID string, hash []byte) error {
+	_, err := tx.Exec(ctx, `
+		DELETE FROM ssh_keys WHERE id IN (
+			SELECT id FROM ssh_keys WHERE (user_id = $1 OR hash = $2) AND expires_at <= now()
+			ORDER BY id FOR UPDATE)`, userID, hash)
+	return err
 }
 
 // notAdded returns why a key was not added.
@@ -88,32 +101,10 @@ func notAdded(ctx context.Context, tx pgx.Tx, caller workspace.Caller, hash []by
 // SSHKeys lists the caller's keys, newest first, and returns the cursor of the next
 // page, "" at the end.
 func (db *DB) SSHKeys(ctx context.Context, caller workspace.Caller, page Page) (list []SSHKey, next string, err error) {
-	const verb = "list SSH keys"
-	if !workspace.ValidID(caller.UserID) {
-		return nil, "", forbidden()
-	}
-	var q where
-	q.add(`k.user_id = ?`, caller.UserID)
-	if page.Cursor != "" {
-		p, err := parseCursor(page.Cursor)
-		if err != nil {
-			return nil, "", err
-		}
-		q.add(`(k.created_at, k.id) < (?, ?)`, p.At, p.ID)
-	}
-	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM ssh_keys k WHERE %s ORDER BY k.created_at DESC, k.id DESC LIMIT %d`,
-		sshKeyColumns, strings.Join(q.parts, ` AND `), page.Size()+1), q.args...)
-	if err != nil {
-		return nil, "", failed(verb, err)
-	}
-	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k SSHKey, err error) {
-		return k, row.Scan(k.targets()...)
-	})
-	if err != nil {
-		return nil, "", failed(verb, err)
-	}
-	list, next = cutPage(list, page.Size(), func(k SSHKey) place { return place{At: k.CreatedAt, ID: k.ID} })
-	return list, next, nil
+	return owned[SSHKey]{
+		verb: "list SSH keys", from: "ssh_keys k", columns: sshKeyColumns, targets: (*SSHKey).targets,
+		at: func(k SSHKey) place { return place{At: k.CreatedAt, ID: k.ID} },
+	}.list(ctx, db, caller, page)
 }
 
 // SSHKey reads one of the caller's keys. CodeNotFound, also for a key of another user.
@@ -154,13 +145,13 @@ func (db *DB) DeleteSSHKey(ctx context.Context, caller workspace.Caller, id stri
 }
 
 // SSHKeyUser returns a key by its hash, and its user; CodeUnauthenticated if it is not
-// registered or its user is disabled.
+// registered or has expired, or its user is disabled.
 func (db *DB) SSHKeyUser(ctx context.Context, hash []byte) (User, SSHKey, error) {
 	var u User
 	var k SSHKey
 	err := db.pool.QueryRow(ctx, `
 		SELECT `+userColumns+`, `+sshKeyColumns+` FROM ssh_keys k JOIN users u ON u.id = k.user_id
-		WHERE k.hash = $1 AND NOT u.disabled`, hash).
+		WHERE k.hash = $1 AND (k.expires_at IS NULL OR k.expires_at > now()) AND NOT u.disabled`, hash).
 		Scan(append(u.targets(), k.targets()...)...)
 	if missing(err) {
 		return User{}, SSHKey{}, unauthenticated()

@@ -95,6 +95,48 @@ func TestSSHKeys(t *testing.T) {
 	}
 }
 
+func TestExpiredSSHKeys(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Limits: postgres.Limits{SSHKeys: 1}})
+	ctx := t.Context()
+	ann, bob := e.user("ann"), e.user("bob")
+	until := soon(time.Hour)
+	k := postgres.SSHKey{Name: "laptop", PublicKey: "ssh-ed25519 AAAA", Hash: hash("laptop"), ExpiresAt: &until}
+	made := must(e.AddSSHKey(ctx, ann, k))(t)
+	if made.ExpiresAt == nil || !made.ExpiresAt.Equal(until) {
+		t.Errorf("expires at %v, want %v", made.ExpiresAt, until)
+	}
+	if _, found, err := e.SSHKeyUser(ctx, k.Hash); err != nil || found.ExpiresAt == nil {
+		t.Errorf("before it expires: %+v %v", found, err)
+	}
+	if valid := must(e.ValidSessions(ctx, [][]byte{k.Hash}))(t); len(valid) != 1 {
+		t.Error("the key is not valid before it expires")
+	}
+	_, err := e.AddSSHKey(ctx, bob, k)
+	wantCode(t, err, workspace.CodeKeyTaken)
+
+	expire := func() { e.exec(`UPDATE ssh_keys SET expires_at = now()`) }
+	expire()
+	_, _, err = e.SSHKeyUser(ctx, k.Hash)
+	wantCode(t, err, workspace.CodeUnauthenticated)
+	if valid := must(e.ValidSessions(ctx, [][]byte{k.Hash}))(t); len(valid) != 0 {
+		t.Error("the expired key is valid")
+	}
+	// The user's own expired keys do not count against the limit.
+	must(e.AddSSHKey(ctx, ann, postgres.SSHKey{Name: "desk", PublicKey: "ssh-ed25519 BBBB", Hash: hash("desk")}))(t)
+	if list, _, err := e.SSHKeys(ctx, ann, postgres.Page{}); err != nil || len(list) != 1 || list[0].Name != "desk" || list[0].ExpiresAt != nil {
+		t.Errorf("%+v %v", list, err)
+	}
+	// Another user's expired key is no longer that user's.
+	e.exec(`DELETE FROM ssh_keys`)
+	must(e.AddSSHKey(ctx, bob, k))(t)
+	expire()
+	again := must(e.AddSSHKey(ctx, ann, k))(t)
+	if u, found, err := e.SSHKeyUser(ctx, k.Hash); err != nil || u.ID != ann.UserID || found.ID != again.ID {
+		t.Errorf("%+v %+v %v", u, found, err)
+	}
+}
+
 func TestSSHHostKeyIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -71,32 +70,10 @@ func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token)
 // Tokens lists the caller's tokens, newest first, and returns the cursor of the next
 // page, "" at the end.
 func (db *DB) Tokens(ctx context.Context, caller workspace.Caller, page Page) (list []Token, next string, err error) {
-	const verb = "list tokens"
-	if !workspace.ValidID(caller.UserID) {
-		return nil, "", forbidden()
-	}
-	var q where
-	q.add(`t.user_id = ?`, caller.UserID)
-	if page.Cursor != "" {
-		p, err := parseCursor(page.Cursor)
-		if err != nil {
-			return nil, "", err
-		}
-		q.add(`(t.created_at, t.id) < (?, ?)`, p.At, p.ID)
-	}
-	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM api_tokens t WHERE %s ORDER BY t.created_at DESC, t.id DESC LIMIT %d`,
-		tokenColumns, strings.Join(q.parts, ` AND `), page.Size()+1), q.args...)
-	if err != nil {
-		return nil, "", failed(verb, err)
-	}
-	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Token, err error) {
-		return t, row.Scan(t.targets()...)
-	})
-	if err != nil {
-		return nil, "", failed(verb, err)
-	}
-	list, next = cutPage(list, page.Size(), func(t Token) place { return place{At: t.CreatedAt, ID: t.ID} })
-	return list, next, nil
+	return owned[Token]{
+		verb: "list tokens", from: "api_tokens t", columns: tokenColumns, targets: (*Token).targets,
+		at: func(t Token) place { return place{At: t.CreatedAt, ID: t.ID} },
+	}.list(ctx, db, caller, page)
 }
 
 // Token reads one of the caller's tokens. CodeNotFound, also for a token of another user.

@@ -37,7 +37,7 @@ type codeServer struct {
 // These settings let a test read the terminal, and leave the page without a prompt.
 const codeServerSettings = `"terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",`
 
-// newCodeServer runs the workspace image with the given additional settings.
+// newCodeServer runs the IDE in the workspace image with the given additional settings.
 func newCodeServer(t *testing.T, more string) *codeServer {
 	t.Helper()
 	harness.NeedsDocker(t)
@@ -47,13 +47,12 @@ func newCodeServer(t *testing.T, more string) *codeServer {
 		t.Fatal(err)
 	}
 	upstream := runtime.Upstream{Secret: hex.EncodeToString(secret)}
-	c.container = c.docker("run", "--detach", "--rm", "--label", "codehub.test=proxy", "--env", "HASHED_PASSWORD="+upstream.Secret, harness.WorkspaceImage())
-	t.Cleanup(func() {
-		out, err := exec.Command("docker", "rm", "--force", "--volumes", c.container).CombinedOutput()
-		if err != nil {
-			t.Errorf("remove the container: %v: %s", err, out)
-		}
-	})
+	// Docker fills the volume of a new container from its image.
+	ide := c.docker("create", "--label", "codehub.test=proxy", "--volume", "/opt/codehub-ide", harness.IDEImage())
+	c.removes(ide)
+	c.container = c.docker("run", "--detach", "--rm", "--label", "codehub.test=proxy", "--env", "HASHED_PASSWORD="+upstream.Secret,
+		"--init", "--volumes-from", ide+":ro", "--entrypoint", "/opt/codehub-ide/start", harness.WorkspaceImage())
+	c.removes(c.container)
 	upstream.ContainerID = c.container
 	upstream.Addr = c.docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", c.container) + ":8080"
 	harness.EventuallyWithin(t, patience, "code-server answers", func() bool {
@@ -78,6 +77,16 @@ func (c *codeServer) docker(args ...string) string {
 		c.Fatalf("docker %s: %v: %s", args[0], err, out)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// removes removes a container and its volumes at the end of the test.
+func (c *codeServer) removes(container string) {
+	c.Cleanup(func() {
+		out, err := exec.Command("docker", "rm", "--force", "--volumes", container).CombinedOutput()
+		if err != nil {
+			c.Errorf("remove the container: %v: %s", err, out)
+		}
+	})
 }
 
 func (c *codeServer) browse() {

@@ -100,6 +100,7 @@ type connection struct {
 	caller   workspace.Caller
 	port     int    // of the workspace's host; 0: the IDE's, or the main origin
 	payer    string // whose limits it counts against; empty: the caller's
+	leave    func() // uncounts it for the limit of its port; or nil
 	upstream *upstream
 
 	// Unix nanoseconds, for closeStalled.
@@ -297,6 +298,9 @@ func (cs *connections) remove(c *connection) {
 		s.mu.Unlock()
 	}
 	cs.release(c)
+	if c.leave != nil {
+		c.leave()
+	}
 }
 
 // release undoes what add has counted for the limits.

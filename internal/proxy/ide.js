@@ -4,7 +4,7 @@
   'use strict'
 
   var base = new URL('.', document.currentScript.src).href // ends with /_codehub/
-  var AGAIN = 1000 // between questions while the connection is lost
+  var AGAIN = 2000 // between questions while the connection is lost
   var HIDDEN = 15000 // and while the tab is hidden
   var state, started, timer, asking, overlay
   var open = 0 // WebSockets

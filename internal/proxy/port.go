@@ -325,22 +325,12 @@ func (p *Proxy) addressOf(r *http.Request, v visit) string {
 func (p *Proxy) awaitPort(w http.ResponseWriter, r *http.Request, v visit, to *upstream) bool {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	c := &connection{id: to.id, caller: v.caller, port: v.host.Port, payer: v.payer, upstream: to, cancel: cancel, w: w}
-	leave, err := p.track(v, c)
-	switch err {
-	case nil:
-		defer leave()
-	case errClosed:
-		return false
-	default:
-		p.busy(w, r, v, err)
-		return true
+	c, answered := p.begin(w, r, v, to, cancel)
+	if c == nil {
+		return answered
 	}
 	defer p.open.remove(c)
-	if v.guest && !p.stillAdmitted(r.Context(), c) {
-		return false
-	}
-	err = to.listens(ctx, v.host.Port+v.app.port)
+	err := to.listens(ctx, v.host.Port+v.app.port)
 	switch {
 	case r.Context().Err() != nil, c.wasCut():
 		panic(http.ErrAbortHandler)

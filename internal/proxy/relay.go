@@ -27,21 +27,9 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	// The route's ID is not a part of the request's text, which a WebSocket must not keep.
-	c := &connection{id: to.id, caller: v.caller, port: v.host.Port, payer: v.payer, upstream: to, cancel: cancel, w: w}
-	leave, err := p.track(v, c)
-	switch err {
-	case nil:
-		defer leave()
-	case errClosed:
-		return false
-	default:
-		p.busy(w, r, v, err)
-		return true
-	}
-	if v.guest && !p.stillAdmitted(r.Context(), c) {
-		p.open.remove(c)
-		return false
+	c, answered := p.begin(w, r, v, to, cancel)
+	if c == nil {
+		return answered
 	}
 	x := &exchange{proxy: p, visit: v, connection: c, use: p.newUse(r, v), prefix: v.prefix}
 	defer func() {
@@ -68,21 +56,39 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 	return true
 }
 
-// track counts an open request of a visit. The caller must call leave, and remove c from
-// p.open.
-func (p *Proxy) track(v visit, c *connection) (leave func(), err error) {
+// begin tracks a request of a visit to an upstream, which must be removed from p.open at its
+// end. A nil connection means that the request must not be relayed: it was answered, or the
+// route was closed or the share has ended since the lookup.
+func (p *Proxy) begin(w http.ResponseWriter, r *http.Request, v visit, to *upstream, cancel context.CancelFunc) (c *connection, answered bool) {
+	// The route's ID is not a part of the request's text, which a WebSocket must not keep.
+	c = &connection{id: to.id, caller: v.caller, port: v.host.Port, payer: v.payer, upstream: to, cancel: cancel, w: w}
+	switch err := p.track(v, c); {
+	case err == errClosed:
+		return nil, false
+	case err != nil:
+		p.busy(w, r, v, err)
+		return nil, true
+	case v.guest && !p.stillAdmitted(r.Context(), c):
+		p.open.remove(c)
+		return nil, false
+	}
+	return c, false
+}
+
+// track counts an open request of a visit against all limits, until c is removed from p.open.
+func (p *Proxy) track(v visit, c *connection) (err error) {
 	c.until.Store(stamp(v.until))
-	if leave, err = p.guests.enter(v); err != nil {
-		return nil, err
+	if c.leave, err = p.guests.enter(v); err != nil {
+		return err
 	}
 	if err = p.open.add(c); err == nil {
-		return leave, nil
+		return nil
 	}
-	leave()
+	c.leave()
 	if v.payer != "" && err == errTooManyUser {
 		err = errTooManyGuest
 	}
-	return nil, err
+	return err
 }
 
 // exchange is one relayed request.

@@ -494,6 +494,45 @@ func TestPublicPortLimits(t *testing.T) {
 	}
 }
 
+// What outlives its handler, as a WebSocket may, counts against its port until it ends.
+func TestPublicPortCountsUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	h, a := newSharingWorld(t, workspace.VisiblePublic, func(c *Config) { c.Settings.Ports.PublicRequests = 1 })
+	h.share(a.port, workspace.VisiblePublic, time.Hour)
+	of, err := h.proxy.routes.get(t.Context(), wsA, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := func(n int) (*connection, int) {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", h.proxy.layout.URL(a.host())+"/", nil)
+		v := visit{target: target{id: wsA, host: a.host()}, payer: "address 192.0.2." + strconv.Itoa(n)}
+		c, _ := h.proxy.begin(w, r, v, of.upstream, func() {})
+		return c, w.Code
+	}
+	var all []*connection
+	for n := range perPort {
+		c, status := begin(n)
+		if c == nil {
+			t.Fatalf("connection %d: %d", n, status)
+		}
+		all = append(all, c)
+	}
+	if c, status := begin(perPort); c != nil || status != http.StatusTooManyRequests {
+		t.Errorf("beyond the limit: %v %d", c, status)
+	}
+	for _, c := range all {
+		h.proxy.open.remove(c)
+	}
+	c, status := begin(perPort)
+	if c == nil {
+		t.Fatalf("after the others ended: %d", status)
+	}
+	h.proxy.open.remove(c)
+	if left := len(h.proxy.guests.open); left != 0 {
+		t.Errorf("%d ports are counted", left)
+	}
+}
+
 // Strangers cannot use up the rate of a port that is not public.
 func TestPrivatePortHasNoRate(t *testing.T) {
 	t.Parallel()

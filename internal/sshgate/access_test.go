@@ -34,6 +34,7 @@ func TestSessionsEndWithAccess(t *testing.T) {
 		says string
 	}{
 		"key removed":      {func(w *world) { check(w, w.db.DB.DeleteSSHKey(w.Context(), w.ann, w.keyID)) }, "key or token was removed"},
+		"key expired":      {func(w *world) { w.db.Change(`UPDATE ssh_keys SET expires_at = now()`) }, "has expired"},
 		"user disabled":    {func(w *world) { w.db.Change(`UPDATE users SET disabled = true`) }, "account was disabled"},
 		"handed over":      {func(w *world) { w.db.Change(`UPDATE workspaces SET owner_user_id = $1`, w.db.AddUser("bob").UserID) }, "no longer have access"},
 		"deleted":          {func(w *world) { w.db.Change(`UPDATE workspaces SET deleted_at = now()`) }, "no longer have access"},
@@ -204,10 +205,12 @@ func TestUse(t *testing.T) {
 	service := listen(t)
 	echo(t, service)
 	port := freePort(t)
-	w.background(w.command("ssh", "-N", "-L", port+":"+service.Addr().String(), "-o", "ServerAliveInterval=1", "demo"))
+	_, log, _ := w.background(w.command("ssh", "-N", "-L", port+":"+service.Addr().String(), "-o", "ServerAliveInterval=1", "-o", "LogLevel=DEBUG3", "demo"))
 	for range 3 {
 		echoes(t, dial(t, "tcp", "127.0.0.1:"+port), "ping")
 	}
+	// SSH_MSG_REQUEST_FAILURE is the answer to a keep-alive.
+	harness.Eventually(t, "the answer to a keep-alive", func() bool { return strings.Contains(log.String(), "receive packet: type 82") })
 	if at, kind := last(); !at.IsZero() {
 		t.Errorf("an idle tunnel counts as %v", kind)
 	}

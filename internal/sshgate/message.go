@@ -52,7 +52,7 @@ func (c *connection) explain(err error) string {
 	case errors.Is(err, attach.ErrStopped):
 		return "The workspace was stopped."
 	case errors.Is(err, auth.ErrSessionEnded):
-		return "Your login has ended: the key or token was removed, or the account was disabled."
+		return "Your login has ended: the key or token was removed or has expired, or the account was disabled."
 	case errors.Is(err, attach.ErrAccessEnded):
 		return "You no longer have access to the workspace."
 	case errors.Is(err, attach.ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, errClosed):

@@ -362,7 +362,8 @@ func gone(conn *net.TCPConn) bool {
 	return over || err != nil
 }
 
-// feed writes the input. A nil is its end, which a terminal is told by Ctrl-D.
+// feed writes the input from the queue to the command. A nil element marks the end of the
+// input: feed closes the command's input, or on a terminal writes Ctrl-D.
 func (r *run) feed(queue <-chan []byte) {
 	for b := range queue {
 		switch {

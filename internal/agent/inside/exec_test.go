@@ -25,7 +25,10 @@ func TestTerminalOutputWaitsForSlowReader(t *testing.T) {
 	}
 	r := &terminalReader{from: master}
 	r.exited()
-	time.Sleep(2 * lastOutput) // the reader is slow
+	// The reader is slow: the wait that began with the command's end is over before it reads.
+	if err := master.SetReadDeadline(time.Now().Add(-lastOutput)); err != nil {
+		t.Fatal(err)
+	}
 	got, err := io.ReadAll(r)
 	if string(got) != printed || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%d bytes were read, not %d: %v", len(got), len(printed), err)

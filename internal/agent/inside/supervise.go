@@ -83,8 +83,8 @@ type end struct {
 	stopped  bool // the agent was told to stop
 }
 
-// run runs the IDE until the agent is told to stop or the IDE does not come up, and
-// returns the exit code.
+// run starts the IDE, and again when it ends, until a signal stops the agent or history gives
+// up on the IDE. It returns the agent's exit code.
 func (s *supervisor) run() int {
 	var h history
 	for {

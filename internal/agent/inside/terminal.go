@@ -68,8 +68,8 @@ var (
 	}
 )
 
-// setModes sets a terminal's modes. Those that are not given stay as they are, but for
-// UTF-8, which a terminal has unless it is turned off.
+// setModes sets a terminal's modes. It does not change a mode that is not in modes, with one
+// exception: it turns UTF-8 on unless modes turns it off.
 func setModes(terminal *os.File, modes map[uint8]uint32) error {
 	return control(terminal, func(fd int) error {
 		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)

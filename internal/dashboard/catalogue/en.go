@@ -930,6 +930,9 @@ var en = map[string]string{
 	"keys.created":             "Added",
 	"keys.used":                "last used",
 	"keys.unused":              "never used",
+	"keys.expires":             "expires in",
+	"keys.expired":             "expired",
+	"keys.no_expiry":           "never expires",
 	"keys.remove":              "Remove",
 
 	"tokens.title":     "API tokens",

@@ -930,6 +930,9 @@ var ko = map[string]string{
 	"keys.created":             "추가:",
 	"keys.used":                "마지막 사용:",
 	"keys.unused":              "사용한 적 없음",
+	"keys.expires":             "남은 유효 기간:",
+	"keys.expired":             "만료됨",
+	"keys.no_expiry":           "만료 없음",
 	"keys.remove":              "제거",
 
 	"tokens.title":     "API 토큰",

@@ -278,7 +278,7 @@ func TestStopEndsAgent(t *testing.T) {
 func TestImageWithoutCommand(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	image := importImage(t, r, []string{"USER 1000"}, homeTar(t))
+	image := importImage(t, r, []string{"USER 1000", "LABEL " + labelIDE + "=" + ideIncluded}, homeTar(t))
 	if as, err := r.userOf(t.Context(), image); err == nil || !strings.Contains(err.Error(), "neither ENTRYPOINT nor CMD") {
 		t.Errorf("userOf = %+v, %v", as, err)
 	}
@@ -313,8 +313,8 @@ func TestAgentVolumeIsRepaired(t *testing.T) {
 		})
 	}
 	both.Wait()
-	name, digest := r.knownAgentVolume()
-	if again, _ := other.knownAgentVolume(); again != name || name == "" {
+	name, digest := r.agent.known()
+	if again, _ := other.agent.known(); again != name || name == "" {
 		t.Fatalf("the volumes are %q and %q", name, again)
 	}
 	if got := agentOnDisk(t, r, name); got != digest {
@@ -348,7 +348,7 @@ func TestAgentVolumeIsRepaired(t *testing.T) {
 	}
 	putFileWith(t, dir, agentFile, "damaged")
 	putFileWith(t, dir, agentFile+".part-1", "incomplete")
-	other.forgetAgentVolume()
+	other.agent.forget()
 	if _, _, err := other.ensureAgentVolume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -365,14 +365,14 @@ func TestSweepRemovesOldAgentVolumes(t *testing.T) {
 	if err := r.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	current, _ := r.knownAgentVolume()
+	current, _ := r.agent.known()
 	old := strings.Repeat("0", 64)
-	if _, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: r.names.agentVolume(old), Labels: r.agentLabels(old)}); err != nil {
+	if _, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: r.names.tool(roleAgent, old), Labels: r.toolLabels(roleAgent, old)}); err != nil {
 		t.Fatal(err)
 	}
 	user, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Config:     &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", "")},
-		HostConfig: &container.HostConfig{NetworkMode: noNetwork, Mounts: []mount.Mount{r.agentMount(r.names.agentVolume(old), old)}},
+		HostConfig: &container.HostConfig{NetworkMode: noNetwork, Mounts: []mount.Mount{r.toolMount(&r.agent, r.names.tool(roleAgent, old))}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -403,20 +403,20 @@ func TestAgentVolumeOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	digest := r.helperDigest()
-	name := r.names.agentVolume(digest)
+	name := r.names.tool(roleAgent, digest)
 	if _, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{
-		Name: name, Labels: r.agentLabels(digest), DriverOpts: map[string]string{"type": "tmpfs", "device": "tmpfs", "o": "size=64k"},
+		Name: name, Labels: r.toolLabels(roleAgent, digest), DriverOpts: map[string]string{"type": "tmpfs", "device": "tmpfs", "o": "size=64k"},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := r.ensureAgentVolume(t.Context()); !errors.Is(err, runtime.ErrNoSpace) || r.noAgent.Err() == nil {
-		t.Errorf("on a full disk: %v; the condition: %v", err, r.noAgent.Err())
+	if _, _, err := r.ensureAgentVolume(t.Context()); !errors.Is(err, runtime.ErrNoSpace) || r.agent.failed.Err() == nil {
+		t.Errorf("on a full disk: %v; the condition: %v", err, r.agent.failed.Err())
 	}
 	if _, err := r.api.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	hello(t, running(t, r))
-	if err := r.noAgent.Err(); err != nil {
+	if err := r.agent.failed.Err(); err != nil {
 		t.Errorf("the condition: %v", err)
 	}
 }

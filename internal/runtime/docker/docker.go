@@ -95,7 +95,7 @@ type Runtime struct {
 	turns     *semaphore.Weighted // see turn
 
 	prepareLock chan struct{} // held while the network is checked or repaired
-	agent       agentVolume
+	agent, ide  toolVolume
 	applyWall   func(context.Context, wall.Spec) error
 
 	holderImage sync.Mutex // held while the image is created
@@ -105,6 +105,7 @@ type Runtime struct {
 
 	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
 	runAs        sync.Map // image ID → what its workspaces run as
+	owned        sync.Map // workspace → home whose files are known to be its user's; see ownHome
 	damaged      sync.Map // workspaces whose damaged home.json was logged
 
 	mu            sync.Mutex
@@ -115,7 +116,6 @@ type Runtime struct {
 	noImage       *health.Condition // the default image is missing
 	noLogin       *health.Condition // the file with the logins at registries cannot be used, or is not protected
 	lowLimits     *health.Condition // the kernel's limits for all workspaces are too low
-	noAgent       *health.Condition // the agent's volume cannot be filled
 	subnetLogged  bool              // another subnet than Config.Subnet was logged
 	swept         time.Time
 	orphans       map[string]bool // objects without a home in the last sweep
@@ -162,7 +162,6 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		procSys:     "/proc/sys",
 		first:       newFirstStart(),
 		prepareLock: make(chan struct{}, 1),
-		agent:       agentVolume{lock: make(chan struct{}, 1)},
 		turns:       semaphore.NewWeighted(allShares),
 		countAfter:  countAfter,
 		countEvery:  countEvery,
@@ -178,10 +177,14 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			Name: "registry-login", Failing: "the file with the logins at registries is not in order", Resolved: "the file with the logins at registries is in order again",
 			Level: slog.LevelWarn, Log: cfg.Log,
 		}),
-		noAgent: cfg.Conditions.New(health.Config{
+		agent: newToolVolume(roleAgent, agentDir, cfg.Conditions.New(health.Config{
 			Name: "agent", Failing: "the agent's volume cannot be filled; no workspace can be started", Resolved: "the agent's volume is complete again",
 			Level: slog.LevelError, Log: cfg.Log,
-		}),
+		})),
+		ide: newToolVolume(roleIDE, ideDir, cfg.Conditions.New(health.Config{
+			Name: "ide", Failing: "the IDE's volume cannot be filled; no workspace whose image has no IDE can be started", Resolved: "the IDE's volume is complete again",
+			Level: slog.LevelError, Log: cfg.Log,
+		})),
 		noImage: cfg.Conditions.New(health.Config{
 			Name: "default-image", Failing: "the default image is missing", Resolved: "the default image is there again",
 			Level: slog.LevelWarn, Log: cfg.Log,

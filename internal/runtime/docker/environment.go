@@ -12,7 +12,10 @@ import (
 // those of its image, sorted by name. They replace defaults, and codehub's own come last
 // in order of precedence.
 func environment(spec runtime.ContainerSpec, as runAs, defaults []string) []string {
-	env := map[string]string{}
+	env := maps.Clone(as.env)
+	if env == nil {
+		env = map[string]string{}
+	}
 	for _, variable := range defaults {
 		name, value, _ := strings.Cut(variable, "=")
 		env[name] = value
@@ -21,8 +24,8 @@ func environment(spec runtime.ContainerSpec, as runAs, defaults []string) []stri
 		env["TZ"] = spec.TimeZone
 	}
 	maps.Copy(env, spec.Env)
-	if as.own {
-		env["HOME"] = runtime.HomeDir // root's home is not accessible
+	if home, ok := as.env["HOME"]; ok {
+		env["HOME"] = home // a workspace has its files there
 	}
 	env[runtime.SecretEnv] = spec.Secret
 	list := make([]string, 0, len(env))

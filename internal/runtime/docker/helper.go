@@ -39,7 +39,8 @@ type helperImage struct {
 
 type helperRun struct {
 	args        []string
-	hostNetwork bool // false: no network
+	image       string // ID of an image whose files it works on; empty: the helper's own
+	hostNetwork bool   // false: no network
 	caps        []string
 	mounts      []mount.Mount
 	line        func([]byte) // called for each line that it prints; nil: not needed
@@ -51,6 +52,15 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	if err != nil {
 		return err
 	}
+	var entrypoint []string // of the helper's image
+	if run.image != "" {
+		name, _, err := r.ensureAgentVolume(ctx)
+		if err != nil {
+			return err
+		}
+		ref, entrypoint = run.image, []string{agentPath, HelperCommand}
+		run.mounts = append(run.mounts, r.toolMount(&r.agent, name))
+	}
 	network := noNetwork
 	if run.hostNetwork {
 		network = "host"
@@ -59,6 +69,7 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		Name: r.names.helper + "-" + randomHex(4),
 		Config: &container.Config{
 			Image:           ref,
+			Entrypoint:      entrypoint,
 			Cmd:             run.args,
 			User:            "0:0",
 			Labels:          r.labels(roleHelper, "", ""),

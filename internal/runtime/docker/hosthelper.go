@@ -30,6 +30,7 @@ const (
 
 	cmdFingerprint  = "fingerprint"
 	cmdInstallAgent = "install-agent"
+	cmdInstallIDE   = "install-ide"
 )
 
 // wallTable matches the names of the installations' nftables tables; see namesOf.
@@ -43,13 +44,15 @@ var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 //	remove-home PATH    removes a directory with files of any owner
 //	empty-home PATH     removes a directory's content durably
 //	is-empty PATH       fails if the directory has entries
-//	own-home PATH       gives what belongs to root to the workspace user
+//	own-home PATH       gives what belongs to root, or to the home's owner, to the workspace user
 //	sync PATH           syncs the file system of a directory
 //	count PATH          prints the size of a directory's content
 //	fingerprint PATH    prints the number of entries at intervals, and last the
 //	                    fingerprint of a home (archive.Fingerprint)
 //	install-agent PATH DIGEST
 //	                    copies the executable, which has the digest, to a directory
+//	install-ide FROM TO DIGEST
+//	                    copies a tree, unless it is complete there with the digest
 func HelperMain(args []string) int { return helperMain(args, os.Stdout, os.Stderr) }
 
 func helperMain(args []string, stdout, stderr io.Writer) int {
@@ -64,8 +67,11 @@ func runAsHelper(args []string, stdout io.Writer) error {
 	if len(args) == 3 && args[0] == cmdInstallAgent {
 		return installAgent(args[1], args[2])
 	}
+	if len(args) == 4 && args[0] == cmdInstallIDE {
+		return installTree(args[1], args[2], args[3])
+	}
 	if len(args) != 2 {
-		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home PATH | sync PATH | count PATH | fingerprint PATH | install-agent PATH DIGEST")
+		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home PATH | sync PATH | count PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST")
 	}
 	if args[0] == cmdWall {
 		spec, err := wall.ParseSpec(args[1])

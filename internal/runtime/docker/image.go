@@ -45,7 +45,8 @@ func (r *Runtime) pulled(ctx context.Context, image string) error {
 }
 
 // notPulled returns the reason why an image must not be pulled, or "". All users run the
-// default image: without a digest, the owner of its name in a registry could replace it.
+// default image and the IDE: without a digest, the owner of the name in a registry could
+// replace them.
 func (r *Runtime) notPulled(image string) string {
 	switch {
 	case imageref.Pinned(image):
@@ -55,6 +56,9 @@ func (r *Runtime) notPulled(image string) string {
 	case r.cfg.DefaultImage != "" && imageref.Same(image, r.cfg.DefaultImage):
 		return "the default image is not on the server's machine, and codehub downloads it only by its digest: build or pull it there, " +
 			"or set CODEHUB_DEFAULT_IMAGE to its name with @sha256:…"
+	case r.cfg.IDEImage != "" && imageref.Same(image, r.cfg.IDEImage):
+		return "the IDE's image is not on the server's machine, and codehub downloads it only by its digest: build or pull it there, " +
+			"or set CODEHUB_IDE_IMAGE to its name with @sha256:…"
 	}
 	return ""
 }

@@ -35,7 +35,7 @@ const (
 	labelSince  = "codehub.since"        // when a volume was set aside, RFC 3339
 	labelBytes  = "codehub.bytes"        // size of a set-aside volume's content
 	labelFiles  = "codehub.entries"      // number of its entries
-	labelDigest = "codehub.digest"       // its archive.Digest; of the agent's volume: SHA-256 of the executable
+	labelDigest = "codehub.digest"       // its archive.Digest; of a tool's volume: that of its content
 
 	labelOwner = "codehub.owner"          // username of the workspace's owner, on a home
 	labelName  = "codehub.workspace-name" // on a home
@@ -71,6 +71,7 @@ const (
 	roleScratch     = "scratch"        // anonymous volume: scratch space of an archive job
 	roleNetwork     = "network"
 	roleAgent       = "agent"         // volume: the executable that is the first process of workspaces
+	roleIDE         = "ide"           // volume: the IDE of workspaces whose image does not bring one
 	roleDraft       = "network-draft" // network that is only created to get a free subnet from Docker
 )
 
@@ -82,7 +83,7 @@ type names struct {
 	table   string
 	helper  string // repository of the helper's image, and prefix of its containers
 	holder  string // image of the containers that hold volumes
-	agent   string // prefix of the agent's volumes
+	short   string // part of the names of volumes with programs; see toolVolume
 }
 
 func namesOf(installation string) names {
@@ -96,7 +97,7 @@ func namesOf(installation string) names {
 		table:   "codehub-" + short,
 		helper:  "codehub-helper-" + short,
 		holder:  "codehub-holder-" + short + ":1",
-		agent:   "codehub-agent-" + short,
+		short:   short,
 	}
 }
 
@@ -129,8 +130,10 @@ func removingName(id workspace.ID, claim, remover string) string {
 func fingerprintName(id workspace.ID) string { return "codehub-look-" + string(id) }
 func (n names) mark(id string) string        { return n.network + "-mark-" + id }
 
-// agentVolume is the name of the volume for an executable with this digest.
-func (n names) agentVolume(digest string) string { return n.agent + "-" + digest[:16] }
+// tool is the name of the volume of a role with programs of this digest.
+func (n names) tool(role, digest string) string {
+	return "codehub-" + role + "-" + n.short + "-" + digest[:16]
+}
 
 func jobName(kind runtime.JobKind, id workspace.ID) string {
 	return "codehub-" + string(kind) + "-" + string(id)

@@ -22,17 +22,29 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	if err == nil {
 		r.checkDefaultImage(ctx)
 		r.checkLogins()
-		r.prepareAgent(ctx)
+		r.prepareTools(ctx)
 		r.sweepNow(ctx)
 	}
 	return err
 }
 
-// prepareAgent fills the agent's volume before the first workspace needs it. A
-// failure is a condition, and the next start repeats the attempt.
-func (r *Runtime) prepareAgent(ctx context.Context) {
+// prepareTools fills the volumes of the agent and of the IDE before the first workspace
+// needs them, and reads what has to be known of the default image. A failure is a
+// condition, and the next start repeats the attempt.
+func (r *Runtime) prepareTools(ctx context.Context) {
 	if _, _, err := r.ensureAgentVolume(ctx); err != nil {
 		r.log.Debug("fill the agent's volume failed", "err", err)
+		return
+	}
+	if r.cfg.DefaultImage == "" {
+		return
+	}
+	as, err := r.userOf(ctx, r.cfg.DefaultImage)
+	if err == nil && !as.missing && !as.included {
+		_, _, err = r.ensureIDEVolume(ctx)
+	}
+	if err != nil {
+		r.log.Debug("prepare the default image failed", "err", err)
 	}
 }
 

@@ -160,7 +160,7 @@ func pushVariant(t *testing.T, r *Runtime, ref string) {
 	}
 	defer rootfs.Close()
 	imported, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: rootfs, SourceName: "-"}, ref, client.ImageImportOptions{
-		Changes: []string{"USER 1000:1000", "WORKDIR /home/coder", `ENTRYPOINT ["/testserver"]`, "ENV HOME=/home/coder"},
+		Changes: []string{"USER 1000:1000", "WORKDIR /home/coder", `ENTRYPOINT ["/testserver"]`, "ENV HOME=/home/coder", "LABEL " + labelIDE + "=" + ideIncluded},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -235,9 +235,9 @@ func TestWorkInWorkspaceImage(t *testing.T) {
 	up := runningImage(t, r, harness.WorkspaceImage())
 	for name, script := range map[string]string{
 		"git":  "cd $(mktemp -d) && git init -q && echo x > a && git add a && git -c user.name=a -c user.email=a@example.com commit -qm a && git clone -q . b && git -C b log --oneline | wc -l",
-		"node": `/usr/lib/code-server/lib/node -e 'new (require("worker_threads").Worker)("require(\"fs\").writeFileSync(\"/tmp/w\",\"1\")",{eval:true}).on("exit",()=>console.log(require("child_process").execSync("cat /tmp/w").toString().trim()))'`,
+		"node": `/opt/codehub-ide/lib/node -e 'new (require("worker_threads").Worker)("require(\"fs\").writeFileSync(\"/tmp/w\",\"1\")",{eval:true}).on("exit",()=>console.log(require("child_process").execSync("cat /tmp/w").toString().trim()))'`,
 		// An IPv6 socket, a Unix socket and a server in the workspace.
-		"sockets": `/usr/lib/code-server/lib/node -e 'require("http").createServer((q,s)=>s.end("1")).listen(3456,()=>require("http").get("http://localhost:3456",r=>r.on("data",d=>{console.log(""+d);process.exit()})))'`,
+		"sockets": `/opt/codehub-ide/lib/node -e 'require("http").createServer((q,s)=>s.end("1")).listen(3456,()=>require("http").get("http://localhost:3456",r=>r.on("data",d=>{console.log(""+d);process.exit()})))'`,
 		"ssh":     "ssh-keygen -q -t ed25519 -N '' -f /tmp/key && ssh-agent sh -c 'ssh-add -q /tmp/key && ssh-add -l | wc -l'",
 		"ps":      "ps -e | grep -c entry.js > /dev/null; echo 1",
 	} {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/imageref"
 	"codehub/internal/setting"
 )
 
@@ -20,6 +21,7 @@ type Settings struct {
 	ConnRate    uint32        `name:"workspace-connection-rate" env:"CODEHUB_WORKSPACE_CONNECTION_RATE" default:"200" help:"Connections and other flows that a workspace may open to the outside per second (0 = no limit)."`
 	LogSize     string        `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
 	Sudo        bool          `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
+	IDEImage    string        `name:"ide-image" env:"CODEHUB_IDE_IMAGE" default:"codehub/ide:latest" help:"Image with the IDE of all workspaces whose image does not bring one."`
 	Gallery     string        `name:"extensions-gallery" env:"CODEHUB_EXTENSIONS_GALLERY" help:"Extension gallery of the IDE, JSON as code-server's EXTENSIONS_GALLERY (default: open-vsx.org)."`
 	PullMinRate string        `name:"pull-min-rate" env:"CODEHUB_PULL_MIN_RATE" default:"64k" help:"Lowest rate of an image pull in bytes per second; a slower pull is cancelled (0 = no minimum)."`
 	PullTimeout time.Duration `name:"pull-timeout" env:"CODEHUB_PULL_TIMEOUT" min:"10s" max:"168h" default:"1h" help:"Longest time that Docker may work on one image pull."`
@@ -43,7 +45,7 @@ type Settings struct {
 // Resolve checks the settings and computes the values that follow from them. It
 // returns the first invalid one as *setting.Problem.
 func (s *Settings) Resolve() error {
-	for _, check := range []func() error{s.egress, s.subnet, s.sizes, s.logins, s.gallery} {
+	for _, check := range []func() error{s.egress, s.subnet, s.sizes, s.logins, s.gallery, s.ideImage} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -72,6 +74,13 @@ func (s *Settings) logins() error {
 	}
 	if _, err := readAuthFile(s.RegistryAuthFile); err != nil {
 		return setting.Invalid("CODEHUB_REGISTRY_AUTH_FILE", err.Error(), `give a file like {"auths": {"registry.example.com": {"username": "…", "password": "…"}}}`)
+	}
+	return nil
+}
+
+func (s *Settings) ideImage() error {
+	if s.IDEImage != "" && !imageref.Valid(s.IDEImage) {
+		return setting.Invalid("CODEHUB_IDE_IMAGE", fmt.Sprintf("%q is not an image reference", s.IDEImage), "give one like codehub/ide:latest")
 	}
 	return nil
 }

@@ -62,11 +62,14 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			return runtime.Container{}, err
 		}
 		as.ulimits = r.ulimits(ctx)
-		volume, digest, err := r.ensureAgentVolume(ctx)
-		if err != nil {
+		if as.agent, as.agentDigest, err = r.ensureAgentVolume(ctx); err != nil {
 			return runtime.Container{}, err
 		}
-		as.agent, as.agentDigest = volume, digest
+		if !as.included && !as.missing {
+			if as.ide, _, err = r.ensureIDEVolume(ctx); err != nil {
+				return runtime.Container{}, err
+			}
+		}
 		addr := r.addrs.take(r.now())
 		attempt := randomHex(8)
 		made, err := r.api.ContainerCreate(ctx, image.into(r.createOptions(spec, as, net, addr, attempt)))
@@ -100,10 +103,8 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			return runtime.Container{}, err
 		}
 		report(progress, runtime.StepStarting)
-		if as.own {
-			if err := r.ownHome(ctx, spec); err != nil {
-				return runtime.Container{}, errors.Join(err, r.discard(ctx, made.ID))
-			}
+		if err := r.makeReady(ctx, spec, as, made.ID); err != nil {
+			return runtime.Container{}, errors.Join(err, r.discard(ctx, made.ID))
 		}
 		err = r.startInTurn(ctx, made.ID)
 		if err == nil {
@@ -124,7 +125,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			try--
 		case agentMissing(err) && !refilled:
 			refilled = true
-			r.forgetAgentVolume()
+			r.agent.forget()
 		case addressTaken(err): // the next attempt uses another address
 		case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "network"):
 			r.forgetNetwork()
@@ -162,7 +163,14 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			MemorySwap: r.cfg.MemoryBytes, // equal to Memory: no swap
 			Ulimits:    as.ulimits,
 		},
-		Mounts: []mount.Mount{r.homeMount(spec, attempt), r.agentMount(as.agent, as.agentDigest)},
+		Mounts: []mount.Mount{r.homeMount(spec, attempt), r.toolMount(&r.agent, as.agent)},
+	}
+	workingDir := "" // the image's
+	if !as.included {
+		workingDir = "/" // the user may not enter the image's
+	}
+	if as.ide != "" {
+		host.Mounts = append(host.Mounts, r.toolMount(&r.ide, as.ide))
 	}
 	if r.cfg.Pids > 0 {
 		host.PidsLimit = &r.cfg.Pids
@@ -190,6 +198,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			Image:        spec.Image,
 			User:         as.user,
 			Hostname:     spec.Hostname,
+			WorkingDir:   workingDir,
 			Env:          environment(spec, as, slices.Concat(r.cfg.variables(), r.portEnv(spec.Workspace))),
 			Labels:       labels,
 			Entrypoint:   agentEntrypoint,
@@ -268,7 +277,14 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 	if err := r.verifyVolume(ctx, spec, c.ID); err != nil {
 		return runtime.Container{}, true, err
 	}
+	as, err := r.userOf(ctx, found.Container.Image)
+	if err != nil {
+		return runtime.Container{}, true, err
+	}
 	report(progress, runtime.StepStarting)
+	if err := r.makeReady(ctx, spec, as, c.ID); err != nil {
+		return runtime.Container{}, true, errors.Join(err, r.discard(ctx, c.ID))
+	}
 	if err := r.startInTurn(ctx, c.ID); err != nil {
 		err = wrapError(ctx, "start container", err)
 		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
@@ -278,7 +294,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 			return runtime.Container{}, true, discarded
 		}
 		if agentMissing(err) {
-			r.forgetAgentVolume()
+			r.agent.forget()
 		}
 		if agentMissing(err) || addressTaken(err) || errdefs.IsNotFound(err) || r.ulimitsRefused(err, found.Container.HostConfig.Ulimits) {
 			return runtime.Container{}, false, nil // create a new one

@@ -42,7 +42,7 @@ func (r *Runtime) sweepNow(ctx context.Context) {
 func (r *Runtime) sweep(ctx context.Context) error {
 	errs := []error{r.sweepUnfinished(ctx)}
 	r.removeOldHelpers(ctx, r.helperRef())
-	errs = append(errs, r.sweepTrash(ctx), r.sweepOrphans(ctx), r.sweepAgentVolumes(ctx))
+	errs = append(errs, r.sweepTrash(ctx), r.sweepOrphans(ctx), r.sweepToolVolumes(ctx))
 	return errors.Join(errs...)
 }
 

@@ -24,30 +24,34 @@ import (
 	"codehub/internal/workspace"
 )
 
-// workspaceUID is the uid of workspaces whose image has no user other than root. It
-// owns the home in the default image.
+// workspaceUID is the uid of workspaces that run codehub's IDE, and of those whose image
+// has its own IDE and no user other than root. Of all images' users it owns the home in
+// the default image.
 const workspaceUID = 1000
 
 // runAs is what a workspace runs, and as whom. uid 0 of a container is uid 0 of the host, and
 // shares the kernel's limits with the host's own programs.
 type runAs struct {
 	user string // numeric uid, never 0, as in container.Config.User
-	// own: the image's user is root, so the home may belong to root.
+	// own: the home may belong to another user, because the image's content at HomeDir does.
 	own     bool
-	command []string // the image's ENTRYPOINT and CMD
+	command []string // starts the IDE
 	missing bool     // there is no such image
-	// agent is the volume with the agent's executable, and agentDigest its digest.
-	agent, agentDigest string
 
-	// zoned: the image sets TZ.
-	zoned   bool
-	ulimits []*container.Ulimit
+	included bool              // the image brings the IDE
+	env      map[string]string // defaults that the image's own variables do not replace
+	accounts []byte            // what the container needs before its start, as a tar archive; nil: nothing
+	zoned    bool              // the image sets TZ
+
+	agent, agentDigest string // the volume with the agent, and its digest
+	ide                string // the volume with the IDE; empty if the image brings it
+	ulimits            []*container.Ulimit
 }
 
 var asWorkspaceUser = fmt.Sprintf("%d:%d", workspaceUID, workspaceUID)
 
-// userOf returns what a workspace of this image runs, and as whom: the image's user,
-// or the workspace user if that is root. An image is best named by its ID.
+// userOf returns what a workspace of this image runs, and as whom. An image is best named
+// by its ID.
 func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	if known, ok := r.runAs.Load(image); ok {
 		return known.(runAs), nil
@@ -63,21 +67,46 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	if known, ok := r.runAs.Load(info.ID); ok {
 		return known.(runAs), nil
 	}
-	user, zoned := "", false
-	var command []string
+	var cfg imageConfig
 	if info.Config != nil {
-		user, zoned = info.Config.User, setsZone(info.Config.Env)
-		command = slices.Concat(info.Config.Entrypoint, info.Config.Cmd)
+		cfg = imageConfig{user: info.Config.User, env: info.Config.Env, command: slices.Concat(info.Config.Entrypoint, info.Config.Cmd), included: info.Config.Labels[labelIDE] == ideIncluded}
 	}
-	if len(command) == 0 {
-		return runAs{}, fmt.Errorf("the image %.200q has neither ENTRYPOINT nor CMD", image)
+	var as runAs
+	if cfg.included {
+		as, err = r.ownIDE(ctx, image, info.ID, cfg)
+	} else {
+		as, err = r.anyImage(ctx, info.ID, cfg)
 	}
-	as, err := resolveUser(user, func() (string, error) { return r.imageFile(ctx, info.ID, "/etc/passwd") })
 	if err != nil {
 		return runAs{}, err
 	}
-	as.command, as.zoned = command, zoned
+	as.included, as.zoned = cfg.included, setsZone(cfg.env)
 	r.runAs.Store(info.ID, as)
+	return as, nil
+}
+
+// imageConfig is what an image says of itself.
+type imageConfig struct {
+	user     string
+	env      []string
+	command  []string // ENTRYPOINT and CMD
+	included bool     // see labelIDE
+}
+
+// ownIDE is what a workspace runs whose image brings the IDE: the image's own command, as the
+// image's user, or as the workspace user if that is root.
+func (r *Runtime) ownIDE(ctx context.Context, image, id string, cfg imageConfig) (runAs, error) {
+	if len(cfg.command) == 0 {
+		return runAs{}, fmt.Errorf("the image %.200q has the label %s=%s, but neither ENTRYPOINT nor CMD", image, labelIDE, ideIncluded)
+	}
+	as, err := resolveUser(cfg.user, func() (string, error) { return r.imageFile(ctx, id, "/etc/passwd") })
+	if err != nil {
+		return runAs{}, err
+	}
+	as.command = cfg.command
+	if as.own {
+		as.env = map[string]string{"HOME": runtime.HomeDir} // root's home is not accessible
+	}
 	return as, nil
 }
 
@@ -129,15 +158,34 @@ func lookUpUser(passwd, name string) (uid int, found bool) {
 // maxPasswd is the longest list of users that is read.
 const maxPasswd = 1 << 20
 
-// imageFile reads a file of an image, in a container that is never started.
-func (r *Runtime) imageFile(ctx context.Context, image, name string) (string, error) {
+// imageFile reads a file of an image.
+func (r *Runtime) imageFile(ctx context.Context, image, name string) (text string, err error) {
+	err = r.lookInto(ctx, image, func(f imageFiles) error {
+		var found bool
+		text, found, err = f.read(ctx, name)
+		if err == nil && !found {
+			err = fmt.Errorf("the image has no %s, in which its user would be", name)
+		}
+		return err
+	})
+	return text, err
+}
+
+// imageFiles are the files of an image, in a container that is never started.
+type imageFiles struct {
+	r         *Runtime
+	container string
+}
+
+// lookInto calls look with the files of an image.
+func (r *Runtime) lookInto(ctx context.Context, image string, look func(imageFiles) error) error {
 	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name:       r.names.helper + "-" + randomHex(4),
 		Config:     &container.Config{Image: image, Cmd: []string{"never-started"}, Labels: r.labels(roleHelper, "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: noNetwork},
 	})
 	if err != nil {
-		return "", wrapError(ctx, "read the image's users", err)
+		return wrapError(ctx, "read the image's users", err)
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
@@ -146,45 +194,63 @@ func (r *Runtime) imageFile(ctx context.Context, image, name string) (string, er
 			r.log.Warn("helper container not removed", "container", made.ID, "err", err)
 		}
 	}()
+	return look(imageFiles{r, made.ID})
+}
+
+// read returns the content of a file, which may be behind links. found is false if there
+// is none.
+func (f imageFiles) read(ctx context.Context, name string) (text string, found bool, err error) {
+	at := name
 	for range 8 { // a chain of links
-		header, text, err := r.containerFile(ctx, made.ID, name)
-		if err != nil {
-			return "", err
+		header, text, found, err := f.entry(ctx, at)
+		if err != nil || !found {
+			return "", false, err
 		}
 		switch header.Typeflag {
 		case tar.TypeReg:
-			return text, nil
+			return text, true, nil
 		case tar.TypeSymlink:
 			if !path.IsAbs(header.Linkname) {
-				header.Linkname = path.Join(path.Dir(name), header.Linkname)
+				header.Linkname = path.Join(path.Dir(at), header.Linkname)
 			}
-			name = path.Clean(header.Linkname)
+			at = path.Clean(header.Linkname)
 		default:
-			return "", fmt.Errorf("%s of the image is not a file", name)
+			return "", false, fmt.Errorf("%s of the image is not a file", name)
 		}
 	}
-	return "", fmt.Errorf("%s of the image is a loop of links", name)
+	return "", false, fmt.Errorf("%s of the image is a loop of links", name)
 }
 
-func (r *Runtime) containerFile(ctx context.Context, id, name string) (*tar.Header, string, error) {
-	res, err := r.api.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
+func (f imageFiles) entry(ctx context.Context, name string) (header *tar.Header, text string, found bool, err error) {
+	res, err := f.r.api.CopyFromContainer(ctx, f.container, client.CopyFromContainerOptions{SourcePath: name})
 	if errdefs.IsNotFound(err) {
-		return nil, "", fmt.Errorf("the image has no %s, in which its user would be", name)
+		return nil, "", false, nil
 	}
 	if err != nil {
-		return nil, "", wrapError(ctx, "read the image's users", err)
+		return nil, "", false, wrapError(ctx, "read the image's users", err)
 	}
 	defer res.Content.Close()
 	tr := tar.NewReader(res.Content)
-	header, err := tr.Next()
-	if err != nil {
-		return nil, "", wrapError(ctx, "read the image's users", err)
+	if header, err = tr.Next(); err != nil {
+		return nil, "", false, wrapError(ctx, "read the image's users", err)
 	}
-	text, err := io.ReadAll(io.LimitReader(tr, maxPasswd))
-	if err != nil {
-		return nil, "", wrapError(ctx, "read the image's users", err)
+	content, err := io.ReadAll(io.LimitReader(tr, maxPasswd+1))
+	if err == nil && len(content) > maxPasswd {
+		err = fmt.Errorf("%s of the image is larger than %d bytes", name, maxPasswd)
 	}
-	return header, string(text), nil
+	if err != nil {
+		return nil, "", false, wrapError(ctx, "read the image's users", err)
+	}
+	return header, string(content), true, nil
+}
+
+// has reports whether the image has something with this name.
+func (f imageFiles) has(ctx context.Context, name string) (bool, error) {
+	_, err := f.r.api.ContainerStatPath(ctx, f.container, client.ContainerStatPathOptions{Path: name})
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, wrapError(ctx, "look for the image's files", err)
 }
 
 // isRoot reports whether a container that was created with this user may run as uid
@@ -195,27 +261,45 @@ func isRoot(user string) bool {
 	return err != nil || uid == 0
 }
 
-// ownHome gives the workspace user what belongs to root in the home. The caller has
-// created the workspace's container, which holds the home.
+// ownHome gives the workspace user what belongs to root, or to the user who owns the home,
+// in the home. The caller has created the workspace's container, which holds the home. A
+// home for which this process has done so is left alone: without root nothing of root's
+// appears in it.
 func (r *Runtime) ownHome(ctx context.Context, spec runtime.ContainerSpec) error {
+	if known, ok := r.owned.Load(spec.Workspace); ok && known == spec.VolumeClaim {
+		return nil
+	}
 	home := r.volumeMount(spec.Workspace, runtime.JobHomeDir, randomHex(8), false)
 	if spec.Storage == workspace.StorageLocalDir {
 		home = mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(spec.Workspace), Target: runtime.JobHomeDir}
 	}
-	return r.runHelper(ctx, helperRun{
-		args: []string{cmdOwnHome, runtime.JobHomeDir}, caps: []string{"CHOWN", "DAC_OVERRIDE"}, mounts: []mount.Mount{home},
+	err := r.runHelper(ctx, helperRun{
+		args: []string{cmdOwnHome, runtime.JobHomeDir}, caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER"}, mounts: []mount.Mount{home},
 	})
+	if err == nil {
+		r.owned.Store(spec.Workspace, spec.VolumeClaim)
+	}
+	return err
 }
 
-// ownTree changes uid 0 and gid 0 of all entries to the workspace user's. It leaves
-// out what lies deeper than a path can say.
+// ownTree gives the workspace user all entries of root, and of the user who owns the
+// tree's top folder: an image may have made the home for a user of its own. The top folder
+// comes last, so that a call that was interrupted can be repeated. It leaves out what lies
+// deeper than a path can say.
 func ownTree(root string) error {
-	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	top, err := os.Lstat(root)
+	if err != nil {
+		return err
+	}
+	owner := top.Sys().(*syscall.Stat_t)
+	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, syscall.ENAMETOOLONG):
 			return fs.SkipDir
 		case err != nil:
 			return err
+		case path == root:
+			return nil
 		}
 		info, err := entry.Info()
 		if errors.Is(err, syscall.ENAMETOOLONG) {
@@ -224,17 +308,31 @@ func ownTree(root string) error {
 		if err != nil {
 			return err
 		}
-		stat, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || stat.Uid != 0 && stat.Gid != 0 {
-			return nil
-		}
-		uid, gid := -1, -1
-		if stat.Uid == 0 {
-			uid = workspaceUID
-		}
-		if stat.Gid == 0 {
-			gid = workspaceUID
-		}
-		return os.Lchown(path, uid, gid)
+		return ownEntry(path, info, owner)
 	})
+	if err != nil {
+		return err
+	}
+	return ownEntry(root, top, owner)
+}
+
+func ownEntry(path string, info fs.FileInfo, owner *syscall.Stat_t) error {
+	stat := info.Sys().(*syscall.Stat_t)
+	mapped := func(id, of uint32) int {
+		if id == workspaceUID || id != 0 && id != of {
+			return -1
+		}
+		return workspaceUID
+	}
+	uid, gid := mapped(stat.Uid, owner.Uid), mapped(stat.Gid, owner.Gid)
+	if uid == -1 && gid == -1 {
+		return nil
+	}
+	if err := os.Lchown(path, uid, gid); err != nil {
+		return err
+	}
+	if info.Mode().IsRegular() && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
+		return os.Chmod(path, info.Mode()) // the kernel has removed the bits
+	}
+	return nil
 }

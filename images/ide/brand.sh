@@ -4,7 +4,7 @@
 # workspace's status. Each change must find its place, so that a new version of
 # code-server cannot lose one unnoticed.
 set -eu
-vscode=/usr/lib/code-server/lib/vscode
+vscode=/opt/codehub-ide/code-server/lib/vscode
 
 change() { # FILE OLD NEW
 	grep -qF "$2" "$1" || { echo "brand: $1 has no $2" >&2; exit 1; }

@@ -3,11 +3,11 @@
 # the settings turn off, other platforms' binaries, source maps), more than half, and
 # turns telemetry off.
 set -eu
-root=/usr/lib/code-server
-node=$root/lib/node
+ide=/opt/codehub-ide
+node=$ide/lib/node
 platform=$("$node" -p 'process.platform + "-" + process.arch') # as npm names it: linux-x64
 
-cd "$root"
+cd "$ide/code-server"
 rm -rf lib/vscode/extensions/copilot
 find . -type d \( -path '*/node_modules/@github/copilot-sdk-*' -o -path '*/node_modules/@github/copilot-linux*' \
 	-o -path '*/node_modules/@microsoft/mxc-sdk/bin' -o -path '*/node_modules/@koromix' \) -prune -exec rm -rf {} +
@@ -15,6 +15,16 @@ find . -type d \( -path '*/node_modules/@github/copilot-sdk-*' -o -path '*/node_
 find . -type d \( -path '*/prebuilds/*' -o -path '*/ripgrep-universal/bin/*' \) -prune \
 	! -name "$platform" -exec rm -rf {} +
 find . -name '*.map' -type f -delete
+# What compiling left.
+find . -type d -path '*/build/Release/*' \( -name obj.target -o -name .deps \) -prune -exec rm -rf {} +
+
+# The IDE's Node has glibc in every image. What looks at the image to choose a build,
+# and finds Alpine, must find the same.
+find . -type f -path '*/prebuilds/*' -name '*.musl.node' -delete
+find . -type f -path '*/prebuilds/*' -name '*.glibc.node' -exec sh -c 'for f; do mv "$f" "${f%.glibc.node}.node"; done' - {} +
+rm -r "lib/vscode/node_modules/@parcel/watcher-$platform-musl"
+ln -s "watcher-$platform-glibc" "lib/vscode/node_modules/@parcel/watcher-$platform-musl"
+
 # Otherwise the settings of each user decide.
 sed -i 's/"enableTelemetry": true/"enableTelemetry": false/' lib/vscode/product.json
 grep -q '"enableTelemetry": false' lib/vscode/product.json

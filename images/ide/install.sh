@@ -4,7 +4,8 @@
 # compile what nobody uses.
 set -eu
 node=/opt/node
-root=/usr/lib/code-server
+ide=/opt/codehub-ide
+root=$ide/code-server
 
 unpack() {
 	mkdir -p "$2"
@@ -31,5 +32,7 @@ echo "install: compiling the native modules that have no ready-made build"
 # The links that the package's own postinstall makes.
 ln -sf code-linux.sh "$root/lib/vscode/bin/remote-cli/code-server"
 ln -sf browser-linux.sh "$root/lib/vscode/bin/helpers/browser.sh"
+mkdir "$ide/lib"
+cp "$node/bin/node" "$ide/lib/node"
 # Where code-server's scripts look for it.
-cp "$node/bin/node" "$root/lib/node"
+ln -s ../../lib/node "$root/lib/node"

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Builds codehub/ide:latest, the IDE that workspaces of any image get, from Debian and
+# npm packages. Skipped when the present image was built from the same inputs, unless
+# FORCE=1 (which also fetches Debian's security updates).
+#
+#	build.sh [IMAGE]
+set -euo pipefail
+cd "$(dirname "$0")"
+source ../../scripts/image.sh
+source ../debian.sh
+image=${1:-codehub/ide:latest}
+
+code_server=4.139.1
+
+digest=$(digest_files Dockerfile build.sh install.sh prune.sh brand.sh relocate.sh extension start code-server.yaml skel -C .. debian.sh)
+if [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest"; then
+	echo "image: $image is up to date"
+	exit 0
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+[ -n "$(image_id "$base")" ] || make_base
+
+echo "image: fetching code-server $code_server, Node $node and npm $npm with npm"
+context=$work/context
+mkdir -p "$context/ca"
+cp -R Dockerfile install.sh prune.sh brand.sh relocate.sh extension start code-server.yaml skel "$context/"
+pack code-server "$code_server" code-server
+pack "$node_package" "$node" node
+pack npm "$npm" npm
+mv "$work"/{code-server,node,npm}.tgz "$context/"
+cp /usr/local/share/ca-certificates/*.crt "$context/ca/" 2>/dev/null || touch "$context/ca/none"
+
+build_arguments
+arguments+=(--build-arg "NPM_REGISTRY=$(npm config get registry)")
+[ "${FORCE:-}" != 1 ] || arguments+=(--no-cache)
+
+echo "image: building $image (two to four minutes the first time)"
+build_image "$image" "$digest" "${arguments[@]}" "$context"
+# The classic builder keeps the builder stage, 1.9 GB that only a failed build can use.
+docker image prune --force --filter label=codehub.stage=builder >/dev/null

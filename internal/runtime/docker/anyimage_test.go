@@ -1,0 +1,304 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/harness"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+func TestWithUser(t *testing.T) {
+	t.Parallel()
+	const ours, group = "coder:x:1000:1000:coder:/home/coder:/bin/sh\n", "coder:x:1000:\n"
+	for before, want := range map[string]string{
+		"":                                       ours,
+		"root:x:0:0::/root:/bin/sh\n" + ours:     ours + "root:x:0:0::/root:/bin/sh\n",
+		"root:x:0:0::/root:/bin/sh":              ours + "root:x:0:0::/root:/bin/sh\n",
+		"node:x:1000:1000::/home/node:/bin/sh\n": ours + "node:x:1000:1000::/home/node:/bin/sh\n",
+		"coder:x:1234:1234::/srv/coder:/bin/sh\ndaemon:x:1:1:::\n":          ours + "daemon:x:1:1:::\n",
+		"coder:x:1000:1000::/home/coder:/bin/zsh\n":                         ours,
+		"coder:x:1000:1000::/elsewhere:/bin/sh\r\n":                         ours,
+		"broken\n\n" + "coder:x:1000:1000:a b:/home/coder:/bin/sh\nx:x:5\n": "broken\n\ncoder:x:1000:1000:a b:/home/coder:/bin/sh\nx:x:5\n",
+	} {
+		if before == "root:x:0:0::/root:/bin/sh\n"+ours {
+			want = before // it is in order
+		}
+		if got := withUser(before, "/bin/sh"); got != want {
+			t.Errorf("withUser(%q) = %q, want %q", before, got, want)
+		}
+		if got := withUser(want, "/bin/sh"); got != want && strings.Count(want, ":1000:1000:") == 1 {
+			t.Errorf("withUser(%q) = %q", want, got)
+		}
+	}
+	for before, want := range map[string]string{
+		"":                           group,
+		group:                        group,
+		"root:x:0:\n" + group:        "root:x:0:\n" + group,
+		"node:x:1000:\ncoder:x:5:\n": group + "node:x:1000:\n",
+	} {
+		if got := withGroup(before); got != want {
+			t.Errorf("withGroup(%q) = %q, want %q", before, got, want)
+		}
+	}
+}
+
+func TestUserEnv(t *testing.T) {
+	t.Parallel()
+	got := userEnv([]string{"PATH=/a:/opt/codehub", "LC_ALL=ko_KR.UTF-8", "HOME=/root"}, "/bin/bash")
+	if got["PATH"] != "/a:/opt/codehub:/home/coder/.local/bin" || got["HOME"] != "/home/coder" || got["SHELL"] != "/bin/bash" || got["LANG"] != "" {
+		t.Errorf("%v", got)
+	}
+	got = userEnv(nil, ideShell)
+	if got["PATH"] != searchPath+":/home/coder/.local/bin:/opt/codehub:/opt/codehub-ide/bin" || got["LANG"] != "C.UTF-8" {
+		t.Errorf("%v", got)
+	}
+}
+
+// An interrupted copy is done again, concurrent ones wait, and a complete one stays.
+func TestInstallTree(t *testing.T) {
+	t.Parallel()
+	from, to := t.TempDir(), t.TempDir()
+	putFileWith(t, from, "start", "program")
+	if err := os.Chmod(filepath.Join(from, "start"), 0o4711); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(from, "lib/deep"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	putFileWith(t, filepath.Join(from, "lib/deep"), "file", "content")
+	if err := os.Symlink("deep/file", filepath.Join(from, "lib/link")); err != nil {
+		t.Fatal(err)
+	}
+	putFileWith(t, to, "left over", "of a call that was killed")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if err := installTree(from, to, "one"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	inode := func() uint64 {
+		info, err := os.Stat(filepath.Join(to, "start"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != 0o555 {
+			t.Errorf("mode %v", info.Mode())
+		}
+		return info.Sys().(*syscall.Stat_t).Ino
+	}
+	first := inode()
+	content, err := os.ReadFile(filepath.Join(to, "lib/link"))
+	if err != nil || string(content) != "content" {
+		t.Errorf("%q, %v", content, err)
+	}
+	if _, err := os.Lstat(filepath.Join(to, "left over")); !os.IsNotExist(err) {
+		t.Errorf("what was left over: %v", err)
+	}
+	if err := installTree(from, to, "one"); err != nil || inode() != first {
+		t.Errorf("a complete tree was copied again: %v", err)
+	}
+	if err := os.Remove(filepath.Join(to, completeFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := installTree(from, to, "one"); err != nil || inode() == first {
+		t.Errorf("an incomplete tree was kept: %v", err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(from, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := installTree(from, to, "two"); err == nil {
+		t.Error("a pipe was copied")
+	}
+	if _, err := os.Lstat(filepath.Join(to, completeFile)); !os.IsNotExist(err) {
+		t.Errorf("after a failure: %v", err)
+	}
+}
+
+// fakeIDE is an image with the test server as the IDE.
+func fakeIDE(t *testing.T, r *Runtime) string {
+	t.Helper()
+	c, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config:     &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: r.labels("test", "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: noNetwork},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.discard(t.Context(), c.ID); err != nil {
+			t.Error(err)
+		}
+	}()
+	res, err := r.api.CopyFromContainer(t.Context(), c.ID, client.CopyFromContainerOptions{SourcePath: "/testserver"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Content.Close()
+	in := tar.NewReader(res.Content)
+	header, err := in.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	out := tar.NewWriter(&b)
+	header.Name = strings.TrimPrefix(ideStart, "/")
+	if err := out.WriteHeader(header); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return importImage(t, r, nil, b.Bytes())
+}
+
+// files is a tar archive with these files.
+func files(t *testing.T, headers ...tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	for _, h := range headers {
+		content := h.Linkname
+		if h.Typeflag == tar.TypeReg {
+			h.Linkname, h.Size = "", int64(len(content))
+		}
+		if err := tw.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := io.WriteString(tw, content); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// Any image gets the IDE, and runs it as the workspace user, who has a name and owns the
+// home. Nothing that the image says or holds takes the place of codehub's programs.
+func TestAnyImage(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	r.cfg.IDEImage = fakeIDE(t, r)
+	dir, reg, link := byte(tar.TypeDir), byte(tar.TypeReg), byte(tar.TypeSymlink)
+	for name, test := range map[string]struct {
+		changes []string
+		files   []tar.Header
+	}{
+		"almost nothing": {nil, []tar.Header{{Name: "file", Typeflag: reg, Mode: 0o644, Linkname: "content"}}},
+		"a command that fails, a user and a folder without access": {
+			[]string{`ENTRYPOINT ["/bin/false"]`, "USER app", "WORKDIR /closed", "ENV FOO=bar", "ENV HOME=/root"},
+			[]tar.Header{
+				{Name: "closed/", Typeflag: dir, Mode: 0o700},
+				{Name: "etc/passwd", Typeflag: reg, Mode: 0o600, Linkname: "root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/app:/bin/sh\ncoder:x:1234:1234::/srv:/bin/sh\n"},
+				{Name: "home/coder/", Typeflag: dir, Mode: 0o700, Uid: 1234, Gid: 1234},
+				{Name: "home/coder/his", Typeflag: reg, Mode: 0o4600, Uid: 1234, Gid: 1234},
+				{Name: "home/coder/roots", Typeflag: reg, Mode: 0o600},
+				{Name: "home/coder/foreign", Typeflag: reg, Mode: 0o640, Uid: 4711, Gid: 4712},
+			},
+		},
+		"hostile": {
+			[]string{`ENTRYPOINT ["/opt/codehub/codehub"]`, "USER 0", "ENV PATH=/evil"},
+			[]tar.Header{
+				{Name: "opt/codehub/", Typeflag: dir, Mode: 0o777},
+				{Name: "opt/codehub/codehub", Typeflag: reg, Mode: 0o755, Linkname: "#!/evil"},
+				{Name: "opt/codehub-ide/", Typeflag: dir, Mode: 0o777},
+				{Name: "opt/codehub-ide/start", Typeflag: reg, Mode: 0o755, Linkname: "#!/evil"},
+				{Name: "etc/hostile", Typeflag: reg, Mode: 0o644, Linkname: "coder:x:0:0::/evil:/evil\n"},
+				{Name: "etc/passwd", Typeflag: link, Mode: 0o777, Linkname: "hostile"},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			spec := newHome()
+			spec.Image = importImage(t, r, test.changes, files(t, test.files...))
+			up := startSpec(t, r, spec)
+			hello(t, up)
+			info := inspectOf(t, r, up)
+			if info.Config.User != asWorkspaceUser || info.Config.WorkingDir != "/" {
+				t.Errorf("user %q in %q", info.Config.User, info.Config.WorkingDir)
+			}
+			putProbe(t, r, up.ContainerID, "")
+			got := probeInside[struct {
+				UID, GID    int
+				Home, Write string
+			}](t, r, up.ContainerID, "/probe", "id")
+			if got.UID != 1000 || got.GID != 1000 || got.Home != runtime.HomeDir || got.Write != "<nil>" {
+				t.Errorf("in the workspace: %+v", got)
+			}
+			f := imageFiles{r, up.ContainerID}
+			passwd, _, err := f.read(t.Context(), "/etc/passwd")
+			if err != nil || !strings.HasPrefix(passwd, "coder:x:1000:1000:coder:/home/coder:") || strings.Count(passwd, "coder:x:") != 1 {
+				t.Errorf("users: %v\n%s", err, passwd)
+			}
+			if tmp, err := f.has(t.Context(), "/tmp"); err != nil || !tmp {
+				t.Errorf("/tmp: %v, %v", tmp, err)
+			}
+			for _, f := range (direct{r: r, storage: workspace.StorageDockerVolume}).home(t, spec.Workspace) {
+				uid, gid := 1000, 1000
+				if f.Path == "foreign" {
+					uid, gid = 4711, 4712
+				}
+				if f.UID != uid || f.GID != gid {
+					t.Errorf("%s belongs to %d:%d, want %d:%d", f.Path, f.UID, f.GID, uid, gid)
+				}
+			}
+		})
+	}
+}
+
+// The IDE's volume is made again after it was removed by hand, and a new IDE gets another.
+func TestIDEVolumeIsRepaired(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	r.cfg.IDEImage = fakeIDE(t, r)
+	image := importImage(t, r, nil, files(t, tar.Header{Name: "file", Typeflag: tar.TypeReg, Mode: 0o644}))
+	name, digest, err := r.ensureIDEVolume(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Docker makes it again, empty, for a container that mounts it.
+	if _, err := r.api.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.createVolume(t.Context(), client.VolumeCreateOptions{Name: name, Labels: r.toolMount(&r.ide, name).VolumeOptions.Labels}); err != nil {
+		t.Fatal(err)
+	}
+	spec := newHome()
+	spec.Image = image
+	hello(t, startSpec(t, r, spec))
+
+	r.cfg.IDEImage = fakeIDE(t, r)
+	next, nextDigest, err := r.ensureIDEVolume(t.Context())
+	if err != nil || next == name || nextDigest == digest {
+		t.Errorf("the next IDE is on %s: %v", next, err)
+	}
+	if err := r.sweepToolVolumes(t.Context()); err != nil { // the first is in use
+		t.Error(err)
+	}
+	r.cfg.IDEImage = "codehub-test/missing:latest"
+	if _, _, err := r.ensureIDEVolume(t.Context()); err == nil || r.ide.failed.Err() == nil || !strings.Contains(err.Error(), "CODEHUB_IDE_IMAGE") {
+		t.Errorf("without the image: %v; the condition: %v", err, r.ide.failed.Err())
+	}
+}

@@ -1,0 +1,46 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"codehub/internal/runtime"
+)
+
+// Workspaces get the IDE from a volume, so that their images need none. Its content is
+// the tree at ideDir of the IDE's image, which Docker's administrators choose
+// (CODEHUB_IDE_IMAGE); it brings its own libraries and needs nothing of the workspace's
+// image. There is a volume for each ID of that image; see toolVolume.
+
+const (
+	ideDir   = "/opt/codehub-ide"
+	ideStart = ideDir + "/start"  // starts the IDE
+	ideShell = ideDir + "/bin/sh" // the shell where the image has none
+
+	// labelIDE on an image says where the IDE comes from. With ideIncluded it is the
+	// image's own: its ENTRYPOINT and CMD start it, as its USER.
+	labelIDE    = "codehub.ide"
+	ideIncluded = "included"
+)
+
+// ensureIDEVolume returns the complete volume with the IDE, and its digest.
+func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err error) {
+	if r.cfg.IDEImage == "" {
+		return "", "", &runtime.PullError{Message: "the image brings no IDE, and no image with one is set (CODEHUB_IDE_IMAGE)"}
+	}
+	if err := r.stillThere(ctx, &r.ide); err != nil {
+		return "", "", err
+	}
+	image, err := r.chooseImage(ctx, r.cfg.IDEImage, "", runtime.ImageChoice{}, nil)
+	if err != nil {
+		err = fmt.Errorf("the IDE's image: %w", err)
+		if pullRefused(err) {
+			r.ide.failed.Set(err)
+		}
+		return "", "", err
+	}
+	digest = strings.TrimPrefix(image.id, "sha256:")
+	name, err = r.fillOnce(ctx, &r.ide, digest, helperRun{image: image.id, args: []string{cmdInstallIDE, ideDir, fillDir, digest}})
+	return name, digest, err
+}

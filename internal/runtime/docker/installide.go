@@ -1,0 +1,123 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// completeFile holds the digest of a complete tree, and is written last.
+	completeFile = ".complete"
+	lockFile     = ".lock" // locked while the tree is filled
+)
+
+// installTree copies a tree to a directory, unless the complete tree with the digest is
+// there. Concurrent calls, also in other containers, wait for each other. Owners are
+// root, times are not kept.
+func installTree(from, to, digest string) error {
+	lock, err := os.OpenFile(filepath.Join(to, lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // also unlocks it
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock the volume: %w", err)
+	}
+	complete := filepath.Join(to, completeFile)
+	if found, err := os.ReadFile(complete); err == nil && string(found) == digest {
+		return nil
+	}
+	if err := removeAllBut(to, lockFile); err != nil {
+		return err
+	}
+	if err := copyTree(from, to); err != nil {
+		return err
+	}
+	if err := unix.Syncfs(int(lock.Fd())); err != nil {
+		return fmt.Errorf("sync the volume: %w", err)
+	}
+	part := complete + "-part"
+	if err := os.WriteFile(part, []byte(digest), 0o444); err != nil {
+		return err
+	}
+	if err := os.Rename(part, complete); err != nil {
+		return err
+	}
+	if err := unix.Syncfs(int(lock.Fd())); err != nil {
+		return fmt.Errorf("sync the volume: %w", err)
+	}
+	return nil
+}
+
+func removeAllBut(dir, kept string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == kept {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyTree copies folders, files and symbolic links. All become readable for everyone,
+// and nothing is writable or runs as its owner.
+func copyTree(from, to string) error {
+	buffer := make([]byte, 1<<20)
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, strings.TrimPrefix(path, from))
+		switch entry.Type() {
+		case fs.ModeDir:
+			if path == from {
+				return os.Chmod(to, 0o755)
+			}
+			return os.Mkdir(target, 0o755)
+		case fs.ModeSymlink:
+			link, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(link, target)
+		case 0:
+			return copyFile(path, target, buffer)
+		}
+		return fmt.Errorf("%s is neither a file, a folder nor a link", path)
+	})
+}
+
+func copyFile(from, to string, buffer []byte) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o444)
+	if info.Mode()&0o111 != 0 {
+		mode = 0o555
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, buffer)
+	return errors.Join(err, out.Chmod(mode), out.Close())
+}

@@ -1,0 +1,172 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/health"
+	"codehub/internal/runtime"
+)
+
+// toolVolume is a kind of volume with programs of codehub's that all workspaces mount
+// read-only. There is one for each digest of its content. The helper fills it, in such a
+// way that a crash and a race between servers leave nothing to repair, and workspaces
+// only mount complete ones. Each process has the helper check a volume once, before the
+// first start that uses it.
+type toolVolume struct {
+	role   string            // of the volumes; also part of their names
+	target string            // where workspaces mount it
+	failed *health.Condition // it cannot be filled
+	lock   chan struct{}     // of capacity 1: held while a volume is checked or filled
+
+	mu           sync.Mutex
+	name, digest string // guarded by mu; of the complete volume, empty: not known
+}
+
+func newToolVolume(role, target string, failed *health.Condition) toolVolume {
+	return toolVolume{role: role, target: target, failed: failed, lock: make(chan struct{}, 1)}
+}
+
+// fillDir is where the helper mounts the volume that it fills.
+const fillDir = "/tool-volume"
+
+func (v *toolVolume) known() (name, digest string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.name, v.digest
+}
+
+// forget makes the next start check the volume again.
+func (v *toolVolume) forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.name, v.digest = "", ""
+}
+
+// fillOnce returns the complete volume for the digest. The helper's run fills it, at
+// fillDir; it does nothing if the volume is complete.
+func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, run helperRun) (string, error) {
+	is := func() (string, bool) {
+		name, known := v.known()
+		return name, name != "" && known == digest
+	}
+	if name, ok := is(); ok {
+		return name, nil
+	}
+	select {
+	case v.lock <- struct{}{}:
+		defer func() { <-v.lock }()
+	case <-ctx.Done():
+		return "", wrapError(ctx, "fill the "+v.role+"'s volume", ctx.Err())
+	}
+	if name, ok := is(); ok {
+		return name, nil // another call has filled it meanwhile
+	}
+	name, err := r.fill(ctx, v, digest, run)
+	if !errors.Is(err, runtime.ErrUnreachable) && ctx.Err() == nil {
+		v.failed.Set(err)
+	}
+	if err != nil {
+		return "", err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.name, v.digest = name, digest
+	return name, nil
+}
+
+func (r *Runtime) fill(ctx context.Context, v *toolVolume, digest string, run helperRun) (string, error) {
+	name, labels := r.names.tool(v.role, digest), r.toolLabels(v.role, digest)
+	opts := client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}
+	got, err := r.createVolume(ctx, opts)
+	if err == nil && r.owns(got, v.role) && got[labelDigest] == "" { // see toolMount
+		if err := r.removeVolume(ctx, name); err != nil {
+			return "", err
+		}
+		got, err = r.createVolume(ctx, opts)
+	}
+	if err != nil {
+		return "", err
+	}
+	if !r.owns(got, v.role) || got[labelDigest] != digest {
+		return "", fmt.Errorf("volume %s does not belong to this installation; remove it", name)
+	}
+	run.caps = append(run.caps, "DAC_OVERRIDE") // Docker's root is another user with userns-remap
+	run.mounts = append(run.mounts, mount.Mount{
+		Type: mount.TypeVolume, Source: name, Target: fillDir,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: labels},
+	})
+	err = r.runHelper(ctx, run)
+	if err != nil && noSpace(err) && !errors.Is(err, runtime.ErrNoSpace) {
+		err = fmt.Errorf("%w: %w", runtime.ErrNoSpace, err)
+	}
+	if err != nil {
+		return "", fmt.Errorf("fill the %s's volume: %w", v.role, err)
+	}
+	return name, nil
+}
+
+// toolMount mounts a volume. Without NoCopy, Docker would fill an empty volume from the
+// image: an image could bring the programs of all workspaces. The labels are those of a
+// volume that Docker creates because it is missing. It is empty and has no digest: that
+// start fails, and the next one has it removed and filled.
+func (r *Runtime) toolMount(v *toolVolume, name string) mount.Mount {
+	return mount.Mount{
+		Type: mount.TypeVolume, Source: name, Target: v.target, ReadOnly: true,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(v.role, "", "")},
+	}
+}
+
+// stillThere forgets a volume that was removed, or that Docker has made since then.
+func (r *Runtime) stillThere(ctx context.Context, v *toolVolume) error {
+	name, digest := v.known()
+	if name == "" {
+		return nil
+	}
+	found, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return wrapError(ctx, "inspect volume", err)
+	}
+	if err != nil || found.Volume.Labels[labelDigest] != digest {
+		v.forget()
+	}
+	return nil
+}
+
+func (r *Runtime) toolLabels(role, digest string) map[string]string {
+	labels := r.labels(role, "", "")
+	labels[labelDigest] = digest
+	return labels
+}
+
+// sweepToolVolumes removes the volumes of earlier versions. Docker keeps those that a
+// container uses.
+func (r *Runtime) sweepToolVolumes(ctx context.Context) error {
+	var errs []error
+	for _, v := range []*toolVolume{&r.agent, &r.ide} {
+		current, _ := v.known()
+		if current == "" {
+			continue // not known yet which are old
+		}
+		list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(v.role)})
+		if err != nil {
+			return errors.Join(append(errs, wrapError(ctx, "list the "+v.role+"'s volumes", err))...)
+		}
+		for _, old := range list.Items {
+			if old.Name == current {
+				continue
+			}
+			_, err := r.api.VolumeRemove(ctx, old.Name, client.VolumeRemoveOptions{})
+			if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsConflict(err) {
+				errs = append(errs, wrapError(ctx, "remove volume", err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
