@@ -433,7 +433,7 @@ func TestHostileImage(t *testing.T) {
 	before := w.toolVolumes()
 	w.check(t)
 	pwn := w.on(t)
-	if got := pwn.script(`cat /etc/hostile; readlink /etc/passwd; id -u; /evil/setuid id -u; ls /home/coder /tmp /opt/codehub ` + ideFolder); strings.Contains(got, "pwned") ||
+	if got := pwn.script(`cat /etc/hostile; readlink /etc/passwd; id -u; /evil/setuid -u; ls /home/coder /tmp /opt/codehub ` + ideFolder); strings.Contains(got, "pwned") ||
 		!strings.HasPrefix(got, "coder:x:0:0::/evil:/evil/pwn\nroot:x:1000:1000::/evil:/evil/pwn\n1000\n1000\n") {
 		t.Errorf("the hostile image shows: %s", got)
 	}
