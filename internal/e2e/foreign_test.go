@@ -56,8 +56,12 @@ var foreignImages = []foreignImage{
 	{stage: "musl", shell: "/bin/sh", lang: "C.UTF-8", hello: "/bin/hello"},
 }
 
-// hostileImage is in a test of its own, where its workspace is the first.
-var hostileImage = foreignImage{stage: "hostile", shell: "/bin/bash", lang: "C.UTF-8", tools: true, lib: true}
+// The hostile images are in a test of their own, where hostileImage's workspace is the
+// first.
+var (
+	hostileImage = foreignImage{stage: "hostile", shell: "/bin/bash", lang: "C.UTF-8", tools: true, lib: true}
+	linksImage   = foreignImage{stage: "links"}
+)
 
 func (f foreignImage) ref() string { return "codehub/foreign:" + f.stage }
 
@@ -68,7 +72,7 @@ func buildForeignImages(t *testing.T) {
 	t.Helper()
 	foreignBuild.Do(func() {
 		args := []string{"codehub/foreign", env.workspaceImage}
-		for _, image := range append(slices.Clone(foreignImages), hostileImage) {
+		for _, image := range append(slices.Clone(foreignImages), hostileImage, linksImage) {
 			args = append(args, image.stage)
 		}
 		if out, err := exec.CommandContext(t.Context(), "testdata/foreign/build.sh", args...).CombinedOutput(); err != nil {
@@ -442,6 +446,10 @@ func TestHostileImage(t *testing.T) {
 	if got := pwn.script("ls /tmp /home/coder"); !strings.Contains(got, "preloaded") {
 		t.Errorf("the image's variables do not hold: %s", got)
 	}
+
+	links := s.create(api.CreateWorkspace{Name: "links", ImageRef: linksImage.ref()})
+	ended := s.await(links, "RUNNING or ERROR", func(w api.Workspace) bool { return w.Operation == "NONE" && (w.Phase == "RUNNING" || w.Phase == "ERROR") })
+	t.Logf("the workspace with links is %s: %s", ended.Phase, str(ended.ErrorMessage))
 
 	other := plain.start(s, c, b)
 	if got := other.script(`ls -a / /tmp /home/coder; env`); strings.Contains(got, "pwned") || strings.Contains(got, "preloaded") || strings.Contains(got, "required") ||
