@@ -448,7 +448,9 @@ func TestHostileImage(t *testing.T) {
 	}
 
 	links := s.create(api.CreateWorkspace{Name: "links", ImageRef: linksImage.ref()})
-	ended := s.await(links, "RUNNING or ERROR", func(w api.Workspace) bool { return w.Operation == "NONE" && (w.Phase == "RUNNING" || w.Phase == "ERROR") })
+	ended := s.await(links, "RUNNING or ERROR", func(w api.Workspace) bool {
+		return w.Operation == "NONE" && (w.Phase == "RUNNING" || w.Phase == "ERROR")
+	})
 	t.Logf("the workspace with links is %s: %s", ended.Phase, str(ended.ErrorMessage))
 
 	other := plain.start(s, c, b)
