@@ -316,7 +316,7 @@ func (w *foreignWorkspace) checkTerminal() {
 	}
 }
 
-// The agent and the IDE are codehub's, whatever the image has in their places, and nobody
+// The agent and the IDE are codehub's, whatever the image has in their places, and no process
 // can change them.
 func (w *foreignWorkspace) checkMounts() {
 	for _, dir := range []string{"/opt/codehub", ideFolder} {
