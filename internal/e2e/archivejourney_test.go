@@ -7,6 +7,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"codehub/api"
 	"codehub/internal/e2e/proc"
 )
 
@@ -19,10 +20,11 @@ func TestArchiveJourney(t *testing.T) {
 	s := startQuick(t, append(bk.settingsVia(p.URL), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")...)
 	b := newBrowser(t, s.URL)
 	b.login(s.URL, proc.AdminPassword)
-	id := s.createDesired("compiler", "STANDBY")
+	id := s.create(api.CreateWorkspace{Name: "compiler"})
+	s.awaitPhase(id, "RUNNING")
+	prepareIDE(t, id)
+	s.setDesired(id, "STANDBY")
 	s.awaitPhase(id, "STANDBY")
-	home := s.homeFolder(id)
-	editIDESettings(t, home)
 	card := func(phase, operation string) string {
 		return fmt.Sprintf(`(c => c?.dataset.phase === %q && c.dataset.operation === %q)(document.getElementById('ws-%s'))`, phase, operation, id)
 	}

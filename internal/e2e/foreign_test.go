@@ -56,8 +56,12 @@ var foreignImages = []foreignImage{
 	{stage: "musl", shell: "/bin/sh", lang: "C.UTF-8", hello: "/bin/hello"},
 }
 
-// hostileImage is in a test of its own, where its workspace is the first.
-var hostileImage = foreignImage{stage: "hostile", shell: "/bin/bash", lang: "C.UTF-8", tools: true, lib: true}
+// The hostile images are in a test of their own, where hostileImage's workspace is the
+// first.
+var (
+	hostileImage = foreignImage{stage: "hostile", shell: "/bin/bash", lang: "C.UTF-8", tools: true, lib: true}
+	linksImage   = foreignImage{stage: "links"}
+)
 
 func (f foreignImage) ref() string { return "codehub/foreign:" + f.stage }
 
@@ -68,7 +72,7 @@ func buildForeignImages(t *testing.T) {
 	t.Helper()
 	foreignBuild.Do(func() {
 		args := []string{"codehub/foreign", env.workspaceImage}
-		for _, image := range append(slices.Clone(foreignImages), hostileImage) {
+		for _, image := range append(slices.Clone(foreignImages), hostileImage, linksImage) {
 			args = append(args, image.stage)
 		}
 		if out, err := exec.CommandContext(t.Context(), "testdata/foreign/build.sh", args...).CombinedOutput(); err != nil {
@@ -312,7 +316,7 @@ func (w *foreignWorkspace) checkTerminal() {
 	}
 }
 
-// The agent and the IDE are codehub's, whatever the image has in their places, and nobody
+// The agent and the IDE are codehub's, whatever the image has in their places, and no process
 // can change them.
 func (w *foreignWorkspace) checkMounts() {
 	for _, dir := range []string{"/opt/codehub", ideFolder} {
@@ -323,12 +327,12 @@ func (w *foreignWorkspace) checkMounts() {
 			w.Errorf("write to %s: %q %d", dir, out, code)
 		}
 	}
-	want, err := os.ReadFile(env.binary)
+	want, err := os.Stat(env.binary)
 	if err != nil {
 		w.Fatal(err)
 	}
-	if got := strings.Fields(w.run(busybox, "sha256sum", "/opt/codehub/codehub"))[0]; got != digest(string(want)) {
-		w.Error("the agent is not the server's executable")
+	if got := w.run(busybox, "stat", "-c", "%s", "/opt/codehub/codehub"); got != fmt.Sprintln(want.Size()) {
+		w.Errorf("the agent has %s bytes, the server's executable %d", got, want.Size())
 	}
 }
 
@@ -433,7 +437,7 @@ func TestHostileImage(t *testing.T) {
 	before := w.toolVolumes()
 	w.check(t)
 	pwn := w.on(t)
-	if got := pwn.script(`cat /etc/hostile; readlink /etc/passwd; id -u; /evil/setuid id -u; ls /home/coder /tmp /opt/codehub ` + ideFolder); strings.Contains(got, "pwned") ||
+	if got := pwn.script(`cat /etc/hostile; readlink /etc/passwd; id -u; /evil/setuid -u; ls /home/coder /tmp /opt/codehub ` + ideFolder); strings.Contains(got, "pwned") ||
 		!strings.HasPrefix(got, "coder:x:0:0::/evil:/evil/pwn\nroot:x:1000:1000::/evil:/evil/pwn\n1000\n1000\n") {
 		t.Errorf("the hostile image shows: %s", got)
 	}
@@ -442,6 +446,12 @@ func TestHostileImage(t *testing.T) {
 	if got := pwn.script("ls /tmp /home/coder"); !strings.Contains(got, "preloaded") {
 		t.Errorf("the image's variables do not hold: %s", got)
 	}
+
+	links := s.create(api.CreateWorkspace{Name: "links", ImageRef: linksImage.ref()})
+	ended := s.await(links, "RUNNING or ERROR", func(w api.Workspace) bool {
+		return w.Operation == "NONE" && (w.Phase == "RUNNING" || w.Phase == "ERROR")
+	})
+	t.Logf("the workspace with links is %s: %s", ended.Phase, str(ended.ErrorMessage))
 
 	other := plain.start(s, c, b)
 	if got := other.script(`ls -a / /tmp /home/coder; env`); strings.Contains(got, "pwned") || strings.Contains(got, "preloaded") || strings.Contains(got, "required") ||
@@ -457,7 +467,13 @@ func TestHostileImage(t *testing.T) {
 	for name, content := range before {
 		compareHomes(t, "the volume "+name, archivetest.WithoutAtimes(content), archivetest.WithoutAtimes(after[name]))
 	}
-	// What the IDE's volume holds is its image's.
+	binary, err := os.ReadFile(env.binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := before["agent"]["./codehub"].SHA256; got != digest(string(binary)) {
+		t.Errorf("the agent's digest is %q", got)
+	}
 	if diff := ideImageDiff(t, before); diff != "" {
 		t.Errorf("the IDE differs from its image: %s", diff)
 	}

@@ -72,14 +72,8 @@ func (r *Runtime) anyImage(ctx context.Context, id string, cfg imageConfig) (run
 // usual ones, or else the IDE's.
 func (f imageFiles) shell(ctx context.Context, passwd string) (string, error) {
 	candidates := shells
-	for line := range strings.Lines(passwd) {
-		fields := strings.Split(strings.TrimSpace(line), ":")
-		if len(fields) == 7 && fields[0] == workspaceUser {
-			if isShell(fields[6]) {
-				candidates = append([]string{fields[6]}, shells...)
-			}
-			break
-		}
+	if shell := givenShell(passwd); shell != "" {
+		candidates = append([]string{shell}, shells...)
 	}
 	for _, shell := range candidates {
 		found, err := f.has(ctx, shell)
@@ -93,9 +87,21 @@ func (f imageFiles) shell(ctx context.Context, passwd string) (string, error) {
 	return ideShell, nil
 }
 
-// isShell reports whether a list of users gives this program to one who may log in.
-func isShell(name string) bool {
-	return strings.HasPrefix(name, "/") && !slices.Contains([]string{"false", "nologin", "true"}, path.Base(name))
+// givenShell returns the shell that a list of users gives the workspace user, or "". A
+// user of that name with another uid is another one, and a service's has no login.
+func givenShell(passwd string) string {
+	for line := range strings.Lines(passwd) {
+		fields := strings.Split(strings.TrimSpace(line), ":")
+		if fields[0] != workspaceUser {
+			continue
+		}
+		if len(fields) != 7 || fields[2] != fmt.Sprint(workspaceUID) || !strings.HasPrefix(fields[6], "/") ||
+			slices.Contains([]string{"false", "nologin", "true"}, path.Base(fields[6])) {
+			return ""
+		}
+		return fields[6]
+	}
+	return ""
 }
 
 // withUser returns a list of users in which the workspace user is the first of its name

@@ -54,6 +54,24 @@ func TestWithUser(t *testing.T) {
 	}
 }
 
+func TestGivenShell(t *testing.T) {
+	t.Parallel()
+	for passwd, want := range map[string]string{
+		"": "",
+		"root:x:0:0::/root:/bin/bash\ncoder:x:1000:1000::/home/coder:/usr/bin/zsh\n": "/usr/bin/zsh",
+		"coder:x:1234:1234::/srv/coder:/bin/false\n":                                 "",
+		"coder:x:1234:1234::/srv/coder:/bin/zsh\n":                                   "",
+		"coder:x:1000:1000::/srv/coder:/usr/sbin/nologin\n":                          "",
+		"coder:x:1000:1000::/srv/coder:zsh\n":                                        "",
+		"coder:x:1000:1000::/srv/coder\n":                                            "",
+		"coder:x:0:0::/evil:/evil/sh\ncoder:x:1000:1000::/home/coder:/bin/zsh\n":     "",
+	} {
+		if got := givenShell(passwd); got != want {
+			t.Errorf("%q: %q, want %q", passwd, got, want)
+		}
+	}
+}
+
 func TestUserEnv(t *testing.T) {
 	t.Parallel()
 	got := userEnv([]string{"PATH=/a:/opt/codehub", "LC_ALL=ko_KR.UTF-8", "HOME=/root"}, "/bin/bash")
