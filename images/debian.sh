@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sourced by the builds of images from Debian and npm packages, after scripts/image.sh.
-# shellcheck disable=SC2034 # the builds use these
+# The builds use these, and have set work to a folder for temporary files.
+# shellcheck disable=SC2034,SC2154
 
 # The IDE and the default image have the same Node. code-server 4.133 and later need
 # Node 24: on an older one it starts and then answers 500. The node package holds no npm.
