@@ -207,7 +207,9 @@ func (c *cluster) dockerLeftovers() (left []string) {
 		c.Fatal(err)
 	}
 	for _, k := range containers.Items {
-		left = append(left, fmt.Sprintf("container %v (%s)", k.Names, k.Status))
+		if !endedHelper(k) {
+			left = append(left, fmt.Sprintf("container %v (%s)", k.Names, k.Status))
+		}
 	}
 	volumes, err := env.docker.VolumeList(c.Context(), client.VolumeListOptions{Filters: mine})
 	if err != nil {

@@ -98,10 +98,11 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 			if _, err := s.docker.ContainerRemove(t.Context(), "codehub-ws-"+id, client.ContainerRemoveOptions{Force: true}); err != nil {
 				t.Fatal(err)
 			}
-			s.await(id, "RUNNING in another container", func(w api.Workspace) bool {
+			s.await(id, "in another container", func(api.Workspace) bool {
 				c, err := s.docker.ContainerInspect(t.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
-				return err == nil && !strings.HasPrefix(before, c.Container.ID) && w.Phase == "RUNNING" && w.Operation == "NONE"
+				return err == nil && !strings.HasPrefix(before, c.Container.ID)
 			})
+			s.awaitPhase(id, "RUNNING")
 			s.expect(id, "work")
 
 			// Without the volume the workspace is in ERROR with DataLost,

@@ -200,9 +200,7 @@ func (s *server) dockerResources() (containers, volumes []string) {
 		s.Error(err)
 	}
 	for _, c := range cs.Items {
-		// A killed server leaves the helper that it waited for. It has ended, and is
-		// removed ten minutes later.
-		if c.Labels["codehub.role"] != "helper" || c.State == container.StateRunning {
+		if !endedHelper(c) {
 			containers = append(containers, c.ID)
 		}
 	}
@@ -216,6 +214,12 @@ func (s *server) dockerResources() (containers, volumes []string) {
 		}
 	}
 	return containers, volumes
+}
+
+// endedHelper reports whether a container is a helper that does not run. A killed server
+// leaves the one that it waited for, which is removed ten minutes later.
+func endedHelper(c container.Summary) bool {
+	return c.Labels["codehub.role"] == "helper" && c.State != container.StateRunning
 }
 
 // ofInstallation reports whether a volume belongs to the installation, not to a

@@ -315,8 +315,70 @@ func TestIDEVolumeIsRepaired(t *testing.T) {
 	if err := r.sweepToolVolumes(t.Context()); err != nil { // the first is in use
 		t.Error(err)
 	}
+	// A prune removes the image, which no container runs: the volume is enough.
 	r.cfg.IDEImage = "codehub-test/missing:latest"
+	if again, _, err := r.ensureIDEVolume(t.Context()); err != nil || again != next {
+		t.Errorf("without the image: %s, %v", again, err)
+	}
+	r.ide.forget() // as after a restart
 	if _, _, err := r.ensureIDEVolume(t.Context()); err == nil || r.ide.failed.Err() == nil || !strings.Contains(err.Error(), "CODEHUB_IDE_IMAGE") {
-		t.Errorf("without the image: %v; the condition: %v", err, r.ide.failed.Err())
+		t.Errorf("without both: %v; the condition: %v", err, r.ide.failed.Err())
+	}
+}
+
+// All volumes are removed at once while nothing runs.
+func TestToolVolumesAreRepaired(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	r.cfg.IDEImage = fakeIDE(t, r)
+	name, _, err := r.ensureIDEVolume(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, _ := r.agent.known()
+	for _, volume := range []string{name, agent} {
+		if _, err := r.api.VolumeRemove(t.Context(), volume, client.VolumeRemoveOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := newHome()
+	spec.Image = importImage(t, r, nil, files(t, tar.Header{Name: "file", Typeflag: tar.TypeReg, Mode: 0o644}))
+	hello(t, startSpec(t, r, spec))
+}
+
+// A container whose IDE volume Docker has made, empty, is not started.
+func TestCreatedContainerWithoutIDEIsReplaced(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	r.cfg.IDEImage = fakeIDE(t, r)
+	spec := newHome()
+	spec.Image = importImage(t, r, nil, files(t, tar.Header{Name: "file", Typeflag: tar.TypeReg, Mode: 0o644}))
+	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
+	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+		t.Fatal(err)
+	}
+	net, err := r.checkedNetwork(t.Context(), networkMaxAge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as, err := r.userOf(t.Context(), spec.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if as.agent, as.agentDigest, err = r.ensureAgentVolume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	as.ide = "codehub-test-" + randomHex(8) // there is no such volume
+	made, err := r.api.ContainerCreate(t.Context(), r.createOptions(spec, as, net, r.addrs.take(r.now()), "crashed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.StartContainer(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitHealthy(t, r, c)
+	if c.ID == made.ID {
+		t.Error("the container without the IDE was started")
 	}
 }

@@ -41,6 +41,7 @@ type helperRun struct {
 	args        []string
 	image       string // ID of an image whose files it works on; empty: the helper's own
 	hostNetwork bool   // false: no network
+	mappedUsers bool   // owners are those that workspaces see, also where Docker maps them (userns-remap)
 	caps        []string
 	mounts      []mount.Mount
 	line        func([]byte) // called for each line that it prints; nil: not needed
@@ -54,6 +55,9 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	}
 	var entrypoint []string // of the helper's image
 	if run.image != "" {
+		if err := r.stillThere(ctx, &r.agent); err != nil {
+			return err
+		}
 		name, _, err := r.ensureAgentVolume(ctx)
 		if err != nil {
 			return err
@@ -64,6 +68,10 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	network := noNetwork
 	if run.hostNetwork {
 		network = "host"
+	}
+	users := container.UsernsMode("host")
+	if run.mappedUsers {
+		users = ""
 	}
 	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name: r.names.helper + "-" + randomHex(4),
@@ -77,7 +85,7 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		},
 		HostConfig: &container.HostConfig{
 			NetworkMode:    network,
-			UsernsMode:     "host",
+			UsernsMode:     users,
 			CapDrop:        []string{"ALL"},
 			CapAdd:         run.caps,
 			ReadonlyRootfs: true,

@@ -24,6 +24,16 @@ const (
 	ideIncluded = "included"
 )
 
+// hasIDE reports whether the volume with the IDE in a container that was created is filled:
+// it may have been removed just before, and then Docker has made an empty one. The
+// container holds it, so it stays as it is.
+func (r *Runtime) hasIDE(ctx context.Context, volume string) (bool, error) {
+	if volume == "" {
+		return true, nil // the image brings the IDE
+	}
+	return r.isFilled(ctx, volume)
+}
+
 // ensureIDEVolume returns the complete volume with the IDE, and its digest.
 func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err error) {
 	if r.cfg.IDEImage == "" {
@@ -33,6 +43,13 @@ func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err
 		return "", "", err
 	}
 	image, err := r.chooseImage(ctx, r.cfg.IDEImage, "", runtime.ImageChoice{}, nil)
+	if pullRefused(err) {
+		// Nothing runs the image itself, so a prune removes it. What it held is still here.
+		if name, digest := r.ide.known(); name != "" {
+			r.log.Debug("the IDE's image is gone; its volume is used", "image", r.cfg.IDEImage, "err", err)
+			return name, digest, nil
+		}
+	}
 	if err != nil {
 		err = fmt.Errorf("the IDE's image: %w", err)
 		if pullRefused(err) {

@@ -22,6 +22,13 @@ const (
 // there. Concurrent calls, also in other containers, wait for each other. Owners are
 // root, times are not kept.
 func installTree(from, to, digest string) error {
+	complete := func() bool {
+		found, err := os.ReadFile(filepath.Join(to, completeFile))
+		return err == nil && string(found) == digest
+	}
+	if complete() { // without the lock, which root in a workspace could hold
+		return nil
+	}
 	lock, err := os.OpenFile(filepath.Join(to, lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
@@ -30,8 +37,7 @@ func installTree(from, to, digest string) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock the volume: %w", err)
 	}
-	complete := filepath.Join(to, completeFile)
-	if found, err := os.ReadFile(complete); err == nil && string(found) == digest {
+	if complete() {
 		return nil
 	}
 	if err := removeAllBut(to, lockFile); err != nil {
@@ -43,11 +49,11 @@ func installTree(from, to, digest string) error {
 	if err := unix.Syncfs(int(lock.Fd())); err != nil {
 		return fmt.Errorf("sync the volume: %w", err)
 	}
-	part := complete + "-part"
+	part := filepath.Join(to, completeFile+"-part")
 	if err := os.WriteFile(part, []byte(digest), 0o444); err != nil {
 		return err
 	}
-	if err := os.Rename(part, complete); err != nil {
+	if err := os.Rename(part, filepath.Join(to, completeFile)); err != nil {
 		return err
 	}
 	if err := unix.Syncfs(int(lock.Fd())); err != nil {

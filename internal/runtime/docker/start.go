@@ -102,6 +102,13 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		if err := r.verifyVolume(ctx, spec, made.ID); err != nil {
 			return runtime.Container{}, err
 		}
+		if has, err := r.hasIDE(ctx, as.ide); err != nil || !has {
+			if err := errors.Join(err, r.discard(ctx, made.ID)); err != nil {
+				return runtime.Container{}, err
+			}
+			last = errConcurrent("the IDE's volume is removed as soon as it is filled")
+			continue
+		}
 		report(progress, runtime.StepStarting)
 		if err := r.makeReady(ctx, spec, as, made.ID); err != nil {
 			return runtime.Container{}, errors.Join(err, r.discard(ctx, made.ID))
@@ -276,6 +283,14 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 	}
 	if err := r.verifyVolume(ctx, spec, c.ID); err != nil {
 		return runtime.Container{}, true, err
+	}
+	for _, m := range found.Container.Mounts {
+		if m.Destination != ideDir {
+			continue
+		}
+		if has, err := r.hasIDE(ctx, m.Name); err != nil || !has {
+			return runtime.Container{}, err != nil, errors.Join(err, r.discard(ctx, c.ID))
+		}
 	}
 	as, err := r.userOf(ctx, found.Container.Image)
 	if err != nil {

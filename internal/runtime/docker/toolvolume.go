@@ -57,6 +57,7 @@ func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, ru
 		return name, name != "" && known == digest
 	}
 	if name, ok := is(); ok {
+		v.failed.Set(nil) // what the volume is made of may have been missing for a while
 		return name, nil
 	}
 	select {
@@ -125,18 +126,28 @@ func (r *Runtime) toolMount(v *toolVolume, name string) mount.Mount {
 
 // stillThere forgets a volume that was removed, or that Docker has made since then.
 func (r *Runtime) stillThere(ctx context.Context, v *toolVolume) error {
-	name, digest := v.known()
+	name, _ := v.known()
 	if name == "" {
 		return nil
 	}
-	found, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
-	if err != nil && !errdefs.IsNotFound(err) {
-		return wrapError(ctx, "inspect volume", err)
-	}
-	if err != nil || found.Volume.Labels[labelDigest] != digest {
+	filled, err := r.isFilled(ctx, name)
+	if err == nil && !filled {
 		v.forget()
 	}
-	return nil
+	return err
+}
+
+// isFilled reports whether a volume is one that the helper has filled, and not one that
+// Docker has made for a container.
+func (r *Runtime) isFilled(ctx context.Context, name string) (bool, error) {
+	found, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, wrapError(ctx, "inspect volume", err)
+	}
+	return found.Volume.Labels[labelDigest] != "", nil
 }
 
 func (r *Runtime) toolLabels(role, digest string) map[string]string {
@@ -148,24 +159,32 @@ func (r *Runtime) toolLabels(role, digest string) map[string]string {
 // sweepToolVolumes removes the volumes of earlier versions. Docker keeps those that a
 // container uses.
 func (r *Runtime) sweepToolVolumes(ctx context.Context) error {
+	return errors.Join(r.sweepToolVolume(ctx, &r.agent), r.sweepToolVolume(ctx, &r.ide))
+}
+
+func (r *Runtime) sweepToolVolume(ctx context.Context, v *toolVolume) error {
+	select {
+	case v.lock <- struct{}{}: // none is being filled
+		defer func() { <-v.lock }()
+	case <-ctx.Done():
+		return wrapError(ctx, "remove old volumes", ctx.Err())
+	}
+	current, _ := v.known()
+	if current == "" {
+		return nil // not known yet which are old
+	}
+	list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(v.role)})
+	if err != nil {
+		return wrapError(ctx, "list the "+v.role+"'s volumes", err)
+	}
 	var errs []error
-	for _, v := range []*toolVolume{&r.agent, &r.ide} {
-		current, _ := v.known()
-		if current == "" {
-			continue // not known yet which are old
+	for _, old := range list.Items {
+		if old.Name == current {
+			continue
 		}
-		list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(v.role)})
-		if err != nil {
-			return errors.Join(append(errs, wrapError(ctx, "list the "+v.role+"'s volumes", err))...)
-		}
-		for _, old := range list.Items {
-			if old.Name == current {
-				continue
-			}
-			_, err := r.api.VolumeRemove(ctx, old.Name, client.VolumeRemoveOptions{})
-			if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsConflict(err) {
-				errs = append(errs, wrapError(ctx, "remove volume", err))
-			}
+		_, err := r.api.VolumeRemove(ctx, old.Name, client.VolumeRemoveOptions{})
+		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsConflict(err) {
+			errs = append(errs, wrapError(ctx, "remove volume", err))
 		}
 	}
 	return errors.Join(errs...)

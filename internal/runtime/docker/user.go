@@ -184,6 +184,9 @@ func (r *Runtime) lookInto(ctx context.Context, image string, look func(imageFil
 		Config:     &container.Config{Image: image, Cmd: []string{"never-started"}, Labels: r.labels(roleHelper, "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: noNetwork},
 	})
+	if errdefs.IsNotFound(err) {
+		return errConcurrent("the image is being removed")
+	}
 	if err != nil {
 		return wrapError(ctx, "read the image's users", err)
 	}
@@ -194,7 +197,16 @@ func (r *Runtime) lookInto(ctx context.Context, image string, look func(imageFil
 			r.log.Warn("helper container not removed", "container", made.ID, "err", err)
 		}
 	}()
-	return look(imageFiles{r, made.ID})
+	if err := look(imageFiles{r, made.ID}); err != nil {
+		return err
+	}
+	// Docker says the same of a missing file as of a missing container, which a prune may
+	// have removed.
+	_, err = r.api.ContainerInspect(ctx, made.ID, client.ContainerInspectOptions{})
+	if errdefs.IsNotFound(err) {
+		return errConcurrent("a container that was just created was removed")
+	}
+	return wrapError(ctx, "read the image's users", err)
 }
 
 // read returns the content of a file, which may be behind links. found is false if there
@@ -274,7 +286,7 @@ func (r *Runtime) ownHome(ctx context.Context, spec runtime.ContainerSpec) error
 		home = mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(spec.Workspace), Target: runtime.JobHomeDir}
 	}
 	err := r.runHelper(ctx, helperRun{
-		args: []string{cmdOwnHome, runtime.JobHomeDir}, caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER"}, mounts: []mount.Mount{home},
+		args: []string{cmdOwnHome, runtime.JobHomeDir}, caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER"}, mounts: []mount.Mount{home}, mappedUsers: true,
 	})
 	if err == nil {
 		r.owned.Store(spec.Workspace, spec.VolumeClaim)
