@@ -252,7 +252,7 @@ func TestTakenAddressIsRetried(t *testing.T) {
 func TestMissingProgram(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	image := importImage(t, r, []string{`ENTRYPOINT ["/no-such-program"]`}, homeTar(t))
+	image := importImage(t, r, []string{`ENTRYPOINT ["/no-such-program"]`, "LABEL " + labelIDE + "=" + ideIncluded}, homeTar(t))
 	spec := newHome()
 	spec.Image = image
 	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: image}
