@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -319,6 +320,49 @@ func TestOrphanedJobsAreRemoved(t *testing.T) {
 	})
 	if _, ok := w.fake.Home(gone); !ok {
 		t.Error("an orphaned home was removed")
+	}
+}
+
+// A workspace does not start while the job of an operation that was cancelled
+// still reads its home.
+func TestStartEndsEarlierJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stop := w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredStandby, false)
+	claim := w.awaitPhase(id, workspace.PhaseStandby).Home.Claim
+	stop()
+	w.fake.SetJob(func(ctx context.Context, _ runtime.JobSpec, _ string, _ io.Writer) int {
+		<-ctx.Done()
+		return 0
+	})
+	_, err := w.fake.StartJob(t.Context(), runtime.JobSpec{
+		Workspace: id, Claim: "cancelled", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume, VolumeClaim: claim, Key: "k",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.want(id, workspace.DesiredRunning, false)
+	var refused, together atomic.Bool
+	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		switch op {
+		case "RemoveJob": // the first request fails
+			if !refused.Swap(true) {
+				return runtime.ErrUnreachable
+			}
+		case "StartContainer":
+			jobs, err := w.fake.Jobs(ctx)
+			if err != nil || slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == id && j.Running }) {
+				together.Store(true)
+			}
+		}
+		return nil
+	})
+	w.lead()
+	w.opened(id, "work")
+	if together.Load() {
+		t.Error("the container was started while a storage job ran")
 	}
 }
 

@@ -93,6 +93,10 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 			return fmt.Errorf("remove the earlier container: %w", err)
 		}
 	}
+	// The job of a cancelled operation may have started after it was cancelled.
+	if _, err := t.endJobs(ctx, row); err != nil {
+		return err
+	}
 	if row.Home.Marker != "" {
 		if err := t.settleNow(ctx, row.ID, row.Home.Claim); err != nil {
 			return err
