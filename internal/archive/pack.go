@@ -18,6 +18,8 @@ type PackOptions struct {
 	// ErrUnrestorable. Without such entries the folder is not used. Empty: no
 	// trials.
 	Scratch string
+	// Owner replaces an owner of the folder's files by another in the archive.
+	Owner OwnerMap
 }
 
 // Pack writes an archive of the folder dir to w in one pass. The folder must
@@ -40,7 +42,7 @@ func Pack(ctx context.Context, dir string, w io.Writer, opts PackOptions) (Stats
 	p := &packer{compressor: c, meter: meter{report: opts.Progress}}
 	walkCtx, cancel := context.WithCancel(c.ctx)
 	prover := &prover{dir: opts.Scratch}
-	p.walker = walk(walkCtx, root, prover)
+	p.walker = walk(walkCtx, root, prover, opts.Owner)
 	err = p.run()
 	cancel()
 	p.walker.finish()

@@ -32,6 +32,9 @@ type visitor interface {
 	folder(dir *folder, t *traverser, st *unix.Stat_t) (held int, err error)
 	// leaf is called for each name that is not a folder.
 	leaf(dir *folder, t *traverser, d dirent) error
+	// longest is the length of the longest path that is visited; a longer one is
+	// ErrUnrestorable.
+	longest() int
 }
 
 // traverser visits a tree: a folder before its content, and the files of a
@@ -166,8 +169,8 @@ func (t *traverser) enter(dir *folder, base string) error {
 	l.print = pathPrint(l.print, base)
 	dir.print = l.print
 	t.levels = append(t.levels, l)
-	if len(t.path) > maxPath {
-		return t.failed(fmt.Errorf("%w: its path is longer than %d bytes", ErrUnrestorable, maxPath))
+	if most := t.visitor.longest(); len(t.path) > most {
+		return t.failed(fmt.Errorf("%w: its path is longer than %d bytes", ErrUnrestorable, most))
 	}
 	here := &t.levels[len(t.levels)-1]
 	if err := fstat(dir.fd, &here.before); err != nil {

@@ -42,6 +42,7 @@ type walker struct {
 	ctx     context.Context
 	opener  opener
 	prover  *prover
+	owner   OwnerMap
 	links   linkTable
 	work    chan *item
 	ordered chan *item
@@ -54,10 +55,11 @@ type walker struct {
 
 // walk starts to walk the open folder root. It sends the items to ordered and
 // closes it at the end. finish must always be called.
-func walk(ctx context.Context, root int, prover *prover) *walker {
+func walk(ctx context.Context, root int, prover *prover, owner OwnerMap) *walker {
 	w := &walker{
 		ctx:     ctx,
 		prover:  prover,
+		owner:   owner,
 		links:   linkTable{files: map[fileID]*linked{}},
 		work:    make(chan *item, readAhead),
 		ordered: make(chan *item, readAhead),
@@ -123,6 +125,8 @@ func (w *walker) send(to chan *item, it *item) error {
 	}
 }
 
+func (w *walker) longest() int { return maxPath }
+
 // folder adds an open folder to the order.
 func (w *walker) folder(dir *folder, t *traverser, st *unix.Stat_t) (int, error) {
 	it := w.item(t.here(), "", nil)
@@ -134,6 +138,7 @@ func (w *walker) folder(dir *folder, t *traverser, st *unix.Stat_t) (int, error)
 	it.kind, it.xattrs, it.stat = kindFolder, xs, *st
 	it.print = entryPrint(dir.print, "", st)
 	describe(&it.entry, st)
+	w.owner.apply(&it.entry)
 	if err := w.prover.prove(&it.entry, baseOf(it.name)); err != nil {
 		return 0, failed(it.name, err)
 	}
@@ -204,6 +209,7 @@ func (w *walker) read(it *item, h *header) error {
 		return failed(it.name, err)
 	}
 	describe(&it.entry, &it.stat)
+	w.owner.apply(&it.entry)
 	if err := w.prover.prove(&it.entry, it.base); err != nil {
 		return failed(it.name, err)
 	}
@@ -239,6 +245,7 @@ func (w *walker) readLink(it *item) error {
 		return failed(it.name, ErrChanged)
 	}
 	describe(&it.entry, &it.stat)
+	w.owner.apply(&it.entry)
 	it.atime = unix.Timespec{} // the following read may change it
 	var buf [maxLink + 1]byte
 	n, err := unix.Readlinkat(it.dir.fd, it.base, buf[:])

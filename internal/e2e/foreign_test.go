@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
@@ -218,24 +219,39 @@ func (w *foreignWorkspace) checkIDE() {
 	}
 }
 
-// Commands run as coder, 1000, with a home that is writable, and a folder for temporary
+// uid is the workspace's uid on the host, which is the one in it.
+func (w *foreignWorkspace) uid() string {
+	w.Helper()
+	info, err := os.Lstat(w.homeFolder(w.id))
+	if err != nil {
+		w.Fatal(err)
+	}
+	uid := info.Sys().(*syscall.Stat_t).Uid
+	if uid < firstUID {
+		w.Fatalf("the home belongs to %d", uid)
+	}
+	return fmt.Sprint(uid)
+}
+
+// Commands run as coder, with the workspace's uid, a home that is writable, and a folder for temporary
 // files.
 func (w *foreignWorkspace) checkUser() {
-	if got := w.script("id -u; id -g; id -G; whoami; echo ~coder; pwd"); got != "1000\n1000\n1000\ncoder\n/home/coder\n/home/coder\n" {
+	uid := w.uid()
+	if got := w.script("id -u; id -g; id -G; whoami; echo ~coder; pwd"); got != uid+"\n"+uid+"\n"+uid+"\ncoder\n/home/coder\n/home/coder\n" {
 		w.Errorf("the user is %q", got)
 	}
 	if w.image.tools {
 		for command, want := range map[string]string{
-			"/usr/bin/id -un": "coder", "/usr/bin/id -gn": "coder", "/usr/bin/id -G": "1000", "/usr/bin/stat -c %U:%u:%G /home/coder": "coder:1000:coder",
-			"/usr/bin/getent passwd 1000":  "coder:x:1000:1000:coder:/home/coder:" + w.image.shell,
-			"/usr/bin/getent passwd coder": "coder:x:1000:1000:coder:/home/coder:" + w.image.shell,
+			"/usr/bin/id -un": "coder", "/usr/bin/id -gn": "coder", "/usr/bin/id -G": uid, "/usr/bin/stat -c %U:%u:%G /home/coder": "coder:" + uid + ":coder",
+			"/usr/bin/getent passwd " + uid: "coder:x:" + uid + ":" + uid + ":coder:/home/coder:" + w.image.shell,
+			"/usr/bin/getent passwd coder":  "coder:x:" + uid + ":" + uid + ":coder:/home/coder:" + w.image.shell,
 		} {
 			if got := strings.TrimSpace(w.run(strings.Fields(command)...)); got != want {
 				w.Errorf("%s: %q, want %q", command, got, want)
 			}
 		}
 	}
-	if got := w.script(`stat -c '%u:%g' ~ ~/project; stat -c %a /tmp; echo x > /tmp/x && rm /tmp/x && echo x > ~/x && rm ~/x && touch /x 2> /dev/null || echo refused`); got != "1000:1000\n1000:1000\n1777\nrefused\n" {
+	if got := w.script(`stat -c '%u:%g' ~ ~/project; stat -c %a /tmp; echo x > /tmp/x && rm /tmp/x && echo x > ~/x && rm ~/x && touch /x 2> /dev/null || echo refused`); got != uid+":"+uid+"\n"+uid+":"+uid+"\n1777\nrefused\n" {
 		w.Errorf("the folders: %q", got)
 	}
 }
@@ -243,9 +259,11 @@ func (w *foreignWorkspace) checkUser() {
 // No process has a capability, nor can get one.
 func (w *foreignWorkspace) checkPrivileges() {
 	out := w.script(`for file in /proc/[0-9]*/status /proc/self/status; do cat $file 2> /dev/null; done`)
+	uid := w.uid()
+	ids := strings.Join([]string{uid, uid, uid, uid}, "\t")
 	want := map[string]string{
 		"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000", "CapAmb": "0000000000000000",
-		"NoNewPrivs": "1", "Seccomp": "2", "Uid": "1000\t1000\t1000\t1000", "Gid": "1000\t1000\t1000\t1000",
+		"NoNewPrivs": "1", "Seccomp": "2", "Uid": ids, "Gid": ids,
 	}
 	seen := map[string]int{}
 	for line := range strings.Lines(out) {
@@ -255,7 +273,7 @@ func (w *foreignWorkspace) checkPrivileges() {
 		if expected, ok := want[name]; ok && value != expected {
 			w.Errorf("a process has %s %q", name, value)
 		}
-		if name == "Groups" && value != "" && value != "1000" {
+		if name == "Groups" && value != "" && value != uid {
 			w.Errorf("a process is in the groups %s", value)
 		}
 	}
@@ -409,7 +427,7 @@ func (w *foreignWorkspace) checkArchive() {
 	w.setDesired(w.id, "RUNNING")
 	w.awaitPhase(w.id, "RUNNING")
 	if got := w.script(`cd ~/kept && stat -c '%u:%g %a %F %n' . file link foreign && cat link`); got !=
-		"1000:1000 750 directory .\n1000:1000 4640 regular file file\n1000:1000 777 symbolic link link\n1234:4321 604 regular file foreign\ncontent\n" {
+		strings.ReplaceAll("U:U 750 directory .\nU:U 4640 regular file file\nU:U 777 symbolic link link\n", "U", w.uid())+"1234:4321 604 regular file foreign\ncontent\n" {
 		w.Errorf("after the restore: %q", got)
 	}
 }
@@ -438,7 +456,7 @@ func TestHostileImage(t *testing.T) {
 	w.check(t)
 	pwn := w.on(t)
 	if got := pwn.script(`cat /etc/hostile; readlink /etc/passwd; id -u; /evil/setuid -u; ls /home/coder /tmp /opt/codehub ` + ideFolder); strings.Contains(got, "pwned") ||
-		!strings.HasPrefix(got, "coder:x:0:0::/evil:/evil/pwn\nroot:x:1000:1000::/evil:/evil/pwn\n1000\n1000\n") {
+		!strings.HasPrefix(got, "coder:x:0:0::/evil:/evil/pwn\nroot:x:1000:1000::/evil:/evil/pwn\n"+w.uid()+"\n"+w.uid()+"\n") {
 		t.Errorf("the hostile image shows: %s", got)
 	}
 	// Its code does run in its own workspace, so that the checks have met it.

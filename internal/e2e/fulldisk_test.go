@@ -13,6 +13,7 @@ import (
 	"codehub/api"
 	"codehub/internal/dockertest"
 	"codehub/internal/harness"
+	"codehub/internal/workspace"
 )
 
 // smallDisk mounts a tmpfs of this size and returns a function that resizes it. The size
@@ -61,6 +62,9 @@ func (s *server) createIncompressible(name string, mib int) (string, homeState) 
 	for i := range 4 {
 		name := filepath.Join(s.homeFolder(id), fmt.Sprint("large", i))
 		if err := os.WriteFile(name, b[i*len(b)/4:(i+1)*len(b)/4], 0o644); err != nil {
+			s.Fatal(err)
+		}
+		if err := os.Chown(name, workspace.ArchivedUID, workspace.ArchivedUID); err != nil {
 			s.Fatal(err)
 		}
 	}

@@ -5,11 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/archive/store/s3test"
+	"codehub/internal/workspace"
 )
 
 // homeState is the content and metadata of a home, by path.
@@ -126,16 +129,30 @@ func (s *server) homeFolder(id string) string {
 	return v.Volume.Mountpoint
 }
 
-// readHome returns the content of a workspace's home. The home must exist, and
-// no operation may change it.
+// readHome returns the content of a workspace's home, with the owners that it has in an
+// archive. The home must exist, and no operation may change it.
 func (s *server) readHome(id string) homeState {
 	s.Helper()
 	dir := s.homeFolder(id)
 	if dir == "" {
 		s.Fatalf("workspace %s has no home", id)
 	}
-	return snapshot(s.TB, dir)
+	home := snapshot(s.TB, dir)
+	archived := func(id uint32) uint32 {
+		if id >= firstUID && id <= lastUID {
+			return workspace.ArchivedUID
+		}
+		return id
+	}
+	for name, state := range home {
+		state.UID, state.GID = archived(state.UID), archived(state.GID)
+		home[name] = state
+	}
+	return home
 }
+
+// firstUID and lastUID are the default of CODEHUB_WORKSPACE_UIDS.
+const firstUID, lastUID = 1_500_000, 1_999_999
 
 // snapshot returns the content of a folder, without the access time of the
 // folder itself: Docker changes it when it creates a container.
@@ -217,6 +234,18 @@ func fillHome(tb testing.TB, home string, rng *rand.Rand) {
 	must(err)
 	must(sparse.Sync()) // the extents do not change after this
 	must(sparse.Close())
+	// In a home that was never used, root's files are the image's, which become the
+	// workspace's.
+	must(filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
+			return err
+		}
+		return os.Lchown(name, 4711, 4712)
+	}))
 	must(os.Chtimes(home, time.Unix(rng.Int64N(1<<31), 5), time.Unix(rng.Int64N(1<<31), 7)))
 }
 

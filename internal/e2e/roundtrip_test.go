@@ -18,7 +18,10 @@ func TestArchivedHomesAreRestoredExactly(t *testing.T) {
 				t.Parallel()
 				b := open(t)
 				s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
-				id := s.createStandby("full")
+				id := s.create(api.CreateWorkspace{Name: "full"})
+				s.awaitPhase(id, "RUNNING")
+				s.setDesired(id, "STANDBY") // what belongs to others from now on stays theirs
+				s.awaitPhase(id, "STANDBY")
 				archivetest.Corpus(t, s.homeFolder(id))
 				home := s.readHome(id)
 

@@ -146,6 +146,19 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 	return err == nil, err
 }
 
+// RecordOwner records the uid that the home was given to. It returns false and writes
+// nothing if the claim has ended, or the home is another one.
+func (c *Controller) RecordOwner(ctx context.Context, id workspace.ID, claim, homeClaim string, uid uint32) (recorded bool, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		tag, err := conn.Exec(ctx, `
+			UPDATE workspaces SET home_ctx = home_ctx || jsonb_build_object('uid', $4::bigint)
+			WHERE id = $1 AND op_id = $2 AND home_ctx->>'claim' = $3`, id, claim, homeClaim, uid)
+		recorded = err == nil && tag.RowsAffected() == 1
+		return err
+	})
+	return recorded, failed("record the owner of a home", err)
+}
+
 // KeepHome makes an archived home live again. It is then newer than the archive that was just
 // stored, which stays as one of its generations. The caller must end the operation, since the
 // next archive needs another key, and must not have removed any part of the volume. It returns

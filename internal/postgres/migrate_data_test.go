@@ -88,7 +88,7 @@ func TestMigrateWithWorkspaces(t *testing.T) {
 		}
 		return s
 	}
-	unused := []string{"holds_slot", "desired_cause", "observed_at", "instance_backend", "home_store_key", "archive_entries", "running_image_ref", "previous_image_ref", "image_generation", "image_pull", "image_pin", "image_newer", "awake_while_working", "env", "running_env_digest", "time_zone"}
+	unused := []string{"holds_slot", "desired_cause", "observed_at", "instance_backend", "home_store_key", "archive_entries", "running_image_ref", "previous_image_ref", "image_generation", "image_pull", "image_pin", "image_newer", "awake_while_working", "env", "running_env_digest", "time_zone", "uid_offset"}
 	before := all(unused...)
 	if err := postgres.Migrate(t.Context(), dsn); err != nil {
 		t.Fatal(err)
@@ -172,6 +172,7 @@ func TestMigrationConvertsHomeStates(t *testing.T) {
 	const removing, restored = `{"state": "removing", "claim": "c"}`, `{"state": "removing", "claim": "c", "marker": "k"}`
 	add("live", `{"state": "live", "claim": "c"}`, "live", nil, "NONE", false)
 	add("absent", `{"state": "absent"}`, "absent", "k", "NONE", true)
+	add("filling", `{"state": "filling", "claim": "c"}`, "filling", nil, "NONE", false)
 	add("archived, or of a cancelled restore", removing, "discarding", "k", "ARCHIVING", false)
 	add("archived after a restore", restored, "discarding", "k2", "NONE", false)
 	add("given up", removing, "discarding", nil, "NONE", false)
@@ -183,17 +184,24 @@ func TestMigrationConvertsHomeStates(t *testing.T) {
 	if err := postgres.Migrate(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	rows, err := old.QueryContext(t.Context(), `SELECT name, home_ctx ->> 'state', home_ctx ->> 'claim' IS NOT NULL FROM workspaces`)
+	rows, err := old.QueryContext(t.Context(), `SELECT name, home_ctx ->> 'state', home_ctx ->> 'claim' IS NOT NULL, COALESCE(home_ctx ->> 'uid', ''), uid_offset FROM workspaces`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Close()
+	offsets := map[int64]bool{}
 	for rows.Next() {
-		var name, state string
+		var name, state, uid string
 		var claimed bool
-		if err := rows.Scan(&name, &state, &claimed); err != nil {
+		var offset int64
+		if err := rows.Scan(&name, &state, &claimed, &uid, &offset); err != nil {
 			t.Fatal(err)
 		}
+		// The homes so far belong to 1000, except those that are being filled.
+		if (uid == "1000") != (state != "absent" && state != "filling") || offset < 0 || offsets[offset] {
+			t.Errorf("%s: %s of uid %q, offset %d", name, state, uid, offset)
+		}
+		offsets[offset] = true
 		if state != want[name] || claimed != (state != "absent") {
 			t.Errorf("%s: %s, want %s", name, state, want[name])
 		}

@@ -27,6 +27,13 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 	if row.Home.State.Removable() {
 		return t.removeArchived(ctx, row, own, w)
 	}
+	// A job that exists has packed the home as it is.
+	if own == nil {
+		var ours bool
+		if row, ours, err = t.ownHome(ctx, row); err != nil || !ours {
+			return err
+		}
+	}
 	key := t.cfg.Archives.Key(row.ID, row.OpID)
 	owner, ours, err := t.claimArchive(ctx, row, key)
 	if err != nil || !ours {

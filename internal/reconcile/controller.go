@@ -38,6 +38,7 @@ type Rows interface {
 	ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error)
 	StoreArchive(ctx context.Context, a postgres.Stored) (stored bool, err error)
 	KeepHome(ctx context.Context, id workspace.ID, claim, homeClaim string) (kept bool, err error)
+	RecordOwner(ctx context.Context, id workspace.ID, claim, homeClaim string, uid uint32) (recorded bool, err error)
 
 	// Images of workspaces.
 	UsedImages(ctx context.Context) ([]postgres.UsedImage, error)
@@ -108,6 +109,10 @@ func Steps() []string {
 	}
 }
 
+// OwnStep is the value passed to Config.Step when a home was given to its workspace's
+// uid, and that is not recorded yet.
+const OwnStep = "home.owned"
+
 // DeleteSteps lists the values passed to Config.Step while the volume of a deleted
 // home is removed.
 func DeleteSteps() []string { return []string{"delete.begin", "delete.volume-removed"} }
@@ -146,6 +151,9 @@ func New(cfg Config) *Controller {
 	}
 	if cfg.MaxStorageJobs <= 0 {
 		cfg.MaxStorageJobs = 4
+	}
+	if cfg.UIDs == (workspace.UIDRange{}) {
+		cfg.UIDs = workspace.UIDRange{First: workspace.ArchivedUID, Last: workspace.ArchivedUID}
 	}
 	if cfg.Address == nil {
 		cfg.Address = func(workspace.ID) string { return "" }

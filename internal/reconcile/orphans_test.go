@@ -25,6 +25,7 @@ func (w *world) orphan() workspace.ID {
 	}, nil)
 	if err == nil {
 		_, err = w.fake.StartContainer(w.Context(), runtime.ContainerSpec{
+			UID:       1000,
 			Workspace: id, Claim: "start", Image: runtimetest.DefaultImage, Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Secret: "s",
 		}, nil)
 	}

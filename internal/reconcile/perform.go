@@ -102,12 +102,16 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 			return err
 		}
 	}
+	row, ours, err := t.ownHome(ctx, row)
+	if err != nil || !ours {
+		return err
+	}
 	secret, err := newSecret()
 	if err != nil {
 		return err
 	}
 	spec := runtime.ContainerSpec{
-		Workspace: row.ID, Claim: row.OpID, Image: row.ImageRef, Storage: row.StorageBackend,
+		Workspace: row.ID, UID: row.Home.UID, Claim: row.OpID, Image: row.ImageRef, Storage: row.StorageBackend,
 		VolumeClaim: row.Home.Claim, Secret: secret, User: row.OwnerID, Choice: choiceOf(row),
 	}
 	if err := t.addEnvironment(ctx, row, &spec); err != nil {
@@ -126,6 +130,27 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	}
 	t.cfg.Log.Debug("ide ready", "workspace", row.ID, "container_took", started.Sub(began), "ide_took", time.Since(started))
 	return nil
+}
+
+// ownHome gives row's home to the workspace's uid unless it has it, and returns row with
+// that. ours is false if the operation has ended. A crash between the change and its record
+// repeats the change.
+func (t *term) ownHome(ctx context.Context, row workspace.Workspace) (_ workspace.Workspace, ours bool, err error) {
+	uid := t.cfg.UIDs.Of(row)
+	if row.Home.UID == uid {
+		return row, true, nil
+	}
+	spec := runtime.OwnSpec{Workspace: row.ID, VolumeClaim: row.Home.Claim, UID: uid, Seeded: row.Home.Fresh()}
+	if err := t.cfg.Runtime.OwnHome(ctx, spec); err != nil {
+		return row, false, fmt.Errorf("give the home to the workspace's user: %w", err)
+	}
+	t.passed(row.ID, OwnStep)
+	err = t.inSession(ctx, func(ctx context.Context) (err error) {
+		ours, err = t.rows.RecordOwner(ctx, row.ID, row.OpID, row.Home.Claim, uid)
+		return err
+	})
+	row.Home.UID = uid
+	return row, ours, err
 }
 
 // await probes until the IDE responds or the container has ended.

@@ -6,6 +6,7 @@ import (
 
 	"codehub/internal/environ"
 	"codehub/internal/setting"
+	"codehub/internal/workspace"
 )
 
 // Settings are the controller's settings, as codehub serve declares them.
@@ -29,13 +30,21 @@ type Settings struct {
 
 	AcceptVolumeLoss bool `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Accept that more than a fifth of all volumes is gone at once."`
 
+	WorkspaceUIDs string `name:"workspace-uids" env:"CODEHUB_WORKSPACE_UIDS" default:"1500000-1999999" help:"Range of uids of this host, of which each workspace gets one. No other program may use them."`
+
 	WorkspaceEnvFile string `name:"workspace-env-file" env:"CODEHUB_WORKSPACE_ENV_FILE" help:"File with environment variables of all workspaces, one NAME=value per line. It is read again at each start of a workspace."`
+
+	UIDs workspace.UIDRange `kong:"-"` // of WorkspaceUIDs; the zero value: ArchivedUID for all
 }
 
 // Resolve checks the settings. It returns an invalid one as *setting.Problem.
 func (s *Settings) Resolve() error {
 	if s.ActiveInterval > s.IdleInterval {
 		return setting.Invalid("COORDINATOR_ACTIVE_INTERVAL", fmt.Sprintf("%s is longer than the idle interval (%s)", s.ActiveInterval, s.IdleInterval), "make it the shorter one")
+	}
+	var err error
+	if s.UIDs, err = workspace.ParseUIDRange(s.WorkspaceUIDs); err != nil {
+		return setting.Invalid("CODEHUB_WORKSPACE_UIDS", err.Error(), "give one like 1500000-1999999, or 1000-1000 to run all workspaces as 1000")
 	}
 	if s.WorkspaceEnvFile == "" {
 		return nil

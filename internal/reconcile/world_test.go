@@ -39,6 +39,7 @@ type world struct {
 
 	archives *archives
 	minFree  float64
+	uids     workspace.UIDRange
 	maxJobs  int
 	step     func(id workspace.ID, step string)
 	gates    []*gate
@@ -86,7 +87,7 @@ func (w *world) controller() *reconcile.Controller {
 		Settings: reconcile.Settings{
 			IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
 			MaxOperations: w.maxOps, MaxStorageJobs: w.maxJobs, AcceptVolumeLoss: w.accept, OrphanDelay: w.orphanDelay,
-			ImageCheckInterval: w.checks,
+			ImageCheckInterval: w.checks, UIDs: w.uids,
 		},
 		StopGrace: time.Second, ObserveTimeout: w.lookWithin, SideTaskTimeout: w.choreWithin,
 		MayRemove: w.mayRemove,

@@ -73,6 +73,13 @@ type Runtime interface {
 	// neither its holder nor an ended job.
 	Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(Progress)) (string, error)
 
+	// OwnHome gives the home to a uid: what belongs to workspace.ArchivedUID, and if it
+	// was seeded to root, and if the home's folder belongs to another user to that one
+	// (archive.ChangeOwner); groups likewise.
+	// Other owners stay, as does everything else. A call that was interrupted can be
+	// repeated. Errors as for Fingerprint.
+	OwnHome(ctx context.Context, spec OwnSpec) error
+
 	// SetAside renames the volume that has the name of the workspace's home but is
 	// not the home with this claim, which frees the name. An empty claim means that
 	// the workspace has no home. found is the claim of the observed volume, or
@@ -343,9 +350,18 @@ type VolumeSpec struct {
 	Choice ImageChoice
 }
 
+// OwnSpec says whom a home is given to.
+type OwnSpec struct {
+	Workspace   workspace.ID
+	VolumeClaim string
+	UID         uint32 // and gid; not 0
+	Seeded      bool   // the home was filled from an image, and never used
+}
+
 // ContainerSpec describes a workspace container.
 type ContainerSpec struct {
 	Workspace   workspace.ID
+	UID         uint32 // and gid, of all processes; not 0
 	Claim       string
 	Image       string
 	Storage     string

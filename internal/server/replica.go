@@ -50,6 +50,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_ARCHIVE_KEEP":            strconv.Itoa(cfg.Retention.Keep),
 			"CODEHUB_GC_DELAY":                cfg.Retention.Delay.String(),
 			"CODEHUB_ORPHAN_DELAY":            cfg.Reconcile.OrphanDelay.String(),
+			"CODEHUB_WORKSPACE_UIDS":          cfg.Reconcile.UIDs.String(),
 			"CODEHUB_ALLOWED_IMAGES":          cfg.Defaults.Images.String(),
 			"CODEHUB_REDIS_URL":               redisPlace(cfg.RedisURL),
 		},

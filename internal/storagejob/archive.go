@@ -7,6 +7,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
+	"codehub/internal/workspace"
 )
 
 // archive packs the home into the bucket and then stores the .meta, which
@@ -20,7 +21,7 @@ func (j *job) archive(ctx context.Context) (archive.Stats, error) {
 	defer cancel()
 	go j.count(counting)
 	j.stage("pack")
-	stats, err := archive.PackTo(ctx, j.Home, archive.PackOptions{Progress: j.report.progress, Scratch: j.Scratch}, put)
+	stats, err := archive.PackTo(ctx, j.Home, j.packOptions(), put)
 	cancel()
 	if err != nil {
 		return archive.Stats{}, wrap("archive the home", err)
@@ -37,6 +38,14 @@ func (j *job) archive(ctx context.Context) (archive.Stats, error) {
 	}
 	j.stage("done")
 	return stats, nil
+}
+
+func (j *job) packOptions() archive.PackOptions {
+	options := archive.PackOptions{Progress: j.report.progress, Scratch: j.Scratch}
+	if j.spec.Owner != 0 {
+		options.Owner = archive.OwnerMap{From: j.spec.Owner, To: workspace.ArchivedUID}
+	}
+	return options
 }
 
 // destination returns how the archive and its .meta are stored.

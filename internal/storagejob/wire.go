@@ -46,6 +46,10 @@ type Spec struct {
 	// last; JobRestore compares the archive with it.
 	Meta archive.Meta `json:"meta"`
 
+	// Owner is the uid, and the gid, of the host whose files are workspace.ArchivedUID's
+	// in the archive; 0: none. For JobArchive.
+	Owner uint32 `json:"owner,omitempty"`
+
 	// Signed has the URLs for the bucket's socket; nil: the archive is in the
 	// mounted folder.
 	Signed *Signed `json:"signed,omitempty"`

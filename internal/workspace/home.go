@@ -34,7 +34,12 @@ type Home struct {
 	// Marker is the archive_key that was restored into the volume; empty for a
 	// home that began empty.
 	Marker string `json:"marker,omitempty"`
+	// UID is the uid that the home was last given to; 0: none since it was filled.
+	UID uint32 `json:"uid,omitempty"`
 }
+
+// Fresh reports whether the home's files have the owners that an image gave them.
+func (h Home) Fresh() bool { return h.UID == 0 && h.Marker == "" }
 
 // Removed reports whether a deletion past its grace removed the home's volume.
 // An archive that is still there may be older than what was removed.

@@ -35,6 +35,7 @@ type Workspace struct {
 	Memo           string
 	ImageRef       string
 	StorageBackend string
+	UIDOffset      int64 // see UIDRange; set at creation
 
 	// Written by the workspace controller alone.
 	Home           Home

@@ -91,6 +91,11 @@ func startSpec(t *testing.T, r *Runtime, spec runtime.ContainerSpec) runtime.Ups
 	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
 		t.Fatal(err)
 	}
+	if spec.UID != workspace.ArchivedUID || spec.Image != harness.TestImage() {
+		if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, Seeded: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c, err := r.StartContainer(t.Context(), spec, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -104,12 +109,13 @@ func startSpec(t *testing.T, r *Runtime, spec runtime.ContainerSpec) runtime.Ups
 }
 
 // The agent is the first process, and what the image says about its command holds for
-// the IDE: ENTRYPOINT, CMD, ENV, WORKDIR and USER. An image cannot bring its own agent.
+// the IDE: ENTRYPOINT, CMD, ENV and WORKDIR, but not USER. An image cannot bring its own agent.
 func TestAgentRunsImagesCommand(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	spec := newHome()
-	spec.Image = variant(t, r, []string{"USER 4711:4712", "ENV OF_IMAGE=yes", `CMD ["one","two words"]`},
+	spec.UID = ownUID
+	spec.Image = variant(t, r, []string{"USER app", "ENV OF_IMAGE=yes", `CMD ["one","two words"]`},
 		tar.Header{Name: "opt/codehub/", Typeflag: tar.TypeDir, Mode: 0o777},
 		tar.Header{Name: "opt/codehub/codehub", Typeflag: tar.TypeReg, Mode: 0o755},
 		tar.Header{Name: "opt/codehub/more", Typeflag: tar.TypeReg, Mode: 0o755})
@@ -133,7 +139,7 @@ func TestAgentRunsImagesCommand(t *testing.T) {
 	}
 	for _, pid := range []int{first, ide} {
 		status := strings.Join(procFile(t, pid, "status"), "")
-		for _, want := range []string{"\nUid:\t4711\t4711\t4711\t4711\n", "\nGid:\t4712\t4712\t4712\t4712\n", "\nCapEff:\t0000000000000000\n", "\nNoNewPrivs:\t1\n"} {
+		for _, want := range []string{fmt.Sprintf("\nUid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", ownUID), fmt.Sprintf("\nGid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", ownUID), "\nCapEff:\t0000000000000000\n", "\nNoNewPrivs:\t1\n"} {
 			if !strings.Contains(status, want) {
 				t.Errorf("process %d lacks %q in\n%s", pid, want, status)
 			}
@@ -434,7 +440,7 @@ func TestContainerOfEarlierVersionHasNoAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := r.createOptions(spec, runAs{user: asWorkspaceUser}, net, r.addrs.take(r.now()), "earlier")
+	opts := r.createOptions(spec, runAs{}, net, r.addrs.take(r.now()), "earlier")
 	opts.Config.Entrypoint, opts.HostConfig.Mounts = nil, opts.HostConfig.Mounts[:1]
 	delete(opts.Config.Labels, labelAgent)
 	if _, err := r.api.ContainerCreate(t.Context(), opts); err != nil {

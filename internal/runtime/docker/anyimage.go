@@ -12,6 +12,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // A workspace can have any image: the agent and the IDE come on volumes, and the process
@@ -27,45 +28,47 @@ const (
 // shells are where the user's shell is looked for, the preferred ones first.
 var shells = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh", "/bin/ash"}
 
-// anyImage is what a workspace runs whose image does not bring the IDE.
-func (r *Runtime) anyImage(ctx context.Context, id string, cfg imageConfig) (runAs, error) {
-	as := runAs{user: asWorkspaceUser, command: []string{ideStart}}
-	err := r.lookInto(ctx, id, func(f imageFiles) error {
-		passwd, _, err := f.read(ctx, "/etc/passwd")
-		if err != nil {
+// accounts are an image's lists of users and groups, to which a container adds the
+// workspace's user.
+type accounts struct {
+	passwd, group string
+	shell         string // of the workspace's user
+	tmp           bool   // the image has /tmp
+}
+
+func (r *Runtime) readAccounts(ctx context.Context, image string) (a accounts, err error) {
+	err = r.lookInto(ctx, image, func(f imageFiles) error {
+		if a.passwd, _, err = f.read(ctx, "/etc/passwd"); err != nil {
 			return err
 		}
-		group, _, err := f.read(ctx, "/etc/group")
-		if err != nil {
+		if a.group, _, err = f.read(ctx, "/etc/group"); err != nil {
 			return err
 		}
-		shell, err := f.shell(ctx, passwd)
-		if err != nil {
+		if a.shell, err = f.shell(ctx, a.passwd); err != nil {
 			return err
 		}
-		accounts := map[string]string{"etc/passwd": withUser(passwd, shell), "etc/group": withGroup(group)}
-		named := accounts["etc/passwd"] == passwd && accounts["etc/group"] == group
-		if named {
-			accounts = nil
-		}
-		temporary, err := f.has(ctx, "/tmp")
-		if err != nil {
-			return err
-		}
-		if !named || !temporary {
-			if as.accounts, err = accountsTar(accounts, !temporary); err != nil {
-				return err
-			}
-		}
-		// Such an image was made for this user, and so was its home.
-		as.own = !named || !slices.Contains([]string{asWorkspaceUser, fmt.Sprint(workspaceUID), workspaceUser}, cfg.user)
-		as.env = userEnv(cfg.env, shell)
-		return nil
+		a.tmp, err = f.has(ctx, "/tmp")
+		return err
 	})
 	if err != nil {
-		return runAs{}, fmt.Errorf("prepare the image for workspaces: %w", err)
+		return accounts{}, fmt.Errorf("prepare the image for workspaces: %w", err)
 	}
-	return as, nil
+	return a, nil
+}
+
+// archive returns what a container needs before its start, so that its user has this uid,
+// a name and /tmp, as a tar archive; nil: nothing.
+func (a accounts) archive(uid uint32) ([]byte, error) {
+	files := map[string]string{}
+	for name, lists := range map[string][2]string{"etc/passwd": {a.passwd, withUser(a.passwd, a.shell, uid)}, "etc/group": {a.group, withGroup(a.group, uid)}} {
+		if lists[0] != lists[1] {
+			files[name] = lists[1]
+		}
+	}
+	if len(files) == 0 && a.tmp {
+		return nil, nil
+	}
+	return accountsTar(files, !a.tmp)
 }
 
 // shell returns the shell of the user: the one that the image gives it, or one of the
@@ -95,7 +98,7 @@ func givenShell(passwd string) string {
 		if fields[0] != workspaceUser {
 			continue
 		}
-		if len(fields) != 7 || fields[2] != fmt.Sprint(workspaceUID) || !strings.HasPrefix(fields[6], "/") ||
+		if len(fields) != 7 || fields[2] != fmt.Sprint(workspace.ArchivedUID) || !strings.HasPrefix(fields[6], "/") ||
 			slices.Contains([]string{"false", "nologin", "true"}, path.Base(fields[6])) {
 			return ""
 		}
@@ -106,24 +109,24 @@ func givenShell(passwd string) string {
 
 // withUser returns a list of users in which the workspace user is the first of its name
 // and of its uid. The others stay, also one with the same uid.
-func withUser(passwd, shell string) string {
-	line := fmt.Sprintf("%s:x:%d:%d:%[1]s:%[4]s:%[5]s", workspaceUser, workspaceUID, workspaceUID, runtime.HomeDir, shell)
+func withUser(passwd, shell string, uid uint32) string {
+	id := fmt.Sprint(uid)
+	line := strings.Join([]string{workspaceUser, "x", id, id, workspaceUser, runtime.HomeDir, shell}, ":")
 	isOurs := func(fields []string) bool {
-		return len(fields) == 7 && fields[2] == fmt.Sprint(workspaceUID) && fields[3] == fields[2] && fields[5] == runtime.HomeDir && fields[6] == shell
+		return len(fields) == 7 && fields[2] == id && fields[3] == id && fields[5] == runtime.HomeDir && fields[6] == shell
 	}
-	return withEntry(passwd, line, isOurs)
+	return withEntry(passwd, line, id, isOurs)
 }
 
 // withGroup does the same with a list of groups.
-func withGroup(group string) string {
-	return withEntry(group, fmt.Sprintf("%s:x:%d:", workspaceUser, workspaceUID), func(fields []string) bool {
-		return len(fields) == 4 && fields[2] == fmt.Sprint(workspaceUID)
-	})
+func withGroup(group string, gid uint32) string {
+	id := fmt.Sprint(gid)
+	return withEntry(group, workspaceUser+":x:"+id+":", id, func(fields []string) bool { return len(fields) == 4 && fields[2] == id })
 }
 
 // withEntry returns the list unchanged if its entry of the workspace user is as wanted and
 // no other has its number. Otherwise line is the first, and replaces those of that name.
-func withEntry(list, line string, wanted func(fields []string) bool) string {
+func withEntry(list, line, id string, wanted func(fields []string) bool) string {
 	var b strings.Builder
 	b.WriteString(line + "\n")
 	good, others := 0, 0
@@ -138,7 +141,7 @@ func withEntry(list, line string, wanted func(fields []string) bool) string {
 			}
 			continue
 		}
-		if len(fields) > 2 && fields[2] == fmt.Sprint(workspaceUID) {
+		if len(fields) > 2 && fields[2] == id {
 			others++
 		}
 		b.WriteString(entry + "\n")
@@ -203,17 +206,12 @@ func accountsTar(files map[string]string, tmp bool) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// makeReady prepares a created container for its start: the home is the user's, and the
-// user has a name.
-func (r *Runtime) makeReady(ctx context.Context, spec runtime.ContainerSpec, as runAs, id string) error {
-	if as.own {
-		if err := r.ownHome(ctx, spec); err != nil {
-			return err
-		}
+// makeReady prepares a created container for its start: its user has a name.
+func (r *Runtime) makeReady(ctx context.Context, as runAs, uid uint32, id string) error {
+	content, err := as.accounts.archive(uid)
+	if err != nil || content == nil {
+		return err
 	}
-	if as.accounts == nil {
-		return nil
-	}
-	_, err := r.api.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: "/", Content: bytes.NewReader(as.accounts)})
+	_, err = r.api.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: "/", Content: bytes.NewReader(content)})
 	return wrapError(ctx, "name the workspace's user in the container", err)
 }

@@ -3,6 +3,7 @@ package docker
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -35,10 +36,10 @@ func TestWithUser(t *testing.T) {
 		if before == "root:x:0:0::/root:/bin/sh\n"+ours {
 			want = before // it is in order
 		}
-		if got := withUser(before, "/bin/sh"); got != want {
+		if got := withUser(before, "/bin/sh", 1000); got != want {
 			t.Errorf("withUser(%q) = %q, want %q", before, got, want)
 		}
-		if got := withUser(want, "/bin/sh"); got != want && strings.Count(want, ":1000:1000:") == 1 {
+		if got := withUser(want, "/bin/sh", 1000); got != want && strings.Count(want, ":1000:1000:") == 1 {
 			t.Errorf("withUser(%q) = %q", want, got)
 		}
 	}
@@ -48,7 +49,7 @@ func TestWithUser(t *testing.T) {
 		"root:x:0:\n" + group:        "root:x:0:\n" + group,
 		"node:x:1000:\ncoder:x:5:\n": group + "node:x:1000:\n",
 	} {
-		if got := withGroup(before); got != want {
+		if got := withGroup(before, 1000); got != want {
 			t.Errorf("withGroup(%q) = %q, want %q", before, got, want)
 		}
 	}
@@ -109,31 +110,26 @@ func TestInstallTree(t *testing.T) {
 		})
 	}
 	all.Wait()
-	inode := func() uint64 {
-		info, err := os.Stat(filepath.Join(to, "start"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info.Mode() != 0o555 {
-			t.Errorf("mode %v", info.Mode())
-		}
-		return info.Sys().(*syscall.Stat_t).Ino
+	if info, err := os.Stat(filepath.Join(to, "start")); err != nil || info.Mode() != 0o555 {
+		t.Fatalf("%v, %v", info, err)
 	}
-	first := inode()
 	content, err := os.ReadFile(filepath.Join(to, "lib/link"))
 	if err != nil || string(content) != "content" {
 		t.Errorf("%q, %v", content, err)
 	}
-	if _, err := os.Lstat(filepath.Join(to, "left over")); !os.IsNotExist(err) {
-		t.Errorf("what was left over: %v", err)
+	stray := filepath.Join(to, "left over")
+	isThere := func() bool { _, err := os.Lstat(stray); return err == nil }
+	if isThere() {
+		t.Error("what was left over is there")
 	}
-	if err := installTree(from, to, "one"); err != nil || inode() != first {
+	putFileWith(t, to, "left over", "from now on") // a copy removes it
+	if err := installTree(from, to, "one"); err != nil || !isThere() {
 		t.Errorf("a complete tree was copied again: %v", err)
 	}
 	if err := os.Remove(filepath.Join(to, completeFile)); err != nil {
 		t.Fatal(err)
 	}
-	if err := installTree(from, to, "one"); err != nil || inode() == first {
+	if err := installTree(from, to, "one"); err != nil || isThere() {
 		t.Errorf("an incomplete tree was kept: %v", err)
 	}
 	if err := syscall.Mkfifo(filepath.Join(from, "pipe"), 0o600); err != nil {
@@ -250,11 +246,11 @@ func TestAnyImage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			spec := newHome()
-			spec.Image = importImage(t, r, test.changes, files(t, test.files...))
+			spec.UID, spec.Image = ownUID, importImage(t, r, test.changes, files(t, test.files...))
 			up := startSpec(t, r, spec)
 			hello(t, up)
 			info := inspectOf(t, r, up)
-			if info.Config.User != asWorkspaceUser || info.Config.WorkingDir != "/" {
+			if info.Config.User != userSpec(ownUID) || info.Config.WorkingDir != "/" {
 				t.Errorf("user %q in %q", info.Config.User, info.Config.WorkingDir)
 			}
 			putProbe(t, r, up.ContainerID, "")
@@ -262,19 +258,19 @@ func TestAnyImage(t *testing.T) {
 				UID, GID    int
 				Home, Write string
 			}](t, r, up.ContainerID, "/probe", "id")
-			if got.UID != 1000 || got.GID != 1000 || got.Home != runtime.HomeDir || got.Write != "<nil>" {
+			if got.UID != ownUID || got.GID != ownUID || got.Home != runtime.HomeDir || got.Write != "<nil>" {
 				t.Errorf("in the workspace: %+v", got)
 			}
 			f := imageFiles{r, up.ContainerID}
 			passwd, _, err := f.read(t.Context(), "/etc/passwd")
-			if err != nil || !strings.HasPrefix(passwd, "coder:x:1000:1000:coder:/home/coder:") || strings.Count(passwd, "coder:x:") != 1 {
+			if err != nil || !strings.HasPrefix(passwd, fmt.Sprintf("coder:x:%d:%[1]d:coder:/home/coder:", ownUID)) || strings.Count(passwd, "coder:x:") != 1 {
 				t.Errorf("users: %v\n%s", err, passwd)
 			}
 			if tmp, err := f.has(t.Context(), "/tmp"); err != nil || !tmp {
 				t.Errorf("/tmp: %v, %v", tmp, err)
 			}
 			for _, f := range (direct{r: r, storage: workspace.StorageDockerVolume}).home(t, spec.Workspace) {
-				uid, gid := 1000, 1000
+				uid, gid := ownUID, ownUID
 				if f.Path == "foreign" {
 					uid, gid = 4711, 4712
 				}

@@ -103,7 +103,7 @@ func benchHome(b *testing.B, r *Runtime) runtime.ContainerSpec {
 
 func newHome() runtime.ContainerSpec {
 	return runtime.ContainerSpec{
-		Workspace: workspace.ID(uuid.NewString()), Claim: "s", Image: harness.TestImage(),
+		Workspace: workspace.ID(uuid.NewString()), UID: workspace.ArchivedUID, Claim: "s", Image: harness.TestImage(),
 		Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
 	}
 }

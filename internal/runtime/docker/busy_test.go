@@ -331,7 +331,7 @@ func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		home, err := r.findHome(t.Context(), id, "home-1")
+		home, err := r.findHome(t.Context(), id, "home-1", true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -339,7 +339,7 @@ func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		made, err := r.api.ContainerCreate(t.Context(), r.fingerprintOptions(id, "home-1", image, home))
+		made, err := r.api.ContainerCreate(t.Context(), r.taskOptions(id, "home-1", image, home, fingerprintTask()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -362,11 +362,11 @@ func TestFingerprintHardening(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		home, err := r.findHome(t.Context(), id, "home-1")
+		home, err := r.findHome(t.Context(), id, "home-1", true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		opts := r.fingerprintOptions(id, "home-1", "image", home)
+		opts := r.taskOptions(id, "home-1", "image", home, fingerprintTask())
 		host := opts.HostConfig
 		if !opts.Config.NetworkDisabled || host.NetworkMode != "none" || !host.ReadonlyRootfs || host.Memory == 0 || len(host.Mounts) != 1 || !host.Mounts[0].ReadOnly ||
 			strings.Join(host.CapDrop, ",") != "ALL" || strings.Join(host.CapAdd, ",") != "DAC_OVERRIDE,FOWNER" || len(opts.Config.Env) != 1 {

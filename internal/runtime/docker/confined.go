@@ -17,6 +17,7 @@ type confined struct {
 	caps            []string
 	mounts          []mount.Mount
 	limits          limits
+	mappedUsers     bool // it sees the owners that workspaces see, also where Docker maps them
 	stdin           bool // it reads its instructions from standard input
 }
 
@@ -29,6 +30,10 @@ type limits struct {
 }
 
 func (c confined) options() client.ContainerCreateOptions {
+	users := container.UsernsMode("host")
+	if c.mappedUsers {
+		users = ""
+	}
 	return client.ContainerCreateOptions{
 		Name: c.name,
 		Config: &container.Config{
@@ -45,7 +50,7 @@ func (c confined) options() client.ContainerCreateOptions {
 		},
 		HostConfig: &container.HostConfig{
 			NetworkMode:    noNetwork,
-			UsernsMode:     "host",
+			UsernsMode:     users,
 			CapDrop:        []string{"ALL"},
 			CapAdd:         c.caps,
 			ReadonlyRootfs: true,

@@ -63,6 +63,8 @@ type Config struct {
 	DefaultImage string
 	// MaxRunning is how many workspaces may run at once; 0: no limit.
 	MaxRunning int
+	// UIDs is how many uids the workspaces have; more workspaces share them. 0: one.
+	UIDs int64
 
 	ExtraLabels map[string]string // added to everything that is created
 	Log         *slog.Logger
@@ -105,7 +107,6 @@ type Runtime struct {
 
 	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
 	runAs        sync.Map // image ID → what its workspaces run as
-	owned        sync.Map // workspace → home whose files are known to be its user's; see ownHome
 	damaged      sync.Map // workspaces whose damaged home.json was logged
 
 	mu            sync.Mutex

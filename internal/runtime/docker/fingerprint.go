@@ -21,16 +21,58 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Fingerprint implements runtime.Runtime. It runs the helper on the home, mounted
-// read-only and without a network. The helper of an earlier call is removed, since
-// its result is not needed any more.
+// homeTask is what the helper does with a home, whose path is its last argument. It has
+// no network. The helper of an earlier call is removed, since its result is not needed
+// any more; a home has one at a time.
+type homeTask struct {
+	args        []string
+	caps        []string
+	writes      bool // otherwise the home is mounted read-only
+	mappedUsers bool // owners are those that workspaces see, also where Docker maps them (userns-remap)
+}
+
+// Fingerprint implements runtime.Runtime.
 func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) (string, error) {
+	print, err := r.onHome(ctx, id, claim, fingerprintTask(), progress)
+	if err == nil && print == "" {
+		err = errors.New("the helper printed no fingerprint")
+	}
+	return print, err
+}
+
+// fingerprintTask has the privileges of an archive job.
+func fingerprintTask() homeTask {
+	return homeTask{args: []string{cmdFingerprint}, caps: []string{"DAC_OVERRIDE", "FOWNER"}}
+}
+
+// OwnHome implements runtime.Runtime.
+func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec) error {
+	if spec.UID == 0 {
+		return errNoUID
+	}
+	from := []string{strconv.Itoa(workspace.ArchivedUID)}
+	if spec.Seeded {
+		from = append(from, "0")
+	}
+	_, err := r.onHome(ctx, spec.Workspace, spec.VolumeClaim, homeTask{
+		args:   []string{cmdOwnHome, strconv.FormatUint(uint64(spec.UID), 10), strings.Join(from, ",")},
+		caps:   []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
+		writes: true, mappedUsers: true,
+	}, nil)
+	return err
+}
+
+var errNoUID = errors.New("a workspace cannot run as root")
+
+// onHome runs the helper on a home that nothing else uses, and returns the last line
+// that it prints.
+func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, task homeTask, progress func(runtime.Progress)) (string, error) {
 	unlock, err := r.lockHome(ctx, id)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	home, err := r.findHome(ctx, id, claim)
+	home, err := r.findHome(ctx, id, claim, !task.writes)
 	if err != nil {
 		return "", err
 	}
@@ -50,10 +92,10 @@ func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string
 		if err != nil {
 			return "", err
 		}
-		made, err := r.api.ContainerCreate(ctx, r.fingerprintOptions(id, claim, image, home))
+		made, err := r.api.ContainerCreate(ctx, r.taskOptions(id, claim, image, home, task))
 		switch {
 		case err == nil:
-			return r.runFingerprint(ctx, id, claim, home, made.ID, progress)
+			return r.runTask(ctx, id, claim, home, made.ID, progress)
 		case errdefs.IsConflict(err):
 			found, gone, err := r.inspectOwned(ctx, fingerprintName(id), roleFingerprint)
 			if err == nil && !gone {
@@ -77,9 +119,8 @@ type homeRef struct {
 	mount  mount.Mount
 }
 
-// findHome finds the volume or directory with this claim, and how to mount it
-// read-only.
-func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string) (homeRef, error) {
+// findHome finds the volume or directory with this claim, and how to mount it.
+func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string, readOnly bool) (homeRef, error) {
 	found, err := r.listHomes(ctx, id)
 	if err != nil {
 		return homeRef{}, err
@@ -88,7 +129,7 @@ func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string) (
 	there, ok := found.homes[id]
 	switch {
 	case ok && there == claim:
-		return homeRef{source: name, what: "volume " + name, mount: r.volumeMount(id, runtime.JobHomeDir, randomHex(8), true)}, nil
+		return homeRef{source: name, what: "volume " + name, mount: r.volumeMount(id, runtime.JobHomeDir, randomHex(8), readOnly)}, nil
 	case ok || r.cfg.DataDir == "":
 		return homeRef{}, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
@@ -97,7 +138,7 @@ func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string) (
 	}
 	return homeRef{
 		source: r.hostHomePath(id), what: "folder " + r.homePath(id),
-		mount: mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(id), Target: runtime.JobHomeDir, ReadOnly: true},
+		mount: mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(id), Target: runtime.JobHomeDir, ReadOnly: readOnly},
 	}, nil
 }
 
@@ -117,19 +158,19 @@ func (r *Runtime) removeFingerprinters(ctx context.Context, users []user) ([]use
 	return others, nil
 }
 
-// fingerprintOptions returns the container that computes a fingerprint, with the
-// privileges and limits of an archive job.
-func (r *Runtime) fingerprintOptions(id workspace.ID, claim, image string, home homeRef) client.ContainerCreateOptions {
+// taskOptions returns the container that does the task, with the limits of an archive
+// job.
+func (r *Runtime) taskOptions(id workspace.ID, claim, image string, home homeRef, task homeTask) client.ContainerCreateOptions {
 	return confined{
-		name: fingerprintName(id), image: image, cmd: []string{cmdFingerprint, runtime.JobHomeDir},
-		labels: r.labels(roleFingerprint, id, claim), caps: []string{"DAC_OVERRIDE", "FOWNER"},
+		name: fingerprintName(id), image: image, cmd: slices.Concat(task.args, []string{runtime.JobHomeDir}),
+		labels: r.labels(roleFingerprint, id, claim), caps: task.caps, mappedUsers: task.mappedUsers,
 		mounts: []mount.Mount{home.mount}, limits: jobLimits(),
 	}.options()
 }
 
-// runFingerprint starts a created helper if it holds the right home and no other
+// runTask starts a created helper if it holds the right home and no other
 // container uses it, and removes the helper afterwards.
-func (r *Runtime) runFingerprint(ctx context.Context, id workspace.ID, claim string, home homeRef, container string, progress func(runtime.Progress)) (print string, err error) {
+func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, home homeRef, container string, progress func(runtime.Progress)) (printed string, err error) {
 	defer func() {
 		// Also after a cancellation: otherwise the container would count as a user
 		// of the home.
@@ -156,23 +197,23 @@ func (r *Runtime) runFingerprint(ctx context.Context, id workspace.ID, claim str
 		return "", err
 	}
 	report(progress, runtime.StepChecking)
-	err = r.awaitFingerprint(ctx, container, func() {
-		if n, err := strconv.ParseInt(r.printed(ctx, container), 10, 64); err == nil && progress != nil {
+	err = r.awaitTask(ctx, container, func() {
+		if progress == nil {
+			return
+		}
+		if n, err := strconv.ParseInt(r.printed(ctx, container), 10, 64); err == nil {
 			progress(runtime.Progress{Step: runtime.StepChecking, Entries: n})
 		}
 	})
 	if err != nil {
 		return "", err
 	}
-	if print = r.printed(ctx, container); print == "" {
-		return "", errors.New("the helper printed no fingerprint")
-	}
-	return print, nil
+	return r.printed(ctx, container), nil
 }
 
-// awaitFingerprint starts the helper and waits for its end. It calls meanwhile from
+// awaitTask starts the helper and waits for its end. It calls meanwhile from
 // time to time.
-func (r *Runtime) awaitFingerprint(ctx context.Context, id string, meanwhile func()) error {
+func (r *Runtime) awaitTask(ctx context.Context, id string, meanwhile func()) error {
 	wait := r.api.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
 	if _, err := r.api.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
 		return wrapError(ctx, "start helper", err)
@@ -185,7 +226,7 @@ func (r *Runtime) awaitFingerprint(ctx context.Context, id string, meanwhile fun
 			return wrapError(ctx, "wait for helper", err)
 		case end := <-wait.Result:
 			if end.StatusCode != 0 {
-				return fmt.Errorf("helper %s ended with code %d: %s", cmdFingerprint, end.StatusCode, r.helperOutput(ctx, id))
+				return fmt.Errorf("the helper ended with code %d: %s", end.StatusCode, r.helperOutput(ctx, id))
 			}
 			return nil
 		case <-tick.C:

@@ -324,7 +324,7 @@ func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.r.awaitFingerprint(t.Context(), c.ID, func() {}); err != nil {
+	if err := h.r.awaitTask(t.Context(), c.ID, func() {}); err != nil {
 		t.Error(err)
 	}
 	if err := h.r.discard(t.Context(), c.ID); err != nil {

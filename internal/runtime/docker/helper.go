@@ -41,7 +41,6 @@ type helperRun struct {
 	args        []string
 	image       string // ID of an image whose files it works on; empty: the helper's own
 	hostNetwork bool   // false: no network
-	mappedUsers bool   // owners are those that workspaces see, also where Docker maps them (userns-remap)
 	caps        []string
 	mounts      []mount.Mount
 	line        func([]byte) // called for each line that it prints; nil: not needed
@@ -69,10 +68,6 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	if run.hostNetwork {
 		network = "host"
 	}
-	users := container.UsernsMode("host")
-	if run.mappedUsers {
-		users = ""
-	}
 	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name: r.names.helper + "-" + randomHex(4),
 		Config: &container.Config{
@@ -85,7 +80,7 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		},
 		HostConfig: &container.HostConfig{
 			NetworkMode:    network,
-			UsernsMode:     users,
+			UsernsMode:     "host",
 			CapDrop:        []string{"ALL"},
 			CapAdd:         run.caps,
 			ReadonlyRootfs: true,

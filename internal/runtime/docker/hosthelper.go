@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	"codehub/internal/archive"
@@ -44,7 +46,8 @@ var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 //	remove-home PATH    removes a directory with files of any owner
 //	empty-home PATH     removes a directory's content durably
 //	is-empty PATH       fails if the directory has entries
-//	own-home PATH       gives what belongs to root, or to the home's owner, to the workspace user
+//	own-home UID FROM PATH
+//	                    gives a home to a uid (archive.ChangeOwner); FROM lists uids
 //	sync PATH           syncs the file system of a directory
 //	count PATH          prints the size of a directory's content
 //	fingerprint PATH    prints the number of entries at intervals, and last the
@@ -70,8 +73,11 @@ func runAsHelper(args []string, stdout io.Writer) error {
 	if len(args) == 4 && args[0] == cmdInstallIDE {
 		return installTree(args[1], args[2], args[3])
 	}
+	if len(args) == 4 && args[0] == cmdOwnHome {
+		return ownHome(args[1], args[2], args[3])
+	}
 	if len(args) != 2 {
-		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home PATH | sync PATH | count PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST")
+		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST")
 	}
 	if args[0] == cmdWall {
 		spec, err := wall.ParseSpec(args[1])
@@ -103,8 +109,6 @@ func runAsHelper(args []string, stdout io.Writer) error {
 			err = errors.New(notEmpty)
 		}
 		return err
-	case cmdOwnHome:
-		return ownTree(path)
 	case cmdSync:
 		dir, err := os.Open(path)
 		if err != nil {
@@ -148,4 +152,29 @@ func printFingerprint(out io.Writer, home string) error {
 	}
 	_, err = fmt.Fprintln(out, m.Fingerprint)
 	return err
+}
+
+// ownHome gives a home to a uid; from lists further uids whose files it gets.
+func ownHome(to, from, path string) error {
+	uid, err := parseUID(to)
+	if err != nil {
+		return err
+	}
+	var others []uint32
+	for text := range strings.SplitSeq(from, ",") {
+		other, err := parseUID(text)
+		if err != nil {
+			return err
+		}
+		others = append(others, other)
+	}
+	return archive.ChangeOwner(context.Background(), path, others, uid)
+}
+
+func parseUID(text string) (uint32, error) {
+	uid, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("own-home: %q is not a uid", text)
+	}
+	return uint32(uid), nil
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/moby/moby/api/types/container"
 )
 
-// The kernel counts some resources by uid, and the uid of most workspaces is 1000:
-// what one takes, all others lack. As long as they share a uid, the limits are set so
-// high that a workspace meets its memory limit first, or at least that the ordinary
-// use of all workspaces fits.
+// The kernel counts some resources by uid. Workspaces have uids of their own, so that
+// what one takes, no other lacks. Where they share one, because there are more of them than
+// uids or users become root in them, the limits are set so high that a workspace meets its
+// memory limit first, or at least that the ordinary use of all workspaces of a uid fits.
 
 // sysctl is a limit of the host for each user.
 type sysctl struct {
@@ -38,11 +38,12 @@ var sysctls = []sysctl{
 const maxCounted = 1000
 
 // kernelLimits raises the sysctls in dir if it may and returns an error that names
-// those that are too low for so many workspaces.
-func kernelLimits(dir string, workspaces int, raise bool, raised func(name string, from, to int64)) error {
+// those that are too low for so many workspaces with so many uids.
+func kernelLimits(dir string, workspaces int, uids int64, raise bool, raised func(name string, from, to int64)) error {
 	if workspaces <= 0 || workspaces > maxCounted {
 		workspaces = maxCounted
 	}
+	workspaces = (workspaces + int(max(uids, 1)) - 1) / int(max(uids, 1)) // of one uid
 	var low []string
 	for _, s := range sysctls {
 		file := filepath.Join(dir, s.path)
@@ -66,7 +67,7 @@ func kernelLimits(dir string, workspaces int, raise bool, raised func(name strin
 			}
 		}
 		if need := min(s.each*int64(workspaces), s.want); value < need {
-			low = append(low, fmt.Sprintf("%s is %d, %d workspaces need %d (sysctl -w %s=%d)", name, value, workspaces, need, name, s.want))
+			low = append(low, fmt.Sprintf("%s is %d, %d workspaces of one uid need %d (sysctl -w %s=%d)", name, value, workspaces, need, name, s.want))
 		}
 	}
 	if len(low) > 0 {
@@ -81,7 +82,7 @@ func (r *Runtime) checkKernelLimits() {
 	if !strings.HasPrefix(r.api.DaemonHost(), "unix://") {
 		return
 	}
-	r.lowLimits.Set(kernelLimits(r.procSys, r.cfg.MaxRunning, !r.cfg.KeepLimits, func(name string, from, to int64) {
+	r.lowLimits.Set(kernelLimits(r.procSys, r.cfg.MaxRunning, r.cfg.UIDs, !r.cfg.KeepLimits, func(name string, from, to int64) {
 		r.log.Info("kernel limit raised", "limit", name, "from", from, "to", to)
 	}))
 }

@@ -17,17 +17,20 @@ func TestKernelLimits(t *testing.T) {
 		name               string
 		instances, watches int64
 		workspaces         int
+		uids               int64
 		raise, readOnly    bool
 		raised             int
 		says               string // empty: no error
 	}{
-		{"defaults of distributions", 128, 192536, 100, false, false, 0, "fs.inotify.max_user_instances is 128, 100 workspaces need 1600"},
-		{"the watches alone are low", 65536, 65536, 100, false, false, 0, "fs.inotify.max_user_watches is 65536"},
-		{"enough for few workspaces", 128, 192536, 8, false, false, 0, ""},
-		{"no running limit", 8192, 8 << 20, 0, false, false, 0, "need 16000"},
-		{"raised", 128, 192536, 100, true, false, 2, ""},
-		{"never lowered", 1 << 20, 1 << 24, 100, true, false, 0, ""},
-		{"may not be raised", 0, 0, 100, true, true, 0, "fs.inotify.max_user_watches is 65536"},
+		{"defaults of distributions", 128, 192536, 100, 1, false, false, 0, "fs.inotify.max_user_instances is 128, 100 workspaces of one uid need 1600"},
+		{"the watches alone are low", 65536, 65536, 100, 1, false, false, 0, "fs.inotify.max_user_watches is 65536"},
+		{"enough for few workspaces", 128, 192536, 8, 1, false, false, 0, ""},
+		{"no running limit", 8192, 8 << 20, 0, 1, false, false, 0, "need 16000"},
+		{"each has its own uid", 128, 65536, 1000, 1000, false, false, 0, ""},
+		{"some share a uid", 128, 192536, 1000, 100, false, false, 0, "10 workspaces of one uid need 160"},
+		{"raised", 128, 192536, 100, 1, true, false, 2, ""},
+		{"never lowered", 1 << 20, 1 << 24, 100, 1, true, false, 0, ""},
+		{"may not be raised", 0, 0, 100, 1, true, true, 0, "fs.inotify.max_user_watches is 65536"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -44,7 +47,7 @@ func TestKernelLimits(t *testing.T) {
 				readOnly(t, dir)
 			}
 			raised := 0
-			err := kernelLimits(dir, test.workspaces, test.raise, func(string, int64, int64) { raised++ })
+			err := kernelLimits(dir, test.workspaces, test.uids, test.raise, func(string, int64, int64) { raised++ })
 			if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
 				t.Errorf("error = %v, want %q", err, test.says)
 			}
@@ -79,7 +82,7 @@ func TestLowKernelLimitsAreACondition(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for value, want := range map[string]string{"128": "10 workspaces need 160", "160": ""} {
+	for value, want := range map[string]string{"128": "10 workspaces of one uid need 160", "160": ""} {
 		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -125,5 +128,33 @@ func TestKernelResourcesOfNeighbour(t *testing.T) {
 		if n != 50 && !(limited && name != "inotify instances") {
 			t.Errorf("the neighbour got %d of 50 %s", n, name)
 		}
+	}
+}
+
+// What one workspace takes of what the kernel counts by uid, no workspace with another uid
+// lacks, also where no limit could be raised.
+func TestUIDsKeepKernelResourcesApart(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	r.noUlimits.Store(true)
+	var ups []runtime.Upstream
+	for _, uid := range []uint32{ownUID + 100, ownUID + 100, ownUID + 101} {
+		spec := newHome()
+		spec.UID = uid
+		up := startSpec(t, r, spec)
+		putProbe(t, r, up.ContainerID, "")
+		ups = append(ups, up)
+	}
+	const queues = "message queues"
+	type taken map[string]int
+	all := holdProbe[taken](t, r, ups[0], "take", "50", "1h")[queues]
+	if all == 0 || all == 50 {
+		t.Fatalf("the kernel gave %d of 50 message queues, not as many as its limit allows", all)
+	}
+	if n := probeInside[taken](t, r, ups[1].ContainerID, "/probe", "take", "50", "0s")[queues]; n != 0 {
+		t.Errorf("a workspace of the same uid got %d of %d message queues; the test shows nothing", n, all)
+	}
+	if n := probeInside[taken](t, r, ups[2].ContainerID, "/probe", "take", "50", "0s")[queues]; n != all {
+		t.Errorf("a workspace of another uid got %d of %d message queues", n, all)
 	}
 }

@@ -221,7 +221,7 @@ func TestSystemCallsOfHelperAndJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.awaitFingerprint(t.Context(), made.ID, func() {}); err != nil {
+		if err := r.awaitTask(t.Context(), made.ID, func() {}); err != nil {
 			t.Fatal(err)
 		}
 		compareCalls(t, callsOf(nil), parsed[map[string]string](t, r.printed(t.Context(), made.ID)))

@@ -34,6 +34,9 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 	if !workspace.ValidID(string(spec.Workspace)) {
 		return runtime.Container{}, fmt.Errorf("workspace %q is not a UUID", spec.Workspace)
 	}
+	if spec.UID == 0 {
+		return runtime.Container{}, errNoUID
+	}
 	unlock, err := r.locks.lock(ctx, spec.Workspace)
 	if err != nil {
 		return runtime.Container{}, err
@@ -110,7 +113,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			continue
 		}
 		report(progress, runtime.StepStarting)
-		if err := r.makeReady(ctx, spec, as, made.ID); err != nil {
+		if err := r.makeReady(ctx, as, spec.UID, made.ID); err != nil {
 			return runtime.Container{}, errors.Join(err, r.discard(ctx, made.ID))
 		}
 		err = r.startInTurn(ctx, made.ID)
@@ -203,7 +206,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 		Name: spec.Workspace.ContainerName(),
 		Config: &container.Config{
 			Image:        spec.Image,
-			User:         as.user,
+			User:         userSpec(spec.UID),
 			Hostname:     spec.Hostname,
 			WorkingDir:   workingDir,
 			Env:          environment(spec, as, slices.Concat(r.cfg.variables(), r.portEnv(spec.Workspace))),
@@ -278,7 +281,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 	if c.State == runtime.ContainerRunning {
 		return c, true, nil
 	}
-	if isRoot(found.Container.Config.User) { // by an earlier version
+	if found.Container.Config.User != userSpec(spec.UID) { // by an earlier version, or before its uid was changed
 		return runtime.Container{}, false, r.discard(ctx, c.ID)
 	}
 	if err := r.verifyVolume(ctx, spec, c.ID); err != nil {
@@ -297,7 +300,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, true, err
 	}
 	report(progress, runtime.StepStarting)
-	if err := r.makeReady(ctx, spec, as, c.ID); err != nil {
+	if err := r.makeReady(ctx, as, spec.UID, c.ID); err != nil {
 		return runtime.Container{}, true, errors.Join(err, r.discard(ctx, c.ID))
 	}
 	if err := r.startInTurn(ctx, c.ID); err != nil {

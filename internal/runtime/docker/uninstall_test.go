@@ -37,6 +37,7 @@ func populated(t *testing.T, r *Runtime) (running, folder, archived workspace.ID
 	}
 	running = homes[workspace.StorageDockerVolume]
 	_, err := r.StartContainer(ctx, runtime.ContainerSpec{
+		UID:       1000,
 		Workspace: running, Claim: "start", Image: harness.TestImage(), Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Secret: "s",
 	}, nil)
 	ok("StartContainer", err)

@@ -3,55 +3,35 @@ package docker
 import (
 	"archive/tar"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
-	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
-	"codehub/internal/workspace"
 )
 
-// workspaceUID is the uid of workspaces that run codehub's IDE, and of those whose image
-// has its own IDE and no user other than root. Of all images' users it owns the home in
-// the default image.
-const workspaceUID = 1000
-
-// runAs is what a workspace runs, and as whom. uid 0 of a container is uid 0 of the host, and
-// shares the kernel's limits with the host's own programs.
+// runAs is what a workspace runs, and what its user needs in the container. The user has
+// the workspace's uid, whatever users the image has.
 type runAs struct {
-	user string // numeric uid, never 0, as in container.Config.User
-	// own: the home may belong to another user, because the image's content at HomeDir does.
-	own     bool
 	command []string // starts the IDE
 	missing bool     // there is no such image
 
 	included bool              // the image brings the IDE
 	env      map[string]string // defaults that the image's own variables do not replace
-	accounts []byte            // what the container needs before its start, as a tar archive; nil: nothing
-	zoned    bool              // the image sets TZ
+	accounts accounts
+	zoned    bool // the image sets TZ
 
 	agent, agentDigest string // the volume with the agent, and its digest
 	ide                string // the volume with the IDE; empty if the image brings it
 	ulimits            []*container.Ulimit
 }
 
-var asWorkspaceUser = fmt.Sprintf("%d:%d", workspaceUID, workspaceUID)
-
-// userOf returns what a workspace of this image runs, and as whom. An image is best named
-// by its ID.
+// userOf returns what a workspace of this image runs. An image is best named by its ID.
 func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	if known, ok := r.runAs.Load(image); ok {
 		return known.(runAs), nil
@@ -59,7 +39,7 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	info, err := r.api.ImageInspect(ctx, image)
 	if errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) {
 		// The container cannot be created either, or only if the image appears now.
-		return runAs{user: asWorkspaceUser, missing: true}, nil
+		return runAs{missing: true}, nil
 	}
 	if err != nil {
 		return runAs{}, wrapError(ctx, "inspect image", err)
@@ -69,107 +49,33 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	}
 	var cfg imageConfig
 	if info.Config != nil {
-		cfg = imageConfig{user: info.Config.User, env: info.Config.Env, command: slices.Concat(info.Config.Entrypoint, info.Config.Cmd), included: info.Config.Labels[labelIDE] == ideIncluded}
+		cfg = imageConfig{env: info.Config.Env, command: slices.Concat(info.Config.Entrypoint, info.Config.Cmd), included: info.Config.Labels[labelIDE] == ideIncluded}
 	}
-	var as runAs
-	if cfg.included {
-		as, err = r.ownIDE(ctx, image, info.ID, cfg)
-	} else {
-		as, err = r.anyImage(ctx, info.ID, cfg)
-	}
-	if err != nil {
+	as := runAs{command: []string{ideStart}, included: cfg.included, zoned: setsZone(cfg.env)}
+	if as.accounts, err = r.readAccounts(ctx, info.ID); err != nil {
 		return runAs{}, err
 	}
-	as.included, as.zoned = cfg.included, setsZone(cfg.env)
+	as.env = userEnv(cfg.env, as.accounts.shell)
+	if cfg.included {
+		if len(cfg.command) == 0 {
+			return runAs{}, fmt.Errorf("the image %.200q has the label %s=%s, but neither ENTRYPOINT nor CMD", image, labelIDE, ideIncluded)
+		}
+		as.command = cfg.command
+		as.env = map[string]string{"HOME": runtime.HomeDir} // that of its own user may not be accessible
+	}
 	r.runAs.Store(info.ID, as)
 	return as, nil
 }
 
 // imageConfig is what an image says of itself.
 type imageConfig struct {
-	user     string
 	env      []string
 	command  []string // ENTRYPOINT and CMD
 	included bool     // see labelIDE
 }
 
-// ownIDE is what a workspace runs whose image brings the IDE: the image's own command, as the
-// image's user, or as the workspace user if that is root.
-func (r *Runtime) ownIDE(ctx context.Context, image, id string, cfg imageConfig) (runAs, error) {
-	if len(cfg.command) == 0 {
-		return runAs{}, fmt.Errorf("the image %.200q has the label %s=%s, but neither ENTRYPOINT nor CMD", image, labelIDE, ideIncluded)
-	}
-	as, err := resolveUser(cfg.user, func() (string, error) { return r.imageFile(ctx, id, "/etc/passwd") })
-	if err != nil {
-		return runAs{}, err
-	}
-	as.command = cfg.command
-	if as.own {
-		as.env = map[string]string{"HOME": runtime.HomeDir} // root's home is not accessible
-	}
-	return as, nil
-}
-
-// resolveUser decides by the image's user. Names are looked up as Docker does, in
-// the image's own list of users; the result is numeric, so that Docker does not
-// look them up again.
-func resolveUser(user string, passwd func() (string, error)) (runAs, error) {
-	name, group, grouped := strings.Cut(user, ":")
-	uid, err := strconv.Atoi(name)
-	switch {
-	case name == "":
-		uid = 0
-	case err != nil:
-		text, err := passwd()
-		if err != nil {
-			return runAs{}, err
-		}
-		var found bool
-		if uid, found = lookUpUser(text, name); !found {
-			return runAs{}, fmt.Errorf("the image's user %.100q is not in its /etc/passwd", name)
-		}
-	}
-	if uid == 0 {
-		return runAs{user: asWorkspaceUser, own: true}, nil
-	}
-	as := runAs{user: strconv.Itoa(uid)}
-	if grouped {
-		as.user += ":" + group
-	}
-	return as, nil
-}
-
-// lookUpUser returns the uid of the first user of this name. One that is not a
-// number is 0, as for Docker.
-func lookUpUser(passwd, name string) (uid int, found bool) {
-	for line := range strings.Lines(passwd) {
-		fields := strings.Split(strings.TrimSpace(line), ":")
-		if fields[0] != name {
-			continue
-		}
-		if len(fields) > 2 {
-			uid, _ = strconv.Atoi(fields[2])
-		}
-		return uid, true
-	}
-	return 0, false
-}
-
 // maxPasswd is the longest list of users that is read.
 const maxPasswd = 1 << 20
-
-// imageFile reads a file of an image.
-func (r *Runtime) imageFile(ctx context.Context, image, name string) (text string, err error) {
-	err = r.lookInto(ctx, image, func(f imageFiles) error {
-		var found bool
-		text, found, err = f.read(ctx, name)
-		if err == nil && !found {
-			err = fmt.Errorf("the image has no %s, in which its user would be", name)
-		}
-		return err
-	})
-	return text, err
-}
 
 // imageFiles are the files of an image, in a container that is never started.
 type imageFiles struct {
@@ -265,86 +171,5 @@ func (f imageFiles) has(ctx context.Context, name string) (bool, error) {
 	return err == nil, wrapError(ctx, "look for the image's files", err)
 }
 
-// isRoot reports whether a container that was created with this user may run as uid
-// 0: every container of this version has a number.
-func isRoot(user string) bool {
-	name, _, _ := strings.Cut(user, ":")
-	uid, err := strconv.Atoi(name)
-	return err != nil || uid == 0
-}
-
-// ownHome gives the workspace user what belongs to root, or to the user who owns the home,
-// in the home. The caller has created the workspace's container, which holds the home. A
-// home for which this process has done so is left alone: without root nothing of root's
-// appears in it.
-func (r *Runtime) ownHome(ctx context.Context, spec runtime.ContainerSpec) error {
-	if known, ok := r.owned.Load(spec.Workspace); ok && known == spec.VolumeClaim {
-		return nil
-	}
-	home := r.volumeMount(spec.Workspace, runtime.JobHomeDir, randomHex(8), false)
-	if spec.Storage == workspace.StorageLocalDir {
-		home = mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(spec.Workspace), Target: runtime.JobHomeDir}
-	}
-	err := r.runHelper(ctx, helperRun{
-		args: []string{cmdOwnHome, runtime.JobHomeDir}, caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER"}, mounts: []mount.Mount{home}, mappedUsers: true,
-	})
-	if err == nil {
-		r.owned.Store(spec.Workspace, spec.VolumeClaim)
-	}
-	return err
-}
-
-// ownTree gives the workspace user all entries of root, and of the user who owns the
-// tree's top folder: an image may have made the home for a user of its own. The top folder
-// comes last, so that a call that was interrupted can be repeated. It leaves out what lies
-// deeper than a path can say.
-func ownTree(root string) error {
-	top, err := os.Lstat(root)
-	if err != nil {
-		return err
-	}
-	owner := top.Sys().(*syscall.Stat_t)
-	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, syscall.ENAMETOOLONG):
-			return fs.SkipDir
-		case err != nil:
-			return err
-		case path == root:
-			return nil
-		}
-		info, err := entry.Info()
-		if errors.Is(err, syscall.ENAMETOOLONG) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return ownEntry(path, info, owner)
-	})
-	if err != nil {
-		return err
-	}
-	return ownEntry(root, top, owner)
-}
-
-func ownEntry(path string, info fs.FileInfo, owner *syscall.Stat_t) error {
-	stat := info.Sys().(*syscall.Stat_t)
-	mapped := func(id, of uint32) int {
-		if id == workspaceUID || id != 0 && id != of {
-			return -1
-		}
-		return workspaceUID
-	}
-	uid, gid := mapped(stat.Uid, owner.Uid), mapped(stat.Gid, owner.Gid)
-	if uid == -1 && gid == -1 {
-		return nil
-	}
-	if err := os.Lchown(path, uid, gid); err != nil {
-		return err
-	}
-	if info.Mode().IsRegular() && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
-		return os.Chmod(path, info.Mode()) // the kernel has removed the bits
-	}
-	return nil
-}
+// userSpec is the user of a workspace's container, as in container.Config.User.
+func userSpec(uid uint32) string { return fmt.Sprintf("%d:%[1]d", uid) }

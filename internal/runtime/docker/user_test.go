@@ -3,7 +3,6 @@ package docker
 import (
 	"archive/tar"
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -17,28 +16,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-func TestResolveUser(t *testing.T) {
-	t.Parallel()
-	passwd := "root:x:0:0:root:/root:/bin/sh\ntoor:x:0:0::/:/bin/sh\napp:x:10001:10001::/:/bin/sh\n" +
-		"broken:x:many:1::/:/bin/sh\nshort\n 7 :x:1:1\napp:x:0:0::/:/bin/sh\n"
-	for user, want := range map[string]string{
-		"": asWorkspaceUser, "0": asWorkspaceUser, "0:0": asWorkspaceUser, "00": asWorkspaceUser, "+0": asWorkspaceUser, "-0": asWorkspaceUser,
-		":0": asWorkspaceUser, ":1000": asWorkspaceUser, "0:1000": asWorkspaceUser, "root": asWorkspaceUser, "root:root": asWorkspaceUser,
-		"toor": asWorkspaceUser, "broken": asWorkspaceUser, "short": asWorkspaceUser,
-		"1000": "1000", "1000:1000": "1000:1000", "1000:0": "1000:0", "+5": "5", "33:www-data": "33:www-data",
-		"app": "10001", "app:app": "10001:app",
-		"nobody": "", "0x0": "", "1e3": "",
-	} {
-		got, err := resolveUser(user, func() (string, error) { return passwd, nil })
-		if got.user != want || (err == nil) != (want != "") || got.own != (want == asWorkspaceUser && user != "1000:1000") {
-			t.Errorf("resolveUser(%q) = %+v, %v; want %q", user, got, err, want)
-		}
-	}
-	unreadable := errors.New("unreadable")
-	if got, err := resolveUser("app", func() (string, error) { return "", unreadable }); !errors.Is(err, unreadable) {
-		t.Errorf("resolveUser without a list of users = %+v, %v", got, err)
-	}
-}
+// ownUID is the uid of the workspaces in tests of uids.
+const ownUID = 1_500_042
 
 // variant is the test image with more files and other settings.
 func variant(t *testing.T, r *Runtime, changes []string, files ...tar.Header) string {
@@ -97,9 +76,9 @@ func variant(t *testing.T, r *Runtime, changes []string, files ...tar.Header) st
 	return ref
 }
 
-// An image whose user is root runs as uid 1000, and what root owns in its home
-// belongs to that user. Root is looked for behind a name and a link, too.
-func TestImageOfRootRunsAsWorkspaceUser(t *testing.T) {
+// An image that brings its IDE runs as the workspace's uid, whatever user it names, and
+// what root or the home's owner has in the home belongs to that uid.
+func TestImageRunsAsUIDOfWorkspace(t *testing.T) {
 	t.Parallel()
 	ofRoot := []tar.Header{
 		{Name: "home/coder/", Typeflag: tar.TypeDir, Mode: 0o700},
@@ -121,20 +100,23 @@ func TestImageOfRootRunsAsWorkspaceUser(t *testing.T) {
 		changes []string
 		files   []tar.Header
 		storage string
-		uid     int
 	}{
-		{"no user", nil, ofRoot, workspace.StorageDockerVolume, 1000},
-		{"uid 0", []string{"USER 0:0"}, ofRoot, workspace.StorageLocalDir, 1000},
-		{"another name of root", []string{"USER toor"}, append(users, ofRoot...), workspace.StorageDockerVolume, 1000},
-		{"another user", []string{"USER app"}, users, workspace.StorageDockerVolume, 10001},
-		{"users behind links", []string{"USER root"}, append(linked, ofRoot...), workspace.StorageDockerVolume, 1000},
+		{"no user", nil, ofRoot, workspace.StorageDockerVolume},
+		{"uid 0", []string{"USER 0:0"}, ofRoot, workspace.StorageLocalDir},
+		{"another name of root", []string{"USER toor"}, append(users, ofRoot...), workspace.StorageDockerVolume},
+		{"another user", []string{"USER app"}, users, workspace.StorageDockerVolume},
+		{"a user that it lacks", []string{"USER nobody-knows"}, ofRoot, workspace.StorageDockerVolume},
+		{"users behind links", []string{"USER root"}, append(linked, ofRoot...), workspace.StorageDockerVolume},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			spec := newHome()
-			spec.Image, spec.Storage = variant(t, r, test.changes, test.files...), test.storage
+			spec.Image, spec.Storage, spec.UID = variant(t, r, test.changes, test.files...), test.storage, ownUID
 			volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
 			if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, Seeded: true}); err != nil {
 				t.Fatal(err)
 			}
 			c, err := r.StartContainer(t.Context(), spec, nil)
@@ -147,22 +129,19 @@ func TestImageOfRootRunsAsWorkspaceUser(t *testing.T) {
 				t.Fatal(err)
 			}
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", ideOf(t, info.Container)))
-			if want := fmt.Sprintf("\nUid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d\n", test.uid); err != nil || !strings.Contains(string(status), want) {
-				t.Errorf("on the host it does not run as uid %d: %v\n%s", test.uid, err, status)
-			}
-			if test.uid != 1000 {
-				return
+			if want := fmt.Sprintf("\nUid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d\n", ownUID); err != nil || !strings.Contains(string(status), want) {
+				t.Errorf("on the host it does not run as uid %d: %v\n%s", ownUID, err, status)
 			}
 			putProbe(t, r, c.ID, "")
 			got := probeInside[struct {
 				UID, GID    int
 				Home, Write string
 			}](t, r, c.ID, "/probe", "id")
-			if got.UID != 1000 || got.GID != 1000 || got.Home != runtime.HomeDir || got.Write != "<nil>" {
+			if got.UID != ownUID || got.GID != ownUID || got.Home != runtime.HomeDir || got.Write != "<nil>" {
 				t.Errorf("in the workspace: %+v", got)
 			}
 			for _, f := range (direct{r: r, storage: test.storage}).home(t, spec.Workspace) {
-				uid, gid := 1000, 1000
+				uid, gid := ownUID, ownUID
 				if f.Path == "foreign" {
 					uid, gid = 4711, 4712
 				}
@@ -171,15 +150,6 @@ func TestImageOfRootRunsAsWorkspaceUser(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestUnknownUserOfImage(t *testing.T) {
-	t.Parallel()
-	r := newRuntime(t, nil)
-	image := variant(t, r, []string{"USER nobody-knows"})
-	if as, err := r.userOf(t.Context(), image); err == nil || !strings.Contains(err.Error(), "nobody-knows") {
-		t.Errorf("userOf = %+v, %v", as, err)
 	}
 }
 
@@ -205,8 +175,8 @@ func TestCreatedContainerOfRootIsReplaced(t *testing.T) {
 	if as.agent, as.agentDigest, err = r.ensureAgentVolume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	as.user = ""
 	opts := r.createOptions(spec, as, net, r.addrs.take(r.now()), "earlier")
+	opts.Config.User = ""
 	if _, err := r.api.ContainerCreate(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +184,7 @@ func TestCreatedContainerOfRootIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if user := inspectOf(t, r, runtime.Upstream{ContainerID: c.ID}).Config.User; user != asWorkspaceUser {
+	if user := inspectOf(t, r, runtime.Upstream{ContainerID: c.ID}).Config.User; user != userSpec(spec.UID) {
 		t.Errorf("it runs as %q", user)
 	}
 }

@@ -117,7 +117,7 @@ func (s *suite) volumeSpec() runtime.VolumeSpec {
 
 func (s *suite) containerSpec() runtime.ContainerSpec {
 	return runtime.ContainerSpec{
-		Workspace: s.id, Claim: "start-1", Image: s.Image, Storage: s.Storage,
+		Workspace: s.id, UID: workspace.ArchivedUID, Claim: "start-1", Image: s.Image, Storage: s.Storage,
 		VolumeClaim: "home-1", Secret: "5ec7e7" + uuid.NewString(), Choice: runtime.ImageChoice{Generation: 1},
 	}
 }

@@ -2,6 +2,7 @@ package runtimetest
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"codehub/internal/runtime"
@@ -111,6 +112,49 @@ func busyTests() map[string]func(*suite) {
 			s.is("Fingerprint of the neighbour", err, runtime.ErrVolumeMismatch)
 			s.wantHome(s.Seed)
 		},
+		"own/every file of a seeded home": func(s *suite) {
+			s.create()
+			s.own(ownUID, true)
+			s.wantHome(ownedBy(s.Seed, ownUID))
+			s.own(ownUID, true) // as after a crash
+			s.own(ownUID+1, false)
+			s.wantHome(ownedBy(s.Seed, ownUID+1))
+			spec := s.containerSpec()
+			spec.UID = ownUID + 1
+			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+			s.ok("StartContainer", err)
+			s.answers(s.container())
+		},
+		"own/never by root": func(s *suite) {
+			s.create()
+			if err := s.Runtime.OwnHome(s.ctx, runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1"}); err == nil {
+				s.Error("the home was given to root")
+			}
+			spec := s.containerSpec()
+			spec.UID = 0
+			if _, err := s.Runtime.StartContainer(s.ctx, spec, nil); err == nil {
+				s.Error("a container of root was started")
+			}
+			s.wantHome(s.Seed)
+		},
+		"own/nothing of another home": func(s *suite) {
+			s.tidy()
+			spec := runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1", UID: ownUID}
+			s.is("OwnHome without a volume", s.Runtime.OwnHome(s.ctx, spec), runtime.ErrVolumeMismatch)
+			s.nothingRemains()
+			s.create()
+			s.is("OwnHome of the neighbour", s.Neighbour.OwnHome(s.ctx, spec), runtime.ErrVolumeMismatch)
+			spec.VolumeClaim = "home-2"
+			s.is("OwnHome", s.Runtime.OwnHome(s.ctx, spec), runtime.ErrVolumeMismatch)
+			s.wantHome(s.Seed)
+		},
+		"own/nothing of a home in use": func(s *suite) {
+			s.create()
+			s.start()
+			spec := runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1", UID: ownUID}
+			s.is("OwnHome", s.Runtime.OwnHome(s.ctx, spec), runtime.ErrBusy)
+			s.wantHome(s.Seed)
+		},
 		"busy/fingerprint while a container runs": func(s *suite) {
 			s.create()
 			s.start()
@@ -118,6 +162,26 @@ func busyTests() map[string]func(*suite) {
 			s.is("Fingerprint", err, runtime.ErrBusy)
 		},
 	}
+}
+
+const ownUID = 1_500_321
+
+func (s *suite) own(uid uint32, seeded bool) {
+	s.Helper()
+	before := len(s.Remains(s.T, s.id))
+	s.ok("OwnHome", s.Runtime.OwnHome(s.ctx, runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1", UID: uid, Seeded: seeded}))
+	if after := s.Remains(s.T, s.id); len(after) != before {
+		s.Fatalf("%q remain", after)
+	}
+}
+
+// ownedBy returns files, all of which belong to the workspace, with another owner.
+func ownedBy(files []File, uid int) []File {
+	out := slices.Clone(files)
+	for i := range out {
+		out[i].UID, out[i].GID = uid, uid
+	}
+	return out
 }
 
 // fingerprint computes the home's fingerprint and checks that it leaves nothing

@@ -108,6 +108,7 @@ type world struct {
 type fakeContainer struct {
 	runtime.Container
 	installation string
+	uid          int
 	secret       string
 	agent        string // address of its agent
 	hostname     string

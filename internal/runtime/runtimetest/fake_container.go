@@ -2,6 +2,7 @@ package runtimetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +14,9 @@ import (
 
 // StartContainer implements runtime.Runtime.
 func (f *Fake) StartContainer(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, error) {
+	if spec.UID == 0 {
+		return runtime.Container{}, errors.New("a workspace cannot run as root")
+	}
 	if err := f.enter(ctx, "StartContainer", spec.Workspace); err != nil {
 		return runtime.Container{}, err
 	}
@@ -68,10 +72,10 @@ func (f *Fake) makeContainer(spec runtime.ContainerSpec, img chosen) (runtime.Co
 				ImageID: img.id, ImageDigest: img.digest, ImageNote: img.note, ImageGeneration: spec.Choice.Generation,
 				State: runtime.ContainerCreated, Detail: "Created",
 			},
-			installation: f.installation,
-			secret:       spec.Secret,
-			hostname:     spec.Hostname,
-			env:          environment(spec),
+			installation: f.installation, uid: int(spec.UID),
+			secret:   spec.Secret,
+			hostname: spec.Hostname,
+			env:      environment(spec),
 		}
 		f.w.containers[spec.Workspace] = c
 		f.w.change()

@@ -205,7 +205,7 @@ func (f *Fake) Write(id workspace.ID, path, content string) error {
 	if c == nil || c.State != runtime.ContainerRunning || v == nil {
 		return fmt.Errorf("workspace %s is not running", id)
 	}
-	v.files[path] = File{Path: path, Mode: 0o644, UID: 1000, GID: 1000, Content: content}
+	v.files[path] = File{Path: path, Mode: 0o644, UID: c.uid, GID: c.uid, Content: content}
 	v.folder = ""
 	return nil
 }

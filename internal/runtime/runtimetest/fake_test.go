@@ -172,6 +172,7 @@ func started(t *testing.T, f *Fake) (workspace.ID, runtime.Container) {
 		t.Fatal(err)
 	}
 	c, err := f.StartContainer(t.Context(), runtime.ContainerSpec{
+		UID:       1,
 		Workspace: id, Storage: workspace.StorageDockerVolume, Claim: "s", VolumeClaim: "h", Image: DefaultImage,
 	}, nil)
 	if err != nil {
@@ -258,7 +259,7 @@ func TestFaults(t *testing.T) {
 			if err := f.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Claim: "h", Image: DefaultImage}, nil); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := f.StartContainer(t.Context(), runtime.ContainerSpec{Workspace: id, Claim: "s", VolumeClaim: "h", Image: DefaultImage}, nil); err != nil {
+			if _, err := f.StartContainer(t.Context(), runtime.ContainerSpec{Workspace: id, UID: 1, Claim: "s", VolumeClaim: "h", Image: DefaultImage}, nil); err != nil {
 				t.Fatal(err)
 			}
 			list, err := f.Containers(t.Context())
@@ -283,7 +284,7 @@ func TestFaults(t *testing.T) {
 			started(t, f)
 			wall := errors.New("no nftables")
 			f.SetPrepareError(wall)
-			_, err := f.StartContainer(t.Context(), runtime.ContainerSpec{Workspace: "w"}, nil)
+			_, err := f.StartContainer(t.Context(), runtime.ContainerSpec{Workspace: "w", UID: 1}, nil)
 			if !errors.Is(err, wall) || !errors.Is(f.Prepare(t.Context()), wall) {
 				t.Fatalf("error = %v", err)
 			}

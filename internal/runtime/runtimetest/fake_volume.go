@@ -2,6 +2,7 @@ package runtimetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -309,6 +310,39 @@ func (f *Fake) Fingerprint(ctx context.Context, id workspace.ID, claim string, p
 		progress(runtime.Progress{Step: runtime.StepChecking, Entries: m.Entries})
 	}
 	return m.Fingerprint, err
+}
+
+// OwnHome implements runtime.Runtime.
+func (f *Fake) OwnHome(ctx context.Context, spec runtime.OwnSpec) error {
+	if spec.UID == 0 {
+		return errors.New("a workspace cannot run as root")
+	}
+	if err := f.enter(ctx, "OwnHome", spec.Workspace); err != nil {
+		return err
+	}
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	v := f.w.volumes[spec.Workspace]
+	if !f.owns(v, spec.VolumeClaim) {
+		return fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
+	}
+	if err := f.w.inUse(spec.Workspace); err != nil {
+		return err
+	}
+	top := v.files["."]
+	counts := top.UID != int(spec.UID) && top.UID != workspace.ArchivedUID && !(spec.Seeded && top.UID == 0)
+	own := func(id, of int) int {
+		if counts && id == of || id == workspace.ArchivedUID || spec.Seeded && id == 0 {
+			return int(spec.UID)
+		}
+		return id
+	}
+	for path, file := range v.files {
+		file.UID, file.GID = own(file.UID, top.UID), own(file.GID, top.GID)
+		v.files[path] = file
+	}
+	v.folder = ""
+	return nil
 }
 
 // folderOf returns the volume as a directory, the same one until its files change.
