@@ -198,3 +198,29 @@ func TestOwnHomeFails(t *testing.T) {
 	w.fake.SetBefore(nil)
 	w.await(id, "running", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseRunning })
 }
+
+// A workspace that an earlier version was starting is started again as its uid.
+func TestStartOfEarlierVersionIsRepeated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stop := w.lead()
+	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		if op == "Probe" {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitTrue("with a container", func() bool {
+		list, err := w.fake.Containers(t.Context())
+		return err == nil && len(list) == 1
+	})
+	stop()
+	w.fake.SetBefore(nil)
+	w.uids = someUIDs
+	w.lead()
+	if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ErrorCount != 0 {
+		t.Errorf("%d failures: %s", ws.ErrorCount, ws.ErrorMessage)
+	}
+	w.expectOwner(id, someUIDs.Of(w.row(id)))
+}

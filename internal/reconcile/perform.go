@@ -88,7 +88,8 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	if err := t.cfg.Images.Check(row.ImageRef); err != nil {
 		return err
 	}
-	if seen != nil && (seen.State == runtime.ContainerExited || seen.Claim != row.OpID) {
+	// One of another uid is of an earlier version, or from before a change of the range.
+	if seen != nil && (seen.State == runtime.ContainerExited || seen.Claim != row.OpID || row.Home.UID != t.cfg.UIDs.Of(row)) {
 		if err := t.removeContainer(ctx, row.ID, seen, 0); err != nil {
 			return fmt.Errorf("remove the earlier container: %w", err)
 		}

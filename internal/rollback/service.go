@@ -228,7 +228,8 @@ func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 	v := step.Volume
 	switch step.Action {
 	case TakeVolume:
-		c.Home = workspace.Home{State: workspace.HomeLive, Claim: v.Claim, Marker: v.Marker}
+		// Whoever its files belong to now, it was in use: what is root's stays root's.
+		c.Home = workspace.Home{State: workspace.HomeLive, Claim: v.Claim, Marker: v.Marker, UID: workspace.ArchivedUID}
 		c.StorageBackend, c.Desired = v.Storage, workspace.DesiredStandby
 		if step.Runs {
 			c.Desired = workspace.DesiredRunning
