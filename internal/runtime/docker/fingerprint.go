@@ -29,6 +29,8 @@ type homeTask struct {
 	caps        []string
 	writes      bool // otherwise the home is mounted read-only
 	mappedUsers bool // owners are those that workspaces see, also where Docker maps them (userns-remap)
+	// here does it in this process and reports whether it could; nil: the helper does it.
+	here func(ctx context.Context, home homeRef) (done bool, err error)
 }
 
 // Fingerprint implements runtime.Runtime.
@@ -44,25 +46,6 @@ func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string
 func fingerprintTask() homeTask {
 	return homeTask{args: []string{cmdFingerprint}, caps: []string{"DAC_OVERRIDE", "FOWNER"}}
 }
-
-// OwnHome implements runtime.Runtime.
-func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec) error {
-	if spec.UID == 0 {
-		return errNoUID
-	}
-	from := []string{strconv.Itoa(workspace.ArchivedUID)}
-	if spec.Seeded {
-		from = append(from, "0")
-	}
-	_, err := r.onHome(ctx, spec.Workspace, spec.VolumeClaim, homeTask{
-		args:   []string{cmdOwnHome, strconv.FormatUint(uint64(spec.UID), 10), strings.Join(from, ",")},
-		caps:   []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
-		writes: true, mappedUsers: true,
-	}, nil)
-	return err
-}
-
-var errNoUID = errors.New("a workspace cannot run as root")
 
 // onHome runs the helper on a home that nothing else uses, and returns the last line
 // that it prints.
@@ -86,6 +69,11 @@ func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, tas
 	}
 	if err != nil {
 		return "", err
+	}
+	if task.here != nil {
+		if done, err := task.here(ctx, home); done || err != nil {
+			return "", err
+		}
 	}
 	for range maxTries {
 		image, err := r.ensureHelperImage(ctx)

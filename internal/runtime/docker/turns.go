@@ -2,6 +2,8 @@ package docker
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,6 +59,8 @@ type engine struct {
 	countsSignals bool
 	// A container may leave a network while others join or leave it: since Docker 23.0.
 	leavesAtOnce bool
+	// The uids in containers are those of the host: neither userns-remap nor rootless.
+	keepsUsers bool
 }
 
 // engine asks Docker until it responds once, and keeps the answer. Until then it returns
@@ -72,7 +76,14 @@ func (r *Runtime) engine(ctx context.Context) engine {
 	if err != nil {
 		return engine{}
 	}
-	e := engine{countsSignals: atLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: atLeast(res.Info.ServerVersion, 23, 0)}
+	e := engine{countsSignals: atLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: atLeast(res.Info.ServerVersion, 23, 0), keepsUsers: keepsUsers(res.Info.SecurityOptions)}
 	r.known.Store(e)
 	return e
+}
+
+func keepsUsers(security []string) bool {
+	return !slices.ContainsFunc(security, func(option string) bool {
+		name, _, _ := strings.Cut(strings.TrimPrefix(option, "name="), ",")
+		return name == "userns" || name == "rootless"
+	})
 }
