@@ -38,6 +38,7 @@ func TestListInABrowser(t *testing.T) {
 	b.run(chromedp.KeyEvent(" "))
 	b.shown("dialog[open] #f-name")
 	b.until(`document.activeElement.id === 'f-name'`)
+	b.until(`!document.querySelector('.htmx-request, .htmx-swapping, .htmx-settling, .htmx-added')`) // a key is lost until then
 	b.run(chromedp.KeyEvent("\r"))
 	b.shown("dialog[open] .field-error")
 	b.until(`document.activeElement.id === 'f-name'`)
