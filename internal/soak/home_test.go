@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/workspace"
 )
 
 // home is the content and metadata of a home, by path.
@@ -56,7 +57,7 @@ func catchFatal(f func(tb testing.TB)) (err error) {
 }
 
 // snapshot reads a home, without access times and the times of the home's own
-// folder, which the start of a container changes.
+// folder, which the start of a container changes, with the owners of an archive.
 func snapshot(dir string) (seen home, err error) {
 	err = catchFatal(func(tb testing.TB) { seen = archivetest.WithoutAtimes(archivetest.Snapshot(tb, dir)) })
 	if err != nil {
@@ -65,7 +66,21 @@ func snapshot(dir string) (seen home, err error) {
 	root := seen["."]
 	root.Mtime = ""
 	seen["."] = root
+	for name, state := range seen {
+		state.UID, state.GID = archivedID(state.UID), archivedID(state.GID)
+		seen[name] = state
+	}
 	return seen, nil
+}
+
+// archivedID returns the owner that a file has once it was archived. A workspace's own uid is
+// 1000 there, and what root owns in a home that was never used becomes the workspace's.
+func archivedID(id uint32) uint32 {
+	const first, last = 1_500_000, 1_999_999 // the default of CODEHUB_WORKSPACE_UIDS
+	if id == 0 || id >= first && id <= last {
+		return workspace.ArchivedUID
+	}
+	return id
 }
 
 // workDir is the folder of a home that refillHome replaces.
