@@ -211,7 +211,7 @@ func TestFailureMessageIsTruncated(t *testing.T) {
 // progress.
 func TestSlowDiskCausesNoTimeout(t *testing.T) {
 	t.Parallel()
-	const bound = 200 * time.Millisecond
+	const bound = time.Second
 	w := newWorld(t, func(w *world) { w.policy.Deleting, w.policy.Provisioning = bound, bound })
 	slow := make(chan struct{}, 2)
 	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
