@@ -36,6 +36,8 @@ type Passwords interface {
 type Config struct {
 	Store     Store
 	Passwords Passwords
+	// Self is the server that answers; nil in a command that works on the database alone.
+	Self *replica.Replica
 	// OrphanDelay is CODEHUB_ORPHAN_DELAY.
 	OrphanDelay time.Duration
 }
@@ -59,7 +61,7 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 		LostVolumes: []api.LostVolume{}, FailedDeletions: []api.FailedDeletion{},
 	}
 	for _, r := range o.Servers {
-		health := replica.HealthOf(r)
+		health := s.cfg.Self.HealthOf(r)
 		out.Servers = append(out.Servers, api.Server{
 			ID: r.ID, Hostname: r.Hostname, Version: r.Version, StartedAt: r.StartedAt, SeenAt: r.SeenAt, FlushedAt: r.FlushedAt,
 			Leads: r.Leads, Alive: r.Alive, Backends: health.Backends, Conditions: health.Conditions,

@@ -125,11 +125,16 @@ func (r *Replica) health() json.RawMessage {
 	return b
 }
 
-// HealthOf returns the health that a server stored; empty if it is in the form of
-// another version.
-func HealthOf(r postgres.Replica) Health {
+// HealthOf returns the health of a listed server: this server's own as it is now, since a full
+// disk may keep it from being stored, and that of any other as of its last heartbeat. It is
+// empty if the other stored it in the form of another version. On a nil Replica, every server
+// is another one.
+func (r *Replica) HealthOf(listed postgres.Replica) Health {
+	if r != nil && r.cfg.Health != nil && listed.ID == r.ID() {
+		return r.cfg.Health()
+	}
 	var h Health
-	if json.Unmarshal(r.Health, &h) != nil || h.Backends == nil {
+	if json.Unmarshal(listed.Health, &h) != nil || h.Backends == nil {
 		return Health{Backends: map[string]api.Breaker{}, Conditions: []api.ServerCondition{}}
 	}
 	return h

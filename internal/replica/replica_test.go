@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,16 +21,23 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func TestReplicaLifecycle(t *testing.T) {
 	t.Parallel()
 	db := fixture.NewDatabase(t, postgres.Options{}).DB
+	var stranger *Replica // a command that is no server
+	var disk atomic.Value
+	disk.Store("full")
 	r := New(Config{DB: db, Version: "v1", Log: slog.New(slog.DiscardHandler), Settings: Settings{Must: map[string]string{"A": "1"}},
 		Health: func() Health {
-			return Health{Backends: map[string]api.Breaker{"docker": {State: api.BreakerOpen}}, Conditions: []api.ServerCondition{{Name: "disk", Error: "full"}}}
+			return Health{Backends: map[string]api.Breaker{"docker": {State: api.BreakerOpen}}, Conditions: []api.ServerCondition{{Name: "disk", Error: disk.Load().(string)}}}
 		}})
 	if err := r.Join(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	list, err := db.Replicas(t.Context())
-	if err != nil || len(list) != 1 || list[0].ID != r.ID() || list[0].Version != "v1" || list[0].Hostname == "" || HealthOf(list[0]).Backends["docker"].State != api.BreakerOpen || HealthOf(list[0]).Conditions[0].Error != "full" {
+	if err != nil || len(list) != 1 || list[0].ID != r.ID() || list[0].Version != "v1" || list[0].Hostname == "" || stranger.HealthOf(list[0]).Backends["docker"].State != api.BreakerOpen || stranger.HealthOf(list[0]).Conditions[0].Error != "full" {
 		t.Fatalf("%v, %+v", err, list)
+	}
+	disk.Store("slow") // not yet stored
+	if own, other := r.HealthOf(list[0]).Conditions[0].Error, stranger.HealthOf(list[0]).Conditions[0].Error; own != "slow" || other != "full" {
+		t.Errorf("its own health is %q, want the present one; as seen by others %q, want the stored one", own, other)
 	}
 	first := list[0].SeenAt
 	ctx, cancel := context.WithCancel(t.Context())
