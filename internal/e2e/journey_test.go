@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -41,6 +42,11 @@ func TestJourney(t *testing.T) {
 	b.terminal()
 	b.shell("echo $((6 * 7))-works | tee proof.txt", "42-works")
 	b.screenshot("terminal")
+	// A history has the settings if the IDE rewrote them; until it has saved them, the
+	// dashboard asks about an unsaved file.
+	if out, err := exec.CommandContext(t.Context(), "docker", "exec", "codehub-ws-"+id, "sh", "-c", "cat /home/coder/.local/share/code-server/User/History/*/entries.json").CombinedOutput(); err == nil {
+		t.Errorf("the IDE rewrote files at its first use: %s", out)
+	}
 
 	b.do("go back to the list", navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+id))
 	b.do("stop it", chromedp.Click("#ws-"+id+" form[action$='/stop'] button"),
