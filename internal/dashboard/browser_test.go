@@ -142,6 +142,40 @@ func (b *tab) press(selector string) {
 	}
 }
 
+// key presses a key until a condition in the page is true. A page that is busy may drop a
+// key, for example while a dialog opens; a key that had an effect late must do no harm when
+// it comes a second time.
+func (b *tab) key(key, condition string) {
+	b.t.Helper()
+	b.again(condition, func() { b.run(chromedp.KeyEvent(key)) })
+}
+
+// keys types a text into the field that has the focus, until the field holds it.
+func (b *tab) keys(id, text string) {
+	b.t.Helper()
+	b.again(fmt.Sprintf("document.activeElement.id === %q && document.activeElement.value === %q", id, text), func() {
+		b.eval(fmt.Sprintf("document.getElementById(%q).select()", id))
+		b.run(chromedp.KeyEvent(text))
+	})
+}
+
+// again acts until a condition in the page is true. It waits 5 s for it each time.
+func (b *tab) again(condition string, act func()) {
+	b.t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		act()
+		for next := time.Now().Add(5 * time.Second); time.Now().Before(next); time.Sleep(20 * time.Millisecond) {
+			if value(b, chromedp.Evaluate[bool]("Boolean("+condition+")")) {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			b.until(condition) // fails with the page
+			return
+		}
+	}
+}
+
 // enter types into a field. A "\r" at the end submits its form.
 func (b *tab) enter(selector, text string) {
 	b.t.Helper()

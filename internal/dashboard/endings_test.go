@@ -124,10 +124,17 @@ func TestPeopleInABrowser(t *testing.T) {
 	b.press(`.nav a[href="/admin"]`)
 	b.shown("#admin-people")
 	b.eval(mark + `; document.getElementById('person-new').focus()`)
-	b.run(chromedp.KeyEvent(" "))
-	b.shown("dialog[open] #f-username")
-	b.until(`document.activeElement.id === 'f-username'`)
-	b.run(chromedp.KeyEvent("ann\t"), chromedp.KeyEvent("a long password\t"), chromedp.KeyEvent("another password\r"))
+	b.key(" ", `document.querySelector('dialog[open] #f-username') && document.activeElement.id === 'f-username'`)
+	for _, field := range []struct{ id, text, next string }{
+		{"f-username", "ann", "f-password"}, {"f-password", "a long password", "f-password2"}, {"f-password2", "another password", ""},
+	} {
+		b.keys(field.id, field.text)
+		if field.next != "" {
+			b.key(kb.Tab, fmt.Sprintf(`document.activeElement.id === %q`, field.next))
+		}
+	}
+	b.key(kb.Enter, `document.querySelector('dialog[open] .field-error')`)
+	b.until(`!document.querySelector('.htmx-request, .htmx-swapping, .htmx-settling, .htmx-added')`)
 	b.until(`document.activeElement.id === 'f-password2' && document.getElementById('f-username').value === 'ann'`)
 	b.enter("#f-password", "a long password")
 	b.enter("#f-password2", "a long password\r")
