@@ -104,13 +104,15 @@ func newWorld(t *testing.T, storage, store string, rng *rand.Rand) *world {
 }
 
 // injectFaults kills the server and takes the bucket down at random times,
-// until stopFaults.
+// until stopFaults. Where a restart takes longer than a second, because the machine is
+// busy, the pauses are longer as well: an operation needs time between two kills.
 func (w *world) injectFaults(rng *rand.Rand) {
+	slowness := 1.0
 	for {
 		select {
 		case <-w.stop:
 			return
-		case <-time.After(time.Duration(2000+rng.IntN(10000)) * time.Millisecond):
+		case <-time.After(time.Duration(slowness * float64(2000+rng.IntN(10000)) * float64(time.Millisecond))):
 		}
 		if w.proxy != nil && rng.IntN(4) == 0 {
 			w.outages.Add(1)
@@ -130,7 +132,9 @@ func (w *world) injectFaults(rng *rand.Rand) {
 		w.Kill()
 		w.disarm()
 		w.expectCompleteCopies()
+		began := time.Now()
 		w.restart()
+		slowness = max(1, time.Since(began).Seconds())
 	}
 }
 
