@@ -77,7 +77,8 @@ type life struct {
 	world   *world
 	id      string
 	rng     *rand.Rand
-	history []string // its steps, for the message of a failure
+	history []string                  // its steps, for the message of a failure
+	waits   atomic.Pointer[time.Time] // since when it waits for a state; nil: it does not
 
 	mu       sync.Mutex        // held while the expected content changes
 	lastHome homeState         // content at the last time without a container
@@ -103,16 +104,21 @@ func newWorld(t *testing.T, storage, store string, rng *rand.Rand) *world {
 	return w
 }
 
+// mostWait is how long a life waits for a state until the faults pause. On a busy machine
+// an operation may need longer than the time between two kills.
+const mostWait = time.Minute
+
 // injectFaults kills the server and takes the bucket down at random times,
-// until stopFaults. Where a restart takes longer than a second, because the machine is
-// busy, the pauses are longer as well: an operation needs time between two kills.
+// until stopFaults. It pauses while a life has waited for a state for mostWait.
 func (w *world) injectFaults(rng *rand.Rand) {
-	slowness := 1.0
 	for {
-		select {
-		case <-w.stop:
-			return
-		case <-time.After(time.Duration(slowness * float64(2000+rng.IntN(10000)) * float64(time.Millisecond))):
+		pause := time.Duration(2000+rng.IntN(10000)) * time.Millisecond
+		for first := true; first || w.longestWait() > mostWait; first = false {
+			select {
+			case <-w.stop:
+				return
+			case <-time.After(pause):
+			}
 		}
 		if w.proxy != nil && rng.IntN(4) == 0 {
 			w.outages.Add(1)
@@ -132,10 +138,20 @@ func (w *world) injectFaults(rng *rand.Rand) {
 		w.Kill()
 		w.disarm()
 		w.expectCompleteCopies()
-		began := time.Now()
 		w.restart()
-		slowness = max(1, time.Since(began).Seconds())
 	}
+}
+
+// longestWait returns how long a life has waited for a state.
+func (w *world) longestWait() (longest time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for l := range w.lives {
+		if since := l.waits.Load(); since != nil {
+			longest = max(longest, time.Since(*since))
+		}
+	}
+	return longest
 }
 
 // expectCompleteCopies checks, while the server is not running, that no home is
@@ -284,6 +300,9 @@ func (l *life) reach(desired string) {
 
 func (l *life) awaitReached(desired string) {
 	l.server.Helper()
+	since := time.Now()
+	l.waits.Store(&since)
+	defer l.waits.Store(nil)
 	w := l.server.withPatience(5*time.Minute).await(l.id, desired, func(w api.Workspace) bool {
 		if w.Phase == "ERROR" {
 			l.server.Fatalf("in ERROR: %s: %s", str(w.ErrorReason), str(w.ErrorMessage))
