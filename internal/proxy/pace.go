@@ -82,6 +82,8 @@ func within(age int64, most time.Duration) bool { return 0 <= age && age < int64
 type account struct {
 	open int // connections; guarded by the lock of userShard
 
+	large atomic.Int32 // of largeBuffers
+
 	mu   sync.Mutex
 	paid int64 // Unix nanoseconds until which the rate allows what was transferred
 }

@@ -95,13 +95,13 @@ func (x *exchange) pass(w *visitorWriter, r *http.Request, res *http.Response) {
 	x.confine(res)
 	confineTrailers(res)
 	x.observe(r, res)
-	if !respond(w, res) {
+	if !respond(w, res, x.connection.account) {
 		panic(http.ErrAbortHandler) // the client must not take it for complete
 	}
 }
 
-// respond writes a response. It returns false if that ended early.
-func respond(w http.ResponseWriter, res *http.Response) bool {
+// respond writes a response to a user's request. It returns false if that ended early.
+func respond(w http.ResponseWriter, res *http.Response, user *account) bool {
 	h := w.Header()
 	for name, values := range res.Header {
 		if h[name] == nil {
@@ -115,7 +115,7 @@ func respond(w http.ResponseWriter, res *http.Response) bool {
 		h["Trailer"] = append(h["Trailer"], strings.Join(slices.Collect(maps.Keys(res.Trailer)), ", "))
 	}
 	w.WriteHeader(res.StatusCode)
-	if err := copyBody(w, res.Body); err != nil {
+	if err := copyBody(w, res.Body, user); err != nil {
 		return false
 	}
 	if len(res.Trailer) == 0 {
@@ -133,14 +133,14 @@ func respond(w http.ResponseWriter, res *http.Response) bool {
 	return true
 }
 
-// copyBody copies a body to the client, and flushes whenever the container has to be
+// copyBody copies a body to a user's client, and flushes whenever the container has to be
 // waited for.
-func copyBody(w http.ResponseWriter, body io.Reader) error {
+func copyBody(w http.ResponseWriter, body io.Reader, user *account) error {
 	source, _ := body.(interface{ Waits() bool })
 	b := buffers.Get()
 	defer buffers.Put(b)
 	var large []byte
-	defer func() { largeBuffers.put(large) }()
+	defer func() { largeBuffers.put(large, user) }()
 	into := b
 	for copied := 0; ; {
 		if source == nil || source.Waits() {
@@ -162,7 +162,7 @@ func copyBody(w http.ResponseWriter, body io.Reader) error {
 			return err
 		}
 		if copied += n; large == nil && copied >= largeBody && n == len(into) {
-			if large = largeBuffers.get(); large != nil {
+			if large = largeBuffers.get(user); large != nil {
 				into = large
 			}
 		}
@@ -171,11 +171,13 @@ func copyBody(w http.ResponseWriter, body io.Reader) error {
 
 // After largeBody bytes, a body is read into a larger buffer if the container sends faster
 // than the proxy reads. Fewer, larger reads need about 40 % less processor time. A body for
-// which none of the buffers is free continues with a small one.
+// which none of the buffers is free, or whose user has maxLargePerUser of them, continues
+// with a small one.
 const (
 	largeBody       = 1 << 20
 	largeBufferSize = 512 << 10
 	maxLargeBuffers = 32
+	maxLargePerUser = 8
 )
 
 var largeBuffers = &limitedPool{taken: make(chan struct{}, maxLargeBuffers), pool: sync.Pool{New: func() any { return new([largeBufferSize]byte) }}}
@@ -186,20 +188,24 @@ type limitedPool struct {
 	pool  sync.Pool
 }
 
-// get returns a buffer, or nil if all are taken.
-func (l *limitedPool) get() []byte {
-	select {
-	case l.taken <- struct{}{}:
-		return l.pool.Get().(*[largeBufferSize]byte)[:]
-	default:
-		return nil
+// get returns a buffer, or nil if all are taken, or those of the user.
+func (l *limitedPool) get(user *account) []byte {
+	if user.large.Add(1) <= maxLargePerUser {
+		select {
+		case l.taken <- struct{}{}:
+			return l.pool.Get().(*[largeBufferSize]byte)[:]
+		default:
+		}
 	}
+	user.large.Add(-1)
+	return nil
 }
 
-// put takes back what get has returned.
-func (l *limitedPool) put(b []byte) {
+// put takes back what get has returned for the user.
+func (l *limitedPool) put(b []byte, user *account) {
 	if b != nil {
 		l.pool.Put((*[largeBufferSize]byte)(b))
 		<-l.taken
+		user.large.Add(-1)
 	}
 }

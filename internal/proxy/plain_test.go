@@ -40,24 +40,32 @@ func (w *limitedWriter) Write(p []byte) (int, error) {
 func TestLargeBuffers(t *testing.T) {
 	for _, test := range []struct {
 		name        string
-		size, taken int
+		size, taken int // taken: buffers of other users
+		own         int // buffers of the user
 		clientReads int
 		largest     int // buffer
 		err         error
 	}{
-		{"small body", largeBody / 2, 0, large, bufferSize, nil},
-		{"large body", large, 0, large, largeBufferSize, nil},
-		{"client leaves", large, 0, large / 2, largeBufferSize, errBroken},
-		{"last buffer", large, maxLargeBuffers - 1, large, largeBufferSize, nil},
-		{"no buffer is free", large, maxLargeBuffers, large, bufferSize, nil},
+		{"small body", largeBody / 2, 0, 0, large, bufferSize, nil},
+		{"large body", large, 0, 0, large, largeBufferSize, nil},
+		{"client leaves", large, 0, 0, large / 2, largeBufferSize, errBroken},
+		{"last buffer", large, maxLargeBuffers - 1, 0, large, largeBufferSize, nil},
+		{"no buffer is free", large, maxLargeBuffers, 0, large, bufferSize, nil},
+		{"last buffer of the user", large, 0, maxLargePerUser - 1, large, largeBufferSize, nil},
+		{"the user has taken all", large, 0, maxLargePerUser, large, bufferSize, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			user := &account{}
 			for range test.taken {
-				defer largeBuffers.put(largeBuffers.get())
+				other := &account{}
+				defer largeBuffers.put(largeBuffers.get(other), other)
+			}
+			for range test.own {
+				defer largeBuffers.put(largeBuffers.get(user), user)
 			}
 			body := &filling{random: newRandom(test.size)}
 			w := &limitedWriter{ResponseRecorder: httptest.NewRecorder(), left: test.clientReads}
-			if err := copyBody(w, body); !errors.Is(err, test.err) {
+			if err := copyBody(w, body, user); !errors.Is(err, test.err) {
 				t.Fatal(err)
 			}
 			want, _ := io.ReadAll(newRandom(test.size))
@@ -67,8 +75,8 @@ func TestLargeBuffers(t *testing.T) {
 			if body.largest != test.largest || w.largest > bufferSize {
 				t.Errorf("the largest read is %d, the largest write %d", body.largest, w.largest)
 			}
-			if taken := len(largeBuffers.taken); taken != test.taken {
-				t.Errorf("%d buffers are taken", taken)
+			if taken := len(largeBuffers.taken); taken != test.taken+test.own || int(user.large.Load()) != test.own {
+				t.Errorf("%d buffers are taken, %d by the user", taken, user.large.Load())
 			}
 		})
 	}
@@ -76,7 +84,7 @@ func TestLargeBuffers(t *testing.T) {
 
 func TestLargeBufferOfBrokenBody(t *testing.T) {
 	broken := iotest.ErrReader(errBroken)
-	if err := copyBody(httptest.NewRecorder(), io.MultiReader(newRandom(large), broken)); !errors.Is(err, errBroken) {
+	if err := copyBody(httptest.NewRecorder(), io.MultiReader(newRandom(large), broken), &account{}); !errors.Is(err, errBroken) {
 		t.Error(err)
 	}
 	if taken := len(largeBuffers.taken); taken != 0 {
