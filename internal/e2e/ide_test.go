@@ -57,6 +57,8 @@ func testCodeServer(t *testing.T, m mode) {
 	noWorker := until(`(navigator.serviceWorker.getRegistrations().then(l => window.found = l.length), window.found === 0)`)
 	b.shell("code-server ~/page.md; echo $((6 + 7))-opened", "13-opened")
 	b.do("see the file", until(`[...document.querySelectorAll('.tab')].some(e => e.textContent.includes('page.md'))`), chromedp.Click(".editor-instance .view-lines"))
+	// Before that, the palette offers another command in its place.
+	b.do("see its language", until(`[...document.querySelectorAll('.statusbar-item')].some(e => e.innerText.trim() === 'Markdown')`))
 	b.command("Markdown: Open Preview")
 	if m == pathMode {
 		// Previews need a service worker, which would outlive the workspace on codehub's own
