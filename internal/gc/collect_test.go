@@ -10,6 +10,7 @@ import (
 	"codehub/internal/archive/store"
 	"codehub/internal/gc"
 	"codehub/internal/harness/fixture"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -274,6 +275,27 @@ func TestCollectOnlyListsChosenWorkspaces(t *testing.T) {
 	}
 	if due, err = c.DueDeletions(t.Context(), grace, nil, 10); err != nil || len(due) != 0 {
 		t.Errorf("due are %v, %v", due, err)
+	}
+}
+
+// A deletion is due exactly if only archives are left by lifecycle's rule.
+func TestDueDeletionsMatchRule(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	id := w.workspace("one")
+	w.generations(id, 1)
+	w.delete(id)
+	w.pass(grace)
+	c := postgres.NewCollector(w.session)
+	for _, op := range workspace.Operations() {
+		for _, home := range workspace.HomeStates() {
+			w.Exec(`UPDATE workspaces SET operation = $2, op_id = CASE WHEN $2 <> 'NONE' THEN gen_random_uuid() END, home_ctx = jsonb_build_object('state', $3::text) WHERE id = $1`, id, op, home)
+			due, err := c.DueDeletions(t.Context(), grace, nil, 10)
+			check(t, err)
+			if want := lifecycle.OnlyArchives(op, home); (len(due) == 1) != want {
+				t.Errorf("%s, home %s: due %v, by the rule %v", op, home, due, want)
+			}
+		}
 	}
 }
 
