@@ -426,7 +426,7 @@ func TestCollectRefusesWrongBucket(t *testing.T) {
 	w.pass(delay)
 	right, _ := w.bucket, w.store
 	empty := fixture.NewFolder(t)
-	w.bucket, _ = openBucket(t, empty, right.Installation) // somebody has even marked it
+	w.bucket, _ = openBucket(t, empty, right.Installation) // with a mark of this installation
 	noticed := func() {
 		t.Helper()
 		if !fixture.Query[bool](w, `SELECT COALESCE(restored_at > now() - interval '1 minute', false) FROM gc_state`) {

@@ -250,7 +250,7 @@ func TestCollectFinishesInterruptedRemoval(t *testing.T) {
 	keys := w.generations(id, 2)
 	w.collect(gc.Options{})
 	w.pass(delay)
-	w.store.deleteFails = func(key string) bool { return key == keys[0] } // its .meta goes first
+	w.store.deleteFails = func(key string) bool { return key == keys[0] } // its .meta is removed first
 	w.collect(gc.Options{})
 	if _, err := w.bucket.Meta(t.Context(), keys[0]); !errors.Is(err, store.ErrNotFound) {
 		t.Error(err)
