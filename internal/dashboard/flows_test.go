@@ -159,7 +159,7 @@ func TestFocusStaysInABrowser(t *testing.T) {
 
 // The toast that offers to undo a deletion disappears once the workspace is restored, also from
 // another tab.
-func TestUndoGoesInABrowser(t *testing.T) {
+func TestUndoDisappearsInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.tab()

@@ -325,7 +325,7 @@ func TestExecEndsWithAccess(t *testing.T) {
 }
 
 // A client that reads nothing keeps neither the command nor its access open.
-func TestExecEndsClientsThatReadNothing(t *testing.T) {
+func TestExecEndsClientsThatDoNotRead(t *testing.T) {
 	t.Parallel()
 	e := newExecEnv(t)
 	ws, _ := e.running(e.ann, "site")

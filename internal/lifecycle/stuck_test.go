@@ -47,7 +47,7 @@ func TestDeletedHomeWaitsOutItsGrace(t *testing.T) {
 
 // An error that was found in the moment of the deletion does not hold it up;
 // one of the deletion itself stays until it is asked for again.
-func TestDeletionIsNotHeldUpByWhatWasLost(t *testing.T) {
+func TestDeletionOfLostHomeIsNotDelayed(t *testing.T) {
 	t.Parallel()
 	for _, reason := range workspace.ErrorReasons() {
 		if !reason.Final() {
