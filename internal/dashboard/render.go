@@ -208,6 +208,6 @@ func (d *Dashboard) fragments(w http.ResponseWriter, r *http.Request, status int
 
 // broken responds when a template fails, which is a bug.
 func (d *Dashboard) broken(w http.ResponseWriter, r *http.Request, err error) {
-	d.Log.Error("rendering failed", "path", r.URL.Path, "err", err)
+	d.Log.Error("render a page failed", "path", r.URL.Path, "err", err)
 	http.Error(w, d.set(r).lang.T("err.internal"), http.StatusInternalServerError)
 }

@@ -442,7 +442,7 @@ func (x *execution) execError(err error) *api.Error {
 	case errors.Is(err, context.Canceled), websocket.CloseStatus(err) != -1, errors.Is(err, io.EOF):
 		e = workspace.Errorf(workspace.CodeUnavailable, "The client has disconnected.") // it does not read this
 	default:
-		x.log.Warn("running a command failed", "request_id", x.request, "workspace", x.id, "err", err)
+		x.log.Warn("run a command failed", "request_id", x.request, "workspace", x.id, "err", err)
 		return &api.Error{Code: string(codeInternal), Message: "Something went wrong on the server. Request " + x.request + "."}
 	}
 	return &api.Error{Code: string(e.Code), Message: e.Message, Details: e.Details}
