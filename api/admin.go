@@ -5,11 +5,11 @@ import "time"
 // States of a circuit breaker.
 const (
 	BreakerClosed   = "closed"    // calls go through
-	BreakerOpen     = "open"      // calls fail at once: the backend did not answer
-	BreakerHalfOpen = "half-open" // one call is let through, to see
+	BreakerOpen     = "open"      // calls fail at once: the backend did not respond
+	BreakerHalfOpen = "half-open" // one call probes the backend
 )
 
-// Breaker is what a server knows of one backend.
+// Breaker is the state of one backend as a server sees it.
 type Breaker struct {
 	State    string    `json:"state"`
 	Since    time.Time `json:"since"`
@@ -87,7 +87,7 @@ type FailedDeletion struct {
 	DeletedAt   time.Time `json:"deleted_at"`
 }
 
-// Orphan is something in the backend that belongs to no workspace.
+// Orphan is a Docker resource without a workspace.
 type Orphan struct {
 	Kind        string    `json:"kind"` // container, volume, job or set-aside
 	Name        string    `json:"name"`
@@ -95,7 +95,7 @@ type Orphan struct {
 	Detail      string    `json:"detail,omitempty"`
 	FirstSeenAt time.Time `json:"first_seen_at"`
 	// RemovedAfter is when it is removed unless a workspace turns up; nil for
-	// what is never removed by itself.
+	// resources that are never removed automatically.
 	RemovedAfter *time.Time `json:"removed_after"`
 }
 
@@ -132,7 +132,7 @@ type CreateAccount struct {
 	MaxRunning *int   `json:"max_running,omitempty"`
 }
 
-// PatchAccount is the body of PATCH /users/{id}; what is left out stays.
+// PatchAccount is the body of PATCH /users/{id}; absent fields are unchanged.
 type PatchAccount struct {
 	Admin      *bool         `json:"admin,omitempty"`
 	Disabled   *bool         `json:"disabled,omitempty"`
@@ -170,17 +170,17 @@ type RestoreResult struct {
 	Unchanged int `json:"unchanged"` // number of the others
 }
 
-// RestoreStep is what becomes of one workspace.
+// RestoreStep is the result of a takeover for one workspace.
 type RestoreStep struct {
 	ID     string `json:"id"`
 	Name   string `json:"name"`
-	Owner  string `json:"owner"` // empty: nothing tells, so it is the administrator's who applies the plan
+	Owner  string `json:"owner"` // empty: unknown, so it becomes the administrator's who applies the plan
 	Action string `json:"action"`
 	Reason string `json:"reason"` // English sentences
 	// ReasonCode names the reason: one of those in openapi.json.
 	ReasonCode string `json:"reason_code"`
 	New        bool   `json:"new"`       // the database does not have it
-	Undelete   bool   `json:"undelete"`  // its deletion is taken back
+	Undelete   bool   `json:"undelete"`  // its deletion is undone
 	Running    bool   `json:"running"`   // its container runs
 	Lost       bool   `json:"lost"`      // no complete copy of its home is known
 	SetAside   bool   `json:"set_aside"` // a volume that blocks its home is kept under another name

@@ -8,7 +8,7 @@ const (
 	SessionToken  = "token"   // an API token
 )
 
-// Session is the answer of GET /session: who asks, and by what.
+// Session is the answer of GET /session: the user, and the session or token of the request.
 type Session struct {
 	User      User       `json:"user"`
 	Kind      string     `json:"kind"`

@@ -49,7 +49,7 @@ type Workspace struct {
 	StopsAt        *time.Time           `json:"stops_at"`
 	StopReason     *string              `json:"stop_reason"`
 	KeepAwakeUntil *time.Time           `json:"keep_awake_until"`
-	// AwakeWhileWorking: processes that are at work count as use.
+	// AwakeWhileWorking: processes that are at work count as activity.
 	AwakeWhileWorking bool       `json:"awake_while_working"`
 	PhaseChangedAt    time.Time  `json:"phase_changed_at"`
 	StandbyTTLSeconds *int       `json:"standby_ttl_seconds"`
@@ -57,8 +57,8 @@ type Workspace struct {
 	CreatedAt         time.Time  `json:"created_at"`
 	UpdatedAt         time.Time  `json:"updated_at"`
 	DeletedAt         *time.Time `json:"deleted_at"`
-	// PurgedAt is when a deleted workspace's volume goes and the deletion can
-	// no longer be taken back.
+	// PurgedAt is when a deleted workspace's volume is removed, and the deletion can no
+	// longer be undone.
 	PurgedAt *time.Time `json:"purged_at,omitempty"`
 }
 
@@ -117,8 +117,8 @@ type CreateWorkspace struct {
 	TimeZone string            `json:"time_zone,omitempty"`
 }
 
-// UpdateWorkspace is the body of PATCH /workspaces/{id}: what is absent stays
-// as it is; a TTL or keep_awake_until that is null goes back to the default.
+// UpdateWorkspace is the body of PATCH /workspaces/{id}: absent fields are unchanged; a
+// TTL or keep_awake_until that is null is reset to the default.
 type UpdateWorkspace struct {
 	Name              *string             `json:"name,omitempty"`
 	Description       *string             `json:"description,omitempty"`
@@ -147,7 +147,7 @@ const (
 )
 
 // Recover is the body of POST /workspaces/{id}/recover; an empty body is
-// {"action": "afresh"}. RecoverEmpty and RecoverArchive give up the lost data, so
+// {"action": "afresh"}. RecoverEmpty and RecoverArchive discard the lost data, so
 // Confirm must repeat the workspace's name.
 type Recover struct {
 	Action      string `json:"action,omitempty"`
@@ -179,7 +179,7 @@ type Login struct {
 	Password string `json:"password"`
 }
 
-// User is a person as the API shows them.
+// User is a user as the API shows them.
 type User struct {
 	ID        string    `json:"id"`
 	Username  string    `json:"username"`
@@ -209,15 +209,15 @@ type TokenList struct {
 	NextCursor string  `json:"next_cursor"`
 }
 
-// Error is every answer that is not a success.
+// Error is the body of an error response.
 type Error struct {
 	Code    string         `json:"error"`
 	Message string         `json:"message"`
 	Details map[string]any `json:"details,omitempty"`
 }
 
-// NextCall is the call that leads on from a refusal, as "next" in its details: what a
-// client does where a page has a button. Body is the JSON to send.
+// NextCall is the call that a client can make after a refusal, as "next" in its details,
+// where a page has a button. Body is the JSON to send.
 type NextCall struct {
 	Method string         `json:"method"`
 	URL    string         `json:"url"`
@@ -251,7 +251,7 @@ type Port struct {
 // PortList is the ports of a workspace, by number.
 type PortList struct {
 	Running bool `json:"running"`
-	// Known reports that the workspace could be asked what listens.
+	// Known reports that the workspace's agent reported the listening ports.
 	Known bool   `json:"known"`
 	Ports []Port `json:"ports"`
 	// MaxVisibility is with whom a port may be shared at most.

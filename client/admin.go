@@ -8,14 +8,14 @@ import (
 	"codehub/api"
 )
 
-// AdminStatus says how servers and workspaces fare; for administrators.
+// AdminStatus returns the state of servers and workspaces; for administrators.
 func (c *Client) AdminStatus(ctx context.Context) (api.AdminStatus, error) {
 	var out api.AdminStatus
 	err := c.call(ctx, http.MethodGet, "/admin/status", nil, nil, &out)
 	return out, err
 }
 
-// Orphans lists what belongs to no workspace; for administrators.
+// Orphans lists Docker resources without a workspace; for administrators.
 func (c *Client) Orphans(ctx context.Context) ([]api.Orphan, error) {
 	list := []api.Orphan{}
 	err := pages(func(query url.Values) (string, error) {
@@ -53,13 +53,13 @@ func (c *Client) PatchAccount(ctx context.Context, id string, in api.PatchAccoun
 	return out, err
 }
 
-// ChangePassword changes the client's own password. All sessions and API
-// tokens end with that, the client's too.
+// ChangePassword changes the client's own password. This ends all sessions and
+// revokes all API tokens, including the client's.
 func (c *Client) ChangePassword(ctx context.Context, current, password string) error {
 	return c.call(ctx, http.MethodPost, "/users/me/password", nil, api.ChangePassword{Current: current, New: password}, nil)
 }
 
-// RestorePlan says what ApplyRestore with the same choices would do; for administrators. It
+// RestorePlan returns what ApplyRestore with the same choices would do; for administrators. It
 // reads all pages.
 func (c *Client) RestorePlan(ctx context.Context, in api.ApplyRestore) (api.RestorePlan, error) {
 	var out api.RestorePlan

@@ -14,7 +14,7 @@ import (
 	"codehub/api"
 )
 
-// Archives lists the archives that are kept of a workspace, newest first.
+// Archives lists the archives of a workspace, newest first.
 func (c *Client) Archives(ctx context.Context, id string) ([]api.Archive, error) {
 	list := []api.Archive{}
 	err := pages(func(query url.Values) (string, error) {
@@ -26,19 +26,19 @@ func (c *Client) Archives(ctx context.Context, id string) ([]api.Archive, error)
 	return list, err
 }
 
-// Download is an archive on its way.
+// Download is an open download of an archive.
 type Download struct {
 	Body   io.ReadCloser
-	Offset int64  // where in the archive Body begins
+	Offset int64  // of Body's first byte in the archive
 	Size   int64  // of the whole archive in bytes
-	ETag   string // names what is downloaded; empty if it has no name
-	SHA256 string // of the whole archive, in hex; empty if the server does not say
+	ETag   string // of the archive; empty if the server sent none
+	SHA256 string // of the whole archive, in hex; empty if the server sent none
 }
 
 // Download opens an archive of a workspace: the one that archiveOpID made, or
 // if that is empty the current one. With an offset and the ETag of an earlier
-// Download it begins there, if the archive is still that one; else at its
-// beginning, as Offset then says. The caller closes Body.
+// Download it begins at the offset if the archive is still the same, otherwise at
+// 0 (see Download.Offset). The caller closes Body.
 func (c *Client) Download(ctx context.Context, id, archiveOpID string, offset int64, etag string) (*Download, error) {
 	h := http.Header{}
 	if offset > 0 && etag != "" {
@@ -48,9 +48,9 @@ func (c *Client) Download(ctx context.Context, id, archiveOpID string, offset in
 	return c.download(ctx, id, archiveOpID, h)
 }
 
-// DownloadInfo is what a Download would tell, without its Body.
+// DownloadInfo returns a Download without its Body.
 func (c *Client) DownloadInfo(ctx context.Context, id, archiveOpID string) (*Download, error) {
-	// The first byte, and not HEAD, whose errors have no words.
+	// A GET of the first byte, because errors of HEAD have no message.
 	d, err := c.download(ctx, id, archiveOpID, http.Header{"Range": {"bytes=0-0"}})
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (c *Client) download(ctx context.Context, id, archiveOpID string, h http.He
 	if archiveOpID != "" {
 		q.Set("archive_op_id", archiveOpID)
 	}
-	// Nothing on the way may compress it, since the stored bytes are counted.
+	// No proxy may compress it: Content-Range counts the stored bytes.
 	h.Set("Accept-Encoding", "identity")
 	resp, err := c.send(ctx, http.MethodGet, path(id, "/archive"), q, h, nil)
 	if err != nil {
@@ -85,8 +85,8 @@ func (c *Client) download(ctx context.Context, id, archiveOpID string, h http.He
 	return d, nil
 }
 
-// contentRange reads "bytes 5-9/100": where the part begins, and how much the
-// whole is.
+// contentRange reads "bytes 5-9/100": the offset of the part and the size of the
+// whole.
 func contentRange(s string) (start, size int64, err error) {
 	part, whole, ok1 := strings.Cut(strings.TrimPrefix(s, "bytes "), "/")
 	first, _, ok2 := strings.Cut(part, "-")

@@ -18,7 +18,7 @@ import (
 	"codehub/api"
 )
 
-// Client is a client of one server, with the credential of one person. It is
+// Client is a client of one server, with the credential of one user. It is
 // safe for concurrent use.
 type Client struct {
 	base  string // with /api/v1
@@ -27,21 +27,21 @@ type Client struct {
 	agent string
 }
 
-// Option changes what New makes.
+// Option configures New.
 type Option func(*Client)
 
 // WithHTTPClient uses h for the requests, for example with a cookie jar for
 // Login. It should have no Timeout, which would cut streams.
 func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
-// WithUserAgent says who is asking.
+// WithUserAgent sets the User-Agent of the requests.
 func WithUserAgent(s string) Option { return func(c *Client) { c.agent = s } }
 
-// maxAnswer bounds what is read of an answer that is no stream.
+// maxAnswer bounds the size of a response that is not a stream, in bytes.
 const maxAnswer = 64 << 20
 
-// New makes a client of the server at serverURL (its CODEHUB_URL), which
-// presents token (an API token) if it is not empty.
+// New returns a client of the server at serverURL (its CODEHUB_URL). It sends
+// token (an API token) unless that is empty.
 func New(serverURL, token string, opts ...Option) (*Client, error) {
 	u, err := url.Parse(strings.TrimSpace(serverURL))
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
@@ -54,20 +54,20 @@ func New(serverURL, token string, opts ...Option) (*Client, error) {
 	for _, o := range opts {
 		o(c)
 	}
-	// A redirect would carry the token to wherever the server says.
+	// A redirect would send the token to another address.
 	h := *c.http
 	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	c.http = &h
 	return c, nil
 }
 
-// Error is an answer that is not a success.
+// Error is an error response of the server.
 type Error struct {
 	Status     int
 	Code       string         // for machines
-	Message    string         // for people
-	Details    map[string]any // what is in it depends on Code
-	RetryAfter time.Duration  // 0 if the server did not say
+	Message    string         // for users
+	Details    map[string]any // the keys depend on Code
+	RetryAfter time.Duration  // 0 if the server sent none
 	RequestID  string
 }
 
@@ -82,12 +82,13 @@ func CodeOf(err error) string {
 	return ""
 }
 
-// request sends one request; the answer is a success and its body the caller's.
+// request sends one request. It returns a successful response, whose body the
+// caller closes.
 func (c *Client) request(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
 	return c.send(ctx, method, path, query, nil, in)
 }
 
-// send is request with headers of its own.
+// send is request with more headers.
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, header http.Header, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
@@ -141,7 +142,7 @@ func readError(resp *http.Response) error {
 	return e
 }
 
-// pages lists everything page after page: one asks for the page after cursor and returns
+// pages reads a list page by page: one requests the page after cursor and returns
 // the cursor of the next one, "" at the end.
 func pages(one func(query url.Values) (next string, err error)) error {
 	query := url.Values{"limit": {"200"}}
@@ -154,7 +155,7 @@ func pages(one func(query url.Values) (next string, err error)) error {
 	}
 }
 
-// call sends in as JSON and reads the answer into out; nil for neither.
+// call sends in as JSON and decodes the response into out; both may be nil.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	resp, err := c.request(ctx, method, path, query, in)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve answers with h and returns a client with a token.
+// serve serves h and returns a client with a token.
 func serve(t *testing.T, h http.HandlerFunc) *Client {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -71,7 +71,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A token goes to the server that it was given for, and nowhere else.
+// A token is sent only to the server that it was given for.
 func TestNoRedirects(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int32
@@ -87,7 +87,7 @@ func TestNoRedirects(t *testing.T) {
 	}
 }
 
-// A stream that breaks is made again, until the server refuses it.
+// A stream that breaks is opened again, until the server refuses it.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	var n atomic.Int32
@@ -205,7 +205,7 @@ func TestDownload(t *testing.T) {
 	}
 }
 
-// What a server says of a part is not believed blindly.
+// Inconsistent headers of a partial response are an error.
 func TestDownloadOfNonsense(t *testing.T) {
 	t.Parallel()
 	for _, said := range []string{"", "bytes", "bytes */3", "bytes x-1/3", "bytes 0-1/*", "bytes -1-1/3", "bytes 5-6/3"} {

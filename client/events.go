@@ -24,7 +24,7 @@ type Event struct {
 
 const (
 	maxEvent = 4 << 20
-	// quiet is how long a stream may bring nothing, not even a heartbeat,
+	// quiet is how long a stream may send nothing, not even a heartbeat,
 	// before it counts as dead.
 	quiet      = 75 * time.Second
 	retryFirst = 500 * time.Millisecond
@@ -40,14 +40,14 @@ var (
 )
 
 // Events calls f with every event until f returns an error, which it then
-// returns (nil for ErrStop), or ctx ends. A connection that breaks is made
-// again, upon which everything there is comes again, ended by a heartbeat.
-// It gives up when the server refuses (the session or token holds no longer)
-// or sends what is no event.
+// returns (nil for ErrStop), or ctx ends. A connection that breaks is opened again;
+// the server then sends all workspaces again, followed by a heartbeat. Events
+// returns an error when the server refuses (the session or token is no longer
+// valid) or sends something else than events.
 func (c *Client) Events(ctx context.Context, f func(Event) error) error {
 	wait := retryFirst
 	for {
-		var ended error // by f
+		var ended error // returned by f
 		err := c.stream(ctx, func(e Event) error {
 			wait = retryFirst
 			ended = f(e)

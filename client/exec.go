@@ -107,7 +107,7 @@ func output(b []byte, stdout, stderr io.Writer) error {
 // Started is closed when the command runs.
 func (x *Exec) Started() <-chan struct{} { return x.started }
 
-// Stdin sends the command's standard input until from ends, and then that end.
+// Stdin sends from to the command's standard input, and ends that at the end of from.
 func (x *Exec) Stdin(ctx context.Context, from io.Reader) error {
 	select {
 	case <-x.started:
@@ -141,7 +141,7 @@ func (x *Exec) Signal(ctx context.Context, name string) error {
 	return x.say(ctx, api.ExecInput{Type: api.ExecSignal, Signal: name})
 }
 
-// Close ends the connection. A command with a terminal is hung up.
+// Close ends the connection. A command with a terminal receives SIGHUP.
 func (x *Exec) Close() { _ = x.conn.CloseNow() }
 
 func (x *Exec) say(ctx context.Context, v any) error {

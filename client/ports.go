@@ -11,7 +11,7 @@ import (
 	"codehub/internal/tunnel"
 )
 
-// Ports lists the ports of a workspace that are listened on or shared.
+// Ports lists the ports of a workspace that are shared or that a program listens on.
 func (c *Client) Ports(ctx context.Context, id string) (api.PortList, error) {
 	var out api.PortList
 	err := c.call(ctx, http.MethodGet, path(id, "/ports"), nil, nil, &out)

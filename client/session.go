@@ -9,8 +9,8 @@ import (
 	"codehub/api"
 )
 
-// Login logs in with a password and returns a client that has the session,
-// for as long as the process lives. For longer, create a token with it.
+// Login logs in with a password and returns a client that has the session.
+// The session is not stored; to keep access, create a token with the client.
 func Login(ctx context.Context, serverURL string, in api.Login, opts ...Option) (*Client, api.User, error) {
 	c, err := New(serverURL, "", opts...)
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *Client) Logout(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/logout", nil, nil, nil)
 }
 
-// Session says who the client is to the server, and by what.
+// Session returns the client's user and its session or token.
 func (c *Client) Session(ctx context.Context) (api.Session, error) {
 	var out api.Session
 	err := c.call(ctx, http.MethodGet, "/session", nil, nil, &out)
@@ -63,15 +63,14 @@ func (c *Client) EndOtherSessions(ctx context.Context) (int64, error) {
 	return out.Ended, err
 }
 
-// Me says who the client is to the server.
+// Me returns the client's user.
 func (c *Client) Me(ctx context.Context) (api.User, error) {
 	var out api.User
 	err := c.call(ctx, http.MethodGet, "/users/me", nil, nil, &out)
 	return out, err
 }
 
-// CreateToken makes an API token. Its secret is in the answer and is not to
-// be had again.
+// CreateToken creates an API token. The secret is only in this response.
 func (c *Client) CreateToken(ctx context.Context, in api.CreateToken) (api.Token, error) {
 	var out api.Token
 	err := c.call(ctx, http.MethodPost, "/tokens", nil, in, &out)
@@ -90,7 +89,7 @@ func (c *Client) Tokens(ctx context.Context) ([]api.Token, error) {
 	return list, err
 }
 
-// DeleteToken ends an API token.
+// DeleteToken revokes an API token.
 func (c *Client) DeleteToken(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, "/tokens/"+url.PathEscape(id), nil, nil, nil)
 }

@@ -12,7 +12,7 @@ import (
 	"codehub/api"
 )
 
-// SSHServer returns how SSH clients reach the server and know it.
+// SSHServer returns the address of the server's SSH listener and its host key.
 func (c *Client) SSHServer(ctx context.Context) (api.SSHServer, error) {
 	var out api.SSHServer
 	err := c.call(ctx, http.MethodGet, "/ssh", nil, nil, &out)
@@ -43,8 +43,8 @@ func (c *Client) DeleteSSHKey(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, "/keys/"+url.PathEscape(id), nil, nil, nil)
 }
 
-// SSH opens a connection that carries SSH into a workspace. Within SSH the server asks
-// for no key. ctx ends the connection.
+// SSH opens a connection that carries SSH into a workspace. The server requests no key
+// within it. ctx ends the connection.
 func (c *Client) SSH(ctx context.Context, id string) (net.Conn, error) {
 	h := http.Header{"User-Agent": {c.agent}}
 	if c.token != "" {

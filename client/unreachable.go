@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// Unreachable is a server that could not be asked, or whose answer did not
-// arrive.
+// Unreachable is the error of a request that did not reach the server, or whose
+// response did not arrive.
 type Unreachable struct {
 	Server string // scheme, host and port
 	Err    error
@@ -42,7 +42,8 @@ func (e *Unreachable) Error() string {
 	return fmt.Sprintf("cannot reach %s: %v%s", e.Server, cause, advice)
 }
 
-// unreachable wraps an error of the transport. What the caller ended stays as it is.
+// unreachable wraps an error of the transport. An error of the caller's context
+// stays as it is.
 func (c *Client) unreachable(err error) error {
 	u, parseErr := url.Parse(c.base)
 	if parseErr != nil {

@@ -9,7 +9,8 @@ import (
 	"codehub/api"
 )
 
-// WaitError is a workspace that came to rest where it was not wanted.
+// WaitError is the error of Wait for a workspace that did not reach the state that
+// was waited for.
 type WaitError struct{ Workspace api.Workspace }
 
 func (e *WaitError) Error() string {
@@ -27,9 +28,9 @@ func (e *WaitError) Error() string {
 	return fmt.Sprintf("%s is %s", w.Name, is)
 }
 
-// Wait watches a workspace until done says so, and returns it as it is then.
-// A workspace in ERROR ends the waiting with a WaitError, one that is deleted
-// with the error that the server gives for it.
+// Wait watches a workspace until seen returns true, and returns its last state. It
+// returns a WaitError for a workspace in ERROR, and the server's error for one that
+// is deleted.
 func (c *Client) Wait(ctx context.Context, id string, seen func(api.Workspace) (done bool)) (api.Workspace, error) {
 	var last api.Workspace
 	check := func(w api.Workspace) error {
@@ -65,8 +66,8 @@ func (c *Client) UpdateImage(ctx context.Context, id string) (api.Workspace, err
 	return c.workspace(ctx, http.MethodPost, path(id, "/update-image"), nil, nil)
 }
 
-// Restart stops a running workspace and starts it again. One that is not running
-// is started, after its current operation if there is one.
+// Restart stops a running workspace and starts it again. It starts a workspace that is
+// not running, after the current operation if there is one.
 func (c *Client) Restart(ctx context.Context, id string) (api.Workspace, error) {
 	w, err := c.workspace(ctx, http.MethodPost, path(id, "/restart"), nil, nil)
 	switch CodeOf(err) {

@@ -14,10 +14,10 @@ import (
 type Filter struct {
 	Query   string // part of the name or description
 	Phase   string
-	Deleted bool // those deleted and still restorable, instead of the others
+	Deleted bool // only deleted workspaces, instead of the others
 }
 
-// List lists the caller's workspaces, newest first, page after page.
+// List lists the caller's workspaces, newest first. It reads all pages.
 func (c *Client) List(ctx context.Context, f Filter) ([]api.Workspace, error) {
 	q := url.Values{"limit": {"200"}}
 	if f.Query != "" {
@@ -43,7 +43,7 @@ func (c *Client) List(ctx context.Context, f Filter) ([]api.Workspace, error) {
 	}
 }
 
-// Create makes a workspace.
+// Create creates a workspace.
 func (c *Client) Create(ctx context.Context, in api.CreateWorkspace) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, "/workspaces", nil, in)
 }
@@ -53,22 +53,24 @@ func (c *Client) Get(ctx context.Context, id string) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodGet, path(id, ""), nil, nil)
 }
 
-// Update changes a workspace, or what is wanted of it.
+// Update changes a workspace or its desired state.
 func (c *Client) Update(ctx context.Context, id string, in api.UpdateWorkspace) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPatch, path(id, ""), nil, in)
 }
 
-// Want sets the desired state; with queue it waits for an operation under way.
+// Want sets the desired state; queue allows that during an operation, and applies it
+// afterwards.
 func (c *Client) Want(ctx context.Context, id, desired string, queue bool) (api.Workspace, error) {
 	return c.Update(ctx, id, api.UpdateWorkspace{DesiredState: &desired, Queue: queue})
 }
 
-// Delete deletes a workspace; with queue it waits for an operation under way.
+// Delete deletes a workspace; queue allows that during an operation, and deletes it
+// afterwards.
 func (c *Client) Delete(ctx context.Context, id string, queue bool) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodDelete, path(id, ""), flag("queue", queue), nil)
 }
 
-// Undelete takes a deletion back.
+// Undelete undoes a deletion.
 func (c *Client) Undelete(ctx context.Context, id string) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, path(id, "/undelete"), nil, nil)
 }
@@ -78,12 +80,12 @@ func (c *Client) Recover(ctx context.Context, id string, in api.Recover) (api.Wo
 	return c.workspace(ctx, http.MethodPost, path(id, "/recover"), nil, in)
 }
 
-// Cancel ends the operation under way.
+// Cancel cancels the running operation.
 func (c *Client) Cancel(ctx context.Context, id string) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, path(id, "/cancel"), nil, nil)
 }
 
-// Stay counts as a use of a running workspace now.
+// Stay resets the idle timer of a running workspace.
 func (c *Client) Stay(ctx context.Context, id string) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, path(id, "/stay"), nil, nil)
 }
@@ -93,9 +95,9 @@ func (c *Client) Stop(ctx context.Context, id string, force bool) (api.Workspace
 	return c.workspace(ctx, http.MethodPost, path(id, "/stop"), flag("force", force), nil)
 }
 
-// Logs streams what the workspace's container printed: at most the newest
-// tail lines (0 = all that is kept), and with follow what it prints from now
-// on. The caller closes it.
+// Logs streams the log of the workspace's container: at most the newest tail
+// lines (0 = all that is kept), and with follow also new ones. The caller closes
+// it.
 func (c *Client) Logs(ctx context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {
 	q := url.Values{"tail": {strconv.Itoa(tail)}}
 	if follow {
@@ -108,7 +110,7 @@ func (c *Client) Logs(ctx context.Context, id string, tail int, follow bool) (io
 	return resp.Body, nil
 }
 
-// Usage returns what a running workspace uses of its limits.
+// Usage returns the processor time, memory and disk that a running workspace uses.
 func (c *Client) Usage(ctx context.Context, id string) (api.Usage, error) {
 	var out api.Usage
 	err := c.call(ctx, http.MethodGet, path(id, "/usage"), nil, nil, &out)

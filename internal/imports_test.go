@@ -35,7 +35,7 @@ var allowed = map[string][]string{
 	"codehub/internal/service":         {"codehub/api", "codehub/internal/postgres", "codehub/internal/workspace", "codehub/internal/setting", "codehub/internal/imageref"},
 	"codehub/internal/ballast":         {"codehub/internal/health", "codehub/internal/setting"},
 	"codehub/internal/config":          {"codehub/internal/activity", "codehub/internal/ballast", "codehub/internal/auth", "codehub/internal/gc", "codehub/internal/reconcile", "codehub/internal/runtime/docker", "codehub/internal/ttl", "codehub/internal/setting", "codehub/internal/bucket", "codehub/internal/bus/redisbus", "codehub/internal/lifecycle", "codehub/internal/postgres", "codehub/internal/service", "codehub/internal/front", "codehub/internal/origin", "codehub/internal/inbound", "codehub/internal/proxy", "codehub/internal/memlimit", "codehub/internal/sshgate"},
-	"codehub/internal/cli":             {"codehub/api", "codehub/client", "codehub/internal/cli/terminal", "codehub/internal/tunnel", "codehub/internal/agent/busy"},
+	"codehub/internal/cli":             {"codehub/api", "codehub/client", "codehub/internal/cli/terminal", "codehub/internal/dashboard/catalogue", "codehub/internal/tunnel", "codehub/internal/agent/busy"},
 	"codehub/internal/cli/terminal":    {},
 	"codehub/internal/failpoint":       {"codehub/internal/workspace"},
 	"codehub/internal/installation":    {"codehub/internal/health", "codehub/internal/archive/store", "codehub/internal/breaker", "codehub/internal/bucket", "codehub/internal/config", "codehub/internal/lease", "codehub/internal/postgres", "codehub/internal/postgres/embedded", "codehub/internal/setting"},

@@ -64,6 +64,53 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// riddles are words that comments and names of tests do not use: they say less than the
+// noun in their place.
+var (
+	riddles     = regexp.MustCompile(`(?i)\b(?:whoever|somebody|anew|of late|hand(?:s|ed)? on|afresh)\b`)
+	riddleNames = regexp.MustCompile(`^(?:Test|Fuzz|Benchmark)\w*(?:Nobody|Somebody|Whoever|Anew|Owes)`)
+)
+
+// TestComments looks for riddles in the comments and test names of all Go files.
+func TestComments(t *testing.T) {
+	t.Parallel()
+	list, err := exec.Command("git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for _, name := range strings.Split(strings.TrimSuffix(string(list), "\x00"), "\x00") {
+		b, err := os.ReadFile("../" + name)
+		if err != nil {
+			continue // deleted
+		}
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, name, b, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, group := range file.Comments {
+			for _, c := range group.List {
+				read++
+				if word := riddles.FindString(quotedInComment.ReplaceAllString(c.Text, `""`)); word != "" {
+					t.Errorf("%s: the comment has %q; name the thing (docs/language.md)", set.Position(c.Pos()), word)
+				}
+			}
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && strings.HasSuffix(name, "_test.go") && riddleNames.MatchString(f.Name.Name) {
+				t.Errorf("%s: %s does not name its subject (docs/language.md)", set.Position(f.Pos()), f.Name.Name)
+			}
+		}
+	}
+	if read < 5000 {
+		t.Errorf("found only %d comments", read)
+	}
+}
+
+// quotedInComment matches what a comment quotes.
+var quotedInComment = regexp.MustCompile(`"[^"]*"|` + "`[^`]*`" + `|Recover\w+`)
+
 func readWords(t *testing.T) (words map[string]string, allowed []string) {
 	t.Helper()
 	b, err := os.ReadFile("../scripts/words.txt")
@@ -116,6 +163,7 @@ func readTexts(t *testing.T, name string, source []byte, found func(line int, te
 			found(set.Position(e.Pos()).Line, s)
 		}
 	}
+	printed := strings.HasPrefix(name, "internal/cli/") // all of its texts are for users
 	help := false
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -127,6 +175,12 @@ func readTexts(t *testing.T, name string, source []byte, found func(line int, te
 			for _, v := range n.Values {
 				if all {
 					give(v)
+				}
+			}
+		case *ast.BasicLit:
+			if printed && n.Kind == token.STRING {
+				if s, err := strconv.Unquote(n.Value); err == nil && strings.Contains(s, " ") {
+					found(set.Position(n.Pos()).Line, s)
 				}
 			}
 		case *ast.CallExpr:

@@ -49,7 +49,7 @@ import_graph() {
 # What people read is in the words of scripts/words.txt, and messages are sentences.
 texts() {
 	echo "lint: words and messages"
-	go test -count=1 -run '^Test(Words|ErrorMessagesAreSentences)$' ./internal
+	go test -count=1 -run '^Test(Words|Comments|ErrorMessagesAreSentences)$' ./internal
 }
 
 # "package: imperative summary", at most 72 characters; older commits are as they are.

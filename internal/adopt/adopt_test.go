@@ -171,12 +171,12 @@ func TestAdoptContinuesAfterInterruption(t *testing.T) {
 	}
 }
 
-// Somebody must be able to administer what comes out of it.
+// The adopted installation must have an administrator.
 func TestAdoptRequiresAdministrator(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		owners   []string
-		existing string // an administrator who is there; empty: nobody
+		existing string // existing administrator; empty: none
 		admin    string
 		want     string // in the error; empty: none
 		becomes  string
@@ -383,7 +383,7 @@ func TestAdoptCompletesRestoredDatabase(t *testing.T) {
 	for _, id := range []workspace.ID{deleted, gone} {
 		p.Exec(`UPDATE workspaces SET deleted_at = $2, phase = 'DELETING' WHERE id = $1`, id, l.began.Add(6*time.Hour))
 	}
-	make("deleted") // somebody has taken the name
+	make("deleted") // another workspace has the name
 	p.Exec(`UPDATE workspaces SET phase = 'DELETED' WHERE id = $1`, gone)
 
 	r := p.run()

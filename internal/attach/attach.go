@@ -336,7 +336,7 @@ func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.W
 		if !wake && opening != lifecycle.OpenNow {
 			return &NotOpen{Workspace: ws, Opening: opening}
 		}
-		if (opening == lifecycle.OpenStarts || opening == lifecycle.OpenQueues) && !wanted(ws) {
+		if (opening == lifecycle.OpenStarts || opening == lifecycle.OpenQueues) && !lifecycle.StartRequested(ws) {
 			if ws, err = store.Wake(x.ctx, x.caller, id); err != nil {
 				return err
 			}
@@ -363,11 +363,6 @@ func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.W
 			return err
 		}
 	}
-}
-
-// wanted reports whether a start is queued already.
-func wanted(w workspace.Workspace) bool {
-	return w.NextDesired == workspace.DesiredRunning || w.DesiredState == workspace.DesiredRunning
 }
 
 // connect asks the agent of the running workspace for its version.

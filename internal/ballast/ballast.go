@@ -106,12 +106,12 @@ func (b *Ballast) Check() {
 	case remove:
 		if err = os.RemoveAll(b.path("")); err == nil {
 			b.kept = false
-			b.cfg.Log.Warn("the ballast was given up", "bytes", b.cfg.Bytes, "inodes", nodes, "free", d.Free, "free_inodes", d.FreeNodes)
+			b.cfg.Log.Warn("ballast removed because the disk is full", "bytes", b.cfg.Bytes, "inodes", nodes, "free", d.Free, "free_inodes", d.FreeNodes)
 		}
 	case create:
 		if err = b.make(); err == nil {
 			b.kept = true
-			b.cfg.Log.Info("the ballast was made", "bytes", b.cfg.Bytes, "inodes", nodes)
+			b.cfg.Log.Info("ballast created", "bytes", b.cfg.Bytes, "inodes", nodes)
 		}
 	}
 	text := trouble(d, b.kept, b.cfg.Bytes)

@@ -18,7 +18,7 @@ import (
 
 var errAway = errors.New("connection refused")
 
-// backend is one that answers or not, and counts its probes.
+// backend is a backend that responds or not, and counts its probes.
 type backend struct {
 	away   atomic.Bool
 	probes atomic.Int32
@@ -64,7 +64,7 @@ func TestOpensAfterConsecutiveFailures(t *testing.T) {
 			b.call(t, br)
 		}
 		b.away.Store(false)
-		b.call(t, br) // an answer in between: the count begins anew
+		b.call(t, br) // a response resets the count of failures
 		b.away.Store(true)
 		for range 2 {
 			b.call(t, br)
@@ -82,7 +82,7 @@ func TestOpensAfterConsecutiveFailures(t *testing.T) {
 	})
 }
 
-// TestProbesWithoutCalls: nobody has to ask for it, and the pauses grow to a bound.
+// TestProbesWithoutCalls: an open breaker probes without calls, and the pauses grow to a bound.
 func TestProbesWithoutCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestProbesWithoutCalls(t *testing.T) {
 		if b.probes.Load() != n {
 			t.Error("a closed breaker goes on probing")
 		}
-		// An answer has made the pauses short again.
+		// A response has reset the pauses.
 		b.away.Store(true)
 		b.call(t, br)
 		time.Sleep(1100 * time.Millisecond)
@@ -131,9 +131,8 @@ func TestProbesWithoutCalls(t *testing.T) {
 	})
 }
 
-// TestFlapping: a backend that answers probes and nothing else is asked ever
-// more rarely.
-func TestFlapping(t *testing.T) {
+// TestPausesGrowWhileCallsFail: the pauses grow for a backend that responds only to probes.
+func TestPausesGrowWhileCallsFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{}
@@ -151,9 +150,8 @@ func TestFlapping(t *testing.T) {
 	})
 }
 
-// TestOneProbeAtATime: one that hangs for ever is followed by none, and calls
-// go on failing at once.
-func TestOneProbeAtATime(t *testing.T) {
+// TestHangingProbeIsNotRepeated: no probe follows one that hangs, and calls continue to fail at once.
+func TestHangingProbeIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{hang: make(chan struct{})}
@@ -177,8 +175,8 @@ func TestOneProbeAtATime(t *testing.T) {
 	})
 }
 
-// TestCancelledCallsDoNotCount: who gives up a call has learned nothing; who waited for as long
-// as they meant to has.
+// TestCancelledCallsDoNotCount: a call that its caller cancelled does not count; one that
+// reached its own deadline does.
 func TestCancelledCallsDoNotCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -187,7 +185,7 @@ func TestCancelledCallsDoNotCount(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		br.Note(ctx, time.Now(), ctx.Err())
-		br.Note(ctx, time.Now(), errAway) // what the transport makes of that
+		br.Note(ctx, time.Now(), errAway) // as the transport reports it
 		wantState(t, br, api.BreakerClosed)
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -208,8 +206,8 @@ func TestResponsesDoNotCount(t *testing.T) {
 	wantState(t, br, api.BreakerClosed)
 }
 
-// TestTransport: statuses are answers, a stream that runs goes on while the
-// breaker is open, and how it ends counts for nothing.
+// TestTransport: any status is a response; a running stream continues while the breaker is
+// open, and its end does not count.
 func TestTransport(t *testing.T) {
 	t.Parallel()
 	var broken atomic.Bool
@@ -272,7 +270,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestConcurrentCalls: any number of callers, one breaker.
+// TestConcurrentCalls uses one breaker from many goroutines.
 func TestConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -296,8 +294,8 @@ func TestConcurrentCalls(t *testing.T) {
 	})
 }
 
-// TestHangingCallOpens: one call that waited long for nothing is enough, unless another
-// one was answered meanwhile.
+// TestHangingCallOpens: a single call that waited long opens the breaker, unless another call
+// had a response meanwhile.
 func TestHangingCallOpens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,7 @@ type archiveCmd struct {
 	Wait bool `short:"w" help:"Wait until it is archived."`
 }
 
-// Help says what becomes of the workspace.
+// Help describes the resulting state of the workspace.
 func (archiveCmd) Help() string {
 	return `The home is packed into an archive, and its disk space is freed after the archive has been verified. A running workspace is stopped first. codehub restore restores the home.`
 }
@@ -48,7 +48,7 @@ func (r restoreCmd) Run(ctx context.Context, k *kong.Context) error {
 		if err != nil {
 			return nil, "", err
 		}
-		// Wanting STANDBY would stop it.
+		// Desiring STANDBY would stop it.
 		if !r.Start && w.Phase == "RUNNING" && w.Operation == "NONE" && w.DesiredState == "RUNNING" {
 			return nil, "", fmt.Errorf("%s is running: there is nothing to restore", terminal.Plain(w.Name))
 		}
@@ -60,7 +60,7 @@ func (r restoreCmd) Run(ctx context.Context, k *kong.Context) error {
 	})
 }
 
-// reachShowing is reach that shows on a terminal how far it is.
+// reachShowing is reach with progress on a terminal.
 func reachShowing(ctx context.Context, k *kong.Context, c *client.Client, id, phase string) (api.Workspace, error) {
 	m := newMeter(k.Stderr)
 	defer m.clear()
@@ -80,7 +80,7 @@ func (a archivesCmd) Run(ctx context.Context, k *kong.Context) error {
 	})
 }
 
-// hasHome reports whether a workspace has a home of its own beside its archives.
+// hasHome reports whether a workspace has a home in addition to its archives.
 func hasHome(w api.Workspace) bool { return w.Phase == "RUNNING" || w.Phase == "STANDBY" }
 
 // archiveTable lists archives. With a home, the newest archive is the latest state
@@ -102,8 +102,8 @@ func archiveTable(list []api.Archive, home bool) string {
 	return terminal.Table(rows)
 }
 
-// skippedWords says how many entries of a home an archive does not have, and is
-// empty if it has all.
+// skippedWords formats the number of a home's entries that its archive does not have;
+// empty for none.
 func skippedWords(n int64) string {
 	switch n {
 	case 0:

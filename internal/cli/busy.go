@@ -18,14 +18,14 @@ import (
 
 // busyCmd runs in a workspace.
 type busyCmd struct {
-	Reason  string   `short:"m" help:"What the workspace's page shows (default: the command)."`
+	Reason  string   `short:"m" help:"Text for the workspace's page (default: the command)."`
 	Command []string `arg:"" passthrough:"" help:"Command and its arguments, after --."`
 }
 
-// Help describes what the flags do not say.
+// Help describes the command beyond its flags.
 func (busyCmd) Help() string {
 	return "Use it inside a workspace. It runs the command and keeps the workspace awake until the command ends, at most a day. " +
-		"The exit status is that of the command. If the workspace cannot be kept awake, a warning is printed and the command runs all the same."
+		"The exit status is that of the command. If the workspace cannot be kept awake, a warning is printed and the command runs anyway."
 }
 
 func (cmd busyCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -40,7 +40,7 @@ func (cmd busyCmd) Run(ctx context.Context, k *kong.Context) error {
 	if reason == "" {
 		reason = strings.Join(args, " ")
 	}
-	// Signals of the terminal reach the command by themselves; others are passed on.
+	// The terminal sends its signals to the command too; other signals are forwarded.
 	ctx = context.WithoutCancel(ctx)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
@@ -82,7 +82,7 @@ func (cmd busyCmd) Run(ctx context.Context, k *kong.Context) error {
 	return terminal.Exit(code, nil)
 }
 
-// busySocket is the agent's socket. Tests have one of their own.
+// busySocket is the path of the agent's socket. Tests set another one.
 func busySocket() string {
 	if s := os.Getenv("CODEHUB_BUSY_SOCKET"); s != "" {
 		return s
@@ -90,7 +90,7 @@ func busySocket() string {
 	return busy.Socket
 }
 
-// stayInside keeps the workspace awake that it runs in, until ctx ends.
+// stayInside keeps the workspace in which it runs awake until ctx ends.
 func stayInside(ctx context.Context, k *kong.Context) error {
 	release, err := busy.Hold(ctx, busySocket(), "codehub stay")
 	if errors.Is(err, busy.ErrNoAgent) {

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 const clientPassword = "correct horse"
 
 // apiServer is a server of the API on a real database, without a controller:
-// the scripts say themselves what is observed, by the command settle.
+// scripts write the observations with the command settle.
 type apiServer struct {
 	url, dsn string
 	bucket   string // a folder
@@ -76,7 +76,7 @@ func serveAPI(t testing.TB) apiServer {
 	return apiServer{url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir, agents: agents}
 }
 
-// wakes is the database for attach, as the server wires it.
+// wakes is the store of attach, as in the server.
 type wakes struct{ *postgres.DB }
 
 func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
@@ -116,7 +116,7 @@ func statement(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// oneLine is what the container of the workspace that has one printed.
+// oneLine is the log of a container.
 type oneLine struct{}
 
 func (oneLine) Logs(ctx context.Context, _ workspace.ID, tail int, follow bool, w io.Writer) error {
@@ -127,8 +127,8 @@ func (oneLine) Logs(ctx context.Context, _ workspace.ID, tail int, follow bool, 
 	return err
 }
 
-// cutBucket is a bucket whose answers end after as many bytes as the file
-// "cut" beside its objects says, each time that one is opened.
+// cutBucket is a bucket whose responses end after the number of bytes in the file
+// "cut" in its folder. The file is read whenever an object is opened.
 type cutBucket struct {
 	*store.Folder
 	dir string
@@ -139,11 +139,11 @@ func (b cutBucket) Open(ctx context.Context, key string, offset int64) (io.ReadC
 	if err != nil {
 		return nil, err
 	}
-	said, err := os.ReadFile(filepath.Join(b.dir, "cut"))
+	content, err := os.ReadFile(filepath.Join(b.dir, "cut"))
 	if err != nil {
 		return body, nil
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(said)), 10, 64)
+	n, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64)
 	if err != nil {
 		return nil, err
 	}
@@ -157,8 +157,8 @@ type cutOff struct{}
 
 func (cutOff) Read([]byte) (int, error) { return 0, store.ErrUnavailable }
 
-// archived NAME ARCHIVE FILE makes the file an archive of a workspace, and its
-// current one.
+// archived NAME ARCHIVE FILE stores the file as the current archive of a
+// workspace.
 func archived(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: archived NAME ARCHIVE FILE")
@@ -202,8 +202,8 @@ func TestClient(t *testing.T) {
 	})
 }
 
-// settle NAME [COLUMN==VALUE …] COLUMN=VALUE … writes what a controller would
-// have observed, once the workspace is there and as the conditions say.
+// settle NAME [COLUMN==VALUE …] COLUMN=VALUE … writes columns as a controller
+// would, once the workspace exists and has the values with ==.
 func settle(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: settle NAME COLUMN=VALUE …")

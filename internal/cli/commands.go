@@ -1,5 +1,5 @@
-// Package cli is the client commands of codehub, and how the program parses its
-// command line. It knows the server only through the API.
+// Package cli has the client commands of codehub and the parser of its command
+// line. It knows a server only through the API.
 package cli
 
 import (
@@ -56,15 +56,15 @@ type Commands struct {
 	Completion completionCmd `cmd:"" group:"Client:" help:"Print a shell completion script."`
 }
 
-// serverFlags say which server a client command talks to. The credential is
-// no flag: everybody on a machine can read the arguments of its programs.
+// serverFlags select the server of a client command. The credential is not a flag,
+// because every user of a machine can read the arguments of its programs.
 type serverFlags struct {
 	URL string `name:"url" env:"CODEHUB_URL" placeholder:"URL" help:"Server address (default: that of the last login, then http://localhost:8080). The credential is CODEHUB_SESSION_TOKEN, or that of the last login."`
 
 	version string // of this program
 }
 
-// AfterApply takes the program's version.
+// AfterApply receives the program's version.
 func (f *serverFlags) AfterApply(vars kong.Vars) error {
 	f.version = vars[versionVar]
 	return nil
@@ -79,7 +79,7 @@ const (
 	defaultServer = "http://localhost:8080"
 )
 
-// connect makes the client for a command.
+// connect returns the client of a command.
 func (f serverFlags) connect() (*client.Client, error) {
 	known, err := readLogin()
 	if err != nil {
@@ -87,7 +87,7 @@ func (f serverFlags) connect() (*client.Client, error) {
 	}
 	server := f.server(known)
 	token := os.Getenv(tokenVariable)
-	// What one server gave out is never shown to another.
+	// A token is sent only to the server that issued it.
 	if token == "" && sameServer(known.URL, server) {
 		token = known.Token
 	}
@@ -106,7 +106,7 @@ func (f serverFlags) server(known savedLogin) string {
 
 func sameServer(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
-// onWorkspace is what the commands on one workspace share.
+// onWorkspace is embedded in the commands on one workspace.
 type onWorkspace struct {
 	serverFlags
 	terminal.Format
@@ -123,9 +123,9 @@ func (o onWorkspace) run(ctx context.Context, k *kong.Context, deleted bool, do 
 	if err != nil {
 		return err
 	}
-	out, said, err := do(c, w.ID)
+	out, text, err := do(c, w.ID)
 	if err != nil {
 		return err
 	}
-	return o.Print(k.Stdout, out, said)
+	return o.Print(k.Stdout, out, text)
 }

@@ -12,7 +12,7 @@ type completionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
-// Help says how to use the script.
+// Help describes how to use the script.
 func (completionCmd) Help() string {
 	return `bash: source <(codehub completion bash)
 zsh:  source <(codehub completion zsh)
@@ -76,8 +76,8 @@ func completions(root *kong.Node) []completion {
 	return all
 }
 
-// shellCase is the part that bash and zsh share: what may follow the words so
-// far. The variables' names are given, as each shell has some of its own.
+// shellCase is the part that bash and zsh share: the completions of the words so
+// far. The arguments name the variables, which differ between the shells.
 func shellCase(all []completion, sofar, list string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "  local %s= names=\n  case \"$%s\" in\n", list, sofar)
@@ -96,8 +96,8 @@ func shellCase(all []completion, sofar, list string) string {
 	return b.String()
 }
 
-// Workspaces' names may hold anything: none of these scripts lets the shell
-// evaluate them.
+// Names of workspaces may have any characters, so these scripts never let the
+// shell evaluate them.
 
 func bashScript(all []completion) string {
 	return `# bash completion for codehub

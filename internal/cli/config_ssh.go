@@ -19,7 +19,7 @@ import (
 // defaultSuffix ends the host names of workspaces.
 const defaultSuffix = "codehub"
 
-// configSSHCmd writes the part of OpenSSH's configuration that leads to workspaces.
+// configSSHCmd writes the workspaces into OpenSSH's configuration.
 type configSSHCmd struct {
 	serverFlags
 	File   string `default:"~/.ssh/config" help:"OpenSSH's configuration."`
@@ -29,7 +29,7 @@ type configSSHCmd struct {
 	Yes    bool   `short:"y" help:"Skip the confirmation."`
 }
 
-// Help says what is written.
+// Help describes the part that is written.
 func (configSSHCmd) Help() string {
 	return `Afterwards ssh NAME.codehub works, and scp, rsync and editors with it. The connection goes through the API, by https alone, and needs no key. Run it again to list new workspaces in editors; the rest of the file stays as it is.`
 }
@@ -98,7 +98,7 @@ func (s configSSHCmd) Run(ctx context.Context, k *kong.Context) error {
 	return nil
 }
 
-// configFile resolves ~ and links: a link stays one.
+// configFile resolves ~ and symbolic links, so that a link is not replaced.
 func configFile(name string) (string, error) {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {
 		home, err := os.UserHomeDir()

@@ -28,7 +28,7 @@ type downloadCmd struct {
 	Force     bool   `short:"f" help:"Overwrite an existing file."`
 }
 
-// Help says what may be relied on.
+// Help describes what is checked, and what an interruption leaves.
 func (downloadCmd) Help() string {
 	return `The archive is kept in FILE….part until it is complete and its SHA-256 is right. Run the same command again to resume an interrupted download. tar --zstd unpacks the archive.`
 }
@@ -51,7 +51,7 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	if !toStdout && !d.Force {
 		if _, err := os.Lstat(d.File); err == nil {
-			return fmt.Errorf("%s is there already; replace it with --force, or name another file with -O", d.File)
+			return fmt.Errorf("%s already exists; replace it with --force, or name another file with -O", d.File)
 		}
 	}
 	m := newMeter(k.Stderr)
@@ -74,21 +74,21 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context) error {
 		Size   int64  `json:"size"`
 		SHA256 string `json:"sha256"`
 	}{d.File, f.info.Size, f.sum()}
-	said := fmt.Sprintf("%s   %s   sha256 %s", d.File, terminal.Size(done.Size), done.SHA256)
+	text := fmt.Sprintf("%s   %s   sha256 %s", d.File, terminal.Size(done.Size), done.SHA256)
 	if f.info.SHA256 == "" {
-		said += "   (the server gave none to compare it with)"
+		text += "   (the server sent no digest to compare)"
 	}
-	return d.Print(k.Stdout, done, said)
+	return d.Print(k.Stdout, done, text)
 }
 
-// fetch downloads one archive, over as many connections as it takes.
+// fetch downloads one archive, with new connections after failures.
 type fetch struct {
 	open  func(ctx context.Context, offset int64, etag string) (*client.Download, error)
 	info  *client.Download // what is downloaded
 	meter *meter
 	name  string
 
-	at   int64     // so much of it is there
+	at   int64     // number of bytes downloaded
 	hash hash.Hash // of that
 	pace rate
 }
@@ -101,7 +101,7 @@ var (
 	errStalled = errors.New("the server sent nothing for a minute")
 )
 
-// toFile downloads into a file of that name, which is there once all of it is.
+// toFile downloads into a file of that name, which appears when it is complete.
 func (f *fetch) toFile(ctx context.Context, name string) error {
 	part := f.partName(name)
 	file, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o600)
@@ -115,7 +115,7 @@ func (f *fetch) toFile(ctx context.Context, name string) error {
 	}
 	err = f.run(ctx, file)
 	if begun && errors.Is(err, errDamaged) {
-		// What was there from before may be to blame.
+		// The part of an earlier download may be wrong.
 		if err = f.restart(file); err == nil {
 			err = f.run(ctx, file)
 		}
@@ -125,7 +125,7 @@ func (f *fetch) toFile(ctx context.Context, name string) error {
 		_ = os.Remove(part)
 		return err
 	case err != nil && f.at > 0:
-		return fmt.Errorf("%w (%s of %s are in %s; the same command goes on with it)", err, terminal.Size(f.at), terminal.Size(f.info.Size), part)
+		return fmt.Errorf("%w (%s of %s are in %s; the same command continues it)", err, terminal.Size(f.at), terminal.Size(f.info.Size), part)
 	case err != nil:
 		_ = os.Remove(part)
 		return err
@@ -139,8 +139,8 @@ func (f *fetch) toFile(ctx context.Context, name string) error {
 	return os.Rename(part, name)
 }
 
-// partName is where an archive is kept until it is complete: in its name is
-// which archive it is a part of, so that a part is never taken for another's.
+// partName is the name of an incomplete file. It has the archive's ETag, so that a
+// part of another archive is not continued.
 func (f *fetch) partName(name string) string {
 	if len(f.info.SHA256) < 12 {
 		return name + ".part"
@@ -148,8 +148,7 @@ func (f *fetch) partName(name string) string {
 	return fmt.Sprintf("%s.%s.part", name, f.info.SHA256[:12])
 }
 
-// resume takes up what an earlier download has left in the file, if it can be
-// gone on with.
+// resume continues the part that an earlier download left in the file, if possible.
 func (f *fetch) resume(file *os.File) (begun bool, err error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -173,12 +172,13 @@ func (f *fetch) restart(file *os.File) error {
 }
 
 const (
-	// fetchTries is how many connections in a row may bring nothing.
+	// fetchTries is the number of connections in a row without data after which
+	// the download fails.
 	fetchTries = 6
 	fetchQuiet = time.Minute
 )
 
-// run downloads what is missing, and checks the whole.
+// run downloads the missing bytes and checks the digest of the whole.
 func (f *fetch) run(ctx context.Context, to io.Writer) error {
 	if f.hash == nil {
 		f.hash = sha256.New()
@@ -187,7 +187,7 @@ func (f *fetch) run(ctx context.Context, to io.Writer) error {
 	for f.at < f.info.Size {
 		before := f.at
 		err := f.attempt(ctx, to)
-		var said *client.Error
+		var answer *client.Error
 		var local *writeError
 		switch {
 		case f.at == f.info.Size:
@@ -195,10 +195,10 @@ func (f *fetch) run(ctx context.Context, to io.Writer) error {
 		case ctx.Err() != nil:
 			return errors.New("interrupted")
 		case errors.As(err, &local), errors.Is(err, errChanged),
-			errors.As(err, &said) && said.Status < 500 && said.Status != http.StatusTooManyRequests:
+			errors.As(err, &answer) && answer.Status < 500 && answer.Status != http.StatusTooManyRequests:
 			return err
 		case f.at > before && f.info.ETag == "":
-			return err // nothing says that the rest would be of the same
+			return err // without an ETag, the rest could be of another archive
 		}
 		if failures++; f.at > before {
 			failures, wait = 0, 500*time.Millisecond
@@ -219,7 +219,7 @@ func (f *fetch) run(ctx context.Context, to io.Writer) error {
 	return nil
 }
 
-// writeError is a fault of this machine's, which another connection does not mend.
+// writeError is a local error, after which a retry would not help.
 type writeError struct{ error }
 
 func (e *writeError) Unwrap() error { return e.error }
@@ -242,7 +242,7 @@ func (f *fetch) attempt(ctx context.Context, to io.Writer) error {
 	for {
 		n, err := d.Body.Read(b)
 		quiet.Reset(fetchQuiet)
-		// More than was announced is nothing of the archive's.
+		// Bytes beyond the announced size are not of the archive.
 		if n = int(min(int64(n), f.info.Size-f.at)); n > 0 {
 			if _, err := to.Write(b[:n]); err != nil {
 				return &writeError{err}
@@ -263,7 +263,7 @@ func (f *fetch) attempt(ctx context.Context, to io.Writer) error {
 	}
 }
 
-// cause is why ctx ended, if it has, and else err.
+// cause returns the cause of ctx's end if it has ended, otherwise err.
 func cause(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); c != nil {
 		return c
@@ -271,11 +271,11 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// rate is how fast something grows, over the last seconds.
+// rate measures a speed over the last seconds.
 type rate struct {
 	since time.Time // of from
 	from  int64
-	speed float64 // bytes a second; 0: not known yet
+	speed float64 // bytes per second; 0: not known yet
 }
 
 func (r *rate) add(now time.Time, at int64) {
@@ -292,7 +292,7 @@ func (r *rate) add(now time.Time, at int64) {
 	}
 }
 
-// of is the speed, and in how many seconds so many bytes more will be there.
+// of returns the speed, and the seconds until that many more bytes are downloaded.
 func (r *rate) of(left int64) (speed, seconds int64) {
 	if r.speed < 1 {
 		return 0, 0

@@ -19,12 +19,12 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
-// source is an archive as a server gives it out.
+// source is a server with one archive.
 type source struct {
 	content []byte
 	etag    string
 	sum     string
-	cuts    []int // how much each connection brings, one after the other; then all
+	cuts    []int // bytes that each connection delivers, in order; later ones deliver all
 	asked   []int64
 	err     error
 }
@@ -81,8 +81,8 @@ func TestDownloadGoesOn(t *testing.T) {
 	})
 }
 
-// What an earlier run has left is gone on with, checked, and made anew if it
-// is wrong.
+// A part of an earlier run is continued and checked, and downloaded again if it is
+// wrong.
 func TestDownloadTakesUpAPart(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -141,7 +141,7 @@ func TestDownloadFails(t *testing.T) {
 		}
 		name := filepath.Join(dir, "a.tar.zst")
 
-		// A connection that never brings more is given up; what there is stays.
+		// After connections without data the download fails, and the part stays.
 		s := newSource(1000)
 		s.cuts = []int{300, 0, 0, 0, 0, 0, 0, 0, 0}
 		err := s.fetch().toFile(t.Context(), name)
@@ -152,14 +152,14 @@ func TestDownloadFails(t *testing.T) {
 			t.Errorf("left: %s", got)
 		}
 
-		// What a bucket has let rot is not taken for the archive.
+		// An archive with another digest is refused.
 		s = newSource(1000)
 		s.content[700]++
 		if err := s.fetch().toFile(t.Context(), name); !errors.Is(err, errDamaged) || left() != "" {
 			t.Errorf("damaged: %v", err)
 		}
 
-		// Another archive in its place is no continuation.
+		// A part is not continued with another archive.
 		s = newSource(1000)
 		s.cuts = []int{300}
 		f := s.fetch()
@@ -168,7 +168,7 @@ func TestDownloadFails(t *testing.T) {
 			t.Errorf("replaced: %v", err)
 		}
 
-		// What the server refuses is not tried again.
+		// A refusal of the server is not retried.
 		s = newSource(1000)
 		s.err = &client.Error{Status: 403, Message: "no"}
 		if err := s.fetch().toFile(t.Context(), name); err == nil || err.Error() != "no" || len(s.asked) != 1 || left() != "" {
@@ -180,7 +180,7 @@ func TestDownloadFails(t *testing.T) {
 			t.Errorf("unavailable: %v after %v", err, s.asked)
 		}
 
-		// Whoever interrupts it finds the part.
+		// An interruption leaves the part.
 		s = newSource(1000)
 		s.cuts = []int{300, 0}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -189,7 +189,7 @@ func TestDownloadFails(t *testing.T) {
 			t.Errorf("interrupted: %v", err)
 		}
 
-		// Without a name for the archive, a part of it is worth nothing.
+		// Without an ETag, a part is not continued.
 		s = newSource(1000)
 		s.etag, s.sum, s.cuts = "", "", []int{300}
 		if err := s.fetch().toFile(t.Context(), name); err == nil || len(s.asked) != 1 || left() != "a.tar.zst.part" {
@@ -202,7 +202,7 @@ func TestDownloadFails(t *testing.T) {
 	})
 }
 
-// A connection on which nothing comes any more is given up for another.
+// A connection without data for a while is replaced by another one.
 func TestDownloadThatStalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,7 @@ type createCmd struct {
 	serverFlags
 	terminal.Format
 	Name        string `arg:"" help:"The new workspace's name."`
-	Description string `short:"d" help:"What it is for."`
+	Description string `short:"d" help:"Description of the workspace."`
 	Image       string `short:"i" help:"Image (default: that of the server)."`
 	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
 	Wait        bool   `short:"w" help:"Wait until it is ready."`
@@ -54,9 +54,9 @@ type setCmd struct {
 	onWorkspace
 	ttlFlags
 	Name        *string `help:"A new name."`
-	Description *string `short:"d" help:"What it is for."`
+	Description *string `short:"d" help:"Description of the workspace."`
 	Memo        *string `help:"Notes."`
-	Image       *string `help:"A new image, from the next start on."`
+	Image       *string `help:"Image of the next start."`
 
 	AwakeWhileWorking *bool `negatable:"" help:"Keep it awake while its processes are at work, for some hours a day."`
 	envFlag

@@ -12,7 +12,7 @@ import (
 )
 
 type envFlag struct {
-	Env []string `placeholder:"NAME=VALUE" sep:"none" help:"Set an environment variable, from the next start on; NAME alone takes its value from here."`
+	Env []string `placeholder:"NAME=VALUE" sep:"none" help:"Set an environment variable, from the next start on; NAME alone takes its value from codehub's environment."`
 }
 
 // variables returns the given variables. lookup finds the value of a name that is
@@ -71,7 +71,7 @@ func timeZone(tz string, root fs.FS) string {
 	return zoneName(strings.TrimSpace(string(text)))
 }
 
-// zoneName returns name if it is one that a server may know, else "".
+// zoneName returns name if it has the form of an IANA name, otherwise "".
 func zoneName(name string) string {
 	if name == "Local" {
 		return ""

@@ -11,8 +11,8 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
-// said returns what is printed about err; empty: nothing.
-func said(err error) string {
+// messageOf returns what is printed about err; empty: nothing.
+func messageOf(err error) string {
 	if err == nil || err.Error() == "" {
 		return ""
 	}
@@ -31,15 +31,23 @@ func exitCode(err error) int {
 	return terminal.ExitCode(err)
 }
 
-// tokenForm is an API token, as far as it can be told from its form.
+// tokenForm matches texts of the form of an API token.
 var tokenForm = regexp.MustCompile(`chub_\S+`)
 
 // redacted removes API tokens from a message. A user may have given one as an
 // argument, which the message repeats.
 func redacted(message string) string { return tokenForm.ReplaceAllString(message, "chub_…") }
 
-// explain adds to an error what its reader can do about it.
+// explain adds to an error what the user can do about it.
 func explain(err error) error {
+	if rest := (*client.WaitError)(nil); errors.As(err, &rest) && rest.Workspace.ErrorReason != nil {
+		w := rest.Workspace
+		text := problem(*w.ErrorReason)
+		if w.ErrorMessage != nil {
+			text += ": " + terminal.Plain(*w.ErrorMessage)
+		}
+		return fmt.Errorf("%s: %s. %s", terminal.Plain(w.Name), state(w), text)
+	}
 	var e *client.Error
 	if !errors.As(err, &e) {
 		return err

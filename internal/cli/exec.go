@@ -29,7 +29,7 @@ type execCmd struct {
 	Command   []string `arg:"" optional:"" passthrough:"" help:"Command and its arguments, after --."`
 }
 
-// Help describes what the flags do not say.
+// Help describes the command beyond its flags.
 func (execCmd) Help() string {
 	return "The workspace is started if it is stopped. The exit status is that of the command. " +
 		"Ctrl-C is passed on to the command; a second Ctrl-C disconnects."
@@ -57,7 +57,7 @@ func (cmd execCmd) Run(ctx context.Context, k *kong.Context) error {
 	return terminal.Exit(code, nil)
 }
 
-// Exit codes of exec besides the command's, as docker has them.
+// Exit codes of exec in addition to the command's; docker exec has the same.
 const (
 	exitFailed     = 125
 	exitNotStarted = 127
@@ -73,7 +73,7 @@ func (cmd execCmd) exec(ctx context.Context, k *kong.Context, in api.Exec) (int,
 	if err != nil {
 		return 0, err
 	}
-	// A signal ends Main's context. Here it is the command's.
+	// Main's context ends with a signal, which is forwarded to the command here.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	signals := make(chan os.Signal, 4)
@@ -119,7 +119,7 @@ func (cmd execCmd) exec(ctx context.Context, k *kong.Context, in api.Exec) (int,
 	}
 }
 
-// belowMeter is where output goes: it removes the line of the progress first.
+// belowMeter is the writer of output: it removes the line of the progress first.
 type belowMeter struct {
 	status *meter
 	to     io.Writer
@@ -130,9 +130,9 @@ func (s belowMeter) Write(b []byte) (int, error) {
 	return s.to.Write(b)
 }
 
-// forward passes signals on to the command. It returns the exit code of a program that
-// a signal has ended: before the command has started, or at the second signal that asks
-// for the end.
+// forward forwards signals to the command. It returns the exit code of a program that
+// was ended by a signal before the command had started, or by the second SIGINT or
+// SIGTERM.
 func forward(ctx context.Context, x *client.Exec, signals <-chan os.Signal) int {
 	names := map[os.Signal]string{os.Interrupt: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT"}
 	asked := false

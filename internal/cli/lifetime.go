@@ -14,7 +14,7 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
-// ttlFlag is a TTL as people give it: a length of time, never, or default.
+// ttlFlag is the value of a TTL flag: a length of time, never, or default.
 type ttlFlag struct {
 	given   bool
 	seconds *int // nil: the server's default
@@ -43,7 +43,7 @@ func (t *ttlFlag) UnmarshalText(b []byte) error {
 // change is t as a change to a workspace.
 func (t ttlFlag) change() api.Nullable[int] { return api.Nullable[int]{Set: t.given, Value: t.seconds} }
 
-// ttlFlags are the TTLs of one workspace.
+// ttlFlags set the idle timeouts of one workspace.
 type ttlFlags struct {
 	StandbyTTL ttlFlag `name:"standby-ttl" placeholder:"TIME" help:"Idle timeout until it stops: 30m, never, or default (the server's)."`
 	ArchiveTTL ttlFlag `name:"archive-ttl" placeholder:"TIME" help:"Idle timeout until a stopped workspace is archived: 2d, never, or default (the server's)."`
@@ -76,9 +76,9 @@ func (cmd keepAwakeCmd) Run(ctx context.Context, k *kong.Context) error {
 	return cmd.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return withLifetime(c.Update(ctx, id, in)) })
 }
 
-// awakeUntil reads when, by the clock of now; nil for off.
-func awakeUntil(words []string, now time.Time) (*time.Time, error) {
-	text := strings.Join(words, " ")
+// awakeUntil parses a time in the zone of now; nil for off.
+func awakeUntil(when []string, now time.Time) (*time.Time, error) {
+	text := strings.Join(when, " ")
 	if text == "off" {
 		return nil, nil
 	}
@@ -106,19 +106,24 @@ func awakeUntil(words []string, now time.Time) (*time.Time, error) {
 	return nil, fmt.Errorf("%q is not a time like 18:30 or 2026-12-24 18:30", at)
 }
 
-// withLifetime prints a workspace after something was asked of it, and what
-// its TTLs have in store.
+// withLifetime is outcome with the next effect of the idle timeouts.
 func withLifetime(w api.Workspace, err error) (any, string, error) {
-	v, said, err := outcome(w, err)
-	if name, what := lifetime(w, time.Now()); name != "" {
-		said += ", " + strings.ToLower(name) + " " + what
+	v, text, err := outcome(w, err)
+	switch name, when := lifetime(w, time.Now()); {
+	case when == never:
+		text += ", " + words("lifetime.", "never")
+	case name != "":
+		text += ", " + strings.ToLower(name) + " " + when
 	}
-	return v, said, err
+	return v, text, err
 }
 
-// lifetime says what its TTLs have in store for a workspace; two empty texts
-// if nothing is.
-func lifetime(w api.Workspace, now time.Time) (name, what string) {
+// never is when a running workspace without an idle timeout stops.
+const never = "never"
+
+// lifetime returns the next effect of the idle timeouts, and when it occurs; two empty texts if
+// there is none.
+func lifetime(w api.Workspace, now time.Time) (name, when string) {
 	idle := w.Operation == "NONE" && w.DeletedAt == nil && w.NextDesiredState == nil && w.Phase == w.DesiredState
 	switch {
 	case !idle, w.Phase != "RUNNING" && w.Phase != "STANDBY":
@@ -130,30 +135,24 @@ func lifetime(w api.Workspace, now time.Time) (name, what string) {
 	}
 	switch at := w.StopsAt; {
 	case at == nil && w.Phase == "RUNNING":
-		return name, "never by itself"
+		return name, never
 	case at == nil:
 		return "", ""
 	case !at.After(now):
 		return name, "within a minute"
 	default:
-		what = fmt.Sprintf("in %s (%s)", ahead(at.Sub(now)), terminal.Time(*at))
+		when = fmt.Sprintf("in %s (%s)", ahead(at.Sub(now)), terminal.Time(*at))
 		if keptAwake := w.KeepAwakeUntil != nil && w.KeepAwakeUntil.Equal(*at); !keptAwake && w.Phase == "RUNNING" {
-			what += " unless it is used"
+			when += " without activity"
 		}
-		return name, what
+		return name, when
 	}
 }
 
-// uses and stops are the words for the API's kinds of activity and stop reasons.
-var (
-	uses = map[string]string{
-		"open": "workspace opened", "presence": "user present", "typing": "typing", "output": "terminal output",
-		"client": "client connection", "stay": "idle timer reset", "busy": "command running", "work": "processes at work", "request": "API request",
-	}
-	stops = map[string]string{
-		"idle": "after inactivity", "requested": "on request", "forced": "forced", "exited": "container exited",
-	}
-)
+// stops are the words for the API's stop reasons, after "Stopped:".
+var stops = map[string]string{
+	"idle": "after inactivity", "requested": "on request", "forced": "forced", "exited": "container exited",
+}
 
 // inWords returns the text for s, or s if there is none.
 func inWords(texts map[string]string, s string) string {
@@ -163,30 +162,30 @@ func inWords(texts map[string]string, s string) string {
 	return s
 }
 
-// lastUse formats the time and kind of the last activity.
-func lastUse(w api.Workspace, now time.Time) string {
+// lastActivity formats the time and kind of the last activity.
+func lastActivity(w api.Workspace, now time.Time) string {
 	if w.LastAccessAt == nil {
 		return ""
 	}
-	said := age(now.Sub(*w.LastAccessAt)) + " ago"
+	text := age(now.Sub(*w.LastAccessAt)) + " ago"
 	if w.LastAccessKind != nil {
-		said += ", " + inWords(uses, *w.LastAccessKind)
+		text += ", " + words("activity.", *w.LastAccessKind)
 	}
-	return said
+	return text
 }
 
-// wanted formats the desired state, with its cause unless a user requested it.
-func wanted(w api.Workspace) string {
-	said := inWords(desires, w.DesiredState)
+// desired formats the desired state, with its cause unless a user requested it.
+func desired(w api.Workspace) string {
+	text := inWords(desires, w.DesiredState)
 	if w.DesiredCause == nil {
-		return said
+		return text
 	}
-	return said + " (" + inWords(map[string]string{"idle": "after inactivity", "unused": "after inactivity"}, *w.DesiredCause) + ")"
+	return text + " (" + inWords(map[string]string{"idle": "after inactivity", "unused": "after inactivity"}, *w.DesiredCause) + ")"
 }
 
-// ownTTLs formats the idle timeouts that are set for the workspace itself.
-func ownTTLs(w api.Workspace) string {
-	var said []string
+// customTimeouts formats the idle timeouts that are set for the workspace itself.
+func customTimeouts(w api.Workspace) string {
+	var text []string
 	for _, t := range []struct {
 		name string
 		v    *int
@@ -194,15 +193,15 @@ func ownTTLs(w api.Workspace) string {
 		switch {
 		case t.v == nil:
 		case *t.v == 0:
-			said = append(said, t.name+" never")
+			text = append(text, t.name+" never")
 		default:
-			said = append(said, t.name+" after "+length(time.Duration(*t.v)*time.Second))
+			text = append(text, t.name+" after "+length(time.Duration(*t.v)*time.Second))
 		}
 	}
-	return strings.Join(said, ", ")
+	return strings.Join(text, ", ")
 }
 
-// length is a length of time in the largest unit that it is whole in.
+// length formats a length of time in the largest unit of which it is a multiple.
 func length(d time.Duration) string {
 	for _, u := range []struct {
 		d    time.Duration

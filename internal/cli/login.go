@@ -18,7 +18,7 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
-// savedLogin is the file that a login leaves behind.
+// savedLogin is the content of the file that a login writes.
 type savedLogin struct {
 	URL     string `json:"url"`
 	Token   string `json:"token"`
@@ -37,7 +37,7 @@ func readLogin() (savedLogin, error) {
 	var l savedLogin
 	file, err := loginFile()
 	if err != nil {
-		return l, nil // nowhere to keep it, so there is none
+		return l, nil // no folder for it, so there is no login
 	}
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +52,7 @@ func readLogin() (savedLogin, error) {
 	return l, nil
 }
 
-// write keeps the login where only its owner can read it.
+// write saves the login in a file that only its owner can read.
 func (l savedLogin) write() error {
 	file, err := loginFile()
 	if err != nil {
@@ -123,8 +123,8 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 	return nil
 }
 
-// withToken remembers an API token that the user has, in place of the login before.
-// A logout forgets such a token and does not revoke it.
+// withToken saves an API token of the user's in place of the previous login. A logout
+// removes such a token from the file and does not revoke it.
 func (l loginCmd) withToken(ctx context.Context, k *kong.Context, server string, in *bufio.Reader, before savedLogin) error {
 	token, err := terminal.AskSecret(k.Stderr, in, "API token: ")
 	if err != nil {
@@ -142,7 +142,7 @@ func (l loginCmd) withToken(ctx context.Context, k *kong.Context, server string,
 		return err
 	}
 	if err := (savedLogin{URL: server, Token: token}).write(); err != nil {
-		return fmt.Errorf("keep the login: %w", err)
+		return fmt.Errorf("save the login: %w", err)
 	}
 	if sameServer(before.URL, server) && before.TokenID != "" && before.Token != token {
 		_ = c.DeleteToken(ctx, before.TokenID) // may have expired, or be another user's
@@ -171,9 +171,9 @@ func (logoutCmd) Run(ctx context.Context, k *kong.Context) error {
 		ferr = os.Remove(file)
 	}
 	if ferr != nil {
-		return fmt.Errorf("forget the login: %w", ferr)
+		return fmt.Errorf("remove the login: %w", ferr)
 	}
-	// A token that holds no longer needs no ending.
+	// A token that is no longer valid need not be revoked.
 	if err != nil && client.CodeOf(err) != "unauthenticated" && client.CodeOf(err) != "not_found" {
 		return fmt.Errorf("the login was removed from this machine, but its token %s may still be valid: %w", known.TokenID, err)
 	}
@@ -195,9 +195,9 @@ func (w whoamiCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	said := terminal.Plain(s.User.Username)
+	text := terminal.Plain(s.User.Username)
 	if s.User.Admin {
-		said += " (admin)"
+		text += " (admin)"
 	}
-	return w.Print(k.Stdout, s, said)
+	return w.Print(k.Stdout, s, text)
 }

@@ -38,7 +38,7 @@ func Main(commands any, version string, args []string) int {
 	defer context.AfterFunc(ctx, stop)()
 	command.BindTo(ctx, (*context.Context)(nil))
 	err = command.Run()
-	if message := said(err); message != "" {
+	if message := messageOf(err); message != "" {
 		fmt.Fprintln(os.Stderr, "codehub:", message)
 	}
 	return exitCode(err)
@@ -55,7 +55,7 @@ func Parser(commands any, version string) (*kong.Kong, error) {
 	)
 }
 
-// VersionCommand is codehub version.
+// VersionCommand is the command codehub version.
 type VersionCommand struct{}
 
 // Run prints the version.

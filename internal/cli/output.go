@@ -10,20 +10,15 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
-// states are the words for states that are not words already.
-var states = map[string]string{
-	"pending": "not started yet", "delete_failed": "could not be deleted", "error": "in error",
-}
-
-// desires are the words for the states that can be desired.
+// desires are the words for desired states.
 var desires = map[string]string{"RUNNING": "running", "STANDBY": "stopped", "ARCHIVED": "archived", "DELETED": "deleted"}
 
-// state is the state of a workspace in words. Older servers send only the phase.
+// state returns the state of a workspace in words. Older servers send only the phase.
 func state(w api.Workspace) string {
 	if w.State == "" {
 		return strings.ToLower(w.Phase)
 	}
-	return inWords(states, w.State)
+	return lowered("state.", w.State)
 }
 
 func workspaceTable(list []api.Workspace, now time.Time) string {
@@ -38,7 +33,7 @@ func workspaceTable(list []api.Workspace, now time.Time) string {
 // many entries of its home its archive does not have.
 func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time.Time) string {
 	rows := [][]string{
-		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Wanted:", wanted(w)},
+		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Desired state:", desired(w)},
 		{"URL:", w.URL}, {"Image:", image(w)}, {"Created:", terminal.Time(w.CreatedAt)},
 	}
 	add := func(name string, v *string) {
@@ -52,7 +47,7 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 		}
 	}
 	if w.NextDesiredState != nil {
-		rows = append(rows, []string{"Then wanted:", inWords(desires, *w.NextDesiredState)})
+		rows = append(rows, []string{"Queued:", inWords(desires, *w.NextDesiredState)})
 	}
 	add("Pending request:", w.PendingRequest)
 	add("Description:", &w.Description)
@@ -61,7 +56,9 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 		add("Environment:", &env)
 	}
 	add("Time zone:", w.TimeZone)
-	add("Error:", w.ErrorReason)
+	if w.ErrorReason != nil {
+		rows = append(rows, []string{"Error:", problem(*w.ErrorReason)})
+	}
 	add("", w.ErrorMessage)
 	rows = append(rows, imageRows(w)...)
 	rows = append(rows, lossAdvice(w)...)
@@ -71,33 +68,33 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 	if c := w.Conditions["infra.container_ready"]; c.Message != "" {
 		add("Container:", &c.Message)
 	}
-	say := func(name, what string) { add(name, &what) }
-	say("Last use:", lastUse(w, now))
-	if name, what := lifetime(w, now); name != "" {
-		say(name+":", what)
+	put := func(name, value string) { add(name, &value) }
+	put("Last activity:", lastActivity(w, now))
+	if name, when := lifetime(w, now); name != "" {
+		put(name+":", when)
 	}
 	if w.StopReason != nil {
-		say("Stopped:", inWords(stops, *w.StopReason))
+		put("Stopped:", inWords(stops, *w.StopReason))
 	}
-	say("Own times:", ownTTLs(w))
+	put("Idle timeouts:", customTimeouts(w))
 	if w.ArchiveSize != nil {
 		rows = append(rows, []string{"Archive:", terminal.Size(*w.ArchiveSize)})
 	}
-	say("Not archived:", skippedWords(skipped))
+	put("Not archived:", skippedWords(skipped))
 	if p := joined(progressParts(w.Progress)); p != "" {
 		rows = append(rows, []string{"Progress:", p})
 	}
-	at("Awake until:", w.KeepAwakeUntil)
+	at("Kept awake until:", w.KeepAwakeUntil)
 	if w.AwakeWhileWorking {
-		rows = append(rows, []string{"Awake:", "while processes are at work"})
+		rows = append(rows, []string{"Kept awake:", "while its processes are at work"})
 	}
 	rows = append(rows, usageRows(usage)...)
 	at("Deleted:", w.DeletedAt)
-	at("Gone for good:", w.PurgedAt)
+	at("Permanently deleted:", w.PurgedAt)
 	return terminal.Table(rows)
 }
 
-// lossAdvice is what an owner can do about a lost home.
+// lossAdvice returns what an owner can do about a lost home.
 func lossAdvice(w api.Workspace) [][]string {
 	if w.ErrorReason == nil || *w.ErrorReason != "DataLost" && *w.ErrorReason != "ArchiveCorrupted" {
 		return nil
@@ -124,8 +121,8 @@ func orNever(t *time.Time) string {
 	return terminal.Time(*t)
 }
 
-// ahead is how long something takes yet, to the minute for as long as that
-// matters: who asked for 2h is not told 1h.
+// ahead formats a remaining time, rounded to the minute below two days, so that a
+// timer that was just set to 2h is not shown as 1h.
 func ahead(d time.Duration) string {
 	d = max(d, time.Second)
 	if d >= time.Minute {
@@ -149,7 +146,7 @@ func age(d time.Duration) string {
 	return strconv.Itoa(int(d.Hours()/24)) + "d"
 }
 
-// span is a length of time that is given in days, too: 90d.
+// span is a length of time that can also be in days: 90d.
 type span time.Duration
 
 // UnmarshalText reads "12h30m", "90d" or "0".
@@ -219,7 +216,7 @@ func image(w api.Workspace) string {
 	return w.ImageRef + " from the next start on; running " + *w.RunningImageRef
 }
 
-// usageRows describes what a workspace uses, and what holds it awake.
+// usageRows describes what a workspace uses, and what keeps it awake.
 func usageRows(u *api.Usage) [][]string {
 	if u == nil {
 		return nil

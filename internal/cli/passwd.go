@@ -14,8 +14,8 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
-// passwdCmd changes one's own password. Since that ends every login, the one
-// that is kept here is made anew.
+// passwdCmd changes the user's own password. That ends every login, so it creates
+// a new one for this machine.
 type passwdCmd struct {
 	serverFlags
 	Expires span `default:"90d" help:"How long the new login lasts, like 12h or 90d; 0: until logout."`
@@ -58,8 +58,8 @@ func (p passwdCmd) Run(ctx context.Context, k *kong.Context) error {
 	return keepLogin(ctx, session, server, p.Expires, savedLogin{})
 }
 
-// keepLogin makes a token of a session, keeps it in place of the one before,
-// and ends that and the session.
+// keepLogin creates a token with a session, saves it in place of the previous one,
+// and ends the previous one and the session.
 func keepLogin(ctx context.Context, session *client.Client, server string, lasts span, before savedLogin) error {
 	host, _ := os.Hostname()
 	token, err := session.CreateToken(ctx, api.CreateToken{Name: "codehub login on " + host, ExpiresAt: lasts.from(time.Now())})
@@ -67,10 +67,10 @@ func keepLogin(ctx context.Context, session *client.Client, server string, lasts
 		return err
 	}
 	if err := (savedLogin{URL: server, Token: token.Token, TokenID: token.ID}).write(); err != nil {
-		return fmt.Errorf("keep the login: %w", err)
+		return fmt.Errorf("save the login: %w", err)
 	}
 	if sameServer(before.URL, server) && before.TokenID != "" {
-		_ = session.DeleteToken(ctx, before.TokenID) // may be over, or somebody else's
+		_ = session.DeleteToken(ctx, before.TokenID) // may have expired, or be another user's
 	}
 	if err := session.Logout(ctx); err != nil {
 		return err

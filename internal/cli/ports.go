@@ -27,7 +27,7 @@ type portsCmd struct {
 
 type portsListCmd struct{ onWorkspace }
 
-// Help says what is listed.
+// Help describes the list.
 func (portsListCmd) Help() string {
 	return `Lists the ports on which programs of a running workspace listen, and those that are shared. It does not start the workspace.`
 }
@@ -42,7 +42,7 @@ func (p portsListCmd) Run(ctx context.Context, k *kong.Context) error {
 		case !list.Running:
 			fmt.Fprintln(k.Stderr, "The workspace is not running.")
 		case !list.Known:
-			fmt.Fprintln(k.Stderr, "The workspace could not be asked what listens. If an earlier version of codehub started it, restart it.")
+			fmt.Fprintln(k.Stderr, "The agent of the workspace did not report its listening ports. If an earlier version of codehub started it, restart it.")
 		}
 		return list, portTable(list.Ports, time.Now()), nil
 	})
@@ -77,13 +77,13 @@ type portsShareCmd struct {
 	terminal.Format
 	Workspace string `arg:"" help:"A workspace's name or id."`
 	Port      int    `arg:"" help:"The port."`
-	With      string `enum:"users,public" required:"" placeholder:"users|public" help:"Who may open it: users (all who are logged in) or public (anyone)."`
+	With      string `enum:"users,public" required:"" placeholder:"users|public" help:"Audience: users (all who are logged in) or public (anyone)."`
 	For       span   `default:"0" placeholder:"2h" help:"How long, like 2h or 7d; required with public."`
 }
 
 // Help says what may be relied on.
 func (portsShareCmd) Help() string {
-	return `Visitors reach this port alone, not the IDE or another port, and only while the workspace runs: they do not start it. Administrators set how far a port can be shared, and for how long.`
+	return `Visitors reach only this port, not the IDE or another port, and only while the workspace runs: opening the port does not start it. Administrators set how far a port can be shared, and for how long.`
 }
 
 func (p portsShareCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -173,7 +173,7 @@ func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
 	var listeners []net.Listener
 	defer func() {
 		for _, l := range listeners {
-			_ = l.Close() // it is abandoned
+			_ = l.Close() // no listener of a failed command stays open
 		}
 	}()
 	for _, m := range p.Ports {
@@ -274,8 +274,8 @@ func (f *forwarder) reach(ctx context.Context, port int) (tunnel.HalfConn, error
 	}
 }
 
-// mayRestart reports whether the workspace, and not its port or the access to it, is
-// what a connection failed for.
+// mayRestart reports whether a connection failed because of the workspace, and not
+// because of its port or the access to it.
 func mayRestart(err error) bool {
 	var e *client.Error
 	if !errors.As(err, &e) {
@@ -285,7 +285,7 @@ func mayRestart(err error) bool {
 	return e.Code == "not_running" || e.Code == "unavailable" && !nothingListens
 }
 
-// say prints a message, but not the same one again and again; "" after a success.
+// say prints a message unless it was the last one; "" after a success.
 func (f *forwarder) say(message string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
-// meter shows on a terminal how far something is, in one line that is written
-// over again and again. Where out is no terminal it shows nothing.
+// meter shows progress in one line of a terminal, which it overwrites. It shows
+// nothing if out is not a terminal.
 type meter struct {
 	out  *os.File // nil: nothing is shown
 	last string
@@ -33,7 +33,7 @@ func (m *meter) show(parts ...string) {
 		return
 	}
 	line := joined(parts)
-	// A line that is wrapped could not be written over.
+	// A wrapped line could not be overwritten.
 	if width, _, err := term.GetSize(int(m.out.Fd())); err == nil && width > 1 {
 		if r := []rune(line); len(r) >= width {
 			line = string(r[:width-1])
@@ -45,7 +45,7 @@ func (m *meter) show(parts ...string) {
 	}
 }
 
-// clear takes the line away.
+// clear removes the line.
 func (m *meter) clear() {
 	if m.last != "" {
 		m.last = ""
@@ -53,7 +53,7 @@ func (m *meter) clear() {
 	}
 }
 
-// watch shows what an operation on a workspace is at.
+// watch shows the progress of a workspace's operation.
 func (m *meter) watch(w api.Workspace) {
 	if w.Operation == "NONE" {
 		m.show(terminal.Plain(w.Name), state(w))
@@ -62,7 +62,7 @@ func (m *meter) watch(w api.Workspace) {
 	m.show(append([]string{terminal.Plain(w.Name), state(w)}, progressParts(w.Progress)...)...)
 }
 
-// progressParts says how far an operation is, as far as that is known.
+// progressParts formats the known parts of an operation's progress.
 func progressParts(p *api.Progress) []string {
 	if p == nil {
 		return nil
@@ -77,7 +77,7 @@ func progressParts(p *api.Progress) []string {
 	return append(parts, pace(p.Rate, p.SecondsLeft))
 }
 
-// amount is "412 MB of 1.2 GB, 34 %", or what of it is known.
+// amount formats "412 MB of 1.2 GB, 34 %", or the part of it that is known.
 func amount(done, total int64) string {
 	switch {
 	case total > 0:
@@ -88,10 +88,10 @@ func amount(done, total int64) string {
 	return ""
 }
 
-// percent is rounded down, so that 100 is the end.
+// percent rounds down, so that 100 means complete.
 func percent(done, total int64) int { return int(min(100, max(0, float64(done)/float64(total)*100))) }
 
-// pace is "48 MB/s, 2m left", or what of it is known.
+// pace formats "48 MB/s, 2m left", or the part of it that is known.
 func pace(rate, secondsLeft int64) string {
 	var parts []string
 	if rate > 0 {
@@ -104,11 +104,11 @@ func pace(rate, secondsLeft int64) string {
 }
 
 func joined(parts []string) string {
-	var said []string
+	var text []string
 	for _, p := range parts {
 		if p != "" {
-			said = append(said, p)
+			text = append(text, p)
 		}
 	}
-	return strings.Join(said, "   ")
+	return strings.Join(text, "   ")
 }

@@ -51,7 +51,7 @@ type sessionsEndCmd struct {
 	All     bool   `help:"End all sessions in browsers."`
 }
 
-// Help explains what stays.
+// Help describes which credentials stay valid.
 func (sessionsEndCmd) Help() string {
 	return `Browsers with an ended session are logged out. API tokens are not affected: see codehub tokens.`
 }

@@ -20,7 +20,7 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
-// sshCmd runs OpenSSH's client, or is the connection that it uses.
+// sshCmd runs OpenSSH's client, or carries its connection.
 type sshCmd struct {
 	serverFlags
 	Stdio     bool     `help:"Carry an SSH connection on standard input and output, as OpenSSH's ProxyCommand does."`
@@ -29,7 +29,7 @@ type sshCmd struct {
 	Command   []string `arg:"" optional:"" passthrough:"" help:"Command to run instead of a shell."`
 }
 
-// Help says how to do more.
+// Help describes further uses.
 func (sshCmd) Help() string {
 	return `It needs OpenSSH's client and no key: the API carries the connection. For scp, rsync, forwarded ports and editors use codehub config-ssh.`
 }
@@ -79,18 +79,18 @@ func (s sshCmd) Run(ctx context.Context, k *kong.Context) error {
 		command = command[1:]
 	}
 	args = append(append(args, "-l", user, user+"."+defaultSuffix), command...)
-	// ssh itself gets the signals of the terminal, and decides.
+	// ssh receives the signals of the terminal too, and handles them.
 	cmd := exec.Command(program, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, k.Stdout, k.Stderr
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return terminal.Exit(max(exit.ExitCode(), 1), nil) // ssh has said what there is to say
+		return terminal.Exit(max(exit.ExitCode(), 1), nil) // ssh has printed the error
 	}
 	return err
 }
 
-// lastData is how long the end of a connection waits for data on its way.
+// lastData is how long the end of a connection waits for data in transit.
 const lastData = 5 * time.Second
 
 // carry copies between an SSH connection of the server and standard input and output.
@@ -134,8 +134,8 @@ type (
 // option is a setting of OpenSSH's client.
 type option struct{ name, value string }
 
-// sshOptions returns how OpenSSH's client knows the server: its host key comes from the
-// API, and is written to a file of codehub's own.
+// sshOptions returns the options by which OpenSSH's client verifies the server: the
+// host key comes from the API, and is written to a file that only codehub uses.
 func sshOptions(ctx context.Context, c *client.Client, server string) ([]option, error) {
 	s, err := c.SSHServer(ctx)
 	if err != nil {
@@ -237,7 +237,7 @@ func quotedPath(path string) string {
 	return path
 }
 
-// plainName reports whether SSH clients take a workspace's name as a user and a host.
+// plainName reports whether SSH clients accept a workspace's name as a user and a host.
 func plainName(name string) bool {
 	return name != "" && len(name) <= 63 && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool { return !plainRune(r) })
 }

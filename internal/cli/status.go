@@ -44,16 +44,16 @@ func (s statusCmd) Run(ctx context.Context, k *kong.Context) error {
 
 func statusText(r statusReport, now time.Time) string {
 	var b strings.Builder
-	rows := [][]string{{"SERVER", "", "VERSION", "UP", "SEEN", "BACKENDS"}}
+	rows := [][]string{{"SERVER", "STATE", "VERSION", "UP", "SEEN", "BACKENDS"}}
 	for _, s := range r.Servers {
-		marks := "alive"
+		state := "responding"
 		switch {
 		case s.Leads:
-			marks = "leads"
+			state = words("admin.", "leader")
 		case !s.Alive:
-			marks = "gone"
+			state = words("admin.", "unresponsive")
 		}
-		rows = append(rows, []string{s.Hostname, marks, s.Version, age(now.Sub(s.StartedAt)), age(now.Sub(s.SeenAt)) + " ago", backendWords(s.Backends)})
+		rows = append(rows, []string{s.Hostname, state, s.Version, age(now.Sub(s.StartedAt)), age(now.Sub(s.SeenAt)) + " ago", backendWords(s.Backends)})
 	}
 	if r.Hold != "" {
 		fmt.Fprintf(&b, "codehub is on hold: %s. Run codehub reconcile-restore to review the takeover.\n\n", r.Hold)
@@ -62,14 +62,14 @@ func statusText(r statusReport, now time.Time) string {
 	problems := [][]string{{"PROBLEM", "SERVER", "SINCE", "ERROR"}}
 	for _, s := range r.Servers {
 		for _, c := range s.Conditions {
-			problems = append(problems, []string{c.Name, s.Hostname, age(now.Sub(c.Since)), c.Error})
+			problems = append(problems, []string{words("admin.condition.", c.Name), s.Hostname, age(now.Sub(c.Since)), c.Error})
 		}
 	}
 	if len(problems) > 1 {
 		fmt.Fprintf(&b, "\n%s", terminal.Table(problems))
 	}
-	fmt.Fprintf(&b, "\nWorkspaces: %s\n", countWords(r.Phases, phases))
-	fmt.Fprintf(&b, "Operations: %s\n", countWords(r.Operations, operations))
+	fmt.Fprintf(&b, "\nWorkspaces: %s\n", countWords(r.Phases, "admin.phase."))
+	fmt.Fprintf(&b, "Operations: %s\n", countWords(r.Operations, "admin.operation."))
 	fmt.Fprintf(&b, "Running:    %d (limit: %s)\n", r.Running, limitWords(r.MaxRunning))
 	if r.WatchedUntil != nil {
 		fmt.Fprintf(&b, "Activity:   recorded through %s ago\n", age(now.Sub(*r.WatchedUntil)))
@@ -77,77 +77,74 @@ func statusText(r statusReport, now time.Time) string {
 	if len(r.LostArchives) > 0 {
 		rows := [][]string{{"LOST ARCHIVE OF", "OWNER", "SINCE", "REASON", "KEY"}}
 		for _, l := range r.LostArchives {
-			rows = append(rows, []string{l.Name, l.Owner, age(now.Sub(l.Since)), l.Reason, l.ArchiveKey})
+			rows = append(rows, []string{l.Name, l.Owner, age(now.Sub(l.Since)), words("reason.", l.Reason), l.ArchiveKey})
 		}
 		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
 	}
 	if len(r.LostVolumes) > 0 {
 		rows := [][]string{{"LOST VOLUME OF", "OWNER", "SINCE", "REASON", "VOLUME"}}
 		for _, l := range r.LostVolumes {
-			rows = append(rows, []string{l.Name, l.Owner, age(now.Sub(l.Since)), l.Reason, l.Volume})
+			rows = append(rows, []string{l.Name, l.Owner, age(now.Sub(l.Since)), volumeReason(l.Reason), l.Volume})
 		}
 		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
 	}
 	if len(r.FailedDeletions) > 0 {
 		rows := [][]string{{"FAILED DELETION OF", "OWNER", "DELETED", "RETRY", "REASON", "ID"}}
 		for _, f := range r.FailedDeletions {
-			retry := "by owner"
+			retry := words("admin.", "deletion_stopped")
 			if f.Retrying {
-				retry = "automatic"
+				retry = words("admin.", "deletion_retried")
 			}
-			rows = append(rows, []string{f.Name, f.Owner, age(now.Sub(f.DeletedAt)) + " ago", retry, cmp.Or(f.Message, f.Reason), f.WorkspaceID})
+			rows = append(rows, []string{f.Name, f.Owner, age(now.Sub(f.DeletedAt)) + " ago", retry, cmp.Or(f.Message, problem(f.Reason)), f.WorkspaceID})
 		}
 		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
 	}
 	if len(r.Orphans) > 0 {
 		rows := [][]string{{"ORPHAN", "NAME", "SINCE", "REMOVED", "DETAIL"}}
 		for _, o := range r.Orphans {
-			removed := "never"
+			removed := words("admin.", "removed_never")
 			if o.RemovedAfter != nil {
 				removed = terminal.Time(*o.RemovedAfter)
 			}
-			rows = append(rows, []string{o.Kind, o.Name, age(now.Sub(o.FirstSeenAt)), removed, o.Detail})
+			rows = append(rows, []string{words("admin.orphan.", o.Kind), o.Name, age(now.Sub(o.FirstSeenAt)), removed, o.Detail})
 		}
 		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
 	}
 	return b.String()
 }
 
-// backends and breakers are the words for the API's names.
-var (
-	backends = map[string]string{"engine": "Docker", "bucket": "archive storage"}
-	breakers = map[string]string{api.BreakerOpen: "not responding", api.BreakerHalfOpen: "retrying"}
-)
-
 func backendWords(states map[string]api.Breaker) string {
-	var words []string
+	var list []string
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		b := states[name]
-		text := inWords(backends, name) + " ok"
-		if b.State != api.BreakerClosed {
-			text = inWords(backends, name) + " " + inWords(breakers, b.State) + ": " + b.Error
+		text := words("admin.backend.", name) + ": " + words("admin.breaker.", b.State)
+		if b.Error != "" {
+			text += " (" + b.Error + ")"
 		}
-		words = append(words, text)
+		list = append(list, text)
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(list, ", ")
 }
 
-// phases and operations are the words for the API's names.
-var (
-	phases     = map[string]string{"STANDBY": "stopped"}
-	operations = map[string]string{"CREATE_EMPTY_ARCHIVE": "archiving an empty home"}
-)
-
-// countWords lists counts by their names: those of texts, otherwise in lower case.
-func countWords(counts map[string]int, texts map[string]string) string {
-	var words []string
-	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		words = append(words, strconv.Itoa(counts[name])+" "+cmp.Or(texts[name], strings.ToLower(name)))
+// volumeReason returns why a volume is lost. "None", the word for a home without a volume, says
+// too little where one should exist.
+func volumeReason(reason string) string {
+	if reason == "NoVolume" {
+		return "missing"
 	}
-	if len(words) == 0 {
+	return words("reason.", reason)
+}
+
+// countWords lists counts by the words for their names.
+func countWords(counts map[string]int, prefix string) string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		list = append(list, strconv.Itoa(counts[name])+" "+lowered(prefix, name))
+	}
+	if len(list) == 0 {
 		return "none"
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(list, ", ")
 }
 
 func limitWords(n int) string {

@@ -34,15 +34,15 @@ func (l tokensListCmd) Run(ctx context.Context, k *kong.Context) error {
 	return l.Print(k.Stdout, list, tokenTable(list))
 }
 
-// Help says what may be relied on.
+// Help describes the tokens.
 func (tokensCreateCmd) Help() string {
-	return `The token is shown this once: codehub keeps only its hash.`
+	return `The token is shown only once: codehub stores only its hash.`
 }
 
 type tokensCreateCmd struct {
 	serverFlags
 	terminal.Format
-	Name    string `arg:"" help:"What it is for."`
+	Name    string `arg:"" help:"Name of the token, such as the program that uses it."`
 	Expires span   `default:"0" help:"Lifetime of the token, like 12h or 90d; 0: until it is deleted."`
 }
 

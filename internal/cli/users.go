@@ -75,7 +75,7 @@ func limitOf(a api.Account) string {
 	return strconv.Itoa(*a.MaxRunning)
 }
 
-// Help says where the password comes from.
+// Help describes where the password comes from.
 func (usersCreateCmd) Help() string {
 	return `The password is asked for, or read from standard input.`
 }
@@ -104,15 +104,15 @@ func (u usersCreateCmd) Run(ctx context.Context, k *kong.Context) error {
 	return u.Print(k.Stdout, made, "Added "+terminal.Plain(made.Username)+".")
 }
 
-// onUser is what the commands on one user share.
+// onUser is embedded in the commands on one user.
 type onUser struct {
 	serverFlags
 	terminal.Format
 	User string `arg:"" help:"A user's name or id."`
 }
 
-// change finds the user, changes something and says what.
-func (o onUser) change(ctx context.Context, k *kong.Context, in api.PatchAccount, said string) error {
+// change finds the user, applies a change and prints text about it.
+func (o onUser) change(ctx context.Context, k *kong.Context, in api.PatchAccount, text string) error {
 	c, err := o.connect()
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (o onUser) change(ctx context.Context, k *kong.Context, in api.PatchAccount
 	if err != nil {
 		return err
 	}
-	return o.Print(k.Stdout, a, fmt.Sprintf(said, terminal.Plain(a.Username)))
+	return o.Print(k.Stdout, a, fmt.Sprintf(text, terminal.Plain(a.Username)))
 }
 
 func findUser(ctx context.Context, c *client.Client, name string) (id string, err error) {
@@ -156,11 +156,11 @@ type usersAdminCmd struct {
 }
 
 func (u usersAdminCmd) Run(ctx context.Context, k *kong.Context) error {
-	admin, said := !u.Revoke, "%s is an administrator."
+	admin, text := !u.Revoke, "%s is an administrator."
 	if u.Revoke {
-		said = "%s is no longer an administrator."
+		text = "%s is no longer an administrator."
 	}
-	return u.change(ctx, k, api.PatchAccount{Admin: &admin}, said)
+	return u.change(ctx, k, api.PatchAccount{Admin: &admin}, text)
 }
 
 type usersDisableCmd struct{ onUser }
@@ -187,7 +187,7 @@ func (u usersPasswordCmd) Run(ctx context.Context, k *kong.Context) error {
 	return u.change(ctx, k, api.PatchAccount{Password: &password}, "The password of %s is set. All sessions and tokens have ended.")
 }
 
-// limit is how many workspaces may run: a number, or the server's.
+// limit is the value of a running limit: a number, or the server's.
 type limit struct{ n *int }
 
 // UnmarshalText reads "3", "0" or "default".

@@ -21,7 +21,8 @@ import (
 	"codehub/internal/cli/terminal"
 )
 
-// resolve finds a workspace by its id or its name; deleted says where to look.
+// resolve finds a workspace by its id or its name, among the deleted ones or among the
+// others.
 func resolve(ctx context.Context, c *client.Client, ref string, deleted bool) (api.Workspace, error) {
 	if uuid.Validate(ref) == nil && len(ref) == 36 {
 		w, err := c.Get(ctx, strings.ToLower(ref))
@@ -53,9 +54,8 @@ func resolve(ctx context.Context, c *client.Client, ref string, deleted bool) (a
 	return api.Workspace{}, fmt.Errorf("several workspaces are called %q; give an id: %s", ref, strings.Join(ids, ", "))
 }
 
-// reach waits until a workspace has come to rest in the phase that is wanted
-// of it, or somebody wants something else. show is told of all that it sees
-// on the way.
+// reach waits until a workspace rests in a phase that is also its desired state, or
+// until another state is desired. It calls show with each state that it observes.
 func reach(ctx context.Context, c *client.Client, id, phase string, show ...func(api.Workspace)) (api.Workspace, error) {
 	w, err := c.Wait(ctx, id, func(w api.Workspace) bool {
 		for _, f := range show {
@@ -97,7 +97,7 @@ func (l listCmd) Run(ctx context.Context, k *kong.Context) error {
 	return l.Print(k.Stdout, list, workspaceTable(list, time.Now()))
 }
 
-// phaseOf is the API's name of a phase that is given in a word.
+// phaseOf returns the API's name for the word of a phase.
 func phaseOf(word string) string {
 	if phase := strings.ToUpper(word); phase != "STOPPED" {
 		return phase
@@ -122,14 +122,14 @@ func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
 	})
 }
 
-// shown is a workspace with what it uses, if it runs.
+// shown is a workspace with its usage if it runs.
 type shown struct {
 	api.Workspace
 	Usage *api.Usage `json:"usage,omitempty"`
 }
 
-// usageNow returns what a running workspace uses. Without an answer of its agent the rest is
-// shown all the same.
+// usageNow returns the usage of a running workspace; nil if its agent does not respond, so that
+// the rest is shown.
 func usageNow(ctx context.Context, c *client.Client, w api.Workspace) *api.Usage {
 	if w.Phase != "RUNNING" {
 		return nil
@@ -155,13 +155,13 @@ func notArchived(ctx context.Context, c *client.Client, w api.Workspace) (int64,
 	return 0, err
 }
 
-// outcome prints a workspace after something was asked of it.
+// outcome formats a workspace after a request.
 func outcome(w api.Workspace, err error) (any, string, error) {
-	said := terminal.Plain(w.Name) + "   " + state(w)
+	text := terminal.Plain(w.Name) + "   " + state(w)
 	if w.NextDesiredState != nil {
-		said += ", then " + inWords(desires, *w.NextDesiredState)
+		text += ", then " + inWords(desires, *w.NextDesiredState)
 	}
-	return w, said, err
+	return w, text, err
 }
 
 type startCmd struct {
@@ -240,8 +240,8 @@ type deleteCmd struct {
 
 func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {
 	if !d.Yes && term.IsTerminal(int(os.Stdin.Fd())) {
-		said, err := terminal.Ask(k.Stderr, bufio.NewReader(os.Stdin), fmt.Sprintf("Delete the workspace %q? [y/N] ", d.Workspace))
-		if err != nil || !strings.EqualFold(strings.TrimSpace(said), "y") {
+		text, err := terminal.Ask(k.Stderr, bufio.NewReader(os.Stdin), fmt.Sprintf("Delete the workspace %q? [y/N] ", d.Workspace))
+		if err != nil || !strings.EqualFold(strings.TrimSpace(text), "y") {
 			return fmt.Errorf("nothing was deleted")
 		}
 	}
@@ -250,11 +250,11 @@ func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	return d.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Delete(ctx, id, true)
-		v, said, err := outcome(w, err)
+		v, text, err := outcome(w, err)
 		if w.PurgedAt != nil && w.PurgedAt.After(time.Now()) {
-			said += fmt.Sprintf("; until %s: codehub undelete %s", terminal.Time(*w.PurgedAt), w.ID)
+			text += fmt.Sprintf("; until %s: codehub undelete %s", terminal.Time(*w.PurgedAt), w.ID)
 		}
-		return v, said, err
+		return v, text, err
 	})
 }
 
@@ -327,11 +327,11 @@ func (o openCmd) Run(ctx context.Context, k *kong.Context) error {
 	})
 }
 
-// browse opens an address in the person's browser.
+// browse opens an address in the user's browser.
 func browse(ctx context.Context, url string) error {
-	// The server said so: it must not become an option or another program.
+	// The address is from the server, and must not become an option or another program.
 	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
-		return fmt.Errorf("%q is no address of a page", url)
+		return fmt.Errorf("%q is not the address of a page", url)
 	}
 	opener := "xdg-open"
 	if runtime.GOOS == "darwin" {
@@ -362,7 +362,7 @@ func (l logsCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	defer body.Close()
 	if _, err = io.Copy(k.Stdout, body); ctx.Err() != nil {
-		return nil // ended by the person
+		return nil // ended by the user
 	}
 	return err
 }

@@ -151,7 +151,7 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace
 	case errors.Is(err, store.ErrNotFound):
 		d.message(w, r, http.StatusNotFound, "archive_not_found")
 	case err != nil:
-		d.Log.Warn("looking for an archive failed", "workspace", ws.ID, "err", err)
+		d.Log.Warn("find an archive failed", "workspace", ws.ID, "err", err)
 		d.message(w, r, http.StatusServiceUnavailable, "archive_unavailable")
 	default:
 		to := "/api/v1/workspaces/" + string(ws.ID) + "/archive"

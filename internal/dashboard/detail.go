@@ -152,7 +152,7 @@ func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Cal
 		if err := d.Logs.Logs(r.Context(), ws.ID, logLines, false, tail); err != nil {
 			// The container may be gone by now. The controller reports all other errors of
 			// Docker.
-			d.Log.Debug("reading the container's log failed", "workspace", ws.ID, "err", err)
+			d.Log.Debug("read the container's log failed", "workspace", ws.ID, "err", err)
 			v.Err = tail.buf.Len() == 0 && !errors.Is(err, runtime.ErrNotFound)
 		}
 		v.Text = readable(tail.buf.String())

@@ -127,7 +127,7 @@ func TestListStream(t *testing.T) {
 
 // The first stream does not send what the page was loaded with; a browser that reconnects gets
 // everything.
-func TestStreamStartsFromWhatThePageShows(t *testing.T) {
+func TestStreamStartsAtPageState(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.add("other", failed(workspace.ErrTimeout, "x"))

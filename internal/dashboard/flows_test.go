@@ -159,7 +159,7 @@ func TestFocusStaysInABrowser(t *testing.T) {
 
 // The toast that offers to undo a deletion disappears once the workspace is restored, also from
 // another tab.
-func TestUndoGoesInABrowser(t *testing.T) {
+func TestUndoDisappearsInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.tab()
@@ -406,7 +406,7 @@ func TestLimitHasUniqueIDs(t *testing.T) {
 	b.shown("dialog[open] #limit-list")
 	judge("the dialog on the list")
 
-	// A form that is sent before the scripts are there leads to the page.
+	// A form that is sent before the scripts have loaded opens the page.
 	b.visit("/")
 	b.shown(fmt.Sprintf(`[id="%s-start"]`, stopped))
 	b.eval(fmt.Sprintf(`document.getElementById('%s-start').form.submit()`, stopped))
@@ -429,7 +429,7 @@ func TestLimitHasUniqueIDs(t *testing.T) {
 	judge("the page of an archived workspace that is queued")
 }
 
-// A user who opens a workspace over the running limit enters it, at the address that they
+// A user who opens a workspace over the running limit enters it, at the address that was
 // opened, as soon as the limit allows.
 func TestLimitPageInABrowser(t *testing.T) {
 	t.Parallel()

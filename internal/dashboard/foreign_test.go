@@ -59,8 +59,7 @@ func foreignSite(t *testing.T) (byAddress, byName string) {
 func (w *world) under(id workspace.ID) string  { return w.HTTP.URL + "/w/" + string(id) + "/" }
 func (w *world) onHost(id workspace.ID) string { return w.layout.URL(workspace.Host{ID: id}) + "/" }
 
-// byEachAddress runs f for each kind of a workspace's address, with what the world says is a
-// workspace's.
+// byEachAddress runs f for each kind of a workspace's address.
 func byEachAddress(t *testing.T, f func(t *testing.T, w *world, address func(workspace.ID) string)) {
 	for name, c := range map[string]struct {
 		world   func(t *testing.T) *world
@@ -109,8 +108,8 @@ func testForeignPageWakesNothing(t *testing.T, w *world, address func(workspace.
 	}
 }
 
-// A page of another origin that sends its visitor to a workspace wakes at most what the visitor
-// owns, within the limits, and learns nothing of it.
+// A page of another origin that sends its visitor to a workspace starts at most a workspace of
+// the visitor, within the limits, and receives no information about it.
 func TestForeignPageSendsItsVisitor(t *testing.T) {
 	t.Parallel()
 	byEachAddress(t, testForeignPageSendsItsVisitor)
@@ -160,7 +159,7 @@ func testForeignPageSendsItsVisitor(t *testing.T, w *world, address func(workspa
 	b.until(fmt.Sprintf(`location.href === %q && document.body.textContent.includes('"error"')`, address(mine)))
 	unmoved(mine, "STANDBY")
 
-	// A link that the visitor follows starts what is theirs, once.
+	// A link that the visitor follows starts the visitor's workspace once.
 	send(navigate, mine)
 	b.shown(`#wait[data-kind=loading]`)
 	if w.wakes(mine) != 1 || desiredOf(w, mine) != "RUNNING/" {

@@ -149,7 +149,7 @@ func (d *Dashboard) ideNoticeOf(l *catalogue.Language, w workspace.Workspace) *i
 	case lifecycle.StateDeleted, lifecycle.StateDeleting, lifecycle.StateDeleteFailed:
 		return &ideNotice{l.T("ide.deleted", w.Name), l.T("ide.dashboard"), d.addressOf("/")}
 	}
-	// The page goes on by itself when it runs again.
+	// The page continues automatically when the workspace runs again.
 	return &ideNotice{Text: l.T("ide.is", w.Name, l.T("state."+string(state)))}
 }
 

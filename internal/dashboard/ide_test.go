@@ -16,7 +16,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What an IDE shows of its workspace, in both languages.
+// The state that an IDE shows of its workspace, in both languages.
 func TestIDEState(t *testing.T) {
 	t.Parallel()
 	d := &Dashboard{Config: Config{
@@ -96,7 +96,7 @@ func TestIconOf(t *testing.T) {
 	}
 }
 
-// The requests of an IDE change the workspace of their caller alone.
+// Requests of an IDE change only a workspace of their caller.
 func TestIDERequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

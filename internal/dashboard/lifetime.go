@@ -19,12 +19,9 @@ type lifetime struct {
 // lifetimeOf returns when w is stopped or archived automatically. It is empty while an
 // operation or a request is pending.
 func lifetimeOf(w workspace.Workspace, on terms) lifetime {
-	if w.DeletedAt != nil || w.Operation != workspace.OpNone || w.NextDesired != "" {
-		return lifetime{}
-	}
 	at, ends := lifecycle.EndsAt(w, on.ttl)
-	switch {
-	case w.Phase == workspace.PhaseRunning && w.DesiredState == workspace.DesiredRunning:
+	switch lifecycle.TimeoutTo(w) {
+	case workspace.DesiredStandby:
 		l := lifetime{Key: "never", Used: w.LastAccessAt, Kind: w.LastAccess}
 		if ends {
 			l.Key, l.At = "stops", at
@@ -33,7 +30,7 @@ func lifetimeOf(w workspace.Workspace, on terms) lifetime {
 			l.Key = "awake"
 		}
 		return l
-	case w.Phase == workspace.PhaseStandby && w.DesiredState == workspace.DesiredStandby:
+	case workspace.DesiredArchived:
 		if ends {
 			return lifetime{Key: "archives", At: at}
 		}

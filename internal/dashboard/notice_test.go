@@ -13,7 +13,7 @@ import (
 )
 
 // Notices are shown on hosts that serve none of codehub's assets, so they load nothing
-// and their policy allows their own style sheet alone.
+// and their policy allows only their own style sheet.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -66,7 +66,7 @@ func (n *notices) add(rows []workspace.Workspace, ttl workspace.TTL) {
 func (d *Dashboard) noticesFor(r *http.Request, c workspace.Caller) notices {
 	n, err := d.readNotices(r.Context(), c)
 	if err != nil && r.Context().Err() == nil {
-		d.Log.Warn("looking for workspaces that are about to stop failed", "err", err)
+		d.Log.Warn("list workspaces that are about to stop failed", "err", err)
 	}
 	return n
 }

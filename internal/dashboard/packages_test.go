@@ -3,7 +3,7 @@ package dashboard
 import "testing"
 
 // The pages say whether packages can be installed, and what is lost when a workspace stops.
-func TestPagesSayWhatIsKept(t *testing.T) {
+func TestPagesDescribeKeptFiles(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		sudo             bool

@@ -74,7 +74,7 @@ func waitKind(w workspace.Workspace) string {
 	case lifecycle.OpenStarts:
 		// The proxy requested a start before it showed the page. Without one, the workspace was
 		// stopped again.
-		if w.DesiredState != workspace.DesiredRunning && w.NextDesired != workspace.DesiredRunning {
+		if !lifecycle.StartRequested(w) {
 			return waitStopped
 		}
 	}

@@ -14,7 +14,8 @@ func (q quotaView) Near() bool { return q.Max > 0 && 5*q.N >= 4*q.Max }
 
 func (q quotaView) full() bool { return q.Max > 0 && q.N >= q.Max }
 
-// showQuota says in the form of a new workspace, token or SSH key that there is no room for it.
+// showQuota shows in the form of a new workspace, token or SSH key that the user's quota is used
+// up.
 func (d *Dashboard) showQuota(r *http.Request, c workspace.Caller, f *form) error {
 	q, err := d.Store.Quotas(r.Context(), c)
 	if err != nil {
@@ -33,7 +34,7 @@ func (d *Dashboard) showQuota(r *http.Request, c workspace.Caller, f *form) erro
 	return nil
 }
 
-// quotaText says that the user has as many of a kind as are allowed.
+// quotaText returns the text about a quota that is used up.
 func (f *form) quotaText(kind string, q quotaView) string {
 	return f.lang.T("quota."+kind, f.lang.Count(q.N), f.lang.Count(q.Max))
 }

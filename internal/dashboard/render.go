@@ -100,15 +100,10 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 		"at": func(t time.Time) template.HTML {
 			return stamp("at", t, t.UTC().Format("2006-01-02 15:04")+" UTC")
 		},
-		"days": lifetimes,
-		"dict": dict,
-		"when": func(t *time.Time) time.Time { return *t },
-		"known": func(prefix, key string) string {
-			if l.Has(prefix + key) {
-				return l.T(prefix + key)
-			}
-			return key
-		},
+		"days":   lifetimes,
+		"dict":   dict,
+		"when":   func(t *time.Time) time.Time { return *t },
+		"known":  l.Known,
 		"system": l.System,
 		"initial": func(s string) string {
 			for _, r := range s {
@@ -213,6 +208,6 @@ func (d *Dashboard) fragments(w http.ResponseWriter, r *http.Request, status int
 
 // broken responds when a template fails, which is a bug.
 func (d *Dashboard) broken(w http.ResponseWriter, r *http.Request, err error) {
-	d.Log.Error("rendering failed", "path", r.URL.Path, "err", err)
+	d.Log.Error("render a page failed", "path", r.URL.Path, "err", err)
 	http.Error(w, d.set(r).lang.T("err.internal"), http.StatusInternalServerError)
 }

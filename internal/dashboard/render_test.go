@@ -238,7 +238,7 @@ func TestObstructedOffersSetAside(t *testing.T) {
 }
 
 // The archive is lost, but the volume that it was made from exists, so no data is given up.
-func TestVolumeKeptOffersNothingElse(t *testing.T) {
+func TestVolumeKeptOffersOnlyRecovery(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []workspace.ErrorReason{workspace.ErrDataLost, workspace.ErrArchiveCorrupted} {
 		w := someWorkspace(workspace.PhaseError)

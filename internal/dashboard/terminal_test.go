@@ -21,7 +21,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// wakes is the database for attach, as the server wires it.
+// wakes is the store of attach, as in the server.
 type wakes struct{ *postgres.DB }
 
 func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
@@ -59,7 +59,7 @@ func (b *tab) prints(text string) {
 }
 
 // types types into the terminal, which has the focus. A real browser drops the character
-// of a key that the page has handled; chromedp sends it all the same.
+// of a key that the page has handled; chromedp sends it anyway.
 func (b *tab) types(text string) {
 	b.t.Helper()
 	b.until(`document.activeElement?.classList.contains('xterm-helper-textarea')`)
@@ -134,7 +134,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.prints("\n한-korean")
 
 	// The shell follows the window's size.
-	// The trap ends it wherever the signal meets it.
+	// The trap ends the command at any point at which the signal arrives.
 	b.types("(trap exit INT; while sleep 0.1; do stty size; done)\r")
 	rows := value(b, chromedp.Evaluate[int](`document.querySelectorAll('.xterm-rows > div').length`))
 	b.prints(fmt.Sprint("\n", rows, " "))
@@ -149,13 +149,13 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.types("echo interrupted-$((6+6))\r")
 	b.prints("interrupted-12")
 
-	// A way out for the keyboard: Tab is the shell's.
+	// Tab is the shell's, so the keyboard has another way to leave the terminal.
 	b.types("\t")
 	b.until(`document.activeElement?.classList.contains('xterm-helper-textarea')`)
 	b.chord("X", chromedp.ModifierCtrl, chromedp.ModifierShift)
 	b.until(`document.activeElement?.id === 'terminal-back'`)
 
-	// The end of the shell, and the next one.
+	// The shell ends, and another one starts.
 	b.run(chromedp.Focus(chromedp.CSS(".xterm-helper-textarea")))
 	b.types("exit 3\r")
 	b.says("status 3")
@@ -180,7 +180,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.until(`location.pathname === '/login' || document.getElementById('terminal-login')?.getClientRects().length`)
 }
 
-// Without scripts the page says what to use, in both languages.
+// Without scripts the page names an alternative, in both languages.
 func TestTerminalWithoutScripts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -47,7 +47,7 @@ func (f *form) showTTL(which string, seconds *int) {
 	}
 }
 
-// showWorking fills in whether processes at work count as use.
+// showWorking fills in whether processes at work count as activity.
 func (f *form) showWorking(on bool) {
 	f.Value["working"] = ""
 	if on {

@@ -72,7 +72,7 @@ func (d *Dashboard) usage(w http.ResponseWriter, r *http.Request, c workspace.Ca
 		if err == nil {
 			v = usageOf(ws.ID, load, d.Now())
 		} else {
-			d.Log.Debug("measuring a workspace failed", "workspace", ws.ID, "err", err)
+			d.Log.Debug("measure a workspace failed", "workspace", ws.ID, "err", err)
 		}
 	}
 	d.fragments(w, r, http.StatusOK, part{"resources", v})

@@ -142,7 +142,7 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 		v.Progress = progressOf(w.Progress)
 	}
 	if !v.Deleted {
-		v.Queued = queuedOf(w)
+		v.Queued = string(lifecycle.QueuedState(w))
 		v.Request = w.PendingRequest()
 	}
 	v.ImageUpdate = !v.Deleted && lifecycle.UpdateAvailable(w)
@@ -202,39 +202,6 @@ func progressOf(p *workspace.Progress) *progress {
 	return out
 }
 
-// queuedOf returns the state that is applied when the running operation finishes: a queued one,
-// or a desired state beyond the operation's result.
-func queuedOf(w workspace.Workspace) string {
-	if w.NextDesired != "" {
-		return string(w.NextDesired)
-	}
-	switch w.Operation {
-	case workspace.OpNone:
-		// The first operation is not claimed yet.
-		switch {
-		case w.Phase == workspace.PhaseRunning && w.DesiredState == workspace.DesiredArchived,
-			w.Phase == workspace.PhaseArchived && w.DesiredState == workspace.DesiredRunning:
-			return string(w.DesiredState)
-		}
-	case workspace.OpProvisioning, workspace.OpRestoring, workspace.OpStopping:
-		switch w.DesiredState {
-		case workspace.DesiredRunning, workspace.DesiredArchived:
-			return string(w.DesiredState)
-		}
-	case workspace.OpStarting:
-		switch w.DesiredState {
-		case workspace.DesiredStandby, workspace.DesiredArchived:
-			return string(w.DesiredState)
-		}
-	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
-		switch w.DesiredState {
-		case workspace.DesiredRunning, workspace.DesiredStandby:
-			return string(w.DesiredState)
-		}
-	}
-	return ""
-}
-
 // problemOf returns the error: a final one, one that is being retried, or a retry without a
 // recorded reason.
 func problemOf(w workspace.Workspace) *problem {
@@ -276,7 +243,7 @@ func problemKey(w workspace.Workspace, r workspace.ErrorReason) string {
 	if lifecycle.VolumeKept(w) {
 		return volumeKept
 	}
-	if r == workspace.ErrDataLost && w.Home.State != workspace.HomeLive && w.ArchiveKey != "" {
+	if r == workspace.ErrDataLost && lifecycle.ArchiveLost(w) {
 		return archiveMissing
 	}
 	return string(r)
@@ -304,8 +271,7 @@ func (v view) Moves() bool { return v.State == "archiving" || v.State == "restor
 
 // AwaitsLimit reports whether only the running limit delays a queued start.
 func (v view) AwaitsLimit() bool {
-	return !lifecycle.Restarting(v.W) && v.W.NextDesired == workspace.DesiredRunning && v.W.DesiredState != workspace.DesiredRunning &&
-		v.Operation == workspace.OpNone && v.Phase != workspace.PhaseError && !v.Deleted
+	return lifecycle.AwaitsLimit(v.W)
 }
 
 // Then names the following state, in the texts then.<Then>; empty for none.

@@ -49,7 +49,7 @@ func (w *world) wakes(id workspace.ID) int {
 }
 
 // Without scripts the page refreshes itself with growing pauses, a limited number of times, and
-// only looks at the workspace.
+// does not start the workspace.
 func TestWaitingWithoutScripts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -329,7 +329,7 @@ func TestLogOfStartIsBounded(t *testing.T) {
 	}
 }
 
-// next returns the next event, false if there is none for so long.
+// next returns the next event, false if there is none within the time.
 func (l *listener) next(within time.Duration) (sseEvent, bool) {
 	select {
 	case ev, ok := <-l.events:

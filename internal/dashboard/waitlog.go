@@ -63,7 +63,7 @@ func (f *logFollower) start(ctx context.Context) {
 		w := &followWriter{ctx: ctx, f: f, begins: true}
 		if err := f.d.Logs.Logs(ctx, f.id, followedLines, true, w); err != nil && ctx.Err() == nil {
 			// The container may be gone. The controller reports all other errors of Docker.
-			f.d.Log.Debug("following the container's log failed", "workspace", f.id, "err", err)
+			f.d.Log.Debug("follow the container's log failed", "workspace", f.id, "err", err)
 		}
 		_ = w.flush()
 	}()

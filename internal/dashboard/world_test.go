@@ -37,9 +37,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestMain runs the tests with one browser for all of them; the database
-// server ends by itself. They wait for streams and browsers most of the time:
-// more of them at once than there are cores.
+// TestMain runs the tests with one browser for all of them; the database server ends with
+// the process. The tests mostly wait for streams and browsers, so more of them run at once
+// than there are cores.
 func TestMain(m *testing.M) {
 	harness.Parallel(4)
 	code := m.Run()
@@ -52,8 +52,8 @@ const patience = 60 * time.Second
 
 const adminPassword = "correct horse battery"
 
-// world is the dashboard on a real database, with real sessions and events,
-// behind a real server. Only the containers are made up.
+// world is the dashboard on a real database, with real sessions and events, behind a real
+// server. Only the containers are fake.
 type world struct {
 	t *testing.T
 	*web.Server
@@ -77,7 +77,7 @@ func (w *world) requests(method, address string) int64 {
 	return n.(*atomic.Int64).Load()
 }
 
-// bucket is what the pages see of the bucket.
+// bucket is the part of the bucket that pages use.
 type bucket struct {
 	mu   sync.Mutex
 	err  error
@@ -97,7 +97,7 @@ func (b *bucket) Stat(_ context.Context, key string) (store.Object, error) {
 	return store.Object{Key: key, Size: size}, nil
 }
 
-// keep makes an archive of a workspace, which the bucket has.
+// keep stores an archive of a workspace in the bucket.
 func (w *world) keep(id workspace.ID, opID string, size, entries int64, at time.Time) (key string) {
 	w.t.Helper()
 	key = "inst/" + string(id) + "/" + opID + "/home.tar.zst"
@@ -109,7 +109,7 @@ func (w *world) keep(id workspace.ID, opID string, size, entries int64, at time.
 	return key
 }
 
-// containers is what the containers print and where they are reached.
+// containers has the logs and the address of the fake containers.
 type containers struct {
 	mu   sync.Mutex
 	text string
@@ -166,7 +166,7 @@ func (l *containers) Upstream(context.Context, workspace.ID) (runtime.Upstream, 
 	return runtime.Upstream{ContainerID: "c", Addr: l.addr, Secret: "s"}, nil
 }
 
-// proxyRows is the store as the proxy takes it.
+// proxyRows is the store of the proxy.
 type proxyRows struct{ *postgres.DB }
 
 func (s proxyRows) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
@@ -216,7 +216,7 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	return makeWorld(t, origin.PathMode, func(*web.Server) {}, change...)
 }
 
-// makeWorld makes a world with this value of CODEHUB_WORKSPACE_URL and no user.
+// makeWorld creates a world with this value of CODEHUB_WORKSPACE_URL and no user.
 func makeWorld(t *testing.T, workspaces string, server web.Option, change ...func(*Config)) *world {
 	t.Helper()
 	log := harness.Logger(t, slog.LevelWarn)
@@ -272,7 +272,7 @@ func makeWorld(t *testing.T, workspaces string, server web.Option, change ...fun
 	return w
 }
 
-// caller is a user as the store knows callers.
+// caller returns the caller of a user.
 func (w *world) caller(username string) workspace.Caller {
 	w.t.Helper()
 	u, err := w.DB.UserByName(w.t.Context(), username)
@@ -282,7 +282,7 @@ func (w *world) caller(username string) workspace.Caller {
 	return workspace.Caller{UserID: u.ID, Username: u.Username, Admin: u.Admin}
 }
 
-// add makes a workspace of the admin's as the controller would leave it.
+// add creates a workspace of the admin in a state that the controller leaves.
 func (w *world) add(name string, change func(*workspace.Workspace)) workspace.ID {
 	w.t.Helper()
 	id := w.AddWorkspace(w.caller(auth.AdminUsername), name).ID
@@ -290,7 +290,7 @@ func (w *world) add(name string, change func(*workspace.Workspace)) workspace.ID
 	return id
 }
 
-// row is a workspace of the admin's as it is now.
+// row reads a workspace of the admin.
 func (w *world) row(id workspace.ID) workspace.Workspace {
 	w.t.Helper()
 	ws, err := w.DB.Workspace(w.t.Context(), w.caller(auth.AdminUsername), id)
@@ -300,28 +300,26 @@ func (w *world) row(id workspace.ID) workspace.Workspace {
 	return ws
 }
 
-// used makes it so long since the workspace was used and changed its phase.
+// used sets how long ago the workspace was active and changed its phase.
 func (w *world) used(id workspace.ID, ago time.Duration) {
 	w.t.Helper()
 	w.Exec(`UPDATE workspaces SET last_access_at = now() - $2::interval, last_access_kind = 'typing', phase_changed_at = now() - $2::interval - interval '1 minute' WHERE id = $1`, string(id), ago)
 }
 
-// person makes a user who is no admin, and a browser in which they have
-// logged in.
+// person creates a user who is not an administrator, and a browser that is logged in.
 func (w *world) person(name string) *browser {
 	w.t.Helper()
 	w.AddAccount(name, "another password", false)
 	return w.as(name)
 }
 
-// want sets what is desired, as the API layer does, past its checks.
+// want sets the desired state, as the API layer does, without its checks.
 func (w *world) want(id workspace.ID, column string, value any) {
 	w.t.Helper()
 	w.Exec(fmt.Sprintf("UPDATE workspaces SET %s = $1 WHERE id = $2", column), value, string(id))
 }
 
-// observe changes what the controller writes of a workspace, and has it take
-// note of every request.
+// observe changes columns that the controller writes, and clears the request columns.
 func (w *world) observe(id workspace.ID, change func(*workspace.Workspace)) {
 	w.t.Helper()
 	list, err := w.ctrl.Candidates(w.t.Context())
@@ -376,7 +374,7 @@ func archived(key string, size int64) func(*workspace.Workspace) {
 	}
 }
 
-// moving is an operation on a home that is so far.
+// moving is the progress of an operation on a home.
 func moving(base func(*workspace.Workspace), op workspace.Operation, p workspace.Progress) func(*workspace.Workspace) {
 	return func(w *workspace.Workspace) {
 		operating(base, op)(w)
@@ -398,7 +396,7 @@ func failed(reason workspace.ErrorReason, message string) func(*workspace.Worksp
 	}
 }
 
-// browser is a client with cookies that follows no redirects.
+// browser is a client with cookies that does not follow redirects.
 type browser struct {
 	w *world
 	c *http.Client

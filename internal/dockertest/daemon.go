@@ -1,4 +1,4 @@
-// Package dockertest starts Docker daemons for tests, beside the machine's own.
+// Package dockertest starts Docker daemons for tests, in addition to the machine's own.
 package dockertest
 
 import (

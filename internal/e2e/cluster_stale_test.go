@@ -17,7 +17,7 @@ import (
 // A container's address is given to another workspace while a server hears no events
 // and can ask neither the database nor Docker. Its stale route reaches neither the IDE
 // nor an application of the other workspace.
-func TestStaleRouteReachesNobody(t *testing.T) {
+func TestStaleRouteReachesNoOtherWorkspace(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, clusterOptions{servers: 2, bucket: folderBucket(t), settings: []string{"CODEHUB_DELETE_GRACE=0s"}})
 	leader := c.awaitLeader()

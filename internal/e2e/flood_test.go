@@ -53,8 +53,8 @@ func clientAt(t *testing.T, address string) *http.Client {
 
 // While one address sends wrong passwords, as fast as 200 connections can, a right
 // password from another address is the next to be checked, and so is a changed one.
-// What exceeds the address's queue is refused with Retry-After.
-func TestLoginFloodDelaysNobodyElse(t *testing.T) {
+// Logins that exceed the address's queue are refused with Retry-After.
+func TestLoginFloodDelaysOnlyItsSource(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t)
 	ctx, stop := context.WithCancel(t.Context())

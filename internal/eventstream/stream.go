@@ -27,7 +27,7 @@ var (
 	errPanic       = errors.New("a step panicked")
 )
 
-// Step writes what there is to send, and returns when it wants to be called next.
+// Step writes the next events, and returns the time of the next call.
 type Step func() (next time.Time, err error)
 
 // Stream is a response of server-sent events. Its steps use it one at a time; Wake may
@@ -209,7 +209,7 @@ func (s *Stream) once() error {
 	return s.send()
 }
 
-// finish calls end and sends its last words.
+// finish calls end and sends what it writes.
 func (s *Stream) finish(why error) {
 	s.end(why)
 	if !s.cut {

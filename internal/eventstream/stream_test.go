@@ -214,7 +214,7 @@ func TestWakeDuringStep(t *testing.T) {
 	want(t, bufio.NewReader(resp.Body), "data: all\n\n")
 }
 
-// However a stream ends, it says so, and its connection is closed.
+// Every way in which a stream ends is reported to end, and closes the connection.
 func TestEnds(t *testing.T) {
 	t.Parallel()
 	enough := errors.New("enough")
@@ -271,7 +271,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A client that does not read is disconnected, without last words.
+// A client that does not read is disconnected, and end's output is not sent.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false, 100*time.Millisecond, func(out *Stream) Step {

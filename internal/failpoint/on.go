@@ -20,22 +20,22 @@ import (
 )
 
 // Step returns the function that a server calls at each step of an operation. It
-// does what CODEHUB_FAILPOINT asks for, as
+// performs the actions of CODEHUB_FAILPOINT, as
 //
 //	step[@workspace][:n]=action
 //
-// separated by commas or lines, or the name of a file with such lines that is
-// read anew at every step. The action is taken at the nth pass of that step
-// since it was asked for, by default the first:
+// separated by commas or lines, or the name of a file with such lines, which is
+// read at every step. The action is performed at the nth pass of that step since it
+// was requested, by default the first:
 //
 //	kill       the server ends as by kill -9
-//	pause      the server stops until somebody sends it SIGCONT
-//	hold       this one operation waits there for as long as it is asked for
+//	pause      the server stops until it receives SIGCONT
+//	hold       this operation waits while the action is requested
 //	killjob    the workspace's storage job is killed
-//	removejob  it is removed, by force
+//	removejob  the workspace's storage job is removed by force
 //
-// CODEHUB_FAILPOINT_LOG names a file to which every step that is passed is
-// appended, as "step workspace".
+// CODEHUB_FAILPOINT_LOG names a file to which every passed step is appended, as
+// "step workspace".
 func Step() func(id workspace.ID, step string) {
 	f := &failpoints{spec: os.Getenv("CODEHUB_FAILPOINT"), log: os.Getenv("CODEHUB_FAILPOINT_LOG"), passes: map[string]int{}}
 	return f.step
@@ -45,7 +45,7 @@ type failpoints struct {
 	spec, log string
 
 	mu     sync.Mutex
-	passes map[string]int // by what asks for the action
+	passes map[string]int // by request
 }
 
 func (f *failpoints) step(id workspace.ID, step string) {
@@ -70,14 +70,14 @@ func (f *failpoints) step(id workspace.ID, step string) {
 	}
 }
 
-// due says which action is to be taken now, if any, and what asks for it.
+// due returns the action to perform now, if any, and its request.
 func (f *failpoints) due(id workspace.ID, step string) (ask, action string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	asks := f.asks()
 	for ask := range f.passes {
 		if _, ok := asks[ask]; !ok {
-			delete(f.passes, ask) // asked for again it begins anew
+			delete(f.passes, ask) // a later request counts again from 0
 		}
 	}
 	for ask, action := range asks {
@@ -105,7 +105,7 @@ func (f *failpoints) asked(ask string) bool {
 	return ok
 }
 
-// asks is what is asked for now, each with its action.
+// asks returns the current requests with their actions.
 func (f *failpoints) asks() map[string]string {
 	spec := f.spec
 	if strings.HasPrefix(spec, "/") {
@@ -137,8 +137,8 @@ func (f *failpoints) record(line string) {
 	must(log.Close())
 }
 
-// endJob kills or removes the storage job of a workspace. That there is none
-// is fine: it may have ended, or not begun.
+// endJob kills or removes the storage job of a workspace. Without a job it does
+// nothing: the job may have ended, or not begun.
 func endJob(id workspace.ID, remove bool) error {
 	docker, err := client.New(client.FromEnv)
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pause stops this process until it receives SIGCONT. The signal goes to the
-// calling thread: sent to the process it may go to another thread, and the caller runs
-// on until that one has received it.
+// pause stops this process until it receives SIGCONT. The signal is sent to the calling
+// thread: a signal to the process may go to another thread, and the caller would
+// continue until that one has received it.
 func pause() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -24,8 +24,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// pauseElsewhere pauses this process from another thread than the first, which takes
-// signals that are sent to the process, and prints how long the pause was.
+// pauseElsewhere pauses this process from another thread than the first, which receives
+// signals to the process, and prints the length of the pause.
 func pauseElsewhere() {
 	runtime.LockOSThread()
 	took := make(chan time.Duration)

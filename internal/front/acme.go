@@ -68,7 +68,7 @@ func openACME(cfg Config, redirect net.Addr) (*acme, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the address of the plain http listener: %w", err)
 		}
-		// certmagic opens no listener of its own where this one is.
+		// certmagic opens no other listener at this address.
 		template.ListenHost = host
 		template.AltHTTPPort, _ = strconv.Atoi(port)
 	}
@@ -86,7 +86,7 @@ func openACME(cfg Config, redirect net.Addr) (*acme, error) {
 	return a, nil
 }
 
-// wanted leaves out the names that a wildcard among them covers.
+// wanted returns the names without those that a wildcard among them covers.
 func wanted(names []string) []string {
 	var out []string
 	for _, name := range names {
@@ -114,7 +114,7 @@ func (a *acme) challenges(next http.Handler) http.Handler {
 	return a.issuer.HTTPChallengeHandler(next)
 }
 
-// event notes which names have no current certificate.
+// event records which names have no valid certificate.
 func (a *acme) event(_ context.Context, event string, data map[string]any) error {
 	name, _ := data["identifier"].(string)
 	a.mu.Lock()
@@ -138,8 +138,8 @@ func (a *acme) event(_ context.Context, event string, data map[string]any) error
 	return nil
 }
 
-// zapLog passes certmagic's log on: its errors, which it retries, as warnings, and the
-// rest for debugging.
+// zapLog forwards certmagic's log: errors, which certmagic retries, as warnings, and the
+// rest at debug level.
 type zapLog struct {
 	log    *slog.Logger
 	fields []zapcore.Field

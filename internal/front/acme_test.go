@@ -22,7 +22,7 @@ import (
 	"codehub/internal/setting"
 )
 
-// pebbleAt is an ACME authority for tests, whose every name leads to 127.0.0.1.
+// pebbleAt is an ACME authority for tests, which resolves every name to 127.0.0.1.
 type pebbleAt struct {
 	directory string // URL
 	roots     string // file: certificate of the directory's own https
@@ -129,7 +129,7 @@ func (p *pebbleAt) settings(t *testing.T) front.Settings {
 	return front.Settings{ACME: true, ACMEDirectory: p.directory, ACMERoots: p.roots, ACMEFolder: filepath.Join(t.TempDir(), "acme"), ACMEHookTimeout: time.Minute}
 }
 
-// The certificate of the only host comes by HTTP-01, and a later start finds it.
+// A certificate for the only host is issued by HTTP-01, and a later start uses it again.
 func TestACMEByHTTP(t *testing.T) {
 	t.Parallel()
 	p := startPebble(t)
@@ -201,7 +201,7 @@ echo "$1 $2 $(env | grep -c ^CODEHUB_ || true)" >>`+log+`
 	return program, log
 }
 
-// A wildcard comes by DNS-01, through the hook.
+// A wildcard certificate is issued by DNS-01, through the hook.
 func TestACMEByDNS(t *testing.T) {
 	t.Setenv("CODEHUB_ADMIN_PASSWORD", "the hook must not see it")
 	p := startPebble(t)
@@ -236,7 +236,7 @@ func TestACMEByDNS(t *testing.T) {
 	}
 }
 
-// A main host that the wildcard covers needs no certificate of its own.
+// A main host that the wildcard covers needs no other certificate.
 func TestACMEWildcardCoversMainHost(t *testing.T) {
 	t.Parallel()
 	p := startPebble(t)
@@ -256,7 +256,7 @@ func TestACMEWildcardCoversMainHost(t *testing.T) {
 	}
 }
 
-// A failure is a condition with its cause, and is repeated.
+// A failure is a condition with its cause, and is retried.
 func TestACMEFailure(t *testing.T) {
 	t.Parallel()
 	p := startPebble(t)
@@ -283,7 +283,7 @@ func TestACMEFailure(t *testing.T) {
 	}
 }
 
-// A hook that does not end is ended, with the programs that it has started.
+// A hook that exceeds its timeout is killed, with the programs that it has started.
 func TestHookTimeout(t *testing.T) {
 	t.Parallel()
 	p := startPebble(t)

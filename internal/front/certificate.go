@@ -24,7 +24,8 @@ const (
 	keySetting  = "CODEHUB_TLS_KEY"
 )
 
-// maxCertificateFile bounds what is read of a file that is named by mistake.
+// maxCertificateFile bounds the size of a certificate file, which may be another file by
+// mistake.
 const maxCertificateFile = 1 << 20
 
 // files serves the certificate of two files and reads them again when they change. It
@@ -67,7 +68,7 @@ func (f *files) tlsConfig() *tls.Config {
 }
 
 // run reads the files again when they change, until ctx ends. While they are not
-// usable, the certificate that was read before stays.
+// usable, the previous certificate stays in use.
 func (f *files) run(ctx context.Context) error {
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()

@@ -23,7 +23,7 @@ func settings(t testing.TB, trusted string) front.Settings {
 	return s
 }
 
-// seen answers with what a handler sees of its client.
+// seen responds with the client's address, scheme and host, as a handler sees them.
 var seen = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, front.Address(r).String()+" "+front.Scheme(r)+" "+r.Host)
 	for name := range r.Header {
@@ -37,8 +37,8 @@ func own(host string) bool {
 	return host == "code.example.com" || strings.HasSuffix(host, ".ws.example.com")
 }
 
-// ask sends a request from an address of this machine, with the header lines as they
-// are, and returns the answer's body.
+// ask sends a request from an address of this machine, with the given header lines, and
+// returns the body of the response.
 func ask(t *testing.T, server, from, host string, lines ...string) string {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -162,7 +162,7 @@ func TestAddressWithoutProxies(t *testing.T) {
 }
 
 // The client's address is the one that the proxy in front of codehub appends to
-// X-Forwarded-For. What the client itself writes there has no effect.
+// X-Forwarded-For. Addresses that the client itself sends have no effect.
 func FuzzForwardedFor(f *testing.F) {
 	for _, seed := range []string{"", "1.2.3.4", "1.2.3.4, 127.0.0.2", "[::1]:80,", "unknown", ",,", "::ffff:127.0.0.2", "fe80::1%a,b", "127.0.0.2:99999", "\x00", "127.0.0.2,\t"} {
 		f.Add(seed, seed, seed, false)

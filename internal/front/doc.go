@@ -1,4 +1,3 @@
-// Package front is what stands between the network and codehub's handlers: the
-// listener, with PROXY protocol and TLS, and the address of the client behind
-// reverse proxies.
+// Package front has the listener in front of codehub's handlers, with PROXY protocol
+// and TLS, and determines the address of the client behind reverse proxies.
 package front

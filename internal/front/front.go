@@ -29,7 +29,7 @@ type Config struct {
 	Conditions *health.Monitor // may be nil
 }
 
-// Front is where clients connect. Run must run while it serves.
+// Front accepts the connections of clients. Run must run while it serves.
 type Front struct {
 	// Listener accepts the connections of clients, with TLS if the settings say so.
 	Listener net.Listener
@@ -39,15 +39,15 @@ type Front struct {
 	redirect     net.Listener // or nil
 }
 
-// certificates are where the certificates of TLS come from.
+// certificates provides the certificates of TLS.
 type certificates interface {
 	tlsConfig() *tls.Config
 	// run keeps them up to date until ctx ends.
 	run(ctx context.Context) error
 }
 
-// Open returns a Front that accepts from l. An error that an administrator can mend is
-// a *setting.Problem.
+// Open returns a Front that accepts from l. An error that an administrator can correct in
+// the settings is a *setting.Problem.
 func Open(cfg Config, l net.Listener) (*Front, error) {
 	f := &Front{cfg: cfg, Listener: cfg.proxyProtocol(l)}
 	if cfg.RedirectListen != "" {
@@ -124,9 +124,9 @@ func (f *Front) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Close closes the plain http listener. The other one is its opener's.
+// Close closes the plain http listener. The caller of Open closes the other one.
 func (f *Front) Close() {
 	if f.redirect != nil {
-		_ = f.redirect.Close() // also by Run
+		_ = f.redirect.Close() // Run may have closed it
 	}
 }

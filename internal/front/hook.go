@@ -65,7 +65,7 @@ func (h *hook) run(ctx context.Context, action string, c acmez.Challenge) error 
 	name := c.DNS01TXTRecordName() + "."
 	cmd := exec.CommandContext(ctx, h.program, action, name, c.DNS01KeyAuthorization())
 	cmd.Env = hookEnvironment(os.Environ())
-	// The hook's own children end with it.
+	// The hook's child processes end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second

@@ -13,8 +13,8 @@ const headerTimeout = 10 * time.Second
 
 // ProxyProtocol returns a listener whose connections from trusted proxies begin with a
 // PROXY protocol header, v1 or v2; without one they are closed. Their RemoteAddr is the
-// client's. Connections of other peers are left as they are, so a header of theirs is
-// only a malformed request.
+// client's. Connections of other peers are unchanged, so a header of theirs is only a
+// malformed request.
 func (p Proxies) ProxyProtocol(l net.Listener) net.Listener {
 	return proxyListener{&proxyproto.Listener{
 		Listener:          l,

@@ -43,7 +43,8 @@ func proxied(t *testing.T, secure bool) string {
 	return server.Listener.Addr().String()
 }
 
-// send writes text from an address of this machine and returns all that is answered.
+// send writes text from an address of this machine and returns everything that the server
+// sends.
 func send(t *testing.T, server, from, text string) string {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -55,7 +56,7 @@ func send(t *testing.T, server, from, text string) string {
 	if _, err := io.WriteString(c, text); err != nil {
 		return ""
 	}
-	answer, _ := io.ReadAll(c) // a reset is an end, too
+	answer, _ := io.ReadAll(c) // a reset ends the response too
 	return string(answer)
 }
 

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// redirectTimeout bounds a request to the plain listener and its answer.
+// redirectTimeout bounds a request to the plain listener and its response.
 const redirectTimeout = 10 * time.Second
 
-// redirectServer is the server of the plain http listener. It leads every page to the
-// origin that secure returns for the request's host, and refuses all else: a redirected
-// POST has already sent its body unprotected.
+// redirectServer is the server of the plain http listener. It redirects GET and HEAD to the
+// origin that secure returns for the request's host, and refuses other methods: a
+// redirected POST has already sent its body unencrypted.
 func redirectServer(secure func(host string) (origin string, ok bool)) *http.Server {
 	return &http.Server{
 		ReadTimeout: redirectTimeout, WriteTimeout: redirectTimeout, IdleTimeout: redirectTimeout, MaxHeaderBytes: 16 << 10,

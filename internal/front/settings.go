@@ -13,7 +13,7 @@ import (
 )
 
 // Settings are the settings of the listener, as codehub serve declares them. Resolve
-// computes the values that follow from them.
+// computes the derived values.
 type Settings struct {
 	TrustedProxies string `name:"trusted-proxies" env:"CODEHUB_TRUSTED_PROXIES" help:"Addresses and networks of reverse proxies whose X-Forwarded-For, -Proto and -Host count, like 127.0.0.1,10.0.5.0/24 (default: none)."`
 	ProxyProtocol  bool   `name:"proxy-protocol" env:"CODEHUB_PROXY_PROTOCOL" help:"Connections from --trusted-proxies begin with a PROXY protocol header (v1 or v2)."`

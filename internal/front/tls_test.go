@@ -98,7 +98,7 @@ func write(t testing.TB, path string, content []byte) string {
 	return path
 }
 
-// served is a front that serves seen.
+// served is a front with the handler seen.
 type served struct {
 	*front.Front
 	log        harness.Log
@@ -159,7 +159,7 @@ func serveNames(t *testing.T, s front.Settings, names ...string) (*served, error
 	return out, nil
 }
 
-// get opens a page of a host on a connection of its own.
+// get requests a page of a host on a new connection.
 func (s *served) get(t *testing.T, host string, config *tls.Config, http2 bool) (string, *tls.ConnectionState, error) {
 	t.Helper()
 	transport := &http.Transport{
@@ -215,7 +215,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// What is wrong with the files is said at the start, in one line.
+// Invalid files are an error at the start, in one line.
 func TestCertificateProblems(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
@@ -296,14 +296,14 @@ func TestCertificateWarnings(t *testing.T) {
 	}
 }
 
-// The files are read again when they change: in place, or as Kubernetes does it, by
-// another folder behind a link. What cannot be used changes nothing.
+// The files are read again when they change: in place, or as with Kubernetes, where a link
+// leads to another folder. Unusable files change nothing.
 func TestCertificateReload(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	dir := t.TempDir()
 	generation := 0
-	// swap puts the files behind the link, in one step.
+	// swap replaces the target of the link atomically.
 	swap := func(chain, key []byte) {
 		t.Helper()
 		generation++

@@ -15,8 +15,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// backup keeps the rows as they are; restore brings them back in place of what
-// has come since.
+// backup copies the rows; restore replaces the present rows with the copy.
 func (w *world) backup() (restore func()) {
 	w.Helper()
 	tables := []string{"archives", "workspaces", "gc_state"}
@@ -35,7 +34,7 @@ func (w *world) backup() (restore func()) {
 	}
 }
 
-// age makes a backup that much older, as time passes for it as well.
+// age makes a backup older by d.
 func (w *world) age(d time.Duration) {
 	w.Exec(`UPDATE backup_archives SET created_at = created_at - $1::interval, verified_at = verified_at - $1::interval,
 		complete_at = complete_at - $1::interval, superseded_at = superseded_at - $1::interval, missing_since = missing_since - $1::interval,
@@ -44,13 +43,13 @@ func (w *world) age(d time.Duration) {
 	w.Exec(`UPDATE backup_gc_state SET restored_at = restored_at - $1::interval, ran_at = ran_at - $1::interval`, d)
 }
 
-// wait lets time go by, for the backup, too.
+// wait makes the database and the backup older.
 func (w *world) wait(d time.Duration) {
 	w.pass(d)
 	w.age(d)
 }
 
-// days collects and waits, until whatever could go has gone.
+// days collects and waits until no removal is pending.
 func (w *world) days() {
 	w.Helper()
 	for range 4 {
@@ -70,7 +69,7 @@ func TestRestoredDatabaseRemovesNoNewerArchive(t *testing.T) {
 		w.collect(gc.Options{})
 		restore := w.backup()
 
-		// The day goes on: each workspace's only copy becomes another archive.
+		// After the backup, each workspace's only copy becomes another archive.
 		w.wait(delay)
 		w.collect(gc.Options{})
 		today := map[workspace.ID]string{}
@@ -89,7 +88,7 @@ func TestRestoredDatabaseRemovesNoNewerArchive(t *testing.T) {
 		}
 
 		restore()
-		// What the controller sees: homes that it has on record are gone.
+		// The controller observes that homes of the restored database do not exist.
 		w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE home_ctx ->> 'state' = 'live'`)
 		w.restored()
 		w.wait(time.Hour)
@@ -104,7 +103,7 @@ func TestRestoredDatabaseRemovesNoNewerArchive(t *testing.T) {
 				t.Errorf("what %s has today is not offered first: %+v", id, list)
 			}
 		}
-		// They can be gone on with, and are then collected as any others.
+		// Workspaces can recover from these archives, which are then collected like others.
 		id := archived
 		w.Exec(`UPDATE workspaces SET archive_key = $2, phase = 'ARCHIVED' WHERE id = $1`, id, today[id])
 		keys := w.generations(id, 2)
@@ -171,13 +170,13 @@ func TestCopiedDatabaseCollectsNothing(t *testing.T) {
 	if len(copied.store.deleted) != 0 {
 		t.Errorf("deleted %q", copied.store.deleted)
 	}
-	// The original goes on.
+	// The original continues to collect.
 	w.pass(delay)
 	if n, _ := w.collect(gc.Options{}).Removed(); n != 1 {
 		t.Errorf("%d removed", n)
 	}
 	w.wantThere(keys[1:]...)
-	// The copy takes over on purpose: the original collects no more.
+	// An administrator makes the copy take over: the original stops collecting.
 	copied.restored()
 	copied.collect(gc.Options{})
 	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, gc.ErrRestored) {
@@ -202,7 +201,7 @@ func TestInstallationsShareBucket(t *testing.T) {
 		}
 		w.wantThere(keys[1:]...)
 		other.wantThere(theirs...)
-		// Even a row that names what is the other's.
+		// Even if a row names an archive of the other installation.
 		id := w.workspace("two")
 		w.Exec(`INSERT INTO archives (key, workspace_id, archive_op_id, verified_at, created_at, unprotected_since)
 			VALUES ($1, $2, $3, now() - interval '9 h', now() - interval '9 h', now() - interval '9 h')`, theirs[0], id, unknownOp)
@@ -216,8 +215,8 @@ func TestInstallationsShareBucket(t *testing.T) {
 	})
 }
 
-// A command removes no more than the server would, and nothing unless bucket
-// and database are known to belong together.
+// A command removes no more than the server would, and nothing unless the marks show that
+// the bucket belongs to the database.
 func TestCommandUsesServerSettings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -241,7 +240,7 @@ func TestCommandUsesServerSettings(t *testing.T) {
 	if n := fixture.Query[int](w, `SELECT keep FROM gc_state`); n != 2 {
 		t.Errorf("it has set CODEHUB_ARCHIVE_KEEP to %d", n)
 	}
-	w.collect(gc.Options{}) // the server goes on as before
+	w.collect(gc.Options{}) // the server's settings still apply
 	w.collect(gc.Options{})
 
 	w.Exec(`UPDATE gc_state SET run = gen_random_uuid()`)
@@ -262,7 +261,7 @@ func TestCollectSweepsInterruptedUploads(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewS3(t)
 	w := newWorld(t, s)
-	w.set.Delay = 0 // uploads are begun when the bucket says so
+	w.set.Delay = 0 // the age of an upload is by the bucket's clock
 	id, other := w.workspace("one"), w.workspace("other")
 	broken, _ := w.claim(id)
 	w.cancel(id)
@@ -273,7 +272,7 @@ func TestCollectSweepsInterruptedUploads(t *testing.T) {
 		check(t, err)
 	}
 	harness.EventuallyWithin(t, time.Minute, "the interrupted upload is aborted", func() bool {
-		r := w.collect(gc.Options{}) // the bucket counts in seconds
+		r := w.collect(gc.Options{}) // the bucket's times are in seconds
 		if r.Aborted > 1 {
 			t.Fatalf("%d aborted", r.Aborted)
 		}
@@ -315,7 +314,7 @@ func TestRestoreBetweenCollectionsKeepsArchives(t *testing.T) {
 	w.wait(time.Hour)
 	restore()
 	w.restored()
-	// The controller finds the home gone; its owner is quick.
+	// The controller observes that the home is missing, and the owner recovers before a collection.
 	w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE id = $1`, id)
 	w.Exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL, archive_key = $2 WHERE id = $1`, id, old)
 	w.live(id)

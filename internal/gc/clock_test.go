@@ -20,7 +20,7 @@ func TestClockChangeDuringCollection(t *testing.T) {
 		w.session = postgres.NewController(postgres.NewSession(fixture.Connect(t, clock.DSN)))
 		id, other := w.workspace("deleted"), w.workspace("other")
 		keys := append(w.generations(id, 2), w.generations(other, 4)...)
-		w.collect(gc.Options{}) // what is superseded waits from here on
+		w.collect(gc.Options{}) // superseded archives wait from now on
 		w.delete(id)
 		w.store.listed = func() { clock.Set(ahead) }
 		// Set back, nothing is due, and the collection may end without a second reading.

@@ -10,6 +10,7 @@ import (
 	"codehub/internal/archive/store"
 	"codehub/internal/gc"
 	"codehub/internal/harness/fixture"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -41,7 +42,7 @@ func TestCollectRemovesReplacedArchives(t *testing.T) {
 			t.Errorf("%d archives of %d bytes removed, %d failed", n, bytes, r.Failed)
 		}
 		w.wantThere(keys[2:]...)
-		// That they are gone is no news any more, and is forgotten some day.
+		// Removed archives are not reported again, and their records are removed later.
 		r = w.collect(gc.Options{})
 		if n, _ := r.Removed(); n != 0 || len(r.Items) != 2 {
 			t.Errorf("%+v", r.Items)
@@ -76,7 +77,7 @@ func TestCollectKeepsUsedArchives(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(id workspace.ID, keys []string) // two generations
 		want []gc.Verdict
-		why  string // of the first
+		why  string // reason for the first archive
 	}{
 		"at rest":        {nil, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
 		"restored":       {func(id workspace.ID, _ []string) { w.live(id) }, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
@@ -93,7 +94,7 @@ func TestCollectKeepsUsedArchives(t *testing.T) {
 			w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
 			_, err := w.DB.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0]))
 			check(t, err)
-			// Even if it is no error any more when it is taken up.
+			// Even if the error was cleared before the next collection.
 			w.Exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL WHERE id = $1`, id)
 		}, []gc.Verdict{gc.Keep, gc.Keep}, "chosen for a recovery"},
 		"recovered": {func(id workspace.ID, keys []string) {
@@ -128,7 +129,7 @@ func TestCollectKeepsUsedArchives(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) { wantItem(t, r, keys[i], want, why) })
 		}
-		// Whatever is said of one says nothing of the others.
+		// The result for one archive does not depend on the others.
 		w.Exec(`DELETE FROM workspaces WHERE id = $1`, id)
 		w.Exec(`DELETE FROM archives WHERE workspace_id = $1`, id)
 		for k := range w.there() {
@@ -159,7 +160,7 @@ func TestCollectUnfinishedUploads(t *testing.T) {
 		wantItem(t, r, whole, gc.Wait, "ended without it")
 		wantItem(t, r, nothing, gc.Wait, "unfinished")
 		wantItem(t, r, making, gc.Keep, "being created")
-		// Until it goes it can be recovered from.
+		// A workspace can recover from it until it is removed.
 		list, _, err := w.DB.Archives(t.Context(), w.user, id, postgres.Page{})
 		check(t, err)
 		if len(list) != 2 || list[0].Key != whole || list[0].Digest == "" || list[0].Size == 0 || list[0].Entries != 2 || list[1].Key != current {
@@ -170,12 +171,12 @@ func TestCollectUnfinishedUploads(t *testing.T) {
 		wantItem(t, r, half, gc.Remove, "")
 		wantItem(t, r, making, gc.Keep, "being created")
 		w.wantThere(current)
-		// A job that nobody waited for is done after all: it is known for what it is.
+		// An abandoned job completes its upload: the archive is recognized.
 		w.upload(id, half, "half")
 		r = w.collect(gc.Options{})
 		wantItem(t, r, half, gc.Remove, "removal in progress")
 		w.wantThere(current)
-		// What is being made can still be finished.
+		// An archive that is being made can still be completed.
 		stored := w.upload(id, making, "making")
 		w.keep(stored)
 		w.collect(gc.Options{})
@@ -219,7 +220,7 @@ func TestCollectArchivesOfDeletedWorkspace(t *testing.T) {
 		if r.Released != 1 || fixture.Query[bool](w, `SELECT archive_key IS NOT NULL FROM workspaces WHERE id = $1`, archived) {
 			t.Errorf("%d released", r.Released)
 		}
-		// The controller has removed the other's home.
+		// The controller has removed the other workspace's home.
 		w.archived(live)
 		r = w.collect(gc.Options{})
 		w.wantThere(kept...)
@@ -231,14 +232,14 @@ func TestCollectArchivesOfDeletedWorkspace(t *testing.T) {
 		if n, _ := r.Removed(); n != 0 || len(r.Items) != 1 {
 			t.Errorf("%+v", r.Items)
 		}
-		// What comes in late is known for what it is.
+		// A late upload is recognized.
 		w.upload(live, unfinished, "half")
 		late := w.bucket.Key(live, unknownOp)
 		w.upload(live, late, "late")
 		w.pass(time.Hour)
 		r = w.collect(gc.Options{})
 		wantItem(t, r, unfinished, gc.Remove, "")
-		// It cannot be late: the deletion is.
+		// The archive is newer than the deletion, so it is kept.
 		wantItem(t, r, late, gc.Found, "after its deletion")
 	})
 }
@@ -260,7 +261,7 @@ func TestCollectOnlyListsChosenWorkspaces(t *testing.T) {
 	if len(due) != 1 || due[0] != id {
 		t.Fatalf("due are %v", due)
 	}
-	// Not before it is certain that the database is this bucket's.
+	// Nothing is removed before the marks show that the bucket belongs to the database.
 	if _, err := w.tryCollect(gc.Options{Only: due}); !errors.Is(err, gc.ErrRestored) {
 		t.Fatal(err)
 	}
@@ -274,6 +275,27 @@ func TestCollectOnlyListsChosenWorkspaces(t *testing.T) {
 	}
 	if due, err = c.DueDeletions(t.Context(), grace, nil, 10); err != nil || len(due) != 0 {
 		t.Errorf("due are %v, %v", due, err)
+	}
+}
+
+// A deletion is due exactly if only archives are left by lifecycle's rule.
+func TestDueDeletionsMatchRule(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	id := w.workspace("one")
+	w.generations(id, 1)
+	w.delete(id)
+	w.pass(grace)
+	c := postgres.NewCollector(w.session)
+	for _, op := range workspace.Operations() {
+		for _, home := range workspace.HomeStates() {
+			w.Exec(`UPDATE workspaces SET operation = $2, op_id = CASE WHEN $2 <> 'NONE' THEN gen_random_uuid() END, home_ctx = jsonb_build_object('state', $3::text) WHERE id = $1`, id, op, home)
+			due, err := c.DueDeletions(t.Context(), grace, nil, 10)
+			check(t, err)
+			if want := lifecycle.OnlyArchives(op, home); (len(due) == 1) != want {
+				t.Errorf("%s, home %s: due %v, by the rule %v", op, home, due, want)
+			}
+		}
 	}
 }
 
@@ -353,7 +375,7 @@ func TestCollectRemovesNothingOnBucketError(t *testing.T) {
 		t.Errorf("%d archives are marked", n)
 	}
 
-	// A removal that fails is tried again; meanwhile nobody can choose it.
+	// A removal that fails is retried; meanwhile the archive cannot be chosen for a recovery.
 	w.store.deleteFails = func(key string) bool { return key == keys[0] }
 	r := w.collect(gc.Options{})
 	if r.Failed != 1 || item(t, r, keys[0]).Error == "" || item(t, r, keys[1]).Error != "" {
@@ -395,7 +417,7 @@ func TestCollectEndsIfBucketRefusesDeletes(t *testing.T) {
 	}
 }
 
-// A bucket of another installation proves nothing about archives.
+// In a bucket of another installation, no archive counts as missing.
 func TestCollectRefusesWrongBucket(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -404,7 +426,7 @@ func TestCollectRefusesWrongBucket(t *testing.T) {
 	w.pass(delay)
 	right, _ := w.bucket, w.store
 	empty := fixture.NewFolder(t)
-	w.bucket, _ = openBucket(t, empty, right.Installation) // somebody has even marked it
+	w.bucket, _ = openBucket(t, empty, right.Installation) // with a mark of this installation
 	noticed := func() {
 		t.Helper()
 		if !fixture.Query[bool](w, `SELECT COALESCE(restored_at > now() - interval '1 minute', false) FROM gc_state`) {
@@ -417,7 +439,7 @@ func TestCollectRefusesWrongBucket(t *testing.T) {
 	w.collect(gc.Options{})
 	w.bucket = right
 	w.wantThere(keys...)
-	// Back again: nothing was forgotten, and every wait begins anew.
+	// With the right bucket again, no record was lost, and every wait starts over.
 	r := w.collect(gc.Options{})
 	noticed()
 	w.wantThere(keys...)

@@ -91,7 +91,7 @@ func (v view) deleted() (over bool, held string) {
 	if due := lifecycle.GraceEnds(*w.DeletedAt, v.restoredAt, v.set.DeleteGrace); v.now.Before(due) {
 		return false, "workspace deleted; the deletion can be undone until " + moment(due)
 	}
-	if w.Operation != workspace.OpNone || w.Home != workspace.HomeAbsent {
+	if !lifecycle.OnlyArchives(w.Operation, w.Home) {
 		return false, "workspace deleted; its home is not removed yet"
 	}
 	// The workspace was used after the recorded deletion: it was undeleted, and
@@ -226,11 +226,7 @@ func (v view) ranks() map[string]int {
 // making reports whether a running operation creates the archive.
 func (v view) making(r record, l listed) bool {
 	op := cmp.Or(r.OpID, l.opID)
-	switch v.holder.Operation {
-	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
-		return op != "" && (op == v.holder.OpID || op == v.holder.ArchiveOpID)
-	}
-	return false
+	return lifecycle.MakesArchive(v.holder.Operation) && op != "" && (op == v.holder.OpID || op == v.holder.ArchiveOpID)
 }
 
 // since reports whether the archive is newer than the listing.

@@ -48,7 +48,7 @@ type world struct {
 	docker  *runtimetest.Fake
 }
 
-// newWorld makes an installation in a folder, or in the given store.
+// newWorld creates an installation in a folder, or in the given store.
 func newWorld(t testing.TB, shared store.Store) *world {
 	t.Helper()
 	w := &world{
@@ -82,7 +82,7 @@ func openBucket(t testing.TB, under store.Store, installation string) (*bucket.B
 	return b, s
 }
 
-// faultyStore fails where a test says so and records deletions.
+// faultyStore fails where a test sets it, and records deletions.
 type faultyStore struct {
 	store.Store
 	listed      func() // after a listing
@@ -147,7 +147,7 @@ func (s *faultyStore) Delete(ctx context.Context, key string) error {
 	return s.Store.Delete(ctx, key)
 }
 
-// collect collects as the server does, which leaves a mark now and then.
+// collect collects as the server does, and stores a mark as the server does.
 func (w *world) collect(opts gc.Options) *gc.Report {
 	w.Helper()
 	if !opts.DryRun {
@@ -162,14 +162,14 @@ func (w *world) config() gc.Config {
 	return gc.Config{Bucket: w.bucket, Settings: w.set, Server: true, Log: slog.New(slog.DiscardHandler)}
 }
 
-// mark is what the server does when its term begins, and at least every minute.
+// mark stores a mark, as the server does when its term begins and at least every minute.
 func (w *world) mark() error {
 	k := mark.New(mark.Config{Runtime: w.docker, Bucket: w.bucket, Log: slog.New(slog.DiscardHandler), Watch: time.Millisecond})
 	return k.Move(w.Context(), w.session)
 }
 
-// restored is what the server and an administrator do about a database that
-// comes from a backup: nothing, and then this one takes over.
+// restored does what the server and an administrator do with a restored database: the
+// server compares the marks and holds, then the administrator takes over.
 func (w *world) restored() {
 	w.Helper()
 	if err := w.mark(); !mark.IsForeign(err) {
@@ -186,8 +186,7 @@ func (w *world) tryCollect(opts gc.Options) (*gc.Report, error) {
 	return gc.Collect(w.Context(), w.config(), w.session, opts)
 }
 
-// pass lets time go by: all that the database remembers is that much longer
-// ago.
+// pass lets time pass: it makes all times in the database older by d.
 func (w *world) pass(d time.Duration) {
 	w.Helper()
 	w.Exec(`UPDATE archives SET created_at = created_at - $1::interval, verified_at = verified_at - $1::interval,
@@ -197,7 +196,7 @@ func (w *world) pass(d time.Duration) {
 	w.Exec(`UPDATE gc_state SET restored_at = restored_at - $1::interval, ran_at = ran_at - $1::interval`, d)
 }
 
-// workspace makes a workspace with a live home.
+// workspace creates a workspace with a live home.
 func (w *world) workspace(name string) workspace.ID {
 	w.Helper()
 	ws := w.AddWorkspace(w.user, name)
@@ -205,7 +204,7 @@ func (w *world) workspace(name string) workspace.ID {
 	return ws.ID
 }
 
-// live: the home is there (it was restored, say), and nothing runs.
+// live records a live home without an operation, as after a restore.
 func (w *world) live(id workspace.ID) {
 	w.Exec(`UPDATE workspaces SET phase = 'STANDBY', operation = 'NONE', op_id = NULL, home_ctx = '{"state": "live", "claim": "c"}',
 		desired_state = 'STANDBY', error_reason = NULL, conditions = $2 WHERE id = $1`, id,
@@ -237,8 +236,7 @@ func (w *world) cancel(id workspace.ID) {
 	w.Exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, desired_state = 'STANDBY' WHERE id = $1`, id)
 }
 
-// upload puts an archive of a workspace's home with this content, and says
-// what is stored.
+// upload stores an archive of a home with this content, and returns its .meta.
 func (w *world) upload(id workspace.ID, key, content string) postgres.Stored {
 	w.Helper()
 	meta := w.putHome(id, key, content)
@@ -266,7 +264,7 @@ func (w *world) putObject(key string, content []byte) {
 	fixture.PutObject(w, w.store.Store, key, content)
 }
 
-// keep is StoreArchive, and the removal of the home after it.
+// keep calls StoreArchive and then removes the home.
 func (w *world) keep(a postgres.Stored) {
 	w.Helper()
 	stored, err := w.ctrl.StoreArchive(w.Context(), a)
@@ -302,7 +300,7 @@ func (w *world) generations(id workspace.ID, n int) (keys []string) {
 	return keys
 }
 
-// there lists the archives that are complete in the bucket, by key.
+// there lists the keys of archives that are complete in the bucket.
 func (w *world) there() map[string]bool {
 	w.Helper()
 	parts := map[string]int{}

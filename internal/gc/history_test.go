@@ -20,9 +20,9 @@ import (
 
 var histories = flag.Int("gc.histories", 25, "random histories to go through")
 
-// Whatever happens, collections included, nothing goes that any row names, and
-// the newest content of every workspace can be had: its home is there, or the
-// current archive holds it, or it is offered to be recovered from.
+// In random histories with collections, no archive that a row names is removed, and the
+// newest content of every workspace is available: in its home, in the current archive, or
+// in an archive that its owner can recover from.
 func TestRandomHistoriesKeepNewestContent(t *testing.T) {
 	t.Parallel()
 	for seed := range *histories {
@@ -40,15 +40,15 @@ func TestRandomHistoriesKeepNewestContent(t *testing.T) {
 	}
 }
 
-// history is an installation with what really is: the homes, and which content
-// each archive has.
+// history is an installation with its real state: the homes, and the content of each
+// archive.
 type history struct {
 	*world
 	r       *rand.Rand
 	told    []string
 	ids     []workspace.ID
-	homes   map[workspace.ID]int // content of the volume that is there
-	newest  map[workspace.ID]int // content that must not be lost; 0: it was given up
+	homes   map[workspace.ID]int // content of the existing volume
+	newest  map[workspace.ID]int // content that must not be lost; 0: the owner has abandoned it
 	content map[string]int       // of complete archives, by key
 	late    []string             // keys whose job may still upload
 	next    int
@@ -74,13 +74,13 @@ func (h *history) tell(format string, args ...any) {
 	h.told = append(h.told, fmt.Sprintf(format, args...))
 }
 
-// write: the owner works in a live home.
+// write changes the content of a live home, as its owner does.
 func (h *history) write(id workspace.ID) {
 	h.next++
 	h.homes[id], h.newest[id] = h.next, h.next
 }
 
-// row is what the steps go by.
+// row is the state on which the next step depends.
 type row struct {
 	phase, op, home, claim, key string
 	deleted                     bool
@@ -132,7 +132,7 @@ func (h *history) step() {
 		h.tell("restored from the backup")
 		h.restore()
 		h.observe()
-		// The server looks when it begins to lead.
+		// The server compares the marks when its term begins.
 		if err := h.mark(); mark.IsForeign(err) {
 			h.restored()
 			h.gc()
@@ -142,7 +142,7 @@ func (h *history) step() {
 	case n < 86 && len(h.late) > 0:
 		key := h.late[h.r.IntN(len(h.late))]
 		h.tell("a late upload")
-		// The home that it was made of has been at least as new since.
+		// The home that the archive was made of is at least as new.
 		h.upload(workspace.ID(bucket.ParseKey(key).Workspace), key, "late")
 	case n < 88:
 		h.store.listFailsAt = 1 + h.r.IntN(20)
@@ -159,7 +159,7 @@ func (h *history) step() {
 	h.verify()
 }
 
-// work takes a workspace some way.
+// work performs one step of a workspace.
 func (h *history) work(id workspace.ID, r row, name string) {
 	switch {
 	case r.deleted:
@@ -221,7 +221,7 @@ func (h *history) archiving(id workspace.ID, r row, name string) {
 		if stored {
 			delete(h.homes, id)
 			h.archived(id)
-			// The server leaves a mark within seconds.
+			// The server stores a mark within seconds.
 			check(h, h.mark())
 		} else {
 			h.cancel(id)
@@ -229,7 +229,7 @@ func (h *history) archiving(id workspace.ID, r row, name string) {
 	}
 }
 
-// recover: the owner chooses what has the newest content.
+// recover recovers with the newest content on offer, as the owner would.
 func (h *history) recover(id workspace.ID, r row, name string) {
 	if r.recover != "" {
 		h.tell("%s: recovered from %s", name, opID(r.recover)[30:])
@@ -253,7 +253,7 @@ func (h *history) recover(id workspace.ID, r row, name string) {
 	}
 }
 
-// best is what is offered with the newest content.
+// best returns the archive on offer with the newest content.
 func (h *history) best(id workspace.ID) (best *workspace.Archive) {
 	list, _, err := h.DB.Archives(h.Context(), h.user, id, postgres.Page{})
 	check(h, err)
@@ -265,8 +265,8 @@ func (h *history) best(id workspace.ID) (best *workspace.Archive) {
 	return best
 }
 
-// observe is the first look after a restore: homes that are on record are
-// gone, homes that are there are not on record (and are kept).
+// observe is the first observation after a restore: homes in the database may not exist,
+// and existing homes may not be in the database (and are kept).
 func (h *history) observe() {
 	for _, id := range h.ids {
 		r := h.row(id)
@@ -276,19 +276,19 @@ func (h *history) observe() {
 		case r.home == "live" && !home:
 			h.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE id = $1`, id)
 		case r.home != "live" && home:
-			// Its volume is left alone: somebody puts it right by hand.
+			// The volume stays: an administrator repairs this by hand.
 			h.live(id)
 		}
 		if h.newest[id] == 0 && !r.deleted && h.seen[id] != 0 {
-			h.newest[id] = 0 // it was given up, and may be had again, or not
+			h.newest[id] = 0 // abandoned: it may be available or not
 		}
 	}
 }
 
-// give: the owner has given the workspace's content up.
+// give records that the owner has abandoned the workspace's content.
 func (h *history) give(id workspace.ID) { h.newest[id] = 0 }
 
-// expire gives up what is deleted and past its grace, as this database has it.
+// expire abandons the content of workspaces whose grace is over in this database.
 func (h *history) expire() {
 	for _, id := range h.ids {
 		if fixture.Query[bool](h, `SELECT deleted_at IS NOT NULL AND GREATEST(deleted_at, (SELECT restored_at FROM gc_state)) + $2::interval <= now()
@@ -331,7 +331,7 @@ func (h *history) gc() {
 			h.Errorf("%s is gone, and it was %s", o, why)
 		}
 		if report.Restored {
-			// Only what was marked before may still go.
+			// Only archives whose removal was recorded before may be removed.
 			if !fixture.Query[bool](h, `SELECT EXISTS (SELECT FROM archives WHERE key = $1 AND deleting_at < $2)`, strings.TrimSuffix(o, ".meta"), report.Started) {
 				h.Errorf("%s went at once after a restore", o)
 			}
@@ -350,7 +350,7 @@ func (h *history) objects() (keys []string) {
 	return keys
 }
 
-// verify: the newest content of every workspace is somewhere.
+// verify checks that the newest content of every workspace is available.
 func (h *history) verify() {
 	there := h.there()
 	for _, id := range h.ids {
@@ -366,7 +366,7 @@ func (h *history) verify() {
 		if !ok {
 			h.Errorf("content %d of %s is nowhere; its home has %d", want, string(id)[30:], h.homes[id])
 		}
-		// After a collection it can be chosen, if it is not what is current.
+		// After a collection it can be chosen for a recovery, unless it is current.
 		r := h.row(id)
 		if h.collected() && r.phase == "ERROR" && !r.deleted {
 			if best := h.best(id); best == nil || h.content[best.Key] < want {
@@ -376,7 +376,7 @@ func (h *history) verify() {
 	}
 }
 
-// collected: the last thing that happened is a collection.
+// collected is whether the last step was a collection.
 func (h *history) collected() bool {
 	return strings.HasPrefix(h.told[len(h.told)-1], "collected")
 }

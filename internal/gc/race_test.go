@@ -18,7 +18,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// interrupted is a session before whose nth use something else happens.
+// interrupted is a session that calls a function before its nth use.
 type interrupted struct {
 	postgres.Session
 	at     int
@@ -33,9 +33,8 @@ func (s *interrupted) Do(ctx context.Context, f func(ctx context.Context, conn *
 	return s.Session.Do(ctx, f)
 }
 
-// atEveryMoment runs a collection that has something to remove, with what
-// happens coming in at every moment at which it uses the database or has
-// listed the bucket.
+// atEveryMoment runs collections that have something to remove. Each time, happens is
+// called before another use of the database, or after the listing of the bucket.
 func atEveryMoment(t *testing.T, prepare func(w *world) (happens func(), after func(t *testing.T))) {
 	w := newWorld(t, nil)
 	w.set.Keep = 0
@@ -54,11 +53,11 @@ func atEveryMoment(t *testing.T, prepare func(w *world) (happens func(), after f
 		_, err := w.tryCollect(gc.Options{})
 		check(t, err)
 		if s.uses < at {
-			happens() // when it is over
+			happens() // after the collection
 		}
 		t.Run(fmt.Sprint("at ", at), after)
 		w.session, w.store.listed = w.ctrl, nil
-		// Whatever came in, the next one goes on well.
+		// The next collection succeeds in every case.
 		w.collect(gc.Options{})
 		t.Run(fmt.Sprint("at ", at, ", and the next"), after)
 		if s.uses < at {
@@ -79,7 +78,7 @@ func TestRecoveryDuringCollection(t *testing.T) {
 		w.pass(delay)
 		var asked error
 		return func() {
-				// It is found broken, and its owner acts on it.
+				// The archive is found damaged, and its owner recovers.
 				w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
 				_, asked = w.DB.RequestRecoverArchive(w.Context(), w.user, id, opID(keys[0]))
 			}, func(t *testing.T) {
@@ -97,8 +96,7 @@ func TestRecoveryDuringCollection(t *testing.T) {
 	})
 }
 
-// The controller recovers from an earlier archive on a request that it has
-// read.
+// The controller recovers from an earlier archive, on a request that it read before.
 func TestControllerRecoversDuringCollection(t *testing.T) {
 	t.Parallel()
 	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
@@ -131,7 +129,7 @@ func TestUndeleteDuringCollection(t *testing.T) {
 		id := w.workspace("one")
 		keys := w.generations(id, 2)
 		w.delete(id)
-		w.set.DeleteGrace = 0 // another clock, or another setting, than that of who undeletes
+		w.set.DeleteGrace = 0 // another clock or setting than that of the undelete
 		var err error
 		return func() { _, err = w.DB.UndeleteWorkspace(w.Context(), w.user, id) }, func(t *testing.T) {
 			there := w.there()
@@ -224,7 +222,7 @@ func TestClaimsDuringCollection(t *testing.T) {
 				if !there[first] || !there[second] || !there[third] || !there[keys[1]] {
 					t.Error("an archive is gone")
 				}
-				// What the listing could not show is not missing.
+				// Archives that are newer than the listing are not missing.
 				if fixture.Query[bool](w, `SELECT missing_since IS NOT NULL FROM archives WHERE key = $1`, third) {
 					t.Error("the current archive counts as missing")
 				}
@@ -237,8 +235,8 @@ func TestClaimsDuringCollection(t *testing.T) {
 func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	w.set = gc.Settings{Delay: time.Nanosecond} // all that is not protected goes at the second look
-	w.store.noSweep = true                      // nor is an upload ever younger than that
+	w.set = gc.Settings{Delay: time.Nanosecond} // unprotected archives are removed by the second collection
+	w.store.noSweep = true                      // no upload is younger than that delay
 	const workspaces = 6
 	var ids []workspace.ID
 	for i := range workspaces {
@@ -288,7 +286,7 @@ func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 					return
 				}
 				done[1].Add(1)
-				// Its archive turns out to be lost, and it is recovered from any other.
+				// Its archive is lost, and it recovers from any other.
 				w.Exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, phase = 'ERROR', error_reason = 'DataLost', home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
 				list, _, err := w.DB.Archives(ctx, w.user, id, postgres.Page{})
 				if bad(err) {

@@ -37,7 +37,7 @@ func (c *currents) add(v view) {
 	}
 	missing := v.currentMissing()
 	if missing && w.Phase == workspace.PhaseError {
-		return // known already; it must not hide the loss of another one
+		return // a known loss; it must not hide another one
 	}
 	c.all++
 	r := v.records[w.ArchiveKey]

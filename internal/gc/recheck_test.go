@@ -12,7 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// resting makes workspaces that rest in ARCHIVED, and returns their archives.
+// resting creates workspaces that rest in ARCHIVED, and returns their archives.
 func (w *world) resting(n int) (ids []workspace.ID, keys []string) {
 	w.Helper()
 	for i := range n {
@@ -24,7 +24,7 @@ func (w *world) resting(n int) (ids []workspace.ID, keys []string) {
 	return ids, keys
 }
 
-// conditions records what the controller saw of an archive.
+// conditions records an observation of an archive.
 func (w *world) conditions(id workspace.ID, key string, ready bool) {
 	w.Helper()
 	status, reason, phase, lost := "True", "Ready", "ARCHIVED", any(nil)
@@ -40,7 +40,7 @@ func (w *world) conditions(id workspace.ID, key string, ready bool) {
 	w.Exec(`UPDATE workspaces SET conditions = $2, phase = $3, error_reason = $4, desired_state = 'ARCHIVED' WHERE id = $1`, id, b, phase, lost)
 }
 
-// rechecks lists the workspaces whose archive is to be observed again.
+// rechecks lists the workspaces with a request to observe their archive again.
 func (w *world) rechecks() []workspace.ID {
 	w.Helper()
 	return fixture.Query[[]workspace.ID](w, `SELECT COALESCE(array_agg(id ORDER BY id), '{}') FROM workspaces
@@ -93,7 +93,7 @@ func TestMissingArchiveIsRechecked(t *testing.T) {
 	w.collect(gc.Options{})
 	w.wantRechecks("the object is truncated", ids[2])
 
-	// The controller has seen it missing: nothing is asked twice, until it is back.
+	// After the controller has recorded it as missing, nothing is requested until it is back.
 	w.conditions(ids[2], keys[2], false)
 	w.collect(gc.Options{})
 	w.wantRechecks("it is known to be missing")
@@ -133,7 +133,7 @@ func TestManyMissingArchivesAreAnOutage(t *testing.T) {
 	w.wantRechecks("a third is missing")
 }
 
-// Losses that are known already do not hide another one.
+// Known losses do not hide another one.
 func TestKnownLossesDoNotHideAnother(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)

@@ -70,7 +70,7 @@ func TestNewestCompleteArchiveIsKept(t *testing.T) {
 		w.pass(delay)
 	}
 	w.wantThere(append(keys, old)...)
-	// Once there is something newer it is what it is.
+	// Once there is a newer archive, it is unused.
 	newer := w.generations(had, 1)
 	w.collect(gc.Options{})
 	w.pass(delay)
@@ -117,10 +117,10 @@ func TestCollectRunsOnce(t *testing.T) {
 	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, postgres.ErrCollecting) {
 		t.Error(err)
 	}
-	w.collect(gc.Options{DryRun: true}) // to look is free
+	w.collect(gc.Options{DryRun: true}) // a dry run needs no lock
 	check(t, postgres.NewCollector(other).Unlock(t.Context()))
 	w.collect(gc.Options{})
-	w.collect(gc.Options{}) // and the lock was given up
+	w.collect(gc.Options{}) // the lock was released
 }
 
 // A leader collects soon after its term starts and then regularly, and releases
@@ -140,7 +140,7 @@ func TestRunnerCollectsAndReleases(t *testing.T) {
 	runner := gc.NewRunner(cfg)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	// A session of its own: the end of the term may cut it off.
+	// The runner needs another session, because the end of the term may close it.
 	session := w.Controller()
 	go func() { ended <- runner.Run(ctx, session) }()
 	harness.Eventually(t, "the deleted one is let go", func() bool {
@@ -152,7 +152,7 @@ func TestRunnerCollectsAndReleases(t *testing.T) {
 		s := runner.Status()
 		return s.Removed >= 2 && s.RemovedBytes > 0 && s.Err == "" && s.Counts[gc.Keep] == 1 && !s.At.IsZero()
 	})
-	// What fails is told once, and tried again.
+	// A failure is logged once and retried.
 	w.Exec(`ALTER TABLE gc_state RENAME TO away`)
 	harness.Eventually(t, "it fails", func() bool { return runner.Status().Err != "" })
 	before := logged.Load()
@@ -180,7 +180,7 @@ func TestStuckDeletionsDelayNoOthers(t *testing.T) {
 	}
 	w.store.deleteFails = func(key string) bool { return stuck[key] }
 	w.set.DeleteGrace = 2 * time.Hour
-	w.collect(gc.Options{}) // the database is this bucket's
+	w.collect(gc.Options{}) // the bucket belongs to the database
 	id := w.workspace("newer")
 	w.archive(id, "gone")
 	w.delete(id)
@@ -230,9 +230,9 @@ func TestCollectContinuesAfterStop(t *testing.T) {
 		if there := w.there(); !there[keys[1]] {
 			t.Fatal("the current archive is gone")
 		}
-		// The session's end gives up its lock.
+		// The end of the session releases its lock.
 		check(t, session.Do(t.Context(), func(ctx context.Context, conn *pgx.Conn) error { return conn.Close(ctx) }))
-		w.Exec(`UPDATE gc_state SET restored_at = restored_at - interval '9 h'`) // crashes between two marks
+		w.Exec(`UPDATE gc_state SET restored_at = restored_at - interval '9 h'`) // a crash between two recorded removals
 	}
 	w.collect(gc.Options{})
 	w.pass(delay)
@@ -250,7 +250,7 @@ func TestCollectFinishesInterruptedRemoval(t *testing.T) {
 	keys := w.generations(id, 2)
 	w.collect(gc.Options{})
 	w.pass(delay)
-	w.store.deleteFails = func(key string) bool { return key == keys[0] } // its .meta goes first
+	w.store.deleteFails = func(key string) bool { return key == keys[0] } // its .meta is removed first
 	w.collect(gc.Options{})
 	if _, err := w.bucket.Meta(t.Context(), keys[0]); !errors.Is(err, store.ErrNotFound) {
 		t.Error(err)

@@ -124,7 +124,7 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if !errors.Is(err, postgres.ErrCollecting) { // another one is at work
+		if !errors.Is(err, postgres.ErrCollecting) { // another collection runs
 			condition.Set(err)
 		}
 	}

@@ -12,8 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// intent handles a request that a method of the store carries out for the workspace of the
-// path.
+// intent handles a request by calling a method of the store with the workspace of the path.
 func (s *server) intent(status int, do func(Store, context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 		wsID, err := pathID(r)
@@ -100,10 +99,9 @@ func recoverAction(in api.Recover) (string, error) {
 	return "", fieldError("action", "must be afresh, empty, archive or set_aside.")
 }
 
-// confirmLoss has the caller confirm, by the workspace's name, that another home
-// replaces the lost one. what is what the caller asks for. Without a loss there
-// is nothing to confirm, and the request ends here: the home could be lost by the
-// time at which the store looks.
+// confirmLoss requires that the caller confirms, by the workspace's name, that another
+// home replaces the lost one. what describes the request. Without a loss it refuses the
+// request: the home could be lost by the time at which the store reads it.
 func confirmLoss(ws workspace.Workspace, confirm, what string) error {
 	if _, err := lifecycle.RequestRecover(ws, time.Time{}, workspace.RecoverEmpty); err != nil {
 		return err

@@ -102,7 +102,7 @@ func (s *server) patchAccount(w http.ResponseWriter, r *http.Request, id auth.Id
 	if err != nil {
 		return err
 	}
-	// The event of the database says so to every server; this one need not wait.
+	// The database notifies every server; this one need not wait for that.
 	s.cfg.Auth.Invalidate(user, "")
 	return writeJSON(w, http.StatusOK, changed)
 }
@@ -121,7 +121,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request, id auth.
 	}
 	session, err := s.cfg.Auth.ChangePassword(r.Context(), id.Caller, in.Current, in.New, auth.ClientOf(r))
 	if workspace.CodeOf(err) == workspace.CodeBadCredentials {
-		// Not 401: the caller is logged in, and stays so.
+		// Not 401: the caller stays logged in.
 		return workspace.Errorf(workspace.CodeForbidden, "The current password is incorrect.")
 	}
 	if err != nil {

@@ -82,11 +82,11 @@ func TestDisablingEndsRequestsAtOnce(t *testing.T) {
 			e.want(200, "", "PATCH", "/users/"+e.eve.User.ID, patch, as(e.ann))
 			e.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
 			e.want(401, "unauthenticated", "GET", "/session", "", header(api.TokenHeader, secret))
-			<-watched.Done() // what open connections end with
+			<-watched.Done() // open connections end with it
 			if _, err := e.DB.Workspace(t.Context(), e.eve.Caller, ws.ID); err != nil {
 				t.Errorf("the workspace: %v", err)
 			}
-			// Enabled again, what had ended has ended.
+			// Sessions and tokens stay ended after the user is enabled again.
 			e.want(200, "", "PATCH", "/users/"+e.eve.User.ID, `{"disabled":false}`, as(e.ann))
 			e.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
 		})
@@ -113,7 +113,8 @@ func TestChangePassword(t *testing.T) {
 	e.want(401, "bad_credentials", "POST", "/login", `{"username":"eve","password":"`+password+`"}`)
 	e.want(200, "", "POST", "/login", `{"username":"eve","password":"`+next+`"}`)
 
-	// A token may, too, and has ended then; guesses are limited like logins.
+	// A token may change the password too, and is revoked by that; wrong passwords are limited
+	// like logins.
 	_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Archives is the bucket as downloads read it. Errors wrap store.ErrNotFound
-// or store.ErrUnavailable.
+// Archives is the part of the bucket that downloads need. Errors wrap
+// store.ErrNotFound or store.ErrUnavailable.
 type Archives interface {
 	// Open reads an object from an offset to its end.
 	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
@@ -48,9 +48,9 @@ func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Id
 // a connection to the bucket.
 const maxDownloads = 16
 
-// downloadArchive answers home.tar.zst, the current one unless another is
-// named, to its owner. The answer can be had in pieces (RFC 9110, Range with
-// If-Range): an archive never changes, and its digest is its entity tag.
+// downloadArchive sends an archive to its owner, the current one unless the request
+// names another. It serves ranges (RFC 9110, Range with If-Range): an archive never
+// changes, and its digest is its entity tag.
 func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.find(r, id)
 	if err != nil {
@@ -79,8 +79,8 @@ func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth
 	return s.sendContent(w, r, content)
 }
 
-// archiveOf is the archive that a download asks for: an earlier generation by
-// its archive_op_id, else the one that a restore would unpack.
+// archiveOf returns the requested archive: an earlier generation by its
+// archive_op_id, otherwise the one that a restore would unpack.
 func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Workspace) (workspace.Archive, error) {
 	opID := r.URL.Query().Get("archive_op_id")
 	switch {
@@ -106,9 +106,9 @@ func describeArchive(h http.Header, name string, a workspace.Archive, size int64
 	h.Set("Repr-Digest", "sha-256=:"+base64.StdEncoding.EncodeToString(digest)+":")
 }
 
-// sendContent answers a GET or HEAD with content: preconditions and ranges are
-// http.ServeContent's, errors the API's. Several ranges are answered with the
-// whole: each would be a request to the bucket.
+// sendContent answers a GET or HEAD with content. http.ServeContent evaluates
+// preconditions and ranges; errors have the API's form. A request for several ranges
+// gets the whole, because each range would be a request to the bucket.
 func (s *server) sendContent(w http.ResponseWriter, r *http.Request, content *object) error {
 	out := &lateAnswer{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin}
 	if strings.Contains(r.Header.Get("Range"), ",") {
@@ -131,14 +131,14 @@ func (s *server) sendContent(w http.ResponseWriter, r *http.Request, content *ob
 	case out.status == http.StatusPreconditionFailed:
 		err = workspace.Errorf(codePrecondition, "The archive is not the one that the request names.")
 	default:
-		out.begin() // HEAD, 304, and an archive of nothing
+		out.begin() // HEAD, 304, and an empty archive
 		return nil
 	}
 	undescribe(w.Header(), out.status)
 	return err
 }
 
-// undescribe removes the headers of a content that is not sent.
+// undescribe removes the headers of content that is not sent.
 func undescribe(h http.Header, status int) {
 	for _, name := range []string{"Accept-Ranges", "Content-Disposition", "Content-Length", "Etag", "Repr-Digest", "X-Accel-Buffering"} {
 		h.Del(name)
@@ -149,7 +149,7 @@ func undescribe(h http.Header, status int) {
 	headers(h)
 }
 
-// archiveError says what became of reading an archive; ctx is the request's.
+// archiveError describes a failure to read an archive; ctx is the request's.
 func archiveError(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -162,13 +162,13 @@ func archiveError(ctx context.Context, err error) error {
 	return err
 }
 
-// lateAnswer begins the answer with the first of its content, so that until
-// then it can still become an error.
+// lateAnswer delays the header until the first content, so that a failure before it
+// can still be answered with an error.
 type lateAnswer struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
 	within time.Duration // how long the reader may take for one piece
-	status int           // what it is to begin with
+	status int           // of the delayed header
 	begun  bool
 }
 

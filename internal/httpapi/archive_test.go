@@ -33,12 +33,12 @@ type fakeBucket struct {
 	mu      sync.Mutex
 	objects map[string][]byte
 	err     error   // of every call
-	openErr error   // of Open alone
+	openErr error   // of Open only
 	stall   bool    // Open never answers
-	breaks  int     // what is read ends with an error after so many bytes; 0: never
-	opened  []int64 // the offsets that were asked for
+	breaks  int     // number of bytes after which reading fails; 0: never
+	opened  []int64 // the requested offsets
 	open    int     // bodies that are not closed
-	hangs   bool    // after the first piece nothing comes
+	hangs   bool    // reading blocks after the first piece
 }
 
 func (f *fakeBucket) Stat(_ context.Context, key string) (store.Object, error) {
@@ -116,7 +116,7 @@ func (f *fakeBucket) stillOpen() int {
 	return f.open
 }
 
-// closed waits until nothing of the bucket is held any more.
+// closed waits until all bodies are closed.
 func (f *fakeBucket) closed(t *testing.T) {
 	t.Helper()
 	harness.EventuallyWithin(t, limit, "the object is closed", func() bool { return f.stillOpen() == 0 })
@@ -177,7 +177,7 @@ func TestDownload(t *testing.T) {
 	if w.ArchiveSize == nil || *w.ArchiveSize != 300_000 {
 		t.Errorf("archive_size is %v", w.ArchiveSize)
 	}
-	// Not everybody's, and not what is not there.
+	// Another user's workspace, and archives that do not exist.
 	e.want(403, "forbidden", "GET", e.path, "", as(e.eve))
 	e.want(400, "invalid_request", "GET", e.path+"?key=x", "", as(e.ann))
 	other := e.workspace(e.ann, "never archived")
@@ -185,7 +185,7 @@ func TestDownload(t *testing.T) {
 	e.bucket.closed(t)
 }
 
-// An administrator is nobody special here, as with every other route.
+// Administrators have no access to other users' archives.
 func TestDownloadOnlyForOwner(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "mine", 10)
@@ -198,7 +198,7 @@ func TestDownloadOnlyForOwner(t *testing.T) {
 	}
 }
 
-func TestDownloadFails(t *testing.T) {
+func TestDownloadErrors(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "a", 100_000, func(c *Config) { c.ReadWithin = 100 * time.Millisecond })
 	wrapped := fmt.Errorf("get it: %w", store.ErrUnavailable)
@@ -232,8 +232,8 @@ func TestDownloadFails(t *testing.T) {
 	e.bucket.closed(t)
 }
 
-// An answer that cannot be ended is broken off, never ended early.
-func TestDownloadBreaksOff(t *testing.T) {
+// A response that cannot be completed is aborted, so that it does not look complete.
+func TestDownloadAbortsAfterBucketError(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "a", 500_000)
 	e.bucket.set(func(f *fakeBucket) { f.breaks = 200_000 })
@@ -257,7 +257,7 @@ func TestDownloadBreaksOff(t *testing.T) {
 		}
 		return len(b), err
 	}
-	// The rest of it is asked for until it is all there.
+	// A client resumes until it has the whole archive.
 	n, parts := 0, 0
 	for n < len(e.content) && parts < 10 {
 		got, err := get(n)
@@ -276,8 +276,8 @@ func TestDownloadBreaksOff(t *testing.T) {
 	}
 }
 
-// The bucket is let go of when the client goes, and when its session ends.
-func TestDownloadEnds(t *testing.T) {
+// The body of the bucket is closed when the client disconnects and when its session ends.
+func TestDownloadEndsWithClientOrSession(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "a", 1<<20)
 	e.bucket.hangs = true
@@ -332,9 +332,8 @@ func TestDownloadsAreBounded(t *testing.T) {
 	e.bucket.closed(t)
 }
 
-// What does not have the recorded size is given out for what it is worth, and
-// not as the archive that was recorded.
-func TestDownloadOfAnotherSize(t *testing.T) {
+// An object that has another size than recorded is sent without the recorded digest.
+func TestDownloadOfChangedSizeHasNoDigest(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "a", 1000)
 	e.bucket.set(func(f *fakeBucket) { f.objects[archivedKey] = e.content[:600] })
@@ -344,9 +343,9 @@ func TestDownloadOfAnotherSize(t *testing.T) {
 	}
 }
 
-// Requests for parts are answered as http.ServeContent answers them, but for
-// several ranges at once, which get the whole, and errors, which are the API's.
-func TestRangesLikeServeContent(t *testing.T) {
+// Ranges are served as by http.ServeContent, except that several ranges get the whole
+// and errors have the API's form.
+func TestDownloadRangesMatchServeContent(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "a", 1000)
 	tag := `"` + e.digest + `"`
@@ -437,7 +436,7 @@ func TestRangesLikeServeContent(t *testing.T) {
 			t.Errorf("%s: %d bytes", v, len(a.body))
 		}
 	}
-	// A part is read from where it begins, and no more of the bucket than once.
+	// A range is read from its offset, with one request to the bucket.
 	e.bucket.set(func(f *fakeBucket) { f.opened = nil })
 	e.want(206, "", "GET", e.path, "", as(e.ann), header("Range", "bytes=700-710"))
 	if d := cmp.Diff([]int64{700}, e.bucket.opened); d != "" {
@@ -446,7 +445,7 @@ func TestRangesLikeServeContent(t *testing.T) {
 	e.bucket.closed(t)
 }
 
-func TestGenerations(t *testing.T) {
+func TestDownloadGenerations(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "a", 100)
 	const old, current, other = "01900000-0000-7000-8000-000000000001", "01900000-0000-7000-8000-000000000002", "01900000-0000-7000-8000-000000000003"
@@ -497,11 +496,11 @@ func TestGenerations(t *testing.T) {
 	if got := asked(); got != "archive "+old {
 		t.Errorf("asked for %s", got)
 	}
-	e.want(404, "archive_not_found", "POST", recover, archive(current, "a"), as(e.ann)) // it is what is lost
+	e.want(404, "archive_not_found", "POST", recover, archive(current, "a"), as(e.ann)) // this archive is the lost one
 	if got := asked(); got != "archive "+old {
 		t.Errorf("asked for %s", got)
 	}
-	// The other ways are there in the new words, too.
+	// The other recovery options have names in the same field.
 	e.want(202, "", "POST", recover, `{"action":"afresh"}`, as(e.ann))
 	e.want(409, "confirmation_required", "POST", recover, `{"action":"empty"}`, as(e.ann))
 	e.want(202, "", "POST", recover, `{"action":"empty","confirm":"a"}`, as(e.ann))

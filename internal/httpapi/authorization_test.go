@@ -13,7 +13,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// bodies are valid ones for the routes that need one.
+// bodies has a valid body for each route that needs one.
 var bodies = map[string]string{
 	"PUT /workspaces/{id}/ports/{port}/share": `{"with":"users"}`,
 
@@ -28,7 +28,7 @@ var bodies = map[string]string{
 	"POST /users/me/password": `{"current":"` + password + `","new":"another ` + password + `"}`,
 }
 
-// forAdmins reports whether a route is one for administrators alone.
+// forAdmins reports whether only administrators may call a route.
 func forAdmins(rt route) bool {
 	return strings.HasPrefix(rt.path, "/admin/") || strings.HasPrefix(rt.path, "/users") && !strings.HasPrefix(rt.path, "/users/me")
 }
@@ -146,8 +146,8 @@ func TestAuthorization(t *testing.T) {
 	}
 	e.Change(`UPDATE users SET admin = true WHERE username = 'ann'`)
 	e.Auth.InvalidateAll()
-	// Those who may are not refused. What a call says of the state is another
-	// test's business; its answer may be a 404 or 409.
+	// Allowed callers are not refused. Depending on the state, the response may be a 404 or
+	// 409, which other tests cover.
 	for _, rt := range testServer().routes() {
 		name := rt.method + " " + rt.path
 		if name == "POST /logout" || name == "DELETE /tokens/{id}" || name == "DELETE /keys/{id}" || name == "DELETE /sessions" || name == "DELETE /sessions/{id}" || name == "POST /users/me/password" {
@@ -165,7 +165,7 @@ func TestAuthorization(t *testing.T) {
 	e.want(401, "unauthenticated", "GET", "/session", "", as(e.ann))
 }
 
-// A list and a stream show nobody else's.
+// A list and a stream have only the caller's own workspaces.
 func TestListsShowOnlyOwnWorkspaces(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -178,8 +178,8 @@ func TestListsShowOnlyOwnWorkspaces(t *testing.T) {
 	}
 }
 
-// What another origin's page makes a browser send is refused, on every route
-// that changes something, though the cookie is right.
+// Requests that a page of another origin makes a browser send are refused on every
+// route that changes something, even with a valid cookie.
 func TestCrossOrigin(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -211,7 +211,7 @@ func TestCrossOrigin(t *testing.T) {
 		for attack, headers := range attacks {
 			a := e.do(rt.method, Prefix+path, bodies[name], append(headers, as(e.ann))...)
 			if rt.method == http.MethodGet {
-				// Browsers let no other origin read these; they change nothing.
+				// GET changes nothing, and browsers let no other origin read the response.
 				if a.header.Get("Access-Control-Allow-Origin") != "" {
 					t.Errorf("%s, %s: readable", name, attack)
 				}
@@ -231,7 +231,7 @@ func TestCrossOrigin(t *testing.T) {
 	e.want(200, "", "PATCH", path, `{"memo":"2"}`, as(e.ann), header("Origin", e.HTTP.URL))
 	e.want(200, "", "PATCH", path, `{"memo":"3"}`, as(e.ann))
 	e.want(200, "", "PATCH", path, `{"memo":"4"}`, header(api.TokenHeader, secret))
-	// A form can be sent unasked; JSON cannot.
+	// Browsers send forms across origins without a preflight, but not JSON.
 	for _, typ := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "application/json/x"} {
 		e.want(415, "unsupported_media_type", "PATCH", path, `{"memo":"5"}`, as(e.ann), header("Content-Type", typ))
 	}

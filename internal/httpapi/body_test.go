@@ -87,8 +87,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// A body that never comes to its end does not hold the connection for ever.
-func TestSlowBody(t *testing.T) {
+// A body that never ends does not keep the connection open.
+func TestSlowBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, func(c *Config) { c.ReadWithin = 50 * time.Millisecond })
 	conn, err := net.Dial("tcp", e.HTTP.Listener.Addr().String())
@@ -104,7 +104,7 @@ func TestSlowBody(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), "HTTP/1.1 400") || !strings.Contains(string(b), "invalid_request") {
 		t.Errorf("%q, %v", b, err)
 	}
-	// One that came in time is not hurried afterwards.
+	// The deadline does not apply after a body has arrived in time.
 	id := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
 	for range 3 {
 		e.want(200, "", "PATCH", id, `{"memo":"x"}`, as(e.ann))
@@ -112,7 +112,7 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// The bodies' fields are named once each, in the code too.
+// No two fields of a body have the same JSON name.
 func TestJSONFields(t *testing.T) {
 	t.Parallel()
 	if got := jsonFields(reflect.TypeFor[api.Login]()); fmt.Sprint(got) != "[username password]" {
@@ -120,7 +120,7 @@ func TestJSONFields(t *testing.T) {
 	}
 }
 
-func TestSizes(t *testing.T) {
+func TestBodySizeIsBounded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	me := as(e.ann)
@@ -128,7 +128,7 @@ func TestSizes(t *testing.T) {
 	e.want(413, "too_large", "POST", "/workspaces", pad(maxBody+1), me)
 	e.want(413, "too_large", "POST", "/login", pad(maxBody+1))
 	e.want(400, "invalid_request", "POST", "/workspaces", pad(maxBody), me)
-	// However long it says it is.
+	// The limit does not depend on the Content-Length.
 	r, err := http.NewRequest("POST", e.HTTP.URL+Prefix+"/workspaces", strings.NewReader(strings.Repeat(" ", 2*maxBody)))
 	if err != nil {
 		t.Fatal(err)
@@ -207,8 +207,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// What could become an option, a path or another word for the container
-// engine never passes.
+// References that Docker could take for an option, a path or another argument are
+// refused.
 func TestImageRef(t *testing.T) {
 	t.Parallel()
 	for ref, ok := range map[string]bool{
@@ -224,7 +224,7 @@ func TestImageRef(t *testing.T) {
 	}
 }
 
-func TestQueries(t *testing.T) {
+func TestUnknownQueryParametersAreRefused(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	me, w := as(e.ann), "/workspaces/"+string(e.workspace(e.ann, "target").ID)

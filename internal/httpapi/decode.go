@@ -18,11 +18,11 @@ import (
 // maxBody bounds a request's body.
 const maxBody = 1 << 20
 
-// decode reads a JSON object into the struct that v points to. Refused are,
-// each by its name: fields that v does not have (in exactly that spelling),
-// fields given twice, values of another type; and a second value after it, a
-// body over maxBody, and a Content-Type that a page of another origin could
-// send unasked.
+// decode reads a JSON object into the struct that v points to. It refuses, and names,
+// fields that v does not have (case matters), fields given twice, and values of
+// another type. It also refuses a second value after the object, a body over
+// maxBody, and a Content-Type that a page of another origin can send without a
+// preflight.
 func (s *server) decode(w http.ResponseWriter, r *http.Request, v any) error {
 	return s.decodeBody(w, r, v, false)
 }
@@ -33,7 +33,7 @@ func (s *server) decodeOptional(w http.ResponseWriter, r *http.Request, v any) e
 }
 
 func (s *server) decodeBody(w http.ResponseWriter, r *http.Request, v any, optional bool) error {
-	// A body that trickles in must not hold a connection for ever.
+	// A body that arrives slowly must not keep the connection open.
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(s.cfg.ReadWithin))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -44,7 +44,7 @@ func (s *server) decodeBody(w http.ResponseWriter, r *http.Request, v any, optio
 		}
 		return &workspace.Error{Code: workspace.CodeInvalid, Message: "The request's body could not be read.", Err: err}
 	}
-	// Reached later, the deadline would look like a client that has gone.
+	// A deadline that passes later would look like a client that has disconnected.
 	_ = rc.SetReadDeadline(time.Time{})
 	if optional && len(body) == 0 {
 		return nil
@@ -69,7 +69,7 @@ func (s *server) decodeBody(w http.ResponseWriter, r *http.Request, v any, optio
 	return nil
 }
 
-// checkFields goes through the top level of a JSON object; all bodies are flat.
+// checkFields checks the top level of a JSON object; all bodies are flat.
 func checkFields(body []byte, known []string) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	broken := workspace.Errorf(workspace.CodeInvalid, "The body is not a JSON object.")
@@ -113,7 +113,7 @@ func jsonFields(t reflect.Type) []string {
 	return names
 }
 
-// fieldError is an invalid request that names the field to blame.
+// fieldError is the error of an invalid request, and names the invalid field.
 func fieldError(field, problem string) error {
 	e := workspace.Errorf(workspace.CodeInvalid, "%s %s", field, problem)
 	e.Details = map[string]any{"field": field}

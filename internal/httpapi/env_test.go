@@ -9,7 +9,7 @@ import (
 	"codehub/api"
 )
 
-// TestEnv: only answers about one workspace have the values, and only its owner gets them.
+// TestEnv: only responses about a single workspace have the values, and only for its owner.
 func TestEnv(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

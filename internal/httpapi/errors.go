@@ -13,7 +13,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Codes that only HTTP knows.
+// Codes that occur only in HTTP responses.
 const (
 	codeMethodNotAllowed workspace.Code = "method_not_allowed"
 	codeUnsupportedMedia workspace.Code = "unsupported_media_type"
@@ -28,7 +28,7 @@ const (
 	codeInternal         workspace.Code = "internal"
 )
 
-// statuses is the one table from errors to HTTP statuses.
+// statuses maps error codes to HTTP statuses.
 var statuses = map[workspace.Code]int{
 	workspace.CodeInvalid:             http.StatusBadRequest,
 	workspace.CodeUnauthenticated:     http.StatusUnauthorized,
@@ -72,7 +72,7 @@ var statuses = map[workspace.Code]int{
 	codeInternal:         http.StatusInternalServerError,
 }
 
-// Status is the HTTP status that an error is answered with.
+// Status returns the HTTP status of an error code.
 func Status(err error) int {
 	if s, ok := statuses[workspace.CodeOf(err)]; ok {
 		return s
@@ -83,7 +83,7 @@ func Status(err error) int {
 // errStarted ends a handler after it has begun its response.
 var errStarted = errors.New("the answer had begun")
 
-// fail answers with an error, and logs it if it is the server's own.
+// fail answers with an error, and logs an internal one.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, errStarted):
@@ -95,9 +95,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	WriteError(w, r, s.log, err)
 }
 
-// WriteError answers a request with an error in the API's form. What has no
-// code is the server's own fault: it is logged, and people are told no more
-// than the request's id.
+// WriteError answers a request with an error in the API's form. An error without a
+// code is internal: it is logged, and the response has only the request's id.
 func WriteError(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
 	status := Status(err)
 	body := api.Error{Code: string(codeInternal), Message: "Something went wrong on the server. Request " + accesslog.ID(r.Context()) + "."}

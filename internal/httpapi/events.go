@@ -56,14 +56,14 @@ type stream struct {
 	out    *eventstream.Stream
 	sub    *bus.Subscription
 	caller workspace.Caller
-	// shown holds a digest of each workspace as it was last sent, or deleted.
-	// Nothing is sent twice.
+	// shown has a digest of each workspace as it was last sent, or deleted, so that
+	// the stream sends no state twice.
 	shown map[workspace.ID]uint64
 	seed  maphash.Seed // of the digests
 	beat  time.Time    // of the next heartbeat
 }
 
-// deleted stands for a workspace that the reader knows to be gone.
+// deleted is the digest of a workspace whose deletion was sent.
 const deleted = 0
 
 // step sends the next event, so that none waits for a later one. Without an event the
@@ -95,9 +95,8 @@ func (st *stream) heartbeat() error {
 	return st.send(api.EventHeartbeat, []byte("{}"))
 }
 
-// all sends everything there is, and the deletion of everything that this
-// reader was shown, or may have been on an earlier connection, and that is
-// there no longer.
+// all sends all workspaces. It also sends the deletion of each workspace that no longer
+// exists and that this reader has received, or may have on an earlier connection.
 func (st *stream) all(ctx context.Context) error {
 	gone := make(map[workspace.ID]bool)
 	for id, as := range st.shown {
@@ -139,8 +138,8 @@ func (st *stream) all(ctx context.Context) error {
 	return nil
 }
 
-// again reads a workspace that was in neither list. It may still exist, if its
-// deletion was undone between the two.
+// again reads a workspace that was in neither list. It exists if its deletion was
+// undone between the two.
 func (st *stream) again(ctx context.Context, id workspace.ID) error {
 	ws, err := st.cfg.Store.Workspace(ctx, st.caller, id)
 	switch code := workspace.CodeOf(err); {
@@ -168,8 +167,8 @@ func (st *stream) updated(ws workspace.Workspace) error {
 	return st.send(api.EventUpdated, data)
 }
 
-// deleted is sent to readers that never heard of the workspace too: they may
-// have kept it from an earlier connection.
+// The deletion is also sent to readers that did not receive the workspace: they may
+// know it from an earlier connection.
 func (st *stream) deleted(id workspace.ID) error {
 	if as, known := st.shown[id]; known && as == deleted {
 		return nil

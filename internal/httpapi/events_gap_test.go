@@ -11,8 +11,7 @@ import (
 	"codehub/internal/pgtest"
 )
 
-// replica is another server on the same database, whose listener goes by
-// listen.
+// replica is another server on the same database, with listen as its listener.
 func (e *env) replica(listen string) *env {
 	e.t.Helper()
 	log := slog.New(slog.NewTextHandler(e.log, nil))
@@ -23,7 +22,7 @@ func (e *env) replica(listen string) *env {
 	return r
 }
 
-// unheard runs statements of which the database tells nobody.
+// unheard runs statements without notifications of the database.
 func (e *env) unheard(statements ...string) {
 	e.t.Helper()
 	script := `BEGIN; ALTER TABLE workspaces DISABLE TRIGGER USER; ALTER TABLE sessions DISABLE TRIGGER USER;`
@@ -34,9 +33,8 @@ func (e *env) unheard(statements ...string) {
 	e.Exec(script)
 }
 
-// After the listener was away, however it went, nothing that anybody remembers
-// is believed: not the sessions, not what subscribers were shown, not the
-// routes; and the controller looks at everything.
+// After a gap of the listener, whatever its cause, all caches are dropped: sessions,
+// what subscribers were sent, and routes. The controller then observes all workspaces.
 func TestGapReloadsEverything(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(e *env, silence func()){
@@ -82,8 +80,8 @@ func TestGapReloadsEverything(t *testing.T) {
 	}
 }
 
-// Each server receives every event twice, from the database and from Redis. Its
-// readers receive it once.
+// Each server receives every event twice, from the database and from Redis, and sends it
+// to its readers once.
 func TestEventsFromRedisAreSentOnce(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -101,7 +99,7 @@ func TestEventsFromRedisAreSentOnce(t *testing.T) {
 		}
 		r.Hub.Echo(a.OwnerID, a.ID)
 	}
-	// The second way alone is enough.
+	// Redis alone is enough.
 	e.unheard(`UPDATE workspaces SET name = 'renamed' WHERE id = '` + string(a.ID) + `'`)
 	told := make(chan struct{})
 	var echo sync.WaitGroup
@@ -111,7 +109,7 @@ func TestEventsFromRedisAreSentOnce(t *testing.T) {
 			case <-told:
 				return
 			case <-time.After(10 * time.Millisecond):
-				r.Hub.Echo(a.OwnerID, a.ID) // what was said a moment ago is over
+				r.Hub.Echo(a.OwnerID, a.ID) // an echo of an earlier change
 			}
 		}
 	})

@@ -14,8 +14,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// told runs an event stream to its end or until stop says so, and gives each
-// event to saw.
+// told reads an event stream to its end or until stop returns true, and calls saw
+// with each event.
 func (s *events) told(saw func(ev string) (stop bool)) {
 	s.t.Helper()
 	for {
@@ -29,10 +29,10 @@ func (s *events) told(saw func(ev string) (stop bool)) {
 	}
 }
 
-// Whatever happens at the same time, and however often and by whatever way it
-// is said, a reader never sees an earlier state after a later one, never the
-// same twice, and ends with the last.
-func TestOrder(t *testing.T) {
+// With concurrent changes, and with events that are repeated, late or from both the
+// database and Redis, a reader never receives an earlier state after a later one, never
+// the same one twice, and receives the last one.
+func TestEventsKeepOrder(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	const workspaces, changes, readers = 4, 60, 3
@@ -66,7 +66,7 @@ func TestOrder(t *testing.T) {
 	}
 	done := make(chan struct{})
 	var noise sync.WaitGroup
-	noise.Go(func() { // the second way, late and early, and gaps
+	noise.Go(func() { // events as from Redis, late and early, and gaps
 		for i := 0; ; i++ {
 			select {
 			case <-done:
@@ -97,8 +97,9 @@ func TestOrder(t *testing.T) {
 	noise.Wait()
 }
 
-// What is said twice, and what was read afresh and is as it was, is not sent.
-func TestNothingTwice(t *testing.T) {
+// Repeated events, and workspaces that were read again and have not changed, are not
+// sent.
+func TestEventsSendNoDuplicates(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	a := e.workspace(e.ann, "a")
@@ -128,9 +129,9 @@ func TestNothingTwice(t *testing.T) {
 	}
 }
 
-// Whoever comes back hears what was deleted meanwhile, though nothing may be
-// left of it, and nobody hears of somebody else's.
-func TestDeletedWhileAway(t *testing.T) {
+// A reader that reconnects receives the deletions that it missed, also of workspaces
+// that no longer exist in the database, and none of another user.
+func TestEventsAfterReconnectSendDeletions(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	a, b, c := e.workspace(e.ann, "a"), e.workspace(e.ann, "b"), e.workspace(e.ann, "c")
@@ -151,9 +152,8 @@ func TestDeletedWhileAway(t *testing.T) {
 	}
 }
 
-// A deletion that is taken back between two lists does not end in a reader who
-// believes it.
-func TestUndeleteDuringResync(t *testing.T) {
+// A deletion that is undone between the two lists is not sent.
+func TestEventsUndeleteDuringResync(t *testing.T) {
 	t.Parallel()
 	store := &forgetful{}
 	e := newEnv(t, func(c *Config) { store.Store, c.Store = c.Store, store })
@@ -174,7 +174,7 @@ func TestUndeleteDuringResync(t *testing.T) {
 	}
 }
 
-// forgetful is a store whose lists may leave everything out, once.
+// forgetful is a store whose next list can be made empty.
 type forgetful struct {
 	Store
 	hide atomic.Bool

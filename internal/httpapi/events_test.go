@@ -67,7 +67,7 @@ func (e *env) events(w with) *events {
 	return s
 }
 
-// next is the next event, as "name NAME PHASE", "deleted ID", "heartbeat", or
+// next returns the next event, as "name NAME PHASE", "deleted ID", "heartbeat", or
 // "" at the stream's end.
 func (s *events) next() string {
 	s.t.Helper()
@@ -103,9 +103,8 @@ func (s *events) next() string {
 	}
 }
 
-// until reads up to the wanted event and returns what came before it. Events
-// that tell the same again are allowed: everything may be read afresh at any
-// time.
+// until reads up to the wanted event and returns the events before it. Repeated events
+// are allowed: a gap may reload everything at any time.
 func (s *events) until(want string) (before []string) {
 	s.t.Helper()
 	for {
@@ -166,8 +165,8 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
-// A stream ends with its session, however that ends.
-func TestStreamEndsWithItsSession(t *testing.T) {
+// A stream ends with its session, whatever ends that.
+func TestEventsEndWithSession(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(e *env){
 		"logout":   func(e *env) { e.want(204, "", "POST", "/logout", "", as(e.ann)) },
@@ -198,8 +197,8 @@ func TestStreamEndsWithItsSession(t *testing.T) {
 	}
 }
 
-// A session's own end in time ends its streams, without any event.
-func TestStreamEndsInTime(t *testing.T) {
+// The expiry of a session ends its streams, without any event.
+func TestEventsEndWhenSessionExpires(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.Change(`UPDATE sessions SET expires_at = now() + interval '2 seconds' WHERE user_id = $1`, e.ann.User.ID)
@@ -208,7 +207,7 @@ func TestStreamEndsInTime(t *testing.T) {
 	}
 }
 
-func TestTooManyStreams(t *testing.T) {
+func TestEventsStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	for range bus.MaxPerUser {
@@ -218,8 +217,8 @@ func TestTooManyStreams(t *testing.T) {
 	e.events(as(e.eve)).until("heartbeat")
 }
 
-// Streams that are abandoned leave nothing behind.
-func TestStreamsLeaveNothing(t *testing.T) {
+// Abandoned streams leave no subscribers and goroutines.
+func TestEventsAbandonedStreamsAreReleased(t *testing.T) {
 	pgtest.New(t, postgres.Migrate) // the process's database server runs from here on
 	ignore := goleak.IgnoreCurrent()
 	t.Run("streams", func(t *testing.T) {
@@ -246,9 +245,9 @@ func TestStreamsLeaveNothing(t *testing.T) {
 	goleak.VerifyNone(t, ignore)
 }
 
-// What changed while the listener was away is told after the gap, the end of
-// a workspace of which nothing is left included.
-func TestResyncAfterAGap(t *testing.T) {
+// Changes during a gap of the listener are sent after it, including the deletion of a
+// workspace that no longer exists in the database.
+func TestEventsResyncAfterGap(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	a := e.workspace(e.ann, "a")
@@ -275,8 +274,8 @@ func TestResyncAfterAGap(t *testing.T) {
 	s.until("deleted " + string(b.ID))
 }
 
-// A reader that takes nothing is cut off, and holds up nobody.
-func TestSlowReaderIsCut(t *testing.T) {
+// A reader that reads nothing is disconnected, and does not delay others.
+func TestEventsSlowReaderIsDisconnected(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, func(c *Config) { c.WriteWithin = time.Second }) // long enough for the quick reader on a busy machine
 	w := e.workspace(e.ann, "a")

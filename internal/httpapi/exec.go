@@ -33,17 +33,16 @@ type Attacher interface {
 const (
 	// maxExecMessage bounds a message of a client: the command, or a piece of its input.
 	maxExecMessage = 128 << 10
-	// execPiece is how much output a message has at most.
+	// execPiece bounds the output in one message.
 	execPiece = 32<<10 - 1
-	// execReason is how long the reason for a broken connection is waited for.
+	// execReason bounds the wait for the reason of a broken connection.
 	execReason = 2 * time.Second
-	// execFarewell is how long the last message may take to be sent.
+	// execFarewell bounds the time to send the last message.
 	execFarewell = time.Second
 )
 
-// exec runs a command in a workspace, on a WebSocket (docs/api.md). What is wrong with
-// the request is an HTTP error; everything that happens later is a message, which pages
-// can read too.
+// exec runs a command in a workspace, on a WebSocket (docs/api.md). An invalid request
+// gets an HTTP error; later errors are messages, which pages can read too.
 func (s *server) exec(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.find(r, id)
 	if err != nil {
@@ -80,8 +79,8 @@ func (s *server) exec(w http.ResponseWriter, r *http.Request, id auth.Identity) 
 }
 
 // ownPage refuses a WebSocket that a page of another origin opens, such as that of a
-// workspace. Browsers send the cookie with it and let every page read what comes, and
-// sameOrigin lets each GET pass.
+// workspace. Browsers send the cookie with it and let every page read the messages, and
+// sameOrigin accepts every GET.
 func (s *server) ownPage(r *http.Request) error {
 	cross := workspace.Errorf(codeCrossOrigin, "The request came from another site and was refused.")
 	as := r.Clone(r.Context())
@@ -89,7 +88,7 @@ func (s *server) ownPage(r *http.Request) error {
 	if s.origins.Check(as) != nil {
 		return cross
 	}
-	// Every browser says where a WebSocket comes from. A program with a cookie has to do so too.
+	// Every browser sends an Origin with a WebSocket. A program with a cookie has to send one too.
 	if r.Header.Get("Origin") == "" && r.Header.Get(api.TokenHeader) == "" && r.Header.Get("Authorization") == "" {
 		return cross
 	}
@@ -119,7 +118,7 @@ func (x *execution) run(done continuation.Done) {
 	}()
 }
 
-// serve speaks with the client until the command or the access has ended.
+// serve exchanges messages with the client until the command or the access has ended.
 func (x *execution) serve() {
 	defer x.reader.Wait()
 	defer x.conn.CloseNow()
@@ -241,8 +240,8 @@ func (x *execution) copyOutput(conn, ctx context.Context, kind byte, from io.Rea
 	}
 }
 
-// heartbeats keeps what is between the server and the client from closing a connection
-// on which nothing happens. The error is that of a connection that takes no more.
+// heartbeats keeps proxies between the server and the client from closing an idle
+// connection. It returns an error when the connection accepts no more messages.
 func (x *execution) heartbeats(conn, until context.Context) error {
 	t := time.NewTicker(x.cfg.Heartbeat)
 	defer t.Stop()
@@ -296,12 +295,12 @@ func strictly(b []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return &workspace.Error{Code: workspace.CodeInvalid, Message: "The message is not of the described form.", Err: err}
+		return &workspace.Error{Code: workspace.CodeInvalid, Message: "The message is not valid.", Err: err}
 	}
 	return nil
 }
 
-// running is what a client's messages act on.
+// running is a started command, on which the client's messages act.
 type running struct {
 	*agent.Process
 	attached *attach.Attachment
@@ -311,7 +310,7 @@ type running struct {
 	closed bool
 }
 
-// use records activity, until close.
+// use records activity until close.
 func (r *running) use(kind activity.Kind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -383,7 +382,8 @@ func (in *input) read(conn, client context.Context, started <-chan *running) err
 	}
 }
 
-// stdin passes input on. A command that has closed its input takes no more, as in a pipe.
+// stdin forwards input. Input for a command that has closed its standard input is dropped,
+// as in a pipe.
 func (in *input) stdin(b []byte) {
 	if len(b) == 0 {
 		return
@@ -406,8 +406,7 @@ func (x *execution) say(ctx context.Context, m api.ExecOutput) error {
 	return x.conn.Write(ctx, websocket.MessageText, b)
 }
 
-// ended returns why the access has ended, if it has, instead of the error that follows
-// from it.
+// ended returns why the access has ended, if it has, instead of a resulting error.
 func ended(attached context.Context, err error) error {
 	if cause := context.Cause(attached); cause != nil {
 		return cause
@@ -415,7 +414,7 @@ func ended(attached context.Context, err error) error {
 	return err
 }
 
-// execError describes an error in the API's form, and logs it if it is the server's own.
+// execError describes an error in the API's form, and logs an internal one.
 func (x *execution) execError(err error) *api.Error {
 	var e *workspace.Error
 	var closed *attach.NotOpen
@@ -431,7 +430,7 @@ func (x *execution) execError(err error) *api.Error {
 	case errors.Is(err, attach.ErrStopped):
 		e = workspace.Errorf(codeStopped, "The workspace has stopped.")
 	case errors.Is(err, attach.ErrAccessEnded):
-		e = workspace.Errorf(workspace.CodeForbidden, "The workspace was deleted, or is not yours any more.")
+		e = workspace.Errorf(workspace.CodeForbidden, "The workspace was deleted, or you no longer have access to it.")
 	case errors.Is(err, auth.ErrSessionEnded):
 		e = workspace.Errorf(workspace.CodeUnauthenticated, "You have been logged out.")
 	case errors.Is(err, attach.ErrClosed), errors.Is(err, agent.ErrUnreachable):
@@ -439,17 +438,17 @@ func (x *execution) execError(err error) *api.Error {
 	case errors.As(err, &refused):
 		e = workspace.Errorf(codeNotStarted, "The command could not be started: %s.", bounded(refused.Message))
 	case x.ctx.Err() != nil:
-		e = workspace.Errorf(workspace.CodeUnavailable, "The server is being stopped.")
+		e = workspace.Errorf(workspace.CodeUnavailable, "The server is shutting down.")
 	case errors.Is(err, context.Canceled), websocket.CloseStatus(err) != -1, errors.Is(err, io.EOF):
 		e = workspace.Errorf(workspace.CodeUnavailable, "The client has disconnected.") // it does not read this
 	default:
-		x.log.Warn("running a command failed", "request_id", x.request, "workspace", x.id, "err", err)
+		x.log.Warn("run a command failed", "request_id", x.request, "workspace", x.id, "err", err)
 		return &api.Error{Code: string(codeInternal), Message: "Something went wrong on the server. Request " + x.request + "."}
 	}
 	return &api.Error{Code: string(e.Code), Message: e.Message, Details: e.Details}
 }
 
-// notOpen describes a workspace that a command does not start.
+// notOpen is the error for a workspace that a command does not start.
 func notOpen(closed *attach.NotOpen) *workspace.Error {
 	switch closed.Opening {
 	case lifecycle.OpenRestores:
@@ -459,7 +458,7 @@ func notOpen(closed *attach.NotOpen) *workspace.Error {
 	case lifecycle.OpenDeleted:
 		return workspace.Errorf(workspace.CodeGone, "The workspace is deleted.")
 	}
-	return workspace.Errorf(workspace.CodeRecoveryRequired, "The workspace is in an error. Recover it first.")
+	return workspace.Errorf(workspace.CodeRecoveryRequired, "The workspace is in an error state. Recover it first.")
 }
 
 // window counts the output that the client has not acknowledged.
@@ -473,7 +472,7 @@ type window struct {
 
 func newWindow(size int) *window { return &window{size: size, freed: make(chan struct{}, 1)} }
 
-// take waits until output may be sent.
+// take waits until the window allows output.
 func (w *window) take(ctx context.Context, n int) error {
 	if w.size == 0 {
 		return nil

@@ -33,7 +33,7 @@ type execEnv struct {
 	used     *activity.Recorder
 }
 
-// wakes is the database for attach, as the server wires it.
+// wakes is the store of attach, as in the server.
 type wakes struct{ *postgres.DB }
 
 func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
@@ -61,7 +61,7 @@ func (e *execEnv) running(p person, name string) (workspace.Workspace, *agenttes
 	return ws, e.agents.Start(ws.ID)
 }
 
-// client speaks for a user with a token.
+// client returns a client with a token of a user.
 func (e *execEnv) client(p person) *client.Client {
 	e.t.Helper()
 	c, err := client.New(e.HTTP.URL, e.token(p))
@@ -162,7 +162,7 @@ func TestExecSignalsAndActivity(t *testing.T) {
 }
 
 // An idle terminal is not use, though its connection is kept open.
-func TestExecIdleTerminalIsNotUse(t *testing.T) {
+func TestExecIdleTerminalIsNoActivity(t *testing.T) {
 	t.Parallel()
 	e := newExecEnv(t)
 	ws, _ := e.running(e.ann, "site")
@@ -295,7 +295,7 @@ func lastError(t *testing.T, conn *websocket.Conn) string {
 }
 
 // A command ends when the access ends, whatever its client reads.
-func TestExecEndsWithTheAccess(t *testing.T) {
+func TestExecEndsWithAccess(t *testing.T) {
 	t.Parallel()
 	e := newExecEnv(t)
 	ws, _ := e.running(e.ann, "site")
@@ -324,8 +324,8 @@ func TestExecEndsWithTheAccess(t *testing.T) {
 	}
 }
 
-// A client that reads nothing holds neither the command nor its access.
-func TestExecEndsClientsThatReadNothing(t *testing.T) {
+// A client that reads nothing keeps neither the command nor its access open.
+func TestExecEndsClientsThatDoNotRead(t *testing.T) {
 	t.Parallel()
 	e := newExecEnv(t)
 	ws, _ := e.running(e.ann, "site")
@@ -419,7 +419,7 @@ func TestExecLimitsAndWakes(t *testing.T) {
 	}
 }
 
-// What a workspace uses is measured without a use, for its owner alone.
+// The usage of a workspace is measured only for its owner, and does not count as activity.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	e := newExecEnv(t)

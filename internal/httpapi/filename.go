@@ -7,9 +7,9 @@ import (
 	"codehub/api"
 )
 
-// attachment is a Content-Disposition that has a browser keep the answer under
-// a name, in the form that every browser knows and in the one that carries any
-// character (RFC 6266).
+// attachment returns a Content-Disposition with which a browser saves the response under
+// a name, in the form that every browser knows and in the one that carries any character
+// (RFC 6266).
 func attachment(file string) string {
 	plain := strings.Map(func(r rune) rune {
 		if r < 0x20 || r > 0x7e || strings.ContainsRune(`"\%`, r) {
@@ -34,7 +34,7 @@ func attachment(file string) string {
 	return `attachment; filename="` + plain + `"; filename*=UTF-8''` + b.String()
 }
 
-// attrChar reports whether c stands for itself in an extended parameter (RFC 8187).
+// attrChar reports whether c is not escaped in an extended parameter (RFC 8187).
 func attrChar(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$&+-.^_`|~", c) >= 0
 }

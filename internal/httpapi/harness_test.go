@@ -48,7 +48,7 @@ type env struct {
 	ann, eve person
 }
 
-// person is somebody with an account and a session.
+// person is a user with a session.
 type person struct {
 	auth.Session
 	cookie *http.Cookie
@@ -87,7 +87,7 @@ func (e *env) join(name string) person {
 	return e.enter(name)
 }
 
-// enter makes another session of a user.
+// enter creates another session of a user.
 func (e *env) enter(name string) person {
 	e.t.Helper()
 	s, err := e.Auth.Login(e.t.Context(), name, password, auth.Client{UserAgent: "test"})
@@ -97,7 +97,7 @@ func (e *env) enter(name string) person {
 	return person{s, e.Auth.Cookie(s)}
 }
 
-// dump is all that the database holds of workspaces, tokens and sessions.
+// dump returns all rows of workspaces, tokens and sessions.
 func (e *env) dump() string {
 	e.t.Helper()
 	return fixture.Query[string](e, `SELECT concat_ws(E'\n',
@@ -107,7 +107,7 @@ func (e *env) dump() string {
 		(SELECT string_agg((to_jsonb(s) - 'last_used_at')::text, E'\n' ORDER BY hash) FROM sessions s))`)
 }
 
-// workspace makes a workspace of somebody's.
+// workspace creates a workspace of a user.
 func (e *env) workspace(p person, name string) workspace.Workspace {
 	e.t.Helper()
 	return e.AddWorkspace(p.Caller, name, func(n *postgres.NewWorkspace) { n.ImageRef = "test" })
@@ -173,7 +173,7 @@ func (e *env) want(status int, code, method, path, body string, with ...with) an
 	return a
 }
 
-// read decodes an answer; a field that the type does not have fails the test.
+// read decodes a response; a field that the type does not have fails the test.
 func read[T any](t *testing.T, a answer) T {
 	t.Helper()
 	var v T

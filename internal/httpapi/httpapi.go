@@ -1,6 +1,6 @@
-// Package httpapi is codehub's HTTP API (docs/api.md): its routes on one page,
-// one table from errors to statuses, strict JSON, and the event stream. The
-// document api/openapi.json describes it, and a test holds the two together.
+// Package httpapi is codehub's HTTP API (docs/api.md): the table of routes, the table
+// from errors to statuses, strict JSON, and the event stream. api/openapi.json
+// describes it, and a test compares the two.
 package httpapi
 
 import (
@@ -21,8 +21,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Store is what the API keeps; *postgres.DB is it. Every method checks that
-// the caller owns what it acts on.
+// Store is the API's storage; *postgres.DB implements it. Every method checks that the
+// caller owns the object that it acts on.
 type Store interface {
 	service.Workspaces
 	service.SSHKeys
@@ -37,7 +37,7 @@ type Config struct {
 
 	Store Store
 	Admin service.Admin
-	// Restore answers /admin/restore; nil: there is nothing to compare with.
+	// Restore serves /admin/restore; nil: this server has no Docker or bucket to compare with.
 	Restore service.Restore
 	Auth    *auth.Auth
 	Hub     *bus.Hub
@@ -47,24 +47,24 @@ type Config struct {
 	Gate    Gate
 	Log     *slog.Logger
 
-	// LastUse is when a workspace was last used as this very server saw it,
-	// which it may not have handed on yet; optional.
+	// LastUse returns the last activity of a workspace that this server has seen and may
+	// not have flushed yet; optional.
 	LastUse func(workspace.ID) (at time.Time, kind string, ok bool)
 
 	// Heartbeat is the pause between heartbeats of an event stream; 0 is 30 s.
 	Heartbeat time.Duration
-	// WriteWithin is how long the reader of a stream may take to take one
-	// piece of it before it is cut off; 0 is 30 s.
+	// WriteWithin bounds the time in which the reader of a stream accepts one piece, after
+	// which it is disconnected; 0 is 30 s.
 	WriteWithin time.Duration
 	// ReadWithin is how long a request's body, or a piece of an archive from
 	// the bucket, may take to arrive; 0 is 30 s.
 	ReadWithin time.Duration
 }
 
-// Prefix is where the API lives; New's handler takes everything below it.
+// Prefix is the path of the API; New's handler serves everything below it.
 const Prefix = "/api/v1"
 
-// server is what the handlers share.
+// server has the handlers.
 type server struct {
 	cfg     Config
 	base    string // CODEHUB_URL without a trailing slash
@@ -74,12 +74,12 @@ type server struct {
 	following, downloading perUser
 }
 
-// handler answers one route. id is who asks; the zero Identity on open routes.
+// handler serves one route. id is the caller; the zero Identity on open routes.
 type handler func(w http.ResponseWriter, r *http.Request, id auth.Identity) error
 
 type route struct {
 	method, path string
-	open         bool // answers without a session
+	open         bool // needs no session
 	handle       handler
 	query        []string // the parameters that it knows
 }
@@ -150,9 +150,9 @@ func (s *server) routes() []route {
 	}
 }
 
-// New makes the handler of everything under /api/. It brings its own
-// protection against cross-origin requests and its own headers; request ids,
-// the access log and the recovery from panics come from Outer, around it.
+// New returns the handler of everything under /api/. It refuses cross-origin requests
+// and sets the API's headers; Outer, around it, adds request ids, the access log and the
+// recovery from panics.
 func New(cfg Config) http.Handler {
 	if cfg.KeepAwakeMax <= 0 {
 		cfg.KeepAwakeMax = 24 * time.Hour
@@ -168,8 +168,8 @@ func New(cfg Config) http.Handler {
 	}
 	s := &server{cfg: cfg, base: strings.TrimRight(cfg.URL.String(), "/"), origins: CrossOrigin(cfg.URL), log: cfg.Log}
 	mux := http.NewServeMux()
-	// A path has one pattern, of all methods: /users/me and /users/{id} would
-	// not go together if each had some.
+	// Each path has one pattern for all methods: with patterns for some methods,
+	// /users/me and /users/{id} would conflict.
 	paths := map[string]map[string]http.Handler{}
 	for _, rt := range s.routes() {
 		if paths[rt.path] == nil {
@@ -189,8 +189,8 @@ func New(cfg Config) http.Handler {
 	return mux
 }
 
-// byMethod answers what a path takes, and says of every other method what that
-// is.
+// byMethod calls the handler of the request's method, and answers other methods with a
+// 405 that lists the allowed ones.
 func (s *server) byMethod(path string, methods map[string]http.Handler) http.Handler {
 	allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
 	other := s.serve(route{path: path, open: true, handle: methodNotAllowed(allowed)})
@@ -203,17 +203,17 @@ func (s *server) byMethod(path string, methods map[string]http.Handler) http.Han
 	})
 }
 
-// CrossOrigin makes the check that refuses what another origin's page sends.
+// CrossOrigin returns the check that refuses requests of another origin's page.
 func CrossOrigin(base *url.URL) *http.CrossOriginProtection {
 	p := http.NewCrossOriginProtection()
 	if base != nil && base.Host != "" {
-		// Never fails: scheme and host are all there is.
+		// This cannot fail: the origin has only a scheme and a host.
 		_ = p.AddTrustedOrigin(base.Scheme + "://" + base.Host)
 	}
 	return p
 }
 
-// serve wraps one route in what all have in common.
+// serve wraps the handler of a route in the checks that all routes share.
 func (s *server) serve(rt route) http.Handler {
 	name := strings.TrimSpace(rt.method + " " + Prefix + rt.path)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -245,8 +245,8 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 	return rt.handle(w, r, id)
 }
 
-// sameOrigin refuses what a page of another origin makes a browser send, and,
-// of any origin, what it sends without asking first (no-cors).
+// sameOrigin refuses requests that a page of another origin makes a browser send, and
+// requests of any origin in the mode no-cors, which need no preflight.
 func (s *server) sameOrigin(r *http.Request) error {
 	if err := s.origins.Check(r); err != nil {
 		return workspace.Errorf(codeCrossOrigin, "The request came from another site and was refused.")

@@ -10,10 +10,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// When a workspace stops and why it did, and the word to stay.
+// The API has when a workspace stops, why it stopped, and the request to stay.
 func TestLifetime(t *testing.T) {
 	t.Parallel()
-	var seen time.Time // as this server saw it
+	var seen time.Time // by this server
 	e := newEnv(t, func(c *Config) {
 		c.Idle = service.Idle{StandbyTTL: 600, ArchiveTTL: 3600}
 		c.LastUse = func(workspace.ID) (time.Time, string, bool) { return seen, "typing", !seen.IsZero() }
@@ -34,7 +34,7 @@ func TestLifetime(t *testing.T) {
 	got := get()
 	is("stops", got.StopsAt, got.PhaseChangedAt.Add(10*time.Minute))
 
-	// What was seen here counts at once; what the database knows better, does not.
+	// Activity that this server saw counts at once, unless the database has a later one.
 	seen = got.PhaseChangedAt.Add(2 * time.Minute)
 	got = get()
 	is("stops", got.StopsAt, seen.Add(10*time.Minute))
@@ -84,7 +84,7 @@ func TestRestart(t *testing.T) {
 	e.want(409, "operation_in_progress", "POST", path, "", me)
 }
 
-// Awake for as long as the server lets people, and what its clock is apart.
+// A workspace is kept awake for at most the server's maximum and the tolerance for clocks.
 func TestKeepAwakeBound(t *testing.T) {
 	t.Parallel()
 	s := &server{cfg: Config{Settings: service.Settings{Idle: service.Idle{KeepAwakeMax: 90 * time.Minute}}}}

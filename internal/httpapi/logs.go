@@ -18,7 +18,7 @@ const (
 	maxTail     = 100_000
 )
 
-// workspaceLogs answers what the workspace's container printed.
+// workspaceLogs sends the log of the workspace's container.
 func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	q := r.URL.Query()
 	follow, err := boolParam(q, "follow")
@@ -62,8 +62,8 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 	return err
 }
 
-// maxFollowed bounds how many logs one user follows at once: each holds a
-// connection to the container backend, which all users share.
+// maxFollowed bounds how many logs one user follows at once: each holds a connection to
+// Docker, which all users share.
 const maxFollowed = 16
 
 // perUser counts what is being streamed, by user.
@@ -94,8 +94,8 @@ func (f *perUser) remove(user string) {
 	}
 }
 
-// textStream sends text on as it comes, and begins the answer only with the
-// first of it, so that until then it can still become an error.
+// textStream forwards text when it arrives. It delays the header until then, so that a
+// failure before it can still be answered with an error.
 type textStream struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController

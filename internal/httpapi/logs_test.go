@@ -43,7 +43,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// A log that is followed comes as it is printed, and ends with the session.
+// A followed log is sent while it is printed, and ends with the session.
 func TestFollowedLogs(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -70,7 +70,7 @@ func TestFollowedLogs(t *testing.T) {
 	}
 }
 
-// Each followed log holds a connection to the backend that all users share.
+// The number of followed logs of one user is bounded.
 func TestFollowedLogsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -17,11 +17,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Outer is what stands around everything that the server answers: the
-// request's id, the access log, the metrics (which may be nil), and the
-// recovery from panics. It leaves streaming and hijacking to what is inside. A request that
-// continues after its handler, in the group continued (which may be nil), is logged and
-// counted when it ends.
+// Outer wraps the handler of all requests. It adds the request's id, the access log, the
+// metrics (which may be nil) and the recovery from panics, and lets the handler stream and
+// hijack. A request that continues after its handler, in the group continued (which may be
+// nil), is logged and counted when it ends.
 func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -59,7 +58,7 @@ func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next htt
 				})
 				return
 			}
-			cut := v != nil // an answer cut short must not look whole
+			cut := v != nil // a truncated response must not look complete
 			if v != nil && v != http.ErrAbortHandler {
 				a.panicked(continuation.Recovered(v))
 				if rec.status == 0 && !rec.hijacked {
@@ -79,7 +78,7 @@ func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next htt
 	})
 }
 
-// answered is what is logged of a request.
+// answered is a request as it is logged.
 type answered struct {
 	*accesslog.Request
 	log          *slog.Logger
@@ -87,8 +86,8 @@ type answered struct {
 	remote       netip.Addr
 }
 
-// keep copies what is a part of the request's first line, which may be long, so that the
-// line is not kept until a request that continues has ended.
+// keep copies the strings that share memory with the request's first line. That line may be
+// long, and would otherwise stay in memory until a request that continues has ended.
 func (a *answered) keep() {
 	a.method, a.path, a.Workspace = strings.Clone(bounded(a.method)), strings.Clone(bounded(a.path)), strings.Clone(a.Workspace)
 }
@@ -120,7 +119,7 @@ func (a *answered) access(status int, bytes int64, took time.Duration) {
 	a.log.LogAttrs(context.Background(), level, "request", attrs...)
 }
 
-// bounded makes text from a client fit for a log line.
+// bounded truncates and escapes text from a client for a log line.
 func bounded(s string) string {
 	if len(s) > 256 {
 		s = s[:256] + "…"
@@ -128,7 +127,7 @@ func bounded(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// requestID takes over the id that a proxy in front gave, if it looks like one.
+// requestID returns the id that a proxy in front has set, if it has the form of one.
 func requestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
 	ok := id != "" && len(id) <= 64
@@ -142,7 +141,7 @@ func requestID(r *http.Request) string {
 	return rand.Text()[:16]
 }
 
-// recorder notes what was answered.
+// recorder records the status and size of a response.
 type recorder struct {
 	http.ResponseWriter
 	status   int
@@ -166,8 +165,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Flush and Hijack are for those who look for them without
-// http.ResponseController; Unwrap is for it.
+// Flush and Hijack are for callers that do not use http.ResponseController; Unwrap is for it.
 func (r *recorder) Flush() { _ = http.NewResponseController(r.ResponseWriter).Flush() }
 
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {

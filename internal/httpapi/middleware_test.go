@@ -20,7 +20,7 @@ import (
 	"codehub/internal/health"
 )
 
-// Whatever is asked, the answer under /api is JSON in the API's form.
+// Every error under /api is JSON in the API's form.
 func TestErrorsAreJSON(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -77,7 +77,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// What strangers send cannot fill or forge the log, and no query is in it.
+// Text of clients is bounded and escaped in the log, and the log has no query.
 func TestAccessLog(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -238,8 +238,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// A check that hangs fails in time, and holds up no other.
-func TestReadyzDoesNotHang(t *testing.T) {
+// A check that hangs fails at its deadline, and does not delay others.
+func TestReadyzChecksHaveDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := Check{Name: "slow", Run: func(ctx context.Context) error { <-ctx.Done(); return nil }}
 		rec := httptest.NewRecorder()
@@ -251,8 +251,8 @@ func TestReadyzDoesNotHang(t *testing.T) {
 	})
 }
 
-// An engine that is down keeps workspaces from changing; the server serves.
-func TestReadyzTellsWhatIsAdvisory(t *testing.T) {
+// While Docker does not respond, workspaces do not change, but the server stays ready.
+func TestReadyzAdvisoryCheck(t *testing.T) {
 	rec := httptest.NewRecorder()
 	Readyz(slog.New(slog.DiscardHandler), []Check{
 		{Name: "database", Run: func(context.Context) error { return nil }},

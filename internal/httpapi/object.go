@@ -10,20 +10,19 @@ import (
 	"codehub/internal/archive/store"
 )
 
-// object is an object of the bucket as an io.ReadSeeker. It is opened where it
-// is first read, and once unless it is sought again.
+// object is an object of the bucket as an io.ReadSeeker. The first read after a seek
+// opens it at that offset.
 type object struct {
 	ctx      context.Context // the request's
 	archives Archives
 	key      string
 	size     int64
-	within   time.Duration // how long the bucket may take for one piece
+	within   time.Duration // for one read of the bucket
 
 	at   int64
 	body io.ReadCloser
 	stop context.CancelFunc // of the body
-	// err is why reading failed, for whoever reads through something that
-	// swallows it.
+	// err is why reading failed, for callers that read through a type that drops errors.
 	err error
 }
 
@@ -68,7 +67,7 @@ func (o *object) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// read is one read of the body, ended if the bucket takes too long.
+// read reads once from the body, and cancels that if the bucket takes too long.
 func (o *object) read(b []byte) (int, error) {
 	var ctx context.Context
 	if o.body == nil {
@@ -93,7 +92,7 @@ func (o *object) read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close lets go of what is open.
+// Close closes the body if one is open.
 func (o *object) Close() error {
 	if o.stop == nil {
 		return nil

@@ -55,9 +55,8 @@ func testServer() *server {
 	return &server{base: "http://codehub.test", origins: CrossOrigin(&url.URL{})}
 }
 
-// Every route is in the document, with its parameters and whether it is open,
-// and the document has no other.
-func TestDocumentHasTheRoutes(t *testing.T) {
+// The document has exactly the routes, with their parameters and whether they are open.
+func TestDocumentMatchesRoutes(t *testing.T) {
 	t.Parallel()
 	type call struct {
 		Open  bool
@@ -96,7 +95,7 @@ func TestDocumentHasTheRoutes(t *testing.T) {
 	}
 }
 
-// wire is every type that the API's JSON is made of.
+// wire has every type of the API's JSON.
 func wire() map[string]any {
 	return map[string]any{
 		"Workspace": api.Workspace{}, "Archive": api.Archive{}, "ArchiveList": api.ArchiveList{}, "Condition": api.Condition{}, "Progress": api.Progress{}, "ProgressStep": api.ProgressStep{}, "WorkspaceList": api.WorkspaceList{},
@@ -113,9 +112,9 @@ func wire() map[string]any {
 	}
 }
 
-// Every JSON field is in the document with its type, whether it may be null
-// and whether it may be missing, and the document has no other.
-func TestDocumentHasTheFields(t *testing.T) {
+// The document has exactly the JSON fields, each with its type and whether it may be null
+// or missing.
+func TestDocumentMatchesFields(t *testing.T) {
 	t.Parallel()
 	d := readDocument(t)
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
@@ -134,8 +133,8 @@ func TestDocumentHasTheFields(t *testing.T) {
 				required = append(required, field)
 			}
 			want := describe(f.Type)
-			// In what is sent, a pointer that is null is one that is absent;
-			// in what is answered, null needs a field that is always there.
+			// In requests, a null pointer is an absent field; in responses, null requires a field
+			// that is always present.
 			want.null = want.null && (options != "omitempty" || slices.Contains(requests, name))
 			if got := s.Properties[field].describe(); got != want {
 				t.Errorf("%s.%s is %+v, in the document %+v", name, field, want, got)
@@ -155,7 +154,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 	}
 }
 
-// shape is a field's type in the words of JSON schema.
+// shape returns a field's type in JSON schema.
 type shape struct {
 	of   string
 	null bool
@@ -213,8 +212,8 @@ func (s schema) describe() shape {
 	return shape{of, null}
 }
 
-// The values that a field can have are those that the code knows.
-func TestDocumentHasTheValues(t *testing.T) {
+// The enums of the document are the values in the code.
+func TestDocumentMatchesEnums(t *testing.T) {
 	t.Parallel()
 	d := readDocument(t)
 	ws := d.Components.Schemas["Workspace"].Properties
@@ -255,8 +254,8 @@ func TestDocumentHasTheValues(t *testing.T) {
 	check("error", d.Components.Schemas["Error"].Properties["error"], codes)
 }
 
-// Every $ref leads somewhere.
-func TestDocumentRefs(t *testing.T) {
+// Every $ref has a target.
+func TestDocumentRefsHaveTargets(t *testing.T) {
 	t.Parallel()
 	var d map[string]any
 	if err := json.Unmarshal(api.OpenAPI, &d); err != nil {

@@ -29,16 +29,16 @@ func Healthz() http.Handler {
 	})
 }
 
-// Check is one thing that a server needs to be ready.
+// Check is a condition for a server to be ready.
 type Check struct {
 	Name string
-	// Advisory marks what is told and makes nothing unready.
+	// Advisory marks a check that is reported and does not make the server unready.
 	Advisory bool
-	// Run returns nil if it is there. It is called with a deadline.
+	// Run returns nil if the check passes. It is called with a deadline.
 	Run func(ctx context.Context) error
 }
 
-// readyWithin bounds all checks of one answer, which run side by side.
+// readyWithin bounds all checks of one response, which run concurrently.
 const readyWithin = 3 * time.Second
 
 var errNoAnswer = errors.New("no answer in time")
@@ -142,7 +142,7 @@ func (m *Metrics) seriesOf(k seriesKey) *series {
 	return s.(*series)
 }
 
-// NewMetrics makes a registry with the process's own figures and HTTP's.
+// NewMetrics returns metrics with a registry that has the process's and HTTP's metrics.
 func NewMetrics() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -162,10 +162,10 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Registry is where other parts register figures of their own.
+// Registry is the registry for the metrics of other packages.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
-// Handler answers /metrics.
+// Handler serves /metrics.
 func (m *Metrics) Handler() http.Handler {
 	h := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -147,11 +147,11 @@ func (s *server) connectPort(w http.ResponseWriter, r *http.Request, id auth.Ide
 	})
 	if err != nil {
 		restore()
-		return nil // Accept has answered
+		return nil // Accept has written the response
 	}
 	client := tunnel.New(conn.Context(), socket)
 	defer client.Close()
-	// The agent's side does not know the context.
+	// The agent's connection does not end with the context.
 	defer context.AfterFunc(conn.Context(), func() { _ = conn.Conn.Close() })()
 	tunnel.Relay(client, conn.Conn, func() { conn.Used(activity.Client) })
 	return nil

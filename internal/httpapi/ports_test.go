@@ -29,7 +29,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// container is a runtime with the agent of one container, in the test's process.
+// container is a runtime with the agent of one container, which runs in the test's process.
 type container struct {
 	mu sync.Mutex
 	up *runtime.Upstream // nil: none runs
@@ -179,8 +179,8 @@ func (e *env) tokenClient(p person) (*client.Client, string) {
 	return c, token.ID
 }
 
-// A connection carries bytes both ways, ends one direction before the other, counts as use
-// only when its client sends, and ends with the token.
+// A connection carries bytes both ways, can end one direction before the other, counts as
+// activity only when its client sends, and ends with the token.
 func TestConnectPort(t *testing.T) {
 	t.Parallel()
 	e, _, used, ws := portEnv(t, workspace.VisibleOwner)
@@ -198,7 +198,7 @@ func TestConnectPort(t *testing.T) {
 			go func() {
 				defer c.Close()
 				_, _ = io.WriteString(c, "hello ")
-				_, _ = io.Copy(c, c) // and then its end
+				_, _ = io.Copy(c, c) // including the end of the input
 			}()
 		}
 	}()

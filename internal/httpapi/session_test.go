@@ -40,7 +40,7 @@ func TestSession(t *testing.T) {
 	e.want(400, "invalid_request", "POST", "/login", `{"username":"ann","password":null,"otp":"1"}`)
 }
 
-func TestLockedOut(t *testing.T) {
+func TestLoginLockout(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	for _, name := range []string{"eve", "nobody"} {
@@ -113,7 +113,7 @@ func TestSessions(t *testing.T) {
 	if firstID == secondID || secondID == thirdID {
 		t.Fatal("two sessions have one id")
 	}
-	// Only one's own, and only sessions that exist.
+	// Only the user's own sessions, and only those that exist.
 	e.want(403, "forbidden", "DELETE", "/sessions/"+firstID, "", as(e.eve))
 	e.want(404, "not_found", "DELETE", "/sessions/nonsense", "", first)
 	e.want(401, "unauthenticated", "GET", "/sessions", "")

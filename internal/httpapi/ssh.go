@@ -90,8 +90,8 @@ func keyView(k postgres.SSHKey) api.SSHKey {
 	}
 }
 
-// connectSSH carries an SSH connection into a workspace on a WebSocket. It takes API
-// tokens alone: a browser sends its cookie with the WebSockets of any page.
+// connectSSH carries an SSH connection into a workspace on a WebSocket. It accepts only
+// API tokens: a browser sends its cookie with the WebSockets of any page.
 func (s *server) connectSSH(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.cfg.Store.Workspace(r.Context(), id.Caller, workspace.ID(r.PathValue("id")))
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *server) connectSSH(w http.ResponseWriter, r *http.Request, id auth.Iden
 	accesslog.Quiet(r.Context())
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{api.SSHProtocol}, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		return errStarted // it has answered
+		return errStarted // the response is written
 	}
 	defer c.CloseNow()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))

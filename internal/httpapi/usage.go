@@ -14,17 +14,18 @@ import (
 	"codehub/internal/workspace"
 )
 
-// usageTimeout limits how long an agent may take to answer.
+// usageTimeout bounds the response time of an agent.
 const usageTimeout = 5 * time.Second
 
-// usage answers what a running workspace uses. Asking is no use, and wakes nothing.
+// usage returns the usage of a running workspace. It neither counts as activity nor starts a
+// workspace.
 func (s *server) usage(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.find(r, id)
 	if err != nil {
 		return err
 	}
 	if ws.Phase != workspace.PhaseRunning {
-		return workspace.Errorf(workspace.CodeNotRunning, "The workspace does not run.")
+		return workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), usageTimeout)
 	defer cancel()
@@ -33,9 +34,9 @@ func (s *server) usage(w http.ResponseWriter, r *http.Request, id auth.Identity)
 	case errors.Is(err, attach.ErrNoAgent):
 		return workspace.Errorf(codeNoAgent, "The workspace was started by an earlier version of codehub. Restart it.")
 	case errors.Is(err, runtime.ErrNotFound):
-		return workspace.Errorf(workspace.CodeNotRunning, "The workspace does not run.")
+		return workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
 	case errors.Is(err, agent.ErrUnreachable), errors.Is(err, runtime.ErrUnreachable), ctx.Err() != nil:
-		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The workspace does not respond. Try again later.", Err: err}
+		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The workspace is not responding. Try again later.", Err: err}
 	case err != nil:
 		return err
 	}

@@ -37,10 +37,11 @@ func checkTexts(in *workspace.Edit) error {
 	return nil
 }
 
-// checkName returns a name as it is stored.
+// checkName returns a name in the form in which it is stored.
 func checkName(s string) (string, error) { return checkLine("name", s, workspace.MaxName, true) }
 
-// checkLine returns a line as it is stored: in Unicode form NFC, without spaces around it.
+// checkLine returns a line in the form in which it is stored: Unicode NFC, without spaces
+// around it.
 func checkLine(field, s string, most int, required bool) (string, error) {
 	s = norm.NFC.String(strings.TrimSpace(s))
 	switch {
@@ -56,8 +57,8 @@ func checkLine(field, s string, most int, required bool) (string, error) {
 	return s, nil
 }
 
-// unprintable are control characters, line breaks of every kind, and those
-// that turn the direction of text around them.
+// unprintable are control characters, all line breaks, and characters that change the
+// direction of the text around them.
 func unprintable(r rune) bool {
 	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
 }
@@ -72,8 +73,8 @@ func checkText(field, s string, most int) error {
 	return nil
 }
 
-// checkImageRef lets nothing through that is not an image reference: no
-// option, no blank, no URL.
+// checkImageRef refuses texts that are not image references, such as options, blanks and
+// URLs.
 func checkImageRef(s string) error {
 	if len(s) > imageref.MaxLength {
 		return fieldError("image_ref", fmt.Sprintf("is too long: at most %d bytes.", imageref.MaxLength))
@@ -109,8 +110,8 @@ func checkDesired(v *string) (*workspace.DesiredState, error) {
 	return &d, nil
 }
 
-// awakeSlack is how far a client's clock may be ahead: whoever asks for all
-// that there is should get it.
+// awakeSlack is how far a client's clock may be ahead, so that a request for the maximum
+// is accepted.
 const awakeSlack = time.Minute
 
 func (s *server) checkKeepAwake(v api.Nullable[time.Time], now time.Time) error {
@@ -125,7 +126,7 @@ func (s *server) checkKeepAwake(v api.Nullable[time.Time], now time.Time) error 
 	return nil
 }
 
-// inWords is a length of time without its zeros: 24h, 1h30m.
+// inWords formats a length of time without its zeros: 24h, 1h30m.
 func inWords(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

@@ -18,7 +18,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Sizes of the page of a list.
+// Sizes of a page of a list.
 const (
 	defaultPage = postgres.DefaultList
 	maxPage     = postgres.MaxList
@@ -76,8 +76,8 @@ func parsePage(q url.Values) (postgres.Page, error) {
 	return p, nil
 }
 
-// checkParams refuses query parameters that the call does not know, or that are no lists
-// and are given twice: a typing error must not silently do something else.
+// checkParams refuses unknown query parameters, and parameters given twice that are not
+// lists: a mistyped parameter must not be ignored.
 func checkParams(q url.Values, known []string) error {
 	for name, values := range q {
 		if !slices.Contains(known, name) {
@@ -214,7 +214,7 @@ func (s *server) find(r *http.Request, id auth.Identity) (workspace.Workspace, e
 	return s.cfg.Store.Workspace(r.Context(), id.Caller, wsID)
 }
 
-// pathID is the workspace id of the path; what is no id names nothing.
+// pathID returns the workspace id of the path; CodeNotFound if it is not an id.
 func pathID(r *http.Request) (workspace.ID, error) {
 	s := r.PathValue("id")
 	if !workspace.ValidID(s) {
@@ -225,8 +225,8 @@ func pathID(r *http.Request) (workspace.ID, error) {
 
 func (s *server) view(ws workspace.Workspace) api.Workspace {
 	if s.cfg.LastUse != nil && ws.Phase == workspace.PhaseRunning {
-		// What was seen here of late is handed on later. No gap that counts
-		// since then is known yet.
+		// This server may have seen activity that is not flushed yet. No unwatched time
+		// after that activity is known yet.
 		if at, kind, ok := s.cfg.LastUse(ws.ID); ok && (ws.LastAccessAt == nil || at.After(*ws.LastAccessAt)) {
 			ws.LastAccessAt, ws.LastAccess, ws.Unwatched = &at, kind, 0
 		}
@@ -236,7 +236,7 @@ func (s *server) view(ws workspace.Workspace) api.Workspace {
 
 func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspace) error {
 	v := s.view(ws)
-	// In no list and no event: the values may be secrets.
+	// Lists and events do not have it: the values may be secrets.
 	if v.Env = ws.Env; v.Env == nil {
 		v.Env = map[string]string{}
 	}

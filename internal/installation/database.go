@@ -12,10 +12,10 @@ import (
 	"codehub/internal/setting"
 )
 
-// OpenDatabase opens this installation's database, brought up to date, for a
-// command that works beside a server or without one. The embedded database of
-// a running server is used as it is; without a server it runs until release,
-// which the caller calls in the end, and the data folder is taken for as long.
+// OpenDatabase opens this installation's database, with all migrations, for a command
+// that runs with or without a server. It uses the embedded database of a running
+// server; without a server it starts that database and locks the data folder until
+// release, which the caller must call.
 func OpenDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db *postgres.DB, dsn string, release func(), err error) {
 	dsn, stop, err := databaseOf(ctx, cfg, log)
 	if err != nil {

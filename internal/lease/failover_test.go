@@ -49,8 +49,8 @@ func clock() int64 {
 	return t.Nano()
 }
 
-// childTerm acts on something that does not know about sessions for as long as it
-// may, and then tries to write. One write has begun before that.
+// childTerm acts on a resource without sessions, such as Docker, while Alive allows it, and
+// then tries to write. One write has begun before that.
 func childTerm(_ context.Context, s *lease.Session) error {
 	fmt.Println("lead", clock())
 	begun := make(chan error, 1)
@@ -275,7 +275,7 @@ func TestDatabaseRestartEndsTerm(t *testing.T) {
 	}
 }
 
-// Whatever happens to their sessions, no two leaders act at once.
+// No two leaders act at the same time, however their sessions end.
 func TestAtMostOneLeaderActs(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

@@ -101,6 +101,14 @@ func DeletionFailing(w workspace.Workspace) bool {
 	return w.Home.State == workspace.HomeDeleting && w.ErrorReason != "" && w.ErrorReason != workspace.ErrUnrestorable
 }
 
+// OnlyArchives reports whether a deleted workspace has at most archives left: no
+// operation runs, and its home has no volume. Garbage collection may then remove the
+// archives once the grace is over; SQL applies the same rule (internal/postgres,
+// onlyArchives).
+func OnlyArchives(op workspace.Operation, home workspace.HomeState) bool {
+	return op == workspace.OpNone && home == workspace.HomeAbsent
+}
+
 // GraceEnds is when a deletion can no longer be undone: grace after it, or after
 // all waits were restarted, if that was later. restarted is zero if they never
 // were.

@@ -165,7 +165,7 @@ func TestOpeningMatchesWake(t *testing.T) {
 			return
 		}
 		next := out.Workspace
-		starts := next.DesiredState == workspace.DesiredRunning || next.NextDesired == workspace.DesiredRunning
+		starts := lifecycle.StartRequested(next)
 		switch opening {
 		case lifecycle.OpenStarts, lifecycle.OpenQueues:
 			if !starts && next.NextDesired != workspace.DesiredDeleted {

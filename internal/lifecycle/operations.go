@@ -91,6 +91,9 @@ func Cancellable(w workspace.Workspace) bool {
 	return ok
 }
 
+// MakesArchive reports whether an operation makes an archive of the home.
+func MakesArchive(op workspace.Operation) bool { return rules[op].To == workspace.PhaseArchived }
+
 // OnBucket reports whether an operation needs object storage.
 func OnBucket(op workspace.Operation) bool { return rules[op].Bucket }
 

@@ -26,7 +26,7 @@ func Phase(row workspace.Workspace, c workspace.Conditions) workspace.Phase {
 // nothingLeft: no home (and so no volume of ours), no container, no archive,
 // and all of that seen, not assumed.
 func nothingLeft(row workspace.Workspace, c workspace.Conditions) bool {
-	return row.Operation == workspace.OpNone && row.Home.State == workspace.HomeAbsent &&
+	return OnlyArchives(row.Operation, row.Home.State) &&
 		c.Get(workspace.ContainerReady).Reason == workspace.ReasonNoContainer &&
 		c.Get(workspace.VolumeReady).Reason != workspace.ReasonNotObserved &&
 		row.ArchiveKey == ""

@@ -9,7 +9,7 @@ import (
 
 // A database that was restored from a backup may call a home live whose removal
 // has begun since: nothing can be started on it, and its owner has to see that.
-func TestLiveHomeWhoseRemovalHasBegunIsLost(t *testing.T) {
+func TestHomeWithBegunRemovalIsLost(t *testing.T) {
 	t.Parallel()
 	g := look(workspace.PhaseStandby)
 	g.Obs.Volume.Seeded, g.Obs.Volume.Removing = false, true

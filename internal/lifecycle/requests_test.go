@@ -145,7 +145,7 @@ func checkRecover(t *testing.T, c combination, in lifecycle.Input, answer []stri
 	if is != want {
 		t.Fatalf("%s, %s of %s: error %v, want %v", c, was.RecoverAction, was.ErrorReason, is, want)
 	}
-	// Nobody takes it for healthy in between: the next look comes to the same.
+	// The workspace does not count as healthy in between: the next tick has the same result.
 	if kind == lifecycle.Recover && (answer[4] == "none") != r.Row.Conditions.Is(workspace.Healthy) {
 		t.Fatalf("%s, %s: error %v, healthy %v", c, was.RecoverAction, is, r.Row.Conditions.Get(workspace.Healthy))
 	}

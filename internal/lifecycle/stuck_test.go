@@ -47,7 +47,7 @@ func TestDeletedHomeWaitsOutItsGrace(t *testing.T) {
 
 // An error that was found in the moment of the deletion does not hold it up;
 // one of the deletion itself stays until it is asked for again.
-func TestDeletionIsNotHeldUpByWhatWasLost(t *testing.T) {
+func TestDeletionOfLostHomeIsNotDelayed(t *testing.T) {
 	t.Parallel()
 	for _, reason := range workspace.ErrorReasons() {
 		if !reason.Final() {
@@ -77,7 +77,7 @@ func TestVolumeGoneAfterArchivingHasEnded(t *testing.T) {
 	wantAction(t, g.next(r).judged(), lifecycle.Claim, workspace.OpRestoring)
 }
 
-// Nobody is let in to a home that is being removed: its container goes first.
+// A home that is being removed cannot be entered: its container is removed first.
 func TestContainerOnRemovedHomeIsNotReady(t *testing.T) {
 	t.Parallel()
 	g := look(workspace.PhaseStandby).archived("key").home(workspace.HomeArchived).container(lifecycle.Running).wants(workspace.DesiredRunning)
@@ -271,9 +271,8 @@ func TestForcedStopEnds(t *testing.T) {
 	}
 }
 
-// A start that was called off leaves its container, and its owner has queued
-// another one that waits for the limits: what nobody is counted for must not
-// run on for as long as that takes.
+// A cancelled start leaves its container, and its owner has queued another start that waits
+// for the limits: a container that does not hold a slot must not run during that wait.
 func TestQueuedStartDoesNotKeepTheContainerOfAnotherOne(t *testing.T) {
 	t.Parallel()
 	for _, state := range []lifecycle.ContainerState{lifecycle.Created, lifecycle.Running, lifecycle.Exited} {

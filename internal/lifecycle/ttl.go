@@ -29,19 +29,30 @@ func IdleSince(w workspace.Workspace) time.Time {
 	return w.PhaseChangedAt
 }
 
+// TimeoutTo is the state that an idle timeout would change the workspace to now,
+// whether one is set or not: a running one to STANDBY, a stopped one to ARCHIVED. It
+// is empty while an operation runs or another state is desired or queued.
+func TimeoutTo(w workspace.Workspace) workspace.DesiredState {
+	switch {
+	case w.Operation != workspace.OpNone, w.DeletedAt != nil, w.NextDesired != "":
+	case w.Phase == workspace.PhaseRunning && w.DesiredState == workspace.DesiredRunning:
+		return workspace.DesiredStandby
+	case w.Phase == workspace.PhaseStandby && w.DesiredState == workspace.DesiredStandby:
+		return workspace.DesiredArchived
+	}
+	return ""
+}
+
 // EndsAt is when an idle timeout will stop a running workspace, or archive a
 // stopped one, unless it is used before. It is false if no timeout applies now.
 // server has the server's defaults.
 func EndsAt(w workspace.Workspace, server workspace.TTL) (at time.Time, ok bool) {
-	if w.Operation != workspace.OpNone || w.DeletedAt != nil || w.NextDesired != "" {
-		return time.Time{}, false
-	}
 	ttl := TTLOf(w, server)
 	var after time.Duration
-	switch {
-	case w.Phase == workspace.PhaseRunning && w.DesiredState == workspace.DesiredRunning:
+	switch TimeoutTo(w) {
+	case workspace.DesiredStandby:
 		after = ttl.Standby
-	case w.Phase == workspace.PhaseStandby && w.DesiredState == workspace.DesiredStandby:
+	case workspace.DesiredArchived:
 		after = ttl.Archive
 	}
 	if after <= 0 {
@@ -64,9 +75,9 @@ func EndIdle(w workspace.Workspace, watched time.Time, server workspace.TTL) Int
 		return unchanged(w)
 	}
 	out := Intent{Workspace: w, Changed: true}
-	to, cause := workspace.DesiredArchived, workspace.CauseUnused
-	if w.Phase == workspace.PhaseRunning {
-		to, cause = workspace.DesiredStandby, workspace.CauseIdle
+	to, cause := TimeoutTo(w), workspace.CauseUnused
+	if to == workspace.DesiredStandby {
+		cause = workspace.CauseIdle
 	}
 	out.Audit = Entry{AuditDesired, map[string]any{"from": w.DesiredState, "to": to, "cause": cause}}
 	out.Workspace.DesiredState, out.Workspace.DesiredCause = to, cause

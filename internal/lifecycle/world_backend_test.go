@@ -275,7 +275,7 @@ func (w *world) stepUnpack(j *job, fail func(workspace.ErrorReason)) {
 		return
 	}
 	switch j.pc {
-	case 0, 1: // unpacked beside, verified
+	case 0, 1: // unpacked next to the home, verified
 		switch o := w.objects[j.key]; {
 		case o == nil || !o.meta:
 			fail(workspace.ErrDataLost)

@@ -383,8 +383,8 @@ func (w *world) verify(e *executor) pending {
 	}}
 }
 
-// commit stores the key, in one transaction that checks again that nobody has
-// requested the workspace.
+// commit stores the key, in one transaction that checks again that no request for the
+// workspace has arrived.
 func (w *world) commit(e *executor) pending {
 	r := &w.row
 	if r.Operation != e.row.Operation || r.OpID != e.claim {

@@ -126,7 +126,7 @@ func (w *world) lookFails() bool {
 
 func (w *world) askBucket(k *tick) {
 	if lifecycle.OnBucket(k.row.Operation) && !w.bucketUp {
-		k.bucketFails = true // whoever works with the bucket finds out, asked for or not
+		k.bucketFails = true // an operation on the bucket detects its outage in any case
 		return
 	}
 	ask := func(asked bool, key string, answer *lifecycle.Archive) {

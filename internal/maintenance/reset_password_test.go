@@ -24,7 +24,7 @@ func resetPassword(t *testing.T, password, env string, args ...string) (said str
 	return string(out), err
 }
 
-// Whoever has locked everybody out gets in again, and nobody else stays in.
+// After the reset the user can log in again, and all other sessions have ended.
 func TestResetPassword(t *testing.T) {
 	t.Parallel()
 	ctx, dsn := t.Context(), pgtest.New(t, postgres.Migrate)

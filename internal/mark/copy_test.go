@@ -82,7 +82,7 @@ func TestRunHoldsInCopyThatIsAhead(t *testing.T) {
 	c.stop()
 }
 
-// A database whose files were moved goes on once nobody else is seen to lead.
+// A database whose files were moved continues once no other server is seen to lead.
 func TestRunContinuesOnMovedDatabase(t *testing.T) {
 	t.Parallel()
 	i := newInstallation(t)

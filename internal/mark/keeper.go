@@ -13,7 +13,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Runtime stores a mark beside the homes; runtime.Runtime implements it.
+// Runtime stores a mark next to the homes; runtime.Runtime implements it.
 type Runtime interface {
 	Mark(ctx context.Context) (m workspace.Mark, found bool, err error)
 	SetMark(ctx context.Context, m workspace.Mark) error

@@ -8,7 +8,7 @@ import (
 	"codehub/internal/postgres"
 )
 
-// lead runs act and stores marks beside it, until another database leads.
+// lead runs act and stores marks meanwhile, until another database leads.
 func (t *term) lead(ctx context.Context, act func(ctx context.Context) error) error {
 	acting, stop := context.WithCancel(ctx)
 	defer stop()

@@ -127,7 +127,7 @@ func TestRunHoldsAfterRestore(t *testing.T) {
 	}
 }
 
-// A mark that was lost is no restored database; the waits begin anew.
+// A lost mark does not count as a restored database; the waits start over.
 func TestRunContinuesWithoutMarks(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(i *installation){
@@ -229,7 +229,7 @@ func TestRunWithoutBucketPausesRemovals(t *testing.T) {
 	l.stop()
 }
 
-// A mark that cannot be stored, as on a full disk, keeps nobody from making room.
+// A mark that cannot be stored, as on a full disk, does not prevent removals that free space.
 func TestRunContinuesWithoutSpaceForMark(t *testing.T) {
 	t.Parallel()
 	i := newInstallation(t)

@@ -8,8 +8,8 @@ import (
 )
 
 // caretaker waits for the end of its standard input, which is the end of the test
-// process, and then ends the server in the folder $1 and removes the folder. What
-// is on its way to write postmaster.pid has half a second for it.
+// process, then ends the server in the folder $1 and removes the folder. A server that
+// is just starting has half a second to write postmaster.pid.
 const caretaker = `
 trap '' HUP INT TERM
 read -r _
@@ -26,15 +26,14 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do
 done
 `
 
-// cleanUpAfter sees that nothing outlives the test process. A process cannot do
-// that for itself when it is killed or runs into a test's time limit, so another
-// does, which learns of the end from the kernel.
+// cleanUpAfter starts a process that cleans up when the test process ends. The test
+// process cannot do that itself when it is killed or exceeds the time limit of go test.
 func cleanUpAfter(dir string) error {
 	var pipe [2]int
 	if err := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC); err != nil {
 		return fmt.Errorf("watch for the end of the tests: %w", err)
 	}
-	// The end for writing stays open until the kernel closes it.
+	// The kernel closes the write end when this process ends.
 	end := os.NewFile(uintptr(pipe[0]), "end of tests")
 	defer end.Close()
 	cmd := exec.Command("/bin/sh", "-c", caretaker, "sh", dir)

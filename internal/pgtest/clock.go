@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Clock is a database's clock that a test can set, for the sessions of DSN:
-// there clock_timestamp() and now() are functions of the test's own. Defaults
-// of columns keep the real clock.
+// Clock is a database's clock that a test can set, for the sessions of DSN: they use
+// other functions clock_timestamp() and now(). Defaults of columns keep the real
+// clock.
 type Clock struct {
 	DSN string
 
@@ -20,7 +20,7 @@ type Clock struct {
 	real string
 }
 
-// NewClock gives the database a clock that can be set.
+// NewClock adds a settable clock to a database.
 func NewClock(t testing.TB, dsn string) *Clock {
 	t.Helper()
 	u, err := url.Parse(dsn)
@@ -41,7 +41,7 @@ func NewClock(t testing.TB, dsn string) *Clock {
 	return c
 }
 
-// Set puts the clock so far ahead of the real one.
+// Set sets the clock ahead of the real one by d.
 func (c *Clock) Set(ahead time.Duration) {
 	c.t.Helper()
 	c.exec(fmt.Sprintf(`UPDATE test_clock.ahead SET by = make_interval(secs => %f)`, ahead.Seconds()))

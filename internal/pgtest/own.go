@@ -9,15 +9,15 @@ import (
 	"codehub/internal/postgres/embedded"
 )
 
-// Own is a PostgreSQL of a test's own, which the test may stop and start. It
-// and its files are gone when the test is, or the process.
+// Own is a PostgreSQL server of one test, which the test may stop and start. It is
+// removed with its files at the end of the test or of the process.
 type Own struct {
 	testing.TB
 	pg  *embedded.Server
 	dir string
 }
 
-// StartOwn starts one, with an empty database.
+// StartOwn starts a server with an empty database.
 func StartOwn(t testing.TB) *Own {
 	t.Helper()
 	dir, err := os.MkdirTemp(tempBase(), "codehub-pgtest-")
@@ -53,7 +53,7 @@ func (o *Own) Start() {
 	o.pg = pg
 }
 
-// Stop ends PostgreSQL with whoever is connected.
+// Stop ends PostgreSQL and all its connections.
 func (o *Own) Stop() {
 	o.Helper()
 	if o.pg == nil {

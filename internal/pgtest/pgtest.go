@@ -1,10 +1,9 @@
-// Package pgtest gives every test a fresh PostgreSQL database of its own.
+// Package pgtest gives every test a new PostgreSQL database.
 //
-// One real server runs per test process, started by the first test that asks.
-// A test's database is a copy of a template that is migrated once, which takes
-// some tens of milliseconds. The server is private, like the one codehub runs
-// embedded, with durability off; it and its files are gone when the process is,
-// however it ends.
+// One server runs per test process; the first test that needs it starts it. A test's
+// database is a copy of a template that is migrated once, which takes some tens of
+// milliseconds. The server is configured like codehub's embedded one, with durability
+// off. It is removed with its files when the process ends, even if that is killed.
 package pgtest
 
 import (
@@ -42,9 +41,9 @@ var settings = map[string]string{
 	"log_min_duration_statement": "-1",
 }
 
-// New makes an empty database, prepared by migrate, and returns its address; the
-// end of the test drops it, whoever is still connected. It may be called several
-// times and from parallel tests, and fails the test if it cannot.
+// New creates an empty database, prepared by migrate, and returns its address. The
+// database is dropped at the end of the test, with any open connections. New may be
+// called several times and from parallel tests, and fails the test on an error.
 //
 // migrate runs once per process and function, on a database that is then the
 // template for all tests that name the same function; nil leaves it empty. A
@@ -99,8 +98,8 @@ type server struct {
 	templates map[string]func() (string, error)
 }
 
-// The process's one server: shared starts it when it is first asked for, started
-// tells whether it was.
+// The server of the process: shared starts it at its first call, started reports
+// whether it was started.
 var (
 	shared  = sync.OnceValues(start)
 	started atomic.Pointer[server]
@@ -129,10 +128,9 @@ func start() (*server, error) {
 	return s, nil
 }
 
-// tempBase is the folder for the server's folder, "" for the usual one. A database
-// is 300 files, and what a test waits for is their creation: some 300 ms on a slow
-// disk, 30 in memory. So memory it is, where there is plenty (a container has
-// 64 MB there).
+// tempBase returns the folder for the server's folder, "" for the usual one. A database
+// has 300 files, and a test waits for their creation: some 300 ms on a slow disk, 30 in
+// memory. So it is in memory where there is enough (a container has 64 MB there).
 func tempBase() string {
 	const memory, plenty = "/dev/shm", 4 << 30
 	var fs syscall.Statfs_t
@@ -180,14 +178,14 @@ func (s *server) prepare(name string, migrate func(context.Context, string) erro
 	if err := migrate(ctx, s.dsn(name)); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	// A template that somebody is connected to cannot be copied.
+	// A template with open connections cannot be copied.
 	return s.exec(
 		"ALTER DATABASE "+name+" ALLOW_CONNECTIONS false",
 		"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '"+name+"'")
 }
 
-// exec runs statements on a connection of their own: one that was kept would be a
-// goroutine or descriptor that a test which looks for leaks finds.
+// exec runs statements on a new connection: a connection that stays open would have a
+// goroutine and a descriptor, which tests for leaks would find.
 func (s *server) exec(statements ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -21,8 +21,8 @@ import (
 
 const childEnv = "PGTEST_TEST_CHILD"
 
-// TestMain is also a test process for the tests to kill: it starts a server, says
-// where, and goes on until its standard input ends.
+// TestMain also runs as a process that the tests kill: it starts a server, prints its
+// address, and waits for the end of its standard input.
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) == "" {
 		Main(m)
@@ -50,7 +50,7 @@ var migrations atomic.Int32
 
 func migrate(ctx context.Context, dsn string) error {
 	migrations.Add(1)
-	conn, err := pgx.Connect(ctx, dsn) // and forgets to close it
+	conn, err := pgx.Connect(ctx, dsn) // stays open
 	if err != nil {
 		return err
 	}
@@ -109,8 +109,8 @@ func TestTemplatePerFunction(t *testing.T) {
 	}
 }
 
-// Dropped when the test ends, even with a connection left open.
-func TestDropped(t *testing.T) {
+// The database is dropped when the test ends, even with an open connection.
+func TestDatabaseIsDroppedAfterTest(t *testing.T) {
 	t.Parallel()
 	var dsn string
 	t.Run("inner", func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestFailedMigration(t *testing.T) {
 	}
 }
 
-func TestGoneWithTheProcess(t *testing.T) {
+func TestServerEndsWithProcess(t *testing.T) {
 	t.Parallel()
 	ways := map[string]func(cmd *exec.Cmd, stdin io.Closer) error{
 		"killed": func(cmd *exec.Cmd, _ io.Closer) error { return cmd.Process.Kill() },
@@ -183,7 +183,7 @@ func TestGoneWithTheProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait()
-			// The server ends the connection by its own end, and the folder goes.
+			// The end of the server ends the connection, and the folder is removed.
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if _, err := conn.Exec(ctx, "SELECT pg_sleep(1000)"); err == nil || ctx.Err() != nil {
@@ -203,7 +203,7 @@ func TestGoneWithTheProcess(t *testing.T) {
 	}
 }
 
-// What a test pays: the database, and its end.
+// The cost of a database for one test, including its removal.
 func BenchmarkDatabase(b *testing.B) {
 	New(b, migrate)
 	s, err := shared()
@@ -221,7 +221,7 @@ func BenchmarkDatabase(b *testing.B) {
 	}
 }
 
-// What the first test of a process pays, without its migrations.
+// The cost of the server for the first test of a process, without migrations.
 func BenchmarkServer(b *testing.B) {
 	for b.Loop() {
 		s, err := start()

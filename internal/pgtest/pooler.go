@@ -18,8 +18,8 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// pooler runs pgbouncer with the settings $1 until its standard input ends,
-// which is at the latest when the test process does.
+// pooler runs pgbouncer with the settings $1 until its standard input ends, at the
+// latest with the test process.
 const pooler = `
 pgbouncer -q "$1" &
 read -r _
@@ -28,14 +28,14 @@ kill -KILL $!
 
 // Pooler starts a pgbouncer before the database at dsn, in the pool mode
 // session, transaction or statement, and returns the address to use; settings
-// are further lines for pgbouncer.ini. It is gone with the test.
+// are further lines for pgbouncer.ini. It ends with the test.
 func Pooler(t testing.TB, dsn, mode string, settings ...string) (pooled string) {
 	t.Helper()
 	if _, err := exec.LookPath("pgbouncer"); err != nil {
 		t.Fatalf("start a pooler for tests: %v (make test installs it)", err)
 	}
-	// The database lets in only its own user, and ours, whom pgbouncer does not
-	// run as if that is root.
+	// The database accepts its own system user and ours. pgbouncer does not run as ours if
+	// that is root.
 	wire, err := proc.NewWire(dsn)
 	if err != nil {
 		t.Fatal(err)

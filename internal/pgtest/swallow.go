@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Swallowing puts a TCP connection between a client and the database. silence
-// lets what there is take everything and answer nothing, as a network does
-// that lost its way; later connections pass.
+// Swallowing returns the address of a TCP relay before the database. silence makes the
+// open connections accept data and deliver nothing, as after a network failure; later
+// connections work.
 func Swallowing(t *testing.T, dsn string) (through string, silence func()) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -148,7 +149,7 @@ func (db *DB) Revive(ctx context.Context, id workspace.ID, archives []workspace.
 		if err != nil {
 			return err
 		}
-		if w.DeletedAt == nil || w.Operation != workspace.OpNone || w.Home.State != workspace.HomeAbsent || !archives[0].CreatedAt.After(*w.DeletedAt) {
+		if w.DeletedAt == nil || !lifecycle.OnlyArchives(w.Operation, w.Home.State) || !archives[0].CreatedAt.After(*w.DeletedAt) {
 			return nil
 		}
 		if name, err = freeName(ctx, tx, w.OwnerID, w.Name); err != nil {

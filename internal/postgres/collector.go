@@ -260,7 +260,7 @@ func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (r
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
 			UPDATE workspaces SET archive_key = NULL, archive_digest = '', archive_size = 0, updated_at = clock_timestamp()
-			WHERE id = $1 AND archive_key = $2 AND deleted_at IS NOT NULL AND operation = 'NONE' AND home_ctx ->> 'state' = 'absent'
+			WHERE id = $1 AND archive_key = $2 AND deleted_at IS NOT NULL AND `+onlyArchives+`
 				AND EXISTS (SELECT FROM archives WHERE key = $2 AND deleting_at IS NOT NULL)`, id, key)
 		released = err == nil && tag.RowsAffected() == 1
 		return err
@@ -274,7 +274,7 @@ func (c *Collector) DueDeletions(ctx context.Context, grace time.Duration, excep
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `
 			SELECT id FROM workspaces
-			WHERE deleted_at IS NOT NULL AND phase <> 'DELETED' AND operation = 'NONE' AND home_ctx ->> 'state' = 'absent'
+			WHERE deleted_at IS NOT NULL AND phase <> 'DELETED' AND `+onlyArchives+`
 				AND archive_key IS NOT NULL AND `+graceBegan+` + make_interval(secs => $1) <= clock_timestamp()
 				AND (id = ANY ($2::uuid[])) IS NOT TRUE
 			ORDER BY deleted_at LIMIT $3`, grace.Seconds(), except, limit)

@@ -107,7 +107,7 @@ func TestCandidatesFollowChanges(t *testing.T) {
 	}
 }
 
-func TestApplyWritesWhatTheControllerOwns(t *testing.T) {
+func TestApplyWritesControllerColumns(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	c := postgres.NewController(postgres.NewSession(e.conn()))

@@ -12,6 +12,10 @@ const restorable = `deleted_at IS NOT NULL AND phase <> 'DELETED' AND home_ctx -
 const deletionFailing = `deleted_at IS NOT NULL AND phase <> 'DELETED' AND (error_reason NOT IN ('ActionFailed', 'Unreachable', 'Unrestorable')
 	OR home_ctx ->> 'state' = 'deleting' AND error_reason <> 'Unrestorable')`
 
+// onlyArchives selects workspaces without a running operation and without a home in
+// Docker: the rule of lifecycle.OnlyArchives, in SQL.
+const onlyArchives = `operation = 'NONE' AND home_ctx ->> 'state' = 'absent'`
+
 // deletedListed selects what the list of deleted workspaces shows: those that can be
 // restored, and those that need their owner.
 const deletedListed = `(` + restorable + ` OR ` + deletionFailing + `)`

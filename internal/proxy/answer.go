@@ -74,10 +74,8 @@ func (p *Proxy) refuseNotRunning(w http.ResponseWriter, r *http.Request, v visit
 		message = "The workspace is not ready yet."
 		details = p.next(http.MethodGet, path, nil)
 	}
-	if o == lifecycle.OpenStarts || o == lifecycle.OpenQueues {
-		if ws.DesiredState == workspace.DesiredRunning || ws.NextDesired == workspace.DesiredRunning {
-			details = p.next(http.MethodGet, path, nil) // requested already
-		}
+	if (o == lifecycle.OpenStarts || o == lifecycle.OpenQueues) && lifecycle.StartRequested(ws) {
+		details = p.next(http.MethodGet, path, nil)
 	}
 	if o == lifecycle.OpenStarts && v.host.ID == "" && !fromBrowser(r) {
 		limit, err := p.limitDetails(r, v)

@@ -20,7 +20,7 @@ type visit struct {
 	caller     workspace.Caller // zero: a visitor of a public port without a session
 	navigation bool
 	entering   int  // the port for whose host a ticket is requested
-	looks      bool // asks whether a port responds, which starts nothing
+	polls      bool // checks whether a port responds, which starts nothing
 	guest      bool // admitted by a share, not as the owner
 	until      time.Time
 	payer      string // see connection.payer
@@ -63,7 +63,7 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	if p.layout.PathMode() || v.caller.Token != "" {
-		v.looks = t.app.port != 0 && t.app.path == portWaitPath
+		v.polls = t.app.port != 0 && t.app.path == portWaitPath
 		p.route(w, r, v, p.routes.maxAge, p.delivery(v))
 		return
 	}
@@ -114,7 +114,7 @@ func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit, maxAge ti
 			if deliver(w, r, v, route.upstream) {
 				return
 			}
-		case (v.guest || v.looks) && (maxAge <= recentRoute || !v.navigation):
+		case (v.guest || v.polls) && (maxAge <= recentRoute || !v.navigation):
 			p.asleep(w, r, v)
 			return
 		case !v.navigation:

@@ -43,8 +43,8 @@ func (p *Proxy) serveHost(w http.ResponseWriter, r *http.Request, host workspace
 		p.redeem(w, r, v)
 		return
 	}
-	v.looks = host.Port != 0 && r.URL.Path == portWaitPath
-	if isOwnPath(r.URL.Path) && !v.looks {
+	v.polls = host.Port != 0 && r.URL.Path == portWaitPath
+	if isOwnPath(r.URL.Path) && !v.polls {
 		v.path = r.URL.Path
 		p.serveIDE(w, r, v)
 		return
@@ -91,7 +91,7 @@ func (p *Proxy) serveHost(w http.ResponseWriter, r *http.Request, host workspace
 
 // delivery returns how a request for a running workspace is answered.
 func (p *Proxy) delivery(v visit) delivery {
-	if v.looks {
+	if v.polls {
 		return p.awaitPort
 	}
 	return p.relay

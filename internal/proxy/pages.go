@@ -19,7 +19,7 @@ type Pages interface {
 	// To prevent loops the page limits how often it loads its address: at most 6
 	// times within 2 minutes, after waits of 0, 1, 2, 4, 8 and 15 s; after that it
 	// has a link. Another replica may learn of an event a moment later, so a second
-	// time is normal. Without scripts it refreshes to a page that only looks.
+	// time is normal. Without scripts it refreshes to a page that starts nothing.
 	Loading(w http.ResponseWriter, r *http.Request, status int, p LoadingPage)
 	// RestoreNeeded is shown for ARCHIVED (502), with a button that starts the
 	// workspace and returns to this address.

@@ -285,7 +285,7 @@ func (p *Proxy) noListener(w http.ResponseWriter, r *http.Request, v visit) {
 		return
 	}
 	page.Wait = base + portWaitPath + "?" + url.Values{"path": {strings.TrimPrefix(page.Again, prefix)}}.Encode()
-	if v.looks {
+	if v.polls {
 		page.N, _ = strconv.Atoi(r.URL.Query().Get("n"))
 		page.N = max(0, page.N)
 	}
@@ -302,7 +302,7 @@ const portWaitPath = origin.OwnPrefix + "port"
 func (p *Proxy) addressOf(r *http.Request, v visit) string {
 	path := localPathOf(r)
 	switch {
-	case v.looks:
+	case v.polls:
 		path = localPath(r.URL.Query().Get("path"))
 	case v.app.port != 0:
 		path = v.app.rawPath // r may be the container's request

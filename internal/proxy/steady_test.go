@@ -13,9 +13,9 @@ import (
 	"codehub/internal/runtime"
 )
 
-// In steady state a request asks neither the database nor the runtime, and registers
-// nothing to notice the end of its session.
-func TestSteadyStateAsksNobody(t *testing.T) {
+// In steady state a request queries neither the database nor the runtime, and does not
+// register to be notified of the end of its session.
+func TestSteadyStateMakesNoQueries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.CheckInterval = time.Hour })
 	w.serve(wsA)

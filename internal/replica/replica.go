@@ -28,7 +28,7 @@ type Config struct {
 	DB       *postgres.DB
 	Version  string
 	Settings Settings
-	// Health returns what other servers are to know of this one; nil: nothing.
+	// Health returns the health that the heartbeat reports; nil: none.
 	Health func() Health
 	Log    *slog.Logger
 	// Conditions lists that the heartbeat fails; nil: it is only logged.
@@ -120,7 +120,7 @@ func (r *Replica) health() json.RawMessage {
 	}
 	b, err := json.Marshal(r.cfg.Health())
 	if err != nil {
-		return nil // cannot happen: it is plain data
+		return nil // cannot happen: Health is plain data
 	}
 	return b
 }

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func TestReplicaLifecycle(t *testing.T) {
 	t.Parallel()
 	db := fixture.NewDatabase(t, postgres.Options{}).DB
-	var stranger *Replica // a command that is no server
+	var stranger *Replica // of a command, which is not a server
 	var disk atomic.Value
 	disk.Store("full")
 	r := New(Config{DB: db, Version: "v1", Log: slog.New(slog.DiscardHandler), Settings: Settings{Must: map[string]string{"A": "1"}},

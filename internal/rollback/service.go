@@ -228,7 +228,7 @@ func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 	v := step.Volume
 	switch step.Action {
 	case TakeVolume:
-		// Whoever its files belong to now, it was in use: what is root's stays root's.
+		// The home was in use, so its files keep their owners, and root's files stay root's.
 		c.Home = workspace.Home{State: workspace.HomeLive, Claim: v.Claim, Marker: v.Marker, UID: workspace.ArchivedUID}
 		c.StorageBackend, c.Desired = v.Storage, workspace.DesiredStandby
 		if step.Runs {

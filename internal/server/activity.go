@@ -27,7 +27,7 @@ func (s *server) lastFlush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWithin)
 	defer cancel()
 	if err := s.flush.Last(ctx); err != nil {
-		s.owes = true
+		s.flushFailed = true
 		s.log.Warn("last activity flush failed", "err", err)
 	}
 }
@@ -36,7 +36,7 @@ func (s *server) lastFlush(ctx context.Context) {
 // server stays on the list and counts as dead later: otherwise the clock of activity
 // would advance over activity that is not recorded.
 func (s *server) leave(ctx context.Context) {
-	if s.owes {
+	if s.flushFailed {
 		s.log.Warn("activity not flushed; server counts as dead after a minute")
 		return
 	}

@@ -46,14 +46,13 @@ func TestLastUseByTheDatabasesClock(t *testing.T) {
 		t.Errorf("%v: %s at %s", ok, kind, at)
 	}
 	if _, _, ok := last("v"); ok {
-		t.Error("used and never seen")
+		t.Error("activity of a workspace without any")
 	}
 }
 
-// A server that could not hand on what people did last does not leave the
-// others as one that owes nothing: the leader is to find it dead, and to count
-// the time since its last flush for nobody.
-func TestLeavesOnlyWhenItOwesNothing(t *testing.T) {
+// After a failed last flush the server stays on the list, so that the leader declares it dead
+// and treats the time since its previous flush as unwatched.
+func TestServerStaysListedAfterFailedFlush(t *testing.T) {
 	t.Parallel()
 	db := fixture.NewDatabase(t, postgres.Options{}).DB
 	log := slog.New(slog.DiscardHandler)

@@ -60,7 +60,7 @@ func failing(conditions *health.Monitor) []api.ServerCondition {
 	return list
 }
 
-// readyChecks are the checks of /readyz beside the conditions. Only the database
+// readyChecks are the checks of /readyz in addition to the conditions. Only the database
 // makes a server unready: without it no request can be answered.
 func readyChecks(db *postgres.DB, redis *redisbus.Redis) []httpapi.Check {
 	checks := []httpapi.Check{{Name: "database", Run: db.Ping}}

@@ -38,9 +38,9 @@ func openRedis(ctx context.Context, cfg config.Config, installation string, cond
 	return b, nil
 }
 
-// tell publishes a notification on Redis for the other servers, in addition to their
-// own connections to the database.
-func (s *server) tell(n postgres.Notification) {
+// publish sends a notification to the other servers through Redis, in addition to their
+// connections to the database.
+func (s *server) publish(n postgres.Notification) {
 	var p struct {
 		ID    workspace.ID
 		Owner string
@@ -56,7 +56,7 @@ func (s *server) tell(n postgres.Notification) {
 	}
 }
 
-// hearRedis delivers what the leader publishes on Redis to this server.
-func (s *server) hearRedis(ctx context.Context) error {
+// receiveFromRedis delivers what the leader publishes on Redis to this server.
+func (s *server) receiveFromRedis(ctx context.Context) error {
 	return s.redis.Run(ctx, redisbus.Handler{Event: s.hub.Echo, Wake: s.hub.Wake})
 }

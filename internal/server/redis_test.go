@@ -60,7 +60,7 @@ func TestOpenRedis(t *testing.T) {
 
 // What the leader hears from the database the other servers hear of by Redis;
 // what a follower hears it keeps to itself.
-func TestTheLeaderTells(t *testing.T) {
+func TestLeaderPublishesToRedis(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t)
 	const owner, id = "0198c0de-0000-7000-8000-000000000001", "0198c0de-0000-7000-8000-000000000002"
@@ -74,7 +74,7 @@ func TestTheLeaderTells(t *testing.T) {
 		s.hub.Observe(bus.Observer{Changed: func(owner string, id workspace.ID) { heard <- owner + " " + string(id) }})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
-		go func() { done <- s.hearRedis(ctx) }()
+		go func() { done <- s.receiveFromRedis(ctx) }()
 		t.Cleanup(func() {
 			cancel()
 			if err := errors.Join(<-done, b.Close()); err != nil {

@@ -46,7 +46,7 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return s.bucket.Relay(gctx) })
 	g.Go(func() error { return s.forwardWakes(gctx) })
 	if s.redis != nil {
-		g.Go(func() error { return s.hearRedis(gctx) })
+		g.Go(func() error { return s.receiveFromRedis(gctx) })
 	}
 	g.Go(func() error { return s.housekeeping(gctx) })
 	g.Go(func() error { return s.reserve.Run(gctx) })
@@ -178,7 +178,7 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 // notified handles a notification of the database.
 func (s *server) notified(n postgres.Notification) {
 	s.hub.Handle(n.Channel, n.Payload)
-	s.tell(n)
+	s.publish(n)
 }
 
 // gap is called after notifications may have been missed.

@@ -252,8 +252,8 @@ type server struct {
 	continued *continuation.Group // event streams and WebSockets
 	http      http.Handler
 
-	leads atomic.Bool // this server publishes on Redis
-	owes  bool        // the last flush failed
+	leads       atomic.Bool // this server publishes on Redis
+	flushFailed bool        // at shutdown
 }
 
 // newServer connects the parts. Each part is complete before another one gets it.

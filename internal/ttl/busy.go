@@ -13,13 +13,13 @@ import (
 
 // Agents asks the agents of running workspaces.
 type Agents interface {
-	// Usage returns what a workspace uses, and what holds it awake. It wakes nothing.
+	// Usage returns what a workspace uses, and what keeps it awake. It starts no workspace.
 	Usage(ctx context.Context, id workspace.ID) (agent.Usage, error)
 }
 
 const (
-	// askAhead is how long before its end a workspace is asked about: so long that its owner
-	// is not warned of a stop that does not come (docs/idle.md).
+	// askAhead is how long before the end of the idle timeout an agent is asked: early enough
+	// that a workspace in use shows no warning of a stop (docs/idle.md).
 	askAhead = 6 * time.Minute
 	// askTimeout limits one question, and asksTimeout all of a tick. An agent that does not
 	// answer changes nothing.
@@ -111,14 +111,14 @@ func workSince(before, now sample) float64 {
 	return (now.seconds - before.seconds) / took
 }
 
-// inUse decides whether a workspace that is idle soon is in use, by what its agent says, and
-// returns the kind of the use, and what is to be recorded. Holders count until they have
-// kept the workspace awake for BusyMax without another use; processes at work, if the owner
-// wants it, for WorkMax of a day. The agent is in the hands of the workspace's user, so both
-// limits are kept here.
+// inUse decides by the agent's answer whether a workspace that is idle soon is active, and
+// returns the kind of activity and what to record. Holders count until they have kept the
+// workspace awake for BusyMax without other activity; processes at work, if the owner has
+// enabled that, for WorkMax per day. The workspace's user controls the agent, so both limits
+// are enforced here.
 func inUse(w postgres.IdleSoon, a asked, s Settings) (activity.Kind, postgres.Busy) {
 	busy := w.Busy
-	// Another use begins the time of the holders again.
+	// Other activity restarts the time of the holders.
 	if busy.ConfirmedAt == nil || w.LastUse != nil && w.LastUse.After(*busy.ConfirmedAt) {
 		busy.HeldSince = nil
 	}

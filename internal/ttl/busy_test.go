@@ -87,7 +87,7 @@ func TestWorkSince(t *testing.T) {
 	}
 }
 
-// agents answers for workspaces.
+// agents is a fake of all agents.
 type agents struct {
 	mu    sync.Mutex
 	by    map[workspace.ID]agent.Usage

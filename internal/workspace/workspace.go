@@ -83,7 +83,7 @@ type Workspace struct {
 	LastAccessAt *time.Time
 	LastAccess   string // kind of the last access
 	KeepAwakeTil *time.Time
-	// AwakeWhileWorking: processes that are at work count as use.
+	// AwakeWhileWorking: processes that are at work count as activity.
 	AwakeWhileWorking bool
 
 	Env        map[string]string // environment variables of the next container, besides the server's; secret

@@ -41,7 +41,7 @@ func AskSecret(out io.Writer, in *bufio.Reader, question string) (string, error)
 	return string(b), err
 }
 
-// AskNewPassword asks for a password, at a terminal twice.
+// AskNewPassword asks for a password, twice on a terminal.
 func AskNewPassword(out io.Writer, in *bufio.Reader) (string, error) {
 	password, err := AskSecret(out, in, "New password: ")
 	if err != nil || !term.IsTerminal(int(os.Stdin.Fd())) {

@@ -1,5 +1,5 @@
-// Package terminal is how commands print and ask: tables, times and sizes for
-// people, JSON for programs, and prompts.
+// Package terminal prints the output of commands, as tables or JSON, and asks
+// questions.
 package terminal
 
 import (
@@ -19,25 +19,25 @@ type Format struct {
 	Output string `short:"o" enum:"table,json" default:"table" help:"Output format: table or json."`
 }
 
-// Print prints an outcome: v as JSON, or said for people.
-func (o Format) Print(out io.Writer, v any, said string) error {
+// Print prints a result: v as JSON, or text.
+func (o Format) Print(out io.Writer, v any, text string) error {
 	if o.Output == "json" {
 		e := json.NewEncoder(out)
 		e.SetIndent("", "  ")
 		e.SetEscapeHTML(false)
 		return e.Encode(v)
 	}
-	_, err := fmt.Fprintln(out, strings.TrimRight(said, "\n"))
+	_, err := fmt.Fprintln(out, strings.TrimRight(text, "\n"))
 	return err
 }
 
-// gap is what stands between two columns of a table.
+// gap separates two columns of a table.
 const gap = "   "
 
 // terminal measures text as most terminals show it, independent of the locale.
 var terminal = &runewidth.Condition{StrictEmojiNeutral: true}
 
-// Table lines up rows of cells, by the width that a terminal gives them.
+// Table aligns rows of cells, by their width on a terminal.
 func Table(rows [][]string) string {
 	var widths []int
 	for _, r := range rows {
@@ -59,10 +59,11 @@ func Table(rows [][]string) string {
 	return b.String()
 }
 
-// Time is a time for people: by the machine's clock, with its zone.
+// Time formats a time in the machine's zone, and names the zone.
 func Time(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05 MST") }
 
-// Plain makes text safe for a terminal: what others wrote must not steer it.
+// Plain removes control characters from text that others wrote, so that it cannot
+// control the terminal.
 func Plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

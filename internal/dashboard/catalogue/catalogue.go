@@ -95,6 +95,15 @@ func (l *Language) T(key string, args ...any) string {
 	return fmt.Sprintf(s, args...)
 }
 
+// Known returns the text for prefix + key, or key if the language has none, such as the name of a
+// condition that a newer server reports.
+func (l *Language) Known(prefix, key string) string {
+	if s, ok := l.texts[prefix+key]; ok {
+		return s
+	}
+	return key
+}
+
 // N returns the text for a count: key + ".one" or key + ".other", formatted
 // with n and then args.
 func (l *Language) N(key string, n int, args ...any) string {

@@ -353,7 +353,7 @@ var en = map[string]string{
 	"ttl.unit_86400":    "days",
 	"ttl.unit_3600":     "hours",
 	"ttl.unit_60":       "minutes",
-	"ttl.working":       "Processes at work count as use",
+	"ttl.working":       "Processes at work count as activity",
 	"ttl.working_about": "While programs in the workspace use the processor, it stays awake, for some hours a day.",
 	"ttl.unit_1":        "seconds",
 

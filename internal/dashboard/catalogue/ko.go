@@ -353,7 +353,7 @@ var ko = map[string]string{
 	"ttl.unit_86400":    "일",
 	"ttl.unit_3600":     "시간",
 	"ttl.unit_60":       "분",
-	"ttl.working":       "실행 중인 프로세스를 사용으로 간주",
+	"ttl.working":       "실행 중인 프로세스를 활동으로 간주",
 	"ttl.working_about": "워크스페이스의 프로그램이 프로세서를 쓰는 동안 하루에 몇 시간까지 깨어 있습니다.",
 	"ttl.unit_1":        "초",
 

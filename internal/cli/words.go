@@ -1,0 +1,33 @@
+package cli
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"codehub/internal/dashboard/catalogue"
+)
+
+// words returns the dashboard's English text for a name of the API, or the name if there is
+// none.
+func words(prefix, name string) string { return catalogue.English.Known(prefix, name) }
+
+// lowered is words without the capital, for the middle of a line.
+func lowered(prefix, name string) string {
+	text := words(prefix, name)
+	first, size := utf8.DecodeRuneInString(text)
+	second, _ := utf8.DecodeRuneInString(text[size:])
+	if unicode.IsUpper(second) { // a name or an abbreviation
+		return text
+	}
+	return strings.ToLower(string(first)) + text[size:]
+}
+
+// problem returns the words for an error reason.
+func problem(reason string) string {
+	const prefix, suffix = "problem.", ".title"
+	if text := words(prefix, reason+suffix); text != reason+suffix {
+		return text
+	}
+	return reason
+}
