@@ -21,7 +21,8 @@ import (
 
 // Four browser tabs with code-server and an idle timeout of a minute. Idle tabs
 // stop their workspaces in time and do not wake them again. A tab with
-// occasional typing and one whose terminal prints keep theirs running.
+// occasional typing and one whose terminal prints keep theirs running. Meanwhile the agent
+// of a workspace costs what docs/agent.md promises: the IDE's traffic does not pass it.
 func TestIdleTabsStopWorkspaces(t *testing.T) {
 	t.Parallel()
 	const (
@@ -46,7 +47,7 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 	printing.printInTerminal()
 	// Opened last, because typing begins when all tabs are open.
 	typed := s.ideTab(first, "typed-in", "/home/coder/project", "notes.txt")
-	start := time.Now()
+	start, atFirst := time.Now(), s.agentUse(typed.id)
 
 	var all sync.WaitGroup
 	errs := make(chan error, 5)
@@ -90,6 +91,7 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 	if t.Failed() {
 		return
 	}
+	s.checkAgentCost(typed.id, atFirst)
 	for tab, kinds := range map[*ideTab][]string{typed: {"typing", "presence"}, printing: {"output"}} {
 		w, err := tab.expectRunning()
 		if err != nil {

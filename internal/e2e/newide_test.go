@@ -4,6 +4,8 @@ import (
 	"archive/zip"
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -25,22 +27,34 @@ console.log(total)
 
 // In a new workspace the IDE opens without a question or a page of its own. Extensions
 // can be installed from files, the gallery is that of the setting, and a program can be
-// debugged.
+// debugged. The extensions of the server's folder are there, also in a home that is older
+// than they, unless the user has a newer version.
 func TestIDEInDefaultImage(t *testing.T) {
 	t.Parallel()
 	const gallery = "https://gallery.example.com/vscode/gallery"
-	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s",
+	folder := t.TempDir()
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_EXTENSIONS_DIR="+folder,
 		fmt.Sprintf(`CODEHUB_EXTENSIONS_GALLERY={"serviceUrl": %q}`, gallery))
 	id := s.create(api.CreateWorkspace{Name: "extensions"})
 	s.awaitPhase(id, "RUNNING")
 	in := workspaceShell{s, id}
 	for _, name := range []string{"shell", "terminal", "page"} {
-		in.run(bytes.NewReader(extension(t, name)), "cat > ~/"+name+".vsix")
+		in.run(bytes.NewReader(extension(t, name, "1.0.0", name)), "cat > ~/"+name+".vsix")
 	}
 	in.run(nil, "code-server --install-extension ~/shell.vsix")
+	in.run(bytes.NewReader(extension(t, "newer", "1.1.0", "newer")), "cat > ~/newer.vsix && code-server --install-extension ~/newer.vsix")
 	in.run(strings.NewReader(program), "cat > ~/project/basket.js")
 	in.run(strings.NewReader(launch), "mkdir ~/project/.vscode && cat > ~/project/.vscode/launch.json")
 	prepareIDE(t, id)
+	s.setDesired(id, "STANDBY")
+	s.awaitPhase(id, "STANDBY")
+	for name, content := range map[string][]byte{"any": extension(t, "folder", "1.0.0", "folder"), "newer-1.0.0": extension(t, "newer", "1.0.0", "older")} {
+		if err := os.WriteFile(filepath.Join(folder, name+".vsix"), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.setDesired(id, "RUNNING")
+	s.awaitPhase(id, "RUNNING")
 
 	b := s.browser(t)
 	b.login(s.URL, proc.AdminPassword)
@@ -82,6 +96,8 @@ func TestIDEInDefaultImage(t *testing.T) {
 		}
 	}
 	says("shell")
+	says("folder")
+	says("newer")
 	b.shell("code-server --install-extension ~/terminal.vsix", "successfully installed")
 	says("terminal")
 	b.command("Extensions: Install from VSIX")
@@ -105,17 +121,18 @@ func TestIDEInDefaultImage(t *testing.T) {
 	s.remove(id)
 }
 
-// extension returns a .vsix file with an extension whose command shows a message.
-func extension(t *testing.T, name string) []byte {
+// extension returns a .vsix file with an extension whose command shows a message with the
+// words.
+func extension(t *testing.T, name, version, words string) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	zw := zip.NewWriter(&out)
 	for file, content := range map[string]string{
-		"extension/package.json": fmt.Sprintf(`{"name": "greet-%[1]s", "publisher": "codehub-test", "version": "1.0.0", "engines": {"vscode": "^1.80.0"}, "main": "./main.js",
-			"contributes": {"commands": [{"command": "greet.%[1]s", "title": "Greet from the %[1]s"}]}}`, name),
+		"extension/package.json": fmt.Sprintf(`{"name": "greet-%[1]s", "publisher": "codehub-test", "version": %[2]q, "engines": {"vscode": "^1.80.0"}, "main": "./main.js",
+			"contributes": {"commands": [{"command": "greet.%[1]s", "title": "Greet from the %[1]s"}]}}`, name, version),
 		"extension/main.js": fmt.Sprintf(`const vscode = require('vscode')
 			exports.activate = (context) => context.subscriptions.push(
-				vscode.commands.registerCommand('greet.%[1]s', () => vscode.window.showInformationMessage('It works from the %[1]s')))`, name),
+				vscode.commands.registerCommand('greet.%[1]s', () => vscode.window.showInformationMessage('It works from the %[2]s')))`, name, words),
 	} {
 		w, err := zw.Create(file)
 		if err != nil {

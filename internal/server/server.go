@@ -64,6 +64,9 @@ func (s *Command) Run(ctx context.Context) error {
 // serve opens the parts of a server and runs it until ctx ends or a part fails for
 // good.
 func serve(ctx context.Context, cfg config.Config) error {
+	if err := cfg.Docker.CheckExtensions(); err != nil {
+		return err
+	}
 	log := cfg.Logger(os.Stderr)
 	defer lastResort(ctx, 3*cfg.ShutdownTimeout+time.Minute, log)()
 	for _, w := range cfg.Warnings() {

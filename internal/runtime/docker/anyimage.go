@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -56,19 +57,16 @@ func (r *Runtime) readAccounts(ctx context.Context, image string) (a accounts, e
 	return a, nil
 }
 
-// archive returns what a container needs before its start, so that its user has this uid,
-// a name and /tmp, as a tar archive; nil: nothing.
-func (a accounts) archive(uid uint32) ([]byte, error) {
+// files returns the files of /etc that a container needs before its start, so that its
+// user has this uid and a name.
+func (a accounts) files(uid uint32) map[string]string {
 	files := map[string]string{}
-	for name, lists := range map[string][2]string{"etc/passwd": {a.passwd, withUser(a.passwd, a.shell, uid)}, "etc/group": {a.group, withGroup(a.group, uid)}} {
+	for name, lists := range map[string][2]string{"passwd": {a.passwd, withUser(a.passwd, a.shell, uid)}, "group": {a.group, withGroup(a.group, uid)}} {
 		if lists[0] != lists[1] {
 			files[name] = lists[1]
 		}
 	}
-	if len(files) == 0 && a.tmp {
-		return nil, nil
-	}
-	return accountsTar(files, !a.tmp)
+	return files
 }
 
 // shell returns the shell of the user: the one that the image gives it, or one of the
@@ -181,16 +179,13 @@ func userEnv(image []string, shell string) map[string]string {
 	return env
 }
 
-// accountsTar returns the archive with the files, and with /tmp.
+// accountsTar returns the archive with files of /etc, and with /tmp.
 func accountsTar(files map[string]string, tmp bool) ([]byte, error) {
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
-	for _, name := range []string{"etc/passwd", "etc/group"} {
-		content, ok := files[name]
-		if !ok {
-			continue
-		}
-		if err := tw.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))}); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		content := files[name]
+		if err := tw.WriteHeader(&tar.Header{Name: "etc/" + name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))}); err != nil {
 			return nil, err
 		}
 		if _, err := tw.Write([]byte(content)); err != nil {
@@ -206,10 +201,19 @@ func accountsTar(files map[string]string, tmp bool) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// makeReady prepares a created container for its start: its user has a name.
+// makeReady prepares a created container for its start: its user has a name, and /tmp.
 func (r *Runtime) makeReady(ctx context.Context, as runAs, uid uint32, id string) error {
-	content, err := as.accounts.archive(uid)
-	if err != nil || content == nil {
+	files := as.accounts.files(uid)
+	if len(files) == 0 && as.accounts.tmp {
+		return nil
+	}
+	if as.accounts.tmp {
+		if done, err := r.nameHere(ctx, id, files); done || err != nil {
+			return err
+		}
+	}
+	content, err := accountsTar(files, !as.accounts.tmp)
+	if err != nil {
 		return err
 	}
 	_, err = r.api.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: "/", Content: bytes.NewReader(content)})

@@ -89,6 +89,7 @@ func TestUserEnv(t *testing.T) {
 func TestInstallTree(t *testing.T) {
 	t.Parallel()
 	from, to := t.TempDir(), t.TempDir()
+	nothing := func() error { return nil }
 	putFileWith(t, from, "start", "program")
 	if err := os.Chmod(filepath.Join(from, "start"), 0o4711); err != nil {
 		t.Fatal(err)
@@ -104,7 +105,7 @@ func TestInstallTree(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if err := installTree(from, to, "one"); err != nil {
+			if err := installTree(from, to, "one", nothing); err != nil {
 				t.Error(err)
 			}
 		})
@@ -123,19 +124,19 @@ func TestInstallTree(t *testing.T) {
 		t.Error("what was left over is there")
 	}
 	putFileWith(t, to, "left over", "from now on") // a copy removes it
-	if err := installTree(from, to, "one"); err != nil || !isThere() {
+	if err := installTree(from, to, "one", nothing); err != nil || !isThere() {
 		t.Errorf("a complete tree was copied again: %v", err)
 	}
 	if err := os.Remove(filepath.Join(to, completeFile)); err != nil {
 		t.Fatal(err)
 	}
-	if err := installTree(from, to, "one"); err != nil || isThere() {
+	if err := installTree(from, to, "one", nothing); err != nil || isThere() {
 		t.Errorf("an incomplete tree was kept: %v", err)
 	}
 	if err := syscall.Mkfifo(filepath.Join(from, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := installTree(from, to, "two"); err == nil {
+	if err := installTree(from, to, "two", nothing); err == nil {
 		t.Error("a pipe was copied")
 	}
 	if _, err := os.Lstat(filepath.Join(to, completeFile)); !os.IsNotExist(err) {

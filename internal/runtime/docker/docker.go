@@ -98,6 +98,7 @@ type Runtime struct {
 
 	prepareLock chan struct{} // held while the network is checked or repaired
 	agent, ide  toolVolume
+	offered     extensionFolder
 	applyWall   func(context.Context, wall.Spec) error
 
 	holderImage sync.Mutex // held while the image is created
@@ -116,6 +117,7 @@ type Runtime struct {
 	noWall        *health.Condition // workspaces run without network isolation
 	noImage       *health.Condition // the default image is missing
 	noLogin       *health.Condition // the file with the logins at registries cannot be used, or is not protected
+	noExtensions  *health.Condition // the folder with extensions cannot be used
 	lowLimits     *health.Condition // the kernel's limits for all workspaces are too low
 	subnetLogged  bool              // another subnet than Config.Subnet was logged
 	swept         time.Time
@@ -176,6 +178,10 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		}),
 		noLogin: cfg.Conditions.New(health.Config{
 			Name: "registry-login", Failing: "the file with the logins at registries is not in order", Resolved: "the file with the logins at registries is in order again",
+			Level: slog.LevelWarn, Log: cfg.Log,
+		}),
+		noExtensions: cfg.Conditions.New(health.Config{
+			Name: "extensions", Failing: "the extensions of CODEHUB_EXTENSIONS_DIR cannot be used as they are", Resolved: "the extensions of CODEHUB_EXTENSIONS_DIR are in order again",
 			Level: slog.LevelWarn, Log: cfg.Log,
 		}),
 		agent: newToolVolume(roleAgent, agentDir, cfg.Conditions.New(health.Config{

@@ -43,8 +43,12 @@ type helperRun struct {
 	hostNetwork bool   // false: no network
 	caps        []string
 	mounts      []mount.Mount
-	line        func([]byte) // called for each line that it prints; nil: not needed
+	files       func(*tar.Writer) error // writes what it finds at helperFiles; nil: nothing
+	line        func([]byte)            // called for each line that it prints; nil: not needed
 }
+
+// helperFiles is where the helper finds helperRun.files.
+const helperFiles = "/files"
 
 // runHelper runs the helper to its end. Its standard error becomes the error.
 func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
@@ -63,6 +67,13 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		}
 		ref, entrypoint = run.image, []string{agentPath, HelperCommand}
 		run.mounts = append(run.mounts, r.toolMount(&r.agent, name))
+	}
+	if run.files != nil {
+		// It is removed with the container.
+		run.mounts = append(run.mounts, mount.Mount{
+			Type: mount.TypeVolume, Target: helperFiles,
+			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(roleScratch, "", "")},
+		})
 	}
 	network := noNetwork
 	if run.hostNetwork {
@@ -103,6 +114,11 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 			r.log.Warn("helper container not removed", "container", made.ID, "err", err)
 		}
 	}()
+	if run.files != nil {
+		if err := r.copyTo(ctx, made.ID, helperFiles, run.files); err != nil {
+			return err
+		}
+	}
 	wait := r.api.ContainerWait(ctx, made.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
 	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
 		return wrapError(ctx, "start helper", err)
@@ -120,6 +136,34 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		}
 		return fmt.Errorf("helper %s ended with code %d: %s", run.args[0], end.StatusCode, r.helperOutput(ctx, made.ID))
 	}
+}
+
+// copyTo copies the files that fill writes to a folder of a container.
+func (r *Runtime) copyTo(ctx context.Context, id, folder string, fill func(*tar.Writer) error) error {
+	pr, done := tarPipe(fill)
+	_, err := r.api.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: folder, Content: pr})
+	pr.Close()
+	if own := <-done; own != nil {
+		return own // Docker repeats it as an error of its own
+	}
+	return wrapError(ctx, "copy files to the helper", err)
+}
+
+// tarPipe returns a reader of the archive that fill writes, and the error of fill, which
+// arrives once the reader is at its end or closed.
+func tarPipe(fill func(*tar.Writer) error) (*io.PipeReader, <-chan error) {
+	pr, pw := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		tw := tar.NewWriter(pw)
+		err := fill(tw)
+		pw.CloseWithError(errors.Join(err, tw.Close()))
+		if errors.Is(err, io.ErrClosedPipe) {
+			err = nil
+		}
+		done <- err
+	}()
+	return pr, done
 }
 
 // listen calls line for each line that a helper prints. The channel is closed at
@@ -224,14 +268,7 @@ func (r *Runtime) importImage(ctx context.Context, ref, role string, changes []s
 		}
 		changes = append(changes, fmt.Sprintf("LABEL %s=%s", k, quoted))
 	}
-	pr, pw := io.Pipe()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tw := tar.NewWriter(pw)
-		err := fill(tw)
-		pw.CloseWithError(errors.Join(err, tw.Close()))
-	}()
+	pr, done := tarPipe(fill)
 	defer func() {
 		pr.Close()
 		<-done // the body is read from the caller's reader

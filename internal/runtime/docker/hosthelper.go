@@ -54,8 +54,9 @@ var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 //	                    fingerprint of a home (archive.Fingerprint)
 //	install-agent PATH DIGEST
 //	                    copies the executable, which has the digest, to a directory
-//	install-ide FROM TO DIGEST
-//	                    copies a tree, unless it is complete there with the digest
+//	install-ide FROM TO DIGEST VSIX
+//	                    copies the IDE's tree, unless it is complete there with the
+//	                    digest, and adds the extensions of a folder if one is given
 func HelperMain(args []string) int { return helperMain(args, os.Stdout, os.Stderr) }
 
 func helperMain(args []string, stdout, stderr io.Writer) int {
@@ -70,14 +71,14 @@ func runAsHelper(args []string, stdout io.Writer) error {
 	if len(args) == 3 && args[0] == cmdInstallAgent {
 		return installAgent(args[1], args[2])
 	}
-	if len(args) == 4 && args[0] == cmdInstallIDE {
-		return installTree(args[1], args[2], args[3])
+	if len(args) == 5 && args[0] == cmdInstallIDE {
+		return installIDE(args[1], args[2], args[3], args[4])
 	}
 	if len(args) == 4 && args[0] == cmdOwnHome {
 		return ownHome(args[1], args[2], args[3])
 	}
 	if len(args) != 2 {
-		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST")
+		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST VSIX")
 	}
 	if args[0] == cmdWall {
 		spec, err := wall.ParseSpec(args[1])

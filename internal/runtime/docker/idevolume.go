@@ -11,7 +11,8 @@ import (
 // Workspaces get the IDE from a volume, so that their images need none. Its content is
 // the tree at ideDir of the IDE's image, which Docker's administrators choose
 // (CODEHUB_IDE_IMAGE); it brings its own libraries and needs nothing of the workspace's
-// image. There is a volume for each ID of that image; see toolVolume.
+// image. There is a volume for each ID of that image and each content of the folder with
+// extensions; see toolVolume and extensions.
 
 const (
 	ideDir   = "/opt/codehub-ide"
@@ -39,6 +40,8 @@ func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err
 	if r.cfg.IDEImage == "" {
 		return "", "", &runtime.PullError{Message: "the image brings no IDE, and no image with one is set (CODEHUB_IDE_IMAGE)"}
 	}
+	extras, broken := r.offered.current(r.cfg.ExtensionsDir)
+	r.noExtensions.Set(broken)
 	if err := r.stillThere(ctx, &r.ide); err != nil {
 		return "", "", err
 	}
@@ -57,7 +60,15 @@ func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err
 		}
 		return "", "", err
 	}
-	digest = strings.TrimPrefix(image.id, "sha256:")
-	name, err = r.fillOnce(ctx, &r.ide, digest, helperRun{image: image.id, args: []string{cmdInstallIDE, ideDir, fillDir, digest}})
+	own := strings.TrimPrefix(image.id, "sha256:")
+	digest = extras.on(own)
+	if _, known := r.ide.known(); broken != nil && known != digest {
+		extras, digest = extensions{}, own // what a volume would be filled from is not there
+	}
+	run := helperRun{image: image.id, args: []string{cmdInstallIDE, ideDir, fillDir, digest, ""}}
+	if extras.digest != "" {
+		run.files, run.args[4] = extras.pack, helperFiles
+	}
+	name, err = r.fillOnce(ctx, &r.ide, digest, run)
 	return name, digest, err
 }

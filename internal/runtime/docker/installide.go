@@ -18,10 +18,25 @@ const (
 	lockFile     = ".lock" // locked while the tree is filled
 )
 
-// installTree copies a tree to a directory, unless the complete tree with the digest is
-// there. Concurrent calls, also in other containers, wait for each other. Owners are
-// root, times are not kept.
-func installTree(from, to, digest string) error {
+// installIDE installs the IDE's tree with the extensions of a folder of .vsix files;
+// "": none.
+func installIDE(from, to, digest, vsix string) error {
+	return installTree(from, to, digest, func() error {
+		if vsix == "" {
+			return nil
+		}
+		bundled := filepath.Join(to, bundledDir)
+		if _, err := os.Stat(bundled); err != nil {
+			return fmt.Errorf("the IDE has no folder for the extensions of CODEHUB_EXTENSIONS_DIR: %w", err)
+		}
+		return unpackExtensions(vsix, bundled)
+	})
+}
+
+// installTree copies a tree to a directory and completes it with add, unless the complete
+// tree with the digest is there. Concurrent calls, also in other containers, wait for each
+// other. Owners are root, times are not kept.
+func installTree(from, to, digest string, add func() error) error {
 	complete := func() bool {
 		found, err := os.ReadFile(filepath.Join(to, completeFile))
 		return err == nil && string(found) == digest
@@ -44,6 +59,9 @@ func installTree(from, to, digest string) error {
 		return err
 	}
 	if err := copyTree(from, to); err != nil {
+		return err
+	}
+	if err := add(); err != nil {
 		return err
 	}
 	if err := unix.Syncfs(int(lock.Fd())); err != nil {
@@ -116,14 +134,18 @@ func copyFile(from, to string, buffer []byte) error {
 	if err != nil {
 		return err
 	}
-	mode := fs.FileMode(0o444)
-	if info.Mode()&0o111 != 0 {
-		mode = 0o555
-	}
 	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, buffer)
-	return errors.Join(err, out.Chmod(mode), out.Close())
+	return errors.Join(err, out.Chmod(sharedMode(info.Mode())), out.Close())
+}
+
+// sharedMode is the mode of a file that everyone may read, and run if its owner may.
+func sharedMode(mode fs.FileMode) fs.FileMode {
+	if mode&0o111 != 0 {
+		return 0o555
+	}
+	return 0o444
 }

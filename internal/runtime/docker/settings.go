@@ -14,17 +14,19 @@ import (
 // Settings are the settings of a Runtime, as codehub serve declares them. Resolve
 // computes the values that the runtime uses.
 type Settings struct {
-	CPUs        string        `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
-	Memory      string        `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
-	Pids        int64         `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
-	Connections uint32        `name:"workspace-connections" env:"CODEHUB_WORKSPACE_CONNECTIONS" default:"4096" help:"Connections and other flows that a workspace may have open to the outside (0 = no limit)."`
-	ConnRate    uint32        `name:"workspace-connection-rate" env:"CODEHUB_WORKSPACE_CONNECTION_RATE" default:"200" help:"Connections and other flows that a workspace may open to the outside per second (0 = no limit)."`
-	LogSize     string        `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
-	Sudo        bool          `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
-	IDEImage    string        `name:"ide-image" env:"CODEHUB_IDE_IMAGE" default:"codehub/ide:latest" help:"Image with the IDE of all workspaces whose image does not bring one."`
-	Gallery     string        `name:"extensions-gallery" env:"CODEHUB_EXTENSIONS_GALLERY" help:"Extension gallery of the IDE, JSON as code-server's EXTENSIONS_GALLERY (default: open-vsx.org)."`
-	PullMinRate string        `name:"pull-min-rate" env:"CODEHUB_PULL_MIN_RATE" default:"64k" help:"Lowest rate of an image pull in bytes per second; a slower pull is cancelled (0 = no minimum)."`
-	PullTimeout time.Duration `name:"pull-timeout" env:"CODEHUB_PULL_TIMEOUT" min:"10s" max:"168h" default:"1h" help:"Longest time that Docker may work on one image pull."`
+	CPUs        string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
+	Memory      string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
+	Pids        int64  `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
+	Connections uint32 `name:"workspace-connections" env:"CODEHUB_WORKSPACE_CONNECTIONS" default:"4096" help:"Connections and other flows that a workspace may have open to the outside (0 = no limit)."`
+	ConnRate    uint32 `name:"workspace-connection-rate" env:"CODEHUB_WORKSPACE_CONNECTION_RATE" default:"200" help:"Connections and other flows that a workspace may open to the outside per second (0 = no limit)."`
+	LogSize     string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
+	Sudo        bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
+	IDEImage    string `name:"ide-image" env:"CODEHUB_IDE_IMAGE" default:"codehub/ide:latest" help:"Image with the IDE of all workspaces whose image does not bring one."`
+	Gallery     string `name:"extensions-gallery" env:"CODEHUB_EXTENSIONS_GALLERY" help:"Extension gallery of the IDE, JSON as code-server's EXTENSIONS_GALLERY (default: open-vsx.org)."`
+	// ExtensionsDir is read again when its files change.
+	ExtensionsDir string        `name:"extensions-dir" env:"CODEHUB_EXTENSIONS_DIR" help:"Folder with .vsix files whose extensions all workspaces have."`
+	PullMinRate   string        `name:"pull-min-rate" env:"CODEHUB_PULL_MIN_RATE" default:"64k" help:"Lowest rate of an image pull in bytes per second; a slower pull is cancelled (0 = no minimum)."`
+	PullTimeout   time.Duration `name:"pull-timeout" env:"CODEHUB_PULL_TIMEOUT" min:"10s" max:"168h" default:"1h" help:"Longest time that Docker may work on one image pull."`
 	// RegistryAuthFile is read again at each pull.
 	RegistryAuthFile string `name:"registry-auth-file" env:"CODEHUB_REGISTRY_AUTH_FILE" help:"File with the logins of this server at registries, in the format of Docker's config.json (auths)."`
 	KeepLimits       bool   `name:"keep-kernel-limits" env:"CODEHUB_KEEP_KERNEL_LIMITS" help:"Do not raise the limits of this host's kernel that all workspaces share, such as fs.inotify.max_user_instances."`
