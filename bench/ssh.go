@@ -185,7 +185,7 @@ func (s *sshBench) command(ctx context.Context, program string, args ...string) 
 }
 
 // openSSH starts a server and a workspace with sshd.
-func (b *bench) openSSH(ctx context.Context) (s *sshBench, err error) {
+func (b *bench) openSSH(ctx context.Context) (opened *sshBench, err error) {
 	if err := buildSSHD(ctx, b.image); err != nil {
 		return nil, err
 	}
@@ -193,7 +193,7 @@ func (b *bench) openSSH(ctx context.Context) (s *sshBench, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s = &sshBench{}
+	s := &sshBench{}
 	defer func() {
 		if err != nil {
 			s.close()
