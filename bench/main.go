@@ -41,7 +41,7 @@ func run() error {
 		return err
 	}
 	var ofServer, ofArchives, ofDatabase []string
-	alone, bySSH, byAgent := false, false, false
+	alone, byAgent := false, false
 	for _, name := range strings.Split(*only, ",") {
 		switch {
 		case serverFigures[name] != nil:
@@ -50,8 +50,6 @@ func run() error {
 			ofArchives = append(ofArchives, name)
 		case databaseFigures[name] != nil:
 			ofDatabase = append(ofDatabase, name)
-		case name == "ssh":
-			bySSH = true
 		case name == "agent":
 			byAgent = true
 		case name == "full":
@@ -66,11 +64,6 @@ func run() error {
 	if byAgent {
 		if err := agentCost(ctx, binary, *n); err != nil {
 			return fmt.Errorf("agent: %w", err)
-		}
-	}
-	if bySSH {
-		if err := sshFigure(ctx, binary, *n); err != nil {
-			return fmt.Errorf("ssh: %w", err)
 		}
 	}
 	if err := measureArchives(ctx, binary, *n, ofArchives); err != nil {
@@ -91,7 +84,7 @@ func run() error {
 
 var serverFigures = map[string]func(*bench, context.Context) error{
 	"wake": (*bench).wake, "images": (*bench).images, "create": (*bench).create, "starts": (*bench).starts, "idle": (*bench).idleServer, "proxy": (*bench).proxy,
-	"transfer": (*bench).transfer, "websocket": (*bench).webSocket, "idlesockets": (*bench).idleWebSockets, "abandoned": (*bench).abandonedWebSockets, "routes": (*bench).routes, "https": (*bench).https, "typing": (*bench).typing, "page": (*bench).page,
+	"transfer": (*bench).transfer, "websocket": (*bench).webSocket, "idlesockets": (*bench).idleWebSockets, "abandoned": (*bench).abandonedWebSockets, "routes": (*bench).routes, "https": (*bench).https, "typing": (*bench).typing, "page": (*bench).page, "ssh": (*bench).ssh,
 }
 
 var archiveFigures = map[string]func(*storage, context.Context) error{

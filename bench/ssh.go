@@ -2,36 +2,21 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
-	"net/http"
-	"net/netip"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/coder/websocket"
-	"golang.org/x/crypto/ssh"
-
 	"codehub/api"
-	agentinside "codehub/internal/agent/inside"
-	"codehub/internal/attach"
-	"codehub/internal/postgres"
-	"codehub/internal/runtime"
-	"codehub/internal/sshgate"
-	"codehub/internal/workspace"
+	"codehub/internal/e2e/proc"
 )
 
 // The least throughput by SSH as a part of sshd's, and the most that an echo may take
@@ -39,120 +24,125 @@ import (
 const (
 	sshShare, stdioShare = 0.7, 0.5
 	echoMore             = 2 * time.Millisecond
-	echoes               = 3000
 )
 
-// sshWorkspace is the workspace of this figure. It runs.
-var sshWorkspace = workspace.Workspace{
-	ID: "0198c0de-0000-7000-8000-000000000001", OwnerID: "0198c0de-0000-7000-8000-000000000002", Name: "bench",
-	Phase: workspace.PhaseRunning, Operation: workspace.OpNone, DesiredState: workspace.DesiredRunning,
-}
+const (
+	sshRounds = 5
+	// echoes are those of one round, after warmEchoes that are not counted.
+	echoes, warmEchoes = 1000, 100
+	// sshdImage is the workspace image with sshd.
+	sshdImage = "codehub/bench-sshd:latest"
+	sshdPort  = "2200"
+)
 
-// sshRows stands for the database: one user with one key.
-type sshRows struct{ user postgres.User }
+// sshHosts are the ways into the workspace: sshd, codehub's own port, and codehub ssh --stdio.
+var sshHosts = []string{"sshd", "gate", "stdio"}
 
-func (s sshRows) SSHKeyUser(context.Context, []byte) (postgres.User, postgres.SSHKey, error) {
-	return s.user, postgres.SSHKey{ID: "key"}, nil
-}
-func (sshRows) TouchSSHKey(context.Context, string, time.Time) error { return nil }
-func (sshRows) NamedWorkspace(context.Context, workspace.Caller, string) (workspace.ID, error) {
-	return sshWorkspace.ID, nil
-}
-func (sshRows) Workspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error) {
-	return sshWorkspace, nil
-}
-func (sshRows) Wake(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error) {
-	return sshWorkspace, nil
-}
-func (sshRows) Watch(ctx context.Context, _ string) (context.Context, context.CancelFunc) {
-	return context.WithCancel(ctx)
-}
-
-type sshUpstream struct{ up runtime.Upstream }
-
-func (u sshUpstream) Upstream(context.Context, workspace.ID) (runtime.Upstream, error) {
-	return u.up, nil
-}
-
-// sshBench is sshd and codehub's gate, and OpenSSH's client.
+// sshBench is a workspace with sshd beside its agent, and the configuration of OpenSSH's
+// client for all ways into it.
 type sshBench struct {
+	own    *bench
+	id     string // of the workspace
 	dir    string
 	config string // of the client
-	ends   []func()
+	stop   []func()
 }
 
-func (b *sshBench) close() {
-	for _, end := range slices.Backward(b.ends) {
-		end()
+func (s *sshBench) close() {
+	for _, stop := range slices.Backward(s.stop) {
+		stop()
 	}
 }
 
-// sshFigure compares SSH through codehub with sshd, for the client's default settings.
-// Neither Docker nor the database is on the way of the data.
-func sshFigure(ctx context.Context, binary string, n int) error {
-	mib, err := envInt("CODEHUB_BENCH_TRANSFER_MIB", 1024)
+// ssh compares SSH through codehub with sshd in the same container, which the client
+// reaches directly. The client has its default settings.
+func (b *bench) ssh(ctx context.Context) error {
+	size, err := transferSize()
 	if err != nil {
 		return err
 	}
-	b := &sshBench{}
-	defer b.close()
-	if err := b.start(ctx, binary); err != nil {
+	s, err := b.openSSH(ctx)
+	if err != nil {
 		return err
 	}
-	file := filepath.Join(b.dir, "file")
-	if err := exec.CommandContext(ctx, "dd", "if=/dev/urandom", "of="+file, "bs=1M", fmt.Sprint("count=", mib), "status=none").Run(); err != nil {
-		return fmt.Errorf("make a file: %w", err)
+	defer s.close()
+	rounds := max(1, min(b.n, sshRounds))
+	if err := s.copies(ctx, size, rounds); err != nil {
+		return err
 	}
-	hosts := []string{"sshd", "gate", "stdio"}
-	rate := map[string][]float64{}
-	rounds := max(1, min(n, 5))
-	for direction, args := range map[string]func(host string) []string{
-		"up":   func(host string) []string { return []string{file, host + ":" + filepath.Join(b.dir, "copy")} },
-		"down": func(host string) []string { return []string{host + ":" + file, filepath.Join(b.dir, "copy")} },
+	return s.echoes(ctx, rounds)
+}
+
+// copies measures scp. Nothing is written to a disk: the files are in the page cache, and
+// the copies go to /dev/null.
+func (s *sshBench) copies(ctx context.Context, size, rounds int) error {
+	file := filepath.Join(s.dir, "file")
+	write := func(to string) string { return fmt.Sprintf("head -c %d /dev/urandom >%s", size, to) }
+	if out, err := exec.CommandContext(ctx, "sh", "-c", write(file)).CombinedOutput(); err != nil {
+		return fmt.Errorf("make a file: %w: %s", err, out)
+	}
+	if err := s.inside(ctx, write("file"), nil); err != nil {
+		return err
+	}
+	for _, direction := range []struct {
+		name     string
+		from, to func(host string) string
+	}{
+		{"up", func(string) string { return file }, func(host string) string { return host + ":/dev/null" }},
+		{"down", func(host string) string { return host + ":file" }, func(string) string { return "/dev/null" }},
 	} {
-		err := inTurns(rounds, len(hosts), func(i int) error {
+		took := make([][]time.Duration, len(sshHosts))
+		err := inTurns(rounds, len(sshHosts), func(i int) error {
+			host := sshHosts[i]
 			start := time.Now()
-			out, err := exec.CommandContext(ctx, "scp", append([]string{"-q", "-F", b.config}, args(hosts[i])...)...).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("scp %s with %s: %w: %s", direction, hosts[i], err, out)
+			if out, err := s.command(ctx, "scp", "-q", direction.from(host), direction.to(host)).CombinedOutput(); err != nil {
+				return fmt.Errorf("scp %s by %s: %w: %s", direction.name, host, err, out)
 			}
-			key := direction + " " + hosts[i]
-			rate[key] = append(rate[key], float64(mib)/time.Since(start).Seconds())
+			took[i] = append(took[i], time.Since(start))
 			return nil
 		})
 		if err != nil {
 			return err
 		}
-	}
-	for _, direction := range []string{"up", "down"} {
-		bare := medianBy(rate[direction+" sshd"], same)
-		for _, c := range []struct {
-			host  string
-			least float64
-		}{{"gate", sshShare}, {"stdio", stdioShare}} {
-			ours := medianBy(rate[direction+" "+c.host], same)
-			fmt.Printf("ssh: scp %s, %s %.0f MiB/s, sshd %.0f MiB/s, ratio %.2f (at least %.1f): %s\n",
-				direction, c.host, ours, bare, ours/bare, c.least, verdict(ours/bare >= c.least))
+		rate := func(i int) float64 { return float64(size) / (1 << 20) / median(took[i]).Seconds() }
+		for i, least := range []float64{0, sshShare, stdioShare} {
+			if least > 0 {
+				ratio := rate(i) / rate(0)
+				fmt.Printf("ssh: scp of %d MiB %s, %s %.0f MiB/s, sshd %.0f MiB/s, ratio %.2f (at least %.1f): %s\n",
+					size>>20, direction.name, sshHosts[i], rate(i), rate(0), ratio, least, verdict(ratio >= least))
+			}
 		}
 	}
-	echo := map[string][]time.Duration{}
-	for _, host := range hosts[:2] {
-		if echo[host], err = b.echo(ctx, host); err != nil {
-			return err
-		}
-	}
-	p99 := func(host string) time.Duration { return echo[host][len(echo[host])*99/100] }
-	more := p99("gate") - p99("sshd")
-	fmt.Printf("ssh: echo, median %v, p99 %v, sshd %v and %v, p99 %v more (at most %v): %s\n", median(echo["gate"]), p99("gate"),
-		median(echo["sshd"]), p99("sshd"), more, echoMore, verdict(more <= echoMore))
 	return nil
 }
 
-func same(v float64) float64 { return v }
+// echoes measures the echo of lines by a program on a terminal.
+func (s *sshBench) echoes(ctx context.Context, rounds int) error {
+	took := make([][]time.Duration, len(sshHosts))
+	err := inTurns(rounds, len(sshHosts), func(i int) error {
+		round, err := s.echo(ctx, sshHosts[i])
+		took[i] = append(took[i], round...)
+		if err != nil {
+			return fmt.Errorf("echo by %s: %w", sshHosts[i], err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	us := func(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
+	p99 := func(i int) time.Duration { return percentile(took[i], 99) }
+	for i := 1; i < len(sshHosts); i++ {
+		more := p99(i) - p99(0)
+		fmt.Printf("ssh: echo on a terminal, %s median %v, p99 %v, sshd %v and %v, p99 %v more (at most %v): %s\n", sshHosts[i],
+			us(median(took[i])), us(p99(i)), us(median(took[0])), us(p99(0)), us(more), echoMore, verdict(more <= echoMore))
+	}
+	return nil
+}
 
-// echo returns the sorted times of echoes.
-func (b *sshBench) echo(ctx context.Context, host string) ([]time.Duration, error) {
-	cmd := exec.CommandContext(ctx, "ssh", "-F", b.config, host, "cat")
+// echo returns the times of one round's echoes.
+func (s *sshBench) echo(ctx context.Context, host string) ([]time.Duration, error) {
+	cmd := s.command(ctx, "ssh", "-tt", host, "stty -echo; echo ready; exec cat")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -164,9 +154,15 @@ func (b *sshBench) echo(ctx context.Context, host string) ([]time.Duration, erro
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	lines := bufio.NewReader(out)
-	var times []time.Duration
-	for i := range echoes + 100 {
+	for line := ""; strings.TrimSpace(line) != "ready"; {
+		if line, err = lines.ReadString('\n'); err != nil {
+			return nil, err
+		}
+	}
+	var took []time.Duration
+	for i := range warmEchoes + echoes {
 		start := time.Now()
 		if _, err := io.WriteString(in, "x\n"); err != nil {
 			return nil, err
@@ -174,153 +170,155 @@ func (b *sshBench) echo(ctx context.Context, host string) ([]time.Duration, erro
 		if _, err := lines.ReadString('\n'); err != nil {
 			return nil, err
 		}
-		if i >= 100 {
-			times = append(times, time.Since(start))
+		if i >= warmEchoes {
+			took = append(took, time.Since(start))
 		}
 	}
-	in.Close()
-	slices.Sort(times)
-	return times, cmd.Wait()
+	return took, nil
 }
 
-func (b *sshBench) start(ctx context.Context, binary string) (err error) {
-	if b.dir, err = os.MkdirTemp("", "codehub-bench-ssh"); err != nil {
-		return err
-	}
-	b.ends = append(b.ends, func() { os.RemoveAll(b.dir) })
-	me, err := user.Current()
-	if err != nil {
-		return err
-	}
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return err
-	}
-	signer, err := ssh.NewSignerFromKey(private)
-	if err != nil {
-		return err
-	}
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		return err
-	}
-	key := filepath.Join(b.dir, "key")
-	public := ssh.MarshalAuthorizedKey(signer.PublicKey())
-	if err := errors.Join(os.WriteFile(key, pem.EncodeToMemory(block), 0o600), os.WriteFile(key+".pub", public, 0o600)); err != nil {
-		return err
-	}
-	sshd, err := b.sshd(ctx, key)
-	if err != nil {
-		return err
-	}
-	gate, site, err := b.gate(me.Uid)
-	if err != nil {
-		return err
-	}
-	b.config = filepath.Join(b.dir, "config")
-	text := fmt.Sprintf(`Host sshd
-	HostName 127.0.0.1
-	Port %s
-Host gate
-	HostName 127.0.0.1
-	Port %s
-Host stdio
-	ProxyCommand %s ssh --stdio --url %s %s
-Host *
-	User %s
-	IdentityFile %s
-	IdentitiesOnly yes
-	UserKnownHostsFile /dev/null
-	StrictHostKeyChecking no
-	LogLevel ERROR
-`, sshd, gate, binary, site, sshWorkspace.ID, me.Username, key)
-	return os.WriteFile(b.config, []byte(text), 0o600)
+// command returns a command of OpenSSH's client, with the login of codehub ssh --stdio.
+func (s *sshBench) command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, append([]string{"-F", s.config}, args...)...)
+	cmd.Env = append(os.Environ(), "SSH_AUTH_SOCK=", "CODEHUB_SESSION_TOKEN="+s.own.api.token)
+	return cmd
 }
 
-// sshd starts OpenSSH's server and returns its port.
-func (b *sshBench) sshd(ctx context.Context, key string) (port string, err error) {
-	program := env("CODEHUB_BENCH_SSHD", "/usr/sbin/sshd")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// openSSH starts a server and a workspace with sshd.
+func (b *bench) openSSH(ctx context.Context) (opened *sshBench, err error) {
+	if err := buildSSHD(ctx, b.image); err != nil {
+		return nil, err
+	}
+	listen, err := proc.FreeAddress()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	_, port, err = net.SplitHostPort(l.Addr().String())
-	l.Close()
-	if err != nil {
-		return "", err
-	}
-	config := filepath.Join(b.dir, "sshd_config")
-	text := fmt.Sprintf("ListenAddress 127.0.0.1:%s\nHostKey %s\nAuthorizedKeysFile %s.pub\nStrictModes no\nUsePAM no\nPidFile none\nSubsystem sftp internal-sftp\nPermitRootLogin prohibit-password\n", port, key, key)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return "", err
-	}
-	if os.Geteuid() == 0 {
-		if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // where sshd drops its privileges
-			return "", err
-		}
-	}
-	cmd := exec.CommandContext(ctx, program, "-D", "-e", "-f", config)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	if err := cmd.Start(); err != nil {
-		return "", fmt.Errorf("start sshd: %w", err)
-	}
-	b.ends = append(b.ends, func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for range 100 {
-		if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
-			c.Close()
-			return port, nil
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	return "", fmt.Errorf("sshd does not listen: %s", errs.String())
-}
-
-// gate starts codehub's SSH server before an agent, and the API that carries SSH.
-func (b *sshBench) gate(uid string) (port, site string, err error) {
-	log := slog.New(slog.DiscardHandler)
-	var ls [3]net.Listener
-	for i := range ls {
-		if ls[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			return "", "", err
-		}
-		b.ends = append(b.ends, func() { ls[i].Close() })
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", "", err
-	}
-	agent := agentinside.NewServer(agentinside.Config{Secret: "secret", Version: "bench", Home: home, Processes: &agentinside.Processes{}, Log: log})
-	go func() { _ = agent.Serve(ls[0]) }()
-	rows := sshRows{postgres.User{ID: sshWorkspace.OwnerID, Username: uid}}
-	gate, err := sshgate.New(sshgate.Config{
-		Settings: sshgate.Settings{MaxConnections: 100, MaxPerUser: 100}, Seed: make([]byte, ed25519.SeedSize), Store: rows, Log: log,
-		Attacher: attach.New(attach.Config{Store: rows, Sessions: rows,
-			Runtime: sshUpstream{runtime.Upstream{ContainerID: "bench", Agent: ls[0].Addr().String(), Secret: "secret"}}}),
-		PageOf: func(workspace.ID) string { return "" },
-	})
-	if err != nil {
-		return "", "", err
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	b.ends = append(b.ends, stop)
-	go func() { _ = gate.Serve(ctx, ls[1]) }()
-	caller := workspace.Caller{UserID: sshWorkspace.OwnerID}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /api/v1/workspaces/{id}", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(api.Workspace{ID: string(sshWorkspace.ID), Name: sshWorkspace.Name})
-	})
-	mux.HandleFunc("GET /api/v1/workspaces/{id}/ssh", func(w http.ResponseWriter, r *http.Request) {
-		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{api.SSHProtocol}, CompressionMode: websocket.CompressionDisabled})
+	s := &sshBench{}
+	defer func() {
 		if err != nil {
-			return
+			s.close()
 		}
-		defer c.CloseNow()
-		gate.ServeCaller(websocket.NetConn(ctx, c, websocket.MessageBinary), caller, sshWorkspace.ID, netip.IPv6Loopback())
-	})
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = srv.Serve(ls[2]) }()
-	b.ends = append(b.ends, func() { _ = srv.Close() })
-	_, port, err = net.SplitHostPort(ls[1].Addr().String())
-	return port, "http://" + ls[2].Addr().String(), err
+	}()
+	if s.own, err = b.serve(ctx, proc.Options{Env: []string{"CODEHUB_SSH_LISTEN=" + listen}}); err != nil {
+		return nil, err
+	}
+	s.stop = append(s.stop, s.own.close)
+	if s.dir, err = os.MkdirTemp("", "codehub-bench-ssh-"); err != nil {
+		return nil, err
+	}
+	s.stop = append(s.stop, func() { _ = os.RemoveAll(s.dir) })
+	if s.id, err = s.own.api.create(ctx, "bench", sshdImage); err != nil {
+		return nil, err
+	}
+	key := filepath.Join(s.dir, "key")
+	if out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f", key).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("make a key: %w: %s", err, out)
+	}
+	public, err := os.ReadFile(key + ".pub")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.own.api.AddSSHKey(ctx, api.AddSSHKey{PublicKey: string(public)}); err != nil {
+		return nil, err
+	}
+	sshd, err := s.startSSHD(ctx, public)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.configure(listen, sshd, key)
+}
+
+// buildSSHD builds sshdImage.
+func buildSSHD(ctx context.Context, workspaceImage string) error {
+	args := []string{"build", "--quiet", "--tag", sshdImage, "--build-arg", "WORKSPACE=" + workspaceImage}
+	for _, name := range []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {
+		if os.Getenv(name) != "" {
+			args = append(args, "--build-arg", name)
+		}
+	}
+	cmd := exec.CommandContext(ctx, "docker", append(args, "-")...)
+	cmd.Env = append(os.Environ(), "DOCKER_BUILDKIT=0")
+	cmd.Stdin = strings.NewReader(`ARG WORKSPACE
+FROM ${WORKSPACE}
+USER 0:0
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-server \
+ && rm -rf /var/lib/apt/lists/*
+USER 1000:1000
+`)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", sshdImage, err, lastLines(string(out), 20))
+	}
+	return nil
+}
+
+// inside runs a shell command in the workspace to its end.
+func (s *sshBench) inside(ctx context.Context, shell string, stdin io.Reader) error {
+	x, err := s.own.api.Exec(ctx, s.id, api.Exec{Shell: shell})
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	if stdin != nil {
+		go func() { _ = x.Stdin(ctx, stdin) }()
+	}
+	var out bytes.Buffer
+	code, err := x.Run(ctx, &out, &out, nil)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit status %d: %s", code, lastLines(out.String(), 20))
+	}
+	if err != nil {
+		return fmt.Errorf("in the workspace: %.100s: %w", shell, err)
+	}
+	return nil
+}
+
+// startSSHD runs sshd as the workspace's user, and returns its address.
+func (s *sshBench) startSSHD(ctx context.Context, public []byte) (string, error) {
+	err := s.inside(ctx, "mkdir -p .sshd && cat >.sshd/authorized && ssh-keygen -q -t ed25519 -N '' -f .sshd/host", bytes.NewReader(public))
+	if err != nil {
+		return "", err
+	}
+	upstream, _, err := s.own.bare.reach(ctx, s.id)
+	if err != nil {
+		return "", err
+	}
+	host, _, err := net.SplitHostPort(upstream)
+	if err != nil {
+		return "", err
+	}
+	address := net.JoinHostPort(host, sshdPort)
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.inside(running, "exec /usr/sbin/sshd -D -e -f /dev/null -p "+sshdPort+` -h "$HOME/.sshd/host" -o AuthorizedKeysFile="$HOME/.sshd/authorized" `+
+			`-o StrictModes=no -o UsePAM=no -o PidFile=none -o "Subsystem=sftp internal-sftp"`, nil)
+	}()
+	s.stop = append(s.stop, stop)
+	for range 100 {
+		if c, err := net.DialTimeout("tcp", address, time.Second); err == nil {
+			c.Close()
+			return address, nil
+		}
+		select {
+		case err := <-ended:
+			return "", fmt.Errorf("sshd: %w", errors.Join(err, errors.New("it has ended")))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return "", fmt.Errorf("sshd does not listen on %s", address)
+}
+
+// configure writes the configuration of OpenSSH's client.
+func (s *sshBench) configure(gate, sshd, key string) error {
+	address := func(hostPort string) string {
+		host, port, _ := net.SplitHostPort(hostPort)
+		return "\tHostName " + host + "\n\tPort " + port + "\n"
+	}
+	s.config = filepath.Join(s.dir, "config")
+	text := "Host sshd\n\tUser coder\n" + address(sshd) +
+		"Host gate\n\tUser bench\n" + address(gate) +
+		"Host stdio\n\tProxyCommand " + s.own.binary + " ssh --stdio --url " + s.own.server.URL + " " + s.id + "\n" +
+		"Host *\n\tIdentityFile " + key + "\n\tIdentitiesOnly yes\n\tUserKnownHostsFile /dev/null\n\tStrictHostKeyChecking no\n\tBatchMode yes\n\tLogLevel ERROR\n"
+	return os.WriteFile(s.config, []byte(text), 0o600)
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +26,8 @@ import (
 	"codehub/internal/harness/web"
 	"codehub/internal/httpapi"
 	"codehub/internal/maintenance"
+	"codehub/internal/origin"
+	"codehub/internal/ports"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/service"
@@ -62,6 +66,11 @@ func serveAPI(t testing.TB) apiServer {
 	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}}), log)
 	gate := openGate(t, srv)
 	agents := agenttest.New(t)
+	attacher := attach.New(attach.Config{Store: wakes{srv.DB}, Runtime: agents, Sessions: srv.Auth, CheckInterval: 50 * time.Millisecond})
+	layout, err := origin.Parse(&url.URL{Scheme: "http", Host: "localhost:8080"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	srv.Serve(httpapi.Outer(log, nil, srv.Streams, httpapi.New(httpapi.Config{
 		Settings: service.Settings{
 			URL: srv.URL, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
@@ -70,7 +79,9 @@ func serveAPI(t testing.TB) apiServer {
 		},
 		Gate: gate, Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
 		Admin:  admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, OrphanDelay: 10 * time.Minute}),
-		Attach: attach.New(attach.Config{Store: wakes{srv.DB}, Runtime: agents, Sessions: srv.Auth, CheckInterval: 50 * time.Millisecond}),
+		Attach: attacher,
+		Ports: ports.New(ports.Config{Store: srv.DB, Runtime: agents, Attacher: attacher, Layout: layout,
+			Settings: ports.Settings{PortVisibilityMax: "public", PortShareMax: 24 * time.Hour}}),
 	})))
 	srv.AddAccount("ann", clientPassword, true)
 	return apiServer{url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir, agents: agents}
@@ -101,6 +112,18 @@ func startAgent(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 type agentsKey struct{}
+
+// listen NAME listens on a port of this machine, where the agents run, and sets a variable
+// to its number.
+func listen(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: listen NAME")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Defer(func() { l.Close() })
+	ts.Setenv(args[0], strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+}
 
 // statement runs SQL on the server's database.
 func statement(ts *testscript.TestScript, neg bool, args []string) {
@@ -198,7 +221,7 @@ func TestClient(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "agent": startAgent, "sql": statement},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "agent": startAgent, "listen": listen, "sql": statement},
 	})
 }
 

@@ -1,17 +1,26 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
 
 	"codehub/api"
+	codehub "codehub/client"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
 )
@@ -23,59 +32,291 @@ func TestSSH(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startQuick(t, "CODEHUB_SSH_LISTEN="+listen, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage)
-	s.createDesired("demo", "STANDBY")
+	// Of all servers of the installation.
+	settings := append(folderBucket(t).settings, "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage)
+	s := start(t, append(settings, "CODEHUB_SSH_LISTEN="+listen)...)
+	id := s.createDesired("demo", "STANDBY")
 	c := s.sshClient(listen, "demo")
-	if err := os.WriteFile(filepath.Join(c.dir, "file"), bytes.Repeat([]byte("content\n"), 1<<16), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run, options := c.run, c.options
 	// It wakes the workspace.
-	if out, errs, status := run("ssh", "-F", options, "demo", "echo in; id -un; exit 3"); !strings.HasPrefix(out, "in\n") || status != 3 {
+	if out, errs, status := c.run("ssh", "-F", c.options, "demo", "echo in; id -un; exit 3"); out != "in\ncoder\n" || status != 3 {
 		t.Fatalf("%q %q %d", out, errs, status)
 	}
+	c.checkCopies()
+	c.checkForwards()
+	c.checkRemovedKey(s.second(settings...))
+	c = s.sshClient(listen, "demo")
+	c.checkKilledServer(id)
+	s.Stop()
+	if err := s.Err(); err != nil {
+		t.Errorf("the server's shutdown: %v", err)
+	}
+}
+
+// checkCopies copies a file in both directions, and reads it through the API alone.
+func (c *sshClient) checkCopies() {
+	c.Helper()
 	file := filepath.Join(c.dir, "file")
+	if err := os.WriteFile(file, bytes.Repeat([]byte("content\n"), 1<<16), 0o600); err != nil {
+		c.Fatal(err)
+	}
 	for _, args := range [][]string{{file, "demo:copy"}, {"demo:copy", file + "2"}} {
-		if _, errs, status := run("scp", append([]string{"-q", "-F", options}, args...)...); status != 0 {
-			t.Fatalf("scp %v: %s", args, errs)
+		if _, errs, status := c.run("scp", append([]string{"-q", "-F", c.options}, args...)...); status != 0 {
+			c.Fatalf("scp %v: %s", args, errs)
 		}
 	}
 	one, _ := os.ReadFile(file)
 	two, err := os.ReadFile(file + "2")
 	if err != nil || !bytes.Equal(one, two) {
-		t.Errorf("the copy has %d bytes, not %d: %v", len(two), len(one), err)
+		c.Errorf("the copy has %d bytes, not %d: %v", len(two), len(one), err)
 	}
-	if out, errs, status := run(env.binary, "ssh", "demo", "--", "wc", "-c", "copy"); !strings.HasPrefix(out, "524288 ") || status != 0 {
-		t.Errorf("through the API: %q %q %d", out, errs, status)
+	if out, errs, status := c.run(env.binary, "ssh", "demo", "--", "wc", "-c", "copy"); !strings.HasPrefix(out, "524288 ") || status != 0 {
+		c.Errorf("through the API: %q %q %d", out, errs, status)
+	}
+}
+
+// checkForwards forwards ports and sockets in both directions, and runs sessions and rsync
+// on the connection that carries them. Each echo passes through a listener (-R) in the
+// container.
+func (c *sshClient) checkForwards() {
+	c.Helper()
+	const inside, insideSocket = "127.0.0.1:4000", "/tmp/forwarded.sock"
+	master, socket, localSocket := filepath.Join(c.dir, "master"), filepath.Join(c.dir, "service"), filepath.Join(c.dir, "local")
+	service, socketService := c.echo("tcp", "127.0.0.1:0"), c.echo("unix", socket)
+	local, err := proc.FreeAddress()
+	if err != nil {
+		c.Fatal(err)
+	}
+	dynamic, err := proc.FreeAddress()
+	if err != nil {
+		c.Fatal(err)
+	}
+	open := c.open("-M", "-S", master, "-o", "ExitOnForwardFailure=yes", "-R", "4000:"+service, "-R", insideSocket+":"+socketService,
+		"-L", local+":"+inside, "-L", localSocket+":"+insideSocket, "-D", dynamic, "demo", "echo up; exec cat")
+	open.awaitUp()
+	c.echoes("tcp", local, nil)
+	c.echoes("unix", localSocket, nil)
+	c.echoes("tcp", dynamic, func(conn net.Conn) error { // SOCKS4
+		if _, err := conn.Write([]byte{4, 1, 4000 >> 8, 4000 & 0xff, 127, 0, 0, 1, 0}); err != nil {
+			return err
+		}
+		reply := make([]byte, 8)
+		if _, err := io.ReadFull(conn, reply); err != nil || reply[1] != 90 {
+			return fmt.Errorf("SOCKS: %v, %w", reply, err)
+		}
+		return nil
+	})
+	on := func(args ...string) []string { return append([]string{"-F", c.options, "-S", master}, args...) }
+	if out, errs, status := c.run("ssh", on("demo", "exec 3<>/dev/tcp/127.0.0.1/4000; echo inside >&3; head -1 <&3")...); out != "inside\n" || status != 0 {
+		c.Errorf("a program in the container: %q %q %d", out, errs, status)
 	}
 
-	// A removed key ends its session.
-	ctx, cancel := context.WithTimeout(t.Context(), 2*harness.Patience)
-	defer cancel()
-	open := exec.CommandContext(ctx, "ssh", "-F", options, "demo", "echo up; sleep 1000")
-	stdout, err := open.StdoutPipe()
+	// SSH_CONNECTION has the client's port.
+	var same sync.Map
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			out, errs, status := c.run("ssh", on("demo", "echo $SSH_CONNECTION")...)
+			if same.Store(out, true); status != 0 {
+				c.Errorf("a session of the master: %q %q %d", out, errs, status)
+			}
+		})
+	}
+	all.Wait()
+	connections := 0
+	same.Range(func(any, any) bool { connections++; return true })
+	if connections != 1 {
+		c.Errorf("the master's sessions use %d connections", connections)
+	}
+
+	tree := filepath.Join(c.dir, "tree")
+	for d := range 20 {
+		dir := filepath.Join(tree, fmt.Sprint(d))
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			c.Fatal(err)
+		}
+		for f := range 50 {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(f)), fmt.Appendln(nil, d, f), 0o640); err != nil {
+				c.Fatal(err)
+			}
+		}
+	}
+	for _, args := range [][]string{{tree + "/", "demo:tree/"}, {"demo:tree/", tree + "2/"}} {
+		if _, errs, status := c.run("rsync", append([]string{"-a", "-e", "ssh " + strings.Join(on(), " ")}, args...)...); status != 0 {
+			c.Fatalf("rsync %v: %s", args, errs)
+		}
+	}
+	if out, errs, status := c.run("diff", "-r", tree, tree+"2"); status != 0 {
+		c.Errorf("rsync: %s%s", out, errs)
+	}
+	if _, errs, status := c.run("ssh", on("-O", "exit", "demo")...); status != 0 {
+		c.Errorf("end the master: %s", errs)
+	}
+	open.awaitEnd()
+	harness.Eventually(c.TB, "the socket in the container is removed", func() bool {
+		out, _, _ := c.run("ssh", "-F", c.options, "demo", "ls "+insideSocket)
+		return out == ""
+	})
+}
+
+// accessLimit is the time within which sessions end with their access.
+const accessLimit = 5 * time.Second
+
+// checkRemovedKey removes the key of an open session, by another server and by that of the
+// session.
+func (c *sshClient) checkRemovedKey(another *server) {
+	c.Helper()
+	other := c.sshClient(c.listen, "demo")
+	for _, by := range []struct {
+		name   string
+		server *server
+		client *sshClient
+	}{{"another server", another, other}, {"the session's server", c.server, c}} {
+		open := by.client.open("demo", "echo up; exec cat")
+		open.awaitUp()
+		if err := by.server.api.DeleteSSHKey(c.Context(), by.client.keyID); err != nil {
+			c.Fatal(err)
+		}
+		removed := time.Now()
+		if status := open.awaitEnd(); status != 255 || !strings.Contains(open.errs(), "the key or token was removed") {
+			c.Errorf("the session ended with status %d: %s", status, open.errs())
+		}
+		took := open.ended.Sub(removed)
+		c.Logf("removed by %s, the session ended after %v", by.name, took)
+		if took > 2*accessLimit { // other tests run at the same time
+			c.Errorf("removed by %s, the session ended after %v; the limit is %v", by.name, took, accessLimit)
+		}
+		if _, errs, status := c.run("ssh", "-F", by.client.options, "demo", "true"); status != 255 || !strings.Contains(errs, "Permission denied") {
+			c.Errorf("a removed key: %q %d", errs, status)
+		}
+	}
+	another.Stop()
+}
+
+// checkKilledServer kills the server while 100 sessions are open, half of them on
+// terminals. The clients learn it, the container keeps running without their commands, and
+// the next server serves it.
+func (c *sshClient) checkKilledServer(id string) {
+	c.Helper()
+	const sessions = 100
+	const commands = "cat /dev/stdin|sleep 4321" // as docker top shows them
+	before := c.containerOf(id)
+	all := make([]*sshSession, sessions)
+	for i := range all {
+		args := []string{"demo", "echo up; exec cat /dev/stdin"}
+		switch {
+		case i == 0:
+			args = append([]string{"-R", "/tmp/left.sock:" + filepath.Join(c.dir, "service")}, args...)
+		case i%2 == 1:
+			args = []string{"-tt", "demo", "echo up; exec sleep 4321"}
+		}
+		all[i] = c.open(args...)
+	}
+	for _, open := range all {
+		open.awaitUp()
+	}
+	running := func() int { return len(regexp.MustCompile(commands).FindAllString(c.processes(id), -1)) }
+	if n := running(); n != sessions {
+		c.Errorf("%d commands run for %d sessions:\n%s", n, sessions, c.processes(id))
+	}
+	c.Kill()
+	killed := time.Now()
+	var last time.Time
+	for _, open := range all {
+		if status := open.awaitEnd(); status != 255 {
+			c.Errorf("a client ended with status %d: %s", status, open.errs())
+		}
+		if open.ended.After(last) {
+			last = open.ended
+		}
+	}
+	c.Logf("the last of %d clients ended %v after the server", sessions, last.Sub(killed))
+	if last.Sub(killed) > time.Minute {
+		c.Errorf("clients waited %v for a killed server", last.Sub(killed))
+	}
+	harness.Eventually(c.TB, "the commands of the sessions end", func() bool { return running() == 0 })
+	c.restart()
+	if out, errs, status := c.run("ssh", "-F", c.options, "demo", "ls -d /tmp/left.sock; echo back"); out != "back\n" || status != 0 {
+		c.Errorf("after the restart: %q %q %d", out, errs, status)
+	}
+	if after := c.containerOf(id); after != before {
+		c.Errorf("the container was replaced: %s before, %s after", before, after)
+	}
+}
+
+// processes returns the command lines of a workspace's processes.
+func (s *server) processes(id string) string {
+	s.Helper()
+	top, err := s.docker.ContainerTop(s.Context(), "codehub-ws-"+id, client.ContainerTopOptions{Arguments: []string{"-eo", "pid,args"}})
 	if err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
-	if err := open.Start(); err != nil {
-		t.Fatal(err)
+	var lines []string
+	for _, p := range top.Processes {
+		lines = append(lines, p[len(p)-1])
 	}
-	if _, err := stdout.Read(make([]byte, 8)); err != nil {
-		t.Fatal(err)
+	return strings.Join(lines, "\n")
+}
+
+// second starts another server of the installation with the given settings.
+func (s *server) second(settings ...string) *server {
+	s.Helper()
+	other := *s
+	other.home = filepath.Join(scratch(s.TB.(*testing.T)), "data")
+	var err error
+	other.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: other.home, Env: append(settings, "CODEHUB_BALLAST=1m", s.subnet.Setting())})
+	if err != nil {
+		s.Fatal(err)
 	}
-	if err := s.api.DeleteSSHKey(t.Context(), c.keyID); err != nil {
-		t.Fatal(err)
+	s.Cleanup(other.Server.Close)
+	other.restart()
+	if other.api, err = codehub.New(other.URL, s.token); err != nil {
+		s.Fatal(err)
 	}
-	_ = open.Wait()
-	if status := open.ProcessState.ExitCode(); status != 255 {
-		t.Errorf("the session ended with status %d", status)
+	return &other
+}
+
+// echo serves an echo on this machine and returns its address.
+func (c *sshClient) echo(network, address string) string {
+	c.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		c.Fatal(err)
 	}
-	if _, errs, status := run("ssh", "-F", options, "demo", "true"); status != 255 || !strings.Contains(errs, "Permission denied") {
-		t.Errorf("a removed key: %q %d", errs, status)
+	c.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer conn.Close(); _, _ = io.Copy(conn, conn) }()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// echoes sends a line to an echo and expects it back. before runs on the connection first;
+// nil: not needed.
+func (c *sshClient) echoes(network, address string, before func(net.Conn) error) {
+	c.Helper()
+	conn, err := net.Dial(network, address)
+	if err != nil {
+		c.Fatal(err)
 	}
-	s.Stop()
-	if err := s.Err(); err != nil {
-		t.Errorf("the server's shutdown: %v", err)
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(harness.Patience)); err != nil {
+		c.Fatal(err)
+	}
+	if before != nil {
+		if err := before(conn); err != nil {
+			c.Fatal(err)
+		}
+	}
+	if _, err := io.WriteString(conn, "a line\n"); err != nil {
+		c.Fatal(err)
+	}
+	if got, err := bufio.NewReader(conn).ReadString('\n'); got != "a line\n" {
+		c.Errorf("through %s: %q, %v", address, got, err)
 	}
 }
 
@@ -83,6 +324,7 @@ func TestSSH(t *testing.T) {
 // workspaces by their names.
 type sshClient struct {
 	*server
+	listen  string
 	dir     string
 	options string // the configuration file
 	keyID   string
@@ -123,7 +365,7 @@ func (s *server) sshClient(listen string, names ...string) *sshClient {
 			s.Fatal(err)
 		}
 	}
-	return &sshClient{server: s, dir: dir, options: filepath.Join(dir, "config"), keyID: registered.ID}
+	return &sshClient{server: s, listen: listen, dir: dir, options: filepath.Join(dir, "config"), keyID: registered.ID}
 }
 
 // run runs a program of this machine to its end.
@@ -140,4 +382,69 @@ func (c *sshClient) run(program string, args ...string) (out, errs string, statu
 		c.Fatalf("%s: %v", program, err)
 	}
 	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+}
+
+// sshSession is a session of OpenSSH's client that runs in the background. Its command
+// prints "up".
+type sshSession struct {
+	client *sshClient
+	out    firstWrite
+	stderr bytes.Buffer
+	done   chan struct{}
+	status int       // written before done is closed, as is ended
+	ended  time.Time // of the client
+}
+
+// open starts a session.
+func (c *sshClient) open(args ...string) *sshSession {
+	c.Helper()
+	open := &sshSession{client: c, out: firstWrite{happened: make(chan struct{})}, done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*harness.Patience)
+	cmd := exec.CommandContext(ctx, "ssh", append([]string{"-F", c.options}, args...)...)
+	cmd.Env = append(os.Environ(), "SSH_AUTH_SOCK=")
+	cmd.Stdout, cmd.Stderr = &open.out, &open.stderr
+	stdin, err := cmd.StdinPipe() // it stays open
+	if err != nil {
+		c.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.Fatal(err)
+	}
+	go func() {
+		defer close(open.done)
+		_ = cmd.Wait()
+		open.status, open.ended = cmd.ProcessState.ExitCode(), time.Now()
+	}()
+	c.Cleanup(func() { stdin.Close(); cancel(); <-open.done })
+	return open
+}
+
+// awaitUp waits until the command runs.
+func (s *sshSession) awaitUp() {
+	s.client.Helper()
+	select {
+	case <-s.out.happened:
+	case <-s.done:
+		s.client.Fatalf("the session ended with status %d: %s", s.status, s.errs())
+	}
+}
+
+// awaitEnd waits until the client has ended, and returns its status.
+func (s *sshSession) awaitEnd() int {
+	<-s.done
+	return s.status
+}
+
+// errs returns what an ended client wrote to its standard error.
+func (s *sshSession) errs() string { return s.stderr.String() }
+
+// firstWrite discards what is written to it.
+type firstWrite struct {
+	once     sync.Once
+	happened chan struct{} // closed at the first write
+}
+
+func (w *firstWrite) Write(p []byte) (int, error) {
+	w.once.Do(func() { close(w.happened) })
+	return len(p), nil
 }

@@ -1,6 +1,9 @@
 package sshgate_test
 
 import (
+	"bufio"
+	"crypto/ed25519"
+	"io"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -233,29 +236,70 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Addresses whose keys fail are refused for a while; others are not.
+// An address whose keys were refused too often is told so, while another one gets in, and
+// so does the first one after a while.
 func TestFailedKeysAreLimited(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	refused := false
+	var wrong []ssh.Signer
+	for range 2 { // few, so that the limit is hardly exceeded and ends soon
+		_, private, err := ed25519.GenerateKey(nil)
+		check(t, err)
+		signer, err := ssh.NewSignerFromKey(private)
+		check(t, err)
+		wrong = append(wrong, signer)
+	}
+	const says = "Too many login attempts from your address"
+	// tryWrongKeys reports whether the limit refused the connection.
+	tryWrongKeys := func() bool {
+		_, err := ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: "demo", Auth: []ssh.AuthMethod{ssh.PublicKeys(wrong...)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+		if err == nil {
+			t.Fatal("an unregistered key was accepted")
+		}
+		return strings.Contains(err.Error(), says)
+	}
+	logins := 0
+	for logins < 100 && !tryWrongKeys() {
+		logins++
+	}
+	if logins < 30 || logins == 100 {
+		t.Fatalf("refused after %d logins with 2 keys each", logins)
+	}
+	harness.Eventually(t, "OpenSSH to be refused with the reason", func() bool {
+		r := w.ssh("true")
+		if r.status != 0 {
+			return r.status == 255 && strings.Contains(r.err, says)
+		}
+		for !tryWrongKeys() { // one more login had become due meanwhile
+		}
+		return false
+	})
+	w.run(w.command("ssh", "-o", "BindAddress=127.0.0.2", "demo", "echo in"), "").want(t, "in\n")
+	harness.Eventually(t, "the address to be accepted again", func() bool { return w.ssh("true").status == 0 })
+}
+
+// A connection that offers no key, as a scan does, counts as a refused one.
+func TestScansAreLimited(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
 	for range 100 {
 		c, err := net.Dial("tcp", w.addr)
 		check(t, err)
 		check(t, c.SetDeadline(time.Now().Add(20*time.Second)))
 		_, err = c.Write([]byte("SSH-2.0-scan\r\n\r\n"))
-		if err == nil {
-			var b [1]byte
-			_, err = c.Read(b[:])
-		}
+		check(t, err)
+		r := bufio.NewReader(c)
+		_, err = r.ReadString('\n') // the server's version
+		check(t, err)
+		head := make([]byte, 6) // of a packet, with its type
+		_, err = io.ReadFull(r, head)
+		check(t, err)
 		c.Close()
-		if err != nil {
-			refused = true
-			break
+		if head[5] == 1 { // SSH_MSG_DISCONNECT
+			return
 		}
 	}
-	if !refused {
-		t.Error("100 failed logins of an address were accepted")
-	}
+	t.Error("100 failed logins of an address were accepted")
 }
 
 func TestServeCaller(t *testing.T) {

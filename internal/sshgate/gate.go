@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -57,10 +59,14 @@ type Gate struct {
 	ctx   context.Context // of all connections
 	close context.CancelFunc
 
+	turnedAway atomic.Int64 // clients that are being told why they are refused
+
 	mu     sync.Mutex
 	closed bool           // Close was called: open grows no more
 	open   sync.WaitGroup // connections
 }
+
+const serverVersion = "SSH-2.0-codehub"
 
 // Errors that end a connection before its workspace is looked up.
 var (
@@ -179,6 +185,7 @@ func (g *Gate) serve(conn net.Conn) {
 	began := g.admit.begin(network, func() { conn.Close() })
 	if began == nil {
 		g.cfg.Log.Debug("SSH connection refused", "remote", from.String(), "reason", "too many attempts")
+		g.turnAway(conn, "Too many login attempts from your address. Try again in a minute.")
 		return
 	}
 	login := login{gate: g, from: from}
@@ -199,6 +206,22 @@ func (g *Gate) serve(conn net.Conn) {
 	c.run(channels, requests, func(ctx context.Context) (workspace.ID, error) {
 		return g.cfg.Store.NamedWorkspace(ctx, caller, sc.User())
 	})
+}
+
+// turnAway tells a client why its connection is refused, without the cost of a key
+// exchange. It returns once the client has gone, or after turnAwayTimeout.
+func (g *Gate) turnAway(conn net.Conn, message string) {
+	defer g.turnedAway.Add(-1)
+	if g.turnedAway.Add(1) > maxTurnedAway {
+		return
+	}
+	defer context.AfterFunc(g.ctx, func() { conn.Close() })()
+	_ = conn.SetDeadline(time.Now().Add(turnAwayTimeout))
+	if _, err := conn.Write(append([]byte(serverVersion+"\r\n"), disconnection(message)...)); err != nil {
+		return
+	}
+	// A close before all input was read resets the connection, and the message may be lost.
+	_, _ = io.Copy(io.Discard, io.LimitReader(conn, maxTurnAwayInput))
 }
 
 // ServeCaller serves SSH on a connection of a caller that has been authenticated, until
@@ -231,7 +254,7 @@ func (g *Gate) handshake(conn net.Conn, cfg *ssh.ServerConfig) (*ssh.ServerConn,
 }
 
 func (g *Gate) config() *ssh.ServerConfig {
-	cfg := &ssh.ServerConfig{ServerVersion: "SSH-2.0-codehub", MaxAuthTries: maxAuthTries}
+	cfg := &ssh.ServerConfig{ServerVersion: serverVersion, MaxAuthTries: maxAuthTries}
 	// Go's ChaCha20 is several times as slow as AES in hardware, and clients prefer it
 	// if it is offered.
 	cfg.Ciphers = []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherAES128CTR, ssh.CipherAES192CTR, ssh.CipherAES256CTR}

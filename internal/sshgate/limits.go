@@ -21,6 +21,11 @@ const (
 	failureBurst    = 60
 	failureInterval = 2 * time.Second
 	maxAddresses    = 16 << 10 // that are remembered
+	// maxTurnedAway limits the clients that are told at a time why they are refused: the
+	// connections of others are closed without a message.
+	maxTurnedAway    = 64
+	turnAwayTimeout  = 2 * time.Second
+	maxTurnAwayInput = 64 << 10 // bytes that are read until the client closes
 )
 
 // Limits of channels. The SSH library keeps up to 2 MiB of what a client sends for each.

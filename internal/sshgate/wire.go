@@ -12,6 +12,31 @@ import (
 
 // The payloads of requests and channels: RFC 4254, and OpenSSH's PROTOCOL.
 
+// disconnect is the end of a connection, by RFC 4253.
+type disconnect struct {
+	Reason  uint32 `sshtype:"1"`
+	Message string
+	Lang    string
+}
+
+// tooManyConnections is SSH_DISCONNECT_TOO_MANY_CONNECTIONS.
+const tooManyConnections = 12
+
+// disconnection returns the packet that ends a connection with a message before its key
+// exchange, when packets are not encrypted.
+func disconnection(message string) []byte {
+	const block, minPadding = 8, 4
+	payload := ssh.Marshal(disconnect{Reason: tooManyConnections, Message: message})
+	padding := block - (4+1+len(payload))%block
+	if padding < minPadding {
+		padding += block
+	}
+	packet := binary.BigEndian.AppendUint32(nil, uint32(1+len(payload)+padding))
+	packet = append(packet, byte(padding))
+	packet = append(packet, payload...)
+	return append(packet, make([]byte, padding)...)
+}
+
 type ptyRequest struct {
 	Term          string
 	Cols, Rows    uint32
