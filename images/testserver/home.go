@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -30,6 +31,7 @@ func (s *server) openHome(w http.ResponseWriter, r *http.Request) (*os.Root, str
 	return root, name, true
 }
 
+// readFile sends a file, as ?type= says (application/octet-stream).
 func (s *server) readFile(w http.ResponseWriter, r *http.Request) {
 	root, name, ok := s.openHome(w, r)
 	if !ok {
@@ -46,7 +48,7 @@ func (s *server) readFile(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, name+": not a file", http.StatusBadRequest)
 		return
 	}
-	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Type", cmp.Or(r.URL.Query().Get("type"), "application/octet-stream"))
 	_, _ = io.Copy(w, f) // a short answer shows a failure that comes after the header
 }
 

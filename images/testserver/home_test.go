@@ -54,6 +54,11 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s %s: %d %q, want %d with %q", s.method, s.path, res.StatusCode, text, s.status, s.want)
 		}
 	}
+	for query, want := range map[string]string{"": "application/octet-stream", "&type=text/javascript": "text/javascript"} {
+		if res, _ := request(t, "GET", srv.URL+"/file?path=a/b.txt"+query, ""); res.Header.Get("Content-Type") != want {
+			t.Errorf("a file with %q is %q, want %q", query, res.Header.Get("Content-Type"), want)
+		}
+	}
 	if _, err := os.Stat(filepath.Join(dir, "new")); !os.IsNotExist(err) {
 		t.Errorf("a file was written outside the home: %v", err)
 	}

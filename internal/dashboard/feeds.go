@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
@@ -158,6 +159,15 @@ func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
 	}
 	if names, err = f.withNotices(names, html, n); err != nil {
 		return nil, false, err
+	}
+	if end := v.Listed.firstEnd(); !end.IsZero() {
+		// The database, by whose clock a share ends, may be behind.
+		if next := f.d.Now().Add(time.Second); end.Before(next) {
+			end = next
+		}
+		if f.change.IsZero() || end.Before(f.change) {
+			f.change = end
+		}
 	}
 	announced := f.announce(v.view)
 	return append(f.fresh(names, html), announced...), v.Tone == toneBusy, nil

@@ -85,6 +85,16 @@ func (v *portsView) set(list []ports.Port) {
 	}
 }
 
+// firstEnd is when the next share ends; zero if none does.
+func (v portsView) firstEnd() (first time.Time) {
+	for _, p := range v.Ports {
+		if p.ExpiresAt != nil && (first.IsZero() || p.ExpiresAt.Before(first)) {
+			first = *p.ExpiresAt
+		}
+	}
+	return first
+}
+
 // portWatcher follows the ports of a workspace for one page, while it runs. It starts nothing.
 type portWatcher struct {
 	d    *Dashboard

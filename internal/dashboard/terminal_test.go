@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
@@ -93,6 +94,46 @@ func (b *tab) chord(key string, modifiers ...chromedp.Modifier) {
 	}
 }
 
+// copyAndPaste copies a word that the terminal shows, and pastes it into the next command.
+func (b *tab) copyAndPaste(word string) {
+	b.t.Helper()
+	b.types("echo copied-$((40+3))-" + word + "\r")
+	copied := "copied-43-" + word
+	b.prints("\n" + copied)
+	at := value(b, chromedp.Evaluate[struct{ X, Y float64 }](fmt.Sprintf(`(r => ({X: r.left + 20, Y: r.top + r.height / 2}))([...document.querySelectorAll('.xterm-rows > div')].find(e => e.textContent.trim() === %q).getBoundingClientRect())`, copied)))
+	b.run(chromedp.MouseClickXY(at.X, at.Y, chromedp.ClickCount(2)))
+	b.chord("C", chromedp.ModifierCtrl, chromedp.ModifierShift)
+	b.until(fmt.Sprintf(`(window.clipboard.readText().then(t => window.copied = t), window.copied === %q)`, copied))
+	b.types("echo pasted-")
+	pasted := "echo pasted-" + copied
+	for _, k := range kb.Encode('V') {
+		if k.Type == kb.KeyChar {
+			continue
+		}
+		k.Modifiers |= int64(chromedp.ModifierCtrl | chromedp.ModifierShift)
+		if k.Type == kb.KeyDown || k.Type == kb.KeyRawDown {
+			k.Commands = []string{"PasteAndMatchStyle"} // as a browser does with this key
+		}
+		if _, err := chromedp.Call(b.ctx, input.DispatchKeyEvent, *k); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	b.prints(pasted)
+	b.types("-end\r")
+	b.prints("\npasted-" + copied + "-end")
+}
+
+// permit sets whether the page may use a part of the clipboard.
+func (b *tab) permit(name string, setting cdpbrowser.PermissionSetting) {
+	b.t.Helper()
+	if _, err := chromedp.CallBrowser(b.ctx, cdpbrowser.SetPermission, cdpbrowser.SetPermissionParams{
+		Permission: &cdpbrowser.PermissionDescriptor{Name: name}, Setting: setting,
+		Origin: b.w.HTTP.URL, BrowserContextID: chromedp.FromContext(b.ctx).BrowserContextID,
+	}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // says waits for the text of the terminal's state.
 func (b *tab) says(text string) {
 	b.t.Helper()
@@ -132,6 +173,16 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	}
 	b.types("-korean\r")
 	b.prints("\n한-korean")
+
+	// Copy and paste: by the clipboard of secure origins, where that is denied, and as on others.
+	b.eval(`window.clipboard = navigator.clipboard`)
+	b.permit("clipboard-read", cdpbrowser.PermissionSettingGranted)
+	b.permit("clipboard-write", cdpbrowser.PermissionSettingGranted)
+	b.copyAndPaste("granted")
+	b.permit("clipboard-write", cdpbrowser.PermissionSettingDenied)
+	b.copyAndPaste("denied")
+	b.eval(`Object.defineProperty(navigator, 'clipboard', {value: undefined})`)
+	b.copyAndPaste("plain")
 
 	// The shell follows the window's size.
 	// The trap ends the command at any point at which the signal arrives.

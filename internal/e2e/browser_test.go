@@ -44,6 +44,17 @@ func newBrowser(t *testing.T, address string, options ...chromedp.ExecAllocatorO
 	return b
 }
 
+// tab returns another tab of the same Chromium.
+func (b *browser) tab(option chromedp.ContextOption) *browser {
+	b.Helper()
+	ctx, cancel := chromedp.NewContext(b.ctx, option)
+	b.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil { // the tab ends with the context of its first action
+		b.Fatal(err)
+	}
+	return &browser{T: b.T, ctx: ctx, dir: b.dir}
+}
+
 // acceptDialogs accepts every JavaScript dialog, such as the IDE's question
 // before its page is closed.
 func (b *browser) acceptDialogs() chromedp.Action[chromedp.Void] {

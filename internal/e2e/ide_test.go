@@ -27,6 +27,7 @@ require('http').createServer(page).listen(3001, '127.0.0.1')
 // after a reload and a restart of the server.
 func TestCodeServerInEachMode(t *testing.T) {
 	t.Parallel()
+	go viteProject() // it is used at the end
 	inEach(t, []mode{ownOrigins, siblings, suffix, pathMode}, testCodeServer)
 }
 
@@ -96,7 +97,37 @@ func testCodeServer(t *testing.T, m mode) {
 	b.do("open a port of 127.0.0.1 by the IDE", navigate(local),
 		until(fmt.Sprintf(`location.href === %q && document.querySelector('h1')?.innerText === 'page at /local'`, local)))
 	b.do("open it by its own address", navigate(s.portOf(id, "3001")+"/"), shows("3001", "/"))
+	if m != suffix {
+		inside("pkill -f 'ap[p].js'", "")
+		testHotReload(t, s, b, id)
+	}
+	if m == ownOrigins { // the addresses of all modes are in TestPortURI
+		b.do("go back to the IDE again", navigate(s.addressOf(id)+"/"))
+		b.workbench()
+		b.openPortOfIDE("3000", s.portOf(id, "3000")+"/")
+	}
 	s.remove(id)
+}
+
+// openPortOfIDE forwards a port in the IDE's view of ports, and opens it from there: both
+// lead to the port's own address.
+func (b *browser) openPortOfIDE(port, address string) {
+	b.Helper()
+	press := func(list, text string) chromedp.Action[chromedp.Void] {
+		return until(fmt.Sprintf(`(e => { if (e) e.click(); return Boolean(e) })([...document.querySelectorAll(%q)].find(e => (e.innerText || e.ariaLabel || '').trim().startsWith(%q)))`, list, text))
+	}
+	b.do("see the ports", press(".part.panel .composite-bar a.action-label", "Ports"), press(".part.panel .monaco-button", "Forward a Port"))
+	b.do("forward a port", until(`document.activeElement?.placeholder?.startsWith('Port number or address')`), text(port), chromedp.KeyEvent("\r"))
+	row := fmt.Sprintf(`[...document.querySelectorAll('.part.panel .monaco-list-row')].find(e => e.innerText.includes(%q))`, strings.TrimSuffix(address, "/"))
+	b.do("see its address", until(row+` !== undefined`))
+	b.screenshot("ports-view")
+	b.do("note what is opened", until(`(window.open = url => { window.opened = String(url); return {} }) !== null`))
+	b.do("open it", until(fmt.Sprintf(`(e => { e.querySelector('a[aria-label^="Open in Browser"]').click(); return true })(%s)`, row)))
+	// The IDE asks before it opens a host that it does not know.
+	b.do("see that it is opened", until(`((b => b?.click())([...document.querySelectorAll('.monaco-dialog-box .monaco-button')].find(e => e.innerText === 'Open')), window.opened !== undefined)`))
+	if got, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`window.opened`)); err != nil || got != address {
+		b.Errorf("the IDE opens %q, %v, want %s", got, err, address)
+	}
 }
 
 // prepareIDE changes settings of the IDE in a running workspace, see editIDESettings.

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +19,6 @@ import (
 	"codehub/api"
 	codehub "codehub/client"
 	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 )
 
@@ -314,170 +311,6 @@ func (s *server) status(method, address string, headers ...string) int {
 	}
 	resp.Body.Close()
 	return resp.StatusCode
-}
-
-// A page in a workspace can do nothing on the dashboard, with the API or with another
-// workspace as the user who has it open.
-func TestHostilePage(t *testing.T) {
-	t.Parallel()
-	inEach(t, originModes, testHostilePage)
-}
-
-func testHostilePage(t *testing.T, m mode) {
-	s := startModeQuick(t, m, "CODEHUB_DELETE_GRACE=0s")
-	id, other := s.create(api.CreateWorkspace{Name: "hostile"}), s.create(api.CreateWorkspace{Name: "victim"})
-	s.awaitPhase(id, "RUNNING")
-	s.awaitPhase(other, "RUNNING")
-	s.write(other, "secret of the victim")
-	b := s.browser(t)
-	b.login(s.URL, proc.AdminPassword)
-	// Where a page has set codehub's cookies for the whole domain, codehub removes them, and a
-	// button repeats the request.
-	const tryAgain = `document.querySelector('.message-status, .status')?.innerText === '400' &&
-		(b => { if (!b.dataset.clicked) { b.dataset.clicked = 'yes'; b.click() } return false })(document.querySelector('.message .btn-primary, .actions .first'))`
-	open := func(origin string) {
-		t.Helper()
-		b.do("open "+origin, navigate(origin+"/"), until(fmt.Sprintf(`location.origin === %q && document.querySelector('#request') !== null || `+tryAgain, origin)))
-	}
-	open(s.originOf(other)) // the browser has a session there
-	open(s.originOf(id))
-	// try runs an attack on these origins in the page. Its result is what it could read,
-	// or "refused".
-	victim := other
-	try := func(attack, main, other string) string {
-		t.Helper()
-		names, err := json.Marshal(map[string]string{"main": main, "other": other, "own": s.originOf(id), "otherID": victim, "ownID": id})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.do("attack", until(fmt.Sprintf(`(window.result = undefined, (async at => { try { window.result = String(await (async () => { %s })()) } catch (e) { window.result = 'refused' } })(%s), true)`, attack, names)),
-			until(`window.result !== undefined`))
-		result, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`window.result`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return result
-	}
-	// These attacks work on the page's own origin, so it is the origin that refuses them.
-	onItself := map[string]bool{
-		"read the dashboard": true, "read the API": true, "read another workspace": true, "write to another workspace": true, "a WebSocket to another": true,
-		"a script of the dashboard": true, "open the dashboard's window": true, "the document of a framed page": true, "the document of a framed victim": true,
-	}
-	for name, attack := range map[string]string{
-		"read the dashboard":              `return (await fetch(at.main + '/', {credentials: 'include'})).text()`,
-		"read the API":                    `return (await fetch(at.main + '/api/v1/workspaces', {credentials: 'include'})).text()`,
-		"read another workspace":          `return (await fetch(at.other + '/file?path=notes.txt', {credentials: 'include'})).text()`,
-		"read it by the main origin":      `return (await fetch(at.main + '/w/' + at.otherID + '/file?path=notes.txt', {credentials: 'include'})).text()`,
-		"write to another workspace":      `return (await fetch(at.other + '/file?path=notes.txt', {method: 'PUT', credentials: 'include', body: 'changed'})).status`,
-		"a WebSocket to another":          `return new Promise((ok, no) => { const w = new WebSocket(at.other.replace('http', 'ws') + '/ws'); w.onopen = () => ok('open'); w.onerror = no })`,
-		"a WebSocket to the main origin":  `return new Promise((ok, no) => { const w = new WebSocket(at.main.replace('http', 'ws') + '/w/' + at.ownID + '/ws'); w.onopen = () => ok('open'); w.onerror = no })`,
-		"events of the dashboard":         `return new Promise((ok, no) => { const e = new EventSource(at.main + '/dashboard/events', {withCredentials: true}); e.onopen = () => ok('open'); e.onerror = no })`,
-		"a service worker of another":     `return (await navigator.serviceWorker.register(at.main + '/x.js')).scope`,
-		"a service worker over others":    `return (await navigator.serviceWorker.register(at.own + '/x.js', {scope: at.main + '/'})).scope`,
-		"a script of the dashboard":       `return new Promise((ok, no) => { const e = document.createElement('script'); e.src = at.main + '/api/v1/session'; e.onload = () => ok('loaded'); e.onerror = no; document.head.append(e) })`,
-		"read the session cookie":         `if (document.cookie.includes('codehub_')) return document.cookie; throw 0`,
-		"open the dashboard's window":     `const w = window.open(at.main + '/'); for (;;) { if (!w || w.closed) throw 0; const text = w.document.body?.innerText; if (text) return text; await new Promise(r => setTimeout(r, 100)) }`,
-		"the document of a framed page":   `const f = document.createElement('iframe'); f.src = at.main + '/'; document.body.append(f); await new Promise(r => f.onload = r); return f.contentWindow.document.body.innerText`,
-		"the document of a framed victim": `const f = document.createElement('iframe'); f.src = at.other + '/'; document.body.append(f); await new Promise(r => f.onload = r); return f.contentWindow.document.body.innerText`,
-	} {
-		if got := try(attack, s.URL, s.originOf(other)); got != "refused" {
-			t.Errorf("%s: %.300s", name, got)
-		}
-		if onItself[name] && try(attack, s.originOf(id), s.originOf(id)) == "refused" {
-			t.Errorf("%s: the attack does not even work on the page's own origin", name)
-		}
-	}
-	// What a page cannot read, it can still send. None of it changes anything.
-	sent := map[string]string{
-		"API":         `await fetch(at.main + '/api/v1/tokens', {method: 'POST', mode: 'no-cors', credentials: 'include', headers: {'Content-Type': 'text/plain'}, body: '{"name": "stolen"}'})`,
-		"beacon":      `navigator.sendBeacon(at.main + '/api/v1/tokens', '{"name": "stolen"}'); await new Promise(r => setTimeout(r, 500))`,
-		"form":        `const f = document.createElement('form'); f.method = 'post'; f.target = '_blank'; f.action = at.main + '/settings/tokens'; f.innerHTML = '<input name="name" value="stolen">'; document.body.append(f); f.submit(); await new Promise(r => setTimeout(r, 500))`,
-		"stop":        `const f = document.createElement('form'); f.method = 'post'; f.target = '_blank'; f.action = at.main + '/workspaces/' + at.otherID + '/stop'; document.body.append(f); f.submit(); await new Promise(r => setTimeout(r, 500))`,
-		"end another": `await fetch(at.other + '/exit?code=1', {method: 'POST', mode: 'no-cors', credentials: 'include'})`,
-		"logout":      `await fetch(at.main + '/logout', {method: 'POST', mode: 'no-cors', credentials: 'include'})`,
-	}
-	if m != plain { // a browser does not say there that another page wants the image
-		sent["end by image"] = `await new Promise(r => { const i = new Image(); i.onerror = r; i.onload = r; i.src = at.other + '/exit?code=1' })`
-	}
-	for name, attack := range sent {
-		if got := try(attack+"; return 'sent'", s.URL, s.originOf(other)); got != "sent" && got != "refused" {
-			t.Errorf("%s: %s", name, got)
-		}
-	}
-	for _, path := range []string{"/api/v1/tokens", "/settings/tokens", "/workspaces/" + other + "/stop", "/logout"} {
-		harness.Eventually(t, "a refused POST "+path, func() bool {
-			for line := range strings.Lines(s.Log()) {
-				if strings.Contains(line, "method=POST path="+path+" ") && strings.Contains(line, " status=403 ") {
-					return true
-				}
-			}
-			return false
-		})
-	}
-	list, err := s.api.Tokens(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, token := range list {
-		if token.Name == "stolen" {
-			t.Error("the page has created a token")
-		}
-	}
-	if w := s.awaitPhase(other, "RUNNING"); w.DesiredState != "RUNNING" {
-		t.Errorf("the page has stopped the victim: %+v", w)
-	}
-	s.expect(other, "secret of the victim")
-	log, err := exec.CommandContext(t.Context(), "docker", "logs", "codehub-ws-"+other).CombinedOutput()
-	if err != nil || strings.Contains(string(log), "asked to exit") {
-		t.Errorf("the page has ended the victim's IDE: %v\n%s", err, log)
-	}
-	// The browser is still logged in, and both workspaces open.
-	dashboard := "document.getElementById('ws-" + other + "') !== null"
-	b.do("see the dashboard", navigate(s.URL+"/"), until(dashboard))
-	open(s.originOf(other))
-
-	// Cookies with codehub's names for every domain that a page may set them for.
-	const domains = `['localhost', '.localhost', 'example.com', '.example.com', new URL(at.main).hostname, new URL(at.other).hostname, location.hostname]`
-	open(s.originOf(id))
-	try(`for (const n of ['codehub_session', '__Host-codehub_session', 'codehub_workspace', '__Host-codehub_workspace', 'codehub_nonce', 'codehub_theme', 'codehub_lang'])
-		for (const d of `+domains+`) for (const p of ['/', '/w', '/api', '/_codehub']) for (const a of ['', '; secure']) document.cookie = n + '=planted; path=' + p + '; domain=' + d + a`, s.URL, s.originOf(other))
-	if m == plain { // elsewhere the browser takes none of them for the main origin
-		b.do("see the page about planted cookies", navigate(s.URL+"/"), until(`document.querySelector('.message-status')?.innerText === '400'`))
-	}
-	b.do("see the dashboard in spite of planted cookies", navigate(s.URL+"/"), until(dashboard+" || "+tryAgain))
-	open(s.originOf(other))
-	open(s.originOf(id))
-
-	// So many cookies that the browser drops others.
-	try(`for (const d of `+domains+`) for (let i = 0; i < 400; i++) document.cookie = 'c' + i + '=' + 'x'.repeat(200) + '; path=/; domain=' + d`, s.URL, s.originOf(other))
-	// It drops the session at any time after that, also once a page was loaded with it.
-	for _, step := range []struct{ name, address, seen string }{
-		{"see codehub in spite of many cookies", s.URL, dashboard},
-		{"open the other in spite of many cookies", s.originOf(other), fmt.Sprintf(`location.origin === %q && document.querySelector('#request') !== null`, s.originOf(other))},
-	} {
-		for seen := false; !seen; {
-			b.do(step.name, navigate(step.address+"/"), until(step.seen+" || document.querySelector('#username') !== null || "+tryAgain))
-			dropped, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`document.querySelector('#username') !== null`))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if seen = !dropped; dropped {
-				t.Log("the browser has dropped the session")
-				b.login(s.URL, proc.AdminPassword)
-			}
-		}
-	}
-
-	// codehub's own pages cannot be framed.
-	cookie := s.loginCookie("admin")
-	for path, cookie := range map[string]string{"/": cookie, "/workspaces/" + id: cookie, "/settings/tokens": cookie, "/admin": cookie, "/login": ""} {
-		resp, _ := s.ask("GET", path, "", "Accept", "text/html", "Cookie", cookie)
-		if !strings.Contains(resp.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'") || resp.StatusCode != 200 {
-			t.Errorf("%s can be framed: %d", path, resp.StatusCode)
-		}
-	}
-	s.remove(id)
-	s.remove(other)
 }
 
 // An application on a port of a workspace has an origin of its own, on which absolute

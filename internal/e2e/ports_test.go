@@ -29,24 +29,8 @@ func (s *server) serveIn(id, address string) {
 	}
 }
 
-// Attacks from a page on a shared port, which its visitor opens who is logged in to
-// codehub: each must fail. What it returns is what it could read.
-var portAttacks = map[string]string{
-	"read the dashboard":         `return (await fetch(at.main + '/', {credentials: 'include'})).text()`,
-	"read the API":               `return (await fetch(at.main + '/api/v1/workspaces', {credentials: 'include'})).text()`,
-	"read another port":          `return (await fetch(at.port, {credentials: 'include'})).text()`,
-	"read the IDE":               `return (await fetch(at.ide, {credentials: 'include'})).text()`,
-	"read the visitor's own IDE": `return (await fetch(at.own, {credentials: 'include'})).text()`,
-	"a WebSocket to it":          `return new Promise((ok, no) => { const w = new WebSocket(at.own.replace('http', 'ws') + '/ws'); w.onopen = () => ok('open'); w.onerror = no })`,
-	"a WebSocket to the API":     `return new Promise((ok, no) => { const w = new WebSocket(at.main.replace('http', 'ws') + '/api/v1/workspaces/' + at.id + '/ports/3000/connect'); w.onopen = () => ok('open'); w.onerror = no })`,
-	"a service worker of others": `return (await navigator.serviceWorker.register(at.main + '/x.js', {scope: at.main + '/'})).scope`,
-	"read the session cookie":    `if (document.cookie.includes('codehub_')) return document.cookie; throw 0`,
-	"the document of a frame":    `const f = document.createElement('iframe'); f.src = at.own + '/'; document.body.append(f); await new Promise(r => f.onload = r); return f.contentWindow.document.body.innerText`,
-	"a window of the dashboard":  `const w = window.open(at.main + '/'); for (let n = 0; n < 20; n++) { await new Promise(r => setTimeout(r, 50)); if (!w || w.closed) throw 0; const text = w.document.body?.innerText; if (text) return text } throw 0`,
-}
-
-// A shared port is open to those it is shared with, and its page and visitors reach
-// nothing else.
+// A shared port is open to those it is shared with until the share ends, and to nobody else.
+// Its owner shares it on the workspace's page.
 func TestSharedPorts(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{ownOrigins, siblings} {
@@ -66,22 +50,43 @@ func testSharedPorts(t *testing.T, m mode) {
 	s.serveIn(id, ":3000")
 	s.serveIn(id, ":3001")
 	port, other := s.portOf(id, "3000"), s.portOf(id, "3001")
-	eve := s.visitor("eve")
+	eve, stranger := s.visitor("eve"), s.visitor("")
 	if _, resp, _ := eve.follow(port+"/", ""); resp.StatusCode != 403 {
 		t.Errorf("before it is shared: %d", resp.StatusCode)
 	}
-	hour := 3600
-	if _, err := s.api.SharePort(t.Context(), id, 3000, api.SharePort{With: "public", ExpiresInSeconds: &hour}); err != nil {
-		t.Fatal(err)
+
+	owner := s.browser(t)
+	guest := owner.tab(chromedp.WithNewBrowserContext()) // it is not logged in
+	owner.login(s.URL, proc.AdminPassword)
+	const row = `document.querySelector('#ports [data-port="3000"]')`
+	listed := func(visibility string) chromedp.Action[chromedp.Void] {
+		return until(fmt.Sprintf(`%s.querySelector('.then')?.textContent === %q`, row, visibility))
 	}
-	b := s.browser(t) // it is not logged in
+	choose := func(with, seconds string) {
+		t.Helper()
+		owner.do("choose "+with, chromedp.WaitVisible("#dialog-form"), until(fmt.Sprintf(`(form => {
+			form.querySelector('input[name="with"][value=%q]').click()
+			form.querySelector('#f-for').value = %q
+			return true
+		})(document.getElementById('dialog-form'))`, with, seconds)), chromedp.Click("#dialog-form button[type=submit]"))
+	}
+	closed := until(`document.querySelector('#dialog-form') === null`)
+	owner.do("see the port", navigate(s.URL+"/workspaces/"+id), chromedp.WaitVisible("#share-3000"), chromedp.Click("#share-3000"))
+	choose("users", "0")
+	owner.do("see that users can open it", closed, listed("All users"))
+	if last, resp, _ := stranger.follow(port+"/", "/login"); resp != nil {
+		t.Errorf("a port of users without a session: %d at %s", resp.StatusCode, last)
+	}
+	owner.do("share it once more", chromedp.Click("#share-3000"))
+	choose("public", "0")
+	owner.do("be asked for an end", chromedp.WaitVisible("#e-for"))
+	choose("public", "3600")
+	owner.do("see that it is public, and until when", closed, listed("Public"), until(row+`.textContent.includes('Shared until')`))
+	owner.screenshot("public")
+
 	shown := until(fmt.Sprintf(`location.origin === %q && document.querySelector('#request') !== null`, port))
-	b.do("open the public port", navigate(port+"/"), shown)
-	received, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.querySelector('#request').innerText`))
-	if err != nil || strings.Contains(strings.ToLower(received), "codehub") {
-		t.Errorf("the application received %s, %v", received, err)
-	}
-	stranger := s.visitor("")
+	guest.do("open the public port", navigate(port+"/"), shown)
+	guest.expectNothingOfCodehub()
 	for name, address := range map[string]string{"another port": other, "the IDE": s.originOf(id)} {
 		if last, resp, _ := stranger.follow(address+"/", "/login"); resp != nil {
 			t.Errorf("%s without a session: %d at %s", name, resp.StatusCode, last)
@@ -90,30 +95,30 @@ func testSharedPorts(t *testing.T, m mode) {
 			t.Errorf("%s as another user: %d", name, resp.StatusCode)
 		}
 	}
+	owner.do("open the port as its owner", navigate(s.originOf(id)+"/"), navigate(other+"/"), navigate(port+"/"), shown)
+	owner.expectNothingOfCodehub()
 
-	// The owner's browser has sessions everywhere, and opens a page on the public port.
-	owner := b
-	owner.login(s.URL, proc.AdminPassword)
-	for _, address := range []string{s.originOf(id), other, port} {
-		owner.do("open "+address, navigate(address+"/"), until(fmt.Sprintf(`location.origin === %q && document.querySelector('#request') !== null`, address)))
-	}
-	at, err := json.Marshal(map[string]string{"main": s.URL, "port": other, "ide": s.originOf(id), "own": s.originOf(id), "id": id})
-	if err != nil {
+	// A share that expires ends what visitors have open.
+	guest.do("open a WebSocket", until(`(window.socket ??= new WebSocket(location.origin.replace('http', 'ws') + '/ws')).readyState === WebSocket.OPEN`))
+	owner.do("go back", navigate(s.URL+"/workspaces/"+id), listed("Public"))
+	seconds := 2
+	if _, err := s.api.SharePort(t.Context(), id, 3000, api.SharePort{With: "public", ExpiresInSeconds: &seconds}); err != nil {
 		t.Fatal(err)
 	}
-	for name, attack := range portAttacks {
-		owner.do("attack: "+name, until(fmt.Sprintf(`(window.result = undefined, (async at => { try { window.result = String(await (async () => { %s })()) } catch (e) { window.result = 'refused' } })(%s), true)`, attack, at)),
-			until(`window.result !== undefined`))
-		if got, err := chromedp.Run(owner.ctx, chromedp.Evaluate[string](`window.result`)); err != nil || got != "refused" {
-			t.Errorf("%s: %.300s, %v", name, got, err)
-		}
+	guest.do("be cut off", until(`window.socket.readyState === WebSocket.CLOSED`))
+	if status := s.status("GET", port+"/"); status != 401 {
+		t.Errorf("after the share has expired: %d", status)
 	}
+	guest.do("see the login page", navigate(port+"/"), chromedp.WaitVisible("#username"))
+	owner.do("see that it is shared no longer", until(row+`.querySelector('.then') === null && document.querySelector('#unshare-3000') === null`))
 
-	// Narrowed to users: eve enters by a ticket, a visitor without a session logs in first.
-	if _, err := s.api.SharePort(t.Context(), id, 3000, api.SharePort{With: "users"}); err != nil {
-		t.Fatal(err)
+	// Shared with users: eve enters by a ticket, a visitor without a session logs in first.
+	owner.do("share it again", chromedp.Click("#share-3000"))
+	choose("users", "0")
+	owner.do("see that users can open it again", closed, listed("All users"))
+	if status := s.status("GET", port+"/"); status != 401 {
+		t.Errorf("a port of users without a session: %d", status)
 	}
-	harness.Eventually(t, "visitors without a session are refused", func() bool { return s.status("GET", port+"/") == 401 })
 	if _, resp, _ := eve.follow(port+"/", ""); resp.StatusCode != 200 {
 		t.Errorf("a user on the shared port: %d", resp.StatusCode)
 	}
@@ -127,14 +132,39 @@ func testSharedPorts(t *testing.T, m mode) {
 	if status != http.StatusSwitchingProtocols {
 		t.Fatalf("a WebSocket to the shared port: %d", status)
 	}
-	if err := s.api.UnsharePort(t.Context(), id, 3000); err != nil {
-		t.Fatal(err)
-	}
+	owner.do("stop sharing", chromedp.Click("#unshare-3000"), until(row+`.querySelector('.then') === null`))
 	s.ends("the share has ended", conn)
 	if status := s.status("GET", port+"/", "Cookie", eve.cookies(port+"/")); status != 403 {
 		t.Errorf("after the share: %d", status)
 	}
 	s.remove(id)
+}
+
+// expectNothingOfCodehub checks what an application has received of the browser that shows its
+// page: what every browser sends, and the visitor's address.
+func (b *browser) expectNothingOfCodehub() {
+	b.Helper()
+	text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.querySelector('#request').innerText`))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var received struct{ Headers http.Header }
+	if err := json.Unmarshal([]byte(text), &received); err != nil {
+		b.Fatal(err)
+	}
+	for name := range received.Headers {
+		switch name {
+		case "Accept", "Accept-Encoding", "Accept-Language", "Cache-Control", "Pragma", "Priority", "Upgrade-Insecure-Requests", "User-Agent",
+			"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto":
+		default:
+			if !strings.HasPrefix(name, "Sec-") {
+				b.Errorf("the application received %s: %q", name, received.Headers[name])
+			}
+		}
+	}
+	if strings.Contains(strings.ToLower(text), "codehub") || received.Headers.Get("X-Forwarded-For") == "" {
+		b.Errorf("the application received %s", text)
+	}
 }
 
 // An application that listens on 127.0.0.1 alone is listed, opened in a browser with its

@@ -194,9 +194,10 @@
   function copy() {
     var text = term.getSelection()
     if (!text) return
-    if (navigator.clipboard) navigator.clipboard.writeText(text)
-    else document.execCommand('copy')
+    if (navigator.clipboard) navigator.clipboard.writeText(text).catch(copyByEvent)
+    else copyByEvent()
   }
+  function copyByEvent() { document.execCommand('copy') } // xterm handles the event
   term.attachCustomKeyEventHandler(function (e) {
     if (e.type !== 'keydown' || !e.ctrlKey || !e.shiftKey || e.altKey || e.metaKey) return true
     switch (e.code) {
