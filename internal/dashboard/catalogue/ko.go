@@ -171,6 +171,7 @@ var ko = map[string]string{
 
 	"step.pulling":         "이미지 다운로드 중",
 	"step.seeding":         "홈 폴더 준비 중",
+	"step.owning":          "파일 소유자 변경 중",
 	"step.creating":        "컨테이너 생성 중",
 	"step.starting":        "컨테이너 시작 중",
 	"step.waiting":         "편집기 시작 대기 중",
@@ -188,6 +189,7 @@ var ko = map[string]string{
 
 	"ended.pulling":         "이미지 다운로드 완료",
 	"ended.seeding":         "홈 폴더 준비 완료",
+	"ended.owning":          "파일 소유자 변경 완료",
 	"ended.creating":        "컨테이너 생성 완료",
 	"ended.starting":        "컨테이너 시작 완료",
 	"ended.waiting":         "편집기 시작 완료",

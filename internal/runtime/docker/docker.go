@@ -102,6 +102,8 @@ type Runtime struct {
 
 	holderImage sync.Mutex // held while the image is created
 
+	changesOwners          func() bool
+	ownShownAfter          time.Duration // see later
 	countAfter, countEvery time.Duration // see watchSeeding
 	remote                 bool          // Docker's directory is not assumed to be reachable
 
@@ -156,16 +158,18 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 	}
 
 	r := &Runtime{
-		cfg:         cfg,
-		log:         cfg.Log,
-		now:         time.Now,
-		names:       namesOf(cfg.Installation),
-		procSys:     "/proc/sys",
-		first:       newFirstStart(),
-		prepareLock: make(chan struct{}, 1),
-		turns:       semaphore.NewWeighted(allShares),
-		countAfter:  countAfter,
-		countEvery:  countEvery,
+		cfg:           cfg,
+		log:           cfg.Log,
+		now:           time.Now,
+		names:         namesOf(cfg.Installation),
+		procSys:       "/proc/sys",
+		changesOwners: changesOwners,
+		ownShownAfter: ownShownAfter,
+		first:         newFirstStart(),
+		prepareLock:   make(chan struct{}, 1),
+		turns:         semaphore.NewWeighted(allShares),
+		countAfter:    countAfter,
+		countEvery:    countEvery,
 		noWall: cfg.Conditions.New(health.Config{
 			Name: "isolation", Failing: "workspaces run without network isolation; they reach this host and its network",
 			Resolved: "workspaces run with network isolation again", Level: slog.LevelWarn, Log: cfg.Log,
