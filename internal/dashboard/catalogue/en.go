@@ -811,6 +811,7 @@ var en = map[string]string{
 	"admin.condition.redis":              "Redis",
 	"admin.condition.sessions":           "Session check",
 	"admin.condition.wall":               "Network isolation",
+	"admin.condition.workspace-uids":     "User IDs of workspaces",
 	"admin.condition.writes":             "Workspace updates",
 	"admin.condition_since":              "began",
 	"admin.breaker.closed":               "responding",

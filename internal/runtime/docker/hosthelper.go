@@ -29,6 +29,7 @@ const (
 	cmdOwnHome    = "own-home"
 	cmdSync       = "sync"
 	cmdCount      = "count"
+	cmdUserMap    = "user-map"
 
 	cmdFingerprint  = "fingerprint"
 	cmdInstallAgent = "install-agent"
@@ -51,6 +52,7 @@ var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 //	                    of entries, also at intervals; FROM lists uids
 //	sync PATH           syncs the file system of a directory
 //	count PATH          prints the size of a directory's content
+//	user-map PATH       prints the uid map, which is at PATH
 //	fingerprint PATH    prints the number of entries at intervals, and last the
 //	                    fingerprint of a home (archive.Fingerprint)
 //	install-agent PATH DIGEST
@@ -78,7 +80,7 @@ func runAsHelper(args []string, stdout io.Writer) error {
 		return ownHome(stdout, args[1], args[2], args[3])
 	}
 	if len(args) != 2 {
-		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST")
+		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | user-map PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST")
 	}
 	if args[0] == cmdWall {
 		spec, err := wall.ParseSpec(args[1])
@@ -123,6 +125,8 @@ func runAsHelper(args []string, stdout io.Writer) error {
 			fmt.Fprintln(stdout, size)
 		}
 		return err
+	case cmdUserMap:
+		return printUserMap(stdout, path)
 	case cmdFingerprint:
 		return printFingerprint(stdout, path)
 	}

@@ -82,7 +82,7 @@ func (r *Runtime) checkKernelLimits() {
 	if !strings.HasPrefix(r.api.DaemonHost(), "unix://") {
 		return
 	}
-	r.lowLimits.Set(kernelLimits(r.procSys, r.cfg.MaxRunning, r.cfg.UIDs, !r.cfg.KeepLimits, func(name string, from, to int64) {
+	r.lowLimits.Set(kernelLimits(r.procSys, r.cfg.MaxRunning, r.cfg.UIDs.Len(), !r.cfg.KeepLimits, func(name string, from, to int64) {
 		r.log.Info("kernel limit raised", "limit", name, "from", from, "to", to)
 	}))
 }

@@ -27,6 +27,9 @@ func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress fu
 	if spec.UID == 0 {
 		return errNoUID
 	}
+	if err := r.checkMapped(ctx, spec.UID); err != nil {
+		return err
+	}
 	progress, end := r.later(progress)
 	defer end()
 	var from []string
