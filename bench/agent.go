@@ -115,7 +115,7 @@ func (s *starter) home(ctx context.Context) (workspace.ID, error) {
 	if err := s.runtime.CreateVolume(ctx, spec, nil); err != nil {
 		return "", err
 	}
-	return id, s.runtime.OwnHome(ctx, runtime.OwnSpec{Workspace: id, VolumeClaim: spec.Claim, UID: s.spec.UID, Seeded: true})
+	return id, s.runtime.OwnHome(ctx, runtime.OwnSpec{Workspace: id, VolumeClaim: spec.Claim, UID: s.spec.UID, From: workspace.Home{FromImage: true}.UserIDs()}, nil)
 }
 
 func (s *starter) workspace(ctx context.Context) (time.Duration, error) {

@@ -108,7 +108,7 @@ func (m *measurer) folder(dir *folder, _ *traverser, st *unix.Stat_t) (int, erro
 	return 0, m.next()
 }
 
-func (m *measurer) longest() int { return maxPath }
+func (m *measurer) checkPath(length int) error { return checkRestorable(length) }
 
 func (m *measurer) leaf(dir *folder, t *traverser, d dirent) error {
 	if err := m.next(); err != nil {

@@ -153,7 +153,7 @@ func (v visitFunc) folder(_ *folder, t *traverser, _ *unix.Stat_t) (int, error) 
 	return 0, nil
 }
 
-func (v visitFunc) longest() int { return maxPath }
+func (v visitFunc) checkPath(length int) error { return checkRestorable(length) }
 
 func (v visitFunc) leaf(_ *folder, t *traverser, d dirent) error {
 	v(t.name(d.name))

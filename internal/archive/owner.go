@@ -3,8 +3,8 @@ package archive
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -58,13 +58,29 @@ func mapACL(acl []byte, uid, gid func(uint32) uint32) (changed bool) {
 	return changed
 }
 
-// ChangeOwner gives everything in the folder dir that belongs to one of the users from to
-// the user to; groups likewise, and the IDs in ACLs. If dir itself belongs to none of them,
-// its owner and group count as well. All other owners stay, as do modes, set-user-ID bits, capabilities, attributes and
-// modification times. The folder itself comes last, so that an interrupted call can be
-// repeated, and is synced. Nothing may change the folder meanwhile. It needs CAP_CHOWN,
-// CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID and CAP_SETFCAP.
-func ChangeOwner(ctx context.Context, dir string, from []uint32, to uint32) error {
+// OwnerChange is a change of the owner of files; see ChangeOwner.
+type OwnerChange struct {
+	From []uint32 // users, and groups of the same numbers
+	To   uint32   // user, and group
+	// MaxPath limits the memory that a deep tree needs: a longer path is ErrTooDeep. 0: no
+	// limit.
+	MaxPath int
+	// Progress is called for each entry with the number of entries so far; optional.
+	Progress func(entries int64)
+}
+
+// ErrTooDeep means that a tree is deeper than the caller allows.
+var ErrTooDeep = errors.New("the folders are too deep")
+
+// ChangeOwner gives everything in the folder dir that belongs to one of the users c.From to
+// the user c.To; groups likewise, and the IDs in ACLs. If dir itself belongs to none of
+// them, its owner and group count as well. All other owners stay, as do modes, set-user-ID
+// bits, capabilities, attributes and modification times. The folder itself comes last and
+// the result is durable, so that an interrupted call can be repeated. If the process is
+// killed between the change of one file and the next system call, that file has lost its
+// set-user-ID bits or capabilities: the kernel removes them with every change of an owner.
+// Nothing may change the folder meanwhile. It needs OwnerCapabilities.
+func ChangeOwner(ctx context.Context, dir string, c OwnerChange) error {
 	var o opener
 	top, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -75,14 +91,18 @@ func ChangeOwner(ctx context.Context, dir string, from []uint32, to uint32) erro
 	if err := fstat(top, &st); err != nil {
 		return err
 	}
-	c := &ownerChange{opener: &o, uids: slices.Clone(from), gids: slices.Clone(from), to: to}
-	if st.Uid != to && !slices.Contains(from, st.Uid) {
-		c.uids, c.gids = append(c.uids, st.Uid), append(c.gids, st.Gid)
+	v := &ownerChange{OwnerChange: c, opener: &o, uids: slices.Clone(c.From), gids: slices.Clone(c.From)}
+	if st.Uid != c.To && !slices.Contains(c.From, st.Uid) {
+		v.uids, v.gids = append(v.uids, st.Uid), append(v.gids, st.Gid)
 	}
-	if err := traverse(ctx, &o, top, c); err != nil {
+	if err := traverse(ctx, &o, top, v); err != nil {
 		return err
 	}
-	if err := c.open(top, &st); err != nil {
+	// What is below is durable before the folder's own owner says that it is complete.
+	if err := unix.Syncfs(top); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	if err := v.open(top, &st); err != nil {
 		return fmt.Errorf("change the owner of %s: %w", dir, err)
 	}
 	if err := unix.Fsync(top); err != nil {
@@ -91,11 +111,17 @@ func ChangeOwner(ctx context.Context, dir string, from []uint32, to uint32) erro
 	return nil
 }
 
+// OwnerCapabilities returns the capabilities that ChangeOwner needs, as unix.CAP_*.
+func OwnerCapabilities() []int {
+	return []int{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_SETFCAP}
+}
+
 // ownerChange is the visitor of ChangeOwner.
 type ownerChange struct {
+	OwnerChange
 	opener     *opener
 	uids, gids []uint32
-	to         uint32
+	entries    int64
 }
 
 func (c *ownerChange) uid(id uint32) uint32 { return c.mapped(c.uids, id) }
@@ -103,15 +129,28 @@ func (c *ownerChange) gid(id uint32) uint32 { return c.mapped(c.gids, id) }
 
 func (c *ownerChange) mapped(from []uint32, id uint32) uint32 {
 	if slices.Contains(from, id) {
-		return c.to
+		return c.To
 	}
 	return id
 }
 
-// longest: also a home that cannot be archived gets its owner.
-func (c *ownerChange) longest() int { return math.MaxInt }
+// checkPath accepts what cannot be archived: such a home gets its owner as well.
+func (c *ownerChange) checkPath(length int) error {
+	if c.MaxPath > 0 && length > c.MaxPath {
+		return ErrTooDeep
+	}
+	return nil
+}
+
+func (c *ownerChange) count() {
+	c.entries++
+	if c.Progress != nil {
+		c.Progress(c.entries)
+	}
+}
 
 func (c *ownerChange) folder(dir *folder, t *traverser, st *unix.Stat_t) (int, error) {
+	c.count()
 	if len(t.path) == 0 {
 		return 0, nil // the last one
 	}
@@ -129,6 +168,7 @@ func (c *ownerChange) leaf(dir *folder, t *traverser, d dirent) error {
 	if err := c.name(dir.fd, d); err != nil {
 		return ownerFailed(t.name(d.name), err)
 	}
+	c.count()
 	return nil
 }
 

@@ -3,6 +3,7 @@ package archive
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +37,7 @@ func TestChangeOwnerAndArchive(t *testing.T) {
 	before := archivetest.Snapshot(t, home)
 	want := ownedBy(before, []uint32{1000}, []uint32{1000}, ownUID)
 	for range 2 { // the second time there is nothing to do
-		check(t, ChangeOwner(t.Context(), home, []uint32{1000}, ownUID))
+		check(t, ChangeOwner(t.Context(), home, OwnerChange{From: []uint32{1000}, To: ownUID}))
 		if diff := archivetest.Diff(want, archivetest.Snapshot(t, home)); diff != "" {
 			t.Fatalf("after the change of the owner:\n%s", diff)
 		}
@@ -58,7 +59,7 @@ func TestChangeOwnerAndArchive(t *testing.T) {
 		t.Errorf("after archive and restore:\n%s", diff)
 	}
 	// The archive does not depend on the uid.
-	check(t, ChangeOwner(t.Context(), to, []uint32{1000}, ownUID+1))
+	check(t, ChangeOwner(t.Context(), to, OwnerChange{From: []uint32{1000}, To: ownUID + 1}))
 	var again bytes.Buffer
 	repacked, err := Pack(t.Context(), to, &again, PackOptions{Owner: OwnerMap{From: ownUID + 1, To: 1000}})
 	check(t, err)
@@ -79,7 +80,7 @@ func TestChangeOwnerOfSeededHome(t *testing.T) {
 		check(t, os.Chown(filepath.Join(home, name), uid, uid))
 	}
 	check(t, os.Chown(home, 501, 501))
-	check(t, ChangeOwner(t.Context(), home, []uint32{0, 1000}, ownUID))
+	check(t, ChangeOwner(t.Context(), home, OwnerChange{From: []uint32{0, 1000}, To: ownUID}))
 	for name, state := range archivetest.Snapshot(t, home) {
 		want := uint32(ownUID)
 		if strings.HasSuffix(name, "other") {
@@ -117,7 +118,14 @@ func TestChangeOwnerStaysInside(t *testing.T) {
 		check(t, unix.Fchown(fd, 1000, 1000))
 	}
 	defer unix.Close(fd)
-	check(t, ChangeOwner(t.Context(), home, []uint32{1000}, ownUID))
+	if err := ChangeOwner(t.Context(), home, OwnerChange{From: []uint32{1000}, To: ownUID, MaxPath: maxPath}); !errors.Is(err, ErrTooDeep) {
+		t.Errorf("a home that is too deep: %v", err)
+	}
+	var entries int64
+	check(t, ChangeOwner(t.Context(), home, OwnerChange{From: []uint32{1000}, To: ownUID, Progress: func(n int64) { entries = n }}))
+	if want := int64(1 + 2 + levels); entries != want {
+		t.Errorf("%d entries were reported, want %d", entries, want)
+	}
 	var st unix.Stat_t
 	check(t, unix.Fstat(fd, &st))
 	if st.Uid != ownUID {

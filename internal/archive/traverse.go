@@ -32,9 +32,16 @@ type visitor interface {
 	folder(dir *folder, t *traverser, st *unix.Stat_t) (held int, err error)
 	// leaf is called for each name that is not a folder.
 	leaf(dir *folder, t *traverser, d dirent) error
-	// longest is the length of the longest path that is visited; a longer one is
-	// ErrUnrestorable.
-	longest() int
+	// checkPath returns an error if a folder's path of this length is too long to visit.
+	checkPath(length int) error
+}
+
+// checkRestorable is the checkPath of a home that is packed.
+func checkRestorable(length int) error {
+	if length > maxPath {
+		return fmt.Errorf("%w: its path is longer than %d bytes", ErrUnrestorable, maxPath)
+	}
+	return nil
 }
 
 // traverser visits a tree: a folder before its content, and the files of a
@@ -169,8 +176,8 @@ func (t *traverser) enter(dir *folder, base string) error {
 	l.print = pathPrint(l.print, base)
 	dir.print = l.print
 	t.levels = append(t.levels, l)
-	if most := t.visitor.longest(); len(t.path) > most {
-		return t.failed(fmt.Errorf("%w: its path is longer than %d bytes", ErrUnrestorable, most))
+	if err := t.visitor.checkPath(len(t.path)); err != nil {
+		return t.failed(err)
 	}
 	here := &t.levels[len(t.levels)-1]
 	if err := fstat(dir.fd, &here.before); err != nil {

@@ -125,7 +125,7 @@ func (w *walker) send(to chan *item, it *item) error {
 	}
 }
 
-func (w *walker) longest() int { return maxPath }
+func (w *walker) checkPath(length int) error { return checkRestorable(length) }
 
 // folder adds an open folder to the order.
 func (w *walker) folder(dir *folder, t *traverser, st *unix.Stat_t) (int, error) {
@@ -158,8 +158,8 @@ func sizeOf(xs []xattr) int {
 // leaf passes a file to the readers and adds it to the order.
 func (w *walker) leaf(dir *folder, t *traverser, d dirent) error {
 	it := w.item(t.name(d.name), d.name, dir)
-	if len(it.name) > maxPath {
-		return failed(it.name, fmt.Errorf("%w: its path is longer than %d bytes", ErrUnrestorable, maxPath))
+	if err := checkRestorable(len(it.name)); err != nil {
+		return failed(it.name, err)
 	}
 	switch d.kind {
 	case unix.DT_REG:

@@ -36,7 +36,7 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 	if err := b.right(ctx); err != nil {
 		return err
 	}
-	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner), MinFree: b.MinFreeShare / 2, Owner: row.Home.UID}
+	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner), MinFree: b.MinFreeShare / 2, UID: row.Home.UID}
 	if b.presigner == nil {
 		if err := b.makeFolder(ctx, key); err != nil {
 			return err

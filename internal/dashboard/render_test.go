@@ -366,7 +366,7 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%+v: %d lines", p, got)
 		}
 	}
-	for _, step := range []string{"packing", "verifying", "checking", "unpacking", "removing", "waiting-bucket", "waiting-in-use", "waiting-backend"} {
+	for _, step := range []string{"owning", "packing", "verifying", "checking", "unpacking", "removing", "waiting-bucket", "waiting-in-use", "waiting-backend"} {
 		lacks(t, step, show("en", workspace.OpArchiving, &workspace.Progress{Step: step}), ">"+step+"<")
 	}
 	waits := &workspace.Progress{Step: "waiting-bucket"}

@@ -26,6 +26,7 @@ type Options struct {
 	NoFile int    // limit of open files; 0: that of the test
 	Args   []string
 	Image  string // copied from the machine's daemon; empty: none
+	Map    int    // number of uids that containers have (userns-remap); 0: all
 	// Cleanup registers what ends the daemon; nil: t.Cleanup.
 	Cleanup func(t *testing.T, f func())
 }
@@ -122,6 +123,9 @@ func (d *Daemon) Start() {
 		"--pidfile", filepath.Join(d.dir, "pid"), "--bridge", d.bridge, "--iptables=false", "--ip6tables=false",
 	}
 	command = append(command, d.options.Args...)
+	if d.options.Map > 0 {
+		command = d.mapUsers(command)
+	}
 	if d.options.NoFile > 0 {
 		command = append([]string{"prlimit", "--nofile=" + strconv.Itoa(d.options.NoFile)}, command...)
 	}
@@ -150,6 +154,21 @@ func (d *Daemon) Start() {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+// mapUsers returns the command for a daemon that maps users. It has the files that the
+// daemon reads the map from in a mount namespace of its own.
+func (d *Daemon) mapUsers(command []string) []string {
+	d.Helper()
+	if err := os.Chmod(d.dir, 0o711); err != nil { // for root in containers, which is another user
+		d.Fatal(err)
+	}
+	ids := filepath.Join(d.dir, "subid")
+	if err := os.WriteFile(ids, fmt.Appendf(nil, "nobody:3000000:%d\nnogroup:3000000:%[1]d\n", d.options.Map), 0o644); err != nil {
+		d.Fatal(err)
+	}
+	const script = `mount --bind "$0" /etc/subuid && mount --bind "$0" /etc/subgid && exec "$@" --userns-remap=nobody:nogroup`
+	return append([]string{"unshare", "--mount", "sh", "-c", script, ids}, command...)
 }
 
 // End ends the daemon with the signal, if it runs.

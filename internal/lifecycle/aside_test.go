@@ -46,7 +46,7 @@ func TestSetAsideTable(t *testing.T) {
 			}
 		default:
 			aside++
-			if r.Action.Kind != lifecycle.SetAside || r.ClearRecover || r.Row.Home != in.Row.Home || r.Row.ArchiveKey != in.Row.ArchiveKey ||
+			if r.Action.Kind != lifecycle.SetAside || r.ClearRecover || !r.Row.Home.Equal(in.Row.Home) || r.Row.ArchiveKey != in.Row.ArchiveKey ||
 				r.Row.ErrorReason != in.Row.ErrorReason || r.Row.ErrorCount != in.Row.ErrorCount {
 				t.Fatalf("%s: %+v %s", c, r.Action, describe(r.Row))
 			}

@@ -66,9 +66,9 @@ func anyWork(t *rapid.T, now time.Time) lifecycle.Work {
 	case 0:
 		return lifecycle.Work{Running: true}
 	case 1:
-		return lifecycle.Work{Running: true, Pulling: true, ProgressAt: now.Add(-time.Minute)}
+		return lifecycle.Work{Running: true, Preparing: true, ProgressAt: now.Add(-time.Minute)}
 	case 2:
-		return lifecycle.Work{Running: true, PulledAt: now.Add(-time.Minute), ProgressAt: now.Add(-time.Second)}
+		return lifecycle.Work{Running: true, PreparedAt: now.Add(-time.Minute), ProgressAt: now.Add(-time.Second)}
 	case 3:
 		reason := rapid.SampledFrom(workspace.ErrorReasons()).Draw(t, "failure")
 		return lifecycle.Work{Failure: &lifecycle.Failure{Reason: reason, Message: "why"}}

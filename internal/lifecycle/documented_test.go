@@ -28,7 +28,7 @@ func TestDeadlinesAreDocumented(t *testing.T) {
 		if !strings.Contains(cells[4], want) {
 			t.Errorf("docs/states.md: the deadline of %s is %s, not %q", op, want, cells[4])
 		}
-		if progress := strings.Contains(cells[4], "without progress"); progress != (rule.Progress != lifecycle.ProgressOfPull) {
+		if progress := strings.Contains(cells[4], "without progress"); progress != (rule.Progress != lifecycle.ProgressOfPreparation) {
 			t.Errorf("docs/states.md: whether progress restarts the deadline of %s: %q", op, cells[4])
 		}
 	}

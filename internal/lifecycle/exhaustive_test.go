@@ -271,6 +271,7 @@ func (e *expected) claims(in lifecycle.Input, f facts, op workspace.Operation) {
 		if in.Row.Home.State == workspace.HomeAbsent {
 			e.row.Home.Claim = in.ClaimID
 		}
+		e.row.Home.FromImage = op == workspace.OpProvisioning
 	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
 		e.row.ArchiveOpID = in.ClaimID
 	case workspace.OpStopping:
@@ -339,7 +340,7 @@ func (e *expected) check(t testing.TB, c combination, r lifecycle.Result) {
 // sameRow compares what the judge may change, and by identity all the rest.
 func sameRow(a, b *workspace.Workspace) bool {
 	same := func(x, y *time.Time) bool { return x == y || x != nil && y != nil && x.Equal(*y) }
-	return a.Home == b.Home && a.Operation == b.Operation && a.OpID == b.OpID && same(a.OpStartedAt, b.OpStartedAt) &&
+	return a.Home.Equal(b.Home) && a.Operation == b.Operation && a.OpID == b.OpID && same(a.OpStartedAt, b.OpStartedAt) &&
 		a.ArchiveOpID == b.ArchiveOpID && a.ArchiveKey == b.ArchiveKey && a.ErrorReason == b.ErrorReason &&
 		a.ErrorMessage == b.ErrorMessage && a.ErrorCount == b.ErrorCount && same(a.RetryAt, b.RetryAt) &&
 		a.StopReason == b.StopReason && a.DesiredState == b.DesiredState && a.NextDesired == b.NextDesired && a.DeletedAt == b.DeletedAt

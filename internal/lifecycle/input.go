@@ -102,9 +102,11 @@ const (
 type Work struct {
 	Running    bool      // an executor of this claim runs
 	ProgressAt time.Time // when it last made progress; zero: never
-	Moving     bool      // it has made progress beyond pulling an image
-	Pulling    bool      // it pulls an image
-	PulledAt   time.Time // when the pull ended; zero: not known
+	Moving     bool      // it has made progress beyond preparing
+	// Preparing: it pulls an image or gives the home to a uid. That may take any time as
+	// long as it makes progress, and the operation's deadline counts from its end.
+	Preparing  bool
+	PreparedAt time.Time // when that last ended; zero: not known
 	Failure    *Failure  // why the executor ended without success; a passing one also while it is retried
 }
 

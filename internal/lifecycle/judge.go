@@ -46,7 +46,7 @@ func ordinary(in Input) Result {
 // on, so that one transaction writes both.
 func settle(in Input, r *Result) {
 	before := in.Row
-	if r.Action.Kind != None || r.Row.Home != before.Home {
+	if r.Action.Kind != None || !r.Row.Home.Equal(before.Home) {
 		r.Row.Conditions = Conditions(with(in, r.Row))
 		r.Row.Phase = Phase(r.Row, r.Row.Conditions)
 	}
@@ -243,6 +243,9 @@ func claim(in Input, r *Result, op workspace.Operation) {
 		// volume created for it is ever wiped.
 		if r.Row.Home.State != workspace.HomeFilling {
 			r.Row.Home = workspace.Home{State: workspace.HomeFilling, Claim: in.ClaimID}
+		}
+		if op == workspace.OpProvisioning {
+			r.Row.Home.FromImage = true
 		}
 	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
 		r.Row.ArchiveOpID = in.ClaimID

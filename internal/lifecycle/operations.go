@@ -29,9 +29,9 @@ type Rule struct {
 type ProgressRule int
 
 const (
-	ProgressOfPull ProgressRule = iota // while it pulls an image
-	ProgressOfHome                     // also once it writes or removes a home's files
-	ProgressAlways                     // at any time
+	ProgressOfPreparation ProgressRule = iota // while Work.Preparing
+	ProgressOfHome                            // also once it writes or removes a home's files
+	ProgressAlways                            // at any time
 )
 
 func noProgress(p Policy) time.Duration { return p.NoProgress }
@@ -107,10 +107,10 @@ func deadline(in Input) time.Time {
 	if rule.Bucket {
 		start = later(start, in.BucketUpSince)
 	}
-	if in.Work.Pulling {
+	if in.Work.Preparing {
 		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
 	}
-	start = later(start, in.Work.PulledAt)
+	start = later(start, in.Work.PreparedAt)
 	unknown := rule.Deadline == nil // an operation of a newer version
 	if unknown || rule.Progress == ProgressAlways || rule.Progress == ProgressOfHome && in.Work.Moving {
 		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)

@@ -132,7 +132,7 @@ func checkRecover(t *testing.T, c combination, in lifecycle.Input, answer []stri
 			t.Fatalf("%s: what is known of the archive is not taken over: %+v", c, r.Row)
 		}
 	}
-	if r.Action.Kind != kind || r.ClearRecover != (answer[1] == "yes") || r.Row.Home != home || r.Row.ArchiveKey != key {
+	if r.Action.Kind != kind || r.ClearRecover != (answer[1] == "yes") || !r.Row.Home.Equal(home) || r.Row.ArchiveKey != key {
 		t.Fatalf("%s, %s of %s: %d answered %v %s, want %v", c, in.Row.RecoverAction, in.Row.ErrorReason, r.Action.Kind, r.ClearRecover, describe(r.Row), answer)
 	}
 	was := in.Row

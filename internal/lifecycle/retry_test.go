@@ -238,9 +238,9 @@ func TestDeadlines(t *testing.T) {
 		}
 		switch work {
 		case "pulling":
-			g.Work.Pulling, g.Work.ProgressAt = true, from["progress"]
+			g.Work.Preparing, g.Work.ProgressAt = true, from["progress"]
 		case "pulled":
-			g.Work.PulledAt = from["pulled"]
+			g.Work.PreparedAt = from["pulled"]
 		case "moving":
 			g.Work.Moving, g.Work.ProgressAt = true, from["progress"]
 		}

@@ -136,7 +136,7 @@ func TestStartEmptyLeadsOut(t *testing.T) {
 			t.Parallel()
 			r := c.g.wants(workspace.DesiredStandby).recovers(workspace.RecoverEmpty).judged()
 			wantAction(t, r, lifecycle.Recover, "")
-			if r.Row.Home != c.home || r.Row.ArchiveKey != "" || !r.ClearRecover {
+			if !r.Row.Home.Equal(c.home) || r.Row.ArchiveKey != "" || !r.ClearRecover {
 				t.Fatalf("recovered: %s", describe(r.Row))
 			}
 			if r = c.g.next(r).judged(); c.home.State == workspace.HomeDiscarding {

@@ -151,7 +151,8 @@ func (w *world) write(seen workspace.Workspace, r lifecycle.Result) bool {
 		claim = true
 	}
 	db := &w.row
-	if db.Operation != seen.Operation || db.OpID != seen.OpID || claim && decided(*db) != decided(seen) {
+	home := db.Home.Equal(seen.Home) || !claim && r.Row.Home.Equal(seen.Home)
+	if db.Operation != seen.Operation || db.OpID != seen.OpID || !home || claim && decided(*db) != decided(seen) {
 		w.logf("write lost")
 		return false
 	}
@@ -181,14 +182,13 @@ type decision struct {
 	reason        workspace.ErrorReason
 	key, action   string
 	image         string
-	home          workspace.Home
 	from          string // what RecoverFrom names
 	times         [5]time.Time
 }
 
-// decided is what a claim compares.
+// decided is what a claim compares, besides the home.
 func decided(r workspace.Workspace) decision {
-	d := decision{desired: r.DesiredState, next: r.NextDesired, reason: r.ErrorReason, image: r.ImageRef, key: r.ArchiveKey, action: r.RecoverAction, home: r.Home}
+	d := decision{desired: r.DesiredState, next: r.NextDesired, reason: r.ErrorReason, image: r.ImageRef, key: r.ArchiveKey, action: r.RecoverAction}
 	if r.RecoverFrom != nil {
 		d.from = r.RecoverFrom.Key
 	}

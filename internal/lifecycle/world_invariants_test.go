@@ -197,13 +197,13 @@ func (w *world) checkFail(in lifecycle.Input, r lifecycle.Result) {
 		}
 	}
 	switch {
-	case in.Work.Pulling:
+	case in.Work.Preparing:
 		bound = w.policy.NoProgress
 		if in.Work.ProgressAt.After(up) {
 			up = in.Work.ProgressAt
 		}
-	case in.Work.PulledAt.After(up):
-		up = in.Work.PulledAt
+	case in.Work.PreparedAt.After(up):
+		up = in.Work.PreparedAt
 	}
 	if up.Add(bound).After(in.Now) {
 		w.failf("%s timed out, but the backend answers for %s only", r.Action.Op, in.Now.Sub(up))
@@ -235,7 +235,7 @@ func (w *world) checkWritten(k *tick, r lifecycle.Result) {
 		}
 	case r.Action.Kind == lifecycle.Recover && from.State != workspace.HomeLive && to.State == workspace.HomeAbsent && k.row.ArchiveKey == r.Row.ArchiveKey:
 		// What was to be removed is gone.
-	case r.Action.Kind == lifecycle.Recover && (from != to || k.row.ArchiveKey != r.Row.ArchiveKey):
+	case r.Action.Kind == lifecycle.Recover && (!from.Equal(to) || k.row.ArchiveKey != r.Row.ArchiveKey):
 		if k.row.RecoverAction == workspace.RecoverAfresh || !k.sawGone && k.row.ErrorReason != workspace.ErrArchiveCorrupted {
 			w.failf("a home was given up that was there, or without a word of its owner")
 		}

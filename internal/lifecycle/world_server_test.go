@@ -255,5 +255,5 @@ func (s *server) work(now time.Time) (lifecycle.Work, string) {
 		return lifecycle.Work{}, ""
 	}
 	running := !e.ended || e.failure == nil && now.Sub(e.endedAt) < time.Second
-	return lifecycle.Work{Running: running, ProgressAt: e.movedAt, Pulling: e.pulling, PulledAt: e.pulledAt, Failure: e.failure}, e.claim
+	return lifecycle.Work{Running: running, ProgressAt: e.movedAt, Preparing: e.pulling, PreparedAt: e.pulledAt, Failure: e.failure}, e.claim
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -146,17 +147,57 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 	return err == nil, err
 }
 
-// RecordOwner records the uid that the home was given to. It returns false and writes
-// nothing if the claim has ended, or the home is another one.
-func (c *Controller) RecordOwner(ctx context.Context, id workspace.ID, claim, homeClaim string, uid uint32) (recorded bool, err error) {
-	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		tag, err := conn.Exec(ctx, `
-			UPDATE workspaces SET home_ctx = home_ctx || jsonb_build_object('uid', $4::bigint)
-			WHERE id = $1 AND op_id = $2 AND home_ctx->>'claim' = $3`, id, claim, homeClaim, uid)
-		recorded = err == nil && tag.RowsAffected() == 1
-		return err
+// PlanUID records, before the home is given to the uid, that its files may have it from now
+// on (workspace.Home.NextUIDs), and returns the home as it is then. It returns false and
+// writes nothing if the claim has ended, or the home is another one.
+func (c *Controller) PlanUID(ctx context.Context, id workspace.ID, claim, homeClaim string, uid uint32) (home workspace.Home, recorded bool, err error) {
+	return c.changeHome(ctx, "plan the uid of a home", id, claim, homeClaim, func(h *workspace.Home) {
+		if !slices.Contains(h.NextUIDs, uid) {
+			h.NextUIDs = append(h.NextUIDs, uid)
+		}
 	})
-	return recorded, failed("record the owner of a home", err)
+}
+
+// RecordUID records that all of the home was given to the uid. Otherwise as PlanUID.
+func (c *Controller) RecordUID(ctx context.Context, id workspace.ID, claim, homeClaim string, uid uint32) (home workspace.Home, recorded bool, err error) {
+	return c.changeHome(ctx, "record the uid of a home", id, claim, homeClaim, func(h *workspace.Home) {
+		h.UID, h.NextUIDs, h.FromImage = uid, nil, false
+	})
+}
+
+// RecordFilling records, before a home is filled, whether it is filled from an image. It
+// returns false and writes nothing if the claim has ended, or the home is another one.
+func (c *Controller) RecordFilling(ctx context.Context, id workspace.ID, claim, homeClaim string, fromImage bool) (recorded bool, err error) {
+	_, recorded, err = c.changeHome(ctx, "record how a home is filled", id, claim, homeClaim, func(h *workspace.Home) {
+		h.FromImage = fromImage
+	})
+	return recorded, err
+}
+
+// changeHome changes home_ctx during the operation of the claim.
+func (c *Controller) changeHome(ctx context.Context, verb string, id workspace.ID, claim, homeClaim string, change func(*workspace.Home)) (home workspace.Home, changed bool, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			err := tx.QueryRow(ctx, `
+				SELECT home_ctx FROM workspaces WHERE id = $1 AND op_id = $2 AND home_ctx->>'claim' = $3
+				FOR NO KEY UPDATE`, id, claim, homeClaim).Scan(&home)
+			if missing(err) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			change(&home)
+			value, err := jsonOf(&home)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `UPDATE workspaces SET home_ctx = $2 WHERE id = $1`, id, value)
+			changed = err == nil
+			return err
+		})
+	})
+	return home, changed && err == nil, failed(verb, err)
 }
 
 // KeepHome makes an archived home live again. It is then newer than the archive that was just

@@ -1,7 +1,9 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,7 +87,7 @@ func TestStoreArchive(t *testing.T) {
 		got := e.read(w.ID)
 		if got.ArchiveKey != a.Key || got.ArchiveDigest != "abc" || got.ArchiveSize != 7 ||
 			query[int64](e, `SELECT entries * 10 + skipped FROM archives WHERE key = $1`, a.Key) != 32 ||
-			got.Home != (workspace.Home{State: workspace.HomeArchived, Claim: "home"}) || got.Operation != workspace.OpArchiving || got.OpID != w.OpID {
+			!got.Home.Equal(workspace.Home{State: workspace.HomeArchived, Claim: "home"}) || got.Operation != workspace.OpArchiving || got.OpID != w.OpID {
 			t.Fatalf("stored %v: %+v", stored, got)
 		}
 	}
@@ -273,11 +275,46 @@ func TestKeepHomeRequiresTheClaim(t *testing.T) {
 	if !keep(w.OpID, "home") {
 		t.Error("not kept")
 	}
-	if got := e.read(w.ID); got.Home != (workspace.Home{State: workspace.HomeLive, Claim: "home"}) || got.ArchiveKey != a.Key || got.OpID != w.OpID ||
+	if got := e.read(w.ID); !got.Home.Equal(workspace.Home{State: workspace.HomeLive, Claim: "home"}) || got.ArchiveKey != a.Key || got.OpID != w.OpID ||
 		got.CancelRequestedAt == nil || got.DesiredState != workspace.DesiredArchived {
 		t.Errorf("kept: %+v", got)
 	}
 	if must(c.StoreArchive(t.Context(), a))(t) || state() != workspace.HomeLive {
 		t.Error("stored again")
+	}
+}
+
+// A uid is recorded before and after the home is given to it, by the claim alone.
+func TestUIDOfHomeIsRecorded(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(postgres.NewSession(e.conn()))
+	w, _ := e.archiving(e.user("ann"), nil)
+	filled := must(c.RecordFilling(t.Context(), w.ID, w.OpID, "home", true))(t)
+	want := workspace.Home{State: workspace.HomeLive, Claim: "home", FromImage: true}
+	if got := e.read(w.ID).Home; !filled || !got.Equal(want) {
+		t.Errorf("filled %v: %+v", filled, got)
+	}
+	for _, uid := range []uint32{7000, 8000, 7000} {
+		home, planned, err := c.PlanUID(t.Context(), w.ID, w.OpID, "home", uid)
+		if err != nil || !planned || !home.Equal(e.read(w.ID).Home) || home.BelongsTo(uid) || !slices.Contains(home.UserIDs(), uid) {
+			t.Errorf("planned %v: %+v, %v", planned, home, err)
+		}
+	}
+	if got := e.read(w.ID).Home.UserIDs(); !slices.Equal(got, []uint32{0, workspace.ArchivedUID, 7000, 8000}) {
+		t.Errorf("the files may belong to %v", got)
+	}
+	before := e.row(w.ID)
+	for _, claim := range [][2]string{{uuid.NewString(), "home"}, {w.OpID, "another"}} {
+		_, planned, err1 := c.PlanUID(t.Context(), w.ID, claim[0], claim[1], 9000)
+		_, recorded, err2 := c.RecordUID(t.Context(), w.ID, claim[0], claim[1], 9000)
+		filled, err3 := c.RecordFilling(t.Context(), w.ID, claim[0], claim[1], false)
+		if err := errors.Join(err1, err2, err3); planned || recorded || filled || err != nil || e.row(w.ID) != before {
+			t.Errorf("claim %v: planned %v, recorded %v, filled %v: %v", claim, planned, recorded, filled, err)
+		}
+	}
+	home, recorded, err := c.RecordUID(t.Context(), w.ID, w.OpID, "home", 7000)
+	if err != nil || !recorded || !home.BelongsTo(7000) || !home.Equal(e.read(w.ID).Home) {
+		t.Errorf("recorded %v: %+v, %v", recorded, home, err)
 	}
 }

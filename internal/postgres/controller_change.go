@@ -78,13 +78,15 @@ func (u *update) clear(request string, seen *time.Time, columns ...string) {
 
 // compare adds the conditions under which the change lands: for a claim all columns that the
 // decision used, otherwise the operation. The last step of a deletion compares like a claim,
-// since a workspace that was undeleted in between must not become DELETED.
+// since a workspace that was undeleted in between must not become DELETED. A change of the
+// home compares the home, to which the executor may have added something.
 func (u *update) compare(c Change) error {
 	u.where = append(u.where, "id = "+u.arg(c.Seen.ID))
 	gone := c.Next.Phase == workspace.PhaseDeleted && c.Seen.Phase != workspace.PhaseDeleted
 	for _, col := range columns {
 		operation := col.name == "operation" || col.name == "op_id"
-		if !operation && !(col.claim && (c.Claim || gone)) {
+		home := col.name == "home_ctx" && !col.same(&c.Seen, &c.Next)
+		if !operation && !home && !(col.claim && (c.Claim || gone)) {
 			continue
 		}
 		v, err := col.valueOf(&c.Seen)

@@ -222,9 +222,16 @@ func TestApplyCompares(t *testing.T) {
 			e.exec(`DELETE FROM workspaces WHERE id = $1`, w.ID)
 		}
 	}
-	w := e.workspace(ann, nil)
-	e.exec(`DELETE FROM workspaces WHERE id = $1`, w.ID)
+	// An executor adds to the home, which a change of the home must not revert.
+	w := e.workspace(ann, state{"home_ctx": `{"state": "filling", "claim": "c"}`})
 	next := w
+	next.Home.State = workspace.HomeLive
+	e.set(w.ID, state{"home_ctx": `{"state": "filling", "claim": "c", "from_image": true}`})
+	if apply(t, c, postgres.Change{Seen: w, Next: next})[0] {
+		t.Error("a home that has changed was overwritten")
+	}
+	e.exec(`DELETE FROM workspaces WHERE id = $1`, w.ID)
+	next = w
 	next.ErrorCount = 1
 	if apply(t, c, postgres.Change{Seen: w, Next: next})[0] {
 		t.Error("landed on a row that does not exist")

@@ -122,7 +122,7 @@ func TestApplyRollbackIsAtomic(t *testing.T) {
 		ownerless: {Owner: "boss", Name: "made since", Desired: workspace.DesiredRunning, Phase: workspace.PhaseRunning, Home: live},
 	} {
 		got := seen(id)
-		if got.Owner != want.Owner || got.Name != want.Name || got.Desired != want.Desired || got.Phase != want.Phase || got.Home != want.Home || got.DeletedAt != nil {
+		if got.Owner != want.Owner || got.Name != want.Name || got.Desired != want.Desired || got.Phase != want.Phase || !got.Home.Equal(want.Home) || got.DeletedAt != nil {
 			t.Errorf("%s: %+v, want %+v", id, got, want)
 		}
 	}

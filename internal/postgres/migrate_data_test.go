@@ -181,10 +181,17 @@ func TestMigrationConvertsHomeStates(t *testing.T) {
 	add("never archived, its removal claimed", removing, "deleting", nil, "NONE", true)
 	add("restored, its removal claimed", restored, "deleting", "k", "NONE", true)
 	add("being deleted", removing, "deleting", "k", "DELETING", true)
+	for _, name := range []string{"provisioned", "stopped", "used"} {
+		add(name, `{"state": "live", "claim": "c"}`, "live", nil, "NONE", false)
+		exec(`UPDATE workspaces SET conditions = '{"infra.container_ready": {"status": "False", "reason": "NoContainer"}}' WHERE name = $1`, name)
+	}
+	exec(`UPDATE workspaces SET stop_reason = 'requested' WHERE name = 'stopped'`)
+	exec(`UPDATE workspaces SET last_access_at = now() WHERE name = 'used'`)
+	fromImage := map[string]bool{"provisioned": true, "filling": true}
 	if err := postgres.Migrate(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	rows, err := old.QueryContext(t.Context(), `SELECT name, home_ctx ->> 'state', home_ctx ->> 'claim' IS NOT NULL, COALESCE(home_ctx ->> 'uid', ''), uid_offset FROM workspaces`)
+	rows, err := old.QueryContext(t.Context(), `SELECT name, home_ctx ->> 'state', home_ctx ->> 'claim' IS NOT NULL, COALESCE(home_ctx ->> 'uid', ''), uid_offset, home_ctx ? 'from_image' FROM workspaces`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,10 +199,13 @@ func TestMigrationConvertsHomeStates(t *testing.T) {
 	offsets := map[int64]bool{}
 	for rows.Next() {
 		var name, state, uid string
-		var claimed bool
+		var claimed, image bool
 		var offset int64
-		if err := rows.Scan(&name, &state, &claimed, &uid, &offset); err != nil {
+		if err := rows.Scan(&name, &state, &claimed, &uid, &offset, &image); err != nil {
 			t.Fatal(err)
+		}
+		if image != fromImage[name] {
+			t.Errorf("%s: its files have the image's owners: %v", name, image)
 		}
 		// The homes so far belong to 1000, except those that are being filled.
 		if (uid == "1000") != (state != "absent" && state != "filling") || offset < 0 || offsets[offset] {

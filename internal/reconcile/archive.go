@@ -30,7 +30,7 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 	// A job that exists has packed the home as it is.
 	if own == nil {
 		var ours bool
-		if row, ours, err = t.ownHome(ctx, row); err != nil || !ours {
+		if row, ours, err = t.ownHome(ctx, row, w.step); err != nil || !ours {
 			return err
 		}
 	}

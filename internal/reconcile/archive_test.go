@@ -86,12 +86,15 @@ func TestRestoredHomesAreSettledFirst(t *testing.T) {
 	}
 }
 
-// Restoring an empty archive creates a home as for a new workspace.
+// Restoring an empty archive creates a home as for a new workspace, and gives it what the
+// image has made for root.
 func TestEmptyArchiveAndRestore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, func(w *world) { w.uids = someUIDs })
+	const image = "codehub/roots:latest"
+	w.fake.AddImage(image, append(runtimetest.DefaultHome(), runtimetest.File{Path: "work", Mode: 0o644}))
 	w.lead()
-	id := w.create("one", workspace.DesiredArchived)
+	id := w.create("one", workspace.DesiredArchived, func(n *postgres.NewWorkspace) { n.ImageRef = image })
 	ws := w.awaitPhase(id, workspace.PhaseArchived)
 	w.isArchived(ws)
 	if w.entries(ws) != 0 || w.fake.Calls("StartJob") != 0 {
@@ -99,8 +102,14 @@ func TestEmptyArchiveAndRestore(t *testing.T) {
 	}
 	w.want(id, workspace.DesiredRunning, false)
 	ws = w.awaitPhase(id, workspace.PhaseRunning)
+	var want []runtimetest.File
+	uid := someUIDs.Of(ws)
+	for _, file := range append(runtimetest.DefaultHome(), runtimetest.File{Path: "work", Mode: 0o644}) {
+		file.UID, file.GID = int(uid), int(uid)
+		want = append(want, file)
+	}
 	home, _ := w.fake.Home(id)
-	if d := cmp.Diff(runtimetest.DefaultHome(), home); d != "" {
+	if d := cmp.Diff(want, home); d != "" {
 		t.Error(d)
 	}
 	if ws.Home.Marker != ws.ArchiveKey {

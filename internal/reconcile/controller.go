@@ -38,7 +38,9 @@ type Rows interface {
 	ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error)
 	StoreArchive(ctx context.Context, a postgres.Stored) (stored bool, err error)
 	KeepHome(ctx context.Context, id workspace.ID, claim, homeClaim string) (kept bool, err error)
-	RecordOwner(ctx context.Context, id workspace.ID, claim, homeClaim string, uid uint32) (recorded bool, err error)
+	PlanUID(ctx context.Context, id workspace.ID, claim, homeClaim string, uid uint32) (home workspace.Home, recorded bool, err error)
+	RecordUID(ctx context.Context, id workspace.ID, claim, homeClaim string, uid uint32) (home workspace.Home, recorded bool, err error)
+	RecordFilling(ctx context.Context, id workspace.ID, claim, homeClaim string, fromImage bool) (recorded bool, err error)
 
 	// Images of workspaces.
 	UsedImages(ctx context.Context) ([]postgres.UsedImage, error)

@@ -207,21 +207,24 @@ func TestFailureMessageIsTruncated(t *testing.T) {
 	}
 }
 
-// Removing and seeding a volume may exceed their deadlines as long as they make
-// progress.
+// Removing and seeding a volume and changing the owner of a home may exceed the deadlines
+// of their operations as long as they make progress.
 func TestSlowDiskCausesNoTimeout(t *testing.T) {
 	t.Parallel()
-	const bound = time.Second
-	w := newWorld(t, func(w *world) { w.policy.Deleting, w.policy.Provisioning = bound, bound })
-	slow := make(chan struct{}, 2)
+	const bound, startBound = time.Second, 2 * time.Second // the rest of a start needs some of it
+	w := newWorld(t, func(w *world) {
+		w.policy.Deleting, w.policy.Provisioning, w.policy.Starting, w.uids = bound, bound, startBound, someUIDs
+	})
+	takes := map[string]time.Duration{"RemoveVolume/half": 2 * bound, "CreateVolume/slow": 2 * bound, "OwnHome/half": startBound + bound}
+	slow := make(chan struct{}, 3)
 	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
-		if op != "RemoveVolume/half" && op != "CreateVolume/slow" {
+		if takes[op] == 0 {
 			return nil
 		}
 		slow <- struct{}{}
 		// The controller has observed several times since the deadline.
 		for began, calls := time.Now(), w.fake.Calls("Volumes"); ; time.Sleep(time.Millisecond) {
-			if time.Since(began) > 2*bound && w.fake.Calls("Volumes") > calls+10 || ctx.Err() != nil {
+			if time.Since(began) > takes[op] && w.fake.Calls("Volumes") > calls+10 || ctx.Err() != nil {
 				return ctx.Err()
 			}
 		}
@@ -234,10 +237,17 @@ func TestSlowDiskCausesNoTimeout(t *testing.T) {
 	if ws.ErrorReason != "" {
 		t.Fatalf("the seeding failed: %s: %s", ws.ErrorReason, ws.ErrorMessage)
 	}
+	w.want(id, workspace.DesiredRunning, false)
+	ws = w.await(id, "started", func(ws workspace.Workspace) bool {
+		return ws.Phase == workspace.PhaseRunning || ws.Phase == workspace.PhaseError
+	})
+	if ws.ErrorReason != "" {
+		t.Fatalf("the start failed: %s: %s", ws.ErrorReason, ws.ErrorMessage)
+	}
 	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
+	for range 3 {
 		<-slow
 	}
 	w.awaitGone(id)

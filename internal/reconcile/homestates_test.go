@@ -200,7 +200,7 @@ func TestUndeleteWithinGraceKeepsHome(t *testing.T) {
 			w.undelete(id)
 			if name != "live" {
 				w.isArchived(w.awaitAbsent(id))
-			} else if ws := w.awaitPhase(id, workspace.PhaseStandby); ws.Home != home {
+			} else if ws := w.awaitPhase(id, workspace.PhaseStandby); !ws.Home.Equal(home) {
 				t.Errorf("the home was %+v and is %+v", home, ws.Home)
 			}
 			w.opened(id, "work")

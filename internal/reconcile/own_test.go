@@ -40,8 +40,68 @@ func (w *world) expectOwner(id workspace.ID, uid uint32) {
 			w.Errorf("%s belongs to %d, want %d", name, of, uid)
 		}
 	}
-	if got := w.row(id).Home.UID; got != uid {
-		w.Errorf("the recorded owner is %d, want %d", got, uid)
+	if home := w.row(id).Home; !home.BelongsTo(uid) {
+		w.Errorf("the recorded home is %+v, want uid %d", home, uid)
+	}
+}
+
+// interruptOwner makes changes of owners end half-way, as a crash does.
+func (w *world) interruptOwner() (interrupted chan workspace.ID) {
+	interrupted = make(chan workspace.ID, 100)
+	w.fake.SetBefore(func(ctx context.Context, op string, id workspace.ID) error {
+		if op != "OwnHome/half" {
+			return nil
+		}
+		interrupted <- id
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	return interrupted
+}
+
+// A change of the range completes what changes to other ranges have left half done.
+func TestRangeChangesDuringChangeOfOwner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.uids = someUIDs })
+	stop := w.lead()
+	used := w.filled("used", "work")
+	w.want(used, workspace.DesiredStandby, false)
+	w.awaitPhase(used, workspace.PhaseStandby)
+	other := workspace.UIDRange{First: 1_700_000, Last: 1_700_999}
+	var fresh workspace.ID
+	for n, uids := range []workspace.UIDRange{other, {First: 1_800_000, Last: 1_800_999}, someUIDs} {
+		stop()
+		interrupted := w.interruptOwner()
+		w.uids = uids
+		stop = w.lead()
+		if n == 0 {
+			fresh = w.create("fresh", workspace.DesiredRunning)
+			w.want(used, workspace.DesiredRunning, false)
+		}
+		for seen := map[workspace.ID]bool{}; len(seen) < 2; {
+			select {
+			case id := <-interrupted:
+				seen[id] = true
+			case <-t.Context().Done():
+				t.Fatal(t.Context().Err())
+			}
+		}
+	}
+	stop()
+	owners := map[uint32]bool{}
+	for _, id := range []workspace.ID{used, fresh} {
+		for _, uid := range w.owners(id) {
+			owners[uid] = true
+		}
+	}
+	if len(owners) < 3 {
+		t.Errorf("the interrupted changes left the owners %v", owners)
+	}
+	w.fake.SetBefore(nil)
+	w.lead()
+	for _, id := range []workspace.ID{used, fresh} {
+		w.awaitPhase(id, workspace.PhaseRunning)
+		w.expectOwner(id, someUIDs.Of(w.row(id)))
 	}
 }
 

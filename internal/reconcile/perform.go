@@ -89,7 +89,7 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 		return err
 	}
 	// One of another uid is of an earlier version, or from before a change of the range.
-	if seen != nil && (seen.State == runtime.ContainerExited || seen.Claim != row.OpID || row.Home.UID != t.cfg.UIDs.Of(row)) {
+	if seen != nil && (seen.State == runtime.ContainerExited || seen.Claim != row.OpID || !row.Home.BelongsTo(t.cfg.UIDs.Of(row))) {
 		if err := t.removeContainer(ctx, row.ID, seen, 0); err != nil {
 			return fmt.Errorf("remove the earlier container: %w", err)
 		}
@@ -103,7 +103,7 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 			return err
 		}
 	}
-	row, ours, err := t.ownHome(ctx, row)
+	row, ours, err := t.ownHome(ctx, row, step)
 	if err != nil || !ours {
 		return err
 	}
@@ -134,23 +134,29 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 }
 
 // ownHome gives row's home to the workspace's uid unless it has it, and returns row with
-// that. ours is false if the operation has ended. A crash between the change and its record
-// repeats the change.
-func (t *term) ownHome(ctx context.Context, row workspace.Workspace) (_ workspace.Workspace, ours bool, err error) {
+// that. ours is false if the operation has ended. The uid is recorded before the change as
+// one that files may have, and after it as the one that they have: a change that a crash
+// interrupted is completed by the next one, also if that is for another uid.
+func (t *term) ownHome(ctx context.Context, row workspace.Workspace, step func(runtime.Progress)) (_ workspace.Workspace, ours bool, err error) {
 	uid := t.cfg.UIDs.Of(row)
-	if row.Home.UID == uid {
+	if row.Home.BelongsTo(uid) {
 		return row, true, nil
 	}
-	spec := runtime.OwnSpec{Workspace: row.ID, VolumeClaim: row.Home.Claim, UID: uid, Seeded: row.Home.Fresh()}
-	if err := t.cfg.Runtime.OwnHome(ctx, spec); err != nil {
-		return row, false, fmt.Errorf("give the home to the workspace's user: %w", err)
+	record := func(what func(context.Context, workspace.ID, string, string, uint32) (workspace.Home, bool, error)) error {
+		return t.inSession(ctx, func(ctx context.Context) (err error) {
+			row.Home, ours, err = what(ctx, row.ID, row.OpID, row.Home.Claim, uid)
+			return err
+		})
+	}
+	if err := record(t.rows.PlanUID); err != nil || !ours {
+		return row, false, err
+	}
+	spec := runtime.OwnSpec{Workspace: row.ID, VolumeClaim: row.Home.Claim, UID: uid, From: row.Home.UserIDs()}
+	if err := t.cfg.Runtime.OwnHome(ctx, spec, step); err != nil {
+		return row, false, fmt.Errorf("change the owner of the home: %w", err)
 	}
 	t.passed(row.ID, OwnStep)
-	err = t.inSession(ctx, func(ctx context.Context) (err error) {
-		ours, err = t.rows.RecordOwner(ctx, row.ID, row.OpID, row.Home.Claim, uid)
-		return err
-	})
-	row.Home.UID = uid
+	err = record(t.rows.RecordUID)
 	return row, ours, err
 }
 

@@ -34,8 +34,19 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 	if err != nil {
 		return err
 	}
-	if meta.Entries == 0 {
-		// The archive is empty: the workspace gets a home as a new one does.
+	// If the archive is empty, the workspace gets a home as a new one does.
+	empty := meta.Entries == 0
+	if row.Home.FromImage != empty {
+		recorded := false
+		err := t.inSession(ctx, func(ctx context.Context) (err error) {
+			recorded, err = t.rows.RecordFilling(ctx, row.ID, row.OpID, row.Home.Claim, empty)
+			return err
+		})
+		if err != nil || !recorded {
+			return err
+		}
+	}
+	if empty {
 		if err := t.cfg.Runtime.CreateVolume(ctx, volume, w.step); err != nil {
 			return err
 		}

@@ -260,7 +260,7 @@ func TestResumedOldLeaderChangesNothing(t *testing.T) {
 			}
 			stopFirst()
 			w.lead()
-			if ws := w.opened(id, "edited"); ws.Home != before.Home || ws.ArchiveKey != before.ArchiveKey {
+			if ws := w.opened(id, "edited"); !ws.Home.Equal(before.Home) || ws.ArchiveKey != before.ArchiveKey {
 				t.Errorf("%+v has become %+v", before.Home, ws.Home)
 			}
 			w.archived(id)

@@ -205,7 +205,7 @@ func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace
 	mine := row.Operation != workspace.OpNone && v.opID == row.OpID
 	if mine {
 		in.Work = v.work
-		in.Work.ProgressAt, in.Work.PulledAt = t.clock.Of(v.work.ProgressAt), t.clock.Of(v.work.PulledAt)
+		in.Work.ProgressAt, in.Work.PreparedAt = t.clock.Of(v.work.ProgressAt), t.clock.Of(v.work.PreparedAt)
 	}
 	var pending bool
 	in.Aside = t.asideFailure(row)

@@ -80,9 +80,10 @@ type work struct {
 	meter       meter
 	reached     map[string]sample // the furthest progress of each step
 	movedAt     time.Time         // when any step last exceeded its furthest progress
-	moving      bool              // a step other than a pull has exceeded it
-	pulling     bool
-	pulledAt    time.Time
+	moving      bool              // a step that is not a preparation has exceeded it
+	preparing   bool              // see lifecycle.Work
+	preparedAt  time.Time
+	pulling     bool // it pulls an image or waits for that
 }
 
 const (
@@ -114,7 +115,7 @@ func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *
 	before.mu.Lock()
 	defer before.mu.Unlock()
 	w.refusals, w.noSpace, w.progress, w.history, w.meter = before.refusals, before.noSpace, before.progress, before.history, before.meter
-	w.reached, w.movedAt, w.moving, w.pulledAt = before.reached, before.movedAt, before.moving, before.pulledAt
+	w.reached, w.movedAt, w.moving, w.preparedAt = before.reached, before.movedAt, before.moving, before.preparedAt
 	w.busy, w.changes, w.waitingFor, w.waitedSteps = before.busy, before.changes, before.waitingFor, before.waitedSteps
 	return w
 }
@@ -132,13 +133,12 @@ func (w *work) step(p runtime.Progress) {
 	if r := w.reached[p.Step]; p.Done > r.done || p.Entries > r.entries {
 		w.reached[p.Step] = sample{done: max(p.Done, r.done), entries: max(p.Entries, r.entries)}
 		w.movedAt = now
-		w.moving = w.moving || !pulls(p.Step)
+		w.moving = w.moving || !prepares(p.Step)
 	}
-	pulling := pulls(p.Step)
-	if w.pulling && !pulling {
-		w.pulledAt = now
+	if w.preparing && !prepares(p.Step) {
+		w.preparedAt = now
 	}
-	w.pulling = pulling
+	w.preparing, w.pulling = prepares(p.Step), pulls(p.Step)
 	w.steps[p.Step] = true
 	if w.waitingFor != nil {
 		if w.waitedSteps[p.Step] {
@@ -168,6 +168,9 @@ func (w *work) show(now time.Time, p runtime.Progress) {
 // pulls reports whether an image pull runs or waits in this step.
 func pulls(step string) bool { return step == runtime.StepPulling || step == runtime.StepWaitingPull }
 
+// prepares reports whether a step counts as lifecycle.Work.Preparing.
+func prepares(step string) bool { return pulls(step) || step == runtime.StepOwning }
+
 // resetReached starts the progress of a new job from zero.
 func (w *work) resetReached() {
 	w.mu.Lock()
@@ -181,7 +184,7 @@ func (w *work) end(err error) *lifecycle.Failure {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	w.ended, w.failure, w.pulling, w.retryAt = now, failure(err), false, now.Add(retryMin)
+	w.ended, w.failure, w.preparing, w.pulling, w.retryAt = now, failure(err), false, false, now.Add(retryMin)
 	if w.failure != nil && w.failure.Passing {
 		return w.endBusy(err, now)
 	}
@@ -201,7 +204,7 @@ func (w *work) end(err error) *lifecycle.Failure {
 	if bucket {
 		w.show(now, runtime.Progress{Step: runtime.StepWaitingBucket})
 	} else {
-		w.pulledAt = w.retryAt // the pull deadline restarts with the next attempt
+		w.preparedAt = w.retryAt // the pull deadline restarts with the next attempt
 	}
 	return w.failure
 }
@@ -277,7 +280,7 @@ func (w *work) snapshot(now time.Time) (lifecycle.Work, *workspace.Progress) {
 	}
 	waits := failure == nil || failure.Reason == workspace.ErrUnreachable || failure.Passing
 	running := w.ended.IsZero() || waits && now.Before(w.retryAt)
-	j := lifecycle.Work{Running: running, Failure: failure, ProgressAt: w.movedAt, Moving: w.moving, Pulling: w.pulling, PulledAt: w.pulledAt}
+	j := lifecycle.Work{Running: running, Failure: failure, ProgressAt: w.movedAt, Moving: w.moving, Preparing: w.preparing, PreparedAt: w.preparedAt}
 	if w.progress.Step == "" {
 		return j, nil
 	}

@@ -85,7 +85,7 @@ func TestRerunKeepsDeadline(t *testing.T) {
 		w.end(fmt.Errorf("create: %w", runtime.ErrUnreachable))
 		time.Sleep(time.Minute)
 		j, p := newWork(row, func() {}, w).snapshot(time.Now())
-		if !j.PulledAt.Equal(pulled) || !j.Running || j.Failure != nil || p == nil || p.Step != runtime.StepCreating {
+		if !j.PreparedAt.Equal(pulled) || !j.Running || j.Failure != nil || p == nil || p.Step != runtime.StepCreating {
 			t.Errorf("run again: %+v, %+v", j, p)
 		}
 	})
@@ -159,7 +159,7 @@ func TestNoSpaceRestartsDeadline(t *testing.T) {
 			w.end(fmt.Errorf("create: %w", runtime.ErrNoSpace))
 			ended := time.Now()
 			j, _ := w.snapshot(ended)
-			if !j.Running || j.Failure == nil || j.Failure.Reason != workspace.ErrUnreachable || !j.PulledAt.Equal(ended.Add(wait)) || !j.ProgressAt.Equal(ended) {
+			if !j.Running || j.Failure == nil || j.Failure.Reason != workspace.ErrUnreachable || !j.PreparedAt.Equal(ended.Add(wait)) || !j.ProgressAt.Equal(ended) {
 				t.Fatalf("no space: %+v", j)
 			}
 			if j, _ := w.snapshot(ended.Add(wait)); j.Running {
@@ -338,13 +338,13 @@ func TestWaitingPullHasNoDeadline(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			w.step(runtime.Progress{Step: runtime.StepWaitingPull})
 			waited, _ = w.snapshot(time.Now())
-			if !waited.Pulling || waited.Moving || time.Since(waited.ProgressAt) > time.Second {
+			if !waited.Preparing || waited.Moving || time.Since(waited.ProgressAt) > time.Second {
 				t.Fatalf("%+v", waited)
 			}
 		}
 		time.Sleep(time.Minute)
 		w.step(runtime.Progress{Step: runtime.StepPulling, Done: 1, Total: 100})
-		if j, _ := w.snapshot(time.Now()); !j.Pulling || !j.ProgressAt.After(waited.ProgressAt) {
+		if j, _ := w.snapshot(time.Now()); !j.Preparing || !j.ProgressAt.After(waited.ProgressAt) {
 			t.Errorf("the pull after the wait does not count as progress: %+v", j)
 		}
 	})

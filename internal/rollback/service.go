@@ -228,8 +228,13 @@ func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 	v := step.Volume
 	switch step.Action {
 	case TakeVolume:
-		// The home was in use, so its files keep their owners, and root's files stay root's.
-		c.Home = workspace.Home{State: workspace.HomeLive, Claim: v.Claim, Marker: v.Marker, UID: workspace.ArchivedUID}
+		// Which uid the home was given to is unknown. It may have been used, so that files
+		// of root stay root's.
+		c.Home = workspace.Home{State: workspace.HomeLive, Claim: v.Claim, Marker: v.Marker}
+		if row := step.Row; row != nil && row.Home.Claim == v.Claim {
+			known := workspace.Home{UID: row.Home.UID, NextUIDs: row.Home.NextUIDs}
+			c.Home.NextUIDs = known.UserIDs()
+		}
 		c.StorageBackend, c.Desired = v.Storage, workspace.DesiredStandby
 		if step.Runs {
 			c.Desired = workspace.DesiredRunning

@@ -17,14 +17,18 @@ import (
 	"codehub/internal/workspace"
 )
 
-// state is a Store with one state, in which nothing is applied.
-type state struct{ now postgres.RollbackState }
+// state is a Store with one state, which keeps what was last applied.
+type state struct {
+	now     postgres.RollbackState
+	applied []postgres.RollbackStep
+}
 
-func (s state) RollbackState(context.Context, workspace.Caller) (postgres.RollbackState, error) {
+func (s *state) RollbackState(context.Context, workspace.Caller) (postgres.RollbackState, error) {
 	return s.now, nil
 }
 
-func (state) ApplyRollback(context.Context, workspace.Caller, []postgres.RollbackStep) error {
+func (s *state) ApplyRollback(_ context.Context, _ workspace.Caller, steps []postgres.RollbackStep) error {
+	s.applied = steps
 	return nil
 }
 
@@ -46,7 +50,7 @@ func wsID(n int) workspace.ID {
 func TestPlanHasPages(t *testing.T) {
 	t.Parallel()
 	var v volumes
-	st := state{postgres.RollbackState{Now: time.Now(), Hold: "another database used this Docker last"}}
+	st := &state{now: postgres.RollbackState{Now: time.Now(), Hold: "another database used this Docker last"}}
 	for n := range 8 {
 		v = append(v, runtime.Volume{Workspace: wsID(n), Storage: workspace.StorageDockerVolume, Claim: fmt.Sprint(n), Seeded: true, Owner: "ann", Name: fmt.Sprint("ws-", n)})
 		if n%4 == 1 { // the database has it
@@ -86,5 +90,35 @@ func TestPlanHasPages(t *testing.T) {
 	}
 	if done, err := s.ApplyRestore(t.Context(), workspace.Caller{}, choice); err != nil || done != (api.RestoreResult{Changed: 5, Unchanged: 3}) {
 		t.Errorf("applied: %+v, %v", done, err)
+	}
+}
+
+// To which uid the home of a volume was given, an older database does not know: the next use
+// gives it to its workspace, with the files of all uids that the database has of it.
+func TestTakenVolumeHasUnknownUID(t *testing.T) {
+	t.Parallel()
+	known := workspace.Home{State: workspace.HomeArchived, Claim: "0", UID: 1_500_001, NextUIDs: []uint32{1_700_001}, FromImage: true}
+	st := &state{now: postgres.RollbackState{Now: time.Now(), Hold: "another database used this Docker last", Rows: []postgres.RollbackRow{{
+		ID: wsID(0), Owner: "ann", Name: "ws-0", Storage: workspace.StorageDockerVolume, Phase: workspace.PhaseArchived, Home: known,
+	}}}}
+	var v volumes
+	for n := range 2 {
+		v = append(v, runtime.Volume{Workspace: wsID(n), Storage: workspace.StorageDockerVolume, Claim: fmt.Sprint(n), Seeded: true, Owner: "ann", Name: fmt.Sprint("ws-", n)})
+	}
+	s := rollback.New(rollback.Config{Store: st, Runtime: v, Bucket: fixture.NewBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	if _, err := s.ApplyRestore(t.Context(), workspace.Caller{}, api.ApplyRestore{}); err != nil {
+		t.Fatal(err)
+	}
+	want := []workspace.Home{
+		{State: workspace.HomeLive, Claim: "0", NextUIDs: []uint32{workspace.ArchivedUID, 1_500_001, 1_700_001}},
+		{State: workspace.HomeLive, Claim: "1"},
+	}
+	if len(st.applied) != len(want) {
+		t.Fatalf("applied: %+v", st.applied)
+	}
+	for i, step := range st.applied {
+		if !step.Home.Equal(want[i]) || step.Home.BelongsTo(workspace.ArchivedUID) {
+			t.Errorf("home %d: %+v, want %+v", i, step.Home, want[i])
+		}
 	}
 }

@@ -73,12 +73,12 @@ type Runtime interface {
 	// neither its holder nor an ended job.
 	Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(Progress)) (string, error)
 
-	// OwnHome gives the home to a uid: what belongs to workspace.ArchivedUID, and if it
-	// was seeded to root, and if the home's folder belongs to another user to that one
-	// (archive.ChangeOwner); groups likewise.
-	// Other owners stay, as does everything else. A call that was interrupted can be
-	// repeated. Errors as for Fingerprint.
-	OwnHome(ctx context.Context, spec OwnSpec) error
+	// OwnHome gives the files of some users to a uid, and if the home's folder belongs to
+	// another user those of that one (archive.ChangeOwner); groups likewise. Other owners
+	// stay, as does everything else. The result is durable. A call that was interrupted can
+	// be repeated; one for another uid then needs this uid in OwnSpec.From. Progress, if
+	// it takes long, counts the entries. Errors as for Fingerprint.
+	OwnHome(ctx context.Context, spec OwnSpec, progress func(Progress)) error
 
 	// SetAside renames the volume that has the name of the workspace's home but is
 	// not the home with this claim, which frees the name. An empty claim means that
@@ -350,12 +350,12 @@ type VolumeSpec struct {
 	Choice ImageChoice
 }
 
-// OwnSpec says whom a home is given to.
+// OwnSpec describes a change of the owner of a home's files.
 type OwnSpec struct {
 	Workspace   workspace.ID
 	VolumeClaim string
-	UID         uint32 // and gid; not 0
-	Seeded      bool   // the home was filled from an image, and never used
+	UID         uint32   // and gid; not 0
+	From        []uint32 // the users whose files it gets; see workspace.Home.UserIDs
 }
 
 // ContainerSpec describes a workspace container.
@@ -402,6 +402,7 @@ type Progress struct {
 const (
 	StepPulling  = "pulling" // resumes at zero after StepWaitingPull
 	StepSeeding  = "seeding"
+	StepOwning   = "owning" // giving the home to the workspace's uid
 	StepCreating = "creating"
 	StepStarting = "starting"
 	StepWaiting  = "waiting" // for the IDE's first response

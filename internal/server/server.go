@@ -162,7 +162,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: id, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
-		DefaultImage: cfg.Defaults.DefaultImage, MaxRunning: cfg.Limits.Global, UIDs: cfg.Reconcile.UIDs.Len(),
+		DefaultImage: cfg.Defaults.DefaultImage, MaxRunning: cfg.Limits.Global, UIDs: cfg.Reconcile.UIDs,
 		PortURI:  cfg.Layout.PortURI,
 		Settings: cfg.Docker, Services: behind(ctx, cfg, log), Log: log, Conditions: conditions,
 	})

@@ -42,8 +42,8 @@ func (j *job) archive(ctx context.Context) (archive.Stats, error) {
 
 func (j *job) packOptions() archive.PackOptions {
 	options := archive.PackOptions{Progress: j.report.progress, Scratch: j.Scratch}
-	if j.spec.Owner != 0 {
-		options.Owner = archive.OwnerMap{From: j.spec.Owner, To: workspace.ArchivedUID}
+	if j.spec.UID != 0 {
+		options.Owner = archive.OwnerMap{From: j.spec.UID, To: workspace.ArchivedUID}
 	}
 	return options
 }

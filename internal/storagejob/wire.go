@@ -46,9 +46,9 @@ type Spec struct {
 	// last; JobRestore compares the archive with it.
 	Meta archive.Meta `json:"meta"`
 
-	// Owner is the uid, and the gid, of the host whose files are workspace.ArchivedUID's
-	// in the archive; 0: none. For JobArchive.
-	Owner uint32 `json:"owner,omitempty"`
+	// UID is the uid, and the gid, of the home that becomes workspace.ArchivedUID in the
+	// archive; 0: none. For JobArchive.
+	UID uint32 `json:"uid,omitempty"`
 
 	// Signed has the URLs for the bucket's socket; nil: the archive is in the
 	// mounted folder.

@@ -1,5 +1,7 @@
 package workspace
 
+import "slices"
+
 // HomeState is what may be done with the volume of a workspace. Only
 // the controller writes it, in the transaction of the step that it belongs to
 // (docs/states.md#the-home).
@@ -34,12 +36,41 @@ type Home struct {
 	// Marker is the archive_key that was restored into the volume; empty for a
 	// home that began empty.
 	Marker string `json:"marker,omitempty"`
-	// UID is the uid that the home was last given to; 0: none since it was filled.
+	// UID is the uid that the home was last given to; 0: none since it was filled, or
+	// unknown.
 	UID uint32 `json:"uid,omitempty"`
+	// NextUIDs are the uids that the home was to be given to by changes that have not
+	// ended: any of its files may have one of them.
+	NextUIDs []uint32 `json:"next_uids,omitempty"`
+	// FromImage reports whether the files have the owners that an image gave them.
+	FromImage bool `json:"from_image,omitempty"`
 }
 
-// Fresh reports whether the home's files have the owners that an image gave them.
-func (h Home) Fresh() bool { return h.UID == 0 && h.Marker == "" }
+// Equal reports whether both are the same.
+func (h Home) Equal(other Home) bool {
+	return h.State == other.State && h.Claim == other.Claim && h.Marker == other.Marker &&
+		h.UID == other.UID && slices.Equal(h.NextUIDs, other.NextUIDs) && h.FromImage == other.FromImage
+}
+
+// BelongsTo reports whether all files of the workspace's user are known to have the uid.
+func (h Home) BelongsTo(uid uint32) bool {
+	return h.UID == uid && len(h.NextUIDs) == 0 && !h.FromImage
+}
+
+// UserIDs returns the uids that files of the workspace's user may have: ArchivedUID, which
+// those from an archive have, and those that the home was given to. Those from an image may
+// belong to root as well.
+func (h Home) UserIDs() []uint32 {
+	ids := append([]uint32{ArchivedUID}, h.NextUIDs...)
+	if h.UID != 0 {
+		ids = append(ids, h.UID)
+	}
+	if h.FromImage {
+		ids = append(ids, 0)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
 
 // Removed reports whether a deletion past its grace removed the home's volume.
 // An archive that is still there may be older than what was removed.

@@ -171,6 +171,7 @@ var en = map[string]string{
 
 	"step.pulling":         "Downloading the image",
 	"step.seeding":         "Preparing the home folder",
+	"step.owning":          "Changing the owner of files",
 	"step.creating":        "Creating the container",
 	"step.starting":        "Starting the container",
 	"step.waiting":         "Waiting for the editor",
@@ -188,6 +189,7 @@ var en = map[string]string{
 
 	"ended.pulling":         "Image downloaded",
 	"ended.seeding":         "Home folder prepared",
+	"ended.owning":          "Owner of files changed",
 	"ended.creating":        "Container created",
 	"ended.starting":        "Container started",
 	"ended.waiting":         "Editor ready",
@@ -809,6 +811,7 @@ var en = map[string]string{
 	"admin.condition.redis":              "Redis",
 	"admin.condition.sessions":           "Session check",
 	"admin.condition.wall":               "Network isolation",
+	"admin.condition.workspace-uids":     "User IDs of workspaces",
 	"admin.condition.writes":             "Workspace updates",
 	"admin.condition_since":              "began",
 	"admin.breaker.closed":               "responding",

@@ -171,6 +171,7 @@ var ko = map[string]string{
 
 	"step.pulling":         "이미지 다운로드 중",
 	"step.seeding":         "홈 폴더 준비 중",
+	"step.owning":          "파일 소유자 변경 중",
 	"step.creating":        "컨테이너 생성 중",
 	"step.starting":        "컨테이너 시작 중",
 	"step.waiting":         "편집기 시작 대기 중",
@@ -188,6 +189,7 @@ var ko = map[string]string{
 
 	"ended.pulling":         "이미지 다운로드 완료",
 	"ended.seeding":         "홈 폴더 준비 완료",
+	"ended.owning":          "파일 소유자 변경 완료",
 	"ended.creating":        "컨테이너 생성 완료",
 	"ended.starting":        "컨테이너 시작 완료",
 	"ended.waiting":         "편집기 시작 완료",
@@ -809,6 +811,7 @@ var ko = map[string]string{
 	"admin.condition.redis":              "Redis",
 	"admin.condition.sessions":           "세션 확인",
 	"admin.condition.wall":               "네트워크 격리",
+	"admin.condition.workspace-uids":     "워크스페이스 사용자 ID",
 	"admin.condition.writes":             "워크스페이스 상태 저장",
 	"admin.condition_since":              "시작:",
 	"admin.breaker.closed":               "정상",

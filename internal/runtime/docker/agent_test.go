@@ -92,7 +92,7 @@ func startSpec(t *testing.T, r *Runtime, spec runtime.ContainerSpec) runtime.Ups
 		t.Fatal(err)
 	}
 	if spec.UID != workspace.ArchivedUID || spec.Image != harness.TestImage() {
-		if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, Seeded: true}); err != nil {
+		if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, From: []uint32{workspace.ArchivedUID, 0}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -38,7 +38,7 @@ type accounts struct {
 }
 
 func (r *Runtime) readAccounts(ctx context.Context, image string) (a accounts, err error) {
-	err = r.lookInto(ctx, image, func(f imageFiles) error {
+	err = r.withImageFiles(ctx, image, func(f imageFiles) error {
 		if a.passwd, _, err = f.read(ctx, "/etc/passwd"); err != nil {
 			return err
 		}

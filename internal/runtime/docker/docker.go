@@ -63,8 +63,9 @@ type Config struct {
 	DefaultImage string
 	// MaxRunning is how many workspaces may run at once; 0: no limit.
 	MaxRunning int
-	// UIDs is how many uids the workspaces have; more workspaces share them. 0: one.
-	UIDs int64
+	// UIDs are the uids of the workspaces; more workspaces share them. The zero value is
+	// workspace.ArchivedUID alone.
+	UIDs workspace.UIDRange
 
 	ExtraLabels map[string]string // added to everything that is created
 	Log         *slog.Logger
@@ -84,6 +85,7 @@ type Runtime struct {
 	probe   *http.Client
 	procSys string       // /proc/sys
 	known   atomic.Value // of engine
+	mapped  atomic.Value // userMap, where Docker maps users
 	// noUlimits: Docker may not lift limits; see ulimitsRefused.
 	noUlimits atomic.Bool
 	first     firstStart
@@ -103,6 +105,8 @@ type Runtime struct {
 
 	holderImage sync.Mutex // held while the image is created
 
+	changesOwners          func() bool
+	ownShownAfter          time.Duration // see later
 	countAfter, countEvery time.Duration // see watchSeeding
 	remote                 bool          // Docker's directory is not assumed to be reachable
 
@@ -118,6 +122,7 @@ type Runtime struct {
 	noImage       *health.Condition // the default image is missing
 	noLogin       *health.Condition // the file with the logins at registries cannot be used, or is not protected
 	noExtensions  *health.Condition // the folder with extensions cannot be used
+	noUIDs        *health.Condition // containers cannot have the uids of workspaces
 	lowLimits     *health.Condition // the kernel's limits for all workspaces are too low
 	subnetLogged  bool              // another subnet than Config.Subnet was logged
 	swept         time.Time
@@ -140,6 +145,9 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 	if cfg.HostDataDir == "" {
 		cfg.HostDataDir = cfg.DataDir
 	}
+	if cfg.UIDs == (workspace.UIDRange{}) {
+		cfg.UIDs = workspace.UIDRange{First: workspace.ArchivedUID, Last: workspace.ArchivedUID}
+	}
 	if cfg.HelperBinary == "" {
 		path, err := os.Executable()
 		if err != nil {
@@ -158,19 +166,25 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 	}
 
 	r := &Runtime{
-		cfg:         cfg,
-		log:         cfg.Log,
-		now:         time.Now,
-		names:       namesOf(cfg.Installation),
-		procSys:     "/proc/sys",
-		first:       newFirstStart(),
-		prepareLock: make(chan struct{}, 1),
-		turns:       semaphore.NewWeighted(allShares),
-		countAfter:  countAfter,
-		countEvery:  countEvery,
+		cfg:           cfg,
+		log:           cfg.Log,
+		now:           time.Now,
+		names:         namesOf(cfg.Installation),
+		procSys:       "/proc/sys",
+		changesOwners: changesOwners,
+		ownShownAfter: ownShownAfter,
+		first:         newFirstStart(),
+		prepareLock:   make(chan struct{}, 1),
+		turns:         semaphore.NewWeighted(allShares),
+		countAfter:    countAfter,
+		countEvery:    countEvery,
 		noWall: cfg.Conditions.New(health.Config{
 			Name: "isolation", Failing: "workspaces run without network isolation; they reach this host and its network",
 			Resolved: "workspaces run with network isolation again", Level: slog.LevelWarn, Log: cfg.Log,
+		}),
+		noUIDs: cfg.Conditions.New(health.Config{
+			Name: "workspace-uids", Failing: "containers cannot have the uids of workspaces; no workspace can be started",
+			Resolved: "containers can have the uids of workspaces again", Level: slog.LevelError, Log: cfg.Log,
 		}),
 		lowLimits: cfg.Conditions.New(health.Config{
 			Name: "kernel-limits", Failing: "limits of the kernel are too low for all workspaces", Resolved: "limits of the kernel are high enough again",

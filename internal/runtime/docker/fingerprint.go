@@ -26,11 +26,12 @@ import (
 // any more; a home has one at a time.
 type homeTask struct {
 	args        []string
+	step        string // of its progress, the number of entries that it prints
 	caps        []string
 	writes      bool // otherwise the home is mounted read-only
 	mappedUsers bool // owners are those that workspaces see, also where Docker maps them (userns-remap)
 	// here does it in this process and reports whether it could; nil: the helper does it.
-	here func(ctx context.Context, home homeRef) (done bool, err error)
+	here func(ctx context.Context, home homeRef, progress func(runtime.Progress)) (done bool, err error)
 }
 
 // Fingerprint implements runtime.Runtime.
@@ -44,7 +45,7 @@ func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string
 
 // fingerprintTask has the privileges of an archive job.
 func fingerprintTask() homeTask {
-	return homeTask{args: []string{cmdFingerprint}, caps: []string{"DAC_OVERRIDE", "FOWNER"}}
+	return homeTask{args: []string{cmdFingerprint}, step: runtime.StepChecking, caps: []string{"DAC_OVERRIDE", "FOWNER"}}
 }
 
 // onHome runs the helper on a home that nothing else uses, and returns the last line
@@ -71,7 +72,7 @@ func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, tas
 		return "", err
 	}
 	if task.here != nil {
-		if done, err := task.here(ctx, home); done || err != nil {
+		if done, err := task.here(ctx, home, progress); done || err != nil {
 			return "", err
 		}
 	}
@@ -83,7 +84,7 @@ func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, tas
 		made, err := r.api.ContainerCreate(ctx, r.taskOptions(id, claim, image, home, task))
 		switch {
 		case err == nil:
-			return r.runTask(ctx, id, claim, home, made.ID, progress)
+			return r.runTask(ctx, id, claim, home, made.ID, task.step, progress)
 		case errdefs.IsConflict(err):
 			found, gone, err := r.inspectOwned(ctx, fingerprintName(id), roleFingerprint)
 			if err == nil && !gone {
@@ -158,7 +159,7 @@ func (r *Runtime) taskOptions(id workspace.ID, claim, image string, home homeRef
 
 // runTask starts a created helper if it holds the right home and no other
 // container uses it, and removes the helper afterwards.
-func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, home homeRef, container string, progress func(runtime.Progress)) (printed string, err error) {
+func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, home homeRef, container, step string, progress func(runtime.Progress)) (printed string, err error) {
 	defer func() {
 		// Also after a cancellation: otherwise the container would count as a user
 		// of the home.
@@ -184,13 +185,13 @@ func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, ho
 	if err != nil {
 		return "", err
 	}
-	report(progress, runtime.StepChecking)
+	report(progress, step)
 	err = r.awaitTask(ctx, container, func() {
 		if progress == nil {
 			return
 		}
 		if n, err := strconv.ParseInt(r.printed(ctx, container), 10, 64); err == nil {
-			progress(runtime.Progress{Step: runtime.StepChecking, Entries: n})
+			progress(runtime.Progress{Step: step, Entries: n})
 		}
 	})
 	if err != nil {

@@ -41,6 +41,7 @@ type helperRun struct {
 	args        []string
 	image       string // ID of an image whose files it works on; empty: the helper's own
 	hostNetwork bool   // false: no network
+	mappedUsers bool   // see confined
 	caps        []string
 	mounts      []mount.Mount
 	files       func(*tar.Writer) error // writes what it finds at helperFiles; nil: nothing
@@ -79,6 +80,10 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	if run.hostNetwork {
 		network = "host"
 	}
+	users := container.UsernsMode("host")
+	if run.mappedUsers {
+		users = ""
+	}
 	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name: r.names.helper + "-" + randomHex(4),
 		Config: &container.Config{
@@ -91,7 +96,7 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		},
 		HostConfig: &container.HostConfig{
 			NetworkMode:    network,
-			UsernsMode:     "host",
+			UsernsMode:     users,
 			CapDrop:        []string{"ALL"},
 			CapAdd:         run.caps,
 			ReadonlyRootfs: true,

@@ -29,6 +29,7 @@ const (
 	cmdOwnHome    = "own-home"
 	cmdSync       = "sync"
 	cmdCount      = "count"
+	cmdUserMap    = "user-map"
 
 	cmdFingerprint  = "fingerprint"
 	cmdInstallAgent = "install-agent"
@@ -47,9 +48,11 @@ var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 //	empty-home PATH     removes a directory's content durably
 //	is-empty PATH       fails if the directory has entries
 //	own-home UID FROM PATH
-//	                    gives a home to a uid (archive.ChangeOwner); FROM lists uids
+//	                    gives a home to a uid (archive.ChangeOwner) and prints the number
+//	                    of entries, also at intervals; FROM lists uids
 //	sync PATH           syncs the file system of a directory
 //	count PATH          prints the size of a directory's content
+//	user-map PATH       prints the uid map, which is at PATH
 //	fingerprint PATH    prints the number of entries at intervals, and last the
 //	                    fingerprint of a home (archive.Fingerprint)
 //	install-agent PATH DIGEST
@@ -75,10 +78,10 @@ func runAsHelper(args []string, stdout io.Writer) error {
 		return installIDE(args[1], args[2], args[3], args[4])
 	}
 	if len(args) == 4 && args[0] == cmdOwnHome {
-		return ownHome(args[1], args[2], args[3])
+		return ownHome(stdout, args[1], args[2], args[3])
 	}
 	if len(args) != 2 {
-		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST VSIX")
+		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | user-map PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST VSIX")
 	}
 	if args[0] == cmdWall {
 		spec, err := wall.ParseSpec(args[1])
@@ -123,6 +126,8 @@ func runAsHelper(args []string, stdout io.Writer) error {
 			fmt.Fprintln(stdout, size)
 		}
 		return err
+	case cmdUserMap:
+		return printUserMap(stdout, path)
 	case cmdFingerprint:
 		return printFingerprint(stdout, path)
 	}
@@ -155,21 +160,39 @@ func printFingerprint(out io.Writer, home string) error {
 	return err
 }
 
-// ownHome gives a home to a uid; from lists further uids whose files it gets.
-func ownHome(to, from, path string) error {
+// ownHome changes the owner of a home; from lists the uids whose files are changed.
+func ownHome(out io.Writer, to, from, path string) error {
 	uid, err := parseUID(to)
 	if err != nil {
 		return err
 	}
-	var others []uint32
-	for text := range strings.SplitSeq(from, ",") {
+	change := archive.OwnerChange{To: uid}
+	for text := range strings.FieldsFuncSeq(from, func(c rune) bool { return c == ',' }) {
 		other, err := parseUID(text)
 		if err != nil {
 			return err
 		}
-		others = append(others, other)
+		change.From = append(change.From, other)
 	}
-	return archive.ChangeOwner(context.Background(), path, others, uid)
+	var entries int64
+	at := pace(func(n int64) { fmt.Fprintln(out, n) })
+	change.Progress = func(n int64) { entries = n; at(n) }
+	if err := archive.ChangeOwner(context.Background(), path, change); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, entries)
+	return err
+}
+
+// pace returns a function that calls f at intervals of printEvery, at most.
+func pace(f func(n int64)) func(n int64) {
+	last := time.Now()
+	return func(n int64) {
+		if now := time.Now(); now.Sub(last) >= printEvery {
+			last = now
+			f(n)
+		}
+	}
 }
 
 func parseUID(text string) (uint32, error) {

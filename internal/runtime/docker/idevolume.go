@@ -47,7 +47,7 @@ func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err
 	}
 	image, err := r.chooseImage(ctx, r.cfg.IDEImage, "", runtime.ImageChoice{}, nil)
 	if pullRefused(err) {
-		// Nothing runs the image itself, so a prune removes it. What it held is still here.
+		// No container uses the image, so that a prune removes it. The volume has its content.
 		if name, digest := r.ide.known(); name != "" {
 			r.log.Debug("the IDE's image is gone; its volume is used", "image", r.cfg.IDEImage, "err", err)
 			return name, digest, nil

@@ -16,10 +16,11 @@ import (
 	"github.com/moby/moby/api/types/container"
 )
 
-// The kernel counts some resources by uid. Workspaces have uids of their own, so that
-// what one takes, no other lacks. Where they share one, because there are more of them than
-// uids or users become root in them, the limits are set so high that a workspace meets its
-// memory limit first, or at least that the ordinary use of all workspaces of a uid fits.
+// The kernel counts some resources by uid. Workspaces have uids of their own, so that none
+// can use up those of another. If they share a uid, because there are more workspaces than
+// uids or because users become root in them, the limits are set so high that a workspace
+// reaches its memory limit first, or at least that the ordinary use of all workspaces of a
+// uid fits.
 
 // sysctl is a limit of the host for each user.
 type sysctl struct {
@@ -82,7 +83,7 @@ func (r *Runtime) checkKernelLimits() {
 	if !strings.HasPrefix(r.api.DaemonHost(), "unix://") {
 		return
 	}
-	r.lowLimits.Set(kernelLimits(r.procSys, r.cfg.MaxRunning, r.cfg.UIDs, !r.cfg.KeepLimits, func(name string, from, to int64) {
+	r.lowLimits.Set(kernelLimits(r.procSys, r.cfg.MaxRunning, r.cfg.UIDs.Len(), !r.cfg.KeepLimits, func(name string, from, to int64) {
 		r.log.Info("kernel limit raised", "limit", name, "from", from, "to", to)
 	}))
 }

@@ -5,16 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
-	"codehub/internal/workspace"
 )
 
 var errNoUID = errors.New("a workspace cannot run as root")
@@ -22,30 +23,77 @@ var errNoUID = errors.New("a workspace cannot run as root")
 // OwnHome implements runtime.Runtime. A server that is root on Docker's host changes the
 // owner itself, which saves a container at the first start of each home; another one has
 // the helper do it.
-func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec) error {
+func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress func(runtime.Progress)) error {
 	if spec.UID == 0 {
 		return errNoUID
 	}
-	from := []uint32{workspace.ArchivedUID}
-	if spec.Seeded {
-		from = append(from, 0)
+	if err := r.checkMapped(ctx, spec.UID); err != nil {
+		return err
 	}
-	var list []string
-	for _, uid := range from {
-		list = append(list, strconv.FormatUint(uint64(uid), 10))
+	progress, end := r.later(progress)
+	defer end()
+	var from []string
+	for _, uid := range spec.From {
+		from = append(from, strconv.FormatUint(uint64(uid), 10))
 	}
-	_, err := r.onHome(ctx, spec.Workspace, spec.VolumeClaim, homeTask{
-		args:   []string{cmdOwnHome, strconv.FormatUint(uint64(spec.UID), 10), strings.Join(list, ",")},
+	printed, err := r.onHome(ctx, spec.Workspace, spec.VolumeClaim, homeTask{
+		args:   []string{cmdOwnHome, strconv.FormatUint(uint64(spec.UID), 10), strings.Join(from, ",")},
+		step:   runtime.StepOwning,
 		caps:   []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
 		writes: true, mappedUsers: true,
-		here: func(ctx context.Context, home homeRef) (bool, error) { return r.ownHere(ctx, spec, home, from) },
-	}, nil)
+		here: func(ctx context.Context, home homeRef, progress func(runtime.Progress)) (bool, error) {
+			return r.ownHere(ctx, spec, home, progress)
+		},
+	}, progress)
+	if entries, bad := strconv.ParseInt(printed, 10, 64); err == nil && bad == nil {
+		progress(runtime.Progress{Step: runtime.StepOwning, Entries: entries})
+	}
 	return err
 }
 
+// ownShownAfter is how long a change of owners takes before users see it as a step. Most
+// take a few milliseconds.
+const ownShownAfter = time.Second
+
+// later returns a function that keeps the progress, and passes it on from ownShownAfter
+// until end is called. The step is then shown also if nothing was reported, as while the
+// disk is synced.
+func (r *Runtime) later(progress func(runtime.Progress)) (report func(runtime.Progress), end func()) {
+	var mu sync.Mutex
+	latest := runtime.Progress{Step: runtime.StepOwning}
+	shown, ended := r.ownShownAfter <= 0, progress == nil
+	show := func() {
+		if shown && !ended {
+			progress(latest)
+		}
+	}
+	timer := time.AfterFunc(r.ownShownAfter, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		shown = true
+		show()
+	})
+	report = func(p runtime.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		latest = p
+		show()
+	}
+	return report, func() {
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		ended = true
+	}
+}
+
+// maxOwnPath limits the memory of this process for one home to about 20 MB. The helper of a
+// deeper home has a memory limit of its own.
+const maxOwnPath = 64 << 10
+
 // ownHere changes the owner in this process. It returns false if the helper has to do it.
-func (r *Runtime) ownHere(ctx context.Context, spec runtime.OwnSpec, home homeRef, from []uint32) (done bool, err error) {
-	if os.Geteuid() != 0 || r.remote || !r.engine(ctx).keepsUsers {
+func (r *Runtime) ownHere(ctx context.Context, spec runtime.OwnSpec, home homeRef, progress func(runtime.Progress)) (done bool, err error) {
+	if r.remote || !r.changesOwners() || !r.engine(ctx).keepsUsers {
 		return false, nil
 	}
 	path := r.homePath(spec.Workspace)
@@ -61,9 +109,34 @@ func (r *Runtime) ownHere(ctx context.Context, spec runtime.OwnSpec, home homeRe
 	if err := runtime.Fenced(ctx); err != nil {
 		return false, fmt.Errorf("%w: %w", runtime.ErrUnreachable, err)
 	}
-	err = archive.ChangeOwner(ctx, path, from, spec.UID)
-	if errors.Is(err, fs.ErrPermission) { // root without capabilities
-		return false, nil
+	report(progress, runtime.StepOwning)
+	change := archive.OwnerChange{From: spec.From, To: spec.UID, MaxPath: maxOwnPath}
+	var entries int64
+	show := func(n int64) { progress(runtime.Progress{Step: runtime.StepOwning, Entries: n}) }
+	at := pace(show)
+	change.Progress = func(n int64) { entries = n; at(n) }
+	err = archive.ChangeOwner(ctx, path, change)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EINVAL) || errors.Is(err, archive.ErrTooDeep) {
+		return false, nil // EINVAL: this process is in a user namespace without the uid
+	}
+	if err == nil {
+		show(entries)
 	}
 	return err == nil, err
+}
+
+// changesOwners reports whether this process has the capabilities that a change of owners
+// needs. Root may lack some: without CAP_SETFCAP a file would lose its own capabilities.
+func changesOwners() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return false
+	}
+	for _, c := range archive.OwnerCapabilities() {
+		if data[c/32].Effective&(1<<(c%32)) == 0 {
+			return false
+		}
+	}
+	return true
 }

@@ -2,7 +2,13 @@ package docker
 
 import (
 	"archive/tar"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -31,11 +37,11 @@ func TestOwnHomeHereAndByHelper(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: ownUID, Seeded: true}
-				if done, err := r.ownHere(t.Context(), own, home, []uint32{0, 1000}); err != nil || done != (r == here) {
+				own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: ownUID, From: []uint32{workspace.ArchivedUID, 0}}
+				if done, err := r.ownHere(t.Context(), own, home, func(runtime.Progress) {}); err != nil || done != (r == here) {
 					t.Fatalf("done here: %v, %v", done, err)
 				}
-				if err := r.OwnHome(t.Context(), own); err != nil {
+				if err := r.OwnHome(t.Context(), own, nil); err != nil {
 					t.Fatal(err)
 				}
 				files := (direct{r: r, storage: storage}).home(t, spec.Workspace)
@@ -54,6 +60,109 @@ func TestOwnHomeHereAndByHelper(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The memory of the server does not grow with the depth of a home: the helper changes the
+// owner of a deep one, and that of all if the server lacks a capability.
+func TestOwnHomeFallsBackToHelper(t *testing.T) {
+	t.Parallel()
+	weak := newRuntime(t, nil)
+	weak.changesOwners = func() bool { return false }
+	for name, r := range map[string]*Runtime{"deep": newRuntime(t, nil), "without a capability": weak} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			spec := newHome()
+			spec.Image = variant(t, r, nil, tar.Header{Name: "home/coder/", Typeflag: tar.TypeDir, Mode: 0o700})
+			volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: workspace.StorageDockerVolume, Claim: spec.VolumeClaim, Image: spec.Image}
+			if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+				t.Fatal(err)
+			}
+			home, err := r.findHome(t.Context(), spec.Workspace, spec.VolumeClaim, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, err := r.api.VolumeInspect(t.Context(), home.source, client.VolumeInspectOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			deepest := v.Volume.Mountpoint
+			if name == "deep" {
+				deepest = deepFolder(t, deepest, maxOwnPath+1)
+			}
+			own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: ownUID, From: []uint32{0}}
+			if done, err := r.ownHere(t.Context(), own, home, func(runtime.Progress) {}); done || err != nil {
+				t.Errorf("done by the server: %v, %v", done, err)
+			}
+			r.ownShownAfter = 0
+			var shown runtime.Progress
+			if err := r.OwnHome(t.Context(), own, func(p runtime.Progress) { shown = p }); err != nil {
+				t.Fatal(err)
+			}
+			if shown.Step != runtime.StepOwning || shown.Entries < 1 {
+				t.Errorf("progress %+v", shown)
+			}
+			var st unix.Stat_t
+			if err := unix.Stat(deepest, &st); err != nil || st.Uid != ownUID {
+				t.Errorf("the deepest folder belongs to %d: %v", st.Uid, err)
+			}
+		})
+	}
+}
+
+// deepFolder makes nested folders below dir with a path of at least length bytes, and
+// returns a name of the deepest one.
+func deepFolder(t *testing.T, dir string, length int) string {
+	t.Helper()
+	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Repeat("d", 250)
+	for at := 0; at < length; at += len(name) + 1 {
+		if err := unix.Mkdirat(fd, name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		next, err := unix.Openat(fd, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(fd)
+		fd = next
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fmt.Sprint("/proc/self/fd/", fd)
+}
+
+// A change of owners is shown as a step once it takes long, also before it reports
+// anything, and never after its end.
+func TestSlowChangeOfOwnerIsShown(t *testing.T) {
+	t.Parallel()
+	for _, reports := range []bool{true, false} {
+		got := make(chan runtime.Progress, 10)
+		slow := &Runtime{ownShownAfter: time.Millisecond}
+		report, end := slow.later(func(p runtime.Progress) { got <- p })
+		want := runtime.Progress{Step: runtime.StepOwning}
+		if reports {
+			want.Entries = 7
+			report(want)
+		}
+		for p := range got {
+			if p == want {
+				break
+			}
+		}
+		end()
+		report(runtime.Progress{Step: runtime.StepOwning, Entries: 8})
+		quick := &Runtime{ownShownAfter: time.Hour}
+		report, end = quick.later(func(p runtime.Progress) { got <- p })
+		report(want)
+		end()
+		if len(got) > 0 {
+			t.Errorf("reports %v: also shown: %+v", reports, <-got)
+		}
+	}
+	_, end := (&Runtime{}).later(nil)
+	end()
 }
 
 func TestKeepsUsers(t *testing.T) {

@@ -20,6 +20,7 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	r.checkKernelLimits()
 	_, err := r.checkedNetwork(ctx, 0)
 	if err == nil {
+		r.checkUIDs(ctx)
 		r.checkDefaultImage(ctx)
 		r.checkLogins()
 		r.prepareTools(ctx)

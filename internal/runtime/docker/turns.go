@@ -55,6 +55,7 @@ func (r *Runtime) startInTurn(ctx context.Context, id string) error {
 
 // engine is what a version of Docker and the kernel of its host can do.
 type engine struct {
+	known bool // Docker has responded
 	// Pending signals and timers are memory of their container: since Linux 5.15.
 	countsSignals bool
 	// A container may leave a network while others join or leave it: since Docker 23.0.
@@ -76,7 +77,7 @@ func (r *Runtime) engine(ctx context.Context) engine {
 	if err != nil {
 		return engine{}
 	}
-	e := engine{countsSignals: atLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: atLeast(res.Info.ServerVersion, 23, 0), keepsUsers: keepsUsers(res.Info.SecurityOptions)}
+	e := engine{known: true, countsSignals: atLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: atLeast(res.Info.ServerVersion, 23, 0), keepsUsers: keepsUsers(res.Info.SecurityOptions)}
 	r.known.Store(e)
 	return e
 }

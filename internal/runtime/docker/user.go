@@ -83,8 +83,8 @@ type imageFiles struct {
 	container string
 }
 
-// lookInto calls look with the files of an image.
-func (r *Runtime) lookInto(ctx context.Context, image string, look func(imageFiles) error) error {
+// withImageFiles calls read with the files of an image.
+func (r *Runtime) withImageFiles(ctx context.Context, image string, read func(imageFiles) error) error {
 	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name:       r.names.helper + "-" + randomHex(4),
 		Config:     &container.Config{Image: image, Cmd: []string{"never-started"}, Labels: r.labels(roleHelper, "", "")},
@@ -103,7 +103,7 @@ func (r *Runtime) lookInto(ctx context.Context, image string, look func(imageFil
 			r.log.Warn("helper container not removed", "container", made.ID, "err", err)
 		}
 	}()
-	if err := look(imageFiles{r, made.ID}); err != nil {
+	if err := read(imageFiles{r, made.ID}); err != nil {
 		return err
 	}
 	// Docker says the same of a missing file as of a missing container, which a prune may

@@ -116,7 +116,7 @@ func TestImageRunsAsUIDOfWorkspace(t *testing.T) {
 			if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, Seeded: true}); err != nil {
+			if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, From: []uint32{workspace.ArchivedUID, 0}}, nil); err != nil {
 				t.Fatal(err)
 			}
 			c, err := r.StartContainer(t.Context(), spec, nil)

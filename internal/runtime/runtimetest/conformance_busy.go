@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // busyTests test that operations on a home in use are refused, and that changes of
@@ -114,10 +115,10 @@ func busyTests() map[string]func(*suite) {
 		},
 		"own/every file of a seeded home": func(s *suite) {
 			s.create()
-			s.own(ownUID, true)
+			s.own(ownUID, workspace.ArchivedUID, 0)
 			s.wantHome(ownedBy(s.Seed, ownUID))
-			s.own(ownUID, true) // as after a crash
-			s.own(ownUID+1, false)
+			s.own(ownUID, workspace.ArchivedUID, 0) // as after a crash
+			s.own(ownUID+1, workspace.ArchivedUID)
 			s.wantHome(ownedBy(s.Seed, ownUID+1))
 			spec := s.containerSpec()
 			spec.UID = ownUID + 1
@@ -127,7 +128,7 @@ func busyTests() map[string]func(*suite) {
 		},
 		"own/never by root": func(s *suite) {
 			s.create()
-			if err := s.Runtime.OwnHome(s.ctx, runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1"}); err == nil {
+			if err := s.Runtime.OwnHome(s.ctx, runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1"}, nil); err == nil {
 				s.Error("the home was given to root")
 			}
 			spec := s.containerSpec()
@@ -140,19 +141,19 @@ func busyTests() map[string]func(*suite) {
 		"own/nothing of another home": func(s *suite) {
 			s.tidy()
 			spec := runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1", UID: ownUID}
-			s.is("OwnHome without a volume", s.Runtime.OwnHome(s.ctx, spec), runtime.ErrVolumeMismatch)
+			s.is("OwnHome without a volume", s.Runtime.OwnHome(s.ctx, spec, nil), runtime.ErrVolumeMismatch)
 			s.nothingRemains()
 			s.create()
-			s.is("OwnHome of the neighbour", s.Neighbour.OwnHome(s.ctx, spec), runtime.ErrVolumeMismatch)
+			s.is("OwnHome of the neighbour", s.Neighbour.OwnHome(s.ctx, spec, nil), runtime.ErrVolumeMismatch)
 			spec.VolumeClaim = "home-2"
-			s.is("OwnHome", s.Runtime.OwnHome(s.ctx, spec), runtime.ErrVolumeMismatch)
+			s.is("OwnHome", s.Runtime.OwnHome(s.ctx, spec, nil), runtime.ErrVolumeMismatch)
 			s.wantHome(s.Seed)
 		},
 		"own/nothing of a home in use": func(s *suite) {
 			s.create()
 			s.start()
 			spec := runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1", UID: ownUID}
-			s.is("OwnHome", s.Runtime.OwnHome(s.ctx, spec), runtime.ErrBusy)
+			s.is("OwnHome", s.Runtime.OwnHome(s.ctx, spec, nil), runtime.ErrBusy)
 			s.wantHome(s.Seed)
 		},
 		"busy/fingerprint while a container runs": func(s *suite) {
@@ -166,10 +167,15 @@ func busyTests() map[string]func(*suite) {
 
 const ownUID = 1_500_321
 
-func (s *suite) own(uid uint32, seeded bool) {
+func (s *suite) own(uid uint32, from ...uint32) {
 	s.Helper()
 	before := len(s.Remains(s.T, s.id))
-	s.ok("OwnHome", s.Runtime.OwnHome(s.ctx, runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1", UID: uid, Seeded: seeded}))
+	var seen runtime.Progress
+	spec := runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1", UID: uid, From: from}
+	s.ok("OwnHome", s.Runtime.OwnHome(s.ctx, spec, func(p runtime.Progress) { seen = p }))
+	if seen.Step != runtime.StepOwning && seen.Step != "" { // it may be too quick to be shown
+		s.Fatalf("progress = %+v", seen)
+	}
 	if after := s.Remains(s.T, s.id); len(after) != before {
 		s.Fatalf("%q remain", after)
 	}

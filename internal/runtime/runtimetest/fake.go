@@ -58,6 +58,7 @@ func DefaultHome() []File {
 //	RemoveVolume/begun     the home does not count as complete any more
 //	RemoveVolume/half      half of the home is removed
 //	RemoveVolume/done      the volume is removed, the call has not returned
+//	OwnHome/half           half of the files have the new owner
 //	SetAside/copied        the volume is copied, its name is not free
 //	SetAside/done          the name is free, the call has not returned
 //	SetMark/done           the mark is stored, the call has not returned

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
@@ -313,35 +315,70 @@ func (f *Fake) Fingerprint(ctx context.Context, id workspace.ID, claim string, p
 }
 
 // OwnHome implements runtime.Runtime.
-func (f *Fake) OwnHome(ctx context.Context, spec runtime.OwnSpec) error {
+func (f *Fake) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress func(runtime.Progress)) error {
 	if spec.UID == 0 {
 		return errors.New("a workspace cannot run as root")
 	}
 	if err := f.enter(ctx, "OwnHome", spec.Workspace); err != nil {
 		return err
 	}
+	paths, own, err := f.beginOwning(spec)
+	if err != nil {
+		return err
+	}
+	report(progress, runtime.StepOwning)
+	for i, path := range paths {
+		if i == len(paths)/2 {
+			if err := f.step(ctx, "OwnHome/half", spec.Workspace); err != nil {
+				return err
+			}
+		}
+		if err := f.own(spec, path, own); err != nil {
+			return err
+		}
+		if progress != nil {
+			progress(runtime.Progress{Step: runtime.StepOwning, Entries: int64(i) + 1})
+		}
+	}
+	return nil
+}
+
+// beginOwning returns the files of the home, its folder last, and their new owners.
+func (f *Fake) beginOwning(spec runtime.OwnSpec) (paths []string, own func(File) File, err error) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	v := f.w.volumes[spec.Workspace]
+	if !f.owns(v, spec.VolumeClaim) {
+		return nil, nil, fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
+	}
+	if err := f.w.inUse(spec.Workspace); err != nil {
+		return nil, nil, err
+	}
+	top := v.files["."]
+	from := func(id int) bool { return slices.Contains(spec.From, uint32(id)) }
+	counts := top.UID != int(spec.UID) && !from(top.UID)
+	next := func(id, of int) int {
+		if counts && id == of || from(id) {
+			return int(spec.UID)
+		}
+		return id
+	}
+	paths = slices.Sorted(maps.Keys(v.files))
+	paths = append(slices.DeleteFunc(paths, func(path string) bool { return path == "." }), ".")
+	return paths, func(file File) File {
+		file.UID, file.GID = next(file.UID, top.UID), next(file.GID, top.GID)
+		return file
+	}, nil
+}
+
+func (f *Fake) own(spec runtime.OwnSpec, path string, own func(File) File) error {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	v := f.w.volumes[spec.Workspace]
 	if !f.owns(v, spec.VolumeClaim) {
 		return fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
 	}
-	if err := f.w.inUse(spec.Workspace); err != nil {
-		return err
-	}
-	top := v.files["."]
-	counts := top.UID != int(spec.UID) && top.UID != workspace.ArchivedUID && !(spec.Seeded && top.UID == 0)
-	own := func(id, of int) int {
-		if counts && id == of || id == workspace.ArchivedUID || spec.Seeded && id == 0 {
-			return int(spec.UID)
-		}
-		return id
-	}
-	for path, file := range v.files {
-		file.UID, file.GID = own(file.UID, top.UID), own(file.GID, top.GID)
-		v.files[path] = file
-	}
-	v.folder = ""
+	v.files[path], v.folder = own(v.files[path]), ""
 	return nil
 }
 
