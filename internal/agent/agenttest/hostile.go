@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 
@@ -135,8 +134,8 @@ func Silent(c *Call) { _, _ = io.Copy(io.Discard, c) }
 func Endless(begin, repeat string) Answer {
 	return func(c *Call) {
 		_, err := io.WriteString(c, begin)
-		for more := strings.Repeat(repeat, 1+(32<<10)/len(repeat)); err == nil; {
-			_, err = io.WriteString(c, more)
+		for more := bytes.Repeat([]byte(repeat), 1+(32<<10)/len(repeat)); err == nil; {
+			_, err = c.Write(more)
 		}
 	}
 }
