@@ -248,6 +248,10 @@ func forwarded(key listenKey, remote string) (kind string, payload []byte) {
 	return "forwarded-tcpip", ssh.Marshal(tcpChannel{key.address, key.port, peer.Addr().Unmap().WithZone("").String(), uint32(peer.Port())})
 }
 
+// surplusPause follows a connection to a listener that is closed because the user has too
+// many channels.
+const surplusPause = 5 * time.Millisecond
+
 // accept opens a channel for every connection to a listener, until it is closed. The
 // caller is one of c.handlers.
 func (c *connection) accept(l *agent.Listener, channel func(remote string) (string, []byte)) {
@@ -259,6 +263,11 @@ func (c *connection) accept(l *agent.Listener, channel func(remote string) (stri
 		}
 		if !c.begin() {
 			conn.Close()
+			// A workspace that opens connections without end gets no more of the server's time.
+			select {
+			case <-time.After(surplusPause):
+			case <-c.ctx.Done():
+			}
 			continue
 		}
 		go func() {
