@@ -349,6 +349,9 @@ func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.W
 			opening = lifecycle.OpeningOf(ws)
 		}
 		interval := x.attacher.cfg.CheckInterval
+		if opening != lifecycle.OpenNow {
+			since = time.Time{}
+		}
 		switch opening {
 		case lifecycle.OpenNow:
 			if since.IsZero() {
