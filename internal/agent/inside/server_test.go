@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -508,6 +509,35 @@ func TestLaterServer(t *testing.T) {
 		head := make([]byte, len("HTTP/1.1 404 "))
 		if _, err := io.ReadFull(post(target, "{}"), head); err != nil || string(head) != "HTTP/1.1 404 " {
 			t.Errorf("%s: %q, %v", target, head, err)
+		}
+	}
+}
+
+// Commands that run take no threads, of which a workspace has few.
+func TestCommandsTakeNoThreads(t *testing.T) { // not parallel: it counts threads
+	c := serve(t)
+	threads := pprof.Lookup("threadcreate")
+	before := threads.Count()
+	var all []*agent.Process
+	for range 100 {
+		p, err := c.Exec(t.Context(), agent.Command{Args: []string{"cat"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		all = append(all, p)
+	}
+	if more := threads.Count() - before; more > 50 {
+		t.Errorf("100 commands made %d threads", more)
+	}
+	for _, p := range all {
+		if err := p.Signal("TERM"); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.Copy(io.Discard, p.Stdout) }()
+		go func() { _, _ = io.Copy(io.Discard, p.Stderr) }()
+		if exit, err := p.Wait(); err != nil || exit.Signal != "TERM" {
+			t.Fatalf("%+v, %v", exit, err)
 		}
 	}
 }
