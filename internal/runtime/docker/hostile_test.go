@@ -1,10 +1,12 @@
 package docker
 
 import (
+	"bufio"
 	"errors"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,13 +27,14 @@ func TestHostileWorkspace(t *testing.T) {
 	up, other := running(t, r), running(t, r)
 	c := inspectOf(t, r, up)
 	putProbe(t, r, c.ID, "")
-	ideInside := insidePID(t, ideOf(t, c))
+	ide := ideOf(t, c)
+	ideInside := insidePID(t, ide)
 
 	const refused, readOnly, ignored = "EACCES EPERM", "EROFS", "done"
 	want := map[string]string{
 		"write the executable":         readOnly,
 		"write it by /proc/1/root":     readOnly,
-		"write it by /proc/1/exe":      "ETXTBSY EROFS EACCES",
+		"write it by /proc/1/exe":      "ETXTBSY EROFS EACCES EPERM",
 		"remove the executable":        readOnly,
 		"rename the executable":        readOnly,
 		"make a file on its volume":    readOnly,
@@ -93,7 +96,7 @@ func TestHostileWorkspace(t *testing.T) {
 	if got := run[string](t, up, "/probe", "send", strconv.Itoa(ideInside), "STOP"); got != "done" {
 		t.Fatal(got)
 	}
-	harness.Eventually(t, "the IDE is stopped", func() bool { return childrenOf(t, c.State.Pid)[ideOf(t, c)] == "T" })
+	harness.Eventually(t, "the IDE is stopped", func() bool { return childrenOf(t, c.State.Pid)[ide] == "T" })
 	hello(t, up)
 	if got := run[string](t, up, "/probe", "send", strconv.Itoa(ideInside), "CONT"); got != "done" {
 		t.Fatal(got)
@@ -115,6 +118,33 @@ func TestHostileWorkspace(t *testing.T) {
 		}
 	}
 	hello(t, other)
+	if err := r.RemoveContainer(t.Context(), up.ContainerID, time.Second); err != nil {
+		t.Error(err)
+	}
+	stopFrozen(t, r, other)
+}
+
+// stopFrozen stops a workspace whose user has stopped the agent by a debugger, where the kernel
+// allows that: the server gets no answer, and Docker ends the container.
+func stopFrozen(t *testing.T, r *Runtime, up runtime.Upstream) {
+	t.Helper()
+	putProbe(t, r, up.ContainerID, "")
+	client := &agent.Client{Addr: up.Agent, Secret: up.Secret, AnswerTimeout: 500 * time.Millisecond}
+	p, err := client.Exec(t.Context(), agent.Command{Args: []string{"/probe", "freeze"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var refused atomic.Bool
+	go func() {
+		said, _ := bufio.NewReader(p.Stdout).ReadString('\n') // nothing, if the agent is stopped
+		refused.Store(strings.Contains(said, "EPERM"))
+	}()
+	harness.Eventually(t, "the agent does not answer, or may not be traced", func() bool {
+		_, err := client.Hello(t.Context())
+		return err != nil || refused.Load()
+	})
+	t.Logf("tracing was refused: %v", refused.Load())
 	if err := r.RemoveContainer(t.Context(), up.ContainerID, time.Second); err != nil {
 		t.Error(err)
 	}

@@ -23,6 +23,9 @@ func attack(args []string) (any, time.Duration) {
 	ide, _ := strconv.Atoi(args[0])
 	const agent, volume = "/opt/codehub/codehub", "/opt/codehub"
 	out := map[string]string{
+		// Before they are traced: see freeze.
+		"SIGKILL to process 1":              result(syscall.Kill(1, syscall.SIGKILL)),
+		"SIGSTOP to process 1":              result(syscall.Kill(1, syscall.SIGSTOP)),
 		"write the executable":              result(os.WriteFile(agent, nil, 0o755)),
 		"write it by /proc/1/root":          result(os.WriteFile("/proc/1/root"+agent, nil, 0o755)),
 		"write it by /proc/1/exe":           result(os.WriteFile("/proc/1/exe", nil, 0o755)),
@@ -42,8 +45,6 @@ func attack(args []string) (any, time.Duration) {
 		"trace process 1":                   result(seize(1)),
 		"trace the IDE":                     result(seize(ide)),
 		"the memory of process 1":           result(openMemory(1)),
-		"SIGKILL to process 1":              result(syscall.Kill(1, syscall.SIGKILL)),
-		"SIGSTOP to process 1":              result(syscall.Kill(1, syscall.SIGSTOP)),
 	}
 	for _, address := range []string{":61080", "127.0.0.1:61080", "0.0.0.0:61080", ownAddress() + ":61080"} {
 		l, err := net.Listen("tcp", address)
@@ -229,4 +230,13 @@ func fill(args []string) (any, time.Duration) {
 		_, err = f.Write(b)
 	}
 	return result(err), 0
+}
+
+// freeze stops process 1, once this process has ended: the kernel keeps no signals from a process
+// that is traced.
+func freeze([]string) (any, time.Duration) {
+	if err := seize(1); err != nil {
+		return result(err), 0
+	}
+	return result(syscall.Kill(1, syscall.SIGSTOP)), 0
 }
