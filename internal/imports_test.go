@@ -46,7 +46,7 @@ var allowed = map[string][]string{
 	"codehub/internal/auth":            {"codehub/internal/front", "codehub/internal/health", "codehub/api", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/admin":           {"codehub/api", "codehub/internal/replica", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/agent":           {},
-	"codehub/internal/agent/agenttest": {"codehub/internal/agent/inside", "codehub/internal/harness", "codehub/internal/runtime", "codehub/internal/workspace"},
+	"codehub/internal/agent/agenttest": {"codehub/internal/agent", "codehub/internal/agent/inside", "codehub/internal/harness", "codehub/internal/runtime", "codehub/internal/workspace"},
 	"codehub/internal/agent/busy":      {"codehub/internal/agent"},
 	"codehub/internal/agent/inside":    {"codehub/internal/agent", "codehub/internal/agent/busy", "codehub/internal/runtime"},
 	"codehub/internal/attach":          {"codehub/internal/activity", "codehub/internal/agent", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/workspace"},

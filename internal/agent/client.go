@@ -15,12 +15,20 @@ import (
 	"time"
 )
 
-// handshakeTimeout limits how long the agent takes to answer a request.
-const handshakeTimeout = 15 * time.Second
+// answerTimeout limits how long the agent takes to answer a request.
+const answerTimeout = 15 * time.Second
 
-// maxAnswer limits an answer with its header, and each list of ports that is watched:
-// the workspace's user may have taken control of the agent.
-const maxAnswer = 1 << 20
+// Limits of what an agent sends: the workspace's user may have taken its place.
+const (
+	// maxHead is the length of the head of a response, in bytes, maxAnswer of its body,
+	// and maxList of each list of ports.
+	maxHead, maxAnswer, maxList = 16 << 10, 64 << 10, 1 << 20
+	// watchPause is how long a list of watched ports is followed by no other. An agent
+	// looks once a second.
+	watchPause = 250 * time.Millisecond
+	// acceptPause follows a connection that the agent has reported and does not have.
+	acceptPause = 5 * time.Millisecond
+)
 
 // Errors of a Client.
 var (
@@ -47,19 +55,26 @@ type Client struct {
 	// Addr is host:port of the agent, and Secret the container's secret
 	// (runtime.Upstream).
 	Addr, Secret string
+	// AnswerTimeout limits how long the agent takes to answer a request; 0: 15 s.
+	AnswerTimeout time.Duration
+}
+
+// within returns ctx with the time that the agent has to answer.
+func (c *Client) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, cmp.Or(c.AnswerTimeout, answerTimeout))
 }
 
 // Hello asks the agent who it is.
 func (c *Client) Hello(ctx context.Context) (Hello, error) {
 	var h Hello
-	err := c.get(ctx, PathHello, &h)
+	err := c.get(ctx, PathHello, maxAnswer, &h)
 	return h, err
 }
 
 // Ports lists the listening TCP ports.
 func (c *Client) Ports(ctx context.Context) ([]Port, error) {
-	var p Ports
-	err := c.get(ctx, PathPorts, &p)
+	var p portsAnswer
+	err := c.get(ctx, PathPorts, maxList, &p)
 	return p.Ports, err
 }
 
@@ -74,13 +89,16 @@ func (c *Client) WatchPorts(ctx context.Context, changed func([]Port)) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	lines := bufio.NewScanner(conn)
-	lines.Buffer(nil, maxAnswer)
+	lines.Buffer(nil, maxList)
 	for lines.Scan() {
-		var p Ports
+		var p portsAnswer
 		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
 			return fmt.Errorf("%w: %w", ErrUnreachable, err)
 		}
 		changed(p.Ports)
+		if err := pause(ctx, watchPause); err != nil {
+			return err
+		}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -91,7 +109,7 @@ func (c *Client) WatchPorts(ctx context.Context, changed func([]Port)) error {
 // Usage reports what the workspace uses of its limits.
 func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	var u Usage
-	err := c.get(ctx, PathUsage, &u)
+	err := c.get(ctx, PathUsage, maxAnswer, &u)
 	return u.checked(), err
 }
 
@@ -116,12 +134,11 @@ func (c *Client) Listen(ctx context.Context, network, address string) (*Listener
 		return nil, err
 	}
 	l := &Listener{client: c, conn: conn, frames: NewFrameReader(conn)}
-	var first Listening
-	if err := l.next(&first); err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := l.begin(ctx); err != nil {
+		l.Close()
+		return nil, err
 	}
-	l.address = first.Address
 	return l, nil
 }
 
@@ -131,6 +148,25 @@ type Listener struct {
 	conn    *Conn
 	frames  *FrameReader
 	address string
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+}
+
+// begin waits for the agent's first message.
+func (l *Listener) begin(ctx context.Context) error {
+	ctx, cancel := l.client.within(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { l.conn.Close() })
+	var first Listening
+	err := l.next(&first)
+	if stop(); ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return unreachable(ctx, err)
+	}
+	l.address = first.Address
+	return nil
 }
 
 // Address is where it listens.
@@ -144,26 +180,50 @@ func (l *Listener) Accept() (*Conn, string, error) {
 		if err := l.next(&a); err != nil {
 			return nil, "", err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
-		conn, err := l.client.converse(ctx, PathAccept, url.Values{"id": {a.ID}}, nil)
-		cancel()
-		if err != nil {
-			continue // it has gone in the meantime; the end of the listener is seen above
+		if a.ID == "" {
+			continue // an event of a later version
 		}
-		return conn, a.Remote, nil
+		conn, err := l.client.converse(l.ctx, PathAccept, url.Values{"id": {a.ID}}, nil)
+		if err == nil {
+			return conn, a.Remote, nil
+		}
+		// It has gone in the meantime; the end of the listener is seen above.
+		if err := pause(l.ctx, acceptPause); err != nil {
+			return nil, "", err
+		}
 	}
 }
 
+// next reads the next event into v. It skips the messages of later versions.
 func (l *Listener) next(v any) error {
-	f, err := l.frames.Read()
-	if err != nil {
-		return err
+	for {
+		f, err := l.frames.Read()
+		if err != nil {
+			return err
+		}
+		if f.Kind == FrameEvent {
+			return json.Unmarshal(f.Payload, v)
+		}
 	}
-	return json.Unmarshal(f.Payload, v)
 }
 
 // Close ends the listener; Accept then returns an error.
-func (l *Listener) Close() error { return l.conn.Close() }
+func (l *Listener) Close() error {
+	l.cancel()
+	return l.conn.Close()
+}
+
+// pause waits for d, or for the end of ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // Exec starts a command. ctx limits the start alone; a command that cannot be
 // started is a RefusedError. The caller must Wait or Close.
@@ -179,11 +239,11 @@ func (c *Client) Exec(ctx context.Context, command Command) (*Process, error) {
 	return newProcess(conn), nil
 }
 
-// get requests a path and decodes the JSON of the response.
-func (c *Client) get(ctx context.Context, path string, v any) error {
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+// get requests a path and decodes the JSON of the response, of at most limit bytes.
+func (c *Client) get(ctx context.Context, path string, limit int64, v any) error {
+	ctx, cancel := c.within(ctx)
 	defer cancel()
-	conn, res, err := c.request(ctx, path, nil, nil, false)
+	conn, res, err := c.request(ctx, path, nil, nil, limit, false)
 	if err != nil {
 		return err
 	}
@@ -199,9 +259,9 @@ func (c *Client) get(ctx context.Context, path string, v any) error {
 
 // converse requests a path whose answer is a conversation.
 func (c *Client) converse(ctx context.Context, path string, query url.Values, body []byte) (*Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	ctx, cancel := c.within(ctx)
 	defer cancel()
-	conn, res, err := c.request(ctx, path, query, body, true)
+	conn, res, err := c.request(ctx, path, query, body, maxAnswer, true)
 	if err != nil {
 		return nil, err
 	}
@@ -216,9 +276,9 @@ func (c *Client) converse(ctx context.Context, path string, query url.Values, bo
 	return conn, nil
 }
 
-// request sends a request on a new connection and reads the head of the response.
-// The deadline of ctx is that of the connection.
-func (c *Client) request(ctx context.Context, path string, query url.Values, body []byte, upgrade bool) (*Conn, *http.Response, error) {
+// request sends a request on a new connection and reads the head of the response, whose
+// body has at most limit bytes. The deadline of ctx is that of the connection.
+func (c *Client) request(ctx context.Context, path string, query url.Values, body []byte, limit int64, upgrade bool) (*Conn, *http.Response, error) {
 	if c.Addr == "" || c.Secret == "" {
 		return nil, nil, ErrUnreachable
 	}
@@ -247,12 +307,14 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, bod
 		conn.Close()
 		return nil, nil, unreachable(ctx, err)
 	}
-	r := bufio.NewReader(io.LimitReader(conn.TCPConn, maxAnswer))
+	limited := &io.LimitedReader{R: conn.TCPConn, N: maxHead}
+	r := bufio.NewReader(limited)
 	res, err := http.ReadResponse(r, req)
 	if err != nil {
 		conn.Close()
 		return nil, nil, unreachable(ctx, err)
 	}
+	limited.N = limit
 	if res.StatusCode == http.StatusSwitchingProtocols && r.Buffered() > 0 {
 		conn.early = r
 	}
@@ -271,10 +333,10 @@ func unreachable(ctx context.Context, err error) error {
 }
 
 func refused(res *http.Response) error {
-	e := &RefusedError{Status: res.StatusCode, Message: "the workspace's agent answered " + res.Status}
+	e := &RefusedError{Status: res.StatusCode, Message: fmt.Sprint("the workspace's agent answered with the status ", res.StatusCode)}
 	var p Problem
-	if json.NewDecoder(res.Body).Decode(&p) == nil && p.Message != "" {
-		e.Message = p.Message
+	if json.NewDecoder(res.Body).Decode(&p) == nil {
+		e.Message = cmp.Or(printable(p.Message, maxReason), e.Message)
 	}
 	return e
 }

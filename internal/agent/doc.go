@@ -8,7 +8,8 @@
 package agent
 
 // The version of the protocol. An agent outlives updates of the server until its
-// workspace stops, so a server talks to agents of the version before.
+// workspace stops, so a server talks to agents of the version before. docs/agent.md says
+// which changes need a new version.
 const (
 	Version = 1
 	// Oldest is the oldest version that a server of this version talks to.
@@ -17,7 +18,7 @@ const (
 
 // The paths of the agent's requests.
 const (
-	PathHello  = "/v1/hello"
+	PathHello  = "/v1/hello" // the same in all versions
 	PathExec   = "/v1/exec"
 	PathDial   = "/v1/dial"
 	PathListen = "/v1/listen"

@@ -57,7 +57,7 @@ func readOutput(from io.Reader, stdout, stderr io.Writer) (Exit, error) {
 			if err := json.Unmarshal(f.Payload, &e); err != nil {
 				return Exit{}, fmt.Errorf("%w: %w", ErrUnreachable, err)
 			}
-			return e, nil
+			return e.checked(), nil
 		}
 		if err != nil {
 			return Exit{}, err // the reader was closed

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -25,9 +26,10 @@ import (
 var (
 	// ErrTooMany: the user has as many attachments as allowed.
 	ErrTooMany = errors.New("too many open connections to workspaces")
-	// ErrNoAgent: the container was started by a version without an agent. The
-	// workspace has to be restarted.
-	ErrNoAgent = errors.New("the workspace was started by an earlier version of codehub; restart it")
+	// ErrNoAgent: the container was started by a version without an agent, or with one
+	// that does not speak this server's version of the protocol. The workspace has to be
+	// restarted.
+	ErrNoAgent = errors.New("the workspace was started by another version of codehub; restart it")
 	// ErrStopped: the container has stopped or was replaced.
 	ErrStopped = errors.New("the workspace has stopped")
 	// ErrAccessEnded: the workspace is not the caller's any more, or was deleted.
@@ -91,6 +93,9 @@ type Config struct {
 	// CheckInterval is how often a workspace is read again without an event;
 	// optional, 30 s.
 	CheckInterval time.Duration
+	// Patience is how long a running workspace's container and agent may take to
+	// respond; optional, 15 s.
+	Patience time.Duration
 }
 
 // Attacher lets callers into workspaces. It is safe for concurrent use.
@@ -116,6 +121,9 @@ type watcher struct{ changed chan struct{} }
 func New(cfg Config) *Attacher {
 	if cfg.CheckInterval == 0 {
 		cfg.CheckInterval = 30 * time.Second
+	}
+	if cfg.Patience == 0 {
+		cfg.Patience = 15 * time.Second
 	}
 	return &Attacher{cfg: cfg, watchers: map[workspace.ID]map[*watcher]struct{}{}, users: map[string]int{}}
 }
@@ -321,12 +329,10 @@ func (x *Attachment) pause(interval time.Duration) error {
 // agent did not respond.
 const retryInterval = 200 * time.Millisecond
 
-// maxRefusals limits those attempts.
-const maxRefusals = 50
-
 // await waits until the workspace runs and its agent answers.
 func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.Workspace)) error {
-	store, refusals := x.attacher.cfg.Store, 0
+	store := x.attacher.cfg.Store
+	var since time.Time // of the first of the attempts to connect
 	for {
 		ws, err := store.Workspace(x.ctx, x.caller, id)
 		if err != nil {
@@ -343,13 +349,16 @@ func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.W
 			opening = lifecycle.OpeningOf(ws)
 		}
 		interval := x.attacher.cfg.CheckInterval
+		if opening != lifecycle.OpenNow {
+			since = time.Time{}
+		}
 		switch opening {
 		case lifecycle.OpenNow:
-			err := x.connect(ws)
-			if err == nil || errors.Is(err, ErrNoAgent) {
-				return err
+			if since.IsZero() {
+				since = time.Now()
 			}
-			if refusals++; refusals > maxRefusals {
+			end := since.Add(x.attacher.cfg.Patience)
+			if err := x.connect(ws, end); err == nil || errors.Is(err, ErrNoAgent) || time.Until(end) <= retryInterval {
 				return err
 			}
 			interval = retryInterval
@@ -365,9 +374,11 @@ func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.W
 	}
 }
 
-// connect asks the agent of the running workspace for its version.
-func (x *Attachment) connect(ws workspace.Workspace) error {
-	up, err := x.attacher.cfg.Runtime.Upstream(x.ctx, ws.ID)
+// connect asks the agent of the running workspace for its version, until end.
+func (x *Attachment) connect(ws workspace.Workspace, end time.Time) error {
+	ctx, cancel := context.WithDeadline(x.ctx, end)
+	defer cancel()
+	up, err := x.attacher.cfg.Runtime.Upstream(ctx, ws.ID)
 	if err != nil {
 		return fmt.Errorf("find the workspace's container: %w", err)
 	}
@@ -375,15 +386,28 @@ func (x *Attachment) connect(ws workspace.Workspace) error {
 		return ErrNoAgent
 	}
 	client := &agent.Client{Addr: up.Agent, Secret: up.Secret}
-	hello, err := client.Hello(x.ctx)
+	hello, err := client.Hello(ctx)
 	if err != nil {
-		return err
+		return refusal(err)
 	}
 	if hello.Version < agent.Oldest || hello.Oldest > agent.Version {
 		return ErrNoAgent
 	}
 	x.Workspace, x.Agent, x.container = ws, client, up.ContainerID
 	return nil
+}
+
+// refusal returns what it means that an agent refused a request that needs only the
+// secret.
+func refusal(err error) error {
+	var refused *agent.RefusedError
+	switch {
+	case !errors.As(err, &refused):
+		return err
+	case refused.Status == http.StatusNotFound: // it does not know the request
+		return fmt.Errorf("%w: %w", ErrNoAgent, err)
+	}
+	return fmt.Errorf("%w: %w", agent.ErrUnreachable, err)
 }
 
 // follow returns why the access ends.

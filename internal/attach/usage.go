@@ -20,7 +20,8 @@ func (a *Attacher) Usage(ctx context.Context, id workspace.ID) (agent.Usage, err
 	if up.Agent == "" {
 		return agent.Usage{}, ErrNoAgent
 	}
-	return (&agent.Client{Addr: up.Agent, Secret: up.Secret}).Usage(ctx)
+	usage, err := (&agent.Client{Addr: up.Agent, Secret: up.Secret}).Usage(ctx)
+	return usage, refusal(err)
 }
 
 // Load is a Usage with the processors that are used now.

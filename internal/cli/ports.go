@@ -42,7 +42,7 @@ func (p portsListCmd) Run(ctx context.Context, k *kong.Context) error {
 		case !list.Running:
 			fmt.Fprintln(k.Stderr, "The workspace is not running.")
 		case !list.Known:
-			fmt.Fprintln(k.Stderr, "The agent of the workspace did not report its listening ports. If an earlier version of codehub started it, restart it.")
+			fmt.Fprintln(k.Stderr, "The agent of the workspace did not report its listening ports. If another version of codehub started it, restart it.")
 		}
 		return list, portTable(list.Ports, time.Now()), nil
 	})

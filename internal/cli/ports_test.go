@@ -9,8 +9,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+	"unicode/utf8"
 
+	"codehub/api"
 	"codehub/client"
+	"codehub/internal/cli/terminal"
 	"codehub/internal/tunnel"
 )
 
@@ -124,5 +128,22 @@ func TestForwarder(t *testing.T) {
 	}
 	if mayRestart(errors.New("x")) || mayRestart(&client.Error{Code: "forbidden"}) {
 		t.Error("it waits after an error that does not pass")
+	}
+}
+
+// What a workspace's processes and commands are called does not steer the terminal.
+func TestHostileNamesArePlain(t *testing.T) {
+	t.Parallel()
+	const evil = "\x1b[2J\x1b]0;title\x07\u009b31m\u202e\xff\r\nname"
+	now := time.Now()
+	ports := portTable([]api.Port{{Port: 3000, Listening: true, Process: evil, Since: &now, VisibleTo: evil, URL: evil}}, now)
+	usage := terminal.Table(usageRows(&api.Usage{Holders: []api.Holder{{What: evil, Since: now}}}))
+	for _, text := range []string{ports, usage} {
+		if strings.ContainsAny(text, "\x1b\x07\u009b\u202e\r") || !utf8.ValidString(text) || !strings.Contains(text, "name") {
+			t.Errorf("it prints %q", text)
+		}
+	}
+	if n := strings.Count(ports, "\n"); n != 2 {
+		t.Errorf("%d lines of ports", n)
 	}
 }

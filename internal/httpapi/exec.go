@@ -426,7 +426,7 @@ func (x *execution) execError(err error) *api.Error {
 	case errors.Is(err, attach.ErrTooMany):
 		e = workspace.Errorf(codeTooManyStreams, "Too many terminals, commands and other connections to workspaces are open for this account.")
 	case errors.Is(err, attach.ErrNoAgent):
-		e = workspace.Errorf(codeNoAgent, "The workspace was started by an earlier version of codehub. Restart it.")
+		e = workspace.Errorf(codeNoAgent, "The workspace was started by another version of codehub. Restart it.")
 	case errors.Is(err, attach.ErrStopped):
 		e = workspace.Errorf(codeStopped, "The workspace has stopped.")
 	case errors.Is(err, attach.ErrAccessEnded):

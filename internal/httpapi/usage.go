@@ -32,7 +32,7 @@ func (s *server) usage(w http.ResponseWriter, r *http.Request, id auth.Identity)
 	load, err := s.cfg.Attach.Load(ctx, ws.ID)
 	switch {
 	case errors.Is(err, attach.ErrNoAgent):
-		return workspace.Errorf(codeNoAgent, "The workspace was started by an earlier version of codehub. Restart it.")
+		return workspace.Errorf(codeNoAgent, "The workspace was started by another version of codehub. Restart it.")
 	case errors.Is(err, runtime.ErrNotFound):
 		return workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
 	case errors.Is(err, agent.ErrUnreachable), errors.Is(err, runtime.ErrUnreachable), ctx.Err() != nil:

@@ -302,7 +302,7 @@ func (s *Service) attach(ctx context.Context, caller workspace.Caller, id worksp
 }
 
 func restartFirst() error {
-	return workspace.Errorf(workspace.CodeNotSupported, "The workspace was started by an earlier version of codehub. Restart it first.")
+	return workspace.Errorf(workspace.CodeNotSupported, "The workspace was started by another version of codehub. Restart it first.")
 }
 
 // dial connects to a port inside the workspace.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -153,16 +154,16 @@ func (c *connection) listen(r *ssh.Request) {
 		_ = r.Reply(false, nil)
 		return
 	}
-	requested := key.port
-	if key.network == "tcp" {
-		_, port, err := net.SplitHostPort(l.Address())
-		n, perr := strconv.ParseUint(port, 10, 16)
-		if err != nil || perr != nil {
+	// Only a port that the agent had to choose is its to name.
+	chosen := key.network == "tcp" && key.port == 0
+	if chosen {
+		at, err := netip.ParseAddrPort(l.Address())
+		if err != nil || at.Port() == 0 {
 			l.Close()
 			_ = r.Reply(false, nil)
 			return
 		}
-		key.port = uint32(n)
+		key.port = uint32(at.Port())
 	}
 	if !c.addListener(key, l) {
 		l.Close()
@@ -170,7 +171,7 @@ func (c *connection) listen(r *ssh.Request) {
 		return
 	}
 	var reply []byte
-	if key.network == "tcp" && requested == 0 {
+	if chosen {
 		reply = ssh.Marshal(forwardReply{key.port})
 	}
 	_ = r.Reply(true, reply)
@@ -240,13 +241,16 @@ func forwarded(key listenKey, remote string) (kind string, payload []byte) {
 	if key.network == "unix" {
 		return "forwarded-streamlocal@openssh.com", ssh.Marshal(forwardedStreamlocal{Path: key.address})
 	}
-	host, port, err := net.SplitHostPort(remote)
-	n, perr := strconv.ParseUint(port, 10, 16)
-	if err != nil || perr != nil {
-		host, n = "127.0.0.1", 0
+	peer, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		peer = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
 	}
-	return "forwarded-tcpip", ssh.Marshal(tcpChannel{key.address, key.port, host, uint32(n)})
+	return "forwarded-tcpip", ssh.Marshal(tcpChannel{key.address, key.port, peer.Addr().Unmap().WithZone("").String(), uint32(peer.Port())})
 }
+
+// surplusPause follows a connection to a listener that is closed because the user has too
+// many channels.
+const surplusPause = 5 * time.Millisecond
 
 // accept opens a channel for every connection to a listener, until it is closed. The
 // caller is one of c.handlers.
@@ -259,6 +263,11 @@ func (c *connection) accept(l *agent.Listener, channel func(remote string) (stri
 		}
 		if !c.begin() {
 			conn.Close()
+			// A workspace that opens connections without end gets no more of the server's time.
+			select {
+			case <-time.After(surplusPause):
+			case <-c.ctx.Done():
+			}
 			continue
 		}
 		go func() {
@@ -281,7 +290,9 @@ func (c *connection) forwardAgent(ctx context.Context, way *attach.Attachment) (
 		return "", nil, errors.New("too many channels are open on this connection")
 	}
 	dir := "/tmp/ssh-" + rand.Text()[:16]
-	if err := c.onFiles(ctx, way, func(f *sftp.Client) error {
+	starting, cancel := context.WithTimeout(ctx, agentSocketTimeout)
+	defer cancel()
+	if err := c.onFiles(starting, way, func(f *sftp.Client) error {
 		if err := f.Mkdir(dir); err != nil {
 			return err
 		}
@@ -291,7 +302,7 @@ func (c *connection) forwardAgent(ctx context.Context, way *attach.Attachment) (
 		return "", nil, fmt.Errorf("make a folder for its socket: %w", err)
 	}
 	socket = dir + "/agent"
-	l, err := way.Agent.Listen(ctx, "unix", socket)
+	l, err := way.Agent.Listen(starting, "unix", socket)
 	if err != nil {
 		c.finish()
 		return "", nil, err
@@ -303,7 +314,7 @@ func (c *connection) forwardAgent(ctx context.Context, way *attach.Attachment) (
 	}()
 	return socket, func() {
 		l.Close()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), agentSocketTimeout)
 		defer cancel()
 		if c.ctx.Err() != nil && context.Cause(c.ctx) != io.EOF {
 			return // the workspace is not the user's any more, or has stopped
@@ -315,8 +326,9 @@ func (c *connection) forwardAgent(ctx context.Context, way *attach.Attachment) (
 	}, nil
 }
 
-// cleanupTimeout limits the removal of the socket of an SSH agent.
-const cleanupTimeout = 5 * time.Second
+// agentSocketTimeout limits how long the workspace takes to make the socket of an SSH
+// agent, and to remove it.
+const agentSocketTimeout = 5 * time.Second
 
 // onFiles calls do with the workspace's files. ctx ends it.
 func (c *connection) onFiles(ctx context.Context, way *attach.Attachment, do func(*sftp.Client) error) error {

@@ -48,7 +48,7 @@ func (c *connection) explain(err error) string {
 	case errors.Is(err, errTooMany), errors.Is(err, attach.ErrTooMany):
 		return "You have too many open connections to workspaces. Close some first."
 	case errors.Is(err, attach.ErrNoAgent):
-		return "The workspace was started by an earlier version of codehub. Restart it: codehub restart " + quoted(name)
+		return "The workspace was started by another version of codehub. Restart it: codehub restart " + quoted(name)
 	case errors.Is(err, attach.ErrStopped):
 		return "The workspace was stopped."
 	case errors.Is(err, auth.ErrSessionEnded):

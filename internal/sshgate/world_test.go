@@ -60,11 +60,15 @@ type world struct {
 type upstream struct {
 	mu sync.Mutex
 	up runtime.Upstream
+	by map[workspace.ID]runtime.Upstream // instead of up
 }
 
-func (u *upstream) Upstream(context.Context, workspace.ID) (runtime.Upstream, error) {
+func (u *upstream) Upstream(_ context.Context, id workspace.ID) (runtime.Upstream, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if up, ok := u.by[id]; ok {
+		return up, nil
+	}
 	return u.up, nil
 }
 

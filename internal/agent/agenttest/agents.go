@@ -37,6 +37,7 @@ type Agent struct {
 	listener net.Listener
 	served   chan struct{}
 	mu       sync.Mutex
+	stopped  bool
 	conns    map[net.Conn]struct{}
 }
 
@@ -61,9 +62,9 @@ func (a *Agents) Start(id workspace.ID) *Agent {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	n := &Agent{Home: a.home(), listener: l, served: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	n := newAgent(l)
+	n.Home = a.home()
 	n.BusySocket = filepath.Join(a.t.TempDir(), "codehub", "busy.sock")
-	n.Upstream = runtime.Upstream{ContainerID: rand.Text(), Secret: rand.Text(), Agent: l.Addr().String()}
 	s := inside.NewServer(inside.Config{
 		Secret: n.Secret, Version: "test", Home: n.Home, BusySocket: n.BusySocket, Processes: a.processes, Log: slog.New(slog.DiscardHandler),
 	})
@@ -79,6 +80,13 @@ func (a *Agents) Start(id workspace.ID) *Agent {
 	defer a.mu.Unlock()
 	a.by[id] = n
 	return n
+}
+
+func newAgent(l net.Listener) *Agent {
+	return &Agent{
+		Upstream: runtime.Upstream{ContainerID: rand.Text(), Secret: rand.Text(), Agent: l.Addr().String()},
+		listener: l, served: make(chan struct{}), conns: map[net.Conn]struct{}{},
+	}
 }
 
 // home makes a home. Shells may write their history in it while they are hung up.
@@ -118,6 +126,7 @@ func (a *Agents) Upstream(_ context.Context, id workspace.ID) (runtime.Upstream,
 func (n *Agent) stop() {
 	n.listener.Close()
 	n.mu.Lock()
+	n.stopped = true
 	for c := range n.conns {
 		c.Close()
 	}
@@ -135,8 +144,11 @@ func (l tracked) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err == nil {
 		l.agent.mu.Lock()
+		defer l.agent.mu.Unlock()
+		if l.agent.stopped {
+			c.Close()
+		}
 		l.agent.conns[c] = struct{}{}
-		l.agent.mu.Unlock()
 	}
 	return c, err
 }

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"codehub/internal/agent/busy"
@@ -64,6 +65,39 @@ func tune() {
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(64 << 20) // collects sooner above it
 	debug.FreeOSMemory()           // of the start
+	spareThreads(threadsFor(number(text("/sys/fs/cgroup", "pids.max")), number(text("/sys/fs/cgroup", "pids/pids.max"))))
+}
+
+// maxSpareThreads is how many threads the agent has before it needs them: a program in Go ends
+// when it cannot start one, so that programs which take all processes of the workspace would end
+// the agent, and the container with it.
+const maxSpareThreads = 16
+
+// threadsFor returns the number of spare threads for a limit on the workspace's processes, of
+// which one is 0.
+func threadsFor(limits ...int64) int {
+	n := int64(maxSpareThreads)
+	for _, limit := range limits {
+		if limit > 0 {
+			n = min(n, limit/8)
+		}
+	}
+	return int(n)
+}
+
+// spareThreads starts n threads. Go keeps those that it does not need.
+func spareThreads(n int) {
+	var started, done sync.WaitGroup
+	started.Add(n)
+	for range n {
+		done.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			started.Done()
+			started.Wait() // each holds a thread until all have one
+		})
+	}
+	done.Wait()
 }
 
 // serve serves the agent's requests in the background. An error leaves the IDE

@@ -43,6 +43,7 @@ func (p *Processes) Start(cmd *exec.Cmd) error {
 
 // Wait is like cmd.Wait, for a command that Start started.
 func (p *Processes) Wait(cmd *exec.Cmd) error {
+	awaitEnd(cmd.Process.Pid)
 	err := cmd.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,6 +56,30 @@ func (p *Processes) Wait(cmd *exec.Cmd) error {
 	default:
 	}
 	return err
+}
+
+// awaitEnd waits for the end of a child without a thread: a wait of the kernel's takes one for
+// each command, and the threads of a workspace are limited. It returns at once where the
+// kernel cannot do that, before Linux 5.3.
+func awaitEnd(pid int) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return
+	}
+	file := os.NewFile(uintptr(fd), "process")
+	defer file.Close()
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(uintptr) bool {
+		ended, err := endedChild(unix.P_PID, pid)
+		return err != nil || ended != 0
+	})
 }
 
 // Reap takes the exit statuses of orphans until stop is closed.
@@ -80,7 +105,7 @@ func (p *Processes) Reap(stop <-chan struct{}) {
 // reap takes the statuses of all orphans that have ended.
 func (p *Processes) reap() {
 	for {
-		pid, err := endedChild()
+		pid, err := endedChild(unix.P_ALL, 0)
 		if err != nil || pid == 0 {
 			return
 		}
@@ -112,8 +137,9 @@ func (p *Processes) take(pid int) bool {
 	}
 }
 
-// endedChild returns a child that has ended and was not waited for; 0: none.
-func endedChild() (int, error) {
+// endedChild returns a child that has ended and was not waited for, of those that the type and
+// the ID of waitid name; 0: none.
+func endedChild(idType, id int) (int, error) {
 	// The fields of the C type siginfo_t for SIGCHLD. The kernel aligns its union as
 	// a pointer.
 	var info struct {
@@ -125,7 +151,7 @@ func endedChild() (int, error) {
 		_ [112]byte
 	}
 	for {
-		err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		err := unix.Waitid(idType, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return int(info.union.pid), err
 		}

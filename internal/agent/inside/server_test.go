@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -471,4 +472,72 @@ func TestHangUpBehindFullInput(t *testing.T) {
 		b, _ := os.ReadFile(file)
 		return string(b) == "hup\n"
 	})
+}
+
+// What a server of a later version adds is ignored: fields, parameters and frames. A request that
+// the agent does not know is answered with 404, by which the server knows it.
+func TestLaterServer(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	post := func(target, body string) net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", c.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nLater: x\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n\r\n%s", target, secret, agent.Upgrade, len(body), body)
+		return conn
+	}
+	conn := post(agent.PathExec+"?later=1", `{"args":["cat"],"later":{"x":[1]}}`)
+	begun := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + agent.Upgrade + "\r\n\r\n"
+	head := make([]byte, len(begun))
+	if _, err := io.ReadFull(conn, head); err != nil || string(head) != begun {
+		t.Fatalf("%q, %v", head, err)
+	}
+	frames := agent.NewFrameWriter(conn)
+	for _, f := range []agent.Frame{{Kind: 'Z', Payload: []byte("x")}, {Kind: agent.FrameStdin, Payload: []byte("hello")}, {Kind: 'Z'}, {Kind: agent.FrameStdinEnd}} {
+		if err := frames.Write(f.Kind, f.Payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := io.ReadAll(conn)
+	if err != nil || !strings.Contains(string(all), "hello") || !strings.HasSuffix(string(all), `{"code":0}`) {
+		t.Errorf("%q, %v", all, err)
+	}
+	for _, target := range []string{"/v1/later", "/v2/exec"} {
+		head := make([]byte, len("HTTP/1.1 404 "))
+		if _, err := io.ReadFull(post(target, "{}"), head); err != nil || string(head) != "HTTP/1.1 404 " {
+			t.Errorf("%s: %q, %v", target, head, err)
+		}
+	}
+}
+
+// Commands that run take no threads, of which a workspace has few.
+func TestCommandsTakeNoThreads(t *testing.T) { // not parallel: it counts threads
+	c := serve(t)
+	threads := pprof.Lookup("threadcreate")
+	before := threads.Count()
+	var all []*agent.Process
+	for range 100 {
+		p, err := c.Exec(t.Context(), agent.Command{Args: []string{"cat"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		all = append(all, p)
+	}
+	if more := threads.Count() - before; more > 50 {
+		t.Errorf("100 commands made %d threads", more)
+	}
+	for _, p := range all {
+		if err := p.Signal("TERM"); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.Copy(io.Discard, p.Stdout) }()
+		go func() { _, _ = io.Copy(io.Discard, p.Stderr) }()
+		if exit, err := p.Wait(); err != nil || exit.Signal != "TERM" {
+			t.Fatalf("%+v, %v", exit, err)
+		}
+	}
 }

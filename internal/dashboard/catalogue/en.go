@@ -59,7 +59,7 @@ var en = map[string]string{
 	"terminal.limit":      "Too many workspaces are running. Stop one and reconnect.",
 	"terminal.many":       "Too many terminals and other connections are open. Close one and reconnect.",
 	"terminal.decide":     "The workspace cannot be started from here. Open its page.",
-	"terminal.old":        "The workspace was started by an earlier version of codehub. Restart it.",
+	"terminal.old":        "The workspace was started by another version of codehub. Restart it.",
 
 	"logged_out.title":   "You are logged out",
 	"logged_out.body":    "The text that you typed on this page is not saved. Log in again to continue with it.",

@@ -59,7 +59,7 @@ var ko = map[string]string{
 	"terminal.limit":      "실행 중인 워크스페이스가 너무 많습니다. 하나를 중지하고 다시 연결하세요.",
 	"terminal.many":       "열린 터미널과 연결이 너무 많습니다. 하나를 닫고 다시 연결하세요.",
 	"terminal.decide":     "여기서는 워크스페이스를 시작할 수 없습니다. 워크스페이스 페이지를 여세요.",
-	"terminal.old":        "이전 버전의 codehub가 시작한 워크스페이스입니다. 다시 시작하세요.",
+	"terminal.old":        "다른 버전의 codehub가 시작한 워크스페이스입니다. 다시 시작하세요.",
 
 	"logged_out.title":   "로그아웃되었습니다",
 	"logged_out.body":    "이 페이지에 입력한 내용이 저장되지 않았습니다. 다시 로그인하면 이어서 쓸 수 있습니다.",

@@ -11,6 +11,17 @@
 //	probe write PATH                  prints the error of writing to a file
 //	probe linger D                    ignores signals that would end it, for D
 //	probe orphans N D                 leaves N processes that end after D
+//	probe attack PID                  attacks the agent, its volume and the process, and
+//	                                  prints what came of it
+//	probe environs                    prints the environments of all processes
+//	probe send PID SIGNAL             sends a signal
+//	probe connect ADDR SECRET         asks an agent who it is
+//	probe forge KIND                  replaces the socket of commands that hold a workspace
+//	                                  awake, by none, a file, a link, or an endless answer
+//	probe chatter PATH                answers on a socket without end
+//	probe fill DIR                    fills the disk
+//	probe freeze                      stops process 1 by tracing it
+//	probe breed D                     starts processes until D has passed
 package main
 
 import (
@@ -36,6 +47,7 @@ var commands = map[string]func(args []string) (any, time.Duration){
 	},
 	"linger":  linger,
 	"orphans": orphans,
+	"attack":  attack, "environs": environs, "send": send, "connect": connect, "forge": forge, "chatter": chatter, "breed": breed, "fill": fill, "freeze": freeze,
 }
 
 func linger(args []string) (any, time.Duration) {
@@ -58,7 +70,7 @@ func main() {
 	}
 	at := slices.IndexFunc(os.Args, func(arg string) bool { return commands[arg] != nil })
 	if at < 0 {
-		fmt.Fprintln(os.Stderr, "usage: probe calls | flows KIND ADDR N HOLD | take N HOLD | id | env | write PATH | linger D | orphans N D")
+		fmt.Fprintln(os.Stderr, "usage: probe calls | flows KIND ADDR N HOLD | take N HOLD | id | env | write PATH | linger D | orphans N D | attack PID | environs | send PID SIGNAL | connect ADDR SECRET | forge KIND | chatter PATH | breed D | fill DIR | freeze")
 		os.Exit(2)
 	}
 	answer, hold := commands[os.Args[at]](os.Args[at+1:])
