@@ -143,6 +143,6 @@ func inside(ctx context.Context, id, script string) error {
 // drawing the terminal on a canvas, and adds further settings, each followed by a comma.
 func prepareIDE(ctx context.Context, id, more string) error {
 	const settings = `"terminal.integrated.gpuAcceleration": "off", "terminal.integrated.environmentChangesRelaunch": false, "window.confirmBeforeClose": "never",`
-	return inside(ctx, id, `sed -i 's/^{/{ `+settings+more+`/' `+
+	return inside(ctx, id, `mkdir -p ~/.local/share/code-server/User && echo '{`+strings.TrimSuffix(settings+more, ",")+`}' > `+
 		`~/.local/share/code-server/User/settings.json`)
 }

@@ -11,8 +11,12 @@ source ../debian.sh
 image=${1:-codehub/ide:latest}
 
 code_server=4.139.1
+# The Korean texts of VS Code: see korean/pack.mjs.
+korean_by_key=4.2.1
+korean_numbered=25.1.2
+inputs=(Dockerfile install.sh prune.sh korean brand.sh settings.json relocate.sh extension start code-server.yaml)
 
-digest=$(digest_files Dockerfile build.sh install.sh prune.sh brand.sh relocate.sh extension start code-server.yaml skel -C .. debian.sh)
+digest=$(digest_files build.sh "${inputs[@]}" -C .. debian.sh)
 if [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest"; then
 	echo "image: $image is up to date"
 	exit 0
@@ -25,11 +29,18 @@ trap 'rm -rf "$work"' EXIT
 echo "image: fetching code-server $code_server, Node $node and npm $npm with npm"
 context=$work/context
 mkdir -p "$context/ca"
-cp -R Dockerfile install.sh prune.sh brand.sh relocate.sh extension start code-server.yaml skel "$context/"
+cp -R "${inputs[@]}" "$context/"
 pack code-server "$code_server" code-server
 pack "$node_package" "$node" node
 pack npm "$npm" npm
 mv "$work"/{code-server,node,npm}.tgz "$context/"
+korean() { # PACKAGE VERSION NAME
+	(cd "$work" && npm pack --silent "@codingame/monaco-vscode-$1@$2" >/dev/null)
+	mv "$work/codingame-monaco-vscode-$1-$2.tgz" "$context/korean-$3.tgz"
+}
+korean language-pack-ko "$korean_by_key" by-key
+korean language-pack-ko "$korean_numbered" numbered
+korean api "$korean_numbered" sources
 cp /usr/local/share/ca-certificates/*.crt "$context/ca/" 2>/dev/null || touch "$context/ca/none"
 
 build_arguments

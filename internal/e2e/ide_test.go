@@ -106,6 +106,11 @@ func testCodeServer(t *testing.T, m mode) {
 		b.workbench()
 		b.openPortOfIDE("3000", s.portOf(id, "3000")+"/")
 	}
+	if m == pathMode || m == siblings { // the hosts of workspaces have cookies of their own
+		b.do("choose Korean", navigate(s.URL+"/"), until(`document.querySelector('button[name="language"][value="ko"]').click() === undefined`), until(`document.documentElement.lang === 'ko'`))
+		b.do("open the IDE again", navigate(s.URL+"/w/"+id+"/"))
+		b.korean()
+	}
 	s.remove(id)
 }
 
@@ -130,20 +135,21 @@ func (b *browser) openPortOfIDE(port, address string) {
 	}
 }
 
-// prepareIDE changes settings of the IDE in a running workspace, see editIDESettings.
+// prepareIDE writes settings of the IDE in a running workspace, see editIDESettings.
 func prepareIDE(t *testing.T, id string) {
 	t.Helper()
 	editIDESettings(t, "/home/coder", "docker", "exec", "codehub-ws-"+id)
 }
 
-// editIDESettings changes settings of the IDE in a home by a command that begins with
+// editIDESettings writes the settings of the IDE in a home by a shell that begins with
 // these words: the test reads the terminal's text from the page, which needs GPU
 // acceleration off; the IDE must not ask before its page is closed, nor replace a new
 // terminal by another one when an extension has changed the environment.
 func editIDESettings(t *testing.T, home string, words ...string) {
 	t.Helper()
-	words = append(words, "sed", "-i", `s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "terminal.integrated.environmentChangesRelaunch": false, "window.confirmBeforeClose": "never",/`,
-		home+"/.local/share/code-server/User/settings.json")
+	words = append(words, "sh", "-c", `mkdir -p "$0" && cd "$0" && echo '{
+  "terminal.integrated.gpuAcceleration": "off", "terminal.integrated.environmentChangesRelaunch": false, "window.confirmBeforeClose": "never"
+}' > settings.json`, home+"/.local/share/code-server/User")
 	if out, err := exec.CommandContext(t.Context(), words[0], words[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("write the IDE's settings: %v: %s", err, out)
 	}

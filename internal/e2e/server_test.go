@@ -21,6 +21,7 @@ import (
 	codehub "codehub/client"
 	"codehub/internal/dockertest"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 )
 
@@ -119,7 +120,7 @@ func startServer(t *testing.T, m mode, binary, home string, settings ...string) 
 			}
 		}
 	}
-	all := slices.Concat([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, "CODEHUB_BALLAST=1m", s.subnet.Setting()}, m.settings(port, s.certificate), settings)
+	all := slices.Concat([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, "CODEHUB_IDE_IMAGE=" + harness.IDEImage(), "CODEHUB_BALLAST=1m", s.subnet.Setting()}, m.settings(port, s.certificate), settings)
 	if s.Server, err = proc.New(proc.Options{Binary: binary, DataDir: s.home, Listen: listen, URL: strings.Replace(m.main, "PORT", port, 1), Client: &http.Client{Transport: s.web}, Env: all}); err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func newCodeServer(t *testing.T, more string) *codeServer {
 		res.Body.Close()
 		return res.StatusCode == http.StatusOK
 	})
-	c.docker("exec", c.container, "sed", "-i", "s/^{/{"+strings.ReplaceAll(codeServerSettings+more, "/", `\/`)+"/", "/home/coder/.local/share/code-server/User/settings.json")
+	c.docker("exec", c.container, "sh", "-c", `mkdir -p ~/.local/share/code-server/User && cd ~/.local/share/code-server/User && echo "$0" > settings.json`, "{"+strings.TrimSuffix(codeServerSettings+more, ",")+"}")
 	c.world = newWorld(t, func(config *Config) { config.Activity = c.recorder })
 	c.world.runtime.put(wsA, upstream)
 	c.browse()

@@ -17,7 +17,8 @@ import (
 // With an origin for each workspace its owner, and on the host of a shared port another
 // user, enters in four steps, all navigations:
 //
-//	main       /w/{id}/path       session, owner and state; redirects to the host
+//	main       /w/{id}/path       session, owner and state; redirects to the host, by the
+//	                              last step if the language of the dashboard has changed
 //	workspace  /path              without a session of the host: nonce cookie
 //	main       /_codehub/enter    session, owner and state; issues a ticket
 //	workspace  /_codehub/ticket   redeems it, sets the session cookie
@@ -265,11 +266,15 @@ func (p *Proxy) redeem(w http.ResponseWriter, r *http.Request, v visit) {
 	}
 	caller, err := p.visitors.AuthenticateWorkspace(r, v.host)
 	if err == nil && caller.Token == "" {
-		redirect(w, address) // another tab was faster
+		redirect(w, address) // another tab was faster, or only the language is new
 		return
 	}
 	if err != nil && workspace.CodeOf(err) != workspace.CodeUnauthenticated {
 		p.serverError(w, r, v, "authenticate visitor failed", err)
+		return
+	}
+	if !q.Has("ticket") {
+		p.requestTicket(w, r, v, path, false)
 		return
 	}
 	cookies, err := p.visitors.RedeemTicket(r, q.Get("ticket"), v.host)
@@ -294,11 +299,17 @@ func (p *Proxy) redeem(w http.ResponseWriter, r *http.Request, v visit) {
 
 // toHost redirects a navigation under /w/ to the workspace's own origin.
 func (p *Proxy) toHost(w http.ResponseWriter, r *http.Request, v visit, _ *upstream) bool {
-	address := p.layout.URL(workspace.Host{ID: v.id}) + v.rawPath
+	path := v.rawPath
 	if r.URL.RawQuery != "" {
-		address += "?" + r.URL.RawQuery
+		path += "?" + r.URL.RawQuery
 	}
-	redirect(w, address)
+	host := p.layout.URL(workspace.Host{ID: v.id})
+	if known := p.languageFor(r, v.id); known != nil && localPath(path) == path {
+		http.SetCookie(w, known)
+		redirect(w, host+ticketPath+"?"+url.Values{"language": {known.Value}, "path": {path}}.Encode())
+		return true
+	}
+	redirect(w, host+path)
 	return true
 }
 

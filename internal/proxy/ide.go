@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,6 +115,55 @@ func (p *Proxy) serveIDE(w http.ResponseWriter, r *http.Request, v visit) {
 	default:
 		p.noPage(w, r, v)
 	}
+}
+
+// ideLanguage is the cookie by which VS Code knows the language of its page. VS Code's own
+// setting, "Configure Display Language", comes first.
+const ideLanguage = "vscode.nls.locale"
+
+// addLanguage asks for the IDE's page in the language of the dashboard. An IDE other than
+// VS Code ignores the cookie.
+func (x *exchange) addLanguage(out, in *http.Request) {
+	if x.visit.path != "/" || x.proxy.ide == nil || x.visit.host.Port != 0 || x.visit.app.port != 0 {
+		return
+	}
+	code := x.proxy.ide.Language(in)
+	if code == "" {
+		return
+	}
+	if _, err := in.Cookie(ideLanguage); err == nil {
+		return
+	}
+	// A header of its own would make a server that reads only the first one lose the others.
+	lines := slices.Clone(out.Header["Cookie"])
+	if own := ideLanguage + "=" + code; len(lines) == 0 {
+		lines = []string{own}
+	} else {
+		lines[len(lines)-1] += "; " + own
+	}
+	out.Header["Cookie"] = lines
+}
+
+// languageKnown is the suffix of the cookie, on the main origin, with the language that the
+// host of a workspace knows from this browser.
+const languageKnown = "_host"
+
+// languageFor returns the cookie to set when the host of a workspace gets the dashboard's
+// language; nil if no language was chosen, or the host knows it.
+func (p *Proxy) languageFor(r *http.Request, id workspace.ID) *http.Cookie {
+	if p.ide == nil {
+		return nil
+	}
+	cookie := p.ide.LanguageCookie(p.ide.Language(r))
+	if cookie == nil {
+		return nil
+	}
+	cookie.Name += languageKnown
+	cookie.Path = pathPrefix + string(id)
+	if known, err := r.Cookie(cookie.Name); err == nil && known.Value == cookie.Value {
+		return nil
+	}
+	return cookie
 }
 
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }

@@ -42,7 +42,7 @@ func (a *ideAnswers) Language(r *http.Request) string {
 }
 
 func (a *ideAnswers) LanguageCookie(code string) *http.Cookie {
-	if code != "ko" {
+	if code != "ko" && code != "en" {
 		return nil
 	}
 	return &http.Cookie{Name: "lang", Value: code, Path: "/"}
@@ -185,22 +185,87 @@ func TestIDERequests(t *testing.T) {
 	}
 }
 
-// The language of the dashboard comes with the visitor to the host of a workspace.
+// The language of the dashboard comes with the visitor to the host of a workspace, also when
+// it changed after the first visit.
 func TestIDELanguage(t *testing.T) {
 	t.Parallel()
 	h := newHostWorld(t, func(c *Config) { c.IDE = &ideAnswers{} })
-	h.serve(wsA)
+	i := h.serve(wsA)
 	b := h.tab("ann-1")
-	b.cookies[origin.Host(h.main)]["lang"] = "ko"
-	if res := b.visit(h.at(wsA) + "/"); res.StatusCode != http.StatusOK {
-		t.Fatalf("opened with %d", res.StatusCode)
+	open := h.main + under(wsA) + "/?folder=/x"
+	visit := func(address, language string, steps int) {
+		t.Helper()
+		if res := b.visit(address); res.StatusCode != http.StatusOK || len(b.trail) != steps {
+			t.Fatalf("opened with %d by %s, want %d steps", res.StatusCode, strings.Join(b.trail, "\n"), steps)
+		}
+		if got := b.cookies[origin.Host(h.at(wsA))]["lang"]; got != language {
+			t.Errorf("the language on the host is %q, want %q", got, language)
+		}
+		if got := i.received().URI; address == open && got != "/?folder=/x" {
+			t.Errorf("the IDE was opened at %s", got)
+		}
 	}
-	if got := b.cookies[origin.Host(h.at(wsA))]["lang"]; got != "ko" {
-		t.Errorf("the language on the host is %q, want ko", got)
+	b.cookies[origin.Host(h.main)]["lang"] = "ko"
+	visit(h.at(wsA)+"/", "ko", 4)
+	visit(open, "ko", 3) // by the step that sets the language
+	visit(open, "ko", 2)
+	b.cookies[origin.Host(h.main)]["lang"] = "en"
+	visit(open, "en", 3)
+	visit(open, "en", 2)
+	b.cookies[origin.Host(h.main)]["lang"] = "xx"
+	visit(open, "en", 2)
+
+	fresh := h.tab("ann-1")
+	fresh.cookies[origin.Host(h.main)]["lang"] = "ko"
+	if res := fresh.visit(open); res.StatusCode != http.StatusOK || len(fresh.trail) != 5 {
+		t.Errorf("a first visit: %d by %s, want 5 steps", res.StatusCode, strings.Join(fresh.trail, "\n"))
 	}
 	forged := h.tab("ann-1")
 	forged.step(h.at(wsA) + ticketPath + "?ticket=x&language=xx")
 	if got, set := forged.cookies[origin.Host(h.at(wsA))]["lang"]; set {
 		t.Errorf("an unknown language set the cookie %q", got)
+	}
+}
+
+// The IDE's page is asked for in the language of the dashboard, unless the browser names
+// another one to VS Code. No other request changes.
+func TestIDEPageLanguage(t *testing.T) {
+	t.Parallel()
+	ide := func(c *Config) { c.IDE = &ideAnswers{} }
+	hosts := newHostWorld(t, ide)
+	paths := newWorld(t, ide)
+	const theirs = "; vscode.nls.locale=fr"
+	for name, m := range map[string]struct {
+		w       *world
+		request func(path, cookies string, header ...string) *http.Request
+	}{
+		"with origins of their own": {hosts.world, func(path, cookies string, header ...string) *http.Request {
+			return onHost(hosts, workspace.Host{ID: wsA}, "GET", path, append(header, "Cookie", hostCookie+"=ann-1"+at(workspace.Host{ID: wsA})+cookies)...)
+		}},
+		"below a path": {paths, func(path, cookies string, header ...string) *http.Request {
+			return paths.request("GET", under(wsA)+path, append(header, "Cookie", sessionCookie+"=ann-1"+cookies)...)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := m.w.serve(wsA)
+			for _, c := range []struct {
+				name, path, cookies, want string
+				header                    []string
+			}{
+				{name: "chosen", path: "/", cookies: "; lang=ko; a=b", want: "lang=ko; a=b; vscode.nls.locale=ko"},
+				{name: "chosen, by ReverseProxy", path: "/?folder=/x", cookies: "; lang=ko; a=b", want: "lang=ko; a=b; vscode.nls.locale=ko", header: []string{"Te", "trailers"}},
+				{name: "not chosen", path: "/", cookies: "; a=b", want: "a=b"},
+				{name: "chosen in VS Code", path: "/", cookies: "; lang=ko" + theirs, want: "lang=ko" + theirs},
+				{name: "another request", path: "/static/x.js", cookies: "; lang=ko", want: "lang=ko"},
+			} {
+				if a := m.w.do(m.request(c.path, c.cookies, c.header...)); a.StatusCode != http.StatusOK {
+					t.Errorf("%s: %d %s", c.name, a.StatusCode, a.body)
+				}
+				_, got, _ := strings.Cut(strings.Join(i.received().Header["Cookie"], "\n"), "; ") // after the secret
+				if got != c.want {
+					t.Errorf("%s: the IDE got %q, want %q", c.name, got, c.want)
+				}
+			}
+		})
 	}
 }

@@ -153,7 +153,7 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 }
 
 // address sets the URL, the Host and the forwarding headers of the container's request,
-// and removes codehub's own credentials.
+// removes codehub's own credentials, and adds the language of the IDE's page.
 func (x *exchange) address(out, in *http.Request) {
 	out.URL = &url.URL{Scheme: "http", RawQuery: in.URL.RawQuery, ForceQuery: in.URL.ForceQuery}
 	out.URL.Path, out.URL.RawPath = x.visit.path, x.visit.rawPath
@@ -165,6 +165,7 @@ func (x *exchange) address(out, in *http.Request) {
 	out.Header["X-Forwarded-Host"] = []string{x.proxy.origins.forwardedHost(x.visit.host, in)}
 	out.Header["X-Forwarded-Proto"] = []string{cmp.Or(front.Scheme(in), x.proxy.origins.schemeOn(x.visit.host, in))}
 	x.proxy.secrets.strip(out.Header)
+	x.addLanguage(out, in)
 }
 
 // setUpstream sets the container's address, and its secret for the IDE. An application
