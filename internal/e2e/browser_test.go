@@ -24,6 +24,7 @@ type browser struct {
 	ctx   context.Context
 	steps int
 	dir   string // folder of the screenshots
+	close func() // closes the tab; nil for the first one
 }
 
 func newBrowser(t *testing.T, address string, options ...chromedp.ExecAllocatorOption) *browser {
@@ -42,6 +43,28 @@ func newBrowser(t *testing.T, address string, options ...chromedp.ExecAllocatorO
 		t.Fatalf("start Chromium: %v", err)
 	}
 	return b
+}
+
+// tab opens another tab, in front.
+func (b *browser) tab() *browser {
+	b.Helper()
+	ctx, cancel := chromedp.NewContext(b.ctx)
+	b.Cleanup(cancel)
+	tab := &browser{T: b.T, ctx: ctx, dir: b.dir, steps: b.steps, close: cancel}
+	if err := chromedp.Do(ctx, tab.acceptDialogs()); err != nil { // the first call creates the tab
+		b.Fatal(err)
+	}
+	tab.bringToFront()
+	return tab
+}
+
+// bringToFront activates the tab, which then receives the keys.
+func (b *browser) bringToFront() {
+	b.Helper()
+	b.do("bring it to the front", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, page.BringToFront, cdp.Empty{})
+		return err
+	}))
 }
 
 // acceptDialogs accepts every JavaScript dialog, such as the IDE's question
