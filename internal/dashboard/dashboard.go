@@ -101,7 +101,7 @@ type Config struct {
 	// or restores), "bucket" (no archiving or restoring), or empty.
 	Trouble func() string
 	// Unsaved returns how many files the open IDEs of a workspace have not saved, as far as
-	// this server knows; optional.
+	// they have reported it; optional.
 	Unsaved func(workspace.ID) int
 	// FormWithin is how long a form may take to arrive; 0 is 30 s.
 	FormWithin time.Duration

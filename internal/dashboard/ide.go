@@ -27,7 +27,7 @@ const (
 
 var _ proxy.IDE = (*Dashboard)(nil)
 
-// ideState is what the IDE of a workspace shows. images/workspace/extension and
+// ideState is what the IDE of a workspace shows. images/ide/extension and
 // internal/proxy/ide.js read it.
 type ideState struct {
 	// Open reports that the IDE can be used. Otherwise Notice says why not.

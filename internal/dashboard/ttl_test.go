@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -255,4 +256,43 @@ func TestEndingStream(t *testing.T) {
 	for _, l := range streams {
 		l.until("update", `<div id="ending" hx-swap-oob="true"></div>`)
 	}
+}
+
+// The checkbox of processes at work is on the page of idle timeouts alone: another form leaves
+// it unchanged.
+func TestProcessesAtWork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	id := w.add("project", running)
+	path := "/workspaces/" + string(id)
+	is := func(what string, on bool) {
+		t.Helper()
+		if got := w.row(id).AwakeWhileWorking; got != on {
+			t.Errorf("%s: counts %v, want %v", what, got, on)
+		}
+		_, box, _ := strings.Cut(b.get(path+"/timeouts").body, `id="f-working"`)
+		box, _, _ = strings.Cut(box, ">")
+		if strings.Contains(box, "checked") != on {
+			t.Errorf("%s: the checkbox is %q", what, box)
+		}
+	}
+	send := func(form string, kv ...string) answer {
+		v := url.Values{"name": {"project"}}
+		for i := 0; i < len(kv); i += 2 {
+			v.Set(kv[i], kv[i+1])
+		}
+		return b.htmx(path+"/"+form, v)
+	}
+	is("at first", false)
+	send("timeouts", "working_shown", "1", "working", "on")
+	is("turned on", true)
+	send("edit")
+	is("a form without it", true)
+	if a := send("timeouts", "working_shown", "1", "standby_ttl", "sometimes"); a.status != http.StatusUnprocessableEntity || strings.Contains(a.body, `name="working" checked`) {
+		t.Errorf("turned off in a form with an error: %d %s", a.status, a.body)
+	}
+	is("after the error", true)
+	send("timeouts", "working_shown", "1")
+	is("turned off", false)
 }

@@ -21,8 +21,10 @@ import (
 
 // Four browser tabs with code-server and an idle timeout of a minute. Idle tabs
 // stop their workspaces in time and do not wake them again. A tab with
-// occasional typing and one whose terminal prints keep theirs running. Meanwhile the agent
-// of a workspace costs what docs/agent.md promises: the IDE's traffic does not pass it.
+// occasional typing and one whose terminal prints keep theirs running. So do commands in
+// workspaces without a tab: codehub busy, codehub stay, and one that works, if its owner lets
+// that count. Meanwhile the agent of a workspace costs what docs/agent.md promises:
+// the IDE's traffic does not pass it.
 func TestIdleTabsStopWorkspaces(t *testing.T) {
 	t.Parallel()
 	const (
@@ -34,10 +36,13 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 		// TTL pass, and delays of the machine.
 		late = 4 * time.Minute
 	)
-	s := startModeQuick(t, pathMode, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "MAX_RUNNING_PER_USER=4",
+	s := startModeQuick(t, pathMode, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "MAX_RUNNING_PER_USER=7", "CODEHUB_WORKING_THRESHOLD=2",
 		fmt.Sprintf("TTL_STANDBY_SECONDS=%d", int(ttl.Seconds())), "CODEHUB_TTL_INTERVAL=2s", "CODEHUB_ACTIVITY_FLUSH_INTERVAL=1s")
 	first := newBrowser(t, s.URL)
 	first.login(s.URL, proc.AdminPassword)
+
+	busy, stayed, working := s.busyWorkspace("busy"), s.busyWorkspace("stayed"), s.busyWorkspace("working")
+	working.letWorkCount(first)
 
 	home := s.ideTab(first, "idle-in-home", "/home/coder", "")
 	folder := s.ideTab(first, "idle-in-a-folder", "/home/coder/project", "")
@@ -50,7 +55,7 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 	start, atFirst := time.Now(), s.agentUse(typed.id)
 
 	var all sync.WaitGroup
-	errs := make(chan error, 5)
+	errs := make(chan error, 8)
 	var running atomic.Int32 // idle tabs
 	for _, idle := range []*ideTab{home, folder} {
 		running.Add(1)
@@ -81,6 +86,20 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 		}
 		errs <- err
 	})
+	seconds := int(busyFor.Seconds())
+	for _, use := range []struct {
+		busyWorkspace
+		kind, command string
+	}{
+		{busy, "busy", fmt.Sprintf("codehub busy -m 'a long run' -- sleep %d", seconds)},
+		{stayed, "busy", fmt.Sprintf("timeout --preserve-status --signal=INT %d codehub stay", seconds)},
+		{working, "work", fmt.Sprintf("end=$((SECONDS + %d)); while [ $SECONDS -lt $end ]; do for i in {1..20000}; do :; done; sleep 0.2; done", seconds)},
+	} {
+		ended := use.begin(use.command)
+		all.Go(func() { errs <- use.expectUse(use.kind, ended, late) })
+	}
+	busy.shows(first, "a long run")
+	stayed.shows(first, "codehub stay")
 	all.Wait()
 	close(errs)
 	for err := range errs {
@@ -128,12 +147,7 @@ func (s *server) ideTab(b *browser, name, folder, file string) *ideTab {
 	if err != nil {
 		s.Fatalf("prepare the home: %v: %s", err, out)
 	}
-	ctx, cancel := chromedp.NewContext(b.ctx)
-	s.Cleanup(cancel)
-	tab := &ideTab{browser: &browser{T: b.T, ctx: ctx, dir: b.dir}, server: s, id: id, name: name}
-	if err := chromedp.Do(ctx, tab.acceptDialogs()); err != nil { // the first call creates the tab
-		s.Fatal(err)
-	}
+	tab := &ideTab{browser: b.tab(), server: s, id: id, name: name}
 	address := s.URL + "/w/" + id + "/?folder=" + folder
 	if file != "" {
 		address += "&payload=" + url.QueryEscape(fmt.Sprintf(`[["openFile","vscode-remote://%s%s/%s"]]`, strings.TrimPrefix(s.URL, "http://"), folder, file))
@@ -143,15 +157,6 @@ func (s *server) ideTab(b *browser, name, folder, file string) *ideTab {
 		tab.do("see "+file, until(`document.querySelector('.editor-instance .view-line') !== null`))
 	}
 	return tab
-}
-
-// bringToFront activates the tab, which then receives the keys.
-func (t *ideTab) bringToFront() {
-	t.Helper()
-	t.do("bring it to the front", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
-		_, err := cdp.Call(ctx, target, page.BringToFront, cdp.Empty{})
-		return err
-	}))
 }
 
 // logTerminalOutput logs the times at which the command of printInTerminal

@@ -24,6 +24,7 @@ type browser struct {
 	ctx   context.Context
 	steps int
 	dir   string // folder of the screenshots
+	close func() // closes the tab; nil for the first one
 }
 
 func newBrowser(t *testing.T, address string, options ...chromedp.ExecAllocatorOption) *browser {
@@ -44,15 +45,33 @@ func newBrowser(t *testing.T, address string, options ...chromedp.ExecAllocatorO
 	return b
 }
 
-// tab returns another tab of the same Chromium.
-func (b *browser) tab(option chromedp.ContextOption) *browser {
+// tabOf returns another tab of the same Chromium.
+func (b *browser) tabOf(options ...chromedp.ContextOption) *browser {
 	b.Helper()
-	ctx, cancel := chromedp.NewContext(b.ctx, option)
+	ctx, cancel := chromedp.NewContext(b.ctx, options...)
 	b.Cleanup(cancel)
-	if err := chromedp.Do(ctx); err != nil { // the tab ends with the context of its first action
+	tab := &browser{T: b.T, ctx: ctx, dir: b.dir, steps: b.steps, close: cancel}
+	if err := chromedp.Do(ctx, tab.acceptDialogs()); err != nil { // the tab ends with the context of its first action
 		b.Fatal(err)
 	}
-	return &browser{T: b.T, ctx: ctx, dir: b.dir}
+	return tab
+}
+
+// tab opens another tab, in front.
+func (b *browser) tab() *browser {
+	b.Helper()
+	tab := b.tabOf()
+	tab.bringToFront()
+	return tab
+}
+
+// bringToFront activates the tab, which then receives the keys.
+func (b *browser) bringToFront() {
+	b.Helper()
+	b.do("bring it to the front", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, page.BringToFront, cdp.Empty{})
+		return err
+	}))
 }
 
 // acceptDialogs accepts every JavaScript dialog, such as the IDE's question

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -24,14 +25,7 @@ func TestDisablingUserClosesWebSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boss := api.CreateAccount{Username: "boss", Password: "a password", Admin: true}
-	if _, err := s.api.CreateAccount(ctx, boss); err != nil {
-		t.Fatal(err)
-	}
-	other, _, err := codehub.Login(ctx, s.URL, api.Login{Username: boss.Username, Password: boss.Password})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := s.boss()
 
 	addr := strings.TrimPrefix(s.URL, "http://")
 	c, err := net.Dial("tcp", addr)
@@ -75,4 +69,18 @@ func TestDisablingUserClosesWebSocket(t *testing.T) {
 	}
 	s.login()
 	s.awaitPhase(id, "RUNNING")
+}
+
+// boss creates another administrator and logs in.
+func (s *server) boss() *codehub.Client {
+	s.Helper()
+	boss := api.CreateAccount{Username: "boss", Password: "a password", Admin: true}
+	if _, err := s.api.CreateAccount(s.Context(), boss); err != nil {
+		s.Fatal(err)
+	}
+	c, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: boss.Username, Password: boss.Password}, codehub.WithHTTPClient(&http.Client{Transport: s.web}))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c
 }

@@ -469,7 +469,7 @@ func (h *hostilePages) expectNoOpener() {
 		}
 		return opened != ""
 	})
-	tab := h.b.tab(chromedp.WithTargetID(opened))
+	tab := h.b.tabOf(chromedp.WithTargetID(opened))
 	tab.do("see the page", until(`document.querySelector('#request') !== null`))
 	if got, err := chromedp.Run(tab.ctx, chromedp.Evaluate[bool](`window.opener === null && document.referrer === ''`)); err != nil || !got {
 		h.t.Errorf("the page of the port has the dashboard's window or its address: %v", err)

@@ -1,11 +1,14 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -24,7 +27,8 @@ require('http').createServer(page).listen(3001, '127.0.0.1')
 
 // In each mode the real code-server shows its workbench, a terminal and a preview, and
 // ports lead to what listens there. The workbench, the terminal and the ports also work
-// after a reload and a restart of the server.
+// after a reload and a restart of the server. The tab says that the workspace was stopped,
+// and that access has ended.
 func TestCodeServerInEachMode(t *testing.T) {
 	t.Parallel()
 	go viteProject() // it is used at the end
@@ -107,11 +111,57 @@ func testCodeServer(t *testing.T, m mode) {
 		b.openPortOfIDE("3000", s.portOf(id, "3000")+"/")
 	}
 	if m == pathMode || m == siblings { // the hosts of workspaces have cookies of their own
-		b.do("choose Korean", navigate(s.URL+"/"), until(`document.querySelector('button[name="language"][value="ko"]').click() === undefined`), until(`document.documentElement.lang === 'ko'`))
+		b.chooseLanguage(s.URL, "ko")
 		b.do("open the IDE again", navigate(s.URL+"/w/"+id+"/"))
 		b.korean()
+		b.chooseLanguage(s.URL, "en")
+		b.do("open it in English", navigate(s.URL+"/w/"+id+"/"))
+		b.workbench()
 	}
-	s.remove(id)
+	testIDENotices(s, b, id)
+}
+
+// testIDENotices stops the workspace under an open tab and ends access to it, in another way in
+// each mode.
+func testIDENotices(s *server, b *browser, id string) {
+	s.Helper()
+	b.do("open the IDE", navigate(s.addressOf(id)+"/"))
+	b.workbench()
+	if s.mode != ownOrigins { // TestIDETabKnowsItsWorkspace does it there
+		s.setDesired(id, "STANDBY")
+		b.notice("alpha was stopped.")
+		b.noticeButton("Start again")
+		b.workbench()
+	}
+	switch s.mode {
+	case ownOrigins:
+		s.remove(id)
+		b.notice("was deleted|no longer have access")
+		b.noticeButton("Dashboard")
+		b.do("see the dashboard", chromedp.WaitVisible("#new-workspace"))
+		return
+	case siblings:
+		if _, err := s.api.EndOtherSessions(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+	case suffix:
+		me, err := s.api.Me(s.Context())
+		if err != nil {
+			s.Fatal(err)
+		}
+		if _, err := s.boss().PatchAccount(s.Context(), me.ID, api.PatchAccount{Disabled: new(true)}); err != nil {
+			s.Fatal(err)
+		}
+	case pathMode:
+		other := b.tab()
+		other.do("log out in another tab", navigate(s.URL+"/logout"), chromedp.Click(`form[action="/logout"] button.btn-primary`), chromedp.WaitVisible("#username"))
+		other.close()
+		b.bringToFront()
+	}
+	b.notice("You are logged out.")
+	b.screenshot("logged-out")
+	b.noticeButton("Log in")
+	b.do("see the login page", chromedp.WaitVisible("#username"))
 }
 
 // openPortOfIDE forwards a port in the IDE's view of ports, and opens it from there: both
@@ -159,5 +209,18 @@ func editIDESettings(t *testing.T, home string, words ...string) {
 func (b *browser) command(name string) {
 	b.Helper()
 	b.do("open the command palette", chromedp.KeyEvent(kb.F1), chromedp.WaitVisible(".quick-input-widget input"), text(name),
-		until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name)), chromedp.KeyEvent("\r"))
+		until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name)), enter())
+}
+
+// enter presses the Enter key in a list of the IDE. Unlike KeyEvent it sends no character, which
+// the editor would get that has the focus by then.
+func enter() chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeRawKeyDown, input.DispatchKeyEventTypeKeyUp} {
+			if _, err := cdp.Call(ctx, t, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: kind, Key: "Enter", Code: "Enter", WindowsVirtualKeyCode: 13}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

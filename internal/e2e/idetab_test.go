@@ -3,12 +3,15 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/jackc/pgx/v5"
 
 	"codehub/api"
 	"codehub/internal/e2e/proc"
@@ -17,10 +20,12 @@ import (
 // The tab of an IDE has the workspace's name and the system's color scheme, and warns
 // before an idle stop. It says that the workspace was stopped, and that its user was logged
 // out, and goes on by itself after a restart. Text that was not saved is there again after a
-// stop. After a login in Korean the IDE is in Korean.
+// stop, about which the IDE and the dashboard ask first. After a login in Korean the IDE is
+// in Korean.
 func TestIDETabKnowsItsWorkspace(t *testing.T) {
 	t.Parallel()
-	s := startModeQuick(t, ownOrigins, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")
+	dsn := database(t)
+	s := startMode(t, ownOrigins, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")
 	b := s.browser(t) // may wait
 	id := s.create(api.CreateWorkspace{Name: "alpha"})
 	s.awaitPhase(id, "RUNNING")
@@ -50,20 +55,42 @@ func TestIDETabKnowsItsWorkspace(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	notice := func(words string) chromedp.Action[chromedp.Void] {
-		return until(fmt.Sprintf(`document.getElementById('codehub-notice')?.shadowRoot.textContent.includes(%q)`, words))
-	}
-	button := until(`document.getElementById('codehub-notice').shadowRoot.querySelector('a').click() === undefined`)
 	b.do("open the menu", until(item+`.querySelector('a').click() === undefined`),
 		until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('Dashboard'))`), text("Stop"), chromedp.KeyEvent("\r"))
 	b.do("be asked because of the text", until(`document.querySelector('.monaco-dialog-box')?.innerText.includes('unsaved files')`))
 	b.screenshot("unsaved")
 	b.do("stop it", until(`[...document.querySelectorAll('.monaco-dialog-box .monaco-button')].find(e => e.innerText === 'Stop').click() === undefined`))
-	b.do("see that it was stopped", notice("alpha was stopped."))
+	b.notice("alpha was stopped.")
 	b.screenshot("stopped")
 	again := until(`[...document.querySelectorAll('.editor-instance .view-lines')].some(e => e.innerText.replaceAll('\u00a0', ' ').includes('a line that is not saved'))`)
-	b.do("start it again", button)
+	reported := awaitUnsaved(t, dsn, id)
+	b.noticeButton("Start again")
 	b.do("see the text again", again)
+	b.do("see when it stops", until(item+`?.innerText.includes('alpha')`))
+	b.screenshot("started-again")
+	reported()
+
+	dashboard := b.tab()
+	card := fmt.Sprintf(`document.getElementById('ws-%s')`, id)
+	ask := func() {
+		t.Helper()
+		dashboard.do("be asked by the dashboard", chromedp.Click("#ws-"+id+" form[action$='/stop'] button"), chromedp.WaitVisible("dialog[open] #dialog-form"),
+			until(`document.querySelector('dialog[open]').innerText.includes('1 file in an open editor is not saved.')`))
+	}
+	dashboard.do("open the dashboard", navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+id))
+	ask()
+	dashboard.screenshot("dashboard-asks")
+	dashboard.do("cancel", chromedp.KeyEvent(kb.Escape), until(`document.querySelector('dialog[open]') === null`))
+	if w, err := s.api.Get(t.Context(), id); err != nil || w.DesiredState != "RUNNING" {
+		t.Errorf("after the question was cancelled: %v, %v", w.DesiredState, err)
+	}
+	ask()
+	dashboard.do("stop it anyway", chromedp.Click("#dialog-form button[type=submit]"), until(card+`?.dataset.phase === 'STANDBY' && `+card+`.dataset.operation === 'NONE'`))
+	dashboard.close()
+	b.bringToFront()
+	b.notice("alpha was stopped.")
+	b.noticeButton("Start again")
+	b.do("see the text once more", again)
 
 	b.do("note the page", until(`window.notReloaded = true`))
 	if _, err := s.api.Restart(t.Context(), id); err != nil {
@@ -71,7 +98,7 @@ func TestIDETabKnowsItsWorkspace(t *testing.T) {
 	}
 	b.do("see the IDE again after a restart", until(`window.notReloaded === undefined`), again)
 
-	b.command("Sign out")
+	b.command("Sign out of codehub")
 	b.do("be asked by codehub", until(fmt.Sprintf(`location.href === %q && document.querySelector('form[action="/logout"] button.btn-primary') !== null`, s.URL+"/logout")))
 	b.screenshot("sign-out")
 	b.do("go back", navigate(s.addressOf(id)+"/"))
@@ -79,9 +106,11 @@ func TestIDETabKnowsItsWorkspace(t *testing.T) {
 	if _, err := s.api.EndOtherSessions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.do("see that the session has ended", notice("You are logged out."))
+	b.notice("You are logged out.")
 	b.screenshot("logged-out")
-	b.do("choose Korean before the login", button, chromedp.WaitVisible("#username"), chromedp.Click(`button[name="language"][value="ko"]`), until(`document.documentElement.lang === 'ko'`))
+	b.noticeButton("Log in")
+	b.do("see the login page", chromedp.WaitVisible("#username"))
+	b.do("choose Korean before the login", chromedp.Click(`button[name="language"][value="ko"]`), until(`document.documentElement.lang === 'ko'`))
 	b.do("log in again", chromedp.SendKeys("#username", "admin"), chromedp.SendKeys("#password", proc.AdminPassword), chromedp.Click("form button.btn-primary"))
 	b.korean()
 	s.remove(id)
@@ -106,10 +135,65 @@ func (b *browser) korean() {
 	}
 }
 
+// chooseLanguage chooses a language on the dashboard.
+func (b *browser) chooseLanguage(address, code string) {
+	b.Helper()
+	b.do("choose "+code, navigate(address+"/"), until(fmt.Sprintf(`document.querySelector('button[name="language"][value=%q]').click() === undefined`, code)),
+		until(fmt.Sprintf(`document.documentElement.lang === %q`, code)))
+}
+
 // media emulates the system's color scheme.
 func media(scheme string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 		return err
 	})
+}
+
+// notice waits until the IDE's tab says why its connection has ended, in words that match a
+// regular expression.
+func (b *browser) notice(words string) {
+	b.Helper()
+	began := time.Now()
+	b.do("see a notice", until(`document.getElementById('codehub-notice') !== null`))
+	first := time.Since(began).Seconds()
+	b.do("see that "+words, until(fmt.Sprintf(`new RegExp(%q).test(document.getElementById('codehub-notice')?.shadowRoot.textContent ?? '')`, words)))
+	b.Logf("a notice after %.1f s, %q after %.1f s", first, words, time.Since(began).Seconds())
+}
+
+// noticeButton presses the button of a notice, which leads to another page.
+func (b *browser) noticeButton(name string) {
+	b.Helper()
+	button := `document.getElementById('codehub-notice').shadowRoot.querySelector('a')`
+	b.do("press "+name, until(fmt.Sprintf(`%s?.textContent === %q && %s.click() === undefined`, button, name, button)),
+		until(`document.readyState === 'complete' && document.getElementById('codehub-notice') === null`))
+}
+
+// awaitUnsaved listens for reports of the IDE. The function that it returns waits until the
+// page of the workspace has reported an unsaved file.
+func awaitUnsaved(t *testing.T, dsn, id string) (reported func()) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if _, err := conn.Exec(t.Context(), "LISTEN ide_unsaved"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		var seen []string
+		for {
+			n, err := conn.WaitForNotification(ctx)
+			if err != nil {
+				t.Fatalf("no report of an unsaved file, but %v: %v", seen, err)
+			}
+			if seen = append(seen, n.Payload); strings.Contains(n.Payload, id) && strings.Contains(n.Payload, `"files":1`) {
+				return
+			}
+		}
+	}
 }

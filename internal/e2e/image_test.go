@@ -3,17 +3,23 @@ package e2e
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/chromedp"
+
 	"codehub/api"
+	"codehub/internal/e2e/proc"
 )
 
 // In the default image projects in Go, Python, Node and C are cloned, built, tested,
-// debugged, rebased and pushed, without a network: see testdata/afternoon.
+// debugged, rebased and pushed, without a network: see testdata/afternoon. The IDE debugs the
+// one in Node.
 func TestAfternoonOfWork(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
@@ -35,7 +41,37 @@ func TestAfternoonOfWork(t *testing.T) {
 			t.Errorf("the work in %s is not done:\n%s", language, out)
 		}
 	}
+	in.debugNode("/home/coder/afternoon/work/node")
 	s.remove(id)
+}
+
+// debugNode stops in the loop of the project with the IDE's debugger, and reads the price that
+// is added.
+func (w workspaceShell) debugNode(folder string) {
+	w.Helper()
+	t := w.TB.(*testing.T)
+	prepareIDE(t, w.id)
+	w.run(strings.NewReader(`{"version": "0.2.0", "configurations": [{"name": "basket", "type": "node", "request": "launch", "program": "${workspaceFolder}/debug.js"}]}`),
+		"mkdir -p "+folder+"/.vscode && cat > "+folder+"/.vscode/launch.json")
+	b := w.browser(t)
+	b.login(w.URL, proc.AdminPassword)
+	// The cursor is where a breakpoint is wanted.
+	payload := fmt.Sprintf(`[["openFile","vscode-remote://%s%s/basket.js:5:1"],["gotoLineMode","true"]]`, strings.TrimPrefix(w.addressOf(w.id), "http://"), folder)
+	b.do("open the project", navigate(w.addressOf(w.id)+"/?folder="+folder+"&payload="+url.QueryEscape(payload)))
+	b.workbench()
+	b.do("wait for the extensions", until(`[...document.querySelectorAll('.statusbar-item')].some(e => e.id.includes('codehub.status'))`))
+	b.do("see the line", until(`[...document.querySelectorAll('.editor-instance .view-line')].some(e => e.innerText.includes('total'))`), until(`document.querySelector('[id="status.editor.selection"]')?.innerText.includes('Ln 5')`))
+	b.command("Debug: Toggle Breakpoint")
+	b.do("see the breakpoint", until(`document.querySelector('.codicon-debug-breakpoint, .codicon-debug-breakpoint-unverified') !== null`))
+	b.command("Debug: Select and Start Debugging")
+	b.do("choose the configuration", until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('basket'))`), enter())
+	price := func(cents int) chromedp.Action[chromedp.Void] {
+		return until(fmt.Sprintf(`[...document.querySelectorAll('.monaco-list-row')].some(e => /^price\s*[:=]\s*%d$/.test(e.innerText.trim()))`, cents))
+	}
+	b.do("stop at the breakpoint", chromedp.WaitVisible(".debug-toolbar"), price(250))
+	b.screenshot("debugger")
+	b.command("Debug: Continue")
+	b.do("see the next price", price(199))
 }
 
 // workspaceShell runs commands in a workspace, as its user and with the variables of

@@ -56,7 +56,7 @@ func testSharedPorts(t *testing.T, m mode) {
 	}
 
 	owner := s.browser(t)
-	guest := owner.tab(chromedp.WithNewBrowserContext()) // it is not logged in
+	guest := owner.tabOf(chromedp.WithNewBrowserContext()) // it is not logged in
 	owner.login(s.URL, proc.AdminPassword)
 	const row = `document.querySelector('#ports [data-port="3000"]')`
 	listed := func(visibility string) chromedp.Action[chromedp.Void] {

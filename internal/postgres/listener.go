@@ -13,17 +13,20 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Channels on which the database's triggers announce changes.
+// Channels of notifications. Triggers announce the changes of rows; DB.Notify sends on the
+// others.
 const (
 	ChannelSSE     = "ws_sse"       // a workspace changed for its owner
 	ChannelWake    = "ws_wake"      // the controller has work
 	ChannelDeleted = "ws_deleted"   // a workspace was deleted
 	ChannelAuth    = "auth_changed" // a session or token ended, or a user changed
+	ChannelUnsaved = "ide_unsaved"  // the page of an IDE reported unsaved files
 )
 
 // Notification is a notification of the database. Payload is JSON: {"id","owner"} of a
 // workspace, or on ChannelAuth {"user","session"}, where session is the hash of the session or
-// token in hex, or "" for all of the user's.
+// token in hex, or "" for all of the user's. On ChannelUnsaved it is what a server passed to
+// Notify.
 type Notification struct {
 	Channel string
 	Payload string
@@ -45,6 +48,18 @@ func NewListener(dsn string, log *slog.Logger, conditions *health.Monitor) *List
 		Name: "notifications", Failing: "listen for changes failed; retrying", Resolved: "listening for changes again", Level: slog.LevelWarn, Log: log,
 	})
 	return &Listener{dsn: dsn, condition: condition, pingEvery: 5 * time.Second, pingTimeout: 5 * time.Second}
+}
+
+// notifyTimeout limits one Notify.
+const notifyTimeout = 5 * time.Second
+
+// Notify sends payloads of at most 7,999 bytes on a channel, to all servers that listen. This
+// server receives them as well.
+func (db *DB) Notify(ctx context.Context, channel string, payloads []string) error {
+	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
+	defer cancel()
+	_, err := db.pool.Exec(ctx, `SELECT pg_notify($1, p) FROM unnest($2::text[]) AS p`, channel, payloads)
+	return failed("send notifications", err)
 }
 
 const (
@@ -108,7 +123,7 @@ func subscribe(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to listen: %w", err)
 	}
-	for _, channel := range []string{ChannelSSE, ChannelWake, ChannelDeleted, ChannelAuth} {
+	for _, channel := range []string{ChannelSSE, ChannelWake, ChannelDeleted, ChannelAuth, ChannelUnsaved} {
 		if _, err := conn.Exec(bounded, `LISTEN `+channel); err != nil {
 			closeQuietly(ctx, conn)
 			return nil, fmt.Errorf("listen on %s: %w", channel, err)

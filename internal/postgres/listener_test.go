@@ -73,6 +73,10 @@ func TestListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.next(postgres.ChannelAuth)
+	if err := e.Notify(t.Context(), postgres.ChannelUnsaved, []string{"{}"}); err != nil {
+		t.Fatal(err)
+	}
+	l.next(postgres.ChannelUnsaved)
 
 	// After every lost connection the listener reconnects, reports a gap, and receives
 	// notifications.

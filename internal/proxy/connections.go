@@ -335,6 +335,14 @@ func (cs *connections) move(c *connection, to *upstream) bool {
 
 func (cs *connections) count() int { return int(cs.total.Load()) }
 
+// any reports whether a workspace has open connections.
+func (cs *connections) any(id workspace.ID) bool {
+	s := cs.workspace(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.by[id]) > 0
+}
+
 // open lists the workspaces with open connections.
 func (cs *connections) open() []workspace.ID {
 	var ids []workspace.ID

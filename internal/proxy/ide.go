@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"codehub/internal/accesslog"
+	"codehub/internal/lifecycle"
 	"codehub/internal/origin"
 	"codehub/internal/workspace"
 )
@@ -218,7 +219,10 @@ func (p *Proxy) serveState(w http.ResponseWriter, r *http.Request, v visit) {
 		if last, ok := p.activity.Last(v.id); ok {
 			shown.LastUse = last.At
 		}
-		if r.Method == http.MethodPost && body.Page != "" {
+		switch {
+		case lifecycle.OpeningOf(shown.Workspace) != lifecycle.OpenNow:
+			p.unsaved.Close(v.id)
+		case r.Method == http.MethodPost && body.Page != "":
 			p.unsaved.Report(v.id, body.Page, body.Unsaved)
 		}
 	case code == workspace.CodeUnauthenticated:

@@ -4,8 +4,9 @@
   'use strict'
 
   var base = new URL('.', document.currentScript.src).href // ends with /_codehub/
-  var AGAIN = 2000 // between questions while the connection is lost
-  var HIDDEN = 15000 // and while the tab is hidden
+  // Milliseconds between questions: while the connection is lost, while the notice is shown, and
+  // in both cases while the tab is hidden.
+  var LOST = 1000, COVERED = 2000, HIDDEN = 15000
   var state, started, timer, asking, overlay
   var open = 0 // WebSockets
 
@@ -32,7 +33,7 @@
       .catch(function () {}) // the server or the network is gone, which the IDE says itself
       .then(function () {
         asking = false
-        if (overlay || open === 0) timer = setTimeout(ask, document.hidden ? HIDDEN : AGAIN)
+        if (overlay || open === 0) timer = setTimeout(ask, document.hidden ? HIDDEN : overlay ? COVERED : LOST)
       })
   }
 

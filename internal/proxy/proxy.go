@@ -115,9 +115,13 @@ type Config struct {
 	// 2 min.
 	StallTimeout time.Duration
 	// CheckInterval is the interval between checks of the routes of open
-	// connections; optional, 3 s.
+	// connections without an event; optional, 3 s.
 	CheckInterval time.Duration
 }
+
+// checkDelay is the time between an event and the check of the open connections. It merges
+// the events of a moment.
+const checkDelay = 250 * time.Millisecond
 
 // Proxy is the handler of the hosts of workspaces, and of everything under /w/ on
 // the main origin.
@@ -139,6 +143,7 @@ type Proxy struct {
 	open          *connections
 	guests        *guests
 	checkInterval time.Duration
+	changed       chan struct{}     // holds a value after an event about open connections
 	checks        *health.Condition // of the open connections
 	copyLog       *log.Logger       // for httputil.ReverseProxy, which logs broken connections
 
@@ -174,6 +179,7 @@ func New(c Config) *Proxy {
 		unsaved:       c.Unsaved,
 		open:          open,
 		checkInterval: c.CheckInterval,
+		changed:       make(chan struct{}, 1),
 		checks: c.Conditions.New(health.Config{
 			Name: "connections", Failing: "check open connections failed; retrying", Resolved: "open connections are checked again", Level: slog.LevelWarn, Log: c.Log,
 		}),
@@ -268,12 +274,28 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Invalidate drops the cached route of a workspace. It must be called for every
-// event about the workspace before the event is passed on to clients.
-func (p *Proxy) Invalidate(id workspace.ID) { p.routes.invalidate(id) }
+// event about the workspace before the event is passed on to clients. Run then checks the
+// workspace's open connections.
+func (p *Proxy) Invalidate(id workspace.ID) {
+	p.routes.invalidate(id)
+	if p.open.any(id) {
+		p.checkSoon()
+	}
+}
 
 // InvalidateAll drops all cached routes. It must be called when events may have
 // been lost.
-func (p *Proxy) InvalidateAll() { p.routes.invalidateAll() }
+func (p *Proxy) InvalidateAll() {
+	p.routes.invalidateAll()
+	p.checkSoon()
+}
+
+func (p *Proxy) checkSoon() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
 
 // CloseRoute must be called before a workspace's container is removed, when its row
 // no longer says that it runs. When it returns, all connections of the workspace
@@ -300,26 +322,40 @@ func (p *Proxy) Run(ctx context.Context) error {
 	defer checking.Wait()
 	idle := make(chan struct{}, 1) // holds a value while no check runs
 	idle <- struct{}{}
+	check := func() (started bool) {
+		select {
+		case <-idle:
+		default: // the last one still runs
+			return false
+		}
+		checking.Go(func() {
+			if err := p.routes.check(ctx); ctx.Err() == nil {
+				p.checks.Set(err)
+			}
+			idle <- struct{}{}
+		})
+		return true
+	}
+	var soon <-chan time.Time // nil without an event
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-p.changed:
+			if soon == nil {
+				soon = time.After(checkDelay)
+			}
+		case <-soon:
+			if soon = nil; !check() {
+				soon = time.After(checkDelay)
+			}
 		case <-tick.C:
 			p.open.closeStalled(time.Now())
 			p.open.restIdle(time.Now())
 			p.open.forgetIdle()
 			p.guests.forget(time.Now())
 			p.unsaved.Forget()
-			select {
-			case <-idle:
-				checking.Go(func() {
-					if err := p.routes.check(ctx); ctx.Err() == nil {
-						p.checks.Set(err)
-					}
-					idle <- struct{}{}
-				})
-			default: // the last one still runs
-			}
+			check()
 		}
 	}
 }

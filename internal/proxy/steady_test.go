@@ -11,6 +11,7 @@ import (
 	"codehub/internal/harness"
 	"codehub/internal/inbound"
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // In steady state a request queries neither the database nor the runtime, and does not
@@ -126,4 +127,31 @@ func respondAlways(c net.Conn) {
 			return
 		}
 	}
+}
+
+// An event about a workspace closes the connections that it no longer admits, without waiting
+// for the next check. An event about another one reads nothing.
+func TestEventChecksOpenConnections(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.CheckInterval = time.Hour })
+	w.serve(wsA)
+	conn := w.dial(under(wsA)+"/ws", "ann-1")
+	say(t, conn, "hello")
+	w.proxy.Invalidate(wsB)
+	if len(w.proxy.changed) != 0 {
+		t.Error("an event about a workspace without connections asks for a check")
+	}
+	stopping := running(wsA, ann)
+	stopping.Operation = workspace.OpStopping
+	w.store.put(stopping)
+	w.proxy.Invalidate(wsA)
+	closed(t, conn)
+
+	w.store.put(running(wsA, ann))
+	w.proxy.Invalidate(wsA)
+	conn = w.dial(under(wsA)+"/ws", "ann-1")
+	say(t, conn, "hello")
+	w.store.put(running(wsA, bob))
+	w.proxy.InvalidateAll()
+	closed(t, conn)
 }

@@ -40,6 +40,7 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return postgres.NewListener(s.dsn, s.log, s.conditions).Run(gctx, s.notified, s.gap) })
 	g.Go(func() error { return s.auth.Run(gctx) })
 	g.Go(func() error { return s.proxy.Run(gctx) })
+	g.Go(func() error { return s.unsaved.Run(gctx, s.log, s.announceUnsaved) })
 	g.Go(func() error { return s.coordinate(gctx) })
 	g.Go(func() error { return s.self.Run(gctx) })
 	g.Go(func() error { return s.flush.Run(gctx) })
@@ -177,8 +178,17 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 
 // notified handles a notification of the database.
 func (s *server) notified(n postgres.Notification) {
+	if n.Channel == postgres.ChannelUnsaved {
+		s.unsaved.Receive(n.Payload)
+		return
+	}
 	s.hub.Handle(n.Channel, n.Payload)
 	s.publish(n)
+}
+
+// announceUnsaved passes reports of unsaved files to the other servers.
+func (s *server) announceUnsaved(ctx context.Context, payloads []string) error {
+	return s.db.Notify(ctx, postgres.ChannelUnsaved, payloads)
 }
 
 // gap is called after notifications may have been missed.

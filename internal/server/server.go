@@ -244,6 +244,7 @@ type server struct {
 	auth      *auth.Auth
 	hub       *bus.Hub
 	proxy     *proxy.Proxy
+	unsaved   *proxy.Unsaved
 	attacher  *attach.Attacher
 	gate      *sshgate.Gate
 	ctrl      *reconcile.Controller
@@ -346,7 +347,7 @@ func newServer(p parts) (*server, error) {
 
 	return &server{
 		gate:  gate,
-		parts: p, auth: authentication, hub: hub, proxy: workspaces, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
+		parts: p, auth: authentication, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
 		flush: flush, ttl: idle, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
 	}, nil
 }
