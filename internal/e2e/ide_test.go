@@ -27,6 +27,7 @@ require('http').createServer(page).listen(3001, '127.0.0.1')
 // after a reload and a restart of the server.
 func TestCodeServerInEachMode(t *testing.T) {
 	t.Parallel()
+	go viteProject() // it is used at the end
 	inEach(t, []mode{ownOrigins, siblings, suffix, pathMode}, testCodeServer)
 }
 
@@ -94,6 +95,10 @@ func testCodeServer(t *testing.T, m mode) {
 	b.do("open a port of 127.0.0.1 by the IDE", navigate(local),
 		until(fmt.Sprintf(`location.href === %q && document.querySelector('h1')?.innerText === 'page at /local'`, local)))
 	b.do("open it by its own address", navigate(s.portOf(id, "3001")+"/"), shows("3001", "/"))
+	if m != suffix {
+		inside("pkill -f 'ap[p].js'", "")
+		testHotReload(t, s, b, id)
+	}
 	s.remove(id)
 }
 
