@@ -105,11 +105,6 @@ func testCodeServer(t *testing.T, m mode) {
 		inside("pkill -f 'ap[p].js'", "")
 		testHotReload(t, s, b, id)
 	}
-	if m == ownOrigins { // the addresses of all modes are in TestPortURI
-		b.do("go back to the IDE again", navigate(s.addressOf(id)+"/"))
-		b.workbench()
-		b.openPortOfIDE("3000", s.portOf(id, "3000")+"/")
-	}
 	if m == pathMode || m == siblings { // the hosts of workspaces have cookies of their own
 		b.chooseLanguage(s.URL, "ko")
 		b.do("open the IDE again", navigate(s.URL+"/w/"+id+"/"))
@@ -162,27 +157,6 @@ func testIDENotices(s *server, b *browser, id string) {
 	b.screenshot("logged-out")
 	b.noticeButton("Log in")
 	b.do("see the login page", chromedp.WaitVisible("#username"))
-}
-
-// openPortOfIDE forwards a port in the IDE's view of ports, and opens it from there: both
-// lead to the port's own address.
-func (b *browser) openPortOfIDE(port, address string) {
-	b.Helper()
-	press := func(list, text string) chromedp.Action[chromedp.Void] {
-		return until(fmt.Sprintf(`(e => { if (e) e.click(); return Boolean(e) })([...document.querySelectorAll(%q)].find(e => (e.innerText || e.ariaLabel || '').trim().startsWith(%q)))`, list, text))
-	}
-	b.do("see the ports", press(".part.panel .composite-bar a.action-label", "Ports"), press(".part.panel .monaco-button", "Forward a Port"))
-	b.do("forward a port", until(`document.activeElement?.placeholder?.startsWith('Port number or address')`), text(port), chromedp.KeyEvent("\r"))
-	row := fmt.Sprintf(`[...document.querySelectorAll('.part.panel .monaco-list-row')].find(e => e.innerText.includes(%q))`, strings.TrimSuffix(address, "/"))
-	b.do("see its address", until(row+` !== undefined`))
-	b.screenshot("ports-view")
-	b.do("note what is opened", until(`(window.open = url => { window.opened = String(url); return {} }) !== null`))
-	b.do("open it", until(fmt.Sprintf(`(e => { e.querySelector('a[aria-label^="Open in Browser"]').click(); return true })(%s)`, row)))
-	// The IDE asks before it opens a host that it does not know.
-	b.do("see that it is opened", until(`((b => b?.click())([...document.querySelectorAll('.monaco-dialog-box .monaco-button')].find(e => e.innerText === 'Open')), window.opened !== undefined)`))
-	if got, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`window.opened`)); err != nil || got != address {
-		b.Errorf("the IDE opens %q, %v, want %s", got, err, address)
-	}
 }
 
 // prepareIDE writes settings of the IDE in a running workspace, see editIDESettings.
