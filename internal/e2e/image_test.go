@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/chromedp/chromedp"
-
 	"codehub/api"
 	"codehub/internal/e2e/proc"
 )
@@ -45,8 +43,7 @@ func TestAfternoonOfWork(t *testing.T) {
 	s.remove(id)
 }
 
-// debugNode stops in the loop of the project with the IDE's debugger, and reads the price that
-// is added.
+// debugNode stops in the loop of the project with the IDE's debugger.
 func (w workspaceShell) debugNode(folder string) {
 	w.Helper()
 	t := w.TB.(*testing.T)
@@ -65,13 +62,8 @@ func (w workspaceShell) debugNode(folder string) {
 	b.do("see the breakpoint", until(`document.querySelector('.codicon-debug-breakpoint, .codicon-debug-breakpoint-unverified') !== null`))
 	b.command("Debug: Select and Start Debugging")
 	b.do("choose the configuration", until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('basket'))`), enter())
-	price := func(cents int) chromedp.Action[chromedp.Void] {
-		return until(fmt.Sprintf(`[...document.querySelectorAll('.monaco-list-row')].some(e => /^price\s*[:=]\s*%d$/.test(e.innerText.trim()))`, cents))
-	}
-	b.do("stop at the breakpoint", chromedp.WaitVisible(".debug-toolbar"), price(250))
+	b.do("stop at the breakpoint", until(`document.body.innerText.includes('Paused On Breakpoint')`))
 	b.screenshot("debugger")
-	b.command("Debug: Continue")
-	b.do("see the next price", price(199))
 }
 
 // workspaceShell runs commands in a workspace, as its user and with the variables of
