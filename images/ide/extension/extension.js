@@ -22,7 +22,15 @@ async function send(path, body) {
 	return response.json();
 }
 
-const unsaved = () => vscode.workspace.textDocuments.filter((d) => d.isDirty).length;
+/**
+ * How many files are not saved. VS Code knows a file that it shows again after a start as a
+ * tab; it is a document only once its editor is used.
+ */
+function unsaved() {
+	const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs).filter((tab) => tab.isDirty);
+	const files = new Set(tabs.map((tab) => String(tab.input?.uri ?? tab.input?.modified ?? tab.label)));
+	return Math.max(files.size, vscode.workspace.textDocuments.filter((d) => d.isDirty).length);
+}
 
 async function poll() {
 	clearTimeout(timer);
@@ -111,13 +119,15 @@ exports.activate = (context) => {
 		vscode.commands.registerCommand("codehub.stop", stop),
 		vscode.commands.registerCommand("codehub.dashboard", dashboard),
 		// The dashboard asks before it stops a workspace with unsaved files.
-		vscode.workspace.onDidChangeTextDocument(() => {
-			if (unsaved() !== reported) later();
-		}),
+		vscode.workspace.onDidChangeTextDocument(changed),
+		vscode.window.tabGroups.onDidChangeTabs(changed),
 		vscode.workspace.onDidSaveTextDocument(later),
 		{ dispose: () => { closed = true; clearTimeout(timer); clearTimeout(soon); } },
 	);
 	let reported = 0;
+	function changed() {
+		if (unsaved() !== reported) later();
+	}
 	function later() {
 		clearTimeout(soon);
 		soon = setTimeout(() => { reported = unsaved(); poll(); }, 300);
