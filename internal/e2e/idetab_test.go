@@ -56,11 +56,15 @@ func TestIDETabKnowsItsWorkspace(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	b.do("open the menu", until(item+`.querySelector('a').click() === undefined`),
-		until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('Dashboard'))`), text("Stop"), chromedp.KeyEvent("\r"))
-	b.do("be asked because of the text", until(`document.querySelector('.monaco-dialog-box')?.innerText.includes('unsaved files')`))
-	b.screenshot("unsaved")
-	b.do("cancel", until(`[...document.querySelectorAll('.monaco-dialog-box .monaco-button')].find(e => e.innerText === 'Cancel').click() === undefined`))
+	stop := func(answer string) {
+		t.Helper()
+		b.do("open the menu", until(item+`?.querySelector('a').click() === undefined`),
+			until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('Dashboard'))`), text("Stop"), chromedp.KeyEvent("\r"))
+		b.do("be asked because of the text", until(`document.querySelector('.monaco-dialog-box')?.innerText.includes('unsaved files')`))
+		b.screenshot("unsaved")
+		b.do(answer, until(fmt.Sprintf(`[...document.querySelectorAll('.monaco-dialog-box .monaco-button')].find(e => e.innerText === %q).click() === undefined`, answer)))
+	}
+	stop("Cancel")
 	again := until(`[...document.querySelectorAll('.editor-instance .view-lines')].some(e => e.innerText.replaceAll('\u00a0', ' ').includes('a line that is not saved'))`)
 
 	reported()
@@ -84,8 +88,14 @@ func TestIDETabKnowsItsWorkspace(t *testing.T) {
 	b.bringToFront()
 	b.notice("alpha was stopped.")
 	b.screenshot("stopped")
+	restored := awaitUnsaved(t, dsn, id)
 	b.noticeButton("Start again")
 	b.do("see the text again", again)
+	restored()
+	stop("Stop")
+	b.notice("alpha was stopped.")
+	b.noticeButton("Start again")
+	b.do("see the text once more", again)
 
 	b.do("note the page", until(`window.notReloaded = true`))
 	if _, err := s.api.Restart(t.Context(), id); err != nil {
