@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/e2e/proc"
 )
 
@@ -42,7 +43,8 @@ var sshHosts = []string{"sshd", "gate", "stdio"}
 // client for all ways into it.
 type sshBench struct {
 	own    *bench
-	id     string // of the workspace
+	api    *client.Client // with a token: WebSockets by a session need a page's Origin
+	id     string         // of the workspace
 	dir    string
 	config string // of the client
 	stop   []func()
@@ -185,7 +187,7 @@ func (s *sshBench) command(ctx context.Context, program string, args ...string) 
 }
 
 // openSSH starts a server and a workspace with sshd.
-func (b *bench) openSSH(ctx context.Context) (s *sshBench, err error) {
+func (b *bench) openSSH(ctx context.Context) (opened *sshBench, err error) {
 	if err := buildSSHD(ctx, b.image); err != nil {
 		return nil, err
 	}
@@ -193,7 +195,7 @@ func (b *bench) openSSH(ctx context.Context) (s *sshBench, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s = &sshBench{}
+	s := &sshBench{}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -203,6 +205,9 @@ func (b *bench) openSSH(ctx context.Context) (s *sshBench, err error) {
 		return nil, err
 	}
 	s.stop = append(s.stop, s.own.close)
+	if s.api, err = client.New(s.own.server.URL, s.own.api.token); err != nil {
+		return nil, err
+	}
 	if s.dir, err = os.MkdirTemp("", "codehub-bench-ssh-"); err != nil {
 		return nil, err
 	}
@@ -218,7 +223,7 @@ func (b *bench) openSSH(ctx context.Context) (s *sshBench, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.own.api.AddSSHKey(ctx, api.AddSSHKey{PublicKey: string(public)}); err != nil {
+	if _, err := s.api.AddSSHKey(ctx, api.AddSSHKey{PublicKey: string(public)}); err != nil {
 		return nil, err
 	}
 	sshd, err := s.startSSHD(ctx, public)
@@ -254,7 +259,7 @@ USER 1000:1000
 
 // inside runs a shell command in the workspace to its end.
 func (s *sshBench) inside(ctx context.Context, shell string, stdin io.Reader) error {
-	x, err := s.own.api.Exec(ctx, s.id, api.Exec{Shell: shell})
+	x, err := s.api.Exec(ctx, s.id, api.Exec{Shell: shell})
 	if err != nil {
 		return err
 	}
