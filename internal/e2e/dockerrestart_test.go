@@ -48,10 +48,11 @@ func TestDockerRestartDuringOperations(t *testing.T) {
 			return w.Progress != nil && w.Progress.Step == "pulling"
 		})
 
-		e.Restart(signal)
+		// The attempt after the restart, which may come at once, finds the image.
 		if _, err := e.API.ImageTag(t.Context(), client.ImageTagOptions{Source: env.testImage, Target: image}); err != nil {
 			t.Fatal(err)
 		}
+		e.Restart(signal)
 		f.disarm(held)
 		for _, id := range []string{restored, made} {
 			w := f.await(id, "in STANDBY", func(w api.Workspace) bool {
