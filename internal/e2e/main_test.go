@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
-	harness.Parallel(6) // they wait most of the time, except those with a browser
+	harness.Parallel(5) // they wait most of the time, except those with a browser
 	env.browsers = make(chan struct{}, 3)
 	watchForInterrupts()
 	code := m.Run()
