@@ -17,6 +17,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
+
+	"codehub/internal/harness"
 )
 
 const serverEnv = "EMBEDDED_TEST_SERVER"
@@ -132,7 +134,12 @@ func dataDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	copyTree(t, filepath.Join(from, "postgres"), filepath.Join(dir, "postgres"))
+	data := filepath.Join(dir, "postgres")
+	copyTree(t, filepath.Join(from, "postgres"), data)
+	t.Cleanup(func() {
+		// A process of a server that has just ended may still create files.
+		harness.Eventually(t, "the data folder is removed", func() bool { return os.RemoveAll(data) == nil })
+	})
 	return dir
 }
 
