@@ -169,19 +169,12 @@ func checkVSIX(file string) (vsixFile, error) {
 		return vsixFile{}, err
 	}
 	var manifest []byte
-	err = eachContent(archive, func(name string, f *zip.File) error {
-		var content bytes.Buffer
-		out := io.Discard
+	err = eachContent(archive, func(name string, f *zip.File) (err error) {
 		if name == "package.json" {
-			out = &content
-		}
-		if err := unzip(f, out); err != nil {
+			manifest, err = readManifest(f)
 			return err
 		}
-		if name == "package.json" {
-			manifest = content.Bytes()
-		}
-		return nil
+		return unzip(f, io.Discard)
 	})
 	if err != nil {
 		return vsixFile{}, err
@@ -191,6 +184,22 @@ func checkVSIX(file string) (vsixFile, error) {
 		return vsixFile{}, err
 	}
 	return vsixFile{path: file, sum: hex.EncodeToString(sum.Sum(nil)), size: size, id: id, folder: id + "-" + version}, nil
+}
+
+// maxManifest limits the memory for an extension's package.json.
+const maxManifest = 4 << 20
+
+func readManifest(f *zip.File) ([]byte, error) {
+	in, err := f.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	manifest, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
+	if err == nil && len(manifest) > maxManifest {
+		err = fmt.Errorf("it is larger than %d bytes", maxManifest)
+	}
+	return manifest, err
 }
 
 // Names without a slash and not of dots alone: they become the name of a folder.
