@@ -28,8 +28,7 @@ func TestHostileUsage(t *testing.T) {
 	}
 }
 
-// Whatever JSON an agent sends, what is taken from it is within the limits, printable, and can be
-// encoded again.
+// Values from an agent's JSON are within the limits and printable, and can be encoded again.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"ports":[{"port":3000,"local":true,"process":"node","pid":7,"since":1764060000},{"port":-1}]}`))
 	f.Add([]byte(`{"cpu_seconds":1e308,"memory":-1,"holders":[{"what":"\u001b[2J","since":9223372036854775807}]}`))

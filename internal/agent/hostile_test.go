@@ -99,7 +99,7 @@ func TestSilentAgent(t *testing.T) {
 	}
 }
 
-// Whatever an agent sends, and however much, a call takes a bounded amount of memory. This test
+// A call takes a bounded amount of memory for any response of an agent. This test
 // runs alone, so it counts its own allocations only.
 func TestEndlessAnswersTakeBoundedMemory(t *testing.T) {
 	const limit = 24 << 20

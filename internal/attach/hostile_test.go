@@ -52,8 +52,8 @@ func TestVersionsOfAgents(t *testing.T) {
 	}
 }
 
-// An agent that does not answer as one does is unreachable, after a bounded time, whatever it
-// does; and the user keeps no attachment.
+// An attachment to an agent that breaks the protocol fails after a bounded time as
+// unreachable, and does not stay open.
 func TestAttachToHostileAgent(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

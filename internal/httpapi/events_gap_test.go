@@ -33,7 +33,7 @@ func (e *env) unheard(statements ...string) {
 	e.Exec(script)
 }
 
-// After a gap of the listener, whatever its cause, all caches are dropped: sessions,
+// After each kind of gap of the listener all caches are dropped: sessions,
 // what subscribers were sent, and routes. The controller then observes all workspaces.
 func TestGapReloadsEverything(t *testing.T) {
 	t.Parallel()

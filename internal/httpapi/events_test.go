@@ -165,7 +165,7 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
-// A stream ends with its session, whatever ends that.
+// A stream ends with its session, in each way that a session can end.
 func TestEventsEndWithSession(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(e *env){
