@@ -36,11 +36,12 @@ type tab struct {
 // tabs bounds the number of open tabs.
 var tabs = make(chan struct{}, 3)
 
-func (w *world) tab() *tab {
+// tab opens a tab, which reaches the world's server and those at the other addresses.
+func (w *world) tab(others ...string) *tab {
 	w.t.Helper()
 	tabs <- struct{}{}
 	w.t.Cleanup(func() { <-tabs })
-	b := &tab{t: w.t, w: w, ctx: chromium.Shared(w.t)}
+	b := &tab{t: w.t, w: w, ctx: chromium.Shared(w.t, append(others, w.HTTP.URL)...)}
 	if err := chromedp.Listen(b.ctx, b.onEvent); err != nil {
 		w.t.Fatalf("open a tab: %v", err)
 	}
@@ -111,7 +112,7 @@ func (b *tab) until(condition string) {
 		}
 		select {
 		case <-ctx.Done():
-			page, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("location.href + ', the focus on ' + document.activeElement.outerHTML.slice(0, 200) + '\\n' + document.body.innerHTML"))
+			page, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("location.href + ', the focus on ' + document.activeElement.outerHTML.slice(0, 200) + '\\n' + (document.body.className === 'neterror' ? document.body.innerText : document.body.innerHTML)"))
 			b.t.Fatalf("browser: timed out waiting for %s (%v) on %s", condition, err, page)
 		case <-time.After(20 * time.Millisecond):
 		}

@@ -87,7 +87,7 @@ func testForeignPageWakesNothing(t *testing.T, w *world, address func(workspace.
 	id := w.add("project", standby)
 	at := address(id)
 	byAddress, byName := foreignSite(t)
-	b := w.tab()
+	b := w.tab(byAddress)
 	b.expected = "has been blocked by CORS policy"
 	b.logIn()
 	for _, origin := range []string{byAddress, byName} {
@@ -129,7 +129,7 @@ func testForeignPageSendsItsVisitor(t *testing.T, w *world, address func(workspa
 	if w.URL.Hostname() != "localhost" {
 		origin = byName // of another site
 	}
-	b := w.tab()
+	b := w.tab(origin)
 	b.logIn()
 	send := func(how string, id workspace.ID) {
 		t.Helper()

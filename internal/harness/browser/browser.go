@@ -24,7 +24,11 @@ func New(t testing.TB, address string, more ...chromedp.ExecAllocatorOption) con
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := newNetwork(t)
+	n, err := newNetwork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.leave)
 	n.reach(t, address)
 	options = append(options, chromedp.WindowSize(1280, 800), chromedp.ModifyCmdFunc(n.enter))
 	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(options, more...)...)
@@ -35,21 +39,26 @@ func New(t testing.TB, address string, more ...chromedp.ExecAllocatorOption) con
 }
 
 var shared struct {
-	once  sync.Once
-	ctx   context.Context
-	err   error
-	close func()
+	once    sync.Once
+	ctx     context.Context
+	network *network
+	err     error
+	close   func()
 }
 
 // Shared returns the context of a tab in the Chromium that all tests of the
-// process share, with a profile of the test's own. CloseShared ends it.
-// make check skips the test.
-func Shared(t testing.TB) context.Context {
+// process share, with a profile of the test's own. It reaches the servers at these addresses,
+// by their ports on any loopback name, and those of the tests that run at the same time.
+// CloseShared ends it. make check skips the test.
+func Shared(t testing.TB, addresses ...string) context.Context {
 	t.Helper()
 	harness.NeedsChromium(t)
 	shared.once.Do(openShared)
 	if shared.err != nil {
 		t.Fatalf("start Chromium: %v", shared.err)
+	}
+	for _, a := range addresses {
+		shared.network.reach(t, a)
 	}
 	ctx, cancel := chromedp.NewContext(shared.ctx, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
@@ -62,18 +71,25 @@ func openShared() {
 		shared.err = err
 		return
 	}
-	dir, err := os.MkdirTemp("", "codehub-chromium-")
+	n, err := newNetwork()
 	if err != nil {
 		shared.err = err
 		return
 	}
-	allocator, stop := chromedp.NewExecAllocator(context.Background(), append(options, chromedp.UserDataDir(dir))...)
+	dir, err := os.MkdirTemp("", "codehub-chromium-")
+	if err != nil {
+		n.leave()
+		shared.err = err
+		return
+	}
+	allocator, stop := chromedp.NewExecAllocator(context.Background(), append(options, chromedp.UserDataDir(dir), chromedp.ModifyCmdFunc(n.enter))...)
 	ctx, leave := chromedp.NewContext(allocator)
-	shared.ctx, shared.err = ctx, chromedp.Do(ctx)
+	shared.ctx, shared.network, shared.err = ctx, n, chromedp.Do(ctx)
 	shared.close = func() {
 		leave()
 		stop()
 		chromedp.FromContext(ctx).Allocator.Wait()
+		n.leave()
 		_ = os.RemoveAll(dir)
 	}
 }

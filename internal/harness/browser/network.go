@@ -22,12 +22,10 @@ type network struct {
 	did  chan error
 }
 
-// newNetwork creates a network namespace that goes with the test.
-func newNetwork(t testing.TB) *network {
-	t.Helper()
+// newNetwork creates a network namespace, which leave gives up.
+func newNetwork() (*network, error) {
 	n := &network{do: make(chan func() error), did: make(chan error)}
 	go n.live()
-	t.Cleanup(func() { close(n.do) })
 	// Chromium takes a machine without an interface other than loopback as offline. IPv6
 	// addresses would change once more after Chromium has started.
 	script := `echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6 && ip link set lo up && ip link add up0 type veth peer up1 && ip address add 192.0.2.1/24 dev up0 && ip link set up0 up && ip link set up1 up && ip route add default via 192.0.2.2`
@@ -41,10 +39,13 @@ func newNetwork(t testing.TB) *network {
 		}
 		return nil
 	}); err != nil {
-		t.Fatal(err)
+		n.leave()
+		return nil, err
 	}
-	return n
+	return n, nil
 }
+
+func (n *network) leave() { close(n.do) }
 
 // live runs functions on a thread of their own until n.do is closed. The thread leaves the
 // namespace then and must not end: it may have started processes that end with it.
