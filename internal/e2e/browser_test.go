@@ -12,9 +12,10 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
+	"codehub/internal/harness"
 	chromium "codehub/internal/harness/browser"
 )
 
@@ -63,6 +64,25 @@ func (b *browser) tab() *browser {
 	tab := b.tabOf()
 	tab.bringToFront()
 	return tab
+}
+
+// opened waits for a tab that a page has opened at an address that begins like this.
+func (b *browser) opened(address string) *browser {
+	b.Helper()
+	var opened target.ID
+	harness.Eventually(b, "a tab at "+address, func() bool {
+		list, err := chromedp.Targets(b.ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, info := range list {
+			if info.Type == "page" && strings.HasPrefix(info.URL, address) {
+				opened = info.TargetID
+			}
+		}
+		return opened != ""
+	})
+	return b.tabOf(chromedp.WithTargetID(opened))
 }
 
 // bringToFront activates the tab, which then receives the keys.
@@ -191,24 +211,7 @@ func (b *browser) workbench() {
 func (b *browser) terminal() {
 	b.Helper()
 	b.workbench()
-	// The palette has the command only after the IDE has connected to the
-	// server.
-	offered := until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('Create New Terminal'))`)
-	for try := 1; ; try++ {
-		b.do("open the command palette", chromedp.KeyEvent(kb.F1), chromedp.WaitVisible(".quick-input-widget input"), text("Terminal: Create New Terminal"))
-		ctx, cancel := context.WithTimeout(b.ctx, time.Duration(3*try)*time.Second) // longer on a busy machine
-		err := chromedp.Do(ctx, offered)
-		cancel()
-		if err == nil {
-			break
-		}
-		if try == 10 {
-			b.screenshot("no-terminal")
-			b.Fatalf("the IDE offers no terminal: %v", err)
-		}
-		b.do("close the command palette", chromedp.KeyEvent(kb.Escape))
-	}
-	b.do("choose the command", chromedp.KeyEvent("\r"))
+	b.command("Terminal: Create New Terminal")
 	b.do("wait for the prompt", chromedp.WaitVisible(".terminal-wrapper.active .xterm-rows"),
 		until(terminalShows("$")))
 }

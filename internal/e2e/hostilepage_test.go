@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 
 	"codehub/api"
@@ -456,20 +455,7 @@ func (h *hostilePages) expectNoOpener() {
 	h.t.Helper()
 	link := fmt.Sprintf(`#ports a[href=%q]`, h.page+"/")
 	h.b.do("open the port from the dashboard", navigate(h.URL+"/workspaces/"+h.mine), chromedp.WaitVisible(link), chromedp.Click(link))
-	var opened target.ID
-	harness.Eventually(h.t, "the dashboard opens the port", func() bool {
-		list, err := chromedp.Targets(h.b.ctx)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		for _, info := range list {
-			if info.Type == "page" && strings.HasPrefix(info.URL, h.page+"/") {
-				opened = info.TargetID
-			}
-		}
-		return opened != ""
-	})
-	tab := h.b.tabOf(chromedp.WithTargetID(opened))
+	tab := h.b.opened(h.page + "/")
 	tab.do("see the page", until(`document.querySelector('#request') !== null`))
 	if got, err := chromedp.Run(tab.ctx, chromedp.Evaluate[bool](`window.opener === null && document.referrer === ''`)); err != nil || !got {
 		h.t.Errorf("the page of the port has the dashboard's window or its address: %v", err)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/chromedp"
+
 	"codehub/api"
 	"codehub/internal/e2e/proc"
 )
@@ -43,7 +45,7 @@ func TestAfternoonOfWork(t *testing.T) {
 	s.remove(id)
 }
 
-// debugNode stops in the loop of the project with the IDE's debugger.
+// debugNode stops in the loop of the project with the IDE's debugger and reads values there.
 func (w workspaceShell) debugNode(folder string) {
 	w.Helper()
 	t := w.TB.(*testing.T)
@@ -63,6 +65,13 @@ func (w workspaceShell) debugNode(folder string) {
 	b.command("Debug: Select and Start Debugging")
 	b.do("choose the configuration", until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('basket'))`), enter())
 	b.do("stop at the breakpoint", until(`document.body.innerText.includes('Paused On Breakpoint')`))
+	// The console's input is a small editor; what it shows is a list of lines.
+	b.do("evaluate an expression", chromedp.Click(".repl .repl-input-wrapper .view-lines"), text("price * 1000 + total"),
+		until(`document.querySelector('.repl .repl-input-wrapper')?.innerText.includes('1000')`), enter(),
+		until(`[...document.querySelectorAll('.repl .monaco-list-row')].some(e => e.innerText.trim() === '250000')`))
+	b.do("see a variable", until(`document.querySelectorAll('.debug-variables .monaco-list-row').length > 2`),
+		chromedp.Click(`.debug-variables .monaco-list-row[data-index="0"] .monaco-tl-twistie`),
+		until(`[...document.querySelectorAll('.debug-variables .monaco-list-row')].some(e => e.getAttribute('aria-label').startsWith('price, value 250'))`))
 	b.screenshot("debugger")
 }
 
