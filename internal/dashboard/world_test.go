@@ -42,6 +42,7 @@ import (
 // than there are cores.
 func TestMain(m *testing.M) {
 	harness.Parallel(4)
+	harness.HeedSignals()
 	code := m.Run()
 	chromium.CloseShared()
 	os.Exit(code)

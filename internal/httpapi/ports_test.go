@@ -109,7 +109,7 @@ func TestPortsAreListedAndShared(t *testing.T) {
 	}
 	share := path + "/" + strconv.Itoa(port) + "/share"
 	p = read[api.Port](t, e.want(200, "", "PUT", share, `{"with":"public","expires_in_seconds":3600}`, me))
-	if p.VisibleTo != "public" || p.ExpiresAt == nil || time.Until(*p.ExpiresAt) > time.Hour+time.Minute || time.Until(*p.ExpiresAt) < time.Hour-time.Minute {
+	if !p.Listening || p.Since == nil || p.VisibleTo != "public" || p.ExpiresAt == nil || time.Until(*p.ExpiresAt) > time.Hour+time.Minute || time.Until(*p.ExpiresAt) < time.Hour-time.Minute {
 		t.Errorf("%+v", p)
 	}
 	p = read[api.Port](t, e.want(200, "", "PUT", share, `{"with":"users"}`, me))

@@ -198,6 +198,14 @@ func (s *Service) Share(ctx context.Context, caller workspace.Caller, id workspa
 	if err != nil {
 		return Port{}, err
 	}
+	// The port is shared now, also where the agent does not respond.
+	if l, err := s.List(ctx, caller, id); err == nil {
+		for _, p := range l.Ports {
+			if p.Port.Port == port {
+				return p, nil
+			}
+		}
+	}
 	return s.Merge(id, nil, []workspace.PortShare{share})[0], nil
 }
 
