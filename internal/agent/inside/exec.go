@@ -50,7 +50,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	run, err := s.start(cmd, c.Terminal)
 	if err != nil {
-		refuse(w, http.StatusUnprocessableEntity, err)
+		refuse(w, http.StatusUnprocessableEntity, whyNotStarted(cmd.Path, err))
 		return
 	}
 	conn, ok := s.converse(w, r)
@@ -128,7 +128,29 @@ func lookPath(name string, env []string, dir string) (string, error) {
 			return file, nil
 		}
 	}
-	return "", fmt.Errorf("%s: command not found", name)
+	return "", fmt.Errorf("there is no program %q on its PATH", name)
+}
+
+// whyNotStarted says in plain words why a program was not started.
+func whyNotStarted(path string, err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		if _, err := os.Stat(path); err == nil {
+			return fmt.Errorf("%s needs another program to run, which does not exist", path) // an interpreter or a loader
+		}
+		return fmt.Errorf("%s does not exist", path)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%s may not be executed", path)
+	case errors.Is(err, unix.ENOEXEC):
+		return fmt.Errorf("%s is not a program for this machine", path)
+	case errors.Is(err, unix.E2BIG):
+		return errors.New("its arguments and variables are too long")
+	case errors.Is(err, unix.EAGAIN):
+		return errors.New("the workspace has reached its limit of processes")
+	case errors.Is(err, unix.ENOMEM):
+		return errors.New("the workspace has no memory left")
+	}
+	return err
 }
 
 // run is a started command.

@@ -541,3 +541,36 @@ func TestCommandsTakeNoThreads(t *testing.T) { // not parallel: it counts thread
 		}
 	}
 }
+
+// A program that cannot be started is refused with a sentence about that program.
+func TestWhyACommandIsNotStarted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, content string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	c := serve(t)
+	for path, want := range map[string]string{
+		dir + "/missing":                         "does not exist",
+		file("plain", "true\n", 0o644):           "may not be executed",
+		dir:                                      "may not be executed",
+		file("script", "#!/no/such/sh\n", 0o755): "needs another program to run, which does not exist",
+		file("text", "no program\n", 0o755):      "is not a program for this machine",
+		file("in", "", 0o644) + "/it":            "does not exist",
+	} {
+		_, err := c.Exec(t.Context(), agent.Command{Args: []string{path}})
+		var refused *agent.RefusedError
+		if !errors.As(err, &refused) || refused.Message != path+" "+want {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+	_, err := c.Exec(t.Context(), agent.Command{Args: []string{"no-such-program"}})
+	var refused *agent.RefusedError
+	if !errors.As(err, &refused) || refused.Message != `there is no program "no-such-program" on its PATH` {
+		t.Error(err)
+	}
+}

@@ -60,6 +60,7 @@ var en = map[string]string{
 	"terminal.many":       "Too many terminals and other connections are open. Close one and reconnect.",
 	"terminal.decide":     "The workspace cannot be started from here. Open its page.",
 	"terminal.old":        "The workspace was started by another version of codehub. Restart it.",
+	"terminal.shell":      "The shell could not be started. The image may have no shell, or too many processes run in the workspace.",
 
 	"logged_out.title":   "You are logged out",
 	"logged_out.body":    "The text that you typed on this page is not saved. Log in again to continue with it.",

@@ -145,7 +145,7 @@
       case 'workspace_stopped': case 'unavailable': return lost()
       case 'forbidden': case 'not_found': case 'gone': return ended(texts.gone)
     }
-    var known = { workspace_limit_exceeded: texts.limit, too_many_streams: texts.many, not_running: texts.decide, recovery_required: texts.decide, no_agent: texts.old }
+    var known = { workspace_limit_exceeded: texts.limit, too_many_streams: texts.many, not_running: texts.decide, recovery_required: texts.decide, no_agent: texts.old, command_not_started: texts.shell }
     ended(known[error.error] || error.message, texts.retry)
   }
 
