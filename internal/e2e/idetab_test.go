@@ -56,10 +56,26 @@ func TestIDETabKnowsItsWorkspace(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	stop := func(answer string) {
+	choose := func(name string) {
 		t.Helper()
 		b.do("open the menu", until(item+`?.querySelector('a').click() === undefined`),
-			until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('Dashboard'))`), text("Stop"), chromedp.KeyEvent("\r"))
+			until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('Dashboard'))`), text(name),
+			until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row.focused')].some(e => e.innerText.includes(%q))`, name)), enter())
+	}
+	choose("Keep awake")
+	b.do("choose how long", until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => /^\d+ h/.test(e.innerText.trim()))`), enter())
+	s.await(id, "kept awake", func(w api.Workspace) bool {
+		return w.KeepAwakeUntil != nil && time.Until(*w.KeepAwakeUntil) > time.Minute
+	})
+	choose("Dashboard")
+	page := b.opened(s.URL + "/workspaces/" + id)
+	page.do("see the workspace's page", chromedp.WaitVisible("#ports"))
+	page.close()
+	b.bringToFront()
+
+	stop := func(answer string) {
+		t.Helper()
+		choose("Stop")
 		b.do("be asked because of the text", until(`document.querySelector('.monaco-dialog-box')?.innerText.includes('unsaved files')`))
 		b.screenshot("unsaved")
 		b.do(answer, until(fmt.Sprintf(`[...document.querySelectorAll('.monaco-dialog-box .monaco-button')].find(e => e.innerText === %q).click() === undefined`, answer)))
