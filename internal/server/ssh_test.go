@@ -1,0 +1,66 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"codehub/internal/e2e/proc"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/postgres"
+)
+
+// Servers that start at the same time on an empty database present the same host key: a client
+// that a load balancer sends to another server would otherwise refuse it.
+func TestSSHHostKeyIsTheSameOnEveryServer(t *testing.T) {
+	t.Parallel()
+	database := fixture.NewDatabase(t, postgres.Options{})
+	binary, err := exec.LookPath("codehub")
+	try(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	archives := "file://" + t.TempDir()
+	var servers [2]*proc.Server
+	var addresses [2]string
+	for i := range servers {
+		dir := t.TempDir()
+		addresses[i], err = proc.FreeAddress()
+		try(t, err)
+		servers[i], err = proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: []string{
+			"CODEHUB_DATABASE_URL=" + database.DSN, "CODEHUB_ARCHIVE_URL=" + archives, "CODEHUB_SSH_LISTEN=" + addresses[i], "DOCKER_HOST=unix://" + filepath.Join(dir, "no-docker")}})
+		try(t, err)
+		t.Cleanup(servers[i].Close)
+		try(t, servers[i].Launch())
+	}
+	var fingerprints [2]string
+	for i, s := range servers {
+		try(t, s.AwaitReady(ctx))
+		fingerprints[i] = hostKey(t, addresses[i])
+	}
+	if fingerprints[0] != fingerprints[1] {
+		t.Errorf("the servers present different host keys: %q", fingerprints)
+	}
+}
+
+// hostKey returns the fingerprint of the host key that an SSH server presents.
+func hostKey(t *testing.T, address string) (fingerprint string) {
+	t.Helper()
+	seen := errors.New("the host key is known")
+	c, err := ssh.Dial("tcp", address, &ssh.ClientConfig{Timeout: time.Minute, HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+		fingerprint = ssh.FingerprintSHA256(key)
+		return seen
+	}})
+	if err == nil {
+		c.Close()
+	}
+	if fingerprint == "" {
+		t.Fatalf("%s presented no host key: %v", address, err)
+	}
+	return fingerprint
+}
