@@ -10,10 +10,11 @@ import (
 )
 
 // A command runs in a real container, as the workspace's user and in its home, and starts a
-// stopped workspace. A command that holds the workspace awake is listed.
+// stopped workspace. What the workspace uses is reported with the limits of its container. A
+// command that holds the workspace awake is listed.
 func TestExecInContainer(t *testing.T) {
 	t.Parallel()
-	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage)
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_WORKSPACE_CPUS=1.5", "CODEHUB_WORKSPACE_MEMORY=1g")
 	id := s.create(api.CreateWorkspace{Name: "alpha", DesiredState: new("STANDBY")})
 	s.awaitPhase(id, "STANDBY")
 	c := s.api
@@ -38,8 +39,10 @@ func TestExecInContainer(t *testing.T) {
 	if out, code := run(api.Exec{Shell: "stty size; exit 3", Terminal: &api.ExecTerminal{Name: "xterm", Rows: 20, Cols: 70}}, ""); out != "20 70\r\n" || code != 3 {
 		t.Errorf("%q %d", out, code)
 	}
-	if u, err := c.Usage(t.Context(), id); err != nil || u.Memory <= 0 || u.DiskSize <= 0 || u.Processes <= 0 {
-		t.Errorf("usage %+v %v", u, err)
+	if u, err := c.Usage(t.Context(), id); err != nil || u.CPU <= 0 || u.Memory <= 0 || u.Memory > u.MemoryLimit || u.DiskSize <= 0 || u.Processes <= 0 {
+		t.Errorf("usage %+v %v", u, err) // the agent itself uses the processor
+	} else if u.CPULimit != 1.5 || u.MemoryLimit != 1<<30 {
+		t.Errorf("limits of %v processors and %d bytes, want those of the settings", u.CPULimit, u.MemoryLimit)
 	}
 	held, err := c.Exec(t.Context(), id, api.Exec{Args: []string{"codehub", "busy", "-m", "a long run", "--", "cat"}})
 	if err != nil {
