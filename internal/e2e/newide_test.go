@@ -25,23 +25,47 @@ console.log(total)
 	launch = `{"version": "0.2.0", "configurations": [{"name": "basket", "type": "node", "request": "launch", "program": "${workspaceFolder}/basket.js"}]}`
 )
 
+// galleryServer answers as an extension gallery with the one extension of ~/gallery.vsix.
+const galleryServer = `
+const at = 'http://127.0.0.1:7777', date = '2026-11-01T00:00:00Z'
+const manifest = 'Microsoft.VisualStudio.Code.Manifest', archive = 'Microsoft.VisualStudio.Services.VSIXPackage'
+const extension = {
+	extensionId: '11111111-1111-4111-8111-111111111111', extensionName: 'greet-gallery', displayName: 'Greet', shortDescription: '', flags: 'validated, public',
+	publisher: {publisherId: '22222222-2222-4222-8222-222222222222', publisherName: 'codehub-test', displayName: 'codehub-test', flags: 'verified'},
+	releaseDate: date, publishedDate: date, lastUpdated: date, statistics: [], tags: [], categories: [], deploymentType: 0,
+	versions: [{version: '1.0.0', flags: 'validated', lastUpdated: date, assetUri: at, fallbackAssetUri: at,
+		files: [{assetType: manifest, source: at + '/' + manifest}, {assetType: archive, source: at + '/' + archive}],
+		properties: [{key: 'Microsoft.VisualStudio.Code.Engine', value: '^1.80.0'}]}],
+}
+require('http').createServer((q, s) => {
+	console.log(q.method + ' ' + q.url)
+	const json = (v) => s.setHeader('Content-Type', 'application/json').end(JSON.stringify(v))
+	if (q.url === '/gallery/extensionquery') json({results: [{extensions: [extension], resultMetadata: [{metadataType: 'ResultCount', metadataItems: [{name: 'TotalCount', count: 1}]}]}]})
+	else if (q.url.startsWith('/' + manifest)) json({name: 'greet-gallery', publisher: 'codehub-test', version: '1.0.0', engines: {vscode: '^1.80.0'}})
+	else if (q.url.startsWith('/' + archive)) s.end(require('fs').readFileSync(process.env.HOME + '/gallery.vsix'))
+	else s.writeHead(404).end()
+}).listen(7777, '127.0.0.1', () => console.log('listening'))
+`
+
 // In a new workspace the IDE opens without a question or a page of its own. Extensions
-// can be installed from files, the gallery is that of the setting, and a program can be
+// can be installed from files and from the gallery of the setting, and a program can be
 // debugged. The extensions of the server's folder are there, also in a home that is older
 // than they, unless the user has a newer version.
 func TestIDEInDefaultImage(t *testing.T) {
 	t.Parallel()
-	const gallery = "https://gallery.example.com/vscode/gallery"
+	const gallery = "http://127.0.0.1:7777/gallery" // inside the workspace
 	folder := t.TempDir()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_EXTENSIONS_DIR="+folder,
 		fmt.Sprintf(`CODEHUB_EXTENSIONS_GALLERY={"serviceUrl": %q}`, gallery))
 	id := s.create(api.CreateWorkspace{Name: "extensions"})
 	s.awaitPhase(id, "RUNNING")
 	in := workspaceShell{s, id}
-	for _, name := range []string{"shell", "terminal", "page"} {
+	for _, name := range []string{"shell", "terminal", "page", "gallery"} {
 		in.run(bytes.NewReader(extension(t, name, "1.0.0", name)), "cat > ~/"+name+".vsix")
 	}
 	in.run(nil, "code-server --install-extension ~/shell.vsix")
+	in.run(strings.NewReader(galleryServer), "cat > ~/gallery.js; node ~/gallery.js > ~/gallery.log 2>&1 & until grep -q listening ~/gallery.log; do sleep 0.1; done")
+	in.run(nil, "code-server --install-extension codehub-test.greet-gallery || { cat ~/gallery.log; exit 1; }")
 	in.run(bytes.NewReader(extension(t, "newer", "1.1.0", "newer")), "cat > ~/newer.vsix && code-server --install-extension ~/newer.vsix")
 	in.run(strings.NewReader(program), "cat > ~/project/basket.js")
 	in.run(strings.NewReader(launch), "mkdir ~/project/.vscode && cat > ~/project/.vscode/launch.json")
@@ -96,6 +120,8 @@ func TestIDEInDefaultImage(t *testing.T) {
 		}
 	}
 	says("shell")
+	says("gallery")
+	b.command("Notifications: Clear All Notifications") // three are shown at most
 	says("folder")
 	says("newer")
 	b.shell("code-server --install-extension ~/terminal.vsix", "successfully installed")
