@@ -226,6 +226,29 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.types("echo again-$((2+2))\r")
 	b.prints("again-4")
 
+	// Start is pressed while the page asks for the state: the late response, Stopped, changes nothing.
+	w.want(id, "desired_state", "STANDBY")
+	w.observe(id, standby)
+	agents.Stop(id)
+	b.says("does not run")
+	b.eval(`window.ask = window.fetch
+		window.fetch = (...args) => ask(...args).then(r => new Promise(resolve => window.respond = () => resolve(r)))`)
+	b.until(`window.respond !== undefined`)
+	b.press("#terminal-again")
+	b.says("Waiting for the workspace")
+	b.eval(`window.said = []
+		new MutationObserver(() => said.push(document.getElementById('terminal-status').textContent)).observe(document.getElementById('terminal-status'), {childList: true})
+		window.fetch = ask
+		respond()`)
+	agents.Start(id)
+	w.observe(id, running)
+	b.until(`said.includes('')`) // connected
+	if said := value(b, chromedp.Evaluate[string](`said.join('\n')`)); strings.Contains(said, "does not run") {
+		t.Errorf("after Start the page says: %s", said)
+	}
+	b.types("echo started-$((3+3))\r")
+	b.prints("started-6")
+
 	w.Exec(`DELETE FROM sessions`)
 	w.Auth.InvalidateAll()
 	b.until(`location.pathname === '/login' || document.getElementById('terminal-login')?.getClientRects().length`)

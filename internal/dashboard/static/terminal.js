@@ -163,16 +163,19 @@
   }
   function poll() {
     clearTimeout(timer)
-    fetch(texts.api, { credentials: 'same-origin', cache: 'no-store' }).then(function (r) {
+    var before = socket
+    // A response that arrives after the user has pressed the button is out of date.
+    function current(act) { return function (value) { if (before === socket) return act(value) } }
+    fetch(texts.api, { credentials: 'same-origin', cache: 'no-store' }).then(current(function (r) {
       if (r.status === 401) return loggedOut()
       if (r.status === 403 || r.status === 404 || r.status === 410) return ended(texts.gone)
       if (!r.ok) return later(texts.lost)
-      return r.json().then(function (w) {
+      return r.json().then(current(function (w) {
         if (w.deleted_at) return ended(texts.gone)
         if (w.state === 'running') return connect()
         later(fill(texts.stopped, stateWord(w.state)), w.state === 'stopped' || w.state === 'pending')
-      })
-    }).catch(function () { later(texts.lost) })
+      }))
+    })).catch(current(function () { later(texts.lost) }))
   }
   function later(text, starts) {
     show(text, starts ? texts.start : texts.retry)
