@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
@@ -441,6 +443,34 @@ func (w *foreignWorkspace) checkBrowser(t *testing.T) {
 	b.terminal()
 	b.shell("echo $((6 * 7))-$SHELL", "42-"+w.image.shell)
 	b.shell(w.image.hello, "hello-42")
+	w.checkTerminalPage(b)
+}
+
+// The terminal's page starts the stopped workspace when it is opened, and by Start when the
+// workspace stops later. It says what it waits for.
+func (w *foreignWorkspace) checkTerminalPage(b *browser) {
+	b.do("leave the IDE", navigate(w.URL+"/workspaces/"+w.id))
+	w.setDesired(w.id, "STANDBY")
+	w.awaitPhase(w.id, "STANDBY")
+	recordTexts := page.AddScriptToEvaluateOnNewDocumentParams{Source: `window.texts = new Set()
+		new MutationObserver(() => texts.add(document.getElementById('terminal-status')?.textContent)).observe(document, {childList: true, characterData: true, subtree: true})`}
+	if _, err := chromedp.Call(b.ctx, page.AddScriptToEvaluateOnNewDocument, recordTexts); err != nil {
+		w.Fatal(err)
+	}
+	shows := func(pattern string) chromedp.Action[chromedp.Void] {
+		return until(fmt.Sprintf(`/%s/.test([...document.querySelectorAll('#terminal .xterm-rows > div')].map(e => e.textContent.replaceAll('\u00a0', ' ').trimEnd()).join('\n').trimEnd())`, pattern))
+	}
+	connected := until(`document.getElementById('terminal-status').textContent === '' && Boolean(document.activeElement?.closest('#terminal'))`)
+	b.do("open the terminal", navigate(w.URL+"/workspaces/"+w.id+"/terminal"), connected, until(`texts.has('Waiting for the workspace: Starting')`), shows(`~ \$$`))
+	b.do("run a program", text(w.image.hello), pressEnter(), shows(`\nhello-42\n`))
+	b.screenshot("terminal")
+
+	w.setDesired(w.id, "STANDBY")
+	b.do("see that it has stopped", until(`document.getElementById('terminal-status').textContent === 'The workspace does not run: Stopped' &&
+		document.getElementById('terminal-again').textContent === 'Start'`))
+	b.screenshot("stopped")
+	b.do("start it", until(`(texts.clear(), true)`), chromedp.Click("#terminal-again"), until(`texts.has('Waiting for the workspace: Starting')`), connected)
+	b.do("run a command", text("echo started-$((6 * 7)); "+w.image.hello), pressEnter(), shows(`\nstarted-42\nhello-42\n~ \$`))
 }
 
 // A hostile image has files in the places of the agent and of the IDE, users that

@@ -184,6 +184,7 @@ func TestLoopbackPortOfWorkspace(t *testing.T) {
 	port := s.portOf(id, "3000")
 	b := newBrowser(t, s.URL)
 	b.login(s.URL, proc.AdminPassword)
+	s.listLive(b, id)
 	b.do("wait for the application", navigate(port+"/"), until(`document.querySelector('#wait') !== null`))
 	s.serveIn(id, "127.0.0.1:3000")
 	b.do("see it enter", until(`document.querySelector('#request') !== null`))
@@ -224,6 +225,44 @@ func TestLoopbackPortOfWorkspace(t *testing.T) {
 	}
 	testForward(t, s, id)
 	s.remove(id)
+}
+
+// listLive checks that the workspace's page, once open, lists a program from when it listens until
+// it ends, without a reload.
+func (s *server) listLive(b *browser, id string) {
+	s.Helper()
+	const none = `document.querySelector('#ports')?.innerText.includes('No program listens on a port.') && document.querySelector('#ports [data-port]') === null`
+	b.do("see that nothing listens", navigate(s.URL+"/workspaces/"+id), until(none), until(`window.notReloaded = true`))
+	before := time.Now().Truncate(time.Second)
+	program, err := s.api.Exec(s.Context(), id, api.Exec{Args: []string{"/testserver"}, Env: []string{"TESTSERVER_ADDR=127.0.0.1:3000"}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer program.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := program.Run(s.Context(), io.Discard, io.Discard, nil)
+		ended <- err
+	}()
+	b.do("see the program", until(`document.querySelector('#ports [data-port="3000"] code')?.textContent === 'testserver'`))
+	list, err := s.api.Ports(s.Context(), id)
+	if err != nil || len(list.Ports) != 1 || list.Ports[0].Since == nil {
+		s.Fatalf("%+v, %v", list, err)
+	}
+	since := *list.Ports[0].Since
+	if since.Before(before) || since.After(time.Now()) {
+		s.Errorf("the program listens since %v, and was started after %v", since, before)
+	}
+	b.do("see since when", until(fmt.Sprintf(`(row => row.querySelector('.num').textContent === '3000' && row.innerText.includes('Listening since') &&
+		Date.parse(row.querySelector('time').dateTime) === %d)(document.querySelector('#ports [data-port="3000"]'))`, since.UnixMilli())))
+	b.screenshot("listening")
+	if err := program.Signal(s.Context(), "TERM"); err != nil {
+		s.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		s.Errorf("end the program: %v", err)
+	}
+	b.do("see it go", until(none+` && window.notReloaded`))
 }
 
 // testForward runs codehub port-forward, also across a restart of the workspace.
