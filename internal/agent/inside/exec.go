@@ -50,7 +50,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	run, err := s.start(cmd, c.Terminal)
 	if err != nil {
-		refuse(w, http.StatusUnprocessableEntity, whyNotStarted(cmd.Path, err))
+		refuse(w, http.StatusUnprocessableEntity, err)
 		return
 	}
 	conn, ok := s.converse(w, r)
@@ -207,7 +207,7 @@ func (s *Server) start(cmd *exec.Cmd, t *agent.Terminal) (*run, error) {
 	}
 	if err := r.processes.Start(cmd); err != nil {
 		r.hangUp()
-		return nil, err
+		return nil, whyNotStarted(cmd.Path, err)
 	}
 	return r, nil
 }
