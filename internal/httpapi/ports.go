@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/coder/websocket"
@@ -88,6 +89,12 @@ func (s *server) sharePort(w http.ResponseWriter, r *http.Request, id auth.Ident
 	p, err := s.cfg.Ports.Share(r.Context(), id.Caller, wsID, port, workspace.Visibility(in.With), lasting)
 	if err != nil {
 		return err
+	}
+	// The port is shared now, also where its workspace does not respond.
+	if l, err := s.cfg.Ports.List(r.Context(), id.Caller, wsID); err == nil {
+		if i := slices.IndexFunc(l.Ports, func(listed ports.Port) bool { return listed.Port.Port == port }); i >= 0 {
+			p = l.Ports[i]
+		}
 	}
 	return writeJSON(w, http.StatusOK, portOf(p))
 }

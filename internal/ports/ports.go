@@ -189,7 +189,8 @@ func (s *Service) Shares(ctx context.Context, caller workspace.Caller, id worksp
 	return s.cfg.Store.PortShares(ctx, caller, id)
 }
 
-// Share shares a port for lasting; 0: until it is unshared, which public ports cannot be.
+// Share shares a port for lasting; 0: until it is unshared, which public ports cannot be. It
+// does not ask whether something listens on the port.
 func (s *Service) Share(ctx context.Context, caller workspace.Caller, id workspace.ID, port int, with workspace.Visibility, lasting time.Duration) (Port, error) {
 	if err := s.check(port, with, lasting); err != nil {
 		return Port{}, err
@@ -197,14 +198,6 @@ func (s *Service) Share(ctx context.Context, caller workspace.Caller, id workspa
 	share, err := s.cfg.Store.SharePort(ctx, caller, id, port, with, lasting)
 	if err != nil {
 		return Port{}, err
-	}
-	// The port is shared now, also where the agent does not respond.
-	if l, err := s.List(ctx, caller, id); err == nil {
-		for _, p := range l.Ports {
-			if p.Port.Port == port {
-				return p, nil
-			}
-		}
 	}
 	return s.Merge(id, nil, []workspace.PortShare{share})[0], nil
 }
