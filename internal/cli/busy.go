@@ -24,7 +24,7 @@ type busyCmd struct {
 
 // Help describes the command beyond its flags.
 func (busyCmd) Help() string {
-	return "Use it inside a workspace. It runs the command and keeps the workspace awake until the command ends, for at most the server's limit (CODEHUB_BUSY_MAX, 24 h). " +
+	return "Use it inside a workspace. It runs the command and keeps the workspace awake until the command ends, for at most the server's limit (CODEHUB_BUSY_MAX, 24 h by default). " +
 		"The exit status is that of the command. If the workspace cannot be kept awake, a warning is printed and the command runs anyway."
 }
 
@@ -100,7 +100,7 @@ func stayInside(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	defer release()
-	fmt.Fprintln(k.Stderr, "The workspace stays awake until you press Ctrl-C, for at most the server's limit (CODEHUB_BUSY_MAX, 24 h).")
+	fmt.Fprintln(k.Stderr, "The workspace stays awake until you press Ctrl-C, for at most the server's limit (CODEHUB_BUSY_MAX, 24 h by default).")
 	<-ctx.Done()
 	return nil
 }
