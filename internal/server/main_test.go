@@ -2,11 +2,15 @@ package server
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"codehub/internal/cli"
+	"codehub/internal/e2e/proc"
+	"codehub/internal/harness/fixture"
 )
 
 func TestMain(m *testing.M) {
@@ -16,6 +20,23 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(cli.Main(&commands, "test", os.Args[1:]))
 	}})
+}
+
+// twoServers returns two servers with one database and one bucket, without Docker, which are
+// not started yet. setting returns a further setting of each.
+func twoServers(t *testing.T, database *fixture.Database, setting func(i int) string) (servers [2]*proc.Server) {
+	t.Helper()
+	binary, err := exec.LookPath("codehub")
+	try(t, err)
+	archives := "file://" + t.TempDir()
+	for i := range servers {
+		dir := t.TempDir()
+		servers[i], err = proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: []string{
+			"CODEHUB_DATABASE_URL=" + database.DSN, "CODEHUB_ARCHIVE_URL=" + archives, "DOCKER_HOST=unix://" + filepath.Join(dir, "no-docker"), setting(i)}})
+		try(t, err)
+		t.Cleanup(servers[i].Close)
+	}
+	return servers
 }
 
 func try(t testing.TB, err error) {

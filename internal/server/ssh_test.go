@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -21,22 +19,17 @@ import (
 func TestSSHHostKeyIsTheSameOnEveryServer(t *testing.T) {
 	t.Parallel()
 	database := fixture.NewDatabase(t, postgres.Options{})
-	binary, err := exec.LookPath("codehub")
-	try(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	archives := "file://" + t.TempDir()
-	var servers [2]*proc.Server
 	var addresses [2]string
-	for i := range servers {
-		dir := t.TempDir()
-		addresses[i], err = proc.FreeAddress()
+	servers := twoServers(t, database, func(i int) string {
+		address, err := proc.FreeAddress()
 		try(t, err)
-		servers[i], err = proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: []string{
-			"CODEHUB_DATABASE_URL=" + database.DSN, "CODEHUB_ARCHIVE_URL=" + archives, "CODEHUB_SSH_LISTEN=" + addresses[i], "DOCKER_HOST=unix://" + filepath.Join(dir, "no-docker")}})
-		try(t, err)
-		t.Cleanup(servers[i].Close)
-		try(t, servers[i].Launch())
+		addresses[i] = address
+		return "CODEHUB_SSH_LISTEN=" + address
+	})
+	for _, s := range servers {
+		try(t, s.Launch())
 	}
 	var fingerprints [2]string
 	for i, s := range servers {

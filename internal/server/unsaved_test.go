@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,20 +22,11 @@ import (
 func TestUnsavedFilesReachEveryServer(t *testing.T) {
 	t.Parallel()
 	database := fixture.NewDatabase(t, postgres.Options{})
-	binary, err := exec.LookPath("codehub")
-	try(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	archives := "file://" + t.TempDir()
-	var servers [2]*proc.Server
-	for i := range servers {
-		dir := t.TempDir()
-		s, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: []string{
-			"CODEHUB_DATABASE_URL=" + database.DSN, "CODEHUB_ARCHIVE_URL=" + archives, "CODEHUB_WORKSPACE_URL=path", "DOCKER_HOST=unix://" + filepath.Join(dir, "no-docker")}})
-		try(t, err)
-		t.Cleanup(s.Close)
+	servers := twoServers(t, database, func(int) string { return "CODEHUB_WORKSPACE_URL=path" })
+	for _, s := range servers {
 		try(t, s.Start(ctx)) // the first one creates the user
-		servers[i] = s
 	}
 	ann := workspace.Caller{UserID: fixture.Query[string](database, `SELECT id::text FROM users WHERE username = $1`, auth.AdminUsername)}
 	id := database.AddWorkspace(ann, "demo").ID

@@ -48,8 +48,8 @@ var shared struct {
 
 // Shared returns the context of a tab in the Chromium that all tests of the
 // process share, with a profile of the test's own. It reaches the servers at these addresses,
-// by their ports on any loopback name, and those of the tests that run at the same time.
-// CloseShared ends it. make check skips the test.
+// by their ports on any loopback name, and those of the tests that run at the same time. A
+// test gives each address once. CloseShared ends it. make check skips the test.
 func Shared(t testing.TB, addresses ...string) context.Context {
 	t.Helper()
 	harness.NeedsChromium(t)
