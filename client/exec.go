@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"sync"
 
 	"github.com/coder/websocket"
@@ -31,21 +30,9 @@ type Exec struct {
 
 // Exec starts a command in a workspace, which is started if it is stopped.
 func (c *Client) Exec(ctx context.Context, id string, command api.Exec) (*Exec, error) {
-	header := http.Header{"User-Agent": {c.agent}}
-	if c.token != "" {
-		header.Set(api.TokenHeader, c.token)
-	}
-	conn, resp, err := websocket.Dial(ctx, c.base+path(id, "/exec"), &websocket.DialOptions{
-		HTTPClient: c.http, HTTPHeader: header, CompressionMode: websocket.CompressionDisabled,
-	})
+	conn, err := c.webSocket(ctx, path(id, "/exec"))
 	if err != nil {
-		if resp != nil {
-			return nil, readError(resp)
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, c.unreachable(err)
+		return nil, err
 	}
 	conn.SetReadLimit(maxExecMessage)
 	x := &Exec{conn: conn, started: make(chan struct{})}

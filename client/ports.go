@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/coder/websocket"
-
 	"codehub/api"
 	"codehub/internal/tunnel"
 )
@@ -33,21 +31,9 @@ func (c *Client) UnsharePort(ctx context.Context, id string, port int) error {
 // ConnectPort connects to a port of a running workspace, as its programs reach it on
 // 127.0.0.1. The connection ends with ctx, and the caller must close it.
 func (c *Client) ConnectPort(ctx context.Context, id string, port int) (*tunnel.Conn, error) {
-	header := http.Header{"User-Agent": {c.agent}}
-	if c.token != "" {
-		header.Set(api.TokenHeader, c.token)
-	}
-	ws, res, err := websocket.Dial(ctx, c.base+path(id, "/ports/"+strconv.Itoa(port)+"/connect"), &websocket.DialOptions{
-		HTTPClient: c.http, HTTPHeader: header, Subprotocols: []string{tunnel.Protocol}, CompressionMode: websocket.CompressionDisabled,
-	})
-	switch {
-	case err == nil:
-	case res != nil && res.StatusCode >= 400:
-		return nil, readError(res)
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	default:
-		return nil, c.unreachable(err)
+	ws, err := c.webSocket(ctx, path(id, "/ports/"+strconv.Itoa(port)+"/connect"), tunnel.Protocol)
+	if err != nil {
+		return nil, err
 	}
 	conn := tunnel.New(ctx, ws)
 	go conn.KeepAlive()

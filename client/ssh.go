@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -46,22 +45,9 @@ func (c *Client) DeleteSSHKey(ctx context.Context, id string) error {
 // SSH opens a connection that carries SSH into a workspace. The server requests no key
 // within it. ctx ends the connection.
 func (c *Client) SSH(ctx context.Context, id string) (net.Conn, error) {
-	h := http.Header{"User-Agent": {c.agent}}
-	if c.token != "" {
-		h.Set(api.TokenHeader, c.token)
+	ws, err := c.webSocket(ctx, path(id, "/ssh"), api.SSHProtocol)
+	if err != nil {
+		return nil, err
 	}
-	ws, resp, err := websocket.Dial(ctx, c.base+path(id, "/ssh"), &websocket.DialOptions{
-		HTTPClient: c.http, HTTPHeader: h, Subprotocols: []string{api.SSHProtocol}, CompressionMode: websocket.CompressionDisabled,
-	})
-	switch {
-	case err == nil:
-		return websocket.NetConn(ctx, ws, websocket.MessageBinary), nil
-	case resp != nil && resp.StatusCode >= 400:
-		return nil, readError(resp)
-	case resp != nil:
-		return nil, fmt.Errorf("the server did not open a WebSocket (%s); does a reverse proxy in front of it relay them?", resp.Status)
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	}
-	return nil, c.unreachable(err)
+	return websocket.NetConn(ctx, ws, websocket.MessageBinary), nil
 }
