@@ -1,6 +1,7 @@
 package sshgate
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ func FuzzClientInput(f *testing.F) {
 	f.Add(ssh.Marshal(forwardRequest{"", 0}))
 	f.Add(ssh.Marshal(streamlocalRequest{"/tmp/s"}))
 	f.Add([]byte("ssh-ed25519 AAAA"))
+	f.Add(append([]byte("SSH-2.0-x\r\n"), offerPacket("aes128-ctr")...))
 	c := &connection{}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if term, ok := parsePTY(b); ok && (len(term.Name) > maxTerm || strings.ContainsFunc(term.Name, control)) {
@@ -36,6 +38,9 @@ func FuzzClientInput(f *testing.F) {
 		}
 		if k, err := ParseKey(string(b)); err == nil && (len(k.Hash) != 32 || strings.ContainsAny(k.Line, "\n\r")) {
 			t.Errorf("key %+v", k)
+		}
+		if _, err := offerOf(b); errors.Is(err, errShort) && len(b) > maxVersion+1+4+maxOffer {
+			t.Error("more is read than a client's version and first packet")
 		}
 		if p := plain(string(b)); strings.ContainsAny(p, "\x1b\r\n\x07") {
 			t.Errorf("plain text %q", p)

@@ -250,14 +250,16 @@ func (g *Gate) handshake(conn net.Conn, cfg *ssh.ServerConfig) (*ssh.ServerConn,
 	timeout := time.AfterFunc(loginTimeout, func() { conn.Close() })
 	defer timeout.Stop()
 	defer context.AfterFunc(g.ctx, func() { conn.Close() })()
-	return ssh.NewServerConn(conn, cfg)
+	greeted, ciphers, err := greet(conn, offerWait)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	cfg.Ciphers = ciphers
+	return ssh.NewServerConn(greeted, cfg)
 }
 
 func (g *Gate) config() *ssh.ServerConfig {
 	cfg := &ssh.ServerConfig{ServerVersion: serverVersion, MaxAuthTries: maxAuthTries}
-	// Go's ChaCha20 is several times as slow as AES in hardware, and clients prefer it
-	// if it is offered.
-	cfg.Ciphers = []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherAES128CTR, ssh.CipherAES192CTR, ssh.CipherAES256CTR}
 	cfg.KeyExchanges = []string{
 		ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeCurve25519,
 		ssh.KeyExchangeECDHP256, ssh.KeyExchangeECDHP384, ssh.KeyExchangeECDHP521,
