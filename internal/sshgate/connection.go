@@ -74,15 +74,15 @@ func (c *connection) run(channels <-chan ssh.NewChannel, requests <-chan *ssh.Re
 	var background sync.WaitGroup
 	background.Go(func() { c.enter(find) })
 	background.Go(func() { c.keepAlive() })
-	background.Go(func() { c.requests(requests) })
+	queue := make(chan asked, maxAsked)
+	background.Go(func() { c.answer(queue) })
 	background.Go(func() {
 		<-c.ctx.Done()
 		c.reported()
 		c.ssh.Close()
 	})
-	for n := range channels {
-		c.open(n)
-	}
+	c.receive(channels, requests, queue)
+	close(queue)
 	// The client is gone, or its access has ended.
 	c.cancel(io.EOF)
 	c.ssh.Close()
@@ -208,10 +208,53 @@ func (c *connection) keepAlive() {
 
 var errSilent = errors.New("the client does not respond")
 
-// open begins a channel.
-func (c *connection) open(n ssh.NewChannel) {
+// asked is a request of the connection, or if that is nil, a channel that was opened
+// after the requests before it.
+type asked struct {
+	request *ssh.Request
+	channel chan<- struct{} // closed
+}
+
+// maxAsked is how many requests wait for those before them.
+const maxAsked = 64
+
+// receive passes on what the client opens and requests until it has gone. A request that
+// was sent before a channel is passed on before it.
+func (c *connection) receive(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request, to chan<- asked) {
+	for channels != nil {
+		select {
+		case r, ok := <-requests:
+			if !ok {
+				requests = nil // the channels end as well
+				continue
+			}
+			to <- asked{request: r}
+		case n, ok := <-channels:
+			if !ok {
+				return
+			}
+			// The library delivers the two apart, but has received the earlier first.
+			for earlier := true; earlier; {
+				select {
+				case r, ok := <-requests:
+					if earlier = ok; ok {
+						to <- asked{request: r}
+					}
+				default:
+					earlier = false
+				}
+			}
+			answered := make(chan struct{})
+			to <- asked{channel: answered}
+			c.open(n, answered)
+		}
+	}
+}
+
+// open begins a channel. answered is closed when the requests before it are answered.
+func (c *connection) open(n ssh.NewChannel, answered <-chan struct{}) {
 	handle := map[string]func(ssh.NewChannel){
-		"session":                        c.session,
+		"session":                        func(n ssh.NewChannel) { c.session(n, answered) },
 		"direct-tcpip":                   c.directTCP,
 		"direct-streamlocal@openssh.com": c.directStreamlocal,
 	}[n.ChannelType()]
@@ -252,9 +295,15 @@ func (c *connection) finish() {
 	c.handlers.Done()
 }
 
-// requests answers the requests of the connection itself.
-func (c *connection) requests(requests <-chan *ssh.Request) {
-	for r := range requests {
+// answer answers the requests of the connection itself, in their order. It ends with the
+// connection.
+func (c *connection) answer(queue <-chan asked) {
+	for a := range queue {
+		if a.request == nil {
+			close(a.channel)
+			continue
+		}
+		r := a.request
 		switch r.Type {
 		case "tcpip-forward", "streamlocal-forward@openssh.com":
 			c.listen(r)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -123,15 +125,67 @@ func TestSilentAgentHoldsNoAccess(t *testing.T) {
 		}
 	}()
 	go func() { _, _ = c.Dial("tcp", "127.0.0.1:80"); ended <- struct{}{} }()
-	go func() { _, _, _ = c.SendRequest("tcpip-forward", true, forwardOf(4000)); ended <- struct{}{} }()
-	for range 4 {
+	for range 3 {
 		<-asked
 	}
+	// Last, since a session waits for the forwards before it.
+	go func() { _, _, _ = c.SendRequest("tcpip-forward", true, forwardOf(4000)); ended <- struct{}{} }()
+	<-asked
 	check(t, w.db.DB.DeleteSSHKey(t.Context(), w.ann, w.keyID))
 	for range 4 {
 		<-ended
 	}
 	_ = c.Wait()
+}
+
+// A command runs once the ports are forwarded that its client requested before it, as with
+// sshd: it may use them.
+func TestCommandWaitsForForward(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var events []string
+	var mu sync.Mutex
+	happens := func(event string) {
+		mu.Lock()
+		defer mu.Unlock()
+		events = append(events, event)
+	}
+	asked, release := make(chan struct{}), make(chan struct{})
+	w.hostile(agenttest.Answers{
+		agent.PathListen: agenttest.Upgraded(func(c *agenttest.Call) {
+			close(asked)
+			<-release
+			happens("listens")
+			agenttest.Raw(agenttest.Frames(agenttest.Event(agent.Listening{Address: "127.0.0.1:4000"})))(c)
+			agenttest.Silent(c)
+		}),
+		agent.PathExec: func(*agenttest.Call) { happens("runs") },
+	})
+	c := w.client("demo", w.key)
+	forwarded := make(chan bool, 1)
+	go func() {
+		ok, _, _ := c.SendRequest("tcpip-forward", true, forwardOf(4000))
+		forwarded <- ok
+	}()
+	<-asked
+	s, err := c.NewSession()
+	check(t, err)
+	check(t, s.Start("true"))
+	for range 20 { // round trips, in which the command would have run
+		if _, _, err := c.OpenChannel("unknown", nil); err == nil {
+			t.Fatal("a channel of an unknown type was opened")
+		}
+	}
+	close(release)
+	if !<-forwarded {
+		t.Error("the port was not forwarded")
+	}
+	_ = s.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(events, []string{"listens", "runs"}) {
+		t.Errorf("%q", events)
+	}
 }
 
 func forwardOf(port uint32) []byte {

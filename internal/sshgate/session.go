@@ -29,8 +29,9 @@ const (
 
 // session is a session channel: a shell, a command or a subsystem.
 type session struct {
-	conn *connection
-	ch   ssh.Channel
+	conn     *connection
+	ch       ssh.Channel
+	answered <-chan struct{} // closed when the requests before the session are answered
 
 	ctx    context.Context // ends with the channel
 	cancel context.CancelCauseFunc
@@ -50,8 +51,13 @@ type session struct {
 // that does not take them.
 const maxControls = 32
 
-// session serves a session channel.
-func (c *connection) session(n ssh.NewChannel) {
+// forwardsWait limits how long a session waits for the forwarded ports that the client
+// requested before it.
+const forwardsWait = 10 * time.Second
+
+// session serves a session channel. answered is closed when the requests before it are
+// answered.
+func (c *connection) session(n ssh.NewChannel, answered <-chan struct{}) {
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
@@ -65,7 +71,7 @@ func (c *connection) session(n ssh.NewChannel) {
 	}
 	c.sessions.Add(1)
 	defer c.sessions.Add(-1)
-	s := &session{conn: c, ch: ch}
+	s := &session{conn: c, ch: ch, answered: answered}
 	s.ctx, s.cancel = context.WithCancelCause(c.ctx)
 	defer s.cancel(nil)
 	var running sync.WaitGroup
@@ -225,8 +231,13 @@ func (s *session) await() (*attach.Attachment, error) {
 	for {
 		select {
 		case <-s.conn.ready:
-			way, err := s.conn.await(s.ctx)
-			return way, err
+			// The command may use a port that was forwarded before.
+			select {
+			case <-s.answered:
+			case <-s.ctx.Done():
+			case <-time.After(forwardsWait):
+			}
+			return s.conn.await(s.ctx)
 		case <-s.ctx.Done():
 			return nil, context.Cause(s.ctx)
 		case <-quiet.C:
