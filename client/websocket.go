@@ -28,7 +28,7 @@ func (c *Client) webSocket(ctx context.Context, path string, protocols ...string
 		return ws, nil
 	case res != nil && res.StatusCode >= 400:
 		return nil, readError(res)
-	case res != nil:
+	case res != nil && res.StatusCode != http.StatusSwitchingProtocols:
 		return nil, fmt.Errorf("the server did not open a WebSocket (%s); does a reverse proxy in front of it relay them?", res.Status)
 	case ctx.Err() != nil:
 		return nil, ctx.Err()

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -65,6 +66,26 @@ func TestFramesAreSentWhole(t *testing.T) {
 	}
 }
 
+// countedWrites counts the writes of a WebSocket.
+type countedWrites struct {
+	writes atomic.Int64
+	io.ReadWriteCloser
+}
+
+func (c *countedWrites) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil {
+		c.ReadWriteCloser = res.Body.(io.ReadWriteCloser)
+		res.Body = c
+	}
+	return res, err
+}
+
+func (c *countedWrites) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.ReadWriteCloser.Write(p)
+}
+
 // The messages of a real WebSocket arrive, with those that the library sends itself.
 func TestWebSocketMessages(t *testing.T) {
 	t.Parallel()
@@ -88,7 +109,8 @@ func TestWebSocketMessages(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	c, err := New(s.URL, "token")
+	sent := &countedWrites{}
+	c, err := New(s.URL, "token", WithHTTPClient(&http.Client{Transport: sent}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,11 +122,15 @@ func TestWebSocketMessages(t *testing.T) {
 	conn.SetReadLimit(1 << 20)
 	for _, size := range []int{0, 1, 4084, 4096, 32 << 10, 64 << 10, 300_000} {
 		want := bytes.Repeat([]byte{byte(size)}, size)
+		before := sent.writes.Load()
 		if err := conn.Write(t.Context(), websocket.MessageBinary, want); err != nil {
 			t.Fatal(err)
 		}
 		if _, got, err := conn.Read(t.Context()); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("%d bytes for %d: %v", len(got), size, err)
+		}
+		if n := sent.writes.Load() - before; n > int64(1+size/maxPending) {
+			t.Errorf("%d bytes took %d writes", size, n)
 		}
 	}
 	if err := conn.Close(websocket.StatusNormalClosure, ""); err != nil {

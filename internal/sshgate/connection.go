@@ -45,7 +45,6 @@ type connection struct {
 	state     string        // what the wait is for, for people
 	changed   chan struct{} // closed when state changes
 	listeners map[listenKey]io.Closer
-	last      bool // the client opens no more sessions
 
 	surplus  bool           // by the limits of connections; written before its first channel
 	channels atomic.Int64   // of a refused connection
@@ -201,57 +200,76 @@ func (c *connection) keepAlive() {
 		_, _, err := c.ssh.SendRequest("keepalive@openssh.com", true, nil)
 		silent.Stop()
 		if err != nil {
-			return // the loop over its channels ends
+			c.cancel(io.EOF) // the client has gone
+			return
 		}
 	}
 }
 
 var errSilent = errors.New("the client does not respond")
 
-// asked is a request of the connection, or if that is nil, a channel that was opened
-// after the requests before it.
+// asked is a request of the connection. answered is closed when it is answered.
 type asked struct {
-	request *ssh.Request
-	channel chan<- struct{} // closed
+	*ssh.Request
+	answered chan struct{}
 }
 
 // maxAsked is how many requests wait for those before them.
 const maxAsked = 64
 
-// receive passes on what the client opens and requests until it has gone. A request that
-// was sent before a channel is passed on before it.
+// noMoreSessions is a request of OpenSSH's client.
+const noMoreSessions = "no-more-sessions@openssh.com"
+
+// receive passes on what the client opens and requests until it has gone. A session waits
+// for the requests that were sent before it, and perhaps for some that follow.
 func (c *connection) receive(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request, to chan<- asked) {
-	for channels != nil {
+	answered := make(chan struct{}) // of the last request
+	close(answered)
+	enough := false // the client opens no more sessions
+	pass := func(r *ssh.Request) {
+		enough = enough || r.Type == noMoreSessions
+		answered = make(chan struct{})
+		select {
+		case to <- asked{r, answered}:
+		case <-c.ctx.Done():
+			close(answered)
+		}
+	}
+	for {
 		select {
 		case r, ok := <-requests:
 			if !ok {
 				requests = nil // the channels end as well
 				continue
 			}
-			to <- asked{request: r}
+			pass(r)
 		case n, ok := <-channels:
 			if !ok {
 				return
 			}
 			// The library delivers the two apart, but has received the earlier first.
+			refuse := enough && n.ChannelType() == "session"
 			for earlier := true; earlier; {
 				select {
 				case r, ok := <-requests:
 					if earlier = ok; ok {
-						to <- asked{request: r}
+						pass(r)
 					}
 				default:
 					earlier = false
 				}
 			}
-			answered := make(chan struct{})
-			to <- asked{channel: answered}
+			if refuse {
+				_ = n.Reject(ssh.Prohibited, "the client asked for no more sessions")
+				continue
+			}
 			c.open(n, answered)
 		}
 	}
 }
 
-// open begins a channel. answered is closed when the requests before it are answered.
+// open begins a channel. answered is closed when the requests before it are answered, for
+// which sessions wait.
 func (c *connection) open(n ssh.NewChannel, answered <-chan struct{}) {
 	handle := map[string]func(ssh.NewChannel){
 		"session":                        func(n ssh.NewChannel) { c.session(n, answered) },
@@ -298,24 +316,17 @@ func (c *connection) finish() {
 // answer answers the requests of the connection itself, in their order. It ends with the
 // connection.
 func (c *connection) answer(queue <-chan asked) {
-	for a := range queue {
-		if a.request == nil {
-			close(a.channel)
-			continue
-		}
-		r := a.request
+	for r := range queue {
 		switch r.Type {
 		case "tcpip-forward", "streamlocal-forward@openssh.com":
-			c.listen(r)
+			c.listen(r.Request)
 		case "cancel-tcpip-forward", "cancel-streamlocal-forward@openssh.com":
-			c.unlisten(r)
-		case "no-more-sessions@openssh.com":
-			c.mu.Lock()
-			c.last = true
-			c.mu.Unlock()
+			c.unlisten(r.Request)
+		case noMoreSessions:
 			_ = r.Reply(true, nil)
 		default: // the client's keep-alives are answered as by OpenSSH
 			_ = r.Reply(false, nil)
 		}
+		close(r.answered)
 	}
 }

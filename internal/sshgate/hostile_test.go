@@ -154,7 +154,11 @@ func TestCommandWaitsForForward(t *testing.T) {
 	w.hostile(agenttest.Answers{
 		agent.PathListen: agenttest.Upgraded(func(c *agenttest.Call) {
 			close(asked)
-			<-release
+			select {
+			case <-release:
+			case <-t.Context().Done():
+				return
+			}
 			happens("listens")
 			agenttest.Raw(agenttest.Frames(agenttest.Event(agent.Listening{Address: "127.0.0.1:4000"})))(c)
 			agenttest.Silent(c)
@@ -171,7 +175,7 @@ func TestCommandWaitsForForward(t *testing.T) {
 	s, err := c.NewSession()
 	check(t, err)
 	check(t, s.Start("true"))
-	for range 20 { // round trips, in which the command would have run
+	for range 100 { // round trips, in which the command would most likely have run
 		if _, _, err := c.OpenChannel("unknown", nil); err == nil {
 			t.Fatal("a channel of an unknown type was opened")
 		}
@@ -186,6 +190,27 @@ func TestCommandWaitsForForward(t *testing.T) {
 	if !slices.Equal(events, []string{"listens", "runs"}) {
 		t.Errorf("%q", events)
 	}
+}
+
+// A client that asked for no more sessions opens none, but other channels.
+func TestNoMoreSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.client("demo", w.key)
+	if _, _, err := says(t, c); err != nil {
+		t.Fatal(err)
+	}
+	if ok, _, err := c.SendRequest("no-more-sessions@openssh.com", true, nil); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if _, err := c.NewSession(); err == nil {
+		t.Error("a session was opened")
+	}
+	service := listen(t)
+	echo(t, service)
+	conn, err := c.Dial("tcp", service.Addr().String())
+	check(t, err)
+	check(t, conn.Close())
 }
 
 func forwardOf(port uint32) []byte {

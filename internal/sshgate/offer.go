@@ -13,8 +13,8 @@ import (
 )
 
 // The cipher is the first of the client's list that the server offers as well. OpenSSH
-// before 10.0 prefers AES-CTR with a MAC to AES-GCM, which is faster, and each prefers
-// ChaCha20, which is several times as slow in Go. So the server reads the client's offer
+// before 10.0 prefers AES-CTR with a MAC to AES-GCM, which is faster, and all its versions
+// prefer ChaCha20, which is several times as slow in Go. So the server reads the client's offer
 // before it makes its own, and offers AES-GCM alone to a client that has it.
 var (
 	fastCiphers = []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM}
@@ -22,8 +22,8 @@ var (
 )
 
 // offerWait is how long the server waits for the client's offer. It is lost time for a
-// client that is further away, or that waits for the server's offer. The cipher does not
-// matter to the former: the round trips limit what it transfers.
+// distant client, and for one that waits for the server's offer. The cipher does not matter
+// to a distant client: the round trips limit what it transfers.
 const offerWait = 30 * time.Millisecond
 
 // ciphersFor returns what to offer to a client that offers these.

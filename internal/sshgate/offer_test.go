@@ -85,6 +85,7 @@ func serveOffer(t *testing.T, wait time.Duration) (client net.Conn, host ssh.Pub
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
+	_ = client.SetDeadline(time.Now().Add(harness.Patience))
 	return client, signer.PublicKey(), done
 }
 
@@ -99,6 +100,9 @@ func TestCipher(t *testing.T) {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			conn, host, served := serveOffer(t, harness.Patience)
+			if i := slices.Index(offer, "aes256-ctr"); i == 0 {
+				conn = bytewise{conn}
+			}
 			cfg := &ssh.ClientConfig{HostKeyCallback: ssh.FixedHostKey(host)}
 			cfg.Ciphers = offer
 			c, _, _, err := ssh.NewClientConn(conn, "", cfg)
@@ -109,6 +113,34 @@ func TestCipher(t *testing.T) {
 				t.Errorf("ciphers %s and %s", got.Read.Cipher, got.Write.Cipher)
 			}
 		})
+	}
+}
+
+// bytewise sends each byte by itself.
+type bytewise struct{ net.Conn }
+
+func (c bytewise) Write(p []byte) (int, error) {
+	for i := range p {
+		if n, err := c.Conn.Write(p[i : i+1]); err != nil {
+			return i + n, err
+		}
+	}
+	return len(p), nil
+}
+
+// What is no SSH ends the handshake, as does a client that leaves at any time.
+func TestStrangeClients(t *testing.T) {
+	t.Parallel()
+	version := "SSH-2.0-test\r\n"
+	for _, sent := range []string{"", "GET / HTTP/1.1\r\n\r\n", version, version + string(offerPacket("aes128-ctr")[:20]), version + "\xff\xff\xff\xff\x04", version + string(disconnection("x"))} {
+		conn, _, served := serveOffer(t, harness.Patience)
+		if _, err := conn.Write([]byte(sent)); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		if err := <-served; err == nil {
+			t.Errorf("%q: the handshake succeeded", sent)
+		}
 	}
 }
 

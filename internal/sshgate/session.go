@@ -52,19 +52,12 @@ type session struct {
 const maxControls = 32
 
 // forwardsWait limits how long a session waits for the forwarded ports that the client
-// requested before it.
+// requested before it. It starts without them then.
 const forwardsWait = 10 * time.Second
 
 // session serves a session channel. answered is closed when the requests before it are
 // answered.
 func (c *connection) session(n ssh.NewChannel, answered <-chan struct{}) {
-	c.mu.Lock()
-	last := c.last
-	c.mu.Unlock()
-	if last {
-		_ = n.Reject(ssh.Prohibited, "the client asked for no more sessions")
-		return
-	}
 	ch, requests, err := n.Accept()
 	if err != nil {
 		return
@@ -222,21 +215,23 @@ func (s *session) say(text string) {
 	_, _ = io.WriteString(s.ch.Stderr(), "codehub: "+text+end)
 }
 
-// await waits for the workspace, and tells the user what for.
+// await waits for the workspace, and then for the forwarded ports that were requested
+// before the session, because its command may use them. It tells the user what for.
 func (s *session) await() (*attach.Attachment, error) {
 	quiet := time.NewTimer(quietWait)
 	defer quiet.Stop()
-	var changed <-chan struct{} // nil: the user has not waited for long
+	ready := s.conn.ready
+	var answered, changed <-chan struct{} // nil: not waited for yet
+	var late <-chan time.Time
 	said := ""
 	for {
 		select {
-		case <-s.conn.ready:
-			// The command may use a port that was forwarded before.
-			select {
-			case <-s.answered:
-			case <-s.ctx.Done():
-			case <-time.After(forwardsWait):
-			}
+		case <-ready:
+			ready, answered, late = nil, s.answered, time.After(forwardsWait)
+			continue
+		case <-answered:
+			return s.conn.await(s.ctx)
+		case <-late:
 			return s.conn.await(s.ctx)
 		case <-s.ctx.Done():
 			return nil, context.Cause(s.ctx)
@@ -244,7 +239,9 @@ func (s *session) await() (*attach.Attachment, error) {
 		case <-changed:
 		}
 		var state string
-		state, changed = s.conn.waitsFor()
+		if state, changed = s.conn.waitsFor(); ready == nil {
+			state, changed = "The forwarded ports are being opened.", nil
+		}
 		if state != "" && state != said {
 			s.say(plain(state))
 			s.told.Store(true)
