@@ -34,9 +34,10 @@ type bench struct {
 
 // serve starts a server with a data folder of its own and further options, and returns a
 // copy of b with it.
-func (b *bench) serve(ctx context.Context, o proc.Options) (own *bench, err error) {
+func (b *bench) serve(ctx context.Context, o proc.Options) (_ *bench, err error) {
 	c := *b
-	own, c.stop = &c, nil
+	own := &c
+	own.stop = nil
 	defer func() {
 		if err != nil {
 			own.close()
