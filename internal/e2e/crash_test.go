@@ -67,9 +67,7 @@ func TestKilledDuringEachOperation(t *testing.T) {
 	}
 	s.expect(bystander, "bystander's work")
 	s.remove(bystander)
-	if cs, vs := s.dockerResources(); len(cs)+len(vs) != 0 {
-		t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
-	}
+	s.expectNothingLeft()
 }
 
 // containerOf returns the Docker id of a workspace's container and its start
@@ -134,9 +132,7 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 				t.Errorf("the new home is not empty: %d %q", status, body)
 			}
 			s.remove(id)
-			if cs, vs := s.dockerResources(); len(cs)+len(vs) != 0 {
-				t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
-			}
+			s.expectNothingLeft()
 		})
 	}
 }

@@ -79,9 +79,7 @@ func TestJourney(t *testing.T) {
 	s.awaitGone(id)
 	b.do("see it gone", until(fmt.Sprintf(`document.getElementById('ws-%s') === null`, id)))
 	b.screenshot("gone")
-	if cs, vs := s.dockerResources(); len(cs)+len(vs) != 0 {
-		t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
-	}
+	s.expectNothingLeft()
 }
 
 // cssID escapes an id that begins with a digit for a CSS selector.

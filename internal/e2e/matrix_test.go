@@ -202,9 +202,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 			f.stopIfFailed()
 		}
 		f.killDuringDeletion(reconcile.DeleteSteps(), rng)
-		if cs, vs := f.dockerResources(); len(cs)+len(vs) != 0 {
-			t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
-		}
+		f.expectNothingLeft()
 	})
 }
 
@@ -339,9 +337,7 @@ func TestJobEndedAtEveryStep(t *testing.T) {
 			on.awaitVictim(b, all[i])
 			on.discard(all[i].id)
 		})
-		if cs, vs := f.dockerResources(); len(cs)+len(vs) != 0 {
-			t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
-		}
+		f.expectNothingLeft()
 	})
 }
 

@@ -50,9 +50,7 @@ func TestArchivedHomesAreRestoredExactly(t *testing.T) {
 					t.Error("two archives have the same key")
 				}
 				s.discard(id)
-				if cs, vs := s.dockerResources(); len(cs)+len(vs) != 0 {
-					t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
-				}
+				s.expectNothingLeft()
 			})
 		}
 	}

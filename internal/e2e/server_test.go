@@ -185,6 +185,22 @@ func (s *server) login() {
 	}
 }
 
+// expectNothingLeft checks that what this server's installation had in Docker is gone, once
+// the helpers have ended that still run.
+func (s *server) expectNothingLeft() {
+	s.Helper()
+	var containers, volumes []string
+	defer func() {
+		if s.Failed() {
+			s.Logf("left in Docker: containers %v, volumes %v", containers, volumes)
+		}
+	}()
+	harness.Eventually(s.TB, "nothing is left in Docker", func() bool {
+		containers, volumes = s.dockerResources()
+		return len(containers)+len(volumes) == 0
+	})
+}
+
 // dockerResources returns the containers and volumes of this server's
 // installation.
 func (s *server) dockerResources() (containers, volumes []string) {
