@@ -85,6 +85,11 @@ func (p *Pool) exchange(c *conn, r *http.Request, early func(code int, h http.He
 	c.in = readers.Get().(*bufio.Reader)
 	c.in.Reset(c)
 	c.headLeft = p.MaxHeader
+	return p.finish(c, r, early, stop)
+}
+
+// finish reads the response's header. stop undoes what ends the request.
+func (p *Pool) finish(c *conn, r *http.Request, early func(code int, h http.Header) error, stop func() bool) (*http.Response, error) {
 	res, err := c.receive(r, early)
 	if err != nil {
 		stop()
