@@ -119,12 +119,19 @@ type plainConn struct {
 	readBy time.Time // the deadline for reading
 	idle   atomic.Bool
 
+	// See Repeat.
+	repeat  Repeated // or nil
+	fields  []byte   // of the last request that the handler served
+	current []byte   // the head of the last request that repeat was given
+	answer  Answer   // to it
+
 	watcher *time.Timer
 	watched chan struct{} // gets one value when the watcher has ended
 
 	mu       sync.Mutex
 	watching bool      // a request is served
 	severed  bool      // nothing more is written or read
+	up       net.Conn  // see Answer.Hold; or nil
 	writeBy  time.Time // the deadline for writing
 }
 
@@ -139,6 +146,7 @@ func (p *Plain) serve(base context.Context, l *strictListener, conn net.Conn, se
 	}
 	ctx := context.WithValue(context.WithValue(base, http.ServerContextKey, p.Server), http.LocalAddrContextKey, conn.LocalAddr())
 	c.ctx, c.leave = context.WithCancel(ctx)
+	defer context.AfterFunc(c.ctx, c.interrupt)()
 	c.watcher = time.AfterFunc(time.Hour, c.watch)
 	c.watcher.Stop()
 	p.track(c)
@@ -167,14 +175,17 @@ func (c *plainConn) requests() (end bool) {
 		if err != nil {
 			return true
 		}
-		host, target, ok := plainHead(head)
-		if !ok || !c.serves(host, target) {
-			return false
+		target, repeated := c.repeatedTarget(head)
+		if !repeated {
+			host, target, ok := plainHead(head)
+			if !ok || !c.serves(host, target) {
+				return false
+			}
 		}
 		if srv.ConnState != nil {
 			srv.ConnState(c.Conn, http.StateActive)
 		}
-		if !c.answer() || c.plain.closing.Load() {
+		if !c.respond(head, target, repeated) || c.plain.closing.Load() {
 			return true
 		}
 		if srv.ConnState != nil {
@@ -252,9 +263,36 @@ func (c *plainConn) setReadBy(t time.Time) bool {
 	return true
 }
 
-// answer serves one request. It returns false when the connection has to be closed.
-func (c *plainConn) answer() bool {
-	r, err := http.ReadRequest(c.in)
+// respond serves one request, whose head is the next in c.in. It returns false when the
+// connection has to be closed.
+func (c *plainConn) respond(head, target []byte, repeated bool) (open bool) {
+	if repeated && !c.plain.closing.Load() {
+		answered, open := c.again(head, target)
+		if answered {
+			return open
+		}
+		c.repeat = nil
+		return c.serveNext(bufio.NewReader(bytes.NewReader(c.current)))
+	}
+	_, fields, _ := bytes.Cut(head, []byte("\r\n"))
+	c.repeat, c.fields = nil, append(c.fields[:0], fields...)
+	return c.serveNext(c.in)
+}
+
+// read reads a request.
+func (c *plainConn) read(from *bufio.Reader) (*http.Request, error) {
+	r, err := http.ReadRequest(from)
+	if err != nil {
+		return nil, err
+	}
+	r.RemoteAddr, r.TLS = c.remote, c.secure
+	return r, nil
+}
+
+// serveNext serves the next request of from by the handler. It returns false when the
+// connection has to be closed.
+func (c *plainConn) serveNext(from *bufio.Reader) bool {
+	r, err := c.read(from)
 	if err != nil {
 		if timeout := c.plain.Server.WriteTimeout; timeout > 0 {
 			c.setWriteBy(time.Now().Add(timeout))
@@ -262,7 +300,6 @@ func (c *plainConn) answer() bool {
 		_, _ = c.out.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"))
 		return false
 	}
-	r.RemoteAddr, r.TLS = c.remote, c.secure
 	w := newPlainWriter(c, r)
 	defer w.release()
 	c.mu.Lock()
@@ -284,13 +321,27 @@ func (c *plainConn) answer() bool {
 
 // handle calls the handler. It returns false if that panicked.
 func (c *plainConn) handle(w *plainWriter, r *http.Request) (ok bool) {
-	defer func() {
-		if v := recover(); v != nil && v != http.ErrAbortHandler && c.plain.Server.ErrorLog != nil {
-			c.plain.Server.ErrorLog.Printf("panic serving %s: %v", c.remote, v)
-		}
-	}()
+	defer c.recovered()
 	c.plain.Server.Handler.ServeHTTP(w, r)
 	return true
+}
+
+// recovered is deferred. It logs a panic.
+func (c *plainConn) recovered() {
+	if v := recover(); v != nil && v != http.ErrAbortHandler && c.plain.Server.ErrorLog != nil {
+		c.plain.Server.ErrorLog.Printf("panic serving %s: %v", c.remote, v)
+	}
+}
+
+// interrupt interrupts reads and writes of the connection that is held. It runs when c.ctx
+// has ended.
+func (c *plainConn) interrupt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.up != nil {
+		_ = c.up.SetDeadline(time.Unix(1, 0))
+		c.up = nil
+	}
 }
 
 // watch ends the request when its client leaves.

@@ -17,7 +17,7 @@ func plainHead(head []byte) (host, target []byte, ok bool) {
 	if string(method) != "GET" && string(method) != "HEAD" {
 		return nil, nil, false
 	}
-	if target, ok = bytes.CutSuffix(target, []byte(" HTTP/1.1")); !ok || len(target) == 0 || target[0] != '/' || !printable(target, '!') {
+	if target, ok = bytes.CutSuffix(target, []byte(" HTTP/1.1")); !ok || !plainTarget(target) {
 		return nil, nil, false
 	}
 	for more {

@@ -1,0 +1,213 @@
+package inbound
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Repeated answers a GET request whose header fields are, byte for byte, those of the
+// request before it on its connection. Only the target may differ, which is valid during the
+// call. It returns false if the handler has to serve the request; nothing was sent to the
+// client then.
+type Repeated func(target []byte, a *Answer) bool
+
+// Repeat lets f answer the following requests of the connection while their header fields
+// stay the same. A handler calls it after every check that f does not make, with the writer
+// that it was given. Writers around that of Plain decorate f by a method Repeat of their
+// own. On connections that Plain does not serve it has no effect.
+func Repeat(w http.ResponseWriter, f Repeated) {
+	for {
+		if repeater, ok := w.(interface{ Repeat(Repeated) }); ok {
+			repeater.Repeat(f)
+			return
+		}
+		inner, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return
+		}
+		w = inner.Unwrap()
+	}
+}
+
+// Repeat is called by the function Repeat.
+func (w *plainWriter) Repeat(f Repeated) {
+	if !w.head {
+		w.conn.repeat = f
+	}
+}
+
+// Answer is the answer to a repeated request. One goroutine uses it, apart from End.
+type Answer struct {
+	// Status and Bytes, of the body, are what was sent, for those who decorate Repeated.
+	Status int
+	Bytes  int64
+
+	conn   *plainConn
+	head   []byte // of the request
+	fields []byte // of the response, by those who decorate Repeated
+	wrap   func(http.ResponseWriter) http.ResponseWriter
+	writer *plainWriter
+	end    context.CancelFunc
+	failed bool // the connection has to be closed
+}
+
+// Field adds a field to the response's header. The writer of Writer does not have it.
+func (a *Answer) Field(name, value string) {
+	a.fields = append(append(append(append(a.fields, name...), ": "...), value...), "\r\n"...)
+}
+
+// AppendFields appends the fields that Field has added, and those of the connection.
+func (a *Answer) AppendFields(b []byte) []byte {
+	b = append(b, a.fields...)
+	if a.conn.plain.closing.Load() {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	return b
+}
+
+// Wrap decorates the writer of Writer. What is added first is the outermost.
+func (a *Answer) Wrap(wrap func(http.ResponseWriter) http.ResponseWriter) {
+	outer := a.wrap
+	a.wrap = wrap
+	if outer != nil {
+		a.wrap = func(w http.ResponseWriter) http.ResponseWriter { return outer(wrap(w)) }
+	}
+}
+
+// Hold makes the end of the client's connection, and End, interrupt reads and writes of up
+// as well, until Release. It returns false if the client's connection has ended.
+func (a *Answer) Hold(up net.Conn) bool {
+	c := a.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.severed || c.ctx.Err() != nil {
+		return false
+	}
+	c.up = up
+	return true
+}
+
+// Release ends Hold. It returns false if up was interrupted.
+func (a *Answer) Release() bool {
+	c := a.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := c.up != nil
+	c.up = nil
+	return held
+}
+
+// Ended reports whether the client's connection has ended.
+func (a *Answer) Ended() bool { return a.conn.ctx.Err() != nil }
+
+// End ends the answer and closes the connection, also while another goroutine waits.
+func (a *Answer) End() { a.conn.sever() }
+
+// Send writes a part of the response, which begins with the whole head. There is no
+// deadline. body is how much of it is the body.
+func (a *Answer) Send(p []byte, body int) error {
+	if !a.conn.setWriteBy(time.Time{}) {
+		a.failed = true
+		return net.ErrClosed
+	}
+	a.Bytes += int64(body)
+	if _, err := a.conn.out.Write(p); err != nil {
+		a.failed = true
+		return err
+	}
+	return nil
+}
+
+// Fail closes the connection after an incomplete response.
+func (a *Answer) Fail() { a.failed = true }
+
+// Writer returns a writer for a response that Send cannot send, and the request as the
+// server has read it, without what middleware makes of it. Nothing was sent yet.
+func (a *Answer) Writer() (http.ResponseWriter, *http.Request, error) {
+	r, err := a.conn.read(bufio.NewReader(bytes.NewReader(a.head)))
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, end := context.WithCancel(a.conn.ctx)
+	a.end, a.writer = end, newPlainWriter(a.conn, r)
+	a.writer.writeBy = time.Time{}
+	w := http.ResponseWriter(a.writer)
+	if a.wrap != nil {
+		w = a.wrap(w)
+	}
+	return w, r.WithContext(ctx), nil
+}
+
+// finish ends the response. It returns false when the connection has to be closed.
+func (a *Answer) finish(ok bool) (open bool) {
+	open = ok && !a.failed
+	if a.writer == nil {
+		return open
+	}
+	if timeout := a.conn.plain.Server.WriteTimeout; timeout > 0 {
+		a.writer.writeBy = time.Now().Add(timeout) // until now whoever answered bounded the writes
+	}
+	if open {
+		open = a.writer.finish()
+	} else {
+		a.writer.abort()
+	}
+	a.end()
+	a.writer.release()
+	return open
+}
+
+// again serves a request by the function that Repeat was given. It returns false if that
+// does not answer it; the head was consumed in either case, and is in c.current.
+func (c *plainConn) again(head, target []byte) (answered, open bool) {
+	c.current = append(c.current[:0], head...)
+	begin := len("GET ")
+	target = c.current[begin : begin+len(target)]
+	_, _ = c.in.Discard(len(head)) // it was peeked at
+	c.mu.Lock()
+	c.watching = true
+	c.mu.Unlock()
+	c.watcher.Reset(watchAfter)
+	a := &c.answer
+	*a = Answer{conn: c, head: c.current, fields: a.fields[:0]}
+	answered, ok := c.repeatTo(target, a)
+	c.unwatch()
+	open = a.finish(ok)
+	*a = Answer{fields: a.fields} // keeps nothing else while the connection is idle
+	return answered, open
+}
+
+// repeatTo is handle for a repeated request.
+func (c *plainConn) repeatTo(target []byte, a *Answer) (answered, ok bool) {
+	answered = true
+	defer c.recovered()
+	answered = c.repeat(target, a)
+	return answered, true
+}
+
+// repeatedTarget reports whether a request has the method and the fields of the one before,
+// for which Repeat was called, and returns its target.
+func (c *plainConn) repeatedTarget(head []byte) (target []byte, ok bool) {
+	if c.repeat == nil {
+		return nil, false
+	}
+	line, fields, _ := bytes.Cut(head, []byte("\r\n"))
+	if !bytes.Equal(fields, c.fields) {
+		return nil, false
+	}
+	target, ok = bytes.CutPrefix(line, []byte("GET "))
+	if !ok {
+		return nil, false
+	}
+	target, ok = bytes.CutSuffix(target, []byte(" HTTP/1.1"))
+	return target, ok && plainTarget(target)
+}
+
+// plainTarget reports whether a request may have this target, by plainHead.
+func plainTarget(target []byte) bool {
+	return len(target) > 0 && target[0] == '/' && printable(target, '!')
+}
