@@ -14,6 +14,7 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/continuation"
 	"codehub/internal/front"
+	"codehub/internal/inbound"
 	"codehub/internal/workspace"
 )
 
@@ -36,6 +37,9 @@ func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next htt
 		done := m.begin()
 		// It keeps no part of net/http's request or response: a request that continues holds it.
 		a := answered{Request: e, log: log, method: r.Method, path: r.URL.Path, remote: front.Address(r)}
+		rec.repeated = func(f inbound.Repeated) inbound.Repeated {
+			return a.repeated(m, e.ID == r.Header.Get("X-Request-Id"), f)
+		}
 		end := func(status int, bytes int64) {
 			took := time.Since(start)
 			done(a.Route, a.method, status, took)
@@ -78,6 +82,56 @@ func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next htt
 	})
 }
 
+// repeated decorates f with what Outer does for a request. named says that the client has
+// given the request its id, which repeated requests have as well.
+func (a answered) repeated(m *Metrics, named bool, f inbound.Repeated) inbound.Repeated {
+	first := *a.Request
+	return func(target []byte, ans *inbound.Answer) (done bool) {
+		start, e := time.Now(), first
+		if !named {
+			e.ID = newID()
+		}
+		ans.Field("X-Request-Id", e.ID)
+		rec := &recorder{}
+		ans.Wrap(func(w http.ResponseWriter) http.ResponseWriter {
+			rec.ResponseWriter = w
+			w.Header().Set("X-Request-Id", e.ID)
+			return rec
+		})
+		end := m.begin()
+		done = true // stays true if f panics
+		defer func() {
+			v := recover()
+			if v != nil && v != http.ErrAbortHandler {
+				(&answered{Request: &e, log: a.log}).panicked(continuation.Recovered(v))
+				v = http.ErrAbortHandler
+			}
+			status, bytes := ans.Status, ans.Bytes
+			if rec.ResponseWriter != nil {
+				status, bytes = rec.status, rec.bytes
+			}
+			if !done {
+				end("", "", 0, 0)
+				return
+			}
+			if status == 0 { // it was not answered; counted as Outer does
+				status = http.StatusOK
+			}
+			took := time.Since(start)
+			end(e.Route, a.method, status, took)
+			again := answered{Request: &e, log: a.log, method: a.method, remote: a.remote}
+			if again.logged(status) {
+				again.path, _, _ = strings.Cut(string(target), "?")
+				again.access(status, bytes, took)
+			}
+			if v != nil {
+				panic(v)
+			}
+		}()
+		return f(target, ans)
+	}
+}
+
 // answered is a request as it is logged.
 type answered struct {
 	*accesslog.Request
@@ -96,14 +150,24 @@ func (a *answered) panicked(p *continuation.Panic) {
 	a.log.Error("panic", "request_id", a.ID, "panic", p.Value, "stack", p.Stack)
 }
 
-func (a *answered) access(status int, bytes int64, took time.Duration) {
-	level := slog.LevelInfo
+// level is that at which the request is logged.
+func (a *answered) level(status int) slog.Level {
 	if a.Quiet && status < 500 && status != http.StatusUnauthorized && status != http.StatusForbidden {
-		level = slog.LevelDebug
+		return slog.LevelDebug
 	}
-	if !a.log.Enabled(context.Background(), level) {
+	return slog.LevelInfo
+}
+
+// logged reports whether access logs anything.
+func (a *answered) logged(status int) bool {
+	return a.log.Enabled(context.Background(), a.level(status))
+}
+
+func (a *answered) access(status int, bytes int64, took time.Duration) {
+	if !a.logged(status) {
 		return
 	}
+	level := a.level(status)
 	// The path without its query, which may hold secrets.
 	attrs := []slog.Attr{
 		slog.String("request_id", a.ID), slog.String("method", bounded(a.method)), slog.String("path", bounded(a.path)),
@@ -138,8 +202,10 @@ func requestID(r *http.Request) string {
 	if ok {
 		return id
 	}
-	return rand.Text()[:16]
+	return newID()
 }
+
+func newID() string { return rand.Text()[:16] }
 
 // recorder records the status and size of a response.
 type recorder struct {
@@ -147,6 +213,14 @@ type recorder struct {
 	status   int
 	bytes    int64
 	hijacked bool
+	repeated func(inbound.Repeated) inbound.Repeated // or nil
+}
+
+// Repeat is called by inbound.Repeat.
+func (r *recorder) Repeat(f inbound.Repeated) {
+	if r.repeated != nil {
+		inbound.Repeat(r.ResponseWriter, r.repeated(f))
+	}
 }
 
 func (r *recorder) WriteHeader(status int) {

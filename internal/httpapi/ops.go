@@ -183,6 +183,9 @@ func (m *Metrics) begin() (done func(route, method string, status int, took time
 	m.open.Inc()
 	return func(route, method string, status int, took time.Duration) {
 		m.open.Dec()
+		if status == 0 { // not answered
+			return
+		}
 		if route == "" {
 			route = "other"
 		}
