@@ -463,13 +463,19 @@ func (cs *connections) closeAll(match func(*connection) bool) {
 func (c *connection) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.returned {
+		return
+	}
 	c.cancel()
-	if c.cut || c.returned {
+	if c.cut {
 		return
 	}
 	c.cut = true
 	if c.conn != nil {
 		_ = c.conn.Close() // it is abandoned either way
+		return
+	}
+	if c.w == nil { // cancel ends both sides
 		return
 	}
 	past := time.Unix(1, 0)

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,12 +14,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"codehub/internal/harness"
 	"codehub/internal/inbound"
+	"codehub/internal/origin"
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // gateway is a way to the same IDE, on which the cases of conformance_test.go run.
@@ -27,6 +31,7 @@ type gateway struct {
 	name   string
 	base   *url.URL // with the prefix of the workspace
 	host   string   // Host of requests
+	cookie string   // of a session
 	http2  bool
 	ide    *ide
 	client *http.Client
@@ -36,7 +41,7 @@ type gateway struct {
 const shortRequests = 2 * time.Second
 
 // gateways returns codehub over HTTP/1.1 and HTTP/2, and for comparison nginx and no
-// gateway at all, all before one IDE.
+// gateway at all, before IDEs that do the same.
 func gateways(t *testing.T) []*gateway {
 	t.Helper()
 	w := newWorld(t)
@@ -47,20 +52,7 @@ func gateways(t *testing.T) []*gateway {
 	plain.Listener = inbound.Strict(plain.Listener)
 	plain.Start()
 	t.Cleanup(plain.Close)
-	// As codehub serves it: plain requests do not pass through net/http.
-	short := &inbound.Plain{Server: settings.Server(w.handler()), Serves: func(string, string) bool { return true }}
-	direct := httptest.NewUnstartedServer(nil)
-	direct.Config = short.Server
-	direct.Listener = short.Listen(direct.Listener)
-	direct.Start()
-	t.Cleanup(func() {
-		direct.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := short.Shutdown(ctx); err != nil {
-			t.Errorf("Shutdown: %v", err)
-		}
-	})
+	direct := servePlain(t, settings.Server(w.handler()))
 	secure := httptest.NewUnstartedServer(nil)
 	secure.Config = settings.Server(w.handler())
 	secure.EnableHTTP2 = true
@@ -76,20 +68,102 @@ func gateways(t *testing.T) []*gateway {
 		transport.DisableCompression = true
 		transport.ExpectContinueTimeout = patience
 		t.Cleanup(transport.CloseIdleConnections)
-		return &gateway{name: name, base: u, host: host, ide: i, client: &http.Client{Transport: transport}}
+		return &gateway{name: name, base: u, host: host, cookie: sessionCookie + "=ann-1", ide: i, client: &http.Client{Transport: transport}}
 	}
 	overTLS := &http.Transport{TLSClientConfig: secure.Client().Transport.(*http.Transport).TLSClientConfig.Clone(), ForceAttemptHTTP2: true}
 	list := []*gateway{
 		make("none", "http://"+i.addr(), i.addr(), &http.Transport{}),
 		make("nginx", "http://"+nginx(t, i.addr())+under(wsA), "", &http.Transport{}),
-		make("codehub HTTP/1.1", direct.URL+under(wsA), public, &http.Transport{}),
+		make("codehub HTTP/1.1", direct+under(wsA), public, &http.Transport{}),
 		make("codehub by net/http alone", plain.URL+under(wsA), public, &http.Transport{}),
 		make("codehub HTTP/2", secure.URL+under(wsA), public, overTLS),
 	}
 	list[1].host = list[1].base.Host
 	list[4].http2 = true
-	return list
+	return append(list, repeatedGateway(t, settings))
 }
+
+// servePlain serves as codehub does, plain requests without net/http, and returns its address.
+func servePlain(t *testing.T, server *http.Server) string {
+	t.Helper()
+	short := &inbound.Plain{Server: server, Serves: func(string, string) bool { return true }}
+	s := httptest.NewUnstartedServer(nil)
+	s.Config = short.Server
+	s.Listener = short.Listen(s.Listener)
+	s.Start()
+	t.Cleanup(func() {
+		s.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := short.Shutdown(ctx); err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
+	})
+	return s.URL
+}
+
+// repeatedGateway is codehub with a workspace on its own origin. Each GET follows another
+// one with the same header fields on its connection, so that it is answered as a repeated
+// request if it can be.
+func repeatedGateway(t *testing.T, settings inbound.Settings) *gateway {
+	t.Helper()
+	const prefix, first = "/app", "/first"
+	h := newHostWorld(t)
+	i := h.serve(wsA)
+	i.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == first {
+			w.Header().Set("Content-Type", "text/plain")
+			_, _ = io.WriteString(w, "first")
+			return
+		}
+		r.RequestURI = strings.TrimPrefix(r.RequestURI, prefix)
+		r.URL.Path, r.URL.RawPath = strings.TrimPrefix(r.URL.Path, prefix), strings.TrimPrefix(r.URL.RawPath, prefix)
+		i.ServeHTTP(w, r)
+	})
+	var handled, sent atomic.Int64
+	next := h.handler()
+	u, err := url.Parse(servePlain(t, settings.Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handled.Add(1)
+		next.ServeHTTP(w, r)
+	}))) + prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{name: "codehub, repeated requests", base: u, host: origin.Host(h.at(wsA)), ide: i, cookie: hostCookie + "=ann-1" + at(workspace.Host{ID: wsA})}
+	g.client = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		transport := &http.Transport{DisableCompression: true, ExpectContinueTimeout: patience, MaxConnsPerHost: 1}
+		t.Cleanup(transport.CloseIdleConnections)
+		if r.Method == http.MethodGet && r.Body == nil {
+			before := r.Clone(r.Context())
+			before.URL.Path, before.URL.RawPath, before.URL.RawQuery = first, "", ""
+			res, err := transport.RoundTrip(before)
+			if err != nil {
+				return nil, err
+			}
+			_, err = io.Copy(io.Discard, res.Body)
+			if err := errors.Join(err, res.Body.Close()); err != nil {
+				return nil, err
+			}
+			if res.StatusCode != http.StatusOK {
+				return nil, errors.New("the request before got " + res.Status)
+			}
+			sent.Add(1)
+		}
+		sent.Add(1)
+		return transport.RoundTrip(r)
+	})}
+	t.Cleanup(func() {
+		t.Logf("%d of %d requests were repeated", sent.Load()-handled.Load(), sent.Load())
+		if sent.Load()-handled.Load() < 10 {
+			t.Error("hardly any requests were repeated")
+		}
+	})
+	return g
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // nginx starts nginx before the IDE, with the configuration of docs/reverse-proxy.md as
 // far as it is about relaying, and returns its address.
@@ -158,7 +232,7 @@ http {
 
 // cookies are those of a session for codehub, and the secret for the others.
 func (g *gateway) cookies() string {
-	return sessionCookie + "=ann-1; " + runtime.SecretCookie + "=" + g.ide.secret
+	return g.cookie + "; " + runtime.SecretCookie + "=" + g.ide.secret
 }
 
 func (g *gateway) request(method, path string, body io.Reader, header ...string) *http.Request {

@@ -99,7 +99,7 @@ type hostWorld struct {
 	client   *http.Client // follows no redirects, and resolves *.localhost
 }
 
-func newHostWorld(t *testing.T, change ...func(*Config)) *hostWorld {
+func newHostWorld(t testing.TB, change ...func(*Config)) *hostWorld {
 	t.Helper()
 	h := &hostWorld{visitors: &visitors{tickets: map[string]string{}}}
 	h.world = newWorld(t, append([]func(*Config){func(c *Config) {
@@ -124,7 +124,7 @@ func (h *hostWorld) at(id workspace.ID) string {
 // send sends a request without cookies to an address of any host.
 func (h *hostWorld) send(method, address string, header ...string) *http.Response {
 	h.t.Helper()
-	r, err := http.NewRequestWithContext(h.t.(*testing.T).Context(), method, address, nil)
+	r, err := http.NewRequestWithContext(h.t.Context(), method, address, nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}

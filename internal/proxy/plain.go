@@ -74,6 +74,7 @@ func (x *exchange) relayPlain(w *visitorWriter, r *http.Request) {
 		x.upstreamError(w, r, err)
 		return
 	}
+	x.letRepeat(w, r, out)
 	x.pass(w, r, res)
 }
 

@@ -103,6 +103,8 @@ type exchange struct {
 	hints   int                                 // informational responses so far
 	hint    func(code int, h http.Header) error // passes one on; set for what wire.Pool sends
 	upgrade bool                                // the request is for relayWebSocket
+	// replaced: the request was sent to another container than it was meant for.
+	replaced bool
 
 	// continues: a WebSocket goes on after the handler, and ends use and connection itself.
 	continues bool
@@ -188,14 +190,10 @@ var errInvalidResponse = errors.New("invalid response")
 // 100 to 599.
 func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	res, err := x.send(out)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case res.StatusCode < 100 || res.StatusCode > 599:
-		err = fmt.Errorf("%w: status %03d", errInvalidResponse, res.StatusCode)
-	case len(res.Header) > maxResponseFields:
-		err = fmt.Errorf("%w: %d header fields", errInvalidResponse, len(res.Header))
-	default:
+	}
+	if err = valid(res); err == nil {
 		return res, nil
 	}
 	_ = res.Body.Close() // it is abandoned
@@ -217,6 +215,7 @@ func (x *exchange) send(out *http.Request) (*http.Response, error) {
 	if next == nil || !repeatable(out) || !x.proxy.open.move(x.connection, next) {
 		return nil, err
 	}
+	x.replaced = true
 	return x.sendTo(next, out.Clone(out.Context()))
 }
 

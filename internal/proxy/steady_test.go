@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bufio"
-
 	"net"
 	"net/http"
 	"testing"
@@ -10,6 +9,7 @@ import (
 
 	"codehub/internal/harness"
 	"codehub/internal/inbound"
+	"codehub/internal/origin"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -78,11 +78,20 @@ func BenchmarkPlainRequest(b *testing.B) {
 			go respondAlways(c)
 		}
 	}()
-	w.runtime.put(wsA, runtime.Upstream{ContainerID: "c", Addr: backend.Addr().String(), Secret: "secret"})
+	h := newHostWorld(b)
+	for _, of := range []*world{w, h.world} {
+		of.runtime.put(wsA, runtime.Upstream{ContainerID: "c", Addr: backend.Addr().String(), Secret: "secret"})
+	}
 	settings := inbound.Settings{RequestTimeout: time.Minute, IdleTimeout: time.Minute}
-	for _, name := range []string{"codehub", "net/http"} {
-		b.Run(name, func(b *testing.B) {
-			plain := &inbound.Plain{Server: settings.Server(w.handler()), Serves: func(string, string) bool { return name == "codehub" }}
+	path := "GET " + under(wsA) + "/x HTTP/1.1\r\nHost: " + w.server.Listener.Addr().String() + "\r\nCookie: " + sessionCookie + "=ann-1"
+	host := "GET /x HTTP/1.1\r\nHost: " + origin.Host(h.at(wsA)) + "\r\nCookie: " + hostCookie + "=ann-1" + at(workspace.Host{ID: wsA})
+	for _, way := range []struct {
+		name  string
+		of    *world
+		begin string
+	}{{"codehub", w, path}, {"repeated", h.world, host}, {"net/http", w, path}} {
+		b.Run(way.name, func(b *testing.B) {
+			plain := &inbound.Plain{Server: settings.Server(way.of.handler()), Serves: func(string, string) bool { return way.name != "net/http" }}
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				b.Fatal(err)
@@ -94,7 +103,7 @@ func BenchmarkPlainRequest(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer c.Close()
-			head := []byte("GET " + under(wsA) + "/x HTTP/1.1\r\nHost: " + w.server.Listener.Addr().String() + "\r\nCookie: " + sessionCookie + "=ann-1; theme=dark\r\nAccept: */*\r\nSec-Fetch-Site: same-origin\r\n\r\n")
+			head := []byte(way.begin + "; theme=dark\r\nAccept: */*\r\nSec-Fetch-Site: same-origin\r\n\r\n")
 			in := make([]byte, 64<<10)
 			b.ReportAllocs()
 			for b.Loop() {
