@@ -149,7 +149,7 @@ func (a *Answer) finish(ok bool) (open bool) {
 		return open
 	}
 	if timeout := a.conn.plain.Server.WriteTimeout; timeout > 0 {
-		a.writer.writeBy = time.Now().Add(timeout) // until now whoever answered bounded the writes
+		a.writer.writeBy = time.Now().Add(timeout) // until now the function or its decoration bounded the writes
 	}
 	if open {
 		open = a.writer.finish()

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -28,19 +29,17 @@ func (s *server) whole(t *testing.T) (string, error) {
 		y.Abandon()
 		return "", err
 	}
-	ready := string(y.Skip(h, 5))
-	for len(ready) < 5 {
-		b := make([]byte, 5-len(ready))
-		n, err := y.Read(b)
+	body := bytes.Clone(y.Skip(h, 5))
+	ready := len(body)
+	for b := make([]byte, 5); len(body) < 5; {
+		n, err := y.Read(b[:5-len(body)])
 		if err != nil {
 			t.Fatal(err)
 		}
-		ready += string(b[:n])
-		y.End(0, "")
-		return ready, nil
+		body = append(body, b[:n]...)
 	}
-	y.End(len(ready), "")
-	return ready, nil
+	y.End(ready, "")
+	return string(body), nil
 }
 
 func TestSendHead(t *testing.T) {
