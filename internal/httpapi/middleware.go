@@ -102,13 +102,16 @@ func (a answered) repeated(m *Metrics, named bool, f inbound.Repeated) inbound.R
 		done = true // stays true if f panics
 		defer func() {
 			v := recover()
-			if v != nil && v != http.ErrAbortHandler {
-				(&answered{Request: &e, log: a.log}).panicked(continuation.Recovered(v))
-				v = http.ErrAbortHandler
-			}
 			status, bytes := ans.Status, ans.Bytes
 			if rec.ResponseWriter != nil {
 				status, bytes = rec.status, rec.bytes
+			}
+			if v != nil && v != http.ErrAbortHandler {
+				(&answered{Request: &e, log: a.log}).panicked(continuation.Recovered(v))
+				v = http.ErrAbortHandler
+				if status == 0 {
+					status = http.StatusInternalServerError
+				}
 			}
 			if !done {
 				end("", "", 0, 0)
