@@ -120,10 +120,10 @@ type plainConn struct {
 	idle   atomic.Bool
 
 	// See Repeat.
+	handled []byte   // the head of the request that the handler serves
 	repeat  Repeated // or nil
-	fields  []byte   // of the last request that the handler served
-	current []byte   // the head of the last request that repeat was given
-	answer  Answer   // to it
+	fields  []byte   // of the request that called Repeat, if repeat is set
+	answer  Answer   // to the last request that repeat was given
 
 	watcher *time.Timer
 	watched chan struct{} // gets one value when the watcher has ended
@@ -266,18 +266,26 @@ func (c *plainConn) setReadBy(t time.Time) bool {
 // respond serves one request, whose head is the next in c.in. It returns false when the
 // connection has to be closed.
 func (c *plainConn) respond(head, target []byte, repeated bool) (open bool) {
+	// What was read into c.in may be overwritten by what comes next.
+	held := heads.Get().(*[]byte)
+	defer heads.Put(held)
+	*held = append((*held)[:0], head...)
+	from := c.in
 	if repeated && !c.plain.closing.Load() {
-		answered, open := c.again(head, target)
+		_, _ = c.in.Discard(len(head)) // it was peeked at
+		answered, open := c.again(*held, target)
 		if answered {
 			return open
 		}
-		c.repeat = nil
-		return c.serveNext(bufio.NewReader(bytes.NewReader(c.current)))
+		from = bufio.NewReader(bytes.NewReader(*held))
 	}
-	_, fields, _ := bytes.Cut(head, []byte("\r\n"))
-	c.repeat, c.fields = nil, append(c.fields[:0], fields...)
-	return c.serveNext(c.in)
+	c.repeat, c.handled = nil, *held
+	defer func() { c.handled = nil }()
+	return c.serveNext(from)
 }
+
+// heads are buffers for heads of requests.
+var heads = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
 
 // read reads a request.
 func (c *plainConn) read(from *bufio.Reader) (*http.Request, error) {

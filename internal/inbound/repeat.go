@@ -17,26 +17,20 @@ type Repeated func(target []byte, a *Answer) bool
 
 // Repeat lets f answer the following requests of the connection while their header fields
 // stay the same. A handler calls it after every check that f does not make, with the writer
-// that it was given. Writers around that of Plain decorate f by a method Repeat of their
-// own. On connections that Plain does not serve it has no effect.
+// that it was given. A writer around that of Plain passes it on by a method Repeat of its
+// own, and decorates f by what it does for each request. Without one, and on connections
+// that Plain does not serve, Repeat has no effect.
 func Repeat(w http.ResponseWriter, f Repeated) {
-	for {
-		if repeater, ok := w.(interface{ Repeat(Repeated) }); ok {
-			repeater.Repeat(f)
-			return
-		}
-		inner, ok := w.(interface{ Unwrap() http.ResponseWriter })
-		if !ok {
-			return
-		}
-		w = inner.Unwrap()
+	if repeater, ok := w.(interface{ Repeat(Repeated) }); ok {
+		repeater.Repeat(f)
 	}
 }
 
 // Repeat is called by the function Repeat.
 func (w *plainWriter) Repeat(f Repeated) {
-	if !w.head {
-		w.conn.repeat = f
+	if c := w.conn; !w.head && c.handled != nil {
+		_, fields, _ := bytes.Cut(c.handled, []byte("\r\n"))
+		c.repeat, c.fields = f, append(c.fields[:0], fields...)
 	}
 }
 
@@ -162,18 +156,16 @@ func (a *Answer) finish(ok bool) (open bool) {
 }
 
 // again serves a request by the function that Repeat was given. It returns false if that
-// does not answer it; the head was consumed in either case, and is in c.current.
+// does not answer it. head stays as it is meanwhile, and target is a part of c.in.
 func (c *plainConn) again(head, target []byte) (answered, open bool) {
-	c.current = append(c.current[:0], head...)
 	begin := len("GET ")
-	target = c.current[begin : begin+len(target)]
-	_, _ = c.in.Discard(len(head)) // it was peeked at
+	target = head[begin : begin+len(target)]
 	c.mu.Lock()
 	c.watching = true
 	c.mu.Unlock()
 	c.watcher.Reset(watchAfter)
 	a := &c.answer
-	*a = Answer{conn: c, head: c.current, fields: a.fields[:0]}
+	*a = Answer{conn: c, head: head, fields: a.fields[:0]}
 	answered, ok := c.repeatTo(target, a)
 	c.unwatch()
 	open = a.finish(ok)

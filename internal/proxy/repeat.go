@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"codehub/internal/inbound"
@@ -32,13 +34,14 @@ type repeated struct {
 func (x *exchange) letRepeat(w *visitorWriter, in, out *http.Request) {
 	v, c := x.visit, x.connection
 	owner := v.host.ID != "" && v.host.Port == 0 && !v.guest && v.payer == "" && !v.polls
-	if !owner || x.replaced || x.use != nil || v.navigation || x.hints > 0 || in.Method != http.MethodGet || !simpleTarget([]byte(v.rawPath)) ||
+	if !owner || x.replaced || x.use != nil || v.navigation || x.hints > 0 || in.Method != http.MethodGet ||
+		v.path == "/" || !simpleTarget([]byte(v.rawPath)) ||
 		!onlyID(w.Header()) {
 		return
 	}
 	v.path, v.rawPath = "", ""
 	q := &repeated{proxy: x.proxy, visit: v, request: in, out: out, to: c.upstream}
-	inbound.Repeat(w, q.answer)
+	inbound.Repeat(w.ResponseWriter, q.answer) // answer does what w does
 }
 
 // onlyID reports whether a header has no field but that which httpapi.Outer adds again.
@@ -102,18 +105,12 @@ func (q *repeated) answer(target []byte, a *inbound.Answer) bool {
 		return false // the handler says why
 	}
 	defer p.open.remove(c)
-	b := buffers.Get()
-	defer buffers.Put(b)
-	head, err := q.headTo(b[:0], target)
-	if err != nil {
-		return false
-	}
-	reply, err := q.to.plain.SendHead(head, a.Hold)
+	reply, err := q.sendTo(target, a.Hold)
 	switch {
 	case errors.Is(err, wire.ErrNoConnection) && a.Ended():
 		a.Fail()
 		return true
-	case errors.Is(err, wire.ErrNoConnection):
+	case errors.Is(err, wire.ErrNoConnection), errors.Is(err, errNoHead):
 		a.Release()
 		return false
 	case err != nil:
@@ -139,6 +136,8 @@ func (q *repeated) answer(target []byte, a *inbound.Answer) bool {
 		q.slow(a, c, v, reply)
 		return true
 	}
+	b := buffers.Get()
+	defer buffers.Put(b)
 	a.Status = r.status
 	out := a.AppendFields(r.append(b[:0], answered))
 	if !r.dated {
@@ -173,18 +172,25 @@ func (q *repeated) send(a *inbound.Answer, c *connection, b []byte, body int) er
 	return err
 }
 
-// headTo appends the request to the container.
-func (q *repeated) headTo(b, target []byte) ([]byte, error) {
+var errNoHead = errors.New("the request cannot be repeated")
+
+// requests are buffers for the heads of requests to containers.
+var requests = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
+
+// sendTo sends the request to the container.
+func (q *repeated) sendTo(target []byte, hold func(net.Conn) bool) (wire.Reply, error) {
 	if q.head == nil {
 		fields, err := wire.Fields(q.out)
 		if err != nil {
-			return nil, err
+			return wire.Reply{}, errNoHead
 		}
 		q.head = fields
 	}
-	b = append(append(b, "GET "...), target...)
-	b = append(b, " HTTP/1.1\r\n"...)
-	return append(b, q.head...), nil
+	b := requests.Get().(*[]byte)
+	defer requests.Put(b)
+	*b = append(append((*b)[:0], "GET "...), target...)
+	*b = append(append(*b, " HTTP/1.1\r\n"...), q.head...)
+	return q.to.plain.SendHead(*b, hold)
 }
 
 // fail answers when the container does not respond.
@@ -263,7 +269,7 @@ var meanings = func() map[string]meaning {
 	for name := range wholeOrigin {
 		m[strings.ToLower(name)] = needsRules
 	}
-	for _, name := range append([]string{"Set-Cookie", "Location", "Service-Worker-Allowed", "X-Request-Id"}, hopByHop...) {
+	for _, name := range append([]string{"Set-Cookie", "Location", "Service-Worker-Allowed", "X-Request-Id", "Pragma"}, hopByHop...) {
 		m[strings.ToLower(name)] = needsRules
 	}
 	m["content-length"], m["date"], m["content-type"], m["connection"], m["keep-alive"] = lengthField, dateField, typeField, connectionField, keepAliveField

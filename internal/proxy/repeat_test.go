@@ -2,10 +2,12 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -127,7 +129,7 @@ func (w *repeatWorld) client(t *testing.T) *client {
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
 	host, _ := strings.CutPrefix(w.at(wsA), "http://")
-	return &client{t, c, bufio.NewReader(c), host}
+	return &client{t, c, bufio.NewReaderSize(c, 256<<10), host}
 }
 
 func (c *client) send(target string, more ...string) {
@@ -141,6 +143,7 @@ func (c *client) send(target string, more ...string) {
 
 // seen is a response as the client sees it.
 type seen struct {
+	Lines   []string // of the head, without Date
 	Status  string
 	Hints   int
 	Header  http.Header
@@ -154,6 +157,7 @@ type seen struct {
 
 func (c *client) see() (got seen) {
 	for {
+		lines := c.head()
 		res, err := http.ReadResponse(c.in, nil)
 		if err != nil {
 			got.Status = "none"
@@ -165,9 +169,36 @@ func (c *client) see() (got seen) {
 		}
 		b, err := io.ReadAll(res.Body)
 		res.Header.Del("Date")
+		got.Lines = lines
 		got.Status, got.Header, got.Length, got.Coding, got.Body = res.Status, res.Header, res.ContentLength, res.TransferEncoding, string(b)
 		got.Whole, got.Trailer, got.Close = err == nil, res.Trailer, res.Close
 		return got
+	}
+}
+
+// head returns the lines of the next head without Date, in order, with names as Go writes
+// them. It leaves them to be read.
+func (c *client) head() (lines []string) {
+	for n := 1; ; n++ {
+		b, err := c.in.Peek(n)
+		if err != nil {
+			return nil
+		}
+		end := bytes.Index(b, []byte("\r\n\r\n"))
+		if end < 0 {
+			n = max(n, c.in.Buffered()-1)
+			continue
+		}
+		for line := range strings.SplitSeq(string(b[:end]), "\r\n") {
+			if name, value, ok := strings.Cut(line, ":"); ok {
+				line = http.CanonicalHeaderKey(name) + ": " + strings.TrimSpace(value)
+			}
+			if !strings.HasPrefix(line, "Date:") {
+				lines = append(lines, line)
+			}
+		}
+		slices.Sort(lines)
+		return lines
 	}
 }
 
@@ -213,6 +244,7 @@ var replies = map[string]string{
 	"lower case":           strings.ToLower(strings.SplitAfterN(simpleReply, "\r\n", 2)[1]),
 	"lower case fields":    "HTTP/1.1 200 OK\r\n" + strings.ToLower(strings.SplitAfterN(simpleReply, "\r\n", 2)[1]),
 	"odd names":            strings.Replace(simpleReply, "ETag", "X_a: 1\r\nx-UPPER-b: 2\r\nETag", 1),
+	"pragma":               strings.Replace(simpleReply, "ETag", "Pragma: no-cache\r\nETag", 1),
 	"twice":                strings.Replace(simpleReply, "ETag", "X-A: 1\r\nx-a: 2\r\nETag", 1),
 	"folded":               strings.Replace(simpleReply, "ETag", "X-A: 1\r\n 2\r\nETag", 1),
 	"a space in a name":    strings.Replace(simpleReply, "ETag", "X-A : 1\r\nETag", 1) + cut,
@@ -347,6 +379,23 @@ func TestRepeatedRequest(t *testing.T) {
 		for len(w.heads) > 0 {
 			<-w.heads
 		}
+	}
+}
+
+// What the IDE's page gets in addition does not go to the targets after it.
+func TestPageIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	w := newRepeatWorld(t)
+	c := w.client(t)
+	before := w.handled.Load()
+	for range 2 {
+		c.send("/")
+		c.see()
+	}
+	c.send("/a")
+	c.see()
+	if n := w.handled.Load() - before; n != 3 {
+		t.Errorf("the handler served %d of 3 requests", n)
 	}
 }
 
