@@ -182,18 +182,26 @@ func editIDESettings(t *testing.T, home string, words ...string) {
 	}
 }
 
-// command runs a command of the IDE by its palette. The palette has some commands only after
-// the IDE has connected to the server, and does not add them to what it has found.
+// command runs a command of the IDE by its palette.
 func (b *browser) command(name string) {
+	b.Helper()
+	b.palette(name)
+	b.do("choose the command", enter())
+}
+
+// palette opens the command palette and types a command until that is offered. The palette
+// has some commands only after the IDE has connected to the server, and does not add them to
+// what it has found.
+func (b *browser) palette(name string) {
 	b.Helper()
 	offered := until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name))
 	for try := 1; ; try++ {
-		b.do("open the command palette", chromedp.KeyEvent(kb.F1), chromedp.WaitVisible(".quick-input-widget input"), text(name))
+		b.do("open the command palette", chromedp.KeyEvent(kb.F1), quickInput(), text(name))
 		ctx, cancel := context.WithTimeout(b.ctx, time.Duration(3*try)*time.Second) // longer on a busy machine
 		err := chromedp.Do(ctx, offered)
 		cancel()
 		if err == nil {
-			break
+			return
 		}
 		if try == 10 {
 			b.screenshot("no-command")
@@ -201,7 +209,12 @@ func (b *browser) command(name string) {
 		}
 		b.do("close the command palette", chromedp.KeyEvent(kb.Escape))
 	}
-	b.do("choose the command", enter())
+}
+
+// quickInput waits until what is typed goes to a menu of the IDE, not to its editor. On a busy
+// machine a menu is there before it has the focus.
+func quickInput() chromedp.Action[chromedp.Void] {
+	return until(`!!document.activeElement?.closest('.quick-input-widget')`)
 }
 
 // portView opens a port by the IDE's own view of ports, which leads to the address, and reads
