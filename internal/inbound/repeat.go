@@ -36,13 +36,13 @@ func (w *plainWriter) Repeat(f Repeated) {
 
 // Answer is the answer to a repeated request. One goroutine uses it, apart from End.
 type Answer struct {
-	// Status and Bytes, of the body, are what was sent, for those who decorate Repeated.
+	// Status and Bytes, of the body, are what was sent, for decorators of Repeated.
 	Status int
 	Bytes  int64
 
 	conn   *plainConn
 	head   []byte // of the request
-	fields []byte // of the response, by those who decorate Repeated
+	fields []byte // of the response, by Field
 	wrap   func(http.ResponseWriter) http.ResponseWriter
 	writer *plainWriter
 	end    context.CancelFunc

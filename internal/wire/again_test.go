@@ -3,6 +3,7 @@ package wire
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -56,6 +57,31 @@ func TestSendHead(t *testing.T) {
 	}
 	if _, err := s.SendHead([]byte(head), func(net.Conn) bool { return false }); !errors.Is(err, ErrNoConnection) {
 		t.Errorf("not held: %v", err)
+	}
+	if n := s.dials.Load(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// oneByte is a connection whose bytes arrive one by one.
+type oneByte struct{ net.Conn }
+
+func (c oneByte) Read(p []byte) (int, error) { return c.Conn.Read(p[:min(1, len(p))]) }
+
+// A response may arrive in any parts.
+func TestReplyInParts(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, answers(hello))
+	dial := s.Dial
+	s.Dial = func(ctx context.Context) (net.Conn, error) {
+		c, err := dial(ctx)
+		return oneByte{c}, err
+	}
+	s.get(t)
+	for range 3 {
+		if got, err := s.whole(t); err != nil || got != "hello" {
+			t.Errorf("%q, %v", got, err)
+		}
 	}
 	if n := s.dials.Load(); n != 1 {
 		t.Errorf("%d connections", n)
