@@ -196,7 +196,7 @@ func (s *server) loseVolume(id, storage string) {
 		return
 	}
 	volume := "ws-" + id + "-home"
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		holders, err := s.docker.ContainerList(s.Context(), client.ContainerListOptions{
 			All: true, Filters: client.Filters{}.Add("volume", volume),
 		})
@@ -204,7 +204,8 @@ func (s *server) loseVolume(id, storage string) {
 			s.Fatal(err)
 		}
 		for _, c := range holders.Items {
-			if _, err := s.docker.ContainerRemove(s.Context(), c.ID, client.ContainerRemoveOptions{}); err != nil {
+			_, err := s.docker.ContainerRemove(s.Context(), c.ID, client.ContainerRemoveOptions{})
+			if err != nil && !errdefs.IsConflict(err) && !errdefs.IsNotFound(err) { // the server may be removing it too
 				s.Fatal(err)
 			}
 		}

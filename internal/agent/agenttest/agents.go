@@ -73,7 +73,10 @@ func (a *Agents) Start(id workspace.ID) *Agent {
 		_ = s.Serve(tracked{l, n})
 	}()
 	harness.Eventually(a.t, "the agent serves", func() bool {
-		_, err := os.Stat(n.BusySocket)
+		conn, err := net.Dial("unix", n.BusySocket)
+		if err == nil {
+			conn.Close()
+		}
 		return err == nil
 	})
 	a.mu.Lock()
