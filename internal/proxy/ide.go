@@ -174,7 +174,7 @@ func serveScript(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/javascript; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Cache-Control", "no-cache")
+	h.Set("Cache-Control", "private, max-age=3600") // a page may run the script of the version before
 	h.Set("ETag", ideScriptTag)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(ideScript))
 }

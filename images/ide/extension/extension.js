@@ -11,6 +11,10 @@ const page = crypto.randomUUID();
 /** What codehub said last; undefined until then. */
 let state;
 let item, timer, closed;
+/** How many unsaved files were reported last. */
+let reported = 0;
+/** How long after a change they are reported, in ms: what the IDE saves by itself, a second after it, needs no report. */
+const reportAfter = 2000;
 /** When the idle stop is of which the user was told, in ms. The time moves a little while it is the same stop. */
 let told = 0;
 const sameStop = 30000;
@@ -35,7 +39,8 @@ function unsaved() {
 async function poll() {
 	clearTimeout(timer);
 	try {
-		show(await send("state", { page, unsaved: unsaved() }));
+		reported = unsaved();
+		show(await send("state", { page, unsaved: reported }));
 	} catch {
 		// The page itself tells its user about a lost connection.
 	}
@@ -121,16 +126,15 @@ exports.activate = (context) => {
 		// The dashboard asks before it stops a workspace with unsaved files.
 		vscode.workspace.onDidChangeTextDocument(changed),
 		vscode.window.tabGroups.onDidChangeTabs(changed),
-		vscode.workspace.onDidSaveTextDocument(later),
+		vscode.workspace.onDidSaveTextDocument(changed),
 		{ dispose: () => { closed = true; clearTimeout(timer); clearTimeout(soon); } },
 	);
-	let reported = 0;
 	function changed() {
-		if (unsaved() !== reported) later();
-	}
-	function later() {
-		clearTimeout(soon);
-		soon = setTimeout(() => { reported = unsaved(); poll(); }, 300);
+		if (unsaved() === reported) return;
+		soon ??= setTimeout(() => {
+			soon = undefined;
+			if (unsaved() !== reported) poll();
+		}, reportAfter);
 	}
 	return poll();
 };
