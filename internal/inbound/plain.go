@@ -33,13 +33,14 @@ type Plain struct {
 	open   map[*plainConn]struct{}
 	closed chan struct{} // closed when closing is set and no connection is open
 	once   sync.Once     // closes closed
+	first  turns         // of first requests
 
 	closing atomic.Bool
 }
 
 // Listen returns a Strict listener on l that hands over what is not plain.
 func (p *Plain) Listen(l net.Listener) net.Listener {
-	p.open, p.closed = map[*plainConn]struct{}{}, make(chan struct{})
+	p.open, p.closed, p.first = map[*plainConn]struct{}{}, make(chan struct{}), newTurns()
 	base := context.Background()
 	if p.Server.BaseContext != nil {
 		base = p.Server.BaseContext(l)
@@ -169,11 +170,15 @@ func (p *Plain) serve(base context.Context, l *strictListener, conn net.Conn, se
 // and false when the next request is not plain.
 func (c *plainConn) requests() (end bool) {
 	srv := c.plain.Server
-	timeout := srv.ReadHeaderTimeout
-	for {
+	timeout, endTurn := srv.ReadHeaderTimeout, func() {}
+	defer func() { endTurn() }()
+	for first := true; ; first = false {
 		head, err := c.head(timeout)
 		if err != nil {
 			return true
+		}
+		if first {
+			endTurn = c.plain.first.begin(c.ctx)
 		}
 		target, repeated := c.repeatedTarget(head)
 		if !repeated {
@@ -188,6 +193,7 @@ func (c *plainConn) requests() (end bool) {
 		if !c.respond(head, target, repeated) || c.plain.closing.Load() {
 			return true
 		}
+		endTurn()
 		if srv.ConnState != nil {
 			srv.ConnState(c.Conn, http.StateIdle)
 		}
