@@ -4,11 +4,12 @@
   'use strict'
 
   var base = new URL('.', document.currentScript.src).href // ends with /_codehub/
-  // Milliseconds between questions: while the connection is lost, while the notice is shown, and
-  // in both cases while the tab is hidden.
-  var LOST = 1000, COVERED = 2000, HIDDEN = 15000
-  var state, started, timer, asking, overlay
+  // Milliseconds between questions: until the IDE connects first, while the connection is lost,
+  // while the notice is shown, and in all cases while the tab is hidden.
+  var LOADING = 3000, LOST = 1000, COVERED = 2000, HIDDEN = 15000
+  var state, stateAt, started, timer, asking, overlay
   var open = 0 // WebSockets
+  var connected = false // since the page was loaded
 
   // The end of a WebSocket is the sign to ask: while the IDE is connected nothing is sent.
   var Native = window.WebSocket
@@ -16,7 +17,11 @@
     constructor (address, protocols) {
       super(address, protocols === undefined ? [] : protocols)
       var was = false
-      this.addEventListener('open', function () { was = true; open++ })
+      this.addEventListener('open', function () {
+        was = connected = true
+        open++
+        if (!overlay) clearTimeout(timer)
+      })
       this.addEventListener('close', function () {
         if (was) open--
         ask()
@@ -33,12 +38,20 @@
       .catch(function () {}) // the server or the network is gone, which the IDE says itself
       .then(function () {
         asking = false
-        if (overlay || open === 0) timer = setTimeout(ask, document.hidden ? HIDDEN : overlay ? COVERED : LOST)
+        if (overlay || open === 0) timer = setTimeout(ask, document.hidden ? HIDDEN : overlay ? COVERED : connected ? LOST : LOADING)
       })
+  }
+
+  // The IDE's extension starts with what this page was told, if that is not older than FRESH.
+  var FRESH = 10000
+  var channel = new BroadcastChannel('codehub ' + base)
+  channel.onmessage = function (e) {
+    if (e.data === 'state' && state && Date.now() - stateAt < FRESH) channel.postMessage(state)
   }
 
   function show (next) {
     state = next
+    stateAt = Date.now()
     if (!state.open) {
       cover()
       return

@@ -44,6 +44,24 @@ async function poll() {
 	} catch {
 		// The page itself tells its user about a lost connection.
 	}
+	again();
+}
+
+/** Shows what codehub has just told the page, which loads before this; asks if that does not answer. */
+async function begin() {
+	const channel = new BroadcastChannel("codehub " + base);
+	const known = await new Promise((resolve) => {
+		channel.onmessage = (event) => { if (event.data !== "state") resolve(event.data); };
+		channel.postMessage("state");
+		setTimeout(resolve, 200);
+	});
+	channel.close();
+	if (!known || unsaved() > 0) return poll();
+	show(known);
+	again();
+}
+
+function again() {
 	clearTimeout(timer);
 	if (!closed) timer = setTimeout(poll, 1000 * (state?.poll_seconds ?? 20));
 }
@@ -136,5 +154,5 @@ exports.activate = (context) => {
 			if (unsaved() !== reported) poll();
 		}, reportAfter);
 	}
-	return poll();
+	return begin();
 };
