@@ -203,7 +203,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.prints(fmt.Sprint("\n", rows, " "))
 	b.until(`document.documentElement.scrollWidth <= 390`)
 	harness.Eventually(t, "Ctrl-C ends the command", func() bool {
-		// Bash ignores the signal if a command of the loop ends by itself at that moment.
+		// Bash ignores the signal if a command of the loop ends at that moment.
 		b.chord("c", chromedp.ModifierCtrl)
 		return value(b, chromedp.Evaluate[bool](printed("interrupted-12")))
 	})

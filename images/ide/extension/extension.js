@@ -13,7 +13,7 @@ let state;
 let item, timer, closed;
 /** How many unsaved files were reported last. */
 let reported = 0;
-/** How long after a change they are reported, in ms: what the IDE saves by itself, a second after it, needs no report. */
+/** How long after a change they are reported, in ms: what the IDE saves automatically, a second after it, needs no report. */
 const reportAfter = 2000;
 /** When the idle stop is of which the user was told, in ms. The time moves a little while it is the same stop. */
 let told = 0;
