@@ -37,8 +37,8 @@ const ideScriptPage = `<!doctype html><title>a</title><link rel="icon" href="dat
 	}
 </script><script src="_codehub/ide.js"></script>`
 
-// The script in the IDE's page asks at once when a connection ends, then every second until
-// the IDE is connected again, and every two seconds while a notice is shown. While its tab is
+// The script in the IDE's page asks when it loads, and every 3 s until the IDE is connected.
+// It asks at once when a connection ends, then every second until the IDE is connected again, and every two seconds while a notice is shown. While its tab is
 // hidden it asks less often, and at once when it is visible again. A connected tab does not ask.
 func TestIDEScriptAsks(t *testing.T) {
 	t.Parallel()
@@ -58,9 +58,9 @@ func TestIDEScriptAsks(t *testing.T) {
 	}
 	const stopped = `answer = { open: false, notice: { text: 'demo was stopped.', action: 'Start again', url: '/w/demo' } };`
 	for i, step := range []struct{ what, do, want string }{
-		{"the page loads", ``, "asked 1, then 1000"},
-		{"it is not connected yet", `fire()`, "asked 1, then 1000"},
-		{"it is connected", `var s = new WebSocket('ws://x'); s.dispatchEvent(new Event('open')); fire()`, "asked 1, then "},
+		{"the page loads", ``, "asked 1, then 3000"},
+		{"it is not connected yet", `fire()`, "asked 1, then 3000"},
+		{"it is connected", `var s = new WebSocket('ws://x'); s.dispatchEvent(new Event('open')); fire()`, "asked 0, then "},
 		{"it is hidden and shown", `hide(true); hide(false)`, "asked 0, then "},
 		{"the connection ends", `s.dispatchEvent(new Event('close'))`, "asked 1, then 1000"},
 		{"it cannot connect", `new WebSocket('ws://x').dispatchEvent(new Event('close'))`, "asked 1, then 1000"},
