@@ -160,9 +160,13 @@ func (w *world) takeApart(e *executor, step func(v *volume)) error {
 }
 
 // mayRemove: only the volume of a home whose state allows its removal. A volume that no
-// row names is an orphan.
+// row names is an orphan. One that a removal had emptied, and that was then taken away and
+// put back by hand, may be removed by a delayed call.
 func (w *world) mayRemove(v *volume) {
 	h := w.row.Home
+	if v.claim == h.Claim && h.State == workspace.HomeAbsent && !v.complete {
+		return
+	}
 	if v.claim == stranger || v.claim == h.Claim && !h.State.Removable() && h.State != workspace.HomeDeleting {
 		w.failf("the volume of claim %s is removed", v.claim)
 	}
