@@ -2,16 +2,19 @@ package inbound
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 )
 
 const (
-	// firstAtOnce is how many first requests of connections have a turn at the same time.
-	firstAtOnce = 32
-	// turnTime is how long a turn lasts at most: the wait for a slow answer keeps nobody
-	// out.
+	// turnsPerProcessor is how many first requests have a turn at the same time for each
+	// processor that Go uses: enough that some of them may wait for containers.
+	turnsPerProcessor = 16
+	// turnTime is the longest turn. A request that takes longer continues without one.
 	turnTime = 10 * time.Millisecond
+	// turnWait is the longest wait for a turn. Then a request is served without one.
+	turnWait = 2 * time.Second
 )
 
 // turns are those of the first requests of new connections. If thousands of connections
@@ -20,14 +23,23 @@ const (
 // Those without a turn are not ready to run.
 type turns chan struct{}
 
-func newTurns() turns { return make(turns, firstAtOnce) }
+func newTurns() turns { return make(turns, turnsPerProcessor*runtime.GOMAXPROCS(0)) }
 
-// begin waits for a turn. end may be called more than once.
+// begin waits for a turn, until turnWait has passed or ctx ends. end may be called more than
+// once.
 func (t turns) begin(ctx context.Context) (end func()) {
 	select {
 	case t <- struct{}{}:
-	case <-ctx.Done():
-		return func() {}
+	default:
+		late := time.NewTimer(turnWait)
+		defer late.Stop()
+		select {
+		case t <- struct{}{}:
+		case <-late.C:
+			return func() {}
+		case <-ctx.Done():
+			return func() {}
+		}
 	}
 	free := sync.OnceFunc(func() { <-t })
 	timer := time.AfterFunc(turnTime, free)
