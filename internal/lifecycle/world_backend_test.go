@@ -164,7 +164,7 @@ func (w *world) takeApart(e *executor, step func(v *volume)) error {
 // put back by hand, may be removed by a delayed call.
 func (w *world) mayRemove(v *volume) {
 	h := w.row.Home
-	if v.claim == h.Claim && h.State == workspace.HomeAbsent && !v.complete {
+	if v.claim == h.Claim && h.State == workspace.HomeAbsent && !v.complete && v.content == 0 {
 		return
 	}
 	if v.claim == stranger || v.claim == h.Claim && !h.State.Removable() && h.State != workspace.HomeDeleting {
