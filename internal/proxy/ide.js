@@ -6,7 +6,7 @@
   var base = new URL('.', document.currentScript.src).href // ends with /_codehub/
   // Milliseconds between questions: until the IDE connects first, while the connection is lost,
   // while the notice is shown, and in all cases while the tab is hidden.
-  var LOADING = 3000, LOST = 1000, COVERED = 2000, HIDDEN = 15000
+  var LOADING = 2500, LOST = 1000, COVERED = 2000, HIDDEN = 15000
   var state, stateAt, started, timer, asking, overlay
   var open = 0 // WebSockets
   var connected = false // since the page was loaded
@@ -20,7 +20,7 @@
       this.addEventListener('open', function () {
         was = connected = true
         open++
-        if (!overlay) clearTimeout(timer)
+        if (state && !overlay) clearTimeout(timer)
       })
       this.addEventListener('close', function () {
         if (was) open--
@@ -42,7 +42,8 @@
       })
   }
 
-  // The IDE's extension starts with what this page was told, if that is not older than FRESH.
+  // The IDE's extension (images/ide/extension) starts with what this page was told, if that is
+  // at most FRESH milliseconds old.
   var FRESH = 10000
   var channel = new BroadcastChannel('codehub ' + base)
   channel.onmessage = function (e) {

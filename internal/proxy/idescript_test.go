@@ -20,7 +20,7 @@ import (
 const ideScriptPage = `<!doctype html><title>a</title><link rel="icon" href="data:,"><script>
 	var wait = window.setTimeout.bind(window)
 	var timers = [], asked = 0, sockets = 0, hidden = false
-	var answer = { open: true, started: '1', name: 'demo' }
+	var running = { open: true, started: '1', name: 'demo' }, answer = {}
 	window.setTimeout = function (f, ms) { timers.push({ f: f, ms: ms }); return timers.length }
 	window.clearTimeout = function (id) { if (timers[id - 1]) timers[id - 1] = null }
 	window.fetch = function () { asked++; return Promise.resolve({ json: function () { return Promise.resolve(answer) } }) }
@@ -35,11 +35,24 @@ const ideScriptPage = `<!doctype html><title>a</title><link rel="icon" href="dat
 		asked = 0
 		return 'asked ' + was + ', then ' + timers.filter(Boolean).map(function (t) { return t.ms }).join(' ')
 	}
+	// told is how often the script says what it was told, when it is asked after this many ms.
+	function told (later) {
+		var now = Date.now, name = 'codehub ' + location.origin + '/_codehub/', answers = 0
+		var asks = new BroadcastChannel(name), end = new BroadcastChannel(name)
+		Date.now = function () { return now() + later }
+		end.onmessage = function (e) { if (e.data === 'state') end.postMessage('end') }
+		asks.postMessage('state')
+		return new Promise(function (done) {
+			asks.onmessage = function (e) { if (e.data === 'end') done(answers); else if (e.data.open) answers++ }
+		}).finally(function () { Date.now = now; asks.close(); end.close() })
+	}
 </script><script src="_codehub/ide.js"></script>`
 
-// The script in the IDE's page asks when it loads, and every 3 s until the IDE is connected.
-// It asks at once when a connection ends, then every second until the IDE is connected again, and every two seconds while a notice is shown. While its tab is
-// hidden it asks less often, and at once when it is visible again. A connected tab does not ask.
+// The script in the IDE's page asks when it loads, and every 2.5 s until the IDE is connected.
+// It asks at once when a connection ends, then every second until the IDE is connected again,
+// and every two seconds while a notice is shown. While its tab is hidden it asks less often,
+// and at once when it is visible again. A connected tab does not ask, unless it was told
+// nothing yet.
 func TestIDEScriptAsks(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -56,10 +69,20 @@ func TestIDEScriptAsks(t *testing.T) {
 	if _, err := chromedp.Run(ctx, chromedp.Navigate(server.URL+"/")); err != nil {
 		t.Fatal(err)
 	}
+	told := func(what string, after time.Duration, want int) {
+		t.Helper()
+		got, err := chromedp.Run(ctx, chromedp.Evaluate[int](fmt.Sprintf(`told(%d)`, after.Milliseconds()), chromedp.EvalAwaitPromise))
+		if err != nil || got != want {
+			t.Errorf("%s: the extension gets %d answers, want %d; %v", what, got, want, err)
+		}
+	}
+	told("before an answer", 0, 0)
 	const stopped = `answer = { open: false, notice: { text: 'demo was stopped.', action: 'Start again', url: '/w/demo' } };`
 	for i, step := range []struct{ what, do, want string }{
-		{"the page loads", ``, "asked 1, then 3000"},
-		{"it is not connected yet", `fire()`, "asked 1, then 3000"},
+		{"the page loads, and gets no answer", ``, "asked 1, then 2500"},
+		{"it is connected without an answer", `var first = new WebSocket('ws://x'); first.dispatchEvent(new Event('open'))`, "asked 0, then 2500"},
+		{"it gets an answer", `answer = running; fire()`, "asked 1, then "},
+		{"that connection ends", `first.dispatchEvent(new Event('close'))`, "asked 1, then 1000"},
 		{"it is connected", `var s = new WebSocket('ws://x'); s.dispatchEvent(new Event('open')); fire()`, "asked 0, then "},
 		{"it is hidden and shown", `hide(true); hide(false)`, "asked 0, then "},
 		{"the connection ends", `s.dispatchEvent(new Event('close'))`, "asked 1, then 1000"},
@@ -88,6 +111,10 @@ func TestIDEScriptAsks(t *testing.T) {
 		}
 		if seen != want {
 			t.Errorf("%s: %s, want %s", step.what, seen, want)
+		}
+		if step.what == "it gets an answer" {
+			told("at once", 0, 1)
+			told("later", 10*time.Second, 0)
 		}
 	}
 }

@@ -105,6 +105,9 @@ func TestIDERequests(t *testing.T) {
 				}
 			}
 			check("the script", m.request("GET", "ide.js"), 200, "codehub-notice")
+			if kept := w.do(m.request("GET", "ide.js")).Header.Get("Cache-Control"); kept != "private, max-age=3600" {
+				t.Errorf("the script may be kept: %q", kept)
+			}
 			check("the script as a service worker", m.request("GET", "ide.js", "Service-Worker", "script"), 404, "")
 			check("the state", m.request("GET", "state", fromPage...), 200, `"open":true`)
 			check("the state without a session", m.request("GET", "state", "Cookie", ""), 401, `"access":1`)

@@ -39,15 +39,20 @@ function unsaved() {
 async function poll() {
 	clearTimeout(timer);
 	try {
-		reported = unsaved();
-		show(await send("state", { page, unsaved: reported }));
+		const files = unsaved();
+		const next = await send("state", { page, unsaved: files });
+		reported = files;
+		show(next);
 	} catch {
 		// The page itself tells its user about a lost connection.
 	}
 	again();
 }
 
-/** Shows what codehub has just told the page, which loads before this; asks if that does not answer. */
+/**
+ * Shows what codehub has just told the page, which loads before this (internal/proxy/ide.js).
+ * Asks codehub if the page does not say it, or if there is something to report.
+ */
 async function begin() {
 	const channel = new BroadcastChannel("codehub " + base);
 	const known = await new Promise((resolve) => {
@@ -56,7 +61,7 @@ async function begin() {
 		setTimeout(resolve, 200);
 	});
 	channel.close();
-	if (!known || unsaved() > 0) return poll();
+	if (!known?.texts || unsaved() > 0) return poll();
 	show(known);
 	again();
 }
