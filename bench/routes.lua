@@ -1,7 +1,7 @@
 -- A script for wrk: each request goes to one of the hosts in a file, chosen at random. Each
 -- line of the file is a host, a space, and the cookie of that host. There are at least 1,000
 -- requests, which differ in a field of the header: the server answers a request faster if it
--- repeats the header of the one before, which those to random hosts never do.
+-- repeats the header of the one before, which those to random hosts hardly ever do.
 local requests = {}
 local atLeast = 1000
 
