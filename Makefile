@@ -7,6 +7,7 @@ IDE_IMAGE := codehub/ide:latest
 WORKSPACE_IMAGE := codehub/workspace:latest
 SLIM_IMAGE := codehub/workspace-slim:latest
 TEST_IMAGE := codehub/testserver:latest
+AGENT := internal/agent/program/built/codehub-agent.gz
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -87,9 +88,11 @@ bench: ## runs the benchmarks and prints one line for each figure
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
 	@scripts/with-docker.sh go run ./bench
 
-build: ## bin/codehub, static
+build: ## bin/codehub, static, with the agent of workspaces in it
 	@scripts/setup.sh build
 	@echo "build: bin/codehub $(VERSION)"
+	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub-agent ./cmd/codehub-agent
+	@gzip --best --no-name --stdout bin/codehub-agent >$(AGENT).new && mv $(AGENT).new $(AGENT)
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub ./cmd/codehub
 
 image: ## the IDE and the workspace images (FORCE=1: even if nothing changed, SUDO=1: with sudo)
@@ -119,4 +122,4 @@ lint: ## vet, staticcheck, formatting, shell scripts, import graph, words, commi
 	@scripts/lint.sh $(STATICCHECK)
 
 clean: ## removes what was built here (images and volumes stay)
-	rm -rf bin test-output
+	rm -rf bin test-output $(AGENT)

@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/agent/program"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
@@ -42,8 +43,12 @@ func agentCost(ctx context.Context, binary string, n int) (err error) {
 	}
 	defer api.Close()
 	defer func() { err = errors.Join(err, proc.Sweep(context.WithoutCancel(ctx), api, installation)) }()
+	agent, err := program.Digest()
+	if err != nil {
+		return err
+	}
 	rt, err := docker.New(ctx, docker.Config{
-		Installation: installation, HelperBinary: binary, Log: slog.New(slog.DiscardHandler),
+		Installation: installation, HelperBinary: binary, AgentDigest: agent, Log: slog.New(slog.DiscardHandler),
 		Settings: docker.Settings{NanoCPUs: 2e9, MemoryBytes: 4 << 30, Pids: 4096, KeepLimits: true},
 	})
 	if err != nil {

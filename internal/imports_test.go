@@ -39,6 +39,7 @@ var allowed = map[string][]string{
 	"codehub/internal/cli/terminal":    {},
 	"codehub/internal/failpoint":       {"codehub/internal/workspace"},
 	"codehub/internal/installation":    {"codehub/internal/health", "codehub/internal/archive/store", "codehub/internal/breaker", "codehub/internal/bucket", "codehub/internal/config", "codehub/internal/lease", "codehub/internal/postgres", "codehub/internal/postgres/embedded", "codehub/internal/setting"},
+	"codehub/cmd/codehub-agent":        {"codehub/internal/agent/inside", "codehub/internal/cli", "codehub/internal/runtime"},
 	"codehub/cmd/codehub":              {"codehub/internal/agent/inside", "codehub/internal/cli", "codehub/internal/maintenance", "codehub/internal/runtime", "codehub/internal/runtime/docker", "codehub/internal/server", "codehub/internal/storagejob"},
 	"codehub/internal/breaker":         {"codehub/internal/health", "codehub/api"},
 	"codehub/internal/bus":             {"codehub/internal/workspace"},
@@ -48,6 +49,7 @@ var allowed = map[string][]string{
 	"codehub/internal/agent":           {},
 	"codehub/internal/agent/agenttest": {"codehub/internal/agent", "codehub/internal/agent/inside", "codehub/internal/harness", "codehub/internal/runtime", "codehub/internal/workspace"},
 	"codehub/internal/agent/busy":      {"codehub/internal/agent"},
+	"codehub/internal/agent/program":   {},
 	"codehub/internal/agent/inside":    {"codehub/internal/agent", "codehub/internal/agent/busy", "codehub/internal/runtime"},
 	"codehub/internal/attach":          {"codehub/internal/activity", "codehub/internal/agent", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/workspace"},
 	"codehub/internal/archive":         {},
@@ -57,7 +59,7 @@ var allowed = map[string][]string{
 	"codehub/internal/ttl":             {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/postgres", "codehub/internal/agent"},
 	"codehub/internal/postgres":        {"codehub/internal/health", "codehub/internal/imageref", "codehub/internal/lifecycle", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/environ"},
 	"codehub/internal/sshgate":         {"codehub/internal/activity", "codehub/internal/agent", "codehub/internal/attach", "codehub/internal/auth", "codehub/internal/lifecycle", "codehub/internal/postgres", "codehub/internal/setting", "codehub/internal/workspace"},
-	"codehub/internal/runtime/docker":  {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/imageref", "codehub/internal/runtime/docker/seccomp", "codehub/internal/runtime/docker/wall", "codehub/internal/setting", "codehub/internal/breaker", "codehub/internal/archive", "codehub/internal/treewipe"},
+	"codehub/internal/runtime/docker":  {"codehub/internal/agent/program", "codehub/internal/health", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/imageref", "codehub/internal/runtime/docker/seccomp", "codehub/internal/runtime/docker/wall", "codehub/internal/setting", "codehub/internal/breaker", "codehub/internal/archive", "codehub/internal/treewipe"},
 	"codehub/internal/activity/vscode": {"codehub/internal/activity"},
 	"codehub/internal/proxy":           {"codehub/internal/agent", "codehub/internal/ports", "codehub/internal/continuation", "codehub/internal/readiness", "codehub/internal/wire", "codehub/internal/front", "codehub/internal/origin", "codehub/internal/inbound", "codehub/internal/health", "codehub/internal/accesslog", "codehub/internal/lifecycle", "codehub/api", "codehub/internal/view", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/activity", "codehub/internal/activity/vscode"},
 	"codehub/internal/reconcile":       {"codehub/internal/health", "codehub/internal/imageref", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/storagejob", "codehub/internal/setting", "codehub/internal/environ"},
@@ -130,7 +132,7 @@ func TestImportGraph(t *testing.T) {
 // the packages that wire it, or runs it for tests and benchmarks.
 func mayWire(pkg, imp string) bool {
 	switch pkg {
-	case "codehub/cmd/codehub", "codehub/internal/pgtest", "codehub/bench":
+	case "codehub/cmd/codehub", "codehub/cmd/codehub-agent", "codehub/internal/pgtest", "codehub/bench":
 		return true
 	case "codehub/internal/config": // takes the settings that these declare
 		return slices.Contains([]string{"codehub/internal/bus/redisbus", "codehub/internal/reconcile", "codehub/internal/runtime/docker"}, imp)

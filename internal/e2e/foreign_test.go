@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/api"
+	agentprogram "codehub/internal/agent/program"
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
@@ -347,12 +348,12 @@ func (w *foreignWorkspace) checkMounts() {
 			w.Errorf("write to %s: %q %d", dir, out, code)
 		}
 	}
-	want, err := os.Stat(env.binary)
+	want, err := agentprogram.Digest()
 	if err != nil {
 		w.Fatal(err)
 	}
-	if got := w.run(busybox, "stat", "-c", "%s", "/opt/codehub/codehub"); got != fmt.Sprintln(want.Size()) {
-		w.Errorf("the agent has %s bytes, the server's executable %d", got, want.Size())
+	if got := w.run(busybox, "sha256sum", "/opt/codehub/codehub"); got != want+"  /opt/codehub/codehub\n" {
+		w.Errorf("the agent has the digest %q, want %s", got, want)
 	}
 }
 

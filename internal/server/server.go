@@ -16,6 +16,7 @@ import (
 
 	"codehub/internal/activity"
 	"codehub/internal/admin"
+	"codehub/internal/agent/program"
 	"codehub/internal/attach"
 	"codehub/internal/auth"
 	"codehub/internal/ballast"
@@ -160,8 +161,12 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if redis != nil {
 		defer redis.Close()
 	}
+	agent, err := program.Digest()
+	if err != nil {
+		return fmt.Errorf("read the agent in this executable: %w", err)
+	}
 	rt, err := docker.New(ctx, docker.Config{
-		Installation: id, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
+		Installation: id, AgentDigest: agent, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
 		DefaultImage: cfg.Defaults.DefaultImage, MaxRunning: cfg.Limits.Global, UIDs: cfg.Reconcile.UIDs,
 		PortURI:  cfg.Layout.PortURI,
 		Settings: cfg.Docker, Services: behind(ctx, cfg, log), Log: log, Conditions: conditions,

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // systemPrefix begins the keys of texts that the server writes in English, such as conditions,
@@ -27,7 +28,7 @@ func (l *Language) System(message string) string {
 		return message
 	}
 	matched := map[string]bool{}
-	for _, r := range systemRules {
+	for _, r := range systemRules() {
 		companions := systemFragments[r.key]
 		if companions != nil && !slices.ContainsFunc(companions, func(k string) bool { return matched[k] }) {
 			continue
@@ -58,8 +59,9 @@ type systemRule struct {
 }
 
 // systemRules has the longest texts first, since a shorter one may be part of them. Fragments
-// come after their companions.
-var systemRules = func() []systemRule {
+// come after their companions. They are made at the first use, since the agent of workspaces
+// needs none.
+var systemRules = sync.OnceValue(func() []systemRule {
 	var out []systemRule
 	keys := slices.SortedFunc(maps.Keys(en), func(a, b string) int {
 		if fragment := systemFragments[a] != nil; fragment != (systemFragments[b] != nil) {
@@ -82,4 +84,4 @@ var systemRules = func() []systemRule {
 		}
 	}
 	return out
-}()
+})

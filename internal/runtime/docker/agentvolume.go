@@ -7,8 +7,8 @@ import (
 	"codehub/internal/runtime"
 )
 
-// The first process of every workspace is codehub's own executable, which no image has
-// to bring. It is on a volume for each version of the executable; see toolVolume.
+// The first process of every workspace is codehub's agent, which no image has to bring. It is
+// on a volume for each version of it; see toolVolume.
 
 const (
 	agentDir  = "/opt/codehub"
@@ -28,7 +28,9 @@ func (r *Runtime) ensureAgentVolume(ctx context.Context) (name, digest string, e
 	if _, err := r.ensureHelperImage(ctx); err != nil {
 		return "", "", err
 	}
-	digest = r.helperDigest()
+	if digest = r.cfg.AgentDigest; digest == "" {
+		digest = r.helperDigest()
+	}
 	name, err = r.fillOnce(ctx, &r.agent, digest, helperRun{args: []string{cmdInstallAgent, fillDir, digest}})
 	return name, digest, err
 }

@@ -332,7 +332,10 @@ func TestToolVolumesAreRepaired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent, _ := r.agent.known()
+	agent, _, err := r.ensureAgentVolume(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, volume := range []string{name, agent} {
 		if _, err := r.api.VolumeRemove(t.Context(), volume, client.VolumeRemoveOptions{}); err != nil {
 			t.Fatal(err)

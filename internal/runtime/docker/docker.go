@@ -43,6 +43,9 @@ type Config struct {
 	// HelperBinary is a static Linux executable that calls HelperMain when its
 	// first argument is "host-helper"; empty: the running executable.
 	HelperBinary string
+	// AgentDigest is that of the agent in HelperBinary (internal/agent/program); empty:
+	// HelperBinary is the agent.
+	AgentDigest string
 
 	Settings
 	LogMaxFiles int // 0 = 2

@@ -59,15 +59,15 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	}
 	var entrypoint []string // of the helper's image
 	if run.image != "" {
-		if err := r.stillThere(ctx, &r.agent); err != nil {
-			return err
+		const executable = "codehub"
+		ref, entrypoint = run.image, []string{helperFiles + "/" + executable, HelperCommand}
+		more := run.files
+		run.files = func(tw *tar.Writer) error {
+			if err := r.packHelper(tw, executable); err != nil || more == nil {
+				return err
+			}
+			return more(tw)
 		}
-		name, _, err := r.ensureAgentVolume(ctx)
-		if err != nil {
-			return err
-		}
-		ref, entrypoint = run.image, []string{agentPath, HelperCommand}
-		run.mounts = append(run.mounts, r.toolMount(&r.agent, name))
 	}
 	if run.files != nil {
 		// It is removed with the container.
@@ -152,6 +152,26 @@ func (r *Runtime) copyTo(ctx context.Context, id, folder string, fill func(*tar.
 		return own // Docker repeats it as an error of its own
 	}
 	return wrapError(ctx, "copy files to the helper", err)
+}
+
+// packHelper writes the helper's executable under a name.
+func (r *Runtime) packHelper(tw *tar.Writer, name string) error {
+	f, err := os.Open(r.cfg.HelperBinary)
+	if err != nil {
+		return fmt.Errorf("read the helper's executable: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("read the helper's executable: %w", err)
+	}
+	if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o555, Size: info.Size()}); err != nil {
+		return err
+	}
+	if _, err := io.Copy(tw, f); err != nil {
+		return fmt.Errorf("read the helper's executable: %w", err)
+	}
+	return nil
 }
 
 // tarPipe returns a reader of the archive that fill writes, and the error of fill, which

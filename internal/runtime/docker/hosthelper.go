@@ -56,7 +56,7 @@ var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 //	fingerprint PATH    prints the number of entries at intervals, and last the
 //	                    fingerprint of a home (archive.Fingerprint)
 //	install-agent PATH DIGEST
-//	                    copies the executable, which has the digest, to a directory
+//	                    puts the agent, which has the digest, into a directory
 //	install-ide FROM TO DIGEST VSIX
 //	                    copies the IDE's tree, unless it is complete there with the
 //	                    digest, and adds the extensions of a folder if one is given

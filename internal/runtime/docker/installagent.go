@@ -9,24 +9,36 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"codehub/internal/agent/program"
 )
 
-// installAgent copies this executable to the directory, unless it is there already.
-// The digest is the executable's. A reader sees the whole file or none.
+// installAgent puts the agent that has the digest into the directory, unless it is there
+// already: the one in this executable, or else this executable. A reader sees the whole file
+// or none.
 func installAgent(dir, digest string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
+	open := func() (io.ReadCloser, error) {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		return os.Open(self)
 	}
-	return installFile(self, filepath.Join(dir, agentFile), digest)
-}
-
-func installFile(from, to, digest string) error {
-	in, err := os.Open(from)
+	switch has, err := program.Digest(); {
+	case err != nil:
+		return err
+	case has == digest:
+		open = program.Open
+	}
+	in, err := open()
 	if err != nil {
 		return err
 	}
 	defer in.Close()
+	return installFile(in, filepath.Join(dir, agentFile), digest)
+}
+
+func installFile(in io.Reader, to, digest string) error {
 	switch found, err := fileDigest(to); {
 	case err == nil && found == digest:
 		return removeParts(to)

@@ -12,12 +12,20 @@ func TestInstallFile(t *testing.T) {
 	from, dir := t.TempDir(), t.TempDir()
 	putFileWith(t, from, "executable", "content")
 	source, to := filepath.Join(from, "executable"), filepath.Join(dir, agentFile)
+	install := func(digest string) error {
+		in, err := os.Open(source)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		return installFile(in, to, digest)
+	}
 	digest, err := fileDigest(source)
 	if err != nil {
 		t.Fatal(err)
 	}
 	putFileWith(t, dir, agentFile+".part-1", "of a call that was killed")
-	if err := installFile(source, to, "another"); err == nil {
+	if err := install("another"); err == nil {
 		t.Error("an executable with another digest was installed")
 	}
 	if _, err := os.Stat(to); !os.IsNotExist(err) {
@@ -26,7 +34,7 @@ func TestInstallFile(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			if err := installFile(source, to, digest); err != nil {
+			if err := install(digest); err != nil {
 				t.Error(err)
 			}
 		})

@@ -1,0 +1,30 @@
+// Command codehub-agent is the codehub of workspaces: their first process, and the client
+// that users have there. It is a part of codehub's executable (internal/agent/program).
+package main
+
+import (
+	"os"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/internal/agent/inside"
+	"codehub/internal/cli"
+	"codehub/internal/runtime"
+)
+
+// version is set by the build.
+var version = "dev"
+
+type commands struct {
+	Version cli.VersionCommand `cmd:"" help:"Print the version."`
+	Client  cli.Commands       `embed:""`
+
+	ShowVersion kong.VersionFlag `name:"version" help:"Print the version."`
+}
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == runtime.AgentCommand {
+		os.Exit(inside.Main(os.Args[2:], version))
+	}
+	os.Exit(cli.Main(&commands{}, version, os.Args[1:]))
+}
