@@ -78,6 +78,18 @@ func (l *lateHome) ok(what string, err error) {
 	}
 }
 
+// soon repeats a call as the controller does: Docker may still remove what an earlier one has
+// ended.
+func (l *lateHome) soon(what string, call func() error) {
+	l.Helper()
+	var err error
+	harness.Eventually(l, what, func() bool {
+		err = call()
+		return !errors.Is(err, runtime.ErrBusy)
+	})
+	l.ok(what, err)
+}
+
 func (l *lateHome) volume(claim string) runtime.VolumeSpec {
 	return runtime.VolumeSpec{Workspace: l.id, Storage: l.storage, Claim: claim, Image: harness.TestImage()}
 }
@@ -93,7 +105,7 @@ func (l *lateHome) restoring(op, claim, key, content string) runtime.JobSpec {
 func (l *lateHome) restore(op, claim, key string) runtime.Job {
 	l.Helper()
 	ctx := l.Context()
-	l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(ctx, l.volume(claim)))
+	l.soon("CreateEmptyVolume", func() error { return l.next.CreateEmptyVolume(ctx, l.volume(claim)) })
 	job := l.runJob(l.next, l.restoring(op, claim, key, "kept"))
 	l.ok("MarkRestored", l.next.MarkRestored(ctx, l.id, claim, key))
 	l.claim = claim
@@ -120,7 +132,7 @@ func (l *lateHome) settle() {
 // seed makes the home live from the image, with some content.
 func (l *lateHome) seed(claim string) {
 	l.Helper()
-	l.ok("CreateVolume", l.next.CreateVolume(l.Context(), l.volume(claim), nil))
+	l.soon("CreateVolume", func() error { return l.next.CreateVolume(l.Context(), l.volume(claim), nil) })
 	direct{r: l.next, storage: l.storage}.put(l.T, l.id, "content", "kept")
 	l.claim = claim
 }
