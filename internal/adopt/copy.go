@@ -1,12 +1,8 @@
 package adopt
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"slices"
 
 	"codehub/internal/archive"
@@ -43,19 +39,5 @@ func (r *run) copyOne(ctx context.Context, a stored) (stored, error) {
 		return to, err
 	}
 	defer in.Close()
-	sum := sha256.New()
-	n, err := r.Own.Store.Put(ctx, to.Key, io.TeeReader(in, sum))
-	if err != nil {
-		return to, err
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != a.Digest || n != a.Size {
-		_ = r.Own.Store.Delete(ctx, to.Key)
-		return to, fmt.Errorf("%w: %d bytes with sha256 %s, but .meta says %d bytes with %s", archive.ErrCorrupted, n, got, a.Size, a.Digest)
-	}
-	content, err := a.meta.Encode()
-	if err != nil {
-		return to, err
-	}
-	_, err = r.Own.Store.Put(ctx, archive.MetaKey(to.Key), bytes.NewReader(content))
-	return to, err
+	return to, r.Own.Receive(ctx, to.Key, a.meta, in)
 }

@@ -10,40 +10,30 @@ import (
 	"github.com/google/uuid"
 
 	"codehub/internal/archive"
+	"codehub/internal/attempt"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
-// claim starts an attempt to copy a home, and removes the objects of earlier
-// attempts that were not recorded, which garbage collection would never remove.
+// claim begins an attempt to copy a home, and removes the objects of earlier
+// attempts.
 func (r *run) claim(ctx context.Context, i postgres.Import) error {
-	abandoned, err := r.DB.ClaimImport(ctx, i)
-	if err != nil {
-		return err
-	}
-	if err := r.step("claimed"); err != nil {
-		return err
-	}
-	if len(abandoned) == 0 {
-		return nil
-	}
-	for _, try := range abandoned {
-		if err := r.sweep(ctx, r.Bucket.Key(i.ID, try)); err != nil {
-			return fmt.Errorf("remove an unfinished copy: %w", err)
-		}
-	}
-	if err := r.step("swept"); err != nil {
-		return err
-	}
-	return r.DB.ForgetAbandoned(ctx, i.OldID, abandoned)
+	return attempt.Begin(ctx, r.Bucket, i.ID, i.ArchiveOpID, claims{r.DB, i}, r.step)
 }
 
-func (r *run) sweep(ctx context.Context, key string) error {
-	if err := r.Bucket.Delete(ctx, key); err != nil {
-		return err
-	}
-	_, err := r.Bucket.Store.AbortIncomplete(ctx, key, 0, nil)
-	return err
+// claims implements attempt.Claims.
+type claims struct {
+	db *postgres.DB
+	i  postgres.Import
+}
+
+func (c claims) Claim(ctx context.Context, opID string) (abandoned []string, err error) {
+	c.i.ArchiveOpID = opID
+	return c.db.ClaimImport(ctx, c.i)
+}
+
+func (c claims) Forget(ctx context.Context, abandoned []string) error {
+	return c.db.ForgetAbandoned(ctx, c.i.OldID, abandoned)
 }
 
 // copy packs a home into the bucket under its own claim and reads it back, in
