@@ -16,11 +16,11 @@ const (
 	AuditImport     = "workspace.import"
 )
 
-// importKey is the advisory lock of import-m1.
+// importKey is the advisory lock of import-m1 and move.
 const importKey int64 = 0x636f646568756206
 
-// LockImport locks the database against other imports and garbage collections until
-// release; CodeOperationInProgress if another import runs. A garbage collection could
+// LockImport locks the database against other imports and moves, and garbage collections,
+// until release; CodeOperationInProgress if another import or move runs. A garbage collection could
 // mistake a slow upload for an abandoned one. If the connection with the locks is
 // lost, the claims still prevent two imports of one workspace.
 func (db *DB) LockImport(ctx context.Context) (release func(), err error) {
@@ -41,7 +41,7 @@ func (db *DB) LockImport(ctx context.Context) (release func(), err error) {
 	}
 	got, err := tryLock(ctx, conn, importKey)
 	if err == nil && !got {
-		err = workspace.Errorf(workspace.CodeOperationInProgress, "Another import-m1 is running on this database.")
+		err = workspace.Errorf(workspace.CodeOperationInProgress, "Another import or move is running on this database.")
 	}
 	for err == nil {
 		if got, err = tryLock(ctx, conn, collectionKey); got {
@@ -243,13 +243,6 @@ func (db *DB) FinishImport(ctx context.Context, n ImportedWorkspace) (w workspac
 		if w, err = insertImported(ctx, tx, n, desired); err != nil {
 			return err
 		}
-		if h := n.Home; h != nil {
-			if _, err := tx.Exec(ctx, `
-				INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, skipped, verified_at)
-				VALUES ($1, $2, $3, $4, $5, $6, $7, now())`, h.Key, n.ID, h.OpID, h.Digest, h.Size, h.Entries, h.Skipped); err != nil {
-				return err
-			}
-		}
 		return audit(ctx, tx, workspace.System, AuditImport, string(n.ID),
 			map[string]any{"name": w.Name, "desired_state": w.DesiredState, "old_id": n.OldID, "owner": n.OwnerID})
 	})
@@ -259,27 +252,17 @@ func (db *DB) FinishImport(ctx context.Context, n ImportedWorkspace) (w workspac
 // maxNames bounds how many names are tried.
 const maxNames = 10_000
 
-func insertImported(ctx context.Context, tx pgx.Tx, n ImportedWorkspace, desired workspace.DesiredState) (w workspace.Workspace, err error) {
-	home := workspace.Archive{}
-	if n.Home != nil {
-		home = *n.Home
-	}
+func insertImported(ctx context.Context, tx pgx.Tx, n ImportedWorkspace, desired workspace.DesiredState) (workspace.Workspace, error) {
+	a := arrival{NewWorkspace: n.NewWorkspace, ID: n.ID, OwnerID: n.OwnerID, CreatedAt: n.CreatedAt, Home: n.Home}
+	a.Desired = desired
 	for try := range maxNames {
-		name := n.Name
 		if try > 0 {
-			name = n.Named(try)
+			a.Name = n.Named(try)
 		}
-		err = tx.QueryRow(ctx, `
-			INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend,
-				desired_state, created_at, archive_op_id, archive_key, archive_digest, archive_size)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-			ON CONFLICT (owner_user_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING `+workspaceColumns,
-			n.ID, n.OwnerID, name, n.Description, n.Memo, n.ImageRef, n.StorageBackend,
-			desired, n.CreatedAt, nullable(home.OpID), nullable(home.Key), home.Digest, home.Size).
-			Scan(workspaceTargets(&w)...)
-		if !missing(err) {
+		w, err := a.insert(ctx, tx)
+		if workspace.CodeOf(err) != workspace.CodeNameTaken {
 			return w, err
 		}
 	}
-	return w, nameTaken(n.Name, nil)
+	return workspace.Workspace{}, nameTaken(n.Name, nil)
 }

@@ -36,6 +36,11 @@ const (
 // changed. verb names the intent in errors. CodeLimitExceeded, and nothing is saved, if the
 // intent needs a slot and none is free.
 func (db *DB) apply(ctx context.Context, caller workspace.Caller, id workspace.ID, verb string, slots bool, f intend) (w workspace.Workspace, changed bool, err error) {
+	return db.applyFor(ctx, caller, caller, id, verb, slots, f)
+}
+
+// applyFor is apply with the rights of caller, recorded in the audit log as done by by.
+func (db *DB) applyFor(ctx context.Context, caller, by workspace.Caller, id workspace.ID, verb string, slots bool, f intend) (w workspace.Workspace, changed bool, err error) {
 	err = db.tx(ctx, verb, func(tx pgx.Tx) error {
 		if slots {
 			if err := lockLimits(ctx, tx); err != nil {
@@ -65,7 +70,7 @@ func (db *DB) apply(ctx context.Context, caller workspace.Caller, id workspace.I
 		if intent.Audit.Action == "" {
 			return nil
 		}
-		return audit(ctx, tx, caller, intent.Audit.Action, string(id), intent.Audit.Details)
+		return audit(ctx, tx, by, intent.Audit.Action, string(id), intent.Audit.Details)
 	})
 	if err != nil {
 		return workspace.Workspace{}, false, err

@@ -1,0 +1,30 @@
+package lifecycle
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
+	"codehub/internal/workspace"
+)
+
+// Movable reports whether a workspace can be copied to another installation: it is
+// archived, stays archived, and no operation runs or is requested.
+func Movable(w workspace.Workspace) bool {
+	return Present(w) == nil && w.Phase == workspace.PhaseArchived && w.Operation == workspace.OpNone &&
+		w.DesiredState == workspace.DesiredArchived && w.NextDesired == "" && w.PendingRequest() == "" && w.ArchiveKey != ""
+}
+
+// MoveVersion identifies what a move copies of a workspace: its archive and what its owner
+// has set. Two equal versions of a workspace are the same copy.
+func MoveVersion(w workspace.Workspace) string {
+	b, err := json.Marshal([]any{
+		w.ID, w.OwnerID, w.Name, w.Description, w.Memo, w.ImageRef, w.Env, w.TimeZone, w.StandbyTTL, w.ArchiveTTL, w.AwakeWhileWorking,
+		w.ArchiveOpID, w.ArchiveKey, w.ArchiveDigest, w.ArchiveSize,
+	})
+	if err != nil {
+		panic(err) // texts, numbers and maps of texts can always be encoded
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,167 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/lifecycle"
+	"codehub/internal/workspace"
+)
+
+// This file is what `codehub move` asks of the installation that workspaces leave. Each
+// method checks that the caller is an administrator with an API token and that moves are
+// allowed (AllowMoves).
+
+// Actions of moves in the audit log of the source.
+const (
+	AuditMovesAllow = "moves.allow"
+	AuditMoveRead   = "workspace.move_read"  // its settings, with the values of its variables
+	AuditMoveFetch  = "workspace.move_fetch" // its archive
+)
+
+// AllowMoves allows administrators to move workspaces away for a time from now on, and
+// returns until when; 0 ends that. It is called on the server's machine only: the right
+// to administer users does not include reading their homes.
+func (db *DB) AllowMoves(ctx context.Context, d time.Duration) (until *time.Time, err error) {
+	if _, err := db.Installation(ctx); err != nil { // makes the row
+		return nil, err
+	}
+	err = db.tx(ctx, "allow moves", func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `
+			UPDATE installation SET moves_until = CASE WHEN $1 > 0 THEN clock_timestamp() + make_interval(secs => $1) END
+			RETURNING moves_until`, d.Seconds()).Scan(&until)
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, workspace.System, AuditMovesAllow, "", map[string]any{"until": until})
+	})
+	return until, err
+}
+
+// MoveSource is an installation as the source of moves.
+type MoveSource struct {
+	Installation string
+	OpenUntil    *time.Time // nil: moves are not allowed
+}
+
+// MoveSource returns this installation. Only administrators may call it, also while moves
+// are not allowed.
+func (db *DB) MoveSource(ctx context.Context, caller workspace.Caller) (s MoveSource, err error) {
+	if err := db.administers(ctx, caller); err != nil {
+		return s, err
+	}
+	if s.Installation, err = db.Installation(ctx); err != nil {
+		return s, err
+	}
+	err = db.pool.QueryRow(ctx, `SELECT max(moves_until) FILTER (WHERE moves_until > clock_timestamp()) FROM installation`).Scan(&s.OpenUntil)
+	return s, failed("read whether moves are allowed", err)
+}
+
+// mover returns CodeForbidden unless the caller may move workspaces away now.
+func (db *DB) mover(ctx context.Context, caller workspace.Caller) error {
+	s, err := db.MoveSource(ctx, caller)
+	switch {
+	case err != nil:
+		return err
+	case caller.Token == "":
+		// A browser sends its cookie with the requests of any page.
+		return workspace.Errorf(workspace.CodeForbidden, "This endpoint needs an API token.")
+	case s.OpenUntil == nil:
+		return workspace.Errorf(workspace.CodeForbidden, "Moves are not allowed on this server now. Run codehub allow-moves on its machine.")
+	}
+	return nil
+}
+
+// WorkspacesToMove lists the workspaces of all users that are not deleted, newest first,
+// and returns the cursor of the next page, "" at the end.
+func (db *DB) WorkspacesToMove(ctx context.Context, caller workspace.Caller, page Page) (list []workspace.Workspace, next string, err error) {
+	if err := db.mover(ctx, caller); err != nil {
+		return nil, "", err
+	}
+	return db.ListWorkspaces(ctx, workspace.System, Filter{Limit: page.Limit, Cursor: page.Cursor})
+}
+
+// WorkspaceToMove reads one workspace. CodeNotFound if it is deleted.
+func (db *DB) WorkspaceToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	if err := db.mover(ctx, caller); err != nil {
+		return workspace.Workspace{}, err
+	}
+	w, err := db.Workspace(ctx, workspace.System, id)
+	if err == nil {
+		err = lifecycle.Present(w)
+	}
+	return w, err
+}
+
+// ArchiveToMove requests that a workspace is archived, after a running operation. The
+// errors are those of lifecycle.Desire.
+func (db *DB) ArchiveToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	if err := db.mover(ctx, caller); err != nil {
+		return workspace.Workspace{}, err
+	}
+	w, _, err := db.applyFor(ctx, workspace.System, caller, id, "archive a workspace to move it", needsNoSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.Desire(w, now, workspace.DesiredArchived, true)
+	}))
+	return w, err
+}
+
+// ReadToMove reads a movable workspace with the values of its environment variables, and
+// records that. CodeOperationInProgress if it is not movable now.
+func (db *DB) ReadToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	return db.recordedMove(ctx, caller, id, nil, AuditMoveRead)
+}
+
+// FetchToMove is ReadToMove for reading the archive of this version of a workspace.
+func (db *DB) FetchToMove(ctx context.Context, caller workspace.Caller, id workspace.ID, version string) (workspace.Workspace, error) {
+	return db.recordedMove(ctx, caller, id, &version, AuditMoveFetch)
+}
+
+// recordedMove reads a workspace in the transaction of the audit entry: what was not
+// recorded is not read.
+func (db *DB) recordedMove(ctx context.Context, caller workspace.Caller, id workspace.ID, version *string, action string) (w workspace.Workspace, err error) {
+	if err := db.mover(ctx, caller); err != nil {
+		return w, err
+	}
+	err = db.tx(ctx, "read a workspace to move it", func(tx pgx.Tx) error {
+		if w, _, err = lockWorkspace(ctx, tx, workspace.System, id); err != nil {
+			return err
+		}
+		if err := movableAt(w, version); err != nil {
+			return err
+		}
+		return audit(ctx, tx, caller, action, string(id), map[string]any{"name": w.Name, "archive_key": w.ArchiveKey})
+	})
+	return w, err
+}
+
+// DeleteMoved deletes a workspace that has been moved, as its owner would.
+// CodeOperationInProgress, and it stays, unless it is still the version that was moved.
+func (db *DB) DeleteMoved(ctx context.Context, caller workspace.Caller, id workspace.ID, version string) (workspace.Workspace, error) {
+	if err := db.mover(ctx, caller); err != nil {
+		return workspace.Workspace{}, err
+	}
+	w, _, err := db.applyFor(ctx, workspace.System, caller, id, "delete a moved workspace", needsNoSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		if err := movableAt(w, &version); err != nil {
+			return lifecycle.Intent{}, err
+		}
+		return lifecycle.Delete(w, now, false)
+	}))
+	return w, err
+}
+
+// movableAt returns an error unless a workspace is movable, and has this version unless
+// that is nil.
+func movableAt(w workspace.Workspace, version *string) error {
+	if err := lifecycle.Present(w); err != nil {
+		return err
+	}
+	if !lifecycle.Movable(w) {
+		return workspace.Errorf(workspace.CodeOperationInProgress, "The workspace is not archived, or it is about to be restored.")
+	}
+	if version != nil && *version != lifecycle.MoveVersion(w) {
+		return workspace.Errorf(workspace.CodeOperationInProgress, "The workspace has changed since it was read.")
+	}
+	return nil
+}
