@@ -40,18 +40,23 @@ type Download struct {
 // Download it begins at the offset if the archive is still the same, otherwise at
 // 0 (see Download.Offset). The caller closes Body.
 func (c *Client) Download(ctx context.Context, id, archiveOpID string, offset int64, etag string) (*Download, error) {
+	return c.downloadOf(ctx, id, archiveOpID, partFrom(offset, etag))
+}
+
+// partFrom are the headers of a request for the rest of an archive.
+func partFrom(offset int64, etag string) http.Header {
 	h := http.Header{}
 	if offset > 0 && etag != "" {
 		h.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 		h.Set("If-Range", etag)
 	}
-	return c.download(ctx, id, archiveOpID, h)
+	return h
 }
 
 // DownloadInfo returns a Download without its Body.
 func (c *Client) DownloadInfo(ctx context.Context, id, archiveOpID string) (*Download, error) {
 	// A GET of the first byte, because errors of HEAD have no message.
-	d, err := c.download(ctx, id, archiveOpID, http.Header{"Range": {"bytes=0-0"}})
+	d, err := c.downloadOf(ctx, id, archiveOpID, http.Header{"Range": {"bytes=0-0"}})
 	if err != nil {
 		return nil, err
 	}
@@ -60,14 +65,18 @@ func (c *Client) DownloadInfo(ctx context.Context, id, archiveOpID string) (*Dow
 	return d, nil
 }
 
-func (c *Client) download(ctx context.Context, id, archiveOpID string, h http.Header) (*Download, error) {
+func (c *Client) downloadOf(ctx context.Context, id, archiveOpID string, h http.Header) (*Download, error) {
 	q := url.Values{}
 	if archiveOpID != "" {
 		q.Set("archive_op_id", archiveOpID)
 	}
+	return c.download(ctx, path(id, "/archive"), q, h)
+}
+
+func (c *Client) download(ctx context.Context, path string, q url.Values, h http.Header) (*Download, error) {
 	// No proxy may compress it: Content-Range counts the stored bytes.
 	h.Set("Accept-Encoding", "identity")
-	resp, err := c.send(ctx, http.MethodGet, path(id, "/archive"), q, h, nil)
+	resp, err := c.send(ctx, http.MethodGet, path, q, h, nil)
 	if err != nil {
 		return nil, err
 	}

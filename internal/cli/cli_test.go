@@ -20,6 +20,7 @@ import (
 
 	"codehub/internal/admin"
 	"codehub/internal/agent/agenttest"
+	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/attach"
 	"codehub/internal/harness/fixture"
@@ -155,6 +156,15 @@ func (oneLine) Logs(ctx context.Context, _ workspace.ID, tail int, follow bool, 
 type cutBucket struct {
 	*store.Folder
 	dir string
+}
+
+func (b cutBucket) Meta(ctx context.Context, key string) (*archive.Meta, error) {
+	r, err := b.Get(ctx, archive.MetaKey(key), 0)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return archive.ReadMeta(r)
 }
 
 func (b cutBucket) Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/auth"
 	"codehub/internal/inbound"
@@ -24,6 +25,8 @@ type Archives interface {
 	// Open reads an object from an offset to its end.
 	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
 	Stat(ctx context.Context, key string) (store.Object, error)
+	// Meta reads the .meta of an archive. It may also be archive.ErrCorrupted.
+	Meta(ctx context.Context, key string) (*archive.Meta, error)
 }
 
 func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -60,6 +63,11 @@ func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth
 	if err != nil {
 		return err
 	}
+	return s.sendArchive(w, r, id, ws.Name, a)
+}
+
+// sendArchive sends an archive of the workspace of this name.
+func (s *server) sendArchive(w http.ResponseWriter, r *http.Request, id auth.Identity, name string, a workspace.Archive) error {
 	if !s.downloading.add(id.Caller.UserID, maxDownloads) {
 		return workspace.Errorf(codeTooManyStreams, "Too many archives are being downloaded for this account: at most %d.", maxDownloads)
 	}
@@ -75,7 +83,7 @@ func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth
 	}
 	content := newObject(ctx, s.cfg.Archives, a.Key, found.Size, s.cfg.ReadWithin)
 	defer content.Close()
-	describeArchive(w.Header(), ws.Name, a, found.Size)
+	describeArchive(w.Header(), name, a, found.Size)
 	return s.sendContent(w, r, content)
 }
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/harness"
 	"codehub/internal/workspace"
@@ -69,6 +70,19 @@ func (f *fakeBucket) Open(ctx context.Context, key string, offset int64) (io.Rea
 	}
 	f.open++
 	return &fakeBody{f: f, ctx: ctx, r: bytes.NewReader(f.objects[key][offset:]), left: f.breaks}, nil
+}
+
+func (f *fakeBucket) Meta(_ context.Context, key string) (*archive.Meta, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b, ok := f.objects[archive.MetaKey(key)]
+	switch {
+	case f.err != nil:
+		return nil, f.err
+	case !ok:
+		return nil, fmt.Errorf("read the .meta of %s: %w", key, store.ErrNotFound)
+	}
+	return archive.ReadMeta(bytes.NewReader(b))
 }
 
 type fakeBody struct {

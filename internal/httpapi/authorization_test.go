@@ -153,6 +153,9 @@ func TestAuthorization(t *testing.T) {
 		if name == "POST /logout" || name == "DELETE /tokens/{id}" || name == "DELETE /keys/{id}" || name == "DELETE /sessions" || name == "DELETE /sessions/{id}" || name == "POST /users/me/password" {
 			continue
 		}
+		if strings.HasPrefix(rt.path, "/admin/move/") {
+			continue // refused to every administrator until moves are allowed: TestMoveIsRefused
+		}
 		for who, w := range owners {
 			a := e.do(rt.method, Prefix+path(rt), bodies[name], w)
 			if a.status == http.StatusUnauthorized || a.status == http.StatusForbidden || a.status >= 500 {

@@ -26,6 +26,7 @@ import (
 type Store interface {
 	service.Workspaces
 	service.SSHKeys
+	service.MoveSource
 	// RecentlyDeleted lists the deleted workspaces that a new event stream reports.
 	RecentlyDeleted(ctx context.Context, caller workspace.Caller) ([]workspace.ID, error)
 }
@@ -109,6 +110,13 @@ func (s *server) routes() []route {
 		{"GET", "/admin/orphans", private, s.listOrphans, pageParams},
 		{"GET", "/admin/restore", private, s.restorePlan, slices.Concat(restoreParams, pageParams)},
 		{"POST", "/admin/restore", private, s.applyRestore, nil},
+		{"GET", "/admin/move", private, s.moveSource, nil},
+		{"GET", "/admin/move/workspaces", private, s.listToMove, pageParams},
+		{"GET", "/admin/move/workspaces/{id}", private, s.getToMove, nil},
+		{"DELETE", "/admin/move/workspaces/{id}", private, s.deleteMoved, []string{"version"}},
+		{"GET", "/admin/move/workspaces/{id}/record", private, s.readToMove, nil},
+		{"GET", "/admin/move/workspaces/{id}/archive", private, s.fetchToMove, []string{"version"}},
+		{"POST", "/admin/move/workspaces/{id}/archive", private, s.archiveToMove, nil},
 		{"GET", "/users", private, s.listAccounts, pageParams},
 		{"POST", "/users", private, s.createAccount, nil},
 		{"PATCH", "/users/{id}", private, s.patchAccount, nil},

@@ -107,6 +107,7 @@ func wire() map[string]any {
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{},
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
 		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
+		"MoveSource": api.MoveSource{}, "MoveWorkspace": api.MoveWorkspace{}, "MoveWorkspaceList": api.MoveWorkspaceList{}, "MoveRecord": api.MoveRecord{}, "MoveArchive": api.MoveArchive{},
 		"Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
 		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
 	}

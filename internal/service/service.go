@@ -42,6 +42,18 @@ type SSHKeys interface {
 	DeleteSSHKey(ctx context.Context, caller workspace.Caller, id string) error
 }
 
+// MoveSource serves moves of workspaces to other installations; *postgres.DB implements it.
+// It is for administrators alone, and all but MoveSource only while moves are allowed.
+type MoveSource interface {
+	MoveSource(ctx context.Context, caller workspace.Caller) (postgres.MoveSource, error)
+	WorkspacesToMove(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []workspace.Workspace, next string, err error)
+	WorkspaceToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	ArchiveToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	ReadToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	FetchToMove(ctx context.Context, caller workspace.Caller, id workspace.ID, version string) (workspace.Workspace, error)
+	DeleteMoved(ctx context.Context, caller workspace.Caller, id workspace.ID, version string) (workspace.Workspace, error)
+}
+
 // Logs reads what a workspace's container printed; runtime.Runtime implements it.
 type Logs interface {
 	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error

@@ -1,0 +1,68 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"codehub/api"
+)
+
+// The methods of this file serve moves to another installation. They need an
+// administrator's API token, and all but MoveSource fail with 403 unless moves are allowed
+// on the server.
+
+// MoveSource returns the server's installation.
+func (c *Client) MoveSource(ctx context.Context) (api.MoveSource, error) {
+	var out api.MoveSource
+	err := c.call(ctx, http.MethodGet, "/admin/move", nil, nil, &out)
+	return out, err
+}
+
+// WorkspacesToMove lists the workspaces of all users, newest first.
+func (c *Client) WorkspacesToMove(ctx context.Context) ([]api.MoveWorkspace, error) {
+	list := []api.MoveWorkspace{}
+	err := pages(func(query url.Values) (string, error) {
+		var page api.MoveWorkspaceList
+		err := c.call(ctx, http.MethodGet, "/admin/move/workspaces", query, nil, &page)
+		list = append(list, page.Workspaces...)
+		return page.NextCursor, err
+	})
+	return list, err
+}
+
+// WorkspaceToMove reads a workspace of any user.
+func (c *Client) WorkspaceToMove(ctx context.Context, id string) (api.MoveWorkspace, error) {
+	var out api.MoveWorkspace
+	err := c.call(ctx, http.MethodGet, movePath(id, ""), nil, nil, &out)
+	return out, err
+}
+
+// ArchiveToMove requests that a workspace is archived, after a running operation.
+func (c *Client) ArchiveToMove(ctx context.Context, id string) (api.MoveWorkspace, error) {
+	var out api.MoveWorkspace
+	err := c.call(ctx, http.MethodPost, movePath(id, "/archive"), nil, nil, &out)
+	return out, err
+}
+
+// ReadToMove returns what a move takes of an archived workspace, except its files.
+func (c *Client) ReadToMove(ctx context.Context, id string) (api.MoveRecord, error) {
+	var out api.MoveRecord
+	err := c.call(ctx, http.MethodGet, movePath(id, "/record"), nil, nil, &out)
+	return out, err
+}
+
+// FetchToMove opens the archive of a version of a workspace. The offset and the ETag are
+// those of Download.
+func (c *Client) FetchToMove(ctx context.Context, id, version string, offset int64, etag string) (*Download, error) {
+	return c.download(ctx, movePath(id, "/archive"), url.Values{"version": {version}}, partFrom(offset, etag))
+}
+
+// DeleteMoved deletes a workspace if it still has this version.
+func (c *Client) DeleteMoved(ctx context.Context, id, version string) error {
+	return c.call(ctx, http.MethodDelete, movePath(id, ""), url.Values{"version": {version}}, nil, nil)
+}
+
+func movePath(id, rest string) string {
+	return "/admin/move/workspaces/" + url.PathEscape(id) + rest
+}

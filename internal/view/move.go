@@ -1,0 +1,37 @@
+package view
+
+import (
+	"codehub/api"
+	"codehub/internal/lifecycle"
+	"codehub/internal/workspace"
+)
+
+// MoveWorkspace is a workspace as a move sees it before it reads it: without the texts and
+// variables of its owner.
+func MoveWorkspace(w workspace.Workspace) api.MoveWorkspace {
+	v := Server{}.View(w)
+	out := api.MoveWorkspace{
+		ID: v.ID, OwnerID: w.OwnerID, Name: v.Name, ImageRef: v.ImageRef, State: v.State, Phase: v.Phase, Operation: v.Operation,
+		DesiredState: v.DesiredState, NextDesiredState: v.NextDesiredState, ErrorReason: v.ErrorReason, ErrorMessage: v.ErrorMessage,
+		Progress: v.Progress, ArchiveSize: v.ArchiveSize,
+	}
+	if lifecycle.Movable(w) {
+		out.Version = optional(lifecycle.MoveVersion(w))
+	}
+	return out
+}
+
+// MoveRecord is what a move takes of a workspace. Its archive has only what the row says of
+// it.
+func MoveRecord(w workspace.Workspace) api.MoveRecord {
+	env := w.Env
+	if env == nil {
+		env = map[string]string{}
+	}
+	return api.MoveRecord{
+		ID: string(w.ID), OwnerID: w.OwnerID, Version: lifecycle.MoveVersion(w), Name: w.Name, Description: w.Description, Memo: w.Memo,
+		ImageRef: w.ImageRef, Env: env, TimeZone: optional(w.TimeZone), StandbyTTLSeconds: w.StandbyTTL, ArchiveTTLSeconds: w.ArchiveTTL,
+		AwakeWhileWorking: w.AwakeWhileWorking, LastAccessAt: utc(w.LastAccessAt), LastAccessKind: optional(w.LastAccess),
+		CreatedAt: w.CreatedAt.UTC(), Archive: api.MoveArchive{Size: w.ArchiveSize, Digest: w.ArchiveDigest},
+	}
+}
