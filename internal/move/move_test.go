@@ -1,0 +1,374 @@
+package move_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/archive/store"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/move"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// An installation moves to a bucket of either kind: a dry run changes nothing, a second run
+// moves nothing again, and the source keeps its workspaces until they are to be removed.
+func TestMoveAll(t *testing.T) {
+	fixture.EachStore(t, func(t *testing.T, s store.Store) {
+		w := newWorld(t, s, postgres.Limits{})
+		one, two, bobs := w.archived("ann", "one", noise(300_000)), w.archived("ann", "two/with slash", ""), w.archived("bob", "one", "bob's")
+		w.source.Change(`UPDATE users SET disabled = true, max_running = 7 WHERE username = 'bob'`)
+
+		before := w.state()
+		would := w.run(dryRun)
+		if w.state() != before {
+			t.Error("a dry run has changed something")
+		}
+		r := w.run()
+		if would.Left != 0 || r.Left != 0 || !would.DryRun || len(would.Workspaces) != 3 || len(would.Users) != 3 || len(r.Users) != 3 {
+			t.Errorf("%+v, and then %+v", would, r)
+		}
+		for _, id := range []workspace.ID{one, two, bobs} {
+			if res := of(t, would, id); res.Result != move.Moved || res.Home != nil {
+				t.Errorf("%+v", res)
+			}
+			if res := of(t, r, id); res.Result != move.Moved || res.Home == nil || res.Source != move.StillArchived || w.deletedThere(id) {
+				t.Errorf("%+v", res)
+			}
+		}
+		w.expectMoved(one, two, bobs)
+		bob, err := w.DB.UserByName(t.Context(), "bob")
+		check(t, err)
+		root, err := w.DB.UserByName(t.Context(), "root")
+		check(t, err)
+		if !bob.Disabled || *bob.MaxRunning != 7 || root.Admin || bob.PasswordHash != "none" {
+			t.Errorf("%+v, %+v", bob, root)
+		}
+
+		before = w.Rows("workspaces", "users", "archives", "audit_log")
+		again := w.run(remove)
+		for _, id := range []workspace.ID{one, two, bobs} {
+			if res := of(t, again, id); res.Result != move.Already || res.Source != move.Removed || !w.deletedThere(id) {
+				t.Errorf("%+v", res)
+			}
+		}
+		if w.Rows("workspaces", "users", "archives", "audit_log") != before {
+			t.Error("the second run has changed the target")
+		}
+		if last := w.run(remove, func(c *move.Config) { c.Selection = move.Selection{Workspace: string(one)} }); last.Left != 0 || of(t, last, one).Result != move.Already {
+			t.Errorf("%+v", last)
+		}
+	})
+}
+
+func TestMovePrintsNoSecret(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	w.archived("ann", "one", "x")
+	report, err := json.Marshal(w.run(remove))
+	check(t, err)
+	if strings.Contains(string(report)+w.log.String(), secret) {
+		t.Errorf("the value of a variable is in %s\n%s", report, w.log)
+	}
+	for _, d := range []*fixture.Database{w.Database, w.source.Database} {
+		if strings.Contains(d.Rows("audit_log"), secret) {
+			t.Error("the value of a variable is in the audit log")
+		}
+	}
+}
+
+// Interrupted after its first step, then after its second, and so on, the move has the same
+// result.
+func TestMoveInterruptedAfterEachStep(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	one, two := w.archived("ann", "one", noise(100_000)), w.archived("bob", "two", "x")
+	passed := map[string]bool{}
+	interrupted := 0
+	for {
+		ctx, interrupt := context.WithCancel(t.Context())
+		steps := 0
+		_, err := w.try(ctx, remove, func(c *move.Config) {
+			c.Step = func(_ workspace.ID, step string) {
+				passed[step] = true
+				if steps++; steps == interrupted+1 {
+					interrupt()
+				}
+			}
+		})
+		interrupt()
+		if err == nil {
+			break
+		}
+		for _, id := range []workspace.ID{one, two} {
+			if _, here := w.here(id); !here && w.deletedThere(id) {
+				t.Fatalf("after %d interruptions %s is deleted and not moved", interrupted, id)
+			}
+		}
+		if interrupted++; interrupted > 100 {
+			t.Fatalf("the move does not finish: %v", err)
+		}
+	}
+	for _, step := range []string{"archived", "claimed", "swept", "fetching", "stored", "verified", "finished", "removed"} {
+		if !passed[step] {
+			t.Errorf("the step %s was not passed", step)
+		}
+	}
+	if interrupted < 8 {
+		t.Errorf("interrupted only %d times", interrupted)
+	}
+	w.expectMoved(one, two)
+	if !w.deletedThere(one) || !w.deletedThere(two) || w.run(remove).Left != 0 {
+		t.Error("not removed from the source")
+	}
+}
+
+// A workspace that its owner starts again, at any time, stays at the source.
+func TestMoveNoticesStart(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"archived", "claimed", "fetching", "stored", "verified", "finished"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+			id := w.archived("ann", "one", noise(100_000))
+			r := w.run(remove, func(c *move.Config) {
+				c.Step = func(_ workspace.ID, step string) {
+					if step == at {
+						w.source.Change(`UPDATE workspaces SET desired_state = 'RUNNING' WHERE id = $1`, id)
+					}
+				}
+			})
+			if res := of(t, r, id); res.Result != move.Left || res.Reason == "" || res.Source != "" || w.deletedThere(id) {
+				t.Errorf("%+v", res)
+			}
+			if at != "finished" {
+				w.expectNothing()
+				w.archive(id, "newer") // its owner has finished
+				if r := w.run(remove); r.Left != 0 {
+					t.Errorf("%+v", r)
+				}
+				w.expectMoved(id)
+				return
+			}
+			// Both have it now, and the report says so until one is deleted.
+			w.archive(id, "newer")
+			for _, f := range []func(*move.Config){remove, dryRun, func(*move.Config) {}} {
+				if res := of(t, w.run(f), id); res.Result != move.Left || !strings.Contains(res.Reason, "changed at the source since") || w.deletedThere(id) {
+					t.Errorf("%+v", res)
+				}
+			}
+			w.Change(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, id)
+			if res := of(t, w.run(remove), id); res.Result != move.Left || !strings.Contains(res.Reason, "deleted here since") || w.deletedThere(id) {
+				t.Errorf("%+v", res)
+			}
+			w.Change(`UPDATE workspaces SET phase = 'DELETED' WHERE id = $1`, id)
+			if res := of(t, w.run(remove), id); res.Result != move.Moved || !w.deletedThere(id) {
+				t.Errorf("%+v", res)
+			}
+			if ws, _ := w.here(id); ws.ArchiveDigest != fixture.Query[string](w.source, `SELECT archive_digest FROM workspaces WHERE id = $1`, id) {
+				t.Error("the target has the older home")
+			}
+		})
+	}
+}
+
+// A workspace that is not archived yet is archived first; one that cannot be is left.
+func TestMoveWaitsForArchiving(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	running, stuck, broken, started := w.archived("ann", "running", ""), w.archived("ann", "stuck", ""), w.archived("ann", "broken", ""), w.archived("ann", "started", "")
+	w.source.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING'`)
+	w.source.Change(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, broken)
+	if would := w.run(dryRun); of(t, would, running).Result != move.Moved || of(t, would, broken).Result != move.Left ||
+		fixture.Query[int](w.source, `SELECT count(*) FROM workspaces WHERE desired_state = 'ARCHIVED'`) != 0 {
+		t.Errorf("%+v", would)
+	}
+	asked := func(id workspace.ID) func() bool {
+		return func() bool {
+			return fixture.Query[bool](w.source, `SELECT desired_state = 'ARCHIVED' FROM workspaces WHERE id = $1`, id)
+		}
+	}
+	done := make(chan move.Report, 1)
+	go func() { r, _ := w.try(t.Context()); done <- r }()
+	harness.Eventually(t, "the archiving is requested", asked(running))
+	w.archive(running, "new")
+	harness.Eventually(t, "the archiving is requested", asked(stuck))
+	w.source.Change(`UPDATE workspaces SET phase = 'STANDBY', error_reason = 'Unrestorable', error_message = 'no such name' WHERE id = $1`, stuck)
+	harness.Eventually(t, "the archiving is requested", asked(started))
+	w.source.Change(`UPDATE workspaces SET desired_state = 'RUNNING' WHERE id = $1`, started)
+	r := <-done
+	for id, want := range map[workspace.ID]string{
+		running: "", stuck: "cannot be archived: no such name", broken: "DataLost", started: "started at the source",
+	} {
+		if res := of(t, r, id); !strings.Contains(res.Reason, want) || (res.Result == move.Moved) != (want == "") {
+			t.Errorf("%+v", res)
+		}
+	}
+	w.expectMoved(running)
+}
+
+// Each clash at the target has its reason, in a dry run as well, and changes nothing.
+func TestMoveRefusals(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		prepare func(w *world, id workspace.ID)
+		options []func(*move.Config)
+		reason  string
+	}{
+		"username": {func(w *world, _ workspace.ID) { w.AddUser("ANN") }, nil, "a user ANN already exists here"},
+		"name": {func(w *world, _ workspace.ID) { w.AddWorkspace(w.AddUser("ann"), "one") }, []func(*move.Config){join},
+			`ann already has a workspace named "one" here`},
+		"quota": {func(w *world, _ workspace.ID) { w.AddWorkspace(w.AddUser("ann"), "other") }, []func(*move.Config){join},
+			"ann has 1 workspaces here, and at most 1 are allowed"},
+		"image": {func(w *world, id workspace.ID) {
+			w.source.Change(`UPDATE workspaces SET image_ref = 'foreign/image' WHERE id = $1`, id)
+		}, nil, "the image foreign/image is not allowed here"},
+		"the workspace": {func(w *world, id workspace.ID) {
+			ws := w.AddWorkspace(w.AddUser("eve"), "x")
+			w.Change(`UPDATE workspaces SET id = $1 WHERE id = $2`, id, ws.ID)
+		}, nil, "already has the workspace"},
+		"a deleted workspace": {func(w *world, id workspace.ID) {
+			ws := w.AddWorkspace(w.AddUser("eve"), "x")
+			w.Change(`UPDATE workspaces SET id = $1, deleted_at = now() WHERE id = $2`, id, ws.ID)
+		}, nil, "has the workspace, deleted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, fixture.NewFolder(t), postgres.Limits{Workspaces: 1})
+			id := w.archived("ann", "one", "x")
+			w.cfg.Selection = move.Selection{Workspace: "ann/one"}
+			c.prepare(w, id)
+			before := w.state()
+			for _, options := range [][]func(*move.Config){append(c.options, dryRun), append(c.options, remove)} {
+				r := w.run(options...)
+				if res := of(t, r, id); res.Result != move.Left || !strings.Contains(res.Reason, c.reason) || r.Left == 0 {
+					t.Errorf("%+v", res)
+				}
+			}
+			if w.state() != before {
+				t.Errorf("something has changed:\n%s\n\n%s", before, w.state())
+			}
+		})
+	}
+}
+
+// What appears only while the archive is copied is refused by the transaction that records
+// the workspace, and the copy is removed.
+func TestMoveRefusedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	w.AddUser("ann")
+	id := w.archived("ann", "one", "x")
+	r := w.run(join, remove, func(c *move.Config) {
+		c.Step = func(_ workspace.ID, step string) {
+			if step == "verified" {
+				ann, err := w.DB.UserByName(t.Context(), "ann")
+				check(t, err)
+				w.AddWorkspace(workspace.Caller{UserID: ann.ID}, "one")
+			}
+		}
+	})
+	if res := of(t, r, id); res.Result != move.Left || !strings.Contains(res.Reason, "already") || w.deletedThere(id) || len(w.objects(w.bucket)) != 0 {
+		t.Errorf("%+v, %v", res, w.objects(w.bucket))
+	}
+}
+
+func TestMoveJoinsUsers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	ann := w.AddUser("Ann")
+	id := w.archived("ann", "one", "x")
+	w.cfg.Selection = move.Selection{User: "ANN"}
+	r := w.run(join)
+	if len(r.Users) != 1 || r.Users[0].Result != move.Joined || r.Users[0].ID != ann.UserID {
+		t.Errorf("%+v", r.Users)
+	}
+	if ws, _ := w.here(id); ws.OwnerID != ann.UserID {
+		t.Errorf("%+v", ws)
+	}
+	// A later run knows the user without the option.
+	second := w.archived("ann", "two", "x")
+	if r = w.run(); of(t, r, second).Result != move.Moved || r.Users[0].Result != move.Already {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A download that breaks off again and again is continued, not begun again.
+func TestMoveContinuesDownload(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id := w.archived("ann", "one", noise(1_000_000))
+	w.via.after = 150_000
+	if r := w.run(); r.Left != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if w.via.ranges < 6 {
+		t.Errorf("continued only %d times", w.via.ranges)
+	}
+	w.expectMoved(id)
+}
+
+// An archive that is not what the source recorded is not moved, whatever its size.
+func TestMoveRefusesDamagedArchive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id, short := w.archived("ann", "one", noise(10_000)), w.archived("ann", "two", noise(10_000))
+	for i, of := range []workspace.ID{id, short} {
+		key := fixture.Query[string](w.source, `SELECT archive_key FROM workspaces WHERE id = $1`, of)
+		content := w.content(w.sourceBucket, key)
+		content[5000] ^= 1
+		fixture.PutObject(t, w.sourceBucket.Store, key, content[:len(content)-i])
+	}
+	r := w.run(remove)
+	for _, one := range []workspace.ID{id, short} {
+		if res := of(t, r, one); res.Result != move.Left || w.deletedThere(one) {
+			t.Errorf("%+v", res)
+		}
+	}
+	w.expectNothing()
+}
+
+// A failure of the source ends the run, and the report has what was not tried.
+func TestMoveEndsWithSource(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	one, two := w.archived("ann", "one", "x"), w.archived("ann", "two", "x")
+	r, err := w.try(t.Context(), func(c *move.Config) {
+		c.Step = func(_ workspace.ID, step string) {
+			if step == "verified" {
+				_, err := w.source.DB.AllowMoves(t.Context(), 0)
+				check(t, err)
+			}
+		}
+	})
+	if err == nil || !strings.Contains(err.Error(), "allow-moves") || of(t, r, one).Result != move.Left || !strings.Contains(of(t, r, two).Reason, "not tried") {
+		t.Errorf("%v, %+v", err, r)
+	}
+	if _, err = w.try(t.Context()); err == nil || !strings.Contains(err.Error(), "run codehub allow-moves on its machine") {
+		t.Errorf("%v", err)
+	}
+	_, err = w.source.DB.AllowMoves(t.Context(), time.Hour)
+	check(t, err)
+	if r := w.run(); r.Left != 0 {
+		t.Errorf("%+v", r)
+	}
+	w.expectMoved(one, two)
+}
+
+func TestMoveNeedsAdministrators(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	w.archived("ann", "one", "x")
+	if _, err := w.try(t.Context(), func(c *move.Config) { c.Source = w.client(w.users["ann"]) }); err == nil || !strings.Contains(err.Error(), "administrators") {
+		t.Errorf("%v", err)
+	}
+	w.Change(`UPDATE users SET admin = false`)
+	if _, err := w.try(t.Context()); err == nil || !strings.Contains(err.Error(), "no administrator") {
+		t.Errorf("%v", err)
+	}
+	w.expectNothing()
+}
