@@ -18,6 +18,12 @@ func (s *server) as(username string) *server {
 	if _, err := s.api.CreateAccount(s.Context(), api.CreateAccount{Username: username, Password: password}); err != nil {
 		s.Fatal(err)
 	}
+	return s.enterAs(username, password)
+}
+
+// enterAs returns the server with another user logged in.
+func (s *server) enterAs(username, password string) *server {
+	s.Helper()
 	c, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: username, Password: password})
 	if err != nil {
 		s.Fatal(err)
