@@ -332,6 +332,31 @@ func TestMoveRefusesDamagedArchive(t *testing.T) {
 	w.expectNothing()
 }
 
+// A target that has lost the archive since does not have it removed from the source.
+func TestMoveKeepsSourceOfLostArchive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id := w.archived("ann", "one", "x")
+	if r := w.run(); r.Left != 0 {
+		t.Fatalf("%+v", r)
+	}
+	ws, _ := w.here(id)
+	content := w.content(w.bucket, ws.ArchiveKey)
+	check(t, w.bucket.Store.Delete(t.Context(), ws.ArchiveKey))
+	if res := of(t, w.run(remove), id); res.Result != move.Left || !strings.Contains(res.Reason, "missing or damaged") || w.deletedThere(id) {
+		t.Errorf("%+v", res)
+	}
+	w.Change(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
+	if res := of(t, w.run(remove), id); res.Result != move.Left || !strings.Contains(res.Reason, "DataLost") || w.deletedThere(id) {
+		t.Errorf("%+v", res)
+	}
+	w.Change(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL WHERE id = $1`, id)
+	fixture.PutObject(t, w.bucket.Store, ws.ArchiveKey, content)
+	if res := of(t, w.run(remove), id); res.Result != move.Already || !w.deletedThere(id) {
+		t.Errorf("%+v", res)
+	}
+}
+
 // A failure of the source ends the run, and the report has what was not tried.
 func TestMoveEndsWithSource(t *testing.T) {
 	t.Parallel()

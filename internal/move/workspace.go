@@ -12,6 +12,7 @@ import (
 	"codehub/client"
 	"codehub/internal/archive"
 	"codehub/internal/attempt"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -59,8 +60,32 @@ func (r *run) already(ctx context.Context, mv postgres.Move, here workspace.Work
 	if here.DeletedAt != nil {
 		return errors.New("moved before, and deleted here since. Undelete it here, or run the move again once it is removed completely")
 	}
+	if r.Remove {
+		if err := r.intact(ctx, here); err != nil {
+			return err
+		}
+	}
 	w.Result = Already
 	return r.leave(ctx, mv.ID, mv.Version, w)
+}
+
+// intact returns an error if the workspace here has lost what was moved, so that the source
+// must keep its copy. Its archive was read back before it was recorded.
+func (r *run) intact(ctx context.Context, here workspace.Workspace) error {
+	if here.Phase == workspace.PhaseError {
+		return fmt.Errorf("moved before, and in an error state here (%s): not removed from the source", here.ErrorReason)
+	}
+	if here.Home.State != workspace.HomeAbsent {
+		return nil // restored since
+	}
+	state, err := r.Bucket.State(ctx, here)
+	if err != nil {
+		return fmt.Errorf("look for its archive here: %w", err)
+	}
+	if state != lifecycle.ArchivePresent {
+		return errors.New("moved before, and its archive here is missing or damaged since: not removed from the source")
+	}
+	return nil
 }
 
 // leave removes a moved workspace from the source if requested, and reports what the source
