@@ -3,6 +3,7 @@ package move_test
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -357,6 +358,47 @@ func TestMoveKeepsSourceOfLostArchive(t *testing.T) {
 	}
 }
 
+// A workspace moves back once the first installation has removed it completely, and has the
+// same digest there.
+func TestMoveBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id := w.archived("ann", "one", noise(100_000))
+	if r := w.run(remove); r.Left != 0 {
+		t.Fatalf("%+v", r)
+	}
+	moved, _ := w.here(id)
+	w.Change(`UPDATE workspaces SET phase = 'ARCHIVED'`) // as the controller observes
+	_, err := w.DB.AllowMoves(t.Context(), time.Hour)
+	check(t, err)
+	log := slog.New(slog.NewTextHandler(w.log, nil))
+	other := serve(t, w.Database, w.bucket, log)
+	back := w.cfg
+	back.Source = w.client(other, other.AddAccount("mover", "correct horse", true))
+	back.DB, back.Bucket, back.JoinUsers, back.Remove = w.source.DB, w.sourceBucket, true, true
+	back.Selection = move.Selection{Workspace: "ann/one"}
+
+	r, err := move.Run(t.Context(), back)
+	check(t, err)
+	if res := of(t, r, id); res.Result != move.Left || !strings.Contains(res.Reason, "removed completely") {
+		t.Errorf("%+v", res)
+	}
+	w.source.Change(`UPDATE workspaces SET phase = 'DELETED'`)
+	r, err = move.Run(t.Context(), back)
+	check(t, err)
+	if res := of(t, r, id); res.Result != move.Moved || res.Source != move.Removed {
+		t.Errorf("%+v", res)
+	}
+	ws, err := w.source.DB.Workspace(t.Context(), w.users["ann"], id)
+	check(t, err)
+	if ws.ArchiveDigest != moved.ArchiveDigest || ws.ArchiveKey == moved.ArchiveKey || ws.DeletedAt != nil || ws.Env["TOKEN"] != secret {
+		t.Errorf("%+v", ws)
+	}
+	if string(w.content(w.sourceBucket, ws.ArchiveKey)) != string(w.content(w.bucket, moved.ArchiveKey)) {
+		t.Error("the archives differ")
+	}
+}
+
 // A failure of the source ends the run, and the report has what was not tried.
 func TestMoveEndsWithSource(t *testing.T) {
 	t.Parallel()
@@ -388,7 +430,7 @@ func TestMoveNeedsAdministrators(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
 	w.archived("ann", "one", "x")
-	if _, err := w.try(t.Context(), func(c *move.Config) { c.Source = w.client(w.users["ann"]) }); err == nil || !strings.Contains(err.Error(), "administrators") {
+	if _, err := w.try(t.Context(), func(c *move.Config) { c.Source = w.client(w.source, w.users["ann"]) }); err == nil || !strings.Contains(err.Error(), "administrators") {
 		t.Errorf("%v", err)
 	}
 	w.Change(`UPDATE users SET admin = false`)

@@ -57,15 +57,12 @@ func newWorld(t testing.TB, target store.Store, limits postgres.Limits) *world {
 	t.Helper()
 	w := &world{TB: t, users: map[string]workspace.Caller{}, log: &harness.Log{}, via: &faults{}}
 	log := slog.New(slog.NewTextHandler(w.log, nil))
-	w.source = web.New(t, fixture.NewDatabase(t, postgres.Options{}), log)
-	from, err := w.source.DB.Installation(t.Context())
+	database := fixture.NewDatabase(t, postgres.Options{})
+	from, err := database.DB.Installation(t.Context())
 	check(t, err)
 	w.sourceBucket = fixture.OpenBucket(t, fixture.NewFolder(t), from)
 	check(t, w.sourceBucket.Check(t.Context(), false))
-	w.source.Serve(httpapi.Outer(log, httpapi.NewMetrics(), w.source.Streams, httpapi.New(httpapi.Config{
-		Settings: service.Settings{URL: w.source.URL}, Archives: w.sourceBucket, Store: w.source.DB, Auth: w.source.Auth, Hub: w.source.Hub, Log: log,
-		Admin: admin.New(admin.Config{Store: w.source.DB, Passwords: w.source.Auth}),
-	})))
+	w.source = serve(t, database, w.sourceBucket, log)
 	w.admin = w.source.AddAccount("root", "correct horse", true)
 	for _, name := range []string{"ann", "bob"} {
 		w.users[name] = w.source.AddAccount(name, "correct horse", false)
@@ -83,18 +80,29 @@ func newWorld(t testing.TB, target store.Store, limits postgres.Limits) *world {
 	images, err := imageref.ParseAllowed("codehub/*, other/*", "codehub/workspace:latest")
 	check(t, err)
 	w.cfg = move.Config{
-		Source: w.client(w.admin), Selection: move.Selection{All: true}, DB: w.DB, Bucket: w.bucket, Storage: workspace.StorageLocalDir,
+		Source: w.client(w.source, w.admin), Selection: move.Selection{All: true}, DB: w.DB, Bucket: w.bucket, Storage: workspace.StorageLocalDir,
 		Images: images, Log: log, Poll: time.Millisecond,
 	}
 	return w
 }
 
-// client returns a client of the source with a token of a user.
-func (w *world) client(who workspace.Caller) *client.Client {
+// serve serves the API of an installation.
+func serve(t testing.TB, database *fixture.Database, b *bucket.Bucket, log *slog.Logger) *web.Server {
+	t.Helper()
+	s := web.New(t, database, log)
+	s.Serve(httpapi.Outer(log, httpapi.NewMetrics(), s.Streams, httpapi.New(httpapi.Config{
+		Settings: service.Settings{URL: s.URL}, Archives: b, Store: s.DB, Auth: s.Auth, Hub: s.Hub, Log: log,
+		Admin: admin.New(admin.Config{Store: s.DB, Passwords: s.Auth}),
+	})))
+	return s
+}
+
+// client returns a client of a server with a token of a user.
+func (w *world) client(of *web.Server, who workspace.Caller) *client.Client {
 	w.Helper()
-	_, token, err := w.source.Auth.CreateToken(w.Context(), auth.Identity{Caller: who}, "move", nil)
+	_, token, err := of.Auth.CreateToken(w.Context(), auth.Identity{Caller: who}, "move", nil)
 	check(w, err)
-	c, err := client.New(w.source.HTTP.URL, token, client.WithHTTPClient(&http.Client{Transport: w.via}))
+	c, err := client.New(of.HTTP.URL, token, client.WithHTTPClient(&http.Client{Transport: w.via}))
 	check(w, err)
 	return c
 }
