@@ -7,7 +7,7 @@ IDE_IMAGE := codehub/ide:latest
 WORKSPACE_IMAGE := codehub/workspace:latest
 SLIM_IMAGE := codehub/workspace-slim:latest
 TEST_IMAGE := codehub/testserver:latest
-AGENT := internal/agent/program/built/codehub-agent.gz
+AGENT := internal/agent/program/codehub-agent.gz
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -93,7 +93,7 @@ build: ## bin/codehub, static, with the agent of workspaces in it
 	@echo "build: bin/codehub $(VERSION)"
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub-agent ./cmd/codehub-agent
 	@gzip --best --no-name --stdout bin/codehub-agent >$(AGENT).new && mv $(AGENT).new $(AGENT)
-	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub ./cmd/codehub
+	@CGO_ENABLED=0 go build -tags agent -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub ./cmd/codehub
 
 image: ## the IDE and the workspace images (FORCE=1: even if nothing changed, SUDO=1: with sudo)
 	@scripts/setup.sh image

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -14,7 +16,6 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/agent/program"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
@@ -43,12 +44,12 @@ func agentCost(ctx context.Context, binary string, n int) (err error) {
 	}
 	defer api.Close()
 	defer func() { err = errors.Join(err, proc.Sweep(context.WithoutCancel(ctx), api, installation)) }()
-	agent, err := program.Digest()
+	agent, err := os.ReadFile(binary + "-agent")
 	if err != nil {
 		return err
 	}
 	rt, err := docker.New(ctx, docker.Config{
-		Installation: installation, HelperBinary: binary, AgentDigest: agent, Log: slog.New(slog.DiscardHandler),
+		Installation: installation, HelperBinary: binary, AgentDigest: fmt.Sprintf("%x", sha256.Sum256(agent)), Log: slog.New(slog.DiscardHandler),
 		Settings: docker.Settings{NanoCPUs: 2e9, MemoryBytes: 4 << 30, Pids: 4096, KeepLimits: true},
 	})
 	if err != nil {

@@ -26,7 +26,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/api"
-	agentprogram "codehub/internal/agent/program"
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
@@ -348,12 +347,16 @@ func (w *foreignWorkspace) checkMounts() {
 			w.Errorf("write to %s: %q %d", dir, out, code)
 		}
 	}
-	want, err := agentprogram.Digest()
+	executable, err := os.ReadFile(env.binary + "-agent")
 	if err != nil {
 		w.Fatal(err)
 	}
-	if got := w.run(busybox, "sha256sum", "/opt/codehub/codehub"); got != want+"  /opt/codehub/codehub\n" {
-		w.Errorf("the agent has the digest %q, want %s", got, want)
+	want := fmt.Sprintf("%x  /opt/codehub/codehub\n", sha256.Sum256(executable))
+	if got := w.run(busybox, "sha256sum", "/opt/codehub/codehub"); got != want {
+		w.Errorf("the agent has the digest %q, want %q", got, want)
+	}
+	if len(executable) > 16<<20 {
+		w.Errorf("the agent has %d bytes, more than 16 MiB: it holds what only the server needs", len(executable))
 	}
 }
 

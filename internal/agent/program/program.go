@@ -1,12 +1,12 @@
 // Package program has the executable of workspaces, cmd/codehub-agent, which make build puts
-// into this one. A workspace starts it as its first process, and it is small: a start does not
-// initialize the server.
+// into codehub's executable. A workspace starts it as its first process, and it is small: a
+// start does not initialize the server.
 package program
 
 import (
+	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
-	"embed"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -14,21 +14,14 @@ import (
 	"sync"
 )
 
-// The folder is never empty, so that codehub also compiles where the agent was not built.
-//
-//go:embed all:built
-var built embed.FS
-
-const file = "built/codehub-agent.gz"
-
 // Open returns the content of the agent's executable, or fs.ErrNotExist if this executable
 // was built without it.
 func Open() (io.ReadCloser, error) {
-	f, err := built.Open(file)
+	content, err := compressed()
 	if err != nil {
 		return nil, err
 	}
-	return gzip.NewReader(f) // nothing has to be closed but the reader
+	return gzip.NewReader(bytes.NewReader(content))
 }
 
 // Digest returns the SHA-256 of that content in hexadecimal, or "" if there is none: then the

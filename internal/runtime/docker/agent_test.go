@@ -22,7 +22,6 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/agent"
-	"codehub/internal/agent/program"
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -303,28 +302,6 @@ func agentOnDisk(t *testing.T, r *Runtime, volume string) string {
 		t.Fatal(err)
 	}
 	return digest
-}
-
-// The agent is the one in the helper's executable, if make build has put one there. The
-// helper of the tests has the same as the tests have.
-func TestAgentIsSmall(t *testing.T) {
-	t.Parallel()
-	want, err := program.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := newRuntime(t, func(c *Config) { c.AgentDigest = want })
-	hello(t, startSpec(t, r, newHome()))
-	name, digest, err := r.ensureAgentVolume(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want == "" {
-		want = r.helperDigest()
-	}
-	if got := agentOnDisk(t, r, name); got != want || digest != want {
-		t.Errorf("on the volume is %s, the runtime has %s, want %s", got, digest, want)
-	}
 }
 
 // The volume is made again after it was removed by hand, even for an image that would

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -152,11 +151,8 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		cfg.UIDs = workspace.UIDRange{First: workspace.ArchivedUID, Last: workspace.ArchivedUID}
 	}
 	if cfg.HelperBinary == "" {
-		path, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("find the running executable: %w", err)
-		}
-		cfg.HelperBinary = path
+		// Also after another version has replaced the file: helper and agent are of this one.
+		cfg.HelperBinary = "/proc/self/exe"
 	}
 	if cfg.LogMaxBytes == 0 {
 		cfg.LogMaxBytes = 10 << 20
