@@ -104,6 +104,14 @@ func TestMoveIsRefused(t *testing.T) {
 	m.allow(time.Hour)
 	m.allow(0)
 	refused("ended", all)
+	m.allow(time.Hour)
+	m.Change(`UPDATE gc_state SET hold = 'restored', hold_since = now()`)
+	refused("on hold", all)
+	if a := m.do("GET", Prefix+m.at, "", m.token); !strings.Contains(a.body, "codehub reconcile-restore") {
+		t.Errorf("on hold: %s", a.body)
+	}
+	m.Change(`UPDATE gc_state SET hold = NULL, hold_since = NULL`)
+	m.allow(0)
 	if after := m.dump(); after != before {
 		t.Errorf("refused requests changed something:\n%s\n\n%s", before, after)
 	}

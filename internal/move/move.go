@@ -67,6 +67,13 @@ func (r *run) all(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	hold, _, err := r.DB.OnHold(ctx)
+	if err != nil {
+		return err
+	}
+	if hold != "" {
+		return errors.New("this installation is on hold: run codehub reconcile-restore first")
+	}
 	if has, err := r.DB.HasAdmin(ctx); err != nil || !has {
 		return errors.Join(err, errors.New("this installation has no administrator yet: start codehub once and set it up"))
 	}

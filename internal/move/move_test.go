@@ -426,6 +426,29 @@ func TestMoveEndsWithSource(t *testing.T) {
 	w.expectMoved(one, two)
 }
 
+// A restored database of either side may have older homes than its bucket.
+func TestMoveRefusesHold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id := w.archived("ann", "one", "x")
+	for _, d := range []*fixture.Database{w.Database, w.source.Database} {
+		d.Change(`UPDATE gc_state SET hold = 'restored', hold_since = now()`)
+		before := w.state()
+		for _, f := range []func(*move.Config){dryRun, remove} {
+			if _, err := w.try(t.Context(), f); err == nil || !strings.Contains(err.Error(), "codehub reconcile-restore") {
+				t.Errorf("%v", err)
+			}
+		}
+		if w.state() != before {
+			t.Error("a move on hold has changed something")
+		}
+		d.Change(`UPDATE gc_state SET hold = NULL, hold_since = NULL`)
+	}
+	if r := w.run(remove); of(t, r, id).Result != move.Moved || !w.deletedThere(id) {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestMoveNeedsAdministrators(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})

@@ -62,6 +62,10 @@ func (db *DB) MoveSource(ctx context.Context, caller workspace.Caller) (s MoveSo
 // mover returns CodeForbidden unless the caller may move workspaces away now.
 func (db *DB) mover(ctx context.Context, caller workspace.Caller) error {
 	s, err := db.MoveSource(ctx, caller)
+	if err != nil {
+		return err
+	}
+	hold, _, err := db.OnHold(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -70,6 +74,10 @@ func (db *DB) mover(ctx context.Context, caller workspace.Caller) error {
 		return workspace.Errorf(workspace.CodeForbidden, "This endpoint needs an API token.")
 	case s.OpenUntil == nil:
 		return workspace.Errorf(workspace.CodeForbidden, "Moves are not allowed on this server now. Run codehub allow-moves on its machine.")
+	case hold != "":
+		// A restored database has old archives as the current ones, and a deletion that it
+		// records now would count as the owner's.
+		return workspace.Errorf(workspace.CodeForbidden, "This server is on hold. Run codehub reconcile-restore first.")
 	}
 	return nil
 }
