@@ -63,7 +63,7 @@ func TestImport(t *testing.T) {
 			continue
 		}
 		w.holds(ws, homeOf(w, r.OldID))
-		if n := fixture.Query[int](w, `SELECT count(*) FROM archives WHERE key = $1 AND workspace_id = $2 AND digest = $3 AND verified_at IS NOT NULL AND origin = 'made'`,
+		if n := fixture.Query[int](w, `SELECT count(*) FROM archives WHERE key = $1 AND workspace_id = $2 AND digest = $3 AND verified_at IS NOT NULL AND origin = 'made' AND created_at > now() - interval '1 hour'`,
 			ws.ArchiveKey, string(ws.ID), ws.ArchiveDigest); n != 1 {
 			t.Errorf("%s: %d generations", r.OldID, n)
 		}

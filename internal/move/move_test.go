@@ -383,7 +383,8 @@ func TestMoveBack(t *testing.T) {
 	if res := of(t, r, id); res.Result != move.Left || !strings.Contains(res.Reason, "removed completely") {
 		t.Errorf("%+v", res)
 	}
-	w.source.Change(`UPDATE workspaces SET phase = 'DELETED'`)
+	w.source.Change(`UPDATE workspaces SET phase = 'DELETED', deleted_at = now() - interval '1 day'`)
+	deleted := fixture.Query[time.Time](w.source, `SELECT deleted_at FROM workspaces`)
 	r, err = move.Run(t.Context(), back)
 	check(t, err)
 	if res := of(t, r, id); res.Result != move.Moved || res.Source != move.Removed {
@@ -396,6 +397,12 @@ func TestMoveBack(t *testing.T) {
 	}
 	if string(w.content(w.sourceBucket, ws.ArchiveKey)) != string(w.content(w.bucket, moved.ArchiveKey)) {
 		t.Error("the archives differ")
+	}
+	// A restored database that has the deletion recognizes the archive as newer.
+	meta, err := w.sourceBucket.Meta(t.Context(), ws.ArchiveKey)
+	check(t, err)
+	if !meta.CreatedAt.After(deleted) {
+		t.Errorf("created at %s, and deleted here at %s", meta.CreatedAt, deleted)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -163,9 +164,11 @@ func (r *run) attempt(ctx context.Context, mv postgres.Move) (postgres.Move, err
 // copy copies the archive of the record under the claim of mv, and reads it back.
 func (r *run) copy(ctx context.Context, mv postgres.Move, record api.MoveRecord, who *owner) (workspace.Archive, error) {
 	a, key := record.Archive, r.Bucket.Key(mv.ID, mv.ArchiveOpID)
+	// The time of the arrival: garbage collection compares it with times of this installation.
+	now := time.Now().UTC().Truncate(time.Second)
 	meta := &archive.Meta{
 		Format: a.Format, CodehubVersion: a.CodehubVersion, WorkspaceID: record.ID, WorkspaceName: record.Name, Owner: who.old.Username,
-		ArchiveOpID: mv.ArchiveOpID, CreatedAt: a.CreatedAt, Entries: a.Entries, Bytes: a.Bytes, Skipped: a.Skipped, Size: a.Size, SHA256: a.Digest,
+		ArchiveOpID: mv.ArchiveOpID, CreatedAt: now, Entries: a.Entries, Bytes: a.Bytes, Skipped: a.Skipped, Size: a.Size, SHA256: a.Digest,
 	}
 	in := r.fetch(ctx, record, func() { r.step(mv.ID, "fetching") })
 	defer in.Close()
@@ -183,7 +186,7 @@ func (r *run) copy(ctx context.Context, mv postgres.Move, record api.MoveRecord,
 	}
 	r.step(mv.ID, "verified")
 	return workspace.Archive{
-		Key: key, WorkspaceID: mv.ID, OpID: mv.ArchiveOpID, Digest: a.Digest, Size: a.Size, Entries: a.Entries, Skipped: a.Skipped, CreatedAt: a.CreatedAt,
+		Key: key, WorkspaceID: mv.ID, OpID: mv.ArchiveOpID, Digest: a.Digest, Size: a.Size, Entries: a.Entries, Skipped: a.Skipped, CreatedAt: now,
 	}, nil
 }
 

@@ -127,7 +127,7 @@ func (w *world) archive(id workspace.ID, content string) {
 	op := uuid.Must(uuid.NewV7()).String()
 	key := w.sourceBucket.Key(id, op)
 	meta := &archive.Meta{
-		CodehubVersion: "older", WorkspaceID: string(id), WorkspaceName: "x", Owner: "x", ArchiveOpID: op, CreatedAt: time.Now().UTC().Truncate(time.Second),
+		CodehubVersion: "older", WorkspaceID: string(id), WorkspaceName: "x", Owner: "x", ArchiveOpID: op, CreatedAt: time.Now().UTC().Add(-240 * time.Hour).Truncate(time.Second),
 	}
 	fixture.PutArchive(w, w.sourceBucket.Store, key, meta, content)
 	w.source.Change(`UPDATE workspaces SET phase = 'ARCHIVED', desired_state = 'ARCHIVED', next_desired_state = NULL, operation = 'NONE', op_id = NULL,
@@ -230,7 +230,7 @@ func (w *world) expectMoved(ids ...workspace.ID) {
 		}
 		meta, err := w.bucket.Meta(w.Context(), ws.ArchiveKey)
 		check(w, err)
-		if meta.CodehubVersion != "older" || meta.WorkspaceName != old.Name {
+		if meta.CodehubVersion != "older" || meta.WorkspaceName != old.Name || time.Since(meta.CreatedAt) > time.Hour {
 			w.Errorf("%+v", meta)
 		}
 		keys = append(keys, ws.ArchiveKey, archive.MetaKey(ws.ArchiveKey))
@@ -240,8 +240,9 @@ func (w *world) expectMoved(ids ...workspace.ID) {
 		w.Errorf("objects in the bucket: %v, want %v", got, keys)
 	}
 	for query, want := range map[string]int{
-		`SELECT count(*) FROM workspaces`: len(ids),
-		`SELECT count(*) FROM archives`:   len(ids),
+		`SELECT count(*) FROM workspaces`:                                                     len(ids),
+		`SELECT count(*) FROM archives`:                                                       len(ids),
+		`SELECT count(*) FROM archives WHERE created_at < now() - interval '1 hour'`:          0,
 		`SELECT count(*) FROM workspaces WHERE archive_key NOT IN (SELECT key FROM archives)`: 0,
 		`SELECT count(*) FROM moved_workspaces WHERE moved_at IS NULL OR abandoned <> '{}'`:   0,
 		`SELECT count(*) FROM audit_log WHERE action = 'workspace.move'`:                      len(ids),

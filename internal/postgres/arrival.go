@@ -19,7 +19,8 @@ type arrival struct {
 	LastAccessAt      *time.Time
 	LastAccess        string
 	CreatedAt         time.Time
-	// Home is the verified archive of the home; nil if there is no home yet.
+	// Home is the verified archive of the home; nil if there is no home yet. The database
+	// sets its time of creation.
 	Home *workspace.Archive
 }
 
@@ -50,9 +51,11 @@ func (a arrival) insert(ctx context.Context, tx pgx.Tx) (w workspace.Workspace, 
 	if err != nil || a.Home == nil {
 		return w, err
 	}
+	// The archive is created now: garbage collection compares its time with times of this
+	// database, such as that of an earlier deletion of the workspace here.
 	_, err = tx.Exec(ctx, `
-		INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, skipped, created_at, verified_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now())`,
-		home.Key, a.ID, home.OpID, home.Digest, home.Size, home.Entries, home.Skipped, home.CreatedAt)
+		INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, skipped, verified_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, now())`,
+		home.Key, a.ID, home.OpID, home.Digest, home.Size, home.Entries, home.Skipped)
 	return w, err
 }
