@@ -121,8 +121,8 @@ func (r *run) leave(ctx context.Context, id workspace.ID, version string, w *Wor
 	return nil
 }
 
-var errChanged = errors.New("moved, and started or changed at the source since: the newer changes are only there, and nothing was removed. " +
-	"To move them, delete the workspace here and run the move again once it is removed completely")
+var errChanged = errors.New("moved, and changed at the source since: both installations have it, and nothing was removed. Decide which one counts: " +
+	"delete the one at the source, or delete the one here and run the move again with --workspace once it is removed completely")
 
 func hasVersion(m api.MoveWorkspace, version string) bool {
 	return m.Version != nil && *m.Version == version
