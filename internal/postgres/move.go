@@ -108,16 +108,18 @@ func (db *DB) Moves(ctx context.Context, source string) (map[workspace.ID]Move, 
 // the caller removes their objects. CodeGone if this installation has the workspace.
 func (db *DB) ClaimMove(ctx context.Context, m Move) (abandoned []string, err error) {
 	err = db.tx(ctx, "claim a move", func(tx pgx.Tx) error {
-		if err := absent(ctx, tx, m.ID); err != nil {
-			return err
-		}
 		// The copy of a finished move belongs to the workspace that was removed here since,
 		// and garbage collection removes it.
-		return tx.QueryRow(ctx, `
+		err := tx.QueryRow(ctx, `
 			INSERT INTO moved_workspaces AS m (source, workspace_id, archive_op_id) VALUES ($1, $2, $3)
 			ON CONFLICT (source, workspace_id) DO UPDATE SET archive_op_id = EXCLUDED.archive_op_id, version = '', moved_at = NULL,
 				abandoned = CASE WHEN m.moved_at IS NULL THEN m.abandoned || m.archive_op_id ELSE m.abandoned END
 			RETURNING abandoned::text[]`, m.Source, m.ID, m.ArchiveOpID).Scan(&abandoned)
+		if err != nil {
+			return err
+		}
+		// Only now: the row's lock has waited for a FinishMove whose commit is under way.
+		return absent(ctx, tx, m.ID)
 	})
 	return abandoned, err
 }
