@@ -58,10 +58,6 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 }
 
 func (r *run) all(ctx context.Context) error {
-	users, list, err := r.selected(ctx)
-	if err != nil {
-		return err
-	}
 	release, err := r.DB.LockImport(ctx)
 	if err != nil {
 		return err
@@ -76,6 +72,15 @@ func (r *run) all(ctx context.Context) error {
 	}
 	if has, err := r.DB.HasAdmin(ctx); err != nil || !has {
 		return errors.Join(err, errors.New("this installation has no administrator yet: start codehub once and set it up"))
+	}
+	return errors.Join(r.moves(ctx), r.sweep(ctx))
+}
+
+// moves moves the selected users and workspaces.
+func (r *run) moves(ctx context.Context) error {
+	users, list, err := r.selected(ctx)
+	if err != nil {
+		return err
 	}
 	if err := r.planOwners(ctx, users); err != nil {
 		return err

@@ -128,6 +128,38 @@ func TestMoveInterruptedAfterEachStep(t *testing.T) {
 	}
 }
 
+// A later run removes the copy of an interrupted move, also if it selects other workspaces.
+func TestMoveSweepsInterruptedCopy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	w.archived("ann", "one", noise(100_000))
+	ctx, interrupt := context.WithCancel(t.Context())
+	_, err := w.try(ctx, func(c *move.Config) {
+		c.Step = func(_ workspace.ID, step string) {
+			if step == "stored" {
+				interrupt()
+			}
+		}
+	})
+	if err == nil || len(w.objects(w.bucket)) == 0 {
+		t.Fatalf("%v, %v", err, w.objects(w.bucket))
+	}
+	w.cfg.Selection = move.Selection{User: "bob"}
+	before := w.state()
+	if w.run(dryRun); w.state() != before {
+		t.Error("a dry run has changed something")
+	}
+	w.run()
+	w.expectNothing()
+	if n := fixture.Query[int](w, `SELECT count(*) FROM moved_workspaces WHERE abandoned <> '{}'`); n != 0 {
+		t.Errorf("%d moves with unfinished copies", n)
+	}
+	w.cfg.Selection = move.Selection{All: true}
+	if r := w.run(); r.Left != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A workspace that its owner starts again, at any time, stays at the source.
 func TestMoveNoticesStart(t *testing.T) {
 	t.Parallel()

@@ -161,6 +161,22 @@ func (r *run) attempt(ctx context.Context, mv postgres.Move) (postgres.Move, err
 	})
 }
 
+// sweep removes the copies of interrupted moves. Their workspaces may never be moved again,
+// and garbage collection does not remove them.
+func (r *run) sweep(ctx context.Context) error {
+	if r.DryRun || ctx.Err() != nil {
+		return nil
+	}
+	moves, err := r.DB.UnfinishedMoves(ctx)
+	for _, mv := range moves {
+		// With CodeGone, the workspace came another way since.
+		if _, e := r.attempt(ctx, mv); e != nil && workspace.CodeOf(e) != workspace.CodeGone {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
 // copy copies the archive of the record under the claim of mv, and reads it back.
 func (r *run) copy(ctx context.Context, mv postgres.Move, record api.MoveRecord, who *owner) (workspace.Archive, error) {
 	a, key := record.Archive, r.Bucket.Key(mv.ID, mv.ArchiveOpID)

@@ -88,16 +88,30 @@ type Move struct {
 
 // Moves lists the moves from an installation that have begun.
 func (db *DB) Moves(ctx context.Context, source string) (map[workspace.ID]Move, error) {
+	list, err := db.listMoves(ctx, `source = $1`, source)
+	moves := make(map[workspace.ID]Move, len(list))
+	for _, m := range list {
+		moves[m.ID] = m
+	}
+	return moves, err
+}
+
+// UnfinishedMoves lists the moves from any installation that have begun and are not done.
+func (db *DB) UnfinishedMoves(ctx context.Context) ([]Move, error) {
+	return db.listMoves(ctx, `moved_at IS NULL`)
+}
+
+func (db *DB) listMoves(ctx context.Context, where string, args ...any) ([]Move, error) {
 	const verb = "list the moved workspaces"
 	rows, err := db.pool.Query(ctx, `
-		SELECT source, workspace_id, archive_op_id, version, moved_at IS NOT NULL FROM moved_workspaces WHERE source = $1`, source)
+		SELECT source, workspace_id, archive_op_id, version, moved_at IS NOT NULL FROM moved_workspaces WHERE `+where, args...)
 	if err != nil {
 		return nil, failed(verb, err)
 	}
-	moves := map[workspace.ID]Move{}
+	var moves []Move
 	var m Move
 	_, err = pgx.ForEachRow(rows, []any{&m.Source, &m.ID, &m.ArchiveOpID, &m.Version, &m.Done}, func() error {
-		moves[m.ID] = m
+		moves = append(moves, m)
 		return nil
 	})
 	return moves, failed(verb, err)
