@@ -16,7 +16,7 @@ const logEvery = 10 * time.Second
 // archived has the source archive a workspace, waits until it has, and reads it.
 func (r *run) archived(ctx context.Context, m api.MoveWorkspace) (record api.MoveRecord, err error) {
 	if m.Version == nil {
-		if m, err = r.Source.ArchiveToMove(ctx, m.ID); err != nil {
+		if m, err = limited(ctx, r, func(ctx context.Context) (api.MoveWorkspace, error) { return r.Source.ArchiveToMove(ctx, m.ID) }); err != nil {
 			return record, fromSource(err)
 		}
 		if err := r.awaitArchived(ctx, m); err != nil {
@@ -24,15 +24,26 @@ func (r *run) archived(ctx context.Context, m api.MoveWorkspace) (record api.Mov
 		}
 	}
 	r.step(workspace.ID(m.ID), "archived")
-	record, err = r.Source.ReadToMove(ctx, m.ID)
+	record, err = read(ctx, r, func(ctx context.Context) (api.MoveRecord, error) { return r.Source.ReadToMove(ctx, m.ID) })
 	return record, fromSource(err)
 }
 
+// there reads a workspace of the source.
+func (r *run) there(ctx context.Context, id string) (api.MoveWorkspace, error) {
+	return read(ctx, r, func(ctx context.Context) (api.MoveWorkspace, error) { return r.Source.WorkspaceToMove(ctx, id) })
+}
+
 func (r *run) awaitArchived(ctx context.Context, m api.MoveWorkspace) (err error) {
-	logged := time.Time{}
+	logged, progressed, last := time.Time{}, time.Now(), ""
 	for m.Version == nil {
 		if err := waiting(m); err != nil {
 			return err
+		}
+		if now := fmt.Sprint(m.Phase, m.Operation, progressOf(m)); now != last {
+			progressed, last = time.Now(), now
+		}
+		if time.Since(progressed) > r.Stalled {
+			return fmt.Errorf("archiving has made no progress at the source for %s (state %s): check the workspace there, and run the move again", r.Stalled, m.State)
 		}
 		if time.Since(logged) > logEvery {
 			logged = time.Now()
@@ -43,7 +54,7 @@ func (r *run) awaitArchived(ctx context.Context, m api.MoveWorkspace) (err error
 			return ctx.Err()
 		case <-time.After(r.Poll):
 		}
-		if m, err = r.Source.WorkspaceToMove(ctx, m.ID); err != nil {
+		if m, err = r.there(ctx, m.ID); err != nil {
 			return fromSource(err)
 		}
 	}

@@ -8,14 +8,35 @@ import (
 	"sync"
 )
 
-// faults is a transport to the source that breaks off downloads.
+// faults is a transport to the source that fails reads and breaks off downloads.
 type faults struct {
 	mu     sync.Mutex
 	after  int // bytes after which a download breaks off; 0: never
 	ranges int // downloads that began in the middle
+	// failed has the paths whose first read has failed; nil: no read fails.
+	failed map[string]bool
+	silent string // requests to paths with this end have no answer; empty: none
+}
+
+// fails returns a failure of a request, or nil.
+func (f *faults) fails(r *http.Request) *http.Response {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed == nil || r.Method != http.MethodGet || f.failed[r.URL.Path] {
+		return nil
+	}
+	f.failed[r.URL.Path] = true
+	return &http.Response{StatusCode: http.StatusServiceUnavailable, Status: "503 Service Unavailable", Body: http.NoBody, Request: r}
 }
 
 func (f *faults) RoundTrip(r *http.Request) (*http.Response, error) {
+	if f.silent != "" && strings.HasSuffix(r.URL.Path, f.silent) {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	if resp := f.fails(r); resp != nil {
+		return resp, nil
+	}
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil || r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, "/archive") {
 		return resp, err

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"codehub/api"
-	"codehub/client"
 )
 
 const (
@@ -95,21 +94,14 @@ func (f *fetch) progress(n int) {
 
 // retry waits before the next try to continue the download, or returns why there is none.
 func (f *fetch) retry(err error) error {
-	var answer *client.Error
-	refused := errors.As(err, &answer) && answer.Status < 500 && answer.Status != 429
 	if wrong := (sourceAnswer{}); errors.As(err, &wrong) {
 		return wrong.error
 	}
-	if f.failures++; refused || f.failures > maxFailures || f.at > 0 && f.etag == "" {
+	if f.failures++; refused(err) || f.failures > maxFailures || f.at > 0 && f.etag == "" {
 		return fromSource(err)
 	}
 	f.run.Log.WarnContext(f.ctx, "download interrupted", "workspace", f.record.ID, "bytes", f.at, "err", err)
-	select {
-	case <-f.ctx.Done():
-		return f.ctx.Err()
-	case <-time.After(f.run.Poll << (f.failures - 1)):
-		return nil
-	}
+	return f.run.backOff(f.ctx, f.failures)
 }
 
 // Close ends the download.

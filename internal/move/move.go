@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,12 @@ type Config struct {
 	Log *slog.Logger
 	// Poll is the pause between two reads of a workspace that is being archived; 0: 1 s.
 	Poll time.Duration
+	// Limit is the time limit of each request to the source, except of downloads; 0: 30 s.
+	Limit time.Duration
+	// Patience is how long failed reads of the source are repeated; 0: 1 min.
+	Patience time.Duration
+	// Stalled is how long archiving at the source may make no progress; 0: 30 min.
+	Stalled time.Duration
 	// Step is called after each step of a workspace; optional, for tests.
 	Step func(id workspace.ID, step string)
 }
@@ -48,9 +55,10 @@ type run struct {
 // Run moves what was not moved yet and reports the result for each user and workspace. On an
 // error the report is partial. It can be interrupted and run again at any time.
 func Run(ctx context.Context, cfg Config) (Report, error) {
-	if cfg.Poll <= 0 {
-		cfg.Poll = time.Second
-	}
+	cfg.Poll = cmp.Or(cfg.Poll, time.Second)
+	cfg.Limit = cmp.Or(cfg.Limit, 30*time.Second)
+	cfg.Patience = cmp.Or(cfg.Patience, time.Minute)
+	cfg.Stalled = cmp.Or(cfg.Stalled, 30*time.Minute)
 	r := &run{Config: cfg, report: Report{DryRun: cfg.DryRun, Users: []User{}, Workspaces: []Workspace{}}}
 	err := r.all(ctx)
 	r.report.count()
@@ -91,7 +99,7 @@ func (r *run) moves(ctx context.Context) error {
 
 // selected reads the source and returns the selected users and workspaces.
 func (r *run) selected(ctx context.Context) ([]api.Account, []api.MoveWorkspace, error) {
-	from, err := r.Source.MoveSource(ctx)
+	from, err := read(ctx, r, r.Source.MoveSource)
 	if client.CodeOf(err) == "not_found" {
 		err = fmt.Errorf("the source is of a version from which workspaces cannot be moved; update it: %w", err)
 	}
@@ -110,11 +118,11 @@ func (r *run) selected(ctx context.Context) ([]api.Account, []api.MoveWorkspace,
 		return nil, nil, errors.New("the source does not allow moves now: run codehub allow-moves on its machine")
 	}
 	r.source, r.report.Source = from.Installation, from.Installation
-	users, err := r.Source.Accounts(ctx)
+	users, err := read(ctx, r, r.Source.Accounts)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the users of the source: %w", err)
 	}
-	list, err := r.Source.WorkspacesToMove(ctx)
+	list, err := read(ctx, r, r.Source.WorkspacesToMove)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the workspaces of the source: %w", err)
 	}

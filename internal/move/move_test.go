@@ -345,6 +345,48 @@ func TestMoveContinuesDownload(t *testing.T) {
 	w.expectMoved(id)
 }
 
+func TestMoveRepeatsFailedReads(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id := w.archived("ann", "one", "x")
+	w.via.failed = map[string]bool{}
+	if r := w.run(remove); r.Left != 0 || len(w.via.failed) < 6 {
+		t.Errorf("%+v, %v", r, w.via.failed)
+	}
+	w.expectMoved(id)
+}
+
+// A source that never answers ends the run.
+func TestMoveEndsWithSilentSource(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/admin/move", "/users", "/record"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+			w.archived("ann", "one", "x")
+			w.via.silent = path
+			_, err := w.try(t.Context(), func(c *move.Config) { c.Limit, c.Patience = 100*time.Millisecond, 250*time.Millisecond })
+			if err == nil || !strings.Contains(err.Error(), "has not answered within 100ms") {
+				t.Errorf("%v", err)
+			}
+			w.expectNothing()
+		})
+	}
+}
+
+// A workspace that the source does not archive is left, and the others move.
+func TestMoveLeavesStalledWorkspace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	stalled, other := w.archived("ann", "stalled", "x"), w.archived("ann", "other", "x")
+	w.source.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING' WHERE id = $1`, stalled)
+	r := w.run(func(c *move.Config) { c.Stalled = 100 * time.Millisecond })
+	if res := of(t, r, stalled); res.Result != move.Left || !strings.Contains(res.Reason, "no progress at the source for 100ms") || of(t, r, other).Result != move.Moved {
+		t.Errorf("%+v", r)
+	}
+	w.expectMoved(other)
+}
+
 // An archive that is not what the source recorded is not moved, whatever its size.
 func TestMoveRefusesDamagedArchive(t *testing.T) {
 	t.Parallel()

@@ -93,7 +93,9 @@ func (r *run) intact(ctx context.Context, here workspace.Workspace) error {
 // has. If the workspace is no longer what was moved, it stays, and that is an error.
 func (r *run) leave(ctx context.Context, id workspace.ID, version string, w *Workspace) error {
 	if r.Remove && !r.DryRun {
-		err := r.Source.DeleteMoved(ctx, string(id), version)
+		_, err := limited(ctx, r, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, r.Source.DeleteMoved(ctx, string(id), version)
+		})
 		switch client.CodeOf(err) {
 		case "not_found": // its owner, or an interrupted run
 		case "operation_in_progress":
@@ -107,7 +109,7 @@ func (r *run) leave(ctx context.Context, id workspace.ID, version string, w *Wor
 		r.step(id, "removed")
 		return nil
 	}
-	there, err := r.Source.WorkspaceToMove(ctx, string(id))
+	there, err := r.there(ctx, string(id))
 	switch {
 	case client.CodeOf(err) == "not_found":
 		w.Source = Removed
@@ -208,7 +210,7 @@ func (r *run) copy(ctx context.Context, mv postgres.Move, record api.MoveRecord,
 
 // record adds the workspace here, unless it has changed at the source meanwhile.
 func (r *run) record(ctx context.Context, mv postgres.Move, record api.MoveRecord, who *owner, home workspace.Archive) error {
-	there, err := r.Source.WorkspaceToMove(ctx, record.ID)
+	there, err := r.there(ctx, record.ID)
 	if err != nil {
 		return fromSource(err)
 	}
