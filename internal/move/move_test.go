@@ -199,13 +199,37 @@ func TestMoveNoticesStart(t *testing.T) {
 				t.Errorf("%+v", res)
 			}
 			w.Change(`UPDATE workspaces SET phase = 'DELETED' WHERE id = $1`, id)
-			if res := of(t, w.run(remove), id); res.Result != move.Moved || !w.deletedThere(id) {
+			only := func(c *move.Config) { c.Selection = move.Selection{Workspace: string(id)} }
+			if res := of(t, w.run(remove, only), id); res.Result != move.Moved || !w.deletedThere(id) {
 				t.Errorf("%+v", res)
 			}
 			if ws, _ := w.here(id); ws.ArchiveDigest != fixture.Query[string](w.source, `SELECT archive_digest FROM workspaces WHERE id = $1`, id) {
 				t.Error("the target has the older home")
 			}
 		})
+	}
+}
+
+// A workspace that its owner has deleted at the target moves again only by its name.
+func TestMoveRespectsDeletion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id := w.archived("ann", "one", "x")
+	w.run()
+	for _, gone := range []string{`UPDATE workspaces SET phase = 'DELETED', deleted_at = now()`, `DELETE FROM workspaces`} {
+		w.Change(gone)
+		for _, s := range []move.Selection{{All: true}, {User: "ann"}} {
+			for _, f := range []func(*move.Config){dryRun, remove} {
+				r := w.run(f, func(c *move.Config) { c.Selection = s })
+				if res := of(t, r, id); res.Result != move.Left || !strings.Contains(res.Reason, "deleted here since") || w.deletedThere(id) {
+					t.Errorf("%+v", res)
+				}
+			}
+		}
+	}
+	r := w.run(remove, func(c *move.Config) { c.Selection = move.Selection{Workspace: "ann/one"} })
+	if of(t, r, id).Result != move.Moved || !w.deletedThere(id) {
+		t.Errorf("%+v", r)
 	}
 }
 

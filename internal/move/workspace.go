@@ -29,6 +29,9 @@ func (r *run) workspace(ctx context.Context, m api.MoveWorkspace, w *Workspace) 
 		if workspace.CodeOf(err) != workspace.CodeNotFound {
 			return err
 		}
+		if r.Selection.Workspace == "" {
+			return errors.New("moved before, and deleted here since. To move it again, run the move with --workspace")
+		}
 	}
 	who := r.owners[m.OwnerID]
 	if err := r.admit(ctx, m, who); err != nil {
@@ -59,7 +62,7 @@ func (r *run) workspace(ctx context.Context, m api.MoveWorkspace, w *Workspace) 
 // already treats a workspace that an earlier run moved. It changes nothing here.
 func (r *run) already(ctx context.Context, mv postgres.Move, here workspace.Workspace, w *Workspace) error {
 	if here.DeletedAt != nil {
-		return errors.New("moved before, and deleted here since. Undelete it here, or run the move again once it is removed completely")
+		return errors.New("moved before, and deleted here since. Undelete it here, or run the move again with --workspace once it is removed completely")
 	}
 	if r.Remove {
 		if err := r.intact(ctx, here); err != nil {
