@@ -195,7 +195,7 @@ func TestMoveNoticesChanges(t *testing.T) {
 		}
 	}
 	m.want(202, "", "DELETE", m.at+"?version="+version, "", m.token)
-	if m.audited("workspace.delete") != 1 {
+	if m.audited("workspace.delete") != 1 || !fixture.Query[bool](m, `SELECT (details->>'move')::bool FROM audit_log WHERE action = 'workspace.delete'`) {
 		t.Error("the audit log does not name the administrator")
 	}
 	m.want(404, "not_found", "GET", m.at, "", m.token)
@@ -209,7 +209,8 @@ func TestMoveRequestsArchiving(t *testing.T) {
 	m.allow(time.Hour)
 	m.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING'`)
 	ws := read[api.MoveWorkspace](t, m.want(202, "", "POST", m.at+"/archive", "", m.token))
-	if ws.DesiredState != "ARCHIVED" || ws.Version != nil || m.audited("workspace.desired_state") != 1 {
+	if ws.DesiredState != "ARCHIVED" || ws.Version != nil || m.audited("workspace.desired_state") != 1 ||
+		!fixture.Query[bool](m, `SELECT (details->>'move')::bool FROM audit_log WHERE action = 'workspace.desired_state'`) {
 		t.Errorf("%+v", ws)
 	}
 	m.Change(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'RUNNING', operation = 'STARTING', op_id = gen_random_uuid(), op_started_at = now()`)

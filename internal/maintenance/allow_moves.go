@@ -23,7 +23,7 @@ type allowMovesCmd struct {
 
 // Help says what it allows.
 func (allowMovesCmd) Help() string {
-	return `While moves are allowed, an administrator's API token can read the archives and settings of all workspaces, with the values of their environment variables. The audit log records each read.`
+	return `While moves are allowed, an administrator's API token can read the archives and settings of all workspaces, with the values of their environment variables, and can stop, archive and delete workspaces. The audit log records each of these.`
 }
 
 func (c *allowMovesCmd) Run(ctx context.Context) error {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -106,11 +107,27 @@ func (db *DB) WorkspaceToMove(ctx context.Context, caller workspace.Caller, id w
 // ArchiveToMove requests that a workspace is archived, after a running operation. The
 // errors are those of lifecycle.Desire.
 func (db *DB) ArchiveToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	return db.applyMove(ctx, caller, id, "archive a workspace to move it", func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.Desire(w, now, workspace.DesiredArchived, true)
+	})
+}
+
+// applyMove applies an intent for a mover to any workspace. The audit log has the caller and
+// that it was for a move.
+func (db *DB) applyMove(ctx context.Context, caller workspace.Caller, id workspace.ID, verb string, f func(workspace.Workspace, time.Time) (lifecycle.Intent, error)) (workspace.Workspace, error) {
 	if err := db.mover(ctx, caller); err != nil {
 		return workspace.Workspace{}, err
 	}
-	w, _, err := db.applyFor(ctx, workspace.System, caller, id, "archive a workspace to move it", needsNoSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		return lifecycle.Desire(w, now, workspace.DesiredArchived, true)
+	w, _, err := db.applyFor(ctx, workspace.System, caller, id, verb, needsNoSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		out, err := f(w, now)
+		if err == nil && out.Audit.Action != "" {
+			out.Audit.Details = maps.Clone(out.Audit.Details)
+			if out.Audit.Details == nil {
+				out.Audit.Details = map[string]any{}
+			}
+			out.Audit.Details["move"] = true
+		}
+		return out, err
 	}))
 	return w, err
 }
@@ -147,16 +164,12 @@ func (db *DB) recordedMove(ctx context.Context, caller workspace.Caller, id work
 // DeleteMoved deletes a workspace that has been moved, as its owner would.
 // CodeOperationInProgress, and it stays, unless it is still the version that was moved.
 func (db *DB) DeleteMoved(ctx context.Context, caller workspace.Caller, id workspace.ID, version string) (workspace.Workspace, error) {
-	if err := db.mover(ctx, caller); err != nil {
-		return workspace.Workspace{}, err
-	}
-	w, _, err := db.applyFor(ctx, workspace.System, caller, id, "delete a moved workspace", needsNoSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+	return db.applyMove(ctx, caller, id, "delete a moved workspace", func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		if err := movableAt(w, &version); err != nil {
 			return lifecycle.Intent{}, err
 		}
 		return lifecycle.Delete(w, now, false)
-	}))
-	return w, err
+	})
 }
 
 // movableAt returns an error unless a workspace is movable, and has this version unless
