@@ -6,10 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"codehub/api"
 	"codehub/internal/archive"
 	"codehub/internal/auth"
+	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
+	"codehub/internal/workspace"
 )
 
 // moving is an environment in which ann administers and eve has an archived workspace.
@@ -111,6 +115,19 @@ func TestMoveIsRefused(t *testing.T) {
 		t.Errorf("on hold: %s", a.body)
 	}
 	m.Change(`UPDATE gc_state SET hold = NULL, hold_since = NULL`)
+	m.Change(`UPDATE users SET admin = false WHERE username = 'ann'`)
+	refused("demoted", map[string]with{"the former administrator's token": m.token, "the former administrator's session": as(m.ann)})
+	m.Change(`UPDATE users SET admin = true, disabled = true WHERE username = 'ann'`)
+	// The authentication remembers a token for a moment, and then refuses it.
+	if a := m.do("GET", Prefix+m.at+"/record", "", m.token); a.status != http.StatusUnauthorized && a.status != http.StatusForbidden {
+		t.Errorf("disabled: %d %s", a.status, a.body)
+	}
+	caller := m.ann.Caller
+	caller.Token = uuid.NewString()
+	if _, err := m.DB.ReadToMove(t.Context(), caller, m.ws.ID); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("disabled: %v", err)
+	}
+	m.Change(`UPDATE users SET disabled = false WHERE username = 'ann'`)
 	m.allow(0)
 	if after := m.dump(); after != before {
 		t.Errorf("refused requests changed something:\n%s\n\n%s", before, after)
@@ -120,6 +137,36 @@ func TestMoveIsRefused(t *testing.T) {
 	}
 	if n := fixture.Query[int](m, `SELECT count(*) FROM audit_log WHERE action LIKE 'workspace.move%'`); n != 0 {
 		t.Errorf("%d audit entries", n)
+	}
+}
+
+// What was withdrawn while a request waited for the workspace is withdrawn.
+func TestMoveChecksAfterWaiting(t *testing.T) {
+	t.Parallel()
+	m := newMoving(t)
+	m.allow(time.Hour)
+	version := m.version()
+	for method, path := range map[string]string{"GET": m.at + "/record", "POST": m.at + "/archive", "DELETE": m.at + "?version=" + version} {
+		tx, err := m.Conn().Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `SELECT FROM workspaces WHERE id = $1 FOR UPDATE`, m.ws.ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan answer, 1)
+		go func() { done <- m.do(method, Prefix+path, "", m.token) }()
+		harness.Eventually(t, "the request waits for the workspace", func() bool {
+			return fixture.Query[bool](m, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`)
+		})
+		m.allow(0)
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if a := <-done; a.status != http.StatusForbidden {
+			t.Errorf("%s: %d %s", method, a.status, a.body)
+		}
+		m.allow(time.Hour)
 	}
 }
 

@@ -62,25 +62,42 @@ func (db *DB) MoveSource(ctx context.Context, caller workspace.Caller) (s MoveSo
 
 // mover returns CodeForbidden unless the caller may move workspaces away now.
 func (db *DB) mover(ctx context.Context, caller workspace.Caller) error {
-	s, err := db.MoveSource(ctx, caller)
-	if err != nil {
-		return err
+	return failed("check whether a move is allowed", checkMover(ctx, db.pool, caller))
+}
+
+// checkMover is mover in a transaction. A check before the transaction alone would let an
+// administrator through who was demoted, or after moves were ended, while the transaction
+// waited for the workspace.
+func checkMover(ctx context.Context, in rowQuerier, caller workspace.Caller) error {
+	if !workspace.ValidID(caller.UserID) {
+		return notAdmin()
 	}
-	hold, _, err := db.OnHold(ctx)
+	var admin, open, hold bool
+	err := in.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND NOT disabled),
+			EXISTS (SELECT FROM installation WHERE moves_until > clock_timestamp()),
+			EXISTS (SELECT FROM gc_state WHERE hold IS NOT NULL)`, caller.UserID).Scan(&admin, &open, &hold)
 	switch {
 	case err != nil:
 		return err
+	case !admin:
+		return notAdmin()
 	case caller.Token == "":
 		// A browser sends its cookie with the requests of any page.
 		return workspace.Errorf(workspace.CodeForbidden, "This endpoint needs an API token.")
-	case s.OpenUntil == nil:
+	case !open:
 		return workspace.Errorf(workspace.CodeForbidden, "Moves are not allowed on this server now. Run codehub allow-moves on its machine.")
-	case hold != "":
+	case hold:
 		// A restored database has old archives as the current ones, and a deletion that it
 		// records now would count as the owner's.
 		return workspace.Errorf(workspace.CodeForbidden, "This server is on hold. Run codehub reconcile-restore first.")
 	}
 	return nil
+}
+
+// rowQuerier is the database or a transaction.
+type rowQuerier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // WorkspacesToMove lists the workspaces of all users that are not deleted, newest first,
@@ -118,7 +135,10 @@ func (db *DB) applyMove(ctx context.Context, caller workspace.Caller, id workspa
 	if err := db.mover(ctx, caller); err != nil {
 		return workspace.Workspace{}, err
 	}
-	w, _, err := db.applyFor(ctx, workspace.System, caller, id, verb, needsNoSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+	w, _, err := db.applyFor(ctx, workspace.System, caller, id, verb, needsNoSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		if err := checkMover(ctx, tx, caller); err != nil {
+			return lifecycle.Intent{}, err
+		}
 		out, err := f(w, now)
 		if err == nil && out.Audit.Action != "" {
 			out.Audit.Details = maps.Clone(out.Audit.Details)
@@ -128,7 +148,7 @@ func (db *DB) applyMove(ctx context.Context, caller workspace.Caller, id workspa
 			out.Audit.Details["move"] = true
 		}
 		return out, err
-	}))
+	})
 	return w, err
 }
 
@@ -151,6 +171,9 @@ func (db *DB) recordedMove(ctx context.Context, caller workspace.Caller, id work
 	}
 	err = db.tx(ctx, "read a workspace to move it", func(tx pgx.Tx) error {
 		if w, _, err = lockWorkspace(ctx, tx, workspace.System, id); err != nil {
+			return err
+		}
+		if err := checkMover(ctx, tx, caller); err != nil {
 			return err
 		}
 		if err := movableAt(w, version); err != nil {
