@@ -56,7 +56,7 @@ func movable(m api.MoveWorkspace, who *owner, images imageref.Allowed) error {
 // conflict returns why this installation cannot take a workspace of this owner.
 func conflict(c postgres.MoveConflicts, m api.MoveWorkspace, owner string) error {
 	switch {
-	case c.Deleted:
+	case c.IsDeleted:
 		return errors.New("this installation has the workspace, deleted. Run the move again once it is removed completely")
 	case c.Exists:
 		return errors.New("this installation already has the workspace, and not from this source")
@@ -64,6 +64,9 @@ func conflict(c postgres.MoveConflicts, m api.MoveWorkspace, owner string) error
 		return fmt.Errorf("%s already has a workspace named %q here: rename one of them", owner, m.Name)
 	case c.Max > 0 && c.Workspaces >= c.Max:
 		return fmt.Errorf("%s has %d workspaces here, and at most %d are allowed (CODEHUB_MAX_WORKSPACES_PER_USER)", owner, c.Workspaces, c.Max)
+	case c.Max > 0 && c.Workspaces+c.Deleted >= 2*c.Max:
+		return fmt.Errorf("%s has %d workspaces and %d deleted ones that are not removed yet here, and at most %d are allowed in all: "+
+			"run the move again once they are removed, or raise CODEHUB_MAX_WORKSPACES_PER_USER", owner, c.Workspaces, c.Deleted, 2*c.Max)
 	}
 	return nil
 }

@@ -281,6 +281,13 @@ func TestMoveRefusals(t *testing.T) {
 			`ann already has a workspace named "one" here`},
 		"quota": {func(w *world, _ workspace.ID) { w.AddWorkspace(w.AddUser("ann"), "other") }, []func(*move.Config){join},
 			"ann has 1 workspaces here, and at most 1 are allowed"},
+		"quota of deleted workspaces": {func(w *world, _ workspace.ID) {
+			ann := w.AddUser("ann")
+			for _, name := range []string{"x", "y"} {
+				w.AddWorkspace(ann, name)
+				w.Change(`UPDATE workspaces SET deleted_at = now() WHERE name = $1`, name)
+			}
+		}, []func(*move.Config){join}, "ann has 0 workspaces and 2 deleted ones that are not removed yet here, and at most 2 are allowed in all"},
 		"image": {func(w *world, id workspace.ID) {
 			w.source.Change(`UPDATE workspaces SET image_ref = 'foreign/image' WHERE id = $1`, id)
 		}, nil, "the image foreign/image is not allowed here"},

@@ -159,12 +159,13 @@ func absent(ctx context.Context, tx pgx.Tx, id workspace.ID) error {
 
 // MoveConflicts is what may keep a workspace from being moved here.
 type MoveConflicts struct {
-	Exists  bool // this installation has the workspace, and has not removed it completely
-	Deleted bool // that one is deleted
+	Exists    bool // this installation has the workspace, and has not removed it completely
+	IsDeleted bool // that one is deleted
 	// NameTaken: the owner has another workspace of this name.
 	NameTaken  bool
 	Workspaces int // of the owner
-	Max        int // that the owner may have; 0: no limit
+	Deleted    int // workspaces of the owner, which still count
+	Max        int // workspaces that the owner may have, and with deleted ones twice as many; 0: no limit
 }
 
 // MoveConflicts reads what FinishMove would refuse; owner is empty for a user who is not
@@ -175,8 +176,9 @@ func (db *DB) MoveConflicts(ctx context.Context, id workspace.ID, owner, name st
 		SELECT EXISTS (SELECT FROM workspaces WHERE id = $1 AND phase <> 'DELETED'),
 			EXISTS (SELECT FROM workspaces WHERE id = $1 AND phase <> 'DELETED' AND deleted_at IS NOT NULL),
 			EXISTS (SELECT FROM workspaces WHERE owner_user_id = $2 AND name = $3 AND id <> $1 AND deleted_at IS NULL),
-			(SELECT count(*) FROM workspaces WHERE owner_user_id = $2 AND deleted_at IS NULL)`,
-		id, nullable(owner), name).Scan(&c.Exists, &c.Deleted, &c.NameTaken, &c.Workspaces)
+			(SELECT count(*) FROM workspaces WHERE owner_user_id = $2 AND deleted_at IS NULL),
+			(SELECT count(*) FROM workspaces WHERE owner_user_id = $2 AND deleted_at IS NOT NULL AND phase <> 'DELETED')`,
+		id, nullable(owner), name).Scan(&c.Exists, &c.IsDeleted, &c.NameTaken, &c.Workspaces, &c.Deleted)
 	return c, failed("read what a move would refuse", err)
 }
 
