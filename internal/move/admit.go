@@ -34,13 +34,14 @@ func (r *run) admit(ctx context.Context, m api.MoveWorkspace, who *owner) error 
 	return nil
 }
 
-// movable returns why a workspace of the source cannot be moved, whatever is here.
+// movable returns why a workspace cannot be moved, as far as the source's answer and the
+// allowed images decide it.
 func movable(m api.MoveWorkspace, who *owner, images imageref.Allowed) error {
 	switch {
 	case !workspace.ValidID(m.ID):
 		return errors.New("the id is not valid")
 	case who == nil:
-		return errors.New("its owner is unknown")
+		return errors.New("its owner is missing from the users that the source listed; run the move again")
 	case who.result == Left:
 		return fmt.Errorf("its owner was not moved: %s", who.reason)
 	case m.Phase == string(workspace.PhaseError):
@@ -57,9 +58,9 @@ func movable(m api.MoveWorkspace, who *owner, images imageref.Allowed) error {
 func conflict(c postgres.MoveConflicts, m api.MoveWorkspace, owner string) error {
 	switch {
 	case c.IsDeleted:
-		return errors.New("this installation has the workspace, deleted. Run the move again once it is removed completely")
+		return errors.New("this installation has the workspace, which is deleted. Wait until it is removed completely (CODEHUB_DELETE_GRACE and CODEHUB_GC_DELAY), and run the move again")
 	case c.Exists:
-		return errors.New("this installation already has the workspace, and not from this source")
+		return errors.New("this installation already has the workspace, and not from this source: delete one of the two")
 	case c.NameTaken:
 		return fmt.Errorf("%s already has a workspace named %q here: rename one of them", owner, m.Name)
 	case c.Max > 0 && c.Workspaces >= c.Max:
@@ -75,7 +76,7 @@ func conflict(c postgres.MoveConflicts, m api.MoveWorkspace, owner string) error
 // rules, unless it is of another version.
 func checkRecord(r api.MoveRecord, m api.MoveWorkspace) error {
 	if r.ID != m.ID || r.OwnerID != m.OwnerID || r.Version == "" {
-		return errors.New("the source sent another workspace")
+		return errors.New("the source sent the record of another workspace; run the move again")
 	}
 	if r.ImageRef != m.ImageRef || r.Name != m.Name {
 		return errors.New("changed at the source while it was archived; run the move again")

@@ -298,7 +298,7 @@ func TestMoveRefusals(t *testing.T) {
 		"a deleted workspace": {func(w *world, id workspace.ID) {
 			ws := w.AddWorkspace(w.AddUser("eve"), "x")
 			w.Change(`UPDATE workspaces SET id = $1, deleted_at = now() WHERE id = $2`, id, ws.ID)
-		}, nil, "has the workspace, deleted"},
+		}, nil, "has the workspace, which is deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -70,7 +70,7 @@ func (r *run) usersHere(ctx context.Context, o *owner) (known, taken postgres.Us
 	return known, taken, err
 }
 
-// decideOwner sets what becomes of a user. known is the user of an earlier run, and taken
+// decideOwner sets the result for a user. known is the user of an earlier run, and taken
 // the one that has the name.
 func decideOwner(o *owner, known, taken postgres.User, join bool) *owner {
 	leave := func(reason string, args ...any) *owner {

@@ -9,7 +9,7 @@ const (
 	Left    = "left"    // not moved, or changed at the source since; Reason says why
 )
 
-// What became of a workspace at the source.
+// States of a moved workspace at the source.
 const (
 	StillArchived = "archived"
 	Removed       = "removed" // its deletion can be undone for a while
@@ -41,7 +41,7 @@ type Workspace struct {
 	Owner  string   `json:"owner"`
 	State  string   `json:"state"`            // at the source, before the move
 	Home   *Home    `json:"home,omitempty"`   // what was copied
-	Source string   `json:"source,omitempty"` // what became of it at the source
+	Source string   `json:"source,omitempty"` // StillArchived or Removed; empty if it was not moved
 	Result string   `json:"result"`
 	Reason string   `json:"reason,omitempty"`
 	Notes  []string `json:"notes,omitempty"`

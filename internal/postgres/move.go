@@ -9,7 +9,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// This file is what `codehub move` records in the installation to which it moves.
+// The methods of this file record what `codehub move` brings to this installation.
 
 // Actions of moves in the audit log of the target.
 const (

@@ -11,8 +11,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// This file is what `codehub move` asks of the installation that workspaces leave. Each
-// method checks that the caller is an administrator with an API token and that moves are
+// The methods of this file serve `codehub move` in the installation that workspaces leave.
+// Each one checks that the caller is an administrator with an API token and that moves are
 // allowed (AllowMoves).
 
 // Actions of moves in the audit log of the source.

@@ -21,8 +21,8 @@ func MoveWorkspace(w workspace.Workspace) api.MoveWorkspace {
 	return out
 }
 
-// MoveRecord is what a move takes of a workspace. Its archive has only what the row says of
-// it.
+// MoveRecord is the record of a workspace that moves. It has only the size and the digest of
+// the archive; the caller adds the rest from the .meta.
 func MoveRecord(w workspace.Workspace) api.MoveRecord {
 	env := w.Env
 	if env == nil {
