@@ -519,11 +519,11 @@ func TestHostileImage(t *testing.T) {
 	for name, content := range before {
 		compareHomes(t, "the volume "+name, archivetest.WithoutAtimes(content), archivetest.WithoutAtimes(after[name]))
 	}
-	binary, err := os.ReadFile(env.binary)
+	executable, err := os.ReadFile(env.binary + "-agent")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := before["agent"]["./codehub"].SHA256; got != digest(string(binary)) {
+	if got := before["agent"]["./codehub"].SHA256; got != digest(string(executable)) {
 		t.Errorf("the agent's digest is %q", got)
 	}
 	if diff := ideImageDiff(t, before); diff != "" {
