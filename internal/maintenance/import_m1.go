@@ -76,12 +76,8 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 	}
 	defer o.Close()
 	if !c.DryRun {
-		used, err := o.DB.HasArchives(ctx)
-		if err != nil {
+		if err := bucketReady(ctx, o, "the import stores homes in it"); err != nil {
 			return nil, err
-		}
-		if err := o.Bucket.Check(ctx, used); err != nil {
-			return nil, &setting.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable: the import stores homes in it"}
 		}
 	}
 	report, err := importm1.Run(ctx, importm1.Config{
@@ -94,6 +90,19 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 		report.Warnings = append(report.Warnings, "not run as root, nor with CAP_DAC_READ_SEARCH: homes with files that only other users can read cannot be copied")
 	}
 	return &report, err
+}
+
+// bucketReady returns an error unless the bucket responds and is this installation's. why says
+// what the command needs it for.
+func bucketReady(ctx context.Context, o *installation.Installation, why string) error {
+	used, err := o.DB.HasArchives(ctx)
+	if err != nil {
+		return err
+	}
+	if err := o.Bucket.Check(ctx, used); err != nil {
+		return &setting.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable: " + why}
+	}
+	return nil
 }
 
 // apart refuses the first version's database as this version's own: migrations would

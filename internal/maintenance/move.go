@@ -80,12 +80,8 @@ func (c *moveCmd) move(ctx context.Context, source *client.Client, log *slog.Log
 	}
 	defer o.Close()
 	if !c.DryRun {
-		used, err := o.DB.HasArchives(ctx)
-		if err != nil {
+		if err := bucketReady(ctx, o, "the move stores archives in it"); err != nil {
 			return nil, err
-		}
-		if err := o.Bucket.Check(ctx, used); err != nil {
-			return nil, &setting.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable: the move stores archives in it"}
 		}
 	}
 	report, err := move.Run(ctx, move.Config{
