@@ -57,12 +57,11 @@ type MoveRecord struct {
 
 // MoveArchive is the archive of a MoveRecord.
 type MoveArchive struct {
-	Format         string    `json:"format"`
-	CodehubVersion string    `json:"codehub_version"` // that made it
-	CreatedAt      time.Time `json:"created_at"`
-	Entries        int64     `json:"entries"`
-	Bytes          int64     `json:"bytes"`
-	Skipped        int64     `json:"skipped"`
-	Size           int64     `json:"size"`   // as the database recorded it
-	Digest         string    `json:"digest"` // SHA-256 of home.tar.zst, as the database recorded it
+	Format         string `json:"format"`
+	CodehubVersion string `json:"codehub_version"` // that made it
+	Entries        int64  `json:"entries"`
+	Bytes          int64  `json:"bytes"`
+	Skipped        int64  `json:"skipped"`
+	Size           int64  `json:"size"`   // as the database recorded it
+	Digest         string `json:"digest"` // SHA-256 of home.tar.zst, as the database recorded it
 }

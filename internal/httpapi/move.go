@@ -70,7 +70,7 @@ func (s *server) readToMove(w http.ResponseWriter, r *http.Request, id auth.Iden
 	}
 	out := view.MoveRecord(ws)
 	a := &out.Archive
-	a.Format, a.CodehubVersion, a.CreatedAt = meta.Format, meta.CodehubVersion, meta.CreatedAt
+	a.Format, a.CodehubVersion = meta.Format, meta.CodehubVersion
 	a.Entries, a.Bytes, a.Skipped = meta.Entries, meta.Bytes, meta.Skipped
 	return writeJSON(w, http.StatusOK, out)
 }

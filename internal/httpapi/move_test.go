@@ -212,7 +212,7 @@ func TestMoveReadsAndRecords(t *testing.T) {
 	if n := fixture.Query[int](m, `SELECT count(*) FROM audit_log WHERE details::text LIKE '%s3cret%'`); n != 0 {
 		t.Error("the audit log has the value of a variable")
 	}
-	m.want(404, "not_found", "GET", "/admin/move/workspaces/nobody", "", m.token)
+	m.want(404, "not_found", "GET", "/admin/move/workspaces/unknown", "", m.token)
 	m.bucket.set(func(f *fakeBucket) { f.objects[archive.MetaKey(archivedKey)] = []byte("{}") })
 	m.want(404, "archive_not_found", "GET", m.at+"/record", "", m.token)
 }
