@@ -97,6 +97,9 @@ func (f *fetch) retry(err error) error {
 	if wrong := (sourceAnswer{}); errors.As(err, &wrong) {
 		return wrong.error
 	}
+	if errors.Is(err, context.Canceled) && f.ctx.Err() == nil { // by the timer of read
+		err = fmt.Errorf("it has sent nothing for %s", stalled)
+	}
 	if f.failures++; refused(err) || f.failures > maxFailures || f.at > 0 && f.etag == "" {
 		return fromSource(err)
 	}

@@ -34,7 +34,8 @@ type Config struct {
 	Log *slog.Logger
 	// Poll is the pause between two reads of a workspace that is being archived; 0: 1 s.
 	Poll time.Duration
-	// Limit is the time limit of each request to the source, except of downloads; 0: 30 s.
+	// Limit is the time limit of each call to the source, also of a whole list, but not of
+	// downloads; 0: 30 s.
 	Limit time.Duration
 	// Patience is how long failed reads of the source are repeated; 0: 1 min.
 	Patience time.Duration

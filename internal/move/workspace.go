@@ -174,8 +174,11 @@ func (r *run) sweep(ctx context.Context) error {
 	}
 	moves, err := r.DB.UnfinishedMoves(ctx)
 	for _, mv := range moves {
-		// With CodeGone, the workspace came another way since.
-		if _, e := r.attempt(ctx, mv); e != nil && workspace.CodeOf(e) != workspace.CodeGone {
+		mv, e := r.attempt(ctx, mv)
+		if e == nil {
+			e = r.DB.DropMove(ctx, mv)
+		}
+		if e != nil && workspace.CodeOf(e) != workspace.CodeGone { // the workspace came another way since
 			err = errors.Join(err, e)
 		}
 	}
@@ -207,7 +210,7 @@ func (r *run) copy(ctx context.Context, mv postgres.Move, record api.MoveRecord,
 	}
 	r.step(mv.ID, "verified")
 	return workspace.Archive{
-		Key: key, WorkspaceID: mv.ID, OpID: mv.ArchiveOpID, Digest: a.Digest, Size: a.Size, Entries: a.Entries, Skipped: a.Skipped, CreatedAt: now,
+		Key: key, WorkspaceID: mv.ID, OpID: mv.ArchiveOpID, Digest: a.Digest, Size: a.Size, Entries: a.Entries, Skipped: a.Skipped,
 	}, nil
 }
 

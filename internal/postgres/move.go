@@ -146,6 +146,15 @@ func (db *DB) ForgetMoves(ctx context.Context, m Move, abandoned []string) error
 	return failed("forget unfinished copies", err)
 }
 
+// DropMove removes the record of a move that was claimed and has no copy. Its claim can no longer
+// finish. One that another attempt has claimed since stays.
+func (db *DB) DropMove(ctx context.Context, m Move) error {
+	_, err := db.pool.Exec(ctx, `
+		DELETE FROM moved_workspaces
+		WHERE source = $1 AND workspace_id = $2 AND archive_op_id = $3 AND moved_at IS NULL AND abandoned = '{}'`, m.Source, m.ID, m.ArchiveOpID)
+	return failed("remove the record of an unfinished move", err)
+}
+
 // absent returns CodeGone if the workspace exists here. One that is completely removed
 // does not.
 func absent(ctx context.Context, tx pgx.Tx, id workspace.ID) error {
