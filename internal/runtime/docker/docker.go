@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moby/moby/api/types/volume"
 	"github.com/moby/moby/client"
 	"golang.org/x/sync/semaphore"
 
@@ -111,6 +112,10 @@ type Runtime struct {
 	ownShownAfter          time.Duration // see later
 	countAfter, countEvery time.Duration // see watchSeeding
 	remote                 bool          // Docker's directory is not assumed to be reachable
+
+	jobs     reads[struct{}, []runtime.Job]
+	removing reads[struct{}, []volume.Volume] // records of removals
+	filled   reads[string, bool]              // volumes that the helper has filled
 
 	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
 	runAs        sync.Map // image ID → what its workspaces run as

@@ -32,7 +32,7 @@ func (r *Runtime) hasIDE(ctx context.Context, volume string) (bool, error) {
 	if volume == "" {
 		return true, nil // the image brings the IDE
 	}
-	return r.isFilled(ctx, volume)
+	return r.filled.do(ctx, volume, func(ctx context.Context) (bool, error) { return r.isFilled(ctx, volume) })
 }
 
 // ensureIDEVolume returns the complete volume with the IDE, and its digest.

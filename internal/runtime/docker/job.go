@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -35,6 +36,11 @@ func jobLimits() limits { return limits{memory: 512 << 20, goMemory: "220MiB", p
 // Jobs implements runtime.Runtime. A container that was created but not started is
 // not listed: StartJob replaces it.
 func (r *Runtime) Jobs(ctx context.Context) ([]runtime.Job, error) {
+	all, err := r.jobs.do(ctx, struct{}{}, r.listJobs)
+	return slices.Clone(all), err
+}
+
+func (r *Runtime) listJobs(ctx context.Context) ([]runtime.Job, error) {
 	list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleJob)})
 	if err != nil {
 		return nil, wrapError(ctx, "list storage jobs", err)

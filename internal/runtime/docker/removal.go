@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -308,13 +309,20 @@ func (r *Runtime) recordRemoval(ctx context.Context, id workspace.ID, claim, rem
 
 // removalBegun reports whether the removal of the home with this claim has begun.
 func (r *Runtime) removalBegun(ctx context.Context, id workspace.ID, claim string) (bool, error) {
-	records, err := r.removals(ctx, id, claim)
-	return len(records) > 0, err
+	all, err := r.removing.do(ctx, struct{}{}, func(ctx context.Context) ([]volume.Volume, error) {
+		return r.listRemovals(ctx, r.filter(roleRemoving))
+	})
+	return slices.ContainsFunc(all, func(v volume.Volume) bool {
+		return v.Labels[labelWorkspace] == string(id) && v.Labels[labelClaim] == claim
+	}), err
 }
 
 // removals lists the removal records of the home with this claim.
 func (r *Runtime) removals(ctx context.Context, id workspace.ID, claim string) ([]volume.Volume, error) {
-	filter := r.filter(roleRemoving).Add("label", labelWorkspace+"="+string(id), labelClaim+"="+claim)
+	return r.listRemovals(ctx, r.filter(roleRemoving).Add("label", labelWorkspace+"="+string(id), labelClaim+"="+claim))
+}
+
+func (r *Runtime) listRemovals(ctx context.Context, filter client.Filters) ([]volume.Volume, error) {
 	list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: filter})
 	if err != nil {
 		return nil, wrapError(ctx, "list volumes", err)
