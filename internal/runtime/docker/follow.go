@@ -47,7 +47,7 @@ func (r *Runtime) follow(ctx context.Context, role, jobID string, line func([]by
 		switch {
 		case ctx.Err() != nil:
 			return 0, wrapError(ctx, "follow storage job", ctx.Err())
-		case errdefs.IsNotFound(err):
+		case errdefs.IsNotFound(err), errdefs.IsConflict(err): // gone, or being removed
 			return 0, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 		case err == nil && ended:
 			if c.State.ExitCode != 0 {

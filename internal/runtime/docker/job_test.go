@@ -140,6 +140,27 @@ func TestInterruptedJobLogIsResumed(t *testing.T) {
 	}
 }
 
+// A job that is being removed has no log any more.
+func TestFollowJobDuringItsRemoval(t *testing.T) {
+	t.Parallel()
+	e := newFaultProxy(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	l := newLate(t, r, workspace.StorageDockerVolume)
+	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+	spec := l.restoring("op", "home-1", "key", "x")
+	spec.Input = []byte("exit 0\n")
+	job, err := r.StartJob(t.Context(), spec)
+	l.ok("StartJob", err)
+	e.fail("/logs", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, `{"message":"can not get logs from container which is dead or marked for removal"}`)
+	})
+	if _, err := r.FollowJob(t.Context(), job.ID, func([]byte) {}); !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("FollowJob = %v, want %v", err, runtime.ErrNotFound)
+	}
+}
+
 func TestFollowJobDuringDockerRestart(t *testing.T) {
 	t.Parallel()
 	e := newFaultProxy(t)
