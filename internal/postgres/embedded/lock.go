@@ -81,7 +81,10 @@ func (l *Lock) Release() error {
 	if errors.Is(err, os.ErrClosed) {
 		return nil
 	}
-	return errors.Join(err, l.file.Close())
+	// A process that is being started has a copy of the file until its program runs, which
+	// would hold the lock that long.
+	unlocked := control(l.file, func(fd uintptr) { _ = unix.Flock(int(fd), unix.LOCK_UN) })
+	return errors.Join(err, unlocked, l.file.Close())
 }
 
 func lockedBy(dir string, f *os.File) *LockedError {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestSecondServerRefused(t *testing.T) {
@@ -57,6 +59,30 @@ func TestSecondServerRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = lock.Release()
+}
+
+// A process that is being started has a copy of the lock's file for a moment. It does not
+// keep the lock.
+func TestReleasedLockIsFree(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	lock, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := unix.Dup(int(lock.file.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(held)
+	if err := lock.Release(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = next.Release()
 }
 
 func TestLockMessages(t *testing.T) {
