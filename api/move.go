@@ -44,6 +44,7 @@ type MoveRecord struct {
 	Description       string            `json:"description"`
 	Memo              string            `json:"memo"`
 	ImageRef          string            `json:"image_ref"`
+	Size              string            `json:"size"`
 	Env               map[string]string `json:"env"`
 	TimeZone          *string           `json:"time_zone"`
 	StandbyTTLSeconds *int              `json:"standby_ttl_seconds"`

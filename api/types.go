@@ -22,6 +22,8 @@ type Workspace struct {
 	ImageNotice          *string `json:"image_notice"`
 	ImageUpdateAvailable bool    `json:"image_update_available"` // ImageRef names another image now
 	ImageUpdateRequested bool    `json:"image_update_requested"` // it takes effect at the next start
+	Size                 string  `json:"size"`                   // name of the size of the next start; "default" is the default one
+	SizeWaits            bool    `json:"size_waits"`             // the container was created with another one
 	// Env has the environment variables of the next start. It is absent from lists and
 	// events: the values may be secrets.
 	Env              map[string]string `json:"env,omitzero"`
@@ -103,12 +105,25 @@ type WorkspaceList struct {
 	NextCursor string      `json:"next_cursor"`
 }
 
+// Size is a size that a workspace may have.
+type Size struct {
+	Name        string  `json:"name"`         // "default" is the size of workspaces without another one
+	CPUs        float64 `json:"cpus"`         // cores; 0: no limit
+	MemoryBytes int64   `json:"memory_bytes"` // 0: no limit
+}
+
+// SizeList is the answer of GET /sizes; the first size is the default one.
+type SizeList struct {
+	Sizes []Size `json:"sizes"`
+}
+
 // CreateWorkspace is the body of POST /workspaces.
 type CreateWorkspace struct {
 	Name              string  `json:"name"`
 	Description       string  `json:"description,omitempty"`
 	Memo              string  `json:"memo,omitempty"`
 	ImageRef          string  `json:"image_ref,omitempty"`
+	Size              string  `json:"size,omitempty"` // default: the default one
 	DesiredState      *string `json:"desired_state,omitempty"`
 	StandbyTTLSeconds *int    `json:"standby_ttl_seconds,omitempty"`
 	ArchiveTTLSeconds *int    `json:"archive_ttl_seconds,omitempty"`
@@ -124,6 +139,7 @@ type UpdateWorkspace struct {
 	Description       *string             `json:"description,omitempty"`
 	Memo              *string             `json:"memo,omitempty"`
 	ImageRef          *string             `json:"image_ref,omitempty"` // from the next start on
+	Size              *string             `json:"size,omitempty"`      // from the next start on
 	DesiredState      *string             `json:"desired_state,omitempty"`
 	Queue             bool                `json:"queue,omitempty"`
 	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero"`

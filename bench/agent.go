@@ -50,7 +50,7 @@ func agentCost(ctx context.Context, binary string, n int) (err error) {
 	}
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: installation, HelperBinary: binary, AgentDigest: fmt.Sprintf("%x", sha256.Sum256(agent)), Log: slog.New(slog.DiscardHandler),
-		Settings: docker.Settings{NanoCPUs: 2e9, MemoryBytes: 4 << 30, Pids: 4096, KeepLimits: true},
+		Settings: docker.Settings{Pids: 4096, KeepLimits: true},
 	})
 	if err != nil {
 		return err
@@ -60,7 +60,8 @@ func agentCost(ctx context.Context, binary string, n int) (err error) {
 		return err
 	}
 	s := starter{runtime: rt, api: api, spec: runtime.ContainerSpec{
-		UID: 1_500_000, Claim: "bench", Image: env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest"), VolumeClaim: "bench", Secret: "bench",
+		Size: workspace.Size{NanoCPUs: 2e9, Memory: 4 << 30},
+		UID:  1_500_000, Claim: "bench", Image: env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest"), VolumeClaim: "bench", Secret: "bench",
 	}}
 	if err := s.prepare(ctx); err != nil {
 		return err

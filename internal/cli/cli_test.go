@@ -64,7 +64,11 @@ func serveAPI(t testing.TB) apiServer {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
-	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}}), log)
+	sizes := workspace.Sizes{
+		Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30},
+		Offered: []workspace.Size{{Name: "small", NanoCPUs: 5e8, Memory: 512 << 20}},
+	}
+	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}, Sizes: sizes}), log)
 	gate := openGate(t, srv)
 	agents := agenttest.New(t)
 	attacher := attach.New(attach.Config{Store: wakes{srv.DB}, Runtime: agents, Sessions: srv.Auth, CheckInterval: 50 * time.Millisecond})
@@ -75,7 +79,7 @@ func serveAPI(t testing.TB) apiServer {
 	srv.Serve(httpapi.Outer(log, nil, srv.Streams, httpapi.New(httpapi.Config{
 		Settings: service.Settings{
 			URL: srv.URL, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
-			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
+			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume, Sizes: sizes},
 			SSH:      service.SSHServer{HostKey: gate.HostKey()},
 		},
 		Gate: gate, Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},

@@ -28,6 +28,7 @@ type Commands struct {
 	Stay        stayCmd        `cmd:"" group:"Client:" help:"Reset a workspace's idle timer."`
 	Busy        busyCmd        `cmd:"" group:"Client:" help:"Keep this workspace awake during a command."`
 	KeepAwake   keepAwakeCmd   `cmd:"" group:"Client:" help:"Keep a workspace awake for a while."`
+	Sizes       sizesCmd       `cmd:"" group:"Client:" help:"List the sizes that workspaces may have."`
 	Set         setCmd         `cmd:"" group:"Client:" help:"Change a workspace's settings."`
 	Archive     archiveCmd     `cmd:"" group:"Client:" help:"Archive a workspace."`
 	Restore     restoreCmd     `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`

@@ -19,6 +19,7 @@ type createCmd struct {
 	Name        string `arg:"" help:"The new workspace's name."`
 	Description string `short:"d" help:"Description of the workspace."`
 	Image       string `short:"i" help:"Image (default: that of the server)."`
+	Size        string `short:"s" help:"Size, one of codehub sizes (default: that of the server)."`
 	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
 	Wait        bool   `short:"w" help:"Wait until it is ready."`
 	ttlFlags
@@ -38,7 +39,7 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
 	if !cmd.Start {
 		want = "STANDBY"
 	}
-	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, DesiredState: &want,
+	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, Size: cmd.Size, DesiredState: &want,
 		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds,
 		Env: env, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))})
 	if err == nil && cmd.Wait {
@@ -57,6 +58,7 @@ type setCmd struct {
 	Description *string `short:"d" help:"Description of the workspace."`
 	Memo        *string `help:"Notes."`
 	Image       *string `help:"Image of the next start."`
+	Size        *string `help:"Size of the next start, one of codehub sizes."`
 
 	AwakeWhileWorking *bool `negatable:"" help:"Keep it awake while its processes are at work, for some hours a day."`
 	envFlag
@@ -65,7 +67,7 @@ type setCmd struct {
 
 func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
 	in := api.UpdateWorkspace{
-		Name: s.Name, Description: s.Description, Memo: s.Memo, ImageRef: s.Image,
+		Name: s.Name, Description: s.Description, Memo: s.Memo, ImageRef: s.Image, Size: s.Size,
 		StandbyTTLSeconds: s.StandbyTTL.change(), ArchiveTTLSeconds: s.ArchiveTTL.change(),
 		AwakeWhileWorking: s.AwakeWhileWorking,
 	}

@@ -34,7 +34,7 @@ func workspaceTable(list []api.Workspace, now time.Time) string {
 func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time.Time) string {
 	rows := [][]string{
 		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Desired state:", desired(w)},
-		{"URL:", w.URL}, {"Image:", image(w)}, {"Created:", terminal.Time(w.CreatedAt)},
+		{"URL:", w.URL}, {"Image:", image(w)}, {"Size:", size(w)}, {"Created:", terminal.Time(w.CreatedAt)},
 	}
 	add := func(name string, v *string) {
 		if v != nil && *v != "" {

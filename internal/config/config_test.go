@@ -15,6 +15,7 @@ import (
 
 	"codehub/internal/config"
 	"codehub/internal/setting"
+	"codehub/internal/workspace"
 )
 
 // parse reads settings as the command line does.
@@ -37,7 +38,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Listen != "127.0.0.1:8080" || c.PublicURL.String() != "http://localhost:8080" || c.Limits.PerUser != 2 ||
-		c.Limits.Global != 100 || c.Retention.DeleteGrace.String() != "2h0m0s" || c.Docker.NanoCPUs != 2e9 || c.Docker.MemoryBytes != 4<<30 || c.Docker.PullBytesPerSecond != 64<<10 || c.Docker.PullTimeout != time.Hour || c.Ballast.Bytes != 64<<20 {
+		c.Limits.Global != 100 || c.Retention.DeleteGrace.String() != "2h0m0s" || c.Defaults.Sizes.Default != (workspace.Size{Name: "default", NanoCPUs: 2e9, Memory: 4 << 30}) || c.Docker.PullBytesPerSecond != 64<<10 || c.Docker.PullTimeout != time.Hour || c.Ballast.Bytes != 64<<20 {
 		t.Errorf("defaults differ from docs/settings.md: %+v", c)
 	}
 	if c.Archives.String() != "file://"+filepath.Join(c.DataDir, "archives") || c.Retention.Keep != 1 || c.Retention.Delay.String() != "2h0m0s" || c.Bucket.MinFreeShare != 0.05 {

@@ -181,11 +181,12 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	loggedIn("GET /workspaces/{id}/usage", d.usage)
 	loggedIn("GET /workspaces/{id}/limit", d.limitState)
 	loggedIn("GET /workspaces/{id}/wait", d.wait)
-	for _, name := range []string{"edit", "image", "env", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside", "share-port"} {
+	for _, name := range []string{"edit", "image", "size", "env", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside", "share-port"} {
 		loggedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}
 	loggedIn("POST /workspaces/{id}/edit", d.patch("edit", "edit", (*form).details))
 	loggedIn("POST /workspaces/{id}/image", d.patch("image", "image", (*form).newImage))
+	loggedIn("POST /workspaces/{id}/size", d.patch("size", "size", (*form).newSize))
 	loggedIn("POST /workspaces/{id}/env", d.patch("env", "env", (*form).environment))
 	loggedIn("POST /workspaces/{id}/timeouts", d.patch("timeouts", "edit", (*form).timeouts))
 	loggedIn("POST /workspaces/{id}/update-image", d.updateImage)

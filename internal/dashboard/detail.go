@@ -30,6 +30,11 @@ type detailView struct {
 	// UpdateWaits reports that an update of the image takes effect at the next start.
 	UpdateWaits bool
 	Pin         *workspace.ImagePin // of the last start; nil: none of this image
+	// Size is the size of the next start. SizeGone reports that the chosen one is not
+	// offered any more, SizeWaits that the container has another one.
+	Size                workspace.Size
+	SizeGone, SizeWaits bool
+	Sizes               bool // there are several to choose from
 	// EnvNames are the names of the environment variables; the values may be secrets. EnvWaits
 	// reports that the container was created with others.
 	EnvNames []string
@@ -46,7 +51,8 @@ var checkOrder = []workspace.ConditionType{workspace.ContainerReady, workspace.V
 
 func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	v := detailView{view: d.viewOf(w, fromDetail), ImageWaits: lifecycle.ImageWaits(w), UpdateWaits: lifecycle.UpdateWaits(w),
-		EnvNames: slices.Sorted(maps.Keys(w.Env)), EnvWaits: lifecycle.EnvWaits(w)}
+		EnvNames: slices.Sorted(maps.Keys(w.Env)), EnvWaits: lifecycle.EnvWaits(w),
+		Size: d.Sizes.Of(w.Size), SizeGone: !d.Sizes.Has(w.Size), SizeWaits: lifecycle.SizeWaits(w, d.Sizes), Sizes: len(d.Sizes.Offered) > 0 || w.Size != ""}
 	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
 		v.Pin = pin
 	}

@@ -18,6 +18,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	f.line("name", workspace.MaxName, true)
 	f.lines("description", workspace.MaxDescription)
 	f.image(false)
+	f.size()
 	if err := d.readNewLimit(r, c, f); err != nil {
 		d.refuse(w, r, c, "", err)
 		return
@@ -27,7 +28,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 		return
 	}
 	n := postgres.NewWorkspace{
-		Name: f.Value["name"], Description: f.Value["description"], ImageRef: f.Value["image"],
+		Name: f.Value["name"], Description: f.Value["description"], ImageRef: f.Value["image"], Size: f.Value["size"],
 		StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby, TimeZone: timeZone(r),
 	}
 	if n.ImageRef == "" {
@@ -125,6 +126,8 @@ func (f *form) showDetails(ws workspace.Workspace) {
 	switch f.Name {
 	case "image":
 		f.Value["image"] = ws.ImageRef
+	case "size":
+		f.Value["size"] = ws.Size
 	case "env":
 		f.Value["env"] = environ.Format(ws.Env)
 	}

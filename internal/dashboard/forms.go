@@ -32,6 +32,7 @@ type form struct {
 
 	Generations []generation // to choose from
 	Image       string       // the default image
+	Sizes       []sizeChoice // to choose from; none: there is only one
 	Allowed     []string     // patterns of the images that may be used; none: every image
 	Public      bool         // a port may be shared with everyone
 	Lasting     []int        // seconds to choose from
@@ -46,6 +47,7 @@ type form struct {
 	Page        bool // a page of its own, not a dialog
 
 	images imageref.Allowed
+	sizes  workspace.Sizes
 	lang   *catalogue.Language
 	r      *http.Request
 }
@@ -54,8 +56,9 @@ type form struct {
 func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) *form {
 	f := &form{
 		Name: name, From: fromOf(r), Back: "/", Value: map[string]string{}, Errors: map[string]string{},
-		Image: d.DefaultImage, Allowed: d.Images.Patterns(), images: d.Images, Grace: d.DeleteGrace > 0, Page: !isHTMX(r) || asPage(r), lang: d.set(r).lang, r: r,
+		Image: d.DefaultImage, Allowed: d.Images.Patterns(), images: d.Images, sizes: d.Sizes, Grace: d.DeleteGrace > 0, Page: !isHTMX(r) || asPage(r), lang: d.set(r).lang, r: r,
 	}
+	f.Sizes = d.sizeChoices(f.lang)
 	if ws != nil {
 		v := d.viewOf(*ws, f.From)
 		f.W = &v

@@ -82,6 +82,7 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 		"t":     l.T,
 		"n":     l.N,
 		"bytes": l.Bytes,
+		"size":  func(s workspace.Size) string { return sizeText(l, s) },
 		"count": l.Count,
 		"left":  l.Left,
 		"lasting": func(v any) string {

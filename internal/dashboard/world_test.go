@@ -228,7 +228,7 @@ func makeWorld(t *testing.T, workspaces string, server web.Option, change ...fun
 		Store: w.DB, Auth: w.Auth, Events: w.Hub, Logs: w.logs, Log: log,
 		Settings: service.Settings{
 			URL:         w.URL,
-			Defaults:    service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
+			Defaults:    service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume, Sizes: workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30}}},
 			Idle:        service.Idle{StandbyTTL: int(testTTL.Standby.Seconds()), ArchiveTTL: int(testTTL.Archive.Seconds()), KeepAwakeMax: 24 * time.Hour},
 			DeleteGrace: 2 * time.Hour,
 		},

@@ -56,15 +56,20 @@ type person struct {
 
 type option func(*Config)
 
+var testSizes = workspace.Sizes{
+	Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30},
+	Offered: []workspace.Size{{Name: "small", NanoCPUs: 5e8, Memory: 1 << 30}, {Name: "large", NanoCPUs: 8e9}},
+}
+
 func newEnv(t *testing.T, opts ...option) *env {
 	t.Helper()
 	e := &env{t: t, log: &harness.Log{}, logs: &fakeLogs{}, m: NewMetrics()}
 	log := slog.New(slog.NewTextHandler(e.log, nil))
-	e.Server = web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 100}}), log)
+	e.Server = web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 100}, Sizes: testSizes}), log)
 	cfg := Config{
 		Settings: service.Settings{
 			URL: e.URL, DeleteGrace: time.Hour,
-			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
+			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume, Sizes: testSizes},
 		},
 		Archives: &fakeBucket{}, Store: e.DB, Auth: e.Auth, Hub: e.Hub, Logs: e.logs, Log: log,
 		Restore: rollback.New(rollback.Config{Store: e.DB, Runtime: runtimetest.NewFake(), Bucket: fixture.NewBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),

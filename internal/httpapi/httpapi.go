@@ -130,6 +130,7 @@ func (s *server) routes() []route {
 		{"DELETE", "/keys/{id}", private, s.deleteKey, nil},
 		{"GET", "/ssh", private, s.sshServer, nil},
 
+		{"GET", "/sizes", private, s.listSizes, nil},
 		{"GET", "/workspaces", private, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
 		{"POST", "/workspaces", private, s.createWorkspace, nil},
 		{"GET", "/workspaces/{id}", private, s.getWorkspace, nil},

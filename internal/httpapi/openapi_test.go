@@ -100,7 +100,7 @@ func wire() map[string]any {
 	return map[string]any{
 		"Workspace": api.Workspace{}, "Archive": api.Archive{}, "ArchiveList": api.ArchiveList{}, "Condition": api.Condition{}, "Progress": api.Progress{}, "ProgressStep": api.ProgressStep{}, "WorkspaceList": api.WorkspaceList{},
 		"CreateWorkspace": api.CreateWorkspace{}, "UpdateWorkspace": api.UpdateWorkspace{}, "Recover": api.Recover{},
-		"Usage": api.Usage{}, "Holder": api.Holder{}, "Exec": api.Exec{}, "ExecTerminal": api.ExecTerminal{}, "ExecInput": api.ExecInput{}, "ExecOutput": api.ExecOutput{},
+		"Size": api.Size{}, "SizeList": api.SizeList{}, "Usage": api.Usage{}, "Holder": api.Holder{}, "Exec": api.Exec{}, "ExecTerminal": api.ExecTerminal{}, "ExecInput": api.ExecInput{}, "ExecOutput": api.ExecOutput{},
 		"Login": api.Login{}, "User": api.User{}, "Session": api.Session{}, "OpenSession": api.OpenSession{}, "SessionList": api.SessionList{}, "SessionsEnded": api.SessionsEnded{}, "CreateToken": api.CreateToken{},
 		"Token": api.Token{}, "TokenList": api.TokenList{}, "Deleted": api.Deleted{}, "Error": api.Error{},
 		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},

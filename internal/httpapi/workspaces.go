@@ -106,7 +106,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 		return err
 	}
 	n := postgres.NewWorkspace{
-		ImageRef: in.ImageRef, StorageBackend: s.cfg.StorageBackend,
+		ImageRef: in.ImageRef, Size: workspace.SizeNamed(in.Size), StorageBackend: s.cfg.StorageBackend,
 		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
 		Env: in.Env, TimeZone: in.TimeZone,
 	}
@@ -173,6 +173,9 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		StandbyTTL: workspace.Optional[int](in.StandbyTTLSeconds), ArchiveTTL: workspace.Optional[int](in.ArchiveTTLSeconds),
 		KeepAwakeUntil: workspace.Optional[time.Time](in.KeepAwakeUntil), AwakeWhileWorking: in.AwakeWhileWorking, TimeZone: in.TimeZone,
 	}
+	if in.Size != nil {
+		p.Size = new(workspace.SizeNamed(*in.Size))
+	}
 	if in.Env.Set {
 		p.Env = &lifecycle.EnvChange{Replace: in.Env.Value == nil}
 		if !p.Env.Replace {
@@ -231,7 +234,7 @@ func (s *server) view(ws workspace.Workspace) api.Workspace {
 			ws.LastAccessAt, ws.LastAccess, ws.Unwatched = &at, kind, 0
 		}
 	}
-	return view.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL()}.View(ws)
+	return view.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL(), Sizes: s.cfg.Sizes}.View(ws)
 }
 
 func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspace) error {

@@ -59,6 +59,7 @@ type Container struct {
 	// known.
 	Pin workspace.ImagePin
 
+	Size      string // name of the size that it was created with
 	EnvDigest string // of the workspace's own environment variables that it was created with
 }
 

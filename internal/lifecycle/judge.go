@@ -13,9 +13,9 @@ func Judge(in Input) Result {
 	in.Row.Conditions = Conditions(in)
 	in.Row.Phase = Phase(in.Row, in.Row.Conditions)
 	if in.Obs.ContainerKnown {
-		in.Row.RunningImage, in.Row.RunningEnv = "", ""
+		in.Row.RunningImage, in.Row.RunningEnv, in.Row.RunningSize = "", "", ""
 		if in.Obs.Container != nil {
-			in.Row.RunningImage, in.Row.RunningEnv = in.Obs.Container.Image, in.Obs.Container.EnvDigest
+			in.Row.RunningImage, in.Row.RunningEnv, in.Row.RunningSize = in.Obs.Container.Image, in.Obs.Container.EnvDigest, in.Obs.Container.Size
 		}
 	}
 	in.Row = pinned(in)

@@ -16,14 +16,14 @@ func Movable(w workspace.Workspace) bool {
 }
 
 // moveFormat is the number of the inputs of MoveVersion.
-const moveFormat = 1
+const moveFormat = 2
 
 // MoveVersion identifies what a move copies of a workspace: its archive and what its owner
 // has set. Two equal versions of a workspace are the same copy. Targets keep versions
 // between runs, so the inputs may not change without a new moveFormat.
 func MoveVersion(w workspace.Workspace) string {
 	b, err := json.Marshal([]any{
-		moveFormat, w.ID, w.OwnerID, w.Name, w.Description, w.Memo, w.ImageRef, w.Env, w.TimeZone, w.StandbyTTL, w.ArchiveTTL, w.AwakeWhileWorking,
+		moveFormat, w.ID, w.OwnerID, w.Name, w.Description, w.Memo, w.ImageRef, w.Size, w.Env, w.TimeZone, w.StandbyTTL, w.ArchiveTTL, w.AwakeWhileWorking,
 		w.ArchiveOpID, w.ArchiveKey, w.ArchiveDigest, w.ArchiveSize,
 	})
 	if err != nil {

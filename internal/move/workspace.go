@@ -226,7 +226,7 @@ func (r *run) record(ctx context.Context, mv postgres.Move, record api.MoveRecor
 	made, err := r.DB.FinishMove(ctx, postgres.MovedWorkspace{
 		Move: mv, Owner: who.moved(r.source), Home: home,
 		NewWorkspace: postgres.NewWorkspace{
-			Name: record.Name, Description: record.Description, Memo: record.Memo, ImageRef: record.ImageRef, StorageBackend: r.Storage,
+			Name: record.Name, Description: record.Description, Memo: record.Memo, ImageRef: record.ImageRef, Size: workspace.SizeNamed(record.Size), StorageBackend: r.Storage,
 			Desired: workspace.DesiredArchived, StandbyTTL: record.StandbyTTLSeconds, ArchiveTTL: record.ArchiveTTLSeconds,
 			Env: record.Env, TimeZone: text(record.TimeZone),
 		},

@@ -36,12 +36,12 @@ func (a arrival) insert(ctx context.Context, tx pgx.Tx) (w workspace.Workspace, 
 		home = *a.Home
 	}
 	err = tx.QueryRow(ctx, `
-		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend, desired_state,
+		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, size, storage_backend, desired_state,
 			standby_ttl_seconds, archive_ttl_seconds, env, time_zone, awake_while_working, last_access_at, last_access_kind,
 			created_at, archive_op_id, archive_key, archive_digest, archive_size)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 		ON CONFLICT (owner_user_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING `+workspaceColumns,
-		a.ID, a.OwnerID, a.Name, a.Description, a.Memo, a.ImageRef, a.StorageBackend, a.Desired,
+		a.ID, a.OwnerID, a.Name, a.Description, a.Memo, a.ImageRef, nullable(a.Size), a.StorageBackend, a.Desired,
 		a.StandbyTTL, a.ArchiveTTL, env, nullable(a.TimeZone), a.AwakeWhileWorking, a.LastAccessAt, nullable(a.LastAccess),
 		a.CreatedAt, nullable(home.OpID), nullable(home.Key), home.Digest, home.Size).
 		Scan(workspaceTargets(&w)...)

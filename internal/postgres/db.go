@@ -9,12 +9,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"codehub/internal/imageref"
+	"codehub/internal/workspace"
 )
 
 // Options configure the store.
 type Options struct {
 	Limits   Limits
 	Images   imageref.Allowed // that workspaces may use
+	Sizes    workspace.Sizes  // that workspaces may be given
 	Log      *slog.Logger
 	MaxConns int32 // of the pool; 0: 10
 }
@@ -34,6 +36,7 @@ type DB struct {
 	pool   *pgxpool.Pool
 	limits Limits
 	images imageref.Allowed
+	sizes  workspace.Sizes
 	log    *slog.Logger
 }
 
@@ -63,7 +66,7 @@ func Open(ctx context.Context, dsn string, opts Options) (*DB, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DB{pool: pool, limits: opts.Limits, images: opts.Images, log: log}, nil
+	return &DB{pool: pool, limits: opts.Limits, images: opts.Images, sizes: opts.Sizes, log: log}, nil
 }
 
 // Close closes all connections after those in use have been returned.

@@ -20,6 +20,7 @@ type NewWorkspace struct {
 	Description    string
 	Memo           string
 	ImageRef       string
+	Size           string // one that is offered; empty: the default one
 	StorageBackend string
 	Desired        workspace.DesiredState
 	Queued         workspace.DesiredState // applied when the running limits allow; empty: none
@@ -41,6 +42,9 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 		return workspace.Workspace{}, fmt.Errorf("make an id: %w", err)
 	}
 	if err := db.checkImage(n.ImageRef); err != nil {
+		return workspace.Workspace{}, err
+	}
+	if err := lifecycle.CheckSize(n.Size, db.sizes); err != nil {
 		return workspace.Workspace{}, err
 	}
 	id := workspace.ID(made.String())
@@ -79,10 +83,10 @@ func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id
 		return w, err
 	}
 	err = tx.QueryRow(ctx, `
-		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend,
+		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, size, storage_backend,
 			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state, env, time_zone)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) RETURNING `+workspaceColumns,
-		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, n.StorageBackend,
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING `+workspaceColumns,
+		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, nullable(n.Size), n.StorageBackend,
 		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued), env, nullable(n.TimeZone)).Scan(workspaceTargets(&w)...)
 	switch {
 	case violates(err, "workspaces_name"):
@@ -98,6 +102,7 @@ func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id
 type Patch struct {
 	workspace.Edit
 	Image          *string // a valid reference; see lifecycle.SetImage
+	Size           *string // see lifecycle.SetSize
 	Env            *lifecycle.EnvChange
 	TimeZone       string                  // a valid time zone; empty: unchanged
 	StandbyTTL     workspace.Optional[int] // seconds
@@ -130,6 +135,18 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 				}
 				w, edited = image.Workspace, true
 				if err := audit(ctx, tx, caller, image.Audit.Action, string(id), image.Audit.Details); err != nil {
+					return lifecycle.Intent{}, err
+				}
+			}
+		}
+		if p.Size != nil {
+			size, err := lifecycle.SetSize(w, *p.Size, db.sizes)
+			if err != nil {
+				return lifecycle.Intent{}, err
+			}
+			if size.Changed {
+				w, edited = size.Workspace, true
+				if err := audit(ctx, tx, caller, size.Audit.Action, string(id), size.Audit.Details); err != nil {
 					return lifecycle.Intent{}, err
 				}
 			}

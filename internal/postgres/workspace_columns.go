@@ -76,6 +76,8 @@ var columns = []column{
 	{name: "image_newer", by: controller, field: func(w *row) any { return orEmpty(&w.ImageNewer) }},
 	{name: "running_env_digest", by: controller, field: func(w *row) any { return orEmpty(&w.RunningEnv) }},
 
+	{name: "running_size", by: controller, field: func(w *row) any { return orEmpty(&w.RunningSize) }},
+
 	{name: "name", by: apiLayer, field: func(w *row) any { return &w.Name }},
 	{name: "desired_state", by: apiLayer, claim: true, field: func(w *row) any { return &w.DesiredState }},
 	{name: "desired_cause", by: apiLayer, field: func(w *row) any { return orEmpty(&w.DesiredCause) }},
@@ -89,6 +91,7 @@ var columns = []column{
 
 	{name: "image_generation", by: apiLayer, claim: true, field: func(w *row) any { return &w.ImageGeneration }},
 	{name: "image_pull", by: apiLayer, field: func(w *row) any { return &w.ImagePull }},
+	{name: "size", by: apiLayer, field: func(w *row) any { return orEmpty(&w.Size) }},
 
 	{name: "description", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Description }},
 	{name: "previous_image_ref", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.PreviousImage) }},

@@ -73,6 +73,7 @@ type Config struct {
 	Log      *slog.Logger
 	Policy   lifecycle.Policy
 	Images   imageref.Allowed // that may be started
+	Sizes    workspace.Sizes  // of containers
 	// Conditions lists what keeps workspaces from changing; nil: it is only logged.
 	Conditions *health.Monitor
 

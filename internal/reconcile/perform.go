@@ -113,7 +113,7 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	}
 	spec := runtime.ContainerSpec{
 		Workspace: row.ID, UID: row.Home.UID, Claim: row.OpID, Image: row.ImageRef, Storage: row.StorageBackend,
-		VolumeClaim: row.Home.Claim, Secret: secret, User: row.OwnerID, Choice: choiceOf(row),
+		VolumeClaim: row.Home.Claim, Secret: secret, User: row.OwnerID, Choice: choiceOf(row), Size: t.cfg.Sizes.Of(row.Size),
 	}
 	if err := t.addEnvironment(ctx, row, &spec); err != nil {
 		return err

@@ -210,6 +210,7 @@ type Container struct {
 	ImageID, ImageDigest, ImageNote string
 	ImageGeneration                 int    // of its spec
 	EnvDigest                       string // that of the spec it was created from
+	Size                            string // name of the spec's size; workspace.DefaultSize for containers of earlier versions
 	State                           ContainerState
 	Detail                          string // Docker's status text: "Exited (137) 2 minutes ago"
 	Addr                            string // host:port of the IDE as the server reaches it; empty unless running
@@ -376,6 +377,7 @@ type ContainerSpec struct {
 	// TimeZone is the value of TZ unless Env or the image has one; empty: none.
 	TimeZone  string
 	EnvDigest string // see Container.EnvDigest
+	Size      workspace.Size
 }
 
 // Upstream is where the server reaches a running workspace.

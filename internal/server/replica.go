@@ -52,6 +52,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_ORPHAN_DELAY":            cfg.Reconcile.OrphanDelay.String(),
 			"CODEHUB_WORKSPACE_UIDS":          cfg.Reconcile.UIDs.String(),
 			"CODEHUB_ALLOWED_IMAGES":          cfg.Defaults.Images.String(),
+			"CODEHUB_SIZES":                   cfg.Defaults.OfferedSizes,
 			"CODEHUB_REDIS_URL":               redisPlace(cfg.RedisURL),
 		},
 	}

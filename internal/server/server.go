@@ -140,6 +140,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	db, err := postgres.Open(ctx, dsn, postgres.Options{
 		Limits: cfg.Limits,
 		Images: cfg.Defaults.Images,
+		Sizes:  cfg.Defaults.Sizes,
 		Log:    log,
 	})
 	if err != nil {
@@ -323,7 +324,7 @@ func newServer(p parts) (*server, error) {
 
 	ctrl := reconcile.New(reconcile.Config{
 		Runtime: p.runtime, Archives: p.bucket, Intents: db, Routes: workspaces, Log: log, Conditions: p.conditions,
-		Images: cfg.Defaults.Images,
+		Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes,
 		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare, Step: failpoint.Step(),
 		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
 		MayRemove: marks.MayRemove,

@@ -56,9 +56,13 @@ func PlainName(name string) bool {
 type Defaults struct {
 	DefaultImage   string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that do not name one."`
 	AllowedImages  string `name:"allowed-images" env:"CODEHUB_ALLOWED_IMAGES" help:"Patterns of the images that workspaces may use, separated by commas, like python,registry.example.com/team/* (default: every image)."`
+	CPUs           string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores that a workspace of the default size may use (0 = no limit)."`
+	Memory         string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory that a workspace of the default size may use, like 512m or 4g (0 = no limit)."`
+	OfferedSizes   string `name:"sizes" env:"CODEHUB_SIZES" help:"Sizes that users may choose for a workspace in place of the default one: NAME=CORES:MEMORY, separated by commas, like small=1:2g,large=4:8g."`
 	StorageBackend string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are: docker-volume, or local-dir (folders in the data folder)."`
 
 	Images imageref.Allowed `kong:"-"` // of AllowedImages; always allows the default image
+	Sizes  workspace.Sizes  `kong:"-"` // of CPUs, Memory and OfferedSizes
 }
 
 // Resolve checks the settings. It returns the first invalid one as *setting.Problem.
@@ -75,7 +79,7 @@ func (d *Defaults) Resolve() error {
 	if d.Images, err = imageref.ParseAllowed(d.AllowedImages, d.DefaultImage); err != nil {
 		return setting.Invalid("CODEHUB_ALLOWED_IMAGES", err.Error(), "give patterns like python:3.*, company/* or registry.example.com/**, separated by commas")
 	}
-	return nil
+	return d.sizes()
 }
 
 // Idle are the idle timeouts of workspaces that do not set their own, and the bound of

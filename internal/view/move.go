@@ -1,6 +1,8 @@
 package view
 
 import (
+	"cmp"
+
 	"codehub/api"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
@@ -30,7 +32,7 @@ func MoveRecord(w workspace.Workspace) api.MoveRecord {
 	}
 	return api.MoveRecord{
 		ID: string(w.ID), OwnerID: w.OwnerID, Version: lifecycle.MoveVersion(w), Name: w.Name, Description: w.Description, Memo: w.Memo,
-		ImageRef: w.ImageRef, Env: env, TimeZone: optional(w.TimeZone), StandbyTTLSeconds: w.StandbyTTL, ArchiveTTLSeconds: w.ArchiveTTL,
+		ImageRef: w.ImageRef, Size: cmp.Or(w.Size, workspace.DefaultSize), Env: env, TimeZone: optional(w.TimeZone), StandbyTTLSeconds: w.StandbyTTL, ArchiveTTLSeconds: w.ArchiveTTL,
 		AwakeWhileWorking: w.AwakeWhileWorking, LastAccessAt: utc(w.LastAccessAt), LastAccessKind: optional(w.LastAccess),
 		CreatedAt: w.CreatedAt.UTC(), Archive: api.MoveArchive{Size: w.ArchiveSize, Digest: w.ArchiveDigest},
 	}

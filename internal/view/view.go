@@ -3,6 +3,7 @@
 package view
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type Server struct {
 	URL   string        // CODEHUB_URL
 	Grace time.Duration // how long a deletion can be taken back
 	TTL   workspace.TTL // the defaults
+	Sizes workspace.Sizes
 }
 
 // View is a workspace as the API shows it to its owner, without the values of its
@@ -35,6 +37,8 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		ImageRef:          w.ImageRef,
 		RunningImageRef:   optional(w.RunningImage),
 		PreviousImageRef:  optional(w.PreviousImage),
+		Size:              cmp.Or(w.Size, workspace.DefaultSize),
+		SizeWaits:         lifecycle.SizeWaits(w, s.Sizes),
 		State:             string(lifecycle.StateOf(w)),
 		Phase:             string(w.Phase),
 		Operation:         string(w.Operation),

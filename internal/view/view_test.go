@@ -23,8 +23,8 @@ func TestViewIsComplete(t *testing.T) {
 	n := func(i int) *int { return &i }
 	w := workspace.Workspace{
 		ID: "id", OwnerID: "ann", Name: "name", Description: "description", Memo: "memo", ImageRef: "image", RunningImage: "running", PreviousImage: "previous",
-		AwakeWhileWorking: true,
-		ImagePin:          &workspace.ImagePin{Ref: "image", ID: "image-id", Digest: "digest", Note: workspace.ImageReplaced}, ImageNewer: "newer",
+		AwakeWhileWorking: true, Size: "small", RunningSize: "large",
+		ImagePin: &workspace.ImagePin{Ref: "image", ID: "image-id", Digest: "digest", Note: workspace.ImageReplaced}, ImageNewer: "newer",
 		Conditions: workspace.Conditions{workspace.VolumeReady: {Status: "True", Reason: "Ready", Message: "m", LastTransitionTime: at(1)}, workspace.ContainerReady: {Status: "True", Reason: "Ready"}},
 		Phase:      workspace.PhaseDeleting, PhaseChangedAt: at(2), Operation: workspace.OpDeleting,
 		ArchiveKey: "key", ArchiveSize: 9, ErrorReason: workspace.ErrTimeout, ErrorMessage: "message", ErrorCount: 3, StopReason: "idle",
@@ -34,7 +34,7 @@ func TestViewIsComplete(t *testing.T) {
 		Env: map[string]string{"A": "b"}, TimeZone: "Asia/Seoul",
 		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), CreatedAt: at(6), UpdatedAt: at(7),
 	}
-	v := Server{URL: base, Grace: time.Hour}.View(w)
+	v := Server{URL: base, Grace: time.Hour, Sizes: workspace.Sizes{Offered: []workspace.Size{{Name: "small"}}}}.View(w)
 	for i := range reflect.TypeFor[api.Workspace]().NumField() {
 		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && f != "ImageUpdateRequested" && f != "Env" && reflect.ValueOf(v).Field(i).IsZero() {
 			t.Errorf("%s is empty", f)
@@ -65,7 +65,7 @@ func TestViewOfImage(t *testing.T) {
 func TestViewOfNothing(t *testing.T) {
 	t.Parallel()
 	v := Server{URL: base, Grace: time.Hour}.View(workspace.Workspace{})
-	want := api.Workspace{State: "pending", URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}}
+	want := api.Workspace{State: "pending", Size: "default", URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}}
 	if d := cmp.Diff(want, v); d != "" {
 		t.Error(d)
 	}

@@ -68,7 +68,12 @@ type Workspace struct {
 	// which the container was created; empty if there were none, or no container.
 	RunningEnv string
 
+	// RunningSize is the name of the size with which the container was created; empty if
+	// there is none. Size is that of the next one.
+	RunningSize string
+
 	// Written by the API layer alone, as is ImageRef.
+	Size          string // name of the size; empty: the default one
 	PreviousImage string // ImageRef before its last change; empty: it was never changed
 	// ImageGeneration counts the requests for another image. A pin of an earlier
 	// generation no longer holds.

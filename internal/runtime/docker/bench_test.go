@@ -32,7 +32,7 @@ func benchRuntime(b *testing.B) *Runtime {
 	}
 	r, err := New(b.Context(), Config{
 		Installation: uuid.NewString(), DataDir: b.TempDir(), HelperBinary: bin,
-		Settings: Settings{NanoCPUs: 2e9, MemoryBytes: 2 << 30, Pids: 4096},
+		Settings: Settings{Pids: 4096},
 		Log:      slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {
@@ -103,6 +103,7 @@ func benchHome(b *testing.B, r *Runtime) runtime.ContainerSpec {
 
 func newHome() runtime.ContainerSpec {
 	return runtime.ContainerSpec{
+		Size:      workspace.Size{NanoCPUs: 2e9, Memory: 2 << 30},
 		Workspace: workspace.ID(uuid.NewString()), UID: workspace.ArchivedUID, Claim: "s", Image: harness.TestImage(),
 		Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
 	}

@@ -36,7 +36,7 @@ func inspectOf(t *testing.T, r *Runtime, up runtime.Upstream) container.InspectR
 func TestHardening(t *testing.T) {
 	t.Parallel()
 	limits := func(c *Config) {
-		c.NanoCPUs, c.MemoryBytes, c.Pids = 5e8, 64<<20, 64
+		c.Pids = 64
 		c.LogMaxBytes, c.LogMaxFiles = 1<<20, 3
 	}
 	cases := []struct {
@@ -66,7 +66,7 @@ func TestHardening(t *testing.T) {
 			want := map[string]any{
 				"cap drop": tc.capDrop, "cap add": 0, "security": tc.security,
 				"privileged": false, "restart": "no",
-				"cpus": int64(5e8), "memory": int64(64 << 20), "memory and swap": int64(64 << 20), "pids": int64(64),
+				"cpus": int64(15e8), "memory": int64(1 << 30), "memory and swap": int64(1 << 30), "pids": int64(64),
 				"log":     container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": strconv.Itoa(1 << 20), "max-file": "3"}},
 				"network": r.names.network, "published": 0,
 				"binds": 0, "mounts": map[string]bool{runtime.HomeDir: true, agentDir: false},

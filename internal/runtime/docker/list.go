@@ -29,6 +29,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 			Claim:     c.Labels[labelClaim],
 			Image:     cmp.Or(c.Labels[labelImage], c.Image), // containers of an earlier version have no label
 			EnvDigest: c.Labels[labelEnvironment],
+			Size:      sizeOf(c.Labels),
 			State:     stateOf(c.State),
 			Detail:    c.Status,
 		}
@@ -92,6 +93,7 @@ func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
 		Claim:     c.Config.Labels[labelClaim],
 		Image:     cmp.Or(c.Config.Labels[labelImage], c.Config.Image),
 		EnvDigest: c.Config.Labels[labelEnvironment],
+		Size:      sizeOf(c.Config.Labels),
 		State:     stateOf(c.State.Status),
 		Detail:    string(c.State.Status),
 	}
@@ -119,4 +121,9 @@ func (r *Runtime) reachable(c container.InspectResponse, port int) string {
 		}
 	}
 	return upstreamAddr(own, port, published)
+}
+
+// sizeOf returns the name of a container's size. Earlier versions had one size and no label.
+func sizeOf(labels map[string]string) string {
+	return cmp.Or(labels[labelSize], workspace.DefaultSize)
 }

@@ -24,6 +24,7 @@ const (
 	labelImageDigest     = "codehub.image-digest"     // of a workspace's container; see runtime.Container
 	labelImageNote       = "codehub.image-note"       // of a workspace's container
 	labelImageGeneration = "codehub.image-generation" // of a workspace's container
+	labelSize            = "codehub.size"             // name of its ContainerSpec.Size
 	labelEnvironment     = "codehub.environment"      // its ContainerSpec.EnvDigest
 
 	labelKind   = "codehub.kind"         // of a storage job

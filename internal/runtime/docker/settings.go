@@ -3,7 +3,6 @@ package docker
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,8 +13,6 @@ import (
 // Settings are the settings of a Runtime, as codehub serve declares them. Resolve
 // computes the values that the runtime uses.
 type Settings struct {
-	CPUs        string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
-	Memory      string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
 	Pids        int64  `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
 	Connections uint32 `name:"workspace-connections" env:"CODEHUB_WORKSPACE_CONNECTIONS" default:"4096" help:"Connections and other flows that a workspace may have open to the outside (0 = no limit)."`
 	ConnRate    uint32 `name:"workspace-connection-rate" env:"CODEHUB_WORKSPACE_CONNECTION_RATE" default:"200" help:"Connections and other flows that a workspace may open to the outside per second (0 = no limit)."`
@@ -34,8 +31,6 @@ type Settings struct {
 	EgressDeny       string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
 	AllowNoWall      bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
 
-	NanoCPUs           int64 `kong:"-"` // of CPUs; 0 = no limit
-	MemoryBytes        int64 `kong:"-"` // of Memory: memory and swap together; 0 = no limit
 	PullBytesPerSecond int64 `kong:"-"` // of PullMinRate; 0 = no minimum
 	LogMaxBytes        int64 `kong:"-"` // of LogSize, per log file; 0 = 10 MiB
 	// Subnet is NetworkSubnet; the zero value leaves the choice to Docker. A network
@@ -100,14 +95,7 @@ func (s *Settings) subnet() error {
 }
 
 func (s *Settings) sizes() error {
-	cpus, err := strconv.ParseFloat(s.CPUs, 64)
-	if err != nil || !(cpus >= 0 && cpus <= 4096) {
-		return setting.Invalid("CODEHUB_WORKSPACE_CPUS", fmt.Sprintf("%q is not a number of cores", s.CPUs), "give one like 2 or 0.5, or 0 for no limit")
-	}
-	s.NanoCPUs = int64(cpus * 1e9)
-	if s.MemoryBytes, err = setting.Bytes(s.Memory); err != nil || (s.MemoryBytes != 0 && s.MemoryBytes < 64<<20) {
-		return setting.Invalid("CODEHUB_WORKSPACE_MEMORY", fmt.Sprintf("%q is not a size of at least 64m", s.Memory), "give one like 512m or 4g, or 0 for no limit")
-	}
+	var err error
 	if s.LogMaxBytes, err = setting.Bytes(s.LogSize); err != nil || s.LogMaxBytes < 64<<10 {
 		return setting.Invalid("CODEHUB_WORKSPACE_LOG_SIZE", fmt.Sprintf("%q is not a size of at least 64k", s.LogSize), "give one like 10m")
 	}

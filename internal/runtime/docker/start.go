@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -168,9 +169,9 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			"max-file": strconv.Itoa(r.cfg.LogMaxFiles),
 		}},
 		Resources: container.Resources{
-			NanoCPUs:   r.cfg.NanoCPUs,
-			Memory:     r.cfg.MemoryBytes,
-			MemorySwap: r.cfg.MemoryBytes, // equal to Memory: no swap
+			NanoCPUs:   spec.Size.NanoCPUs,
+			Memory:     spec.Size.Memory,
+			MemorySwap: spec.Size.Memory, // equal to Memory: no swap
 			Ulimits:    as.ulimits,
 		},
 		Mounts: []mount.Mount{r.homeMount(spec, attempt), r.toolMount(&r.agent, as.agent)},
@@ -201,7 +202,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 	}
 	// Docker's list names an image by its id once its tag was moved.
 	labels := r.labels(roleWorkspace, spec.Workspace, spec.Claim)
-	labels[labelImage], labels[labelEnvironment], labels[labelAgent] = spec.Image, spec.EnvDigest, as.agentDigest
+	labels[labelImage], labels[labelEnvironment], labels[labelAgent], labels[labelSize] = spec.Image, spec.EnvDigest, as.agentDigest, spec.Size.Name
 	return client.ContainerCreateOptions{
 		Name: spec.Workspace.ContainerName(),
 		Config: &container.Config{
@@ -333,6 +334,7 @@ func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id st
 		Claim:     spec.Claim,
 		Image:     spec.Image,
 		EnvDigest: spec.EnvDigest,
+		Size:      cmp.Or(spec.Size.Name, workspace.DefaultSize),
 		State:     runtime.ContainerRunning,
 		Detail:    "running",
 		Addr:      upstreamAddr(addr, runtime.IDEPort, ""),

@@ -202,6 +202,7 @@ func runningImage(t *testing.T, r *Runtime, image string) runtime.Upstream {
 	id := workspace.ID(uuid.NewString())
 	spec := runtime.ContainerSpec{
 		UID:       1000,
+		Size:      workspace.Size{Name: "large", NanoCPUs: 15e8, Memory: 1 << 30},
 		Workspace: id, Claim: "s", Image: image, Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
 	}
 	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: spec.Storage, Claim: "h", Image: spec.Image}, nil)

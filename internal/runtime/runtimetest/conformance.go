@@ -119,6 +119,7 @@ func (s *suite) containerSpec() runtime.ContainerSpec {
 	return runtime.ContainerSpec{
 		Workspace: s.id, UID: workspace.ArchivedUID, Claim: "start-1", Image: s.Image, Storage: s.Storage,
 		VolumeClaim: "home-1", Secret: "5ec7e7" + uuid.NewString(), Choice: runtime.ImageChoice{Generation: 1},
+		Size: workspace.Size{Name: workspace.DefaultSize},
 	}
 }
 

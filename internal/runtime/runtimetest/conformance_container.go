@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/agent"
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 func containerTests() map[string]func(*suite) {
@@ -22,7 +23,7 @@ func containerTests() map[string]func(*suite) {
 			listed := s.container()
 			want := runtime.Container{
 				ID: c.ID, Workspace: s.id, Claim: "start-1", Image: c.Image, State: runtime.ContainerRunning,
-				Detail: listed.Detail, Addr: c.Addr, ImageID: c.ImageID, ImageDigest: c.ImageDigest, ImageGeneration: 1,
+				Detail: listed.Detail, Addr: c.Addr, ImageID: c.ImageID, ImageDigest: c.ImageDigest, ImageGeneration: 1, Size: workspace.DefaultSize,
 			}
 			if diff := cmp.Diff(want, listed); diff != "" {
 				s.Fatalf("container as listed (-want +got):\n%s", diff)
@@ -59,9 +60,13 @@ func containerTests() map[string]func(*suite) {
 			s.create()
 			spec := s.containerSpec()
 			spec.Hostname, spec.TimeZone, spec.EnvDigest = "demo-2", "Asia/Seoul", "digest"
+			spec.Size = workspace.Size{Name: "small", NanoCPUs: 5e8, Memory: 256 << 20}
 			spec.Env = map[string]string{"GREETING": "hello = world", "EMPTY": ""}
 			c, err := s.Runtime.StartContainer(s.ctx, spec, nil)
 			s.ok("StartContainer", err)
+			if listed := s.container(); c.Size != "small" || listed.Size != "small" {
+				s.Errorf("size %q, listed %q", c.Size, listed.Size)
+			}
 			if listed := s.container(); c.EnvDigest != "digest" || listed.EnvDigest != "digest" {
 				s.Errorf("digest %q, listed %q", c.EnvDigest, listed.EnvDigest)
 			}

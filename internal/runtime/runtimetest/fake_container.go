@@ -68,7 +68,7 @@ func (f *Fake) makeContainer(spec runtime.ContainerSpec, img chosen) (runtime.Co
 	if c == nil {
 		c = &fakeContainer{
 			Container: runtime.Container{
-				ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim, Image: spec.Image, EnvDigest: spec.EnvDigest,
+				ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim, Image: spec.Image, EnvDigest: spec.EnvDigest, Size: spec.Size.Name,
 				ImageID: img.id, ImageDigest: img.digest, ImageNote: img.note, ImageGeneration: spec.Choice.Generation,
 				State: runtime.ContainerCreated, Detail: "Created",
 			},
