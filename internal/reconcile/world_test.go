@@ -35,6 +35,7 @@ type world struct {
 	maxOps int
 	accept bool // AcceptVolumeLoss
 	images imageref.Allowed
+	sizes  workspace.Sizes
 	checks time.Duration // ImageCheckInterval
 
 	archives *archives
@@ -83,7 +84,7 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 func (w *world) controller() *reconcile.Controller {
 	return reconcile.New(reconcile.Config{
 		Archives: w.archives, MinFree: w.minFree, Step: w.step,
-		Runtime: w.fake, Intents: w.intents, Routes: w, Policy: w.policy, Images: w.images, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
+		Runtime: w.fake, Intents: w.intents, Routes: w, Policy: w.policy, Images: w.images, Sizes: w.sizes, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 		Settings: reconcile.Settings{
 			IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
 			MaxOperations: w.maxOps, MaxStorageJobs: w.maxJobs, AcceptVolumeLoss: w.accept, OrphanDelay: w.orphanDelay,
