@@ -1,0 +1,99 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// A mark is a ConfigMap without content. Each has a name of its own, so that storing one
+// never overwrites another.
+
+func markName(id string) string { return "codehub-mark-" + id }
+
+// Mark implements runtime.Runtime.
+func (r *Runtime) Mark(ctx context.Context) (workspace.Mark, bool, error) {
+	list, err := r.marks(ctx)
+	if err != nil {
+		return workspace.Mark{}, false, err
+	}
+	var newest workspace.Mark
+	for _, m := range list {
+		if newest.ID == "" || newer(m, newest) {
+			newest = m
+		}
+	}
+	return newest, newest.ID != "", nil
+}
+
+// newer orders marks by serial, then by ID.
+func newer(a, b workspace.Mark) bool {
+	return a.Serial > b.Serial || a.Serial == b.Serial && a.ID > b.ID
+}
+
+// marks returns the marks as the cluster has them now: what they say matters too much to
+// rely on a watch.
+func (r *Runtime) marks(ctx context.Context) ([]workspace.Mark, error) {
+	found, err := r.api.CoreV1().ConfigMaps(r.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: ours(r.cfg) + "," + labelRole + "=" + roleMark})
+	if err != nil {
+		return nil, wrapError(ctx, "list ConfigMaps", err)
+	}
+	var list []workspace.Mark
+	for _, c := range found.Items {
+		serial, err := strconv.ParseInt(c.Annotations[noteSerial], 10, 64)
+		at, badTime := time.Parse(time.RFC3339Nano, c.Annotations[noteAt])
+		if err != nil || badTime != nil || c.Annotations[noteMark] == "" {
+			continue // changed by hand
+		}
+		list = append(list, workspace.Mark{ID: c.Annotations[noteMark], Serial: serial, Identity: c.Annotations[noteIdentity], At: at})
+	}
+	return list, nil
+}
+
+// SetMark implements runtime.Runtime.
+func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
+	if err := fenced(ctx, "create ConfigMap"); err != nil {
+		return err
+	}
+	maps := r.api.CoreV1().ConfigMaps(r.cfg.Namespace)
+	_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: markName(m.ID), Labels: r.labels(roleMark, ""),
+		Annotations: map[string]string{
+			noteMark: m.ID, noteSerial: strconv.FormatInt(m.Serial, 10), noteIdentity: m.Identity, noteAt: m.At.UTC().Format(time.RFC3339Nano),
+		},
+	}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return wrapError(ctx, "create ConfigMap", err)
+	}
+	list, err := r.marks(ctx)
+	if err != nil {
+		return err
+	}
+	found := false
+	for _, o := range list {
+		found = found || o.ID == m.ID
+	}
+	if !found { // its name is another's
+		return fmt.Errorf("ConfigMap %s: %w", markName(m.ID), runtime.ErrConflict)
+	}
+	for _, o := range list {
+		if o.Serial >= m.Serial {
+			continue
+		}
+		if err := fenced(ctx, "delete ConfigMap"); err != nil {
+			return err
+		}
+		if err := maps.Delete(ctx, markName(o.ID), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return wrapError(ctx, "delete ConfigMap", err)
+		}
+	}
+	return nil
+}
