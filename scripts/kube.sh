@@ -30,7 +30,7 @@ export no_proxy='*'
 # tools is where the programs are: built anew when what they are built from changes.
 tools() {
 	local key
-	key=$(cat kube.sh kubebox/go.sum kubebox/main.go kubebox/pause/main.go | sha256sum | cut -c1-16)
+	key=$(cat <(grep -E "^[a-z]+_version=" kube.sh) kubebox/go.sum kubebox/main.go kubebox/pause/main.go | sha256sum | cut -c1-16)
 	echo "${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/codehub/kube-$key"
 }
 
@@ -253,11 +253,10 @@ CONFIG
 	for c in $controllers; do mkdir -p "/sys/fs/cgroup/$c/$space"; done
 	for c in cpus mems; do cat "/sys/fs/cgroup/cpuset/cpuset.$c" >"/sys/fs/cgroup/cpuset/$space/cpuset.$c"; done
 	begin "$name-containerd" env "PATH=$path" nsenter "--net=/run/netns/$space" containerd -c "$dir/containerd.toml"
-	until_true 30 "$bin/ctr" -a "$dir/containerd.sock" version
-	"$bin/ctr" -a "$dir/containerd.sock" -n k8s.io images import "$state/pause.tar" >/dev/null
-	if [ -n "${KUBE_IMAGES:-}" ]; then
-		"$bin/ctr" -a "$dir/containerd.sock" -n k8s.io images import "$KUBE_IMAGES" >/dev/null
-	fi
+	local ctr=(env "PATH=$path" ctr -a "$dir/containerd.sock" -n k8s.io) # of the same version
+	until_true 30 "${ctr[@]}" version
+	"${ctr[@]}" images import "$state/pause.tar" >/dev/null
+	[ -z "${KUBE_IMAGES:-}" ] || "${ctr[@]}" images import "$KUBE_IMAGES" >/dev/null
 	begin "$name-kubelet" nsenter "--net=/run/netns/$space" "$bin/kubelet" --config="$dir/kubelet.yaml" --kubeconfig="$keys/$name.kubeconfig" \
 		--hostname-override="$name" --node-ip="$ip" --root-dir="$dir/kubelet" --cert-dir="$keys"
 	begin "$name-proxy" nsenter "--net=/run/netns/$space" "$bin/kube-proxy" --kubeconfig="$keys/proxy.kubeconfig" --hostname-override="$name" \
