@@ -184,6 +184,23 @@ func (c *Cluster) Reaches(pod *corev1.Pod, address string) bool {
 	return exec.Command("nsenter", "--target", pid, "--net", "curl", "--silent", "--insecure", "--max-time", "2", "--output", "/dev/null", "http://"+address+"/").Run() == nil
 }
 
+// Kill sends a signal to the first process of the Pod's first container.
+func (c *Cluster) Kill(pod *corev1.Pod, s syscall.Signal) {
+	c.tb.Helper()
+	pid, err := strconv.Atoi(c.pid(pod))
+	if err == nil {
+		err = syscall.Kill(pid, s)
+	}
+	if err != nil {
+		c.tb.Fatalf("send a signal to Pod %s: %v", pod.Name, err)
+	}
+}
+
+// EmptyDir is the path on this machine of a Pod's volume of that kind.
+func (c *Cluster) EmptyDir(pod *corev1.Pod, volume string) string {
+	return filepath.Join(c.dir(), pod.Spec.NodeName, "kubelet", "pods", string(pod.UID), "volumes", "kubernetes.io~empty-dir", volume)
+}
+
 // pid returns the process id of the Pod's first container.
 func (c *Cluster) pid(pod *corev1.Pod) string {
 	c.tb.Helper()

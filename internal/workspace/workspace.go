@@ -3,6 +3,7 @@ package workspace
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -13,6 +14,7 @@ type ID string
 const (
 	StorageDockerVolume = "docker-volume"
 	StorageLocalDir     = "local-dir"
+	StorageKubernetes   = "kubernetes"
 )
 
 // Ways in which a workspace can be recovered from ERROR.
@@ -184,6 +186,17 @@ func (id ID) ContainerName() string { return "codehub-ws-" + string(id) }
 
 // VolumeName is the name of the workspace's home volume.
 func (id ID) VolumeName() string { return "ws-" + string(id) + "-home" }
+
+// IDOfVolume returns the workspace whose home's volume has this name. ok is false for a
+// name of another kind.
+func IDOfVolume(name string) (id ID, ok bool) {
+	rest, begins := strings.CutPrefix(name, "ws-")
+	text, ends := strings.CutSuffix(rest, "-home")
+	if !begins || !ends || !ValidID(text) {
+		return "", false
+	}
+	return ID(text), true
+}
 
 // Host is a host of a workspace: that of its IDE (port 0), or of a port in it.
 type Host struct {

@@ -6,17 +6,19 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/url"
+	"net/http"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -33,11 +35,14 @@ type Config struct {
 	StorageClass string
 	// HomeSize is the size of a home's volume.
 	HomeSize resource.Quantity
-	// ServerImage has the codehub executable at ServerBinary; its Pods work on homes, and
+	// ServerImage has the codehub executable at ServerBinary. Its Pods work on homes, and
 	// workspaces get the agent from it.
 	ServerImage string
-	// IDEImage has the IDE.
+	// IDEImage has the IDE in the folder ideDir.
 	IDEImage string
+	// CopyTools copies the agent and the IDE into each Pod, for nodes that cannot mount
+	// images.
+	CopyTools bool
 
 	CPUs, Memory *resource.Quantity // limits of a workspace; nil: none
 
@@ -49,82 +54,108 @@ const ServerBinary = "/usr/local/bin/codehub"
 
 // Runtime implements runtime.Runtime on Kubernetes.
 type Runtime struct {
-	cfg  Config
-	api  kubernetes.Interface
-	view *view
-	log  *slog.Logger
-	now  func() time.Time
+	cfg   Config
+	rest  *rest.Config
+	api   kubernetes.Interface
+	probe *http.Client
+	log   *slog.Logger
+
+	podView  *watched[corev1.Pod]
+	homeView *watched[corev1.PersistentVolumeClaim]
+
+	noImageVolumes atomic.Bool // a node has refused one; see tools.go
+	// adapt changes Pods before their creation; nil: it does not. Only tests set it.
+	adapt func(*corev1.Pod)
 }
 
-// New returns a Runtime that has not called Kubernetes yet. Run must be running for calls
-// that list objects; until it has, they fail with runtime.ErrUnreachable.
-func New(api kubernetes.Interface, cfg Config) (*Runtime, error) {
+var _ runtime.Runtime = (*Runtime)(nil)
+
+// New returns a Runtime that has not called Kubernetes yet. While Run is not running, every
+// list asks the cluster.
+func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	if !workspace.ValidID(cfg.Installation) {
 		return nil, fmt.Errorf("installation %q is not a UUID", cfg.Installation)
 	}
-	r := &Runtime{cfg: cfg, api: api, log: cfg.Log, now: time.Now}
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	r := &Runtime{cfg: cfg, rest: config, api: api, log: cfg.Log, probe: &http.Client{Timeout: probeTimeout}}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	r.view = newView(api, cfg)
+	r.podView = newWatched(r.pods(), &corev1.Pod{}, podItems)
+	r.homeView = newWatched(r.claims(), &corev1.PersistentVolumeClaim{}, claimItems)
 	return r, nil
 }
 
-// wrapError wraps an error of Kubernetes. If it did not respond, the result also wraps
-// runtime.ErrUnreachable; that includes a deadline, but not a cancellation by the caller. A
-// refusal that passes, such as too many requests, is runtime.ErrBusy.
-func wrapError(ctx context.Context, what string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(ctx.Err(), context.Canceled):
-		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
-	case ctx.Err() != nil || unreachable(err):
-		return fmt.Errorf("%s: %w: %w", what, runtime.ErrUnreachable, err)
-	case apierrors.IsTooManyRequests(err), apierrors.IsConflict(err), apierrors.IsServerTimeout(err):
-		return &transientError{fmt.Errorf("%s: %w", what, err)}
+func (r *Runtime) pods() typed.PodInterface { return r.api.CoreV1().Pods(r.cfg.Namespace) }
+
+func (r *Runtime) claims() typed.PersistentVolumeClaimInterface {
+	return r.api.CoreV1().PersistentVolumeClaims(r.cfg.Namespace)
+}
+
+// Prepare implements runtime.Runtime. It checks that the cluster responds and that codehub
+// may read what it needs.
+func (r *Runtime) Prepare(ctx context.Context) error {
+	if _, err := r.claims().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+		return wrapError(ctx, "list persistent volume claims", err)
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	_, err := r.pods().List(ctx, metav1.ListOptions{Limit: 1})
+	return wrapError(ctx, "list Pods", err)
 }
 
-// transientError is a transient refusal with the cluster's message.
-type transientError struct{ error }
+// Disks implements runtime.Runtime. Homes are on no disk of this machine.
+func (r *Runtime) Disks(context.Context) ([]runtime.Disk, error) { return nil, nil }
 
-func (e *transientError) Unwrap() error { return e.error }
-
-func (e *transientError) Is(target error) bool { return target == runtime.ErrBusy }
-
-func unreachable(err error) bool {
-	var transport *url.Error
-	var network net.Error
-	return errors.As(err, &transport) || errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) ||
-		apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
-}
-
-// fenced is what stands before every write.
-func fenced(ctx context.Context, what string) error {
-	if err := runtime.Fenced(ctx); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
-
-// owns says whether an object is of this installation and role.
+// owns reports whether an object is of this installation and role.
 func (r *Runtime) owns(labels map[string]string, role string) bool {
 	return labels[labelInstallation] == r.cfg.Installation && labels[labelRole] == role
 }
 
 // labels returns the labels of an object.
-func (r *Runtime) labels(role string, id workspace.ID) map[string]string {
+func (r *Runtime) labels(role string, id workspace.ID, claim string) map[string]string {
 	l := map[string]string{labelInstallation: r.cfg.Installation, labelRole: role}
 	if id != "" {
 		l[labelWorkspace] = string(id)
 	}
+	if claim != "" {
+		l[labelClaim] = claim
+	}
 	return l
 }
 
-// running says whether processes of the Pod may run. A Pod that waits for its gate has none,
-// and one that has ended has none any more.
-func running(p *corev1.Pod) bool {
-	return len(p.Spec.SchedulingGates) == 0 && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
+// ended reports whether no process of the Pod runs any more, as far as the cluster knows.
+func ended(p *corev1.Pod) bool {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	// The containers say so a little earlier, and none of them starts again.
+	n := len(p.Status.ContainerStatuses)
+	return p.Spec.RestartPolicy == corev1.RestartPolicyNever && n > 0 && n == len(p.Spec.Containers) &&
+		!slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.State.Terminated == nil })
+}
+
+// gated reports whether the Pod was not started yet.
+func gated(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) > 0 }
+
+func report(progress func(runtime.Progress), step string) {
+	if progress != nil {
+		progress(runtime.Progress{Step: step})
+	}
+}
+
+// pollEvery is how often a call looks for a change that it waits for.
+const pollEvery = 50 * time.Millisecond
+
+// pause waits for pollEvery, and returns an error if ctx ends.
+func pause(ctx context.Context, what string) error {
+	select {
+	case <-ctx.Done():
+		return wrapError(ctx, what, ctx.Err())
+	case <-time.After(pollEvery):
+		return nil
+	}
 }

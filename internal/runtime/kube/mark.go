@@ -9,13 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
 // A mark is a ConfigMap without content. Each has a name of its own, so that storing one
-// never overwrites another.
+// overwrites no other.
 
 func markName(id string) string { return "codehub-mark-" + id }
 
@@ -39,10 +40,10 @@ func newer(a, b workspace.Mark) bool {
 	return a.Serial > b.Serial || a.Serial == b.Serial && a.ID > b.ID
 }
 
-// marks returns the marks as the cluster has them now: what they say matters too much to
-// rely on a watch.
+// marks returns the marks as the cluster has them now: they are too important
+// to rely on a watch.
 func (r *Runtime) marks(ctx context.Context) ([]workspace.Mark, error) {
-	found, err := r.api.CoreV1().ConfigMaps(r.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: ours(r.cfg) + "," + labelRole + "=" + roleMark})
+	found, err := r.api.CoreV1().ConfigMaps(r.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.Set(r.labels(roleMark, "", "")).String()})
 	if err != nil {
 		return nil, wrapError(ctx, "list ConfigMaps", err)
 	}
@@ -60,12 +61,9 @@ func (r *Runtime) marks(ctx context.Context) ([]workspace.Mark, error) {
 
 // SetMark implements runtime.Runtime.
 func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
-	if err := fenced(ctx, "create ConfigMap"); err != nil {
-		return err
-	}
 	maps := r.api.CoreV1().ConfigMaps(r.cfg.Namespace)
 	_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: markName(m.ID), Labels: r.labels(roleMark, ""),
+		Name: markName(m.ID), Labels: r.labels(roleMark, "", ""),
 		Annotations: map[string]string{
 			noteMark: m.ID, noteSerial: strconv.FormatInt(m.Serial, 10), noteIdentity: m.Identity, noteAt: m.At.UTC().Format(time.RFC3339Nano),
 		},
@@ -87,9 +85,6 @@ func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
 	for _, o := range list {
 		if o.Serial >= m.Serial {
 			continue
-		}
-		if err := fenced(ctx, "delete ConfigMap"); err != nil {
-			return err
 		}
 		if err := maps.Delete(ctx, markName(o.ID), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return wrapError(ctx, "delete ConfigMap", err)

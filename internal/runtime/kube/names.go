@@ -5,21 +5,32 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Labels of everything that codehub creates. What is not a valid value of a label is an
-// annotation of the same name.
+// Labels of everything that codehub creates. Anything that is no valid value of a label is an
+// annotation.
 const (
 	labelInstallation = "codehub.dev/installation"
 	labelRole         = "codehub.dev/role"
 	labelWorkspace    = "codehub.dev/workspace"
 	labelClaim        = "codehub.dev/claim" // of the home, or of the operation that created the Pod
 
-	// Of a home. Each says that something is known of it; a missing one that it is not.
+	// Of a home. Each records a fact about it.
 	noteSeeded   = "codehub.dev/seeded"   // seeding has finished
 	noteSettled  = "codehub.dev/settled"  // it is live: never wiped or restored into
-	noteRestored = "codehub.dev/restored" // key of the archive that it has the content of
+	noteRestored = "codehub.dev/restored" // key of the archive whose content it has
 	noteRemoving = "codehub.dev/removing" // its removal has begun
+	noteFiller   = "codehub.dev/filler"   // UID of the Pod that was last admitted to fill it
 	noteOwner    = "codehub.dev/owner"
 	noteName     = "codehub.dev/workspace-name"
+
+	// Of a set-aside home.
+	noteOrigin  = "codehub.dev/origin" // UID of the claim that was set aside
+	noteSince   = "codehub.dev/since"  // when; only a complete copy has it
+	noteBytes   = "codehub.dev/bytes"
+	noteEntries = "codehub.dev/entries"
+
+	// Of a Pod that mounts a home.
+	noteVolumeClaim = "codehub.dev/volume-claim"
+	noteVolumeUID   = "codehub.dev/volume-uid" // of the persistent volume claim
 
 	// Of a workspace's Pod.
 	noteImage       = "codehub.dev/image" // as given
@@ -28,9 +39,8 @@ const (
 	noteEnvironment = "codehub.dev/environment"
 
 	// Of a storage job.
-	noteKind        = "codehub.dev/kind"
-	noteVolumeClaim = "codehub.dev/volume-claim"
-	noteKey         = "codehub.dev/key"
+	noteKind = "codehub.dev/kind"
+	noteKey  = "codehub.dev/key"
 
 	// Of a mark.
 	noteMark     = "codehub.dev/mark"
@@ -42,8 +52,9 @@ const (
 // Roles.
 const (
 	roleHome      = "home"      // persistent volume claim
+	roleAside     = "aside"     // persistent volume claim of a set-aside home, and the Pod that copies it
 	roleWorkspace = "workspace" // Pod
-	roleSeed      = "seed"      // Pod that fills a new home from an image
+	roleTask      = "task"      // Pod that works on a home for one call
 	roleJob       = "job"       // Pod of a storage job
 	roleMark      = "mark"      // ConfigMap
 )
@@ -52,13 +63,27 @@ const (
 // nothing.
 const gate = "codehub.dev/home-is-checked"
 
-// The containers of a workspace's Pod.
+// Containers of Pods.
 const (
 	containerWorkspace = "workspace"
-	containerTools     = "tools" // copies the agent
+	containerHelper    = "helper"     // of a task or a job
+	containerAgent     = "copy-agent" // init container that copies the agent
+	containerIDE       = "copy-ide"   // init container that copies the IDE
 )
 
-func seedName(id workspace.ID) string { return "codehub-seed-" + string(id) }
+// Folders of a home's volume. The volume's own top folder belongs to its file system, which
+// may keep files there.
+const (
+	homePath    = "home"
+	scratchPath = "scratch" // for trials of an archive job
+)
+
+// The name of a Pod is a lock: a second Pod with it cannot be created.
+
+func seedName(id workspace.ID) string  { return "codehub-seed-" + string(id) }
+func checkName(id workspace.ID) string { return "codehub-check-" + string(id) }
+func ownName(id workspace.ID) string   { return "codehub-own-" + string(id) }
+func copyName(id workspace.ID) string  { return "codehub-aside-" + string(id) }
 
 func jobName(kind runtime.JobKind, id workspace.ID) string {
 	return "codehub-" + string(kind) + "-" + string(id)

@@ -5,263 +5,166 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-
-	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
-// Where a workspace's Pod has the programs of codehub's.
-const (
-	agentDir = "/opt/codehub-agent"
-	ideDir   = "/opt/codehub-ide"
-)
-
 // Containers implements runtime.Runtime.
 func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
-	pods, err := r.listPods(ctx, roleWorkspace)
+	pods, err := r.podView.list(ctx)
 	if err != nil {
-		return nil, err
+		return nil, wrapError(ctx, "list Pods", err)
 	}
 	var list []runtime.Container
 	for _, p := range pods {
-		list = append(list, container(p))
+		if r.owns(p.Labels, roleWorkspace) {
+			list = append(list, container(p))
+		}
 	}
 	return list, nil
 }
 
-// container describes a workspace's Pod. A Pod that waits for its gate, for a node, for its
-// volume or for its image was created; it is not started yet.
+// container describes a workspace's Pod. A Pod that waits for its gate, a node, its volume
+// or its image was created and is not started yet.
 func container(p *corev1.Pod) runtime.Container {
 	generation, _ := strconv.Atoi(p.Annotations[noteGeneration])
 	c := runtime.Container{
-		ID: string(p.UID), Workspace: workspace.ID(p.Labels[labelWorkspace]), Claim: p.Labels[labelClaim],
+		ID: idOf(p), Workspace: workspace.ID(p.Labels[labelWorkspace]), Claim: p.Labels[labelClaim],
 		Image: p.Annotations[noteImage], ImageNote: p.Annotations[noteImageNote], ImageGeneration: generation,
-		EnvDigest: p.Annotations[noteEnvironment], State: runtime.ContainerCreated, Detail: string(p.Status.Phase),
+		EnvDigest: p.Annotations[noteEnvironment], State: runtime.ContainerCreated, Detail: words(p),
 	}
-	if s := status(p); s != nil {
-		c.ImageID = s.ImageID
+	if s := statusOf(p, containerWorkspace); s != nil {
+		c.ImageID, c.ImageDigest = imageDigest(s.ImageID)
 		switch {
 		case s.State.Terminated != nil:
-			c.State, c.Detail = runtime.ContainerExited, fmt.Sprintf("Exited (%d) %s", s.State.Terminated.ExitCode, s.State.Terminated.Reason)
+			c.State = runtime.ContainerExited
+			c.Detail = fmt.Sprintf("Exited (%d) %s", s.State.Terminated.ExitCode, joined(s.State.Terminated.Reason, s.State.Terminated.Message))
 		case s.State.Running != nil && p.Status.PodIP != "":
 			c.State, c.Detail = runtime.ContainerRunning, "running"
-			c.Addr = address(p, runtime.IDEPort)
-		case s.State.Waiting != nil && s.State.Waiting.Reason != "":
-			c.Detail = s.State.Waiting.Reason
 		}
 	}
-	if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
-		c.State, c.Addr = runtime.ContainerExited, ""
+	if p.DeletionTimestamp != nil || ended(p) {
+		c.State = runtime.ContainerExited
+		if p.Status.Reason != "" { // such as Evicted
+			c.Detail = joined(p.Status.Reason, p.Status.Message)
+		}
+	}
+	if c.State == runtime.ContainerRunning {
+		c.Addr = address(p, runtime.IDEPort)
 	}
 	return c
-}
-
-func status(p *corev1.Pod) *corev1.ContainerStatus {
-	i := slices.IndexFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == containerWorkspace })
-	if i < 0 {
-		return nil
-	}
-	return &p.Status.ContainerStatuses[i]
 }
 
 func address(p *corev1.Pod, port int) string {
 	return net.JoinHostPort(p.Status.PodIP, strconv.Itoa(port))
 }
 
-// StartContainer implements runtime.Runtime. The Pod is created with a gate, then its home
-// is read, and then the gate is removed: a Pod whose home is another's never runs.
+// StartContainer implements runtime.Runtime. If no node has room for the Pod, it stays and
+// the error is runtime.ErrBusy: the next call waits for it again.
 func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, error) {
-	if !workspace.ValidID(string(spec.Workspace)) {
-		return runtime.Container{}, fmt.Errorf("workspace %q is not a UUID", spec.Workspace)
-	}
-	if err := fenced(ctx, "create Pod"); err != nil {
-		return runtime.Container{}, err
+	if spec.UID == 0 {
+		return runtime.Container{}, errRoot
 	}
 	report(progress, runtime.StepCreating)
-	pod, err := r.pods().Create(ctx, r.workspacePod(spec), metav1.CreateOptions{})
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		if pod, err = r.adopt(ctx, spec); err != nil {
-			return runtime.Container{}, err
+	for {
+		copied := r.copyTools()
+		p, err := r.tryStart(ctx, spec, progress)
+		if err == nil {
+			return container(p), nil
 		}
-	case err != nil:
-		return runtime.Container{}, wrapError(ctx, "create Pod", err)
-	default:
-		r.view.pods.wrote(pod)
+		var refused *startError
+		var pull *runtime.PullError
+		if p != nil && (errors.As(err, &refused) || errors.As(err, &pull)) {
+			// A Pod that cannot start is of no use; the error says why.
+			if err := r.discard(ctx, p); err != nil {
+				return runtime.Container{}, err
+			}
+			if !copied && r.cannotMount(p, err) {
+				continue
+			}
+		}
+		return runtime.Container{}, err
 	}
-	if len(pod.Spec.SchedulingGates) > 0 {
-		if _, err := r.home(ctx, spec.Workspace, spec.VolumeClaim); err != nil {
-			return runtime.Container{}, errors.Join(err, r.remove(ctx, pod, 0))
-		}
-		report(progress, runtime.StepStarting)
-		if pod, err = r.open(ctx, pod); err != nil {
-			return runtime.Container{}, err
-		}
-	}
-	return r.awaitStart(ctx, pod, progress)
 }
 
-func (r *Runtime) pods() typed.PodInterface { return r.api.CoreV1().Pods(r.cfg.Namespace) }
-
-// adopt returns the workspace's Pod if it is of the same claim and has not ended.
-func (r *Runtime) adopt(ctx context.Context, spec runtime.ContainerSpec) (*corev1.Pod, error) {
-	p, err := r.pods().Get(ctx, spec.Workspace.ContainerName(), metav1.GetOptions{})
+// tryStart returns the workspace's Pod once its process runs. With an error it returns the
+// Pod as it is then, unless it has none.
+func (r *Runtime) tryStart(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (*corev1.Pod, error) {
+	home, err := r.home(ctx, spec.Workspace, spec.VolumeClaim)
 	if err != nil {
-		return nil, wrapError(ctx, "read Pod", err)
+		return nil, err
 	}
-	c := container(p)
-	if !r.owns(p.Labels, roleWorkspace) || c.Claim != spec.Claim || c.State == runtime.ContainerExited {
+	p, err := r.create(ctx, r.workspacePod(spec, home))
+	if errors.Is(err, errExists) {
+		p, err = r.adopt(ctx, spec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	report(progress, runtime.StepStarting)
+	if gated(p) {
+		if p, err = r.admit(ctx, p, nil); err != nil {
+			return nil, err
+		}
+	}
+	p, err = r.await(ctx, p, hasAddress)
+	if err == nil && container(p).State == runtime.ContainerExited {
+		err = fmt.Errorf("Pod %s ended at once: %s", p.Name, container(p).Detail)
+	}
+	return p, err
+}
+
+// hasAddress is for await: it waits until the workspace's process runs and can be reached.
+func hasAddress(p *corev1.Pod) (bool, error) {
+	if container(p).State != runtime.ContainerCreated {
+		return true, nil
+	}
+	return false, refusal(p)
+}
+
+// adopt returns the workspace's existing Pod if it is of the same claim and has not ended.
+func (r *Runtime) adopt(ctx context.Context, spec runtime.ContainerSpec) (*corev1.Pod, error) {
+	p, err := r.named(ctx, spec.Workspace.ContainerName(), roleWorkspace)
+	if err != nil {
+		return nil, err
+	}
+	if p == nil {
+		return nil, &runtime.BusyError{Reason: "Pod " + spec.Workspace.ContainerName() + " has just been removed"}
+	}
+	if c := container(p); c.Claim != spec.Claim || c.State == runtime.ContainerExited {
 		return nil, fmt.Errorf("Pod %s (%s): %w", p.Name, c.Detail, runtime.ErrConflict)
 	}
 	return p, nil
 }
 
-// open removes a Pod's gate.
-func (r *Runtime) open(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
-	if err := fenced(ctx, "change Pod"); err != nil {
-		return nil, err
-	}
-	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"schedulingGates":[]}}`, p.UID, p.ResourceVersion)
-	opened, err := r.pods().Patch(ctx, p.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		return nil, wrapError(ctx, "change Pod", err)
-	}
-	r.view.pods.wrote(opened)
-	return opened, nil
-}
-
-// awaitStart waits until the workspace's process runs, or until it is known why it does not.
-func (r *Runtime) awaitStart(ctx context.Context, p *corev1.Pod, progress func(runtime.Progress)) (runtime.Container, error) {
-	selector := fields.OneTermEqualSelector("metadata.name", p.Name).String()
-	events, err := r.pods().Watch(ctx, metav1.ListOptions{FieldSelector: selector, ResourceVersion: p.ResourceVersion})
-	if err != nil {
-		return runtime.Container{}, wrapError(ctx, "watch Pod", err)
-	}
-	defer events.Stop()
-	for {
-		c := container(p)
-		if c.State == runtime.ContainerRunning {
-			return c, nil
-		}
-		if c.State == runtime.ContainerExited {
-			return c, fmt.Errorf("Pod %s ended at once: %s", p.Name, c.Detail)
-		}
-		if err := why(p); err != nil {
-			return c, err
-		}
-		select {
-		case <-ctx.Done():
-			return c, wrapError(ctx, "start Pod", ctx.Err())
-		case e, ok := <-events.ResultChan():
-			if !ok {
-				return c, fmt.Errorf("start Pod: %w: the watch ended", runtime.ErrUnreachable)
-			}
-			switch next, is := e.Object.(*corev1.Pod); {
-			case e.Type == watch.Deleted:
-				return c, fmt.Errorf("Pod %s was removed while it started", p.Name)
-			case !is:
-				return c, wrapError(ctx, "watch Pod", apierrors.FromObject(e.Object))
-			default:
-				p = next
-			}
-		}
-	}
-}
-
-// why returns the cluster's reason why a Pod does not start, once waiting alone will not help.
-func why(p *corev1.Pod) error {
-	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		if s.State.Waiting == nil {
-			continue
-		}
-		switch s.State.Waiting.Reason {
-		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
-			return &runtime.PullError{Image: s.Image, Message: s.State.Waiting.Message}
-		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-			return fmt.Errorf("Pod %s: %s", p.Name, s.State.Waiting.Message)
-		}
-	}
-	return nil
-}
-
 // RemoveContainer implements runtime.Runtime.
 func (r *Runtime) RemoveContainer(ctx context.Context, containerID string, grace time.Duration) error {
-	pods, err := r.listPods(ctx, roleWorkspace)
-	if err != nil {
+	p, err := r.identified(ctx, containerID, roleWorkspace)
+	if p == nil || err != nil {
 		return err
 	}
-	for _, p := range pods {
-		if string(p.UID) == containerID {
-			return r.remove(ctx, p, grace)
-		}
-	}
-	return nil
-}
-
-// remove deletes a Pod and waits until its processes have ended, as the cluster knows it. A
-// Pod on a node that does not respond stays until somebody says that the node is dead.
-func (r *Runtime) remove(ctx context.Context, p *corev1.Pod, grace time.Duration) error {
-	if err := fenced(ctx, "delete Pod"); err != nil {
-		return err
-	}
-	// Zero would remove the Pod from the cluster before its processes have ended.
-	seconds := max(int64(grace.Seconds()), 1)
-	if len(p.Spec.SchedulingGates) > 0 {
-		seconds = 0 // it has none
-	}
-	err := r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &seconds, Preconditions: &metav1.Preconditions{UID: &p.UID}})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // it is gone, or another has its name
-	}
-	if err != nil {
-		return wrapError(ctx, "delete Pod", err)
-	}
-	return r.awaitPodGone(ctx, p)
-}
-
-// awaitPodGone waits until a Pod is gone.
-func (r *Runtime) awaitPodGone(ctx context.Context, p *corev1.Pod) error {
-	for {
-		now, err := r.pods().Get(ctx, p.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && now.UID != p.UID {
-			return nil
-		}
-		if err != nil {
-			return wrapError(ctx, "read Pod", err)
-		}
-		select {
-		case <-ctx.Done():
-			return wrapError(ctx, "remove Pod", ctx.Err())
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	return r.remove(ctx, p, grace)
 }
 
 // Upstream implements runtime.Runtime.
 func (r *Runtime) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstream, error) {
-	p, err := r.pods().Get(ctx, id.ContainerName(), metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return runtime.Upstream{}, wrapError(ctx, "read Pod", err)
+	p, err := r.workspacePodOf(ctx, id)
+	if err != nil {
+		return runtime.Upstream{}, err
 	}
-	if err != nil || !r.owns(p.Labels, roleWorkspace) || container(p).State != runtime.ContainerRunning {
+	c := container(p)
+	if c.State != runtime.ContainerRunning {
 		return runtime.Upstream{}, runtime.ErrNotFound
 	}
-	up := runtime.Upstream{ContainerID: string(p.UID), Addr: address(p, runtime.IDEPort), Agent: address(p, runtime.AgentPort)}
+	up := runtime.Upstream{ContainerID: c.ID, Addr: c.Addr, Agent: address(p, runtime.AgentPort)}
 	for _, e := range p.Spec.Containers[0].Env {
 		if e.Name == runtime.SecretEnv {
 			up.Secret = e.Value
@@ -270,10 +173,19 @@ func (r *Runtime) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstre
 	return up, nil
 }
 
+// workspacePodOf returns the Pod of a workspace, or runtime.ErrNotFound.
+func (r *Runtime) workspacePodOf(ctx context.Context, id workspace.ID) (*corev1.Pod, error) {
+	p, err := r.named(ctx, id.ContainerName(), roleWorkspace)
+	if errors.Is(err, runtime.ErrConflict) || err == nil && p == nil {
+		return nil, runtime.ErrNotFound
+	}
+	return p, err
+}
+
 // Probe implements runtime.Runtime.
 func (r *Runtime) Probe(ctx context.Context, c runtime.Container) error {
 	if c.Addr == "" {
-		return errors.New("the Pod has no address yet")
+		return errors.New("the Pod has no address")
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Addr+"/healthz", nil)
 	if err != nil {
@@ -285,100 +197,36 @@ func (r *Runtime) Probe(ctx context.Context, c runtime.Container) error {
 	}
 	res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("the IDE answers with status %d", res.StatusCode)
+		return fmt.Errorf("the IDE responded with status %d", res.StatusCode)
 	}
 	return nil
 }
 
 // Logs implements runtime.Runtime.
 func (r *Runtime) Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error {
-	p, err := r.pods().Get(ctx, id.ContainerName(), metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return wrapError(ctx, "read Pod", err)
+	p, err := r.workspacePodOf(ctx, id)
+	if err != nil {
+		return err
 	}
-	if err != nil || !r.owns(p.Labels, roleWorkspace) {
-		return runtime.ErrNotFound
-	}
-	opts := &corev1.PodLogOptions{Container: containerWorkspace, Follow: follow}
+	options := &corev1.PodLogOptions{Container: containerWorkspace, Follow: follow}
 	if tail > 0 {
 		lines := int64(tail)
-		opts.TailLines = &lines
+		options.TailLines = &lines
 	}
-	body, err := r.pods().GetLogs(p.Name, opts).Stream(ctx)
+	body, err := r.pods().GetLogs(p.Name, options).Stream(ctx)
+	if apierrors.IsNotFound(err) {
+		return runtime.ErrNotFound
+	}
+	if apierrors.IsBadRequest(err) && statusOf(p, containerWorkspace) == nil {
+		return nil // it has not started, so it has no output
+	}
 	if err != nil {
 		return wrapError(ctx, "read the log", err)
 	}
 	defer body.Close()
 	_, err = io.Copy(w, body)
+	if follow && ctx.Err() != nil {
+		return nil
+	}
 	return wrapError(ctx, "read the log", err)
-}
-
-// workspacePod is the Pod of a workspace, before the administrator's changes of it.
-func (r *Runtime) workspacePod(spec runtime.ContainerSpec) *corev1.Pod {
-	labels := r.labels(roleWorkspace, spec.Workspace)
-	labels[labelClaim] = spec.Claim
-	uid := int64(workspace.ArchivedUID)
-	no, yes := false, true
-	env := maps.Clone(spec.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	if spec.TimeZone != "" && env["TZ"] == "" {
-		env["TZ"] = spec.TimeZone
-	}
-	env[runtime.SecretEnv] = spec.Secret
-	env["HOME"] = runtime.HomeDir
-	var list []corev1.EnvVar
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		list = append(list, corev1.EnvVar{Name: name, Value: env[name]})
-	}
-	limits := corev1.ResourceList{}
-	if r.cfg.CPUs != nil {
-		limits[corev1.ResourceCPU] = *r.cfg.CPUs
-	}
-	if r.cfg.Memory != nil {
-		limits[corev1.ResourceMemory] = *r.cfg.Memory
-	}
-	confined := &corev1.SecurityContext{
-		AllowPrivilegeEscalation: &no, RunAsNonRoot: &yes, RunAsUser: &uid, RunAsGroup: &uid,
-		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: spec.Workspace.ContainerName(), Labels: labels,
-			Annotations: map[string]string{
-				noteImage: spec.Image, noteEnvironment: spec.EnvDigest, noteGeneration: strconv.Itoa(spec.Choice.Generation), noteVolumeClaim: spec.VolumeClaim,
-			},
-		},
-		Spec: corev1.PodSpec{
-			SchedulingGates:              []corev1.PodSchedulingGate{{Name: gate}},
-			RestartPolicy:                corev1.RestartPolicyNever,
-			AutomountServiceAccountToken: &no,
-			EnableServiceLinks:           &no,
-			Hostname:                     spec.Hostname,
-			SecurityContext: &corev1.PodSecurityContext{
-				FSGroup: &uid, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
-			InitContainers: []corev1.Container{{
-				Name: containerTools, Image: r.cfg.ServerImage, Command: []string{ServerBinary, "copy-agent", agentDir + "/codehub"},
-				SecurityContext: confined,
-				VolumeMounts:    []corev1.VolumeMount{{Name: "agent", MountPath: agentDir}},
-			}},
-			Containers: []corev1.Container{{
-				Name: containerWorkspace, Image: spec.Image, Command: []string{agentDir + "/codehub", runtime.AgentCommand, "--", ideDir + "/start"},
-				WorkingDir: "/", Env: list, SecurityContext: confined,
-				Resources: corev1.ResourceRequirements{Limits: limits},
-				VolumeMounts: []corev1.VolumeMount{
-					{Name: "home", MountPath: runtime.HomeDir},
-					{Name: "agent", MountPath: agentDir, ReadOnly: true},
-					{Name: "ide", MountPath: ideDir, ReadOnly: true},
-				},
-			}},
-			Volumes: []corev1.Volume{
-				{Name: "home", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: spec.Workspace.VolumeName()}}},
-				{Name: "agent", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-				{Name: "ide", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: r.cfg.IDEImage, PullPolicy: corev1.PullIfNotPresent}}},
-			},
-		},
-	}
 }

@@ -7,89 +7,172 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
 
-// view is what this process knows of the namespace by watching it, so that observing costs
-// the cluster no requests. A call that lists objects asks the cluster itself while a watch
-// fails, or has not caught up with what this process wrote.
-type view struct {
-	factory informers.SharedInformerFactory
-	pods    watched
-	homes   watched
-	marks   watched
-
-	podLister  corelisters.PodNamespaceLister
-	homeLister corelisters.PersistentVolumeClaimNamespaceLister
-	markLister corelisters.ConfigMapNamespaceLister
-}
-
-// watched is one kind of object.
-type watched struct {
+// watched is one kind of object of the namespace, T or *T, as this process knows it from a
+// watch, so that an observation costs the cluster no request. A list asks the cluster itself
+// while the watch is interrupted, or while it has not brought yet what this process has
+// written: so a list is never older than a write, and it fails while the cluster is away.
+type watched[T any] struct {
 	informer cache.SharedIndexInformer
+	ask      func(context.Context) ([]*T, string, error) // lists in the cluster; also the list's version
 
-	mu       sync.Mutex
-	written  uint64 // the latest version that this process has written
-	failed   bool   // the watch failed, and has brought nothing since
-	failedAt string // the version that it had then
+	mu     sync.Mutex
+	least  uint64 // the version that the watch must have reached
+	open   bool   // the watch is not interrupted
+	missed bool   // it was, and least does not include yet what was missed
 }
 
-// catchUp is how long a call waits for a watch.
+// catchUp is how long a list waits for the watch.
 const catchUp = time.Second
 
-func newView(api kubernetes.Interface, cfg Config) *view {
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithNamespace(cfg.Namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = ours(cfg)
-	}))
-	core := factory.Core().V1()
-	v := &view{factory: factory}
-	v.pods.informer, v.podLister = core.Pods().Informer(), core.Pods().Lister().Pods(cfg.Namespace)
-	v.homes.informer, v.homeLister = core.PersistentVolumeClaims().Informer(), core.PersistentVolumeClaims().Lister().PersistentVolumeClaims(cfg.Namespace)
-	v.marks.informer, v.markLister = core.ConfigMaps().Informer(), core.ConfigMaps().Lister().ConfigMaps(cfg.Namespace)
-	return v
+// lister is the part of a typed client that watched needs.
+type lister[L k8sruntime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// ours selects the objects of this installation.
-func ours(cfg Config) string { return labels.Set{labelInstallation: cfg.Installation}.String() }
-
-// Run watches the namespace until ctx ends.
-func (r *Runtime) Run(ctx context.Context) error {
-	for _, w := range []*watched{&r.view.pods, &r.view.homes, &r.view.marks} {
-		if err := w.informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) { w.fail() }); err != nil {
-			return err
-		}
+// newWatched returns the watch of the objects that a client lists; items returns those of a
+// list.
+func newWatched[T any, L k8sruntime.Object](client lister[L], kind k8sruntime.Object, items func(L) []T) *watched[T] {
+	w := &watched[T]{}
+	list := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (k8sruntime.Object, error) {
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			events, err := client.Watch(ctx, o)
+			if err != nil {
+				w.interrupted()
+				return nil, err
+			}
+			w.opened()
+			return &noticed{Interface: events, ended: w.interrupted}, nil
+		},
 	}
-	r.view.factory.Start(ctx.Done())
-	<-ctx.Done()
-	r.view.factory.Shutdown()
-	return nil
+	w.informer = cache.NewSharedIndexInformer(list, kind, 0, cache.Indexers{})
+	w.ask = func(ctx context.Context) ([]*T, string, error) {
+		found, err := client.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, "", err
+		}
+		about, err := meta.ListAccessor(found)
+		if err != nil {
+			return nil, "", err
+		}
+		all := items(found)
+		out := make([]*T, len(all))
+		for i := range all {
+			out[i] = &all[i]
+		}
+		return out, about.GetResourceVersion(), nil
+	}
+	return w
 }
 
-func (w *watched) fail() {
+// noticed is a watch whose end is noticed.
+type noticed struct {
+	watch.Interface
+	ended func()
+
+	once   sync.Once
+	events chan watch.Event
+}
+
+// ResultChan implements watch.Interface.
+func (n *noticed) ResultChan() <-chan watch.Event {
+	n.once.Do(func() {
+		n.events = make(chan watch.Event)
+		go func() {
+			defer close(n.events)
+			defer n.ended()
+			for e := range n.Interface.ResultChan() {
+				n.events <- e
+			}
+		}()
+	})
+	return n.events
+}
+
+// Stop implements watch.Interface.
+func (n *noticed) Stop() {
+	n.Interface.Stop()
+	for range n.ResultChan() { // its sender must not wait for a reader that is gone
+	}
+}
+
+func (w *watched[T]) opened() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.failed, w.failedAt = true, w.informer.LastSyncResourceVersion()
+	w.open = true
 }
 
-// wrote notes a version that this process has written.
-func (w *watched) wrote(o metav1.Object) {
-	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+func (w *watched[T]) interrupted() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open, w.missed = false, true
+}
+
+// wrote records the version of an object that this process has written.
+func (w *watched[T]) wrote(o metav1.Object) { w.atLeast(o.GetResourceVersion()) }
+
+func (w *watched[T]) atLeast(version string) {
+	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.written = max(w.written, version)
+	w.least = max(w.least, n)
 }
 
-// current reports whether the watch has brought what this process wrote, and waits a little
+// list returns all objects of the kind. They must not be changed.
+func (w *watched[T]) list(ctx context.Context) ([]*T, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if w.current(ctx) {
+		return w.known(), nil
+	}
+	w.mu.Lock()
+	missed := w.missed
+	w.missed = missed && !w.open
+	w.mu.Unlock()
+	list, version, err := w.ask(ctx)
+	switch {
+	case err != nil && missed:
+		w.mu.Lock()
+		w.missed = true
+		w.mu.Unlock()
+	case missed: // from here on the watch has what it missed
+		w.atLeast(version)
+	}
+	return list, err
+}
+
+func (w *watched[T]) known() []*T {
+	var out []*T
+	for _, o := range w.informer.GetStore().List() {
+		out = append(out, any(o).(*T))
+	}
+	return out
+}
+
+// refresh makes lists include everything that others have written until now.
+func (w *watched[T]) refresh() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.missed = true
+}
+
+// current reports whether the watch has reached what a list must include. It waits a little
 // for that.
-func (w *watched) current(ctx context.Context) bool {
+func (w *watched[T]) current(ctx context.Context) bool {
 	for end := time.Now().Add(catchUp); ; {
 		if now, hope := w.isCurrent(); now || !hope || time.Now().After(end) {
 			return now
@@ -102,46 +185,50 @@ func (w *watched) current(ctx context.Context) bool {
 	}
 }
 
-func (w *watched) isCurrent() (now, hope bool) {
+func (w *watched[T]) isCurrent() (now, hope bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at := w.informer.LastSyncResourceVersion()
-	if w.failed && at == w.failedAt || !w.informer.HasSynced() {
+	if !w.open || w.missed || !w.informer.HasSynced() {
 		return false, false
 	}
-	w.failed = false
-	version, err := strconv.ParseUint(at, 10, 64)
-	return err == nil && version >= w.written, err == nil
+	at, err := strconv.ParseUint(w.informer.GetStore().LastStoreSyncResourceVersion(), 10, 64)
+	return err == nil && at >= w.least, err == nil
 }
 
-// listPods returns the Pods of a role. They are not to be changed.
-func (r *Runtime) listPods(ctx context.Context, role string) ([]*corev1.Pod, error) {
-	if r.view.pods.current(ctx) {
-		return r.view.podLister.List(labels.Set{labelRole: role}.AsSelector())
+// awaitGone waits until the watch has brought the removal of an object.
+func (w *watched[T]) awaitGone(ctx context.Context, o metav1.Object) {
+	key := o.GetNamespace() + "/" + o.GetName()
+	for end := time.Now().Add(catchUp); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(2 * time.Millisecond) {
+		known, there, err := w.informer.GetStore().GetByKey(key)
+		if found, ok := known.(metav1.Object); err != nil || !there || !ok || found.GetUID() != o.GetUID() {
+			return
+		}
 	}
-	list, err := r.api.CoreV1().Pods(r.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: ours(r.cfg) + "," + labelRole + "=" + role})
-	if err != nil {
-		return nil, wrapError(ctx, "list Pods", err)
-	}
-	return pointers(list.Items), nil
+	w.refresh()
 }
 
-// listHomes returns the claims of homes. They are not to be changed.
-func (r *Runtime) listHomes(ctx context.Context) ([]*corev1.PersistentVolumeClaim, error) {
-	if r.view.homes.current(ctx) {
-		return r.view.homeLister.List(labels.Set{labelRole: roleHome}.AsSelector())
+// Run watches the namespace until ctx ends.
+func (r *Runtime) Run(ctx context.Context) error {
+	var watches sync.WaitGroup
+	for _, informer := range []cache.SharedIndexInformer{r.podView.informer, r.homeView.informer} {
+		if err := informer.SetTransform(withoutManagedFields); err != nil {
+			return err
+		}
+		watches.Go(func() { informer.RunWithContext(ctx) })
 	}
-	list, err := r.api.CoreV1().PersistentVolumeClaims(r.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: ours(r.cfg) + "," + labelRole + "=" + roleHome})
-	if err != nil {
-		return nil, wrapError(ctx, "list persistent volume claims", err)
-	}
-	return pointers(list.Items), nil
+	watches.Wait()
+	return nil
 }
 
-func pointers[T any](items []T) []*T {
-	out := make([]*T, len(items))
-	for i := range items {
-		out[i] = &items[i]
+// withoutManagedFields drops the part of an object that codehub never reads and that takes
+// most of its memory.
+func withoutManagedFields(o any) (any, error) {
+	if about, err := meta.Accessor(o); err == nil {
+		about.SetManagedFields(nil)
 	}
-	return out
+	return o, nil
 }
+
+func podItems(l *corev1.PodList) []corev1.Pod { return l.Items }
+
+func claimItems(l *corev1.PersistentVolumeClaimList) []corev1.PersistentVolumeClaim { return l.Items }

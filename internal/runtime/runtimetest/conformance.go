@@ -22,6 +22,11 @@ type Harness struct {
 	Neighbour runtime.Runtime // another installation on the same Docker
 	Down      runtime.Runtime // a runtime that is not responding
 
+	// Remote: containers, homes and jobs are on other machines. Then jobs reach no folder of
+	// this one, nothing is known of the disks of homes, neither pulls nor removals are
+	// counted, and what a job prints to its standard error is part of its lines.
+	Remote bool
+
 	Storage      string                                // the storage backend under test
 	Image        string                                // an available image
 	Seed         []File                                // its content at HomeDir, sorted by path, including "."
@@ -45,14 +50,15 @@ type Harness struct {
 	// Environment returns the hostname and the variables of the workspace's container.
 	Environment func(*testing.T, workspace.ID) (hostname string, env map[string]string)
 
-	EndContainer  func(*testing.T, workspace.ID)           // the container exits
-	HalfJob       func(*testing.T, runtime.JobSpec) string // leaves a job that was created but not started; returns its ID
-	HalfRemove    func(*testing.T, workspace.ID, string)   // leaves the state after a crash in RemoveVolume of the home with this claim
-	EndJob        func(t *testing.T, jobID string)         // kills the job
-	ReadOnlyCode  int                                      // the exit code of a job that changes a read-only home
-	TakeContainer func(*testing.T, workspace.ID)           // removes it by hand
-	TakeVolume    func(*testing.T, workspace.ID)           // removes it by hand
-	PutForeign    func(*testing.T, workspace.ID)           // creates a volume of that name by hand
+	EndContainer  func(*testing.T, workspace.ID)            // the container exits
+	HalfJob       func(*testing.T, runtime.JobSpec) string  // leaves a job that was created but not started; returns its ID
+	HalfRemove    func(*testing.T, workspace.ID, string)    // leaves the state after a crash in RemoveVolume of the home with this claim
+	EndJob        func(t *testing.T, jobID string)          // kills the job
+	Put           func(*testing.T, runtime.JobSpec, string) // writes a file that a job may wait for; nil: to the archive's directory
+	ReadOnlyCode  int                                       // the exit code of a job that changes a read-only home
+	TakeContainer func(*testing.T, workspace.ID)            // removes it by hand
+	TakeVolume    func(*testing.T, workspace.ID)            // removes it by hand
+	PutForeign    func(*testing.T, workspace.ID)            // creates a volume of that name by hand
 	// FillForeign writes a file to such a volume. Aside lists the content of a
 	// set-aside home, sorted by path; TakeAside removes it by hand.
 	FillForeign func(t *testing.T, id workspace.ID, path, content string)

@@ -105,7 +105,7 @@ func backendTests() map[string]func(*suite) {
 		"image/pulled for a home": func(s *suite) {
 			s.tidy()
 			spec := s.volumeSpec()
-			spec.Image = s.RemoteImage(s.T)
+			spec.Image = s.remoteImage()
 			s.pulls(func(note func(runtime.Progress)) error {
 				return s.Runtime.CreateVolume(s.ctx, spec, note)
 			})
@@ -114,7 +114,7 @@ func backendTests() map[string]func(*suite) {
 		"image/pulled for a start": func(s *suite) {
 			s.create()
 			spec := s.containerSpec()
-			spec.Image = s.RemoteImage(s.T)
+			spec.Image = s.remoteImage()
 			s.pulls(func(note func(runtime.Progress)) error {
 				c, err := s.Runtime.StartContainer(s.ctx, spec, note)
 				if err == nil {
@@ -191,6 +191,9 @@ func (s *suite) pulls(call func(func(runtime.Progress)) error) {
 			got = append(got, p)
 		}
 	}))
+	if s.Remote {
+		return
+	}
 	if len(got) == 0 {
 		s.Fatal("no progress of the pull")
 	}

@@ -1,0 +1,180 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// A Pod that mounts a home is created with a gate, so that nothing runs yet. Then the home
+// and the other Pods of the workspace are read, and only then the gate is removed. Of two
+// calls that create Pods for the same home at once, each creates before it reads, so at
+// least one of them sees the other's Pod; RemoveVolume notes that it removes a home before
+// it reads the Pods. The gate is removed from the Pod as it was read: a server that was
+// suspended in between finds it changed or gone, and starts nothing.
+
+// create creates a Pod with a gate. An existing one with its name is errExists.
+func (r *Runtime) create(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: gate}}
+	if r.adapt != nil {
+		r.adapt(p)
+	}
+	made, err := r.pods().Create(ctx, p, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil, errExists
+	case err != nil:
+		return nil, wrapError(ctx, "create Pod "+p.Name, err)
+	}
+	r.podView.wrote(made)
+	return made, nil
+}
+
+var errExists = errors.New("a Pod with this name exists")
+
+// admission agrees to the start of a created Pod on a home as it is now, or records it; nil
+// agrees.
+type admission func(p *corev1.Pod, home *corev1.PersistentVolumeClaim) error
+
+// admit removes the gate of a created Pod if its home is still the one that it was created
+// for, nothing else uses the home, and may agrees. Otherwise it removes the Pod.
+func (r *Runtime) admit(ctx context.Context, p *corev1.Pod, may admission) (*corev1.Pod, error) {
+	opened, err := r.tryAdmit(ctx, p, may)
+	if err != nil {
+		return nil, errors.Join(err, r.discard(ctx, p))
+	}
+	return opened, nil
+}
+
+func (r *Runtime) tryAdmit(ctx context.Context, p *corev1.Pod, may admission) (*corev1.Pod, error) {
+	id := workspace.ID(p.Labels[labelWorkspace])
+	home, err := r.home(ctx, id, p.Annotations[noteVolumeClaim])
+	if err != nil {
+		return nil, err
+	}
+	if string(home.UID) != p.Annotations[noteVolumeUID] {
+		return nil, fmt.Errorf("volume %s was replaced: %w", home.Name, runtime.ErrVolumeMismatch)
+	}
+	if err := r.free(ctx, id, p); err != nil {
+		return nil, err
+	}
+	if may != nil {
+		if err := may(p, home); err != nil {
+			return nil, err
+		}
+	}
+	return r.open(ctx, p)
+}
+
+// open removes a Pod's gate.
+func (r *Runtime) open(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
+	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"schedulingGates":[]}}`, p.UID, p.ResourceVersion)
+	opened, err := r.pods().Patch(ctx, p.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		return nil, wrapError(ctx, "start Pod "+p.Name, err)
+	}
+	r.podView.wrote(opened)
+	return opened, nil
+}
+
+// free returns runtime.ErrBusy if a Pod other than p uses the home. Pods of tasks and jobs
+// that were not started are removed, which leaves them without a chance to start. A
+// workspace shares its home with the Pods of other programs.
+func (r *Runtime) free(ctx context.Context, id workspace.ID, p *corev1.Pod) error {
+	own, err := r.podsOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, other := range own {
+		if p != nil && other.UID == p.UID || ended(other) {
+			continue
+		}
+		if gated(other) && other.Labels[labelRole] != roleWorkspace {
+			if err := r.remove(ctx, other, 0); err != nil {
+				return err
+			}
+			continue
+		}
+		return errUsed(id.VolumeName(), other.Name)
+	}
+	if p != nil && p.Labels[labelRole] == roleWorkspace {
+		return nil
+	}
+	return r.unusedByOthers(ctx, id)
+}
+
+// unusedByOthers returns runtime.ErrBusy if a Pod that is not codehub's uses the home, or
+// may begin to.
+func (r *Runtime) unusedByOthers(ctx context.Context, id workspace.ID) error {
+	all, err := r.podView.list(ctx)
+	if err != nil {
+		return wrapError(ctx, "list Pods", err)
+	}
+	for _, p := range all {
+		if p.Labels[labelInstallation] != r.cfg.Installation && !ended(p) && mounts(p, id.VolumeName()) {
+			return errUsed(id.VolumeName(), p.Name)
+		}
+	}
+	return nil
+}
+
+// podsOf returns codehub's Pods of a workspace as the cluster has them now.
+func (r *Runtime) podsOf(ctx context.Context, id workspace.ID) ([]*corev1.Pod, error) {
+	selector := labels.Set{labelInstallation: r.cfg.Installation, labelWorkspace: string(id)}.String()
+	list, err := r.pods().List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, wrapError(ctx, "list Pods", err)
+	}
+	out := make([]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		out[i] = &list.Items[i]
+	}
+	return out, nil
+}
+
+func mounts(p *corev1.Pod, claim string) bool {
+	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+	})
+}
+
+// remove deletes exactly this Pod and waits until its processes have ended, as far as the
+// cluster knows. A Pod on a node that does not respond stays until the cluster, or an
+// administrator, has confirmed that the node is gone.
+func (r *Runtime) remove(ctx context.Context, p *corev1.Pod, grace time.Duration) error {
+	// Zero would remove the Pod from the cluster before its processes have ended.
+	seconds := max(int64(grace.Seconds()), 1)
+	if gated(p) {
+		seconds = 0 // it has none
+	}
+	err := r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &seconds, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict: another Pod has its name
+		return wrapError(ctx, "delete Pod "+p.Name, err)
+	}
+	if err := r.awaitRemoval(ctx, p); err != nil {
+		return err
+	}
+	r.podView.awaitGone(ctx, p)
+	return nil
+}
+
+// cleanUpWithin bounds the removal of a Pod that is of no use, also after a cancellation.
+const cleanUpWithin = 15 * time.Second
+
+// discard removes a Pod that is of no use. The next call on its home removes what stays.
+func (r *Runtime) discard(ctx context.Context, p *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpWithin)
+	defer cancel()
+	return r.remove(ctx, p, 0)
+}

@@ -1,0 +1,192 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"codehub/internal/runtime"
+)
+
+// errGone means that a Pod was removed while a call waited for it.
+var errGone = errors.New("the Pod was removed")
+
+// await waits until done, which gets each version of the Pod, reports true or an error. It
+// returns the last version. A Pod that is removed, or replaced by another one, is errGone.
+func (r *Runtime) await(ctx context.Context, p *corev1.Pod, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
+	for {
+		if ok, err := done(p); ok || err != nil {
+			r.podView.wrote(p)
+			return p, err
+		}
+		next, err := r.nextVersion(ctx, p, done)
+		if err != nil {
+			return p, err
+		}
+		p = next
+	}
+}
+
+// nextVersion watches a Pod until done says so or the watch ends.
+func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
+	watching, stop := context.WithTimeout(ctx, unschedulableFor)
+	defer stop()
+	selector := fields.OneTermEqualSelector("metadata.name", p.Name).String()
+	events, err := r.pods().Watch(watching, metav1.ListOptions{FieldSelector: selector, ResourceVersion: p.ResourceVersion})
+	if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		if ctx.Err() == nil && watching.Err() != nil {
+			return r.reread(ctx, p)
+		}
+		return nil, wrapError(ctx, "watch Pod "+p.Name, err)
+	}
+	if err == nil {
+		defer events.Stop()
+		for e := range events.ResultChan() {
+			next, is := e.Object.(*corev1.Pod)
+			if !is {
+				break // an error of the watch
+			}
+			if e.Type == watch.Deleted || next.UID != p.UID {
+				return nil, fmt.Errorf("Pod %s: %w", p.Name, errGone)
+			}
+			if ok, err := done(next); ok || err != nil {
+				return next, nil
+			}
+		}
+	}
+	return r.reread(ctx, p)
+}
+
+// reread returns the present version of a Pod.
+func (r *Runtime) reread(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, wrapError(ctx, "wait for Pod "+p.Name, fmt.Errorf("%w: %s", err, words(p)))
+	}
+	now, err := r.pods().Get(ctx, p.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && now.UID != p.UID {
+		return nil, fmt.Errorf("Pod %s: %w", p.Name, errGone)
+	}
+	if err != nil {
+		return nil, wrapError(ctx, "read Pod "+p.Name, err)
+	}
+	return now, nil
+}
+
+// awaitRemoval waits until exactly this Pod is gone.
+func (r *Runtime) awaitRemoval(ctx context.Context, p *corev1.Pod) error {
+	now, err := r.reread(ctx, p)
+	if err == nil {
+		_, err = r.await(ctx, now, func(*corev1.Pod) (bool, error) { return false, nil })
+	}
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+// unschedulableFor is how long no node may be found for a Pod before a call gives up. For a
+// moment that is normal, while the volume is being made.
+const unschedulableFor = 15 * time.Second
+
+// hasStarted is for await: it waits until the named container has started, or until it is
+// known why it does not.
+func hasStarted(container string) func(*corev1.Pod) (bool, error) {
+	return func(p *corev1.Pod) (bool, error) {
+		if s := statusOf(p, container); ended(p) || s != nil && s.State.Running != nil {
+			return true, nil
+		}
+		return false, refusal(p)
+	}
+}
+
+func statusOf(p *corev1.Pod, container string) *corev1.ContainerStatus {
+	i := slices.IndexFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
+	if i < 0 {
+		return nil
+	}
+	return &p.Status.ContainerStatuses[i]
+}
+
+// refusal returns the cluster's reason why a Pod does not start, once waiting alone does not
+// help, or nil.
+func refusal(p *corev1.Pod) error {
+	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil {
+			if err := waitingRefusal(p, s.Name, w); err != nil {
+				return err
+			}
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
+			time.Since(c.LastTransitionTime.Time) > unschedulableFor {
+			return &runtime.BusyError{Reason: c.Message}
+		}
+	}
+	return nil
+}
+
+func waitingRefusal(p *corev1.Pod, container string, w *corev1.ContainerStateWaiting) error {
+	switch w.Reason {
+	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
+		return &runtime.PullError{Image: imageOf(p, container), Message: w.Message}
+	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError":
+		return &startError{pod: p.Name, message: w.Message}
+	}
+	return nil
+}
+
+// startError is the refusal of a node to start a container.
+type startError struct{ pod, message string }
+
+func (e *startError) Error() string { return "Pod " + e.pod + ": " + e.message }
+
+// imageOf returns the image of a container as it was asked for.
+func imageOf(p *corev1.Pod, container string) string {
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		if c.Name != container {
+			continue
+		}
+		if given := p.Annotations[noteImage]; given != "" && (container == containerWorkspace || container == containerHelper) {
+			return given
+		}
+		return c.Image
+	}
+	return ""
+}
+
+// words returns what the cluster says about a Pod that does not run.
+func words(p *corev1.Pod) string {
+	if p.Status.Reason != "" || p.Status.Message != "" {
+		return joined(p.Status.Reason, p.Status.Message)
+	}
+	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Message != "" {
+			return joined(w.Reason, w.Message)
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Status == corev1.ConditionFalse && c.Message != "" && (c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget) {
+			return joined(c.Reason, c.Message)
+		}
+	}
+	return string(p.Status.Phase)
+}
+
+func joined(reason, message string) string {
+	switch {
+	case reason == "":
+		return message
+	case message == "":
+		return reason
+	}
+	return reason + ": " + message
+}

@@ -1,0 +1,131 @@
+// Package inside is the program in the Pods that work on homes, `codehub pod-helper`. It
+// does what the server cannot do from outside of the cluster's nodes.
+package inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"codehub/internal/archive"
+)
+
+// Command is the subcommand of the codehub executable that runs Main.
+const Command = "pod-helper"
+
+// The commands of the helper. See Main.
+const (
+	Install     = "install"
+	InstallTree = "install-tree"
+	Seed        = "seed"
+	Fingerprint = "fingerprint"
+	Own         = "own"
+)
+
+// Main runs `codehub pod-helper args…` and returns the exit code.
+//
+//	install FILE          copies the executable to the file
+//	install-tree FROM TO  copies a folder's content into an empty folder
+//	seed FROM HOME        replaces the content of a home by that of a folder, which may be missing
+//	fingerprint HOME      prints the number of entries at intervals, and last the fingerprint
+//	own UID FROM HOME     gives a home to a uid (archive.ChangeOwner), and prints the number of
+//	                      entries; FROM lists uids
+func Main(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, args, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) == 0 {
+		return errors.New("pod-helper needs a command")
+	}
+	switch command, args := args[0], args[1:]; {
+	case command == Install && len(args) == 1:
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		return copyFile(self, args[0])
+	case command == InstallTree && len(args) == 2:
+		return copyTree(ctx, args[0], args[1])
+	case command == Seed && len(args) == 2:
+		return seed(ctx, args[0], args[1], out)
+	case command == Fingerprint && len(args) == 1:
+		return printFingerprint(ctx, args[0], out)
+	case command == Own && len(args) == 3:
+		return own(ctx, args[0], args[1], args[2], out)
+	}
+	return fmt.Errorf("pod-helper has no command %q with %d arguments", args[0], len(args)-1)
+}
+
+// printEvery is the interval between two lines of progress.
+const printEvery = time.Second
+
+// pace returns a function that prints a number at intervals of printEvery, at most.
+func pace(out io.Writer) func(n int64) {
+	last := time.Now()
+	return func(n int64) {
+		if now := time.Now(); now.Sub(last) >= printEvery {
+			last = now
+			fmt.Fprintln(out, n)
+		}
+	}
+}
+
+// printFingerprint prints the fingerprint of a home. A home that changes while it is read is
+// an error.
+func printFingerprint(ctx context.Context, home string, out io.Writer) error {
+	at := pace(out)
+	m, err := archive.Measure(ctx, home, func(m archive.Measurement) error {
+		at(m.Entries)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the metadata of the home: %w", err)
+	}
+	_, err = fmt.Fprintln(out, m.Fingerprint)
+	return err
+}
+
+func own(ctx context.Context, to, from, home string, out io.Writer) error {
+	uid, err := parseUID(to)
+	if err != nil {
+		return err
+	}
+	change := archive.OwnerChange{To: uid}
+	for text := range strings.FieldsFuncSeq(from, func(c rune) bool { return c == ',' }) {
+		other, err := parseUID(text)
+		if err != nil {
+			return err
+		}
+		change.From = append(change.From, other)
+	}
+	var entries int64
+	at := pace(out)
+	change.Progress = func(n int64) { entries = n; at(n) }
+	if err := archive.ChangeOwner(ctx, home, change); err != nil {
+		return fmt.Errorf("change the owner of the home: %w", err)
+	}
+	_, err = fmt.Fprintln(out, entries)
+	return err
+}
+
+func parseUID(text string) (uint32, error) {
+	uid, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a uid", text)
+	}
+	return uint32(uid), nil
+}

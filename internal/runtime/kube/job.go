@@ -1,0 +1,147 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// Jobs implements runtime.Runtime. A Pod that was created but not started is not listed:
+// StartJob replaces it.
+func (r *Runtime) Jobs(ctx context.Context) ([]runtime.Job, error) {
+	pods, err := r.podView.list(ctx)
+	if err != nil {
+		return nil, wrapError(ctx, "list Pods", err)
+	}
+	var list []runtime.Job
+	for _, p := range pods {
+		if r.owns(p.Labels, roleJob) && !gated(p) {
+			list = append(list, jobOf(p))
+		}
+	}
+	return list, nil
+}
+
+func jobOf(p *corev1.Pod) runtime.Job {
+	return runtime.Job{
+		ID: idOf(p), Workspace: workspace.ID(p.Labels[labelWorkspace]), Claim: p.Labels[labelClaim],
+		Kind: runtime.JobKind(p.Annotations[noteKind]), VolumeClaim: p.Annotations[noteVolumeClaim], Key: p.Annotations[noteKey],
+		Running: !ended(p), Created: p.CreationTimestamp.Time,
+	}
+}
+
+// StartJob implements runtime.Runtime. The job reaches the bucket over the network: it takes
+// no folders of this machine. A job whose server dies before it has sent the whole input ends
+// with an error.
+func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.Job, error) {
+	switch {
+	case spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore:
+		return runtime.Job{}, fmt.Errorf("storage job of kind %q: there is none", spec.Kind)
+	case spec.Storage != workspace.StorageKubernetes:
+		return runtime.Job{}, fmt.Errorf("storage backend %q is not that of Kubernetes", spec.Storage)
+	case spec.ObjectDir != "" || spec.BucketDir != "":
+		return runtime.Job{}, errors.New("a storage job in Kubernetes needs a bucket that it can reach over the network")
+	}
+	home, err := r.home(ctx, spec.Workspace, spec.VolumeClaim)
+	if err != nil {
+		return runtime.Job{}, err
+	}
+	name := jobName(spec.Kind, spec.Workspace)
+	p, err := r.named(ctx, name, roleJob)
+	if err != nil {
+		return runtime.Job{}, err
+	}
+	if p != nil && !gated(p) {
+		if sameJob(jobOf(p), spec) {
+			return r.instruct(ctx, p, spec)
+		}
+		if err := r.replaceable(jobOf(p), home, spec); err != nil {
+			return runtime.Job{}, err
+		}
+	}
+	if err := restorable(home, spec); err != nil {
+		return runtime.Job{}, err
+	}
+	if p != nil { // without its gate it has restored another archive; with it, its creator has died
+		if err := r.remove(ctx, p, 0); err != nil {
+			return runtime.Job{}, err
+		}
+	}
+	if err := r.free(ctx, spec.Workspace, nil); err != nil {
+		return runtime.Job{}, err
+	}
+	p, err = r.create(ctx, r.jobPod(spec, home))
+	if errors.Is(err, errExists) {
+		return runtime.Job{}, &runtime.BusyError{Reason: "another server has just created Pod " + name}
+	}
+	if err != nil {
+		return runtime.Job{}, err
+	}
+	p, err = r.admit(ctx, p, func(p *corev1.Pod, home *corev1.PersistentVolumeClaim) error {
+		return r.change(ctx, home, func(now *corev1.PersistentVolumeClaim) (map[string]any, error) {
+			if err := restorable(now, spec); err != nil || spec.Kind != runtime.JobRestore {
+				return nil, err
+			}
+			return map[string]any{noteFiller: p.UID, noteSeeded: nil, noteRestored: nil}, nil
+		})
+	})
+	if err != nil {
+		return runtime.Job{}, err
+	}
+	return r.instruct(ctx, p, spec)
+}
+
+func (r *Runtime) jobPod(spec runtime.JobSpec, home *corev1.PersistentVolumeClaim) *corev1.Pod {
+	return r.pod(onHome{
+		name: jobName(spec.Kind, spec.Workspace), role: roleJob, id: spec.Workspace, claim: spec.Claim, home: home, caps: ownerCaps,
+		notes:   map[string]string{noteKind: string(spec.Kind), noteKey: spec.Key},
+		command: []string{runtime.JobCommand}, stdin: true,
+		readOnly: spec.Kind == runtime.JobArchive, scratch: spec.Kind == runtime.JobArchive,
+	})
+}
+
+func sameJob(job runtime.Job, spec runtime.JobSpec) bool {
+	return job.Claim == spec.Claim && job.VolumeClaim == spec.VolumeClaim && job.Key == spec.Key
+}
+
+// replaceable returns nil if the job restored an archive into a home that is to get the
+// content of another one now.
+func (r *Runtime) replaceable(job runtime.Job, home *corev1.PersistentVolumeClaim, spec runtime.JobSpec) error {
+	v := volume(home)
+	if spec.Kind == runtime.JobRestore && !job.Running && job.VolumeClaim == spec.VolumeClaim && job.Key != spec.Key && v.Marker == job.Key && !v.Held {
+		return nil
+	}
+	return fmt.Errorf("a storage job of claim %s exists: %w", job.Claim, runtime.ErrConflict)
+}
+
+// restorable returns nil if the job may write to the home.
+func restorable(home *corev1.PersistentVolumeClaim, spec runtime.JobSpec) error {
+	if spec.Kind != runtime.JobRestore {
+		return nil
+	}
+	if home.Annotations[noteSettled] != "" {
+		return fmt.Errorf("volume %s is live: %w", home.Name, runtime.ErrConflict)
+	}
+	if home.Annotations[noteRestored] != "" && home.Annotations[noteRestored] == spec.Key {
+		return fmt.Errorf("volume %s has the content of this archive: %w", home.Name, runtime.ErrConflict)
+	}
+	return nil
+}
+
+// RemoveJob implements runtime.Runtime.
+func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
+	p, err := r.identified(ctx, jobID, roleJob)
+	if p == nil || err != nil {
+		return err
+	}
+	keeps, err := r.keeps(ctx, jobOf(p))
+	if err != nil || keeps {
+		return err
+	}
+	return r.remove(ctx, p, 0)
+}

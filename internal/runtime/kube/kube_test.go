@@ -1,0 +1,456 @@
+package kube
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"codehub/internal/harness"
+	"codehub/internal/kubetest"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/runtime/runtimetest/script"
+	"codehub/internal/workspace"
+)
+
+func TestConforms(t *testing.T) {
+	t.Parallel()
+	runtimetest.Conformance(t, func(t *testing.T) runtimetest.Harness {
+		c := newCluster(t, 2)
+		return c.harness(t)
+	})
+}
+
+// cluster is a cluster with a namespace for workspaces, in which codehub has the permissions
+// that it needs and no others.
+type cluster struct {
+	*kubetest.Cluster
+	config           *rest.Config // codehub's
+	server, ideImage string
+}
+
+const namespace = "workspaces"
+
+func newCluster(t *testing.T, nodes int) *cluster {
+	t.Helper()
+	harness.NeedsDocker(t)
+	c := &cluster{
+		server:   programImage(t, "kube-test-server", "./testdata/helper", ServerBinary),
+		ideImage: programImage(t, "kube-test-ide", "../../../images/testserver", ideStart),
+	}
+	c.Cluster = kubetest.Start(t, kubetest.Options{Nodes: nodes, Images: []string{c.server, c.ideImage, harness.TestImage()}})
+	core, ctx := c.Client.CoreV1(), t.Context()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
+		"pod-security.kubernetes.io/enforce": "baseline",
+	}}}, metav1.CreateOptions{}))
+	must(c.Client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "homes"}, Provisioner: "kubernetes.io/host-path",
+	}, metav1.CreateOptions{}))
+	must(core.ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "codehub"}}, metav1.CreateOptions{}))
+	must(c.Client.RbacV1().Roles(namespace).Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "codehub"}, Rules: Permissions()}, metav1.CreateOptions{}))
+	must(c.Client.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "codehub"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "codehub", Namespace: namespace}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "codehub"},
+	}, metav1.CreateOptions{}))
+	seconds := int64(3600)
+	token, err := core.ServiceAccounts(namespace).CreateToken(ctx, "codehub", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+	must(token, err)
+	c.config = rest.AnonymousClientConfig(c.Config)
+	c.config.BearerToken = token.Status.Token
+	c.config.QPS = -1
+	return c
+}
+
+// runtime returns a runtime of a new installation that watches the cluster.
+func (c *cluster) runtime(t *testing.T) *Runtime {
+	t.Helper()
+	r, err := New(c.config, Config{
+		Installation: uuid.NewString(), Namespace: namespace, StorageClass: "homes", HomeSize: resource.MustParse("1Gi"),
+		ServerImage: c.server, IDEImage: c.ideImage,
+		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.adapt = func(p *corev1.Pod) {
+		if p.Labels[labelRole] == roleJob {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "object", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			mounts := &p.Spec.Containers[0].VolumeMounts
+			*mounts = append(*mounts, corev1.VolumeMount{Name: "object", MountPath: runtime.JobObjectDir})
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan error, 1)
+	go func() { over <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func (c *cluster) harness(t *testing.T) runtimetest.Harness {
+	down, err := New(&rest.Config{Host: "https://127.0.0.1:1"}, Config{Installation: uuid.NewString(), Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := direct{c: c, r: c.runtime(t)}
+	return runtimetest.Harness{
+		Runtime: h.r, Neighbour: c.runtime(t), Down: down,
+		Remote: true, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
+		Seed: seedOf(t, harness.TestImage()), MissingImage: "127.0.0.1:9/codehub/missing:latest",
+		Home: h.home, Write: write, HalfSeed: h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob, HalfRemove: h.halfRemove,
+		Use: h.use, Edit: h.edit, Environment: h.environment, EndContainer: h.endContainer, EndJob: h.endJob,
+		Put: h.put, ReadOnlyCode: script.CodeFailed, TakeContainer: h.takeContainer, TakeVolume: h.takeVolume,
+		PutForeign: h.putForeign, FillForeign: h.fillForeign, Aside: h.aside, TakeAside: h.takeAside, Remains: h.remains,
+	}
+}
+
+// direct changes the cluster directly, bypassing the runtime. The watches of the runtime
+// bring such a change a little later, so each function that makes one refreshes them.
+type direct struct {
+	c *cluster
+	r *Runtime
+}
+
+func (h direct) refresh() {
+	h.r.podView.refresh()
+	h.r.homeView.refresh()
+}
+
+// volumePath is the folder of a claim's volume on this machine.
+func (h direct) volumePath(t *testing.T, claim string) string {
+	t.Helper()
+	var name string
+	harness.Eventually(t, "the volume is made", func() bool {
+		c, err := h.c.Client.CoreV1().PersistentVolumeClaims(namespace).Get(context.Background(), claim, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name = c.Spec.VolumeName
+		return name != ""
+	})
+	v, err := h.c.Client.CoreV1().PersistentVolumes().Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v.Spec.HostPath.Path
+}
+
+func (h direct) homePath(t *testing.T, id workspace.ID) string {
+	t.Helper()
+	return filepath.Join(h.volumePath(t, id.VolumeName()), homePath)
+}
+
+func (h direct) home(t *testing.T, id workspace.ID) []runtimetest.File {
+	t.Helper()
+	return readTree(t, h.homePath(t, id))
+}
+
+func readTree(t *testing.T, dir string) []runtimetest.File {
+	t.Helper()
+	var list []runtimetest.File
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Lstat(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		owner := info.Sys().(*syscall.Stat_t)
+		f := runtimetest.File{Path: name, Mode: info.Mode() & kept, UID: int(owner.Uid), GID: int(owner.Gid)}
+		if info.Mode().IsRegular() {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			f.Content = string(content)
+		}
+		list = append(list, f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sortFiles(list)
+	return list
+}
+
+func write(t *testing.T, _ workspace.ID, up runtime.Upstream, name, content string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+up.Addr+"/file?path="+name, strings.NewReader(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.AddCookie(&http.Cookie{Name: runtime.SecretCookie, Value: up.Secret})
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if answer, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("write %s: %s %s %v", name, res.Status, answer, err)
+	}
+}
+
+func (h direct) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
+	t.Helper()
+	if _, err := h.r.createHome(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	h.putFile(t, h.homePath(t, spec.Workspace), "half", "ha")
+}
+
+func (h direct) putFile(t *testing.T, dir, name, content string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// present returns the home's claim.
+func (h direct) present(t *testing.T, id workspace.ID, claim string) *corev1.PersistentVolumeClaim {
+	t.Helper()
+	home, err := h.r.home(t.Context(), id, claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return home
+}
+
+func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
+	t.Helper()
+	if _, err := h.r.create(t.Context(), h.r.workspacePod(spec, h.present(t, spec.Workspace, spec.VolumeClaim))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
+	t.Helper()
+	if err := h.r.removeNamed(t.Context(), jobName(spec.Kind, spec.Workspace), roleJob); err != nil { // an earlier one
+		t.Fatal(err)
+	}
+	p, err := h.r.create(t.Context(), h.r.jobPod(spec, h.present(t, spec.Workspace, spec.VolumeClaim)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return idOf(p)
+}
+
+func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
+	t.Helper()
+	err := h.r.change(t.Context(), h.present(t, id, claim), func(*corev1.PersistentVolumeClaim) (map[string]any, error) {
+		return map[string]any{noteRemoving: "true"}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// use mounts the home in a Pod that is not codehub's. One that is not running waits for a
+// gate of its own.
+func (h direct) use(t *testing.T, id workspace.ID, name string, running bool) func() {
+	t.Helper()
+	pods := h.c.Client.CoreV1().Pods(namespace)
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{
+				Name: "it", Image: harness.TestImage(), ImagePullPolicy: corev1.PullIfNotPresent,
+				VolumeMounts: []corev1.VolumeMount{{Name: "home", MountPath: "/mnt", ReadOnly: true}},
+			}},
+			Volumes: []corev1.Volume{claimVolume("home", id.VolumeName())},
+		},
+	}
+	if !running {
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.org/waits"}}
+	}
+	if _, err := pods.Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gone := false
+	leave := func() {
+		if !gone {
+			gone = true
+			h.deletePod(t, name)
+		}
+	}
+	t.Cleanup(leave)
+	if running {
+		harness.Eventually(t, "the Pod runs", func() bool {
+			now, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+			return err == nil && now.Status.Phase == corev1.PodRunning
+		})
+	}
+	h.refresh()
+	return leave
+}
+
+func (h direct) deletePod(t *testing.T, name string) {
+	t.Helper()
+	pods, ctx, second := h.c.Client.CoreV1().Pods(namespace), context.Background(), int64(1)
+	if err := pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &second}); err != nil && !isNotFound(err) {
+		t.Fatal(err)
+	}
+	harness.EventuallyWithin(t, time.Minute, "the Pod is gone", func() bool {
+		_, err := pods.Get(ctx, name, metav1.GetOptions{})
+		return isNotFound(err)
+	})
+	h.refresh()
+}
+
+func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
+	t.Helper()
+	input := strings.Join(append(lines, "exit 0"), "\n") + "\n"
+	if code := script.Run(t.Context(), []byte(input), h.homePath(t, id), "/none", t.Output(), t.Output()); code != 0 {
+		t.Fatalf("the script ended with %d", code)
+	}
+}
+
+func (h direct) pod(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	p, err := h.c.Client.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (h direct) environment(t *testing.T, id workspace.ID) (string, map[string]string) {
+	t.Helper()
+	p, env := h.pod(t, id.ContainerName()), map[string]string{}
+	for _, e := range p.Spec.Containers[0].Env {
+		env[e.Name] = e.Value
+	}
+	return p.Spec.Hostname, env
+}
+
+func (h direct) endContainer(t *testing.T, id workspace.ID) {
+	t.Helper()
+	h.end(t, id.ContainerName(), syscall.SIGTERM)
+}
+
+func (h direct) endJob(t *testing.T, jobID string) {
+	t.Helper()
+	name, _, _ := strings.Cut(jobID, "/")
+	h.end(t, name, syscall.SIGKILL)
+}
+
+func (h direct) end(t *testing.T, name string, s syscall.Signal) {
+	t.Helper()
+	h.c.Kill(h.pod(t, name), s)
+	harness.EventuallyWithin(t, time.Minute, "the Pod has ended", func() bool { return ended(h.pod(t, name)) })
+	h.refresh()
+}
+
+func (h direct) put(t *testing.T, spec runtime.JobSpec, name string) {
+	t.Helper()
+	p := h.pod(t, jobName(spec.Kind, spec.Workspace))
+	h.putFile(t, h.c.EmptyDir(p, "object"), name, "")
+}
+
+func (h direct) takeContainer(t *testing.T, id workspace.ID) {
+	t.Helper()
+	h.deletePod(t, id.ContainerName())
+}
+
+func (h direct) takeVolume(t *testing.T, id workspace.ID) {
+	t.Helper()
+	h.takeClaim(t, id.VolumeName())
+}
+
+func (h direct) takeAside(t *testing.T, name string) {
+	t.Helper()
+	h.takeClaim(t, name)
+}
+
+func (h direct) takeClaim(t *testing.T, name string) {
+	t.Helper()
+	claims, ctx := h.c.Client.CoreV1().PersistentVolumeClaims(namespace), context.Background()
+	if err := claims.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.EventuallyWithin(t, time.Minute, "the volume is gone", func() bool {
+		_, err := claims.Get(ctx, name, metav1.GetOptions{})
+		return isNotFound(err)
+	})
+	h.refresh()
+}
+
+func (h direct) putForeign(t *testing.T, id workspace.ID) {
+	t.Helper()
+	if _, err := h.c.Client.CoreV1().PersistentVolumeClaims(namespace).Create(t.Context(), h.r.newClaim(id.VolumeName(), nil), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h.refresh()
+}
+
+func (h direct) fillForeign(t *testing.T, id workspace.ID, path, content string) {
+	t.Helper()
+	h.putFile(t, h.volumePath(t, id.VolumeName()), path, content)
+}
+
+func (h direct) aside(t *testing.T, name string) []runtimetest.File {
+	t.Helper()
+	return readTree(t, filepath.Join(h.volumePath(t, name), homePath))
+}
+
+func (h direct) remains(t *testing.T, id workspace.ID) []string {
+	t.Helper()
+	var names []string
+	pods, err := h.c.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		names = append(names, p.Name)
+	}
+	claims, err := h.c.Client.CoreV1().PersistentVolumeClaims(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range claims.Items {
+		names = append(names, c.Name)
+	}
+	var left []string
+	for _, name := range names {
+		if strings.Contains(name, string(id)) {
+			left = append(left, name)
+		}
+	}
+	return left
+}

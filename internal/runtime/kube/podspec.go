@@ -1,0 +1,146 @@
+package kube
+
+import (
+	"path"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/kube/inside"
+	"codehub/internal/workspace"
+)
+
+// Where Pods have codehub's programs.
+const (
+	agentDir  = "/opt/codehub-agent"
+	agentPath = agentDir + ServerBinary
+	ideDir    = "/opt/codehub-ide"
+	ideStart  = ideDir + "/start"
+)
+
+// helperLimit is the memory of a task or job, as of a storage job under Docker.
+var helperLimit = resource.MustParse("512Mi")
+
+// onHome describes a Pod that works on a home.
+type onHome struct {
+	name, role string
+	id         workspace.ID
+	claim      string // of the operation; empty: none
+	home       *corev1.PersistentVolumeClaim
+	notes      map[string]string
+	image      string   // whose files it sees; empty: the server's
+	command    []string // of the codehub executable
+	caps       []corev1.Capability
+	readOnly   bool
+	scratch    bool // it has runtime.JobScratchDir
+	stdin      bool
+}
+
+// ownerCaps are the capabilities to read and write files of any owner, and to keep what they
+// are: owners, modes, set-user-ID bits and capabilities.
+var ownerCaps = []corev1.Capability{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"}
+
+// pod returns the Pod. It runs as root, since a home has files of any owner, and within the
+// Pod security standard "baseline".
+func (r *Runtime) pod(o onHome) *corev1.Pod {
+	no, yes, root := false, true, int64(0)
+	grace := int64(3)
+	notes := map[string]string{noteVolumeClaim: o.home.Labels[labelClaim], noteVolumeUID: string(o.home.UID)}
+	for name, value := range o.notes {
+		notes[name] = value
+	}
+	limits := corev1.ResourceList{corev1.ResourceMemory: helperLimit}
+	container := corev1.Container{
+		Name: containerHelper, Image: r.cfg.ServerImage, ImagePullPolicy: corev1.PullIfNotPresent,
+		Command: append([]string{ServerBinary}, o.command...), WorkingDir: "/",
+		Stdin: o.stdin, StdinOnce: o.stdin,
+		Resources: corev1.ResourceRequirements{Limits: limits, Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi"), corev1.ResourceCPU: resource.MustParse("10m")}},
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsUser: &root, RunAsGroup: &root,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: o.caps},
+		},
+		VolumeMounts: []corev1.VolumeMount{{Name: "home", MountPath: runtime.JobHomeDir, SubPath: homePath, ReadOnly: o.readOnly}},
+	}
+	if o.scratch {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "home", MountPath: runtime.JobScratchDir, SubPath: scratchPath})
+	}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: o.name, Labels: r.labels(o.role, o.id, o.claim), Annotations: notes},
+		Spec: corev1.PodSpec{
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			AutomountServiceAccountToken:  &no,
+			EnableServiceLinks:            &no,
+			TerminationGracePeriodSeconds: &grace,
+			SecurityContext:               &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			Volumes:                       []corev1.Volume{claimVolume("home", o.home.Name)},
+		},
+	}
+	if o.image != "" {
+		container.Image, container.Command[0] = o.image, agentPath
+		r.addTool(p, &container, r.agent(), r.copyTools())
+	}
+	p.Spec.Containers = []corev1.Container{container}
+	return p
+}
+
+func claimVolume(name, claim string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}
+}
+
+// tool is a folder with programs of codehub's from an image.
+type tool struct {
+	volume, image string
+	from          string // its path in the image
+	to            string // where Pods have it
+	copier        string // name of the init container that copies it
+	command       []string
+}
+
+func (r *Runtime) agent() tool {
+	return tool{
+		volume: "agent", image: r.cfg.ServerImage, from: path.Dir(ServerBinary), to: agentDir, copier: containerAgent,
+		command: []string{ServerBinary, inside.Command, inside.Install, agentPath},
+	}
+}
+
+func (r *Runtime) ide() tool {
+	return tool{
+		volume: "ide", image: r.cfg.IDEImage, from: ideDir, to: ideDir, copier: containerIDE,
+		command: []string{agentPath, inside.Command, inside.InstallTree, ideDir, copyTarget},
+	}
+}
+
+// copyTarget is where an init container has the volume that it fills. The image has its own
+// folder at the place where the workspace has the volume.
+const copyTarget = "/codehub-copy"
+
+// addTool mounts a tool in a container: its image, or a copy of it.
+func (r *Runtime) addTool(p *corev1.Pod, c *corev1.Container, t tool, copied bool) {
+	mount := corev1.VolumeMount{Name: t.volume, MountPath: t.to, ReadOnly: true}
+	volume := corev1.Volume{Name: t.volume}
+	if !copied {
+		// The folder alone, at the place where the programs expect it.
+		if t.from != t.to {
+			mount.MountPath = path.Join(t.to, t.from)
+		}
+		mount.SubPath = t.from[1:]
+		volume.Image = &corev1.ImageVolumeSource{Reference: t.image, PullPolicy: corev1.PullIfNotPresent}
+	} else {
+		volume.EmptyDir = &corev1.EmptyDirVolumeSource{}
+		init := corev1.Container{
+			Name: t.copier, Image: t.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: t.command, WorkingDir: "/",
+			SecurityContext: c.SecurityContext.DeepCopy(),
+			VolumeMounts:    []corev1.VolumeMount{{Name: t.volume, MountPath: copyTarget}},
+		}
+		if t.copier == containerAgent {
+			init.VolumeMounts[0].MountPath = t.to
+		} else {
+			init.VolumeMounts = append(init.VolumeMounts, corev1.VolumeMount{Name: r.agent().volume, MountPath: agentDir, ReadOnly: true})
+		}
+		p.Spec.InitContainers = append(p.Spec.InitContainers, init)
+	}
+	p.Spec.Volumes = append(p.Spec.Volumes, volume)
+	c.VolumeMounts = append(c.VolumeMounts, mount)
+}
