@@ -23,8 +23,12 @@ const (
 	serverAway = 15 * time.Minute
 )
 
-// transfer returns a client that uses the bucket's socket.
+// transfer returns a client that uses the bucket's socket. Without one it connects to the
+// hosts of the URLs.
 func (j *job) transfer() *transfer.Client {
+	if j.Bucket == "" {
+		return transfer.New(transfer.Options{Backoff: cmp.Or(j.Backoff, backoff)})
+	}
 	d := &dialer{dir: j.Bucket, patience: serverAway, every: time.Second}
 	return transfer.New(transfer.Options{Transport: transfer.Over(d.dial), Backoff: cmp.Or(j.Backoff, backoff)})
 }

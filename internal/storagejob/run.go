@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"syscall"
@@ -20,7 +21,7 @@ import (
 type Dirs struct {
 	Home   string // the home, read-only for an archive
 	Object string // the archive's folder, for a folder store
-	Bucket string // the folder of the bucket's socket, for S3
+	Bucket string // the folder of the bucket's socket, for S3; empty: the URLs' hosts are reached over the network
 
 	// Scratch is an empty folder on the file system of the homes, for an
 	// archive (archive.PackOptions). Empty: no trial restores.
@@ -38,7 +39,17 @@ var errStopped = errors.New("the job was stopped")
 func Main() int {
 	ctx, stop := untilSignal()
 	defer stop()
-	return Run(ctx, os.Stdin, os.Stdout, Dirs{Home: runtime.JobHomeDir, Object: runtime.JobObjectDir, Bucket: runtime.JobBucketDir, Scratch: runtime.JobScratchDir})
+	return Run(ctx, os.Stdin, os.Stdout, Mounted())
+}
+
+// Mounted returns the folders of a job at their mount points. A job without the folder of the
+// bucket's socket has a network.
+func Mounted() Dirs {
+	d := Dirs{Home: runtime.JobHomeDir, Object: runtime.JobObjectDir, Bucket: runtime.JobBucketDir, Scratch: runtime.JobScratchDir}
+	if _, err := os.Stat(d.Bucket); errors.Is(err, fs.ErrNotExist) {
+		d.Bucket = ""
+	}
+	return d
 }
 
 // cleanUpWithin is how long a job may clean up after a signal; the server

@@ -1,7 +1,7 @@
 // Package storagejob is the program inside a storage job: `codehub storage-job` packs the mounted home into an
 // archive, or unpacks one into it (docs/adr/0005-storage-jobs-have-no-network.md). It reads its instructions
-// from standard input and reports on standard output, one JSON object per line; it has no network and none of
-// the bucket's credentials.
+// from standard input and reports on standard output, one JSON object per line. It has none of the bucket's
+// credentials and, except in Kubernetes, no network.
 package storagejob
 
 import (
@@ -50,8 +50,7 @@ type Spec struct {
 	// archive; 0: none. For JobArchive.
 	UID uint32 `json:"uid,omitempty"`
 
-	// Signed has the URLs for the bucket's socket; nil: the archive is in the
-	// mounted folder.
+	// Signed has the URLs of the bucket; nil: the archive is in the mounted folder.
 	Signed *Signed `json:"signed,omitempty"`
 
 	// MinFree is the share of a disk, such as 0.05, that the job leaves free:
