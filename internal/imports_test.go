@@ -34,13 +34,13 @@ var allowed = map[string][]string{
 	"codehub/internal/view":            {"codehub/api", "codehub/internal/workspace", "codehub/internal/lifecycle"},
 	"codehub/internal/service":         {"codehub/api", "codehub/internal/postgres", "codehub/internal/workspace", "codehub/internal/setting", "codehub/internal/imageref"},
 	"codehub/internal/ballast":         {"codehub/internal/health", "codehub/internal/setting"},
-	"codehub/internal/config":          {"codehub/internal/activity", "codehub/internal/ballast", "codehub/internal/auth", "codehub/internal/gc", "codehub/internal/reconcile", "codehub/internal/runtime/docker", "codehub/internal/ttl", "codehub/internal/setting", "codehub/internal/bucket", "codehub/internal/bus/redisbus", "codehub/internal/lifecycle", "codehub/internal/postgres", "codehub/internal/service", "codehub/internal/front", "codehub/internal/origin", "codehub/internal/inbound", "codehub/internal/proxy", "codehub/internal/memlimit", "codehub/internal/sshgate"},
+	"codehub/internal/config":          {"codehub/internal/activity", "codehub/internal/ballast", "codehub/internal/auth", "codehub/internal/gc", "codehub/internal/reconcile", "codehub/internal/runtime/docker", "codehub/internal/runtime/kube", "codehub/internal/workspace", "codehub/internal/ttl", "codehub/internal/setting", "codehub/internal/bucket", "codehub/internal/bus/redisbus", "codehub/internal/lifecycle", "codehub/internal/postgres", "codehub/internal/service", "codehub/internal/front", "codehub/internal/origin", "codehub/internal/inbound", "codehub/internal/proxy", "codehub/internal/memlimit", "codehub/internal/sshgate"},
 	"codehub/internal/cli":             {"codehub/api", "codehub/client", "codehub/internal/cli/terminal", "codehub/internal/dashboard/catalogue", "codehub/internal/tunnel", "codehub/internal/agent/busy"},
 	"codehub/internal/cli/terminal":    {},
 	"codehub/internal/failpoint":       {"codehub/internal/workspace"},
 	"codehub/internal/installation":    {"codehub/internal/health", "codehub/internal/archive/store", "codehub/internal/breaker", "codehub/internal/bucket", "codehub/internal/config", "codehub/internal/lease", "codehub/internal/postgres", "codehub/internal/postgres/embedded", "codehub/internal/setting"},
 	"codehub/cmd/codehub-agent":        {"codehub/internal/agent/inside", "codehub/internal/cli", "codehub/internal/runtime"},
-	"codehub/cmd/codehub":              {"codehub/internal/agent/inside", "codehub/internal/cli", "codehub/internal/maintenance", "codehub/internal/runtime", "codehub/internal/runtime/docker", "codehub/internal/server", "codehub/internal/storagejob"},
+	"codehub/cmd/codehub":              {"codehub/internal/agent/inside", "codehub/internal/cli", "codehub/internal/maintenance", "codehub/internal/runtime", "codehub/internal/runtime/docker", "codehub/internal/runtime/kube/inside", "codehub/internal/server", "codehub/internal/storagejob"},
 	"codehub/internal/breaker":         {"codehub/internal/health", "codehub/api"},
 	"codehub/internal/bus":             {"codehub/internal/workspace"},
 	"codehub/internal/bus/redisbus":    {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/setting"},
@@ -60,6 +60,7 @@ var allowed = map[string][]string{
 	"codehub/internal/postgres":        {"codehub/internal/health", "codehub/internal/imageref", "codehub/internal/lifecycle", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/environ"},
 	"codehub/internal/sshgate":         {"codehub/internal/activity", "codehub/internal/agent", "codehub/internal/attach", "codehub/internal/auth", "codehub/internal/lifecycle", "codehub/internal/postgres", "codehub/internal/setting", "codehub/internal/workspace"},
 	"codehub/internal/runtime/docker":  {"codehub/internal/agent/program", "codehub/internal/health", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/imageref", "codehub/internal/runtime/docker/seccomp", "codehub/internal/runtime/docker/wall", "codehub/internal/setting", "codehub/internal/breaker", "codehub/internal/archive", "codehub/internal/treewipe"},
+	"codehub/internal/runtime/kube":    {"codehub/internal/breaker", "codehub/internal/health", "codehub/internal/runtime", "codehub/internal/runtime/kube/inside", "codehub/internal/setting", "codehub/internal/workspace"},
 	"codehub/internal/activity/vscode": {"codehub/internal/activity"},
 	"codehub/internal/proxy":           {"codehub/internal/agent", "codehub/internal/ports", "codehub/internal/continuation", "codehub/internal/readiness", "codehub/internal/wire", "codehub/internal/front", "codehub/internal/origin", "codehub/internal/inbound", "codehub/internal/health", "codehub/internal/accesslog", "codehub/internal/lifecycle", "codehub/api", "codehub/internal/view", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/activity", "codehub/internal/activity/vscode"},
 	"codehub/internal/reconcile":       {"codehub/internal/health", "codehub/internal/imageref", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/storagejob", "codehub/internal/setting", "codehub/internal/environ"},
@@ -85,6 +86,7 @@ var leaves = []string{
 	"codehub/internal/maintenance",
 	"codehub/internal/server",
 	"codehub/internal/runtime/docker",
+	"codehub/internal/runtime/kube",
 	"codehub/internal/reconcile",
 	"codehub/internal/lease",
 	"codehub/internal/config",
@@ -137,7 +139,7 @@ func mayWire(pkg, imp string) bool {
 	case "codehub/cmd/codehub", "codehub/cmd/codehub-agent", "codehub/internal/pgtest", "codehub/bench":
 		return true
 	case "codehub/internal/config": // takes the settings that these declare
-		return slices.Contains([]string{"codehub/internal/bus/redisbus", "codehub/internal/reconcile", "codehub/internal/runtime/docker"}, imp)
+		return slices.Contains([]string{"codehub/internal/bus/redisbus", "codehub/internal/reconcile", "codehub/internal/runtime/docker", "codehub/internal/runtime/kube"}, imp)
 	case "codehub/internal/server", "codehub/internal/maintenance", "codehub/internal/installation":
 		return !slices.Contains([]string{"codehub/internal/cli", "codehub/internal/server", "codehub/internal/maintenance"}, imp)
 	}

@@ -12,6 +12,7 @@ import (
 	"codehub/internal/maintenance"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
+	podhelper "codehub/internal/runtime/kube/inside"
 	"codehub/internal/server"
 	"codehub/internal/storagejob"
 )
@@ -34,6 +35,9 @@ func main() {
 	// of their own, which are not in the help.
 	if len(os.Args) > 1 && os.Args[1] == docker.HelperCommand {
 		os.Exit(docker.HelperMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == podhelper.Command {
+		os.Exit(podhelper.Main(os.Args[2:]))
 	}
 	if len(os.Args) == 2 && os.Args[1] == runtime.JobCommand {
 		os.Exit(storagejob.Main())

@@ -27,7 +27,8 @@ type Config struct {
 	Folder, HostFolder string
 
 	// SocketDir is the folder of Relay's socket for this process, and
-	// HostSocketDir its path for Docker. Only for S3.
+	// HostSocketDir its path for Docker. Only for S3. Without them jobs reach the
+	// bucket over the network, and there is no Relay.
 	SocketDir, HostSocketDir string
 
 	Settings
@@ -83,8 +84,8 @@ func New(c Config) (*Bucket, error) {
 		return b, nil
 	}
 	presigner, ok := c.Store.(store.Presigner)
-	if !ok || c.SocketDir == "" || c.HostSocketDir == "" {
-		return nil, errors.New("bucket: S3 requires a store that signs URLs and a folder for the socket")
+	if !ok || (c.SocketDir == "") != (c.HostSocketDir == "") {
+		return nil, errors.New("bucket: S3 requires a store that signs URLs, and a folder for the socket has a path on Docker's host")
 	}
 	b.presigner = presigner
 	return b, nil

@@ -235,12 +235,14 @@ func TestNew(t *testing.T) {
 		"no host folder":  {Store: folder, Installation: installation, Version: "1", Folder: "/x"},
 		"folder as s3":    {Store: folder, Installation: installation, Version: "1", SocketDir: "/x", HostSocketDir: "/x"},
 		"s3 as folder":    {Store: s3, Installation: installation, Version: "1", Folder: "/x", HostFolder: "/x"},
-		"s3, no socket":   {Store: s3, Installation: installation, Version: "1"},
 		"s3, host socket": {Store: s3, Installation: installation, Version: "1", SocketDir: "/x"},
 	} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+	if _, err := New(Config{Store: s3, Installation: installation, Version: "1"}); err != nil {
+		t.Errorf("jobs with a network: %v", err)
 	}
 }
 

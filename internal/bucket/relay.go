@@ -18,9 +18,9 @@ import (
 // and forwards their requests to the bucket until ctx ends. It forwards only
 // signed requests for this installation's archives. Any number of servers may
 // share the socket's folder: one listens, and another takes over when it ends.
-// For a folder store it only waits for ctx.
+// Without such a socket it only waits for ctx.
 func (b *Bucket) Relay(ctx context.Context) error {
-	if b.presigner == nil {
+	if b.SocketDir == "" {
 		<-ctx.Done()
 		return nil
 	}

@@ -31,10 +31,18 @@ import (
 	"codehub/internal/proxy"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/runtime/kube"
 	"codehub/internal/service"
 	"codehub/internal/setting"
 	"codehub/internal/sshgate"
 	"codehub/internal/ttl"
+	"codehub/internal/workspace"
+)
+
+// Docker and Kubernetes are the values of Config.Runtime.
+const (
+	Docker     = "docker"
+	Kubernetes = "kubernetes"
 )
 
 // Config is every setting of `codehub serve`. Its own fields are the settings of the
@@ -50,7 +58,7 @@ type Config struct {
 	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
 	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
 
-	Runtime     string           `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
+	Runtime     string           `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker or kubernetes."`
 	Defaults    service.Defaults `embed:""`
 	HostDataDir string           `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Path of the data folder on Docker's host, if codehub itself runs in a container."`
 
@@ -58,6 +66,7 @@ type Config struct {
 	// help lists settings in this order.
 	Front     front.Settings         `embed:""`
 	Docker    docker.Settings        `embed:""`
+	Cluster   kube.Settings          `embed:""` // only for Kubernetes
 	Limits    postgres.Limits        `embed:""`
 	Logins    auth.Settings          `embed:""`
 	Inbound   inbound.Settings       `embed:""`
@@ -240,10 +249,20 @@ func (c *Config) redis() error {
 }
 
 func (c *Config) backends() error {
-	if c.Runtime != "docker" {
-		return setting.Invalid("CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker")
+	switch c.Runtime {
+	case Docker:
+		if c.Defaults.StorageBackend == workspace.StorageKubernetes {
+			return setting.Invalid("CODEHUB_STORAGE", "Docker has no such homes", "use docker-volume or local-dir")
+		}
+		return nil
+	case Kubernetes:
+		c.Defaults.StorageBackend = workspace.StorageKubernetes
+		if c.Archives.Scheme != "s3" {
+			return setting.Invalid("CODEHUB_ARCHIVE_URL", "storage jobs in Kubernetes reach no folder of a server", "give a bucket like s3://bucket/prefix")
+		}
+		return c.Cluster.Resolve()
 	}
-	return nil
+	return setting.Invalid("CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker or kubernetes")
 }
 
 func (c *Config) logging() error {

@@ -24,7 +24,7 @@ func OpenBucket(cfg config.Config, installation string, conditions *health.Monit
 	if cfg.Archives.Scheme == "file" {
 		c.Folder = filepath.Clean(cfg.Archives.Path)
 		c.HostFolder, err = bucket.HostPath(c.Folder, cfg.DataDir, cfg.HostDataDir)
-	} else {
+	} else if cfg.Runtime != config.Kubernetes { // there, jobs have a network
 		c.SocketDir = filepath.Join(cfg.DataDir, "run", "bucket")
 		c.HostSocketDir, err = bucket.HostPath(c.SocketDir, cfg.DataDir, cfg.HostDataDir)
 	}

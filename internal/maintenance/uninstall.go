@@ -39,6 +39,9 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 	if err := c.Resolve(); err != nil {
 		return err
 	}
+	if c.Runtime != config.Docker {
+		return setting.Invalid("CODEHUB_RUNTIME", "only Docker's resources can be listed and removed", "delete the namespace of the workspaces instead")
+	}
 	log := c.Config.Logger(os.Stderr)
 	id, release, err := c.claim(ctx, log)
 	if err != nil {

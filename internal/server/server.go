@@ -16,7 +16,6 @@ import (
 
 	"codehub/internal/activity"
 	"codehub/internal/admin"
-	"codehub/internal/agent/program"
 	"codehub/internal/attach"
 	"codehub/internal/auth"
 	"codehub/internal/ballast"
@@ -41,7 +40,6 @@ import (
 	"codehub/internal/reconcile"
 	"codehub/internal/replica"
 	"codehub/internal/rollback"
-	"codehub/internal/runtime/docker"
 	"codehub/internal/service"
 	"codehub/internal/setting"
 	"codehub/internal/sshgate"
@@ -162,20 +160,11 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if redis != nil {
 		defer redis.Close()
 	}
-	agent, err := program.Digest()
-	if err != nil {
-		return fmt.Errorf("read the agent in this executable: %w", err)
-	}
-	rt, err := docker.New(ctx, docker.Config{
-		Installation: id, AgentDigest: agent, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
-		DefaultImage: cfg.Defaults.DefaultImage, MaxRunning: cfg.Limits.Global, UIDs: cfg.Reconcile.UIDs,
-		PortURI:  cfg.Layout.PortURI,
-		Settings: cfg.Docker, Services: behind(ctx, cfg, log), Log: log, Conditions: conditions,
-	})
+	rt, err := openEngine(ctx, cfg, id, conditions, log)
 	if err != nil {
 		return err
 	}
-	defer rt.Close()
+	defer rt.close()
 	archives, err := installation.OpenBucket(cfg, id, conditions, log)
 	if err != nil {
 		return err
@@ -188,7 +177,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	reachable := backends{"engine": rt.Breaker(), "bucket": archives.Breaker}
+	reachable := backends{"engine": rt.breaker, "bucket": archives.Breaker}
 	self := replica.New(replica.Config{
 		DB: db, Version: cfg.Version, Settings: shared, Health: func() replica.Health {
 			return replica.Health{Backends: reachable.states(), Conditions: failing(conditions)}
@@ -231,7 +220,7 @@ type parts struct {
 	db         *postgres.DB
 	private    *embedded.Server // nil with CODEHUB_DATABASE_URL
 	redis      *redisbus.Redis  // nil without CODEHUB_REDIS_URL
-	runtime    *docker.Runtime
+	runtime    engine
 	bucket     *bucket.Bucket
 	self       *replica.Replica
 	backends   backends

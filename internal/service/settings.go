@@ -59,7 +59,7 @@ type Defaults struct {
 	CPUs           string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores that a workspace of the default size may use (0 = no limit)."`
 	Memory         string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory that a workspace of the default size may use, like 512m or 4g (0 = no limit)."`
 	OfferedSizes   string `name:"sizes" env:"CODEHUB_SIZES" help:"Sizes that users may choose for a workspace in place of the default one: NAME=CORES:MEMORY, separated by commas, like small=1:2g,large=4:8g."`
-	StorageBackend string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are: docker-volume, or local-dir (folders in the data folder)."`
+	StorageBackend string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are with Docker: docker-volume, or local-dir (folders in the data folder)."`
 
 	Images imageref.Allowed `kong:"-"` // of AllowedImages; always allows the default image
 	Sizes  workspace.Sizes  `kong:"-"` // of CPUs, Memory and OfferedSizes
@@ -68,7 +68,7 @@ type Defaults struct {
 // Resolve checks the settings. It returns the first invalid one as *setting.Problem.
 func (d *Defaults) Resolve() error {
 	switch d.StorageBackend {
-	case workspace.StorageDockerVolume, workspace.StorageLocalDir:
+	case workspace.StorageDockerVolume, workspace.StorageLocalDir, workspace.StorageKubernetes:
 	default:
 		return setting.Invalid("CODEHUB_STORAGE", fmt.Sprintf("%q is not known", d.StorageBackend), "use docker-volume or local-dir")
 	}

@@ -14,7 +14,7 @@ type ID string
 const (
 	StorageDockerVolume = "docker-volume"
 	StorageLocalDir     = "local-dir"
-	StorageKubernetes   = "kubernetes"
+	StorageKubernetes   = "k8s-pvc"
 )
 
 // Ways in which a workspace can be recovered from ERROR.

@@ -151,7 +151,7 @@ func (r *Runtime) copyAside(ctx context.Context, id workspace.ID, original, asid
 // copyPod returns the Pod that copies a volume. Only of a home is the content in homePath.
 func (r *Runtime) copyPod(id workspace.ID, original, aside *corev1.PersistentVolumeClaim) *corev1.Pod {
 	p := r.pod(onHome{name: copyName(id), role: roleAside, id: id, home: original, caps: ownerCaps, command: []string{runtime.CopyCommand}})
-	from := corev1.VolumeMount{Name: "home", MountPath: runtime.CopyFromDir, ReadOnly: true}
+	from := corev1.VolumeMount{Name: homeVolume, MountPath: runtime.CopyFromDir, ReadOnly: true}
 	if r.owns(original.Labels, roleHome) {
 		from.SubPath = homePath
 	}

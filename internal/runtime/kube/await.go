@@ -174,7 +174,9 @@ func words(p *corev1.Pod) string {
 		}
 	}
 	for _, c := range p.Status.Conditions {
-		if c.Status == corev1.ConditionFalse && c.Message != "" && (c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget) {
+		waits := c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
+		evicted := c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
+		if (waits || evicted) && c.Message != "" {
 			return joined(c.Reason, c.Message)
 		}
 	}

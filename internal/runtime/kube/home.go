@@ -102,7 +102,7 @@ func (r *Runtime) newClaim(name string, labels map[string]string) *corev1.Persis
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: r.cfg.HomeSize}},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: r.cfg.Size}},
 		},
 	}
 	if r.cfg.StorageClass != "" {

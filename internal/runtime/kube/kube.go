@@ -20,6 +20,8 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"codehub/internal/breaker"
+	"codehub/internal/health"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -29,27 +31,18 @@ type Config struct {
 	// Installation is a UUID. It labels everything that is created; objects without
 	// that label are never changed.
 	Installation string
-	// Namespace is where workspaces are. It must exist.
-	Namespace string
-	// StorageClass of homes; empty: the cluster's default.
-	StorageClass string
-	// HomeSize is the size of a home's volume.
-	HomeSize resource.Quantity
-	// ServerImage has the codehub executable at ServerBinary. Its Pods work on homes, and
-	// workspaces get the agent from it.
-	ServerImage string
+	Settings
 	// IDEImage has the IDE in the folder ideDir.
 	IDEImage string
-	// CopyTools copies the agent and the IDE into each Pod, for nodes that cannot mount
-	// images.
-	CopyTools bool
 
 	CPUs, Memory *resource.Quantity // limits of a workspace; nil: none
 
-	Log *slog.Logger
+	Log *slog.Logger // nil: none
+	// Conditions lists that the cluster does not respond; nil: it is only logged.
+	Conditions *health.Monitor
 }
 
-// ServerBinary is the path of the codehub executable in Config.ServerImage.
+// ServerBinary is the path of the codehub executable in Settings.ServerImage.
 const ServerBinary = "/usr/local/bin/codehub"
 
 // Runtime implements runtime.Runtime on Kubernetes.
@@ -59,6 +52,8 @@ type Runtime struct {
 	api   kubernetes.Interface
 	probe *http.Client
 	log   *slog.Logger
+
+	breaker *breaker.Breaker
 
 	podView  *watched[corev1.Pod]
 	homeView *watched[corev1.PersistentVolumeClaim]
@@ -76,19 +71,32 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	if !workspace.ValidID(cfg.Installation) {
 		return nil, fmt.Errorf("installation %q is not a UUID", cfg.Installation)
 	}
+	r := &Runtime{cfg: cfg, log: cfg.Log, probe: &http.Client{Timeout: probeTimeout}}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	r.breaker = breaker.New(breaker.Config{Name: "engine", Log: r.log, Conditions: cfg.Conditions, Probe: r.Prepare})
 	config = rest.CopyConfig(config)
+	config.QPS = -1 // the cluster has limits of its own
+	config.Wrap(r.breaker.Transport)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	r := &Runtime{cfg: cfg, rest: config, api: api, log: cfg.Log, probe: &http.Client{Timeout: probeTimeout}}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
+	r.rest, r.api = config, api
 	r.podView = newWatched(r.pods(), &corev1.Pod{}, podItems)
 	r.homeView = newWatched(r.claims(), &corev1.PersistentVolumeClaim{}, claimItems)
 	return r, nil
+}
+
+// Breaker returns the circuit breaker of calls to the cluster.
+func (r *Runtime) Breaker() *breaker.Breaker { return r.breaker }
+
+// Close ends the checks whether the cluster responds again.
+func (r *Runtime) Close() error {
+	r.breaker.Close()
+	return nil
 }
 
 func (r *Runtime) pods() typed.PodInterface { return r.api.CoreV1().Pods(r.cfg.Namespace) }

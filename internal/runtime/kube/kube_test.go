@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -30,12 +31,26 @@ import (
 	"codehub/internal/workspace"
 )
 
-func TestConforms(t *testing.T) {
+// The tests that leave the cluster as it is share one. Its first node has an older container
+// runtime, which cannot mount images.
+func TestKubernetes(t *testing.T) {
 	t.Parallel()
-	runtimetest.Conformance(t, func(t *testing.T) runtimetest.Harness {
-		c := newCluster(t, 2)
-		return c.harness(t)
+	c := newCluster(t, 2)
+	t.Run("conforms", func(t *testing.T) {
+		t.Parallel()
+		runtimetest.Conformance(t, c.harness)
 	})
+	for name, test := range map[string]func(*testing.T, *cluster){
+		"archives over the network": testArchives,
+		"servers that act at once":  testRivals,
+		"a server that acts late":   testLate,
+		"settings are tried":        testTry,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, c)
+		})
+	}
 }
 
 // cluster is a cluster with a namespace for workspaces, in which codehub has the permissions
@@ -89,9 +104,9 @@ func newCluster(t *testing.T, nodes int) *cluster {
 func (c *cluster) runtime(t *testing.T) *Runtime {
 	t.Helper()
 	r, err := New(c.config, Config{
-		Installation: uuid.NewString(), Namespace: namespace, StorageClass: "homes", HomeSize: resource.MustParse("1Gi"),
-		ServerImage: c.server, IDEImage: c.ideImage,
-		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Installation: uuid.NewString(), IDEImage: c.ideImage,
+		Settings: Settings{Namespace: namespace, StorageClass: "homes", Size: resource.MustParse("1Gi"), ServerImage: c.server},
+		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +123,7 @@ func (c *cluster) runtime(t *testing.T) *Runtime {
 	go func() { over <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-over; err != nil {
+		if err := errors.Join(<-over, r.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -116,7 +131,7 @@ func (c *cluster) runtime(t *testing.T) *Runtime {
 }
 
 func (c *cluster) harness(t *testing.T) runtimetest.Harness {
-	down, err := New(&rest.Config{Host: "https://127.0.0.1:1"}, Config{Installation: uuid.NewString(), Namespace: namespace})
+	down, err := New(&rest.Config{Host: "https://127.0.0.1:1"}, Config{Installation: uuid.NewString(), Settings: Settings{Namespace: namespace}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +269,11 @@ func (h direct) present(t *testing.T, id workspace.ID, claim string) *corev1.Per
 
 func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	t.Helper()
-	if _, err := h.r.create(t.Context(), h.r.workspacePod(spec, h.present(t, spec.Workspace, spec.VolumeClaim))); err != nil {
+	p, err := h.r.workspacePod(spec, h.present(t, spec.Workspace, spec.VolumeClaim))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.r.create(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 }

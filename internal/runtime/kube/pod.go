@@ -51,11 +51,9 @@ func container(p *corev1.Pod) runtime.Container {
 			c.State, c.Detail = runtime.ContainerRunning, "running"
 		}
 	}
-	if p.DeletionTimestamp != nil || ended(p) {
-		c.State = runtime.ContainerExited
-		if p.Status.Reason != "" { // such as Evicted
-			c.Detail = joined(p.Status.Reason, p.Status.Message)
-		}
+	if (p.DeletionTimestamp != nil || ended(p)) && c.State != runtime.ContainerExited {
+		// It was evicted, its node is lost, or it is being deleted.
+		c.State, c.Detail = runtime.ContainerExited, words(p)
 	}
 	if c.State == runtime.ContainerRunning {
 		c.Addr = address(p, runtime.IDEPort)
@@ -102,7 +100,11 @@ func (r *Runtime) tryStart(ctx context.Context, spec runtime.ContainerSpec, prog
 	if err != nil {
 		return nil, err
 	}
-	p, err := r.create(ctx, r.workspacePod(spec, home))
+	planned, err := r.workspacePod(spec, home)
+	if err != nil {
+		return nil, err
+	}
+	p, err := r.create(ctx, planned)
 	if errors.Is(err, errExists) {
 		p, err = r.adopt(ctx, spec)
 	}

@@ -20,8 +20,12 @@ const (
 	ideStart  = ideDir + "/start"
 )
 
-// helperLimit is the memory of a task or job, as of a storage job under Docker.
-var helperLimit = resource.MustParse("512Mi")
+// helperLimit is the memory of a task or job, and helperGoLimit what its Go heap aims at, as
+// of a storage job under Docker.
+const (
+	helperLimit   = "512Mi"
+	helperGoLimit = "220MiB"
+)
 
 // onHome describes a Pod that works on a home.
 type onHome struct {
@@ -51,20 +55,21 @@ func (r *Runtime) pod(o onHome) *corev1.Pod {
 	for name, value := range o.notes {
 		notes[name] = value
 	}
-	limits := corev1.ResourceList{corev1.ResourceMemory: helperLimit}
+	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(helperLimit)}
 	container := corev1.Container{
 		Name: containerHelper, Image: r.cfg.ServerImage, ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: append([]string{ServerBinary}, o.command...), WorkingDir: "/",
+		Env:   []corev1.EnvVar{{Name: "GOMEMLIMIT", Value: helperGoLimit}},
 		Stdin: o.stdin, StdinOnce: o.stdin,
 		Resources: corev1.ResourceRequirements{Limits: limits, Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi"), corev1.ResourceCPU: resource.MustParse("10m")}},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsUser: &root, RunAsGroup: &root,
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: o.caps},
 		},
-		VolumeMounts: []corev1.VolumeMount{{Name: "home", MountPath: runtime.JobHomeDir, SubPath: homePath, ReadOnly: o.readOnly}},
+		VolumeMounts: []corev1.VolumeMount{{Name: homeVolume, MountPath: runtime.JobHomeDir, SubPath: homePath, ReadOnly: o.readOnly}},
 	}
 	if o.scratch {
-		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "home", MountPath: runtime.JobScratchDir, SubPath: scratchPath})
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: homeVolume, MountPath: runtime.JobScratchDir, SubPath: scratchPath})
 	}
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: o.name, Labels: r.labels(o.role, o.id, o.claim), Annotations: notes},
@@ -74,7 +79,7 @@ func (r *Runtime) pod(o onHome) *corev1.Pod {
 			EnableServiceLinks:            &no,
 			TerminationGracePeriodSeconds: &grace,
 			SecurityContext:               &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Volumes:                       []corev1.Volume{claimVolume("home", o.home.Name)},
+			Volumes:                       []corev1.Volume{claimVolume(homeVolume, o.home.Name)},
 		},
 	}
 	if o.image != "" {
@@ -82,8 +87,12 @@ func (r *Runtime) pod(o onHome) *corev1.Pod {
 		r.addTool(p, &container, r.agent(), r.copyTools())
 	}
 	p.Spec.Containers = []corev1.Container{container}
+	r.place(p)
 	return p
 }
+
+// homeVolume is the name of the home among the volumes of a Pod.
+const homeVolume = "home"
 
 func claimVolume(name, claim string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}

@@ -13,8 +13,9 @@ import (
 
 // workspacePod returns the Pod of a workspace. It is within the Pod security standard
 // "restricted". It has no fsGroup: the cluster would change the group and the modes of the
-// home's files, and OwnHome has given them to the workspace's user already.
-func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.PersistentVolumeClaim) *corev1.Pod {
+// home's files, and OwnHome has given them to the workspace's user already. The error is that
+// of the administrator's Pod template.
+func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.PersistentVolumeClaim) (*corev1.Pod, error) {
 	no, yes, uid := false, true, int64(spec.UID)
 	limits := corev1.ResourceList{}
 	if r.cfg.CPUs != nil {
@@ -34,7 +35,7 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 			AllowPrivilegeEscalation: &no, RunAsNonRoot: &yes, RunAsUser: &uid, RunAsGroup: &uid,
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
-		VolumeMounts: []corev1.VolumeMount{{Name: "home", MountPath: runtime.HomeDir, SubPath: homePath}},
+		VolumeMounts: []corev1.VolumeMount{{Name: homeVolume, MountPath: runtime.HomeDir, SubPath: homePath}},
 	}
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -50,14 +51,18 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 			EnableServiceLinks:           &no,
 			Hostname:                     spec.Hostname,
 			SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Volumes:                      []corev1.Volume{claimVolume("home", home.Name)},
+			Volumes:                      []corev1.Volume{claimVolume(homeVolume, home.Name)},
 		},
 	}
 	copied := r.copyTools()
 	r.addTool(p, &container, r.agent(), copied)
 	r.addTool(p, &container, r.ide(), copied)
 	p.Spec.Containers = []corev1.Container{container}
-	return p
+	r.place(p)
+	if r.cfg.RuntimeClass != "" {
+		p.Spec.RuntimeClassName = &r.cfg.RuntimeClass
+	}
+	return patched(p, r.cfg.Patch)
 }
 
 // environment returns the variables of a workspace. Those of the image, which stay unless

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -37,6 +38,9 @@ func job() int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
+	}
+	if bytes.HasPrefix(input, []byte("{")) { // the instructions of a real job
+		return storagejob.Run(context.Background(), bytes.NewReader(input), os.Stdout, storagejob.Mounted())
 	}
 	return script.Run(context.Background(), input, runtime.JobHomeDir, runtime.JobObjectDir, os.Stdout, os.Stderr)
 }

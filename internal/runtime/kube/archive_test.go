@@ -1,0 +1,128 @@
+package kube
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"codehub/internal/archive"
+	"codehub/internal/archive/store/s3test"
+	"codehub/internal/bucket"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/runtime"
+	"codehub/internal/storagejob"
+	"codehub/internal/workspace"
+)
+
+// testArchives archives a home by a real storage job, which has thousands of pre-signed URLs
+// and no other way to the bucket, and restores it into another one.
+func testArchives(t *testing.T, c *cluster) {
+	h := direct{c: c, r: c.runtime(t)}
+	server := s3test.Start(t, "bucket")
+	remote := &s3test.Server{Endpoint: "http://" + forward(t, c.Address, strings.TrimPrefix(server.Endpoint, "http://"))}
+	b, err := bucket.New(bucket.Config{Store: fixture.OpenS3(t, remote, "bucket/prefix"), Installation: h.r.cfg.Installation, Version: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	row := workspace.Workspace{ID: workspace.ID(uuid.NewString()), Name: "demo", OpID: uuid.NewString()}
+	home := runtime.VolumeSpec{Workspace: row.ID, Storage: workspace.StorageKubernetes, Claim: "home-1", Image: harness.TestImage()}
+	if err := h.r.CreateVolume(t.Context(), home, nil); err != nil {
+		t.Fatal(err)
+	}
+	h.edit(t, row.ID, "write notes hello", "chmod notes 640")
+	want := h.home(t, row.ID)
+
+	spec := runtime.JobSpec{Workspace: row.ID, Claim: row.OpID, Kind: runtime.JobArchive, Storage: home.Storage, VolumeClaim: home.Claim, Key: b.Key(row.ID, row.OpID)}
+	if err := b.ArchiveJob(t.Context(), row, "ann", &spec); err != nil {
+		t.Fatal(err)
+	}
+	if len(spec.Input) < 1<<20 {
+		t.Fatalf("the instructions have %d bytes, so the test shows nothing about long ones", len(spec.Input))
+	}
+	meta, err := b.ReadBack(t.Context(), spec.Key, runJob(t, h.r, spec), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.r.RemoveVolume(t.Context(), row.ID, home.Claim, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	row.OpID, row.ArchiveKey, home.Claim = uuid.NewString(), spec.Key, "home-2"
+	if err := h.r.CreateEmptyVolume(t.Context(), home); err != nil {
+		t.Fatal(err)
+	}
+	spec = runtime.JobSpec{Workspace: row.ID, Claim: row.OpID, Kind: runtime.JobRestore, Storage: home.Storage, VolumeClaim: home.Claim, Key: row.ArchiveKey}
+	if err := b.RestoreJob(t.Context(), row, meta, &spec); err != nil {
+		t.Fatal(err)
+	}
+	runJob(t, h.r, spec)
+	if diff := cmp.Diff(want, h.home(t, row.ID)); diff != "" {
+		t.Errorf("the restored home (-want +got):\n%s", diff)
+	}
+	if err := h.r.MarkRestored(t.Context(), row.ID, home.Claim, row.ArchiveKey); err != nil {
+		t.Error(err)
+	}
+}
+
+// runJob runs a storage job to its end and returns its result.
+func runJob(t *testing.T, r *Runtime, spec runtime.JobSpec) archive.Stats {
+	t.Helper()
+	job, err := r.StartJob(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last storagejob.Event
+	exit, err := r.FollowJob(t.Context(), job.ID, func(line []byte) {
+		if err := json.Unmarshal(line, &last); err != nil {
+			t.Errorf("the job printed %q", line)
+		}
+	})
+	if err != nil || exit != 0 || last.Result == nil || last.Result.Error != nil {
+		t.Fatalf("the job ended with %d, %v and %+v", exit, err, last.Result)
+	}
+	return last.Result.Stats
+}
+
+// forward listens on a host and passes connections on. It returns its address.
+func forward(t *testing.T, host, to string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go pass(from, to)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func pass(from net.Conn, address string) {
+	defer from.Close()
+	to, err := net.DialTimeout("tcp", address, 10*time.Second)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	go func() {
+		_, _ = io.Copy(to, from)
+		to.Close()
+	}()
+	_, _ = io.Copy(from, to)
+}

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"codehub/internal/agent/program"
+	"codehub/internal/breaker"
+	"codehub/internal/config"
+	"codehub/internal/health"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker"
+	"codehub/internal/runtime/kube"
+)
+
+// engine is the runtime of a server, with what only the server needs of it.
+type engine struct {
+	runtime.Runtime
+	breaker *breaker.Breaker
+	run     func(context.Context) error // until its context ends
+	close   func() error
+}
+
+// openEngine opens the runtime that the settings name.
+func openEngine(ctx context.Context, cfg config.Config, installation string, conditions *health.Monitor, log *slog.Logger) (engine, error) {
+	if cfg.Runtime == config.Kubernetes {
+		return openKubernetes(ctx, cfg, installation, conditions, log)
+	}
+	agent, err := program.Digest()
+	if err != nil {
+		return engine{}, fmt.Errorf("read the agent in this executable: %w", err)
+	}
+	d, err := docker.New(ctx, docker.Config{
+		Installation: installation, AgentDigest: agent, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
+		DefaultImage: cfg.Defaults.DefaultImage, MaxRunning: cfg.Limits.Global, UIDs: cfg.Reconcile.UIDs,
+		PortURI:  cfg.Layout.PortURI,
+		Settings: cfg.Docker, Services: behind(ctx, cfg, log), Log: log, Conditions: conditions,
+	})
+	if err != nil {
+		return engine{}, err
+	}
+	idle := func(ctx context.Context) error { <-ctx.Done(); return nil }
+	return engine{Runtime: d, breaker: d.Breaker(), run: idle, close: d.Close}, nil
+}
+
+// openKubernetes connects to the cluster. Settings that the cluster refuses are an error.
+func openKubernetes(ctx context.Context, cfg config.Config, installation string, conditions *health.Monitor, log *slog.Logger) (engine, error) {
+	connection, err := cfg.Cluster.Connect()
+	if err != nil {
+		return engine{}, err
+	}
+	c := kube.Config{Installation: installation, Settings: cfg.Cluster, IDEImage: cfg.Docker.IDEImage, Log: log, Conditions: conditions}
+	if cfg.Docker.NanoCPUs > 0 {
+		c.CPUs = resource.NewMilliQuantity(cfg.Docker.NanoCPUs/1e6, resource.DecimalSI)
+	}
+	if cfg.Docker.MemoryBytes > 0 {
+		c.Memory = resource.NewQuantity(cfg.Docker.MemoryBytes, resource.BinarySI)
+	}
+	k, err := kube.New(connection, c)
+	if err != nil {
+		return engine{}, err
+	}
+	if err := k.Try(ctx); err != nil {
+		_ = k.Close()
+		return engine{}, fmt.Errorf("the cluster does not accept workspaces with these settings: %w", err)
+	}
+	return engine{Runtime: k, breaker: k.Breaker(), run: k.Run, close: k.Close}, nil
+}
