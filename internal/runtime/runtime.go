@@ -63,7 +63,8 @@ type Runtime interface {
 	// Volumes still lists it as complete after the call. From before the first byte
 	// is removed, the volume is neither Seeded nor has it a Marker, and it can
 	// neither be used by a container nor be restored into. It is listed until its
-	// removal is durable. Progress counts the entries removed by this call.
+	// removal is durable. Progress counts the entries removed by this call, if it
+	// removes them one by one.
 	RemoveVolume(ctx context.Context, id workspace.ID, claim string, progress func(Progress)) error
 
 	// Fingerprint returns a digest of the home's metadata: paths, types, sizes,
@@ -99,8 +100,9 @@ type Runtime interface {
 	Jobs(ctx context.Context) ([]Job, error)
 
 	// StartJob starts a storage job: `codehub storage-job` in a container with the
-	// volume (read-only for JobArchive), the one directory or socket through which
-	// it reaches the bucket, and no network. If a job of the same kind, claim and
+	// volume (read-only for JobArchive) and the one directory or socket through which
+	// it reaches the bucket, and no network. In Kubernetes it has no such directory, and
+	// reaches the bucket over the network. If a job of the same kind, claim and
 	// key exists, running or ended, it is returned instead; one of another claim is
 	// ErrConflict. A volume with another claim than spec.VolumeClaim is
 	// ErrVolumeMismatch. It is ErrBusy while another container or job uses the
@@ -112,8 +114,8 @@ type Runtime interface {
 	StartJob(ctx context.Context, spec JobSpec) (Job, error)
 
 	// FollowJob calls line for every line that the job has printed since it began,
-	// once each, until the job ends, and returns the exit code. The bytes are valid
-	// until line returns. ErrNotFound means that the job does not exist or was
+	// once each, until the job ends, and returns the exit code. Lines of its standard
+	// error may be among them. The bytes are valid until line returns. ErrNotFound means that the job does not exist or was
 	// never started.
 	FollowJob(ctx context.Context, jobID string, line func([]byte)) (exit int, err error)
 

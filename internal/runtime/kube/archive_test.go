@@ -2,11 +2,8 @@ package kube
 
 import (
 	"encoding/json"
-	"io"
-	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -26,7 +23,7 @@ import (
 func testArchives(t *testing.T, c *cluster) {
 	h := direct{c: c, r: c.runtime(t)}
 	server := s3test.Start(t, "bucket")
-	remote := &s3test.Server{Endpoint: "http://" + forward(t, c.Address, strings.TrimPrefix(server.Endpoint, "http://"))}
+	remote := &s3test.Server{Endpoint: "http://" + c.Forward(strings.TrimPrefix(server.Endpoint, "http://"))}
 	b, err := bucket.New(bucket.Config{Store: fixture.OpenS3(t, remote, "bucket/prefix"), Installation: h.r.cfg.Installation, Version: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -91,38 +88,4 @@ func runJob(t *testing.T, r *Runtime, spec runtime.JobSpec) archive.Stats {
 		t.Fatalf("the job ended with %d, %v and %+v", exit, err, last.Result)
 	}
 	return last.Result.Stats
-}
-
-// forward listens on a host and passes connections on. It returns its address.
-func forward(t *testing.T, host, to string) string {
-	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			from, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go pass(from, to)
-		}
-	}()
-	return l.Addr().String()
-}
-
-func pass(from net.Conn, address string) {
-	defer from.Close()
-	to, err := net.DialTimeout("tcp", address, 10*time.Second)
-	if err != nil {
-		return
-	}
-	defer to.Close()
-	go func() {
-		_, _ = io.Copy(to, from)
-		to.Close()
-	}()
-	_, _ = io.Copy(from, to)
 }

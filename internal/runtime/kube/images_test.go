@@ -3,15 +3,12 @@ package kube
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,55 +17,6 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
 )
-
-// programImage builds a program of codehub's and an image that has it at a path. The image
-// goes with the test.
-func programImage(t *testing.T, name, source, at string) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), "program")
-	build := exec.Command("go", "build", "-trimpath", "-o", bin, source)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v: %s", source, err, out)
-	}
-	raw, err := os.ReadFile(bin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var files bytes.Buffer
-	w := tar.NewWriter(&files)
-	for dir := range parents(at) {
-		err = errors.Join(err, w.WriteHeader(&tar.Header{Name: dir, Typeflag: tar.TypeDir, Mode: 0o755}))
-	}
-	err = errors.Join(err, w.WriteHeader(&tar.Header{Name: strings.TrimPrefix(at, "/"), Mode: 0o755, Size: int64(len(raw))}))
-	if _, failed := w.Write(raw); errors.Join(err, failed, w.Close()) != nil {
-		t.Fatal(err, failed)
-	}
-	ref := fmt.Sprintf("codehub/%s:%x", name, sha256.Sum256(raw))[:len("codehub/:")+len(name)+16]
-	load := exec.Command("docker", "import", "-", ref)
-	load.Stdin = &files
-	if out, err := load.CombinedOutput(); err != nil {
-		t.Fatalf("docker import: %v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("docker", "image", "rm", ref).CombinedOutput(); err != nil {
-			t.Logf("docker image rm: %v: %s", err, out)
-		}
-	})
-	return ref
-}
-
-// parents yields the folders above a path, the topmost first.
-func parents(at string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		parts := strings.Split(strings.Trim(path.Dir(at), "/"), "/")
-		for n := range parts {
-			if !yield(strings.Join(parts[:n+1], "/") + "/") {
-				return
-			}
-		}
-	}
-}
 
 // seedOf returns the content of an image at runtime.HomeDir.
 func seedOf(t *testing.T, image string) []runtimetest.File {

@@ -15,10 +15,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -67,36 +64,11 @@ func newCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
 	harness.NeedsDocker(t)
 	c := &cluster{
-		server:   programImage(t, "kube-test-server", "./testdata/helper", ServerBinary),
-		ideImage: programImage(t, "kube-test-ide", "../../../images/testserver", ideStart),
+		server:   kubetest.Image(t, "kube-test-server", kubetest.Build(t, "./testdata/helper"), ServerBinary),
+		ideImage: kubetest.Image(t, "kube-test-ide", kubetest.Build(t, "../../../images/testserver"), ideStart),
 	}
 	c.Cluster = kubetest.Start(t, kubetest.Options{Nodes: nodes, Images: []string{c.server, c.ideImage, harness.TestImage()}})
-	core, ctx := c.Client.CoreV1(), t.Context()
-	must := func(_ any, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
-		"pod-security.kubernetes.io/enforce": "baseline",
-	}}}, metav1.CreateOptions{}))
-	must(c.Client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "homes"}, Provisioner: "kubernetes.io/host-path",
-	}, metav1.CreateOptions{}))
-	must(core.ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "codehub"}}, metav1.CreateOptions{}))
-	must(c.Client.RbacV1().Roles(namespace).Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "codehub"}, Rules: Permissions()}, metav1.CreateOptions{}))
-	must(c.Client.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "codehub"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "codehub", Namespace: namespace}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "codehub"},
-	}, metav1.CreateOptions{}))
-	seconds := int64(3600)
-	token, err := core.ServiceAccounts(namespace).CreateToken(ctx, "codehub", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
-	must(token, err)
-	c.config = rest.AnonymousClientConfig(c.Config)
-	c.config.BearerToken = token.Status.Token
-	c.config.QPS = -1
+	c.config = c.Account(namespace, Permissions())
 	return c
 }
 
@@ -105,7 +77,7 @@ func (c *cluster) runtime(t *testing.T) *Runtime {
 	t.Helper()
 	r, err := New(c.config, Config{
 		Installation: uuid.NewString(), IDEImage: c.ideImage,
-		Settings: Settings{Namespace: namespace, StorageClass: "homes", Size: resource.MustParse("1Gi"), ServerImage: c.server},
+		Settings: Settings{Namespace: namespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"), ServerImage: c.server},
 		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
