@@ -23,7 +23,7 @@ func TestKubernetesJourney(t *testing.T) {
 	settings := append(b.settingsVia("http://"+c.Forward(b.s3.Endpoint[len("http://"):])),
 		"CODEHUB_RUNTIME=kubernetes", "CODEHUB_KUBECONFIG="+c.WriteKubeconfig(c.Account(namespace, kube.Permissions())),
 		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+ide, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi",
-		"CODEHUB_WORKSPACE_CPUS=0.5", "CODEHUB_WORKSPACE_MEMORY=256m")
+		"CODEHUB_WORKSPACE_CPUS=0.5", "CODEHUB_WORKSPACE_MEMORY=256m", "CODEHUB_DELETE_GRACE=0s")
 	s := startQuick(t, settings...)
 	id := s.createDesired("demo", "RUNNING")
 	s.awaitPhase(id, "RUNNING")

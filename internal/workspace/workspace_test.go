@@ -132,6 +132,14 @@ func TestNames(t *testing.T) {
 			t.Errorf("name %q", name)
 		}
 	}
+	if got, ok := workspace.IDOfVolume(id.VolumeName()); !ok || got != id {
+		t.Errorf("IDOfVolume(%q) = %q, %v", id.VolumeName(), got, ok)
+	}
+	for _, name := range []string{"", "ws--home", string(id), "ws-" + string(id), string(id) + "-home", "ws-" + string(id) + "-aside-1"} {
+		if got, ok := workspace.IDOfVolume(name); ok {
+			t.Errorf("IDOfVolume(%q) = %q", name, got)
+		}
+	}
 	if id.ContainerName() != "codehub-ws-"+string(id) || id.VolumeName() != "ws-"+string(id)+"-home" {
 		t.Errorf("names %s, %s", id.ContainerName(), id.VolumeName())
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"codehub/internal/runtime"
@@ -50,7 +49,7 @@ const attachedFor = 30 * time.Second
 // send writes the input of a job. The connection stays open for a while after it returns.
 func (r *Runtime) send(ctx context.Context, p *corev1.Pod, input []byte) error {
 	options := &corev1.PodAttachOptions{Container: containerHelper, Stdin: true, Stdout: true}
-	url := r.api.CoreV1().RESTClient().Get().Resource("pods").Namespace(p.Namespace).Name(p.Name).SubResource("attach").VersionedParams(options, scheme.ParameterCodec).URL()
+	url := r.api.rest.Get().Resource("pods").Namespace(p.Namespace).Name(p.Name).SubResource("attach").VersionedParams(options, r.api.params).URL()
 	attach, err := remotecommand.NewWebSocketExecutor(r.rest, "GET", url.String())
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, done func(*cor
 				break // an error of the watch
 			}
 			if e.Type == watch.Deleted || next.UID != p.UID {
-				return nil, fmt.Errorf("Pod %s: %w", p.Name, errGone)
+				return nil, fmt.Errorf("pod %s: %w", p.Name, errGone)
 			}
 			if ok, err := done(next); ok || err != nil {
 				return next, nil
@@ -72,7 +72,7 @@ func (r *Runtime) reread(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error
 	}
 	now, err := r.pods().Get(ctx, p.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && now.UID != p.UID {
-		return nil, fmt.Errorf("Pod %s: %w", p.Name, errGone)
+		return nil, fmt.Errorf("pod %s: %w", p.Name, errGone)
 	}
 	if err != nil {
 		return nil, wrapError(ctx, "read Pod "+p.Name, err)
@@ -147,7 +147,7 @@ func waitingRefusal(p *corev1.Pod, container string, w *corev1.ContainerStateWai
 // startError is the refusal of a node to start a container.
 type startError struct{ pod, message string }
 
-func (e *startError) Error() string { return "Pod " + e.pod + ": " + e.message }
+func (e *startError) Error() string { return "pod " + e.pod + ": " + e.message }
 
 // imageOf returns the image of a container as it was asked for.
 func imageOf(p *corev1.Pod, container string) string {

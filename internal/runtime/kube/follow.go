@@ -36,7 +36,7 @@ func (r *Runtime) follow(ctx context.Context, p *corev1.Pod, line func([]byte)) 
 		}
 		s := statusOf(p, containerHelper)
 		if s == nil || s.State.Running == nil && s.State.Terminated == nil { // it never started
-			return p, killed, fmt.Errorf("Pod %s did not start: %s", p.Name, words(p))
+			return p, killed, fmt.Errorf("pod %s did not start: %s", p.Name, words(p))
 		}
 		over := ended(p)
 		err = r.readLines(ctx, p, !over, &given, line)
@@ -70,7 +70,7 @@ func exitCode(s *corev1.ContainerStatus) int {
 // readLines calls line for the lines of the log after the first *given ones, and counts them
 // in it.
 func (r *Runtime) readLines(ctx context.Context, p *corev1.Pod, follow bool, given *int, line func([]byte)) error {
-	stream, err := r.pods().GetLogs(p.Name, &corev1.PodLogOptions{Container: containerHelper, Follow: follow}).Stream(ctx)
+	stream, err := r.readLog(ctx, p.Name, &corev1.PodLogOptions{Container: containerHelper, Follow: follow})
 	if err != nil {
 		return err
 	}

@@ -36,5 +36,5 @@ func isNotFound(err error) bool { return apierrors.IsNotFound(err) }
 type foreignError struct{ name, role string }
 
 func (e *foreignError) Error() string {
-	return fmt.Sprintf("Pod %s is no %s of this installation", e.name, e.role)
+	return fmt.Sprintf("pod %s is no %s of this installation", e.name, e.role)
 }

@@ -16,8 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"codehub/internal/breaker"
@@ -49,7 +47,7 @@ const ServerBinary = "/usr/local/bin/codehub"
 type Runtime struct {
 	cfg   Config
 	rest  *rest.Config
-	api   kubernetes.Interface
+	api   *client
 	probe *http.Client
 	log   *slog.Logger
 
@@ -80,9 +78,9 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	config.QPS = -1 // the cluster has limits of its own
 	config.Wrap(r.breaker.Transport)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
-	api, err := kubernetes.NewForConfig(config)
+	api, err := newClient(config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+		return nil, err
 	}
 	r.rest, r.api = config, api
 	r.podView = newWatched(r.pods(), &corev1.Pod{}, podItems)
@@ -97,12 +95,6 @@ func (r *Runtime) Breaker() *breaker.Breaker { return r.breaker }
 func (r *Runtime) Close() error {
 	r.breaker.Close()
 	return nil
-}
-
-func (r *Runtime) pods() typed.PodInterface { return r.api.CoreV1().Pods(r.cfg.Namespace) }
-
-func (r *Runtime) claims() typed.PersistentVolumeClaimInterface {
-	return r.api.CoreV1().PersistentVolumeClaims(r.cfg.Namespace)
 }
 
 // Prepare implements runtime.Runtime. It checks that the cluster responds and that codehub

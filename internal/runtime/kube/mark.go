@@ -43,7 +43,7 @@ func newer(a, b workspace.Mark) bool {
 // marks returns the marks as the cluster has them now: they are too important
 // to rely on a watch.
 func (r *Runtime) marks(ctx context.Context) ([]workspace.Mark, error) {
-	found, err := r.api.CoreV1().ConfigMaps(r.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.Set(r.labels(roleMark, "", "")).String()})
+	found, err := r.configMaps().List(ctx, metav1.ListOptions{LabelSelector: labels.Set(r.labels(roleMark, "", "")).String()})
 	if err != nil {
 		return nil, wrapError(ctx, "list ConfigMaps", err)
 	}
@@ -61,7 +61,7 @@ func (r *Runtime) marks(ctx context.Context) ([]workspace.Mark, error) {
 
 // SetMark implements runtime.Runtime.
 func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
-	maps := r.api.CoreV1().ConfigMaps(r.cfg.Namespace)
+	maps := r.configMaps()
 	_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: markName(m.ID), Labels: r.labels(roleMark, "", ""),
 		Annotations: map[string]string{

@@ -72,7 +72,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, errRoot
 	}
 	report(progress, runtime.StepCreating)
-	for {
+	for switched := false; ; switched = true {
 		copied := r.copyTools()
 		p, err := r.tryStart(ctx, spec, progress)
 		if err == nil {
@@ -82,10 +82,13 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		var pull *runtime.PullError
 		if p != nil && (errors.As(err, &refused) || errors.As(err, &pull)) {
 			// A Pod that cannot start is of no use; the error says why.
-			if err := r.discard(ctx, p); err != nil {
-				return runtime.Container{}, err
+			if gone := r.discard(ctx, p); gone != nil {
+				return runtime.Container{}, gone
 			}
-			if !copied && r.cannotMount(p, err) {
+			if switched {
+				r.cannotStart(err)
+			}
+			if !copied && !switched && r.cannotMount(p, err) {
 				continue
 			}
 		}
@@ -119,7 +122,7 @@ func (r *Runtime) tryStart(ctx context.Context, spec runtime.ContainerSpec, prog
 	}
 	p, err = r.await(ctx, p, hasAddress)
 	if err == nil && container(p).State == runtime.ContainerExited {
-		err = fmt.Errorf("Pod %s ended at once: %s", p.Name, container(p).Detail)
+		err = fmt.Errorf("pod %s ended at once: %s", p.Name, container(p).Detail)
 	}
 	return p, err
 }
@@ -142,7 +145,7 @@ func (r *Runtime) adopt(ctx context.Context, spec runtime.ContainerSpec) (*corev
 		return nil, &runtime.BusyError{Reason: "Pod " + spec.Workspace.ContainerName() + " has just been removed"}
 	}
 	if c := container(p); c.Claim != spec.Claim || c.State == runtime.ContainerExited {
-		return nil, fmt.Errorf("Pod %s (%s): %w", p.Name, c.Detail, runtime.ErrConflict)
+		return nil, fmt.Errorf("pod %s (%s): %w", p.Name, c.Detail, runtime.ErrConflict)
 	}
 	return p, nil
 }
@@ -215,7 +218,7 @@ func (r *Runtime) Logs(ctx context.Context, id workspace.ID, tail int, follow bo
 		lines := int64(tail)
 		options.TailLines = &lines
 	}
-	body, err := r.pods().GetLogs(p.Name, options).Stream(ctx)
+	body, err := r.readLog(ctx, p.Name, options)
 	if apierrors.IsNotFound(err) {
 		return runtime.ErrNotFound
 	}

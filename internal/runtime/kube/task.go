@@ -57,11 +57,14 @@ var errRoot = errors.New("a workspace cannot run as root")
 // that it printed. may agrees once the Pod exists. A Pod that an earlier call left is
 // replaced, since its result is not needed any more.
 func (r *Runtime) runTask(ctx context.Context, o onHome, step string, may admission, progress func(runtime.Progress)) (string, error) {
-	for {
+	for switched := false; ; switched = true {
 		o.role = roleTask
 		copied := r.copyTools()
 		line, p, err := r.tryTask(ctx, o, step, may, progress)
-		if err == nil || copied || p == nil || !r.cannotMount(p, err) {
+		if switched {
+			r.cannotStart(err)
+		}
+		if err == nil || copied || switched || p == nil || !r.cannotMount(p, err) {
 			return line, err
 		}
 	}
@@ -98,7 +101,7 @@ func (r *Runtime) tryTask(ctx context.Context, o onHome, step string, may admiss
 	case errors.Is(err, errGone):
 		return "", p, &runtime.BusyError{Reason: "another call works on volume " + o.home.Name}
 	case err == nil && exit != 0:
-		err = fmt.Errorf("Pod %s ended with code %d: %s", p.Name, exit, workspace.Cut(last))
+		err = fmt.Errorf("pod %s ended with code %d: %s", p.Name, exit, workspace.Cut(last))
 	}
 	return last, p, err
 }
@@ -123,7 +126,7 @@ func (r *Runtime) named(ctx context.Context, name, role string) (*corev1.Pod, er
 	case err != nil:
 		return nil, wrapError(ctx, "read Pod "+name, err)
 	case !r.owns(p.Labels, role):
-		return nil, fmt.Errorf("Pod %s is not codehub's: %w", name, runtime.ErrConflict)
+		return nil, fmt.Errorf("pod %s is not codehub's: %w", name, runtime.ErrConflict)
 	}
 	return p, nil
 }

@@ -27,6 +27,15 @@ func (r *Runtime) cannotMount(p *corev1.Pod, err error) bool {
 	return true
 }
 
+// cannotStart takes that back if the Pod with copies was refused in the same way: then the
+// mounted images were not the reason.
+func (r *Runtime) cannotStart(err error) {
+	var refused *startError
+	if errors.As(err, &refused) && r.noImageVolumes.Swap(false) {
+		r.log.Warn("copies of programs do not help, so that images are mounted again", "err", err)
+	}
+}
+
 func mountsImage(p *corev1.Pod) bool {
 	for _, v := range p.Spec.Volumes {
 		if v.Image != nil {
