@@ -31,6 +31,11 @@ func (r *Runtime) SetAside(ctx context.Context, id workspace.ID, claim, found st
 	if !workspace.ValidID(string(id)) {
 		return "", errNoUUID(id)
 	}
+	unlock, err := r.locks.lock(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	original, err := r.claims().Get(ctx, id.VolumeName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

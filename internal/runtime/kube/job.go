@@ -47,6 +47,11 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.J
 	case spec.ObjectDir != "" || spec.BucketDir != "":
 		return runtime.Job{}, errors.New("a storage job in Kubernetes needs a bucket that it can reach over the network")
 	}
+	unlock, err := r.locks.lock(ctx, spec.Workspace)
+	if err != nil {
+		return runtime.Job{}, err
+	}
+	defer unlock()
 	home, err := r.home(ctx, spec.Workspace, spec.VolumeClaim)
 	if err != nil {
 		return runtime.Job{}, err

@@ -56,6 +56,7 @@ type Runtime struct {
 	podView  *watched[corev1.Pod]
 	homeView *watched[corev1.PersistentVolumeClaim]
 
+	locks          locks
 	noImageVolumes atomic.Bool // a node has refused one; see tools.go
 	// adapt changes Pods before their creation; nil: it does not. Only tests set it.
 	adapt func(*corev1.Pod)

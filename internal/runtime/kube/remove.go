@@ -18,6 +18,11 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim strin
 	if !workspace.ValidID(string(id)) {
 		return errNoUUID(id)
 	}
+	unlock, err := r.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	c, err := r.claims().Get(ctx, id.VolumeName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

@@ -14,6 +14,11 @@ import (
 // CreateVolume implements runtime.Runtime. A Pod with the image copies its content. It runs
 // codehub's own executable and no code of the image.
 func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
+	unlock, err := r.locks.lock(ctx, spec.Workspace)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	report(progress, runtime.StepCreating)
 	home, err := r.createHome(ctx, spec)
 	if err != nil || complete(home) {

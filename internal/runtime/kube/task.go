@@ -17,6 +17,11 @@ import (
 
 // Fingerprint implements runtime.Runtime.
 func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) (string, error) {
+	unlock, err := r.locks.lock(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	home, err := r.home(ctx, id, claim)
 	if err != nil {
 		return "", err
@@ -36,6 +41,11 @@ func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress fu
 	if spec.UID == 0 {
 		return errRoot
 	}
+	unlock, err := r.locks.lock(ctx, spec.Workspace)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	home, err := r.home(ctx, spec.Workspace, spec.VolumeClaim)
 	if err != nil {
 		return err
