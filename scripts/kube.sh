@@ -18,6 +18,7 @@ source messages.sh
 containerd_version=v2.4.2
 runc_version=v1.5.2
 kubernetes_version=v1.36.3
+helm_version=v3.22.0 # installs the chart in tests
 
 number=${KUBE_NUMBER:-0}
 [[ $number =~ ^[0-9]$ ]] || die "KUBE_NUMBER is a digit, not $number"
@@ -30,7 +31,7 @@ export no_proxy='*'
 # tools is where the programs are: built anew when what they are built from changes.
 tools() {
 	local key
-	key=$(cat <(grep -E "^[a-z]+_version=" kube.sh) kubebox/go.sum kubebox/main.go kubebox/pause/main.go | sha256sum | cut -c1-16)
+	key=$(cat <(grep -E "^[a-z]+_version=" kube.sh) <(declare -f build_into) kubebox/go.sum kubebox/main.go kubebox/pause/main.go | sha256sum | cut -c1-16)
 	echo "${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/codehub/kube-$key"
 }
 
@@ -38,9 +39,19 @@ build_tools() {
 	local bin
 	bin=$(tools)
 	[ -e "$bin/complete" ] && return
-	echo "setup: building Kubernetes $kubernetes_version, containerd $containerd_version and runc $runc_version for the tests (five minutes the first time)" >&2
 	mkdir -p "$bin"
-	local version=k8s.io/component-base/version
+	# Tests of several packages may come here at once.
+	flock "$bin" "./kube.sh" build
+}
+
+# build_into FOLDER builds the programs, unless another process has just done so.
+build_into() {
+	local bin=$1
+	[ -e "$bin/complete" ] && return
+	echo "setup: building Kubernetes $kubernetes_version, containerd $containerd_version, runc $runc_version and helm $helm_version for the tests (six minutes the first time)" >&2
+	local version=k8s.io/component-base/version charts=helm.sh/helm/v3/pkg
+	# The version of Kubernetes that charts are rendered and checked for.
+	local helm=(-X "$charts/chartutil.k8sVersionMajor=1" -X "$charts/chartutil.k8sVersionMinor=36" -X "$charts/lint/rules.k8sVersionMajor=1" -X "$charts/lint/rules.k8sVersionMinor=36")
 	(cd kubebox && GOFLAGS='' CGO_ENABLED=0 go build -trimpath -o "$bin/kubebox" \
 		-ldflags "-s -w -X $version.gitVersion=$kubernetes_version -X $version.gitMajor=1 -X $version.gitMinor=36" .)
 	(cd kubebox && GOFLAGS='' CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$bin/pause" ./pause)
@@ -48,6 +59,7 @@ build_tools() {
 		"github.com/containerd/containerd/v2/cmd/containerd@$containerd_version" \
 		"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2@$containerd_version" \
 		"github.com/containerd/containerd/v2/cmd/ctr@$containerd_version")
+	(cd / && GOFLAGS='' GOBIN=$bin CGO_ENABLED=0 go install -ldflags "-s -w ${helm[*]}" "helm.sh/helm/v3/cmd/helm@$helm_version")
 	(cd / && GOFLAGS='' GOBIN=$bin CGO_ENABLED=1 go install -tags seccomp "github.com/opencontainers/runc@$runc_version")
 	local part
 	for part in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl; do
@@ -319,6 +331,14 @@ remove_node() {
 	rm -rf "$dir"
 }
 
+# remove_volumes removes the folders of all volumes that the cluster has made. Their place is
+# the same for all clusters of the machine, so that etcd's files are searched for their names.
+remove_volumes() {
+	[ -d "$state/etcd" ] || return 0
+	{ grep -raohE '/tmp/hostpath_pv/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}' "$state/etcd" || true; } | sort -u | xargs -r rm -rf
+	rmdir /tmp/hostpath_pv 2>/dev/null || true # unless another cluster has some
+}
+
 down() {
 	local dir
 	for dir in "$state"/node*; do
@@ -328,6 +348,7 @@ down() {
 	finish manager
 	finish apiserver KILL
 	finish etcd KILL
+	remove_volumes
 	iptables -D FORWARD -i "$bridge" -o "$bridge" -j ACCEPT 2>/dev/null || true
 	ip link del "$bridge" 2>/dev/null || true
 	rm -rf "$state"
@@ -339,6 +360,7 @@ tools)
 	build_tools
 	tools
 	;;
+build) build_into "$(tools)" ;; # only for build_tools
 up) up "${2:?the number of nodes}" ;;
 node) node "${2:?the number of the node}" "$(tools)" ;;
 nodedown) remove_node "${2:?the number of the node}" ;;
