@@ -16,16 +16,18 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	networkinglisters "k8s.io/client-go/listers/networking/v1"
 	"k8s.io/client-go/tools/cache"
 )
 
-// EnforcePolicies makes the cluster's nodes apply NetworkPolicies until the test ends, by
-// nftables. Without it nothing does. It is for tests: IPv4 and numbered ports only; a
-// connection that exists is not cut; a Pod is open until its status has its address.
-func (c *Cluster) EnforcePolicies() {
+// EnforcePolicies makes the cluster's nodes apply NetworkPolicies by nftables, until stop is
+// called or the test ends. Without it nothing does. It is for tests: IPv4 only; a connection
+// that exists is not cut; a Pod is open until its status has its address; a named port counts
+// for ingress alone.
+func (c *Cluster) EnforcePolicies() (stop func()) {
 	c.tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	factory := informers.NewSharedInformerFactory(c.Client, 0)
@@ -53,10 +55,16 @@ func (c *Cluster) EnforcePolicies() {
 	factory.WaitForCacheSync(ctx.Done())
 	var group sync.WaitGroup
 	group.Go(func() { e.run(ctx) })
-	c.tb.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		group.Wait()
+		for _, space := range e.spaces {
+			// Also where the node or the table does not exist.
+			_ = exec.Command("nsenter", "--net="+space, "nft", "delete", "table", "ip", tableName).Run()
+		}
 	})
+	c.tb.Cleanup(stop)
+	return stop
 }
 
 // enforcer applies the policies of a cluster.
@@ -137,13 +145,13 @@ func (e *enforcer) table() (string, error) {
 			if slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) {
 				isolatedOut = true
 				for _, r := range p.Spec.Egress {
-					out = append(out, e.rules("daddr", p.Namespace, pods, r.To, r.Ports)...)
+					out = append(out, e.rules("daddr", p.Namespace, pods, r.To, r.Ports, nil)...)
 				}
 			}
 			if slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) {
 				isolatedIn = true
 				for _, r := range p.Spec.Ingress {
-					in = append(in, e.rules("saddr", p.Namespace, pods, r.From, r.Ports)...)
+					in = append(in, e.rules("saddr", p.Namespace, pods, r.From, r.Ports, pod)...)
 				}
 			}
 		}
@@ -164,8 +172,9 @@ func (e *enforcer) table() (string, error) {
 		tableName, chains.String(), hook("forward"), hook("input")), nil
 }
 
-// rules are what lets packets to or from the peers pass a Pod's chain.
-func (e *enforcer) rules(address, namespace string, pods []*corev1.Pod, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) []string {
+// rules are what lets packets to or from the peers pass a Pod's chain. Named ports are those
+// of the target, if it is given.
+func (e *enforcer) rules(address, namespace string, pods []*corev1.Pod, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, target *corev1.Pod) []string {
 	matches := []string{}
 	if len(peers) == 0 {
 		matches = append(matches, "")
@@ -197,7 +206,9 @@ func (e *enforcer) rules(address, namespace string, pods []*corev1.Pod, peers []
 			rules = append(rules, match+"return")
 		}
 		for _, port := range ports {
-			rules = append(rules, match+portMatch(port)+" return")
+			if expression, ok := portMatch(port, target); ok {
+				rules = append(rules, match+expression+" return")
+			}
 		}
 	}
 	return rules
@@ -220,19 +231,29 @@ func selects(selector *metav1.LabelSelector, set map[string]string) bool {
 	return err == nil && s.Matches(labels.Set(set))
 }
 
-// portMatch is the expression for a port of a policy. A named port matches nothing.
-func portMatch(p networkingv1.NetworkPolicyPort) string {
+// portMatch is the expression for a port of a policy, unless no port has its name.
+func portMatch(p networkingv1.NetworkPolicyPort, target *corev1.Pod) (string, bool) {
 	protocol := "tcp"
 	if p.Protocol != nil {
 		protocol = strings.ToLower(string(*p.Protocol))
 	}
 	switch {
 	case p.Port == nil:
-		return "meta l4proto " + protocol
+		return "meta l4proto " + protocol, true
 	case p.EndPort != nil:
-		return fmt.Sprintf("%s dport %d-%d", protocol, p.Port.IntValue(), *p.EndPort)
+		return fmt.Sprintf("%s dport %d-%d", protocol, p.Port.IntValue(), *p.EndPort), true
+	case p.Port.Type == intstr.Int:
+		return fmt.Sprintf("%s dport %d", protocol, p.Port.IntValue()), true
+	case target != nil:
+		for _, container := range target.Spec.Containers {
+			for _, port := range container.Ports {
+				if port.Name == p.Port.StrVal {
+					return fmt.Sprintf("%s dport %d", protocol, port.ContainerPort), true
+				}
+			}
+		}
 	}
-	return fmt.Sprintf("%s dport %d", protocol, p.Port.IntValue())
+	return "", false
 }
 
 // ipv4 returns the prefixes of IPv4.

@@ -11,6 +11,8 @@ import (
 type conditions struct {
 	docker     *health.Condition
 	wall       *health.Condition
+	open       *health.Condition // workspaces run without the isolation that they should have
+	unchecked  *health.Condition // whether they do is not known
 	bucketAway *health.Condition
 	disk       *health.Condition // too little space is free
 	space      *health.Condition // Docker has none left
@@ -25,6 +27,8 @@ func newConditions(cfg Config) conditions {
 	return conditions{
 		docker:     condition("docker", "observation failed; workspaces are on hold", "observation recovered"),
 		wall:       condition("wall", "network isolation check failed; no workspace will start", "network isolation restored"),
+		open:       condition("isolation", "workspaces run without network isolation", "workspaces run with network isolation again"),
+		unchecked:  condition("isolation-check", "network isolation could not be checked", "network isolation was checked again"),
 		bucketAway: condition("bucket", "bucket not responding; archives are waiting", "bucket recovered"),
 		disk:       condition("disk", "disk too full; starts and restores are waiting", "disk space recovered"),
 		space:      condition("disk", "no space left on Docker's disk; operations are waiting", "no operation waits for disk space"),
@@ -34,7 +38,7 @@ func newConditions(cfg Config) conditions {
 }
 
 func (c conditions) reset() {
-	for _, each := range []*health.Condition{c.docker, c.wall, c.bucketAway, c.disk, c.space, c.orphaned, c.writes} {
+	for _, each := range []*health.Condition{c.docker, c.wall, c.open, c.unchecked, c.bucketAway, c.disk, c.space, c.orphaned, c.writes} {
 		each.Reset()
 	}
 }

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -141,6 +142,26 @@ func (t *term) forget(alive map[string]bool) {
 	}
 }
 
+// setIsolation records the result of Runtime.Prepare.
+func (t *term) setIsolation(err error) {
+	var open *runtime.IsolationError
+	if !errors.As(err, &open) {
+		t.wall.Set(err)
+		if err == nil {
+			t.open.Set(nil)
+			t.unchecked.Set(nil)
+		}
+		return
+	}
+	t.wall.Set(nil)
+	if open.Unknown {
+		t.unchecked.Set(open) // what the last check found stays
+	} else {
+		t.open.Set(open)
+		t.unchecked.Set(nil)
+	}
+}
+
 // prepare checks and repairs the network isolation outside the tick, about once per
 // idle interval.
 func (t *term) prepare(ctx context.Context) {
@@ -153,7 +174,7 @@ func (t *term) prepare(ctx context.Context) {
 		if err != nil && context.Cause(ctx) == context.Canceled {
 			return false
 		}
-		t.wall.Set(err)
+		t.setIsolation(err)
 		return false
 	})
 }

@@ -170,6 +170,7 @@ type Runtime interface {
 	// Prepare checks and repairs the containers' network and its isolation. The
 	// controller calls it at every idle interval; StartContainer fails while it
 	// does. It is ErrBusy while Docker has no free addresses for the network.
+	// An *IsolationError does not keep workspaces from starting.
 	Prepare(ctx context.Context) error
 }
 
@@ -445,6 +446,32 @@ func (e *BusyError) Error() string { return e.Reason }
 
 // Is reports that every BusyError is an ErrBusy.
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
+
+// IsolationError reports workspaces that run without the isolation that they should have,
+// where the runtime cannot provide it by its own means.
+type IsolationError struct {
+	Unknown bool // it could not be checked
+	Reason  string
+}
+
+func (e *IsolationError) Error() string { return e.Reason }
+
+// Sentences of an IsolationError. Pages translate them.
+const (
+	MsgNoPolicies      = "The namespace %s has no NetworkPolicy that closes the network of workspaces in both directions. Install those of the Helm chart (workspaces.network.enabled)."
+	MsgPoliciesIgnored = "The cluster does not enforce the NetworkPolicies of workspaces. It needs a network plug-in that does."
+	MsgPoliciesOpen    = "The NetworkPolicies let workspaces reach addresses that they should not. Add these to workspaces.network.deny of the Helm chart."
+	MsgReached         = "A test Pod in the place of a workspace reached:"
+	MsgUnreached       = "This server does not reach Pods of workspaces. The NetworkPolicies and the network have to permit it."
+)
+
+// What a test Pod may reach.
+const (
+	ReachedWorkspace = "another workspace"
+	ReachedAPI       = "the API server"
+	ReachedNode      = "the kubelet of its node"
+	ReachedMetadata  = "the metadata service"
+)
 
 // PullError reports an image that is neither present nor available from its
 // registry. Message is Docker's message.

@@ -56,6 +56,7 @@ type Runtime struct {
 	podView  *watched[corev1.Pod]
 	homeView *watched[corev1.PersistentVolumeClaim]
 
+	isolation      isolation
 	locks          locks
 	noImageVolumes atomic.Bool // a node has refused one; see tools.go
 	// adapt changes Pods before their creation; nil: it does not. Only tests set it.
@@ -70,11 +71,15 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	if !workspace.ValidID(cfg.Installation) {
 		return nil, fmt.Errorf("installation %q is not a UUID", cfg.Installation)
 	}
-	r := &Runtime{cfg: cfg, log: cfg.Log, probe: &http.Client{Timeout: probeTimeout}}
+	r := &Runtime{cfg: cfg, log: cfg.Log, probe: &http.Client{
+		Timeout: probeTimeout,
+		// One connection per request: addresses are reused, connections must not be.
+		Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil},
+	}}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	r.breaker = breaker.New(breaker.Config{Name: "engine", Log: r.log, Conditions: cfg.Conditions, Probe: r.Prepare})
+	r.breaker = breaker.New(breaker.Config{Name: "engine", Log: r.log, Conditions: cfg.Conditions, Probe: r.responds})
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // the cluster has limits of its own
 	config.Wrap(r.breaker.Transport)
@@ -98,9 +103,16 @@ func (r *Runtime) Close() error {
 	return nil
 }
 
-// Prepare implements runtime.Runtime. It checks that the cluster responds and that codehub
-// may read what it needs.
+// Prepare implements runtime.Runtime. It checks that the cluster responds, that codehub may
+// read what it needs, and that workspaces are isolated.
 func (r *Runtime) Prepare(ctx context.Context) error {
+	if err := r.responds(ctx); err != nil {
+		return err
+	}
+	return r.checkIsolation(ctx)
+}
+
+func (r *Runtime) responds(ctx context.Context) error {
 	if _, err := r.claims().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 		return wrapError(ctx, "list persistent volume claims", err)
 	}

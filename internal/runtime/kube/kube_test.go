@@ -42,6 +42,7 @@ func TestKubernetes(t *testing.T) {
 		"servers that act at once":  testRivals,
 		"a server that acts late":   testLate,
 		"settings are tried":        testTry,
+		"a check that cannot run":   testUnscheduledProbe,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +111,7 @@ func (c *cluster) harness(t *testing.T) runtimetest.Harness {
 	h := direct{c: c, r: c.runtime(t)}
 	return runtimetest.Harness{
 		Runtime: h.r, Neighbour: c.runtime(t), Down: down,
-		Remote: true, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
+		Remote: true, Bound: 6 * time.Minute, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
 		Seed: seedOf(t, harness.TestImage()), MissingImage: "127.0.0.1:9/codehub/missing:latest",
 		Home: h.home, Write: write, HalfSeed: h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob, HalfRemove: h.halfRemove,
 		Use: h.use, Edit: h.edit, Environment: h.environment, EndContainer: h.endContainer, EndJob: h.endJob,

@@ -13,6 +13,8 @@ const (
 	labelWorkspace    = "codehub.dev/workspace"
 	labelClaim        = "codehub.dev/claim" // of the home, or of the operation that created the Pod
 
+	labelProbe = "codehub.dev/probe" // of a Pod of a network check: the installation
+
 	// Of a home. Each records a fact about it.
 	noteSeeded   = "codehub.dev/seeded"   // seeding has finished
 	noteSettled  = "codehub.dev/settled"  // it is live: never wiped or restored into
@@ -84,6 +86,10 @@ func seedName(id workspace.ID) string  { return "codehub-seed-" + string(id) }
 func checkName(id workspace.ID) string { return "codehub-check-" + string(id) }
 func ownName(id workspace.ID) string   { return "codehub-own-" + string(id) }
 func copyName(id workspace.ID) string  { return "codehub-aside-" + string(id) }
+
+func probeName(letter, installation string) string {
+	return "codehub-probe-" + letter + "-" + installation
+}
 
 func jobName(kind runtime.JobKind, id workspace.ID) string {
 	return "codehub-" + string(kind) + "-" + string(id)

@@ -69,7 +69,7 @@ func (s *suite) neighbourLeavesVolume() {
 func backendTests() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"prepare/repeated": func(s *suite) {
-			s.ok("Prepare", s.Runtime.Prepare(s.ctx))
+			s.ok("Prepare", prepare(s.ctx, s.Runtime))
 		},
 		"progress/without a pull": func(s *suite) {
 			s.tidy()

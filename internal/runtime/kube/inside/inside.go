@@ -27,6 +27,7 @@ const (
 	Seed        = "seed"
 	Fingerprint = "fingerprint"
 	Own         = "own"
+	Probe       = "probe"
 )
 
 // Main runs `codehub pod-helper args…` and returns the exit code.
@@ -37,6 +38,7 @@ const (
 //	fingerprint HOME      prints the number of entries at intervals, and last the fingerprint
 //	own UID FROM HOME     gives a home to a uid (archive.ChangeOwner), and prints the number of
 //	                      entries; FROM lists uids
+//	probe ADDRESS         serves at the address, and connects to others for Ask
 func Main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -66,6 +68,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return printFingerprint(ctx, args[0], out)
 	case command == Own && len(args) == 3:
 		return own(ctx, args[0], args[1], args[2], out)
+	case command == Probe && len(args) == 1:
+		return runProbe(ctx, args[0])
 	}
 	return fmt.Errorf("pod-helper has no command %q with %d arguments", args[0], len(args)-1)
 }

@@ -1,0 +1,129 @@
+package kube
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"codehub/internal/harness"
+	"codehub/internal/runtime"
+)
+
+// fromHere is a policy that lets the test's own process, which is no Pod, reach workspaces.
+const fromHere = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: from-here, namespace: ` + namespace + `}
+spec:
+  podSelector: {matchLabels: {codehub.dev/role: workspace}}
+  policyTypes: [Ingress]
+  ingress: [{from: [{ipBlock: {cidr: ADDRESS/32}}]}]
+`
+
+// The check tells apart a cluster without policies, one that ignores them, policies that leave
+// something open, servers that do not reach workspaces, and isolation. It repeats itself when
+// the policies change, and leaves nothing.
+func TestIsolationIsChecked(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	a := c.runtime(t)
+	finds := func(r *Runtime, unknown bool, texts ...string) {
+		t.Helper()
+		err := r.Prepare(t.Context())
+		var open *runtime.IsolationError
+		if !errors.As(err, &open) || open.Unknown != unknown {
+			t.Fatalf("Prepare: %v, want an IsolationError, unknown %v", err, unknown)
+		}
+		for _, text := range texts {
+			if !strings.Contains(open.Reason, text) {
+				t.Errorf("the reason is %q, without %q", open.Reason, text)
+			}
+		}
+	}
+	all := []string{runtime.ReachedWorkspace, runtime.ReachedAPI, runtime.ReachedNode}
+	finds(a, false, append(all, "has no NetworkPolicy")...)
+
+	policies := chartPolicies(t)
+	c.Apply(policies)
+	finds(a, false, append(all, runtime.MsgPoliciesIgnored)...)
+	a.isolation.checkedAt = time.Now().Add(-time.Hour) // without a change of the policies
+	stopped := c.EnforcePolicies()
+	finds(a, true, runtime.MsgUnreached)
+
+	c.Apply(strings.ReplaceAll(fromHere, "ADDRESS", c.Address))
+	if err := a.Prepare(t.Context()); err != nil {
+		t.Fatalf("Prepare with policies that are enforced: %v", err)
+	}
+	checked := a.isolation.checkedAt
+	if err := a.Prepare(t.Context()); err != nil || !a.isolation.checkedAt.Equal(checked) {
+		t.Errorf("the next call checks again: %v", err)
+	}
+
+	c.ListenOn(1, "169.254.169.254", "80")
+	c.ListenOn(2, "169.254.169.254", "80")
+	c.Apply(strings.Replace(strings.ReplaceAll(fromHere, "ADDRESS", c.Address), "policyTypes: [Ingress]", "policyTypes: [Ingress, Egress]\n  egress: [{to: [{ipBlock: {cidr: 169.254.0.0/16}}]}]", 1))
+	finds(a, false, runtime.MsgPoliciesOpen, runtime.ReachedMetadata)
+
+	stopped()
+	b := c.twin(t, a) // the next leader
+	finds(b, false, append(all, runtime.MsgPoliciesIgnored)...)
+	pods, err := c.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: labelProbe})
+	if err != nil || len(pods.Items) > 0 {
+		t.Errorf("%d Pods are left, %v", len(pods.Items), err)
+	}
+}
+
+// A Pod of a check that does not start is a reason why the isolation is not known.
+func testUnscheduledProbe(t *testing.T, c *cluster) {
+	r := c.runtime(t)
+	r.cfg.Nodes = map[string]string{"no": "node"}
+	var open *runtime.IsolationError
+	if err := r.Prepare(t.Context()); !errors.As(err, &open) || !open.Unknown || !strings.Contains(open.Reason, "node") {
+		t.Errorf("Prepare: %v", err)
+	}
+	harness.Eventually(t, "the Pods are removed", func() bool {
+		pods, err := c.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: labelProbe + "=" + r.cfg.Installation})
+		return err == nil && len(pods.Items) == 0
+	})
+}
+
+func TestCovered(t *testing.T) {
+	t.Parallel()
+	policy := func(value string, types ...networkingv1.PolicyType) networkingv1.NetworkPolicy {
+		return networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelRole: value}}, PolicyTypes: types}}
+	}
+	in, out := networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress
+	for _, c := range []struct {
+		name     string
+		policies []networkingv1.NetworkPolicy
+		want     bool
+	}{
+		{"none", nil, false},
+		{"both", []networkingv1.NetworkPolicy{policy(roleWorkspace, in, out)}, true},
+		{"one each", []networkingv1.NetworkPolicy{policy(roleWorkspace, in), policy(roleWorkspace, out)}, true},
+		{"ingress alone", []networkingv1.NetworkPolicy{policy(roleWorkspace, in)}, false},
+		{"of other Pods", []networkingv1.NetworkPolicy{policy(roleJob, in, out)}, false},
+	} {
+		if got := covered(c.policies, map[string]string{labelRole: roleWorkspace}); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// The Pod of a check has what the administrator's template says about Pods, and none of its
+// containers and volumes.
+func TestProbePodFollowsTemplate(t *testing.T) {
+	t.Parallel()
+	r := &Runtime{cfg: Config{Settings: Settings{Patch: []byte(`{"metadata": {"labels": {"team": "a"}}, "spec": {"priorityClassName": "low", "containers": [{"name": "sidecar", "image": "x"}]}}`)}}}
+	p := r.probePod("a", "token")
+	if p.Labels["team"] != "a" || p.Labels[labelRole] != roleWorkspace || p.Spec.PriorityClassName != "low" || len(p.Spec.Containers) != 1 || len(p.Spec.Volumes) != 0 || r.owns(p.Labels, roleWorkspace) && r.cfg.Installation != "" {
+		t.Errorf("%+v", p)
+	}
+	if p.Spec.Containers[0].Name != containerWorkspace || p.Spec.Containers[0].Env[0].Value != "token" {
+		t.Errorf("%+v", p.Spec.Containers[0])
+	}
+}
