@@ -41,6 +41,7 @@ type ServerCondition struct {
 
 // AdminStatus is the answer of GET /admin/status.
 type AdminStatus struct {
+	Runtime         string           `json:"runtime"` // what runs the workspaces: docker or kubernetes
 	Servers         []Server         `json:"servers"`
 	Phases          map[string]int   `json:"phases"`     // workspaces in each phase, DELETED left out
 	Operations      map[string]int   `json:"operations"` // running ones, by kind

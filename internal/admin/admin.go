@@ -38,6 +38,8 @@ type Config struct {
 	Passwords Passwords
 	// Self is the server that answers; nil in a command that works on the database alone.
 	Self *replica.Replica
+	// Runtime is CODEHUB_RUNTIME.
+	Runtime string
 	// OrphanDelay is CODEHUB_ORPHAN_DELAY.
 	OrphanDelay time.Duration
 }
@@ -55,6 +57,7 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 		return api.AdminStatus{}, err
 	}
 	out := api.AdminStatus{
+		Runtime: s.cfg.Runtime,
 		Servers: make([]api.Server, 0, len(o.Servers)), Phases: o.Phases, Operations: o.Operations,
 		Running: o.Running, MaxRunning: o.MaxRunning, PerUser: o.PerUser,
 		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince, LostArchives: []api.LostArchive{},

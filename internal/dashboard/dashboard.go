@@ -143,7 +143,7 @@ func New(c Config) *Dashboard {
 		}
 	}
 	d.guard.SetDenyHandler(http.HandlerFunc(d.refuseCrossOrigin))
-	d.pages = parsePages(d.assets, c.Sudo, c.MissingText)
+	d.pages = parsePages(d.assets, c.Sudo, runtimeName(c.StorageBackend), c.MissingText)
 	return d
 }
 

@@ -12,6 +12,7 @@ import (
 	"codehub/internal/lifecycle"
 	marks "codehub/internal/mark"
 	"codehub/internal/reconcile"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -73,9 +74,11 @@ func TestSystemMessagesAreTranslated(t *testing.T) {
 			t.Errorf("the server never writes %s: %q", k, catalogue.English.T(k))
 		}
 	}
-	aside, hold := [2]string{"docker, ", "; kept until an administrator removes it"}, [2]string{"another database used this Docker last", ""}
+	reached := [2]string{runtime.MsgReached + " ", " (10.0.0.1:80)"}
+	aside, hold := [2]string{"docker, ", "; kept until an administrator removes it"}, [2]string{"another database managed these workspaces last", ""}
 	// Parts of a message, with the text that surrounds them.
 	within := map[string][2]string{"since %s": aside, "%d bytes in %d files and folders": aside, ", at %s": hold,
+		runtime.ReachedWorkspace: reached, runtime.ReachedAPI: reached, runtime.ReachedNode: reached, runtime.ReachedMetadata: reached,
 		"Allowed images:": {"The image x-1 is not allowed on this server. ", ""}}
 	for _, m := range messages {
 		around := within[m]
@@ -100,7 +103,7 @@ func TestSystemMessagesAreTranslated(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"The archive k/1.tar is missing. The home volume ws-1-home still exists and is complete. Recover the workspace to use it.": "아카이브 k/1.tar: 아카이브가 없습니다. 홈 볼륨 ws-1-home: 볼륨이 온전히 남아 있습니다. 다시 시도하면 이 볼륨을 사용합니다.",
-		"another database used this Docker last, at 2026-11-22 10:00:00 UTC":                                                       "다른 데이터베이스가 이 Docker를 마지막으로 사용했습니다. 시각: 2026-11-22 10:00:00 UTC",
+		"another database managed these workspaces last, at 2026-11-22 10:00:00 UTC":                                               "다른 데이터베이스가 이 워크스페이스를 마지막으로 관리했습니다. 시각: 2026-11-22 10:00:00 UTC",
 		"docker, since 2026-11-22T10:00:00Z, 12 bytes in 3 files and folders; kept until an administrator removes it":              "docker, 시작 2026-11-22T10:00:00Z, 파일과 폴더 3개, 12바이트; 관리자가 제거할 때까지 유지",
 		"STARTING did not finish in time. driver failed":                                                                           "제한 시간 안에 끝나지 않은 작업: STARTING. driver failed",
 		"driver failed $1 %s": "driver failed $1 %s",

@@ -42,8 +42,9 @@ type page struct {
 }
 
 // parsePages parses the templates in each language. missing is called for each text that a
-// language lacks. With sudo, users can install packages until a workspace stops.
-func parsePages(a *assets, sudo bool, missing func(language, key string)) map[string]*pageSet {
+// language lacks. With sudo, users can install packages until a workspace stops. runtime is the
+// name of what runs the workspaces.
+func parsePages(a *assets, sudo bool, runtime string, missing func(language, key string)) map[string]*pageSet {
 	root, err := fs.Sub(files, "templates")
 	if err != nil {
 		panic(err)
@@ -54,7 +55,7 @@ func parsePages(a *assets, sudo bool, missing func(language, key string)) map[st
 	}
 	out := map[string]*pageSet{}
 	for _, l := range catalogue.Languages() {
-		l = l.Reporting(missing)
+		l = l.On(runtime).Reporting(missing)
 		parts := template.Must(template.New("").Funcs(funcs(l, a, sudo)).ParseFS(root, "part_*.html", "layout.html"))
 		set := &pageSet{lang: l, parts: parts, pages: map[string]*template.Template{}}
 		for _, file := range pages {
@@ -64,6 +65,14 @@ func parsePages(a *assets, sudo bool, missing func(language, key string)) map[st
 		out[l.Code] = set
 	}
 	return out
+}
+
+// runtimeName is what pages call the system that runs the workspaces.
+func runtimeName(storage string) string {
+	if storage == workspace.StorageKubernetes {
+		return "Kubernetes"
+	}
+	return "Docker"
 }
 
 // funcs returns the functions of the templates in one language.

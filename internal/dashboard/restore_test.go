@@ -43,16 +43,16 @@ func (r *restores) ApplyRestore(_ context.Context, _ workspace.Caller, in api.Ap
 
 func TestRestorePage(t *testing.T) {
 	t.Parallel()
-	r := &restores{plan: api.RestorePlan{OnHold: true, Reason: "another database used this Docker last", Unchanged: 1, Workspaces: []api.RestoreStep{
+	r := &restores{plan: api.RestorePlan{OnHold: true, Reason: "another database managed these workspaces last", Unchanged: 1, Workspaces: []api.RestoreStep{
 		{ID: "2", Name: "newer <b>", Owner: "ann", Action: api.RestoreArchive, ReasonCode: "archive_newer"},
 		{ID: "3", Name: "made", Action: api.RestoreVolume, New: true, Running: true, ReasonCode: "created_later"},
 		{ID: "4", Name: "gone", Owner: "ann", Action: api.RestoreKeep, Lost: true, ReasonCode: "no_copy"},
 	}}}
 	w := newWorld(t, func(c *Config) { c.Restore, c.Trouble = r, func() string { return "hold" } })
-	w.Exec(`UPDATE gc_state SET hold = 'another database used this Docker last', hold_since = now()`)
+	w.Exec(`UPDATE gc_state SET hold = 'another database managed these workspaces last', hold_since = now()`)
 	b := w.loggedIn()
 	contains(t, "every page", b.get("/").body, "codehub is on hold because this is not the database that it used last.")
-	contains(t, "the administrators' page", b.get("/admin").body, "codehub is on hold", "another database used this Docker last", `href="/admin/restore"`)
+	contains(t, "the administrators' page", b.get("/admin").body, "codehub is on hold", "another database managed these workspaces last", `href="/admin/restore"`)
 	page := b.get("/admin/restore").body
 	contains(t, "the plan", page, "newer &lt;b&gt;", "Use the archive", "Use the volume", "Its newest archive was created after the backup.",
 		"The workspace was created after the backup.", "No complete copy of its home was found.", "not in the database", "no complete copy found",

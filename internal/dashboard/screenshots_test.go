@@ -203,7 +203,7 @@ func reduced(picture image.Image, n int) image.Image {
 }
 
 // restorePlan has each kind of step.
-var restorePlan = api.RestorePlan{OnHold: true, Reason: "another database used this Docker last, at 2026-03-01 10:00:00 UTC", Unchanged: 1, Workspaces: []api.RestoreStep{
+var restorePlan = api.RestorePlan{OnHold: true, Reason: "another database managed these workspaces last, at 2026-03-01 10:00:00 UTC", Unchanged: 1, Workspaces: []api.RestoreStep{
 	{ID: "2", Name: "archived-blog", Owner: "ann", Action: api.RestoreArchive, ReasonCode: "archive_newer"},
 	{ID: "3", Name: "nightly-build", Action: api.RestoreVolume, New: true, Running: true, ReasonCode: "created_later"},
 	{ID: "4", Name: "old-experiment", Owner: "ann", Action: api.RestoreVolume, Undelete: true, ReasonCode: "undeleted_running"},

@@ -65,7 +65,7 @@ func (s *server) applyRestore(w http.ResponseWriter, r *http.Request, id auth.Id
 }
 
 func noRestore() error {
-	return workspace.Errorf(workspace.CodeNotSupported, "This server cannot compare its database with Docker.")
+	return workspace.Errorf(workspace.CodeNotSupported, "This server cannot compare its database with the volumes.")
 }
 
 func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

@@ -57,7 +57,7 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 	case errors.Is(err, runtime.ErrNotFound):
 		return workspace.Errorf(workspace.CodeNotFound, "This workspace has no container, so there is no log.")
 	case errors.Is(err, runtime.ErrUnreachable):
-		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "Docker is not responding. Try again later.", Err: err}
+		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The workspace cannot be reached. Try again later.", Err: err}
 	}
 	return err
 }

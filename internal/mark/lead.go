@@ -61,7 +61,7 @@ func (t *term) check(ctx context.Context, due bool) error {
 		return err
 	}
 	if verdict == Foreign {
-		return &errForeign{foreignIn(reasonDocker, docker)}
+		return &errForeign{foreignIn(reasonWorkspaces, docker)}
 	}
 	if t.compared && verdict != Missing && !state.Wanted && !t.pending && time.Since(t.storedAt).Abs() < t.cfg.Every {
 		return nil

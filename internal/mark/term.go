@@ -139,7 +139,7 @@ func (t *term) compare(ctx context.Context) error {
 	checked := unread == nil
 	switch {
 	case inDocker == Foreign:
-		return &errForeign{foreignIn(reasonDocker, docker)}
+		return &errForeign{foreignIn(reasonWorkspaces, docker)}
 	case checked && inBucket == Foreign:
 		return &errForeign{foreignIn(reasonArchives, theirs)}
 	case state.Hold != "" && (inDocker != Same || unread != nil || inBucket != Same):

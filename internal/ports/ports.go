@@ -164,7 +164,7 @@ func (s *Service) agentOf(ctx context.Context, caller workspace.Caller, id works
 	case errors.Is(err, runtime.ErrNotFound):
 		return nil, errNotRunning
 	case errors.Is(err, runtime.ErrUnreachable):
-		return nil, &workspace.Error{Code: workspace.CodeUnavailable, Message: "Docker is not responding. Try again later.", Err: err}
+		return nil, &workspace.Error{Code: workspace.CodeUnavailable, Message: "The workspace cannot be reached. Try again later.", Err: err}
 	case err != nil:
 		return nil, err
 	case up.Agent == "":

@@ -343,4 +343,4 @@ func (t *term) runtimeUp() {
 	t.docker.Set(nil)
 }
 
-var errVolumesGone = errors.New("too many volumes have vanished at once; check that Docker uses the right data directory")
+var errVolumesGone = errors.New("too many volumes have vanished at once; check that Docker uses the right data directory, or the cluster the right namespace")

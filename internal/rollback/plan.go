@@ -95,7 +95,7 @@ var reasonTexts = map[Reason]string{
 	UndeletedOverdue: "Its home still exists long after the deletion was due, so its deletion was undone.",
 	VolumeUnchanged:  "Its volume is the one in the database.",
 	VolumeNewer:      "Its volume was created after the backup.",
-	VolumeAndArchive: "Its volume is used. Its newest archive is not in the database. If Docker was restored as well, compare both.",
+	VolumeAndArchive: "Its volume is used. Its newest archive is not in the database. If the volumes were restored as well, compare both.",
 	ArchiveUnchanged: "Its archive is the one in the database.",
 	ArchiveNewer:     "Its newest archive was created after the backup.",
 	ArchiveGone:      "Its archive is gone, so the newest remaining one is used.",

@@ -164,7 +164,7 @@ func (s *Service) facts(ctx context.Context, state postgres.RollbackState) (Fact
 }
 
 func unavailable(err error) error {
-	return &workspace.Error{Code: workspace.CodeUnavailable, Message: "Docker or the archive storage is not responding. Try again later.", Err: err}
+	return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The volumes or the archive storage cannot be reached. Try again later.", Err: err}
 }
 
 func (s *Service) views(ctx context.Context, state postgres.RollbackState, later bool) ([]View, error) {

@@ -50,7 +50,7 @@ func wsID(n int) workspace.ID {
 func TestPlanHasPages(t *testing.T) {
 	t.Parallel()
 	var v volumes
-	st := &state{now: postgres.RollbackState{Now: time.Now(), Hold: "another database used this Docker last"}}
+	st := &state{now: postgres.RollbackState{Now: time.Now(), Hold: "another database managed these workspaces last"}}
 	for n := range 8 {
 		v = append(v, runtime.Volume{Workspace: wsID(n), Storage: workspace.StorageDockerVolume, Claim: fmt.Sprint(n), Seeded: true, Owner: "ann", Name: fmt.Sprint("ws-", n)})
 		if n%4 == 1 { // the database has it
@@ -98,7 +98,7 @@ func TestPlanHasPages(t *testing.T) {
 func TestTakenVolumeHasUnknownUID(t *testing.T) {
 	t.Parallel()
 	known := workspace.Home{State: workspace.HomeArchived, Claim: "0", UID: 1_500_001, NextUIDs: []uint32{1_700_001}, FromImage: true}
-	st := &state{now: postgres.RollbackState{Now: time.Now(), Hold: "another database used this Docker last", Rows: []postgres.RollbackRow{{
+	st := &state{now: postgres.RollbackState{Now: time.Now(), Hold: "another database managed these workspaces last", Rows: []postgres.RollbackRow{{
 		ID: wsID(0), Owner: "ann", Name: "ws-0", Storage: workspace.StorageDockerVolume, Phase: workspace.PhaseArchived, Home: known,
 	}}}}
 	var v volumes

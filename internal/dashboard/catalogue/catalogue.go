@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/text/language"
@@ -76,6 +77,16 @@ func (l *Language) Keys() []string {
 func (l *Language) Reporting(missing func(language, key string)) *Language {
 	other := *l
 	other.missing = missing
+	return &other
+}
+
+// On returns the same language with texts about another runtime than Docker, by its name.
+func (l *Language) On(name string) *Language {
+	other := *l
+	other.texts = make(map[string]string, len(l.texts))
+	for k, text := range l.texts {
+		other.texts[k] = strings.ReplaceAll(text, "Docker", name)
+	}
 	return &other
 }
 

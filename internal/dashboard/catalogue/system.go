@@ -18,13 +18,18 @@ var systemFragments = map[string][]string{
 	"system.aside_since":    {"system.aside_partial", "system.aside_kept"},
 	"system.aside_size":     {"system.aside_partial", "system.aside_kept"},
 	"system.images_allowed": {"system.image_not_allowed"},
-	"system.hold_at":        {"system.hold_docker", "system.hold_archives"},
+	"system.hold_at":        {"system.hold_workspaces", "system.hold_archives"},
+
+	"system.reached_workspace": {"system.isolation_reached"},
+	"system.reached_api":       {"system.isolation_reached"},
+	"system.reached_node":      {"system.isolation_reached"},
+	"system.reached_metadata":  {"system.isolation_reached"},
 }
 
 // System translates the sentences of the server's message that are in the catalogue. The rest,
 // such as an error of Docker, stays as it is.
 func (l *Language) System(message string) string {
-	if l == English {
+	if l.Code == English.Code {
 		return message
 	}
 	matched := map[string]bool{}

@@ -30,7 +30,7 @@ func (r *Runtime) instruct(ctx context.Context, p *corev1.Pod, spec runtime.JobS
 		return jobOf(p), nil
 	}
 	if err := runtime.Fenced(ctx); err != nil {
-		return runtime.Job{}, fmt.Errorf("send instructions to storage job: %w: %w", runtime.ErrUnreachable, err)
+		return runtime.Job{}, fmt.Errorf("send instructions to storage job: %w: %w", errAway, err)
 	}
 	if err := r.send(ctx, p, spec.Input); err != nil {
 		err = wrapError(ctx, "send instructions to storage job", err)

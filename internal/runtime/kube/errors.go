@@ -22,12 +22,21 @@ func wrapError(ctx context.Context, what string, err error) error {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case ctx.Err() != nil || unreachable(err):
-		return fmt.Errorf("%s: %w: %w", what, runtime.ErrUnreachable, err)
+		return fmt.Errorf("%s: %w: %w", what, errAway, err)
 	case apierrors.IsTooManyRequests(err), apierrors.IsConflict(err):
 		return &transientError{fmt.Errorf("%s: %w", what, err)}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
+
+// errAway is runtime.ErrUnreachable, with the name of this runtime.
+var errAway error = awayError{}
+
+type awayError struct{}
+
+func (awayError) Error() string { return "no response from Kubernetes" }
+
+func (awayError) Is(target error) bool { return target == runtime.ErrUnreachable }
 
 // transientError is a transient refusal with the cluster's message.
 type transientError struct{ error }
