@@ -115,6 +115,13 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 		"when":   func(t *time.Time) time.Time { return *t },
 		"known":  l.Known,
 		"system": l.System,
+		// hint is what a user can do while an operation waits in a step; empty for most.
+		"hint": func(step string) string {
+			if !l.Has("hint." + step) {
+				return ""
+			}
+			return l.T("hint." + step)
+		},
 		"initial": func(s string) string {
 			for _, r := range s {
 				return strings.ToUpper(string(r))

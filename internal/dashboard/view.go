@@ -217,6 +217,9 @@ func problemOf(w workspace.Workspace) *problem {
 		}
 		return &problem{Key: key, Final: true, Detail: c.Message}
 	}
+	if c := w.Conditions.Get(workspace.ContainerReady); c.Reason == workspace.ReasonNodeUnreachable {
+		return &problem{Key: workspace.ReasonNodeUnreachable, Detail: c.Message}
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 
 	"codehub/internal/workspace"
@@ -76,7 +77,7 @@ func containerReady(row workspace.Workspace, k *Container) (ok bool, reason, mes
 	case k == nil:
 		return false, workspace.ReasonNoContainer, ""
 	case k.State == Exited:
-		return false, workspace.ReasonContainerExited, k.Detail
+		return false, workspace.ReasonContainerExited, cmp.Or(lostNode(k), k.Detail)
 	case k.State == Created:
 		if row.Operation == workspace.OpStarting {
 			return false, workspace.ReasonContainerStarting, ""
@@ -84,10 +85,21 @@ func containerReady(row workspace.Workspace, k *Container) (ok bool, reason, mes
 		return false, workspace.ReasonContainerExited, k.Detail
 	case row.Home.State.Removable(), row.Home.State == workspace.HomeDeleting:
 		return false, workspace.ReasonContainerStarting, msgHomeRemoved
+	case k.LostNode != "":
+		// It stays what it is: the cluster decides whether it has ended.
+		return row.Conditions.Is(workspace.ContainerReady), workspace.ReasonNodeUnreachable, lostNode(k)
 	case k.Answers || row.Conditions.Is(workspace.ContainerReady):
 		return true, workspace.ReasonContainerReady, ""
 	}
 	return false, workspace.ReasonContainerStarting, ""
+}
+
+// lostNode is the message about a container whose node does not respond; empty otherwise.
+func lostNode(k *Container) string {
+	if k.LostNode == "" {
+		return ""
+	}
+	return fmt.Sprintf(workspace.MsgNodeLost, k.LostNode)
 }
 
 // broken is the reason why policy.healthy is false, or empty. A deleted workspace has
@@ -101,7 +113,7 @@ func broken(row workspace.Workspace, c workspace.Conditions) (workspace.ErrorRea
 	archive := c.Get(workspace.ArchiveReady)
 	observed := volume.Reason != workspace.ReasonNotObserved
 
-	runs := container.Reason == workspace.ReasonContainerReady || container.Reason == workspace.ReasonContainerStarting
+	runs := container.Reason == workspace.ReasonContainerReady || container.Reason == workspace.ReasonContainerStarting || container.Reason == workspace.ReasonNodeUnreachable
 	if runs && observed && !volume.True() {
 		return workspace.ErrContainerWithoutVolume, msgRunsWithoutHome
 	}

@@ -54,7 +54,9 @@ type Container struct {
 	State   ContainerState
 	Answers bool   // it answered on /healthz in this observation
 	Detail  string // Docker's status text
-	Image   string // the image it was made from; empty if that is not known
+	// LostNode is the node that has the container, if that does not respond.
+	LostNode string
+	Image    string // the image it was made from; empty if that is not known
 	// Pin is the image that the container was made from; its ID is empty if that is not
 	// known.
 	Pin workspace.ImagePin

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"codehub/internal/imageref"
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // Texts that pages show and translate; each is listed in Messages.
@@ -17,6 +18,7 @@ const (
 // Messages lists the texts of conditions and orphans, with verbs for values.
 func Messages() []string {
 	return []string{msgCrashed, msgAsideSince, msgAsideSize, msgAsidePartial, msgAsideKept, imageref.MsgNotAllowed, imageref.MsgAllowed, runtime.MsgLoginRefused, runtime.MsgLoginNeeded, runtime.MsgPullTooSlow, runtime.MsgPullTooLong,
+		workspace.MsgNodeLost, runtime.MsgOutOfMemory,
 		runtime.MsgNoPolicies, runtime.MsgPoliciesIgnored, runtime.MsgPoliciesOpen, runtime.MsgReached, runtime.MsgUnreached,
 		runtime.ReachedWorkspace, runtime.ReachedAPI, runtime.ReachedNode, runtime.ReachedMetadata}
 }

@@ -65,7 +65,7 @@ func (t *term) observe(ctx context.Context) (observation, error) {
 func (o observation) of(row workspace.Workspace, answered func(containerID string) bool) lifecycle.Observation {
 	j := lifecycle.Observation{ContainerKnown: true, VolumeKnown: true}
 	if k := o.containers[row.ID]; k != nil {
-		c := lifecycle.Container{ID: k.ID, Detail: k.Detail, Image: k.Image, EnvDigest: k.EnvDigest, Size: k.Size, Pin: workspace.ImagePin{
+		c := lifecycle.Container{ID: k.ID, Detail: k.Detail, LostNode: k.LostNode, Image: k.Image, EnvDigest: k.EnvDigest, Size: k.Size, Pin: workspace.ImagePin{
 			Ref: k.Image, ID: k.ImageID, Digest: k.ImageDigest, Generation: k.ImageGeneration, Note: k.ImageNote,
 		}}
 		switch k.State {

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -225,7 +226,7 @@ func (w *work) endBusy(err error, now time.Time) *lifecycle.Failure {
 	waits := runtime.Progress{Step: runtime.StepWaitingBackend, Detail: truncate(err.Error())}
 	var busy *runtime.BusyError
 	if errors.As(err, &busy) {
-		waits.Detail = truncate(busy.Reason)
+		waits.Step, waits.Detail = cmp.Or(busy.Step, waits.Step), truncate(busy.Reason)
 		if busy.Container != "" {
 			waits = runtime.Progress{Step: runtime.StepWaitingInUse, Detail: truncate(busy.Container)}
 		}

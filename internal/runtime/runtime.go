@@ -174,6 +174,25 @@ type Runtime interface {
 	Prepare(ctx context.Context) error
 }
 
+// Nodes is implemented by a Runtime whose containers run on several machines.
+type Nodes interface {
+	// LostNodes lists the nodes that do not respond and have containers or jobs of this
+	// installation. Their processes may still run and write.
+	LostNodes(ctx context.Context) ([]LostNode, error)
+
+	// NodeIsDead removes the containers and jobs of this installation that are on a node that
+	// does not respond, and returns how many. The caller guarantees that none of the node's
+	// processes runs any more. ErrNotFound if it has none, or responds.
+	NodeIsDead(ctx context.Context, name string) (removed int, err error)
+}
+
+// LostNode is a node that does not respond.
+type LostNode struct {
+	Name       string
+	Since      time.Time
+	Workspaces []workspace.ID // whose container or job it has, in order
+}
+
 // HomeDir is where the home volume is mounted in every workspace container, IDEPort is
 // the port of the IDE in it and AgentPort that of the agent.
 const (
@@ -217,6 +236,7 @@ type Container struct {
 	State                           ContainerState
 	Detail                          string // Docker's status text: "Exited (137) 2 minutes ago"
 	Addr                            string // host:port of the IDE as the server reaches it; empty unless running
+	LostNode                        string // the node that has it, if that does not respond; otherwise empty
 }
 
 // Image is one image.
@@ -423,6 +443,10 @@ const (
 	StepWaitingPull    = "waiting-pull"    // another image pull comes first
 	StepWaitingInUse   = "waiting-in-use"  // Detail: the container that uses the home
 	StepWaitingBackend = "waiting-backend" // Detail: the reason, such as no free network address
+	StepWaitingRoom    = "waiting-room"    // Detail: why no node has room
+	StepWaitingQuota   = "waiting-quota"   // Detail: which quota is exceeded
+	StepWaitingVolume  = "waiting-volume"  // Detail: why the home's volume is not attached
+	StepWaitingNode    = "waiting-node"    // Detail: which node does not respond
 )
 
 var (
@@ -440,12 +464,16 @@ var (
 type BusyError struct {
 	Reason    string // a clause for people: "volume ws-… is in use by container backup"
 	Container string // the container that uses the home; empty: another cause
+	Step      string // the step that shows it; empty: StepWaitingBackend
 }
 
 func (e *BusyError) Error() string { return e.Reason }
 
 // Is reports that every BusyError is an ErrBusy.
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
+
+// MsgOutOfMemory is a part of Container.Detail. Pages translate it.
+const MsgOutOfMemory = "The workspace used more memory than its limit of %s."
 
 // IsolationError reports workspaces that run without the isolation that they should have,
 // where the runtime cannot provide it by its own means.

@@ -37,6 +37,7 @@ const (
 	ReasonContainerExited   = "Exited" // counts as none, and is removed before anything else
 	ReasonContainerStarting = "Starting"
 	ReasonContainerReady    = "Ready"
+	ReasonNodeUnreachable   = "NodeUnreachable" // its node does not respond; it may still run
 
 	// policy.healthy; the other reasons are the error reasons that they lead to
 	ReasonHealthy                = "Healthy"
@@ -119,3 +120,6 @@ func (c Conditions) Equal(d Conditions) bool {
 	}
 	return true
 }
+
+// MsgNodeLost is the message of ReasonNodeUnreachable, with the node's name.
+const MsgNodeLost = "The node %s does not respond and may still write. The workspace continues when it is back, or when an administrator confirms that it is dead."

@@ -93,6 +93,7 @@ func TestHasContainer(t *testing.T) {
 		workspace.ReasonContainerExited:   true,
 		workspace.ReasonContainerStarting: true,
 		workspace.ReasonContainerReady:    true,
+		workspace.ReasonNodeUnreachable:   true,
 	} {
 		c := workspace.Conditions{}.With(workspace.ContainerReady, reason == workspace.ReasonContainerReady, reason, "", then)
 		if got := c.HasContainer(); got != want {

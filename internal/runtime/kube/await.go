@@ -27,6 +27,9 @@ func (r *Runtime) await(ctx context.Context, p *corev1.Pod, done func(*corev1.Po
 			r.podView.wrote(p)
 			return p, err
 		}
+		if err := r.stuck(ctx, p); err != nil {
+			return p, err
+		}
 		next, err := r.nextVersion(ctx, p, done)
 		if err != nil {
 			return p, err
@@ -80,11 +83,12 @@ func (r *Runtime) reread(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error
 	return now, nil
 }
 
-// awaitRemoval waits until exactly this Pod is gone.
+// awaitRemoval waits until exactly this Pod is gone. It is runtime.ErrBusy if its node does
+// not respond.
 func (r *Runtime) awaitRemoval(ctx context.Context, p *corev1.Pod) error {
 	now, err := r.reread(ctx, p)
 	if err == nil {
-		_, err = r.await(ctx, now, func(*corev1.Pod) (bool, error) { return false, nil })
+		_, err = r.await(ctx, now, func(p *corev1.Pod) (bool, error) { return false, silence(p) })
 	}
 	if errors.Is(err, errGone) {
 		return nil
@@ -93,7 +97,8 @@ func (r *Runtime) awaitRemoval(ctx context.Context, p *corev1.Pod) error {
 }
 
 // unschedulableFor is how long no node may be found for a Pod before a call gives up. For a
-// moment that is normal, while the volume is being made.
+// moment that is normal, while the volume is being made. It is also how often a call that
+// waits reads a Pod that does not change.
 const unschedulableFor = 15 * time.Second
 
 // hasStarted is for await: it waits until the named container has started, or until it is
@@ -128,7 +133,7 @@ func refusal(p *corev1.Pod) error {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
 			time.Since(c.LastTransitionTime.Time) > unschedulableFor {
-			return &runtime.BusyError{Reason: c.Message}
+			return unscheduled(c.Message)
 		}
 	}
 	return nil
@@ -173,14 +178,26 @@ func words(p *corev1.Pod) string {
 			return joined(w.Reason, w.Message)
 		}
 	}
+	if text := disruption(p); text != "" {
+		return text
+	}
 	for _, c := range p.Status.Conditions {
-		waits := c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
-		evicted := c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
-		if (waits || evicted) && c.Message != "" {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
 			return joined(c.Reason, c.Message)
 		}
 	}
 	return string(p.Status.Phase)
+}
+
+// disruption returns why the cluster ends a Pod, such as an eviction or a preemption; empty if
+// it does not.
+func disruption(p *corev1.Pod) string {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			return joined(c.Reason, c.Message)
+		}
+	}
+	return ""
 }
 
 func joined(reason, message string) string {

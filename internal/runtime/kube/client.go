@@ -50,6 +50,11 @@ func (r *Runtime) configMaps() *gentype.ClientWithList[*corev1.ConfigMap, *corev
 		func() *corev1.ConfigMap { return &corev1.ConfigMap{} }, func() *corev1.ConfigMapList { return &corev1.ConfigMapList{} }, gentype.PrefersProtobuf[*corev1.ConfigMap]())
 }
 
+func (r *Runtime) events() *gentype.ClientWithList[*corev1.Event, *corev1.EventList] {
+	return gentype.NewClientWithList("events", r.api.rest, r.api.params, r.cfg.Namespace,
+		func() *corev1.Event { return &corev1.Event{} }, func() *corev1.EventList { return &corev1.EventList{} }, gentype.PrefersProtobuf[*corev1.Event]())
+}
+
 // readLog opens the log of a Pod's container.
 func (r *Runtime) readLog(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
 	return r.api.rest.Get().Namespace(r.cfg.Namespace).Resource("pods").Name(pod).SubResource("log").VersionedParams(options, r.api.params).Stream(ctx)

@@ -23,6 +23,8 @@ func wrapError(ctx context.Context, what string, err error) error {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case ctx.Err() != nil || unreachable(err):
 		return fmt.Errorf("%s: %w: %w", what, errAway, err)
+	case quotaError(err) != nil:
+		return fmt.Errorf("%s: %w", what, quotaError(err))
 	case apierrors.IsTooManyRequests(err), apierrors.IsConflict(err):
 		return &transientError{fmt.Errorf("%s: %w", what, err)}
 	}

@@ -46,7 +46,7 @@ func container(p *corev1.Pod) runtime.Container {
 		switch {
 		case s.State.Terminated != nil:
 			c.State = runtime.ContainerExited
-			c.Detail = fmt.Sprintf("Exited (%d) %s", s.State.Terminated.ExitCode, joined(s.State.Terminated.Reason, s.State.Terminated.Message))
+			c.Detail = exitWords(p, s.State.Terminated)
 		case s.State.Running != nil && p.Status.PodIP != "":
 			c.State, c.Detail = runtime.ContainerRunning, "running"
 		}
@@ -55,10 +55,27 @@ func container(p *corev1.Pod) runtime.Container {
 		// It was evicted, its node is lost, or it is being deleted.
 		c.State, c.Detail = runtime.ContainerExited, words(p)
 	}
+	if lost(p, time.Now()) {
+		c.LostNode = p.Spec.NodeName
+	}
 	if c.State == runtime.ContainerRunning {
 		c.Addr = address(p, runtime.IDEPort)
 	}
 	return c
+}
+
+// exitWords returns why a workspace's container has ended.
+func exitWords(p *corev1.Pod, end *corev1.ContainerStateTerminated) string {
+	text := fmt.Sprintf("Exited (%d)", end.ExitCode)
+	switch {
+	case end.Reason == "OOMKilled":
+		return text + " OOMKilled. " + outOfMemory(p)
+	case p.Status.Reason != "" || p.Status.Message != "": // such as Evicted
+		return text + " " + joined(p.Status.Reason, p.Status.Message)
+	case disruption(p) != "":
+		return text + " " + disruption(p)
+	}
+	return text + " " + joined(end.Reason, end.Message)
 }
 
 func address(p *corev1.Pod, port int) string {

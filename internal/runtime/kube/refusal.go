@@ -1,0 +1,99 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"codehub/internal/runtime"
+)
+
+// stuckAfter is how long a Pod may be on a node without a container that was created, before
+// the cluster is asked why.
+const stuckAfter = 30 * time.Second
+
+// stuck returns the cluster's reason why a node does not start the containers of a Pod, such
+// as a volume that is not attached, or nil. Only events have it.
+func (r *Runtime) stuck(ctx context.Context, p *corev1.Pod) error {
+	at := placedAt(p)
+	if at.IsZero() || time.Since(at) < stuckAfter || condition(p, corev1.PodReadyToStartContainers) == corev1.ConditionTrue {
+		return nil
+	}
+	events, err := r.events().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(p.UID)).String()})
+	if err != nil {
+		r.log.Debug("events of a Pod cannot be read", "pod", p.Name, "err", err)
+		return nil
+	}
+	var last *corev1.Event
+	for i := range events.Items {
+		e := &events.Items[i]
+		if e.Type == corev1.EventTypeWarning && strings.HasPrefix(e.Reason, "Failed") && (last == nil || !seenAt(e).Before(seenAt(last))) {
+			last = e
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	step := runtime.StepWaitingBackend
+	if slices.Contains([]string{"FailedAttachVolume", "FailedMount", "FailedMapVolume"}, last.Reason) {
+		step = runtime.StepWaitingVolume
+	}
+	return &runtime.BusyError{Step: step, Reason: joined(last.Reason, last.Message)}
+}
+
+func seenAt(e *corev1.Event) time.Time {
+	if e.Series != nil {
+		return e.Series.LastObservedTime.Time
+	}
+	if !e.LastTimestamp.IsZero() {
+		return e.LastTimestamp.Time
+	}
+	return e.EventTime.Time
+}
+
+// placedAt is when a Pod was given to a node; zero if it was not, or runs already.
+func placedAt(p *corev1.Pod) time.Time {
+	if p.Status.Phase != corev1.PodPending {
+		return time.Time{}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// unscheduled is the refusal of a Pod that fits on no node.
+func unscheduled(message string) error {
+	step := runtime.StepWaitingRoom
+	if strings.Contains(message, "olume") { // PersistentVolumeClaims that are not bound, node affinity of a volume
+		step = runtime.StepWaitingVolume
+	}
+	return &runtime.BusyError{Step: step, Reason: message}
+}
+
+// quotaError returns the refusal of an object that exceeds a quota of the namespace, or nil.
+func quotaError(err error) error {
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota") {
+		return nil
+	}
+	return &runtime.BusyError{Step: runtime.StepWaitingQuota, Reason: err.Error()}
+}
+
+// outOfMemory explains the reason with which the cluster ends a container that used too much
+// memory.
+func outOfMemory(p *corev1.Pod) string {
+	limit := ""
+	if q, ok := p.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory]; ok {
+		limit = q.String()
+	}
+	return fmt.Sprintf(runtime.MsgOutOfMemory, limit)
+}
