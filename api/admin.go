@@ -51,9 +51,30 @@ type AdminStatus struct {
 	WatchedUntil    *time.Time       `json:"watched_until"` // the time through which activity is recorded; nil: none yet
 	Hold            string           `json:"hold"`          // why codehub is on hold; empty: it is not
 	HoldSince       *time.Time       `json:"hold_since"`
+	LostNodes       []LostNode       `json:"lost_nodes"`       // of a cluster, those that do not respond and have workspaces
 	LostArchives    []LostArchive    `json:"lost_archives"`    // at most 100, the latest first
 	LostVolumes     []LostVolume     `json:"lost_volumes"`     // at most 100, the latest first
 	FailedDeletions []FailedDeletion `json:"failed_deletions"` // at most 100, the latest first
+}
+
+// LostNode is a node of a cluster that does not respond. Its processes may still write.
+type LostNode struct {
+	Name       string              `json:"name"`
+	Since      time.Time           `json:"since"`
+	Workspaces []LostNodeWorkspace `json:"workspaces"`
+}
+
+// LostNodeWorkspace is a workspace on a node that does not respond.
+type LostNodeWorkspace struct {
+	WorkspaceID string `json:"workspace_id"`
+	Name        string `json:"name"`
+	Owner       string `json:"owner"`
+}
+
+// DeadNode is the answer of POST /admin/nodes/{name}/dead.
+type DeadNode struct {
+	Name    string `json:"name"`
+	Removed int    `json:"removed"` // Pods
 }
 
 // LostArchive is a workspace whose home is in an archive that is missing from the

@@ -15,6 +15,14 @@ func (c *Client) AdminStatus(ctx context.Context) (api.AdminStatus, error) {
 	return out, err
 }
 
+// ConfirmDeadNode confirms that none of a node's processes runs any more, so that its workspaces
+// start elsewhere; for administrators.
+func (c *Client) ConfirmDeadNode(ctx context.Context, name string) (api.DeadNode, error) {
+	var out api.DeadNode
+	err := c.call(ctx, http.MethodPost, "/admin/nodes/"+url.PathEscape(name)+"/dead", nil, nil, &out)
+	return out, err
+}
+
 // Orphans lists Docker resources without a workspace; for administrators.
 func (c *Client) Orphans(ctx context.Context) ([]api.Orphan, error) {
 	list := []api.Orphan{}

@@ -45,7 +45,7 @@ var allowed = map[string][]string{
 	"codehub/internal/bus":             {"codehub/internal/workspace"},
 	"codehub/internal/bus/redisbus":    {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/setting"},
 	"codehub/internal/auth":            {"codehub/internal/front", "codehub/internal/health", "codehub/api", "codehub/internal/workspace", "codehub/internal/postgres"},
-	"codehub/internal/admin":           {"codehub/api", "codehub/internal/replica", "codehub/internal/workspace", "codehub/internal/postgres"},
+	"codehub/internal/admin":           {"codehub/api", "codehub/internal/replica", "codehub/internal/runtime", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/agent":           {},
 	"codehub/internal/agent/agenttest": {"codehub/internal/agent", "codehub/internal/agent/inside", "codehub/internal/harness", "codehub/internal/runtime", "codehub/internal/workspace"},
 	"codehub/internal/agent/busy":      {"codehub/internal/agent"},

@@ -10,6 +10,7 @@ import (
 	"codehub/api"
 	"codehub/internal/postgres"
 	"codehub/internal/replica"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -18,6 +19,8 @@ import (
 type Store interface {
 	Overview(ctx context.Context, caller workspace.Caller) (postgres.Overview, error)
 	Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.Orphan, next string, err error)
+	NamesOf(ctx context.Context, caller workspace.Caller, ids []workspace.ID) ([]postgres.NamedWorkspace, error)
+	RecordDeadNode(ctx context.Context, caller workspace.Caller, node string) error
 	Accounts(ctx context.Context, caller workspace.Caller, page postgres.Page) (postgres.AccountList, error)
 	Account(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (postgres.Account, error)
@@ -38,8 +41,9 @@ type Config struct {
 	Passwords Passwords
 	// Self is the server that answers; nil in a command that works on the database alone.
 	Self *replica.Replica
-	// Runtime is CODEHUB_RUNTIME.
+	// Runtime is CODEHUB_RUNTIME, and Nodes the machines that it runs on; nil: one.
 	Runtime string
+	Nodes   runtime.Nodes
 	// OrphanDelay is CODEHUB_ORPHAN_DELAY.
 	OrphanDelay time.Duration
 }
@@ -69,6 +73,9 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 			ID: r.ID, Hostname: r.Hostname, Version: r.Version, StartedAt: r.StartedAt, SeenAt: r.SeenAt, FlushedAt: r.FlushedAt,
 			Leads: r.Leads, Alive: r.Alive, Backends: health.Backends, Conditions: health.Conditions,
 		})
+	}
+	if out.LostNodes, err = s.lostNodes(ctx, caller); err != nil {
+		return api.AdminStatus{}, err
 	}
 	for _, l := range o.LostArchives {
 		out.LostArchives = append(out.LostArchives, api.LostArchive{

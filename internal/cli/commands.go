@@ -49,6 +49,7 @@ type Commands struct {
 	Sessions    sessionsCmd    `cmd:"" group:"Client:" help:"Manage your sessions."`
 	Passwd      passwdCmd      `cmd:"" group:"Client:" help:"Change your password."`
 	Users       usersCmd       `cmd:"" group:"Client:" help:"Manage users (administrators)."`
+	Nodes       nodesCmd       `cmd:"" group:"Client:" help:"Confirm dead nodes (administrators)."`
 	Status      statusCmd      `cmd:"" group:"Client:" help:"Show server status."`
 
 	PortForward      portForwardCmd      `cmd:"" group:"Client:" name:"port-forward" help:"Forward local ports to a workspace."`

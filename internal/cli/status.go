@@ -14,6 +14,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/cli/terminal"
+	"codehub/internal/dashboard/catalogue"
 )
 
 // statusCmd shows administrators the state of the servers.
@@ -42,6 +43,14 @@ func (s statusCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.Print(k.Stdout, r, statusText(r, time.Now()))
 }
 
+// words is the function words for the server's runtime.
+func (r statusReport) words(prefix, name string) string {
+	if r.Runtime == "kubernetes" {
+		return catalogue.English.On("Kubernetes").Known(prefix, name)
+	}
+	return catalogue.English.Known(prefix, name)
+}
+
 func statusText(r statusReport, now time.Time) string {
 	var b strings.Builder
 	rows := [][]string{{"SERVER", "STATE", "VERSION", "UP", "SEEN", "BACKENDS"}}
@@ -53,7 +62,7 @@ func statusText(r statusReport, now time.Time) string {
 		case !s.Alive:
 			state = words("admin.", "unresponsive")
 		}
-		rows = append(rows, []string{s.Hostname, state, s.Version, age(now.Sub(s.StartedAt)), age(now.Sub(s.SeenAt)) + " ago", backendWords(s.Backends)})
+		rows = append(rows, []string{s.Hostname, state, s.Version, age(now.Sub(s.StartedAt)), age(now.Sub(s.SeenAt)) + " ago", r.backendWords(s.Backends)})
 	}
 	if r.Hold != "" {
 		fmt.Fprintf(&b, "codehub is on hold: %s. Run codehub reconcile-restore to review the takeover.\n\n", r.Hold)
@@ -62,7 +71,7 @@ func statusText(r statusReport, now time.Time) string {
 	problems := [][]string{{"PROBLEM", "SERVER", "SINCE", "ERROR"}}
 	for _, s := range r.Servers {
 		for _, c := range s.Conditions {
-			problems = append(problems, []string{words("admin.condition.", c.Name), s.Hostname, age(now.Sub(c.Since)), c.Error})
+			problems = append(problems, []string{r.words("admin.condition.", c.Name), s.Hostname, age(now.Sub(c.Since)), c.Error})
 		}
 	}
 	if len(problems) > 1 {
@@ -73,6 +82,17 @@ func statusText(r statusReport, now time.Time) string {
 	fmt.Fprintf(&b, "Running:    %d (limit: %s)\n", r.Running, limitWords(r.MaxRunning))
 	if r.WatchedUntil != nil {
 		fmt.Fprintf(&b, "Activity:   recorded through %s ago\n", age(now.Sub(*r.WatchedUntil)))
+	}
+	if len(r.LostNodes) > 0 {
+		rows := [][]string{{"UNREACHABLE NODE", "SINCE", "WORKSPACES"}}
+		for _, n := range r.LostNodes {
+			var names []string
+			for _, w := range n.Workspaces {
+				names = append(names, w.Name+" ("+w.Owner+")")
+			}
+			rows = append(rows, []string{n.Name, age(now.Sub(n.Since)), strings.Join(names, ", ")})
+		}
+		fmt.Fprintf(&b, "\n%sIf a machine is off for good: codehub nodes dead NODE\n", terminal.Table(rows))
 	}
 	if len(r.LostArchives) > 0 {
 		rows := [][]string{{"LOST ARCHIVE OF", "OWNER", "SINCE", "REASON", "KEY"}}
@@ -113,11 +133,11 @@ func statusText(r statusReport, now time.Time) string {
 	return b.String()
 }
 
-func backendWords(states map[string]api.Breaker) string {
+func (r statusReport) backendWords(states map[string]api.Breaker) string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		b := states[name]
-		text := words("admin.backend.", name) + ": " + words("admin.breaker.", b.State)
+		text := r.words("admin.backend.", name) + ": " + words("admin.breaker.", b.State)
 		if b.Error != "" {
 			text += " (" + b.Error + ")"
 		}

@@ -9,8 +9,10 @@ import (
 )
 
 // words returns the dashboard's English text for a name of the API, or the name if there is
-// none.
-func words(prefix, name string) string { return catalogue.English.Known(prefix, name) }
+// none. It is not known here what runs the server's workspaces.
+func words(prefix, name string) string {
+	return strings.ReplaceAll(catalogue.English.Known(prefix, name), "Docker", "Docker or Kubernetes")
+}
 
 // lowered is words without the capital, for the middle of a line.
 func lowered(prefix, name string) string {

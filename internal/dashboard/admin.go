@@ -188,3 +188,17 @@ func (f *adminFeed) show(v adminView, n notices, parts ...string) ([]byte, bool,
 	f.change = f.d.Now().Add(adminRefresh)
 	return f.fresh(names, html), false, nil
 }
+
+// confirmDeadNode lets the workspaces of a node that does not respond start elsewhere.
+func (d *Dashboard) confirmDeadNode(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	if r.PostFormValue("confirm") != "yes" {
+		d.fail(w, r, workspace.Errorf(workspace.CodeInvalid, "Confirm that the machine is off."))
+		return
+	}
+	_, err := d.Admin.ConfirmDeadNode(r.Context(), c, r.PathValue("node"))
+	if err != nil && workspace.CodeOf(err) != workspace.CodeNotFound { // not found: it responds again, or another administrator was first
+		d.fail(w, r, err)
+		return
+	}
+	d.redirect(w, r, notedAt("/admin", "dead_node", ""))
+}

@@ -230,6 +230,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	admin("GET /admin", d.adminPage)
 	admin("GET /admin/restore", d.restorePage)
 	admin("POST /admin/restore", d.takeOver)
+	admin("POST /admin/nodes/{node}/dead", d.confirmDeadNode)
 	admin("GET /admin/people/new", d.userDialog("person-new"))
 	admin("POST /admin/people", d.addPerson)
 	for _, name := range []string{"limit", "password", "make-admin", "take-admin", "disable", "enable"} {

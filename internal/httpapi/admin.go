@@ -17,6 +17,14 @@ func (s *server) adminStatus(w http.ResponseWriter, r *http.Request, id auth.Ide
 	return writeJSON(w, http.StatusOK, status)
 }
 
+func (s *server) confirmDeadNode(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	dead, err := s.cfg.Admin.ConfirmDeadNode(r.Context(), id.Caller, r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, dead)
+}
+
 func (s *server) listOrphans(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	page, err := parsePage(r.URL.Query())
 	if err != nil {

@@ -108,6 +108,7 @@ func (s *server) routes() []route {
 
 		{"GET", "/admin/status", private, s.adminStatus, nil},
 		{"GET", "/admin/orphans", private, s.listOrphans, pageParams},
+		{"POST", "/admin/nodes/{name}/dead", private, s.confirmDeadNode, nil},
 		{"GET", "/admin/restore", private, s.restorePlan, slices.Concat(restoreParams, pageParams)},
 		{"POST", "/admin/restore", private, s.applyRestore, nil},
 		{"GET", "/admin/move", private, s.moveSource, nil},

@@ -103,7 +103,7 @@ func wire() map[string]any {
 		"Size": api.Size{}, "SizeList": api.SizeList{}, "Usage": api.Usage{}, "Holder": api.Holder{}, "Exec": api.Exec{}, "ExecTerminal": api.ExecTerminal{}, "ExecInput": api.ExecInput{}, "ExecOutput": api.ExecOutput{},
 		"Login": api.Login{}, "User": api.User{}, "Session": api.Session{}, "OpenSession": api.OpenSession{}, "SessionList": api.SessionList{}, "SessionsEnded": api.SessionsEnded{}, "CreateToken": api.CreateToken{},
 		"Token": api.Token{}, "TokenList": api.TokenList{}, "Deleted": api.Deleted{}, "Error": api.Error{},
-		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},
+		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "LostNode": api.LostNode{}, "LostNodeWorkspace": api.LostNodeWorkspace{}, "DeadNode": api.DeadNode{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{},
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
 		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},

@@ -37,6 +37,8 @@ func TestAdministrationRequiresAdministrator(t *testing.T) {
 		calls := map[string]func() error{
 			"status":  func() error { _, err := e.Overview(ctx, caller); return err },
 			"orphans": func() error { _, _, err := e.Orphans(ctx, caller, postgres.Page{}); return err },
+			"names":   func() error { _, err := e.NamesOf(ctx, caller, nil); return err },
+			"node":    func() error { return e.RecordDeadNode(ctx, caller, "node1") },
 			"list":    func() error { _, err := e.Accounts(ctx, caller, postgres.Page{}); return err },
 			"read":    func() error { _, err := e.Account(ctx, caller, boss.UserID); return err },
 			"create": func() error {

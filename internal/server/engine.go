@@ -69,3 +69,9 @@ func openKubernetes(ctx context.Context, cfg config.Config, installation string,
 	}
 	return engine{Runtime: k, breaker: k.Breaker(), run: k.Run, close: k.Close}, nil
 }
+
+// nodes are the machines that the containers run on; nil if they run on one.
+func (e engine) nodes() runtime.Nodes {
+	n, _ := e.Runtime.(runtime.Nodes)
+	return n
+}

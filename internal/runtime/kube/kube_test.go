@@ -43,6 +43,7 @@ func TestKubernetes(t *testing.T) {
 		"a server that acts late":   testLate,
 		"settings are tried":        testTry,
 		"a check that cannot run":   testUnscheduledProbe,
+		"refusals have reasons":     testRefusals,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

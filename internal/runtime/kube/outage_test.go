@@ -1,22 +1,24 @@
 package kube
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"codehub/internal/harness"
 	"codehub/internal/kubetest"
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // While the API server is away nothing is known, and no list is empty. A node that is cut off
 // keeps its workspace's Pod, also where a call removes it, until an administrator confirms
-// that the node is dead: its container goes on writing.
+// that the node is dead: its container may go on writing.
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
@@ -58,14 +60,17 @@ func TestOutages(t *testing.T) {
 		node = 2
 	}
 	c.CutNode(node)
+	harness.EventuallyWithin(t, time.Minute, "the workspace says that its node does not respond", func() bool {
+		list, err := r.Containers(t.Context())
+		return err == nil && len(list) == 1 && list[0].LostNode == p.Spec.NodeName
+	})
 	harness.EventuallyWithin(t, 2*time.Minute, "the workspace has ended", func() bool {
 		list, err := r.Containers(t.Context())
 		return err == nil && len(list) == 1 && list[0].State == runtime.ContainerExited && strings.Contains(list[0].Detail, "taint")
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if err := r.RemoveContainer(ctx, made.ID, 0); err == nil {
-		t.Error("a container on a node that does not respond counts as removed")
+	var waits *runtime.BusyError
+	if err := r.RemoveContainer(t.Context(), made.ID, 0); !errors.As(err, &waits) || waits.Step != runtime.StepWaitingNode || !strings.Contains(waits.Reason, p.Spec.NodeName) {
+		t.Errorf("RemoveContainer on a node that does not respond: %v", err)
 	}
 	next := startOf(home)
 	next.Claim = "start-2"
@@ -76,9 +81,22 @@ func TestOutages(t *testing.T) {
 		t.Errorf("a job on the home: %v", err)
 	}
 
-	now := int64(0) // the administrator says that the node is dead
-	if err := c.Client.CoreV1().Pods(namespace).Delete(t.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
-		t.Fatal(err)
+	want := []runtime.LostNode{{Name: p.Spec.NodeName, Workspaces: []workspace.ID{home.Workspace}}}
+	found, err := r.LostNodes(t.Context())
+	if err != nil || len(found) != 1 || found[0].Since.IsZero() || !cmp.Equal(want, found, cmpopts.IgnoreFields(runtime.LostNode{}, "Since")) {
+		t.Errorf("LostNodes: %+v, %v; want %+v", found, err, want)
+	}
+	if _, err := r.NodeIsDead(t.Context(), fmt.Sprintf("node%d", 3-node)); !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("NodeIsDead of a node that responds: %v", err)
+	}
+	if _, err := c.runtime(t).NodeIsDead(t.Context(), p.Spec.NodeName); !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("NodeIsDead of another installation: %v", err)
+	}
+	if n, err := r.NodeIsDead(t.Context(), p.Spec.NodeName); err != nil || n != 1 {
+		t.Fatalf("NodeIsDead: %d, %v", n, err)
+	}
+	if found, err := r.LostNodes(t.Context()); err != nil || len(found) > 0 {
+		t.Errorf("LostNodes afterwards: %+v, %v", found, err)
 	}
 	if err := r.RemoveContainer(t.Context(), made.ID, 0); err != nil {
 		t.Fatal(err)
