@@ -92,6 +92,16 @@ need_test_tools() {
 	need 'has ip' iproute2 "networks of the tests' own"
 }
 
+# need_cluster_tools is for the Kubernetes of the tests (kube.sh).
+need_cluster_tools() {
+	need 'has /usr/lib/cni/bridge' containernetworking-plugins "networks of the tests' Kubernetes"
+	need 'has conntrack' conntrack "connections there"
+	need 'has iptables' iptables "services there"
+	need 'has openssl' openssl "certificates there"
+	need '[ -e /usr/include/seccomp.h ]' libseccomp-dev "its container runtime"
+	need 'has pkg-config' pkg-config "building that runtime"
+}
+
 need_load_tools() {
 	need 'has wrk' wrk "sends requests to the proxy"
 	need 'has /usr/sbin/sshd' openssh-server "the rival of SSH"
@@ -159,7 +169,7 @@ check) need_postgres && need_check_tools ;;
 lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
 image) need_docker && need_image_tools ;;
 run) need_docker && need_image_tools && need_postgres ;;
-test) need_docker && need_image_tools && need_postgres && need_test_tools ;;
+test) need_docker && need_image_tools && need_postgres && need_test_tools && need_cluster_tools ;;
 bench) need_docker && need_image_tools && need_postgres && need_test_tools && need_load_tools ;;
 *) die "usage: setup.sh build|lint|check|image|run|test|bench" ;;
 esac
@@ -168,3 +178,5 @@ install_packages
 case $1 in
 image | run | test | bench) ./start-docker.sh ;;
 esac
+# Otherwise the first test that starts a cluster builds it, within the test's time limit.
+if [ "$1" = test ] && [ "$EUID" = 0 ]; then ./kube.sh tools >/dev/null; fi

@@ -1,13 +1,21 @@
 package dashboard
 
 import (
+	"context"
+	"fmt"
 	"html"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"codehub/internal/admin"
+	"codehub/internal/auth"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -244,4 +252,56 @@ func TestNoAdminPageWithoutAdmin(t *testing.T) {
 		}
 	}
 	lacks(t, "the stream", b.listen("?admin=1").until("update").data, "admin-")
+}
+
+// lostNodes has one node that does not respond, until it is confirmed to be dead.
+type lostNodes struct {
+	found []runtime.LostNode
+	dead  []string
+}
+
+func (n *lostNodes) LostNodes(context.Context) ([]runtime.LostNode, error) { return n.found, nil }
+
+func (n *lostNodes) NodeIsDead(_ context.Context, name string) (int, error) {
+	n.found, n.dead = nil, append(n.dead, name)
+	return 1, nil
+}
+
+// Pages call the cluster by its name. A workspace on a node that does not respond says so, and
+// an administrator confirms that the node is dead.
+func TestLostNode(t *testing.T) {
+	t.Parallel()
+	nodes := &lostNodes{}
+	w := newWorld(t, func(c *Config) {
+		c.StorageBackend = workspace.StorageKubernetes
+		c.Admin = admin.New(admin.Config{Store: c.Store.(*postgres.DB), Passwords: c.Auth.(*auth.Auth), Runtime: "kubernetes", Nodes: nodes})
+	})
+	w.servers()
+	w.Exec(`UPDATE replicas SET health = '{"backends": {"engine": {"state": "closed", "since": "2026-03-01T10:00:00Z", "failures": 0}}, "conditions": [{"name": "isolation", "since": "2026-03-01T10:00:00Z", "error": "` +
+		runtime.MsgPoliciesIgnored + " " + runtime.MsgReached + " " + runtime.ReachedWorkspace + ` (10.0.0.1:8080)"}]}' WHERE hostname = 'alpha.example'`)
+	lost := w.add("thesis", func(ws *workspace.Workspace) {
+		running(ws)
+		ws.Conditions = ws.Conditions.With(workspace.ContainerReady, true, workspace.ReasonNodeUnreachable, fmt.Sprintf(workspace.MsgNodeLost, "node1"), time.Now().UTC())
+	})
+	nodes.found = []runtime.LostNode{{Name: "node1", Since: time.Now(), Workspaces: []workspace.ID{lost}}}
+	b := w.loggedIn()
+	detail := "/workspaces/" + string(lost)
+	contains(t, "the workspace", b.get(detail).body, "Node unreachable", "The node node1 does not respond")
+	contains(t, "the workspace in Korean", b.get(detail, "Accept-Language", "ko").body, "노드에 연결할 수 없습니다", "노드 node1: 응답하지 않으며")
+
+	page := b.get("/admin").body
+	contains(t, "the page", page, "Unreachable nodes", ">node1<", "thesis (admin)", "Confirm dead node", runtime.MsgPoliciesIgnored, "Kubernetes")
+	lacks(t, "the page", page, "Docker")
+	ko := b.get("/admin", "Accept-Language", "ko").body
+	contains(t, "the page in Korean", ko, "연결할 수 없는 노드", "노드 중단 확인", "다른 워크스페이스 (10.0.0.1:8080)")
+	lacks(t, "the page in Korean", ko, "Docker")
+
+	if a := b.post("/admin/nodes/node1/dead", url.Values{}); a.status != http.StatusBadRequest || len(nodes.dead) > 0 {
+		t.Errorf("without a confirmation: %d, %v", a.status, nodes.dead)
+	}
+	b.post("/admin/nodes/node1/dead", url.Values{"confirm": {"yes"}})
+	if !slices.Equal(nodes.dead, []string{"node1"}) {
+		t.Errorf("dead: %v", nodes.dead)
+	}
+	lacks(t, "the page afterwards", b.get("/admin").body, "Unreachable nodes")
 }

@@ -1,12 +1,18 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"codehub/api"
+	"codehub/internal/admin"
 	"codehub/internal/auth"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -182,5 +188,59 @@ func TestAdminStatus(t *testing.T) {
 	l := read[api.OrphanList](t, e.want(200, "", "GET", "/admin/orphans", "", as(e.ann)))
 	if len(l.Orphans) != 2 || l.Orphans[0].RemovedAfter == nil || l.Orphans[1].RemovedAfter != nil {
 		t.Errorf("%+v", l)
+	}
+}
+
+// lostNodes has one node that does not respond, until it is confirmed to be dead.
+type lostNodes struct {
+	mu   sync.Mutex
+	list []runtime.LostNode
+}
+
+func (n *lostNodes) LostNodes(context.Context) ([]runtime.LostNode, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.list, nil
+}
+
+func (n *lostNodes) NodeIsDead(_ context.Context, name string) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.list) == 0 || n.list[0].Name != name {
+		return 0, runtime.ErrNotFound
+	}
+	n.list = nil
+	return 1, nil
+}
+
+// An administrator sees the nodes that do not respond, and confirms once that one is dead,
+// which the audit log records.
+func TestConfirmDeadNode(t *testing.T) {
+	t.Parallel()
+	nodes := &lostNodes{}
+	e := newEnv(t, func(c *Config) {
+		c.Admin = admin.New(admin.Config{Store: c.Store.(*postgres.DB), Passwords: c.Auth, Runtime: "kubernetes", Nodes: nodes})
+	})
+	e.boss()
+	ws := e.workspace(e.eve, "one")
+	nodes.list = []runtime.LostNode{{Name: "node1", Since: time.Now(), Workspaces: []workspace.ID{ws.ID}}}
+	s := read[api.AdminStatus](t, e.want(200, "", "GET", "/admin/status", "", as(e.ann)))
+	if n := s.LostNodes; s.Runtime != "kubernetes" || len(n) != 1 || n[0].Name != "node1" || len(n[0].Workspaces) != 1 || n[0].Workspaces[0].Name != "one" || n[0].Workspaces[0].Owner != "eve" {
+		t.Errorf("%+v", s)
+	}
+	e.want(403, "forbidden", "POST", "/admin/nodes/node1/dead", "", as(e.eve))
+	e.want(404, "not_found", "POST", "/admin/nodes/node2/dead", "", as(e.ann))
+	if len(nodes.list) != 1 {
+		t.Fatal("a refused confirmation had an effect")
+	}
+	dead := read[api.DeadNode](t, e.want(200, "", "POST", "/admin/nodes/node1/dead", "", as(e.ann)))
+	if dead.Name != "node1" || dead.Removed != 1 {
+		t.Errorf("%+v", dead)
+	}
+	e.want(404, "not_found", "POST", "/admin/nodes/node1/dead", "", as(e.ann))
+	var recorded int
+	err := e.Conn().QueryRow(t.Context(), `SELECT count(*) FROM audit_log WHERE action = 'node.dead' AND target = 'node1' AND username = 'ann'`).Scan(&recorded)
+	if err != nil || recorded != 2 {
+		t.Errorf("%d records, %v", recorded, err)
 	}
 }

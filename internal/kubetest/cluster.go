@@ -37,7 +37,8 @@ func Kubelet(node int) Part { return Part(fmt.Sprintf("node%d-kubelet", node)) }
 // Options are what a cluster starts with.
 type Options struct {
 	Nodes int // at least 1, at most 9; node n is named "node" + n
-	// Images of the machine's Docker that every node gets, with tags other than latest.
+	// Images of the machine's Docker that every node gets. A Pod that uses one with the tag
+	// latest has to ask for PullIfNotPresent.
 	Images []string
 }
 

@@ -16,7 +16,8 @@ import (
 // comes back; Pods of a lost node are given up.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	c := Start(t, Options{Nodes: 2, Images: []string{"codehub/kubetest:1"}})
+	harness.NeedsDocker(t)
+	c := Start(t, Options{Nodes: 2, Images: []string{harness.TestImage()}})
 	pods := c.Client.CoreV1().Pods("default")
 	for n := range 2 {
 		name := fmt.Sprintf("pod%d", n+1)
@@ -24,7 +25,7 @@ func TestCluster(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PodSpec{
 				NodeSelector: map[string]string{"kubernetes.io/hostname": fmt.Sprintf("node%d", n+1)},
-				Containers:   []corev1.Container{{Name: "it", Image: "codehub/kubetest:1"}},
+				Containers:   []corev1.Container{{Name: "it", Image: harness.TestImage(), ImagePullPolicy: corev1.PullIfNotPresent}},
 			},
 		}, metav1.CreateOptions{})
 		if err != nil {

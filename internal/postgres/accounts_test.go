@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -55,6 +57,9 @@ func TestAdministrationRequiresAdministrator(t *testing.T) {
 				t.Errorf("%s by %s: %v", what, who, err)
 			}
 		}
+	}
+	if names, err := e.NamesOf(ctx, boss, []workspace.ID{workspace.ID(uuid.NewString())}); err != nil || len(names) > 0 {
+		t.Errorf("names of unknown workspaces: %v, %v", names, err)
 	}
 	list, err := e.Accounts(ctx, boss, postgres.Page{})
 	if err != nil || len(list.Users) != 2 || list.Users[1].Admin {

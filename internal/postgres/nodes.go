@@ -28,7 +28,7 @@ func (db *DB) NamesOf(ctx context.Context, caller workspace.Caller, ids []worksp
 		texts[i] = string(id)
 	}
 	rows, err := db.pool.Query(ctx, `
-		SELECT w.id::text, w.name, u.username FROM workspaces w JOIN users u ON u.id = w.owner_id
+		SELECT w.id::text, w.name, u.username FROM workspaces w JOIN users u ON u.id = w.owner_user_id
 		WHERE w.id::text = ANY ($1) ORDER BY w.id`, texts)
 	if err != nil {
 		return nil, failed("read the names of workspaces", err)

@@ -40,7 +40,7 @@ func testRefusals(t *testing.T, c *cluster) {
 		"no node has the memory": {func(c *Config) { c.Memory = &terabyte }, runtime.StepWaitingRoom, "Insufficient memory"},
 		"a quota is exceeded":    {func(c *Config) { c.Patch = []byte(`{"spec": {"priorityClassName": "limited"}}`) }, runtime.StepWaitingQuota, "exceeded quota: limited"},
 		"a volume cannot be mounted": {func(c *Config) {
-			c.Patch = []byte(`{"spec": {"volumes": [{"name": "x", "secret": {"secretName": "missing"}}]}}`)
+			c.Patch = []byte(`{"spec": {"volumes": [{"name": "x", "secret": {"secretName": "missing"}}], "containers": [{"name": "workspace", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}]}}`)
 		}, runtime.StepWaitingVolume, `secret "missing" not found`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func testRefusals(t *testing.T, c *cluster) {
 		if _, err := r.StartContainer(t.Context(), startOf(home), nil); err != nil {
 			t.Fatal(err)
 		}
-		err := c.Client.PolicyV1().Evictions(namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: home.Workspace.ContainerName()}})
+		err := c.Client.PolicyV1().Evictions(namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: home.Workspace.ContainerName()}})
 		if err != nil {
 			t.Fatal(err)
 		}
