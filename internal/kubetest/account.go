@@ -18,7 +18,18 @@ import (
 // StorageClass is a class whose volumes are folders of this machine, which all nodes see.
 const StorageClass = "folders"
 
-// Account creates a namespace that permits Pods of the standard "baseline", a StorageClass,
+// StorageClass creates that class.
+func (c *Cluster) StorageClass() {
+	c.tb.Helper()
+	_, err := c.Client.StorageV1().StorageClasses().Create(context.Background(), &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: StorageClass}, Provisioner: "kubernetes.io/host-path",
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+}
+
+// Account creates a namespace that permits Pods of the standard "baseline", the StorageClass,
 // and an account that may do nothing but what the rules allow in that namespace. It returns
 // how to reach the cluster as that account.
 func (c *Cluster) Account(namespace string, rules []rbacv1.PolicyRule) *rest.Config {
@@ -33,9 +44,7 @@ func (c *Cluster) Account(namespace string, rules []rbacv1.PolicyRule) *rest.Con
 	must(core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
 		"pod-security.kubernetes.io/enforce": "baseline",
 	}}}, metav1.CreateOptions{}))
-	must(c.Client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: StorageClass}, Provisioner: "kubernetes.io/host-path",
-	}, metav1.CreateOptions{}))
+	c.StorageClass()
 	must(core.ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: name}, metav1.CreateOptions{}))
 	must(c.Client.RbacV1().Roles(namespace).Create(ctx, &rbacv1.Role{ObjectMeta: name, Rules: rules}, metav1.CreateOptions{}))
 	must(c.Client.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{

@@ -1,13 +1,15 @@
 package kubetest
 
 import (
+	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 )
 
-// Forward gives Pods access to a server that listens on this machine's loopback. It returns
-// the address at which they reach it.
+// Forward gives Pods access to a server that listens on this machine's loopback, or at the path
+// of a Unix socket. It returns the address at which they reach it.
 func (c *Cluster) Forward(to string) string {
 	c.tb.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(c.Address, "0"))
@@ -21,16 +23,21 @@ func (c *Cluster) Forward(to string) string {
 			if err != nil {
 				return
 			}
-			go pass(from, to)
+			go c.pass(from, to)
 		}
 	}()
 	return l.Addr().String()
 }
 
-func pass(from net.Conn, address string) {
+func (c *Cluster) pass(from net.Conn, address string) {
 	defer from.Close()
-	to, err := net.DialTimeout("tcp", address, 10*time.Second)
+	network := "tcp"
+	if strings.HasPrefix(address, "/") {
+		network = "unix"
+	}
+	to, err := net.DialTimeout(network, address, 10*time.Second)
 	if err != nil {
+		fmt.Fprintf(c.tb.Output(), "no connection to %s for a Pod: %v\n", address, err)
 		return
 	}
 	defer to.Close()

@@ -1,6 +1,8 @@
 package kubetest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -43,30 +45,48 @@ func (c *Cluster) Outside() string {
 // listen listens in a network namespace. The socket stays there, whichever thread uses it.
 func (c *Cluster) listen(space, address string) {
 	c.tb.Helper()
-	c.serve(func() (net.Listener, error) {
-		type result struct {
-			l   net.Listener
-			err error
-		}
-		made := make(chan result)
-		go func() {
-			runtime.LockOSThread() // the thread ends with the goroutine
-			fd, err := unix.Open(space, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				made <- result{err: err}
-				return
-			}
-			defer unix.Close(fd)
-			if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-				made <- result{err: err}
-				return
-			}
-			l, err := net.Listen("tcp4", address)
-			made <- result{l, err}
-		}()
-		r := <-made
-		return r.l, r.err
+	c.serve(func() (l net.Listener, err error) {
+		failed := within(space, func() { l, err = net.Listen("tcp4", address) })
+		return l, errors.Join(failed, err)
 	})
+}
+
+// DialFrom returns a function that connects from a node, from which services are reached by
+// their addresses.
+func (c *Cluster) DialFrom(node int) func(ctx context.Context, network, address string) (net.Conn, error) {
+	space := fmt.Sprintf("/run/netns/codehub-k8s%d-%d", c.number, node)
+	return func(ctx context.Context, _, address string) (conn net.Conn, err error) {
+		failed := within(space, func() { conn, err = new(net.Dialer).DialContext(ctx, "tcp4", address) })
+		return conn, errors.Join(failed, err)
+	}
+}
+
+// within calls f on a thread that is in a network namespace meanwhile. The thread returns to its
+// own one: if it ended, the system would kill the processes that it has started with a
+// parent-death signal.
+func within(space string, f func()) error {
+	runtime.LockOSThread()
+	own, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer unix.Close(own)
+	fd, err := unix.Open(space, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.Setns(fd, unix.CLONE_NEWNET)
+	}
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	f()
+	if err := unix.Setns(own, unix.CLONE_NEWNET); err != nil {
+		return err // the thread stays locked, so that no other goroutine gets it
+	}
+	runtime.UnlockOSThread()
+	return nil
 }
 
 // serve answers connections until the test ends, and returns the address.
