@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"codehub/internal/agent/program"
 	"codehub/internal/breaker"
 	"codehub/internal/config"
@@ -53,12 +51,6 @@ func openKubernetes(ctx context.Context, cfg config.Config, installation string,
 		return engine{}, err
 	}
 	c := kube.Config{Installation: installation, Settings: cfg.Cluster, IDEImage: cfg.Docker.IDEImage, Log: log, Conditions: conditions}
-	if cfg.Docker.NanoCPUs > 0 {
-		c.CPUs = resource.NewMilliQuantity(cfg.Docker.NanoCPUs/1e6, resource.DecimalSI)
-	}
-	if cfg.Docker.MemoryBytes > 0 {
-		c.Memory = resource.NewQuantity(cfg.Docker.MemoryBytes, resource.BinarySI)
-	}
 	k, err := kube.New(connection, c)
 	if err != nil {
 		return engine{}, err

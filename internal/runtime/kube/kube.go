@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -32,8 +31,6 @@ type Config struct {
 	Settings
 	// IDEImage has the IDE in the folder ideDir.
 	IDEImage string
-
-	CPUs, Memory *resource.Quantity // limits of a workspace; nil: none
 
 	Log *slog.Logger // nil: none
 	// Conditions lists that the cluster does not respond; nil: it is only logged.

@@ -39,6 +39,7 @@ const (
 	noteGeneration  = "codehub.dev/image-generation"
 	noteImageNote   = "codehub.dev/image-note"
 	noteEnvironment = "codehub.dev/environment"
+	noteSize        = "codehub.dev/size" // name
 
 	// Of a storage job.
 	noteKind = "codehub.dev/kind"

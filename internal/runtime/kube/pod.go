@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +40,7 @@ func container(p *corev1.Pod) runtime.Container {
 	c := runtime.Container{
 		ID: idOf(p), Workspace: workspace.ID(p.Labels[labelWorkspace]), Claim: p.Labels[labelClaim],
 		Image: p.Annotations[noteImage], ImageNote: p.Annotations[noteImageNote], ImageGeneration: generation,
-		EnvDigest: p.Annotations[noteEnvironment], State: runtime.ContainerCreated, Detail: words(p),
+		EnvDigest: p.Annotations[noteEnvironment], Size: cmp.Or(p.Annotations[noteSize], workspace.DefaultSize), State: runtime.ContainerCreated, Detail: words(p),
 	}
 	if s := statusOf(p, containerWorkspace); s != nil {
 		c.ImageID, c.ImageDigest = imageDigest(s.ImageID)

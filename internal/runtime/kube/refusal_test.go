@@ -32,14 +32,15 @@ func testRefusals(t *testing.T, c *cluster) {
 	if _, err := c.Client.CoreV1().ResourceQuotas(namespace).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	terabyte := resource.MustParse("1Ti")
 	for name, one := range map[string]struct {
-		change      func(*Config)
+		change      func(*Config, *runtime.ContainerSpec)
 		step, words string
 	}{
-		"no node has the memory": {func(c *Config) { c.Memory = &terabyte }, runtime.StepWaitingRoom, "Insufficient memory"},
-		"a quota is exceeded":    {func(c *Config) { c.Patch = []byte(`{"spec": {"priorityClassName": "limited"}}`) }, runtime.StepWaitingQuota, "exceeded quota: limited"},
-		"a volume cannot be mounted": {func(c *Config) {
+		"no node has the memory": {func(_ *Config, s *runtime.ContainerSpec) { s.Size.Memory = 1 << 40 }, runtime.StepWaitingRoom, "Insufficient memory"},
+		"a quota is exceeded": {func(c *Config, _ *runtime.ContainerSpec) {
+			c.Patch = []byte(`{"spec": {"priorityClassName": "limited"}}`)
+		}, runtime.StepWaitingQuota, "exceeded quota: limited"},
+		"a volume cannot be mounted": {func(c *Config, _ *runtime.ContainerSpec) {
 			c.Patch = []byte(`{"spec": {"volumes": [{"name": "x", "secret": {"secretName": "missing"}}], "containers": [{"name": "workspace", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}]}}`)
 		}, runtime.StepWaitingVolume, `secret "missing" not found`},
 	} {
@@ -47,8 +48,9 @@ func testRefusals(t *testing.T, c *cluster) {
 			t.Parallel()
 			r := c.runtime(t)
 			home := newHome(t, r)
-			one.change(&r.cfg)
-			_, err := r.StartContainer(t.Context(), startOf(home), nil)
+			spec := startOf(home)
+			one.change(&r.cfg, &spec)
+			_, err := r.StartContainer(t.Context(), spec, nil)
 			var busy *runtime.BusyError
 			if !errors.As(err, &busy) || busy.Step != one.step || !strings.Contains(busy.Reason, one.words) {
 				t.Errorf("StartContainer: %#v, want the step %s and %q", err, one.step, one.words)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"codehub/internal/runtime"
@@ -18,11 +19,11 @@ import (
 func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.PersistentVolumeClaim) (*corev1.Pod, error) {
 	no, yes, uid := false, true, int64(spec.UID)
 	limits := corev1.ResourceList{}
-	if r.cfg.CPUs != nil {
-		limits[corev1.ResourceCPU] = *r.cfg.CPUs
+	if spec.Size.NanoCPUs > 0 {
+		limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(spec.Size.NanoCPUs/1e6, resource.DecimalSI)
 	}
-	if r.cfg.Memory != nil {
-		limits[corev1.ResourceMemory] = *r.cfg.Memory
+	if spec.Size.Memory > 0 {
+		limits[corev1.ResourceMemory] = *resource.NewQuantity(spec.Size.Memory, resource.BinarySI)
 	}
 	container := corev1.Container{
 		Name: containerWorkspace, Image: imageRef(spec.Image, spec.Choice), ImagePullPolicy: corev1.PullIfNotPresent,
@@ -42,7 +43,7 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 			Name: spec.Workspace.ContainerName(), Labels: r.labels(roleWorkspace, spec.Workspace, spec.Claim),
 			Annotations: map[string]string{
 				noteVolumeClaim: spec.VolumeClaim, noteVolumeUID: string(home.UID),
-				noteImage: spec.Image, noteGeneration: strconv.Itoa(spec.Choice.Generation), noteEnvironment: spec.EnvDigest,
+				noteImage: spec.Image, noteGeneration: strconv.Itoa(spec.Choice.Generation), noteEnvironment: spec.EnvDigest, noteSize: spec.Size.Name,
 			},
 		},
 		Spec: corev1.PodSpec{
