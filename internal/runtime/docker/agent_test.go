@@ -24,6 +24,7 @@ import (
 	"codehub/internal/agent"
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/workspace"
 )
 
@@ -284,7 +285,7 @@ func TestStopEndsAgent(t *testing.T) {
 func TestImageWithoutCommand(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	image := importImage(t, r, []string{"USER 1000", "LABEL " + labelIDE + "=" + ideIncluded}, homeTar(t))
+	image := importImage(t, r, []string{"USER 1000", "LABEL " + account.LabelIDE + "=" + account.IDEIncluded}, homeTar(t))
 	if as, err := r.userOf(t.Context(), image); err == nil || !strings.Contains(err.Error(), "neither ENTRYPOINT nor CMD") {
 		t.Errorf("userOf = %+v, %v", as, err)
 	}

@@ -5,14 +5,15 @@ import (
 	"strings"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 )
 
 // The first process of every workspace is codehub's agent, which no image has to bring. It is
 // on a volume for each version of it; see toolVolume.
 
 const (
-	agentDir  = "/opt/codehub"
-	agentFile = "codehub"
+	agentDir  = account.AgentDir
+	agentFile = account.AgentFile
 	agentPath = agentDir + "/" + agentFile
 )
 

@@ -10,71 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
-	"github.com/moby/moby/api/pkg/authconfig"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/dockertest"
 	"codehub/internal/health"
 	"codehub/internal/runtime"
 )
-
-func TestParseAuthFile(t *testing.T) {
-	t.Parallel()
-	basic := base64.StdEncoding.EncodeToString([]byte("ann:pass:word"))
-	logins, err := parseAuthFile([]byte(`{"auths": {
-		"https://index.docker.io/v1/": {"auth": "` + basic + `"},
-		"Registry.example.com:5000": {"username": "bob", "password": "secret"},
-		"https://other.example.com": {"identitytoken": "token"}
-	}, "HttpHeaders": {}}`))
-	if err != nil || len(logins) != 3 {
-		t.Fatalf("%d logins (%v)", len(logins), err)
-	}
-	for host, want := range map[string][3]string{
-		"docker.io": {"ann", "pass:word", ""}, "registry.example.com:5000": {"bob", "secret", ""}, "other.example.com": {"", "", "token"},
-	} {
-		a, err := authconfig.Decode(logins[host].encoded)
-		if err != nil || a.Username != want[0] || a.Password != want[1] || a.IdentityToken != want[2] || a.Auth != "" {
-			t.Errorf("%s: %+v (%v)", host, a, err)
-		}
-	}
-}
-
-// No error repeats a part of the file.
-func TestWrongAuthFiles(t *testing.T) {
-	t.Parallel()
-	for content, says := range map[string]string{
-		`hunter2`:                                                                                      "format",
-		`{"auths": {"a": "hunter2"}}`:                                                                  "format",
-		`{"auths": {}, "credsStore": "hunter2"}`:                                                       "credential helpers",
-		`{"credHelpers": {"registry.example.com": "hunter2"}}`:                                         "credential helpers",
-		`{"auths": {"registry.example.com": {}}}`:                                                      "username",
-		`{"auths": {"registry.example.com": {"username": "a"}}}`:                                       "username",
-		`{"auths": {"registry.example.com": {"auth": "hunter2"}}}`:                                     "base64",
-		`{"auths": {"registry.example.com/team": {"username": "a", "password": "hunter2"}}}`:           "without a repository",
-		`{"auths": {"https://user:hunter2@registry.example.com": {"username": "a", "password": "b"}}}`: "not a registry",
-		`{"auths": {"": {"username": "a", "password": "b"}}}`:                                          "registry",
-		`{"auths": {"docker.io": {"username": "a", "password": "b"}, "index.docker.io": {"username": "a", "password": "b"}}}`: "more than one",
-	} {
-		_, err := parseAuthFile([]byte(content))
-		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v", content, err)
-		}
-	}
-}
-
-func TestAuthFileIsNoPipe(t *testing.T) {
-	t.Parallel()
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := readAuthFile(pipe); err == nil {
-		t.Error("no error")
-	}
-}
 
 // Credentials go to their own registry alone, are read again at each pull, and appear in
 // no error and no log, although the registry repeats them.

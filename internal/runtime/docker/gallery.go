@@ -35,8 +35,8 @@ func (s *Settings) gallery() error {
 	return nil
 }
 
-// variables are the environment variables that the settings give to each workspace.
-func (s *Settings) variables() []string {
+// Variables are the environment variables that the settings give to each workspace.
+func (s *Settings) Variables() []string {
 	if s.Gallery == "" {
 		return nil
 	}

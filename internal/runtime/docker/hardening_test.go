@@ -20,6 +20,7 @@ import (
 
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
@@ -252,7 +253,7 @@ func TestTakenAddressIsRetried(t *testing.T) {
 func TestMissingProgram(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	image := importImage(t, r, []string{`ENTRYPOINT ["/no-such-program"]`, "LABEL " + labelIDE + "=" + ideIncluded}, homeTar(t))
+	image := importImage(t, r, []string{`ENTRYPOINT ["/no-such-program"]`, "LABEL " + account.LabelIDE + "=" + account.IDEIncluded}, homeTar(t))
 	spec := newHome()
 	spec.Image = image
 	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: image}

@@ -141,7 +141,7 @@ func conformanceHarness(t *testing.T, storage string) runtimetest.Harness {
 	neighbour := newRuntime(t, func(c *Config) { c.DataDir = r.cfg.DataDir })
 	down := newRuntime(t, func(c *Config) { c.Host = "unix://" + filepath.Join(t.TempDir(), "no-engine.sock") })
 	h := direct{r: r, storage: storage}
-	registry := sync.OnceValue(func() string { return startRegistry(t) })
+	registry := sync.OnceValue(func() string { return dockertest.Distribution(t) })
 	return runtimetest.Harness{
 		Runtime: r, Neighbour: neighbour, Down: down,
 		Storage: storage, Image: harness.TestImage(),

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 )
 
 // Workspaces get the IDE from a volume, so that their images need none. Its content is
@@ -14,16 +15,7 @@ import (
 // image. There is a volume for each ID of that image and each content of the folder with
 // extensions; see toolVolume and extensions.
 
-const (
-	ideDir   = "/opt/codehub-ide"
-	ideStart = ideDir + "/start"  // starts the IDE
-	ideShell = ideDir + "/bin/sh" // the shell where the image has none
-
-	// labelIDE on an image says where the IDE comes from. With ideIncluded it is the
-	// image's own: its ENTRYPOINT and CMD start it, as its USER.
-	labelIDE    = "codehub.ide"
-	ideIncluded = "included"
-)
+const ideDir = account.IDEDir
 
 // hasIDE reports whether the volume with the IDE in a container that was created is filled:
 // it may have been removed just before, and then Docker has made an empty one. The

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/dockertest"
 	"codehub/internal/health"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -185,7 +186,7 @@ func TestPullProgress(t *testing.T) {
 func TestMissingDefaultImageIsNotPulled(t *testing.T) {
 	t.Parallel()
 	other := newRuntime(t, nil) // with another default image
-	ref := pushImage(t, t, other, startRegistry(t))
+	ref := pushImage(t, t, other, dockertest.Distribution(t))
 	withDefault := func(image string) (*Runtime, *health.Monitor) {
 		conditions := &health.Monitor{}
 		return newRuntime(t, func(c *Config) { c.DefaultImage, c.Conditions = image, conditions }), conditions

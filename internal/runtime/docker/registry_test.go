@@ -6,72 +6,19 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/harness"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/wall"
 )
-
-// startRegistry runs a registry on this machine and returns its address.
-func startRegistry(t *testing.T) string {
-	t.Helper()
-	bin, err := exec.LookPath("docker-registry")
-	if err != nil {
-		t.Fatalf("the tests need a registry: apt-get install docker-registry (%v)", err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	dir := t.TempDir()
-	config := filepath.Join(dir, "config.yml")
-	text := fmt.Sprintf("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, addr)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(bin, "serve", config)
-	cmd.Stdout, cmd.Stderr = testWriter{t}, testWriter{t}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/v2/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err == nil {
-			res.Body.Close()
-			return addr
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("the registry does not respond: %v", err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
 
 // pushImage pushes a variant of the test image to the registry under a new name and
 // removes it from Docker. The pulled image is removed when all tests that share the
@@ -160,7 +107,7 @@ func pushVariant(t *testing.T, r *Runtime, ref string) {
 	}
 	defer rootfs.Close()
 	imported, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: rootfs, SourceName: "-"}, ref, client.ImageImportOptions{
-		Changes: []string{"USER 1000:1000", "WORKDIR /home/coder", `ENTRYPOINT ["/testserver"]`, "ENV HOME=/home/coder", "LABEL " + labelIDE + "=" + ideIncluded},
+		Changes: []string{"USER 1000:1000", "WORKDIR /home/coder", `ENTRYPOINT ["/testserver"]`, "ENV HOME=/home/coder", "LABEL " + account.LabelIDE + "=" + account.IDEIncluded},
 	})
 	if err != nil {
 		t.Fatal(err)

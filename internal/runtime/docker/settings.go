@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"codehub/internal/imageref"
+	"codehub/internal/registry"
 	"codehub/internal/setting"
 )
 
@@ -69,7 +70,7 @@ func (s *Settings) logins() error {
 	if s.RegistryAuthFile == "" {
 		return nil
 	}
-	if _, err := readAuthFile(s.RegistryAuthFile); err != nil {
+	if _, err := registry.ReadLogins(s.RegistryAuthFile); err != nil {
 		return setting.Invalid("CODEHUB_REGISTRY_AUTH_FILE", err.Error(), `give a file like {"auths": {"registry.example.com": {"username": "…", "password": "…"}}}`)
 	}
 	return nil

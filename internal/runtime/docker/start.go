@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
@@ -210,7 +212,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			User:         userSpec(spec.UID),
 			Hostname:     spec.Hostname,
 			WorkingDir:   workingDir,
-			Env:          environment(spec, as, slices.Concat(r.cfg.variables(), r.portEnv(spec.Workspace))),
+			Env:          variables(account.Environment(spec, as.env, as.zoned, slices.Concat(r.cfg.Variables(), r.portEnv(spec.Workspace)))),
 			Labels:       labels,
 			Entrypoint:   agentEntrypoint,
 			Cmd:          as.command,
@@ -225,6 +227,15 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			r.names.network: {IPAMConfig: &networktypes.EndpointIPAMConfig{IPv4Address: addr}},
 		}},
 	}
+}
+
+// variables returns NAME=VALUE, sorted by name.
+func variables(env map[string]string) []string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
 }
 
 var (

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 )
 
 // runAs is what a workspace runs, and what its user needs in the container. The user has
@@ -23,7 +24,7 @@ type runAs struct {
 
 	included bool              // the image brings the IDE
 	env      map[string]string // defaults that the image's own variables do not replace
-	accounts accounts
+	accounts account.Accounts
 	zoned    bool // the image sets TZ
 
 	agent, agentDigest string // the volume with the agent, and its digest
@@ -49,16 +50,16 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	}
 	var cfg imageConfig
 	if info.Config != nil {
-		cfg = imageConfig{env: info.Config.Env, command: slices.Concat(info.Config.Entrypoint, info.Config.Cmd), included: info.Config.Labels[labelIDE] == ideIncluded}
+		cfg = imageConfig{env: info.Config.Env, command: slices.Concat(info.Config.Entrypoint, info.Config.Cmd), included: info.Config.Labels[account.LabelIDE] == account.IDEIncluded}
 	}
-	as := runAs{command: []string{ideStart}, included: cfg.included, zoned: setsZone(cfg.env)}
+	as := runAs{command: []string{account.IDEStart}, included: cfg.included, zoned: account.SetsZone(cfg.env)}
 	if as.accounts, err = r.readAccounts(ctx, info.ID); err != nil {
 		return runAs{}, err
 	}
-	as.env = userEnv(cfg.env, as.accounts.shell)
+	as.env = account.Env(cfg.env, as.accounts.Shell)
 	if cfg.included {
 		if len(cfg.command) == 0 {
-			return runAs{}, fmt.Errorf("the image %.200q has the label %s=%s, but neither ENTRYPOINT nor CMD", image, labelIDE, ideIncluded)
+			return runAs{}, fmt.Errorf("the image %.200q has the label %s=%s, but neither ENTRYPOINT nor CMD", image, account.LabelIDE, account.IDEIncluded)
 		}
 		as.command = cfg.command
 		as.env = map[string]string{"HOME": runtime.HomeDir} // that of its own user may not be accessible
@@ -71,7 +72,7 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 type imageConfig struct {
 	env      []string
 	command  []string // ENTRYPOINT and CMD
-	included bool     // see labelIDE
+	included bool     // see account.LabelIDE
 }
 
 // maxPasswd is the longest list of users that is read.

@@ -13,6 +13,7 @@ import (
 
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/workspace"
 )
 
@@ -67,7 +68,7 @@ func variant(t *testing.T, r *Runtime, changes []string, files ...tar.Header) st
 	defer rootfs.Close()
 	ref := "codehub-test/" + randomHex(8) + ":latest"
 	res, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: rootfs, SourceName: "-"}, ref, client.ImageImportOptions{
-		Changes: append(changes, `ENTRYPOINT ["/testserver"]`, "WORKDIR /home/coder", "LABEL "+labelIDE+"="+ideIncluded, "LABEL "+labelInstallation+"="+r.cfg.Installation),
+		Changes: append(changes, `ENTRYPOINT ["/testserver"]`, "WORKDIR /home/coder", "LABEL "+account.LabelIDE+"="+account.IDEIncluded, "LABEL "+labelInstallation+"="+r.cfg.Installation),
 	})
 	if err != nil {
 		t.Fatal(err)
