@@ -10,6 +10,7 @@ import (
 	"codehub/internal/agent/inside"
 	"codehub/internal/cli"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/kube/copytree"
 )
 
 // version is set by the build.
@@ -25,6 +26,9 @@ type commands struct {
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == runtime.AgentCommand {
 		os.Exit(inside.Main(os.Args[2:], version))
+	}
+	if len(os.Args) > 1 && os.Args[1] == copytree.Command {
+		os.Exit(copytree.Main(os.Args[2:]))
 	}
 	os.Exit(cli.Main(&commands{}, version, os.Args[1:]))
 }

@@ -12,6 +12,7 @@ import (
 	"codehub/internal/maintenance"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/runtime/kube/copytree"
 	podhelper "codehub/internal/runtime/kube/inside"
 	"codehub/internal/server"
 	"codehub/internal/storagejob"
@@ -44,6 +45,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == runtime.AgentCommand {
 		os.Exit(inside.Main(os.Args[2:], version))
+	}
+	if len(os.Args) > 1 && os.Args[1] == copytree.Command {
+		os.Exit(copytree.Main(os.Args[2:]))
 	}
 	if len(os.Args) == 2 && os.Args[1] == runtime.CopyCommand {
 		os.Exit(storagejob.CopyMain())

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the image of the server from bin/codehub, unless the present one was built from the
-# same inputs. It has the executable, the certificates of public authorities, and no shell.
+# Builds the image of the server from bin/codehub and bin/codehub-agent, unless the present one
+# was built from the same inputs. It has both executables, the certificates of public
+# authorities, and no shell.
 #
 #	build.sh [IMAGE [EXECUTABLE]]
 set -euo pipefail
@@ -10,13 +11,17 @@ image=${1:-codehub/server:latest}
 executable=${2:-../../bin/codehub}
 authorities=/etc/ssl/certs/ca-certificates.crt
 
-[ -x "$executable" ] || die "$executable is missing: run make build"
+agent=$(dirname "$executable")/codehub-agent # what workspaces mount
+for file in "$executable" "$agent"; do
+	[ -x "$file" ] || die "$file is missing: run make build"
+done
 [ -r "$authorities" ] || die "$authorities is missing: install the package ca-certificates"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-mkdir -p "$work/root/usr/local/bin" "$work/root/etc/ssl/certs" "$work/root/tmp" "$work/root/var/lib/codehub"
+mkdir -p "$work/root/usr/local/bin" "$work/root/opt/codehub" "$work/root/etc/ssl/certs" "$work/root/tmp" "$work/root/var/lib/codehub"
 cp "$executable" "$work/root/usr/local/bin/codehub"
+cp "$agent" "$work/root/opt/codehub/codehub"
 cp "$authorities" "$work/root/etc/ssl/certs/"
 printf '%s\n' 'root:x:0:0:root:/root:/sbin/nologin' 'codehub:x:65532:65532:codehub:/var/lib/codehub:/sbin/nologin' >"$work/root/etc/passwd"
 printf '%s\n' 'root:x:0:' 'codehub:x:65532:' >"$work/root/etc/group"

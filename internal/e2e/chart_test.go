@@ -148,7 +148,7 @@ func TestChart(t *testing.T) {
 		t.Fatalf("build the server's image: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", server).Run() })
-	ide := kubetest.Image(t, "kube-chart-ide", kubetest.Build(t, "../../images/testserver"), "/opt/codehub-ide/start")
+	ide := kubetest.Image(t, "kube-chart-ide", map[string]string{"/opt/codehub-ide/start": kubetest.Build(t, "../../images/testserver")})
 	c := kubetest.Start(t, kubetest.Options{Nodes: 2, Images: []string{server, ide, env.testImage}})
 	c.EnforcePolicies()
 	r := install(t, c, server, ide)

@@ -16,8 +16,8 @@ import (
 func TestKubernetesJourney(t *testing.T) {
 	t.Parallel()
 	const namespace = "codehub-workspaces" // the default
-	server := kubetest.Image(t, "kube-e2e-server", env.binary, kube.ServerBinary)
-	ide := kubetest.Image(t, "kube-e2e-ide", kubetest.Build(t, "../../images/testserver"), "/opt/codehub-ide/start")
+	server := kubetest.Image(t, "kube-e2e-server", map[string]string{kube.ServerBinary: env.binary, kube.AgentDir + "/codehub": env.binary + "-agent"})
+	ide := kubetest.Image(t, "kube-e2e-ide", map[string]string{"/opt/codehub-ide/start": kubetest.Build(t, "../../images/testserver")})
 	c := kubetest.Start(t, kubetest.Options{Nodes: 2, Images: []string{server, ide, env.testImage}})
 	b := s3Bucket(t)
 	settings := append(b.settingsVia("http://"+c.Forward(b.s3.Endpoint[len("http://"):])),

@@ -6,10 +6,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,30 +28,33 @@ func Build(tb testing.TB, folder string) string {
 	return bin
 }
 
-// Image makes an image in the machine's Docker that has a program at a path, and nothing
-// else, for Options.Images. It is removed at the end of the test.
-func Image(tb testing.TB, name, program, at string) string {
+// Image makes an image in the machine's Docker that has programs at paths, and nothing else,
+// for Options.Images. It is removed at the end of the test.
+func Image(tb testing.TB, name string, programs map[string]string) string {
 	tb.Helper()
-	raw, err := os.ReadFile(program)
-	if err != nil {
-		tb.Fatal(err)
-	}
 	var files bytes.Buffer
-	w := tar.NewWriter(&files)
-	var dirs []string
-	for dir := path.Dir(strings.TrimPrefix(at, "/")); dir != "."; dir = path.Dir(dir) {
-		dirs = append([]string{dir + "/"}, dirs...)
+	sum := sha256.New()
+	w := tar.NewWriter(io.MultiWriter(&files, sum))
+	made := map[string]bool{}
+	var err error
+	for _, at := range slices.Sorted(maps.Keys(programs)) {
+		at := strings.TrimPrefix(at, "/")
+		for i, c := range at {
+			if dir := at[:i]; c == '/' && !made[dir] {
+				made[dir] = true
+				err = errors.Join(err, w.WriteHeader(&tar.Header{Name: dir + "/", Typeflag: tar.TypeDir, Mode: 0o755}))
+			}
+		}
+		raw, failed := os.ReadFile(programs["/"+at])
+		err = errors.Join(err, failed, w.WriteHeader(&tar.Header{Name: at, Mode: 0o755, Size: int64(len(raw))}))
+		_, failed = w.Write(raw)
+		err = errors.Join(err, failed)
 	}
-	for _, dir := range dirs {
-		err = errors.Join(err, w.WriteHeader(&tar.Header{Name: dir, Typeflag: tar.TypeDir, Mode: 0o755}))
-	}
-	err = errors.Join(err, w.WriteHeader(&tar.Header{Name: strings.TrimPrefix(at, "/"), Mode: 0o755, Size: int64(len(raw))}))
-	_, failed := w.Write(raw)
-	if err := errors.Join(err, failed, w.Close()); err != nil {
+	if err := errors.Join(err, w.Close()); err != nil {
 		tb.Fatal(err)
 	}
 	// Tests that run at the same time may remove their images.
-	ref := fmt.Sprintf("codehub/%s:%d-%.8x", name, os.Getpid(), sha256.Sum256(raw))
+	ref := fmt.Sprintf("codehub/%s:%d-%.8x", name, os.Getpid(), sum.Sum(nil))
 	load := exec.Command("docker", "import", "-", ref)
 	load.Stdin = &files
 	if out, err := load.CombinedOutput(); err != nil {

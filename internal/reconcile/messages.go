@@ -17,8 +17,12 @@ const (
 
 // Messages lists the texts of conditions and orphans, with verbs for values.
 func Messages() []string {
-	return []string{msgCrashed, msgAsideSince, msgAsideSize, msgAsidePartial, msgAsideKept, imageref.MsgNotAllowed, imageref.MsgAllowed, runtime.MsgLoginRefused, runtime.MsgLoginNeeded, runtime.MsgPullTooSlow, runtime.MsgPullTooLong,
+	return []string{
+		msgCrashed, msgAsideSince, msgAsideSize, msgAsidePartial, msgAsideKept, imageref.MsgNotAllowed, imageref.MsgAllowed,
+		runtime.MsgLoginRefused, runtime.MsgLoginNeeded, runtime.MsgPullTooSlow, runtime.MsgPullTooLong,
 		workspace.MsgNodeLost, runtime.MsgOutOfMemory,
 		runtime.MsgNoPolicies, runtime.MsgPoliciesIgnored, runtime.MsgPoliciesOpen, runtime.MsgReached, runtime.MsgUnreached,
-		runtime.ReachedWorkspace, runtime.ReachedAPI, runtime.ReachedNode, runtime.ReachedMetadata}
+		runtime.ReachedWorkspace, runtime.ReachedAPI, runtime.ReachedNode, runtime.ReachedMetadata,
+		runtime.MsgNodeLogin, runtime.MsgNodeUnreachable, runtime.MsgNoImage, runtime.MsgNoPlatform, runtime.MsgNotDownloaded,
+	}
 }

@@ -531,6 +531,15 @@ const (
 	MsgLoginNeeded  = "The registry %s does not provide this image without a login, or it has no such image. An administrator can add a login to CODEHUB_REGISTRY_AUTH_FILE."
 )
 
+// Messages of a PullError of a cluster, whose nodes pull images. Pages translate them.
+const (
+	MsgNodeLogin       = "The registry %s does not provide this image to the cluster: it wants another login, or it has no such image. An administrator can correct the Secrets that CODEHUB_IMAGE_PULL_SECRETS names."
+	MsgNodeUnreachable = "The registry %s does not respond to the cluster's nodes."
+	MsgNoImage         = "The registry %s has no such image."
+	MsgNoPlatform      = "The image is not available for the processor of the cluster's nodes."
+	MsgNotDownloaded   = "The node does not have the image %s, and codehub never downloads an image with such a name. An administrator can push it to a registry and use its name there."
+)
+
 // Messages of a SlowPullError. Pages translate them.
 const (
 	MsgPullTooSlow = "The download of image %s was cancelled: the registry sent %d KiB per second, and the minimum is %d KiB per second."

@@ -50,7 +50,10 @@ func openKubernetes(ctx context.Context, cfg config.Config, installation string,
 	if err != nil {
 		return engine{}, err
 	}
-	c := kube.Config{Installation: installation, Settings: cfg.Cluster, IDEImage: cfg.Docker.IDEImage, Log: log, Conditions: conditions}
+	c := kube.Config{
+		Installation: installation, Settings: cfg.Cluster, IDEImage: cfg.Docker.IDEImage, RegistryAuthFile: cfg.Docker.RegistryAuthFile,
+		Variables: cfg.Docker.Variables(), PortURI: cfg.Layout.PortURI, Log: log, Conditions: conditions,
+	}
 	k, err := kube.New(connection, c)
 	if err != nil {
 		return engine{}, err

@@ -55,6 +55,10 @@ func (r *Runtime) events() *gentype.ClientWithList[*corev1.Event, *corev1.EventL
 		func() *corev1.Event { return &corev1.Event{} }, func() *corev1.EventList { return &corev1.EventList{} }, gentype.PrefersProtobuf[*corev1.Event]())
 }
 
+func (r *Runtime) secrets() *gentype.Client[*corev1.Secret] {
+	return gentype.NewClient("secrets", r.api.rest, r.api.params, r.cfg.Namespace, func() *corev1.Secret { return &corev1.Secret{} }, gentype.PrefersProtobuf[*corev1.Secret]())
+}
+
 // readLog opens the log of a Pod's container.
 func (r *Runtime) readLog(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
 	return r.api.rest.Get().Namespace(r.cfg.Namespace).Resource("pods").Name(pod).SubResource("log").VersionedParams(options, r.api.params).Stream(ctx)

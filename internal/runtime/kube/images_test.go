@@ -11,7 +11,10 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
@@ -52,6 +55,33 @@ func seedOf(t *testing.T, image string) []runtimetest.File {
 	}
 	sortFiles(list)
 	return list
+}
+
+// savedImage is the image of the tests as `docker save` writes it.
+var savedImage = sync.OnceValues(func() ([]byte, error) {
+	return exec.Command("docker", "save", harness.TestImage()).Output()
+})
+
+// remoteImage adds a variant of the test image to the cluster's registry.
+func (c *cluster) remoteImage(t *testing.T) string {
+	t.Helper()
+	return c.add(t, "test/"+uuid.NewString())
+}
+
+// republish makes the name of a remote image stand for another one.
+func (c *cluster) republish(t *testing.T, ref string) {
+	t.Helper()
+	c.add(t, strings.TrimSuffix(strings.TrimPrefix(ref, c.registryHost+"/"), ":v1"))
+}
+
+func (c *cluster) add(t *testing.T, name string) string {
+	t.Helper()
+	saved, err := savedImage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, _ := c.registry.AddSaved(name, saved, uuid.NewString())
+	return c.registryHost + strings.TrimPrefix(ref, c.registry.Host())
 }
 
 // kept is the part of a mode that is compared.

@@ -19,7 +19,9 @@ import (
 
 	"codehub/internal/breaker"
 	"codehub/internal/health"
+	"codehub/internal/registry"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/workspace"
 )
 
@@ -29,16 +31,26 @@ type Config struct {
 	// that label are never changed.
 	Installation string
 	Settings
-	// IDEImage has the IDE in the folder ideDir.
+	// IDEImage has the IDE in the folder account.IDEDir.
 	IDEImage string
+	// RegistryAuthFile has the logins of this server, in addition to those of the Secrets by
+	// which nodes pull; empty: none.
+	RegistryAuthFile string
+	// Variables are environment variables of each workspace, as NAME=VALUE.
+	Variables []string
+	// PortURI returns the address of a workspace's ports; nil: workspaces are not told.
+	PortURI func(workspace.ID) string
 
 	Log *slog.Logger // nil: none
 	// Conditions lists that the cluster does not respond; nil: it is only logged.
 	Conditions *health.Monitor
 }
 
-// ServerBinary is the path of the codehub executable in Settings.ServerImage.
-const ServerBinary = "/usr/local/bin/codehub"
+// Where Settings.ServerImage has the codehub executable, and the folder of the agent's.
+const (
+	ServerBinary = "/usr/local/bin/codehub"
+	AgentDir     = account.AgentDir
+)
 
 // Runtime implements runtime.Runtime on Kubernetes.
 type Runtime struct {
@@ -53,7 +65,11 @@ type Runtime struct {
 	podView  *watched[corev1.Pod]
 	homeView *watched[corev1.PersistentVolumeClaim]
 
-	isolation      isolation
+	isolation isolation
+	images    registries
+	known     known
+	noLogin   *health.Condition // logins at registries cannot be used
+
 	locks          locks
 	noImageVolumes atomic.Bool // a node has refused one; see tools.go
 	// adapt changes Pods before their creation; nil: it does not. Only tests set it.
@@ -86,6 +102,11 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r.rest, r.api = config, api
+	r.images = registries{client: registry.Client{Plain: cfg.PlainRegistries}, logins: r.logins}
+	r.noLogin = cfg.Conditions.New(health.Config{
+		Name: "registry-login", Failing: "the logins at registries are not in order", Resolved: "the logins at registries are in order again",
+		Level: slog.LevelWarn, Log: cfg.Log,
+	})
 	r.podView = newWatched(r.pods(), &corev1.Pod{}, podItems)
 	r.homeView = newWatched(r.claims(), &corev1.PersistentVolumeClaim{}, claimItems)
 	return r, nil

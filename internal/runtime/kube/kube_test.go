@@ -20,9 +20,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"codehub/internal/dockertest"
 	"codehub/internal/harness"
 	"codehub/internal/kubetest"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/runtime/runtimetest/script"
 	"codehub/internal/workspace"
@@ -44,6 +46,8 @@ func TestKubernetes(t *testing.T) {
 		"settings are tried":        testTry,
 		"a check that cannot run":   testUnscheduledProbe,
 		"refusals have reasons":     testRefusals,
+		"any image":                 testAnyImage,
+		"a private registry":        testLogins,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,20 +62,36 @@ type cluster struct {
 	*kubetest.Cluster
 	config           *rest.Config // codehub's
 	server, ideImage string
+
+	registry     *dockertest.Registry
+	registryHost string // its name on the nodes
 }
+
+// pullSecret is a Secret that codehub may read.
+const pullSecret = "registry"
 
 const namespace = "workspaces"
 
 func newCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
 	harness.NeedsDocker(t)
+	ide := kubetest.Build(t, "../../../images/testserver")
 	c := &cluster{
-		server:   kubetest.Image(t, "kube-test-server", kubetest.Build(t, "./testdata/helper"), ServerBinary),
-		ideImage: kubetest.Image(t, "kube-test-ide", kubetest.Build(t, "../../../images/testserver"), ideStart),
+		ideImage: kubetest.Image(t, "kube-test-ide", map[string]string{account.IDEStart: ide, account.IDEShell: ide}),
 	}
+	program := kubetest.Build(t, "./testdata/helper")
+	c.server = kubetest.Image(t, "kube-test-server", map[string]string{ServerBinary: program, AgentDir + "/" + account.AgentFile: program})
 	c.Cluster = kubetest.Start(t, kubetest.Options{Nodes: nodes, Images: []string{c.server, c.ideImage, harness.TestImage()}})
-	c.config = c.Account(namespace, Permissions())
+	c.config = c.Account(namespace, Permissions(pullSecret))
+	c.registry, c.registryHost = c.newRegistry(t)
 	return c
+}
+
+// newRegistry starts a registry, and returns it and its name on the nodes.
+func (c *cluster) newRegistry(t *testing.T) (*dockertest.Registry, string) {
+	t.Helper()
+	r := dockertest.NewRegistry(t)
+	return r, c.Registry(r.Host())
 }
 
 // runtime returns a runtime of a new installation that watches the cluster.
@@ -79,7 +99,7 @@ func (c *cluster) runtime(t *testing.T) *Runtime {
 	t.Helper()
 	r, err := New(c.config, Config{
 		Installation: uuid.NewString(), IDEImage: c.ideImage,
-		Settings: Settings{Namespace: namespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"), ServerImage: c.server},
+		Settings: Settings{Namespace: namespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"), ServerImage: c.server, PlainRegistries: []string{c.registryHost}},
 		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
@@ -114,6 +134,7 @@ func (c *cluster) harness(t *testing.T) runtimetest.Harness {
 		Runtime: h.r, Neighbour: c.runtime(t), Down: down,
 		Remote: true, Bound: 6 * time.Minute, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
 		Seed: seedOf(t, harness.TestImage()), MissingImage: "127.0.0.1:9/codehub/missing:latest",
+		RemoteImage: c.remoteImage, Republish: c.republish, TakeImage: func(_ *testing.T, id string) { c.TakeImage(id) },
 		Home: h.home, Write: write, HalfSeed: h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob, HalfRemove: h.halfRemove,
 		Use: h.use, Edit: h.edit, Environment: h.environment, EndContainer: h.endContainer, EndJob: h.endJob,
 		Put: h.put, ReadOnlyCode: script.CodeFailed, TakeContainer: h.takeContainer, TakeVolume: h.takeVolume,
@@ -243,7 +264,7 @@ func (h direct) present(t *testing.T, id workspace.ID, claim string) *corev1.Per
 
 func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	t.Helper()
-	p, err := h.r.workspacePod(spec, h.present(t, spec.Workspace, spec.VolumeClaim))
+	p, err := h.r.workspacePod(spec, h.present(t, spec.Workspace, spec.VolumeClaim), chosenImage{ref: spec.Image, name: spec.Image, policy: pullPolicy(spec.Image)}, facts{})
 	if err != nil {
 		t.Fatal(err)
 	}

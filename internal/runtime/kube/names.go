@@ -35,15 +35,22 @@ const (
 	noteVolumeUID   = "codehub.dev/volume-uid" // of the persistent volume claim
 
 	// Of a workspace's Pod.
-	noteImage       = "codehub.dev/image" // as given
+	noteImage       = "codehub.dev/image" // as given; also of a task and of a record
+	noteImageDigest = "codehub.dev/image-digest"
 	noteGeneration  = "codehub.dev/image-generation"
 	noteImageNote   = "codehub.dev/image-note"
 	noteEnvironment = "codehub.dev/environment"
-	noteSize        = "codehub.dev/size" // name
+	noteSize        = "codehub.dev/size"   // name
+	notePasswd      = "codehub.dev/passwd" // the file in its container
+	noteGroup       = "codehub.dev/group"
 
 	// Of a storage job.
 	noteKind = "codehub.dev/kind"
 	noteKey  = "codehub.dev/key"
+
+	// Of what is known of an image.
+	labelImageKey = "codehub.dev/image-key" // hash of its digest or ID
+	labelImageRef = "codehub.dev/image-ref" // hash of the reference
 
 	// Of a mark.
 	noteMark     = "codehub.dev/mark"
@@ -60,6 +67,7 @@ const (
 	roleTask      = "task"      // Pod that works on a home for one call
 	roleJob       = "job"       // Pod of a storage job
 	roleMark      = "mark"      // ConfigMap
+	roleImage     = "image"     // ConfigMap
 )
 
 // gate keeps a Pod from being scheduled until its home was checked. A Pod that has it uses
@@ -83,10 +91,11 @@ const (
 
 // The name of a Pod is a lock: a second Pod with it cannot be created.
 
-func seedName(id workspace.ID) string  { return "codehub-seed-" + string(id) }
-func checkName(id workspace.ID) string { return "codehub-check-" + string(id) }
-func ownName(id workspace.ID) string   { return "codehub-own-" + string(id) }
-func copyName(id workspace.ID) string  { return "codehub-aside-" + string(id) }
+func seedName(id workspace.ID) string     { return "codehub-seed-" + string(id) }
+func describeName(id workspace.ID) string { return "codehub-describe-" + string(id) }
+func checkName(id workspace.ID) string    { return "codehub-check-" + string(id) }
+func ownName(id workspace.ID) string      { return "codehub-own-" + string(id) }
+func copyName(id workspace.ID) string     { return "codehub-aside-" + string(id) }
 
 func probeName(letter, installation string) string {
 	return "codehub-probe-" + letter + "-" + installation

@@ -84,13 +84,14 @@ func (r *Runtime) Try(ctx context.Context) error {
 	if _, err := r.claims().Create(ctx, home, dry); err != nil {
 		return wrapError(ctx, "create a home in namespace "+r.cfg.Namespace, err)
 	}
+	image := chosenImage{ref: r.cfg.ServerImage, name: r.cfg.ServerImage, policy: pullPolicy(r.cfg.ServerImage)}
 	p, err := r.workspacePod(runtime.ContainerSpec{
 		Workspace: id, UID: workspace.ArchivedUID, Claim: "try", Image: r.cfg.ServerImage, Storage: workspace.StorageKubernetes, VolumeClaim: "try",
-	}, home)
+	}, home, image, facts{})
 	if err != nil {
 		return err
 	}
-	for _, p := range []*corev1.Pod{p, r.pod(onHome{name: seedName(id), role: roleTask, id: id, home: home, image: r.cfg.ServerImage, caps: ownerCaps})} {
+	for _, p := range []*corev1.Pod{p, r.pod(onHome{name: seedName(id), role: roleTask, id: id, home: home, image: &image, caps: ownerCaps})} {
 		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: gate}}
 		if _, err := r.pods().Create(ctx, p, dry); err != nil {
 			return wrapError(ctx, "create a Pod in namespace "+r.cfg.Namespace, err)

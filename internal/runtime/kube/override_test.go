@@ -13,7 +13,7 @@ func planned(t *testing.T, patch string) (*corev1.Pod, error) {
 	t.Helper()
 	r := &Runtime{cfg: Config{Settings: Settings{ServerImage: "codehub/server:1", Patch: []byte(patch)}, IDEImage: "codehub/ide:1"}}
 	home := r.newClaim("ws-home", nil)
-	return r.workspacePod(runtime.ContainerSpec{Workspace: "w", UID: 1500000, Claim: "start-1", Image: "debian"}, home)
+	return r.workspacePod(runtime.ContainerSpec{Workspace: "w", UID: 1500000, Claim: "start-1", Image: "debian"}, home, chosenImage{ref: "debian", name: "debian"}, facts{})
 }
 
 func TestPodTemplateChangesPod(t *testing.T) {

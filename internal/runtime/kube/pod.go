@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/workspace"
 )
 
@@ -42,8 +43,9 @@ func container(p *corev1.Pod) runtime.Container {
 		Image: p.Annotations[noteImage], ImageNote: p.Annotations[noteImageNote], ImageGeneration: generation,
 		EnvDigest: p.Annotations[noteEnvironment], Size: cmp.Or(p.Annotations[noteSize], workspace.DefaultSize), State: runtime.ContainerCreated, Detail: words(p),
 	}
+	image := imageOn(p, containerWorkspace)
+	c.ImageID, c.ImageDigest = image.ID, image.Digest
 	if s := statusOf(p, containerWorkspace); s != nil {
-		c.ImageID, c.ImageDigest = imageDigest(s.ImageID)
 		switch {
 		case s.State.Terminated != nil:
 			c.State = runtime.ContainerExited
@@ -90,18 +92,32 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, errRoot
 	}
 	report(progress, runtime.StepCreating)
+	var started *corev1.Pod
+	err := r.withImage(ctx, spec.Image, spec.Choice, func(c chosenImage) error {
+		var err error
+		started, err = r.startWith(ctx, spec, c, progress)
+		return err
+	})
+	if err != nil {
+		return runtime.Container{}, err
+	}
+	return container(started), nil
+}
+
+// startWith starts the workspace with an image. A Pod that cannot start is removed.
+func (r *Runtime) startWith(ctx context.Context, spec runtime.ContainerSpec, c chosenImage, progress func(runtime.Progress)) (*corev1.Pod, error) {
 	for switched := false; ; switched = true {
 		copied := r.copyTools()
-		p, err := r.tryStart(ctx, spec, progress)
+		p, err := r.tryStart(ctx, spec, c, progress)
 		if err == nil {
-			return container(p), nil
+			return p, nil
 		}
 		var refused *startError
 		var pull *runtime.PullError
 		if p != nil && (errors.As(err, &refused) || errors.As(err, &pull)) {
-			// A Pod that cannot start is of no use; the error says why.
+			// It is of no use; the error says why.
 			if gone := r.discard(ctx, p); gone != nil {
-				return runtime.Container{}, gone
+				return nil, gone
 			}
 			if switched {
 				r.cannotStart(err)
@@ -110,25 +126,18 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 				continue
 			}
 		}
-		return runtime.Container{}, err
+		return nil, err
 	}
 }
 
 // tryStart returns the workspace's Pod once its process runs. With an error it returns the
 // Pod as it is then, unless it has none.
-func (r *Runtime) tryStart(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (*corev1.Pod, error) {
+func (r *Runtime) tryStart(ctx context.Context, spec runtime.ContainerSpec, c chosenImage, progress func(runtime.Progress)) (*corev1.Pod, error) {
 	home, err := r.home(ctx, spec.Workspace, spec.VolumeClaim)
 	if err != nil {
 		return nil, err
 	}
-	planned, err := r.workspacePod(spec, home)
-	if err != nil {
-		return nil, err
-	}
-	p, err := r.create(ctx, planned)
-	if errors.Is(err, errExists) {
-		p, err = r.adopt(ctx, spec)
-	}
+	p, err := r.createWorkspace(ctx, spec, home, c, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +150,30 @@ func (r *Runtime) tryStart(ctx context.Context, spec runtime.ContainerSpec, prog
 	p, err = r.await(ctx, p, hasAddress)
 	if err == nil && container(p).State == runtime.ContainerExited {
 		err = fmt.Errorf("pod %s ended at once: %s", p.Name, container(p).Detail)
+	}
+	return p, err
+}
+
+// createWorkspace returns the workspace's Pod, which it creates unless there is one.
+func (r *Runtime) createWorkspace(ctx context.Context, spec runtime.ContainerSpec, home *corev1.PersistentVolumeClaim, c chosenImage, progress func(runtime.Progress)) (*corev1.Pod, error) {
+	f, c, err := r.factsOf(ctx, c, home, progress)
+	var used *runtime.BusyError
+	if errors.As(err, &used) && used.Container == spec.Workspace.ContainerName() {
+		return r.adopt(ctx, spec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if f.Included && len(f.Command) == 0 {
+		return nil, fmt.Errorf("the image %.200q has the label %s=%s, but neither ENTRYPOINT nor CMD", spec.Image, account.LabelIDE, account.IDEIncluded)
+	}
+	planned, err := r.workspacePod(spec, home, c, f)
+	if err != nil {
+		return nil, err
+	}
+	p, err := r.create(ctx, planned)
+	if errors.Is(err, errExists) {
+		return r.adopt(ctx, spec)
 	}
 	return p, err
 }

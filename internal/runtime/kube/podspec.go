@@ -2,22 +2,24 @@ package kube
 
 import (
 	"path"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/kube/copytree"
 	"codehub/internal/runtime/kube/inside"
 	"codehub/internal/workspace"
 )
 
 // Where Pods have codehub's programs.
 const (
-	agentDir  = "/opt/codehub-agent"
-	agentPath = agentDir + ServerBinary
-	ideDir    = "/opt/codehub-ide"
-	ideStart  = ideDir + "/start"
+	agentPath  = account.AgentDir + "/" + account.AgentFile
+	serverDir  = "/opt/codehub-server" // in a Pod with the image of a workspace
+	serverPath = serverDir + "/codehub"
 )
 
 // helperLimit is the memory of a task or job, and helperGoLimit what its Go heap aims at, as
@@ -34,8 +36,8 @@ type onHome struct {
 	claim      string // of the operation; empty: none
 	home       *corev1.PersistentVolumeClaim
 	notes      map[string]string
-	image      string   // whose files it sees; empty: the server's
-	command    []string // of the codehub executable
+	image      *chosenImage // whose files it sees; nil: the server's
+	command    []string     // of the codehub executable
 	caps       []corev1.Capability
 	readOnly   bool
 	scratch    bool // it has runtime.JobScratchDir
@@ -57,7 +59,7 @@ func (r *Runtime) pod(o onHome) *corev1.Pod {
 	}
 	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(helperLimit)}
 	container := corev1.Container{
-		Name: containerHelper, Image: r.cfg.ServerImage, ImagePullPolicy: corev1.PullIfNotPresent,
+		Name: containerHelper, Image: r.cfg.ServerImage, ImagePullPolicy: pullPolicy(r.cfg.ServerImage),
 		Command: append([]string{ServerBinary}, o.command...), WorkingDir: "/",
 		Env:   []corev1.EnvVar{{Name: "GOMEMLIMIT", Value: helperGoLimit}},
 		Stdin: o.stdin, StdinOnce: o.stdin,
@@ -82,9 +84,10 @@ func (r *Runtime) pod(o onHome) *corev1.Pod {
 			Volumes:                       []corev1.Volume{claimVolume(homeVolume, o.home.Name)},
 		},
 	}
-	if o.image != "" {
-		container.Image, container.Command[0] = o.image, agentPath
-		r.addTool(p, &container, r.agent(), r.copyTools())
+	if o.image != nil {
+		container.Image, container.ImagePullPolicy, container.Command[0] = o.image.name, o.image.policy, serverPath
+		notes[noteImage], notes[noteImageDigest] = o.image.ref, o.image.digest
+		r.addTool(p, &container, r.server(), r.copyTools())
 	}
 	p.Spec.Containers = []corev1.Container{container}
 	r.place(p)
@@ -107,17 +110,27 @@ type tool struct {
 	command       []string
 }
 
+// agent is the first process of workspaces.
 func (r *Runtime) agent() tool {
 	return tool{
-		volume: "agent", image: r.cfg.ServerImage, from: path.Dir(ServerBinary), to: agentDir, copier: containerAgent,
-		command: []string{ServerBinary, inside.Command, inside.Install, agentPath},
+		volume: "agent", image: r.cfg.ServerImage, from: AgentDir, to: account.AgentDir, copier: containerAgent,
+		command: []string{ServerBinary, inside.Command, inside.Install, copyTarget + "/" + account.AgentFile},
 	}
 }
 
+// server is the program of Pods that work on a home with the image of a workspace.
+func (r *Runtime) server() tool {
+	return tool{
+		volume: "server", image: r.cfg.ServerImage, from: path.Dir(ServerBinary), to: serverDir, copier: containerAgent,
+		command: []string{ServerBinary, inside.Command, inside.InstallSelf, copyTarget + "/" + path.Base(serverPath)},
+	}
+}
+
+// ide is the IDE. In the Pod that copies it, the agent was copied before.
 func (r *Runtime) ide() tool {
 	return tool{
-		volume: "ide", image: r.cfg.IDEImage, from: ideDir, to: ideDir, copier: containerIDE,
-		command: []string{agentPath, inside.Command, inside.InstallTree, ideDir, copyTarget},
+		volume: "ide", image: r.cfg.IDEImage, from: account.IDEDir, to: account.IDEDir, copier: containerIDE,
+		command: []string{agentPath, copytree.Command, account.IDEDir, copyTarget},
 	}
 }
 
@@ -130,24 +143,16 @@ func (r *Runtime) addTool(p *corev1.Pod, c *corev1.Container, t tool, copied boo
 	mount := corev1.VolumeMount{Name: t.volume, MountPath: t.to, ReadOnly: true}
 	volume := corev1.Volume{Name: t.volume}
 	if !copied {
-		// The folder alone, at the place where the programs expect it.
-		if t.from != t.to {
-			mount.MountPath = path.Join(t.to, t.from)
-		}
 		mount.SubPath = t.from[1:]
-		volume.Image = &corev1.ImageVolumeSource{Reference: t.image, PullPolicy: corev1.PullIfNotPresent}
+		volume.Image = &corev1.ImageVolumeSource{Reference: t.image, PullPolicy: pullPolicy(t.image)}
 	} else {
 		volume.EmptyDir = &corev1.EmptyDirVolumeSource{}
 		init := corev1.Container{
-			Name: t.copier, Image: t.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: t.command, WorkingDir: "/",
+			Name: t.copier, Image: t.image, ImagePullPolicy: pullPolicy(t.image), Command: t.command, WorkingDir: "/",
 			SecurityContext: c.SecurityContext.DeepCopy(),
-			VolumeMounts:    []corev1.VolumeMount{{Name: t.volume, MountPath: copyTarget}},
+			VolumeMounts:    append([]corev1.VolumeMount{{Name: t.volume, MountPath: copyTarget}}, c.VolumeMounts...),
 		}
-		if t.copier == containerAgent {
-			init.VolumeMounts[0].MountPath = t.to
-		} else {
-			init.VolumeMounts = append(init.VolumeMounts, corev1.VolumeMount{Name: r.agent().volume, MountPath: agentDir, ReadOnly: true})
-		}
+		init.VolumeMounts = slices.DeleteFunc(init.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == homeVolume })
 		p.Spec.InitContainers = append(p.Spec.InitContainers, init)
 	}
 	p.Spec.Volumes = append(p.Spec.Volumes, volume)

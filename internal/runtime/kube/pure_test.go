@@ -2,33 +2,70 @@ package kube
 
 import (
 	"bufio"
+	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"codehub/internal/registry"
 	"codehub/internal/runtime"
 	"codehub/internal/setting"
 )
 
-func TestImageRef(t *testing.T) {
+// A pinned image is named by its digest or its ID, and a name that codehub gives to images is
+// never downloaded.
+func TestChosenImages(t *testing.T) {
 	t.Parallel()
-	pinned := runtime.ImageChoice{Pinned: runtime.Image{Digest: "sha256:1"}}
+	digest := "sha256:" + strings.Repeat("1", 64)
+	pinned := runtime.ImageChoice{Pinned: runtime.Image{Digest: digest, ID: "sha256:2"}}
 	for _, c := range []struct {
 		ref    string
 		choice runtime.ImageChoice
 		want   string
+		policy corev1.PullPolicy
 	}{
-		{"debian:12", runtime.ImageChoice{}, "debian:12"},
-		{"debian:12", pinned, "debian@sha256:1"},
-		{"debian", pinned, "debian@sha256:1"},
-		{"127.0.0.1:5000/team/debian", pinned, "127.0.0.1:5000/team/debian@sha256:1"},
-		{"127.0.0.1:5000/team/debian:12@sha256:0", pinned, "127.0.0.1:5000/team/debian@sha256:1"},
-		{"debian:12", runtime.ImageChoice{Pinned: runtime.Image{ID: "sha256:2"}}, "debian:12"},
+		{"debian:12", pinned, "debian@" + digest, corev1.PullIfNotPresent},
+		{"127.0.0.1:5000/team/debian", pinned, "127.0.0.1:5000/team/debian@" + digest, corev1.PullIfNotPresent},
+		{"127.0.0.1:5000/team/debian:12@sha256:" + strings.Repeat("0", 64), pinned, "127.0.0.1:5000/team/debian@" + digest, corev1.PullIfNotPresent},
+		{"debian@" + digest, runtime.ImageChoice{}, "debian@" + digest, corev1.PullIfNotPresent},
+		{"debian:12", runtime.ImageChoice{Pinned: runtime.Image{ID: "sha256:2"}}, "sha256:2", corev1.PullNever},
+		{"codehub/workspace:latest", runtime.ImageChoice{}, "codehub/workspace:latest", corev1.PullNever},
+		{"codehub/workspace@" + digest, runtime.ImageChoice{}, "codehub/workspace@" + digest, corev1.PullIfNotPresent},
+		{"127.0.0.1:9/none:1", runtime.ImageChoice{}, "127.0.0.1:9/none:1", corev1.PullIfNotPresent}, // the nodes may reach it
 	} {
-		if got := imageRef(c.ref, c.choice); got != c.want {
-			t.Errorf("imageRef(%q, %+v) = %q, want %q", c.ref, c.choice, got, c.want)
+		r := &Runtime{log: slog.New(slog.DiscardHandler), images: registries{logins: func(context.Context) map[string]registry.Login { return nil }}}
+		got, err := r.chooseImage(t.Context(), c.ref, c.choice)
+		if err != nil || got.name != c.want || got.policy != c.policy {
+			t.Errorf("chooseImage(%q, %+v) = %+v, %v, want %q and %s", c.ref, c.choice, got, err, c.want, c.policy)
 		}
+	}
+}
+
+// A node's message about a pull becomes one that says what to do, and nothing of what a server
+// has sent to the node is shown.
+func TestPullsInPlainWords(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]string{
+		`failed to pull and unpack image "r.example.com/a:1": failed to resolve reference "r.example.com/a:1": r.example.com/a:1: not found`:                               fmt.Sprintf(runtime.MsgNoImage, "r.example.com"),
+		`failed to resolve reference: failed to authorize: failed to fetch oauth token: unexpected status from GET request to https://auth.example.com/: 401 Unauthorized`: fmt.Sprintf(runtime.MsgNodeLogin, "r.example.com"),
+		`pull access denied, repository does not exist or may require authorization: server message: insufficient_scope: authorization failed`:                             fmt.Sprintf(runtime.MsgNodeLogin, "r.example.com"),
+		`failed to do request: Head "https://r.example.com/v2/a/manifests/1": dial tcp: lookup r.example.com on 10.0.0.2:53: no such host`:                                 fmt.Sprintf(runtime.MsgNodeUnreachable, "r.example.com"),
+		`no match for platform in manifest: not there`: runtime.MsgNoPlatform,
+		`something new`: "something new",
+	} {
+		var pull *runtime.PullError
+		if err := inPlainWords(&runtime.PullError{Image: "r.example.com/a:1", Message: message}); !errors.As(err, &pull) || pull.Message != want {
+			t.Errorf("%s: %v, want %q", message, err, want)
+		}
+	}
+	err := inPlainWords(&runtime.PullError{Image: "codehub/none:1", Message: "Container image is not present with pull policy of Never"})
+	if !strings.Contains(err.Error(), fmt.Sprintf(runtime.MsgNotDownloaded, "codehub/none:1")) {
+		t.Error(err)
 	}
 }
 

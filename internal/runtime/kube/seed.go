@@ -28,19 +28,25 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 		return err
 	}
 	filler := types.UID("")
-	_, err = r.runTask(ctx, onHome{
-		name: seedName(spec.Workspace), id: spec.Workspace, home: home, caps: ownerCaps,
-		image: imageRef(spec.Image, spec.Choice), notes: map[string]string{noteImage: spec.Image},
-		command: []string{inside.Command, inside.Seed, runtime.HomeDir, runtime.JobHomeDir},
-	}, runtime.StepSeeding, func(p *corev1.Pod, home *corev1.PersistentVolumeClaim) error {
-		filler = p.UID
-		return r.change(ctx, home, func(now *corev1.PersistentVolumeClaim) (map[string]any, error) {
-			if complete(now) {
-				return nil, errFilled(now)
-			}
-			return map[string]any{noteFiller: p.UID, noteRestored: nil}, nil
-		})
-	}, progress)
+	err = r.withImage(ctx, spec.Image, spec.Choice, func(c chosenImage) error {
+		line, p, err := r.runTask(ctx, onHome{
+			name: seedName(spec.Workspace), id: spec.Workspace, home: home, caps: ownerCaps, image: &c,
+			command: []string{inside.Command, inside.Seed, runtime.HomeDir, runtime.JobHomeDir},
+		}, runtime.StepSeeding, func(p *corev1.Pod, home *corev1.PersistentVolumeClaim) error {
+			filler = p.UID
+			return r.change(ctx, home, func(now *corev1.PersistentVolumeClaim) (map[string]any, error) {
+				if complete(now) {
+					return nil, errFilled(now)
+				}
+				return map[string]any{noteFiller: p.UID, noteRestored: nil}, nil
+			})
+		}, progress)
+		if err != nil {
+			return err
+		}
+		_, _, err = r.learn(ctx, c, p, line)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"codehub/internal/imageref"
 	"codehub/internal/setting"
 )
 
@@ -27,14 +28,16 @@ type Settings struct {
 	Tolerations  string `name:"tolerations" env:"CODEHUB_TOLERATIONS" help:"Taints that workspaces tolerate, like dedicated=codehub:NoSchedule, separated by commas."`
 	RuntimeClass string `name:"runtime-class" env:"CODEHUB_RUNTIME_CLASS" help:"Runtime class of workspaces (default: the cluster's default)."`
 	PullSecrets  string `name:"image-pull-secrets" env:"CODEHUB_IMAGE_PULL_SECRETS" help:"Names of Secrets in the namespace with logins at registries, separated by commas."`
+	Plain        string `name:"plain-registries" env:"CODEHUB_PLAIN_REGISTRIES" help:"Registries that this server asks for images in Kubernetes without TLS, like 10.0.0.5:5000, separated by commas."`
 	PodTemplate  string `name:"pod-template" env:"CODEHUB_POD_TEMPLATE" help:"File with a strategic merge patch, as YAML, of the Pods of workspaces."`
 	CopyTools    bool   `name:"copy-tools" env:"CODEHUB_COPY_TOOLS" help:"Copy the agent and the IDE into each Pod, for nodes that cannot mount images."`
 
-	Size        resource.Quantity   `kong:"-"` // of HomeSize
-	Nodes       map[string]string   `kong:"-"` // of NodeSelector
-	Tolerated   []corev1.Toleration `kong:"-"` // of Tolerations
-	SecretNames []string            `kong:"-"` // of PullSecrets
-	Patch       []byte              `kong:"-"` // of PodTemplate, as JSON; empty: none
+	Size            resource.Quantity   `kong:"-"` // of HomeSize
+	Nodes           map[string]string   `kong:"-"` // of NodeSelector
+	Tolerated       []corev1.Toleration `kong:"-"` // of Tolerations
+	SecretNames     []string            `kong:"-"` // of PullSecrets
+	PlainRegistries []string            `kong:"-"` // of Plain
+	Patch           []byte              `kong:"-"` // of PodTemplate, as JSON; empty: none
 }
 
 // Resolve checks the settings and computes the values that follow from them. It returns the
@@ -56,6 +59,13 @@ func (s *Settings) names() error {
 		return setting.Invalid("CODEHUB_KUBERNETES_NAMESPACE", fmt.Sprintf("%q is not a name of a namespace", s.Namespace), "give one like codehub-workspaces")
 	}
 	s.SecretNames = list(s.PullSecrets)
+	s.PlainRegistries = nil
+	for _, host := range list(s.Plain) {
+		if imageref.Registry(host+"/image") != strings.ToLower(host) {
+			return setting.Invalid("CODEHUB_PLAIN_REGISTRIES", fmt.Sprintf("%q is not a registry", host), "give hosts with ports like 10.0.0.5:5000, separated by commas")
+		}
+		s.PlainRegistries = append(s.PlainRegistries, strings.ToLower(host))
+	}
 	return nil
 }
 

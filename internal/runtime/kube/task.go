@@ -26,7 +26,7 @@ func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string
 	if err != nil {
 		return "", err
 	}
-	print, err := r.runTask(ctx, onHome{
+	print, _, err := r.runTask(ctx, onHome{
 		name: checkName(id), id: id, home: home, readOnly: true, caps: []corev1.Capability{"DAC_OVERRIDE", "FOWNER"},
 		command: []string{inside.Command, inside.Fingerprint, runtime.JobHomeDir},
 	}, runtime.StepChecking, nil, progress)
@@ -54,7 +54,7 @@ func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress fu
 	for _, uid := range spec.From {
 		from = append(from, strconv.FormatUint(uint64(uid), 10))
 	}
-	_, err = r.runTask(ctx, onHome{
+	_, _, err = r.runTask(ctx, onHome{
 		name: ownName(spec.Workspace), id: spec.Workspace, home: home, caps: ownerCaps,
 		command: []string{inside.Command, inside.Own, strconv.FormatUint(uint64(spec.UID), 10), strings.Join(from, ","), runtime.JobHomeDir},
 	}, runtime.StepOwning, nil, progress)
@@ -64,9 +64,9 @@ func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress fu
 var errRoot = errors.New("a workspace cannot run as root")
 
 // runTask runs a Pod on a home that nothing else uses, removes it, and returns the last line
-// that it printed. may agrees once the Pod exists. A Pod that an earlier call left is
+// that it printed and the Pod as it was last. may agrees once the Pod exists. A Pod that an earlier call left is
 // replaced, since its result is not needed any more.
-func (r *Runtime) runTask(ctx context.Context, o onHome, step string, may admission, progress func(runtime.Progress)) (string, error) {
+func (r *Runtime) runTask(ctx context.Context, o onHome, step string, may admission, progress func(runtime.Progress)) (string, *corev1.Pod, error) {
 	for switched := false; ; switched = true {
 		o.role = roleTask
 		copied := r.copyTools()
@@ -75,7 +75,7 @@ func (r *Runtime) runTask(ctx context.Context, o onHome, step string, may admiss
 			r.cannotStart(err)
 		}
 		if err == nil || copied || switched || p == nil || !r.cannotMount(p, err) {
-			return line, err
+			return line, p, err
 		}
 	}
 }

@@ -4,19 +4,21 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 )
 
 // workspacePod returns the Pod of a workspace. It is within the Pod security standard
 // "restricted". It has no fsGroup: the cluster would change the group and the modes of the
 // home's files, and OwnHome has given them to the workspace's user already. The error is that
 // of the administrator's Pod template.
-func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.PersistentVolumeClaim) (*corev1.Pod, error) {
+func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.PersistentVolumeClaim, image chosenImage, f facts) (*corev1.Pod, error) {
 	no, yes, uid := false, true, int64(spec.UID)
 	limits := corev1.ResourceList{}
 	if spec.Size.NanoCPUs > 0 {
@@ -26,10 +28,10 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 		limits[corev1.ResourceMemory] = *resource.NewQuantity(spec.Size.Memory, resource.BinarySI)
 	}
 	container := corev1.Container{
-		Name: containerWorkspace, Image: imageRef(spec.Image, spec.Choice), ImagePullPolicy: corev1.PullIfNotPresent,
-		Command:    []string{agentPath, runtime.AgentCommand, "--", ideStart},
+		Name: containerWorkspace, Image: image.name, ImagePullPolicy: image.policy,
+		Command:    []string{agentPath, runtime.AgentCommand, "--", account.IDEStart},
 		WorkingDir: "/", // the user may not enter the image's
-		Env:        environment(spec),
+		Env:        r.environment(spec, f),
 		Resources:  corev1.ResourceRequirements{Limits: limits},
 		Ports:      []corev1.ContainerPort{{Name: "ide", ContainerPort: runtime.IDEPort}, {Name: "agent", ContainerPort: runtime.AgentPort}},
 		SecurityContext: &corev1.SecurityContext{
@@ -43,7 +45,7 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 			Name: spec.Workspace.ContainerName(), Labels: r.labels(roleWorkspace, spec.Workspace, spec.Claim),
 			Annotations: map[string]string{
 				noteVolumeClaim: spec.VolumeClaim, noteVolumeUID: string(home.UID),
-				noteImage: spec.Image, noteGeneration: strconv.Itoa(spec.Choice.Generation), noteEnvironment: spec.EnvDigest, noteSize: spec.Size.Name,
+				noteImage: spec.Image, noteImageDigest: image.digest, noteImageNote: image.note, noteGeneration: strconv.Itoa(spec.Choice.Generation), noteEnvironment: spec.EnvDigest, noteSize: spec.Size.Name,
 			},
 		},
 		Spec: corev1.PodSpec{
@@ -57,7 +59,19 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 	}
 	copied := r.copyTools()
 	r.addTool(p, &container, r.agent(), copied)
-	r.addTool(p, &container, r.ide(), copied)
+	if !f.Included {
+		r.addTool(p, &container, r.ide(), copied)
+	} else {
+		container.Command, container.WorkingDir = append(container.Command[:3:3], f.Command...), ""
+	}
+	if len(f.Processors) > 0 {
+		p.Spec.Affinity = onProcessors(f.Processors)
+	}
+	addUser(p, &container, f.Files(spec.UID))
+	if !f.Tmp {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: tmpVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: tmpVolume, MountPath: "/tmp"})
+	}
 	p.Spec.Containers = []corev1.Container{container}
 	r.place(p)
 	if r.cfg.RuntimeClass != "" {
@@ -66,22 +80,52 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 	return patched(p, r.cfg.Patch)
 }
 
-// environment returns the variables of a workspace. Those of the image, which stay unless
-// they are replaced, are not known here.
-func environment(spec runtime.ContainerSpec) []corev1.EnvVar {
-	env := map[string]string{"USER": workspaceUser, "LOGNAME": workspaceUser}
-	if spec.TimeZone != "" {
-		env["TZ"] = spec.TimeZone
+const (
+	tmpVolume  = "tmp"
+	userVolume = "user"
+)
+
+// onProcessors keeps a Pod off nodes whose processor its image is not for.
+func onProcessors(names []string) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: names}}}},
+	}}}
+}
+
+// addUser mounts the lists of users and groups, in which the workspace's user has a name. They
+// are annotations of the Pod itself, so that a start needs no further object.
+func addUser(p *corev1.Pod, c *corev1.Container, files map[string]string) {
+	notes := map[string]string{"passwd": notePasswd, "group": noteGroup}
+	var items []corev1.DownwardAPIVolumeFile
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		p.Annotations[notes[name]] = files[name]
+		items = append(items, corev1.DownwardAPIVolumeFile{
+			Path: name, FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + notes[name] + "']"},
+		})
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: userVolume, MountPath: "/etc/" + name, SubPath: name, ReadOnly: true})
 	}
-	maps.Copy(env, spec.Env)
-	env["HOME"] = runtime.HomeDir
-	env[runtime.SecretEnv] = spec.Secret
+	if len(items) > 0 {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: userVolume, VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: items}}})
+	}
+}
+
+// environment returns the variables of a workspace in addition to those of its image.
+func (r *Runtime) environment(spec runtime.ContainerSpec, f facts) []corev1.EnvVar {
+	own := account.Env(f.Env, f.Shell)
+	if f.Included {
+		own = map[string]string{"HOME": runtime.HomeDir} // that of its own user may not be accessible
+	}
+	defaults := r.cfg.Variables
+	if r.cfg.PortURI != nil {
+		if uri := r.cfg.PortURI(spec.Workspace); uri != "" {
+			defaults = append(slices.Clone(defaults), account.PortURIEnv+"="+uri)
+		}
+	}
+	env := account.Environment(spec, own, account.SetsZone(f.Env), defaults)
 	var list []corev1.EnvVar
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		list = append(list, corev1.EnvVar{Name: name, Value: env[name]})
+		// $(NAME) would stand for another variable.
+		list = append(list, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(env[name], "$(", "$$(")})
 	}
 	return list
 }
-
-// workspaceUser is the name of the user in every workspace.
-const workspaceUser = "coder"

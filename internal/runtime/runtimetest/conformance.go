@@ -33,7 +33,7 @@ type Harness struct {
 	Image        string                                // an available image
 	Seed         []File                                // its content at HomeDir, sorted by path, including "."
 	MissingImage string                                // an image that does not exist
-	RemoteImage  func(*testing.T) string               // a new image like Image that has to be pulled; nil: not tested
+	RemoteImage  func(*testing.T) string               // a new image like Image that has to be pulled
 	Republish    func(t *testing.T, ref string)        // the registry gets another image like Image under the name of a RemoteImage
 	TakeImage    func(t *testing.T, id string)         // removes the image from the machine by hand
 	Home         func(*testing.T, workspace.ID) []File // the home's current content, sorted by path

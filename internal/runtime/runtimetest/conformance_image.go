@@ -71,9 +71,6 @@ func imageTests() map[string]func(*suite) {
 // remoteImage returns a new image that has to be pulled.
 func (s *suite) remoteImage() string {
 	s.Helper()
-	if s.RemoteImage == nil {
-		s.Skip("images are not pulled")
-	}
 	return s.RemoteImage(s.T)
 }
 

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"codehub/internal/archive"
 	"codehub/internal/treewipe"
@@ -52,53 +51,4 @@ func pipe(ctx context.Context, from, to string, progress archive.Progress) error
 	_, err := archive.Unpack(ctx, r, to, archive.UnpackOptions{Progress: progress})
 	r.CloseWithError(err)
 	return errors.Join(err, <-packed)
-}
-
-// copyTree copies a folder's content into an empty folder of the same Pod.
-func copyTree(ctx context.Context, from, to string) error {
-	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
-		if err := errors.Join(err, context.Cause(ctx)); err != nil {
-			return err
-		}
-		name, err := filepath.Rel(from, path)
-		if err != nil || name == "." {
-			return err
-		}
-		target := filepath.Join(to, name)
-		switch {
-		case entry.IsDir():
-			return os.Mkdir(target, 0o755)
-		case entry.Type() == fs.ModeSymlink:
-			link, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			return os.Symlink(link, target)
-		case entry.Type().IsRegular():
-			return copyFile(path, target)
-		}
-		return fmt.Errorf("%s is neither a file, a folder nor a link", path)
-	})
-}
-
-// copyFile copies a file with its permissions, and creates the folders above the target.
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	info, err := in.Stat()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
-	}
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, info.Mode().Perm())
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }

@@ -23,8 +23,9 @@ const Command = "pod-helper"
 // The commands of the helper. See Main.
 const (
 	Install     = "install"
-	InstallTree = "install-tree"
+	InstallSelf = "install-self"
 	Seed        = "seed"
+	Describe    = "describe"
 	Fingerprint = "fingerprint"
 	Own         = "own"
 	Probe       = "probe"
@@ -32,9 +33,11 @@ const (
 
 // Main runs `codehub pod-helper args…` and returns the exit code.
 //
-//	install FILE          copies the executable to the file
-//	install-tree FROM TO  copies a folder's content into an empty folder
-//	seed FROM HOME        replaces the content of a home by that of a folder, which may be missing
+//	install FILE          copies the agent's executable to the file
+//	install-self FILE     copies this executable to the file
+//	describe              prints what the Pod sees of its image, as JSON
+//	seed FROM HOME        replaces the content of a home by that of a folder, which may be
+//	                      missing, and describes the image
 //	fingerprint HOME      prints the number of entries at intervals, and last the fingerprint
 //	own UID FROM HOME     gives a home to a uid (archive.ChangeOwner), and prints the number of
 //	                      entries; FROM lists uids
@@ -55,15 +58,16 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	switch command, args := args[0], args[1:]; {
 	case command == Install && len(args) == 1:
-		self, err := os.Executable()
-		if err != nil {
+		return installAgent(args[0])
+	case command == InstallSelf && len(args) == 1:
+		return installSelf(args[0])
+	case command == Seed && len(args) == 2:
+		if err := seed(ctx, args[0], args[1], out); err != nil {
 			return err
 		}
-		return copyFile(self, args[0])
-	case command == InstallTree && len(args) == 2:
-		return copyTree(ctx, args[0], args[1])
-	case command == Seed && len(args) == 2:
-		return seed(ctx, args[0], args[1], out)
+		return describe("/", os.Environ(), out)
+	case command == Describe && len(args) == 0:
+		return describe("/", os.Environ(), out)
 	case command == Fingerprint && len(args) == 1:
 		return printFingerprint(ctx, args[0], out)
 	case command == Own && len(args) == 3:

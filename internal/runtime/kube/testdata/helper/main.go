@@ -5,12 +5,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"os/user"
+	"strings"
 
 	"codehub/internal/agent/inside"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/kube/copytree"
 	helper "codehub/internal/runtime/kube/inside"
 	"codehub/internal/runtime/runtimetest/script"
 	"codehub/internal/storagejob"
@@ -27,6 +31,10 @@ func main() {
 		os.Exit(storagejob.CopyMain())
 	case runtime.AgentCommand:
 		os.Exit(inside.Main(os.Args[2:], "test"))
+	case "whoami":
+		os.Exit(whoami())
+	case copytree.Command:
+		os.Exit(copytree.Main(os.Args[2:]))
 	case helper.Command:
 		os.Exit(helper.Main(os.Args[2:]))
 	}
@@ -43,4 +51,31 @@ func job() int {
 		return storagejob.Run(context.Background(), bytes.NewReader(input), os.Stdout, storagejob.Mounted())
 	}
 	return script.Run(context.Background(), input, runtime.JobHomeDir, runtime.JobObjectDir, os.Stdout, os.Stderr)
+}
+
+// whoami prints what the system says of the user.
+func whoami() int {
+	me, err := user.Current()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	group, err := user.LookupGroupId(me.Gid)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	env := map[string]string{}
+	for _, variable := range os.Environ() {
+		name, value, _ := strings.Cut(variable, "=")
+		env[name] = value
+	}
+	temp := ""
+	if err := os.WriteFile("/tmp/it", nil, 0o600); err != nil {
+		temp = err.Error()
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(map[string]any{"Name": me.Username, "Home": me.HomeDir, "Group": group.Name, "Env": env, "Temp": temp}); err != nil {
+		return 1
+	}
+	return 0
 }

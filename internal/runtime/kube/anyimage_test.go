@@ -1,0 +1,199 @@
+package kube
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"codehub/internal/agent"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// whoami is what the test's agent prints of its user.
+type whoami struct {
+	Name, Home, Group string
+	Env               map[string]string
+	Temp              string // why it cannot write to /tmp
+}
+
+// testAnyImage starts workspaces of images that know nothing of codehub.
+func testAnyImage(t *testing.T, c *cluster) {
+	for name, test := range map[string]struct {
+		files   map[string]string
+		changes []string
+		shell   string
+		path    string
+	}{
+		"nothing": {
+			files: map[string]string{"it": ""},
+			shell: "/opt/codehub-ide/bin/sh", path: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/home/coder/.local/bin:/opt/codehub:/opt/codehub-ide/bin",
+		},
+		"other users": {
+			files: map[string]string{
+				"etc/passwd": "root:x:0:0::/root:/bin/sh\ncoder:x:70:70::/srv:/bin/false\n", "etc/group": "coder:x:70:\nwheel:x:10:root\n", "bin/sh": "", "tmp/": "",
+			},
+			changes: []string{"ENV PATH=/opt/tools HOME=/root MINE=$(HOME)", "USER nobody"},
+			shell:   "/bin/sh", path: "/opt/tools:/home/coder/.local/bin:/opt/codehub",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := c.runtime(t)
+			ref := c.push(t, test.files, test.changes...)
+			id := workspace.ID(uuid.NewString())
+			home := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageKubernetes, Claim: "home-1", Image: ref}
+			if err := r.CreateVolume(t.Context(), home, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: id, VolumeClaim: "home-1", UID: 1500001, From: []uint32{0, 1000}}, nil); err != nil {
+				t.Fatal(err)
+			}
+			started, err := r.StartContainer(t.Context(), runtime.ContainerSpec{
+				Workspace: id, UID: 1500001, Claim: "start-1", Image: ref, Storage: home.Storage, VolumeClaim: "home-1", Secret: "s", Env: map[string]string{"GIVEN": "$(PATH)"},
+			}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if started.ImageDigest == "" {
+				t.Errorf("container = %+v", started)
+			}
+			up, err := r.Upstream(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := run[whoami](t, up, agentPath, "whoami")
+			if got.Name != "coder" || got.Group != "coder" || got.Home != "/home/coder" || got.Temp != "" {
+				t.Errorf("the user is %+v", got)
+			}
+			want := map[string]string{"HOME": "/home/coder", "USER": "coder", "LOGNAME": "coder", "SHELL": test.shell, "PATH": test.path, "LANG": "C.UTF-8", "GIVEN": "$(PATH)"}
+			for name, value := range want {
+				if got.Env[name] != value {
+					t.Errorf("%s=%s, want %s", name, got.Env[name], value)
+				}
+			}
+			if len(test.changes) > 0 && got.Env["MINE"] != "$(HOME)" {
+				t.Errorf("a variable of the image: %q", got.Env["MINE"])
+			}
+		})
+	}
+}
+
+// run runs a command by the agent and parses what it prints.
+func run[T any](t *testing.T, up runtime.Upstream, args ...string) T {
+	t.Helper()
+	client := &agent.Client{Addr: up.Agent, Secret: up.Secret}
+	p, err := client.Exec(t.Context(), agent.Command{Args: args})
+	for errors.Is(err, agent.ErrUnreachable) && t.Context().Err() == nil { // it does not listen yet
+		p, err = client.Exec(t.Context(), agent.Command{Args: args})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var out, errs bytes.Buffer
+	var copies sync.WaitGroup
+	copies.Go(func() { _, _ = io.Copy(&out, p.Stdout) })
+	copies.Go(func() { _, _ = io.Copy(&errs, p.Stderr) })
+	exit, err := p.Wait()
+	copies.Wait()
+	var v T
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), &v)
+	}
+	if err != nil || exit.Code != 0 {
+		t.Fatalf("%q: %+v, %v; it printed %q and %q", args, exit, err, out.String(), errs.String())
+	}
+	return v
+}
+
+// push puts an image with files into the cluster's registry.
+func (c *cluster) push(t *testing.T, files map[string]string, changes ...string) string {
+	t.Helper()
+	var tree bytes.Buffer
+	w := tar.NewWriter(&tree)
+	for name, content := range files {
+		h := &tar.Header{Name: name, Mode: 0o755, Size: int64(len(content))}
+		if strings.HasSuffix(name, "/") {
+			h.Typeflag, h.Mode = tar.TypeDir, 0o1777
+		}
+		err := w.WriteHeader(h)
+		if _, failed := w.Write([]byte(content)); err != nil || failed != nil {
+			t.Fatal(err, failed)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := "any/" + uuid.NewString()
+	args := []string{"import"}
+	for _, change := range changes {
+		args = append(args, "--change", change)
+	}
+	local := "codehub/kube-" + name[4:] + ":1"
+	docker := func(input []byte, args ...string) []byte {
+		t.Helper()
+		cmd := exec.Command("docker", args...)
+		cmd.Stdin = bytes.NewReader(input)
+		var failed bytes.Buffer
+		cmd.Stderr = &failed
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("docker %q: %v: %s", args, err, failed.String())
+		}
+		return out
+	}
+	docker(tree.Bytes(), append(args, "-", local)...)
+	saved := docker(nil, "save", local)
+	docker(nil, "image", "rm", local)
+	ref, _ := c.registry.AddSaved(name, saved, "any")
+	return c.registryHost + strings.TrimPrefix(ref, c.registry.Host())
+}
+
+// testLogins starts a workspace of an image for which the registry wants a login: the Secret
+// of the namespace has it, for the nodes and for this server.
+func testLogins(t *testing.T, c *cluster) {
+	private := *c
+	private.registry, private.registryHost = c.newRegistry(t)
+	private.registry.SetLogin("ann", "hunter2")
+	ref := private.remoteImage(t)
+	secrets := c.Client.CoreV1().Secrets(namespace)
+	login := fmt.Sprintf(`{"auths": {%q: {"username": "ann", "password": "hunter2"}}}`, private.registryHost)
+	_, err := secrets.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: pullSecret}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(login)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := private.runtime(t)
+	spec := runtime.VolumeSpec{Workspace: workspace.ID(uuid.NewString()), Storage: workspace.StorageKubernetes, Claim: "home-1", Image: ref}
+	var pull *runtime.PullError
+	if err := r.CreateVolume(t.Context(), spec, nil); !errors.As(err, &pull) || pull.Message != fmt.Sprintf(runtime.MsgNodeLogin, private.registryHost) {
+		t.Errorf("without a login: %v", err)
+	}
+	if _, err := r.Newest(t.Context(), ref, true); err == nil || !strings.Contains(err.Error(), "without a login") {
+		t.Errorf("without a login: %v", err)
+	}
+	r.cfg.SecretNames = []string{pullSecret}
+	if newest, err := r.Newest(t.Context(), ref, true); err != nil || newest.Digest == "" {
+		t.Errorf("with a login: %+v, %v", newest, err)
+	}
+	if err := r.CreateVolume(t.Context(), spec, nil); err != nil {
+		t.Error(err)
+	}
+	if len(slices.DeleteFunc(c.registry.Logins(), func(s string) bool { return s == "" })) > 0 {
+		t.Error("another registry got the login")
+	}
+}
