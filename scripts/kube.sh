@@ -202,7 +202,8 @@ node() {
 	if [ "$n" = 1 ] && PATH=/usr/sbin:/usr/bin:/sbin:/bin command -v containerd >/dev/null; then
 		path=/usr/sbin:/usr/bin:/sbin:/bin
 	fi
-	mkdir -p "$dir/cni" "$dir/certs.d"
+	# The root of a user namespace, who is another user here, passes through the last two.
+	mkdir -p "$dir/cni" "$dir/certs.d" "$dir/containerd" "$dir/kubelet/pods"
 	ip netns add "$space"
 	ip link add "ck$number-$n" type veth peer name eth0 netns "$space"
 	ip link set "ck$number-$n" master "$bridge" up

@@ -11,6 +11,7 @@ import (
 	"codehub/internal/cli"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/kube/copytree"
+	"codehub/internal/runtime/kube/enter"
 )
 
 // version is set by the build.
@@ -29,6 +30,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == copytree.Command {
 		os.Exit(copytree.Main(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == enter.Command {
+		os.Exit(enter.Main(os.Args[2:]))
 	}
 	os.Exit(cli.Main(&commands{}, version, os.Args[1:]))
 }

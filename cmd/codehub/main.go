@@ -13,6 +13,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/runtime/kube/copytree"
+	"codehub/internal/runtime/kube/enter"
 	podhelper "codehub/internal/runtime/kube/inside"
 	"codehub/internal/server"
 	"codehub/internal/storagejob"
@@ -48,6 +49,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == copytree.Command {
 		os.Exit(copytree.Main(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == enter.Command {
+		os.Exit(enter.Main(os.Args[2:]))
 	}
 	if len(os.Args) == 2 && os.Args[1] == runtime.CopyCommand {
 		os.Exit(storagejob.CopyMain())

@@ -110,7 +110,7 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
-		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.logging,
+		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.cluster, c.logging,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -263,6 +263,21 @@ func (c *Config) backends() error {
 		return c.Cluster.Resolve()
 	}
 	return setting.Invalid("CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker or kubernetes")
+}
+
+// mostMappedUID is the last uid in the user namespace of a Pod.
+const mostMappedUID = 1<<16 - 2
+
+// cluster checks the settings that mean something else in Kubernetes.
+func (c *Config) cluster() error {
+	switch {
+	case c.Runtime != Kubernetes:
+	case c.Docker.ExtensionsDir != "":
+		return setting.Invalid("CODEHUB_EXTENSIONS_DIR", "the nodes of a cluster do not have the folder", "build an image of the IDE with the extensions, and set CODEHUB_IDE_IMAGE (docs/kubernetes.md)")
+	case c.Docker.Sudo && c.Reconcile.UIDs.Last > mostMappedUID:
+		return setting.Invalid("CODEHUB_WORKSPACE_UIDS", "with CODEHUB_WORKSPACE_SUDO in Kubernetes, workspaces have only the uids up to "+strconv.Itoa(mostMappedUID), "give a range like 20000-60000")
+	}
+	return nil
 }
 
 func (c *Config) logging() error {

@@ -78,6 +78,11 @@ func TestURLWithCertificate(t *testing.T) {
 	}
 }
 
+// inKubernetes returns the arguments of a server on Kubernetes, and more.
+func inKubernetes(more ...string) []string {
+	return append([]string{"--runtime", "kubernetes", "--archive-url", "s3://bucket/prefix?endpoint=https://s3.example.com", "--server-image", "codehub/server:1"}, more...)
+}
+
 func TestWrongSettingsAreNamed(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -108,6 +113,9 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"certificate for http", []string{"--url", "http://code.example.com", "--tls-cert", "tls.crt", "--tls-key", "tls.key"}, "CODEHUB_URL"},
 		{"TLS version", []string{"--tls-min-version", "1.1"}, "CODEHUB_TLS_MIN_VERSION"},
 		{"reload", []string{"--tls-reload-interval", "1ms"}, "CODEHUB_TLS_RELOAD_INTERVAL"},
+		{"extensions on Kubernetes", inKubernetes("--extensions-dir", "/srv/extensions"), "CODEHUB_EXTENSIONS_DIR"},
+		{"sudo on Kubernetes with uids that Pods do not have", inKubernetes("--workspace-sudo"), "CODEHUB_WORKSPACE_UIDS"},
+		{"a registry that is none", inKubernetes("--plain-registries", "http://registry:5000"), "CODEHUB_PLAIN_REGISTRIES"},
 		{"redirect from nowhere", []string{"--url", "https://code.example.com", "--redirect-listen", "80"}, "CODEHUB_REDIRECT_LISTEN"},
 		{"redirect to http", []string{"--redirect-listen", "0.0.0.0:80"}, "CODEHUB_REDIRECT_LISTEN"},
 		{"ACME and a certificate", []string{"--url", "https://code.example.com", "--acme", "--tls-cert", "tls.crt", "--tls-key", "tls.key", "--redirect-listen", "0.0.0.0:80"}, "CODEHUB_ACME"},

@@ -52,7 +52,7 @@ func openKubernetes(ctx context.Context, cfg config.Config, installation string,
 	}
 	c := kube.Config{
 		Installation: installation, Settings: cfg.Cluster, IDEImage: cfg.Docker.IDEImage, RegistryAuthFile: cfg.Docker.RegistryAuthFile,
-		Variables: cfg.Docker.Variables(), PortURI: cfg.Layout.PortURI, Log: log, Conditions: conditions,
+		Sudo: cfg.Docker.Sudo, Variables: cfg.Docker.Variables(), PortURI: cfg.Layout.PortURI, Log: log, Conditions: conditions,
 	}
 	k, err := kube.New(connection, c)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -27,6 +28,10 @@ type whoami struct {
 	Name, Home, Group string
 	Env               map[string]string
 	Temp              string // why it cannot write to /tmp
+	UID, Effective    int
+	HostRoot          int    // uid on the node of the container's root
+	Capabilities      string // effective
+	Users             string // why it cannot replace the list of users
 }
 
 // testAnyImage starts workspaces of images that know nothing of codehub.
@@ -91,6 +96,49 @@ func testAnyImage(t *testing.T, c *cluster) {
 	}
 }
 
+// testSudo lets a user become root: on a node that has user namespaces, since the first one's
+// container runtime has none.
+func testSudo(t *testing.T, c *cluster) {
+	r := c.runtime(t)
+	r.cfg.Sudo, r.cfg.Nodes = true, map[string]string{"kubernetes.io/hostname": "node2"}
+	program, err := os.ReadFile(c.program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := c.push(t, map[string]string{"bin/sudo": string(program), "etc/passwd": "root:x:0:0::/root:/bin/sh\n", "bin/sh": ""})
+	id := workspace.ID(uuid.NewString())
+	home := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageKubernetes, Claim: "home-1", Image: ref}
+	if err := r.CreateVolume(t.Context(), home, nil); err != nil {
+		t.Fatal(err)
+	}
+	const uid = 20001
+	if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: id, VolumeClaim: "home-1", UID: uid, From: []uint32{0, 1000}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	started, err := r.StartContainer(t.Context(), runtime.ContainerSpec{Workspace: id, UID: uid, Claim: "start-1", Image: ref, Storage: home.Storage, VolumeClaim: "home-1", Secret: "s"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up, err := r.Upstream(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := run[whoami](t, up, agentPath, "whoami")
+	if user.Name != "coder" || user.UID != uid || user.Effective != uid || user.HostRoot == 0 || user.Capabilities != "0000000000000000" || user.Home != "/home/coder" {
+		t.Errorf("the user is %+v", user)
+	}
+	root := run[whoami](t, up, "/bin/sudo", "whoami")
+	if root.UID != uid || root.Effective != 0 || root.HostRoot == 0 || root.Users != "" {
+		t.Errorf("root is %+v", root)
+	}
+	if files := (direct{c: c, r: r}).home(t, id); files[0].UID != uid {
+		t.Errorf("the home belongs to %d", files[0].UID)
+	}
+	if err := r.RemoveContainer(t.Context(), started.ID, 0); err != nil {
+		t.Error(err)
+	}
+}
+
 // run runs a command by the agent and parses what it prints.
 func run[T any](t *testing.T, up runtime.Upstream, args ...string) T {
 	t.Helper()
@@ -125,7 +173,7 @@ func (c *cluster) push(t *testing.T, files map[string]string, changes ...string)
 	var tree bytes.Buffer
 	w := tar.NewWriter(&tree)
 	for name, content := range files {
-		h := &tar.Header{Name: name, Mode: 0o755, Size: int64(len(content))}
+		h := &tar.Header{Name: name, Mode: 0o4755, Size: int64(len(content))}
 		if strings.HasSuffix(name, "/") {
 			h.Typeflag, h.Mode = tar.TypeDir, 0o1777
 		}

@@ -36,6 +36,8 @@ type Config struct {
 	// RegistryAuthFile has the logins of this server, in addition to those of the Secrets by
 	// which nodes pull; empty: none.
 	RegistryAuthFile string
+	// Sudo lets users become root in their workspaces, within a user namespace.
+	Sudo bool
 	// Variables are environment variables of each workspace, as NAME=VALUE.
 	Variables []string
 	// PortURI returns the address of a workspace's ports; nil: workspaces are not told.

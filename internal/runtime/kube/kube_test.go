@@ -47,6 +47,7 @@ func TestKubernetes(t *testing.T) {
 		"a check that cannot run":   testUnscheduledProbe,
 		"refusals have reasons":     testRefusals,
 		"any image":                 testAnyImage,
+		"sudo":                      testSudo,
 		"a private registry":        testLogins,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,6 +63,7 @@ type cluster struct {
 	*kubetest.Cluster
 	config           *rest.Config // codehub's
 	server, ideImage string
+	program          string // path of the executable of agent and server
 
 	registry     *dockertest.Registry
 	registryHost string // its name on the nodes
@@ -80,6 +82,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 		ideImage: kubetest.Image(t, "kube-test-ide", map[string]string{account.IDEStart: ide, account.IDEShell: ide}),
 	}
 	program := kubetest.Build(t, "./testdata/helper")
+	c.program = program
 	c.server = kubetest.Image(t, "kube-test-server", map[string]string{ServerBinary: program, AgentDir + "/" + account.AgentFile: program})
 	c.Cluster = kubetest.Start(t, kubetest.Options{Nodes: nodes, Images: []string{c.server, c.ideImage, harness.TestImage()}})
 	c.config = c.Account(namespace, Permissions(pullSecret))

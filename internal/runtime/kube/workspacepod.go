@@ -12,10 +12,11 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/kube/enter"
 )
 
 // workspacePod returns the Pod of a workspace. It is within the Pod security standard
-// "restricted". It has no fsGroup: the cluster would change the group and the modes of the
+// "restricted", or with sudo within "baseline". It has no fsGroup: the cluster would change the group and the modes of the
 // home's files, and OwnHome has given them to the workspace's user already. The error is that
 // of the administrator's Pod template.
 func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.PersistentVolumeClaim, image chosenImage, f facts) (*corev1.Pod, error) {
@@ -68,6 +69,9 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 		p.Spec.Affinity = onProcessors(f.Processors)
 	}
 	addUser(p, &container, f.Files(spec.UID))
+	if r.cfg.Sudo {
+		allowRoot(p, &container, spec.UID)
+	}
 	if !f.Tmp {
 		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: tmpVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: tmpVolume, MountPath: "/tmp"})
@@ -106,6 +110,25 @@ func addUser(p *corev1.Pod, c *corev1.Container, files map[string]string) {
 	}
 	if len(items) > 0 {
 		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: userVolume, VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: items}}})
+	}
+}
+
+// userDir is where a workspace with sudo has the lists, which root changes in /etc.
+const userDir = "/opt/codehub-user"
+
+// allowRoot lets the user become root in a user namespace of the Pod: a uid of the node that
+// nothing else has. The first process is root, so that it can put the lists into /etc.
+func allowRoot(p *corev1.Pod, c *corev1.Container, uid uint32) {
+	no, yes, root := false, true, int64(0)
+	p.Spec.HostUsers = &no
+	// With raw sockets a workspace could forge its neighbours' addresses.
+	c.SecurityContext = &corev1.SecurityContext{
+		AllowPrivilegeEscalation: &yes, RunAsUser: &root, RunAsGroup: &root, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"NET_RAW"}},
+	}
+	c.Command = append([]string{agentPath, enter.Command, strconv.FormatUint(uint64(uid), 10), userDir}, c.Command...)
+	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == userVolume })
+	if slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == userVolume }) {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: userVolume, MountPath: userDir, ReadOnly: true})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"codehub/internal/agent/inside"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/kube/copytree"
+	"codehub/internal/runtime/kube/enter"
 	helper "codehub/internal/runtime/kube/inside"
 	"codehub/internal/runtime/runtimetest/script"
 	"codehub/internal/storagejob"
@@ -33,6 +35,8 @@ func main() {
 		os.Exit(inside.Main(os.Args[2:], "test"))
 	case "whoami":
 		os.Exit(whoami())
+	case enter.Command:
+		os.Exit(enter.Main(os.Args[2:]))
 	case copytree.Command:
 		os.Exit(copytree.Main(os.Args[2:]))
 	case helper.Command:
@@ -70,11 +74,25 @@ func whoami() int {
 		name, value, _ := strings.Cut(variable, "=")
 		env[name] = value
 	}
+	var effective, hostRoot int
+	capabilities, users := "", ""
+	if text, err := os.ReadFile("/proc/self/uid_map"); err == nil {
+		_, _ = fmt.Sscan(strings.Fields(string(text))[1], &hostRoot)
+	}
+	if text, err := os.ReadFile("/proc/self/status"); err == nil {
+		_, rest, _ := strings.Cut(string(text), "CapEff:\t")
+		capabilities, _, _ = strings.Cut(rest, "\n")
+	}
+	effective = os.Geteuid()
+	// As programs do that add users.
+	if err := errors.Join(os.WriteFile("/etc/passwd+", nil, 0o644), os.Rename("/etc/passwd+", "/etc/passwd")); err != nil {
+		users = err.Error()
+	}
 	temp := ""
 	if err := os.WriteFile("/tmp/it", nil, 0o600); err != nil {
 		temp = err.Error()
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(map[string]any{"Name": me.Username, "Home": me.HomeDir, "Group": group.Name, "Env": env, "Temp": temp}); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(map[string]any{"Name": me.Username, "Home": me.HomeDir, "Group": group.Name, "Env": env, "Temp": temp, "UID": os.Getuid(), "Effective": effective, "HostRoot": hostRoot, "Capabilities": capabilities, "Users": users}); err != nil {
 		return 1
 	}
 	return 0
