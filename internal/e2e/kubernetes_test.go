@@ -1,29 +1,40 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"codehub/api"
+	"codehub/internal/archive/archivetest"
 	"codehub/internal/harness"
 	"codehub/internal/kubetest"
 	"codehub/internal/runtime/kube"
 )
 
+// clusterSettings starts a cluster, and returns it and the settings of servers on it. What they
+// archive is in the bucket.
+func clusterSettings(t *testing.T, b *bucket) (*kubetest.Cluster, []string) {
+	t.Helper()
+	server := kubetest.Image(t, "kube-e2e-server", map[string]string{kube.ServerBinary: env.binary, kube.AgentDir + "/codehub": env.binary + "-agent"})
+	ide := kubetest.Image(t, "kube-e2e-ide", map[string]string{"/opt/codehub-ide/start": kubetest.Build(t, "../../images/testserver")})
+	c := kubetest.Start(t, kubetest.Options{Nodes: 2, Images: []string{server, ide, env.testImage}})
+	return c, append(b.settingsVia("http://"+c.Forward(b.s3.Endpoint[len("http://"):])),
+		"CODEHUB_RUNTIME=kubernetes", "CODEHUB_KUBECONFIG="+c.WriteKubeconfig(c.Account(clusterNamespace, kube.Permissions())),
+		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+ide, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi",
+		"CODEHUB_WORKSPACE_CPUS=0.5", "CODEHUB_WORKSPACE_MEMORY=256m", "CODEHUB_DELETE_GRACE=0s")
+}
+
+// clusterNamespace is the default of CODEHUB_KUBERNETES_NAMESPACE.
+const clusterNamespace = "codehub-workspaces"
+
 // The life of a workspace on a real cluster: created, used through the proxy, archived in a
 // bucket, restored, stopped, started and deleted.
 func TestKubernetesJourney(t *testing.T) {
 	t.Parallel()
-	const namespace = "codehub-workspaces" // the default
-	server := kubetest.Image(t, "kube-e2e-server", map[string]string{kube.ServerBinary: env.binary, kube.AgentDir + "/codehub": env.binary + "-agent"})
-	ide := kubetest.Image(t, "kube-e2e-ide", map[string]string{"/opt/codehub-ide/start": kubetest.Build(t, "../../images/testserver")})
-	c := kubetest.Start(t, kubetest.Options{Nodes: 2, Images: []string{server, ide, env.testImage}})
-	b := s3Bucket(t)
-	settings := append(b.settingsVia("http://"+c.Forward(b.s3.Endpoint[len("http://"):])),
-		"CODEHUB_RUNTIME=kubernetes", "CODEHUB_KUBECONFIG="+c.WriteKubeconfig(c.Account(namespace, kube.Permissions())),
-		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+ide, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi",
-		"CODEHUB_WORKSPACE_CPUS=0.5", "CODEHUB_WORKSPACE_MEMORY=256m", "CODEHUB_DELETE_GRACE=0s")
+	c, settings := clusterSettings(t, s3Bucket(t))
 	s := startQuick(t, settings...)
 	id := s.createDesired("demo", "RUNNING")
 	s.awaitPhase(id, "RUNNING")
@@ -43,14 +54,63 @@ func TestKubernetesJourney(t *testing.T) {
 		t.Fatal(err)
 	}
 	harness.EventuallyWithin(t, time.Minute, "Pod and home are gone", func() bool {
-		pods, err := c.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+		pods, err := c.Client.CoreV1().Pods(clusterNamespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		claims, err := c.Client.CoreV1().PersistentVolumeClaims(namespace).List(t.Context(), metav1.ListOptions{})
+		claims, err := c.Client.CoreV1().PersistentVolumeClaims(clusterNamespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(pods.Items)+len(claims.Items) == 0
 	})
+}
+
+// A home with every kind of entry that is hard to preserve moves from Docker to a cluster and
+// back, and is the same there. The cluster restores and archives it meanwhile, and its archive
+// has the digest of Docker's.
+func TestMoveToKubernetesAndBack(t *testing.T) {
+	t.Parallel()
+	source, back, shared := startMovable(t, folderBucket(t)), startMovable(t, folderBucket(t)), s3Bucket(t)
+	c, settings := clusterSettings(t, shared)
+	onCluster := &bucket{dir: shared.dir, s3: shared.s3, settings: settings}
+	cluster := startMovable(t, onCluster)
+
+	id := source.create(api.CreateWorkspace{Name: "odd"})
+	source.awaitPhase(id, "RUNNING")
+	source.setDesired(id, "STANDBY") // what belongs to others from now on stays theirs
+	source.awaitPhase(id, "STANDBY")
+	archivetest.Corpus(t, source.homeFolder(id))
+	home := source.readHome(id)
+	source.allowMoves()
+	there, code := cluster.move(source, "--workspace", id, "--join-users", "--remove")
+	if code != 0 || len(there.Workspaces) != 1 {
+		t.Fatalf("move: exit code %d, %+v", code, there)
+	}
+	cluster.awaitArchived(onCluster, id, home)
+
+	cluster.setDesired(id, "STANDBY")
+	cluster.awaitPhase(id, "STANDBY")
+	cluster.setDesired(id, "ARCHIVED")
+	w := cluster.awaitArchived(onCluster, id, home)
+	_, meta, err := onCluster.unpack(t, *w.ArchiveKey)
+	if err != nil || *w.ArchiveKey == there.Workspaces[0].Home.Key || meta.SHA256 != there.Workspaces[0].Home.SHA256 {
+		t.Errorf("the cluster's archive %s: %+v, %v; Docker's: %+v", *w.ArchiveKey, meta, err, there.Workspaces[0].Home)
+	}
+
+	cluster.allowMoves()
+	again, code := back.move(cluster, "--workspace", id, "--join-users", "--remove")
+	if code != 0 || len(again.Workspaces) != 1 || again.Workspaces[0].Home.SHA256 != meta.SHA256 {
+		t.Fatalf("move back: exit code %d, %+v", code, again)
+	}
+	back.awaitArchived(back.bucket, id, home)
+	back.setDesired(id, "STANDBY")
+	back.awaitRestored(id, home)
+
+	cluster.Kill()
+	out, err := cluster.command(t.Context(), env.binary, "uninstall", "--yes").CombinedOutput()
+	left, failed := c.Client.CoreV1().ConfigMaps(clusterNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "codehub.dev/installation"})
+	if err != nil || failed != nil || !strings.Contains(string(out), "Removed record codehub-mark-") || !strings.Contains(string(out), "0 homes and set-aside volumes kept") || len(left.Items) > 0 {
+		t.Errorf("uninstall: %v, %v, %s", err, failed, out)
+	}
 }

@@ -17,7 +17,7 @@ type Commands struct {
 	ImportM1      importM1Cmd      `cmd:"" name:"import-m1" help:"Import the data of codehub's first version."`
 	Move          moveCmd          `cmd:"" name:"move" help:"Move workspaces from another installation here."`
 	AllowMoves    allowMovesCmd    `cmd:"" name:"allow-moves" help:"Let administrators move workspaces to another installation."`
-	Uninstall     uninstallCmd     `cmd:"" name:"uninstall" help:"Remove an installation's resources from Docker."`
+	Uninstall     uninstallCmd     `cmd:"" name:"uninstall" help:"Remove an installation's containers and volumes."`
 	ResetPassword resetPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password in the database."`
 }
 

@@ -16,7 +16,9 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/installation"
 	"codehub/internal/postgres/embedded"
+	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/runtime/kube"
 	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
@@ -39,18 +41,13 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 	if err := c.Resolve(); err != nil {
 		return err
 	}
-	if c.Runtime != config.Docker {
-		return setting.Invalid("CODEHUB_RUNTIME", "only Docker's resources can be listed and removed", "delete the namespace of the workspaces instead")
-	}
 	log := c.Config.Logger(os.Stderr)
 	id, release, err := c.claim(ctx, log)
 	if err != nil {
 		return err
 	}
 	defer release()
-	rt, err := docker.New(ctx, docker.Config{
-		Installation: id, DataDir: c.DataDir, HostDataDir: c.HostDataDir, Settings: c.Docker, Log: log,
-	})
+	rt, err := c.open(ctx, id, log)
 	if err != nil {
 		return err
 	}
@@ -68,7 +65,7 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 		return err
 	}
 	removed := 0
-	err = rt.Uninstall(ctx, c.Homes, func(i docker.Item) {
+	err = rt.Uninstall(ctx, c.Homes, func(i runtime.Item) {
 		removed++
 		fmt.Printf("Removed %s %s\n", i.Kind, i.Name)
 	})
@@ -87,12 +84,32 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 	return err
 }
 
+// inventoried is a runtime whose objects can be listed and removed.
+type inventoried interface {
+	Inventory(context.Context) (runtime.Inventory, error)
+	Uninstall(ctx context.Context, homes bool, gone func(runtime.Item)) error
+	Close() error
+}
+
+func (c *uninstallCmd) open(ctx context.Context, id string, log *slog.Logger) (inventoried, error) {
+	if c.Runtime == config.Kubernetes {
+		connection, err := c.Cluster.Connect()
+		if err != nil {
+			return nil, err
+		}
+		return kube.New(connection, kube.Config{Installation: id, Settings: c.Cluster, Log: log})
+	}
+	return docker.New(ctx, docker.Config{
+		Installation: id, DataDir: c.DataDir, HostDataDir: c.HostDataDir, Settings: c.Docker, Log: log,
+	})
+}
+
 // claim returns the installation's id, and prevents its servers from leading until
 // release is called.
 func (c *uninstallCmd) claim(ctx context.Context, log *slog.Logger) (id string, release func(), err error) {
 	if c.Installation != "" {
 		if !workspace.ValidID(c.Installation) {
-			return "", nil, &setting.Problem{Setting: "--installation", Why: fmt.Sprintf("%q is not a UUID", c.Installation), Do: "use the label codehub.installation of its containers and volumes"}
+			return "", nil, &setting.Problem{Setting: "--installation", Why: fmt.Sprintf("%q is not a UUID", c.Installation), Do: "use the label codehub.installation of its containers and volumes, or in Kubernetes codehub.dev/installation"}
 		}
 		release, err = c.lockData()
 		return c.Installation, release, err
@@ -148,10 +165,10 @@ func (c *uninstallCmd) confirm(out io.Writer, in *bufio.Reader, id string, homes
 	return nil
 }
 
-func (c *uninstallCmd) inventoryText(id string, inv docker.Inventory) string {
+func (c *uninstallCmd) inventoryText(id string, inv runtime.Inventory) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Installation %s\n", id)
-	section := func(title string, lists ...[]docker.Item) {
+	section := func(title string, lists ...[]runtime.Item) {
 		rows := [][]string{{title, "NAME", "DETAIL"}}
 		for _, list := range lists {
 			for _, i := range list {
@@ -162,14 +179,14 @@ func (c *uninstallCmd) inventoryText(id string, inv docker.Inventory) string {
 			fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
 		}
 	}
-	kept := []docker.Item{{Kind: "data folder", Name: c.DataDir}, {Kind: "archives", Name: c.ArchiveURL}}
+	kept := []runtime.Item{{Kind: "data folder", Name: c.DataDir}, {Kind: "archives", Name: c.ArchiveURL}}
 	if c.Homes {
 		section("REMOVED", inv.Remove, inv.Homes)
 		section("KEPT", inv.Keep, kept)
 	} else {
 		section("REMOVED", inv.Remove)
 		section("KEPT", inv.Homes, inv.Keep, kept)
-		if len(inv.Homes) > 0 {
+		if len(inv.Homes) > 0 && c.Runtime == config.Docker {
 			fmt.Fprint(&b, "\nThe homes lose the containers that protect them from docker volume prune.\n")
 		}
 	}

@@ -12,28 +12,14 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
 )
 
-// Item is an object of an installation in Docker or on its host.
-type Item struct {
-	Kind   string // container, volume, home, record of a home, network, image, nftables table, set aside
-	Name   string
-	Detail string // text for administrators
-}
-
-// Inventory lists the objects of an installation outside its database and its
-// archives.
-type Inventory struct {
-	Remove []Item // removed by Uninstall
-	Homes  []Item // removed only on request
-	Keep   []Item // never removed
-}
-
 // Inventory lists the installation's objects.
-func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
-	inv := Inventory{}
+func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
+	inv := runtime.Inventory{}
 	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter("")})
 	if err != nil {
 		return inv, wrapError(ctx, "list containers", err)
@@ -49,7 +35,7 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 		if len(c.Names) > 0 {
 			name = strings.TrimPrefix(c.Names[0], "/")
 		}
-		inv.Remove = append(inv.Remove, Item{"container", name, role + ", " + string(c.State)})
+		inv.Remove = append(inv.Remove, runtime.Item{Kind: "container", Name: name, Detail: role + ", " + string(c.State)})
 	}
 	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter("")})
 	if err != nil {
@@ -66,9 +52,9 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 		case role == roleHome, role == roleAside, role == roleAsideRecord: // below
 		case (role == roleSettled || role == roleRestored) && kept[v.Labels[labelClaim]]:
 			// Without it there is no proof that the home is complete.
-			inv.Homes = append(inv.Homes, Item{"record of a home", v.Name, role})
+			inv.Homes = append(inv.Homes, runtime.Item{Kind: "record of a home", Name: v.Name, Detail: role})
 		default:
-			inv.Remove = append(inv.Remove, Item{"volume", v.Name, role})
+			inv.Remove = append(inv.Remove, runtime.Item{Kind: "volume", Name: v.Name, Detail: role})
 		}
 	}
 	networks, err := r.api.NetworkList(ctx, client.NetworkListOptions{Filters: r.filter("")})
@@ -76,7 +62,7 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 		return inv, wrapError(ctx, "list networks", err)
 	}
 	for _, n := range networks.Items {
-		inv.Remove = append(inv.Remove, Item{"network", n.Name, ""})
+		inv.Remove = append(inv.Remove, runtime.Item{Kind: "network", Name: n.Name, Detail: ""})
 	}
 	images, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
 	if err != nil {
@@ -88,7 +74,7 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 			names = []string{i.ID}
 		}
 		for _, name := range names {
-			item := Item{"image", name, i.Labels[labelRole]}
+			item := runtime.Item{Kind: "image", Name: name, Detail: i.Labels[labelRole]}
 			if held && i.Labels[labelRole] == roleHolder {
 				item.Detail = "keeps set-aside volumes from docker volume prune"
 				inv.Keep = append(inv.Keep, item)
@@ -97,7 +83,7 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 			inv.Remove = append(inv.Remove, item)
 		}
 	}
-	inv.Remove = append(inv.Remove, Item{"nftables table", r.names.table, "if there is one"})
+	inv.Remove = append(inv.Remove, runtime.Item{Kind: "nftables table", Name: r.names.table, Detail: "if there is one"})
 	homes, err := r.Volumes(ctx)
 	if err != nil {
 		return inv, err
@@ -110,17 +96,17 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 		if v.Storage == workspace.StorageLocalDir {
 			name = r.folder(v.Workspace)
 		}
-		inv.Homes = append(inv.Homes, Item{"home", name, v.Storage})
+		inv.Homes = append(inv.Homes, runtime.Item{Kind: "home", Name: name, Detail: v.Storage})
 	}
 	asides, err := r.Asides(ctx)
 	if err != nil {
 		return inv, err
 	}
 	for _, a := range asides {
-		inv.Keep = append(inv.Keep, Item{"set aside", a.Name, a.Storage})
+		inv.Keep = append(inv.Keep, runtime.Item{Kind: "set aside", Name: a.Name, Detail: a.Storage})
 	}
-	for _, list := range [][]Item{inv.Remove, inv.Homes, inv.Keep} {
-		slices.SortStableFunc(list, func(a, b Item) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	for _, list := range [][]runtime.Item{inv.Remove, inv.Homes, inv.Keep} {
+		slices.SortStableFunc(list, func(a, b runtime.Item) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	}
 	return inv, nil
 }
@@ -128,13 +114,13 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 // Uninstall removes what Inventory lists under Remove and, with homes, the homes,
 // and calls gone for each removed item. It continues after errors and returns all
 // of them; it may be repeated. No server of this installation may be running.
-func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(Item)) error {
+func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(runtime.Item)) error {
 	inv, err := r.Inventory(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	each := func(kind string, remove func(Item) error) {
+	each := func(kind string, remove func(runtime.Item) error) {
 		for _, item := range inv.Remove {
 			if item.Kind != kind {
 				continue
@@ -151,16 +137,16 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(Item)) er
 			return err
 		}
 	}
-	each("container", func(i Item) error { return r.discard(ctx, i.Name) })
+	each("container", func(i runtime.Item) error { return r.discard(ctx, i.Name) })
 	if homes {
 		errs = append(errs, r.removeHomes(ctx, gone))
 	}
-	each("volume", func(i Item) error {
+	each("volume", func(i runtime.Item) error {
 		_, err := r.api.VolumeRemove(ctx, i.Name, client.VolumeRemoveOptions{})
 		return ignoreNotFound(wrapError(ctx, "remove volume", err))
 	})
-	each("nftables table", func(Item) error { return r.removeWall(ctx) })
-	each("network", func(i Item) error {
+	each("nftables table", func(runtime.Item) error { return r.removeWall(ctx) })
+	each("network", func(i runtime.Item) error {
 		_, err := r.api.NetworkRemove(ctx, i.Name, client.NetworkRemoveOptions{})
 		return ignoreNotFound(wrapError(ctx, "remove network", err))
 	})
@@ -169,7 +155,7 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(Item)) er
 	if inv, err = r.Inventory(ctx); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	each("image", func(i Item) error {
+	each("image", func(i runtime.Item) error {
 		_, err := r.api.ImageRemove(ctx, i.Name, client.ImageRemoveOptions{PruneChildren: true})
 		return ignoreNotFound(wrapError(ctx, "remove image", err))
 	})
@@ -200,7 +186,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-func (r *Runtime) removeHomes(ctx context.Context, gone func(Item)) error {
+func (r *Runtime) removeHomes(ctx context.Context, gone func(runtime.Item)) error {
 	homes, err := r.Volumes(ctx)
 	if err != nil {
 		return err
@@ -214,7 +200,7 @@ func (r *Runtime) removeHomes(ctx context.Context, gone func(Item)) error {
 			errs = append(errs, fmt.Errorf("remove the home of workspace %s: %w", v.Workspace, err))
 			continue
 		}
-		gone(Item{"home", v.Workspace.VolumeName(), v.Storage})
+		gone(runtime.Item{Kind: "home", Name: v.Workspace.VolumeName(), Detail: v.Storage})
 	}
 	return errors.Join(errs...)
 }

@@ -67,7 +67,7 @@ func hasWall(t *testing.T, r *Runtime) bool {
 }
 
 // kinds counts an inventory's items by kind.
-func kinds(items []Item) map[string]int {
+func kinds(items []runtime.Item) map[string]int {
 	n := map[string]int{}
 	for _, i := range items {
 		n[i.Kind]++
@@ -87,9 +87,9 @@ func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	var gone []Item
+	var gone []runtime.Item
 	for range 2 { // it may be repeated
-		if err := r.Uninstall(ctx, false, func(i Item) { gone = append(gone, i) }); err != nil {
+		if err := r.Uninstall(ctx, false, func(i runtime.Item) { gone = append(gone, i) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -131,8 +131,8 @@ func TestUninstallRemovesHomesOnRequest(t *testing.T) {
 	r := newRuntime(t, nil)
 	_, folder, _ := populated(t, r)
 	ctx := t.Context()
-	var gone []Item
-	if err := r.Uninstall(ctx, true, func(i Item) { gone = append(gone, i) }); err != nil {
+	var gone []runtime.Item
+	if err := r.Uninstall(ctx, true, func(i runtime.Item) { gone = append(gone, i) }); err != nil {
 		t.Fatal(err)
 	}
 	if n := kinds(gone); n["home"] != 3 {
@@ -151,7 +151,7 @@ func TestUninstallRemovesHomesOnRequest(t *testing.T) {
 		t.Fatalf("set aside: %+v, %v", asides, err)
 	}
 	direct{r: r, storage: workspace.StorageDockerVolume}.takeAside(t, asides[0].Name)
-	if err := r.Uninstall(ctx, true, func(Item) {}); err != nil {
+	if err := r.Uninstall(ctx, true, func(runtime.Item) {}); err != nil {
 		t.Fatal(err)
 	}
 	left, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})

@@ -48,6 +48,7 @@ func TestKubernetes(t *testing.T) {
 		"refusals have reasons":     testRefusals,
 		"any image":                 testAnyImage,
 		"sudo":                      testSudo,
+		"uninstall":                 testUninstall,
 		"a private registry":        testLogins,
 	} {
 		t.Run(name, func(t *testing.T) {
