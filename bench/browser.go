@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -36,6 +37,21 @@ func (s *standIn) Helper()                  {}
 func (s *standIn) Context() context.Context { return s.ctx }
 func (s *standIn) Cleanup(f func())         { s.cleanup = append(s.cleanup, f) }
 func (s *standIn) Fatal(args ...any)        { panic(fatal(fmt.Sprint(args...))) }
+func (s *standIn) Fatalf(format string, args ...any) {
+	panic(fatal(fmt.Sprintf(format, args...)))
+}
+func (s *standIn) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+func (s *standIn) Failed() bool                    { return false }
+
+// TempDir returns a folder that is removed at the end.
+func (s *standIn) TempDir() string {
+	dir, err := os.MkdirTemp("", "codehub-bench-")
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
 func (s *standIn) Skipf(format string, args ...any) {
 	panic(fatal(fmt.Sprintf(format, args...)))
 }

@@ -29,7 +29,7 @@ func main() {
 }
 
 func run() error {
-	only := flag.String("only", "wake,agent,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,ssh,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
+	only := flag.String("only", "wake,agent,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,ssh,kubestart,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
 	n := flag.Int("n", 10, "number of runs for each median")
 	idle := flag.Duration("idle", 5*time.Minute, "duration for which the idle server is measured")
 	flag.Parse()
@@ -41,7 +41,7 @@ func run() error {
 		return err
 	}
 	var ofServer, ofArchives, ofDatabase []string
-	alone, byAgent := false, false
+	alone, byAgent, inKubernetes := false, false, false
 	for _, name := range strings.Split(*only, ",") {
 		switch {
 		case serverFigures[name] != nil:
@@ -52,6 +52,8 @@ func run() error {
 			ofDatabase = append(ofDatabase, name)
 		case name == "agent":
 			byAgent = true
+		case name == "kubestart":
+			inKubernetes = true
 		case name == "full":
 			alone = true
 		default:
@@ -64,6 +66,11 @@ func run() error {
 	if byAgent {
 		if err := agentCost(ctx, binary, *n); err != nil {
 			return fmt.Errorf("agent: %w", err)
+		}
+	}
+	if inKubernetes {
+		if err := kubeStart(ctx, binary, *n); err != nil {
+			return fmt.Errorf("kubestart: %w", err)
 		}
 	}
 	if err := measureArchives(ctx, binary, *n, ofArchives); err != nil {

@@ -5,6 +5,7 @@ package kubetest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -195,6 +197,25 @@ func (c *Cluster) Kill(pod *corev1.Pod, s syscall.Signal) {
 	if err != nil {
 		c.tb.Fatalf("send a signal to Pod %s: %v", pod.Name, err)
 	}
+}
+
+// Memory returns figures of the memory of a Pod's first container, by the names of the kernel.
+func (c *Cluster) Memory(ctx context.Context, namespace, name string) (map[string]string, error) {
+	pod, err := c.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	status, err := os.ReadFile("/proc/" + c.pid(pod) + "/status")
+	if err != nil {
+		return nil, err
+	}
+	figures := map[string]string{}
+	for line := range strings.Lines(string(status)) {
+		if name, value, _ := strings.Cut(line, ":"); strings.HasPrefix(name, "Rss") {
+			figures[name] = strings.TrimSpace(value)
+		}
+	}
+	return figures, nil
 }
 
 // EmptyDir is the path on this machine of a Pod's volume of that kind.

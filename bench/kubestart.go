@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"codehub/internal/archive/store/s3test"
+	"codehub/internal/e2e/proc"
+	"codehub/internal/kubetest"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/kube"
+	"codehub/internal/workspace"
+)
+
+// kubeMore is how much longer a start may take in Kubernetes than a Pod with the same image
+// and volume.
+const kubeMore = 300 * time.Millisecond
+
+// kubeNode is a node that mounts images; the first one of a test cluster cannot.
+const kubeNode = "node2"
+
+// kubeStart measures in turns, on a cluster of its own: a workspace from the request for its
+// start until it is RUNNING, and a Pod with the same image and home from its creation until
+// /healthz answers.
+func kubeStart(ctx context.Context, binary string, n int) (err error) {
+	tb := &standIn{ctx: ctx}
+	defer tb.end()
+	defer func() {
+		if why, ok := recover().(fatal); ok {
+			err = errors.New(string(why))
+		}
+	}()
+	image := env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest")
+	server := kubetest.Image(tb, "kube-bench-server", map[string]string{kube.ServerBinary: binary, kube.AgentDir + "/" + account.AgentFile: binary + "-agent"})
+	ide := kubetest.Image(tb, "kube-bench-ide", map[string]string{account.IDEStart: kubetest.Build(tb, "./images/testserver")})
+	c := kubetest.Start(tb, kubetest.Options{Nodes: 2, Images: []string{server, ide, image}})
+	store := s3test.Start(tb, "bench")
+	const namespace = "codehub-workspaces"
+	settings := append(store.Env(),
+		"CODEHUB_ARCHIVE_URL=s3://bench/homes?endpoint=http://"+c.Forward(strings.TrimPrefix(store.Endpoint, "http://"))+"&region=us-east-1&path-style=true",
+		"CODEHUB_RUNTIME=kubernetes", "CODEHUB_KUBECONFIG="+c.WriteKubeconfig(c.Account(namespace, kube.Permissions())), "CODEHUB_NODE_SELECTOR=kubernetes.io/hostname="+kubeNode,
+		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+ide, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi", "CODEHUB_DELETE_GRACE=0s")
+	dir := tb.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as a different user
+		return err
+	}
+	s, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: settings})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	starting, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := s.Start(starting); err != nil {
+		return err
+	}
+	api, err := login(ctx, s.URL)
+	if err != nil {
+		return err
+	}
+	id, err := api.create(ctx, "bench", image)
+	if err != nil {
+		return err
+	}
+	if err := api.stop(ctx, id); err != nil {
+		return err
+	}
+	bare := barePod{client: c.Client, namespace: namespace, image: image, home: workspace.ID(id).VolumeName()}
+	took := make([][]time.Duration, 2)
+	err = inTurns(n, len(took), func(i int) error {
+		if i == 1 {
+			d, err := bare.start(ctx)
+			took[i] = append(took[i], d)
+			return err
+		}
+		begun := time.Now()
+		if err := api.setDesired(ctx, id, "RUNNING"); err != nil {
+			return err
+		}
+		if err := api.await(ctx, id, "RUNNING"); err != nil {
+			return err
+		}
+		took[i] = append(took[i], time.Since(begun))
+		if len(took[i]) == n {
+			if memory, err := c.Memory(ctx, namespace, workspace.ID(id).ContainerName()); err == nil {
+				fmt.Printf("kubestart: memory of the agent (the first process): %s\n", strings.Join(sorted(memory), ", "))
+			}
+		}
+		return api.stop(ctx, id)
+	})
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, lastLines(s.Log(), 30))
+	}
+	ours, theirs := median(took[0]), median(took[1])
+	fmt.Printf("kubestart: a workspace in Kubernetes %s from the request until RUNNING, a Pod with its image and home %s: %.2f times, %s more (at most %s): %s\n",
+		ms(ours), ms(theirs), float64(ours)/float64(theirs), ms(ours-theirs), ms(kubeMore), verdict(ours-theirs <= kubeMore))
+	return nil
+}
+
+func sorted(m map[string]string) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, name+" "+m[name])
+	}
+	return out
+}
+
+// barePod is a Pod with a workspace's image and home, and nothing of codehub's.
+type barePod struct {
+	client      kubernetes.Interface
+	namespace   string
+	image, home string
+}
+
+// start returns the time until the Pod's program answers, and removes it.
+func (b barePod) start(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	uid, no, grace, name := int64(workspace.ArchivedUID), false, int64(1), "bench-bare"
+	pods := b.client.CoreV1().Pods(b.namespace)
+	begun := time.Now()
+	p, err := pods.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{"kubernetes.io/hostname": kubeNode}, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no,
+			Containers: []corev1.Container{{
+				Name: "it", Image: b.image, ImagePullPolicy: corev1.PullNever, Command: []string{"/testserver"},
+				SecurityContext: &corev1.SecurityContext{RunAsUser: &uid, RunAsGroup: &uid},
+				VolumeMounts:    []corev1.VolumeMount{{Name: "home", MountPath: runtime.HomeDir, SubPath: "home"}},
+			}},
+			Volumes: []corev1.Volume{{Name: "home", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: b.home}}}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return 0, err
+	}
+	events, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(), ResourceVersion: p.ResourceVersion})
+	if err != nil {
+		return 0, err
+	}
+	defer events.Stop()
+	for e := range events.ResultChan() {
+		now, ok := e.Object.(*corev1.Pod)
+		if !ok {
+			return 0, fmt.Errorf("the watch of the Pod ended: %v", e.Object)
+		}
+		if now.Status.Phase == corev1.PodRunning && now.Status.PodIP != "" {
+			p = now
+			break
+		}
+	}
+	if err := awaitHealth(ctx, "http://"+net.JoinHostPort(p.Status.PodIP, strconv.Itoa(runtime.IDEPort))+"/healthz"); err != nil {
+		return 0, err
+	}
+	took := time.Since(begun)
+	if err := pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
+		return 0, err
+	}
+	for {
+		_, err := pods.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return took, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
