@@ -78,6 +78,8 @@ need_check_tools() {
 	need 'has caddy' caddy "checks the other example"
 	need 'has haproxy' haproxy "checks the third example"
 	need 'has curl' curl "calls the DNS server of the ACME tests"
+	need 'has node' nodejs "runs the OpenID provider of the tests"
+	need 'has npm' npm "fetches that provider"
 	need 'has systemd-analyze' systemd "checks the unit in docs/"
 }
 
@@ -163,6 +165,18 @@ settle_packages() {
 	done
 }
 
+# install_provider fetches the OpenID provider of the tests, unless it is there.
+install_provider() {
+	local dir=../internal/harness/idp/testdata
+	if [ -e "$dir/node_modules/.package-lock.json" ] && [ ! "$dir/package-lock.json" -nt "$dir/node_modules/.package-lock.json" ]; then
+		return
+	fi
+	echo "setup: fetching the OpenID provider of the tests with npm"
+	(cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null) ||
+		die "npm could not fetch the OpenID provider of the tests (see above)"
+	touch "$dir/node_modules/.package-lock.json"
+}
+
 case ${1:-} in
 build) ;;
 check) need_postgres && need_check_tools ;;
@@ -175,6 +189,9 @@ bench) need_docker && need_image_tools && need_postgres && need_test_tools && ne
 esac
 check_go
 install_packages
+case $1 in
+check | test | bench) install_provider ;;
+esac
 case $1 in
 image | run | test | bench) ./start-docker.sh ;;
 esac

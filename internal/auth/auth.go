@@ -33,6 +33,10 @@ type Store interface {
 	SetPassword(ctx context.Context, userID, verified, hash string) error
 
 	CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, from postgres.Client) error
+	SignIn(ctx context.Context, in postgres.SignIn) (postgres.User, error)
+	LinkIdentity(ctx context.Context, caller workspace.Caller, proof string, in postgres.SignIn) error
+	UnlinkIdentity(ctx context.Context, caller workspace.Caller, proof, id string) error
+	Identities(ctx context.Context, caller workspace.Caller) ([]postgres.Identity, error)
 	SessionUser(ctx context.Context, hash []byte) (postgres.User, time.Time, error)
 	DeleteSession(ctx context.Context, hash []byte) error
 	UserSessions(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.UserSession, next string, err error)
@@ -82,6 +86,7 @@ type Auth struct {
 	hasher          *hasher
 	attempts        *attempts
 	names           *turns
+	noPasswords     bool          // see Settings.NoPasswordLogin
 	refusalInterval time.Duration // responses to refused logins are delayed to a multiple of it
 
 	cache *cache
@@ -109,6 +114,7 @@ func New(store Store, cfg Config) *Auth {
 		hasher:          newHasher(argonOf(cfg), cfg.Settings),
 		attempts:        newAttempts(maxAttemptNames),
 		names:           newTurns(cfg.Settings.withDefaults().LoginWait),
+		noPasswords:     cfg.NoPasswordLogin,
 		refusalInterval: refusalQuantum,
 		cache:           newCache(maxCached),
 		checks: cfg.Conditions.New(health.Config{

@@ -42,33 +42,49 @@ func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, curr
 // checkedChange returns the caller, whose current password has been verified, and
 // the hash of the new one.
 func (a *Auth) checkedChange(ctx context.Context, caller workspace.Caller, current, password string) (user postgres.User, changed string, err error) {
-	done, err := a.names.take(ctx, cases.Fold().String(norm.NFKC.String(caller.Username)), sourceOf(caller))
+	user, err = a.verified(ctx, caller, current, func(u postgres.User) error { return CheckPassword(u.Username, password) })
 	if err != nil {
 		return user, "", err
+	}
+	changed, err = a.hasher.Hash(ctx, sourceOf(caller), password)
+	return user, changed, err
+}
+
+// verified returns the caller, whose password it verifies: after check, which may be nil.
+// Errors: CodeBadCredentials, which counts as a failed login; CodeLockedOut;
+// CodeNotSupported for a user without a password.
+func (a *Auth) verified(ctx context.Context, caller workspace.Caller, password string, check func(postgres.User) error) (user postgres.User, err error) {
+	done, err := a.names.take(ctx, cases.Fold().String(norm.NFKC.String(caller.Username)), sourceOf(caller))
+	if err != nil {
+		return user, err
 	}
 	defer done()
 	user, err = a.store.User(ctx, caller.UserID)
 	if err != nil {
-		return user, "", fmt.Errorf("look up the user: %w", err)
+		return user, fmt.Errorf("look up the user: %w", err)
+	}
+	if user.PasswordHash == "" {
+		return user, workspace.Errorf(workspace.CodeNotSupported, "You log in with an identity provider and have no password here.")
 	}
 	if until, now := user.LockedUntil, a.now(); until != nil && until.After(now) {
-		return user, "", lockedOut(*until, now)
+		return user, lockedOut(*until, now)
 	}
-	if err := CheckPassword(user.Username, password); err != nil {
-		return user, "", err
+	if check != nil {
+		if err := check(user); err != nil {
+			return user, err
+		}
 	}
 	ok := false
-	if current != "" && len(current) <= MaxPassword {
-		if ok, err = a.hasher.Verify(ctx, sourceOf(caller), user.PasswordHash, current); err != nil {
-			return user, "", fmt.Errorf("verify the password: %w", err)
+	if password != "" && len(password) <= MaxPassword {
+		if ok, err = a.hasher.Verify(ctx, sourceOf(caller), user.PasswordHash, password); err != nil {
+			return user, fmt.Errorf("verify the password: %w", err)
 		}
 	}
 	if !ok {
 		if _, err := a.store.RecordLoginFailure(ctx, user.ID, lockedUntil); err != nil {
-			return user, "", fmt.Errorf("count the failed attempt: %w", err)
+			return user, fmt.Errorf("count the failed attempt: %w", err)
 		}
-		return user, "", workspace.Errorf(workspace.CodeBadCredentials, "The current password is incorrect.")
+		return user, workspace.Errorf(workspace.CodeBadCredentials, "The current password is incorrect.")
 	}
-	changed, err = a.hasher.Hash(ctx, sourceOf(caller), password)
-	return user, changed, err
+	return user, nil
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"codehub/internal/front"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -17,6 +18,11 @@ type Client struct {
 // ClientOf returns where a request comes from.
 func ClientOf(r *http.Request) Client {
 	return Client{Address: front.Address(r), UserAgent: r.UserAgent()}
+}
+
+// stored is the client as the store keeps it.
+func (c Client) stored() postgres.Client {
+	return postgres.Client{Address: c.Address, UserAgent: boundedText(c.UserAgent, 256)}
 }
 
 // ipv6Prefix is the size of the network that one customer of a provider gets at least.

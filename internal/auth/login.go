@@ -26,7 +26,7 @@ type Session struct {
 
 // Login verifies a password and creates a session. Errors: CodeBadCredentials;
 // CodeLockedOut with the remaining time in its details; CodeForbidden for a
-// disabled account, if the password was right; CodeTooManyAttempts if too many logins
+// disabled account and CodeSuspended for a suspended one, if the password was right; CodeTooManyAttempts if too many logins
 // from the client's address wait. A name that does not exist gets the same messages, lockout and
 // response time as one that does.
 func (a *Auth) Login(ctx context.Context, username, password string, from Client) (Session, error) {
@@ -46,6 +46,9 @@ func (a *Auth) Login(ctx context.Context, username, password string, from Client
 func (a *Auth) login(ctx context.Context, username, password string, from Client) (Session, error) {
 	username = norm.NFC.String(strings.TrimSpace(username))
 	bad := workspace.Errorf(workspace.CodeBadCredentials, "The username or password is incorrect.")
+	if a.noPasswords {
+		bad = workspace.Errorf(workspace.CodeBadCredentials, "Log in with your identity provider; password logins are turned off on this server.")
+	}
 	if !wellFormed(username) || password == "" || len(password) > MaxPassword {
 		return Session{}, bad
 	}
@@ -61,7 +64,8 @@ func (a *Auth) login(ctx context.Context, username, password string, from Client
 	defer done()
 
 	user, err := a.store.UserByName(ctx, username)
-	known := err == nil
+	// A user who cannot log in with a password is like a name that does not exist.
+	known := err == nil && a.hasPassword(user)
 	if err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
 		return Session{}, fmt.Errorf("look up the user: %w", err)
 	}
@@ -89,6 +93,8 @@ func (a *Auth) login(ctx context.Context, username, password string, from Client
 		return Session{}, bad
 	case user.Disabled:
 		return Session{}, workspace.Errorf(workspace.CodeForbidden, "This account is disabled. Ask an administrator.")
+	case user.Suspended != "":
+		return Session{}, workspace.Errorf(workspace.CodeSuspended, "This account is suspended until its identity provider confirms it. Log in with the provider, or ask an administrator.")
 	}
 	if user.FailedLogins > 0 {
 		if err := a.store.ResetLoginFailures(ctx, user.ID); err != nil {
@@ -98,6 +104,14 @@ func (a *Auth) login(ctx context.Context, username, password string, from Client
 	return a.begin(ctx, a.renew(ctx, source, user, password), from)
 }
 
+// hasPassword reports whether the user may log in with a password.
+func (a *Auth) hasPassword(u postgres.User) bool {
+	return u.PasswordHash != "" && (!a.noPasswords || u.PasswordLoginUntil != nil && u.PasswordLoginUntil.After(a.now()))
+}
+
+// PasswordLogin reports whether users log in with passwords; see Settings.NoPasswordLogin.
+func (a *Auth) PasswordLogin() bool { return !a.noPasswords }
+
 // begin creates a session for a user whose password was verified with the hash in
 // user. The ID is always new, never one that the browser sent. CodeUnauthenticated
 // if the hash has changed in the meantime.
@@ -105,9 +119,7 @@ func (a *Auth) begin(ctx context.Context, user postgres.User, from Client) (Sess
 	id := newSessionID()
 	hash := hashSecret(id)
 	expires := a.now().Add(SessionLifetime).UTC().Truncate(time.Second)
-	if err := a.store.CreateSession(ctx, hash[:], user.ID, user.PasswordHash, expires, postgres.Client{
-		Address: from.Address, UserAgent: boundedText(from.UserAgent, 256),
-	}); err != nil {
+	if err := a.store.CreateSession(ctx, hash[:], user.ID, user.PasswordHash, expires, from.stored()); err != nil {
 		return Session{}, fmt.Errorf("create the session: %w", err)
 	}
 	return Session{ID: id, Expires: expires, User: user, Caller: callerOf(user, hash, "")}, nil

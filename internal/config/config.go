@@ -34,6 +34,7 @@ import (
 	"codehub/internal/runtime/kube"
 	"codehub/internal/service"
 	"codehub/internal/setting"
+	"codehub/internal/signin"
 	"codehub/internal/sshgate"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
@@ -69,6 +70,7 @@ type Config struct {
 	Cluster   kube.Settings          `embed:""` // only for Kubernetes
 	Limits    postgres.Limits        `embed:""`
 	Logins    auth.Settings          `embed:""`
+	SignIn    signin.Settings        `embed:""`
 	Inbound   inbound.Settings       `embed:""`
 	Proxy     proxy.Settings         `embed:""`
 	SSH       sshgate.Settings       `embed:""`
@@ -111,6 +113,7 @@ func (c *Config) Resolve() error {
 	for _, check := range []func() error{
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
 		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.cluster, c.logging,
+		c.SignIn.Resolve, c.logins,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -244,6 +247,14 @@ func (c *Config) redis() error {
 		if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" && u.Scheme != "unix" {
 			return setting.Invalid("CODEHUB_REDIS_URL", "it is not a Redis URL", "give one like redis://host:6379/0, or leave it unset")
 		}
+	}
+	return nil
+}
+
+// logins checks that users can log in.
+func (c *Config) logins() error {
+	if c.Logins.NoPasswordLogin && len(c.SignIn.Providers) == 0 {
+		return setting.Invalid("CODEHUB_NO_PASSWORD_LOGIN", "nobody could log in: there is no identity provider", "set CODEHUB_OIDC_FILE, or leave it unset")
 	}
 	return nil
 }

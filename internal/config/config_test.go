@@ -89,6 +89,8 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		args    []string
 		setting string
 	}{
+		{"no way to log in", []string{"--no-password-login"}, "CODEHUB_NO_PASSWORD_LOGIN"},
+		{"no file of providers", []string{"--oidc-file", "/nonexistent"}, "CODEHUB_OIDC_FILE"},
 		{"listen without port", []string{"--listen", "localhost"}, "CODEHUB_LISTEN"},
 		{"listen port too high", []string{"--listen", "127.0.0.1:65536"}, "CODEHUB_LISTEN"},
 		{"listen host name", []string{"--listen", "example.com:80"}, "CODEHUB_LISTEN"},

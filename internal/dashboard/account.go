@@ -16,6 +16,7 @@ type accountView struct {
 	Sessions []sessionView
 	Paging   paging
 	Keys     keysView
+	Identity identitiesView
 	OOB      bool
 }
 
@@ -24,8 +25,9 @@ func (v accountView) Others() bool { return len(v.Sessions) > 1 || v.Paging != p
 
 type sessionView struct {
 	auth.OpenSession
-	Device string
-	Now    time.Time
+	Device   string
+	Provider string // with which the session was begun; empty: with a password
+	Now      time.Time
 }
 
 func (d *Dashboard) readAccount(r *http.Request, c workspace.Caller) (v accountView, err error) {
@@ -37,7 +39,10 @@ func (d *Dashboard) readAccount(r *http.Request, c workspace.Caller) (v accountV
 	v.Paging = pagingOf("/settings/account", "cursor", cursor, next)
 	l := d.set(r).lang
 	for _, s := range list {
-		v.Sessions = append(v.Sessions, sessionView{s, deviceOf(s.UserAgent, l), d.Now()})
+		v.Sessions = append(v.Sessions, sessionView{s, deviceOf(s.UserAgent, l), d.providerName(s.Issuer), d.Now()})
+	}
+	if v.Identity, err = d.readIdentities(r, c); err != nil {
+		return v, err
 	}
 	v.Keys, err = d.readKeys(r, c)
 	return v, err
@@ -69,17 +74,10 @@ func (d *Dashboard) changePassword(w http.ResponseWriter, r *http.Request, c wor
 		return
 	}
 	session, err := d.Auth.ChangePassword(r.Context(), c, current, password, auth.ClientOf(r))
-	switch workspace.CodeOf(err) {
-	case workspace.CodeBadCredentials:
-		f.fail("current", "account.password_wrong")
-	case workspace.CodeLockedOut:
-		retryAfter(w, err)
-		f.Problem = f.lang.N("login.locked", max(1, lockedFor(err)))
-	case workspace.CodeTooManyAttempts:
-		retryAfter(w, err)
-		f.Problem = f.lang.T("err.too_many_attempts")
-	case workspace.CodeInvalid:
+	if workspace.CodeOf(err) == workspace.CodeInvalid {
 		f.fail("password", "account.password_refused")
+	} else {
+		d.passwordProblem(w, f, err)
 	}
 	switch {
 	case f.bad():

@@ -52,6 +52,13 @@ type Auth interface {
 	Tokens(context.Context, workspace.Caller, postgres.Page) (list []postgres.Token, next string, err error)
 	Token(ctx context.Context, c workspace.Caller, id string) (postgres.Token, error)
 	DeleteToken(ctx context.Context, c workspace.Caller, id string) error
+
+	// PasswordLogin reports whether users log in with passwords.
+	PasswordLogin() bool
+	HasPassword(context.Context, workspace.Caller) (bool, error)
+	VerifyPassword(ctx context.Context, c workspace.Caller, password string) (proof string, err error)
+	Identities(context.Context, workspace.Caller) ([]postgres.Identity, error)
+	UnlinkIdentity(ctx context.Context, c workspace.Caller, proof, id string) error
 }
 
 // Events announces changes of a user's workspaces (*bus.Hub). An event may be lost: streams
@@ -79,6 +86,8 @@ type Config struct {
 	service.Settings
 	// MaxRunning is the running limit of a user, 0 for none.
 	MaxRunning int
+	// SignIn logs users in with identity providers; optional.
+	SignIn SignIn
 	// Ports lists and shares ports; optional, without it the pages show none.
 	Ports Ports
 	// Admin serves the administrators' page; optional, without it that page does not exist.
@@ -168,6 +177,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	handle("POST /logout", d.logout)
 	handle("GET /setup", d.setupPage)
 	handle("POST /setup", d.setup)
+	d.signInRoutes(handle, loggedIn)
 	handle("POST /settings/theme", d.setTheme)
 	handle("POST /settings/language", d.setLanguage)
 

@@ -15,7 +15,7 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case workspace.CodeUnauthenticated, workspace.CodeBadCredentials:
 		return http.StatusUnauthorized
-	case workspace.CodeForbidden, workspace.CodeImageNotAllowed:
+	case workspace.CodeForbidden, workspace.CodeSuspended, workspace.CodeImageNotAllowed:
 		return http.StatusForbidden
 	case workspace.CodeNotFound, workspace.CodeArchiveNotFound:
 		return http.StatusNotFound

@@ -43,6 +43,7 @@ type form struct {
 	Limit       *limitView     // the running limit that the new workspace would exceed, if any
 	Files       int            // unsaved files
 	Grace       bool           // a deletion can be undone
+	Provider    string         // name of an identity provider, if any
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
 
@@ -105,6 +106,8 @@ func (f *form) Heading() string {
 		return f.lang.T(key, f.User.Username)
 	case f.Token != nil:
 		return f.lang.T(key, f.Token.Name)
+	case f.Provider != "":
+		return f.lang.T(key, f.Provider)
 	}
 	return f.lang.T(key)
 }
@@ -194,6 +197,10 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 		return d.form(name, r, nil), nil
 	case "revoke":
 		return d.revokeForm(r, c)
+	case "link":
+		return d.linkForm(r)
+	case "unlink":
+		return d.unlinkForm(r, c)
 	}
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/signin"
 	"codehub/internal/workspace"
 )
 
@@ -29,6 +30,9 @@ type entry struct {
 	Code     string
 	Errors   map[string]string
 	Problem  string
+	// Of the login page: the identity providers, and whether there is a form for a password.
+	Providers []signin.Provider
+	Password  bool
 }
 
 func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +48,7 @@ func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) {
 		d.redirect(w, r, "/setup")
 		return
 	}
-	d.showEntry(w, r, http.StatusOK, "login", entry{Next: next})
+	d.showEntry(w, r, http.StatusOK, "login", d.loginEntry(r, next))
 }
 
 func (d *Dashboard) showEntry(w http.ResponseWriter, r *http.Request, status int, name string, e entry) {
@@ -57,7 +61,8 @@ func (d *Dashboard) showEntry(w http.ResponseWriter, r *http.Request, status int
 }
 
 func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
-	e := entry{Next: localPath(r.PostFormValue("next")), Username: strings.TrimSpace(r.PostFormValue("username")), Errors: map[string]string{}}
+	e := d.loginEntry(r, localPath(r.PostFormValue("next")))
+	e.Username, e.Errors, e.Password = strings.TrimSpace(r.PostFormValue("username")), map[string]string{}, true
 	l := d.set(r).lang
 	password := r.PostFormValue("password")
 	if e.Username == "" || password == "" {
@@ -86,9 +91,14 @@ func (d *Dashboard) entryProblem(r *http.Request, err error) string {
 		case workspace.CodeLockedOut:
 			return l.N("login.locked", max(1, lockedFor(err)))
 		case workspace.CodeBadCredentials, workspace.CodeUnauthenticated:
+			if !d.Auth.PasswordLogin() {
+				return l.T("login.no_passwords")
+			}
 			return l.T("login.wrong")
 		case workspace.CodeForbidden:
 			return l.T("login.disabled")
+		case workspace.CodeSuspended:
+			return l.T("login.suspended")
 		case workspace.CodeTooManyAttempts:
 			return l.T("login.busy")
 		case workspace.CodeUnavailable:
@@ -157,14 +167,14 @@ func (d *Dashboard) setupPage(w http.ResponseWriter, r *http.Request) {
 		d.redirect(w, r, "/login")
 		return
 	}
-	d.showEntry(w, r, http.StatusOK, "setup", entry{Username: "admin"})
+	d.showEntry(w, r, http.StatusOK, "setup", entry{Username: "admin", Providers: d.providers()})
 }
 
 func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {
 	l := d.set(r).lang
 	e := entry{
 		Code: strings.TrimSpace(r.PostFormValue("code")), Username: strings.TrimSpace(r.PostFormValue("username")),
-		Errors: map[string]string{},
+		Errors: map[string]string{}, Providers: d.providers(),
 	}
 	password := r.PostFormValue("password")
 	for field, value := range map[string]string{"code": e.Code, "username": e.Username, "password": password} {

@@ -37,6 +37,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeTooManyAttempts:     http.StatusTooManyRequests,
 	workspace.CodeCookieConflict:      http.StatusBadRequest,
 	workspace.CodeForbidden:           http.StatusForbidden,
+	workspace.CodeSuspended:           http.StatusForbidden,
 	workspace.CodeImageNotAllowed:     http.StatusForbidden,
 	workspace.CodeNotFound:            http.StatusNotFound,
 	workspace.CodeArchiveNotFound:     http.StatusNotFound,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"codehub/api"
 	"codehub/internal/admin"
@@ -25,6 +26,13 @@ type resetPasswordCmd struct {
 
 	User  string `required:"" help:"The username."`
 	Admin bool   `help:"Also grant administrator access."`
+
+	PasswordLogin time.Duration `name:"password-login" default:"24h" min:"0s" max:"720h" help:"How long the user may log in with it where CODEHUB_NO_PASSWORD_LOGIN turns password logins off."`
+}
+
+// Help says how to log in where password logins are turned off.
+func (resetPasswordCmd) Help() string {
+	return `The command also enables the user, ends a suspension by an identity provider, and lifts a lockout. Where password logins are turned off, the user logs in at /login?with=password.`
 }
 
 func (c *resetPasswordCmd) Run(ctx context.Context) error {
@@ -43,7 +51,7 @@ func (c *resetPasswordCmd) Run(ctx context.Context) error {
 	return c.reset(ctx, password, c.Config.Logger(os.Stderr))
 }
 
-// reset also enables the user and lifts a lock-out.
+// reset also enables the user, ends a suspension and lifts a lockout.
 func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog.Logger) error {
 	db, _, release, err := installation.OpenDatabase(ctx, c.Config, log)
 	if err != nil {
@@ -66,6 +74,12 @@ func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog
 	account, err := service.PatchAccount(ctx, workspace.System, user.ID, patch)
 	if err != nil {
 		return err
+	}
+	if c.Logins.NoPasswordLogin {
+		if err := db.AllowPasswordLogin(ctx, user.ID, c.PasswordLogin); err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "Password logins are turned off. For %s the user may log in with this one at %s/login?with=password\n", c.PasswordLogin, c.PublicURL)
 	}
 	said := ""
 	if account.Admin {

@@ -52,7 +52,7 @@ func administrators(ctx context.Context, tx pgx.Tx, caller workspace.Caller) (ma
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, accountsKey); err != nil {
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, `SELECT id FROM users WHERE admin AND NOT disabled`)
+	rows, err := tx.Query(ctx, `SELECT id FROM users WHERE admin AND active`)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (db *DB) administers(ctx context.Context, caller workspace.Caller) error {
 	}
 	var admin bool
 	if workspace.ValidID(caller.UserID) {
-		err := db.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND NOT disabled)`, caller.UserID).Scan(&admin)
+		err := db.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND active)`, caller.UserID).Scan(&admin)
 		if err != nil {
 			return failed("look up who administers", err)
 		}
@@ -170,7 +170,8 @@ type AccountPatch struct {
 }
 
 // PatchAccount changes a user for an administrator. Disabling the user or setting a password
-// ends all their sessions and API tokens; a new password also ends a lockout. CodeNotFound;
+// ends all their sessions and API tokens; a new password also ends a lockout and a
+// suspension. CodeNotFound;
 // CodeLastAdmin if no enabled administrator would be left.
 func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id string, p AccountPatch) (Account, error) {
 	var out Account
@@ -233,7 +234,8 @@ func saveAccount(ctx context.Context, tx pgx.Tx, u User, password bool) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE users SET admin = $2, disabled = $3, max_running = $4, password_hash = $5,
 			failed_logins = CASE WHEN $6 THEN 0 ELSE failed_logins END,
-			locked_until = CASE WHEN $6 THEN NULL ELSE locked_until END
+			locked_until = CASE WHEN $6 THEN NULL ELSE locked_until END,
+			suspended_for = CASE WHEN $6 THEN NULL ELSE suspended_for END
 		WHERE id = $1`, u.ID, u.Admin, u.Disabled, u.MaxRunning, u.PasswordHash, password)
 	if err != nil || !u.Disabled && !password {
 		return err

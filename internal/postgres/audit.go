@@ -26,6 +26,12 @@ const (
 	AuditCreate       = "workspace.create"
 	AuditSSHKeyAdd    = "ssh_key.add"
 	AuditSSHKeyDelete = "ssh_key.delete"
+
+	AuditIdentityLink   = "identity.link"
+	AuditIdentityUnlink = "identity.unlink"
+	AuditIdentityEnd    = "identity.end" // the provider does not accept the user any more
+	AuditIdentityLogout = "identity.logout"
+	AuditPasswordLogin  = "user.password_login"
 )
 
 type execer interface {

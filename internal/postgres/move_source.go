@@ -74,7 +74,7 @@ func checkMover(ctx context.Context, in rowQuerier, caller workspace.Caller) err
 	}
 	var admin, open, hold bool
 	err := in.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND NOT disabled),
+		SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND active),
 			EXISTS (SELECT FROM installation WHERE moves_until > clock_timestamp()),
 			EXISTS (SELECT FROM gc_state WHERE hold IS NOT NULL)`, caller.UserID).Scan(&admin, &open, &hold)
 	switch {

@@ -33,7 +33,7 @@ func (db *DB) Quotas(ctx context.Context, caller workspace.Caller) (Quotas, erro
 // adds workspaces, tokens or SSH keys of the user, until it ends.
 func lockUser(ctx context.Context, tx pgx.Tx, id string) error {
 	var enabled bool
-	err := tx.QueryRow(ctx, `SELECT NOT disabled FROM users WHERE id = $1 FOR NO KEY UPDATE`, id).Scan(&enabled)
+	err := tx.QueryRow(ctx, `SELECT active FROM users WHERE id = $1 FOR NO KEY UPDATE`, id).Scan(&enabled)
 	if missing(err) || err == nil && !enabled {
 		return forbidden()
 	}

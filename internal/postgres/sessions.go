@@ -39,10 +39,6 @@ func (db *DB) CreateSession(ctx context.Context, hash []byte, userID, verified s
 	if !workspace.ValidID(userID) {
 		return notFound("user")
 	}
-	userAgent := clean(from.UserAgent)
-	if len(userAgent) > maxUserAgent {
-		userAgent = clean(userAgent[:maxUserAgent])
-	}
 	return db.tx(ctx, "begin a session", func(tx pgx.Tx) error {
 		u, err := enabledUser(ctx, tx, userID)
 		if missing(err) {
@@ -54,22 +50,45 @@ func (db *DB) CreateSession(ctx context.Context, hash []byte, userID, verified s
 		if verified != "" && verified != u.PasswordHash {
 			return unauthenticated()
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO sessions (hash, user_id, expires_at, user_agent, address) VALUES ($1, $2, $3, $4, $5)`,
-			hash, userID, expires, userAgent, from.address())
-		if err != nil {
-			return err
-		}
-		by := workspace.Caller{UserID: userID, Username: u.Username}
-		return audit(ctx, tx, by, AuditLogin, userID, map[string]any{"user_agent": userAgent, "address": from.address()})
+		return insertSession(ctx, tx, newSession{hash: hash, user: u, expires: expires, from: from})
 	})
 }
 
-// enabledUser reads a user who is not disabled, and locks the row: saveAccount and
+// newSession is a session to be added.
+type newSession struct {
+	hash     []byte
+	user     User
+	expires  time.Time
+	from     Client
+	identity string // empty: the login used none
+	provider string // the provider's id of its session; empty: unknown
+}
+
+func insertSession(ctx context.Context, tx pgx.Tx, s newSession) error {
+	userAgent := clean(s.from.UserAgent)
+	if len(userAgent) > maxUserAgent {
+		userAgent = clean(userAgent[:maxUserAgent])
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO sessions (hash, user_id, expires_at, user_agent, address, identity_id, provider_session)
+		VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+		s.hash, s.user.ID, s.expires, userAgent, s.from.address(), nullable(s.identity), nullable(s.provider))
+	if err != nil {
+		return err
+	}
+	details := map[string]any{"user_agent": userAgent, "address": s.from.address()}
+	if s.identity != "" {
+		details["identity"] = s.identity
+	}
+	return audit(ctx, tx, workspace.Caller{UserID: s.user.ID, Username: s.user.Username}, AuditLogin, s.user.ID, details)
+}
+
+// enabledUser reads a user who is neither disabled nor suspended, and locks the row: saveAccount and
 // SetPassword, which end access, run before or after this transaction, so that a
 // session it adds does not survive them.
 func enabledUser(ctx context.Context, tx pgx.Tx, id string) (User, error) {
 	var u User
-	err := tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 AND NOT disabled FOR SHARE`, id).Scan(u.targets()...)
+	err := tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 AND active FOR SHARE`, id).Scan(u.targets()...)
 	return u, err
 }
 
@@ -80,7 +99,7 @@ func (db *DB) SessionUser(ctx context.Context, hash []byte) (User, time.Time, er
 	var expires time.Time
 	err := db.pool.QueryRow(ctx, `
 		SELECT s.expires_at, `+userColumns+` FROM sessions s JOIN users u ON u.id = s.user_id
-		WHERE s.hash = $1 AND s.expires_at > now() AND NOT u.disabled`, hash).
+		WHERE s.hash = $1 AND s.expires_at > now() AND u.active`, hash).
 		Scan(append([]any{&expires}, u.targets()...)...)
 	if missing(err) {
 		return User{}, time.Time{}, unauthenticated()
@@ -115,6 +134,7 @@ type UserSession struct {
 	Hash       []byte // SHA-256
 	UserAgent  string
 	Address    string // of the client at the login; empty: unknown
+	Issuer     string // of the identity that the login used; empty: a password
 	CreatedAt  time.Time
 	ExpiresAt  time.Time
 	LastUsedAt *time.Time // nil: not used since the login
@@ -135,25 +155,26 @@ func (db *DB) UserSessions(ctx context.Context, caller workspace.Caller, page Pa
 	if !workspace.ValidID(caller.UserID) {
 		return nil, "", forbidden()
 	}
-	const used = `COALESCE(last_used_at, created_at)`
+	const used = `COALESCE(s.last_used_at, s.created_at)`
 	var q where
-	q.add(`user_id = ?`, caller.UserID)
-	q.add(`expires_at > now()`)
+	q.add(`s.user_id = ?`, caller.UserID)
+	q.add(`s.expires_at > now()`)
 	if page.Cursor != "" {
 		p, err := parseCursor(page.Cursor)
 		if err != nil {
 			return nil, "", err
 		}
-		q.add(`(`+used+`, id) < (?, ?)`, p.At, p.ID)
+		q.add(`(`+used+`, s.id) < (?, ?)`, p.At, p.ID)
 	}
 	rows, err := db.pool.Query(ctx, fmt.Sprintf(`
-		SELECT id, hash, user_agent, address, created_at, expires_at, last_used_at FROM sessions
-		WHERE %s ORDER BY %s DESC, id DESC LIMIT %d`, strings.Join(q.parts, ` AND `), used, page.Size()+1), q.args...)
+		SELECT s.id, s.hash, s.user_agent, s.address, COALESCE(i.issuer, ''), s.created_at, s.expires_at, s.last_used_at
+		FROM sessions s LEFT JOIN user_identities i ON i.id = s.identity_id
+		WHERE %s ORDER BY %s DESC, s.id DESC LIMIT %d`, strings.Join(q.parts, ` AND `), used, page.Size()+1), q.args...)
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
 	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s UserSession, err error) {
-		return s, row.Scan(&s.ID, &s.Hash, &s.UserAgent, &s.Address, &s.CreatedAt, &s.ExpiresAt, &s.LastUsedAt)
+		return s, row.Scan(&s.ID, &s.Hash, &s.UserAgent, &s.Address, &s.Issuer, &s.CreatedAt, &s.ExpiresAt, &s.LastUsedAt)
 	})
 	if err != nil {
 		return nil, "", failed(verb, err)
@@ -220,13 +241,13 @@ func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, err
 	const verb = "check sessions"
 	rows, err := db.pool.Query(ctx, `
 		SELECT s.hash FROM sessions s JOIN users u ON u.id = s.user_id
-		WHERE s.hash = ANY ($1) AND s.expires_at > now() AND NOT u.disabled
+		WHERE s.hash = ANY ($1) AND s.expires_at > now() AND u.active
 		UNION
 		SELECT t.hash FROM api_tokens t JOIN users u ON u.id = t.user_id
-		WHERE t.hash = ANY ($1) AND (t.expires_at IS NULL OR t.expires_at > now()) AND NOT u.disabled
+		WHERE t.hash = ANY ($1) AND (t.expires_at IS NULL OR t.expires_at > now()) AND u.active
 		UNION
 		SELECT k.hash FROM ssh_keys k JOIN users u ON u.id = k.user_id
-		WHERE k.hash = ANY ($1) AND (k.expires_at IS NULL OR k.expires_at > now()) AND NOT u.disabled`, hashes)
+		WHERE k.hash = ANY ($1) AND (k.expires_at IS NULL OR k.expires_at > now()) AND u.active`, hashes)
 	if err != nil {
 		return nil, failed(verb, err)
 	}

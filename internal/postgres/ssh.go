@@ -151,7 +151,7 @@ func (db *DB) SSHKeyUser(ctx context.Context, hash []byte) (User, SSHKey, error)
 	var k SSHKey
 	err := db.pool.QueryRow(ctx, `
 		SELECT `+userColumns+`, `+sshKeyColumns+` FROM ssh_keys k JOIN users u ON u.id = k.user_id
-		WHERE k.hash = $1 AND (k.expires_at IS NULL OR k.expires_at > now()) AND NOT u.disabled`, hash).
+		WHERE k.hash = $1 AND (k.expires_at IS NULL OR k.expires_at > now()) AND u.active`, hash).
 		Scan(append(u.targets(), k.targets()...)...)
 	if missing(err) {
 		return User{}, SSHKey{}, unauthenticated()

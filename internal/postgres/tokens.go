@@ -119,7 +119,7 @@ func (db *DB) TokenUser(ctx context.Context, hash []byte) (User, Token, error) {
 	var t Token
 	err := db.pool.QueryRow(ctx, `
 		SELECT `+userColumns+`, `+tokenColumns+` FROM api_tokens t JOIN users u ON u.id = t.user_id
-		WHERE t.hash = $1 AND (t.expires_at IS NULL OR t.expires_at > now()) AND NOT u.disabled`, hash).
+		WHERE t.hash = $1 AND (t.expires_at IS NULL OR t.expires_at > now()) AND u.active`, hash).
 		Scan(append(u.targets(), t.targets()...)...)
 	if missing(err) {
 		return User{}, Token{}, unauthenticated()

@@ -17,19 +17,26 @@ import (
 type User struct {
 	ID           string
 	Username     string // unique without regard to case
-	PasswordHash string // as internal/auth encodes it
+	PasswordHash string // as internal/auth encodes it; empty: the user has no password
 	Admin        bool
 	Disabled     bool
-	MaxRunning   *int // overrides Limits.PerUser; 0 = no limit
-	FailedLogins int  // since the last successful one
-	LockedUntil  *time.Time
-	CreatedAt    time.Time
+	// Suspended is why the access has no effect until the identity provider confirms the
+	// user again; empty: it has.
+	Suspended Suspension
+	// PasswordLoginUntil is until when the user may log in with a password although
+	// password logins are turned off; nil: not at all.
+	PasswordLoginUntil *time.Time
+	MaxRunning         *int // overrides Limits.PerUser; 0 = no limit
+	FailedLogins       int  // since the last successful one
+	LockedUntil        *time.Time
+	CreatedAt          time.Time
 }
 
-const userColumns = `u.id, u.username, u.password_hash, u.admin, u.disabled, u.max_running, u.failed_logins, u.locked_until, u.created_at`
+const userColumns = `u.id, u.username, u.password_hash, u.admin, u.disabled, COALESCE(u.suspended_for, ''), u.password_login_until,
+	u.max_running, u.failed_logins, u.locked_until, u.created_at`
 
 func (u *User) targets() []any {
-	return []any{&u.ID, &u.Username, &u.PasswordHash, &u.Admin, &u.Disabled, &u.MaxRunning, &u.FailedLogins, &u.LockedUntil, &u.CreatedAt}
+	return []any{&u.ID, &u.Username, &u.PasswordHash, &u.Admin, &u.Disabled, &u.Suspended, &u.PasswordLoginUntil, &u.MaxRunning, &u.FailedLogins, &u.LockedUntil, &u.CreatedAt}
 }
 
 // usernameKey returns the form in which usernames are compared.
@@ -183,7 +190,7 @@ func (db *DB) SetPassword(ctx context.Context, userID, verified, hash string) er
 			return notFound("user")
 		case err != nil:
 			return err
-		case u.Disabled || u.PasswordHash != verified:
+		case u.Disabled || u.Suspended != "" || u.PasswordHash != verified:
 			return unauthenticated()
 		}
 		_, err = tx.Exec(ctx, `UPDATE users SET password_hash = $2, failed_logins = 0, locked_until = NULL WHERE id = $1`, userID, hash)

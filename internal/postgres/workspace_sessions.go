@@ -34,7 +34,7 @@ func (db *DB) CreateTicket(ctx context.Context, ticket, session []byte, host wor
 		tag, err := tx.Exec(ctx, `
 			INSERT INTO tickets (hash, user_id, session_hash, workspace_id, port, nonce_hash, expires_at)
 			SELECT $1, u.id, s.hash, $3, $4, $5, now() + $6 FROM sessions s JOIN users u ON u.id = s.user_id
-			WHERE s.hash = $2 AND s.expires_at > now() AND NOT u.disabled`,
+			WHERE s.hash = $2 AND s.expires_at > now() AND u.active`,
 			ticket, session, host.ID, host.Port, nonce, TicketLifetime)
 		if err == nil && tag.RowsAffected() == 0 {
 			return unauthenticated()
@@ -70,7 +70,7 @@ func (db *DB) RedeemTicket(ctx context.Context, ticket []byte, host workspace.Ho
 		err = tx.QueryRow(ctx, `
 			INSERT INTO workspace_sessions (hash, session_hash, workspace_id, port)
 			SELECT $1, s.hash, w.id, $4 FROM sessions s JOIN users u ON u.id = s.user_id JOIN workspaces w ON w.id = $3
-			WHERE s.hash = $2 AND s.expires_at > now() AND NOT u.disabled AND (w.owner_user_id = u.id OR EXISTS (
+			WHERE s.hash = $2 AND s.expires_at > now() AND u.active AND (w.owner_user_id = u.id OR EXISTS (
 				SELECT FROM port_shares p WHERE p.workspace_id = w.id AND p.port = $4 AND (p.expires_at IS NULL OR p.expires_at > now())))
 			RETURNING (SELECT expires_at FROM sessions WHERE hash = $2)`, hash, session, host.ID, host.Port).Scan(&expires)
 		if missing(err) {
@@ -107,7 +107,7 @@ func (db *DB) WorkspaceSession(ctx context.Context, hash []byte) (WorkspaceSessi
 	err := db.pool.QueryRow(ctx, `
 		SELECT h.session_hash, h.workspace_id, h.port, s.expires_at, `+userColumns+`
 		FROM workspace_sessions h JOIN sessions s ON s.hash = h.session_hash JOIN users u ON u.id = s.user_id
-		WHERE h.hash = $1 AND s.expires_at > now() AND NOT u.disabled`, hash).
+		WHERE h.hash = $1 AND s.expires_at > now() AND u.active`, hash).
 		Scan(append([]any{&s.Session, &s.Host.ID, &s.Host.Port, &s.Expires}, s.User.targets()...)...)
 	if missing(err) {
 		return WorkspaceSession{}, unauthenticated()

@@ -36,6 +36,8 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_ARCHIVE_URL": archivePlace(cfg.Archives),
 			"CODEHUB_RUNTIME":     cfg.Runtime,
 			"CODEHUB_STORAGE":     cfg.Defaults.StorageBackend,
+			// The leader ends identities of issuers that it does not know.
+			"CODEHUB_OIDC_FILE (issuers and clients)": cfg.SignIn.Clients(),
 		},
 		Should: map[string]string{
 			"MAX_RUNNING_PER_USER":            strconv.Itoa(cfg.Limits.PerUser),
@@ -54,6 +56,10 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_ALLOWED_IMAGES":          cfg.Defaults.Images.String(),
 			"CODEHUB_SIZES":                   cfg.Defaults.OfferedSizes,
 			"CODEHUB_REDIS_URL":               redisPlace(cfg.RedisURL),
+			"CODEHUB_OIDC_FILE (groups)":      cfg.SignIn.Groups(),
+			"CODEHUB_OIDC_REFRESH_INTERVAL":   cfg.SignIn.Interval.String(),
+			"CODEHUB_OIDC_OUTAGE":             cfg.SignIn.Grace.String(),
+			"CODEHUB_NO_PASSWORD_LOGIN":       strconv.FormatBool(cfg.Logins.NoPasswordLogin),
 		},
 	}
 	// Homes in folders are in the data folder. A server that keeps new homes in

@@ -156,8 +156,22 @@ func (s *server) coordinate(ctx context.Context) error {
 			}
 			s.log.Warn("no server led; deletion and garbage collection delays restarted", "for", gap)
 		}
-		return s.lead(runtime.WithFence(ctx, session.Alive), rows)
+		return s.leadTerm(runtime.WithFence(ctx, session.Alive), rows)
 	}})
+}
+
+// leadTerm runs what the leader does. The checks of identities also run while codehub is on
+// hold: a user whom the provider does not accept any more must not wait for an administrator.
+func (s *server) leadTerm(ctx context.Context, rows *postgres.Controller) error {
+	g, gctx := errgroup.WithContext(ctx)
+	gctx, end := context.WithCancel(gctx)
+	defer end()
+	g.Go(func() error {
+		defer end()
+		return s.lead(gctx, rows)
+	})
+	g.Go(func() error { return s.signIn.Run(gctx) })
+	return g.Wait()
 }
 
 func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
@@ -232,6 +246,9 @@ func (s *server) housekeeping(ctx context.Context) error {
 		}
 		if _, err := s.db.DeleteExpiredTickets(bounded); err != nil && ctx.Err() == nil {
 			s.log.Warn("remove expired tickets failed", "err", err)
+		}
+		if err := s.db.DeleteExpiredLogouts(bounded); err != nil && ctx.Err() == nil {
+			s.log.Warn("remove expired logout tokens failed", "err", err)
 		}
 		cancel()
 		s.trimAudit(ctx)

@@ -42,6 +42,7 @@ import (
 	"codehub/internal/rollback"
 	"codehub/internal/service"
 	"codehub/internal/setting"
+	"codehub/internal/signin"
 	"codehub/internal/sshgate"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
@@ -237,6 +238,7 @@ type parts struct {
 type server struct {
 	parts
 	auth      *auth.Auth
+	signIn    *signin.Service
 	hub       *bus.Hub
 	proxy     *proxy.Proxy
 	unsaved   *proxy.Unsaved
@@ -259,6 +261,10 @@ type server struct {
 func newServer(p parts) (*server, error) {
 	cfg, log, db := p.cfg, p.log, p.db
 	authentication := auth.New(db, auth.Config{URL: cfg.PublicURL, Settings: cfg.Logins, Log: log, Conditions: p.conditions})
+	signIn, err := signin.New(signin.Config{Settings: cfg.SignIn, URL: cfg.PublicURL, Store: db, Sessions: authentication, Log: log, Conditions: p.conditions})
+	if err != nil {
+		return nil, &setting.Problem{Setting: "CODEHUB_OIDC_FILE", Why: err.Error(), Do: "see docs/signin.md for the format"}
+	}
 	hub := bus.New(bus.Config{Load: bus.Batched(reload(db)), AuthChanged: authentication.Invalidate, Log: log})
 	marks := mark.New(mark.Config{
 		Runtime: p.runtime, Bucket: p.bucket, Files: func() string { return databaseFiles(p.private, cfg.DataDir) }, Log: log, Conditions: p.conditions,
@@ -296,7 +302,7 @@ func newServer(p parts) (*server, error) {
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Log: log,
 		Settings: settings, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore, Ports: portService,
-		Unsaved: unsaved.Files,
+		Unsaved: unsaved.Files, SignIn: signIn,
 	})
 	workspaces := proxy.New(proxy.Config{
 		Auth: authentication, Sessions: authentication, Store: proxyStore{db}, Runtime: p.runtime, Pages: pages, Log: log,
@@ -342,7 +348,7 @@ func newServer(p parts) (*server, error) {
 
 	return &server{
 		gate:  gate,
-		parts: p, auth: authentication, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
+		parts: p, auth: authentication, signIn: signIn, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
 		flush: flush, ttl: idle, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
 	}, nil
 }

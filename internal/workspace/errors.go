@@ -16,6 +16,7 @@ const (
 	CodeTooManyAttempts     Code = "too_many_attempts"
 	CodeCookieConflict      Code = "cookie_conflict"
 	CodeForbidden           Code = "forbidden"
+	CodeSuspended           Code = "suspended"
 	CodeNotFound            Code = "not_found"
 	CodeArchiveNotFound     Code = "archive_not_found"
 	CodeNameTaken           Code = "name_taken"
