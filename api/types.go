@@ -207,6 +207,9 @@ type User struct {
 type CreateToken struct {
 	Name      string     `json:"name"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	// Scope is read, workspaces or admin, the default: everything that the user may do.
+	Scope       string `json:"scope,omitempty"`
+	WorkspaceID string `json:"workspace_id,omitempty"` // the only workspace of the token; default: all
 }
 
 // Token is an API token; Token itself is shown once, on creation.
@@ -217,6 +220,9 @@ type Token struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  *time.Time `json:"expires_at"`
 	LastUsedAt *time.Time `json:"last_used_at"`
+
+	Scope       string  `json:"scope"`
+	WorkspaceID *string `json:"workspace_id"` // null: all workspaces
 }
 
 // TokenList is the answer of GET /tokens.

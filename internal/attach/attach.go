@@ -242,6 +242,9 @@ func (a *Attacher) AttachRunning(ctx context.Context, caller workspace.Caller, i
 }
 
 func (a *Attacher) attach(ctx context.Context, caller workspace.Caller, id workspace.ID, wake bool, progress func(workspace.Workspace)) (*Attachment, error) {
+	if err := caller.Permits(workspace.ScopeWorkspaces, id); err != nil {
+		return nil, err
+	}
 	if err := a.enter(caller.UserID); err != nil {
 		return nil, err
 	}

@@ -55,14 +55,38 @@ const loadTimeout = 10 * time.Second
 // Codehub-Session-Token, with bearer (only for /api) also by the one in
 // Authorization, or else by the session cookie. The error is CodeUnauthenticated if
 // there is no valid credential, and CodeCookieConflict if there are several session
-// cookies. Results are cached for at most 60 s.
+// cookies; CodeForbidden for a token that may not enter workspaces. Whether it may enter
+// the one that is meant is what Caller.Uses reports. Results are cached for at most 60 s.
 func (a *Auth) Authenticate(r *http.Request, bearer bool) (workspace.Caller, error) {
-	id, err := a.Identify(r, bearer)
-	return id.Caller, err
+	id, err := a.identity(r, bearer)
+	if err == nil {
+		err = id.Caller.Permits(workspace.ScopeWorkspaces, id.Caller.Only)
+	}
+	if err != nil {
+		return workspace.Caller{}, err
+	}
+	return id.Caller, nil
 }
 
-// Identify is Authenticate with more details.
+// Identify is Authenticate with more details, for what needs a token without limits.
 func (a *Auth) Identify(r *http.Request, bearer bool) (Identity, error) {
+	return a.IdentifyFor(r, bearer, workspace.ScopeAdmin, "")
+}
+
+// IdentifyFor is Identify for an action that needs this scope, on this workspace, if any; see
+// Caller.Permits.
+func (a *Auth) IdentifyFor(r *http.Request, bearer bool, need workspace.Scope, on workspace.ID) (Identity, error) {
+	id, err := a.identity(r, bearer)
+	if err == nil {
+		err = id.Caller.Permits(need, on)
+	}
+	if err != nil {
+		return Identity{}, err
+	}
+	return id, nil
+}
+
+func (a *Auth) identity(r *http.Request, bearer bool) (Identity, error) {
 	secret, kind, err := a.credentials(r, bearer)
 	if err != nil {
 		return Identity{}, err
@@ -108,6 +132,7 @@ func (a *Auth) load(ctx context.Context, hash secretHash, kind credential) (Iden
 			return Identity{}, unauthenticated()
 		}
 		id = Identity{Caller: callerOf(u, hash, t.ID), CreatedAt: u.CreatedAt}
+		id.Caller.Scope, id.Caller.Only = t.Scope, t.Workspace
 		if t.ExpiresAt != nil {
 			id.Expires = *t.ExpiresAt
 		}

@@ -59,7 +59,7 @@ func TestIdentify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, token, err := e.CreateToken(t.Context(), Identity{Caller: s.Caller}, "ci", nil)
+	_, token, err := e.CreateToken(t.Context(), Identity{Caller: s.Caller}, "ci", nil, TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,14 +248,14 @@ func TestTokens(t *testing.T) {
 	by := Identity{Caller: s.Caller, Expires: s.Expires}
 	past, soon, late := time.Now().Add(-time.Second), time.Now().Add(time.Hour), time.Now().Add(48*time.Hour)
 
-	if _, _, err := e.CreateToken(ctx, by, "x", &past); workspace.CodeOf(err) != workspace.CodeInvalid {
+	if _, _, err := e.CreateToken(ctx, by, "x", &past, TokenLimits{}); workspace.CodeOf(err) != workspace.CodeInvalid {
 		t.Errorf("over before it begins: %v", err)
 	}
-	forever, secret, err := e.CreateToken(ctx, by, "forever", nil)
+	forever, secret, err := e.CreateToken(ctx, by, "forever", nil, TokenLimits{})
 	if err != nil || forever.ExpiresAt != nil || !IsToken(secret) || len(secret) != 57 {
 		t.Fatalf("%+v, %q, %v", forever, secret, err)
 	}
-	short, shortSecret, err := e.CreateToken(ctx, by, "short", &soon)
+	short, shortSecret, err := e.CreateToken(ctx, by, "short", &soon, TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("%+v, %v", parent, err)
 	}
 	for _, want := range []*time.Time{nil, &late} {
-		child, _, err := e.CreateToken(ctx, parent, "child", want)
+		child, _, err := e.CreateToken(ctx, parent, "child", want, TokenLimits{})
 		if err != nil || child.ExpiresAt == nil || !child.ExpiresAt.Equal(*short.ExpiresAt) {
 			t.Errorf("child that wanted %v: %+v, %v", want, child, err)
 		}
@@ -303,7 +303,7 @@ func TestValid(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
 	a, b := e.login(), e.login()
-	_, secret, err := e.CreateToken(t.Context(), Identity{Caller: a.Caller}, "x", nil)
+	_, secret, err := e.CreateToken(t.Context(), Identity{Caller: a.Caller}, "x", nil, TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}

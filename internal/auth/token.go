@@ -8,9 +8,22 @@ import (
 	"codehub/internal/workspace"
 )
 
+// TokenLimits are what an API token may do; the zero value is everything that its user may do.
+type TokenLimits struct {
+	Scope     workspace.Scope // empty: ScopeAdmin
+	Workspace workspace.ID    // the only one that it is for; empty: all
+}
+
 // CreateToken creates an API token and returns it with its secret, which is not
-// stored. Identity.Bound limits its expiry.
-func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expires *time.Time) (postgres.Token, string, error) {
+// stored. Identity.Bound limits its expiry. CodeInvalid for limits that do not fit;
+// CodeForbidden for a caller whose own token is limited.
+func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expires *time.Time, limits TokenLimits) (postgres.Token, string, error) {
+	if err := by.Caller.Permits(workspace.ScopeAdmin, ""); err != nil {
+		return postgres.Token{}, "", err
+	}
+	if limits.Workspace != "" && (limits.Scope == "" || limits.Scope == workspace.ScopeAdmin) {
+		return postgres.Token{}, "", workspace.Errorf(workspace.CodeInvalid, "A token for one workspace needs the scope read or workspaces.")
+	}
 	if expires != nil {
 		if !expires.After(a.now()) {
 			return postgres.Token{}, "", workspace.Errorf(workspace.CodeInvalid, "expires_at must be in the future.")
@@ -20,7 +33,7 @@ func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expire
 	}
 	secret := newToken()
 	hash := hashSecret(secret)
-	t, err := a.store.CreateToken(ctx, by.Caller, postgres.Token{Name: name, Hash: hash[:], ExpiresAt: by.Bound(expires)})
+	t, err := a.store.CreateToken(ctx, by.Caller, postgres.Token{Name: name, Hash: hash[:], ExpiresAt: by.Bound(expires), Scope: limits.Scope, Workspace: limits.Workspace})
 	return t, secret, err
 }
 

@@ -107,9 +107,13 @@ func lossAdvice(w api.Workspace) [][]string {
 }
 
 func tokenTable(list []api.Token) string {
-	rows := [][]string{{"NAME", "EXPIRES", "LAST USED", "ID"}}
+	rows := [][]string{{"NAME", "SCOPE", "EXPIRES", "LAST USED", "ID"}}
 	for _, t := range list {
-		rows = append(rows, []string{t.Name, orNever(t.ExpiresAt), orNever(t.LastUsedAt), t.ID})
+		scope := t.Scope
+		if t.WorkspaceID != nil {
+			scope += " of " + *t.WorkspaceID
+		}
+		rows = append(rows, []string{t.Name, scope, orNever(t.ExpiresAt), orNever(t.LastUsedAt), t.ID})
 	}
 	return terminal.Table(rows)
 }

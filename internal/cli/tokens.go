@@ -44,6 +44,9 @@ type tokensCreateCmd struct {
 	terminal.Format
 	Name    string `arg:"" help:"Name of the token, such as the program that uses it."`
 	Expires span   `default:"0" help:"Lifetime of the token, like 12h or 90d; 0: until it is deleted."`
+
+	Scope     string `default:"admin" enum:"read,workspaces,admin" help:"What the token may do: read workspaces, also change and enter workspaces, or everything (admin)."`
+	Workspace string `placeholder:"NAME" help:"The only workspace that the token is for, with --scope read or workspaces."`
 }
 
 func (t tokensCreateCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -51,7 +54,15 @@ func (t tokensCreateCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := c.CreateToken(ctx, api.CreateToken{Name: t.Name, ExpiresAt: t.Expires.from(time.Now())})
+	in := api.CreateToken{Name: t.Name, ExpiresAt: t.Expires.from(time.Now()), Scope: t.Scope}
+	if t.Workspace != "" {
+		w, err := resolve(ctx, c, t.Workspace, false)
+		if err != nil {
+			return err
+		}
+		in.WorkspaceID = w.ID
+	}
+	made, err := c.CreateToken(ctx, in)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ type Auth interface {
 	Sessions(context.Context, workspace.Caller, postgres.Page) (list []auth.OpenSession, next string, err error)
 	EndSession(ctx context.Context, c workspace.Caller, id string) error
 	EndOtherSessions(context.Context, workspace.Caller) (int64, error)
-	CreateToken(ctx context.Context, by auth.Identity, name string, expires *time.Time) (postgres.Token, string, error)
+	CreateToken(ctx context.Context, by auth.Identity, name string, expires *time.Time, limits auth.TokenLimits) (postgres.Token, string, error)
 	Tokens(context.Context, workspace.Caller, postgres.Page) (list []postgres.Token, next string, err error)
 	Token(ctx context.Context, c workspace.Caller, id string) (postgres.Token, error)
 	DeleteToken(ctx context.Context, c workspace.Caller, id string) error

@@ -43,6 +43,7 @@ type form struct {
 	Limit       *limitView     // the running limit that the new workspace would exceed, if any
 	Files       int            // unsaved files
 	Grace       bool           // a deletion can be undone
+	Choices     []choice       // workspaces to choose from
 	Provider    string         // name of an identity provider, if any
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
@@ -89,7 +90,7 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		f.Action, f.Back = "/settings/keys", "/settings/account"
 	case "token":
 		f.Action, f.Back = "/settings/tokens", "/settings/tokens"
-		f.Value["expires"] = "90"
+		f.Value["expires"], f.Value["scope"] = "90", string(workspace.ScopeWorkspaces)
 	case "delete", "force-stop", "start-empty", "recover-archive", "revoke":
 		f.Danger = true
 	}
@@ -190,7 +191,13 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 			return nil, err
 		}
 		return f, d.readNewLimit(r, c, f)
-	case "token", "ssh-key":
+	case "token":
+		f := d.form(name, r, nil)
+		if err := d.showTokenChoices(r, c, f); err != nil {
+			return nil, err
+		}
+		return f, d.showQuota(r, c, f)
+	case "ssh-key":
 		f := d.form(name, r, nil)
 		return f, d.showQuota(r, c, f)
 	case "change-password":

@@ -52,7 +52,7 @@ func TestKeysExpireWithTheirToken(t *testing.T) {
 	b := w.loggedIn()
 	caller := workspace.Caller{UserID: w.userID(auth.AdminUsername)}
 	until := time.Now().Add(50*time.Hour + time.Minute)
-	_, token, err := w.Auth.CreateToken(t.Context(), auth.Identity{Caller: caller}, "laptop", &until)
+	_, token, err := w.Auth.CreateToken(t.Context(), auth.Identity{Caller: caller}, "laptop", &until, auth.TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}

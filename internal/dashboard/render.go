@@ -111,6 +111,7 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 			return stamp("at", t, t.UTC().Format("2006-01-02 15:04")+" UTC")
 		},
 		"days":   lifetimes,
+		"scopes": scopes,
 		"dict":   dict,
 		"when":   func(t *time.Time) time.Time { return *t },
 		"known":  l.Known,

@@ -482,7 +482,7 @@ func (w *signInWorld) cut(c *websocket.Conn) {
 func (w *signInWorld) access(username string) (token string, valid func() int) {
 	w.t.Helper()
 	caller := w.caller(username)
-	t, secret, err := w.Auth.CreateToken(w.t.Context(), auth.Identity{Caller: caller}, "x", nil)
+	t, secret, err := w.Auth.CreateToken(w.t.Context(), auth.Identity{Caller: caller}, "x", nil, auth.TokenLimits{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

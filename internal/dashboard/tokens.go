@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/auth"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -21,6 +22,7 @@ type tokensView struct {
 
 type tokenView struct {
 	postgres.Token
+	For     string // name of the only workspace that it is for; empty: all
 	Expired bool
 	Now     time.Time
 }
@@ -46,8 +48,15 @@ func (d *Dashboard) readTokens(r *http.Request, c workspace.Caller) (tokensView,
 	}
 	now := d.Now()
 	v := tokensView{Quota: quotaView{quotas.Tokens, quotas.MaxTokens}, Paging: pagingOf("/settings/tokens", "cursor", cursor, next)}
+	names := map[workspace.ID]string{}
 	for _, t := range rows {
-		v.Tokens = append(v.Tokens, tokenView{t, t.ExpiresAt != nil && !t.ExpiresAt.After(now), now})
+		if t.Workspace != "" && names[t.Workspace] == "" {
+			names[t.Workspace] = string(t.Workspace)
+			if ws, err := d.Store.Workspace(r.Context(), c, t.Workspace); err == nil {
+				names[t.Workspace] = ws.Name
+			}
+		}
+		v.Tokens = append(v.Tokens, tokenView{t, names[t.Workspace], t.ExpiresAt != nil && !t.ExpiresAt.After(now), now})
 	}
 	return v, nil
 }
@@ -78,7 +87,12 @@ func (d *Dashboard) createToken(w http.ResponseWriter, r *http.Request, c worksp
 			expires = &t
 		}
 	}
-	if f.bad() {
+	limits, ok := f.tokenLimits()
+	if err := d.showTokenChoices(r, c, f); err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	if !ok || f.bad() {
 		d.again(w, r, c, f)
 		return
 	}
@@ -87,7 +101,7 @@ func (d *Dashboard) createToken(w http.ResponseWriter, r *http.Request, c worksp
 		d.refuse(w, r, c, "", err)
 		return
 	}
-	_, plain, err := d.Auth.CreateToken(r.Context(), who, f.Value["name"], expires)
+	_, plain, err := d.Auth.CreateToken(r.Context(), who, f.Value["name"], expires, limits)
 	if err != nil {
 		d.refuseForm(w, r, c, f, err)
 		return
@@ -107,6 +121,40 @@ func (d *Dashboard) createToken(w http.ResponseWriter, r *http.Request, c worksp
 	}
 	v.OOB = true
 	d.fragments(w, r, http.StatusOK, part{"tokens", v}, part{"token-dialog", made})
+}
+
+// scopes are the choices for a token's scope.
+func scopes() []workspace.Scope {
+	return []workspace.Scope{workspace.ScopeRead, workspace.ScopeWorkspaces, workspace.ScopeAdmin}
+}
+
+// choice is a workspace to choose.
+type choice struct{ ID, Name string }
+
+// showTokenChoices fills in the workspaces for which a token can be made.
+func (d *Dashboard) showTokenChoices(r *http.Request, c workspace.Caller, f *form) error {
+	list, _, err := d.Store.ListWorkspaces(r.Context(), c, postgres.Filter{Recent: true, Limit: postgres.MaxList})
+	for _, ws := range list {
+		f.Choices = append(f.Choices, choice{string(ws.ID), ws.Name})
+	}
+	return err
+}
+
+// tokenLimits reads the scope and the workspace; false if they do not fit.
+func (f *form) tokenLimits() (auth.TokenLimits, bool) {
+	f.Value["scope"], f.Value["for"] = f.r.PostFormValue("scope"), f.r.PostFormValue("for")
+	scope, ok := workspace.ParseScope(f.Value["scope"])
+	if f.Value["scope"] == "" {
+		scope, ok = workspace.ScopeAdmin, true
+	}
+	limits := auth.TokenLimits{Scope: scope, Workspace: workspace.ID(f.Value["for"])}
+	switch {
+	case !ok, limits.Workspace != "" && !workspace.ValidID(f.Value["for"]):
+		f.fail("scope", "field.required")
+	case limits.Workspace != "" && scope == workspace.ScopeAdmin:
+		f.fail("for", "tokens.limit_needs_scope")
+	}
+	return limits, !f.bad()
 }
 
 func (d *Dashboard) tokenOf(r *http.Request, c workspace.Caller) (postgres.Token, error) {

@@ -77,7 +77,7 @@ func TestDisablingEndsRequestsAtOnce(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
 			e.boss()
-			_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.eve.Caller}, "x", nil)
+			_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.eve.Caller}, "x", nil, auth.TokenLimits{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +121,7 @@ func TestChangePassword(t *testing.T) {
 
 	// A token may change the password too, and is revoked by that; wrong passwords are limited
 	// like logins.
-	_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
+	_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil, auth.TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}

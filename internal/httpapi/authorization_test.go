@@ -45,7 +45,7 @@ func TestAuthorization(t *testing.T) {
 			at := time.Now().Add(d)
 			until = &at
 		}
-		_, secret, err := e.Auth.CreateToken(ctx, auth.Identity{Caller: p.Caller}, "x", until)
+		_, secret, err := e.Auth.CreateToken(ctx, auth.Identity{Caller: p.Caller}, "x", until, auth.TokenLimits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestAuthorization(t *testing.T) {
 	good := token(e.ann, 0)
 	over := token(e.ann, time.Hour)
 	e.Change(`UPDATE api_tokens SET expires_at = now() - interval '1 second' WHERE expires_at IS NOT NULL`)
-	deletedID, deleted, err := e.Auth.CreateToken(ctx, auth.Identity{Caller: e.ann.Caller}, "deleted", nil)
+	deletedID, deleted, err := e.Auth.CreateToken(ctx, auth.Identity{Caller: e.ann.Caller}, "deleted", nil, auth.TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestAuthorization(t *testing.T) {
 	before := e.dump()
 	for _, rt := range testServer().routes() {
 		name := rt.method + " " + rt.path
-		if rt.open {
+		if rt.needs == open {
 			continue
 		}
 		for who, w := range strangers {
@@ -187,7 +187,7 @@ func TestCrossOrigin(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	target := e.workspace(e.ann, "target")
-	_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
+	_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil, auth.TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -155,6 +155,9 @@ func (st *stream) updated(ws workspace.Workspace) error {
 	if ws.DeletedAt != nil {
 		return st.deleted(ws.ID)
 	}
+	if !st.caller.Uses(ws.OwnerID, ws.ID) {
+		return nil // not within the limits of the token
+	}
 	data, err := json.Marshal(st.view(ws))
 	if err != nil {
 		return err
@@ -170,6 +173,9 @@ func (st *stream) updated(ws workspace.Workspace) error {
 // The deletion is also sent to readers that did not receive the workspace: they may
 // know it from an earlier connection.
 func (st *stream) deleted(id workspace.ID) error {
+	if st.caller.Only != "" && st.caller.Only != id {
+		return nil
+	}
 	if as, known := st.shown[id]; known && as == deleted {
 		return nil
 	}

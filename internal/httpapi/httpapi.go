@@ -80,9 +80,23 @@ type handler func(w http.ResponseWriter, r *http.Request, id auth.Identity) erro
 
 type route struct {
 	method, path string
-	open         bool // needs no session
+	needs        workspace.Scope // of an API token; open: no credential at all
 	handle       handler
 	query        []string // the parameters that it knows
+}
+
+// open is the need of routes without a caller.
+const open workspace.Scope = "open"
+
+// workspacePath begins the paths whose {id} is a workspace.
+const workspacePath = "/workspaces/{id}"
+
+// on returns the workspace that a request concerns; empty: no single one.
+func (rt route) on(r *http.Request) workspace.ID {
+	if strings.HasPrefix(rt.path, workspacePath) {
+		return workspace.ID(r.PathValue("id"))
+	}
+	return ""
 }
 
 // pageParams are the parameters of a list.
@@ -93,70 +107,70 @@ var restoreParams = []string{"only", "keep_database"}
 
 // routes is the whole API.
 func (s *server) routes() []route {
-	const open, private = true, false
+	const read, workspaces, admin = workspace.ScopeRead, workspace.ScopeWorkspaces, workspace.ScopeAdmin
 	return []route{
 		{"GET", "/openapi.json", open, s.openapi, nil},
 
 		{"POST", "/login", open, s.login, nil},
-		{"POST", "/logout", private, s.logout, nil},
-		{"GET", "/session", private, s.session, nil},
-		{"GET", "/sessions", private, s.listSessions, pageParams},
-		{"DELETE", "/sessions", private, s.endOtherSessions, nil},
-		{"DELETE", "/sessions/{id}", private, s.endSession, nil},
-		{"GET", "/users/me", private, s.me, nil},
-		{"POST", "/users/me/password", private, s.changePassword, nil},
+		{"POST", "/logout", admin, s.logout, nil},
+		{"GET", "/session", read, s.session, nil},
+		{"GET", "/sessions", admin, s.listSessions, pageParams},
+		{"DELETE", "/sessions", admin, s.endOtherSessions, nil},
+		{"DELETE", "/sessions/{id}", admin, s.endSession, nil},
+		{"GET", "/users/me", read, s.me, nil},
+		{"POST", "/users/me/password", admin, s.changePassword, nil},
 
-		{"GET", "/admin/status", private, s.adminStatus, nil},
-		{"GET", "/admin/orphans", private, s.listOrphans, pageParams},
-		{"POST", "/admin/nodes/{name}/dead", private, s.confirmDeadNode, nil},
-		{"GET", "/admin/restore", private, s.restorePlan, slices.Concat(restoreParams, pageParams)},
-		{"POST", "/admin/restore", private, s.applyRestore, nil},
-		{"GET", "/admin/move", private, s.moveSource, nil},
-		{"GET", "/admin/move/workspaces", private, s.listToMove, pageParams},
-		{"GET", "/admin/move/workspaces/{id}", private, s.getToMove, nil},
-		{"DELETE", "/admin/move/workspaces/{id}", private, s.deleteMoved, []string{"version"}},
-		{"GET", "/admin/move/workspaces/{id}/record", private, s.readToMove, nil},
-		{"GET", "/admin/move/workspaces/{id}/archive", private, s.fetchToMove, []string{"version"}},
-		{"POST", "/admin/move/workspaces/{id}/archive", private, s.archiveToMove, nil},
-		{"GET", "/users", private, s.listAccounts, pageParams},
-		{"POST", "/users", private, s.createAccount, nil},
-		{"PATCH", "/users/{id}", private, s.patchAccount, nil},
+		{"GET", "/admin/status", admin, s.adminStatus, nil},
+		{"GET", "/admin/orphans", admin, s.listOrphans, pageParams},
+		{"POST", "/admin/nodes/{name}/dead", admin, s.confirmDeadNode, nil},
+		{"GET", "/admin/restore", admin, s.restorePlan, slices.Concat(restoreParams, pageParams)},
+		{"POST", "/admin/restore", admin, s.applyRestore, nil},
+		{"GET", "/admin/move", admin, s.moveSource, nil},
+		{"GET", "/admin/move/workspaces", admin, s.listToMove, pageParams},
+		{"GET", "/admin/move/workspaces/{id}", admin, s.getToMove, nil},
+		{"DELETE", "/admin/move/workspaces/{id}", admin, s.deleteMoved, []string{"version"}},
+		{"GET", "/admin/move/workspaces/{id}/record", admin, s.readToMove, nil},
+		{"GET", "/admin/move/workspaces/{id}/archive", admin, s.fetchToMove, []string{"version"}},
+		{"POST", "/admin/move/workspaces/{id}/archive", admin, s.archiveToMove, nil},
+		{"GET", "/users", admin, s.listAccounts, pageParams},
+		{"POST", "/users", admin, s.createAccount, nil},
+		{"PATCH", "/users/{id}", admin, s.patchAccount, nil},
 
-		{"GET", "/tokens", private, s.listTokens, pageParams},
-		{"POST", "/tokens", private, s.createToken, nil},
-		{"DELETE", "/tokens/{id}", private, s.deleteToken, nil},
+		{"GET", "/tokens", admin, s.listTokens, pageParams},
+		{"POST", "/tokens", admin, s.createToken, nil},
+		{"DELETE", "/tokens/{id}", admin, s.deleteToken, nil},
 
-		{"GET", "/keys", private, s.listKeys, pageParams},
-		{"POST", "/keys", private, s.addKey, nil},
-		{"DELETE", "/keys/{id}", private, s.deleteKey, nil},
-		{"GET", "/ssh", private, s.sshServer, nil},
+		{"GET", "/keys", admin, s.listKeys, pageParams},
+		{"POST", "/keys", admin, s.addKey, nil},
+		{"DELETE", "/keys/{id}", admin, s.deleteKey, nil},
+		{"GET", "/ssh", read, s.sshServer, nil},
 
-		{"GET", "/sizes", private, s.listSizes, nil},
-		{"GET", "/workspaces", private, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
-		{"POST", "/workspaces", private, s.createWorkspace, nil},
-		{"GET", "/workspaces/{id}", private, s.getWorkspace, nil},
-		{"PATCH", "/workspaces/{id}", private, s.patchWorkspace, nil},
-		{"DELETE", "/workspaces/{id}", private, s.deleteWorkspace, []string{"queue"}},
-		{"POST", "/workspaces/{id}/undelete", private, s.intent(http.StatusOK, Store.UndeleteWorkspace), nil},
-		{"POST", "/workspaces/{id}/recover", private, s.recoverWorkspace, nil},
-		{"POST", "/workspaces/{id}/cancel", private, s.intent(http.StatusAccepted, Store.RequestCancel), nil},
-		{"POST", "/workspaces/{id}/stay", private, s.intent(http.StatusOK, Store.Stay), nil},
-		{"POST", "/workspaces/{id}/update-image", private, s.intent(http.StatusOK, Store.UpdateImage), nil},
-		{"POST", "/workspaces/{id}/restart", private, s.intent(http.StatusAccepted, Store.Restart), nil},
-		{"POST", "/workspaces/{id}/stop", private, s.stopWorkspace, []string{"force"}},
-		{"GET", "/workspaces/{id}/archive", private, s.downloadArchive, []string{"archive_op_id"}},
-		{"GET", "/workspaces/{id}/archives", private, s.listArchives, pageParams},
-		{"GET", "/workspaces/{id}/logs", private, s.workspaceLogs, []string{"follow", "tail"}},
-		{"GET", "/workspaces/{id}/ports", private, s.listPorts, nil},
-		{"PUT", "/workspaces/{id}/ports/{port}/share", private, s.sharePort, nil},
-		{"DELETE", "/workspaces/{id}/ports/{port}/share", private, s.unsharePort, nil},
-		{"GET", "/workspaces/{id}/ports/{port}/connect", private, s.connectPort, nil},
-		{"GET", "/workspaces/{id}/usage", private, s.usage, nil},
-		{"GET", "/workspaces/{id}/exec", private, s.exec, nil},
+		{"GET", "/sizes", read, s.listSizes, nil},
+		{"GET", "/workspaces", read, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
+		{"POST", "/workspaces", workspaces, s.createWorkspace, nil},
+		{"GET", "/workspaces/{id}", read, s.getWorkspace, nil},
+		{"PATCH", "/workspaces/{id}", workspaces, s.patchWorkspace, nil},
+		{"DELETE", "/workspaces/{id}", workspaces, s.deleteWorkspace, []string{"queue"}},
+		{"POST", "/workspaces/{id}/undelete", workspaces, s.intent(http.StatusOK, Store.UndeleteWorkspace), nil},
+		{"POST", "/workspaces/{id}/recover", workspaces, s.recoverWorkspace, nil},
+		{"POST", "/workspaces/{id}/cancel", workspaces, s.intent(http.StatusAccepted, Store.RequestCancel), nil},
+		{"POST", "/workspaces/{id}/stay", workspaces, s.intent(http.StatusOK, Store.Stay), nil},
+		{"POST", "/workspaces/{id}/update-image", workspaces, s.intent(http.StatusOK, Store.UpdateImage), nil},
+		{"POST", "/workspaces/{id}/restart", workspaces, s.intent(http.StatusAccepted, Store.Restart), nil},
+		{"POST", "/workspaces/{id}/stop", workspaces, s.stopWorkspace, []string{"force"}},
+		{"GET", "/workspaces/{id}/archive", workspaces, s.downloadArchive, []string{"archive_op_id"}},
+		{"GET", "/workspaces/{id}/archives", read, s.listArchives, pageParams},
+		{"GET", "/workspaces/{id}/logs", read, s.workspaceLogs, []string{"follow", "tail"}},
+		{"GET", "/workspaces/{id}/ports", read, s.listPorts, nil},
+		{"PUT", "/workspaces/{id}/ports/{port}/share", workspaces, s.sharePort, nil},
+		{"DELETE", "/workspaces/{id}/ports/{port}/share", workspaces, s.unsharePort, nil},
+		{"GET", "/workspaces/{id}/ports/{port}/connect", workspaces, s.connectPort, nil},
+		{"GET", "/workspaces/{id}/usage", read, s.usage, nil},
+		{"GET", "/workspaces/{id}/exec", workspaces, s.exec, nil},
 
-		{"GET", "/workspaces/{id}/ssh", private, s.connectSSH, nil},
+		{"GET", "/workspaces/{id}/ssh", workspaces, s.connectSSH, nil},
 
-		{"GET", "/events", private, s.events, nil},
+		{"GET", "/events", read, s.events, nil},
 	}
 }
 
@@ -193,7 +207,7 @@ func New(cfg Config) http.Handler {
 	for path, methods := range paths {
 		mux.Handle(Prefix+path, s.byMethod(path, methods))
 	}
-	mux.Handle("/", s.serve(route{path: "/", open: true, handle: func(http.ResponseWriter, *http.Request, auth.Identity) error {
+	mux.Handle("/", s.serve(route{path: "/", needs: open, handle: func(http.ResponseWriter, *http.Request, auth.Identity) error {
 		return workspace.Errorf(workspace.CodeNotFound, "There is no such endpoint. The API is described at %s/openapi.json.", Prefix)
 	}}))
 	return mux
@@ -203,7 +217,7 @@ func New(cfg Config) http.Handler {
 // 405 that lists the allowed ones.
 func (s *server) byMethod(path string, methods map[string]http.Handler) http.Handler {
 	allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
-	other := s.serve(route{path: path, open: true, handle: methodNotAllowed(allowed)})
+	other := s.serve(route{path: path, needs: open, handle: methodNotAllowed(allowed)})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, ok := methods[r.Method]
 		if !ok {
@@ -240,9 +254,9 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 		return err
 	}
 	var id auth.Identity
-	if !rt.open {
+	if rt.needs != open {
 		var err error
-		if id, err = s.cfg.Auth.Identify(r, true); err != nil {
+		if id, err = s.cfg.Auth.IdentifyFor(r, true, rt.needs, rt.on(r)); err != nil {
 			return err
 		}
 		accesslog.SetUser(r.Context(), id.Caller.UserID)

@@ -39,7 +39,7 @@ func newMoving(t *testing.T) *moving {
 		t.Fatal(err)
 	}
 	m.bucket.set(func(f *fakeBucket) { f.objects[archive.MetaKey(archivedKey)] = encoded })
-	_, secret, err := m.Auth.CreateToken(t.Context(), auth.Identity{Caller: m.ann.Caller}, "move", nil)
+	_, secret, err := m.Auth.CreateToken(t.Context(), auth.Identity{Caller: m.ann.Caller}, "move", nil, auth.TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func (m *moving) audited(action string) int {
 func TestMoveIsRefused(t *testing.T) {
 	t.Parallel()
 	m := newMoving(t)
-	_, secret, err := m.Auth.CreateToken(t.Context(), auth.Identity{Caller: m.eve.Caller}, "own", nil)
+	_, secret, err := m.Auth.CreateToken(t.Context(), auth.Identity{Caller: m.eve.Caller}, "own", nil, auth.TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}

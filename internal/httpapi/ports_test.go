@@ -168,7 +168,7 @@ func upgrade() []with {
 // connect returns a client of ann's, and how it connects to a port.
 func (e *env) tokenClient(p person) (*client.Client, string) {
 	e.t.Helper()
-	token, secret, err := e.Auth.CreateToken(e.t.Context(), auth.Identity{Caller: p.Caller}, "x", nil)
+	token, secret, err := e.Auth.CreateToken(e.t.Context(), auth.Identity{Caller: p.Caller}, "x", nil, auth.TokenLimits{})
 	if err != nil {
 		e.t.Fatal(err)
 	}

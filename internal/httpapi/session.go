@@ -104,7 +104,14 @@ func (s *server) createToken(w http.ResponseWriter, r *http.Request, id auth.Ide
 	if utf8.RuneCountInString(name) > maxTokenName {
 		return fieldError("name", "is too long: at most 100 characters.")
 	}
-	t, secret, err := s.cfg.Auth.CreateToken(r.Context(), id, name, in.ExpiresAt)
+	limits := auth.TokenLimits{Workspace: workspace.ID(in.WorkspaceID)}
+	if in.Scope != "" {
+		var ok bool
+		if limits.Scope, ok = workspace.ParseScope(in.Scope); !ok {
+			return fieldError("scope", "must be read, workspaces or admin.")
+		}
+	}
+	t, secret, err := s.cfg.Auth.CreateToken(r.Context(), id, name, in.ExpiresAt, limits)
 	if err != nil {
 		return err
 	}
@@ -142,5 +149,10 @@ func (s *server) deleteToken(w http.ResponseWriter, r *http.Request, id auth.Ide
 }
 
 func tokenView(t postgres.Token) api.Token {
-	return api.Token{ID: t.ID, Name: t.Name, CreatedAt: t.CreatedAt.UTC(), ExpiresAt: t.ExpiresAt, LastUsedAt: t.LastUsedAt}
+	out := api.Token{ID: t.ID, Name: t.Name, CreatedAt: t.CreatedAt.UTC(), ExpiresAt: t.ExpiresAt, LastUsedAt: t.LastUsedAt, Scope: string(t.Scope)}
+	if t.Workspace != "" {
+		id := string(t.Workspace)
+		out.WorkspaceID = &id
+	}
+	return out
 }

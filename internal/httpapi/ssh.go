@@ -97,7 +97,7 @@ func (s *server) connectSSH(w http.ResponseWriter, r *http.Request, id auth.Iden
 	if err != nil {
 		return err
 	}
-	if !id.Caller.Owns(ws.OwnerID) {
+	if !id.Caller.Uses(ws.OwnerID, ws.ID) {
 		return workspace.Errorf(workspace.CodeForbidden, "You do not have access to this.")
 	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {

@@ -91,7 +91,7 @@ func TestSSHConnection(t *testing.T) {
 		c.SSH = service.SSHServer{Host: "code.example.com", Port: 2222, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:x"}
 	})
 	ws := e.workspace(e.ann, "demo")
-	_, token, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
+	_, token, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil, auth.TokenLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}

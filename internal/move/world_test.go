@@ -100,7 +100,7 @@ func serve(t testing.TB, database *fixture.Database, b *bucket.Bucket, log *slog
 // client returns a client of a server with a token of a user.
 func (w *world) client(of *web.Server, who workspace.Caller) *client.Client {
 	w.Helper()
-	_, token, err := of.Auth.CreateToken(w.Context(), auth.Identity{Caller: who}, "move", nil)
+	_, token, err := of.Auth.CreateToken(w.Context(), auth.Identity{Caller: who}, "move", nil, auth.TokenLimits{})
 	check(w, err)
 	c, err := client.New(of.HTTP.URL, token, client.WithHTTPClient(&http.Client{Transport: w.via}))
 	check(w, err)

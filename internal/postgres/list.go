@@ -39,6 +39,9 @@ func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Fil
 		}
 		q.add(`owner_user_id = ?`, caller.UserID)
 	}
+	if caller.Only != "" {
+		q.add(`id = ?`, caller.Only)
+	}
 	if f.Deleted {
 		q.add(deletedListed)
 	} else {

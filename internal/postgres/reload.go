@@ -40,8 +40,8 @@ func (db *DB) RecentlyDeleted(ctx context.Context, caller workspace.Caller) ([]w
 		return nil, forbidden()
 	}
 	const verb = "list deleted workspaces"
-	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT id FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NOT NULL
-		AND (phase <> 'DELETED' OR deleted_at > now() - interval '1 day') ORDER BY deleted_at DESC LIMIT %d`, maxRecentlyDeleted), caller.UserID)
+	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT id FROM workspaces WHERE owner_user_id = $1 AND ($2 = '' OR id::text = $2) AND deleted_at IS NOT NULL
+		AND (phase <> 'DELETED' OR deleted_at > now() - interval '1 day') ORDER BY deleted_at DESC LIMIT %d`, maxRecentlyDeleted), caller.UserID, string(caller.Only))
 	if err != nil {
 		return nil, failed(verb, err)
 	}

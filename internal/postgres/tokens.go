@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -20,16 +21,19 @@ type Token struct {
 	CreatedAt  time.Time
 	ExpiresAt  *time.Time // nil: never
 	LastUsedAt *time.Time
+	Scope      workspace.Scope // empty in CreateToken: ScopeAdmin
+	Workspace  workspace.ID    // the only one that the token is for; empty: all of its user's
 }
 
-const tokenColumns = `t.id, t.user_id, t.name, t.hash, t.created_at, t.expires_at, t.last_used_at`
+const tokenColumns = `t.id, t.user_id, t.name, t.hash, t.created_at, t.expires_at, t.last_used_at, t.scope, COALESCE(t.workspace_id::text, '')`
 
 func (t *Token) targets() []any {
-	return []any{&t.ID, &t.UserID, &t.Name, &t.Hash, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt}
+	return []any{&t.ID, &t.UserID, &t.Name, &t.Hash, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.Scope, &t.Workspace}
 }
 
 // CreateToken adds a token of the caller and sets ID, UserID and CreatedAt. CodeUnauthenticated
-// if the session or token that the caller came with has ended; CodeQuotaExceeded.
+// if the session or token that the caller came with has ended; CodeNotFound if the workspace
+// that it is for is not the caller's; CodeQuotaExceeded.
 func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token) (Token, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return Token{}, forbidden()
@@ -47,22 +51,35 @@ func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token)
 		if err != nil {
 			return err
 		}
+		if t.Workspace != "" {
+			var owned bool
+			if workspace.ValidID(string(t.Workspace)) {
+				err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1 AND owner_user_id = $2 AND deleted_at IS NULL)`, t.Workspace, caller.UserID).Scan(&owned)
+			}
+			if err == nil && !owned {
+				err = notFound("workspace")
+			}
+			if err != nil {
+				return err
+			}
+		}
 		// Check after taking the lock, so that an end of the session that held the lock is
 		// seen.
 		err = tx.QueryRow(ctx, `
-			INSERT INTO api_tokens AS t (id, user_id, name, hash, expires_at)
-			SELECT $1, $2, $3, $4, $5
+			INSERT INTO api_tokens AS t (id, user_id, name, hash, expires_at, scope, workspace_id)
+			SELECT $1, $2, $3, $4, $5, $7, $8
 			WHERE $6 = '' OR EXISTS (SELECT FROM sessions WHERE hash = decode($6, 'hex'))
 				OR EXISTS (SELECT FROM api_tokens WHERE hash = decode($6, 'hex'))
 			RETURNING `+tokenColumns,
-			id.String(), caller.UserID, t.Name, t.Hash, t.ExpiresAt, caller.Session).Scan(made.targets()...)
+			id.String(), caller.UserID, t.Name, t.Hash, t.ExpiresAt, caller.Session,
+			cmp.Or(t.Scope, workspace.ScopeAdmin), nullable(t.Workspace)).Scan(made.targets()...)
 		if missing(err) {
 			return unauthenticated()
 		}
 		if err != nil {
 			return err
 		}
-		return audit(ctx, tx, caller, AuditTokenCreate, made.ID, map[string]any{"name": made.Name})
+		return audit(ctx, tx, caller, AuditTokenCreate, made.ID, map[string]any{"name": made.Name, "scope": string(made.Scope), "workspace": string(made.Workspace)})
 	})
 	return made, err
 }

@@ -42,7 +42,7 @@ func lockWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id w
 		return w, now, notFound("workspace")
 	case err != nil:
 		return w, now, err
-	case !caller.Owns(w.OwnerID):
+	case !caller.Uses(w.OwnerID, w.ID):
 		return w, now, forbidden()
 	}
 	return w, now, nil

@@ -18,7 +18,7 @@ func (db *DB) Workspace(ctx context.Context, caller workspace.Caller, id workspa
 		return workspace.Workspace{}, notFound("workspace")
 	case err != nil:
 		return workspace.Workspace{}, failed("read a workspace", err)
-	case !caller.Owns(w.OwnerID):
+	case !caller.Uses(w.OwnerID, w.ID):
 		return workspace.Workspace{}, forbidden()
 	}
 	return w, nil

@@ -29,6 +29,9 @@ type visit struct {
 // port is the port that may be shared with the visitor, 0 for none.
 func (v visit) port() int { return v.host.Port + v.entering }
 
+// limitedToken is the answer to an API token that may not enter workspaces.
+const limitedToken = "The scope of this API token does not allow entering workspaces."
+
 // enter authenticates and authorizes a request, and relays or refuses it.
 func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 	v := visit{target: t, navigation: isNavigation(r)}
@@ -38,6 +41,10 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 	}
 	var err error
 	if v.caller, err = p.auth.Authenticate(r, false); err != nil {
+		if workspace.CodeOf(err) == workspace.CodeForbidden {
+			p.forbid(w, r, v, limitedToken)
+			return
+		}
 		if workspace.CodeOf(err) != workspace.CodeUnauthenticated {
 			p.serverError(w, r, v, "authenticate visitor failed", err)
 			return
@@ -107,7 +114,7 @@ func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit, maxAge ti
 			p.forbid(w, r, v, "This workspace belongs to another user.")
 			return
 		}
-		v.guest = !v.caller.Owns(route.workspace.OwnerID)
+		v.guest = !v.caller.Uses(route.workspace.OwnerID, route.workspace.ID)
 		opening := lifecycle.OpeningOf(route.workspace)
 		switch {
 		case opening == lifecycle.OpenNow && route.upstream != nil:

@@ -71,6 +71,8 @@ func (p *Proxy) serveHost(w http.ResponseWriter, r *http.Request, host workspace
 		switch {
 		case errors.Is(err, errTooManyGuest):
 			p.busy(w, r, v, err)
+		case workspace.CodeOf(err) == workspace.CodeForbidden:
+			p.forbid(w, r, v, limitedToken)
 		case workspace.CodeOf(err) != workspace.CodeUnauthenticated:
 			p.serverError(w, r, v, "authenticate visitor failed", err)
 		case !v.navigation:
@@ -196,6 +198,8 @@ func (p *Proxy) serveEntry(w http.ResponseWriter, r *http.Request) {
 	var err error
 	if v.caller, err = p.auth.Authenticate(r, false); err != nil {
 		switch {
+		case workspace.CodeOf(err) == workspace.CodeForbidden:
+			p.forbid(w, r, v, limitedToken)
 		case workspace.CodeOf(err) != workspace.CodeUnauthenticated:
 			p.serverError(w, r, v, "authenticate visitor failed", err)
 		case v.navigation:
@@ -214,7 +218,7 @@ func (p *Proxy) serveEntry(w http.ResponseWriter, r *http.Request) {
 	if host.Port == 0 {
 		// The pages about a workspace that is not running belong to this address.
 		route, err := p.routes.get(r.Context(), host.ID, recentRoute)
-		if err == nil && v.caller.Owns(route.workspace.OwnerID) && (lifecycle.OpeningOf(route.workspace) != lifecycle.OpenNow || route.upstream == nil) {
+		if err == nil && v.caller.Uses(route.workspace.OwnerID, route.workspace.ID) && (lifecycle.OpeningOf(route.workspace) != lifecycle.OpenNow || route.upstream == nil) {
 			redirect(w, p.layout.Main()+v.prefix+path)
 			return
 		}

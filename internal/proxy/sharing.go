@@ -37,14 +37,14 @@ func effective(list []workspace.PortShare, most workspace.Visibility) map[int]sh
 // until when; zero: without an end. It is the only place where a visitor who does not own
 // a workspace gets access. The zero Caller is a visitor without a session.
 func (r *route) admits(caller workspace.Caller, port int, now time.Time) (until time.Time, ok bool) {
-	if caller.Owns(r.workspace.OwnerID) {
+	if caller.Uses(r.workspace.OwnerID, r.workspace.ID) {
 		return time.Time{}, true
 	}
 	s, shared := r.shares[port]
 	if port == 0 || !shared || !s.until.IsZero() && !now.Before(s.until) {
 		return time.Time{}, false
 	}
-	return s.until, s.public || caller.UserID != ""
+	return s.until, s.public || caller.UserID != "" && caller.Only == ""
 }
 
 // stillAdmitted reports whether the share by which c was admitted still is in effect. It

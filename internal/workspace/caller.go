@@ -12,6 +12,9 @@ type Caller struct {
 	Session string
 	// Token is the id of the API token, empty for a browser session.
 	Token string
+	// Scope and Only limit what the token may do; empty: no limit.
+	Scope Scope
+	Only  ID // the workspace that it is for
 }
 
 // System is codehub itself: the controller applying a queued state, the TTL

@@ -1,0 +1,112 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"codehub/api"
+	"codehub/internal/auth"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Each route against tokens of each scope, for all workspaces and for one. A refusal
+// changes nothing.
+func TestTokenScopes(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.Change(`UPDATE users SET admin = true WHERE username = 'ann'`)
+	e.Auth.InvalidateAll()
+	mine, other := e.workspace(e.ann, "mine"), e.workspace(e.ann, "other")
+	limited := map[string]auth.TokenLimits{
+		"read": {Scope: workspace.ScopeRead}, "workspaces": {Scope: workspace.ScopeWorkspaces},
+		"read of mine": {Scope: workspace.ScopeRead, Workspace: mine.ID}, "workspaces of mine": {Scope: workspace.ScopeWorkspaces, Workspace: mine.ID},
+	}
+	tokens := map[string]string{}
+	for name, limits := range limited {
+		_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, name, nil, limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[name] = secret
+	}
+	scopes := map[workspace.Scope]int{}
+	for _, rt := range testServer().routes() {
+		if rt.needs == open {
+			continue
+		}
+		scopes[rt.needs]++
+		name := rt.method + " " + rt.path
+		onWorkspace := strings.HasPrefix(rt.path, "/workspaces/{id}")
+		for of, secret := range tokens {
+			for _, ws := range []workspace.Workspace{mine, other} {
+				path := strings.NewReplacer("{id}", string(ws.ID), "{port}", "3000").Replace(rt.path)
+				caller := workspace.Caller{UserID: "u", Scope: limited[of].Scope, Only: limited[of].Workspace}
+				on := workspace.ID("")
+				if onWorkspace {
+					on = ws.ID
+				}
+				want := caller.Permits(rt.needs, on) == nil
+				if want && rt.method != http.MethodGet {
+					continue // the next test makes changes
+				}
+				before := ""
+				if !want {
+					before = e.dump()
+				}
+				a := e.do(rt.method, Prefix+path, bodies[name], header(api.TokenHeader, secret))
+				refused := a.status == http.StatusForbidden && a.code() == string(workspace.CodeForbidden)
+				if refused == want || !want && e.dump() != before {
+					t.Errorf("%s on %s with the token %q: %d %s", name, ws.Name, of, a.status, a.body)
+				}
+			}
+		}
+	}
+	if scopes[workspace.ScopeRead] < 10 || scopes[workspace.ScopeWorkspaces] < 15 || scopes[workspace.ScopeAdmin] < 20 {
+		t.Errorf("routes by scope: %v", scopes)
+	}
+}
+
+// A token for one workspace changes it, and sees no other one.
+func TestTokenOfOneWorkspace(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	mine, other, eves := e.workspace(e.ann, "mine"), e.workspace(e.ann, "other"), e.workspace(e.eve, "eves")
+	made := read[api.Token](t, e.want(201, "", "POST", "/tokens", `{"name":"x","scope":"workspaces","workspace_id":"`+string(mine.ID)+`"}`, as(e.ann)))
+	if made.Scope != "workspaces" || made.WorkspaceID == nil || *made.WorkspaceID != string(mine.ID) {
+		t.Errorf("%+v", made)
+	}
+	token := header(api.TokenHeader, made.Token)
+	e.want(200, "", "PATCH", "/workspaces/"+string(mine.ID), `{"memo":"changed"}`, token)
+	e.want(403, "forbidden", "PATCH", "/workspaces/"+string(other.ID), `{"memo":"changed"}`, token)
+	e.want(403, "forbidden", "POST", "/workspaces", `{"name":"made"}`, token)
+	e.want(403, "forbidden", "POST", "/tokens", `{"name":"made"}`, token)
+	list := read[api.WorkspaceList](t, e.want(200, "", "GET", "/workspaces", "", token))
+	if len(list.Workspaces) != 1 || list.Workspaces[0].ID != string(mine.ID) {
+		t.Errorf("the list has %d workspaces", len(list.Workspaces))
+	}
+	if tokens := read[api.TokenList](t, e.want(200, "", "GET", "/tokens", "", as(e.ann))); len(tokens.Tokens) != 1 || tokens.Tokens[0].Scope != "workspaces" {
+		t.Errorf("%+v", tokens)
+	}
+	for body, code := range map[string]string{
+		`{"name":"x","scope":"write"}`: "invalid_request", `{"name":"x","workspace_id":"` + string(mine.ID) + `"}`: "invalid_request",
+		`{"name":"x","scope":"read","workspace_id":"` + string(eves.ID) + `"}`: "not_found", `{"name":"x","scope":"read","workspace_id":"x"}`: "not_found",
+	} {
+		if a := e.do("POST", Prefix+"/tokens", body, as(e.ann)); a.code() != code {
+			t.Errorf("%s: %d %s", body, a.status, a.body)
+		}
+	}
+	// The store checks again.
+	caller := e.ann.Caller
+	caller.Only = mine.ID
+	if _, err := e.DB.Workspace(t.Context(), caller, other.ID); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("the store read another workspace: %v", err)
+	}
+	if list, err := e.DB.RecentlyDeleted(t.Context(), caller); err != nil || len(list) > 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	if _, _, err := e.DB.ListWorkspaces(t.Context(), caller, postgres.Filter{}); err != nil {
+		t.Error(err)
+	}
+}
