@@ -203,6 +203,33 @@ type User struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
+// BeginDevice is the body of POST /login/device.
+type BeginDevice struct {
+	Name string `json:"name"` // of the program's machine
+}
+
+// DeviceLogin is the answer of POST /login/device: a login that waits for a user.
+type DeviceLogin struct {
+	DeviceCode string    `json:"device_code"`
+	UserCode   string    `json:"user_code"`
+	URL        string    `json:"url"` // where the user types UserCode in
+	ExpiresAt  time.Time `json:"expires_at"`
+	Interval   int       `json:"interval"` // seconds between two attempts to redeem DeviceCode
+}
+
+// RedeemLogin is the body of POST /login/token. Verifier is absent with a device code.
+type RedeemLogin struct {
+	Code      string     `json:"code"`
+	Verifier  string     `json:"verifier,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"` // of the token
+}
+
+// RedeemedLogin is the answer of POST /login/token.
+type RedeemedLogin struct {
+	Username string `json:"username"`
+	Token    Token  `json:"token"`
+}
+
 // CreateToken is the body of POST /tokens.
 type CreateToken struct {
 	Name      string     `json:"name"`

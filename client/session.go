@@ -26,6 +26,29 @@ func Login(ctx context.Context, serverURL string, in api.Login, opts ...Option) 
 	return c, u, err
 }
 
+// BeginDevice begins a login that a user allows by typing in a code. name is that of this
+// machine.
+func BeginDevice(ctx context.Context, serverURL, name string, opts ...Option) (api.DeviceLogin, error) {
+	var out api.DeviceLogin
+	c, err := New(serverURL, "", opts...)
+	if err != nil {
+		return out, err
+	}
+	err = c.call(ctx, http.MethodPost, "/login/device", nil, api.BeginDevice{Name: name}, &out)
+	return out, err
+}
+
+// RedeemLogin takes the API token of a login that a user has allowed.
+func RedeemLogin(ctx context.Context, serverURL string, in api.RedeemLogin, opts ...Option) (api.RedeemedLogin, error) {
+	var out api.RedeemedLogin
+	c, err := New(serverURL, "", opts...)
+	if err != nil {
+		return out, err
+	}
+	err = c.call(ctx, http.MethodPost, "/login/token", nil, in, &out)
+	return out, err
+}
+
 // Logout ends the session that Login began.
 func (c *Client) Logout(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/logout", nil, nil, nil)

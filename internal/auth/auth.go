@@ -45,6 +45,12 @@ type Store interface {
 	TouchSession(ctx context.Context, hash []byte, at time.Time) error
 	ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error)
 
+	BeginDeviceLogin(ctx context.Context, l postgres.ProgramLogin) error
+	DeviceLogin(ctx context.Context, userCode string) (postgres.ProgramLogin, error)
+	AnswerDeviceLogin(ctx context.Context, caller workspace.Caller, userCode string, allow bool) error
+	AllowBrowserLogin(ctx context.Context, caller workspace.Caller, l postgres.ProgramLogin) error
+	RedeemProgramLogin(ctx context.Context, hash, proof []byte) (caller workspace.Caller, name string, err error)
+
 	CreateTicket(ctx context.Context, ticket, session []byte, host workspace.Host, nonce []byte) error
 	RedeemTicket(ctx context.Context, ticket []byte, host workspace.Host, nonce, hash []byte) (time.Time, error)
 	WorkspaceSession(ctx context.Context, hash []byte) (postgres.WorkspaceSession, error)

@@ -23,6 +23,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/attach"
+	"codehub/internal/auth"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/harness/web"
 	"codehub/internal/httpapi"
@@ -55,6 +56,7 @@ const clientPassword = "correct horse"
 // apiServer is a server of the API on a real database, without a controller:
 // scripts write the observations with the command settle.
 type apiServer struct {
+	auth     *auth.Auth
 	url, dsn string
 	bucket   string // a folder
 	agents   *agenttest.Agents
@@ -89,7 +91,7 @@ func serveAPI(t testing.TB) apiServer {
 			Settings: ports.Settings{PortVisibilityMax: "public", PortShareMax: 24 * time.Hour}}),
 	})))
 	srv.AddAccount("ann", clientPassword, true)
-	return apiServer{url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir, agents: agents}
+	return apiServer{auth: srv.Auth, url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir, agents: agents}
 }
 
 // wakes is the store of attach, as in the server.

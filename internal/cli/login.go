@@ -78,10 +78,17 @@ func (l savedLogin) write() error {
 	return os.Rename(tmp.Name(), file)
 }
 
+// Help describes the ways to log in.
+func (loginCmd) Help() string {
+	return `In a terminal the browser opens, where you log in as usual and allow the login. Where no browser can be opened, use --device: it shows a code that you type in on another machine. Without a terminal the username and the password are read from standard input.`
+}
+
 type loginCmd struct {
 	serverFlags
 	Server    string `arg:"" optional:"" help:"The server, like https://codehub.example.com."`
-	Username  string `short:"u" xor:"who" help:"Prompted for if not given. The password is always prompted for, or read from standard input."`
+	Username  string `short:"u" xor:"who" help:"Log in with a password, which is prompted for or read from standard input."`
+	Browser   bool   `xor:"who" help:"Log in with the browser on this machine, as by default in a terminal."`
+	Device    bool   `xor:"who" help:"Log in with a browser on any machine, by a code that is typed in there."`
 	WithToken bool   `xor:"who" help:"Log in with an API token, which is prompted for or read from standard input. --expires does not apply."`
 	Expires   span   `default:"90d" help:"How long the login lasts, like 12h or 90d; 0: until logout."`
 }
@@ -101,6 +108,12 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 	in := bufio.NewReader(os.Stdin)
 	if l.WithToken {
 		return l.withToken(ctx, k, server, in, known)
+	}
+	if l.Browser || l.Username == "" && !l.Device && terminal.Interactive() {
+		return l.withBrowser(ctx, k, server, known)
+	}
+	if l.Device {
+		return l.withDevice(ctx, k, server, known)
 	}
 	if l.Username == "" {
 		if l.Username, err = terminal.Ask(k.Stderr, in, "Username: "); err != nil {

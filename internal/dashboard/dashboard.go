@@ -53,6 +53,11 @@ type Auth interface {
 	Token(ctx context.Context, c workspace.Caller, id string) (postgres.Token, error)
 	DeleteToken(ctx context.Context, c workspace.Caller, id string) error
 
+	// Logins of the command line.
+	Device(ctx context.Context, c workspace.Caller, userCode string) (auth.PendingDevice, error)
+	AnswerDevice(ctx context.Context, c workspace.Caller, userCode string, allow bool) error
+	AllowBrowser(ctx context.Context, c workspace.Caller, challenge, name string) (code string, err error)
+
 	// PasswordLogin reports whether users log in with passwords.
 	PasswordLogin() bool
 	HasPassword(context.Context, workspace.Caller) (bool, error)
@@ -228,6 +233,11 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	loggedIn("POST /settings/keys/{key}/remove", d.removeKey)
 	loggedIn("POST /settings/sessions/end-others", d.endOtherSessions)
 	loggedIn("POST /settings/sessions/{session}/end", d.endSession)
+
+	loggedIn("GET /cli-login", d.browserLoginPage)
+	loggedIn("POST /cli-login", d.allowBrowserLogin)
+	loggedIn("GET /device", d.devicePage)
+	loggedIn("POST /device", d.answerDevice)
 
 	loggedIn("GET /settings/tokens", d.tokens)
 	loggedIn("GET /settings/tokens/new", d.dialog("token"))

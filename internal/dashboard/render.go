@@ -36,6 +36,7 @@ type page struct {
 	Admin   bool // the user is an administrator
 	Plain   bool // no top bar: login, setup, the proxy's pages
 	Toast   *toast
+	Forms   string   // where a form leads besides the usual places; empty for none
 	Refresh *refresh // without scripts; nil for none
 	Now     time.Time
 	Body    any
@@ -195,11 +196,16 @@ func (d *Dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 		d.broken(w, r, err)
 		return
 	}
-	d.send(w, status, b.Bytes())
+	policy := d.policy
+	if p.Forms != "" {
+		policy = policyOf(strings.TrimSpace(d.WorkspaceOrigins + " " + p.Forms))
+	}
+	d.send(w, status, b.Bytes(), policy)
 }
 
-func (d *Dashboard) send(w http.ResponseWriter, status int, html []byte) {
+func (d *Dashboard) send(w http.ResponseWriter, status int, html []byte, policy string) {
 	d.secureHeaders(w.Header())
+	w.Header().Set("Content-Security-Policy", policy)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Vary", "Accept-Language, Cookie, HX-Request")
 	w.WriteHeader(status)
@@ -221,7 +227,7 @@ func (d *Dashboard) fragments(w http.ResponseWriter, r *http.Request, status int
 			return
 		}
 	}
-	d.send(w, status, b.Bytes())
+	d.send(w, status, b.Bytes(), d.policy)
 }
 
 // broken responds when a template fails, which is a bug.

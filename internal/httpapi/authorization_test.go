@@ -22,6 +22,8 @@ var bodies = map[string]string{
 	"POST /workspaces":        `{"name":"made"}`,
 	"PATCH /workspaces/{id}":  `{"memo":"changed"}`,
 	"POST /login":             `{"username":"ann","password":"` + password + `"}`,
+	"POST /login/device":      `{"name":"laptop"}`,
+	"POST /login/token":       `{"code":"x"}`,
 	"POST /admin/restore":     `{}`,
 	"POST /users":             `{"username":"carl","password":"` + password + `"}`,
 	"PATCH /users/{id}":       `{"max_running":3}`,
@@ -150,7 +152,7 @@ func TestAuthorization(t *testing.T) {
 	// 409, which other tests cover.
 	for _, rt := range testServer().routes() {
 		name := rt.method + " " + rt.path
-		if name == "POST /logout" || name == "DELETE /tokens/{id}" || name == "DELETE /keys/{id}" || name == "DELETE /sessions" || name == "DELETE /sessions/{id}" || name == "POST /users/me/password" {
+		if name == "POST /logout" || name == "POST /login/token" || name == "DELETE /tokens/{id}" || name == "DELETE /keys/{id}" || name == "DELETE /sessions" || name == "DELETE /sessions/{id}" || name == "POST /users/me/password" {
 			continue
 		}
 		if strings.HasPrefix(rt.path, "/admin/move/") {

@@ -33,6 +33,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeInvalid:             http.StatusBadRequest,
 	workspace.CodeUnauthenticated:     http.StatusUnauthorized,
 	workspace.CodeBadCredentials:      http.StatusUnauthorized,
+	workspace.CodeLoginPending:        http.StatusConflict,
 	workspace.CodeLockedOut:           http.StatusTooManyRequests,
 	workspace.CodeTooManyAttempts:     http.StatusTooManyRequests,
 	workspace.CodeCookieConflict:      http.StatusBadRequest,

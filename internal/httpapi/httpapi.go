@@ -112,6 +112,8 @@ func (s *server) routes() []route {
 		{"GET", "/openapi.json", open, s.openapi, nil},
 
 		{"POST", "/login", open, s.login, nil},
+		{"POST", "/login/device", open, s.beginDevice, nil},
+		{"POST", "/login/token", open, s.redeemLogin, nil},
 		{"POST", "/logout", admin, s.logout, nil},
 		{"GET", "/session", read, s.session, nil},
 		{"GET", "/sessions", admin, s.listSessions, pageParams},

@@ -26,6 +26,37 @@ func (s *server) login(w http.ResponseWriter, r *http.Request, _ auth.Identity) 
 	return writeJSON(w, http.StatusOK, userView(session.Caller, session.User.CreatedAt))
 }
 
+// beginDevice begins a login of a program, which a user allows by typing in a code.
+func (s *server) beginDevice(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
+	var in api.BeginDevice
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	d, err := s.cfg.Auth.BeginDevice(r.Context(), in.Name, auth.ClientOf(r))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusCreated, api.DeviceLogin{
+		DeviceCode: d.DeviceCode, UserCode: d.UserCode, URL: s.base + "/device", ExpiresAt: d.Expires, Interval: int(d.Interval / time.Second),
+	})
+}
+
+// redeemLogin gives a program its API token, after a user has allowed that.
+func (s *server) redeemLogin(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
+	var in api.RedeemLogin
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	t, secret, caller, err := s.cfg.Auth.RedeemLogin(r.Context(), in.Code, in.Verifier, in.ExpiresAt)
+	if err != nil {
+		return err
+	}
+	accesslog.SetUser(r.Context(), caller.UserID)
+	out := api.RedeemedLogin{Username: caller.Username, Token: tokenView(t)}
+	out.Token.Token = secret
+	return writeJSON(w, http.StatusCreated, out)
+}
+
 func (s *server) logout(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	if err := s.cfg.Auth.Logout(r.Context(), id.Caller); err != nil {
 		return err

@@ -12,6 +12,7 @@ const (
 	CodeInvalid             Code = "invalid_request"
 	CodeUnauthenticated     Code = "unauthenticated"
 	CodeBadCredentials      Code = "bad_credentials"
+	CodeLoginPending        Code = "login_pending"
 	CodeLockedOut           Code = "locked_out"
 	CodeTooManyAttempts     Code = "too_many_attempts"
 	CodeCookieConflict      Code = "cookie_conflict"

@@ -11,6 +11,9 @@ import (
 	"golang.org/x/term"
 )
 
+// Interactive reports whether a person answers: standard input is a terminal.
+func Interactive() bool { return term.IsTerminal(int(os.Stdin.Fd())) }
+
 // Ask reads a line.
 func Ask(out io.Writer, in *bufio.Reader, question string) (string, error) {
 	if term.IsTerminal(int(os.Stdin.Fd())) {

@@ -1,0 +1,159 @@
+package auth
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"math/big"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// The command line logs in without seeing a password: a user who is logged in to the
+// dashboard allows it, either in a browser on the same machine, which brings the program a
+// code, or by typing in a code that the program shows.
+
+const (
+	// browserCodeLifetime is how long a program may take to redeem its code.
+	browserCodeLifetime = 2 * time.Minute
+	// DeviceLifetime is how long a user may take to type in a code.
+	DeviceLifetime = 10 * time.Minute
+
+	userCodeLetters = "BCDFGHJKLMNPQRSTVWXZ" // no vowels: no words
+	userCodeLength  = 8
+	maxProgramName  = 100 // characters
+	minVerifier     = 43  // as in RFC 7636
+	maxVerifier     = 128
+)
+
+// DeviceLogin is a login that waits for a user to type in UserCode.
+type DeviceLogin struct {
+	DeviceCode string // with which the program asks for the answer
+	UserCode   string // such as BCDF-GHJK
+	Expires    time.Time
+	Interval   time.Duration // between two questions
+}
+
+// BeginDevice begins a login by code for a program. name is that of its machine.
+func (a *Auth) BeginDevice(ctx context.Context, name string, from Client) (DeviceLogin, error) {
+	name, err := programName(name)
+	if err != nil {
+		return DeviceLogin{}, err
+	}
+	d := DeviceLogin{DeviceCode: newSessionID(), UserCode: newUserCode(), Expires: a.now().Add(DeviceLifetime).UTC().Truncate(time.Second), Interval: postgres.PollInterval}
+	hash := hashSecret(d.DeviceCode)
+	err = a.store.BeginDeviceLogin(ctx, postgres.ProgramLogin{
+		Hash: hash[:], UserCode: normalUserCode(d.UserCode), Name: name, Address: from.source(), Lasts: DeviceLifetime,
+	})
+	return d, err
+}
+
+func programName(name string) (string, error) {
+	name = boundedText(strings.TrimSpace(name), 4*maxProgramName)
+	if name == "" || !workspace.Visible(name) || utf8.RuneCountInString(name) > maxProgramName {
+		return "", workspace.Errorf(workspace.CodeInvalid, "The name of the machine must have 1 to 100 visible characters.")
+	}
+	return name, nil
+}
+
+func newUserCode() string {
+	var b strings.Builder
+	for i := range userCodeLength {
+		if i == userCodeLength/2 {
+			b.WriteByte('-')
+		}
+		n, err := rand.Int(rand.Reader, big.NewInt(int64(len(userCodeLetters))))
+		if err != nil {
+			panic(err) // crypto/rand does not fail
+		}
+		b.WriteByte(userCodeLetters[n.Int64()])
+	}
+	return b.String()
+}
+
+// normalUserCode is a user code as it is stored, however the user types it.
+func normalUserCode(s string) string { return normalizeCode(strings.ToUpper(strings.TrimSpace(s))) }
+
+// PendingDevice is a login by code that waits for a user's answer.
+type PendingDevice struct {
+	Name      string // of the machine, as the program says
+	Address   string
+	CreatedAt time.Time
+}
+
+// Device returns the login that waits with this user code. Wrong codes are limited like
+// wrong passwords. Errors: CodeNotFound, CodeLockedOut; CodeForbidden for a caller with a token.
+func (a *Auth) Device(ctx context.Context, caller workspace.Caller, userCode string) (PendingDevice, error) {
+	if caller.Token != "" {
+		return PendingDevice{}, workspace.Errorf(workspace.CodeForbidden, "An API token cannot allow logins.")
+	}
+	name := "\x00device " + caller.UserID // cannot be a user name
+	done, err := a.names.take(ctx, name, sourceOf(caller))
+	if err != nil {
+		return PendingDevice{}, err
+	}
+	defer done()
+	now := a.now()
+	if until := a.attempts.lockedUntil(name); until != nil && until.After(now) {
+		return PendingDevice{}, lockedOut(*until, now)
+	}
+	l, err := a.store.DeviceLogin(ctx, normalUserCode(userCode))
+	if workspace.CodeOf(err) == workspace.CodeNotFound {
+		a.attempts.fail(name, now)
+	}
+	return PendingDevice{Name: l.Name, Address: l.Address, CreatedAt: l.CreatedAt}, err
+}
+
+// AnswerDevice allows the login with this user code for the caller, or refuses it. The
+// errors are those of Device, and CodeUnauthenticated if the session has ended.
+func (a *Auth) AnswerDevice(ctx context.Context, caller workspace.Caller, userCode string, allow bool) error {
+	if _, err := a.Device(ctx, caller, userCode); err != nil {
+		return err
+	}
+	return a.store.AnswerDeviceLogin(ctx, caller, normalUserCode(userCode), allow)
+}
+
+// AllowBrowser returns the code by which the program that knows the secret of challenge
+// logs in as the caller. challenge is the secret's SHA-256 in base64url, as in RFC 7636.
+func (a *Auth) AllowBrowser(ctx context.Context, caller workspace.Caller, challenge, name string) (code string, err error) {
+	if caller.Token != "" {
+		return "", workspace.Errorf(workspace.CodeForbidden, "An API token cannot allow logins.")
+	}
+	sum, err := base64.RawURLEncoding.DecodeString(challenge)
+	if err != nil || len(sum) != len(secretHash{}) {
+		return "", workspace.Errorf(workspace.CodeInvalid, "The challenge is not a SHA-256 in base64url.")
+	}
+	if name, err = programName(name); err != nil {
+		return "", err
+	}
+	code = newSessionID()
+	hash := hashSecret(code)
+	err = a.store.AllowBrowserLogin(ctx, caller, postgres.ProgramLogin{Hash: hash[:], Challenge: sum, Name: name, Lasts: browserCodeLifetime})
+	return code, err
+}
+
+// RedeemLogin creates the API token of a login that a user has allowed, and returns it with
+// its secret. code is the browser's code or the device code; verifier is the secret of
+// AllowBrowser's challenge, empty for a device code. See postgres.DB.RedeemProgramLogin for
+// the errors.
+func (a *Auth) RedeemLogin(ctx context.Context, code, verifier string, expires *time.Time) (postgres.Token, string, workspace.Caller, error) {
+	var proof []byte
+	if verifier != "" {
+		if len(verifier) < minVerifier || len(verifier) > maxVerifier {
+			return postgres.Token{}, "", workspace.Caller{}, workspace.Errorf(workspace.CodeInvalid, "verifier must have 43 to 128 characters.")
+		}
+		sum := hashSecret(verifier)
+		proof = sum[:]
+	}
+	hash := hashSecret(code)
+	caller, name, err := a.store.RedeemProgramLogin(ctx, hash[:], proof)
+	if err != nil {
+		return postgres.Token{}, "", caller, err
+	}
+	t, secret, err := a.CreateToken(ctx, Identity{Caller: caller}, "codehub login on "+name, expires, TokenLimits{})
+	return t, secret, caller, err
+}

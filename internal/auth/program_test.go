@@ -1,0 +1,181 @@
+package auth
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"codehub/internal/workspace"
+)
+
+func challengeOf(verifier string) string {
+	sum := sha256.Sum256([]byte(verifier))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// A browser's code is redeemed once, by the program that began the login, while the session
+// that allowed it lasts.
+func TestBrowserLogin(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	verifier := strings.Repeat("v", 43)
+	allow := func(s Session) string {
+		t.Helper()
+		code, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(verifier), "laptop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return code
+	}
+	redeem := func(code, verifier string) (string, workspace.Code) {
+		_, secret, _, err := e.RedeemLogin(t.Context(), code, verifier, nil)
+		return secret, workspace.CodeOf(err)
+	}
+	s := e.login()
+	code := allow(s)
+	secret, refused := redeem(code, verifier)
+	if refused != "" || e.who(request(tokenHeader(secret)), false) != "ann" {
+		t.Fatalf("refused: %q", refused)
+	}
+	if _, refused := redeem(code, verifier); refused != workspace.CodeUnauthenticated {
+		t.Errorf("a second time: %q", refused)
+	}
+	for name, wrong := range map[string]string{"none": "", "another": strings.Repeat("w", 43)} {
+		code := allow(s)
+		if _, refused := redeem(code, wrong); refused != workspace.CodeUnauthenticated {
+			t.Errorf("verifier %s: %q", name, refused)
+		}
+		if _, refused := redeem(code, verifier); refused != workspace.CodeUnauthenticated {
+			t.Errorf("after the verifier %s: %q", name, refused)
+		}
+	}
+	if _, refused := redeem(allow(s), "short"); refused != workspace.CodeInvalid {
+		t.Errorf("a short verifier: %q", refused)
+	}
+	code = allow(s)
+	if err := e.Logout(t.Context(), s.Caller); err != nil {
+		t.Fatal(err)
+	}
+	if _, refused := redeem(code, verifier); refused != workspace.CodeUnauthenticated {
+		t.Errorf("after the logout: %q", refused)
+	}
+	if _, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(verifier), "laptop"); workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+		t.Errorf("allowed after the logout: %v", err)
+	}
+	code = allow(e.login())
+	e.Change(`UPDATE program_logins SET expires_at = now() - interval '1 second'`)
+	if _, refused := redeem(code, verifier); refused != workspace.CodeUnauthenticated {
+		t.Errorf("an expired code: %q", refused)
+	}
+	// A token allows nothing, and challenges and names are checked.
+	byToken := e.login().Caller
+	byToken.Token = "x"
+	if _, err := e.AllowBrowser(t.Context(), byToken, challengeOf(verifier), "laptop"); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("by a token: %v", err)
+	}
+	for _, bad := range [][2]string{{"x", "laptop"}, {challengeOf(verifier), ""}, {challengeOf(verifier), "\u3164"}, {challengeOf(verifier), strings.Repeat("n", 101)}} {
+		if _, err := e.AllowBrowser(t.Context(), e.login().Caller, bad[0], bad[1]); workspace.CodeOf(err) != workspace.CodeInvalid {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	// A session leaves a bounded number of codes.
+	last := e.login()
+	for range 40 {
+		allow(last)
+	}
+	hash := hashSecret(last.ID)
+	if n := countOf(e, `SELECT count(*) FROM program_logins WHERE session_hash = $1`, hash[:]); n > 16 {
+		t.Errorf("%d codes of a session", n)
+	}
+}
+
+func countOf(e *env, sql string, args ...any) (n int) {
+	e.t.Helper()
+	if err := e.Raw.QueryRow(e.t.Context(), sql, args...).Scan(&n); err != nil {
+		e.t.Fatal(err)
+	}
+	return n
+}
+
+// A login by code waits for its user, is polled no faster than allowed, and counts wrong
+// codes.
+func TestDeviceLogin(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	s := e.login()
+	begin := func() DeviceLogin {
+		t.Helper()
+		d, err := e.BeginDevice(t.Context(), "build machine", from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	redeem := func(d DeviceLogin, verifier string) workspace.Code {
+		_, _, _, err := e.RedeemLogin(t.Context(), d.DeviceCode, verifier, nil)
+		return workspace.CodeOf(err)
+	}
+	d := begin()
+	if code := redeem(d, ""); code != workspace.CodeLoginPending {
+		t.Errorf("before the answer: %q", code)
+	}
+	if code := redeem(d, ""); code != workspace.CodeTooManyAttempts {
+		t.Errorf("at once again: %q", code)
+	}
+	if p, err := e.Device(t.Context(), s.Caller, " "+strings.ToLower(strings.ReplaceAll(d.UserCode, "-", " "))); err != nil || p.Name != "build machine" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if err := e.AnswerDevice(t.Context(), s.Caller, d.UserCode, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Device(t.Context(), s.Caller, d.UserCode); workspace.CodeOf(err) != workspace.CodeNotFound {
+		t.Errorf("an answered code: %v", err)
+	}
+	if code := redeem(d, strings.Repeat("v", 43)); code != workspace.CodeUnauthenticated {
+		t.Errorf("with a verifier: %q", code)
+	}
+	d = begin()
+	if err := e.AnswerDevice(t.Context(), s.Caller, d.UserCode, true); err != nil {
+		t.Fatal(err)
+	}
+	if code := redeem(d, ""); code != "" {
+		t.Errorf("allowed: %q", code)
+	}
+	d = begin()
+	if err := e.AnswerDevice(t.Context(), s.Caller, d.UserCode, false); err != nil {
+		t.Fatal(err)
+	}
+	if code := redeem(d, ""); code != workspace.CodeUnauthenticated {
+		t.Errorf("refused: %q", code)
+	}
+	// The user's code is not the program's.
+	if code := redeem(DeviceLogin{DeviceCode: begin().UserCode}, ""); code != workspace.CodeUnauthenticated {
+		t.Errorf("by the user code: %q", code)
+	}
+	for range lockFrom {
+		if _, err := e.Device(t.Context(), s.Caller, "AAAA-AAAA"); err == nil {
+			t.Fatal("a wrong code is known")
+		}
+	}
+	if _, err := e.Device(t.Context(), s.Caller, begin().UserCode); workspace.CodeOf(err) != workspace.CodeLockedOut {
+		t.Errorf("after wrong codes: %v", err)
+	}
+	// Programs leave a bounded number of logins, and of each address.
+	for range 60 {
+		_, _ = e.BeginDevice(t.Context(), "x", from)
+	}
+	if _, err := e.BeginDevice(t.Context(), "x", from); workspace.CodeOf(err) != workspace.CodeTooManyAttempts {
+		t.Errorf("one more: %v", err)
+	}
+	if n := countOf(e, `SELECT count(*) FROM program_logins`); n > 52 {
+		t.Errorf("%d logins wait", n)
+	}
+	e.Change(`UPDATE program_logins SET expires_at = now() - interval '1 second'`)
+	if _, err := e.BeginDevice(t.Context(), "x", from); err != nil {
+		t.Errorf("after the others expired: %v", err)
+	}
+	if n := countOf(e, `SELECT count(*) FROM program_logins`); n != 1 {
+		t.Errorf("%d logins are left", n)
+	}
+}
