@@ -144,7 +144,7 @@ func (a *Auth) RedeemLogin(ctx context.Context, code, verifier string, expires *
 	var proof []byte
 	if verifier != "" {
 		if len(verifier) < minVerifier || len(verifier) > maxVerifier {
-			return postgres.Token{}, "", workspace.Caller{}, workspace.Errorf(workspace.CodeInvalid, "verifier must have 43 to 128 characters.")
+			return postgres.Token{}, "", workspace.Caller{}, workspace.Errorf(workspace.CodeInvalid, "The verifier must have 43 to 128 characters.")
 		}
 		sum := hashSecret(verifier)
 		proof = sum[:]
