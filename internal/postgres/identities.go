@@ -338,6 +338,8 @@ func (db *DB) UnlinkIdentity(ctx context.Context, caller workspace.Caller, proof
 type DueIdentity struct {
 	Identity
 	RefreshToken []byte // encrypted
+	// Foreign reports that the settings no longer name its issuer.
+	Foreign bool
 }
 
 // ClaimIdentities returns identities of these issuers whose last check, successful or not,
@@ -405,7 +407,8 @@ func (db *DB) ConfirmIdentity(ctx context.Context, d DueIdentity, c Claims) erro
 
 // EndIdentity records that the provider does not accept the identity any more, and ends its
 // sessions. A user without another active identity is suspended. One who is not allowed any more
-// also loses all other sessions, API tokens and SSH keys for good.
+// also loses all other sessions, API tokens and SSH keys for good. A user with a password is not
+// suspended because of a foreign identity: administrators may give up a provider.
 func (db *DB) EndIdentity(ctx context.Context, d DueIdentity, why Suspension) error {
 	return db.checked(ctx, "end an identity", d, func(tx pgx.Tx, u User) error {
 		_, err := tx.Exec(ctx, `
@@ -427,8 +430,11 @@ func (db *DB) EndIdentity(ctx context.Context, d DueIdentity, why Suspension) er
 		if err != nil {
 			return err
 		}
+		if d.Foreign && u.PasswordHash != "" {
+			why = ""
+		}
 		_, err = tx.Exec(ctx, `
-			UPDATE users SET suspended_for = $2
+			UPDATE users SET suspended_for = COALESCE(NULLIF($2, ''), suspended_for)
 			WHERE id = $1 AND NOT EXISTS (SELECT FROM user_identities WHERE user_id = $1 AND active)`, u.ID, string(why))
 		if err != nil {
 			return err
@@ -477,6 +483,7 @@ func (db *DB) ForeignIdentities(ctx context.Context, issuers []string, limit int
 		return nil, failed(verb, err)
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d DueIdentity, err error) {
+		d.Foreign = true
 		return d, row.Scan(append(d.targets(), &d.RefreshToken)...)
 	})
 	return list, failed(verb, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+	"golang.org/x/sync/singleflight"
 
 	"codehub/internal/postgres"
 )
@@ -22,6 +23,10 @@ const (
 	skew = time.Minute
 	// discoveryAge is how long a discovery document is used before it is read again.
 	discoveryAge = time.Hour
+	// discoveryPause is how long a failure to read it is remembered.
+	discoveryPause = time.Second
+	// maxError bounds what is logged of an answer of a provider.
+	maxError = 300
 	// maxToken bounds a refresh token, in bytes.
 	maxToken = 32 << 10
 )
@@ -35,9 +40,13 @@ type provider struct {
 	tokens   *sealer
 	now      func() time.Time
 
-	mu         sync.Mutex
-	discovered *discovered
-	failure    error // of the last check of an identity
+	discoveries singleflight.Group
+
+	mu             sync.Mutex
+	discovered     *discovered
+	undiscovered   error // of the last reading of the document
+	undiscoveredAt time.Time
+	failure        error // of the last check of an identity
 }
 
 // failing returns the error of the last check of an identity, nil if it succeeded.
@@ -86,18 +95,41 @@ func (p *provider) with(ctx context.Context) context.Context {
 // not answer.
 func (p *provider) discover(ctx context.Context) (*discovered, error) {
 	p.mu.Lock()
-	known := p.discovered
+	known, failed, at := p.discovered, p.undiscovered, p.undiscoveredAt
 	p.mu.Unlock()
-	if known != nil && time.Since(known.at) < discoveryAge {
+	switch {
+	case known != nil && time.Since(known.at) < discoveryAge:
+		return known, nil
+	case failed != nil && time.Since(at) < discoveryPause && known == nil:
+		return nil, failed
+	case failed != nil && time.Since(at) < discoveryPause:
 		return known, nil
 	}
-	// The keys outlive the request that read the document.
-	found, err := oidc.NewProvider(p.with(context.WithoutCancel(ctx)), p.Issuer)
-	if err != nil {
-		if known != nil {
-			return known, nil
+	found, err, _ := p.discoveries.Do("", func() (any, error) {
+		// The keys outlive the request that reads the document.
+		d, err := p.readDocument(context.WithoutCancel(ctx))
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err != nil {
+			p.undiscovered, p.undiscoveredAt = err, time.Now()
+		} else {
+			p.discovered, p.undiscovered = d, nil
 		}
-		return nil, fmt.Errorf("read the discovery document: %w", err)
+		return d, err
+	})
+	switch {
+	case err == nil:
+		return found.(*discovered), nil
+	case known != nil:
+		return known, nil
+	}
+	return nil, err
+}
+
+func (p *provider) readDocument(ctx context.Context) (*discovered, error) {
+	found, err := oidc.NewProvider(p.with(ctx), p.Issuer)
+	if err != nil {
+		return nil, fmt.Errorf("read the discovery document: %s", bounded(err.Error(), maxError))
 	}
 	var more struct {
 		Issued bool   `json:"authorization_response_iss_parameter_supported"`
@@ -111,9 +143,6 @@ func (p *provider) discover(ctx context.Context) (*discovered, error) {
 	}
 	d := &discovered{Provider: found, issued: more.Issued, at: time.Now()}
 	d.verifier = found.Verifier(&oidc.Config{ClientID: p.ClientID, Now: func() time.Time { return p.now().Add(-skew) }})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.discovered = d
 	return d, nil
 }
 
@@ -197,7 +226,7 @@ func (p *provider) subjectOf(ctx context.Context, d *discovered, token *oauth2.T
 	if missing := !named || p.needsGroups() && !grouped && !claims.elsewhere(p.GroupsClaim); missing && (claims == nil || d.UserInfoEndpoint() != "") {
 		info, err := d.UserInfo(ctx, oauth2.StaticTokenSource(token))
 		if err != nil {
-			return subject{}, fmt.Errorf("read the user information: %w", err)
+			return subject{}, fmt.Errorf("read the user information: %s", bounded(err.Error(), maxError))
 		}
 		if info.Subject != id {
 			return subject{}, errors.New("the user information is about another subject")

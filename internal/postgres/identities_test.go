@@ -1,0 +1,159 @@
+package postgres_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/harness/fixture"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// signIn logs a subject in, with a session of its own.
+func signIn(t *testing.T, d *fixture.Database, subject, token string, session byte) (postgres.User, error) {
+	t.Helper()
+	hash := make([]byte, 32)
+	hash[0] = session
+	return d.DB.SignIn(t.Context(), postgres.SignIn{
+		Issuer: "https://issuer", Subject: subject, NewUser: "user-" + subject, Session: hash, ProviderSession: "sid-" + token, Expires: time.Now().Add(time.Hour),
+		Claims: postgres.Claims{Username: "user " + subject, Groups: []string{"a", "a", "b"}, RefreshToken: []byte(token)},
+	})
+}
+
+func claim(t *testing.T, d *fixture.Database) []postgres.DueIdentity {
+	t.Helper()
+	list, err := d.DB.ClaimIdentities(t.Context(), []string{"https://issuer"}, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// An identity is checked by one server at a time, and what the provider said about a refresh
+// token does not count once a login has brought another one.
+func TestLoginSupersedesCheck(t *testing.T) {
+	t.Parallel()
+	d := fixture.NewDatabase(t, postgres.Options{})
+	d.AddUser("first")
+	u, err := signIn(t, d, "s1", "one", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	due := claim(t, d)
+	if len(due) != 1 || string(due[0].RefreshToken) != "one" || len(claim(t, d)) != 0 {
+		t.Fatalf("%+v", due)
+	}
+	if _, err := signIn(t, d, "s1", "two", 2); err != nil {
+		t.Fatal(err)
+	}
+	for _, why := range []postgres.Suspension{postgres.SuspendedRefused, postgres.SuspendedNotAllowed} {
+		if err := d.DB.EndIdentity(t.Context(), due[0], why); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.DB.ConfirmIdentity(t.Context(), due[0], postgres.Claims{RefreshToken: []byte("from one")}); err != nil {
+		t.Fatal(err)
+	}
+	if u, err = d.DB.User(t.Context(), u.ID); err != nil || u.Suspended != "" {
+		t.Errorf("%+v, %v", u, err)
+	}
+	due = claim(t, d)
+	if len(due) != 1 || string(due[0].RefreshToken) != "two" || fixture.Query[int](d, `SELECT count(*) FROM sessions`) != 2 {
+		t.Errorf("%+v", due)
+	}
+	if err := d.DB.EndIdentity(t.Context(), due[0], postgres.SuspendedRefused); err != nil {
+		t.Fatal(err)
+	}
+	if u, err = d.DB.User(t.Context(), u.ID); err != nil || u.Suspended != postgres.SuspendedRefused || fixture.Query[int](d, `SELECT count(*) FROM sessions`) != 0 {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+// Concurrent first logins of a subject make one user.
+func TestConcurrentFirstLogins(t *testing.T) {
+	t.Parallel()
+	d := fixture.NewDatabase(t, postgres.Options{})
+	d.AddUser("first")
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = signIn(t, d, "s1", "one", byte(i+1)) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if n := fixture.Query[int](d, `SELECT count(*) FROM users`); n != 2 {
+		t.Errorf("%d users", n)
+	}
+}
+
+// The first user of an installation has to administer it.
+func TestFirstUserByIdentity(t *testing.T) {
+	t.Parallel()
+	d := fixture.NewDatabase(t, postgres.Options{})
+	if _, err := signIn(t, d, "s1", "one", 1); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("a user without rights set codehub up: %v", err)
+	}
+	if n := fixture.Query[int](d, `SELECT count(*) FROM users`); n != 0 {
+		t.Errorf("%d users", n)
+	}
+	yes := true
+	u, err := d.DB.SignIn(t.Context(), postgres.SignIn{Issuer: "i", Subject: "s", NewUser: "boss", Session: make([]byte, 32), Expires: time.Now().Add(time.Hour),
+		Claims: postgres.Claims{Admin: &yes, RefreshToken: []byte("x")}})
+	if err != nil || !u.Admin {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+// A login is refused whose session the provider has ended meanwhile.
+func TestLogoutBeforeLogin(t *testing.T) {
+	t.Parallel()
+	d := fixture.NewDatabase(t, postgres.Options{})
+	d.AddUser("first")
+	l := postgres.ProviderLogout{Issuer: "https://issuer", TokenID: "t", Session: "sid-one", Expires: time.Now().Add(time.Hour)}
+	if _, first, err := d.DB.ProviderLogout(t.Context(), l); err != nil || !first {
+		t.Fatal(first, err)
+	}
+	if _, err := signIn(t, d, "s1", "one", 1); workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+		t.Errorf("the login: %v", err)
+	}
+	if _, err := signIn(t, d, "s1", "two", 2); err != nil {
+		t.Errorf("another session: %v", err)
+	}
+	d.Change(`UPDATE provider_logouts SET expires_at = now()`)
+	if err := d.DB.DeleteExpiredLogouts(t.Context()); err != nil || fixture.Query[int](d, `SELECT count(*) FROM provider_logouts`) != 0 {
+		t.Error(err)
+	}
+}
+
+// Administrators who give up a provider do not lock out users with a password.
+func TestForeignIdentity(t *testing.T) {
+	t.Parallel()
+	d := fixture.NewDatabase(t, postgres.Options{})
+	d.AddUser("first")
+	for _, subject := range []string{"with", "without"} {
+		if _, err := signIn(t, d, subject, subject, subject[3]+byte(len(subject))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Change(`UPDATE users SET password_hash = 'x' WHERE username = 'user-with'`)
+	list, err := d.DB.ForeignIdentities(t.Context(), nil, 10)
+	if err != nil || len(list) != 2 {
+		t.Fatal(list, err)
+	}
+	for _, i := range list {
+		if err := d.DB.EndIdentity(t.Context(), i, postgres.SuspendedRefused); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := fixture.Query[string](d, `SELECT string_agg(username || ' ' || active, ', ' ORDER BY username) FROM users WHERE username LIKE 'user-%'`); got != "user-with true, user-without false" {
+		t.Error(got)
+	}
+	if n := fixture.Query[int](d, `SELECT count(*) FROM sessions`); n != 0 {
+		t.Errorf("%d sessions are left", n)
+	}
+}
