@@ -49,10 +49,10 @@ func TestResetPasswordWithoutPasswordLogins(t *testing.T) {
 	}
 	cmd := exec.CommandContext(ctx, "codehub", "reset-password", "--user", "ann", "--password-login", "1h")
 	cmd.Env = append(os.Environ(), "CODEHUB_DATA_DIR="+dir, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_NO_PASSWORD_LOGIN=true",
-		"CODEHUB_OIDC_FILE="+dir+"/oidc.json", "CODEHUB_URL=https://codehub.example.com")
+		"CODEHUB_OIDC_FILE="+dir+"/oidc.json", "CODEHUB_URL=http://localhost:8080")
 	cmd.Stdin = strings.NewReader("another one\n")
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "https://codehub.example.com/login?with=password") {
+	if err != nil || !strings.Contains(string(out), "http://localhost:8080/login?with=password") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if code := login("long enough"); code != workspace.CodeBadCredentials {
