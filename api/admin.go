@@ -129,15 +129,18 @@ type OrphanList struct {
 
 // Account is a user as administrators see them.
 type Account struct {
-	ID         string     `json:"id"`
-	Username   string     `json:"username"`
-	Admin      bool       `json:"admin"`
-	Disabled   bool       `json:"disabled"`
-	MaxRunning *int       `json:"max_running"` // null: the server's limit; 0: none
-	Running    int        `json:"running"`     // workspaces that count against it
-	Workspaces int        `json:"workspaces"`
-	LockedTill *time.Time `json:"locked_until"`
-	CreatedAt  time.Time  `json:"created_at"`
+	ID            string     `json:"id"`
+	Username      string     `json:"username"`
+	Admin         bool       `json:"admin"`
+	Disabled      bool       `json:"disabled"`
+	MaxRunning    *int       `json:"max_running"` // null: the server's limit; 0: none
+	Running       int        `json:"running"`     // workspaces that count against it
+	Workspaces    int        `json:"workspaces"`
+	MaxWorkspaces *int       `json:"max_workspaces"` // null: the server's limit; 0: none
+	MaxBytes      *int64     `json:"max_bytes"`      // null: the server's limit; 0: none
+	Bytes         int64      `json:"bytes"`          // of homes and archives, as last measured
+	LockedTill    *time.Time `json:"locked_until"`
+	CreatedAt     time.Time  `json:"created_at"`
 }
 
 // AccountList is the answer of GET /users.
@@ -148,18 +151,24 @@ type AccountList struct {
 
 // CreateAccount is the body of POST /users.
 type CreateAccount struct {
-	Username   string `json:"username"`
-	Password   string `json:"password"`
-	Admin      bool   `json:"admin,omitempty"`
-	MaxRunning *int   `json:"max_running,omitempty"`
+	Username      string `json:"username"`
+	Password      string `json:"password"`
+	Admin         bool   `json:"admin,omitempty"`
+	MaxRunning    *int   `json:"max_running,omitempty"`
+	MaxWorkspaces *int   `json:"max_workspaces,omitempty"`
+	MaxBytes      *int64 `json:"max_bytes,omitempty"`
 }
 
 // PatchAccount is the body of PATCH /users/{id}; absent fields are unchanged.
 type PatchAccount struct {
-	Admin      *bool         `json:"admin,omitempty"`
-	Disabled   *bool         `json:"disabled,omitempty"`
-	MaxRunning Nullable[int] `json:"max_running,omitzero"`
-	Password   *string       `json:"password,omitempty"`
+	Admin         *bool           `json:"admin,omitempty"`
+	Disabled      *bool           `json:"disabled,omitempty"`
+	MaxRunning    Nullable[int]   `json:"max_running,omitzero"`
+	MaxWorkspaces Nullable[int]   `json:"max_workspaces,omitzero"`
+	MaxBytes      Nullable[int64] `json:"max_bytes,omitzero"`
+	Password      *string         `json:"password,omitempty"`
+	// StopWorkspaces also stops all workspaces of the user.
+	StopWorkspaces bool `json:"stop_workspaces,omitempty"`
 }
 
 // ChangePassword is the body of POST /users/me/password.

@@ -8,23 +8,35 @@ import (
 	"codehub/internal/workspace"
 )
 
-// MaxRunning is the highest running limit of a user.
-const MaxRunning = 1_000_000
+// The highest limits of a user.
+const (
+	MaxRunning    = 1_000_000
+	MaxWorkspaces = 1_000_000
+	MaxBytes      = 1 << 50
+)
 
 // Accounts lists the users by name.
 func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.AccountList, error) {
 	list, err := s.cfg.Store.Accounts(ctx, caller, page)
 	out := api.AccountList{Users: make([]api.Account, 0, len(list.Users)), NextCursor: list.NextCursor}
 	for _, a := range list.Users {
-		out.Users = append(out.Users, api.Account(a))
+		out.Users = append(out.Users, accountOf(a))
 	}
 	return out, err
+}
+
+func accountOf(a postgres.Account) api.Account {
+	return api.Account{
+		ID: a.ID, Username: a.Username, Admin: a.Admin, Disabled: a.Disabled,
+		MaxRunning: a.MaxRunning, MaxWorkspaces: a.MaxWorkspaces, MaxBytes: a.MaxBytes,
+		Running: a.Running, Workspaces: a.Workspaces, Bytes: a.Bytes, LockedTill: a.LockedTill, CreatedAt: a.CreatedAt,
+	}
 }
 
 // CreateAccount adds a user. Errors: CodeNameTaken; CodeInvalid for an invalid name,
 // password or limit.
 func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error) {
-	if err := checkLimit(in.MaxRunning); err != nil {
+	if err := checkLimits(in.MaxRunning, in.MaxWorkspaces, in.MaxBytes); err != nil {
 		return api.Account{}, err
 	}
 	// Check the caller before the expensive hash of the password; the store checks again.
@@ -35,9 +47,9 @@ func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in
 	if err != nil {
 		return api.Account{}, err
 	}
-	u.Admin, u.MaxRunning = in.Admin, in.MaxRunning
+	u.Admin, u.MaxRunning, u.MaxWorkspaces, u.MaxBytes = in.Admin, in.MaxRunning, in.MaxWorkspaces, in.MaxBytes
 	made, err := s.cfg.Store.CreateAccount(ctx, caller, u)
-	return api.Account(made), err
+	return accountOf(made), err
 }
 
 // PatchAccount changes the given fields of a user. Disabling a user or setting a
@@ -45,10 +57,13 @@ func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in
 // CodeLastAdmin if no administrator would remain; CodeInvalid, also for the caller's
 // own password, which auth.ChangePassword changes.
 func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error) {
-	if err := checkLimit(in.MaxRunning.Value); err != nil {
+	if err := checkLimits(in.MaxRunning.Value, in.MaxWorkspaces.Value, in.MaxBytes.Value); err != nil {
 		return api.Account{}, err
 	}
-	p := postgres.AccountPatch{Admin: in.Admin, Disabled: in.Disabled, MaxRunning: workspace.Optional[int](in.MaxRunning)}
+	p := postgres.AccountPatch{
+		Admin: in.Admin, Disabled: in.Disabled, Stop: in.StopWorkspaces,
+		MaxRunning: workspace.Optional[int](in.MaxRunning), MaxWorkspaces: workspace.Optional[int](in.MaxWorkspaces), MaxBytes: workspace.Optional[int64](in.MaxBytes),
+	}
 	if in.Password != nil {
 		if id == caller.UserID {
 			return api.Account{}, workspace.Errorf(workspace.CodeInvalid, "Change your own password with your current one.")
@@ -64,14 +79,28 @@ func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id 
 		p.PasswordHash = &hash
 	}
 	changed, err := s.cfg.Store.PatchAccount(ctx, caller, id, p)
-	return api.Account(changed), err
+	return accountOf(changed), err
 }
 
-func checkLimit(n *int) error {
-	if n != nil && (*n < 0 || *n > MaxRunning) {
-		e := workspace.Errorf(workspace.CodeInvalid, "max_running must be between 0 (no limit) and %d.", MaxRunning)
-		e.Details = map[string]any{"field": "max_running"}
+// DeleteAccount deletes a user, and deletes or hands over the user's workspaces. See
+// postgres.DB.DeleteAccount.
+func (s *Service) DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error {
+	return s.cfg.Store.DeleteAccount(ctx, caller, id, r)
+}
+
+func checkLimits(running, workspaces *int, bytes *int64) error {
+	bad := func(field string, most int64) error {
+		e := workspace.Errorf(workspace.CodeInvalid, "%s must be between 0 (no limit) and %d.", field, most)
+		e.Details = map[string]any{"field": field}
 		return e
+	}
+	switch {
+	case running != nil && (*running < 0 || *running > MaxRunning):
+		return bad("max_running", MaxRunning)
+	case workspaces != nil && (*workspaces < 0 || *workspaces > MaxWorkspaces):
+		return bad("max_workspaces", MaxWorkspaces)
+	case bytes != nil && (*bytes < 0 || *bytes > MaxBytes):
+		return bad("max_bytes", MaxBytes)
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ type Store interface {
 	Account(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (postgres.Account, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (postgres.Account, error)
+	DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error
 }
 
 // Passwords checks and hashes passwords; *auth.Auth implements it.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"codehub/internal/front"
 	"codehub/internal/workspace"
 )
 
@@ -91,7 +92,16 @@ func (a *Auth) identity(r *http.Request, bearer bool) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	return a.identify(r.Context(), hashSecret(secret), kind)
+	id, err := a.identify(r.Context(), hashSecret(secret), kind)
+	return id.at(r), err
+}
+
+// at adds where the request comes from.
+func (id Identity) at(r *http.Request) Identity {
+	if id.Caller.UserID != "" {
+		id.Caller.Address = front.Address(r)
+	}
+	return id
 }
 
 func (a *Auth) identify(ctx context.Context, hash secretHash, kind credential) (Identity, error) {

@@ -60,7 +60,7 @@ func (a *Auth) AuthenticateWorkspace(r *http.Request, host workspace.Host) (work
 	case id.host != host:
 		return workspace.Caller{}, unauthenticated()
 	}
-	return id.Caller, nil
+	return id.at(r).Caller, nil
 }
 
 // Nonce returns the hash, in hex, of the nonce in the request's cookie, and the cookie

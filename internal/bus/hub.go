@@ -20,6 +20,7 @@ const (
 	ChannelWake    = "ws_wake"
 	ChannelDeleted = "ws_deleted"
 	ChannelAuth    = "auth_changed"
+	ChannelNotices = "notices_changed"
 )
 
 // Loader reads one workspace as its owner sees it, including deleted ones that can
@@ -63,6 +64,7 @@ type Hub struct {
 
 	mu        sync.Mutex
 	subs      map[string]map[*Subscription]struct{} // by user
+	all       map[*Subscription]struct{}            // those of SubscribeAll
 	observers map[*Observer]struct{}
 	recent    recentIDs
 }
@@ -76,6 +78,7 @@ func New(cfg Config) *Hub {
 		cfg:       cfg,
 		wake:      make(chan struct{}, 1),
 		subs:      map[string]map[*Subscription]struct{}{},
+		all:       map[*Subscription]struct{}{},
 		observers: map[*Observer]struct{}{},
 	}
 }
@@ -96,6 +99,8 @@ func (h *Hub) Handle(channel, payload string) {
 		h.NotifyDeleted(p.Owner, workspace.ID(p.ID))
 	case ChannelWake:
 		h.Wake()
+	case ChannelNotices:
+		h.Nudge(p.User)
 	case ChannelAuth:
 		if h.cfg.AuthChanged != nil {
 			h.cfg.AuthChanged(p.User, p.Session)
@@ -133,6 +138,29 @@ func (h *Hub) notify(owner string, id workspace.ID, now time.Time) {
 	}
 	for s := range h.subs[owner] {
 		s.mark(id, now)
+	}
+	for s := range h.all {
+		if s.user != owner {
+			s.nudge()
+		}
+	}
+}
+
+// Nudge reports to the subscriptions of a user, or of all users if user is empty, that
+// something other than a workspace has changed.
+func (h *Hub) Nudge(user string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if user != "" {
+		for s := range h.subs[user] {
+			s.nudge()
+		}
+		return
+	}
+	for _, subs := range h.subs {
+		for s := range subs {
+			s.nudge()
+		}
 	}
 }
 

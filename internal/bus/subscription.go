@@ -52,6 +52,7 @@ type Subscription struct {
 	mu    sync.Mutex
 	err   error // why it has ended
 	all   bool
+	other bool           // something else has changed; see Hub.Nudge
 	order []workspace.ID // dirty, oldest first, without duplicates
 	dirty map[workspace.ID]struct{}
 	since time.Time // the reader's last call, while events are unread
@@ -77,6 +78,23 @@ func (h *Hub) Subscribe(ctx context.Context, user string, wake func()) (*Subscri
 	return s, nil
 }
 
+// SubscribeAll is Subscribe, and changes of the workspaces of other users nudge the
+// subscription. It is for administrators.
+func (h *Hub) SubscribeAll(ctx context.Context, user string, wake func()) (*Subscription, error) {
+	s, err := h.Subscribe(ctx, user, wake)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		h.all[s] = struct{}{}
+	}
+	return s, nil
+}
+
 // Close ends the subscription; Next then returns ErrClosed.
 func (s *Subscription) Close() {
 	s.hub.mu.Lock()
@@ -97,6 +115,7 @@ func (s *Subscription) end(why error) {
 	s.wake()
 	subs := s.hub.subs[s.user]
 	delete(subs, s)
+	delete(s.hub.all, s)
 	if len(subs) == 0 {
 		delete(s.hub.subs, s.user)
 	}
@@ -125,9 +144,12 @@ func (s *Subscription) Next(ctx context.Context) (ev Event, ok bool, err error) 
 	return Event{}, false, nil
 }
 
-// Skip discards all unread events, and reports whether there were any. It returns
-// ErrTooSlow or ErrClosed.
+// Skip discards all unread events, and reports whether there were any, or a nudge. It
+// returns ErrTooSlow or ErrClosed.
 func (s *Subscription) Skip() (skipped bool, err error) {
+	s.mu.Lock()
+	skipped, s.other = s.other, false
+	s.mu.Unlock()
 	for {
 		_, ok, err := s.take()
 		if err != nil || !ok {
@@ -161,6 +183,16 @@ func (s *Subscription) take() (ev Event, ok bool, err error) {
 		return Event{Kind: Updated, ID: id}, true, nil
 	}
 	return Event{}, false, nil
+}
+
+// nudge wakes the reader; Next has no event for it.
+func (s *Subscription) nudge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil && !s.other {
+		s.other = true
+		s.wake()
+	}
 }
 
 // mark and markAll require the hub's lock.

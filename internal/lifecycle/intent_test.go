@@ -86,6 +86,15 @@ func intents() []intent {
 		{"recover from an archive", func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 			return lifecycle.RequestRecoverFrom(w, now, &workspace.Archive{Key: "another"})
 		}},
+		{"halt", func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+			return lifecycle.Halt(w, now, false)
+		}},
+		{"halt, force", func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+			return lifecycle.Halt(w, now, true)
+		}},
+		{"hand over", func(w workspace.Workspace, _ time.Time) (lifecycle.Intent, error) {
+			return lifecycle.HandOver(w, "another", w.Name)
+		}},
 		{"idle timeout", func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 			return lifecycle.EndIdle(w, now, workspace.TTL{Standby: time.Second, Archive: time.Second}), nil
 		}},

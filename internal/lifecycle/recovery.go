@@ -65,13 +65,18 @@ func WithoutStart(out Intent) Intent {
 	if out.Workspace.DeletedAt != nil {
 		return out
 	}
-	to := workspace.DesiredArchived
-	if out.Workspace.Home.State == workspace.HomeLive {
-		to = workspace.DesiredStandby
-	}
-	desire(&out.Workspace, to)
+	desire(&out.Workspace, stateWithoutStart(out.Workspace))
 	out.NeedsSlot = false
 	return out
+}
+
+// stateWithoutStart is the desired state of a workspace in ERROR that a recovery does not
+// start.
+func stateWithoutStart(w workspace.Workspace) workspace.DesiredState {
+	if w.Home.State == workspace.HomeLive {
+		return workspace.DesiredStandby
+	}
+	return workspace.DesiredArchived
 }
 
 // recovery begins an intent to recover. CodeNotFound; CodeNotInError.

@@ -12,20 +12,25 @@ import (
 	"codehub/internal/workspace"
 )
 
-const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running,
+const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running, u.max_workspaces, u.max_bytes,
 	CASE WHEN u.locked_until > now() THEN u.locked_until END, u.created_at,
 	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
-	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL)`
+	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
+	(SELECT COALESCE(sum(w.total_bytes), 0)::bigint FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL)`
 
 // Account is a user as administrators see it.
 type Account struct {
-	ID         string
-	Username   string
-	Admin      bool
-	Disabled   bool
-	MaxRunning *int // nil: the server's limit; 0: none
-	Running    int  // workspaces that count against it
-	Workspaces int
+	ID       string
+	Username string
+	Admin    bool
+	Disabled bool
+	// The limits of the user; nil: the server's, 0: none.
+	MaxRunning, MaxWorkspaces *int
+	MaxBytes                  *int64
+
+	Running    int   // workspaces that count against MaxRunning
+	Workspaces int   // that are not deleted
+	Bytes      int64 // of their homes and archives, as last measured
 	LockedTill *time.Time
 	CreatedAt  time.Time
 }
@@ -38,7 +43,8 @@ type AccountList struct {
 
 func toAccount(row pgx.CollectableRow) (Account, error) {
 	var a Account
-	err := row.Scan(&a.ID, &a.Username, &a.Admin, &a.Disabled, &a.MaxRunning, &a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces)
+	err := row.Scan(&a.ID, &a.Username, &a.Admin, &a.Disabled, &a.MaxRunning, &a.MaxWorkspaces, &a.MaxBytes,
+		&a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces, &a.Bytes)
 	return a, err
 }
 
@@ -104,7 +110,7 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, page Page) 
 	const verb = "list the users"
 	rows, err := db.pool.Query(ctx, `
 		SELECT `+accountColumns+` FROM users u
-		WHERE $1 = '' OR u.username_key COLLATE "C" > $1 ORDER BY u.username_key COLLATE "C" LIMIT $2`, string(after), page.Size()+1)
+		WHERE u.removed_at IS NULL AND ($1 = '' OR u.username_key COLLATE "C" > $1) ORDER BY u.username_key COLLATE "C" LIMIT $2`, string(after), page.Size()+1)
 	if err != nil {
 		return AccountList{}, failed(verb, err)
 	}
@@ -136,14 +142,14 @@ func (db *DB) Account(ctx context.Context, caller workspace.Caller, id string) (
 }
 
 func account(ctx context.Context, in querier, id string) (Account, error) {
-	rows, err := in.Query(ctx, `SELECT `+accountColumns+` FROM users u WHERE u.id = $1`, id)
+	rows, err := in.Query(ctx, `SELECT `+accountColumns+` FROM users u WHERE u.id = $1 AND u.removed_at IS NULL`, id)
 	if err != nil {
 		return Account{}, err
 	}
 	return pgx.CollectExactlyOneRow(rows, toAccount)
 }
 
-// CreateAccount adds a user for an administrator. CodeNameTaken.
+// CreateAccount adds a user for an administrator, with the user's own limits. CodeNameTaken.
 func (db *DB) CreateAccount(ctx context.Context, caller workspace.Caller, u User) (Account, error) {
 	var out Account
 	err := db.tx(ctx, "create an account", func(tx pgx.Tx) error {
@@ -165,8 +171,13 @@ func (db *DB) CreateAccount(ctx context.Context, caller workspace.Caller, u User
 type AccountPatch struct {
 	Admin        *bool
 	Disabled     *bool
-	MaxRunning   workspace.Optional[int] // counts from the next start on
 	PasswordHash *string
+
+	MaxRunning    workspace.Optional[int] // counts from the next start on
+	MaxWorkspaces workspace.Optional[int] // counts from the next creation on
+	MaxBytes      workspace.Optional[int64]
+	// Stop also stops all workspaces of the user.
+	Stop bool
 }
 
 // PatchAccount changes a user for an administrator. Disabling the user or setting a password
@@ -184,7 +195,7 @@ func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id stri
 			return notFound("user")
 		}
 		var u User
-		err = tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 FOR NO KEY UPDATE`, id).Scan(u.targets()...)
+		err = tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 AND removed_at IS NULL FOR NO KEY UPDATE`, id).Scan(u.targets()...)
 		if missing(err) {
 			return notFound("user")
 		}
@@ -203,6 +214,11 @@ func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id stri
 				return err
 			}
 		}
+		if p.Stop {
+			if err := stopAll(ctx, tx, caller, u); err != nil {
+				return err
+			}
+		}
 		out, err = account(ctx, tx, id)
 		return err
 	})
@@ -218,8 +234,14 @@ func (p AccountPatch) apply(u *User) map[string]any {
 	if p.Disabled != nil && *p.Disabled != u.Disabled {
 		u.Disabled, changed["disabled"] = *p.Disabled, *p.Disabled
 	}
-	if n := p.MaxRunning; n.Set && (n.Value == nil) != (u.MaxRunning == nil) || n.Value != nil && *n.Value != *u.MaxRunning {
+	if n := p.MaxRunning; n.Set && !same(n.Value, u.MaxRunning) {
 		u.MaxRunning, changed["max_running"] = n.Value, n.Value
+	}
+	if n := p.MaxWorkspaces; n.Set && !same(n.Value, u.MaxWorkspaces) {
+		u.MaxWorkspaces, changed["max_workspaces"] = n.Value, n.Value
+	}
+	if n := p.MaxBytes; n.Set && !same(n.Value, u.MaxBytes) {
+		u.MaxBytes, changed["max_bytes"] = n.Value, n.Value
 	}
 	if p.PasswordHash != nil {
 		u.PasswordHash, changed["password"] = *p.PasswordHash, true
@@ -230,13 +252,16 @@ func (p AccountPatch) apply(u *User) map[string]any {
 	return changed
 }
 
+// same reports whether both are nil, or have the same value.
+func same[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
+
 func saveAccount(ctx context.Context, tx pgx.Tx, u User, password bool) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE users SET admin = $2, disabled = $3, max_running = $4, password_hash = $5,
 			failed_logins = CASE WHEN $6 THEN 0 ELSE failed_logins END,
 			locked_until = CASE WHEN $6 THEN NULL ELSE locked_until END,
-			suspended_for = CASE WHEN $6 THEN NULL ELSE suspended_for END
-		WHERE id = $1`, u.ID, u.Admin, u.Disabled, u.MaxRunning, u.PasswordHash, password)
+			suspended_for = CASE WHEN $6 THEN NULL ELSE suspended_for END, max_workspaces = $7, max_bytes = $8
+		WHERE id = $1`, u.ID, u.Admin, u.Disabled, u.MaxRunning, u.PasswordHash, password, u.MaxWorkspaces, u.MaxBytes)
 	if err != nil || !u.Disabled && !password {
 		return err
 	}

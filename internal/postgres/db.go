@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"codehub/internal/imageref"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -26,9 +27,22 @@ type Limits struct {
 	PerUser int `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" min:"0" max:"1000000" default:"2" help:"Running limit of each user (0 = no limit)."`
 	Global  int `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" min:"0" max:"1000000" default:"100" help:"Running limit of all users together (0 = no limit)."`
 
-	Workspaces int `name:"max-workspaces-per-user" env:"CODEHUB_MAX_WORKSPACES_PER_USER" min:"0" max:"1000000" default:"100" help:"Workspaces of each user (0 = no limit)."`
-	Tokens     int `name:"max-tokens-per-user" env:"CODEHUB_MAX_TOKENS_PER_USER" min:"0" max:"1000000" default:"100" help:"API tokens of each user (0 = no limit)."`
-	SSHKeys    int `name:"max-ssh-keys-per-user" env:"CODEHUB_MAX_SSH_KEYS_PER_USER" min:"0" max:"1000000" default:"50" help:"SSH keys of each user (0 = no limit)."`
+	Workspaces int    `name:"max-workspaces-per-user" env:"CODEHUB_MAX_WORKSPACES_PER_USER" min:"0" max:"1000000" default:"100" help:"Workspaces of each user (0 = no limit)."`
+	Size       string `name:"max-bytes-per-user" env:"CODEHUB_MAX_BYTES_PER_USER" default:"0" help:"Size of the homes and archives of each user, like 20g, from which none of their workspaces starts (0 = no limit)."`
+	Bytes      int64  `kong:"-"` // of Size
+
+	Tokens  int `name:"max-tokens-per-user" env:"CODEHUB_MAX_TOKENS_PER_USER" min:"0" max:"1000000" default:"100" help:"API tokens of each user (0 = no limit)."`
+	SSHKeys int `name:"max-ssh-keys-per-user" env:"CODEHUB_MAX_SSH_KEYS_PER_USER" min:"0" max:"1000000" default:"50" help:"SSH keys of each user (0 = no limit)."`
+}
+
+// Resolve checks the settings and computes Bytes. It returns an invalid one as
+// *setting.Problem.
+func (l *Limits) Resolve() error {
+	var err error
+	if l.Bytes, err = setting.Bytes(l.Size); err != nil {
+		return setting.Invalid("CODEHUB_MAX_BYTES_PER_USER", fmt.Sprintf("%q is not a size", l.Size), "give a size like 20g, or 0 for no limit")
+	}
+	return nil
 }
 
 // DB is the store of the API, the proxy and the dashboard. It is safe for concurrent use.

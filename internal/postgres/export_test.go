@@ -11,7 +11,7 @@ import (
 )
 
 // Audit records an action in a transaction of its own.
-func (db *DB) Audit(ctx context.Context, caller workspace.Caller, action, target string, details map[string]any) error {
+func (db *DB) WriteAudit(ctx context.Context, caller workspace.Caller, action, target string, details map[string]any) error {
 	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return audit(ctx, tx, caller, action, target, details) })
 }
 

@@ -142,13 +142,19 @@ func (db *DB) RequestForceStop(ctx context.Context, caller workspace.Caller, id 
 // run. If its image is not allowed, it does not: see lifecycle.WithoutStart.
 func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error) {
 	w, _, err := db.apply(ctx, caller, id, "request a recovery", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		out, err := lifecycle.RequestRecover(w, now, action)
-		if err == nil && w.ErrorReason == workspace.ErrImageNotAllowed && db.checkImage(w.ImageRef) != nil {
-			out = lifecycle.WithoutStart(out)
-		}
-		return out, err
+		return db.recoverAllowed(w, now, action)
 	}))
 	return w, err
+}
+
+// recoverAllowed is lifecycle.RequestRecover. A workspace whose image is not allowed is not
+// started.
+func (db *DB) recoverAllowed(w workspace.Workspace, now time.Time, action string) (lifecycle.Intent, error) {
+	out, err := lifecycle.RequestRecover(w, now, action)
+	if err == nil && w.ErrorReason == workspace.ErrImageNotAllowed && db.checkImage(w.ImageRef) != nil {
+		out = lifecycle.WithoutStart(out)
+	}
+	return out, err
 }
 
 // RequestRecoverArchive requests that one of the workspace's archives, the one that the
@@ -176,17 +182,19 @@ func (db *DB) DeleteWorkspace(ctx context.Context, caller workspace.Caller, id w
 // UndeleteWorkspace undoes a deletion. CodeNameTaken; CodeLimitExceeded if the container still
 // exists and another workspace has taken its slot.
 func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	w, _, err := db.apply(ctx, caller, id, "undelete a workspace", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		going, err := archiveBeingRemoved(ctx, tx, w.ArchiveKey)
-		if err != nil {
-			return lifecycle.Intent{}, err
-		}
-		out, err := lifecycle.Undelete(w, now, going)
-		if err != nil {
-			return lifecycle.Intent{}, err
-		}
-		// An earlier backup of the database must be recognized as one.
-		return out, requestMark(ctx, tx)
-	})
+	w, _, err := db.apply(ctx, caller, id, "undelete a workspace", mayNeedSlot, undeletion)
 	return w, err
+}
+
+func undeletion(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+	going, err := archiveBeingRemoved(ctx, tx, w.ArchiveKey)
+	if err != nil {
+		return lifecycle.Intent{}, err
+	}
+	out, err := lifecycle.Undelete(w, now, going)
+	if err != nil {
+		return lifecycle.Intent{}, err
+	}
+	// An earlier backup of the database must be recognized as one.
+	return out, requestMark(ctx, tx)
 }

@@ -19,9 +19,12 @@ func lockLimits(ctx context.Context, tx pgx.Tx) error {
 }
 
 // checkLimits returns CodeLimitExceeded unless the owner may run one more workspace, not
-// counting id. The column holds_slot marks the workspaces that count. The transaction holds the
+// counting id, and CodeQuotaExceeded if the owner's homes and archives are too large. The column holds_slot marks the workspaces that count. The transaction holds the
 // limits' lock.
 func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
+	if err := db.checkBytes(ctx, tx, owner); err != nil {
+		return err
+	}
 	var perUser, ofUser, all int
 	err := tx.QueryRow(ctx, `
 		SELECT COALESCE((SELECT max_running FROM users WHERE id = $1), $3),

@@ -16,16 +16,17 @@ import (
 // Channels of notifications. Triggers announce the changes of rows; DB.Notify sends on the
 // others.
 const (
-	ChannelSSE     = "ws_sse"       // a workspace changed for its owner
-	ChannelWake    = "ws_wake"      // the controller has work
-	ChannelDeleted = "ws_deleted"   // a workspace was deleted
-	ChannelAuth    = "auth_changed" // a session or token ended, or a user changed
-	ChannelUnsaved = "ide_unsaved"  // the page of an IDE reported unsaved files
+	ChannelSSE     = "ws_sse"          // a workspace changed for its owner
+	ChannelWake    = "ws_wake"         // the controller has work
+	ChannelDeleted = "ws_deleted"      // a workspace was deleted
+	ChannelAuth    = "auth_changed"    // a session or token ended, or a user changed
+	ChannelNotices = "notices_changed" // the notices of a user or the banner changed
+	ChannelUnsaved = "ide_unsaved"     // the page of an IDE reported unsaved files
 )
 
 // Notification is a notification of the database. Payload is JSON: {"id","owner"} of a
 // workspace, or on ChannelAuth {"user","session"}, where session is the hash of the session or
-// token in hex, or "" for all of the user's. On ChannelUnsaved it is what a server passed to
+// token in hex, or "" for all of the user's. On ChannelNotices it is {"user"}, "" for all users. On ChannelUnsaved it is what a server passed to
 // Notify.
 type Notification struct {
 	Channel string
@@ -123,7 +124,7 @@ func subscribe(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to listen: %w", err)
 	}
-	for _, channel := range []string{ChannelSSE, ChannelWake, ChannelDeleted, ChannelAuth, ChannelUnsaved} {
+	for _, channel := range []string{ChannelSSE, ChannelWake, ChannelDeleted, ChannelAuth, ChannelNotices, ChannelUnsaved} {
 		if _, err := conn.Exec(bounded, `LISTEN `+channel); err != nil {
 			closeQuietly(ctx, conn)
 			return nil, fmt.Errorf("listen on %s: %w", channel, err)

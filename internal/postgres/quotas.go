@@ -12,20 +12,24 @@ import (
 // maximum of 0 means no limit.
 type Quotas struct {
 	Workspaces, MaxWorkspaces int
+	Bytes, MaxBytes           int64 // of homes and archives, as last measured
 	Tokens, MaxTokens         int
 	SSHKeys, MaxSSHKeys       int
 }
 
 // Quotas returns the caller's quotas.
 func (db *DB) Quotas(ctx context.Context, caller workspace.Caller) (Quotas, error) {
-	q := Quotas{MaxWorkspaces: db.limits.Workspaces, MaxTokens: db.limits.Tokens, MaxSSHKeys: db.limits.SSHKeys}
+	q := Quotas{MaxTokens: db.limits.Tokens, MaxSSHKeys: db.limits.SSHKeys}
 	if !workspace.ValidID(caller.UserID) {
 		return q, forbidden()
 	}
 	err := db.pool.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
+			(SELECT COALESCE(sum(total_bytes), 0)::bigint FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
+			COALESCE((SELECT max_workspaces FROM users WHERE id = $1), $2), COALESCE((SELECT max_bytes FROM users WHERE id = $1), $3),
 			(SELECT count(*) FROM api_tokens WHERE user_id = $1),
-			(SELECT count(*) FROM ssh_keys WHERE user_id = $1)`, caller.UserID).Scan(&q.Workspaces, &q.Tokens, &q.SSHKeys)
+			(SELECT count(*) FROM ssh_keys WHERE user_id = $1)`, caller.UserID, db.limits.Workspaces, db.limits.Bytes).
+		Scan(&q.Workspaces, &q.Bytes, &q.MaxWorkspaces, &q.MaxBytes, &q.Tokens, &q.SSHKeys)
 	return q, failed("count what a user has", err)
 }
 
@@ -45,16 +49,15 @@ func lockUser(ctx context.Context, tx pgx.Tx, id string) error {
 // all, so that deleting makes room and a loop does not. The transaction holds the lock
 // of lockUser.
 func (db *DB) checkWorkspaces(ctx context.Context, tx pgx.Tx, owner string) error {
-	most := db.limits.Workspaces
-	if most == 0 {
-		return nil
+	if err := db.checkBytes(ctx, tx, owner); err != nil {
+		return err
 	}
-	var present, all int
+	var present, all, most int
 	err := tx.QueryRow(ctx, `
-		SELECT count(*) FILTER (WHERE deleted_at IS NULL), count(*) FROM workspaces
-		WHERE owner_user_id = $1 AND (deleted_at IS NULL OR phase <> 'DELETED')`, owner).Scan(&present, &all)
+		SELECT count(*) FILTER (WHERE deleted_at IS NULL), count(*), COALESCE((SELECT max_workspaces FROM users WHERE id = $1), $2) FROM workspaces
+		WHERE owner_user_id = $1 AND (deleted_at IS NULL OR phase <> 'DELETED')`, owner, db.limits.Workspaces).Scan(&present, &all, &most)
 	switch {
-	case err != nil:
+	case err != nil || most == 0:
 		return err
 	case present >= most:
 		return quotaExceeded("workspaces", present, most, "You have %d workspaces, and at most %d are allowed. Delete one first.")
@@ -62,6 +65,21 @@ func (db *DB) checkWorkspaces(ctx context.Context, tx pgx.Tx, owner string) erro
 		return quotaExceeded("deleted_workspaces", all-present, 2*most-present, "%d of your deleted workspaces can still be restored, and at most %d are allowed. Try again later.")
 	}
 	return nil
+}
+
+// checkBytes returns CodeQuotaExceeded if the homes and archives of the user are as large as
+// they may be. Deleted workspaces do not count.
+func (db *DB) checkBytes(ctx context.Context, tx pgx.Tx, owner string) error {
+	var used, most int64
+	err := tx.QueryRow(ctx, `
+		SELECT COALESCE(sum(total_bytes), 0)::bigint, COALESCE((SELECT max_bytes FROM users WHERE id = $1), $2)
+		FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL`, owner, db.limits.Bytes).Scan(&used, &most)
+	if err != nil || most == 0 || used < most {
+		return err
+	}
+	e := workspace.Errorf(workspace.CodeQuotaExceeded, "Your workspaces use %d MiB, and at most %d MiB are allowed. Delete files, archives or a workspace first.", used>>20, most>>20)
+	e.Details = map[string]any{"limit_type": "bytes", "current": used, "max": most}
+	return e
 }
 
 // checkTokens returns CodeQuotaExceeded if the user may not have one more API token. It

@@ -86,22 +86,56 @@ func TestTokenQuota(t *testing.T) {
 	}
 }
 
-// Old entries of the audit log are removed in batches; the others stay.
+// Old entries of the audit log are removed in batches, with an entry about each; the others stay.
 func TestAuditRetention(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")
-	e.exec(`INSERT INTO audit_log (at, username, action) SELECT now() - interval '2 days', 'old', 'login' FROM generate_series(1, 25)`)
+	aged := func(age string) {
+		t.Helper()
+		e.exec(`ALTER TABLE audit_log DISABLE TRIGGER USER`)
+		e.exec(`UPDATE audit_log SET at = now() - $1::interval WHERE action IN ('login', 'user.create')`, age)
+		e.exec(`ALTER TABLE audit_log ENABLE TRIGGER USER`)
+	}
+	e.exec(`INSERT INTO audit_log (username, action) SELECT 'old', 'login' FROM generate_series(1, 24)`)
+	aged("2 days")
 	for _, want := range []int64{10, 10, 5, 0} {
 		if n := must(e.DeleteOldAudit(t.Context(), 24*time.Hour, 10))(t); n != want {
 			t.Errorf("%d entries removed, want %d", n, want)
 		}
 	}
-	e.exec(`UPDATE audit_log SET at = now() - interval '25 hours'`)
+	if n := query[int](e, `SELECT sum((details ->> 'entries')::int) FROM audit_log WHERE action = 'audit.remove' AND username = 'system'`); n != 25 {
+		t.Errorf("%d removed entries are recorded", n)
+	}
+	e.exec(`INSERT INTO audit_log (username, action) VALUES ('old', 'login')`)
+	aged("25 hours")
 	if n := must(e.DeleteOldAudit(t.Context(), 26*time.Hour, 10))(t); n != 0 {
 		t.Errorf("%d entries removed that are kept", n)
 	}
-	if n := must(e.DeleteOldAudit(t.Context(), 24*time.Hour, 10))(t); n == 0 {
-		t.Error("the creation of ", ann.Username, " is kept for ever")
+	if n := must(e.DeleteOldAudit(t.Context(), 24*time.Hour, 10))(t); n != 1 {
+		t.Errorf("%d entries removed: one of %s's is kept for ever", n, ann.Username)
+	}
+}
+
+// The database's role can only add to the audit log: neither change an entry, nor remove a young
+// one, nor give it another time.
+func TestAuditLogIsAppendOnly(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	e.user("ann")
+	for _, sql := range []string{
+		`UPDATE audit_log SET username = 'eve'`, `UPDATE audit_log SET at = now() - interval '1 year'`, `DELETE FROM audit_log`, `TRUNCATE audit_log`,
+		`INSERT INTO audit_log (username, action) VALUES ('x', 'y') ON CONFLICT DO NOTHING RETURNING 1/0`,
+	} {
+		if _, err := e.raw.Exec(t.Context(), sql); err == nil {
+			t.Errorf("%s is allowed", sql)
+		}
+	}
+	e.exec(`INSERT INTO audit_log (at, username, action) VALUES (now() - interval '2 years', 'x', 'antedated')`)
+	if age := query[float64](e, `SELECT extract(epoch FROM clock_timestamp() - at)::float8 FROM audit_log WHERE action = 'antedated'`); age > 3600 {
+		t.Errorf("an entry is antedated by %v s", age)
+	}
+	if n := query[int](e, `SELECT count(*) FROM audit_log WHERE username = 'ann'`); n == 0 {
+		t.Error("an entry is gone")
 	}
 }

@@ -76,11 +76,11 @@ func insertSession(ctx context.Context, tx pgx.Tx, s newSession) error {
 	if err != nil {
 		return err
 	}
-	details := map[string]any{"user_agent": userAgent, "address": s.from.address()}
+	details := map[string]any{"user_agent": userAgent}
 	if s.identity != "" {
 		details["identity"] = s.identity
 	}
-	return audit(ctx, tx, workspace.Caller{UserID: s.user.ID, Username: s.user.Username}, AuditLogin, s.user.ID, details)
+	return audit(ctx, tx, workspace.Caller{UserID: s.user.ID, Username: s.user.Username, Address: s.from.Address}, AuditLogin, s.user.ID, details)
 }
 
 // enabledUser reads a user who is neither disabled nor suspended, and locks the row: saveAccount and

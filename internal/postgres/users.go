@@ -26,17 +26,21 @@ type User struct {
 	// PasswordLoginUntil is until when the user may log in with a password although
 	// password logins are turned off; nil: not at all.
 	PasswordLoginUntil *time.Time
-	MaxRunning         *int // overrides Limits.PerUser; 0 = no limit
-	FailedLogins       int  // since the last successful one
-	LockedUntil        *time.Time
-	CreatedAt          time.Time
+	// These override Limits; nil: they do not, 0: no limit.
+	MaxRunning, MaxWorkspaces *int
+	MaxBytes                  *int64
+
+	FailedLogins int // since the last successful one
+	LockedUntil  *time.Time
+	CreatedAt    time.Time
 }
 
 const userColumns = `u.id, u.username, u.password_hash, u.admin, u.disabled, COALESCE(u.suspended_for, ''), u.password_login_until,
-	u.max_running, u.failed_logins, u.locked_until, u.created_at`
+	u.max_running, u.max_workspaces, u.max_bytes, u.failed_logins, u.locked_until, u.created_at`
 
 func (u *User) targets() []any {
-	return []any{&u.ID, &u.Username, &u.PasswordHash, &u.Admin, &u.Disabled, &u.Suspended, &u.PasswordLoginUntil, &u.MaxRunning, &u.FailedLogins, &u.LockedUntil, &u.CreatedAt}
+	return []any{&u.ID, &u.Username, &u.PasswordHash, &u.Admin, &u.Disabled, &u.Suspended, &u.PasswordLoginUntil,
+		&u.MaxRunning, &u.MaxWorkspaces, &u.MaxBytes, &u.FailedLogins, &u.LockedUntil, &u.CreatedAt}
 }
 
 // usernameKey returns the form in which usernames are compared.
@@ -90,9 +94,9 @@ func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (Us
 	}
 	var made User
 	err = tx.QueryRow(ctx, `
-		INSERT INTO users AS u (id, username, username_key, password_hash, admin, disabled, max_running)
-		VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING `+userColumns,
-		id.String(), u.Username, usernameKey(u.Username), u.PasswordHash, u.Admin, u.Disabled, u.MaxRunning).
+		INSERT INTO users AS u (id, username, username_key, password_hash, admin, disabled, max_running, max_workspaces, max_bytes)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING `+userColumns,
+		id.String(), u.Username, usernameKey(u.Username), u.PasswordHash, u.Admin, u.Disabled, u.MaxRunning, u.MaxWorkspaces, u.MaxBytes).
 		Scan(made.targets()...)
 	if violates(err, "users_username_key") {
 		return User{}, &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("The username %q is taken.", u.Username), Err: err}
@@ -116,7 +120,7 @@ func (db *DB) User(ctx context.Context, id string) (User, error) {
 	if !workspace.ValidID(id) {
 		return User{}, notFound("user")
 	}
-	return db.user(ctx, `u.id = $1`, id)
+	return db.user(ctx, `u.removed_at IS NULL AND u.id = $1`, id)
 }
 
 func (db *DB) user(ctx context.Context, where string, arg any) (User, error) {

@@ -364,10 +364,10 @@ func TestAudit(t *testing.T) {
 	ctx := t.Context()
 	ann := e.user("ann")
 	ann.Token = uuid.NewString()
-	if err := e.Audit(ctx, ann, "thing.do", "the\x00thing", map[string]any{"words": "a\x00b"}); err != nil {
+	if err := e.WriteAudit(ctx, ann, "thing.do", "the\x00thing", map[string]any{"words": "a\x00b"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Audit(ctx, workspace.System, "thing.do", "thing", nil); err != nil {
+	if err := e.WriteAudit(ctx, workspace.System, "thing.do", "thing", nil); err != nil {
 		t.Fatal(err)
 	}
 	got := query[string](e, `SELECT string_agg(concat_ws('|', user_id = $1, username, token_id = $2, action, target, details), E'\n' ORDER BY id)
@@ -376,7 +376,7 @@ func TestAudit(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if err := e.Audit(ctx, ann, "", "thing", nil); err == nil {
+	if err := e.WriteAudit(ctx, ann, "", "thing", nil); err == nil {
 		t.Error("an entry without action")
 	}
 }

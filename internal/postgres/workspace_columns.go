@@ -48,7 +48,7 @@ type row = workspace.Workspace
 
 var columns = []column{
 	{name: "id", field: func(w *row) any { return &w.ID }},
-	{name: "owner_user_id", field: func(w *row) any { return &w.OwnerID }},
+	{name: "owner_user_id", by: apiLayer, claim: true, field: func(w *row) any { return &w.OwnerID }},
 	{name: "image_ref", by: apiLayer, claim: true, field: func(w *row) any { return &w.ImageRef }},
 	{name: "storage_backend", field: func(w *row) any { return &w.StorageBackend }},
 	{name: "uid_offset", field: func(w *row) any { return &w.UIDOffset }},
@@ -105,6 +105,8 @@ var columns = []column{
 	{name: "standby_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.StandbyTTL }},
 	{name: "archive_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.ArchiveTTL }},
 	{name: "updated_at", skipTick: true, field: func(w *row) any { return &w.UpdatedAt }},
+	{name: "home_bytes", skipTick: true, field: func(w *row) any { return &w.HomeBytes }},
+	{name: "archives_bytes", skipTick: true, field: func(w *row) any { return &w.ArchivesBytes }},
 	{expr: "unwatched_since(" + idleSince + ")", skipTick: true, field: func(w *row) any { return &w.Unwatched }},
 	{expr: graceBegan, skipTick: true, field: func(w *row) any { return &w.GraceBegan }},
 }

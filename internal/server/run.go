@@ -187,6 +187,7 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 		})
 		g.Go(func() error { return s.garbage.Run(gctx, rows) })
 		g.Go(func() error { return s.ttl.Run(gctx, rows) })
+		g.Go(func() error { return s.usage.Run(gctx, rows) })
 		return g.Wait()
 	})
 }
@@ -252,6 +253,9 @@ func (s *server) housekeeping(ctx context.Context) error {
 		}
 		if err := s.db.DeleteExpiredLogouts(bounded); err != nil && ctx.Err() == nil {
 			s.log.Warn("remove expired logout tokens failed", "err", err)
+		}
+		if err := s.db.DeleteOldNotices(bounded); err != nil && ctx.Err() == nil {
+			s.log.Warn("remove old notices failed", "err", err)
 		}
 		cancel()
 		s.trimAudit(ctx)

@@ -45,6 +45,7 @@ import (
 	"codehub/internal/signin"
 	"codehub/internal/sshgate"
 	"codehub/internal/ttl"
+	"codehub/internal/usage"
 	"codehub/internal/workspace"
 )
 
@@ -250,6 +251,7 @@ type server struct {
 	hold      *hold
 	flush     *activity.Flusher
 	ttl       *ttl.Runner
+	usage     *usage.Runner
 	continued *continuation.Group // event streams and WebSockets
 	http      http.Handler
 
@@ -285,6 +287,12 @@ func newServer(p parts) (*server, error) {
 	idle := ttl.New(ttl.Config{
 		Agents: attacher,
 		TTL:    cfg.Idle.TTL(), Bus: activityBus, Settings: cfg.TTL, Log: log, Flush: flush.Flush, Conditions: p.conditions,
+	})
+
+	homes, _ := any(p.runtime).(usage.Homes) // not every runtime can measure homes
+	spending := usage.New(usage.Config{
+		Agents: attacher, Homes: homes, UsageSettings: cfg.Usage, Sizes: cfg.Defaults.Sizes,
+		Conditions: p.conditions, Log: log,
 	})
 
 	gate, err := openGate(p, attacher)
@@ -349,6 +357,6 @@ func newServer(p parts) (*server, error) {
 	return &server{
 		gate:  gate,
 		parts: p, auth: authentication, signIn: signIn, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
-		flush: flush, ttl: idle, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
+		flush: flush, ttl: idle, usage: spending, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
 	}, nil
 }

@@ -8,6 +8,7 @@ package service
 import (
 	"context"
 	"io"
+	"time"
 
 	"codehub/api"
 	"codehub/internal/postgres"
@@ -67,6 +68,26 @@ type Admin interface {
 	Accounts(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.AccountList, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
+	DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error
+}
+
+// Administration is what administrators see and do of the workspaces of all users, the audit
+// log, and the notices by which users learn of it; *postgres.DB implements it. All but the
+// methods of notices and Banner are for administrators alone.
+type Administration interface {
+	AnyWorkspaces(ctx context.Context, caller workspace.Caller, f postgres.AnyFilter) (postgres.AnyList, error)
+	AnyWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (postgres.AnyWorkspace, error)
+	AnyArchives(ctx context.Context, caller workspace.Caller, id workspace.ID, page postgres.Page) (list []workspace.Archive, next string, err error)
+	Administer(ctx context.Context, caller workspace.Caller, id workspace.ID, do postgres.Administration) (postgres.AnyWorkspace, error)
+	HandOver(ctx context.Context, caller workspace.Caller, id workspace.ID, h postgres.HandOver) (postgres.AnyWorkspace, error)
+	UsageOf(ctx context.Context, caller workspace.Caller, id workspace.ID, from, through time.Time, each func(postgres.UsageDay) error) error
+	Audit(ctx context.Context, caller workspace.Caller, f postgres.AuditFilter) (list []postgres.AuditEntry, next string, err error)
+	ExportAudit(ctx context.Context, caller workspace.Caller, f postgres.AuditFilter, each func(postgres.AuditEntry) error) error
+	SetBanner(ctx context.Context, caller workspace.Caller, text string) (postgres.Banner, error)
+
+	Banner(ctx context.Context) (postgres.Banner, error)
+	Notices(ctx context.Context, caller workspace.Caller) ([]postgres.Notice, error)
+	DismissNotice(ctx context.Context, caller workspace.Caller, id string) error
 }
 
 // Restore compares a restored database with Docker and the bucket, for

@@ -294,7 +294,7 @@ func (l *login) config() *ssh.ServerConfig {
 }
 
 // publicKey returns the user of a key. The client has not proved yet that it has it.
-func (l *login) publicKey(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+func (l *login) publicKey(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	hash := hashOf(key)
 	ctx, cancel := context.WithTimeout(l.gate.ctx, lookupTimeout)
 	defer cancel()
@@ -308,6 +308,9 @@ func (l *login) publicKey(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissio
 		return nil, errUnknownKey
 	}
 	caller := workspace.Caller{UserID: u.ID, Username: u.Username, Admin: u.Admin, Session: hex.EncodeToString(hash)}
+	if at, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
+		caller.Address = at.Addr()
+	}
 	return &ssh.Permissions{ExtraData: map[any]any{callerKey{}: caller, keyKey{}: k.ID}}, nil
 }
 

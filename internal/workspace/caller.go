@@ -1,5 +1,7 @@
 package workspace
 
+import "net/netip"
+
 // Caller is who asks. Every store method that acts for a person takes one and
 // checks it inside, so that no layer above can forget to (a workspace is its
 // owner's alone; others get CodeForbidden).
@@ -15,6 +17,8 @@ type Caller struct {
 	// Scope and Only limit what the token may do; empty: no limit.
 	Scope Scope
 	Only  ID // the workspace that it is for
+	// Address is that of the request's client, for the audit log; invalid: not known.
+	Address netip.Addr
 }
 
 // System is codehub itself: the controller applying a queued state, the TTL

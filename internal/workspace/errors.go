@@ -29,6 +29,7 @@ const (
 	CodeNotCancellable      Code = "not_cancellable"
 	CodeNotDeleted          Code = "not_deleted"
 	CodeNotRunning          Code = "not_running"
+	CodeNotStopped          Code = "not_stopped"
 	CodeNotOnHold           Code = "not_on_hold"
 	CodeGone                Code = "gone"
 	CodeLimitExceeded       Code = "workspace_limit_exceeded"

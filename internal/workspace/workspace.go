@@ -98,6 +98,10 @@ type Workspace struct {
 	StandbyTTL *int              // seconds; nil = the server's default, 0 = never
 	ArchiveTTL *int
 
+	// HomeBytes and ArchivesBytes are the sizes of the home's volume and of all archives when they
+	// were last measured; nil: not measured yet.
+	HomeBytes, ArchivesBytes *int64
+
 	// Unwatched is how much of the time since lifecycle.IdleSince no server
 	// recorded activity: it does not count toward idle timeouts. Computed when the row
 	// is read.

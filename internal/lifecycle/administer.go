@@ -1,0 +1,83 @@
+package lifecycle
+
+import (
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// AuditHandOver is the action of a workspace that gets another owner.
+const AuditHandOver = "workspace.hand_over"
+
+// Halt stops a workspace for an administrator: one that runs or is about to, after a
+// running operation if there is one. force, and in ERROR any stop, removes the container at
+// once. It starts and restores nothing: CodeNotRunning for a workspace at rest.
+func Halt(w workspace.Workspace, now time.Time, force bool) (Intent, error) {
+	if err := Present(w); err != nil {
+		return Intent{}, err
+	}
+	switch {
+	case !HoldsSlot(w) && w.NextDesired != workspace.DesiredRunning:
+		return Intent{}, workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
+	case force, w.Phase == workspace.PhaseError:
+		return RequestForceStop(w, now)
+	case w.DesiredState != workspace.DesiredRunning:
+		// Its stop is requested already, perhaps with a start or a deletion after it.
+		if w.NextDesired != workspace.DesiredRunning {
+			return unchanged(w), nil
+		}
+		out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditDesired, map[string]any{"from": w.DesiredState, "to": w.DesiredState}}}
+		if w.DesiredCause == workspace.CauseRestart {
+			out.Workspace.DesiredCause = ""
+		}
+		out.Workspace.NextDesired = ""
+		return out, nil
+	}
+	return Desire(w, now, workspace.DesiredStandby, true)
+}
+
+// HandOver gives a workspace to another user, under a name that may be another one. The
+// workspace must be at rest, without a container: nothing of the former owner runs in it, and
+// nothing that was decided for the former owner is carried out for the new one. Everything that
+// may be a secret of the former owner and is not in the home is dropped. CodeNotFound once it
+// is deleted; CodeOperationInProgress while an operation runs or a request is pending;
+// CodeNotStopped; CodeInvalid if it is the user's already.
+func HandOver(w workspace.Workspace, to, name string) (Intent, error) {
+	switch err := Present(w); {
+	case err != nil:
+		return Intent{}, err
+	case to == w.OwnerID:
+		return Intent{}, workspace.Errorf(workspace.CodeInvalid, "The workspace belongs to this user already.")
+	case w.Operation != workspace.OpNone:
+		return Intent{}, inProgress(w)
+	case w.PendingRequest() != "", w.NextDesired != "":
+		return Intent{}, workspace.Errorf(workspace.CodeOperationInProgress, "A request for the workspace is not carried out yet. Try again when it is.")
+	case !restsAt(w):
+		return Intent{}, workspace.Errorf(workspace.CodeNotStopped, "The workspace is not stopped. Stop it first, and wait until it has stopped.")
+	}
+	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditHandOver, map[string]any{"name": name}}}
+	next := &out.Workspace
+	next.OwnerID, next.Name = to, name
+	next.Env, next.Memo, next.TimeZone, next.KeepAwakeTil = nil, "", "", nil
+	if w.Phase == workspace.PhaseError && w.DesiredState == workspace.DesiredRunning {
+		desire(next, stateWithoutStart(w)) // a recovery does not start it: that needs a slot of its new owner
+	}
+	return out, nil
+}
+
+// restsAt reports whether nothing happens to the workspace until the next request, and
+// it has no container. In ERROR nothing acts on the desired state.
+func restsAt(w workspace.Workspace) bool {
+	if w.Conditions.HasContainer() {
+		return false
+	}
+	switch w.Phase {
+	case workspace.PhaseError:
+		return true
+	case workspace.PhasePending:
+		return w.DesiredState == workspace.DesiredArchived
+	case workspace.PhaseArchived, workspace.PhaseStandby:
+		return string(w.DesiredState) == string(w.Phase)
+	}
+	return false
+}

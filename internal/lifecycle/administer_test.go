@@ -1,0 +1,60 @@
+package lifecycle_test
+
+import (
+	"testing"
+	"time"
+
+	"codehub/internal/lifecycle"
+	"codehub/internal/workspace"
+)
+
+// A workspace is handed over only at rest: no operation runs, no request waits, nothing follows
+// from its desired state, and it has no container.
+func TestHandOverNeedsRest(t *testing.T) {
+	t.Parallel()
+	given := 0
+	everyWorkspace(func(w workspace.Workspace) {
+		w.OwnerID, w.Env, w.Memo = "ann", map[string]string{"A": "b"}, "note"
+		out, err := lifecycle.HandOver(w, "bob", "name")
+		if err != nil {
+			return
+		}
+		given++
+		next := out.Workspace
+		switch {
+		case w.Operation != workspace.OpNone, w.NextDesired != "", w.PendingRequest() != "", w.DeletedAt != nil, w.Conditions.HasContainer(), w.Phase == workspace.PhaseRunning:
+			t.Fatalf("handed over: %s", describe(w))
+		case w.Phase != workspace.PhaseError && lifecycle.StateOf(w).Busy():
+			t.Fatalf("handed over while it is %s: %s", lifecycle.StateOf(w), describe(w))
+		case next.OwnerID != "bob" || next.Name != "name" || next.Env != nil || next.Memo != "" || next.TimeZone != "" || next.KeepAwakeTil != nil:
+			t.Fatalf("keeps what was its former owner's: %+v", next)
+		case lifecycle.HoldsSlot(next), next.DesiredState == workspace.DesiredRunning:
+			t.Fatalf("it would run for its new owner: %s", describe(next))
+		}
+	})
+	if given == 0 {
+		t.Error("nothing was handed over")
+	}
+}
+
+// Halt never leads a workspace to a state with more than it has.
+func TestHaltStartsNothing(t *testing.T) {
+	t.Parallel()
+	halted := 0
+	everyWorkspace(func(w workspace.Workspace) {
+		for _, force := range []bool{false, true} {
+			out, err := lifecycle.Halt(w, epoch.Add(time.Hour), force)
+			if err != nil || !out.Changed {
+				continue
+			}
+			halted++
+			next := out.Workspace
+			if next.NextDesired == workspace.DesiredRunning || workspace.Phase(next.DesiredState).Level() > workspace.Phase(w.DesiredState).Level() || out.NeedsSlot {
+				t.Fatalf("force %v, %s: then %s, queued %q", force, describe(w), next.DesiredState, next.NextDesired)
+			}
+		}
+	})
+	if halted == 0 {
+		t.Error("nothing was stopped")
+	}
+}

@@ -1,0 +1,180 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// Kinds of notices besides those of Administration.Do.
+const (
+	NoticeHandedOver = "handed_over" // to the former owner; Other is the new one
+	NoticeReceived   = "received"    // to the new owner; Other is the former one
+)
+
+// Notice tells a user what an administrator did, until the user dismisses it.
+type Notice struct {
+	ID            string
+	UserID        string
+	Kind          string
+	WorkspaceID   workspace.ID
+	WorkspaceName string
+	By, Other     string // usernames
+	Message       string // of the administrator
+	CreatedAt     time.Time
+}
+
+// Limits of notices and messages.
+const (
+	MaxMessage = 2000 // characters
+	maxNotices = 100  // of a user; the oldest ones are dropped
+)
+
+// NoticesKept is how long a notice is kept that is not dismissed.
+const NoticesKept = 90 * 24 * time.Hour
+
+// CheckMessage returns CodeInvalid for a text that is too long or has control characters.
+// field names it.
+func CheckMessage(field, text string) error {
+	bad := func(why string) error {
+		e := workspace.Errorf(workspace.CodeInvalid, "%s %s", field, why)
+		e.Details = map[string]any{"field": field}
+		return e
+	}
+	switch {
+	case utf8.RuneCountInString(text) > MaxMessage:
+		return bad(fmt.Sprintf("must be at most %d characters.", MaxMessage))
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return (r < ' ' && r != '\n' && r != '\t') || r == 0x7f }):
+		return bad("must have no control characters.")
+	}
+	return nil
+}
+
+// insertNotice adds a notice. Users get none of what they did themselves.
+func insertNotice(ctx context.Context, tx pgx.Tx, caller workspace.Caller, n Notice) error {
+	if n.UserID == caller.UserID {
+		return nil
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return fmt.Errorf("make an id: %w", err)
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO user_notices (id, user_id, kind, workspace_id, workspace_name, by_username, other_username, message)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		id.String(), n.UserID, n.Kind, nullable(n.WorkspaceID), n.WorkspaceName, clean(n.By), n.Other, clean(n.Message))
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		DELETE FROM user_notices WHERE id IN (
+			SELECT id FROM user_notices WHERE user_id = $1 ORDER BY created_at DESC, id DESC OFFSET $2)`, n.UserID, maxNotices)
+	return err
+}
+
+// Notices lists the caller's notices, newest first.
+func (db *DB) Notices(ctx context.Context, caller workspace.Caller) ([]Notice, error) {
+	if !workspace.ValidID(caller.UserID) {
+		return nil, forbidden()
+	}
+	const verb = "list notices"
+	rows, err := db.pool.Query(ctx, `
+		SELECT id, user_id, kind, COALESCE(workspace_id::text, ''), workspace_name, by_username, other_username, message, created_at
+		FROM user_notices WHERE user_id = $1 ORDER BY created_at DESC, id DESC`, caller.UserID)
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Notice])
+	return list, failed(verb, err)
+}
+
+// DismissNotice removes one of the caller's notices. CodeNotFound.
+func (db *DB) DismissNotice(ctx context.Context, caller workspace.Caller, id string) error {
+	if !workspace.ValidID(id) {
+		return notFound("notice")
+	}
+	if !workspace.ValidID(caller.UserID) {
+		return forbidden()
+	}
+	return db.tx(ctx, "dismiss a notice", func(tx pgx.Tx) error {
+		var owner string
+		err := tx.QueryRow(ctx, `SELECT user_id FROM user_notices WHERE id = $1 FOR UPDATE`, id).Scan(&owner)
+		switch {
+		case missing(err):
+			return notFound("notice")
+		case err != nil:
+			return err
+		case !caller.Owns(owner):
+			return forbidden()
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM user_notices WHERE id = $1`, id)
+		return err
+	})
+}
+
+// DeleteOldNotices removes notices that are older than NoticesKept.
+func (db *DB) DeleteOldNotices(ctx context.Context) error {
+	_, err := db.pool.Exec(ctx, `DELETE FROM user_notices WHERE created_at < now() - make_interval(secs => $1)`, NoticesKept.Seconds())
+	return failed("remove old notices", err)
+}
+
+// Banner is the text that all users see on every page.
+type Banner struct {
+	Message string // empty: there is none
+	By      string // the administrator who set it
+	SetAt   time.Time
+}
+
+// AuditBanner is the action of a change of the banner.
+const AuditBanner = "banner.change"
+
+// Banner reads the banner.
+func (db *DB) Banner(ctx context.Context) (b Banner, err error) {
+	err = db.pool.QueryRow(ctx, `SELECT message, username, set_at FROM banner`).Scan(&b.Message, &b.By, &b.SetAt)
+	if missing(err) {
+		return Banner{}, nil
+	}
+	return b, failed("read the banner", err)
+}
+
+// SetBanner replaces the banner; an empty text removes it. Only administrators may call it.
+func (db *DB) SetBanner(ctx context.Context, caller workspace.Caller, text string) (b Banner, err error) {
+	text = strings.TrimSpace(text)
+	if err := CheckMessage("message", text); err != nil {
+		return b, err
+	}
+	err = db.tx(ctx, "set the banner", func(tx pgx.Tx) error {
+		if _, err := administrators(ctx, tx, caller); err != nil {
+			return err
+		}
+		var before string
+		if err := tx.QueryRow(ctx, `SELECT message FROM banner`).Scan(&before); err != nil && !missing(err) {
+			return err
+		}
+		if text == before {
+			return nil
+		}
+		if text == "" {
+			if _, err := tx.Exec(ctx, `DELETE FROM banner`); err != nil {
+				return err
+			}
+		} else if _, err := tx.Exec(ctx, `
+			INSERT INTO banner (message, username) VALUES ($1, $2)
+			ON CONFLICT (only_row) DO UPDATE SET message = EXCLUDED.message, username = EXCLUDED.username, set_at = clock_timestamp()`,
+			text, caller.Username); err != nil {
+			return err
+		}
+		return audit(ctx, tx, caller, AuditBanner, "", map[string]any{"message": text})
+	})
+	if err != nil {
+		return Banner{}, err
+	}
+	return db.Banner(ctx)
+}

@@ -1,0 +1,223 @@
+// Package usage records what workspaces use of the server, by day: the time that they run,
+// processor and memory time as their agents report it, and the sizes of homes and archives. It
+// runs on the leader. docs/administration.md describes the figures.
+package usage
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"codehub/internal/agent"
+	"codehub/internal/health"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Agents asks the agents of running workspaces.
+type Agents interface {
+	// Usage returns what a workspace uses. It starts no workspace, and is no activity.
+	Usage(ctx context.Context, id workspace.ID) (agent.Usage, error)
+}
+
+// Homes measures the sizes of homes.
+type Homes interface {
+	HomeSizes(ctx context.Context) (map[workspace.ID]int64, error)
+}
+
+// Config holds a Runner's dependencies and settings.
+type Config struct {
+	Agents Agents
+	Homes  Homes // nil: sizes of homes are not known
+	postgres.UsageSettings
+	// Sizes bound what an agent reports, which its workspace's user controls.
+	Sizes    workspace.Sizes
+	Interval time.Duration // between two samples; 0: a minute
+	// Conditions lists that use cannot be recorded; nil: it is only logged.
+	Conditions *health.Monitor
+	Log        *slog.Logger
+}
+
+const (
+	// askTimeout limits one question, and asksTimeout all of a sample.
+	askTimeout  = 2 * time.Second
+	asksTimeout = 20 * time.Second
+	askAtOnce   = 32
+	// sizesTimeout limits a measurement of all homes.
+	sizesTimeout = 30 * time.Minute
+)
+
+// Runner samples while this server leads.
+type Runner struct {
+	cfg           Config
+	samples, size *health.Condition
+}
+
+// New returns a Runner.
+func New(cfg Config) *Runner {
+	if cfg.Interval <= 0 {
+		cfg.Interval = time.Minute
+	}
+	condition := func(failing, resolved string) *health.Condition {
+		return cfg.Conditions.New(health.Config{Name: "usage", Failing: failing, Resolved: resolved, Level: slog.LevelWarn, Log: cfg.Log})
+	}
+	return &Runner{cfg: cfg,
+		samples: condition("record the use of workspaces failed; retrying", "the use of workspaces is recorded again"),
+		size:    condition("measure the sizes of homes failed; retrying", "the sizes of homes are measured again"),
+	}
+}
+
+// sample is what was last known of a running workspace.
+type sample struct {
+	at    time.Time
+	owner string
+	cpu   float64 // seconds since the container started; -1: not known
+}
+
+// Run samples through the leader's session until ctx ends.
+func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
+	store := postgres.NewUsage(session)
+	defer r.samples.Reset()
+	defer r.size.Reset()
+	var measuring sync.WaitGroup
+	defer measuring.Wait()
+	measuring.Go(func() { r.measure(ctx, store) })
+	t := time.NewTicker(r.cfg.Interval)
+	defer t.Stop()
+	last := map[workspace.ID]sample{}
+	for {
+		var err error
+		if last, err = r.sample(ctx, store, last); ctx.Err() != nil {
+			return nil
+		}
+		r.samples.Set(err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+// sample records the use since the last sample and returns the new one. A workspace counts from
+// the second sample on in which it runs.
+func (r *Runner) sample(ctx context.Context, store *postgres.Usage, last map[workspace.ID]sample) (map[workspace.ID]sample, error) {
+	list, err := store.Running(ctx)
+	if err != nil {
+		return last, err
+	}
+	answers := r.ask(ctx, list)
+	now := time.Now()
+	next := make(map[workspace.ID]sample, len(list))
+	var used []postgres.Used
+	for _, w := range list {
+		answer, answered := answers[w.ID]
+		s := sample{at: now, owner: w.OwnerID, cpu: -1}
+		if answered {
+			s.cpu = answer.CPUSeconds
+		}
+		next[w.ID] = s
+		before, known := last[w.ID]
+		// Nobody has observed the time of a long gap.
+		took := now.Sub(before.at)
+		if !known || before.owner != w.OwnerID || took > 3*r.cfg.Interval {
+			continue
+		}
+		used = append(used, postgres.Used{RunningWorkspace: w, Spent: spent(before, s, answer, took.Seconds(), r.cfg.Sizes.Of(w.Size))})
+	}
+	if len(used) == 0 {
+		return next, nil
+	}
+	return next, store.Add(ctx, used)
+}
+
+// spent is the use between two samples that are some seconds apart, of a workspace of that size.
+func spent(before, now sample, answer agent.Usage, seconds float64, size workspace.Size) postgres.Spent {
+	out := postgres.Spent{RunningSeconds: seconds}
+	if now.cpu < 0 {
+		return out
+	}
+	if before.cpu >= 0 {
+		out.CPUSeconds = now.cpu - before.cpu
+		if out.CPUSeconds < 0 { // another container
+			out.CPUSeconds = now.cpu
+		}
+		out.CPUSeconds = max(0, out.CPUSeconds)
+		if size.NanoCPUs > 0 {
+			out.CPUSeconds = min(out.CPUSeconds, size.Cores()*seconds)
+		}
+	}
+	memory := max(0, answer.Memory)
+	if size.Memory > 0 {
+		memory = min(memory, size.Memory)
+	}
+	out.MemorySeconds = float64(memory) * seconds
+	return out
+}
+
+// ask asks the agents. One that does not answer in time is not in the result.
+func (r *Runner) ask(ctx context.Context, list []postgres.RunningWorkspace) map[workspace.ID]agent.Usage {
+	ctx, cancel := context.WithTimeout(ctx, asksTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	answers := map[workspace.ID]agent.Usage{}
+	slots := make(chan struct{}, askAtOnce)
+	for _, w := range list {
+		slots <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-slots }()
+			one, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			u, err := r.cfg.Agents.Usage(one, w.ID)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			answers[w.ID] = u
+		})
+	}
+	asking.Wait()
+	return answers
+}
+
+// measure measures the sizes of homes and removes old use, at the beginning and then at every
+// interval, until ctx ends.
+func (r *Runner) measure(ctx context.Context, store *postgres.Usage) {
+	interval := r.cfg.SizeInterval
+	if interval <= 0 {
+		interval = time.Hour
+	}
+	for {
+		r.size.Set(r.measureOnce(ctx, store))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(interval):
+		}
+	}
+}
+
+func (r *Runner) measureOnce(ctx context.Context, store *postgres.Usage) error {
+	if r.cfg.SizeInterval <= 0 {
+		return store.Trim(ctx, r.cfg.Keep)
+	}
+	var homes map[workspace.ID]int64
+	if r.cfg.Homes != nil {
+		measured, cancel := context.WithTimeout(ctx, sizesTimeout)
+		defer cancel()
+		var err error
+		if homes, err = r.cfg.Homes.HomeSizes(measured); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+	if err := store.SetSizes(ctx, homes); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return store.Trim(ctx, r.cfg.Keep)
+}
