@@ -50,6 +50,10 @@ type Commands struct {
 	Passwd      passwdCmd      `cmd:"" group:"Client:" help:"Change your password."`
 	Users       usersCmd       `cmd:"" group:"Client:" help:"Manage users (administrators)."`
 	Nodes       nodesCmd       `cmd:"" group:"Client:" help:"Confirm dead nodes (administrators)."`
+	Admin       adminCmd       `cmd:"" group:"Client:" help:"Manage the workspaces of all users (administrators)."`
+	Audit       auditCmd       `cmd:"" group:"Client:" help:"Print the audit log (administrators)."`
+	Banner      bannerCmd      `cmd:"" group:"Client:" help:"Show or set the banner."`
+	Notices     noticesCmd     `cmd:"" group:"Client:" help:"List notices about your workspaces."`
 	Status      statusCmd      `cmd:"" group:"Client:" help:"Show server status."`
 
 	PortForward      portForwardCmd      `cmd:"" group:"Client:" name:"port-forward" help:"Forward local ports to a workspace."`

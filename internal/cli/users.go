@@ -14,6 +14,7 @@ import (
 	"codehub/api"
 	"codehub/client"
 	"codehub/internal/cli/terminal"
+	"codehub/internal/setting"
 )
 
 type usersCmd struct {
@@ -21,8 +22,10 @@ type usersCmd struct {
 	Create   usersCreateCmd   `cmd:"" help:"Create a user."`
 	SetLimit usersLimitCmd    `cmd:"" name:"set-limit" help:"Set a user's running limit."`
 	Admin    usersAdminCmd    `cmd:"" help:"Grant or revoke administrator access."`
+	SetQuota usersQuotaCmd    `cmd:"" name:"set-quota" help:"Limit a user's workspaces and their size."`
 	Disable  usersDisableCmd  `cmd:"" help:"Disable a user; sessions and tokens end."`
 	Enable   usersEnableCmd   `cmd:"" help:"Enable a disabled user."`
+	Delete   usersDeleteCmd   `cmd:"" aliases:"rm" help:"Delete a user."`
 	Reset    usersPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password; sessions and tokens end."`
 }
 
@@ -44,9 +47,9 @@ func (l usersListCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 func accountTable(list []api.Account) string {
-	rows := [][]string{{"NAME", "", "LIMIT", "RUNNING", "WORKSPACES", "ID"}}
+	rows := [][]string{{"NAME", "", "LIMIT", "RUNNING", "WORKSPACES", "SIZE", "ID"}}
 	for _, a := range list {
-		rows = append(rows, []string{a.Username, accountMarks(a), limitOf(a), strconv.Itoa(a.Running), strconv.Itoa(a.Workspaces), a.ID})
+		rows = append(rows, []string{a.Username, accountMarks(a), limitOf(a), strconv.Itoa(a.Running), quotaOf(a.Workspaces, a.MaxWorkspaces), sizeQuotaOf(a), a.ID})
 	}
 	return terminal.Table(rows)
 }
@@ -73,6 +76,21 @@ func limitOf(a api.Account) string {
 		return "none"
 	}
 	return strconv.Itoa(*a.MaxRunning)
+}
+
+// quotaOf is a number with the user's own limit of it.
+func quotaOf(n int, most *int) string {
+	if most == nil || *most == 0 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%d of %d", n, *most)
+}
+
+func sizeQuotaOf(a api.Account) string {
+	if a.MaxBytes == nil || *a.MaxBytes == 0 {
+		return terminal.Size(a.Bytes)
+	}
+	return terminal.Size(a.Bytes) + " of " + terminal.Size(*a.MaxBytes)
 }
 
 // Help describes where the password comes from.
@@ -163,11 +181,14 @@ func (u usersAdminCmd) Run(ctx context.Context, k *kong.Context) error {
 	return u.change(ctx, k, api.PatchAccount{Admin: &admin}, text)
 }
 
-type usersDisableCmd struct{ onUser }
+type usersDisableCmd struct {
+	onUser
+	Stop bool `help:"Also stop the user's workspaces."`
+}
 
 func (u usersDisableCmd) Run(ctx context.Context, k *kong.Context) error {
 	disabled := true
-	return u.change(ctx, k, api.PatchAccount{Disabled: &disabled}, "%s is disabled.")
+	return u.change(ctx, k, api.PatchAccount{Disabled: &disabled, StopWorkspaces: u.Stop}, "%s is disabled.")
 }
 
 type usersEnableCmd struct{ onUser }
@@ -188,10 +209,14 @@ func (u usersPasswordCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 // limit is the value of a running limit: a number, or the server's.
-type limit struct{ n *int }
+type limit struct {
+	given bool
+	n     *int
+}
 
 // UnmarshalText reads "3", "0" or "default".
 func (l *limit) UnmarshalText(b []byte) error {
+	l.given = true
 	if string(b) == "default" {
 		l.n = nil
 		return nil
@@ -201,5 +226,25 @@ func (l *limit) UnmarshalText(b []byte) error {
 		return fmt.Errorf("%q is not a number of workspaces; use a number, 0 for unlimited, or default", b)
 	}
 	l.n = &n
+	return nil
+}
+
+// sizeFlag is the value of a limit of bytes: a size, or the server's.
+type sizeFlag struct {
+	given bool
+	n     *int64
+}
+
+// UnmarshalText reads "20g", "0" or "default".
+func (f *sizeFlag) UnmarshalText(b []byte) error {
+	f.given, f.n = true, nil
+	if string(b) == "default" {
+		return nil
+	}
+	n, err := setting.Bytes(string(b))
+	if err != nil {
+		return fmt.Errorf("%q is not a size; use one like 20g, 0 for unlimited, or default", b)
+	}
+	f.n = &n
 	return nil
 }

@@ -17,22 +17,28 @@ import (
 var bodies = map[string]string{
 	"PUT /workspaces/{id}/ports/{port}/share": `{"with":"users"}`,
 
-	"POST /tokens":            `{"name":"made"}`,
-	"POST /keys":              `{"name":"made","public_key":"` + publicKey + `"}`,
-	"POST /workspaces":        `{"name":"made"}`,
-	"PATCH /workspaces/{id}":  `{"memo":"changed"}`,
-	"POST /login":             `{"username":"ann","password":"` + password + `"}`,
-	"POST /login/device":      `{"name":"laptop"}`,
-	"POST /login/token":       `{"code":"x"}`,
-	"POST /admin/restore":     `{}`,
-	"POST /users":             `{"username":"carl","password":"` + password + `"}`,
-	"PATCH /users/{id}":       `{"max_running":3}`,
+	"POST /tokens":                          `{"name":"made"}`,
+	"POST /keys":                            `{"name":"made","public_key":"` + publicKey + `"}`,
+	"POST /workspaces":                      `{"name":"made"}`,
+	"PATCH /workspaces/{id}":                `{"memo":"changed"}`,
+	"POST /login":                           `{"username":"ann","password":"` + password + `"}`,
+	"POST /admin/restore":                   `{}`,
+	"POST /users":                           `{"username":"carl","password":"` + password + `"}`,
+	"PATCH /users/{id}":                     `{"max_running":3}`,
+	"PATCH /admin/workspaces/{id}":          `{"standby_ttl_seconds":600}`,
+	"POST /admin/workspaces/{id}/message":   `{"message":"hello"}`,
+	"POST /admin/workspaces/{id}/hand-over": `{"to":"019a0000-0000-7000-8000-000000000009"}`,
+	"PUT /banner":                           `{"message":"hello"}`,
+	"POST /login/device":                    `{"name":"laptop"}`,
+	"POST /login/token":                     `{"code":"x"}`,
+
 	"POST /users/me/password": `{"current":"` + password + `","new":"another ` + password + `"}`,
 }
 
 // forAdmins reports whether only administrators may call a route.
 func forAdmins(rt route) bool {
-	return strings.HasPrefix(rt.path, "/admin/") || strings.HasPrefix(rt.path, "/users") && !strings.HasPrefix(rt.path, "/users/me")
+	return strings.HasPrefix(rt.path, "/admin/") || strings.HasPrefix(rt.path, "/audit") || rt.method == "PUT" && rt.path == "/banner" ||
+		strings.HasPrefix(rt.path, "/users") && !strings.HasPrefix(rt.path, "/users/me")
 }
 
 // Each route against each kind of caller. A refusal changes nothing.
@@ -137,7 +143,7 @@ func TestAuthorization(t *testing.T) {
 				t.Errorf("%s by %s: %d %s", name, who, a.status, a.body)
 			}
 		}
-		if strings.Contains(rt.path, "{id}") || forAdmins(rt) {
+		if strings.Contains(rt.path, "{id}") && !strings.HasPrefix(rt.path, "/notices") || forAdmins(rt) {
 			if a := e.do(rt.method, Prefix+path(rt), bodies[name], as(e.eve)); a.status != http.StatusForbidden || a.code() != string(workspace.CodeForbidden) {
 				t.Errorf("%s by a stranger: %d %s", name, a.status, a.body)
 			}
@@ -152,7 +158,7 @@ func TestAuthorization(t *testing.T) {
 	// 409, which other tests cover.
 	for _, rt := range testServer().routes() {
 		name := rt.method + " " + rt.path
-		if name == "POST /logout" || name == "POST /login/token" || name == "DELETE /tokens/{id}" || name == "DELETE /keys/{id}" || name == "DELETE /sessions" || name == "DELETE /sessions/{id}" || name == "POST /users/me/password" {
+		if name == "POST /logout" || name == "POST /login/token" || name == "DELETE /tokens/{id}" || name == "DELETE /keys/{id}" || name == "DELETE /sessions" || name == "DELETE /sessions/{id}" || name == "POST /users/me/password" || name == "DELETE /users/{id}" {
 			continue
 		}
 		if strings.HasPrefix(rt.path, "/admin/move/") {

@@ -58,7 +58,7 @@ func TestClientAddress(t *testing.T) {
 				t.Errorf("proxy %s: the session is from %q, want %s", trusted, s.Address, want)
 			}
 		}
-		if got := fixture.Query[string](e, `SELECT details->>'address' FROM audit_log WHERE action = 'login' ORDER BY id DESC LIMIT 1`); got != want {
+		if got := fixture.Query[string](e, `SELECT host(address) FROM audit_log WHERE action = 'login' ORDER BY id DESC LIMIT 1`); got != want {
 			t.Errorf("proxy %s: the audit log has %q, want %s", trusted, got, want)
 		}
 		if log := e.log.String()[before:]; strings.Count(log, "remote="+want+" ") != strings.Count(log, "msg=request") {

@@ -51,6 +51,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeNotDeleted:          http.StatusConflict,
 	workspace.CodeNotOnHold:           http.StatusConflict,
 	workspace.CodeNotRunning:          http.StatusConflict,
+	workspace.CodeNotStopped:          http.StatusConflict,
 	workspace.CodeGone:                http.StatusGone,
 	workspace.CodeLimitExceeded:       http.StatusTooManyRequests,
 	workspace.CodeQuotaExceeded:       http.StatusConflict,

@@ -17,6 +17,7 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
+	"codehub/internal/postgres"
 	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
@@ -27,6 +28,7 @@ type Store interface {
 	service.Workspaces
 	service.SSHKeys
 	service.MoveSource
+	service.Administration
 	// RecentlyDeleted lists the deleted workspaces that a new event stream reports.
 	RecentlyDeleted(ctx context.Context, caller workspace.Caller) ([]workspace.ID, error)
 }
@@ -137,6 +139,29 @@ func (s *server) routes() []route {
 		{"GET", "/users", admin, s.listAccounts, pageParams},
 		{"POST", "/users", admin, s.createAccount, nil},
 		{"PATCH", "/users/{id}", admin, s.patchAccount, nil},
+		{"DELETE", "/users/{id}", admin, s.deleteAccount, []string{"workspaces", "to"}},
+
+		{"GET", "/admin/workspaces", admin, s.listAllWorkspaces, adminListParams},
+		{"GET", "/admin/workspaces/{id}", admin, s.getAnyWorkspace, nil},
+		{"PATCH", "/admin/workspaces/{id}", admin, s.patchAnyWorkspace, nil},
+		{"DELETE", "/admin/workspaces/{id}", admin, s.deleteAnyWorkspace, []string{"message"}},
+		{"POST", "/admin/workspaces/{id}/undelete", admin, s.administer(postgres.DoUndelete), nil},
+		{"POST", "/admin/workspaces/{id}/stop", admin, s.administer(postgres.DoStop), nil},
+		{"POST", "/admin/workspaces/{id}/archive", admin, s.administer(postgres.DoArchive), nil},
+		{"POST", "/admin/workspaces/{id}/cancel", admin, s.administer(postgres.DoCancel), nil},
+		{"POST", "/admin/workspaces/{id}/message", admin, s.administer(postgres.DoMessage), nil},
+		{"POST", "/admin/workspaces/{id}/recover", admin, s.recoverAnyWorkspace, nil},
+		{"POST", "/admin/workspaces/{id}/hand-over", admin, s.handOver, nil},
+		{"GET", "/admin/workspaces/{id}/archives", admin, s.listAnyArchives, pageParams},
+		{"GET", "/admin/workspaces/{id}/logs", admin, s.anyLogs, []string{"follow", "tail"}},
+		{"GET", "/admin/workspaces/{id}/usage", admin, s.anyUsage, usageParams},
+		{"GET", "/admin/usage", admin, s.allUsage, usageParams},
+		{"GET", "/audit", admin, s.listAudit, slices.Concat(auditParams, pageParams)},
+		{"GET", "/audit/export", admin, s.exportAudit, auditParams},
+		{"GET", "/banner", read, s.getBanner, nil},
+		{"PUT", "/banner", admin, s.setBanner, nil},
+		{"GET", "/notices", read, s.listNotices, nil},
+		{"DELETE", "/notices/{id}", workspaces, s.dismissNotice, nil},
 
 		{"GET", "/tokens", admin, s.listTokens, pageParams},
 		{"POST", "/tokens", admin, s.createToken, nil},

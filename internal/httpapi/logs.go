@@ -20,6 +20,15 @@ const (
 
 // workspaceLogs sends the log of the workspace's container.
 func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	ws, err := s.find(r, id)
+	if err != nil {
+		return err
+	}
+	return s.sendLogs(w, r, id, ws.ID)
+}
+
+// sendLogs sends the log of the container of a workspace that the caller may read.
+func (s *server) sendLogs(w http.ResponseWriter, r *http.Request, id auth.Identity, ws workspace.ID) error {
 	q := r.URL.Query()
 	follow, err := boolParam(q, "follow")
 	if err != nil {
@@ -31,10 +40,6 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 			return fieldError("tail", "must be between 0 (all that is kept) and 100000.")
 		}
 	}
-	ws, err := s.find(r, id)
-	if err != nil {
-		return err
-	}
 	if follow {
 		if !s.following.add(id.Caller.UserID, maxFollowed) {
 			return workspace.Errorf(codeTooManyStreams, "Too many logs are being followed for this account: at most %d.", maxFollowed)
@@ -45,7 +50,7 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 	defer stop()
 	defer inbound.Stream(w, r)()
 	out := &textStream{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, head: r.Method == http.MethodHead}
-	err = s.cfg.Logs.Logs(ctx, ws.ID, tail, follow, out)
+	err = s.cfg.Logs.Logs(ctx, ws, tail, follow, out)
 	switch {
 	case err == nil:
 		out.begin()

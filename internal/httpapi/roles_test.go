@@ -1,0 +1,191 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"codehub/internal/postgres"
+)
+
+// roles are the columns of the table of TestRoutesByRole: a request without a session, a user and
+// the owner of what the path names, an administrator who is not its owner, and a disabled user.
+var roles = []string{"stranger", "user", "owner", "administrator", "disabled"}
+
+// cells has, for each route, what each of the roles gets: 401, 403 or 404, or ok for anything
+// but 401, 403 and an internal error. A new route fails the test until it has a line.
+//
+// An administrator never enters the workspace of another user: every way in is 403, as for any
+// user. What administrators do with such workspaces is below /admin.
+var cells = map[string]string{
+	"GET /openapi.json": "ok ok ok ok ok",
+	"POST /login":       "ok ok ok ok ok",
+
+	"POST /logout":            "401 ok ok ok 401",
+	"GET /session":            "401 ok ok ok 401",
+	"GET /sessions":           "401 ok ok ok 401",
+	"DELETE /sessions":        "401 ok ok ok 401",
+	"DELETE /sessions/{id}":   "401 403 ok 403 401",
+	"GET /users/me":           "401 ok ok ok 401",
+	"POST /users/me/password": "401 ok ok ok 401",
+	"GET /banner":             "401 ok ok ok 401",
+	"GET /notices":            "401 ok ok ok 401",
+	"DELETE /notices/{id}":    "401 403 ok 403 401",
+
+	"GET /admin/status":                        "401 403 403 ok 401",
+	"GET /admin/orphans":                       "401 403 403 ok 401",
+	"GET /admin/restore":                       "401 403 403 ok 401",
+	"POST /admin/restore":                      "401 403 403 ok 401",
+	"GET /admin/move":                          "401 403 403 ok 401",
+	"GET /admin/move/workspaces":               "401 403 403 403 401", // moves are not allowed now
+	"GET /admin/move/workspaces/{id}":          "401 403 403 403 401",
+	"DELETE /admin/move/workspaces/{id}":       "401 403 403 403 401",
+	"GET /admin/move/workspaces/{id}/record":   "401 403 403 403 401",
+	"GET /admin/move/workspaces/{id}/archive":  "401 403 403 403 401",
+	"POST /admin/move/workspaces/{id}/archive": "401 403 403 403 401",
+	"GET /admin/workspaces":                    "401 403 403 ok 401",
+	"GET /admin/workspaces/{id}":               "401 403 403 ok 401",
+	"PATCH /admin/workspaces/{id}":             "401 403 403 ok 401",
+	"DELETE /admin/workspaces/{id}":            "401 403 403 ok 401",
+	"POST /admin/workspaces/{id}/undelete":     "401 403 403 ok 401",
+	"POST /admin/workspaces/{id}/stop":         "401 403 403 ok 401",
+	"POST /admin/workspaces/{id}/archive":      "401 403 403 ok 401",
+	"POST /admin/workspaces/{id}/cancel":       "401 403 403 ok 401",
+	"POST /admin/workspaces/{id}/message":      "401 403 403 ok 401",
+	"POST /admin/workspaces/{id}/recover":      "401 403 403 ok 401",
+	"POST /admin/workspaces/{id}/hand-over":    "401 403 403 ok 401",
+	"GET /admin/workspaces/{id}/archives":      "401 403 403 ok 401",
+	"GET /admin/workspaces/{id}/logs":          "401 403 403 ok 401",
+	"GET /admin/workspaces/{id}/usage":         "401 403 403 ok 401",
+	"GET /admin/usage":                         "401 403 403 ok 401",
+	"GET /audit":                               "401 403 403 ok 401",
+	"GET /audit/export":                        "401 403 403 ok 401",
+	"PUT /banner":                              "401 403 403 ok 401",
+	"GET /users":                               "401 403 403 ok 401",
+	"POST /users":                              "401 403 403 ok 401",
+	"PATCH /users/{id}":                        "401 403 403 ok 401",
+	"DELETE /users/{id}":                       "401 403 403 ok 401",
+
+	"GET /tokens":         "401 ok ok ok 401",
+	"POST /tokens":        "401 ok ok ok 401",
+	"DELETE /tokens/{id}": "401 403 ok 403 401",
+	"GET /keys":           "401 ok ok ok 401",
+	"POST /keys":          "401 ok ok ok 401",
+	"DELETE /keys/{id}":   "401 403 ok 403 401",
+	"GET /ssh":            "401 ok ok ok 401",
+
+	"GET /workspaces":                            "401 ok ok ok 401",
+	"POST /workspaces":                           "401 ok ok ok 401",
+	"GET /workspaces/{id}":                       "401 403 ok 403 401",
+	"PATCH /workspaces/{id}":                     "401 403 ok 403 401",
+	"DELETE /workspaces/{id}":                    "401 403 ok 403 401",
+	"POST /workspaces/{id}/undelete":             "401 403 ok 403 401",
+	"POST /workspaces/{id}/recover":              "401 403 ok 403 401",
+	"POST /workspaces/{id}/cancel":               "401 403 ok 403 401",
+	"POST /workspaces/{id}/stay":                 "401 403 ok 403 401",
+	"POST /workspaces/{id}/update-image":         "401 403 ok 403 401",
+	"POST /workspaces/{id}/restart":              "401 403 ok 403 401",
+	"POST /workspaces/{id}/stop":                 "401 403 ok 403 401",
+	"GET /workspaces/{id}/archive":               "401 403 ok 403 401",
+	"GET /workspaces/{id}/archives":              "401 403 ok 403 401",
+	"GET /workspaces/{id}/logs":                  "401 403 ok 403 401",
+	"GET /workspaces/{id}/ports":                 "401 403 ok 403 401",
+	"PUT /workspaces/{id}/ports/{port}/share":    "401 403 ok 403 401",
+	"DELETE /workspaces/{id}/ports/{port}/share": "401 403 ok 403 401",
+	"GET /workspaces/{id}/ports/{port}/connect":  "401 403 ok 403 401",
+	"GET /workspaces/{id}/usage":                 "401 403 ok 403 401",
+	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401",
+	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401",
+	"GET /events":                                "401 ok ok ok 401",
+}
+
+// TestRoutesByRole sends each route's request as each role. The requests of one role have an
+// environment of their own, since those that succeed change things.
+func TestRoutesByRole(t *testing.T) {
+	t.Parallel()
+	routes := testServer().routes()
+	for _, rt := range routes {
+		if name := rt.method + " " + rt.path; len(strings.Fields(cells[name])) != len(roles) {
+			t.Errorf("%s has no line in the table of routes by role", name)
+		}
+	}
+	if len(cells) != len(routes) {
+		t.Errorf("the table has %d lines for %d routes", len(cells), len(routes))
+	}
+	for column, role := range roles {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			boss, bob := e.join("boss"), e.join("bob")
+			e.Exec(`UPDATE users SET admin = true WHERE username = 'boss'`)
+			e.Exec(`UPDATE users SET disabled = true WHERE username = 'bob'`)
+			e.Auth.InvalidateAll()
+			made := 0
+			for _, rt := range routes {
+				made++
+				// Each request has an owner and objects of its own.
+				owner := e.join(fmt.Sprintf("owner-%d", made))
+				target := e.workspace(owner, "target")
+				by := map[string]with{"stranger": func(*http.Request) {}, "user": as(e.eve), "owner": as(owner), "administrator": as(boss), "disabled": as(bob)}[role]
+				name := rt.method + " " + rt.path
+				id := string(target.ID)
+				switch {
+				case strings.HasPrefix(rt.path, "/tokens/"):
+					token, err := e.DB.CreateToken(t.Context(), owner.Caller, postgres.Token{Name: "t", Hash: fmt.Appendf(nil, "%032d", made)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					id = token.ID
+				case strings.HasPrefix(rt.path, "/keys/"):
+					key, err := e.DB.AddSSHKey(t.Context(), owner.Caller, postgres.SSHKey{Name: "k", PublicKey: "ssh-ed25519 AAAA", Hash: fmt.Appendf(nil, "%032d", made)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					id = key.ID
+				case strings.HasPrefix(rt.path, "/sessions/"):
+					list, _, err := e.Auth.Sessions(t.Context(), e.enter(owner.User.Username).Caller, postgres.Page{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					id = list[len(list)-1].ID
+				case strings.HasPrefix(rt.path, "/notices/"):
+					if _, err := e.DB.Administer(t.Context(), boss.Caller, target.ID, postgres.Administration{Do: postgres.DoMessage, Message: "x"}); err != nil {
+						t.Fatal(err)
+					}
+					list, err := e.DB.Notices(t.Context(), owner.Caller)
+					if err != nil {
+						t.Fatal(err)
+					}
+					id = list[0].ID
+				case strings.HasPrefix(rt.path, "/users/"):
+					id = e.join(fmt.Sprintf("victim-%d", made)).User.ID
+				}
+				path := strings.NewReplacer("{id}", id, "{port}", "3000").Replace(rt.path)
+				if role == "user" || role == "administrator" || role == "owner" {
+					// Requests that end the sender's access get a sender of their own.
+					if path == "/logout" || path == "/sessions" || path == "/users/me/password" {
+						by = as(e.enter(map[string]string{"user": "eve", "administrator": "boss", "owner": owner.User.Username}[role]))
+					}
+					if path == "/users/me/password" || path == "/sessions" && rt.method == "DELETE" {
+						if role != "owner" {
+							continue // the same as for an owner, who is a user
+						}
+					}
+				}
+				a := e.do(rt.method, Prefix+path, bodies[name], by)
+				got := fmt.Sprint(a.status)
+				want := strings.Fields(cells[name])[column]
+				if want == "ok" && a.status != 401 && a.status != 403 && a.status < 500 {
+					got = "ok"
+				}
+				if name == "POST /login" && a.status == 401 {
+					got = "ok" // there is no user of this name
+				}
+				if got != want {
+					t.Errorf("%s by %s: %d %.200s, want %s", name, role, a.status, a.body, want)
+				}
+			}
+		})
+	}
+}
