@@ -504,7 +504,7 @@ func noticeTable(list []api.Notice) string {
 
 // noticeWords is the dashboard's text of a notice.
 func noticeWords(n api.Notice) string {
-	text := words("notice.", n.Kind)
+	text := words("told.", n.Kind)
 	if text == n.Kind {
 		return text
 	}

@@ -25,7 +25,11 @@ import (
 type Store interface {
 	service.Workspaces
 	service.SSHKeys
+	service.Administration
+	// News returns the banner and the caller's notices.
+	News(context.Context, workspace.Caller) (postgres.News, error)
 	User(ctx context.Context, id string) (postgres.User, error)
+	UserByName(ctx context.Context, username string) (postgres.User, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
 	// Quotas returns how many workspaces, tokens and SSH keys the caller has, and may have.
 	Quotas(context.Context, workspace.Caller) (postgres.Quotas, error)
@@ -70,6 +74,8 @@ type Auth interface {
 // also refresh on a timer.
 type Events interface {
 	Subscribe(ctx context.Context, userID string, wake func()) (*bus.Subscription, error)
+	// SubscribeAll also announces changes of the workspaces of other users.
+	SubscribeAll(ctx context.Context, userID string, wake func()) (*bus.Subscription, error)
 }
 
 // Archives is read access to the bucket. Errors wrap store.ErrNotFound or store.ErrUnavailable.
@@ -161,9 +167,14 @@ func New(c Config) *Dashboard {
 	return d
 }
 
+// Mux is what Routes registers the pages on; *http.ServeMux implements it.
+type Mux interface {
+	HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request))
+}
+
 // Routes registers every page on mux, and a page for unknown paths. A GET never changes
 // anything; changes are POSTs, which are refused from other origins.
-func (d *Dashboard) Routes(mux *http.ServeMux) {
+func (d *Dashboard) Routes(mux Mux) {
 	handle := func(pattern string, h http.HandlerFunc) {
 		guarded := d.guard.Handler(limitBody(d.FormWithin, h))
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -253,7 +264,21 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	admin("POST /admin/nodes/{node}/dead", d.confirmDeadNode)
 	admin("GET /admin/people/new", d.userDialog("person-new"))
 	admin("POST /admin/people", d.addPerson)
-	for _, name := range []string{"limit", "password", "make-admin", "take-admin", "disable", "enable"} {
+	admin("GET /admin/workspaces", d.allWorkspaces)
+	admin("GET /admin/workspaces/{id}", d.anyWorkspace)
+	admin("GET /admin/workspaces/{id}/actions", d.anyActions)
+	admin("GET /admin/workspaces/{id}/logs", d.anyLogs)
+	for _, name := range anyForms {
+		admin("GET /admin/workspaces/{id}/"+name, d.anyDialog(name))
+		admin("POST /admin/workspaces/{id}/"+name, d.administer(name))
+	}
+	admin("GET /admin/audit", d.auditPage)
+	admin("GET /admin/banner", d.bannerDialog)
+	admin("POST /admin/banner", d.setBanner)
+	loggedIn("POST /notices/{notice}/dismiss", d.dismissNotice)
+	admin("GET /admin/people/{person}/delete", d.userDialog("person-delete"))
+	admin("POST /admin/people/{person}/delete", d.deletePerson)
+	for _, name := range []string{"limit", "quota", "password", "make-admin", "take-admin", "disable", "enable"} {
 		admin("GET /admin/people/{person}/"+name, d.userDialog("person-"+name))
 		admin("POST /admin/people/{person}/"+name, d.changeUser("person-"+name))
 	}

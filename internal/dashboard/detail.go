@@ -152,10 +152,14 @@ func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Cal
 		d.fail(w, r, err)
 		return
 	}
-	var v logView
+	d.fragments(w, r, http.StatusOK, part{"log", d.readLog(r.Context(), ws)})
+}
+
+// readLog reads the last lines of a container.
+func (d *Dashboard) readLog(ctx context.Context, ws workspace.Workspace) (v logView) {
 	if ws.Conditions.HasContainer() {
 		tail := &tailWriter{max: logBytes}
-		if err := d.Logs.Logs(r.Context(), ws.ID, logLines, false, tail); err != nil {
+		if err := d.Logs.Logs(ctx, ws.ID, logLines, false, tail); err != nil {
 			// The container may be gone by now. The controller reports all other errors of
 			// Docker.
 			d.Log.Debug("read the container's log failed", "workspace", ws.ID, "err", err)
@@ -164,7 +168,7 @@ func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Cal
 		v.Text = readable(tail.buf.String())
 	}
 	v.None = v.Text == "" && !v.Err
-	d.fragments(w, r, http.StatusOK, part{"log", v})
+	return v
 }
 
 // tailWriter keeps the last max bytes written to it.

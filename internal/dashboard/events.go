@@ -43,6 +43,8 @@ type feed interface {
 	stale() bool
 	// due is when the page changes without an event, zero if unknown.
 	due() time.Time
+	// pace combines the events of this time into one refresh.
+	pace() time.Duration
 }
 
 // noticesStream is the stream of pages without other live content.
@@ -71,7 +73,11 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	}
 	accesslog.SetUser(r.Context(), who.Caller.UserID)
 	ctx, stop := d.Auth.Watch(out.Context(), who.Caller.Session)
-	sub, err := d.Events.Subscribe(ctx, who.Caller.UserID, out.Wake)
+	subscribe := d.Events.Subscribe
+	if q := r.URL.Query(); who.Caller.Admin && (q.Has("all") || q.Has("any")) {
+		subscribe = d.Events.SubscribeAll
+	}
+	sub, err := subscribe(ctx, who.Caller.UserID, out.Wake)
 	if err != nil {
 		stop()
 		out.Close()
@@ -103,6 +109,12 @@ func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller, wake func()) fe
 		return &detailFeed{feedBase: base, id: workspace.ID(id), cursor: q.Get("archives"), ports: &portWatcher{d: d, c: c, id: workspace.ID(id), wake: wake}}
 	}
 	switch {
+	case q.Has("all") && c.Admin && d.Admin != nil:
+		return &allFeed{feedBase: base, q: allQueryOf(q)}
+	case workspace.ValidID(q.Get("any")) && c.Admin && d.Admin != nil:
+		return &anyFeed{feedBase: base, id: workspace.ID(q.Get("any"))}
+	case q.Has("all"), q.Has("any"):
+		return &noticesFeed{feedBase: base}
 	case q.Has("admin") && c.Admin && d.Admin != nil:
 		return &adminFeed{feedBase: base, pages: adminPages{users: q.Get("cursor"), orphans: q.Get("orphans")}}
 	case q.Has("admin"), q.Has("notices"):
@@ -154,7 +166,7 @@ func (l *live) step(ctx context.Context) (next time.Time, err error) {
 		return time.Time{}, err
 	}
 	if (l.feed.stale() || changed) && !l.awaited {
-		l.refresh, l.awaited = time.Now().Add(gather), true
+		l.refresh, l.awaited = time.Now().Add(l.feed.pace()), true
 	}
 	select {
 	case text := <-l.feed.log():
@@ -206,6 +218,8 @@ type feedBase struct {
 
 func (b *feedBase) due() time.Time { return b.change }
 
+func (b *feedBase) pace() time.Duration { return gather }
+
 func (b *feedBase) log() <-chan output { return nil }
 
 func (b *feedBase) stale() bool { return false }
@@ -229,7 +243,7 @@ func (b *feedBase) execute(name string, data any) (string, error) {
 func (b *feedBase) withNotices(names []string, html map[string]string, n notices) ([]string, error) {
 	n.Now, n.OOB = time.Time{}, true
 	b.change = n.due
-	for _, name := range []string{"trouble", "ending"} {
+	for _, name := range []string{"trouble", "ending", "told"} {
 		var err error
 		if html[name], err = b.execute(name, n); err != nil {
 			return nil, err

@@ -233,6 +233,10 @@ func TestStreamEndsWithTheSession(t *testing.T) {
 // deafEvents never delivers an event.
 type deafEvents struct{}
 
+func (e deafEvents) SubscribeAll(ctx context.Context, user string, wake func()) (*bus.Subscription, error) {
+	return e.Subscribe(ctx, user, wake)
+}
+
 func (deafEvents) Subscribe(ctx context.Context, user string, wake func()) (*bus.Subscription, error) {
 	return bus.New(bus.Config{}).Subscribe(ctx, user, wake)
 }
@@ -251,6 +255,10 @@ func TestStreamWithoutEvents(t *testing.T) {
 // tooManyEvents refuses every subscriber.
 type tooManyEvents struct{}
 
+func (e tooManyEvents) SubscribeAll(ctx context.Context, user string, wake func()) (*bus.Subscription, error) {
+	return e.Subscribe(ctx, user, wake)
+}
+
 func (tooManyEvents) Subscribe(context.Context, string, func()) (*bus.Subscription, error) {
 	return nil, errors.New("too many")
 }
@@ -268,6 +276,8 @@ type agenda struct {
 	at          []time.Time
 	refreshedAt []time.Time
 }
+
+func (a *agenda) pace() time.Duration { return gather }
 
 func (a *agenda) stale() bool { return false }
 

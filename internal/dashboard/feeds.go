@@ -56,6 +56,9 @@ func (f *listFeed) next(ctx context.Context) ([]byte, bool, error) {
 	}
 	n := notices{Trouble: f.d.trouble(), Now: f.d.Now()}
 	n.add(l.running, f.d.TTL())
+	if n.News, err = f.d.Store.News(ctx, f.c); err != nil {
+		return nil, false, err
+	}
 	return f.show(l, n)
 }
 
@@ -100,7 +103,7 @@ func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		out = append([]byte(whole), html["trouble"]+html["ending"]...)
+		out = append([]byte(whole), html["trouble"]+html["ending"]+html["told"]...)
 	}
 	return append(out, announced...), busy, nil
 }

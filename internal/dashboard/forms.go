@@ -38,13 +38,15 @@ type form struct {
 	Lasting     []int        // seconds to choose from
 	Max         int          // the longest choice, in seconds
 	TTL         workspace.TTL
-	User        *postgres.User // the user that an administrator edits, if any
-	MaxRunning  int            // running limit of users without a custom one, 0 for none
-	Limit       *limitView     // the running limit that the new workspace would exceed, if any
-	Files       int            // unsaved files
-	Grace       bool           // a deletion can be undone
-	Choices     []choice       // workspaces to choose from
-	Provider    string         // name of an identity provider, if any
+	User        *postgres.User         // the user that an administrator edits, if any
+	Any         *postgres.AnyWorkspace // the workspace that an administrator acts on, if any
+	Owned       int                    // workspaces of User
+	MaxRunning  int                    // running limit of users without a custom one, 0 for none
+	Limit       *limitView             // the running limit that the new workspace would exceed, if any
+	Files       int                    // unsaved files
+	Grace       bool                   // a deletion can be undone
+	Choices     []choice               // workspaces to choose from
+	Provider    string                 // name of an identity provider, if any
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
 
@@ -103,6 +105,8 @@ func (f *form) Heading() string {
 	switch {
 	case f.W != nil:
 		return f.lang.T(key, f.W.Name)
+	case f.Any != nil:
+		return f.lang.T(key, f.Any.Name)
 	case f.User != nil:
 		return f.lang.T(key, f.User.Username)
 	case f.Token != nil:
@@ -130,10 +134,14 @@ func (f *form) TextPage() string {
 }
 
 // Confirmed reports whether the user confirms by typing the workspace's name.
-func (f *form) Confirmed() bool { return f.Name == "start-empty" || f.Name == "recover-archive" }
+func (f *form) Confirmed() bool {
+	return f.Name == "start-empty" || f.Name == "recover-archive" || f.Name == "any-start-empty" || f.Name == "any-recover-archive"
+}
 
 // Nothing reports that there is no choice, so the form cannot be sent.
-func (f *form) Nothing() bool { return f.Name == "recover-archive" && len(f.Generations) == 0 }
+func (f *form) Nothing() bool {
+	return (f.Name == "recover-archive" || f.Name == "any-recover-archive") && len(f.Generations) == 0
+}
 
 // fail records the error of a field.
 func (f *form) fail(field, key string, args ...any) { f.Errors[field] = f.lang.T(key, args...) }

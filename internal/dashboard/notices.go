@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"codehub/internal/lifecycle"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -14,6 +15,7 @@ import (
 type notices struct {
 	Trouble string
 	Endings []ending
+	News    postgres.News
 	Now     time.Time
 	OOB     bool
 
@@ -41,7 +43,34 @@ func (d *Dashboard) readNotices(ctx context.Context, c workspace.Caller) (notice
 		return n, err
 	}
 	n.add(rows, d.TTL())
-	return n, nil
+	n.News, err = d.Store.News(ctx, c)
+	return n, err
+}
+
+// noticesShown is how many of a user's notices a page shows.
+const noticesShown = 3
+
+// Told are the notices that the page shows.
+func (n notices) Told() []postgres.Notice {
+	return n.News.Notices[:min(len(n.News.Notices), noticesShown)]
+}
+
+// More is how many notices the page does not show.
+func (n notices) More() int { return len(n.News.Notices) - len(n.Told()) }
+
+// dismissNotice removes one of the user's notices.
+func (d *Dashboard) dismissNotice(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	if err := d.Store.DismissNotice(r.Context(), c, r.PathValue("notice")); err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	if !isHTMX(r) {
+		d.redirect(w, r, "/")
+		return
+	}
+	n := d.noticesFor(r, c)
+	n.OOB = true
+	d.fragments(w, r, http.StatusOK, part{"told", n})
 }
 
 // add adds the workspaces of rows that are about to stop.

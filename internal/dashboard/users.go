@@ -8,6 +8,8 @@ import (
 
 	"codehub/api"
 	"codehub/internal/auth"
+	"codehub/internal/postgres"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -36,6 +38,14 @@ func (d *Dashboard) userForm(name string, r *http.Request) (*form, error) {
 		return nil, err
 	}
 	f.User = &u
+	if name == "person-delete" {
+		q, err := d.Store.Quotas(r.Context(), workspace.Caller{UserID: u.ID})
+		if err != nil {
+			return nil, err
+		}
+		f.Owned = q.Workspaces
+		f.Value["theirs"] = theirsHandOver
+	}
 	f.Action = "/admin/people/" + u.ID + "/" + strings.TrimPrefix(name, "person-")
 	switch {
 	case u.MaxRunning == nil:
@@ -44,8 +54,113 @@ func (d *Dashboard) userForm(name string, r *http.Request) (*form, error) {
 	default:
 		f.Value["limit"], f.Value["limit_n"] = limitOwn, strconv.Itoa(*u.MaxRunning)
 	}
-	f.Danger = name == "person-disable" || name == "person-take-admin"
+	for field, n := range map[string]*int64{"max_workspaces": wide(u.MaxWorkspaces), "max_bytes": u.MaxBytes} {
+		if n != nil {
+			f.Value[field] = strconv.FormatInt(*n, 10)
+		}
+	}
+	if u.MaxBytes != nil {
+		f.Value["max_bytes"] = sizeText(*u.MaxBytes)
+	}
+	f.Danger = name == "person-disable" || name == "person-take-admin" || name == "person-delete"
 	return f, nil
+}
+
+// wide is a number as int64.
+func wide(n *int) *int64 {
+	if n == nil {
+		return nil
+	}
+	return new(int64(*n))
+}
+
+// sizeText writes a size as setting.Bytes reads it.
+func sizeText(n int64) string {
+	for _, u := range []struct {
+		suffix string
+		bytes  int64
+	}{{"g", 1 << 30}, {"m", 1 << 20}, {"k", 1 << 10}} {
+		if n > 0 && n%u.bytes == 0 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// quota reads a user's limits of workspaces and their size. An empty field is the server's limit.
+func (f *form) quota(p *api.PatchAccount) {
+	for _, field := range []string{"max_workspaces", "max_bytes"} {
+		f.Value[field] = strings.TrimSpace(f.r.PostFormValue(field))
+	}
+	p.MaxWorkspaces.Set, p.MaxBytes.Set = true, true
+	if s := f.Value["max_workspaces"]; s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 0 || n > maxOwnLimit {
+			f.fail("max_workspaces", "field.quota_bad", maxOwnLimit)
+		}
+		p.MaxWorkspaces.Value = &n
+	}
+	if s := f.Value["max_bytes"]; s != "" {
+		n, err := setting.Bytes(s)
+		if err != nil || n > maxOwnBytes {
+			f.fail("max_bytes", "field.size_bad")
+		}
+		p.MaxBytes.Value = &n
+	}
+}
+
+// maxOwnBytes bounds a user's limit of bytes, as the API does (admin.MaxBytes).
+const maxOwnBytes = 1 << 50
+
+// Values of the field of what becomes of a deleted user's workspaces.
+const (
+	theirsDelete   = "delete"
+	theirsHandOver = "hand_over"
+)
+
+// deletePerson handles the form by which a user is deleted.
+func (d *Dashboard) deletePerson(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	f, err := d.userForm("person-delete", r)
+	if err != nil {
+		d.refuseUser(w, r, c, err)
+		return
+	}
+	f.Value["theirs"] = r.PostFormValue("theirs")
+	removal := postgres.Removal{Workspaces: f.Value["theirs"]}
+	if f.Owned == 0 {
+		removal.Workspaces = ""
+	}
+	if removal.Workspaces == theirsHandOver {
+		f.line("to", 255, true)
+		if !f.bad() {
+			if removal.To, err = d.userNamed(r.Context(), f.Value["to"]); err != nil {
+				f.fail("to", "field.no_user")
+			}
+		}
+	}
+	if f.Owned > 0 && removal.Workspaces != theirsDelete && removal.Workspaces != theirsHandOver {
+		f.fail("theirs", "field.required")
+	}
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	if err := d.Admin.DeleteAccount(r.Context(), c, f.User.ID, removal); err != nil {
+		switch workspace.CodeOf(err) {
+		case workspace.CodeNotStopped, workspace.CodeConfirmRequired:
+			f.Problem = f.lang.T("person.not_stopped")
+		case workspace.CodeInvalid:
+			if f.fail("to", "field.cannot_receive"); f.User.ID == c.UserID {
+				f.Problem = f.lang.T("person.self")
+			}
+		default:
+			d.refuseUser(w, r, c, err)
+			return
+		}
+		d.again(w, r, c, f)
+		return
+	}
+	d.usersChanged(w, r, c, f.lang.T("toast.person_delete", f.User.Username))
 }
 
 // userDialog serves a form about a user.
@@ -149,8 +264,12 @@ func (f *form) userPatch() (p api.PatchAccount) {
 		p.Admin = &yes
 	case "person-take-admin":
 		p.Admin = &no
+	case "person-quota":
+		f.quota(&p)
 	case "person-disable":
 		p.Disabled = &yes
+		f.Value["stop"] = f.r.PostFormValue("stop")
+		p.StopWorkspaces = f.Value["stop"] != ""
 	case "person-enable":
 		p.Disabled = &no
 	}

@@ -79,20 +79,47 @@ func insertNotice(ctx context.Context, tx pgx.Tx, caller workspace.Caller, n Not
 	return err
 }
 
+const listNotices = `
+	SELECT id, user_id, kind, COALESCE(workspace_id::text, ''), workspace_name, by_username, other_username, message, created_at
+	FROM user_notices WHERE user_id = $1 ORDER BY created_at DESC, id DESC`
+
 // Notices lists the caller's notices, newest first.
 func (db *DB) Notices(ctx context.Context, caller workspace.Caller) ([]Notice, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return nil, forbidden()
 	}
 	const verb = "list notices"
-	rows, err := db.pool.Query(ctx, `
-		SELECT id, user_id, kind, COALESCE(workspace_id::text, ''), workspace_name, by_username, other_username, message, created_at
-		FROM user_notices WHERE user_id = $1 ORDER BY created_at DESC, id DESC`, caller.UserID)
+	rows, err := db.pool.Query(ctx, listNotices, caller.UserID)
 	if err != nil {
 		return nil, failed(verb, err)
 	}
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Notice])
 	return list, failed(verb, err)
+}
+
+// News is what a user sees on every page: the banner and the user's notices.
+type News struct {
+	Banner  Banner
+	Notices []Notice // newest first
+}
+
+// News reads the caller's, in one round trip.
+func (db *DB) News(ctx context.Context, caller workspace.Caller) (n News, err error) {
+	if !workspace.ValidID(caller.UserID) {
+		return n, forbidden()
+	}
+	var b pgx.Batch
+	b.Queue(`SELECT message, username, set_at FROM banner`).QueryRow(func(row pgx.Row) error {
+		if err := row.Scan(&n.Banner.Message, &n.Banner.By, &n.Banner.SetAt); !missing(err) {
+			return err
+		}
+		return nil
+	})
+	b.Queue(listNotices, caller.UserID).Query(func(rows pgx.Rows) (err error) {
+		n.Notices, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Notice])
+		return err
+	})
+	return n, failed("read notices", db.pool.SendBatch(ctx, &b).Close())
 }
 
 // DismissNotice removes one of the caller's notices. CodeNotFound.
