@@ -123,7 +123,7 @@ func TestAdministratorActs(t *testing.T) {
 	}
 	contains(t, "the menu", boss.get(at+"/actions", "HX-Request", "true").body, at+"/stop", "<dialog")
 	w.logs.print("listening <here>")
-	contains(t, "the log", boss.get(at+"/logs", "HX-Request", "true").body, "listening &lt;here&gt;")
+	contains(t, "the log", boss.htmx(at+"/logs", nil).body, "listening &lt;here&gt;")
 
 	contains(t, "the form", boss.get(at+"/stop", "HX-Request", "true").body, `name="message"`, `name="force"`)
 	contains(t, "stop", boss.htmx(at+"/stop", url.Values{"message": {"It fills\nthe <disk>."}}).body, "will stop")
@@ -148,6 +148,16 @@ func TestAdministratorActs(t *testing.T) {
 	contains(t, "the audit log", boss.get("/admin/audit?target="+string(id)).body, "Handed over", "workspace.hand_over", "ann’s shop", "127.0.0.1", "ann has left")
 	contains(t, "its filter", boss.get("/admin/audit?user=bob&action=workspace.").body, "workspace.create")
 	contains(t, "nothing", boss.get("/admin/audit?user=%27+OR+1%3D1").body, "No entry matches.")
+
+	contains(t, "the audit log", boss.get("/admin/audit?target="+string(id)).body, "workspace.log_read")
+
+	// Every way in stays closed: the IDE, its ports and its terminal.
+	for _, path := range []string{"/w/" + string(id) + "/", "/w/" + string(id) + "/proxy/3000/", "/workspaces/" + string(id) + "/terminal", "/workspaces/" + string(id) + "/download", "/workspaces/" + string(id) + "/env"} {
+		if a := boss.get(path, "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"); a.status != http.StatusForbidden {
+			t.Errorf("an administrator at %s: %d", path, a.status)
+		}
+	}
+	contains(t, "to oneself", boss.htmx(at+"/hand-over", url.Values{"to": {"admin"}, "name": {"x"}}).body, "cannot get the workspace")
 
 	// A notice is dismissed by its user alone.
 	notice := fixture.Query[string](w, `SELECT id::text FROM user_notices WHERE kind = 'received'`)
@@ -250,8 +260,14 @@ func TestAdministratorsDay(t *testing.T) {
 			b.press(`a[href^="/admin/workspaces"]`)
 			b.until(`document.querySelector('#all-table tbody tr')?.id === 'any-` + id + `'`)
 			b.until(`document.querySelectorAll('#all-table tbody tr').length === 50`)
-			painted := value(b, chromedp.Evaluate[float64](`performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0`))
-			t.Logf("first paint of 50 of 2,001 workspaces after %.0f ms", painted)
+			var painted []float64
+			for range 7 {
+				b.visit("/admin/workspaces?sort=size&order=desc")
+				b.until(`performance.getEntriesByName('first-contentful-paint')[0]`)
+				painted = append(painted, value(b, chromedp.Evaluate[float64](`performance.getEntriesByName('first-contentful-paint')[0].startTime`)))
+			}
+			slices.Sort(painted)
+			t.Logf("first paint of 50 of 2,001 workspaces after %.0f ms (the median of %d, from %.0f to %.0f ms)", painted[3], len(painted), painted[0], painted[6])
 			b.shoot(shots, l, "day-table")
 			b.until(`document.querySelector('[id="any-` + id + `"] td').textContent.includes('mina')`)
 

@@ -193,7 +193,7 @@ func (d *Dashboard) anyLogs(w http.ResponseWriter, r *http.Request, c workspace.
 		d.fail(w, r, err)
 		return
 	}
-	ws, err := d.Store.AnyWorkspace(r.Context(), c, id)
+	ws, err := d.Store.ReadAnyLog(r.Context(), c, id)
 	if err != nil {
 		d.fail(w, r, err)
 		return

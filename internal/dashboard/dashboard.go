@@ -267,7 +267,7 @@ func (d *Dashboard) Routes(mux Mux) {
 	admin("GET /admin/workspaces", d.allWorkspaces)
 	admin("GET /admin/workspaces/{id}", d.anyWorkspace)
 	admin("GET /admin/workspaces/{id}/actions", d.anyActions)
-	admin("GET /admin/workspaces/{id}/logs", d.anyLogs)
+	admin("POST /admin/workspaces/{id}/logs", d.anyLogs)
 	for _, name := range anyForms {
 		admin("GET /admin/workspaces/{id}/"+name, d.anyDialog(name))
 		admin("POST /admin/workspaces/{id}/"+name, d.administer(name))

@@ -251,6 +251,12 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	w.Exec(`UPDATE replicas SET health = replace(replace(health::text, '<10.0.0.9>', '10.0.0.9'), '2026-03-01T10:00:00Z', to_char(now() - interval '4 minutes', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::jsonb`)
 	w.person("ann")
 	ann := w.userID("ann")
+	ids["other"] = w.AddWorkspace(w.caller("ann"), "payments-api").ID
+	w.observe(ids["other"], standby)
+	w.used(ids["other"], 3*24*time.Hour)
+	w.Exec(`UPDATE workspaces SET home_bytes = 8000000000 + (uid_offset % 7) * 1300000000, archives_bytes = 734000000 WHERE phase <> 'PENDING'`)
+	w.Exec(`INSERT INTO workspace_usage (day, workspace_id, owner_user_id, running_seconds, cpu_seconds, memory_seconds, home_bytes, archives_bytes)
+		SELECT (now() AT TIME ZONE 'UTC')::date - d, id, owner_user_id, 21600 - d * 1800, 9000 - d * 700, 21600.0 * 2 * 1073741824, home_bytes, archives_bytes FROM workspaces, generate_series(0, 6) d`)
 	for _, l := range galleryScreens() {
 		b.as(l)
 		w.used(ids["running"], 8*time.Minute+30*time.Second)
@@ -334,6 +340,18 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press(fmt.Sprintf(`[id="%s-disable"]`, ann))
 		b.shown("dialog[open]")
 		b.shoot(shots, l, "person-disable")
+		w.Exec(`INSERT INTO banner (message, username) VALUES ('The server is upgraded today at 18:00. Running workspaces stay available.', 'admin')`)
+		w.Exec(`INSERT INTO user_notices (id, user_id, kind, workspace_id, workspace_name, by_username, message, created_at) SELECT gen_random_uuid(), id, 'stop', $1, 'web-frontend', 'mina', 'It filled the disk. Please remove old builds.', now() - interval '5 minutes' FROM users WHERE username = 'admin'`, ids["running"])
+		b.visit("/settings/tokens")
+		b.shown("#maintenance")
+		b.shoot(shots, l, "notices")
+		w.Exec(`DELETE FROM user_notices`)
+		w.Exec(`DELETE FROM banner`)
+		b.visit("/admin/workspaces?sort=size&order=desc")
+		b.shoot(shots, l, "admin-workspaces")
+		b.press(`[id="act-` + string(ids["other"]) + `"]`)
+		b.shown("dialog[open] .any-menu")
+		b.shoot(shots, l, "admin-actions")
 		b.visit("/workspaces/" + string(ids["missing"]))
 		b.shoot(shots, l, "detail-missing")
 		b.press("#choose-" + generation2)
@@ -356,6 +374,15 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			"detail-idle":          "/workspaces/" + string(ids["idle"]),
 			"person-limit":         "/admin/people/" + ann + "/limit",
 			"person-password":      "/admin/people/" + ann + "/password",
+			"person-quota":         "/admin/people/" + ann + "/quota",
+			"person-delete":        "/admin/people/" + ann + "/delete",
+			"admin-workspace":      "/admin/workspaces/" + string(ids["other"]),
+			"admin-failed":         "/admin/workspaces/" + string(ids["lost"]),
+			"admin-stop":           "/admin/workspaces/" + string(ids["other"]) + "/stop",
+			"admin-hand-over":      "/admin/workspaces/" + string(ids["other"]) + "/hand-over",
+			"admin-archive":        "/admin/workspaces/" + string(ids["lost"]) + "/recover-archive",
+			"admin-audit":          "/admin/audit",
+			"admin-banner":         "/admin/banner",
 			"detail-archiving":     "/workspaces/" + string(ids["archiving"]),
 			"detail-delete-failed": "/workspaces/" + string(ids["delete-failed"]),
 			"wait-archiving":       "/w/" + string(ids["archiving"]) + "/",

@@ -229,14 +229,16 @@ func (s *server) listAnyArchives(w http.ResponseWriter, r *http.Request, id auth
 	return writeJSON(w, http.StatusOK, out)
 }
 
-// anyLogs sends the log of the workspace's container to an administrator. The audit log does
-// not have reads.
+// anyLogs sends the log of the workspace's container to an administrator.
 func (s *server) anyLogs(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	ws, err := s.findAny(r, id)
+	wsID, err := pathID(r)
 	if err != nil {
 		return err
 	}
-	return s.sendLogs(w, r, id, ws.ID)
+	if _, err := s.cfg.Store.ReadAnyLog(r.Context(), id.Caller, wsID); err != nil {
+		return err
+	}
+	return s.sendLogs(w, r, id, wsID)
 }
 
 func (s *server) anyUsage(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

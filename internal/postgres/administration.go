@@ -265,6 +265,22 @@ func (db *DB) AnyArchives(ctx context.Context, caller workspace.Caller, id works
 	return db.Archives(ctx, workspace.System, id, page)
 }
 
+// AuditLogRead is the action of an administrator who reads the log of a container.
+const AuditLogRead = "workspace.log_read"
+
+// ReadAnyLog is AnyWorkspace for reading the log of its container. The audit log has it: what was
+// not recorded is not read.
+func (db *DB) ReadAnyLog(ctx context.Context, caller workspace.Caller, id workspace.ID) (AnyWorkspace, error) {
+	w, err := db.AnyWorkspace(ctx, caller, id)
+	if err != nil {
+		return w, err
+	}
+	err = db.tx(ctx, "record that a log is read", func(tx pgx.Tx) error {
+		return audit(ctx, tx, caller, AuditLogRead, string(id), map[string]any{"owner": w.Owner, "name": w.Name})
+	})
+	return w, err
+}
+
 // What administrators do with workspaces of other users. Each is also the kind of the notice
 // by which its owner learns of it.
 const (
@@ -441,14 +457,14 @@ type HandOver struct {
 }
 
 // HandOver gives a workspace of any user to another one (lifecycle.HandOver). Both get a notice.
-// CodeNameTaken if the new owner has a workspace of this name; CodeInvalid for a user who is
-// disabled.
+// CodeNameTaken if the new owner has a workspace of this name; CodeInvalid for the
+// caller, and for a user who is disabled.
 func (db *DB) HandOver(ctx context.Context, caller workspace.Caller, id workspace.ID, h HandOver) (AnyWorkspace, error) {
 	if err := db.administers(ctx, caller); err != nil {
 		return AnyWorkspace{}, err
 	}
 	err := db.tx(ctx, "hand over a workspace", func(tx pgx.Tx) error {
-		to, err := lockReceiver(ctx, tx, h.To) // users before workspaces
+		to, err := lockReceiver(ctx, tx, caller, h.To) // users before workspaces
 		if err != nil {
 			return err
 		}
@@ -474,9 +490,13 @@ func (db *DB) HandOver(ctx context.Context, caller workspace.Caller, id workspac
 type receiver struct{ id, username string }
 
 // lockReceiver keeps a user from being disabled or deleted until the transaction ends.
-func lockReceiver(ctx context.Context, tx pgx.Tx, id string) (to receiver, err error) {
-	if !workspace.ValidID(id) {
+// Administrators give nothing to themselves: they do not enter the workspaces of others.
+func lockReceiver(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id string) (to receiver, err error) {
+	switch {
+	case !workspace.ValidID(id):
 		return to, notFound("user")
+	case id == caller.UserID:
+		return to, workspace.Errorf(workspace.CodeInvalid, "You cannot hand over a workspace to yourself.")
 	}
 	var disabled bool
 	err = tx.QueryRow(ctx, `SELECT id, username, disabled FROM users WHERE id = $1 FOR NO KEY UPDATE`, id).Scan(&to.id, &to.username, &disabled)

@@ -167,6 +167,7 @@ func TestOnlyAdministratorsAdminister(t *testing.T) {
 			"give":    second(e.HandOver(ctx, c, w.ID, postgres.HandOver{To: eve.UserID})),
 			"banner":  second(e.SetBanner(ctx, c, "x")),
 			"delete":  e.DeleteAccount(ctx, c, eve.UserID, postgres.Removal{}),
+			"log":     second(e.ReadAnyLog(ctx, c, w.ID)),
 			"export":  e.ExportAudit(ctx, c, postgres.AuditFilter{}, func(postgres.AuditEntry) error { return nil }),
 			"usage":   e.UsageOf(ctx, c, "", time.Now(), time.Now(), func(postgres.UsageDay) error { return nil }),
 		} {
@@ -341,6 +342,8 @@ func TestHandOver(t *testing.T) {
 	wantCode(t, err, workspace.CodeInvalid)
 	_, err = e.HandOver(ctx, boss, other.ID, postgres.HandOver{To: "nobody"})
 	wantCode(t, err, workspace.CodeNotFound)
+	_, err = e.HandOver(ctx, boss, other.ID, postgres.HandOver{To: boss.UserID})
+	wantCode(t, err, workspace.CodeInvalid)
 	e.exec(`UPDATE users SET disabled = true WHERE id = $1`, ann.UserID)
 	_, err = e.HandOver(ctx, boss, other.ID, postgres.HandOver{To: ann.UserID})
 	wantCode(t, err, workspace.CodeInvalid)

@@ -47,7 +47,7 @@ func (db *DB) DeleteAccount(ctx context.Context, caller workspace.Caller, id str
 		var to receiver
 		if r.Workspaces == WorkspacesHandOver {
 			var err error
-			if to, err = lockReceiver(ctx, tx, r.To); err != nil {
+			if to, err = lockReceiver(ctx, tx, caller, r.To); err != nil {
 				return err
 			}
 		}
@@ -71,7 +71,7 @@ func (db *DB) DeleteAccount(ctx context.Context, caller workspace.Caller, id str
 			details["to"] = to.username
 			err = handOverAll(ctx, tx, caller, name, to, list)
 		case r.Workspaces != "":
-			err = workspace.Errorf(workspace.CodeInvalid, "workspaces must be delete or hand_over.")
+			err = workspace.Errorf(workspace.CodeInvalid, "The choice for the workspaces must be delete or hand_over.")
 		case len(list) > 0:
 			e := workspace.Errorf(workspace.CodeConfirmRequired, "%s has %d workspaces. Say whether they are deleted or handed over.", name, len(list))
 			e.Details = map[string]any{"workspaces": len(list)}

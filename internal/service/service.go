@@ -77,6 +77,7 @@ type Admin interface {
 type Administration interface {
 	AnyWorkspaces(ctx context.Context, caller workspace.Caller, f postgres.AnyFilter) (postgres.AnyList, error)
 	AnyWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (postgres.AnyWorkspace, error)
+	ReadAnyLog(ctx context.Context, caller workspace.Caller, id workspace.ID) (postgres.AnyWorkspace, error)
 	AnyArchives(ctx context.Context, caller workspace.Caller, id workspace.ID, page postgres.Page) (list []workspace.Archive, next string, err error)
 	Administer(ctx context.Context, caller workspace.Caller, id workspace.ID, do postgres.Administration) (postgres.AnyWorkspace, error)
 	HandOver(ctx context.Context, caller workspace.Caller, id workspace.ID, h postgres.HandOver) (postgres.AnyWorkspace, error)

@@ -1367,4 +1367,7 @@ var en = map[string]string{
 	"audit.workspace.move_read":         "Read the settings to move it",
 	"audit.workspace.rollback":          "Changed by a takeover",
 	"person.self":                       "You cannot delete your own account.",
+	"any.read_log":                      "Show log",
+	"any.log_recorded":                  "The audit log records that you read it.",
+	"audit.workspace.log_read":          "Read the log",
 }

@@ -1367,4 +1367,7 @@ var ko = map[string]string{
 	"audit.workspace.move_read":         "이동을 위해 설정 읽음",
 	"audit.workspace.rollback":          "전환으로 변경",
 	"person.self":                       "자신의 계정은 삭제할 수 없습니다.",
+	"any.read_log":                      "로그 보기",
+	"any.log_recorded":                  "로그를 읽은 사실이 감사 로그에 남습니다.",
+	"audit.workspace.log_read":          "로그 읽음",
 }

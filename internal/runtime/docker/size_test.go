@@ -1,0 +1,73 @@
+package docker
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// Homes in volumes and folders are measured, those of other installations are not.
+func TestHomeSizes(t *testing.T) {
+	t.Parallel()
+	r, other := newRuntime(t, nil), newRuntime(t, nil)
+	homes := map[string]workspace.ID{}
+	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
+		spec := newHome()
+		volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: storage, Claim: spec.VolumeClaim, Image: spec.Image}
+		if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+			t.Fatal(err)
+		}
+		(direct{r: r, storage: storage}).put(t, spec.Workspace, "large", strings.Repeat("x", 3<<20))
+		homes[storage] = spec.Workspace
+	}
+	sizes, err := r.HomeSizes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for storage, id := range homes {
+		if n := sizes[id]; n < 3<<20 || n > 8<<20 {
+			t.Errorf("%s: %d bytes", storage, n)
+		}
+	}
+	if sizes, err := other.HomeSizes(t.Context()); err != nil || len(sizes) != 0 {
+		t.Errorf("another installation: %v, %v", sizes, err)
+	}
+}
+
+// A file with several names counts once, a sparse one what it uses, and an ended context ends the
+// measurement.
+func TestSpaceOf(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	large := filepath.Join(dir, "large")
+	if err := os.WriteFile(large, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	one, err := spaceOf(t.Context(), dir)
+	if err != nil || one < 1<<20 {
+		t.Fatal(one, err)
+	}
+	if err := os.Link(large, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	sparse := filepath.Join(dir, "sparse")
+	if err := os.WriteFile(sparse, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(sparse, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := spaceOf(t.Context(), dir); err != nil || n > one+64<<10 {
+		t.Errorf("%d bytes, %d before: %v", n, one, err)
+	}
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := spaceOf(ended, dir); err == nil {
+		t.Error("an ended context ends nothing")
+	}
+}

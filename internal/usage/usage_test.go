@@ -1,0 +1,94 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/agent"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// What counts between two samples: a restart of the container begins again, an agent that does
+// not answer leaves only the running time, and a false one is bounded by the limits.
+func TestSpent(t *testing.T) {
+	t.Parallel()
+	r := New(Config{MaxCPU: 2, MaxMemory: 4 << 30})
+	for name, c := range map[string]struct {
+		before, now float64 // processor seconds
+		memory      int64
+		want        postgres.Spent
+	}{
+		"usual":               {10, 40, 1 << 30, postgres.Spent{RunningSeconds: 60, CPUSeconds: 30, MemorySeconds: 60 << 30}},
+		"another container":   {500, 12, 1 << 30, postgres.Spent{RunningSeconds: 60, CPUSeconds: 12, MemorySeconds: 60 << 30}},
+		"no answer":           {10, -1, 0, postgres.Spent{RunningSeconds: 60}},
+		"the first answer":    {-1, 40, 1 << 30, postgres.Spent{RunningSeconds: 60, MemorySeconds: 60 << 30}},
+		"more than its limit": {0, 1e12, 1 << 60, postgres.Spent{RunningSeconds: 60, CPUSeconds: 120, MemorySeconds: 240 << 30}},
+		"less than nothing":   {0, 0, -5, postgres.Spent{RunningSeconds: 60}},
+	} {
+		if got := r.spent(sample{cpu: c.before}, sample{cpu: c.now}, agent.Usage{Memory: c.memory}, 60); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// meter is an agent that uses a processor all the time, and the sizes of homes.
+type meter struct {
+	mu    sync.Mutex
+	began time.Time
+	err   error
+	sizes map[workspace.ID]int64
+}
+
+func (m *meter) Usage(context.Context, workspace.ID) (agent.Usage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return agent.Usage{CPUSeconds: time.Since(m.began).Seconds(), Memory: 1 << 30}, m.err
+}
+
+func (m *meter) HomeSizes(context.Context) (map[workspace.ID]int64, error) { return m.sizes, nil }
+
+// A runner records the use of running workspaces and the sizes of homes, until it ends.
+func TestRunner(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	ann := db.AddUser("ann")
+	w, idle := db.AddWorkspace(ann, "runs"), db.AddWorkspace(ann, "stopped")
+	db.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING', home_ctx = '{"state": "live"}' WHERE id = $1`, w.ID)
+	m := &meter{began: time.Now(), sizes: map[workspace.ID]int64{w.ID: 5000}}
+	r := New(Config{Agents: m, Homes: m, UsageSettings: postgres.UsageSettings{Keep: 24 * time.Hour, SizeInterval: time.Hour}, Interval: 50 * time.Millisecond, Log: harness.Logger(t, slog.LevelWarn)})
+	ctx, stop := context.WithCancel(t.Context())
+	session := postgres.NewSession(db.Conn())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx, session) }()
+	harness.Eventually(t, "the use is recorded", func() bool {
+		return fixture.Query[bool](db, `SELECT EXISTS (SELECT FROM workspace_usage WHERE workspace_id = $1 AND cpu_seconds > 0.2 AND memory_seconds > 0 AND running_seconds > 0.2 AND home_bytes = 5000)`, w.ID)
+	})
+	m.mu.Lock()
+	m.err = errors.New("it does not answer")
+	m.mu.Unlock()
+	ran := fixture.Query[float64](db, `SELECT running_seconds FROM workspace_usage WHERE workspace_id = $1`, w.ID)
+	harness.Eventually(t, "the use is recorded", func() bool {
+		return fixture.Query[float64](db, `SELECT running_seconds FROM workspace_usage WHERE workspace_id = $1`, w.ID) > ran+0.2
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := fixture.Query[float64](db, `SELECT COALESCE(sum(running_seconds), 0) FROM workspace_usage WHERE workspace_id = $1`, idle.ID); n != 0 {
+		t.Errorf("a stopped workspace ran for %v s", n)
+	}
+	var spent float64
+	if spent = fixture.Query[float64](db, `SELECT cpu_seconds - running_seconds FROM workspace_usage WHERE workspace_id = $1`, w.ID); spent > 0.5 {
+		t.Errorf("it used %v s of a processor more than it ran", spent)
+	}
+}
