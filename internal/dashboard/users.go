@@ -60,7 +60,7 @@ func (d *Dashboard) userForm(name string, r *http.Request) (*form, error) {
 		}
 	}
 	if u.MaxBytes != nil {
-		f.Value["max_bytes"] = sizeText(*u.MaxBytes)
+		f.Value["max_bytes"] = bytesText(*u.MaxBytes)
 	}
 	f.Danger = name == "person-disable" || name == "person-take-admin" || name == "person-delete"
 	return f, nil
@@ -74,8 +74,8 @@ func wide(n *int) *int64 {
 	return new(int64(*n))
 }
 
-// sizeText writes a size as setting.Bytes reads it.
-func sizeText(n int64) string {
+// bytesText writes a size as setting.Bytes reads it.
+func bytesText(n int64) string {
 	for _, u := range []struct {
 		suffix string
 		bytes  int64

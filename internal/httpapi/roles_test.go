@@ -75,6 +75,7 @@ var cells = map[string]string{
 	"DELETE /keys/{id}":   "401 403 ok 403 401",
 	"GET /ssh":            "401 ok ok ok 401",
 
+	"GET /sizes":                                 "401 ok ok ok 401",
 	"GET /workspaces":                            "401 ok ok ok 401",
 	"POST /workspaces":                           "401 ok ok ok 401",
 	"GET /workspaces/{id}":                       "401 403 ok 403 401",

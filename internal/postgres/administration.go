@@ -29,8 +29,8 @@ type AnyWorkspace struct {
 	Spent               Spent // of the last UsageDays days
 }
 
-// Size is the size of the home and its archives, as last measured.
-func (w AnyWorkspace) Size() int64 {
+// Bytes is the size of the home and its archives, as last measured.
+func (w AnyWorkspace) Bytes() int64 {
 	var n int64
 	for _, b := range []*int64{w.HomeBytes, w.ArchivesBytes} {
 		if b != nil {

@@ -111,7 +111,7 @@ func TestAnyWorkspaces(t *testing.T) {
 		}
 	}
 	sizes := must(e.AnyWorkspaces(ctx, boss, postgres.AnyFilter{Sort: postgres.SortSize, Descending: true}))(t).Workspaces
-	if !slices.IsSortedFunc(sizes, func(a, b postgres.AnyWorkspace) int { return int(b.Size() - a.Size()) }) {
+	if !slices.IsSortedFunc(sizes, func(a, b postgres.AnyWorkspace) int { return int(b.Bytes() - a.Bytes()) }) {
 		t.Error("not sorted by size")
 	}
 	owners := must(e.AnyWorkspaces(ctx, boss, postgres.AnyFilter{Sort: postgres.SortOwner}))(t).Workspaces
@@ -622,8 +622,8 @@ func TestUsage(t *testing.T) {
 		}
 	}
 	got := must(e.AnyWorkspace(ctx, boss, w.ID))(t)
-	if got.Spent.RunningSeconds != 120 || got.Spent.CPUSeconds != 60 || got.Size() != 312 || got.UpdatedAt != w.UpdatedAt {
-		t.Errorf("%+v, %d bytes, updated %v", got.Spent, got.Size(), got.UpdatedAt.Sub(w.UpdatedAt))
+	if got.Spent.RunningSeconds != 120 || got.Spent.CPUSeconds != 60 || got.Bytes() != 312 || got.UpdatedAt != w.UpdatedAt {
+		t.Errorf("%+v, %d bytes, updated %v", got.Spent, got.Bytes(), got.UpdatedAt.Sub(w.UpdatedAt))
 	}
 	e.set(w.ID, state{"owner_user_id": bob.UserID})
 	if err := u.SetSizes(ctx, nil); err != nil { // the homes are not measured

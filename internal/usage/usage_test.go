@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // not answer leaves only the running time, and a false one is bounded by the limits.
 func TestSpent(t *testing.T) {
 	t.Parallel()
-	r := New(Config{MaxCPU: 2, MaxMemory: 4 << 30})
+	size := workspace.Size{NanoCPUs: 2e9, Memory: 4 << 30}
 	for name, c := range map[string]struct {
 		before, now float64 // processor seconds
 		memory      int64
@@ -35,7 +35,7 @@ func TestSpent(t *testing.T) {
 		"more than its limit": {0, 1e12, 1 << 60, postgres.Spent{RunningSeconds: 60, CPUSeconds: 120, MemorySeconds: 240 << 30}},
 		"less than nothing":   {0, 0, -5, postgres.Spent{RunningSeconds: 60}},
 	} {
-		if got := r.spent(sample{cpu: c.before}, sample{cpu: c.now}, agent.Usage{Memory: c.memory}, 60); got != c.want {
+		if got := spent(sample{cpu: c.before}, sample{cpu: c.now}, agent.Usage{Memory: c.memory}, 60, size); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
