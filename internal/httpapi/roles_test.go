@@ -34,6 +34,7 @@ var cells = map[string]string{
 	"DELETE /notices/{id}":    "401 403 ok 403 401",
 
 	"GET /admin/status":                        "401 403 403 ok 401",
+	"POST /admin/nodes/{name}/dead":            "401 403 403 ok 401",
 	"GET /admin/orphans":                       "401 403 403 ok 401",
 	"GET /admin/restore":                       "401 403 403 ok 401",
 	"POST /admin/restore":                      "401 403 403 ok 401",
@@ -108,7 +109,7 @@ func TestRoutesByRole(t *testing.T) {
 	routes := testServer().routes()
 	for _, rt := range routes {
 		if name := rt.method + " " + rt.path; len(strings.Fields(cells[name])) != len(roles) {
-			t.Errorf("%s has no line in the table of routes by role", name)
+			t.Fatalf("%s has no line in the table of routes by role", name)
 		}
 	}
 	if len(cells) != len(routes) {
@@ -162,7 +163,7 @@ func TestRoutesByRole(t *testing.T) {
 				case strings.HasPrefix(rt.path, "/users/"):
 					id = e.join(fmt.Sprintf("victim-%d", made)).User.ID
 				}
-				path := strings.NewReplacer("{id}", id, "{port}", "3000").Replace(rt.path)
+				path := strings.NewReplacer("{id}", id, "{port}", "3000", "{name}", "node").Replace(rt.path)
 				if role == "user" || role == "administrator" || role == "owner" {
 					// Requests that end the sender's access get a sender of their own.
 					if path == "/logout" || path == "/sessions" || path == "/users/me/password" {
