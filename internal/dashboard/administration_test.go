@@ -41,7 +41,8 @@ func TestPagesByRole(t *testing.T) {
 	open := []string{"/", "GET /assets/{path...}", "GET /login", "POST /login", "POST /logout", "GET /setup", "POST /setup", "POST /settings/theme", "POST /settings/language", "GET /dashboard/events"}
 	// Pages of any user, about themselves.
 	own := []string{"GET /logout", "GET /{$}", "GET /workspaces/new", "POST /workspaces", "GET /settings/account", "GET /settings/account/password", "POST /settings/account/password",
-		"GET /settings/keys/new", "POST /settings/keys", "POST /settings/sessions/end-others", "GET /settings/tokens", "GET /settings/tokens/new", "POST /settings/tokens"}
+		"GET /settings/keys/new", "POST /settings/keys", "POST /settings/sessions/end-others", "GET /settings/tokens", "GET /settings/tokens/new", "POST /settings/tokens",
+		"GET /cli-login", "POST /cli-login", "GET /device", "POST /device"}
 	// Pages about an object of one user's.
 	objects := []string{"POST /settings/keys/{key}/remove", "POST /settings/sessions/{session}/end", "GET /settings/tokens/{token}/revoke", "POST /settings/tokens/{token}/revoke", "POST /notices/{notice}/dismiss"}
 	if len(mux.patterns) < 100 {

@@ -19,8 +19,10 @@ var roles = []string{"stranger", "user", "owner", "administrator", "disabled"}
 // An administrator never enters the workspace of another user: every way in is 403, as for any
 // user. What administrators do with such workspaces is below /admin.
 var cells = map[string]string{
-	"GET /openapi.json": "ok ok ok ok ok",
-	"POST /login":       "ok ok ok ok ok",
+	"GET /openapi.json":  "ok ok ok ok ok",
+	"POST /login":        "ok ok ok ok ok",
+	"POST /login/device": "ok ok ok ok ok",
+	"POST /login/token":  "401 401 401 401 401", // the code is unknown
 
 	"POST /logout":            "401 ok ok ok 401",
 	"GET /session":            "401 ok ok ok 401",

@@ -791,6 +791,7 @@ var en = map[string]string{
 	"facts.changed":               "State changed",
 	"facts.used":                  "Last activity",
 	"facts.never":                 "Never",
+	"any.csv":                     "CSV",
 	"facts.id":                    "ID",
 	"facts.ssh":                   "SSH",
 	"checks.title":                "Health",

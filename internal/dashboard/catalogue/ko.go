@@ -791,6 +791,7 @@ var ko = map[string]string{
 	"facts.changed":               "상태 변경 시각",
 	"facts.used":                  "마지막 활동",
 	"facts.never":                 "없음",
+	"any.csv":                     "CSV",
 	"facts.id":                    "ID",
 	"facts.ssh":                   "SSH",
 	"checks.title":                "상태 점검",
