@@ -371,7 +371,7 @@ func (d *Dashboard) refuseAny(w http.ResponseWriter, r *http.Request, c workspac
 
 // anyChanged responds to a change that was made, with what the open page shows of it.
 func (d *Dashboard) anyChanged(w http.ResponseWriter, r *http.Request, c workspace.Caller, name string, ws postgres.AnyWorkspace) {
-	text := d.set(r).lang.T("toast.any_"+strings.ReplaceAll(name, "-", "_"), ws.Name, ws.Owner)
+	text := d.set(r).lang.T("any_toast."+strings.ReplaceAll(name, "-", "_"), ws.Name, ws.Owner)
 	if !isHTMX(r) || asPage(r) {
 		d.redirect(w, r, notedAt("/admin/workspaces/"+string(ws.ID), "any", ""))
 		return
