@@ -49,7 +49,7 @@ type adminListCmd struct {
 	Image   string `help:"List only workspaces with this image."`
 	Unused  span   `placeholder:"TIME" help:"List only workspaces without activity for this long, such as 30d."`
 	Deleted bool   `help:"List deleted workspaces."`
-	Sort    string `default:"last_use" enum:"name,owner,state,image,size,last_use,created" help:"Order: name, owner, state, image, size, last_use or created."`
+	Sort    string `default:"last_use" enum:"name,owner,state,image,bytes,last_use,created" help:"Order: name, owner, state, image, bytes, last_use or created."`
 	Reverse bool   `short:"r" help:"Reverse the order."`
 	Limit   int    `short:"n" default:"50" help:"Workspaces to list; 0 lists all."`
 }

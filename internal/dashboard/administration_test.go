@@ -112,7 +112,7 @@ func TestAdministratorActs(t *testing.T) {
 	w.Exec(`UPDATE workspaces SET home_bytes = 7000000000, memo = 'the key is under the mat' WHERE id = $1`, string(id))
 	at := "/admin/workspaces/" + string(id)
 
-	a := boss.get("/admin/workspaces?sort=size&order=desc")
+	a := boss.get("/admin/workspaces?sort=bytes&order=desc")
 	contains(t, "the table", a.body, "&lt;b&gt;shop&lt;/b&gt;", ">ann</a>", "7.0 GB", `aria-sort="descending"`, `class="tone-running"`)
 	if strings.Contains(a.body, "<b>shop") || strings.Contains(a.body, "under the mat") {
 		t.Error("the table has a script or a note")
@@ -263,7 +263,7 @@ func TestAdministratorsDay(t *testing.T) {
 			b.until(`document.querySelectorAll('#all-table tbody tr').length === 50`)
 			var painted []float64
 			for range 7 {
-				b.visit("/admin/workspaces?sort=size&order=desc")
+				b.visit("/admin/workspaces?sort=bytes&order=desc")
 				b.until(`performance.getEntriesByName('first-contentful-paint')[0]`)
 				painted = append(painted, value(b, chromedp.Evaluate[float64](`performance.getEntriesByName('first-contentful-paint')[0].startTime`)))
 			}
@@ -310,7 +310,7 @@ func TestAdministratorsDay(t *testing.T) {
 			b.shoot(shots, l, "day-audit")
 
 			// The table is live: another user's workspace changes in it, from its menu.
-			b.visit("/admin/workspaces?sort=size&order=desc")
+			b.visit("/admin/workspaces?sort=bytes&order=desc")
 			b.press(`[id="act-` + id + `"]`)
 			b.shown("dialog[open] #any-archive-menu")
 			b.press("#any-archive-menu")

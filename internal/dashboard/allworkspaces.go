@@ -159,10 +159,10 @@ func (d *Dashboard) readAll(ctx context.Context, c workspace.Caller, q allQuery)
 	for _, w := range list.Workspaces {
 		v.Rows = append(v.Rows, d.allRowOf(w))
 	}
-	for _, key := range []string{postgres.SortName, postgres.SortOwner, postgres.SortState, postgres.SortSize, postgres.SortLastUse} {
+	for _, key := range []string{postgres.SortName, postgres.SortOwner, postgres.SortState, postgres.SortBytes, postgres.SortLastUse} {
 		to := q
-		to.cursor, to.sort, to.desc = "", key, key == postgres.SortSize || key == postgres.SortLastUse
-		col := column{Key: key, Number: key == postgres.SortSize}
+		to.cursor, to.sort, to.desc = "", key, key == postgres.SortBytes || key == postgres.SortLastUse
+		col := column{Key: key, Number: key == postgres.SortBytes}
 		if q.sort == key {
 			col.Sorted = map[bool]string{false: "ascending", true: "descending"}[q.desc]
 			to.desc = !q.desc
@@ -182,7 +182,7 @@ func (d *Dashboard) readAll(ctx context.Context, c workspace.Caller, q allQuery)
 }
 
 func (d *Dashboard) allRowOf(w postgres.AnyWorkspace) allRow {
-	return allRow{view: d.viewOf(w.Workspace, fromAny), AnyWorkspace: w, ByOwner: allQuery{owner: w.Owner, sort: postgres.SortSize, desc: true}.address()}
+	return allRow{view: d.viewOf(w.Workspace, fromAny), AnyWorkspace: w, ByOwner: allQuery{owner: w.Owner, sort: postgres.SortBytes, desc: true}.address()}
 }
 
 func (d *Dashboard) allWorkspaces(w http.ResponseWriter, r *http.Request, c workspace.Caller) {

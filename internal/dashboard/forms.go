@@ -267,7 +267,7 @@ func (d *Dashboard) refuseForm(w http.ResponseWriter, r *http.Request, c workspa
 			f.Problem = f.lang.T("create.limit_global")
 		}
 	case workspace.CodeQuotaExceeded:
-		f.Problem = f.quotaProblem(e)
+		f.Problem = quotaProblem(f.lang, e)
 	case workspace.CodeInvalid, workspace.CodeTooLarge:
 		f.Problem = f.lang.T("err." + string(e.Code))
 	default:

@@ -347,7 +347,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "notices")
 		w.Exec(`DELETE FROM user_notices`)
 		w.Exec(`DELETE FROM banner`)
-		b.visit("/admin/workspaces?sort=size&order=desc")
+		b.visit("/admin/workspaces?sort=bytes&order=desc")
 		b.shoot(shots, l, "admin-workspaces")
 		b.press(`[id="act-` + string(ids["other"]) + `"]`)
 		b.shown("dialog[open] .any-menu")

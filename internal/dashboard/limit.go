@@ -145,6 +145,11 @@ func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c worksp
 // workspaces that can be stopped for it.
 func (d *Dashboard) readNewLimit(r *http.Request, c workspace.Caller, f *form) error {
 	v, err := d.readLimit(r.Context(), c, workspace.Workspace{}, nil, fromList)
+	var e *workspace.Error
+	if errors.As(err, &e) && e.Code == workspace.CodeQuotaExceeded {
+		f.Problem = quotaProblem(f.lang, e)
+		return nil
+	}
 	if err != nil || v.Allowed {
 		return err
 	}

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"net/http"
 
+	"codehub/internal/dashboard/catalogue"
 	"codehub/internal/workspace"
 )
 
@@ -29,20 +30,25 @@ func (d *Dashboard) showQuota(r *http.Request, c workspace.Caller, f *form) erro
 		kind, v = "ssh_keys", quotaView{q.SSHKeys, q.MaxSSHKeys}
 	}
 	if v.full() {
-		f.Problem = f.quotaText(kind, v)
+		f.Problem = quotaText(f.lang, kind, v)
 	}
 	return nil
 }
 
 // quotaText returns the text about a quota that is used up.
-func (f *form) quotaText(kind string, q quotaView) string {
-	return f.lang.T("quota."+kind, f.lang.Count(q.N), f.lang.Count(q.Max))
+func quotaText(l *catalogue.Language, kind string, q quotaView) string {
+	return l.T("quota."+kind, l.Count(q.N), l.Count(q.Max))
 }
 
 // quotaProblem is the text of CodeQuotaExceeded.
-func (f *form) quotaProblem(e *workspace.Error) string {
+func quotaProblem(l *catalogue.Language, e *workspace.Error) string {
 	kind, _ := e.Details["limit_type"].(string)
+	if kind == "bytes" {
+		current, _ := e.Details["current"].(int64)
+		most, _ := e.Details["max"].(int64)
+		return l.T("quota.bytes", l.Bytes(current), l.Bytes(most))
+	}
 	current, _ := e.Details["current"].(int)
 	most, _ := e.Details["max"].(int)
-	return f.quotaText(kind, quotaView{current, most})
+	return quotaText(l, kind, quotaView{current, most})
 }

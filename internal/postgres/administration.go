@@ -49,7 +49,7 @@ const (
 	SortOwner   = "owner"
 	SortState   = "state"
 	SortImage   = "image"
-	SortSize    = "size"
+	SortBytes   = "bytes"
 	SortLastUse = "last_use"
 	SortCreated = "created"
 )
@@ -63,7 +63,7 @@ var orders = []order{
 	{SortOwner, `u.username_key COLLATE "C"`, "text"},
 	{SortState, `w.state COLLATE "C"`, "text"},
 	{SortImage, `w.image_ref COLLATE "C"`, "text"},
-	{SortSize, `w.total_bytes`, "bigint"},
+	{SortBytes, `w.total_bytes`, "bigint"},
 	{SortLastUse, `COALESCE(w.last_access_at, w.created_at)`, "timestamptz"},
 	{SortCreated, `w.created_at`, "timestamptz"},
 }

@@ -110,7 +110,7 @@ func TestAnyWorkspaces(t *testing.T) {
 			}
 		}
 	}
-	sizes := must(e.AnyWorkspaces(ctx, boss, postgres.AnyFilter{Sort: postgres.SortSize, Descending: true}))(t).Workspaces
+	sizes := must(e.AnyWorkspaces(ctx, boss, postgres.AnyFilter{Sort: postgres.SortBytes, Descending: true}))(t).Workspaces
 	if !slices.IsSortedFunc(sizes, func(a, b postgres.AnyWorkspace) int { return int(b.Bytes() - a.Bytes()) }) {
 		t.Error("not sorted by size")
 	}
@@ -139,8 +139,8 @@ func TestAnyWorkspaces(t *testing.T) {
 	}
 	for _, f := range []postgres.AnyFilter{
 		{Sort: "name; DROP TABLE users"}, {Page: postgres.Page{Cursor: "!"}}, {Page: postgres.Page{Cursor: "e30"}},
-		// {"s":"size","v":"1); DROP TABLE users","i":"019a0000-0000-7000-8000-000000000001"}
-		{Sort: "size", Page: postgres.Page{Cursor: "eyJzIjoic2l6ZSIsInYiOiIxKTsgRFJPUCBUQUJMRSB1c2VycyIsImkiOiIwMTlhMDAwMC0wMDAwLTcwMDAtODAwMC0wMDAwMDAwMDAwMDEifQ"}},
+		// {"s":"bytes","v":"1); DROP TABLE users","i":"019a0000-0000-7000-8000-000000000001"}
+		{Sort: "bytes", Page: postgres.Page{Cursor: "eyJzIjoiYnl0ZXMiLCJ2IjoiMSk7IERST1AgVEFCTEUgdXNlcnMiLCJpIjoiMDE5YTAwMDAtMDAwMC03MDAwLTgwMDAtMDAwMDAwMDAwMDAxIn0"}},
 	} {
 		if _, err := e.AnyWorkspaces(ctx, boss, f); workspace.CodeOf(err) != workspace.CodeInvalid {
 			t.Errorf("%+v: %v", f, err)

@@ -19,8 +19,8 @@ func lockLimits(ctx context.Context, tx pgx.Tx) error {
 }
 
 // checkLimits returns CodeLimitExceeded unless the owner may run one more workspace, not
-// counting id, and CodeQuotaExceeded if the owner's homes and archives are too large. The column holds_slot marks the workspaces that count. The transaction holds the
-// limits' lock.
+// counting id, and CodeQuotaExceeded if the owner's homes and archives are too large. The
+// column holds_slot marks the workspaces that count. The transaction holds the limits' lock.
 func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
 	if err := db.checkBytes(ctx, tx, owner); err != nil {
 		return err

@@ -77,7 +77,7 @@ func (db *DB) checkBytes(ctx context.Context, tx pgx.Tx, owner string) error {
 	if err != nil || most == 0 || used < most {
 		return err
 	}
-	e := workspace.Errorf(workspace.CodeQuotaExceeded, "Your workspaces use %d MiB, and at most %d MiB are allowed. Delete files, archives or a workspace first.", used>>20, most>>20)
+	e := workspace.Errorf(workspace.CodeQuotaExceeded, "Your workspaces use %d MiB, and at most %d MiB are allowed. Delete files in a workspace that runs, delete a workspace, or ask an administrator for a higher limit.", used>>20, most>>20)
 	e.Details = map[string]any{"limit_type": "bytes", "current": used, "max": most}
 	return e
 }
