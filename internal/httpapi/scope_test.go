@@ -110,3 +110,22 @@ func TestTokenOfOneWorkspace(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The values of environment variables may be secrets, which a token that only reads does not see.
+func TestReadScopeSeesNoVariables(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	ws := e.workspace(e.ann, "mine")
+	path := "/workspaces/" + string(ws.ID)
+	e.want(200, "", "PATCH", path, `{"env":{"TOKEN":"s3cret"}}`, as(e.ann))
+	for scope, sees := range map[workspace.Scope]bool{workspace.ScopeRead: false, workspace.ScopeWorkspaces: true, workspace.ScopeAdmin: true} {
+		_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, string(scope), nil, auth.TokenLimits{Scope: scope})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := read[api.Workspace](t, e.want(200, "", "GET", path, "", header("Authorization", "Bearer "+secret)))
+		if (w.Env["TOKEN"] == "s3cret") != sees {
+			t.Errorf("%s: variables %v", scope, w.Env)
+		}
+	}
+}

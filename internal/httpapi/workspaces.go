@@ -156,6 +156,9 @@ func (s *server) getWorkspace(w http.ResponseWriter, r *http.Request, id auth.Id
 	if err != nil {
 		return err
 	}
+	if id.Caller.Permits(workspace.ScopeWorkspaces, ws.ID) != nil {
+		return writeJSON(w, http.StatusOK, s.view(ws)) // the values of its variables may be secrets
+	}
 	return s.answer(w, http.StatusOK, ws)
 }
 
