@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,9 +18,12 @@ import (
 )
 
 // A claim cannot be renamed, so that a claim which blocks a home is copied to one with
-// another name, compared and removed. The new name contains the UID of the original: a
-// repeated call finds the copy of an earlier one. The copy is noted as complete before the
-// original is removed.
+// another name, compared and removed. A note on the original, with a value of its own for
+// each call, keeps codehub's Pods from it while it is copied: a Pod that was admitted before
+// the note is seen in the list of Pods that follows, and one that is created after it sees the
+// note. The original is deleted in the version that has the note, so that a server that was
+// suspended deletes none that has been used since. The copy of an earlier call is never
+// trusted, since the original may have changed: it is replaced.
 
 // asideName is the name of the copy of a claim.
 func asideName(id workspace.ID, original *corev1.PersistentVolumeClaim) string {
@@ -48,35 +52,98 @@ func (r *Runtime) SetAside(ctx context.Context, id workspace.ID, claim, found st
 	case !ours && original.Labels[labelInstallation] != "":
 		return "", fmt.Errorf("volume %s belongs to another installation: %w", original.Name, runtime.ErrVolumeMismatch)
 	case ours && claim != "" && original.Labels[labelClaim] == claim:
-		return "", nil
+		return "", r.keep(ctx, original, "")
 	case original.Labels[labelClaim] != found:
 		return "", fmt.Errorf("volume %s appeared later: %w", original.Name, runtime.ErrVolumeMismatch)
 	}
-	if err := r.notMounted(ctx, id); err != nil {
+	if err := r.notMounted(ctx, id, nil); err != nil { // a volume in use stays as it is
 		return "", err
 	}
-	aside, err := r.asideOf(ctx, id, original)
+	call := uuid.NewString()
+	err = r.change(ctx, original, func(*corev1.PersistentVolumeClaim) (map[string]any, error) {
+		return map[string]any{noteAside: call}, nil
+	})
 	if err != nil {
 		return "", err
 	}
-	if aside.Annotations[noteSince] == "" {
-		if err := r.copyAside(ctx, id, original, aside, progress); err != nil {
-			return "", err
-		}
+	name, err := r.move(ctx, id, original, call, progress)
+	if err != nil {
+		cleanUp, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpWithin)
+		defer cancel()
+		err = errors.Join(err, r.keep(cleanUp, original, call))
 	}
-	if err := r.notMounted(ctx, id); err != nil {
+	return name, err
+}
+
+// keep removes the note of a call from a claim that stays, or that of any call.
+func (r *Runtime) keep(ctx context.Context, original *corev1.PersistentVolumeClaim, call string) error {
+	now, err := r.claims().Get(ctx, original.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && now.UID != original.UID {
+		return nil
+	}
+	if err != nil {
+		return wrapError(ctx, "read persistent volume claim", err)
+	}
+	err = r.change(ctx, now, func(now *corev1.PersistentVolumeClaim) (map[string]any, error) {
+		if by := now.Annotations[noteAside]; by == "" || call != "" && by != call {
+			return nil, nil
+		}
+		return map[string]any{noteAside: nil}, nil
+	})
+	if errors.Is(err, runtime.ErrVolumeMismatch) {
+		return nil // it is gone
+	}
+	return err
+}
+
+// move copies a claim that has the note of this call, and deletes it.
+func (r *Runtime) move(ctx context.Context, id workspace.ID, original *corev1.PersistentVolumeClaim, call string, progress func(runtime.Progress)) (string, error) {
+	if _, err := r.noted(ctx, id, original, call, nil); err != nil {
+		return "", err
+	}
+	aside, err := r.newAside(ctx, id, original)
+	if err != nil {
+		return "", err
+	}
+	if err := r.copyAside(ctx, id, original, aside, call, progress); err != nil {
 		return "", err
 	}
 	if err := r.removeEnded(ctx, id); err != nil {
 		return "", err
 	}
-	return aside.Name, r.deleteClaim(ctx, original)
+	for {
+		now, err := r.noted(ctx, id, original, call, nil)
+		if err != nil {
+			return "", err
+		}
+		err = r.deleteClaim(ctx, now, &now.ResourceVersion)
+		if !apierrors.IsConflict(err) {
+			return aside.Name, wrapError(ctx, "delete persistent volume claim", err)
+		}
+	}
 }
 
-// notMounted returns runtime.ErrConflict if a Pod uses the volume with the name of a home.
-func (r *Runtime) notMounted(ctx context.Context, id workspace.ID) error {
+// noted returns the claim as it is now if it has the note of this call and no Pod other than
+// p uses it.
+func (r *Runtime) noted(ctx context.Context, id workspace.ID, original *corev1.PersistentVolumeClaim, call string, p *corev1.Pod) (*corev1.PersistentVolumeClaim, error) {
+	now, err := r.claims().Get(ctx, original.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && now.UID != original.UID:
+		return nil, fmt.Errorf("volume %s was replaced: %w", original.Name, runtime.ErrVolumeMismatch)
+	case err != nil:
+		return nil, wrapError(ctx, "read persistent volume claim", err)
+	case now.Annotations[noteAside] != call:
+		return nil, errFilled(now)
+	}
+	return now, r.notMounted(ctx, id, p)
+}
+
+// notMounted returns runtime.ErrConflict if a Pod other than p uses the volume with the name of
+// a home. It asks the cluster, since Pods of others heed no note.
+func (r *Runtime) notMounted(ctx context.Context, id workspace.ID, p *corev1.Pod) error {
+	r.podView.refresh()
 	var used *runtime.BusyError
-	if err := r.free(ctx, id, nil); errors.As(err, &used) {
+	if err := r.free(ctx, id, p); errors.As(err, &used) {
 		return fmt.Errorf("%s: %w", used.Reason, runtime.ErrConflict)
 	} else if err != nil {
 		return err
@@ -84,8 +151,8 @@ func (r *Runtime) notMounted(ctx context.Context, id workspace.ID) error {
 	return nil
 }
 
-// asideOf returns the claim for the copy: a complete copy, or an empty one.
-func (r *Runtime) asideOf(ctx context.Context, id workspace.ID, original *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
+// newAside returns an empty claim for the copy, in place of that of an earlier call.
+func (r *Runtime) newAside(ctx context.Context, id workspace.ID, original *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	if err := r.removeNamed(ctx, copyName(id), roleAside); err != nil {
 		return nil, err
 	}
@@ -97,11 +164,9 @@ func (r *Runtime) asideOf(ctx context.Context, id workspace.ID, original *corev1
 		return nil, wrapError(ctx, "read persistent volume claim", err)
 	case !r.owns(earlier.Labels, roleAside):
 		return nil, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
-	case earlier.Annotations[noteSince] != "":
-		return earlier, nil
 	default:
-		if err := r.deleteClaim(ctx, earlier); err != nil {
-			return nil, err
+		if err := r.deleteClaim(ctx, earlier, nil); err != nil {
+			return nil, wrapError(ctx, "delete persistent volume claim", err)
 		}
 	}
 	claim := r.newClaim(name, r.labels(roleAside, id, ""))
@@ -117,7 +182,7 @@ func (r *Runtime) asideOf(ctx context.Context, id workspace.ID, original *corev1
 }
 
 // copyAside copies and compares a volume, and notes that the copy is complete.
-func (r *Runtime) copyAside(ctx context.Context, id workspace.ID, original, aside *corev1.PersistentVolumeClaim, progress func(runtime.Progress)) (err error) {
+func (r *Runtime) copyAside(ctx context.Context, id workspace.ID, original, aside *corev1.PersistentVolumeClaim, call string, progress func(runtime.Progress)) (err error) {
 	p, err := r.create(ctx, r.copyPod(id, original, aside))
 	if errors.Is(err, errExists) {
 		return &runtime.BusyError{Reason: "another call copies volume " + original.Name}
@@ -126,6 +191,9 @@ func (r *Runtime) copyAside(ctx context.Context, id workspace.ID, original, asid
 		return err
 	}
 	defer func() { err = errors.Join(err, r.discard(ctx, p)) }()
+	if _, err := r.noted(ctx, id, original, call, p); err != nil {
+		return err
+	}
 	report(progress, runtime.StepCopying)
 	opened, err := r.open(ctx, p)
 	if err != nil {

@@ -63,6 +63,8 @@ func (r *Runtime) home(ctx context.Context, id workspace.ID, claim string) (*cor
 		return nil, fmt.Errorf("volume %s: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
 	case volume(c).Removing:
 		return nil, fmt.Errorf("volume %s is being removed: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
+	case c.Annotations[noteAside] != "":
+		return nil, fmt.Errorf("volume %s is being set aside: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
 	}
 	return c, nil
 }

@@ -28,7 +28,7 @@ import (
 // Config identifies an installation and says what its workspaces get.
 type Config struct {
 	// Installation is a UUID. It labels everything that is created; objects without
-	// that label are never changed.
+	// that label are never changed, except a claim that SetAside moves.
 	Installation string
 	Settings
 	// IDEImage has the IDE in the folder account.IDEDir.

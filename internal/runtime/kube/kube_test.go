@@ -43,6 +43,7 @@ func TestKubernetes(t *testing.T) {
 		"archives over the network": testArchives,
 		"servers that act at once":  testRivals,
 		"a server that acts late":   testLate,
+		"setting aside":             testAside,
 		"settings are tried":        testTry,
 		"a check that cannot run":   testUnscheduledProbe,
 		"refusals have reasons":     testRefusals,

@@ -24,6 +24,8 @@ const (
 	noteOwner    = "codehub.dev/owner"
 	noteName     = "codehub.dev/workspace-name"
 
+	noteAside = "codehub.dev/aside" // the call that is setting it aside; also of a claim that is not codehub's
+
 	// Of a set-aside home.
 	noteOrigin  = "codehub.dev/origin" // UID of the claim that was set aside
 	noteSince   = "codehub.dev/since"  // when; only a complete copy has it

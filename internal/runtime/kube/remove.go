@@ -53,7 +53,7 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim strin
 	if err := r.removeEnded(ctx, id); err != nil {
 		return err
 	}
-	return r.deleteClaim(ctx, c)
+	return wrapError(ctx, "delete persistent volume claim", r.deleteClaim(ctx, c, nil))
 }
 
 // removeEnded removes the Pods of tasks and jobs of a workspace that do not run.
@@ -73,11 +73,12 @@ func (r *Runtime) removeEnded(ctx context.Context, id workspace.ID) error {
 	return nil
 }
 
-// deleteClaim deletes exactly this claim and waits until it is gone.
-func (r *Runtime) deleteClaim(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
-	err := r.claims().Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.UID}})
+// deleteClaim deletes exactly this claim, in this version unless it is nil, and waits until it
+// is gone. The error is that of the cluster.
+func (r *Runtime) deleteClaim(ctx context.Context, c *corev1.PersistentVolumeClaim, version *string) error {
+	err := r.claims().Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.UID, ResourceVersion: version}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return wrapError(ctx, "delete persistent volume claim", err)
+		return err
 	}
 	for {
 		now, err := r.claims().Get(ctx, c.Name, metav1.GetOptions{})
@@ -86,7 +87,7 @@ func (r *Runtime) deleteClaim(ctx context.Context, c *corev1.PersistentVolumeCla
 			return nil
 		}
 		if err != nil {
-			return wrapError(ctx, "read persistent volume claim", err)
+			return err
 		}
 		if err := pause(ctx, "remove persistent volume claim "+c.Name); err != nil {
 			return err
