@@ -218,6 +218,22 @@ func (c *Cluster) Memory(ctx context.Context, namespace, name string) (map[strin
 	return figures, nil
 }
 
+// Environ returns the variables with which the first process of a Pod's first container was
+// started.
+func (c *Cluster) Environ(pod *corev1.Pod) map[string]string {
+	c.tb.Helper()
+	text, err := os.ReadFile("/proc/" + c.pid(pod) + "/environ")
+	if err != nil {
+		c.tb.Fatalf("read the environment of Pod %s: %v", pod.Name, err)
+	}
+	env := map[string]string{}
+	for variable := range strings.SplitSeq(strings.TrimSuffix(string(text), "\x00"), "\x00") {
+		name, value, _ := strings.Cut(variable, "=")
+		env[name] = value
+	}
+	return env
+}
+
 // EmptyDir is the path on this machine of a Pod's volume of that kind.
 func (c *Cluster) EmptyDir(pod *corev1.Pod, volume string) string {
 	return filepath.Join(c.dir(), pod.Spec.NodeName, "kubelet", "pods", string(pod.UID), "volumes", "kubernetes.io~empty-dir", volume)

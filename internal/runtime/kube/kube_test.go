@@ -371,11 +371,8 @@ func (h direct) pod(t *testing.T, name string) *corev1.Pod {
 
 func (h direct) environment(t *testing.T, id workspace.ID) (string, map[string]string) {
 	t.Helper()
-	p, env := h.pod(t, id.ContainerName()), map[string]string{}
-	for _, e := range p.Spec.Containers[0].Env {
-		env[e.Name] = e.Value
-	}
-	return p.Spec.Hostname, env
+	p := h.pod(t, id.ContainerName())
+	return p.Spec.Hostname, h.c.Environ(p)
 }
 
 func (h direct) endContainer(t *testing.T, id workspace.ID) {

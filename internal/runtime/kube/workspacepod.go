@@ -63,7 +63,10 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 	if !f.Included {
 		r.addTool(p, &container, r.ide(), copied)
 	} else {
-		container.Command, container.WorkingDir = append(container.Command[:3:3], f.Command...), ""
+		container.Command, container.WorkingDir = container.Command[:3:3], ""
+		for _, word := range f.Command {
+			container.Command = append(container.Command, literal(word))
+		}
 	}
 	if len(f.Processors) > 0 {
 		p.Spec.Affinity = onProcessors(f.Processors)
@@ -147,8 +150,11 @@ func (r *Runtime) environment(spec runtime.ContainerSpec, f facts) []corev1.EnvV
 	env := account.Environment(spec, own, account.SetsZone(f.Env), defaults)
 	var list []corev1.EnvVar
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		// $(NAME) would stand for another variable.
-		list = append(list, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(env[name], "$(", "$$(")})
+		list = append(list, corev1.EnvVar{Name: name, Value: literal(env[name])})
 	}
 	return list
 }
+
+// literal returns the text that Kubernetes makes this value of: in variables and commands
+// $(NAME) stands for a variable, and $$ for one $.
+func literal(value string) string { return strings.ReplaceAll(value, "$", "$$") }

@@ -61,7 +61,10 @@ func containerTests() map[string]func(*suite) {
 			spec := s.containerSpec()
 			spec.Hostname, spec.TimeZone, spec.EnvDigest = "demo-2", "Asia/Seoul", "digest"
 			spec.Size = workspace.Size{Name: "small", NanoCPUs: 5e8, Memory: 256 << 20}
-			spec.Env = map[string]string{"GREETING": "hello = world", "EMPTY": ""}
+			spec.Env = map[string]string{
+				"GREETING": "hello = world", "EMPTY": "",
+				"DOUBLE": "a$$b", "TRIPLE": "$$$", "REFERENCE": "$(GREETING)", "ESCAPED": "$$(GREETING)", "BRACES": "${GREETING}", "TRAILING": "cost$", "HASH": "$2y$10$abc",
+			}
 			c, err := s.Runtime.StartContainer(s.ctx, spec, nil)
 			s.ok("StartContainer", err)
 			if listed := s.container(); c.Size != "small" || listed.Size != "small" {
@@ -74,6 +77,11 @@ func containerTests() map[string]func(*suite) {
 			empty, set := env["EMPTY"]
 			if host != "demo-2" || env["GREETING"] != "hello = world" || empty != "" || !set || env["TZ"] != "Asia/Seoul" || env[runtime.SecretEnv] != spec.Secret {
 				s.Errorf("%s: %q", host, env)
+			}
+			for name, value := range spec.Env {
+				if env[name] != value {
+					s.Errorf("%s=%q, want %q", name, env[name], value)
+				}
 			}
 		},
 		"container/environment with a time zone of its own": func(s *suite) {
