@@ -24,7 +24,9 @@ func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
 	var list []runtime.Volume
 	for _, c := range claims {
 		if r.owns(c.Labels, roleHome) {
-			list = append(list, volume(c))
+			if v := volume(c); c.Name == v.Workspace.VolumeName() { // a copy under another name is no home
+				list = append(list, v)
+			}
 		} else if id, ok := workspace.IDOfVolume(c.Name); ok && c.Labels[labelInstallation] == "" {
 			list = append(list, runtime.Volume{Workspace: id, Storage: workspace.StorageKubernetes, Foreign: true})
 		}

@@ -20,8 +20,11 @@ func (r *Runtime) Jobs(ctx context.Context) ([]runtime.Job, error) {
 	}
 	var list []runtime.Job
 	for _, p := range pods {
-		if r.owns(p.Labels, roleJob) && !gated(p) {
-			list = append(list, jobOf(p))
+		if !r.owns(p.Labels, roleJob) || gated(p) {
+			continue
+		}
+		if job := jobOf(p); p.Name == jobName(job.Kind, job.Workspace) {
+			list = append(list, job)
 		}
 	}
 	return list, nil

@@ -45,6 +45,7 @@ func TestKubernetes(t *testing.T) {
 		"a server that acts late":   testLate,
 		"setting aside":             testAside,
 		"settings are tried":        testTry,
+		"labels on other objects":   testLabels,
 		"a check that cannot run":   testUnscheduledProbe,
 		"refusals have reasons":     testRefusals,
 		"any image":                 testAnyImage,

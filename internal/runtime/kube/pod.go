@@ -27,7 +27,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 	}
 	var list []runtime.Container
 	for _, p := range pods {
-		if r.owns(p.Labels, roleWorkspace) {
+		if r.owns(p.Labels, roleWorkspace) && p.Name == workspace.ID(p.Labels[labelWorkspace]).ContainerName() {
 			list = append(list, container(p))
 		}
 	}
