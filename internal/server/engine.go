@@ -44,7 +44,8 @@ func openEngine(ctx context.Context, cfg config.Config, installation string, con
 	return engine{Runtime: d, breaker: d.Breaker(), run: idle, close: d.Close}, nil
 }
 
-// openKubernetes connects to the cluster. Settings that the cluster refuses are an error.
+// openKubernetes connects to the cluster. Settings that the cluster refuses are an error; a
+// cluster that does not respond, or has a full quota, is not.
 func openKubernetes(ctx context.Context, cfg config.Config, installation string, conditions *health.Monitor, log *slog.Logger) (engine, error) {
 	connection, err := cfg.Cluster.Connect()
 	if err != nil {

@@ -903,6 +903,7 @@ var en = map[string]string{
 	"admin.condition.registry-login":     "Registry login",
 	"admin.condition.redis":              "Redis",
 	"admin.condition.sessions":           "Session check",
+	"admin.condition.settings-check":     "Check of the settings by Kubernetes",
 	"admin.condition.wall":               "Network isolation",
 	"admin.condition.workspace-uids":     "User IDs of workspaces",
 	"admin.condition.writes":             "Workspace updates",

@@ -903,6 +903,7 @@ var ko = map[string]string{
 	"admin.condition.registry-login":     "레지스트리 로그인",
 	"admin.condition.redis":              "Redis",
 	"admin.condition.sessions":           "세션 확인",
+	"admin.condition.settings-check":     "Kubernetes의 설정 확인",
 	"admin.condition.wall":               "네트워크 격리",
 	"admin.condition.workspace-uids":     "워크스페이스 사용자 ID",
 	"admin.condition.writes":             "워크스페이스 상태 저장",

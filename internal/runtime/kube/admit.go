@@ -26,19 +26,35 @@ import (
 
 // create creates a Pod with a gate. An existing one with its name is errExists.
 func (r *Runtime) create(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
-	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: gate}}
-	if r.adapt != nil {
-		r.adapt(p)
+	made, err := r.submit(ctx, p, metav1.CreateOptions{})
+	if made != nil {
+		r.podView.wrote(made)
+		if err != nil { // nothing of it has run, because of its gate
+			return nil, errors.Join(err, r.discard(ctx, made))
+		}
 	}
-	made, err := r.pods().Create(ctx, p, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return nil, errExists
 	case err != nil:
 		return nil, wrapError(ctx, "create Pod "+p.Name, err)
 	}
-	r.podView.wrote(made)
 	return made, nil
+}
+
+// submit gives a Pod with a gate to the cluster, and returns it as the cluster has it. With an
+// error it is one that lacks what it must have.
+func (r *Runtime) submit(ctx context.Context, p *corev1.Pod, o metav1.CreateOptions) (*corev1.Pod, error) {
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: gate}}
+	planned := p.DeepCopy()
+	if r.adapt != nil {
+		r.adapt(p)
+	}
+	made, err := r.pods().Create(ctx, p, o)
+	if err != nil {
+		return nil, err
+	}
+	return made, dropped(planned, made)
 }
 
 var errExists = errors.New("a Pod with this name exists")

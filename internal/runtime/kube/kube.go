@@ -71,9 +71,12 @@ type Runtime struct {
 	images    registries
 	known     known
 	noLogin   *health.Condition // logins at registries cannot be used
+	untried   *health.Condition // the last dry run of the settings has not succeeded
 
 	locks          locks
-	noImageVolumes atomic.Bool // a node has refused one; see tools.go
+	noImageVolumes atomic.Bool // the cluster has refused one; see tools.go
+
+	confirmAfter time.Duration // the constant, except in tests
 	// adapt changes Pods before their creation; nil: it does not. Only tests set it.
 	adapt func(*corev1.Pod)
 }
@@ -107,6 +110,10 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	r.images = registries{client: registry.Client{Plain: cfg.PlainRegistries}, logins: r.logins}
 	r.noLogin = cfg.Conditions.New(health.Config{
 		Name: "registry-login", Failing: "the logins at registries are not in order", Resolved: "the logins at registries are in order again",
+		Level: slog.LevelWarn, Log: cfg.Log,
+	})
+	r.untried = cfg.Conditions.New(health.Config{
+		Name: "settings-check", Failing: "Kubernetes has not accepted workspaces with these settings yet", Resolved: "Kubernetes accepts workspaces with these settings",
 		Level: slog.LevelWarn, Log: cfg.Log,
 	})
 	r.podView = newWatched(r.pods(), &corev1.Pod{}, podItems)

@@ -45,6 +45,8 @@ func TestKubernetes(t *testing.T) {
 		"a server that acts late":   testLate,
 		"setting aside":             testAside,
 		"settings are tried":        testTry,
+		"settings are tried later":  testTryLater,
+		"fields are left out":       testDropped,
 		"labels on other objects":   testLabels,
 		"a check that cannot run":   testUnscheduledProbe,
 		"refusals have reasons":     testRefusals,

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
-
-	"codehub/internal/runtime"
-	"codehub/internal/workspace"
 )
 
 // place applies the settings that say where Pods run and how their images are pulled.
@@ -73,29 +68,4 @@ func merged(theirs, ours map[string]string) map[string]string {
 	}
 	maps.Copy(out, ours)
 	return out
-}
-
-// Try asks the cluster whether it would accept the Pods and volumes of workspaces with these
-// settings, and creates nothing. The error has the cluster's reason.
-func (r *Runtime) Try(ctx context.Context) error {
-	const id = workspace.ID("00000000-0000-0000-0000-000000000000")
-	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
-	home := r.newClaim(id.VolumeName(), r.labels(roleHome, id, "try"))
-	if _, err := r.claims().Create(ctx, home, dry); err != nil {
-		return wrapError(ctx, "create a home in namespace "+r.cfg.Namespace, err)
-	}
-	image := chosenImage{ref: r.cfg.ServerImage, name: r.cfg.ServerImage, policy: pullPolicy(r.cfg.ServerImage)}
-	p, err := r.workspacePod(runtime.ContainerSpec{
-		Workspace: id, UID: workspace.ArchivedUID, Claim: "try", Image: r.cfg.ServerImage, Storage: workspace.StorageKubernetes, VolumeClaim: "try",
-	}, home, image, facts{})
-	if err != nil {
-		return err
-	}
-	for _, p := range []*corev1.Pod{p, r.pod(onHome{name: seedName(id), role: roleTask, id: id, home: home, image: &image, caps: ownerCaps})} {
-		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: gate}}
-		if _, err := r.pods().Create(ctx, p, dry); err != nil {
-			return wrapError(ctx, "create a Pod in namespace "+r.cfg.Namespace, err)
-		}
-	}
-	return nil
 }

@@ -49,19 +49,3 @@ func TestPodTemplateIsRefused(t *testing.T) {
 		}
 	}
 }
-
-// testTry asks the cluster about settings that it accepts, and about some that it refuses.
-func testTry(t *testing.T, c *cluster) {
-	r := c.runtime(t)
-	if err := r.Try(t.Context()); err != nil {
-		t.Error(err)
-	}
-	r.cfg.Patch = []byte(`{"spec": {"hostNetwork": true}}`)
-	if err := r.Try(t.Context()); err == nil || !strings.Contains(err.Error(), "PodSecurity") {
-		t.Errorf("a Pod that the namespace forbids: %v", err)
-	}
-	r.cfg.Patch, r.cfg.Namespace = nil, "elsewhere"
-	if err := r.Try(t.Context()); err == nil || !strings.Contains(err.Error(), "elsewhere") {
-		t.Errorf("a namespace without permissions: %v", err)
-	}
-}

@@ -122,9 +122,9 @@ func (r *Runtime) startWith(ctx context.Context, spec runtime.ContainerSpec, c c
 			if switched {
 				r.cannotStart(err)
 			}
-			if !copied && !switched && r.cannotMount(p, err) {
-				continue
-			}
+		}
+		if !copied && !switched && r.cannotMount(p, err) {
+			continue
 		}
 		return nil, err
 	}

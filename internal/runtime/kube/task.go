@@ -74,7 +74,7 @@ func (r *Runtime) runTask(ctx context.Context, o onHome, step string, may admiss
 		if switched {
 			r.cannotStart(err)
 		}
-		if err == nil || copied || switched || p == nil || !r.cannotMount(p, err) {
+		if err == nil || copied || switched || !r.cannotMount(p, err) {
 			return line, p, err
 		}
 	}

@@ -7,22 +7,28 @@ import (
 )
 
 // Workspaces have the agent and the IDE from volumes that are images: nodes keep the images,
-// and a start copies nothing. Nodes with an older container runtime cannot mount images.
-// There, an init container copies the programs into a volume of the Pod.
+// and a start copies nothing. Older clusters, and nodes with an older container runtime,
+// cannot mount images. There, an init container copies the programs into a volume of the Pod.
 
 // copyTools reports whether Pods get copies.
 func (r *Runtime) copyTools() bool { return r.cfg.CopyTools || r.noImageVolumes.Load() }
 
-// cannotMount reports whether a Pod did not start because its node cannot mount images, as
-// far as that can be known: the node refused to create a container that mounts one. From then
-// on all Pods get copies, since it is not known beforehand which node a Pod runs on.
+// cannotMount reports whether a Pod did not start because images cannot be mounted, as far as
+// that can be known: the cluster left them out, or the node refused to create a container that
+// mounts one. From then on all Pods get copies, since it is not known beforehand which node a
+// Pod runs on. p may be nil.
 func (r *Runtime) cannotMount(p *corev1.Pod, err error) bool {
 	var refused *startError
-	if !errors.As(err, &refused) || !mountsImage(p) {
+	node := ""
+	switch {
+	case errors.Is(err, errNoImageVolumes):
+	case p != nil && errors.As(err, &refused) && mountsImage(p):
+		node = p.Spec.NodeName
+	default:
 		return false
 	}
 	if !r.noImageVolumes.Swap(true) {
-		r.log.Warn("a node cannot mount images, so that programs are copied into each Pod", "node", p.Spec.NodeName, "err", err)
+		r.log.Warn("images cannot be mounted, so that programs are copied into each Pod", "node", node, "err", err)
 	}
 	return true
 }

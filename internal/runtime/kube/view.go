@@ -207,7 +207,15 @@ func (w *watched[T]) awaitGone(ctx context.Context, o metav1.Object) {
 	w.refresh()
 }
 
-// Run watches the namespace until ctx ends.
+// Refresh makes lists include everything that other servers have written until now. A server
+// that begins to lead calls it: its watches may be behind the leader before.
+func (r *Runtime) Refresh() {
+	r.podView.refresh()
+	r.homeView.refresh()
+}
+
+// Run watches the namespace until ctx ends. It also repeats a dry run of the settings that had
+// no result.
 func (r *Runtime) Run(ctx context.Context) error {
 	var watches sync.WaitGroup
 	for _, informer := range []cache.SharedIndexInformer{r.podView.informer, r.homeView.informer} {
@@ -216,6 +224,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		}
 		watches.Go(func() { informer.RunWithContext(ctx) })
 	}
+	watches.Go(func() { r.tryLater(ctx) })
 	watches.Wait()
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -34,6 +35,13 @@ func enter(uid, folder string, program []string) error {
 	if err != nil || id <= 0 {
 		return fmt.Errorf("%q is not the uid of a user", uid)
 	}
+	users, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return fmt.Errorf("read the user namespace: %w", err)
+	}
+	if onHost(string(users)) { // a node may ignore what the cluster has accepted
+		return errors.New("the Pod has no user namespace: root in it would be root of the node")
+	}
 	if err := copyFiles(folder, "/etc"); err != nil {
 		return err
 	}
@@ -42,6 +50,16 @@ func enter(uid, folder string, program []string) error {
 		return fmt.Errorf("become the user %d: %w", id, err)
 	}
 	return syscall.Exec(program[0], program, os.Environ())
+}
+
+// onHost reports whether root of this namespace is root of the machine, by its map of uids.
+func onHost(uids string) bool {
+	for line := range strings.Lines(uids) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "0" {
+			return f[1] == "0"
+		}
+	}
+	return true
 }
 
 // copyFiles copies the files of a folder, replacing others. Kubernetes keeps the files behind

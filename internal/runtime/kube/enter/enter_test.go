@@ -3,6 +3,7 @@ package enter
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -54,5 +55,25 @@ func TestEnterRefusesRoot(t *testing.T) {
 		if Main(args) == 0 {
 			t.Errorf("%q succeeded", args)
 		}
+	}
+}
+
+// Root of a Pod without a user namespace would be root of the node.
+func TestOnHost(t *testing.T) {
+	t.Parallel()
+	for uids, want := range map[string]bool{
+		"         0          0 4294967295\n": true,
+		"0 0 1\n1 100000 65535\n":            true,
+		"":                                   true,
+		"         0    1048576      65536\n": false,
+		"         1          1 10\n         0 7000 1\n": false,
+	} {
+		if got := onHost(uids); got != want {
+			t.Errorf("%q: %v", uids, got)
+		}
+	}
+	// This machine's root, or a user who has not entered any namespace.
+	if err := enter("1", "/none", []string{"/bin/true"}); err == nil || !strings.Contains(err.Error(), "user namespace") {
+		t.Errorf("enter: %v", err)
 	}
 }
