@@ -19,6 +19,7 @@ type engine struct {
 	runtime.Runtime
 	breaker *breaker.Breaker
 	run     func(context.Context) error // until its context ends
+	refresh func()                      // what is observed from here on includes what other servers have done
 	close   func() error
 }
 
@@ -41,7 +42,7 @@ func openEngine(ctx context.Context, cfg config.Config, installation string, con
 		return engine{}, err
 	}
 	idle := func(ctx context.Context) error { <-ctx.Done(); return nil }
-	return engine{Runtime: d, breaker: d.Breaker(), run: idle, close: d.Close}, nil
+	return engine{Runtime: d, breaker: d.Breaker(), run: idle, refresh: func() {}, close: d.Close}, nil
 }
 
 // openKubernetes connects to the cluster. Settings that the cluster refuses are an error; a
@@ -63,7 +64,7 @@ func openKubernetes(ctx context.Context, cfg config.Config, installation string,
 		_ = k.Close()
 		return engine{}, fmt.Errorf("the cluster does not accept workspaces with these settings: %w", err)
 	}
-	return engine{Runtime: k, breaker: k.Breaker(), run: k.Run, close: k.Close}, nil
+	return engine{Runtime: k, breaker: k.Breaker(), run: k.Run, refresh: k.Refresh, close: k.Close}, nil
 }
 
 // nodes are the machines that the containers run on; nil if they run on one.

@@ -156,6 +156,7 @@ func (s *server) coordinate(ctx context.Context) error {
 			}
 			s.log.Warn("no server led; deletion and garbage collection delays restarted", "for", gap)
 		}
+		s.runtime.refresh()
 		return s.leadTerm(runtime.WithFence(ctx, session.Alive), rows)
 	}})
 }
