@@ -51,6 +51,8 @@ func (s *Service) ConfirmDeadNode(ctx context.Context, caller workspace.Caller, 
 	switch {
 	case errors.Is(err, runtime.ErrNotFound):
 		return api.DeadNode{}, workspace.Errorf(workspace.CodeNotFound, "No node %s has workspaces and does not respond.", name)
+	case errors.Is(err, runtime.ErrBusy) && removed == 0:
+		return api.DeadNode{}, &workspace.Error{Code: workspace.CodeUnavailable, Message: "The node stopped responding only a moment ago, and may come back. Confirm it again in a few minutes.", Err: err}
 	case err != nil:
 		return api.DeadNode{}, &workspace.Error{Code: workspace.CodeUnavailable, Message: "The cluster did not remove everything. Try again later.", Err: err}
 	}

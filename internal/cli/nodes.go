@@ -38,7 +38,10 @@ func (n nodesDeadCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	if !n.Yes && term.IsTerminal(int(os.Stdin.Fd())) {
+	if !n.Yes {
+		if !term.IsTerminal(int(os.Stdin.Fd())) {
+			return errors.New("no terminal to ask in: give --yes if the machine is off for good")
+		}
 		answer, err := terminal.Ask(k.Stderr, bufio.NewReader(os.Stdin), fmt.Sprintf("Is the machine of node %s off for good? [y/N] ", n.Node))
 		if err != nil {
 			return err

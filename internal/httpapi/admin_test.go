@@ -211,6 +211,9 @@ func (n *lostNodes) NodeIsDead(_ context.Context, name string) (int, error) {
 	if len(n.list) == 0 || n.list[0].Name != name {
 		return 0, runtime.ErrNotFound
 	}
+	if time.Since(n.list[0].Since) < time.Minute {
+		return 0, &runtime.BusyError{Reason: "just now"}
+	}
 	n.list = nil
 	return 1, nil
 }
@@ -235,6 +238,8 @@ func TestConfirmDeadNode(t *testing.T) {
 	if len(nodes.list) != 1 {
 		t.Fatal("a refused confirmation had an effect")
 	}
+	e.want(503, "unavailable", "POST", "/admin/nodes/node1/dead", "", as(e.ann))
+	nodes.list[0].Since = time.Now().Add(-time.Hour)
 	dead := read[api.DeadNode](t, e.want(200, "", "POST", "/admin/nodes/node1/dead", "", as(e.ann)))
 	if dead.Name != "node1" || dead.Removed != 1 {
 		t.Errorf("%+v", dead)
@@ -242,7 +247,7 @@ func TestConfirmDeadNode(t *testing.T) {
 	e.want(404, "not_found", "POST", "/admin/nodes/node1/dead", "", as(e.ann))
 	var recorded int
 	err := e.Conn().QueryRow(t.Context(), `SELECT count(*) FROM audit_log WHERE action = 'node.dead' AND target = 'node1' AND username = 'ann'`).Scan(&recorded)
-	if err != nil || recorded != 2 {
+	if err != nil || recorded != 3 {
 		t.Errorf("%d records, %v", recorded, err)
 	}
 }

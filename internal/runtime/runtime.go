@@ -182,7 +182,8 @@ type Nodes interface {
 
 	// NodeIsDead removes the containers and jobs of this installation that are on a node that
 	// does not respond, and returns how many. The caller guarantees that none of the node's
-	// processes runs any more. ErrNotFound if it has none, or responds.
+	// processes runs any more. ErrNotFound if it has none, or responds; ErrBusy if it has
+	// not responded for a short time only.
 	NodeIsDead(ctx context.Context, name string) (removed int, err error)
 }
 

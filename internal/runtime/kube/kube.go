@@ -89,7 +89,7 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	if !workspace.ValidID(cfg.Installation) {
 		return nil, fmt.Errorf("installation %q is not a UUID", cfg.Installation)
 	}
-	r := &Runtime{cfg: cfg, log: cfg.Log, probe: &http.Client{
+	r := &Runtime{cfg: cfg, log: cfg.Log, confirmAfter: confirmAfter, probe: &http.Client{
 		Timeout: probeTimeout,
 		// One connection per request: addresses are reused, connections must not be.
 		Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil},

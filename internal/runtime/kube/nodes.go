@@ -24,15 +24,28 @@ import (
 // responding.
 const silentAfter = 20 * time.Second
 
-// lost reports whether the node of a Pod does not respond, as far as the Pod shows it.
+// confirmAfter is how long a node must not have responded before it can be confirmed to be
+// dead: a restart of its kubelet or of a switch takes less.
+const confirmAfter = 2 * time.Minute
+
+// lost reports whether the node of a Pod does not respond, as far as the Pod shows it. A Pod
+// that only takes long to end is not lost: its kubelet may be busy.
 func lost(p *corev1.Pod, now time.Time) bool {
 	switch {
 	case p.Spec.NodeName == "" || ended(p):
 		return false
-	case p.DeletionTimestamp != nil: // the end of the grace period
-		return now.Sub(p.DeletionTimestamp.Time) > silentAfter || condition(p, corev1.DisruptionTarget) == corev1.ConditionTrue && unready(p)
+	case unready(p):
+		return true
 	}
-	return unready(p)
+	// Deleted because of its node, before its containers were ready; no kubelet has confirmed it.
+	return p.DeletionTimestamp != nil && now.Sub(p.DeletionTimestamp.Time) > silentAfter && evictedByNode(p)
+}
+
+// evictedByNode reports whether the cluster deletes a Pod because of a taint of its node.
+func evictedByNode(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == "DeletionByTaintManager"
+	})
 }
 
 // unready reports whether the cluster has marked a Pod as not ready although its kubelet
@@ -112,11 +125,15 @@ func (r *Runtime) NodeIsDead(ctx context.Context, name string) (int, error) {
 	if err != nil {
 		return 0, wrapError(ctx, "list Pods", err)
 	}
-	now, removed := time.Now(), 0
+	now, removed, recent := time.Now(), 0, time.Duration(0)
 	var failed error
 	for i := range list.Items {
 		p := &list.Items[i]
 		if p.Spec.NodeName != name || !lost(p, now) {
+			continue
+		}
+		if early := r.confirmAfter - now.Sub(lostSince(p)); early > 0 {
+			recent = max(recent, early)
 			continue
 		}
 		// Zero removes the Pod without its kubelet's word.
@@ -131,6 +148,9 @@ func (r *Runtime) NodeIsDead(ctx context.Context, name string) (int, error) {
 			r.log.Warn("Pod removed without its node's confirmation, as an administrator has confirmed that the node is dead", "pod", p.Name, "node", name, "workspace", p.Labels[labelWorkspace])
 			r.podView.awaitGone(ctx, p)
 		}
+	}
+	if failed == nil && removed == 0 && recent > 0 {
+		return 0, &runtime.BusyError{Step: runtime.StepWaitingNode, Reason: fmt.Sprintf("node %s has stopped responding only just now; it can be confirmed to be dead in %s", name, recent.Round(time.Second))}
 	}
 	if failed == nil && removed == 0 {
 		return 0, fmt.Errorf("node %s: %w", name, runtime.ErrNotFound)

@@ -92,6 +92,11 @@ func TestOutages(t *testing.T) {
 	if _, err := c.runtime(t).NodeIsDead(t.Context(), p.Spec.NodeName); !errors.Is(err, runtime.ErrNotFound) {
 		t.Errorf("NodeIsDead of another installation: %v", err)
 	}
+	r.confirmAfter = time.Hour
+	if _, err := r.NodeIsDead(t.Context(), p.Spec.NodeName); !errors.Is(err, runtime.ErrBusy) {
+		t.Errorf("NodeIsDead of a node that has just stopped responding: %v", err)
+	}
+	r.confirmAfter = 0
 	if n, err := r.NodeIsDead(t.Context(), p.Spec.NodeName); err != nil || n != 1 {
 		t.Fatalf("NodeIsDead: %d, %v", n, err)
 	}

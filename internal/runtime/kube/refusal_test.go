@@ -122,6 +122,11 @@ func TestLost(t *testing.T) {
 		return corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}, {Type: corev1.ContainersReady, Status: containers}}}
 	}
 	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
+	evicted := func(reason string) corev1.PodStatus {
+		status := conditions(yes, yes)
+		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: yes, Reason: reason})
+		return status
+	}
 	for _, c := range []struct {
 		name    string
 		status  corev1.PodStatus
@@ -135,7 +140,11 @@ func TestLost(t *testing.T) {
 		{"marked without a node", conditions(no, yes), 0, "", false},
 		{"being deleted", conditions(yes, yes), -time.Second, "node1", false},
 		{"deleted a moment ago", conditions(yes, yes), time.Second, "node1", false},
-		{"deleted, without confirmation", conditions(yes, yes), time.Minute, "node1", true},
+		{"slow to end", conditions(yes, yes), time.Minute, "node1", false},
+		{"slow to end after an eviction", evicted("EvictionByEvictionAPI"), time.Minute, "node1", false},
+		{"deleted because of its node", evicted("DeletionByTaintManager"), time.Minute, "node1", true},
+		{"deleted because of its node a moment ago", evicted("DeletionByTaintManager"), time.Second, "node1", false},
+		{"deleted and marked by the cluster", conditions(no, yes), -time.Second, "node1", true},
 		{"ended", corev1.PodStatus{Phase: corev1.PodFailed}, time.Minute, "node1", false},
 	} {
 		p := &corev1.Pod{Status: c.status, Spec: corev1.PodSpec{NodeName: c.node, Containers: []corev1.Container{{}}}}
