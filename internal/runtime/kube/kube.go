@@ -175,8 +175,12 @@ func ended(p *corev1.Pod) bool {
 	// The containers say so a little earlier, and none of them starts again.
 	n := len(p.Status.ContainerStatuses)
 	return p.Spec.RestartPolicy == corev1.RestartPolicyNever && n > 0 && n == len(p.Spec.Containers) &&
-		!slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.State.Terminated == nil })
+		!slices.ContainsFunc(p.Status.ContainerStatuses, runs) && !slices.ContainsFunc(p.Status.InitContainerStatuses, runs)
 }
+
+// runs reports whether a container has not ended. A sidecar is an init container that runs as
+// long as the others.
+func runs(s corev1.ContainerStatus) bool { return s.State.Terminated == nil }
 
 // gated reports whether the Pod was not started yet.
 func gated(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) > 0 }

@@ -23,7 +23,7 @@ func testTry(t *testing.T, c *cluster) {
 	if err := r.Try(t.Context()); err != nil {
 		t.Error(err)
 	}
-	r.cfg.Patch = []byte(`{"spec": {"hostNetwork": true}}`)
+	r.cfg.Patch = []byte(`{"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}`)
 	if err := r.Try(t.Context()); err == nil || !strings.Contains(err.Error(), "PodSecurity") {
 		t.Errorf("a Pod that the namespace forbids: %v", err)
 	}
