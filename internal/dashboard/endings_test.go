@@ -123,6 +123,7 @@ func TestPeopleInABrowser(t *testing.T) {
 	b.logIn()
 	b.press(`.nav a[href="/admin"]`)
 	b.shown("#admin-people")
+	b.until(`document.readyState === 'complete'`) // before its scripts ran, a key follows the link to the page of the form
 	b.eval(mark + `; document.getElementById('person-new').focus()`)
 	b.key(" ", `document.querySelector('dialog[open] #f-username') && document.activeElement.id === 'f-username'`)
 	for _, field := range []struct{ id, text, next string }{
