@@ -1183,7 +1183,7 @@ var en = map[string]string{
 	"all.name":                          "Name",
 	"all.owner":                         "Owner",
 	"all.state":                         "State",
-	"all.bytes":                          "Storage",
+	"all.bytes":                         "Storage",
 	"all.last_use":                      "Last activity",
 	"all.image":                         "Image",
 	"all.used":                          "Used in %d days",

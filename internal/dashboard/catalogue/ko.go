@@ -1183,7 +1183,7 @@ var ko = map[string]string{
 	"all.name":                          "이름",
 	"all.owner":                         "소유자",
 	"all.state":                         "상태",
-	"all.bytes":                          "저장 용량",
+	"all.bytes":                         "저장 용량",
 	"all.last_use":                      "마지막 활동",
 	"all.image":                         "이미지",
 	"all.used":                          "최근 %d일 사용량",
