@@ -255,7 +255,7 @@ func (c *Config) redis() error {
 // logins checks that users can log in.
 func (c *Config) logins() error {
 	if c.Logins.NoPasswordLogin && len(c.SignIn.Providers) == 0 {
-		return setting.Invalid("CODEHUB_NO_PASSWORD_LOGIN", "nobody could log in: there is no identity provider", "set CODEHUB_OIDC_FILE, or leave it unset")
+		return setting.Invalid("CODEHUB_NO_PASSWORD_LOGIN", "no user could log in, since there is no identity provider", "set CODEHUB_OIDC_FILE, or leave it unset")
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ func TestAnyWorkspaces(t *testing.T) {
 	}
 }
 
-// Administration is for administrators at the time of the change, and for nobody else.
+// Administration is for administrators at the time of the change, and for no other user.
 func TestOnlyAdministratorsAdminister(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
