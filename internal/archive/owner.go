@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -67,6 +68,30 @@ type OwnerChange struct {
 	MaxPath int
 	// Progress is called for each entry with the number of entries so far; optional.
 	Progress func(entries int64)
+}
+
+// ParseOwnerChange reads a change as the runtimes give it to the program in a container: the
+// new uid, and those whose files it gets, separated by commas.
+func ParseOwnerChange(to, from string) (c OwnerChange, err error) {
+	if c.To, err = parseUID(to); err != nil {
+		return c, err
+	}
+	for text := range strings.FieldsFuncSeq(from, func(r rune) bool { return r == ',' }) {
+		uid, err := parseUID(text)
+		if err != nil {
+			return c, err
+		}
+		c.From = append(c.From, uid)
+	}
+	return c, nil
+}
+
+func parseUID(text string) (uint32, error) {
+	uid, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a uid", text)
+	}
+	return uint32(uid), nil
 }
 
 // ErrTooDeep means that a tree is deeper than the caller allows.

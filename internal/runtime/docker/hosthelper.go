@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"codehub/internal/archive"
@@ -162,17 +160,9 @@ func printFingerprint(out io.Writer, home string) error {
 
 // ownHome changes the owner of a home; from lists the uids whose files are changed.
 func ownHome(out io.Writer, to, from, path string) error {
-	uid, err := parseUID(to)
+	change, err := archive.ParseOwnerChange(to, from)
 	if err != nil {
 		return err
-	}
-	change := archive.OwnerChange{To: uid}
-	for text := range strings.FieldsFuncSeq(from, func(c rune) bool { return c == ',' }) {
-		other, err := parseUID(text)
-		if err != nil {
-			return err
-		}
-		change.From = append(change.From, other)
 	}
 	var entries int64
 	at := pace(func(n int64) { fmt.Fprintln(out, n) })
@@ -193,12 +183,4 @@ func pace(f func(n int64)) func(n int64) {
 			f(n)
 		}
 	}
-}
-
-func parseUID(text string) (uint32, error) {
-	uid, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
-		return 0, fmt.Errorf("own-home: %q is not a uid", text)
-	}
-	return uint32(uid), nil
 }

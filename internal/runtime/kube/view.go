@@ -177,11 +177,19 @@ func (w *watched[T]) current(ctx context.Context) bool {
 		if now, hope := w.isCurrent(); now || !hope || time.Now().After(end) {
 			return now
 		}
-		select {
-		case <-ctx.Done():
+		if !pauseBetweenLooks(ctx) {
 			return false
-		case <-time.After(2 * time.Millisecond):
 		}
+	}
+}
+
+// pauseBetweenLooks waits a moment for the watch; false if ctx has ended.
+func pauseBetweenLooks(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(2 * time.Millisecond):
+		return true
 	}
 }
 
@@ -198,10 +206,13 @@ func (w *watched[T]) isCurrent() (now, hope bool) {
 // awaitGone waits until the watch has brought the removal of an object.
 func (w *watched[T]) awaitGone(ctx context.Context, o metav1.Object) {
 	key := o.GetNamespace() + "/" + o.GetName()
-	for end := time.Now().Add(catchUp); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(catchUp); time.Now().Before(end); {
 		known, there, err := w.informer.GetStore().GetByKey(key)
 		if found, ok := known.(metav1.Object); err != nil || !there || !ok || found.GetUID() != o.GetUID() {
 			return
+		}
+		if !pauseBetweenLooks(ctx) {
+			break
 		}
 	}
 	w.refresh()

@@ -9,8 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -108,17 +106,9 @@ func printFingerprint(ctx context.Context, home string, out io.Writer) error {
 }
 
 func own(ctx context.Context, to, from, home string, out io.Writer) error {
-	uid, err := parseUID(to)
+	change, err := archive.ParseOwnerChange(to, from)
 	if err != nil {
 		return err
-	}
-	change := archive.OwnerChange{To: uid}
-	for text := range strings.FieldsFuncSeq(from, func(c rune) bool { return c == ',' }) {
-		other, err := parseUID(text)
-		if err != nil {
-			return err
-		}
-		change.From = append(change.From, other)
 	}
 	var entries int64
 	at := pace(out)
@@ -128,12 +118,4 @@ func own(ctx context.Context, to, from, home string, out io.Writer) error {
 	}
 	_, err = fmt.Fprintln(out, entries)
 	return err
-}
-
-func parseUID(text string) (uint32, error) {
-	uid, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a uid", text)
-	}
-	return uint32(uid), nil
 }
