@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -53,12 +54,12 @@ func (l loginCmd) withBrowser(ctx context.Context, k *kong.Context, server strin
 			fmt.Fprintln(k.Stderr, "No browser could be opened. With a browser on another machine, use: codehub login --device")
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, browserPatience)
+	patience, cancel := context.WithTimeout(ctx, browserPatience)
 	defer cancel()
 	var answer url.Values
 	select {
 	case answer = <-answers:
-	case <-ctx.Done():
+	case <-patience.Done():
 		return errors.New("the login was not allowed in time")
 	}
 	if answer.Get("code") == "" {
@@ -78,11 +79,14 @@ func callbackHandler(state string, answers chan<- url.Values) http.Handler {
 			http.NotFound(w, r)
 			return
 		}
+		text := "codehub is logged in. You can close this page.\n"
 		if q.Get("code") == "" {
-			fmt.Fprintln(w, "The login was refused. You can close this page.")
-		} else {
-			fmt.Fprintln(w, "codehub is logged in. You can close this page.")
+			text = "The login was refused. You can close this page.\n"
 		}
+		// The program may end as soon as it has the answer, so the page is sent before.
+		w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+		_, _ = io.WriteString(w, text)
+		_ = http.NewResponseController(w).Flush()
 		select {
 		case answers <- q:
 		default:
