@@ -10,6 +10,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -141,6 +142,17 @@ func (b *tab) press(selector string) {
 			b.t.Fatalf("browser: press %s: %v", selector, err)
 		}
 	}
+}
+
+// pressWhile holds the mouse button down on an element while something happens.
+func (b *tab) pressWhile(selector string, happens func()) {
+	b.t.Helper()
+	b.shown(selector)
+	at := value(b, chromedp.Evaluate[struct{ X, Y float64 }](fmt.Sprintf(`(box => ({X: box.x + box.width/2, Y: box.y + box.height/2}))(document.querySelector(%q).getBoundingClientRect())`, selector)))
+	left := func(o *input.DispatchMouseEventParams) { o.Button, o.ClickCount = input.MouseButtonLeft, 1 }
+	b.run(chromedp.MouseEvent(chromedp.MousePressed, at.X, at.Y, left))
+	happens()
+	b.run(chromedp.MouseEvent(chromedp.MouseReleased, at.X, at.Y, left))
 }
 
 // key presses a key until a condition in the page is true. A page that is busy may drop a

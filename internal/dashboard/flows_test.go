@@ -445,7 +445,11 @@ func TestLimitPageInABrowser(t *testing.T) {
 	b.logIn()
 	b.visit("/w/" + string(id) + "/?folder=/home/coder/x")
 	b.shown(`#wait[data-kind=limit] #limit-list`)
-	b.press(fmt.Sprintf(`[id="limit-%s"]`, ids[0]))
+	// The list is redrawn every second, also while a button is held down.
+	b.eval(`document.getElementById('limit-list').dataset.before = '1'`)
+	b.pressWhile(fmt.Sprintf(`[id="limit-%s"]`, ids[0]), func() {
+		b.until(`document.querySelector('#limit-list:not([data-before])')`)
+	})
 	b.until(`document.querySelector('#limit-list .tone-busy')`)
 	b.eval(mark)
 	w.observe(ids[0], operating(running, workspace.OpStopping))

@@ -177,6 +177,18 @@
     if (!e.target.closest('a, button, summary, input, select, textarea, label, dialog')) focused = null
   })
 
+  // The browser sends no click when a part of the page is redrawn while the user holds one of
+  // its buttons down. The same button in the new part is clicked instead.
+  var held = null
+  document.addEventListener('pointerdown', function (e) {
+    held = e.button === 0 ? e.target.closest('a[id], button[id], summary[id]') : null
+  })
+  document.addEventListener('pointerup', function (e) {
+    var was = held, same = was && !was.isConnected && document.getElementById(was.id)
+    held = null
+    if (same && same.contains(e.target) && same.textContent === was.textContent && usable(same)) same.click()
+  })
+
   // A form that was returned with errors.
   function showErrors(form) {
     var bad = form.querySelector('[aria-invalid="true"]') || form.querySelector('[role="alert"]')
