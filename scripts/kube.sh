@@ -121,7 +121,7 @@ apiVersion: v1
 kind: Config
 current-context: it
 contexts: [{name: it, context: {cluster: it, user: it}}]
-clusters: [{name: it, cluster: {server: "https://$address:6443", certificate-authority: $keys/ca.crt}}]
+clusters: [{name: it, cluster: {server: "https://$address:6443", certificate-authority-data: $(base64 -w 0 "$keys/ca.crt")}}]
 users: [{name: it, user: {client-certificate: $file.crt, client-key: $file.key}}]
 CONFIG
 }
