@@ -65,7 +65,7 @@ func (c *Cluster) WriteKubeconfig(config *rest.Config) string {
 	c.tb.Helper()
 	path := filepath.Join(c.tb.TempDir(), "kubeconfig")
 	err := clientcmd.WriteToFile(clientapi.Config{
-		Clusters:       map[string]*clientapi.Cluster{"it": {Server: config.Host, CertificateAuthority: config.CAFile}},
+		Clusters:       map[string]*clientapi.Cluster{"it": {Server: config.Host, CertificateAuthorityData: config.CAData}},
 		AuthInfos:      map[string]*clientapi.AuthInfo{"it": {Token: config.BearerToken}},
 		Contexts:       map[string]*clientapi.Context{"it": {Cluster: "it", AuthInfo: "it"}},
 		CurrentContext: "it",
