@@ -11,7 +11,8 @@ const AuditHandOver = "workspace.hand_over"
 
 // Halt stops a workspace for an administrator: one that runs or is about to, after a
 // running operation if there is one. force, and in ERROR any stop, removes the container at
-// once. It starts and restores nothing: CodeNotRunning for a workspace at rest.
+// once. It starts and restores nothing: CodeNotRunning for a workspace at rest. A queued deletion
+// stays queued, since it stops the workspace too.
 func Halt(w workspace.Workspace, now time.Time, force bool) (Intent, error) {
 	if err := Present(w); err != nil {
 		return Intent{}, err
@@ -21,8 +22,10 @@ func Halt(w workspace.Workspace, now time.Time, force bool) (Intent, error) {
 		return Intent{}, workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
 	case force, w.Phase == workspace.PhaseError:
 		return RequestForceStop(w, now)
+	case w.NextDesired == workspace.DesiredDeleted:
+		return unchanged(w), nil
 	case w.DesiredState != workspace.DesiredRunning:
-		// Its stop is requested already, perhaps with a start or a deletion after it.
+		// Its stop is requested already, perhaps with a start after it.
 		if w.NextDesired != workspace.DesiredRunning {
 			return unchanged(w), nil
 		}

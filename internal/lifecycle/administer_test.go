@@ -37,18 +37,24 @@ func TestHandOverNeedsRest(t *testing.T) {
 	}
 }
 
-// Halt never leads a workspace to a state with more than it has.
+// Halt never leads a workspace to a state with more than it has, and keeps a queued deletion.
 func TestHaltStartsNothing(t *testing.T) {
 	t.Parallel()
 	halted := 0
 	everyWorkspace(func(w workspace.Workspace) {
 		for _, force := range []bool{false, true} {
 			out, err := lifecycle.Halt(w, epoch.Add(time.Hour), force)
-			if err != nil || !out.Changed {
+			if err != nil {
+				continue
+			}
+			next := out.Workspace
+			if w.NextDesired == workspace.DesiredDeleted && next.NextDesired != workspace.DesiredDeleted && next.DeletedAt == nil {
+				t.Fatalf("force %v, %s: the deletion is dropped", force, describe(w))
+			}
+			if !out.Changed {
 				continue
 			}
 			halted++
-			next := out.Workspace
 			if next.NextDesired == workspace.DesiredRunning || workspace.Phase(next.DesiredState).Level() > workspace.Phase(w.DesiredState).Level() || out.NeedsSlot {
 				t.Fatalf("force %v, %s: then %s, queued %q", force, describe(w), next.DesiredState, next.NextDesired)
 			}
