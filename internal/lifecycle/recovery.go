@@ -59,8 +59,8 @@ func RequestRecoverFrom(w workspace.Workspace, now time.Time, from *workspace.Ar
 }
 
 // WithoutStart is a recovery that does not start the workspace again, because its image
-// is not allowed: it stops, or becomes archived if it has no home yet. Its owner can then
-// use it in any other way.
+// is not allowed or its owner is not active: it stops, or becomes archived if it has no home
+// yet. It can then be used in any other way.
 func WithoutStart(out Intent) Intent {
 	if out.Workspace.DeletedAt != nil {
 		return out

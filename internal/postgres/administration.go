@@ -320,11 +320,11 @@ func (db *DB) Administer(ctx context.Context, caller workspace.Caller, id worksp
 	if err := db.administers(ctx, caller); err != nil { // before the locks
 		return AnyWorkspace{}, err
 	}
-	slots := needsNoSlot
+	before := needsNoSlot
 	if do.Do == DoRecover || do.Do == DoUndelete {
-		slots = mayNeedSlot
+		before = mayNeedSlot
 	}
-	_, _, err := db.applyFor(ctx, workspace.System, caller, id, "administer a workspace", slots,
+	_, _, err := db.applyFor(ctx, workspace.System, caller, id, "administer a workspace", before,
 		func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 			owner, err := administered(ctx, tx, caller, w)
 			if err != nil {
@@ -333,6 +333,15 @@ func (db *DB) Administer(ctx context.Context, caller workspace.Caller, id worksp
 			out, err := db.administration(ctx, tx, w, now, do)
 			if err != nil {
 				return lifecycle.Intent{}, err
+			}
+			if do.Do == DoRecover && out.NeedsSlot {
+				active, err := isActive(ctx, tx, w.OwnerID)
+				if err != nil {
+					return lifecycle.Intent{}, err
+				}
+				if !active {
+					out = lifecycle.WithoutStart(out)
+				}
 			}
 			// What an administrator does is no activity of the owner's, except that the idle
 			// timeout of an undeleted workspace restarts.
@@ -367,7 +376,7 @@ func (db *DB) Administer(ctx context.Context, caller workspace.Caller, id worksp
 func administered(ctx context.Context, tx pgx.Tx, caller workspace.Caller, w workspace.Workspace) (owner string, err error) {
 	var admin bool
 	err = tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND NOT disabled), (SELECT username FROM users WHERE id = $2)`,
+		SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND active), (SELECT username FROM users WHERE id = $2)`,
 		caller.UserID, w.OwnerID).Scan(&admin, &owner)
 	if err == nil && !admin {
 		err = notAdmin()

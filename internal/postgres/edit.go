@@ -118,8 +118,11 @@ type Patch struct {
 // deleted; CodeNameTaken; CodeImageNotAllowed for a new image, and for a start with one; for
 // Desired see lifecycle.Desire.
 func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
-	slots := p.Desired != nil && *p.Desired == workspace.DesiredRunning
-	w, _, err := db.apply(ctx, caller, id, "change a workspace", slots, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+	before := needsNoSlot
+	if p.Desired != nil && *p.Desired == workspace.DesiredRunning {
+		before = mayNeedSlot
+	}
+	w, _, err := db.apply(ctx, caller, id, "change a workspace", before, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		if err := lifecycle.Present(w); err != nil {
 			return lifecycle.Intent{}, err
 		}
@@ -176,13 +179,49 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 	return w, err
 }
 
-func (p Patch) edit(w *workspace.Workspace) (changed bool) {
-	changed = p.Apply(w)
+// AuditChange is the action of a change of the fields of a workspace that have no action of their
+// own. Its details have the names of the fields, and the values from and to; of the description
+// and the notes only the names.
+const AuditChange = "workspace.change"
+
+// edit makes the changes that are no intents of package lifecycle. It returns the details of
+// AuditChange, nil if nothing changes.
+func (p Patch) edit(w *workspace.Workspace) map[string]any {
+	before := *w
+	p.Apply(w)
 	p.StandbyTTL.Apply(&w.StandbyTTL)
 	p.ArchiveTTL.Apply(&w.ArchiveTTL)
-	p.KeepAwakeUntil.Apply(&w.KeepAwakeTil)
-	if p.AwakeWhileWorking != nil && *p.AwakeWhileWorking != w.AwakeWhileWorking {
-		w.AwakeWhileWorking, changed = *p.AwakeWhileWorking, true
+	if until := p.KeepAwakeUntil; until.Set && !sameTime(until.Value, w.KeepAwakeTil) {
+		w.KeepAwakeTil = until.Value
+	}
+	if p.AwakeWhileWorking != nil {
+		w.AwakeWhileWorking = *p.AwakeWhileWorking
+	}
+	if p.TimeZone != "" {
+		w.TimeZone = p.TimeZone
+	}
+	var names []string
+	for _, t := range workspace.Texts {
+		if *t.Current(&before) != *t.Current(w) {
+			names = append(names, t.Name)
+		}
+	}
+	from, to := map[string]any{}, map[string]any{}
+	if before.Name != w.Name {
+		from["name"], to["name"] = before.Name, w.Name
+	}
+	value := func(name string, unchanged bool, was, is any) {
+		if !unchanged {
+			names, from[name], to[name] = append(names, name), was, is
+		}
+	}
+	value("standby_ttl_seconds", same(before.StandbyTTL, w.StandbyTTL), before.StandbyTTL, w.StandbyTTL)
+	value("archive_ttl_seconds", same(before.ArchiveTTL, w.ArchiveTTL), before.ArchiveTTL, w.ArchiveTTL)
+	value("keep_awake_until", before.KeepAwakeTil == w.KeepAwakeTil, before.KeepAwakeTil, w.KeepAwakeTil)
+	value("awake_while_working", before.AwakeWhileWorking == w.AwakeWhileWorking, before.AwakeWhileWorking, w.AwakeWhileWorking)
+	value("time_zone", before.TimeZone == w.TimeZone, before.TimeZone, w.TimeZone)
+	if len(names) == 0 {
+		return nil
 	}
 	if p.TimeZone != "" && p.TimeZone != w.TimeZone {
 		w.TimeZone, changed = p.TimeZone, true

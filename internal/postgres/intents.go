@@ -25,27 +25,41 @@ func plain(f func(workspace.Workspace, time.Time) (lifecycle.Intent, error)) int
 	}
 }
 
-// Whether an intent may need a slot of the running limits. If so, their lock is taken before
-// the row's.
+// locks are those that an intent needs before the lock of the workspace's row.
+type locks int
+
 const (
-	mayNeedSlot = true
-	needsNoSlot = false
+	needsNoSlot locks = iota
+	mayNeedSlot       // of the running limits
+	addsToOwner       // mayNeedSlot, and the lock of the caller: the intent adds to what the caller has
 )
+
+func (l locks) take(ctx context.Context, tx pgx.Tx, caller workspace.Caller) error {
+	if l == needsNoSlot {
+		return nil
+	}
+	if err := lockLimits(ctx, tx); err != nil || l != addsToOwner {
+		return err
+	}
+	if !workspace.ValidID(caller.UserID) {
+		return forbidden()
+	}
+	return lockUser(ctx, tx, caller.UserID)
+}
 
 // apply applies an intent to a workspace. It returns the saved workspace and whether it
 // changed. verb names the intent in errors. CodeLimitExceeded, and nothing is saved, if the
-// intent needs a slot and none is free.
-func (db *DB) apply(ctx context.Context, caller workspace.Caller, id workspace.ID, verb string, slots bool, f intend) (w workspace.Workspace, changed bool, err error) {
-	return db.applyFor(ctx, caller, caller, id, verb, slots, f)
+// intent needs a slot and none is free. CodeForbidden if it starts a workspace whose owner is not
+// active.
+func (db *DB) apply(ctx context.Context, caller workspace.Caller, id workspace.ID, verb string, before locks, f intend) (w workspace.Workspace, changed bool, err error) {
+	return db.applyFor(ctx, caller, caller, id, verb, before, f)
 }
 
 // applyFor is apply with the rights of caller, recorded in the audit log as done by by.
-func (db *DB) applyFor(ctx context.Context, caller, by workspace.Caller, id workspace.ID, verb string, slots bool, f intend) (w workspace.Workspace, changed bool, err error) {
+func (db *DB) applyFor(ctx context.Context, caller, by workspace.Caller, id workspace.ID, verb string, before locks, f intend) (w workspace.Workspace, changed bool, err error) {
 	err = db.tx(ctx, verb, func(tx pgx.Tx) error {
-		if slots {
-			if err := lockLimits(ctx, tx); err != nil {
-				return err
-			}
+		if err := before.take(ctx, tx, caller); err != nil {
+			return err
 		}
 		seen, now, err := lockWorkspace(ctx, tx, caller, id)
 		if err != nil {
@@ -60,6 +74,9 @@ func (db *DB) applyFor(ctx context.Context, caller, by workspace.Caller, id work
 			return nil
 		}
 		if intent.NeedsSlot {
+			if err := checkOwnerActive(ctx, tx, intent.Workspace); err != nil {
+				return err
+			}
 			if err := db.checkLimits(ctx, tx, seen.OwnerID, id); err != nil {
 				return err
 			}
@@ -78,14 +95,28 @@ func (db *DB) applyFor(ctx context.Context, caller, by workspace.Caller, id work
 	return w, changed, nil
 }
 
+// checkOwnerActive returns CodeForbidden for a workspace that is to run and whose owner is not
+// active. One that only keeps its container until its stop passes.
+func checkOwnerActive(ctx context.Context, tx pgx.Tx, next workspace.Workspace) error {
+	if next.DesiredState != workspace.DesiredRunning {
+		return nil
+	}
+	active, err := isActive(ctx, tx, next.OwnerID)
+	if err == nil && !active {
+		err = workspace.Errorf(workspace.CodeForbidden, "The account of the workspace's owner is disabled or suspended, so the workspace does not start.")
+	}
+	return err
+}
+
 // ApplyQueued makes a queued state the desired one (lifecycle.ApplyQueued). It returns false if
-// there is none or it must wait, also for the running limits. The leader calls it.
+// there is none or it must wait, also for the running limits, or for the owner's account to be
+// enabled. The leader calls it.
 func (db *DB) ApplyQueued(ctx context.Context, id workspace.ID) (applied bool, err error) {
 	_, applied, err = db.apply(ctx, workspace.System, id, "apply a queued state", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		return lifecycle.ApplyQueued(w, now), nil
 	}))
 	switch workspace.CodeOf(err) {
-	case workspace.CodeNotFound, workspace.CodeLimitExceeded:
+	case workspace.CodeNotFound, workspace.CodeLimitExceeded, workspace.CodeForbidden:
 		return false, nil
 	}
 	return applied, err
@@ -179,10 +210,17 @@ func (db *DB) DeleteWorkspace(ctx context.Context, caller workspace.Caller, id w
 	return w, err
 }
 
-// UndeleteWorkspace undoes a deletion. CodeNameTaken; CodeLimitExceeded if the container still
-// exists and another workspace has taken its slot.
+// UndeleteWorkspace undoes a deletion. CodeNameTaken; CodeQuotaExceeded if the owner has as many
+// workspaces as allowed; CodeLimitExceeded if the container still exists and another workspace has
+// taken its slot.
 func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	w, _, err := db.apply(ctx, caller, id, "undelete a workspace", mayNeedSlot, undeletion)
+	w, _, err := db.apply(ctx, caller, id, "undelete a workspace", addsToOwner, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		out, err := undeletion(ctx, tx, w, now)
+		if err == nil {
+			err = db.checkPresent(ctx, tx, w.OwnerID)
+		}
+		return out, err
+	})
 	return w, err
 }
 

@@ -52,19 +52,40 @@ func (db *DB) checkWorkspaces(ctx context.Context, tx pgx.Tx, owner string) erro
 	if err := db.checkBytes(ctx, tx, owner); err != nil {
 		return err
 	}
-	var present, all, most int
-	err := tx.QueryRow(ctx, `
-		SELECT count(*) FILTER (WHERE deleted_at IS NULL), count(*), COALESCE((SELECT max_workspaces FROM users WHERE id = $1), $2) FROM workspaces
-		WHERE owner_user_id = $1 AND (deleted_at IS NULL OR phase <> 'DELETED')`, owner, db.limits.Workspaces).Scan(&present, &all, &most)
+	present, all, most, err := db.countWorkspaces(ctx, tx, owner)
 	switch {
 	case err != nil || most == 0:
 		return err
 	case present >= most:
-		return quotaExceeded("workspaces", present, most, "You have %d workspaces, and at most %d are allowed. Delete one first.")
+		return tooManyWorkspaces(present, most)
 	case all >= 2*most:
 		return quotaExceeded("deleted_workspaces", all-present, 2*most-present, "%d of your deleted workspaces can still be restored, and at most %d are allowed. Try again later.")
 	}
 	return nil
+}
+
+// checkPresent is checkWorkspaces for an undeletion: the workspace is counted among the deleted
+// ones already. It may exceed the limit of bytes, which then prevents its start. The transaction
+// holds the lock of lockUser.
+func (db *DB) checkPresent(ctx context.Context, tx pgx.Tx, owner string) error {
+	present, _, most, err := db.countWorkspaces(ctx, tx, owner)
+	if err == nil && most > 0 && present >= most {
+		err = tooManyWorkspaces(present, most)
+	}
+	return err
+}
+
+// countWorkspaces counts the workspaces of the user that are not deleted, and with those that
+// can be restored; most is how many the user may have.
+func (db *DB) countWorkspaces(ctx context.Context, tx pgx.Tx, owner string) (present, all, most int, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT count(*) FILTER (WHERE deleted_at IS NULL), count(*), COALESCE((SELECT max_workspaces FROM users WHERE id = $1), $2) FROM workspaces
+		WHERE owner_user_id = $1 AND (deleted_at IS NULL OR phase <> 'DELETED')`, owner, db.limits.Workspaces).Scan(&present, &all, &most)
+	return present, all, most, err
+}
+
+func tooManyWorkspaces(present, most int) error {
+	return quotaExceeded("workspaces", present, most, "You have %d workspaces, and at most %d are allowed. Delete one first.")
 }
 
 // checkBytes returns CodeQuotaExceeded if the homes and archives of the user are as large as

@@ -29,7 +29,8 @@ func jsonOf[T any](v *T) ([]byte, error) {
 }
 
 // lockWorkspace reads a workspace for a change, with the database's time, and checks that the
-// caller may change it. It locks the row until the transaction ends.
+// caller may change it: a user whose access has ended while the request waited may not. It locks
+// the row until the transaction ends.
 func lockWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id workspace.ID) (w workspace.Workspace, now time.Time, err error) {
 	if !workspace.ValidID(string(id)) {
 		return w, now, notFound("workspace")
@@ -45,7 +46,27 @@ func lockWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id w
 	case !caller.Uses(w.OwnerID, w.ID):
 		return w, now, forbidden()
 	}
-	return w, now, nil
+	return w, now, checkActive(ctx, tx, caller)
+}
+
+// checkActive returns CodeForbidden for a user who is disabled, suspended or deleted. A statement
+// that waited for a lock does not see what its holder changed in other tables, so this is one of
+// its own, after the lock.
+func checkActive(ctx context.Context, tx pgx.Tx, caller workspace.Caller) error {
+	if caller == workspace.System {
+		return nil
+	}
+	active, err := isActive(ctx, tx, caller.UserID)
+	if err == nil && !active {
+		err = forbidden()
+	}
+	return err
+}
+
+// isActive reports whether there is such a user, who is neither disabled, suspended nor deleted.
+func isActive(ctx context.Context, tx pgx.Tx, user string) (active bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM users WHERE id = $1 AND active)`, user).Scan(&active)
+	return active, err
 }
 
 // saveWorkspace writes the API layer's columns of w, whose row the transaction holds, and no
