@@ -85,7 +85,7 @@ func TestPatchWithPresentDesiredState(t *testing.T) {
 	if got.Memo != "noted" || !got.UpdatedAt.After(w.UpdatedAt) {
 		t.Errorf("%+v", got)
 	}
-	if d := cmp.Diff([]string{"ann workspace.create"}, e.audited(string(w.ID))); d != "" {
+	if d := cmp.Diff([]string{"ann workspace.create", "ann workspace.change"}, e.audited(string(w.ID))); d != "" {
 		t.Error(d)
 	}
 }

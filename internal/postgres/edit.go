@@ -126,7 +126,13 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 		if err := lifecycle.Present(w); err != nil {
 			return lifecycle.Intent{}, err
 		}
-		edited := p.edit(&w)
+		edits := p.edit(&w)
+		edited := edits != nil
+		if edited {
+			if err := audit(ctx, tx, caller, AuditChange, string(id), edits); err != nil {
+				return lifecycle.Intent{}, err
+			}
+		}
 		if p.Image != nil {
 			image, err := lifecycle.SetImage(w, *p.Image)
 			if err != nil {
@@ -223,8 +229,9 @@ func (p Patch) edit(w *workspace.Workspace) map[string]any {
 	if len(names) == 0 {
 		return nil
 	}
-	if p.TimeZone != "" && p.TimeZone != w.TimeZone {
-		w.TimeZone, changed = p.TimeZone, true
+	details := map[string]any{"fields": names}
+	if len(from) > 0 {
+		details["from"], details["to"] = from, to
 	}
-	return changed || p.StandbyTTL.Set || p.ArchiveTTL.Set || p.KeepAwakeUntil.Set
+	return details
 }

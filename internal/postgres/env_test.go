@@ -39,7 +39,7 @@ func TestPatchEnv(t *testing.T) {
 	}
 	_, err := e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Env: &lifecycle.EnvChange{Set: map[string]*string{"PATH": ptr("s3cret3")}}})
 	wantCode(t, err, workspace.CodeInvalid)
-	want := []string{"ann workspace.create", "ann workspace.env"}
+	want := []string{"ann workspace.create", "ann workspace.change", "ann workspace.env"}
 	if d := cmp.Diff(want, e.audited(string(w.ID))); d != "" {
 		t.Error(d)
 	}

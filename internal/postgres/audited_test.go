@@ -1,0 +1,71 @@
+package postgres_test
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"codehub/internal/lifecycle"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Each field of Patch that changes adds one entry to the audit log, and none that does not. The
+// entries have no text of the notes.
+func TestPatchIsAudited(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Sizes: workspace.Sizes{Offered: []workspace.Size{{Name: "small"}}}})
+	ctx := t.Context()
+	ann := e.user("ann")
+	until := soon(time.Hour)
+	patches := map[string]postgres.Patch{
+		"Name":              {Edit: workspace.Edit{Name: ptr("shop")}},
+		"Description":       {Edit: workspace.Edit{Description: ptr("s3cret")}},
+		"Memo":              {Edit: workspace.Edit{Memo: ptr("s3cret")}},
+		"Image":             {Image: ptr("other:latest")},
+		"Size":              {Size: ptr("small")},
+		"Env":               {Env: &lifecycle.EnvChange{Set: map[string]*string{"A": ptr("s3cret")}}},
+		"TimeZone":          {TimeZone: "Asia/Seoul"},
+		"StandbyTTL":        {StandbyTTL: set(600)},
+		"ArchiveTTL":        {ArchiveTTL: set(0)},
+		"KeepAwakeUntil":    {KeepAwakeUntil: workspace.Optional[time.Time]{Set: true, Value: &until}},
+		"AwakeWhileWorking": {AwakeWhileWorking: ptr(true)},
+		"Desired":           {Desired: ptr(workspace.DesiredArchived)},
+	}
+	w := e.workspace(ann, state{"phase": "STANDBY", "name": "web"})
+	entries := func() int { return len(e.audited(string(w.ID))) }
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[postgres.Patch]()) {
+		if f.Anonymous || f.Name == "Queue" { // Queue is about Desired
+			continue
+		}
+		p, ok := patches[f.Name]
+		if !ok {
+			t.Errorf("%s has no test", f.Name)
+		}
+		for repeated, want := range []int{1, 0} {
+			before := entries()
+			must(e.PatchWorkspace(ctx, ann, w.ID, p))(t)
+			if n := entries() - before; n != want {
+				t.Errorf("%s, repeated %d times: %d entries, want %d", f.Name, repeated, n, want)
+			}
+		}
+	}
+	if n := query[int](e, `SELECT count(*) FROM audit_log WHERE details::text LIKE '%s3cret%'`); n != 0 {
+		t.Errorf("%d entries have the text of the notes, the description or a variable", n)
+	}
+	for details, n := range map[string]int{
+		`{"fields": ["name"], "from": {"name": "web"}, "to": {"name": "shop"}}`:                                          1,
+		`{"fields": ["standby_ttl_seconds"], "from": {"standby_ttl_seconds": null}, "to": {"standby_ttl_seconds": 600}}`: 1,
+		`{"fields": ["memo"]}`: 1,
+	} {
+		if got := query[int](e, `SELECT count(*) FROM audit_log WHERE action = 'workspace.change' AND details = $1::jsonb`, details); got != n {
+			t.Errorf("%d entries %s, want %d", got, details, n)
+		}
+	}
+	// All of a request are one entry.
+	before := entries()
+	must(e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Edit: workspace.Edit{Name: ptr("a"), Memo: ptr("b")}, TimeZone: "UTC"}))(t)
+	if n := entries() - before; n != 1 {
+		t.Errorf("%d entries of one request", n)
+	}
+}
