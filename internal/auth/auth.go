@@ -6,6 +6,7 @@ package auth
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -24,13 +25,13 @@ import (
 type Store interface {
 	UserCount(ctx context.Context) (int, error)
 	CreateUser(ctx context.Context, u postgres.User) (postgres.User, error)
-	CreateFirstUser(ctx context.Context, u postgres.User) (postgres.User, error)
+	CreateFirstUser(ctx context.Context, from netip.Addr, u postgres.User) (postgres.User, error)
 	UserByName(ctx context.Context, username string) (postgres.User, error)
 	User(ctx context.Context, id string) (postgres.User, error)
 	RecordLoginFailure(ctx context.Context, userID string, lockedUntil func(failures int, now time.Time) *time.Time) (postgres.User, error)
 	ResetLoginFailures(ctx context.Context, userID string) error
 	RenewPasswordHash(ctx context.Context, userID, old, hash string) error
-	SetPassword(ctx context.Context, userID, verified, hash string) error
+	SetPassword(ctx context.Context, caller workspace.Caller, verified, hash string) error
 
 	CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, from postgres.Client) error
 	SignIn(ctx context.Context, in postgres.SignIn) (postgres.User, error)
@@ -38,7 +39,7 @@ type Store interface {
 	UnlinkIdentity(ctx context.Context, caller workspace.Caller, proof, id string) error
 	Identities(ctx context.Context, caller workspace.Caller) ([]postgres.Identity, error)
 	SessionUser(ctx context.Context, hash []byte) (postgres.User, time.Time, error)
-	DeleteSession(ctx context.Context, hash []byte) error
+	DeleteSession(ctx context.Context, hash []byte, from netip.Addr) error
 	UserSessions(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.UserSession, next string, err error)
 	EndSession(ctx context.Context, caller workspace.Caller, id string) error
 	EndOtherSessions(ctx context.Context, caller workspace.Caller) (ended int64, err error)

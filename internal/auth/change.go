@@ -28,7 +28,7 @@ func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, curr
 		}
 		return Session{}, err
 	}
-	if err := a.store.SetPassword(ctx, user.ID, user.PasswordHash, hash); err != nil {
+	if err := a.store.SetPassword(ctx, caller, user.PasswordHash, hash); err != nil {
 		return Session{}, fmt.Errorf("set the password: %w", err)
 	}
 	a.Invalidate(caller.UserID, "")

@@ -135,7 +135,7 @@ func (a *Auth) Logout(ctx context.Context, caller workspace.Caller) error {
 	if !ok {
 		return unauthenticated()
 	}
-	if err := a.store.DeleteSession(ctx, hash[:]); err != nil {
+	if err := a.store.DeleteSession(ctx, hash[:], caller.Address); err != nil {
 		return fmt.Errorf("end the session: %w", err)
 	}
 	a.Invalidate(caller.UserID, caller.Session)

@@ -138,9 +138,9 @@ func (a *Auth) AllowBrowser(ctx context.Context, caller workspace.Caller, challe
 
 // RedeemLogin creates the API token of a login that a user has allowed, and returns it with
 // its secret. code is the browser's code or the device code; verifier is the secret of
-// AllowBrowser's challenge, empty for a device code. See postgres.DB.RedeemProgramLogin for
+// AllowBrowser's challenge, empty for a device code. from is the program. See postgres.DB.RedeemProgramLogin for
 // the errors.
-func (a *Auth) RedeemLogin(ctx context.Context, code, verifier string, expires *time.Time) (postgres.Token, string, workspace.Caller, error) {
+func (a *Auth) RedeemLogin(ctx context.Context, code, verifier string, expires *time.Time, from Client) (postgres.Token, string, workspace.Caller, error) {
 	var proof []byte
 	if verifier != "" {
 		if len(verifier) < minVerifier || len(verifier) > maxVerifier {
@@ -154,6 +154,7 @@ func (a *Auth) RedeemLogin(ctx context.Context, code, verifier string, expires *
 	if err != nil {
 		return postgres.Token{}, "", caller, err
 	}
+	caller.Address = from.Address
 	t, secret, err := a.CreateToken(ctx, Identity{Caller: caller}, "codehub login on "+name, expires, TokenLimits{})
 	return t, secret, caller, err
 }

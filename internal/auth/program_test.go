@@ -29,7 +29,7 @@ func TestBrowserLogin(t *testing.T) {
 		return code
 	}
 	redeem := func(code, verifier string) (string, workspace.Code) {
-		_, secret, _, err := e.RedeemLogin(t.Context(), code, verifier, nil)
+		_, secret, _, err := e.RedeemLogin(t.Context(), code, verifier, nil, Client{})
 		return secret, workspace.CodeOf(err)
 	}
 	s := e.login()
@@ -113,7 +113,7 @@ func TestDeviceLogin(t *testing.T) {
 		return d
 	}
 	redeem := func(d DeviceLogin, verifier string) workspace.Code {
-		_, _, _, err := e.RedeemLogin(t.Context(), d.DeviceCode, verifier, nil)
+		_, _, _, err := e.RedeemLogin(t.Context(), d.DeviceCode, verifier, nil, Client{})
 		return workspace.CodeOf(err)
 	}
 	d := begin()

@@ -133,7 +133,7 @@ func TestEndedSessions(t *testing.T) {
 		},
 		"new password": {
 			end: func(e *env, s Session) {
-				if err := e.DB.SetPassword(e.t.Context(), s.User.ID, s.User.PasswordHash, "$x"); err != nil {
+				if err := e.DB.SetPassword(e.t.Context(), s.Caller, s.User.PasswordHash, "$x"); err != nil {
 					e.t.Error(err)
 				}
 			},

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -61,7 +62,7 @@ func (a *Auth) Setup(ctx context.Context, code, username, password string, from 
 		a.wait(ctx, start)
 		return Session{}, err
 	}
-	user, err := a.createFirst(ctx, from.source(), username, password)
+	user, err := a.createFirst(ctx, from.source(), from.Address, username, password)
 	if err != nil {
 		return Session{}, err
 	}
@@ -109,20 +110,20 @@ func (a *Auth) EnsureAdmin(ctx context.Context, password string) (bool, error) {
 	if err != nil || !needed {
 		return false, err
 	}
-	_, err = a.createFirst(ctx, ownSource, AdminUsername, password)
+	_, err = a.createFirst(ctx, ownSource, netip.Addr{}, AdminUsername, password)
 	if workspace.CodeOf(err) == workspace.CodeForbidden {
 		return false, nil // another server has created it
 	}
 	return err == nil, err
 }
 
-func (a *Auth) createFirst(ctx context.Context, source, username, password string) (postgres.User, error) {
+func (a *Auth) createFirst(ctx context.Context, source string, from netip.Addr, username, password string) (postgres.User, error) {
 	u, err := a.newUser(ctx, source, username, password)
 	if err != nil {
 		return postgres.User{}, err
 	}
 	u.Admin = true
-	created, err := a.store.CreateFirstUser(ctx, u)
+	created, err := a.store.CreateFirstUser(ctx, from, u)
 	if workspace.CodeOf(err) == workspace.CodeForbidden {
 		a.hasUsers.Store(true)
 		return postgres.User{}, setupOver()

@@ -103,7 +103,7 @@ func TestProgramLoginInBrowser(t *testing.T) {
 	if got.Get("state") != "s" {
 		t.Errorf("the program got %v", got)
 	}
-	if _, _, caller, err := w.Auth.RedeemLogin(t.Context(), got.Get("code"), verifier, nil); err != nil || caller.Username != "admin" {
+	if _, _, caller, err := w.Auth.RedeemLogin(t.Context(), got.Get("code"), verifier, nil, auth.Client{}); err != nil || caller.Username != "admin" {
 		t.Errorf("%+v, %v", caller, err)
 	}
 	b.visit(page)
@@ -130,7 +130,7 @@ func TestProgramLoginInBrowser(t *testing.T) {
 	b.shoot(shots, galleryScreens()[0], "device-allow")
 	b.press("#allow")
 	b.shown("#device-answer")
-	if _, _, caller, err := w.Auth.RedeemLogin(t.Context(), d.DeviceCode, "", nil); err != nil || caller.Username != "admin" {
+	if _, _, caller, err := w.Auth.RedeemLogin(t.Context(), d.DeviceCode, "", nil, auth.Client{}); err != nil || caller.Username != "admin" {
 		t.Errorf("%+v, %v", caller, err)
 	}
 }

@@ -47,7 +47,7 @@ func (s *server) redeemLogin(w http.ResponseWriter, r *http.Request, _ auth.Iden
 	if err := s.decode(w, r, &in); err != nil {
 		return err
 	}
-	t, secret, caller, err := s.cfg.Auth.RedeemLogin(r.Context(), in.Code, in.Verifier, in.ExpiresAt)
+	t, secret, caller, err := s.cfg.Auth.RedeemLogin(r.Context(), in.Code, in.Verifier, in.ExpiresAt, auth.ClientOf(r))
 	if err != nil {
 		return err
 	}

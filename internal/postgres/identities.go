@@ -160,7 +160,7 @@ func (db *DB) firstSignIn(ctx context.Context, tx pgx.Tx, in SignIn) (Identity, 
 	if in.NewUser == "" {
 		return Identity{}, workspace.Errorf(workspace.CodeInvalid, "The identity has no name that can be a username.")
 	}
-	u, err := insertUser(ctx, tx, workspace.Caller{}, User{Username: in.NewUser})
+	u, err := insertUser(ctx, tx, workspace.Caller{Address: in.From.Address}, User{Username: in.NewUser})
 	if err != nil {
 		return Identity{}, err
 	}

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -69,7 +70,7 @@ func TestListener(t *testing.T) {
 	if err := e.CreateSession(t.Context(), hash("s"), ann.UserID, "", soon(time.Hour), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.DeleteSession(t.Context(), hash("s")); err != nil {
+	if err := e.DeleteSession(t.Context(), hash("s"), netip.Addr{}); err != nil {
 		t.Fatal(err)
 	}
 	l.next(postgres.ChannelAuth)

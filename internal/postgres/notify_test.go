@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -190,7 +191,7 @@ func TestAuthNotifications(t *testing.T) {
 	}
 	expect("logins", nil)
 
-	if err := e.DeleteSession(ctx, hash("a")); err != nil {
+	if err := e.DeleteSession(ctx, hash("a"), netip.Addr{}); err != nil {
 		t.Fatal(err)
 	}
 	expect("logout", notified("a"))
@@ -200,7 +201,7 @@ func TestAuthNotifications(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("token", notified("t"))
-	if err := e.SetPassword(ctx, ann.UserID, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
+	if err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
 		t.Fatal(err)
 	}
 	expect("password", notified("", "b", "u"))

@@ -111,10 +111,11 @@ func unauthenticated() error {
 	return workspace.Errorf(workspace.CodeUnauthenticated, "Log in first.")
 }
 
-// DeleteSession ends a session. It is not an error if the session has ended.
-func (db *DB) DeleteSession(ctx context.Context, hash []byte) error {
+// DeleteSession ends a session, at the request of a client with the address from, which may be
+// invalid. It is not an error if the session has ended.
+func (db *DB) DeleteSession(ctx context.Context, hash []byte, from netip.Addr) error {
 	return db.tx(ctx, "end a session", func(tx pgx.Tx) error {
-		var by workspace.Caller
+		by := workspace.Caller{Address: from}
 		err := tx.QueryRow(ctx, `
 			DELETE FROM sessions s USING users u WHERE s.hash = $1 AND u.id = s.user_id
 			RETURNING u.id, u.username`, hash).Scan(&by.UserID, &by.Username)

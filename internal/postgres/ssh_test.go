@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"encoding/hex"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -82,12 +83,12 @@ func TestSSHKeys(t *testing.T) {
 	}
 	ended := ann
 	ended.Session = hex.EncodeToString(hash("s"))
-	if err := e.DeleteSession(ctx, hash("s")); err != nil {
+	if err := e.DeleteSession(ctx, hash("s"), netip.Addr{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = e.AddSSHKey(ctx, ended, postgres.SSHKey{Name: "late", PublicKey: "ssh-ed25519 DDDD", Hash: hash("late")})
 	wantCode(t, err, workspace.CodeUnauthenticated)
-	if err := e.SetPassword(ctx, ann.UserID, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
+	if err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
 		t.Fatal(err)
 	}
 	if list, _, err := e.SSHKeys(ctx, ann, postgres.Page{}); err != nil || len(list) != 0 {

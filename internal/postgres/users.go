@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,8 +66,8 @@ func (db *DB) CreateUser(ctx context.Context, u User) (User, error) {
 }
 
 // CreateFirstUser adds a user if there is none; otherwise CodeForbidden. Of concurrent
-// calls one succeeds.
-func (db *DB) CreateFirstUser(ctx context.Context, u User) (User, error) {
+// calls one succeeds. from is the client's address; invalid: not known.
+func (db *DB) CreateFirstUser(ctx context.Context, from netip.Addr, u User) (User, error) {
 	var made User
 	err := db.tx(ctx, "create the first user", func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `LOCK TABLE users IN SHARE ROW EXCLUSIVE MODE`); err != nil {
@@ -80,13 +81,14 @@ func (db *DB) CreateFirstUser(ctx context.Context, u User) (User, error) {
 			return workspace.Errorf(workspace.CodeForbidden, "codehub is set up already. Log in, or ask an administrator for an account.")
 		}
 		var err error
-		made, err = insertUser(ctx, tx, workspace.Caller{}, u)
+		made, err = insertUser(ctx, tx, workspace.Caller{Address: from}, u)
 		return err
 	})
 	return made, err
 }
 
-// insertUser adds a user. The audit log names by, or the user itself if by is zero.
+// insertUser adds a user. The audit log names by, or the user itself if by has no id, with the
+// address of by.
 func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (User, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -104,8 +106,8 @@ func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (Us
 	if err != nil {
 		return User{}, err
 	}
-	if by == (workspace.Caller{}) {
-		by = workspace.Caller{UserID: made.ID, Username: made.Username}
+	if by.UserID == "" {
+		by.UserID, by.Username = made.ID, made.Username
 	}
 	return made, audit(ctx, tx, by, AuditUserCreate, made.ID, map[string]any{"username": made.Username, "admin": made.Admin})
 }
@@ -178,11 +180,12 @@ func (db *DB) RenewPasswordHash(ctx context.Context, userID, old, hash string) e
 	return failed("renew a password hash", err)
 }
 
-// SetPassword replaces the password's hash, ends all sessions and API tokens of the
+// SetPassword replaces the hash of the caller's password, ends all sessions and API tokens of the
 // user, and ends a lockout. verified is the hash of the current password that the user
 // gave; CodeUnauthenticated if an administrator has meanwhile changed it or disabled
 // the user.
-func (db *DB) SetPassword(ctx context.Context, userID, verified, hash string) error {
+func (db *DB) SetPassword(ctx context.Context, caller workspace.Caller, verified, hash string) error {
+	userID := caller.UserID
 	if !workspace.ValidID(userID) {
 		return notFound("user")
 	}
@@ -204,6 +207,7 @@ func (db *DB) SetPassword(ctx context.Context, userID, verified, hash string) er
 		if err := endAccess(ctx, tx, userID); err != nil {
 			return err
 		}
-		return audit(ctx, tx, workspace.Caller{UserID: userID, Username: u.Username}, AuditPassword, userID, nil)
+		caller.Username = u.Username
+		return audit(ctx, tx, caller, AuditPassword, userID, nil)
 	})
 }

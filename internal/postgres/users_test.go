@@ -47,7 +47,7 @@ func TestUsers(t *testing.T) {
 		wantCode(t, err, workspace.CodeNotFound)
 		_, err = e.RecordLoginFailure(ctx, id, func(int, time.Time) *time.Time { return nil })
 		wantCode(t, err, workspace.CodeNotFound)
-		wantCode(t, e.SetPassword(ctx, id, "h", "h"), workspace.CodeNotFound)
+		wantCode(t, e.SetPassword(ctx, workspace.Caller{UserID: id}, "h", "h"), workspace.CodeNotFound)
 		wantCode(t, e.CreateSession(ctx, hash("s"), id, "", soon(time.Hour), postgres.Client{}), workspace.CodeNotFound)
 	}
 	_, err := e.UserByName(ctx, "nobody")
@@ -68,7 +68,7 @@ func TestFirstUserIsCreatedOnce(t *testing.T) {
 	var g errgroup.Group
 	for i := range 20 {
 		g.Go(func() error {
-			_, err := e.CreateFirstUser(t.Context(), postgres.User{Username: string(rune('a' + i)), PasswordHash: "h"})
+			_, err := e.CreateFirstUser(t.Context(), netip.Addr{}, postgres.User{Username: string(rune('a' + i)), PasswordHash: "h"})
 			switch workspace.CodeOf(err) {
 			case "":
 				if err == nil {
@@ -151,7 +151,7 @@ func TestSessions(t *testing.T) {
 	}
 
 	for range 2 { // ending it twice is no error
-		if err := e.DeleteSession(ctx, hash("a")); err != nil {
+		if err := e.DeleteSession(ctx, hash("a"), netip.Addr{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -292,7 +292,7 @@ func TestSetPassword(t *testing.T) {
 		must(e.CreateToken(ctx, who, postgres.Token{Name: "t", Hash: hash("t" + who.Username)}))(t)
 	}
 	must(e.RecordLoginFailure(ctx, ann.UserID, func(_ int, now time.Time) *time.Time { return ptr(now.Add(time.Hour)) }))(t)
-	if err := e.SetPassword(ctx, ann.UserID, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
+	if err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
 		t.Fatal(err)
 	}
 	u := must(e.User(ctx, ann.UserID))(t)
@@ -331,7 +331,7 @@ func TestAccessEndsForConcurrentRequests(t *testing.T) {
 	e.exec(`UPDATE users SET disabled = false`)
 	e.during(func() { _, err = e.CreateToken(ctx, ann, postgres.Token{Name: "late", Hash: hash("t2")}) }, disable...)
 	wantCode(t, err, workspace.CodeForbidden)
-	e.during(func() { err = e.SetPassword(ctx, ann.UserID, old, "mine") }, `UPDATE users SET disabled = true`)
+	e.during(func() { err = e.SetPassword(ctx, ann, old, "mine") }, `UPDATE users SET disabled = true`)
 	wantCode(t, err, workspace.CodeUnauthenticated)
 	e.exec(`UPDATE users SET disabled = false`)
 
@@ -343,14 +343,14 @@ func TestAccessEndsForConcurrentRequests(t *testing.T) {
 	e.during(func() { err = e.CreateSession(ctx, hash("s3"), ann.UserID, old, soon(time.Hour), postgres.Client{}) }, another)
 	wantCode(t, err, workspace.CodeUnauthenticated)
 	e.exec(`UPDATE users SET password_hash = $1`, old)
-	e.during(func() { err = e.SetPassword(ctx, ann.UserID, old, "mine") }, another)
+	e.during(func() { err = e.SetPassword(ctx, ann, old, "mine") }, another)
 	wantCode(t, err, workspace.CodeUnauthenticated)
 
 	// In the other order, the new session ends with the others.
 	if err := e.CreateSession(ctx, hash("s4"), ann.UserID, "another", soon(time.Hour), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.SetPassword(ctx, ann.UserID, "another", "new"); err != nil {
+	if err := e.SetPassword(ctx, ann, "another", "new"); err != nil {
 		t.Fatal(err)
 	}
 	if n := query[int](e, `SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM api_tokens)`); n != 0 {
@@ -378,5 +378,19 @@ func TestAudit(t *testing.T) {
 	}
 	if err := e.WriteAudit(ctx, ann, "", "thing", nil); err == nil {
 		t.Error("an entry without action")
+	}
+}
+
+// The entries about a user whom a setup or a first login creates have the client's address.
+func TestFirstUsersAreAuditedWithAddress(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	from := netip.MustParseAddr("203.0.113.9")
+	made := must(e.CreateFirstUser(t.Context(), from, postgres.User{Username: "boss", Admin: true}))(t)
+	signed := must(e.SignIn(t.Context(), postgres.SignIn{Issuer: "i", Subject: "s", NewUser: "ann", Session: hash("s"), Expires: soon(time.Hour), From: postgres.Client{Address: from}}))(t)
+	for _, u := range []postgres.User{made, signed} {
+		if got := query[string](e, `SELECT host(address) || ' ' || username FROM audit_log WHERE action = 'user.create' AND target = $1`, u.ID); got != "203.0.113.9 "+u.Username {
+			t.Errorf("%s: %s", u.Username, got)
+		}
 	}
 }
