@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -276,15 +278,7 @@ func (s *server) sendUsage(w http.ResponseWriter, r *http.Request, id auth.Ident
 	}
 	switch q.Get("format") {
 	case "", "json":
-		out := api.UsageReport{From: from.Format(time.DateOnly), Through: through.Format(time.DateOnly), Days: []api.UsageDay{}}
-		err := s.cfg.Store.UsageOf(r.Context(), id.Caller, ws, from, through, func(d postgres.UsageDay) error {
-			out.Days = append(out.Days, usageDay(d))
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return writeJSON(w, http.StatusOK, out)
+		return s.sendUsageJSON(w, r, id, ws, from, through)
 	case "csv":
 		return s.sendUsageCSV(w, r, id, ws, from, through)
 	}
@@ -299,7 +293,39 @@ func usageDay(d postgres.UsageDay) api.UsageDay {
 	}
 }
 
+// sendUsageJSON sends an api.UsageReport as its days are read: it may have hundreds of thousands.
+func (s *server) sendUsageJSON(w http.ResponseWriter, r *http.Request, id auth.Identity, ws workspace.ID, from, through time.Time) error {
+	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
+	defer stop()
+	defer inbound.Stream(w, r)()
+	out := &download{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, contentType: "application/json"}
+	b := bufio.NewWriterSize(out, 32<<10) // the first write begins the response
+	head, err := json.Marshal(api.UsageReport{From: from.Format(time.DateOnly), Through: through.Format(time.DateOnly), Days: []api.UsageDay{}})
+	if err != nil {
+		return err
+	}
+	_, _ = b.Write(bytes.TrimSuffix(head, []byte("]}"))) // errors stay until Flush
+	separator := ""
+	err = s.cfg.Store.UsageOf(ctx, id.Caller, ws, from, through, func(d postgres.UsageDay) error {
+		day, err := json.Marshal(usageDay(d))
+		if err != nil {
+			return err
+		}
+		_, _ = b.WriteString(separator)
+		separator = ","
+		_, err = b.Write(day)
+		return err
+	})
+	if err == nil {
+		_, _ = b.WriteString("]}\n")
+		err = b.Flush()
+	}
+	return out.ended(err)
+}
+
 func (s *server) sendUsageCSV(w http.ResponseWriter, r *http.Request, id auth.Identity, ws workspace.ID, from, through time.Time) error {
+	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
+	defer stop()
 	defer inbound.Stream(w, r)()
 	out := &download{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, contentType: "text/csv; charset=utf-8",
 		name: "codehub-usage-" + from.Format(time.DateOnly) + "-" + through.Format(time.DateOnly) + ".csv"}
@@ -315,7 +341,7 @@ func (s *server) sendUsageCSV(w http.ResponseWriter, r *http.Request, id auth.Id
 		}
 		return c.Error()
 	}
-	err := s.cfg.Store.UsageOf(r.Context(), id.Caller, ws, from, through, func(d postgres.UsageDay) error {
+	err := s.cfg.Store.UsageOf(ctx, id.Caller, ws, from, through, func(d postgres.UsageDay) error {
 		if rows == 0 {
 			if err := row(usageColumns...); err != nil {
 				return err
@@ -362,7 +388,9 @@ func (t *download) begin() {
 	t.begun = true
 	h := t.w.Header()
 	h.Set("Content-Type", t.contentType)
-	h.Set("Content-Disposition", attachment(t.name))
+	if t.name != "" {
+		h.Set("Content-Disposition", attachment(t.name))
+	}
 	h.Set("X-Accel-Buffering", "no")
 }
 
@@ -382,7 +410,7 @@ func (t *download) ended(err error) error {
 		return nil
 	}
 	if t.begun {
-		return errors.Join(errStarted, err)
+		return errors.Join(errTruncated, err)
 	}
 	return err
 }

@@ -86,9 +86,16 @@ func Status(err error) int {
 // errStarted ends a handler after it has begun its response.
 var errStarted = errors.New("the answer had begun")
 
+// errTruncated is errStarted for an answer whose end its reader could not tell from the complete
+// one: the connection is broken off.
+var errTruncated = errors.New("the answer is truncated")
+
 // fail answers with an error, and logs an internal one.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
+	case errors.Is(err, errTruncated):
+		s.log.InfoContext(r.Context(), "answer truncated", "request_id", accesslog.ID(r.Context()), "err", err)
+		panic(http.ErrAbortHandler)
 	case errors.Is(err, errStarted):
 		s.log.InfoContext(r.Context(), "answer broken off", "request_id", accesslog.ID(r.Context()), "err", err)
 		return

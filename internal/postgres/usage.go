@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,29 +63,63 @@ func readSpent(ctx context.Context, in querier, list []AnyWorkspace) error {
 	return err
 }
 
-// UsageOf lists what workspaces used from a day through another, by day, workspace and owner;
-// of all workspaces if id is empty. Only administrators may call it.
+// usagePage is the number of rows of a report that are read at a time.
+const usagePage = 1000
+
+// UsageOf passes to each what workspaces used from a day through another, by day, workspace and
+// owner; of all workspaces if id is empty. It holds no connection while each runs, which may
+// wait for a slow reader. Only administrators may call it, and it ends with CodeForbidden when
+// the caller is none any more.
 func (db *DB) UsageOf(ctx context.Context, caller workspace.Caller, id workspace.ID, from, through time.Time, each func(UsageDay) error) error {
-	if err := db.administers(ctx, caller); err != nil {
-		return err
-	}
 	if id != "" && !workspace.ValidID(string(id)) {
 		return notFound("workspace")
+	}
+	for after := (UsageDay{}); ; {
+		list, err := db.usageAfter(ctx, caller, id, from, through, after)
+		if err != nil {
+			return err
+		}
+		for _, d := range list {
+			if err := each(d); err != nil {
+				return err
+			}
+		}
+		if len(list) < usagePage {
+			return nil
+		}
+		after = list[len(list)-1]
+	}
+}
+
+// usageAfter returns the rows of UsageOf that follow after, at most usagePage. The zero value of
+// after is before all.
+func (db *DB) usageAfter(ctx context.Context, caller workspace.Caller, id workspace.ID, from, through time.Time, after UsageDay) ([]UsageDay, error) {
+	if err := db.administers(ctx, caller); err != nil {
+		return nil, err
+	}
+	var q where
+	q.add(`d.day BETWEEN ?::date AND ?::date`, from.UTC(), through.UTC())
+	if id != "" {
+		q.add(`d.workspace_id = ?`, id)
+	}
+	if after.WorkspaceID != "" {
+		q.add(`(d.day, d.workspace_id, d.owner_user_id) > (?::date, ?, ?)`, after.Day, after.WorkspaceID, after.OwnerID)
 	}
 	const verb = "read the use of workspaces"
 	rows, err := db.pool.Query(ctx, `
 		SELECT d.day, d.workspace_id, COALESCE(w.name, ''), d.owner_user_id, COALESCE(u.username, ''),
 			d.running_seconds, d.cpu_seconds, d.memory_seconds, d.home_bytes, d.archives_bytes
 		FROM workspace_usage d LEFT JOIN workspaces w ON w.id = d.workspace_id LEFT JOIN users u ON u.id = d.owner_user_id
-		WHERE d.day BETWEEN $1::date AND $2::date AND ($3::uuid IS NULL OR d.workspace_id = $3)
-		ORDER BY d.day, d.workspace_id, d.owner_user_id`, from.UTC(), through.UTC(), nullable(id))
+		WHERE `+strings.Join(q.parts, ` AND `)+`
+		ORDER BY d.day, d.workspace_id, d.owner_user_id LIMIT `+strconv.Itoa(usagePage), q.args...)
 	if err != nil {
-		return failed(verb, err)
+		return nil, failed(verb, err)
 	}
-	var d UsageDay
-	_, err = pgx.ForEachRow(rows, []any{&d.Day, &d.WorkspaceID, &d.Name, &d.OwnerID, &d.Owner,
-		&d.RunningSeconds, &d.CPUSeconds, &d.MemorySeconds, &d.HomeBytes, &d.ArchivesBytes}, func() error { return each(d) })
-	return failed(verb, err)
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d UsageDay, err error) {
+		return d, row.Scan(&d.Day, &d.WorkspaceID, &d.Name, &d.OwnerID, &d.Owner,
+			&d.RunningSeconds, &d.CPUSeconds, &d.MemorySeconds, &d.HomeBytes, &d.ArchivesBytes)
+	})
+	return list, failed(verb, err)
 }
 
 // Usage records what workspaces use, through the leader's session.
