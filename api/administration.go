@@ -93,6 +93,10 @@ type AuditEntry struct {
 	Details    map[string]any `json:"details"`
 }
 
+// ExportedUntil is the header of the answer of GET /audit/export with the time before which its
+// entries were added. An export since then has the next ones.
+const ExportedUntil = "Codehub-Exported-Until"
+
 // AuditLog is the answer of GET /audit.
 type AuditLog struct {
 	Entries    []AuditEntry `json:"entries"`

@@ -171,7 +171,7 @@ func (f AuditFilter) query() url.Values {
 	}
 	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
 		if !at.IsZero() {
-			q.Set(name, at.UTC().Format(time.RFC3339))
+			q.Set(name, at.UTC().Format(time.RFC3339Nano))
 		}
 	}
 	return q
@@ -195,13 +195,15 @@ func (c *Client) Audit(ctx context.Context, f AuditFilter, most int) ([]api.Audi
 	return list, nil
 }
 
-// ExportAudit returns the audit log as JSON lines, the oldest first. The caller closes it.
-func (c *Client) ExportAudit(ctx context.Context, f AuditFilter) (io.ReadCloser, error) {
+// ExportAudit returns the audit log as JSON lines, the oldest first, which the caller closes, and
+// the time before which its entries were added; zero: the server does not say.
+func (c *Client) ExportAudit(ctx context.Context, f AuditFilter) (body io.ReadCloser, until time.Time, err error) {
 	resp, err := c.request(ctx, http.MethodGet, "/audit/export", f.query(), nil)
 	if err != nil {
-		return nil, err
+		return nil, until, err
 	}
-	return resp.Body, nil
+	until, _ = time.Parse(time.RFC3339, resp.Header.Get(api.ExportedUntil))
+	return resp.Body, until, nil
 }
 
 // DeleteAccount deletes a user. workspaces is delete, hand_over (to the user with the id to), or

@@ -379,7 +379,7 @@ type auditCmd struct {
 	User   string `help:"Print only what this user did: a name, system, or an id."`
 	Action string `help:"Print only this action; workspace. prints all of workspaces."`
 	Target string `help:"Print only what was done to this id."`
-	Since  span   `placeholder:"TIME" help:"Print only entries of the last time, such as 24h."`
+	Since  since  `placeholder:"TIME" help:"Print only entries of the last time, such as 24h, or since a time like 2026-12-24T18:30:00Z."`
 	Limit  int    `short:"n" default:"50" help:"Entries to print, the newest."`
 	Export bool   `help:"Print all entries as JSON lines, the oldest first."`
 }
@@ -394,12 +394,14 @@ func (a auditCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	f := client.AuditFilter{User: a.User, Action: a.Action, Target: a.Target}
-	if a.Since > 0 {
-		f.Since = time.Now().Add(-time.Duration(a.Since))
-	}
+	f := client.AuditFilter{User: a.User, Action: a.Action, Target: a.Target, Since: a.Since.at(time.Now())}
 	if a.Export {
-		return copyBody(ctx, k.Stdout)(c.ExportAudit(ctx, f))
+		body, until, err := c.ExportAudit(ctx, f)
+		if err := copyBody(ctx, k.Stdout)(body, err); err != nil || ctx.Err() != nil || until.IsZero() {
+			return err
+		}
+		_, err = fmt.Fprintf(k.Stderr, "Continue with --since %s.\n", until.UTC().Format(time.RFC3339Nano))
+		return err
 	}
 	list, err := c.Audit(ctx, f, max(1, a.Limit))
 	if err != nil {

@@ -175,6 +175,32 @@ func (s *span) UnmarshalText(b []byte) error {
 	return nil
 }
 
+// since is a time, or how long before now it is.
+type since struct {
+	ago  span
+	time time.Time
+}
+
+// UnmarshalText reads "24h", "90d" or "2026-12-24T18:30:00Z".
+func (s *since) UnmarshalText(b []byte) error {
+	var err error
+	if s.time, err = time.Parse(time.RFC3339, string(b)); err == nil {
+		return nil
+	}
+	if s.ago.UnmarshalText(b) != nil {
+		return fmt.Errorf("%q is neither a length of time like 24h nor a time like 2026-12-24T18:30:00Z", b)
+	}
+	return nil
+}
+
+// at is the time; zero if there is none.
+func (s since) at(now time.Time) time.Time {
+	if s.ago > 0 {
+		return now.Add(-time.Duration(s.ago))
+	}
+	return s.time
+}
+
 // from is the time s after t; nil, never, for 0.
 func (s span) from(t time.Time) *time.Time {
 	if s == 0 {

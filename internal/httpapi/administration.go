@@ -377,7 +377,7 @@ type download struct {
 	w                 http.ResponseWriter
 	rc                *http.ResponseController
 	within            time.Duration
-	contentType, name string
+	contentType, name string // without a name browsers show it
 	begun             bool
 }
 
@@ -459,7 +459,8 @@ func (s *server) exportAudit(w http.ResponseWriter, r *http.Request, id auth.Ide
 	defer inbound.Stream(w, r)()
 	out := &download{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, contentType: "application/jsonl", name: "codehub-audit.jsonl"}
 	lines := json.NewEncoder(out)
-	return out.ended(s.cfg.Store.ExportAudit(ctx, id.Caller, f, func(e postgres.AuditEntry) error { return lines.Encode(api.AuditEntry(e)) }))
+	begin := func(until time.Time) { w.Header().Set(api.ExportedUntil, until.UTC().Format(time.RFC3339Nano)) }
+	return out.ended(s.cfg.Store.ExportAudit(ctx, id.Caller, f, begin, func(e postgres.AuditEntry) error { return lines.Encode(api.AuditEntry(e)) }))
 }
 
 func bannerOf(b postgres.Banner) api.Banner {

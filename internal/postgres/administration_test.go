@@ -168,7 +168,7 @@ func TestOnlyAdministratorsAdminister(t *testing.T) {
 			"banner":  second(e.SetBanner(ctx, c, "x")),
 			"delete":  e.DeleteAccount(ctx, c, eve.UserID, postgres.Removal{}),
 			"log":     second(e.ReadAnyLog(ctx, c, w.ID)),
-			"export":  e.ExportAudit(ctx, c, postgres.AuditFilter{}, func(postgres.AuditEntry) error { return nil }),
+			"export":  e.ExportAudit(ctx, c, postgres.AuditFilter{}, func(time.Time) {}, func(postgres.AuditEntry) error { return nil }),
 			"usage":   e.UsageOf(ctx, c, "", time.Now(), time.Now(), func(postgres.UsageDay) error { return nil }),
 		} {
 			if workspace.CodeOf(err) != workspace.CodeForbidden {
@@ -587,7 +587,7 @@ func TestAuditFilters(t *testing.T) {
 		}
 	}
 	var exported []string
-	if err := e.ExportAudit(ctx, boss, postgres.AuditFilter{Action: "workspace."}, func(a postgres.AuditEntry) error {
+	if err := e.ExportAudit(ctx, boss, postgres.AuditFilter{Action: "workspace."}, func(time.Time) {}, func(a postgres.AuditEntry) error {
 		exported = append(exported, a.Action)
 		return nil
 	}); err != nil || len(exported) != 8 || exported[0] != "workspace.create" {

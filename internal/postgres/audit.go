@@ -205,16 +205,28 @@ func (f AuditFilter) where() (q where, err error) {
 const AuditExport = "audit.export"
 
 // ExportAudit passes the entries that f selects to each, the oldest first, without a bound on
-// their number. The log has an entry about it. Only administrators may call it.
-func (db *DB) ExportAudit(ctx context.Context, caller workspace.Caller, f AuditFilter, each func(AuditEntry) error) error {
+// their number. It ends at f.Until or earlier, before every entry whose transaction has not
+// committed yet, and passes that time to begin first: an export since then has all other
+// entries. The log has an entry about it. Only administrators may call it.
+func (db *DB) ExportAudit(ctx context.Context, caller workspace.Caller, f AuditFilter, begin func(until time.Time), each func(AuditEntry) error) error {
 	if err := db.administers(ctx, caller); err != nil {
 		return err
 	}
 	if _, err := f.where(); err != nil {
 		return err
 	}
-	err := db.tx(ctx, "export the audit log", func(tx pgx.Tx) error {
-		details := map[string]any{}
+	var until time.Time
+	err := db.tx(ctx, "export the audit log", func(tx pgx.Tx) (err error) {
+		if until, err = auditComplete(ctx, tx); err != nil {
+			return err
+		}
+		if !f.Until.IsZero() && f.Until.Before(until) {
+			until = f.Until
+		}
+		details := map[string]any{"until": until.UTC()}
+		if !f.Since.IsZero() {
+			details["since"] = f.Since.UTC()
+		}
 		for name, v := range map[string]string{"user": f.User, "action": f.Action, "target": f.Target} {
 			if v != "" {
 				details[name] = v
@@ -225,10 +237,8 @@ func (db *DB) ExportAudit(ctx context.Context, caller workspace.Caller, f AuditF
 	if err != nil {
 		return err
 	}
-	f.Oldest, f.Limit = true, MaxList
-	if f.Until.IsZero() {
-		f.Until = time.Now().Add(time.Hour) // the export ends although entries are added
-	}
+	begin(until)
+	f.Oldest, f.Limit, f.Until = true, MaxList, until
 	for {
 		list, next, err := db.Audit(ctx, caller, f)
 		if err != nil {
@@ -244,4 +254,14 @@ func (db *DB) ExportAudit(ctx context.Context, caller workspace.Caller, f AuditF
 		}
 		f.Cursor = next
 	}
+}
+
+// auditComplete returns a time before which no entry is added any more: that at which the oldest
+// running transaction began. The time of an entry is that of its insertion, which other
+// transactions see only after the commit.
+func auditComplete(ctx context.Context, tx pgx.Tx) (until time.Time, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT least(now(), min(xact_start)) FROM pg_stat_activity
+		WHERE datname = current_database() AND backend_type = 'client backend'`).Scan(&until)
+	return until, err
 }

@@ -83,7 +83,7 @@ type Administration interface {
 	HandOver(ctx context.Context, caller workspace.Caller, id workspace.ID, h postgres.HandOver) (postgres.AnyWorkspace, error)
 	UsageOf(ctx context.Context, caller workspace.Caller, id workspace.ID, from, through time.Time, each func(postgres.UsageDay) error) error
 	Audit(ctx context.Context, caller workspace.Caller, f postgres.AuditFilter) (list []postgres.AuditEntry, next string, err error)
-	ExportAudit(ctx context.Context, caller workspace.Caller, f postgres.AuditFilter, each func(postgres.AuditEntry) error) error
+	ExportAudit(ctx context.Context, caller workspace.Caller, f postgres.AuditFilter, begin func(until time.Time), each func(postgres.AuditEntry) error) error
 	SetBanner(ctx context.Context, caller workspace.Caller, text string) (postgres.Banner, error)
 
 	Banner(ctx context.Context) (postgres.Banner, error)
