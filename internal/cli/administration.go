@@ -332,14 +332,15 @@ func (l adminLogsCmd) Run(ctx context.Context, k *kong.Context) error {
 	return copyBody(ctx, k.Stdout)(c.AdminLogs(ctx, w.Workspace.ID, l.Tail, l.Follow))
 }
 
-// copyBody returns a function that copies a response's body to out and closes it.
+// copyBody returns a function that copies a response's body, which has text of other users, to
+// out and closes it.
 func copyBody(ctx context.Context, out io.Writer) func(io.ReadCloser, error) error {
 	return func(body io.ReadCloser, err error) error {
 		if err != nil {
 			return err
 		}
 		defer body.Close()
-		if _, err = io.Copy(out, body); ctx.Err() != nil {
+		if _, err = io.Copy(terminal.Foreign(out), body); ctx.Err() != nil {
 			return nil // ended by the user
 		}
 		return err
