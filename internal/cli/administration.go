@@ -138,11 +138,15 @@ func resolveAny(ctx context.Context, c *client.Client, ref string, deleted bool)
 	case 1:
 		return found[0], nil
 	}
-	names := make([]string, len(found))
+	several := make([]string, len(found))
 	for i, w := range found {
-		names[i] = w.Owner + "/" + w.Workspace.Name
+		several[i] = fmt.Sprintf("%s (%s/%s", w.Workspace.ID, terminal.Plain(w.Owner), terminal.Plain(w.Workspace.Name))
+		if at := w.Workspace.DeletedAt; at != nil {
+			several[i] += ", deleted " + terminal.Time(*at)
+		}
+		several[i] += ")"
 	}
-	return api.AdminWorkspace{}, fmt.Errorf("several workspaces are called %q; give one of: %s", ref, strings.Join(names, ", "))
+	return api.AdminWorkspace{}, fmt.Errorf("several workspaces are called %q; give the id of one of:\n  %s", ref, strings.Join(several, "\n  "))
 }
 
 func (o onAny) run(ctx context.Context, k *kong.Context, deleted bool, do func(c *client.Client, id string) (api.AdminWorkspace, string, error)) error {

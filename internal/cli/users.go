@@ -151,8 +151,13 @@ func findUser(ctx context.Context, c *client.Client, name string) (id string, er
 	if err != nil {
 		return "", err
 	}
+	for _, a := range list { // a username can be the id of another user
+		if a.ID == name {
+			return a.ID, nil
+		}
+	}
 	for _, a := range list {
-		if a.ID == name || strings.EqualFold(a.Username, name) {
+		if strings.EqualFold(a.Username, name) {
 			return a.ID, nil
 		}
 	}
