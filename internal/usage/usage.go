@@ -72,7 +72,8 @@ func New(cfg Config) *Runner {
 type sample struct {
 	at    time.Time
 	owner string
-	cpu   float64 // seconds since the container started; -1: not known
+	cpu   float64   // seconds since the container started; -1: not known
+	cpuAt time.Time // when the agent reported cpu
 }
 
 // Run samples through the leader's session until ctx ends.
@@ -113,18 +114,14 @@ func (r *Runner) sample(ctx context.Context, store *postgres.Usage, last map[wor
 	var used []postgres.Used
 	for _, w := range list {
 		answer, answered := answers[w.ID]
-		s := sample{at: now, owner: w.OwnerID, cpu: -1}
-		if answered {
-			s.cpu = answer.CPUSeconds
-		}
-		next[w.ID] = s
 		before, known := last[w.ID]
 		// Nobody has observed the time of a long gap.
-		took := now.Sub(before.at)
-		if !known || before.owner != w.OwnerID || took > 3*r.cfg.Interval {
-			continue
+		known = known && before.owner == w.OwnerID && now.Sub(before.at) <= 3*r.cfg.Interval
+		s := before.next(known, now, w.OwnerID, answer, answered)
+		next[w.ID] = s
+		if known {
+			used = append(used, postgres.Used{RunningWorkspace: w, Spent: spent(before, s, answer, r.cfg.Sizes.Of(w.Size))})
 		}
-		used = append(used, postgres.Used{RunningWorkspace: w, Spent: spent(before, s, answer, took.Seconds(), r.cfg.Sizes.Of(w.Size))})
 	}
 	if len(used) == 0 {
 		return next, nil
@@ -132,10 +129,25 @@ func (r *Runner) sample(ctx context.Context, store *postgres.Usage, last map[wor
 	return next, store.Add(ctx, used)
 }
 
-// spent is the use between two samples that are some seconds apart, of a workspace of that size.
-func spent(before, now sample, answer agent.Usage, seconds float64, size workspace.Size) postgres.Spent {
+// next is the sample after s, which is known if nothing but time has passed since. Without an
+// answer it keeps the last one: the next answer has what was used since.
+func (s sample) next(known bool, now time.Time, owner string, answer agent.Usage, answered bool) sample {
+	out := sample{at: now, owner: owner, cpu: -1}
+	switch {
+	case answered:
+		out.cpu, out.cpuAt = answer.CPUSeconds, now
+	case known:
+		out.cpu, out.cpuAt = s.cpu, s.cpuAt
+	}
+	return out
+}
+
+// spent is the use between two samples of a workspace of that size: of a processor, since the
+// agent's last answer. Without an answer to the second one it is the running time alone.
+func spent(before, now sample, answer agent.Usage, size workspace.Size) postgres.Spent {
+	seconds := now.at.Sub(before.at).Seconds()
 	out := postgres.Spent{RunningSeconds: seconds}
-	if now.cpu < 0 {
+	if !now.cpuAt.Equal(now.at) {
 		return out
 	}
 	if before.cpu >= 0 {
@@ -145,7 +157,7 @@ func spent(before, now sample, answer agent.Usage, seconds float64, size workspa
 		}
 		out.CPUSeconds = max(0, out.CPUSeconds)
 		if size.NanoCPUs > 0 {
-			out.CPUSeconds = min(out.CPUSeconds, size.Cores()*seconds)
+			out.CPUSeconds = min(out.CPUSeconds, size.Cores()*now.at.Sub(before.cpuAt).Seconds())
 		}
 	}
 	memory := max(0, answer.Memory)

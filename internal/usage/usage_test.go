@@ -18,24 +18,40 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// What counts between two samples: a restart of the container begins again, an agent that does
-// not answer leaves only the running time, and a false one is bounded by the limits.
-func TestSpent(t *testing.T) {
+// What counts of the answers of an agent, one a minute: a restart of the container begins again,
+// a missing answer leaves the processor time to the next one, and a false one is bounded by the
+// limits.
+func TestUsageOfAnswers(t *testing.T) {
 	t.Parallel()
-	size := workspace.Size{NanoCPUs: 2e9, Memory: 4 << 30}
+	const none = -1
 	for name, c := range map[string]struct {
-		before, now float64 // processor seconds
-		memory      int64
-		want        postgres.Spent
+		answers []float64 // processor seconds
+		memory  int64
+		want    postgres.Spent
 	}{
-		"usual":               {10, 40, 1 << 30, postgres.Spent{RunningSeconds: 60, CPUSeconds: 30, MemorySeconds: 60 << 30}},
-		"another container":   {500, 12, 1 << 30, postgres.Spent{RunningSeconds: 60, CPUSeconds: 12, MemorySeconds: 60 << 30}},
-		"no answer":           {10, -1, 0, postgres.Spent{RunningSeconds: 60}},
-		"the first answer":    {-1, 40, 1 << 30, postgres.Spent{RunningSeconds: 60, MemorySeconds: 60 << 30}},
-		"more than its limit": {0, 1e12, 1 << 60, postgres.Spent{RunningSeconds: 60, CPUSeconds: 120, MemorySeconds: 240 << 30}},
-		"less than nothing":   {0, 0, -5, postgres.Spent{RunningSeconds: 60}},
+		"usual":                 {[]float64{10, 40}, 1 << 30, postgres.Spent{RunningSeconds: 60, CPUSeconds: 30, MemorySeconds: 60 << 30}},
+		"another container":     {[]float64{500, 12}, 1 << 30, postgres.Spent{RunningSeconds: 60, CPUSeconds: 12, MemorySeconds: 60 << 30}},
+		"no answer":             {[]float64{10, none}, 0, postgres.Spent{RunningSeconds: 60}},
+		"one answer is missing": {[]float64{10, none, 130}, 1 << 30, postgres.Spent{RunningSeconds: 120, CPUSeconds: 120, MemorySeconds: 60 << 30}},
+		"two are missing":       {[]float64{10, none, none, 1000}, 1 << 30, postgres.Spent{RunningSeconds: 180, CPUSeconds: 360, MemorySeconds: 60 << 30}},
+		"the first answer":      {[]float64{none, 40}, 1 << 30, postgres.Spent{RunningSeconds: 60, MemorySeconds: 60 << 30}},
+		"the first is missing":  {[]float64{none, none, 40, 50}, 1 << 30, postgres.Spent{RunningSeconds: 180, CPUSeconds: 10, MemorySeconds: 120 << 30}},
+		"more than its limit":   {[]float64{0, 1e12}, 1 << 60, postgres.Spent{RunningSeconds: 60, CPUSeconds: 120, MemorySeconds: 240 << 30}},
+		"less than nothing":     {[]float64{0, 0}, -5, postgres.Spent{RunningSeconds: 60}},
 	} {
-		if got := spent(sample{cpu: c.before}, sample{cpu: c.now}, agent.Usage{Memory: c.memory}, 60, size); got != c.want {
+		last, known, got := sample{}, false, postgres.Spent{}
+		for i, cpu := range c.answers {
+			at := time.Unix(int64(i)*60, 0)
+			next := last.next(known, at, "ann", agent.Usage{CPUSeconds: cpu, Memory: c.memory}, cpu != none)
+			if known {
+				s := spent(last, next, agent.Usage{CPUSeconds: cpu, Memory: c.memory}, workspace.Size{NanoCPUs: 2e9, Memory: 4 << 30})
+				got.RunningSeconds += s.RunningSeconds
+				got.CPUSeconds += s.CPUSeconds
+				got.MemorySeconds += s.MemorySeconds
+			}
+			last, known = next, true
+		}
+		if got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
