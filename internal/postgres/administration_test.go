@@ -424,6 +424,9 @@ func TestDeleteAccount(t *testing.T) {
 	if w := e.read(busy.ID); w.DesiredState != workspace.DesiredStandby {
 		t.Errorf("%s is not stopped", w.Name)
 	}
+	if n := must(e.Notices(ctx, ann))(t); len(n) != 1 || n[0].Kind != postgres.DoStop || n[0].WorkspaceID != busy.ID || n[0].By != "boss" {
+		t.Errorf("notices of the stop: %+v", n)
+	}
 	e.set(busy.ID, state{"phase": "STANDBY", "conditions": noContainer})
 	if err := e.DeleteAccount(ctx, boss, ann.UserID, postgres.Removal{Workspaces: postgres.WorkspacesHandOver, To: bob.UserID}); err != nil {
 		t.Fatal(err)

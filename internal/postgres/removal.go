@@ -102,8 +102,9 @@ func workspacesOf(ctx context.Context, tx pgx.Tx, owner string) ([]workspace.Wor
 	return pgx.CollectRows(rows, toWorkspace)
 }
 
-// applyAll saves what f makes of each workspace, with its audit entry. A refusal skips it.
-func applyAll(ctx context.Context, tx pgx.Tx, caller workspace.Caller, owner string, list []workspace.Workspace, f func(workspace.Workspace, time.Time) (lifecycle.Intent, error)) error {
+// applyAll saves what f makes of each workspace, with its audit entry, and a notice of the kind
+// for the owner; none if it is empty. A refusal skips the workspace.
+func applyAll(ctx context.Context, tx pgx.Tx, caller workspace.Caller, owner, notice string, list []workspace.Workspace, f func(workspace.Workspace, time.Time) (lifecycle.Intent, error)) error {
 	var now time.Time
 	if err := tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now); err != nil {
 		return err
@@ -123,12 +124,19 @@ func applyAll(ctx context.Context, tx pgx.Tx, caller workspace.Caller, owner str
 		if err := audit(ctx, tx, caller, out.Audit.Action, string(w.ID), details); err != nil {
 			return err
 		}
+		if notice == "" {
+			continue
+		}
+		if err := insertNotice(ctx, tx, caller, Notice{UserID: w.OwnerID, Kind: notice, WorkspaceID: w.ID, WorkspaceName: w.Name, By: caller.Username}); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
+// deleteAll deletes the workspaces of a user who is deleted, and so reads no notices.
 func deleteAll(ctx context.Context, tx pgx.Tx, caller workspace.Caller, owner string, list []workspace.Workspace) error {
-	return applyAll(ctx, tx, caller, owner, list, func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+	return applyAll(ctx, tx, caller, owner, "", list, func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		return lifecycle.Delete(w, now, true)
 	})
 }
@@ -139,7 +147,7 @@ func stopAll(ctx context.Context, tx pgx.Tx, caller workspace.Caller, u User) er
 	if err != nil {
 		return err
 	}
-	return applyAll(ctx, tx, caller, u.Username, list, func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+	return applyAll(ctx, tx, caller, u.Username, DoStop, list, func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		out, err := lifecycle.Halt(w, now, false)
 		out.Workspace.LastAccessAt, out.Workspace.LastAccess = w.LastAccessAt, w.LastAccess
 		return out, err
