@@ -198,10 +198,8 @@ func accept(ctx context.Context, tx pgx.Tx, id Identity, c Claims, login bool) (
 	if err := setClaimGroups(ctx, tx, id.ID, c.Groups); err != nil {
 		return u, err
 	}
-	if c.Admin == nil {
-		return u, nil
-	}
-	return u, grantAdmin(ctx, tx, id.ID, &u, *c.Admin)
+	// Without groups of administrators in the settings, none makes one.
+	return u, grantAdmin(ctx, tx, id.ID, &u, c.Admin != nil && *c.Admin)
 }
 
 func setClaimGroups(ctx context.Context, tx pgx.Tx, identity string, groups []string) error {
@@ -308,14 +306,15 @@ func (db *DB) Identities(ctx context.Context, caller workspace.Caller) ([]Identi
 }
 
 // UnlinkIdentity removes an identity of the caller, who has a password, and ends the
-// sessions that were begun with it. proof is as for LinkIdentity. CodeNotFound, also for
+// sessions that were begun with it, and the administrator's rights that it granted. proof is as for LinkIdentity. CodeNotFound, also for
 // another user's.
 func (db *DB) UnlinkIdentity(ctx context.Context, caller workspace.Caller, proof, id string) error {
 	if !workspace.ValidID(id) || !workspace.ValidID(caller.UserID) {
 		return notFound("identity")
 	}
 	return db.tx(ctx, "unlink an identity", func(tx pgx.Tx) error {
-		u, err := enabledUser(ctx, tx, caller.UserID)
+		var u User
+		err := tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 AND active FOR NO KEY UPDATE`, caller.UserID).Scan(u.targets()...)
 		if missing(err) || err == nil && (u.PasswordHash == "" || PasswordProof(u.PasswordHash) != proof) {
 			return unauthenticated()
 		}
@@ -323,11 +322,17 @@ func (db *DB) UnlinkIdentity(ctx context.Context, caller workspace.Caller, proof
 			return err
 		}
 		var issuer, subject string
-		err = tx.QueryRow(ctx, `DELETE FROM user_identities WHERE id = $1 AND user_id = $2 RETURNING issuer, subject`, id, caller.UserID).Scan(&issuer, &subject)
+		err = tx.QueryRow(ctx, `SELECT issuer, subject FROM user_identities WHERE id = $1 AND user_id = $2`, id, caller.UserID).Scan(&issuer, &subject)
 		if missing(err) {
 			return notFound("identity")
 		}
 		if err != nil {
+			return err
+		}
+		if err := grantAdmin(ctx, tx, id, &u, false); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM user_identities WHERE id = $1`, id); err != nil {
 			return err
 		}
 		return audit(ctx, tx, caller, AuditIdentityUnlink, id, map[string]any{"issuer": issuer, "subject": subject})

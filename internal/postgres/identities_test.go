@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -155,5 +156,87 @@ func TestForeignIdentity(t *testing.T) {
 	}
 	if n := fixture.Query[int](d, `SELECT count(*) FROM sessions`); n != 0 {
 		t.Errorf("%d sessions are left", n)
+	}
+}
+
+// The rights of an administrator end with the identity or the setting that granted them, and
+// those that an administrator has granted stay.
+func TestGroupGrantEnds(t *testing.T) {
+	t.Parallel()
+	d := fixture.NewDatabase(t, postgres.Options{})
+	d.AddUser("first")
+	yes := true
+	for name, end := range map[string]func(caller workspace.Caller) error{
+		"unlinked": func(caller workspace.Caller) error {
+			id := fixture.Query[string](d, `SELECT id::text FROM user_identities WHERE user_id = $1`, caller.UserID)
+			return d.DB.UnlinkIdentity(t.Context(), caller, postgres.PasswordProof("x"), id)
+		},
+		"no-groups": func(caller workspace.Caller) error {
+			list := claim(t, d)
+			for _, due := range list {
+				if due.UserID == caller.UserID {
+					return d.DB.ConfirmIdentity(t.Context(), due, postgres.Claims{RefreshToken: []byte("next")})
+				}
+			}
+			return workspace.NotFound("identity")
+		},
+	} {
+		for _, granted := range []bool{false, true} {
+			username := fmt.Sprint(name, "-", granted)
+			hash := make([]byte, 32)
+			copy(hash, username)
+			in := postgres.SignIn{Issuer: "https://issuer", Subject: username, NewUser: username, Session: hash, Expires: time.Now().Add(time.Hour), Claims: postgres.Claims{RefreshToken: []byte(username)}}
+			if granted {
+				if _, err := d.DB.SignIn(t.Context(), in); err != nil {
+					t.Fatal(err)
+				}
+				d.Exec(`UPDATE users SET admin = true WHERE username = $1`, username)
+				in.Session[31] = 1
+			}
+			in.Admin = &yes
+			u, err := d.DB.SignIn(t.Context(), in)
+			if err != nil || !u.Admin {
+				t.Fatalf("%+v, %v", u, err)
+			}
+			d.Exec(`UPDATE users SET password_hash = 'x' WHERE id = $1`, u.ID)
+			d.Exec(`UPDATE user_identities SET claimed_until = NULL`)
+			if err := end(workspace.Caller{UserID: u.ID, Username: u.Username, Admin: true}); err != nil {
+				t.Fatal(err)
+			}
+			if u, err = d.DB.User(t.Context(), u.ID); err != nil || u.Admin != granted {
+				t.Errorf("%s, granted by an administrator %v: %+v, %v", name, granted, u, err)
+			}
+		}
+	}
+}
+
+// A user who was deleted comes back as a new one, also as an administrator by group.
+func TestDeletedUserSignsInAgain(t *testing.T) {
+	t.Parallel()
+	d := fixture.NewDatabase(t, postgres.Options{})
+	admin := d.AddUser("first")
+	admin.Admin = true
+	d.Exec(`UPDATE users SET admin = true WHERE id = $1`, admin.UserID)
+	yes := true
+	for i, group := range []*bool{nil, &yes} {
+		in := postgres.SignIn{Issuer: "https://issuer", Subject: "s1", NewUser: fmt.Sprint("ann", i), Session: make([]byte, 32), Expires: time.Now().Add(time.Hour),
+			Claims: postgres.Claims{RefreshToken: []byte("x"), Admin: group}}
+		in.Session[0] = byte(i)
+		first, err := d.DB.SignIn(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.DB.DeleteAccount(t.Context(), admin, first.ID, postgres.Removal{}); err != nil {
+			t.Fatal(err)
+		}
+		if n := fixture.Query[int](d, `SELECT count(*) FROM user_identities`); n != 0 {
+			t.Errorf("%d identities are left", n)
+		}
+		in.Session[1] = 1
+		again, err := d.DB.SignIn(t.Context(), in)
+		if err != nil || again.ID == first.ID || again.Admin != (group != nil) {
+			t.Errorf("%+v, %v", again, err)
+		}
+		d.Exec(`DELETE FROM user_identities`)
 	}
 }

@@ -88,6 +88,10 @@ func (db *DB) DeleteAccount(ctx context.Context, caller workspace.Caller, id str
 		if err := endAccess(ctx, tx, id); err != nil {
 			return err
 		}
+		// A later login with the provider is that of a new user.
+		if _, err := tx.Exec(ctx, `DELETE FROM user_identities WHERE user_id = $1`, id); err != nil {
+			return err
+		}
 		return audit(ctx, tx, caller, AuditUserDelete, id, details)
 	})
 }
