@@ -102,7 +102,7 @@ func newSignInWorld(t *testing.T, options idp.Options, change func(company map[s
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = w.service.Run(ctx) })
-	t.Cleanup(func() { cancel(); wg.Wait() })
+	t.Cleanup(func() { cancel(); wg.Wait(); w.service.Wait() })
 	return w
 }
 
@@ -797,6 +797,8 @@ func TestRemovedProviderEndsIdentities(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { _ = s.Run(ctx) }()
+	var run sync.WaitGroup
+	run.Go(func() { _ = s.Run(ctx) })
+	defer func() { cancel(); run.Wait(); s.Wait() }()
 	harness.Eventually(t, "the user is out", func() bool { return w.loggedInAs(b) == "" })
 }

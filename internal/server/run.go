@@ -148,6 +148,7 @@ func (s *server) coordinate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer s.signIn.Wait()
 	return lease.Run(ctx, lease.Config{Conn: cfg, Replica: s.self.ID(), Log: s.log, Conditions: s.conditions, Term: func(ctx context.Context, session *lease.Session) error {
 		rows := postgres.NewController(session)
 		if gap, led := session.Gap(); led && gap.Abs() > postgres.LeaderGap {

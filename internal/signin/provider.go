@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/oauth2"
 	"golang.org/x/sync/singleflight"
 
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 )
 
@@ -40,6 +42,9 @@ type provider struct {
 	tokens   *sealer
 	now      func() time.Time
 
+	exchanges chan struct{} // bounds the codes that are being redeemed
+	checks    *health.Condition
+
 	discoveries singleflight.Group
 
 	mu             sync.Mutex
@@ -47,13 +52,41 @@ type provider struct {
 	undiscovered   error // of the last reading of the document
 	undiscoveredAt time.Time
 	failure        error // of the last check of an identity
+	accepted       bool  // a subject was in an allowed group since the server started
+	rejected       int   // subjects since the last one that was
+	rejectedAt     time.Time
 }
 
-// failing returns the error of the last check of an identity, nil if it succeeded.
+// rejectionAge is how long the condition reports that subjects were rejected.
+const rejectionAge = 24 * time.Hour
+
+// failing returns the error of the last check of an identity, nil if it succeeded, and an
+// error if the groups look wrong.
 func (p *provider) failing() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.rejected > 1 && time.Since(p.rejectedAt) < rejectionAge {
+		return errors.Join(p.failure, fmt.Errorf("provider %s: the last %d users were in no allowed group: check allowed_groups, admin_groups and the claim %s", p.ID, p.rejected, p.GroupsClaim))
+	}
 	return p.failure
+}
+
+// accept records that a subject is in an allowed group.
+func (p *provider) accept() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.accepted, p.rejected = true, 0
+}
+
+// reject records that a subject is in no allowed group. It reports whether that is surely
+// no accident: groups that are misspelled in the settings, or renamed at the provider, reject
+// one subject after the other.
+func (p *provider) reject() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rejected++
+	p.rejectedAt = time.Now()
+	return p.accepted && p.rejected == 1
 }
 
 func (p *provider) setFailing(err error) {
@@ -69,12 +102,13 @@ func (p *provider) setFailing(err error) {
 type discovered struct {
 	*oidc.Provider
 	issued   bool // answers name their issuer (RFC 9207)
+	style    oauth2.AuthStyle
 	verifier *oidc.IDTokenVerifier
 	at       time.Time
 }
 
 func newProvider(cfg ProviderConfig, callback string, now func() time.Time) (*provider, error) {
-	p := &provider{ProviderConfig: cfg, callback: callback, now: now}
+	p := &provider{ProviderConfig: cfg, callback: callback, now: now, exchanges: make(chan struct{}, maxExchanges)}
 	var err error
 	if p.client, err = newClient(cfg.CAFile); err != nil {
 		return nil, err
@@ -132,8 +166,9 @@ func (p *provider) readDocument(ctx context.Context) (*discovered, error) {
 		return nil, fmt.Errorf("read the discovery document: %s", bounded(err.Error(), maxError))
 	}
 	var more struct {
-		Issued bool   `json:"authorization_response_iss_parameter_supported"`
-		Keys   string `json:"jwks_uri"`
+		Issued  bool     `json:"authorization_response_iss_parameter_supported"`
+		Keys    string   `json:"jwks_uri"`
+		Methods []string `json:"token_endpoint_auth_methods_supported"`
 	}
 	if err := found.Claims(&more); err != nil {
 		return nil, fmt.Errorf("read the discovery document: %w", err)
@@ -141,19 +176,35 @@ func (p *provider) readDocument(ctx context.Context) (*discovered, error) {
 	if t, ok := p.client.Transport.(*transport); ok {
 		t.keysAt(more.Keys)
 	}
-	d := &discovered{Provider: found, issued: more.Issued, at: time.Now()}
+	d := &discovered{Provider: found, issued: more.Issued, style: p.authStyle(more.Methods), at: time.Now()}
 	d.verifier = found.Verifier(&oidc.Config{ClientID: p.ClientID, Now: func() time.Time { return p.now().Add(-skew) }})
 	return d, nil
 }
 
+// authStyle returns how the client authenticates at the token endpoint. It is never left
+// open: oauth2 would then send each refused request a second time, in the other way. A
+// provider takes a refresh token that it gets twice for stolen.
+func (c ProviderConfig) authStyle(supported []string) oauth2.AuthStyle {
+	method := c.AuthMethod
+	if method == "" && len(supported) > 0 && !slices.Contains(supported, authBasic) {
+		method = authPost
+	}
+	if method == authPost {
+		return oauth2.AuthStyleInParams
+	}
+	return oauth2.AuthStyleInHeader
+}
+
 func (p *provider) oauth(d *discovered) *oauth2.Config {
+	endpoint := d.Endpoint()
+	endpoint.AuthStyle = d.style
 	scopes := []string{oidc.ScopeOpenID}
 	for _, s := range p.Scopes {
 		if s != oidc.ScopeOpenID {
 			scopes = append(scopes, s)
 		}
 	}
-	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: p.secrets[0], Endpoint: d.Endpoint(), RedirectURL: p.callback, Scopes: scopes}
+	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: p.secrets[0], Endpoint: endpoint, RedirectURL: p.callback, Scopes: scopes}
 }
 
 // subject is a user of the provider, as it was verified.
@@ -161,6 +212,8 @@ type subject struct {
 	id      string
 	session string // the provider's id of its session; empty: unknown
 	claims  postgres.Claims
+	// reported: the provider said of which groups the subject is a member.
+	reported bool
 	access
 }
 
@@ -198,7 +251,7 @@ func (p *provider) verify(ctx context.Context, d *discovered, token *oauth2.Toke
 	}
 	id, err := d.verifier.Verify(ctx, raw)
 	if err != nil {
-		return nil, nil, fmt.Errorf("verify the ID token: %w", err)
+		return nil, nil, fmt.Errorf("verify the ID token: %s", bounded(err.Error(), maxError))
 	}
 	if id.AccessTokenHash != "" {
 		if err := id.VerifyAccessToken(token.AccessToken); err != nil {
@@ -244,7 +297,8 @@ func (p *provider) subjectOf(ctx context.Context, d *discovered, token *oauth2.T
 	if err != nil && p.needsGroups() {
 		return subject{}, err
 	}
-	s := subject{id: id, access: p.decide(groups), claims: postgres.Claims{Username: claims.text(p.UsernameClaim), Groups: groups}}
+	_, reported := claims.find(p.GroupsClaim)
+	s := subject{id: id, reported: reported, access: p.decide(groups), claims: postgres.Claims{Username: claims.text(p.UsernameClaim), Groups: groups}}
 	s.claims.Admin = s.admin
 	return s, nil
 }
@@ -252,6 +306,10 @@ func (p *provider) subjectOf(ctx context.Context, d *discovered, token *oauth2.T
 // errRefused: the provider does not accept the refresh token, as it does after it has
 // disabled or deleted the user.
 var errRefused = errors.New("the provider refused the refresh token")
+
+// refusals are the errors of a token endpoint that refuse the user. All others, such as
+// invalid_client, are a failure of the provider or its settings.
+var refusals = []string{"invalid_grant", "access_denied", "interaction_required", "login_required", "account_selection_required"}
 
 // refresh asks the provider about a subject again. It returns errRefused if the provider
 // refuses; any other error leaves it open whether the provider accepts the subject.
@@ -267,7 +325,7 @@ func (p *provider) refresh(ctx context.Context, due postgres.DueIdentity) (subje
 	}
 	token, err := p.oauth(d).TokenSource(ctx, &oauth2.Token{RefreshToken: old}).Token()
 	var answer *oauth2.RetrieveError
-	if errors.As(err, &answer) && answer.ErrorCode == "invalid_grant" {
+	if errors.As(err, &answer) && slices.Contains(refusals, answer.ErrorCode) {
 		return subject{}, errRefused
 	}
 	if err != nil {

@@ -7,32 +7,55 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 )
 
 const (
-	// batch is how many identities are claimed at once, and parallel how many are checked at
-	// the same time. A batch takes less than the time for which its identities are claimed.
-	batch    = 16
+	// parallel is how many identities of a provider are checked at the same time. No more
+	// are claimed, so that the check of each begins at once.
 	parallel = 8
+	// checkTimeout bounds a check with the recording of its result. It is well below the
+	// time for which an identity is claimed.
+	checkTimeout = 20 * time.Second
+	// batch is how many identities of removed providers are ended at once.
+	batch = 16
 )
 
 // Run asks the providers, until ctx ends, whether they still accept the users, each at least once in
 // the interval. It runs on the leader; a former leader and its successor never check an
-// identity at the same time.
+// identity at the same time. Providers do not wait for each other. Checks that have begun
+// when ctx ends continue, see Wait.
 func (s *Service) Run(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(func() error { s.repeat(ctx, s.foreign, s.endForeign); return nil })
+	for _, p := range s.providers {
+		g.Go(func() error {
+			s.repeat(ctx, p.checks, func(ctx context.Context) error { return s.check(ctx, p) })
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// Wait waits, after Run has returned, for the checks that it has begun. A provider may have
+// replaced a refresh token already, and the new one must be stored.
+func (s *Service) Wait() { s.begun.Wait() }
+
+// repeat passes over the identities until ctx ends, and reports errors in the condition.
+func (s *Service) repeat(ctx context.Context, c *health.Condition, pass func(context.Context) error) {
 	t := time.NewTicker(pause(s.cfg.Interval))
 	defer t.Stop()
-	defer s.checks.Reset()
+	defer c.Reset()
 	for {
-		err := s.check(ctx)
+		err := pass(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
-		s.checks.Set(err)
+		c.Set(err)
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-t.C:
 		}
 	}
@@ -46,36 +69,34 @@ func pause(interval time.Duration) time.Duration {
 
 func age(interval time.Duration) time.Duration { return interval - 2*pause(interval) }
 
-// check checks all identities that are due. It returns the errors of the database, and the
-// last one of each provider that does not respond.
-func (s *Service) check(ctx context.Context) error {
-	if err := s.endForeign(ctx); err != nil || len(s.providers) == 0 {
-		return err
-	}
+// check checks all identities of a provider that are due. It returns the errors of the
+// database, and the last one of a provider that does not respond.
+func (s *Service) check(ctx context.Context, p *provider) error {
 	for ctx.Err() == nil {
-		due, err := s.cfg.Store.ClaimIdentities(ctx, s.issuers(), age(s.cfg.Interval), batch)
+		due, err := s.cfg.Store.ClaimIdentities(ctx, []string{p.Issuer}, age(s.cfg.Interval), parallel)
 		if err != nil {
 			return err
 		}
 		if len(due) == 0 {
 			break
 		}
-		errs := make([]error, len(due))
-		var g errgroup.Group
-		g.SetLimit(parallel)
-		for i, d := range due {
-			g.Go(func() error { errs[i] = s.checkOne(ctx, d); return nil })
+		results := make(chan error, len(due))
+		for _, d := range due {
+			s.begun.Go(func() { results <- s.checkOne(ctx, p, d) })
 		}
-		_ = g.Wait()
-		if err := errors.Join(errs...); err != nil {
+		for range due {
+			select {
+			case one := <-results:
+				err = errors.Join(err, one)
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		if err != nil {
 			return err
 		}
 	}
-	var failing error
-	for _, p := range s.providers {
-		failing = errors.Join(failing, p.failing())
-	}
-	return failing
+	return p.failing()
 }
 
 func (s *Service) issuers() []string {
@@ -86,37 +107,38 @@ func (s *Service) issuers() []string {
 	return list
 }
 
-// checkOne asks a provider about one identity, and records the answer. The error is the
-// database's.
-func (s *Service) checkOne(ctx context.Context, d postgres.DueIdentity) error {
-	var p *provider
-	for _, of := range s.providers {
-		if of.Issuer == d.Issuer {
-			p = of
-		}
-	}
-	asked, cancel := context.WithTimeout(ctx, requestTimeout)
+// checkOne asks a provider about one identity, and records the answer, also if ctx ends
+// meanwhile. The error is the database's.
+func (s *Service) checkOne(ctx context.Context, p *provider, d postgres.DueIdentity) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
+	asked, cancelAsked := context.WithTimeout(ctx, requestTimeout)
+	defer cancelAsked()
 	who, err := p.refresh(asked, d)
-	if ctx.Err() != nil {
-		return nil // the term is over: another server asks
+	end := func(why postgres.Suspension, reason string) error {
+		s.log.InfoContext(ctx, "identity ended", "user", d.UserID, "provider", p.ID, "reason", reason)
+		return s.cfg.Store.EndIdentity(ctx, d, why)
 	}
 	if errors.Is(err, errRefused) {
 		p.setFailing(nil)
-	} else {
-		p.setFailing(err)
+		return end(postgres.SuspendedRefused, string(postgres.SuspendedRefused))
 	}
+	p.setFailing(err)
 	switch {
-	case errors.Is(err, errRefused):
-		s.log.InfoContext(ctx, "identity ended", "user", d.UserID, "provider", p.ID, "reason", string(postgres.SuspendedRefused))
-		return s.cfg.Store.EndIdentity(ctx, d, postgres.SuspendedRefused)
 	case err != nil:
 		return s.cfg.Store.IdentityUnreachable(ctx, d, s.cfg.Grace)
-	case !who.allowed:
-		s.log.InfoContext(ctx, "identity ended", "user", d.UserID, "provider", p.ID, "reason", string(postgres.SuspendedNotAllowed))
-		return s.cfg.Store.EndIdentity(ctx, d, postgres.SuspendedNotAllowed)
+	case who.allowed:
+		p.accept()
+		return s.cfg.Store.ConfirmIdentity(ctx, d, who.claims)
 	}
-	return s.cfg.Store.ConfirmIdentity(ctx, d, who.claims)
+	// What a wrong setting could have caused can be undone.
+	switch final := p.reject(); {
+	case !who.reported:
+		return end(postgres.SuspendedRefused, "the provider reported no groups")
+	case !final:
+		return end(postgres.SuspendedRefused, "in no allowed group, as the user before")
+	}
+	return end(postgres.SuspendedNotAllowed, string(postgres.SuspendedNotAllowed))
 }
 
 // endForeign ends the identities of issuers that the settings no longer name.

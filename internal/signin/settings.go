@@ -38,6 +38,10 @@ type ProviderConfig struct {
 	Issuer           string `json:"issuer"`
 	ClientID         string `json:"client_id"`
 	ClientSecretFile string `json:"client_secret_file"`
+	// AuthMethod is how the client authenticates at the token endpoint: client_secret_basic
+	// or client_secret_post. Empty: as the discovery document says, client_secret_basic if it
+	// names both.
+	AuthMethod string `json:"token_endpoint_auth_method"`
 	// CAFile has the certificates by which the provider's https is trusted; empty: those of
 	// the system.
 	CAFile string   `json:"ca_file"`
@@ -61,6 +65,10 @@ const (
 	maxFile      = 1 << 20
 	maxProviders = 16
 	minSecret    = 16
+
+	// The ways in which a client sends its secret to the token endpoint.
+	authBasic = "client_secret_basic"
+	authPost  = "client_secret_post"
 )
 
 var (
@@ -142,6 +150,9 @@ func (p *ProviderConfig) resolve() error {
 	}
 	if p.Name == "" {
 		p.Name = p.ID
+	}
+	if p.AuthMethod != "" && p.AuthMethod != authBasic && p.AuthMethod != authPost {
+		return fmt.Errorf("token_endpoint_auth_method is %s or %s", authBasic, authPost)
 	}
 	if utf8.RuneCountInString(p.Name) > 64 || strings.ContainsFunc(p.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return errors.New("name has at most 64 visible characters")

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -57,8 +58,8 @@ type Service struct {
 	log       *slog.Logger
 	now       func() time.Time
 	providers []*provider
-	exchanges chan struct{} // bounds the codes that are being redeemed
-	checks    *health.Condition
+	foreign   *health.Condition // of the identities of removed providers
+	begun     sync.WaitGroup    // checks of identities
 }
 
 const (
@@ -67,30 +68,36 @@ const (
 	// maxNext bounds the address of the page to which a login leads, so that the cookie
 	// stays below what browsers accept.
 	maxNext = 1024
-	// maxExchanges bounds the logins that wait for a provider at the same time.
+	// maxExchanges bounds the logins that a provider handles at the same time, and
+	// exchangeWait how long another one waits for its turn.
 	maxExchanges = 32
+	exchangeWait = 5 * time.Second
 )
 
 // New returns a Service. Providers need not respond.
 func New(cfg Config) (*Service, error) {
-	s := &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, exchanges: make(chan struct{}, maxExchanges)}
+	s := &Service{cfg: cfg, log: cfg.Log, now: cfg.Now}
 	if s.now == nil {
 		s.now = time.Now
 	}
 	if s.cfg.Interval <= 0 {
 		s.cfg.Interval = 5 * time.Minute
 	}
+	condition := func() *health.Condition {
+		return cfg.Conditions.New(health.Config{
+			Name: "identity-providers", Failing: "check identities failed; retrying", Resolved: "identities are checked again", Level: slog.LevelWarn, Log: cfg.Log,
+		})
+	}
+	s.foreign = condition()
 	base := strings.TrimRight(cfg.URL.String(), "/")
 	for _, c := range cfg.Settings.Providers {
 		p, err := newProvider(c, base+"/login/"+c.ID+"/callback", s.now)
 		if err != nil {
 			return nil, fmt.Errorf("provider %q: %w", c.ID, err)
 		}
+		p.checks = condition()
 		s.providers = append(s.providers, p)
 	}
-	s.checks = cfg.Conditions.New(health.Config{
-		Name: "identity-providers", Failing: "check identities failed; retrying", Resolved: "identities are checked again", Level: slog.LevelWarn, Log: cfg.Log,
-	})
 	return s, nil
 }
 
@@ -213,8 +220,10 @@ func (s *Service) finish(r *http.Request, p *provider, caller workspace.Caller) 
 		return Result{}, fail(OtherSession, nil)
 	}
 	select {
-	case s.exchanges <- struct{}{}:
-		defer func() { <-s.exchanges }()
+	case p.exchanges <- struct{}{}:
+		defer func() { <-p.exchanges }()
+	case <-time.After(exchangeWait):
+		return Result{}, fail(Unavailable, errors.New("too many logins wait for the provider"))
 	case <-ctx.Done():
 		return Result{}, ctx.Err()
 	}
@@ -227,6 +236,7 @@ func (s *Service) finish(r *http.Request, p *provider, caller workspace.Caller) 
 	case who.claims.RefreshToken == nil:
 		return Result{}, fail(NoRefresh, errors.New("the provider issued no refresh token; see docs/signin.md"))
 	}
+	p.accept()
 	in := postgres.SignIn{Issuer: p.Issuer, Subject: who.id, Claims: who.claims, ProviderSession: who.session}
 	if f.Session != "" {
 		if err := s.cfg.Sessions.LinkIdentity(ctx, caller, f.Proof, in); err != nil {
