@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"codehub/internal/postgres"
@@ -61,8 +62,12 @@ func (p *provider) verifyLogout(ctx context.Context, token string) (l postgres.P
 		return l, err
 	}
 	t, err := d.verifier.VerifyLogout(p.with(ctx), token)
-	if err != nil {
-		return l, fmt.Errorf("%w: %w", errLogoutToken, err)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || strings.Contains(err.Error(), errKeys.Error()): // go-oidc does not wrap it
+		return l, errors.New(bounded(err.Error(), maxError))
+	default:
+		return l, fmt.Errorf("%w: %s", errLogoutToken, bounded(err.Error(), maxError))
 	}
 	now := p.now()
 	switch {

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -188,6 +189,8 @@ type fakeProvider struct {
 	*httptest.Server
 	key  *rsa.PrivateKey
 	keys atomic.Int64 // requests for the keys
+	// answer is how the keys are answered; nil: as they should be.
+	answer atomic.Pointer[func(http.ResponseWriter)]
 }
 
 func newFakeProvider(t *testing.T) *fakeProvider {
@@ -206,6 +209,10 @@ func newFakeProvider(t *testing.T) *fakeProvider {
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, r *http.Request) {
 		f.keys.Add(1)
+		if answer := f.answer.Load(); answer != nil {
+			(*answer)(w)
+			return
+		}
 		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k", Algorithm: "RS256", Use: "sig"}}})
 	})
 	mux.HandleFunc("/redirects/", func(w http.ResponseWriter, r *http.Request) {
@@ -327,6 +334,78 @@ func TestLogoutTokens(t *testing.T) {
 	if code := workspace.CodeOf(s.Logout(t.Context(), "other", token)); code != workspace.CodeNotFound {
 		t.Errorf("an unknown provider: %q", code)
 	}
+}
+
+// While a provider does not send its keys, logout tokens are to be sent again, forged ones
+// cause no flood of requests or log, and other requests to the provider do not wait.
+func TestKeysFail(t *testing.T) {
+	t.Parallel()
+	f := newFakeProvider(t)
+	base, _ := url.Parse("https://codehub.example.com")
+	var log lockedBuffer
+	s, err := New(Config{URL: base, Store: &logouts{seen: map[string]bool{}}, Log: slog.New(slog.NewTextHandler(&log, nil)), Settings: Settings{Providers: []ProviderConfig{
+		{ID: "company", Issuer: f.URL, ClientID: "codehub", secrets: []string{"a secret of some length"}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := sign(t, f.key, map[string]any{"iss": f.URL})
+	fails := func(w http.ResponseWriter) {
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, strings.Repeat("x", 1<<16))
+	}
+	f.answer.Store(&fails)
+	ask := func() int {
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(url.Values{"logout_token": {token}}.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		s.ServeLogout(w, r.WithContext(t.Context()), "company")
+		return w.Code
+	}
+	for range 100 {
+		if status := ask(); status != http.StatusServiceUnavailable {
+			t.Fatalf("status %d", status)
+		}
+	}
+	if n := f.keys.Load(); n > 2 {
+		t.Errorf("100 tokens caused %d requests for the keys", n)
+	}
+	if n := log.len(); n > 100*1000 {
+		t.Errorf("100 tokens caused a log of %d bytes", n)
+	}
+	// The keys hang.
+	hang, asked := make(chan struct{}), make(chan struct{})
+	hangs := func(http.ResponseWriter) { close(asked); <-hang }
+	f.answer.Store(&hangs)
+	p := s.providers[0]
+	p.client.Transport.(*transport).last = nil
+	var waiting sync.WaitGroup
+	waiting.Go(func() { ask() })
+	defer func() { close(hang); waiting.Wait() }()
+	<-asked
+	resp, err := p.client.Get(f.URL + "/.well-known/openid-configuration")
+	if err != nil {
+		t.Fatalf("another request: %v", err)
+	}
+	resp.Body.Close()
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.n += len(p)
+	return len(p), nil
+}
+
+func (b *lockedBuffer) len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
 }
 
 // The client follows no redirects and reads no endless answers.

@@ -17,7 +17,7 @@ const (
 	requestTimeout = 10 * time.Second
 	// maxAnswer bounds what a provider may answer.
 	maxAnswer = 1 << 20
-	// keysInterval is how often the keys of a provider may be fetched. A token with an
+	// keysInterval is how often the keys of a provider may be fetched, also if that fails. A token with an
 	// unknown key, which anyone can send to the logout address, causes a fetch.
 	keysInterval = 5 * time.Second
 )
@@ -44,15 +44,35 @@ func newClient(caFile string) (*http.Client, error) {
 	}, nil
 }
 
+// errKeys: the provider did not send its keys, so that no token can be verified.
+var errKeys = errors.New("the provider's keys could not be fetched")
+
 // transport bounds answers, and answers repeated requests for the keys itself.
 type transport struct {
 	next http.RoundTripper
 
 	mu   sync.Mutex
 	keys string // address of the keys; empty: not known yet
+	last *fetch // of the keys; nil: none yet
+}
+
+// fetch is a request for the keys, which all that want them meanwhile share.
+type fetch struct {
+	done chan struct{} // is closed at the end; what follows is written before
 	at   time.Time
 	body []byte
 	head http.Header
+	err  error // wraps errKeys
+}
+
+// fresh reports whether the fetch is running, or ended a moment ago.
+func (f *fetch) fresh() bool {
+	select {
+	case <-f.done:
+		return time.Since(f.at) < keysInterval
+	default:
+		return true
+	}
 }
 
 // keysAt sets the address of the keys.
@@ -63,30 +83,58 @@ func (t *transport) keysAt(address string) {
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	t.mu.Lock()
-	if t.keys == "" || r.Method != http.MethodGet || r.URL.String() != t.keys {
-		t.mu.Unlock()
+	f, begin := t.fetchOf(r)
+	switch {
+	case f == nil:
 		return t.bounded(r)
+	case begin:
+		f.head, f.body, f.err = t.fetchKeys(r)
+		f.at = time.Now()
+		close(f.done)
+	default:
+		select {
+		case <-f.done:
+		case <-r.Context().Done():
+			return nil, fmt.Errorf("%w: %w", errKeys, r.Context().Err())
+		}
 	}
-	defer t.mu.Unlock() // fetches of the keys take turns
-	if t.body != nil && time.Since(t.at) < keysInterval {
-		return &http.Response{
-			Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-			Header: t.head.Clone(), Body: io.NopCloser(bytes.NewReader(t.body)), ContentLength: int64(len(t.body)), Request: r,
-		}, nil
+	if f.err != nil {
+		return nil, f.err
 	}
+	return &http.Response{
+		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: f.head.Clone(), Body: io.NopCloser(bytes.NewReader(f.body)), ContentLength: int64(len(f.body)), Request: r,
+	}, nil
+}
+
+// fetchOf returns the fetch that answers a request, and whether the caller has to do it; nil
+// for a request that is not one for the keys.
+func (t *transport) fetchOf(r *http.Request) (f *fetch, begin bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.keys == "" || r.Method != http.MethodGet || r.URL.String() != t.keys {
+		return nil, false
+	}
+	if t.last == nil || !t.last.fresh() {
+		t.last, begin = &fetch{done: make(chan struct{})}, true
+	}
+	return t.last, begin
+}
+
+func (t *transport) fetchKeys(r *http.Request) (http.Header, []byte, error) {
 	resp, err := t.bounded(r)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		return resp, err
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", errKeys, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, nil, fmt.Errorf("%w: status %d", errKeys, resp.StatusCode)
 	}
 	b, err := io.ReadAll(resp.Body)
-	resp.Body.Close()
 	if err != nil {
-		return nil, err
+		return nil, nil, fmt.Errorf("%w: %w", errKeys, err)
 	}
-	t.body, t.head, t.at = b, resp.Header.Clone(), time.Now()
-	resp.Body = io.NopCloser(bytes.NewReader(b))
-	return resp, nil
+	return resp.Header.Clone(), b, nil
 }
 
 func (t *transport) bounded(r *http.Request) (*http.Response, error) {
