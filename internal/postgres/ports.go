@@ -35,13 +35,15 @@ func (db *DB) PortShares(ctx context.Context, caller workspace.Caller, id worksp
 	return list, failed("list shared ports", err)
 }
 
-// OpenPorts lists the shares of a workspace that have not ended, for the proxy. Their ends
+// OpenPorts lists the shares of a workspace that are in effect, for the proxy: they have not
+// ended, and the owner is neither disabled nor suspended. Their ends
 // are by the clock of this process, whose time may differ from the database's.
 func (db *DB) OpenPorts(ctx context.Context, id workspace.ID) ([]workspace.PortShare, error) {
 	asked := time.Now()
 	rows, err := db.pool.Query(ctx, `
-		SELECT port, visible_to, created_at, expires_at - now() FROM port_shares
-		WHERE workspace_id = $1 AND (expires_at IS NULL OR expires_at > now())`, id)
+		SELECT p.port, p.visible_to, p.created_at, p.expires_at - now()
+		FROM port_shares p JOIN workspaces w ON w.id = p.workspace_id JOIN users u ON u.id = w.owner_user_id
+		WHERE p.workspace_id = $1 AND (p.expires_at IS NULL OR p.expires_at > now()) AND u.active`, id)
 	if err != nil {
 		return nil, failed("read shared ports", err)
 	}

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"crypto/rand"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,6 +101,19 @@ func TestTicketOfSharedPort(t *testing.T) {
 	}
 	if enters(3001) || enters(0) {
 		t.Error("another user enters what is not shared")
+	}
+	// While the owner is disabled or suspended, nothing is shared, and the proxy hears of it.
+	heard := e.hear()
+	for _, inactive := range []string{`disabled = true`, `suspended_for = 'refused'`} {
+		heard.since()
+		e.exec(`UPDATE users SET `+inactive+` WHERE id = $1`, ann.UserID)
+		if enters(3000) || len(must(e.OpenPorts(e.Context(), ws.ID))(t)) != 0 || !strings.Contains(heard.channels(), postgres.ChannelSSE) {
+			t.Errorf("%s: the port is shared", inactive)
+		}
+		e.exec(`UPDATE users SET disabled = false, suspended_for = NULL WHERE id = $1`, ann.UserID)
+		if !enters(3000) || len(must(e.OpenPorts(e.Context(), ws.ID))(t)) != 1 || !strings.Contains(heard.channels(), postgres.ChannelSSE) {
+			t.Errorf("%s: the port is not shared afterwards", inactive)
+		}
 	}
 	e.exec(`UPDATE port_shares SET expires_at = now() - interval '1 s'`)
 	if enters(3000) {

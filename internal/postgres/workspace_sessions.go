@@ -71,7 +71,8 @@ func (db *DB) RedeemTicket(ctx context.Context, ticket []byte, host workspace.Ho
 			INSERT INTO workspace_sessions (hash, session_hash, workspace_id, port)
 			SELECT $1, s.hash, w.id, $4 FROM sessions s JOIN users u ON u.id = s.user_id JOIN workspaces w ON w.id = $3
 			WHERE s.hash = $2 AND s.expires_at > now() AND u.active AND (w.owner_user_id = u.id OR EXISTS (
-				SELECT FROM port_shares p WHERE p.workspace_id = w.id AND p.port = $4 AND (p.expires_at IS NULL OR p.expires_at > now())))
+				SELECT FROM port_shares p JOIN users o ON o.id = w.owner_user_id
+				WHERE p.workspace_id = w.id AND p.port = $4 AND (p.expires_at IS NULL OR p.expires_at > now()) AND o.active))
 			RETURNING (SELECT expires_at FROM sessions WHERE hash = $2)`, hash, session, host.ID, host.Port).Scan(&expires)
 		if missing(err) {
 			return nil
