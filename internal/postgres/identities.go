@@ -79,8 +79,11 @@ type SignIn struct {
 	// own; empty: unknown.
 	Session         []byte
 	ProviderSession string
-	Expires         time.Time
-	From            Client
+	// Begun is when the user was sent to the provider. Logouts of the subject since then
+	// refuse the login; zero: none does.
+	Begun   time.Time
+	Expires time.Time
+	From    Client
 }
 
 // ErrNotSetUp is wrapped in the error of SignIn if the installation has no user yet and the
@@ -131,17 +134,24 @@ func lockSubject(ctx context.Context, tx pgx.Tx, issuer, subject string) error {
 }
 
 // stillAtProvider returns CodeUnauthenticated if the provider has reported the end of the
-// session that the login comes from.
+// session that the login comes from, or of all of the subject's since the login began. The
+// transaction holds the subject's lock.
 func stillAtProvider(ctx context.Context, tx pgx.Tx, in SignIn) error {
-	if in.ProviderSession == "" {
-		return nil
+	if in.ProviderSession != "" {
+		// ProviderLogout takes the same locks, so that one of the two sees the other.
+		if err := lockSubject(ctx, tx, in.Issuer, "session "+in.ProviderSession); err != nil {
+			return err
+		}
 	}
-	// EndProviderSession takes the same lock, so that one of the two sees the other.
-	if err := lockSubject(ctx, tx, in.Issuer, "session "+in.ProviderSession); err != nil {
-		return err
+	var begun *time.Time
+	if !in.Begun.IsZero() {
+		begun = &in.Begun
 	}
 	var ended bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM provider_logouts WHERE issuer = $1 AND provider_session = $2)`, in.Issuer, in.ProviderSession).Scan(&ended)
+	err := tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM provider_logouts WHERE issuer = $1 AND provider_session = $2)
+			OR EXISTS (SELECT FROM provider_logouts WHERE issuer = $1 AND subject = $3 AND provider_session IS NULL AND received_at >= $4)`,
+		in.Issuer, in.ProviderSession, in.Subject, begun).Scan(&ended)
 	if err == nil && ended {
 		return unauthenticated()
 	}
@@ -503,19 +513,26 @@ type ProviderLogout struct {
 }
 
 // ProviderLogout ends the sessions that a provider's logout token names: those of
-// its session, or all of the subject. It returns how many there were, and false if the token was
+// its session, or all of the subject. With both, it also ends sessions of the subject whose
+// provider's session is not known. It returns how many there were, and false if the token was
 // sent before.
 func (db *DB) ProviderLogout(ctx context.Context, l ProviderLogout) (ended int64, first bool, err error) {
 	err = db.tx(ctx, "end the sessions of a provider's logout", func(tx pgx.Tx) error {
 		ended, first = 0, false
+		if l.Subject != "" {
+			if err := lockSubject(ctx, tx, l.Issuer, l.Subject); err != nil {
+				return err
+			}
+		}
 		if l.Session != "" {
 			if err := lockSubject(ctx, tx, l.Issuer, "session "+l.Session); err != nil {
 				return err
 			}
 		}
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO provider_logouts (issuer, token_id, provider_session, expires_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
-			l.Issuer, l.TokenID, nullable(l.Session), l.Expires)
+			INSERT INTO provider_logouts (issuer, token_id, provider_session, subject, received_at, expires_at)
+			VALUES ($1, $2, $3, $4, clock_timestamp(), $5) ON CONFLICT DO NOTHING`,
+			l.Issuer, l.TokenID, nullable(l.Session), nullable(l.Subject), l.Expires)
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
@@ -523,7 +540,7 @@ func (db *DB) ProviderLogout(ctx context.Context, l ProviderLogout) (ended int64
 		rows, err := tx.Query(ctx, `
 			DELETE FROM sessions s USING user_identities i, users u
 			WHERE s.identity_id = i.id AND u.id = s.user_id AND i.issuer = $1
-				AND ($2 = '' OR i.subject = $2) AND ($3 = '' OR s.provider_session = $3)
+				AND ($2 = '' OR i.subject = $2) AND ($3 = '' OR s.provider_session = $3 OR $2 <> '' AND s.provider_session IS NULL)
 			RETURNING u.id, u.username`, l.Issuer, l.Subject, l.Session)
 		if err != nil {
 			return err

@@ -125,7 +125,31 @@ func TestLogoutBeforeLogin(t *testing.T) {
 	if _, err := signIn(t, d, "s1", "two", 2); err != nil {
 		t.Errorf("another session: %v", err)
 	}
-	d.Change(`UPDATE provider_logouts SET expires_at = now()`)
+	// All sessions of the subject: a login that began before it is refused.
+	l = postgres.ProviderLogout{Issuer: "https://issuer", TokenID: "t2", Subject: "s1", Expires: time.Now().Add(time.Hour)}
+	if ended, first, err := d.DB.ProviderLogout(t.Context(), l); err != nil || !first || ended != 1 {
+		t.Fatal(ended, first, err)
+	}
+	at := fixture.Query[time.Time](d, `SELECT received_at FROM provider_logouts WHERE token_id = 't2'`)
+	for begun, refused := range map[time.Time]bool{at.Add(-time.Second): true, at.Add(time.Second): false} {
+		_, err := d.DB.SignIn(t.Context(), postgres.SignIn{
+			Issuer: "https://issuer", Subject: "s1", Session: make([]byte, 32), Begun: begun, Expires: time.Now().Add(time.Hour), Claims: postgres.Claims{RefreshToken: []byte("x")},
+		})
+		if (workspace.CodeOf(err) == workspace.CodeUnauthenticated) != refused {
+			t.Errorf("begun %v after the logout: %v", begun.Sub(at), err)
+		}
+	}
+	// A session of the subject whose provider's session is not known ends with any.
+	d.Exec(`UPDATE sessions SET provider_session = NULL`)
+	if _, err := signIn(t, d, "s2", "other", 3); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(`UPDATE sessions SET provider_session = NULL`)
+	l = postgres.ProviderLogout{Issuer: "https://issuer", TokenID: "t3", Subject: "s1", Session: "sid", Expires: time.Now().Add(time.Hour)}
+	if ended, _, err := d.DB.ProviderLogout(t.Context(), l); err != nil || ended != 1 {
+		t.Error(ended, err)
+	}
+	d.Exec(`UPDATE provider_logouts SET expires_at = now()`)
 	if err := d.DB.DeleteExpiredLogouts(t.Context()); err != nil || fixture.Query[int](d, `SELECT count(*) FROM provider_logouts`) != 0 {
 		t.Error(err)
 	}

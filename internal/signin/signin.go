@@ -237,7 +237,7 @@ func (s *Service) finish(r *http.Request, p *provider, caller workspace.Caller) 
 		return Result{}, fail(NoRefresh, errors.New("the provider issued no refresh token; see docs/signin.md"))
 	}
 	p.accept()
-	in := postgres.SignIn{Issuer: p.Issuer, Subject: who.id, Claims: who.claims, ProviderSession: who.session}
+	in := postgres.SignIn{Issuer: p.Issuer, Subject: who.id, Claims: who.claims, ProviderSession: who.session, Begun: time.Unix(f.Expires, 0).Add(-flowLifetime)}
 	if f.Session != "" {
 		if err := s.cfg.Sessions.LinkIdentity(ctx, caller, f.Proof, in); err != nil {
 			return Result{}, failureOf(err, Linked, OtherSession, "")

@@ -19,7 +19,15 @@ CREATE TRIGGER users_active AFTER UPDATE ON users
 -- The identities of users that were deleted before this version.
 DELETE FROM user_identities i USING users u WHERE u.id = i.user_id AND u.removed_at IS NOT NULL;
 
+-- A logout without a provider's session ends the logins of its subject that had begun before.
+ALTER TABLE provider_logouts
+    ADD COLUMN subject     text,
+    ADD COLUMN received_at timestamptz NOT NULL DEFAULT now();
+CREATE INDEX provider_logouts_subject ON provider_logouts (issuer, subject) WHERE provider_session IS NULL;
+
 -- +goose Down
+
+ALTER TABLE provider_logouts DROP COLUMN subject, DROP COLUMN received_at;
 
 DROP TRIGGER users_active ON users;
 DROP FUNCTION notify_owner_active();
