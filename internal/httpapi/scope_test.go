@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -86,6 +87,12 @@ func TestTokenOfOneWorkspace(t *testing.T) {
 	if len(list.Workspaces) != 1 || list.Workspaces[0].ID != string(mine.ID) {
 		t.Errorf("the list has %d workspaces", len(list.Workspaces))
 	}
+	for _, id := range []workspace.ID{mine.ID, other.ID} {
+		e.Exec(`INSERT INTO user_notices (id, user_id, kind, workspace_id, by_username) VALUES (gen_random_uuid(), $1, 'stop', $2, 'admin')`, e.ann.Caller.UserID, id)
+	}
+	if l := read[api.NoticeList](t, e.want(200, "", "GET", "/notices", "", token)); len(l.Notices) != 1 || l.Notices[0].WorkspaceID != string(mine.ID) {
+		t.Errorf("%+v", l)
+	}
 	if tokens := read[api.TokenList](t, e.want(200, "", "GET", "/tokens", "", as(e.ann))); len(tokens.Tokens) != 1 || tokens.Tokens[0].Scope != "workspaces" {
 		t.Errorf("%+v", tokens)
 	}
@@ -102,6 +109,12 @@ func TestTokenOfOneWorkspace(t *testing.T) {
 	caller.Only = mine.ID
 	if _, err := e.DB.Workspace(t.Context(), caller, other.ID); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("the store read another workspace: %v", err)
+	}
+	e.Exec(`UPDATE users SET max_running = 1 WHERE id = $1`, caller.UserID)
+	e.Exec(`UPDATE workspaces SET desired_state = 'RUNNING' WHERE id = $1`, other.ID)
+	var refused *workspace.Error
+	if err := e.DB.MayRun(t.Context(), caller, mine.ID); !errors.As(err, &refused) || refused.Details["running_workspaces"] != nil || refused.Details["max"] != 1 {
+		t.Errorf("%v", err)
 	}
 	if list, err := e.DB.RecentlyDeleted(t.Context(), caller); err != nil || len(list) > 0 {
 		t.Errorf("%v, %v", list, err)

@@ -78,7 +78,7 @@ func (db *DB) applyFor(ctx context.Context, caller, by workspace.Caller, id work
 				return err
 			}
 			if err := db.checkLimits(ctx, tx, seen.OwnerID, id); err != nil {
-				return err
+				return forCaller(by, err)
 			}
 		}
 		if w, err = saveWorkspace(ctx, tx, intent.Workspace, !intent.AccessOnly); err != nil {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -76,11 +77,21 @@ func runningOf(ctx context.Context, in querier, owner string, except workspace.I
 	return pgx.CollectRows(rows, toWorkspace)
 }
 
+// forCaller removes from a refusal of checkLimits the workspaces that the caller's token is not
+// for.
+func forCaller(caller workspace.Caller, err error) error {
+	var e *workspace.Error
+	if caller.Only != "" && errors.As(err, &e) {
+		delete(e.Details, "running_workspaces")
+	}
+	return err
+}
+
 // MayRun returns CodeLimitExceeded if the running limits would refuse a start of the caller's
 // workspace now; an empty id is a workspace that does not exist yet. It reserves nothing.
 func (db *DB) MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error {
 	return db.tx(ctx, "look at the limits", func(tx pgx.Tx) error {
-		return db.checkLimits(ctx, tx, caller.UserID, id)
+		return forCaller(caller, db.checkLimits(ctx, tx, caller.UserID, id))
 	})
 }
 

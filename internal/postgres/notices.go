@@ -81,15 +81,16 @@ func insertNotice(ctx context.Context, tx pgx.Tx, caller workspace.Caller, n Not
 
 const listNotices = `
 	SELECT id, user_id, kind, COALESCE(workspace_id::text, ''), workspace_name, by_username, other_username, message, created_at
-	FROM user_notices WHERE user_id = $1 ORDER BY created_at DESC, id DESC`
+	FROM user_notices WHERE user_id = $1 AND ($2 = '' OR workspace_id::text = $2) ORDER BY created_at DESC, id DESC`
 
-// Notices lists the caller's notices, newest first.
+// Notices lists the caller's notices, newest first; for a token of one workspace those about
+// it.
 func (db *DB) Notices(ctx context.Context, caller workspace.Caller) ([]Notice, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return nil, forbidden()
 	}
 	const verb = "list notices"
-	rows, err := db.pool.Query(ctx, listNotices, caller.UserID)
+	rows, err := db.pool.Query(ctx, listNotices, caller.UserID, caller.Only)
 	if err != nil {
 		return nil, failed(verb, err)
 	}
@@ -115,7 +116,7 @@ func (db *DB) News(ctx context.Context, caller workspace.Caller) (n News, err er
 		}
 		return nil
 	})
-	b.Queue(listNotices, caller.UserID).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(listNotices, caller.UserID, caller.Only).Query(func(rows pgx.Rows) (err error) {
 		n.Notices, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Notice])
 		return err
 	})
