@@ -206,6 +206,9 @@ type User struct {
 // BeginDevice is the body of POST /login/device.
 type BeginDevice struct {
 	Name string `json:"name"` // of the program's machine
+	// TokenLifetime is how many seconds the API token is to last; 0, or more than 90 days: 90
+	// days.
+	TokenLifetime int64 `json:"token_lifetime_seconds,omitempty"`
 }
 
 // DeviceLogin is the answer of POST /login/device: a login that waits for a user.
@@ -219,9 +222,10 @@ type DeviceLogin struct {
 
 // RedeemLogin is the body of POST /login/token. Verifier is absent with a device code.
 type RedeemLogin struct {
-	Code      string     `json:"code"`
-	Verifier  string     `json:"verifier,omitempty"`
-	ExpiresAt *time.Time `json:"expires_at,omitempty"` // of the token
+	Code     string `json:"code"`
+	Verifier string `json:"verifier,omitempty"`
+	// ExpiresAt makes the token end earlier than the user has allowed.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 }
 
 // RedeemedLogin is the answer of POST /login/token.

@@ -28,13 +28,13 @@ func Login(ctx context.Context, serverURL string, in api.Login, opts ...Option) 
 
 // BeginDevice begins a login that a user allows by typing in a code. name is that of this
 // machine.
-func BeginDevice(ctx context.Context, serverURL, name string, opts ...Option) (api.DeviceLogin, error) {
+func BeginDevice(ctx context.Context, serverURL string, in api.BeginDevice, opts ...Option) (api.DeviceLogin, error) {
 	var out api.DeviceLogin
 	c, err := New(serverURL, "", opts...)
 	if err != nil {
 		return out, err
 	}
-	err = c.call(ctx, http.MethodPost, "/login/device", nil, api.BeginDevice{Name: name}, &out)
+	err = c.call(ctx, http.MethodPost, "/login/device", nil, in, &out)
 	return out, err
 }
 

@@ -50,7 +50,7 @@ type Store interface {
 	DeviceLogin(ctx context.Context, userCode string) (postgres.ProgramLogin, error)
 	AnswerDeviceLogin(ctx context.Context, caller workspace.Caller, userCode string, allow bool) error
 	AllowBrowserLogin(ctx context.Context, caller workspace.Caller, l postgres.ProgramLogin) error
-	RedeemProgramLogin(ctx context.Context, hash, proof []byte) (caller workspace.Caller, name string, err error)
+	RedeemProgramLogin(ctx context.Context, hash, proof []byte) (caller workspace.Caller, name string, expires time.Time, err error)
 
 	CreateTicket(ctx context.Context, ticket, session []byte, host workspace.Host, nonce []byte) error
 	RedeemTicket(ctx context.Context, ticket []byte, host workspace.Host, nonce, hash []byte) (time.Time, error)

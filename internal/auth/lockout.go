@@ -63,6 +63,7 @@ type attempts struct {
 type attempt struct {
 	key      [32]byte
 	failures int
+	last     time.Time
 	until    *time.Time
 }
 
@@ -94,7 +95,19 @@ func (a *attempts) fail(name string, now time.Time) {
 	a.used.MoveToFront(e)
 	at := e.Value.(*attempt)
 	at.failures++
+	at.last = now
 	at.until = lockedUntil(at.failures, now)
+}
+
+// forget forgives the failures of a name if the last one was before a time.
+func (a *attempts) forget(name string, before time.Time) {
+	key := sha256.Sum256([]byte(name))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e, ok := a.by[key]; ok && e.Value.(*attempt).last.Before(before) {
+		a.used.Remove(e)
+		delete(a.by, key)
+	}
 }
 
 // turns lets one attempt per name through at a time, so that parallel guesses

@@ -22,12 +22,18 @@ const (
 	browserCodeLifetime = 2 * time.Minute
 	// DeviceLifetime is how long a user may take to type in a code.
 	DeviceLifetime = 10 * time.Minute
+	// MaxProgramLogin is the longest time for which a program's token is valid, and the
+	// default.
+	MaxProgramLogin = 90 * 24 * time.Hour
 
 	userCodeLetters = "BCDFGHJKLMNPQRSTVWXZ" // no vowels: no words
 	userCodeLength  = 8
 	maxProgramName  = 100 // characters
-	minVerifier     = 43  // as in RFC 7636
-	maxVerifier     = 128
+	// mistypedAge is how long a user's wrong codes count.
+	mistypedAge = time.Hour
+
+	minVerifier = 43 // as in RFC 7636
+	maxVerifier = 128
 )
 
 // DeviceLogin is a login that waits for a user to type in UserCode.
@@ -38,8 +44,18 @@ type DeviceLogin struct {
 	Interval   time.Duration // between two questions
 }
 
-// BeginDevice begins a login by code for a program. name is that of its machine.
-func (a *Auth) BeginDevice(ctx context.Context, name string, from Client) (DeviceLogin, error) {
+// ProgramExpiry returns until when the token of a program is valid that asks for lasts now; 0:
+// MaxProgramLogin.
+func (a *Auth) ProgramExpiry(lasts time.Duration) time.Time {
+	if lasts <= 0 || lasts > MaxProgramLogin {
+		lasts = MaxProgramLogin
+	}
+	return a.now().Add(lasts).UTC().Truncate(time.Second)
+}
+
+// BeginDevice begins a login by code for a program, whose token lasts as ProgramExpiry says.
+// name is that of its machine.
+func (a *Auth) BeginDevice(ctx context.Context, name string, lasts time.Duration, from Client) (DeviceLogin, error) {
 	name, err := programName(name)
 	if err != nil {
 		return DeviceLogin{}, err
@@ -47,7 +63,7 @@ func (a *Auth) BeginDevice(ctx context.Context, name string, from Client) (Devic
 	d := DeviceLogin{DeviceCode: newSessionID(), UserCode: newUserCode(), Expires: a.now().Add(DeviceLifetime).UTC().Truncate(time.Second), Interval: postgres.PollInterval}
 	hash := hashSecret(d.DeviceCode)
 	err = a.store.BeginDeviceLogin(ctx, postgres.ProgramLogin{
-		Hash: hash[:], UserCode: normalUserCode(d.UserCode), Name: name, Address: from.source(), Lasts: DeviceLifetime,
+		Hash: hash[:], UserCode: normalUserCode(d.UserCode), Name: name, Address: from.source(), Lasts: DeviceLifetime, TokenExpires: a.ProgramExpiry(lasts),
 	})
 	return d, err
 }
@@ -83,6 +99,7 @@ type PendingDevice struct {
 	Name      string // of the machine, as the program says
 	Address   string
 	CreatedAt time.Time
+	Expires   time.Time // of the program's token
 }
 
 // Device returns the login that waits with this user code. Wrong codes are limited like
@@ -98,6 +115,8 @@ func (a *Auth) Device(ctx context.Context, caller workspace.Caller, userCode str
 	}
 	defer done()
 	now := a.now()
+	// A right code forgives nothing: everyone can begin a login and type in its code.
+	a.attempts.forget(name, now.Add(-mistypedAge))
 	if until := a.attempts.lockedUntil(name); until != nil && until.After(now) {
 		return PendingDevice{}, lockedOut(*until, now)
 	}
@@ -105,7 +124,7 @@ func (a *Auth) Device(ctx context.Context, caller workspace.Caller, userCode str
 	if workspace.CodeOf(err) == workspace.CodeNotFound {
 		a.attempts.fail(name, now)
 	}
-	return PendingDevice{Name: l.Name, Address: l.Address, CreatedAt: l.CreatedAt}, err
+	return PendingDevice{Name: l.Name, Address: l.Address, CreatedAt: l.CreatedAt, Expires: l.TokenExpires}, err
 }
 
 // AnswerDevice allows the login with this user code for the caller, or refuses it. The
@@ -118,8 +137,8 @@ func (a *Auth) AnswerDevice(ctx context.Context, caller workspace.Caller, userCo
 }
 
 // AllowBrowser returns the code by which the program that knows the secret of challenge
-// logs in as the caller. challenge is the secret's SHA-256 in base64url, as in RFC 7636.
-func (a *Auth) AllowBrowser(ctx context.Context, caller workspace.Caller, challenge, name string) (code string, err error) {
+// logs in as the caller, until expires, which ProgramExpiry bounds. challenge is the secret's SHA-256 in base64url, as in RFC 7636.
+func (a *Auth) AllowBrowser(ctx context.Context, caller workspace.Caller, challenge, name string, expires time.Time) (code string, err error) {
 	if caller.Token != "" {
 		return "", workspace.Errorf(workspace.CodeForbidden, "An API token cannot allow logins.")
 	}
@@ -130,16 +149,19 @@ func (a *Auth) AllowBrowser(ctx context.Context, caller workspace.Caller, challe
 	if name, err = programName(name); err != nil {
 		return "", err
 	}
+	if most := a.ProgramExpiry(0); expires.After(most) {
+		expires = most
+	}
 	code = newSessionID()
 	hash := hashSecret(code)
-	err = a.store.AllowBrowserLogin(ctx, caller, postgres.ProgramLogin{Hash: hash[:], Challenge: sum, Name: name, Lasts: browserCodeLifetime})
+	err = a.store.AllowBrowserLogin(ctx, caller, postgres.ProgramLogin{Hash: hash[:], Challenge: sum, Name: name, Lasts: browserCodeLifetime, TokenExpires: expires})
 	return code, err
 }
 
 // RedeemLogin creates the API token of a login that a user has allowed, and returns it with
 // its secret. code is the browser's code or the device code; verifier is the secret of
-// AllowBrowser's challenge, empty for a device code. from is the program. See postgres.DB.RedeemProgramLogin for
-// the errors.
+// AllowBrowser's challenge, empty for a device code. expires can make the token end earlier than
+// the user has seen; from is the program. See postgres.DB.RedeemProgramLogin for the errors.
 func (a *Auth) RedeemLogin(ctx context.Context, code, verifier string, expires *time.Time, from Client) (postgres.Token, string, workspace.Caller, error) {
 	var proof []byte
 	if verifier != "" {
@@ -150,11 +172,14 @@ func (a *Auth) RedeemLogin(ctx context.Context, code, verifier string, expires *
 		proof = sum[:]
 	}
 	hash := hashSecret(code)
-	caller, name, err := a.store.RedeemProgramLogin(ctx, hash[:], proof)
+	caller, name, most, err := a.store.RedeemProgramLogin(ctx, hash[:], proof)
 	if err != nil {
 		return postgres.Token{}, "", caller, err
 	}
 	caller.Address = from.Address
+	if expires == nil || expires.After(most) {
+		expires = &most
+	}
 	t, secret, err := a.CreateToken(ctx, Identity{Caller: caller}, "codehub login on "+name, expires, TokenLimits{})
 	return t, secret, caller, err
 }

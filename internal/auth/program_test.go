@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"strings"
 	"testing"
+	"time"
 
 	"codehub/internal/workspace"
 )
@@ -22,7 +23,7 @@ func TestBrowserLogin(t *testing.T) {
 	verifier := strings.Repeat("v", 43)
 	allow := func(s Session) string {
 		t.Helper()
-		code, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(verifier), "laptop")
+		code, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(verifier), "laptop", e.ProgramExpiry(0))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +61,7 @@ func TestBrowserLogin(t *testing.T) {
 	if _, refused := redeem(code, verifier); refused != workspace.CodeUnauthenticated {
 		t.Errorf("after the logout: %q", refused)
 	}
-	if _, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(verifier), "laptop"); workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+	if _, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(verifier), "laptop", e.ProgramExpiry(0)); workspace.CodeOf(err) != workspace.CodeUnauthenticated {
 		t.Errorf("allowed after the logout: %v", err)
 	}
 	code = allow(e.login())
@@ -71,11 +72,11 @@ func TestBrowserLogin(t *testing.T) {
 	// A token allows nothing, and challenges and names are checked.
 	byToken := e.login().Caller
 	byToken.Token = "x"
-	if _, err := e.AllowBrowser(t.Context(), byToken, challengeOf(verifier), "laptop"); workspace.CodeOf(err) != workspace.CodeForbidden {
+	if _, err := e.AllowBrowser(t.Context(), byToken, challengeOf(verifier), "laptop", e.ProgramExpiry(0)); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("by a token: %v", err)
 	}
 	for _, bad := range [][2]string{{"x", "laptop"}, {challengeOf(verifier), ""}, {challengeOf(verifier), "\u3164"}, {challengeOf(verifier), strings.Repeat("n", 101)}} {
-		if _, err := e.AllowBrowser(t.Context(), e.login().Caller, bad[0], bad[1]); workspace.CodeOf(err) != workspace.CodeInvalid {
+		if _, err := e.AllowBrowser(t.Context(), e.login().Caller, bad[0], bad[1], e.ProgramExpiry(0)); workspace.CodeOf(err) != workspace.CodeInvalid {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -106,7 +107,7 @@ func TestDeviceLogin(t *testing.T) {
 	s := e.login()
 	begin := func() DeviceLogin {
 		t.Helper()
-		d, err := e.BeginDevice(t.Context(), "build machine", from)
+		d, err := e.BeginDevice(t.Context(), "build machine", 0, from)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,19 +164,73 @@ func TestDeviceLogin(t *testing.T) {
 	}
 	// Programs leave a bounded number of logins, and of each address.
 	for range 60 {
-		_, _ = e.BeginDevice(t.Context(), "x", from)
+		_, _ = e.BeginDevice(t.Context(), "x", 0, from)
 	}
-	if _, err := e.BeginDevice(t.Context(), "x", from); workspace.CodeOf(err) != workspace.CodeTooManyAttempts {
+	if _, err := e.BeginDevice(t.Context(), "x", 0, from); workspace.CodeOf(err) != workspace.CodeTooManyAttempts {
 		t.Errorf("one more: %v", err)
 	}
 	if n := countOf(e, `SELECT count(*) FROM program_logins`); n > 52 {
 		t.Errorf("%d logins wait", n)
 	}
 	e.Change(`UPDATE program_logins SET expires_at = now() - interval '1 second'`)
-	if _, err := e.BeginDevice(t.Context(), "x", from); err != nil {
+	if _, err := e.BeginDevice(t.Context(), "x", 0, from); err != nil {
 		t.Errorf("after the others expired: %v", err)
 	}
 	if n := countOf(e, `SELECT count(*) FROM program_logins`); n != 1 {
 		t.Errorf("%d logins are left", n)
+	}
+}
+
+// A program's token lasts no longer than the user has seen, which is 90 days at most.
+func TestProgramTokenExpires(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	s := e.login()
+	verifier := strings.Repeat("v", 43)
+	later, sooner := time.Now().Add(1000*24*time.Hour), time.Now().Add(time.Minute)
+	for _, lasts := range []time.Duration{0, time.Hour, 1000 * 24 * time.Hour} {
+		for name, asked := range map[string]*time.Time{"nil": nil, "later": &later, "sooner": &sooner} {
+			d, err := e.BeginDevice(t.Context(), "build machine", lasts, from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown, err := e.Device(t.Context(), s.Caller, d.UserCode)
+			if err != nil || shown.Expires.After(time.Now().Add(MaxProgramLogin)) || lasts == time.Hour && shown.Expires.After(time.Now().Add(lasts)) {
+				t.Fatalf("%v: %+v, %v", lasts, shown, err)
+			}
+			if err := e.AnswerDevice(t.Context(), s.Caller, d.UserCode, true); err != nil {
+				t.Fatal(err)
+			}
+			token, _, _, err := e.RedeemLogin(t.Context(), d.DeviceCode, "", asked)
+			if err != nil || token.ExpiresAt == nil || token.ExpiresAt.After(shown.Expires) || name == "sooner" && token.ExpiresAt.After(sooner) {
+				t.Errorf("%v, %s: %+v, %v", lasts, name, token, err)
+			}
+		}
+		code, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(verifier), "laptop", later)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, _, _, err := e.RedeemLogin(t.Context(), code, verifier, nil)
+		if err != nil || token.ExpiresAt == nil || token.ExpiresAt.After(time.Now().Add(MaxProgramLogin)) {
+			t.Errorf("by browser: %+v, %v", token, err)
+		}
+	}
+}
+
+// Failures that are old count no more.
+func TestAttemptsAreForgotten(t *testing.T) {
+	t.Parallel()
+	a, start := newAttempts(10), time.Now()
+	for range lockFrom {
+		a.fail("ann", start)
+	}
+	a.forget("ann", start)
+	if a.lockedUntil("ann") == nil {
+		t.Error("recent failures were forgotten")
+	}
+	a.forget("ann", start.Add(time.Second))
+	a.fail("ann", start.Add(time.Minute))
+	if a.lockedUntil("ann") != nil {
+		t.Error("old failures count")
 	}
 }

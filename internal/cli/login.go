@@ -90,7 +90,7 @@ type loginCmd struct {
 	Browser   bool   `xor:"who" help:"Log in with the browser on this machine, as by default in a terminal."`
 	Device    bool   `xor:"who" help:"Log in with a browser on any machine, by a code that is typed in there."`
 	WithToken bool   `xor:"who" help:"Log in with an API token, which is prompted for or read from standard input. --expires does not apply."`
-	Expires   span   `default:"90d" help:"How long the login lasts, like 12h or 90d; 0: until logout."`
+	Expires   span   `default:"90d" help:"How long the login lasts, like 12h or 90d, at most 90d by browser; 0: as long as possible."`
 }
 
 func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {

@@ -45,7 +45,7 @@ func (l loginCmd) withBrowser(ctx context.Context, k *kong.Context, server strin
 
 	q := url.Values{
 		"challenge": {base64.RawURLEncoding.EncodeToString(sum[:])}, "state": {state}, "name": {machineName()},
-		"port": {strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)},
+		"port": {strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)}, "lasts": {strconv.FormatInt(l.Expires.seconds(), 10)},
 	}
 	address := strings.TrimRight(server, "/") + "/cli-login?" + q.Encode()
 	fmt.Fprintf(k.Stderr, "Allow the login in the browser. If it does not open, the address is:\n%s\n", address)
@@ -96,7 +96,7 @@ func callbackHandler(state string, answers chan<- url.Values) http.Handler {
 
 // withDevice logs in by a code that the user types in on any machine.
 func (l loginCmd) withDevice(ctx context.Context, k *kong.Context, server string, before savedLogin) error {
-	d, err := client.BeginDevice(ctx, server, machineName(), l.userAgent())
+	d, err := client.BeginDevice(ctx, server, api.BeginDevice{Name: machineName(), TokenLifetime: l.Expires.seconds()}, l.userAgent())
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,6 @@ func (l loginCmd) withDevice(ctx context.Context, k *kong.Context, server string
 // redeem takes the token of a login that the user has allowed, and saves it in place of the
 // previous login.
 func (l loginCmd) redeem(ctx context.Context, k *kong.Context, server string, in api.RedeemLogin, before savedLogin) error {
-	in.ExpiresAt = l.Expires.from(time.Now())
 	made, err := client.RedeemLogin(ctx, server, in, l.userAgent())
 	if err != nil {
 		return err

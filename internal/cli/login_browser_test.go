@@ -96,7 +96,7 @@ func TestLoginByBrowser(t *testing.T) {
 	if status, _ := get(t, callback+"?code=x&state=y"); status != http.StatusNotFound {
 		t.Errorf("another state: %d", status)
 	}
-	code, err := s.auth.AllowBrowser(t.Context(), session.Caller, q.Get("challenge"), q.Get("name"))
+	code, err := s.auth.AllowBrowser(t.Context(), session.Caller, q.Get("challenge"), q.Get("name"), s.auth.ProgramExpiry(0))
 	if err != nil {
 		t.Fatal(err)
 	}

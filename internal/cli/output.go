@@ -201,6 +201,9 @@ func (s since) at(now time.Time) time.Time {
 	return s.time
 }
 
+// seconds is s in whole seconds, at least 1 unless s is 0.
+func (s span) seconds() int64 { return int64((time.Duration(s) + time.Second - 1) / time.Second) }
+
 // from is the time s after t; nil, never, for 0.
 func (s span) from(t time.Time) *time.Time {
 	if s == 0 {

@@ -60,7 +60,8 @@ type Auth interface {
 	// Logins of the command line.
 	Device(ctx context.Context, c workspace.Caller, userCode string) (auth.PendingDevice, error)
 	AnswerDevice(ctx context.Context, c workspace.Caller, userCode string, allow bool) error
-	AllowBrowser(ctx context.Context, c workspace.Caller, challenge, name string) (code string, err error)
+	AllowBrowser(ctx context.Context, c workspace.Caller, challenge, name string, expires time.Time) (code string, err error)
+	ProgramExpiry(lasts time.Duration) time.Time
 
 	// PasswordLogin reports whether users log in with passwords.
 	PasswordLogin() bool

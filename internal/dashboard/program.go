@@ -14,6 +14,10 @@ import (
 type browserLogin struct {
 	Challenge, State, Name string
 	Port                   int
+	Lasts                  int // seconds; 0: as long as possible
+	Expires                time.Time
+	Username               string
+	Admin                  bool
 }
 
 // askBrowserLogin reads what a program has put into the address that it opens; false if that
@@ -21,7 +25,11 @@ type browserLogin struct {
 func askBrowserLogin(q url.Values) (b browserLogin, ok bool) {
 	port, err := strconv.Atoi(q.Get("port"))
 	b = browserLogin{Challenge: q.Get("challenge"), State: q.Get("state"), Name: q.Get("name"), Port: port}
-	return b, err == nil && port >= 1024 && port <= 65535 && len(b.State) <= 128 && b.Challenge != "" && b.Name != "" && len(b.Name) <= 400
+	if lasts := q.Get("lasts"); lasts != "" && err == nil {
+		b.Lasts, err = strconv.Atoi(lasts)
+		b.Lasts = min(b.Lasts, int(auth.MaxProgramLogin/time.Second))
+	}
+	return b, err == nil && b.Lasts >= 0 && port >= 1024 && port <= 65535 && len(b.State) <= 128 && b.Challenge != "" && b.Name != "" && len(b.Name) <= 400
 }
 
 func (d *Dashboard) browserLoginPage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -30,6 +38,8 @@ func (d *Dashboard) browserLoginPage(w http.ResponseWriter, r *http.Request, c w
 		d.fail(w, r, workspace.NotFound("login"))
 		return
 	}
+	b.Expires = d.Auth.ProgramExpiry(time.Duration(b.Lasts) * time.Second)
+	b.Username, b.Admin = c.Username, c.Admin
 	p := d.newPage(r, &c, "program.title", b)
 	p.Plain = true
 	// The form leads back to the program.
@@ -43,13 +53,18 @@ func (d *Dashboard) allowBrowserLogin(w http.ResponseWriter, r *http.Request, c 
 		d.fail(w, r, workspace.NotFound("login"))
 		return
 	}
+	expires, err := time.Parse(time.RFC3339, r.PostFormValue("expires"))
+	if err != nil {
+		d.fail(w, r, workspace.NotFound("login"))
+		return
+	}
 	back := url.URL{Scheme: "http", Host: "127.0.0.1:" + strconv.Itoa(b.Port), Path: "/callback"}
 	if r.PostFormValue("answer") != "allow" {
 		back.RawQuery = url.Values{"error": {"access_denied"}, "state": {b.State}}.Encode()
 		d.leave(w, r, back.String())
 		return
 	}
-	code, err := d.Auth.AllowBrowser(r.Context(), c, b.Challenge, b.Name)
+	code, err := d.Auth.AllowBrowser(r.Context(), c, b.Challenge, b.Name, expires)
 	if err != nil {
 		d.fail(w, r, err)
 		return
@@ -64,8 +79,11 @@ type deviceView struct {
 	Code    string
 	Problem string
 	Pending *auth.PendingDevice // the login to answer, if the code is known
-	Answer  string              // allow or refuse, after it
-	Now     time.Time
+	// The user whom the program is to act as.
+	Username string
+	Admin    bool
+	Answer   string // allow or refuse, after it
+	Now      time.Time
 }
 
 func (d *Dashboard) devicePage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -73,7 +91,7 @@ func (d *Dashboard) devicePage(w http.ResponseWriter, r *http.Request, c workspa
 }
 
 func (d *Dashboard) showDevice(w http.ResponseWriter, r *http.Request, c workspace.Caller, status int, v deviceView) {
-	v.Now = d.Now()
+	v.Now, v.Username, v.Admin = d.Now(), c.Username, c.Admin
 	p := d.newPage(r, &c, "device.title", v)
 	p.Plain, p.Path = true, "/device"
 	d.render(w, r, status, "device", p)

@@ -33,6 +33,8 @@ type entry struct {
 	// Of the login page: the identity providers, and whether there is a form for a password.
 	Providers []signin.Provider
 	Password  bool
+	// Once reports that the password of the first account opens no later session.
+	Once bool
 }
 
 func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) {
@@ -167,14 +169,14 @@ func (d *Dashboard) setupPage(w http.ResponseWriter, r *http.Request) {
 		d.redirect(w, r, "/login")
 		return
 	}
-	d.showEntry(w, r, http.StatusOK, "setup", entry{Username: "admin", Providers: d.providers()})
+	d.showEntry(w, r, http.StatusOK, "setup", entry{Username: "admin", Providers: d.providers(), Once: !d.Auth.PasswordLogin()})
 }
 
 func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {
 	l := d.set(r).lang
 	e := entry{
 		Code: strings.TrimSpace(r.PostFormValue("code")), Username: strings.TrimSpace(r.PostFormValue("username")),
-		Errors: map[string]string{}, Providers: d.providers(),
+		Errors: map[string]string{}, Providers: d.providers(), Once: !d.Auth.PasswordLogin(),
 	}
 	password := r.PostFormValue("password")
 	for field, value := range map[string]string{"code": e.Code, "username": e.Username, "password": password} {

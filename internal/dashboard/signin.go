@@ -136,15 +136,32 @@ func (d *Dashboard) signInFailed(w http.ResponseWriter, r *http.Request, next st
 		d.fail(w, r, err)
 		return
 	}
-	l := d.set(r).lang
 	e := d.loginEntry(r, next)
-	e.Problem = l.T("signin." + string(f.Reason))
-	if f.Reason == signin.NameTaken {
-		e.Problem = l.T("signin.name_taken", f.Username)
-	}
+	e.Problem = d.signInProblem(r, f)
 	p := d.newPage(r, nil, "login.title", e)
 	p.Plain, p.Path = true, "/login" // a change of the language must not repeat the login
 	d.render(w, r, signInStatus[f.Reason], "login", p)
+}
+
+// signInProblem is the text about a failed login with the provider that the path names.
+func (d *Dashboard) signInProblem(r *http.Request, f *signin.Failure) string {
+	l, key := d.set(r).lang, "signin."+string(f.Reason)
+	switch f.Reason {
+	case signin.NameTaken:
+		if !d.Auth.PasswordLogin() {
+			key += "_no_password"
+		}
+		return l.T(key, f.Username)
+	case signin.Denied, signin.Unavailable, signin.NoUsername, signin.Ended, signin.Linked:
+		name := r.PathValue("provider")
+		for _, p := range d.providers() {
+			if p.ID == name {
+				name = p.Name
+			}
+		}
+		return l.T(key, name)
+	}
+	return l.T(key)
 }
 
 // identityView is an identity on the account page.
@@ -269,7 +286,7 @@ func (d *Dashboard) link(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	address, cookie, err := d.SignIn.Begin(r.Context(), r.PathValue("provider"), "/settings/account", &signin.Link{Caller: c, Proof: proof})
 	var failure *signin.Failure
 	if errors.As(err, &failure) {
-		f.Problem = f.lang.T("signin." + string(failure.Reason))
+		f.Problem = d.signInProblem(r, failure)
 		d.again(w, r, c, f)
 		return
 	}

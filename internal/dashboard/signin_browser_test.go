@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"codehub/internal/auth"
 	"codehub/internal/harness/idp"
@@ -112,7 +113,7 @@ func TestProgramLoginInBrowser(t *testing.T) {
 		t.Errorf("the program got %v", got)
 	}
 
-	d, err := w.Auth.BeginDevice(t.Context(), "build-machine", auth.Client{})
+	d, err := w.Auth.BeginDevice(t.Context(), "build-machine", 0, auth.Client{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,14 +141,23 @@ func TestProgramLoginAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.loggedIn()
-	good := url.Values{"challenge": {base64.RawURLEncoding.EncodeToString(make([]byte, 32))}, "state": {"s"}, "name": {"laptop"}, "port": {"4000"}, "answer": {"allow"}}
+	good := url.Values{"challenge": {base64.RawURLEncoding.EncodeToString(make([]byte, 32))}, "state": {"s"}, "name": {"laptop"}, "port": {"4000"}, "lasts": {"3600"},
+		"expires": {time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}, "answer": {"allow"}}
 	if a := b.post("/cli-login", good); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "http://127.0.0.1:4000/callback?code=") {
 		t.Errorf("%d %s", a.status, a.header.Get("Location"))
 	}
 	if a := b.get("/cli-login?" + good.Encode()); a.status != http.StatusOK || !strings.Contains(a.header.Get("Content-Security-Policy"), "form-action 'self' http://127.0.0.1:4000;") {
 		t.Errorf("%d %s", a.status, a.header.Get("Content-Security-Policy"))
 	}
-	for name, bad := range map[string][]string{"port": {"", "80", "65536", "4000@evil.example", "4000/x"}, "name": {""}, "challenge": {""}, "state": {strings.Repeat("s", 200)}} {
+	// The page says what is allowed: as whom, until when, and administration.
+	page := b.get("/cli-login?" + good.Encode())
+	_, until, _ := strings.Cut(page.body, `name="expires" value="`)
+	until, _, _ = strings.Cut(until, `"`)
+	if at, err := time.Parse(time.RFC3339, until); err != nil || at.After(time.Now().Add(time.Hour)) {
+		t.Errorf("the token ends at %q, %v", until, err)
+	}
+	contains(t, "the page", page.body, "use your account (admin)?", `datetime="`+until, "It can also administer codehub.")
+	for name, bad := range map[string][]string{"lasts": {"-1", "x"}, "port": {"", "80", "65536", "4000@evil.example", "4000/x"}, "name": {""}, "challenge": {""}, "state": {strings.Repeat("s", 200)}} {
 		for _, value := range bad {
 			q := url.Values{}
 			for k, v := range good {

@@ -32,7 +32,11 @@ func (s *server) beginDevice(w http.ResponseWriter, r *http.Request, _ auth.Iden
 	if err := s.decode(w, r, &in); err != nil {
 		return err
 	}
-	d, err := s.cfg.Auth.BeginDevice(r.Context(), in.Name, auth.ClientOf(r))
+	if in.TokenLifetime < 0 {
+		return fieldError("token_lifetime_seconds", "must not be negative.")
+	}
+	lasts := min(time.Duration(in.TokenLifetime), auth.MaxProgramLogin/time.Second) * time.Second
+	d, err := s.cfg.Auth.BeginDevice(r.Context(), in.Name, lasts, auth.ClientOf(r))
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,9 @@ type ProgramLogin struct {
 	Address   string // of the program, for display and limits
 	CreatedAt time.Time
 	Lasts     time.Duration // from now on, for a new one
+	// TokenExpires is until when the program's token is valid. It is set when the login
+	// begins, so that the user sees what is allowed.
+	TokenExpires time.Time
 }
 
 // BeginDeviceLogin stores a login that waits for a user to type in its UserCode.
@@ -61,9 +64,9 @@ func insertProgramLogin(ctx context.Context, tx pgx.Tx, l ProgramLogin, session 
 		return fmt.Errorf("make an id: %w", err)
 	}
 	_, err = tx.Exec(ctx, `
-		INSERT INTO program_logins (id, hash, user_code, challenge, name, address, session_hash, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8)`,
-		id.String(), l.Hash, nullable(l.UserCode), l.Challenge, clean(l.Name), clean(l.Address), session, l.Lasts)
+		INSERT INTO program_logins (id, hash, user_code, challenge, name, address, session_hash, token_expires_at, expires_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9)`,
+		id.String(), l.Hash, nullable(l.UserCode), l.Challenge, clean(l.Name), clean(l.Address), session, l.TokenExpires, l.Lasts)
 	return err
 }
 
@@ -102,8 +105,8 @@ func liveSession(ctx context.Context, tx pgx.Tx, caller workspace.Caller) ([]byt
 func (db *DB) DeviceLogin(ctx context.Context, userCode string) (ProgramLogin, error) {
 	var l ProgramLogin
 	err := db.pool.QueryRow(ctx, `
-		SELECT user_code, name, address, created_at FROM program_logins
-		WHERE user_code = $1 AND session_hash IS NULL AND expires_at > now()`, clean(userCode)).Scan(&l.UserCode, &l.Name, &l.Address, &l.CreatedAt)
+		SELECT user_code, name, address, created_at, token_expires_at FROM program_logins
+		WHERE user_code = $1 AND session_hash IS NULL AND expires_at > now()`, clean(userCode)).Scan(&l.UserCode, &l.Name, &l.Address, &l.CreatedAt, &l.TokenExpires)
 	if missing(err) {
 		return l, notFound("login")
 	}
@@ -130,12 +133,12 @@ func (db *DB) AnswerDeviceLogin(ctx context.Context, caller workspace.Caller, us
 	})
 }
 
-// RedeemProgramLogin ends a login that a user has allowed, and returns the user and the
-// program's name. proof is the SHA-256 of the program's secret, nil for a login by code.
+// RedeemProgramLogin ends a login that a user has allowed, and returns the user, the
+// program's name and until when its token may be valid. proof is the SHA-256 of the program's secret, nil for a login by code.
 // CodeLoginPending before the user's answer; CodeTooManyAttempts for a program that asks too
 // often; CodeUnauthenticated if there is no such login, because it has expired, was refused
 // or redeemed, or the user's session has ended. A login by browser ends with a wrong proof.
-func (db *DB) RedeemProgramLogin(ctx context.Context, hash, proof []byte) (caller workspace.Caller, name string, err error) {
+func (db *DB) RedeemProgramLogin(ctx context.Context, hash, proof []byte) (caller workspace.Caller, name string, expires time.Time, err error) {
 	var refused error
 	err = db.tx(ctx, "redeem a login of a program", func(tx pgx.Tx) error {
 		refused, caller = nil, workspace.Caller{}
@@ -143,8 +146,8 @@ func (db *DB) RedeemProgramLogin(ctx context.Context, hash, proof []byte) (calle
 		var challenge, session []byte
 		var early bool
 		err := tx.QueryRow(ctx, `
-			SELECT id, name, challenge, session_hash, COALESCE(polled_at > now() - $2::interval, false)
-			FROM program_logins WHERE hash = $1 AND expires_at > now() FOR UPDATE`, hash, PollInterval-time.Second).Scan(&id, &name, &challenge, &session, &early)
+			SELECT id, name, token_expires_at, challenge, session_hash, COALESCE(polled_at > now() - $2::interval, false)
+			FROM program_logins WHERE hash = $1 AND expires_at > now() FOR UPDATE`, hash, PollInterval-time.Second).Scan(&id, &name, &expires, &challenge, &session, &early)
 		if missing(err) {
 			return loginOver()
 		}
@@ -180,7 +183,7 @@ func (db *DB) RedeemProgramLogin(ctx context.Context, hash, proof []byte) (calle
 	if err == nil {
 		err = refused
 	}
-	return caller, name, err
+	return caller, name, expires, err
 }
 
 func loginOver() error {

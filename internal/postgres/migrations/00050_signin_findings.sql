@@ -25,8 +25,14 @@ ALTER TABLE provider_logouts
     ADD COLUMN received_at timestamptz NOT NULL DEFAULT now();
 CREATE INDEX provider_logouts_subject ON provider_logouts (issuer, subject) WHERE provider_session IS NULL;
 
+-- Until when the token of a program's login is valid. Logins that began before this version
+-- have none, and begin again.
+DELETE FROM program_logins;
+ALTER TABLE program_logins ADD COLUMN token_expires_at timestamptz NOT NULL;
+
 -- +goose Down
 
+ALTER TABLE program_logins DROP COLUMN token_expires_at;
 ALTER TABLE provider_logouts DROP COLUMN subject, DROP COLUMN received_at;
 
 DROP TRIGGER users_active ON users;
