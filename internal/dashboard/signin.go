@@ -145,13 +145,13 @@ func (d *Dashboard) signInFailed(w http.ResponseWriter, r *http.Request, next st
 
 // signInProblem is the text about a failed login with the provider that the path names.
 func (d *Dashboard) signInProblem(r *http.Request, f *signin.Failure) string {
-	l, key := d.set(r).lang, "signin."+string(f.Reason)
+	l := d.set(r).lang
 	switch f.Reason {
 	case signin.NameTaken:
 		if !d.Auth.PasswordLogin() {
-			key += "_no_password"
+			return l.T("signin.name_taken_no_password", f.Username)
 		}
-		return l.T(key, f.Username)
+		return l.T("signin.name_taken", f.Username)
 	case signin.Denied, signin.Unavailable, signin.NoUsername, signin.Ended, signin.Linked:
 		name := r.PathValue("provider")
 		for _, p := range d.providers() {
@@ -159,9 +159,9 @@ func (d *Dashboard) signInProblem(r *http.Request, f *signin.Failure) string {
 				name = p.Name
 			}
 		}
-		return l.T(key, name)
+		return l.T("signin."+string(f.Reason), name)
 	}
-	return l.T(key)
+	return l.T("signin." + string(f.Reason))
 }
 
 // identityView is an identity on the account page.

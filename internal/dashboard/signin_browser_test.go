@@ -203,4 +203,15 @@ func TestNoPasswordLoginPage(t *testing.T) {
 	if a := b.post("/login", login); a.status != http.StatusSeeOther {
 		t.Errorf("after the reset: %d", a.status)
 	}
+	// A taken name leads to an administrator, and not to a login that is turned off.
+	w.idp.Set("s1", idp.User{Username: "admin", Groups: []string{"developers"}})
+	if p := w.signIn(idp.NewBrowser(t), "s1", ""); p.StatusCode != http.StatusConflict || strings.Contains(shownProblem(p), "its password") {
+		t.Errorf("%d %s", p.StatusCode, shownProblem(p))
+	}
+	// The setup says what its password is good for.
+	w.Exec(`TRUNCATE users CASCADE`)
+	w.dash.Auth = auth.New(w.DB, auth.Config{URL: w.URL, Log: w.dash.Log, CheapHashes: true, Settings: auth.Settings{NoPasswordLogin: true}})
+	if a := w.browser().get("/setup"); !strings.Contains(a.body, `id="password-once"`) {
+		t.Errorf("the setup asks for a password without a note: %d", a.status)
+	}
 }

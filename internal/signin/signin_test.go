@@ -173,6 +173,7 @@ func TestProvidersFile(t *testing.T) {
 		"reserved":          `{"providers":[` + provider(`,"parameters":{"nonce":"x"}`) + `]}`,
 		"short secret":      `{"providers":[` + strings.Replace(provider(""), secret, short, 1) + `]}`,
 		"no secret":         `{"providers":[` + strings.Replace(provider(""), secret, dir+"/nothing", 1) + `]}`,
+		"bad auth method":   `{"providers":[` + provider(`,"token_endpoint_auth_method":"none"`) + `]}`,
 		"bad name":          `{"providers":[` + provider(`,"name":"a\nb"`) + `]}`,
 	} {
 		s := Settings{File: write("bad.json", text)}
