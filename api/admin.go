@@ -141,6 +141,11 @@ type Account struct {
 	Bytes         int64      `json:"bytes"`          // of homes and archives, as last measured
 	LockedTill    *time.Time `json:"locked_until"`
 	CreatedAt     time.Time  `json:"created_at"`
+	Passkeys      int        `json:"passkeys"`
+	// Suspended is why the identity provider's answer has ended the access: refused,
+	// not_allowed or unreachable; null: it has not.
+	Suspended      *string    `json:"suspended"`
+	SuspendedSince *time.Time `json:"suspended_since"` // null: not, or not known
 }
 
 // AccountList is the answer of GET /users.

@@ -26,11 +26,17 @@ func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, page po
 }
 
 func accountOf(a postgres.Account) api.Account {
-	return api.Account{
+	out := api.Account{
 		ID: a.ID, Username: a.Username, Admin: a.Admin, Disabled: a.Disabled,
 		MaxRunning: a.MaxRunning, MaxWorkspaces: a.MaxWorkspaces, MaxBytes: a.MaxBytes,
 		Running: a.Running, Workspaces: a.Workspaces, Bytes: a.Bytes, LockedTill: a.LockedTill, CreatedAt: a.CreatedAt,
+		Passkeys: a.Passkeys, SuspendedSince: a.SuspendedAt,
 	}
+	if a.Suspended != "" {
+		why := string(a.Suspended)
+		out.Suspended = &why
+	}
+	return out
 }
 
 // CreateAccount adds a user. Errors: CodeNameTaken; CodeInvalid for an invalid name,
@@ -86,6 +92,13 @@ func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id 
 // postgres.DB.DeleteAccount.
 func (s *Service) DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error {
 	return s.cfg.Store.DeleteAccount(ctx, caller, id, r)
+}
+
+// RemovePasskeys removes the passkeys and recovery codes of a user, who then logs in with the
+// password alone, or registers a new one.
+func (s *Service) RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (api.Account, error) {
+	a, err := s.cfg.Store.RemovePasskeys(ctx, caller, id)
+	return accountOf(a), err
 }
 
 func checkLimits(running, workspaces *int, bytes *int64) error {

@@ -26,6 +26,7 @@ type Store interface {
 	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (postgres.Account, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (postgres.Account, error)
 	DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error
+	RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
 }
 
 // Passwords checks and hashes passwords; *auth.Auth implements it.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"codehub/internal/health"
+	"codehub/internal/passkey"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
@@ -51,6 +52,17 @@ type Store interface {
 	AnswerDeviceLogin(ctx context.Context, caller workspace.Caller, userCode string, allow bool) error
 	AllowBrowserLogin(ctx context.Context, caller workspace.Caller, l postgres.ProgramLogin) error
 	RedeemProgramLogin(ctx context.Context, hash, proof []byte) (caller workspace.Caller, name string, expires time.Time, err error)
+
+	HasPasskeys(ctx context.Context, userID string) (bool, error)
+	Passkeys(ctx context.Context, caller workspace.Caller) (list []postgres.Passkey, codes int, err error)
+	BeginPasskey(ctx context.Context, a postgres.PasskeyAttempt) error
+	PendingPasskey(ctx context.Context, hash []byte, login bool) (postgres.PendingPasskey, error)
+	ChallengePasskey(ctx context.Context, hash []byte, login bool, challenge []byte, name string) error
+	AnswerPasskey(ctx context.Context, in postgres.PasskeyAnswer) (postgres.User, postgres.PasskeyVerdict, error)
+	CancelPasskey(ctx context.Context, hash []byte) error
+	RenamePasskey(ctx context.Context, caller workspace.Caller, id, name string) error
+	RemovePasskey(ctx context.Context, caller workspace.Caller, proof, id string, keepOne bool) error
+	ReplaceRecoveryCodes(ctx context.Context, caller workspace.Caller, proof string, hashes [][]byte) error
 
 	CreateTicket(ctx context.Context, ticket, session []byte, host workspace.Host, nonce []byte) error
 	RedeemTicket(ctx context.Context, ticket []byte, host workspace.Host, nonce, hash []byte) (time.Time, error)
@@ -93,8 +105,10 @@ type Auth struct {
 	hasher          *hasher
 	attempts        *attempts
 	names           *turns
-	noPasswords     bool          // see Settings.NoPasswordLogin
-	refusalInterval time.Duration // responses to refused logins are delayed to a multiple of it
+	noPasswords     bool           // see Settings.NoPasswordLogin
+	requirePasskey  bool           // see Settings.RequirePasskey
+	party           *passkey.Party // nil: browsers make no passkeys for this server's address
+	refusalInterval time.Duration  // responses to refused logins are delayed to a multiple of it
 
 	cache *cache
 	loads singleflight.Group
@@ -113,6 +127,8 @@ func New(store Store, cfg Config) *Auth {
 	if now == nil {
 		now = time.Now
 	}
+	// No party: PasskeysPossible says so, and the pages with it.
+	party, _ := passkey.New(cfg.URL)
 	return &Auth{
 		store:           store,
 		log:             cfg.Log,
@@ -122,6 +138,8 @@ func New(store Store, cfg Config) *Auth {
 		attempts:        newAttempts(maxAttemptNames),
 		names:           newTurns(cfg.Settings.withDefaults().LoginWait),
 		noPasswords:     cfg.NoPasswordLogin,
+		requirePasskey:  cfg.RequirePasskey,
+		party:           party,
 		refusalInterval: refusalQuantum,
 		cache:           newCache(maxCached),
 		checks: cfg.Conditions.New(health.Config{

@@ -26,7 +26,7 @@ const (
 // CookieNames returns the names of codehub's own cookies, which a workspace neither
 // receives nor can set.
 func CookieNames() []string {
-	return []string{plainCookie, secureCookie, workspaceCookie, hostPrefix + workspaceCookie, nonceCookie, hostPrefix + nonceCookie, flowCookie, hostPrefix + flowCookie}
+	return []string{plainCookie, secureCookie, workspaceCookie, hostPrefix + workspaceCookie, nonceCookie, hostPrefix + nonceCookie, flowCookie, hostPrefix + flowCookie, pendingCookie, hostPrefix + pendingCookie}
 }
 
 // IsToken reports whether a credential has the form of an API token of codehub.

@@ -24,18 +24,36 @@ type Session struct {
 	Caller  workspace.Caller
 }
 
-// Login verifies a password and creates a session. Errors: CodeBadCredentials;
+// Entry is what a right password leads to: a session, or a login that waits for a passkey.
+type Entry struct {
+	Session Session
+	// Pending is the secret of the login for PendingCookie; empty: Session has begun.
+	Pending string
+}
+
+// Login verifies a password and creates a session, for programs: CodePasskeyRequired if the
+// login needs a passkey as well. The other errors are those of BeginLogin.
+func (a *Auth) Login(ctx context.Context, username, password string, from Client) (Session, error) {
+	e, err := a.enter(ctx, username, password, from, false)
+	return e.Session, err
+}
+
+// BeginLogin verifies a password, for browsers. Errors: CodeBadCredentials;
 // CodeLockedOut with the remaining time in its details; CodeForbidden for a
 // disabled account and CodeSuspended for a suspended one, if the password was right; CodeTooManyAttempts if too many logins
 // from the client's address wait. A name that does not exist gets the same messages, lockout and
 // response time as one that does.
-func (a *Auth) Login(ctx context.Context, username, password string, from Client) (Session, error) {
+func (a *Auth) BeginLogin(ctx context.Context, username, password string, from Client) (Entry, error) {
+	return a.enter(ctx, username, password, from, true)
+}
+
+func (a *Auth) enter(ctx context.Context, username, password string, from Client, browser bool) (Entry, error) {
 	start := time.Now()
-	s, err := a.login(ctx, username, password, from)
+	s, err := a.login(ctx, username, password, from, browser)
 	if workspace.CodeOf(err) == workspace.CodeUnauthenticated {
 		// The password's hash was replaced in the meantime: by its renewal, or by a
 		// new password.
-		s, err = a.login(ctx, username, password, from)
+		s, err = a.login(ctx, username, password, from, browser)
 	}
 	if err != nil {
 		a.wait(ctx, start)
@@ -43,23 +61,23 @@ func (a *Auth) Login(ctx context.Context, username, password string, from Client
 	return s, err
 }
 
-func (a *Auth) login(ctx context.Context, username, password string, from Client) (Session, error) {
+func (a *Auth) login(ctx context.Context, username, password string, from Client, browser bool) (Entry, error) {
 	username = norm.NFC.String(strings.TrimSpace(username))
 	bad := workspace.Errorf(workspace.CodeBadCredentials, "The username or password is incorrect.")
 	if a.noPasswords {
 		bad = workspace.Errorf(workspace.CodeBadCredentials, "Log in with your identity provider; password logins are turned off on this server.")
 	}
 	if !wellFormed(username) || password == "" || len(password) > MaxPassword {
-		return Session{}, bad
+		return Entry{}, bad
 	}
 	source := from.source()
 	if a.hasher.queue.full(source) {
-		return Session{}, tooManyAttempts() // without a query
+		return Entry{}, tooManyAttempts() // without a query
 	}
 	name := cases.Fold().String(norm.NFKC.String(username)) // as the store compares them
 	done, err := a.names.take(ctx, name, source)
 	if err != nil {
-		return Session{}, err
+		return Entry{}, err
 	}
 	defer done()
 
@@ -67,41 +85,36 @@ func (a *Auth) login(ctx context.Context, username, password string, from Client
 	// A user who cannot log in with a password is like a name that does not exist.
 	known := err == nil && a.hasPassword(user)
 	if err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
-		return Session{}, fmt.Errorf("look up the user: %w", err)
+		return Entry{}, fmt.Errorf("look up the user: %w", err)
 	}
 	until, hash := user.LockedUntil, user.PasswordHash
 	if !known {
 		until, hash = a.attempts.lockedUntil(name), a.hasher.dummy
 	}
 	if now := a.now(); until != nil && until.After(now) {
-		return Session{}, lockedOut(*until, now)
+		return Entry{}, lockedOut(*until, now)
 	}
 	ok, err := a.hasher.Verify(ctx, source, hash, password)
 	if errors.Is(err, errHash) {
 		a.log.WarnContext(ctx, "password hash is invalid; the user needs a new password", "user", user.ID)
 	} else if err != nil {
-		return Session{}, fmt.Errorf("verify the password: %w", err)
+		return Entry{}, fmt.Errorf("verify the password: %w", err)
 	}
 	switch {
 	case !known:
 		a.attempts.fail(name, a.now())
-		return Session{}, bad
+		return Entry{}, bad
 	case !ok:
 		if _, err := a.store.RecordLoginFailure(ctx, user.ID, lockedUntil); err != nil {
-			return Session{}, fmt.Errorf("count the failed login: %w", err)
+			return Entry{}, fmt.Errorf("count the failed login: %w", err)
 		}
-		return Session{}, bad
+		return Entry{}, bad
 	case user.Disabled:
-		return Session{}, workspace.Errorf(workspace.CodeForbidden, "This account is disabled. Ask an administrator.")
+		return Entry{}, workspace.Errorf(workspace.CodeForbidden, "This account is disabled. Ask an administrator.")
 	case user.Suspended != "":
-		return Session{}, workspace.Errorf(workspace.CodeSuspended, "This account is suspended until its identity provider confirms it. Log in with the provider, or ask an administrator.")
+		return Entry{}, workspace.Errorf(workspace.CodeSuspended, "This account is suspended until its identity provider confirms it. Log in with the provider, or ask an administrator.")
 	}
-	if user.FailedLogins > 0 {
-		if err := a.store.ResetLoginFailures(ctx, user.ID); err != nil {
-			return Session{}, fmt.Errorf("reset the failed logins: %w", err)
-		}
-	}
-	return a.begin(ctx, a.renew(ctx, source, user, password), from)
+	return a.proceed(ctx, a.renew(ctx, source, user, password), from, browser)
 }
 
 // hasPassword reports whether the user may log in with a password.

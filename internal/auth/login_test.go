@@ -240,10 +240,11 @@ func TestSetup(t *testing.T) {
 	made := 0
 	for i := range 8 {
 		wg.Go(func() {
-			s, err := e.Setup(ctx, " "+code[:4]+code[5:]+" ", fmt.Sprint("root", i), password, from)
+			entry, err := e.Setup(ctx, " "+code[:4]+code[5:]+" ", fmt.Sprint("root", i), password, from)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
+				s := entry.Session
 				made++
 				if !s.User.Admin || e.who(request(cookie(plainCookie, s.ID)), false) != s.User.Username {
 					t.Errorf("made %+v", s.User)

@@ -201,7 +201,7 @@ func TestProgramTokenExpires(t *testing.T) {
 			if err := e.AnswerDevice(t.Context(), s.Caller, d.UserCode, true); err != nil {
 				t.Fatal(err)
 			}
-			token, _, _, err := e.RedeemLogin(t.Context(), d.DeviceCode, "", asked)
+			token, _, _, err := e.RedeemLogin(t.Context(), d.DeviceCode, "", asked, Client{})
 			if err != nil || token.ExpiresAt == nil || token.ExpiresAt.After(shown.Expires) || name == "sooner" && token.ExpiresAt.After(sooner) {
 				t.Errorf("%v, %s: %+v, %v", lasts, name, token, err)
 			}

@@ -11,6 +11,7 @@ type Settings struct {
 	LoginWait  time.Duration `name:"login-wait" env:"CODEHUB_LOGIN_WAIT" min:"100ms" max:"1m" default:"10s" help:"Longest time that a login waits for a password check."`
 
 	NoPasswordLogin bool `name:"no-password-login" env:"CODEHUB_NO_PASSWORD_LOGIN" help:"Let users log in with identity providers alone; codehub reset-password lets one in with a password."`
+	RequirePasskey  bool `name:"require-passkey" env:"CODEHUB_REQUIRE_PASSKEY" help:"Require a passkey for logins with a password; users without one register it at their next login."`
 }
 
 func (s Settings) withDefaults() Settings {
@@ -19,5 +20,6 @@ func (s Settings) withDefaults() Settings {
 		LoginWait:  cmp.Or(s.LoginWait, 10*time.Second),
 
 		NoPasswordLogin: s.NoPasswordLogin,
+		RequirePasskey:  s.RequirePasskey,
 	}
 }

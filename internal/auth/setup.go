@@ -56,17 +56,17 @@ func (a *Auth) SetupCode(ctx context.Context) (string, error) {
 // Setup creates the first user, an administrator, and logs in. It requires the code
 // from SetupCode; wrong codes are limited like wrong passwords. It is CodeForbidden
 // once there is a user.
-func (a *Auth) Setup(ctx context.Context, code, username, password string, from Client) (Session, error) {
+func (a *Auth) Setup(ctx context.Context, code, username, password string, from Client) (Entry, error) {
 	start := time.Now()
 	if err := a.checkSetupCode(ctx, code, from.source()); err != nil {
 		a.wait(ctx, start)
-		return Session{}, err
+		return Entry{}, err
 	}
 	user, err := a.createFirst(ctx, from.source(), from.Address, username, password)
 	if err != nil {
-		return Session{}, err
+		return Entry{}, err
 	}
-	return a.begin(ctx, user, from)
+	return a.proceed(ctx, user, from, true)
 }
 
 func (a *Auth) checkSetupCode(ctx context.Context, code, source string) error {

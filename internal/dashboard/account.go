@@ -17,6 +17,7 @@ type accountView struct {
 	Paging   paging
 	Keys     keysView
 	Identity identitiesView
+	Passkeys passkeysView
 	OOB      bool
 }
 
@@ -42,6 +43,9 @@ func (d *Dashboard) readAccount(r *http.Request, c workspace.Caller) (v accountV
 		v.Sessions = append(v.Sessions, sessionView{s, deviceOf(s.UserAgent, l), d.providerName(s.Issuer), d.Now()})
 	}
 	if v.Identity, err = d.readIdentities(r, c); err != nil {
+		return v, err
+	}
+	if v.Passkeys, err = d.readPasskeys(r, c, v.Identity.Password); err != nil {
 		return v, err
 	}
 	v.Keys, err = d.readKeys(r, c)

@@ -47,6 +47,14 @@ type userView struct {
 	PerUser int  // the server's limit
 }
 
+// Suspension is why the user is suspended; empty: the user is not.
+func (v userView) Suspension() string {
+	if v.Suspended == nil {
+		return ""
+	}
+	return *v.Suspended
+}
+
 // Limit is the user's running limit, 0 for none.
 func (p userView) Limit() int {
 	if p.MaxRunning != nil {

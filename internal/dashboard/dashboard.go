@@ -41,12 +41,12 @@ type Store interface {
 // see.
 type Auth interface {
 	Identify(r *http.Request, bearer bool) (auth.Identity, error)
-	Login(ctx context.Context, username, password string, from auth.Client) (auth.Session, error)
+	BeginLogin(ctx context.Context, username, password string, from auth.Client) (auth.Entry, error)
 	Logout(context.Context, workspace.Caller) error
 	Cookie(auth.Session) *http.Cookie
 	ClearCookie() *http.Cookie
 	SetupNeeded(context.Context) (bool, error)
-	Setup(ctx context.Context, code, username, password string, from auth.Client) (auth.Session, error)
+	Setup(ctx context.Context, code, username, password string, from auth.Client) (auth.Entry, error)
 	Watch(ctx context.Context, session string) (watched context.Context, stop context.CancelFunc)
 	ChangePassword(ctx context.Context, c workspace.Caller, current, password string, from auth.Client) (auth.Session, error)
 	Sessions(context.Context, workspace.Caller, postgres.Page) (list []auth.OpenSession, next string, err error)
@@ -69,6 +69,25 @@ type Auth interface {
 	VerifyPassword(ctx context.Context, c workspace.Caller, password string) (proof string, err error)
 	Identities(context.Context, workspace.Caller) ([]postgres.Identity, error)
 	UnlinkIdentity(ctx context.Context, c workspace.Caller, proof, id string) error
+
+	// Logins that wait for a passkey.
+	PendingCookie(secret string) *http.Cookie
+	PendingLogin(*http.Request) (auth.PendingLogin, error)
+	LoginOptions(r *http.Request, name string) ([]byte, error)
+	FinishLogin(r *http.Request, response []byte) (s auth.Session, codes []string, err error)
+	Recover(r *http.Request, code string) (auth.Session, error)
+	CancelLogin(*http.Request) error
+	// Passkeys of a user.
+	PasskeysPossible() bool
+	PasskeyRequired() bool
+	Passkeys(context.Context, workspace.Caller) (auth.Passkeys, error)
+	BeginPasskey(ctx context.Context, c workspace.Caller, proof, name string) error
+	NewPasskey(context.Context, workspace.Caller) (name string, err error)
+	PasskeyOptions(context.Context, workspace.Caller) ([]byte, error)
+	AddPasskey(ctx context.Context, c workspace.Caller, response []byte) (codes []string, err error)
+	RenamePasskey(ctx context.Context, c workspace.Caller, id, name string) error
+	RemovePasskey(ctx context.Context, c workspace.Caller, proof, id string) error
+	NewRecoveryCodes(ctx context.Context, c workspace.Caller, proof string) ([]string, error)
 }
 
 // Events announces changes of a user's workspaces (*bus.Hub). An event may be lost: streams
@@ -190,6 +209,10 @@ func (d *Dashboard) Routes(mux Mux) {
 	handle("GET /assets/{path...}", d.assets.serve)
 	handle("GET /login", d.loginPage)
 	handle("POST /login", d.login)
+	handle("GET /passkey", d.passkeyPage)
+	handle("POST /passkey", d.finishPasskey)
+	handle("POST /passkey/options", d.loginOptions)
+	handle("POST /passkey/recover", d.useRecoveryCode)
 	loggedIn("GET /logout", d.logoutPage)
 	handle("POST /logout", d.logout)
 	handle("GET /setup", d.setupPage)
@@ -240,6 +263,17 @@ func (d *Dashboard) Routes(mux Mux) {
 	loggedIn("GET /settings/account", d.account)
 	loggedIn("GET /settings/account/password", d.dialog("change-password"))
 	loggedIn("POST /settings/account/password", d.changePassword)
+	loggedIn("GET /settings/passkeys/new", d.dialog("passkey"))
+	loggedIn("POST /settings/passkeys", d.beginPasskey)
+	loggedIn("GET /settings/passkeys/register", d.newPasskeyPage)
+	loggedIn("POST /settings/passkeys/register", d.addPasskey)
+	loggedIn("POST /settings/passkeys/options", d.passkeyOptions)
+	loggedIn("GET /settings/passkeys/codes", d.dialog("passkey-codes"))
+	loggedIn("POST /settings/passkeys/codes", d.newRecoveryCodes)
+	loggedIn("GET /settings/passkeys/{passkey}/rename", d.dialog("passkey-rename"))
+	loggedIn("POST /settings/passkeys/{passkey}/rename", d.renamePasskey)
+	loggedIn("GET /settings/passkeys/{passkey}/remove", d.dialog("passkey-remove"))
+	loggedIn("POST /settings/passkeys/{passkey}/remove", d.removePasskey)
 	loggedIn("GET /settings/keys/new", d.dialog("ssh-key"))
 	loggedIn("POST /settings/keys", d.addKey)
 	loggedIn("POST /settings/keys/{key}/remove", d.removeKey)
@@ -279,6 +313,8 @@ func (d *Dashboard) Routes(mux Mux) {
 	loggedIn("POST /notices/{notice}/dismiss", d.dismissNotice)
 	admin("GET /admin/people/{person}/delete", d.userDialog("person-delete"))
 	admin("POST /admin/people/{person}/delete", d.deletePerson)
+	admin("GET /admin/people/{person}/passkeys", d.userDialog("person-passkeys"))
+	admin("POST /admin/people/{person}/passkeys", d.removePasskeys)
 	for _, name := range []string{"limit", "quota", "password", "make-admin", "take-admin", "disable", "enable"} {
 		admin("GET /admin/people/{person}/"+name, d.userDialog("person-"+name))
 		admin("POST /admin/people/{person}/"+name, d.changeUser("person-"+name))

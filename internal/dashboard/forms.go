@@ -30,6 +30,8 @@ type form struct {
 	W     *view           // the workspace, if any
 	Token *postgres.Token // the token, if any
 
+	Passkey *postgres.Passkey // the passkey, if any
+
 	Generations []generation // to choose from
 	Image       string       // the default image
 	Sizes       []sizeChoice // to choose from; none: there is only one
@@ -111,6 +113,8 @@ func (f *form) Heading() string {
 		return f.lang.T(key, f.User.Username)
 	case f.Token != nil:
 		return f.lang.T(key, f.Token.Name)
+	case f.Passkey != nil:
+		return f.lang.T(key, f.Passkey.Name)
 	case f.Provider != "":
 		return f.lang.T(key, f.Provider)
 	}
@@ -216,6 +220,8 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 		return d.linkForm(r)
 	case "unlink":
 		return d.unlinkForm(r, c)
+	case "passkey", "passkey-rename", "passkey-remove", "passkey-codes":
+		return d.passkeyForm(name, r, c)
 	}
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err != nil {

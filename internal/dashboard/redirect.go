@@ -18,7 +18,7 @@ func localPath(next string) string {
 	if err != nil {
 		return home
 	}
-	if strings.HasPrefix(u.Path, "/login") || strings.HasPrefix(u.Path, "/setup") {
+	if strings.HasPrefix(u.Path, "/login") || strings.HasPrefix(u.Path, "/setup") || strings.HasPrefix(u.Path, "/passkey") {
 		return home
 	}
 	return next

@@ -108,10 +108,10 @@ func (d *Dashboard) redirect(w http.ResponseWriter, r *http.Request, path string
 	http.Redirect(w, r, path, http.StatusSeeOther)
 }
 
-// localRedirect is localPath that also allows the login and setup pages.
+// localRedirect is localPath that also allows the pages before the session.
 func localRedirect(path string) string {
 	u, err := url.Parse(path)
-	if err == nil && u.Scheme == "" && u.Host == "" && (u.Path == "/login" || u.Path == "/setup") {
+	if err == nil && u.Scheme == "" && u.Host == "" && (u.Path == "/login" || u.Path == "/setup" || u.Path == "/passkey") {
 		return path
 	}
 	return localPath(path)

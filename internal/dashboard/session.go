@@ -72,16 +72,14 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		d.showEntry(w, r, http.StatusUnprocessableEntity, "login", e)
 		return
 	}
-	session, err := d.Auth.Login(r.Context(), e.Username, password, auth.ClientOf(r))
+	entry, err := d.Auth.BeginLogin(r.Context(), e.Username, password, auth.ClientOf(r))
 	if err != nil {
 		e.Problem = d.entryProblem(r, err)
 		retryAfter(w, err)
 		d.showEntry(w, r, statusOf(err), "login", e)
 		return
 	}
-	accesslog.SetUser(r.Context(), session.User.ID)
-	http.SetCookie(w, d.Auth.Cookie(session))
-	d.redirect(w, r, e.Next)
+	d.entered(w, r, entry, e.Next)
 }
 
 // entryProblem returns the message for a failed login or setup.
@@ -155,7 +153,12 @@ func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
 		d.fail(w, r, err)
 		return
 	}
+	if err := d.Auth.CancelLogin(r); err != nil {
+		d.fail(w, r, err)
+		return
+	}
 	http.SetCookie(w, d.Auth.ClearCookie())
+	http.SetCookie(w, d.Auth.PendingCookie(""))
 	d.redirect(w, r, "/login")
 }
 
@@ -195,7 +198,7 @@ func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {
 		d.showEntry(w, r, http.StatusUnprocessableEntity, "setup", e)
 		return
 	}
-	session, err := d.Auth.Setup(r.Context(), e.Code, e.Username, password, auth.ClientOf(r))
+	entered, err := d.Auth.Setup(r.Context(), e.Code, e.Username, password, auth.ClientOf(r))
 	if err != nil {
 		if workspace.CodeOf(err) == workspace.CodeForbidden {
 			// The code is wrong, or another user completed the setup first.
@@ -211,8 +214,7 @@ func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {
 		d.showEntry(w, r, statusOf(err), "setup", e)
 		return
 	}
-	http.SetCookie(w, d.Auth.Cookie(session))
-	d.redirect(w, r, "/")
+	d.entered(w, r, entered, "/")
 }
 
 func (d *Dashboard) setTheme(w http.ResponseWriter, r *http.Request) {

@@ -62,7 +62,7 @@ func (d *Dashboard) userForm(name string, r *http.Request) (*form, error) {
 	if u.MaxBytes != nil {
 		f.Value["max_bytes"] = bytesText(*u.MaxBytes)
 	}
-	f.Danger = name == "person-disable" || name == "person-take-admin" || name == "person-delete"
+	f.Danger = name == "person-disable" || name == "person-take-admin" || name == "person-delete" || name == "person-passkeys"
 	return f, nil
 }
 

@@ -34,6 +34,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeUnauthenticated:     http.StatusUnauthorized,
 	workspace.CodeBadCredentials:      http.StatusUnauthorized,
 	workspace.CodeLoginPending:        http.StatusConflict,
+	workspace.CodePasskeyRequired:     http.StatusForbidden,
 	workspace.CodeLockedOut:           http.StatusTooManyRequests,
 	workspace.CodeTooManyAttempts:     http.StatusTooManyRequests,
 	workspace.CodeCookieConflict:      http.StatusBadRequest,

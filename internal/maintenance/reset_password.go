@@ -32,7 +32,7 @@ type resetPasswordCmd struct {
 
 // Help says how to log in where password logins are turned off.
 func (resetPasswordCmd) Help() string {
-	return `The command also enables the user, ends a suspension by an identity provider, and lifts a lockout. Where password logins are turned off, the user logs in at /login?with=password.`
+	return `The command also removes the passkeys and recovery codes of the user, enables the user, ends a suspension by an identity provider, and lifts a lockout. Where password logins are turned off, the user logs in at /login?with=password.`
 }
 
 func (c *resetPasswordCmd) Run(ctx context.Context) error {
@@ -51,7 +51,7 @@ func (c *resetPasswordCmd) Run(ctx context.Context) error {
 	return c.reset(ctx, password, c.Config.Logger(os.Stderr))
 }
 
-// reset also enables the user, ends a suspension and lifts a lockout.
+// reset also removes the passkeys, enables the user, ends a suspension and lifts a lockout.
 func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog.Logger) error {
 	db, _, release, err := installation.OpenDatabase(ctx, c.Config, log)
 	if err != nil {
@@ -75,6 +75,9 @@ func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog
 	if err != nil {
 		return err
 	}
+	if _, err := service.RemovePasskeys(ctx, workspace.System, user.ID); err != nil {
+		return err
+	}
 	if c.Logins.NoPasswordLogin {
 		if err := db.AllowPasswordLogin(ctx, user.ID, c.PasswordLogin); err != nil {
 			return err
@@ -82,8 +85,11 @@ func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog
 		fmt.Fprintf(os.Stderr, "Password logins are turned off. For %s the user may log in with this one at %s/login?with=password\n", c.PasswordLogin, c.PublicURL)
 	}
 	said := ""
+	if account.Passkeys > 0 {
+		said = " The passkeys are removed."
+	}
 	if account.Admin {
-		said = " The user is an administrator."
+		said += " The user is an administrator."
 	}
 	fmt.Fprintf(os.Stderr, "The password of %s is set.%s All sessions and tokens have ended.\n", terminal.Plain(account.Username), said)
 	return nil

@@ -123,6 +123,7 @@ func TestRefusedLogins(t *testing.T) {
 		"another user's key":      other.Sign(options),
 		"another challenge":       mine.Sign(again),
 		"another page":            change(func(k *softkey.Key) { k.Origin = "https://evil.example" }).Sign(options),
+		"a workspace's page":      change(func(k *softkey.Key) { k.Origin = "https://id." + host }).Sign(options),
 		"another port":            change(func(k *softkey.Key) { k.Origin = origin + ":8443" }).Sign(options),
 		"plain http":              change(func(k *softkey.Key) { k.Origin = "http://" + host }).Sign(options),
 		"another host":            change(func(k *softkey.Key) { k.RPID = "evil.example" }).Sign(options),

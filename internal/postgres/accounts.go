@@ -16,7 +16,8 @@ const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running, u.
 	CASE WHEN u.locked_until > now() THEN u.locked_until END, u.created_at,
 	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
 	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
-	(SELECT COALESCE(sum(w.total_bytes), 0)::bigint FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL)`
+	(SELECT COALESCE(sum(w.total_bytes), 0)::bigint FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
+	COALESCE(u.suspended_for, ''), u.suspended_at, (SELECT count(*) FROM passkeys k WHERE k.user_id = u.id)`
 
 // Account is a user as administrators see it.
 type Account struct {
@@ -33,6 +34,10 @@ type Account struct {
 	Bytes      int64 // of their homes and archives, as last measured
 	LockedTill *time.Time
 	CreatedAt  time.Time
+
+	Suspended   Suspension // empty: the user is not suspended
+	SuspendedAt *time.Time // nil: not, or not known since when
+	Passkeys    int
 }
 
 // AccountList is a page of accounts, and the cursor of the next one.
@@ -44,7 +49,8 @@ type AccountList struct {
 func toAccount(row pgx.CollectableRow) (Account, error) {
 	var a Account
 	err := row.Scan(&a.ID, &a.Username, &a.Admin, &a.Disabled, &a.MaxRunning, &a.MaxWorkspaces, &a.MaxBytes,
-		&a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces, &a.Bytes)
+		&a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces, &a.Bytes,
+		&a.Suspended, &a.SuspendedAt, &a.Passkeys)
 	return a, err
 }
 
@@ -271,7 +277,7 @@ func saveAccount(ctx context.Context, tx pgx.Tx, u User, password bool) error {
 // endAccess ends all sessions and API tokens of the user, and removes their SSH keys: any
 // of them may be an intruder's.
 func endAccess(ctx context.Context, tx pgx.Tx, userID string) error {
-	for _, table := range []string{"sessions", "api_tokens", "ssh_keys"} {
+	for _, table := range []string{"sessions", "api_tokens", "ssh_keys", "passkey_attempts"} {
 		if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE user_id = $1`, userID); err != nil {
 			return err
 		}

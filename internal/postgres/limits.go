@@ -64,6 +64,7 @@ func limitExceeded(kind string, current, limit int, running []workspace.Workspac
 
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 func runningOf(ctx context.Context, in querier, owner string, except workspace.ID) ([]workspace.Workspace, error) {

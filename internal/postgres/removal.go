@@ -92,6 +92,9 @@ func (db *DB) DeleteAccount(ctx context.Context, caller workspace.Caller, id str
 		if _, err := tx.Exec(ctx, `DELETE FROM user_identities WHERE user_id = $1`, id); err != nil {
 			return err
 		}
+		if _, err := deletePasskeys(ctx, tx, id); err != nil {
+			return err
+		}
 		return audit(ctx, tx, caller, AuditUserDelete, id, details)
 	})
 }

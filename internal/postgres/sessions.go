@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -62,6 +63,8 @@ type newSession struct {
 	from     Client
 	identity string // empty: the login used none
 	provider string // the provider's id of its session; empty: unknown
+	// factor is the second factor of the login, for the audit log; nil: none.
+	factor map[string]any
 }
 
 func insertSession(ctx context.Context, tx pgx.Tx, s newSession) error {
@@ -80,6 +83,7 @@ func insertSession(ctx context.Context, tx pgx.Tx, s newSession) error {
 	if s.identity != "" {
 		details["identity"] = s.identity
 	}
+	maps.Copy(details, s.factor)
 	return audit(ctx, tx, workspace.Caller{UserID: s.user.ID, Username: s.user.Username, Address: s.from.Address}, AuditLogin, s.user.ID, details)
 }
 

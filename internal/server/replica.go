@@ -63,6 +63,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_OIDC_REFRESH_INTERVAL":   cfg.SignIn.Interval.String(),
 			"CODEHUB_OIDC_OUTAGE":             cfg.SignIn.Grace.String(),
 			"CODEHUB_NO_PASSWORD_LOGIN":       strconv.FormatBool(cfg.Logins.NoPasswordLogin),
+			"CODEHUB_REQUIRE_PASSKEY":         strconv.FormatBool(cfg.Logins.RequirePasskey),
 		},
 	}
 	// Homes in folders are in the data folder. A server that keeps new homes in

@@ -253,6 +253,9 @@ func (s *server) housekeeping(ctx context.Context) error {
 		if err := s.db.DeleteExpiredProgramLogins(bounded); err != nil && ctx.Err() == nil {
 			s.log.Warn("remove expired logins of programs failed", "err", err)
 		}
+		if err := s.db.DeleteExpiredPasskeyAttempts(bounded); err != nil && ctx.Err() == nil {
+			s.log.Warn("remove expired attempts with passkeys failed", "err", err)
+		}
 		if err := s.db.DeleteExpiredLogouts(bounded); err != nil && ctx.Err() == nil {
 			s.log.Warn("remove expired logout tokens failed", "err", err)
 		}

@@ -69,6 +69,7 @@ type Admin interface {
 	CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
 	DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error
+	RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (api.Account, error)
 }
 
 // Administration is what administrators see and do of the workspaces of all users, the audit

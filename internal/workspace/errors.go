@@ -13,6 +13,7 @@ const (
 	CodeUnauthenticated     Code = "unauthenticated"
 	CodeBadCredentials      Code = "bad_credentials"
 	CodeLoginPending        Code = "login_pending"
+	CodePasskeyRequired     Code = "passkey_required"
 	CodeLockedOut           Code = "locked_out"
 	CodeTooManyAttempts     Code = "too_many_attempts"
 	CodeCookieConflict      Code = "cookie_conflict"
