@@ -37,6 +37,27 @@ type SessionsEnded struct {
 	Ended int64 `json:"ended"`
 }
 
+// Identity is one of a user's accounts at identity providers.
+type Identity struct {
+	ID        string    `json:"id"`
+	Issuer    string    `json:"issuer"`
+	Subject   string    `json:"subject"`
+	Username  string    `json:"username"` // at the provider, for display
+	Active    bool      `json:"active"`   // the provider accepted it at the last check
+	CreatedAt time.Time `json:"created_at"`
+	CheckedAt time.Time `json:"checked_at"` // last successful check
+}
+
+// IdentityList is the answer of GET /identities.
+type IdentityList struct {
+	Identities []Identity `json:"identities"`
+}
+
+// UnlinkIdentity is the body of POST /identities/{id}/unlink.
+type UnlinkIdentity struct {
+	Current string `json:"current"` // the password
+}
+
 // Deleted is the data of the event workspace_deleted.
 type Deleted struct {
 	ID string `json:"id"`

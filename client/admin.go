@@ -89,3 +89,10 @@ func (c *Client) ApplyRestore(ctx context.Context, in api.ApplyRestore) (api.Res
 	err := c.call(ctx, http.MethodPost, "/admin/restore", nil, in, &out)
 	return out, err
 }
+
+// RemovePasskeys removes the passkeys and recovery codes of a user; for administrators.
+func (c *Client) RemovePasskeys(ctx context.Context, id string) (api.Account, error) {
+	var out api.Account
+	err := c.call(ctx, http.MethodDelete, "/users/"+url.PathEscape(id)+"/passkeys", nil, nil, &out)
+	return out, err
+}

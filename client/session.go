@@ -116,3 +116,15 @@ func (c *Client) Tokens(ctx context.Context) ([]api.Token, error) {
 func (c *Client) DeleteToken(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, "/tokens/"+url.PathEscape(id), nil, nil, nil)
 }
+
+// Identities lists the user's accounts at identity providers.
+func (c *Client) Identities(ctx context.Context) ([]api.Identity, error) {
+	var out api.IdentityList
+	err := c.call(ctx, http.MethodGet, "/identities", nil, nil, &out)
+	return out.Identities, err
+}
+
+// UnlinkIdentity removes one of them, and ends its sessions. It takes the user's password.
+func (c *Client) UnlinkIdentity(ctx context.Context, id, password string) error {
+	return c.call(ctx, http.MethodPost, "/identities/"+url.PathEscape(id)+"/unlink", nil, api.UnlinkIdentity{Current: password}, nil)
+}

@@ -47,6 +47,7 @@ type Commands struct {
 	Keys        keysCmd        `cmd:"" group:"Client:" help:"Manage your SSH keys."`
 	Tokens      tokensCmd      `cmd:"" group:"Client:" help:"Manage API tokens."`
 	Sessions    sessionsCmd    `cmd:"" group:"Client:" help:"Manage your sessions."`
+	Identities  identitiesCmd  `cmd:"" group:"Client:" help:"List and unlink logins of identity providers."`
 	Passwd      passwdCmd      `cmd:"" group:"Client:" help:"Change your password."`
 	Users       usersCmd       `cmd:"" group:"Client:" help:"Manage users (administrators)."`
 	Nodes       nodesCmd       `cmd:"" group:"Client:" help:"Confirm dead nodes (administrators)."`

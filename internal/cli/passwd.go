@@ -52,6 +52,10 @@ func (p passwdCmd) Run(ctx context.Context, k *kong.Context) error {
 		return nil
 	}
 	session, _, err := client.Login(ctx, server, api.Login{Username: me.Username, Password: password}, p.userAgent())
+	if client.CodeOf(err) == "passkey_required" {
+		fmt.Fprintln(k.Stderr, "Log in again with codehub login --browser or --device: the account has a passkey.")
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("log in with the new password: %w", err)
 	}

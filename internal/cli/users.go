@@ -27,6 +27,7 @@ type usersCmd struct {
 	Enable   usersEnableCmd   `cmd:"" help:"Enable a disabled user."`
 	Delete   usersDeleteCmd   `cmd:"" aliases:"rm" help:"Delete a user."`
 	Reset    usersPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password; sessions and tokens end."`
+	Passkeys usersPasskeysCmd `cmd:"" name:"remove-passkeys" help:"Remove a user's passkeys and recovery codes."`
 }
 
 type usersListCmd struct {
@@ -64,6 +65,19 @@ func accountMarks(a api.Account) string {
 	}
 	if a.LockedTill != nil {
 		marks = append(marks, "locked until "+a.LockedTill.Local().Format(time.TimeOnly))
+	}
+	if a.Suspended != nil {
+		text := "suspended (" + strings.ReplaceAll(*a.Suspended, "_", " ") + ")"
+		if a.SuspendedSince != nil {
+			text += " since " + terminal.Time(*a.SuspendedSince)
+		}
+		marks = append(marks, text)
+	}
+	switch {
+	case a.Passkeys == 1:
+		marks = append(marks, "1 passkey")
+	case a.Passkeys > 1:
+		marks = append(marks, strconv.Itoa(a.Passkeys)+" passkeys")
 	}
 	return strings.Join(marks, ", ")
 }
@@ -211,6 +225,29 @@ func (u usersPasswordCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	return u.change(ctx, k, api.PatchAccount{Password: &password}, "The password of %s is set. All sessions and tokens have ended.")
+}
+
+// Help describes what the user's next login needs.
+func (usersPasskeysCmd) Help() string {
+	return `For a user who has lost them. The next login needs the password alone or, if the server requires a passkey, creates a new one. Sessions and tokens stay.`
+}
+
+type usersPasskeysCmd struct{ onUser }
+
+func (u usersPasskeysCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := u.connect()
+	if err != nil {
+		return err
+	}
+	id, err := findUser(ctx, c, u.User)
+	if err != nil {
+		return err
+	}
+	a, err := c.RemovePasskeys(ctx, id)
+	if err != nil {
+		return err
+	}
+	return u.Print(k.Stdout, a, "The passkeys of "+terminal.Plain(a.Username)+" are removed.")
 }
 
 // limit is the value of a running limit: a number, or the server's.

@@ -128,16 +128,29 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request, id auth.
 		return fieldError("new", "is required.")
 	}
 	session, err := s.cfg.Auth.ChangePassword(r.Context(), id.Caller, in.Current, in.New, auth.ClientOf(r))
-	if workspace.CodeOf(err) == workspace.CodeBadCredentials {
-		// Not 401: the caller stays logged in.
-		return workspace.Errorf(workspace.CodeForbidden, "The current password is incorrect.")
-	}
 	if err != nil {
-		return err
+		return wrongPassword(err)
 	}
 	if session.ID != "" {
 		http.SetCookie(w, s.cfg.Auth.Cookie(session))
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// wrongPassword is the error of a check of the caller's password: not 401, since the caller
+// stays logged in.
+func wrongPassword(err error) error {
+	if workspace.CodeOf(err) == workspace.CodeBadCredentials {
+		return workspace.Errorf(workspace.CodeForbidden, "The current password is incorrect.")
+	}
+	return err
+}
+
+func (s *server) removePasskeys(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	a, err := s.cfg.Admin.RemovePasskeys(r.Context(), id.Caller, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, a)
 }

@@ -123,6 +123,8 @@ func (s *server) routes() []route {
 		{"DELETE", "/sessions/{id}", admin, s.endSession, nil},
 		{"GET", "/users/me", read, s.me, nil},
 		{"POST", "/users/me/password", admin, s.changePassword, nil},
+		{"GET", "/identities", admin, s.listIdentities, nil},
+		{"POST", "/identities/{id}/unlink", admin, s.unlinkIdentity, nil},
 
 		{"GET", "/admin/status", admin, s.adminStatus, nil},
 		{"GET", "/admin/orphans", admin, s.listOrphans, pageParams},
@@ -140,6 +142,7 @@ func (s *server) routes() []route {
 		{"POST", "/users", admin, s.createAccount, nil},
 		{"PATCH", "/users/{id}", admin, s.patchAccount, nil},
 		{"DELETE", "/users/{id}", admin, s.deleteAccount, []string{"workspaces", "to"}},
+		{"DELETE", "/users/{id}/passkeys", admin, s.removePasskeys, nil},
 
 		{"GET", "/admin/workspaces", admin, s.listAllWorkspaces, adminListParams},
 		{"GET", "/admin/workspaces/{id}", admin, s.getAnyWorkspace, nil},

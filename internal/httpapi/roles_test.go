@@ -35,6 +35,9 @@ var cells = map[string]string{
 	"GET /notices":            "401 ok ok ok 401",
 	"DELETE /notices/{id}":    "401 403 ok 403 401",
 
+	"GET /identities":              "401 ok ok ok 401",
+	"POST /identities/{id}/unlink": "401 404 ok 404 401",
+
 	"GET /admin/status":                        "401 403 403 ok 401",
 	"POST /admin/nodes/{name}/dead":            "401 403 403 ok 401",
 	"GET /admin/orphans":                       "401 403 403 ok 401",
@@ -69,6 +72,7 @@ var cells = map[string]string{
 	"POST /users":                              "401 403 403 ok 401",
 	"PATCH /users/{id}":                        "401 403 403 ok 401",
 	"DELETE /users/{id}":                       "401 403 403 ok 401",
+	"DELETE /users/{id}/passkeys":              "401 403 403 ok 401",
 
 	"GET /tokens":         "401 ok ok ok 401",
 	"POST /tokens":        "401 ok ok ok 401",
@@ -162,6 +166,8 @@ func TestRoutesByRole(t *testing.T) {
 						t.Fatal(err)
 					}
 					id = list[0].ID
+				case strings.HasPrefix(rt.path, "/identities/"):
+					e.Exec(`INSERT INTO user_identities (id, user_id, issuer, subject) VALUES ($1, $2, 'https://issuer', $3)`, id, owner.User.ID, name)
 				case strings.HasPrefix(rt.path, "/users/"):
 					id = e.join(fmt.Sprintf("victim-%d", made)).User.ID
 				}

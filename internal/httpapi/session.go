@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -190,4 +191,46 @@ func tokenView(t postgres.Token) api.Token {
 		out.WorkspaceID = &id
 	}
 	return out
+}
+
+func (s *server) listIdentities(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	list, err := s.cfg.Auth.Identities(r.Context(), id.Caller)
+	if err != nil {
+		return err
+	}
+	out := api.IdentityList{Identities: make([]api.Identity, len(list))}
+	for i, l := range list {
+		out.Identities[i] = api.Identity{
+			ID: l.ID, Issuer: l.Issuer, Subject: l.Subject, Username: l.Username, Active: l.Active,
+			CreatedAt: l.CreatedAt.UTC(), CheckedAt: l.CheckedAt.UTC(),
+		}
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func (s *server) unlinkIdentity(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	var in api.UnlinkIdentity
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	if in.Current == "" {
+		return fieldError("current", "is required.")
+	}
+	identity := r.PathValue("id")
+	list, err := s.cfg.Auth.Identities(r.Context(), id.Caller)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(list, func(l postgres.Identity) bool { return l.ID == identity }) {
+		return workspace.NotFound("identity")
+	}
+	proof, err := s.cfg.Auth.VerifyPassword(r.Context(), id.Caller, in.Current)
+	if err != nil {
+		return wrongPassword(err)
+	}
+	if err := s.cfg.Auth.UnlinkIdentity(r.Context(), id.Caller, proof, identity); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
