@@ -43,8 +43,14 @@ func TestPagesByRole(t *testing.T) {
 	own := []string{"GET /logout", "GET /{$}", "GET /workspaces/new", "POST /workspaces", "GET /settings/account", "GET /settings/account/password", "POST /settings/account/password",
 		"GET /settings/keys/new", "POST /settings/keys", "POST /settings/sessions/end-others", "GET /settings/tokens", "GET /settings/tokens/new", "POST /settings/tokens",
 		"GET /cli-login", "POST /cli-login", "GET /device", "POST /device"}
+	// Pages of a login or registration that waits for a passkey, of which there is none here.
+	waiting := []string{"GET /passkey", "POST /passkey", "POST /passkey/options", "POST /passkey/recover", "POST /settings/passkeys/options"}
+	own = append(own, "GET /settings/passkeys/new", "POST /settings/passkeys", "GET /settings/passkeys/register", "POST /settings/passkeys/register",
+		"GET /settings/passkeys/codes", "POST /settings/passkeys/codes")
 	// Pages about an object of one user's.
 	objects := []string{"POST /settings/keys/{key}/remove", "POST /settings/sessions/{session}/end", "GET /settings/tokens/{token}/revoke", "POST /settings/tokens/{token}/revoke", "POST /notices/{notice}/dismiss"}
+	objects = append(objects, "GET /settings/passkeys/{passkey}/rename", "POST /settings/passkeys/{passkey}/rename",
+		"GET /settings/passkeys/{passkey}/remove", "POST /settings/passkeys/{passkey}/remove")
 	if len(mux.patterns) < 100 {
 		t.Fatalf("only %d pages", len(mux.patterns))
 	}
@@ -57,7 +63,7 @@ func TestPagesByRole(t *testing.T) {
 		w.observe(target.ID, standby)
 		victim := w.AddAccount(fmt.Sprint("v", time.Now().UnixNano()), "another password", false)
 		at := strings.NewReplacer("{id}", string(target.ID), "{person}", victim.UserID, "{$}", "", "{key}", string(target.ID), "{session}", string(target.ID),
-			"{token}", string(target.ID), "{notice}", string(target.ID)).Replace(path)
+			"{token}", string(target.ID), "{notice}", string(target.ID), "{passkey}", string(target.ID)).Replace(path)
 		ask := func(b *browser) int { return b.do(method, at, url.Values{}).status }
 		outside := func(status int) bool { return status == http.StatusSeeOther || status == http.StatusUnauthorized }
 		if s := ask(w.browser()); !outside(s) {
@@ -85,6 +91,10 @@ func TestPagesByRole(t *testing.T) {
 			}
 			if s := ask(ann); s == http.StatusForbidden || s == http.StatusUnauthorized {
 				t.Errorf("%s by its owner: %d", pattern, s)
+			}
+		case slices.Contains(waiting, pattern):
+			if s := ask(eve); !outside(s) {
+				t.Errorf("%s by a user: %d", pattern, s)
 			}
 		case slices.Contains(own, pattern), slices.Contains(objects, pattern):
 			if strings.Contains(pattern, "end-others") || strings.Contains(pattern, "password") {

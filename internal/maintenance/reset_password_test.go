@@ -41,6 +41,17 @@ func TestResetPassword(t *testing.T) {
 	if err := db.CreateSession(ctx, session, u.ID, "", time.Now().Add(time.Hour), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
+	// The way back in for a user who has lost the passkeys.
+	hash := make([]byte, 32)
+	if err := db.BeginPasskey(ctx, postgres.PasskeyAttempt{Hash: hash, UserID: u.ID, Login: true, Proof: postgres.PasswordProof("$x"), Lasts: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := db.AnswerPasskey(ctx, postgres.PasskeyAnswer{Hash: hash, Login: true, Session: append([]byte{1}, session[1:]...), Expires: time.Now().Add(time.Hour),
+		Judge: func(postgres.PendingPasskey, []byte) (postgres.PasskeyVerdict, error) {
+			return postgres.PasskeyVerdict{Add: &postgres.Passkey{Credential: []byte("x"), Party: "localhost", Record: []byte("{}"), Name: "Laptop"}, Codes: [][]byte{hash}}, nil
+		}}); err != nil {
+		t.Fatal(err)
+	}
 	yes := true
 	if _, err := db.PatchAccount(ctx, workspace.System, u.ID, postgres.AccountPatch{Disabled: &yes}); err != nil {
 		t.Fatal(err)
@@ -51,8 +62,11 @@ func TestResetPassword(t *testing.T) {
 		}
 	}
 	said, err := resetPassword(t, "long enough", "CODEHUB_DATABASE_URL="+dsn, "--user", "ann", "--admin")
-	if err != nil || !strings.Contains(said, "The password of Ann is set. The user is an administrator.") {
+	if err != nil || !strings.Contains(said, "The password of Ann is set. The passkeys are removed. The user is an administrator.") {
 		t.Fatalf("%v: %s", err, said)
+	}
+	if list, codes, err := db.Passkeys(ctx, workspace.Caller{UserID: u.ID}); err != nil || len(list) != 0 || codes != 0 {
+		t.Errorf("%d passkeys and %d codes are left, %v", len(list), codes, err)
 	}
 	if u, err = db.User(ctx, u.ID); err != nil || u.Disabled || !u.Admin {
 		t.Errorf("%+v, %v", u, err)

@@ -794,6 +794,7 @@ var en = map[string]string{
 	"admin.suspended.not_allowed":   "Suspended: the account is in none of the allowed groups",
 	"admin.suspended.unreachable":   "Suspended: the identity provider does not respond",
 	"admin.suspended_out":           "Ends when the user logs in with the provider, or when you set a password.",
+	"err.passkey_required":          "This login needs a passkey. Log in on the login page.",
 	"audit.group.passkey.":          "Passkeys",
 
 	"detail.title":                "Workspace",

@@ -794,6 +794,7 @@ var ko = map[string]string{
 	"admin.suspended.not_allowed":   "사용 중지: 허용된 그룹에 속하지 않음",
 	"admin.suspended.unreachable":   "사용 중지: 인증 제공자가 응답하지 않음",
 	"admin.suspended_out":           "사용자가 인증 제공자로 로그인하거나 관리자가 비밀번호를 설정하면 해제됩니다.",
+	"err.passkey_required":          "이 로그인에는 패스키가 필요합니다. 로그인 페이지에서 로그인하세요.",
 	"audit.group.passkey.":          "패스키",
 
 	"detail.title":                "워크스페이스",

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"codehub/internal/auth"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// An account with a passkey logs in by browser; its identities are listed and unlinked, and an
+// administrator removes its passkeys.
+func TestIdentitiesAndPasskeys(t *testing.T) {
+	t.Parallel()
+	s := serveAPI(t)
+	session, err := s.auth.Login(t.Context(), "ann", clientPassword, auth.Client{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, token, err := s.auth.CreateToken(t.Context(), auth.Identity{Caller: session.Caller}, "test", nil, auth.TokenLimits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := pgx.Connect(t.Context(), s.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close(t.Context()) })
+	id := uuid.NewString()
+	for sql, args := range map[string][]any{
+		`INSERT INTO passkeys (id, user_id, credential_id, party, record, name) VALUES ($1, $2, 'x', 'localhost', '{}', 'Laptop')`:    {id, session.User.ID},
+		`INSERT INTO user_identities (id, user_id, issuer, subject, username) VALUES ($1, $2, 'https://issuer.example', 's1', 'ann')`: {id, session.User.ID},
+	} {
+		if _, err := db.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	home := t.TempDir()
+	run := func(stdin, want string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "codehub", args...)
+		cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+home, "CODEHUB_URL="+s.url, "CODEHUB_SESSION_TOKEN="+token)
+		cmd.Stdin = strings.NewReader(stdin)
+		if out, _ := cmd.CombinedOutput(); !strings.Contains(string(out), want) {
+			t.Errorf("codehub %s: %s", strings.Join(args, " "), out)
+		}
+	}
+	run(clientPassword+"\n", "codehub login --device", "login", s.url, "-u", "ann")
+	run("", "1 passkey", "users", "list")
+	run("", "The passkeys of ann are removed.", "users", "remove-passkeys", "ann")
+	run(clientPassword+"\n", "Logged in to", "login", s.url, "-u", "ann")
+	run("", "https://issuer.example", "identities", "list")
+	run("wrong password\n", "The current password is incorrect.", "identities", "unlink", id)
+	run(clientPassword+"\n", "The login is unlinked.", "identities", "unlink", id)
+	run(clientPassword+"\n", "no such identity", "identities", "unlink", id)
+}
