@@ -210,7 +210,7 @@ func TestProgramTokenExpires(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		token, _, _, err := e.RedeemLogin(t.Context(), code, verifier, nil)
+		token, _, _, err := e.RedeemLogin(t.Context(), code, verifier, nil, Client{})
 		if err != nil || token.ExpiresAt == nil || token.ExpiresAt.After(time.Now().Add(MaxProgramLogin)) {
 			t.Errorf("by browser: %+v, %v", token, err)
 		}
