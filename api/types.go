@@ -24,6 +24,12 @@ type Workspace struct {
 	ImageUpdateRequested bool    `json:"image_update_requested"` // it takes effect at the next start
 	Size                 string  `json:"size"`                   // name of the size of the next start; "default" is the default one
 	SizeWaits            bool    `json:"size_waits"`             // the container was created with another one
+	// HomeBytes is the size of the home as last measured, HomeLimitBytes what it may use (0: no
+	// limit). If HomeLimitEnforced, nothing can be written beyond that; otherwise a workspace over
+	// its limit does not start.
+	HomeBytes         *int64 `json:"home_bytes"`
+	HomeLimitBytes    int64  `json:"home_limit_bytes"`
+	HomeLimitEnforced bool   `json:"home_limit_enforced"`
 	// Env has the environment variables of the next start. It is absent from lists and
 	// events: the values may be secrets.
 	Env              map[string]string `json:"env,omitzero"`
@@ -110,6 +116,7 @@ type Size struct {
 	Name        string  `json:"name"`         // "default" is the size of workspaces without another one
 	CPUs        float64 `json:"cpus"`         // cores; 0: no limit
 	MemoryBytes int64   `json:"memory_bytes"` // 0: no limit
+	DiskBytes   int64   `json:"disk_bytes"`   // of the home; 0: no limit
 }
 
 // SizeList is the answer of GET /sizes; the first size is the default one.
@@ -142,6 +149,7 @@ type UpdateWorkspace struct {
 	Size              *string             `json:"size,omitempty"`      // from the next start on
 	DesiredState      *string             `json:"desired_state,omitempty"`
 	Queue             bool                `json:"queue,omitempty"`
+	FreeSpace         bool                `json:"free_space,omitempty"` // start although the home is over its limit
 	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero"`
 	ArchiveTTLSeconds Nullable[int]       `json:"archive_ttl_seconds,omitzero"`
 	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero"`

@@ -49,6 +49,9 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 	if w.NextDesiredState != nil {
 		rows = append(rows, []string{"Queued:", inWords(desires, *w.NextDesiredState)})
 	}
+	if space := home(w); space != "" && w.Phase != "ARCHIVED" {
+		rows = append(rows, []string{"Home:", space})
+	}
 	add("Pending request:", w.PendingRequest)
 	add("Description:", &w.Description)
 	add("Memo:", &w.Memo)

@@ -28,18 +28,40 @@ func (s sizesCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 func sizeTable(list []api.Size) string {
-	rows := [][]string{{"NAME", "CORES", "MEMORY"}}
+	rows := [][]string{{"NAME", "CORES", "MEMORY", "DISK"}}
 	for _, s := range list {
-		cores, memory := "no limit", "no limit"
+		cores, memory, disk := "no limit", "no limit", "no limit"
 		if s.CPUs > 0 {
 			cores = fmt.Sprintf("%.4g", s.CPUs)
 		}
 		if s.MemoryBytes > 0 {
 			memory = terminal.Size(s.MemoryBytes)
 		}
-		rows = append(rows, []string{s.Name, cores, memory})
+		if s.DiskBytes > 0 {
+			disk = terminal.Size(s.DiskBytes)
+		}
+		rows = append(rows, []string{s.Name, cores, memory, disk})
 	}
 	return terminal.Table(rows)
+}
+
+// home is how much space the home uses, and may use; "" if neither is known.
+func home(w api.Workspace) string {
+	limit := ""
+	if w.HomeLimitBytes > 0 {
+		limit = terminal.Size(w.HomeLimitBytes)
+	}
+	switch {
+	case w.HomeBytes == nil && limit == "":
+		return ""
+	case w.HomeBytes == nil:
+		return "at most " + limit
+	case limit == "":
+		return terminal.Size(*w.HomeBytes)
+	case !w.HomeLimitEnforced && *w.HomeBytes > w.HomeLimitBytes:
+		return terminal.Size(*w.HomeBytes) + " of " + limit + "; over the limit, see: codehub start --free-space"
+	}
+	return terminal.Size(*w.HomeBytes) + " of " + limit
 }
 
 // size names the size of the next start.

@@ -166,13 +166,14 @@ func outcome(w api.Workspace, err error) (any, string, error) {
 
 type startCmd struct {
 	onWorkspace
-	Wait bool `short:"w" help:"Wait until it runs."`
+	Wait      bool `short:"w" help:"Wait until it runs."`
+	FreeSpace bool `help:"Start with a home over its limit, to free space."`
 }
 
 func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		want := "RUNNING"
-		w, err := c.Update(ctx, id, api.UpdateWorkspace{DesiredState: &want, Queue: true, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))})
+		w, err := c.Update(ctx, id, api.UpdateWorkspace{DesiredState: &want, Queue: true, FreeSpace: s.FreeSpace, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))})
 		if err == nil && s.Wait {
 			w, err = reachShowing(ctx, k, c, id, "RUNNING")
 		}

@@ -276,7 +276,11 @@ func (c *Config) backends() error {
 		if c.Archives.Scheme != "s3" {
 			return setting.Invalid("CODEHUB_ARCHIVE_URL", "storage jobs in Kubernetes reach no folder of a server", "give a bucket like s3://bucket/prefix")
 		}
-		return c.Cluster.Resolve()
+		err := c.Cluster.Resolve()
+		if err == nil && c.Defaults.Disk == "" {
+			c.Defaults.Disk = strconv.FormatInt(c.Cluster.Size.Value(), 10)
+		}
+		return err
 	}
 	return setting.Invalid("CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker or kubernetes")
 }

@@ -36,7 +36,8 @@ func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace
 
 func (d *Dashboard) want(s workspace.DesiredState, note string) change {
 	return func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
-		ws, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Desired: &s, Queue: true, TimeZone: timeZone(r)})
+		free := r.PostFormValue("free_space") != ""
+		ws, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Desired: &s, Queue: true, FreeSpace: free, TimeZone: timeZone(r)})
 		if err == nil && ws.NextDesired == s {
 			note += "_queued"
 		}

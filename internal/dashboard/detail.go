@@ -35,6 +35,10 @@ type detailView struct {
 	Size                workspace.Size
 	SizeGone, SizeWaits bool
 	Sizes               bool // there are several to choose from
+	// Space is the disk space of the home. MayFree reports that the workspace may be started
+	// over its limit.
+	Space   lifecycle.HomeSpace
+	MayFree bool
 	// EnvNames are the names of the environment variables; the values may be secrets. EnvWaits
 	// reports that the container was created with others.
 	EnvNames []string
@@ -52,7 +56,9 @@ var checkOrder = []workspace.ConditionType{workspace.ContainerReady, workspace.V
 func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	v := detailView{view: d.viewOf(w, fromDetail), ImageWaits: lifecycle.ImageWaits(w), UpdateWaits: lifecycle.UpdateWaits(w),
 		EnvNames: slices.Sorted(maps.Keys(w.Env)), EnvWaits: lifecycle.EnvWaits(w),
-		Size: d.Sizes.Of(w.Size), SizeGone: !d.Sizes.Has(w.Size), SizeWaits: lifecycle.SizeWaits(w, d.Sizes), Sizes: len(d.Sizes.Offered) > 0 || w.Size != ""}
+		Size: d.Sizes.Of(w.Size), SizeGone: !d.Sizes.Has(w.Size), SizeWaits: lifecycle.SizeWaits(w, d.Sizes), Sizes: len(d.Sizes.Offered) > 0 || w.Size != "",
+		Space: lifecycle.SpaceOf(w, d.Sizes)}
+	v.MayFree = v.Space.Over() && v.State == "stopped" && lifecycle.MayFree(w, v.Now)
 	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
 		v.Pin = pin
 	}

@@ -93,7 +93,7 @@ func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, c workspace.C
 	if errors.As(err, &e) {
 		if text = e.Message; e.Code == workspace.CodeImageNotAllowed {
 			text = l.T("err.image_not_allowed", allowedOf(e))
-		} else if e.Code == workspace.CodeQuotaExceeded && e.Details["limit_type"] == "bytes" {
+		} else if e.Code == workspace.CodeQuotaExceeded && inBytes(e) {
 			text = quotaProblem(l, e)
 		} else if l.Has("err." + string(e.Code)) {
 			text = l.T("err." + string(e.Code))

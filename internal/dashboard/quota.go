@@ -43,12 +43,21 @@ func quotaText(l *catalogue.Language, kind string, q quotaView) string {
 // quotaProblem is the text of CodeQuotaExceeded.
 func quotaProblem(l *catalogue.Language, e *workspace.Error) string {
 	kind, _ := e.Details["limit_type"].(string)
-	if kind == "bytes" {
-		current, _ := e.Details["current"].(int64)
+	if inBytes(e) {
+		used, _ := e.Details["current"].(int64)
 		most, _ := e.Details["max"].(int64)
-		return l.T("quota.bytes", l.Bytes(current), l.Bytes(most))
+		if may, refused := e.Details["free_space"].(bool); refused && !may {
+			kind = "home_again"
+		}
+		return l.T("quota."+kind, l.Bytes(used), l.Bytes(most))
 	}
 	current, _ := e.Details["current"].(int)
 	most, _ := e.Details["max"].(int)
 	return quotaText(l, kind, quotaView{current, most})
+}
+
+// inBytes reports whether a CodeQuotaExceeded is about disk space.
+func inBytes(e *workspace.Error) bool {
+	_, ok := e.Details["current"].(int64)
+	return ok
 }

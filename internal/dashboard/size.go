@@ -23,7 +23,7 @@ func (d *Dashboard) sizeChoices(l *catalogue.Language) []sizeChoice {
 	return choices
 }
 
-// sizeText describes a size, such as "large: 4 cores, 8.6 GB of memory".
+// sizeText describes a size, such as "large: 4 cores, 8.6 GB of memory, 50 GB of disk space".
 func sizeText(l *catalogue.Language, s workspace.Size) string {
 	cores, memory := l.T("size.cores_unlimited"), l.T("size.memory_unlimited")
 	if s.NanoCPUs > 0 {
@@ -35,11 +35,15 @@ func sizeText(l *catalogue.Language, s workspace.Size) string {
 	if s.Memory > 0 {
 		memory = l.T("size.memory", l.Bytes(s.Memory))
 	}
+	disk := l.T("size.disk_unlimited")
+	if s.Disk > 0 {
+		disk = l.T("size.disk", l.Bytes(s.Disk))
+	}
 	name := s.Name
 	if name == workspace.DefaultSize {
 		name = l.T("size.default")
 	}
-	return l.T("size.text", name, cores, memory)
+	return l.T("size.text", name, cores, memory, disk)
 }
 
 // newSize returns the patch of the size, which the next start uses.

@@ -220,15 +220,22 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 // makeWorld creates a world with this value of CODEHUB_WORKSPACE_URL and no user.
 func makeWorld(t *testing.T, workspaces string, server web.Option, change ...func(*Config)) *world {
 	t.Helper()
+	sizes := workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30}}
+	return makeSizedWorld(t, sizes, workspaces, server, change...)
+}
+
+// makeSizedWorld is makeWorld with these sizes of workspaces.
+func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, server web.Option, change ...func(*Config)) *world {
+	t.Helper()
 	log := harness.Logger(t, slog.LevelWarn)
-	db := fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 100}, Log: log, MaxConns: 8})
+	db := fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 100}, Sizes: sizes, Log: log, MaxConns: 8})
 	w := &world{t: t, Server: web.New(t, db, log, server), ctrl: db.Controller(), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
 	w.HTTP.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	config := Config{
 		Store: w.DB, Auth: w.Auth, Events: w.Hub, Logs: w.logs, Log: log,
 		Settings: service.Settings{
 			URL:         w.URL,
-			Defaults:    service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume, Sizes: workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30}}},
+			Defaults:    service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume, Sizes: sizes},
 			Idle:        service.Idle{StandbyTTL: int(testTTL.Standby.Seconds()), ArchiveTTL: int(testTTL.Archive.Seconds()), KeepAwakeMax: 24 * time.Hour},
 			DeleteGrace: 2 * time.Hour,
 		},

@@ -17,5 +17,5 @@ func (s *server) listSizes(w http.ResponseWriter, _ *http.Request, _ auth.Identi
 }
 
 func sizeView(s workspace.Size) api.Size {
-	return api.Size{Name: s.Name, CPUs: s.Cores(), MemoryBytes: s.Memory}
+	return api.Size{Name: s.Name, CPUs: s.Cores(), MemoryBytes: s.Memory, DiskBytes: s.Disk}
 }

@@ -196,6 +196,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 	if p.Desired, err = checkDesired(in.DesiredState); err != nil {
 		return err
 	}
+	p.FreeSpace = in.FreeSpace
 	if err := firstError(
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds.Value),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds.Value),

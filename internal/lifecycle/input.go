@@ -85,6 +85,7 @@ type Volume struct {
 	Marker string // archive_key of the archive that was restored into it, once that has finished
 	// Removing is whether its removal has begun. Such a volume is never complete again.
 	Removing bool
+	Limit    int64 // bytes that it can hold; 0: no limit
 }
 
 // Complete reports whether the volume holds a complete home. A removal removes the

@@ -18,6 +18,12 @@ func Judge(in Input) Result {
 			in.Row.RunningImage, in.Row.RunningEnv, in.Row.RunningSize = in.Obs.Container.Image, in.Obs.Container.EnvDigest, in.Obs.Container.Size
 		}
 	}
+	if in.Obs.VolumeKnown {
+		in.Row.HomeLimit = 0
+		if v := in.Obs.Volume; v != nil && v.Claim == in.Row.Home.Claim {
+			in.Row.HomeLimit = v.Limit
+		}
+	}
 	in.Row = pinned(in)
 
 	r := decide(in)

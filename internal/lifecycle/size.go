@@ -6,7 +6,8 @@ import "codehub/internal/workspace"
 const AuditSize = "workspace.size"
 
 // SetSize changes the size of the workspace; empty is the default one. The next start uses
-// it; a container that exists keeps its own. CodeInvalid if the size is not offered.
+// it; a container that exists keeps its own. CodeInvalid if the size is not offered;
+// CodeQuotaExceeded if its disk space is less than before and less than what the home uses.
 func SetSize(w workspace.Workspace, size string, offered workspace.Sizes) (Intent, error) {
 	if err := Present(w); err != nil {
 		return Intent{}, err
@@ -16,6 +17,12 @@ func SetSize(w workspace.Workspace, size string, offered workspace.Sizes) (Inten
 	}
 	if err := CheckSize(size, offered); err != nil {
 		return Intent{}, err
+	}
+	// From a size that has no more space, the way to a somewhat larger one stays open.
+	if to := offered.Of(size); offered.Of(w.Size).Disk == 0 || to.Disk < offered.Of(w.Size).Disk {
+		if err := checkShrink(w, to); err != nil {
+			return Intent{}, err
+		}
 	}
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditSize, map[string]any{"from": w.Size, "to": size}}}
 	out.Workspace.Size = size

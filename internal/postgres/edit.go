@@ -112,11 +112,12 @@ type Patch struct {
 	AwakeWhileWorking *bool
 	Desired           *workspace.DesiredState
 	Queue             bool // queue Desired if an operation is running
+	FreeSpace         bool // Desired is RUNNING to free space in a home over its limit; see lifecycle.CheckSpace
 }
 
 // PatchWorkspace makes all changes or, on an error, none. CodeNotFound if the workspace is
-// deleted; CodeNameTaken; CodeImageNotAllowed for a new image, and for a start with one; for
-// Desired see lifecycle.Desire.
+// deleted; CodeNameTaken; CodeImageNotAllowed for a new image, and for a start with one;
+// CodeQuotaExceeded of lifecycle.SetSize and CheckSpace; for Desired see lifecycle.Desire.
 func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
 	before := needsNoSlot
 	if p.Desired != nil && *p.Desired == workspace.DesiredRunning {
@@ -177,7 +178,9 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 		}
 		out, err := lifecycle.Desire(w, now, *p.Desired, p.Queue)
 		if *p.Desired == workspace.DesiredRunning {
-			out, err = db.startable(w, out, err)
+			if out, err = db.startable(w, out, err); err == nil {
+				out, err = lifecycle.CheckSpace(w, out, db.sizes, p.FreeSpace, now)
+			}
 		}
 		out.Changed = out.Changed || edited
 		return out, err

@@ -140,13 +140,16 @@ type WakeResult struct {
 }
 
 // Wake starts the workspace because a user opens it (lifecycle.Wake). CodeImageNotAllowed if
-// that starts it.
+// that starts it; CodeQuotaExceeded of lifecycle.CheckSpace.
 func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (WakeResult, error) {
 	var woken bool
 	w, _, err := db.apply(ctx, caller, id, "wake a workspace", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		out, err := lifecycle.Wake(w, now)
 		woken = !out.AccessOnly
-		return db.startable(w, out, err)
+		if out, err = db.startable(w, out, err); err != nil {
+			return out, err
+		}
+		return lifecycle.CheckSpace(w, out, db.sizes, false, now)
 	}))
 	return WakeResult{Workspace: w, Changed: woken && err == nil}, err
 }

@@ -88,7 +88,7 @@ func TestMigrateWithWorkspaces(t *testing.T) {
 		}
 		return s
 	}
-	unused := []string{"holds_slot", "desired_cause", "observed_at", "instance_backend", "home_store_key", "archive_entries", "running_image_ref", "previous_image_ref", "image_generation", "image_pull", "image_pin", "image_newer", "awake_while_working", "env", "running_env_digest", "time_zone", "uid_offset", "size", "running_size", "home_bytes", "archives_bytes", "total_bytes", "state"}
+	unused := []string{"holds_slot", "desired_cause", "observed_at", "instance_backend", "home_store_key", "archive_entries", "running_image_ref", "previous_image_ref", "image_generation", "image_pull", "image_pin", "image_newer", "awake_while_working", "env", "running_env_digest", "time_zone", "uid_offset", "size", "running_size", "home_limit", "freeing_at", "freeing_from", "home_bytes", "archives_bytes", "total_bytes", "state"}
 	before := all(unused...)
 	if err := postgres.Migrate(t.Context(), dsn); err != nil {
 		t.Fatal(err)

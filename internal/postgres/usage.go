@@ -208,6 +208,39 @@ func (u *Usage) SetSizes(ctx context.Context, homes map[workspace.ID]int64) erro
 	}))
 }
 
+// FilledHome is a home without a limit of its volume, and when it may have changed last.
+type FilledHome struct {
+	ID       workspace.ID
+	Size     string // the name of the workspace's size; empty: the default one
+	Bytes    int64  // as last measured
+	Running  bool
+	Now      time.Time // the database's clock
+	PhasedAt time.Time // when the phase changed
+}
+
+// Filled lists the present homes that were measured with at least so many bytes.
+func (u *Usage) Filled(ctx context.Context, least int64) (list []FilledHome, err error) {
+	err = inSession(ctx, u.session, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT id, COALESCE(size, ''), home_bytes, phase = 'RUNNING', now(), phase_changed_at FROM workspaces
+			WHERE home_limit = 0 AND home_bytes >= $1 AND phase IN ('RUNNING', 'STANDBY') ORDER BY id`, least)
+		if err != nil {
+			return err
+		}
+		list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[FilledHome])
+		return err
+	})
+	return list, failed("list filled homes", err)
+}
+
+// SetSize records the size of one home.
+func (u *Usage) SetSize(ctx context.Context, id workspace.ID, bytes int64) error {
+	return failed("record the size of a home", inSession(ctx, u.session, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE workspaces SET home_bytes = $2 WHERE id = $1 AND phase IN ('RUNNING', 'STANDBY') AND home_bytes IS DISTINCT FROM $2`, id, bytes)
+		return err
+	}))
+}
+
 // Trim removes the use of days that are older than keep.
 func (u *Usage) Trim(ctx context.Context, keep time.Duration) error {
 	return failed("remove old use of workspaces", inSession(ctx, u.session, func(tx pgx.Tx) error {

@@ -77,6 +77,7 @@ var columns = []column{
 	{name: "running_env_digest", by: controller, field: func(w *row) any { return orEmpty(&w.RunningEnv) }},
 
 	{name: "running_size", by: controller, field: func(w *row) any { return orEmpty(&w.RunningSize) }},
+	{name: "home_limit", by: controller, field: func(w *row) any { return &w.HomeLimit }},
 
 	{name: "name", by: apiLayer, field: func(w *row) any { return &w.Name }},
 	{name: "desired_state", by: apiLayer, claim: true, field: func(w *row) any { return &w.DesiredState }},
@@ -102,6 +103,8 @@ var columns = []column{
 	{name: "last_access_kind", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.LastAccess) }},
 	{name: "keep_awake_until", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.KeepAwakeTil }},
 	{name: "awake_while_working", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.AwakeWhileWorking }},
+	{name: "freeing_at", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.FreeingAt }},
+	{name: "freeing_from", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.FreeingFrom }},
 	{name: "standby_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.StandbyTTL }},
 	{name: "archive_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.ArchiveTTL }},
 	{name: "updated_at", skipTick: true, field: func(w *row) any { return &w.UpdatedAt }},

@@ -157,8 +157,8 @@ func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, v visit, seen works
 	case code == workspace.CodeForbidden:
 		p.forbid(w, r, v, "This workspace belongs to another user.")
 		return
-	case code == workspace.CodeImageNotAllowed:
-		// The workspace's page on the dashboard says so, and can change the image.
+	case code == workspace.CodeImageNotAllowed, code == workspace.CodeQuotaExceeded:
+		// The workspace's page on the dashboard says so, and can change the image or the size.
 		setOwnHeaders(w, http.StatusSeeOther)
 		w.Header().Set("Location", "/workspaces/"+string(v.id))
 		w.WriteHeader(http.StatusSeeOther)

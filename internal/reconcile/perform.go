@@ -67,7 +67,7 @@ func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runti
 
 // volumeSpec describes the volume of row's home.
 func (t *term) volumeSpec(ctx context.Context, row workspace.Workspace) (spec runtime.VolumeSpec, err error) {
-	spec = runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef, Name: row.Name, User: row.OwnerID, Choice: choiceOf(row)}
+	spec = runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef, Name: row.Name, User: row.OwnerID, Choice: choiceOf(row), Disk: t.cfg.Sizes.Of(row.Size).Disk}
 	err = t.inSession(ctx, func(ctx context.Context) (err error) {
 		spec.Owner, err = t.rows.Owner(ctx, row.ID)
 		return err

@@ -189,7 +189,7 @@ func withoutClaim(s decision) lifecycle.Result {
 
 func (s decision) changed() bool {
 	a, b := s.row, s.result.Row
-	return a.Phase != b.Phase || a.RunningImage != b.RunningImage || a.RunningEnv != b.RunningEnv || a.RunningSize != b.RunningSize || a.ImageNewer != b.ImageNewer || !equalTo(a.ImagePin, b.ImagePin) || !a.Conditions.Equal(b.Conditions) || !a.Progress.Equal(b.Progress) ||
+	return a.Phase != b.Phase || a.RunningImage != b.RunningImage || a.RunningEnv != b.RunningEnv || a.RunningSize != b.RunningSize || a.HomeLimit != b.HomeLimit || a.ImageNewer != b.ImageNewer || !equalTo(a.ImagePin, b.ImagePin) || !a.Conditions.Equal(b.Conditions) || !a.Progress.Equal(b.Progress) ||
 		s.result.ClearRecover || s.result.ClearCancel || s.result.ClearForceStop
 }
 

@@ -275,6 +275,8 @@ type Volume struct {
 	// Owner and Name are those of its VolumeSpec; empty if an earlier version
 	// created it.
 	Owner, Name string
+	// Limit is how many bytes the volume can hold; 0: as many as its disk has, or unknown.
+	Limit int64
 }
 
 // Aside is a volume or folder that was set aside; see Runtime.SetAside.
@@ -370,6 +372,9 @@ type VolumeSpec struct {
 	// Owner is the owner's user name and Name the workspace's name when the volume
 	// is created. They identify the volume if the database does not.
 	Owner, Name string
+	// Disk is how many bytes the volume should be able to hold; 0: no limit. Not every
+	// volume can be limited: see Volume.Limit.
+	Disk int64
 	// User is the user for whom a missing image is pulled.
 	User   string
 	Choice ImageChoice
@@ -401,7 +406,9 @@ type ContainerSpec struct {
 	// TimeZone is the value of TZ unless Env or the image has one; empty: none.
 	TimeZone  string
 	EnvDigest string // see Container.EnvDigest
-	Size      workspace.Size
+	// Size has the limits of the container, and that of its home's volume if it has one, which
+	// StartContainer changes first. A volume that cannot be made smaller keeps its limit.
+	Size workspace.Size
 }
 
 // Upstream is where the server reaches a running workspace.

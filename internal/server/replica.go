@@ -58,6 +58,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_WORKSPACE_UIDS":          cfg.Reconcile.UIDs.String(),
 			"CODEHUB_ALLOWED_IMAGES":          cfg.Defaults.Images.String(),
 			"CODEHUB_SIZES":                   cfg.Defaults.OfferedSizes,
+			"CODEHUB_WORKSPACE_DISK":          cfg.Defaults.Disk,
 			"CODEHUB_REDIS_URL":               redisPlace(cfg.RedisURL),
 			"CODEHUB_OIDC_FILE (groups)":      cfg.SignIn.Groups(),
 			"CODEHUB_OIDC_REFRESH_INTERVAL":   cfg.SignIn.Interval.String(),

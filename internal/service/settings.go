@@ -58,11 +58,12 @@ type Defaults struct {
 	AllowedImages  string `name:"allowed-images" env:"CODEHUB_ALLOWED_IMAGES" help:"Patterns of the images that workspaces may use, separated by commas, like python,registry.example.com/team/* (default: every image)."`
 	CPUs           string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores that a workspace of the default size may use (0 = no limit)."`
 	Memory         string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory that a workspace of the default size may use, like 512m or 4g (0 = no limit)."`
-	OfferedSizes   string `name:"sizes" env:"CODEHUB_SIZES" help:"Sizes that users may choose for a workspace in place of the default one: NAME=CORES:MEMORY, separated by commas, like small=1:2g,large=4:8g."`
+	Disk           string `name:"workspace-disk" env:"CODEHUB_WORKSPACE_DISK" help:"Disk space that the home of a workspace may use, like 20g, unless its size has another one; 0 = no limit (default: no limit, in Kubernetes CODEHUB_HOME_SIZE)."`
+	OfferedSizes   string `name:"sizes" env:"CODEHUB_SIZES" help:"Sizes that users may choose for a workspace in place of the default one: NAME=CORES:MEMORY or NAME=CORES:MEMORY:DISK, separated by commas, like small=1:2g,large=4:8g:50g."`
 	StorageBackend string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are with Docker: docker-volume, or local-dir (folders in the data folder)."`
 
 	Images imageref.Allowed `kong:"-"` // of AllowedImages; always allows the default image
-	Sizes  workspace.Sizes  `kong:"-"` // of CPUs, Memory and OfferedSizes
+	Sizes  workspace.Sizes  `kong:"-"` // of CPUs, Memory, Disk and OfferedSizes
 }
 
 // Resolve checks the settings. It returns the first invalid one as *setting.Problem.

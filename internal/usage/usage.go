@@ -6,11 +6,13 @@ package usage
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
 	"codehub/internal/agent"
 	"codehub/internal/health"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -24,6 +26,8 @@ type Agents interface {
 // Homes measures the sizes of homes.
 type Homes interface {
 	HomeSizes(ctx context.Context) (map[workspace.ID]int64, error)
+	// HomeSize measures one home; known is false if it cannot be measured.
+	HomeSize(ctx context.Context, id workspace.ID) (size int64, known bool, err error)
 }
 
 // Config holds a Runner's dependencies and settings.
@@ -31,7 +35,8 @@ type Config struct {
 	Agents Agents
 	Homes  Homes // nil: sizes of homes are not known
 	postgres.UsageSettings
-	// Sizes bound what an agent reports, which its workspace's user controls.
+	// Sizes bound what an agent reports, which its workspace's user controls, and have the
+	// limits of homes.
 	Sizes    workspace.Sizes
 	Interval time.Duration // between two samples; 0: a minute
 	// Conditions lists that use cannot be recorded; nil: it is only logged.
@@ -202,14 +207,83 @@ func (r *Runner) measure(ctx context.Context, store *postgres.Usage) {
 	if interval <= 0 {
 		interval = time.Hour
 	}
+	again := time.NewTicker(r.cfg.Interval)
+	defer again.Stop()
+	full := fullHomes{}
 	for {
 		r.size.Set(r.measureOnce(ctx, store))
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(interval):
+		next := time.After(interval)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-next:
+				waiting = false
+			case <-again.C:
+				if err := r.measureFull(ctx, store, full); err != nil && ctx.Err() == nil {
+					r.size.Set(err)
+				}
+			}
 		}
 	}
+}
+
+// fullHomes are the homes that are near their limits, and when each was last measured alone.
+type fullHomes map[workspace.ID]time.Time
+
+const (
+	// fullInterval is the time between two measurements of a full home that is in use.
+	fullInterval = 5 * time.Minute
+	fullTimeout  = 5 * time.Minute
+)
+
+// measureFull measures the homes that are near or over their limits again: while they are in use,
+// and once after that. So the owner sees that deleting files has helped, and a workspace that may
+// be started again is.
+func (r *Runner) measureFull(ctx context.Context, store *postgres.Usage, full fullHomes) error {
+	least := leastNear(r.cfg.Sizes)
+	if r.cfg.Homes == nil || r.cfg.SizeInterval <= 0 || least == 0 {
+		return nil
+	}
+	list, err := store.Filled(ctx, least)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, fullTimeout)
+	defer cancel()
+	present := map[workspace.ID]bool{}
+	for _, h := range list {
+		space := lifecycle.SpaceOf(workspace.Workspace{Size: h.Size, HomeBytes: &h.Bytes}, r.cfg.Sizes)
+		if !space.Near() {
+			continue
+		}
+		present[h.ID] = true
+		last, measured := full[h.ID]
+		if measured && (h.Running && h.Now.Sub(last) < fullInterval || !h.Running && last.After(h.PhasedAt)) {
+			continue
+		}
+		size, known, err := r.cfg.Homes.HomeSize(ctx, h.ID)
+		if err == nil && known {
+			err = store.SetSize(ctx, h.ID, size)
+		}
+		if err != nil {
+			return err
+		}
+		full[h.ID] = h.Now
+	}
+	maps.DeleteFunc(full, func(id workspace.ID, _ time.Time) bool { return !present[id] })
+	return nil
+}
+
+// leastNear is a size that no home near its limit is below; 0: no size has a limit.
+func leastNear(sizes workspace.Sizes) int64 {
+	least := int64(0)
+	for _, s := range append([]workspace.Size{sizes.Default}, sizes.Offered...) {
+		if s.Disk > 0 && (least == 0 || s.Disk < least) {
+			least = s.Disk
+		}
+	}
+	return least / 2
 }
 
 func (r *Runner) measureOnce(ctx context.Context, store *postgres.Usage) error {

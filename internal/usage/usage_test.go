@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"codehub/internal/agent"
 	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
@@ -63,6 +65,9 @@ type meter struct {
 	began time.Time
 	err   error
 	sizes map[workspace.ID]int64
+
+	single   map[workspace.ID]int64 // of HomeSize
+	measured map[workspace.ID]int   // how often HomeSize was called
 }
 
 func (m *meter) Usage(context.Context, workspace.ID) (agent.Usage, error) {
@@ -72,6 +77,53 @@ func (m *meter) Usage(context.Context, workspace.ID) (agent.Usage, error) {
 }
 
 func (m *meter) HomeSizes(context.Context) (map[workspace.ID]int64, error) { return m.sizes, nil }
+
+func (m *meter) HomeSize(_ context.Context, id workspace.ID) (int64, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	size, known := m.single[id]
+	m.measured[id]++
+	return size, known, nil
+}
+
+// A home near its limit is measured again while it is in use and once after that; another one,
+// and one whose volume has the limit, is not.
+func TestFullHomesAreMeasuredAgain(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	ann := db.AddUser("ann")
+	add := func(name, phase string, bytes, limit int64) workspace.ID {
+		w := db.AddWorkspace(ann, name)
+		db.Change(`UPDATE workspaces SET phase = $2, home_ctx = '{"state": "live"}', home_bytes = $3, home_limit = $4, phase_changed_at = now() - interval '1 hour' WHERE id = $1`, w.ID, phase, bytes, limit)
+		return w.ID
+	}
+	stopped, running := add("stopped", "STANDBY", 1200, 0), add("running", "RUNNING", 950, 0)
+	small, limited := add("small", "STANDBY", 700, 0), add("limited", "STANDBY", 1200, 1000)
+	m := &meter{single: map[workspace.ID]int64{stopped: 1100, running: 300, small: 1, limited: 1}, measured: map[workspace.ID]int{}}
+	r := New(Config{Homes: m, Sizes: workspace.Sizes{Default: workspace.Size{Disk: 1000}}, UsageSettings: postgres.UsageSettings{Keep: 24 * time.Hour, SizeInterval: time.Hour}, Log: harness.Logger(t, slog.LevelWarn)})
+	store, full := postgres.NewUsage(postgres.NewSession(db.Conn())), fullHomes{}
+	pass := func(want map[workspace.ID]int) {
+		t.Helper()
+		if err := r.measureFull(t.Context(), store, full); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, m.measured); diff != "" {
+			t.Error(diff)
+		}
+	}
+	pass(map[workspace.ID]int{stopped: 1, running: 1})
+	for id, want := range map[workspace.ID]int64{stopped: 1100, running: 300, small: 700, limited: 1200} {
+		if n := fixture.Query[int64](db, `SELECT home_bytes FROM workspaces WHERE id = $1`, id); n != want {
+			t.Errorf("%d bytes are recorded, want %d", n, want)
+		}
+	}
+	pass(map[workspace.ID]int{stopped: 1, running: 1})
+	db.Change(`UPDATE workspaces SET home_bytes = 950 WHERE id = $1`, running)
+	pass(map[workspace.ID]int{stopped: 1, running: 2}) // it was no longer full in between
+	pass(map[workspace.ID]int{stopped: 1, running: 2})
+	db.Change(`UPDATE workspaces SET phase_changed_at = now() WHERE id = $1`, stopped)
+	pass(map[workspace.ID]int{stopped: 2, running: 2})
+}
 
 // A runner records the use of running workspaces and the sizes of homes, until it ends.
 func TestRunner(t *testing.T) {

@@ -73,6 +73,8 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 	if w.ArchiveKey != "" {
 		v.ArchiveSize = &w.ArchiveSize
 	}
+	space := lifecycle.SpaceOf(w, s.Sizes)
+	v.HomeBytes, v.HomeLimitBytes, v.HomeLimitEnforced = w.HomeBytes, space.Limit, space.Enforced
 	if w.Progress != nil {
 		p := w.Progress
 		v.Progress = &api.Progress{

@@ -23,7 +23,7 @@ func TestViewIsComplete(t *testing.T) {
 	n := func(i int) *int { return &i }
 	w := workspace.Workspace{
 		ID: "id", OwnerID: "ann", Name: "name", Description: "description", Memo: "memo", ImageRef: "image", RunningImage: "running", PreviousImage: "previous",
-		AwakeWhileWorking: true, Size: "small", RunningSize: "large",
+		AwakeWhileWorking: true, HomeBytes: new(int64(5)), HomeLimit: 8, Size: "small", RunningSize: "large",
 		ImagePin: &workspace.ImagePin{Ref: "image", ID: "image-id", Digest: "digest", Note: workspace.ImageReplaced}, ImageNewer: "newer",
 		Conditions: workspace.Conditions{workspace.VolumeReady: {Status: "True", Reason: "Ready", Message: "m", LastTransitionTime: at(1)}, workspace.ContainerReady: {Status: "True", Reason: "Ready"}},
 		Phase:      workspace.PhaseDeleting, PhaseChangedAt: at(2), Operation: workspace.OpDeleting,

@@ -15,6 +15,7 @@ type Size struct {
 	Name     string // lowercase letters, digits and hyphens
 	NanoCPUs int64  // billionths of a core; 0: no limit
 	Memory   int64  // bytes, without swap; 0: no limit
+	Disk     int64  // bytes of the home; 0: no limit
 }
 
 // SizeNamed returns the value of Workspace.Size for the name of a size, as people give it.

@@ -101,6 +101,14 @@ type Workspace struct {
 	// HomeBytes and ArchivesBytes are the sizes of the home's volume and of all archives when they
 	// were last measured; nil: not measured yet.
 	HomeBytes, ArchivesBytes *int64
+	// HomeLimit is the limit in bytes that the home's volume has, as last observed; 0: it may
+	// grow as long as its disk has space. Written by the controller.
+	HomeLimit int64
+	// FreeingAt is the last start over the limit of the home, which its owner requested to free
+	// space, and FreeingFrom the HomeBytes at that time; see lifecycle.CheckSpace. Written by
+	// the API layer.
+	FreeingAt   *time.Time
+	FreeingFrom int64
 
 	// Unwatched is how much of the time since lifecycle.IdleSince no server
 	// recorded activity: it does not count toward idle timeouts. Computed when the row

@@ -8,49 +8,126 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
-// HomeSizes measures the homes of this installation: the disk space that their files use. Docker
-// reads all volumes for it, and folders are read here, so it may take minutes. A home
-// that cannot be read is not in the result.
+// HomeSizes measures the homes of this installation: the disk space that their files use. It may
+// take minutes. Homes that this process cannot read are measured by Docker, which reads all
+// volumes for it and counts sparse files in full. A home that cannot be measured is not in the
+// result.
 func (r *Runtime) HomeSizes(ctx context.Context) (map[workspace.ID]int64, error) {
-	used, err := r.api.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
+	listed, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(roleHome)})
 	if err != nil {
-		return nil, wrapError(ctx, "measure volumes", err)
+		return nil, wrapError(ctx, "list volumes", err)
 	}
 	sizes := map[workspace.ID]int64{}
-	for _, v := range used.Volumes.Items {
+	unread := map[workspace.ID]bool{}
+	for _, v := range listed.Items {
 		id := workspace.ID(v.Labels[labelWorkspace])
-		if v.Labels[labelInstallation] != r.cfg.Installation || v.Labels[labelRole] != roleHome || v.Name != id.VolumeName() {
+		if v.Name != id.VolumeName() {
 			continue
 		}
-		if v.UsageData != nil && v.UsageData.Size >= 0 {
-			sizes[id] = v.UsageData.Size
+		size, known, err := r.spaceOfVolume(ctx, v.Mountpoint)
+		switch {
+		case err != nil:
+			return nil, err
+		case known:
+			sizes[id] = size
+		default:
+			unread[id] = true
 		}
+	}
+	if err := r.measureByDocker(ctx, unread, sizes); err != nil {
+		return nil, err
 	}
 	folders, err := r.folders()
 	if err != nil {
 		return nil, err
 	}
 	for _, v := range folders {
-		if v.Foreign || v.Storage != workspace.StorageLocalDir {
+		if v.Foreign || v.Claim == "" {
 			continue
 		}
-		size, err := spaceOf(ctx, r.homePath(v.Workspace))
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
-		}
+		size, known, err := r.spaceOfFolder(ctx, v.Workspace)
 		if err != nil {
-			r.log.Debug("measure a home failed", "workspace", v.Workspace, "err", err)
-			continue
+			return nil, err
 		}
-		sizes[v.Workspace] = size
+		if known {
+			sizes[v.Workspace] = size
+		}
 	}
 	return sizes, nil
+}
+
+// HomeSize measures one home as HomeSizes does. known is false if it cannot be measured.
+func (r *Runtime) HomeSize(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
+	v, err := r.api.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
+	switch {
+	case errdefs.IsNotFound(err):
+		if r.cfg.DataDir == "" {
+			return 0, false, nil
+		}
+		if side, there, err := r.readFolder(id); err != nil || !there || side.Installation != r.cfg.Installation {
+			return 0, false, err
+		}
+		return r.spaceOfFolder(ctx, id)
+	case err != nil:
+		return 0, false, wrapError(ctx, "inspect volume", err)
+	case !r.owns(v.Volume.Labels, roleHome):
+		return 0, false, nil
+	}
+	if size, known, err = r.spaceOfVolume(ctx, v.Volume.Mountpoint); known || err != nil {
+		return size, known, err
+	}
+	sizes := map[workspace.ID]int64{}
+	err = r.measureByDocker(ctx, map[workspace.ID]bool{id: true}, sizes)
+	size, known = sizes[id]
+	return size, known, err
+}
+
+// spaceOfVolume measures a volume that this process can read. The error is that of ctx.
+func (r *Runtime) spaceOfVolume(ctx context.Context, mountpoint string) (size int64, known bool, err error) {
+	if !r.isLocal(mountpoint) {
+		return 0, false, nil
+	}
+	size, err = spaceOf(ctx, mountpoint)
+	if ctx.Err() != nil {
+		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
+	}
+	return size, err == nil, nil
+}
+
+func (r *Runtime) spaceOfFolder(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
+	size, err = spaceOf(ctx, r.homePath(id))
+	if ctx.Err() != nil {
+		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
+	}
+	if err != nil {
+		r.log.Debug("measure a home failed", "workspace", id, "err", err)
+	}
+	return size, err == nil, nil
+}
+
+// measureByDocker adds the sizes of these homes as Docker measures them.
+func (r *Runtime) measureByDocker(ctx context.Context, homes map[workspace.ID]bool, sizes map[workspace.ID]int64) error {
+	if len(homes) == 0 {
+		return nil
+	}
+	used, err := r.api.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
+	if err != nil {
+		return wrapError(ctx, "measure volumes", err)
+	}
+	for _, v := range used.Volumes.Items {
+		id := workspace.ID(v.Labels[labelWorkspace])
+		if homes[id] && v.Name == id.VolumeName() && r.owns(v.Labels, roleHome) && v.UsageData != nil && v.UsageData.Size >= 0 {
+			sizes[id] = v.UsageData.Size
+		}
+	}
+	return nil
 }
 
 // spaceOf is the disk space of a folder's files; of files with several names once. Files that

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -40,7 +41,7 @@ func volume(c *corev1.PersistentVolumeClaim) runtime.Volume {
 		Workspace: workspace.ID(c.Labels[labelWorkspace]), Storage: workspace.StorageKubernetes, Claim: c.Labels[labelClaim],
 		Removing: notes[noteRemoving] != "" || c.DeletionTimestamp != nil,
 		Held:     notes[noteSettled] != "",
-		Owner:    notes[noteOwner], Name: notes[noteName],
+		Owner:    notes[noteOwner], Name: notes[noteName], Limit: space(c),
 	}
 	if !v.Removing {
 		v.Marker = notes[noteRestored]
@@ -88,6 +89,9 @@ func (r *Runtime) createHome(ctx context.Context, spec runtime.VolumeSpec) (*cor
 		return nil, fmt.Errorf("storage backend %q is not that of Kubernetes", spec.Storage)
 	}
 	claim := r.newClaim(spec.Workspace.VolumeName(), r.labels(roleHome, spec.Workspace, spec.Claim))
+	if spec.Disk > 0 {
+		claim.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(spec.Disk, resource.BinarySI)
+	}
 	claim.Annotations = map[string]string{noteOwner: spec.Owner, noteName: spec.Name}
 	made, err := r.claims().Create(ctx, claim, metav1.CreateOptions{})
 	switch {
@@ -97,7 +101,45 @@ func (r *Runtime) createHome(ctx context.Context, spec runtime.VolumeSpec) (*cor
 	case !apierrors.IsAlreadyExists(err):
 		return nil, wrapError(ctx, "create persistent volume claim", err)
 	}
-	return r.home(ctx, spec.Workspace, spec.Claim)
+	home, err := r.home(ctx, spec.Workspace, spec.Claim)
+	if err != nil {
+		return nil, err
+	}
+	return home, r.grow(ctx, home, spec.Disk)
+}
+
+// space is the size of a claim's volume in bytes; that of its request while it has none.
+func space(c *corev1.PersistentVolumeClaim) int64 {
+	size, ok := c.Status.Capacity[corev1.ResourceStorage]
+	if !ok {
+		size = c.Spec.Resources.Requests[corev1.ResourceStorage]
+	}
+	return size.Value()
+}
+
+// grow requests a larger volume for a home; one that is large enough stays. A storage class that
+// does not allow that keeps the volume as it is, and Volume.Limit says so.
+func (r *Runtime) grow(ctx context.Context, home *corev1.PersistentVolumeClaim, disk int64) error {
+	if asked := home.Spec.Resources.Requests[corev1.ResourceStorage]; disk <= asked.Value() || disk <= space(home) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": home.UID},
+		"spec":     map[string]any{"resources": map[string]any{"requests": map[string]any{string(corev1.ResourceStorage): resource.NewQuantity(disk, resource.BinarySI).String()}}},
+	})
+	if err != nil {
+		return err
+	}
+	changed, err := r.claims().Patch(ctx, home.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+		r.log.Info("the home's volume cannot grow", "volume", home.Name, "bytes", disk, "err", err)
+		return nil
+	case err != nil:
+		return wrapError(ctx, "resize persistent volume claim", err)
+	}
+	r.homeView.wrote(changed)
+	return nil
 }
 
 // newClaim returns a claim of the configured size and class.

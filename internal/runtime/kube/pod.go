@@ -137,6 +137,9 @@ func (r *Runtime) tryStart(ctx context.Context, spec runtime.ContainerSpec, c ch
 	if err != nil {
 		return nil, err
 	}
+	if err := r.grow(ctx, home, spec.Size.Disk); err != nil {
+		return nil, err
+	}
 	p, err := r.createWorkspace(ctx, spec, home, c, progress)
 	if err != nil {
 		return nil, err

@@ -27,6 +27,9 @@ type Harness struct {
 	// counted, and what a job prints to its standard error is part of its lines.
 	Remote bool
 
+	Limits bool // homes have the limits of their specs
+	Grows  bool // the limit of a home grows with the size of its container
+
 	Bound time.Duration // of each test; 0: 2 min
 
 	Storage      string                                // the storage backend under test

@@ -13,6 +13,32 @@ func volumeTests() map[string]func(*suite) {
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
+		"volume/limit": func(s *suite) {
+			s.tidy()
+			limit := func(want int64) {
+				s.Helper()
+				if !s.Limits {
+					want = 0
+				}
+				if v, ok := s.volume(); !ok || v.Limit != want {
+					s.Fatalf("the home: %+v, want the limit %d", v, want)
+				}
+			}
+			spec := s.volumeSpec()
+			spec.Disk = 128 << 20
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
+			limit(spec.Disk)
+			s.wantHome(s.Seed)
+			larger := s.containerSpec()
+			larger.Size.Disk = 256 << 20
+			_, err := s.Runtime.StartContainer(s.ctx, larger, nil)
+			s.ok("StartContainer", err)
+			if s.Grows {
+				limit(larger.Size.Disk)
+			} else {
+				limit(spec.Disk)
+			}
+		},
 		"volume/created twice": func(s *suite) {
 			s.create()
 			c := s.start()

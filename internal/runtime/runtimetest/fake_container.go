@@ -65,6 +65,9 @@ func (f *Fake) makeContainer(spec runtime.ContainerSpec, img chosen) (runtime.Co
 		f.w.change()
 		return runtime.Container{}, fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
 	}
+	if v.Limit > 0 && spec.Size.Disk > v.Limit {
+		v.Limit = spec.Size.Disk
+	}
 	if c == nil {
 		c = &fakeContainer{
 			Container: runtime.Container{

@@ -73,7 +73,7 @@ func fakeHarness(t *testing.T, storage string) Harness {
 		}
 	}
 	return Harness{
-		Runtime: f, Neighbour: f.Neighbour(), Down: down,
+		Runtime: f, Neighbour: f.Neighbour(), Down: down, Limits: true, Grows: true,
 		Storage: storage, Image: DefaultImage, Seed: DefaultHome(), MissingImage: "codehub/missing:latest",
 		RemoteImage: func(*testing.T) string {
 			ref := fmt.Sprintf("registry.test/image:%d", images.Add(1))

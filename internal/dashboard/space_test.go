@@ -1,0 +1,63 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+
+	"codehub/internal/auth"
+	"codehub/internal/harness/web"
+	"codehub/internal/origin"
+	"codehub/internal/workspace"
+)
+
+// A workspace's page shows the space of its home, warns before the limit, and offers a way out
+// over it.
+func TestSpaceOfHomeOnPages(t *testing.T) {
+	t.Parallel()
+	w := makeSizedWorld(t, workspace.Sizes{
+		Default: workspace.Size{Name: workspace.DefaultSize, Disk: 10e9},
+		Offered: []workspace.Size{{Name: "small", Disk: 5e9}, {Name: "large", Disk: 50e9}, {Name: "free"}},
+	}, origin.PathMode, func(*web.Server) {})
+	w.AddAccount(auth.AdminUsername, adminPassword, true)
+	b := w.loggedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id)
+	use := func(bytes int64) { w.Exec(`UPDATE workspaces SET home_bytes = $1`, bytes) }
+	contains(t, "not measured yet", b.get(path).body, "At most 10.0 GB")
+	use(3e9)
+	w.want(id, "size", "free")
+	contains(t, "without a limit", b.get(path).body, `id="home-space">3.0 GB`)
+	w.want(id, "size", nil)
+	page := b.get(path).body
+	contains(t, "far from the limit", page, "3.0 GB of 10.0 GB", "10.0 GB of disk space")
+	lacks(t, "far from the limit", page, `id="space-near"`, `id="space-over"`, `id="free-space"`)
+	use(9_500_000_000)
+	contains(t, "near the limit", b.get(path).body, "9.5 GB of 10.0 GB", `id="space-near"`)
+	contains(t, "near the limit, in Korean", b.get(path, "Accept-Language", "ko").body, "10.0 GB 중 9.5 GB 사용", "홈 공간이 거의 찼습니다.")
+
+	use(12e9)
+	contains(t, "over the limit", b.get(path).body, `id="space-over"`, `id="free-space"`)
+	const refused = "The home uses 12.0 GB, and at most 10.0 GB are allowed."
+	contains(t, "a start", b.htmx(path+"/start", url.Values{}).body, refused, "start it to free space")
+	contains(t, "a start in Korean", b.post(path+"/start", url.Values{}, "HX-Request", "true", "Accept-Language", "ko").body, "홈이 최대 10.0 GB 중 12.0 GB 공간을 사용하고 있습니다.")
+	if a := b.htmx(path+"/size", url.Values{"from": {"detail"}, "size": {"small"}}); a.status != http.StatusUnprocessableEntity {
+		t.Errorf("a size that is too small: %d", a.status)
+	} else {
+		contains(t, "a size that is too small", a.body, "this size has 5.0 GB of disk space")
+	}
+	b.htmx(path+"/start", url.Values{"free_space": {"on"}})
+	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning || ws.FreeingFrom != 12e9 {
+		t.Errorf("the start to free space: %+v", ws)
+	}
+	w.Exec(`UPDATE workspaces SET desired_state = 'STANDBY'`)
+	page = b.get(path).body
+	contains(t, "started once", page, `id="space-over"`)
+	lacks(t, "started once", page, `id="free-space"`)
+	contains(t, "started again", b.htmx(path+"/start", url.Values{"free_space": {"on"}}).body, "It has not become smaller")
+	contains(t, "a larger size", b.htmx(path+"/size", url.Values{"from": {"detail"}, "size": {"large"}}).body, "The size of “project” was changed.")
+	b.htmx(path+"/start", url.Values{})
+	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning {
+		t.Errorf("a start within the limit: %+v", ws)
+	}
+}

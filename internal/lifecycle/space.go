@@ -1,0 +1,95 @@
+package lifecycle
+
+import (
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// HomeSpace is how much disk space the home of a workspace uses, and may use.
+type HomeSpace struct {
+	Used     int64 // bytes, as last measured
+	Measured bool  // false: Used is not known
+	Limit    int64 // bytes; 0: none
+	// Enforced reports that the home's volume has the limit: what does not fit cannot be
+	// written. Otherwise a home over the limit is not started.
+	Enforced bool
+}
+
+// nearLimit is the share of the limit from which on the owner is warned, in percent.
+const nearLimit = 90
+
+// SpaceOf returns how much space the home of the workspace uses and may use.
+func SpaceOf(w workspace.Workspace, offered workspace.Sizes) HomeSpace {
+	s := HomeSpace{Limit: offered.Of(w.Size).Disk}
+	if w.HomeLimit > 0 {
+		s.Limit, s.Enforced = w.HomeLimit, true
+	}
+	if w.HomeBytes != nil {
+		s.Used, s.Measured = *w.HomeBytes, true
+	}
+	return s
+}
+
+// Near reports whether the home is so full that its owner should free space.
+func (s HomeSpace) Near() bool {
+	return s.Measured && s.Limit > 0 && float64(s.Used) >= float64(s.Limit)/100*nearLimit
+}
+
+// Over reports whether the home uses more than it may, so that the workspace is started only to
+// free space.
+func (s HomeSpace) Over() bool { return !s.Enforced && s.Measured && s.Limit > 0 && s.Used > s.Limit }
+
+// freeingAgain is the time after which a workspace over its limit may be started again to free
+// space, although its home has not become smaller since the last time.
+const freeingAgain = 24 * time.Hour
+
+// MayFree reports whether a workspace over its limit may be started now to free space: it was
+// not before, or that has helped, or is long ago. So a home over the limit cannot be used as if
+// it had none, and no workspace is stuck.
+func MayFree(w workspace.Workspace, now time.Time) bool {
+	return w.FreeingAt == nil || w.HomeBytes == nil || *w.HomeBytes < w.FreeingFrom || now.Sub(*w.FreeingAt) >= freeingAgain
+}
+
+// CheckSpace refuses an intent that starts a stopped workspace whose home is over its limit with
+// CodeQuotaExceeded, unless the start is requested to free space and that may be done now.
+// An archived home is restored: its size is not known before.
+func CheckSpace(w workspace.Workspace, out Intent, offered workspace.Sizes, free bool, now time.Time) (Intent, error) {
+	space := SpaceOf(w, offered)
+	if !out.Changed || out.AccessOnly || w.Phase != workspace.PhaseStandby || !space.Over() {
+		return out, nil
+	}
+	if !free || !MayFree(w, now) {
+		return Intent{}, overLimit(w, space, now)
+	}
+	out.Workspace.FreeingAt, out.Workspace.FreeingFrom = &now, space.Used
+	if out.Audit.Details != nil {
+		out.Audit.Details["free_space"] = true
+	}
+	return out, nil
+}
+
+func overLimit(w workspace.Workspace, s HomeSpace, now time.Time) error {
+	message := "The home of this workspace uses %d MiB, and at most %d MiB are allowed. Choose a larger size, or start the workspace once to free space."
+	may := MayFree(w, now)
+	if !may {
+		message = "The home of this workspace uses %d MiB, and at most %d MiB are allowed. It has not become smaller since the last start to free space. Choose a larger size, archive the workspace, or ask an administrator for a larger size."
+	}
+	e := workspace.Errorf(workspace.CodeQuotaExceeded, message, s.Used>>20, s.Limit>>20)
+	e.Details = map[string]any{"limit_type": "home", "current": s.Used, "max": s.Limit, "free_space": may}
+	if !may {
+		e.Details["free_space_after"] = w.FreeingAt.Add(freeingAgain).UTC()
+	}
+	return e
+}
+
+// checkShrink refuses a size whose disk space is less than what the home uses, with
+// CodeQuotaExceeded.
+func checkShrink(w workspace.Workspace, to workspace.Size) error {
+	if to.Disk == 0 || w.HomeBytes == nil || *w.HomeBytes <= to.Disk {
+		return nil
+	}
+	e := workspace.Errorf(workspace.CodeQuotaExceeded, "The home of this workspace uses %d MiB, and the size %s has %d MiB. Delete files first, or choose a larger size.", *w.HomeBytes>>20, to.Name, to.Disk>>20)
+	e.Details = map[string]any{"limit_type": "size", "field": "size", "size": to.Name, "current": *w.HomeBytes, "max": to.Disk}
+	return e
+}
