@@ -36,6 +36,12 @@ func TestSpaceOfHomeOnPages(t *testing.T) {
 	contains(t, "near the limit", b.get(path).body, "9.5 GB of 10.0 GB", `id="space-near"`)
 	contains(t, "near the limit, in Korean", b.get(path, "Accept-Language", "ko").body, "10.0 GB 중 9.5 GB 사용", "홈 공간이 거의 찼습니다.")
 
+	w.want(id, "home_limit", int64(5e9))
+	page = b.get(path).body
+	contains(t, "a volume with a limit", page, "9.5 GB of 5.0 GB", "no file in it can be saved", `id="space-waits"`)
+	lacks(t, "a volume with a limit", page, `id="space-over"`)
+	w.want(id, "home_limit", int64(0))
+
 	use(12e9)
 	contains(t, "over the limit", b.get(path).body, `id="space-over"`, `id="free-space"`)
 	const refused = "The home uses 12.0 GB, and at most 10.0 GB are allowed."

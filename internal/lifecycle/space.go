@@ -14,6 +14,7 @@ type HomeSpace struct {
 	// Enforced reports that the home's volume has the limit: what does not fit cannot be
 	// written. Otherwise a home over the limit is not started.
 	Enforced bool
+	Asked    int64 // the limit of the workspace's size; a volume may have another one
 }
 
 // nearLimit is the share of the limit from which on the owner is warned, in percent.
@@ -22,6 +23,7 @@ const nearLimit = 90
 // SpaceOf returns how much space the home of the workspace uses and may use.
 func SpaceOf(w workspace.Workspace, offered workspace.Sizes) HomeSpace {
 	s := HomeSpace{Limit: offered.Of(w.Size).Disk}
+	s.Asked = s.Limit
 	if w.HomeLimit > 0 {
 		s.Limit, s.Enforced = w.HomeLimit, true
 	}
@@ -35,6 +37,10 @@ func SpaceOf(w workspace.Workspace, offered workspace.Sizes) HomeSpace {
 func (s HomeSpace) Near() bool {
 	return s.Measured && s.Limit > 0 && float64(s.Used) >= float64(s.Limit)/100*nearLimit
 }
+
+// Waits reports that the home's volume has less space than the workspace's size says. It gets that
+// at the next start, or if it cannot grow when the home is made again.
+func (s HomeSpace) Waits() bool { return s.Enforced && (s.Asked == 0 || s.Limit < s.Asked) }
 
 // Over reports whether the home uses more than it may, so that the workspace is started only to
 // free space.

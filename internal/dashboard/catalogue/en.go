@@ -844,6 +844,7 @@ var en = map[string]string{
 	"space.near":                  "The home is nearly full. Over the limit the workspace no longer starts normally. Delete files, or choose a larger size.",
 	"space.near_enforced":         "The home is nearly full. When it is full, no file in it can be saved. Delete files, or choose a larger size.",
 	"space.over":                  "The home uses more than its limit. Start the workspace once to free space, or choose a larger size. You can still archive it and download the archive.",
+	"space.waits":                 "The size has more space. The home gets it at the next start. If it does not, archive the workspace and start it again.",
 	"space.free":                  "Start to free space",
 	"quota.home":                  "The home uses %s, and at most %s are allowed. On the workspace's page, start it to free space, or choose a larger size.",
 	"quota.home_again":            "The home uses %s, and at most %s are allowed. It has not become smaller since the last start to free space. Choose a larger size, or archive the workspace. You can start it to free space again a day after the last time.",

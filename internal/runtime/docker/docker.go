@@ -22,6 +22,7 @@ import (
 	"codehub/internal/breaker"
 	"codehub/internal/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
 )
@@ -91,6 +92,7 @@ type Runtime struct {
 	mapped  atomic.Value // userMap, where Docker maps users
 	// noUlimits: Docker may not lift limits; see ulimitsRefused.
 	noUlimits atomic.Bool
+	quota     homequota.Kind // of new homes in folders
 	first     firstStart
 	log       *slog.Logger
 	now       func() time.Time
@@ -232,6 +234,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		Level: slog.LevelError, Remind: 10 * time.Minute, Log: cfg.Log,
 	})
 	r.applyWall = r.ensureWallRules
+	r.quota = chooseQuota(cfg)
 	return r, nil
 }
 

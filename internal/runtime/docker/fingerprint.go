@@ -125,6 +125,9 @@ func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string, r
 	if err := r.verifyFolder(id, claim); err != nil {
 		return homeRef{}, err
 	}
+	if err := r.openFolder(id); err != nil {
+		return homeRef{}, err
+	}
 	return homeRef{
 		source: r.hostHomePath(id), what: "folder " + r.homePath(id),
 		mount: mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(id), Target: runtime.JobHomeDir, ReadOnly: readOnly},

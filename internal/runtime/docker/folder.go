@@ -10,11 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
 
@@ -31,6 +33,8 @@ type sidecar struct {
 	Live         bool        `json:"live,omitempty"`   // settled: never wiped again
 	Owner        string      `json:"owner,omitempty"`  // user name of the workspace's owner
 	Name         string      `json:"name,omitempty"`   // of the workspace
+
+	Limit int64 `json:"limit,omitempty"` // bytes that the home can hold; 0: no limit
 
 	// Filler identifies the call or the job's container that fills the directory.
 	// Only its report that it has finished counts.
@@ -51,11 +55,12 @@ const homesDir = "homes"
 func (r *Runtime) folder(id workspace.ID) string {
 	return filepath.Join(r.cfg.DataDir, homesDir, string(id))
 }
-func (r *Runtime) homePath(id workspace.ID) string { return filepath.Join(r.folder(id), "home") }
+func (r *Runtime) homePath(id workspace.ID) string { return homequota.Home(r.folder(id)) }
 
 // hostHomePath is homePath on Docker's host.
 func (r *Runtime) hostHomePath(id workspace.ID) string {
-	return filepath.Join(r.cfg.HostDataDir, homesDir, string(id), "home")
+	below := strings.TrimPrefix(r.homePath(id), filepath.Clean(r.cfg.DataDir))
+	return filepath.Join(r.cfg.HostDataDir, below)
 }
 
 // folders lists the local-dir homes.
@@ -96,7 +101,7 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 			out = append(out, runtime.Volume{
 				Workspace: id, Storage: workspace.StorageLocalDir,
 				Claim: side.Claim, Seeded: side.State == folderSeeded, Marker: side.Marker, Held: true, Removing: side.State == folderRemoving,
-				Owner: side.Owner, Name: side.Name,
+				Owner: side.Owner, Name: side.Name, Limit: side.Limit,
 			})
 		}
 	}
@@ -118,18 +123,18 @@ func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
 			return side, false, fmt.Errorf("%w of workspace %s: %w", errSidecar, id, err)
 		}
 	}
-	info, err := os.Lstat(r.homePath(id))
-	if errors.Is(err, fs.ErrNotExist) {
+	there, err := homequota.Exists(r.folder(id))
+	if err != nil {
+		return side, false, fmt.Errorf("stat home: %w", err)
+	}
+	if !there {
 		if side.State != folderRemoving {
 			return side, false, nil
 		}
 		left, err := r.trash(id) // it is listed until it is removed completely
 		return side, len(left) > 0, err
 	}
-	if err != nil {
-		return side, false, fmt.Errorf("stat home: %w", err)
-	}
-	return side, info.IsDir(), nil
+	return side, true, nil
 }
 
 func (r *Runtime) ownsFolder(side sidecar, claim string) bool {
@@ -250,10 +255,8 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 		if err := r.discardHome(id); err != nil {
 			return side, err
 		}
-		if err := os.Mkdir(r.homePath(id), 0o755); err != nil {
-			return side, fmt.Errorf("make home: %w", err)
-		}
-		return filling, nil
+		err := r.makeHome(spec, &filling)
+		return filling, err
 	})
 	if err != nil {
 		return err
@@ -285,17 +288,15 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 // createEmptyFolder creates the directory for a restore.
 func (r *Runtime) createEmptyFolder(ctx context.Context, spec runtime.VolumeSpec) error {
 	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
-		if there {
-			return side, nil
+		if there { // its limit may have been too small for the restore
+			return r.limited(spec.Workspace, side, spec.Disk)
 		}
 		side = sidecar{Claim: spec.Claim, State: folderFilling, Owner: spec.Owner, Name: spec.Name}
 		if err := r.writeSidecar(spec.Workspace, side); err != nil {
 			return side, err
 		}
-		if err := os.Mkdir(r.homePath(spec.Workspace), 0o755); err != nil {
-			return side, fmt.Errorf("make home: %w", err)
-		}
-		return side, syncDir(r.folder(spec.Workspace))
+		err := r.makeHome(spec, &side)
+		return side, err
 	})
 }
 

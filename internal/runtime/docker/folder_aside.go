@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
 
@@ -65,6 +66,9 @@ func (r *Runtime) setFolderAside(ctx context.Context, id workspace.ID, claim, fo
 	}
 	if err := r.dismount(ctx, id); err != nil {
 		return "", err
+	}
+	if err := homequota.Remove(r.folder(id)); err != nil {
+		return "", fmt.Errorf("set folder aside: %w", err)
 	}
 	name := r.folder(id) + asideInfix + r.now().UTC().Format(asideTime) + "-" + randomHex(4)
 	if err := os.Rename(r.folder(id), name); err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
 
@@ -87,11 +88,11 @@ func (r *Runtime) trash(id workspace.ID) ([]string, error) {
 
 // discardHome renames the home to trash, if it exists. The caller holds the lock.
 func (r *Runtime) discardHome(id workspace.ID) error {
-	err := os.Rename(r.homePath(id), filepath.Join(r.folder(id), trashPrefix+randomHex(8)))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("move home to trash: %w", err)
+	err := homequota.Discard(r.folder(id), trashPrefix+randomHex(8))
+	if errors.Is(err, unix.EBUSY) {
+		return &runtime.BusyError{Reason: "the home's file system is in use by a process"}
 	}
-	if err := syncDir(r.folder(id)); err != nil {
+	if err != nil {
 		return fmt.Errorf("move home to trash: %w", err)
 	}
 	return nil
@@ -112,6 +113,12 @@ func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID, progress func
 			if progress != nil {
 				progress(runtime.Progress{Step: runtime.StepRemoving, Entries: last})
 			}
+		}
+		if done, err := homequota.Erase(filepath.Join(r.folder(id), name)); done || err != nil {
+			if err != nil {
+				return fmt.Errorf("remove home: %w", err)
+			}
+			continue
 		}
 		err := removeTree(ctx, filepath.Join(r.folder(id), name), report)
 		before = last

@@ -137,7 +137,11 @@ func dismantle(ctx context.Context, r *Runtime) error {
 }
 
 func conformanceHarness(t *testing.T, storage string) runtimetest.Harness {
-	r := newRuntime(t, nil)
+	return conformanceHarnessIn(t, storage, nil)
+}
+
+func conformanceHarnessIn(t *testing.T, storage string, change func(*Config)) runtimetest.Harness {
+	r := newRuntime(t, change)
 	neighbour := newRuntime(t, func(c *Config) { c.DataDir = r.cfg.DataDir })
 	down := newRuntime(t, func(c *Config) { c.Host = "unix://" + filepath.Join(t.TempDir(), "no-engine.sock") })
 	h := direct{r: r, storage: storage}

@@ -273,7 +273,7 @@ func (r *Runtime) makeScratch(spec runtime.JobSpec) error {
 	if spec.Kind != runtime.JobArchive || spec.Storage != workspace.StorageLocalDir {
 		return nil
 	}
-	err := os.Mkdir(filepath.Join(r.folder(spec.Workspace), scratchName), 0o700)
+	err := os.Mkdir(filepath.Join(filepath.Dir(r.homePath(spec.Workspace)), scratchName), 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make the scratch folder of a storage job: %w", err)
 	}

@@ -53,6 +53,9 @@ func (r *Runtime) checkHome(ctx context.Context, spec runtime.JobSpec) (homeStat
 		if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
 			return homeState{}, err
 		}
+		if err := r.openFolder(spec.Workspace); err != nil {
+			return homeState{}, err
+		}
 		side, _, err := r.readFolder(spec.Workspace)
 		if err == nil && spec.Kind == runtime.JobRestore && side.Live {
 			err = errLive(spec.Workspace)

@@ -8,6 +8,7 @@ import (
 
 	"codehub/internal/imageref"
 	"codehub/internal/registry"
+	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/setting"
 )
 
@@ -27,10 +28,13 @@ type Settings struct {
 	PullTimeout   time.Duration `name:"pull-timeout" env:"CODEHUB_PULL_TIMEOUT" min:"10s" max:"168h" default:"1h" help:"Longest time that Docker may work on one image pull."`
 	// RegistryAuthFile is read again at each pull.
 	RegistryAuthFile string `name:"registry-auth-file" env:"CODEHUB_REGISTRY_AUTH_FILE" help:"File with the logins of this server at registries, in the format of Docker's config.json (auths)."`
-	KeepLimits       bool   `name:"keep-kernel-limits" env:"CODEHUB_KEEP_KERNEL_LIMITS" help:"Do not raise the limits of this host's kernel that all workspaces share, such as fs.inotify.max_user_instances."`
-	NetworkSubnet    string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
-	EgressDeny       string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
-	AllowNoWall      bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
+	// HomeQuota is how homes in folders are limited. With "auto" they are on btrfs where quotas
+	// are turned on.
+	HomeQuota     string `name:"home-quota" env:"CODEHUB_HOME_QUOTA" default:"auto" help:"How the disk space of homes in folders (local-dir) is limited: auto, btrfs, image or none."`
+	KeepLimits    bool   `name:"keep-kernel-limits" env:"CODEHUB_KEEP_KERNEL_LIMITS" help:"Do not raise the limits of this host's kernel that all workspaces share, such as fs.inotify.max_user_instances."`
+	NetworkSubnet string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
+	EgressDeny    string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
+	AllowNoWall   bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
 
 	PullBytesPerSecond int64 `kong:"-"` // of PullMinRate; 0 = no minimum
 	LogMaxBytes        int64 `kong:"-"` // of LogSize, per log file; 0 = 10 MiB
@@ -43,7 +47,7 @@ type Settings struct {
 // Resolve checks the settings and computes the values that follow from them. It
 // returns the first invalid one as *setting.Problem.
 func (s *Settings) Resolve() error {
-	for _, check := range []func() error{s.egress, s.subnet, s.sizes, s.logins, s.gallery, s.ideImage} {
+	for _, check := range []func() error{s.egress, s.homeQuota, s.subnet, s.sizes, s.logins, s.gallery, s.ideImage} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -64,6 +68,14 @@ func (s *Settings) egress() error {
 		s.Denied = append(s.Denied, p.Masked())
 	}
 	return nil
+}
+
+func (s *Settings) homeQuota() error {
+	switch s.HomeQuota {
+	case "", quotaAuto, quotaNone, string(homequota.Btrfs), string(homequota.Image):
+		return nil
+	}
+	return setting.Invalid("CODEHUB_HOME_QUOTA", fmt.Sprintf("%q is not known", s.HomeQuota), "use auto, btrfs, image or none")
 }
 
 func (s *Settings) logins() error {

@@ -12,6 +12,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
 
@@ -102,6 +103,9 @@ func (r *Runtime) spaceOfVolume(ctx context.Context, mountpoint string) (size in
 }
 
 func (r *Runtime) spaceOfFolder(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
+	if size, known := homequota.Used(r.folder(id)); known {
+		return size, true, nil
+	}
 	size, err = spaceOf(ctx, r.homePath(id))
 	if ctx.Err() != nil {
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))

@@ -57,6 +57,9 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
 				return runtime.Container{}, err
 			}
+			if err := r.limitFolder(ctx, spec); err != nil {
+				return runtime.Container{}, err
+			}
 		}
 		report(progress, runtime.StepCreating)
 		image, err := r.chooseImage(ctx, spec.Image, spec.User, spec.Choice, progress)

@@ -29,6 +29,7 @@ type Harness struct {
 
 	Limits bool // homes have the limits of their specs
 	Grows  bool // the limit of a home grows with the size of its container
+	AtOnce bool // a home is removed in one step, so that no entries are counted
 
 	Bound time.Duration // of each test; 0: 2 min
 

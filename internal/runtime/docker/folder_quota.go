@@ -1,0 +1,116 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"codehub/internal/health"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/homequota"
+	"codehub/internal/workspace"
+)
+
+// Values of Settings.HomeQuota besides the kinds of package homequota.
+const (
+	quotaAuto = "auto"
+	quotaNone = "none"
+)
+
+// chooseQuota returns how new homes in folders are limited. If that cannot be done as the
+// settings say, a condition lists why, and homes are plain folders.
+func chooseQuota(cfg Config) homequota.Kind {
+	kind := homequota.Kind(cfg.HomeQuota)
+	homes := filepath.Join(cfg.DataDir, homesDir) // may be a file system of its own
+	if _, err := os.Stat(homes); err != nil {
+		homes = cfg.DataDir
+	}
+	switch {
+	case cfg.DataDir == "", cfg.HomeQuota == quotaNone, cfg.HomeQuota == "":
+		return homequota.None
+	case cfg.HomeQuota == quotaAuto:
+		if kind = homequota.Detect(homes); kind == homequota.None {
+			return homequota.None
+		}
+	default:
+		failed := cfg.Conditions.New(health.Config{
+			Name: "home-quota", Failing: "homes in folders cannot be limited as CODEHUB_HOME_QUOTA says; their sizes are measured",
+			Resolved: "homes in folders are limited", Level: slog.LevelWarn, Log: cfg.Log,
+		})
+		err := homequota.Probe(kind, homes)
+		if kind == homequota.Image && cfg.HostDataDir != cfg.DataDir {
+			err = errors.New("the server runs in a container, so that Docker does not see the file systems that it mounts")
+		}
+		if failed.Set(err); err != nil {
+			return homequota.None
+		}
+	}
+	cfg.Log.Info("new homes in folders have limits of their file system", "kind", string(kind))
+	return kind
+}
+
+// makeHome makes the empty directory of a home with its limit. The caller holds the lock.
+func (r *Runtime) makeHome(spec runtime.VolumeSpec, side *sidecar) error {
+	folder := r.folder(spec.Workspace)
+	if err := homequota.Make(r.quota, folder, spec.Disk); err != nil {
+		return fmt.Errorf("make home: %w", err)
+	}
+	if homequota.Limits(folder) {
+		side.Limit = spec.Disk
+	}
+	return nil
+}
+
+// openFolder makes the home usable, after a restart of the machine for example.
+func (r *Runtime) openFolder(id workspace.ID) error {
+	if err := homequota.Open(r.folder(id)); err != nil {
+		return fmt.Errorf("open the home in %s: %w", r.folder(id), err)
+	}
+	return nil
+}
+
+// limitFolder opens the home and gives it the limit of the container's size.
+func (r *Runtime) limitFolder(ctx context.Context, spec runtime.ContainerSpec) error {
+	if err := r.openFolder(spec.Workspace); err != nil {
+		return err
+	}
+	side, _, err := r.readFolder(spec.Workspace)
+	if err != nil || side.Limit == spec.Size.Disk || side.Limit == 0 && !homequota.Limits(r.folder(spec.Workspace)) {
+		return err
+	}
+	return r.editFolder(ctx, runtime.VolumeSpec{Workspace: spec.Workspace, Claim: spec.VolumeClaim}, func(side sidecar, there bool) (sidecar, error) {
+		if !there {
+			return side, fmt.Errorf("folder %s: %w", r.homePath(spec.Workspace), runtime.ErrVolumeMismatch)
+		}
+		return r.limited(spec.Workspace, side, spec.Size.Disk)
+	})
+}
+
+// limited gives an existing home another limit, if it can have one. It returns the changed
+// home.json. The caller holds the lock.
+func (r *Runtime) limited(id workspace.ID, side sidecar, disk int64) (sidecar, error) {
+	folder := r.folder(id)
+	if !homequota.Limits(folder) {
+		side.Limit = 0 // it was copied into a plain folder, for example
+		return side, nil
+	}
+	if side.Limit == disk {
+		return side, nil
+	}
+	err := r.openFolder(id)
+	if err == nil {
+		err = homequota.Limit(folder, disk)
+	}
+	switch {
+	case errors.Is(err, homequota.ErrKept):
+		r.log.Info("the home keeps its limit", "workspace", id, "limit", side.Limit, "wanted", disk)
+	case err != nil:
+		return side, fmt.Errorf("limit the home in %s: %w", folder, err)
+	default:
+		side.Limit = disk
+	}
+	return side, nil
+}

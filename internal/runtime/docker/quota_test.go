@@ -1,0 +1,381 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/archive"
+	"codehub/internal/archive/archivetest"
+	"codehub/internal/harness"
+	"codehub/internal/health"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/homequota"
+	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/workspace"
+)
+
+// newBtrfs mounts a new btrfs with quotas, from a file.
+func newBtrfs(t *testing.T, quotas bool) string {
+	t.Helper()
+	dir := t.TempDir()
+	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "btrfs")
+	shell := func(name string, args ...string) {
+		t.Helper()
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%s %v: %v: %s (scripts/setup.sh installs what is missing)", name, args, err, out)
+		}
+	}
+	shell("truncate", "-s", "4G", image)
+	shell("mkfs.btrfs", "-q", image)
+	if err := os.Mkdir(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	shell("mount", "-o", "loop", image, at)
+	t.Cleanup(func() { shell("umount", at) })
+	if quotas {
+		shell("btrfs", "quota", "enable", at)
+	}
+	return at
+}
+
+// limitedKinds are the kinds of homes with a limit, each with a runtime that makes them.
+func limitedKinds(t *testing.T, test func(t *testing.T, r *Runtime, next func() *Runtime)) {
+	for _, kind := range []homequota.Kind{homequota.Btrfs, homequota.Image} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			data := t.TempDir()
+			if kind == homequota.Btrfs {
+				data = newBtrfs(t, true)
+			}
+			conditions := &health.Monitor{}
+			r := newRuntime(t, func(c *Config) { c.DataDir, c.HomeQuota, c.Conditions = data, string(kind), conditions })
+			if r.quota != kind {
+				t.Fatalf("homes are of the kind %q: %+v", r.quota, conditions.States())
+			}
+			t.Cleanup(func() { unmountHomes(t, data) })
+			next := func() *Runtime {
+				cfg := r.cfg
+				other, err := New(t.Context(), cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { other.Close() })
+				return other
+			}
+			test(t, r, next)
+		})
+	}
+}
+
+// unmountHomes unmounts what a test has left mounted.
+func unmountHomes(t *testing.T, data string) {
+	folders, err := filepath.Glob(filepath.Join(data, homesDir, "*"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, f := range folders {
+		if err := homequota.Remove(f); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+const (
+	small = int64(64) << 20
+	large = int64(160) << 20
+)
+
+// fill writes a file through the home of the workspace's container, and returns what dd says.
+func fill(t *testing.T, r *Runtime, id workspace.ID, name string, mib int) (string, error) {
+	t.Helper()
+	c, err := r.api.ContainerInspect(t.Context(), id.ContainerName(), client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := fmt.Sprintf("/proc/%d/root%s/%s", c.Container.State.Pid, runtime.HomeDir, name)
+	out, err := exec.Command("dd", "if=/dev/urandom", "of="+path, "bs=1M", fmt.Sprintf("count=%d", mib), "conv=fsync").CombinedOutput()
+	return string(out), err
+}
+
+func startLimited(t *testing.T, r *Runtime, disk int64) runtime.ContainerSpec {
+	t.Helper()
+	spec := newHome()
+	spec.Storage, spec.Size.Disk = workspace.StorageLocalDir, disk
+	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image, Disk: disk}
+	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+		t.Fatal(err)
+	}
+	restart(t, r, spec)
+	return spec
+}
+
+// restart starts the workspace's container again, after its home was given to its uid.
+func restart(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
+	t.Helper()
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, From: []uint32{0, workspace.ArchivedUID}}
+	if err := r.OwnHome(t.Context(), own, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.StartContainer(t.Context(), spec, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func stop(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
+	t.Helper()
+	list, err := r.Containers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list {
+		if c.Workspace == spec.Workspace {
+			if err := r.RemoveContainer(t.Context(), c.ID, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func limitOf(t *testing.T, r *Runtime, id workspace.ID) int64 {
+	t.Helper()
+	list, err := r.Volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(list, func(v runtime.Volume) bool { return v.Workspace == id })
+	if i < 0 {
+		t.Fatal("the home is gone")
+	}
+	return list[i].Limit
+}
+
+// A workspace that fills its home gets an error, its neighbour notices nothing, and a larger size
+// gives it more from the next start on. After a restart of the machine the home is whole. Its
+// archive is that of a home in a plain folder, and it is removed without a trace.
+func TestLimitedHomes(t *testing.T) {
+	t.Parallel()
+	limitedKinds(t, func(t *testing.T, r *Runtime, next func() *Runtime) {
+		full, neighbour := startLimited(t, r, small), startLimited(t, r, small)
+		id := full.Workspace
+		out, err := fill(t, r, id, "large", 200)
+		if err == nil || !strings.Contains(out, "No space left") && !strings.Contains(out, "quota exceeded") {
+			t.Errorf("200 MiB in a home of 64 MiB: %v: %s", err, out)
+		}
+		if out, err := fill(t, r, neighbour.Workspace, "fits", 20); err != nil {
+			t.Errorf("the neighbour: %v: %s", err, out)
+		}
+		if size, known, err := r.HomeSize(t.Context(), id); err != nil || !known || size < 40<<20 || size > small+16<<20 {
+			t.Errorf("the full home is measured with %d bytes: %v", size, err)
+		}
+		stop(t, r, full)
+		full.Size.Disk, full.Claim = large, "start-2"
+		other := next() // a server that was started in the meantime
+		if n := limitOf(t, other, id); n != small {
+			t.Errorf("the limit is %d, want %d", n, small)
+		}
+		restart(t, other, full)
+		if n := limitOf(t, other, id); n != large {
+			t.Errorf("the limit is %d, want %d", n, large)
+		}
+		if out, err := fill(t, other, id, "more", 50); err != nil {
+			t.Errorf("50 MiB more in a home of 160 MiB: %v: %s", err, out)
+		}
+		stop(t, other, full)
+		stop(t, other, neighbour)
+
+		before := packed(t, r.homePath(id))
+		unmountHomes(t, r.cfg.DataDir)
+		other = next()
+		if n := limitOf(t, other, id); n != large {
+			t.Errorf("the limit is %d after a restart of the machine, want %d", n, large)
+		}
+		if _, err := other.Fingerprint(t.Context(), id, full.VolumeClaim, nil); err != nil {
+			t.Fatal(err)
+		}
+		if packed(t, other.homePath(id)) != before {
+			t.Error("the home has changed")
+		}
+		if slices.Contains(entriesOf(t, other.homePath(id)), "lost+found") {
+			t.Error("the home has a lost+found")
+		}
+		restored := newHome()
+		volume := runtime.VolumeSpec{Workspace: restored.Workspace, Storage: workspace.StorageLocalDir, Claim: restored.VolumeClaim, Disk: large}
+		if err := other.CreateEmptyVolume(t.Context(), volume); err != nil {
+			t.Fatal(err)
+		}
+		want := archivetest.Snapshot(t, other.homePath(id))
+		for kind, to := range map[string]string{"a limited home": other.homePath(restored.Workspace), "a plain folder": t.TempDir()} {
+			unpack(t, other.homePath(id), to)
+			if diff := cmp.Diff(want, archivetest.Snapshot(t, to)); diff != "" {
+				t.Errorf("the home has changed by its restore to %s:\n%s", kind, diff)
+			}
+		}
+		for _, spec := range []runtime.ContainerSpec{full, neighbour, restored} {
+			if err := other.RemoveVolume(t.Context(), spec.Workspace, spec.VolumeClaim, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(other.folder(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the folder of a removed home: %v", err)
+			}
+		}
+	})
+}
+
+// A server that dies while it makes a home leaves one that the next call makes again.
+func TestHalfMadeLimitedHome(t *testing.T) {
+	t.Parallel()
+	limitedKinds(t, func(t *testing.T, r *Runtime, _ func() *Runtime) {
+		spec := newHome()
+		id := spec.Workspace
+		volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: spec.VolumeClaim, Image: spec.Image, Disk: small}
+		if err := r.makeFolder(id); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.writeSidecar(id, sidecar{Claim: spec.VolumeClaim, State: folderFilling}); err != nil {
+			t.Fatal(err)
+		}
+		// The home is made, and home.json does not say so; a file of an earlier attempt is left.
+		if err := homequota.Make(r.quota, r.folder(id), small); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(r.folder(id), ".disk.img.new"), []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.CreateEmptyVolume(t.Context(), volume); err != nil {
+			t.Fatal(err)
+		}
+		if n := limitOf(t, r, id); n != small {
+			t.Errorf("the limit is %d, want %d", n, small)
+		}
+		if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+			t.Fatal(err)
+		}
+		if n := limitOf(t, r, id); n != small {
+			t.Errorf("the limit of the seeded home is %d, want %d", n, small)
+		}
+		if side, there, err := r.readFolder(id); err != nil || !there || side.State != folderSeeded {
+			t.Errorf("%+v, %v", side, err)
+		}
+		if err := r.RemoveVolume(t.Context(), id, spec.VolumeClaim, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Homes that are plain folders stay, whatever the setting is, and a setting that cannot be
+// carried out is a condition.
+func TestHomeQuotaSettings(t *testing.T) {
+	t.Parallel()
+	plain, quiet := t.TempDir(), newBtrfs(t, false)
+	for name, c := range map[string]struct {
+		data, setting, host string
+		want                homequota.Kind
+		failed              string
+	}{
+		"plain, automatic":             {plain, "auto", "", homequota.None, ""},
+		"none":                         {plain, "none", "", homequota.None, ""},
+		"btrfs elsewhere":              {plain, "btrfs", "", homequota.None, "not on btrfs"},
+		"btrfs without quotas":         {quiet, "auto", "", homequota.None, ""},
+		"btrfs without quotas, wanted": {quiet, "btrfs", "", homequota.None, "btrfs quota enable"},
+		"images in a container":        {plain, "image", "/elsewhere", homequota.None, "runs in a container"},
+	} {
+		conditions := &health.Monitor{}
+		cfg := Config{DataDir: c.data, HostDataDir: c.data, Settings: Settings{HomeQuota: c.setting}, Conditions: conditions, Log: harness.Logger(t, 12)}
+		if c.host != "" {
+			cfg.HostDataDir = c.host
+		}
+		if got := chooseQuota(cfg); got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+		failed := ""
+		for _, s := range conditions.States() {
+			failed += s.Error
+		}
+		if (c.failed == "") != (failed == "") || !strings.Contains(failed, c.failed) {
+			t.Errorf("%s: the condition is %q", name, failed)
+		}
+		if left, err := filepath.Glob(filepath.Join(c.data, ".quota-probe*")); err != nil || len(left) > 0 {
+			t.Errorf("%s: left %v", name, left)
+		}
+	}
+	if got := chooseQuota(Config{DataDir: newBtrfs(t, true), Settings: Settings{HomeQuota: "auto"}, Log: harness.Logger(t, 12)}); got != homequota.Btrfs {
+		t.Errorf("btrfs with quotas: %q", got)
+	}
+	wrong := Settings{HomeQuota: "zfs"}
+	if err := wrong.homeQuota(); err == nil {
+		t.Error("an unknown kind is accepted")
+	}
+}
+
+func TestBtrfsHomesConform(t *testing.T) {
+	t.Parallel()
+	runtimetest.Conformance(t, func(t *testing.T) runtimetest.Harness {
+		data := newBtrfs(t, true)
+		h := conformanceHarnessIn(t, workspace.StorageLocalDir, func(c *Config) { c.DataDir, c.HomeQuota = data, "btrfs" })
+		h.Limits, h.Grows, h.AtOnce = true, true, true
+		return h
+	})
+}
+
+// packed is the digest of the archive of a home.
+func packed(t *testing.T, home string) string {
+	t.Helper()
+	stats, err := archive.PackTo(t.Context(), home, archive.PackOptions{}, func(_ context.Context, r io.Reader) (int64, error) {
+		return io.Copy(io.Discard, r)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stats.SHA256
+}
+
+// unpack restores an archive of a home to an empty folder.
+func unpack(t *testing.T, home, to string) {
+	t.Helper()
+	_, err := archive.PackTo(t.Context(), home, archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) {
+		count := &counting{r: r}
+		_, err := archive.Unpack(ctx, count, to, archive.UnpackOptions{})
+		return count.n, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+type counting struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n += int64(n)
+	return n, err
+}
+
+func entriesOf(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names
+}
