@@ -323,7 +323,7 @@ func TestHomeQuotaSettings(t *testing.T) {
 
 func TestBtrfsHomesConform(t *testing.T) {
 	t.Parallel()
-	runtimetest.Conformance(t, func(t *testing.T) runtimetest.Harness {
+	runtimetest.HomeConformance(t, func(t *testing.T) runtimetest.Harness {
 		data := newBtrfs(t, true)
 		h := conformanceHarnessIn(t, workspace.StorageLocalDir, func(c *Config) { c.DataDir, c.HomeQuota = data, "btrfs" })
 		h.Limits, h.Grows, h.AtOnce = true, true, true

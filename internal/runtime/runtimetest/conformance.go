@@ -80,6 +80,15 @@ const bound = 2 * time.Minute
 
 // Conformance tests a runtime against the contract of runtime.Runtime.
 func Conformance(t *testing.T, harness func(*testing.T) Harness) {
+	conformance(t, harness, volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), restoreTests(), removalTests(), imageTests(), busyTests(), asideTests(), markTests())
+}
+
+// HomeConformance tests what of the contract depends on how homes are stored.
+func HomeConformance(t *testing.T, harness func(*testing.T) Harness) {
+	conformance(t, harness, volumeTests(), restoreTests(), removalTests(), asideTests())
+}
+
+func conformance(t *testing.T, harness func(*testing.T) Harness, groups ...map[string]func(*suite)) {
 	h := harness(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*bound)
 	t.Cleanup(cancel)
@@ -93,9 +102,7 @@ func Conformance(t *testing.T, harness func(*testing.T) Harness) {
 	if h.Bound > 0 {
 		within = h.Bound
 	}
-	for _, group := range []map[string]func(*suite){
-		volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), restoreTests(), removalTests(), imageTests(), busyTests(), asideTests(), markTests(),
-	} {
+	for _, group := range groups {
 		for name, test := range group {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
