@@ -173,6 +173,9 @@ func (v *view) offerInError() {
 	if v.W.Obstructed() {
 		out = append(out, action{Key: "set-aside", Icon: "box", Dialog: path + "/set-aside"})
 	}
+	if v.Problem.Key == vanishing {
+		out[0] = action{Key: "open", Icon: "open", Href: v.URL, NewTab: true}
+	}
 	if v.Problem.Key == volumeKept {
 		out[0].Key = "recover_kept"
 	}

@@ -215,6 +215,24 @@ func TestProblemsOfferActions(t *testing.T) {
 	}
 }
 
+// A home that goes with its container offers to open the workspace, and nothing that ends it
+// without a question.
+func TestVanishingOffersToOpen(t *testing.T) {
+	t.Parallel()
+	w := someWorkspace(workspace.PhaseError)
+	w.ErrorReason, w.Home.State = workspace.ErrContainerWithoutVolume, workspace.HomeLive
+	w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", testNow).
+		With(workspace.VolumeReady, false, workspace.ReasonRemoving, "", testNow).With(workspace.Healthy, false, workspace.ReasonContainerWithoutVolume, "", testNow)
+	v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})
+	got := v.Problem.Key
+	for _, a := range v.Problem.Actions {
+		got += " " + a.Key
+	}
+	if got != "Vanishing open stop delete" {
+		t.Error(got)
+	}
+}
+
 // Every error of an obstructed workspace offers to set the volume aside.
 func TestObstructedOffersSetAside(t *testing.T) {
 	t.Parallel()

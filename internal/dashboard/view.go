@@ -233,6 +233,9 @@ const obstructed = "Obstructed"
 // volume, so nothing is lost.
 const volumeKept = "VolumeKept"
 
+// vanishing is a home whose volume goes once the container ends.
+const vanishing = "Vanishing"
+
 // deletionFailed is a deletion that its owner has to repeat.
 const deletionFailed = "DeletionFailed"
 
@@ -242,6 +245,9 @@ func problemKey(w workspace.Workspace, r workspace.ErrorReason) string {
 	}
 	if w.Obstructed() && (r == workspace.ErrRetryExceeded || r == workspace.ErrTimeout) {
 		return obstructed
+	}
+	if lifecycle.Vanishing(w) {
+		return vanishing
 	}
 	if lifecycle.VolumeKept(w) {
 		return volumeKept

@@ -114,6 +114,9 @@ func broken(row workspace.Workspace, c workspace.Conditions) (workspace.ErrorRea
 	observed := volume.Reason != workspace.ReasonNotObserved
 
 	runs := container.Reason == workspace.ReasonContainerReady || container.Reason == workspace.ReasonContainerStarting || container.Reason == workspace.ReasonNodeUnreachable
+	if runs && homeGoes(row, c) {
+		return workspace.ErrContainerWithoutVolume, fmt.Sprintf(msgHomeGoes, row.ID.VolumeName())
+	}
 	if runs && observed && !volume.True() {
 		return workspace.ErrContainerWithoutVolume, msgRunsWithoutHome
 	}

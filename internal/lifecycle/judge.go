@@ -330,7 +330,7 @@ func recovered(in Input) Result {
 		return r
 	}
 	reason := lost(row)
-	if reason == workspace.ErrContainerWithoutVolume {
+	if reason == workspace.ErrContainerWithoutVolume && !homeGoes(row, row.Conditions) {
 		// The container cannot be used or repaired. Without it, the observation shows
 		// what is wrong with the home.
 		if r, ok := removal(in, *row.RecoverRequestedAt); ok {

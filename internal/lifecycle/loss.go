@@ -27,6 +27,19 @@ func ArchiveLost(w workspace.Workspace) bool {
 	return w.ArchiveKey != "" && w.Home.State != workspace.HomeLive && dataError(w) != ""
 }
 
+// Vanishing reports whether only the running container keeps the home: its volume was removed
+// in Kubernetes, which waits until no Pod uses it. The files can be copied out meanwhile, so the
+// workspace can be opened, and nothing but a forced stop or a deletion ends its container.
+func Vanishing(w workspace.Workspace) bool {
+	return w.Phase == workspace.PhaseError && w.DeletedAt == nil && w.Operation == workspace.OpNone && homeGoes(w, w.Conditions) &&
+		w.Conditions.Get(workspace.Healthy).Reason == workspace.ReasonContainerWithoutVolume
+}
+
+// homeGoes reports whether the volume of a complete home is being removed.
+func homeGoes(w workspace.Workspace, c workspace.Conditions) bool {
+	return w.Home.State == workspace.HomeLive && c.Get(workspace.VolumeReady).Reason == workspace.ReasonRemoving
+}
+
 // dataError is the error by which data is missing; "" if that is not its error.
 func dataError(w workspace.Workspace) workspace.ErrorReason {
 	reason := w.ErrorReason

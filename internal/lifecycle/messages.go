@@ -14,6 +14,7 @@ const (
 	msgEarlierDamaged  = "The earlier archive %s is damaged as well."
 	msgVolumeKept      = "The home volume %s still exists and is complete. Recover the workspace to use it."
 	msgRunsWithoutHome = "The container is running, but its home volume is missing."
+	msgHomeGoes        = "The home volume %s is being removed and goes once the container ends. The files are still there until then: copy them out, and stop the workspace afterwards."
 	msgHomeRemoved     = "The home of the running container is being removed."
 	msgForeignVolume   = "Another volume has the name of this home."
 	msgUnownedVolume   = "A volume has the name of this home, but the workspace has no home."
@@ -26,7 +27,7 @@ const (
 func Messages() []string {
 	return []string{
 		msgVolumeMissing, msgVolumeReplaced, msgVolumePartial, msgArchiveMissing, msgArchiveDamaged, msgEarlierMissing,
-		msgEarlierDamaged, msgVolumeKept, msgRunsWithoutHome, msgHomeRemoved, msgForeignVolume, msgUnownedVolume,
+		msgEarlierDamaged, msgVolumeKept, msgRunsWithoutHome, msgHomeGoes, msgHomeRemoved, msgForeignVolume, msgUnownedVolume,
 		msgSetAside, msgAsideFailed, msgLate,
 	}
 }

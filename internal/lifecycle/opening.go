@@ -39,6 +39,9 @@ func OpeningOf(w workspace.Workspace) Opening {
 	case workspace.PhaseStandby:
 		return OpenStarts
 	case workspace.PhaseError:
+		if Vanishing(w) {
+			return OpenNow // to copy the files out
+		}
 		return OpenFails
 	}
 	switch {

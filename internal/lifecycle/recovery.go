@@ -87,6 +87,8 @@ func recovery(w workspace.Workspace) (Intent, error) {
 		return Intent{}, workspace.NotFound("workspace")
 	case w.Phase != workspace.PhaseError && !failedDeletion:
 		return Intent{}, workspace.Errorf(workspace.CodeNotInError, "The workspace is not in an error state.")
+	case Vanishing(w):
+		return Intent{}, workspace.Errorf(workspace.CodeNotSupported, "The files of this workspace are lost once its container ends. Copy them out, and stop the workspace by force afterwards.")
 	}
 	return Intent{
 		Workspace: w, Changed: true,
