@@ -51,6 +51,7 @@ const (
 // server and those that several packages use. Call Resolve before use.
 type Config struct {
 	Listen        string `name:"listen" env:"CODEHUB_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
+	MetricsListen string `name:"metrics-listen" env:"CODEHUB_METRICS_LISTEN" help:"Address to serve /metrics on, instead of that of --listen."`
 	URL           string `name:"url" env:"CODEHUB_URL" help:"Address that users open (default: http://localhost with the port of --listen)."`
 	WorkspaceURL  string `name:"workspace-url" env:"CODEHUB_WORKSPACE_URL" help:"Addresses of workspaces: a pattern such as https://*.ws.example.com, or path to share the address of --url (default: http://*.localhost with the port of --url, if that is localhost)."`
 	AllowHTTP     bool   `name:"allow-http" env:"CODEHUB_ALLOW_HTTP" help:"Serve plain http at an address of the network, where others can read and change everything."`
@@ -124,13 +125,27 @@ func (c *Config) Resolve() error {
 	return nil
 }
 
-func (c *Config) addresses() error {
-	host, port, err := net.SplitHostPort(c.Listen)
+// listening checks an address to listen on, and returns its port.
+func listening(name, address, example string) (port string, err error) {
+	host, port, err := net.SplitHostPort(address)
 	if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 {
-		return setting.Invalid("CODEHUB_LISTEN", fmt.Sprintf("%q is not an address to listen on", c.Listen), "give host:port with a port from 0 to 65535, like 127.0.0.1:8080")
+		return "", setting.Invalid(name, fmt.Sprintf("%q is not an address to listen on", address), "give host:port with a port from 0 to 65535, like 127.0.0.1:"+example)
 	}
 	if host != "" && host != "localhost" && net.ParseIP(host) == nil {
-		return setting.Invalid("CODEHUB_LISTEN", fmt.Sprintf("%q is neither an IP address nor localhost", host), "give an address of this machine, like 127.0.0.1:8080 or 0.0.0.0:8080")
+		return "", setting.Invalid(name, fmt.Sprintf("%q is neither an IP address nor localhost", host), "give an address of this machine, like 127.0.0.1:"+example+" or 0.0.0.0:"+example)
+	}
+	return port, nil
+}
+
+func (c *Config) addresses() error {
+	port, err := listening("CODEHUB_LISTEN", c.Listen, "8080")
+	if err != nil {
+		return err
+	}
+	if c.MetricsListen != "" {
+		if _, err := listening("CODEHUB_METRICS_LISTEN", c.MetricsListen, "9090"); err != nil {
+			return err
+		}
 	}
 	if c.URL == "" {
 		c.URL = "http://localhost:" + port

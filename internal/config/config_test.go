@@ -119,6 +119,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"extensions on Kubernetes", inKubernetes("--extensions-dir", "/srv/extensions"), "CODEHUB_EXTENSIONS_DIR"},
 		{"sudo on Kubernetes with uids that Pods do not have", inKubernetes("--workspace-sudo"), "CODEHUB_WORKSPACE_UIDS"},
 		{"a registry that is none", inKubernetes("--plain-registries", "http://registry:5000"), "CODEHUB_PLAIN_REGISTRIES"},
+		{"metrics nowhere", []string{"--metrics-listen", "9090"}, "CODEHUB_METRICS_LISTEN"},
 		{"redirect from nowhere", []string{"--url", "https://code.example.com", "--redirect-listen", "80"}, "CODEHUB_REDIRECT_LISTEN"},
 		{"redirect to http", []string{"--redirect-listen", "0.0.0.0:80"}, "CODEHUB_REDIRECT_LISTEN"},
 		{"ACME and a certificate", []string{"--url", "https://code.example.com", "--acme", "--tls-cert", "tls.crt", "--tls-key", "tls.key", "--redirect-listen", "0.0.0.0:80"}, "CODEHUB_ACME"},

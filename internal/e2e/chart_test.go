@@ -26,6 +26,7 @@ import (
 // required are values that every release needs.
 var required = []string{
 	"--set", "url=http://code.test,workspaceURL=http://*.ws.test,database.url=postgres://db/codehub,archive.url=s3://bucket",
+	"--set", "image.repository=r.test/server,ideImage=r.test/ide:1,defaultImage=r.test/workspace:1",
 }
 
 // helm lint finds nothing, and the schema of the values refuses wrong ones, with their names.
@@ -37,7 +38,8 @@ func TestChartRefusesWrongValues(t *testing.T) {
 	}
 	for _, wrong := range []string{
 		"url=code.example.com", "workspaceURL=https://ws.example.com", "replicas=0", "replicas=two", "image.pullPolicy=Sometimes", "archive.url=/data",
-		"database.url=mysql://db", "workspaces.homeSize=much", "workspaces.network.deny={10.0.0.0}", "unknown=1", "workspaces.unknown=1",
+		"database.url=mysql://db", "workspaces.homeSize=much", "workspaces.network.deny={10.0.0.0}", "unknown=1", "workspaces.unknown=1", "networkPolicy.metricsFrom=all",
+		"image.repository=", "ideImage=", "defaultImage=",
 	} {
 		name, _, _ := strings.Cut(wrong, "=")
 		_, err := kubetest.Helm(t, append(append([]string{"template", "codehub", kubetest.Chart()}, required...), "--set", wrong)...)

@@ -94,6 +94,9 @@ type Config struct {
 	// nil: always.
 	MayRemove func() bool
 
+	// Ticked is called after each tick that succeeded, with the time that it took; nil: it is not.
+	Ticked func(took time.Duration)
+
 	// Step, for tests only, is called by an executor after each step of an archive,
 	// a restore or a removal: the points at which a crash leaves a different state.
 	// See Steps.
@@ -160,6 +163,9 @@ func New(cfg Config) *Controller {
 	}
 	if cfg.Address == nil {
 		cfg.Address = func(workspace.ID) string { return "" }
+	}
+	if cfg.Ticked == nil {
+		cfg.Ticked = func(time.Duration) {}
 	}
 	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), env: &environ.File{Path: cfg.WorkspaceEnvFile}, conditions: newConditions(cfg)}
 }
@@ -238,6 +244,9 @@ func (t *term) loop(ctx context.Context) error {
 			return err
 		}
 		t.writes.Set(err)
+		if err == nil {
+			t.cfg.Ticked(took)
+		}
 		now := time.Now()
 		wait := t.cfg.IdleInterval
 		if now.Before(activeUntil) || t.operating() {

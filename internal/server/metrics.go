@@ -1,10 +1,52 @@
 package server
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"codehub/internal/config"
 	"codehub/internal/gc"
+	"codehub/internal/setting"
 )
+
+// listenMetrics opens the listener of CODEHUB_METRICS_LISTEN; nil without that.
+func listenMetrics(cfg config.Config) (net.Listener, error) {
+	if cfg.MetricsListen == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", cfg.MetricsListen)
+	if err != nil {
+		return nil, &setting.Problem{Setting: "CODEHUB_METRICS_LISTEN", Why: err.Error(), Do: "free the port, or give another one"}
+	}
+	return l, nil
+}
+
+// serveMetrics serves /metrics at an address of its own until ctx ends.
+func (s *server) serveMetrics(ctx context.Context) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", s.metrics.Handler())
+	srv := s.cfg.Inbound.Server(mux)
+	srv.ErrorLog = httpErrors(s.log)
+	defer context.AfterFunc(ctx, func() { srv.Close() })()
+	s.log.Info("metrics are served", "listen", s.numbers.Addr().String())
+	if err := srv.Serve(s.numbers); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}
+
+// newTickMetric returns the metric of the leader's ticks.
+func newTickMetric() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "codehub_tick_seconds", Help: "Time of a pass of the leading server over all workspaces.",
+		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+	})
+}
 
 // collectionMetrics are the metrics of garbage collection.
 type collectionMetrics struct{ status func() gc.Status }

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -8,9 +10,30 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"codehub/internal/e2e/proc"
 	"codehub/internal/gc"
 	"codehub/internal/httpapi"
 )
+
+// With an address of their own, metrics are nowhere else.
+func TestMetricsListen(t *testing.T) {
+	t.Parallel()
+	own, err := proc.FreeAddress()
+	try(t, err)
+	s := serving(t, "", "CODEHUB_METRICS_LISTEN="+own)
+	for url, want := range map[string]int{
+		"http://" + own + "/metrics": http.StatusOK, "http://" + own + "/healthz": http.StatusNotFound, "http://" + address(s) + "/metrics": http.StatusNotFound,
+	} {
+		res, err := http.Get(url)
+		try(t, err)
+		body, err := io.ReadAll(res.Body)
+		try(t, err)
+		res.Body.Close()
+		if res.StatusCode != want || (want == http.StatusOK) != strings.Contains(string(body), "codehub_tick_seconds") {
+			t.Errorf("%s: %d %.200s", url, res.StatusCode, body)
+		}
+	}
+}
 
 func TestCollectionMetrics(t *testing.T) {
 	t.Parallel()

@@ -55,6 +55,9 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { memlimit.Release(gctx); return nil })
 	g.Go(func() error { return s.hold.Run(gctx) })
 	g.Go(func() error { return s.front.Run(gctx) })
+	if s.numbers != nil {
+		g.Go(func() error { return s.serveMetrics(gctx) })
+	}
 	if s.private != nil {
 		g.Go(func() error { return s.private.Run(gctx) })
 	}

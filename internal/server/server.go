@@ -96,6 +96,13 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if capacity < cfg.Inbound.MaxConnections {
 		log.Info("connections limited by the limit of file descriptors", "connections", capacity)
 	}
+	numbers, err := listenMetrics(cfg)
+	if err != nil {
+		return err
+	}
+	if numbers != nil {
+		defer numbers.Close()
+	}
 	limits := inbound.Limits{
 		Connections: capacity, PerAddress: cfg.Inbound.MaxConnectionsPerAddress, Log: log,
 		Exempt: func(a netip.Addr) bool { return a.IsLoopback() || cfg.Front.Proxies.Contain(a) },
@@ -193,7 +200,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	s, err := newServer(parts{
 		cfg: cfg, log: log, dsn: dsn, db: db, private: private, redis: redis, runtime: rt, bucket: archives,
 		self: self, backends: reachable, conditions: conditions, reserve: reserve, front: entrance, listener: listener, maxRelays: capacity,
-		ssh: ssh, sshSeed: sshSeed,
+		numbers: numbers, ssh: ssh, sshSeed: sshSeed,
 	})
 	if err != nil {
 		return err
@@ -231,6 +238,7 @@ type parts struct {
 	front      *front.Front
 	listener   *inbound.Listener
 	maxRelays  int          // requests to workspaces at a time, of all users
+	numbers    net.Listener // for metrics; nil without CODEHUB_METRICS_LISTEN
 	ssh        net.Listener // nil without CODEHUB_SSH_LISTEN
 	sshSeed    []byte       // of the SSH host key
 }
@@ -254,6 +262,7 @@ type server struct {
 	usage     *usage.Runner
 	continued *continuation.Group // event streams and WebSockets
 	http      http.Handler
+	metrics   *httpapi.Metrics
 
 	leads       atomic.Bool // this server publishes on Redis
 	flushFailed bool        // at shutdown
@@ -325,12 +334,14 @@ func newServer(p parts) (*server, error) {
 		Gap:     func() { workspaces.InvalidateAll(); attacher.Gap() },
 	})
 
+	ticks := newTickMetric()
 	ctrl := reconcile.New(reconcile.Config{
 		Runtime: p.runtime, Archives: p.bucket, Intents: db, Routes: workspaces, Log: log, Conditions: p.conditions,
 		Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes,
 		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare, Step: failpoint.Step(),
 		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
 		MayRemove: marks.MayRemove,
+		Ticked:    func(took time.Duration) { ticks.Observe(took.Seconds()) },
 		Address:   func(id workspace.ID) string { return addressOf(cfg.Layout, id) },
 	})
 	garbage := gc.NewRunner(gc.RunnerConfig{Ready: marks.MayRemove, Schedule: cfg.GC, Conditions: p.conditions, Config: gc.Config{
@@ -350,12 +361,14 @@ func newServer(p parts) (*server, error) {
 	metrics.Registry().MustRegister(p.listener.Metrics()...)
 	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))
 	metrics.Registry().MustRegister(workspaces.Metrics()...)
-	metrics.Registry().MustRegister(sshMetric(gate))
-	mux.Handle("GET /metrics", metrics.Handler())
+	metrics.Registry().MustRegister(sshMetric(gate), ticks)
+	if p.numbers == nil {
+		mux.Handle("GET /metrics", metrics.Handler())
+	}
 	pages.Routes(mux)
 
 	return &server{
-		gate:  gate,
+		gate: gate, metrics: metrics,
 		parts: p, auth: authentication, signIn: signIn, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
 		flush: flush, ttl: idle, usage: spending, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
 	}, nil
