@@ -119,6 +119,8 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"extensions on Kubernetes", inKubernetes("--extensions-dir", "/srv/extensions"), "CODEHUB_EXTENSIONS_DIR"},
 		{"sudo on Kubernetes with uids that Pods do not have", inKubernetes("--workspace-sudo"), "CODEHUB_WORKSPACE_UIDS"},
 		{"a registry that is none", inKubernetes("--plain-registries", "http://registry:5000"), "CODEHUB_PLAIN_REGISTRIES"},
+		{"a private registry that is none", inKubernetes("--private-registries", "a b"), "CODEHUB_PRIVATE_REGISTRIES"},
+		{"no size for the node's disk", inKubernetes("--ephemeral-storage", "much"), "CODEHUB_EPHEMERAL_STORAGE"},
 		{"metrics nowhere", []string{"--metrics-listen", "9090"}, "CODEHUB_METRICS_LISTEN"},
 		{"redirect from nowhere", []string{"--url", "https://code.example.com", "--redirect-listen", "80"}, "CODEHUB_REDIRECT_LISTEN"},
 		{"redirect to http", []string{"--redirect-listen", "0.0.0.0:80"}, "CODEHUB_REDIRECT_LISTEN"},

@@ -53,6 +53,7 @@ const (
 	LoginNeeded       // it wants a login, or has no such image
 	LoginRefused      // it refused the login, or the login may not read the image
 	Missing           // it has no such image
+	Private           // it has a private address, which is not permitted
 )
 
 // Refusal is the error of a registry that does not provide an image. Its text has nothing of
@@ -74,6 +75,8 @@ func (e *Refusal) Error() string {
 		return fmt.Sprintf("the registry %s refuses the login", e.Registry)
 	case Missing:
 		return fmt.Sprintf("the registry %s has no such image", e.Registry)
+	case Private:
+		return fmt.Sprintf("the registry %s, or where it leads, has a private address, which CODEHUB_PRIVATE_REGISTRIES does not list", e.Registry)
 	}
 	if e.status != 0 {
 		return fmt.Sprintf("the registry %s responded with status %d", e.Registry, e.status)
@@ -263,6 +266,8 @@ func refusal(ctx context.Context, ref string, login Login, err error) error {
 	case errors.As(err, &response):
 		out.status = response.StatusCode
 		out.Kind = ofStatus(response.StatusCode, login)
+	case errors.Is(err, errPrivate):
+		out.Kind = Private
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		out.Kind = LoginNeeded
 	case errors.As(err, &network), ctx.Err() != nil:

@@ -2,11 +2,14 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
@@ -15,23 +18,28 @@ import (
 // client sends requests about the kinds of objects that codehub uses. The clientset of all
 // kinds would make the executable, which is in every workspace, half as large again.
 type client struct {
-	rest   rest.Interface
-	params k8sruntime.ParameterCodec
+	rest       rest.Interface
+	networking rest.Interface // the group with NetworkPolicies
+	params     k8sruntime.ParameterCodec
 }
 
 func newClient(config *rest.Config) (*client, error) {
 	scheme := k8sruntime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), networkingv1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(scheme, serializer.NewCodecFactory(scheme)).WithoutConversion()
-	r, err := rest.RESTClientFor(config)
-	if err != nil {
+	group := func(path string, version schema.GroupVersion) (*rest.RESTClient, error) {
+		c := rest.CopyConfig(config)
+		c.APIPath, c.GroupVersion = path, &version
+		c.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(scheme, serializer.NewCodecFactory(scheme)).WithoutConversion()
+		return rest.RESTClientFor(c)
+	}
+	core, err := group("/api", corev1.SchemeGroupVersion)
+	networking, failed := group("/apis", networkingv1.SchemeGroupVersion)
+	if err := errors.Join(err, failed); err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	return &client{rest: r, params: k8sruntime.NewParameterCodec(scheme)}, nil
+	return &client{rest: core, networking: networking, params: k8sruntime.NewParameterCodec(scheme)}, nil
 }
 
 func (r *Runtime) pods() *gentype.ClientWithList[*corev1.Pod, *corev1.PodList] {
@@ -53,6 +61,12 @@ func (r *Runtime) configMaps() *gentype.ClientWithList[*corev1.ConfigMap, *corev
 func (r *Runtime) events() *gentype.ClientWithList[*corev1.Event, *corev1.EventList] {
 	return gentype.NewClientWithList("events", r.api.rest, r.api.params, r.cfg.Namespace,
 		func() *corev1.Event { return &corev1.Event{} }, func() *corev1.EventList { return &corev1.EventList{} }, gentype.PrefersProtobuf[*corev1.Event]())
+}
+
+func (r *Runtime) networkPolicies() *gentype.ClientWithList[*networkingv1.NetworkPolicy, *networkingv1.NetworkPolicyList] {
+	return gentype.NewClientWithList("networkpolicies", r.api.networking, r.api.params, r.cfg.Namespace,
+		func() *networkingv1.NetworkPolicy { return &networkingv1.NetworkPolicy{} },
+		func() *networkingv1.NetworkPolicyList { return &networkingv1.NetworkPolicyList{} }, gentype.PrefersProtobuf[*networkingv1.NetworkPolicy]())
 }
 
 func (r *Runtime) secrets() *gentype.Client[*corev1.Secret] {

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
@@ -69,6 +68,12 @@ func (k *known) put(key string, f facts) {
 	defer k.mu.Unlock()
 	if k.facts == nil {
 		k.facts = map[string]facts{}
+	}
+	for old := range k.facts {
+		if len(k.facts) < maxRecords {
+			break
+		}
+		delete(k.facts, old) // it is read again when it is needed
 	}
 	k.facts[key] = f
 }
@@ -134,7 +139,7 @@ func (r *Runtime) factsOf(ctx context.Context, c chosenImage, home *corev1.Persi
 	if key != "" {
 		f, ok, err := r.recorded(ctx, key)
 		if ok && err == nil && !f.Read && r.known.mayAsk(key) && r.readImage(ctx, c, &f) {
-			err = r.record(ctx, key, c.ref, f)
+			r.record(ctx, key, c.ref, f)
 		}
 		if ok || err != nil {
 			return f, c, err
@@ -176,7 +181,8 @@ func (r *Runtime) learn(ctx context.Context, c chosenImage, p *corev1.Pod, line 
 	if key == "" {
 		return f, c, nil
 	}
-	return f, c, r.record(ctx, key, c.ref, f)
+	r.record(ctx, key, c.ref, f)
+	return f, c, nil
 }
 
 // readImage adds what the registry knows of an image, and reports whether it could.
@@ -199,7 +205,7 @@ func (r *Runtime) recorded(ctx context.Context, key string) (facts, bool, error)
 	if f, ok := r.known.get(key); ok {
 		return f, true, nil
 	}
-	list, err := r.imageRecords(ctx, labels.Set{labelImageKey: hash(key)})
+	list, err := r.imageRecords(ctx, labelImageKey, hash(key))
 	if err != nil {
 		return facts{}, false, err
 	}
@@ -215,7 +221,7 @@ func (r *Runtime) recorded(ctx context.Context, key string) (facts, bool, error)
 
 // lastKnown returns the digest of the image that was last recorded for a reference, or "".
 func (r *Runtime) lastKnown(ctx context.Context, ref string) (string, error) {
-	list, err := r.imageRecords(ctx, labels.Set{labelImageRef: hash(ref)})
+	list, err := r.imageRecords(ctx, labelImageRef, hash(ref))
 	if err != nil {
 		return "", err
 	}
@@ -235,21 +241,36 @@ const recordFacts = "facts"
 // images are then read again.
 const maxRecords = 500
 
-func (r *Runtime) imageRecords(ctx context.Context, with labels.Set) ([]corev1.ConfigMap, error) {
-	with[labelInstallation], with[labelRole] = r.cfg.Installation, roleImage
-	list, err := r.configMaps().List(ctx, metav1.ListOptions{LabelSelector: with.String()})
+// maxRecord is the longest record in bytes, since the cluster keeps none of more than 1 MiB.
+const maxRecord = 512 << 10
+
+// imageRecords returns the records of images whose label has a value; "": all.
+func (r *Runtime) imageRecords(ctx context.Context, label, value string) ([]*corev1.ConfigMap, error) {
+	list, err := r.recordView.list(ctx)
 	if err != nil {
 		return nil, wrapError(ctx, "list records of images", err)
 	}
-	return list.Items, nil
+	return slices.DeleteFunc(list, func(m *corev1.ConfigMap) bool {
+		return !r.owns(m.Labels, roleImage) || label != "" && m.Labels[label] != value
+	}), nil
 }
 
-// record keeps the facts of an image.
-func (r *Runtime) record(ctx context.Context, key, ref string, f facts) error {
+// record keeps the facts of an image. If the cluster does not take them, only this process does,
+// and others read them again.
+func (r *Runtime) record(ctx context.Context, key, ref string, f facts) {
 	r.known.put(key, f)
+	if err := r.store(ctx, key, ref, f); err != nil {
+		r.log.Warn("what is known of an image was not recorded", "image", ref, "err", err)
+	}
+}
+
+func (r *Runtime) store(ctx context.Context, key, ref string, f facts) error {
 	text, err := json.Marshal(f)
 	if err != nil {
 		return err
+	}
+	if len(text) > maxRecord {
+		return fmt.Errorf("the description of the image has %d bytes", len(text))
 	}
 	names := r.labels(roleImage, "", "")
 	names[labelImageKey], names[labelImageRef] = hash(key), hash(ref)
@@ -259,7 +280,7 @@ func (r *Runtime) record(ctx context.Context, key, ref string, f facts) error {
 			return wrapError(ctx, "replace the record of an image", err)
 		}
 	}
-	_, err = r.configMaps().Create(ctx, &corev1.ConfigMap{
+	made, err := r.configMaps().Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Labels: names,
 			Annotations: map[string]string{noteImage: ref, noteImageDigest: key},
@@ -269,15 +290,18 @@ func (r *Runtime) record(ctx context.Context, key, ref string, f facts) error {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return wrapError(ctx, "record an image", err)
 	}
+	if err == nil {
+		r.recordView.wrote(made)
+	}
 	return r.sweepRecords(ctx)
 }
 
 func (r *Runtime) sweepRecords(ctx context.Context) error {
-	list, err := r.imageRecords(ctx, labels.Set{})
+	list, err := r.imageRecords(ctx, "", "")
 	if err != nil || len(list) <= maxRecords {
 		return err
 	}
-	slices.SortFunc(list, func(a, b corev1.ConfigMap) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	slices.SortFunc(list, func(a, b *corev1.ConfigMap) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	for _, old := range list[:len(list)-maxRecords] {
 		if err := r.configMaps().Delete(ctx, old.Name, metav1.DeleteOptions{}); err != nil && !isNotFound(err) {
 			return wrapError(ctx, "remove the record of an image", err)

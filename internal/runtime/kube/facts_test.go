@@ -1,11 +1,17 @@
 package kube
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/rest"
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
@@ -45,5 +51,53 @@ func TestPodFollowsImage(t *testing.T) {
 	}
 	if c := p.Spec.Containers[0]; c.Command[3] != account.IDEStart || c.WorkingDir != "/" || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/tmp" }) {
 		t.Errorf("container = %+v", c)
+	}
+}
+
+// Facts that the cluster does not keep are known all the same, and starts go on.
+func TestFactsThatAreNotRecorded(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			writes++
+		}
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(api.Close)
+	r, err := New(&rest.Config{Host: api.URL}, Config{Installation: uuid.NewString(), Settings: Settings{Namespace: "workspaces"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	r.record(t.Context(), "sha256:1", "lab:1", facts{Env: []string{"A=1"}})
+	if f, ok, err := r.recorded(t.Context(), "sha256:1"); err != nil || !ok || len(f.Env) != 1 || writes != 1 {
+		t.Errorf("%+v, %v, %v, %d requests that write", f, ok, err, writes)
+	}
+	r.record(t.Context(), "sha256:2", "lab:2", facts{Env: []string{strings.Repeat("A", maxRecord)}})
+	if writes != 1 {
+		t.Error("a record that is too long was sent")
+	}
+	for i := range 2 * maxRecords {
+		r.known.put(strconv.Itoa(i), facts{})
+	}
+	if n := len(r.known.facts); n > maxRecords {
+		t.Errorf("%d facts are kept", n)
+	}
+}
+
+// The limit of a workspace's files on the node's disk is no request, by which nodes would be full.
+func TestEphemeralStorage(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[string]string{"1Gi": "1Gi", "0": "0"} {
+		r := &Runtime{cfg: Config{Settings: Settings{ServerImage: "codehub/server:1", EphemeralSize: resource.MustParse(size)}, IDEImage: "codehub/ide:1"}}
+		p, err := r.workspacePod(runtime.ContainerSpec{Workspace: "w", UID: 1500000}, r.newClaim("ws-home", nil), chosenImage{name: "lab:1"}, facts{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := p.Spec.Containers[0].Resources
+		if limit := got.Limits[corev1.ResourceEphemeralStorage]; limit.String() != want || !got.Requests.StorageEphemeral().IsZero() {
+			t.Errorf("%s: %+v", size, got)
+		}
 	}
 }

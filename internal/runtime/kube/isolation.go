@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -66,9 +65,8 @@ func (r *Runtime) checkIsolation(ctx context.Context) error {
 
 // policies returns the NetworkPolicies of the workspaces' namespace; none if codehub may not
 // read them, since they only explain what a check finds.
-func (r *Runtime) policies(ctx context.Context) ([]networkingv1.NetworkPolicy, error) {
-	raw, err := r.api.rest.Get().AbsPath("/apis/networking.k8s.io/v1/namespaces", r.cfg.Namespace, "networkpolicies").
-		SetHeader("Accept", "application/json").DoRaw(ctx)
+func (r *Runtime) policies(ctx context.Context) ([]*networkingv1.NetworkPolicy, error) {
+	list, err := r.policyView.list(ctx)
 	if err := wrapError(ctx, "list NetworkPolicies", err); errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
 		return nil, err
 	}
@@ -76,15 +74,11 @@ func (r *Runtime) policies(ctx context.Context) ([]networkingv1.NetworkPolicy, e
 		r.log.Debug("NetworkPolicies cannot be read", "err", err)
 		return nil, nil
 	}
-	var list networkingv1.NetworkPolicyList
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("read NetworkPolicies: %w", err)
-	}
-	return list.Items, nil
+	return list, nil
 }
 
 // versions identifies the present content of the policies.
-func versions(policies []networkingv1.NetworkPolicy) string {
+func versions(policies []*networkingv1.NetworkPolicy) string {
 	var list []string
 	for _, p := range policies {
 		list = append(list, string(p.UID)+"/"+p.ResourceVersion)
@@ -94,9 +88,9 @@ func versions(policies []networkingv1.NetworkPolicy) string {
 }
 
 // covered reports whether policies select a Pod with the labels in both directions.
-func covered(policies []networkingv1.NetworkPolicy, labels map[string]string) bool {
+func covered(policies []*networkingv1.NetworkPolicy, labels map[string]string) bool {
 	has := func(kind networkingv1.PolicyType) bool {
-		return slices.ContainsFunc(policies, func(p networkingv1.NetworkPolicy) bool {
+		return slices.ContainsFunc(policies, func(p *networkingv1.NetworkPolicy) bool {
 			selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 			return err == nil && selector.Matches(k8slabels.Set(labels)) && slices.Contains(p.Spec.PolicyTypes, kind)
 		})
@@ -105,7 +99,7 @@ func covered(policies []networkingv1.NetworkPolicy, labels map[string]string) bo
 }
 
 // whyOpen says what a workspace reached, and why.
-func (r *Runtime) whyOpen(policies []networkingv1.NetworkPolicy, open []target) string {
+func (r *Runtime) whyOpen(policies []*networkingv1.NetworkPolicy, open []target) string {
 	why := runtime.MsgPoliciesOpen
 	switch {
 	case !covered(policies, r.probePod("a", "").Labels):

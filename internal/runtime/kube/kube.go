@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -66,6 +67,10 @@ type Runtime struct {
 
 	podView  *watched[corev1.Pod]
 	homeView *watched[corev1.PersistentVolumeClaim]
+	// recordView has the marks, and what is known of images.
+	recordView *watched[corev1.ConfigMap]
+	// policyView has what keeps workspaces from the network.
+	policyView *watched[networkingv1.NetworkPolicy]
 
 	isolation isolation
 	images    registries
@@ -107,7 +112,7 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r.rest, r.api = config, api
-	r.images = registries{client: registry.Client{Plain: cfg.PlainRegistries}, logins: r.logins}
+	r.images = registries{client: registry.Client{Plain: cfg.PlainRegistries, HTTP: registry.Public(cfg.Registries)}, logins: r.logins}
 	r.noLogin = cfg.Conditions.New(health.Config{
 		Name: "registry-login", Failing: "the logins at registries are not in order", Resolved: "the logins at registries are in order again",
 		Level: slog.LevelWarn, Log: cfg.Log,
@@ -118,6 +123,8 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	})
 	r.podView = newWatched(r.pods(), &corev1.Pod{}, podItems)
 	r.homeView = newWatched(r.claims(), &corev1.PersistentVolumeClaim{}, claimItems)
+	r.recordView = newWatched(r.configMaps(), &corev1.ConfigMap{}, recordItems)
+	r.policyView = newWatched(r.networkPolicies(), &networkingv1.NetworkPolicy{}, policyItems)
 	return r, nil
 }
 
@@ -133,8 +140,10 @@ func (r *Runtime) Close() error {
 // Prepare implements runtime.Runtime. It checks that the cluster responds, that codehub may
 // read what it needs, and that workspaces are isolated.
 func (r *Runtime) Prepare(ctx context.Context) error {
-	if err := r.responds(ctx); err != nil {
-		return err
+	if !r.podView.follows() || !r.homeView.follows() { // watches that do show that it does
+		if err := r.responds(ctx); err != nil {
+			return err
+		}
 	}
 	return r.checkIsolation(ctx)
 }

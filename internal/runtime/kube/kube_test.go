@@ -48,6 +48,7 @@ func TestKubernetes(t *testing.T) {
 		"settings are tried later":  testTryLater,
 		"fields are left out":       testDropped,
 		"labels on other objects":   testLabels,
+		"a claim removed by hand":   testRemovedClaim,
 		"a check that cannot run":   testUnscheduledProbe,
 		"refusals have reasons":     testRefusals,
 		"any image":                 testAnyImage,
@@ -107,7 +108,7 @@ func (c *cluster) runtime(t *testing.T) *Runtime {
 	t.Helper()
 	r, err := New(c.config, Config{
 		Installation: uuid.NewString(), IDEImage: c.ideImage,
-		Settings: Settings{Namespace: namespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"), ServerImage: c.server, PlainRegistries: []string{c.registryHost}},
+		Settings: Settings{Namespace: namespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"), ServerImage: c.server, PlainRegistries: []string{c.registryHost}, Registries: []string{c.registryHost}, EphemeralSize: resource.MustParse("1Gi")},
 		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
@@ -160,6 +161,7 @@ type direct struct {
 func (h direct) refresh() {
 	h.r.podView.refresh()
 	h.r.homeView.refresh()
+	h.r.recordView.refresh()
 }
 
 // volumePath is the folder of a claim's volume on this machine.

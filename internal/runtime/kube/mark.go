@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -22,10 +21,11 @@ func markName(id string) string { return "codehub-mark-" + id }
 
 // Mark implements runtime.Runtime.
 func (r *Runtime) Mark(ctx context.Context) (workspace.Mark, bool, error) {
-	list, err := r.marks(ctx)
+	found, err := r.recordView.list(ctx)
 	if err != nil {
-		return workspace.Mark{}, false, err
+		return workspace.Mark{}, false, wrapError(ctx, "list ConfigMaps", err)
 	}
+	list := r.marks(found)
 	var newest workspace.Mark
 	for _, m := range list {
 		if newest.ID == "" || newer(m, newest) {
@@ -40,15 +40,13 @@ func newer(a, b workspace.Mark) bool {
 	return a.Serial > b.Serial || a.Serial == b.Serial && a.ID > b.ID
 }
 
-// marks returns the marks as the cluster has them now: they are too important
-// to rely on a watch.
-func (r *Runtime) marks(ctx context.Context) ([]workspace.Mark, error) {
-	found, err := r.configMaps().List(ctx, metav1.ListOptions{LabelSelector: labels.Set(r.labels(roleMark, "", "")).String()})
-	if err != nil {
-		return nil, wrapError(ctx, "list ConfigMaps", err)
-	}
+// marks returns the marks among ConfigMaps.
+func (r *Runtime) marks(among []*corev1.ConfigMap) []workspace.Mark {
 	var list []workspace.Mark
-	for _, c := range found.Items {
+	for _, c := range among {
+		if !r.owns(c.Labels, roleMark) {
+			continue
+		}
 		serial, err := strconv.ParseInt(c.Annotations[noteSerial], 10, 64)
 		at, badTime := time.Parse(time.RFC3339Nano, c.Annotations[noteAt])
 		if err != nil || badTime != nil || c.Annotations[noteMark] == "" {
@@ -56,25 +54,31 @@ func (r *Runtime) marks(ctx context.Context) ([]workspace.Mark, error) {
 		}
 		list = append(list, workspace.Mark{ID: c.Annotations[noteMark], Serial: serial, Identity: c.Annotations[noteIdentity], At: at})
 	}
-	return list, nil
+	return list
 }
 
 // SetMark implements runtime.Runtime.
 func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
 	maps := r.configMaps()
-	_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+	made, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: markName(m.ID), Labels: r.labels(roleMark, "", ""),
 		Annotations: map[string]string{
 			noteMark: m.ID, noteSerial: strconv.FormatInt(m.Serial, 10), noteIdentity: m.Identity, noteAt: m.At.UTC().Format(time.RFC3339Nano),
 		},
 	}}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	switch {
+	case err == nil:
+		r.recordView.wrote(made)
+	case apierrors.IsAlreadyExists(err):
+		r.recordView.refresh() // by another server
+	default:
 		return wrapError(ctx, "create ConfigMap", err)
 	}
-	list, err := r.marks(ctx)
+	records, err := r.recordView.list(ctx)
 	if err != nil {
-		return err
+		return wrapError(ctx, "list ConfigMaps", err)
 	}
+	list := r.marks(records)
 	found := false
 	for _, o := range list {
 		found = found || o.ID == m.ID

@@ -22,7 +22,7 @@ import (
 func chartPolicies(t *testing.T) string {
 	t.Helper()
 	out, err := kubetest.Helm(t, "template", "codehub", kubetest.Chart(), "--namespace", "codehub",
-		"--set", "url=https://code.example.com,workspaceURL=https://*.ws.example.com,database.url=postgres://db/codehub,archive.url=s3://bucket,workspaces.namespace="+namespace,
+		"--set", "url=https://code.example.com,workspaceURL=https://*.ws.example.com,database.url=postgres://db/codehub,archive.url=s3://bucket,image.repository=r.test/server,ideImage=r.test/ide:1,defaultImage=r.test/workspace:1,workspaces.namespace="+namespace,
 		"--show-only", "templates/workspace-networkpolicy.yaml")
 	if err != nil {
 		t.Fatal(err)

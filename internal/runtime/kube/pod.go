@@ -234,6 +234,10 @@ func (r *Runtime) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstre
 
 // workspacePodOf returns the Pod of a workspace, or runtime.ErrNotFound.
 func (r *Runtime) workspacePodOf(ctx context.Context, id workspace.ID) (*corev1.Pod, error) {
+	// A Pod that has been removed a moment ago ends the connection: others do not have its secret.
+	if p := r.podView.get(r.cfg.Namespace, id.ContainerName()); p != nil && r.owns(p.Labels, roleWorkspace) && container(p).State == runtime.ContainerRunning {
+		return p, nil
+	}
 	p, err := r.named(ctx, id.ContainerName(), roleWorkspace)
 	if errors.Is(err, runtime.ErrConflict) || err == nil && p == nil {
 		return nil, runtime.ErrNotFound

@@ -33,6 +33,7 @@ func TestIsolationIsChecked(t *testing.T) {
 	a := c.runtime(t)
 	finds := func(r *Runtime, unknown bool, texts ...string) {
 		t.Helper()
+		r.policyView.refresh() // the watch brings the test's changes a moment later
 		err := r.Prepare(t.Context())
 		var open *runtime.IsolationError
 		if !errors.As(err, &open) || open.Unknown != unknown {
@@ -93,20 +94,20 @@ func testUnscheduledProbe(t *testing.T, c *cluster) {
 
 func TestCovered(t *testing.T) {
 	t.Parallel()
-	policy := func(value string, types ...networkingv1.PolicyType) networkingv1.NetworkPolicy {
-		return networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelRole: value}}, PolicyTypes: types}}
+	policy := func(value string, types ...networkingv1.PolicyType) *networkingv1.NetworkPolicy {
+		return &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelRole: value}}, PolicyTypes: types}}
 	}
 	in, out := networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress
 	for _, c := range []struct {
 		name     string
-		policies []networkingv1.NetworkPolicy
+		policies []*networkingv1.NetworkPolicy
 		want     bool
 	}{
 		{"none", nil, false},
-		{"both", []networkingv1.NetworkPolicy{policy(roleWorkspace, in, out)}, true},
-		{"one each", []networkingv1.NetworkPolicy{policy(roleWorkspace, in), policy(roleWorkspace, out)}, true},
-		{"ingress alone", []networkingv1.NetworkPolicy{policy(roleWorkspace, in)}, false},
-		{"of other Pods", []networkingv1.NetworkPolicy{policy(roleJob, in, out)}, false},
+		{"both", []*networkingv1.NetworkPolicy{policy(roleWorkspace, in, out)}, true},
+		{"one each", []*networkingv1.NetworkPolicy{policy(roleWorkspace, in), policy(roleWorkspace, out)}, true},
+		{"ingress alone", []*networkingv1.NetworkPolicy{policy(roleWorkspace, in)}, false},
+		{"of other Pods", []*networkingv1.NetworkPolicy{policy(roleJob, in, out)}, false},
 	} {
 		if got := covered(c.policies, map[string]string{labelRole: roleWorkspace}); got != c.want {
 			t.Errorf("%s: %v", c.name, got)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
@@ -193,6 +194,24 @@ func pauseBetweenLooks(ctx context.Context) bool {
 	}
 }
 
+// get returns the object with a name as the watch has it, or nil. It may be a moment old.
+func (w *watched[T]) get(namespace, name string) *T {
+	if !w.follows() {
+		return nil
+	}
+	o, ok, err := w.informer.GetStore().GetByKey(namespace + "/" + name)
+	if err != nil || !ok {
+		return nil
+	}
+	return any(o).(*T)
+}
+
+// follows reports whether the watch is open and not behind what a list must include.
+func (w *watched[T]) follows() bool {
+	now, _ := w.isCurrent()
+	return now
+}
+
 func (w *watched[T]) isCurrent() (now, hope bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -223,13 +242,15 @@ func (w *watched[T]) awaitGone(ctx context.Context, o metav1.Object) {
 func (r *Runtime) Refresh() {
 	r.podView.refresh()
 	r.homeView.refresh()
+	r.recordView.refresh()
+	r.policyView.refresh()
 }
 
 // Run watches the namespace until ctx ends. It also repeats a dry run of the settings that had
 // no result.
 func (r *Runtime) Run(ctx context.Context) error {
 	var watches sync.WaitGroup
-	for _, informer := range []cache.SharedIndexInformer{r.podView.informer, r.homeView.informer} {
+	for _, informer := range []cache.SharedIndexInformer{r.podView.informer, r.homeView.informer, r.recordView.informer, r.policyView.informer} {
 		if err := informer.SetTransform(withoutManagedFields); err != nil {
 			return err
 		}
@@ -252,3 +273,7 @@ func withoutManagedFields(o any) (any, error) {
 func podItems(l *corev1.PodList) []corev1.Pod { return l.Items }
 
 func claimItems(l *corev1.PersistentVolumeClaimList) []corev1.PersistentVolumeClaim { return l.Items }
+
+func recordItems(l *corev1.ConfigMapList) []corev1.ConfigMap { return l.Items }
+
+func policyItems(l *networkingv1.NetworkPolicyList) []networkingv1.NetworkPolicy { return l.Items }

@@ -28,12 +28,17 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 	if spec.Size.Memory > 0 {
 		limits[corev1.ResourceMemory] = *resource.NewQuantity(spec.Size.Memory, resource.BinarySI)
 	}
+	requests := corev1.ResourceList{}
+	if size := r.cfg.EphemeralSize; size.Sign() > 0 {
+		limits[corev1.ResourceEphemeralStorage] = size
+		requests[corev1.ResourceEphemeralStorage] = resource.MustParse("0") // otherwise the limit counts
+	}
 	container := corev1.Container{
 		Name: containerWorkspace, Image: image.name, ImagePullPolicy: image.policy,
 		Command:    []string{agentPath, runtime.AgentCommand, "--", account.IDEStart},
 		WorkingDir: "/", // the user may not enter the image's
 		Env:        r.environment(spec, f),
-		Resources:  corev1.ResourceRequirements{Limits: limits},
+		Resources:  corev1.ResourceRequirements{Limits: limits, Requests: requests},
 		Ports:      []corev1.ContainerPort{{Name: "ide", ContainerPort: runtime.IDEPort}, {Name: "agent", ContainerPort: runtime.AgentPort}},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: &no, RunAsNonRoot: &yes, RunAsUser: &uid, RunAsGroup: &uid,

@@ -1,0 +1,47 @@
+package kube
+
+import (
+	"errors"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"codehub/internal/harness"
+	"codehub/internal/runtime"
+)
+
+// A home whose claim was removed by hand is being removed, and is there until its Pod ends: the
+// Pod runs on, and no other one starts. Then the home is gone.
+func testRemovedClaim(t *testing.T, c *cluster) {
+	r := c.runtime(t)
+	home := newHome(t, r)
+	made, err := r.StartContainer(t.Context(), startOf(home), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(t.Context(), home.Workspace.VolumeName(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the home is being removed", func() bool {
+		list, err := r.Volumes(t.Context())
+		return err == nil && len(list) == 1 && list[0].Removing
+	})
+	if list, err := r.Containers(t.Context()); err != nil || len(list) != 1 || list[0].State != runtime.ContainerRunning {
+		t.Errorf("the workspace: %+v, %v", list, err)
+	}
+	if up, err := r.Upstream(t.Context(), home.Workspace); err != nil || up.ContainerID != made.ID {
+		t.Errorf("it is not reached: %+v, %v", up, err)
+	}
+	again := startOf(home)
+	again.Claim = "start-2"
+	if _, err := r.StartContainer(t.Context(), again, nil); !errors.Is(err, runtime.ErrVolumeMismatch) {
+		t.Errorf("another start: %v", err)
+	}
+	if err := r.RemoveContainer(t.Context(), made.ID, 0); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the home is gone", func() bool {
+		list, err := r.Volumes(t.Context())
+		return err == nil && len(list) == 0
+	})
+}
