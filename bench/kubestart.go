@@ -35,10 +35,26 @@ const kubeMore = 300 * time.Millisecond
 // kubeNode is a node that mounts images; the first one of a test cluster cannot.
 const kubeNode = "node2"
 
-// kubeStart measures in turns, on a cluster of its own: a workspace from the request for its
-// start until it is RUNNING, and a Pod with the same image and home from its creation until
-// /healthz answers.
-func kubeStart(ctx context.Context, binary string, n int) (err error) {
+// kubeNamespace has the workspaces of a benchmark.
+const kubeNamespace = "codehub-workspaces"
+
+// kubeSettings returns the settings of a server on a cluster, whose account and bucket it makes.
+func kubeSettings(tb *standIn, c *kubetest.Cluster, server, ide string) []string {
+	store := s3test.Start(tb, "bench")
+	return append(store.Env(),
+		"CODEHUB_ARCHIVE_URL=s3://bench/homes?endpoint=http://"+c.Forward(strings.TrimPrefix(store.Endpoint, "http://"))+"&region=us-east-1&path-style=true",
+		"CODEHUB_RUNTIME=kubernetes", "CODEHUB_KUBECONFIG="+c.WriteKubeconfig(c.Account(kubeNamespace, kube.Permissions())),
+		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+ide, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi", "CODEHUB_DELETE_GRACE=0s")
+}
+
+// kubeImages builds the images of the server and of an IDE that only answers.
+func kubeImages(tb *standIn, binary string) (server, ide string) {
+	server = kubetest.Image(tb, "kube-bench-server", map[string]string{kube.ServerBinary: binary, kube.AgentDir + "/" + account.AgentFile: binary + "-agent"})
+	return server, kubetest.Image(tb, "kube-bench-ide", map[string]string{account.IDEStart: kubetest.Build(tb, "./images/testserver")})
+}
+
+// onCluster calls f with what stands in for a test, whose failures are its error.
+func onCluster(ctx context.Context, f func(tb *standIn) error) (err error) {
 	tb := &standIn{ctx: ctx}
 	defer tb.end()
 	defer func() {
@@ -46,16 +62,21 @@ func kubeStart(ctx context.Context, binary string, n int) (err error) {
 			err = errors.New(string(why))
 		}
 	}()
+	return f(tb)
+}
+
+// kubeStart measures in turns, on a cluster of its own: a workspace from the request for its
+// start until it is RUNNING, and a Pod with the same image and home from its creation until
+// /healthz answers.
+func kubeStart(ctx context.Context, binary string, n int) error {
+	return onCluster(ctx, func(tb *standIn) error { return measureKubeStart(ctx, tb, binary, n) })
+}
+
+func measureKubeStart(ctx context.Context, tb *standIn, binary string, n int) error {
 	image := env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest")
-	server := kubetest.Image(tb, "kube-bench-server", map[string]string{kube.ServerBinary: binary, kube.AgentDir + "/" + account.AgentFile: binary + "-agent"})
-	ide := kubetest.Image(tb, "kube-bench-ide", map[string]string{account.IDEStart: kubetest.Build(tb, "./images/testserver")})
+	server, ide := kubeImages(tb, binary)
 	c := kubetest.Start(tb, kubetest.Options{Nodes: 2, Images: []string{server, ide, image}})
-	store := s3test.Start(tb, "bench")
-	const namespace = "codehub-workspaces"
-	settings := append(store.Env(),
-		"CODEHUB_ARCHIVE_URL=s3://bench/homes?endpoint=http://"+c.Forward(strings.TrimPrefix(store.Endpoint, "http://"))+"&region=us-east-1&path-style=true",
-		"CODEHUB_RUNTIME=kubernetes", "CODEHUB_KUBECONFIG="+c.WriteKubeconfig(c.Account(namespace, kube.Permissions())), "CODEHUB_NODE_SELECTOR=kubernetes.io/hostname="+kubeNode,
-		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+ide, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi", "CODEHUB_DELETE_GRACE=0s")
+	settings := append(kubeSettings(tb, c, server, ide), "CODEHUB_NODE_SELECTOR=kubernetes.io/hostname="+kubeNode)
 	dir := tb.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as a different user
 		return err
@@ -81,7 +102,7 @@ func kubeStart(ctx context.Context, binary string, n int) (err error) {
 	if err := api.stop(ctx, id); err != nil {
 		return err
 	}
-	bare := barePod{client: c.Client, namespace: namespace, image: image, home: workspace.ID(id).VolumeName()}
+	bare := barePod{client: c.Client, namespace: kubeNamespace, image: image, home: workspace.ID(id).VolumeName()}
 	took := make([][]time.Duration, 2)
 	err = inTurns(n, len(took), func(i int) error {
 		if i == 1 {
@@ -98,7 +119,7 @@ func kubeStart(ctx context.Context, binary string, n int) (err error) {
 		}
 		took[i] = append(took[i], time.Since(begun))
 		if len(took[i]) == n {
-			if memory, err := c.Memory(ctx, namespace, workspace.ID(id).ContainerName()); err == nil {
+			if memory, err := c.Memory(ctx, kubeNamespace, workspace.ID(id).ContainerName()); err == nil {
 				fmt.Printf("kubestart: memory of the agent (the first process): %s\n", strings.Join(sorted(memory), ", "))
 			}
 		}

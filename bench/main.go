@@ -29,8 +29,9 @@ func main() {
 }
 
 func run() error {
-	only := flag.String("only", "wake,agent,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,ssh,kubestart,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
+	only := flag.String("only", "wake,agent,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,ssh,kubestart,kubescale,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
 	n := flag.Int("n", 10, "number of runs for each median")
+	workspaces := flag.Int("workspaces", 5000, "number of workspaces of kubescale; two fifths of them run")
 	idle := flag.Duration("idle", 5*time.Minute, "duration for which the idle server is measured")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -41,7 +42,7 @@ func run() error {
 		return err
 	}
 	var ofServer, ofArchives, ofDatabase []string
-	alone, byAgent, inKubernetes := false, false, false
+	alone, byAgent, inKubernetes, manyInKubernetes := false, false, false, false
 	for _, name := range strings.Split(*only, ",") {
 		switch {
 		case serverFigures[name] != nil:
@@ -54,6 +55,8 @@ func run() error {
 			byAgent = true
 		case name == "kubestart":
 			inKubernetes = true
+		case name == "kubescale":
+			manyInKubernetes = true
 		case name == "full":
 			alone = true
 		default:
@@ -71,6 +74,11 @@ func run() error {
 	if inKubernetes {
 		if err := kubeStart(ctx, binary, *n); err != nil {
 			return fmt.Errorf("kubestart: %w", err)
+		}
+	}
+	if manyInKubernetes {
+		if err := kubeScale(ctx, binary, *workspaces); err != nil {
+			return fmt.Errorf("kubescale: %w", err)
 		}
 	}
 	if err := measureArchives(ctx, binary, *n, ofArchives); err != nil {

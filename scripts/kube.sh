@@ -6,6 +6,7 @@
 #	kube.sh up NODES         starts a cluster, and prints the path of its kubeconfig
 #	kube.sh node NUMBER      adds a node
 #	kube.sh nodedown NUMBER  removes a node as a lost machine would be
+#	kube.sh kwok CONFIG      starts kwok, which plays the kubelets of nodes that do not exist
 #	kube.sh part NAME CMD    CMD is stop, start, pause or continue, of one process
 #	kube.sh down             ends the cluster and removes what it left
 #
@@ -19,6 +20,7 @@ containerd_version=v2.4.2
 runc_version=v1.5.2
 kubernetes_version=v1.36.3
 helm_version=v3.22.0 # installs the chart in tests
+kwok=v0.8.0          # only for benchmarks, so it is built when one needs it
 
 number=${KUBE_NUMBER:-0}
 [[ $number =~ ^[0-9]$ ]] || die "KUBE_NUMBER is a digit, not $number"
@@ -166,7 +168,17 @@ control_plane() {
 	iptables -I FORWARD -i "$bridge" -o "$bridge" -j ACCEPT
 	begin etcd "$bin/etcd" --data-dir "$state/etcd" --listen-client-urls "$store" --advertise-client-urls "$store" \
 		--listen-peer-urls "http://127.0.0.1:$((23890 + number))" --unsafe-no-fsync
+	cat >"$state/audit.yaml" <<CONFIG
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: None, userGroups: ["system:serviceaccounts:kube-system"]}
+- {level: Metadata, userGroups: ["system:serviceaccounts"]}
+- {level: None}
+CONFIG
 	begin apiserver "$bin/kube-apiserver" --etcd-servers="$store" --bind-address="$address" --advertise-address="$address" --secure-port=6443 \
+		--audit-policy-file="$state/audit.yaml" --audit-log-path="$state/log/audit.json" \
 		--tls-cert-file="$keys/apiserver.crt" --tls-private-key-file="$keys/apiserver.key" --client-ca-file="$keys/ca.crt" \
 		--service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$keys/accounts.pub" \
 		--service-account-signing-key-file="$keys/accounts.key" --service-cluster-ip-range=10.96.0.0/16 \
@@ -277,6 +289,19 @@ CONFIG
 		--conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0
 }
 
+# kwok CONFIG builds kwok and starts it.
+kwok() {
+	local bin
+	bin=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/codehub/kwok-$kwok
+	mkdir -p "$bin"
+	if [ ! -e "$bin/kwok" ]; then
+		echo "setup: building kwok $kwok (two minutes the first time)" >&2
+		(cd / && GOFLAGS='' GOBIN=$bin go install "sigs.k8s.io/kwok/cmd/kwok@$kwok")
+	fi
+	begin kwok "$bin/kwok" --kubeconfig="$keys/admin.kubeconfig" --config="$1" --manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake \
+		--node-lease-duration-seconds=20 --server-address=
+}
+
 # pause_image writes the image of every Pod's first process as `docker save` would.
 pause_image() {
 	local bin=$1 dir layer
@@ -345,6 +370,7 @@ down() {
 	for dir in "$state"/node*; do
 		[ ! -d "$dir" ] || remove_node "${dir##*node}"
 	done
+	finish kwok
 	finish scheduler
 	finish manager
 	finish apiserver KILL
@@ -365,7 +391,8 @@ build) build_into "$(tools)" ;; # only for build_tools
 up) up "${2:?the number of nodes}" ;;
 node) node "${2:?the number of the node}" "$(tools)" ;;
 nodedown) remove_node "${2:?the number of the node}" ;;
+kwok) kwok "${2:?the file with its settings}" ;;
 part) part "${2:?the name of the process}" "${3:?a command}" ;;
 down) down ;;
-*) die "usage: kube.sh tools | up NODES | node NUMBER | nodedown NUMBER | part NAME COMMAND | down" ;;
+*) die "usage: kube.sh tools | up NODES | node NUMBER | nodedown NUMBER | kwok CONFIG | part NAME COMMAND | down" ;;
 esac

@@ -1,0 +1,571 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"codehub/client"
+	"codehub/internal/e2e/proc"
+	"codehub/internal/kubetest"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/kube"
+	"codehub/internal/workspace"
+)
+
+// The bars of kubescale.
+const (
+	scaleTick      = 100 * time.Millisecond
+	scaleMemory    = 512 << 20
+	scaleFirstTick = 10 * time.Second
+	scaleStarts    = 1.2 // times as long as the Pods alone
+	scaleRest      = 2 * time.Minute
+)
+
+// kubeScale measures a server with many workspaces on a cluster whose nodes kwok plays. Of n
+// workspaces two fifths run, three tenths are archived, and the others are in standby.
+func kubeScale(ctx context.Context, binary string, n int) error {
+	return onCluster(ctx, func(tb *standIn) error {
+		s, err := newScale(ctx, tb, binary, n)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		if err := s.measure(ctx); err != nil {
+			return fmt.Errorf("%w\n%s", err, lastLines(s.server.Log(), 30))
+		}
+		return nil
+	})
+}
+
+// scale is a server with its workspaces.
+type scale struct {
+	cluster *kubetest.Cluster
+	server  *proc.Server
+	api     *apiClient
+	db      *database
+
+	count, burst int      // workspaces, and those that are started at once
+	ids          []string // of those with a home
+	running      int      // the first so many of ids run
+}
+
+func (s *scale) close() {
+	s.server.Close()
+	_ = s.db.close()
+}
+
+// firstUID is that of the first workspace. Homes belong to theirs already, as those of workspaces
+// that were started before.
+const firstUID = 1500000
+
+// podTemplate puts workspaces on the nodes that kwok plays. Tasks stay on the real one.
+const podTemplate = `spec:
+  nodeSelector: {` + kubetest.FakeLabel + `: "true"}
+  tolerations: [{key: ` + kubetest.FakeLabel + `, operator: Exists}]
+`
+
+func newScale(ctx context.Context, tb *standIn, binary string, n int) (*scale, error) {
+	image := env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest")
+	server, ide := kubeImages(tb, binary)
+	c := kubetest.Start(tb, kubetest.Options{Nodes: 2, Images: []string{server, ide, image}})
+	if err := answerFor(tb, c.Address); err != nil {
+		return nil, err
+	}
+	c.FakeNodes(ctx, 10, c.Address)
+	db, err := openDatabase(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &scale{cluster: c, db: db, count: n, burst: n / 10}
+	template := filepath.Join(tb.TempDir(), "pod.yaml")
+	if err := os.WriteFile(template, []byte(podTemplate), 0o600); err != nil {
+		return nil, err
+	}
+	settings := kubeSettings(tb, c, server, ide)
+	s.server, err = proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(db.dir, "server"), Env: append(settings,
+		"CODEHUB_DATABASE_URL="+db.pg.URL(), "CODEHUB_POD_TEMPLATE="+template, "CODEHUB_NODE_SELECTOR=", "CODEHUB_LOG_LEVEL=info",
+		fmt.Sprintf("CODEHUB_WORKSPACE_UIDS=%d-%d", firstUID, firstUID+10*n), "CODEHUB_MAX_OPERATIONS=500", "CODEHUB_MAX_RUNNING_PER_USER=0", "CODEHUB_MAX_RUNNING_GLOBAL=0")})
+	if err != nil {
+		return nil, err
+	}
+	return s, s.fill(ctx, image)
+}
+
+// answerFor answers at the ports of a workspace, as its IDE and its agent would.
+func answerFor(tb *standIn, address string) error {
+	for _, port := range []int{runtime.IDEPort, runtime.AgentPort} {
+		l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+		if err != nil {
+			return err
+		}
+		tb.Cleanup(func() { l.Close() })
+		go func() { _ = http.Serve(l, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) }()
+	}
+	return nil
+}
+
+// fill starts the server once, writes the rows and creates the homes, and starts it again.
+func (s *scale) fill(ctx context.Context, image string) error {
+	starting, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := s.server.Start(starting); err != nil {
+		return err
+	}
+	installation := s.server.Installation()
+	s.server.Stop()
+	archived := s.count * 3 / 10
+	conn, err := pgx.Connect(ctx, s.db.pg.URL())
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	if err := (population{standby: s.count - archived, archived: archived}).insert(ctx, conn); err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, `UPDATE workspaces SET owner_user_id = (SELECT id FROM users WHERE username = 'admin'), storage_backend = $1, image_ref = $2, last_access_at = now(), 
+		home_ctx = CASE WHEN home_ctx ->> 'state' = 'live' THEN home_ctx - 'marker' || jsonb_build_object('uid', $3 + uid_offset) ELSE home_ctx END`,
+		workspace.StorageKubernetes, image, firstUID)
+	if err != nil {
+		return err
+	}
+	homes, err := s.homes(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if err := s.createHomes(ctx, installation, homes); err != nil {
+		return err
+	}
+	again, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := s.server.Start(again); err != nil {
+		return err
+	}
+	s.api, err = login(ctx, s.server.URL)
+	return err
+}
+
+func (s *scale) homes(ctx context.Context, conn *pgx.Conn) ([]runtime.VolumeSpec, error) {
+	rows, err := conn.Query(ctx, `SELECT id::text, home_ctx ->> 'claim' FROM workspaces WHERE home_ctx ->> 'state' = 'live' ORDER BY id`)
+	if err != nil {
+		return nil, err
+	}
+	var homes []runtime.VolumeSpec
+	var id, claim string
+	_, err = pgx.ForEachRow(rows, []any{&id, &claim}, func() error {
+		s.ids = append(s.ids, id)
+		homes = append(homes, runtime.VolumeSpec{Workspace: workspace.ID(id), Claim: claim, Storage: workspace.StorageKubernetes, Owner: "user", Name: "workspace"})
+		return nil
+	})
+	return homes, err
+}
+
+func (s *scale) createHomes(ctx context.Context, installation string, homes []runtime.VolumeSpec) error {
+	config, err := clientcmd.BuildConfigFromFlags("", s.cluster.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	r, err := kube.New(config, kube.Config{Installation: installation, Settings: kube.Settings{
+		Namespace: kubeNamespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"),
+	}})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(32)
+	for _, home := range homes {
+		g.Go(func() error {
+			if err := r.CreateEmptyVolume(gctx, home); err != nil {
+				return err
+			}
+			return r.SettleVolume(gctx, home.Workspace, home.Claim)
+		})
+	}
+	return g.Wait()
+}
+
+func (s *scale) measure(ctx context.Context) error {
+	// One start first: a Pod reads what is to be known of the image.
+	run := s.count * 2 / 5
+	begun := time.Now()
+	for next := 1; s.running < run-s.burst; next = min(s.running+250, run-s.burst) {
+		if err := s.start(ctx, s.ids[s.running:next]); err != nil {
+			return err
+		}
+		s.running = next
+	}
+	fmt.Printf("kubescale: %d workspaces, %d homes; %d started in %s\n", s.count, len(s.ids), s.running, time.Since(begun).Round(time.Second))
+	if err := s.starts(ctx); err != nil {
+		return err
+	}
+	if err := s.rest(ctx); err != nil {
+		return err
+	}
+	if err := s.restart(ctx); err != nil {
+		return err
+	}
+	return s.outages(ctx)
+}
+
+// outages stops the API server for a minute, and then its database for some seconds. Meanwhile
+// and afterwards every workspace stays what it is.
+func (s *scale) outages(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.db.pg.URL())
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	states := func() (text string, err error) {
+		err = conn.QueryRow(ctx, `SELECT string_agg(line, ', ' ORDER BY line) FROM (
+			SELECT concat_ws(' ', count(*), phase, NULLIF(operation, 'NONE'), error_reason) AS line FROM workspaces GROUP BY phase, operation, error_reason) s`).Scan(&text)
+		return text, err
+	}
+	before, err := states()
+	if err != nil {
+		return err
+	}
+	for _, outage := range []struct {
+		what       string
+		begin, end func(kubetest.Part)
+		part       kubetest.Part
+		lasts      time.Duration
+	}{
+		{"the API server away", s.cluster.Stop, s.cluster.Start, kubetest.APIServer, time.Minute},
+		{"etcd paused", s.cluster.Pause, s.cluster.Continue, kubetest.Etcd, 15 * time.Second},
+	} {
+		outage.begin(outage.part)
+		ended, moved := false, ""
+		for begun := time.Now(); time.Since(begun) < outage.lasts+30*time.Second; {
+			if !ended && time.Since(begun) > outage.lasts {
+				outage.end(outage.part)
+				ended = true
+			}
+			now, err := states()
+			if err != nil {
+				return err
+			}
+			if now != before {
+				moved = now
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(250 * time.Millisecond):
+			}
+		}
+		fmt.Printf("kubescale: %s for %s: %s; and after it %s: %s\n", outage.what, outage.lasts, before, cmp.Or(moved, "the same"), verdict(moved == ""))
+	}
+	return nil
+}
+
+// start starts workspaces at once, by a hundred connections, and waits until all run.
+func (s *scale) start(ctx context.Context, ids []string) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(100)
+	for _, id := range ids {
+		g.Go(func() error {
+			err := s.api.setDesired(gctx, id, "RUNNING")
+			var refused *client.Error
+			if err != nil && !errors.As(err, &refused) { // the server has closed the idle connection
+				err = s.api.setDesired(gctx, id, "RUNNING")
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := s.api.await(ctx, id, "RUNNING"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// starts measures starts at once, and the same Pods without codehub.
+func (s *scale) starts(ctx context.Context) error {
+	free := s.ids[len(s.ids)-s.burst:]
+	bare, err := s.barePods(ctx, free)
+	if err != nil {
+		return err
+	}
+	before, err := s.ticks(ctx)
+	if err != nil {
+		return err
+	}
+	at := time.Now()
+	if err := s.start(ctx, s.ids[s.running:s.running+s.burst]); err != nil {
+		return err
+	}
+	ours := time.Since(at)
+	s.running += s.burst
+	after, err := s.ticks(ctx)
+	if err != nil {
+		return err
+	}
+	again, err := s.barePods(ctx, free)
+	if err != nil {
+		return err
+	}
+	alone := (bare + again) / 2
+	ratio := float64(ours) / float64(alone)
+	fmt.Printf("kubescale: %d starts at once %s, the same Pods created in parallel %s (%s before, %s after): %.2f times as long (at most %.1f): %s\n",
+		s.burst, ms(ours), ms(alone), ms(bare), ms(again), ratio, scaleStarts, verdict(ratio <= scaleStarts))
+	fmt.Printf("kubescale: requests per start: %s\n", requestsPer(s.cluster.Requests(kubeNamespace, at), s.burst))
+	fmt.Printf("kubescale: %s\n", after.since(before).String("ticks during the starts"))
+	return nil
+}
+
+// barePods creates Pods like that of a workspace, with homes of their own, all at once, and
+// returns the time until all run.
+func (s *scale) barePods(ctx context.Context, homes []string) (time.Duration, error) {
+	pods := s.cluster.Client.CoreV1().Pods(kubeNamespace)
+	like, err := pods.Get(ctx, workspace.ID(s.ids[0]).ContainerName(), metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	like.Spec.NodeName = ""
+	all := metav1.ListOptions{LabelSelector: "bench=bare"}
+	events, err := pods.Watch(ctx, all)
+	if err != nil {
+		return 0, err
+	}
+	defer events.Stop()
+	begun := time.Now()
+	var g errgroup.Group
+	for _, id := range homes {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "bare-" + id, Labels: map[string]string{"bench": "bare"}, Annotations: like.Annotations},
+			Spec:       *like.Spec.DeepCopy(),
+		}
+		for i := range p.Spec.Volumes {
+			if claim := p.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+				claim.ClaimName = workspace.ID(id).VolumeName()
+			}
+		}
+		g.Go(func() error {
+			_, err := pods.Create(ctx, p, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return 0, err
+	}
+	run := map[string]bool{}
+	for len(run) < len(homes) {
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case e, ok := <-events.ResultChan():
+			if !ok {
+				return 0, errors.New("the watch of the Pods ended")
+			}
+			if p, is := e.Object.(*corev1.Pod); is && p.Status.Phase == corev1.PodRunning {
+				run[p.Name] = true
+			}
+		}
+	}
+	took := time.Since(begun)
+	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, all); err != nil {
+		return 0, err
+	}
+	for {
+		left, err := pods.List(ctx, all)
+		if err != nil || len(left.Items) == 0 {
+			return took, err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// rest measures a server that has nothing to do.
+func (s *scale) rest(ctx context.Context) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	before, err := s.ticks(ctx)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(scaleRest):
+	}
+	after, err := s.ticks(ctx)
+	if err != nil {
+		return err
+	}
+	asked := s.cluster.Requests(kubeNamespace, begun)
+	others := 0
+	for what, n := range asked {
+		if !strings.HasPrefix(what, "watch ") {
+			others += n
+		}
+	}
+	fmt.Printf("kubescale: requests to the API server at rest within %s: %s; %d besides watches (at most 0): %s\n",
+		scaleRest, cmp.Or(requestsPer(asked, 1), "none"), others, verdict(others == 0))
+	mean := after.since(before).mean()
+	fmt.Printf("kubescale: %s (at most %s): %s\n", after.since(before).String("ticks at rest"), scaleTick, verdict(mean <= scaleTick))
+	peak, now, err := memoryOf(s.server.Pid())
+	if err != nil {
+		return err
+	}
+	fmt.Printf("kubescale: memory of the leader: %d MB, at most %d MB until now (at most %d MB): %s\n", now>>20, peak>>20, scaleMemory>>20, verdict(peak <= scaleMemory))
+	return nil
+}
+
+// settle waits until the leader ticks at its idle interval.
+func (s *scale) settle(ctx context.Context) error {
+	for {
+		a, err := s.ticks(ctx)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Second):
+		}
+		b, err := s.ticks(ctx)
+		if err != nil {
+			return err
+		}
+		if b.since(a).count <= 1 {
+			return nil
+		}
+	}
+}
+
+// restart kills the server and measures until the first tick of the next one.
+func (s *scale) restart(ctx context.Context) error {
+	s.server.Kill()
+	begun := time.Now()
+	if err := s.server.Launch(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		if t, err := s.ticks(ctx); err == nil && t.count > 0 {
+			took := time.Since(begun)
+			fmt.Printf("kubescale: from the start of a new leader until its first tick %s (at most %s), of which the tick %s: %s\n", ms(took), scaleFirstTick, ms(t.mean()), verdict(took <= scaleFirstTick))
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// tickFigures are those of the metric codehub_tick_seconds.
+type tickFigures struct {
+	count   int
+	sum     float64
+	buckets map[string]int // ticks that took at most so many seconds
+}
+
+func (t tickFigures) since(before tickFigures) tickFigures {
+	out := tickFigures{count: t.count - before.count, sum: t.sum - before.sum, buckets: map[string]int{}}
+	for le, n := range t.buckets {
+		out.buckets[le] = n - before.buckets[le]
+	}
+	return out
+}
+
+func (t tickFigures) mean() time.Duration {
+	return time.Duration(t.sum / float64(max(1, t.count)) * 1e9)
+}
+
+func (t tickFigures) String(what string) string {
+	return fmt.Sprintf("%d %s, %s on average, %d of them within 100 ms", t.count, what, ms1(t.mean()), t.buckets["0.1"])
+}
+
+func (s *scale) ticks(ctx context.Context) (tickFigures, error) {
+	t := tickFigures{buckets: map[string]int{}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.server.URL+"/metrics", nil)
+	if err != nil {
+		return t, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return t, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return t, err
+	}
+	lines := bufio.NewScanner(strings.NewReader(string(text)))
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		switch le, isBucket := strings.CutPrefix(name, `codehub_tick_seconds_bucket{le="`); {
+		case isBucket:
+			t.buckets[strings.TrimSuffix(le, `"}`)], err = strconv.Atoi(value)
+		case name == "codehub_tick_seconds_count":
+			t.count, err = strconv.Atoi(value)
+		case name == "codehub_tick_seconds_sum":
+			t.sum, err = strconv.ParseFloat(value, 64)
+		}
+		if err != nil {
+			return t, err
+		}
+	}
+	return t, lines.Err()
+}
+
+// memoryOf returns the resident memory of a process in bytes, and the most that it ever was.
+func memoryOf(pid int) (peak, now int64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) == 3 && (f[0] == "VmHWM:" || f[0] == "VmRSS:") {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				return 0, 0, err
+			}
+			if f[0] == "VmHWM:" {
+				peak = n << 10
+			} else {
+				now = n << 10
+			}
+		}
+	}
+	return peak, now, nil
+}
+
+// requestsPer lists the requests, for each of n.
+func requestsPer(requests map[string]int, n int) string {
+	var out []string
+	for _, what := range slices.Sorted(maps.Keys(requests)) {
+		out = append(out, fmt.Sprintf("%.3g %s", float64(requests[what])/float64(n), what))
+	}
+	return strings.Join(out, ", ")
+}
