@@ -206,6 +206,13 @@ func TestChart(t *testing.T) {
 	if status, body := ask(http.MethodPut, file, "kept"); status != http.StatusOK {
 		t.Fatalf("write a file: %d %s", status, body)
 	}
+	if status, body := ask(http.MethodGet, "/metrics", ""); status != http.StatusNotFound {
+		t.Errorf("an Ingress would lead to the metrics: %d %.200s", status, body)
+	}
+	slices, err := c.Client.DiscoveryV1().EndpointSlices("codehub").List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=codehub-metrics"})
+	if err != nil || len(slices.Items) != 1 || len(slices.Items[0].Endpoints) != 2 || *slices.Items[0].Ports[0].Port != 9090 {
+		t.Errorf("the Service of the metrics leads to %+v, %v", slices, err)
+	}
 	harness.EventuallyWithin(t, time.Minute, "the network isolation was checked and is complete", func() bool {
 		s, err := client.AdminStatus(t.Context())
 		if err != nil || len(s.Servers) != 2 {
