@@ -129,6 +129,14 @@ func keyOf(c chosenImage) string {
 // it. If nothing is known yet, a Pod of the image describes it; that mounts the home, so that it runs
 // where the workspace will.
 func (r *Runtime) factsOf(ctx context.Context, c chosenImage, home *corev1.PersistentVolumeClaim, progress func(runtime.Progress)) (facts, chosenImage, error) {
+	if keyOf(c) == "" {
+		// One Pod describes the image for all that start at once.
+		unlock, err := r.describing.lock(ctx, c.name)
+		if err != nil {
+			return facts{}, c, err
+		}
+		defer unlock()
+	}
 	key := keyOf(c)
 	if key == "" {
 		if reported := r.known.lately(c.name); reported != "" {

@@ -101,3 +101,21 @@ func TestEphemeralStorage(t *testing.T) {
 		}
 	}
 }
+
+// A Pod whose log and state cannot be read is still known to the caller, who removes it: a server
+// ended when the cluster went away during a task.
+func TestFollowWithoutCluster(t *testing.T) {
+	t.Parallel()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
+	t.Cleanup(api.Close)
+	r, err := New(&rest.Config{Host: api.URL}, Config{Installation: uuid.NewString(), Settings: Settings{Namespace: "workspaces"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	p := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: containerHelper, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}}
+	p.Name = "task"
+	if got, _, err := r.follow(t.Context(), p, func([]byte) {}); err == nil || got == nil {
+		t.Errorf("%v, %v", got, err)
+	}
+}

@@ -54,9 +54,11 @@ func (r *Runtime) follow(ctx context.Context, p *corev1.Pod, line func([]byte)) 
 		if err := pause(ctx, "follow Pod "+p.Name); err != nil {
 			return p, 0, err
 		}
-		if p, err = r.reread(ctx, p); err != nil {
+		now, err = r.reread(ctx, p)
+		if err != nil {
 			return p, 0, err
 		}
+		p = now
 	}
 }
 

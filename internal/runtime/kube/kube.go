@@ -78,8 +78,9 @@ type Runtime struct {
 	noLogin   *health.Condition // logins at registries cannot be used
 	untried   *health.Condition // the last dry run of the settings has not succeeded
 
-	locks          locks
-	noImageVolumes atomic.Bool // the cluster has refused one; see tools.go
+	locks          locks[workspace.ID]
+	describing     locks[string] // by the name of an image
+	noImageVolumes atomic.Bool   // the cluster has refused one; see tools.go
 
 	confirmAfter time.Duration // the constant, except in tests
 	// adapt changes Pods before their creation; nil: it does not. Only tests set it.

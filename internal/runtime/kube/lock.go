@@ -3,26 +3,25 @@ package kube
 import (
 	"context"
 	"sync"
-
-	"codehub/internal/workspace"
 )
 
-// locks serializes this server's calls that work on one home, so that none of them replaces
-// the Pod of another. Between servers the names and versions of objects do that.
-type locks struct {
+// locks serializes this server's calls by a key. Calls that work on one home have its workspace
+// as the key, so that none of them replaces the Pod of another. Between servers the names and
+// versions of objects do that.
+type locks[K comparable] struct {
 	mu   sync.Mutex
-	held map[workspace.ID]chan struct{} // closed on release
+	held map[K]chan struct{} // closed on release
 }
 
-// lock waits for the home's lock and returns a function that releases it.
-func (l *locks) lock(ctx context.Context, id workspace.ID) (unlock func(), err error) {
+// lock waits for the key's lock and returns a function that releases it.
+func (l *locks[K]) lock(ctx context.Context, id K) (unlock func(), err error) {
 	mine := make(chan struct{})
 	for {
 		l.mu.Lock()
 		other, taken := l.held[id]
 		if !taken {
 			if l.held == nil {
-				l.held = map[workspace.ID]chan struct{}{}
+				l.held = map[K]chan struct{}{}
 			}
 			l.held[id] = mine
 		}
@@ -38,7 +37,7 @@ func (l *locks) lock(ctx context.Context, id workspace.ID) (unlock func(), err e
 		select {
 		case <-other:
 		case <-ctx.Done():
-			return nil, wrapError(ctx, "wait for another call on the home", ctx.Err())
+			return nil, wrapError(ctx, "wait for another call", ctx.Err())
 		}
 	}
 }

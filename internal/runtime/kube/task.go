@@ -91,9 +91,10 @@ func (r *Runtime) tryTask(ctx context.Context, o onHome, step string, may admiss
 	if err != nil {
 		return "", nil, err
 	}
+	made := p
 	defer func() {
 		// Also after a cancellation: otherwise the Pod would count as a user of the home.
-		err = errors.Join(err, r.discard(ctx, p))
+		err = errors.Join(err, r.discard(ctx, made))
 	}()
 	opened, err := r.tryAdmit(ctx, p, may)
 	if err != nil {
