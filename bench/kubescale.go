@@ -51,7 +51,7 @@ func kubeScale(ctx context.Context, binary string, n int) error {
 		}
 		defer s.close()
 		if err := s.measure(ctx); err != nil {
-			return fmt.Errorf("%w\n%s", err, lastLines(s.server.Log(), 30))
+			return fmt.Errorf("%w\n%s", err, lastLines(s.server.Log(), 60))
 		}
 		return nil
 	})
@@ -351,7 +351,7 @@ func (s *scale) barePods(ctx context.Context, homes []string) (time.Duration, er
 	if err != nil {
 		return 0, err
 	}
-	defer events.Stop()
+	defer func() { events.Stop() }()
 	begun := time.Now()
 	var g errgroup.Group
 	for _, id := range homes {
@@ -378,8 +378,19 @@ func (s *scale) barePods(ctx context.Context, homes []string) (time.Duration, er
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		case e, ok := <-events.ResultChan():
-			if !ok {
-				return 0, errors.New("the watch of the Pods ended")
+			if !ok { // a busy API server ends watches
+				now, err := pods.List(ctx, all)
+				if err != nil {
+					return 0, err
+				}
+				for _, p := range now.Items {
+					run[p.Name] = run[p.Name] || p.Status.Phase == corev1.PodRunning
+				}
+				maps.DeleteFunc(run, func(_ string, runs bool) bool { return !runs })
+				if events, err = pods.Watch(ctx, metav1.ListOptions{LabelSelector: all.LabelSelector, ResourceVersion: now.ResourceVersion}); err != nil {
+					return 0, err
+				}
+				continue
 			}
 			if p, is := e.Object.(*corev1.Pod); is && p.Status.Phase == corev1.PodRunning {
 				run[p.Name] = true

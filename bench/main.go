@@ -29,7 +29,7 @@ func main() {
 }
 
 func run() error {
-	only := flag.String("only", "wake,agent,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,ssh,kubestart,kubescale,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
+	only := flag.String("only", "wake,agent,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,ssh,kubestart,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
 	n := flag.Int("n", 10, "number of runs for each median")
 	workspaces := flag.Int("workspaces", 5000, "number of workspaces of kubescale; two fifths of them run")
 	idle := flag.Duration("idle", 5*time.Minute, "duration for which the idle server is measured")
