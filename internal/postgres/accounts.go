@@ -2,10 +2,7 @@ package postgres
 
 import (
 	"context"
-	"encoding/base64"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -109,14 +106,14 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, page Page) 
 	if err := db.administers(ctx, caller); err != nil {
 		return AccountList{}, err
 	}
-	after, err := base64.RawURLEncoding.DecodeString(page.Cursor)
-	if err != nil || !utf8.Valid(after) || strings.ContainsRune(string(after), 0) {
-		return AccountList{}, invalidCursor()
+	after, err := nameCursor(page.Cursor)
+	if err != nil {
+		return AccountList{}, err
 	}
 	const verb = "list the users"
 	rows, err := db.pool.Query(ctx, `
 		SELECT `+accountColumns+` FROM users u
-		WHERE u.removed_at IS NULL AND ($1 = '' OR u.username_key COLLATE "C" > $1) ORDER BY u.username_key COLLATE "C" LIMIT $2`, string(after), page.Size()+1)
+		WHERE u.removed_at IS NULL AND ($1 = '' OR u.username_key COLLATE "C" > $1) ORDER BY u.username_key COLLATE "C" LIMIT $2`, after, page.Size()+1)
 	if err != nil {
 		return AccountList{}, failed(verb, err)
 	}
@@ -124,11 +121,8 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, page Page) 
 	if err != nil {
 		return AccountList{}, failed(verb, err)
 	}
-	out := AccountList{Users: list}
-	if n := page.Size(); len(list) > n {
-		out.Users = list[:n]
-		out.NextCursor = base64.RawURLEncoding.EncodeToString([]byte(usernameKey(list[n-1].Username)))
-	}
+	var out AccountList
+	out.Users, out.NextCursor = cutNames(list, page.Size(), func(a Account) string { return a.Username })
 	return out, nil
 }
 

@@ -28,7 +28,7 @@ func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id works
 	}
 	var perUser, ofUser, all int
 	err := tx.QueryRow(ctx, `
-		SELECT COALESCE((SELECT max_running FROM users WHERE id = $1), $3),
+		SELECT COALESCE((SELECT max_running FROM user_limits WHERE user_id = $1), $3),
 			(SELECT count(*) FROM workspaces WHERE holds_slot AND owner_user_id = $1 AND id IS DISTINCT FROM $2),
 			CASE WHEN $4 > 0 THEN (SELECT count(*) FROM workspaces WHERE holds_slot AND id IS DISTINCT FROM $2) ELSE 0 END`,
 		owner, nullable(id), db.limits.PerUser, db.limits.Global).Scan(&perUser, &ofUser, &all)

@@ -26,7 +26,7 @@ func (db *DB) Quotas(ctx context.Context, caller workspace.Caller) (Quotas, erro
 	err := db.pool.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
 			(SELECT COALESCE(sum(total_bytes), 0)::bigint FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
-			COALESCE((SELECT max_workspaces FROM users WHERE id = $1), $2), COALESCE((SELECT max_bytes FROM users WHERE id = $1), $3),
+			COALESCE((SELECT max_workspaces FROM user_limits WHERE user_id = $1), $2), COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $3),
 			(SELECT count(*) FROM api_tokens WHERE user_id = $1),
 			(SELECT count(*) FROM ssh_keys WHERE user_id = $1)`, caller.UserID, db.limits.Workspaces, db.limits.Bytes).
 		Scan(&q.Workspaces, &q.Bytes, &q.MaxWorkspaces, &q.MaxBytes, &q.Tokens, &q.SSHKeys)
@@ -79,7 +79,7 @@ func (db *DB) checkPresent(ctx context.Context, tx pgx.Tx, owner string) error {
 // can be restored; most is how many the user may have.
 func (db *DB) countWorkspaces(ctx context.Context, tx pgx.Tx, owner string) (present, all, most int, err error) {
 	err = tx.QueryRow(ctx, `
-		SELECT count(*) FILTER (WHERE deleted_at IS NULL), count(*), COALESCE((SELECT max_workspaces FROM users WHERE id = $1), $2) FROM workspaces
+		SELECT count(*) FILTER (WHERE deleted_at IS NULL), count(*), COALESCE((SELECT max_workspaces FROM user_limits WHERE user_id = $1), $2) FROM workspaces
 		WHERE owner_user_id = $1 AND (deleted_at IS NULL OR phase <> 'DELETED')`, owner, db.limits.Workspaces).Scan(&present, &all, &most)
 	return present, all, most, err
 }
@@ -93,7 +93,7 @@ func tooManyWorkspaces(present, most int) error {
 func (db *DB) checkBytes(ctx context.Context, tx pgx.Tx, owner string) error {
 	var used, most int64
 	err := tx.QueryRow(ctx, `
-		SELECT COALESCE(sum(total_bytes), 0)::bigint, COALESCE((SELECT max_bytes FROM users WHERE id = $1), $2)
+		SELECT COALESCE(sum(total_bytes), 0)::bigint, COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $2)
 		FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL`, owner, db.limits.Bytes).Scan(&used, &most)
 	if err != nil || most == 0 || used < most {
 		return err

@@ -1,0 +1,267 @@
+package postgres_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// administrator makes a user who is an administrator.
+func (e *env) administrator(name string) workspace.Caller {
+	e.Helper()
+	c := e.user(name)
+	e.exec(`UPDATE users SET admin = true WHERE id = $1`, c.UserID)
+	return c
+}
+
+// member adds users to a group, for an administrator.
+func (e *env) member(boss workspace.Caller, group string, admin bool, users ...workspace.Caller) {
+	e.Helper()
+	for _, u := range users {
+		must(e.SetMember(e.Context(), boss, group, u.UserID, &admin))(e)
+	}
+}
+
+// claimed records that a provider says that the user is in these groups.
+func (e *env) claimed(user workspace.Caller, issuer string, groups ...string) {
+	e.Helper()
+	e.exec(`INSERT INTO user_identities (id, user_id, issuer, subject) VALUES (gen_random_uuid(), $1, $2, gen_random_uuid()::text)`, user.UserID, issuer)
+	e.exec(`INSERT INTO user_claim_groups SELECT i.id, g FROM user_identities i, unnest($3::text[]) g WHERE i.user_id = $1 AND i.issuer = $2`, user.UserID, issuer, groups)
+}
+
+// members lists the members of a group by name.
+func (e *env) members(boss workspace.Caller, group string) []string {
+	e.Helper()
+	list, _, err := e.Members(e.Context(), boss, group, postgres.Page{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	names := []string{}
+	for _, m := range list {
+		names = append(names, m.Username)
+	}
+	return names
+}
+
+// Administrators of a group add and remove its members, and do nothing else.
+func TestGroupAdministrators(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	boss, gina, ann, bob := e.administrator("boss"), e.user("gina"), e.user("ann"), e.user("bob")
+	team := must(e.CreateGroup(ctx, boss, postgres.Group{Name: "Team"}))(t)
+	other := must(e.CreateGroup(ctx, boss, postgres.Group{Name: "other"}))(t)
+	_, err := e.CreateGroup(ctx, boss, postgres.Group{Name: "TEAM"})
+	wantCode(t, err, workspace.CodeNameTaken)
+	e.member(boss, team.ID, true, gina)
+
+	yes, no, name := true, false, "mine"
+	if m := must(e.SetMember(ctx, gina, team.ID, "ANN", nil))(t); m.UserID != ann.UserID || m.Admin || !m.Added {
+		t.Errorf("added %+v", m)
+	}
+	must(e.SetMember(ctx, gina, team.ID, bob.UserID, &no))(t)
+	refused := map[string]error{}
+	_, refused["make an administrator"] = e.SetMember(ctx, gina, team.ID, "ann", &yes)
+	_, refused["change"] = e.PatchGroup(ctx, gina, team.ID, postgres.GroupPatch{Name: &name})
+	refused["delete"] = e.DeleteGroup(ctx, gina, team.ID)
+	_, refused["create"] = e.CreateGroup(ctx, gina, postgres.Group{Name: "mine"})
+	_, refused["add to another group"] = e.SetMember(ctx, gina, other.ID, "ann", nil)
+	_, _, refused["read another group's members"] = e.Members(ctx, gina, other.ID, postgres.Page{})
+	_, refused["read another group"] = e.Group(ctx, gina, other.ID)
+	_, refused["a member adds one"] = e.SetMember(ctx, ann, team.ID, "bob", nil)
+	refused["a member removes one"] = e.RemoveMember(ctx, ann, team.ID, bob.UserID)
+	_, _, refused["a member reads the members"] = e.Members(ctx, ann, team.ID, postgres.Page{})
+	for what, err := range refused {
+		if workspace.CodeOf(err) != workspace.CodeForbidden {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err = e.SetMember(ctx, gina, team.ID, "nobody", nil)
+	wantCode(t, err, workspace.CodeNotFound)
+	if got := e.members(gina, team.ID); !slices.Equal(got, []string{"ann", "bob", "gina"}) {
+		t.Errorf("members %v", got)
+	}
+	// Another administrator of the group can be removed by codehub's alone.
+	e.member(boss, team.ID, true, bob)
+	wantCode(t, e.RemoveMember(ctx, gina, team.ID, bob.UserID), workspace.CodeForbidden)
+	if err := e.RemoveMember(ctx, bob, team.ID, bob.UserID); err != nil {
+		t.Errorf("leave: %v", err)
+	}
+	_, err = e.SetMember(ctx, bob, team.ID, "ann", nil)
+	wantCode(t, err, workspace.CodeForbidden)
+
+	if list, _, err := e.Groups(ctx, ann, postgres.Page{}); err != nil || len(list) != 1 || list[0].ID != team.ID || list[0].Manages || list[0].Members != 2 {
+		t.Errorf("ann's groups %+v, %v", list, err)
+	}
+	first, next, err := e.Groups(ctx, boss, postgres.Page{Limit: 1})
+	if err != nil || len(first) != 1 || first[0].Name != "other" || next == "" {
+		t.Fatalf("first page %+v, %q, %v", first, next, err)
+	}
+	if second, next, err := e.Groups(ctx, boss, postgres.Page{Limit: 1, Cursor: next}); err != nil || len(second) != 1 || second[0].Name != "Team" || next != "" {
+		t.Errorf("second page %+v, %q, %v", second, next, err)
+	}
+	// A disabled administrator of a group has no rights, and a deleted user is in no group.
+	e.exec(`UPDATE users SET disabled = true WHERE id = $1`, gina.UserID)
+	_, err = e.SetMember(ctx, gina, team.ID, "bob", nil)
+	if err == nil {
+		t.Error("a disabled administrator of a group adds a member")
+	}
+	if err := e.DeleteAccount(ctx, boss, gina.UserID, postgres.Removal{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.members(boss, team.ID); !slices.Equal(got, []string{"ann"}) {
+		t.Errorf("members %v", got)
+	}
+	if err := e.DeleteGroup(ctx, boss, team.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.audited(team.ID); !slices.Equal(got, []string{
+		"boss group.create", "boss group.add", "gina group.add", "gina group.add", "boss group.add", "bob group.remove", "boss group.delete"}) {
+		t.Errorf("audit log %v", got)
+	}
+}
+
+// The members of a group that is bound to a claim follow what the providers say.
+func TestGroupOfClaim(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	boss, ann, bob, carl := e.administrator("boss"), e.user("ann"), e.user("bob"), e.user("carl")
+	e.claimed(ann, "https://a", "developers", "all")
+	e.claimed(bob, "https://b", "developers")
+	g := must(e.CreateGroup(t.Context(), boss, postgres.Group{Name: "devs", Claim: "developers"}))(t)
+	e.member(boss, g.ID, false, carl, ann)
+	if got := e.members(boss, g.ID); !slices.Equal(got, []string{"ann", "bob", "carl"}) {
+		t.Errorf("of any provider: %v", got)
+	}
+	wantCode(t, e.RemoveMember(t.Context(), boss, g.ID, bob.UserID), workspace.CodeInvalid)
+	if err := e.RemoveMember(t.Context(), boss, g.ID, ann.UserID); err != nil {
+		t.Fatal(err)
+	}
+	issuer := "https://a"
+	must(e.PatchGroup(t.Context(), boss, g.ID, postgres.GroupPatch{Issuer: &issuer}))(t)
+	if got := e.members(boss, g.ID); !slices.Equal(got, []string{"ann", "carl"}) {
+		t.Errorf("of one provider: %v", got)
+	}
+	e.exec(`UPDATE user_identities SET active = false WHERE user_id = $1`, ann.UserID)
+	if got := e.members(boss, g.ID); !slices.Equal(got, []string{"carl"}) {
+		t.Errorf("of an identity that the provider refuses: %v", got)
+	}
+	none := ""
+	if g := must(e.PatchGroup(t.Context(), boss, g.ID, postgres.GroupPatch{Claim: &none}))(t); g.Claim != "" || g.Issuer != "" || g.Members != 1 {
+		t.Errorf("without a claim: %+v", g)
+	}
+}
+
+// limitOf is the rule of the view user_limits in Go: a user's own limit, else the most generous
+// one of the user's groups, else the server's. 0 is no limit.
+func limitOf(own *int, groups []*int, server int) int {
+	if own != nil {
+		return *own
+	}
+	most, any := 0, false
+	for _, g := range groups {
+		switch {
+		case g == nil:
+		case *g == 0:
+			return 0
+		default:
+			most, any = max(most, *g), true
+		}
+	}
+	if any {
+		return most
+	}
+	return server
+}
+
+// The limits in SQL are those of the rule in Go, for any user and groups.
+func TestLimitsOfGroups(t *testing.T) {
+	t.Parallel()
+	const serverWorkspaces, serverBytes = 4, 5
+	e := open(t, postgres.Options{Limits: postgres.Limits{Workspaces: serverWorkspaces, Bytes: serverBytes}})
+	boss, ann := e.administrator("boss"), e.user("ann")
+	e.claimed(ann, "https://a", "ann")
+	var groups []string
+	for i := range 3 {
+		groups = append(groups, must(e.CreateGroup(t.Context(), boss, postgres.Group{Name: fmt.Sprint("g", i)}))(t).ID)
+	}
+	limit := rapid.OneOf(rapid.Just[*int](nil), rapid.Ptr(rapid.IntRange(0, 6), false))
+	set := func(table, id string, n [3]*int) {
+		e.exec(`UPDATE `+table+` SET max_running = $2, max_workspaces = $3, max_bytes = $4 WHERE id = $1`, id, n[0], n[1], n[2])
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		limits := func(name string) (n [3]*int) {
+			for i := range n {
+				n[i] = limit.Draw(r, fmt.Sprint(name, i))
+			}
+			return n
+		}
+		own := limits("own")
+		set("users", ann.UserID, own)
+		var of [3][]*int
+		e.exec(`DELETE FROM group_members`)
+		for i, g := range groups {
+			n := limits(fmt.Sprint("group", i))
+			set("user_groups", g, n)
+			member, claimed := rapid.Bool().Draw(r, "member"), rapid.Bool().Draw(r, "claimed")
+			e.exec(`UPDATE user_groups SET claim = $2 WHERE id = $1`, g, map[bool]string{true: "ann", false: ""}[claimed])
+			if member {
+				e.exec(`INSERT INTO group_members (group_id, user_id) VALUES ($1, $2)`, g, ann.UserID)
+			}
+			if member || claimed {
+				for j := range of {
+					of[j] = append(of[j], n[j])
+				}
+			}
+		}
+		q, err := e.Quotas(t.Context(), ann)
+		if err != nil {
+			r.Fatal(err)
+		}
+		running := query[int](e, `SELECT COALESCE(max_running, 3) FROM user_limits WHERE user_id = $1`, ann.UserID)
+		got := [3]int{running, q.MaxWorkspaces, int(q.MaxBytes)}
+		want := [3]int{limitOf(own[0], of[0], 3), limitOf(own[1], of[1], serverWorkspaces), limitOf(own[2], of[2], serverBytes)}
+		if got != want {
+			r.Fatalf("limits %v, want %v (own %v, groups %v)", got, want, own, of)
+		}
+	})
+}
+
+// The limits of a group count: of running workspaces, of their number, and of their bytes.
+func TestLimitsOfGroupsCount(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1, Workspaces: 1, Bytes: 1}})
+	boss, ann := e.administrator("boss"), e.user("ann")
+	g := must(e.CreateGroup(t.Context(), boss, postgres.Group{Name: "g", MaxRunning: new(2), MaxWorkspaces: new(3), MaxBytes: new(int64(1 << 30))}))(t)
+	made := 0
+	create := func(desired workspace.DesiredState) error {
+		made++
+		_, err := e.CreateWorkspace(t.Context(), ann, newWorkspace(fmt.Sprint("w", made), desired))
+		return err
+	}
+	if err := create(workspace.DesiredRunning); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, create(workspace.DesiredRunning), workspace.CodeLimitExceeded)
+	wantCode(t, create(workspace.DesiredStandby), workspace.CodeQuotaExceeded)
+	e.member(boss, g.ID, false, ann)
+	if err := create(workspace.DesiredRunning); err != nil {
+		t.Errorf("within the group's limits: %v", err)
+	}
+	wantCode(t, create(workspace.DesiredRunning), workspace.CodeLimitExceeded)
+	if err := create(workspace.DesiredStandby); err != nil {
+		t.Errorf("within the group's limits: %v", err)
+	}
+	wantCode(t, create(workspace.DesiredStandby), workspace.CodeQuotaExceeded)
+	e.exec(`UPDATE workspaces SET home_bytes = $1`, 1<<29)
+	wantCode(t, e.MayRun(t.Context(), ann, ""), workspace.CodeQuotaExceeded)
+	if err := e.DeleteGroup(t.Context(), boss, g.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, create(workspace.DesiredRunning), workspace.CodeQuotaExceeded)
+}
