@@ -1,5 +1,5 @@
-// Package admin serves administrators: the status of the servers, orphans, and
-// accounts. The API and the dashboard use it. The store checks in the database that
+// Package admin serves administrators: the status of the servers, orphans, accounts, and
+// groups. The API and the dashboard use it. The store checks in the database that
 // the caller is an administrator, since a session may be out of date.
 package admin
 
@@ -14,8 +14,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Store is the database; *postgres.DB implements it. Every method returns CodeForbidden
-// if the caller is not an administrator.
+// Store is the database; *postgres.DB implements it. Every method but those of groups returns
+// CodeForbidden if the caller is not an administrator.
 type Store interface {
 	Overview(ctx context.Context, caller workspace.Caller) (postgres.Overview, error)
 	Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.Orphan, next string, err error)
@@ -27,6 +27,16 @@ type Store interface {
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (postgres.Account, error)
 	DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error
 	RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
+
+	// The methods of groups check what the caller may do with the group.
+	Groups(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.Group, next string, err error)
+	Group(ctx context.Context, caller workspace.Caller, id string) (postgres.Group, error)
+	CreateGroup(ctx context.Context, caller workspace.Caller, g postgres.Group) (postgres.Group, error)
+	PatchGroup(ctx context.Context, caller workspace.Caller, id string, p postgres.GroupPatch) (postgres.Group, error)
+	DeleteGroup(ctx context.Context, caller workspace.Caller, id string) error
+	Members(ctx context.Context, caller workspace.Caller, id string, page postgres.Page) (list []postgres.Member, next string, err error)
+	SetMember(ctx context.Context, caller workspace.Caller, id, user string, admin *bool) (postgres.Member, error)
+	RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) error
 }
 
 // Passwords checks and hashes passwords; *auth.Auth implements it.

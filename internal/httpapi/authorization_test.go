@@ -29,6 +29,9 @@ var bodies = map[string]string{
 	"PATCH /admin/workspaces/{id}":          `{"standby_ttl_seconds":600}`,
 	"POST /admin/workspaces/{id}/message":   `{"message":"hello"}`,
 	"POST /admin/workspaces/{id}/hand-over": `{"to":"019a0000-0000-7000-8000-000000000009"}`,
+	"POST /groups":                          `{"name":"team"}`,
+	"PATCH /groups/{id}":                    `{"max_running":3}`,
+	"POST /groups/{id}/members":             `{"user":"eve"}`,
 	"PUT /banner":                           `{"message":"hello"}`,
 	"POST /login/device":                    `{"name":"laptop"}`,
 	"POST /login/token":                     `{"code":"x"}`,
@@ -39,6 +42,7 @@ var bodies = map[string]string{
 // forAdmins reports whether only administrators may call a route.
 func forAdmins(rt route) bool {
 	return strings.HasPrefix(rt.path, "/admin/") || strings.HasPrefix(rt.path, "/audit") || rt.method == "PUT" && rt.path == "/banner" ||
+		rt.method == "POST" && rt.path == "/groups" ||
 		strings.HasPrefix(rt.path, "/users") && !strings.HasPrefix(rt.path, "/users/me")
 }
 

@@ -144,6 +144,15 @@ func (s *server) routes() []route {
 		{"DELETE", "/users/{id}", admin, s.deleteAccount, []string{"workspaces", "to"}},
 		{"DELETE", "/users/{id}/passkeys", admin, s.removePasskeys, nil},
 
+		{"GET", "/groups", read, s.listGroups, pageParams},
+		{"POST", "/groups", admin, s.createGroup, nil},
+		{"GET", "/groups/{id}", read, s.getGroup, nil},
+		{"PATCH", "/groups/{id}", admin, s.patchGroup, nil},
+		{"DELETE", "/groups/{id}", admin, s.deleteGroup, nil},
+		{"GET", "/groups/{id}/members", admin, s.listMembers, pageParams},
+		{"POST", "/groups/{id}/members", admin, s.setMember, nil},
+		{"DELETE", "/groups/{id}/members/{user}", admin, s.removeMember, nil},
+
 		{"GET", "/admin/workspaces", admin, s.listAllWorkspaces, adminListParams},
 		{"GET", "/admin/workspaces/{id}", admin, s.getAnyWorkspace, nil},
 		{"PATCH", "/admin/workspaces/{id}", admin, s.patchAnyWorkspace, nil},

@@ -107,6 +107,7 @@ func wire() map[string]any {
 		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "LostNode": api.LostNode{}, "LostNodeWorkspace": api.LostNodeWorkspace{}, "DeadNode": api.DeadNode{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{},
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
+		"Group": api.Group{}, "GroupList": api.GroupList{}, "CreateGroup": api.CreateGroup{}, "PatchGroup": api.PatchGroup{}, "Member": api.Member{}, "MemberList": api.MemberList{}, "SetMember": api.SetMember{},
 		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
 		"MoveSource": api.MoveSource{}, "MoveWorkspace": api.MoveWorkspace{}, "MoveWorkspaceList": api.MoveWorkspaceList{}, "MoveRecord": api.MoveRecord{}, "MoveArchive": api.MoveArchive{},
 		"AdminWorkspace": api.AdminWorkspace{}, "AdminWorkspaceList": api.AdminWorkspaceList{}, "Used": api.Used{}, "Administer": api.Administer{}, "AdminRecover": api.AdminRecover{},

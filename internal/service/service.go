@@ -60,8 +60,22 @@ type Logs interface {
 	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
 }
 
-// Admin is for administrators alone; *admin.Service implements it.
+// Groups are groups of users; *admin.Service implements it. Users see the groups that they are in,
+// administrators of a group change its members, and those of codehub everything.
+type Groups interface {
+	Groups(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.GroupList, error)
+	Group(ctx context.Context, caller workspace.Caller, id string) (api.Group, error)
+	CreateGroup(ctx context.Context, caller workspace.Caller, in api.CreateGroup) (api.Group, error)
+	PatchGroup(ctx context.Context, caller workspace.Caller, id string, in api.PatchGroup) (api.Group, error)
+	DeleteGroup(ctx context.Context, caller workspace.Caller, id string) error
+	Members(ctx context.Context, caller workspace.Caller, id string, page postgres.Page) (api.MemberList, error)
+	SetMember(ctx context.Context, caller workspace.Caller, id string, in api.SetMember) (api.Member, error)
+	RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) error
+}
+
+// Admin is for administrators alone, except Groups; *admin.Service implements it.
 type Admin interface {
+	Groups
 	AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error)
 	Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.OrphanList, error)
 	ConfirmDeadNode(ctx context.Context, caller workspace.Caller, name string) (api.DeadNode, error)

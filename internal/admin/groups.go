@@ -1,0 +1,149 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+
+	"codehub/api"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// maxClaim is the length of a group's claim and of an issuer, in bytes, as far as identity
+// providers' groups are recorded.
+const maxClaim = 255
+
+// Groups lists groups by name; see postgres.DB.Groups.
+func (s *Service) Groups(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.GroupList, error) {
+	list, next, err := s.cfg.Store.Groups(ctx, caller, page)
+	out := api.GroupList{Groups: make([]api.Group, 0, len(list)), NextCursor: next}
+	for _, g := range list {
+		out.Groups = append(out.Groups, groupOf(g))
+	}
+	return out, err
+}
+
+// Group reads a group; see postgres.DB.Group.
+func (s *Service) Group(ctx context.Context, caller workspace.Caller, id string) (api.Group, error) {
+	g, err := s.cfg.Store.Group(ctx, caller, id)
+	return groupOf(g), err
+}
+
+func groupOf(g postgres.Group) api.Group {
+	return api.Group{
+		ID: g.ID, Name: g.Name, Claim: g.Claim, Issuer: g.Issuer, MaxRunning: g.MaxRunning, MaxWorkspaces: g.MaxWorkspaces, MaxBytes: g.MaxBytes,
+		Members: g.Members, Manages: g.Manages, CreatedAt: g.CreatedAt,
+	}
+}
+
+// CreateGroup adds a group. Errors: CodeNameTaken; CodeInvalid.
+func (s *Service) CreateGroup(ctx context.Context, caller workspace.Caller, in api.CreateGroup) (api.Group, error) {
+	g := postgres.Group{Name: in.Name, Claim: in.Claim, Issuer: in.Issuer, MaxRunning: in.MaxRunning, MaxWorkspaces: in.MaxWorkspaces, MaxBytes: in.MaxBytes}
+	if err := checkLimits(in.MaxRunning, in.MaxWorkspaces, in.MaxBytes); err != nil {
+		return api.Group{}, err
+	}
+	if err := checkGroup(&g.Name, &g.Claim, &g.Issuer); err != nil {
+		return api.Group{}, err
+	}
+	if g.Claim == "" && g.Issuer != "" {
+		return api.Group{}, fieldError("issuer", "needs a claim.")
+	}
+	made, err := s.cfg.Store.CreateGroup(ctx, caller, g)
+	return groupOf(made), err
+}
+
+// PatchGroup changes the given fields of a group. Errors: CodeNotFound; CodeNameTaken;
+// CodeInvalid.
+func (s *Service) PatchGroup(ctx context.Context, caller workspace.Caller, id string, in api.PatchGroup) (api.Group, error) {
+	if err := checkLimits(in.MaxRunning.Value, in.MaxWorkspaces.Value, in.MaxBytes.Value); err != nil {
+		return api.Group{}, err
+	}
+	if err := checkGroup(in.Name, in.Claim, in.Issuer); err != nil {
+		return api.Group{}, err
+	}
+	changed, err := s.cfg.Store.PatchGroup(ctx, caller, id, postgres.GroupPatch{
+		Name: in.Name, Claim: in.Claim, Issuer: in.Issuer,
+		MaxRunning: workspace.Optional[int](in.MaxRunning), MaxWorkspaces: workspace.Optional[int](in.MaxWorkspaces), MaxBytes: workspace.Optional[int64](in.MaxBytes),
+	})
+	return groupOf(changed), err
+}
+
+// checkGroup checks the texts of a group that are not nil, and replaces each by the form in which
+// it is stored.
+func checkGroup(name, claim, issuer *string) error {
+	for _, t := range []struct {
+		field    string
+		of       *string
+		required bool
+	}{{"name", name, true}, {"claim", claim, false}, {"issuer", issuer, false}} {
+		if t.of == nil {
+			continue
+		}
+		s := strings.TrimSpace(*t.of)
+		if t.required {
+			s = norm.NFC.String(s)
+		}
+		switch {
+		case t.required && !workspace.Visible(s):
+			return fieldError(t.field, "must contain a visible character.")
+		case t.required && utf8.RuneCountInString(s) > postgres.MaxGroupName:
+			return fieldError(t.field, fmt.Sprintf("is too long: at most %d characters.", postgres.MaxGroupName))
+		case len(s) > maxClaim:
+			return fieldError(t.field, fmt.Sprintf("is too long: at most %d bytes.", maxClaim))
+		case !utf8.ValidString(s), strings.ContainsFunc(s, unprintable):
+			return fieldError(t.field, "must not contain control characters.")
+		}
+		*t.of = s
+	}
+	return nil
+}
+
+// unprintable are control characters, all line breaks, and characters that change the direction
+// of the text around them.
+func unprintable(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
+}
+
+func fieldError(field, why string) error {
+	e := workspace.Errorf(workspace.CodeInvalid, "%s %s", field, why)
+	e.Details = map[string]any{"field": field}
+	return e
+}
+
+// DeleteGroup removes a group. Errors: CodeNotFound.
+func (s *Service) DeleteGroup(ctx context.Context, caller workspace.Caller, id string) error {
+	return s.cfg.Store.DeleteGroup(ctx, caller, id)
+}
+
+// Members lists the members of a group by name; see postgres.DB.Members.
+func (s *Service) Members(ctx context.Context, caller workspace.Caller, id string, page postgres.Page) (api.MemberList, error) {
+	list, next, err := s.cfg.Store.Members(ctx, caller, id, page)
+	out := api.MemberList{Members: make([]api.Member, 0, len(list)), NextCursor: next}
+	for _, m := range list {
+		out.Members = append(out.Members, memberOf(m))
+	}
+	return out, err
+}
+
+func memberOf(m postgres.Member) api.Member {
+	return api.Member{UserID: m.UserID, Username: m.Username, Admin: m.Admin, Added: m.Added, Claimed: m.Claimed}
+}
+
+// SetMember adds a member, or changes one; see postgres.DB.SetMember.
+func (s *Service) SetMember(ctx context.Context, caller workspace.Caller, id string, in api.SetMember) (api.Member, error) {
+	if in.User == "" {
+		return api.Member{}, fieldError("user", "is required.")
+	}
+	m, err := s.cfg.Store.SetMember(ctx, caller, id, in.User, in.Admin)
+	return memberOf(m), err
+}
+
+// RemoveMember removes a member; see postgres.DB.RemoveMember.
+func (s *Service) RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) error {
+	return s.cfg.Store.RemoveMember(ctx, caller, id, user)
+}
