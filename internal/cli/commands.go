@@ -50,6 +50,7 @@ type Commands struct {
 	Identities  identitiesCmd  `cmd:"" group:"Client:" help:"List and unlink logins of identity providers."`
 	Passwd      passwdCmd      `cmd:"" group:"Client:" help:"Change your password."`
 	Users       usersCmd       `cmd:"" group:"Client:" help:"Manage users (administrators)."`
+	Groups      groupsCmd      `cmd:"" group:"Client:" help:"Manage groups of users."`
 	Nodes       nodesCmd       `cmd:"" group:"Client:" help:"Confirm dead nodes (administrators)."`
 	Admin       adminCmd       `cmd:"" group:"Client:" help:"Manage the workspaces of all users (administrators)."`
 	Audit       auditCmd       `cmd:"" group:"Client:" help:"Print the audit log (administrators)."`
