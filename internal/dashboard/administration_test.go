@@ -25,12 +25,13 @@ func (m *recordedMux) HandleFunc(pattern string, _ func(http.ResponseWriter, *ht
 }
 
 // TestPagesByRole requests every page as every role: a visitor without a session, a user, the
-// owner of what the path names, an administrator who is not its owner, and a disabled user. A new
+// owner of what the path names, an administrator who is not its owner, a disabled user, and, for
+// groups, a member and an administrator of the group. A new
 // page fails the test until the rules below say whose it is.
 func TestPagesByRole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	ann, eve := w.person("ann"), w.person("eve")
+	ann, eve, gina := w.person("ann"), w.person("eve"), w.person("gina")
 	boss := w.loggedIn()
 	w.AddAccount("bob", "another password", false)
 	disabled := w.as("bob")
@@ -62,9 +63,32 @@ func TestPagesByRole(t *testing.T) {
 		target := w.AddWorkspace(w.caller("ann"), fmt.Sprint("w", time.Now().UnixNano()))
 		w.observe(target.ID, standby)
 		victim := w.AddAccount(fmt.Sprint("v", time.Now().UnixNano()), "another password", false)
+		group, err := w.DB.CreateGroup(t.Context(), w.caller("admin"), postgres.Group{Name: fmt.Sprint("g", time.Now().UnixNano())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for user, admin := range map[string]bool{"ann": false, "gina": true, victim.UserID: false} {
+			if _, err := w.DB.SetMember(t.Context(), w.caller("admin"), group.ID, user, &admin); err != nil {
+				t.Fatal(err)
+			}
+		}
 		at := strings.NewReplacer("{id}", string(target.ID), "{person}", victim.UserID, "{$}", "", "{key}", string(target.ID), "{session}", string(target.ID),
-			"{token}", string(target.ID), "{notice}", string(target.ID), "{passkey}", string(target.ID)).Replace(path)
+			"{token}", string(target.ID), "{notice}", string(target.ID), "{passkey}", string(target.ID), "{group}", group.ID).Replace(path)
 		ask := func(b *browser) int { return b.do(method, at, url.Values{}).status }
+		refusedTo := func(browsers ...*browser) {
+			for _, b := range browsers {
+				if s := ask(b); s != http.StatusForbidden {
+					t.Errorf("%s by one who may not: %d", pattern, s)
+				}
+			}
+		}
+		allowedTo := func(browsers ...*browser) {
+			for _, b := range browsers {
+				if s := ask(b); s == http.StatusForbidden || s == http.StatusUnauthorized || s >= 500 {
+					t.Errorf("%s by one who may: %d", pattern, s)
+				}
+			}
+		}
 		outside := func(status int) bool { return status == http.StatusSeeOther || status == http.StatusUnauthorized }
 		if s := ask(w.browser()); !outside(s) {
 			t.Errorf("%s without a session: %d", pattern, s)
@@ -80,6 +104,17 @@ func TestPagesByRole(t *testing.T) {
 			if s := ask(boss); s == http.StatusForbidden || s == http.StatusUnauthorized || s >= 500 {
 				t.Errorf("%s by an administrator: %d", pattern, s)
 			}
+		case path == "/groups" && method == http.MethodPost, path == "/groups/new", strings.HasPrefix(path, "/groups/{group}/edit"), strings.HasPrefix(path, "/groups/{group}/delete"):
+			refusedTo(eve, ann, gina)
+			allowedTo(boss)
+		case strings.HasPrefix(path, "/groups/{group}/"): // of those who add and remove members
+			refusedTo(eve, ann)
+			allowedTo(gina, boss)
+		case path == "/groups/{group}":
+			refusedTo(eve)
+			allowedTo(ann, gina, boss)
+		case path == "/groups":
+			allowedTo(eve, ann, gina, boss)
 		case strings.HasPrefix(path, "/workspaces/{id}"):
 			// An administrator never enters the workspace of another user.
 			refused := http.StatusForbidden

@@ -10,6 +10,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"codehub/internal/accesslog"
@@ -311,6 +312,15 @@ func (d *Dashboard) Routes(mux Mux) {
 	admin("GET /admin/banner", d.bannerDialog)
 	admin("POST /admin/banner", d.setBanner)
 	loggedIn("POST /notices/{notice}/dismiss", d.dismissNotice)
+	loggedIn("GET /groups", d.groupsOnly(d.groupsPage))
+	loggedIn("GET /groups/new", d.groupDialog(groupNew))
+	loggedIn("POST /groups", d.changeGroup(groupNew))
+	loggedIn("GET /groups/{group}", d.groupsOnly(d.groupPage))
+	for _, name := range []string{groupEdit, groupDelete, groupMember} {
+		loggedIn("GET /groups/{group}/"+strings.TrimPrefix(name, "group-"), d.groupDialog(name))
+		loggedIn("POST /groups/{group}/"+strings.TrimPrefix(name, "group-"), d.changeGroup(name))
+	}
+	loggedIn("POST /groups/{group}/members/{person}/remove", d.groupsOnly(d.removeMember))
 	admin("GET /admin/people/{person}/delete", d.userDialog("person-delete"))
 	admin("POST /admin/people/{person}/delete", d.deletePerson)
 	admin("GET /admin/people/{person}/passkeys", d.userDialog("person-passkeys"))

@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"codehub/api"
 	"codehub/internal/dashboard/catalogue"
 	"codehub/internal/imageref"
 	"codehub/internal/postgres"
@@ -43,6 +44,8 @@ type form struct {
 	User        *postgres.User         // the user that an administrator edits, if any
 	Any         *postgres.AnyWorkspace // the workspace that an administrator acts on, if any
 	Owned       int                    // workspaces of User
+	Group       *api.Group             // the group that the form is about, if any
+	GroupAdmins bool                   // the form can make administrators of the group
 	MaxRunning  int                    // running limit of users without a custom one, 0 for none
 	Limit       *limitView             // the running limit that the new workspace would exceed, if any
 	Files       int                    // unsaved files
@@ -115,6 +118,8 @@ func (f *form) Heading() string {
 		return f.lang.T(key, f.Token.Name)
 	case f.Passkey != nil:
 		return f.lang.T(key, f.Passkey.Name)
+	case f.Group != nil:
+		return f.lang.T(key, f.Group.Name)
 	case f.Provider != "":
 		return f.lang.T(key, f.Provider)
 	}

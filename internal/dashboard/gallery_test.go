@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/postgres"
 	"codehub/internal/proxy"
 	"codehub/internal/workspace"
 
@@ -257,6 +258,14 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	w.Exec(`UPDATE workspaces SET home_bytes = 8000000000 + (uid_offset % 7) * 1300000000, archives_bytes = 734000000 WHERE phase <> 'PENDING'`)
 	w.Exec(`INSERT INTO workspace_usage (day, workspace_id, owner_user_id, running_seconds, cpu_seconds, memory_seconds, home_bytes, archives_bytes)
 		SELECT (now() AT TIME ZONE 'UTC')::date - d, id, owner_user_id, 21600 - d * 1800, 9000 - d * 700, 21600.0 * 2 * 1073741824, home_bytes, archives_bytes FROM workspaces, generate_series(0, 6) d`)
+	five, twenty := 5, int64(20<<30)
+	group, err := w.DB.CreateGroup(t.Context(), w.caller("admin"), postgres.Group{Name: "Platform team", Claim: "platform", MaxRunning: &five, MaxBytes: &twenty})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.DB.SetMember(t.Context(), w.caller("admin"), group.ID, "ann", new(true)); err != nil {
+		t.Fatal(err)
+	}
 	for _, l := range galleryScreens() {
 		b.as(l)
 		w.used(ids["running"], 8*time.Minute+30*time.Second)
@@ -382,6 +391,10 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			"admin-hand-over":      "/admin/workspaces/" + string(ids["other"]) + "/hand-over",
 			"admin-archive":        "/admin/workspaces/" + string(ids["lost"]) + "/recover-archive",
 			"admin-audit":          "/admin/audit",
+			"groups":               "/groups",
+			"group":                "/groups/" + group.ID,
+			"group-edit":           "/groups/" + group.ID + "/edit",
+			"group-member":         "/groups/" + group.ID + "/member",
 			"admin-banner":         "/admin/banner",
 			"detail-archiving":     "/workspaces/" + string(ids["archiving"]),
 			"detail-delete-failed": "/workspaces/" + string(ids["delete-failed"]),

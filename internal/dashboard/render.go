@@ -34,6 +34,7 @@ type page struct {
 	Warn    bool   // about path mode, for administrators
 	Notices notices
 	Admin   bool // the user is an administrator
+	Groups  bool // the server has groups of users
 	Plain   bool // no top bar: login, setup, the proxy's pages
 	Toast   *toast
 	Forms   string   // where a form leads besides the usual places; empty for none
@@ -175,7 +176,7 @@ func (d *Dashboard) newPage(r *http.Request, c *workspace.Caller, titleKey strin
 	p.Warn = d.PathMode && c != nil && c.Admin
 	if c != nil {
 		p.Notices = d.noticesFor(r, *c)
-		p.Admin = c.Admin && d.Admin != nil
+		p.Admin, p.Groups = c.Admin && d.Admin != nil, d.Admin != nil
 		p.Stream = noticesStream
 	}
 	return p

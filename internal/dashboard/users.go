@@ -89,17 +89,8 @@ func bytesText(n int64) string {
 
 // quota reads a user's limits of workspaces and their size. An empty field is the server's limit.
 func (f *form) quota(p *api.PatchAccount) {
-	for _, field := range []string{"max_workspaces", "max_bytes"} {
-		f.Value[field] = strings.TrimSpace(f.r.PostFormValue(field))
-	}
-	p.MaxWorkspaces.Set, p.MaxBytes.Set = true, true
-	if s := f.Value["max_workspaces"]; s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil || n < 0 || n > maxOwnLimit {
-			f.fail("max_workspaces", "field.quota_bad", maxOwnLimit)
-		}
-		p.MaxWorkspaces.Value = &n
-	}
+	f.Value["max_bytes"] = strings.TrimSpace(f.r.PostFormValue("max_bytes"))
+	p.MaxWorkspaces, p.MaxBytes.Set = f.number("max_workspaces"), true
 	if s := f.Value["max_bytes"]; s != "" {
 		n, err := setting.Bytes(s)
 		if err != nil || n > maxOwnBytes {
@@ -107,6 +98,19 @@ func (f *form) quota(p *api.PatchAccount) {
 		}
 		p.MaxBytes.Value = &n
 	}
+}
+
+// number reads a limit. An empty field is the server's limit.
+func (f *form) number(field string) api.Nullable[int] {
+	v := api.Nullable[int]{Set: true}
+	if f.Value[field] = strings.TrimSpace(f.r.PostFormValue(field)); f.Value[field] != "" {
+		n, err := strconv.Atoi(f.Value[field])
+		if err != nil || n < 0 || n > maxOwnLimit {
+			f.fail(field, "field.quota_bad", maxOwnLimit)
+		}
+		v.Value = &n
+	}
+	return v
 }
 
 // maxOwnBytes bounds a user's limit of bytes, as the API does (admin.MaxBytes).
