@@ -61,9 +61,9 @@ func (e *NotOpen) Error() string {
 
 // Store reads workspaces and wakes them.
 type Store interface {
-	// Workspace returns the caller's own workspace, or CodeForbidden, also for
-	// administrators.
-	Workspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	// EnterableWorkspace returns the caller's own workspace, or one that the caller may use as
+	// a guest; CodeForbidden otherwise, also for administrators.
+	EnterableWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	// Wake starts the workspace, or queues the start while it is being stopped or
 	// archived. CodeLimitExceeded has the details that docs/api.md describes.
 	Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
@@ -337,7 +337,7 @@ func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.W
 	store := x.attacher.cfg.Store
 	var since time.Time // of the first of the attempts to connect
 	for {
-		ws, err := store.Workspace(x.ctx, x.caller, id)
+		ws, err := store.EnterableWorkspace(x.ctx, x.caller, id)
 		if err != nil {
 			return err
 		}
@@ -442,7 +442,7 @@ const checkTimeout = 10 * time.Second
 // check returns the ID of the container that the caller may use. With any error but
 // ErrAccessEnded and ErrStopped nothing is known.
 func (a *Attacher) check(ctx context.Context, caller workspace.Caller, id workspace.ID) (container string, err error) {
-	ws, err := a.cfg.Store.Workspace(ctx, caller, id)
+	ws, err := a.cfg.Store.EnterableWorkspace(ctx, caller, id)
 	switch code := workspace.CodeOf(err); {
 	case code == workspace.CodeNotFound, code == workspace.CodeForbidden, code == workspace.CodeGone:
 		return "", ErrAccessEnded

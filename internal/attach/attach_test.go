@@ -39,7 +39,7 @@ type world struct {
 
 var errLoggedOut = errors.New("logged out")
 
-func (w *world) Workspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error) {
+func (w *world) EnterableWorkspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads++

@@ -44,7 +44,7 @@ const (
 // exec runs a command in a workspace, on a WebSocket (docs/api.md). An invalid request
 // gets an HTTP error; later errors are messages, which pages can read too.
 func (s *server) exec(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	ws, err := s.find(r, id)
+	ws, err := s.findEnterable(r, id)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	t.Helper()
 	e := &env{t: t, log: &harness.Log{}, logs: &fakeLogs{}, m: NewMetrics()}
 	log := slog.New(slog.NewTextHandler(e.log, nil))
-	e.Server = web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 100}, Sizes: testSizes}), log)
+	e.Server = web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 100}, Sizes: testSizes, Sharing: true}), log)
 	cfg := Config{
 		Settings: service.Settings{
 			URL: e.URL, DeleteGrace: time.Hour,

@@ -26,6 +26,7 @@ import (
 // caller owns the object that it acts on.
 type Store interface {
 	service.Workspaces
+	service.Sharing
 	service.SSHKeys
 	service.MoveSource
 	service.Administration
@@ -204,6 +205,10 @@ func (s *server) routes() []route {
 		{"PUT", "/workspaces/{id}/ports/{port}/share", workspaces, s.sharePort, nil},
 		{"DELETE", "/workspaces/{id}/ports/{port}/share", workspaces, s.unsharePort, nil},
 		{"GET", "/workspaces/{id}/ports/{port}/connect", workspaces, s.connectPort, nil},
+		{"GET", "/workspaces/{id}/shares", read, s.listShares, nil},
+		{"POST", "/workspaces/{id}/shares", workspaces, s.share, nil},
+		{"DELETE", "/workspaces/{id}/shares/{share}", workspaces, s.unshare, nil},
+		{"GET", "/shared", read, s.listShared, nil},
 		{"GET", "/workspaces/{id}/usage", read, s.usage, nil},
 		{"GET", "/workspaces/{id}/exec", workspaces, s.exec, nil},
 

@@ -129,7 +129,7 @@ func (s *server) connectPort(w http.ResponseWriter, r *http.Request, id auth.Ide
 	if err := ports.CheckPort(port); err != nil {
 		return err
 	}
-	ws, err := s.find(r, id)
+	ws, err := s.findEnterable(r, id)
 	if err != nil {
 		return err
 	}

@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"codehub/internal/postgres"
+	"codehub/internal/workspace"
 )
 
 // roles are the columns of the table of TestRoutesByRole: a request without a session, a user and
 // the owner of what the path names (of a group: a member), an administrator who is not its owner,
-// a disabled user, and an administrator of the group that the path names.
-var roles = []string{"stranger", "user", "owner", "administrator", "disabled", "group-admin"}
+// a disabled user, an administrator of the group that the path names, and guests with whom the owner
+// shares the workspace that the path names, for use and for view.
+var roles = []string{"stranger", "user", "owner", "administrator", "disabled", "group-admin", "guest-use", "guest-view"}
 
 // cells has, for each route, what each of the roles gets: 401, 403 or 404, or ok for anything
 // but 401, 403 and an internal error. A new route fails the test until it has a line.
@@ -20,102 +22,106 @@ var roles = []string{"stranger", "user", "owner", "administrator", "disabled", "
 // An administrator never enters the workspace of another user: every way in is 403, as for any
 // user. What administrators do with such workspaces is below /admin.
 var cells = map[string]string{
-	"GET /openapi.json":  "ok ok ok ok ok ok",
-	"POST /login":        "ok ok ok ok ok ok",
-	"POST /login/device": "ok ok ok ok ok ok",
-	"POST /login/token":  "401 401 401 401 401 401", // the code is unknown
+	"GET /openapi.json":  "ok ok ok ok ok ok ok ok",
+	"POST /login":        "ok ok ok ok ok ok ok ok",
+	"POST /login/device": "ok ok ok ok ok ok ok ok",
+	"POST /login/token":  "401 401 401 401 401 401 401 401", // the code is unknown
 
-	"POST /logout":            "401 ok ok ok 401 ok",
-	"GET /session":            "401 ok ok ok 401 ok",
-	"GET /sessions":           "401 ok ok ok 401 ok",
-	"DELETE /sessions":        "401 ok ok ok 401 ok",
-	"DELETE /sessions/{id}":   "401 403 ok 403 401 403",
-	"GET /users/me":           "401 ok ok ok 401 ok",
-	"POST /users/me/password": "401 ok ok ok 401 ok",
-	"GET /banner":             "401 ok ok ok 401 ok",
-	"GET /notices":            "401 ok ok ok 401 ok",
-	"DELETE /notices/{id}":    "401 403 ok 403 401 403",
+	"POST /logout":            "401 ok ok ok 401 ok ok ok",
+	"GET /session":            "401 ok ok ok 401 ok ok ok",
+	"GET /sessions":           "401 ok ok ok 401 ok ok ok",
+	"DELETE /sessions":        "401 ok ok ok 401 ok ok ok",
+	"DELETE /sessions/{id}":   "401 403 ok 403 401 403 403 403",
+	"GET /users/me":           "401 ok ok ok 401 ok ok ok",
+	"POST /users/me/password": "401 ok ok ok 401 ok ok ok",
+	"GET /banner":             "401 ok ok ok 401 ok ok ok",
+	"GET /notices":            "401 ok ok ok 401 ok ok ok",
+	"DELETE /notices/{id}":    "401 403 ok 403 401 403 403 403",
 
-	"GET /identities":              "401 ok ok ok 401 ok",
-	"POST /identities/{id}/unlink": "401 404 ok 404 401 404",
+	"GET /identities":              "401 ok ok ok 401 ok ok ok",
+	"POST /identities/{id}/unlink": "401 404 ok 404 401 404 404 404",
 
-	"GET /admin/status":                        "401 403 403 ok 401 403",
-	"POST /admin/nodes/{name}/dead":            "401 403 403 ok 401 403",
-	"GET /admin/orphans":                       "401 403 403 ok 401 403",
-	"GET /admin/restore":                       "401 403 403 ok 401 403",
-	"POST /admin/restore":                      "401 403 403 ok 401 403",
-	"GET /admin/move":                          "401 403 403 ok 401 403",
-	"GET /admin/move/workspaces":               "401 403 403 403 401 403", // moves are not allowed now
-	"GET /admin/move/workspaces/{id}":          "401 403 403 403 401 403",
-	"DELETE /admin/move/workspaces/{id}":       "401 403 403 403 401 403",
-	"GET /admin/move/workspaces/{id}/record":   "401 403 403 403 401 403",
-	"GET /admin/move/workspaces/{id}/archive":  "401 403 403 403 401 403",
-	"POST /admin/move/workspaces/{id}/archive": "401 403 403 403 401 403",
-	"GET /admin/workspaces":                    "401 403 403 ok 401 403",
-	"GET /admin/workspaces/{id}":               "401 403 403 ok 401 403",
-	"PATCH /admin/workspaces/{id}":             "401 403 403 ok 401 403",
-	"DELETE /admin/workspaces/{id}":            "401 403 403 ok 401 403",
-	"POST /admin/workspaces/{id}/undelete":     "401 403 403 ok 401 403",
-	"POST /admin/workspaces/{id}/stop":         "401 403 403 ok 401 403",
-	"POST /admin/workspaces/{id}/archive":      "401 403 403 ok 401 403",
-	"POST /admin/workspaces/{id}/cancel":       "401 403 403 ok 401 403",
-	"POST /admin/workspaces/{id}/message":      "401 403 403 ok 401 403",
-	"POST /admin/workspaces/{id}/recover":      "401 403 403 ok 401 403",
-	"POST /admin/workspaces/{id}/hand-over":    "401 403 403 ok 401 403",
-	"GET /admin/workspaces/{id}/archives":      "401 403 403 ok 401 403",
-	"GET /admin/workspaces/{id}/logs":          "401 403 403 ok 401 403",
-	"GET /admin/workspaces/{id}/usage":         "401 403 403 ok 401 403",
-	"GET /admin/usage":                         "401 403 403 ok 401 403",
-	"GET /audit":                               "401 403 403 ok 401 403",
-	"GET /audit/export":                        "401 403 403 ok 401 403",
-	"PUT /banner":                              "401 403 403 ok 401 403",
-	"GET /users":                               "401 403 403 ok 401 403",
-	"POST /users":                              "401 403 403 ok 401 403",
-	"PATCH /users/{id}":                        "401 403 403 ok 401 403",
-	"DELETE /users/{id}":                       "401 403 403 ok 401 403",
-	"DELETE /users/{id}/passkeys":              "401 403 403 ok 401 403",
+	"GET /admin/status":                        "401 403 403 ok 401 403 403 403",
+	"POST /admin/nodes/{name}/dead":            "401 403 403 ok 401 403 403 403",
+	"GET /admin/orphans":                       "401 403 403 ok 401 403 403 403",
+	"GET /admin/restore":                       "401 403 403 ok 401 403 403 403",
+	"POST /admin/restore":                      "401 403 403 ok 401 403 403 403",
+	"GET /admin/move":                          "401 403 403 ok 401 403 403 403",
+	"GET /admin/move/workspaces":               "401 403 403 403 401 403 403 403", // moves are not allowed now
+	"GET /admin/move/workspaces/{id}":          "401 403 403 403 401 403 403 403",
+	"DELETE /admin/move/workspaces/{id}":       "401 403 403 403 401 403 403 403",
+	"GET /admin/move/workspaces/{id}/record":   "401 403 403 403 401 403 403 403",
+	"GET /admin/move/workspaces/{id}/archive":  "401 403 403 403 401 403 403 403",
+	"POST /admin/move/workspaces/{id}/archive": "401 403 403 403 401 403 403 403",
+	"GET /admin/workspaces":                    "401 403 403 ok 401 403 403 403",
+	"GET /admin/workspaces/{id}":               "401 403 403 ok 401 403 403 403",
+	"PATCH /admin/workspaces/{id}":             "401 403 403 ok 401 403 403 403",
+	"DELETE /admin/workspaces/{id}":            "401 403 403 ok 401 403 403 403",
+	"POST /admin/workspaces/{id}/undelete":     "401 403 403 ok 401 403 403 403",
+	"POST /admin/workspaces/{id}/stop":         "401 403 403 ok 401 403 403 403",
+	"POST /admin/workspaces/{id}/archive":      "401 403 403 ok 401 403 403 403",
+	"POST /admin/workspaces/{id}/cancel":       "401 403 403 ok 401 403 403 403",
+	"POST /admin/workspaces/{id}/message":      "401 403 403 ok 401 403 403 403",
+	"POST /admin/workspaces/{id}/recover":      "401 403 403 ok 401 403 403 403",
+	"POST /admin/workspaces/{id}/hand-over":    "401 403 403 ok 401 403 403 403",
+	"GET /admin/workspaces/{id}/archives":      "401 403 403 ok 401 403 403 403",
+	"GET /admin/workspaces/{id}/logs":          "401 403 403 ok 401 403 403 403",
+	"GET /admin/workspaces/{id}/usage":         "401 403 403 ok 401 403 403 403",
+	"GET /admin/usage":                         "401 403 403 ok 401 403 403 403",
+	"GET /audit":                               "401 403 403 ok 401 403 403 403",
+	"GET /audit/export":                        "401 403 403 ok 401 403 403 403",
+	"PUT /banner":                              "401 403 403 ok 401 403 403 403",
+	"GET /users":                               "401 403 403 ok 401 403 403 403",
+	"POST /users":                              "401 403 403 ok 401 403 403 403",
+	"PATCH /users/{id}":                        "401 403 403 ok 401 403 403 403",
+	"DELETE /users/{id}":                       "401 403 403 ok 401 403 403 403",
+	"DELETE /users/{id}/passkeys":              "401 403 403 ok 401 403 403 403",
 
-	"GET /groups":                        "401 ok ok ok 401 ok",
-	"POST /groups":                       "401 403 403 ok 401 403",
-	"GET /groups/{id}":                   "401 403 ok ok 401 ok",
-	"PATCH /groups/{id}":                 "401 403 403 ok 401 403",
-	"DELETE /groups/{id}":                "401 403 403 ok 401 403",
-	"GET /groups/{id}/members":           "401 403 403 ok 401 ok",
-	"POST /groups/{id}/members":          "401 403 403 ok 401 ok",
-	"DELETE /groups/{id}/members/{user}": "401 403 403 ok 401 ok",
+	"GET /groups":                        "401 ok ok ok 401 ok ok ok",
+	"POST /groups":                       "401 403 403 ok 401 403 403 403",
+	"GET /groups/{id}":                   "401 403 ok ok 401 ok 403 403",
+	"PATCH /groups/{id}":                 "401 403 403 ok 401 403 403 403",
+	"DELETE /groups/{id}":                "401 403 403 ok 401 403 403 403",
+	"GET /groups/{id}/members":           "401 403 403 ok 401 ok 403 403",
+	"POST /groups/{id}/members":          "401 403 403 ok 401 ok 403 403",
+	"DELETE /groups/{id}/members/{user}": "401 403 403 ok 401 ok 403 403",
 
-	"GET /tokens":         "401 ok ok ok 401 ok",
-	"POST /tokens":        "401 ok ok ok 401 ok",
-	"DELETE /tokens/{id}": "401 403 ok 403 401 403",
-	"GET /keys":           "401 ok ok ok 401 ok",
-	"POST /keys":          "401 ok ok ok 401 ok",
-	"DELETE /keys/{id}":   "401 403 ok 403 401 403",
-	"GET /ssh":            "401 ok ok ok 401 ok",
+	"GET /tokens":         "401 ok ok ok 401 ok ok ok",
+	"POST /tokens":        "401 ok ok ok 401 ok ok ok",
+	"DELETE /tokens/{id}": "401 403 ok 403 401 403 403 403",
+	"GET /keys":           "401 ok ok ok 401 ok ok ok",
+	"POST /keys":          "401 ok ok ok 401 ok ok ok",
+	"DELETE /keys/{id}":   "401 403 ok 403 401 403 403 403",
+	"GET /ssh":            "401 ok ok ok 401 ok ok ok",
 
-	"GET /sizes":                                 "401 ok ok ok 401 ok",
-	"GET /workspaces":                            "401 ok ok ok 401 ok",
-	"POST /workspaces":                           "401 ok ok ok 401 ok",
-	"GET /workspaces/{id}":                       "401 403 ok 403 401 403",
-	"PATCH /workspaces/{id}":                     "401 403 ok 403 401 403",
-	"DELETE /workspaces/{id}":                    "401 403 ok 403 401 403",
-	"POST /workspaces/{id}/undelete":             "401 403 ok 403 401 403",
-	"POST /workspaces/{id}/recover":              "401 403 ok 403 401 403",
-	"POST /workspaces/{id}/cancel":               "401 403 ok 403 401 403",
-	"POST /workspaces/{id}/stay":                 "401 403 ok 403 401 403",
-	"POST /workspaces/{id}/update-image":         "401 403 ok 403 401 403",
-	"POST /workspaces/{id}/restart":              "401 403 ok 403 401 403",
-	"POST /workspaces/{id}/stop":                 "401 403 ok 403 401 403",
-	"GET /workspaces/{id}/archive":               "401 403 ok 403 401 403",
-	"GET /workspaces/{id}/archives":              "401 403 ok 403 401 403",
-	"GET /workspaces/{id}/logs":                  "401 403 ok 403 401 403",
-	"GET /workspaces/{id}/ports":                 "401 403 ok 403 401 403",
-	"PUT /workspaces/{id}/ports/{port}/share":    "401 403 ok 403 401 403",
-	"DELETE /workspaces/{id}/ports/{port}/share": "401 403 ok 403 401 403",
-	"GET /workspaces/{id}/ports/{port}/connect":  "401 403 ok 403 401 403",
-	"GET /workspaces/{id}/usage":                 "401 403 ok 403 401 403",
-	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403",
-	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403",
-	"GET /events":                                "401 ok ok ok 401 ok",
+	"GET /sizes":                                 "401 ok ok ok 401 ok ok ok",
+	"GET /workspaces":                            "401 ok ok ok 401 ok ok ok",
+	"POST /workspaces":                           "401 ok ok ok 401 ok ok ok",
+	"GET /workspaces/{id}":                       "401 403 ok 403 401 403 403 403",
+	"PATCH /workspaces/{id}":                     "401 403 ok 403 401 403 403 403",
+	"DELETE /workspaces/{id}":                    "401 403 ok 403 401 403 403 403",
+	"POST /workspaces/{id}/undelete":             "401 403 ok 403 401 403 403 403",
+	"POST /workspaces/{id}/recover":              "401 403 ok 403 401 403 403 403",
+	"POST /workspaces/{id}/cancel":               "401 403 ok 403 401 403 403 403",
+	"POST /workspaces/{id}/stay":                 "401 403 ok 403 401 403 403 403",
+	"POST /workspaces/{id}/update-image":         "401 403 ok 403 401 403 403 403",
+	"POST /workspaces/{id}/restart":              "401 403 ok 403 401 403 403 403",
+	"POST /workspaces/{id}/stop":                 "401 403 ok 403 401 403 403 403",
+	"GET /workspaces/{id}/archive":               "401 403 ok 403 401 403 403 403",
+	"GET /workspaces/{id}/archives":              "401 403 ok 403 401 403 403 403",
+	"GET /workspaces/{id}/logs":                  "401 403 ok 403 401 403 403 403",
+	"GET /workspaces/{id}/ports":                 "401 403 ok 403 401 403 403 403",
+	"PUT /workspaces/{id}/ports/{port}/share":    "401 403 ok 403 401 403 403 403",
+	"DELETE /workspaces/{id}/ports/{port}/share": "401 403 ok 403 401 403 403 403",
+	"GET /workspaces/{id}/ports/{port}/connect":  "401 403 ok 403 401 403 ok 403",
+	"GET /workspaces/{id}/shares":                "401 403 ok 403 401 403 403 403",
+	"POST /workspaces/{id}/shares":               "401 403 ok 403 401 403 403 403",
+	"DELETE /workspaces/{id}/shares/{share}":     "401 403 ok 403 401 403 403 403",
+	"GET /shared":                                "401 ok ok ok 401 ok ok ok",
+	"GET /workspaces/{id}/usage":                 "401 403 ok 403 401 403 403 403",
+	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403 ok 403",
+	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403 ok 403",
+	"GET /events":                                "401 ok ok ok 401 ok ok ok",
 }
 
 // TestRoutesByRole sends each route's request as each role. The requests of one role have an
@@ -135,7 +141,7 @@ func TestRoutesByRole(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
-			boss, bob, gina := e.join("boss"), e.join("bob"), e.join("gina")
+			boss, bob, gina, uma, vic := e.join("boss"), e.join("bob"), e.join("gina"), e.join("uma"), e.join("vic")
 			e.Exec(`UPDATE users SET admin = true WHERE username = 'boss'`)
 			e.Exec(`UPDATE users SET disabled = true WHERE username = 'bob'`)
 			e.Auth.InvalidateAll()
@@ -145,7 +151,12 @@ func TestRoutesByRole(t *testing.T) {
 				// Each request has an owner and objects of its own.
 				owner := e.join(fmt.Sprintf("owner-%d", made))
 				target := e.workspace(owner, "target")
-				by := map[string]with{"stranger": func(*http.Request) {}, "user": as(e.eve), "owner": as(owner), "administrator": as(boss), "disabled": as(bob), "group-admin": as(gina)}[role]
+				by := map[string]with{"stranger": func(*http.Request) {}, "user": as(e.eve), "owner": as(owner), "administrator": as(boss), "disabled": as(bob), "group-admin": as(gina), "guest-use": as(uma), "guest-view": as(vic)}[role]
+				for guest, access := range map[string]workspace.Access{"uma": workspace.AccessUse, "vic": workspace.AccessView} {
+					if _, err := e.DB.Share(t.Context(), owner.Caller, target.ID, postgres.NewShare{User: guest, Access: access}); err != nil {
+						t.Fatal(err)
+					}
+				}
 				name := rt.method + " " + rt.path
 				id := string(target.ID)
 				switch {
@@ -192,11 +203,11 @@ func TestRoutesByRole(t *testing.T) {
 				case strings.HasPrefix(rt.path, "/users/"):
 					id = e.join(fmt.Sprintf("victim-%d", made)).User.ID
 				}
-				path := strings.NewReplacer("{id}", id, "{port}", "3000", "{name}", "node", "{user}", owner.User.ID).Replace(rt.path)
+				path := strings.NewReplacer("{id}", id, "{port}", "3000", "{name}", "node", "{user}", owner.User.ID, "{share}", string(target.ID)).Replace(rt.path)
 				if role != "stranger" && role != "disabled" {
 					// Requests that end the sender's access get a sender of their own.
 					if path == "/logout" || path == "/sessions" || path == "/users/me/password" {
-						by = as(e.enter(map[string]string{"user": "eve", "administrator": "boss", "owner": owner.User.Username, "group-admin": "gina"}[role]))
+						by = as(e.enter(map[string]string{"user": "eve", "administrator": "boss", "owner": owner.User.Username, "group-admin": "gina", "guest-use": "uma", "guest-view": "vic"}[role]))
 					}
 					if path == "/users/me/password" || path == "/sessions" && rt.method == "DELETE" {
 						if role != "owner" {

@@ -93,12 +93,9 @@ func keyView(k postgres.SSHKey) api.SSHKey {
 // connectSSH carries an SSH connection into a workspace on a WebSocket. It accepts only
 // API tokens: a browser sends its cookie with the WebSockets of any page.
 func (s *server) connectSSH(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	ws, err := s.cfg.Store.Workspace(r.Context(), id.Caller, workspace.ID(r.PathValue("id")))
+	ws, err := s.findEnterable(r, id)
 	if err != nil {
 		return err
-	}
-	if !id.Caller.Uses(ws.OwnerID, ws.ID) {
-		return workspace.Errorf(workspace.CodeForbidden, "You do not have access to this.")
 	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return workspace.Errorf(workspace.CodeInvalid, "This endpoint is a WebSocket.")

@@ -221,6 +221,15 @@ func (s *server) find(r *http.Request, id auth.Identity) (workspace.Workspace, e
 	return s.cfg.Store.Workspace(r.Context(), id.Caller, wsID)
 }
 
+// findEnterable is find for what guests who may use the workspace do as well.
+func (s *server) findEnterable(r *http.Request, id auth.Identity) (workspace.Workspace, error) {
+	wsID, err := pathID(r)
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	return s.cfg.Store.EnterableWorkspace(r.Context(), id.Caller, wsID)
+}
+
 // pathID returns the workspace id of the path; CodeNotFound if it is not an id.
 func pathID(r *http.Request) (workspace.ID, error) {
 	s := r.PathValue("id")

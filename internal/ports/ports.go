@@ -23,7 +23,8 @@ import (
 // Store keeps the shares; *postgres.DB implements it. Every method checks that the caller
 // owns the workspace.
 type Store interface {
-	Workspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	// EnterableWorkspace is also for guests who may use the workspace.
+	EnterableWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	PortShares(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.PortShare, error)
 	SharePort(ctx context.Context, caller workspace.Caller, id workspace.ID, port int, with workspace.Visibility, lasting time.Duration) (workspace.PortShare, error)
 	UnsharePort(ctx context.Context, caller workspace.Caller, id workspace.ID, port int) error
@@ -152,7 +153,7 @@ var (
 
 // agentOf returns the agent of the caller's running workspace. It starts nothing.
 func (s *Service) agentOf(ctx context.Context, caller workspace.Caller, id workspace.ID) (*agent.Client, error) {
-	ws, err := s.cfg.Store.Workspace(ctx, caller, id)
+	ws, err := s.cfg.Store.EnterableWorkspace(ctx, caller, id)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,9 @@ type Options struct {
 	Sizes    workspace.Sizes  // that workspaces may be given
 	Log      *slog.Logger
 	MaxConns int32 // of the pool; 0: 10
+	// Sharing lets owners share workspaces. It must not be set where workspaces share an origin:
+	// the workspace of one user would act there as its guests.
+	Sharing bool
 }
 
 // Limits are the running limits, and what a user may have; 0 means no limit.
@@ -52,6 +55,8 @@ type DB struct {
 	images imageref.Allowed
 	sizes  workspace.Sizes
 	log    *slog.Logger
+
+	sharing bool
 }
 
 const defaultMaxConns = 10
@@ -80,7 +85,7 @@ func Open(ctx context.Context, dsn string, opts Options) (*DB, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DB{pool: pool, limits: opts.Limits, images: opts.Images, sizes: opts.Sizes, log: log}, nil
+	return &DB{pool: pool, limits: opts.Limits, images: opts.Images, sizes: opts.Sizes, log: log, sharing: opts.Sharing}, nil
 }
 
 // Close closes all connections after those in use have been returned.

@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -139,18 +141,28 @@ type WakeResult struct {
 	Changed   bool
 }
 
-// Wake starts the workspace because a user opens it (lifecycle.Wake). CodeImageNotAllowed if
-// that starts it; CodeQuotaExceeded of lifecycle.CheckSpace.
+// Wake starts the workspace because a user opens it (lifecycle.Wake): its owner, or a guest who
+// may use it. It counts against the owner's limits. CodeImageNotAllowed if that starts it;
+// CodeQuotaExceeded of lifecycle.CheckSpace.
 func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (WakeResult, error) {
 	var woken bool
-	w, _, err := db.apply(ctx, caller, id, "wake a workspace", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+	w, _, err := db.applyFor(ctx, workspace.System, caller, id, "wake a workspace", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		if err := cmp.Or(checkActive(ctx, tx, caller), db.enters(ctx, tx, caller, w)); err != nil {
+			return lifecycle.Intent{}, err
+		}
 		out, err := lifecycle.Wake(w, now)
 		woken = !out.AccessOnly
 		if out, err = db.startable(w, out, err); err != nil {
 			return out, err
 		}
 		return lifecycle.CheckSpace(w, out, db.sizes, false, now)
-	}))
+	})
+	var full *workspace.Error
+	if errors.As(err, &full) && (full.Code == workspace.CodeLimitExceeded || full.Code == workspace.CodeQuotaExceeded) {
+		if _, theirs := db.Workspace(ctx, caller, id); theirs != nil {
+			err = guestLimit() // a guest must not see the owner's other workspaces
+		}
+	}
 	return WakeResult{Workspace: w, Changed: woken && err == nil}, err
 }
 

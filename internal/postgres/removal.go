@@ -85,8 +85,10 @@ func (db *DB) DeleteAccount(ctx context.Context, caller workspace.Caller, id str
 			WHERE id = $1`, id); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `DELETE FROM group_members WHERE user_id = $1`, id); err != nil {
-			return err
+		for _, table := range []string{"group_members", "workspace_shares"} {
+			if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE user_id = $1`, id); err != nil {
+				return err
+			}
 		}
 		if err := endAccess(ctx, tx, id); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -185,8 +186,9 @@ func (db *DB) SSHHostKey(ctx context.Context) ([]byte, error) {
 	return seed, failed(verb, err)
 }
 
-// NamedWorkspace finds a workspace of the caller by its name or id. CodeNotFound if there
-// is none that can be used: deleted workspaces have no name.
+// NamedWorkspace finds a workspace that the caller may open: their own by its name or id, or one
+// that they may use as a guest, by its id or OWNER/NAME. CodeNotFound if there is none that can
+// be used: deleted workspaces have no name.
 func (db *DB) NamedWorkspace(ctx context.Context, caller workspace.Caller, name string) (workspace.ID, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return "", forbidden()
@@ -200,6 +202,12 @@ func (db *DB) NamedWorkspace(ctx context.Context, caller workspace.Caller, name 
 		SELECT id FROM workspaces
 		WHERE owner_user_id = $1 AND deleted_at IS NULL AND (name = $2 OR id = NULLIF($3, '')::uuid)
 		ORDER BY name = $2 DESC LIMIT 1`, caller.UserID, clean(name), id).Scan(&found)
+	if owner, of, named := strings.Cut(clean(name), "/"); missing(err) && db.sharing && (named || id != "") {
+		err = db.pool.QueryRow(ctx, `
+			SELECT w.id FROM workspace_guests g JOIN workspaces w ON w.id = g.workspace_id JOIN users o ON o.id = w.owner_user_id
+			WHERE g.user_id = $1 AND g.may_use AND (o.username_key = $2 AND w.name = $3 OR w.id = NULLIF($4, '')::uuid)
+			ORDER BY w.id LIMIT 1`, caller.UserID, usernameKey(owner), of, id).Scan(&found)
+	}
 	if missing(err) {
 		return "", notFound("workspace")
 	}

@@ -21,7 +21,8 @@ type visit struct {
 	navigation bool
 	entering   int  // the port for whose host a ticket is requested
 	polls      bool // checks whether a port responds, which starts nothing
-	guest      bool // admitted by a share, not as the owner
+	guest      bool // admitted by the share of a port
+	shared     bool // the visitor is a guest who may use the workspace
 	until      time.Time
 	payer      string // see connection.payer
 }
@@ -114,7 +115,8 @@ func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit, maxAge ti
 			p.forbid(w, r, v, "This workspace belongs to another user.")
 			return
 		}
-		v.guest = !v.caller.Uses(route.workspace.OwnerID, route.workspace.ID)
+		v.guest = !route.enters(v.caller)
+		v.shared = !v.guest && !v.caller.Uses(route.workspace.OwnerID, route.workspace.ID)
 		opening := lifecycle.OpeningOf(route.workspace)
 		switch {
 		case opening == lifecycle.OpenNow && route.upstream != nil:
@@ -122,6 +124,9 @@ func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit, maxAge ti
 				return
 			}
 		case (v.guest || v.polls) && (maxAge <= recentRoute || !v.navigation):
+			p.asleep(w, r, v)
+			return
+		case v.shared && !v.navigation:
 			p.asleep(w, r, v)
 			return
 		case !v.navigation:
@@ -147,6 +152,10 @@ func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit, maxAge ti
 // wake starts the workspace for its visitor and shows the result.
 func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, v visit, seen workspace.Workspace) {
 	woken, err := p.wakeOnce(r.Context(), v)
+	if v.shared && (err == nil || workspace.CodeOf(err) == workspace.CodeLimitExceeded || workspace.CodeOf(err) == workspace.CodeQuotaExceeded || workspace.CodeOf(err) == workspace.CodeImageNotAllowed) {
+		p.toShared(w, v, err == nil)
+		return
+	}
 	switch code := workspace.CodeOf(err); {
 	case code == workspace.CodeLimitExceeded:
 		p.showLimit(w, r, v, seen, err)
@@ -189,8 +198,24 @@ func (p *Proxy) wakeOnce(ctx context.Context, v visit) (workspace.Workspace, err
 	return ws, err
 }
 
+// toShared leads a guest to the dashboard's page about a shared workspace, which enters the
+// workspace once it runs if it is starting.
+func (p *Proxy) toShared(w http.ResponseWriter, v visit, starting bool) {
+	address := "/shared/" + string(v.id)
+	if starting {
+		address += "?enter=1"
+	} else {
+		address += "?stopped=1"
+	}
+	redirect(w, address)
+}
+
 // show renders the page of a workspace that cannot be opened now.
 func (p *Proxy) show(w http.ResponseWriter, r *http.Request, v visit, ws workspace.Workspace, o lifecycle.Opening) {
+	if v.shared {
+		p.toShared(w, v, o == lifecycle.OpenNow || o == lifecycle.OpenWaits)
+		return
+	}
 	page := WorkspacePage{PlainPage: p.plainPage(r, v), Workspace: ws}
 	status := http.StatusBadGateway
 	var render func(http.ResponseWriter, *http.Request, int, WorkspacePage)

@@ -23,6 +23,7 @@ type rows struct {
 
 	limitChecks int
 	shares      map[workspace.ID][]workspace.PortShare
+	guests      map[workspace.ID]workspace.Guests
 	wake        func() // called during a wake, before it changes the row
 	read        func() // called during a read, before the row is read
 }
@@ -45,7 +46,7 @@ func (s *rows) row(id workspace.ID) workspace.Workspace {
 	return s.by[id]
 }
 
-func (s *rows) Workspace(_ context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+func (s *rows) EnterableWorkspace(_ context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads++
@@ -56,7 +57,7 @@ func (s *rows) Workspace(_ context.Context, caller workspace.Caller, id workspac
 	switch {
 	case !ok:
 		return ws, workspace.Errorf(workspace.CodeNotFound, "There is no such workspace.")
-	case !caller.Owns(ws.OwnerID):
+	case !s.guests[id].Enters(caller, ws.OwnerID, id):
 		return ws, workspace.Errorf(workspace.CodeForbidden, "Not yours.")
 	}
 	if s.read != nil {
@@ -78,7 +79,7 @@ func (s *rows) Wake(_ context.Context, caller workspace.Caller, id workspace.ID)
 	}
 	ws := s.by[id]
 	switch {
-	case !caller.Owns(ws.OwnerID):
+	case !s.guests[id].Enters(caller, ws.OwnerID, id):
 		return ws, workspace.Errorf(workspace.CodeForbidden, "Not yours.")
 	case s.limit != nil:
 		return ws, s.limit
@@ -95,6 +96,12 @@ func (s *rows) OpenPorts(_ context.Context, id workspace.ID) ([]workspace.PortSh
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.shares[id], s.fail
+}
+
+func (s *rows) Guests(_ context.Context, id workspace.ID) (workspace.Guests, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.guests[id], s.fail
 }
 
 func (s *rows) RunningOf(_ context.Context, user string) ([]workspace.Workspace, error) {

@@ -218,7 +218,7 @@ func (p *Proxy) serveEntry(w http.ResponseWriter, r *http.Request) {
 	if host.Port == 0 {
 		// The pages about a workspace that is not running belong to this address.
 		route, err := p.routes.get(r.Context(), host.ID, recentRoute)
-		if err == nil && v.caller.Uses(route.workspace.OwnerID, route.workspace.ID) && (lifecycle.OpeningOf(route.workspace) != lifecycle.OpenNow || route.upstream == nil) {
+		if err == nil && route.enters(v.caller) && (lifecycle.OpeningOf(route.workspace) != lifecycle.OpenNow || route.upstream == nil) {
 			redirect(w, p.layout.Main()+v.prefix+path)
 			return
 		}

@@ -209,7 +209,7 @@ func (p *Proxy) serveState(w http.ResponseWriter, r *http.Request, v visit) {
 	shown := IDEVisit{ID: v.id}
 	if err == nil {
 		var ws workspace.Workspace
-		if ws, err = p.store.Workspace(r.Context(), v.caller, v.id); err == nil {
+		if ws, err = p.store.EnterableWorkspace(r.Context(), v.caller, v.id); err == nil {
 			shown.Workspace = ws
 		}
 	}

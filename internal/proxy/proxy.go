@@ -51,7 +51,8 @@ type Sessions interface {
 
 // Store reads workspaces and wakes them.
 type Store interface {
-	Workspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	// EnterableWorkspace returns a workspace that the caller may open, as its owner or a guest.
+	EnterableWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	// Wake starts the workspace, or queues the start while it is being stopped or
 	// archived, and returns the updated workspace. CodeLimitExceeded has the
 	// details that docs/api.md describes.
@@ -60,6 +61,9 @@ type Store interface {
 	// OpenPorts lists the shares of a workspace's ports that have not ended. Their ends
 	// are by the clock of this process.
 	OpenPorts(ctx context.Context, id workspace.ID) ([]workspace.PortShare, error)
+	// Guests returns who has access to a workspace that they do not own. Their shares end by
+	// events of the workspace.
+	Guests(ctx context.Context, id workspace.ID) (workspace.Guests, error)
 	// MayRun returns CodeLimitExceeded if a running limit prevents a start.
 	MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error
 }
@@ -189,7 +193,7 @@ func New(c Config) *Proxy {
 		unreadable: newUnreadable(),
 		limited:    newLimited(),
 	}
-	p.routes.visibility = visibility
+	p.routes.visibility, p.routes.sharing = visibility, !c.Layout.PathMode()
 	return p
 }
 

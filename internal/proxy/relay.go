@@ -68,7 +68,7 @@ func (p *Proxy) begin(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 	case err != nil:
 		p.busy(w, r, v, err)
 		return nil, true
-	case v.guest && !p.stillAdmitted(r.Context(), c):
+	case (v.guest || v.shared) && !p.stillAdmitted(r.Context(), c):
 		p.open.remove(c)
 		return nil, false
 	}

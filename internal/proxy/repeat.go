@@ -97,7 +97,7 @@ func (q *repeated) answer(target []byte, a *inbound.Answer) bool {
 		return false
 	}
 	route := p.routes.recent(v.id, p.routes.maxAge)
-	if route == nil || route.upstream != q.to || !caller.Uses(route.workspace.OwnerID, route.workspace.ID) || lifecycle.OpeningOf(route.workspace) != lifecycle.OpenNow {
+	if route == nil || route.upstream != q.to || !route.enters(caller) || lifecycle.OpeningOf(route.workspace) != lifecycle.OpenNow {
 		return false
 	}
 	c := &connection{id: q.to.id, caller: caller, upstream: q.to, cancel: a.End}

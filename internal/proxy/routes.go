@@ -35,7 +35,8 @@ var errUnsettled = errors.New("the workspace's state keeps changing")
 type route struct {
 	workspace workspace.Workspace
 	shares    map[int]share // in effect, by port
-	upstream  *upstream     // nil unless the workspace and its container are running
+	guests    workspace.Guests
+	upstream  *upstream // nil unless the workspace and its container are running
 	readAt    time.Time
 	confirmed bool // false: the runtime could not be asked
 }
@@ -55,6 +56,7 @@ type routes struct {
 	open           *connections
 	maxAge         time.Duration
 	visibility     workspace.Visibility // the widest of a port
+	sharing        bool                 // workspaces have guests; never in path mode
 	addressMaxIdle time.Duration        // see lookupUpstream
 	loopbackPorts  bool                 // for tests, see upstream.loopback
 
@@ -136,7 +138,7 @@ func (rs *routes) runFill(ctx context.Context, id workspace.ID, f *fill) {
 	defer close(f.done)
 	defer rs.apply(id, f)
 
-	ws, err := rs.store.Workspace(ctx, workspace.System, id)
+	ws, err := rs.store.EnterableWorkspace(ctx, workspace.System, id)
 	if err != nil {
 		f.err = fmt.Errorf("read workspace: %w", err)
 		return
@@ -149,6 +151,12 @@ func (rs *routes) runFill(ctx context.Context, id workspace.ID, f *fill) {
 			return
 		}
 		r.shares = effective(list, rs.visibility)
+	}
+	if rs.sharing {
+		if r.guests, err = rs.store.Guests(ctx, id); err != nil {
+			f.err = fmt.Errorf("read the guests: %w", err)
+			return
+		}
 	}
 	if lifecycle.OpeningOf(ws) == lifecycle.OpenNow {
 		if r.upstream, r.confirmed, err = rs.lookupUpstream(ctx, id); err != nil {

@@ -33,11 +33,17 @@ func effective(list []workspace.PortShare, most workspace.Visibility) map[int]sh
 	return by
 }
 
+// enters reports whether a caller may open all of the workspace: its owner, or a guest who may
+// use it.
+func (r *route) enters(caller workspace.Caller) bool {
+	return r.guests.Enters(caller, r.workspace.OwnerID, r.workspace.ID)
+}
+
 // admits reports whether a caller may open a port of the workspace at this time, and
 // until when; zero: without an end. It is the only place where a visitor who does not own
 // a workspace gets access. The zero Caller is a visitor without a session.
 func (r *route) admits(caller workspace.Caller, port int, now time.Time) (until time.Time, ok bool) {
-	if caller.Uses(r.workspace.OwnerID, r.workspace.ID) {
+	if r.enters(caller) {
 		return time.Time{}, true
 	}
 	s, shared := r.shares[port]

@@ -149,6 +149,8 @@ func serve(ctx context.Context, cfg config.Config) error {
 		Images: cfg.Defaults.Images,
 		Sizes:  cfg.Defaults.Sizes,
 		Log:    log,
+
+		Sharing: !cfg.Layout.PathMode(),
 	})
 	if err != nil {
 		return err

@@ -35,6 +35,18 @@ type Workspaces interface {
 	Restart(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 }
 
+// Sharing is the access of others to workspaces; *postgres.DB implements it.
+type Sharing interface {
+	// Shares, Share and Unshare are for the owner of the workspace.
+	Shares(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.Share, error)
+	Share(ctx context.Context, caller workspace.Caller, id workspace.ID, n postgres.NewShare) (workspace.Share, error)
+	Unshare(ctx context.Context, caller workspace.Caller, id workspace.ID, share string) error
+	// SharedWith lists what others share with the caller.
+	SharedWith(ctx context.Context, caller workspace.Caller) ([]postgres.SharedWorkspace, error)
+	// EnterableWorkspace reads a workspace that the caller may open, as its owner or a guest.
+	EnterableWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+}
+
 // SSHKeys keeps the keys with which users log in by SSH; *postgres.DB implements it.
 type SSHKeys interface {
 	AddSSHKey(ctx context.Context, caller workspace.Caller, k postgres.SSHKey) (postgres.SSHKey, error)

@@ -94,7 +94,7 @@ func newWorld(t testing.TB, settings ...func(*sshgate.Settings)) *world {
 	dir, err := os.MkdirTemp("", "ssh")
 	check(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := &world{TB: t, db: fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 1}}), used: activity.New(), dir: dir, home: filepath.Join(dir, "home")}
+	w := &world{TB: t, db: fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 1}, Sharing: true}), used: activity.New(), dir: dir, home: filepath.Join(dir, "home")}
 	check(t, os.Mkdir(w.home, 0o700))
 	w.ann = w.db.AddUser("ann")
 	w.demo = w.db.AddWorkspace(w.ann, "demo")

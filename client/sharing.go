@@ -1,0 +1,35 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"codehub/api"
+)
+
+// Shares lists with whom the caller's workspace is shared.
+func (c *Client) Shares(ctx context.Context, id string) ([]api.Share, error) {
+	var out api.ShareList
+	err := c.call(ctx, http.MethodGet, "/workspaces/"+url.PathEscape(id)+"/shares", nil, nil, &out)
+	return out.Shares, err
+}
+
+// Share shares the caller's workspace with a user or a group, or changes the access.
+func (c *Client) Share(ctx context.Context, id string, in api.NewShare) (api.Share, error) {
+	var out api.Share
+	err := c.call(ctx, http.MethodPost, "/workspaces/"+url.PathEscape(id)+"/shares", nil, in, &out)
+	return out, err
+}
+
+// Unshare ends a share.
+func (c *Client) Unshare(ctx context.Context, id, share string) error {
+	return c.call(ctx, http.MethodDelete, "/workspaces/"+url.PathEscape(id)+"/shares/"+url.PathEscape(share), nil, nil, nil)
+}
+
+// Shared lists the workspaces that others share with the caller.
+func (c *Client) Shared(ctx context.Context) ([]api.SharedWorkspace, error) {
+	var out api.SharedList
+	err := c.call(ctx, http.MethodGet, "/shared", nil, nil, &out)
+	return out.Workspaces, err
+}

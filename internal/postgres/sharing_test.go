@@ -1,0 +1,244 @@
+package postgres_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// may tells what a user may do with a workspace: "", view or use.
+func (e *env) may(c workspace.Caller, id workspace.ID) workspace.Access {
+	e.Helper()
+	g := must(e.Guests(e.Context(), id))(e)[c.UserID]
+	_, err := e.EnterableWorkspace(e.Context(), c, id)
+	if (err == nil) != (g == workspace.AccessUse) {
+		e.Errorf("%s has %q, and entering returns %v", c.Username, g, err)
+	}
+	list := must(e.SharedWith(e.Context(), c))(e)
+	shown := workspace.Access("")
+	for _, s := range list {
+		if s.Workspace.ID == id {
+			shown = s.Access
+		}
+	}
+	if g != shown {
+		e.Errorf("%s has %q, and the list shows %q", c.Username, g, shown)
+	}
+	return g
+}
+
+// Shares begin and end with their rows, groups, users, owners and workspaces, and each end is
+// announced, so that open connections are cut.
+func TestSharesEnd(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Sharing: true})
+	ctx := t.Context()
+	boss, ann, bob, carl := e.administrator("boss"), e.user("ann"), e.user("bob"), e.user("carl")
+	ws := e.workspace(ann, state{"phase": "STANDBY", "conditions": noContainer, "home_ctx": `{"state": "live", "claim": "c"}`})
+	group := must(e.CreateGroup(ctx, boss, postgres.Group{Name: "team", Claim: "devs"}))(t)
+	_, err := e.Share(ctx, ann, ws.ID, postgres.NewShare{Group: "team", Access: workspace.AccessView})
+	wantCode(t, err, workspace.CodeNotFound) // she is not in it
+	e.member(boss, group.ID, false, ann, bob)
+
+	ended := make(chan workspace.ID, 100)
+	listening, stop := context.WithCancel(ctx)
+	defer stop()
+	conn := must(e.raw.Acquire(ctx))(t)
+	defer conn.Release()
+	must(conn.Exec(ctx, `LISTEN ws_sse`))(t)
+	go func() {
+		for {
+			n, err := conn.Conn().WaitForNotification(listening)
+			if err != nil {
+				return
+			}
+			if len(n.Payload) > 0 {
+				ended <- ws.ID
+			}
+		}
+	}()
+	// announced does something that ends or begins an access, and waits for its event.
+	announced := func(what string, do func()) {
+		t.Helper()
+		for len(ended) > 0 {
+			<-ended
+		}
+		do()
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Fatalf("%s is not announced", what)
+		}
+	}
+	var byGroup, byName workspace.Share
+	announced("a share with a group", func() {
+		byGroup = must(e.Share(ctx, ann, ws.ID, postgres.NewShare{Group: "TEAM", Access: workspace.AccessView}))(t)
+	})
+	if b, c := e.may(bob, ws.ID), e.may(carl, ws.ID); b != workspace.AccessView || c != "" {
+		t.Errorf("bob %q, carl %q", b, c)
+	}
+	announced("a share with a user", func() {
+		byName = must(e.Share(ctx, ann, ws.ID, postgres.NewShare{User: "BOB", Access: workspace.AccessUse}))(t)
+	})
+	if got := e.may(bob, ws.ID); got != workspace.AccessUse {
+		t.Errorf("use and view add up to %q", got)
+	}
+	announced("a new member", func() { e.member(boss, group.ID, false, carl) })
+	if got := e.may(carl, ws.ID); got != workspace.AccessView {
+		t.Errorf("a new member has %q", got)
+	}
+	announced("the end of a membership", func() {
+		if err := e.RemoveMember(ctx, boss, group.ID, carl.UserID); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got := e.may(carl, ws.ID); got != "" {
+		t.Errorf("a former member has %q", got)
+	}
+	announced("a membership by the claim", func() { e.claimed(carl, "https://a", "devs") })
+	if got := e.may(carl, ws.ID); got != workspace.AccessView {
+		t.Errorf("a member by the claim has %q", got)
+	}
+	announced("the end of an identity", func() { e.exec(`UPDATE user_identities SET active = false`) })
+	if got := e.may(carl, ws.ID); got != "" {
+		t.Errorf("a member by the claim of a refused identity has %q", got)
+	}
+	announced("the end of a share", func() {
+		if err := e.Unshare(ctx, ann, ws.ID, byName.ID); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got := e.may(bob, ws.ID); got != workspace.AccessView {
+		t.Errorf("without a share of his own he has %q", got)
+	}
+	announced("the end of the owner's access", func() { e.exec(`UPDATE users SET disabled = true WHERE id = $1`, ann.UserID) })
+	if got := e.may(bob, ws.ID); got != "" {
+		t.Errorf("guest of a disabled owner: %q", got)
+	}
+	announced("the owner's return", func() { e.exec(`UPDATE users SET disabled = false WHERE id = $1`, ann.UserID) })
+	e.exec(`UPDATE users SET disabled = true WHERE id = $1`, bob.UserID)
+	if got := must(e.Guests(ctx, ws.ID))(t); len(got) != 0 {
+		t.Errorf("a disabled guest: %v", got)
+	}
+	e.exec(`UPDATE users SET disabled = false WHERE id = $1`, bob.UserID)
+	announced("a deletion", func() { must(e.DeleteWorkspace(ctx, ann, ws.ID, true))(t) })
+	if got := e.may(bob, ws.ID); got != "" {
+		t.Errorf("guest of a deleted workspace: %q", got)
+	}
+	announced("an undeletion", func() { must(e.UndeleteWorkspace(ctx, ann, ws.ID))(t) })
+	announced("the end of a group", func() {
+		if err := e.DeleteGroup(ctx, boss, group.ID); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got := e.may(bob, ws.ID); got != "" {
+		t.Errorf("guest by a deleted group: %q", got)
+	}
+	wantCode(t, e.Unshare(ctx, ann, ws.ID, byGroup.ID), workspace.CodeNotFound)
+
+	must(e.Share(ctx, ann, ws.ID, postgres.NewShare{User: "bob", Access: workspace.AccessUse}))(t)
+	announced("a hand-over", func() { e.exec(`UPDATE workspaces SET owner_user_id = $2 WHERE id = $1`, ws.ID, carl.UserID) })
+	if got := query[int](e, `SELECT count(*) FROM workspace_shares`); got != 0 {
+		t.Errorf("%d shares are left after a hand-over", got)
+	}
+	must(e.Share(ctx, carl, ws.ID, postgres.NewShare{User: "bob", Access: workspace.AccessUse}))(t)
+	announced("the deletion of a guest", func() {
+		if err := e.DeleteAccount(ctx, boss, bob.UserID, postgres.Removal{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got := must(e.Shares(ctx, carl, ws.ID))(t); len(got) != 0 {
+		t.Errorf("shares with a deleted user: %+v", got)
+	}
+	if got := e.audited(string(ws.ID)); !slices.Contains(got, "ann workspace.share") || !slices.Contains(got, "ann workspace.unshare") {
+		t.Errorf("audit log %v", got)
+	}
+}
+
+// Only the owner shares; a guest enters and starts a workspace, and does nothing else with it.
+func TestGuests(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Sharing: true, Limits: postgres.Limits{PerUser: 1}})
+	ctx := t.Context()
+	boss, ann, uma, vic := e.administrator("boss"), e.user("ann"), e.user("uma"), e.user("vic")
+	ws, other := e.workspace(ann, state{"phase": "STANDBY", "conditions": noContainer, "memo": "the key is under the mat"}), e.workspace(ann, nil)
+	for user, access := range map[string]workspace.Access{"uma": workspace.AccessUse, "vic": workspace.AccessView} {
+		must(e.Share(ctx, ann, ws.ID, postgres.NewShare{User: user, Access: access}))(t)
+	}
+	for who, c := range map[string]workspace.Caller{"a guest who uses": uma, "a guest who views": vic, "an administrator": boss} {
+		refused := map[string]error{}
+		_, refused["share"] = e.Share(ctx, c, ws.ID, postgres.NewShare{User: "boss", Access: workspace.AccessUse})
+		_, refused["read the shares"] = e.Shares(ctx, c, ws.ID)
+		refused["unshare"] = e.Unshare(ctx, c, ws.ID, string(ws.ID))
+		_, refused["read"] = e.Workspace(ctx, c, ws.ID)
+		_, refused["delete"] = e.DeleteWorkspace(ctx, c, ws.ID, true)
+		_, refused["restart"] = e.Restart(ctx, c, ws.ID)
+		_, refused["keep running"] = e.Stay(ctx, c, ws.ID)
+		_, refused["stop"] = e.RequestForceStop(ctx, c, ws.ID)
+		_, refused["change"] = e.PatchWorkspace(ctx, c, ws.ID, postgres.Patch{})
+		_, refused["share a port"] = e.SharePort(ctx, c, ws.ID, 3000, workspace.VisibleUsers, 0)
+		_, _, refused["list the archives"] = e.Archives(ctx, c, ws.ID, postgres.Page{})
+		_, refused["enter another workspace"] = e.EnterableWorkspace(ctx, c, other.ID)
+		if c != uma {
+			_, refused["enter"] = e.EnterableWorkspace(ctx, c, ws.ID)
+			_, refused["wake"] = e.Wake(ctx, c, ws.ID)
+		}
+		for what, err := range refused {
+			if workspace.CodeOf(err) != workspace.CodeForbidden {
+				t.Errorf("%s by %s: %v", what, who, err)
+			}
+		}
+	}
+	limited := uma
+	limited.Scope, limited.Only = workspace.ScopeWorkspaces, other.ID
+	_, err := e.Wake(ctx, limited, ws.ID)
+	wantCode(t, err, workspace.CodeForbidden)
+
+	// The owner's limit counts, and a guest does not learn what else the owner runs.
+	e.set(other.ID, state{"desired_state": "RUNNING"})
+	_, err = e.Wake(ctx, uma, ws.ID)
+	wantCode(t, err, workspace.CodeLimitExceeded)
+	if e := err.(*workspace.Error); e.Details["running_workspaces"] != nil || e.Details["limit_type"] != "owner" {
+		t.Errorf("the limit says %v", e.Details)
+	}
+	e.set(other.ID, state{"desired_state": "STANDBY"})
+	if w := must(e.Wake(ctx, uma, ws.ID))(t); !w.Changed || w.Workspace.DesiredState != workspace.DesiredRunning {
+		t.Errorf("woken: %+v", w)
+	}
+	if got := e.audited(string(ws.ID)); got[len(got)-1] != "uma workspace.wake" {
+		t.Errorf("audit log %v", got)
+	}
+	list := must(e.SharedWith(ctx, vic))(t)
+	if len(list) != 1 || list[0].Owner != "ann" || list[0].Workspace.Memo != "" || len(list[0].Shares) != 2 || list[0].Access != workspace.AccessView {
+		t.Errorf("shared with vic: %+v", list)
+	}
+	for name, want := range map[string]workspace.ID{"ANN/" + ws.Name: ws.ID, string(ws.ID): ws.ID, ws.Name: "", "ann/" + other.Name: "", string(other.ID): "", "/" + ws.Name: ""} {
+		if id, err := e.NamedWorkspace(ctx, uma, name); id != want || (err == nil) != (want != "") {
+			t.Errorf("%q is %q, %v", name, id, err)
+		}
+	}
+	if _, err := e.NamedWorkspace(ctx, vic, string(ws.ID)); workspace.CodeOf(err) != workspace.CodeNotFound {
+		t.Errorf("by a guest who views: %v", err)
+	}
+}
+
+// Without separate origins nothing can be shared, and what was shared before has no effect.
+func TestNoSharingInPathMode(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann, bob := e.user("ann"), e.user("bob")
+	ws := e.workspace(ann, nil)
+	_, err := e.Share(t.Context(), ann, ws.ID, postgres.NewShare{User: "bob", Access: workspace.AccessUse})
+	wantCode(t, err, workspace.CodeNotSupported)
+	e.exec(`INSERT INTO workspace_shares (id, workspace_id, user_id, access) VALUES (gen_random_uuid(), $1, $2, 'use')`, ws.ID, bob.UserID)
+	if got := e.may(bob, ws.ID); got != "" {
+		t.Errorf("bob has %q", got)
+	}
+	if _, err := e.Wake(t.Context(), bob, ws.ID); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("wake: %v", err)
+	}
+}
