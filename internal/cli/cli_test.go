@@ -70,7 +70,7 @@ func serveAPI(t testing.TB) apiServer {
 		Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30},
 		Offered: []workspace.Size{{Name: "small", NanoCPUs: 5e8, Memory: 512 << 20}},
 	}
-	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}, Sizes: sizes}), log)
+	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}, Sizes: sizes, Sharing: true}), log)
 	gate := openGate(t, srv)
 	agents := agenttest.New(t)
 	attacher := attach.New(attach.Config{Store: wakes{srv.DB}, Runtime: agents, Sessions: srv.Auth, CheckInterval: 50 * time.Millisecond})

@@ -42,6 +42,10 @@ type Commands struct {
 	Exec        execCmd        `cmd:"" group:"Client:" help:"Run a command in a workspace."`
 	Logs        logsCmd        `cmd:"" group:"Client:" help:"Print a workspace's container log."`
 	Ports       portsCmd       `cmd:"" group:"Client:" help:"List and share a workspace's ports."`
+	Share       shareCmd       `cmd:"" group:"Client:" help:"Share a workspace."`
+	Unshare     unshareCmd     `cmd:"" group:"Client:" help:"End a share of a workspace."`
+	Shares      sharesCmd      `cmd:"" group:"Client:" help:"List who has access to a workspace."`
+	Shared      sharedCmd      `cmd:"" group:"Client:" help:"List workspaces that others share with you."`
 	SSH         sshCmd         `cmd:"" group:"Client:" name:"ssh" help:"Open a shell in a workspace by SSH."`
 	ConfigSSH   configSSHCmd   `cmd:"" group:"Client:" name:"config-ssh" help:"Add workspaces to OpenSSH's configuration."`
 	Keys        keysCmd        `cmd:"" group:"Client:" help:"Manage your SSH keys."`

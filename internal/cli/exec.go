@@ -69,7 +69,7 @@ func (cmd execCmd) exec(ctx context.Context, k *kong.Context, in api.Exec) (int,
 	if err != nil {
 		return 0, err
 	}
-	w, err := resolve(ctx, c, cmd.Workspace, false)
+	w, err := resolveEnterable(ctx, c, cmd.Workspace)
 	if err != nil {
 		return 0, err
 	}

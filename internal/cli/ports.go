@@ -166,7 +166,7 @@ func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	w, err := resolve(ctx, c, p.Workspace, false)
+	w, err := resolveEnterable(ctx, c, p.Workspace)
 	if err != nil {
 		return err
 	}

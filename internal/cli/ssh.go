@@ -43,7 +43,7 @@ func (s sshCmd) Run(ctx context.Context, k *kong.Context) error {
 	if s.Suffix != "" {
 		name = strings.TrimSuffix(name, "."+s.Suffix)
 	}
-	w, err := resolve(ctx, c, name, false)
+	w, err := resolveEnterable(ctx, c, name)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+// resolveEnterable finds a workspace that the user may open: one of their own, or one that is
+// shared with them for use, by its id or OWNER/NAME. Of a shared one only ID and Name are known.
+func resolveEnterable(ctx context.Context, c *client.Client, ref string) (api.Workspace, error) {
+	w, err := resolve(ctx, c, ref, false)
+	if err == nil || terminal.ExitCode(err) != terminal.ExitNotFound && client.CodeOf(err) != "forbidden" {
+		return w, err
+	}
+	list, unknown := c.Shared(ctx)
+	if unknown != nil {
+		return w, err
+	}
+	for _, s := range list {
+		owner, name, _ := strings.Cut(ref, "/")
+		if s.Access == "use" && (strings.EqualFold(s.ID, ref) || strings.EqualFold(s.Owner, owner) && s.Name == name) {
+			return api.Workspace{ID: s.ID, Name: s.Name, URL: s.URL}, nil
+		}
+	}
+	return w, err
+}
+
+// shareTarget is with whom a workspace is shared.
+type shareTarget struct {
+	User  string `xor:"with" placeholder:"USER" help:"A user's name or id."`
+	Group string `xor:"with" placeholder:"GROUP" help:"The name or id of a group that you are in."`
+}
+
+func (s shareTarget) check() error {
+	if s.User == "" && s.Group == "" {
+		return errors.New("give --user or --group")
+	}
+	return nil
+}
+
+type shareCmd struct {
+	onWorkspace
+	shareTarget
+	View bool `help:"Let them see the state of the workspace, and not use it."`
+}
+
+// Help describes what is shared.
+func (shareCmd) Help() string {
+	return `Guests open and start the workspace, with the IDE, terminals, SSH and ports, and so can read and change everything in it. With --view they only see its name, state and last activity.`
+}
+
+func (s shareCmd) Run(ctx context.Context, k *kong.Context) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		access := "use"
+		if s.View {
+			access = "view"
+		}
+		made, err := c.Share(ctx, id, api.NewShare{User: s.User, Group: s.Group, Access: access})
+		return made, fmt.Sprintf("Shared with %s: %s.", sharedWith(made), made.Access), err
+	})
+}
+
+func sharedWith(s api.Share) string {
+	if s.Group != "" {
+		return "group " + terminal.Plain(s.Group)
+	}
+	return terminal.Plain(s.User)
+}
+
+type unshareCmd struct {
+	onWorkspace
+	shareTarget
+}
+
+func (u unshareCmd) Run(ctx context.Context, k *kong.Context) error {
+	if err := u.check(); err != nil {
+		return err
+	}
+	return u.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		list, err := c.Shares(ctx, id)
+		if err != nil {
+			return nil, "", err
+		}
+		for _, s := range list {
+			if u.User != "" && strings.EqualFold(s.User, u.User) || u.Group != "" && strings.EqualFold(s.Group, u.Group) {
+				return s, fmt.Sprintf("No longer shared with %s.", sharedWith(s)), c.Unshare(ctx, id, s.ID)
+			}
+		}
+		return nil, "", terminal.NotFound("the workspace is not shared with %q", u.User+u.Group)
+	})
+}
+
+type sharesCmd struct{ onWorkspace }
+
+func (s sharesCmd) Run(ctx context.Context, k *kong.Context) error {
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		list, err := c.Shares(ctx, id)
+		rows := [][]string{{"SHARED WITH", "ACCESS", "SINCE"}}
+		for _, sh := range list {
+			rows = append(rows, []string{sharedWith(sh), sh.Access, sh.CreatedAt.Local().Format("2006-01-02 15:04")})
+		}
+		return list, terminal.Table(rows), err
+	})
+}
+
+type sharedCmd struct {
+	serverFlags
+	terminal.Format
+}
+
+func (s sharedCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	list, err := c.Shared(ctx)
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"NAME", "ACCESS", "STATE", "ADDRESS", "ID"}}
+	for _, w := range list {
+		rows = append(rows, []string{w.Owner + "/" + w.Name, w.Access, w.State, w.URL, w.ID})
+	}
+	return s.Print(k.Stdout, list, terminal.Table(rows))
+}
