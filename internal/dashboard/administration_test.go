@@ -31,7 +31,7 @@ func (m *recordedMux) HandleFunc(pattern string, _ func(http.ResponseWriter, *ht
 func TestPagesByRole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	ann, eve, gina := w.person("ann"), w.person("eve"), w.person("gina")
+	ann, eve, gina, uma, vic := w.person("ann"), w.person("eve"), w.person("gina"), w.person("uma"), w.person("vic")
 	boss := w.loggedIn()
 	w.AddAccount("bob", "another password", false)
 	disabled := w.as("bob")
@@ -74,6 +74,11 @@ func TestPagesByRole(t *testing.T) {
 		}
 		at := strings.NewReplacer("{id}", string(target.ID), "{person}", victim.UserID, "{$}", "", "{key}", string(target.ID), "{session}", string(target.ID),
 			"{token}", string(target.ID), "{notice}", string(target.ID), "{passkey}", string(target.ID), "{group}", group.ID).Replace(path)
+		for user, access := range map[string]workspace.Access{"uma": workspace.AccessUse, "vic": workspace.AccessView} {
+			if _, err := w.DB.Share(t.Context(), w.caller("ann"), target.ID, postgres.NewShare{User: user, Access: access}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		ask := func(b *browser) int { return b.do(method, at, url.Values{}).status }
 		refusedTo := func(browsers ...*browser) {
 			for _, b := range browsers {
@@ -113,6 +118,11 @@ func TestPagesByRole(t *testing.T) {
 		case path == "/groups/{group}":
 			refusedTo(eve)
 			allowedTo(ann, gina, boss)
+		case path == "/shared":
+			allowedTo(eve, ann, gina, boss)
+		case path == "/shared/{id}": // of guests
+			refusedTo(eve, ann, boss)
+			allowedTo(uma, vic)
 		case path == "/groups":
 			allowedTo(eve, ann, gina, boss)
 		case strings.HasPrefix(path, "/workspaces/{id}"):
@@ -120,6 +130,10 @@ func TestPagesByRole(t *testing.T) {
 			refused := http.StatusForbidden
 			if strings.HasSuffix(path, "/unshare-port") {
 				refused = http.StatusNotFound // this world serves no ports
+			}
+			// Neither does a guest see or change more of it than the pages of shared workspaces.
+			if a, b := ask(uma), ask(vic); a != refused || b != refused {
+				t.Errorf("%s by guests: %d, %d", pattern, a, b)
 			}
 			if a, b := ask(eve), ask(boss); a != refused || b != refused {
 				t.Errorf("%s by another user: %d, by an administrator: %d", pattern, a, b)

@@ -25,10 +25,13 @@ import (
 // Store is the pages' database. Every method checks that the caller owns the workspace.
 type Store interface {
 	service.Workspaces
+	service.Sharing
 	service.SSHKeys
 	service.Administration
 	// News returns the banner and the caller's notices.
 	News(context.Context, workspace.Caller) (postgres.News, error)
+	// SharedWorkspace reads a workspace that another user shares with the caller.
+	SharedWorkspace(ctx context.Context, c workspace.Caller, id workspace.ID) (postgres.SharedWorkspace, error)
 	User(ctx context.Context, id string) (postgres.User, error)
 	UserByName(ctx context.Context, username string) (postgres.User, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
@@ -260,6 +263,12 @@ func (d *Dashboard) Routes(mux Mux) {
 	loggedIn("POST /workspaces/{id}/undelete", d.undelete)
 	loggedIn("POST /workspaces/{id}/share-port", d.sharePort)
 	loggedIn("POST /workspaces/{id}/unshare-port", d.unsharePort)
+
+	loggedIn("GET /workspaces/{id}/shares", d.shares)
+	loggedIn("POST /workspaces/{id}/share", d.share)
+	loggedIn("POST /workspaces/{id}/unshare", d.unshare)
+	loggedIn("GET /shared", d.shared)
+	loggedIn("GET /shared/{id}", d.sharedPage)
 
 	loggedIn("GET /settings/account", d.account)
 	loggedIn("GET /settings/account/password", d.dialog("change-password"))

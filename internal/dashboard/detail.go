@@ -43,6 +43,7 @@ type detailView struct {
 	// reports that the container was created with others.
 	EnvNames []string
 	EnvWaits bool
+	Sharable bool // the workspace can be shared
 }
 
 // check is one condition, with the texts condition.<Type> and reason.<Reason>.
@@ -55,7 +56,7 @@ var checkOrder = []workspace.ConditionType{workspace.ContainerReady, workspace.V
 
 func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	v := detailView{view: d.viewOf(w, fromDetail), ImageWaits: lifecycle.ImageWaits(w), UpdateWaits: lifecycle.UpdateWaits(w),
-		EnvNames: slices.Sorted(maps.Keys(w.Env)), EnvWaits: lifecycle.EnvWaits(w),
+		EnvNames: slices.Sorted(maps.Keys(w.Env)), EnvWaits: lifecycle.EnvWaits(w), Sharable: !d.PathMode,
 		Size: d.Sizes.Of(w.Size), SizeGone: !d.Sizes.Has(w.Size), SizeWaits: lifecycle.SizeWaits(w, d.Sizes), Sizes: len(d.Sizes.Offered) > 0 || w.Size != "",
 		Space: lifecycle.SpaceOf(w, d.Sizes)}
 	v.MayFree = v.Space.Over() && v.State == "stopped" && lifecycle.MayFree(w, v.Now)

@@ -35,6 +35,7 @@ type page struct {
 	Notices notices
 	Admin   bool // the user is an administrator
 	Groups  bool // the server has groups of users
+	Sharing bool // workspaces can be shared
 	Plain   bool // no top bar: login, setup, the proxy's pages
 	Toast   *toast
 	Forms   string   // where a form leads besides the usual places; empty for none
@@ -176,7 +177,7 @@ func (d *Dashboard) newPage(r *http.Request, c *workspace.Caller, titleKey strin
 	p.Warn = d.PathMode && c != nil && c.Admin
 	if c != nil {
 		p.Notices = d.noticesFor(r, *c)
-		p.Admin, p.Groups = c.Admin && d.Admin != nil, d.Admin != nil
+		p.Admin, p.Groups, p.Sharing = c.Admin && d.Admin != nil, d.Admin != nil, !d.PathMode
 		p.Stream = noticesStream
 	}
 	return p

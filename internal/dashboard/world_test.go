@@ -228,7 +228,7 @@ func makeWorld(t *testing.T, workspaces string, server web.Option, change ...fun
 func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, server web.Option, change ...func(*Config)) *world {
 	t.Helper()
 	log := harness.Logger(t, slog.LevelWarn)
-	db := fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 100}, Sizes: sizes, Log: log, MaxConns: 8})
+	db := fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 100}, Sizes: sizes, Log: log, MaxConns: 8, Sharing: true})
 	w := &world{t: t, Server: web.New(t, db, log, server), ctrl: db.Controller(), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
 	w.HTTP.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	config := Config{
