@@ -119,7 +119,7 @@ func (db *DB) Share(ctx context.Context, caller workspace.Caller, id workspace.I
 	case !db.sharing:
 		return made, noSharing()
 	case !n.Access.Valid():
-		return made, workspace.Errorf(workspace.CodeInvalid, "access must be use or view.")
+		return made, workspace.Errorf(workspace.CodeInvalid, "The access must be use or view.")
 	case (n.User == "") == (n.Group == ""):
 		return made, workspace.Errorf(workspace.CodeInvalid, "Name either a user or a group.")
 	}

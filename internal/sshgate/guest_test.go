@@ -1,0 +1,52 @@
+package sshgate_test
+
+import (
+	"strings"
+	"testing"
+
+	"codehub/internal/harness"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// A guest enters a shared workspace with a key of their own, by its id or OWNER/NAME, while the
+// share lets them use it. Its end ends the session.
+func TestGuestOfWorkspace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bob := w.db.AddUser("bob")
+	w.db.Change(`UPDATE workspaces SET owner_user_id = $1`, bob.UserID)
+	const owner = "bob/demo"
+	refused := func(what string, users ...string) {
+		t.Helper()
+		for _, user := range users {
+			if r := w.ssh("-l", user, "true"); r.status == 0 {
+				t.Errorf("%s: %q gets in", what, user)
+			}
+		}
+	}
+	refused("not shared", owner, string(w.demo.ID), "demo")
+	share := func(access workspace.Access) workspace.Share {
+		t.Helper()
+		s, err := w.db.DB.Share(t.Context(), bob, w.demo.ID, postgres.NewShare{User: "ann", Access: access})
+		check(t, err)
+		return s
+	}
+	share(workspace.AccessView)
+	refused("shared for view", owner, string(w.demo.ID))
+	s := share(workspace.AccessUse)
+	refused("by the name alone", "demo")
+	for _, user := range []string{owner, string(w.demo.ID)} {
+		w.ssh("-l", user, "echo in").want(t, "in\n")
+	}
+	out := &safeBuffer{}
+	cmd := w.command("ssh", "-l", owner, "demo", "echo up; sleep 1000")
+	cmd.Stdout = out
+	_, errs, exited := w.background(cmd)
+	harness.Eventually(w, "the session to open", func() bool { return out.String() == "up\n" })
+	check(t, w.db.DB.Unshare(t.Context(), bob, w.demo.ID, s.ID))
+	if status := <-exited; status != 255 || !strings.Contains(errs.String(), "no longer have access") {
+		t.Errorf("the session ended with %d, %q", status, errs)
+	}
+	refused("no longer shared", owner, string(w.demo.ID))
+}
