@@ -266,6 +266,12 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	if _, err := w.DB.SetMember(t.Context(), w.caller("admin"), group.ID, "ann", new(true)); err != nil {
 		t.Fatal(err)
 	}
+	for owner, id := range map[string]workspace.ID{"ann": ids["other"], "admin": ids["running"]} {
+		with := map[string]string{"ann": "admin", "admin": "ann"}[owner]
+		if _, err := w.DB.Share(t.Context(), w.caller(owner), id, postgres.NewShare{User: with, Access: workspace.AccessUse}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, l := range galleryScreens() {
 		b.as(l)
 		w.used(ids["running"], 8*time.Minute+30*time.Second)
@@ -395,6 +401,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			"group":                "/groups/" + group.ID,
 			"group-edit":           "/groups/" + group.ID + "/edit",
 			"group-member":         "/groups/" + group.ID + "/member",
+			"shares":               "/workspaces/" + string(ids["running"]) + "/shares",
+			"shared":               "/shared",
+			"shared-workspace":     "/shared/" + string(ids["other"]) + "?stopped=1",
 			"admin-banner":         "/admin/banner",
 			"detail-archiving":     "/workspaces/" + string(ids["archiving"]),
 			"detail-delete-failed": "/workspaces/" + string(ids["delete-failed"]),
