@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -46,13 +48,14 @@ func TestSharesEnd(t *testing.T) {
 
 	ended := make(chan workspace.ID, 100)
 	listening, stop := context.WithCancel(ctx)
-	defer stop()
-	conn := must(e.raw.Acquire(ctx))(t)
-	defer conn.Release()
+	conn := must(pgx.Connect(ctx, e.dsn))(t)
 	must(conn.Exec(ctx, `LISTEN ws_sse`))(t)
+	over := make(chan struct{})
+	defer func() { stop(); <-over; _ = conn.Close(context.Background()) }()
 	go func() {
+		defer close(over)
 		for {
-			n, err := conn.Conn().WaitForNotification(listening)
+			n, err := conn.WaitForNotification(listening)
 			if err != nil {
 				return
 			}
