@@ -122,7 +122,7 @@ func newCheckWorld(t *testing.T, providers ...*tokenProvider) *checkWorld {
 	w := &checkWorld{Database: fixture.NewDatabase(t, postgres.Options{}), t: t, conditions: &health.Monitor{}}
 	w.AddUser("first")
 	base, _ := url.Parse("https://codehub.example.com")
-	w.cfg = Config{URL: base, Store: w.DB, Log: slog.New(slog.DiscardHandler), Conditions: w.conditions, Settings: Settings{Interval: time.Second, Grace: time.Hour}}
+	w.cfg = Config{URL: base, Store: w.DB, Log: slog.New(slog.DiscardHandler), Conditions: w.conditions, Settings: Settings{Interval: 5 * time.Minute, Grace: time.Hour}}
 	for i, p := range providers {
 		w.cfg.Providers = append(w.cfg.Providers, ProviderConfig{
 			ID: fmt.Sprint("p", i), Name: fmt.Sprint("P", i), Issuer: p.URL, ClientID: "codehub", UsernameClaim: "preferred_username", GroupsClaim: "groups",
