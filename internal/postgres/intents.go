@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -147,7 +146,10 @@ type WakeResult struct {
 func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (WakeResult, error) {
 	var woken bool
 	w, _, err := db.applyFor(ctx, workspace.System, caller, id, "wake a workspace", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		if err := cmp.Or(checkActive(ctx, tx, caller), db.enters(ctx, tx, caller, w)); err != nil {
+		if err := db.enters(ctx, tx, caller, w); err != nil {
+			return lifecycle.Intent{}, err
+		}
+		if err := checkActive(ctx, tx, caller); err != nil {
 			return lifecycle.Intent{}, err
 		}
 		out, err := lifecycle.Wake(w, now)

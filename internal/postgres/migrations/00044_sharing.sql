@@ -80,12 +80,14 @@ CREATE TRIGGER user_claim_groups_shared AFTER INSERT OR DELETE ON user_claim_gro
 CREATE TRIGGER user_identities_shared AFTER UPDATE ON user_identities
     FOR EACH ROW WHEN (OLD.active IS DISTINCT FROM NEW.active) EXECUTE FUNCTION notify_group_people();
 
--- Guests of an owner who is not active have no access. Those who are not active themselves lose
--- their sessions.
+-- Guests of an owner who is not active have no access, and the owner's shared ports are in
+-- effect for nobody. Guests who are not active themselves lose their sessions.
 -- +goose StatementBegin
 CREATE FUNCTION notify_owner_active() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM notify_shared(ARRAY(SELECT DISTINCT s.workspace_id FROM workspace_shares s JOIN workspaces w ON w.id = s.workspace_id WHERE w.owner_user_id = NEW.id));
+    PERFORM notify_shared(ARRAY(
+        SELECT id FROM workspaces w
+        WHERE owner_user_id = NEW.id AND (EXISTS (SELECT FROM workspace_shares s WHERE s.workspace_id = w.id) OR EXISTS (SELECT FROM port_shares p WHERE p.workspace_id = w.id))));
     RETURN NULL;
 END
 $$;

@@ -1,21 +1,5 @@
 -- +goose Up
 
--- The proxy reads the shares of a user's workspaces again when the user's access ends or
--- resumes: only those of active users are in effect.
--- +goose StatementBegin
-CREATE FUNCTION notify_owner_active() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('ws_sse', json_build_object('id', w.id, 'owner', NEW.id)::text)
-    FROM workspaces w WHERE w.owner_user_id = NEW.id AND EXISTS (SELECT FROM port_shares p WHERE p.workspace_id = w.id);
-    RETURN NULL;
-END
-$$;
--- +goose StatementEnd
-
-CREATE TRIGGER users_active AFTER UPDATE ON users
-    FOR EACH ROW WHEN (OLD.active IS DISTINCT FROM NEW.active)
-    EXECUTE FUNCTION notify_owner_active();
-
 -- The identities of users that were deleted before this version.
 DELETE FROM user_identities i USING users u WHERE u.id = i.user_id AND u.removed_at IS NOT NULL;
 
@@ -34,6 +18,3 @@ ALTER TABLE program_logins ADD COLUMN token_expires_at timestamptz NOT NULL;
 
 ALTER TABLE program_logins DROP COLUMN token_expires_at;
 ALTER TABLE provider_logouts DROP COLUMN subject, DROP COLUMN received_at;
-
-DROP TRIGGER users_active ON users;
-DROP FUNCTION notify_owner_active();
