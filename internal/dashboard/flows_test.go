@@ -445,10 +445,14 @@ func TestLimitPageInABrowser(t *testing.T) {
 	b.logIn()
 	b.visit("/w/" + string(id) + "/?folder=/home/coder/x")
 	b.shown(`#wait[data-kind=limit] #limit-list`)
-	// The list is redrawn every second, also while a button is held down.
+	// A change redraws the list, also while a button is held down.
 	b.eval(`document.getElementById('limit-list').dataset.before = '1'`)
 	b.pressWhile(fmt.Sprintf(`[id="limit-%s"]`, ids[0]), func() {
-		b.until(`document.querySelector('#limit-list:not([data-before])')`)
+		other := "renamed"
+		if _, err := w.DB.PatchWorkspace(t.Context(), w.caller("admin"), ids[1], postgres.Patch{Edit: workspace.Edit{Name: &other}}); err != nil {
+			t.Fatal(err)
+		}
+		b.until(`document.querySelector('#limit-list:not([data-before])')?.textContent.includes('renamed')`)
 	})
 	b.until(`document.querySelector('#limit-list .tone-busy')`)
 	b.eval(mark)

@@ -486,6 +486,11 @@ func TestPublicPortLimits(t *testing.T) {
 	if res := h.send("GET", address+"/", "Cookie", hostCookie+"=bob-1"+at(a.host())); res.StatusCode != http.StatusOK {
 		t.Errorf("a user: %d", res.StatusCode)
 	}
+	harness.Eventually(t, "the requests have ended", func() bool {
+		h.proxy.guests.mu.Lock()
+		defer h.proxy.guests.mu.Unlock()
+		return len(h.proxy.guests.open) == 0
+	})
 	v := visit{target: target{id: wsA, host: a.host()}, payer: "address 192.0.2.1"}
 	for n := range 2*perPort + 1 {
 		if _, err := h.proxy.guests.enter(v); (err == nil) != (n < 2*perPort) {
