@@ -93,7 +93,7 @@ func (u unshareCmd) Run(ctx context.Context, k *kong.Context) error {
 			return nil, "", err
 		}
 		for _, s := range list {
-			if u.User != "" && strings.EqualFold(s.User, u.User) || u.Group != "" && strings.EqualFold(s.Group, u.Group) {
+			if u.User != "" && strings.EqualFold(s.User, u.User) || u.Group != "" && strings.EqualFold(s.Group, u.Group) || strings.EqualFold(s.ID, u.User+u.Group) {
 				return s, fmt.Sprintf("No longer shared with %s.", sharedWith(s)), c.Unshare(ctx, id, s.ID)
 			}
 		}
