@@ -118,6 +118,14 @@ func (x *execution) run(done continuation.Done) {
 	}()
 }
 
+// forGuest leaves of a workspace what a guest sees who waits for it.
+func forGuest(w api.Workspace) api.Workspace {
+	return api.Workspace{
+		ID: w.ID, Name: w.Name, Description: w.Description, ImageRef: w.ImageRef, State: w.State, Phase: w.Phase, Operation: w.Operation, Progress: w.Progress,
+		URL: w.URL, Conditions: map[string]api.Condition{}, PhaseChangedAt: w.PhaseChangedAt, CreatedAt: w.CreatedAt, UpdatedAt: w.UpdatedAt,
+	}
+}
+
 // serve exchanges messages with the client until the command or the access has ended.
 func (x *execution) serve() {
 	defer x.reader.Wait()
@@ -148,6 +156,9 @@ func (x *execution) execute(conn context.Context) (agent.Exit, error) {
 	x.reader.Go(func() { gone(in.read(conn, client, started)) })
 	attached, err := x.cfg.Attach.Attach(client, x.caller, x.id, func(ws workspace.Workspace) {
 		v := x.view(ws)
+		if !x.caller.Uses(ws.OwnerID, ws.ID) {
+			v = forGuest(v)
+		}
 		_ = x.sayWithin(client, x.cfg.WriteWithin, api.ExecOutput{Type: api.ExecProgress, Workspace: &v})
 	})
 	if err != nil {

@@ -206,7 +206,7 @@ func (s *server) routes() []route {
 		{"DELETE", "/workspaces/{id}/ports/{port}/share", workspaces, s.unsharePort, nil},
 		{"GET", "/workspaces/{id}/ports/{port}/connect", workspaces, s.connectPort, nil},
 		{"GET", "/workspaces/{id}/shares", read, s.listShares, nil},
-		{"POST", "/workspaces/{id}/shares", workspaces, s.share, nil},
+		{"POST", "/workspaces/{id}/shares", admin, s.share, nil}, // a share outlives the token
 		{"DELETE", "/workspaces/{id}/shares/{share}", workspaces, s.unshare, nil},
 		{"GET", "/shared", read, s.listShared, nil},
 		{"GET", "/workspaces/{id}/usage", read, s.usage, nil},
