@@ -116,6 +116,12 @@ func idOf(r *http.Request) (workspace.ID, error) {
 
 func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
+	if workspace.CodeOf(err) == workspace.CodeForbidden {
+		if _, missing := d.Store.SharedWorkspace(r.Context(), c, workspace.ID(r.PathValue("id"))); missing == nil {
+			d.redirect(w, r, "/shared/"+r.PathValue("id")) // where the IDE leads guests to
+			return
+		}
+	}
 	if err != nil {
 		d.fail(w, r, err)
 		return

@@ -123,18 +123,6 @@ func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuer
 		return listView{}, err
 	}
 	l.Quota = quotaView{quotas.Workspaces, quotas.MaxWorkspaces}
-	l.Max, err = d.maxRunning(ctx, c)
-	return l, err
-}
-
-// maxRunning returns the caller's running limit, 0 for none.
-func (d *Dashboard) maxRunning(ctx context.Context, c workspace.Caller) (int, error) {
-	u, err := d.Store.User(ctx, c.UserID)
-	if err != nil {
-		return 0, err
-	}
-	if u.MaxRunning != nil {
-		return *u.MaxRunning, nil
-	}
-	return d.MaxRunning, nil
+	l.Max = quotas.MaxRunning
+	return l, nil
 }

@@ -320,8 +320,8 @@ func lockGroup(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id strin
 
 // findUser finds a user by name or id. CodeNotFound.
 func findUser(ctx context.Context, tx pgx.Tx, nameOrID string) (id, username string, err error) {
-	if err = tx.QueryRow(ctx, `SELECT id, username FROM users WHERE removed_at IS NULL AND username_key = $1`, usernameKey(clean(nameOrID))).Scan(&id, &username); missing(err) && workspace.ValidID(nameOrID) {
-		err = tx.QueryRow(ctx, `SELECT id, username FROM users WHERE removed_at IS NULL AND id = $1`, nameOrID).Scan(&id, &username)
+	if err = tx.QueryRow(ctx, `SELECT id, username FROM users WHERE removed_at IS NULL AND username_key = $1 FOR SHARE`, usernameKey(clean(nameOrID))).Scan(&id, &username); missing(err) && workspace.ValidID(nameOrID) {
+		err = tx.QueryRow(ctx, `SELECT id, username FROM users WHERE removed_at IS NULL AND id = $1 FOR SHARE`, nameOrID).Scan(&id, &username)
 	}
 	if missing(err) {
 		err = notFound("user")

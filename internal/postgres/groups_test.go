@@ -182,8 +182,8 @@ func limitOf(own *int, groups []*int, server int) int {
 // The limits in SQL are those of the rule in Go, for any user and groups.
 func TestLimitsOfGroups(t *testing.T) {
 	t.Parallel()
-	const serverWorkspaces, serverBytes = 4, 5
-	e := open(t, postgres.Options{Limits: postgres.Limits{Workspaces: serverWorkspaces, Bytes: serverBytes}})
+	const serverRunning, serverWorkspaces, serverBytes = 3, 4, 5
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: serverRunning, Workspaces: serverWorkspaces, Bytes: serverBytes}})
 	boss, ann := e.administrator("boss"), e.user("ann")
 	e.claimed(ann, "https://a", "ann")
 	var groups []string
@@ -223,9 +223,8 @@ func TestLimitsOfGroups(t *testing.T) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		running := query[int](e, `SELECT COALESCE(max_running, 3) FROM user_limits WHERE user_id = $1`, ann.UserID)
-		got := [3]int{running, q.MaxWorkspaces, int(q.MaxBytes)}
-		want := [3]int{limitOf(own[0], of[0], 3), limitOf(own[1], of[1], serverWorkspaces), limitOf(own[2], of[2], serverBytes)}
+		got := [3]int{q.MaxRunning, q.MaxWorkspaces, int(q.MaxBytes)}
+		want := [3]int{limitOf(own[0], of[0], serverRunning), limitOf(own[1], of[1], serverWorkspaces), limitOf(own[2], of[2], serverBytes)}
 		if got != want {
 			r.Fatalf("limits %v, want %v (own %v, groups %v)", got, want, own, of)
 		}

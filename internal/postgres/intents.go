@@ -142,7 +142,7 @@ type WakeResult struct {
 
 // Wake starts the workspace because a user opens it (lifecycle.Wake): its owner, or a guest who
 // may use it. It counts against the owner's limits. CodeImageNotAllowed if that starts it;
-// CodeQuotaExceeded of lifecycle.CheckSpace.
+// CodeQuotaExceeded of lifecycle.CheckSpace; for a guest CodeNotRunning while it is archived.
 func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (WakeResult, error) {
 	var woken bool
 	w, _, err := db.applyFor(ctx, workspace.System, caller, id, "wake a workspace", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
@@ -151,6 +151,9 @@ func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID
 		}
 		if err := checkActive(ctx, tx, caller); err != nil {
 			return lifecycle.Intent{}, err
+		}
+		if !caller.Uses(w.OwnerID, w.ID) && archives(w) {
+			return lifecycle.Intent{}, workspace.Errorf(workspace.CodeNotRunning, "The workspace is being archived. Only its owner can start it again.")
 		}
 		out, err := lifecycle.Wake(w, now)
 		woken = !out.AccessOnly
@@ -166,6 +169,12 @@ func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID
 		}
 	}
 	return WakeResult{Workspace: w, Changed: woken && err == nil}, err
+}
+
+// archives reports whether the workspace is on its way to its archive, which guests must not undo.
+func archives(w workspace.Workspace) bool {
+	return w.Phase != workspace.PhaseArchived &&
+		(w.Operation == workspace.OpArchiving || w.DesiredState == workspace.DesiredArchived || w.NextDesired == workspace.DesiredArchived)
 }
 
 // Stay restarts the idle timeout of a running workspace (lifecycle.Stay).

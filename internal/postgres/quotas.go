@@ -11,6 +11,7 @@ import (
 // Quotas are how many workspaces, API tokens and SSH keys a user has, and may have; a
 // maximum of 0 means no limit.
 type Quotas struct {
+	MaxRunning                int
 	Workspaces, MaxWorkspaces int
 	Bytes, MaxBytes           int64 // of homes and archives, as last measured
 	Tokens, MaxTokens         int
@@ -27,9 +28,10 @@ func (db *DB) Quotas(ctx context.Context, caller workspace.Caller) (Quotas, erro
 		SELECT (SELECT count(*) FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
 			(SELECT COALESCE(sum(total_bytes), 0)::bigint FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
 			COALESCE((SELECT max_workspaces FROM user_limits WHERE user_id = $1), $2), COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $3),
+			COALESCE((SELECT max_running FROM user_limits WHERE user_id = $1), $4),
 			(SELECT count(*) FROM api_tokens WHERE user_id = $1),
-			(SELECT count(*) FROM ssh_keys WHERE user_id = $1)`, caller.UserID, db.limits.Workspaces, db.limits.Bytes).
-		Scan(&q.Workspaces, &q.Bytes, &q.MaxWorkspaces, &q.MaxBytes, &q.Tokens, &q.SSHKeys)
+			(SELECT count(*) FROM ssh_keys WHERE user_id = $1)`, caller.UserID, db.limits.Workspaces, db.limits.Bytes, db.limits.PerUser).
+		Scan(&q.Workspaces, &q.Bytes, &q.MaxWorkspaces, &q.MaxBytes, &q.MaxRunning, &q.Tokens, &q.SSHKeys)
 	return q, failed("count what a user has", err)
 }
 

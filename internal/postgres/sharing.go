@@ -184,7 +184,7 @@ func findGroup(ctx context.Context, tx pgx.Tx, caller workspace.Caller, nameOrID
 		SELECT g.id, g.name FROM user_groups g, users me
 		WHERE me.id = $1 AND (g.name_key = $2 OR g.id = $3)
 			AND (me.admin OR g.id IN (SELECT group_id FROM group_people WHERE user_id = me.id))
-		ORDER BY g.name_key = $2 DESC LIMIT 1`, caller.UserID, usernameKey(clean(nameOrID)), idOrNull(nameOrID)).Scan(&id, &name)
+		ORDER BY g.name_key = $2 DESC LIMIT 1 FOR KEY SHARE OF g`, caller.UserID, usernameKey(clean(nameOrID)), idOrNull(nameOrID)).Scan(&id, &name)
 	if missing(err) {
 		err = notFound("group")
 	}
@@ -299,7 +299,7 @@ func (db *DB) sharedWith(ctx context.Context, caller workspace.Caller, id worksp
 
 // guestLimit is CodeLimitExceeded for a guest.
 func guestLimit() error {
-	e := workspace.Errorf(workspace.CodeLimitExceeded, "The running limit of the owner or of the server is reached. The workspace cannot start now.")
+	e := workspace.Errorf(workspace.CodeLimitExceeded, "A limit of the owner of the workspace, or of the server, is reached. The workspace cannot start now; ask its owner.")
 	e.Details = map[string]any{"limit_type": "owner"}
 	return e
 }

@@ -209,6 +209,22 @@ func TestGuests(t *testing.T) {
 		t.Errorf("the limit says %v", e.Details)
 	}
 	e.set(other.ID, state{"desired_state": "STANDBY"})
+
+	// A guest does not undo that the owner archives the workspace.
+	for _, archiving := range []state{
+		{"operation": "ARCHIVING", "desired_state": "ARCHIVED"},
+		{"operation": "NONE", "desired_state": "ARCHIVED"},
+		{"operation": "STOPPING", "desired_state": "STANDBY", "next_desired_state": "ARCHIVED"},
+	} {
+		e.set(ws.ID, archiving)
+		before := e.read(ws.ID)
+		_, err = e.Wake(ctx, uma, ws.ID)
+		wantCode(t, err, workspace.CodeNotRunning)
+		if after := e.read(ws.ID); after.DesiredState != before.DesiredState || after.NextDesired != before.NextDesired {
+			t.Errorf("%v: %s, then %s", archiving, after.DesiredState, after.NextDesired)
+		}
+	}
+	e.set(ws.ID, state{"operation": "NONE", "desired_state": "STANDBY", "next_desired_state": nil})
 	if w := must(e.Wake(ctx, uma, ws.ID))(t); !w.Changed || w.Workspace.DesiredState != workspace.DesiredRunning {
 		t.Errorf("woken: %+v", w)
 	}

@@ -152,7 +152,8 @@ func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit, maxAge ti
 // wake starts the workspace for its visitor and shows the result.
 func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, v visit, seen workspace.Workspace) {
 	woken, err := p.wakeOnce(r.Context(), v)
-	if v.shared && (err == nil || workspace.CodeOf(err) == workspace.CodeLimitExceeded || workspace.CodeOf(err) == workspace.CodeQuotaExceeded || workspace.CodeOf(err) == workspace.CodeImageNotAllowed) {
+	if v.shared && (err == nil || workspace.CodeOf(err) == workspace.CodeLimitExceeded || workspace.CodeOf(err) == workspace.CodeQuotaExceeded || workspace.CodeOf(err) == workspace.CodeImageNotAllowed ||
+		workspace.CodeOf(err) == workspace.CodeNotRunning) {
 		p.toShared(w, v, err == nil)
 		return
 	}

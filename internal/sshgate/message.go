@@ -71,6 +71,9 @@ func (c *connection) explain(err error) string {
 func (c *connection) closed(e *attach.NotOpen) string {
 	ws := e.Workspace
 	name := plain(ws.Name)
+	if !c.caller.Uses(ws.OwnerID, ws.ID) {
+		return name + " is not running, and only its owner can start it."
+	}
 	switch e.Opening {
 	case lifecycle.OpenRestores:
 		return fmt.Sprintf("%s is archived. Restore it first: codehub restore %s, or %s", name, quoted(name), c.gate.cfg.PageOf(ws.ID))
