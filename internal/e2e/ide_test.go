@@ -196,7 +196,7 @@ func (b *browser) palette(name string) {
 	b.Helper()
 	offered := until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name))
 	for try := 1; ; try++ {
-		b.do("open the command palette", chromedp.KeyEvent(kb.F1), quickInput(), text(name))
+		b.do("open the command palette", openPalette(), text(name))
 		ctx, cancel := context.WithTimeout(b.ctx, time.Duration(3*try)*time.Second) // longer on a busy machine
 		err := chromedp.Do(ctx, offered)
 		cancel()
@@ -215,6 +215,24 @@ func (b *browser) palette(name string) {
 // machine a menu is there before it has the focus.
 func quickInput() chromedp.Action[chromedp.Void] {
 	return until(`!!document.activeElement?.closest('.quick-input-widget')`)
+}
+
+// openPalette presses F1 until the command palette is open: a page that still loads drops the key,
+// and a second one changes nothing.
+func openPalette() chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		for {
+			if _, err := chromedp.KeyEvent(kb.F1)(ctx, t); err != nil {
+				return err
+			}
+			opens, cancel := context.WithTimeout(ctx, 10*time.Second)
+			_, err := quickInput()(opens, t)
+			cancel()
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+		}
+	})
 }
 
 // portView opens a port by the IDE's own view of ports, which leads to the address, and reads
