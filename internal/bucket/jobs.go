@@ -66,6 +66,9 @@ func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *
 		return err
 	}
 	orders := storagejob.Spec{Kind: string(runtime.JobRestore), Claim: row.OpID, Meta: *meta, MinFree: b.MinFreeShare}
+	if spec.OwnDisk { // others do not need its space, and the home was as full before
+		orders.MinFree = 0
+	}
 	if b.presigner == nil {
 		spec.ObjectDir = b.hostFolderOf(row.ArchiveKey)
 		return give(spec, orders)

@@ -547,3 +547,28 @@ func TestRestoreOntoFullDisk(t *testing.T) {
 	w.awaitPhase(id, workspace.PhaseRunning)
 	w.expect(id, "work")
 }
+
+// A home on a disk of its own keeps none of it free for others. If the archive does not fit, a
+// larger size helps, as the error says.
+func TestRestoreIntoSmallHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) {
+		w.sizes = workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, Disk: 1 << 30}}
+		w.archives.MinFreeShare = 0.05
+	})
+	w.lead()
+	id := w.filled("one", "work")
+	w.archived(id)
+	w.fake.SetJob(func(_ context.Context, spec runtime.JobSpec, _ string, out io.Writer) int {
+		if !spec.OwnDisk || strings.Contains(string(spec.Input), "min_free") {
+			t.Errorf("the job has OwnDisk %v and the instructions %s", spec.OwnDisk, spec.Input)
+		}
+		fmt.Fprintf(out, `{"result": {"claim": %q, "kind": %q, "error": {"kind": "disk_full", "message": "the home needs 3 bytes"}}}`+"\n", spec.Claim, spec.Kind)
+		return 1
+	})
+	w.want(id, workspace.DesiredRunning, false)
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if !strings.Contains(ws.ErrorMessage, "choose a larger size for the workspace: the home needs 3 bytes") {
+		t.Errorf("%s: %s", ws.ErrorReason, ws.ErrorMessage)
+	}
+}

@@ -139,10 +139,16 @@ func jobFailed(e *storagejob.Error) error {
 	case storagejob.Stopped: // Docker or the machine shut down; it does not count as a failure
 		return fmt.Errorf("%w: %w", runtime.ErrUnreachable, cause)
 	case storagejob.DiskFull:
-		return fmt.Errorf("the disk of the homes is full: %w", cause)
+		return &diskFullError{cause}
 	}
 	return cause
 }
+
+// diskFullError is a job's report that its home does not fit on the disk.
+type diskFullError struct{ cause error }
+
+func (e *diskFullError) Error() string { return "the disk of the homes is full: " + e.cause.Error() }
+func (e *diskFullError) Unwrap() error { return e.cause }
 
 // outputTail keeps the end of a job's output that is not part of the report.
 type outputTail []byte

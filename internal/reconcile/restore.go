@@ -65,10 +65,17 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 		return err
 	}
 	t.passed(row.ID, "restore.volume-created")
+	if home == nil {
+		if home, err = t.volumeOf(ctx, row); err != nil {
+			return err
+		}
+	}
 	spec := runtime.JobSpec{
 		Workspace: row.ID, Claim: row.OpID, Kind: runtime.JobRestore, Storage: row.StorageBackend,
 		VolumeClaim: row.Home.Claim, Key: row.ArchiveKey,
+		OwnDisk: home != nil && home.OwnDisk,
 	}
+	var full *diskFullError
 	done, _, err := t.runJob(ctx, own, spec, func(spec *runtime.JobSpec) error {
 		return t.cfg.Archives.RestoreJob(ctx, row, meta, spec)
 	}, w, func() { t.passed(row.ID, "restore.job-started") })
@@ -77,6 +84,8 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 		return nil
 	case errors.Is(err, archive.ErrCorrupted):
 		return fmt.Errorf("the archive %s: %w", row.ArchiveKey, err)
+	case spec.OwnDisk && errors.As(err, &full):
+		return fmt.Errorf("the archive does not fit into a home of this size; choose a larger size for the workspace: %w", full.cause)
 	case err != nil:
 		return err
 	case done.SHA256 != meta.SHA256 || done.Entries != meta.Entries || done.Bytes != meta.Bytes:

@@ -277,6 +277,8 @@ type Volume struct {
 	Owner, Name string
 	// Limit is how many bytes the volume can hold; 0: as many as its disk has, or unknown.
 	Limit int64
+	// OwnDisk: its file system holds nothing else, so nothing else suffers when it is full.
+	OwnDisk bool
 }
 
 // Aside is a volume or folder that was set aside; see Runtime.SetAside.
@@ -339,6 +341,7 @@ type JobSpec struct {
 	Input       []byte // the job's standard input, which is not stored
 	ObjectDir   string // the archive's own directory, as Docker sees it; empty: none
 	BucketDir   string // the directory of the bucket's socket, as Docker sees it; empty: none
+	OwnDisk     bool   // as in the home's Volume
 }
 
 // Job is a storage job.

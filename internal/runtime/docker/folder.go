@@ -101,7 +101,7 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 			out = append(out, runtime.Volume{
 				Workspace: id, Storage: workspace.StorageLocalDir,
 				Claim: side.Claim, Seeded: side.State == folderSeeded, Marker: side.Marker, Held: true, Removing: side.State == folderRemoving,
-				Owner: side.Owner, Name: side.Name, Limit: side.Limit,
+				Owner: side.Owner, Name: side.Name, Limit: side.Limit, OwnDisk: homequota.OwnDisk(r.folder(id)),
 			})
 		}
 	}

@@ -41,7 +41,7 @@ func volume(c *corev1.PersistentVolumeClaim) runtime.Volume {
 		Workspace: workspace.ID(c.Labels[labelWorkspace]), Storage: workspace.StorageKubernetes, Claim: c.Labels[labelClaim],
 		Removing: notes[noteRemoving] != "" || c.DeletionTimestamp != nil,
 		Held:     notes[noteSettled] != "",
-		Owner:    notes[noteOwner], Name: notes[noteName], Limit: space(c),
+		Owner:    notes[noteOwner], Name: notes[noteName], Limit: space(c), OwnDisk: true,
 	}
 	if !v.Removing {
 		v.Marker = notes[noteRestored]

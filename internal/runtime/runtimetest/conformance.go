@@ -281,7 +281,7 @@ func (s *suite) wantRemoving(claim string) {
 	if !ok {
 		s.Fatal("the volume is not listed")
 	}
-	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Removing: true, Held: got.Held, Limit: got.Limit}
+	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Removing: true, Held: got.Held, Limit: got.Limit, OwnDisk: got.OwnDisk}
 	if diff := cmp.Diff(want, got); diff != "" {
 		s.Fatalf("volume as listed (-want +got):\n%s", diff)
 	}
@@ -294,7 +294,7 @@ func (s *suite) wantVolume(claim string, seeded bool) {
 	if !ok {
 		s.Fatal("the volume is not listed")
 	}
-	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Seeded: seeded, Held: got.Held, Limit: got.Limit} // see wantHeld
+	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Seeded: seeded, Held: got.Held, Limit: got.Limit, OwnDisk: got.OwnDisk} // see wantHeld
 	if diff := cmp.Diff(want, got); diff != "" {
 		s.Fatalf("volume as listed (-want +got):\n%s", diff)
 	}

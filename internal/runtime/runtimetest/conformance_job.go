@@ -407,7 +407,7 @@ func (s *suite) wantRestored(key string) {
 	if !ok {
 		s.Fatal("the volume is not listed")
 	}
-	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: "home-1", Marker: key, Held: got.Held, Limit: got.Limit}
+	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: "home-1", Marker: key, Held: got.Held, Limit: got.Limit, OwnDisk: got.OwnDisk}
 	if diff := cmp.Diff(want, got); diff != "" {
 		s.Fatalf("volume as listed (-want +got):\n%s", diff)
 	}

@@ -155,7 +155,7 @@ func (f *Fake) CreateEmptyVolume(ctx context.Context, spec runtime.VolumeSpec) e
 func (f *Fake) newVolume(spec runtime.VolumeSpec) *fakeVolume {
 	return &fakeVolume{
 		Volume: runtime.Volume{
-			Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.Claim, Owner: spec.Owner, Name: spec.Name, Limit: spec.Disk,
+			Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.Claim, Owner: spec.Owner, Name: spec.Name, Limit: spec.Disk, OwnDisk: spec.Disk > 0,
 		},
 		installation: f.installation,
 		files:        map[string]File{},

@@ -108,9 +108,21 @@ func Open(folder string) error {
 	return mountImage(folder)
 }
 
+// OwnDisk reports whether nothing else is on the file system of the home.
+func OwnDisk(folder string) bool { return hasImage(folder) }
+
 // Limits reports whether the home in the folder of a workspace can have a limit.
 func Limits(folder string) bool {
 	return hasImage(folder) || isSubvolume(filepath.Join(folder, homeName))
+}
+
+// Size is how many bytes an image has; 0 if the home has none.
+func Size(folder string) int64 {
+	info, err := os.Lstat(filepath.Join(folder, imageName))
+	if err != nil || !info.Mode().IsRegular() {
+		return 0
+	}
+	return info.Size()
 }
 
 // Limit gives an open home another limit in bytes; 0: none. ErrKept if that is not possible.
