@@ -509,6 +509,9 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 		if there {
 			return errConcurrent("folder %s was filled concurrently", r.homePath(id))
 		}
+		if err := r.closeFolder(id); err != nil { // its image was removed by hand
+			return err
+		}
 		if err := os.RemoveAll(r.folder(id)); err != nil {
 			return fmt.Errorf("remove folder of the home: %w", err)
 		}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"codehub/internal/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/homequota"
@@ -72,6 +74,15 @@ func (r *Runtime) openFolder(id workspace.ID) error {
 	return nil
 }
 
+// closeFolder unmounts the file system of a home that nothing uses.
+func (r *Runtime) closeFolder(id workspace.ID) error {
+	err := homequota.Remove(r.folder(id))
+	if errors.Is(err, unix.EBUSY) {
+		return &runtime.BusyError{Reason: "the home's file system is in use by a process"}
+	}
+	return err
+}
+
 // limitFolder opens the home and gives it the limit of the container's size.
 func (r *Runtime) limitFolder(ctx context.Context, spec runtime.ContainerSpec) error {
 	if err := r.openFolder(spec.Workspace); err != nil {
@@ -89,8 +100,9 @@ func (r *Runtime) limitFolder(ctx context.Context, spec runtime.ContainerSpec) e
 	})
 }
 
-// limited gives an existing home another limit, if it can have one. It returns the changed
-// home.json. The caller holds the lock.
+// limited opens an existing home and gives it another limit, if it can have one; otherwise the
+// home keeps its limit, which is no error. It returns the changed home.json. The caller holds the
+// lock.
 func (r *Runtime) limited(id workspace.ID, side sidecar, disk int64) (sidecar, error) {
 	folder := r.folder(id)
 	if !homequota.Limits(folder) {
@@ -100,17 +112,20 @@ func (r *Runtime) limited(id workspace.ID, side sidecar, disk int64) (sidecar, e
 	if side.Limit == disk {
 		return side, nil
 	}
-	err := r.openFolder(id)
-	if err == nil {
-		err = homequota.Limit(folder, disk)
+	if err := r.openFolder(id); err != nil {
+		return side, err
 	}
-	switch {
-	case errors.Is(err, homequota.ErrKept):
-		r.log.Info("the home keeps its limit", "workspace", id, "limit", side.Limit, "wanted", disk)
-	case err != nil:
-		return side, fmt.Errorf("limit the home in %s: %w", folder, err)
-	default:
+	switch err := homequota.Limit(folder, disk); {
+	case err == nil:
 		side.Limit = disk
+		return side, nil
+	case errors.Is(err, homequota.ErrKept):
+		if side.Limit == 0 {
+			side.Limit = homequota.Size(folder)
+		}
+		r.log.Info("the home keeps its limit", "workspace", id, "limit", side.Limit, "wanted", disk)
+	default:
+		r.log.Error("limit home failed; it keeps its limit", "workspace", id, "limit", side.Limit, "wanted", disk, "err", err)
 	}
-	return side, nil
+	return side, r.openFolder(id) // it was unmounted in between
 }

@@ -138,16 +138,20 @@ func Limit(folder string, limit int64) error {
 }
 
 // Used is how many bytes the home uses, if that is known without reading it: as its file system
-// says, or while that is not mounted as its file does.
+// says, or while that is not mounted as its file does. A file system can also run out of inodes, so
+// their share counts if it is larger.
 func Used(folder string) (bytes int64, known bool) {
 	if !hasImage(folder) {
 		return 0, false
 	}
-	at := filepath.Join(folder, mountName)
-	if mounted(at) {
+	if _, err := deviceOf(folder); err == nil {
 		var fs unix.Statfs_t
-		if unix.Statfs(at, &fs) == nil {
-			return int64(fs.Blocks-fs.Bfree) * fs.Bsize, true
+		if unix.Statfs(filepath.Join(folder, mountName), &fs) == nil {
+			bytes = int64(fs.Blocks-fs.Bfree) * fs.Bsize
+			if fs.Files > 0 {
+				bytes = max(bytes, int64(float64(Size(folder))*float64(fs.Files-fs.Ffree)/float64(fs.Files)))
+			}
+			return bytes, true
 		}
 	}
 	var st unix.Stat_t
@@ -158,11 +162,11 @@ func Used(folder string) (bytes int64, known bool) {
 // Discard takes the home out of use under the new name, in the folder, if there is one. No
 // process may use it.
 func Discard(folder, name string) error {
+	if err := Remove(folder); err != nil { // also of an image that was removed by hand
+		return err
+	}
 	from := filepath.Join(folder, homeName)
 	if hasImage(folder) {
-		if err := Remove(folder); err != nil {
-			return err
-		}
 		from = filepath.Join(folder, imageName)
 	}
 	if err := os.Rename(from, filepath.Join(folder, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -188,7 +192,7 @@ func Erase(path string) (bool, error) {
 	return err == nil, errors.Join(err, syncDir(filepath.Dir(path)))
 }
 
-// Remove unmounts the file system of the home, so that its folder can be removed or renamed.
+// Remove unmounts what is mounted as the file system of the home, so that its folder can be removed or renamed.
 func Remove(folder string) error {
 	at := filepath.Join(folder, mountName)
 	for mounted(at) {
