@@ -276,6 +276,43 @@ func TestHalfMadeLimitedHome(t *testing.T) {
 	})
 }
 
+// A restore keeps the owner, the name and the limit of the home, and a lost limit is found again.
+func TestRestoreKeepsLimit(t *testing.T) {
+	t.Parallel()
+	limitedKinds(t, func(t *testing.T, r *Runtime, _ func() *Runtime) {
+		id := newHome().Workspace
+		volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home", Owner: "ann", Name: "one", Disk: small}
+		if err := r.CreateEmptyVolume(t.Context(), volume); err != nil {
+			t.Fatal(err)
+		}
+		job := runtime.JobSpec{Workspace: id, Storage: volume.Storage, Kind: runtime.JobRestore, VolumeClaim: volume.Claim, Key: "key"}
+		before, err := r.checkHome(t.Context(), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.admitToFolder(t.Context(), job, before, "container"); err != nil {
+			t.Fatal(err)
+		}
+		image := r.quota == homequota.Image
+		want := []runtime.Volume{{
+			Workspace: id, Storage: volume.Storage, Claim: volume.Claim, Held: true,
+			Owner: volume.Owner, Name: volume.Name, Limit: small, OwnDisk: image,
+		}}
+		got, err := r.folders()
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("the home during its restore (-want +got):\n%s%v", diff, err)
+		}
+		side, _, err := r.readFolder(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		side.Limit = 0
+		if side, err = r.limited(id, side, small/2); err != nil || image && side.Limit != small {
+			t.Errorf("the limit is %d, want the size of the image: %v", side.Limit, err)
+		}
+	})
+}
+
 // Homes that are plain folders stay, whatever the setting is, and a setting that cannot be
 // carried out is a condition.
 func TestHomeQuotaSettings(t *testing.T) {

@@ -148,7 +148,10 @@ func (r *Runtime) admitToFolder(ctx context.Context, spec runtime.JobSpec, befor
 		case side != before.side:
 			return side, errConcurrent("folder %s has changed meanwhile", r.homePath(spec.Workspace))
 		}
-		return sidecar{Claim: spec.VolumeClaim, State: folderFilling, Filler: containerID}, nil
+		return sidecar{
+			Claim: spec.VolumeClaim, State: folderFilling, Filler: containerID,
+			Owner: side.Owner, Name: side.Name, Limit: side.Limit,
+		}, nil
 	})
 }
 
