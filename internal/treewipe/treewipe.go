@@ -1,7 +1,7 @@
 // Package treewipe removes folder trees of any shape: hundreds of thousands of
 // levels deep, with millions of entries, or with owners and modes that forbid
 // removal. It needs a few descriptors and little memory, follows no links and
-// does not leave the file system.
+// does not leave the file system, of which subvolumes of btrfs are a part.
 package treewipe
 
 import (
@@ -53,6 +53,9 @@ func Empty(ctx context.Context, dir string, progress func(entries int64)) error 
 	if err := unix.Fstat(int(top.Fd()), &st); err != nil {
 		return fmt.Errorf("stat %s: %w", dir, err)
 	}
+	if isSubvolume(top, &st) {
+		makeWritable(top)
+	}
 	w := &wiper{top: top, device: st.Dev, progress: progress}
 	if err := w.each(ctx, top, w.entry); err != nil {
 		return fmt.Errorf("empty %s: %w", dir, err)
@@ -67,12 +70,17 @@ const queueMax = 1024
 type wiper struct {
 	top      *os.File
 	device   uint64
+	above    *wiper   // empties the folder that the subvolume top is in; nil: top is to be emptied
 	queue    []string // folders that were moved up into top
 	entries  int64
 	progress func(int64)
 }
 
 func (w *wiper) removed() {
+	if w.above != nil {
+		w.above.removed()
+		return
+	}
 	if w.entries++; w.progress != nil {
 		w.progress(w.entries)
 	}
@@ -97,12 +105,33 @@ func (w *wiper) flat(ctx context.Context, name string) error {
 	if folder, err := w.unlink(w.top, name); !folder {
 		return err
 	}
-	dir, err := w.open(name)
+	dir, device, err := w.open(name)
 	if err != nil {
 		return unlessGone(err)
 	}
 	defer dir.Close()
-	err = w.each(ctx, dir, func(_ context.Context, name string) error {
+	switch {
+	case device == w.device:
+		err = w.moveContent(ctx, dir)
+	case w.above != nil: // only one of nested subvolumes is open at a time
+		return unlessGone(w.above.moveUp(w.top, name))
+	default:
+		in := &wiper{top: dir, device: device, above: w}
+		err = in.each(ctx, dir, in.entry)
+	}
+	if err != nil {
+		return err
+	}
+	err = unix.Unlinkat(int(w.top.Fd()), name, unix.AT_REMOVEDIR) // a subvolume, too
+	if err == nil {
+		w.removed()
+	}
+	return unlessGone(err)
+}
+
+// moveContent removes the content of a folder in top, and moves its folders up into top.
+func (w *wiper) moveContent(ctx context.Context, dir *os.File) error {
+	return w.each(ctx, dir, func(_ context.Context, name string) error {
 		folder, err := w.unlink(dir, name)
 		if folder {
 			err = unlessGone(w.moveUp(dir, name))
@@ -112,14 +141,6 @@ func (w *wiper) flat(ctx context.Context, name string) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	err = unix.Unlinkat(int(w.top.Fd()), name, unix.AT_REMOVEDIR)
-	if err == nil {
-		w.removed()
-	}
-	return unlessGone(err)
 }
 
 func (w *wiper) moveUp(dir *os.File, name string) error {
@@ -131,37 +152,53 @@ func (w *wiper) moveUp(dir *os.File, name string) error {
 		}
 		err = unix.Renameat(int(dir.Fd()), name, int(w.top.Fd()), to)
 	}
+	if errors.Is(err, unix.EROFS) { // a subvolume; its top cannot get another parent
+		if err := writableIn(dir, name); err != nil {
+			return err
+		}
+		err = unix.Renameat(int(dir.Fd()), name, int(w.top.Fd()), to)
+	}
+	if errors.Is(err, unix.ENOTEMPTY) { // in a snapshot, the empty place of another subvolume
+		if err = unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR); err == nil {
+			w.removed()
+		}
+		return err
+	}
 	if err == nil && len(w.queue) < queueMax {
 		w.queue = append(w.queue, to)
 	}
 	return err
 }
 
-// open opens a folder in top to remove its content.
-func (w *wiper) open(name string) (*os.File, error) {
+// open opens a folder in top to remove its content. A subvolume has another device than top.
+func (w *wiper) open(name string) (*os.File, uint64, error) {
 	dir, err := open(int(w.top.Fd()), name)
 	if errors.Is(err, unix.EACCES) { // not root: the mode forbids it
 		if err := unix.Fchmodat(int(w.top.Fd()), name, 0o700, 0); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		dir, err = open(int(w.top.Fd()), name)
 	}
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var st unix.Stat_t
 	err = unix.Fstat(int(dir.Fd()), &st)
 	if err == nil && st.Dev != w.device {
-		err = errors.New("another file system is mounted there")
+		if !isSubvolume(dir, &st) || mounted(dir) {
+			err = errors.New("another file system is mounted there")
+		} else {
+			makeWritable(dir)
+		}
 	}
 	if err == nil && st.Mode&0o300 != 0o300 && os.Geteuid() != 0 {
 		err = unix.Fchmod(int(dir.Fd()), 0o700)
 	}
 	if err != nil {
 		dir.Close()
-		return nil, err
+		return nil, 0, err
 	}
-	return dir, nil
+	return dir, st.Dev, nil
 }
 
 // unlink removes a name, or reports that it is a folder.
