@@ -6,7 +6,7 @@ var groups = []string{
 	// Files and directories.
 	`access faccessat faccessat2 chdir fchdir getcwd chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat
 	close close_range copy_file_range creat open openat openat2 dup dup2 dup3 fadvise64 fallocate fcntl flock
-	fdatasync fsync sync syncfs sync_file_range msync getdents getdents64 ioctl link linkat symlink symlinkat lseek
+	fdatasync fsync sync syncfs sync_file_range msync getdents getdents64 link linkat symlink symlinkat lseek
 	mkdir mkdirat mknod mknodat read readv pread64 preadv preadv2 write writev pwrite64 pwritev pwritev2 readahead
 	readlink readlinkat rename renameat renameat2 rmdir unlink unlinkat sendfile splice tee vmsplice
 	stat lstat fstat newfstatat statx statfs fstatfs truncate ftruncate umask utime utimes utimensat futimesat

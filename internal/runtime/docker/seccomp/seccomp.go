@@ -104,10 +104,31 @@ func newProfile() profile {
 			p.Syscalls = append(p.Syscalls, rule{Names: []string{"socket"}, Action: actAllow, Args: []arg{equal(0, family), equal(2, protocol)}})
 		}
 	}
+	p.Syscalls = append(p.Syscalls, ioctls()...)
 	// Other families have no pairs, but the kernel would load their modules.
 	p.Syscalls = append(p.Syscalls, rule{Names: []string{"socketpair"}, Action: actAllow, Args: []arg{equal(0, unix.AF_UNIX)}})
 	return p
 }
+
+// ioctls returns the rules that allow all requests of ioctl but those of btrfs, by which a
+// workspace would leave the quota of its home. Requests that other file systems have as well are
+// allowed. The kernel reads 32 bits of a request.
+func ioctls() []rule {
+	allow := func(mask, value uint64) rule {
+		return rule{Names: []string{"ioctl"}, Action: actAllow, Args: []arg{{Index: 1, Value: mask, ValueTwo: value, Op: opMasked}}}
+	}
+	var rules []rule
+	for bit := uint64(1 << 8); bit < 1<<16; bit <<= 1 { // the type of a request that differs in this bit
+		rules = append(rules, allow(bit, ^uint64(btrfsType<<8)&bit))
+	}
+	for _, request := range []uint64{unix.FICLONE, unix.FICLONERANGE, unix.FIDEDUPERANGE} {
+		rules = append(rules, allow(1<<32-1, request))
+	}
+	return rules
+}
+
+// btrfsType is the type of the requests of btrfs.
+const btrfsType = 0x94
 
 func equal(index uint, value uint64) arg { return arg{Index: index, Value: value, Op: opEqual} }
 

@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // conditional are the system calls whose arguments or capabilities decide.
-var conditional = []string{"clone", "clone3", "socket", "socketcall", "socketpair", "personality", "chroot"}
+var conditional = []string{"clone", "clone3", "socket", "socketcall", "socketpair", "personality", "chroot", "ioctl"}
 
 // refused says why system calls are not in the profile. Together with the profile
 // it has every system call of the kernel, so that a new one is a decision.
@@ -69,6 +71,29 @@ func TestEverySystemCallIsDecided(t *testing.T) {
 		}
 		if found < 300 {
 			t.Errorf("%d system calls of %s found: correct this test", found, arch)
+		}
+	}
+}
+
+// Of the requests of ioctl, only those of btrfs that other file systems lack are refused.
+func TestIoctls(t *testing.T) {
+	t.Parallel()
+	allows := func(request uint64) bool {
+		return slices.ContainsFunc(ioctls(), func(r rule) bool {
+			a := r.Args[0]
+			return a.Op == opMasked && a.Index == 1 && request&a.Value == a.ValueTwo
+		})
+	}
+	for kind := range uint64(256) {
+		for _, upper := range []uint64{0, 0x5000 << 16, 0xffffffff << 32} {
+			if request := upper | kind<<8 | 14; allows(request) != (kind != btrfsType) {
+				t.Errorf("%#x is allowed: %v", request, allows(request))
+			}
+		}
+	}
+	for _, request := range []uint64{unix.FICLONE, unix.FICLONERANGE, unix.FIDEDUPERANGE} {
+		if !allows(request) || !allows(0xffffffff<<32|request) || allows(request^1<<7) {
+			t.Errorf("%#x is not the one that is allowed", request)
 		}
 	}
 }

@@ -34,6 +34,12 @@ func calls() map[string]string {
 	text := uintptr(unsafe.Pointer(name))
 	kind, _ := unix.BytePtrFromString("user")
 	pair := make([]int32, 2)
+	pipe := make([]int, 2)
+	if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
+		pipe = []int{-1, -1}
+	}
+	defer unix.Close(pipe[0])
+	defer unix.Close(pipe[1])
 	out := map[string]string{
 		"socket vsock":     try(unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0),
 		"socket alg":       try(unix.SYS_SOCKET, unix.AF_ALG, unix.SOCK_SEQPACKET, 0),
@@ -54,23 +60,46 @@ func calls() map[string]string {
 		"quotactl":         try(unix.SYS_QUOTACTL, 0x80000100, 0, 0, 0),
 		"chroot":           try(unix.SYS_CHROOT, text),
 
-		"socket tcp":      try(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0),
-		"socket udp6":     try(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_UDP),
-		"socket ping":     try(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP),
-		"socket unix":     try(unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_STREAM, 0),
-		"socket netlink":  try(unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE),
-		"socketpair":      try(unix.SYS_SOCKETPAIR, unix.AF_UNIX, unix.SOCK_STREAM, 0, uintptr(unsafe.Pointer(&pair[0]))),
-		"memfd_create":    try(unix.SYS_MEMFD_CREATE, text, 0),
-		"inotify":         try(unix.SYS_INOTIFY_INIT1, 0),
-		"pidfd_open":      try(unix.SYS_PIDFD_OPEN, uintptr(os.Getpid()), 0),
-		"fixed addresses": try(unix.SYS_PERSONALITY, 0x0040000),
-		"ptrace":          traced(),
-		"clone":           cloned(0),
+		"socket tcp":            try(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0),
+		"socket udp6":           try(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_UDP),
+		"socket ping":           try(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP),
+		"socket unix":           try(unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_STREAM, 0),
+		"socket netlink":        try(unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE),
+		"socketpair":            try(unix.SYS_SOCKETPAIR, unix.AF_UNIX, unix.SOCK_STREAM, 0, uintptr(unsafe.Pointer(&pair[0]))),
+		"memfd_create":          try(unix.SYS_MEMFD_CREATE, text, 0),
+		"inotify":               try(unix.SYS_INOTIFY_INIT1, 0),
+		"pidfd_open":            try(unix.SYS_PIDFD_OPEN, uintptr(os.Getpid()), 0),
+		"fixed addresses":       try(unix.SYS_PERSONALITY, 0x0040000),
+		"ptrace":                traced(),
+		"terminal":              terminal(),
+		"FIONREAD":              try(unix.SYS_IOCTL, uintptr(pipe[0]), 0x541b, zero),
+		"FIOCLEX":               try(unix.SYS_IOCTL, uintptr(pipe[0]), 0x5451),
+		"FICLONE":               try(unix.SYS_IOCTL, ^uintptr(0), 0x40049409, 0),
+		"FIDEDUPERANGE":         try(unix.SYS_IOCTL, ^uintptr(0), 0xc0189436, zero),
+		"make subvolume":        try(unix.SYS_IOCTL, ^uintptr(0), 0x5000940e, zero),
+		"make subvolume, as v2": try(unix.SYS_IOCTL, ^uintptr(0), 0x50009418, zero),
+		"clone":                 cloned(0),
 	}
 	for name, attempt := range perArch() {
 		out[name] = attempt()
 	}
 	return out
+}
+
+// terminal opens a terminal and sets its size.
+func terminal() string {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "open: " + errorName(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
+		return "attributes: " + errorName(err)
+	}
+	if _, err := unix.IoctlGetInt(fd, unix.TIOCGPTN); err != nil {
+		return "number: " + errorName(err)
+	}
+	return errorName(unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}))
 }
 
 // cloned starts a process with these flags of clone.
