@@ -1,14 +1,17 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
@@ -17,9 +20,9 @@ import (
 )
 
 // HomeSizes measures the homes of this installation: the disk space that their files use. It may
-// take minutes. Homes that this process cannot read are measured by Docker, which reads all
-// volumes for it and counts sparse files in full. A home that cannot be measured is not in the
-// result.
+// take minutes. Volumes that this process cannot read are measured by Docker, which reads all
+// volumes for it and counts sparse files in full, and such folders by the helper. A home that
+// cannot be measured is not in the result.
 func (r *Runtime) HomeSizes(ctx context.Context) (map[workspace.ID]int64, error) {
 	listed, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(roleHome)})
 	if err != nil {
@@ -107,6 +110,9 @@ func (r *Runtime) spaceOfFolder(ctx context.Context, id workspace.ID) (size int6
 		return size, true, nil
 	}
 	size, err = spaceOf(ctx, r.homePath(id))
+	if errors.Is(err, fs.ErrPermission) {
+		size, err = r.spaceByHelper(ctx, id)
+	}
 	if ctx.Err() != nil {
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
 	}
@@ -114,6 +120,20 @@ func (r *Runtime) spaceOfFolder(ctx context.Context, id workspace.ID) (size int6
 		r.log.Debug("measure a home failed", "workspace", id, "err", err)
 	}
 	return size, err == nil, nil
+}
+
+// spaceByHelper is spaceOf for a home in a folder with files that this process may not read,
+// because they belong to the image's user.
+func (r *Runtime) spaceByHelper(ctx context.Context, id workspace.ID) (size int64, err error) {
+	printed := errors.New("the helper printed no size")
+	home := r.hostHomePath(id)
+	err = r.runHelper(ctx, helperRun{
+		args: []string{cmdSpace, "/folder/" + filepath.Base(home)}, caps: []string{"DAC_OVERRIDE"},
+		// Not the home: a container that mounts that is one of its users.
+		mounts: []mount.Mount{{Type: mount.TypeBind, Source: filepath.Dir(home), Target: "/folder", ReadOnly: true}},
+		line:   func(line []byte) { size, printed = strconv.ParseInt(string(line), 10, 64) },
+	})
+	return size, cmp.Or(err, printed)
 }
 
 // measureByDocker adds the sizes of these homes as Docker measures them.

@@ -2,10 +2,15 @@ package docker
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -34,8 +39,53 @@ func TestHomeSizes(t *testing.T) {
 			t.Errorf("%s: %d bytes", storage, n)
 		}
 	}
+	// A server that is not root has the helper measure folders that it cannot read.
+	folder := homes[workspace.StorageLocalDir]
+	for path, mode := range map[string]os.FileMode{r.homePath(folder): 0o755, filepath.Join(r.homePath(folder), "private"): 0o700} {
+		if err := errors.Join(os.MkdirAll(path, mode), os.Chmod(path, mode), os.Chown(path, 4242, 4242)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := spaceOf(t.Context(), r.homePath(folder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unprivileged(t, func() {
+		if _, err := spaceOf(t.Context(), r.homePath(folder)); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("the folder can be read: %v", err)
+		}
+		if n, known, err := r.HomeSize(t.Context(), folder); n != want || !known || err != nil {
+			t.Errorf("the helper measures %d bytes, %v, and %d are used: %v", n, known, want, err)
+		}
+	})
+	if n, err := r.spaceByHelper(t.Context(), newHome().Workspace); err == nil {
+		t.Errorf("the helper measures %d bytes of no home", n)
+	}
 	if sizes, err := other.HomeSizes(t.Context()); err != nil || len(sizes) != 0 {
 		t.Errorf("another installation: %v, %v", sizes, err)
+	}
+}
+
+// unprivileged runs f on a thread that cannot read what others may not.
+func unprivileged(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		goruntime.LockOSThread() // for good: the thread ends with the goroutine
+		var caps [2]unix.CapUserData
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		err := unix.Capget(&header, &caps[0])
+		if err == nil {
+			caps[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+			err = unix.Capset(&header, &caps[0])
+		}
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
 }
 
