@@ -15,10 +15,11 @@ import (
 // ChangePassword replaces the caller's password. It requires the current one, so
 // that a stolen session or token is not sufficient. Wrong ones count towards the
 // lockout. All of the user's sessions and tokens end, including the caller's; the
-// returned session lets a browser continue, and is empty for a caller with a token.
+// returned session lets a browser continue until the end of the one that it replaces,
+// as the change is no login with all its factors, and is empty for a caller with a token.
 // Errors are those of Login, CodeInvalid for an unacceptable password, and
-// CodeUnauthenticated if the password was changed or the user disabled in the
-// meantime.
+// CodeUnauthenticated if the password was changed, the user disabled or the session
+// ended in the meantime.
 func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, current, password string, from Client) (Session, error) {
 	start := time.Now()
 	user, hash, err := a.checkedChange(ctx, caller, current, password)
@@ -28,6 +29,12 @@ func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, curr
 		}
 		return Session{}, err
 	}
+	var ends time.Time
+	if caller.Token == "" {
+		if ends, err = a.sessionEnd(ctx, caller); err != nil {
+			return Session{}, err
+		}
+	}
 	if err := a.store.SetPassword(ctx, caller, user.PasswordHash, hash); err != nil {
 		return Session{}, fmt.Errorf("set the password: %w", err)
 	}
@@ -36,7 +43,17 @@ func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, curr
 		return Session{}, nil
 	}
 	user.PasswordHash = hash
-	return a.begin(ctx, user, from)
+	return a.beginUntil(ctx, user, from, ends)
+}
+
+// sessionEnd returns when the caller's session ends.
+func (a *Auth) sessionEnd(ctx context.Context, caller workspace.Caller) (time.Time, error) {
+	hash, ok := decodeSession(caller.Session)
+	if !ok {
+		return time.Time{}, unauthenticated()
+	}
+	_, ends, err := a.store.SessionUser(ctx, hash[:])
+	return ends, err
 }
 
 // checkedChange returns the caller, whose current password has been verified, and

@@ -129,9 +129,13 @@ func (a *Auth) PasswordLogin() bool { return !a.noPasswords }
 // user. The ID is always new, never one that the browser sent. CodeUnauthenticated
 // if the hash has changed in the meantime.
 func (a *Auth) begin(ctx context.Context, user postgres.User, from Client) (Session, error) {
+	return a.beginUntil(ctx, user, from, a.now().Add(SessionLifetime).UTC().Truncate(time.Second))
+}
+
+// beginUntil is begin for a session that ends then.
+func (a *Auth) beginUntil(ctx context.Context, user postgres.User, from Client, expires time.Time) (Session, error) {
 	id := newSessionID()
 	hash := hashSecret(id)
-	expires := a.now().Add(SessionLifetime).UTC().Truncate(time.Second)
 	if err := a.store.CreateSession(ctx, hash[:], user.ID, user.PasswordHash, expires, from.stored()); err != nil {
 		return Session{}, fmt.Errorf("create the session: %w", err)
 	}

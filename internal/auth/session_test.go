@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
@@ -179,6 +180,30 @@ func TestSessionExpires(t *testing.T) {
 	e.skew.Store(int64(31 * time.Second)) // still within the cache's minute
 	if got := e.who(r, false); got != "unauthenticated" {
 		t.Errorf("expired: %s", got)
+	}
+}
+
+// A change of the password does not make the login last longer: it needs no passkey.
+func TestPasswordChangeKeepsEndOfSession(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	s := e.login()
+	e.Change(`UPDATE sessions SET expires_at = date_trunc('second', now() + interval '1 day')`)
+	ends := fixture.Query[time.Time](e.Database, `SELECT expires_at FROM sessions`)
+	next, err := e.ChangePassword(t.Context(), s.Caller, password, "another horse", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := fixture.Query[time.Time](e.Database, `SELECT expires_at FROM sessions`)
+	if !next.Expires.Equal(ends) || !stored.Equal(ends) {
+		t.Errorf("it ends at %v, in the database at %v; want %v", next.Expires, stored, ends)
+	}
+	if cookie := e.Cookie(next); cookie.MaxAge > 24*60*60 {
+		t.Errorf("the cookie lasts %d s", cookie.MaxAge)
+	}
+	e.Change(`UPDATE sessions SET expires_at = now()`)
+	if _, err := e.ChangePassword(t.Context(), next.Caller, "another horse", password, from); workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+		t.Errorf("with a session that has ended: %v", err)
 	}
 }
 
