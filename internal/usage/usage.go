@@ -5,6 +5,8 @@ package usage
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
@@ -228,18 +230,20 @@ func (r *Runner) measure(ctx context.Context, store *postgres.Usage) {
 	}
 }
 
-// fullHomes are the homes that are near their limits, and when each was last measured alone.
+// fullHomes are the homes that are near their limits, and when each was last measured alone, or
+// could not be.
 type fullHomes map[workspace.ID]time.Time
 
 const (
 	// fullInterval is the time between two measurements of a full home that is in use.
 	fullInterval = 5 * time.Minute
-	fullTimeout  = 5 * time.Minute
+	// fullTimeout limits the measurement of one.
+	fullTimeout = 5 * time.Minute
 )
 
 // measureFull measures the homes that are near or over their limits again: while they are in use,
 // and once after that. So the owner sees that deleting files has helped, and a workspace that may
-// be started again is.
+// be started again is. A home that cannot be measured does not keep the others waiting.
 func (r *Runner) measureFull(ctx context.Context, store *postgres.Usage, full fullHomes) error {
 	least := leastNear(r.cfg.Sizes)
 	if r.cfg.Homes == nil || r.cfg.SizeInterval <= 0 || least == 0 {
@@ -249,8 +253,7 @@ func (r *Runner) measureFull(ctx context.Context, store *postgres.Usage, full fu
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, fullTimeout)
-	defer cancel()
+	var failed []error
 	present := map[workspace.ID]bool{}
 	for _, h := range list {
 		space := lifecycle.SpaceOf(workspace.Workspace{Size: h.Size, HomeBytes: &h.Bytes}, r.cfg.Sizes)
@@ -262,17 +265,28 @@ func (r *Runner) measureFull(ctx context.Context, store *postgres.Usage, full fu
 		if measured && (h.Running && h.Now.Sub(last) < fullInterval || !h.Running && last.After(h.PhasedAt)) {
 			continue
 		}
-		size, known, err := r.cfg.Homes.HomeSize(ctx, h.ID)
-		if err == nil && known {
-			err = store.SetSize(ctx, h.ID, size)
+		err := r.measureHome(ctx, store, h.ID)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if err != nil {
-			return err
+			failed = append(failed, fmt.Errorf("workspace %s: %w", h.ID, err))
 		}
 		full[h.ID] = h.Now
 	}
 	maps.DeleteFunc(full, func(id workspace.ID, _ time.Time) bool { return !present[id] })
-	return nil
+	return errors.Join(failed...)
+}
+
+// measureHome measures one home and records its size.
+func (r *Runner) measureHome(ctx context.Context, store *postgres.Usage, id workspace.ID) error {
+	measured, cancel := context.WithTimeout(ctx, fullTimeout)
+	defer cancel()
+	size, known, err := r.cfg.Homes.HomeSize(measured, id)
+	if err != nil || !known {
+		return err
+	}
+	return store.SetSize(ctx, id, size)
 }
 
 // leastNear is a size that no home near its limit is below; 0: no size has a limit.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -68,6 +69,8 @@ type meter struct {
 
 	single   map[workspace.ID]int64 // of HomeSize
 	measured map[workspace.ID]int   // how often HomeSize was called
+	broken   workspace.ID           // HomeSize fails for it
+	until    []time.Time            // when the time of each HomeSize ends
 }
 
 func (m *meter) Usage(context.Context, workspace.ID) (agent.Usage, error) {
@@ -78,11 +81,16 @@ func (m *meter) Usage(context.Context, workspace.ID) (agent.Usage, error) {
 
 func (m *meter) HomeSizes(context.Context) (map[workspace.ID]int64, error) { return m.sizes, nil }
 
-func (m *meter) HomeSize(_ context.Context, id workspace.ID) (int64, bool, error) {
+func (m *meter) HomeSize(ctx context.Context, id workspace.ID) (int64, bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	size, known := m.single[id]
+	until, _ := ctx.Deadline()
+	m.until = append(m.until, until)
 	m.measured[id]++
+	if id == m.broken {
+		return 0, false, errors.New("it cannot be read")
+	}
+	size, known := m.single[id]
 	return size, known, nil
 }
 
@@ -123,6 +131,40 @@ func TestFullHomesAreMeasuredAgain(t *testing.T) {
 	pass(map[workspace.ID]int{stopped: 1, running: 2})
 	db.Change(`UPDATE workspaces SET phase_changed_at = now() WHERE id = $1`, stopped)
 	pass(map[workspace.ID]int{stopped: 2, running: 2})
+}
+
+// A home that cannot be measured neither takes the time of the others nor is tried at once again.
+func TestFullHomeThatCannotBeMeasured(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	ann := db.AddUser("ann")
+	m := &meter{single: map[workspace.ID]int64{}, measured: map[workspace.ID]int{}}
+	want := map[workspace.ID]int{}
+	for _, name := range []string{"one", "two", "three"} {
+		id := db.AddWorkspace(ann, name).ID
+		db.Change(`UPDATE workspaces SET phase = 'STANDBY', home_ctx = '{"state": "live"}', home_bytes = 1200, phase_changed_at = now() - interval '1 hour' WHERE id = $1`, id)
+		m.single[id], want[id] = 1100, 1
+		if m.broken == "" {
+			m.broken = id // the list is sorted by id, which increases
+		}
+	}
+	r := New(Config{Homes: m, Sizes: workspace.Sizes{Default: workspace.Size{Disk: 1000}}, UsageSettings: postgres.UsageSettings{SizeInterval: time.Hour}, Log: harness.Logger(t, slog.LevelWarn)})
+	store, full := postgres.NewUsage(postgres.NewSession(db.Conn())), fullHomes{}
+	if err := r.measureFull(t.Context(), store, full); err == nil || !strings.Contains(err.Error(), string(m.broken)) {
+		t.Errorf("the error is %v", err)
+	}
+	if err := r.measureFull(t.Context(), store, full); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if diff := cmp.Diff(want, m.measured); diff != "" {
+		t.Error(diff)
+	}
+	if n := fixture.Query[int](db, `SELECT count(*) FROM workspaces WHERE home_bytes = 1100`); n != 2 {
+		t.Errorf("%d sizes are recorded, want 2", n)
+	}
+	if len(m.until) != 3 || m.until[0].IsZero() || !m.until[0].Before(m.until[1]) || !m.until[1].Before(m.until[2]) {
+		t.Errorf("the homes have time until %v", m.until)
+	}
 }
 
 // A runner records the use of running workspaces and the sizes of homes, until it ends.
