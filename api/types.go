@@ -24,9 +24,9 @@ type Workspace struct {
 	ImageUpdateRequested bool    `json:"image_update_requested"` // it takes effect at the next start
 	Size                 string  `json:"size"`                   // name of the size of the next start; "default" is the default one
 	SizeWaits            bool    `json:"size_waits"`             // the container was created with another one
-	// HomeBytes is the size of the home as last measured, HomeLimitBytes what it may use (0: no
-	// limit). If HomeLimitEnforced, nothing can be written beyond that; otherwise a workspace over
-	// its limit does not start.
+	// HomeBytes is the size of the home as last measured (null: it is not), HomeLimitBytes what it
+	// may use (0: no limit). If HomeLimitEnforced, nothing can be written beyond that; otherwise a
+	// workspace over its limit does not start.
 	HomeBytes         *int64 `json:"home_bytes"`
 	HomeLimitBytes    int64  `json:"home_limit_bytes"`
 	HomeLimitEnforced bool   `json:"home_limit_enforced"`

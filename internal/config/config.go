@@ -115,13 +115,19 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
-		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.Limits.Resolve, c.Audit.Resolve, c.cluster, c.logging,
+		c.backends, c.Defaults.Resolve, c.sizes, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.Limits.Resolve, c.Audit.Resolve, c.cluster, c.logging,
 		c.SignIn.Resolve, c.logins,
 	} {
 		if err := check(); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// sizes records whether homes are measured with the limits that depend on it.
+func (c *Config) sizes() error {
+	c.Defaults.Sizes.Unmeasured = c.Usage.SizeInterval <= 0
 	return nil
 }
 

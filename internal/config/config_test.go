@@ -32,6 +32,20 @@ func parse(t *testing.T, args ...string) (config.Config, error) {
 	return c, c.Resolve()
 }
 
+// The limits of homes count only if homes are measured.
+func TestMeasuredHomes(t *testing.T) {
+	t.Parallel()
+	for interval, unmeasured := range map[string]bool{"0": true, "1h": false} {
+		c, err := parse(t, "--size-interval", interval, "--workspace-disk", "1g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Defaults.Sizes.Unmeasured != unmeasured {
+			t.Errorf("CODEHUB_SIZE_INTERVAL=%s: %+v", interval, c.Defaults.Sizes)
+		}
+	}
+}
+
 func TestDefaults(t *testing.T) {
 	c, err := parse(t)
 	if err != nil {

@@ -20,7 +20,7 @@ func SetSize(w workspace.Workspace, size string, offered workspace.Sizes) (Inten
 	}
 	// From a size that has no more space, the way to a somewhat larger one stays open.
 	if to := offered.Of(size); offered.Of(w.Size).Disk == 0 || to.Disk < offered.Of(w.Size).Disk {
-		if err := checkShrink(w, to); err != nil {
+		if err := checkShrink(w, to, offered); err != nil {
 			return Intent{}, err
 		}
 	}

@@ -20,14 +20,16 @@ type HomeSpace struct {
 // nearLimit is the share of the limit from which on the owner is warned, in percent.
 const nearLimit = 90
 
-// SpaceOf returns how much space the home of the workspace uses and may use.
+// SpaceOf returns how much space the home of the workspace uses and may use. All that a
+// measurement decides is decided with it: what was measured once counts only while the server
+// measures.
 func SpaceOf(w workspace.Workspace, offered workspace.Sizes) HomeSpace {
 	s := HomeSpace{Limit: offered.Of(w.Size).Disk}
 	s.Asked = s.Limit
 	if w.HomeLimit > 0 {
 		s.Limit, s.Enforced = w.HomeLimit, true
 	}
-	if w.HomeBytes != nil {
+	if w.HomeBytes != nil && !offered.Unmeasured {
 		s.Used, s.Measured = *w.HomeBytes, true
 	}
 	return s
@@ -91,11 +93,12 @@ func overLimit(w workspace.Workspace, s HomeSpace, now time.Time) error {
 
 // checkShrink refuses a size whose disk space is less than what the home uses, with
 // CodeQuotaExceeded.
-func checkShrink(w workspace.Workspace, to workspace.Size) error {
-	if to.Disk == 0 || w.HomeBytes == nil || *w.HomeBytes <= to.Disk {
+func checkShrink(w workspace.Workspace, to workspace.Size, offered workspace.Sizes) error {
+	space := SpaceOf(w, offered)
+	if to.Disk == 0 || !space.Measured || space.Used <= to.Disk {
 		return nil
 	}
-	e := workspace.Errorf(workspace.CodeQuotaExceeded, "The home of this workspace uses %d MiB, and the size %s has %d MiB. Delete files first, or choose a larger size.", *w.HomeBytes>>20, to.Name, to.Disk>>20)
-	e.Details = map[string]any{"limit_type": "size", "field": "size", "size": to.Name, "current": *w.HomeBytes, "max": to.Disk}
+	e := workspace.Errorf(workspace.CodeQuotaExceeded, "The home of this workspace uses %d MiB, and the size %s has %d MiB. Delete files first, or choose a larger size.", space.Used>>20, to.Name, to.Disk>>20)
+	e.Details = map[string]any{"limit_type": "size", "field": "size", "size": to.Name, "current": space.Used, "max": to.Disk}
 	return e
 }

@@ -104,6 +104,26 @@ func TestStartOverLimit(t *testing.T) {
 	}
 }
 
+// What was measured before counts for nothing on a server that does not measure.
+func TestUnmeasuredHomes(t *testing.T) {
+	t.Parallel()
+	sizes, over := sized(10*gib), using(12*gib)
+	sizes.Unmeasured = true
+	if s := lifecycle.SpaceOf(over, sizes); s.Measured || s.Near() || s.Over() || s.Limit != 10*gib {
+		t.Errorf("%+v", s)
+	}
+	out, err := lifecycle.Desire(over, time.Now(), workspace.DesiredRunning, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lifecycle.CheckSpace(over, out, sizes, false, time.Now()); err != nil {
+		t.Errorf("a start: %v", err)
+	}
+	if _, err := lifecycle.SetSize(over, "small", sizes); err != nil {
+		t.Errorf("a smaller size: %v", err)
+	}
+}
+
 // A home that is over its limit keeps every way but the start: it can be archived, deleted and
 // given a larger size.
 func TestWaysOutOfFullHome(t *testing.T) {

@@ -74,7 +74,10 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		v.ArchiveSize = &w.ArchiveSize
 	}
 	space := lifecycle.SpaceOf(w, s.Sizes)
-	v.HomeBytes, v.HomeLimitBytes, v.HomeLimitEnforced = w.HomeBytes, space.Limit, space.Enforced
+	v.HomeLimitBytes, v.HomeLimitEnforced = space.Limit, space.Enforced
+	if space.Measured {
+		v.HomeBytes = &space.Used
+	}
 	if w.Progress != nil {
 		p := w.Progress
 		v.Progress = &api.Progress{

@@ -33,6 +33,9 @@ func (s Size) Cores() float64 { return float64(s.NanoCPUs) / 1e9 }
 type Sizes struct {
 	Default Size
 	Offered []Size // in addition to Default
+	// Unmeasured: the server does not measure homes. A size that was recorded before that never
+	// changes, so it counts for nothing.
+	Unmeasured bool
 }
 
 // Has reports whether a workspace may be given the size with this name; empty: the default.
