@@ -77,11 +77,26 @@ func CheckSpace(w workspace.Workspace, out Intent, offered workspace.Sizes, free
 	return out, nil
 }
 
+// CheckQueuedSpace drops the queued start of ApplyQueued that CheckSpace would refuse, since it was
+// queued before the workspace stopped: it stays stopped. A start that was queued to free space
+// since then goes on, and so does that of a restart, which ends no use of the workspace.
+func CheckQueuedSpace(w workspace.Workspace, out Intent, offered workspace.Sizes) Intent {
+	if !out.NeedsSlot || w.Phase != workspace.PhaseStandby || w.DesiredCause == workspace.CauseRestart || !SpaceOf(w, offered).Over() {
+		return out
+	}
+	if w.FreeingAt != nil && w.FreeingAt.After(w.PhaseChangedAt) {
+		return out
+	}
+	out = Intent{Workspace: w, Changed: true}
+	out.Workspace.NextDesired = ""
+	return out
+}
+
 func overLimit(w workspace.Workspace, s HomeSpace, now time.Time) error {
-	message := "The home of this workspace uses %d MiB, and at most %d MiB are allowed. Choose a larger size, or start the workspace once to free space."
+	message := "The home of this workspace uses %d MiB, and at most %d MiB are allowed. Choose a larger size, or start the workspace once to free space. The home is measured again about a minute after a stop."
 	may := MayFree(w, now)
 	if !may {
-		message = "The home of this workspace uses %d MiB, and at most %d MiB are allowed. It has not become smaller since the last start to free space. Choose a larger size, archive the workspace, or ask an administrator for a larger size."
+		message = "The home of this workspace uses %d MiB, and at most %d MiB are allowed. It has not become smaller since the last start to free space. Choose a larger size, archive the workspace, or ask an administrator for a larger size. The home is measured again about a minute after a stop."
 	}
 	e := workspace.Errorf(workspace.CodeQuotaExceeded, message, s.Used>>20, s.Limit>>20)
 	e.Details = map[string]any{"limit_type": "home", "current": s.Used, "max": s.Limit, "free_space": may}

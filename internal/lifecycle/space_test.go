@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -101,6 +103,46 @@ func TestStartOverLimit(t *testing.T) {
 	}
 	if _, err := lifecycle.CheckSpace(over, woken, sizes, false, now); workspace.CodeOf(err) != workspace.CodeQuotaExceeded {
 		t.Errorf("opened over the limit: %v", err)
+	}
+}
+
+// A start that was queued before the workspace stopped is dropped over the limit: not that of a
+// restart, nor one that was queued to free space since the stop, nor another state.
+func TestQueuedStartOverLimit(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	sizes, unmeasured := sized(10*gib), sized(10*gib)
+	unmeasured.Unmeasured = true
+	for name, c := range map[string]struct {
+		change  func(*workspace.Workspace)
+		sizes   workspace.Sizes
+		dropped bool
+	}{
+		"over the limit":    {func(*workspace.Workspace) {}, sizes, true},
+		"not measured":      {func(*workspace.Workspace) {}, unmeasured, false},
+		"below the limit":   {func(w *workspace.Workspace) { *w.HomeBytes = gib }, sizes, false},
+		"an archiving":      {func(w *workspace.Workspace) { w.NextDesired = workspace.DesiredArchived }, sizes, false},
+		"a deletion":        {func(w *workspace.Workspace) { w.NextDesired = workspace.DesiredDeleted }, sizes, false},
+		"a restart":         {func(w *workspace.Workspace) { w.DesiredCause = workspace.CauseRestart }, sizes, false},
+		"to free space":     {func(w *workspace.Workspace) { w.FreeingAt = new(now.Add(time.Second)) }, sizes, false},
+		"freed earlier":     {func(w *workspace.Workspace) { w.FreeingAt = new(now.Add(-time.Hour)) }, sizes, true},
+		"it runs":           {func(w *workspace.Workspace) { w.Phase = workspace.PhaseRunning }, sizes, false},
+		"desired already":   {func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredRunning }, sizes, false},
+		"an operation runs": {func(w *workspace.Workspace) { w.Operation = workspace.OpStopping }, sizes, false},
+	} {
+		w := using(12 * gib)
+		w.PhaseChangedAt, w.NextDesired = now, workspace.DesiredRunning
+		c.change(&w)
+		plain := lifecycle.ApplyQueued(w, now)
+		out := lifecycle.CheckQueuedSpace(w, plain, c.sizes)
+		want := plain
+		if c.dropped {
+			want = lifecycle.Intent{Workspace: w, Changed: true}
+			want.Workspace.NextDesired = ""
+		}
+		if d := cmp.Diff(want, out); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
 	}
 }
 

@@ -199,6 +199,51 @@ func TestUndelete(t *testing.T) {
 	must(e.UndeleteWorkspace(ctx, ann, w.ID))(t)
 }
 
+// A start that was queued while the workspace stopped does not start it over the limit of its
+// home, unless homes are not measured.
+func TestQueuedStartOverLimit(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	sizes := workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, Disk: 1000}}
+	stopped := state{"phase": "STANDBY", "next_desired_state": "RUNNING", "home_bytes": 2000, "home_ctx": `{"state": "live"}`}
+	limits := postgres.Limits{Bytes: 10}
+	e := open(t, postgres.Options{Sizes: sizes, Limits: limits})
+	ann := e.user("ann")
+	w := e.workspace(ann, stopped)
+	before := e.audited(string(w.ID))
+	applied := must(e.ApplyQueued(ctx, w.ID))(t)
+	if now := e.read(w.ID); !applied || now.DesiredState != workspace.DesiredStandby || now.NextDesired != "" {
+		t.Errorf("dropped %v: %s, then %q", applied, now.DesiredState, now.NextDesired)
+	}
+	if d := cmp.Diff(before, e.audited(string(w.ID))); d != "" {
+		t.Error(d)
+	}
+	if applied := must(e.ApplyQueued(ctx, w.ID))(t); applied {
+		t.Error("it is tried again")
+	}
+	_, err := e.Wake(ctx, ann, w.ID)
+	wantCode(t, err, workspace.CodeQuotaExceeded) // what the owner sees at the next opening
+
+	// The limit of all that the owner has makes a start wait.
+	small := e.workspace(e.user("carol"), state{"phase": "STANDBY", "next_desired_state": "RUNNING", "home_bytes": 20})
+	if applied := must(e.ApplyQueued(ctx, small.ID))(t); applied || e.read(small.ID).NextDesired != workspace.DesiredRunning {
+		t.Errorf("over the owner's limit: %v", applied)
+	}
+
+	sizes.Unmeasured = true
+	e = open(t, postgres.Options{Sizes: sizes, Limits: limits})
+	bob := e.user("bob")
+	w = e.workspace(bob, stopped)
+	if applied := must(e.ApplyQueued(ctx, w.ID))(t); !applied || e.read(w.ID).DesiredState != workspace.DesiredRunning {
+		t.Errorf("not measured: %v", applied)
+	}
+	w = e.workspace(bob, stopped)
+	e.set(w.ID, state{"next_desired_state": nil})
+	if out := must(e.Wake(ctx, bob, w.ID))(t); out.Workspace.DesiredState != workspace.DesiredRunning {
+		t.Errorf("opened without measurements: %s", out.Workspace.DesiredState)
+	}
+}
+
 func TestApplyQueued(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1}})

@@ -109,15 +109,16 @@ func checkOwnerActive(ctx context.Context, tx pgx.Tx, next workspace.Workspace) 
 	return err
 }
 
-// ApplyQueued makes a queued state the desired one (lifecycle.ApplyQueued). It returns false if
-// there is none or it must wait, also for the running limits, or for the owner's account to be
-// enabled. The leader calls it.
+// ApplyQueued makes a queued state the desired one (lifecycle.ApplyQueued), or drops a start that
+// the space of the home does not allow (lifecycle.CheckQueuedSpace). It returns false if there is
+// none or it must wait, also for the running limits and that of the owner's bytes, or for the
+// owner's account to be enabled. The leader calls it.
 func (db *DB) ApplyQueued(ctx context.Context, id workspace.ID) (applied bool, err error) {
 	_, applied, err = db.apply(ctx, workspace.System, id, "apply a queued state", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		return lifecycle.ApplyQueued(w, now), nil
+		return lifecycle.CheckQueuedSpace(w, lifecycle.ApplyQueued(w, now), db.sizes), nil
 	}))
 	switch workspace.CodeOf(err) {
-	case workspace.CodeNotFound, workspace.CodeLimitExceeded, workspace.CodeForbidden:
+	case workspace.CodeNotFound, workspace.CodeLimitExceeded, workspace.CodeQuotaExceeded, workspace.CodeForbidden:
 		return false, nil
 	}
 	return applied, err
