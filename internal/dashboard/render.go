@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"codehub/internal/dashboard/catalogue"
@@ -17,8 +18,8 @@ import (
 // pageSet is every template in one language.
 type pageSet struct {
 	lang  *catalogue.Language
-	parts *template.Template            // the fragments
-	pages map[string]*template.Template // by file: the layout with that page's content
+	parts *template.Template                   // the fragments
+	pages map[string]func() *template.Template // by file: the layout with that page's content
 }
 
 // page is the layout's data; Body is the page's own.
@@ -44,7 +45,8 @@ type page struct {
 	Body    any
 }
 
-// parsePages parses the templates in each language. missing is called for each text that a
+// parsePages parses the templates in each language, and each page when it is first shown, since
+// every page has a copy of all fragments. missing is called for each text that a
 // language lacks. With sudo, users can install packages until a workspace stops. runtime is the
 // name of what runs the workspaces.
 func parsePages(a *assets, sudo bool, runtime string, missing func(language, key string)) map[string]*pageSet {
@@ -60,10 +62,13 @@ func parsePages(a *assets, sudo bool, runtime string, missing func(language, key
 	for _, l := range catalogue.Languages() {
 		l = l.On(runtime).Reporting(missing)
 		parts := template.Must(template.New("").Funcs(funcs(l, a, sudo)).ParseFS(root, "part_*.html", "layout.html"))
-		set := &pageSet{lang: l, parts: parts, pages: map[string]*template.Template{}}
+		// A template that was executed cannot be copied any more.
+		set := &pageSet{lang: l, parts: template.Must(parts.Clone()), pages: map[string]func() *template.Template{}}
 		for _, file := range pages {
 			name := strings.TrimSuffix(strings.TrimPrefix(file, "page_"), ".html")
-			set.pages[name] = template.Must(template.Must(parts.Clone()).ParseFS(root, file))
+			set.pages[name] = sync.OnceValue(func() *template.Template {
+				return template.Must(template.Must(parts.Clone()).ParseFS(root, file))
+			})
 		}
 		out[l.Code] = set
 	}
@@ -194,7 +199,7 @@ func (d *Dashboard) trouble() string {
 // reported.
 func (d *Dashboard) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) {
 	var b bytes.Buffer
-	if err := d.set(r).pages[name].ExecuteTemplate(&b, "layout", p); err != nil {
+	if err := d.set(r).pages[name]().ExecuteTemplate(&b, "layout", p); err != nil {
 		d.broken(w, r, err)
 		return
 	}
