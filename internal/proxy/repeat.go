@@ -105,6 +105,9 @@ func (q *repeated) answer(target []byte, a *inbound.Answer) bool {
 		return false // the handler says why
 	}
 	defer p.open.remove(c)
+	if !caller.Uses(route.workspace.OwnerID, v.id) && !p.stillAdmitted(q.request.Context(), c) {
+		return false // the share has ended since the lookup
+	}
 	reply, err := q.sendTo(target, a.Hold)
 	switch {
 	case errors.Is(err, wire.ErrNoConnection) && a.Ended():

@@ -40,8 +40,8 @@ func (r *route) enters(caller workspace.Caller) bool {
 }
 
 // admits reports whether a caller may open a port of the workspace at this time, and
-// until when; zero: without an end. It is the only place where a visitor who does not own
-// a workspace gets access. The zero Caller is a visitor without a session.
+// until when; zero: without an end. Only here and in enters does a visitor who does not
+// own a workspace get access. The zero Caller is a visitor without a session.
 func (r *route) admits(caller workspace.Caller, port int, now time.Time) (until time.Time, ok bool) {
 	if r.enters(caller) {
 		return time.Time{}, true
