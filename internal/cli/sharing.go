@@ -33,6 +33,9 @@ func resolveEnterable(ctx context.Context, c *client.Client, ref string) (api.Wo
 	return w, err
 }
 
+// isShared reports whether resolveEnterable found a workspace of another user.
+func isShared(w api.Workspace) bool { return w.Phase == "" }
+
 // shareTarget is with whom a workspace is shared.
 type shareTarget struct {
 	User  string `xor:"with" placeholder:"USER" help:"A user's name or id."`

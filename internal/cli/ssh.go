@@ -71,7 +71,7 @@ func (s sshCmd) Run(ctx context.Context, k *kong.Context) error {
 		args = append(args, "-o", o.name+"="+o.value)
 	}
 	user := w.Name
-	if shared := w.Phase == ""; shared { // see resolveEnterable
+	if isShared(w) {
 		// The name could be that of an own workspace, whose connection ssh would reuse.
 		user = w.ID
 		args = append(args, "-o", "ForwardAgent=no") // the owner could use the agent

@@ -345,17 +345,24 @@ func (d *Dashboard) renamePasskey(w http.ResponseWriter, r *http.Request, c work
 	d.redirect(w, r, notedAt("/settings/account", "passkey_renamed", ""))
 }
 
-func (d *Dashboard) removePasskey(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	f, err := d.passkeyForm("passkey-remove", r, c)
+// provenForm reads a form about passkeys and verifies the password in it. If ok is false, the
+// request was answered.
+func (d *Dashboard) provenForm(dialog string, w http.ResponseWriter, r *http.Request, c workspace.Caller) (f *form, proof string, ok bool) {
+	f, err := d.passkeyForm(dialog, r, c)
 	if err != nil {
 		d.refuse(w, r, c, "", err)
-		return
+		return nil, "", false
 	}
-	proof, ok := d.verifyAgain(w, r, c, f)
+	proof, ok = d.verifyAgain(w, r, c, f)
+	return f, proof, ok
+}
+
+func (d *Dashboard) removePasskey(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	f, proof, ok := d.provenForm("passkey-remove", w, r, c)
 	if !ok {
 		return
 	}
-	err = d.Auth.RemovePasskey(r.Context(), c, proof, f.Passkey.ID)
+	err := d.Auth.RemovePasskey(r.Context(), c, proof, f.Passkey.ID)
 	if workspace.CodeOf(err) == workspace.CodeNotSupported {
 		f.Problem = f.lang.T("passkeys.last")
 		d.again(w, r, c, f)
@@ -369,12 +376,7 @@ func (d *Dashboard) removePasskey(w http.ResponseWriter, r *http.Request, c work
 }
 
 func (d *Dashboard) newRecoveryCodes(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	f, err := d.passkeyForm("passkey-codes", r, c)
-	if err != nil {
-		d.refuse(w, r, c, "", err)
-		return
-	}
-	proof, ok := d.verifyAgain(w, r, c, f)
+	_, proof, ok := d.provenForm("passkey-codes", w, r, c)
 	if !ok {
 		return
 	}
