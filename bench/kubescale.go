@@ -406,7 +406,11 @@ func (s *scale) barePods(ctx context.Context, homes []string) (time.Duration, er
 		if err != nil || len(left.Items) == 0 {
 			return took, err
 		}
-		time.Sleep(100 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 }
 
