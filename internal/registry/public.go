@@ -15,7 +15,7 @@ import (
 )
 
 // Public returns a client that connects to no address of this machine or of a private network,
-// whatever a name stands for and wherever a response redirects, except those of the registries
+// also if a name or a redirection leads there, except those of the registries
 // listed, as imageref.Registry names them. Users choose registries by the names of images, and
 // this server may reach more than they do. A proxy that the environment names is reached.
 func Public(listed []string) *http.Client {

@@ -313,7 +313,7 @@ func TestRestoreKeepsLimit(t *testing.T) {
 	})
 }
 
-// Homes that are plain folders stay, whatever the setting is, and a setting that cannot be
+// No setting changes homes that are plain folders, and a setting that cannot be
 // carried out is a condition.
 func TestHomeQuotaSettings(t *testing.T) {
 	t.Parallel()
