@@ -108,7 +108,7 @@ func (r *Runtime) open(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) 
 // that were not started are removed, which leaves them without a chance to start. A
 // workspace shares its home with the Pods of other programs.
 func (r *Runtime) free(ctx context.Context, id workspace.ID, p *corev1.Pod) error {
-	own, err := r.podsOf(ctx, id)
+	own, err := r.podsBefore(ctx, id, p)
 	if err != nil {
 		return err
 	}
@@ -117,10 +117,12 @@ func (r *Runtime) free(ctx context.Context, id workspace.ID, p *corev1.Pod) erro
 			continue
 		}
 		if gated(other) && other.Labels[labelRole] != roleWorkspace {
-			if err := r.remove(ctx, other, 0); err != nil {
+			if other, err = r.removeGated(ctx, other); err != nil {
 				return err
 			}
-			continue
+			if other == nil {
+				continue
+			}
 		}
 		return errUsed(id.VolumeName(), other.Name)
 	}
@@ -143,6 +145,17 @@ func (r *Runtime) unusedByOthers(ctx context.Context, id workspace.ID) error {
 		}
 	}
 	return nil
+}
+
+// podsBefore returns codehub's Pods of a workspace with all that were created before p. That
+// is enough for the rule above: of two that create before they read, the later one sees both.
+func (r *Runtime) podsBefore(ctx context.Context, id workspace.ID, p *corev1.Pod) ([]*corev1.Pod, error) {
+	if p != nil {
+		if own, ok := r.podView.of(ctx, id, p); ok {
+			return slices.DeleteFunc(own, func(p *corev1.Pod) bool { return p.Labels[labelInstallation] != r.cfg.Installation }), nil
+		}
+	}
+	return r.podsOf(ctx, id)
 }
 
 // podsOf returns codehub's Pods of a workspace as the cluster has them now.
@@ -169,20 +182,52 @@ func mounts(p *corev1.Pod, claim string) bool {
 // cluster knows. A Pod on a node that does not respond stays until the cluster, or an
 // administrator, has confirmed that the node is gone.
 func (r *Runtime) remove(ctx context.Context, p *corev1.Pod, grace time.Duration) error {
+	p, err := r.removeGated(ctx, p)
+	if p == nil || err != nil {
+		return err
+	}
 	// Zero would remove the Pod from the cluster before its processes have ended.
 	seconds := max(int64(grace.Seconds()), 1)
-	if gated(p) {
-		seconds = 0 // it has none
-	}
-	err := r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &seconds, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+	err = r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &seconds, Preconditions: &metav1.Preconditions{UID: &p.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict: another Pod has its name
 		return wrapError(ctx, "delete Pod "+p.Name, err)
 	}
+	return r.removed(ctx, p)
+}
+
+// removed waits until exactly this Pod is gone, and until lists know it.
+func (r *Runtime) removed(ctx context.Context, p *corev1.Pod) error {
 	if err := r.awaitRemoval(ctx, p); err != nil {
 		return err
 	}
 	r.podView.awaitGone(ctx, p)
 	return nil
+}
+
+// removeGated removes exactly this Pod if it still has its gate, and so no processes. If it
+// has none, it returns the Pod as it is now.
+func (r *Runtime) removeGated(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
+	for gated(p) {
+		at := int64(0)
+		// In this version it has its gate.
+		only := &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}
+		err := r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &at, Preconditions: only})
+		if err == nil || apierrors.IsNotFound(err) {
+			return nil, r.removed(ctx, p)
+		}
+		if !apierrors.IsConflict(err) {
+			return nil, wrapError(ctx, "delete Pod "+p.Name, err)
+		}
+		now, err := r.reread(ctx, p)
+		if errors.Is(err, errGone) {
+			return nil, r.removed(ctx, p)
+		}
+		if err != nil {
+			return nil, err
+		}
+		p = now
+	}
+	return p, nil
 }
 
 // cleanUpWithin bounds the removal of a Pod that is of no use, also after a cancellation.

@@ -38,8 +38,39 @@ func (r *Runtime) await(ctx context.Context, p *corev1.Pod, done func(*corev1.Po
 	}
 }
 
-// nextVersion watches a Pod until done says so or the watch ends.
+// nextVersion waits for a later version of a Pod. It takes it from the watch of all Pods, and
+// asks the cluster if that brings none.
 func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
+	changed, end := r.podView.arrivals.expect(p.Namespace + "/" + p.Name)
+	defer end()
+	late := time.NewTimer(unschedulableFor)
+	defer late.Stop()
+	for r.podView.isOpen() {
+		now := r.podView.stored(p.Namespace, p.Name)
+		switch {
+		case now == nil:
+			if removed, _ := r.podView.reached(p); removed {
+				return r.reread(ctx, p)
+			}
+		case !laterThan(now, p):
+		case now.UID != p.UID:
+			return nil, fmt.Errorf("pod %s: %w", p.Name, errGone)
+		default:
+			return now.DeepCopy(), nil
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			return r.reread(ctx, p)
+		case <-ctx.Done():
+			return r.reread(ctx, p)
+		}
+	}
+	return r.watchOne(ctx, p, done)
+}
+
+// watchOne watches a Pod, while there is no watch of all Pods, until done says so or the watch ends.
+func (r *Runtime) watchOne(ctx context.Context, p *corev1.Pod, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
 	watching, stop := context.WithTimeout(ctx, unschedulableFor)
 	defer stop()
 	selector := fields.OneTermEqualSelector("metadata.name", p.Name).String()

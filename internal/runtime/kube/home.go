@@ -62,14 +62,34 @@ func (r *Runtime) home(ctx context.Context, id workspace.ID, claim string) (*cor
 		return nil, fmt.Errorf("volume %s does not exist: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
 	case err != nil:
 		return nil, wrapError(ctx, "read persistent volume claim", err)
-	case !r.owns(c.Labels, roleHome) || c.Labels[labelClaim] != claim:
-		return nil, fmt.Errorf("volume %s: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
-	case volume(c).Removing:
-		return nil, fmt.Errorf("volume %s is being removed: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
-	case c.Annotations[noteAside] != "":
-		return nil, fmt.Errorf("volume %s is being set aside: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
+	}
+	if err := r.usable(c, claim); err != nil {
+		return nil, err
 	}
 	return c, nil
+}
+
+// knownHome returns the claim of a home as the watch has it, which may be a moment old, or as
+// home does. It is for the creation of a Pod with a gate, which admit opens only after it has
+// read the home itself.
+func (r *Runtime) knownHome(ctx context.Context, id workspace.ID, claim string) (*corev1.PersistentVolumeClaim, error) {
+	if c := r.homeView.get(r.cfg.Namespace, id.VolumeName()); c != nil && r.usable(c, claim) == nil {
+		return c.DeepCopy(), nil
+	}
+	return r.home(ctx, id, claim)
+}
+
+// usable returns runtime.ErrVolumeMismatch unless a claim is that of the home and stays it.
+func (r *Runtime) usable(c *corev1.PersistentVolumeClaim, claim string) error {
+	switch {
+	case !r.owns(c.Labels, roleHome) || c.Labels[labelClaim] != claim:
+		return fmt.Errorf("volume %s: %w", c.Name, runtime.ErrVolumeMismatch)
+	case volume(c).Removing:
+		return fmt.Errorf("volume %s is being removed: %w", c.Name, runtime.ErrVolumeMismatch)
+	case c.Annotations[noteAside] != "":
+		return fmt.Errorf("volume %s is being set aside: %w", c.Name, runtime.ErrVolumeMismatch)
+	}
+	return nil
 }
 
 func errNoUUID(id workspace.ID) error { return fmt.Errorf("workspace %q is not a UUID", id) }

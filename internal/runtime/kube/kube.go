@@ -126,6 +126,9 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	r.homeView = newWatched(r.claims(), &corev1.PersistentVolumeClaim{}, claimItems)
 	r.recordView = newWatched(r.configMaps(), &corev1.ConfigMap{}, recordItems)
 	r.policyView = newWatched(r.networkPolicies(), &networkingv1.NetworkPolicy{}, policyItems)
+	if _, err := r.podView.informer.AddEventHandler(r.podView.arrivals.handler()); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 

@@ -55,6 +55,8 @@ func TestKubernetes(t *testing.T) {
 		"sudo":                      testSudo,
 		"uninstall":                 testUninstall,
 		"a private registry":        testLogins,
+		"requests of a start":       testRequests,
+		"a Pod that was opened":     testOpened,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

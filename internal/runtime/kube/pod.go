@@ -133,7 +133,7 @@ func (r *Runtime) startWith(ctx context.Context, spec runtime.ContainerSpec, c c
 // tryStart returns the workspace's Pod once its process runs. With an error it returns the
 // Pod as it is then, unless it has none.
 func (r *Runtime) tryStart(ctx context.Context, spec runtime.ContainerSpec, c chosenImage, progress func(runtime.Progress)) (*corev1.Pod, error) {
-	home, err := r.home(ctx, spec.Workspace, spec.VolumeClaim)
+	home, err := r.knownHome(ctx, spec.Workspace, spec.VolumeClaim)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 type watched[T any] struct {
 	informer cache.SharedIndexInformer
 	ask      func(context.Context) ([]*T, string, error) // lists in the cluster; also the list's version
+	arrivals arrivals
 
 	mu     sync.Mutex
 	least  uint64 // the version that the watch must have reached
@@ -56,7 +57,7 @@ func newWatched[T any, L k8sruntime.Object](client lister[L], kind k8sruntime.Ob
 			return &noticed{Interface: events, ended: w.interrupted}, nil
 		},
 	}
-	w.informer = cache.NewSharedIndexInformer(list, kind, 0, cache.Indexers{})
+	w.informer = cache.NewSharedIndexInformer(list, kind, 0, cache.Indexers{byWorkspace: workspaceLabel})
 	w.ask = func(ctx context.Context) ([]*T, string, error) {
 		found, err := client.List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -74,6 +75,20 @@ func newWatched[T any, L k8sruntime.Object](client lister[L], kind k8sruntime.Ob
 		return out, about.GetResourceVersion(), nil
 	}
 	return w
+}
+
+// byWorkspace is the index of objects by the workspace that they belong to.
+const byWorkspace = "workspace"
+
+func workspaceLabel(o any) ([]string, error) {
+	about, err := meta.Accessor(o)
+	if err != nil {
+		return nil, err
+	}
+	if id := about.GetLabels()[labelWorkspace]; id != "" {
+		return []string{id}, nil
+	}
+	return nil, nil
 }
 
 // noticed is a watch whose end is noticed.
@@ -115,8 +130,9 @@ func (w *watched[T]) opened() {
 
 func (w *watched[T]) interrupted() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.open, w.missed = false, true
+	w.mu.Unlock()
+	w.arrivals.tellAll()
 }
 
 // wrote records the version of an object that this process has written.
@@ -173,9 +189,12 @@ func (w *watched[T]) refresh() {
 
 // current reports whether the watch has reached what a list must include. It waits a little
 // for that.
-func (w *watched[T]) current(ctx context.Context) bool {
+func (w *watched[T]) current(ctx context.Context) bool { return catchesUp(ctx, w.isCurrent) }
+
+// catchesUp waits a little until now is true, as long as there is hope.
+func catchesUp(ctx context.Context, look func() (now, hope bool)) bool {
 	for end := time.Now().Add(catchUp); ; {
-		if now, hope := w.isCurrent(); now || !hope || time.Now().After(end) {
+		if now, hope := look(); now || !hope || time.Now().After(end) {
 			return now
 		}
 		if !pauseBetweenLooks(ctx) {
@@ -199,6 +218,12 @@ func (w *watched[T]) get(namespace, name string) *T {
 	if !w.follows() {
 		return nil
 	}
+	return w.stored(namespace, name)
+}
+
+// stored returns the object with a name as the store has it, however old that is, or nil. It
+// must not be changed.
+func (w *watched[T]) stored(namespace, name string) *T {
 	o, ok, err := w.informer.GetStore().GetByKey(namespace + "/" + name)
 	if err != nil || !ok {
 		return nil
@@ -218,8 +243,14 @@ func (w *watched[T]) isCurrent() (now, hope bool) {
 	if !w.open || w.missed || !w.informer.HasSynced() {
 		return false, false
 	}
+	return w.has(w.least)
+}
+
+// has reports whether the store includes everything up to a version, and whether it will as
+// long as the watch goes on.
+func (w *watched[T]) has(version uint64) (now, hope bool) {
 	at, err := strconv.ParseUint(w.informer.GetStore().LastStoreSyncResourceVersion(), 10, 64)
-	return err == nil && at >= w.least, err == nil
+	return err == nil && at >= version, err == nil
 }
 
 // awaitGone waits until the watch has brought the removal of an object.

@@ -1,0 +1,122 @@
+package kube
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"codehub/internal/workspace"
+)
+
+// arrivals tells calls that wait for one object that the watch of all has brought something
+// of it, so that a thousand starts at once need no watch each.
+type arrivals struct {
+	mu      sync.Mutex
+	waiting map[string]map[chan struct{}]struct{} // by the key of the object
+}
+
+// expect returns a channel that has a value after each change of the object with a key, and
+// after an interruption of the watch. Several changes may be one value.
+func (a *arrivals) expect(key string) (changed <-chan struct{}, done func()) {
+	c := make(chan struct{}, 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waiting == nil {
+		a.waiting = map[string]map[chan struct{}]struct{}{}
+	}
+	if a.waiting[key] == nil {
+		a.waiting[key] = map[chan struct{}]struct{}{}
+	}
+	a.waiting[key][c] = struct{}{}
+	return c, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if delete(a.waiting[key], c); len(a.waiting[key]) == 0 {
+			delete(a.waiting, key)
+		}
+	}
+}
+
+func (a *arrivals) tell(key string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for c := range a.waiting[key] {
+		notify(c)
+	}
+}
+
+func (a *arrivals) tellAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, waiting := range a.waiting {
+		for c := range waiting {
+			notify(c)
+		}
+	}
+}
+
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it has one already
+	}
+}
+
+// handler tells of all changes that an informer brings.
+func (a *arrivals) handler() cache.ResourceEventHandler {
+	tell := func(o any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+			a.tell(key)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, o any) { tell(o) }, DeleteFunc: tell}
+}
+
+// reached reports whether the watch is open and has brought everything up to the version of
+// an object that the cluster has returned: also what others have written before it. With hope
+// it will.
+func (w *watched[T]) reached(o metav1.Object) (now, hope bool) {
+	version, ok := versionOf(o)
+	if !ok || !w.isOpen() {
+		return false, false
+	}
+	return w.has(version)
+}
+
+func (w *watched[T]) isOpen() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.open && w.informer.HasSynced()
+}
+
+// of returns the objects of a workspace as they were at the version of o or later, if the
+// watch reaches it in a moment. They must not be changed.
+func (w *watched[T]) of(ctx context.Context, id workspace.ID, o metav1.Object) ([]*T, bool) {
+	if !catchesUp(ctx, func() (bool, bool) { return w.reached(o) }) {
+		return nil, false
+	}
+	found, err := w.informer.GetIndexer().ByIndex(byWorkspace, string(id))
+	if err != nil {
+		return nil, false
+	}
+	out := make([]*T, len(found))
+	for i := range found {
+		out[i] = found[i].(*T)
+	}
+	return out, true
+}
+
+// laterThan reports whether an object has a later version than another one.
+func laterThan(o, than metav1.Object) bool {
+	a, ok := versionOf(o)
+	b, known := versionOf(than)
+	return ok && known && a > b
+}
+
+func versionOf(o metav1.Object) (uint64, bool) {
+	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	return n, err == nil
+}
