@@ -147,11 +147,12 @@ func parsed[T any](t *testing.T, text string) T {
 // profile most of those that are refused would return something else.
 func callsOf(change map[string]string) map[string]string {
 	// ioctl gets no descriptor, so an allowed request reaches the kernel, and fails there.
-	want := map[string]string{"clone3": "ENOSYS", "FICLONE": "EBADF", "FIDEDUPERANGE": "EBADF"}
+	want := map[string]string{"clone3": "ENOSYS", "FICLONE": "EBADF", "FIDEDUPERANGE": "EBADF", "FS_IOC_GETFLAGS": "EBADF", "FS_IOC_FSGETXATTR": "EBADF"}
 	for _, name := range []string{
 		"socket vsock", "socket vsock, upper half set", "socket alg", "socket sctp", "socket bluetooth", "socketpair tipc",
 		"io_uring", "keyctl", "add_key", "userfaultfd", "bpf", "perf_event_open", "unshare user", "clone user",
 		"executable data", "get_mempolicy", "quotactl", "chroot", "modify_ldt", "make subvolume", "make subvolume, as v2",
+		"FS_IOC_SETFLAGS", "FS_IOC_FSSETXATTR", "file_setattr",
 	} {
 		want[name] = "EPERM"
 	}
@@ -235,8 +236,9 @@ func TestWorkInWorkspaceImage(t *testing.T) {
 	r := newRuntime(t, func(c *Config) { c.IDEImage = harness.IDEImage() })
 	up := runningImage(t, r, harness.WorkspaceImage())
 	for name, script := range map[string]string{
-		"git":  "cd $(mktemp -d) && git init -q && echo x > a && git add a && git -c user.name=a -c user.email=a@example.com commit -qm a && git clone -q . b && git -C b log --oneline | wc -l",
-		"node": `/opt/codehub-ide/lib/node -e 'new (require("worker_threads").Worker)("require(\"fs\").writeFileSync(\"/tmp/w\",\"1\")",{eval:true}).on("exit",()=>console.log(require("child_process").execSync("cat /tmp/w").toString().trim()))'`,
+		"git":    "cd $(mktemp -d) && git init -q && echo x > a && git add a && git -c user.name=a -c user.email=a@example.com commit -qm a && git clone -q . b && git -C b log --oneline | wc -l",
+		"copies": "cd $(mktemp -d) && mkdir a && echo x > a/f && cp -a a b && cp --reflink=auto a/f b/g && tar cf - b | (mkdir c && tar xpf - -C c) && mv c/b d && cat d/g | wc -l",
+		"node":   `/opt/codehub-ide/lib/node -e 'new (require("worker_threads").Worker)("require(\"fs\").writeFileSync(\"/tmp/w\",\"1\")",{eval:true}).on("exit",()=>console.log(require("child_process").execSync("cat /tmp/w").toString().trim()))'`,
 		// An IPv6 socket, a Unix socket and a server in the workspace.
 		"sockets": `/opt/codehub-ide/lib/node -e 'require("http").createServer((q,s)=>s.end("1")).listen(3456,()=>require("http").get("http://localhost:3456",r=>r.on("data",d=>{console.log(""+d);process.exit()})))'`,
 		"ssh":     "ssh-keygen -q -t ed25519 -N '' -f /tmp/key && ssh-agent sh -c 'ssh-add -q /tmp/key && ssh-add -l | wc -l'",

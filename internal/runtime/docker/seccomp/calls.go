@@ -12,7 +12,7 @@ var groups = []string{
 	stat lstat fstat newfstatat statx statfs fstatfs truncate ftruncate umask utime utimes utimensat futimesat
 	getxattr lgetxattr fgetxattr getxattrat listxattr llistxattr flistxattr listxattrat
 	setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat
-	file_getattr file_setattr name_to_handle_at cachestat statmount listmount`,
+	file_getattr name_to_handle_at cachestat statmount listmount`,
 	`inotify_init inotify_init1 inotify_add_watch inotify_rm_watch`,
 
 	// Waiting for descriptors, events and asynchronous input and output.

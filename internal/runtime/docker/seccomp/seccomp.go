@@ -110,25 +110,50 @@ func newProfile() profile {
 	return p
 }
 
-// ioctls returns the rules that allow all requests of ioctl but those of btrfs, by which a
-// workspace would leave the quota of its home. Requests that other file systems have as well are
-// allowed. The kernel reads 32 bits of a request.
+// ioctls returns the rules that allow all requests of ioctl except those by which a workspace would
+// leave the quota of its home. The kernel reads 32 bits of a request.
 func ioctls() []rule {
-	allow := func(mask, value uint64) rule {
-		return rule{Names: []string{"ioctl"}, Action: actAllow, Args: []arg{{Index: 1, Value: mask, ValueTwo: value, Op: opMasked}}}
-	}
-	var rules []rule
-	for bit := uint64(1 << 8); bit < 1<<16; bit <<= 1 { // the type of a request that differs in this bit
-		rules = append(rules, allow(bit, ^uint64(btrfsType<<8)&bit))
-	}
-	for _, request := range []uint64{unix.FICLONE, unix.FICLONERANGE, unix.FIDEDUPERANGE} {
-		rules = append(rules, allow(1<<32-1, request))
+	rules := allowOthers(refusedRequests, 0, 0)
+	for _, request := range []uint64{unix.FICLONE, unix.FICLONERANGE, unix.FIDEDUPERANGE} { // other file systems have them, too
+		rules = append(rules, allowIoctl(1<<32-1, request))
 	}
 	return rules
 }
 
-// btrfsType is the type of the requests of btrfs.
-const btrfsType = 0x94
+// A requests is all requests with the same type, the second lowest byte, and number, the lowest one.
+// The bytes above say the direction and the size of the argument, and differ between programs of 32
+// and 64 bits.
+type requests struct{ mask, value uint64 }
+
+var refusedRequests = []requests{
+	{0xff00, 0x9400},      // all of btrfs: subvolumes do not count for the quota of the folder that they are in
+	{0xffff, 'X'<<8 | 32}, // FS_IOC_FSSETXATTR: the project of a file, which its owner can change
+	{0xffff, 'f'<<8 | 2},  // FS_IOC_SETFLAGS: whether the content of a folder gets its project
+}
+
+// allowOthers returns rules that allow the requests that begin with the bits of value in mask and are
+// not refused. No two of them allow the same request. The mask has the highest bits of 16.
+func allowOthers(refused []requests, mask, value uint64) []rule {
+	var within []requests
+	for _, r := range refused {
+		if (r.value^value)&r.mask&mask == 0 {
+			if r.mask&^mask == 0 {
+				return nil // all of them are refused
+			}
+			within = append(within, r)
+		}
+	}
+	if len(within) == 0 {
+		return []rule{allowIoctl(mask, value)}
+	}
+	next := mask>>1 | 1<<15
+	bit := next &^ mask
+	return append(allowOthers(within, next, value), allowOthers(within, next, value|bit)...)
+}
+
+func allowIoctl(mask, value uint64) rule {
+	return rule{Names: []string{"ioctl"}, Action: actAllow, Args: []arg{{Index: 1, Value: mask, ValueTwo: value, Op: opMasked}}}
+}
 
 func equal(index uint, value uint64) arg { return arg{Index: index, Value: value, Op: opEqual} }
 
