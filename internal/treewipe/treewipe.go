@@ -158,6 +158,9 @@ func (w *wiper) moveUp(dir *os.File, name string) error {
 		}
 		err = unix.Renameat(int(dir.Fd()), name, int(w.top.Fd()), to)
 	}
+	if errors.Is(err, unix.EXDEV) && endInheritance(w.top) { // it has another project than what is made in top
+		err = unix.Renameat(int(dir.Fd()), name, int(w.top.Fd()), to)
+	}
 	if errors.Is(err, unix.ENOTEMPTY) { // in a snapshot, the empty place of another subvolume
 		if err = unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR); err == nil {
 			w.removed()
