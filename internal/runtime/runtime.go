@@ -277,7 +277,8 @@ type Volume struct {
 	Owner, Name string
 	// Limit is how many bytes the volume can hold; 0: as many as its disk has, or unknown.
 	Limit int64
-	// OwnDisk: its file system holds nothing else, so nothing else suffers when it is full.
+	// OwnDisk: the free space that its file system reports is that of the home alone, so nothing
+	// else suffers when there is none.
 	OwnDisk bool
 }
 

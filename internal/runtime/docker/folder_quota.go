@@ -89,7 +89,7 @@ func (r *Runtime) limitFolder(ctx context.Context, spec runtime.ContainerSpec) e
 		return err
 	}
 	side, _, err := r.readFolder(spec.Workspace)
-	if err != nil || side.Limit == spec.Size.Disk || side.Limit == 0 && !homequota.Limits(r.folder(spec.Workspace)) {
+	if err != nil || r.limitIs(spec.Workspace, side, spec.Size.Disk) {
 		return err
 	}
 	return r.editFolder(ctx, runtime.VolumeSpec{Workspace: spec.Workspace, Claim: spec.VolumeClaim}, func(side sidecar, there bool) (sidecar, error) {
@@ -100,16 +100,28 @@ func (r *Runtime) limitFolder(ctx context.Context, spec runtime.ContainerSpec) e
 	})
 }
 
+// limitIs reports whether home.json has the limit, and the home as well if it can have one.
+func (r *Runtime) limitIs(id workspace.ID, side sidecar, disk int64) bool {
+	folder := r.folder(id)
+	if !homequota.Limits(folder) {
+		return side.Limit == 0
+	}
+	return side.Limit == disk && homequota.Holds(folder, disk)
+}
+
 // limited opens an existing home and gives it another limit, if it can have one; otherwise the
 // home keeps its limit, which is no error. It returns the changed home.json. The caller holds the
 // lock.
 func (r *Runtime) limited(id workspace.ID, side sidecar, disk int64) (sidecar, error) {
 	folder := r.folder(id)
-	if !homequota.Limits(folder) {
-		side.Limit = 0 // it was copied into a plain folder, for example
+	if r.limitIs(id, side, disk) {
 		return side, nil
 	}
-	if side.Limit == disk {
+	if !homequota.Limits(folder) {
+		// It was copied into a plain folder, for example, or the quotas of its file system were
+		// turned off.
+		r.log.Warn("the home has no limit of its file system any more; its size is measured", "workspace", id, "limit", side.Limit)
+		side.Limit = 0
 		return side, nil
 	}
 	if err := r.openFolder(id); err != nil {

@@ -313,6 +313,34 @@ func TestRestoreKeepsLimit(t *testing.T) {
 	})
 }
 
+// A home whose folder cannot be limited any more, since it was copied or quotas were turned off, is
+// measured from its next start on.
+func TestLostLimitIsNotEnforced(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	r := newRuntime(t, func(c *Config) { c.DataDir, c.HomeQuota = data, quotaNone })
+	spec := newHome()
+	spec.Storage, spec.Size.Disk = workspace.StorageLocalDir, small
+	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Disk: small}
+	if err := r.CreateEmptyVolume(t.Context(), volume); err != nil {
+		t.Fatal(err)
+	}
+	side, _, err := r.readFolder(spec.Workspace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	side.Limit = small
+	if err := r.writeSidecar(spec.Workspace, side); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.limitFolder(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if n := limitOf(t, r, spec.Workspace); n != 0 {
+		t.Errorf("the limit is %d, and nothing enforces it", n)
+	}
+}
+
 // No setting changes homes that are plain folders, and a setting that cannot be
 // carried out is a condition.
 func TestHomeQuotaSettings(t *testing.T) {
@@ -326,6 +354,7 @@ func TestHomeQuotaSettings(t *testing.T) {
 		"plain, automatic":             {plain, "auto", "", homequota.None, ""},
 		"none":                         {plain, "none", "", homequota.None, ""},
 		"btrfs elsewhere":              {plain, "btrfs", "", homequota.None, "not on btrfs"},
+		"projects elsewhere":           {quiet, "project", "", homequota.None, "neither XFS nor ext4"},
 		"btrfs without quotas":         {quiet, "auto", "", homequota.None, ""},
 		"btrfs without quotas, wanted": {quiet, "btrfs", "", homequota.None, "btrfs quota enable"},
 		"images in a container":        {plain, "image", "/elsewhere", homequota.None, "runs in a container"},

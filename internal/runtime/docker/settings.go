@@ -28,9 +28,9 @@ type Settings struct {
 	PullTimeout   time.Duration `name:"pull-timeout" env:"CODEHUB_PULL_TIMEOUT" min:"10s" max:"168h" default:"1h" help:"Longest time that Docker may work on one image pull."`
 	// RegistryAuthFile is read again at each pull.
 	RegistryAuthFile string `name:"registry-auth-file" env:"CODEHUB_REGISTRY_AUTH_FILE" help:"File with the logins of this server at registries, in the format of Docker's config.json (auths)."`
-	// HomeQuota is how homes in folders are limited. With "auto" they are on btrfs where quotas
-	// are turned on.
-	HomeQuota     string `name:"home-quota" env:"CODEHUB_HOME_QUOTA" default:"auto" help:"How the disk space of homes in folders (local-dir) is limited: auto, btrfs, image or none."`
+	// HomeQuota is how homes in folders are limited. With "auto" they have the quotas
+	// of btrfs, XFS or ext4 where those are turned on.
+	HomeQuota     string `name:"home-quota" env:"CODEHUB_HOME_QUOTA" default:"auto" help:"How the disk space of homes in folders (local-dir) is limited: auto, btrfs, project, image or none."`
 	KeepLimits    bool   `name:"keep-kernel-limits" env:"CODEHUB_KEEP_KERNEL_LIMITS" help:"Do not raise the limits of this host's kernel that all workspaces share, such as fs.inotify.max_user_instances."`
 	NetworkSubnet string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
 	EgressDeny    string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
@@ -72,10 +72,10 @@ func (s *Settings) egress() error {
 
 func (s *Settings) homeQuota() error {
 	switch s.HomeQuota {
-	case "", quotaAuto, quotaNone, string(homequota.Btrfs), string(homequota.Image):
+	case "", quotaAuto, quotaNone, string(homequota.Btrfs), string(homequota.Project), string(homequota.Image):
 		return nil
 	}
-	return setting.Invalid("CODEHUB_HOME_QUOTA", fmt.Sprintf("%q is not known", s.HomeQuota), "use auto, btrfs, image or none")
+	return setting.Invalid("CODEHUB_HOME_QUOTA", fmt.Sprintf("%q is not known", s.HomeQuota), "use auto, btrfs, project, image or none")
 }
 
 func (s *Settings) logins() error {

@@ -1,5 +1,6 @@
 // Package homequota limits the disk space of homes that are folders, by what their file system
-// offers: a subvolume of btrfs with a quota, or a file with an ext4 file system for each home.
+// offers: a subvolume of btrfs with a quota, a project of XFS or ext4 with a quota, or a file with
+// an ext4 file system for each home.
 // Everything in it needs root.
 package homequota
 
@@ -16,9 +17,10 @@ import (
 type Kind string
 
 const (
-	None  Kind = ""      // not at all: homes are plain folders
-	Btrfs Kind = "btrfs" // each home is a subvolume with a quota group
-	Image Kind = "image" // each home is in a file with an ext4 file system
+	None    Kind = ""        // not at all: homes are plain folders
+	Btrfs   Kind = "btrfs"   // each home is a subvolume with a quota group
+	Project Kind = "project" // each home has a project of its own on XFS or ext4, with a quota
+	Image   Kind = "image"   // each home is in a file with an ext4 file system
 )
 
 // ErrKept reports that a home keeps its limit, because it is not one that can be limited, or
@@ -45,6 +47,10 @@ func probe(kind Kind, dir string) error {
 		if !onBtrfs(dir) {
 			return errors.New("the folder is not on btrfs")
 		}
+	case Project:
+		if !onProjectFS(dir) {
+			return errors.New("the folder is on neither XFS nor ext4")
+		}
 	case Image:
 	default:
 		return fmt.Errorf("there are no homes of the kind %q", kind)
@@ -52,13 +58,21 @@ func probe(kind Kind, dir string) error {
 	return Make(kind, dir, minImage)
 }
 
-// Detect returns the kind that a folder offers without any change to it: btrfs where quotas are
-// turned on.
+// Detect returns the kind that a folder offers without any change to it: btrfs or projects where
+// their quotas are turned on.
 func Detect(folder string) Kind {
-	if os.Geteuid() != 0 || !onBtrfs(folder) || Probe(Btrfs, folder) != nil {
+	kind := None
+	switch {
+	case os.Geteuid() != 0:
+	case onBtrfs(folder):
+		kind = Btrfs
+	case onProjectFS(folder) && projectsEnforcedIn(folder):
+		kind = Project
+	}
+	if kind == None || Probe(kind, folder) != nil {
 		return None
 	}
-	return Btrfs
+	return kind
 }
 
 // Home is the path of the home below the folder of a workspace.
@@ -90,6 +104,8 @@ func Make(kind Kind, folder string, limit int64) error {
 	switch {
 	case kind == Btrfs:
 		return makeSubvolume(filepath.Join(folder, homeName), limit)
+	case kind == Project:
+		return makeProject(folder, limit)
 	case kind == Image && limit > 0:
 		return makeImage(folder, limit)
 	}
@@ -108,12 +124,38 @@ func Open(folder string) error {
 	return mountImage(folder)
 }
 
-// OwnDisk reports whether nothing else is on the file system of the home.
-func OwnDisk(folder string) bool { return hasImage(folder) }
+// OwnDisk reports whether the space that the file system of the home reports is that of the home
+// alone. For a project with a limit the kernel reports what is left of the limit.
+func OwnDisk(folder string) bool {
+	if hasImage(folder) {
+		return true
+	}
+	q, ok := projectQuota(filepath.Join(folder, homeName))
+	return ok && q.blockLimit > 0
+}
 
-// Limits reports whether the home in the folder of a workspace can have a limit.
+// Limits reports whether the home in the folder of a workspace can have a limit now: one with a
+// project has none while the quotas of its file system are turned off.
 func Limits(folder string) bool {
-	return hasImage(folder) || isSubvolume(filepath.Join(folder, homeName))
+	if hasImage(folder) {
+		return true
+	}
+	home := filepath.Join(folder, homeName)
+	if isSubvolume(home) {
+		return true
+	}
+	_, ok := projectQuota(home)
+	return ok
+}
+
+// Holds reports whether the home has this limit, which it was given before. The limit of a project
+// is lost if the quotas of its file system are made again.
+func Holds(folder string, limit int64) bool {
+	if hasImage(folder) {
+		return true
+	}
+	q, ok := projectQuota(filepath.Join(folder, homeName))
+	return !ok || q.sameLimits(projectLimits(limit))
 }
 
 // Size is how many bytes an image has; 0 if the home has none.
@@ -131,18 +173,19 @@ func Limit(folder string, limit int64) error {
 		return growImage(folder, limit)
 	}
 	home := filepath.Join(folder, homeName)
-	if !isSubvolume(home) {
-		return ErrKept
+	if isSubvolume(home) {
+		return limitSubvolume(home, limit)
 	}
-	return limitSubvolume(home, limit)
+	return limitProject(home, limit)
 }
 
-// Used is how many bytes the home uses, if that is known without reading it: as its file system
-// says, or while that is not mounted as its file does. A file system can also run out of inodes, so
-// their share counts if it is larger.
+// Used is how many bytes the home uses, if that is known without reading it: as its project or its
+// file system says, or while that is not mounted as its file does. They can also run out of inodes,
+// so the share of those counts if it is larger.
 func Used(folder string) (bytes int64, known bool) {
 	if !hasImage(folder) {
-		return 0, false
+		q, ok := projectQuota(filepath.Join(folder, homeName))
+		return q.used(), ok
 	}
 	if _, err := deviceOf(folder); err == nil {
 		var fs unix.Statfs_t
@@ -192,8 +235,11 @@ func Erase(path string) (bool, error) {
 	return err == nil, errors.Join(err, syncDir(filepath.Dir(path)))
 }
 
-// Remove unmounts what is mounted as the file system of the home, so that its folder can be removed or renamed.
+// Remove makes the folder of a home ready to be removed or renamed: it unmounts what is mounted as the
+// file system of the home, and clears the limit of its project.
 func Remove(folder string) error {
+	releaseProject(filepath.Join(folder, homeName))
+	releaseProject(filepath.Join(folder, newHomeName))
 	at := filepath.Join(folder, mountName)
 	for mounted(at) {
 		if err := unix.Unmount(at, 0); err != nil {

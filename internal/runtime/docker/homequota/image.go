@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -19,6 +20,9 @@ const (
 
 	// minImage is the size of the smallest file system that is made.
 	minImage = 64 << 20
+
+	// bytesPerInode is how many bytes of a limit there are for each file or folder.
+	bytesPerInode = 8 << 10
 )
 
 func hasImage(folder string) bool {
@@ -43,7 +47,7 @@ func makeImage(folder string, limit int64) error {
 		return err
 	}
 	// No blocks are kept for root: the file has the size that its owner may use.
-	if err := run(nil, "mkfs.ext4", "-q", "-F", "-m", "0", "-i", "8192", "-E", "nodiscard", path); err != nil {
+	if err := run(nil, "mkfs.ext4", "-q", "-F", "-m", "0", "-i", strconv.Itoa(bytesPerInode), "-E", "nodiscard", path); err != nil {
 		return err
 	}
 	if f, err = os.Open(path); err != nil {
