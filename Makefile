@@ -28,7 +28,7 @@ PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/archive ./inte
 # make check sets it for itself; anywhere else it would skip tests.
 unexport CODEHUB_TEST_WITHOUT
 
-.PHONY: help run check test fuzz soak bench build image images docs screenshots lint clean images-now
+.PHONY: help run check test fuzz quota soak bench build image images docs screenshots lint clean images-now
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ FUZZ_SECONDS ?= 3
 fuzz: ## runs each fuzz target for a few seconds; CI does so after the tests
 	@scripts/setup.sh check
 	@scripts/fuzz.sh $(FUZZ_SECONDS) ./...
+
+quota: ## tests project quotas of XFS and ext4 in a virtual machine
+	@scripts/setup.sh quota
+	@scripts/project-quota.sh
 
 # How many rounds of each fault (docs/testing.md), on how many machines at a time, how many random lives of
 # workspaces, and for how long three servers are in chaos; SEED=… repeats the

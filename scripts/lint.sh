@@ -21,7 +21,7 @@ formatting() {
 
 vet() {
 	echo "lint: go vet"
-	go vet ./...
+	go vet ./... && go vet -tags projectvm ./internal/runtime/docker/homequota
 }
 
 static_analysis() {

@@ -8,6 +8,7 @@
 #	setup.sh run             and PostgreSQL
 #	setup.sh test            and what the tests use
 #	setup.sh bench           and the load of the benchmarks
+#	setup.sh quota           Go, and a virtual machine with the disks of project-quota.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 source messages.sh
@@ -105,6 +106,14 @@ need_cluster_tools() {
 	need 'has pkg-config' pkg-config "building that runtime"
 }
 
+need_machine_tools() {
+	need 'has qemu-system-x86_64' 'qemu-system-x86 seabios' "the virtual machine"
+	need 'has cpio' cpio "packs its first files"
+	need 'has xz' xz-utils "unpacks the modules of its kernel"
+	need 'has mkfs.xfs' xfsprogs "its disk with XFS"
+	need 'has mkfs.ext4' e2fsprogs "its disk with ext4"
+}
+
 need_load_tools() {
 	need 'has wrk' wrk "sends requests to the proxy"
 	need 'has /usr/sbin/sshd' openssh-server "the rival of SSH"
@@ -186,7 +195,8 @@ image) need_docker && need_image_tools ;;
 run) need_docker && need_image_tools && need_postgres ;;
 test) need_docker && need_image_tools && need_postgres && need_test_tools && need_cluster_tools ;;
 bench) need_docker && need_image_tools && need_postgres && need_test_tools && need_load_tools ;;
-*) die "usage: setup.sh build|lint|check|image|run|test|bench" ;;
+quota) need_machine_tools ;;
+*) die "usage: setup.sh build|lint|check|image|run|test|bench|quota" ;;
 esac
 check_go
 install_packages
