@@ -242,7 +242,7 @@ func Remove(folder string) error {
 	releaseProject(filepath.Join(folder, newHomeName))
 	at := filepath.Join(folder, mountName)
 	for mounted(at) {
-		if err := unix.Unmount(at, 0); err != nil {
+		if err := unmount(at); err != nil {
 			return fmt.Errorf("unmount the home's file system: %w", err)
 		}
 	}

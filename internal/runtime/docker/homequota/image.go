@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -162,7 +163,7 @@ func resizeUnmounted(folder string, image *os.File, device string) (err error) {
 		return err
 	}
 	defer kept.Close()
-	if err := unix.Unmount(at, 0); errors.Is(err, unix.EBUSY) {
+	if err := unmount(at); errors.Is(err, unix.EBUSY) {
 		return ErrKept
 	} else if err != nil {
 		return fmt.Errorf("unmount the home's file system: %w", err)
@@ -227,6 +228,19 @@ func deviceOf(folder string) (string, error) {
 		return "", err
 	}
 	return filepath.Join("/dev", filepath.Base(resolved)), nil
+}
+
+// unmount unmounts a file system; EBUSY if a process uses it. A program that this process starts has
+// copies of all its open files for a moment, among them those in the file system that another call
+// has closed since, so EBUSY counts only if it lasts.
+func unmount(at string) error {
+	for wait := time.Millisecond; ; wait *= 2 {
+		err := unix.Unmount(at, 0)
+		if !errors.Is(err, unix.EBUSY) || wait > 256*time.Millisecond {
+			return err
+		}
+		time.Sleep(wait)
+	}
 }
 
 // mounted reports whether a file system is mounted at the path.

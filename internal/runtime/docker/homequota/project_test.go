@@ -85,7 +85,7 @@ func TestHomesWithoutProjectQuotas(t *testing.T) {
 		"tmpfs": {func(t *testing.T, at string) {
 			check(t, os.Mkdir(filepath.Join(at, mountName), 0o700))
 			check(t, unix.Mount("none", filepath.Join(at, mountName), "tmpfs", 0, ""))
-			t.Cleanup(func() { check(t, unix.Unmount(filepath.Join(at, mountName), 0)) })
+			t.Cleanup(func() { check(t, unmount(filepath.Join(at, mountName))) })
 		}, "neither XFS nor ext4"},
 	} {
 		t.Run(name, func(t *testing.T) {
