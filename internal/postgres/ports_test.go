@@ -67,31 +67,38 @@ func TestPortShares(t *testing.T) {
 	}
 }
 
-// A ticket of another user is redeemed on the host of a shared port alone.
-func TestTicketOfSharedPort(t *testing.T) {
-	t.Parallel()
-	e := open(t, postgres.Options{})
-	ann, bob := e.user("ann"), e.user("bob")
-	ws := must(e.CreateWorkspace(e.Context(), ann, newWorkspace("one", workspace.DesiredRunning)))(t)
+// entrance returns a function that reports whether a user gets a session of the host of a port of
+// a workspace by a ticket; 0: of the IDE's host.
+func (e *env) entrance(c workspace.Caller, id workspace.ID) (enters func(port int) bool) {
+	e.Helper()
 	hash := func() []byte {
 		b := make([]byte, 32)
 		_, _ = rand.Read(b) // never fails
 		return b
 	}
 	session := hash()
-	e.exec(`INSERT INTO sessions (hash, user_id, expires_at) VALUES ($1, $2, now() + interval '1 day')`, session, bob.UserID)
-	enters := func(port int) bool {
-		t.Helper()
-		host, ticket, nonce := workspace.Host{ID: ws.ID, Port: port}, hash(), hash()
+	e.exec(`INSERT INTO sessions (hash, user_id, expires_at) VALUES ($1, $2, now() + interval '1 day')`, session, c.UserID)
+	return func(port int) bool {
+		e.Helper()
+		host, ticket, nonce := workspace.Host{ID: id, Port: port}, hash(), hash()
 		if err := e.CreateTicket(e.Context(), ticket, session, host, nonce); err != nil {
-			t.Fatal(err)
+			e.Fatal(err)
 		}
 		_, err := e.RedeemTicket(e.Context(), ticket, host, nonce, hash())
 		if err != nil && workspace.CodeOf(err) != workspace.CodeUnauthenticated {
-			t.Error(err)
+			e.Error(err)
 		}
 		return err == nil
 	}
+}
+
+// A ticket of another user is redeemed on the host of a shared port alone.
+func TestTicketOfSharedPort(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann, bob := e.user("ann"), e.user("bob")
+	ws := must(e.CreateWorkspace(e.Context(), ann, newWorkspace("one", workspace.DesiredRunning)))(t)
+	enters := e.entrance(bob, ws.ID)
 	if enters(3000) || enters(0) {
 		t.Error("another user enters a port that is not shared")
 	}

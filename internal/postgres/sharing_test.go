@@ -260,4 +260,26 @@ func TestNoSharingInPathMode(t *testing.T) {
 	if _, err := e.Wake(t.Context(), bob, ws.ID); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("wake: %v", err)
 	}
+	if e.entrance(bob, ws.ID)(0) {
+		t.Error("bob gets a session of the workspace's host")
+	}
+}
+
+// A guest gets a session of the hosts of a workspace by a ticket while the guest may use it.
+func TestTicketsOfGuests(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Sharing: true})
+	ann, bob := e.user("ann"), e.user("bob")
+	ws, other := e.workspace(ann, nil), e.workspace(ann, nil)
+	enters, entersOther := e.entrance(bob, ws.ID), e.entrance(bob, other.ID)
+	for _, access := range []workspace.Access{"", workspace.AccessView, workspace.AccessUse, workspace.AccessView} {
+		if access != "" {
+			must(e.Share(t.Context(), ann, ws.ID, postgres.NewShare{User: "bob", Access: access}))(t)
+		}
+		for _, port := range []int{0, 3000} {
+			if got, want := enters(port), access == workspace.AccessUse; got != want || entersOther(port) {
+				t.Errorf("with %q: a session of port %d: %v, want %v", access, port, got, want)
+			}
+		}
+	}
 }

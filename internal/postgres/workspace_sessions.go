@@ -45,8 +45,8 @@ func (db *DB) CreateTicket(ctx context.Context, ticket, session []byte, host wor
 
 // RedeemTicket ends a ticket and creates the session of its host, which has this hash.
 // It returns the time at which that session expires. Only the owner of the workspace
-// gets one, and on the host of a shared port any user. A ticket that is unknown, expired,
-// or of another host or nonce is CodeUnauthenticated, and is ended as well.
+// and guests who may use it get one, and on the host of a shared port any user. A ticket that
+// is unknown, expired, or of another host or nonce is CodeUnauthenticated, and is ended as well.
 func (db *DB) RedeemTicket(ctx context.Context, ticket []byte, host workspace.Host, nonce, hash []byte) (time.Time, error) {
 	var expires time.Time
 	redeemed := false
@@ -67,17 +67,32 @@ func (db *DB) RedeemTicket(ctx context.Context, ticket []byte, host workspace.Ho
 		if !valid || of != host || !bytes.Equal(bound, nonce) {
 			return nil // the ticket's end is kept
 		}
+		var w workspace.Workspace
+		var user string
+		var shared bool
 		err = tx.QueryRow(ctx, `
-			INSERT INTO workspace_sessions (hash, session_hash, workspace_id, port)
-			SELECT $1, s.hash, w.id, $4 FROM sessions s JOIN users u ON u.id = s.user_id JOIN workspaces w ON w.id = $3
-			WHERE s.hash = $2 AND s.expires_at > now() AND u.active AND (w.owner_user_id = u.id OR EXISTS (
+			SELECT u.id, w.id, w.owner_user_id, s.expires_at, EXISTS (
 				SELECT FROM port_shares p JOIN users o ON o.id = w.owner_user_id
-				WHERE p.workspace_id = w.id AND p.port = $4 AND (p.expires_at IS NULL OR p.expires_at > now()) AND o.active))
-			RETURNING (SELECT expires_at FROM sessions WHERE hash = $2)`, hash, session, host.ID, host.Port).Scan(&expires)
+				WHERE p.workspace_id = w.id AND p.port = $3 AND (p.expires_at IS NULL OR p.expires_at > now()) AND o.active)
+			FROM sessions s JOIN users u ON u.id = s.user_id JOIN workspaces w ON w.id = $2
+			WHERE s.hash = $1 AND s.expires_at > now() AND u.active FOR KEY SHARE OF s, w`, session, host.ID, host.Port).
+			Scan(&user, &w.ID, &w.OwnerID, &expires, &shared)
 		if missing(err) {
 			return nil
 		}
 		if err != nil {
+			return err
+		}
+		if !shared {
+			err := db.enters(ctx, tx, workspace.Caller{UserID: user}, w)
+			if workspace.CodeOf(err) == workspace.CodeForbidden {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if _, err = tx.Exec(ctx, `INSERT INTO workspace_sessions (hash, session_hash, workspace_id, port) VALUES ($1, $2, $3, $4)`, hash, session, host.ID, host.Port); err != nil {
 			return err
 		}
 		redeemed = true
