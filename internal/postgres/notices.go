@@ -17,9 +17,11 @@ import (
 const (
 	NoticeHandedOver = "handed_over" // to the former owner; Other is the new one
 	NoticeReceived   = "received"    // to the new owner; Other is the former one
+	NoticeShared     = "shared"      // to a guest, until the share ends; By is the owner
 )
 
-// Notice tells a user what an administrator did, until the user dismisses it.
+// Notice tells a user what an administrator did, or that a workspace is shared with the user, until
+// the user dismisses it.
 type Notice struct {
 	ID            string
 	UserID        string
@@ -35,6 +37,9 @@ type Notice struct {
 const (
 	MaxMessage = 2000 // characters
 	maxNotices = 100  // of a user; the oldest ones are dropped
+	// maxShared limits the notices of shares among them, so that no user can push out those of
+	// administrators by sharing.
+	maxShared = 10
 )
 
 // NoticesKept is how long a notice is kept that is not dismissed.
@@ -73,10 +78,41 @@ func insertNotice(ctx context.Context, tx pgx.Tx, caller workspace.Caller, n Not
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, `
-		DELETE FROM user_notices WHERE id IN (
-			SELECT id FROM user_notices WHERE user_id = $1 ORDER BY created_at DESC, id DESC OFFSET $2)`, n.UserID, maxNotices)
+	return dropOldest(ctx, tx, []string{n.UserID})
+}
+
+// dropOldest keeps maxNotices of each of the users, and maxShared among them.
+func dropOldest(ctx context.Context, tx pgx.Tx, users []string) error {
+	_, err := tx.Exec(ctx, `
+		DELETE FROM user_notices n USING (
+			SELECT id, kind, row_number() OVER (PARTITION BY user_id ORDER BY created_at DESC, id DESC) AS of_all,
+				row_number() OVER (PARTITION BY user_id, kind ORDER BY created_at DESC, id DESC) AS of_kind
+			FROM user_notices WHERE user_id = ANY ($1::uuid[])) o
+		WHERE n.id = o.id AND (o.of_all > $2 OR o.kind = $3 AND o.of_kind > $4)`, users, maxNotices, NoticeShared, maxShared)
 	return err
+}
+
+// noteShare adds a notice for each of the users with whom a share is about to be made and who have
+// no access yet. with is the id of a user or group, in the column of workspace_shares.
+func noteShare(ctx context.Context, tx pgx.Tx, caller workspace.Caller, w workspace.Workspace, column, with string) error {
+	people := `SELECT $5::uuid AS user_id`
+	if column == "group_id" {
+		people = `SELECT DISTINCT user_id FROM group_people WHERE group_id = $5::uuid`
+	}
+	rows, err := tx.Query(ctx, `
+		INSERT INTO user_notices (id, user_id, kind, workspace_id, workspace_name, by_username)
+		SELECT gen_random_uuid(), p.user_id, $1, $2, $3, $4
+		FROM (`+people+`) p JOIN users u ON u.id = p.user_id AND u.active
+		WHERE p.user_id <> $6 AND NOT EXISTS (SELECT FROM workspace_guests g WHERE g.workspace_id = $2 AND g.user_id = p.user_id)
+		RETURNING user_id::text`, NoticeShared, string(w.ID), w.Name, clean(caller.Username), with, w.OwnerID)
+	if err != nil {
+		return err
+	}
+	users, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(users) == 0 {
+		return err
+	}
+	return dropOldest(ctx, tx, users)
 }
 
 const listNotices = `

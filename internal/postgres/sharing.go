@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -14,6 +15,7 @@ import (
 const (
 	AuditShare   = "workspace.share"
 	AuditUnshare = "workspace.unshare"
+	AuditLeave   = "workspace.leave"
 )
 
 // maxShares bounds the shares of a workspace.
@@ -110,9 +112,10 @@ type NewShare struct {
 	Access      workspace.Access
 }
 
-// Share shares the caller's workspace, or changes the access of a user or group. CodeNotFound for
-// a user or group that does not exist, and for a group that the caller is not in;
-// CodeNotSupported where workspaces share an origin.
+// Share shares the caller's workspace, or changes the access of a user or group. Users who had no
+// access get a notice, also as members of a group. CodeNotFound for a user or group that does not
+// exist, and for a group that the caller is not in; CodeNotSupported where workspaces share an
+// origin.
 func (db *DB) Share(ctx context.Context, caller workspace.Caller, id workspace.ID, n NewShare) (workspace.Share, error) {
 	var made workspace.Share
 	switch {
@@ -150,6 +153,9 @@ func (db *DB) Share(ctx context.Context, caller workspace.Caller, id workspace.I
 		}
 		if others >= maxShares {
 			return workspace.Errorf(workspace.CodeQuotaExceeded, "A workspace can be shared with at most %d users and groups.", maxShares)
+		}
+		if err := noteShare(ctx, tx, caller, w, column, with); err != nil {
+			return err
 		}
 		shareID, err := uuid.NewV7()
 		if err != nil {
@@ -221,6 +227,66 @@ func (db *DB) Unshare(ctx context.Context, caller workspace.Caller, id workspace
 		}
 		return notFound("share")
 	})
+}
+
+// Leave ends the caller's own share of another user's workspace. It returns the groups by which the
+// caller still has access. CodeNotFound; CodeForbidden without an access; CodeNotSupported for one
+// by groups alone, with "groups" in the details.
+func (db *DB) Leave(ctx context.Context, caller workspace.Caller, id workspace.ID) (groups []string, err error) {
+	if !workspace.ValidID(string(id)) {
+		return nil, notFound("workspace")
+	}
+	if err := caller.Permits(workspace.ScopeWorkspaces, id); err != nil {
+		return nil, err
+	}
+	if !workspace.ValidID(caller.UserID) {
+		return nil, forbidden()
+	}
+	err = db.tx(ctx, "leave a shared workspace", func(tx pgx.Tx) error {
+		// The owner who changes the share at the same time holds this lock.
+		w, _, err := lockWorkspace(ctx, tx, workspace.System, id)
+		if err != nil {
+			return err
+		}
+		if err := checkActive(ctx, tx, caller); err != nil {
+			return err
+		}
+		if caller.Owns(w.OwnerID) {
+			return forbidden()
+		}
+		if groups, err = groupsOfGuest(ctx, tx, id, caller.UserID); err != nil {
+			return err
+		}
+		own := workspace.Share{User: caller.Username}
+		err = tx.QueryRow(ctx, `DELETE FROM workspace_shares WHERE workspace_id = $1 AND user_id = $2 RETURNING access`, id, caller.UserID).Scan(&own.Access)
+		switch {
+		case missing(err) && len(groups) == 0:
+			return forbidden()
+		case missing(err):
+			e := workspace.Errorf(workspace.CodeNotSupported, "The workspace is shared with you as a member of a group (%s). To lose the access, ask the owner to end the share, or an administrator of the group to remove you.", strings.Join(groups, ", "))
+			e.Details = map[string]any{"groups": groups}
+			return e
+		case err != nil:
+			return err
+		}
+		return audit(ctx, tx, caller, AuditLeave, string(id), shareDetails(w, own))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return groups, nil
+}
+
+// groupsOfGuest lists the groups by which a user has access to a workspace.
+func groupsOfGuest(ctx context.Context, in querier, id workspace.ID, user string) ([]string, error) {
+	rows, err := in.Query(ctx, `
+		SELECT g.name FROM workspace_shares s JOIN user_groups g ON g.id = s.group_id
+		WHERE s.workspace_id = $1 AND EXISTS (SELECT FROM group_people m WHERE m.group_id = g.id AND m.user_id = $2)
+		ORDER BY g.name_key`, id, user)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // SharedWorkspace is a workspace that another user shares with the caller. It has nothing that

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -281,5 +282,127 @@ func TestTicketsOfGuests(t *testing.T) {
 				t.Errorf("with %q: a session of port %d: %v, want %v", access, port, got, want)
 			}
 		}
+	}
+}
+
+// A guest leaves a share of their own. Access as a member of a group stays, and the guest is told.
+func TestLeave(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Sharing: true})
+	ctx := t.Context()
+	boss, ann, bob, carl := e.administrator("boss"), e.user("ann"), e.user("bob"), e.user("carl")
+	ws, other := e.workspace(ann, nil), e.workspace(ann, nil)
+	group := must(e.CreateGroup(ctx, boss, postgres.Group{Name: "team"}))(t)
+	e.member(boss, group.ID, false, ann, bob)
+	leave := func(c workspace.Caller, id workspace.ID, code workspace.Code, groups ...string) {
+		t.Helper()
+		got, err := e.Leave(ctx, c, id)
+		if workspace.CodeOf(err) != code || !slices.Equal(got, groups) {
+			t.Errorf("%s leaves: groups %v, %v", c.Username, got, err)
+		}
+	}
+	for _, c := range []workspace.Caller{bob, ann, boss} { // not shared, their own, an administrator
+		leave(c, ws.ID, workspace.CodeForbidden)
+	}
+	leave(bob, workspace.ID(group.ID), workspace.CodeNotFound)
+	leave(bob, "x", workspace.CodeNotFound)
+
+	for _, with := range []postgres.NewShare{{User: "bob", Access: workspace.AccessUse}, {User: "carl", Access: workspace.AccessView}, {Group: "team", Access: workspace.AccessView}} {
+		must(e.Share(ctx, ann, ws.ID, with))(t)
+	}
+	limited := bob
+	limited.Scope, limited.Only = workspace.ScopeWorkspaces, other.ID
+	leave(limited, ws.ID, workspace.CodeForbidden)
+	limited.Scope, limited.Only = workspace.ScopeRead, ""
+	leave(limited, ws.ID, workspace.CodeForbidden)
+	heard := e.hear()
+	leave(bob, ws.ID, "", "team")
+	if !strings.Contains(heard.channels(), postgres.ChannelSSE) {
+		t.Error("the end of the access is not announced")
+	}
+	if got := e.may(bob, ws.ID); got != workspace.AccessView {
+		t.Errorf("as a member of the group bob has %q", got)
+	}
+	leave(bob, ws.ID, workspace.CodeNotSupported)
+	leave(ann, ws.ID, workspace.CodeForbidden) // her own, and she is in the group
+	if got := e.may(carl, ws.ID); got != workspace.AccessView {
+		t.Errorf("carl, who has not left, has %q", got)
+	}
+	leave(carl, ws.ID, "")
+	if got := e.may(carl, ws.ID); got != "" {
+		t.Errorf("after leaving carl has %q", got)
+	}
+	leave(carl, ws.ID, workspace.CodeForbidden)
+	if got := e.audited(string(ws.ID)); got[len(got)-2] != "bob workspace.leave" || got[len(got)-1] != "carl workspace.leave" {
+		t.Errorf("audit log %v", got)
+	}
+}
+
+// Users are told of a workspace that is shared with them, once, until the share ends. No number of
+// shares pushes out what administrators told them.
+func TestNoticesOfShares(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Sharing: true})
+	ctx := t.Context()
+	boss, ann, bob, carl := e.administrator("boss"), e.user("ann"), e.user("bob"), e.user("carl")
+	ws := e.workspace(ann, nil)
+	group := must(e.CreateGroup(ctx, boss, postgres.Group{Name: "team", Claim: "devs"}))(t)
+	e.member(boss, group.ID, false, ann, bob, carl)
+	e.claimed(bob, "https://a", "devs") // a member twice
+	told := func(c workspace.Caller, want int) {
+		t.Helper()
+		list := must(e.Notices(ctx, c))(t)
+		for _, n := range list {
+			if n.Kind != postgres.NoticeShared || n.WorkspaceID != ws.ID || n.WorkspaceName != ws.Name || n.By != "ann" {
+				t.Errorf("%s is told %+v", c.Username, n)
+			}
+		}
+		if len(list) != want {
+			t.Errorf("%s has %d notices, want %d", c.Username, len(list), want)
+		}
+	}
+	share := func(with postgres.NewShare) workspace.Share {
+		t.Helper()
+		return must(e.Share(ctx, ann, ws.ID, with))(t)
+	}
+	byName := share(postgres.NewShare{User: "bob", Access: workspace.AccessView})
+	told(bob, 1)
+	share(postgres.NewShare{User: "bob", Access: workspace.AccessUse})
+	told(bob, 1) // a change of the access is none
+	if err := e.DismissNotice(ctx, bob, must(e.Notices(ctx, bob))(t)[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	byGroup := share(postgres.NewShare{Group: "team", Access: workspace.AccessView})
+	told(bob, 0) // has access already
+	told(carl, 1)
+	told(ann, 0)
+	told(boss, 0)
+	if err := e.Unshare(ctx, ann, ws.ID, byGroup.ID); err != nil {
+		t.Fatal(err)
+	}
+	told(carl, 0)
+	if err := e.Unshare(ctx, ann, ws.ID, byName.ID); err != nil {
+		t.Fatal(err)
+	}
+	share(postgres.NewShare{Group: "team", Access: workspace.AccessUse})
+	told(bob, 1)
+	told(carl, 1)
+	share(postgres.NewShare{User: "carl", Access: workspace.AccessUse})
+	must(e.Leave(ctx, carl, ws.ID))(t)
+	told(carl, 1) // has access by the group
+	if err := e.DeleteGroup(ctx, boss, group.ID); err != nil {
+		t.Fatal(err)
+	}
+	told(bob, 0)
+	told(carl, 0)
+
+	theirs := e.workspace(bob, nil)
+	must(e.Administer(ctx, boss, theirs.ID, postgres.Administration{Do: postgres.DoMessage, Message: "x"}))(t)
+	for range 30 {
+		must(e.Share(ctx, ann, e.workspace(ann, nil).ID, postgres.NewShare{User: "bob", Access: workspace.AccessView}))(t)
+	}
+	list := must(e.Notices(ctx, bob))(t)
+	if len(list) != 11 || list[10].Kind != postgres.DoMessage {
+		t.Errorf("bob has %d notices, the last is %+v", len(list), list[len(list)-1])
 	}
 }

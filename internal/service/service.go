@@ -41,8 +41,11 @@ type Sharing interface {
 	Shares(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.Share, error)
 	Share(ctx context.Context, caller workspace.Caller, id workspace.ID, n postgres.NewShare) (workspace.Share, error)
 	Unshare(ctx context.Context, caller workspace.Caller, id workspace.ID, share string) error
-	// SharedWith lists what others share with the caller.
+	// SharedWith lists what others share with the caller, SharedWorkspace reads one of them, and
+	// Leave ends the caller's access.
 	SharedWith(ctx context.Context, caller workspace.Caller) ([]postgres.SharedWorkspace, error)
+	SharedWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (postgres.SharedWorkspace, error)
+	Leave(ctx context.Context, caller workspace.Caller, id workspace.ID) (groups []string, err error)
 	// EnterableWorkspace reads a workspace that the caller may open, as its owner or a guest.
 	EnterableWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 }

@@ -1278,6 +1278,7 @@ var en = map[string]string{
 	"told.timeouts":                     "%[1]s changed the idle timeouts of your workspace “%[2]s”.",
 	"told.handed_over":                  "%[1]s gave your workspace “%[2]s” to %[3]s. Its files went with it. Replace any keys and passwords in them.",
 	"told.received":                     "%[1]s gave you the workspace “%[2]s” of %[3]s.",
+	"told.shared":                       "%[1]s shared the workspace “%[2]s” with you.",
 	"told.dismiss":                      "Dismiss",
 	"told.more.one":                     "%d more notice",
 	"told.more.other":                   "%d more notices",
@@ -1575,4 +1576,5 @@ var en = map[string]string{
 	"toast.unshared.unnamed":  "The share has ended.",
 	"audit.workspace.share":   "Shared",
 	"audit.workspace.unshare": "Ended a share",
+	"audit.workspace.leave":   "Left a shared workspace",
 }

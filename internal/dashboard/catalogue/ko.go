@@ -1278,6 +1278,7 @@ var ko = map[string]string{
 	"told.timeouts":                     "%[1]s 관리자가 ‘%[2]s’ 워크스페이스의 유휴 시간 설정을 변경했습니다.",
 	"told.handed_over":                  "%[1]s 관리자가 ‘%[2]s’ 워크스페이스를 %[3]s 사용자에게 넘겼습니다. 파일도 함께 넘어갔으니, 파일에 있는 키와 비밀번호를 교체하세요.",
 	"told.received":                     "%[1]s 관리자가 %[3]s 사용자의 ‘%[2]s’ 워크스페이스를 넘겨주었습니다.",
+	"told.shared":                       "%[1]s 사용자가 ‘%[2]s’ 워크스페이스를 공유했습니다.",
 	"told.dismiss":                      "닫기",
 	"told.more.one":                     "알림 %d개 더 있음",
 	"told.more.other":                   "알림 %d개 더 있음",
@@ -1575,4 +1576,5 @@ var ko = map[string]string{
 	"toast.unshared.unnamed":  "공유를 끝냈습니다.",
 	"audit.workspace.share":   "공유",
 	"audit.workspace.unshare": "공유 끝내기",
+	"audit.workspace.leave":   "공유받은 워크스페이스에서 나감",
 }
