@@ -115,13 +115,13 @@ type SetBanner struct {
 	Message string `json:"message"` // empty removes the banner
 }
 
-// Notice tells a user what an administrator did.
+// Notice tells a user what an administrator did, or that a workspace is shared with the user.
 type Notice struct {
 	ID            string    `json:"id"`
-	Kind          string    `json:"kind"` // message, stop, archive, cancel, recover, delete, undelete, timeouts, handed_over or received
+	Kind          string    `json:"kind"` // message, stop, archive, cancel, recover, delete, undelete, timeouts, handed_over, received or shared
 	WorkspaceID   string    `json:"workspace_id"`
 	WorkspaceName string    `json:"workspace_name"`
-	By            string    `json:"by"`    // the administrator
+	By            string    `json:"by"`    // the administrator; of a share, the owner
 	Other         string    `json:"other"` // the other owner of a workspace that was handed over
 	Message       string    `json:"message"`
 	CreatedAt     time.Time `json:"created_at"`

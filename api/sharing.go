@@ -43,3 +43,8 @@ type SharedWorkspace struct {
 type SharedList struct {
 	Workspaces []SharedWorkspace `json:"workspaces"`
 }
+
+// LeftShare is the answer of DELETE /shared/{id}.
+type LeftShare struct {
+	Groups []string `json:"groups"` // by which the caller still has access; empty: none
+}

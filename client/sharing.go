@@ -33,3 +33,17 @@ func (c *Client) Shared(ctx context.Context) ([]api.SharedWorkspace, error) {
 	err := c.call(ctx, http.MethodGet, "/shared", nil, nil, &out)
 	return out.Workspaces, err
 }
+
+// SharedWorkspace shows one workspace that another user shares with the caller.
+func (c *Client) SharedWorkspace(ctx context.Context, id string) (api.SharedWorkspace, error) {
+	var out api.SharedWorkspace
+	err := c.call(ctx, http.MethodGet, "/shared/"+url.PathEscape(id), nil, nil, &out)
+	return out, err
+}
+
+// Leave ends the caller's own access to a workspace that another user shares.
+func (c *Client) Leave(ctx context.Context, id string) (api.LeftShare, error) {
+	var out api.LeftShare
+	err := c.call(ctx, http.MethodDelete, "/shared/"+url.PathEscape(id), nil, nil, &out)
+	return out, err
+}

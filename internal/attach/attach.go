@@ -30,6 +30,9 @@ var (
 	// that does not speak this server's version of the protocol. The workspace has to be
 	// restarted.
 	ErrNoAgent = errors.New("the workspace was started by another version of codehub; restart it")
+	// ErrGuest comes with ErrNoAgent or agent.ErrUnreachable for a guest of the workspace, which
+	// only its owner can restart.
+	ErrGuest = errors.New("the workspace is another user's")
 	// ErrStopped: the container has stopped or was replaced.
 	ErrStopped = errors.New("the workspace has stopped")
 	// ErrAccessEnded: the workspace is not the caller's any more, or was deleted.
@@ -229,8 +232,8 @@ func (a *Attacher) isClosed() bool {
 // workspace if opening it does (lifecycle.OpeningOf), and calls progress with each
 // state that it waits in; nil: not needed. The attachment counts from the beginning
 // of the wait. Errors: *workspace.Error, of which CodeLimitExceeded has the details
-// that docs/api.md describes; *NotOpen; ErrTooMany; ErrNoAgent; ErrClosed; the cause
-// of the session's end. ctx limits the attachment as well.
+// that docs/api.md describes; *NotOpen; ErrTooMany; ErrNoAgent, for a guest also ErrGuest;
+// ErrClosed; the cause of the session's end. ctx limits the attachment as well.
 func (a *Attacher) Attach(ctx context.Context, caller workspace.Caller, id workspace.ID, progress func(workspace.Workspace)) (*Attachment, error) {
 	return a.attach(ctx, caller, id, true, progress)
 }
@@ -361,7 +364,14 @@ func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.W
 				since = time.Now()
 			}
 			end := since.Add(x.attacher.cfg.Patience)
-			if err := x.connect(ws, end); err == nil || errors.Is(err, ErrNoAgent) || time.Until(end) <= retryInterval {
+			err := x.connect(ws, end)
+			if err == nil {
+				return nil
+			}
+			if errors.Is(err, ErrNoAgent) || time.Until(end) <= retryInterval {
+				if !x.caller.Uses(ws.OwnerID, ws.ID) {
+					err = fmt.Errorf("%w: %w", ErrGuest, err)
+				}
 				return err
 			}
 			interval = retryInterval

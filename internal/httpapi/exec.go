@@ -433,9 +433,11 @@ func (x *execution) execError(err error) *api.Error {
 	switch {
 	case errors.As(err, &e) && statuses[e.Code] != 0:
 	case errors.As(err, &closed):
-		e = notOpen(closed)
+		e = notOpen(closed, x.caller)
 	case errors.Is(err, attach.ErrTooMany):
 		e = workspace.Errorf(codeTooManyStreams, "Too many terminals, commands and other connections to workspaces are open for this account.")
+	case errors.Is(err, attach.ErrNoAgent) && errors.Is(err, attach.ErrGuest):
+		e = workspace.Errorf(codeNoAgent, "The workspace was started by another version of codehub. Ask its owner to restart it.")
 	case errors.Is(err, attach.ErrNoAgent):
 		e = workspace.Errorf(codeNoAgent, "The workspace was started by another version of codehub. Restart it.")
 	case errors.Is(err, attach.ErrStopped):
@@ -460,7 +462,10 @@ func (x *execution) execError(err error) *api.Error {
 }
 
 // notOpen is the error for a workspace that a command does not start.
-func notOpen(closed *attach.NotOpen) *workspace.Error {
+func notOpen(closed *attach.NotOpen, caller workspace.Caller) *workspace.Error {
+	if !caller.Uses(closed.Workspace.OwnerID, closed.Workspace.ID) {
+		return workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running, and only its owner can start it.")
+	}
 	switch closed.Opening {
 	case lifecycle.OpenRestores:
 		return workspace.Errorf(workspace.CodeNotRunning, "The workspace is archived. Start it first, which restores it.")

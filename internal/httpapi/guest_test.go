@@ -1,11 +1,18 @@
 package httpapi
 
 import (
+	"net/http"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"codehub/api"
+	"codehub/client"
+	"codehub/internal/agent"
+	"codehub/internal/agent/agenttest"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
 )
 
 // A guest who waits for a workspace sees no notes, archives or settings of it.
@@ -43,4 +50,42 @@ func TestGuestSeesNoSettings(t *testing.T) {
 			t.Errorf("%s is %v", f.Name, at.Interface())
 		}
 	}
+}
+
+// A guest is told of a shared workspace, sees it, and leaves it. What keeps its commands from running
+// there is said for one who cannot restart or start it.
+func TestGuestOfWorkspace(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, _ := e.running(e.ann, "site")
+	if _, err := e.DB.Share(t.Context(), e.ann.Caller, ws.ID, postgres.NewShare{User: "eve", Access: workspace.AccessUse}); err != nil {
+		t.Fatal(err)
+	}
+	c := e.client(e.eve)
+	told, err := c.Notices(t.Context())
+	if err != nil || len(told) != 1 || told[0].Kind != "shared" || told[0].By != "ann" || told[0].WorkspaceID != string(ws.ID) {
+		t.Errorf("notices %+v, %v", told, err)
+	}
+	shown, err := c.SharedWorkspace(t.Context(), string(ws.ID))
+	if err != nil || shown.Owner != "ann" || shown.State != "running" || shown.Access != "use" {
+		t.Errorf("%+v, %v", shown, err)
+	}
+	says := func(what, code, text string) {
+		t.Helper()
+		if _, _, _, err := e.run(c, ws.ID, api.Exec{Args: []string{"true"}}, ""); client.CodeOf(err) != code || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	e.agents.Replace(ws.ID, agenttest.Answers{agent.PathHello: agenttest.JSON(agent.Hello{})})
+	says("another version", "no_agent", "Ask its owner to restart it.")
+	e.Exec(`UPDATE workspaces SET phase = 'ARCHIVED', desired_state = 'ARCHIVED' WHERE id = $1`, ws.ID)
+	says("archived", "not_running", "only its owner can start it")
+	left, err := c.Leave(t.Context(), string(ws.ID))
+	if err != nil || left.Groups == nil || len(left.Groups) != 0 {
+		t.Errorf("leave: %+v, %v", left, err)
+	}
+	path := "/shared/" + string(ws.ID)
+	e.want(http.StatusForbidden, "forbidden", "DELETE", path, "", as(e.eve))
+	e.want(http.StatusForbidden, "forbidden", "GET", path, "", as(e.eve))
+	e.want(http.StatusNotFound, "not_found", "DELETE", "/shared/x", "", as(e.eve))
 }

@@ -91,12 +91,15 @@ type route struct {
 // open is the need of routes without a caller.
 const open workspace.Scope = "open"
 
-// workspacePath begins the paths whose {id} is a workspace.
-const workspacePath = "/workspaces/{id}"
+// workspacePath and sharedPath begin the paths whose {id} is a workspace.
+const (
+	workspacePath = "/workspaces/{id}"
+	sharedPath    = "/shared/{id}"
+)
 
 // on returns the workspace that a request concerns; empty: no single one.
 func (rt route) on(r *http.Request) workspace.ID {
-	if strings.HasPrefix(rt.path, workspacePath) {
+	if strings.HasPrefix(rt.path, workspacePath) || strings.HasPrefix(rt.path, sharedPath) {
 		return workspace.ID(r.PathValue("id"))
 	}
 	return ""
@@ -209,6 +212,8 @@ func (s *server) routes() []route {
 		{"POST", "/workspaces/{id}/shares", admin, s.share, nil}, // a share outlives the token
 		{"DELETE", "/workspaces/{id}/shares/{share}", workspaces, s.unshare, nil},
 		{"GET", "/shared", read, s.listShared, nil},
+		{"GET", "/shared/{id}", read, s.getShared, nil},
+		{"DELETE", "/shared/{id}", workspaces, s.leave, nil},
 		{"GET", "/workspaces/{id}/usage", read, s.usage, nil},
 		{"GET", "/workspaces/{id}/exec", workspaces, s.exec, nil},
 

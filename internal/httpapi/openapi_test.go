@@ -108,7 +108,7 @@ func wire() map[string]any {
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{},
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
 		"Group": api.Group{}, "GroupList": api.GroupList{}, "CreateGroup": api.CreateGroup{}, "PatchGroup": api.PatchGroup{}, "Member": api.Member{}, "MemberList": api.MemberList{}, "SetMember": api.SetMember{},
-		"Share": api.Share{}, "ShareList": api.ShareList{}, "NewShare": api.NewShare{}, "SharedWorkspace": api.SharedWorkspace{}, "SharedList": api.SharedList{},
+		"Share": api.Share{}, "ShareList": api.ShareList{}, "NewShare": api.NewShare{}, "SharedWorkspace": api.SharedWorkspace{}, "SharedList": api.SharedList{}, "LeftShare": api.LeftShare{},
 		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
 		"MoveSource": api.MoveSource{}, "MoveWorkspace": api.MoveWorkspace{}, "MoveWorkspaceList": api.MoveWorkspaceList{}, "MoveRecord": api.MoveRecord{}, "MoveArchive": api.MoveArchive{},
 		"AdminWorkspace": api.AdminWorkspace{}, "AdminWorkspaceList": api.AdminWorkspaceList{}, "Used": api.Used{}, "Administer": api.Administer{}, "AdminRecover": api.AdminRecover{},

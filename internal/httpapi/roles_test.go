@@ -118,6 +118,8 @@ var cells = map[string]string{
 	"POST /workspaces/{id}/shares":               "401 403 ok 403 401 403 403 403",
 	"DELETE /workspaces/{id}/shares/{share}":     "401 403 ok 403 401 403 403 403",
 	"GET /shared":                                "401 ok ok ok 401 ok ok ok",
+	"GET /shared/{id}":                           "401 403 403 403 401 403 ok ok", // of guests
+	"DELETE /shared/{id}":                        "401 403 403 403 401 403 ok ok",
 	"GET /workspaces/{id}/usage":                 "401 403 ok 403 401 403 403 403",
 	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403 ok 403",
 	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403 ok 403",

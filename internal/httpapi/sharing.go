@@ -71,19 +71,52 @@ func (s *server) listShared(w http.ResponseWriter, r *http.Request, id auth.Iden
 	}
 	out := api.SharedList{Workspaces: make([]api.SharedWorkspace, 0, len(list))}
 	for _, sw := range list {
-		ws := sw.Workspace
-		size := ws.Size
-		if size == "" {
-			size = workspace.DefaultSize
-		}
-		shown := api.SharedWorkspace{
-			ID: string(ws.ID), Name: ws.Name, Description: ws.Description, Owner: sw.Owner, Access: string(sw.Access), State: string(lifecycle.StateOf(ws)),
-			ImageRef: ws.ImageRef, Size: size, CreatedAt: ws.CreatedAt.UTC(), LastAccessAt: ws.LastAccessAt, Shares: sharesOf(sw.Shares),
-		}
-		if sw.Access == workspace.AccessUse {
-			shown.URL = view.URL(s.base, ws.ID)
-		}
-		out.Workspaces = append(out.Workspaces, shown)
+		out.Workspaces = append(out.Workspaces, s.sharedOf(sw))
 	}
 	return writeJSON(w, http.StatusOK, out)
+}
+
+// getShared shows one workspace that another user shares with the caller.
+func (s *server) getShared(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	wsID, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	sw, err := s.cfg.Store.SharedWorkspace(r.Context(), id.Caller, wsID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, s.sharedOf(sw))
+}
+
+func (s *server) sharedOf(sw postgres.SharedWorkspace) api.SharedWorkspace {
+	ws := sw.Workspace
+	size := ws.Size
+	if size == "" {
+		size = workspace.DefaultSize
+	}
+	shown := api.SharedWorkspace{
+		ID: string(ws.ID), Name: ws.Name, Description: ws.Description, Owner: sw.Owner, Access: string(sw.Access), State: string(lifecycle.StateOf(ws)),
+		ImageRef: ws.ImageRef, Size: size, CreatedAt: ws.CreatedAt.UTC(), LastAccessAt: ws.LastAccessAt, Shares: sharesOf(sw.Shares),
+	}
+	if sw.Access == workspace.AccessUse {
+		shown.URL = view.URL(s.base, ws.ID)
+	}
+	return shown
+}
+
+// leave ends the caller's own access to a workspace of another user.
+func (s *server) leave(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	wsID, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	groups, err := s.cfg.Store.Leave(r.Context(), id.Caller, wsID)
+	if err != nil {
+		return err
+	}
+	if groups == nil {
+		groups = []string{}
+	}
+	return writeJSON(w, http.StatusOK, api.LeftShare{Groups: groups})
 }

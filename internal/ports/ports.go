@@ -304,7 +304,7 @@ func (s *Service) attach(ctx context.Context, caller workspace.Caller, id worksp
 }
 
 func restartFirst() error {
-	return workspace.Errorf(workspace.CodeNotSupported, "The workspace was started by another version of codehub. Restart it first.")
+	return workspace.Errorf(workspace.CodeNotSupported, "The workspace was started by another version of codehub. Its owner has to restart it first.")
 }
 
 // dial connects to a port inside the workspace.
