@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/internal/agent"
+	"codehub/internal/agent/agenttest"
 	"codehub/internal/harness"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -38,6 +40,20 @@ func TestGuestOfWorkspace(t *testing.T) {
 	refused("by the name alone", "demo")
 	for _, user := range []string{owner, string(w.demo.ID)} {
 		w.ssh("-l", user, "echo in").want(t, "in\n")
+	}
+	// Only the owner can restart a workspace whose agent does not work.
+	for what, answers := range map[string]agenttest.Answers{
+		"does not respond":   {agent.PathExec: agenttest.Upgraded(agenttest.Raw(""))},
+		"another version of": {agent.PathHello: agenttest.JSON(agent.Hello{})},
+	} {
+		before := w.upstream.by
+		w.hostile(answers)
+		if r := w.ssh("-l", owner, "true"); !strings.Contains(r.err, what) || !strings.Contains(r.err, "Ask its owner to restart it.") || strings.Contains(r.err, "codehub restart") {
+			t.Errorf("an agent that %s: %q", what, r.err)
+		}
+		w.upstream.mu.Lock()
+		w.upstream.by = before
+		w.upstream.mu.Unlock()
 	}
 	out := &safeBuffer{}
 	cmd := w.command("ssh", "-l", owner, "demo", "echo up; sleep 1000")

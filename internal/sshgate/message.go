@@ -48,7 +48,7 @@ func (c *connection) explain(err error) string {
 	case errors.Is(err, errTooMany), errors.Is(err, attach.ErrTooMany):
 		return "You have too many open connections to workspaces. Close some first."
 	case errors.Is(err, attach.ErrNoAgent):
-		return "The workspace was started by another version of codehub. Restart it: codehub restart " + quoted(name)
+		return "The workspace was started by another version of codehub. " + c.restart(err, name)
 	case errors.Is(err, attach.ErrStopped):
 		return "The workspace was stopped."
 	case errors.Is(err, auth.ErrSessionEnded):
@@ -60,12 +60,28 @@ func (c *connection) explain(err error) string {
 	case errors.Is(err, errSilent):
 		return "The connection timed out."
 	case errors.Is(err, agent.ErrUnreachable):
-		return "The workspace does not respond. Restart it: codehub restart " + quoted(name)
+		return "The workspace does not respond. " + c.restart(err, name)
 	case errors.As(err, &coded):
 		return c.refused(coded, name)
 	}
 	c.gate.cfg.Log.Error("enter a workspace by SSH failed", "user", c.caller.UserID, "workspace", string(c.id), "err", err)
 	return "Something went wrong on the server."
+}
+
+// restart says who can restart the workspace, after an error of the attachment or of its agent.
+func (c *connection) restart(err error, name string) string {
+	guest := errors.Is(err, attach.ErrGuest)
+	if !guest {
+		select {
+		case <-c.ready:
+			guest = c.way != nil && !c.caller.Uses(c.way.Workspace.OwnerID, c.way.Workspace.ID)
+		default:
+		}
+	}
+	if guest {
+		return "Ask its owner to restart it."
+	}
+	return "Restart it: codehub restart " + quoted(name)
 }
 
 func (c *connection) closed(e *attach.NotOpen) string {
