@@ -46,6 +46,7 @@ type Commands struct {
 	Unshare     unshareCmd     `cmd:"" group:"Client:" help:"End a share of a workspace."`
 	Shares      sharesCmd      `cmd:"" group:"Client:" help:"List who has access to a workspace."`
 	Shared      sharedCmd      `cmd:"" group:"Client:" help:"List workspaces that others share with you."`
+	Leave       leaveCmd       `cmd:"" group:"Client:" help:"Leave a workspace that another user shares."`
 	SSH         sshCmd         `cmd:"" group:"Client:" name:"ssh" help:"Open a shell in a workspace by SSH."`
 	ConfigSSH   configSSHCmd   `cmd:"" group:"Client:" name:"config-ssh" help:"Add workspaces to OpenSSH's configuration."`
 	Keys        keysCmd        `cmd:"" group:"Client:" help:"Manage your SSH keys."`
@@ -59,7 +60,7 @@ type Commands struct {
 	Admin       adminCmd       `cmd:"" group:"Client:" help:"Manage the workspaces of all users (administrators)."`
 	Audit       auditCmd       `cmd:"" group:"Client:" help:"Print the audit log (administrators)."`
 	Banner      bannerCmd      `cmd:"" group:"Client:" help:"Show or set the banner."`
-	Notices     noticesCmd     `cmd:"" group:"Client:" help:"List notices about your workspaces."`
+	Notices     noticesCmd     `cmd:"" group:"Client:" help:"List your notices."`
 	Status      statusCmd      `cmd:"" group:"Client:" help:"Show server status."`
 
 	PortForward      portForwardCmd      `cmd:"" group:"Client:" name:"port-forward" help:"Forward local ports to a workspace."`

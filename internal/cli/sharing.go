@@ -24,13 +24,21 @@ func resolveEnterable(ctx context.Context, c *client.Client, ref string) (api.Wo
 	if unknown != nil {
 		return w, err
 	}
-	for _, s := range list {
-		owner, name, _ := strings.Cut(ref, "/")
-		if s.Access == "use" && (strings.EqualFold(s.ID, ref) || strings.EqualFold(s.Owner, owner) && s.Name == name) {
-			return api.Workspace{ID: s.ID, Name: s.Name, URL: s.URL}, nil
-		}
+	if s, found := findShared(list, ref); found && s.Access == "use" {
+		return api.Workspace{ID: s.ID, Name: s.Name, URL: s.URL}, nil
 	}
 	return w, err
+}
+
+// findShared finds a workspace of another user by its id or OWNER/NAME.
+func findShared(list []api.SharedWorkspace, ref string) (s api.SharedWorkspace, found bool) {
+	owner, name, _ := strings.Cut(ref, "/")
+	for _, s := range list {
+		if strings.EqualFold(s.ID, ref) || strings.EqualFold(s.Owner, owner) && s.Name == name {
+			return s, true
+		}
+	}
+	return s, false
 }
 
 // isShared reports whether resolveEnterable found a workspace of another user.
@@ -136,4 +144,40 @@ func (s sharedCmd) Run(ctx context.Context, k *kong.Context) error {
 		rows = append(rows, []string{w.Owner + "/" + w.Name, w.Access, w.State, w.URL, w.ID})
 	}
 	return s.Print(k.Stdout, list, terminal.Table(rows))
+}
+
+type leaveCmd struct {
+	serverFlags
+	terminal.Format
+	Workspace string `arg:"" help:"OWNER/NAME or id of a workspace that is shared with you."`
+}
+
+// Help says what remains.
+func (leaveCmd) Help() string {
+	return `Ends your own share of the workspace, and your connections to it. Only its owner can share it again. Access as a member of a group stays.`
+}
+
+func (l leaveCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := l.connect()
+	if err != nil {
+		return err
+	}
+	list, err := c.Shared(ctx)
+	if err != nil {
+		return err
+	}
+	w, found := findShared(list, l.Workspace)
+	if !found {
+		return terminal.NotFound("no workspace %q is shared with you", l.Workspace)
+	}
+	left, err := c.Leave(ctx, w.ID)
+	if err != nil {
+		return err
+	}
+	name := w.Owner + "/" + w.Name
+	text := "Left " + name + "."
+	if len(left.Groups) > 0 {
+		text = "Your own share of " + name + " has ended. You still have access as a member of " + strings.Join(left.Groups, ", ") + "."
+	}
+	return l.Print(k.Stdout, left, terminal.Plain(text))
 }
