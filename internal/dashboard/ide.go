@@ -34,6 +34,10 @@ type ideState struct {
 	Open   bool       `json:"open"`
 	Notice *ideNotice `json:"notice,omitempty"`
 
+	// Guest reports that the workspace is shared with the user, who cannot stop it, and
+	// keeps it awake only by using it.
+	Guest bool `json:"guest,omitempty"`
+
 	Name string `json:"name,omitempty"`
 	Icon string `json:"icon,omitempty"` // a data: URL
 	// Started differs for each start of the container.
@@ -82,7 +86,7 @@ func (d *Dashboard) ideStateOf(l *catalogue.Language, v proxy.IDEVisit) ideState
 	if !v.LastUse.IsZero() && (w.LastAccessAt == nil || v.LastUse.After(*w.LastAccessAt)) {
 		w.LastAccessAt = &v.LastUse
 	}
-	s.Name, s.Icon = w.Name, iconOf(w)
+	s.Name, s.Icon, s.Guest = w.Name, iconOf(w), v.Guest
 	if s.Open = lifecycle.OpeningOf(w) == lifecycle.OpenNow; !s.Open {
 		s.Notice = d.ideNoticeOf(l, w)
 		return s
@@ -92,32 +96,38 @@ func (d *Dashboard) ideStateOf(l *catalogue.Language, v proxy.IDEVisit) ideState
 		"stay": l.T("idle.stay"), "keep_awake": l.T("ide.keep_awake"), "stop": l.T("action.stop"), "dashboard": l.T("ide.dashboard"),
 		"stop_unsaved": l.T("ide.stop_unsaved", w.Name),
 	}
+	d.addIdle(&s, l, w)
+	if s.Guest {
+		return s
+	}
 	for _, n := range awakeFor(d.KeepAwakeMax) {
 		s.KeepAwake = append(s.KeepAwake, ideChoice{n, l.Lasting(time.Duration(n) * time.Second)})
 	}
-	d.addIdle(&s, l, w)
+	if keptAwake(w, d.Now()) {
+		s.KeepAwake = append(s.KeepAwake, ideChoice{0, l.T("dialog.keep-awake.off")})
+	}
 	return s
 }
 
 // addIdle adds when a running workspace stops.
 func (d *Dashboard) addIdle(s *ideState, l *catalogue.Language, w workspace.Workspace) {
 	now := d.Now()
-	if keptAwake(w, now) {
-		s.KeepAwake = append(s.KeepAwake, ideChoice{0, l.T("dialog.keep-awake.off")})
-	}
 	s.Status, s.Tooltip = w.Name, l.T("ide.never_stops")
 	at, ends := lifecycle.EndsAt(w, d.TTL())
 	if !ends {
 		return
 	}
 	at = at.UTC()
-	left := l.In(at, now)
+	left, tooltip := l.In(at, now), l.T("ide.tooltip")
+	if s.Guest {
+		tooltip = l.T("ide.tooltip_guest")
+	}
 	s.StopsAt = &at
 	if keptAwake(w, now) {
-		s.Status, s.Tooltip = l.T("ide.status_awake", w.Name, left), l.T("ide.tooltip")
+		s.Status, s.Tooltip = l.T("ide.status_awake", w.Name, left), tooltip
 		return
 	}
-	s.Status, s.Tooltip = l.T("ide.status_stops", w.Name, left), l.T("ide.tooltip")
+	s.Status, s.Tooltip = l.T("ide.status_stops", w.Name, left), tooltip
 	from := at.Add(-warnBefore(lifecycle.TTLOf(w, d.TTL()).Standby))
 	if !now.Before(from) {
 		s.Ending = l.T("ide.ending", w.Name, left)

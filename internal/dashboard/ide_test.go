@@ -83,6 +83,25 @@ func TestIDEState(t *testing.T) {
 	}
 }
 
+// The IDE offers a guest nothing that only the owner may do.
+func TestIDEStateOfGuest(t *testing.T) {
+	t.Parallel()
+	d := &Dashboard{Config: Config{
+		Settings: service.Settings{Idle: service.Idle{StandbyTTL: int(testTTL.Standby.Seconds()), KeepAwakeMax: 24 * time.Hour}},
+		Now:      func() time.Time { return testNow },
+	}}
+	w := someWorkspace(workspace.PhaseRunning)
+	until := testNow.Add(time.Hour)
+	w.KeepAwakeTil = &until
+	owner, guest := d.ideStateOf(catalogue.English, proxy.IDEVisit{Workspace: w}), d.ideStateOf(catalogue.English, proxy.IDEVisit{Workspace: w, Guest: true})
+	if owner.Guest || len(owner.KeepAwake) < 2 || !strings.Contains(owner.Tooltip, "Click") {
+		t.Errorf("an owner gets %+v", owner)
+	}
+	if !guest.Guest || !guest.Open || guest.Status != owner.Status || len(guest.KeepAwake) != 0 || strings.Contains(guest.Tooltip, "Click") {
+		t.Errorf("a guest gets %+v", guest)
+	}
+}
+
 // An icon is a picture whatever the name is.
 func TestIconOf(t *testing.T) {
 	t.Parallel()

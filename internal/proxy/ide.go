@@ -61,6 +61,7 @@ const (
 type IDEVisit struct {
 	Access IDEAccess
 	ID     workspace.ID
+	Guest  bool // shared with the user, who can change nothing by Ask
 	// The workspace, and its last use that this server knows, which may be later than that
 	// in the database; only for IDEAllowed.
 	Workspace workspace.Workspace
@@ -210,7 +211,7 @@ func (p *Proxy) serveState(w http.ResponseWriter, r *http.Request, v visit) {
 	if err == nil {
 		var ws workspace.Workspace
 		if ws, err = p.store.EnterableWorkspace(r.Context(), v.caller, v.id); err == nil {
-			shown.Workspace = ws
+			shown.Workspace, shown.Guest = ws, !v.caller.Uses(ws.OwnerID, ws.ID)
 		}
 	}
 	status := http.StatusOK

@@ -73,6 +73,8 @@ function again() {
 
 function show(next) {
 	state = next;
+	// Guests have no commands to stop a workspace or to keep it awake.
+	vscode.commands.executeCommand("setContext", "codehub.owner", Boolean(state.open && !state.guest));
 	if (!state.open) {
 		item.hide();
 		return;
@@ -84,7 +86,9 @@ function show(next) {
 	const at = Date.parse(state.stops_at);
 	if (state.ending && Math.abs(at - told) > sameStop) {
 		told = at;
-		vscode.window.showWarningMessage(state.ending, state.texts.stay, state.texts.keep_awake).then((choice) => {
+		// A guest keeps the workspace running by using it.
+		const choices = state.guest ? [] : [state.texts.stay, state.texts.keep_awake];
+		vscode.window.showWarningMessage(state.ending, ...choices).then((choice) => {
 			if (choice === state.texts.stay) return stay();
 			if (choice === state.texts.keep_awake) return keepAwake();
 		});
@@ -104,14 +108,14 @@ async function act(path, body) {
 const stay = () => act("stay", {});
 
 async function keepAwake() {
-	if (!state) return;
+	if (!state || state.guest) return;
 	const items = state.keep_awake.map((k) => ({ label: k.text, seconds: k.seconds }));
 	const choice = await vscode.window.showQuickPick(items, { title: state.texts.keep_awake });
 	if (choice) return act("keep-awake", { seconds: choice.seconds });
 }
 
 async function stop() {
-	if (!state) return;
+	if (!state || state.guest) return;
 	if (unsaved() > 0) {
 		const choice = await vscode.window.showWarningMessage(state.texts.stop_unsaved, { modal: true }, state.texts.stop);
 		if (choice !== state.texts.stop) return;
@@ -125,12 +129,12 @@ const dashboard = () => vscode.env.openExternal(vscode.Uri.parse(base + "dashboa
 async function menu() {
 	if (!state?.open) return;
 	const t = state.texts;
-	const choice = await vscode.window.showQuickPick([
+	const changes = [
 		{ label: t.stay, run: stay },
 		{ label: t.keep_awake, run: keepAwake },
 		{ label: t.stop, run: stop },
-		{ label: t.dashboard, run: dashboard },
-	], { title: state.status });
+	];
+	const choice = await vscode.window.showQuickPick([...(state.guest ? [] : changes), { label: t.dashboard, run: dashboard }], { title: state.status });
 	return choice?.run();
 }
 

@@ -153,6 +153,7 @@ var en = map[string]string{
 	"ide.status_stops":     "%s · stops in %s",
 	"ide.status_awake":     "%s · kept awake for %s",
 	"ide.tooltip":          "The workspace stops when it is idle. Click to keep it running.",
+	"ide.tooltip_guest":    "The workspace stops when it is idle.",
 	"ide.never_stops":      "The workspace never stops automatically.",
 	"ide.ending":           "%s is idle and will stop in %s.",
 	"ide.keep_awake":       "Keep awake…",

@@ -153,6 +153,7 @@ var ko = map[string]string{
 	"ide.status_stops":     "%s · %s 후 중지",
 	"ide.status_awake":     "%s · %s 동안 실행 유지",
 	"ide.tooltip":          "사용하지 않으면 워크스페이스가 중지됩니다. 계속 실행하려면 누르세요.",
+	"ide.tooltip_guest":    "사용하지 않으면 워크스페이스가 중지됩니다.",
 	"ide.never_stops":      "워크스페이스가 자동으로 중지되지 않습니다.",
 	"ide.ending":           "%s 워크스페이스를 사용하지 않아 곧 중지합니다. 남은 시간: %s",
 	"ide.keep_awake":       "실행 유지…",
