@@ -120,9 +120,12 @@ func TestPagesByRole(t *testing.T) {
 			allowedTo(ann, gina, boss)
 		case path == "/shared":
 			allowedTo(eve, ann, gina, boss)
-		case path == "/shared/{id}": // of guests
+		case strings.HasPrefix(path, "/shared/{id}"): // of guests
 			refusedTo(eve, ann, boss)
 			allowedTo(uma, vic)
+		case path == "/workspaces/{id}/terminal":
+			refusedTo(eve, boss, vic)
+			allowedTo(ann, uma)
 		case path == "/groups":
 			allowedTo(eve, ann, gina, boss)
 		case strings.HasPrefix(path, "/workspaces/{id}"):

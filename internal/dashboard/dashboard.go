@@ -30,8 +30,6 @@ type Store interface {
 	service.Administration
 	// News returns the banner and the caller's notices.
 	News(context.Context, workspace.Caller) (postgres.News, error)
-	// SharedWorkspace reads a workspace that another user shares with the caller.
-	SharedWorkspace(ctx context.Context, c workspace.Caller, id workspace.ID) (postgres.SharedWorkspace, error)
 	User(ctx context.Context, id string) (postgres.User, error)
 	UserByName(ctx context.Context, username string) (postgres.User, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
@@ -269,6 +267,7 @@ func (d *Dashboard) Routes(mux Mux) {
 	loggedIn("POST /workspaces/{id}/unshare", d.unshare)
 	loggedIn("GET /shared", d.shared)
 	loggedIn("GET /shared/{id}", d.sharedPage)
+	loggedIn("POST /shared/{id}/leave", d.leaveShared)
 
 	loggedIn("GET /settings/account", d.account)
 	loggedIn("GET /settings/account/password", d.dialog("change-password"))

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"codehub/internal/lifecycle"
@@ -29,12 +30,14 @@ type sharedView struct {
 	Entry   string // where the guest enters it; empty: not at all
 	Waits   bool   // the page enters it once it runs
 	Stopped bool   // it could not be started
+	Own     bool   // shared with the guest, who can leave; else with a group of the guest
 	Now     time.Time
 }
 
-func (d *Dashboard) sharedViewOf(s postgres.SharedWorkspace) sharedView {
+func (d *Dashboard) sharedViewOf(s postgres.SharedWorkspace, c workspace.Caller) sharedView {
 	state := lifecycle.StateOf(s.Workspace)
 	v := sharedView{SharedWorkspace: s, State: state, Tone: toneOf(state), Used: s.Workspace.CreatedAt, Now: d.Now()}
+	v.Own = slices.ContainsFunc(s.Shares, func(sh workspace.Share) bool { return sh.User == c.Username })
 	if at := s.Workspace.LastAccessAt; at != nil {
 		v.Used = *at
 	}
@@ -138,15 +141,34 @@ func (d *Dashboard) shared(w http.ResponseWriter, r *http.Request, c workspace.C
 	}
 	views := make([]sharedView, 0, len(list))
 	for _, s := range list {
-		views = append(views, d.sharedViewOf(s))
+		views = append(views, d.sharedViewOf(s, c))
 	}
 	if isHTMX(r) {
 		d.fragments(w, r, http.StatusOK, part{"shared-list", views})
 		return
 	}
 	p := d.newPage(r, &c, "shared.title", views)
-	p.Nav = "shared"
+	p.Nav, p.Toast = "shared", d.noted(r, c)
 	d.render(w, r, http.StatusOK, "shared", p)
+}
+
+// leaveShared ends the guest's own share.
+func (d *Dashboard) leaveShared(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	id, err := idOf(r)
+	var groups []string
+	if err == nil {
+		groups, err = d.Store.Leave(r.Context(), c, id)
+	}
+	switch {
+	case workspace.CodeOf(err) == workspace.CodeNotSupported: // the page says why
+		d.redirect(w, r, "/shared/"+string(id))
+	case err != nil:
+		d.fail(w, r, err)
+	case len(groups) > 0:
+		d.redirect(w, r, notedAt("/shared/"+string(id), "left_own", ""))
+	default:
+		d.redirect(w, r, notedAt("/shared", "left", ""))
+	}
 }
 
 // enterAfter is the pause before a page enters a workspace that starts.
@@ -165,7 +187,7 @@ func (d *Dashboard) sharedPage(w http.ResponseWriter, r *http.Request, c workspa
 		d.fail(w, r, err)
 		return
 	}
-	v := d.sharedViewOf(s)
+	v := d.sharedViewOf(s, c)
 	v.Waits = v.Entry != "" && r.URL.Query().Get("enter") != "" && (v.State.Busy() || v.State == lifecycle.StateRunning || lifecycle.StartRequested(s.Workspace))
 	v.Stopped = r.URL.Query().Get("stopped") != "" && !v.Waits && v.State != lifecycle.StateRunning
 	if isHTMX(r) {
@@ -177,7 +199,7 @@ func (d *Dashboard) sharedPage(w http.ResponseWriter, r *http.Request, c workspa
 		return
 	}
 	p := d.newPage(r, &c, "", v)
-	p.Title, p.Nav = s.Workspace.Name, "shared"
+	p.Title, p.Nav, p.Toast = s.Workspace.Name, "shared", d.noted(r, c)
 	if v.Waits {
 		to := "/shared/" + string(id) + "?enter=1"
 		if lifecycle.OpeningOf(s.Workspace) == lifecycle.OpenNow {

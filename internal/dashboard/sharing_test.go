@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"codehub/internal/postgres"
 )
 
 // An owner shares a workspace on its page; guests see it, and what it lets them do.
@@ -29,13 +31,18 @@ func TestSharedPages(t *testing.T) {
 	}
 	contains(t, "the owner's page", ann.get(at+"/shares", "HX-Request", "true").body, "uma", "vic", "Use", "View")
 	for name, b := range map[string]*browser{"use": uma, "view": vic} {
+		contains(t, "the notice of "+name, b.get("/settings/tokens").body, "ann shared the workspace “&lt;b&gt;shop&lt;/b&gt;” with you.", `href="/shared/`+string(id)+`"`, "/dismiss")
 		list, page := b.get("/shared").body, b.get("/shared/"+string(id)).body
 		contains(t, "the list of "+name, list, "&lt;b&gt;shop&lt;/b&gt;", "Owner: ann")
 		contains(t, "the page of "+name, page, "&lt;b&gt;shop&lt;/b&gt;", "Stopped", "uma", "vic")
-		lacks(t, "the page of "+name, page+list, "under the mat", at+"/")
-		if enters := strings.Contains(list, `href="/w/`+string(id)); enters != (name == "use") {
-			t.Errorf("%s: a way in: %v", name, enters)
+		lacks(t, "the page of "+name, page+list, "under the mat", at+"/s", at+"/e")
+		for _, way := range []string{`href="/w/` + string(id), `href="` + at + "/terminal"} {
+			if enters := strings.Contains(list+page, way); enters != (name == "use") {
+				t.Errorf("%s: the way in %s: %v", name, way, enters)
+			}
 		}
+		contains(t, "a way out of "+name, list, `action="/shared/`+string(id)+`/leave"`)
+		contains(t, "a way out of "+name, page, `action="/shared/`+string(id)+`/leave"`)
 	}
 
 	// A guest who uses it starts it by opening it, for which the proxy leads here, and gets there
@@ -67,6 +74,57 @@ func TestSharedPages(t *testing.T) {
 	if a := uma.get("/shared/" + string(id)); a.status != http.StatusForbidden {
 		t.Errorf("a former guest: %d", a.status)
 	}
+	lacks(t, "the notice of a share that has ended", uma.get("/").body, "shared the workspace")
 	w.dash.PathMode = true
 	lacks(t, "without separate origins", ann.get(at).body, `id="shares"`)
+}
+
+// A guest leaves a workspace. Where the guest has access as a member of a group, the page says how it
+// ends.
+func TestLeavePages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ann, uma := w.person("ann"), w.person("uma")
+	id := w.AddWorkspace(w.caller("ann"), "shop").ID
+	at, shared := "/workspaces/"+string(id), "/shared/"+string(id)
+	group, err := w.DB.CreateGroup(t.Context(), w.caller("admin"), postgres.Group{Name: "team"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []string{"ann", "uma"} {
+		if _, err := w.DB.SetMember(t.Context(), w.caller("admin"), group.ID, user, new(bool)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, with := range []url.Values{{"user": {"uma"}, "access": {"use"}}, {"group": {"team"}, "access": {"view"}}} {
+		if a := ann.post(at+"/share", with); a.status != http.StatusSeeOther {
+			t.Fatalf("share with %v: %d", with, a.status)
+		}
+	}
+	leave := func() string {
+		t.Helper()
+		a := uma.post(shared+"/leave", nil)
+		if a.status != http.StatusSeeOther {
+			t.Fatalf("leave: %d", a.status)
+		}
+		return a.header.Get("Location")
+	}
+	const byGroup = "You have access as a member of a group. To lose it"
+	lacks(t, "with a share of her own", uma.get(shared).body, byGroup)
+	to := leave()
+	contains(t, "after leaving, with a group", uma.get(to).body, byGroup, "You still have access as a member of a group.")
+	lacks(t, "after leaving, with a group", uma.get(shared).body+uma.get("/shared").body, "/leave")
+	if to := leave(); to != shared {
+		t.Errorf("leave again: %s", to)
+	}
+	if err := w.DB.RemoveMember(t.Context(), w.caller("admin"), group.ID, w.userID("uma")); err != nil {
+		t.Fatal(err)
+	}
+	if a := uma.post(shared+"/leave", nil); a.status != http.StatusForbidden {
+		t.Errorf("leave what is not shared: %d", a.status)
+	}
+	ann.post(at+"/share", url.Values{"user": {"uma"}, "access": {"view"}})
+	contains(t, "after leaving", uma.get(leave()).body, "You left the workspace.", "No workspaces are shared with you.")
+	lacks(t, "the owner's page", ann.get(at+"/shares").body, "uma")
+	contains(t, "the audit log", w.loggedIn().get("/admin/audit?target="+string(id)).body, "Left a shared workspace", "workspace.leave")
 }

@@ -262,6 +262,43 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.until(`location.pathname === '/login' || document.getElementById('terminal-login')?.getClientRects().length`)
 }
 
+// A guest who uses a workspace has a terminal in it, which goes on after a restart and ends with the
+// share.
+func TestTerminalOfGuest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	agents, _ := w.withTerminals()
+	w.AddAccount("ann", "another password", false)
+	id := w.AddWorkspace(w.caller("ann"), "shop").ID
+	w.observe(id, running)
+	w.want(id, "desired_state", "RUNNING")
+	agents.Start(id)
+	share, err := w.DB.Share(t.Context(), w.caller("ann"), id, postgres.NewShare{User: "admin", Access: workspace.AccessUse})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := w.tab()
+	b.logIn()
+	b.visit("/workspaces/" + string(id) + "/terminal")
+	b.until(`document.querySelector('noscript').textContent.includes('codehub exec -t ann/shop') && document.getElementById('terminal-back').pathname === '/shared/` + string(id) + `'`)
+	b.types("echo $((40+2))-typed\r")
+	b.prints("42-typed")
+	w.want(id, "desired_state", "STANDBY")
+	w.observe(id, standby)
+	agents.Stop(id)
+	b.says("does not run")
+	agents.Start(id)
+	w.want(id, "desired_state", "RUNNING")
+	w.observe(id, running)
+	b.until(`document.getElementById('terminal-status').textContent === ''`) // connected
+	b.types("echo again-$((2+2))\r")
+	b.prints("again-4")
+	if err := w.DB.Unshare(t.Context(), w.caller("ann"), id, share.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.until(`document.getElementById('terminal-status').textContent === document.getElementById('terminal').dataset.gone`)
+}
+
 // Without scripts the page names an alternative, in both languages.
 func TestTerminalWithoutScripts(t *testing.T) {
 	t.Parallel()
