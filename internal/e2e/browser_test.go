@@ -208,13 +208,18 @@ func navigate(address string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// login fills in the login page.
+// login fills in the login page as the administrator.
 func (b *browser) login(url, password string) {
+	b.Helper()
+	b.loginAs(url, "admin", password)
+}
+
+func (b *browser) loginAs(url, user, password string) {
 	b.Helper()
 	b.do("open the login page", navigate(url+"/"), chromedp.WaitVisible("#username"))
 	b.screenshot("login")
 	b.do("log in",
-		chromedp.SendKeys("#username", "admin"), chromedp.SendKeys("#password", password),
+		chromedp.SendKeys("#username", user), chromedp.SendKeys("#password", password),
 		chromedp.Click("form button.btn-primary"), chromedp.WaitVisible("#new-workspace"))
 }
 

@@ -111,7 +111,7 @@ func startCluster(t *testing.T, of clusterOptions) *cluster {
 	if t.Failed() {
 		t.FailNow()
 	}
-	c.members[0].login()
+	c.members[0].login(adminName, proc.AdminPassword)
 	for _, m := range c.members {
 		*m.server = *m.asUser(test{t}, c.members[0].token)
 	}

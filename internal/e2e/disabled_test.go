@@ -11,6 +11,7 @@ import (
 
 	"codehub/api"
 	codehub "codehub/client"
+	"codehub/internal/e2e/proc"
 )
 
 // The sessions and WebSockets of a disabled user end within seconds. The
@@ -67,7 +68,7 @@ func TestDisablingUserClosesWebSocket(t *testing.T) {
 	if _, err := other.PatchAccount(ctx, me.ID, api.PatchAccount{Disabled: &no}); err != nil {
 		t.Fatal(err)
 	}
-	s.login()
+	s.login(adminName, proc.AdminPassword)
 	s.awaitPhase(id, "RUNNING")
 }
 

@@ -144,7 +144,7 @@ func testHostilePage(t *testing.T, m mode) {
 		h.attackMain()
 		h.send()
 	}
-	h.expectUnchanged()
+	h.expectUnchanged(map[string]string{h.mine: "3000 public, 3001 owner", h.other: "3000 owner, 3001 public"})
 	h.expectNoFrames()
 	h.expectNoOpener()
 	if m != plain {
@@ -159,10 +159,16 @@ func testHostilePage(t *testing.T, m mode) {
 	s.remove(h.other)
 }
 
-// putWorker stores the script of a service worker that answers every request.
+// putWorker stores the script of a service worker that answers every request. At /status it
+// answers with the status of its own request for another address.
 func (h *hostilePages) putWorker() {
 	h.t.Helper()
-	const script = `oninstall = () => skipWaiting(); onactivate = e => e.waitUntil(clients.claim()); onfetch = e => e.respondWith(new Response('taken over', {headers: {'Content-Type': 'text/html'}}))`
+	const script = `oninstall = () => skipWaiting(); onactivate = e => e.waitUntil(clients.claim())
+		const status = url => fetch(url.searchParams.get('of'), {credentials: 'include'}).then(r => r.status, () => 'refused').then(s => new Response(s))
+		onfetch = e => {
+			const url = new URL(e.request.url)
+			e.respondWith(url.pathname === '/status' ? status(url) : new Response('taken over', {headers: {'Content-Type': 'text/html'}}))
+		}`
 	if status, body := h.ide("PUT", h.mine, "/file?path=worker.js", script); status != 200 {
 		h.t.Fatalf("store the service worker: %d %s", status, body)
 	}
@@ -311,8 +317,9 @@ func (h *hostilePages) send() {
 	}
 }
 
-// expectUnchanged checks that nothing that was sent has had an effect.
-func (h *hostilePages) expectUnchanged() {
+// expectUnchanged checks that nothing that was sent has had an effect. ports are those of the
+// workspaces, as listening returns them.
+func (h *hostilePages) expectUnchanged(ports map[string]string) {
 	h.t.Helper()
 	for _, path := range []string{"/api/v1/tokens", "/settings/tokens", "/workspaces/" + h.other + "/stop", "/workspaces/" + h.other + "/share-port", "/logout"} {
 		harness.Eventually(h.t, "a refused POST "+path, func() bool {
@@ -337,7 +344,7 @@ func (h *hostilePages) expectUnchanged() {
 		h.t.Errorf("the page has stopped the victim: %+v", w)
 	}
 	h.expect(h.other, "secret of the victim")
-	for id, want := range map[string]string{h.mine: "3000 public, 3001 owner", h.other: "3000 owner, 3001 public"} {
+	for id, want := range ports {
 		log, err := exec.CommandContext(h.t.Context(), "docker", "logs", "codehub-ws-"+id).CombinedOutput()
 		if err != nil || strings.Contains(string(log), "asked to exit") {
 			h.t.Errorf("the page has ended an IDE: %v\n%s", err, log)
@@ -368,15 +375,23 @@ func (h *hostilePages) listening(id string) string {
 // answers none of another host.
 func (h *hostilePages) takeOver() {
 	h.t.Helper()
-	taken := until(`document.body?.innerText === 'taken over'`)
-	h.open(h.page)
-	h.b.do("register a service worker", until(`(window.asked ??= navigator.serviceWorker.register('/file?path=worker.js&type=text/javascript', {scope: '/'}), navigator.serviceWorker.controller !== null)`))
-	h.b.do("see that it answers on its own host", navigate(h.page+"/"), taken)
+	taken := h.registerWorker()
 	h.openVictims()
 	h.seeDashboard()
 	h.b.do("remove the service worker", navigate(h.page+"/"), taken,
 		until(`(window.asked ??= navigator.serviceWorker.getRegistrations().then(l => Promise.all(l.map(r => r.unregister()))).then(() => window.removed = true), window.removed === true)`))
 	h.open(h.page)
+}
+
+// registerWorker registers the service worker of putWorker for all requests on the page's own
+// host. taken waits until it has answered one.
+func (h *hostilePages) registerWorker() (taken chromedp.Action[chromedp.Void]) {
+	h.t.Helper()
+	taken = until(`document.body?.innerText === 'taken over'`)
+	h.open(h.page)
+	h.b.do("register a service worker", until(`(window.asked ??= navigator.serviceWorker.register('/file?path=worker.js&type=text/javascript', {scope: '/'}), navigator.serviceWorker.controller !== null)`))
+	h.b.do("see that it answers on its own host", navigate(h.page+"/"), taken)
+	return taken
 }
 
 func (h *hostilePages) seeDashboard() {

@@ -232,8 +232,8 @@ func testTicketAttacks(t *testing.T, m mode) {
 func (s *server) enter(user, id string) (cookie string, conn net.Conn) {
 	s.Helper()
 	v := s.visitor(user)
-	if last, resp, _ := v.follow(s.URL+"/w/"+id+"/", ""); resp.StatusCode != 200 {
-		s.Fatalf("%s enters %s: %d", user, last, resp.StatusCode)
+	if last, resp, body := v.follow(s.URL+"/w/"+id+"/", ""); resp.StatusCode != 200 {
+		s.Fatalf("%s enters %s: %d %s", user, last, resp.StatusCode, body)
 	}
 	cookie = v.cookies(s.originOf(id))
 	status, conn := s.upgradeAt(s.originOf(id), "Cookie", cookie, "Origin", s.originOf(id))

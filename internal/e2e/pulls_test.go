@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"codehub/api"
-	codehub "codehub/client"
 	"codehub/internal/dockertest"
 	"codehub/internal/harness"
 )
@@ -24,19 +23,8 @@ func (s *server) as(username string) *server {
 // enterAs returns the server with another user logged in.
 func (s *server) enterAs(username, password string) *server {
 	s.Helper()
-	c, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: username, Password: password})
-	if err != nil {
-		s.Fatal(err)
-	}
-	tok, err := c.CreateToken(s.Context(), api.CreateToken{Name: "e2e"})
-	if err != nil {
-		s.Fatal(err)
-	}
 	other := *s
-	other.token = tok.Token
-	if other.api, err = codehub.New(s.URL, tok.Token); err != nil {
-		s.Fatal(err)
-	}
+	other.login(username, password)
 	return &other
 }
 

@@ -141,7 +141,7 @@ func startServer(t *testing.T, m mode, binary, home string, settings ...string) 
 	if err := s.subnet.UsedBy(s.Installation()); err != nil {
 		t.Fatal(err)
 	}
-	s.login()
+	s.login(adminName, proc.AdminPassword)
 	return s
 }
 
@@ -168,10 +168,10 @@ func (s *server) restart() {
 	}
 }
 
-func (s *server) login() {
+func (s *server) login(user, password string) {
 	s.Helper()
 	web := codehub.WithHTTPClient(&http.Client{Transport: s.web})
-	c, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: "admin", Password: proc.AdminPassword}, web)
+	c, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: user, Password: password}, web)
 	if err != nil {
 		s.Fatal(err)
 	}
