@@ -469,7 +469,9 @@ func (h *hostilePages) expectNoFrames() {
 func (h *hostilePages) expectNoOpener() {
 	h.t.Helper()
 	link := fmt.Sprintf(`#ports a[href=%q]`, h.page+"/")
-	h.b.do("open the port from the dashboard", navigate(h.URL+"/workspaces/"+h.mine), chromedp.WaitVisible(link), chromedp.Click(link))
+	h.b.do("open the port from the dashboard", navigate(h.URL+"/workspaces/"+h.mine), chromedp.WaitVisible(link),
+		// The list of ports moves while it arrives, so a press at a position could miss the link.
+		until(fmt.Sprintf(`(a => a !== null && a.click() === undefined)(document.querySelector(%q))`, link)))
 	tab := h.b.opened(h.page + "/")
 	tab.do("see the page", until(`document.querySelector('#request') !== null`))
 	if got, err := chromedp.Run(tab.ctx, chromedp.Evaluate[bool](`window.opener === null && document.referrer === ''`)); err != nil || !got {
