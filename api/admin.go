@@ -133,11 +133,11 @@ type Account struct {
 	Username      string     `json:"username"`
 	Admin         bool       `json:"admin"`
 	Disabled      bool       `json:"disabled"`
-	MaxRunning    *int       `json:"max_running"` // null: the server's limit; 0: none
-	Running       int        `json:"running"`     // workspaces that count against it
+	MaxRunning    *int       `json:"max_running"` // the user's own limit; null: none, 0: unlimited
+	Running       int        `json:"running"`     // workspaces that count against the running limit
 	Workspaces    int        `json:"workspaces"`
-	MaxWorkspaces *int       `json:"max_workspaces"` // null: the server's limit; 0: none
-	MaxBytes      *int64     `json:"max_bytes"`      // null: the server's limit; 0: none
+	MaxWorkspaces *int       `json:"max_workspaces"` // as max_running
+	MaxBytes      *int64     `json:"max_bytes"`      // as max_running
 	Bytes         int64      `json:"bytes"`          // of homes and archives, as last measured
 	LockedTill    *time.Time `json:"locked_until"`
 	CreatedAt     time.Time  `json:"created_at"`
@@ -146,6 +146,29 @@ type Account struct {
 	// not_allowed or unreachable; null: it has not.
 	Suspended      *string    `json:"suspended"`
 	SuspendedSince *time.Time `json:"suspended_since"` // null: not, or not known
+	// Limits are in effect: the user's own, or else those of groups or the server.
+	Limits AccountLimits `json:"limits"`
+}
+
+// AccountLimits are the limits that are in effect for a user.
+type AccountLimits struct {
+	Running    Limit `json:"running"`
+	Workspaces Limit `json:"workspaces"`
+	Bytes      Limit `json:"bytes"`
+}
+
+// Where a Limit comes from.
+const (
+	LimitOwn    = "own"
+	LimitGroup  = "group"
+	LimitServer = "server"
+)
+
+// Limit is a limit that is in effect for a user.
+type Limit struct {
+	Max   int64  `json:"max"`   // 0: no limit
+	From  string `json:"from"`  // own, group or server
+	Group string `json:"group"` // the name of the group that it comes from; empty: it does not
 }
 
 // AccountList is the answer of GET /users.

@@ -15,9 +15,9 @@ const (
 	MaxBytes      = 1 << 50
 )
 
-// Accounts lists the users by name.
-func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.AccountList, error) {
-	list, err := s.cfg.Store.Accounts(ctx, caller, page)
+// Accounts lists users by name.
+func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, f postgres.AccountFilter) (api.AccountList, error) {
+	list, err := s.cfg.Store.Accounts(ctx, caller, f)
 	out := api.AccountList{Users: make([]api.Account, 0, len(list.Users)), NextCursor: list.NextCursor}
 	for _, a := range list.Users {
 		out.Users = append(out.Users, accountOf(a))
@@ -31,6 +31,7 @@ func accountOf(a postgres.Account) api.Account {
 		MaxRunning: a.MaxRunning, MaxWorkspaces: a.MaxWorkspaces, MaxBytes: a.MaxBytes,
 		Running: a.Running, Workspaces: a.Workspaces, Bytes: a.Bytes, LockedTill: a.LockedTill, CreatedAt: a.CreatedAt,
 		Passkeys: a.Passkeys, SuspendedSince: a.SuspendedAt,
+		Limits: api.AccountLimits{Running: api.Limit(a.LimitOfRunning), Workspaces: api.Limit(a.LimitOfWorkspaces), Bytes: api.Limit(a.LimitOfBytes)},
 	}
 	if a.Suspended != "" {
 		why := string(a.Suspended)

@@ -21,7 +21,7 @@ type Store interface {
 	Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.Orphan, next string, err error)
 	NamesOf(ctx context.Context, caller workspace.Caller, ids []workspace.ID) ([]postgres.NamedWorkspace, error)
 	RecordDeadNode(ctx context.Context, caller workspace.Caller, node string) error
-	Accounts(ctx context.Context, caller workspace.Caller, page postgres.Page) (postgres.AccountList, error)
+	Accounts(ctx context.Context, caller workspace.Caller, f postgres.AccountFilter) (postgres.AccountList, error)
 	Account(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (postgres.Account, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (postgres.Account, error)

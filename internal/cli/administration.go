@@ -553,8 +553,8 @@ func (u usersDeleteCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type usersQuotaCmd struct {
 	onUser
-	Workspaces limit    `name:"workspaces" placeholder:"N" help:"Workspaces; 0: unlimited, default: the server's limit."`
-	Size       sizeFlag `name:"size" placeholder:"SIZE" help:"Size of homes and archives, like 20g; 0: unlimited, default: the server's limit."`
+	Workspaces limit    `name:"workspaces" placeholder:"N" help:"Workspaces; 0: unlimited, default: no own limit."`
+	Size       sizeFlag `name:"size" placeholder:"SIZE" help:"Size of homes and archives, like 20g; 0: unlimited, default: no own limit."`
 }
 
 func (u usersQuotaCmd) Run(ctx context.Context, k *kong.Context) error {

@@ -53,16 +53,19 @@ func groupTable(list []api.Group) string {
 	return terminal.Table(rows)
 }
 
-func groupLimit(n *int) string { return limitOf(api.Account{MaxRunning: n}) }
+func groupLimit(n *int) string { return limitText(n, strconv.Itoa) }
 
-func groupBytes(n *int64) string {
+func groupBytes(n *int64) string { return limitText(n, terminal.Size) }
+
+// limitText writes a limit of a group.
+func limitText[N int | int64](n *N, text func(N) string) string {
 	switch {
 	case n == nil:
 		return "default"
 	case *n == 0:
 		return "none"
 	}
-	return terminal.Size(*n)
+	return text(*n)
 }
 
 func claimOf(g api.Group) string {

@@ -18,7 +18,7 @@ import (
 )
 
 type usersCmd struct {
-	List     usersListCmd     `cmd:"" aliases:"ls" help:"List users."`
+	List     usersListCmd     `cmd:"" aliases:"ls" help:"List users, their limits and what they use."`
 	Create   usersCreateCmd   `cmd:"" help:"Create a user."`
 	SetLimit usersLimitCmd    `cmd:"" name:"set-limit" help:"Set a user's running limit."`
 	Admin    usersAdminCmd    `cmd:"" help:"Grant or revoke administrator access."`
@@ -28,6 +28,11 @@ type usersCmd struct {
 	Delete   usersDeleteCmd   `cmd:"" aliases:"rm" help:"Delete a user."`
 	Reset    usersPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password; sessions and tokens end."`
 	Passkeys usersPasskeysCmd `cmd:"" name:"remove-passkeys" help:"Remove a user's passkeys and recovery codes."`
+}
+
+// Help describes the limits.
+func (usersListCmd) Help() string {
+	return `RUNNING, WORKSPACES and SIZE show what a user uses, the limit in effect, and where it comes from: the user's own, a group, or the server.`
 }
 
 type usersListCmd struct {
@@ -48,11 +53,27 @@ func (l usersListCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 func accountTable(list []api.Account) string {
-	rows := [][]string{{"NAME", "", "LIMIT", "RUNNING", "WORKSPACES", "SIZE", "ID"}}
+	rows := [][]string{{"NAME", "", "RUNNING", "WORKSPACES", "SIZE", "ID"}}
 	for _, a := range list {
-		rows = append(rows, []string{a.Username, accountMarks(a), limitOf(a), strconv.Itoa(a.Running), quotaOf(a.Workspaces, a.MaxWorkspaces), sizeQuotaOf(a), a.ID})
+		number := func(n int64) string { return strconv.FormatInt(n, 10) }
+		rows = append(rows, []string{
+			a.Username, accountMarks(a), usedOf(int64(a.Running), a.Limits.Running, number),
+			usedOf(int64(a.Workspaces), a.Limits.Workspaces, number), usedOf(a.Bytes, a.Limits.Bytes, terminal.Size), a.ID,
+		})
 	}
 	return terminal.Table(rows)
+}
+
+// usedOf is how much of a limit is used, such as "1 of 5 (group platform)".
+func usedOf(used int64, l api.Limit, text func(int64) string) string {
+	from := l.From
+	if l.From == api.LimitGroup {
+		from += " " + l.Group
+	}
+	if l.Max == 0 {
+		return fmt.Sprintf("%s, no limit (%s)", text(used), from)
+	}
+	return fmt.Sprintf("%s of %s (%s)", text(used), text(l.Max), from)
 }
 
 func accountMarks(a api.Account) string {
@@ -82,31 +103,6 @@ func accountMarks(a api.Account) string {
 	return strings.Join(marks, ", ")
 }
 
-func limitOf(a api.Account) string {
-	switch {
-	case a.MaxRunning == nil:
-		return "default"
-	case *a.MaxRunning == 0:
-		return "none"
-	}
-	return strconv.Itoa(*a.MaxRunning)
-}
-
-// quotaOf is a number with the user's own limit of it.
-func quotaOf(n int, most *int) string {
-	if most == nil || *most == 0 {
-		return strconv.Itoa(n)
-	}
-	return fmt.Sprintf("%d of %d", n, *most)
-}
-
-func sizeQuotaOf(a api.Account) string {
-	if a.MaxBytes == nil || *a.MaxBytes == 0 {
-		return terminal.Size(a.Bytes)
-	}
-	return terminal.Size(a.Bytes) + " of " + terminal.Size(*a.MaxBytes)
-}
-
 // Help describes where the password comes from.
 func (usersCreateCmd) Help() string {
 	return `The password is asked for, or read from standard input.`
@@ -117,7 +113,7 @@ type usersCreateCmd struct {
 	terminal.Format
 	Name       string `arg:"" help:"The username."`
 	Admin      bool   `help:"Make the user an administrator."`
-	MaxRunning limit  `name:"max-running" placeholder:"N" help:"Running limit; 0: unlimited, default: the server's limit."`
+	MaxRunning limit  `name:"max-running" placeholder:"N" help:"Running limit; 0: unlimited, default: no own limit."`
 }
 
 func (u usersCreateCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -180,7 +176,7 @@ func findUser(ctx context.Context, c *client.Client, name string) (id string, er
 
 type usersLimitCmd struct {
 	onUser
-	Limit limit `arg:"" help:"A number; 0: unlimited, default: the server's limit. Running workspaces keep running."`
+	Limit limit `arg:"" help:"A number; 0: unlimited, default: no own limit. Running workspaces keep running."`
 }
 
 func (u usersLimitCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -250,7 +246,7 @@ func (u usersPasskeysCmd) Run(ctx context.Context, k *kong.Context) error {
 	return u.Print(k.Stdout, a, "The passkeys of "+terminal.Plain(a.Username)+" are removed.")
 }
 
-// limit is the value of a running limit: a number, or the server's.
+// limit is a limit of workspaces: a number, or none of its own.
 type limit struct {
 	given bool
 	n     *int
@@ -271,7 +267,7 @@ func (l *limit) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// sizeFlag is the value of a limit of bytes: a size, or the server's.
+// sizeFlag is a limit of bytes: a size, or none of its own.
 type sizeFlag struct {
 	given bool
 	n     *int64

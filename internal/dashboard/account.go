@@ -32,7 +32,7 @@ type sessionView struct {
 }
 
 func (d *Dashboard) readAccount(r *http.Request, c workspace.Caller) (v accountView, err error) {
-	cursor := cursorOf(r, "cursor")
+	cursor := pageParam(r, "cursor")
 	list, next, err := d.Auth.Sessions(r.Context(), c, postgres.Page{Limit: pageSize, Cursor: cursor})
 	if err != nil {
 		return v, err

@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"codehub/api"
 	"codehub/internal/postgres"
@@ -34,6 +36,7 @@ type adminView struct {
 	Stale   bool // activity has not been recorded for a while
 	Users   []userView
 	Paging  paging // of Users
+	Find    string // part of the names of Users; empty: all
 	More    paging // of Orphans
 	Now     time.Time
 	OOB     bool
@@ -42,9 +45,8 @@ type adminView struct {
 // userView is one user in the list.
 type userView struct {
 	api.Account
-	Self    bool // the administrator who views the page
-	Locked  bool // locked out after wrong passwords
-	PerUser int  // the server's limit
+	Self   bool // the administrator who views the page
+	Locked bool // locked out after wrong passwords
 }
 
 // Suspension is why the user is suspended; empty: the user is not.
@@ -55,12 +57,27 @@ func (v userView) Suspension() string {
 	return *v.Suspended
 }
 
-// Limit is the user's running limit, 0 for none.
-func (p userView) Limit() int {
-	if p.MaxRunning != nil {
-		return *p.MaxRunning
+// usedView is how much of a limit a user uses.
+type usedView struct {
+	Key  string // running, workspaces or bytes; the texts admin.used.<Key>
+	Used int64
+	api.Limit
+}
+
+// Full reports whether the limit is reached.
+func (v usedView) Full() bool { return v.Max > 0 && v.Used >= v.Max }
+
+// N and Most are Used and Max of a number of workspaces.
+func (v usedView) N() int    { return int(v.Used) }
+func (v usedView) Most() int { return int(v.Max) }
+
+// Uses lists the limits of the user.
+func (v userView) Uses() []usedView {
+	return []usedView{
+		{"running", int64(v.Running), v.Limits.Running},
+		{"workspaces", int64(v.Workspaces), v.Limits.Workspaces},
+		{"bytes", v.Bytes, v.Limits.Bytes},
 	}
-	return p.PerUser
 }
 
 // staleAfter is how long activity may go unrecorded before administrators are warned. It
@@ -94,15 +111,24 @@ func (v adminView) Operations() []counted {
 	return inOrder(v.Status.Operations, []string{"PROVISIONING", "STARTING", "STOPPING", "ARCHIVING", "RESTORING", "CREATE_EMPTY_ARCHIVE", "DELETING"})
 }
 
-// adminPages are the cursors of the lists on the administrators' page.
-type adminPages struct{ users, orphans string }
+// adminPages are the cursors of the lists on the administrators' page, and find a part of the
+// names of its users.
+type adminPages struct{ users, orphans, find string }
 
 func adminPagesOf(r *http.Request) adminPages {
-	return adminPages{users: cursorOf(r, "cursor"), orphans: cursorOf(r, "orphans")}
+	return adminPages{users: pageParam(r, "cursor"), orphans: pageParam(r, "orphans"), find: findable(pageParam(r, "find"))}
+}
+
+// findable is the text by which users are found; empty if it cannot be a part of a name.
+func findable(s string) string {
+	if s = strings.TrimSpace(s); len(s) > 255 || !utf8.ValidString(s) || strings.ContainsFunc(s, unprintable) {
+		return ""
+	}
+	return s
 }
 
 func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, at adminPages) (adminView, error) {
-	v := adminView{Now: d.Now()}
+	v := adminView{Now: d.Now(), Find: at.find}
 	var err error
 	if v.Status, err = d.Admin.AdminStatus(ctx, c); err != nil {
 		return v, err
@@ -112,18 +138,38 @@ func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, at adminP
 		return v, err
 	}
 	v.Orphans, v.More = orphans.Orphans, pagingOf("/admin", "orphans", at.orphans, orphans.NextCursor)
-	list, err := d.Admin.Accounts(ctx, c, postgres.Page{Limit: usersShown, Cursor: at.users})
+	list, err := d.Admin.Accounts(ctx, c, postgres.AccountFilter{Query: at.find, Page: postgres.Page{Limit: usersShown, Cursor: at.users}})
 	if err != nil {
 		return v, err
 	}
 	for _, a := range list.Users {
 		v.Users = append(v.Users, userView{
-			Account: a, Self: a.ID == c.UserID, PerUser: v.Status.PerUser, Locked: a.LockedTill != nil && a.LockedTill.After(v.Now),
+			Account: a, Self: a.ID == c.UserID, Locked: a.LockedTill != nil && a.LockedTill.After(v.Now),
 		})
 	}
 	v.Stale = v.Status.WatchedUntil == nil || v.Now.Sub(*v.Status.WatchedUntil) > staleAfter
-	v.Paging = pagingOf("/admin", "cursor", at.users, list.NextCursor)
+	v.Paging = at.paging(list.NextCursor)
 	return v, nil
+}
+
+// paging leads to the other pages of users.
+func (at adminPages) paging(next string) (p paging) {
+	to := func(cursor string) string {
+		q := url.Values{}
+		for name, v := range map[string]string{"cursor": cursor, "find": at.find} {
+			if v != "" {
+				q.Set(name, v)
+			}
+		}
+		return strings.TrimSuffix("/admin?"+q.Encode(), "?")
+	}
+	if next != "" {
+		p.Next = to(next)
+	}
+	if at.users != "" {
+		p.First = to("")
+	}
+	return p
 }
 
 // usersShown is how many users a page shows.
@@ -141,8 +187,10 @@ func (d *Dashboard) adminPage(w http.ResponseWriter, r *http.Request, c workspac
 	feed := &adminFeed{feedBase: d.newFeed(r, c), pages: at}
 	shown, _, err := feed.show(v, p.Notices, adminParts...)
 	query := url.Values{"admin": {"1"}, "cursor": {at.users}}
-	if at.orphans != "" {
-		query.Set("orphans", at.orphans)
+	for name, v := range map[string]string{"orphans": at.orphans, "find": at.find} {
+		if v != "" {
+			query.Set(name, v)
+		}
 	}
 	p.Stream = streamOf("/dashboard/events?"+query.Encode(), shown, err)
 	p.Toast = d.noted(r, c)

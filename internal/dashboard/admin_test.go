@@ -52,7 +52,7 @@ func TestAdminPage(t *testing.T) {
 	contains(t, "the page", page, `<a href="/admin" aria-current="page">`, "alpha.example", "Version 1.2.0", "beta.example", "not responding",
 		"Docker</strong>: responding", "Archive storage</strong>: not responding, will be retried", "dial tcp &lt;10.0.0.9&gt;:9000: connection refused",
 		"Stopped 2", "Starting 1", "Up 3 days &lt;b&gt;", "will be removed in", "not removed automatically", ">Container<", ">Volume<",
-		"1 of 2 running", "0 of 2 running", "2 workspaces", "0 workspaces", ">ann<", ">you<", ">administrator<",
+		"1 of 2<", "0 of 2<", "2, no limit", "0, no limit", "0 B, no limit", ">server<", ">ann<", ">you<", ">administrator<",
 		"Activity recorded through", "Automatic stops are paused until activity is recorded again.", `sse-connect="/dashboard/events?admin=1&amp;cursor=&amp;seen=`)
 	lacks(t, "the page", page, "Lost home volumes", "Failed deletions")
 	lost := w.add("thesis", volumeLost)
@@ -64,6 +64,11 @@ func TestAdminPage(t *testing.T) {
 	// Administrators cannot lock themselves out by accident.
 	self := "/admin/people/" + w.userID("admin")
 	lacks(t, "the page", page, self+"/disable", self+"/take-admin", self+"/password")
+
+	page = b.get("/admin?find=AN").body
+	contains(t, "one user", page, `value="AN"`, ">ann<", "find=AN")
+	lacks(t, "one user", page, ">you<")
+	contains(t, "no user", b.get("/admin?find=nobody").body, "No user matches.")
 
 	// The stream does not send what the page already shows.
 	b.listen(html.UnescapeString(regexp.MustCompile(`sse-connect="/dashboard/events([^"]+)"`).FindStringSubmatch(b.get("/admin").body)[1])).until("hello")
@@ -94,7 +99,7 @@ func TestUserAdministration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.loggedIn()
-	contains(t, "the form", b.get("/admin/people/new").body, "Add user", `type="password"`, `autocomplete="new-password"`, "Server default (2)")
+	contains(t, "the form", b.get("/admin/people/new").body, "Add user", `type="password"`, `autocomplete="new-password"`, "Limit of groups, else server (2)")
 	for name, c := range map[string]struct {
 		form url.Values
 		want string
@@ -118,7 +123,7 @@ func TestUserAdministration(t *testing.T) {
 	if a.status != http.StatusOK {
 		t.Fatalf("add: %d %s", a.status, a.body)
 	}
-	contains(t, "added", a.body, "The user ann was added.", `id="admin-people"`, "0 of 5 running", "custom limit", `id="dialog" hx-swap-oob="innerHTML"`)
+	contains(t, "added", a.body, "The user ann was added.", `id="admin-people"`, "0 of 5", "custom", `id="dialog" hx-swap-oob="innerHTML"`)
 	ann := w.browser()
 	if a := ann.post("/login", url.Values{"username": {"ann"}, "password": {"a long password"}}); a.status != http.StatusSeeOther {
 		t.Fatalf("ann logs in: %d", a.status)
@@ -126,8 +131,8 @@ func TestUserAdministration(t *testing.T) {
 
 	person := "/admin/people/" + w.userID("ann")
 	contains(t, "the limit's form", b.get(person+"/limit", "HX-Request", "true").body, "Running limit for ann", `value="5"`, `<option value="own" selected>`)
-	contains(t, "no limit", b.htmx(person+"/limit", url.Values{"limit": {"none"}}).body, "The running limit of ann was changed.", "0 running", "custom limit")
-	contains(t, "the server's", b.htmx(person+"/limit", url.Values{"limit": {"server"}}).body, "0 of 2 running")
+	contains(t, "no limit", b.htmx(person+"/limit", url.Values{"limit": {"none"}}).body, "The running limit of ann was changed.", "0, no limit", "custom")
+	contains(t, "the server's", b.htmx(person+"/limit", url.Values{"limit": {"server"}}).body, "0 of 2")
 	contains(t, "another", b.htmx(person+"/limit", url.Values{"limit": {"own"}, "limit_n": {"1000001"}}).body, "between 1 and")
 
 	contains(t, "make admin", b.htmx(person+"/make-admin", nil).body, "ann is now an administrator.")

@@ -256,7 +256,7 @@ func TestUsersAreDeleted(t *testing.T) {
 	w.observe(id, running)
 	w.want(id, "desired_state", "RUNNING")
 	person := "/admin/people/" + w.userID("ann")
-	contains(t, "limits", boss.htmx(person+"/quota", url.Values{"max_workspaces": {"3"}, "max_bytes": {"20g"}}).body, "The limits of ann were changed.", "at most 3")
+	contains(t, "limits", boss.htmx(person+"/quota", url.Values{"max_workspaces": {"3"}, "max_bytes": {"20g"}}).body, "The limits of ann were changed.", "1 of 3", "0 B of 21.5 GB", "custom")
 	contains(t, "the form", boss.get(person+"/quota").body, `value="20g"`, `value="3"`)
 	contains(t, "a bad size", boss.htmx(person+"/quota", url.Values{"max_bytes": {"much"}}).body, "e-max_bytes")
 	contains(t, "the form", boss.get(person+"/delete").body, "The user has 1 workspace", `value="hand_over" checked`)

@@ -309,7 +309,7 @@ func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id 
 		v.OOB, v.Entry = true, entryOf(r, ws.ID)
 		return []part{{"wait", v}}, err
 	}
-	v, err := d.readDetail(r.Context(), c, ws, cursorOf(r, "archives"))
+	v, err := d.readDetail(r.Context(), c, ws, pageParam(r, "archives"))
 	v.OOB = true
 	v.Listed = d.readPorts(r.Context(), c, ws)
 	return []part{{"panel", v}, {"ports", v}, {"archives", v}, {"facts", v}}, err

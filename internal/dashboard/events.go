@@ -116,7 +116,7 @@ func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller, wake func()) fe
 	case q.Has("all"), q.Has("any"):
 		return &noticesFeed{feedBase: base}
 	case q.Has("admin") && c.Admin && d.Admin != nil:
-		return &adminFeed{feedBase: base, pages: adminPages{users: q.Get("cursor"), orphans: q.Get("orphans")}}
+		return &adminFeed{feedBase: base, pages: adminPages{users: q.Get("cursor"), orphans: q.Get("orphans"), find: findable(q.Get("find"))}}
 	case q.Has("admin"), q.Has("notices"):
 		return &noticesFeed{feedBase: base}
 	}

@@ -47,7 +47,7 @@ func (d *Dashboard) groupsOnly(h callerHandler) callerHandler {
 }
 
 func (d *Dashboard) groupsPage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	cursor := cursorOf(r, "cursor")
+	cursor := pageParam(r, "cursor")
 	list, err := d.Admin.Groups(r.Context(), c, postgres.Page{Limit: pageSize, Cursor: cursor})
 	if err != nil {
 		d.fail(w, r, err)
@@ -66,7 +66,7 @@ func (d *Dashboard) groupPage(w http.ResponseWriter, r *http.Request, c workspac
 	}
 	v := groupView{Group: g, Admin: c.Admin}
 	if g.Manages {
-		cursor := cursorOf(r, "cursor")
+		cursor := pageParam(r, "cursor")
 		list, err := d.Admin.Members(r.Context(), c, g.ID, postgres.Page{Limit: membersShown, Cursor: cursor})
 		if err != nil {
 			d.fail(w, r, err)

@@ -30,6 +30,8 @@ func TestGroupsPage(t *testing.T) {
 		t.Fatalf("add: %d %s", a.status, a.body)
 	}
 
+	contains(t, "her limits", boss.get("/admin").body, "0 of 7", "0, no limit", "0 B of 2.1 GB", "group Team &lt;b&gt;")
+
 	page = gina.get(at).body
 	contains(t, "for its administrator", page, "gina", "Group administrator", "Add member")
 	lacks(t, "for its administrator", page, `id="group-edit"`, `id="group-delete"`)

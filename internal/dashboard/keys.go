@@ -27,7 +27,7 @@ type keyView struct {
 }
 
 func (d *Dashboard) readKeys(r *http.Request, c workspace.Caller) (v keysView, err error) {
-	cursor := cursorOf(r, "keys")
+	cursor := pageParam(r, "keys")
 	list, next, err := d.Store.SSHKeys(r.Context(), c, postgres.Page{Limit: pageSize, Cursor: cursor})
 	if err != nil {
 		return v, err

@@ -22,9 +22,9 @@ func pagingOf(path, name, cursor, next string) (p paging) {
 	return p
 }
 
-// cursorOf returns the cursor, in the parameter name, of the page that the browser shows:
-// the requested one, or the one that a script on it sent the request from.
-func cursorOf(r *http.Request, name string) string {
+// pageParam returns a parameter of the page that the browser shows: the requested one, or the
+// one that a script on it sent the request from.
+func pageParam(r *http.Request, name string) string {
 	if r.Method == http.MethodGet {
 		return r.URL.Query().Get(name)
 	}

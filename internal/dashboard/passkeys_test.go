@@ -387,7 +387,7 @@ func TestAdministratorRemovesPasskeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := w.DB.Accounts(t.Context(), w.caller("boss"), postgres.Page{})
+	list, err := w.DB.Accounts(t.Context(), w.caller("boss"), postgres.AccountFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}

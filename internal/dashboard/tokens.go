@@ -37,7 +37,7 @@ type newToken struct {
 func lifetimes() []int { return []int{7, 30, 90, 365} }
 
 func (d *Dashboard) readTokens(r *http.Request, c workspace.Caller) (tokensView, error) {
-	cursor := cursorOf(r, "cursor")
+	cursor := pageParam(r, "cursor")
 	rows, next, err := d.Auth.Tokens(r.Context(), c, postgres.Page{Limit: pageSize, Cursor: cursor})
 	if err != nil {
 		return tokensView{}, err

@@ -2,10 +2,13 @@ package httpapi
 
 import (
 	"net/http"
+	"strings"
+	"unicode/utf8"
 
 	"codehub/api"
 	"codehub/internal/auth"
 	"codehub/internal/inbound"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -77,11 +80,15 @@ func noRestore() error {
 }
 
 func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	page, err := parsePage(r.URL.Query())
-	if err != nil {
+	f := postgres.AccountFilter{Query: r.URL.Query().Get("q")}
+	if !utf8.ValidString(f.Query) || utf8.RuneCountInString(f.Query) > maxQuery || strings.ContainsFunc(f.Query, unprintable) {
+		return fieldError("q", "must be at most 255 characters without control characters.")
+	}
+	var err error
+	if f.Page, err = parsePage(r.URL.Query()); err != nil {
 		return err
 	}
-	list, err := s.cfg.Admin.Accounts(r.Context(), id.Caller, page)
+	list, err := s.cfg.Admin.Accounts(r.Context(), id.Caller, f)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,9 @@ func TestAccounts(t *testing.T) {
 	if made.Username != "carl" || made.Admin || made.MaxRunning == nil || *made.MaxRunning != 1 || !workspace.ValidID(made.ID) {
 		t.Errorf("%+v", made)
 	}
+	if l := made.Limits; l.Running != (api.Limit{Max: 1, From: api.LimitOwn}) || l.Workspaces != (api.Limit{From: api.LimitServer}) {
+		t.Errorf("limits %+v", l)
+	}
 	e.want(409, "name_taken", "POST", "/users", `{"username":"CARL","password":"long enough"}`, as(e.ann))
 	for _, bad := range []string{
 		`{"username":"-x","password":"long enough"}`, `{"username":"x","password":"short"}`, `{"username":"longenough","password":"longenough"}`,
@@ -49,6 +52,12 @@ func TestAccounts(t *testing.T) {
 		t.Errorf("%v %q", names, list.NextCursor)
 	}
 	e.want(400, "invalid_request", "GET", "/users?cursor=%21", "", as(e.ann))
+	e.want(400, "invalid_request", "GET", "/users?q=%00", "", as(e.ann))
+	for q, want := range map[string]int{"AR": 1, "": 3, "_": 0, "%25": 0} {
+		if l := read[api.AccountList](t, e.want(200, "", "GET", "/users?q="+q, "", as(e.ann))); len(l.Users) != want {
+			t.Errorf("users with %q: %+v", q, l.Users)
+		}
+	}
 
 	path := "/users/" + made.ID
 	if a := read[api.Account](t, e.want(200, "", "PATCH", path, `{"max_running":null}`, as(e.ann))); a.MaxRunning != nil {

@@ -142,7 +142,7 @@ func (s *server) routes() []route {
 		{"GET", "/admin/move/workspaces/{id}/record", admin, s.readToMove, nil},
 		{"GET", "/admin/move/workspaces/{id}/archive", admin, s.fetchToMove, []string{"version"}},
 		{"POST", "/admin/move/workspaces/{id}/archive", admin, s.archiveToMove, nil},
-		{"GET", "/users", admin, s.listAccounts, pageParams},
+		{"GET", "/users", admin, s.listAccounts, slices.Concat([]string{"q"}, pageParams)},
 		{"POST", "/users", admin, s.createAccount, nil},
 		{"PATCH", "/users/{id}", admin, s.patchAccount, nil},
 		{"DELETE", "/users/{id}", admin, s.deleteAccount, []string{"workspaces", "to"}},

@@ -105,7 +105,7 @@ func wire() map[string]any {
 		"Login": api.Login{}, "User": api.User{}, "Session": api.Session{}, "OpenSession": api.OpenSession{}, "SessionList": api.SessionList{}, "SessionsEnded": api.SessionsEnded{}, "CreateToken": api.CreateToken{}, "BeginDevice": api.BeginDevice{}, "DeviceLogin": api.DeviceLogin{}, "RedeemLogin": api.RedeemLogin{}, "RedeemedLogin": api.RedeemedLogin{},
 		"Token": api.Token{}, "TokenList": api.TokenList{}, "Deleted": api.Deleted{}, "Error": api.Error{},
 		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "LostNode": api.LostNode{}, "LostNodeWorkspace": api.LostNodeWorkspace{}, "DeadNode": api.DeadNode{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},
-		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{},
+		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{}, "AccountLimits": api.AccountLimits{}, "Limit": api.Limit{},
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
 		"Group": api.Group{}, "GroupList": api.GroupList{}, "CreateGroup": api.CreateGroup{}, "PatchGroup": api.PatchGroup{}, "Member": api.Member{}, "MemberList": api.MemberList{}, "SetMember": api.SetMember{},
 		"Share": api.Share{}, "ShareList": api.ShareList{}, "NewShare": api.NewShare{}, "SharedWorkspace": api.SharedWorkspace{}, "SharedList": api.SharedList{}, "LeftShare": api.LeftShare{},

@@ -14,7 +14,23 @@ const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running, u.
 	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
 	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
 	(SELECT COALESCE(sum(w.total_bytes), 0)::bigint FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
-	COALESCE(u.suspended_for, ''), u.suspended_at, (SELECT count(*) FROM passkeys k WHERE k.user_id = u.id)`
+	COALESCE(u.suspended_for, ''), u.suspended_at, (SELECT count(*) FROM passkeys k WHERE k.user_id = u.id),
+	l.max_running, l.running_from, COALESCE(l.running_group, ''), l.max_workspaces, l.workspaces_from, COALESCE(l.workspaces_group, ''),
+	l.max_bytes, l.bytes_from, COALESCE(l.bytes_group, '')`
+
+// Where a limit comes from, as the view user_limits decides it.
+const (
+	LimitOwn    = "own"    // the user's own
+	LimitGroup  = "group"  // one of the user's groups
+	LimitServer = "server" // the server's
+)
+
+// Limit is a limit that is in effect for a user.
+type Limit struct {
+	Max   int64  // 0: no limit
+	From  string // LimitOwn, LimitGroup or LimitServer
+	Group string // the name of the group; empty unless From is LimitGroup
+}
 
 // Account is a user as administrators see it.
 type Account struct {
@@ -22,11 +38,13 @@ type Account struct {
 	Username string
 	Admin    bool
 	Disabled bool
-	// The limits of the user; nil: the server's, 0: none.
+	// The user's own limits; nil: none, 0: unlimited.
 	MaxRunning, MaxWorkspaces *int
 	MaxBytes                  *int64
+	// The limits that are in effect: of Running, Workspaces and Bytes.
+	LimitOfRunning, LimitOfWorkspaces, LimitOfBytes Limit
 
-	Running    int   // workspaces that count against MaxRunning
+	Running    int   // workspaces that count against the running limit
 	Workspaces int   // that are not deleted
 	Bytes      int64 // of their homes and archives, as last measured
 	LockedTill *time.Time
@@ -43,12 +61,25 @@ type AccountList struct {
 	NextCursor string
 }
 
-func toAccount(row pgx.CollectableRow) (Account, error) {
+func (db *DB) toAccount(row pgx.CollectableRow) (Account, error) {
 	var a Account
+	var running, workspaces, bytes *int64 // nil: the server's
 	err := row.Scan(&a.ID, &a.Username, &a.Admin, &a.Disabled, &a.MaxRunning, &a.MaxWorkspaces, &a.MaxBytes,
 		&a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces, &a.Bytes,
-		&a.Suspended, &a.SuspendedAt, &a.Passkeys)
+		&a.Suspended, &a.SuspendedAt, &a.Passkeys,
+		&running, &a.LimitOfRunning.From, &a.LimitOfRunning.Group, &workspaces, &a.LimitOfWorkspaces.From, &a.LimitOfWorkspaces.Group,
+		&bytes, &a.LimitOfBytes.From, &a.LimitOfBytes.Group)
+	a.LimitOfRunning.Max = valueOr(running, int64(db.limits.PerUser))
+	a.LimitOfWorkspaces.Max = valueOr(workspaces, int64(db.limits.Workspaces))
+	a.LimitOfBytes.Max = valueOr(bytes, db.limits.Bytes)
 	return a, err
+}
+
+func valueOr[T any](p *T, or T) T {
+	if p == nil {
+		return or
+	}
+	return *p
 }
 
 // accountsKey is the advisory lock under which administrator rights change.
@@ -101,28 +132,38 @@ func notAdmin() error {
 	return workspace.Errorf(workspace.CodeForbidden, "Only administrators can do this.")
 }
 
-// Accounts lists the users by name, one page at a time. Only administrators may call it.
-func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, page Page) (AccountList, error) {
+// AccountFilter selects users.
+type AccountFilter struct {
+	Query string // part of the name, without regard to case; empty: all
+	Page
+}
+
+// Accounts lists users by name, one page at a time. Only administrators may call it.
+func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, f AccountFilter) (AccountList, error) {
 	if err := db.administers(ctx, caller); err != nil {
 		return AccountList{}, err
 	}
-	after, err := nameCursor(page.Cursor)
+	after, err := nameCursor(f.Cursor)
 	if err != nil {
 		return AccountList{}, err
 	}
 	const verb = "list the users"
 	rows, err := db.pool.Query(ctx, `
-		SELECT `+accountColumns+` FROM users u
-		WHERE u.removed_at IS NULL AND ($1 = '' OR u.username_key COLLATE "C" > $1) ORDER BY u.username_key COLLATE "C" LIMIT $2`, after, page.Size()+1)
+		SELECT `+accountColumns+` FROM (
+			SELECT * FROM users
+			WHERE removed_at IS NULL AND ($1 = '' OR username_key COLLATE "C" > $1) AND ($3 = '' OR username_key LIKE $4)
+			ORDER BY username_key COLLATE "C" LIMIT $2
+		) u JOIN user_limits l ON l.user_id = u.id
+		ORDER BY u.username_key COLLATE "C"`, after, f.Size()+1, f.Query, containing(usernameKey(f.Query)))
 	if err != nil {
 		return AccountList{}, failed(verb, err)
 	}
-	list, err := pgx.CollectRows(rows, toAccount)
+	list, err := pgx.CollectRows(rows, db.toAccount)
 	if err != nil {
 		return AccountList{}, failed(verb, err)
 	}
 	var out AccountList
-	out.Users, out.NextCursor = cutNames(list, page.Size(), func(a Account) string { return a.Username })
+	out.Users, out.NextCursor = cutNames(list, f.Size(), func(a Account) string { return a.Username })
 	return out, nil
 }
 
@@ -134,19 +175,19 @@ func (db *DB) Account(ctx context.Context, caller workspace.Caller, id string) (
 	if !workspace.ValidID(id) {
 		return Account{}, notFound("user")
 	}
-	a, err := account(ctx, db.pool, id)
+	a, err := db.account(ctx, db.pool, id)
 	if missing(err) {
 		return Account{}, notFound("user")
 	}
 	return a, failed("read a user", err)
 }
 
-func account(ctx context.Context, in querier, id string) (Account, error) {
-	rows, err := in.Query(ctx, `SELECT `+accountColumns+` FROM users u WHERE u.id = $1 AND u.removed_at IS NULL`, id)
+func (db *DB) account(ctx context.Context, in querier, id string) (Account, error) {
+	rows, err := in.Query(ctx, `SELECT `+accountColumns+` FROM users u JOIN user_limits l ON l.user_id = u.id WHERE u.id = $1 AND u.removed_at IS NULL`, id)
 	if err != nil {
 		return Account{}, err
 	}
-	return pgx.CollectExactlyOneRow(rows, toAccount)
+	return pgx.CollectExactlyOneRow(rows, db.toAccount)
 }
 
 // CreateAccount adds a user for an administrator, with the user's own limits. CodeNameTaken.
@@ -160,7 +201,7 @@ func (db *DB) CreateAccount(ctx context.Context, caller workspace.Caller, u User
 		if err != nil {
 			return err
 		}
-		out, err = account(ctx, tx, made.ID)
+		out, err = db.account(ctx, tx, made.ID)
 		return err
 	})
 	return out, err
@@ -219,7 +260,7 @@ func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id stri
 				return err
 			}
 		}
-		out, err = account(ctx, tx, id)
+		out, err = db.account(ctx, tx, id)
 		return err
 	})
 	return out, err

@@ -41,7 +41,7 @@ func TestAdministrationRequiresAdministrator(t *testing.T) {
 			"orphans": func() error { _, _, err := e.Orphans(ctx, caller, postgres.Page{}); return err },
 			"names":   func() error { _, err := e.NamesOf(ctx, caller, nil); return err },
 			"node":    func() error { return e.RecordDeadNode(ctx, caller, "node1") },
-			"list":    func() error { _, err := e.Accounts(ctx, caller, postgres.Page{}); return err },
+			"list":    func() error { _, err := e.Accounts(ctx, caller, postgres.AccountFilter{}); return err },
 			"read":    func() error { _, err := e.Account(ctx, caller, boss.UserID); return err },
 			"create": func() error {
 				_, err := e.CreateAccount(ctx, caller, postgres.User{Username: "new", PasswordHash: "x"})
@@ -61,7 +61,7 @@ func TestAdministrationRequiresAdministrator(t *testing.T) {
 	if names, err := e.NamesOf(ctx, boss, []workspace.ID{workspace.ID(uuid.NewString())}); err != nil || len(names) > 0 {
 		t.Errorf("names of unknown workspaces: %v, %v", names, err)
 	}
-	list, err := e.Accounts(ctx, boss, postgres.Page{})
+	list, err := e.Accounts(ctx, boss, postgres.AccountFilter{})
 	if err != nil || len(list.Users) != 2 || list.Users[1].Admin {
 		t.Errorf("%+v, %v", list, err)
 	}
@@ -110,7 +110,7 @@ func TestAccountPages(t *testing.T) {
 	seen := map[string]bool{}
 	last := ""
 	for cursor, pages := "", 0; ; pages++ {
-		list, err := e.Accounts(t.Context(), boss, postgres.Page{Limit: 100, Cursor: cursor})
+		list, err := e.Accounts(t.Context(), boss, postgres.AccountFilter{Page: postgres.Page{Limit: 100, Cursor: cursor}})
 		if err != nil {
 			t.Fatal(err)
 		}

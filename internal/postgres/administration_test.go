@@ -440,7 +440,7 @@ func TestDeleteAccount(t *testing.T) {
 	wantCode(t, err, workspace.CodeNotFound)
 	_, err = e.PatchAccount(ctx, boss, ann.UserID, postgres.AccountPatch{Disabled: new(bool)})
 	wantCode(t, err, workspace.CodeNotFound)
-	for _, a := range must(e.Accounts(ctx, boss, postgres.Page{}))(t).Users {
+	for _, a := range must(e.Accounts(ctx, boss, postgres.AccountFilter{}))(t).Users {
 		if a.Username == "ann" {
 			t.Error("the deleted user is listed")
 		}

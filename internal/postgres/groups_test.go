@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"codehub/internal/postgres"
@@ -158,25 +159,18 @@ func TestGroupOfClaim(t *testing.T) {
 }
 
 // limitOf is the rule of the view user_limits in Go: a user's own limit, else the most generous
-// one of the user's groups, else the server's. 0 is no limit.
-func limitOf(own *int, groups []*int, server int) int {
+// one of the user's groups, which are called g0 and so on, else the server's. 0 is no limit.
+func limitOf(own *int, groups [3]*int, server int) postgres.Limit {
 	if own != nil {
-		return *own
+		return postgres.Limit{Max: int64(*own), From: postgres.LimitOwn}
 	}
-	most, any := 0, false
-	for _, g := range groups {
-		switch {
-		case g == nil:
-		case *g == 0:
-			return 0
-		default:
-			most, any = max(most, *g), true
+	out := postgres.Limit{Max: int64(server), From: postgres.LimitServer}
+	for i, g := range groups {
+		if g != nil && (out.From == postgres.LimitServer || out.Max > 0 && (*g == 0 || int64(*g) > out.Max)) {
+			out = postgres.Limit{Max: int64(*g), From: postgres.LimitGroup, Group: fmt.Sprint("g", i)}
 		}
 	}
-	if any {
-		return most
-	}
-	return server
+	return out
 }
 
 // The limits in SQL are those of the rule in Go, for any user and groups.
@@ -203,7 +197,7 @@ func TestLimitsOfGroups(t *testing.T) {
 		}
 		own := limits("own")
 		set("users", ann.UserID, own)
-		var of [3][]*int
+		var of [3][3]*int // limits of groups: that of running workspaces, and so on
 		e.exec(`DELETE FROM group_members`)
 		for i, g := range groups {
 			n := limits(fmt.Sprint("group", i))
@@ -215,7 +209,7 @@ func TestLimitsOfGroups(t *testing.T) {
 			}
 			if member || claimed {
 				for j := range of {
-					of[j] = append(of[j], n[j])
+					of[j][i] = n[j]
 				}
 			}
 		}
@@ -223,10 +217,21 @@ func TestLimitsOfGroups(t *testing.T) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		got := [3]int{q.MaxRunning, q.MaxWorkspaces, int(q.MaxBytes)}
-		want := [3]int{limitOf(own[0], of[0], serverRunning), limitOf(own[1], of[1], serverWorkspaces), limitOf(own[2], of[2], serverBytes)}
+		account, err := e.Account(t.Context(), boss, ann.UserID)
+		if err != nil {
+			r.Fatal(err)
+		}
+		list, err := e.Accounts(t.Context(), boss, postgres.AccountFilter{})
+		if err != nil || cmp.Diff(account, list.Users[0]) != "" {
+			r.Fatalf("the list has %+v, %v, want %+v", list.Users, err, account)
+		}
+		got := [3]postgres.Limit{account.LimitOfRunning, account.LimitOfWorkspaces, account.LimitOfBytes}
+		want := [3]postgres.Limit{limitOf(own[0], of[0], serverRunning), limitOf(own[1], of[1], serverWorkspaces), limitOf(own[2], of[2], serverBytes)}
 		if got != want {
 			r.Fatalf("limits %v, want %v (own %v, groups %v)", got, want, own, of)
+		}
+		if counts := [3]int64{int64(q.MaxRunning), int64(q.MaxWorkspaces), q.MaxBytes}; counts != [3]int64{want[0].Max, want[1].Max, want[2].Max} {
+			r.Fatalf("what counts is %v, want %v", counts, want)
 		}
 	})
 }

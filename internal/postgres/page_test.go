@@ -44,7 +44,7 @@ func TestListsArePaged(t *testing.T) {
 			return column(list, func(o postgres.Orphan) string { return o.Name }), next, err
 		},
 		"users": func(p postgres.Page) ([]string, string, error) {
-			list, err := e.Accounts(ctx, ann, p)
+			list, err := e.Accounts(ctx, ann, postgres.AccountFilter{Page: p})
 			return column(list.Users, func(a postgres.Account) string { return a.Username }), list.NextCursor, err
 		},
 	}

@@ -422,7 +422,7 @@ func (db *DB) RemovePasskeys(ctx context.Context, caller workspace.Caller, id st
 				return err
 			}
 		}
-		out, err = account(ctx, tx, id)
+		out, err = db.account(ctx, tx, id)
 		return err
 	})
 	return out, err

@@ -94,7 +94,7 @@ type Admin interface {
 	AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error)
 	Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.OrphanList, error)
 	ConfirmDeadNode(ctx context.Context, caller workspace.Caller, name string) (api.DeadNode, error)
-	Accounts(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.AccountList, error)
+	Accounts(ctx context.Context, caller workspace.Caller, f postgres.AccountFilter) (api.AccountList, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
 	DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error
