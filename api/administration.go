@@ -51,6 +51,12 @@ type AdminTimeouts struct {
 	Message           string        `json:"message,omitempty"` // for the owner
 }
 
+// AdminSize is the body of POST /admin/workspaces/{id}/size.
+type AdminSize struct {
+	Size    string `json:"size"`              // one of GET /sizes; default is the default one
+	Message string `json:"message,omitempty"` // for the owner
+}
+
 // HandOver is the body of POST /admin/workspaces/{id}/hand-over.
 type HandOver struct {
 	To      string `json:"to"`                // the id of the new owner

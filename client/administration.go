@@ -105,6 +105,11 @@ func (c *Client) AdminTimeouts(ctx context.Context, id string, in api.AdminTimeo
 	return c.adminWorkspace(ctx, http.MethodPatch, adminPath(id, ""), nil, in)
 }
 
+// AdminSize changes the size of a workspace of any user, from its next start on.
+func (c *Client) AdminSize(ctx context.Context, id string, in api.AdminSize) (api.AdminWorkspace, error) {
+	return c.adminWorkspace(ctx, http.MethodPost, adminPath(id, "/size"), nil, in)
+}
+
 // HandOver gives a workspace to another user.
 func (c *Client) HandOver(ctx context.Context, id string, in api.HandOver) (api.AdminWorkspace, error) {
 	return c.adminWorkspace(ctx, http.MethodPost, adminPath(id, "/hand-over"), nil, in)

@@ -29,6 +29,7 @@ type adminCmd struct {
 	Delete   adminDeleteCmd   `cmd:"" aliases:"rm" help:"Delete a workspace."`
 	Undelete adminUndeleteCmd `cmd:"" help:"Undo a deletion."`
 	Timeouts adminTimeoutsCmd `cmd:"" help:"Change a workspace's idle timeouts."`
+	Size     adminSizeCmd     `cmd:"" help:"Change a workspace's size."`
 	Message  adminMessageCmd  `cmd:"" help:"Send a message to the owner."`
 	HandOver adminHandOverCmd `cmd:"" name:"hand-over" help:"Give a workspace to another user."`
 	Logs     adminLogsCmd     `cmd:"" help:"Print a workspace's container log."`
@@ -297,6 +298,23 @@ func (a adminTimeoutsCmd) Run(ctx context.Context, k *kong.Context) error {
 	return a.run(ctx, k, false, func(c *client.Client, id string) (api.AdminWorkspace, string, error) {
 		w, err := c.AdminTimeouts(ctx, id, api.AdminTimeouts{StandbyTTLSeconds: a.StandbyTTL.change(), ArchiveTTLSeconds: a.ArchiveTTL.change(), Message: a.Message})
 		return w, "The idle timeouts of " + terminal.Plain(w.Owner+"/"+w.Workspace.Name) + " are set.", err
+	})
+}
+
+// Help describes the sizes.
+func (adminSizeCmd) Help() string {
+	return `codehub sizes lists the sizes; default is the default one. The new size takes effect at the next start.`
+}
+
+type adminSizeCmd struct {
+	telling
+	Size string `arg:"" help:"The name of a size."`
+}
+
+func (a adminSizeCmd) Run(ctx context.Context, k *kong.Context) error {
+	return a.run(ctx, k, false, func(c *client.Client, id string) (api.AdminWorkspace, string, error) {
+		w, err := c.AdminSize(ctx, id, api.AdminSize{Size: a.Size, Message: a.Message})
+		return w, "The size of " + terminal.Plain(w.Owner+"/"+w.Workspace.Name) + " is set. It takes effect at the next start.", err
 	})
 }
 

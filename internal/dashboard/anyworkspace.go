@@ -16,7 +16,7 @@ import (
 
 // anyForms are the forms by which administrators act on the workspaces of all users. Each has
 // the texts dialog.any-<name>.title, .body and .submit.
-var anyForms = []string{"stop", "archive", "cancel", "recover", "set-aside", "start-empty", "recover-archive", "delete", "undelete", "timeouts", "message", "hand-over"}
+var anyForms = []string{"stop", "archive", "cancel", "recover", "set-aside", "start-empty", "recover-archive", "delete", "undelete", "timeouts", "size", "message", "hand-over"}
 
 // anyAction is one thing that an administrator can do with a workspace now.
 type anyAction struct {
@@ -24,8 +24,8 @@ type anyAction struct {
 	Danger    bool
 }
 
-// anyActionsOf are those of a workspace.
-func anyActionsOf(w workspace.Workspace, v view) (out []anyAction) {
+// anyActionsOf are those of a workspace. sizes reports that its size can be changed.
+func anyActionsOf(w workspace.Workspace, v view, sizes bool) (out []anyAction) {
 	add := func(key, icon string, danger bool) { out = append(out, anyAction{key, icon, danger}) }
 	now := v.Now
 	if w.DeletedAt != nil {
@@ -59,6 +59,9 @@ func anyActionsOf(w workspace.Workspace, v view) (out []anyAction) {
 		}
 	}
 	add("timeouts", "hourglass", false)
+	if sizes {
+		add("size", "pencil", false)
+	}
 	add("message", "info", false)
 	if _, err := lifecycle.HandOver(w, "another", w.Name); err == nil {
 		add("hand-over", "people", false)
@@ -71,6 +74,10 @@ func anyActionsOf(w workspace.Workspace, v view) (out []anyAction) {
 type anyView struct {
 	allRow
 	Acts []anyAction
+	// Size, SizeGone and SizeWaits are as on the owner's page (detailView).
+	Size                workspace.Size
+	SizeGone, SizeWaits bool
+
 	Days []postgres.UsageDay // of the last days, the newest first
 	Log  string              // address of the audit log of it
 	OOB  bool
@@ -91,7 +98,8 @@ func (d *Dashboard) readAny(ctx context.Context, c workspace.Caller, id workspac
 		return anyView{}, err
 	}
 	v := anyView{allRow: d.allRowOf(w), Log: "/admin/audit?" + url.Values{"target": {string(id)}}.Encode()}
-	v.Acts = anyActionsOf(w.Workspace, v.view)
+	v.Size, v.SizeGone, v.SizeWaits = d.Sizes.Of(w.Size), !d.Sizes.Has(w.Size), lifecycle.SizeWaits(w.Workspace, d.Sizes)
+	v.Acts = anyActionsOf(w.Workspace, v.view, len(d.Sizes.Offered) > 0 || w.Size != "")
 	today := d.Now().UTC().Truncate(24 * time.Hour)
 	err = d.Store.UsageOf(ctx, c, id, today.AddDate(0, 0, 1-postgres.UsageDays), today, func(day postgres.UsageDay) error {
 		v.Days = append(v.Days, day)
@@ -223,6 +231,8 @@ func (d *Dashboard) anyForm(name string, r *http.Request, c workspace.Caller) (*
 	case "timeouts":
 		f.showTTL("standby", ws.StandbyTTL)
 		f.showTTL("archive", ws.ArchiveTTL)
+	case "size":
+		f.Value["size"] = ws.Size
 	case "hand-over":
 		f.Value["name"] = ws.Name
 	case "recover-archive":
@@ -303,6 +313,8 @@ func (f *form) administration(name string) postgres.Administration {
 		do.Force = f.Value["force"] != ""
 	case "timeouts":
 		do.StandbyTTL, do.ArchiveTTL = f.ttl("standby"), f.ttl("archive")
+	case "size":
+		do.Size = f.newSize()
 	case "recover":
 		do.Recover = workspace.RecoverAfresh
 	case "set-aside":
@@ -359,6 +371,8 @@ func (d *Dashboard) refuseAny(w http.ResponseWriter, r *http.Request, c workspac
 		f.fail("name", "field.name_taken_there")
 	case e.Code == workspace.CodeInvalid && f.Name == "any-hand-over":
 		f.fail("to", "field.cannot_receive")
+	case e.Code == workspace.CodeQuotaExceeded && f.Name == "any-size":
+		f.Problem = quotaProblem(f.lang, e)
 	case e.Code == workspace.CodeLimitExceeded:
 		f.Problem = f.lang.T("any.limit")
 	case f.lang.Has("err." + string(e.Code)):

@@ -238,7 +238,7 @@ func (d *Dashboard) Routes(mux Mux) {
 	}
 	loggedIn("POST /workspaces/{id}/edit", d.patch("edit", "edit", (*form).details))
 	loggedIn("POST /workspaces/{id}/image", d.patch("image", "image", (*form).newImage))
-	loggedIn("POST /workspaces/{id}/size", d.patch("size", "size", (*form).newSize))
+	loggedIn("POST /workspaces/{id}/size", d.patch("size", "size", (*form).sizePatch))
 	loggedIn("POST /workspaces/{id}/env", d.patch("env", "env", (*form).environment))
 	loggedIn("POST /workspaces/{id}/timeouts", d.patch("timeouts", "edit", (*form).timeouts))
 	loggedIn("POST /workspaces/{id}/update-image", d.updateImage)

@@ -46,18 +46,27 @@ func sizeText(l *catalogue.Language, s workspace.Size) string {
 	return l.T("size.text", name, cores, memory, disk)
 }
 
-// newSize returns the patch of the size, which the next start uses.
-func (f *form) newSize() postgres.Patch {
+// newSize returns the size in the form, empty for the default one. The next start uses it.
+func (f *form) newSize() string {
 	f.size()
-	size := f.Value["size"]
-	return postgres.Patch{Size: &size}
+	return f.Value["size"]
 }
+
+// sizePatch is the patch of a form about the size alone.
+func (f *form) sizePatch() postgres.Patch { return postgres.Patch{Size: new(f.newSize())} }
 
 // size validates the field of the size. A size that is not offered any more may stay.
 func (f *form) size() {
 	f.line("size", workspace.MaxSizeName, false)
 	f.Value["size"] = workspace.SizeNamed(f.Value["size"])
-	if size := f.Value["size"]; !f.sizes.Has(size) && (f.W == nil || f.W.W.Size != size) {
+	var present string
+	switch {
+	case f.W != nil:
+		present = f.W.W.Size
+	case f.Any != nil:
+		present = f.Any.Size
+	}
+	if size := f.Value["size"]; !f.sizes.Has(size) && size != present {
 		f.fail("size", "field.size_unknown")
 	}
 }

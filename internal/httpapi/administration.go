@@ -173,6 +173,17 @@ func (s *server) patchAnyWorkspace(w http.ResponseWriter, r *http.Request, id au
 	})
 }
 
+func (s *server) sizeAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	var in api.AdminSize
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	if in.Size == "" {
+		return fieldError("size", "is required.")
+	}
+	return s.administered(w, r, id, postgres.Administration{Do: postgres.DoSize, Size: workspace.SizeNamed(in.Size), Message: in.Message})
+}
+
 func (s *server) recoverAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	var in api.AdminRecover
 	if err := s.decodeOptional(w, r, &in); err != nil {

@@ -29,6 +29,7 @@ var bodies = map[string]string{
 	"PATCH /admin/workspaces/{id}":          `{"standby_ttl_seconds":600}`,
 	"POST /admin/workspaces/{id}/message":   `{"message":"hello"}`,
 	"POST /admin/workspaces/{id}/hand-over": `{"to":"019a0000-0000-7000-8000-000000000009"}`,
+	"POST /admin/workspaces/{id}/size":      `{"size":"large"}`,
 	"POST /workspaces/{id}/shares":          `{"user":"eve","access":"use"}`,
 	"POST /groups":                          `{"name":"team"}`,
 	"PATCH /groups/{id}":                    `{"max_running":3}`,

@@ -168,6 +168,7 @@ func (s *server) routes() []route {
 		{"POST", "/admin/workspaces/{id}/message", admin, s.administer(postgres.DoMessage), nil},
 		{"POST", "/admin/workspaces/{id}/recover", admin, s.recoverAnyWorkspace, nil},
 		{"POST", "/admin/workspaces/{id}/hand-over", admin, s.handOver, nil},
+		{"POST", "/admin/workspaces/{id}/size", admin, s.sizeAnyWorkspace, nil},
 		{"GET", "/admin/workspaces/{id}/archives", admin, s.listAnyArchives, pageParams},
 		{"GET", "/admin/workspaces/{id}/logs", admin, s.anyLogs, []string{"follow", "tail"}},
 		{"GET", "/admin/workspaces/{id}/usage", admin, s.anyUsage, usageParams},

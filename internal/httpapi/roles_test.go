@@ -64,6 +64,7 @@ var cells = map[string]string{
 	"POST /admin/workspaces/{id}/message":      "401 403 403 ok 401 403 403 403",
 	"POST /admin/workspaces/{id}/recover":      "401 403 403 ok 401 403 403 403",
 	"POST /admin/workspaces/{id}/hand-over":    "401 403 403 ok 401 403 403 403",
+	"POST /admin/workspaces/{id}/size":         "401 403 403 ok 401 403 403 403",
 	"GET /admin/workspaces/{id}/archives":      "401 403 403 ok 401 403 403 403",
 	"GET /admin/workspaces/{id}/logs":          "401 403 403 ok 401 403 403 403",
 	"GET /admin/workspaces/{id}/usage":         "401 403 403 ok 401 403 403 403",

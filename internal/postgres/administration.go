@@ -291,6 +291,7 @@ const (
 	DoDelete   = "delete"
 	DoUndelete = "undelete"
 	DoTimeouts = "timeouts"
+	DoSize     = "size"
 	DoMessage  = "message" // nothing but the message
 )
 
@@ -305,6 +306,8 @@ type Administration struct {
 	Confirm string // of RecoverEmpty and RecoverArchive: the workspace's name
 
 	StandbyTTL, ArchiveTTL workspace.Optional[int] // of DoTimeouts, in seconds
+
+	Size string // of DoSize: one that is offered; empty: the default one
 }
 
 // AuditMessage and AuditTimeouts are actions in the audit log.
@@ -400,6 +403,8 @@ func (db *DB) administration(ctx context.Context, tx pgx.Tx, w workspace.Workspa
 		return undeletion(ctx, tx, w, now)
 	case DoTimeouts:
 		return timeouts(w, do)
+	case DoSize:
+		return lifecycle.SetSize(w, do.Size, db.sizes)
 	case DoMessage:
 		if do.Message == "" {
 			return lifecycle.Intent{}, workspace.Errorf(workspace.CodeInvalid, "The message is empty.")

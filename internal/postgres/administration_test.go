@@ -203,7 +203,8 @@ func second[T any](_ T, err error) error { return err }
 // log, and a notice for the owner.
 func TestAdminister(t *testing.T) {
 	t.Parallel()
-	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1}})
+	sizes := workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, Disk: 4 << 30}, Offered: []workspace.Size{{Name: "small", Disk: 1 << 30}, {Name: "large", Disk: 8 << 30}}}
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1}, Sizes: sizes})
 	ctx := t.Context()
 	boss, ann := e.admin("boss"), e.user("ann")
 	used := time.Now().Add(-time.Hour).UTC().Truncate(time.Microsecond)
@@ -224,6 +225,7 @@ func TestAdminister(t *testing.T) {
 		"delete":        {state{"phase": "STANDBY"}, postgres.Administration{Do: postgres.DoDelete}, `deleted_at IS NOT NULL`, "workspace.delete"},
 		"undelete":      {state{"phase": "DELETING", "deleted_at": used, "home_ctx": `{"state": "live", "claim": "c"}`, "conditions": noContainer}, postgres.Administration{Do: postgres.DoUndelete}, `deleted_at IS NULL`, "workspace.undelete"},
 		"timeouts":      {state{"phase": "RUNNING", "desired_state": "RUNNING"}, postgres.Administration{Do: postgres.DoTimeouts, StandbyTTL: set(600)}, `standby_ttl_seconds = 600 AND archive_ttl_seconds IS NULL`, "workspace.timeouts"},
+		"size":          {state{"phase": "RUNNING", "desired_state": "RUNNING"}, postgres.Administration{Do: postgres.DoSize, Size: "large", Message: "more memory"}, `size = 'large' AND desired_state = 'RUNNING'`, "workspace.size"},
 		"message":       {state{"phase": "STANDBY"}, postgres.Administration{Do: postgres.DoMessage, Message: "hello"}, `desired_state = 'STANDBY'`, "workspace.message"},
 	} {
 		e.exec(`DELETE FROM user_notices`)
@@ -263,6 +265,8 @@ func TestAdminister(t *testing.T) {
 		"stop an archived one": {state{"phase": "ARCHIVED", "desired_state": "ARCHIVED"}, postgres.Administration{Do: postgres.DoStop, Force: true}, workspace.CodeNotRunning},
 		"recover healthy":      {state{"phase": "STANDBY"}, postgres.Administration{Do: postgres.DoRecover, Recover: workspace.RecoverAfresh}, workspace.CodeNotInError},
 		"start empty":          {state{"phase": "ERROR", "error_reason": "DataLost"}, postgres.Administration{Do: postgres.DoRecover, Recover: workspace.RecoverEmpty, Confirm: "x"}, workspace.CodeConfirmRequired},
+		"an unknown size":      {state{"phase": "STANDBY"}, postgres.Administration{Do: postgres.DoSize, Size: "huge"}, workspace.CodeInvalid},
+		"a size too small":     {state{"phase": "STANDBY", "home_bytes": 2 << 30}, postgres.Administration{Do: postgres.DoSize, Size: "small"}, workspace.CodeQuotaExceeded},
 		"an empty message":     {state{"phase": "STANDBY"}, postgres.Administration{Do: postgres.DoMessage}, workspace.CodeInvalid},
 		"another action":       {state{"phase": "STANDBY"}, postgres.Administration{Do: "start"}, workspace.CodeInvalid},
 		"archive in ERROR":     {state{"phase": "ERROR", "error_reason": "Timeout"}, postgres.Administration{Do: postgres.DoArchive}, workspace.CodeRecoveryRequired},
