@@ -58,6 +58,27 @@ type UnlinkIdentity struct {
 	Current string `json:"current"` // the password
 }
 
+// Passkey is one of a user's second factors.
+type Passkey struct {
+	ID         string     `json:"id"`
+	Name       string     `json:"name"`
+	Usable     bool       `json:"usable"` // false: it was made for another address of the server
+	CreatedAt  time.Time  `json:"created_at"`
+	LastUsedAt *time.Time `json:"last_used_at"` // null: never
+	ClonedAt   *time.Time `json:"cloned_at"`    // when its counter did not increase; null: never
+}
+
+// PasskeyList is the answer of GET /passkeys.
+type PasskeyList struct {
+	Passkeys      []Passkey `json:"passkeys"`
+	RecoveryCodes int       `json:"recovery_codes"` // that are left
+}
+
+// RenamePasskey is the body of PATCH /passkeys/{id}.
+type RenamePasskey struct {
+	Name string `json:"name"`
+}
+
 // Deleted is the data of the event workspace_deleted.
 type Deleted struct {
 	ID string `json:"id"`

@@ -124,7 +124,19 @@ func (c *Client) Identities(ctx context.Context) ([]api.Identity, error) {
 	return out.Identities, err
 }
 
-// UnlinkIdentity removes one of them, and ends its sessions. It takes the user's password.
+// Passkeys lists the user's passkeys, the oldest first.
+func (c *Client) Passkeys(ctx context.Context) (api.PasskeyList, error) {
+	var out api.PasskeyList
+	err := c.call(ctx, http.MethodGet, "/passkeys", nil, nil, &out)
+	return out, err
+}
+
+// RenamePasskey renames one of them.
+func (c *Client) RenamePasskey(ctx context.Context, id, name string) error {
+	return c.call(ctx, http.MethodPatch, "/passkeys/"+url.PathEscape(id), nil, api.RenamePasskey{Name: name}, nil)
+}
+
+// UnlinkIdentity removes one of the user's accounts at identity providers, and ends its sessions. It takes the user's password.
 func (c *Client) UnlinkIdentity(ctx context.Context, id, password string) error {
 	return c.call(ctx, http.MethodPost, "/identities/"+url.PathEscape(id)+"/unlink", nil, api.UnlinkIdentity{Current: password}, nil)
 }

@@ -53,6 +53,7 @@ type Commands struct {
 	Tokens      tokensCmd      `cmd:"" group:"Client:" help:"Manage API tokens."`
 	Sessions    sessionsCmd    `cmd:"" group:"Client:" help:"Manage your sessions."`
 	Identities  identitiesCmd  `cmd:"" group:"Client:" help:"List and unlink logins of identity providers."`
+	Passkeys    passkeysCmd    `cmd:"" group:"Client:" help:"List and rename your passkeys."`
 	Passwd      passwdCmd      `cmd:"" group:"Client:" help:"Change your password."`
 	Users       usersCmd       `cmd:"" group:"Client:" help:"Manage users (administrators)."`
 	Groups      groupsCmd      `cmd:"" group:"Client:" help:"Manage groups of users."`

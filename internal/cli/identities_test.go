@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// An account with a passkey logs in by browser; its identities are listed and unlinked, and an
-// administrator removes its passkeys.
+// An account with a passkey logs in by browser; its passkeys are listed and renamed, its identities
+// listed and unlinked, and an administrator removes its passkeys.
 func TestIdentitiesAndPasskeys(t *testing.T) {
 	t.Parallel()
 	s := serveAPI(t)
@@ -51,7 +51,15 @@ func TestIdentitiesAndPasskeys(t *testing.T) {
 	}
 	run(clientPassword+"\n", "codehub login --device", "login", s.url, "-u", "ann")
 	run("", "1 passkey", "users", "list")
+	run("", "Laptop", "passkeys", "list")
+	run("", "Recovery codes left: 0", "passkeys", "list")
+	run("", `"name": "Laptop"`, "passkeys", "list", "-o", "json")
+	run("", `there is no passkey "Phone"`, "passkeys", "rename", "Phone", "Tablet")
+	run("", "1 to 100 visible characters", "passkeys", "rename", "Laptop", " ")
+	run("", "The passkey is renamed.", "passkeys", "rename", "Laptop", "Phone")
+	run("", "Phone", "passkeys", "list")
 	run("", "The passkeys of ann are removed.", "users", "remove-passkeys", "ann")
+	run("", "There are no passkeys.", "passkeys", "list")
 	run(clientPassword+"\n", "Logged in to", "login", s.url, "-u", "ann")
 	run("", "https://issuer.example", "identities", "list")
 	run("wrong password\n", "The current password is incorrect.", "identities", "unlink", id)

@@ -18,6 +18,7 @@ var bodies = map[string]string{
 	"PUT /workspaces/{id}/ports/{port}/share": `{"with":"users"}`,
 	"POST /identities/{id}/unlink":            `{"current":"` + password + `"}`,
 
+	"PATCH /passkeys/{id}":                  `{"name":"made"}`,
 	"POST /tokens":                          `{"name":"made"}`,
 	"POST /keys":                            `{"name":"made","public_key":"` + publicKey + `"}`,
 	"POST /workspaces":                      `{"name":"made"}`,
@@ -150,7 +151,7 @@ func TestAuthorization(t *testing.T) {
 				t.Errorf("%s by %s: %d %s", name, who, a.status, a.body)
 			}
 		}
-		if strings.Contains(rt.path, "{id}") && !strings.HasPrefix(rt.path, "/notices") && !strings.HasPrefix(rt.path, "/identities") || forAdmins(rt) {
+		if strings.Contains(rt.path, "{id}") && !strings.HasPrefix(rt.path, "/notices") && !strings.HasPrefix(rt.path, "/identities") && !strings.HasPrefix(rt.path, "/passkeys") || forAdmins(rt) {
 			if a := e.do(rt.method, Prefix+path(rt), bodies[name], as(e.eve)); a.status != http.StatusForbidden || a.code() != string(workspace.CodeForbidden) {
 				t.Errorf("%s by a stranger: %d %s", name, a.status, a.body)
 			}

@@ -129,6 +129,9 @@ func (s *server) routes() []route {
 		{"POST", "/users/me/password", admin, s.changePassword, nil},
 		{"GET", "/identities", admin, s.listIdentities, nil},
 		{"POST", "/identities/{id}/unlink", admin, s.unlinkIdentity, nil},
+		// Passkeys are added and removed in the dashboard alone: a token is no second factor.
+		{"GET", "/passkeys", admin, s.listPasskeys, nil},
+		{"PATCH", "/passkeys/{id}", admin, s.renamePasskey, nil},
 
 		{"GET", "/admin/status", admin, s.adminStatus, nil},
 		{"GET", "/admin/orphans", admin, s.listOrphans, pageParams},

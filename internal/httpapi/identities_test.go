@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/api"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/workspace"
 
@@ -100,5 +101,30 @@ func TestLoginOfAccountWithPasskey(t *testing.T) {
 	}
 	if status, _, body := login(password); status != http.StatusOK {
 		t.Errorf("the password alone: %d %s", status, body)
+	}
+}
+
+// Passkeys are listed and renamed; nothing in the API adds or removes one.
+func TestPasskeys(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	owner, id := e.join("owner"), uuid.NewString()
+	if l := read[api.PasskeyList](t, e.want(200, "", "GET", "/passkeys", "", as(owner))); l.Passkeys == nil || len(l.Passkeys) != 0 || l.RecoveryCodes != 0 {
+		t.Errorf("without passkeys: %+v", l)
+	}
+	e.Exec(`INSERT INTO passkeys (id, user_id, credential_id, party, record, name, cloned_at) VALUES ($1, $2, 'x', 'elsewhere.example', '{}', 'Laptop', now())`, id, owner.User.ID)
+	e.Exec(`INSERT INTO recovery_codes (user_id, hash) VALUES ($1, sha256('a')), ($1, sha256('b'))`, owner.User.ID)
+	list := read[api.PasskeyList](t, e.want(200, "", "GET", "/passkeys", "", as(owner)))
+	if k := list.Passkeys; len(k) != 1 || k[0].ID != id || k[0].Name != "Laptop" || k[0].Usable || k[0].ClonedAt == nil || k[0].LastUsedAt != nil || list.RecoveryCodes != 2 {
+		t.Errorf("%+v", list)
+	}
+	e.want(204, "", "PATCH", "/passkeys/"+id, `{"name":" Phone "}`, as(owner))
+	for _, bad := range []string{`{}`, `{"name":" "}`, `{"name":"` + strings.Repeat("x", 101) + `"}`} {
+		e.want(400, "invalid_request", "PATCH", "/passkeys/"+id, bad, as(owner))
+	}
+	e.want(404, "not_found", "PATCH", "/passkeys/"+id, `{"name":"mine"}`, as(e.eve))
+	e.want(405, "method_not_allowed", "DELETE", "/passkeys/"+id, "", as(owner))
+	if k := read[api.PasskeyList](t, e.want(200, "", "GET", "/passkeys", "", as(owner))).Passkeys; len(k) != 1 || k[0].Name != "Phone" {
+		t.Errorf("renamed: %+v", k)
 	}
 }

@@ -101,7 +101,7 @@ func wire() map[string]any {
 		"Workspace": api.Workspace{}, "Archive": api.Archive{}, "ArchiveList": api.ArchiveList{}, "Condition": api.Condition{}, "Progress": api.Progress{}, "ProgressStep": api.ProgressStep{}, "WorkspaceList": api.WorkspaceList{},
 		"CreateWorkspace": api.CreateWorkspace{}, "UpdateWorkspace": api.UpdateWorkspace{}, "Recover": api.Recover{},
 		"Size": api.Size{}, "SizeList": api.SizeList{}, "Usage": api.Usage{}, "Holder": api.Holder{}, "Exec": api.Exec{}, "ExecTerminal": api.ExecTerminal{}, "ExecInput": api.ExecInput{}, "ExecOutput": api.ExecOutput{},
-		"Identity": api.Identity{}, "IdentityList": api.IdentityList{}, "UnlinkIdentity": api.UnlinkIdentity{},
+		"Identity": api.Identity{}, "IdentityList": api.IdentityList{}, "UnlinkIdentity": api.UnlinkIdentity{}, "Passkey": api.Passkey{}, "PasskeyList": api.PasskeyList{}, "RenamePasskey": api.RenamePasskey{},
 		"Login": api.Login{}, "User": api.User{}, "Session": api.Session{}, "OpenSession": api.OpenSession{}, "SessionList": api.SessionList{}, "SessionsEnded": api.SessionsEnded{}, "CreateToken": api.CreateToken{}, "BeginDevice": api.BeginDevice{}, "DeviceLogin": api.DeviceLogin{}, "RedeemLogin": api.RedeemLogin{}, "RedeemedLogin": api.RedeemedLogin{},
 		"Token": api.Token{}, "TokenList": api.TokenList{}, "Deleted": api.Deleted{}, "Error": api.Error{},
 		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "LostNode": api.LostNode{}, "LostNodeWorkspace": api.LostNodeWorkspace{}, "DeadNode": api.DeadNode{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},

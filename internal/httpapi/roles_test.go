@@ -40,6 +40,8 @@ var cells = map[string]string{
 
 	"GET /identities":              "401 ok ok ok 401 ok ok ok",
 	"POST /identities/{id}/unlink": "401 404 ok 404 401 404 404 404",
+	"GET /passkeys":                "401 ok ok ok 401 ok ok ok",
+	"PATCH /passkeys/{id}":         "401 404 ok 404 401 404 404 404",
 
 	"GET /admin/status":                        "401 403 403 ok 401 403 403 403",
 	"POST /admin/nodes/{name}/dead":            "401 403 403 ok 401 403 403 403",
@@ -192,6 +194,8 @@ func TestRoutesByRole(t *testing.T) {
 					id = list[0].ID
 				case strings.HasPrefix(rt.path, "/identities/"):
 					e.Exec(`INSERT INTO user_identities (id, user_id, issuer, subject) VALUES ($1, $2, 'https://issuer', $3)`, id, owner.User.ID, name)
+				case strings.HasPrefix(rt.path, "/passkeys/"):
+					e.Exec(`INSERT INTO passkeys (id, user_id, credential_id, party, record, name) VALUES ($1, $2, $3, 'localhost', '{}', 'Laptop')`, id, owner.User.ID, fmt.Append(nil, made))
 				case strings.HasPrefix(rt.path, "/groups/"):
 					g, err := e.DB.CreateGroup(t.Context(), boss.Caller, postgres.Group{Name: fmt.Sprint("group ", made)})
 					if err != nil {

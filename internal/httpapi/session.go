@@ -208,6 +208,30 @@ func (s *server) listIdentities(w http.ResponseWriter, r *http.Request, id auth.
 	return writeJSON(w, http.StatusOK, out)
 }
 
+func (s *server) listPasskeys(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	have, err := s.cfg.Auth.Passkeys(r.Context(), id.Caller)
+	if err != nil {
+		return err
+	}
+	out := api.PasskeyList{Passkeys: make([]api.Passkey, len(have.List)), RecoveryCodes: have.Codes}
+	for i, k := range have.List {
+		out.Passkeys[i] = api.Passkey{ID: k.ID, Name: k.Name, Usable: !have.Elsewhere[k.ID], CreatedAt: k.CreatedAt.UTC(), LastUsedAt: k.LastUsedAt, ClonedAt: k.ClonedAt}
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func (s *server) renamePasskey(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	var in api.RenamePasskey
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	if err := s.cfg.Auth.RenamePasskey(r.Context(), id.Caller, r.PathValue("id"), in.Name); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 func (s *server) unlinkIdentity(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	var in api.UnlinkIdentity
 	if err := s.decode(w, r, &in); err != nil {
