@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/harness/web"
+	"codehub/internal/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/proxy"
 	"codehub/internal/workspace"
@@ -211,7 +213,10 @@ func (t *troubled) get() string     { s, _ := t.what.Load().(string); return s }
 func TestPagesOnEveryScreen(t *testing.T) {
 	t.Parallel()
 	trouble := &troubled{}
-	w := newEmptyWorld(t, func(c *Config) { c.PathMode, c.Trouble, c.Restore = true, trouble.get, &restores{plan: restorePlan} })
+	w := makeSizedWorld(t, workspace.Sizes{
+		Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30, Disk: 20e9},
+		Offered: []workspace.Size{{Name: "large", NanoCPUs: 8e9, Memory: 16 << 30, Disk: 100e9}},
+	}, origin.PathMode, func(*web.Server) {}, func(c *Config) { c.PathMode, c.Trouble, c.Restore = true, trouble.get, &restores{plan: restorePlan} })
 	b := w.tab()
 	shots := t.ArtifactDir()
 	for _, l := range galleryScreens() {
@@ -326,6 +331,11 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press(item("running", "archive"))
 		b.shown("dialog[open]")
 		b.shoot(shots, l, "archive")
+		w.Exec(`UPDATE workspaces SET home_bytes = 18900000000 WHERE id = $1`, string(ids["stopped"]))
+		b.visit("/workspaces/" + string(ids["stopped"]))
+		b.shown("#space-near")
+		b.shoot(shots, l, "detail-space")
+		w.Exec(`UPDATE workspaces SET home_bytes = 9300000000 WHERE id = $1`, string(ids["stopped"]))
 		b.visit("/workspaces/" + string(ids["awake"]))
 		b.shoot(shots, l, "detail-awake")
 		b.press(item("awake", "keep-awake"))
@@ -343,6 +353,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "edit-wrong")
 		b.visit("/admin")
 		b.shoot(shots, l, "admin")
+		b.eval(`location.hash = 'find-user'`)
+		b.until(`scrollY > 0`)
+		b.shoot(shots, l, "users")
 		b.press("#person-new")
 		b.shown("dialog[open]")
 		b.shoot(shots, l, "person-new")
@@ -351,6 +364,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "person-new-wrong")
 		b.visit("/admin")
 		b.press("#menu-" + ann + " > summary")
+		b.eval(`document.querySelector('#menu-` + ann + ` .menu-list').scrollIntoView({ block: 'end' })`)
 		b.shoot(shots, l, "person-menu")
 		b.press(fmt.Sprintf(`[id="%s-disable"]`, ann))
 		b.shown("dialog[open]")
@@ -393,6 +407,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			"person-delete":        "/admin/people/" + ann + "/delete",
 			"admin-workspace":      "/admin/workspaces/" + string(ids["other"]),
 			"admin-failed":         "/admin/workspaces/" + string(ids["lost"]),
+			"admin-size":           "/admin/workspaces/" + string(ids["other"]) + "/size",
 			"admin-stop":           "/admin/workspaces/" + string(ids["other"]) + "/stop",
 			"admin-hand-over":      "/admin/workspaces/" + string(ids["other"]) + "/hand-over",
 			"admin-archive":        "/admin/workspaces/" + string(ids["lost"]) + "/recover-archive",
@@ -487,9 +502,6 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.until("!document.querySelector('dialog[open]')")
 		b.shoot(shots, l, "tokens")
 	}
-	if screenshots != "" {
-		pictures.write(t, screenshots)
-	}
 }
 
 // flaws lists the defects of a page: elements that extend beyond the screen, controls without a
@@ -558,7 +570,8 @@ func (b *tab) shoot(dir string, l screen, name string) {
 		return // no artifacts were requested
 	}
 	picture := chromedp.CaptureScreenshot()
-	if name == "list" || name == "restore" || name == "edit" || strings.HasPrefix(name, "admin") || strings.HasPrefix(name, "detail") {
+	dialog := value(b, chromedp.Evaluate[bool](`!!document.querySelector('dialog[open]')`))
+	if !dialog && (name == "list" || name == "restore" || name == "edit" || strings.HasPrefix(name, "admin") || strings.HasPrefix(name, "detail")) {
 		picture = chromedp.FullScreenshot(100)
 	}
 	if screenshots != "" {

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 
 	"codehub/api"
 )
@@ -28,7 +27,7 @@ var sheetScreens = []screen{
 	{"light-ko", "light", "ko-KR,ko", 1280, 800}, {"dark-ko", "dark", "ko-KR,ko", 1280, 800},
 }
 
-// galleryScreens returns the screens of TestPagesOnEveryScreen.
+// galleryScreens returns the screens of the tests that take pictures of pages.
 func galleryScreens() []screen {
 	if screenshots != "" {
 		return sheetScreens
@@ -45,10 +44,10 @@ type album struct {
 
 var pictures = album{pictures: map[string]map[string][]byte{}}
 
-// add keeps a screenshot. Refused forms, and dialogs as pages of their own, differ little from
-// the rest and are skipped.
+// add keeps a screenshot. Refused forms, dialogs as pages of their own, and forms that are alike
+// differ little from the rest and are skipped.
 func (a *album) add(name string, l screen, picture []byte) {
-	if strings.HasSuffix(name, "-wrong") || slices.Contains([]string{"recover-archive-page", "password-page", "new-page"}, name) {
+	if strings.HasSuffix(name, "-wrong") || slices.Contains([]string{"recover-archive-page", "password-page", "new-page", "admin-stop", "admin-archive", "admin-banner", "group-member", "passkey-create"}, name) {
 		return
 	}
 	a.mu.Lock()
@@ -61,39 +60,51 @@ func (a *album) add(name string, l screen, picture []byte) {
 }
 
 // write makes a sheet of each page with its four screens, the two pictures of the README, and the
-// page that lists all.
-func (a *album) write(t *testing.T, dir string) {
-	t.Helper()
+// page that lists all. TestMain calls it when all tests have passed.
+func (a *album) write(dir string) error {
 	sheets := filepath.Join(dir, "pages")
 	if err := cmp.Or(os.RemoveAll(sheets), os.MkdirAll(sheets, 0o755)); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	slices.Sort(a.names)
 	index := "# All pages\n\n`make screenshots` takes these pictures from the real pages: English above Korean, light next to dark.\n"
 	for _, name := range a.names {
-		writePicture(t, filepath.Join(sheets, name+".png"), sheet(t, a.pictures[name]))
+		picture, err := sheet(a.pictures[name])
+		if err == nil {
+			err = writePicture(filepath.Join(sheets, name+".png"), picture)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
 		index += fmt.Sprintf("\n## %s\n\n![%s](images/pages/%s.png)\n", name, name, name)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "..", "pages.md"), []byte(index), 0o644); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	for file, name := range map[string]string{"dashboard.png": "list", "workspace.png": "detail"} {
-		writePicture(t, filepath.Join(dir, file), crop(decode(t, a.pictures[name]["light-en"]), 900))
+		picture, err := png.Decode(bytes.NewReader(a.pictures[name]["light-en"]))
+		if err == nil {
+			err = writePicture(filepath.Join(dir, file), crop(picture, 900))
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
 	}
+	return nil
 }
 
 const sheetGap = 16
 
 // sheet puts the screens of a page next to each other.
-func sheet(t *testing.T, of map[string][]byte) image.Image {
-	t.Helper()
+func sheet(of map[string][]byte) (image.Image, error) {
 	var all []image.Image
 	height := 0
 	for _, l := range sheetScreens {
-		if of[l.name] == nil {
-			t.Fatalf("no picture for %s", l.name)
+		picture, err := png.Decode(bytes.NewReader(of[l.name]))
+		if err != nil {
+			return nil, fmt.Errorf("the picture for %s: %w", l.name, err)
 		}
-		all = append(all, crop(decode(t, of[l.name]), 1500))
+		all = append(all, crop(picture, 1500))
 		height = max(height, all[len(all)-1].Bounds().Dy())
 	}
 	out := image.NewRGBA(image.Rect(0, 0, 2*1280+3*sheetGap, 2*height+3*sheetGap))
@@ -102,16 +113,7 @@ func sheet(t *testing.T, of map[string][]byte) image.Image {
 		at := image.Pt(sheetGap+i%2*(1280+sheetGap), sheetGap+i/2*(height+sheetGap))
 		draw.Draw(out, image.Rectangle{at, at.Add(picture.Bounds().Size())}, picture, picture.Bounds().Min, draw.Src)
 	}
-	return out
-}
-
-func decode(t *testing.T, b []byte) image.Image {
-	t.Helper()
-	picture, err := png.Decode(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return picture
+	return out, nil
 }
 
 // crop cuts a picture to at most height, and drops the empty lines at its end.
@@ -136,15 +138,12 @@ func crop(picture image.Image, height int) image.Image {
 
 // writePicture writes a picture with few colours: pages are flat, so only the edges of letters
 // lose smoothness.
-func writePicture(t *testing.T, path string, picture image.Image) {
-	t.Helper()
+func writePicture(path string, picture image.Image) error {
 	var b bytes.Buffer
 	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, reduced(picture, 48)); err != nil {
-		t.Fatal(err)
+		return err
 	}
-	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	return os.WriteFile(path, b.Bytes(), 0o644)
 }
 
 // reduced returns the picture in at most n colours: the most frequent ones, one of each group

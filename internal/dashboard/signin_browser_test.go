@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -113,7 +114,7 @@ func TestProgramLoginInBrowser(t *testing.T) {
 		t.Errorf("the program got %v", got)
 	}
 
-	d, err := w.Auth.BeginDevice(t.Context(), "build-machine", 0, auth.Client{})
+	d, err := w.Auth.BeginDevice(t.Context(), "build-machine", 0, auth.Client{Address: netip.MustParseAddr("203.0.113.7")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,10 +126,13 @@ func TestProgramLoginInBrowser(t *testing.T) {
 		b.shown("#device-problem")
 		b.shoot(shots, l, "device-wrong")
 	}
-	b.visit("/device")
-	b.enter("#code", strings.ToLower(d.UserCode)+"\r")
-	b.shown("#allow")
-	b.shoot(shots, galleryScreens()[0], "device-allow")
+	for _, l := range galleryScreens() {
+		b.as(l)
+		b.visit("/device")
+		b.enter("#code", strings.ToLower(d.UserCode)+"\r")
+		b.shown("#allow")
+		b.shoot(shots, l, "device-allow")
+	}
 	b.press("#allow")
 	b.shown("#device-answer")
 	if _, _, caller, err := w.Auth.RedeemLogin(t.Context(), d.DeviceCode, "", nil, auth.Client{}); err != nil || caller.Username != "admin" {

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"strconv"
+	"strings"
 
 	"codehub/internal/dashboard/catalogue"
 	"codehub/internal/postgres"
@@ -23,7 +24,7 @@ func (d *Dashboard) sizeChoices(l *catalogue.Language) []sizeChoice {
 	return choices
 }
 
-// sizeText describes a size, such as "large: 4 cores, 8.6 GB of memory, 50 GB of disk space".
+// sizeText describes a size, such as "large: 4 cores, 8.6 GB memory, 50 GB disk".
 func sizeText(l *catalogue.Language, s workspace.Size) string {
 	cores, memory := l.T("size.cores_unlimited"), l.T("size.memory_unlimited")
 	if s.NanoCPUs > 0 {
@@ -33,11 +34,11 @@ func sizeText(l *catalogue.Language, s workspace.Size) string {
 		}
 	}
 	if s.Memory > 0 {
-		memory = l.T("size.memory", l.Bytes(s.Memory))
+		memory = l.T("size.memory", unbroken(l.Bytes(s.Memory)))
 	}
 	disk := l.T("size.disk_unlimited")
 	if s.Disk > 0 {
-		disk = l.T("size.disk", l.Bytes(s.Disk))
+		disk = l.T("size.disk", unbroken(l.Bytes(s.Disk)))
 	}
 	name := s.Name
 	if name == workspace.DefaultSize {
@@ -45,6 +46,9 @@ func sizeText(l *catalogue.Language, s workspace.Size) string {
 	}
 	return l.T("size.text", name, cores, memory, disk)
 }
+
+// unbroken keeps a number and its unit on one line.
+func unbroken(s string) string { return strings.ReplaceAll(s, " ", "\u00a0") }
 
 // newSize returns the size in the form, empty for the default one. The next start uses it.
 func (f *form) newSize() string {

@@ -30,7 +30,7 @@ func TestSpaceOfHomeOnPages(t *testing.T) {
 	contains(t, "without a limit", b.get(path).body, `id="home-space">3.0 GB`)
 	w.want(id, "size", nil)
 	page := b.get(path).body
-	contains(t, "far from the limit", page, "3.0 GB of 10.0 GB", "10.0 GB of disk space")
+	contains(t, "far from the limit", page, "3.0 GB of 10.0 GB", "10.0\u00a0GB disk")
 	lacks(t, "far from the limit", page, `id="space-near"`, `id="space-over"`, `id="free-space"`)
 	use(9_500_000_000)
 	contains(t, "near the limit", b.get(path).body, "9.5 GB of 10.0 GB", `id="space-near"`)

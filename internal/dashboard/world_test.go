@@ -45,6 +45,12 @@ func TestMain(m *testing.M) {
 	harness.HeedSignals()
 	code := m.Run()
 	chromium.CloseShared()
+	if screenshots != "" && code == 0 {
+		if err := pictures.write(screenshots); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
 	os.Exit(code)
 }
 
