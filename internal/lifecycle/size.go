@@ -1,6 +1,10 @@
 package lifecycle
 
-import "codehub/internal/workspace"
+import (
+	"cmp"
+
+	"codehub/internal/workspace"
+)
 
 // AuditSize is the action of SetSize in the audit log.
 const AuditSize = "workspace.size"
@@ -24,7 +28,7 @@ func SetSize(w workspace.Workspace, size string, offered workspace.Sizes) (Inten
 			return Intent{}, err
 		}
 	}
-	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditSize, map[string]any{"from": w.Size, "to": size}}}
+	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditSize, map[string]any{"from": cmp.Or(w.Size, workspace.DefaultSize), "to": cmp.Or(size, workspace.DefaultSize)}}}
 	out.Workspace.Size = size
 	return out, nil
 }

@@ -33,6 +33,10 @@ func TestSetSize(t *testing.T) {
 			t.Errorf("%q: %+v", tc.size, out.Workspace)
 		}
 	}
+	// The audit log has names, of the default size too.
+	if out, err := lifecycle.SetSize(w, "", offered); err != nil || out.Audit.Details["from"] != "small" || out.Audit.Details["to"] != workspace.DefaultSize {
+		t.Errorf("audit log: %v, %v", out.Audit.Details, err)
+	}
 	gone := w
 	gone.Size = "gone"
 	if _, err := lifecycle.SetSize(gone, "gone", offered); err != nil {
