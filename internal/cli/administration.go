@@ -72,7 +72,7 @@ func (l adminListCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 func allWorkspacesTable(list api.AdminWorkspaceList, now time.Time) string {
-	rows := [][]string{{"NAME", "OWNER", "STATE", "SIZE", "LAST USE", "CPU", "MEMORY", "IMAGE", "ID"}}
+	rows := [][]string{{"NAME", "OWNER", "STATE", "STORAGE", "LAST USE", "CPU", "MEMORY", "IMAGE", "ID"}}
 	for _, w := range list.Workspaces {
 		used := w.Workspace.CreatedAt
 		if at := w.Workspace.LastAccessAt; at != nil {
@@ -188,7 +188,7 @@ func (s adminShowCmd) Run(ctx context.Context, k *kong.Context) error {
 			owner += " (disabled)"
 		}
 		return w, terminal.Table([][]string{
-			{"Owner:", owner}, {"Size:", sizeOf(w)},
+			{"Owner:", owner}, {"Storage:", sizeOf(w)},
 			{"Used:", fmt.Sprintf("in %d days %.1f hours running, %.1f processor hours, %.1f GiB hours of memory", w.Used.Days, w.Used.RunningHours, w.Used.CPUHours, w.Used.MemoryGiBHours)},
 		}) + workspaceDetails(w.Workspace, nil, 0, time.Now()), nil
 	})
