@@ -14,16 +14,24 @@ import (
 	"codehub/internal/runtime/kube"
 )
 
+// clusterImages describe a cluster of Kubernetes. Without an IDE, the test server is it.
+type clusterImages struct {
+	nodes          int
+	ide, workspace string
+}
+
 // clusterSettings starts a cluster, and returns it and the settings of servers on it. What they
 // archive is in the bucket.
-func clusterSettings(t *testing.T, b *bucket) (*kubetest.Cluster, []string) {
+func clusterSettings(t *testing.T, b *bucket, of clusterImages) (*kubetest.Cluster, []string) {
 	t.Helper()
 	server := kubetest.Image(t, "kube-e2e-server", map[string]string{kube.ServerBinary: env.binary, kube.AgentDir + "/codehub": env.binary + "-agent"})
-	ide := kubetest.Image(t, "kube-e2e-ide", map[string]string{"/opt/codehub-ide/start": kubetest.Build(t, "../../images/testserver")})
-	c := kubetest.Start(t, kubetest.Options{Nodes: 2, Images: []string{server, ide, env.testImage}})
+	if of.ide == "" {
+		of.ide = kubetest.Image(t, "kube-e2e-ide", map[string]string{"/opt/codehub-ide/start": kubetest.Build(t, "../../images/testserver")})
+	}
+	c := kubetest.Start(t, kubetest.Options{Nodes: of.nodes, Images: []string{server, of.ide, of.workspace}})
 	return c, append(b.settingsVia("http://"+c.Forward(b.s3.Endpoint[len("http://"):])),
 		"CODEHUB_RUNTIME=kubernetes", "CODEHUB_KUBECONFIG="+c.WriteKubeconfig(c.Account(clusterNamespace, kube.Permissions())),
-		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+ide, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi",
+		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+of.ide, "CODEHUB_DEFAULT_IMAGE="+of.workspace, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi",
 		"CODEHUB_WORKSPACE_CPUS=0.5", "CODEHUB_WORKSPACE_MEMORY=256m", "CODEHUB_DELETE_GRACE=0s")
 }
 
@@ -34,7 +42,7 @@ const clusterNamespace = "codehub-workspaces"
 // bucket, restored, stopped, started and deleted.
 func TestKubernetesJourney(t *testing.T) {
 	t.Parallel()
-	c, settings := clusterSettings(t, s3Bucket(t))
+	c, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 2, workspace: env.testImage})
 	s := startQuick(t, settings...)
 	id := s.createDesired("demo", "RUNNING")
 	s.awaitPhase(id, "RUNNING")
@@ -72,7 +80,7 @@ func TestKubernetesJourney(t *testing.T) {
 func TestMoveToKubernetesAndBack(t *testing.T) {
 	t.Parallel()
 	source, back, shared := startMovable(t, folderBucket(t)), startMovable(t, folderBucket(t)), s3Bucket(t)
-	c, settings := clusterSettings(t, shared)
+	c, settings := clusterSettings(t, shared, clusterImages{nodes: 2, workspace: env.testImage})
 	onCluster := &bucket{dir: shared.dir, s3: shared.s3, settings: settings}
 	cluster := startMovable(t, onCluster)
 
