@@ -27,13 +27,13 @@ CREATE OR REPLACE VIEW user_limits AS
 
 -- A notice that an administrator changed the size of a workspace.
 ALTER TABLE user_notices DROP CONSTRAINT user_notices_kind_check,
-    ADD CONSTRAINT user_notices_kind_check CHECK (kind IN ('message', 'stop', 'archive', 'cancel', 'recover', 'delete', 'undelete', 'timeouts', 'size', 'handed_over', 'received'));
+    ADD CONSTRAINT user_notices_kind_check CHECK (kind IN ('message', 'stop', 'archive', 'cancel', 'recover', 'delete', 'undelete', 'timeouts', 'size', 'handed_over', 'received', 'shared'));
 
 -- +goose Down
 
 DELETE FROM user_notices WHERE kind = 'size';
 ALTER TABLE user_notices DROP CONSTRAINT user_notices_kind_check,
-    ADD CONSTRAINT user_notices_kind_check CHECK (kind IN ('message', 'stop', 'archive', 'cancel', 'recover', 'delete', 'undelete', 'timeouts', 'handed_over', 'received'));
+    ADD CONSTRAINT user_notices_kind_check CHECK (kind IN ('message', 'stop', 'archive', 'cancel', 'recover', 'delete', 'undelete', 'timeouts', 'handed_over', 'received', 'shared'));
 
 DROP VIEW user_limits;
 CREATE VIEW user_limits AS
