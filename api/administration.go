@@ -124,7 +124,7 @@ type SetBanner struct {
 // Notice tells a user what an administrator did, or that a workspace is shared with the user.
 type Notice struct {
 	ID            string    `json:"id"`
-	Kind          string    `json:"kind"` // message, stop, archive, cancel, recover, delete, undelete, timeouts, handed_over, received or shared
+	Kind          string    `json:"kind"` // message, stop, archive, cancel, recover, delete, undelete, timeouts, size, handed_over, received or shared
 	WorkspaceID   string    `json:"workspace_id"`
 	WorkspaceName string    `json:"workspace_name"`
 	By            string    `json:"by"`    // the administrator; of a share, the owner

@@ -358,13 +358,17 @@ func (db *DB) Administer(ctx context.Context, caller workspace.Caller, id worksp
 			if do.Message != "" {
 				out.Audit.Details["message"] = do.Message
 			}
-			if do.Do == DoMessage {
+			kind := do.Do
+			if !out.Changed && do.Message != "" {
+				kind = DoMessage // there was nothing to do
+			}
+			if kind == DoMessage {
 				if err := audit(ctx, tx, caller, AuditMessage, string(id), out.Audit.Details); err != nil {
 					return lifecycle.Intent{}, err
 				}
 			}
-			if out.Changed || do.Do == DoMessage {
-				err = insertNotice(ctx, tx, caller, Notice{UserID: w.OwnerID, Kind: do.Do, WorkspaceID: id, WorkspaceName: w.Name, By: caller.Username, Message: do.Message})
+			if out.Changed || kind == DoMessage {
+				err = insertNotice(ctx, tx, caller, Notice{UserID: w.OwnerID, Kind: kind, WorkspaceID: id, WorkspaceName: w.Name, By: caller.Username, Message: do.Message})
 			}
 			return out, err
 		})

@@ -254,6 +254,16 @@ func TestAdminister(t *testing.T) {
 		}
 		e.exec(`DELETE FROM workspaces WHERE id = $1`, w.ID)
 	}
+	// The owner gets a message also if there was nothing to do.
+	w := e.workspace(ann, state{"phase": "STANDBY", "size": "large"})
+	e.exec(`DELETE FROM user_notices`)
+	must(e.Administer(ctx, boss, w.ID, postgres.Administration{Do: postgres.DoSize, Size: "large", Message: "more memory"}))(t)
+	if notices := must(e.Notices(ctx, ann))(t); len(notices) != 1 || notices[0].Kind != postgres.DoMessage || notices[0].Message != "more memory" {
+		t.Errorf("notices %+v", notices)
+	}
+	if d := cmp.Diff([]string{"ann workspace.create", "boss workspace.message"}, e.audited(string(w.ID))); d != "" {
+		t.Error(d)
+	}
 	// What is refused changes nothing, and tells nobody.
 	e.exec(`DELETE FROM user_notices`)
 	for name, c := range map[string]struct {

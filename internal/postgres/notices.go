@@ -36,10 +36,11 @@ type Notice struct {
 // Limits of notices and messages.
 const (
 	MaxMessage = 2000 // characters
-	maxNotices = 100  // of a user; the oldest ones are dropped
-	// maxShared limits the notices of shares among them, so that no user can push out those of
-	// administrators by sharing.
-	maxShared = 10
+	// A user has at most so many notices of administrators and of shares; the oldest ones are
+	// dropped. They are counted separately, so that no user can push out those of administrators by
+	// sharing.
+	maxNotices = 100
+	maxShared  = 10
 )
 
 // NoticesKept is how long a notice is kept that is not dismissed.
@@ -81,14 +82,13 @@ func insertNotice(ctx context.Context, tx pgx.Tx, caller workspace.Caller, n Not
 	return dropOldest(ctx, tx, []string{n.UserID})
 }
 
-// dropOldest keeps maxNotices of each of the users, and maxShared among them.
+// dropOldest keeps maxNotices and maxShared of each of the users.
 func dropOldest(ctx context.Context, tx pgx.Tx, users []string) error {
 	_, err := tx.Exec(ctx, `
 		DELETE FROM user_notices n USING (
-			SELECT id, kind, row_number() OVER (PARTITION BY user_id ORDER BY created_at DESC, id DESC) AS of_all,
-				row_number() OVER (PARTITION BY user_id, kind ORDER BY created_at DESC, id DESC) AS of_kind
+			SELECT id, kind, row_number() OVER (PARTITION BY user_id, kind = $2 ORDER BY created_at DESC, id DESC) AS n
 			FROM user_notices WHERE user_id = ANY ($1::uuid[])) o
-		WHERE n.id = o.id AND (o.of_all > $2 OR o.kind = $3 AND o.of_kind > $4)`, users, maxNotices, NoticeShared, maxShared)
+		WHERE n.id = o.id AND o.n > CASE WHEN o.kind = $2 THEN $4::int ELSE $3::int END`, users, NoticeShared, maxNotices, maxShared)
 	return err
 }
 
@@ -115,9 +115,12 @@ func noteShare(ctx context.Context, tx pgx.Tx, caller workspace.Caller, w worksp
 	return dropOldest(ctx, tx, users)
 }
 
+// A notice of a share is shown as long as the user has access.
 const listNotices = `
 	SELECT id, user_id, kind, COALESCE(workspace_id::text, ''), workspace_name, by_username, other_username, message, created_at
-	FROM user_notices WHERE user_id = $1 AND ($2 = '' OR workspace_id::text = $2) ORDER BY created_at DESC, id DESC`
+	FROM user_notices n WHERE user_id = $1 AND ($2 = '' OR workspace_id::text = $2)
+		AND (kind <> '` + NoticeShared + `' OR EXISTS (SELECT FROM workspace_guests g WHERE g.workspace_id = n.workspace_id AND g.user_id = n.user_id))
+	ORDER BY created_at DESC, id DESC`
 
 // Notices lists the caller's notices, newest first; for a token of one workspace those about
 // it.

@@ -282,6 +282,7 @@ func groupsOfGuest(ctx context.Context, in querier, id workspace.ID, user string
 	rows, err := in.Query(ctx, `
 		SELECT g.name FROM workspace_shares s JOIN user_groups g ON g.id = s.group_id
 		WHERE s.workspace_id = $1 AND EXISTS (SELECT FROM group_people m WHERE m.group_id = g.id AND m.user_id = $2)
+			AND EXISTS (SELECT FROM workspace_guests e WHERE e.workspace_id = $1 AND e.user_id = $2)
 		ORDER BY g.name_key`, id, user)
 	if err != nil {
 		return nil, err
