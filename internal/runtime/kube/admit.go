@@ -64,13 +64,21 @@ var errExists = errors.New("a Pod with this name exists")
 type admission func(p *corev1.Pod, home *corev1.PersistentVolumeClaim) error
 
 // admit removes the gate of a created Pod if its home is still the one that it was created
-// for, nothing else uses the home, and may agrees. Otherwise it removes the Pod.
+// for, nothing else uses the home, and may agrees. Otherwise it removes the Pod, except a
+// workspace's whose gate was removed all the same, by another server or by a request whose
+// response was lost: the next start finds that one.
 func (r *Runtime) admit(ctx context.Context, p *corev1.Pod, may admission) (*corev1.Pod, error) {
 	opened, err := r.tryAdmit(ctx, p, may)
-	if err != nil {
+	if err == nil {
+		return opened, nil
+	}
+	if p.Labels[labelRole] != roleWorkspace {
 		return nil, errors.Join(err, r.discard(ctx, p))
 	}
-	return opened, nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpWithin)
+	defer cancel()
+	_, kept := r.removeGated(ctx, p)
+	return nil, errors.Join(err, kept)
 }
 
 func (r *Runtime) tryAdmit(ctx context.Context, p *corev1.Pod, may admission) (*corev1.Pod, error) {
@@ -149,9 +157,12 @@ func (r *Runtime) unusedByOthers(ctx context.Context, id workspace.ID) error {
 
 // podsBefore returns codehub's Pods of a workspace with all that were created before p. That
 // is enough for the rule above: of two that create before they read, the later one sees both.
+// A watch that has p has them all. Its version alone does not show that: that of the cluster is
+// lower after a restore from a backup.
 func (r *Runtime) podsBefore(ctx context.Context, id workspace.ID, p *corev1.Pod) ([]*corev1.Pod, error) {
 	if p != nil {
-		if own, ok := r.podView.of(ctx, id, p); ok {
+		own, ok := r.podView.of(ctx, id, p)
+		if ok && slices.ContainsFunc(own, func(o *corev1.Pod) bool { return o.UID == p.UID }) {
 			return slices.DeleteFunc(own, func(p *corev1.Pod) bool { return p.Labels[labelInstallation] != r.cfg.Installation }), nil
 		}
 	}
@@ -211,12 +222,12 @@ func (r *Runtime) removeGated(ctx context.Context, p *corev1.Pod) (*corev1.Pod, 
 		at := int64(0)
 		// In this version it has its gate.
 		only := &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}
-		err := r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &at, Preconditions: only})
-		if err == nil || apierrors.IsNotFound(err) {
+		refused := r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &at, Preconditions: only})
+		if refused == nil || apierrors.IsNotFound(refused) {
 			return nil, r.removed(ctx, p)
 		}
-		if !apierrors.IsConflict(err) {
-			return nil, wrapError(ctx, "delete Pod "+p.Name, err)
+		if !apierrors.IsConflict(refused) {
+			return nil, wrapError(ctx, "delete Pod "+p.Name, refused)
 		}
 		now, err := r.reread(ctx, p)
 		if errors.Is(err, errGone) {
@@ -224,6 +235,9 @@ func (r *Runtime) removeGated(ctx context.Context, p *corev1.Pod) (*corev1.Pod, 
 		}
 		if err != nil {
 			return nil, err
+		}
+		if now.ResourceVersion == p.ResourceVersion {
+			return nil, wrapError(ctx, "delete Pod "+p.Name, refused)
 		}
 		p = now
 	}

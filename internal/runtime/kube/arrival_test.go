@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -101,5 +102,34 @@ func testOpened(t *testing.T, c *cluster) {
 	}
 	if _, err := r.StartContainer(t.Context(), startOf(home), nil); err != nil {
 		t.Errorf("start after the removal: %v", err)
+	}
+}
+
+// testAdmittedByAnother lets a server be suspended before it opens its workspace's Pod, which
+// another server opens meanwhile. The first leaves it alone.
+func testAdmittedByAnother(t *testing.T, c *cluster) {
+	a := c.runtime(t)
+	b := c.twin(t, a)
+	home := newHome(t, a)
+	if _, err := a.StartContainer(t.Context(), startOf(newHome(t, a)), nil); err != nil { // reads what is to be known of the image
+		t.Fatal(err)
+	}
+	volume, err := a.home(t.Context(), home.Workspace, home.Claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, err := a.createWorkspace(t.Context(), startOf(home), volume, chosenImage{name: home.Image, policy: corev1.PullIfNotPresent}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, err := b.StartContainer(t.Context(), startOf(home), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.admit(t.Context(), late, nil); err == nil {
+		t.Error("a Pod was opened twice")
+	}
+	if now, err := a.pods().Get(t.Context(), late.Name, metav1.GetOptions{}); err != nil || idOf(now) != started.ID || now.DeletionTimestamp != nil {
+		t.Errorf("the workspace that another server started is gone: %v", err)
 	}
 }

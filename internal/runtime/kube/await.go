@@ -50,7 +50,9 @@ func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, done func(*cor
 		switch {
 		case now == nil:
 			if removed, _ := r.podView.reached(p); removed {
-				return r.reread(ctx, p)
+				if found, err := r.reread(ctx, p); err != nil || laterThan(found, p) {
+					return found, err
+				}
 			}
 		case !laterThan(now, p):
 		case now.UID != p.UID:

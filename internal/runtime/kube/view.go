@@ -188,8 +188,11 @@ func (w *watched[T]) refresh() {
 }
 
 // current reports whether the watch has reached what a list must include. It waits a little
-// for that.
-func (w *watched[T]) current(ctx context.Context) bool { return catchesUp(ctx, w.isCurrent) }
+// for that, but not for what is written meanwhile: others write all the time.
+func (w *watched[T]) current(ctx context.Context) bool {
+	least := w.mustHave()
+	return catchesUp(ctx, func() (now, hope bool) { return w.includes(least) })
+}
 
 // catchesUp waits a little until now is true, as long as there is hope.
 func catchesUp(ctx context.Context, look func() (now, hope bool)) bool {
@@ -237,13 +240,24 @@ func (w *watched[T]) follows() bool {
 	return now
 }
 
-func (w *watched[T]) isCurrent() (now, hope bool) {
+func (w *watched[T]) isCurrent() (now, hope bool) { return w.includes(w.mustHave()) }
+
+func (w *watched[T]) mustHave() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.open || w.missed || !w.informer.HasSynced() {
+	return w.least
+}
+
+// includes reports whether the watch is not interrupted, and lists include everything up to a
+// version; hope, that they will.
+func (w *watched[T]) includes(version uint64) (now, hope bool) {
+	w.mu.Lock()
+	usable := w.open && !w.missed && w.informer.HasSynced()
+	w.mu.Unlock()
+	if !usable {
 		return false, false
 	}
-	return w.has(w.least)
+	return w.has(version)
 }
 
 // has reports whether the store includes everything up to a version, and whether it will as
