@@ -12,13 +12,18 @@ import (
 )
 
 // The projects of homes. An id is chosen if no file of the file system has it and no limit is set
-// for it, so it needs no record: the folder of a home has its id as long as the home exists. The
-// range keeps homes apart from other projects on the file system, such as those of Docker's
+// for it, so no list of ids is needed: the folder of a home has its id as long as the home exists.
+// The range keeps homes apart from other projects on the file system, such as those of Docker's
 // overlay2.size, which start at 1.
 const (
 	firstProject = 1_500_000_000
 	lastProject  = 1_999_999_999
 )
+
+// record is the extended attribute with the project that a home was given. The home belongs to the
+// workspace's user, who may be able to change its project, but not this. It also has the inode, so
+// that a copy has no project.
+const record = "trusted.codehub.project"
 
 // Requests and flags of linux/fs.h. They are the same for programs of 32 bits.
 const (
@@ -115,20 +120,59 @@ func projectsEnforcedIn(path string) bool {
 // projectFolder is an open folder whose project can be read and set.
 type projectFolder struct{ *os.File }
 
-// openProject opens a folder and returns the id of its project, if it is that of a home. The caller
-// closes the folder.
+// openProject opens a home that was given a project, and returns the project's id. The caller closes
+// the home.
 func openProject(path string) (f projectFolder, id uint32, ok bool) {
 	file, err := os.Open(path)
 	if err != nil {
 		return projectFolder{}, 0, false
 	}
 	f = projectFolder{file}
-	a, err := f.attributes()
-	if err != nil || a.flags&projectInherit == 0 || a.project < firstProject || a.project > lastProject {
+	if id, err = f.recorded(); err != nil {
 		f.Close()
 		return projectFolder{}, 0, false
 	}
-	return f, a.project, true
+	return f, id, true
+}
+
+// recorded returns the project that setRecord was called with.
+func (f projectFolder) recorded() (id uint32, err error) {
+	var text [64]byte
+	n, err := unix.Fgetxattr(int(f.Fd()), record, text[:])
+	if err != nil {
+		return 0, err
+	}
+	if _, err := fmt.Sscanf(string(text[:n]), "%d", &id); err != nil {
+		return 0, err
+	}
+	want, err := f.recordOf(id)
+	if err == nil && (string(text[:n]) != want || id < firstProject || id > lastProject) {
+		err = errors.New("the record is that of another folder")
+	}
+	return id, err
+}
+
+func (f projectFolder) setRecord(id uint32) error {
+	text, err := f.recordOf(id)
+	if err == nil {
+		err = unix.Fsetxattr(int(f.Fd()), record, []byte(text), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("record the project of a folder: %w", err)
+	}
+	return nil
+}
+
+func (f projectFolder) recordOf(id uint32) (string, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(int(f.Fd()), &st)
+	return fmt.Sprintf("%d of inode %d", id, st.Ino), err
+}
+
+// holds reports whether the folder gives its content the project, and the limit of that is enforced.
+func (f projectFolder) holds(id uint32) bool {
+	a, err := f.attributes()
+	return err == nil && a.project == id && a.flags&projectInherit != 0 && f.enforced() == nil
 }
 
 func (f projectFolder) attributes() (a attributes, err error) {
@@ -158,14 +202,18 @@ func (f projectFolder) enforced() error {
 	case err == nil && state.flags&projectsEnforced != 0:
 		return nil
 	case err == nil:
-		err = errNotEnforced
+		return errNotEnforced
 	case errors.Is(err, unix.ENOSYS): // also of a file system with no quotas at all
-		err = fmt.Errorf("%w, or this Linux is older than 5.14", errNotEnforced)
+		return fmt.Errorf("%w, or this Linux is older than 5.14", errNotEnforced)
 	}
 	return fmt.Errorf("read the state of the quotas: %w", err)
 }
 
-var errNotEnforced = errors.New("project quotas are turned off on this file system (the mount option prjquota turns them on)")
+// ErrUnavailable reports that the file system does not offer projects to homes, so that only plain
+// folders can be made.
+var ErrUnavailable = errors.New("homes cannot have project quotas")
+
+var errNotEnforced = fmt.Errorf("%w: they are turned off on this file system (the mount option prjquota turns them on)", ErrUnavailable)
 
 func (f projectFolder) quota(id uint32) (q quota, err error) {
 	err = f.quotactl(getQuota, id, unsafe.Pointer(&q))
@@ -193,7 +241,7 @@ func (f projectFolder) join() (uint32, error) {
 		return 0, fmt.Errorf("read the project of a folder: %w", err)
 	}
 	if a.project != 0 || a.flags&projectInherit != 0 {
-		return 0, fmt.Errorf("the folder above belongs to project %d, and what is in it has to stay there", a.project)
+		return 0, fmt.Errorf("%w: the folder above belongs to project %d, and what is in it has to stay there", ErrUnavailable, a.project)
 	}
 	a.flags |= projectInherit
 	for id := uint32(firstProject); id <= lastProject; {
@@ -260,6 +308,11 @@ func setUpProject(path string, limit int64) error {
 	if err != nil {
 		return err
 	}
+	// Not before it is known that no other home has the project: releaseProject clears the limit of
+	// the recorded one.
+	if err := f.setRecord(id); err != nil {
+		return err
+	}
 	return f.limit(id, limit)
 }
 
@@ -282,7 +335,7 @@ func projectQuota(path string) (q quota, ok bool) {
 		return quota{}, false
 	}
 	defer f.Close()
-	if f.enforced() != nil {
+	if !f.holds(id) {
 		return quota{}, false
 	}
 	q, err := f.quota(id)
@@ -297,7 +350,7 @@ func limitProject(path string, limit int64) error {
 		return ErrKept
 	}
 	defer f.Close()
-	if f.enforced() != nil {
+	if !f.holds(id) {
 		return ErrKept
 	}
 	return f.limit(id, limit)

@@ -81,7 +81,7 @@ func TestHomesWithoutProjectQuotas(t *testing.T) {
 		"ext4 without quotas": {func(t *testing.T, at string) {
 			check(t, Make(Image, at, minImage))
 			t.Cleanup(func() { check(t, Remove(at)) })
-		}, "project quotas are turned off"},
+		}, "they are turned off on this file system"},
 		"tmpfs": {func(t *testing.T, at string) {
 			check(t, os.Mkdir(filepath.Join(at, mountName), 0o700))
 			check(t, unix.Mount("none", filepath.Join(at, mountName), "tmpfs", 0, ""))

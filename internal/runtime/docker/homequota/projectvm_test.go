@@ -180,12 +180,28 @@ func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err,
 
 func projectOf(t *testing.T, path string) uint32 {
 	t.Helper()
-	f, id, ok := openProject(path)
-	if !ok {
+	file, err := os.Open(path)
+	check(t, err)
+	defer file.Close()
+	a, err := projectFolder{file}.attributes()
+	check(t, err)
+	if a.flags&projectInherit == 0 || a.project < firstProject {
 		t.Fatalf("%s has no project", path)
 	}
-	check(t, f.Close())
-	return id
+	return a.project
+}
+
+// setProject gives a folder a project, as its owner can without the seccomp profile.
+func setProject(t *testing.T, path string, id uint32) {
+	t.Helper()
+	file, err := os.Open(path)
+	check(t, err)
+	defer file.Close()
+	f := projectFolder{file}
+	a, err := f.attributes()
+	check(t, err)
+	a.project, a.flags = id, a.flags|projectInherit
+	check(t, f.ioctl(setAttributes, &a))
 }
 
 func quotaOf(t *testing.T, path string, id uint32) quota {
@@ -408,18 +424,73 @@ func TestProjectMadeAgain(t *testing.T) {
 	})
 }
 
+// A home that has the project of another one, because its owner changed that or because it was made at
+// the same moment, does not change the limit of the other one.
+func TestProjectOfAnotherHome(t *testing.T) {
+	onDisks(t, func(t *testing.T, d disk, at string) {
+		victim := newProject(t, at, minImage)
+		id := projectOf(t, Home(victim))
+		hasLimit := func(after string) {
+			t.Helper()
+			if !Holds(victim, minImage) || !Limits(victim) {
+				t.Errorf("%s: the limit of the other home is %+v", after, quotaOf(t, at, id))
+			}
+		}
+		plain := filepath.Join(at, "plain")
+		check(t, os.Mkdir(plain, 0o755))
+		check(t, Make(None, plain, 0))
+		limited := newProject(t, at, minImage)
+		own := projectOf(t, Home(limited))
+		for name, folder := range map[string]string{"a plain home": plain, "a home with a project": limited} {
+			check(t, os.Chown(Home(folder), workspaceUID, workspaceUID))
+			asWorkspace(t, func() {
+				setProject(t, Home(folder), id)
+				if err := unix.Setxattr(Home(folder), record, []byte("x"), 0); !errors.Is(err, unix.EPERM) {
+					t.Errorf("%s: its owner changes the record: %v", name, err)
+				}
+			})
+			if _, known := Used(folder); known || Limits(folder) || OwnDisk(folder) {
+				t.Errorf("%s has the limit of another one", name)
+			}
+			if err := Limit(folder, 2*minImage); !errors.Is(err, ErrKept) {
+				t.Errorf("%s: Limit: %v", name, err)
+			}
+			hasLimit("limit " + name)
+			check(t, Discard(folder, "removed"))
+			hasLimit("discard " + name)
+		}
+		if q := quotaOf(t, at, own); !q.sameLimits(quota{}) {
+			t.Errorf("the project of a removed home has limits: %+v", q)
+		}
+
+		// A copy of a home with all attributes has the record of another inode.
+		folder := filepath.Join(at, "copy")
+		check(t, os.MkdirAll(filepath.Join(folder, homeName), 0o755))
+		var text [64]byte
+		n, err := unix.Getxattr(Home(victim), record, text[:])
+		check(t, err)
+		check(t, unix.Setxattr(Home(folder), record, text[:n], 0))
+		setProject(t, Home(folder), id)
+		if _, known := Used(folder); known || Limits(folder) {
+			t.Error("a copy has the limit of the original")
+		}
+		check(t, Remove(folder))
+		hasLimit("remove a copy")
+
+		// A call that was interrupted while two homes had the id.
+		check(t, os.MkdirAll(filepath.Join(at, "ws", newHomeName), 0o755))
+		setProject(t, filepath.Join(at, "ws", newHomeName), id)
+		check(t, Make(Project, filepath.Join(at, "ws"), minImage))
+		hasLimit("make a home again")
+		check(t, Remove(filepath.Join(at, "ws")))
+	})
+}
+
 // In a folder with a project of an administrator's, homes are not limited: they would leave it.
 func TestProjectOfAdministrator(t *testing.T) {
 	onDisks(t, func(t *testing.T, d disk, at string) {
-		file, err := os.Open(at)
-		check(t, err)
-		defer file.Close()
-		f := projectFolder{file}
-		a, err := f.attributes()
-		check(t, err)
-		a.project, a.flags = 7, a.flags|projectInherit
-		check(t, f.ioctl(setAttributes, &a))
-		if err := Probe(Project, at); err == nil || !strings.Contains(err.Error(), "belongs to project 7") {
+		setProject(t, at, 7)
+		if err := Probe(Project, at); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "belongs to project 7") {
 			t.Errorf("the probe: %v", err)
 		}
 		if kind := Detect(at); kind != None {
@@ -482,14 +553,7 @@ func TestProjectsInTreeAreRemoved(t *testing.T) {
 		top := filepath.Join(at, "top")
 		check(t, os.MkdirAll(filepath.Join(top, "a", "b", "c"), 0o700))
 		check(t, os.WriteFile(filepath.Join(top, "a", "b", "file"), nil, 0o600))
-		file, err := os.Open(top)
-		check(t, err)
-		defer file.Close()
-		f := projectFolder{file}
-		a, err := f.attributes()
-		check(t, err)
-		a.project, a.flags = 8, a.flags|projectInherit
-		check(t, f.ioctl(setAttributes, &a))
+		setProject(t, top, 8)
 		check(t, treewipe.Remove(t.Context(), top, nil))
 		if _, err := os.Lstat(top); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("it is still there: %v", err)
@@ -528,7 +592,7 @@ func TestProjectRestore(t *testing.T) {
 		check(t, err)
 		got := archivetest.Snapshot(t, Home(to))
 		for _, entry := range got { // how XFS stores ACLs
-			maps.DeleteFunc(entry.Xattrs, func(name, _ string) bool { return strings.HasPrefix(name, "trusted.SGI_ACL_") })
+			maps.DeleteFunc(entry.Xattrs, func(name, _ string) bool { return name == record || strings.HasPrefix(name, "trusted.SGI_ACL_") })
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("the home has changed by its restore:\n%s", diff)
