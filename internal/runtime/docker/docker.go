@@ -92,7 +92,8 @@ type Runtime struct {
 	mapped  atomic.Value // userMap, where Docker maps users
 	// noUlimits: Docker may not lift limits; see ulimitsRefused.
 	noUlimits atomic.Bool
-	quota     homequota.Kind // of new homes in folders
+	quota     homequota.Kind    // of new homes in folders
+	noQuota   *health.Condition // set if quota is not homequota.None
 	first     firstStart
 	log       *slog.Logger
 	now       func() time.Time
@@ -234,7 +235,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		Level: slog.LevelError, Remind: 10 * time.Minute, Log: cfg.Log,
 	})
 	r.applyWall = r.ensureWallRules
-	r.quota = chooseQuota(cfg)
+	r.chooseQuota()
 	return r, nil
 }
 

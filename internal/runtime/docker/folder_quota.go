@@ -22,9 +22,10 @@ const (
 	quotaNone = "none"
 )
 
-// chooseQuota returns how new homes in folders are limited. If that cannot be done as the
+// chooseQuota sets how new homes in folders are limited. If that cannot be done as the
 // settings say, a condition lists why, and homes are plain folders.
-func chooseQuota(cfg Config) homequota.Kind {
+func (r *Runtime) chooseQuota() {
+	cfg := r.cfg
 	kind := homequota.Kind(cfg.HomeQuota)
 	homes := filepath.Join(cfg.DataDir, homesDir) // may be a file system of its own
 	if _, err := os.Stat(homes); err != nil {
@@ -32,32 +33,46 @@ func chooseQuota(cfg Config) homequota.Kind {
 	}
 	switch {
 	case cfg.DataDir == "", cfg.HomeQuota == quotaNone, cfg.HomeQuota == "":
-		return homequota.None
+		return
 	case cfg.HomeQuota == quotaAuto:
 		if kind = homequota.Detect(homes); kind == homequota.None {
-			return homequota.None
+			return
 		}
+		r.noQuota = newNoQuota(cfg)
 	default:
-		failed := cfg.Conditions.New(health.Config{
-			Name: "home-quota", Failing: "homes in folders cannot be limited as CODEHUB_HOME_QUOTA says; their sizes are measured",
-			Resolved: "homes in folders are limited", Level: slog.LevelWarn, Log: cfg.Log,
-		})
+		r.noQuota = newNoQuota(cfg)
 		err := homequota.Probe(kind, homes)
 		if kind == homequota.Image && cfg.HostDataDir != cfg.DataDir {
 			err = errors.New("the server runs in a container, so that Docker does not see the file systems that it mounts")
 		}
-		if failed.Set(err); err != nil {
-			return homequota.None
+		if r.noQuota.Set(err); err != nil {
+			return
 		}
 	}
 	cfg.Log.Info("new homes in folders have limits of their file system", "kind", string(kind))
-	return kind
+	r.quota = kind
 }
 
-// makeHome makes the empty directory of a home with its limit. The caller holds the lock.
+// newNoQuota makes the condition that new homes cannot be limited.
+func newNoQuota(cfg Config) *health.Condition {
+	return cfg.Conditions.New(health.Config{
+		Name: "home-quota", Failing: "homes in folders cannot be limited as CODEHUB_HOME_QUOTA says; their sizes are measured",
+		Resolved: "homes in folders are limited", Level: slog.LevelWarn, Log: cfg.Log,
+	})
+}
+
+// makeHome makes the empty directory of a home with its limit, or a plain one if the file system
+// does not offer limits any more. The caller holds the lock.
 func (r *Runtime) makeHome(spec runtime.VolumeSpec, side *sidecar) error {
 	folder := r.folder(spec.Workspace)
-	if err := homequota.Make(r.quota, folder, spec.Disk); err != nil {
+	err := homequota.Make(r.quota, folder, spec.Disk)
+	if errors.Is(err, homequota.ErrUnavailable) {
+		r.noQuota.Set(err)
+		err = homequota.Make(homequota.None, folder, spec.Disk)
+	} else if err == nil && r.quota != homequota.None {
+		r.noQuota.Set(nil)
+	}
+	if err != nil {
 		return fmt.Errorf("make home: %w", err)
 	}
 	if homequota.Limits(folder) {

@@ -341,6 +341,45 @@ func TestLostLimitIsNotEnforced(t *testing.T) {
 	}
 }
 
+// quotaOf is how a server with the settings limits new homes.
+func quotaOf(cfg Config) homequota.Kind {
+	r := &Runtime{cfg: cfg}
+	r.chooseQuota()
+	return r.quota
+}
+
+// If quotas are turned off while the server runs, new homes are plain folders, and a condition says
+// so until a home has a limit again.
+func TestQuotasTurnedOff(t *testing.T) {
+	t.Parallel()
+	data, conditions := t.TempDir(), &health.Monitor{}
+	r := newRuntime(t, func(c *Config) { c.DataDir, c.HomeQuota, c.Conditions = data, string(homequota.Image), conditions })
+	t.Cleanup(func() { unmountHomes(t, data) })
+	create := func(kind homequota.Kind, want int64) {
+		t.Helper()
+		r.quota = kind
+		id := newHome().Workspace
+		volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home", Disk: small}
+		if err := r.CreateEmptyVolume(t.Context(), volume); err != nil {
+			t.Fatal(err)
+		}
+		if n := limitOf(t, r, id); n != want {
+			t.Errorf("a home of the kind %q has the limit %d, want %d", kind, n, want)
+		}
+		if entries := entriesOf(t, r.folder(id)); slices.Contains(entries, ".home.new") {
+			t.Errorf("the folder has %v", entries)
+		}
+	}
+	create(homequota.Project, 0) // this file system has no project quotas
+	if err := conditions.Err("home-quota"); err == nil || !strings.Contains(err.Error(), "turned off") {
+		t.Errorf("the condition is %v", err)
+	}
+	create(homequota.Image, small)
+	if err := conditions.Err("home-quota"); err != nil {
+		t.Errorf("the condition is %v with a home that is limited", err)
+	}
+}
+
 // No setting changes homes that are plain folders, and a setting that cannot be
 // carried out is a condition.
 func TestHomeQuotaSettings(t *testing.T) {
@@ -364,7 +403,7 @@ func TestHomeQuotaSettings(t *testing.T) {
 		if c.host != "" {
 			cfg.HostDataDir = c.host
 		}
-		if got := chooseQuota(cfg); got != c.want {
+		if got := quotaOf(cfg); got != c.want {
 			t.Errorf("%s: %q", name, got)
 		}
 		failed := ""
@@ -378,7 +417,7 @@ func TestHomeQuotaSettings(t *testing.T) {
 			t.Errorf("%s: left %v", name, left)
 		}
 	}
-	if got := chooseQuota(Config{DataDir: newBtrfs(t, true), Settings: Settings{HomeQuota: "auto"}, Log: harness.Logger(t, 12)}); got != homequota.Btrfs {
+	if got := quotaOf(Config{DataDir: newBtrfs(t, true), Settings: Settings{HomeQuota: "auto"}, Log: harness.Logger(t, 12)}); got != homequota.Btrfs {
 		t.Errorf("btrfs with quotas: %q", got)
 	}
 	wrong := Settings{HomeQuota: "zfs"}
