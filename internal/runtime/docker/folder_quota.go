@@ -152,7 +152,12 @@ func (r *Runtime) limited(id workspace.ID, side sidecar, disk int64) (sidecar, e
 		}
 		r.log.Info("the home keeps its limit", "workspace", id, "limit", side.Limit, "wanted", disk)
 	default:
-		r.log.Error("limit home failed; it keeps its limit", "workspace", id, "limit", side.Limit, "wanted", disk, "err", err)
+		// The limit of a project is lost if quotas were made again. Then the home is measured until the
+		// next start tries again.
+		if !homequota.Holds(folder, side.Limit) {
+			side.Limit = 0
+		}
+		r.log.Error("limit home failed", "workspace", id, "limit", side.Limit, "wanted", disk, "err", err)
 	}
 	return side, r.openFolder(id) // it was unmounted in between
 }
