@@ -318,6 +318,13 @@ func TestJobsKeepTheReserve(t *testing.T) {
 				t.Errorf("%s is not in the instructions: %.1000s", want, spec.Input)
 			}
 		}
+		meta, err := f.Meta(t.Context(), row.ArchiveKey)
+		check(t, err)
+		spec := runtime.JobSpec{OwnDisk: true, SharesDisk: true}
+		check(t, f.RestoreJob(t.Context(), row, meta, &spec))
+		if in := string(spec.Input); !strings.Contains(in, `"shared_min_free":0.08`) || strings.Contains(in, `"min_free"`) {
+			t.Errorf("the instructions for a home with a limit: %.1000s", in)
+		}
 	})
 }
 

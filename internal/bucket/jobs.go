@@ -69,6 +69,9 @@ func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *
 	if spec.OwnDisk { // others do not need its space, and the home was as full before
 		orders.MinFree = 0
 	}
+	if spec.SharesDisk { // others need the space of the disk
+		orders.SharedMinFree = b.MinFreeShare
+	}
 	if b.presigner == nil {
 		spec.ObjectDir = b.hostFolderOf(row.ArchiveKey)
 		return give(spec, orders)

@@ -549,26 +549,34 @@ func TestRestoreOntoFullDisk(t *testing.T) {
 }
 
 // A home on a disk of its own keeps none of it free for others. If the archive does not fit, a
-// larger size helps, as the error says.
+// larger size helps, as the error says; not if the disk below is full.
 func TestRestoreIntoSmallHome(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(w *world) {
-		w.sizes = workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, Disk: 1 << 30}}
-		w.archives.MinFreeShare = 0.05
-	})
-	w.lead()
-	id := w.filled("one", "work")
-	w.archived(id)
-	w.fake.SetJob(func(_ context.Context, spec runtime.JobSpec, _ string, out io.Writer) int {
-		if !spec.OwnDisk || strings.Contains(string(spec.Input), "min_free") {
-			t.Errorf("the job has OwnDisk %v and the instructions %s", spec.OwnDisk, spec.Input)
-		}
-		fmt.Fprintf(out, `{"result": {"claim": %q, "kind": %q, "error": {"kind": "disk_full", "message": "the home needs 3 bytes"}}}`+"\n", spec.Claim, spec.Kind)
-		return 1
-	})
-	w.want(id, workspace.DesiredRunning, false)
-	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	if !strings.Contains(ws.ErrorMessage, "choose a larger size for the workspace: the home needs 3 bytes") {
-		t.Errorf("%s: %s", ws.ErrorReason, ws.ErrorMessage)
+	for kind, want := range map[string]string{
+		"disk_full":        "choose a larger size for the workspace: the home needs 3 bytes",
+		"shared_disk_full": "the disk of the homes is full: the home needs 3 bytes",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, func(w *world) {
+				w.sizes = workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, Disk: 1 << 30}}
+				w.archives.MinFreeShare = 0.05
+			})
+			w.lead()
+			id := w.filled("one", "work")
+			w.archived(id)
+			w.fake.SetJob(func(_ context.Context, spec runtime.JobSpec, _ string, out io.Writer) int {
+				if !spec.OwnDisk || strings.Contains(string(spec.Input), "min_free") {
+					t.Errorf("the job has OwnDisk %v and the instructions %s", spec.OwnDisk, spec.Input)
+				}
+				fmt.Fprintf(out, `{"result": {"claim": %q, "kind": %q, "error": {"kind": %q, "message": "the home needs 3 bytes"}}}`+"\n", spec.Claim, spec.Kind, kind)
+				return 1
+			})
+			w.want(id, workspace.DesiredRunning, false)
+			ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+			if !strings.Contains(ws.ErrorMessage, want) || kind != "disk_full" && strings.Contains(ws.ErrorMessage, "larger size") {
+				t.Errorf("%s: %s", ws.ErrorReason, ws.ErrorMessage)
+			}
+		})
 	}
 }

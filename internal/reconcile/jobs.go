@@ -140,14 +140,18 @@ func jobFailed(e *storagejob.Error) error {
 		return fmt.Errorf("%w: %w", runtime.ErrUnreachable, cause)
 	case storagejob.DiskFull:
 		return &diskFullError{cause}
+	case storagejob.SharedDiskFull: // a larger size does not help
+		return fmt.Errorf("%s: %w", fullDisk, cause)
 	}
 	return cause
 }
 
+const fullDisk = "the disk of the homes is full"
+
 // diskFullError is a job's report that its home does not fit on the disk.
 type diskFullError struct{ cause error }
 
-func (e *diskFullError) Error() string { return "the disk of the homes is full: " + e.cause.Error() }
+func (e *diskFullError) Error() string { return fullDisk + ": " + e.cause.Error() }
 func (e *diskFullError) Unwrap() error { return e.cause }
 
 // outputTail keeps the end of a job's output that is not part of the report.

@@ -34,6 +34,7 @@ func TestFailureReasons(t *testing.T) {
 		{job(storagejob.Unavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{job(storagejob.Stopped), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{job(storagejob.DiskFull), workspace.ErrActionFailed, workspace.ErrActionFailed},
+		{job(storagejob.SharedDiskFull), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job(storagejob.Failed), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job("something new"), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{errNoInstructions, workspace.ErrActionFailed, workspace.ErrActionFailed},

@@ -73,7 +73,7 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 	spec := runtime.JobSpec{
 		Workspace: row.ID, Claim: row.OpID, Kind: runtime.JobRestore, Storage: row.StorageBackend,
 		VolumeClaim: row.Home.Claim, Key: row.ArchiveKey,
-		OwnDisk: home != nil && home.OwnDisk,
+		OwnDisk: home != nil && home.OwnDisk, SharesDisk: home != nil && home.SharesDisk,
 	}
 	var full *diskFullError
 	done, _, err := t.runJob(ctx, own, spec, func(spec *runtime.JobSpec) error {

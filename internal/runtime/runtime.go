@@ -280,6 +280,8 @@ type Volume struct {
 	// OwnDisk: the free space that its file system reports is that of the home alone, so nothing
 	// else suffers when there is none.
 	OwnDisk bool
+	// SharesDisk: OwnDisk, but what the home uses is free space of a disk with other homes.
+	SharesDisk bool
 }
 
 // Aside is a volume or folder that was set aside; see Runtime.SetAside.
@@ -343,6 +345,7 @@ type JobSpec struct {
 	ObjectDir   string // the archive's own directory, as Docker sees it; empty: none
 	BucketDir   string // the directory of the bucket's socket, as Docker sees it; empty: none
 	OwnDisk     bool   // as in the home's Volume
+	SharesDisk  bool   // as in the home's Volume; a restore then has JobScratchDir, on the shared disk
 }
 
 // Job is a storage job.

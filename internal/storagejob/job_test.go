@@ -405,6 +405,20 @@ func TestReserve(t *testing.T) {
 			t.Error("the disk was not filled")
 		}
 
+		// A home with a limit on the same disk: its own space does not count, and that of the disk
+		// does. This home has no limit, so the share of the home is 0.
+		sharing := func(share float64) Spec { spec := keeping(restore, 0); spec.SharedMinFree = share; return spec }
+		shared := unpacking
+		shared.Scratch = filepath.Join(disk, "scratch")
+		check(t, os.Mkdir(shared.Scratch, 0o700))
+		check(t, os.Remove(filler))
+		full(watched(sharing(0.9), shared, "", none), SharedDiskFull, "90.0 % stay free", restored, 63<<20)
+		full(watched(sharing(0.5), shared, "unpack", fill), SharedDiskFull, "became full in the meantime", restored, 10<<20)
+		full(watched(keeping(sharing(0.06), 0.9), shared, "", none), DiskFull, "90.0 % stay free", restored, 10<<20)
+		succeed(t, sharing(0.06), shared)
+		check(t, os.RemoveAll(restored))
+		check(t, os.Mkdir(restored, 0o700))
+
 		// 24 MiB are left, of which about 4 are reserved: it fits.
 		succeed(t, keeping(archiveSpec(), 0.06), packing)
 		check(t, os.RemoveAll(put))

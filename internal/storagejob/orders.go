@@ -84,6 +84,9 @@ func (s *Spec) validate() error {
 	if s.MinFree < 0 || s.MinFree >= 1 {
 		return fmt.Errorf("min_free is %g, not between 0 and 1", s.MinFree)
 	}
+	if s.SharedMinFree < 0 || s.SharedMinFree >= 1 {
+		return fmt.Errorf("shared_min_free is %g, not between 0 and 1", s.SharedMinFree)
+	}
 	meta := s.Meta
 	switch s.Kind {
 	case KindFingerprint:

@@ -28,46 +28,75 @@ func headroom(dir string, least float64) (bytes, inodes int64, err error) {
 	return int64(st.Bavail)*block - int64(least*float64(st.Blocks)*float64(block)), inodes, nil
 }
 
+// reserve is a disk that a restore fills, and the share of it that stays free.
+type reserve struct {
+	dir    string
+	least  float64
+	shared bool // it is the disk of Scratch
+}
+
+func (j *job) reserves() []reserve {
+	all := []reserve{{dir: j.Home, least: j.spec.MinFree}}
+	if j.spec.SharedMinFree > 0 {
+		all = append(all, reserve{dir: j.Scratch, least: j.spec.SharedMinFree, shared: true})
+	}
+	return all
+}
+
+// errSharedDisk marks the errors of the disk of Scratch.
+var errSharedDisk = errors.New("the disk is shared with other homes")
+
+// full returns the error that there is not enough space.
+func (r reserve) full(format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	if r.least > 0 {
+		text += fmt.Sprintf(" while %.1f %% stay free", 100*r.least)
+	}
+	if r.shared {
+		return fmt.Errorf("%s: %w: %w", text, errSharedDisk, unix.ENOSPC)
+	}
+	return fmt.Errorf("%s: %w", text, unix.ENOSPC)
+}
+
 // room returns an error if the home does not fit, since a full disk affects
 // others.
 func (j *job) room() error {
-	left, inodes, err := headroom(j.Home, j.spec.MinFree)
-	if err != nil {
-		return err
-	}
-	if inodes < j.spec.Meta.Entries {
-		return fmt.Errorf("the home needs %d inodes, and %d inodes of its disk are available%s: %w", j.spec.Meta.Entries, max(0, inodes), j.reserveText(), unix.ENOSPC)
-	}
-	if left < j.spec.Meta.Bytes {
-		return fmt.Errorf("the home needs %d bytes, and %d bytes of its disk are available%s: %w", j.spec.Meta.Bytes, max(0, left), j.reserveText(), unix.ENOSPC)
+	for _, r := range j.reserves() {
+		left, inodes, err := headroom(r.dir, r.least)
+		if err != nil {
+			return err
+		}
+		if inodes < j.spec.Meta.Entries {
+			return r.full("the home needs %d inodes, and %d inodes of its disk are available", j.spec.Meta.Entries, max(0, inodes))
+		}
+		if left < j.spec.Meta.Bytes {
+			return r.full("the home needs %d bytes, and %d bytes of its disk are available", j.spec.Meta.Bytes, max(0, left))
+		}
 	}
 	return nil
 }
 
-// reserveText names the share that stays free, as the end of a phrase.
-func (j *job) reserveText() string {
-	if j.spec.MinFree <= 0 {
-		return ""
-	}
-	return fmt.Sprintf(" while %.1f %% stay free", 100*j.spec.MinFree)
-}
-
-// keepReserve returns a context that ends when unpacking leaves less of the disk
+// keepReserve returns a context that ends when unpacking leaves less of a disk
 // free than required, and the progress function that checks this. Others fill
 // the disk too, and a home takes more space than its content.
 func (j *job) keepReserve(ctx context.Context) (context.Context, archive.Progress, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	progress := func(bytes, entries int64) {
 		j.report.progress(bytes, entries)
-		if j.spec.MinFree <= 0 || bytes >= j.spec.Meta.Bytes && entries >= j.spec.Meta.Entries {
+		if bytes >= j.spec.Meta.Bytes && entries >= j.spec.Meta.Entries {
 			return // no further write happens
 		}
-		left, inodes, err := headroom(j.Home, j.spec.MinFree)
-		if err == nil && min(left, inodes) < 0 {
-			err = fmt.Errorf("the disk became full in the meantime%s: %w", j.reserveText(), unix.ENOSPC)
-		}
-		if err != nil {
-			cancel(err)
+		for _, r := range j.reserves() {
+			if r.least <= 0 {
+				continue
+			}
+			left, inodes, err := headroom(r.dir, r.least)
+			if err == nil && min(left, inodes) < 0 {
+				err = r.full("the disk became full in the meantime")
+			}
+			if err != nil {
+				cancel(err)
+			}
 		}
 	}
 	return ctx, progress, func() { cancel(nil) }

@@ -24,7 +24,8 @@ type Dirs struct {
 	Bucket string // the folder of the bucket's socket, for S3; empty: the URLs' hosts are reached over the network
 
 	// Scratch is an empty folder on the file system of the homes, for an
-	// archive (archive.PackOptions). Empty: no trial restores.
+	// archive (archive.PackOptions), and for a restore with SharedMinFree. Empty:
+	// no trial restores.
 	Scratch string
 
 	// Backoff is about the pause before the second request to the bucket; it
@@ -146,6 +147,8 @@ func kindOf(ctx context.Context, err error) ErrorKind {
 		return Changed
 	case errors.Is(err, archive.ErrUnrestorable):
 		return Unrestorable
+	case errors.Is(err, errSharedDisk):
+		return SharedDiskFull
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return DiskFull
 	}

@@ -57,6 +57,11 @@ type Spec struct {
 	// of the home's disk for a restore, of the folder's for an archive in a
 	// folder. 0: none.
 	MinFree float64 `json:"min_free,omitempty"`
+
+	// SharedMinFree is the share of the disk of Dirs.Scratch that a restore leaves
+	// free. It is for a home with a limit, whose file system reports what is left of
+	// that and not of the disk. 0: none.
+	SharedMinFree float64 `json:"shared_min_free,omitempty"`
 }
 
 // Signed has the pre-signed URLs of the archive, one for each request.
@@ -110,4 +115,7 @@ const (
 	NoOrders     ErrorKind = "no_orders"    // the instructions are incomplete; the server that sent them ended
 	Stopped      ErrorKind = "stopped"      // stopped by SIGTERM, as when the machine shuts down
 	Failed       ErrorKind = "failed"       // anything else
+
+	// SharedDiskFull: the home has space, and its disk has not; see Spec.SharedMinFree.
+	SharedDiskFull ErrorKind = "shared_disk_full"
 )

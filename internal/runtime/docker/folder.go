@@ -98,10 +98,11 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir, Foreign: true})
 		}
 		if there && side.Installation == r.cfg.Installation {
+			own, shared := homequota.OwnDisk(r.folder(id))
 			out = append(out, runtime.Volume{
 				Workspace: id, Storage: workspace.StorageLocalDir,
 				Claim: side.Claim, Seeded: side.State == folderSeeded, Marker: side.Marker, Held: true, Removing: side.State == folderRemoving,
-				Owner: side.Owner, Name: side.Name, Limit: side.Limit, OwnDisk: homequota.OwnDisk(r.folder(id)),
+				Owner: side.Owner, Name: side.Name, Limit: side.Limit, OwnDisk: own, SharesDisk: shared,
 			})
 		}
 	}

@@ -231,8 +231,10 @@ func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
 		}
 	}
 	mounts := []mount.Mount{home}
-	if spec.Kind == runtime.JobArchive {
-		mounts = append(mounts, r.scratchMount(spec))
+	if spec.Kind == runtime.JobArchive || spec.SharesDisk {
+		scratch := r.scratchMount(spec)
+		scratch.ReadOnly = restore
+		mounts = append(mounts, scratch)
 	}
 	if spec.ObjectDir != "" {
 		mounts = append(mounts, mount.Mount{
@@ -270,7 +272,7 @@ const scratchName = ".scratch"
 
 // makeScratch creates the directory that scratchMount mounts.
 func (r *Runtime) makeScratch(spec runtime.JobSpec) error {
-	if spec.Kind != runtime.JobArchive || spec.Storage != workspace.StorageLocalDir {
+	if spec.Kind != runtime.JobArchive && !spec.SharesDisk || spec.Storage != workspace.StorageLocalDir {
 		return nil
 	}
 	err := os.Mkdir(filepath.Join(filepath.Dir(r.homePath(spec.Workspace)), scratchName), 0o700)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/archive"
@@ -377,6 +378,31 @@ func TestQuotasTurnedOff(t *testing.T) {
 	create(homequota.Image, small)
 	if err := conditions.Err("home-quota"); err != nil {
 		t.Errorf("the condition is %v with a home that is limited", err)
+	}
+}
+
+// A restore into a home whose file system reports only its own limit has a folder of the disk, so
+// that it can leave the reserve.
+func TestRestoreSeesSharedDisk(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, func(c *Config) { c.DataDir = t.TempDir() })
+	for _, shares := range []bool{false, true} {
+		spec := runtime.JobSpec{Workspace: newHome().Workspace, Kind: runtime.JobRestore, Storage: workspace.StorageLocalDir, SharesDisk: shares}
+		if err := r.makeFolder(spec.Workspace); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.makeScratch(spec); err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(r.folder(spec.Workspace), scratchName)
+		if _, err := os.Lstat(at); (err == nil) != shares {
+			t.Errorf("with SharesDisk %v the folder is there: %v", shares, err)
+		}
+		mounts := r.jobMounts(spec, true)
+		i := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.Target == runtime.JobScratchDir })
+		if (i >= 0) != shares || shares && (!mounts[i].ReadOnly || mounts[i].Source != at) {
+			t.Errorf("the mounts with SharesDisk %v: %+v", shares, mounts)
+		}
 	}
 }
 

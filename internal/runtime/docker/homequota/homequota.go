@@ -125,13 +125,15 @@ func Open(folder string) error {
 }
 
 // OwnDisk reports whether the space that the file system of the home reports is that of the home
-// alone. For a project with a limit the kernel reports what is left of the limit.
-func OwnDisk(folder string) bool {
+// alone. For a project with a limit the kernel reports what is left of the limit, but the space is
+// shared: the folder around the home has the numbers of the disk.
+func OwnDisk(folder string) (own, shared bool) {
 	if hasImage(folder) {
-		return true
+		return true, false
 	}
 	q, ok := projectQuota(filepath.Join(folder, homeName))
-	return ok && q.blockLimit > 0
+	own = ok && q.blockLimit > 0
+	return own, own
 }
 
 // Limits reports whether the home in the folder of a workspace can have a limit now: one with a

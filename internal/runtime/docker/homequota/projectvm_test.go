@@ -233,13 +233,18 @@ func TestProjectLimitsHome(t *testing.T) {
 		if n, known := Used(folder); !known || n < minImage*9/10 || n > minImage {
 			t.Errorf("%d bytes are used of %d, %v", n, minImage, known)
 		}
-		if !Limits(folder) || !OwnDisk(folder) || !Holds(folder, minImage) || Holds(folder, 2*minImage) {
+		if !Limits(folder) || !ownsDisk(folder) || !Holds(folder, minImage) || Holds(folder, 2*minImage) {
 			t.Error("the home does not have its limit")
 		}
 		var fs unix.Statfs_t
 		check(t, unix.Statfs(Home(folder), &fs))
 		if n := int64(fs.Blocks) * fs.Bsize; n != minImage {
 			t.Errorf("the file system reports %d bytes", n)
+		}
+		// The job of a restore reads the space of the disk there.
+		check(t, unix.Statfs(folder, &fs))
+		if n := int64(fs.Blocks) * fs.Bsize; n < 4*minImage {
+			t.Errorf("the file system reports %d bytes around the home", n)
 		}
 		check(t, Limit(folder, 2*minImage+1))
 		if !Holds(folder, 2*minImage+1) {
@@ -257,7 +262,7 @@ func TestProjectLimitsHome(t *testing.T) {
 			t.Errorf("a home that was emptied: %v", err)
 		}
 		check(t, Limit(folder, 0))
-		if err := write(t, file, 100); err != nil || OwnDisk(folder) || !Limits(folder) || !Holds(folder, 0) {
+		if err := write(t, file, 100); err != nil || ownsDisk(folder) || !Limits(folder) || !Holds(folder, 0) {
 			t.Errorf("a home without a limit: %v", err)
 		}
 	})
@@ -449,7 +454,7 @@ func TestProjectOfAnotherHome(t *testing.T) {
 					t.Errorf("%s: its owner changes the record: %v", name, err)
 				}
 			})
-			if _, known := Used(folder); known || Limits(folder) || OwnDisk(folder) {
+			if _, known := Used(folder); known || Limits(folder) || ownsDisk(folder) {
 				t.Errorf("%s has the limit of another one", name)
 			}
 			if err := Limit(folder, 2*minImage); !errors.Is(err, ErrKept) {
@@ -518,7 +523,7 @@ func TestProjectQuotasTurnedOff(t *testing.T) {
 			folder, removed := newProject(t, at, minImage), newProject(t, at, minImage)
 			d.unmount(t)
 			at = d.mount(t, "noquota")
-			if _, known := Used(folder); known || Limits(folder) || OwnDisk(folder) {
+			if _, known := Used(folder); known || Limits(folder) || ownsDisk(folder) {
 				t.Error("the home is limited")
 			}
 			if err := Limit(folder, 2*minImage); !errors.Is(err, ErrKept) {
