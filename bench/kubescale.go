@@ -314,12 +314,21 @@ func (s *scale) starts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	programs, err := programTimes()
+	if err != nil {
+		return err
+	}
 	at := time.Now()
 	if err := s.start(ctx, s.ids[s.running:s.running+s.burst]); err != nil {
 		return err
 	}
 	ours := time.Since(at)
 	s.running += s.burst
+	used, err := programTimes()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("kubescale: processor time of a start: %s\n", usedPer(programs, used, s.burst))
 	after, err := s.ticks(ctx)
 	if err != nil {
 		return err
@@ -352,6 +361,10 @@ func (s *scale) barePods(ctx context.Context, homes []string) (time.Duration, er
 		return 0, err
 	}
 	defer func() { events.Stop() }()
+	programs, err := programTimes()
+	if err != nil {
+		return 0, err
+	}
 	begun := time.Now()
 	var g errgroup.Group
 	for _, id := range homes {
@@ -398,6 +411,11 @@ func (s *scale) barePods(ctx context.Context, homes []string) (time.Duration, er
 		}
 	}
 	took := time.Since(begun)
+	used, err := programTimes()
+	if err != nil {
+		return 0, err
+	}
+	fmt.Printf("kubescale: processor time of a Pod alone: %s\n", usedPer(programs, used, len(homes)))
 	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, all); err != nil {
 		return 0, err
 	}
