@@ -174,7 +174,11 @@ func resizeUnmounted(folder string, image *os.File, device string) (err error) {
 		}
 	}()
 	// The kernel gives out a mounted device only to those who share it.
-	alone, err := os.OpenFile(device, os.O_RDONLY|unix.O_EXCL, 0)
+	var alone *os.File
+	err = whileBusy(func() (err error) {
+		alone, err = os.OpenFile(device, os.O_RDONLY|unix.O_EXCL, 0)
+		return err
+	})
 	if errors.Is(err, unix.EBUSY) {
 		return ErrKept
 	}
@@ -230,13 +234,17 @@ func deviceOf(folder string) (string, error) {
 	return filepath.Join("/dev", filepath.Base(resolved)), nil
 }
 
-// unmount unmounts a file system; EBUSY if a process uses it. A program that this process starts has
-// copies of all its open files for a moment, among them those in the file system that another call
-// has closed since, so EBUSY counts only if it lasts.
+// unmount unmounts what is mounted at the path. It is EBUSY if that stays in use.
 func unmount(at string) error {
+	return whileBusy(func() error { return unix.Unmount(at, 0) })
+}
+
+// whileBusy tries again for about two seconds what fails with EBUSY. A program that is being started
+// holds copies of open files for a moment, and a container that is being created one of each mount.
+func whileBusy(try func() error) error {
 	for wait := time.Millisecond; ; wait *= 2 {
-		err := unix.Unmount(at, 0)
-		if !errors.Is(err, unix.EBUSY) || wait > 256*time.Millisecond {
+		err := try()
+		if !errors.Is(err, unix.EBUSY) || wait > time.Second {
 			return err
 		}
 		time.Sleep(wait)
