@@ -223,16 +223,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.prints("next-2")
 
 	// The workspace stops, and runs again.
-	w.want(id, "desired_state", "STANDBY")
-	w.observe(id, standby)
-	agents.Stop(id)
-	b.says("does not run")
-	agents.Start(id)
-	w.want(id, "desired_state", "RUNNING")
-	w.observe(id, running)
-	b.until(`document.getElementById('terminal-status').textContent === ''`) // connected
-	b.types("echo again-$((2+2))\r")
-	b.prints("again-4")
+	b.goesOnAfterStop(w, agents, id)
 
 	// Start is pressed while the page asks for the state: the late response, Stopped, changes nothing.
 	w.want(id, "desired_state", "STANDBY")
@@ -262,6 +253,20 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.until(`location.pathname === '/login' || document.getElementById('terminal-login')?.getClientRects().length`)
 }
 
+// goesOnAfterStop stops the terminal's workspace and lets it run again.
+func (b *tab) goesOnAfterStop(w *world, agents *agenttest.Agents, id workspace.ID) {
+	w.want(id, "desired_state", "STANDBY")
+	w.observe(id, standby)
+	agents.Stop(id)
+	b.says("does not run")
+	agents.Start(id)
+	w.want(id, "desired_state", "RUNNING")
+	w.observe(id, running)
+	b.until(`document.getElementById('terminal-status').textContent === ''`) // connected
+	b.types("echo again-$((2+2))\r")
+	b.prints("again-4")
+}
+
 // A guest who uses a workspace has a terminal in it, which goes on after a restart and ends with the
 // share.
 func TestTerminalOfGuest(t *testing.T) {
@@ -283,16 +288,7 @@ func TestTerminalOfGuest(t *testing.T) {
 	b.until(`document.querySelector('noscript').textContent.includes('codehub exec -t ann/shop') && document.getElementById('terminal-back').pathname === '/shared/` + string(id) + `'`)
 	b.types("echo $((40+2))-typed\r")
 	b.prints("42-typed")
-	w.want(id, "desired_state", "STANDBY")
-	w.observe(id, standby)
-	agents.Stop(id)
-	b.says("does not run")
-	agents.Start(id)
-	w.want(id, "desired_state", "RUNNING")
-	w.observe(id, running)
-	b.until(`document.getElementById('terminal-status').textContent === ''`) // connected
-	b.types("echo again-$((2+2))\r")
-	b.prints("again-4")
+	b.goesOnAfterStop(w, agents, id)
 	if err := w.DB.Unshare(t.Context(), w.caller("ann"), id, share.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func TestGuestSeesNoSettings(t *testing.T) {
 	}
 }
 
-// A guest is told of a shared workspace, sees it, and leaves it. What keeps its commands from running
+// A guest gets a notice of a shared workspace, sees it, and leaves it. What keeps its commands from running
 // there is said for one who cannot restart or start it.
 func TestGuestOfWorkspace(t *testing.T) {
 	t.Parallel()

@@ -285,7 +285,7 @@ func TestTicketsOfGuests(t *testing.T) {
 	}
 }
 
-// A guest leaves a share of their own. Access as a member of a group stays, and the guest is told.
+// A guest leaves a share of their own. Access as a member of a group stays, and the result names the group.
 func TestLeave(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Sharing: true})
