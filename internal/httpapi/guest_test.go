@@ -52,8 +52,8 @@ func TestGuestSeesNoSettings(t *testing.T) {
 	}
 }
 
-// A guest gets a notice of a shared workspace, sees it, and leaves it. What keeps its commands from running
-// there is said for one who cannot restart or start it.
+// A guest gets a notice of a shared workspace, sees it, and leaves it. An error
+// of a command says to ask the owner, who alone can restart the workspace.
 func TestGuestOfWorkspace(t *testing.T) {
 	t.Parallel()
 	e := newExecEnv(t)
