@@ -27,10 +27,12 @@ func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id works
 		return err
 	}
 	var perUser, ofUser, all int
+	// Without a limit nothing is counted: each start waits for this statement.
 	err := tx.QueryRow(ctx, `
-		SELECT COALESCE((SELECT max_running FROM user_limits WHERE user_id = $1), $3),
-			(SELECT count(*) FROM workspaces WHERE holds_slot AND owner_user_id = $1 AND id IS DISTINCT FROM $2),
-			CASE WHEN $4 > 0 THEN (SELECT count(*) FROM workspaces WHERE holds_slot AND id IS DISTINCT FROM $2) ELSE 0 END`,
+		SELECT per_user,
+			CASE WHEN per_user > 0 THEN (SELECT count(*) FROM workspaces WHERE holds_slot AND owner_user_id = $1 AND id IS DISTINCT FROM $2) ELSE 0 END,
+			CASE WHEN $4 > 0 THEN (SELECT count(*) FROM workspaces WHERE holds_slot AND id IS DISTINCT FROM $2) ELSE 0 END
+		FROM COALESCE((SELECT max_running FROM user_limits WHERE user_id = $1), $3) per_user`,
 		owner, nullable(id), db.limits.PerUser, db.limits.Global).Scan(&perUser, &ofUser, &all)
 	if err != nil {
 		return err

@@ -97,9 +97,10 @@ func (db *DB) checkBytes(ctx context.Context, tx pgx.Tx, owner string) error {
 		return nil
 	}
 	var used, most int64
+	// Without a limit nothing is summed: each start waits for this statement.
 	err := tx.QueryRow(ctx, `
-		SELECT COALESCE(sum(total_bytes), 0)::bigint, COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $2)
-		FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL`, owner, db.limits.Bytes).Scan(&used, &most)
+		SELECT most, CASE WHEN most > 0 THEN (SELECT COALESCE(sum(total_bytes), 0)::bigint FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL) ELSE 0 END
+		FROM COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $2) most`, owner, db.limits.Bytes).Scan(&most, &used)
 	if err != nil || most == 0 || used < most {
 		return err
 	}
