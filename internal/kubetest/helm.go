@@ -39,9 +39,16 @@ func (c *Cluster) Delete(manifest string) {
 
 func (c *Cluster) kubectl(input string, args ...string) {
 	c.tb.Helper()
-	if _, err := runTool(c.tb, []string{"KUBECONFIG=" + c.Kubeconfig}, []byte(input), "kubectl", args...); err != nil {
+	if _, err := c.Kubectl(input, args...); err != nil {
 		c.tb.Fatal(err)
 	}
+}
+
+// Kubectl runs kubectl on the cluster, as its administrator, and returns its standard output. An
+// error has what kubectl printed.
+func (c *Cluster) Kubectl(input string, args ...string) (string, error) {
+	c.tb.Helper()
+	return runTool(c.tb, []string{"KUBECONFIG=" + c.Kubeconfig}, []byte(input), "kubectl", args...)
 }
 
 // toolError is a failed run of a program.
