@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,8 @@ const (
 // Accept returns the next connection within the limits.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
+		// Otherwise, while thousands of connections arrive, everything else that is ready waits.
+		runtime.Gosched()
 		accepted, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err

@@ -10,7 +10,7 @@ import (
 const (
 	// turnsPerProcessor is how many first requests have a turn at the same time for each
 	// processor that Go uses: enough that some of them may wait for containers.
-	turnsPerProcessor = 16
+	turnsPerProcessor = 4
 	// turnTime is the longest turn. A request that takes longer continues without one.
 	turnTime = 10 * time.Millisecond
 	// turnWait is the longest wait for a turn. Then a request is served without one.
