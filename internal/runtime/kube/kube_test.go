@@ -51,6 +51,8 @@ func TestKubernetes(t *testing.T) {
 		"a claim removed by hand":                testRemovedClaim,
 		"a check that cannot run":                testUnscheduledProbe,
 		"refusals have reasons":                  testRefusals,
+		"a volume that is not attached":          testNotAttached,
+		"a volume that is attached elsewhere":    testAttachedElsewhere,
 		"any image":                              testAnyImage,
 		"sudo":                                   testSudo,
 		"uninstall":                              testUninstall,

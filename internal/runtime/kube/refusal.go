@@ -20,10 +20,11 @@ import (
 const stuckAfter = 30 * time.Second
 
 // stuck returns the cluster's reason why a node does not start the containers of a Pod, such
-// as a volume that is not attached, or nil. Only events have it.
+// as a volume that is not attached, or nil. Only events have it. It does not keep a Pod from
+// being removed.
 func (r *Runtime) stuck(ctx context.Context, p *corev1.Pod) error {
 	at := placedAt(p)
-	if at.IsZero() || time.Since(at) < stuckAfter || condition(p, corev1.PodReadyToStartContainers) == corev1.ConditionTrue {
+	if at.IsZero() || p.DeletionTimestamp != nil || time.Since(at) < stuckAfter || condition(p, corev1.PodReadyToStartContainers) == corev1.ConditionTrue {
 		return nil
 	}
 	events, err := r.events().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(p.UID)).String()})
@@ -31,13 +32,7 @@ func (r *Runtime) stuck(ctx context.Context, p *corev1.Pod) error {
 		r.log.Debug("events of a Pod cannot be read", "pod", p.Name, "err", err)
 		return nil
 	}
-	var last *corev1.Event
-	for i := range events.Items {
-		e := &events.Items[i]
-		if e.Type == corev1.EventTypeWarning && strings.HasPrefix(e.Reason, "Failed") && (last == nil || !seenAt(e).Before(seenAt(last))) {
-			last = e
-		}
-	}
+	last := lastFailure(events.Items)
 	if last == nil {
 		return nil
 	}
@@ -46,6 +41,35 @@ func (r *Runtime) stuck(ctx context.Context, p *corev1.Pod) error {
 		step = runtime.StepWaitingVolume
 	}
 	return &runtime.BusyError{Step: step, Reason: joined(last.Reason, last.Message)}
+}
+
+// lastFailure returns the event that says why a Pod does not start, or nil. A volume that is not
+// attached comes first: the cluster may say so only once, and the node repeats that the volume
+// could not be mounted in time.
+func lastFailure(events []corev1.Event) *corev1.Event {
+	var last, attach *corev1.Event
+	var attached time.Time
+	for i := range events {
+		e := &events[i]
+		switch {
+		case e.Reason == "SuccessfulAttachVolume":
+			if at := seenAt(e); at.After(attached) {
+				attached = at
+			}
+			continue
+		case e.Type != corev1.EventTypeWarning || !strings.HasPrefix(e.Reason, "Failed"):
+			continue
+		case e.Reason == "FailedAttachVolume" && (attach == nil || !seenAt(e).Before(seenAt(attach))):
+			attach = e
+		}
+		if last == nil || !seenAt(e).Before(seenAt(last)) {
+			last = e
+		}
+	}
+	if attach != nil && seenAt(attach).After(attached) {
+		return attach
+	}
+	return last
 }
 
 func seenAt(e *corev1.Event) time.Time {

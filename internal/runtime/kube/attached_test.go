@@ -1,0 +1,267 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"codehub/internal/harness"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// attacher is a CSI driver whose volumes have to be attached to nodes. The cluster's own
+// controller asks for that by VolumeAttachments, and the test answers as the driver's
+// external-attacher does. The driver has no part on nodes, so that nothing mounts its volumes.
+type attacher struct {
+	*cluster
+	t    *testing.T
+	name string // of the driver and of its storage class
+}
+
+func (c *cluster) newAttacher(t *testing.T) attacher {
+	t.Helper()
+	a := attacher{c, t, "attach-" + uuid.NewString()[:8] + ".example.org"}
+	required := true
+	a.must(c.Client.StorageV1().CSIDrivers().Create(t.Context(), &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: a.name}, Spec: storagev1.CSIDriverSpec{AttachRequired: &required},
+	}, metav1.CreateOptions{}))
+	a.must(c.Client.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: a.name}, Provisioner: a.name,
+	}, metav1.CreateOptions{}))
+	return a
+}
+
+func (a attacher) must(_ any, err error) {
+	a.t.Helper()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// provision makes the volume of a claim, which need not exist yet.
+func (a attacher) provision(claim string) (volume string) {
+	a.t.Helper()
+	volume = "csi-" + claim
+	a.must(a.Client.CoreV1().PersistentVolumes().Create(a.t.Context(), &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: volume},
+		Spec: corev1.PersistentVolumeSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			ClaimRef: &corev1.ObjectReference{Namespace: namespace, Name: claim}, StorageClassName: a.name, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: a.name, VolumeHandle: volume}},
+		},
+	}, metav1.CreateOptions{}))
+	return volume
+}
+
+// attachment waits until the cluster asks for a volume, on a node other than not.
+func (a attacher) attachment(volume, not string) (found storagev1.VolumeAttachment) {
+	a.t.Helper()
+	harness.EventuallyWithin(a.t, time.Minute, "the cluster asks for the volume", func() bool {
+		for _, v := range a.attachments(volume) {
+			if v.Spec.NodeName != not {
+				found = v
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func (a attacher) awaitDetached(volume string) {
+	a.t.Helper()
+	harness.EventuallyWithin(a.t, time.Minute, "the cluster has given up the volume", func() bool { return len(a.attachments(volume)) == 0 })
+}
+
+func (a attacher) attachments(volume string) (found []storagev1.VolumeAttachment) {
+	a.t.Helper()
+	list, err := a.Client.StorageV1().VolumeAttachments().List(a.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for _, v := range list.Items {
+		if v.Spec.Attacher == a.name && *v.Spec.Source.PersistentVolumeName == volume {
+			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// answer answers a request of the cluster's. No message attaches the volume.
+func (a attacher) answer(v storagev1.VolumeAttachment, message string) {
+	a.t.Helper()
+	status := map[string]any{"attached": message == "", "attachError": nil}
+	if message != "" {
+		status["attachError"] = map[string]any{"message": message, "time": time.Now().UTC().Format(time.RFC3339)}
+	}
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.must(a.Client.StorageV1().VolumeAttachments().Patch(a.t.Context(), v.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"))
+}
+
+// awaitEvent waits until the cluster says something about the Pods of a workspace.
+func (a attacher) awaitEvent(id workspace.ID, reason, words string) {
+	a.t.Helper()
+	harness.EventuallyWithin(a.t, time.Minute, "the event "+reason+" "+words, func() bool {
+		list, err := a.Client.CoreV1().Events(namespace).List(context.Background(), metav1.ListOptions{FieldSelector: "reason=" + reason})
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			if strings.Contains(e.InvolvedObject.Name, string(id)) && strings.Contains(e.Message, words) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// waitsForVolume checks that a call was refused because of the volume, with the cluster's words.
+func waitsForVolume(t *testing.T, what string, err error, words ...string) {
+	t.Helper()
+	var busy *runtime.BusyError
+	if !errors.As(err, &busy) || busy.Step != runtime.StepWaitingVolume {
+		t.Errorf("%s: %#v, want the step %s", what, err, runtime.StepWaitingVolume)
+		return
+	}
+	for _, text := range words {
+		if !strings.Contains(busy.Reason, text) {
+			t.Errorf("%s: %q does not contain %q", what, busy.Reason, text)
+		}
+	}
+}
+
+// testNotAttached has a home whose volume the driver does not attach. The call ends with the
+// driver's own words, and leaves nothing that keeps the home from being removed. Once the volume
+// is attached, the next reason is shown: here, that no node has the driver.
+func testNotAttached(t *testing.T, c *cluster) {
+	a, r := c.newAttacher(t), c.runtime(t)
+	r.cfg.StorageClass = a.name
+	home := runtime.VolumeSpec{Workspace: workspace.ID(uuid.NewString()), Storage: workspace.StorageKubernetes, Claim: "home-1", Image: harness.TestImage()}
+	volume := a.provision(home.Workspace.VolumeName())
+	made := make(chan error, 1)
+	go func() { made <- r.CreateVolume(t.Context(), home, nil) }()
+	request := a.attachment(volume, "")
+	a.answer(request, "rpc error: code = ResourceExhausted desc = node has reached its limit of 25 volumes")
+	waitsForVolume(t, "CreateVolume", <-made, "FailedAttachVolume", "AttachVolume.Attach failed for volume \""+volume+"\"", "limit of 25 volumes")
+
+	a.awaitDetached(volume)
+	go func() { made <- r.CreateVolume(t.Context(), home, nil) }() // as the server repeats it
+	again := a.attachment(volume, "")
+	a.answer(again, "")
+	a.awaitEvent(home.Workspace, "SuccessfulAttachVolume", volume)
+	waitsForVolume(t, "CreateVolume once it is attached", <-made, "FailedMount", a.name)
+
+	if err := r.RemoveVolume(t.Context(), home.Workspace, home.Claim, nil); err != nil {
+		t.Errorf("the home cannot be removed: %v", err)
+	}
+}
+
+// testAttachedElsewhere has a workspace on one node with a volume that another node has. The
+// start ends with the cluster's words, which name the Pod there, and the workspace can be
+// stopped. Once that node has given up the volume, a start gets it.
+func testAttachedElsewhere(t *testing.T, c *cluster) {
+	a, r := c.newAttacher(t), c.runtime(t)
+	home := newHome(t, r)
+	shared := "shared-" + string(home.Workspace)
+	claim := r.newClaim(shared, nil)
+	claim.Spec.StorageClassName = &a.name
+	a.must(c.Client.CoreV1().PersistentVolumeClaims(namespace).Create(t.Context(), claim, metav1.CreateOptions{}))
+	volume := a.provision(shared)
+	pods := c.Client.CoreV1().Pods(namespace)
+	a.must(pods.Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "holder-" + string(home.Workspace)},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: "node1"}, Volumes: []corev1.Volume{claimVolume("shared", shared)},
+			Containers: []corev1.Container{{Name: "it", Image: harness.TestImage(), ImagePullPolicy: corev1.PullIfNotPresent, VolumeMounts: []corev1.VolumeMount{{Name: "shared", MountPath: "/mnt"}}}},
+		},
+	}, metav1.CreateOptions{}))
+	held := a.attachment(volume, "")
+	a.answer(held, "")
+	harness.EventuallyWithin(t, time.Minute, "the node has the volume", func() bool {
+		node, err := c.Client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
+		return err == nil && strings.Contains(joinedNames(node.Status.VolumesAttached), volume)
+	})
+
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
+		"nodeSelector": map[string]string{corev1.LabelHostname: "node2"}, "volumes": []corev1.Volume{claimVolume("shared", shared)},
+		"containers": []map[string]any{{"name": containerWorkspace, "volumeMounts": []map[string]any{{"name": "shared", "mountPath": "/shared"}}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Patch = patch
+	_, err = r.StartContainer(t.Context(), startOf(home), nil)
+	waitsForVolume(t, "StartContainer", err, "FailedAttachVolume", "Multi-Attach error for volume \""+volume+"\"", "holder-"+string(home.Workspace))
+
+	list, err := r.Containers(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("containers: %+v, %v, want one", list, err)
+	}
+	if err := r.RemoveContainer(t.Context(), list[0].ID, 0); err != nil {
+		t.Fatalf("the workspace cannot be stopped: %v", err)
+	}
+	direct{c, r}.deletePod(t, "holder-"+string(home.Workspace))
+	started := make(chan error, 1)
+	go func() {
+		next := startOf(home)
+		next.Claim = "start-2"
+		_, err := r.StartContainer(t.Context(), next, nil)
+		started <- err
+	}()
+	a.answer(a.attachment(volume, "node1"), "")
+	a.awaitEvent(home.Workspace, "SuccessfulAttachVolume", volume)
+	waitsForVolume(t, "StartContainer once it is attached", <-started, "FailedMount", a.name)
+}
+
+func joinedNames(volumes []corev1.AttachedVolume) string {
+	var names []string
+	for _, v := range volumes {
+		names = append(names, string(v.Name))
+	}
+	return strings.Join(names, " ")
+}
+
+// Which event says why a Pod does not start.
+func TestLastFailure(t *testing.T) {
+	t.Parallel()
+	event := func(second int, reason string) corev1.Event {
+		kind := corev1.EventTypeWarning
+		if strings.HasPrefix(reason, "Successful") {
+			kind = corev1.EventTypeNormal
+		}
+		return corev1.Event{Type: kind, Reason: reason, LastTimestamp: metav1.Unix(int64(second), 0)}
+	}
+	for name, one := range map[string]struct {
+		events []corev1.Event
+		want   string
+	}{
+		"none":                              {nil, ""},
+		"only good ones":                    {[]corev1.Event{event(1, "SuccessfulAttachVolume")}, ""},
+		"the last":                          {[]corev1.Event{event(2, "FailedMount"), event(1, "FailedCreatePodSandBox")}, "FailedMount"},
+		"a mount that waits for the volume": {[]corev1.Event{event(1, "FailedAttachVolume"), event(120, "FailedMount")}, "FailedAttachVolume"},
+		"a mount after the volume came":     {[]corev1.Event{event(1, "FailedAttachVolume"), event(5, "SuccessfulAttachVolume"), event(7, "FailedMount")}, "FailedMount"},
+		"attached elsewhere again":          {[]corev1.Event{event(5, "SuccessfulAttachVolume"), event(9, "FailedAttachVolume"), event(130, "FailedMount")}, "FailedAttachVolume"},
+	} {
+		got := ""
+		if e := lastFailure(one.events); e != nil {
+			got = e.Reason
+		}
+		if got != one.want {
+			t.Errorf("%s: %q, want %q", name, got, one.want)
+		}
+	}
+}
