@@ -53,6 +53,7 @@ func TestKubernetes(t *testing.T) {
 		"refusals have reasons":                  testRefusals,
 		"a volume that is not attached":          testNotAttached,
 		"a volume that is attached elsewhere":    testAttachedElsewhere,
+		"a home that grows":                      testGrowth,
 		"any image":                              testAnyImage,
 		"sudo":                                   testSudo,
 		"uninstall":                              testUninstall,
