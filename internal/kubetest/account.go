@@ -52,7 +52,7 @@ func (c *Cluster) Account(namespace string, rules []rbacv1.PolicyRule) *rest.Con
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name.Name, Namespace: namespace}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name.Name},
 	}, metav1.CreateOptions{}))
-	seconds := int64(3600)
+	seconds := int64(24 * 3600) // a soak takes hours
 	token, err := core.ServiceAccounts(namespace).CreateToken(ctx, name.Name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
 	must(token, err)
 	config := rest.AnonymousClientConfig(c.Config)

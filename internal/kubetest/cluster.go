@@ -190,13 +190,22 @@ func (c *Cluster) Reaches(pod *corev1.Pod, address string) bool {
 // Kill sends a signal to the first process of the Pod's first container.
 func (c *Cluster) Kill(pod *corev1.Pod, s syscall.Signal) {
 	c.tb.Helper()
-	pid, err := strconv.Atoi(c.pid(pod))
-	if err == nil {
-		err = syscall.Kill(pid, s)
-	}
-	if err != nil {
+	if err := c.TryKill(pod, s); err != nil {
 		c.tb.Fatalf("send a signal to Pod %s: %v", pod.Name, err)
 	}
+}
+
+// TryKill is Kill for a Pod that may have ended, which is an error.
+func (c *Cluster) TryKill(pod *corev1.Pod, s syscall.Signal) error {
+	text, err := c.process(pod)
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(text)
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, s)
 }
 
 // Memory returns figures of the memory of a Pod's first container, by the names of the kernel.
@@ -242,19 +251,30 @@ func (c *Cluster) EmptyDir(pod *corev1.Pod, volume string) string {
 // pid returns the process id of the Pod's first container.
 func (c *Cluster) pid(pod *corev1.Pod) string {
 	c.tb.Helper()
+	pid, err := c.process(pod)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return pid
+}
+
+// process returns the process id of the Pod's first container.
+func (c *Cluster) process(pod *corev1.Pod) (pid string, err error) {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return "", fmt.Errorf("pod %s has no container", pod.Name)
+	}
 	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
 	socket := filepath.Join(c.dir(), pod.Spec.NodeName, "containerd.sock")
 	out, err := exec.Command("ctr", "-a", socket, "-n", "k8s.io", "tasks", "ls").CombinedOutput()
 	if err != nil {
-		c.tb.Fatalf("ctr tasks ls: %v: %s", err, out)
+		return "", fmt.Errorf("ctr tasks ls: %w: %s", err, out)
 	}
 	for line := range strings.Lines(string(out)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == id {
-			return fields[1]
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == id && fields[1] != "0" {
+			return fields[1], nil
 		}
 	}
-	c.tb.Fatalf("Pod %s has no process: %s", pod.Name, out)
-	return ""
+	return "", fmt.Errorf("pod %s has no process: %s", pod.Name, out)
 }
 
 // dir is where the cluster keeps its state; see scripts/kube.sh.
