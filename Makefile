@@ -83,7 +83,7 @@ else
 	@SOAK_CUTS=$(SOAK_CUTS) SOAK_KILLS=$(SOAK_KILLS) SOAK_RESTARTS=$(SOAK_RESTARTS) SOAK_CLOCK=$(SOAK_CLOCK) SOAK_ROLLBACKS=$(SOAK_ROLLBACKS) \
 		scripts/with-docker.sh go test -count=1 -timeout 0 -parallel $(SOAK_MACHINES) -v -run '^Test(Soak|Items)$$' $(TESTFLAGS) ./internal/soak
 	@SOAK_RESTARTS=$(SOAK_RESTARTS) scripts/with-docker.sh go test -count=1 -timeout 0 -run '^TestHomesSurviveDockerRestarts$$' ./internal/runtime/docker
-	@SOAK=$(SOAK) SOAK_CHAOS=$(SOAK_CHAOS) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(RandomLives|KilledAt|Job|Bucket|.*FullDisk|Chaos)' $(TESTFLAGS) ./internal/e2e
+	@SOAK=$(SOAK) SOAK_CHAOS=$(SOAK_CHAOS) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(RandomLives|KilledAt|Job|Bucket|.*FullDisk|Chaos|Kubernetes$$)' $(TESTFLAGS) ./internal/e2e
 endif
 
 bench: ## runs the benchmarks and prints one line for each figure

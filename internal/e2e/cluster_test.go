@@ -128,7 +128,7 @@ func (c *cluster) add(t *testing.T, n int, binary string) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	m := &member{name: fmt.Sprint("server ", n+1)}
-	m.server = &server{test: test{t}, home: filepath.Join(dir, "data"), docker: env.docker, mode: ownOrigins, web: anyLocalhost}
+	m.server = &server{test: test{t}, home: filepath.Join(dir, "data"), docker: env.docker, runtime: dockerState{}, mode: ownOrigins, web: anyLocalhost}
 	db, err := url.Parse(c.dsn)
 	if err != nil {
 		t.Fatal(err)

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containerd/errdefs"
-	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
 	"codehub/api"
@@ -109,24 +107,6 @@ func (b *bucket) unpack(tb testing.TB, key string) (homeState, *archive.Meta, er
 		return nil, nil, err
 	}
 	return snapshot(tb, dir), meta, nil
-}
-
-// homeFolder returns the path of a workspace's home on this machine, "" if it
-// has no home.
-func (s *server) homeFolder(id string) string {
-	s.Helper()
-	local := filepath.Join(s.home, "homes", id, "home")
-	if _, err := os.Stat(local); err == nil {
-		return local
-	}
-	v, err := s.docker.VolumeInspect(s.Context(), "ws-"+id+"-home", client.VolumeInspectOptions{})
-	if errdefs.IsNotFound(err) {
-		return ""
-	}
-	if err != nil {
-		s.Fatal(err)
-	}
-	return v.Volume.Mountpoint
 }
 
 // readHome returns the content of a workspace's home, with the owners that it has in an
@@ -269,34 +249,7 @@ func (s *server) awaitArchived(b *bucket, id string, want homeState) api.Workspa
 	return w
 }
 
-// resourcesOf lists the containers, volumes and folders of a workspace.
-func (s *server) resourcesOf(id string) []string {
-	s.Helper()
-	var out []string
-	mine := client.Filters{}.Add("label", "codehub.workspace="+id)
-	cs, err := s.docker.ContainerList(s.Context(), client.ContainerListOptions{All: true, Filters: mine})
-	if err != nil {
-		s.Fatal(err)
-	}
-	for _, c := range cs.Items {
-		out = append(out, fmt.Sprintf("container %v, %s", c.Names, c.Status))
-	}
-	vs, err := s.docker.VolumeList(s.Context(), client.VolumeListOptions{Filters: mine})
-	if err != nil {
-		s.Fatal(err)
-	}
-	for _, v := range vs.Items {
-		out = append(out, "volume "+v.Name)
-	}
-	local := filepath.Join(s.home, "homes", id)
-	if _, err := os.Lstat(local); err == nil {
-		out = append(out, "folder "+local)
-	}
-	return out
-}
-
-// expectNoHome fails the test if a workspace has containers, volumes or
-// folders.
+// expectNoHome fails the test if a workspace has anything in the runtime.
 func (s *server) expectNoHome(id string) {
 	s.Helper()
 	if left := s.resourcesOf(id); len(left) != 0 {

@@ -76,7 +76,7 @@ func TestServesHTTPS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := &secured{server: &server{test: test{t}, home: filepath.Join(dir, "data"), docker: env.docker, certificate: newCertificate(dir)}, redirect: addresses[1]}
+	s := &secured{server: &server{test: test{t}, home: filepath.Join(dir, "data"), docker: env.docker, runtime: dockerState{}, certificate: newCertificate(dir)}, redirect: addresses[1]}
 	_, s.port, _ = net.SplitHostPort(addresses[0])
 	main := "https://code.example.com:" + s.port
 	s.subnet = dockertest.NewSubnet(t)

@@ -1,15 +1,15 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"codehub/api"
 	"codehub/internal/archive/archivetest"
-	"codehub/internal/harness"
 	"codehub/internal/kubetest"
 	"codehub/internal/runtime/kube"
 )
@@ -29,7 +29,7 @@ func clusterSettings(t *testing.T, b *bucket, of clusterImages) (*kubetest.Clust
 		of.ide = kubetest.Image(t, "kube-e2e-ide", map[string]string{"/opt/codehub-ide/start": kubetest.Build(t, "../../images/testserver")})
 	}
 	c := kubetest.Start(t, kubetest.Options{Nodes: of.nodes, Images: []string{server, of.ide, of.workspace}})
-	return c, append(b.settingsVia("http://"+c.Forward(b.s3.Endpoint[len("http://"):])),
+	return c, append(bucketOn(c, b, b.s3.Endpoint),
 		"CODEHUB_RUNTIME=kubernetes", "CODEHUB_KUBECONFIG="+c.WriteKubeconfig(c.Account(clusterNamespace, kube.Permissions())),
 		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+of.ide, "CODEHUB_DEFAULT_IMAGE="+of.workspace, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi",
 		"CODEHUB_WORKSPACE_CPUS=0.5", "CODEHUB_WORKSPACE_MEMORY=256m", "CODEHUB_DELETE_GRACE=0s")
@@ -38,18 +38,42 @@ func clusterSettings(t *testing.T, b *bucket, of clusterImages) (*kubetest.Clust
 // clusterNamespace is the default of CODEHUB_KUBERNETES_NAMESPACE.
 const clusterNamespace = "codehub-workspaces"
 
-// The life of a workspace on a real cluster: created, used through the proxy, archived in a
-// bucket, restored, stopped, started and deleted.
-func TestKubernetesJourney(t *testing.T) {
+// Servers on a real cluster of three nodes, each an installation of its own: the life of a
+// workspace, and a server that is killed at every step of archives. In the soak, SOAK is the
+// least number of kills, and of random lives of workspaces.
+func TestKubernetes(t *testing.T) {
 	t.Parallel()
-	c, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 2, workspace: env.testImage})
-	s := startQuick(t, settings...)
+	k, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 3, workspace: env.testImage})
+	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "killed at every step": killedOnCluster}
+	if soaking {
+		tests["random lives"] = randomOnCluster
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, k, settings)
+		})
+	}
+}
+
+// bucketOn returns the settings for a bucket at an endpoint that this machine reaches, and the
+// cluster does by way of it.
+func bucketOn(k *kubetest.Cluster, b *bucket, endpoint string) []string {
+	return b.settingsVia("http://" + k.Forward(strings.TrimPrefix(endpoint, "http://")))
+}
+
+// lifeOnCluster creates a workspace, uses it through the proxy, archives it in a bucket, and
+// restores, stops, starts and deletes it.
+func lifeOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
+	s := startQuick(t, slices.Clip(settings)...)
+	s.runtime = clusterState{k}
 	id := s.createDesired("demo", "RUNNING")
 	s.awaitPhase(id, "RUNNING")
 	s.write(id, "kept")
 	s.expect(id, "kept")
 	s.setDesired(id, "ARCHIVED")
 	s.awaitPhase(id, "ARCHIVED")
+	s.expectNoHome(id)
 	s.setDesired(id, "RUNNING")
 	s.awaitPhase(id, "RUNNING")
 	s.expect(id, "kept")
@@ -58,20 +82,36 @@ func TestKubernetesJourney(t *testing.T) {
 	s.setDesired(id, "RUNNING")
 	s.awaitPhase(id, "RUNNING")
 	s.expect(id, "kept")
-	if _, err := s.api.Delete(t.Context(), id, true); err != nil {
-		t.Fatal(err)
+	s.discard(id)
+	s.expectNothingLeft()
+}
+
+// killedOnCluster is TestKilledAtEveryStep on a cluster. The soak goes on with
+// TestKilledAtEveryStepAgain.
+func killedOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
+	b, rng := s3Bucket(t), newRand(t, 21)
+	f := startWithFailpoints(t, slices.Concat(settings, bucketOn(k, b, b.s3.Endpoint), []string{"MAX_RUNNING_PER_USER=0"})...)
+	f.runtime = clusterState{k}
+	kills := f.killAtEveryStep(b, allSteps(), parallelJobs, rng)
+	f.expectNothingLeft()
+	for kills < soakRounds(t, 1) {
+		f.stopIfFailed()
+		kills += f.killAgainAtEveryStep(b, allSteps(), rng)
+		f.expectNothingLeft()
+		t.Logf("%d kills of the server", kills)
 	}
-	harness.EventuallyWithin(t, time.Minute, "Pod and home are gone", func() bool {
-		pods, err := c.Client.CoreV1().Pods(clusterNamespace).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		claims, err := c.Client.CoreV1().PersistentVolumeClaims(clusterNamespace).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(pods.Items)+len(claims.Items) == 0
-	})
+}
+
+// randomOnCluster is TestRandomLives on a cluster.
+func randomOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
+	lives, rng := soakRounds(t, 1), newRand(t, 22)
+	seed := rng.Uint64()
+	b := s3Bucket(t)
+	w := newWorld(t, b, clusterState{k}, func(endpoint string) []string {
+		return slices.Concat(settings, bucketOn(k, b, endpoint))
+	}, rng)
+	var next atomic.Int64
+	w.runLives(t, &next, int64(lives), seed)
 }
 
 // A home with every kind of entry that is hard to preserve moves from Docker to a cluster and

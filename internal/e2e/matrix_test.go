@@ -19,6 +19,17 @@ import (
 // soaking makes the tests try all combinations (make soak).
 var soaking = os.Getenv("SOAK") != ""
 
+// soakRounds is the number in SOAK; without it, otherwise.
+func soakRounds(t *testing.T, otherwise int) int {
+	t.Helper()
+	if soaking {
+		if _, err := fmt.Sscan(os.Getenv("SOAK"), &otherwise); err != nil {
+			t.Fatalf("SOAK: %v", err)
+		}
+	}
+	return otherwise
+}
+
 // newRand returns a generator and logs its seed. The variable SEED repeats the
 // choices of an earlier run.
 func newRand(t *testing.T, salt uint64) *rand.Rand {
@@ -32,10 +43,28 @@ func newRand(t *testing.T, salt uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, salt))
 }
 
+// matrix has the steps of operations at which a server is killed.
+type matrix struct{ archiving, empty, restoring []string }
+
+// allSteps returns the steps of archiving, of archiving without a home, and of restoring.
+func allSteps() (m matrix) {
+	for _, step := range reconcile.Steps() {
+		switch kind, _, _ := strings.Cut(step, "."); kind {
+		case "archive":
+			m.archiving = append(m.archiving, step)
+		case "empty":
+			m.empty = append(m.empty, step)
+		case "restore":
+			m.restoring = append(m.restoring, step)
+		}
+	}
+	return m
+}
+
 // recordSteps archives and restores a workspace and archives one that was never
 // started. It returns the steps that the operations passed, and fails the test
 // if a known step is missing.
-func (f *failpointServer) recordSteps(b *bucket, rng *rand.Rand) (archiving, empty, restoring []string) {
+func (f *failpointServer) recordSteps(b *bucket, rng *rand.Rand) matrix {
 	f.Helper()
 	id, home := f.createFilled("teacher", rng)
 	f.setDesired(id, "ARCHIVED")
@@ -50,20 +79,13 @@ func (f *failpointServer) recordSteps(b *bucket, rng *rand.Rand) (archiving, emp
 		if !slices.Contains(passed, step) {
 			f.Errorf("no operation passed step %s: %v", step, passed)
 		}
-		switch kind, _, _ := strings.Cut(step, "."); kind {
-		case "archive":
-			archiving = append(archiving, step)
-		case "empty":
-			empty = append(empty, step)
-		case "restore":
-			restoring = append(restoring, step)
-		}
 	}
 	f.discard(emptyID)
-	if len(archiving)+len(restoring) < 12 {
-		f.Fatalf("only %d steps: %v, %v", len(archiving)+len(restoring), archiving, restoring)
+	m := allSteps()
+	if len(m.archiving)+len(m.restoring) < 12 {
+		f.Fatalf("only %d steps: %+v", len(m.archiving)+len(m.restoring), m)
 	}
-	return archiving, empty, restoring
+	return m
 }
 
 func unique(all []string) []string {
@@ -128,9 +150,9 @@ func (s *server) awaitVictim(b *bucket, v victim) {
 	}
 }
 
-// batch returns the nth part of a list, of parallelJobs elements.
-func batch[T any](all []T, n int) []T {
-	return all[min(n*parallelJobs, len(all)):min((n+1)*parallelJobs, len(all))]
+// batch returns the nth part of a list, of size elements.
+func batch[T any](all []T, size, n int) []T {
+	return all[min(n*size, len(all)):min((n+1)*size, len(all))]
 }
 
 // variants runs f for pairs of storage and store. Each storage and each store
@@ -152,58 +174,67 @@ func variants(t *testing.T, f func(t *testing.T, b *bucket, storage string)) {
 
 // The server is killed with an operation held at each step, and restarted. At
 // every time each home is complete in at least one place, at the end in exactly
-// one.
+// one. TestKubernetes does the same on a cluster.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	variants(t, func(t *testing.T, b *bucket, storage string) {
 		rng := newRand(t, 1)
 		f := startWithFailpoints(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
-		archiving, empty, restoring := f.recordSteps(b, rng)
-		standby, archived := f.victims(b, archiving, restoring, rng)
-		for n := 0; len(batch(standby, n))+len(batch(archived, n))+len(batch(empty, n)) > 0; n++ {
-			at := slices.Concat(batch(standby, n), batch(archived, n))
-			for _, v := range at {
-				f.arm(v.failpoint(), "hold")
-			}
-			for _, step := range batch(empty, n) {
-				f.arm(step, "hold") // for any workspace
-			}
-			for _, v := range at {
-				f.setDesired(v.id, v.to)
-			}
-			var empties []string
-			for _, step := range batch(empty, n) {
-				empties = append(empties, f.createDesired("nothing "+step, "ARCHIVED"))
-			}
-			for _, v := range at {
-				f.awaitHeld(v.failpoint())
-			}
-			for _, step := range batch(empty, n) {
-				f.awaitHeld(step)
-			}
-			f.Kill()
-			for _, v := range at {
-				f.expectCompleteCopy(b, v.id, v.home)
-			}
-			f.disarm()
-			f.restart()
-			f.inParallel(len(at), func(i int, on *server) {
-				on.awaitVictim(b, at[i])
-				on.expectNoError(at[i].id, at[i].step)
-				on.discard(at[i].id)
-			})
-			f.inParallel(len(empties), func(i int, on *server) {
-				on.awaitPhase(empties[i], "ARCHIVED")
-				on.expectNoError(empties[i], "a step of archiving without a home")
-				on.setDesired(empties[i], "STANDBY")
-				on.awaitPhase(empties[i], "STANDBY")
-				on.discard(empties[i])
-			})
-			f.stopIfFailed()
-		}
-		f.killDuringDeletion(reconcile.DeleteSteps(), rng)
+		f.killAtEveryStep(b, f.recordSteps(b, rng), parallelJobs, rng)
 		f.expectNothingLeft()
 	})
+}
+
+// killAtEveryStep kills the server with operations held at size steps of each kind, until
+// one was held at every step, and at the steps of deletions. It returns how often the server
+// was killed.
+func (f *failpointServer) killAtEveryStep(b *bucket, m matrix, size int, rng *rand.Rand) (kills int) {
+	f.Helper()
+	standby, archived := f.victims(b, m.archiving, m.restoring, rng)
+	for n := 0; len(batch(standby, size, n))+len(batch(archived, size, n))+len(batch(m.empty, size, n)) > 0; n++ {
+		at, empty := slices.Concat(batch(standby, size, n), batch(archived, size, n)), batch(m.empty, size, n)
+		for _, v := range at {
+			f.arm(v.failpoint(), "hold")
+		}
+		for _, step := range empty {
+			f.arm(step, "hold") // for any workspace
+		}
+		for _, v := range at {
+			f.setDesired(v.id, v.to)
+		}
+		var empties []string
+		for _, step := range empty {
+			empties = append(empties, f.createDesired("nothing "+step, "ARCHIVED"))
+		}
+		for _, v := range at {
+			f.awaitHeld(v.failpoint())
+		}
+		for _, step := range empty {
+			f.awaitHeld(step)
+		}
+		f.Kill()
+		kills++
+		for _, v := range at {
+			f.expectCompleteCopy(b, v.id, v.home)
+		}
+		f.disarm()
+		f.restart()
+		f.inParallel(len(at), func(i int, on *server) {
+			on.awaitVictim(b, at[i])
+			on.expectNoError(at[i].id, at[i].step)
+			on.discard(at[i].id)
+		})
+		f.inParallel(len(empties), func(i int, on *server) {
+			on.awaitPhase(empties[i], "ARCHIVED")
+			on.expectNoError(empties[i], "a step of archiving without a home")
+			on.setDesired(empties[i], "STANDBY")
+			on.awaitPhase(empties[i], "STANDBY")
+			on.discard(empties[i])
+		})
+		f.stopIfFailed()
+	}
+	f.killDuringDeletion(reconcile.DeleteSteps(), rng)
+	return kills + 1
 }
 
 // killDuringDeletion kills the server while the deletion of a home is held at
@@ -254,48 +285,61 @@ func TestKilledAtEveryStepAgain(t *testing.T) {
 			b, rng := open(t), newRand(t, 2)
 			// The embedded database keeps running when the server is killed.
 			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_DATABASE_URL=")...)
-			archiving, _, restoring := f.recordSteps(b, rng)
+			m := f.recordSteps(b, rng)
 			if !soaking { // the soak tries all steps
-				archiving, restoring = archiving[rng.IntN(len(archiving)):][:1], restoring[rng.IntN(len(restoring)):][:1]
+				m.archiving, m.restoring = m.archiving[rng.IntN(len(m.archiving)):][:1], m.restoring[rng.IntN(len(m.restoring)):][:1]
 			}
-			id, home := f.createFilled("victim", rng)
-			for _, step := range archiving {
-				f.killAt(b, step, id, home, "ARCHIVED")
-				f.awaitArchived(b, id, home)
-				f.setDesired(id, "STANDBY")
-				f.awaitRestored(id, home)
-			}
-			for _, step := range restoring {
-				f.setDesired(id, "ARCHIVED")
-				f.awaitArchived(b, id, home)
-				f.killAt(b, step, id, home, "STANDBY")
-				f.awaitRestored(id, home)
-			}
-			f.discard(id)
+			f.killAgainAtEveryStep(b, m, rng)
 		})
 	}
 }
 
+// killAgainAtEveryStep archives and restores one home for each step. The server is killed
+// whenever an operation reaches the step, see killAt. It returns how often the server was killed.
+func (f *failpointServer) killAgainAtEveryStep(b *bucket, m matrix, rng *rand.Rand) (kills int) {
+	f.Helper()
+	id, home := f.createFilled("victim", rng)
+	for _, step := range m.archiving {
+		kills += f.killAt(b, step, id, home, "ARCHIVED")
+		f.awaitArchived(b, id, home)
+		f.setDesired(id, "STANDBY")
+		f.awaitRestored(id, home)
+	}
+	for _, step := range m.restoring {
+		f.setDesired(id, "ARCHIVED")
+		f.awaitArchived(b, id, home)
+		kills += f.killAt(b, step, id, home, "STANDBY")
+		f.awaitRestored(id, home)
+	}
+	f.discard(id)
+	return kills
+}
+
 // killAt sets a desired state. The server is killed whenever an operation
-// reaches the step, in three starts; the fourth start is not killed.
-func (f *failpointServer) killAt(b *bucket, step, id string, home homeState, desired string) {
+// reaches the step, in three starts; the fourth start is not killed. It returns how often the
+// server was killed at the step.
+func (f *failpointServer) killAt(b *bucket, step, id string, home homeState, desired string) (kills int) {
 	f.Helper()
 	f.arm(step, "kill")
 	_, _ = f.api.Want(f.Context(), id, desired, true) // the server may be killed before it answers
 	f.awaitExit()
+	kills++
 	f.expectCompleteCopy(b, id, home)
 	for range 2 {
 		if err := f.Launch(); err != nil {
 			f.Fatal(err)
 		}
 		if !f.exitsBefore(func(w api.Workspace) bool { return w.Phase == desired && w.Operation == "NONE" }, id) {
+			f.Kill()
 			break
 		}
+		kills++
 		f.expectCompleteCopy(b, id, home)
 	}
 	f.disarm()
-	f.Kill()
 	f.restart()
+	f.Logf("%d kills at %s", kills, step)
+	return kills
 }
 
 // exitsBefore waits until the server has exited or ok returns true. It reports
@@ -324,10 +368,10 @@ func TestJobEndedAtEveryStep(t *testing.T) {
 	variants(t, func(t *testing.T, b *bucket, storage string) {
 		rng := newRand(t, 3)
 		f := startWithFailpoints(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s")...)
-		archiving, _, restoring := f.recordSteps(b, rng)
-		standby, archived := f.victims(b, slices.Concat(archiving, archiving), slices.Concat(restoring, restoring), rng)
+		m := f.recordSteps(b, rng)
+		standby, archived := f.victims(b, slices.Concat(m.archiving, m.archiving), slices.Concat(m.restoring, m.restoring), rng)
 		for half, action := range []string{"killjob", "removejob"} {
-			for _, v := range slices.Concat(standby[half*len(archiving):][:len(archiving)], archived[half*len(restoring):][:len(restoring)]) {
+			for _, v := range slices.Concat(standby[half*len(m.archiving):][:len(m.archiving)], archived[half*len(m.restoring):][:len(m.restoring)]) {
 				f.arm(v.failpoint(), action)
 			}
 		}

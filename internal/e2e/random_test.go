@@ -6,15 +6,12 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/moby/moby/client"
 
 	"codehub/api"
 	codehub "codehub/client"
@@ -28,32 +25,41 @@ import (
 // their timing.
 func TestRandomLives(t *testing.T) {
 	t.Parallel()
-	lives := 24
-	if soaking {
-		if _, err := fmt.Sscan(os.Getenv("SOAK"), &lives); err != nil {
-			t.Fatalf("SOAK: %v", err)
-		}
-	}
+	lives := soakRounds(t, 24)
 	rng := newRand(t, 14)
 	seed := rng.Uint64()
 	var next atomic.Int64
 	for _, v := range []struct{ storage, store string }{{"docker-volume", "s3"}, {"local-dir", "folder"}} {
 		t.Run(v.storage+" "+v.store, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, v.storage, v.store, rand.New(rand.NewPCG(seed, uint64(len(v.store)))))
-			w.inParallel(12, func(_ int, on *server) {
-				for !t.Failed() {
-					n := next.Add(1)
-					if n > int64(lives) {
-						return
-					}
-					w.runLife(on, n, rand.New(rand.NewPCG(seed, uint64(n))))
+			b := stores[v.store](t)
+			w := newWorld(t, b, dockerState{}, func(endpoint string) []string {
+				settings := []string{"CODEHUB_STORAGE=" + v.storage}
+				if b.s3 == nil {
+					return append(settings, b.settings...)
 				}
-			})
-			w.stopFaults()
-			t.Logf("%d lives, %d kills of the server, %d of jobs, %d outages of the bucket", w.completed.Load(), w.kills.Load(), w.jobKills.Load(), w.outages.Load())
+				return append(settings, b.settingsVia(endpoint)...)
+			}, rand.New(rand.NewPCG(seed, uint64(len(v.store)))))
+			w.runLives(t, &next, int64(lives), seed)
 		})
 	}
+}
+
+// runLives runs lives, many at the same time, until next exceeds their number, and ends the
+// faults.
+func (w *world) runLives(t *testing.T, next *atomic.Int64, lives int64, seed uint64) {
+	t.Helper()
+	w.inParallel(12, func(_ int, on *server) {
+		for !t.Failed() {
+			n := next.Add(1)
+			if n > lives {
+				return
+			}
+			w.runLife(on, n, rand.New(rand.NewPCG(seed, uint64(n))))
+		}
+	})
+	w.stopFaults()
+	t.Logf("%d lives, %d kills of the server, %d of jobs, %d outages of the bucket", w.completed.Load(), w.kills.Load(), w.jobKills.Load(), w.outages.Load())
 }
 
 // world is a server with workspaces, in which faults are injected.
@@ -85,18 +91,19 @@ type life struct {
 	added    map[string]string // files that the IDE wrote since then → content
 }
 
-func newWorld(t *testing.T, storage, store string, rng *rand.Rand) *world {
-	b := stores[store](t)
+// newWorld starts a server in a world, with the settings for its bucket at an endpoint.
+func newWorld(t *testing.T, b *bucket, in runtimeState, settings func(endpoint string) []string, rng *rand.Rand) *world {
 	w := &world{bucket: b, stop: make(chan struct{}), stopped: make(chan struct{}), lives: map[*life]bool{}}
-	settings := b.settings
+	endpoint := ""
 	if b.s3 != nil {
 		w.proxy = newBucketProxy(t, b)
-		settings = b.settingsVia(w.proxy.URL)
+		endpoint = w.proxy.URL
 	}
-	w.failpointServer = startWithFailpoints(t, append(settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=3s", "MAX_RUNNING_PER_USER=0", "CODEHUB_MAX_WORKSPACES_PER_USER=0")...)
+	w.failpointServer = startWithFailpoints(t, append(settings(endpoint), "CODEHUB_DELETE_GRACE=3s", "MAX_RUNNING_PER_USER=0", "CODEHUB_MAX_WORKSPACES_PER_USER=0")...)
+	w.runtime = in
 	w.test = test{parallelTB{t}} // a Fatal in injectFaults must end its own goroutine only
-	archiving, empty, restoring := w.recordSteps(b, rng)
-	w.steps = slices.Concat(archiving, empty, restoring)
+	m := w.recordSteps(b, rng)
+	w.steps = slices.Concat(m.archiving, m.empty, m.restoring)
 	go func() {
 		defer close(w.stopped)
 		w.injectFaults(rng)
@@ -387,14 +394,7 @@ func (l *life) pause(most int) {
 
 func (l *life) killJob(remove bool) {
 	for _, kind := range []string{"archive", "restore"} {
-		name := "codehub-" + kind + "-" + l.id
-		var err error
-		if remove {
-			_, err = l.server.docker.ContainerRemove(l.server.Context(), name, client.ContainerRemoveOptions{Force: true})
-		} else {
-			_, err = l.server.docker.ContainerKill(l.server.Context(), name, client.ContainerKillOptions{Signal: "KILL"})
-		}
-		if err == nil {
+		if l.server.runtime.endJob(l.server, kind, l.id, remove) {
 			l.world.jobKills.Add(1)
 			l.note("killed its %s job, removed: %v", kind, remove)
 		}

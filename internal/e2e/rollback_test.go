@@ -368,9 +368,8 @@ func (s *server) awaitSettled(id string) {
 func (s *server) expectNothingRemoved(f func()) {
 	s.Helper()
 	list := func() map[string]bool {
-		containers, volumes := s.dockerResources()
 		there := map[string]bool{}
-		for _, name := range append(containers, volumes...) {
+		for _, name := range s.runtime.all(s) {
 			there[name] = true
 		}
 		return there

@@ -46,6 +46,7 @@ type server struct {
 	certificate *certificate    // nil in the modes without https
 	subnet      *dockertest.Subnet
 	docker      *client.Client
+	runtime     runtimeState
 
 	patience time.Duration // timeout of await; 0: patience
 }
@@ -100,7 +101,7 @@ func startModeQuick(t *testing.T, m mode, settings ...string) *server {
 
 func startServer(t *testing.T, m mode, binary, home string, settings ...string) *server {
 	t.Helper()
-	s := &server{test: test{t}, home: home, docker: env.docker, mode: m, web: anyLocalhost}
+	s := &server{test: test{t}, home: home, docker: env.docker, runtime: dockerState{}, mode: m, web: anyLocalhost}
 	s.subnet = dockertest.NewSubnet(t)
 	listen, err := proc.FreeAddress()
 	if err != nil {
@@ -185,52 +186,20 @@ func (s *server) login(user, password string) {
 	}
 }
 
-// expectNothingLeft checks that what this server's installation had in Docker is gone, once
-// the helpers have ended that still run.
+// expectNothingLeft checks that what this server's installation had in the runtime is gone,
+// once the helpers have ended that still run.
 func (s *server) expectNothingLeft() {
 	s.Helper()
-	var containers, volumes []string
+	var left []string
 	defer func() {
 		if s.Failed() {
-			s.Logf("left in Docker: containers %v, volumes %v", containers, volumes)
+			s.Logf("left in the runtime: %v", left)
 		}
 	}()
-	harness.Eventually(s.TB, "nothing is left in Docker", func() bool {
-		containers, volumes = s.dockerResources()
-		return len(containers)+len(volumes) == 0
+	harness.Eventually(s.TB, "nothing is left in the runtime", func() bool {
+		left = s.runtime.all(s)
+		return len(left) == 0
 	})
-}
-
-// dockerResources returns the containers and volumes of this server's
-// installation.
-func (s *server) dockerResources() (containers, volumes []string) {
-	s.Helper()
-	id := s.Installation()
-	if id == "" {
-		return nil, nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	f := client.Filters{}.Add("label", proc.Label(id))
-	cs, err := s.docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: f})
-	if err != nil {
-		s.Error(err)
-	}
-	for _, c := range cs.Items {
-		if !endedHelper(c) {
-			containers = append(containers, c.ID)
-		}
-	}
-	vs, err := s.docker.VolumeList(ctx, client.VolumeListOptions{Filters: f})
-	if err != nil {
-		s.Error(err)
-	}
-	for _, v := range vs.Items {
-		if !ofInstallation(v.Labels) {
-			volumes = append(volumes, v.Name)
-		}
-	}
-	return containers, volumes
 }
 
 // endedHelper reports whether a container is a helper that does not run. A killed server
