@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -13,18 +15,21 @@ import (
 	"github.com/chromedp/chromedp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"codehub/api"
 	codehub "codehub/client"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
 	"codehub/internal/kubetest"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // Three servers share a cluster of three nodes, PostgreSQL, Redis and a bucket. A user works
 // in the real IDE through a server that does not lead; 1,000 starts keep to the limit; an
 // unused workspace stops and a used one does not; the leader is killed during starts; the
-// kubelets restart. At no time two Pods run on one home.
+// kubelets restart; a node is cut off, and one is lost. At no time two Pods run on one home.
 func TestServersOnCluster(t *testing.T) {
 	t.Parallel()
 	const global = 4
@@ -34,12 +39,16 @@ func TestServersOnCluster(t *testing.T) {
 		servers: 3, redis: true, bucket: b, limits: limits{global: global},
 		settings: append(settings, fmt.Sprint("MAX_RUNNING_GLOBAL=", global), "MAX_RUNNING_PER_USER=0", "CODEHUB_WORKSPACE_CPUS=1", "CODEHUB_WORKSPACE_MEMORY=1g", "CODEHUB_TTL_INTERVAL=1s", "CODEHUB_ACTIVITY_FLUSH_INTERVAL=1s"),
 	})
+	for _, m := range c.members {
+		m.runtime = clusterState{k}
+	}
 	w := watchHomes(t, k)
 	t.Run("day", func(t *testing.T) { c.dayOnCluster(t) })
 	t.Run("limits", func(t *testing.T) { c.limitsOnCluster(t, w, global) })
 	t.Run("idle", func(t *testing.T) { c.idleOnCluster(t) })
 	t.Run("leader", func(t *testing.T) { c.leaderOnCluster(t) })
 	t.Run("kubelets", func(t *testing.T) { c.kubeletsOnCluster(t, k) })
+	t.Run("nodes", func(t *testing.T) { c.nodesOnCluster(t, k) }) // the cluster has a node less afterwards
 	w.check()
 }
 
@@ -303,31 +312,143 @@ func (c *cluster) kubeletsOnCluster(t *testing.T, k *kubetest.Cluster) {
 	id := s.createDesired("kept", "RUNNING")
 	s.awaitPhase(id, "RUNNING")
 	s.shell(id, "echo kept >notes")
-	pod := func() *corev1.Pod {
-		t.Helper()
-		list, err := k.Client.CoreV1().Pods(clusterNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "codehub.dev/workspace=" + id})
-		if err != nil || len(list.Items) != 1 {
-			t.Fatalf("%d Pods of the workspace, %v", len(list.Items), err)
-		}
-		return &list.Items[0]
-	}
-	before := pod()
-	var node int
-	if _, err := fmt.Sscanf(before.Spec.NodeName, "node%d", &node); err != nil {
-		t.Fatal(err)
-	}
+	before, node := podOf(t, k, id)
 	k.Stop(kubetest.Kubelet(node))
 	s.expectShell(id, "cat notes", "kept")
 	s.shell(id, "echo written without a kubelet >notes")
 	k.Start(kubetest.Kubelet(node))
 	s.expectShell(id, "cat notes", "written without a kubelet")
-	if after := pod(); after.UID != before.UID {
+	if after, _ := podOf(t, k, id); after.UID != before.UID {
 		t.Error("the workspace's Pod was replaced")
 	}
 	s.setDesired(id, "STANDBY") // which takes the kubelet
 	s.awaitPhase(id, "STANDBY")
 	s.expectNoError(id, "the kubelet")
 	s.remove(id)
+}
+
+// podOf returns the only Pod of a workspace, and the number of its node.
+func podOf(t *testing.T, k *kubetest.Cluster, id string) (pod *corev1.Pod, node int) {
+	t.Helper()
+	list, err := k.Client.CoreV1().Pods(clusterNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "codehub.dev/workspace=" + id})
+	if err != nil || len(list.Items) != 1 {
+		t.Fatalf("%d Pods of the workspace, %v", len(list.Items), err)
+	}
+	if _, err := fmt.Sscanf(list.Items[0].Spec.NodeName, "node%d", &node); err != nil {
+		t.Fatal(err)
+	}
+	return &list.Items[0], node
+}
+
+// nodesOnCluster cuts the node of a workspace off the network while the workspace writes. All
+// servers say so, and the workspace starts again only once the node is back and has ended it.
+// Then the workspace's node is lost for good. It starts elsewhere only once an administrator
+// has confirmed that. Each time the files are there.
+func (c *cluster) nodesOnCluster(t *testing.T, k *kubetest.Cluster) {
+	on := c.onCluster(t)
+	id := on[0].createDesired("cut off", "RUNNING")
+	on[0].awaitPhase(id, "RUNNING")
+	on[0].shell(id, "echo kept >notes; setsid sh -c 'while sleep 0.1; do echo beat >>beats; done' >/dev/null 2>&1 </dev/null &")
+	written := func() int64 {
+		t.Helper()
+		info, err := os.Stat(filepath.Join(on[0].homeFolder(id), "beats"))
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	writesOn := func(when string) {
+		t.Helper()
+		before := written()
+		harness.Eventually(t, "the workspace writes "+when, func() bool { return written() > before })
+	}
+	writesOn("at first")
+
+	before, node := podOf(t, k, id)
+	k.CutNode(node)
+	c.awaitUnreachable(t, on, id, before)
+	writesOn("although its node is cut off")
+	var removing *corev1.Pod
+	harness.EventuallyWithin(t, time.Minute, "the cluster removes the Pod", func() bool {
+		removing, _ = podOf(t, k, id)
+		return removing.DeletionTimestamp != nil
+	})
+	for _, s := range on {
+		if _, err := s.api.Want(t.Context(), id, "RUNNING", true); err != nil {
+			t.Errorf("start: %v", err)
+		}
+	}
+	harness.EventuallyWithin(t, 2*time.Minute, "a server waits for the node", func() bool {
+		w, err := on[0].api.Get(t.Context(), id)
+		return err == nil && w.Progress != nil && w.Progress.Step == runtime.StepWaitingNode
+	})
+	c.awaitUnreachable(t, on, id, before)
+	writesOn("although its Pod is removed")
+	last := written()
+	k.HealNode(node)
+	restarted := func(w api.Workspace) bool {
+		list, err := k.Client.CoreV1().Pods(clusterNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "codehub.dev/workspace=" + id + ",codehub.dev/role=workspace"})
+		return err == nil && len(list.Items) == 1 && list.Items[0].UID != before.UID && w.Phase == "RUNNING" && w.Operation == "NONE"
+	}
+	for _, s := range on {
+		s.await(id, "RUNNING in another Pod", restarted)
+		s.expectShell(id, "cat notes; sort -u beats", "kept\nbeat")
+	}
+	if now := written(); now < last {
+		t.Errorf("%d bytes are left of %d", now, last)
+	}
+	on[0].expectNoError(id, "the cut")
+
+	on[1].shell(id, "echo kept again >notes")
+	before, node = podOf(t, k, id)
+	k.LoseNode(node)
+	c.awaitUnreachable(t, on, id, before)
+	for _, s := range on {
+		if _, err := s.api.ConfirmDeadNode(t.Context(), before.Spec.NodeName); codehub.CodeOf(err) != "unavailable" {
+			t.Errorf("a confirmation that is too early: %v", err)
+		}
+	}
+	if now, _ := podOf(t, k, id); now.UID != before.UID {
+		t.Error("the workspace has started elsewhere before the node was confirmed to be dead")
+	}
+	// Instead of waiting until the node has not responded for long enough.
+	patch := fmt.Sprintf(`{"status": {"conditions": [{"type": "Ready", "lastTransitionTime": %q}]}}`, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
+	if _, err := k.Client.CoreV1().Pods(clusterNamespace).Patch(t.Context(), before.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := on[1].api.ConfirmDeadNode(t.Context(), before.Spec.NodeName); err != nil || done.Removed != 1 {
+		t.Errorf("the confirmation that the node is dead: %+v, %v", done, err)
+	}
+	for _, s := range on {
+		s.await(id, "RUNNING in another Pod", restarted)
+		s.expectShell(id, "cat notes", "kept again")
+		harness.Eventually(t, "no node is lost any more", func() bool {
+			status, err := s.api.AdminStatus(t.Context())
+			return err == nil && len(status.LostNodes) == 0
+		})
+	}
+	if now, _ := podOf(t, k, id); now.Spec.NodeName == before.Spec.NodeName {
+		t.Error("the workspace is on the dead node")
+	}
+	on[0].expectNoError(id, "the loss of the node")
+	on[0].remove(id)
+}
+
+// awaitUnreachable waits until all servers say that the node of a workspace's Pod does not
+// respond. The Pod is still the same one.
+func (c *cluster) awaitUnreachable(t *testing.T, on []*server, id string, pod *corev1.Pod) {
+	t.Helper()
+	message := fmt.Sprintf(workspace.MsgNodeLost, pod.Spec.NodeName)
+	for _, s := range on {
+		s.await(id, "on a node that does not respond", func(w api.Workspace) bool {
+			return w.Conditions[string(workspace.ContainerReady)].Message == message
+		})
+		harness.Eventually(t, "the administrators' page names the node", func() bool {
+			status, err := s.api.AdminStatus(t.Context())
+			return err == nil && len(status.LostNodes) == 1 && status.LostNodes[0].Name == pod.Spec.NodeName &&
+				len(status.LostNodes[0].Workspaces) == 1 && status.LostNodes[0].Workspaces[0].WorkspaceID == id
+		})
+	}
 }
 
 // shell runs a command in a workspace and returns what it prints.
