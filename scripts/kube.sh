@@ -3,6 +3,8 @@
 # have a network namespace, a containerd and a kubelet of their own. It takes root.
 #
 #	kube.sh tools            builds the programs, once for each version of them
+#	kube.sh kubeconform      builds the program that checks manifests, and prints its path
+#	                         and those of the API definitions that it checks against
 #	kube.sh up NODES         starts a cluster, and prints the path of its kubeconfig
 #	kube.sh node NUMBER      adds a node
 #	kube.sh nodedown NUMBER  removes a node as a lost machine would be
@@ -21,6 +23,9 @@ runc_version=v1.5.2
 kubernetes_version=v1.36.3
 helm_version=v3.22.0 # installs the chart in tests
 kwok=v0.8.0          # only for benchmarks, so it is built when one needs it
+kubeconform=v0.8.0   # only for the chart's test, so it is built when that needs it
+gateway_api=v1.6.3   # whose HTTPRoute the chart can create
+operator=v0.85.0     # of Prometheus, whose ServiceMonitor the chart can create
 
 number=${KUBE_NUMBER:-0}
 [[ $number =~ ^[0-9]$ ]] || die "KUBE_NUMBER is a digit, not $number"
@@ -302,6 +307,31 @@ kwok() {
 		--node-lease-duration-seconds=20 --server-address=
 }
 
+# module MODULE@VERSION prints the folder of a Go module, which it downloads once.
+module() {
+	(cd / && GOFLAGS='' go mod download -json "$1") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+}
+
+# kubeconform builds kubeconform, and prints its path, that of the OpenAPI document of the
+# Kubernetes that the clusters are, and those of custom resources that the chart can create.
+kubeconform() {
+	local bin file
+	bin=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/codehub/kubeconform-$kubeconform
+	mkdir -p "$bin"
+	(
+		flock 9 # tests may come here at once
+		[ -e "$bin/kubeconform" ] ||
+			(cd / && GOFLAGS='' GOBIN=$bin CGO_ENABLED=0 go install "github.com/yannh/kubeconform/cmd/kubeconform@$kubeconform")
+	) 9>"$bin/lock"
+	for file in "$bin/kubeconform" \
+		"$(module "k8s.io/kubernetes@$kubernetes_version")/api/openapi-spec/swagger.json" \
+		"$(module "sigs.k8s.io/gateway-api@$gateway_api")/config/crd/standard/gateway.networking.k8s.io_httproutes.yaml" \
+		"$(module "github.com/prometheus-operator/prometheus-operator@$operator")/example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"; do
+		[ -f "$file" ] || die "there is no $file"
+		echo "$file"
+	done
+}
+
 # pause_image writes the image of every Pod's first process as `docker save` would.
 pause_image() {
 	local bin=$1 dir layer
@@ -387,6 +417,7 @@ tools)
 	build_tools
 	tools
 	;;
+kubeconform) kubeconform ;;
 build) build_into "$(tools)" ;; # only for build_tools
 up) up "${2:?the number of nodes}" ;;
 node) node "${2:?the number of the node}" "$(tools)" ;;
@@ -394,5 +425,5 @@ nodedown) remove_node "${2:?the number of the node}" ;;
 kwok) kwok "${2:?the file with its settings}" ;;
 part) part "${2:?the name of the process}" "${3:?a command}" ;;
 down) down ;;
-*) die "usage: kube.sh tools | up NODES | node NUMBER | nodedown NUMBER | kwok CONFIG | part NAME COMMAND | down" ;;
+*) die "usage: kube.sh tools | kubeconform | up NODES | node NUMBER | nodedown NUMBER | kwok CONFIG | part NAME COMMAND | down" ;;
 esac

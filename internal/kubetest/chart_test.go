@@ -1,0 +1,221 @@
+package kubetest
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"codehub/internal/harness"
+)
+
+// base are the values that every release needs.
+const base = `
+url: https://code.example.com
+workspaceURL: https://*.ws.example.com
+image: {repository: r.test/server}
+ideImage: r.test/ide:1
+defaultImage: r.test/workspace:1
+archive: {url: s3://bucket}
+database: {url: postgres://db/codehub}
+`
+
+// variants are values with which the chart is checked. Those of "everything" leave no optional
+// part of a template out.
+var variants = map[string]string{
+	"required values": "",
+	"ingress":         `ingress: {enabled: true, className: nginx, tlsSecret: tls, annotations: {example.com/timeout: "3600"}}`,
+	"plain ingress":   `ingress: {enabled: true}`,
+	"gateway":         `gateway: {enabled: true, parentRefs: [{name: gateway, namespace: web, sectionName: https}]}`,
+	"ServiceMonitor":  `serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}`,
+	"SSH":             `ssh: {enabled: true, service: {type: NodePort, port: 2222, annotations: {example.com/name: ssh}}}`,
+	"no options": `{replicas: 1, podDisruptionBudget: false, networkPolicy: {enabled: false}, workspaces: {createNamespace: false, network: {enabled: false}},
+		resources: {}, podAnnotations: {}}`,
+	"existing Secrets": `{database: {url: "", existingSecret: database}, redis: {existingSecret: redis}, archive: {existingSecret: bucket}, admin: {existingSecret: admin}}`,
+	"network policies": `{networkPolicy: {from: [{namespaceSelector: {matchLabels: {name: ingress}}}], metricsFrom: [{podSelector: {matchLabels: {app: prometheus}}}]},
+		workspaces: {network: {deny: [10.0.0.0/8], allow: [{to: [{ipBlock: {cidr: 10.1.2.3/32}}], ports: [{port: 443, protocol: TCP}]}]}}}`,
+	"everything": `
+image: {tag: "2", pullPolicy: Always}
+imagePullSecrets: [{name: registry}]
+replicas: 3
+resources: {requests: {cpu: 1}, limits: {memory: 2Gi}}
+nodeSelector: {kubernetes.io/os: linux}
+tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]
+affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: In, values: [a]}]}]}}}
+podAnnotations: {example.com/round: "2"}
+redis: {url: redis://redis:6379/0}
+workspaces:
+  namespace: homes
+  storageClass: fast
+  ephemeralStorage: 0
+  nodeSelector: {pool: workspaces}
+  tolerations: [dedicated=codehub:NoSchedule]
+  runtimeClass: gvisor
+  imagePullSecrets: [registry]
+  copyTools: true
+  podTemplate: {spec: {priorityClassName: low}}
+settings: {CODEHUB_MAX_RUNNING_PER_USER: 4, CODEHUB_WORKSPACE_SUDO: true}
+service: {type: LoadBalancer, annotations: {example.com/name: web}}
+ssh: {enabled: true}
+ingress: {enabled: true}
+gateway: {enabled: true, parentRefs: [{name: gateway}]}
+trustedProxies: [10.244.0.0/16]
+serviceAccount: {annotations: {example.com/role: bucket}}
+serviceMonitor: {enabled: true}
+`,
+}
+
+// render renders the chart with the base values and further ones.
+func render(t *testing.T, values string) string {
+	t.Helper()
+	dir := t.TempDir()
+	args := []string{"template", "codehub", Chart(), "--namespace", "codehub"}
+	for name, text := range map[string]string{"0-base": base, "1-more": values} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := Helm(t, append(args, "--values", filepath.Join(dir, "0-base"), "--values", filepath.Join(dir, "1-more"))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// documents parses a YAML file of several resources.
+func documents(t *testing.T, manifests string) []map[string]any {
+	t.Helper()
+	var list []map[string]any
+	for _, text := range strings.Split("\n"+manifests, "\n---\n") {
+		var d map[string]any
+		if err := yaml.UnmarshalStrict([]byte(text), &d); err != nil {
+			t.Fatalf("%v in:\n%s", err, text)
+		}
+		if d != nil {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// exampleValues returns the values in the examples of docs/kubernetes.md.
+func exampleValues(t *testing.T) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(Chart(), "..", "..", "..", "docs", "kubernetes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, part := range strings.Split(string(b), "```yaml\n")[1:] {
+		text, _, _ := strings.Cut(part, "```")
+		if strings.HasPrefix(text, "spec:") {
+			text = "workspaces:\n  podTemplate:\n    " + strings.ReplaceAll(text, "\n", "\n    ")
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// Every resource of the chart is one that Kubernetes, the Gateway API or the operator of
+// Prometheus defines, without unknown fields, with each kind of values and with those of the
+// documentation.
+func TestChartManifestsAreValid(t *testing.T) {
+	t.Parallel()
+	harness.NeedsDocker(t) // which stands for the programs of a cluster: helm is one
+	k := NewKubeconform(t)
+	all := maps.Clone(variants)
+	for n, values := range exampleValues(t) {
+		all[fmt.Sprintf("example %d of docs/kubernetes.md", n+1)] = values
+	}
+	if len(all) < len(variants)+3 {
+		t.Error("not all examples of docs/kubernetes.md were found")
+	}
+	rendered := ""
+	for name, values := range all {
+		manifests := render(t, values)
+		rendered += manifests
+		want, found := len(documents(t, manifests)), k.Check(manifests)
+		if want == 0 || len(found) != want {
+			t.Errorf("%s: kubeconform checked %d of %d resources", name, len(found), want)
+		}
+		for _, c := range found {
+			if c.Status != StatusValid {
+				t.Errorf("%s: %s %s %s: %s: %s", name, c.Version, c.Kind, c.Name, c.Status, c.Msg)
+			}
+		}
+	}
+	templates, err := filepath.Glob(filepath.Join(Chart(), "templates", "*.yaml"))
+	if err != nil || len(templates) == 0 {
+		t.Fatalf("%d templates, %v", len(templates), err)
+	}
+	for _, file := range templates {
+		if name := filepath.Base(file); !strings.Contains(rendered, "# Source: codehub/templates/"+name+"\n") {
+			t.Errorf("no values render %s", name)
+		}
+	}
+}
+
+// kubeconform refuses an unknown field in each resource of the chart, and what Kubernetes would
+// refuse otherwise.
+func TestKubeconformRefusesWrongManifests(t *testing.T) {
+	t.Parallel()
+	harness.NeedsDocker(t) // which stands for the programs of a cluster: helm is one
+	k := NewKubeconform(t)
+	var stream strings.Builder
+	wrong := 0
+	for _, d := range documents(t, render(t, variants["everything"])) {
+		places := []map[string]any{d, d["metadata"].(map[string]any)}
+		if spec, ok := d["spec"].(map[string]any); ok {
+			places = append(places, spec)
+		}
+		for _, fields := range places {
+			fields["unknownField"] = "x"
+			b, err := yaml.Marshal(d)
+			delete(fields, "unknownField")
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&stream, "---\n%s", b)
+			wrong++
+		}
+	}
+	found := k.Check(stream.String())
+	if wrong < 40 || len(found) != wrong {
+		t.Errorf("kubeconform checked %d of %d resources", len(found), wrong)
+	}
+	for _, c := range found {
+		if c.Status != "statusInvalid" || !strings.Contains(c.Msg, "unknownField") {
+			t.Errorf("an unknown field in %s %s: %s: %s", c.Kind, c.Name, c.Status, c.Msg)
+		}
+	}
+
+	service := "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: [{port: 80}]}\n"
+	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: x, ports: [{containerPort: 80}], resources: {limits: {cpu: 1, memory: 1Gi}}}]}\n"
+	for _, good := range []string{service, pod} {
+		if found := k.Check(good); len(found) != 1 || found[0].Status != StatusValid {
+			t.Fatalf("a correct manifest: %+v", found)
+		}
+	}
+	for name, wrong := range map[string]string{
+		"a number as text":        strings.Replace(service, "port: 80", "port: eighty", 1),
+		"a missing field":         strings.Replace(pod, "containerPort", "hostPort", 1),
+		"an unknown nested field": strings.Replace(pod, "containerPort: 80", "containerPort: 80, portName: x", 1),
+		"a wrong quantity":        strings.Replace(pod, "cpu: 1", "cpu: [1]", 1),
+		"text instead of a list":  strings.Replace(service, "[{port: 80}]", "all", 1),
+		"an unknown kind":         strings.Replace(service, "Service", "Servicer", 1),
+		"a kind of another group": strings.Replace(service, "v1", "apps/v1", 1),
+		"an old version":          strings.Replace(pod, "apiVersion: v1", "apiVersion: v1beta1", 1),
+		"a field that is twice":   service + "kind: Service\n",
+		"a wrong duration":        "apiVersion: monitoring.coreos.com/v1\nkind: ServiceMonitor\nmetadata: {name: x}\nspec: {selector: {}, endpoints: [{port: x, interval: soon}]}\n",
+		"a host with a path":      "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: x}\nspec: {hostnames: [a.test/x]}\n",
+	} {
+		if found := k.Check(wrong); len(found) != 1 || !slices.Contains([]string{"statusInvalid", "statusError"}, found[0].Status) {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+}
