@@ -75,9 +75,10 @@ var allowed = map[string][]string{
 	"codehub/internal/mark":                     {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive/store", "codehub/internal/bucket", "codehub/internal/runtime"},
 	"codehub/internal/rollback":                 {"codehub/internal/lifecycle", "codehub/api", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/adopt", "codehub/internal/bucket", "codehub/internal/mark", "codehub/internal/runtime", "codehub/internal/service"},
 	"codehub/internal/storagejob":               {"codehub/internal/workspace", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/archive/transfer", "codehub/internal/runtime", "codehub/internal/treewipe"},
-	"codehub/internal/treewipe":                 {},
+	"codehub/internal/treewipe":                 {"codehub/internal/fsxattr"},
+	"codehub/internal/fsxattr":                  {},
 	"codehub/internal/bucket":                   {"codehub/internal/health", "codehub/internal/breaker", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/archive/transfer", "codehub/internal/storagejob", "codehub/internal/setting"},
-	"codehub/internal/runtime/docker/homequota": {},
+	"codehub/internal/runtime/docker/homequota": {"codehub/internal/fsxattr"},
 
 	"codehub/internal/registry":              {"codehub/internal/imageref"},
 	"codehub/internal/runtime/account":       {"codehub/internal/runtime", "codehub/internal/workspace"},

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/fsxattr"
 )
 
 // The projects of homes. An id is chosen if no file of the file system has it and no limit is set
@@ -24,20 +26,6 @@ const (
 // workspace's user, who may be able to change its project, but not this. It also has the inode, so
 // that a copy has no project.
 const record = "trusted.codehub.project"
-
-// Requests and flags of linux/fs.h. They are the same for programs of 32 bits.
-const (
-	getAttributes  = 0x801c581f // FS_IOC_FSGETXATTR
-	setAttributes  = 0x401c5820 // FS_IOC_FSSETXATTR
-	projectInherit = 0x200      // FS_XFLAG_PROJINHERIT: what is made in the folder gets its project and this flag
-)
-
-// attributes is struct fsxattr.
-type attributes struct {
-	flags, extentSize, extents, project, cowExtentSize uint32
-
-	_ [8]byte
-}
 
 // Commands of quotactl for project quotas, from linux/quota.h and linux/dqblk_xfs.h. XFS and ext4
 // both have them.
@@ -171,20 +159,8 @@ func (f projectFolder) recordOf(id uint32) (string, error) {
 
 // holds reports whether the folder gives its content the project, and the limit of that is enforced.
 func (f projectFolder) holds(id uint32) bool {
-	a, err := f.attributes()
-	return err == nil && a.project == id && a.flags&projectInherit != 0 && f.enforced() == nil
-}
-
-func (f projectFolder) attributes() (a attributes, err error) {
-	err = f.ioctl(getAttributes, &a)
-	return a, err
-}
-
-func (f projectFolder) ioctl(request uintptr, a *attributes) error {
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(unsafe.Pointer(a))); errno != 0 {
-		return errno
-	}
-	return nil
+	a, err := fsxattr.Get(f.File)
+	return err == nil && a.Project == id && a.Flags&fsxattr.ProjectInherit != 0 && f.enforced() == nil
 }
 
 func (f projectFolder) quotactl(command uintptr, id uint32, arg unsafe.Pointer) error {
@@ -236,14 +212,14 @@ func (f projectFolder) limit(id uint32, limit int64) error {
 
 // join gives an empty folder a project of its own and returns its id.
 func (f projectFolder) join() (uint32, error) {
-	a, err := f.attributes()
+	a, err := fsxattr.Get(f.File)
 	if err != nil {
 		return 0, fmt.Errorf("read the project of a folder: %w", err)
 	}
-	if a.project != 0 || a.flags&projectInherit != 0 {
-		return 0, fmt.Errorf("%w: the folder above belongs to project %d, and what is in it has to stay there", ErrUnavailable, a.project)
+	if a.Project != 0 || a.Flags&fsxattr.ProjectInherit != 0 {
+		return 0, fmt.Errorf("%w: the folder above belongs to project %d, and what is in it has to stay there", ErrUnavailable, a.Project)
 	}
-	a.flags |= projectInherit
+	a.Flags |= fsxattr.ProjectInherit
 	for id := uint32(firstProject); id <= lastProject; {
 		q, err := f.quota(id)
 		if err != nil {
@@ -253,8 +229,8 @@ func (f projectFolder) join() (uint32, error) {
 			id++
 			continue
 		}
-		a.project = id
-		if err := f.ioctl(setAttributes, &a); err != nil {
+		a.Project = id
+		if err := fsxattr.Set(f.File, a); err != nil {
 			return 0, fmt.Errorf("set the project of a folder: %w", err)
 		}
 		// Another call, of another server for example, may have taken the same id. Of two such

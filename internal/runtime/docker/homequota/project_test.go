@@ -14,21 +14,15 @@ import (
 func TestProjectStructures(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ got, want uintptr }{
-		"struct fsxattr":                  {unsafe.Sizeof(attributes{}), 28},
-		"fsxattr.fsx_projid":              {unsafe.Offsetof(attributes{}.project), 12},
 		"struct if_dqblk":                 {unsafe.Sizeof(quota{}), 72},
 		"if_dqblk.dqb_curspace":           {unsafe.Offsetof(quota{}.bytes), 16},
 		"if_dqblk.dqb_ihardlimit":         {unsafe.Offsetof(quota{}.inodeLimit), 24},
 		"if_dqblk.dqb_valid":              {unsafe.Offsetof(quota{}.valid), 64},
 		"struct fs_quota_stat":            {unsafe.Sizeof(quotaState{}), 80},
 		"fs_quota_stat.qs_flags":          {unsafe.Offsetof(quotaState{}.flags), 2},
-		"size in FS_IOC_FSGETXATTR":       {getAttributes >> 16 & 0x3fff, unsafe.Sizeof(attributes{})},
-		"size in FS_IOC_FSSETXATTR":       {setAttributes >> 16 & 0x3fff, unsafe.Sizeof(attributes{})},
 		"QCMD(Q_GETQUOTA, PRJQUOTA)":      {getQuota, 0x80000702},
 		"QCMD(Q_SETQUOTA, PRJQUOTA)":      {setQuota, 0x80000802},
 		"QCMD(Q_XGETQSTAT, PRJQUOTA)":     {getState, 0x580502},
-		"number of FS_IOC_FSSETXATTR":     {setAttributes & 0xffff, 'X'<<8 | 32},
-		"number of FS_IOC_FSGETXATTR":     {getAttributes & 0xffff, 'X'<<8 | 31},
 		"projects that are not homes, -1": {lastProject >> 31, 0},
 	} {
 		if c.got != c.want {

@@ -27,6 +27,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/fsxattr"
 	"codehub/internal/treewipe"
 )
 
@@ -183,12 +184,12 @@ func projectOf(t *testing.T, path string) uint32 {
 	file, err := os.Open(path)
 	check(t, err)
 	defer file.Close()
-	a, err := projectFolder{file}.attributes()
+	a, err := fsxattr.Get(file)
 	check(t, err)
-	if a.flags&projectInherit == 0 || a.project < firstProject {
+	if a.Flags&fsxattr.ProjectInherit == 0 || a.Project < firstProject {
 		t.Fatalf("%s has no project", path)
 	}
-	return a.project
+	return a.Project
 }
 
 // setProject gives a folder a project, as its owner can without the seccomp profile.
@@ -197,11 +198,10 @@ func setProject(t *testing.T, path string, id uint32) {
 	file, err := os.Open(path)
 	check(t, err)
 	defer file.Close()
-	f := projectFolder{file}
-	a, err := f.attributes()
+	a, err := fsxattr.Get(file)
 	check(t, err)
-	a.project, a.flags = id, a.flags|projectInherit
-	check(t, f.ioctl(setAttributes, &a))
+	a.Project, a.Flags = id, a.Flags|fsxattr.ProjectInherit
+	check(t, fsxattr.Set(file, a))
 }
 
 func quotaOf(t *testing.T, path string, id uint32) quota {
@@ -348,11 +348,10 @@ func TestProjectCanBeLeftWithoutFilter(t *testing.T) {
 			file, err := os.Open(Home(folder))
 			check(t, err)
 			defer file.Close()
-			f := projectFolder{file}
-			a, err := f.attributes()
+			a, err := fsxattr.Get(file)
 			check(t, err)
-			a.project = 0
-			check(t, f.ioctl(setAttributes, &a))
+			a.Project = 0
+			check(t, fsxattr.Set(file, a))
 		})
 	})
 }
