@@ -172,7 +172,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		return err
 	}
 	p := postgres.Patch{
-		Edit: workspace.Edit{Name: in.Name, Description: in.Description, Memo: in.Memo}, Image: in.ImageRef, Queue: in.Queue,
+		Edit: view.Edit(in), Image: in.ImageRef, Queue: in.Queue,
 		StandbyTTL: workspace.Optional[int](in.StandbyTTLSeconds), ArchiveTTL: workspace.Optional[int](in.ArchiveTTLSeconds),
 		KeepAwakeUntil: workspace.Optional[time.Time](in.KeepAwakeUntil), AwakeWhileWorking: in.AwakeWhileWorking, TimeZone: in.TimeZone,
 	}

@@ -47,15 +47,17 @@ func TestMoveVersionNamesWhatMoves(t *testing.T) {
 		t.Error("a use of the workspace changes the version")
 	}
 	seconds := 60
-	for name, change := range map[string]func(*workspace.Workspace){
-		"name":      func(w *workspace.Workspace) { w.Name = "other" },
+	changes := map[string]func(*workspace.Workspace){
 		"owner":     func(w *workspace.Workspace) { w.OwnerID = "other" },
-		"memo":      func(w *workspace.Workspace) { w.Memo = "other" },
 		"image":     func(w *workspace.Workspace) { w.ImageRef = "other" },
 		"variables": func(w *workspace.Workspace) { w.Env = map[string]string{"A": "2"} },
 		"timeout":   func(w *workspace.Workspace) { w.StandbyTTL = &seconds },
 		"archive":   func(w *workspace.Workspace) { w.ArchiveKey = "other" },
-	} {
+	}
+	for _, d := range workspace.Texts {
+		changes[d.Name] = func(w *workspace.Workspace) { *d.Current(w) = "other" }
+	}
+	for name, change := range changes {
 		w := movable()
 		if change(&w); lifecycle.MoveVersion(w) == first {
 			t.Errorf("%s: the version stays", name)

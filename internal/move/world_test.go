@@ -214,13 +214,17 @@ func (w *world) expectMoved(ids ...workspace.ID) {
 		}
 		old, err := w.source.DB.Workspace(w.Context(), workspace.System, id)
 		check(w, err)
-		for what, pair := range map[string][2]any{
-			"name": {old.Name, ws.Name}, "description": {old.Description, ws.Description}, "memo": {old.Memo, ws.Memo}, "image": {old.ImageRef, ws.ImageRef},
-			"env": {fmt.Sprint(old.Env), fmt.Sprint(ws.Env)}, "time zone": {old.TimeZone, ws.TimeZone}, "timeouts": {*old.StandbyTTL + *old.ArchiveTTL, *ws.StandbyTTL + *ws.ArchiveTTL},
+		pairs := map[string][2]any{
+			"image": {old.ImageRef, ws.ImageRef},
+			"env":   {fmt.Sprint(old.Env), fmt.Sprint(ws.Env)}, "time zone": {old.TimeZone, ws.TimeZone}, "timeouts": {*old.StandbyTTL + *old.ArchiveTTL, *ws.StandbyTTL + *ws.ArchiveTTL},
 			"awake": {old.AwakeWhileWorking, ws.AwakeWhileWorking}, "created": {old.CreatedAt.UTC(), ws.CreatedAt.UTC()}, "use": {old.LastAccessAt.UTC(), ws.LastAccessAt.UTC()},
 			"kind of use": {old.LastAccess, ws.LastAccess}, "digest": {old.ArchiveDigest, ws.ArchiveDigest}, "size": {old.ArchiveSize, ws.ArchiveSize},
 			"desired state": {workspace.DesiredArchived, ws.DesiredState}, "storage": {workspace.StorageLocalDir, ws.StorageBackend},
-		} {
+		}
+		for _, d := range workspace.Texts {
+			pairs[d.Name] = [2]any{*d.Current(&old), *d.Current(&ws)}
+		}
+		for what, pair := range pairs {
 			if pair[0] != pair[1] {
 				w.Errorf("%s of %s: %v, want %v", what, old.Name, pair[1], pair[0])
 			}

@@ -1,5 +1,5 @@
-// Package view turns a workspace into what the API, the dashboard and the
-// event stream show of it.
+// Package view turns a workspace into what the API, the dashboard and the event stream show of it,
+// and what the API takes into its texts.
 package view
 
 import (
@@ -99,6 +99,11 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		v.PurgedAt = utc(&at)
 	}
 	return v
+}
+
+// Edit has the texts that a request changes.
+func Edit(in api.UpdateWorkspace) workspace.Edit {
+	return workspace.Edit{Name: in.Name, Description: in.Description, Memo: in.Memo}
 }
 
 // Archives are the generations of a workspace, newest first, as the API shows

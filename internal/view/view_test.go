@@ -1,7 +1,11 @@
 package view
 
 import (
+	"encoding/json"
+	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,5 +116,41 @@ func TestArchives(t *testing.T) {
 	}
 	if none := Archives(w, nil); none.Archives == nil {
 		t.Error("none is null")
+	}
+}
+
+// A request changes each of the texts, and a move takes along what an owner can edit.
+func TestEditsAreComplete(t *testing.T) {
+	t.Parallel()
+	var in api.UpdateWorkspace
+	record := map[string]bool{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[api.MoveRecord]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		record[name] = true
+	}
+	stays := []string{"desired_state", "queue", "free_space", "keep_awake_until"} // requests for the present
+	for i, f := range reflect.VisibleFields(reflect.TypeFor[api.UpdateWorkspace]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if !record[name] && !slices.Contains(stays, name) {
+			t.Errorf("a move does not take %s along", name)
+		}
+		if slices.ContainsFunc(workspace.Texts, func(d workspace.Text) bool { return d.Name == name }) {
+			reflect.ValueOf(&in).Elem().Field(i).Set(reflect.ValueOf(&name))
+		}
+	}
+	edit := Edit(in)
+	w := workspace.Workspace{}
+	edit.Apply(&w)
+	moved, err := json.Marshal(MoveRecord(w))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range workspace.Texts {
+		if got := *d.New(&edit); got == nil || *got != d.Name {
+			t.Errorf("a request does not change %s", d.Name)
+		}
+		if !strings.Contains(string(moved), fmt.Sprintf(`"%s":"%s"`, d.Name, d.Name)) {
+			t.Errorf("a move does not take %s along: %s", d.Name, moved)
+		}
 	}
 }
