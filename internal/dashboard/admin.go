@@ -90,10 +90,16 @@ type counted struct {
 	N   int
 }
 
-// inOrder lists the counts that are not zero: first the keys of order, then all others.
-func inOrder(counts map[string]int, order []string) []counted {
+// inOrder lists the counts that are not zero: first the keys of order, then all others, which only
+// a newer server has.
+func inOrder[S ~string](counts map[string]int, order []S) []counted {
+	keys := make([]string, 0, len(counts))
+	for _, k := range order {
+		keys = append(keys, string(k))
+	}
+	keys = append(keys, slices.DeleteFunc(slices.Sorted(maps.Keys(counts)), func(k string) bool { return slices.Contains(order, S(k)) })...)
 	var out []counted
-	for _, k := range append(order, slices.DeleteFunc(slices.Sorted(maps.Keys(counts)), func(k string) bool { return slices.Contains(order, k) })...) {
+	for _, k := range keys {
 		if n := counts[k]; n > 0 {
 			out = append(out, counted{k, n})
 		}
@@ -103,12 +109,14 @@ func inOrder(counts map[string]int, order []string) []counted {
 
 // Phases counts the workspaces in each phase.
 func (v adminView) Phases() []counted {
-	return inOrder(v.Status.Phases, []string{"RUNNING", "STANDBY", "ARCHIVED", "PENDING", "ERROR", "DELETING"})
+	return inOrder(v.Status.Phases, []workspace.Phase{
+		workspace.PhaseRunning, workspace.PhaseStandby, workspace.PhaseArchived, workspace.PhasePending, workspace.PhaseError, workspace.PhaseDeleting,
+	})
 }
 
 // Operations counts the running operations of each kind.
 func (v adminView) Operations() []counted {
-	return inOrder(v.Status.Operations, []string{"PROVISIONING", "STARTING", "STOPPING", "ARCHIVING", "RESTORING", "CREATE_EMPTY_ARCHIVE", "DELETING"})
+	return inOrder(v.Status.Operations, workspace.Operations()[1:])
 }
 
 // adminPages are the cursors of the lists on the administrators' page, and find a part of the
