@@ -279,6 +279,24 @@ func documented(t *testing.T) map[string][]string {
 	return rows
 }
 
+// docs/development.md lists the file of each group of settings.
+func TestGroupsAreDocumented(t *testing.T) {
+	t.Parallel()
+	b, err := os.ReadFile("../../docs/development.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(b), "| group | file |")
+	list, _, _ = strings.Cut(list, "\n\n")
+	groups := reflect.TypeFor[config.Config]()
+	for i := range groups.NumField() {
+		f := groups.Field(i)
+		if _, embedded := f.Tag.Lookup("embed"); embedded && !strings.Contains(list, strings.TrimPrefix(f.Type.PkgPath(), "codehub/")+"/") {
+			t.Errorf("docs/development.md does not list the group %s", f.Type)
+		}
+	}
+}
+
 // Every setting has the default that docs/settings.md gives, and is named there;
 // everything that is named there is a setting.
 func TestSettingsAreDocumented(t *testing.T) {
