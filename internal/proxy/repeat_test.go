@@ -478,6 +478,8 @@ func TestRepeatedRequestFindsTheNewContainer(t *testing.T) {
 		c.see()
 		<-w.heads
 	}
+	// What is still open would be closed with the container, and the client's connection with it.
+	harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 	w.runtime.put(wsA, w.container(t, "another"))
 	w.proxy.Invalidate(wsA)
 	for range 2 {
