@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ import (
 
 // attacher is a CSI driver whose volumes have to be attached to nodes. The cluster's own
 // controller asks for that by VolumeAttachments, and the test answers as the driver's
-// external-attacher does. The driver has no part on nodes, so that nothing mounts its volumes.
+// external-attacher does. The driver has no plugin on nodes, so that nothing mounts its volumes.
 type attacher struct {
 	*cluster
 	t    *testing.T
@@ -67,7 +68,7 @@ func (a attacher) provision(claim string) (volume string) {
 // attachment waits until the cluster asks for a volume, on a node other than not.
 func (a attacher) attachment(volume, not string) (found storagev1.VolumeAttachment) {
 	a.t.Helper()
-	harness.EventuallyWithin(a.t, time.Minute, "the cluster asks for the volume", func() bool {
+	harness.Eventually(a.t, "the cluster asks for the volume", func() bool {
 		for _, v := range a.attachments(volume) {
 			if v.Spec.NodeName != not {
 				found = v
@@ -81,7 +82,7 @@ func (a attacher) attachment(volume, not string) (found storagev1.VolumeAttachme
 
 func (a attacher) awaitDetached(volume string) {
 	a.t.Helper()
-	harness.EventuallyWithin(a.t, time.Minute, "the cluster has given up the volume", func() bool { return len(a.attachments(volume)) == 0 })
+	harness.Eventually(a.t, "the volume is detached", func() bool { return len(a.attachments(volume)) == 0 })
 }
 
 func (a attacher) attachments(volume string) (found []storagev1.VolumeAttachment) {
@@ -98,7 +99,7 @@ func (a attacher) attachments(volume string) (found []storagev1.VolumeAttachment
 	return found
 }
 
-// answer answers a request of the cluster's. No message attaches the volume.
+// answer answers a request of the cluster's. An empty message says that the volume is attached.
 func (a attacher) answer(v storagev1.VolumeAttachment, message string) {
 	a.t.Helper()
 	status := map[string]any{"attached": message == "", "attachError": nil}
@@ -112,16 +113,16 @@ func (a attacher) answer(v storagev1.VolumeAttachment, message string) {
 	a.must(a.Client.StorageV1().VolumeAttachments().Patch(a.t.Context(), v.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"))
 }
 
-// awaitEvent waits until the cluster says something about the Pods of a workspace.
+// awaitEvent waits for an event with this reason and these words for the Pod of a workspace.
 func (a attacher) awaitEvent(id workspace.ID, reason, words string) {
 	a.t.Helper()
-	harness.EventuallyWithin(a.t, time.Minute, "the event "+reason+" "+words, func() bool {
+	harness.Eventually(a.t, "the event "+reason+" "+words, func() bool {
 		list, err := a.Client.CoreV1().Events(namespace).List(context.Background(), metav1.ListOptions{FieldSelector: "reason=" + reason})
 		if err != nil {
 			a.t.Fatal(err)
 		}
 		for _, e := range list.Items {
-			if strings.Contains(e.InvolvedObject.Name, string(id)) && strings.Contains(e.Message, words) {
+			if e.InvolvedObject.Name == id.ContainerName() && strings.Contains(e.Message, words) {
 				return true
 			}
 		}
@@ -191,7 +192,7 @@ func testAttachedElsewhere(t *testing.T, c *cluster) {
 	}, metav1.CreateOptions{}))
 	held := a.attachment(volume, "")
 	a.answer(held, "")
-	harness.EventuallyWithin(t, time.Minute, "the node has the volume", func() bool {
+	harness.Eventually(t, "the node has the volume", func() bool {
 		node, err := c.Client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 		return err == nil && strings.Contains(joinedNames(node.Status.VolumesAttached), volume)
 	})
@@ -238,23 +239,29 @@ func joinedNames(volumes []corev1.AttachedVolume) string {
 // Which event says why a Pod does not start.
 func TestLastFailure(t *testing.T) {
 	t.Parallel()
-	event := func(second int, reason string) corev1.Event {
+	event := func(second int, reason string, volume ...string) corev1.Event {
 		kind := corev1.EventTypeWarning
 		if strings.HasPrefix(reason, "Successful") {
 			kind = corev1.EventTypeNormal
 		}
-		return corev1.Event{Type: kind, Reason: reason, LastTimestamp: metav1.Unix(int64(second), 0)}
+		message := ""
+		for _, name := range volume {
+			message = fmt.Sprintf("Multi-Attach error for volume %q Volume is already used", name)
+		}
+		return corev1.Event{Type: kind, Reason: reason, Message: message, LastTimestamp: metav1.Unix(int64(second), 0)}
 	}
 	for name, one := range map[string]struct {
 		events []corev1.Event
 		want   string
 	}{
-		"none":                              {nil, ""},
-		"only good ones":                    {[]corev1.Event{event(1, "SuccessfulAttachVolume")}, ""},
-		"the last":                          {[]corev1.Event{event(2, "FailedMount"), event(1, "FailedCreatePodSandBox")}, "FailedMount"},
-		"a mount that waits for the volume": {[]corev1.Event{event(1, "FailedAttachVolume"), event(120, "FailedMount")}, "FailedAttachVolume"},
-		"a mount after the volume came":     {[]corev1.Event{event(1, "FailedAttachVolume"), event(5, "SuccessfulAttachVolume"), event(7, "FailedMount")}, "FailedMount"},
-		"attached elsewhere again":          {[]corev1.Event{event(5, "SuccessfulAttachVolume"), event(9, "FailedAttachVolume"), event(130, "FailedMount")}, "FailedAttachVolume"},
+		"none":                                 {nil, ""},
+		"only good ones":                       {[]corev1.Event{event(1, "SuccessfulAttachVolume")}, ""},
+		"the last":                             {[]corev1.Event{event(2, "FailedMount"), event(1, "FailedCreatePodSandBox")}, "FailedMount"},
+		"a mount that waits for the volume":    {[]corev1.Event{event(1, "FailedAttachVolume"), event(120, "FailedMount")}, "FailedAttachVolume"},
+		"a mount failure after the attachment": {[]corev1.Event{event(1, "FailedAttachVolume"), event(5, "SuccessfulAttachVolume"), event(7, "FailedMount")}, "FailedMount"},
+		"another volume is attached":           {[]corev1.Event{event(1, "FailedAttachVolume", "a"), event(5, "SuccessfulAttachVolume", "b"), event(130, "FailedMount")}, "FailedAttachVolume"},
+		"no room before it had a node":         {[]corev1.Event{event(1, "FailedScheduling")}, ""},
+		"attached elsewhere again":             {[]corev1.Event{event(5, "SuccessfulAttachVolume"), event(9, "FailedAttachVolume"), event(130, "FailedMount")}, "FailedAttachVolume"},
 	} {
 		got := ""
 		if e := lastFailure(one.events); e != nil {

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,8 +21,8 @@ import (
 const stuckAfter = 30 * time.Second
 
 // stuck returns the cluster's reason why a node does not start the containers of a Pod, such
-// as a volume that is not attached, or nil. Only events have it. It does not keep a Pod from
-// being removed.
+// as a volume that is not attached, or nil. Only events have it. It is nil for a Pod that is
+// being removed, so that the removal does not fail.
 func (r *Runtime) stuck(ctx context.Context, p *corev1.Pod) error {
 	at := placedAt(p)
 	if at.IsZero() || p.DeletionTimestamp != nil || time.Since(at) < stuckAfter || condition(p, corev1.PodReadyToStartContainers) == corev1.ConditionTrue {
@@ -43,33 +44,49 @@ func (r *Runtime) stuck(ctx context.Context, p *corev1.Pod) error {
 	return &runtime.BusyError{Step: step, Reason: joined(last.Reason, last.Message)}
 }
 
-// lastFailure returns the event that says why a Pod does not start, or nil. A volume that is not
-// attached comes first: the cluster may say so only once, and the node repeats that the volume
-// could not be mounted in time.
+// lastFailure returns the event that says why a Pod on a node does not start, or nil. A volume that
+// is not attached comes first: the cluster may say so only once, and the node repeats that it could
+// not mount the volumes in time.
 func lastFailure(events []corev1.Event) *corev1.Event {
-	var last, attach *corev1.Event
-	var attached time.Time
+	var last *corev1.Event
+	attached, failed := map[string]time.Time{}, map[string]*corev1.Event{} // the last of each volume
 	for i := range events {
 		e := &events[i]
+		volume := attachedVolume(e.Message)
 		switch {
 		case e.Reason == "SuccessfulAttachVolume":
-			if at := seenAt(e); at.After(attached) {
-				attached = at
+			if at := seenAt(e); at.After(attached[volume]) {
+				attached[volume] = at
 			}
 			continue
-		case e.Type != corev1.EventTypeWarning || !strings.HasPrefix(e.Reason, "Failed"):
+		case e.Type != corev1.EventTypeWarning || !strings.HasPrefix(e.Reason, "Failed") || e.Reason == "FailedScheduling":
 			continue
-		case e.Reason == "FailedAttachVolume" && (attach == nil || !seenAt(e).Before(seenAt(attach))):
-			attach = e
+		case e.Reason == "FailedAttachVolume" && (failed[volume] == nil || !seenAt(e).Before(seenAt(failed[volume]))):
+			failed[volume] = e
 		}
 		if last == nil || !seenAt(e).Before(seenAt(last)) {
 			last = e
 		}
 	}
-	if attach != nil && seenAt(attach).After(attached) {
+	var attach *corev1.Event
+	for _, volume := range slices.Sorted(maps.Keys(failed)) {
+		e := failed[volume]
+		if seenAt(e).After(attached[volume]) && (attach == nil || seenAt(e).After(seenAt(attach))) {
+			attach = e
+		}
+	}
+	if attach != nil {
 		return attach
 	}
 	return last
+}
+
+// attachedVolume returns the volume that the cluster's message about an attachment names, as in
+// `Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) x`.
+func attachedVolume(message string) string {
+	_, name, _ := strings.Cut(message, `for volume "`)
+	name, _, _ = strings.Cut(name, `"`)
+	return name
 }
 
 func seenAt(e *corev1.Event) time.Time {
