@@ -55,9 +55,9 @@ const (
 
 // Accept returns the next connection within the limits.
 func (l *Listener) Accept() (net.Conn, error) {
+	// Otherwise, while thousands of connections arrive, everything else that is ready waits.
+	runtime.Gosched()
 	for {
-		// Otherwise, while thousands of connections arrive, everything else that is ready waits.
-		runtime.Gosched()
 		accepted, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err

@@ -188,10 +188,11 @@ func nginx(t *testing.T, backend string) string {
 http {
 	access_log off;
 	map $http_upgrade $connection_upgrade { default upgrade; '' ''; }
+	upstream codehub { server %s; keepalive 64; keepalive_timeout 30s; }
 	server {
 		listen %s;
 		location %s/ {
-			proxy_pass http://%s/;
+			proxy_pass http://codehub/;
 			proxy_http_version 1.1;
 			proxy_set_header Host $http_host;
 			proxy_set_header X-Forwarded-For $remote_addr;
@@ -202,7 +203,7 @@ http {
 			client_max_body_size 0;
 		}
 	}
-`, user, dir, dir, address, under(wsA), backend)
+`, user, dir, dir, backend, address, under(wsA))
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		text += kind + "_temp_path " + dir + "/" + kind + ";\n"
 	}
