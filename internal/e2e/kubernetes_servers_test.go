@@ -352,8 +352,11 @@ func (c *cluster) nodesOnCluster(t *testing.T, k *kubetest.Cluster) {
 	written := func() int64 {
 		t.Helper()
 		info, err := os.Stat(filepath.Join(on[0].homeFolder(id), "beats"))
+		if os.IsNotExist(err) {
+			return 0 // not yet
+		}
 		if err != nil {
-			return 0
+			t.Fatal(err)
 		}
 		return info.Size()
 	}
@@ -368,20 +371,7 @@ func (c *cluster) nodesOnCluster(t *testing.T, k *kubetest.Cluster) {
 	k.CutNode(node)
 	c.awaitUnreachable(t, on, id, before)
 	writesOn("although its node is cut off")
-	var removing *corev1.Pod
-	harness.EventuallyWithin(t, time.Minute, "the cluster removes the Pod", func() bool {
-		removing, _ = podOf(t, k, id)
-		return removing.DeletionTimestamp != nil
-	})
-	for _, s := range on {
-		if _, err := s.api.Want(t.Context(), id, "RUNNING", true); err != nil {
-			t.Errorf("start: %v", err)
-		}
-	}
-	harness.EventuallyWithin(t, 2*time.Minute, "a server waits for the node", func() bool {
-		w, err := on[0].api.Get(t.Context(), id)
-		return err == nil && w.Progress != nil && w.Progress.Step == runtime.StepWaitingNode
-	})
+	c.awaitRemoval(t, k, on, id, before)
 	c.awaitUnreachable(t, on, id, before)
 	writesOn("although its Pod is removed")
 	last := written()
@@ -408,6 +398,7 @@ func (c *cluster) nodesOnCluster(t *testing.T, k *kubetest.Cluster) {
 			t.Errorf("a confirmation that is too early: %v", err)
 		}
 	}
+	c.awaitRemoval(t, k, on, id, before)
 	if now, _ := podOf(t, k, id); now.UID != before.UID {
 		t.Error("the workspace has started elsewhere before the node was confirmed to be dead")
 	}
@@ -434,8 +425,25 @@ func (c *cluster) nodesOnCluster(t *testing.T, k *kubetest.Cluster) {
 	on[0].remove(id)
 }
 
+// awaitRemoval waits until the cluster removes the Pod of a workspace on a node that does not
+// respond, requests a start of the workspace from every server, and waits until one waits for the
+// node.
+func (c *cluster) awaitRemoval(t *testing.T, k *kubetest.Cluster, on []*server, id string, before *corev1.Pod) {
+	t.Helper()
+	harness.Eventually(t, "the cluster removes the Pod", func() bool {
+		p, err := k.Client.CoreV1().Pods(clusterNamespace).Get(t.Context(), before.Name, metav1.GetOptions{})
+		return err == nil && p.UID == before.UID && p.DeletionTimestamp != nil
+	})
+	for _, s := range on {
+		if _, err := s.api.Want(t.Context(), id, "RUNNING", true); err != nil {
+			t.Errorf("start: %v", err)
+		}
+	}
+	on[0].await(id, "waiting for the node", func(w api.Workspace) bool { return w.Progress != nil && w.Progress.Step == runtime.StepWaitingNode })
+}
+
 // awaitUnreachable waits until all servers say that the node of a workspace's Pod does not
-// respond. The Pod is still the same one.
+// respond.
 func (c *cluster) awaitUnreachable(t *testing.T, on []*server, id string, pod *corev1.Pod) {
 	t.Helper()
 	message := fmt.Sprintf(workspace.MsgNodeLost, pod.Spec.NodeName)

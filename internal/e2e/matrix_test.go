@@ -19,15 +19,15 @@ import (
 // soaking makes the tests try all combinations (make soak).
 var soaking = os.Getenv("SOAK") != ""
 
-// soakRounds is the number in SOAK; without it, otherwise.
-func soakRounds(t *testing.T, otherwise int) int {
+// soakRounds returns the number in SOAK, or fallback if it is not set.
+func soakRounds(t *testing.T, fallback int) int {
 	t.Helper()
 	if soaking {
-		if _, err := fmt.Sscan(os.Getenv("SOAK"), &otherwise); err != nil {
+		if _, err := fmt.Sscan(os.Getenv("SOAK"), &fallback); err != nil {
 			t.Fatalf("SOAK: %v", err)
 		}
 	}
-	return otherwise
+	return fallback
 }
 
 // newRand returns a generator and logs its seed. The variable SEED repeats the
@@ -185,8 +185,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 	})
 }
 
-// killAtEveryStep kills the server with operations held at size steps of each kind, until
-// one was held at every step, and at the steps of deletions. It returns how often the server
+// killAtEveryStep kills the server with operations held at up to size steps of each kind at a
+// time, until one was held at every step, and at the steps of deletions. It returns how often the server
 // was killed.
 func (f *failpointServer) killAtEveryStep(b *bucket, m matrix, size int, rng *rand.Rand) (kills int) {
 	f.Helper()
@@ -271,7 +271,7 @@ func (s *server) expectNoError(id, at string) {
 		s.Fatal(err)
 	}
 	if w.ErrorCount != 0 || w.ErrorReason != nil {
-		s.Errorf("a kill at %s counted as a failure: %d, %s: %s", at, w.ErrorCount, str(w.ErrorReason), str(w.ErrorMessage))
+		s.Errorf("a crash or outage at %s counted as a failure: %d, %s: %s", at, w.ErrorCount, str(w.ErrorReason), str(w.ErrorMessage))
 	}
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -160,7 +162,11 @@ func (c clusterState) of(s *server, id string) []string {
 
 func (c clusterState) all(s *server) []string {
 	s.Helper()
-	return c.list(s, "codehub.dev/workspace,codehub.dev/installation="+s.Installation())
+	installation := s.Installation()
+	if installation == "" {
+		s.Fatal("the server has not named its installation")
+	}
+	return c.list(s, "codehub.dev/workspace,codehub.dev/installation="+installation)
 }
 
 // list lists the Pods and claims with these labels.
@@ -187,11 +193,20 @@ func (c clusterState) list(s *server, labels string) []string {
 // A Pod is not removed by force: nothing would confirm that its process has ended, and the next
 // job would start beside it.
 func (c clusterState) endJob(s *server, kind, id string, remove bool) bool {
+	s.Helper()
 	pods, grace := c.Client.CoreV1().Pods(clusterNamespace), int64(1)
 	name := "codehub-" + kind + "-" + id
+	var err error
 	if remove {
-		return pods.Delete(s.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &grace}) == nil
+		err = pods.Delete(s.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
+	} else {
+		var p *corev1.Pod
+		if p, err = pods.Get(s.Context(), name, metav1.GetOptions{}); err == nil {
+			err = c.TryKill(p, syscall.SIGKILL)
+		}
 	}
-	p, err := pods.Get(s.Context(), name, metav1.GetOptions{})
-	return err == nil && c.TryKill(p, syscall.SIGKILL) == nil
+	if err != nil && !apierrors.IsNotFound(err) && !errors.Is(err, kubetest.ErrNoProcess) {
+		s.Errorf("end the job %s: %v", name, err)
+	}
+	return err == nil
 }

@@ -6,6 +6,7 @@ package kubetest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -195,7 +196,10 @@ func (c *Cluster) Kill(pod *corev1.Pod, s syscall.Signal) {
 	}
 }
 
-// TryKill is Kill for a Pod that may have ended, which is an error.
+// ErrNoProcess: the Pod has not begun, or has ended.
+var ErrNoProcess = errors.New("the Pod has no process")
+
+// TryKill is Kill for a Pod that may have no process, which is ErrNoProcess.
 func (c *Cluster) TryKill(pod *corev1.Pod, s syscall.Signal) error {
 	text, err := c.process(pod)
 	if err != nil {
@@ -205,7 +209,10 @@ func (c *Cluster) TryKill(pod *corev1.Pod, s syscall.Signal) error {
 	if err != nil {
 		return err
 	}
-	return syscall.Kill(pid, s)
+	if err := syscall.Kill(pid, s); !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	return ErrNoProcess
 }
 
 // Memory returns figures of the memory of a Pod's first container, by the names of the kernel.
@@ -261,7 +268,7 @@ func (c *Cluster) pid(pod *corev1.Pod) string {
 // process returns the process id of the Pod's first container.
 func (c *Cluster) process(pod *corev1.Pod) (pid string, err error) {
 	if len(pod.Status.ContainerStatuses) == 0 {
-		return "", fmt.Errorf("pod %s has no container", pod.Name)
+		return "", fmt.Errorf("%s: %w: it has no container", pod.Name, ErrNoProcess)
 	}
 	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
 	socket := filepath.Join(c.dir(), pod.Spec.NodeName, "containerd.sock")
@@ -270,11 +277,11 @@ func (c *Cluster) process(pod *corev1.Pod) (pid string, err error) {
 		return "", fmt.Errorf("ctr tasks ls: %w: %s", err, out)
 	}
 	for line := range strings.Lines(string(out)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == id && fields[1] != "0" {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == id && fields[2] == "RUNNING" {
 			return fields[1], nil
 		}
 	}
-	return "", fmt.Errorf("pod %s has no process: %s", pod.Name, out)
+	return "", fmt.Errorf("%s: %w: %s", pod.Name, ErrNoProcess, out)
 }
 
 // dir is where the cluster keeps its state; see scripts/kube.sh.
