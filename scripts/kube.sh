@@ -307,26 +307,35 @@ kwok() {
 		--node-lease-duration-seconds=20 --server-address=
 }
 
-# module MODULE@VERSION prints the folder of a Go module, which it downloads once.
+# module FOLDER MODULE prints the folder of a Go module, which it downloads once. MODULE has a
+# version, or is one that the go.mod of FOLDER names.
 module() {
-	(cd / && GOFLAGS='' go mod download -json "$1") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+	local found
+	found=$(cd "$1" && GOFLAGS='' go mod download -json "$2") || die "download $2: $found"
+	sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' <<<"$found"
 }
 
 # kubeconform builds kubeconform, and prints its path, that of the OpenAPI document of the
 # Kubernetes that the clusters are, and those of custom resources that the chart can create.
 kubeconform() {
-	local bin file
+	local bin file kubernetes gateway prometheus
 	bin=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/codehub/kubeconform-$kubeconform
 	mkdir -p "$bin"
 	(
 		flock 9 # tests may come here at once
-		[ -e "$bin/kubeconform" ] ||
+		if [ ! -e "$bin/complete" ]; then
+			echo "setup: kubeconform $kubeconform" >&2
 			(cd / && GOFLAGS='' GOBIN=$bin CGO_ENABLED=0 go install "github.com/yannh/kubeconform/cmd/kubeconform@$kubeconform")
+			touch "$bin/complete"
+		fi
 	) 9>"$bin/lock"
+	kubernetes=$(module kubebox k8s.io/kubernetes)
+	gateway=$(module / "sigs.k8s.io/gateway-api@$gateway_api")
+	prometheus=$(module / "github.com/prometheus-operator/prometheus-operator@$operator")
 	for file in "$bin/kubeconform" \
-		"$(module "k8s.io/kubernetes@$kubernetes_version")/api/openapi-spec/swagger.json" \
-		"$(module "sigs.k8s.io/gateway-api@$gateway_api")/config/crd/standard/gateway.networking.k8s.io_httproutes.yaml" \
-		"$(module "github.com/prometheus-operator/prometheus-operator@$operator")/example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"; do
+		"$kubernetes/api/openapi-spec/swagger.json" \
+		"$gateway/config/crd/standard/gateway.networking.k8s.io_httproutes.yaml" \
+		"$prometheus/example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"; do
 		[ -f "$file" ] || die "there is no $file"
 		echo "$file"
 	done

@@ -207,4 +207,7 @@ case $1 in
 image | run | test | bench) ./start-docker.sh ;;
 esac
 # Otherwise the first test that starts a cluster builds it, within the test's time limit.
-if [ "$1" = test ] && [ "$EUID" = 0 ]; then ./kube.sh tools >/dev/null; fi
+if [ "$1" = test ] && [ "$EUID" = 0 ]; then
+	./kube.sh tools >/dev/null
+	./kube.sh kubeconform >/dev/null
+fi

@@ -25,8 +25,8 @@ archive: {url: s3://bucket}
 database: {url: postgres://db/codehub}
 `
 
-// variants are values with which the chart is checked. Those of "everything" leave no optional
-// part of a template out.
+// variants are values with which the chart is checked. Together they render each optional part
+// of the templates; the test notices only a file that none renders.
 var variants = map[string]string{
 	"required values": "",
 	"ingress":         `ingress: {enabled: true, className: nginx, tlsSecret: tls, annotations: {example.com/timeout: "3600"}}`,
@@ -103,8 +103,9 @@ func documents(t *testing.T, manifests string) []map[string]any {
 	return list
 }
 
-// exampleValues returns the values in the examples of docs/kubernetes.md.
-func exampleValues(t *testing.T) []string {
+// exampleValues returns the values in the examples of docs/kubernetes.md. The chart keeps a Pod
+// template as text, so it is checked on its own.
+func exampleValues(t *testing.T, k *kubeconform) []string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(Chart(), "..", "..", "..", "docs", "kubernetes.md"))
 	if err != nil {
@@ -114,6 +115,10 @@ func exampleValues(t *testing.T) []string {
 	for _, part := range strings.Split(string(b), "```yaml\n")[1:] {
 		text, _, _ := strings.Cut(part, "```")
 		if strings.HasPrefix(text, "spec:") {
+			pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n" + text
+			if found := k.check(pod); len(found) != 1 || found[0].Status != statusValid {
+				t.Errorf("a Pod template in docs/kubernetes.md: %+v", found)
+			}
 			text = "workspaces:\n  podTemplate:\n    " + strings.ReplaceAll(text, "\n", "\n    ")
 		}
 		list = append(list, text)
@@ -126,10 +131,10 @@ func exampleValues(t *testing.T) []string {
 // documentation.
 func TestChartManifestsAreValid(t *testing.T) {
 	t.Parallel()
-	harness.NeedsDocker(t) // which stands for the programs of a cluster: helm is one
-	k := NewKubeconform(t)
+	harness.NeedsDocker(t) // kube.sh builds helm and kubeconform, which make check does not wait for
+	k := newKubeconform(t)
 	all := maps.Clone(variants)
-	for n, values := range exampleValues(t) {
+	for n, values := range exampleValues(t, k) {
 		all[fmt.Sprintf("example %d of docs/kubernetes.md", n+1)] = values
 	}
 	if len(all) < len(variants)+3 {
@@ -139,12 +144,12 @@ func TestChartManifestsAreValid(t *testing.T) {
 	for name, values := range all {
 		manifests := render(t, values)
 		rendered += manifests
-		want, found := len(documents(t, manifests)), k.Check(manifests)
+		want, found := len(documents(t, manifests)), k.check(manifests)
 		if want == 0 || len(found) != want {
 			t.Errorf("%s: kubeconform checked %d of %d resources", name, len(found), want)
 		}
 		for _, c := range found {
-			if c.Status != StatusValid {
+			if c.Status != statusValid {
 				t.Errorf("%s: %s %s %s: %s: %s", name, c.Version, c.Kind, c.Name, c.Status, c.Msg)
 			}
 		}
@@ -164,8 +169,8 @@ func TestChartManifestsAreValid(t *testing.T) {
 // refuse otherwise.
 func TestKubeconformRefusesWrongManifests(t *testing.T) {
 	t.Parallel()
-	harness.NeedsDocker(t) // which stands for the programs of a cluster: helm is one
-	k := NewKubeconform(t)
+	harness.NeedsDocker(t) // kube.sh builds helm and kubeconform, which make check does not wait for
+	k := newKubeconform(t)
 	var stream strings.Builder
 	wrong := 0
 	for _, d := range documents(t, render(t, variants["everything"])) {
@@ -184,7 +189,7 @@ func TestKubeconformRefusesWrongManifests(t *testing.T) {
 			wrong++
 		}
 	}
-	found := k.Check(stream.String())
+	found := k.check(stream.String())
 	if wrong < 40 || len(found) != wrong {
 		t.Errorf("kubeconform checked %d of %d resources", len(found), wrong)
 	}
@@ -197,7 +202,7 @@ func TestKubeconformRefusesWrongManifests(t *testing.T) {
 	service := "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: [{port: 80}]}\n"
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: x, ports: [{containerPort: 80}], resources: {limits: {cpu: 1, memory: 1Gi}}}]}\n"
 	for _, good := range []string{service, pod} {
-		if found := k.Check(good); len(found) != 1 || found[0].Status != StatusValid {
+		if found := k.check(good); len(found) != 1 || found[0].Status != statusValid {
 			t.Fatalf("a correct manifest: %+v", found)
 		}
 	}
@@ -205,7 +210,7 @@ func TestKubeconformRefusesWrongManifests(t *testing.T) {
 		"a number as text":        strings.Replace(service, "port: 80", "port: eighty", 1),
 		"a missing field":         strings.Replace(pod, "containerPort", "hostPort", 1),
 		"an unknown nested field": strings.Replace(pod, "containerPort: 80", "containerPort: 80, portName: x", 1),
-		"a wrong quantity":        strings.Replace(pod, "cpu: 1", "cpu: [1]", 1),
+		"a list as a quantity":    strings.Replace(pod, "cpu: 1", "cpu: [1]", 1),
 		"text instead of a list":  strings.Replace(service, "[{port: 80}]", "all", 1),
 		"an unknown kind":         strings.Replace(service, "Service", "Servicer", 1),
 		"a kind of another group": strings.Replace(service, "v1", "apps/v1", 1),
@@ -214,7 +219,7 @@ func TestKubeconformRefusesWrongManifests(t *testing.T) {
 		"a wrong duration":        "apiVersion: monitoring.coreos.com/v1\nkind: ServiceMonitor\nmetadata: {name: x}\nspec: {selector: {}, endpoints: [{port: x, interval: soon}]}\n",
 		"a host with a path":      "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: x}\nspec: {hostnames: [a.test/x]}\n",
 	} {
-		if found := k.Check(wrong); len(found) != 1 || !slices.Contains([]string{"statusInvalid", "statusError"}, found[0].Status) {
+		if found := k.check(wrong); len(found) != 1 || !slices.Contains([]string{"statusInvalid", "statusError"}, found[0].Status) {
 			t.Errorf("%s: %+v", name, found)
 		}
 	}

@@ -20,7 +20,8 @@ const (
 
 // writeSchemas writes a JSON schema, without references to other files, for every kind of an
 // OpenAPI document of Kubernetes and of files with custom resource definitions. The schemas
-// permit no field that the definitions do not have. schemaName says how the files are called.
+// permit no field that the definitions do not have. The files have the names by which
+// kubeconform.check has them found.
 func writeSchemas(dir, openAPI string, customResources ...string) error {
 	var document struct{ Definitions map[string]schema }
 	if err := read(openAPI, &document); err != nil {
@@ -53,6 +54,7 @@ func writeSchemas(dir, openAPI string, customResources ...string) error {
 				Names    struct{ Kind string }
 				Versions []struct {
 					Name   string
+					Served bool
 					Schema struct{ OpenAPIV3Schema schema }
 				}
 			}
@@ -61,6 +63,9 @@ func writeSchemas(dir, openAPI string, customResources ...string) error {
 			return err
 		}
 		for _, v := range crd.Spec.Versions {
+			if !v.Served {
+				continue
+			}
 			s := v.Schema.OpenAPIV3Schema
 			forbidUnknown(s)
 			s["properties"].(schema)["metadata"] = schema{"$ref": definition + objectMeta}
