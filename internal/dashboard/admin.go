@@ -90,8 +90,8 @@ type counted struct {
 	N   int
 }
 
-// inOrder lists the counts that are not zero: first the keys of order, then all others, which only
-// a newer server has.
+// inOrder lists the counts that are not zero: first the keys of order, then unknown keys,
+// which a newer server has written.
 func inOrder[S ~string](counts map[string]int, order []S) []counted {
 	keys := make([]string, 0, len(counts))
 	for _, k := range order {

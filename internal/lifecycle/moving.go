@@ -15,7 +15,7 @@ func Movable(w workspace.Workspace) bool {
 		w.DesiredState == workspace.DesiredArchived && w.NextDesired == "" && w.PendingRequest() == "" && w.ArchiveKey != ""
 }
 
-// moveFormat is the number of the inputs of MoveVersion.
+// moveFormat is the version of the inputs of MoveVersion.
 const moveFormat = 2
 
 // MoveVersion identifies what a move copies of a workspace: its archive and what its owner

@@ -51,7 +51,11 @@ func TestMoveVersionNamesWhatMoves(t *testing.T) {
 		"owner":     func(w *workspace.Workspace) { w.OwnerID = "other" },
 		"image":     func(w *workspace.Workspace) { w.ImageRef = "other" },
 		"variables": func(w *workspace.Workspace) { w.Env = map[string]string{"A": "2"} },
-		"timeout":   func(w *workspace.Workspace) { w.StandbyTTL = &seconds },
+		"stop":      func(w *workspace.Workspace) { w.StandbyTTL = &seconds },
+		"archiving": func(w *workspace.Workspace) { w.ArchiveTTL = &seconds },
+		"awake":     func(w *workspace.Workspace) { w.AwakeWhileWorking = !w.AwakeWhileWorking },
+		"time zone": func(w *workspace.Workspace) { w.TimeZone = "Asia/Seoul" },
+		"size":      func(w *workspace.Workspace) { w.Size = "other" },
 		"archive":   func(w *workspace.Workspace) { w.ArchiveKey = "other" },
 	}
 	for _, d := range workspace.Texts {

@@ -110,10 +110,10 @@ func (w *world) client(of *web.Server, who workspace.Caller) *client.Client {
 // archived makes an archived workspace at the source.
 func (w *world) archived(owner, name, content string) workspace.ID {
 	w.Helper()
-	seconds := 600
+	standby, archived := 600, 1200
 	ws := w.source.AddWorkspace(w.users[owner], name, func(n *postgres.NewWorkspace) {
 		n.Desired, n.Description, n.Memo, n.TimeZone = workspace.DesiredArchived, "about "+name, "notes", "Europe/Berlin"
-		n.Env, n.StandbyTTL, n.ArchiveTTL = map[string]string{"TOKEN": secret, "A": "1"}, &seconds, &seconds
+		n.Env, n.StandbyTTL, n.ArchiveTTL = map[string]string{"TOKEN": secret, "A": "1"}, &standby, &archived
 	})
 	w.source.Change(`UPDATE workspaces SET awake_while_working = true, last_access_at = created_at, last_access_kind = 'open',
 		created_at = created_at - interval '30 days' WHERE id = $1`, ws.ID)
@@ -216,12 +216,15 @@ func (w *world) expectMoved(ids ...workspace.ID) {
 		check(w, err)
 		pairs := map[string][2]any{
 			"image": {old.ImageRef, ws.ImageRef},
-			"env":   {fmt.Sprint(old.Env), fmt.Sprint(ws.Env)}, "time zone": {old.TimeZone, ws.TimeZone}, "timeouts": {*old.StandbyTTL + *old.ArchiveTTL, *ws.StandbyTTL + *ws.ArchiveTTL},
+			"env":   {fmt.Sprint(old.Env), fmt.Sprint(ws.Env)}, "time zone": {old.TimeZone, ws.TimeZone}, "stop": {*old.StandbyTTL, *ws.StandbyTTL}, "archive": {*old.ArchiveTTL, *ws.ArchiveTTL},
 			"awake": {old.AwakeWhileWorking, ws.AwakeWhileWorking}, "created": {old.CreatedAt.UTC(), ws.CreatedAt.UTC()}, "use": {old.LastAccessAt.UTC(), ws.LastAccessAt.UTC()},
 			"kind of use": {old.LastAccess, ws.LastAccess}, "digest": {old.ArchiveDigest, ws.ArchiveDigest}, "size": {old.ArchiveSize, ws.ArchiveSize},
 			"desired state": {workspace.DesiredArchived, ws.DesiredState}, "storage": {workspace.StorageLocalDir, ws.StorageBackend},
 		}
 		for _, d := range workspace.Texts {
+			if *d.Current(&old) == "" {
+				w.Errorf("the workspaces of this test have no %s", d.Name)
+			}
 			pairs[d.Name] = [2]any{*d.Current(&old), *d.Current(&ws)}
 		}
 		for what, pair := range pairs {

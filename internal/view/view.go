@@ -1,5 +1,5 @@
 // Package view turns a workspace into what the API, the dashboard and the event stream show of it,
-// and what the API takes into its texts.
+// and the texts of a request into a change.
 package view
 
 import (
@@ -101,7 +101,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 	return v
 }
 
-// Edit has the texts that a request changes.
+// Edit returns the changes of texts in a request.
 func Edit(in api.UpdateWorkspace) workspace.Edit {
 	return workspace.Edit{Name: in.Name, Description: in.Description, Memo: in.Memo}
 }

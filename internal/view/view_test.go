@@ -129,13 +129,13 @@ func TestEditsAreComplete(t *testing.T) {
 		record[name] = true
 	}
 	stays := []string{"desired_state", "queue", "free_space", "keep_awake_until"} // requests for the present
-	for i, f := range reflect.VisibleFields(reflect.TypeFor[api.UpdateWorkspace]()) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[api.UpdateWorkspace]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if !record[name] && !slices.Contains(stays, name) {
 			t.Errorf("a move does not take %s along", name)
 		}
 		if slices.ContainsFunc(workspace.Texts, func(d workspace.Text) bool { return d.Name == name }) {
-			reflect.ValueOf(&in).Elem().Field(i).Set(reflect.ValueOf(&name))
+			reflect.ValueOf(&in).Elem().FieldByIndex(f.Index).Set(reflect.ValueOf(&name))
 		}
 	}
 	edit := Edit(in)
