@@ -34,7 +34,7 @@ func TestSetAndGet(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	const noDump = 0x80 // FS_XFLAG_NODUMP, which the owner of a file may set on each file system
+	const noDump = 0x80 // FS_XFLAG_NODUMP, which the owner of a file may set
 	a, err := Get(f)
 	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) {
 		t.Skipf("the file system of %s has no such attributes", f.Name())

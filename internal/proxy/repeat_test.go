@@ -478,7 +478,8 @@ func TestRepeatedRequestFindsTheNewContainer(t *testing.T) {
 		c.see()
 		<-w.heads
 	}
-	// What is still open would be closed with the container, and the client's connection with it.
+	// A request that the proxy still counts would end with the old container, which closes the
+	// client's connection.
 	harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 	w.runtime.put(wsA, w.container(t, "another"))
 	w.proxy.Invalidate(wsA)
