@@ -113,7 +113,7 @@ func (a attacher) answer(v storagev1.VolumeAttachment, message string) {
 	a.must(a.Client.StorageV1().VolumeAttachments().Patch(a.t.Context(), v.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"))
 }
 
-// awaitEvent waits for an event with this reason and these words for the Pod of a workspace.
+// awaitEvent waits for an event with this reason and these words for a Pod of a workspace.
 func (a attacher) awaitEvent(id workspace.ID, reason, words string) {
 	a.t.Helper()
 	harness.Eventually(a.t, "the event "+reason+" "+words, func() bool {
@@ -122,7 +122,7 @@ func (a attacher) awaitEvent(id workspace.ID, reason, words string) {
 			a.t.Fatal(err)
 		}
 		for _, e := range list.Items {
-			if e.InvolvedObject.Name == id.ContainerName() && strings.Contains(e.Message, words) {
+			if strings.Contains(e.InvolvedObject.Name, string(id)) && strings.Contains(e.Message, words) {
 				return true
 			}
 		}
@@ -177,14 +177,14 @@ func testNotAttached(t *testing.T, c *cluster) {
 func testAttachedElsewhere(t *testing.T, c *cluster) {
 	a, r := c.newAttacher(t), c.runtime(t)
 	home := newHome(t, r)
-	shared := "shared-" + string(home.Workspace)
+	shared, holder := "shared-"+string(home.Workspace), "holder-"+uuid.NewString() // which is no Pod of the workspace
 	claim := r.newClaim(shared, nil)
 	claim.Spec.StorageClassName = &a.name
 	a.must(c.Client.CoreV1().PersistentVolumeClaims(namespace).Create(t.Context(), claim, metav1.CreateOptions{}))
 	volume := a.provision(shared)
 	pods := c.Client.CoreV1().Pods(namespace)
 	a.must(pods.Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "holder-" + string(home.Workspace)},
+		ObjectMeta: metav1.ObjectMeta{Name: holder},
 		Spec: corev1.PodSpec{
 			NodeSelector: map[string]string{corev1.LabelHostname: "node1"}, Volumes: []corev1.Volume{claimVolume("shared", shared)},
 			Containers: []corev1.Container{{Name: "it", Image: harness.TestImage(), ImagePullPolicy: corev1.PullIfNotPresent, VolumeMounts: []corev1.VolumeMount{{Name: "shared", MountPath: "/mnt"}}}},
@@ -206,7 +206,7 @@ func testAttachedElsewhere(t *testing.T, c *cluster) {
 	}
 	r.cfg.Patch = patch
 	_, err = r.StartContainer(t.Context(), startOf(home), nil)
-	waitsForVolume(t, "StartContainer", err, "FailedAttachVolume", "Multi-Attach error for volume \""+volume+"\"", "holder-"+string(home.Workspace))
+	waitsForVolume(t, "StartContainer", err, "FailedAttachVolume", "Multi-Attach error for volume \""+volume+"\"", holder)
 
 	list, err := r.Containers(t.Context())
 	if err != nil || len(list) != 1 {
@@ -215,7 +215,7 @@ func testAttachedElsewhere(t *testing.T, c *cluster) {
 	if err := r.RemoveContainer(t.Context(), list[0].ID, 0); err != nil {
 		t.Fatalf("the workspace cannot be stopped: %v", err)
 	}
-	direct{c, r}.deletePod(t, "holder-"+string(home.Workspace))
+	direct{c, r}.deletePod(t, holder)
 	started := make(chan error, 1)
 	go func() {
 		next := startOf(home)

@@ -44,7 +44,7 @@ func testGrowth(t *testing.T, c *cluster) {
 	}
 	limit := func() int64 {
 		t.Helper()
-		list, err := r.Volumes(t.Context())
+		list, err := ownVolumes(t, r)
 		if err != nil || len(list) != 1 {
 			t.Fatalf("volumes: %+v, %v, want one", list, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -480,4 +481,12 @@ func (h direct) remains(t *testing.T, id workspace.ID) []string {
 		}
 	}
 	return left
+}
+
+// ownVolumes lists the homes of an installation without claims that have the name of a home and
+// belong to none: other tests make those at the same time.
+func ownVolumes(t *testing.T, r *Runtime) ([]runtime.Volume, error) {
+	t.Helper()
+	list, err := r.Volumes(t.Context())
+	return slices.DeleteFunc(list, func(v runtime.Volume) bool { return v.Foreign }), err
 }

@@ -37,7 +37,7 @@ func testLabels(t *testing.T, c *cluster) {
 	}
 	r.podView.refresh()
 	r.homeView.refresh()
-	volumes, err := r.Volumes(t.Context())
+	volumes, err := ownVolumes(t, r)
 	if err != nil || len(volumes) != 1 || volumes[0] != volume(claim) {
 		t.Errorf("Volumes: %+v, %v", volumes, err)
 	}

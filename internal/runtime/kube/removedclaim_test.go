@@ -23,7 +23,7 @@ func testRemovedClaim(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "the home is being removed", func() bool {
-		list, err := r.Volumes(t.Context())
+		list, err := ownVolumes(t, r)
 		return err == nil && len(list) == 1 && list[0].Removing
 	})
 	if list, err := r.Containers(t.Context()); err != nil || len(list) != 1 || list[0].State != runtime.ContainerRunning {
@@ -41,7 +41,7 @@ func testRemovedClaim(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "the home is gone", func() bool {
-		list, err := r.Volumes(t.Context())
+		list, err := ownVolumes(t, r)
 		return err == nil && len(list) == 0
 	})
 }

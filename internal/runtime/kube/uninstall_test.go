@@ -48,7 +48,7 @@ func testUninstall(t *testing.T, c *cluster) {
 	if err := r.Uninstall(t.Context(), false, func(i runtime.Item) { gone = append(gone, i) }); err != nil || len(gone) != len(inv.Remove) {
 		t.Errorf("removed %+v (%v), want %+v", gone, err, inv.Remove)
 	}
-	if v, err := r.Volumes(t.Context()); err != nil || len(v) != 1 || v[0].Workspace != id || !v[0].Seeded || v[0].Removing {
+	if v, err := ownVolumes(t, r); err != nil || len(v) != 1 || v[0].Workspace != id || !v[0].Seeded || v[0].Removing {
 		t.Errorf("homes = %+v, %v", v, err)
 	}
 	if err := r.Uninstall(t.Context(), true, func(runtime.Item) {}); err != nil {
