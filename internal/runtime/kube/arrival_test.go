@@ -56,6 +56,7 @@ func testRequests(t *testing.T, c *cluster) {
 	own := *c
 	own.config = config
 	r := own.runtime(t)
+	r.noImageVolumes.Store(true) // the second Pod may be on the node that cannot mount images
 	first, second := newHome(t, r), newHome(t, r)
 	if _, err := r.StartContainer(t.Context(), startOf(first), nil); err != nil { // reads what is to be known of the image
 		t.Fatal(err)

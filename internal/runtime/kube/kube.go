@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -81,6 +82,7 @@ type Runtime struct {
 	locks          locks[workspace.ID]
 	describing     locks[string] // by the name of an image
 	noImageVolumes atomic.Bool   // the cluster has refused one; see tools.go
+	mountingNodes  sync.Map      // the names of nodes that have mounted images
 
 	confirmAfter time.Duration // the constant, except in tests
 	// adapt changes Pods before their creation; nil: it does not. Only tests set it.

@@ -13,10 +13,17 @@ import (
 // copyTools reports whether Pods get copies.
 func (r *Runtime) copyTools() bool { return r.cfg.CopyTools || r.noImageVolumes.Load() }
 
+// mounted records that a node has started a Pod, if that mounts images.
+func (r *Runtime) mounted(p *corev1.Pod) {
+	if mountsImage(p) {
+		r.mountingNodes.Store(p.Spec.NodeName, true)
+	}
+}
+
 // cannotMount reports whether a Pod did not start because images cannot be mounted, as far as
-// that can be known: the cluster left them out, or the node refused to create a container that
-// mounts one. From then on all Pods get copies, since it is not known beforehand which node a
-// Pod runs on. p may be nil.
+// that can be known: the cluster left them out, or a node that has never mounted one refused to
+// create a container that mounts one. From then on all Pods get copies, since it is not known
+// beforehand which node a Pod runs on. p may be nil.
 func (r *Runtime) cannotMount(p *corev1.Pod, err error) bool {
 	var refused *startError
 	node := ""
@@ -24,6 +31,9 @@ func (r *Runtime) cannotMount(p *corev1.Pod, err error) bool {
 	case errors.Is(err, errNoImageVolumes):
 	case p != nil && errors.As(err, &refused) && mountsImage(p):
 		node = p.Spec.NodeName
+		if _, does := r.mountingNodes.Load(node); does {
+			return false
+		}
 	default:
 		return false
 	}

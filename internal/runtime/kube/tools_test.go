@@ -9,17 +9,24 @@ import (
 )
 
 // A refusal of a Pod that mounts an image makes all Pods get copies, until one with copies is
-// refused as well.
+// refused as well. Nodes that have mounted images do not refuse Pods for them.
 func TestRefusedImageVolumesAreCopied(t *testing.T) {
 	t.Parallel()
 	r := &Runtime{log: slog.New(slog.DiscardHandler)}
-	mounts := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}}}}}
+	onNode := func(name string) *corev1.Pod {
+		return &corev1.Pod{Spec: corev1.PodSpec{NodeName: name, Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}}}}}
+	}
+	mounts := onNode("")
 	refused := &startError{pod: "p", message: "failed to mkdir"}
 	if r.cannotMount(&corev1.Pod{}, refused) || r.cannotMount(mounts, errors.New("other")) || r.copyTools() {
 		t.Error("another refusal counts")
 	}
 	if !r.cannotMount(mounts, refused) || !r.copyTools() {
 		t.Error("the refusal of a mounted image does not count")
+	}
+	r.mounted(&corev1.Pod{Spec: corev1.PodSpec{NodeName: "old"}}) // it has copies
+	if !r.cannotMount(onNode("old"), refused) {
+		t.Error("a node that starts Pods with copies counts as one that mounts images")
 	}
 	r.cannotStart(nil)
 	r.cannotStart(errors.New("other"))
@@ -28,5 +35,12 @@ func TestRefusedImageVolumesAreCopied(t *testing.T) {
 	}
 	if r.cannotStart(refused); r.copyTools() {
 		t.Error("copies go on although they do not help")
+	}
+	r.mounted(onNode("new"))
+	if r.cannotMount(onNode("new"), refused) || r.copyTools() {
+		t.Error("a refusal by a node that has mounted images counts")
+	}
+	if !r.cannotMount(onNode("old"), refused) || !r.copyTools() {
+		t.Error("after another node has mounted images, a refusal does not count")
 	}
 }
