@@ -19,7 +19,8 @@ type arrivals struct {
 }
 
 // expect returns a channel that has a value after each change of the object with a key, and
-// after an interruption of the watch. Several changes may be one value.
+// when the watch is interrupted, open again, or could not be opened. Several changes may be one
+// value.
 func (a *arrivals) expect(key string) (changed <-chan struct{}, done func()) {
 	c := make(chan struct{}, 1)
 	a.mu.Lock()
@@ -80,22 +81,32 @@ func (a *arrivals) handler() cache.ResourceEventHandler {
 // it will.
 func (w *watched[T]) reached(o metav1.Object) (now, hope bool) {
 	version, ok := versionOf(o)
-	if !ok || !w.isOpen() {
+	if !ok {
 		return false, false
+	}
+	if open, soon := w.isOpen(); !open {
+		return false, soon
 	}
 	return w.has(version)
 }
 
-func (w *watched[T]) isOpen() bool {
+// isOpen reports whether the watch is not interrupted; soon, that it is, and client-go is opening
+// it again.
+func (w *watched[T]) isOpen() (open, soon bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.open && w.informer.HasSynced()
+	if !w.informer.HasSynced() {
+		return false, false
+	}
+	return w.open, w.reopens
 }
 
-// of returns the objects of a workspace as they were at the version of o or later, if the
-// watch reaches it in a moment. They must not be changed.
+// of returns the objects of a workspace once the watch has reached the version of o, which the
+// cluster has returned; false if it does not reach it. They must not be changed.
 func (w *watched[T]) of(ctx context.Context, id workspace.ID, o metav1.Object) ([]*T, bool) {
-	if !catchesUp(ctx, func() (bool, bool) { return w.reached(o) }) {
+	changed, done := w.arrivals.expect(o.GetNamespace() + "/" + o.GetName())
+	defer done()
+	if !w.catchesUp(ctx, changed, func() (bool, bool) { return w.reached(o) }) {
 		return nil, false
 	}
 	found, err := w.informer.GetIndexer().ByIndex(byWorkspace, string(id))

@@ -38,14 +38,18 @@ func (r *Runtime) await(ctx context.Context, p *corev1.Pod, done func(*corev1.Po
 	}
 }
 
-// nextVersion waits for a later version of a Pod. It takes it from the watch of all Pods, and
-// asks the cluster if that brings none.
+// nextVersion waits for a later version of a Pod. It takes it from the watch of all Pods, also if
+// that is being opened again, and asks the cluster if it brings none.
 func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
 	changed, end := r.podView.arrivals.expect(p.Namespace + "/" + p.Name)
 	defer end()
 	late := time.NewTimer(unschedulableFor)
 	defer late.Stop()
-	for r.podView.isOpen() {
+	for {
+		open, soon := r.podView.isOpen()
+		if !open && !soon {
+			return r.watchOne(ctx, p, done)
+		}
 		now := r.podView.stored(p.Namespace, p.Name)
 		switch {
 		case now == nil:
@@ -68,7 +72,6 @@ func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, done func(*cor
 			return r.reread(ctx, p)
 		}
 	}
-	return r.watchOne(ctx, p, done)
 }
 
 // watchOne watches a Pod, while there is no watch of all Pods, until done says so or the watch ends.

@@ -6,11 +6,11 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -82,7 +82,6 @@ type Runtime struct {
 	locks          locks[workspace.ID]
 	describing     locks[string] // by the name of an image
 	noImageVolumes atomic.Bool   // the cluster has refused one; see tools.go
-	mountingNodes  sync.Map      // the names of nodes that have mounted images
 
 	confirmAfter time.Duration // the constant, except in tests
 	// adapt changes Pods before their creation; nil: it does not. Only tests set it.
@@ -128,7 +127,9 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	r.homeView = newWatched(r.claims(), &corev1.PersistentVolumeClaim{}, claimItems)
 	r.recordView = newWatched(r.configMaps(), &corev1.ConfigMap{}, recordItems)
 	r.policyView = newWatched(r.networkPolicies(), &networkingv1.NetworkPolicy{}, policyItems)
-	if _, err := r.podView.informer.AddEventHandler(r.podView.arrivals.handler()); err != nil {
+	_, err = r.podView.informer.AddEventHandler(r.podView.arrivals.handler())
+	_, failed := r.homeView.informer.AddEventHandler(r.homeView.arrivals.handler())
+	if err := errors.Join(err, failed); err != nil {
 		return nil, err
 	}
 	return r, nil

@@ -110,7 +110,6 @@ func (r *Runtime) startWith(ctx context.Context, spec runtime.ContainerSpec, c c
 		copied := r.copyTools()
 		p, err := r.tryStart(ctx, spec, c, progress)
 		if err == nil {
-			r.mounted(p)
 			return p, nil
 		}
 		var refused *startError

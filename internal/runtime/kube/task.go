@@ -74,9 +74,6 @@ func (r *Runtime) runTask(ctx context.Context, o onHome, step string, may admiss
 		if switched {
 			r.cannotStart(err)
 		}
-		if err == nil {
-			r.mounted(p)
-		}
 		if err == nil || copied || switched || !r.cannotMount(p, err) {
 			return line, p, err
 		}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"errors"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -13,15 +14,18 @@ import (
 // copyTools reports whether Pods get copies.
 func (r *Runtime) copyTools() bool { return r.cfg.CopyTools || r.noImageVolumes.Load() }
 
-// mounted records that a node has started a Pod, if that mounts images.
-func (r *Runtime) mounted(p *corev1.Pod) {
-	if mountsImage(p) {
-		r.mountingNodes.Store(p.Spec.NodeName, true)
-	}
+// mountsImages reports whether a Pod has started on a node that mounts images into it, as far as
+// that is known.
+func (r *Runtime) mountsImages(node string) bool {
+	return slices.ContainsFunc(r.podView.known(), func(p *corev1.Pod) bool {
+		return p.Spec.NodeName == node && mountsImage(p) && slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return s.State.Running != nil || s.State.Terminated != nil
+		})
+	})
 }
 
 // cannotMount reports whether a Pod did not start because images cannot be mounted, as far as
-// that can be known: the cluster left them out, or a node that has never mounted one refused to
+// that can be known: the cluster left them out, or a node that has mounted none refused to
 // create a container that mounts one. From then on all Pods get copies, since it is not known
 // beforehand which node a Pod runs on. p may be nil.
 func (r *Runtime) cannotMount(p *corev1.Pod, err error) bool {
@@ -31,7 +35,7 @@ func (r *Runtime) cannotMount(p *corev1.Pod, err error) bool {
 	case errors.Is(err, errNoImageVolumes):
 	case p != nil && errors.As(err, &refused) && mountsImage(p):
 		node = p.Spec.NodeName
-		if _, does := r.mountingNodes.Load(node); does {
+		if r.mountsImages(node) {
 			return false
 		}
 	default:

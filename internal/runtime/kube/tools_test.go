@@ -12,9 +12,14 @@ import (
 // refused as well. Nodes that have mounted images do not refuse Pods for them.
 func TestRefusedImageVolumesAreCopied(t *testing.T) {
 	t.Parallel()
-	r := &Runtime{log: slog.New(slog.DiscardHandler)}
+	r := &Runtime{log: slog.New(slog.DiscardHandler), podView: newWatched(&behind{}, &corev1.Pod{}, podItems)}
 	onNode := func(name string) *corev1.Pod {
 		return &corev1.Pod{Spec: corev1.PodSpec{NodeName: name, Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}}}}}
+	}
+	started := func(name string, p *corev1.Pod) *corev1.Pod {
+		p.Name = name
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		return p
 	}
 	mounts := onNode("")
 	refused := &startError{pod: "p", message: "failed to mkdir"}
@@ -24,9 +29,13 @@ func TestRefusedImageVolumesAreCopied(t *testing.T) {
 	if !r.cannotMount(mounts, refused) || !r.copyTools() {
 		t.Error("the refusal of a mounted image does not count")
 	}
-	r.mounted(&corev1.Pod{Spec: corev1.PodSpec{NodeName: "old"}}) // it has copies
+	for _, p := range []*corev1.Pod{started("copies", &corev1.Pod{Spec: corev1.PodSpec{NodeName: "old"}}), onNode("old")} {
+		if err := r.podView.informer.GetStore().Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if !r.cannotMount(onNode("old"), refused) {
-		t.Error("a node that starts Pods with copies counts as one that mounts images")
+		t.Error("a node that starts only Pods with copies counts as one that mounts images")
 	}
 	r.cannotStart(nil)
 	r.cannotStart(errors.New("other"))
@@ -36,7 +45,9 @@ func TestRefusedImageVolumesAreCopied(t *testing.T) {
 	if r.cannotStart(refused); r.copyTools() {
 		t.Error("copies go on although they do not help")
 	}
-	r.mounted(onNode("new"))
+	if err := r.podView.informer.GetStore().Add(started("mounts", onNode("new"))); err != nil {
+		t.Fatal(err)
+	}
 	if r.cannotMount(onNode("new"), refused) || r.copyTools() {
 		t.Error("a refusal by a node that has mounted images counts")
 	}

@@ -17,21 +17,32 @@ import (
 
 // watched is one kind of object of the namespace, T or *T, as this process knows it from a
 // watch, so that an observation costs the cluster no request. A list asks the cluster itself
-// while the watch is interrupted, or while it has not brought yet what this process has
-// written: so a list is never older than a write, and it fails while the cluster is away.
+// if the watch stays interrupted, or does not soon bring what this process has written: so a
+// list is never older than a write, and it fails while the cluster is away.
 type watched[T any] struct {
 	informer cache.SharedIndexInformer
 	ask      func(context.Context) ([]*T, string, error) // lists in the cluster; also the list's version
 	arrivals arrivals
 
-	mu     sync.Mutex
-	least  uint64 // the version that the watch must have reached
-	open   bool   // the watch is not interrupted
-	missed bool   // it was, and least does not include yet what was missed
+	mu      sync.Mutex
+	least   uint64    // the version that the watch must have reached
+	open    bool      // the watch is not interrupted
+	reopens bool      // it is, and client-go is about to open it again
+	brought time.Time // when the watch brought something last; zero if it was never open
+	missed  uint64    // how often the watch may have missed something since then
+	covered uint64    // how many of these times least includes
 }
 
-// catchUp is how long a list waits for the watch.
-const catchUp = time.Second
+// A busy API server ends watches. client-go opens most of them again at once. Calls wait for
+// that: if each sent a request of its own instead, hundreds would arrive at the same time.
+const (
+	// catchUp is how long calls wait for an open watch that brings nothing. If an interrupted
+	// watch has brought nothing for longer, the next list asks the cluster.
+	catchUp = time.Second
+	// waitAtMost is how long calls wait for a watch that brings something but not what they
+	// need, or that is being opened again.
+	waitAtMost = 10 * time.Second
+)
 
 // lister is the part of a typed client that watched needs.
 type lister[L k8sruntime.Object] interface {
@@ -45,16 +56,22 @@ func newWatched[T any, L k8sruntime.Object](client lister[L], kind k8sruntime.Ob
 	w := &watched[T]{}
 	list := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (k8sruntime.Object, error) {
-			return client.List(ctx, o)
+			w.begins(true)
+			found, err := client.List(ctx, o)
+			if err != nil {
+				w.refused()
+			}
+			return found, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w.begins(o.SendInitialEvents != nil)
 			events, err := client.Watch(ctx, o)
 			if err != nil {
-				w.interrupted()
+				w.refused()
 				return nil, err
 			}
 			w.opened()
-			return &noticed{Interface: events, ended: w.interrupted}, nil
+			return &noticed{Interface: events, brings: w.brings, ended: func(again bool) { w.interrupted(again && ctx.Err() == nil) }}, nil
 		},
 	}
 	w.informer = cache.NewSharedIndexInformer(list, kind, 0, cache.Indexers{byWorkspace: workspaceLabel})
@@ -91,10 +108,11 @@ func workspaceLabel(o any) ([]string, error) {
 	return nil, nil
 }
 
-// noticed is a watch whose end is noticed.
+// noticed is a watch whose events and end are noticed.
 type noticed struct {
 	watch.Interface
-	ended func()
+	brings func()
+	ended  func(again bool) // again: client-go opens the next watch at once
 
 	once   sync.Once
 	events chan watch.Event
@@ -106,8 +124,12 @@ func (n *noticed) ResultChan() <-chan watch.Event {
 		n.events = make(chan watch.Event)
 		go func() {
 			defer close(n.events)
-			defer n.ended()
+			again := false
+			defer func() { n.ended(again) }()
 			for e := range n.Interface.ResultChan() {
+				if again = e.Type != watch.Error; again {
+					n.brings()
+				}
 				n.events <- e
 			}
 		}()
@@ -122,25 +144,53 @@ func (n *noticed) Stop() {
 	}
 }
 
-func (w *watched[T]) opened() {
+// begins is called before a request that opens the watch. The response of a whole one has all
+// objects, perhaps as they were before what others have written meanwhile, so that the next
+// list asks the cluster.
+func (w *watched[T]) begins(whole bool) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.open = true
+	w.reopens = !w.open && !w.brought.IsZero()
+	if whole && !w.brought.IsZero() {
+		w.missed++
+	}
+	w.mu.Unlock()
 }
 
-func (w *watched[T]) interrupted() {
+// refused is called when a request that opens the watch has failed.
+func (w *watched[T]) refused() {
 	w.mu.Lock()
-	w.open, w.missed = false, true
+	w.reopens = false
+	w.mu.Unlock()
+	w.arrivals.tellAll()
+}
+
+func (w *watched[T]) opened() {
+	w.mu.Lock()
+	if !w.brought.IsZero() && time.Since(w.brought) > catchUp {
+		w.missed++
+	}
+	w.open, w.reopens, w.brought = true, false, time.Now()
+	w.mu.Unlock()
+	w.arrivals.tellAll()
+}
+
+func (w *watched[T]) brings() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.brought = time.Now()
+}
+
+func (w *watched[T]) interrupted(again bool) {
+	w.mu.Lock()
+	w.open, w.reopens = false, again
 	w.mu.Unlock()
 	w.arrivals.tellAll()
 }
 
 // wrote records the version of an object that this process has written.
-func (w *watched[T]) wrote(o metav1.Object) { w.atLeast(o.GetResourceVersion()) }
-
-func (w *watched[T]) atLeast(version string) {
-	n, err := strconv.ParseUint(version, 10, 64)
-	if err != nil {
+func (w *watched[T]) wrote(o metav1.Object) {
+	n, ok := versionOf(o)
+	if !ok {
 		return
 	}
 	w.mu.Lock()
@@ -157,19 +207,23 @@ func (w *watched[T]) list(ctx context.Context) ([]*T, error) {
 		return w.known(), nil
 	}
 	w.mu.Lock()
-	missed := w.missed
-	w.missed = missed && !w.open
+	missed, least := w.missed, w.least
 	w.mu.Unlock()
 	list, version, err := w.ask(ctx)
-	switch {
-	case err != nil && missed:
-		w.mu.Lock()
-		w.missed = true
-		w.mu.Unlock()
-	case missed: // from here on the watch has what it missed
-		w.atLeast(version)
+	if err != nil {
+		return nil, err
 	}
-	return list, err
+	if n, err := strconv.ParseUint(version, 10, 64); err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		switch {
+		case w.covered < missed: // once the watch has this version, it has what it missed
+			w.covered, w.least = missed, max(w.least, n)
+		case n < least && w.least == least: // the cluster was restored from a backup
+			w.least = n
+		}
+	}
+	return list, nil
 }
 
 func (w *watched[T]) known() []*T {
@@ -184,35 +238,48 @@ func (w *watched[T]) known() []*T {
 func (w *watched[T]) refresh() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.missed = true
+	w.missed++
 }
 
-// current reports whether the watch has reached what a list must include. It waits a little
-// for that, but not for what is written meanwhile: others write all the time.
+// current reports whether the watch has reached what a list must include. It waits for that, but
+// not for what is written meanwhile: others write all the time.
 func (w *watched[T]) current(ctx context.Context) bool {
 	least := w.mustHave()
-	return catchesUp(ctx, func() (now, hope bool) { return w.includes(least) })
+	return w.catchesUp(ctx, nil, func() (now, hope bool) { return w.includes(least) })
 }
 
-// catchesUp waits a little until now is true, as long as there is hope.
-func catchesUp(ctx context.Context, look func() (now, hope bool)) bool {
-	for end := time.Now().Add(catchUp); ; {
-		if now, hope := look(); now || !hope || time.Now().After(end) {
+// catchesUp waits until now is true, as long as there is hope and the watch brings something or
+// is being opened again. It leaves at least half of the time until ctx ends. It looks after each
+// value of changed; if that is nil, all the time.
+func (w *watched[T]) catchesUp(ctx context.Context, changed <-chan struct{}, look func() (now, hope bool)) bool {
+	last := time.Now().Add(waitAtMost)
+	if at, ok := ctx.Deadline(); ok {
+		last = time.Now().Add(min(waitAtMost, time.Until(at)/2))
+	}
+	var had string
+	var end time.Time
+	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		now, hope := look()
+		if now || !hope {
 			return now
 		}
-		if !pauseBetweenLooks(ctx) {
+		_, soon := w.isOpen()
+		if has := w.informer.GetStore().LastStoreSyncResourceVersion(); end.IsZero() || soon || has != had {
+			had, end = has, time.Now().Add(catchUp)
+		}
+		left := min(time.Until(end), time.Until(last))
+		if left <= 0 {
 			return false
 		}
-	}
-}
-
-// pauseBetweenLooks waits a moment for the watch; false if ctx has ended.
-func pauseBetweenLooks(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(2 * time.Millisecond):
-		return true
+		if changed == nil {
+			left = min(left, pause)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		case <-time.After(left):
+		}
 	}
 }
 
@@ -252,10 +319,10 @@ func (w *watched[T]) mustHave() uint64 {
 // version; hope, that they will.
 func (w *watched[T]) includes(version uint64) (now, hope bool) {
 	w.mu.Lock()
-	usable := w.open && !w.missed && w.informer.HasSynced()
+	missed := w.missed > w.covered
 	w.mu.Unlock()
-	if !usable {
-		return false, false
+	if open, soon := w.isOpen(); missed || !open {
+		return false, soon && !missed
 	}
 	return w.has(version)
 }
@@ -270,16 +337,16 @@ func (w *watched[T]) has(version uint64) (now, hope bool) {
 // awaitGone waits until the watch has brought the removal of an object.
 func (w *watched[T]) awaitGone(ctx context.Context, o metav1.Object) {
 	key := o.GetNamespace() + "/" + o.GetName()
-	for end := time.Now().Add(catchUp); time.Now().Before(end); {
+	changed, done := w.arrivals.expect(key)
+	defer done()
+	gone := w.catchesUp(ctx, changed, func() (gone, hope bool) {
 		known, there, err := w.informer.GetStore().GetByKey(key)
-		if found, ok := known.(metav1.Object); err != nil || !there || !ok || found.GetUID() != o.GetUID() {
-			return
-		}
-		if !pauseBetweenLooks(ctx) {
-			break
-		}
+		found, ok := known.(metav1.Object)
+		return err != nil || !there || !ok || found.GetUID() != o.GetUID(), true
+	})
+	if !gone {
+		w.refresh()
 	}
-	w.refresh()
 }
 
 // Refresh makes lists include everything that other servers have written until now. A server

@@ -2,8 +2,11 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,10 +46,7 @@ func TestRefreshAsksCluster(t *testing.T) {
 	source := &behind{}
 	source.set("1")
 	w := newWatched(source, &corev1.Pod{}, podItems)
-	ctx, cancel := context.WithCancel(t.Context())
-	var watches sync.WaitGroup
-	watches.Go(func() { w.informer.RunWithContext(ctx) })
-	t.Cleanup(func() { cancel(); watches.Wait() })
+	watching(t, w)
 	count := func() int {
 		t.Helper()
 		list, err := w.list(t.Context())
@@ -55,7 +55,7 @@ func TestRefreshAsksCluster(t *testing.T) {
 		}
 		return len(list)
 	}
-	harness.Eventually(t, "the watch is open", func() bool { now, _ := w.isCurrent(); return now })
+	harness.Eventually(t, "the watch is open", w.follows)
 	source.set("5", corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: namespace, ResourceVersion: "5"}})
 	if n := count(); n != 0 {
 		t.Fatalf("the watch is not behind: %d Pods", n)
@@ -65,5 +65,193 @@ func TestRefreshAsksCluster(t *testing.T) {
 		if n := count(); n != 1 {
 			t.Errorf("%d Pods, want that of the leader before", n)
 		}
+	}
+}
+
+// Several lists at once after a change of the leader all have what the cluster has.
+func TestListsAtOnceAfterRefresh(t *testing.T) {
+	t.Parallel()
+	source := &held{asked: make(chan struct{}), answer: make(chan struct{})}
+	source.set("1")
+	w := newWatched(source, &corev1.Pod{}, podItems)
+	watching(t, w)
+	harness.Eventually(t, "the watch is open", w.follows)
+	source.set("5", *podAt("a", "5"))
+	w.refresh()
+	counts := make(chan int, 2)
+	for range 2 {
+		go func() {
+			list, err := w.list(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			counts <- len(list)
+		}()
+		<-source.asked
+	}
+	close(source.answer)
+	for range 2 {
+		if n := <-counts; n != 1 {
+			t.Errorf("a list has %d Pods, want 1", n)
+		}
+	}
+}
+
+// held answers no list before the test says so.
+type held struct {
+	behind
+	asked, answer chan struct{}
+}
+
+func (h *held) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+	select {
+	case h.asked <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	<-h.answer
+	return h.behind.List(ctx, o)
+}
+
+// watching runs a watch until the test ends.
+func watching(t *testing.T, w *watched[corev1.Pod]) {
+	t.Helper()
+	if _, err := w.informer.AddEventHandler(w.arrivals.handler()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var watches sync.WaitGroup
+	watches.Go(func() { w.informer.RunWithContext(ctx) })
+	t.Cleanup(func() { cancel(); watches.Wait() })
+}
+
+func podAt(name, version string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, ResourceVersion: version, Labels: map[string]string{labelWorkspace: name}}}
+}
+
+// interruptible has a watch that the test ends; the next one opens, or fails, when the test says so.
+type interruptible struct {
+	behind
+	opens   chan error
+	watches chan *watch.FakeWatcher
+}
+
+func (e *interruptible) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	select {
+	case err := <-e.opens:
+		if err != nil {
+			return nil, err
+		}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	w := watch.NewFakeWithChanSize(10, false)
+	if o.SendInitialEvents != nil {
+		w.Action(watch.Bookmark, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}})
+	}
+	e.watches <- w
+	return w, nil
+}
+
+// newInterruptible returns a watch that is open and has brought the Pod a in version 2.
+func newInterruptible(t *testing.T) (*interruptible, *watched[corev1.Pod], *watch.FakeWatcher) {
+	t.Helper()
+	source := &interruptible{opens: make(chan error, 1), watches: make(chan *watch.FakeWatcher, 1)}
+	source.set("1")
+	w := newWatched(source, &corev1.Pod{}, podItems)
+	watching(t, w)
+	source.opens <- nil
+	first := <-source.watches
+	harness.Eventually(t, "the watch is open", w.follows)
+	first.Add(podAt("a", "2"))
+	if found, ok := w.of(t.Context(), "a", podAt("a", "2")); !ok || len(found) != 1 {
+		t.Fatalf("before the end of the watch: %v, %v", found, ok)
+	}
+	return source, w, first
+}
+
+// While the watch is being opened again, calls wait instead of asking the cluster: hundreds of
+// them would ask at the same time. If the watch cannot be opened, they stop waiting.
+func TestWatchThatEndsIsAwaited(t *testing.T) {
+	t.Parallel()
+	source, w, first := newInterruptible(t)
+	first.Stop()
+	harness.Eventually(t, "the end is noticed", func() bool { open, soon := w.isOpen(); return !open && soon })
+	if now, hope := w.reached(podAt("b", "3")); now || !hope {
+		t.Errorf("while the watch is opened again: reached %v, hope %v", now, hope)
+	}
+	source.opens <- nil
+	second := <-source.watches
+	second.Add(podAt("b", "3"))
+	if found, ok := w.of(t.Context(), "b", podAt("b", "3")); !ok || len(found) != 1 {
+		t.Errorf("after the end: %v, %v", found, ok)
+	}
+	if list, err := w.list(t.Context()); err != nil || len(list) != 2 { // the source's list has none
+		t.Errorf("the list after a short interruption: %v, %v", list, err)
+	}
+	second.Stop()
+	source.opens <- errors.New("refused")
+	if found, ok := w.of(t.Context(), "c", podAt("c", "4")); ok {
+		t.Errorf("a watch that is not opened again has %v", found)
+	}
+	if open, soon := w.isOpen(); open || soon {
+		t.Error("a watch that is not opened again is still expected")
+	}
+}
+
+// After a long interruption, and after a list that the informer had to repeat, the first list
+// asks the cluster, and the next ones wait until the watch has what that one had.
+func TestWatchMayHaveMissedSomething(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*watched[corev1.Pod], *watch.FakeWatcher){
+		"it was interrupted for long": func(w *watched[corev1.Pod], first *watch.FakeWatcher) {
+			first.Stop()
+			harness.Eventually(t, "the end is noticed", func() bool { open, _ := w.isOpen(); return !open })
+			w.mu.Lock()
+			w.brought = w.brought.Add(-time.Minute)
+			w.mu.Unlock()
+		},
+		"its version is too old": func(w *watched[corev1.Pod], first *watch.FakeWatcher) {
+			first.Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			source, w, first := newInterruptible(t)
+			end(w, first)
+			source.opens <- nil
+			second := <-source.watches
+			harness.Eventually(t, "the watch is open", func() bool { open, _ := w.isOpen(); return open })
+			source.set("5", *podAt("a", "2"), *podAt("b", "3"), *podAt("c", "5"))
+			if list, err := w.list(t.Context()); err != nil || len(list) != 3 {
+				t.Errorf("the first list: %v, %v", list, err)
+			}
+			source.set("1")
+			second.Add(podAt("b", "3"))
+			if w.follows() {
+				t.Error("the watch counts as complete before it has what the first list had")
+			}
+			second.Add(podAt("c", "5"))
+			if list, err := w.list(t.Context()); err != nil || len(list) < 2 {
+				t.Errorf("the next list: %v, %v", list, err)
+			}
+		})
+	}
+}
+
+// After a restore of the cluster from a backup, lists do not wait for versions that it no longer has.
+func TestVersionsGoBack(t *testing.T) {
+	t.Parallel()
+	source := &behind{}
+	source.set("1")
+	w := newWatched(source, &corev1.Pod{}, podItems)
+	watching(t, w)
+	harness.Eventually(t, "the watch is open", w.follows)
+	w.wrote(podAt("a", "9"))
+	if w.follows() {
+		t.Fatal("the watch has what was written")
+	}
+	if _, err := w.list(t.Context()); err != nil || !w.follows() {
+		t.Errorf("after a list: %v, and the watch is still behind", err)
 	}
 }
