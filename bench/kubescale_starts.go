@@ -58,6 +58,16 @@ func (s *scale) bring(ctx context.Context, ids []string, to string) error {
 func (s *scale) starts(ctx context.Context) error {
 	free := s.ids[len(s.ids)-s.burst:]
 	burst := s.ids[s.running : s.running+s.burst]
+	// The cluster makes a home's volume for the first Pod, which no later start waits for.
+	if _, err := s.barePods(ctx, free, "Pod with a new volume", s.createPods); err != nil {
+		return err
+	}
+	if err := s.start(ctx, burst); err != nil {
+		return err
+	}
+	if err := s.stop(ctx, burst); err != nil {
+		return err
+	}
 	var ours, applied, created []time.Duration
 	for round := range scaleRounds {
 		for _, rival := range []struct {
