@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -19,8 +20,8 @@ type arrivals struct {
 }
 
 // expect returns a channel that has a value after each change of the object with a key, and
-// when the watch is interrupted, open again, or could not be opened. Several changes may be one
-// value.
+// when the watch is interrupted, is open again, or cannot be opened. One value may stand for
+// several changes.
 func (a *arrivals) expect(key string) (changed <-chan struct{}, done func()) {
 	c := make(chan struct{}, 1)
 	a.mu.Lock()
@@ -77,8 +78,8 @@ func (a *arrivals) handler() cache.ResourceEventHandler {
 }
 
 // reached reports whether the watch is open and has brought everything up to the version of
-// an object that the cluster has returned: also what others have written before it. With hope
-// it will.
+// an object that the cluster has returned: also what others have written before it. hope reports
+// whether waiting can help.
 func (w *watched[T]) reached(o metav1.Object) (now, hope bool) {
 	version, ok := versionOf(o)
 	if !ok {
@@ -90,15 +91,15 @@ func (w *watched[T]) reached(o metav1.Object) (now, hope bool) {
 	return w.has(version)
 }
 
-// isOpen reports whether the watch is not interrupted; soon, that it is, and client-go is opening
-// it again.
+// isOpen reports whether the watch is open. If it is not, soon reports whether client-go is opening
+// it again, which has not taken long yet.
 func (w *watched[T]) isOpen() (open, soon bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.informer.HasSynced() {
 		return false, false
 	}
-	return w.open, w.reopens
+	return w.open, w.reopens && time.Since(w.ended) < waitAtMost
 }
 
 // of returns the objects of a workspace once the watch has reached the version of o, which the

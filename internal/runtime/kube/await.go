@@ -38,8 +38,9 @@ func (r *Runtime) await(ctx context.Context, p *corev1.Pod, done func(*corev1.Po
 	}
 }
 
-// nextVersion waits for a later version of a Pod. It takes it from the watch of all Pods, also if
-// that is being opened again, and asks the cluster if it brings none.
+// nextVersion waits for a later version of a Pod. It takes it from the watch of all Pods, and waits
+// while that is being opened again. If the watch cannot be opened, or brings none within
+// unschedulableFor, it asks the cluster.
 func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
 	changed, end := r.podView.arrivals.expect(p.Namespace + "/" + p.Name)
 	defer end()

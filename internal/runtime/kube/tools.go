@@ -14,19 +14,24 @@ import (
 // copyTools reports whether Pods get copies.
 func (r *Runtime) copyTools() bool { return r.cfg.CopyTools || r.noImageVolumes.Load() }
 
-// mountsImages reports whether a Pod has started on a node that mounts images into it, as far as
-// that is known.
+// mountsImages reports whether a known Pod on a node has a container that mounts an image and has
+// started.
 func (r *Runtime) mountsImages(node string) bool {
 	return slices.ContainsFunc(r.podView.known(), func(p *corev1.Pod) bool {
-		return p.Spec.NodeName == node && mountsImage(p) && slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-			return s.State.Running != nil || s.State.Terminated != nil
-		})
+		return p.Spec.NodeName == node && mountsImage(p) && (hasRun(p, containerWorkspace) || hasRun(p, containerHelper))
 	})
 }
 
+// hasRun reports whether the process of a container has started. One that was refused can be
+// terminated as well.
+func hasRun(p *corev1.Pod, container string) bool {
+	s := statusOf(p, container)
+	return s != nil && (s.State.Running != nil || s.State.Terminated != nil && s.State.Terminated.StartedAt.Unix() > 0)
+}
+
 // cannotMount reports whether a Pod did not start because images cannot be mounted, as far as
-// that can be known: the cluster left them out, or a node that has mounted none refused to
-// create a container that mounts one. From then on all Pods get copies, since it is not known
+// that can be known: the cluster left them out, or a node on which no Pod with mounted images has
+// started refused to create a container that mounts one. From then on all Pods get copies, since it is not known
 // beforehand which node a Pod runs on. p may be nil.
 func (r *Runtime) cannotMount(p *corev1.Pod, err error) bool {
 	var refused *startError

@@ -9,7 +9,7 @@ import (
 )
 
 // A refusal of a Pod that mounts an image makes all Pods get copies, until one with copies is
-// refused as well. Nodes that have mounted images do not refuse Pods for them.
+// refused as well. A refusal by a node that has mounted images has another reason.
 func TestRefusedImageVolumesAreCopied(t *testing.T) {
 	t.Parallel()
 	r := &Runtime{log: slog.New(slog.DiscardHandler), podView: newWatched(&behind{}, &corev1.Pod{}, podItems)}
@@ -18,8 +18,13 @@ func TestRefusedImageVolumesAreCopied(t *testing.T) {
 	}
 	started := func(name string, p *corev1.Pod) *corev1.Pod {
 		p.Name = name
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: containerWorkspace, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 		return p
+	}
+	refusedThere := started("refused", onNode("old"))
+	refusedThere.Status.ContainerStatuses = []corev1.ContainerStatus{
+		{Name: containerWorkspace, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}}},
+		{Name: "sidecar", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
 	}
 	mounts := onNode("")
 	refused := &startError{pod: "p", message: "failed to mkdir"}
@@ -29,7 +34,7 @@ func TestRefusedImageVolumesAreCopied(t *testing.T) {
 	if !r.cannotMount(mounts, refused) || !r.copyTools() {
 		t.Error("the refusal of a mounted image does not count")
 	}
-	for _, p := range []*corev1.Pod{started("copies", &corev1.Pod{Spec: corev1.PodSpec{NodeName: "old"}}), onNode("old")} {
+	for _, p := range []*corev1.Pod{started("copies", &corev1.Pod{Spec: corev1.PodSpec{NodeName: "old"}}), onNode("old"), refusedThere} {
 		if err := r.podView.informer.GetStore().Add(p); err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,9 @@ import (
 
 // watched is one kind of object of the namespace, T or *T, as this process knows it from a
 // watch, so that an observation costs the cluster no request. A list asks the cluster itself
-// if the watch stays interrupted, or does not soon bring what this process has written: so a
-// list is never older than a write, and it fails while the cluster is away.
+// if the watch stays interrupted, may have missed something, or does not bring in time what this
+// process has written. So a list is never older than a write of this process. It fails while the
+// watch is interrupted and the cluster does not respond.
 type watched[T any] struct {
 	informer cache.SharedIndexInformer
 	ask      func(context.Context) ([]*T, string, error) // lists in the cluster; also the list's version
@@ -27,20 +28,21 @@ type watched[T any] struct {
 	mu      sync.Mutex
 	least   uint64    // the version that the watch must have reached
 	open    bool      // the watch is not interrupted
-	reopens bool      // it is, and client-go is about to open it again
-	brought time.Time // when the watch brought something last; zero if it was never open
-	missed  uint64    // how often the watch may have missed something since then
-	covered uint64    // how many of these times least includes
+	reopens bool      // the watch is interrupted, and client-go is opening it again
+	ended   time.Time // when it was interrupted
+	brought time.Time // when it brought something last; zero if it was never open
+	missed  uint64    // how many times it may have missed something
+	covered uint64    // how many of these times a list has made up for: least is at or after its version
 }
 
 // A busy API server ends watches. client-go opens most of them again at once. Calls wait for
 // that: if each sent a request of its own instead, hundreds would arrive at the same time.
 const (
-	// catchUp is how long calls wait for an open watch that brings nothing. If an interrupted
-	// watch has brought nothing for longer, the next list asks the cluster.
+	// catchUp is how long calls wait for an open watch that brings nothing. If a watch opens
+	// again later than this after its last event, the next list asks the cluster.
 	catchUp = time.Second
-	// waitAtMost is how long calls wait for a watch that brings something but not what they
-	// need, or that is being opened again.
+	// waitAtMost is how long calls wait in all for a watch that brings other things, and how
+	// long they wait for one to be opened again.
 	waitAtMost = 10 * time.Second
 )
 
@@ -112,7 +114,7 @@ func workspaceLabel(o any) ([]string, error) {
 type noticed struct {
 	watch.Interface
 	brings func()
-	ended  func(again bool) // again: client-go opens the next watch at once
+	ended  func(again bool) // again: client-go opens the next watch without a pause
 
 	once   sync.Once
 	events chan watch.Event
@@ -124,10 +126,12 @@ func (n *noticed) ResultChan() <-chan watch.Event {
 		n.events = make(chan watch.Event)
 		go func() {
 			defer close(n.events)
-			again := false
-			defer func() { n.ended(again) }()
+			opened, empty, failed := time.Now(), true, false
+			// It pauses after an error, and after a watch that brought nothing and was short.
+			defer func() { n.ended(!failed && (!empty || time.Since(opened) >= time.Second)) }()
 			for e := range n.Interface.ResultChan() {
-				if again = e.Type != watch.Error; again {
+				empty, failed = false, e.Type == watch.Error
+				if !failed {
 					n.brings()
 				}
 				n.events <- e
@@ -144,9 +148,9 @@ func (n *noticed) Stop() {
 	}
 }
 
-// begins is called before a request that opens the watch. The response of a whole one has all
-// objects, perhaps as they were before what others have written meanwhile, so that the next
-// list asks the cluster.
+// begins is called before a request that opens the watch. With whole, the request asks for all
+// objects. The API server may answer from its cache, without the latest writes, so the next list
+// asks the cluster.
 func (w *watched[T]) begins(whole bool) {
 	w.mu.Lock()
 	w.reopens = !w.open && !w.brought.IsZero()
@@ -182,7 +186,7 @@ func (w *watched[T]) brings() {
 
 func (w *watched[T]) interrupted(again bool) {
 	w.mu.Lock()
-	w.open, w.reopens = false, again
+	w.open, w.reopens, w.ended = false, again, time.Now()
 	w.mu.Unlock()
 	w.arrivals.tellAll()
 }
@@ -209,17 +213,20 @@ func (w *watched[T]) list(ctx context.Context) ([]*T, error) {
 	w.mu.Lock()
 	missed, least := w.missed, w.least
 	w.mu.Unlock()
+	at, _ := w.version()
 	list, version, err := w.ask(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if n, err := strconv.ParseUint(version, 10, 64); err == nil {
+	// A version before that of the watch is of a cluster that was restored from a backup: the watch
+	// does not show it before it has begun with all objects.
+	if n, err := strconv.ParseUint(version, 10, 64); err == nil && n >= at {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		switch {
 		case w.covered < missed: // once the watch has this version, it has what it missed
 			w.covered, w.least = missed, max(w.least, n)
-		case n < least && w.least == least: // the cluster was restored from a backup
+		case n < least && w.least == least: // the cluster was restored, and the watch shows it
 			w.least = n
 		}
 	}
@@ -248,24 +255,29 @@ func (w *watched[T]) current(ctx context.Context) bool {
 	return w.catchesUp(ctx, nil, func() (now, hope bool) { return w.includes(least) })
 }
 
-// catchesUp waits until now is true, as long as there is hope and the watch brings something or
-// is being opened again. It leaves at least half of the time until ctx ends. It looks after each
-// value of changed; if that is nil, all the time.
+// catchesUp waits until look returns now. It gives up when look returns no hope, when an open watch
+// has brought nothing for catchUp, after waitAtMost, or when half of the time until ctx's deadline
+// is over. It looks again after each value of changed; without changed, every few milliseconds.
 func (w *watched[T]) catchesUp(ctx context.Context, changed <-chan struct{}, look func() (now, hope bool)) bool {
 	last := time.Now().Add(waitAtMost)
 	if at, ok := ctx.Deadline(); ok {
 		last = time.Now().Add(min(waitAtMost, time.Until(at)/2))
 	}
-	var had string
-	var end time.Time
+	end := time.Now().Add(catchUp)
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		now, hope := look()
 		if now || !hope {
 			return now
 		}
 		_, soon := w.isOpen()
-		if has := w.informer.GetStore().LastStoreSyncResourceVersion(); end.IsZero() || soon || has != had {
-			had, end = has, time.Now().Add(catchUp)
+		w.mu.Lock()
+		brought := w.brought
+		w.mu.Unlock()
+		if soon {
+			brought = time.Now()
+		}
+		if next := brought.Add(catchUp); next.After(end) {
+			end = next
 		}
 		left := min(time.Until(end), time.Until(last))
 		if left <= 0 {
@@ -315,8 +327,8 @@ func (w *watched[T]) mustHave() uint64 {
 	return w.least
 }
 
-// includes reports whether the watch is not interrupted, and lists include everything up to a
-// version; hope, that they will.
+// includes reports whether the watch is open, has missed nothing, and has brought everything up to
+// a version. hope reports whether waiting can help.
 func (w *watched[T]) includes(version uint64) (now, hope bool) {
 	w.mu.Lock()
 	missed := w.missed > w.covered
@@ -330,8 +342,14 @@ func (w *watched[T]) includes(version uint64) (now, hope bool) {
 // has reports whether the store includes everything up to a version, and whether it will as
 // long as the watch goes on.
 func (w *watched[T]) has(version uint64) (now, hope bool) {
+	at, ok := w.version()
+	return ok && at >= version, ok
+}
+
+// version returns up to which version the store includes everything; false if it has none yet.
+func (w *watched[T]) version() (uint64, bool) {
 	at, err := strconv.ParseUint(w.informer.GetStore().LastStoreSyncResourceVersion(), 10, 64)
-	return err == nil && at >= version, err == nil
+	return at, err == nil
 }
 
 // awaitGone waits until the watch has brought the removal of an object.
@@ -340,9 +358,14 @@ func (w *watched[T]) awaitGone(ctx context.Context, o metav1.Object) {
 	changed, done := w.arrivals.expect(key)
 	defer done()
 	gone := w.catchesUp(ctx, changed, func() (gone, hope bool) {
-		known, there, err := w.informer.GetStore().GetByKey(key)
-		found, ok := known.(metav1.Object)
-		return err != nil || !there || !ok || found.GetUID() != o.GetUID(), true
+		if now := w.stored(o.GetNamespace(), o.GetName()); now != nil {
+			return any(now).(metav1.Object).GetUID() != o.GetUID(), true
+		}
+		version, ok := versionOf(o)
+		if !ok {
+			return false, false
+		}
+		return w.has(version) // before, it may lack the creation
 	})
 	if !gone {
 		w.refresh()

@@ -87,7 +87,11 @@ func TestListsAtOnceAfterRefresh(t *testing.T) {
 			}
 			counts <- len(list)
 		}()
-		<-source.asked
+		select {
+		case <-source.asked:
+		case <-time.After(10 * time.Second):
+			t.Fatal("a list is answered without the cluster")
+		}
 	}
 	close(source.answer)
 	for range 2 {
