@@ -45,7 +45,8 @@ func (c *counted) take() map[string]int {
 	return seen
 }
 
-// testRequests holds what a start of a workspace whose image is known costs the cluster.
+// testRequests holds what a start of a workspace whose image is known costs the cluster: requests,
+// and the size of the Pod.
 func testRequests(t *testing.T, c *cluster) {
 	count := &counted{seen: map[string]int{}}
 	config := rest.CopyConfig(c.config)
@@ -71,6 +72,10 @@ func testRequests(t *testing.T, c *cluster) {
 	want := map[string]int{"POST pods": 1, "GET persistentvolumeclaims": 1, "PATCH pods": 1}
 	if seen := count.take(); !maps.Equal(seen, want) {
 		t.Errorf("a start made the requests %v, want %v", seen, want)
+	}
+	now, err := c.Client.CoreV1().Pods(namespace).Get(t.Context(), second.Workspace.ContainerName(), metav1.GetOptions{})
+	if err != nil || len(now.ManagedFields) > 0 {
+		t.Errorf("the Pod has managed fields: %v, %v", now.ManagedFields, err)
 	}
 }
 
