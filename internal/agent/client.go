@@ -320,7 +320,7 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, bod
 	}
 	if err := ctx.Err(); err != nil {
 		conn.Close()
-		return nil, nil, err
+		return nil, nil, unreachable(ctx, err)
 	}
 	return conn, res, nil
 }
