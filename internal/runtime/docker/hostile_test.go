@@ -132,8 +132,7 @@ func TestHostileWorkspace(t *testing.T) {
 func stopFrozen(t *testing.T, r *Runtime, up runtime.Upstream) {
 	t.Helper()
 	putProbe(t, r, up.ContainerID, "")
-	client := &agent.Client{Addr: up.Agent, Secret: up.Secret, AnswerTimeout: 500 * time.Millisecond}
-	p, err := client.Exec(t.Context(), agent.Command{Args: []string{"/probe", "freeze"}})
+	p, err := (&agent.Client{Addr: up.Agent, Secret: up.Secret}).Exec(t.Context(), agent.Command{Args: []string{"/probe", "freeze"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,6 +142,7 @@ func stopFrozen(t *testing.T, r *Runtime, up runtime.Upstream) {
 		said, _ := bufio.NewReader(p.Stdout).ReadString('\n') // nothing, if the agent is stopped
 		refused.Store(strings.Contains(said, "EPERM"))
 	}()
+	client := &agent.Client{Addr: up.Agent, Secret: up.Secret, AnswerTimeout: 500 * time.Millisecond}
 	harness.Eventually(t, "the agent does not answer, or may not be traced", func() bool {
 		_, err := client.Hello(t.Context())
 		return err != nil || refused.Load()
