@@ -101,9 +101,9 @@ func (r *Runtime) tryAdmit(ctx context.Context, p *corev1.Pod, may admission) (*
 	return r.open(ctx, p)
 }
 
-// open removes a Pod's gate. It also makes the API server keep no managed fields of the Pod: they
-// are half of its size, and cost more than the rest of each later change of its status. The list
-// with an empty entry is how a client removes them.
+// open removes a Pod's gate. It also removes the Pod's managed fields, by a list with one empty
+// entry. After that the API server keeps none, so that it does not compute them for each later
+// change of the status, and watches do not carry them.
 func (r *Runtime) open(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"resourceVersion":%q,"managedFields":[{}]},"spec":{"schedulingGates":[]}}`, p.UID, p.ResourceVersion)
 	opened, err := r.pods().Patch(ctx, p.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
