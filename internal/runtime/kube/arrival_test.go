@@ -46,7 +46,7 @@ func (c *counted) take() map[string]int {
 }
 
 // testRequests holds what a start of a workspace whose image is known costs the cluster: requests,
-// and the size of the Pod.
+// and no managed fields.
 func testRequests(t *testing.T, c *cluster) {
 	count := &counted{seen: map[string]int{}}
 	config := rest.CopyConfig(c.config)
