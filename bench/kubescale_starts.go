@@ -58,7 +58,8 @@ func (s *scale) bring(ctx context.Context, ids []string, to string) error {
 func (s *scale) starts(ctx context.Context) error {
 	free := s.ids[len(s.ids)-s.burst:]
 	burst := s.ids[s.running : s.running+s.burst]
-	// The cluster makes a home's volume for the first Pod, which no later start waits for.
+	// The cluster makes a home's volume when its first Pod starts. Later starts do not wait for
+	// that, so it is done before the rounds.
 	if _, err := s.barePods(ctx, free, "Pod with a new volume", s.createPods); err != nil {
 		return err
 	}
