@@ -135,7 +135,8 @@ type Runtime interface {
 	// ErrConflict. If the volume does not carry spec.VolumeClaim, nothing is
 	// started and the error is ErrVolumeMismatch; a volume that Docker created
 	// implicitly is removed again. It is ErrBusy while the network has no free
-	// address.
+	// address, and while a storage job uses the home. A job that has not begun is
+	// removed.
 	StartContainer(ctx context.Context, spec ContainerSpec, progress func(Progress)) (Container, error)
 
 	// Newest returns the image that a reference names now: with ask its registry is asked

@@ -118,6 +118,7 @@ type Runtime struct {
 
 	jobs     reads[struct{}, []runtime.Job]
 	removing reads[struct{}, []volume.Volume] // records of removals
+	tasks    reads[struct{}, []taskContainer] // see clearTasks
 	filled   reads[string, bool]              // volumes that the helper has filled
 
 	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating

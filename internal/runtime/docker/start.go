@@ -108,7 +108,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			}
 			continue
 		}
-		if err := r.verifyVolume(ctx, spec, made.ID); err != nil {
+		if err := r.verifyHome(ctx, spec, made.ID); err != nil {
 			return runtime.Container{}, err
 		}
 		if has, err := r.hasIDE(ctx, as.ide); err != nil || !has {
@@ -253,6 +253,18 @@ func (r *Runtime) homeMount(spec runtime.ContainerSpec, attempt string) mount.Mo
 	return r.volumeMount(spec.Workspace, runtime.HomeDir, attempt, false)
 }
 
+// verifyHome checks that the home in a created container is the right one and that no
+// storage job uses it, and otherwise removes the container.
+func (r *Runtime) verifyHome(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
+	if err := r.verifyVolume(ctx, spec, containerID); err != nil {
+		return err
+	}
+	if err := r.clearTasks(ctx, spec.Workspace); err != nil {
+		return errors.Join(err, r.discard(ctx, containerID))
+	}
+	return nil
+}
+
 // verifyVolume checks that the home in a created container is the right one, and
 // otherwise removes the container.
 func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
@@ -299,7 +311,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 	if found.Container.Config.User != userSpec(spec.UID) { // by an earlier version, or before its uid was changed
 		return runtime.Container{}, false, r.discard(ctx, c.ID)
 	}
-	if err := r.verifyVolume(ctx, spec, c.ID); err != nil {
+	if err := r.verifyHome(ctx, spec, c.ID); err != nil {
 		return runtime.Container{}, true, err
 	}
 	for _, m := range found.Container.Mounts {

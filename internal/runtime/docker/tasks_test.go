@@ -1,0 +1,102 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// A task of a former leader that is stopped before any of its calls to Docker does not run
+// beside the workspace that its successor starts.
+func TestTaskDoesNotRunBesideWorkspace(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(l *lateHome) error{
+		"archive": func(l *lateHome) error {
+			_, err := l.old.StartJob(l.Context(), runtime.JobSpec{
+				Workspace: l.id, Claim: "op", Kind: runtime.JobArchive, Storage: l.storage, VolumeClaim: "home-1", Key: "key",
+				Input: []byte("exit 0\n"), ObjectDir: l.objects,
+			})
+			return err
+		},
+		"fingerprint": func(l *lateHome) error {
+			_, err := l.old.Fingerprint(l.Context(), l.id, "home-1", nil)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newFaultProxy(t)
+			next := newRuntime(t, nil)
+			if err := next.Prepare(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			old := newRuntime(t, func(c *Config) {
+				c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
+			})
+			if _, err := old.Jobs(t.Context()); err != nil { // the first request negotiates the API version
+				t.Fatal(err)
+			}
+			for n := 1; startBesideTask(t, call, e, old, next, n); n++ {
+				if n > 60 {
+					t.Fatal("the call does not end")
+				}
+			}
+		})
+	}
+}
+
+// startBesideTask stops the call before its nth request and starts the workspace. It returns
+// false if the call has fewer requests.
+func startBesideTask(t *testing.T, call func(l *lateHome) error, e *faultProxy, old, next *Runtime, n int) bool {
+	t.Helper()
+	spec := newHome()
+	l := &lateHome{T: t, old: old, next: next, storage: workspace.StorageDockerVolume, id: spec.Workspace, objects: t.TempDir()}
+	spec.VolumeClaim = "home-1"
+	l.seed("home-1")
+	l.settle()
+	h := e.hold(n)
+	done := make(chan error, 1)
+	go func() { done <- call(l) }()
+	select {
+	case <-done:
+		e.fault.Store(nil)
+		return false
+	case <-h.reached:
+	}
+	at := fmt.Sprintf("stopped before request %d", n)
+	c, err := next.StartContainer(t.Context(), spec, nil)
+	close(h.release)
+	late := <-done
+	e.fault.Store(nil)
+	t.Logf("%s: StartContainer: %v; the task: %v", at, err, late)
+	if errors.Is(err, runtime.ErrBusy) { // a storage job ran already
+		l.soon("StartContainer", func() error {
+			jobs, err := next.Jobs(t.Context())
+			l.ok("Jobs", err)
+			for _, j := range jobs {
+				if j.Workspace == l.id {
+					l.ok("RemoveJob", next.RemoveJob(t.Context(), j.ID))
+				}
+			}
+			c, err = next.StartContainer(t.Context(), spec, nil)
+			return err
+		})
+	} else {
+		l.ok("StartContainer", err)
+		tasks, err := next.listTasks(t.Context())
+		l.ok("listTasks", err)
+		for _, task := range tasks {
+			if task.workspace == l.id {
+				found, err := next.api.ContainerInspect(t.Context(), task.id, client.ContainerInspectOptions{})
+				t.Fatalf("%s: container %s of the task is still there: %+v, %v", at, task.name, found.Container.State, err)
+			}
+		}
+	}
+	l.ok("RemoveContainer", next.RemoveContainer(t.Context(), c.ID, 0))
+	return true
+}
