@@ -124,6 +124,13 @@ func (l *lateHome) runJob(r *Runtime, spec runtime.JobSpec) runtime.Job {
 	return job
 }
 
+// removeFirst removes the first home, as the successor. The late call may do the same: while
+// a request of one goroutine is held, another goroutine of it goes on.
+func (l *lateHome) removeFirst() {
+	l.Helper()
+	l.soon("RemoveVolume", func() error { return l.next.RemoveVolume(l.Context(), l.id, "home-1", nil) })
+}
+
 func (l *lateHome) settle() {
 	l.Helper()
 	l.ok("SettleVolume", l.next.SettleVolume(l.Context(), l.id, l.claim))
@@ -204,7 +211,7 @@ func lateCases() []lateCase {
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late:   removes,
 		meanwhile: func(l *lateHome) {
-			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1", nil))
+			l.removeFirst()
 			l.restore("op", "home-2", "key")
 		},
 	}, {
@@ -212,7 +219,7 @@ func lateCases() []lateCase {
 		before: func(l *lateHome) { l.restore("op-1", "home-1", "key-1"); l.settle() },
 		late:   removes,
 		meanwhile: func(l *lateHome) {
-			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1", nil))
+			l.removeFirst()
 			job := l.restore("op-2", "home-2", "key-2")
 			l.settle()
 			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), job.ID))
@@ -222,7 +229,7 @@ func lateCases() []lateCase {
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late:   removes,
 		meanwhile: func(l *lateHome) {
-			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1", nil))
+			l.removeFirst()
 			l.seed("home-2")
 			l.settle()
 		},
@@ -278,7 +285,7 @@ func lateCases() []lateCase {
 		before: func(l *lateHome) { l.seed("home-1") },
 		late:   func(ctx context.Context, l *lateHome) error { return l.old.SettleVolume(ctx, l.id, "home-1") },
 		meanwhile: func(l *lateHome) {
-			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1", nil))
+			l.removeFirst()
 			l.restore("op", "home-2", "key")
 		},
 	}, {
@@ -289,11 +296,7 @@ func lateCases() []lateCase {
 			return err
 		},
 		meanwhile: func(l *lateHome) {
-			err := l.next.RemoveVolume(l.Context(), l.id, "home-1", nil)
-			for errors.Is(err, runtime.ErrBusy) { // the stopped call's container ends soon
-				err = l.next.RemoveVolume(l.Context(), l.id, "home-1", nil)
-			}
-			l.ok("RemoveVolume", err)
+			l.removeFirst() // the stopped call's container ends soon
 			l.restore("op", "home-2", "key")
 		},
 	}, {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/volume"
 	"github.com/moby/moby/client"
@@ -103,9 +104,15 @@ func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string,
 		}
 		report(progress, runtime.StepRemoving)
 		err = r.emptyHome(ctx, found, id, claim, progress)
-		if errors.Is(err, errTryAgain) || errors.Is(err, runtime.ErrVolumeMismatch) {
+		if errors.Is(err, runtime.ErrVolumeMismatch) {
+			// Another call has removed it since it was listed. What takes its place is
+			// judged by the next list.
+			last = errConcurrent("volume %s was removed or replaced by another call", name)
+			continue
+		}
+		if errors.Is(err, errTryAgain) {
 			last = err
-			continue // another call may have removed it meanwhile
+			continue
 		}
 		if err != nil {
 			return err
@@ -118,8 +125,14 @@ func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string,
 	return last
 }
 
-// errTryAgain means that the remover was removed or killed before it had finished.
+// errTryAgain means that the remover did not finish, and that a new attempt may.
 var errTryAgain = errors.New("the container that empties the home did not finish")
+
+// errRemoverGone is an errTryAgain because another call has removed the remover. It is
+// runtime.ErrBusy, if there are no more tries.
+func errRemoverGone(id workspace.ID) error {
+	return fmt.Errorf("%w: %w", errTryAgain, errConcurrent("container %s was removed by another call", removerName(id)))
+}
 
 // removeRecords removes the records of a home that was removed by hand.
 func (r *Runtime) removeRecords(ctx context.Context, found homes, id workspace.ID, claim string) error {
@@ -186,7 +199,7 @@ func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, c
 		}
 	})
 	if errors.Is(err, runtime.ErrNotFound) {
-		return fmt.Errorf("%w: %w", errTryAgain, err)
+		return errRemoverGone(id)
 	}
 	if err != nil {
 		return err
@@ -229,7 +242,7 @@ func (r *Runtime) startRemover(ctx context.Context, found homes, id workspace.ID
 		if errdefs.IsNotFound(err) {
 			// Another server has replaced it because its creator seemed dead, and
 			// has its own record.
-			return "", errors.Join(errTryAgain, r.removeOwned(ctx, removingName(id, claim, made.ID), roleRemoving))
+			return "", errors.Join(errRemoverGone(id), r.removeOwned(ctx, removingName(id, claim, made.ID), roleRemoving))
 		}
 		return "", wrapError(ctx, "start remover", err)
 	}
@@ -243,7 +256,10 @@ func (r *Runtime) adoptRemover(ctx context.Context, id workspace.ID, claim strin
 		return "", err
 	}
 	if gone {
-		return "", errTryAgain
+		return "", errRemoverGone(id)
+	}
+	if found.State.Status == container.StateRemoving {
+		return "", errors.Join(errRemoverGone(id), r.awaitRemoval(ctx, found.ID))
 	}
 	own := found.Config.Labels[labelClaim] == claim
 	switch stateOf(found.State.Status) {
@@ -253,7 +269,7 @@ func (r *Runtime) adoptRemover(ctx context.Context, id workspace.ID, claim strin
 		}
 		return found.ID, nil
 	case runtime.ContainerExited:
-		if own && found.State.ExitCode == 0 {
+		if own && found.State.ExitCode == 0 && found.State.Status != container.StateDead { // a dead one has no log
 			return found.ID, nil
 		}
 	}

@@ -185,6 +185,42 @@ func TestRemovalWithConcurrentlyRemovedRecord(t *testing.T) {
 	}
 }
 
+// A home that is removed by another call after every look at it is busy: the error
+// does not say that another home has its name.
+func TestRemovalOfHomeThatOthersRemove(t *testing.T) {
+	t.Parallel()
+	e := newFaultProxy(t)
+	next := newRuntime(t, nil)
+	r := newRuntime(t, func(c *Config) {
+		c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
+	})
+	l := newLate(t, next, workspace.StorageDockerVolume)
+	var volume runtime.VolumeSpec
+	looks := 0
+	f := func(_ http.ResponseWriter, req *http.Request) bool {
+		switch {
+		case strings.HasSuffix(req.URL.Path, "/volumes"):
+			looks++
+			if _, _, err := next.makeVolume(t.Context(), volume); err != nil {
+				t.Error(err)
+			}
+		case strings.HasSuffix(req.URL.Path, "/containers/create"):
+			if err := next.removeVolume(t.Context(), l.id.VolumeName()); err != nil {
+				t.Error(err)
+			}
+		}
+		return false
+	}
+	volume = l.volume("home-1")
+	e.fault.Store(&f)
+	err := r.RemoveVolume(t.Context(), l.id, "home-1", nil)
+	e.fault.Store(nil)
+	if !errors.Is(err, runtime.ErrBusy) || errors.Is(err, runtime.ErrVolumeMismatch) || looks < 2 {
+		t.Errorf("RemoveVolume = %v after %d looks, want that it is busy", err, looks)
+	}
+	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
+}
+
 // loopDisk creates and mounts a file system in a file. It is not committed automatically during
 // the test.
 func loopDisk(t *testing.T, image, dir string) {
