@@ -37,7 +37,7 @@ func (c *Cluster) FakeNodes(ctx context.Context, n int, podIP string) {
 		_, err := c.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:        fmt.Sprintf("fake%d", i),
-				Labels:      map[string]string{FakeLabel: "true", corev1.LabelHostname: fmt.Sprintf("fake%d", i)},
+				Labels:      map[string]string{FakeLabel: "true", corev1.LabelHostname: fmt.Sprintf("fake%d", i), corev1.LabelArchStable: runtime.GOARCH},
 				Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"},
 			},
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: FakeLabel, Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
