@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"codehub/internal/dockertest"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/kubetest"
 	"codehub/internal/runtime"
@@ -81,9 +82,8 @@ const podTemplate = `spec:
 `
 
 func newScale(ctx context.Context, tb *standIn, binary string, n int) (*scale, error) {
-	image := env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest")
 	server, ide := kubeImages(tb, binary)
-	c := kubetest.Start(tb, kubetest.Options{Nodes: 2, Images: []string{server, ide, image}})
+	c := kubetest.Start(tb, kubetest.Options{Nodes: 2, Images: []string{server, ide}})
 	if err := answerFor(tb, c.Address); err != nil {
 		return nil, err
 	}
@@ -97,7 +97,12 @@ func newScale(ctx context.Context, tb *standIn, binary string, n int) (*scale, e
 	if err := os.WriteFile(template, []byte(podTemplate), 0o600); err != nil {
 		return nil, err
 	}
-	settings := kubeSettings(tb, c, server, ide)
+	// The workspaces' image is from a registry, as on most clusters: its digest is known from there,
+	// and no start has to ask a node.
+	registry := dockertest.NewRegistry(tb)
+	host := c.Registry(registry.Host())
+	image := host + strings.TrimPrefix(registry.Add("scale/workspace", dockertest.Layers(1, 1<<10, 0)), registry.Host())
+	settings := append(kubeSettings(tb, c, server, ide), "CODEHUB_PLAIN_REGISTRIES="+host)
 	s.server, err = proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(db.dir, "server"), Env: append(settings,
 		"CODEHUB_DATABASE_URL="+db.pg.URL(), "CODEHUB_POD_TEMPLATE="+template, "CODEHUB_NODE_SELECTOR=", "CODEHUB_LOG_LEVEL=info",
 		fmt.Sprintf("CODEHUB_WORKSPACE_UIDS=%d-%d", firstUID, firstUID+10*n), "CODEHUB_MAX_OPERATIONS=500", "CODEHUB_MAX_RUNNING_PER_USER=0", "CODEHUB_MAX_RUNNING_GLOBAL=0")})

@@ -22,7 +22,7 @@ import (
 // Registry serves images by the registry API (v2) on this machine, with layers that
 // it can send slowly.
 type Registry struct {
-	t    *testing.T
+	t    testing.TB
 	addr string
 
 	mu      sync.Mutex
@@ -102,7 +102,7 @@ func Sending(layers []*Layer) int {
 }
 
 // NewRegistry starts a registry that ends with the test.
-func NewRegistry(t *testing.T) *Registry {
+func NewRegistry(t testing.TB) *Registry {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -238,7 +238,7 @@ func (r *Registry) blob(name string, o object) descriptor {
 
 func digestOf(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
-func (l *Layer) tar(t *testing.T) []byte {
+func (l *Layer) tar(t testing.TB) []byte {
 	t.Helper()
 	content := make([]byte, l.Size)
 	_, _ = rand.Read(content)
