@@ -135,8 +135,9 @@ type Runtime interface {
 	// ErrConflict. If the volume does not carry spec.VolumeClaim, nothing is
 	// started and the error is ErrVolumeMismatch; a volume that Docker created
 	// implicitly is removed again. It is ErrBusy while the network has no free
-	// address, and while a storage job uses the home. A job that has not begun is
-	// removed.
+	// address, and while a storage job uses the home. A job that was not started is
+	// removed. A Fingerprint or OwnHome of another server fails, or the start is
+	// ErrBusy until it ends.
 	StartContainer(ctx context.Context, spec ContainerSpec, progress func(Progress)) (Container, error)
 
 	// Newest returns the image that a reference names now: with ask its registry is asked

@@ -128,10 +128,10 @@ func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string,
 // errTryAgain means that the remover did not finish, and that a new attempt may.
 var errTryAgain = errors.New("the container that empties the home did not finish")
 
-// errRemoverGone is an errTryAgain because another call has removed the remover. It is
-// runtime.ErrBusy, if there are no more tries.
+// errRemoverGone is an errTryAgain because another call has made or removed the
+// remover. It is runtime.ErrBusy, if there are no more tries.
 func errRemoverGone(id workspace.ID) error {
-	return fmt.Errorf("%w: %w", errTryAgain, errConcurrent("container %s was removed by another call", removerName(id)))
+	return fmt.Errorf("%w: %w", errTryAgain, errConcurrent("container %s was made or removed by another call", removerName(id)))
 }
 
 // removeRecords removes the records of a home that was removed by hand.
@@ -239,9 +239,9 @@ func (r *Runtime) startRemover(ctx context.Context, found homes, id workspace.ID
 		return "", errors.Join(err, r.discard(ctx, made.ID))
 	}
 	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
-		if errdefs.IsNotFound(err) {
-			// Another server has replaced it because its creator seemed dead, and
-			// has its own record.
+		if errdefs.IsNotFound(err) || errdefs.IsConflict(err) {
+			// Another server has removed it, or is removing it, because its creator
+			// seemed dead, and has its own record.
 			return "", errors.Join(errRemoverGone(id), r.removeOwned(ctx, removingName(id, claim, made.ID), roleRemoving))
 		}
 		return "", wrapError(ctx, "start remover", err)
@@ -275,7 +275,7 @@ func (r *Runtime) adoptRemover(ctx context.Context, id workspace.ID, claim strin
 	}
 	// If it was never started, its creator has died, or has not started it yet and
 	// will not find it.
-	return "", errors.Join(errTryAgain, r.discard(ctx, found.ID))
+	return "", errors.Join(errRemoverGone(id), r.discard(ctx, found.ID))
 }
 
 // admitRemover checks, while the remover holds the volume, that it is the right

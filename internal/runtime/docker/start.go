@@ -253,13 +253,14 @@ func (r *Runtime) homeMount(spec runtime.ContainerSpec, attempt string) mount.Mo
 	return r.volumeMount(spec.Workspace, runtime.HomeDir, attempt, false)
 }
 
-// verifyHome checks that the home in a created container is the right one and that no
-// storage job uses it, and otherwise removes the container.
+// verifyHome checks that the home in a created container is the right one, and ends
+// tasks on it (clearTasks). It removes the container if the home is another or a
+// storage job uses it.
 func (r *Runtime) verifyHome(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
 	if err := r.verifyVolume(ctx, spec, containerID); err != nil {
 		return err
 	}
-	if err := r.clearTasks(ctx, spec.Workspace); err != nil {
+	if err := r.clearTasks(ctx, spec.Workspace, containerID); err != nil {
 		return errors.Join(err, r.discard(ctx, containerID))
 	}
 	return nil

@@ -3,34 +3,36 @@ package docker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
-// A workspace and a task on its home, which is a storage job or a fingerprint's
-// container, must not run at the same time. Both are created first, then look for
-// each other, and are started last, so that one of them sees the other. Docker may
-// still be starting a task whose server has died or has given up, and lists it as
-// created until then.
+// A workspace and a task on its home must not run at the same time. Both are created
+// first, then look for each other, and are started last, so that one of them sees the
+// other. Docker may still be starting a task whose server has died or has given up,
+// and lists it as created until then.
 
-// taskContainer is the container of a task.
+// taskContainer is the container of a task on a home: a storage job, or a helper that
+// computes the home's fingerprint or changes the owner of its files.
 type taskContainer struct {
 	id, name, role string
 	workspace      workspace.ID
 	state          runtime.ContainerState
 }
 
-// taskNames are the names of storage jobs and of fingerprints' containers.
+// taskNames are the names of tasks.
 const taskNames = "^/?codehub-(" + string(runtime.JobArchive) + "|" + string(runtime.JobRestore) + "|look)-"
 
-// clearTasks removes the tasks of a workspace, except ended storage jobs. It is
-// called when the workspace's container exists and is not started. It returns a
-// BusyError if a storage job runs, which Jobs then lists.
-func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID) error {
+// clearTasks removes the tasks of a workspace that were not started, and helpers that
+// run. It returns a BusyError if a storage job runs, which Jobs then lists. own is the
+// workspace's container, which exists and was not started.
+func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID, own string) error {
 	all, err := r.tasks.do(ctx, struct{}{}, r.listTasks)
 	if err != nil {
 		return err
@@ -40,7 +42,7 @@ func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID) error {
 			continue
 		}
 		if t.role == roleJob && t.state == runtime.ContainerRunning {
-			// Docker may list a state from before a crash.
+			// Docker may list a state that is over.
 			c, err := r.inspectJob(ctx, roleJob, t.id)
 			if errors.Is(err, runtime.ErrNotFound) || err == nil && stateOf(c.State.Status) == runtime.ContainerExited {
 				continue
@@ -50,9 +52,18 @@ func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID) error {
 			}
 			return inUse("the home of workspace "+string(id), []user{{name: t.name, role: roleJob, running: true}})
 		}
-		// Docker finishes a start of the container first, and then kills it.
+		// While the workspace's container exists, no listed task is allowed to start.
+		// A delayed call, whose container is gone, must not remove the task of another.
+		_, err := r.api.ContainerInspect(ctx, own, client.ContainerInspectOptions{})
+		if errdefs.IsNotFound(err) {
+			return errConcurrent("the container of workspace %s was removed by another call", id)
+		}
+		if err != nil {
+			return wrapError(ctx, "inspect container", err)
+		}
+		// Docker finishes a start of the task first, and then kills it.
 		if err := r.discard(ctx, t.id); err != nil {
-			return err
+			return fmt.Errorf("container %s, which uses the home: %w", t.name, err)
 		}
 	}
 	return nil

@@ -1,12 +1,11 @@
 package docker
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
-	"github.com/moby/moby/client"
-
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -74,29 +73,17 @@ func startBesideTask(t *testing.T, call func(l *lateHome) error, e *faultProxy, 
 	late := <-done
 	e.fault.Store(nil)
 	t.Logf("%s: StartContainer: %v; the task: %v", at, err, late)
-	if errors.Is(err, runtime.ErrBusy) { // a storage job ran already
-		l.soon("StartContainer", func() error {
-			jobs, err := next.Jobs(t.Context())
-			l.ok("Jobs", err)
-			for _, j := range jobs {
-				if j.Workspace == l.id {
-					l.ok("RemoveJob", next.RemoveJob(t.Context(), j.ID))
-				}
-			}
-			c, err = next.StartContainer(t.Context(), spec, nil)
-			return err
-		})
-	} else {
-		l.ok("StartContainer", err)
+	l.ok("StartContainer", err)
+	harness.Eventually(t, at+": no container of the task", func() bool { // a call may be removing it
 		tasks, err := next.listTasks(t.Context())
 		l.ok("listTasks", err)
-		for _, task := range tasks {
-			if task.workspace == l.id {
-				found, err := next.api.ContainerInspect(t.Context(), task.id, client.ContainerInspectOptions{})
-				t.Fatalf("%s: container %s of the task is still there: %+v, %v", at, task.name, found.Container.State, err)
+		return !slices.ContainsFunc(tasks, func(task taskContainer) bool {
+			if task.workspace == l.id && task.state == runtime.ContainerRunning {
+				t.Fatalf("%s: container %s of the task runs", at, task.name)
 			}
-		}
-	}
+			return task.workspace == l.id
+		})
+	})
 	l.ok("RemoveContainer", next.RemoveContainer(t.Context(), c.ID, 0))
 	return true
 }

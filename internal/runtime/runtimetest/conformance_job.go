@@ -118,6 +118,25 @@ func jobTests() map[string]func(*suite) {
 			s.nothingRemains()
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, half))
 		},
+		"job/does not run beside the workspace": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			half := s.HalfJob(s.T, s.archiveSpec("exit 0"))
+			c := s.start()
+			s.answers(c)
+			_, err := s.Runtime.FollowJob(s.ctx, half, func([]byte) {})
+			s.is("FollowJob of a job that the start has removed", err, runtime.ErrNotFound)
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
+
+			job := s.startJob(s.archiveSpec("wait for ever", "exit 0"))
+			_, err = s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
+			s.is("StartContainer while a job runs", err, runtime.ErrBusy)
+			if got := s.job(); got.ID != job.ID || !got.Running {
+				s.Fatalf("job = %+v, want that %s runs", got, job.ID)
+			}
+			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
+			s.answers(s.start())
+		},
 		"job/missing input is reported": func(s *suite) {
 			s.create()
 			spec := s.archiveSpec()

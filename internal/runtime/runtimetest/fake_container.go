@@ -65,6 +65,16 @@ func (f *Fake) makeContainer(spec runtime.ContainerSpec, img chosen) (runtime.Co
 		f.w.change()
 		return runtime.Container{}, fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
 	}
+	for _, j := range f.w.jobsOf(spec.Workspace) {
+		switch j.state {
+		case jobCreated:
+			f.w.dropJob(j)
+		case jobRunning:
+			delete(f.w.containers, spec.Workspace)
+			f.w.change()
+			return runtime.Container{}, f.w.inUse(spec.Workspace)
+		}
+	}
 	if v.Limit > 0 && spec.Size.Disk > v.Limit {
 		v.Limit = spec.Size.Disk
 	}
