@@ -58,6 +58,18 @@ func newFaultProxy(t *testing.T) *faultProxy {
 	return e
 }
 
+// twoServers returns runtimes of two servers of one installation. The first one's requests
+// pass through the proxy.
+func twoServers(t *testing.T) (*faultProxy, *Runtime, *Runtime) {
+	t.Helper()
+	e := newFaultProxy(t)
+	next := newRuntime(t, nil)
+	old := newRuntime(t, func(c *Config) {
+		c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
+	})
+	return e, old, next
+}
+
 // fail makes requests for paths with this suffix fail; nil ends that.
 func (e *faultProxy) fail(path string, how func(http.ResponseWriter, *http.Request)) {
 	if how == nil {

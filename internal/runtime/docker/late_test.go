@@ -349,11 +349,7 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 			}
 			t.Run(storage+"/"+tc.name, func(t *testing.T) {
 				t.Parallel()
-				e := newFaultProxy(t)
-				next := newRuntime(t, nil)
-				old := newRuntime(t, func(c *Config) {
-					c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
-				})
+				e, old, next := twoServers(t)
 				if _, err := old.Jobs(t.Context()); err != nil { // the first request negotiates the API version
 					t.Fatal(err)
 				}

@@ -144,11 +144,7 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 // other's helper mounts it: Docker then creates a volume implicitly.
 func TestRemovalWithConcurrentlyRemovedRecord(t *testing.T) {
 	t.Parallel()
-	e := newFaultProxy(t)
-	next := newRuntime(t, nil)
-	r := newRuntime(t, func(c *Config) {
-		c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
-	})
+	e, r, next := twoServers(t)
 	r.remote = true
 	l := newLate(t, next, workspace.StorageDockerVolume)
 	l.seed("home-1")
@@ -189,13 +185,9 @@ func TestRemovalWithConcurrentlyRemovedRecord(t *testing.T) {
 // does not say that another home has its name.
 func TestRemovalOfHomeThatOthersRemove(t *testing.T) {
 	t.Parallel()
-	e := newFaultProxy(t)
-	next := newRuntime(t, nil)
-	r := newRuntime(t, func(c *Config) {
-		c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
-	})
+	e, r, next := twoServers(t)
 	l := newLate(t, next, workspace.StorageDockerVolume)
-	var volume runtime.VolumeSpec
+	volume := l.volume("home-1")
 	looks := 0
 	f := func(_ http.ResponseWriter, req *http.Request) bool {
 		switch {
@@ -211,7 +203,6 @@ func TestRemovalOfHomeThatOthersRemove(t *testing.T) {
 		}
 		return false
 	}
-	volume = l.volume("home-1")
 	e.fault.Store(&f)
 	err := r.RemoveVolume(t.Context(), l.id, "home-1", nil)
 	e.fault.Store(nil)

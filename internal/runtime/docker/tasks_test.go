@@ -29,14 +29,10 @@ func TestTaskDoesNotRunBesideWorkspace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newFaultProxy(t)
-			next := newRuntime(t, nil)
+			e, old, next := twoServers(t)
 			if err := next.Prepare(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			old := newRuntime(t, func(c *Config) {
-				c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
-			})
 			if _, err := old.Jobs(t.Context()); err != nil { // the first request negotiates the API version
 				t.Fatal(err)
 			}
