@@ -97,8 +97,10 @@ func (r *Runtime) ask(ctx context.Context, from, to *corev1.Pod, token string, t
 		}
 		return nil
 	}
+	// Also later: policies may cut this server off after the first answers.
+	unreached := func(err error) error { return unknown(ctx, fmt.Errorf("%s %w", runtime.MsgUnreached, err)) }
 	if err := retry(ctx, probeAnswer, answers); err != nil {
-		return nil, unknown(ctx, fmt.Errorf("%s %w", runtime.MsgUnreached, err))
+		return nil, unreached(err)
 	}
 	var open []target
 	err := retry(ctx, probeSettle, func() error {
@@ -116,7 +118,7 @@ func (r *Runtime) ask(ctx context.Context, from, to *corev1.Pod, token string, t
 		err = answers() // what was not reached was there
 	}
 	if err != nil && !errors.Is(err, errOpen) {
-		return nil, unknown(ctx, err)
+		return nil, unreached(err)
 	}
 	return open, nil
 }

@@ -2,10 +2,15 @@ package kube
 
 import (
 	"errors"
+	"io"
+	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -77,6 +82,31 @@ func TestIsolationIsChecked(t *testing.T) {
 		t.Errorf("%d Pods are left, %v", len(pods.Items), err)
 	}
 }
+
+// Policies that cut this server off only after the probe has answered it are the reason, too.
+func TestProbeIsUnreachedLater(t *testing.T) {
+	t.Parallel()
+	for answers := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			left := answers
+			r := &Runtime{probe: &http.Client{Transport: transport(func(*http.Request) (*http.Response, error) {
+				if left--; left < 0 {
+					return nil, os.ErrDeadlineExceeded
+				}
+				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"open": []}`))}, nil
+			})}}
+			_, err := r.ask(t.Context(), &corev1.Pod{}, &corev1.Pod{}, "token", []target{{runtime.ReachedAPI, "10.0.0.1:443"}})
+			var open *runtime.IsolationError
+			if !errors.As(err, &open) || !open.Unknown || !strings.HasPrefix(open.Reason, runtime.MsgUnreached) {
+				t.Errorf("after %d answers: %v", answers, err)
+			}
+		})
+	}
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // A Pod of a check that does not start is a reason why the isolation is not known.
 func testUnscheduledProbe(t *testing.T, c *cluster) {
