@@ -198,7 +198,7 @@ type Mux interface {
 // anything; changes are POSTs, which are refused from other origins.
 func (d *Dashboard) Routes(mux Mux) {
 	handle := func(pattern string, h http.HandlerFunc) {
-		guarded := d.guard.Handler(limitBody(d.FormWithin, h))
+		guarded := d.guard.Handler(limitBody(d.FormWithin, h, d.message))
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			accesslog.SetRoute(r.Context(), pattern)
 			guarded.ServeHTTP(w, r)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"codehub/internal/auth"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -197,8 +198,41 @@ func TestEditAndMemo(t *testing.T) {
 	if a = b.htmx(path+"/memo", url.Values{"memo": {strings.Repeat("x", 65<<10)}}); a.status != http.StatusRequestEntityTooLarge {
 		t.Errorf("a memo that is too long: %d", a.status)
 	}
-	if a = b.htmx(path+"/memo", url.Values{"memo": {strings.Repeat("x", 300<<10)}}); a.status == http.StatusOK && ws.Memo == "" {
-		t.Errorf("a body that is too long: %d", a.status)
+}
+
+// A form that was not read in full, or a body that is no form, changes nothing: an absent field is
+// not an empty one.
+func TestFormsThatAreNotReadChangeNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	id := w.add("project", standby)
+	memo, env := "notes", lifecycle.EnvChange{Set: map[string]*string{"NAME": new("value")}}
+	if _, err := w.DB.PatchWorkspace(t.Context(), w.caller("admin"), id, postgres.Patch{Edit: workspace.Edit{Memo: &memo}, Env: &env}); err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("가", 40_000) // 9 bytes each in a form
+	for _, c := range []struct {
+		name, contentType string
+		form              url.Values
+		status            int
+	}{
+		{"too large", "application/x-www-form-urlencoded", url.Values{"memo": {long}, "env": {long}}, http.StatusRequestEntityTooLarge},
+		{"no form", "multipart/form-data; boundary=x", url.Values{"memo": {"x"}, "env": {"X=x"}}, http.StatusUnsupportedMediaType},
+		{"without a type", "", url.Values{"memo": {"x"}, "env": {"X=x"}}, http.StatusUnsupportedMediaType},
+	} {
+		for _, what := range []string{"memo", "env", "edit"} {
+			for _, asked := range []string{"true", ""} {
+				a := b.post("/workspaces/"+string(id)+"/"+what, c.form, "HX-Request", asked, "Content-Type", c.contentType)
+				if a.status != c.status || !strings.Contains(a.body, "Nothing was changed") {
+					t.Errorf("%s %s: %d %s", c.name, what, a.status, a.body)
+				}
+			}
+		}
+	}
+	ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
+	if err != nil || ws.Memo != "notes" || ws.Env["NAME"] != "value" || ws.Name != "project" {
+		t.Errorf("%q %v %q, %v", ws.Memo, ws.Env, ws.Name, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -41,23 +42,37 @@ func (d *Dashboard) secureHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// limitBody reads the form within its bounds before h runs. A form that was not read in full
-// counts as not sent.
-func limitBody(within time.Duration, h http.HandlerFunc) http.Handler {
+// limitBody reads the form within its bounds before h runs. h does not run for a form that was
+// not read in full, nor for a body that is no form: an absent field would count as an empty one.
+// refuse answers then, with the key of a message.
+func limitBody(within time.Duration, h http.HandlerFunc, refuse func(w http.ResponseWriter, r *http.Request, status int, key string)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		if r.Method == http.MethodPost {
 			// A server without a network connection sets no deadline. The deadline is removed
 			// once the body is read: reached later, it would look like a disconnected client.
 			// Otherwise it stays, since the server reads the rest of the body before it
-			// responds. ParseForm reads only forms.
+			// responds.
 			rc := http.NewResponseController(w)
 			_ = rc.SetReadDeadline(time.Now().Add(within))
-			if r.ParseForm() == nil {
-				if _, err := io.Copy(io.Discard, r.Body); err == nil {
-					_ = rc.SetReadDeadline(time.Time{})
-				}
+			err := r.ParseForm()
+			rest := int64(0) // of a body that is no form, which ParseForm leaves
+			if err == nil {
+				rest, err = io.Copy(io.Discard, r.Body)
 			}
+			var large *http.MaxBytesError
+			switch {
+			case errors.As(err, &large):
+				refuse(w, r, http.StatusRequestEntityTooLarge, "large_form")
+				return
+			case err != nil:
+				refuse(w, r, http.StatusBadRequest, "broken_form")
+				return
+			case rest > 0:
+				refuse(w, r, http.StatusUnsupportedMediaType, "broken_form")
+				return
+			}
+			_ = rc.SetReadDeadline(time.Time{})
 		}
 		h(w, r)
 	})

@@ -641,6 +641,10 @@ var en = map[string]string{
 	"message.cookie_conflict.body":      "The browser sent several session cookies, which another page may have set. codehub has removed them. Try again.",
 	"message.cross_origin.title":        "Request blocked",
 	"message.cross_origin.body":         "The request came from another site. codehub accepts changes from its own pages only. Open codehub and try again there.",
+	"message.large_form.title":          "The text is too long",
+	"message.large_form.body":           "The form has more text than codehub accepts. Nothing was changed. Shorten the text and try again.",
+	"message.broken_form.title":         "The form did not arrive",
+	"message.broken_form.body":          "Only a part of the form arrived, or it could not be read. Nothing was changed. Try again.",
 
 	"login.title":             "Log in",
 	"login.heading":           "Log in",

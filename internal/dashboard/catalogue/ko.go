@@ -641,6 +641,10 @@ var ko = map[string]string{
 	"message.cookie_conflict.body":      "브라우저가 세션 쿠키를 여러 개 보냈습니다. 다른 페이지가 설정한 쿠키일 수 있어 모두 제거했습니다. 다시 시도하세요.",
 	"message.cross_origin.title":        "차단된 요청입니다",
 	"message.cross_origin.body":         "다른 사이트에서 보낸 요청입니다. 변경은 codehub 페이지에서만 할 수 있습니다. codehub를 열고 다시 시도하세요.",
+	"message.large_form.title":          "텍스트가 너무 깁니다",
+	"message.large_form.body":           "양식에 입력한 텍스트가 허용되는 길이를 넘어 아무것도 변경하지 않았습니다. 텍스트를 줄이고 다시 시도하세요.",
+	"message.broken_form.title":         "양식이 도착하지 않았습니다",
+	"message.broken_form.body":          "양식의 일부만 도착했거나 양식을 읽을 수 없어 아무것도 변경하지 않았습니다. 다시 시도하세요.",
 
 	"login.title":             "로그인",
 	"login.heading":           "로그인",
