@@ -248,7 +248,8 @@ func TestConnectPort(t *testing.T) {
 	}
 	all.Wait()
 	var refused *client.Error
-	if _, err := c.ConnectPort(t.Context(), string(ws.ID), freePort(t)); !errors.As(err, &refused) || refused.Code != "unavailable" || refused.Details["port"] == nil {
+	silent, _ := harness.ReservePort(t)
+	if _, err := c.ConnectPort(t.Context(), string(ws.ID), silent); !errors.As(err, &refused) || refused.Code != "unavailable" || refused.Details["port"] == nil {
 		t.Errorf("nothing listens: %v", err)
 	}
 	eves, _ := e.tokenClient(e.eve)
@@ -298,14 +299,4 @@ func TestConnectPortEndsAtStop(t *testing.T) {
 	if _, err := io.ReadAll(conn); err == nil {
 		t.Error("a stopped workspace's connection ended as if it were complete")
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }

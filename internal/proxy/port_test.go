@@ -14,6 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"codehub/internal/harness"
 	"codehub/internal/origin"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -245,7 +246,7 @@ func TestPortByPathIsForwarded(t *testing.T) {
 	w := newWorld(t)
 	w.proxy.routes.loopbackPorts = true
 	i := w.serve(wsA)
-	port := freePort(t)
+	port := silentPort(t)
 	prefix := under(wsA) + "/proxy/" + port
 	i.handle = func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -307,7 +308,7 @@ func TestPortByPathOfForeignContainer(t *testing.T) {
 	w.proxy.routes.loopbackPorts = true
 	other := newIDE(t, "secret-of-another", "127.0.0.1:0")
 	w.runtime.put(wsA, runtime.Upstream{ContainerID: "stale", Addr: other.addr(), Secret: "secret-of-a"})
-	for _, port := range []string{strconv.Itoa(a.port), freePort(t)} {
+	for _, port := range []string{strconv.Itoa(a.port), silentPort(t)} {
 		res := w.get(under(wsA)+"/proxy/"+port+"/", "Cookie", sessionCookie+"=ann-1; own=secret")
 		if res.StatusCode == 200 {
 			t.Errorf("port %s: %d", port, res.StatusCode)
@@ -318,15 +319,11 @@ func TestPortByPathOfForeignContainer(t *testing.T) {
 	}
 }
 
-// freePort returns a port on which nothing listens.
-func freePort(t *testing.T) string {
+// silentPort returns a port on which nothing listens while the test runs.
+func silentPort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	port, _ := harness.ReservePort(t)
+	return strconv.Itoa(port)
 }
 
 // The agent's port is the server's alone: neither a host nor a path leads to it, however

@@ -137,7 +137,7 @@ func TestLoopbackPortByPath(t *testing.T) {
 	if res := w.get(prefix + "/absolute"); res.Header.Get("Location") != prefix+"/x" {
 		t.Errorf("a redirect leads to %q", res.Header.Get("Location"))
 	}
-	silent := under(wsA) + "/proxy/" + freePort(t)
+	silent := under(wsA) + "/proxy/" + silentPort(t)
 	res := w.open(silent + "/x?y=1")
 	if res.StatusCode != 502 || res.Header.Get("X-Page") != "notice app_port" || !strings.Contains(res.body, "Wait:"+silent+portWaitPath+"?path=%2Fx%3Fy%3D1") {
 		t.Errorf("%d %s %s", res.StatusCode, res.Header.Get("X-Page"), res.body)
@@ -158,7 +158,7 @@ func TestLoopbackPortByPath(t *testing.T) {
 func TestPortWaits(t *testing.T) {
 	t.Parallel()
 	h, _ := newInsideWorld(t)
-	port, _ := strconv.Atoi(freePort(t))
+	port, listen := harness.ReservePort(t)
 	host := workspace.Host{ID: wsA, Port: port}
 	address := h.proxy.layout.URL(host)
 	session := hostCookie + "=ann-1" + at(host)
@@ -171,14 +171,10 @@ func TestPortWaits(t *testing.T) {
 	if res := ask(navigation...); res.StatusCode != http.StatusBadGateway || res.Header.Get("X-Page") != "notice port" {
 		t.Errorf("a page: %d", res.StatusCode)
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var requests atomic.Int64
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
 	s.Listener.Close()
-	s.Listener = l
+	s.Listener = listen()
 	s.Start()
 	t.Cleanup(s.Close)
 	if res := ask(); res.StatusCode != http.StatusOK {

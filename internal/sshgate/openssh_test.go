@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -224,7 +225,8 @@ func TestForwards(t *testing.T) {
 
 	// -W, and an address where nothing listens.
 	w.run(w.command("ssh", "-W", service.Addr().String(), "demo"), "through\n").want(t, "through\n")
-	if r := w.run(w.command("ssh", "-W", "127.0.0.1:"+freePort(t), "demo"), ""); r.status != 255 {
+	silent, _ := harness.ReservePort(t)
+	if r := w.run(w.command("ssh", "-W", "127.0.0.1:"+strconv.Itoa(silent), "demo"), ""); r.status != 255 {
 		t.Errorf("%+v", r)
 	}
 	// A port that is in use in the workspace.
