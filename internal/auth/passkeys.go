@@ -410,7 +410,7 @@ func (a *Auth) BeginPasskey(ctx context.Context, caller workspace.Caller, proof,
 func sessionOf(caller workspace.Caller) ([]byte, error) {
 	hash, ok := decodeSession(caller.Session)
 	if !ok || caller.Token != "" {
-		return nil, workspace.Errorf(workspace.CodeForbidden, "An API token cannot add passkeys.")
+		return nil, workspace.Errorf(workspace.CodeForbidden, "An API token cannot change passkeys and recovery codes.")
 	}
 	return hash[:], nil
 }
@@ -478,14 +478,21 @@ func (a *Auth) RenamePasskey(ctx context.Context, caller workspace.Caller, id, n
 }
 
 // RemovePasskey removes a passkey of the caller. proof is that of VerifyPassword.
-// CodeNotSupported for the last one if the server requires one.
+// CodeForbidden for a caller with a token; CodeNotSupported for the last one if the server
+// requires one.
 func (a *Auth) RemovePasskey(ctx context.Context, caller workspace.Caller, proof, id string) error {
+	if _, err := sessionOf(caller); err != nil {
+		return err
+	}
 	return a.store.RemovePasskey(ctx, caller, proof, id, a.requirePasskey)
 }
 
 // NewRecoveryCodes returns new recovery codes of the caller; the former ones end.
-// CodeNotFound for a user without a passkey.
+// CodeForbidden for a caller with a token; CodeNotFound for a user without a passkey.
 func (a *Auth) NewRecoveryCodes(ctx context.Context, caller workspace.Caller, proof string) ([]string, error) {
+	if _, err := sessionOf(caller); err != nil {
+		return nil, err
+	}
 	codes, hashes := newRecoveryCodes(caller.UserID)
 	return codes, a.store.ReplaceRecoveryCodes(ctx, caller, proof, hashes)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/api"
 	"codehub/internal/auth"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/passkey/softkey"
@@ -276,6 +277,34 @@ func TestRecoveryCode(t *testing.T) {
 	w.Exec(`UPDATE users SET password_hash = password_hash || 'x'`)
 	if a := b.post("/passkey/recover", url.Values{"code": {made[1]}}); a.header.Get("Location") != "/login" || b.hasSession() {
 		t.Errorf("after a new password: %d to %q", a.status, a.header.Get("Location"))
+	}
+}
+
+// An API token and the password neither remove a passkey nor make recovery codes: that would
+// turn the second factor off.
+func TestTokenChangesNoPasskeys(t *testing.T) {
+	t.Parallel()
+	w := passkeyWorld(t, false)
+	k := w.key()
+	codes := w.loggedIn().register(k, "Laptop")
+	_, secret, err := w.Auth.CreateToken(t.Context(), auth.Identity{Caller: w.caller("admin")}, "laptop", nil, auth.TokenLimits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := fixture.Query[string](w.Database, `SELECT id::text FROM passkeys`)
+	for _, path := range []string{"/settings/passkeys/codes", "/settings/passkeys/" + id + "/remove", "/settings/passkeys"} {
+		for _, htmx := range []string{"true", ""} {
+			a := w.browser().post(path, url.Values{"current": {adminPassword}, "passkey_name": {"another"}}, api.TokenHeader, secret, "HX-Request", htmx)
+			if a.status != http.StatusForbidden || codeText.MatchString(a.body) {
+				t.Errorf("%s: %d %s", path, a.status, a.body)
+			}
+		}
+	}
+	if n := fixture.Query[int](w.Database, `SELECT count(*)::int FROM passkeys`); n != 1 {
+		t.Errorf("%d passkeys", n)
+	}
+	if a := w.passwordOK().post("/passkey/recover", url.Values{"code": {codes[0]}}); a.status != http.StatusSeeOther || a.header.Get("Location") != "/" {
+		t.Errorf("an earlier code: %d to %q", a.status, a.header.Get("Location"))
 	}
 }
 
