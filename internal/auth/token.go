@@ -29,6 +29,9 @@ func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expire
 			return postgres.Token{}, "", workspace.Errorf(workspace.CodeInvalid, "expires_at must be in the future.")
 		}
 		utc := expires.UTC().Truncate(time.Microsecond)
+		if utc.Year() > 9999 { // which no JSON can say
+			return postgres.Token{}, "", workspace.Errorf(workspace.CodeInvalid, "expires_at must be before the year 10000.")
+		}
 		expires = &utc
 	}
 	secret := newToken()

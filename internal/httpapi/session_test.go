@@ -77,7 +77,7 @@ func TestTokens(t *testing.T) {
 	}
 	e.want(400, "invalid_request", "POST", "/logout", "", by)
 	for _, body := range []string{`{}`, `{"name":""}`, `{"name":"` + strings.Repeat("x", 101) + `"}`, `{"name":"a\u0000"}`,
-		`{"name":"x","expires_at":"2001-01-01T00:00:00Z"}`, `{"name":"x","expires_at":"x"}`, `{"name":"x","scope":"all"}`} {
+		`{"name":"x","expires_at":"2001-01-01T00:00:00Z"}`, `{"name":"x","expires_at":"x"}`, `{"name":"x","expires_at":"9999-12-31T23:59:59-12:00"}`, `{"name":"x","scope":"all"}`} {
 		e.want(400, "invalid_request", "POST", "/tokens", body, me)
 	}
 	e.want(204, "", "DELETE", "/tokens/"+tok.ID, "", by)
