@@ -50,9 +50,6 @@ func (s *Service) CreateGroup(ctx context.Context, caller workspace.Caller, in a
 	if err := checkGroup(&g.Name, &g.Claim, &g.Issuer); err != nil {
 		return api.Group{}, err
 	}
-	if g.Claim == "" && g.Issuer != "" {
-		return api.Group{}, fieldError("issuer", "needs a claim.")
-	}
 	made, err := s.cfg.Store.CreateGroup(ctx, caller, g)
 	return groupOf(made), err
 }

@@ -178,9 +178,23 @@ func notGroupAdmin() error {
 	return workspace.Errorf(workspace.CodeForbidden, "Only administrators, and those of the group, can do this.")
 }
 
-// CreateGroup adds a group for an administrator. CodeNameTaken.
+// checkClaim refuses an issuer without a claim, which would have no effect.
+func checkClaim(claim, issuer string) error {
+	if claim != "" || issuer == "" {
+		return nil
+	}
+	e := workspace.Errorf(workspace.CodeInvalid, "issuer needs a claim.")
+	e.Details = map[string]any{"field": "issuer"}
+	return e
+}
+
+// CreateGroup adds a group for an administrator. CodeNameTaken; CodeInvalid for an issuer
+// without a claim.
 func (db *DB) CreateGroup(ctx context.Context, caller workspace.Caller, g Group) (Group, error) {
 	var made Group
+	if err := checkClaim(g.Claim, g.Issuer); err != nil {
+		return made, err
+	}
 	err := db.tx(ctx, "create a group", func(tx pgx.Tx) error {
 		if _, err := administrators(ctx, tx, caller); err != nil {
 			return err
@@ -236,8 +250,8 @@ func (p GroupPatch) apply(g *Group) (changed map[string]any) {
 			*t.of, changed[t.name] = *t.to, *t.to
 		}
 	}
-	if g.Claim == "" {
-		g.Issuer = ""
+	if g.Claim == "" && g.Issuer != "" {
+		g.Issuer, changed["issuer"] = "", ""
 	}
 	if n := p.MaxRunning; n.Set && !same(n.Value, g.MaxRunning) {
 		g.MaxRunning, changed["max_running"] = n.Value, n.Value
@@ -251,7 +265,8 @@ func (p GroupPatch) apply(g *Group) (changed map[string]any) {
 	return changed
 }
 
-// PatchGroup changes a group for an administrator. CodeNotFound; CodeNameTaken.
+// PatchGroup changes a group for an administrator; without a claim it has no issuer.
+// CodeNotFound; CodeNameTaken; CodeInvalid for a new issuer without a claim.
 func (db *DB) PatchGroup(ctx context.Context, caller workspace.Caller, id string, p GroupPatch) (Group, error) {
 	var out Group
 	err := db.tx(ctx, "change a group", func(tx pgx.Tx) error {
@@ -263,6 +278,11 @@ func (db *DB) PatchGroup(ctx context.Context, caller workspace.Caller, id string
 			return err
 		}
 		changed := p.apply(&g)
+		if p.Issuer != nil {
+			if err := checkClaim(g.Claim, *p.Issuer); err != nil {
+				return err
+			}
+		}
 		if out = g; len(changed) == 0 {
 			return nil
 		}

@@ -156,6 +156,11 @@ func TestGroupOfClaim(t *testing.T) {
 	if g := must(e.PatchGroup(t.Context(), boss, g.ID, postgres.GroupPatch{Claim: &none}))(t); g.Claim != "" || g.Issuer != "" || g.Members != 1 {
 		t.Errorf("without a claim: %+v", g)
 	}
+	_, err := e.PatchGroup(t.Context(), boss, g.ID, postgres.GroupPatch{Issuer: &issuer})
+	wantCode(t, err, workspace.CodeInvalid)
+	if n := query[int](e, `SELECT count(*)::int FROM audit_log WHERE action = $1 AND details->>'issuer' = $2`, postgres.AuditGroupChange, issuer); n != 1 {
+		t.Errorf("%d changes to the issuer are in the audit log", n)
+	}
 }
 
 // limitOf is the rule of the view user_limits in Go: a user's own limit, else the most generous
