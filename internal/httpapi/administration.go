@@ -251,7 +251,7 @@ func (s *server) anyLogs(w http.ResponseWriter, r *http.Request, id auth.Identit
 	if _, err := s.cfg.Store.ReadAnyLog(r.Context(), id.Caller, wsID); err != nil {
 		return err
 	}
-	return s.sendLogs(w, r, id, wsID)
+	return s.sendLogs(w, r, id, wsID, s.administers(id.Caller, wsID))
 }
 
 func (s *server) anyUsage(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

@@ -63,17 +63,20 @@ func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth
 	if err != nil {
 		return err
 	}
-	return s.sendArchive(w, r, id, ws.Name, a)
+	return s.sendArchive(w, r, id, ws.Name, a, s.owns(id.Caller, ws.ID))
 }
 
-// sendArchive sends an archive of the workspace of this name.
-func (s *server) sendArchive(w http.ResponseWriter, r *http.Request, id auth.Identity, name string, a workspace.Archive) error {
+// sendArchive sends an archive of the workspace of this name, as long as allowed says that the
+// caller may have it.
+func (s *server) sendArchive(w http.ResponseWriter, r *http.Request, id auth.Identity, name string, a workspace.Archive, allowed func(context.Context) error) error {
 	if !s.downloading.add(id.Caller.UserID, maxDownloads) {
 		return workspace.Errorf(codeTooManyStreams, "Too many archives are being downloaded for this account: at most %d.", maxDownloads)
 	}
 	defer s.downloading.remove(id.Caller.UserID)
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
+	ctx, end := s.whileAllowed(ctx, allowed)
+	defer end()
 	defer inbound.Stream(w, r)()
 	asked, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
 	found, err := s.cfg.Archives.Stat(asked, a.Key)

@@ -323,6 +323,28 @@ func TestDownloadEndsWithClientOrSession(t *testing.T) {
 	e.bucket.closed(t)
 }
 
+// A download ends when the workspace is handed over.
+func TestDownloadEndsWithTheRight(t *testing.T) {
+	t.Parallel()
+	e := newArchived(t, "a", 1<<20, func(c *Config) { c.CheckEvery = 20 * time.Millisecond })
+	e.bucket.hangs = true
+	r, err := http.NewRequestWithContext(t.Context(), "GET", e.HTTP.URL+Prefix+e.path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as(e.ann)(r)
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	e.Change(`UPDATE workspaces SET owner_user_id = (SELECT id FROM users WHERE username = 'eve')`)
+	if n, err := io.Copy(io.Discard, resp.Body); err == nil || n == 1<<20 {
+		t.Errorf("after the hand-over: %d bytes, %v", n, err)
+	}
+	e.bucket.closed(t)
+}
+
 func TestDownloadsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "a", 1<<20)

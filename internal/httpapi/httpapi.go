@@ -63,6 +63,9 @@ type Config struct {
 	// ReadWithin is how long a request's body, or a piece of an archive from
 	// the bucket, may take to arrive; 0 is 30 s.
 	ReadWithin time.Duration
+	// CheckEvery is how often it is checked that the caller of a response that lasts may still
+	// have it; 0 is 3 s.
+	CheckEvery time.Duration
 }
 
 // Prefix is the path of the API; New's handler serves everything below it.
@@ -242,6 +245,9 @@ func New(cfg Config) http.Handler {
 	}
 	if cfg.ReadWithin <= 0 {
 		cfg.ReadWithin = 30 * time.Second
+	}
+	if cfg.CheckEvery <= 0 {
+		cfg.CheckEvery = 3 * time.Second
 	}
 	s := &server{cfg: cfg, base: strings.TrimRight(cfg.URL.String(), "/"), origins: CrossOrigin(cfg.URL), log: cfg.Log}
 	mux := http.NewServeMux()

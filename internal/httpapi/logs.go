@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -24,11 +25,12 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 	if err != nil {
 		return err
 	}
-	return s.sendLogs(w, r, id, ws.ID)
+	return s.sendLogs(w, r, id, ws.ID, s.owns(id.Caller, ws.ID))
 }
 
-// sendLogs sends the log of the container of a workspace that the caller may read.
-func (s *server) sendLogs(w http.ResponseWriter, r *http.Request, id auth.Identity, ws workspace.ID) error {
+// sendLogs sends the log of the container of a workspace that the caller may read, as long as
+// allowed says so.
+func (s *server) sendLogs(w http.ResponseWriter, r *http.Request, id auth.Identity, ws workspace.ID, allowed func(context.Context) error) error {
 	q := r.URL.Query()
 	follow, err := boolParam(q, "follow")
 	if err != nil {
@@ -48,6 +50,8 @@ func (s *server) sendLogs(w http.ResponseWriter, r *http.Request, id auth.Identi
 	}
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
+	ctx, end := s.whileAllowed(ctx, allowed)
+	defer end()
 	defer inbound.Stream(w, r)()
 	out := &textStream{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, head: r.Method == http.MethodHead}
 	err = s.cfg.Logs.Logs(ctx, ws, tail, follow, out)

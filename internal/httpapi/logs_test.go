@@ -70,6 +70,33 @@ func TestFollowedLogs(t *testing.T) {
 	}
 }
 
+// An administrator who no longer is one does not go on reading another user's log.
+func TestFollowedLogEndsWithTheRight(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, func(c *Config) { c.CheckEvery = 20 * time.Millisecond })
+	e.Exec(`UPDATE users SET admin = true WHERE username = 'eve'`)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+"/admin/workspaces/"+string(e.workspace(e.ann, "a").ID)+"/logs?follow=true", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as(e.eve)(r)
+	resp, err := e.HTTP.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body := bufio.NewReader(resp.Body)
+	if line, err := body.ReadString('\n'); err != nil || line != "hello\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	e.Exec(`UPDATE users SET admin = false WHERE username = 'eve'`)
+	if _, err := body.ReadString('\n'); err == nil || ctx.Err() != nil {
+		t.Errorf("it goes on: %v", err)
+	}
+}
+
 // The number of followed logs of one user is bounded.
 func TestFollowedLogsAreBounded(t *testing.T) {
 	t.Parallel()

@@ -80,7 +80,7 @@ func (s *server) fetchToMove(w http.ResponseWriter, r *http.Request, id auth.Ide
 	if err != nil {
 		return err
 	}
-	return s.sendArchive(w, r, id, ws.Name, workspace.Archive{Key: ws.ArchiveKey, Digest: ws.ArchiveDigest, Size: ws.ArchiveSize})
+	return s.sendArchive(w, r, id, ws.Name, workspace.Archive{Key: ws.ArchiveKey, Digest: ws.ArchiveDigest, Size: ws.ArchiveSize}, s.administers(id.Caller, ws.ID))
 }
 
 func (s *server) deleteMoved(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
