@@ -277,4 +277,24 @@ func TestChart(t *testing.T) {
 	if err != nil || string(same.Data["password"]) != string(secret.Data["password"]) {
 		t.Errorf("the upgrade changed the administrator's password: %v", err)
 	}
+
+	// Without the release, the workspace runs on and stays isolated. The same release can be
+	// installed again, another one cannot.
+	if out, err := c.Helm("uninstall", "codehub", "--namespace", "codehub", "--wait", "--timeout", "2m"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	policies, err := c.Client.NetworkingV1().NetworkPolicies("codehub-workspaces").List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=codehub"})
+	if err != nil || len(policies.Items) != 3 {
+		t.Errorf("%d NetworkPolicies of workspaces after helm uninstall, %v", len(policies.Items), err)
+	}
+	left, err := c.Client.CoreV1().Pods("codehub-workspaces").Get(t.Context(), pod.Items[0].Name, metav1.GetOptions{})
+	if err != nil || left.UID != pod.Items[0].UID || left.DeletionTimestamp != nil {
+		t.Errorf("the workspace's Pod after helm uninstall: %v", err)
+	}
+	for name, adopts := range map[string]bool{"codehub": true, "other": false} {
+		args := append([]string{"install", name, kubetest.Chart(), "--namespace", "codehub", "--dry-run=server"}, r.values...)
+		if _, err := c.Helm(args...); (err == nil) != adopts || err != nil && !strings.Contains(err.Error(), "invalid ownership metadata") {
+			t.Errorf("install the release %s again: %v", name, err)
+		}
+	}
 }

@@ -73,6 +73,16 @@ serviceMonitor: {enabled: true}
 // render renders the chart with the base values and further ones.
 func render(t *testing.T, values string) string {
 	t.Helper()
+	out, err := tryRender(t, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// tryRender is render for values that the chart may refuse.
+func tryRender(t *testing.T, values string) (string, error) {
+	t.Helper()
 	dir := t.TempDir()
 	args := []string{"template", "codehub", Chart(), "--namespace", "codehub"}
 	for name, text := range map[string]string{"0-base": base, "1-more": values} {
@@ -80,11 +90,27 @@ func render(t *testing.T, values string) string {
 			t.Fatal(err)
 		}
 	}
-	out, err := Helm(t, append(args, "--values", filepath.Join(dir, "0-base"), "--values", filepath.Join(dir, "1-more"))...)
-	if err != nil {
-		t.Fatal(err)
+	return Helm(t, append(args, "--values", filepath.Join(dir, "0-base"), "--values", filepath.Join(dir, "1-more"))...)
+}
+
+// decode finds a resource of rendered manifests and decodes it into v. It reports whether the
+// manifests have the resource.
+func decode(t *testing.T, manifests, kind, name string, v any) bool {
+	t.Helper()
+	for _, d := range documents(t, manifests) {
+		if d["kind"] != kind || d["metadata"].(map[string]any)["name"] != name {
+			continue
+		}
+		b, err := yaml.Marshal(d)
+		if err == nil {
+			err = yaml.UnmarshalStrict(b, v)
+		}
+		if err != nil {
+			t.Fatalf("%s %s: %v", kind, name, err)
+		}
+		return true
 	}
-	return out
+	return false
 }
 
 // documents parses a YAML file of several resources.
@@ -162,6 +188,27 @@ func TestChartManifestsAreValid(t *testing.T) {
 		if name := filepath.Base(file); !strings.Contains(rendered, "# Source: codehub/templates/"+name+"\n") {
 			t.Errorf("no values render %s", name)
 		}
+	}
+}
+
+// Removing the release keeps the namespace of the workspaces and their NetworkPolicies: Pods of
+// workspaces run on without the servers.
+func TestChartKeepsIsolation(t *testing.T) {
+	t.Parallel()
+	harness.NeedsDocker(t) // kube.sh builds helm, which make check does not wait for
+	kept := []string{}
+	for _, d := range documents(t, render(t, variants["everything"])) {
+		meta := d["metadata"].(map[string]any)
+		if annotations, _ := meta["annotations"].(map[string]any); annotations["helm.sh/resource-policy"] == "keep" {
+			kept = append(kept, fmt.Sprintf("%s %s", d["kind"], meta["name"]))
+		} else if meta["namespace"] == "homes" && d["kind"] == "NetworkPolicy" {
+			t.Errorf("helm uninstall removes the NetworkPolicy %s of workspaces", meta["name"])
+		}
+	}
+	slices.Sort(kept)
+	want := []string{"Namespace homes", "NetworkPolicy codehub-jobs", "NetworkPolicy codehub-none", "NetworkPolicy codehub-workspaces"}
+	if !slices.Equal(kept, want) {
+		t.Errorf("the chart keeps %q, not %q", kept, want)
 	}
 }
 
