@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 
 	"codehub/internal/harness"
@@ -37,7 +38,7 @@ var variants = map[string]string{
 	"no options": `{replicas: 1, podDisruptionBudget: false, networkPolicy: {enabled: false}, workspaces: {createNamespace: false, network: {enabled: false}},
 		resources: {}, podAnnotations: {}}`,
 	"existing Secrets": `{database: {url: "", existingSecret: database}, redis: {existingSecret: redis}, archive: {existingSecret: bucket}, admin: {existingSecret: admin}}`,
-	"network policies": `{networkPolicy: {from: [{namespaceSelector: {matchLabels: {name: ingress}}}], metricsFrom: [{podSelector: {matchLabels: {app: prometheus}}}]},
+	"network policies": `{ssh: {enabled: true}, networkPolicy: {from: [{namespaceSelector: {matchLabels: {name: ingress}}}], sshFrom: [{ipBlock: {cidr: 192.0.2.0/24, except: [192.0.2.1/32]}}], metricsFrom: [{podSelector: {matchLabels: {app: prometheus}}}]},
 		workspaces: {network: {deny: [10.0.0.0/8], allow: [{to: [{ipBlock: {cidr: 10.1.2.3/32}}], ports: [{port: 443, protocol: TCP}]}]}}}`,
 	"everything": `
 image: {tag: "2", pullPolicy: Always}
@@ -209,6 +210,51 @@ func TestChartKeepsIsolation(t *testing.T) {
 	want := []string{"Namespace homes", "NetworkPolicy codehub-jobs", "NetworkPolicy codehub-none", "NetworkPolicy codehub-workspaces"}
 	if !slices.Equal(kept, want) {
 		t.Errorf("the chart keeps %q, not %q", kept, want)
+	}
+}
+
+// Peers that may send requests and peers that may use SSH, which has a Service of its own, are
+// separate: requests come from an ingress controller, SSH from the users' computers.
+func TestChartLimitsWhoReachesServers(t *testing.T) {
+	t.Parallel()
+	harness.NeedsDocker(t) // kube.sh builds helm, which make check does not wait for
+	const from, sshFrom = "from: [{podSelector: {matchLabels: {app: ingress}}}]", "sshFrom: [{ipBlock: {cidr: 192.0.2.0/24}}]"
+	for values, want := range map[string]string{
+		"": "http from all, metrics from namespaces",
+		"networkPolicy: {" + from + ", " + sshFrom + "}":                         "http from app=ingress, metrics from namespaces",
+		"ssh: {enabled: true}":                                                   "http from all, ssh from all, metrics from namespaces",
+		"{ssh: {enabled: true}, networkPolicy: {" + from + "}}":                  "http from app=ingress, ssh from all, metrics from namespaces",
+		"{ssh: {enabled: true}, networkPolicy: {" + sshFrom + "}}":               "http from all, ssh from 192.0.2.0/24, metrics from namespaces",
+		"{ssh: {enabled: true}, networkPolicy: {" + from + ", " + sshFrom + "}}": "http from app=ingress, ssh from 192.0.2.0/24, metrics from namespaces",
+	} {
+		var policy networkingv1.NetworkPolicy
+		if !decode(t, render(t, values), "NetworkPolicy", "codehub", &policy) {
+			t.Fatalf("%s: no NetworkPolicy of the servers", values)
+		}
+		var rules []string
+		for _, rule := range policy.Spec.Ingress {
+			var ports, peers []string
+			for _, p := range rule.Ports {
+				ports = append(ports, p.Port.String())
+			}
+			for _, p := range rule.From {
+				switch {
+				case p.IPBlock != nil:
+					peers = append(peers, p.IPBlock.CIDR)
+				case p.PodSelector != nil:
+					peers = append(peers, "app="+p.PodSelector.MatchLabels["app"])
+				default:
+					peers = append(peers, "namespaces")
+				}
+			}
+			if peers == nil {
+				peers = []string{"all"}
+			}
+			rules = append(rules, strings.Join(ports, " and ")+" from "+strings.Join(peers, " and "))
+		}
+		if got := strings.Join(rules, ", "); got != want {
+			t.Errorf("%s: %s, not %s", values, got, want)
+		}
 	}
 }
 
