@@ -5,10 +5,13 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 
@@ -40,6 +43,18 @@ var variants = map[string]string{
 	"existing Secrets": `{database: {url: "", existingSecret: database}, redis: {existingSecret: redis}, archive: {existingSecret: bucket}, admin: {existingSecret: admin}}`,
 	"network policies": `{ssh: {enabled: true}, networkPolicy: {from: [{namespaceSelector: {matchLabels: {name: ingress}}}], sshFrom: [{ipBlock: {cidr: 192.0.2.0/24, except: [192.0.2.1/32]}}], metricsFrom: [{podSelector: {matchLabels: {app: prometheus}}}]},
 		workspaces: {network: {deny: [10.0.0.0/8], allow: [{to: [{ipBlock: {cidr: 10.1.2.3/32}}], ports: [{port: 443, protocol: TCP}]}]}}}`,
+	"further volumes": `
+extraVolumes:
+  - {name: ca, configMap: {name: ca, items: [{key: ca.pem, path: company.pem}]}}
+  - {name: logins, secret: {secretName: logins, defaultMode: 0440, optional: true}}
+  - name: all
+    projected: {sources: [{secret: {name: oidc}}, {configMap: {name: providers}}]}
+extraVolumeMounts:
+  - {name: ca, mountPath: /etc/ssl/certs/company.pem, subPath: company.pem, readOnly: true}
+  - {name: logins, mountPath: /etc/codehub-logins}
+  - {name: all, mountPath: /etc/codehub-oidc, readOnly: true}
+settings: {CODEHUB_REGISTRY_AUTH_FILE: /etc/codehub-logins/config.json, CODEHUB_OIDC_FILE: /etc/codehub-oidc/providers.json}
+workspaces: {podTemplate: {spec: {priorityClassName: low}}}`,
 	"everything": `
 image: {tag: "2", pullPolicy: Always}
 imagePullSecrets: [{name: registry}]
@@ -130,9 +145,9 @@ func documents(t *testing.T, manifests string) []map[string]any {
 	return list
 }
 
-// exampleValues returns the values in the examples of docs/kubernetes.md. The chart keeps a Pod
-// template as text, so it is checked on its own.
-func exampleValues(t *testing.T, k *kubeconform) []string {
+// examples returns the YAML examples of docs/kubernetes.md: values, and Pod templates, which
+// begin with spec.
+func examples(t *testing.T) []string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(Chart(), "..", "..", "..", "docs", "kubernetes.md"))
 	if err != nil {
@@ -141,14 +156,19 @@ func exampleValues(t *testing.T, k *kubeconform) []string {
 	var list []string
 	for _, part := range strings.Split(string(b), "```yaml\n")[1:] {
 		text, _, _ := strings.Cut(part, "```")
-		if strings.HasPrefix(text, "spec:") {
-			pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n" + text
-			if found := k.check(pod); len(found) != 1 || found[0].Status != statusValid {
-				t.Errorf("a Pod template in docs/kubernetes.md: %+v", found)
-			}
-			text = "workspaces:\n  podTemplate:\n    " + strings.ReplaceAll(text, "\n", "\n    ")
-		}
 		list = append(list, text)
+	}
+	return list
+}
+
+// exampleValues returns the examples of docs/kubernetes.md as values.
+func exampleValues(t *testing.T) []string {
+	t.Helper()
+	list := examples(t)
+	for n, text := range list {
+		if strings.HasPrefix(text, "spec:") {
+			list[n] = "workspaces:\n  podTemplate:\n    " + strings.ReplaceAll(text, "\n", "\n    ")
+		}
 	}
 	return list
 }
@@ -161,7 +181,17 @@ func TestChartManifestsAreValid(t *testing.T) {
 	harness.NeedsDocker(t) // kube.sh builds helm and kubeconform, which make check does not wait for
 	k := newKubeconform(t)
 	all := maps.Clone(variants)
-	for n, values := range exampleValues(t, k) {
+	for _, text := range examples(t) {
+		if !strings.HasPrefix(text, "spec:") {
+			continue
+		}
+		// The chart keeps a Pod template as text, so it is checked on its own.
+		pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n" + text
+		if found := k.check(pod); len(found) != 1 || found[0].Status != statusValid {
+			t.Errorf("a Pod template in docs/kubernetes.md: %+v", found)
+		}
+	}
+	for n, values := range exampleValues(t) {
 		all[fmt.Sprintf("example %d of docs/kubernetes.md", n+1)] = values
 	}
 	if len(all) < len(variants)+3 {
@@ -255,6 +285,82 @@ func TestChartLimitsWhoReachesServers(t *testing.T) {
 		if got := strings.Join(rules, ", "); got != want {
 			t.Errorf("%s: %s, not %s", values, got, want)
 		}
+	}
+}
+
+// extraVolumes and extraVolumeMounts are in the servers' Pods, in addition to the chart's own
+// volumes.
+func TestChartMountsExtraVolumes(t *testing.T) {
+	t.Parallel()
+	harness.NeedsDocker(t) // kube.sh builds helm, which make check does not wait for
+	var plain, more appsv1.Deployment
+	withTemplate := "workspaces: {podTemplate: {spec: {priorityClassName: low}}}"
+	if !decode(t, render(t, withTemplate), "Deployment", "codehub", &plain) || !decode(t, render(t, variants["further volumes"]), "Deployment", "codehub", &more) {
+		t.Fatal("no Deployment")
+	}
+	mode := int32(0o440)
+	volumes, own := more.Spec.Template.Spec.Volumes, plain.Spec.Template.Spec.Volumes
+	if !reflect.DeepEqual(volumes[:len(own)], own) || len(volumes) != len(own)+3 || volumes[len(own)].ConfigMap.Items[0].Path != "company.pem" ||
+		!reflect.DeepEqual(volumes[len(own)+1].Secret, &corev1.SecretVolumeSource{SecretName: "logins", DefaultMode: &mode, Optional: new(true)}) ||
+		len(volumes[len(own)+2].Projected.Sources) != 2 {
+		t.Errorf("volumes: %+v", volumes)
+	}
+	mounts := more.Spec.Template.Spec.Containers[0].VolumeMounts
+	want := append(plain.Spec.Template.Spec.Containers[0].VolumeMounts,
+		corev1.VolumeMount{Name: "ca", MountPath: "/etc/ssl/certs/company.pem", SubPath: "company.pem", ReadOnly: true},
+		corev1.VolumeMount{Name: "logins", MountPath: "/etc/codehub-logins"},
+		corev1.VolumeMount{Name: "all", MountPath: "/etc/codehub-oidc", ReadOnly: true})
+	if !reflect.DeepEqual(mounts, want) {
+		t.Errorf("mounts: %+v, not %+v", mounts, want)
+	}
+}
+
+// The schema refuses volumes and mounts that are incomplete or replace those of the chart.
+func TestChartRefusesWrongVolumes(t *testing.T) {
+	t.Parallel()
+	harness.NeedsDocker(t) // kube.sh builds helm, which make check does not wait for
+	for _, wrong := range []string{
+		"extraVolumes: {name: x}", "extraVolumes: [x]", "extraVolumes: [{secret: {secretName: x}}]", "extraVolumes: [{name: x}]", "extraVolumes: [{name: A_b, emptyDir: {}}]",
+		"extraVolumes: [{name: data, emptyDir: {}}]", "extraVolumes: [{name: tmp, emptyDir: {}}]", "extraVolumes: [{name: pod, emptyDir: {}}]",
+		"extraVolumes: [{name: x, emptyDir: {}, secret: {secretName: x}}]",
+		"extraVolumeMounts: [{name: x}]", "extraVolumeMounts: [{mountPath: /x}]", "extraVolumeMounts: [{name: x, mountPath: x}]", "extraVolumeMounts: [{name: x, mountPath: /}]",
+		"extraVolumeMounts: [{name: x, mountPath: /tmp}]", "extraVolumeMounts: [{name: x, mountPath: /var/lib/codehub/}]", "extraVolumeMounts: [{name: x, mountPath: /etc/codehub}]",
+		"extraVolumeMounts: [{name: x, mountPath: /x, subpath: y}]", "extraVolumeMounts: [{name: x, mountPath: /x, readOnly: yes please}]",
+	} {
+		name, _, _ := strings.Cut(wrong, ":")
+		if _, err := tryRender(t, wrong); err == nil || !strings.Contains(err.Error(), "'/"+name) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+}
+
+// Settings that name a file name one that the Pod mounts, in each variant and in each example of
+// docs/kubernetes.md.
+func TestChartExamplesMountFilesOfSettings(t *testing.T) {
+	t.Parallel()
+	harness.NeedsDocker(t) // kube.sh builds helm, which make check does not wait for
+	found := 0
+	for _, values := range append(slices.Collect(maps.Values(variants)), exampleValues(t)...) {
+		manifests := render(t, values)
+		var settings corev1.ConfigMap
+		var servers appsv1.Deployment
+		if !decode(t, manifests, "ConfigMap", "codehub", &settings) || !decode(t, manifests, "Deployment", "codehub", &servers) {
+			t.Fatal("no ConfigMap or Deployment")
+		}
+		for name, file := range settings.Data {
+			if !strings.HasSuffix(name, "_FILE") && name != "CODEHUB_POD_TEMPLATE" {
+				continue
+			}
+			found++
+			if !slices.ContainsFunc(servers.Spec.Template.Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
+				return strings.HasPrefix(file, m.MountPath+"/")
+			}) {
+				t.Errorf("no volume has the file %s of %s", file, name)
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("only %d settings name files", found)
 	}
 }
 
