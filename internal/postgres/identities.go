@@ -458,15 +458,16 @@ func (db *DB) EndIdentity(ctx context.Context, d DueIdentity, why Suspension) er
 	})
 }
 
-// IdentityUnreachable records that the provider could not be asked. After grace without
+// IdentityUnreachable records that the provider could not be asked. refreshToken is the
+// encrypted token that it issued before the check failed; nil: none. After grace without
 // a response, a user without a password is suspended until there is one; for a user with a
 // password the sessions that were begun with the identity end.
-func (db *DB) IdentityUnreachable(ctx context.Context, d DueIdentity, grace time.Duration) error {
+func (db *DB) IdentityUnreachable(ctx context.Context, d DueIdentity, refreshToken []byte, grace time.Duration) error {
 	return db.checked(ctx, "record a failed check of an identity", d, func(tx pgx.Tx, u User) error {
 		var over bool
 		err := tx.QueryRow(ctx, `
-			UPDATE user_identities SET claimed_until = NULL, failing_since = COALESCE(failing_since, now())
-			WHERE id = $1 RETURNING failing_since <= now() - $2::interval`, d.ID, grace).Scan(&over)
+			UPDATE user_identities SET claimed_until = NULL, failing_since = COALESCE(failing_since, now()), refresh_token = COALESCE($3, refresh_token)
+			WHERE id = $1 RETURNING failing_since <= now() - $2::interval`, d.ID, grace, refreshToken).Scan(&over)
 		if err != nil || !over {
 			return err
 		}

@@ -36,6 +36,7 @@ type tokenProvider struct {
 	groups map[string][]string            // by subject; nil: the claim is absent
 	refuse map[string]string              // error by subject
 	after  func(http.ResponseWriter) bool // is called after a rotation; true: it has answered
+	mute   bool                           // the UserInfo endpoint answers 503
 	next   int
 }
 
@@ -59,7 +60,12 @@ func newTokenProvider(t *testing.T) *tokenProvider {
 		if g := p.groups[sub]; g != nil {
 			claims["groups"] = g
 		}
+		mute := p.mute
 		p.mu.Unlock()
+		if mute {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(claims)
 	})
@@ -254,6 +260,55 @@ func TestFailureIsOneRequest(t *testing.T) {
 	}
 	if w.failing() == "" {
 		t.Error("the condition does not fail")
+	}
+}
+
+// A check that fails after the provider has replaced the refresh token keeps the new one, so
+// that the next check does not redeem the former one again.
+func TestFailureKeepsNewToken(t *testing.T) {
+	t.Parallel()
+	p := newTokenProvider(t)
+	w := newCheckWorld(t, p)
+	s := w.service()
+	w.logIn(s, p, "ann")
+	p.set(func() { p.mute = true })
+	for range 2 {
+		w.check(s)
+		w.expect("without user information", "ann active 1 1")
+		if w.failing() == "" {
+			t.Error("the condition does not fail")
+		}
+	}
+	p.set(func() { p.mute = false })
+	w.check(s)
+	w.expect("with user information again", "ann active 1 1")
+	if problem := w.failing(); problem != "" {
+		t.Errorf("the condition fails: %s", problem)
+	}
+	if n := p.requests.Load(); n != 3 {
+		t.Errorf("%d requests for three checks", n)
+	}
+}
+
+// A login during a failing check has replaced the refresh token: the check's does not count.
+func TestFailureKeepsTokenOfLogin(t *testing.T) {
+	t.Parallel()
+	p := newTokenProvider(t)
+	w := newCheckWorld(t, p)
+	s := w.service()
+	w.logIn(s, p, "ann")
+	p.set(func() {
+		p.mute = true
+		p.after = func(http.ResponseWriter) bool {
+			p.set(func() { p.after = nil })
+			w.logIn(s, p, "ann")
+			return false
+		}
+	})
+	w.check(s)
+	stored := fixture.Query[[]byte](w, `SELECT refresh_token FROM user_identities WHERE issuer = $1`, p.URL)
+	if token, err := s.providers[0].openToken("ann", stored); err != nil || token != "first of ann" {
+		t.Errorf("the token is %q, %v", token, err)
 	}
 }
 

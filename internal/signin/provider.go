@@ -312,7 +312,8 @@ var errRefused = errors.New("the provider refused the refresh token")
 var refusals = []string{"invalid_grant", "access_denied", "interaction_required", "login_required", "account_selection_required"}
 
 // refresh asks the provider about a subject again. It returns errRefused if the provider
-// refuses; any other error leaves it open whether the provider accepts the subject.
+// refuses; any other error leaves it open whether the provider accepts the subject. With such an
+// error, the subject has the new refresh token if the provider has issued one already.
 func (p *provider) refresh(ctx context.Context, due postgres.DueIdentity) (subject, error) {
 	ctx = p.with(ctx)
 	d, err := p.discover(ctx)
@@ -331,19 +332,25 @@ func (p *provider) refresh(ctx context.Context, due postgres.DueIdentity) (subje
 	if err != nil {
 		return subject{}, fmt.Errorf("redeem the refresh token: %w", withoutBody(err))
 	}
+	sealed, err := p.sealToken(due.Subject, token.RefreshToken)
+	if err != nil {
+		return subject{}, err
+	}
+	s, err := p.refreshed(ctx, d, token, due.Subject)
+	s.claims.RefreshToken = sealed // also with an error: the old one may be spent
+	return s, err
+}
+
+// refreshed verifies what a refresh token has yielded, and reads the claims of the subject.
+func (p *provider) refreshed(ctx context.Context, d *discovered, token *oauth2.Token, of string) (subject, error) {
 	id, claims, err := p.verify(ctx, d, token)
 	if err != nil {
 		return subject{}, err
 	}
-	if id != nil && id.Subject != due.Subject {
+	if id != nil && id.Subject != of {
 		return subject{}, errors.New("the new ID token is about another subject")
 	}
-	s, err := p.subjectOf(ctx, d, token, due.Subject, claims)
-	if err != nil {
-		return subject{}, err
-	}
-	s.claims.RefreshToken, err = p.sealToken(due.Subject, token.RefreshToken)
-	return s, err
+	return p.subjectOf(ctx, d, token, of, claims)
 }
 
 func (p *provider) sealToken(subject, token string) ([]byte, error) {

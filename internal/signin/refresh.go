@@ -126,7 +126,7 @@ func (s *Service) checkOne(ctx context.Context, p *provider, d postgres.DueIdent
 	p.setFailing(err)
 	switch {
 	case err != nil:
-		return s.cfg.Store.IdentityUnreachable(ctx, d, s.cfg.Grace)
+		return s.cfg.Store.IdentityUnreachable(ctx, d, who.claims.RefreshToken, s.cfg.Grace)
 	case who.allowed:
 		p.accept()
 		return s.cfg.Store.ConfirmIdentity(ctx, d, who.claims)

@@ -27,7 +27,7 @@ type Store interface {
 	ClaimIdentities(ctx context.Context, issuers []string, age time.Duration, limit int) ([]postgres.DueIdentity, error)
 	ConfirmIdentity(ctx context.Context, d postgres.DueIdentity, c postgres.Claims) error
 	EndIdentity(ctx context.Context, d postgres.DueIdentity, why postgres.Suspension) error
-	IdentityUnreachable(ctx context.Context, d postgres.DueIdentity, grace time.Duration) error
+	IdentityUnreachable(ctx context.Context, d postgres.DueIdentity, refreshToken []byte, grace time.Duration) error
 	ForeignIdentities(ctx context.Context, issuers []string, limit int) ([]postgres.DueIdentity, error)
 	ProviderLogout(ctx context.Context, l postgres.ProviderLogout) (ended int64, first bool, err error)
 }
