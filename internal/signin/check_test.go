@@ -3,6 +3,7 @@ package signin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -310,6 +311,38 @@ func TestFailureKeepsTokenOfLogin(t *testing.T) {
 	if token, err := s.providers[0].openToken("ann", stored); err != nil || token != "first of ann" {
 		t.Errorf("the token is %q, %v", token, err)
 	}
+}
+
+// brokenStore fails to record the next results.
+type brokenStore struct {
+	Store
+	failures atomic.Int64
+}
+
+func (b *brokenStore) ConfirmIdentity(ctx context.Context, d postgres.DueIdentity, c postgres.Claims) error {
+	if b.failures.Add(-1) >= 0 {
+		return errors.New("the database does not respond")
+	}
+	return b.Store.ConfirmIdentity(ctx, d, c)
+}
+
+// A short failure of the database does not drop the refresh token that a provider has just
+// replaced.
+func TestDatabaseFailureKeepsNewToken(t *testing.T) {
+	t.Parallel()
+	p := newTokenProvider(t)
+	w := newCheckWorld(t, p)
+	store := &brokenStore{Store: w.DB}
+	w.cfg.Store = store
+	s := w.service()
+	w.logIn(s, p, "ann")
+	store.failures.Store(2)
+	w.check(s)
+	if problem := w.failing(); problem != "" || store.failures.Load() >= 0 {
+		t.Errorf("the result was not recorded: %s", problem)
+	}
+	w.check(s)
+	w.expect("after two checks", "ann active 1 1")
 }
 
 // The end of a term, as at a restart, does not drop the refresh token that a provider has

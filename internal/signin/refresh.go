@@ -18,6 +18,8 @@ const (
 	// checkTimeout bounds a check with the recording of its result. It is well below the
 	// time for which an identity is claimed.
 	checkTimeout = 20 * time.Second
+	// recordPause is the time between two attempts to record a result.
+	recordPause = 200 * time.Millisecond
 	// batch is how many identities of removed providers are ended at once.
 	batch = 16
 )
@@ -117,7 +119,7 @@ func (s *Service) checkOne(ctx context.Context, p *provider, d postgres.DueIdent
 	who, err := p.refresh(asked, d)
 	end := func(why postgres.Suspension, reason string) error {
 		s.log.InfoContext(ctx, "identity ended", "user", d.UserID, "provider", p.ID, "reason", reason)
-		return s.cfg.Store.EndIdentity(ctx, d, why)
+		return record(ctx, func() error { return s.cfg.Store.EndIdentity(ctx, d, why) })
 	}
 	if errors.Is(err, errRefused) {
 		p.setFailing(nil)
@@ -126,10 +128,10 @@ func (s *Service) checkOne(ctx context.Context, p *provider, d postgres.DueIdent
 	p.setFailing(err)
 	switch {
 	case err != nil:
-		return s.cfg.Store.IdentityUnreachable(ctx, d, who.claims.RefreshToken, s.cfg.Grace)
+		return record(ctx, func() error { return s.cfg.Store.IdentityUnreachable(ctx, d, who.claims.RefreshToken, s.cfg.Grace) })
 	case who.allowed:
 		p.accept()
-		return s.cfg.Store.ConfirmIdentity(ctx, d, who.claims)
+		return record(ctx, func() error { return s.cfg.Store.ConfirmIdentity(ctx, d, who.claims) })
 	}
 	// What a wrong setting could have caused can be undone.
 	switch final := p.reject(); {
@@ -139,6 +141,22 @@ func (s *Service) checkOne(ctx context.Context, p *provider, d postgres.DueIdent
 		return end(postgres.SuspendedRefused, "in no allowed group, as the user before")
 	}
 	return end(postgres.SuspendedNotAllowed, string(postgres.SuspendedNotAllowed))
+}
+
+// record stores the result of a check, and tries again until ctx ends: a new refresh token that
+// is not stored is lost, and the provider would refuse the former one.
+func record(ctx context.Context, store func() error) error {
+	for {
+		err := store()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(recordPause):
+		}
+	}
 }
 
 // endForeign ends the identities of issuers that the settings no longer name.
