@@ -338,11 +338,11 @@ func lockGroup(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id strin
 	return g, admin, err
 }
 
-// findUser finds a user by name or id. CodeNotFound.
+// findUser finds a user by id or, if there is none, by name. CodeNotFound.
 func findUser(ctx context.Context, tx pgx.Tx, nameOrID string) (id, username string, err error) {
-	if err = tx.QueryRow(ctx, `SELECT id, username FROM users WHERE removed_at IS NULL AND username_key = $1 FOR SHARE`, usernameKey(clean(nameOrID))).Scan(&id, &username); missing(err) && workspace.ValidID(nameOrID) {
-		err = tx.QueryRow(ctx, `SELECT id, username FROM users WHERE removed_at IS NULL AND id = $1 FOR SHARE`, nameOrID).Scan(&id, &username)
-	}
+	err = tx.QueryRow(ctx, `
+		SELECT id, username FROM users WHERE removed_at IS NULL AND (username_key = $1 OR id = $2)
+		ORDER BY id = $2 DESC LIMIT 1 FOR SHARE`, usernameKey(clean(nameOrID)), idOrNull(nameOrID)).Scan(&id, &username)
 	if missing(err) {
 		err = notFound("user")
 	}

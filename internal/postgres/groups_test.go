@@ -49,6 +49,32 @@ func (e *env) members(boss workspace.Caller, group string) []string {
 	return names
 }
 
+// A user or group that is named as the id of another one gets nothing that is given by that id.
+// Names of users in the form of an id are from earlier versions.
+func TestIDsComeBeforeNames(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Sharing: true})
+	ctx := t.Context()
+	boss, ann := e.administrator("boss"), e.user("ann")
+	team := must(e.CreateGroup(ctx, boss, postgres.Group{Name: "team"}))(t)
+	mallory := e.user(ann.UserID)
+	must(e.CreateGroup(ctx, boss, postgres.Group{Name: team.ID}))(t)
+	if m := must(e.SetMember(ctx, boss, team.ID, ann.UserID, nil))(t); m.UserID != ann.UserID {
+		t.Errorf("%s became a member", m.Username)
+	}
+	ws := e.workspace(boss, state{"phase": "STANDBY", "conditions": noContainer})
+	if s := must(e.Share(ctx, boss, ws.ID, postgres.NewShare{User: ann.UserID, Access: workspace.AccessUse}))(t); s.User != "ann" {
+		t.Errorf("shared with %s", s.User)
+	}
+	if s := must(e.Share(ctx, boss, ws.ID, postgres.NewShare{Group: team.ID, Access: workspace.AccessUse}))(t); s.Group != "team" {
+		t.Errorf("shared with the group %s", s.Group)
+	}
+	e.exec(`DELETE FROM users WHERE id = $1`, ann.UserID)
+	if m := must(e.SetMember(ctx, boss, team.ID, ann.UserID, nil))(t); m.UserID != mallory.UserID {
+		t.Errorf("without a user of this id, %s became a member", m.Username)
+	}
+}
+
 // Administrators of a group add and remove its members, and do nothing else.
 func TestGroupAdministrators(t *testing.T) {
 	t.Parallel()

@@ -183,14 +183,14 @@ func shareDetails(w workspace.Workspace, s workspace.Share) map[string]any {
 	return d
 }
 
-// findGroup finds a group that the caller is in, or that an administrator names, by name or id.
-// CodeNotFound.
+// findGroup finds a group that the caller is in, or that an administrator names, by id or, if
+// there is none, by name. CodeNotFound.
 func findGroup(ctx context.Context, tx pgx.Tx, caller workspace.Caller, nameOrID string) (id, name string, err error) {
 	err = tx.QueryRow(ctx, `
 		SELECT g.id, g.name FROM user_groups g, users me
 		WHERE me.id = $1 AND (g.name_key = $2 OR g.id = $3)
 			AND (me.admin OR g.id IN (SELECT group_id FROM group_people WHERE user_id = me.id))
-		ORDER BY g.name_key = $2 DESC LIMIT 1 FOR KEY SHARE OF g`, caller.UserID, usernameKey(clean(nameOrID)), idOrNull(nameOrID)).Scan(&id, &name)
+		ORDER BY g.id = $3 DESC LIMIT 1 FOR KEY SHARE OF g`, caller.UserID, usernameKey(clean(nameOrID)), idOrNull(nameOrID)).Scan(&id, &name)
 	if missing(err) {
 		err = notFound("group")
 	}
