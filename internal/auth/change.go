@@ -7,9 +7,6 @@ import (
 
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
-
-	"golang.org/x/text/cases"
-	"golang.org/x/text/unicode/norm"
 )
 
 // ChangePassword replaces the caller's password. It requires the current one, so
@@ -71,7 +68,7 @@ func (a *Auth) checkedChange(ctx context.Context, caller workspace.Caller, curre
 // Errors: CodeBadCredentials, which counts as a failed login; CodeLockedOut;
 // CodeNotSupported for a user without a password.
 func (a *Auth) verified(ctx context.Context, caller workspace.Caller, password string, check func(postgres.User) error) (user postgres.User, err error) {
-	done, err := a.names.take(ctx, cases.Fold().String(norm.NFKC.String(caller.Username)), sourceOf(caller))
+	done, err := a.names.take(ctx, postgres.UsernameKey(caller.Username), sourceOf(caller))
 	if err != nil {
 		return user, err
 	}

@@ -12,7 +12,6 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
-	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -74,7 +73,7 @@ func (a *Auth) login(ctx context.Context, username, password string, from Client
 	if a.hasher.queue.full(source) {
 		return Entry{}, tooManyAttempts() // without a query
 	}
-	name := cases.Fold().String(norm.NFKC.String(username)) // as the store compares them
+	name := postgres.UsernameKey(username)
 	done, err := a.names.take(ctx, name, source)
 	if err != nil {
 		return Entry{}, err

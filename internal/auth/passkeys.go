@@ -16,7 +16,6 @@ import (
 	"codehub/internal/workspace"
 
 	"github.com/google/uuid"
-	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -274,7 +273,7 @@ func (a *Auth) answer(r *http.Request, j judge) (Session, error) {
 	if err != nil {
 		return Session{}, err
 	}
-	done, err := a.names.take(ctx, cases.Fold().String(norm.NFKC.String(p.User.Username)), from.source())
+	done, err := a.names.take(ctx, postgres.UsernameKey(p.User.Username), from.source())
 	if err != nil {
 		return Session{}, err
 	}

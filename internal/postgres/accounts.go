@@ -154,7 +154,7 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, f AccountFi
 			WHERE removed_at IS NULL AND ($1 = '' OR username_key COLLATE "C" > $1) AND ($3 = '' OR username_key LIKE $4)
 			ORDER BY username_key COLLATE "C" LIMIT $2
 		) u JOIN user_limits l ON l.user_id = u.id
-		ORDER BY u.username_key COLLATE "C"`, after, f.Size()+1, f.Query, containing(usernameKey(f.Query)))
+		ORDER BY u.username_key COLLATE "C"`, after, f.Size()+1, f.Query, containing(UsernameKey(f.Query)))
 	if err != nil {
 		return AccountList{}, failed(verb, err)
 	}

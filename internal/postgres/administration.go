@@ -203,7 +203,7 @@ func (f AnyFilter) where() (q where) {
 	case workspace.ValidID(f.Owner):
 		q.add(`w.owner_user_id = ?`, f.Owner)
 	case f.Owner != "":
-		q.add(`u.username_key = ?`, usernameKey(f.Owner))
+		q.add(`u.username_key = ?`, UsernameKey(f.Owner))
 	}
 	if f.Image != "" {
 		q.add(`w.image_ref = ?`, f.Image)

@@ -78,7 +78,7 @@ func cutNames[T any](list []T, size int, name func(T) string) (page []T, next st
 	if len(list) <= size {
 		return list, ""
 	}
-	return list[:size], base64.RawURLEncoding.EncodeToString([]byte(usernameKey(name(list[size-1]))))
+	return list[:size], base64.RawURLEncoding.EncodeToString([]byte(UsernameKey(name(list[size-1]))))
 }
 
 // Groups lists the groups by name: all for an administrator, else those that the caller is in.
@@ -205,7 +205,7 @@ func (db *DB) CreateGroup(ctx context.Context, caller workspace.Caller, g Group)
 		}
 		_, err = tx.Exec(ctx, `
 			INSERT INTO user_groups (id, name, name_key, claim, claim_issuer, max_running, max_workspaces, max_bytes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-			id.String(), g.Name, usernameKey(g.Name), g.Claim, g.Issuer, g.MaxRunning, g.MaxWorkspaces, g.MaxBytes)
+			id.String(), g.Name, UsernameKey(g.Name), g.Claim, g.Issuer, g.MaxRunning, g.MaxWorkspaces, g.MaxBytes)
 		if err := groupNameTaken(err, g.Name); err != nil {
 			return err
 		}
@@ -288,7 +288,7 @@ func (db *DB) PatchGroup(ctx context.Context, caller workspace.Caller, id string
 		}
 		_, err = tx.Exec(ctx, `
 			UPDATE user_groups SET name = $2, name_key = $3, claim = $4, claim_issuer = $5, max_running = $6, max_workspaces = $7, max_bytes = $8 WHERE id = $1`,
-			id, g.Name, usernameKey(g.Name), g.Claim, g.Issuer, g.MaxRunning, g.MaxWorkspaces, g.MaxBytes)
+			id, g.Name, UsernameKey(g.Name), g.Claim, g.Issuer, g.MaxRunning, g.MaxWorkspaces, g.MaxBytes)
 		if err := groupNameTaken(err, g.Name); err != nil {
 			return err
 		}
@@ -342,7 +342,7 @@ func lockGroup(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id strin
 func findUser(ctx context.Context, tx pgx.Tx, nameOrID string) (id, username string, err error) {
 	err = tx.QueryRow(ctx, `
 		SELECT id, username FROM users WHERE removed_at IS NULL AND (username_key = $1 OR id = $2)
-		ORDER BY id = $2 DESC LIMIT 1 FOR SHARE`, usernameKey(clean(nameOrID)), idOrNull(nameOrID)).Scan(&id, &username)
+		ORDER BY id = $2 DESC LIMIT 1 FOR SHARE`, UsernameKey(clean(nameOrID)), idOrNull(nameOrID)).Scan(&id, &username)
 	if missing(err) {
 		err = notFound("user")
 	}

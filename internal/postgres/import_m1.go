@@ -107,7 +107,7 @@ func (db *DB) ImportUser(ctx context.Context, oldID string, u User) error {
 		_, err := tx.Exec(ctx, `
 			INSERT INTO users (id, username, username_key, password_hash, admin, created_at)
 			VALUES ($1, $2, $3, $4, $5, $6)`,
-			u.ID, u.Username, usernameKey(u.Username), u.PasswordHash, u.Admin, u.CreatedAt)
+			u.ID, u.Username, UsernameKey(u.Username), u.PasswordHash, u.Admin, u.CreatedAt)
 		if violates(err, "users_username_key") {
 			return &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("The username %q is taken.", u.Username), Err: err}
 		}

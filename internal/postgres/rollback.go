@@ -202,7 +202,7 @@ func ownerOfLost(ctx context.Context, tx pgx.Tx, caller workspace.Caller, name s
 	if name == "" || name != clean(name) || len(name) > 255 {
 		return caller.UserID, nil
 	}
-	key := usernameKey(name)
+	key := UsernameKey(name)
 	if id := owners[key]; id != "" {
 		return id, nil
 	}

@@ -190,7 +190,7 @@ func findGroup(ctx context.Context, tx pgx.Tx, caller workspace.Caller, nameOrID
 		SELECT g.id, g.name FROM user_groups g, users me
 		WHERE me.id = $1 AND (g.name_key = $2 OR g.id = $3)
 			AND (me.admin OR g.id IN (SELECT group_id FROM group_people WHERE user_id = me.id))
-		ORDER BY g.id = $3 DESC LIMIT 1 FOR KEY SHARE OF g`, caller.UserID, usernameKey(clean(nameOrID)), idOrNull(nameOrID)).Scan(&id, &name)
+		ORDER BY g.id = $3 DESC LIMIT 1 FOR KEY SHARE OF g`, caller.UserID, UsernameKey(clean(nameOrID)), idOrNull(nameOrID)).Scan(&id, &name)
 	if missing(err) {
 		err = notFound("group")
 	}

@@ -206,7 +206,7 @@ func (db *DB) NamedWorkspace(ctx context.Context, caller workspace.Caller, name 
 		err = db.pool.QueryRow(ctx, `
 			SELECT w.id FROM workspace_guests g JOIN workspaces w ON w.id = g.workspace_id JOIN users o ON o.id = w.owner_user_id
 			WHERE g.user_id = $1 AND g.may_use AND (o.username_key = $2 AND w.name = $3 OR w.id = NULLIF($4, '')::uuid)
-			ORDER BY w.id LIMIT 1`, caller.UserID, usernameKey(owner), of, id).Scan(&found)
+			ORDER BY w.id LIMIT 1`, caller.UserID, UsernameKey(owner), of, id).Scan(&found)
 	}
 	if missing(err) {
 		return "", notFound("workspace")

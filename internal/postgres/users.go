@@ -44,8 +44,9 @@ func (u *User) targets() []any {
 		&u.MaxRunning, &u.MaxWorkspaces, &u.MaxBytes, &u.FailedLogins, &u.LockedUntil, &u.CreatedAt}
 }
 
-// usernameKey returns the form in which usernames are compared.
-func usernameKey(name string) string { return cases.Fold().String(norm.NFKC.String(name)) }
+// UsernameKey returns the form in which usernames are compared: without regard to case and
+// Unicode form.
+func UsernameKey(name string) string { return cases.Fold().String(norm.NFKC.String(name)) }
 
 // UserCount counts all users.
 func (db *DB) UserCount(ctx context.Context) (int, error) {
@@ -98,7 +99,7 @@ func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (Us
 	err = tx.QueryRow(ctx, `
 		INSERT INTO users AS u (id, username, username_key, password_hash, admin, disabled, max_running, max_workspaces, max_bytes)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING `+userColumns,
-		id.String(), u.Username, usernameKey(u.Username), u.PasswordHash, u.Admin, u.Disabled, u.MaxRunning, u.MaxWorkspaces, u.MaxBytes).
+		id.String(), u.Username, UsernameKey(u.Username), u.PasswordHash, u.Admin, u.Disabled, u.MaxRunning, u.MaxWorkspaces, u.MaxBytes).
 		Scan(made.targets()...)
 	if violates(err, "users_username_key") {
 		return User{}, &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("The username %q is taken.", u.Username), Err: err}
@@ -114,7 +115,7 @@ func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (Us
 
 // UserByName finds a user by name, without regard to case.
 func (db *DB) UserByName(ctx context.Context, username string) (User, error) {
-	return db.user(ctx, `u.username_key = $1`, usernameKey(username))
+	return db.user(ctx, `u.username_key = $1`, UsernameKey(username))
 }
 
 // User finds a user by id.
