@@ -29,7 +29,9 @@ type Store interface {
 	CreateFirstUser(ctx context.Context, from netip.Addr, u postgres.User) (postgres.User, error)
 	UserByName(ctx context.Context, username string) (postgres.User, error)
 	User(ctx context.Context, id string) (postgres.User, error)
-	RecordLoginFailure(ctx context.Context, userID string, lockedUntil func(failures int, now time.Time) *time.Time) (postgres.User, error)
+	RecordLoginFailure(ctx context.Context, userID string, rule postgres.LockRule) error
+	RecordNameFailure(ctx context.Context, name string, rule postgres.LockRule) error
+	NameLockedUntil(ctx context.Context, name string) (*time.Time, error)
 	ResetLoginFailures(ctx context.Context, userID string) error
 	RenewPasswordHash(ctx context.Context, userID, old, hash string) error
 	SetPassword(ctx context.Context, caller workspace.Caller, verified, hash string) error

@@ -95,7 +95,7 @@ func (a *Auth) verified(ctx context.Context, caller workspace.Caller, password s
 		}
 	}
 	if !ok {
-		if _, err := a.store.RecordLoginFailure(ctx, user.ID, lockedUntil); err != nil {
+		if err := a.store.RecordLoginFailure(ctx, user.ID, lockedUntil); err != nil {
 			return user, fmt.Errorf("count the failed attempt: %w", err)
 		}
 		return user, workspace.Errorf(workspace.CodeBadCredentials, "The current password is incorrect.")

@@ -58,17 +58,19 @@ func (e *env) login() Session {
 	return s
 }
 
-// pass lets time pass for the lockouts of one user and of all unknown names.
+// pass lets time pass for the lockouts of all names.
 func (e *env) pass(d time.Duration) {
 	e.t.Helper()
-	e.Change(`UPDATE users SET locked_until = locked_until - $1::interval`, fmt.Sprint(d.Seconds(), " seconds"))
-	e.attempts.mu.Lock()
-	defer e.attempts.mu.Unlock()
-	for el := e.attempts.used.Front(); el != nil; el = el.Next() {
-		if a := el.Value.(*attempt); a.until != nil {
-			t := a.until.Add(-d)
-			a.until = &t
-		}
+	for _, table := range []string{"users", "name_failures"} {
+		e.Exec(`UPDATE `+table+` SET locked_until = locked_until - $1::interval`, fmt.Sprint(d.Seconds(), " seconds"))
+	}
+}
+
+// expire makes the failures of all names too old to count.
+func (e *env) expire() {
+	e.t.Helper()
+	for _, table := range []string{"users", "name_failures"} {
+		e.Exec(`UPDATE ` + table + ` SET failed_at = failed_at - interval '24 hours'`)
 	}
 }
 

@@ -11,19 +11,18 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A user is locked out from the 5th failure on: for 30 s, then twice as long after
-// each failure, at most 30 min.
+// A name is locked out from the 5th failure on: for 30 s, then twice as long after
+// each failure, at most 30 min. Failures count for postgres.LoginFailureAge.
 const (
 	lockFrom  = 5
 	lockFirst = 30 * time.Second
 	lockMost  = 30 * time.Minute
 
-	// maxAttemptNames limits the remembered names of users that do not exist.
-	// Evicting one takes as many password hashes as there are names.
+	// maxAttemptNames limits the names of attempts.
 	maxAttemptNames = 1 << 16
 
-	// refusalQuantum hides how long a refusal took: counting a failure needs a
-	// commit only if the user exists.
+	// refusalQuantum hides how long a refusal took: the rows of users and of unknown
+	// names are not equally fast.
 	refusalQuantum = 250 * time.Millisecond
 )
 
@@ -50,9 +49,8 @@ func lockedOut(until, now time.Time) error {
 	return e
 }
 
-// attempts counts failures that have no row: for names without a user, which must
-// be locked out like existing ones, and for the setup code. It drops the least
-// recently used.
+// attempts counts failures of this process alone: with the setup code, which is the
+// process's, and with the codes of programs' logins. It drops the least recently used.
 type attempts struct {
 	mu   sync.Mutex
 	max  int

@@ -73,8 +73,7 @@ func (a *Auth) login(ctx context.Context, username, password string, from Client
 	if a.hasher.queue.full(source) {
 		return Entry{}, tooManyAttempts() // without a query
 	}
-	name := postgres.UsernameKey(username)
-	done, err := a.names.take(ctx, name, source)
+	done, err := a.names.take(ctx, postgres.UsernameKey(username), source)
 	if err != nil {
 		return Entry{}, err
 	}
@@ -86,9 +85,14 @@ func (a *Auth) login(ctx context.Context, username, password string, from Client
 	if err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
 		return Entry{}, fmt.Errorf("look up the user: %w", err)
 	}
+	// Also for a known name, which must not take less time.
+	unknownUntil, err := a.store.NameLockedUntil(ctx, username)
+	if err != nil {
+		return Entry{}, fmt.Errorf("look up the lockout: %w", err)
+	}
 	until, hash := user.LockedUntil, user.PasswordHash
 	if !known {
-		until, hash = a.attempts.lockedUntil(name), a.hasher.dummy
+		until, hash = unknownUntil, a.hasher.dummy
 	}
 	if now := a.now(); until != nil && until.After(now) {
 		return Entry{}, lockedOut(*until, now)
@@ -100,11 +104,13 @@ func (a *Auth) login(ctx context.Context, username, password string, from Client
 		return Entry{}, fmt.Errorf("verify the password: %w", err)
 	}
 	switch {
-	case !known:
-		a.attempts.fail(name, a.now())
-		return Entry{}, bad
-	case !ok:
-		if _, err := a.store.RecordLoginFailure(ctx, user.ID, lockedUntil); err != nil {
+	case !known || !ok:
+		if known {
+			err = a.store.RecordLoginFailure(ctx, user.ID, lockedUntil)
+		} else {
+			err = a.store.RecordNameFailure(ctx, username, lockedUntil)
+		}
+		if err != nil {
 			return Entry{}, fmt.Errorf("count the failed login: %w", err)
 		}
 		return Entry{}, bad

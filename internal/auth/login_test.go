@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -69,6 +70,55 @@ func TestLockout(t *testing.T) {
 	e.login()
 	if u, err := e.DB.UserByName(t.Context(), "ann"); err != nil || u.FailedLogins != 0 || u.LockedUntil != nil {
 		t.Errorf("after a good login: %+v, %v", u, err)
+	}
+}
+
+// Several servers, also one that has just started, lock out together, and none tells by it which
+// names are those of users.
+func TestLockoutOnAllServers(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	if _, err := e.CreateUser(t.Context(), "bob", password, false); err != nil {
+		t.Fatal(err)
+	}
+	e.Change(`UPDATE users SET password_hash = '' WHERE username = 'bob'`) // has an identity provider
+	server := func() *Auth {
+		a := New(e.DB, Config{Log: slog.New(slog.DiscardHandler)})
+		a.hasher, a.refusalInterval = e.hasher, time.Millisecond
+		return a
+	}
+	names := []string{"Ann", "bob", "nobody", "eve"}
+	one, two := server(), server()
+	for i, step := range []struct {
+		at     *Auth
+		pass   time.Duration // before
+		expire bool          // the failures before
+		want   workspace.Code
+	}{
+		{one, 0, false, workspace.CodeBadCredentials},
+		{one, 0, false, workspace.CodeBadCredentials},
+		{one, 0, false, workspace.CodeBadCredentials},
+		{one, 0, false, workspace.CodeBadCredentials},
+		{two, 0, true, workspace.CodeBadCredentials},
+		{two, 0, false, workspace.CodeBadCredentials},
+		{one, 0, false, workspace.CodeBadCredentials},
+		{one, 0, false, workspace.CodeBadCredentials},
+		{one, 0, false, workspace.CodeBadCredentials},
+		{two, 0, false, workspace.CodeLockedOut},
+		{server(), 0, false, workspace.CodeLockedOut},
+		{server(), 31 * time.Second, false, workspace.CodeBadCredentials},
+		{one, 31 * time.Second, false, workspace.CodeLockedOut},
+		{two, 30 * time.Second, false, workspace.CodeBadCredentials},
+	} {
+		e.pass(step.pass)
+		if step.expire {
+			e.expire()
+		}
+		for _, name := range names {
+			if _, err := step.at.Login(t.Context(), name, "wrong password", from); workspace.CodeOf(err) != step.want {
+				t.Errorf("step %d, %s: %v, want %s", i, name, err, step.want)
+			}
+		}
 	}
 }
 

@@ -300,7 +300,7 @@ func (a *Auth) answer(r *http.Request, j judge) (Session, error) {
 		err, guessed = errStale(), true
 	}
 	if guessed && workspace.CodeOf(err) == workspace.CodeBadCredentials {
-		if _, err := a.store.RecordLoginFailure(ctx, user.ID, lockedUntil); err != nil {
+		if err := a.store.RecordLoginFailure(ctx, user.ID, lockedUntil); err != nil {
 			return Session{}, fmt.Errorf("count the failed login: %w", err)
 		}
 	}

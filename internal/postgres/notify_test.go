@@ -182,7 +182,9 @@ func TestAuthNotifications(t *testing.T) {
 	session("over", soon(-time.Hour))
 	token := must(e.CreateToken(ctx, ann, postgres.Token{Name: "t", Hash: hash("t")}))(t)
 	must(e.CreateToken(ctx, ann, postgres.Token{Name: "u", Hash: hash("u")}))(t)
-	must(e.RecordLoginFailure(ctx, ann.UserID, func(int, time.Time) *time.Time { return ptr(soon(time.Hour)) }))(t)
+	if err := e.RecordLoginFailure(ctx, ann.UserID, func(int, time.Time) *time.Time { return ptr(soon(time.Hour)) }); err != nil {
+		t.Fatal(err)
+	}
 	if err := e.ResetLoginFailures(ctx, ann.UserID); err != nil {
 		t.Fatal(err)
 	}

@@ -135,42 +135,6 @@ func (db *DB) user(ctx context.Context, where string, arg any) (User, error) {
 	return u, failed("read a user", err)
 }
 
-// RecordLoginFailure counts a failed login. lockedUntil returns the end of the lockout
-// for the new count and the database's time; nil: not locked. Concurrent failures all
-// count.
-func (db *DB) RecordLoginFailure(ctx context.Context, userID string, lockedUntil func(failures int, now time.Time) *time.Time) (User, error) {
-	if !workspace.ValidID(userID) {
-		return User{}, notFound("user")
-	}
-	var u User
-	err := db.tx(ctx, "record a failed login", func(tx pgx.Tx) error {
-		var failures int
-		var now time.Time
-		err := tx.QueryRow(ctx, `SELECT failed_logins + 1, clock_timestamp() FROM users WHERE id = $1 FOR NO KEY UPDATE`, userID).
-			Scan(&failures, &now)
-		if missing(err) {
-			return notFound("user")
-		}
-		if err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, `UPDATE users u SET failed_logins = $2, locked_until = $3 WHERE id = $1 RETURNING `+userColumns,
-			userID, failures, lockedUntil(failures, now)).Scan(u.targets()...)
-	})
-	return u, err
-}
-
-// ResetLoginFailures sets the count of failed logins to 0 and ends a lockout.
-func (db *DB) ResetLoginFailures(ctx context.Context, userID string) error {
-	if !workspace.ValidID(userID) {
-		return notFound("user")
-	}
-	_, err := db.pool.Exec(ctx, `
-		UPDATE users SET failed_logins = 0, locked_until = NULL
-		WHERE id = $1 AND (failed_logins <> 0 OR locked_until IS NOT NULL)`, userID)
-	return failed("reset failed logins", err)
-}
-
 // RenewPasswordHash replaces the hash old by one of the same password with other
 // parameters. It changes nothing if the hash is no longer old.
 func (db *DB) RenewPasswordHash(ctx context.Context, userID, old, hash string) error {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,8 +46,7 @@ func TestUsers(t *testing.T) {
 	for _, id := range []string{"", "x", uuid.NewString()} {
 		_, err := e.User(ctx, id)
 		wantCode(t, err, workspace.CodeNotFound)
-		_, err = e.RecordLoginFailure(ctx, id, func(int, time.Time) *time.Time { return nil })
-		wantCode(t, err, workspace.CodeNotFound)
+		wantCode(t, e.RecordLoginFailure(ctx, id, func(int, time.Time) *time.Time { return nil }), workspace.CodeNotFound)
 		wantCode(t, e.SetPassword(ctx, workspace.Caller{UserID: id}, "h", "h"), workspace.CodeNotFound)
 		wantCode(t, e.CreateSession(ctx, hash("s"), id, "", soon(time.Hour), postgres.Client{}), workspace.CodeNotFound)
 	}
@@ -94,35 +94,78 @@ func TestConcurrentLoginFailuresAllCount(t *testing.T) {
 	e := open(t, postgres.Options{})
 	ctx := t.Context()
 	ann := e.user("ann")
-	lock := func(n int, now time.Time) *time.Time {
-		if n < 5 {
-			return nil
+	for what, record := range map[string]func(postgres.LockRule) error{
+		"user": func(rule postgres.LockRule) error { return e.RecordLoginFailure(ctx, ann.UserID, rule) },
+		"name": func(rule postgres.LockRule) error { return e.RecordNameFailure(ctx, "Nobody", rule) },
+	} {
+		var mu sync.Mutex
+		counts := map[int]bool{}
+		rule := func(n int, now time.Time) *time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			counts[n] = true
+			if n < 5 {
+				return nil
+			}
+			return ptr(now.Add(time.Duration(n) * time.Minute))
 		}
-		return ptr(now.Add(time.Duration(n) * time.Minute))
-	}
-	first := must(e.RecordLoginFailure(ctx, ann.UserID, lock))(t)
-	if first.FailedLogins != 1 || first.LockedUntil != nil {
-		t.Fatalf("after one: %+v", first)
-	}
-	var g errgroup.Group
-	for range 29 {
-		g.Go(func() error {
-			_, err := e.RecordLoginFailure(ctx, ann.UserID, lock)
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	u := must(e.User(ctx, ann.UserID))(t)
-	if u.FailedLogins != 30 || u.LockedUntil == nil || u.LockedUntil.Before(soon(25*time.Minute)) {
-		t.Fatalf("after 30: %+v", u)
+		until := func() *time.Time {
+			if what == "name" {
+				return must(e.NameLockedUntil(ctx, "NOBODY"))(t)
+			}
+			return must(e.User(ctx, ann.UserID))(t).LockedUntil
+		}
+		if err := record(rule); err != nil || until() != nil {
+			t.Errorf("%s: locked until %v after one failure, %v", what, until(), err)
+		}
+		var g errgroup.Group
+		for range 29 {
+			g.Go(func() error { return record(rule) })
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if at := until(); len(counts) != 30 || !counts[30] || at == nil || at.Before(soon(25*time.Minute)) {
+			t.Errorf("%s: %d counts, locked until %v", what, len(counts), at)
+		}
 	}
 	if err := e.ResetLoginFailures(ctx, ann.UserID); err != nil {
 		t.Fatal(err)
 	}
 	if u := must(e.User(ctx, ann.UserID))(t); u.FailedLogins != 0 || u.LockedUntil != nil {
 		t.Fatalf("after a reset: %+v", u)
+	}
+}
+
+// Logins with many names do not fill the table: a name replaces another one.
+func TestNameFailuresAreBounded(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	must(e.Installation(ctx))(t)
+	e.exec(`INSERT INTO name_failures (hash, failures, locked_until)
+		SELECT decode(lpad(to_hex(i), 4, '0') || repeat('00', 30), 'hex'), 9, now() + interval '1 hour' FROM generate_series(0, 65535) i`)
+	for n := range 7 {
+		err := e.RecordNameFailure(ctx, "nobody", func(failures int, now time.Time) *time.Time {
+			if failures != n+1 {
+				t.Errorf("failure %d counts as %d", n+1, failures)
+			}
+			return ptr(now.Add(time.Hour))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func() int { return query[int](e, `SELECT count(*) FROM name_failures`) }
+	if until := must(e.NameLockedUntil(ctx, "nobody"))(t); until == nil || count() != 65536 {
+		t.Errorf("locked until %v, %d rows", until, count())
+	}
+	if until := must(e.NameLockedUntil(ctx, "other"))(t); until != nil {
+		t.Errorf("another name is locked until %v", until)
+	}
+	e.exec(`UPDATE name_failures SET failed_at = failed_at - interval '24 hours'`)
+	if err := e.DeleteOldNameFailures(ctx); err != nil || count() != 0 {
+		t.Errorf("%d rows remain, %v", count(), err)
 	}
 }
 
@@ -291,7 +334,9 @@ func TestSetPassword(t *testing.T) {
 		}
 		must(e.CreateToken(ctx, who, postgres.Token{Name: "t", Hash: hash("t" + who.Username)}))(t)
 	}
-	must(e.RecordLoginFailure(ctx, ann.UserID, func(_ int, now time.Time) *time.Time { return ptr(now.Add(time.Hour)) }))(t)
+	if err := e.RecordLoginFailure(ctx, ann.UserID, func(_ int, now time.Time) *time.Time { return ptr(now.Add(time.Hour)) }); err != nil {
+		t.Fatal(err)
+	}
 	if err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
 		t.Fatal(err)
 	}

@@ -262,6 +262,9 @@ func (s *server) housekeeping(ctx context.Context) error {
 		if err := s.db.DeleteExpiredLogouts(bounded); err != nil && ctx.Err() == nil {
 			s.log.Warn("remove expired logout tokens failed", "err", err)
 		}
+		if err := s.db.DeleteOldNameFailures(bounded); err != nil && ctx.Err() == nil {
+			s.log.Warn("remove old failed logins failed", "err", err)
+		}
 		if err := s.db.DeleteOldNotices(bounded); err != nil && ctx.Err() == nil {
 			s.log.Warn("remove old notices failed", "err", err)
 		}
