@@ -183,7 +183,7 @@ func checkClaim(claim, issuer string) error {
 	if claim != "" || issuer == "" {
 		return nil
 	}
-	e := workspace.Errorf(workspace.CodeInvalid, "issuer needs a claim.")
+	e := workspace.Errorf(workspace.CodeInvalid, "The issuer needs a claim.")
 	e.Details = map[string]any{"field": "issuer"}
 	return e
 }
