@@ -140,7 +140,8 @@ type Config struct {
 	// Trouble returns the problem that keeps workspaces from changing; optional. It is
 	// "backend" (Docker is not responding), "hold" (another database was in use last), "wall"
 	// (network isolation failed, so nothing starts), "disk" (the disk is almost full: no starts
-	// or restores), "bucket" (no archiving or restoring), or empty.
+	// or restores), "data_disk" (the disk of the data folder is full), "bucket" (no archiving or
+	// restoring), or empty.
 	Trouble func() string
 	// Unsaved returns how many files the open IDEs of a workspace have not saved, as far as
 	// they have reported it; optional.

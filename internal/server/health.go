@@ -34,7 +34,7 @@ func (b backends) metrics() breaker.Metrics {
 
 // troubles are the conditions that the dashboard shows to every user, with its
 // names for them, most important first.
-var troubles = []struct{ condition, shown string }{{"docker", "backend"}, {"wall", "wall"}, {"disk", "disk"}, {"data-disk", "disk"}, {"bucket", "bucket"}}
+var troubles = []struct{ condition, shown string }{{"docker", "backend"}, {"wall", "wall"}, {"disk", "disk"}, {"data-disk", "data_disk"}, {"bucket", "bucket"}}
 
 // trouble returns the problem that the dashboard shows to every user; empty: none.
 func trouble(h *hold, conditions *health.Monitor) string {

@@ -17,6 +17,7 @@ var en = map[string]string{
 	"notice.wall":           "The network isolation check failed, so no workspace can start. See the server log for the cause.",
 	"notice.bucket":         "The archive storage is not responding. Archiving and restoring are on hold and continue when it recovers. Everything else works.",
 	"notice.disk":           "The server’s disk is nearly full. No workspace is started or restored until space is freed. Archive or delete workspaces that you do not need.",
+	"notice.data_disk":      "A disk of the server is full. Some actions may fail until an administrator frees space.",
 	"layout.path_mode":      "Workspaces share this site’s address, so code in a workspace can act as anyone who opens it. Let only people you trust create workspaces.",
 	"nav.workspaces":        "Workspaces",
 	"nav.tokens":            "API tokens",
