@@ -73,7 +73,7 @@ func New(cfg Config) *Keeper {
 		return cfg.Conditions.New(health.Config{Name: name, Failing: failing, Resolved: resolved, Level: level, Log: cfg.Log})
 	}
 	return &Keeper{cfg: cfg, wake: make(chan struct{}, 1),
-		away:     condition("docker", "read Docker's mark failed; waiting", "Docker's mark was read", slog.LevelError),
+		away:     condition("docker", "read mark in runtime failed; waiting", "mark in runtime was read", slog.LevelError),
 		onHold:   condition("hold", "codehub is on hold", "codehub is no longer on hold", slog.LevelError),
 		watching: condition("moved-database", "database was moved, restored or copied; checking for another server", "no other server found", slog.LevelInfo),
 	}

@@ -33,7 +33,7 @@ func (t *term) lead(ctx context.Context, act func(ctx context.Context) error) er
 			if errors.As(err, &outside) {
 				// The breaker and the controller report the outage, and nothing acts
 				// during it.
-				t.cfg.Log.Debug("read Docker's mark failed; retrying", "err", err)
+				t.cfg.Log.Debug("read mark in runtime failed; retrying", "err", err)
 				continue
 			}
 			stop()

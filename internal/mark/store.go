@@ -34,7 +34,7 @@ func (t *term) storeNew(ctx context.Context, floor int64) error {
 		err = set()
 	}
 	if err != nil {
-		return &outsideError{fmt.Errorf("store Docker's mark: %w", err)}
+		return &outsideError{fmt.Errorf("store mark in runtime: %w", err)}
 	}
 	t.storedAt = time.Now()
 	return t.finish(ctx, m)

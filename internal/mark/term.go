@@ -49,7 +49,7 @@ func (t *term) dockerMark(ctx context.Context) (m workspace.Mark, found bool, er
 	defer cancel()
 	m, found, err = t.cfg.Runtime.Mark(bounded)
 	if err != nil {
-		err = fmt.Errorf("read Docker's mark: %w", err)
+		err = fmt.Errorf("read mark in runtime: %w", err)
 	}
 	return m, found, err
 }
@@ -168,7 +168,7 @@ func (t *term) compare(ctx context.Context) error {
 	err = t.storeNew(ctx, 0)
 	if inDocker == Same && docker.Identity == t.identity && refused(err) {
 		// The disk may be full, and what frees space must not wait for a new mark.
-		t.cfg.Log.Warn("store Docker's mark failed; retrying", "err", err)
+		t.cfg.Log.Warn("store mark in runtime failed; retrying", "err", err)
 		return nil
 	}
 	return err

@@ -143,7 +143,7 @@ func (s *Service) facts(ctx context.Context, state postgres.RollbackState) (Fact
 	f := Facts{Grace: s.cfg.DeleteGrace, LedUntil: state.Now, HoldSince: state.Since, WaitsSince: state.WaitsSince}
 	docker, found, err := s.cfg.Runtime.Mark(ctx)
 	if err != nil {
-		return f, fmt.Errorf("read Docker's mark: %w", err)
+		return f, fmt.Errorf("read mark in runtime: %w", err)
 	}
 	last := docker.At
 	theirs, kept, err := mark.Read(ctx, s.cfg.Bucket)
