@@ -136,8 +136,8 @@ func jobFailed(e *storagejob.Error) error {
 		return fmt.Errorf("%w: %w", archive.ErrUnrestorable, cause)
 	case storagejob.Unavailable:
 		return fmt.Errorf("%w: %w", store.ErrUnavailable, cause)
-	case storagejob.Stopped: // Docker or the machine shut down; it does not count as a failure
-		return fmt.Errorf("%w: %w", runtime.ErrUnreachable, cause)
+	case storagejob.Stopped:
+		return &jobStoppedError{cause}
 	case storagejob.DiskFull:
 		return &diskFullError{cause}
 	case storagejob.SharedDiskFull: // a larger size does not help
@@ -145,6 +145,14 @@ func jobFailed(e *storagejob.Error) error {
 	}
 	return cause
 }
+
+// jobStoppedError is the end of a storage job because the runtime or the machine shut down. As
+// runtime.ErrUnreachable, it does not count as a failure.
+type jobStoppedError struct{ error }
+
+func (e *jobStoppedError) Unwrap() error { return e.error }
+
+func (e *jobStoppedError) Is(target error) bool { return target == runtime.ErrUnreachable }
 
 const fullDisk = "the disk of the homes is full"
 

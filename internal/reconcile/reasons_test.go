@@ -53,6 +53,9 @@ func TestFailureReasons(t *testing.T) {
 			t.Errorf("packing, %v: %+v, want %s", c.err, f, c.packing)
 		}
 	}
+	if text := job(storagejob.Stopped).Error(); strings.Contains(text, "Docker") {
+		t.Errorf("a stopped job on any runtime: %q", text)
+	}
 	if failure(nil) != nil {
 		t.Error("a nil error returned a failure")
 	}
