@@ -298,10 +298,10 @@ func TestLostNode(t *testing.T) {
 	contains(t, "the workspace in Korean", b.get(detail, "Accept-Language", "ko").body, "노드에 연결할 수 없습니다", "노드 node1: 응답하지 않으며")
 
 	page := b.get("/admin").body
-	contains(t, "the page", page, "Unreachable nodes", ">node1<", "thesis (admin)", "Confirm dead node", runtime.MsgPoliciesIgnored, "Kubernetes")
+	contains(t, "the page", page, "Unreachable nodes", ">node1<", "stopped responding", "thesis (admin)", "Confirm dead node", runtime.MsgPoliciesIgnored, "Kubernetes")
 	lacks(t, "the page", page, "Docker")
 	ko := b.get("/admin", "Accept-Language", "ko").body
-	contains(t, "the page in Korean", ko, "연결할 수 없는 노드", "노드 중단 확인", "다른 워크스페이스 (10.0.0.1:8080)")
+	contains(t, "the page in Korean", ko, "연결할 수 없는 노드", "응답 중단:", "노드 중단 확인", "다른 워크스페이스 (10.0.0.1:8080)")
 	lacks(t, "the page in Korean", ko, "Docker")
 
 	if a := b.post("/admin/nodes/node1/dead", url.Values{}); a.status != http.StatusBadRequest || len(nodes.dead) > 0 {

@@ -51,7 +51,7 @@ func TestUpdateImageOnPage(t *testing.T) {
 	w.want(id, "image_pin", `{"ref": "tool:1", "id": "sha256:1d", "digest": "sha256:d1", "generation": 0, "note": "replaced"}`)
 	path := "/workspaces/" + string(id)
 	page := b.get(path).body
-	contains(t, "its page", page, "sha256:d1", "was removed from this server")
+	contains(t, "its page", page, "sha256:d1", "is no longer available")
 	lacks(t, "its page", page, "Update available", path+"/update-image")
 	lacks(t, "the list", b.get("/").body, "Image update available")
 

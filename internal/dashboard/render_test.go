@@ -397,7 +397,7 @@ func TestProgress(t *testing.T) {
 		}
 	}
 	contains(t, "no address", show("en", workspace.OpStarting, &workspace.Progress{Step: "waiting-backend", Detail: "no free network address"}),
-		"Waiting for Docker", "no free network address")
+		"Waiting to retry", "no free network address")
 	// The number of files alone shows the progress too.
 	contains(t, "files alone", show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Entries: 1, EntriesTotal: 4}), `value="25"`)
 	// A retry shows both the previous error and the progress.
