@@ -63,6 +63,8 @@ func reference(app *kong.Application) string {
 
 Client commands talk to the server of the last ` + "`codehub login`" + `, or to the one that ` + "`--url`" + ` or ` + "`CODEHUB_URL`" + ` names. For scripts set
 ` + "`CODEHUB_SESSION_TOKEN`" + ` to an API token (` + "`codehub tokens create`" + `). Exit codes: 0 success, 1 failure, 2 wrong usage, 3 something that does not exist.
+` + "`codehub exec` and `codehub busy`" + ` end with the exit status of their command, 127 if it was not started, and ` + "`codehub exec`" + ` with 125 for other failures.
+` + "`codehub ssh`" + ` ends with the exit status of ` + "`ssh`" + `.
 
 ## Server commands
 `)
@@ -126,7 +128,7 @@ func describe(b *strings.Builder, n *kong.Node) {
 			form = fmt.Sprintf("-%c, %s", f.Short, form)
 		}
 		if !f.IsBool() {
-			form += " " + cmp.Or(strings.ToUpper(f.PlaceHolder), "VALUE")
+			form += " " + cmp.Or(f.PlaceHolder, "VALUE")
 		}
 		rows = append(rows, row("`"+form+"`", f.Help, f.Default, f.Envs))
 	}
