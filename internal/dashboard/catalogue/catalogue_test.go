@@ -1,8 +1,11 @@
 package catalogue
 
 import (
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -55,6 +58,31 @@ func TestTextsTakeTheSameArguments(t *testing.T) {
 				t.Errorf("%s %q takes %v, English takes %v", l.Code, k, got, want)
 			}
 		}
+	}
+}
+
+// Every condition of a server has a text, found by how the code makes conditions.
+func TestConditionsHaveTexts(t *testing.T) {
+	t.Parallel()
+	condition := regexp.MustCompile(`(?:condition\(|\bName:\s+)"([a-z-]+)",\s+(?:Failing:\s+)?"`)
+	found := map[string]bool{}
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range condition.FindAllStringSubmatch(string(source), -1) {
+			if found[m[1]] = true; !English.Has("admin.condition." + m[1]) {
+				t.Errorf("the condition %s of %s has no text", m[1], path)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) < 32 {
+		t.Errorf("only %d conditions found", len(found))
 	}
 }
 
