@@ -53,7 +53,7 @@ func Undelete(w workspace.Workspace, now time.Time, archiveGoing bool) (Intent, 
 	case w.DeletedAt == nil:
 		return Intent{}, workspace.Errorf(workspace.CodeNotDeleted, "The workspace is not deleted.")
 	case !Restorable(w, archiveGoing):
-		return Intent{}, workspace.Errorf(workspace.CodeGone, "The workspace's data is removed, so the workspace cannot be restored.")
+		return Intent{}, workspace.Errorf(workspace.CodeGone, "The workspace's data is removed, so the workspace cannot be undeleted.")
 	}
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditUndelete, map[string]any{"name": w.Name}}}
 	next := &out.Workspace

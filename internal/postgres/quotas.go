@@ -61,7 +61,7 @@ func (db *DB) checkWorkspaces(ctx context.Context, tx pgx.Tx, owner string) erro
 	case present >= most:
 		return tooManyWorkspaces(present, most)
 	case all >= 2*most:
-		return quotaExceeded("deleted_workspaces", all-present, 2*most-present, "%d of your deleted workspaces can still be restored, and at most %d are allowed. Try again later.")
+		return quotaExceeded("deleted_workspaces", all-present, 2*most-present, "%d of your deleted workspaces can still be undeleted, and at most %d are allowed. Try again later.")
 	}
 	return nil
 }
