@@ -470,7 +470,7 @@ func (w *foreignWorkspace) checkTerminalPage(b *browser) {
 	b.screenshot("terminal")
 
 	w.setDesired(w.id, "STANDBY")
-	b.do("see that it has stopped", until(`document.getElementById('terminal-status').textContent === 'The workspace does not run: Stopped' &&
+	b.do("see that it has stopped", until(`document.getElementById('terminal-status').textContent === 'The workspace is not running: Stopped' &&
 		document.getElementById('terminal-again').textContent === 'Start'`))
 	b.screenshot("stopped")
 	b.do("start it", until(`(texts.clear(), true)`), chromedp.Click("#terminal-again"), until(`texts.has('Waiting for the workspace: Starting')`), connected)

@@ -462,7 +462,7 @@ var ko = map[string]string{
 	"dialog.change-password.body":     "다른 기기에서 모두 로그아웃되고 API 토큰이 폐기되며 SSH 키가 제거됩니다.",
 	"dialog.change-password.submit":   "비밀번호 변경",
 	"dialog.token.title":              "새 API 토큰",
-	"dialog.token.body":               "이 토큰을 가진 프로그램은 사용자를 대신해 워크스페이스를 조회, 생성, 시작, 중지, 삭제할 수 있습니다.",
+	"dialog.token.body":               "이 토큰을 가진 프로그램은 아래에서 허용한 범위 안에서 사용자를 대신해 codehub를 사용할 수 있습니다.",
 	"dialog.token.submit":             "토큰 만들기",
 	"dialog.ssh-key.title":            "SSH 키 추가",
 	"dialog.ssh-key.body":             "공개 키를 붙여 넣으세요. 짝이 되는 개인 키가 있으면 워크스페이스에 로그인할 수 있습니다.",
