@@ -22,8 +22,9 @@ import (
 // each call, keeps codehub's Pods from it while it is copied: a Pod that was admitted before
 // the note is seen in the list of Pods that follows, and one that is created after it sees the
 // note. The original is deleted in the version that has the note, so that a server that was
-// suspended deletes none that has been used since. The copy of an earlier call is never
-// trusted, since the original may have changed: it is replaced.
+// suspended deletes none that has been used since. The copy of an earlier call is not trusted,
+// since the original may have changed: it is replaced. But once the original is being removed,
+// its complete copy is all that will be left: it stays, and nothing is copied.
 
 // asideName is the name of the copy of a claim.
 func asideName(id workspace.ID, original *corev1.PersistentVolumeClaim) string {
@@ -56,8 +57,16 @@ func (r *Runtime) SetAside(ctx context.Context, id workspace.ID, claim, found st
 	case original.Labels[labelClaim] != found:
 		return "", fmt.Errorf("volume %s appeared later: %w", original.Name, runtime.ErrVolumeMismatch)
 	}
+	// The Pod of an earlier copy would count as a user of the volume, for ever if no node takes
+	// it. A call of another server that is still copying fails without it, and deletes nothing.
+	if err := r.removeNamed(ctx, copyName(id), roleAside); err != nil {
+		return "", err
+	}
 	if err := r.notMounted(ctx, id, nil); err != nil { // a volume in use stays as it is
 		return "", err
+	}
+	if original.DeletionTimestamp != nil {
+		return r.awaitMoved(ctx, id, original)
 	}
 	call := uuid.NewString()
 	err = r.change(ctx, original, func(*corev1.PersistentVolumeClaim) (map[string]any, error) {
@@ -98,8 +107,12 @@ func (r *Runtime) keep(ctx context.Context, original *corev1.PersistentVolumeCla
 
 // move copies a claim that has the note of this call, and deletes it.
 func (r *Runtime) move(ctx context.Context, id workspace.ID, original *corev1.PersistentVolumeClaim, call string, progress func(runtime.Progress)) (string, error) {
-	if _, err := r.noted(ctx, id, original, call, nil); err != nil {
+	now, err := r.noted(ctx, id, original, call, nil)
+	if err != nil {
 		return "", err
+	}
+	if now.DeletionTimestamp != nil { // by a call that deleted it before the note
+		return r.awaitMoved(ctx, id, now)
 	}
 	aside, err := r.newAside(ctx, id, original)
 	if err != nil {
@@ -121,6 +134,21 @@ func (r *Runtime) move(ctx context.Context, id workspace.ID, original *corev1.Pe
 			return aside.Name, wrapError(ctx, "delete persistent volume claim", err)
 		}
 	}
+}
+
+// awaitMoved waits until a claim that is being removed is gone, and returns the name of its
+// complete copy. Without one it is runtime.ErrBusy: nothing can be copied from such a claim any
+// more.
+func (r *Runtime) awaitMoved(ctx context.Context, id workspace.ID, original *corev1.PersistentVolumeClaim) (string, error) {
+	aside, err := r.claims().Get(ctx, asideName(id, original), metav1.GetOptions{})
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return "", wrapError(ctx, "read persistent volume claim", err)
+	case err != nil || !r.owns(aside.Labels, roleAside) || aside.DeletionTimestamp != nil ||
+		aside.Annotations[noteOrigin] != string(original.UID) || aside.Annotations[noteSince] == "":
+		return "", &runtime.BusyError{Reason: "volume " + original.Name + " is being removed"}
+	}
+	return aside.Name, wrapError(ctx, "delete persistent volume claim", r.deleteClaim(ctx, original, nil))
 }
 
 // noted returns the claim as it is now if it has the note of this call and no Pod other than
@@ -209,6 +237,8 @@ func (r *Runtime) copyAside(ctx context.Context, id workspace.ID, original, asid
 		}
 	})
 	switch {
+	case errors.Is(err, errGone):
+		return &runtime.BusyError{Reason: "another call copies volume " + original.Name}
 	case err != nil:
 		return err
 	case exit != 0 || !last.Done:
