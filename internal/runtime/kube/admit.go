@@ -139,18 +139,22 @@ func (r *Runtime) free(ctx context.Context, id workspace.ID, p *corev1.Pod) erro
 	if p != nil && p.Labels[labelRole] == roleWorkspace {
 		return nil
 	}
-	return r.unusedByOthers(ctx, id)
+	task := p != nil && p.Labels[labelRole] == roleTask
+	return r.unusedByOthers(ctx, id, !task)
 }
 
 // unusedByOthers returns runtime.ErrBusy if a Pod that is not codehub's uses the home, or
-// may begin to.
-func (r *Runtime) unusedByOthers(ctx context.Context, id workspace.ID) error {
+// may begin to. With withEnded, it also counts a Pod that has ended on a node: the cluster does not
+// remove a claim while there is one. It matters to removals, and to jobs and copies, which a
+// removal follows.
+func (r *Runtime) unusedByOthers(ctx context.Context, id workspace.ID, withEnded bool) error {
 	all, err := r.podView.list(ctx)
 	if err != nil {
 		return wrapError(ctx, "list Pods", err)
 	}
 	for _, p := range all {
-		if p.Labels[labelInstallation] != r.cfg.Installation && !ended(p) && mounts(p, id.VolumeName()) {
+		counts := !ended(p) || withEnded && p.Spec.NodeName != ""
+		if p.Labels[labelInstallation] != r.cfg.Installation && counts && mounts(p, id.VolumeName()) {
 			return errUsed(id.VolumeName(), p.Name)
 		}
 	}
