@@ -104,7 +104,7 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	r.breaker = breaker.New(breaker.Config{Name: "engine", Log: r.log, Conditions: cfg.Conditions, Probe: r.responds})
+	r.breaker = breaker.New(breaker.Config{Name: "engine", Log: r.log, Conditions: cfg.Conditions, Condition: "docker", Probe: r.responds})
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // the cluster has limits of its own
 	config.Wrap(r.breaker.Transport)
