@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"codehub/internal/imageref"
+	"codehub/internal/registry"
 	"codehub/internal/runtime"
 )
 
@@ -177,6 +180,10 @@ func refusal(p *corev1.Pod) error {
 }
 
 func waitingRefusal(p *corev1.Pod, container string, w *corev1.ContainerStateWaiting) error {
+	if unreachableRegistry(w) {
+		host := imageref.Registry(imageOf(p, container))
+		return &runtime.BusyError{Reason: fmt.Sprintf(runtime.MsgNodeUnreachable, host)}
+	}
 	switch w.Reason {
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
 		return &runtime.PullError{Image: imageOf(p, container), Message: w.Message}
@@ -184,6 +191,22 @@ func waitingRefusal(p *corev1.Pod, container string, w *corev1.ContainerStateWai
 		return &startError{pod: p.Name, message: w.Message}
 	}
 	return nil
+}
+
+// unreachableRegistry reports whether a node could not reach the registry of an image, or the
+// registry cannot serve now. The node pulls the image again.
+func unreachableRegistry(w *corev1.ContainerStateWaiting) bool {
+	switch w.Reason {
+	case "RegistryUnavailable":
+		return true
+	case "ErrImagePull":
+		return ofMessage(w.Message) == registry.Unreachable
+	case "ImagePullBackOff":
+		// Before Kubernetes 1.32 the message has no cause. The next pull shows it.
+		_, cause, ok := strings.Cut(w.Message, ": ")
+		return !ok || ofMessage(cause) == registry.Unreachable
+	}
+	return false
 }
 
 // startError is the refusal of a node to start a container.

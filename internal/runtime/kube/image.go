@@ -222,7 +222,8 @@ func ofMessage(message string) registry.Kind {
 		words []string
 	}{
 		{registry.LoginNeeded, []string{"unauthorized", "authorization failed", "authentication required", "no basic auth credentials", "access denied", "denied: ", "403 forbidden", "insufficient_scope"}},
-		{registry.Unreachable, []string{"dial tcp", "i/o timeout", "connection refused", "no such host", "connection reset", "deadline exceeded", "tls handshake timeout", "502 bad gateway", "503 service", "500 internal"}},
+		{registry.Unreachable, []string{"dial tcp", "i/o timeout", "connection refused", "no such host", "connection reset", "deadline exceeded", "tls handshake timeout", "502 bad gateway", "503 service", "504 gateway", "500 internal", "429 too many", "toomanyrequests",
+			"no route to host", "network is unreachable", "temporary failure in name resolution", "server misbehaving", "awaiting headers", "unexpected eof"}},
 		{registry.Missing, []string{"not found", "manifest unknown", "name unknown"}},
 	} {
 		for _, words := range kind.words {

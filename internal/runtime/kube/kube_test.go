@@ -149,7 +149,7 @@ func (c *cluster) harness(t *testing.T) runtimetest.Harness {
 	return runtimetest.Harness{
 		Runtime: h.r, Neighbour: c.runtime(t), Down: down,
 		Remote: true, Limits: true, Bound: 6 * time.Minute, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
-		Seed: seedOf(t, harness.TestImage()), MissingImage: "127.0.0.1:9/codehub/missing:latest",
+		Seed: seedOf(t, harness.TestImage()), MissingImage: c.registryHost + "/codehub/missing:latest",
 		RemoteImage: c.remoteImage, Republish: c.republish, TakeImage: func(_ *testing.T, id string) { c.TakeImage(id) },
 		Home: h.home, Write: write, HalfSeed: h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob, HalfRemove: h.halfRemove,
 		Use: h.use, Edit: h.edit, Environment: h.environment, EndContainer: h.endContainer, EndJob: h.endJob,

@@ -70,6 +70,43 @@ func TestPullsInPlainWords(t *testing.T) {
 	}
 }
 
+// A node pulls an image again if the registry could not serve it, so that a call waits. What the
+// registry has decided is final.
+func TestFailedPulls(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		reason, message string
+		busy            bool
+	}{
+		{"ErrImagePull", `failed to do request: Head "https://r.example.com/v2/a/manifests/1": dial tcp: lookup r.example.com on 10.0.0.2:53: no such host`, true},
+		{"ErrImagePull", `unexpected status from HEAD request to https://r.example.com/v2/a/manifests/1: 503 Service Unavailable`, true},
+		{"ErrImagePull", `unexpected status from HEAD request to https://r.example.com/v2/a/manifests/1: 429 Too Many Requests`, true},
+		{"ErrImagePull", `failed to do request: Head "https://r.example.com/v2/": net/http: request canceled (Client.Timeout exceeded while awaiting headers)`, true},
+		{"ErrImagePull", `manifest unknown`, false},
+		{"ErrImagePull", `r.example.com/a:1: not found`, false},
+		{"ErrImagePull", `denied: requested access to the resource is denied`, false},
+		{"ErrImagePull", "something new", false},
+		{"ImagePullBackOff", `Back-off pulling image "r.example.com/a:1"`, true},
+		{"ImagePullBackOff", `Back-off pulling image "r.example.com/a:1": ErrImagePull: dial tcp 10.0.0.1:443: i/o timeout`, true},
+		{"ImagePullBackOff", `Back-off pulling image "r.example.com/a:1": ErrImagePull: manifest unknown`, false},
+		{"RegistryUnavailable", "", true},
+		{"ErrImageNeverPull", "Container image is not present with pull policy of Never", false},
+	} {
+		for _, image := range []string{"r.example.com/a:1", "r.example.com/codehub/server:1"} {
+			p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: containerHelper, Image: image}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: containerHelper, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: c.reason, Message: c.message}}}}
+			err := inPlainWords(refusal(p))
+			var pull *runtime.PullError
+			if errors.Is(err, runtime.ErrBusy) != c.busy || errors.As(err, &pull) == c.busy {
+				t.Errorf("%s %s: %v", c.reason, c.message, err)
+			}
+			if c.busy && err.Error() != fmt.Sprintf(runtime.MsgNodeUnreachable, "r.example.com") {
+				t.Errorf("%s %s: %v", c.reason, c.message, err)
+			}
+		}
+	}
+}
+
 func TestNextLineSkipsLongLines(t *testing.T) {
 	t.Parallel()
 	r := bufio.NewReaderSize(strings.NewReader("one\n"+strings.Repeat("x", 2*maxLine)+"\n\nlast\nhalf"), 16)
