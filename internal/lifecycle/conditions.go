@@ -57,6 +57,9 @@ func volumeReady(home workspace.Home, v *Volume) (ok bool, reason, message strin
 			return false, workspace.ReasonForeignVolume, msgForeignVolume
 		case home.State == workspace.HomeArchived && !v.Complete(), v.Removing:
 			// Removal deletes what marks a volume as complete before its content.
+			if v.Lost {
+				return false, workspace.ReasonRemoving, msgVolumeLost
+			}
 			return false, workspace.ReasonRemoving, ""
 		}
 		return true, workspace.ReasonVolumeReady, ""
@@ -115,7 +118,7 @@ func broken(row workspace.Workspace, c workspace.Conditions) (workspace.ErrorRea
 
 	runs := container.Reason == workspace.ReasonContainerReady || container.Reason == workspace.ReasonContainerStarting || container.Reason == workspace.ReasonNodeUnreachable
 	if runs && homeGoes(row, c) {
-		return workspace.ErrContainerWithoutVolume, fmt.Sprintf(msgHomeGoes, row.ID.VolumeName())
+		return workspace.ErrContainerWithoutVolume, cmp.Or(volume.Message, fmt.Sprintf(msgHomeGoes, row.ID.VolumeName()))
 	}
 	if runs && observed && !volume.True() {
 		return workspace.ErrContainerWithoutVolume, msgRunsWithoutHome
@@ -128,7 +131,7 @@ func broken(row workspace.Workspace, c workspace.Conditions) (workspace.ErrorRea
 		case workspace.ReasonForeignVolume:
 			return workspace.ErrDataLost, fmt.Sprintf(msgVolumeReplaced, row.ID.VolumeName())
 		case workspace.ReasonRemoving:
-			return workspace.ErrDataLost, fmt.Sprintf(msgVolumePartial, row.ID.VolumeName())
+			return workspace.ErrDataLost, cmp.Or(volume.Message, fmt.Sprintf(msgVolumePartial, row.ID.VolumeName()))
 		}
 	default:
 		kept := ""

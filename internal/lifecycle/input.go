@@ -83,9 +83,10 @@ type Volume struct {
 	Claim  string // claim id of the home it was created for
 	Seeded bool   // its seeding has finished
 	Marker string // archive_key of the archive that was restored into it, once that has finished
-	// Removing is whether its removal has begun. Such a volume is never complete again.
-	Removing bool
-	Limit    int64 // bytes that it can hold; 0: no limit
+	// Removing is whether its removal has begun. Such a volume is never complete again, unless
+	// it is Lost: what it stored its files on is gone, and may come back.
+	Removing, Lost bool
+	Limit          int64 // bytes that it can hold; 0: no limit
 }
 
 // Complete reports whether the volume holds a complete home. A removal removes the

@@ -8,6 +8,7 @@ const (
 	msgVolumeMissing   = "The home volume %s is missing."
 	msgVolumeReplaced  = "The home volume %s was replaced by another volume."
 	msgVolumePartial   = "The home volume %s is incomplete because its removal had begun."
+	msgVolumeLost      = "The persistent volume of this home is gone."
 	msgArchiveMissing  = "The archive %s is missing."
 	msgArchiveDamaged  = "The archive %s is damaged."
 	msgEarlierMissing  = "The earlier archive %s is missing as well."
@@ -26,7 +27,7 @@ const (
 // Messages lists the sentences of conditions and error messages, with %s for names.
 func Messages() []string {
 	return []string{
-		msgVolumeMissing, msgVolumeReplaced, msgVolumePartial, msgArchiveMissing, msgArchiveDamaged, msgEarlierMissing,
+		msgVolumeMissing, msgVolumeReplaced, msgVolumePartial, msgVolumeLost, msgArchiveMissing, msgArchiveDamaged, msgEarlierMissing,
 		msgEarlierDamaged, msgVolumeKept, msgRunsWithoutHome, msgHomeGoes, msgHomeRemoved, msgForeignVolume, msgUnownedVolume,
 		msgSetAside, msgAsideFailed, msgLate,
 	}

@@ -89,7 +89,7 @@ func (r *inventory) update(now, upSince time.Time, rows []*workspace.Workspace, 
 }
 
 // missingVolumes counts the volumes that the last observation had and this one
-// lacks. If more than 20 % of at least five are missing, the tick treats the
+// lacks or shows as lost. If more than 20 % of at least five are missing, the tick treats the
 // observation as failed: Docker was probably restarted with another data directory.
 func (r *inventory) missingVolumes() (lost, of int) {
 	for i := range r.entries {
@@ -98,7 +98,7 @@ func (r *inventory) missingVolumes() (lost, of int) {
 			continue
 		}
 		of++
-		if e.volume == nil || e.volume.Claim != e.row.Home.Claim {
+		if e.volume == nil || e.volume.Lost || e.volume.Claim != e.row.Home.Claim {
 			lost++
 		}
 	}

@@ -80,7 +80,7 @@ func (o observation) of(row workspace.Workspace, answered func(containerID strin
 		j.Container = &c
 	}
 	if v := o.volumes[row.ID]; v != nil {
-		j.Volume = &lifecycle.Volume{Claim: v.Claim, Seeded: v.Seeded, Marker: v.Marker, Removing: v.Removing, Limit: v.Limit}
+		j.Volume = &lifecycle.Volume{Claim: v.Claim, Seeded: v.Seeded, Marker: v.Marker, Removing: v.Removing, Lost: v.Lost, Limit: v.Limit}
 	}
 	return j
 }

@@ -269,6 +269,9 @@ type Volume struct {
 	Marker    string // archive_key of the completed restore; Seeded is then false
 	// Removing: its removal has begun, so it is not complete.
 	Removing bool
+	// Lost: what it stored its files on is gone. Removing is then set as well, although nothing
+	// removes the volume, and both end if that comes back.
+	Lost bool
 	// Foreign: it has the name of a home, but no claim and no installation label.
 	Foreign bool
 	// Held: it is protected from `docker volume prune` and from delayed calls. If a

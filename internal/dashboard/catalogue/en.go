@@ -1225,6 +1225,7 @@ var en = map[string]string{
 	"system.volume_missing":         "The home volume %s is missing.",
 	"system.volume_replaced":        "The home volume %s was replaced by another volume.",
 	"system.volume_partial":         "The home volume %s is incomplete because its removal had begun.",
+	"system.volume_lost":            "The persistent volume of this home is gone.",
 	"system.archive_missing":        "The archive %s is missing.",
 	"system.archive_damaged":        "The archive %s is damaged.",
 	"system.earlier_missing":        "The earlier archive %s is missing as well.",

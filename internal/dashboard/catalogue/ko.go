@@ -1225,6 +1225,7 @@ var ko = map[string]string{
 	"system.volume_missing":         "홈 볼륨 %s: 볼륨이 없습니다.",
 	"system.volume_replaced":        "홈 볼륨 %s: 다른 볼륨으로 교체되었습니다.",
 	"system.volume_partial":         "홈 볼륨 %s: 제거가 시작되어 온전하지 않습니다.",
+	"system.volume_lost":            "이 홈의 퍼시스턴트 볼륨이 사라졌습니다.",
 	"system.archive_missing":        "아카이브 %s: 아카이브가 없습니다.",
 	"system.archive_damaged":        "아카이브 %s: 아카이브가 손상되었습니다.",
 	"system.earlier_missing":        "이전 아카이브 %s: 이 아카이브도 없습니다.",

@@ -37,11 +37,12 @@ func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
 
 func volume(c *corev1.PersistentVolumeClaim) runtime.Volume {
 	notes := c.Annotations
+	lost := c.Status.Phase == corev1.ClaimLost
 	v := runtime.Volume{
 		Workspace: workspace.ID(c.Labels[labelWorkspace]), Storage: workspace.StorageKubernetes, Claim: c.Labels[labelClaim],
-		Removing: notes[noteRemoving] != "" || c.DeletionTimestamp != nil,
-		Held:     notes[noteSettled] != "",
-		Owner:    notes[noteOwner], Name: notes[noteName], Limit: space(c), OwnDisk: true,
+		Removing: notes[noteRemoving] != "" || c.DeletionTimestamp != nil || lost, Lost: lost,
+		Held:  notes[noteSettled] != "",
+		Owner: notes[noteOwner], Name: notes[noteName], Limit: space(c), OwnDisk: true,
 	}
 	if !v.Removing {
 		v.Marker = notes[noteRestored]
@@ -84,6 +85,8 @@ func (r *Runtime) usable(c *corev1.PersistentVolumeClaim, claim string) error {
 	switch {
 	case !r.owns(c.Labels, roleHome) || c.Labels[labelClaim] != claim:
 		return fmt.Errorf("volume %s: %w", c.Name, runtime.ErrVolumeMismatch)
+	case volume(c).Lost:
+		return fmt.Errorf("volume %s has lost its persistent volume: %w", c.Name, runtime.ErrVolumeMismatch)
 	case volume(c).Removing:
 		return fmt.Errorf("volume %s is being removed: %w", c.Name, runtime.ErrVolumeMismatch)
 	case c.Annotations[noteAside] != "":
