@@ -29,14 +29,3 @@ func TestAttributesOfAnotherFolder(t *testing.T) {
 		t.Errorf("-from +to:\n%s", diff)
 	}
 }
-
-// A file with more extents than a map may have keeps its largest holes.
-func TestMergeExtents(t *testing.T) {
-	t.Parallel()
-	in := []extent{{0, 10}, {12, 3}, {100, 1}, {105, 5}, {1000, 1}}
-	want := []extent{{0, 15}, {100, 10}, {1000, 1}}
-	got := mergeExtents(append([]extent(nil), in...), 50)
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(extent{})); diff != "" {
-		t.Error(diff)
-	}
-}

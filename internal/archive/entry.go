@@ -56,6 +56,8 @@ type xattr struct {
 // extent is a range of data in a sparse file.
 type extent struct{ offset, length int64 }
 
+func (x extent) end() int64 { return x.offset + x.length }
+
 func (e *entry) sparse() bool { return e.extents != nil }
 
 // stored returns how many bytes of e's content are in the archive.

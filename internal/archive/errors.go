@@ -15,7 +15,8 @@ var (
 	// ErrChanged: a file changed while it was packed. A process still writes to
 	// the home, so the archive would be inconsistent.
 	ErrChanged = errors.New("home changed while it was packed")
-	// ErrUnrestorable: the home has an entry that no restore could recreate.
+	// ErrUnrestorable: the home has an entry that no restore could recreate, or that
+	// takes far more space in an archive.
 	// The error names it. Packing it again gives the same result.
 	ErrUnrestorable = errors.New("home cannot be archived")
 )

@@ -3,20 +3,26 @@ package archive
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// maxExtents limits the map of a sparse file. In a file with more, the smallest
-// holes are stored as zeros.
-const maxExtents = 1 << 17
+const (
+	// maxExtents limits the map of a sparse file. In a file with more, the smallest
+	// holes are stored as zeros.
+	maxExtents = 1 << 17
+	// maxFilled is how many bytes of holes may be stored in any file, in a larger file
+	// an eighth of its data.
+	maxFilled = 1 << 30
+)
 
-// findExtents returns the data ranges of a file of this size, or nil if it has
-// no holes. It moves the file's offset.
-func findExtents(fd int, size int64) ([]extent, error) {
-	extents := []extent{}
-	smallest := int64(1) // holes shorter than this count as data
+// findExtents returns the data ranges of a file with these sizes, at most so many, or
+// nil if it has no holes. It moves the file's offset.
+func findExtents(fd int, st *unix.Stat_t, most int) ([]extent, error) {
+	size, mostFilled := st.Size, max(maxFilled, st.Blocks*512/8)
+	l := extentList{most: most, extents: []extent{}}
 	for at := int64(0); at < size; {
 		from, err := unix.Seek(fd, at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
@@ -36,34 +42,75 @@ func findExtents(fd int, size int64) ([]extent, error) {
 		if from < at || to <= from {
 			return nil, fmt.Errorf("%w: holes moved", ErrChanged)
 		}
-		extents = append(extents, extent{from, to - from})
-		for len(extents) > maxExtents {
-			smallest = max(smallest*2, 4096)
-			extents = mergeExtents(extents, smallest)
+		l.add(extent{from, to - from})
+		if l.filled > mostFilled {
+			return nil, errFilled(most, mostFilled)
 		}
 		at = to
 	}
-	if smallest > 1 {
-		extents = mergeExtents(extents, smallest)
+	if l.reduce(); l.filled > mostFilled {
+		return nil, errFilled(most, mostFilled)
 	}
-	if len(extents) == 1 && extents[0] == (extent{0, size}) {
+	if l.filled > 0 {
+		l.extents = slices.Clone(l.extents) // frees the rest of the array
+	}
+	if len(l.extents) == 1 && l.extents[0] == (extent{0, size}) {
 		return nil, nil
 	}
-	return extents, nil
+	return l.extents, nil
 }
 
-// mergeExtents joins extents with holes between them shorter than smallest.
-func mergeExtents(extents []extent, smallest int64) []extent {
-	kept := extents[:1]
-	for _, x := range extents[1:] {
+func errFilled(most int, mostFilled int64) error {
+	return fmt.Errorf("%w: the file has more than %d ranges of data, and an archive without the smallest holes between them would be more than %d bytes larger than the data",
+		ErrUnrestorable, most, mostFilled)
+}
+
+// extentList collects the extents of a file in their order, and keeps the largest
+// holes between them.
+type extentList struct {
+	most    int // how many extents reduce leaves
+	extents []extent
+	filled  int64 // bytes of the holes that are no longer between extents
+	holes   []int64
+}
+
+func (l *extentList) add(x extent) {
+	l.extents = append(l.extents, x)
+	// A hole that is among the smallest ones here is so in the whole file.
+	if len(l.extents) > l.most+l.most/2 {
+		l.reduce()
+	}
+}
+
+// reduce joins the extents with the smallest holes between them, as many as needed.
+func (l *extentList) reduce() {
+	excess := len(l.extents) - l.most
+	if excess <= 0 {
+		return
+	}
+	l.holes = l.holes[:0]
+	for i, x := range l.extents[1:] {
+		l.holes = append(l.holes, x.offset-l.extents[i].end())
+	}
+	slices.Sort(l.holes)
+	largest := l.holes[excess-1] // of those to fill
+	below, _ := slices.BinarySearch(l.holes, largest)
+	equal := excess - below // how many of this size to fill
+	kept := l.extents[:1]
+	for _, x := range l.extents[1:] {
 		last := &kept[len(kept)-1]
-		if x.offset-(last.offset+last.length) < smallest {
-			last.length = x.offset + x.length - last.offset
+		n := x.offset - last.end()
+		if n > largest || n == largest && equal == 0 {
+			kept = append(kept, x)
 			continue
 		}
-		kept = append(kept, x)
+		if n == largest {
+			equal--
+		}
+		l.filled += n
+		last.length += n + x.length
 	}
-	return kept
+	l.extents = kept
 }
 
 // appendSparseMap appends the map that stands before the data of a sparse
@@ -74,7 +121,7 @@ func appendSparseMap(b []byte, e *entry) []byte {
 	extents := e.extents
 	end := int64(0)
 	if n := len(extents); n > 0 {
-		end = extents[n-1].offset + extents[n-1].length
+		end = extents[n-1].end()
 	}
 	if end < e.size || len(extents) == 0 {
 		extents = append(extents[:len(extents):len(extents)], extent{e.size, 0})

@@ -219,7 +219,7 @@ func (w *walker) read(it *item, h *header) error {
 		return nil
 	}
 	if it.size > 0 && it.stat.Blocks*512 < it.size {
-		if it.extents, err = findExtents(fd, it.size); err != nil {
+		if it.extents, err = findExtents(fd, &it.stat, maxExtents); err != nil {
 			return failed(it.name, err)
 		}
 	}
