@@ -27,6 +27,9 @@ const (
 	// for the target of a symbolic link.
 	maxName = 255
 	maxLink = 4095
+	// maxFileSize is the largest size of a file that readers accept: the map of a
+	// sparse file has numbers of at most 18 digits.
+	maxFileSize = 1e18 - 1
 )
 
 // entry is an entry of the tar without its content.

@@ -1,11 +1,13 @@
 package archive
 
 import (
+	"bytes"
 	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -98,6 +100,29 @@ func TestFindExtentsOfFileWithMany(t *testing.T) {
 	for _, blocks := range []int{111, 400} {
 		if got, err := sparseExtents(t, blocks, 100<<20); !errors.Is(err, ErrUnrestorable) {
 			t.Errorf("%d blocks: %d extents, %v, want ErrUnrestorable", blocks, len(got), err)
+		}
+	}
+}
+
+// A file of a size that readers of the archive would refuse is refused by its name.
+func TestPackRefusesHugeFile(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("/dev/shm", "codehub-huge-") // ext4 has no files of this size
+	check(t, err)
+	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
+	home, restored := filepath.Join(dir, "home"), filepath.Join(dir, "restored")
+	check(t, os.Mkdir(home, 0o700))
+	check(t, os.Mkdir(restored, 0o700))
+	file := filepath.Join(home, "huge")
+	check(t, os.WriteFile(file, []byte("x"), 0o600))
+	check(t, os.Truncate(file, maxFileSize))
+	stats, b := packWith(t, home, PackOptions{})
+	_, err = Unpack(t.Context(), bytes.NewReader(b), restored, UnpackOptions{Expect: metaOf(stats)})
+	check(t, err)
+	for _, size := range []int64{maxFileSize + 1, 1 << 60, 1<<63 - 4096} {
+		check(t, os.Truncate(file, size))
+		if _, err := Pack(t.Context(), home, &bytesWriter{}, PackOptions{}); !errors.Is(err, ErrUnrestorable) || !strings.Contains(err.Error(), `"huge"`) {
+			t.Errorf("%d bytes: %v, want ErrUnrestorable with the name", size, err)
 		}
 	}
 }

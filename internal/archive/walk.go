@@ -209,6 +209,9 @@ func (w *walker) read(it *item, h *header) error {
 		return failed(it.name, err)
 	}
 	describe(&it.entry, &it.stat)
+	if it.size > maxFileSize {
+		return failed(it.name, fmt.Errorf("%w: its size is %d bytes, and the maximum is %d bytes", ErrUnrestorable, it.size, int64(maxFileSize)))
+	}
 	w.owner.apply(&it.entry)
 	if err := w.prover.prove(&it.entry, it.base); err != nil {
 		return failed(it.name, err)
