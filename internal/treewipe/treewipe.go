@@ -105,18 +105,18 @@ func (w *wiper) flat(ctx context.Context, name string) error {
 	if folder, err := w.unlink(w.top, name); !folder {
 		return err
 	}
-	dir, device, err := w.open(name)
+	dir, st, err := w.open(w.top, w.device, name)
 	if err != nil {
 		return unlessGone(err)
 	}
 	defer dir.Close()
 	switch {
-	case device == w.device:
+	case st.Dev == w.device:
 		err = w.moveContent(ctx, dir)
 	case w.above != nil: // only one of nested subvolumes is open at a time
-		return unlessGone(w.above.moveUp(w.top, name))
+		return unlessGone(w.above.moveUp(ctx, w.top, name))
 	default:
-		in := &wiper{top: dir, device: device, above: w}
+		in := &wiper{top: dir, device: st.Dev, above: w}
 		err = in.each(ctx, dir, in.entry)
 	}
 	if err != nil {
@@ -131,10 +131,10 @@ func (w *wiper) flat(ctx context.Context, name string) error {
 
 // moveContent removes the content of a folder in top, and moves its folders up into top.
 func (w *wiper) moveContent(ctx context.Context, dir *os.File) error {
-	return w.each(ctx, dir, func(_ context.Context, name string) error {
+	return w.each(ctx, dir, func(ctx context.Context, name string) error {
 		folder, err := w.unlink(dir, name)
 		if folder {
-			err = unlessGone(w.moveUp(dir, name))
+			err = unlessGone(w.moveUp(ctx, dir, name))
 		}
 		if err != nil {
 			return fmt.Errorf("%q: %w", name, err)
@@ -143,7 +143,8 @@ func (w *wiper) moveContent(ctx context.Context, dir *os.File) error {
 	})
 }
 
-func (w *wiper) moveUp(dir *os.File, name string) error {
+// moveUp moves a folder in dir up into top, or removes it if there is no space for that.
+func (w *wiper) moveUp(ctx context.Context, dir *os.File, name string) error {
 	to := rand.Text()
 	err := unix.Renameat(int(dir.Fd()), name, int(w.top.Fd()), to)
 	if errors.Is(err, unix.EACCES) { // not root: the folder's own mode forbids the move
@@ -167,29 +168,35 @@ func (w *wiper) moveUp(dir *os.File, name string) error {
 		}
 		return err
 	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return w.removeInPlace(ctx, dir, name)
+	}
 	if err == nil && len(w.queue) < queueMax {
 		w.queue = append(w.queue, to)
 	}
 	return err
 }
 
-// open opens a folder in top to remove its content. A subvolume has another device than top.
-func (w *wiper) open(name string) (*os.File, uint64, error) {
-	dir, err := open(int(w.top.Fd()), name)
+var errMounted = errors.New("another file system is mounted there")
+
+// open opens an entry of a folder on a device to remove its content. A subvolume has another
+// device than the folder.
+func (*wiper) open(at *os.File, device uint64, name string) (*os.File, unix.Stat_t, error) {
+	var st unix.Stat_t
+	dir, err := open(int(at.Fd()), name)
 	if errors.Is(err, unix.EACCES) { // not root: the mode forbids it
-		if err := unix.Fchmodat(int(w.top.Fd()), name, 0o700, 0); err != nil {
-			return nil, 0, err
+		if err := unix.Fchmodat(int(at.Fd()), name, 0o700, 0); err != nil {
+			return nil, st, err
 		}
-		dir, err = open(int(w.top.Fd()), name)
+		dir, err = open(int(at.Fd()), name)
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, st, err
 	}
-	var st unix.Stat_t
 	err = unix.Fstat(int(dir.Fd()), &st)
-	if err == nil && st.Dev != w.device {
+	if err == nil && st.Dev != device {
 		if !isSubvolume(dir, &st) || mounted(dir) {
-			err = errors.New("another file system is mounted there")
+			err = errMounted
 		} else {
 			makeWritable(dir)
 		}
@@ -199,9 +206,9 @@ func (w *wiper) open(name string) (*os.File, uint64, error) {
 	}
 	if err != nil {
 		dir.Close()
-		return nil, 0, err
+		return nil, st, err
 	}
-	return dir, st.Dev, nil
+	return dir, st, nil
 }
 
 // unlink removes a name, or reports that it is a folder.
