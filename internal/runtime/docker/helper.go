@@ -21,6 +21,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
@@ -139,8 +140,17 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		if end.StatusCode == 0 {
 			return nil
 		}
-		return fmt.Errorf("helper %s ended with code %d: %s", run.args[0], end.StatusCode, r.helperOutput(ctx, made.ID))
+		return helperError(fmt.Errorf("helper %s ended with code %d: %s", run.args[0], end.StatusCode, r.helperOutput(ctx, made.ID)))
 	}
+}
+
+// helperError returns the error of a helper, which is runtime.ErrNoSpace if the disk that it
+// works on is full.
+func helperError(err error) error {
+	if noSpace(err) {
+		return fmt.Errorf("%w: %w", runtime.ErrNoSpace, err)
+	}
+	return err
 }
 
 // copyTo copies the files that fill writes to a folder of a container.

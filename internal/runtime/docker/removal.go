@@ -208,7 +208,7 @@ func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, c
 	case 0:
 		err = nil
 	case 1: // the helper's own error
-		err = fmt.Errorf("empty volume %s: %s", id.VolumeName(), r.helperOutput(ctx, remover))
+		err = helperError(fmt.Errorf("empty volume %s: %s", id.VolumeName(), r.helperOutput(ctx, remover)))
 	default:
 		err = fmt.Errorf("%w: exit code %d", errTryAgain, code)
 	}

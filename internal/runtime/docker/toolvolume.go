@@ -103,11 +103,7 @@ func (r *Runtime) fill(ctx context.Context, v *toolVolume, digest string, run he
 		Type: mount.TypeVolume, Source: name, Target: fillDir,
 		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: labels},
 	})
-	err = r.runHelper(ctx, run)
-	if err != nil && noSpace(err) && !errors.Is(err, runtime.ErrNoSpace) {
-		err = fmt.Errorf("%w: %w", runtime.ErrNoSpace, err)
-	}
-	if err != nil {
+	if err := r.runHelper(ctx, run); err != nil {
 		return "", fmt.Errorf("fill the %s's volume: %w", v.role, err)
 	}
 	return name, nil
