@@ -464,6 +464,43 @@ func TestMoveKeepsSourceOfLostArchive(t *testing.T) {
 	}
 }
 
+// Until a restore at the target has ended, its archive is the only complete copy there.
+func TestMoveKeepsSourceUntilHomeIsLive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id := w.archived("ann", "one", "x")
+	if r := w.run(); r.Left != 0 {
+		t.Fatalf("%+v", r)
+	}
+	ws, _ := w.here(id)
+	check(t, w.bucket.Store.Delete(t.Context(), ws.ArchiveKey))
+	home := func(state workspace.HomeState, reason string) {
+		t.Helper()
+		status := "False"
+		if reason == workspace.ReasonVolumeReady {
+			status = "True"
+		}
+		w.Change(`UPDATE workspaces SET home_ctx = jsonb_build_object('state', $2::text, 'claim', 'c'),
+			conditions = jsonb_build_object('storage.volume_ready', jsonb_build_object('status', $3::text, 'reason', $4::text, 'message', '', 'last_transition_time', now())) WHERE id = $1`,
+			id, state, status, reason)
+	}
+	for state, reason := range map[workspace.HomeState]string{
+		workspace.HomeFilling:    workspace.ReasonFilling,
+		workspace.HomeDiscarding: workspace.ReasonDiscarding,
+		workspace.HomeArchived:   workspace.ReasonRemoving,
+		workspace.HomeLive:       workspace.ReasonNoVolume,
+	} {
+		home(state, reason)
+		if res := of(t, w.run(remove), id); res.Result != move.Left || !strings.Contains(res.Reason, "missing or damaged") || w.deletedThere(id) {
+			t.Errorf("%s: %+v", state, res)
+		}
+	}
+	home(workspace.HomeLive, workspace.ReasonVolumeReady)
+	if res := of(t, w.run(remove), id); res.Result != move.Already || !w.deletedThere(id) {
+		t.Errorf("live: %+v", res)
+	}
+}
+
 // A workspace moves back once the first installation has removed it completely, and has the
 // same digest there.
 func TestMoveBack(t *testing.T) {

@@ -79,8 +79,8 @@ func (r *run) intact(ctx context.Context, here workspace.Workspace) error {
 	if here.Phase == workspace.PhaseError {
 		return fmt.Errorf("moved before, and in an error state here (%s): not removed from the source", here.ErrorReason)
 	}
-	if here.Home.State != workspace.HomeAbsent {
-		return nil // restored since
+	if here.Home.State == workspace.HomeLive && here.Conditions.Is(workspace.VolumeReady) {
+		return nil // restored since; until then the archive is the only complete copy
 	}
 	state, err := r.Bucket.State(ctx, here)
 	if err != nil {
