@@ -34,8 +34,8 @@ func (j *job) count(ctx context.Context) {
 }
 
 // fit chooses the part size of an upload by the largest possible size of the
-// home: the used space of its disk or, if that is too much for small parts, a
-// count.
+// home: the used space of its disk or, if that is too much for small parts or
+// may be less than the home, a count.
 func (j *job) fit(ctx context.Context, t *transfer.Ticket) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(j.Home, &st); err != nil {
@@ -43,7 +43,7 @@ func (j *job) fit(ctx context.Context, t *transfer.Ticket) {
 	}
 	small := *t
 	small.Fit(0)
-	if used := int64(st.Blocks-st.Bfree) * st.Bsize; used+used/8 < small.PartSize*int64(len(t.Parts)) {
+	if used := int64(st.Blocks-st.Bfree) * st.Bsize; !sharesBlocks(&st) && used+used/8 < small.PartSize*int64(len(t.Parts)) {
 		*t = small
 		return
 	}
@@ -55,6 +55,12 @@ func (j *job) fit(ctx context.Context, t *transfer.Ticket) {
 	// A compressing file system may report less space than a file's size, and
 	// headers add to it.
 	t.Fit(c.Bytes + c.Bytes/4 + c.Entries*4096)
+}
+
+// sharesBlocks reports whether files of this file system may share blocks, as copies do on
+// XFS and btrfs. They may have more bytes than the disk then.
+func sharesBlocks(st *unix.Statfs_t) bool {
+	return st.Type != unix.EXT4_SUPER_MAGIC && st.Type != unix.TMPFS_MAGIC
 }
 
 // countHome counts the entries of a home and the bytes in its files. If gently,

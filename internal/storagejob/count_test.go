@@ -2,8 +2,15 @@ package storagejob
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"testing"
 	"testing/synctest"
+
+	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
@@ -70,6 +77,8 @@ func TestTotals(t *testing.T) {
 func TestFit(t *testing.T) {
 	t.Parallel()
 	home := smallHome(t)
+	var st unix.Statfs_t
+	check(t, unix.Statfs(home, &st))
 	for _, parts := range []int{10_000, 2} {
 		ticket := &transfer.Ticket{PartSize: 105 << 20, Parts: make([]string, parts)}
 		j := newJob(&counting{}, Dirs{Home: home})
@@ -77,8 +86,51 @@ func TestFit(t *testing.T) {
 		if ticket.PartSize != 16<<20 {
 			t.Errorf("parts of %d bytes for a small home and %d parts", ticket.PartSize, parts)
 		}
-		if counted := j.report.get().EntriesTotal > 0; counted != (parts == 2) {
+		if counted := j.report.get().EntriesTotal > 0; counted != (parts == 2 || sharesBlocks(&st)) {
 			t.Errorf("with %d parts the home was counted: %v", parts, counted)
 		}
+	}
+}
+
+// Copies that share their blocks make a home that is larger than the used space of its disk.
+func TestFitHomeWithSharedBlocks(t *testing.T) {
+	t.Parallel()
+	inMountNamespace(t, func(t *testing.T) {
+		image, home := filepath.Join(t.TempDir(), "image"), t.TempDir()
+		for _, command := range [][]string{
+			{"truncate", "-s", "320M", image}, {"mkfs.xfs", "-q", "-m", "reflink=1", image}, {"mount", "-o", "loop", image, home},
+		} {
+			out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %v: %s (scripts/setup.sh installs what is missing)", command, err, out)
+			}
+		}
+		t.Cleanup(func() { check(t, unix.Unmount(home, unix.MNT_DETACH)) })
+		first, err := os.Create(filepath.Join(home, "first"))
+		check(t, err)
+		defer first.Close()
+		const size, copies = 16 << 20, 60
+		_, err = first.Write(make([]byte, size))
+		check(t, err)
+		for i := range copies {
+			f, err := os.Create(filepath.Join(home, strconv.Itoa(i)))
+			check(t, err)
+			check(t, unix.IoctlFileClone(int(f.Fd()), int(first.Fd())))
+			check(t, f.Close())
+		}
+		const parts = 20
+		ticket := &transfer.Ticket{PartSize: 105 << 20, Parts: make([]string, parts)}
+		newJob(&counting{}, Dirs{Home: home}).fit(t.Context(), ticket)
+		if most := ticket.PartSize * parts; most < size*(copies+1) {
+			t.Errorf("parts of %d bytes allow %d bytes for a home of %d", ticket.PartSize, most, size*(copies+1))
+		}
+	})
+}
+
+// An archive that is too large is not packed again.
+func TestTooLargeIsNotRetried(t *testing.T) {
+	t.Parallel()
+	if kind := kindOf(t.Context(), fmt.Errorf("archive the home: %w", transfer.ErrTooLarge)); kind != Unrestorable {
+		t.Errorf("its kind is %q", kind)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
+	"codehub/internal/archive/transfer"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -145,7 +146,7 @@ func kindOf(ctx context.Context, err error) ErrorKind {
 		return Corrupted
 	case errors.Is(err, archive.ErrChanged):
 		return Changed
-	case errors.Is(err, archive.ErrUnrestorable):
+	case errors.Is(err, archive.ErrUnrestorable), errors.Is(err, transfer.ErrTooLarge):
 		return Unrestorable
 	case errors.Is(err, errSharedDisk):
 		return SharedDiskFull

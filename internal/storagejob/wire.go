@@ -108,7 +108,7 @@ type ErrorKind string
 const (
 	Corrupted    ErrorKind = "corrupted"    // the archive is damaged or hostile; a retry gives the same
 	NotFound     ErrorKind = "not_found"    // the archive does not exist
-	Unrestorable ErrorKind = "unrestorable" // the home has an entry that no restore could recreate
+	Unrestorable ErrorKind = "unrestorable" // the home has an entry that no restore could recreate, or its archive is too large for the bucket
 	Changed      ErrorKind = "changed"      // the home changed while it was packed
 	Unavailable  ErrorKind = "unavailable"  // the bucket does not respond
 	DiskFull     ErrorKind = "disk_full"    // not enough space for the home

@@ -55,7 +55,7 @@ func (c *Client) Upload(ctx context.Context, ticket *Ticket, r io.Reader) (int64
 	}
 	return c.UploadParts(ctx, "upload", ticket, func(_ context.Context, n int) (string, error) {
 		if n > len(ticket.Parts) {
-			return "", fmt.Errorf("%w: the ticket allows %d bytes", ErrTooLarge, ticket.PartSize*int64(len(ticket.Parts)))
+			return "", fmt.Errorf("%w: the maximum is %d bytes", ErrTooLarge, ticket.PartSize*int64(len(ticket.Parts)))
 		}
 		return ticket.Parts[n-1], nil
 	}, r)
