@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"path/filepath"
 	"strconv"
-	"syscall"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/mount"
@@ -19,17 +20,38 @@ import (
 	"codehub/internal/workspace"
 )
 
+// homeSizeTimeout limits the measurement of one home.
+const homeSizeTimeout = 5 * time.Minute
+
+var errHomeSlow = errors.New("the home was not measured within the limit of one home")
+
 // HomeSizes measures the homes of this installation: the disk space that their files use. It may
-// take minutes. Volumes that this process cannot read are measured by Docker, which reads all
-// volumes for it and counts sparse files in full, and such folders by the helper. A home that
-// cannot be measured is not in the result.
+// take minutes; at the deadline of ctx it returns what was measured until then. Volumes that this
+// process cannot read are measured by Docker, which reads all volumes for it and counts sparse
+// files in full, and such folders by the helper. A home that cannot be measured, or not within
+// homeSizeTimeout, is not in the result.
 func (r *Runtime) HomeSizes(ctx context.Context) (map[workspace.ID]int64, error) {
+	sizes := map[workspace.ID]int64{}
+	err := r.homeSizes(ctx, sizes)
+	if err != nil && len(sizes) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		r.log.Warn("not all homes were measured in time", "measured", len(sizes), "err", err)
+		return sizes, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return sizes, nil
+}
+
+// homeSizes adds the sizes of all homes, in random order: not the same ones are left over each
+// time if there is too little time.
+func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64) error {
 	listed, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(roleHome)})
 	if err != nil {
-		return nil, wrapError(ctx, "list volumes", err)
+		return wrapError(ctx, "list volumes", err)
 	}
-	sizes := map[workspace.ID]int64{}
 	unread := map[workspace.ID]bool{}
+	shuffle(listed.Items)
 	for _, v := range listed.Items {
 		id := workspace.ID(v.Labels[labelWorkspace])
 		if v.Name != id.VolumeName() {
@@ -37,8 +59,9 @@ func (r *Runtime) HomeSizes(ctx context.Context) (map[workspace.ID]int64, error)
 		}
 		size, known, err := r.spaceOfVolume(ctx, v.Mountpoint)
 		switch {
+		case errors.Is(err, errHomeSlow): // Docker would take as long
 		case err != nil:
-			return nil, err
+			return err
 		case known:
 			sizes[id] = size
 		default:
@@ -46,25 +69,30 @@ func (r *Runtime) HomeSizes(ctx context.Context) (map[workspace.ID]int64, error)
 		}
 	}
 	if err := r.measureByDocker(ctx, unread, sizes); err != nil {
-		return nil, err
+		return err
 	}
 	folders, err := r.folders()
 	if err != nil {
-		return nil, err
+		return err
 	}
+	shuffle(folders)
 	for _, v := range folders {
 		if v.Foreign || v.Claim == "" {
 			continue
 		}
 		size, known, err := r.spaceOfFolder(ctx, v.Workspace)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if known {
 			sizes[v.Workspace] = size
 		}
 	}
-	return sizes, nil
+	return nil
+}
+
+func shuffle[T any](list []T) {
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 }
 
 // HomeSize measures one home as HomeSizes does. known is false if it cannot be measured.
@@ -84,7 +112,11 @@ func (r *Runtime) HomeSize(ctx context.Context, id workspace.ID) (size int64, kn
 	case !r.owns(v.Volume.Labels, roleHome):
 		return 0, false, nil
 	}
-	if size, known, err = r.spaceOfVolume(ctx, v.Volume.Mountpoint); known || err != nil {
+	size, known, err = r.spaceOfVolume(ctx, v.Volume.Mountpoint)
+	if errors.Is(err, errHomeSlow) {
+		return 0, false, nil
+	}
+	if known || err != nil {
 		return size, known, err
 	}
 	sizes := map[workspace.ID]int64{}
@@ -93,14 +125,21 @@ func (r *Runtime) HomeSize(ctx context.Context, id workspace.ID) (size int64, kn
 	return size, known, err
 }
 
-// spaceOfVolume measures a volume that this process can read. The error is that of ctx.
+// spaceOfVolume measures a volume that this process can read. The error is that of ctx, or
+// errHomeSlow.
 func (r *Runtime) spaceOfVolume(ctx context.Context, mountpoint string) (size int64, known bool, err error) {
 	if !r.isLocal(mountpoint) {
 		return 0, false, nil
 	}
-	size, err = spaceOf(ctx, mountpoint)
+	within, cancel := context.WithTimeout(ctx, homeSizeTimeout)
+	defer cancel()
+	size, err = spaceOf(within, mountpoint)
 	if ctx.Err() != nil {
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
+	}
+	if within.Err() != nil {
+		r.log.Warn("a home was not measured in time", "path", mountpoint, "limit", homeSizeTimeout)
+		return 0, false, errHomeSlow
 	}
 	return size, err == nil, nil
 }
@@ -109,9 +148,11 @@ func (r *Runtime) spaceOfFolder(ctx context.Context, id workspace.ID) (size int6
 	if size, known := homequota.Used(r.folder(id)); known {
 		return size, true, nil
 	}
-	size, err = spaceOf(ctx, r.homePath(id))
+	within, cancel := context.WithTimeout(ctx, homeSizeTimeout)
+	defer cancel()
+	size, err = spaceOf(within, r.homePath(id))
 	if errors.Is(err, fs.ErrPermission) {
-		size, err = r.spaceByHelper(ctx, id)
+		size, err = r.spaceByHelper(within, id)
 	}
 	if ctx.Err() != nil {
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
@@ -152,42 +193,4 @@ func (r *Runtime) measureByDocker(ctx context.Context, homes map[workspace.ID]bo
 		}
 	}
 	return nil
-}
-
-// spaceOf is the disk space of a folder's files; of files with several names once. Files that
-// disappear meanwhile do not count.
-func spaceOf(ctx context.Context, root string) (int64, error) {
-	var n int64
-	linked := map[[2]uint64]bool{} // device and inode
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, fs.ErrNotExist) && path != root:
-			return nil
-		case err != nil:
-			return err
-		}
-		info, err := d.Info()
-		if errors.Is(err, fs.ErrNotExist) && path != root {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok {
-			return nil
-		}
-		if st.Nlink > 1 && !d.IsDir() {
-			key := [2]uint64{uint64(st.Dev), st.Ino}
-			if linked[key] {
-				return nil
-			}
-			linked[key] = true
-		}
-		n += st.Blocks * 512
-		return nil
-	})
-	return n, err
 }

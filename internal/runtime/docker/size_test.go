@@ -7,12 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
+	"codehub/internal/treewipe"
 	"codehub/internal/workspace"
 )
 
@@ -119,5 +121,63 @@ func TestSpaceOf(t *testing.T) {
 	stop()
 	if _, err := spaceOf(ended, dir); err == nil {
 		t.Error("an ended context ends nothing")
+	}
+}
+
+// A tree that is deeper than the kernel accepts paths, and a folder with many entries, are
+// measured with few descriptors and little memory.
+func TestSpaceOfDeepAndWideTree(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("/dev/shm", "codehub-space-") // creating the files on a disk takes long
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = treewipe.Remove(context.WithoutCancel(t.Context()), dir, nil) })
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	const depth, wide = 600, 100_000
+	name := strings.Repeat("n", 100)
+	for i := 0; i < depth && err == nil; i++ {
+		at := fd
+		err = errors.Join(unix.Mkdirat(at, "a", 0o700), unix.Mkdirat(at, name, 0o700), unix.Mkdirat(at, "z", 0o700))
+		for _, in := range []string{"a", "z"} { // one before and one after the folder that leads on
+			f, e := unix.Openat(at, in+"/file", unix.O_WRONLY|unix.O_CREAT, 0o600)
+			if err = errors.Join(err, e); err == nil {
+				_, err = unix.Write(f, make([]byte, 4096))
+				unix.Close(f)
+			}
+		}
+		if err == nil {
+			fd, err = unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		}
+		unix.Close(at)
+	}
+	for i := 0; i < wide && err == nil; i++ {
+		err = unix.Mknodat(fd, strconv.Itoa(i), unix.S_IFREG|0o600, 0)
+	}
+	unix.Close(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := spaceOf(t.Context(), dir); err != nil || n != 2*depth*4096 {
+		t.Errorf("%d bytes, %v, want %d", n, err, 2*depth*4096)
+	}
+}
+
+// A folder that a link takes the place of is not followed.
+func TestSpaceOfFollowsNoLink(t *testing.T) {
+	t.Parallel()
+	dir, outside := t.TempDir(), t.TempDir()
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(outside, "large"), make([]byte, 1<<20), 0o600),
+		os.Symlink(outside, filepath.Join(dir, "link")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := spaceOf(t.Context(), dir); err != nil || n >= 1<<20 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	w := &spaceWalk{buf: make([]byte, 4096)}
+	if err := w.enter(unix.AT_FDCWD, filepath.Join(dir, "link")); unlessRemoved(err) != nil || len(w.path) > 0 {
+		t.Errorf("the link was opened: %v", err)
 	}
 }
