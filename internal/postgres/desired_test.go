@@ -229,6 +229,15 @@ func TestQueuedStartOverLimit(t *testing.T) {
 	if applied := must(e.ApplyQueued(ctx, small.ID))(t); applied || e.read(small.ID).NextDesired != workspace.DesiredRunning {
 		t.Errorf("over the owner's limit: %v", applied)
 	}
+	// Not that of a restart, which would only stop the workspace.
+	restarts := e.workspace(e.user("dave"), state{"phase": "STANDBY", "next_desired_state": "RUNNING", "desired_cause": "restart", "home_bytes": 20})
+	if applied := must(e.ApplyQueued(ctx, restarts.ID))(t); !applied || e.read(restarts.ID).DesiredState != workspace.DesiredRunning {
+		t.Errorf("a restart over the owner's limit: %v", applied)
+	}
+	// Once its start is no longer queued, the owner asks for another one.
+	e.set(restarts.ID, state{"desired_state": "STANDBY", "desired_cause": "restart"})
+	_, err = e.Wake(ctx, workspace.Caller{UserID: e.read(restarts.ID).OwnerID}, restarts.ID)
+	wantCode(t, err, workspace.CodeQuotaExceeded)
 
 	sizes.Unmeasured = true
 	e = open(t, postgres.Options{Sizes: sizes, Limits: limits})

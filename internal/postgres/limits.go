@@ -23,7 +23,7 @@ func lockLimits(ctx context.Context, tx pgx.Tx) error {
 // counting id, and CodeQuotaExceeded if the owner's homes and archives are too large. The
 // column holds_slot marks the workspaces that count. The transaction holds the limits' lock.
 func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
-	if err := db.checkBytes(ctx, tx, owner); err != nil {
+	if err := db.checkBytes(ctx, tx, owner, id); err != nil {
 		return err
 	}
 	var perUser, ofUser, all int

@@ -51,7 +51,7 @@ func lockUser(ctx context.Context, tx pgx.Tx, id string) error {
 // all, so that deleting makes room and a loop does not. The transaction holds the lock
 // of lockUser.
 func (db *DB) checkWorkspaces(ctx context.Context, tx pgx.Tx, owner string) error {
-	if err := db.checkBytes(ctx, tx, owner); err != nil {
+	if err := db.checkBytes(ctx, tx, owner, ""); err != nil {
 		return err
 	}
 	present, all, most, err := db.countWorkspaces(ctx, tx, owner)
@@ -91,17 +91,20 @@ func tooManyWorkspaces(present, most int) error {
 }
 
 // checkBytes returns CodeQuotaExceeded if the homes and archives of the user are as large as
-// they may be. Deleted workspaces do not count. Nothing is refused if homes are not measured.
-func (db *DB) checkBytes(ctx context.Context, tx pgx.Tx, owner string) error {
+// they may be. Deleted workspaces do not count. Nothing is refused if homes are not measured, nor
+// the queued start of a restart of id, which ends no use of the workspace.
+func (db *DB) checkBytes(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
 	if db.sizes.Unmeasured {
 		return nil
 	}
 	var used, most int64
+	var restarts bool
 	// Without a limit nothing is summed: each start waits for this statement.
 	err := tx.QueryRow(ctx, `
-		SELECT most, CASE WHEN most > 0 THEN (SELECT COALESCE(sum(total_bytes), 0)::bigint FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL) ELSE 0 END
-		FROM COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $2) most`, owner, db.limits.Bytes).Scan(&most, &used)
-	if err != nil || most == 0 || used < most {
+		SELECT most, most > 0 AND EXISTS (SELECT FROM workspaces WHERE id = $3 AND desired_cause = 'restart' AND next_desired_state = 'RUNNING'),
+			CASE WHEN most > 0 THEN (SELECT COALESCE(sum(total_bytes), 0)::bigint FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL) ELSE 0 END
+		FROM COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $2) most`, owner, db.limits.Bytes, nullable(id)).Scan(&most, &restarts, &used)
+	if err != nil || most == 0 || restarts || used < most {
 		return err
 	}
 	e := workspace.Errorf(workspace.CodeQuotaExceeded, "Your workspaces use %d MiB, and at most %d MiB are allowed. Delete files in a workspace that runs, delete a workspace, or ask an administrator for a higher limit.", used>>20, most>>20)
