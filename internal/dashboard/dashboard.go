@@ -35,7 +35,7 @@ type Store interface {
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
 	// Quotas returns how many workspaces, tokens and SSH keys the caller has, and may have.
 	Quotas(context.Context, workspace.Caller) (postgres.Quotas, error)
-	// MayRun returns CodeLimitExceeded if a running limit prevents a start.
+	// MayRun returns CodeLimitExceeded or CodeQuotaExceeded if a limit prevents a start.
 	MayRun(context.Context, workspace.Caller, workspace.ID) error
 }
 

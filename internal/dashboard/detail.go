@@ -39,6 +39,8 @@ type detailView struct {
 	// over its limit.
 	Space   lifecycle.HomeSpace
 	MayFree bool
+	// OverBytes is the limit of bytes that keeps the stopped workspace from starting; nil: none.
+	OverBytes *bytesView
 	// EnvNames are the names of the environment variables; the values may be secrets. EnvWaits
 	// reports that the container was created with others.
 	EnvNames []string
@@ -89,6 +91,13 @@ func shown(w workspace.Workspace, t workspace.ConditionType) workspace.Condition
 // cursor is that of its archives.
 func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w workspace.Workspace, cursor string) (detailView, error) {
 	v := d.detailOf(w)
+	if v.State == "stopped" {
+		err := d.Store.MayRun(ctx, c, w.ID)
+		v.OverBytes = overBytes(err)
+		if v.OverBytes == nil && err != nil && workspace.CodeOf(err) != workspace.CodeLimitExceeded {
+			return v, err
+		}
+	}
 	list, next, err := d.generations(ctx, c, w, postgres.Page{Limit: archivesShown, Cursor: cursor})
 	v.Generations, v.Paging = list, pagingOf("/workspaces/"+v.ID, "archives", cursor, next)
 	return v, err

@@ -35,6 +35,8 @@ type waitView struct {
 	Refreshes bool
 	Check     string
 	Stuck     bool // it was entered too often
+	// OverBytes is the limit of bytes for which a start waits; nil: none.
+	OverBytes *bytesView
 }
 
 // waitOf returns the page for a user who waits for the workspace. awaitsLimit: they opened it and
@@ -46,7 +48,10 @@ func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.
 		return v, nil
 	}
 	limit, err := d.readLimit(ctx, c, w, nil, fromWait)
+	v.OverBytes = overBytes(err)
 	switch {
+	case v.OverBytes != nil:
+		v.Kind = waitStopped
 	case err != nil:
 		return v, err
 	case !limit.Allowed:

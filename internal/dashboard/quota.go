@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"errors"
 	"net/http"
 
 	"codehub/internal/dashboard/catalogue"
@@ -54,6 +55,20 @@ func quotaProblem(l *catalogue.Language, e *workspace.Error) string {
 	current, _ := e.Details["current"].(int)
 	most, _ := e.Details["max"].(int)
 	return quotaText(l, kind, quotaView{current, most})
+}
+
+// bytesView is how much the homes and archives of a user use, and may use.
+type bytesView struct{ Used, Max int64 }
+
+// overBytes returns the limit of bytes for which MayRun returned err, or nil.
+func overBytes(err error) *bytesView {
+	var e *workspace.Error
+	if !errors.As(err, &e) || e.Code != workspace.CodeQuotaExceeded || !inBytes(e) {
+		return nil
+	}
+	used, _ := e.Details["current"].(int64)
+	most, _ := e.Details["max"].(int64)
+	return &bytesView{used, most}
 }
 
 // inBytes reports whether a CodeQuotaExceeded is about disk space.

@@ -278,7 +278,7 @@ func (v view) Working() bool {
 // Moves reports whether the operation moves a home, which takes longer the larger the home is.
 func (v view) Moves() bool { return v.State == "archiving" || v.State == "restoring" }
 
-// AwaitsLimit reports whether only the running limit delays a queued start.
+// AwaitsLimit reports whether only the owner's limits delay a queued start.
 func (v view) AwaitsLimit() bool {
 	return lifecycle.AwaitsLimit(v.W)
 }

@@ -12,7 +12,8 @@ func StartRequested(w workspace.Workspace) bool {
 	return w.DesiredState == workspace.DesiredRunning || w.NextDesired == workspace.DesiredRunning
 }
 
-// AwaitsLimit reports whether only the running limit delays a queued start.
+// AwaitsLimit reports whether only the owner's limits delay a queued start: the running limits, or
+// that of bytes.
 func AwaitsLimit(w workspace.Workspace) bool { return ApplyQueued(w, time.Time{}).NeedsSlot }
 
 // QueuedState is the state that follows the running operation: a queued one, or a

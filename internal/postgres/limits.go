@@ -90,8 +90,9 @@ func forCaller(caller workspace.Caller, err error) error {
 	return err
 }
 
-// MayRun returns CodeLimitExceeded if the running limits would refuse a start of the caller's
-// workspace now; an empty id is a workspace that does not exist yet. It reserves nothing.
+// MayRun returns CodeLimitExceeded or CodeQuotaExceeded, as checkLimits does, if a start of the
+// caller's workspace would be refused now; an empty id is a workspace that does not exist yet. It
+// reserves nothing.
 func (db *DB) MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error {
 	return db.tx(ctx, "look at the limits", func(tx pgx.Tx) error {
 		return forCaller(caller, db.checkLimits(ctx, tx, caller.UserID, id))

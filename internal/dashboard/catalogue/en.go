@@ -110,7 +110,7 @@ var en = map[string]string{
 	"queued.RUNNING_archiving": "start queued, archiving will be cancelled",
 	"queued.STANDBY_archiving": "archiving will be cancelled",
 	"queued.DELETED":           "deletion queued",
-	"queued.RUNNING_limit":     "starts when the running limit allows",
+	"queued.RUNNING_limit":     "starts when the limits allow",
 
 	"request.force_stop": "Force stop requested",
 	"request.cancel":     "Cancelling",

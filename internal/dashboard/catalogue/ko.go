@@ -110,7 +110,7 @@ var ko = map[string]string{
 	"queued.RUNNING_archiving": "시작 예약됨, 보관 취소 예정",
 	"queued.STANDBY_archiving": "보관 취소 예정",
 	"queued.DELETED":           "삭제 예약됨",
-	"queued.RUNNING_limit":     "실행 한도에 여유가 생기면 시작",
+	"queued.RUNNING_limit":     "한도에 여유가 생기면 시작",
 
 	"request.force_stop": "강제 중지 요청됨",
 	"request.cancel":     "취소 중",
