@@ -2,6 +2,7 @@ package mark_test
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
@@ -29,6 +31,7 @@ type installation struct {
 	bucket  *bucket.Bucket
 	files   string
 	backend mark.Runtime // nil: fake
+	first   time.Duration
 }
 
 func newInstallation(t *testing.T) *installation {
@@ -77,8 +80,30 @@ func (i *installation) keeper() *mark.Keeper {
 	}
 	return mark.New(mark.Config{
 		Runtime: rt, Bucket: i.bucket, Files: func() string { return files }, Log: slog.New(slog.DiscardHandler),
-		Every: 20 * time.Millisecond, Watch: 300 * time.Millisecond, Check: 5 * time.Millisecond, Retry: 5 * time.Millisecond, Within: 5 * time.Second,
+		Every: 20 * time.Millisecond, Watch: 300 * time.Millisecond, Check: 5 * time.Millisecond, Retry: 5 * time.Millisecond, Within: 5 * time.Second, First: i.first,
 	})
+}
+
+// hanging is a bucket that accepts reads and does not respond until released is closed.
+type hanging struct {
+	store.Store
+	released chan struct{}
+}
+
+func (h hanging) Get(ctx context.Context, key string, at int64) (io.ReadCloser, error) {
+	select {
+	case <-h.released:
+		return h.Store.Get(ctx, key, at)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// hang makes the bucket hang until release is called.
+func (i *installation) hang() (release func()) {
+	released := make(chan struct{})
+	i.bucket.Store = hanging{i.bucket.Store, released}
+	return func() { close(released) }
 }
 
 // leader is a Keeper that runs.

@@ -36,6 +36,9 @@ type Config struct {
 	Check  time.Duration // between two checks of Docker's mark while leading; 0: 5 s
 	Retry  time.Duration // after Docker or the bucket did not respond; 0: 1 s
 	Within time.Duration // for one response of Docker or the bucket; 0: 20 s
+	// First is Within for the bucket's first response in a term on a Docker that this database led
+	// last; 0: 2 s.
+	First time.Duration
 }
 
 // Keeper compares and stores the marks of the leader.
@@ -69,6 +72,7 @@ func New(cfg Config) *Keeper {
 	defaults(&cfg.Check, 5*time.Second)
 	defaults(&cfg.Retry, time.Second)
 	defaults(&cfg.Within, 20*time.Second)
+	defaults(&cfg.First, 2*time.Second)
 	condition := func(name, failing, resolved string, level slog.Level) *health.Condition {
 		return cfg.Conditions.New(health.Config{Name: name, Failing: failing, Resolved: resolved, Level: level, Log: cfg.Log})
 	}

@@ -85,7 +85,7 @@ func (t *term) check(ctx context.Context, due bool) error {
 // compareBucket compares the bucket's mark. While the bucket does not respond,
 // nothing is removed and its mark is not replaced.
 func (t *term) compareBucket(ctx context.Context, state postgres.MarkState) error {
-	theirs, kept, err := t.bucketMark(ctx)
+	theirs, kept, err := t.bucketMark(ctx, t.cfg.Within)
 	if err != nil {
 		t.cfg.Log.Debug("read the bucket's mark failed; retrying", "err", err)
 		t.compared = false

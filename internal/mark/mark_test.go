@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
 	"codehub/internal/postgres"
@@ -227,6 +229,72 @@ func TestRunWithoutBucketPausesRemovals(t *testing.T) {
 	i.check(os.Rename(i.bucket.Folder+".away", i.bucket.Folder))
 	l.awaitHold()
 	l.stop()
+}
+
+// A bucket that hangs delays an ordinary term only briefly. Nothing is removed before its mark is
+// compared, which then shows what it would have shown at the beginning.
+func TestRunBeginsWhileBucketHangs(t *testing.T) {
+	t.Parallel()
+	for name, foreign := range map[string]bool{"this database's mark": false, "another database's mark": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i := newInstallation(t)
+			i.check(i.keeper().Move(t.Context(), i.Controller()))
+			if foreign {
+				i.check(mark.Write(t.Context(), i.bucket, workspace.Mark{ID: uuid.NewString(), Serial: 1 << 20}))
+			}
+			i.first = 10 * time.Millisecond
+			release := i.hang()
+			begun := time.Now()
+			l := i.lead()
+			l.awaitActing()
+			if took := time.Since(begun); took > 3*time.Second { // Within is 5 s
+				t.Errorf("it began to act after %s", took)
+			}
+			if l.k.MayRemove() {
+				t.Error("something may be removed before the bucket was compared")
+			}
+			release()
+			if foreign {
+				l.awaitHold()
+			} else if l.await("compares", l.k.MayRemove); i.restoredAt() {
+				t.Error("the waits began anew, although the bucket has the last mark of the term before")
+			}
+			l.stop()
+		})
+	}
+}
+
+// While it is in doubt whether this database leads, the bucket has its usual time.
+func TestRunAwaitsBucketInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, doubt := range map[string]func(i *installation){
+		"another Docker":    func(i *installation) { i.fake.TakeMarks() },
+		"older in Docker":   func(i *installation) { i.fake.TakeMarks(); i.check(i.fake.SetMark(i.Context(), i.firstMark())) },
+		"another identity":  func(i *installation) { i.files = "1:2" },
+		"a takeover":        func(i *installation) { i.takeOver() },
+		"the end of a hold": func(i *installation) { i.Exec(`UPDATE gc_state SET hold = 'why', hold_since = now()`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i := newInstallation(t)
+			l := i.lead()
+			l.await("has left some", func() bool { return fixture.Query[int](i, `SELECT serial FROM gc_state`) > 2 })
+			l.stop()
+			doubt(i)
+			i.first = 10 * time.Millisecond
+			release := i.hang()
+			l = i.lead()
+			time.Sleep(300 * time.Millisecond)
+			if l.acted.Load() != 0 {
+				t.Error("it acts")
+			}
+			release()
+			l.awaitActing()
+			l.await("compares", l.k.MayRemove)
+			l.stop()
+		})
+	}
 }
 
 // A mark that cannot be stored, as on a full disk, does not prevent removals that free space.

@@ -21,7 +21,7 @@ type term struct {
 	pending  bool      // the bucket does not have the last mark yet
 	compared bool      // the bucket
 	read     bool      // stored is known
-	stored   string    // id of the mark that the bucket had last; empty: it had none
+	stored   string    // id of the mark that the bucket had or should have last; empty: it had none
 	tookOver bool      // by an administrator's decision, before the bucket responded
 }
 
@@ -54,8 +54,8 @@ func (t *term) dockerMark(ctx context.Context) (m workspace.Mark, found bool, er
 	return m, found, err
 }
 
-func (t *term) bucketMark(ctx context.Context) (m workspace.Mark, found bool, err error) {
-	bounded, cancel := t.within(ctx)
+func (t *term) bucketMark(ctx context.Context, within time.Duration) (m workspace.Mark, found bool, err error) {
+	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	return Read(bounded, t.cfg.Bucket)
 }
@@ -108,12 +108,24 @@ func (t *term) compare(ctx context.Context) error {
 	if err != nil {
 		return &outsideError{err}
 	}
-	theirs, kept, unread := t.bucketMark(ctx)
+	inDocker, err := Compare(ctx, t.db, state, docker, found)
+	if err != nil {
+		return err
+	}
+	// Nothing suggests that another database leads, so only removals wait for the bucket.
+	usual := inDocker == Same && docker.Identity == t.identity && state.Hold == "" && !state.TakeOver
+	within := t.cfg.Within
+	if usual {
+		within = min(within, t.cfg.First)
+	}
+	theirs, kept, unread := t.bucketMark(ctx, within)
 	if unread != nil {
 		t.cfg.Log.Warn("read the bucket's mark failed; removals paused", "err", unread)
 	}
 	if t.compared = unread == nil; t.compared {
 		t.read, t.stored = true, theirs.ID
+	} else if usual && state.Run != "" {
+		t.read, t.stored = true, state.Run // with this mark it would have been the same now
 	}
 	if state.TakeOver {
 		floor := max(state.Serial, docker.Serial)
@@ -127,10 +139,6 @@ func (t *term) compare(ctx context.Context) error {
 		t.tookOver = unread != nil
 		// Far above the serials that a server adds until it notices the takeover.
 		return t.storeNew(ctx, floor+999)
-	}
-	inDocker, err := Compare(ctx, t.db, state, docker, found)
-	if err != nil {
-		return err
 	}
 	inBucket, err := Compare(ctx, t.db, state, theirs, kept)
 	if err != nil {
@@ -218,7 +226,7 @@ func (t *term) watch(ctx context.Context, state postgres.MarkState, docker works
 		if !kept {
 			continue
 		}
-		if now, found, err := t.bucketMark(ctx); err == nil && found && !slices.Contains([]string{theirs.ID, docker.ID, state.NextRun}, now.ID) {
+		if now, found, err := t.bucketMark(ctx, t.cfg.Within); err == nil && found && !slices.Contains([]string{theirs.ID, docker.ID, state.NextRun}, now.ID) {
 			return &errForeign{reasonOriginalArchives}
 		}
 	}
