@@ -42,6 +42,7 @@ var words = domains{
 	"cancel":   {"no", "yes"},
 	"overdue":  {"no", "yes"},
 	"executor": {"no", "yes"},
+	"node":     {"responds", "lost"},
 	"late":     {"no", "yes"},
 	"recover":  {"no", "yes"},
 	"fresh":    {"no", "yes"},

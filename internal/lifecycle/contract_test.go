@@ -58,6 +58,9 @@ func (a *answers) anyLook(t *rapid.T) lifecycle.Input {
 		in.Work = anyWork(t, in.Now)
 	}
 	in.Row.CancelRequestedAt, in.Row.ForceStopRequestedAt = ago("cancel"), ago("force stop")
+	if k := in.Obs.Container; k != nil && k.State != lifecycle.Running && rapid.Bool().Draw(t, "node lost") {
+		k.LostNode = "node1"
+	}
 	return in
 }
 

@@ -111,7 +111,7 @@ type Work struct {
 	// Preparing: it pulls an image or gives the home to a uid. That may take any time as
 	// long as it makes progress, and the operation's deadline counts from its end.
 	Preparing  bool
-	PreparedAt time.Time // when that last ended; zero: not known
+	PreparedAt time.Time // when that, or a wait for a node, last ended; zero: not known
 	Failure    *Failure  // why the executor ended without success; a passing one also while it is retried
 }
 

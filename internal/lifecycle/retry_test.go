@@ -35,7 +35,7 @@ func TestRunningOperation(t *testing.T) {
 	a := readAnswers(t)
 	retry := readTables(t, "retry.txt", words)
 	running := retry["running"].only(t, "operation", "home", "healthy", "done", "queued", "container_ready",
-		"cancel", "failure", "overdue", "seen", "executor")
+		"cancel", "failure", "overdue", "seen", "executor", "node")
 	n := 0
 	cross([]string{"operation", "home", "container", "volume", "archive", "queued"}, func(v []uint8) {
 		c := combination{operation: v[0], home: v[1], container: v[2], volume: v[3], archive: v[4], queued: v[5], desired: 2}
@@ -58,10 +58,14 @@ func TestRunningOperation(t *testing.T) {
 		if in.Obs.ContainerKnown && in.Obs.VolumeKnown {
 			seen = 1
 		}
-		cross([]string{"cancel", "failure", "overdue", "executor"}, func(v []uint8) {
+		ended := in.Obs.Container != nil && in.Obs.Container.State != lifecycle.Running
+		cross([]string{"cancel", "failure", "overdue", "executor", "node"}, func(v []uint8) {
 			passing := word("failure", v[1]) == "Passing" || word("failure", v[1]) == "InUse"
 			if yes(v[3]) && v[1] != 0 && !passing {
 				return // one that has failed is not at work
+			}
+			if yes(v[4]) && !ended {
+				return // TestOperationWaitsForLostNode has one that runs
 			}
 			if n++; n%everyNth != 0 {
 				return
@@ -80,7 +84,11 @@ func TestRunningOperation(t *testing.T) {
 				in.Row.OpStartedAt = &long
 			}
 			in.Work.Running = yes(v[3])
-			rule := running.find(c.operation, c.home, f.healthy, done, c.queued, f.container, v[0], v[1], v[2], seen, v[3])
+			if yes(v[4]) {
+				k := *in.Obs.Container
+				k.LostNode, in.Obs.Container = "node1", &k
+			}
+			rule := running.find(c.operation, c.home, f.healthy, done, c.queued, f.container, v[0], v[1], v[2], seen, v[3], v[4])
 			if rule == nil {
 				t.Fatalf("nothing is said of %s, %v", c, v)
 			}

@@ -38,7 +38,7 @@ func proceed(in Input) Result {
 	due := deadline(in)
 	overdue := !due.After(in.Now)
 	switch seen := in.Obs.ContainerKnown && in.Obs.VolumeKnown; {
-	case waitsForUser(in): // without a deadline
+	case waitsForUser(in), waitsForNode(in): // without a deadline
 	case overdue && seen:
 		message := fmt.Sprintf(msgLate, row.Operation)
 		if f != nil && f.Passing {
@@ -59,6 +59,14 @@ func proceed(in Input) Result {
 func waitsForUser(in Input) bool {
 	f := in.Work.Failure
 	return in.Row.Operation == workspace.OpArchiving && f != nil && f.Passing && f.InUse
+}
+
+// waitsForNode reports whether the operation waits for a container whose node does not respond.
+// Only the node, or an administrator who confirms that it is dead, ends the container, however
+// long that takes.
+func waitsForNode(in Input) bool {
+	f, k := in.Work.Failure, in.Obs.Container
+	return k != nil && k.LostNode != "" && f != nil && f.Passing
 }
 
 // complete reports whether the operation is done, by observation alone and

@@ -92,6 +92,63 @@ func TestContainerOnRemovedHomeIsNotReady(t *testing.T) {
 	}
 }
 
+// A container on a node that does not respond cannot be removed. The operation waits for it
+// without a deadline, and can be ended by its owner. Once the container is gone it has its whole
+// time.
+func TestOperationWaitsForLostNode(t *testing.T) {
+	t.Parallel()
+	for _, op := range []workspace.Operation{workspace.OpStarting, workspace.OpStopping, workspace.OpDeleting} {
+		for _, state := range []lifecycle.ContainerState{lifecycle.Created, lifecycle.Running, lifecycle.Exited} {
+			lost := func() *given {
+				g := look(workspace.PhaseStandby).container(state).wants(workspace.DesiredRunning).during(op)
+				g.Obs.Container.LostNode = "node1"
+				g.Work.Failure = &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "node1 does not respond", Passing: true}
+				if op == workspace.OpDeleting {
+					g.deleted(time.Hour)
+				}
+				g.Now = g.Now.Add(6 * time.Minute)
+				return g
+			}
+			g := lost()
+			r := g.judged()
+			if wantAction(t, r, lifecycle.None, ""); !r.LookAgain.IsZero() {
+				t.Errorf("%s: it has the deadline %v", op, r.LookAgain)
+			}
+			g.Work.Running = false
+			wantAction(t, g.judged(), lifecycle.Run, op)
+
+			// Any other failure ends it, and what does not fail has its deadline.
+			g.Work = lifecycle.Work{Running: true}
+			if r := g.judged(); r.Action.Reason != workspace.ErrTimeout {
+				t.Errorf("%s does not wait for the node and is not over: %+v", op, r.Action)
+			}
+			g.Work.Failure = &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "why"}
+			wantAction(t, g.judged(), lifecycle.Fail, op)
+
+			g = lost()
+			g.Row.CancelRequestedAt = &g.Now
+			if op == workspace.OpStarting {
+				wantAction(t, g.judged(), lifecycle.Cancel, op)
+			} else {
+				wantAction(t, g.judged(), lifecycle.None, "")
+			}
+
+			g = lost()
+			g.Obs.Container, g.Work.PreparedAt = nil, g.Now.Add(-time.Second)
+			if op != workspace.OpStarting {
+				wantAction(t, g.judged(), lifecycle.Complete, op)
+				continue
+			}
+			if r := g.judged(); !r.LookAgain.Equal(g.Work.PreparedAt.Add(g.Policy.Starting)) {
+				t.Errorf("the container is gone: again at %v, %+v", r.LookAgain, r.Action)
+			}
+			g.Work.Failure = nil
+			g.container(lifecycle.Running).Obs.Container.Answers = true
+			wantAction(t, g.judged(), lifecycle.Complete, op)
+		}
+	}
+}
+
 // A container that turns up while a home is packed ends the packing.
 func TestContainerEndsArchiving(t *testing.T) {
 	t.Parallel()

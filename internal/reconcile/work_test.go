@@ -311,6 +311,29 @@ func TestBusyBackendIsShown(t *testing.T) {
 	}
 }
 
+// The wait for a node that does not respond does not count towards the deadline.
+func TestNodeWaitRestartsDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(archivingRow, func() {}, nil)
+		for range 7 {
+			w.end(&runtime.BusyError{Step: runtime.StepWaitingNode, Reason: "node1 does not respond"})
+			ended := time.Now()
+			j, p := w.snapshot(ended)
+			if f := j.Failure; f == nil || !f.Passing || p == nil || p.Step != runtime.StepWaitingNode || !j.PreparedAt.After(ended) {
+				t.Fatalf("%+v, %+v", j, p)
+			}
+			time.Sleep(j.PreparedAt.Sub(ended))
+			w = newWork(archivingRow, func() {}, w)
+		}
+		back := time.Now()
+		w.step(runtime.Progress{Step: runtime.StepCreating})
+		if j, _ := w.snapshot(back); j.Failure != nil || !j.PreparedAt.Equal(back) {
+			t.Errorf("the node is back: %+v", j)
+		}
+	})
+}
+
 func TestChangedHomeIsRepacked(t *testing.T) {
 	t.Parallel()
 	w := newWork(archivingRow, func() {}, nil)
