@@ -22,7 +22,7 @@ const (
 	// bucketMinPause is the shortest pause between two probes.
 	bucketMinPause = 500 * time.Millisecond
 
-	// lookupFresh is how long the result of an archive lookup may be used.
+	// lookupFresh is how long the result of an archive lookup may be used by any tick.
 	lookupFresh = 2 * time.Second
 	// maxLookups limits concurrent archive lookups.
 	maxLookups = 4
@@ -65,7 +65,23 @@ type lookup struct {
 	awaited    bool // a decision depends on the result
 	sentAt     time.Time
 	answeredAt time.Time
+	keptAt     time.Time         // when a tick last kept the result until that of the other archive arrives
 	answer     lifecycle.Archive // ArchiveUnknown: the lookup failed
+}
+
+// current reports whether a tick that judges now may use the result. lastJudged is when
+// the tick before it judged; zero: it did not. A result that woke the controller counts in
+// the first tick that judges after its arrival, however long that tick observes: that tick
+// could not know anything newer, since lookups begin only when a tick judges. Other
+// results count for lookupFresh.
+func (l *lookup) current(now, lastJudged time.Time) bool {
+	if now.Sub(l.answeredAt) <= lookupFresh {
+		return true
+	}
+	if !l.awaited || l.answer == lifecycle.ArchiveUnknown || lastJudged.IsZero() {
+		return false
+	}
+	return !l.answeredAt.Before(lastJudged) || !l.keptAt.Before(lastJudged)
 }
 
 func newBucket() *bucket {
@@ -243,9 +259,23 @@ func (t *term) archiveStates(ctx context.Context, row workspace.Workspace, since
 		q.key, q.digest, q.size = from.Key, from.Digest, from.Size
 		var too bool
 		earlier, too = t.lookupResult(ctx, archiveRef{id: row.ID, earlier: true}, q, since, waits)
+		// A recovery needs both results in one tick.
+		if too && current != lifecycle.ArchiveUnknown {
+			t.bucket.keep(archiveRef{id: row.ID})
+		}
+		if pending && earlier != lifecycle.ArchiveUnknown {
+			t.bucket.keep(archiveRef{id: row.ID, earlier: true})
+		}
 		pending = pending || too
 	}
 	return current, earlier, pending
+}
+
+// keep lets the next tick use a result that this tick can use.
+func (b *bucket) keep(s archiveRef) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lookups[s].keptAt = time.Now()
 }
 
 // needsLookup reports whether a decision on row depends on the archive's state.
@@ -272,7 +302,7 @@ func (t *term) lookupResult(ctx context.Context, s archiveRef, q query, since ti
 	defer b.mu.Unlock()
 	l := b.lookups[s]
 	if l != nil && l.query == q && !l.answeredAt.IsZero() && !l.sentAt.Before(since) {
-		if now.Sub(l.answeredAt) <= lookupFresh {
+		if l.current(now, t.lastJudged) {
 			return l.answer, false
 		}
 		if !waits && now.Sub(l.answeredAt) < t.cfg.IdleInterval {

@@ -34,6 +34,7 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	// Collect the results of finished executors first, so that the observation
 	// below is never older than a result it is compared with.
 	t.tickBegan = time.Now()
+	t.lastJudged, t.judgedAt = t.judgedAt, time.Time{}
 	t.removable = t.mayRemove()
 	views := t.views(t.tickBegan)
 	rows, err := t.read(ctx)
@@ -55,7 +56,8 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	}
 	t.runtimeUp()
 
-	now := t.clock.Of(time.Now())
+	t.judgedAt = time.Now()
+	now := t.clock.Of(t.judgedAt)
 	p := plan{free: t.free()}
 	mayFill, onBucket := t.mayFill(), false
 	bucketSince, bucketUp := t.bucket.availableSince(time.Now())

@@ -44,6 +44,8 @@ type term struct {
 
 	// Only the tick uses these.
 	tickBegan      time.Time // start of the current tick
+	judgedAt       time.Time // when the current tick began to judge; zero: it has not
+	lastJudged     time.Time // judgedAt of the previous tick
 	removable      bool      // MayRemove as of before the tick read the rows
 	clock          postgres.Clock
 	watch          postgres.ClockWatch
