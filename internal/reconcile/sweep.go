@@ -41,7 +41,7 @@ func (t *term) sweep(ctx context.Context, seen observation) {
 				return true
 			})
 		}
-		if v != nil && !e.settled && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
+		if v != nil && !e.settled && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim && !t.executes(row) {
 			e.settled = t.settle(ctx, row.ID, v.Claim, v.Held)
 		}
 	}
@@ -49,6 +49,18 @@ func (t *term) sweep(ctx context.Context, seen observation) {
 	t.forget(alive)
 	t.prepare(ctx)
 	t.checkDisks(ctx)
+}
+
+// executes reports whether row has an operation, including one claimed by this tick. The
+// runtime allows one task on a home at a time, so settling would wait for it.
+func (t *term) executes(row *workspace.Workspace) bool {
+	if row.Operation != workspace.OpNone {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.works[row.ID]
+	return w != nil && !w.hasEnded()
 }
 
 // settle protects the volume of a live home from delayed calls that would wipe or

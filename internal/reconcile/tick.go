@@ -323,7 +323,7 @@ func (t *term) carryOut(ctx context.Context, s decision, bucketUp bool) {
 	if s.result.ApplyQueued {
 		// ApplyQueued may wait for the lock on the limits, so it runs outside the
 		// tick.
-		t.effect(ctx, "queued/"+string(row.ID), t.sideTasks, func(ctx context.Context) bool {
+		t.effect(ctx, "queued/"+string(row.ID), t.queuedStates, func(ctx context.Context) bool {
 			applied, err := t.cfg.Intents.ApplyQueued(ctx, row.ID)
 			if err != nil && !errors.Is(err, context.Canceled) {
 				log.Error("apply queued state failed", "err", err)

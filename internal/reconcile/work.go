@@ -39,6 +39,7 @@ type term struct {
 	orphans        orphans
 	asides         asides
 	sideTasks      chan struct{} // limits concurrent side tasks
+	queuedStates   chan struct{} // limits how many queued states are applied at once
 	bucket         *bucket
 	newest         newestImages
 
@@ -56,8 +57,13 @@ type term struct {
 	refusedRows    map[workspace.ID]*health.Condition // rows that the database refuses
 }
 
-// maxSideTasks limits concurrent side tasks, such as probes and removals.
-const maxSideTasks = 8
+const (
+	// maxSideTasks limits concurrent side tasks, such as probes and removals.
+	maxSideTasks = 8
+	// maxQueuedStates limits how many queued states are applied at once. They need the
+	// database alone and must not wait for side tasks, which wait for the runtime.
+	maxQueuedStates = 8
+)
 
 // work is the executor of one claim.
 type work struct {
