@@ -11,7 +11,8 @@ import (
 
 // Settings are the controller's settings, as codehub serve declares them.
 type Settings struct {
-	// MaxOperations does not count image pulls, archives and restores. A
+	// MaxOperations does not count image pulls, archives, restores, and the removal of the
+	// homes of deleted workspaces: of these a quarter as many run at once. A
 	// MaxStorageJobs of 0 is 4.
 	MaxOperations  int `name:"max-operations" env:"CODEHUB_MAX_OPERATIONS" min:"1" max:"1000000" default:"32" help:"Concurrent operations."`
 	MaxStorageJobs int `name:"max-storage-jobs" env:"CODEHUB_MAX_STORAGE_JOBS" min:"1" max:"1000000" default:"4" help:"Concurrent archive jobs; restore jobs have the same limit."`

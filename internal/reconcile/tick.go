@@ -153,7 +153,7 @@ func (p *plan) add(s decision, container *runtime.Container, now time.Time) {
 		p.next = at
 	}
 	if s.result.Action.Kind == lifecycle.Claim {
-		if l := laneOf(s.result.Action.Op); p.free[l] <= 0 {
+		if l := laneOf(s.result.Row); p.free[l] <= 0 {
 			// All slots are taken. The conditions are written now and the claim is
 			// made by a later tick, so that its deadline does not run while it
 			// waits.
@@ -164,7 +164,7 @@ func (p *plan) add(s decision, container *runtime.Container, now time.Time) {
 	}
 	if s.result.Action.Kind == lifecycle.Run && s.waited() {
 		// A waiting operation occupies no slot, and needs a free one to continue.
-		if l := laneOf(s.row.Operation); p.free[l] <= 0 {
+		if l := laneOf(s.row); p.free[l] <= 0 {
 			s.result.Action = lifecycle.Action{}
 		} else {
 			p.free[l]--

@@ -115,7 +115,7 @@ const (
 func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *work {
 	now := time.Now()
 	w := &work{
-		opID: row.OpID, lane: laneOf(row.Operation), cancel: cancel, done: make(chan struct{}), began: now, movedAt: now,
+		opID: row.OpID, lane: laneOf(row), cancel: cancel, done: make(chan struct{}), began: now, movedAt: now,
 		reached: map[string]sample{}, steps: map[string]bool{},
 	}
 	if before == nil {
@@ -350,21 +350,25 @@ func (t *term) operating() bool {
 }
 
 // lane is the queue of an operation. Each has its own limit, so that archives delay
-// neither starts nor restores.
+// neither starts nor restores, and the removal of large homes delays only removals.
 type lane int
 
 const (
 	short lane = iota
 	archiving
 	restoring
+	removing // of homes of deleted workspaces
 )
 
-func laneOf(op workspace.Operation) lane {
-	switch op {
-	case workspace.OpArchiving:
+// laneOf returns the lane of the operation that row has claimed.
+func laneOf(row workspace.Workspace) lane {
+	switch {
+	case row.Operation == workspace.OpArchiving:
 		return archiving
-	case workspace.OpRestoring:
+	case row.Operation == workspace.OpRestoring:
 		return restoring
+	case removes(row):
+		return removing
 	}
 	return short
 }
@@ -373,7 +377,10 @@ func laneOf(op workspace.Operation) lane {
 func (t *term) free() map[lane]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := map[lane]int{short: t.cfg.MaxOperations, archiving: t.cfg.MaxStorageJobs, restoring: t.cfg.MaxStorageJobs}
+	n := map[lane]int{
+		short: t.cfg.MaxOperations, archiving: t.cfg.MaxStorageJobs, restoring: t.cfg.MaxStorageJobs,
+		removing: max(1, t.cfg.MaxOperations/4),
+	}
 	for _, w := range t.works {
 		if w.occupies() {
 			n[w.lane]--
