@@ -58,7 +58,8 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 
 	t.judgedAt = time.Now()
 	now := t.clock.Of(t.judgedAt)
-	p := plan{free: t.free()}
+	p := plan{waitingSince: t.waitingSince}
+	p.free, p.running = t.slots()
 	mayFill, onBucket := t.mayFill(), false
 	bucketSince, bucketUp := t.bucket.availableSince(time.Now())
 	bucketSince = t.clock.Of(bucketSince)
@@ -73,6 +74,8 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 		p.add(s, e.container, now)
 		onBucket = onBucket || lifecycle.OnBucket(s.result.Row.Operation)
 	}
+	p.assign(now)
+	t.waitingSince = p.waiting
 	t.bucket.setBusy(onBucket)
 	landed, err := t.write(ctx, p.decisions)
 	if err != nil {
@@ -123,8 +126,13 @@ type decision struct {
 
 type plan struct {
 	decisions []decision
-	free      map[lane]int
 	next      time.Time
+
+	free         map[lane]int
+	running      map[lane]map[string]int    // operations that occupy a slot, by owner
+	wanting      map[lane][]int             // the decisions that need a slot
+	waitingSince map[workspace.ID]time.Time // when a tick first refused the workspace a slot
+	waiting      map[workspace.ID]time.Time // the same, as of the end of this tick
 }
 
 // rowsAfter returns rows with the decisions that were written.
@@ -152,31 +160,56 @@ func (p *plan) add(s decision, container *runtime.Container, now time.Time) {
 	if at := s.result.LookAgain; !at.IsZero() && (p.next.IsZero() || at.Before(p.next)) {
 		p.next = at
 	}
-	if s.result.Action.Kind == lifecycle.Claim {
-		if l := laneOf(s.result.Row); p.free[l] <= 0 {
-			// All slots are taken. The conditions are written now and the claim is
-			// made by a later tick, so that its deadline does not run while it
-			// waits.
-			s.result = withoutClaim(s)
-		} else {
-			p.free[l]--
+	if l, needs := s.needsSlot(); needs {
+		if p.free[l] > 0 {
+			if p.wanting == nil {
+				p.wanting = map[lane][]int{}
+			}
+			p.wanting[l] = append(p.wanting[l], len(p.decisions))
+			p.decisions = append(p.decisions, s)
+			return
 		}
+		p.refuse(&s, now)
 	}
-	if s.result.Action.Kind == lifecycle.Run && s.waited() {
-		// A waiting operation occupies no slot, and needs a free one to continue.
-		if l := laneOf(s.row); p.free[l] <= 0 {
-			s.result.Action = lifecycle.Action{}
-		} else {
-			p.free[l]--
-		}
-	}
-	if s.result.Action.Kind != lifecycle.None || s.result.ApplyQueued || s.changed() {
+	if s.acts() {
 		p.decisions = append(p.decisions, s)
 	}
 }
 
+// needsSlot reports whether the decision starts an executor that needs a free slot of the
+// lane. A waiting operation occupies none, so it needs one to continue.
+func (s *decision) needsSlot() (l lane, needs bool) {
+	switch s.result.Action.Kind {
+	case lifecycle.Claim:
+		return laneOf(s.result.Row), true
+	case lifecycle.Run:
+		return laneOf(s.row), s.waited()
+	}
+	return 0, false
+}
+
+// refuse removes the action of a decision for which no slot is free. The conditions are
+// written now and the claim is made by a later tick, so that its deadline does not run
+// while it waits.
+func (p *plan) refuse(s *decision, now time.Time) {
+	if s.result.Action.Kind == lifecycle.Claim {
+		s.result = withoutClaim(*s)
+	} else {
+		s.result.Action = lifecycle.Action{}
+	}
+	if p.waiting == nil {
+		p.waiting = make(map[workspace.ID]time.Time, len(p.waitingSince))
+	}
+	p.waiting[s.row.ID] = p.since(s.row.ID, now)
+}
+
+// acts reports whether there is anything to write or to carry out.
+func (s *decision) acts() bool {
+	return s.result.Action.Kind != lifecycle.None || s.result.ApplyQueued || s.changed()
+}
+
 // waited reports whether the executor ended with a transient failure.
-func (s decision) waited() bool {
+func (s *decision) waited() bool {
 	f := s.seen.Work.Failure
 	return f != nil && f.Passing
 }
@@ -189,7 +222,7 @@ func withoutClaim(s decision) lifecycle.Result {
 	return lifecycle.Result{Row: row, LookAgain: s.result.LookAgain}
 }
 
-func (s decision) changed() bool {
+func (s *decision) changed() bool {
 	a, b := s.row, s.result.Row
 	return a.Phase != b.Phase || a.RunningImage != b.RunningImage || a.RunningEnv != b.RunningEnv || a.RunningSize != b.RunningSize || a.HomeLimit != b.HomeLimit || a.ImageNewer != b.ImageNewer || !equalTo(a.ImagePin, b.ImagePin) || !a.Conditions.Equal(b.Conditions) || !a.Progress.Equal(b.Progress) ||
 		s.result.ClearRecover || s.result.ClearCancel || s.result.ClearForceStop

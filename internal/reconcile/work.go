@@ -54,6 +54,7 @@ type term struct {
 	preparedAt     time.Time // last check of the network isolation
 	disksCheckedAt time.Time // last check of the disks
 	inventory      inventory
+	waitingSince   map[workspace.ID]time.Time         // when a tick first refused the workspace a slot
 	refusedRows    map[workspace.ID]*health.Condition // rows that the database refuses
 }
 
@@ -69,6 +70,7 @@ const (
 type work struct {
 	opID   string
 	lane   lane
+	owner  string // of the workspace
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the executor has returned
 	began  time.Time
@@ -115,7 +117,7 @@ const (
 func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *work {
 	now := time.Now()
 	w := &work{
-		opID: row.OpID, lane: laneOf(row), cancel: cancel, done: make(chan struct{}), began: now, movedAt: now,
+		opID: row.OpID, lane: laneOf(row), owner: row.OwnerID, cancel: cancel, done: make(chan struct{}), began: now, movedAt: now,
 		reached: map[string]sample{}, steps: map[string]bool{},
 	}
 	if before == nil {
@@ -373,20 +375,27 @@ func laneOf(row workspace.Workspace) lane {
 	return short
 }
 
-// free returns how many more operations may be claimed per lane.
-func (t *term) free() map[lane]int {
+// slots returns how many more operations may be claimed per lane, and how many of each
+// owner occupy a slot.
+func (t *term) slots() (free map[lane]int, running map[lane]map[string]int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := map[lane]int{
+	free = map[lane]int{
 		short: t.cfg.MaxOperations, archiving: t.cfg.MaxStorageJobs, restoring: t.cfg.MaxStorageJobs,
 		removing: max(1, t.cfg.MaxOperations/4),
 	}
+	running = map[lane]map[string]int{}
 	for _, w := range t.works {
-		if w.occupies() {
-			n[w.lane]--
+		if !w.occupies() {
+			continue
 		}
+		free[w.lane]--
+		if running[w.lane] == nil {
+			running[w.lane] = map[string]int{}
+		}
+		running[w.lane][w.owner]++
 	}
-	return n
+	return free, running
 }
 
 // cancelWork cancels the work on id if it belongs to the claim opID.
