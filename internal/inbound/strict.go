@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // Strict returns a listener whose HTTP/1 connections refuse requests that are framed
@@ -15,7 +17,8 @@ import (
 // Transfer-Encoding in HTTP/1.0, folded lines, and lines that do not end with CRLF.
 // net/http accepts them. A proxy in front may read them in another way, and then take
 // the end of one user's request for the beginning of another's. The server answers 400
-// and closes the connection.
+// and closes the connection. Chunks that are longer than their size and trailers that are
+// no fields end it too.
 //
 // A connection whose request asks for another protocol is not checked any further, so
 // the server must close it if it does not switch.
@@ -166,13 +169,14 @@ func (c *strictTLSConn) ConnectionState() tls.ConnectionState { return c.secure.
 type framing struct {
 	state     state
 	line      []byte // beginning of an incomplete line
-	remaining uint64 // bytes of the body or of the chunk, with its CRLF
+	remaining uint64 // bytes of the body or of the chunk
 
 	// Of the current request:
 	http10, upgrade  bool
 	lengths, codings int
 	length           uint64
 	chunked          bool
+	trailers         int // bytes of complete trailer lines
 }
 
 type state int
@@ -181,6 +185,7 @@ const (
 	requestLine state = iota
 	headerLine
 	chunkLine
+	chunkEnd // the CRLF after a chunk's data
 	trailerLine
 	chunkData
 	bodyData
@@ -189,6 +194,10 @@ const (
 
 // maxLine limits a line; net/http limits the whole head.
 const maxLine = maxHeaderBytes + 8<<10
+
+// maxTrailers limits the trailers of a body. net/http accepts no more than its buffer
+// holds.
+const maxTrailers = 4 << 10
 
 // pass returns how many bytes may pass: all, or those before an invalid line.
 func (f *framing) pass(b []byte) int {
@@ -205,14 +214,14 @@ func (f *framing) pass(b []byte) int {
 			case f.state == bodyData:
 				f.state = requestLine
 			default:
-				f.state = chunkLine
+				f.state = chunkEnd
 			}
 			continue
 		}
 		end := bytes.IndexByte(b[at:], '\n')
 		if end < 0 {
 			f.line = append(f.line, b[at:]...)
-			if len(f.line) > maxLine || !validStart(f.state, f.line) {
+			if len(f.line) > maxLine || !validStart(f.state, f.line) || f.state == trailerLine && f.trailers+len(f.line) > maxTrailers {
 				return at
 			}
 			return len(b)
@@ -233,10 +242,16 @@ func (f *framing) pass(b []byte) int {
 	return len(b)
 }
 
-// validStart reports whether a line may begin this way. It refuses a folded line before
-// it is complete.
+// validStart reports whether a line may begin this way. It refuses a folded line, and data
+// beyond the size of a chunk, before the line is complete.
 func validStart(s state, line []byte) bool {
-	return s != headerLine && s != trailerLine || line[0] != ' ' && line[0] != '\t'
+	switch s {
+	case headerLine, trailerLine:
+		return line[0] != ' ' && line[0] != '\t'
+	case chunkEnd:
+		return string(line) == "\r"
+	}
+	return true
 }
 
 // next checks a line without its LF, and sets the next state.
@@ -264,10 +279,10 @@ func (f *framing) next(line []byte) bool {
 		return f.header(line)
 	case chunkLine:
 		return f.chunk(line)
+	case chunkEnd: // validStart refuses one that is not empty
+		f.state = chunkLine
 	case trailerLine:
-		if len(line) == 0 {
-			f.state = requestLine
-		}
+		return f.trailer(line)
 	}
 	return true
 }
@@ -321,9 +336,21 @@ func (f *framing) chunk(line []byte) bool {
 	if err != nil || bytes.ContainsFunc(extensions, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 		return false
 	}
-	f.state, f.remaining = chunkData, n+2
+	f.state, f.remaining = chunkData, n
 	if n == 0 {
 		f.state = trailerLine
 	}
 	return true
+}
+
+// trailer checks a trailer as net/http does, which would otherwise refuse it after this
+// check has passed it.
+func (f *framing) trailer(line []byte) bool {
+	if len(line) == 0 {
+		f.state = requestLine
+		return true
+	}
+	f.trailers += len(line) + len("\r\n")
+	name, value, found := bytes.Cut(line, []byte{':'})
+	return found && f.trailers <= maxTrailers && httpguts.ValidHeaderFieldName(string(name)) && httpguts.ValidHeaderFieldValue(string(value))
 }
