@@ -39,20 +39,29 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 		}
 	}()
 	restore := inbound.Lift(w, r)
+	// An IDE may respond before it has read the whole body.
+	r, body := inbound.FullDuplex(w, r)
+	responded := false
 	defer func() {
-		if !x.continues && !c.wasCut() {
+		switch {
+		case x.continues:
+		case responded:
+			if !c.isWebSocket() {
+				body.End()
+			}
 			restore()
+		default:
+			if !c.wasCut() {
+				restore()
+			}
+			body.Abort()
 		}
 	}()
-	if r.ContentLength != 0 {
-		// An IDE may respond before it has read the whole body. HTTP/2 allows that
-		// without this call.
-		_ = http.NewResponseController(w).EnableFullDuplex()
-	}
 	x.serve(&visitorWriter{ResponseWriter: w, open: p.open, connection: c, use: x.use}, r.WithContext(ctx))
 	if !x.continues && c.wasCut() {
 		panic(http.ErrAbortHandler) // the client must not take a truncated response for a complete one
 	}
+	responded = true
 	return true
 }
 
