@@ -31,8 +31,9 @@ func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next htt
 		rec := &recorder{ResponseWriter: w}
 		w.Header().Set("X-Request-Id", e.ID)
 		if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 {
-			// inbound.Strict checks nothing after such a request.
+			// inbound.Strict checks nothing after such a request. A handler may remove the field.
 			w.Header().Set("Connection", "close")
+			inbound.CloseAfter(w)
 		}
 		done := m.begin()
 		// It keeps no part of net/http's request or response: a request that continues holds it.

@@ -33,7 +33,10 @@ const (
 // RequestTimeout. A handler whose requests may take longer calls Lift.
 func (s Settings) Server(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler: h,
+		// The handler adds to the response to an upgrade what Strict relies on.
+		DisableGeneralOptionsHandler: true,
+
 		ReadHeaderTimeout: min(10*time.Second, s.ReadTimeout()),
 		ReadTimeout:       s.ReadTimeout(),
 		WriteTimeout:      s.RequestTimeout,

@@ -21,7 +21,7 @@ import (
 // no fields end it too.
 //
 // A connection whose request asks for another protocol is not checked any further, so
-// the server must close it if it does not switch.
+// the handler must close it if it does not switch; see CloseAfter.
 func Strict(l net.Listener) net.Listener {
 	s := newStrict(l)
 	go s.run()

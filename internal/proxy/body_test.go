@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/httpapi"
 	"codehub/internal/inbound"
 	"codehub/internal/runtime"
 )
@@ -208,6 +209,52 @@ func TestLateBodyKeepsConnection(t *testing.T) {
 				}
 				w.send(c, test.rest+fmt.Sprintf("POST %s/x HTTP/1.1\r\n%s%s", under(wsA), w.fields(), test.first))
 			}
+		})
+	}
+}
+
+// A request for another protocol that is not switched to ends its connection, because the
+// framing of what follows is not checked.
+func TestUnswitchedConnectionEnds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		request, response string
+		status            int
+	}{
+		"workspace":         {"GET " + under(wsA) + "/", hastyAnswer, http.StatusOK},
+		"after a hint":      {"GET " + under(wsA) + "/", "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + hastyAnswer, http.StatusOK},
+		"codehub":           {"GET /", hastyAnswer, http.StatusTeapot},
+		"the whole server":  {"OPTIONS *", hastyAnswer, http.StatusTeapot},
+		"without workspace": {"GET " + under(wsB) + "/", hastyAnswer, http.StatusNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.hasty(test.response)
+			settings := inbound.Settings{RequestTimeout: patience, IdleTimeout: patience}
+			address := strings.TrimPrefix(servePlain(t, settings.Server(httpapi.Outer(w.log.Logger(), nil, nil, w.handler()))), "http://")
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(patience))
+			b := &bodyWorld{w, address}
+			ambiguous := "POST /x HTTP/1.1\r\n" + b.fields() + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+			b.send(c, test.request+" HTTP/1.1\r\n"+b.fields()+"Connection: Upgrade\r\nUpgrade: x\r\n\r\n"+ambiguous)
+			in := bufio.NewReader(c)
+			res, err := http.ReadResponse(in, nil)
+			for err == nil && res.StatusCode == http.StatusEarlyHints {
+				res, err = http.ReadResponse(in, nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.StatusCode != test.status || !res.Close || len(res.Header["X-Request-Id"]) != 1 {
+				t.Errorf("%s, closes: %v, %v", res.Status, res.Close, res.Header)
+			}
+			_, _ = io.Copy(io.Discard, res.Body)
+			b.ends(in)
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -129,6 +130,7 @@ func (x *exchange) serve(w *visitorWriter, r *http.Request) {
 		x.relayWebSocket(w, r)
 		return
 	}
+	w.own = maps.Clone(w.Header())
 	rp := httputil.ReverseProxy{
 		Rewrite:   x.rewrite,
 		Transport: x,

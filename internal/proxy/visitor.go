@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +38,26 @@ type visitorWriter struct {
 	open       *connections
 	connection *connection
 	use        *use // or nil
+
+	own      http.Header // before httputil.ReverseProxy; else nil
+	informed bool        // an informational response was sent by it
+}
+
+// WriteHeader restores the fields that httputil.ReverseProxy removes after an informational
+// response.
+func (w *visitorWriter) WriteHeader(status int) {
+	switch {
+	case w.own == nil:
+	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
+		w.informed = true
+	case w.informed:
+		h := w.Header()
+		for name, values := range w.own {
+			h[name] = slices.Concat(values, h[name])
+		}
+		w.own = nil
+	}
+	w.ResponseWriter.WriteHeader(status)
 }
 
 // Unwrap lets http.ResponseController reach the writer's other methods.
