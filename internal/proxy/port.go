@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"codehub/internal/activity/vscode"
 	"codehub/internal/agent"
 	"codehub/internal/origin"
 	"codehub/internal/workspace"
@@ -249,18 +250,8 @@ func (u *upstream) verify(ctx context.Context) error {
 // forwardsToReserved reports whether the path makes the IDE forward the request to a port
 // that is codehub's own.
 func (v visit) forwardsToReserved() bool {
-	rest, ok := strings.CutPrefix(v.path, "/")
-	if !ok || v.host.Port != 0 || v.app.port != 0 {
-		return false
-	}
-	name, rest, ok := strings.Cut(rest, "/")
-	if !ok || !strings.EqualFold(name, "proxy") && !strings.EqualFold(name, "absproxy") {
-		return false
-	}
-	port, _, _ := strings.Cut(rest, "/")
-	// Other spellings are for the IDE to read; none of them may mean the port.
-	n, err := strconv.ParseUint(strings.TrimSpace(port), 10, 16)
-	return err == nil && workspace.ReservedPort(int(n))
+	port, ok := vscode.PortOf(v.path)
+	return ok && v.host.Port == 0 && v.app.port == 0 && workspace.ReservedPort(port)
 }
 
 // reserved answers a request for a port that is codehub's own.

@@ -342,6 +342,8 @@ func TestAgentPortIsRefused(t *testing.T) {
 	for _, path := range []string{
 		"/proxy/61080/v1/hello", "/proxy/61080/", "/absproxy/61080/v1/hello", "/Proxy/61080/v1/hello", "/proxy/061080/v1/hello",
 		"/proxy/%36%31080/v1/hello", "/%70roxy/61080/v1/hello", "/proxy/%2061080/v1/hello",
+		"/proxy/61080x/v1/hello", "/proxy/+61080/v1/hello", "/proxy/-61080/v1/hello", "/proxy/61080.0/v1/hello", "/proxy/%EF%BB%BF61080/", "/proxy/%C2%A0+61080,/",
+		"/proxy/00000000000000000061080", "/absproxy/61080%2Fv1/hello", "/proxy/61080e0/",
 	} {
 		if res := h.send("POST", h.at(wsA)+path, "Cookie", session, "Origin", h.at(wsA)); res.StatusCode != http.StatusNotFound {
 			t.Errorf("%s on the workspace's host: %d", path, res.StatusCode)

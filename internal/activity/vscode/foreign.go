@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"strings"
+	"unicode"
 
 	"codehub/internal/activity"
 )
@@ -45,12 +46,28 @@ func (c *client) foreignEnd() {
 // a heartbeat with a counter still counts, and submitting forms only by script does
 // not.
 func ForwardedPort(path string) bool {
-	rest, ok := strings.CutPrefix(path, "/proxy/")
-	if !ok {
-		rest, ok = strings.CutPrefix(path, "/absproxy/")
+	_, ok := PortOf(path)
+	return ok
+}
+
+// PortOf returns the port to which the IDE forwards requests for a path, with every
+// spelling that the IDE accepts: it matches the first name in any case, and reads the port
+// by JavaScript's parseInt, which skips white space and a sign, and stops at the first
+// character that is no digit. A port that is too large is larger than 65535.
+func PortOf(path string) (port int, ok bool) {
+	name, rest, ok := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if !ok || !strings.HasPrefix(path, "/") || !strings.EqualFold(name, "proxy") && !strings.EqualFold(name, "absproxy") {
+		return 0, false
 	}
-	port, _, _ := strings.Cut(rest, "/")
-	return ok && port != "" && strings.Trim(port, "0123456789") == ""
+	rest = strings.TrimLeftFunc(rest, func(r rune) bool { return unicode.IsSpace(r) || r == '\ufeff' })
+	if rest != "" && (rest[0] == '+' || rest[0] == '-') {
+		rest = rest[1:]
+	}
+	n := 0
+	for ; n < len(rest) && '0' <= rest[n] && rest[n] <= '9'; n++ {
+		port = min(10*port+int(rest[n]-'0'), 1<<16)
+	}
+	return port, n > 0
 }
 
 // longHeartbeat is larger than any heartbeat, in bytes.

@@ -251,6 +251,7 @@ func TestForwarded(t *testing.T) {
 	for path, want := range map[string]bool{
 		"/proxy/3000/": true, "/proxy/3000": true, "/absproxy/8888/api/kernels": true, "/proxy/": false, "/proxy/x/": false,
 		"/proxy": false, "/proxyx/3000/": false, "/a/proxy/3000/": false, "/": false, "": false, "/3000/": false,
+		"/Proxy/3000/": true, "/proxy/+3000x/": true, "/proxy/ 3000": true, "/proxy/99999999999999999999/": true, "/proxy/+/": false, "/proxy/+ 3000/": false, "/proxy//3000/": false, "proxy/3000": false,
 	} {
 		if ForwardedPort(path) != want {
 			t.Errorf("%q: %v", path, !want)
