@@ -78,13 +78,13 @@ func (p *Proxy) refuseNotRunning(w http.ResponseWriter, r *http.Request, v visit
 		details = p.next(http.MethodGet, path, nil)
 	}
 	if o == lifecycle.OpenStarts && v.host.ID == "" && !fromBrowser(r) {
-		limit, err := p.limitDetails(r, v)
+		limit, err := p.limitOf(r, v)
 		if err != nil {
-			p.serverError(w, r, v, "check running limits failed", err)
+			p.serverError(w, r, v, "check limits failed", err)
 			return
 		}
 		if limit != nil {
-			code, message, details = workspace.CodeLimitExceeded, "A running limit prevents the workspace from starting.", limit
+			code, message, details = limit.Code, limit.Message, limit.Details
 		}
 	}
 	facts := p.facts(ws)
@@ -113,27 +113,30 @@ func (p *Proxy) facts(ws workspace.Workspace) map[string]any {
 	return facts
 }
 
-// limitDetails returns the details of the running limit that a start would exceed,
-// nil if there is none.
-func (p *Proxy) limitDetails(r *http.Request, v visit) (map[string]any, error) {
+// limitOf returns the limit that a start would exceed, with what to do next in its details, nil
+// if there is none: CodeLimitExceeded for a running limit, CodeQuotaExceeded for that of bytes.
+func (p *Proxy) limitOf(r *http.Request, v visit) (*workspace.Error, error) {
 	err := p.store.MayRun(r.Context(), v.caller, v.id)
 	var e *workspace.Error
-	if !errors.As(err, &e) || e.Code != workspace.CodeLimitExceeded {
+	if !errors.As(err, &e) || e.Code != workspace.CodeLimitExceeded && e.Code != workspace.CodeQuotaExceeded {
 		return nil, err
 	}
-	running, err := p.store.RunningOf(r.Context(), v.caller.UserID)
-	if err != nil {
-		return nil, err
-	}
-	details := p.next(http.MethodGet, "/api/v1/workspaces/"+string(v.id), nil)
-	for _, other := range running {
-		if other.ID != v.id {
-			details = p.next(http.MethodPatch, "/api/v1/workspaces/"+string(other.ID), map[string]any{"desired_state": workspace.DesiredStandby, "queue": true})
-			break
+	out := &workspace.Error{Code: e.Code, Message: e.Message, Details: p.next(http.MethodGet, "/api/v1/workspaces/"+string(v.id), nil)}
+	if e.Code == workspace.CodeLimitExceeded {
+		running, err := p.store.RunningOf(r.Context(), v.caller.UserID)
+		if err != nil {
+			return nil, err
+		}
+		out.Message = "A running limit prevents the workspace from starting."
+		for _, other := range running {
+			if other.ID != v.id {
+				out.Details = p.next(http.MethodPatch, "/api/v1/workspaces/"+string(other.ID), map[string]any{"desired_state": workspace.DesiredStandby, "queue": true})
+				break
+			}
 		}
 	}
-	maps.Copy(details, e.Details)
-	return details, nil
+	maps.Copy(out.Details, e.Details)
+	return out, nil
 }
 
 // fromBrowser reports whether a page sent the request. Open tabs send requests for

@@ -117,6 +117,23 @@ func (w *world) expectNext(e api.Error, want api.NextCall) {
 	}
 }
 
+// Over the limit of bytes, such a client learns that, and no workspace to stop.
+func TestFactsOverBytes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ws := running(wsA, ann)
+	ws.Phase, ws.DesiredState = workspace.PhaseStandby, workspace.DesiredStandby
+	w.store.put(ws)
+	w.store.put(running(wsB, ann))
+	w.store.limit = &workspace.Error{Code: workspace.CodeQuotaExceeded, Message: "Too many bytes.", Details: map[string]any{"current": 3, "max": 2}}
+	a := w.get(under(wsA)+"/", curl...)
+	e := a.refusal(t)
+	if a.StatusCode != http.StatusServiceUnavailable || e.Code != "quota_exceeded" || e.Message != "Too many bytes." || e.Details["max"] != 2.0 || e.Details["phase"] != "STANDBY" {
+		t.Errorf("%d %+v", a.StatusCode, e)
+	}
+	w.expectNext(e, api.NextCall{Method: "GET", URL: "/api/v1/workspaces/" + string(wsA)})
+}
+
 // At the running limit, a client that is not a browser learns what a start would be
 // refused for. Open tabs reconnect forever, so nothing is looked up for them.
 func TestFactsAtLimit(t *testing.T) {
