@@ -150,7 +150,7 @@ func TestUnreadBodyIsNotServed(t *testing.T) {
 			if status, body := w.answer(in); status != http.StatusOK || body != "ok" {
 				t.Fatalf("%d %q", status, body)
 			}
-			time.Sleep(300 * time.Millisecond) // longer than the rest is waited for
+			time.Sleep(300 * time.Millisecond)            // longer than the rest is waited for
 			_, _ = io.WriteString(c, request(test.later)) // the connection may have ended
 			w.ends(in)
 		})
