@@ -229,7 +229,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	w.want(id, "desired_state", "STANDBY")
 	w.observe(id, standby)
 	agents.Stop(id)
-	b.says("does not run")
+	b.says("is not running")
 	b.eval(`window.ask = window.fetch
 		window.fetch = (...args) => ask(...args).then(r => new Promise(resolve => window.respond = () => resolve(r)))`)
 	b.until(`window.respond !== undefined`)
@@ -242,7 +242,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	agents.Start(id)
 	w.observe(id, running)
 	b.until(`said.includes('')`) // connected
-	if said := value(b, chromedp.Evaluate[string](`said.join('\n')`)); strings.Contains(said, "does not run") {
+	if said := value(b, chromedp.Evaluate[string](`said.join('\n')`)); strings.Contains(said, "is not running") {
 		t.Errorf("after Start the page says: %s", said)
 	}
 	b.types("echo started-$((3+3))\r")
@@ -258,7 +258,7 @@ func (b *tab) goesOnAfterStop(w *world, agents *agenttest.Agents, id workspace.I
 	w.want(id, "desired_state", "STANDBY")
 	w.observe(id, standby)
 	agents.Stop(id)
-	b.says("does not run")
+	b.says("is not running")
 	agents.Start(id)
 	w.want(id, "desired_state", "RUNNING")
 	w.observe(id, running)
