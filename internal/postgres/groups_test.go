@@ -50,7 +50,7 @@ func (e *env) members(boss workspace.Caller, group string) []string {
 }
 
 // A user or group that is named as the id of another one gets nothing that is given by that id.
-// Names of users in the form of an id are from earlier versions.
+// A name may have the form of an id.
 func TestIDsComeBeforeNames(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Sharing: true})
