@@ -43,26 +43,33 @@ func TestLogs(t *testing.T) {
 	}
 }
 
+// follow follows the log at a path until its first line has come.
+func (e *env) follow(ctx context.Context, path string, by with) *bufio.Reader {
+	e.t.Helper()
+	r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+path+"/logs?follow=true", nil)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	by(r)
+	resp, err := e.HTTP.Client().Do(r)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { resp.Body.Close() })
+	body := bufio.NewReader(resp.Body)
+	if line, err := body.ReadString('\n'); err != nil || line != "hello\n" {
+		e.t.Fatalf("%q, %v", line, err)
+	}
+	return body
+}
+
 // A followed log is sent while it is printed, and ends with the session.
 func TestFollowedLogs(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+"/workspaces/"+string(e.workspace(e.ann, "a").ID)+"/logs?follow=true", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	as(e.ann)(r)
-	resp, err := e.HTTP.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body := bufio.NewReader(resp.Body)
-	if line, err := body.ReadString('\n'); err != nil || line != "hello\n" {
-		t.Fatalf("%q, %v", line, err)
-	}
+	body := e.follow(ctx, "/workspaces/"+string(e.workspace(e.ann, "a").ID), as(e.ann))
 	start := time.Now()
 	e.want(204, "", "POST", "/logout", "", as(e.ann))
 	if _, err := body.ReadString('\n'); err == nil || ctx.Err() != nil {
@@ -77,20 +84,7 @@ func TestFollowedLogEndsWithTheRight(t *testing.T) {
 	e.Exec(`UPDATE users SET admin = true WHERE username = 'eve'`)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+"/admin/workspaces/"+string(e.workspace(e.ann, "a").ID)+"/logs?follow=true", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	as(e.eve)(r)
-	resp, err := e.HTTP.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body := bufio.NewReader(resp.Body)
-	if line, err := body.ReadString('\n'); err != nil || line != "hello\n" {
-		t.Fatalf("%q, %v", line, err)
-	}
+	body := e.follow(ctx, "/admin/workspaces/"+string(e.workspace(e.ann, "a").ID), as(e.eve))
 	e.Exec(`UPDATE users SET admin = false WHERE username = 'eve'`)
 	if _, err := body.ReadString('\n'); err == nil || ctx.Err() != nil {
 		t.Errorf("it goes on: %v", err)

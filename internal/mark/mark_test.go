@@ -258,7 +258,7 @@ func TestRunBeginsWhileBucketHangs(t *testing.T) {
 			if foreign {
 				l.awaitHold()
 			} else if l.await("compares", l.k.MayRemove); i.restoredAt() {
-				t.Error("the waits began anew, although the bucket has the last mark of the term before")
+				t.Error("the waits started over, although the bucket has the last mark of the earlier term")
 			}
 			l.stop()
 		})
