@@ -57,6 +57,7 @@ type DB struct {
 	log    *slog.Logger
 
 	sharing bool
+	known   int64 // the newest migration of this version
 }
 
 const defaultMaxConns = 10
@@ -85,7 +86,7 @@ func Open(ctx context.Context, dsn string, opts Options) (*DB, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DB{pool: pool, limits: opts.Limits, images: opts.Images, sizes: opts.Sizes, log: log, sharing: opts.Sharing}, nil
+	return &DB{pool: pool, limits: opts.Limits, images: opts.Images, sizes: opts.Sizes, log: log, sharing: opts.Sharing, known: newest(ownMigrations())}, nil
 }
 
 // Close closes all connections after those in use have been returned.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"io/fs"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,3 +48,16 @@ func (db *DB) Trace(ctx context.Context, t pgx.QueryTracer) error {
 	db.pool = pool
 	return nil
 }
+
+// MigrateWith is Migrate of a version with these migrations.
+func MigrateWith(ctx context.Context, dsn string, files fs.FS) error {
+	return migrateWith(ctx, dsn, files)
+}
+
+// WouldMigrateWith is WouldMigrate of a version with these migrations.
+func WouldMigrateWith(ctx context.Context, dsn string, files fs.FS) (Pending, error) {
+	return wouldMigrate(ctx, dsn, files)
+}
+
+// StopsServers reports whether servers that do not know a migration stop working after it.
+func StopsServers(version int64, text []byte) bool { return stopsServers(version, text) }

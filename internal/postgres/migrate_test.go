@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"strings"
@@ -51,8 +52,12 @@ func TestMigrateRefusesNewerDatabase(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	e.exec(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)`)
+	if err := postgres.Migrate(t.Context(), e.dsn); err != nil {
+		t.Fatalf("the newer version left what this one uses as it was: %v", err)
+	}
+	e.exec(`UPDATE compatibility SET works_since = 99999`)
 	err := postgres.Migrate(t.Context(), e.dsn)
-	if err == nil || !strings.Contains(err.Error(), "newer codehub") {
+	if outdated := (*postgres.Outdated)(nil); !errors.As(err, &outdated) || outdated.Database != 99999 || !strings.Contains(err.Error(), "newer codehub") {
 		t.Fatalf("got %v", err)
 	}
 }

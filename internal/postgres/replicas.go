@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,11 +37,30 @@ type Replica struct {
 
 // JoinReplica records r, unless check refuses it because of the known servers; check's error is
 // returned unchanged. Servers that join at the same time do so one after the other, so each
-// sees the previous ones. Rows of servers without a heartbeat for a day are removed.
+// sees the previous ones. While another server migrates the database, JoinReplica waits; the error
+// is *Outdated if this server does not work with it afterwards. Rows of servers without a heartbeat
+// for a day are removed.
 func (db *DB) JoinReplica(ctx context.Context, r Replica, check func(others []Replica) error) error {
+	for {
+		err := db.joinReplica(ctx, r, check)
+		if !errors.Is(err, errMigrating) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(migrationPoll):
+		}
+	}
+}
+
+func (db *DB) joinReplica(ctx context.Context, r Replica, check func(others []Replica) error) error {
 	const verb = "join the servers of this database"
 	var objection error
-	err := db.tx(ctx, verb, func(tx pgx.Tx) error {
+	err := db.tx(ctx, verb, func(tx pgx.Tx) (err error) {
+		if objection, err = db.checkCompatible(ctx, tx); objection != nil || err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, replicasKey); err != nil {
 			return err
 		}
@@ -62,9 +82,19 @@ func (db *DB) JoinReplica(ctx context.Context, r Replica, check func(others []Re
 	return objection
 }
 
-// BeatReplica records a heartbeat of r and the state of its backends.
+// BeatReplica records a heartbeat of r and the state of its backends. The error is *Outdated if
+// the database was migrated so that this server, whose heartbeats had stopped, does not work with
+// it any more: it has to end.
 func (db *DB) BeatReplica(ctx context.Context, r Replica) error {
-	return failed("tell that this server is alive", writeReplica(ctx, db.pool, r))
+	const verb = "tell that this server is alive"
+	objection, err := db.outdated(ctx, db.pool)
+	if err != nil {
+		return failed(verb, err)
+	}
+	if objection != nil {
+		return objection
+	}
+	return failed(verb, writeReplica(ctx, db.pool, r))
 }
 
 // writeReplica writes the whole row, since the row of a server that was suspended

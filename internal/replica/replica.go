@@ -5,6 +5,7 @@ package replica
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -60,7 +61,7 @@ func (r *Replica) ID() string { return r.row.ID }
 
 // Join registers this server. It must be called once, before other components
 // start. The error is *Differs if a live server has another value of a setting that
-// all must share.
+// all must share, and *postgres.Outdated if the database is a newer version's.
 func (r *Replica) Join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -81,7 +82,8 @@ func (r *Replica) Join(ctx context.Context) error {
 	return nil
 }
 
-// Run sends a heartbeat every 5 s until ctx ends.
+// Run sends a heartbeat every 5 s until ctx ends. The error is *postgres.Outdated once a newer
+// version has migrated the database so that this server does not work with it: it has to end.
 func (r *Replica) Run(ctx context.Context) error {
 	t := time.NewTicker(heartbeatInterval)
 	defer t.Stop()
@@ -94,6 +96,9 @@ func (r *Replica) Run(ctx context.Context) error {
 		err := r.sendHeartbeat(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if outdated := (*postgres.Outdated)(nil); errors.As(err, &outdated) {
+			return err
 		}
 		r.heartbeat.Set(err)
 	}

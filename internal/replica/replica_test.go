@@ -77,7 +77,7 @@ func TestCompareSettings(t *testing.T) {
 		"not known there":      {other: with(func(r *postgres.Replica) { delete(r.Settings, "A") })},
 		"known only there":     {other: with(func(r *postgres.Replica) { r.Settings["C"] = "3" })},
 		"dead":                 {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Alive = false })},
-		"killed a moment ago":  {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Age = aliveWithin + 1 })},
+		"killed a moment ago":  {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Age = postgres.Present + 1 })},
 		"ours, before a crash": {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Hostname = "me" })},
 		"another on our host": {other: with(func(r *postgres.Replica) {
 			r.Settings["A"], r.Settings[dataDir], r.Hostname = "x", "/data2", "me"

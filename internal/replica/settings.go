@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"codehub/internal/postgres"
 )
@@ -47,16 +46,11 @@ func (d *Differs) Error() string {
 	return fmt.Sprintf("%s is %q, and %q on the server on %s, which uses the same database", d.Setting, d.Ours, d.Theirs, d.Host)
 }
 
-// aliveWithin is how recent the heartbeat of a live server must be: four intervals.
-// A server that was killed must not prevent its successor from starting with other
-// settings for longer.
-const aliveWithin = 20 * time.Second
-
 // compare compares the settings with those of live servers; host is this server's
 // host name.
 func (s Settings) compare(host string, others []postgres.Replica) (warnings []Difference, err error) {
 	for _, o := range others {
-		if !o.Alive || o.Age > aliveWithin || s.DataDir != "" && o.Hostname == host && o.Settings[dataDir] == s.DataDir {
+		if !o.Alive || o.Age > postgres.Present || s.DataDir != "" && o.Hostname == host && o.Settings[dataDir] == s.DataDir {
 			continue
 		}
 		if d := differences(s.Must, o); len(d) > 0 {
