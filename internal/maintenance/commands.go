@@ -5,6 +5,7 @@ package maintenance
 
 import (
 	"context"
+	"fmt"
 
 	"codehub/internal/postgres"
 )
@@ -23,8 +24,27 @@ type Commands struct {
 
 type migrateCmd struct {
 	DatabaseURL string `name:"database-url" env:"CODEHUB_DATABASE_URL" required:"" help:"PostgreSQL to migrate. The embedded one is migrated by serve."`
+	Check       bool   `help:"Only say which migrations are pending, and whether all servers have to be stopped for them."`
 }
 
 func (m migrateCmd) Run(ctx context.Context) error {
-	return postgres.Migrate(ctx, m.DatabaseURL)
+	if !m.Check {
+		return postgres.Migrate(ctx, m.DatabaseURL)
+	}
+	p, err := postgres.WouldMigrate(ctx, m.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Println(pendingText(p))
+	return err
+}
+
+func pendingText(p postgres.Pending) string {
+	switch {
+	case p.Migrations == 0:
+		return "No migration is pending. Servers of this version can start while others run."
+	case p.StopFirst:
+		return fmt.Sprintf("Pending migrations: %d. Stop all servers before one of this version starts.", p.Migrations)
+	}
+	return fmt.Sprintf("Pending migrations: %d. Servers of the earlier version can run on while those of this version start.", p.Migrations)
 }
