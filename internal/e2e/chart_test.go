@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,6 +55,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 type release struct {
 	*testing.T
 	c      *kubetest.Cluster
+	dsn    string // of the database, for the test
 	values []string
 	web    *http.Client
 }
@@ -79,7 +81,7 @@ func install(t *testing.T, c *kubetest.Cluster, server, ide string) *release {
 		user = dsn.Query().Get("user")
 	}
 	repository, tag, _ := strings.Cut(server, ":")
-	r := &release{T: t, c: c, values: []string{
+	r := &release{T: t, c: c, dsn: dsn.String(), values: []string{
 		"--set", "url=http://code.test", "--set", "workspaceURL=http://*.ws.test",
 		"--set", "image.repository=" + repository, "--set-string", "image.tag=" + tag, "--set", "ideImage=" + ide, "--set", "defaultImage=" + env.testImage,
 		"--set", fmt.Sprintf("database.url=postgres://%s@%s%s?sslmode=disable", user, c.Forward(db), dsn.Path),
@@ -126,6 +128,23 @@ func (r *release) helm(command string, more ...string) {
 	}
 }
 
+// migrateAsNewer changes the database like the first server of a newer version whose migration
+// keeps the earlier version running.
+func (r *release) migrateAsNewer() {
+	r.Helper()
+	conn, err := pgx.Connect(r.Context(), r.dsn)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(r.Context(), `
+		ALTER TABLE workspaces ADD COLUMN next text NOT NULL DEFAULT 'new';
+		CREATE TABLE next (workspace_id uuid PRIMARY KEY REFERENCES workspaces ON DELETE CASCADE);
+		INSERT INTO goose_db_version (version_id, is_applied) VALUES (90000, true)`); err != nil {
+		r.Fatal(err)
+	}
+}
+
 // logs logs what the servers have printed last.
 func (r *release) logs() {
 	pods, err := r.c.Client.CoreV1().Pods("codehub").List(context.Background(), metav1.ListOptions{})
@@ -142,7 +161,7 @@ func (r *release) logs() {
 
 // The chart installs two servers, whose administrator logs in with the password of the Secret.
 // A workspace runs within the chart's network policies. An upgrade under load loses no request,
-// and the workspace keeps running.
+// although the database is migrated meanwhile, and the workspace keeps running.
 func TestChart(t *testing.T) {
 	t.Parallel()
 	server := fmt.Sprintf("codehub/kube-chart-server:%d", time.Now().UnixNano())
@@ -259,6 +278,7 @@ func TestChart(t *testing.T) {
 		})
 	}
 	began := time.Now()
+	r.migrateAsNewer()
 	r.helm("upgrade", "--set", "podAnnotations.round=two")
 	close(over)
 	group.Wait()
