@@ -136,6 +136,9 @@ func (w *work) step(p runtime.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
+	if p.Uncounted {
+		w.movedAt = now
+	}
 	if p.Step == runtime.StepWaitingPull {
 		// The runtime bounds this wait, and the pull begins from zero after it.
 		w.movedAt = now

@@ -72,6 +72,34 @@ func TestProgressCountsOnlyNewMaximum(t *testing.T) {
 	})
 }
 
+// A pull without numbers makes progress as often as it reports some.
+func TestUncountedProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(workspace.Workspace{ID: "w", Operation: workspace.OpStarting, OpID: "claim"}, func() {}, nil)
+		begun := time.Now()
+		for range 3 {
+			time.Sleep(time.Minute)
+			w.step(runtime.Progress{Step: runtime.StepPulling})
+			if j, _ := w.snapshot(time.Now()); !j.Preparing || !j.ProgressAt.Equal(begun) {
+				t.Fatalf("nothing is reported: %+v", j)
+			}
+		}
+		for range 3 {
+			time.Sleep(time.Minute)
+			w.step(runtime.Progress{Step: runtime.StepPulling, Uncounted: true})
+			if j, _ := w.snapshot(time.Now()); !j.Preparing || !j.ProgressAt.Equal(time.Now()) || j.Moving {
+				t.Fatalf("it goes on: %+v", j)
+			}
+		}
+		time.Sleep(time.Minute)
+		w.step(runtime.Progress{Step: runtime.StepStarting})
+		if j, _ := w.snapshot(time.Now()); j.Preparing || !j.PreparedAt.Equal(time.Now()) {
+			t.Fatalf("it has ended: %+v", j)
+		}
+	})
+}
+
 // A rerun for the same claim keeps the deadline and the pull time.
 func TestRerunKeepsDeadline(t *testing.T) {
 	t.Parallel()

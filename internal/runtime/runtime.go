@@ -441,6 +441,9 @@ type Progress struct {
 
 	Entries      int64 // files and directories; 0 if not counted
 	EntriesTotal int64 // 0 if unknown
+
+	// Uncounted: the step has made progress since the last report that has no numbers.
+	Uncounted bool
 }
 
 // Steps reported as progress.
