@@ -200,7 +200,7 @@ func (s *storage) restore(ctx context.Context, from archived) (time.Duration, us
 
 // runJob runs a storage job and returns its result, id and usage.
 func (s *storage) runJob(ctx context.Context, spec runtime.JobSpec) (result storagejob.Result, id string, used usage, err error) {
-	job, err := s.runtime.StartJob(ctx, spec)
+	job, err := s.runtime.StartJob(ctx, spec, nil)
 	if err != nil {
 		return result, "", used, err
 	}

@@ -316,7 +316,7 @@ func TestOrphanedJobsAreRemoved(t *testing.T) {
 	w.fake.SetJob(nil)
 	_, err := w.fake.StartJob(t.Context(), runtime.JobSpec{
 		Workspace: gone, Claim: "c", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume, VolumeClaim: claim, Key: "k",
-	})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +350,7 @@ func TestStartEndsEarlierJob(t *testing.T) {
 	})
 	_, err := w.fake.StartJob(t.Context(), runtime.JobSpec{
 		Workspace: id, Claim: "cancelled", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume, VolumeClaim: claim, Key: "k",
-	})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpe
 				return archive.Stats{}, nil, fmt.Errorf("prepare a storage job: %w", err)
 			}
 			w.resetReached()
-			j, err := t.cfg.Runtime.StartJob(ctx, complete)
+			j, err := t.cfg.Runtime.StartJob(ctx, complete, w.step)
 			if err != nil {
 				return archive.Stats{}, nil, fmt.Errorf("start a storage job: %w", err)
 			}

@@ -163,7 +163,7 @@ func TestOrphanedJobIsRemovedAfterDelay(t *testing.T) {
 	w.fake.TakeContainer(id)
 	job, err := w.fake.StartJob(t.Context(), runtime.JobSpec{
 		Workspace: id, Claim: "archive", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Key: "k",
-	})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,8 +110,8 @@ type Runtime interface {
 	// or spec.Key was already restored into it. JobRestore first removes the
 	// records that the volume is seeded or was restored from another archive, and
 	// the ended job of that restore. A job that does not receive its whole input
-	// ends with an error.
-	StartJob(ctx context.Context, spec JobSpec) (Job, error)
+	// ends with an error. In Kubernetes it reports while a node pulls the job's image.
+	StartJob(ctx context.Context, spec JobSpec, progress func(Progress)) (Job, error)
 
 	// FollowJob calls line for every line that the job has printed since it began,
 	// once each, until the job ends, and returns the exit code. Lines of its standard

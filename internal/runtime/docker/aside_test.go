@@ -90,7 +90,7 @@ func TestSetAsideByFormerLeaderChangesNothing(t *testing.T) {
 			// volume.
 			for try := 0; ; try++ {
 				l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(l.Context(), l.volume(l.claim)))
-				job, err := l.next.StartJob(l.Context(), l.restoring("op", l.claim, "key", "kept"))
+				job, err := l.next.StartJob(l.Context(), l.restoring("op", l.claim, "key", "kept"), nil)
 				if errors.Is(err, runtime.ErrVolumeMismatch) && try < 5 {
 					continue
 				}

@@ -295,7 +295,7 @@ func BenchmarkJob(b *testing.B) {
 				}
 			}
 			var job runtime.Job
-			job, err = r.StartJob(b.Context(), spec)
+			job, err = r.StartJob(b.Context(), spec, nil)
 			lap(&start)
 			_, err = r.FollowJob(b.Context(), job.ID, func([]byte) {})
 			lap(&follow)

@@ -261,7 +261,7 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 		_, err := r.StartJob(t.Context(), runtime.JobSpec{
 			Workspace: id, Claim: "op", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume,
 			VolumeClaim: "home-1", Key: "key", Input: []byte("exit 0\n"),
-		})
+		}, nil)
 		return err
 	}
 	for _, c := range []struct {

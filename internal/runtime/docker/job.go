@@ -76,7 +76,7 @@ func inspectedJob(c container.InspectResponse) runtime.Job {
 
 // StartJob implements runtime.Runtime. If the server dies before it has sent the
 // whole input, the job ends with an error.
-func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.Job, error) {
+func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtime.Progress)) (runtime.Job, error) {
 	if spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore {
 		return runtime.Job{}, fmt.Errorf("storage job of kind %q: there is none", spec.Kind)
 	}

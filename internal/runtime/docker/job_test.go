@@ -101,7 +101,7 @@ func TestInterruptedJobLogIsResumed(t *testing.T) {
 	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 	spec := l.restoring("op", "home-1", "key", "x")
 	spec.Input = []byte("count 200\nwait go\ncount 200\nexit 0\n")
-	job, err := r.StartJob(t.Context(), spec)
+	job, err := r.StartJob(t.Context(), spec, nil)
 	l.ok("StartJob", err)
 	cuts := 0
 	e.fail("/logs", func(w http.ResponseWriter, req *http.Request) {
@@ -149,7 +149,7 @@ func TestFollowJobDuringItsRemoval(t *testing.T) {
 	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 	spec := l.restoring("op", "home-1", "key", "x")
 	spec.Input = []byte("exit 0\n")
-	job, err := r.StartJob(t.Context(), spec)
+	job, err := r.StartJob(t.Context(), spec, nil)
 	l.ok("StartJob", err)
 	e.fail("/logs", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -169,7 +169,7 @@ func TestFollowJobDuringDockerRestart(t *testing.T) {
 	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 	spec := l.restoring("op", "home-1", "key", "x")
 	spec.Input = []byte("say begun\nwait go\nexit 0\n")
-	job, err := r.StartJob(t.Context(), spec)
+	job, err := r.StartJob(t.Context(), spec, nil)
 	l.ok("StartJob", err)
 	down := func(_ http.ResponseWriter, _ *http.Request) bool { panic(http.ErrAbortHandler) }
 	_, err = r.FollowJob(t.Context(), job.ID, func([]byte) {
@@ -233,7 +233,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 		"a seeded home is restored instead",
 		func(l *lateHome) { l.seed("home-1") },
 		func(ctx context.Context, l *lateHome) error {
-			job, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "kept"))
+			job, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "kept"), nil)
 			if err != nil {
 				return err
 			}
@@ -365,7 +365,7 @@ func TestPrunedHolderIsRecreated(t *testing.T) {
 	if v := l.listed(); v.Marker != "key" || v.Held {
 		t.Fatalf("volume = %+v", v)
 	}
-	_, err = r.StartJob(t.Context(), l.restoring("op-late", "home-1", "key-2", "stale"))
+	_, err = r.StartJob(t.Context(), l.restoring("op-late", "home-1", "key-2", "stale"), nil)
 	if !errors.Is(err, runtime.ErrConflict) {
 		t.Fatalf("StartJob: %v", err)
 	}

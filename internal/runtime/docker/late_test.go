@@ -114,7 +114,7 @@ func (l *lateHome) restore(op, claim, key string) runtime.Job {
 
 func (l *lateHome) runJob(r *Runtime, spec runtime.JobSpec) runtime.Job {
 	l.Helper()
-	job, err := r.StartJob(l.Context(), spec)
+	job, err := r.StartJob(l.Context(), spec, nil)
 	l.ok("StartJob", err)
 	code, err := r.FollowJob(l.Context(), job.ID, func([]byte) {})
 	l.ok("FollowJob", err)
@@ -200,7 +200,7 @@ func (l *lateHome) alive() {
 func lateCases() []lateCase {
 	removes := func(ctx context.Context, l *lateHome) error { return l.old.RemoveVolume(ctx, l.id, "home-1", nil) }
 	restores := func(ctx context.Context, l *lateHome) error {
-		_, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "stale"))
+		_, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "stale"), nil)
 		return err
 	}
 	empty := func(l *lateHome) {
@@ -312,7 +312,7 @@ func lateCases() []lateCase {
 			}
 			spec := l.restoring("op-2", "home-1", "key", "kept")
 			spec.Input = []byte("wipe\nwait go\nwrite content kept\nexit 0\n")
-			_, err = l.next.StartJob(l.Context(), spec)
+			_, err = l.next.StartJob(l.Context(), spec, nil)
 			l.ok("StartJob", err)
 		},
 		after: func(l *lateHome) {

@@ -55,7 +55,7 @@ func TestHomesSurviveDockerRestarts(t *testing.T) {
 		},
 		after: func(l *lateHome) {
 			l.ok("CreateEmptyVolume", r.CreateEmptyVolume(l.Context(), l.volume("home-1")))
-			_, err := r.StartJob(l.Context(), l.restoring("op", "home-1", "key", "kept"))
+			_, err := r.StartJob(l.Context(), l.restoring("op", "home-1", "key", "kept"), nil)
 			l.ok("StartJob", err)
 			l.ok("MarkRestored", r.MarkRestored(l.Context(), l.id, "home-1", "key"))
 			l.claim = "home-1"

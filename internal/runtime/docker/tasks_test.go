@@ -19,7 +19,7 @@ func TestTaskDoesNotRunBesideWorkspace(t *testing.T) {
 			_, err := l.old.StartJob(l.Context(), runtime.JobSpec{
 				Workspace: l.id, Claim: "op", Kind: runtime.JobArchive, Storage: l.storage, VolumeClaim: "home-1", Key: "key",
 				Input: []byte("exit 0\n"), ObjectDir: l.objects,
-			})
+			}, nil)
 			return err
 		},
 		"fingerprint": func(l *lateHome) error {

@@ -46,7 +46,7 @@ func populated(t *testing.T, r *Runtime) (running, folder, archived workspace.ID
 	job, err := r.StartJob(ctx, runtime.JobSpec{
 		Workspace: archived, Claim: "op", Kind: runtime.JobRestore, Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Key: "key",
 		Input: []byte("wipe\nwrite content restored\nexit 0\n"), ObjectDir: t.TempDir(),
-	})
+	}, nil)
 	ok("StartJob", err)
 	_, err = r.FollowJob(ctx, job.ID, func([]byte) {})
 	ok("FollowJob", err)

@@ -74,7 +74,7 @@ func testArchives(t *testing.T, c *cluster) {
 // runJob runs a storage job to its end and returns its result.
 func runJob(t *testing.T, r *Runtime, spec runtime.JobSpec) archive.Stats {
 	t.Helper()
-	job, err := r.StartJob(t.Context(), spec)
+	job, err := r.StartJob(t.Context(), spec, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func TestRemovalWaitsForEndedPod(t *testing.T) {
 	}{
 		"RemoveVolume": {func() error { return r.RemoveVolume(t.Context(), id, "home-1", nil) }, runtime.ErrBusy},
 		"StartJob": {func() error {
-			_, err := r.StartJob(t.Context(), runtime.JobSpec{Workspace: id, Kind: runtime.JobArchive, Storage: workspace.StorageKubernetes, VolumeClaim: "home-1", Claim: "op"})
+			_, err := r.StartJob(t.Context(), runtime.JobSpec{Workspace: id, Kind: runtime.JobArchive, Storage: workspace.StorageKubernetes, VolumeClaim: "home-1", Claim: "op"}, nil)
 			return err
 		}, runtime.ErrBusy},
 		"SetAside": {func() error { _, err := r.SetAside(t.Context(), id, "home-2", "home-1", nil); return err }, runtime.ErrConflict},

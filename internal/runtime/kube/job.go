@@ -41,7 +41,7 @@ func jobOf(p *corev1.Pod) runtime.Job {
 // StartJob implements runtime.Runtime. The job reaches the bucket over the network: it takes
 // no folders of this machine. A job whose server dies before it has sent the whole input ends
 // with an error.
-func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.Job, error) {
+func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtime.Progress)) (runtime.Job, error) {
 	switch {
 	case spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore:
 		return runtime.Job{}, fmt.Errorf("storage job of kind %q: there is none", spec.Kind)

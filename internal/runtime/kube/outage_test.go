@@ -77,7 +77,7 @@ func TestOutages(t *testing.T) {
 	if _, err := r.StartContainer(t.Context(), next, nil); !errors.Is(err, runtime.ErrConflict) {
 		t.Errorf("a second start on the home: %v", err)
 	}
-	if _, err := r.StartJob(t.Context(), archiveOf(home)); !errors.Is(err, runtime.ErrBusy) {
+	if _, err := r.StartJob(t.Context(), archiveOf(home), nil); !errors.Is(err, runtime.ErrBusy) {
 		t.Errorf("a job on the home: %v", err)
 	}
 

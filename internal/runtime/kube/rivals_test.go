@@ -57,7 +57,7 @@ func testRivals(t *testing.T, c *cluster) {
 		var group sync.WaitGroup
 		var started, job, removed error
 		group.Go(func() { _, started = a.StartContainer(t.Context(), startOf(home), nil) })
-		group.Go(func() { _, job = b.StartJob(t.Context(), archiveOf(home)) })
+		group.Go(func() { _, job = b.StartJob(t.Context(), archiveOf(home), nil) })
 		group.Go(func() { removed = b.RemoveVolume(t.Context(), home.Workspace, home.Claim, nil) })
 		group.Wait()
 		stop()
@@ -118,7 +118,7 @@ func testLate(t *testing.T, c *cluster) {
 			return b.CreateVolume(t.Context(), home, nil)
 		},
 		"restores it": func(t *testing.T, home runtime.VolumeSpec) error {
-			_, err := b.StartJob(t.Context(), restore(home))
+			_, err := b.StartJob(t.Context(), restore(home), nil)
 			return err
 		},
 		"removes it": func(t *testing.T, home runtime.VolumeSpec) error {

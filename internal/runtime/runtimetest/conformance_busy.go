@@ -26,10 +26,10 @@ func busyTests() map[string]func(*suite) {
 						s.Fatalf("%s does not name the container: %v", what, err)
 					}
 				}
-				_, err := s.Runtime.StartJob(s.ctx, s.archiveSpec("exit 0"))
+				_, err := s.Runtime.StartJob(s.ctx, s.archiveSpec("exit 0"), nil)
 				busy("StartJob", err)
 				spec := s.restoreSpec("wipe", "exit 0")
-				_, err = s.Runtime.StartJob(s.ctx, spec)
+				_, err = s.Runtime.StartJob(s.ctx, spec, nil)
 				busy("StartJob of a restore", err)
 				s.noJob()
 				_, err = s.Runtime.Fingerprint(s.ctx, s.id, "home-1", nil)

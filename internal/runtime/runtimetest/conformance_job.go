@@ -76,11 +76,11 @@ func jobTests() map[string]func(*suite) {
 			job := s.startJob(first)
 			next := s.archiveSpec("exit 0")
 			next.Claim, next.Key = "op-2", "key-2"
-			_, err := s.Runtime.StartJob(s.ctx, next)
+			_, err := s.Runtime.StartJob(s.ctx, next, nil)
 			s.is("StartJob", err, runtime.ErrConflict)
 			s.put(first, "go")
 			s.wantReport(job.ID, 0)
-			_, err = s.Runtime.StartJob(s.ctx, next)
+			_, err = s.Runtime.StartJob(s.ctx, next, nil)
 			s.is("StartJob", err, runtime.ErrConflict)
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
 			if got := s.startJob(next); got.ID == job.ID || got.Claim != "op-2" {
@@ -226,16 +226,16 @@ func jobTests() map[string]func(*suite) {
 			s.tidy()
 			spec := s.archiveSpec("exit 0")
 			for range 2 {
-				_, err := s.Runtime.StartJob(s.ctx, spec)
+				_, err := s.Runtime.StartJob(s.ctx, spec, nil)
 				s.is("StartJob without a volume", err, runtime.ErrVolumeMismatch)
 				s.nothingRemains()
 			}
 			s.create()
 			spec.VolumeClaim = "home-2"
-			_, err := s.Runtime.StartJob(s.ctx, spec)
+			_, err := s.Runtime.StartJob(s.ctx, spec, nil)
 			s.is("StartJob", err, runtime.ErrVolumeMismatch)
 			spec.Kind = runtime.JobRestore
-			_, err = s.Runtime.StartJob(s.ctx, spec)
+			_, err = s.Runtime.StartJob(s.ctx, spec, nil)
 			s.is("StartJob", err, runtime.ErrVolumeMismatch)
 			s.noJob()
 			s.wantVolume("home-1", true)
@@ -245,7 +245,7 @@ func jobTests() map[string]func(*suite) {
 			s.create()
 			spec := s.archiveSpec("exit 0")
 			spec.Kind = "dance"
-			if job, err := s.Runtime.StartJob(s.ctx, spec); err == nil {
+			if job, err := s.Runtime.StartJob(s.ctx, spec, nil); err == nil {
 				s.Fatalf("job = %+v", job)
 			}
 			s.noJob()
@@ -255,7 +255,7 @@ func jobTests() map[string]func(*suite) {
 			s.HalfStart(s.T, s.containerSpec())
 			for _, make := range []func() runtime.Container{s.container, s.start} {
 				c := make()
-				if _, err := s.Runtime.StartJob(s.ctx, s.archiveSpec("exit 0")); err == nil {
+				if _, err := s.Runtime.StartJob(s.ctx, s.archiveSpec("exit 0"), nil); err == nil {
 					s.Fatalf("a home is archived under container %+v", c)
 				}
 				s.noJob()
@@ -275,7 +275,7 @@ func jobTests() map[string]func(*suite) {
 			}
 			_, err = s.Neighbour.FollowJob(s.ctx, job.ID, func([]byte) {})
 			s.is("FollowJob", err, runtime.ErrNotFound)
-			if _, err := s.Neighbour.StartJob(s.ctx, s.archiveSpec("exit 0")); !errors.Is(err, runtime.ErrConflict) && !errors.Is(err, runtime.ErrVolumeMismatch) {
+			if _, err := s.Neighbour.StartJob(s.ctx, s.archiveSpec("exit 0"), nil); !errors.Is(err, runtime.ErrConflict) && !errors.Is(err, runtime.ErrVolumeMismatch) {
 				s.Fatalf("StartJob of the neighbour: %v", err)
 			}
 			s.is("MarkRestored", s.Neighbour.MarkRestored(s.ctx, s.id, "home-1", "key-1"), runtime.ErrVolumeMismatch)
@@ -322,7 +322,7 @@ func (s *suite) restoreSpec(lines ...string) runtime.JobSpec {
 
 func (s *suite) startJob(spec runtime.JobSpec) runtime.Job {
 	s.Helper()
-	job, err := s.Runtime.StartJob(s.ctx, spec)
+	job, err := s.Runtime.StartJob(s.ctx, spec, nil)
 	s.ok("StartJob", err)
 	return job
 }

@@ -52,7 +52,7 @@ func removalTests() map[string]func(*suite) {
 			s.is("CreateEmptyVolume", s.Runtime.CreateEmptyVolume(s.ctx, s.volumeSpec()), runtime.ErrVolumeMismatch)
 			_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
 			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
-			_, err = s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0"))
+			_, err = s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0"), nil)
 			s.is("StartJob", err, runtime.ErrVolumeMismatch)
 			s.is("MarkRestored", s.mark("key-1"), runtime.ErrVolumeMismatch)
 			s.wantRemoving("home-1")

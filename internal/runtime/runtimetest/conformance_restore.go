@@ -117,7 +117,7 @@ func restoreTests() map[string]func(*suite) {
 			s.ok("MarkRestored", s.mark("key-1"))
 			spec := s.restoreSpec("wipe", "exit 0")
 			spec.Claim = "op-late"
-			_, err := s.Runtime.StartJob(s.ctx, spec)
+			_, err := s.Runtime.StartJob(s.ctx, spec, nil)
 			s.is("StartJob", err, runtime.ErrConflict)
 			s.wantRestored("key-1")
 		},
@@ -129,7 +129,7 @@ func restoreTests() map[string]func(*suite) {
 			for _, key := range []string{"key-1", "key-2"} {
 				spec := s.restoreSpec("wipe", "exit 0")
 				spec.Claim, spec.Key = "op-late", key
-				_, err := s.Runtime.StartJob(s.ctx, spec)
+				_, err := s.Runtime.StartJob(s.ctx, spec, nil)
 				s.is("StartJob", err, runtime.ErrConflict)
 			}
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
@@ -140,7 +140,7 @@ func restoreTests() map[string]func(*suite) {
 		"restore/not while a container runs": func(s *suite) {
 			s.create()
 			s.HalfStart(s.T, s.containerSpec())
-			if job, err := s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0")); err == nil {
+			if job, err := s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0"), nil); err == nil {
 				s.Fatalf("job = %+v", job)
 			}
 			s.noJob()
@@ -158,7 +158,7 @@ func restoreTests() map[string]func(*suite) {
 			s.PutForeign(s.T, s.id)
 			s.Cleanup(func() { s.TakeVolume(s.T, s.id) })
 			s.is("CreateEmptyVolume", s.Runtime.CreateEmptyVolume(s.ctx, s.volumeSpec()), runtime.ErrVolumeMismatch)
-			_, err := s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0"))
+			_, err := s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0"), nil)
 			s.is("StartJob", err, runtime.ErrVolumeMismatch)
 			s.is("MarkRestored", s.mark("key-1"), runtime.ErrVolumeMismatch)
 		},

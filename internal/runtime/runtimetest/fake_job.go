@@ -109,7 +109,7 @@ func (f *Fake) Jobs(ctx context.Context) ([]runtime.Job, error) {
 }
 
 // StartJob implements runtime.Runtime.
-func (f *Fake) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.Job, error) {
+func (f *Fake) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtime.Progress)) (runtime.Job, error) {
 	if err := f.enter(ctx, "StartJob", spec.Workspace); err != nil {
 		return runtime.Job{}, err
 	}

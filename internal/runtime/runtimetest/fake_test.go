@@ -103,7 +103,7 @@ func fakeHarness(t *testing.T, storage string) Harness {
 		},
 		Environment: func(_ *testing.T, id workspace.ID) (string, map[string]string) { return f.Environment(id) },
 		HalfJob: func(t *testing.T, spec runtime.JobSpec) string {
-			_, err := crashing("StartJob/start").StartJob(t.Context(), spec)
+			_, err := crashing("StartJob/start").StartJob(t.Context(), spec, nil)
 			wantCrash(t, err)
 			f.w.mu.Lock()
 			defer f.w.mu.Unlock()
@@ -191,7 +191,7 @@ func startedJob(t *testing.T, f *Fake, kind runtime.JobKind) runtime.Job {
 	}
 	job, err := f.StartJob(t.Context(), runtime.JobSpec{
 		Workspace: id, Claim: "o", Kind: kind, Storage: volume.Storage, VolumeClaim: "h", Key: "k",
-	})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestFaults(t *testing.T) {
 				}
 				return nil
 			})
-			if _, err := f.StartJob(t.Context(), spec); !errors.Is(err, errCrash) {
+			if _, err := f.StartJob(t.Context(), spec, nil); !errors.Is(err, errCrash) {
 				t.Fatalf("error = %v", err)
 			}
 			f.SetBefore(nil)
@@ -367,7 +367,7 @@ func TestFaults(t *testing.T) {
 			if err != nil || len(jobs) != 1 {
 				t.Fatalf("jobs = %+v, %v", jobs, err)
 			}
-			if job, err := f.StartJob(t.Context(), spec); err != nil || job.ID != jobs[0].ID {
+			if job, err := f.StartJob(t.Context(), spec, nil); err != nil || job.ID != jobs[0].ID {
 				t.Fatalf("job = %+v, %v", job, err)
 			}
 		},
