@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -29,12 +28,20 @@ type Registry struct {
 	objects map[string]object // by the path of their request
 	login   [2]string         // user and password; empty: none is needed
 	seen    []string          // the Authorization headers of requests
+	held    *hold             // nil: nothing is held back
 }
 
 type object struct {
 	kind    string
 	content []byte
 	layer   *Layer
+}
+
+// head sets the headers of a response with the object.
+func (o object) head(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", o.kind)
+	w.Header().Set("Content-Length", fmt.Sprint(len(o.content)))
+	w.Header().Set("Docker-Content-Digest", digestOf(o.content))
 }
 
 // Layer is a layer of an image, with one random file.
@@ -74,6 +81,54 @@ func (r *Registry) SetLogin(user, password string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.login = [2]string{user, password}
+}
+
+// Hold makes the registry hold configurations and layers back until release is called. Then it
+// sends them, or with missing reports from then on that it has none.
+func (r *Registry) Hold(missing bool) (release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := &hold{missing: missing, over: make(chan struct{})}
+	r.held = h
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !missing {
+			r.held = nil
+		}
+		close(h.over)
+	}
+}
+
+// hold is content that is held back.
+type hold struct {
+	missing bool
+	over    chan struct{} // closed at its end
+}
+
+// awaitRelease waits while content is held, and reports whether it is to be sent. A client waits
+// longer for content of which it has the headers.
+func (r *Registry) awaitRelease(o object, w http.ResponseWriter, req *http.Request) bool {
+	r.mu.Lock()
+	h := r.held
+	r.mu.Unlock()
+	if h == nil {
+		return true
+	}
+	if !h.missing {
+		o.head(w)
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+	}
+	select {
+	case <-h.over:
+		if h.missing {
+			http.NotFound(w, req)
+		}
+		return !h.missing
+	case <-req.Context().Done():
+		return false
+	}
 }
 
 // Logins returns the Authorization headers that were sent to the registry.
@@ -134,19 +189,8 @@ func (r *Registry) Add(name string, layers []*Layer) string {
 	var blobs []descriptor
 	for _, l := range layers {
 		content := l.tar(r.t)
-		var packed bytes.Buffer
-		z, err := gzip.NewWriterLevel(&packed, gzip.NoCompression)
-		if err == nil {
-			_, err = z.Write(content)
-		}
-		if err == nil {
-			err = z.Close()
-		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
 		diffs = append(diffs, digestOf(content))
-		blobs = append(blobs, r.blob(name, object{kind: layerType, content: packed.Bytes(), layer: l}))
+		blobs = append(blobs, r.blob(name, object{kind: layerType, content: r.pack(content), layer: l}))
 	}
 	config := r.json(map[string]any{
 		"architecture": "amd64", "os": "linux", "config": map[string]any{"Cmd": []string{"/none"}},
@@ -195,13 +239,7 @@ func (r *Registry) AddSaved(name string, saved []byte, variant string) (ref, dig
 	config["author"] = variant
 	var blobs []descriptor
 	for _, layer := range index[0].Layers {
-		var packed bytes.Buffer
-		z := gzip.NewWriter(&packed)
-		_, err := z.Write(files[layer])
-		if err = errors.Join(err, z.Close()); err != nil {
-			r.t.Fatal(err)
-		}
-		blobs = append(blobs, r.blob(name, object{kind: layerType, content: packed.Bytes()}))
+		blobs = append(blobs, r.blob(name, object{kind: layerType, content: r.pack(files[layer])}))
 	}
 	manifest := r.json(map[string]any{
 		"schemaVersion": 2, "mediaType": manifestType,
@@ -214,6 +252,24 @@ func (r *Registry) AddSaved(name string, saved []byte, variant string) (ref, dig
 		r.objects["/v2/"+name+"/manifests/"+at] = object{kind: manifestType, content: manifest}
 	}
 	return r.addr + "/" + name + ":v1", digest
+}
+
+// pack returns a layer as the registry has it. With the race detector, compression takes half a
+// minute for an image.
+func (r *Registry) pack(layer []byte) []byte {
+	r.t.Helper()
+	var packed bytes.Buffer
+	z, err := gzip.NewWriterLevel(&packed, gzip.NoCompression)
+	if err == nil {
+		_, err = z.Write(layer)
+	}
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return packed.Bytes()
 }
 
 // Host returns the registry's host and port.
@@ -278,9 +334,10 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.NotFound(w, req)
 		return
 	}
-	w.Header().Set("Content-Type", o.kind)
-	w.Header().Set("Content-Length", fmt.Sprint(len(o.content)))
-	w.Header().Set("Docker-Content-Digest", digestOf(o.content))
+	if o.kind != manifestType && req.Method != http.MethodHead && !r.awaitRelease(o, w, req) {
+		return
+	}
+	o.head(w)
 	if req.Method == http.MethodHead {
 		return
 	}
