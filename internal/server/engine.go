@@ -54,7 +54,8 @@ func openKubernetes(ctx context.Context, cfg config.Config, installation string,
 	}
 	c := kube.Config{
 		Installation: installation, Settings: cfg.Cluster, IDEImage: cfg.Docker.IDEImage, RegistryAuthFile: cfg.Docker.RegistryAuthFile,
-		Sudo: cfg.Docker.Sudo, Variables: cfg.Docker.Variables(), PortURI: cfg.Layout.PortURI, Log: log, Conditions: conditions,
+		PullTimeout: cfg.Docker.PullTimeout,
+		Sudo:        cfg.Docker.Sudo, Variables: cfg.Docker.Variables(), PortURI: cfg.Layout.PortURI, Log: log, Conditions: conditions,
 	}
 	k, err := kube.New(connection, c)
 	if err != nil {

@@ -229,7 +229,7 @@ func (r *Runtime) copyAside(ctx context.Context, id workspace.ID, original, asid
 	}
 	var last runtime.CopyReport
 	said := ""
-	_, exit, err := r.follow(ctx, opened, func(line []byte) {
+	_, exit, err := r.follow(ctx, opened, runtime.StepCopying, progress, func(line []byte) {
 		if json.Unmarshal(line, &last) != nil {
 			said = string(line)
 		} else if progress != nil && !last.Done {

@@ -17,12 +17,12 @@ import (
 // instruct waits until an admitted job runs and sends its input, unless it runs already: then
 // the call that started it has sent the input, or has died, and the job ends with an error.
 // A job that cannot get its input is removed.
-func (r *Runtime) instruct(ctx context.Context, p *corev1.Pod, spec runtime.JobSpec) (runtime.Job, error) {
+func (r *Runtime) instruct(ctx context.Context, p *corev1.Pod, spec runtime.JobSpec, progress func(runtime.Progress)) (runtime.Job, error) {
 	if s := statusOf(p, containerHelper); ended(p) || s != nil && (s.State.Running != nil || s.State.Terminated != nil) {
 		r.podView.wrote(p)
 		return jobOf(p), nil
 	}
-	p, err := r.await(ctx, p, hasStarted(containerHelper))
+	p, err := r.awaitStep(ctx, p, jobStep(spec.Kind), progress, hasStarted(containerHelper))
 	if err != nil {
 		return runtime.Job{}, err
 	}

@@ -25,15 +25,26 @@ var errGone = errors.New("the Pod was removed")
 // await waits until done, which gets each version of the Pod, reports true or an error. It
 // returns the last version. A Pod that is removed, or replaced by another one, is errGone.
 func (r *Runtime) await(ctx context.Context, p *corev1.Pod, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
+	return r.awaitStep(ctx, p, "", nil, done)
+}
+
+// awaitStep is await, and reports while the Pod's node pulls an image. step is reported
+// afterwards.
+func (r *Runtime) awaitStep(ctx context.Context, p *corev1.Pod, step string, progress func(runtime.Progress), done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
+	e := &explained{step: step, progress: progress}
 	for {
-		if ok, err := done(p); ok || err != nil {
+		ok, err := done(p)
+		if ok && err == nil {
+			e.pulled()
+		}
+		if ok || err != nil {
 			r.podView.wrote(p)
 			return p, err
 		}
-		if err := r.stuck(ctx, p); err != nil {
+		if err := r.explain(ctx, p, e); err != nil {
 			return p, err
 		}
-		next, err := r.nextVersion(ctx, p, done)
+		next, err := r.nextVersion(ctx, p, e.wait(p), done)
 		if err != nil {
 			return p, err
 		}
@@ -42,17 +53,17 @@ func (r *Runtime) await(ctx context.Context, p *corev1.Pod, done func(*corev1.Po
 }
 
 // nextVersion waits for a later version of a Pod. It takes it from the watch of all Pods, and waits
-// while that is being opened again. If the watch cannot be opened, or brings none within
-// unschedulableFor, it asks the cluster.
-func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
+// while that is being opened again. If the watch cannot be opened, or brings none within a time, it
+// asks the cluster.
+func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, within time.Duration, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
 	changed, end := r.podView.arrivals.expect(p.Namespace + "/" + p.Name)
 	defer end()
-	late := time.NewTimer(unschedulableFor)
+	late := time.NewTimer(within)
 	defer late.Stop()
 	for {
 		open, soon := r.podView.isOpen()
 		if !open && !soon {
-			return r.watchOne(ctx, p, done)
+			return r.watchOne(ctx, p, within, done)
 		}
 		now := r.podView.stored(p.Namespace, p.Name)
 		switch {
@@ -78,9 +89,10 @@ func (r *Runtime) nextVersion(ctx context.Context, p *corev1.Pod, done func(*cor
 	}
 }
 
-// watchOne watches a Pod, while there is no watch of all Pods, until done says so or the watch ends.
-func (r *Runtime) watchOne(ctx context.Context, p *corev1.Pod, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
-	watching, stop := context.WithTimeout(ctx, unschedulableFor)
+// watchOne watches a Pod for a time, while there is no watch of all Pods, until done says so or the
+// watch ends.
+func (r *Runtime) watchOne(ctx context.Context, p *corev1.Pod, within time.Duration, done func(*corev1.Pod) (bool, error)) (*corev1.Pod, error) {
+	watching, stop := context.WithTimeout(ctx, within)
 	defer stop()
 	selector := fields.OneTermEqualSelector("metadata.name", p.Name).String()
 	events, err := r.pods().Watch(watching, metav1.ListOptions{FieldSelector: selector, ResourceVersion: p.ResourceVersion})

@@ -115,7 +115,7 @@ func TestFollowWithoutCluster(t *testing.T) {
 	t.Cleanup(func() { _ = r.Close() })
 	p := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: containerHelper, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}}
 	p.Name = "task"
-	if got, _, err := r.follow(t.Context(), p, func([]byte) {}); err == nil || got == nil {
+	if got, _, err := r.follow(t.Context(), p, "", nil, func([]byte) {}); err == nil || got == nil {
 		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -25,11 +25,12 @@ const (
 // follow calls line for every line that the helper in a Pod has printed since it began, once
 // each, until it ends. It returns the Pod as it was then, and the exit code. If the log ends
 // early, it is opened again; after the helper's end it is read once more, because a log that
-// is followed may end before its last lines.
-func (r *Runtime) follow(ctx context.Context, p *corev1.Pod, line func([]byte)) (*corev1.Pod, int, error) {
+// is followed may end before its last lines. It reports while the Pod's node pulls an image, and
+// step afterwards.
+func (r *Runtime) follow(ctx context.Context, p *corev1.Pod, step string, progress func(runtime.Progress), line func([]byte)) (*corev1.Pod, int, error) {
 	given, interruptions := 0, 0
 	for {
-		now, err := r.await(ctx, p, hasStarted(containerHelper))
+		now, err := r.awaitStep(ctx, p, step, progress, hasStarted(containerHelper))
 		p = now
 		if err != nil {
 			return p, 0, err
@@ -128,7 +129,7 @@ func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)
 	if p == nil || gated(p) {
 		return 0, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 	}
-	_, exit, err := r.follow(ctx, p, line)
+	_, exit, err := r.follow(ctx, p, "", nil, line)
 	if errors.Is(err, errGone) || apierrors.IsNotFound(err) {
 		err = fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 	}

@@ -41,7 +41,7 @@ func jobOf(p *corev1.Pod) runtime.Job {
 // StartJob implements runtime.Runtime. The job reaches the bucket over the network: it takes
 // no folders of this machine. A job whose server dies before it has sent the whole input ends
 // with an error.
-func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtime.Progress)) (runtime.Job, error) {
+func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, progress func(runtime.Progress)) (runtime.Job, error) {
 	switch {
 	case spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore:
 		return runtime.Job{}, fmt.Errorf("storage job of kind %q: there is none", spec.Kind)
@@ -66,7 +66,7 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(run
 	}
 	if p != nil && !gated(p) {
 		if sameJob(jobOf(p), spec) {
-			return r.instruct(ctx, p, spec)
+			return r.instruct(ctx, p, spec, progress)
 		}
 		if err := r.replaceable(jobOf(p), home, spec); err != nil {
 			return runtime.Job{}, err
@@ -101,7 +101,7 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(run
 	if err != nil {
 		return runtime.Job{}, err
 	}
-	return r.instruct(ctx, p, spec)
+	return r.instruct(ctx, p, spec, progress)
 }
 
 func (r *Runtime) jobPod(spec runtime.JobSpec, home *corev1.PersistentVolumeClaim) *corev1.Pod {
@@ -111,6 +111,14 @@ func (r *Runtime) jobPod(spec runtime.JobSpec, home *corev1.PersistentVolumeClai
 		command: []string{runtime.JobCommand}, stdin: true,
 		readOnly: spec.Kind == runtime.JobArchive, scratch: spec.Kind == runtime.JobArchive,
 	})
+}
+
+// jobStep is the first step of a job that runs.
+func jobStep(kind runtime.JobKind) string {
+	if kind == runtime.JobRestore {
+		return runtime.StepUnpacking
+	}
+	return runtime.StepPacking
 }
 
 func sameJob(job runtime.Job, spec runtime.JobSpec) bool {

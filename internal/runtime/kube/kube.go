@@ -38,6 +38,8 @@ type Config struct {
 	// RegistryAuthFile has the logins of this server, in addition to those of the Secrets by
 	// which nodes pull; empty: none.
 	RegistryAuthFile string
+	// PullTimeout is for how long a node's pull of one image does not count towards deadlines.
+	PullTimeout time.Duration
 	// Sudo lets users become root in their workspaces, within a user namespace.
 	Sudo bool
 	// Variables are environment variables of each workspace, as NAME=VALUE.

@@ -59,6 +59,7 @@ func TestKubernetes(t *testing.T) {
 		"sudo":                                   testSudo,
 		"uninstall":                              testUninstall,
 		"a private registry":                     testLogins,
+		"slow pulls":                             testSlowPulls,
 		"requests of a start":                    testRequests,
 		"a Pod that was opened":                  testOpened,
 		"a workspace that another server opened": testAdmittedByAnother,
@@ -114,7 +115,7 @@ func (c *cluster) newRegistry(t *testing.T) (*dockertest.Registry, string) {
 func (c *cluster) runtime(t *testing.T) *Runtime {
 	t.Helper()
 	r, err := New(c.config, Config{
-		Installation: uuid.NewString(), IDEImage: c.ideImage,
+		Installation: uuid.NewString(), IDEImage: c.ideImage, PullTimeout: time.Hour,
 		Settings: Settings{Namespace: namespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"), ServerImage: c.server, PlainRegistries: []string{c.registryHost}, Registries: []string{c.registryHost}, EphemeralSize: resource.MustParse("1Gi")},
 		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})

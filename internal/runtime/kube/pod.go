@@ -150,7 +150,7 @@ func (r *Runtime) tryStart(ctx context.Context, spec runtime.ContainerSpec, c ch
 			return nil, err
 		}
 	}
-	p, err = r.await(ctx, p, hasAddress)
+	p, err = r.awaitStep(ctx, p, runtime.StepStarting, progress, hasAddress)
 	if err == nil && container(p).State == runtime.ContainerExited {
 		err = fmt.Errorf("pod %s ended at once: %s", p.Name, container(p).Detail)
 	}

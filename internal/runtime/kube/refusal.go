@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,30 +9,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"codehub/internal/runtime"
 )
 
 // stuckAfter is how long a Pod may be on a node without a container that was created, before
-// the cluster is asked why.
+// an event of a failure is the reason.
 const stuckAfter = 30 * time.Second
 
 // stuck returns the cluster's reason why a node does not start the containers of a Pod, such
-// as a volume that is not attached, or nil. Only events have it. It is nil for a Pod that is
-// being removed, so that the removal does not fail.
-func (r *Runtime) stuck(ctx context.Context, p *corev1.Pod) error {
-	at := placedAt(p)
-	if at.IsZero() || p.DeletionTimestamp != nil || time.Since(at) < stuckAfter || condition(p, corev1.PodReadyToStartContainers) == corev1.ConditionTrue {
-		return nil
-	}
-	events, err := r.events().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(p.UID)).String()})
-	if err != nil {
-		r.log.Debug("events of a Pod cannot be read", "pod", p.Name, "err", err)
-		return nil
-	}
-	last := lastFailure(events.Items)
+// as a volume that is not attached, or nil. Only the Pod's events have it.
+func stuck(events []corev1.Event) error {
+	last := lastFailure(events)
 	if last == nil {
 		return nil
 	}

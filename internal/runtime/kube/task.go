@@ -102,7 +102,7 @@ func (r *Runtime) tryTask(ctx context.Context, o onHome, step string, may admiss
 	}
 	report(progress, step)
 	last, exit := "", 0
-	p, exit, err = r.follow(ctx, opened, func(b []byte) {
+	p, exit, err = r.follow(ctx, opened, step, progress, func(b []byte) {
 		last = string(b)
 		if n, err := strconv.ParseInt(last, 10, 64); err == nil && progress != nil {
 			progress(runtime.Progress{Step: step, Entries: n})
