@@ -23,6 +23,6 @@ func Messages() []string {
 		workspace.MsgNodeLost, runtime.MsgOutOfMemory,
 		runtime.MsgNoPolicies, runtime.MsgPoliciesIgnored, runtime.MsgPoliciesOpen, runtime.MsgReached, runtime.MsgUnreached,
 		runtime.ReachedWorkspace, runtime.ReachedAPI, runtime.ReachedNode, runtime.ReachedMetadata,
-		runtime.MsgNodeLogin, runtime.MsgNodeUnreachable, runtime.MsgNoImage, runtime.MsgNoPlatform, runtime.MsgNotDownloaded,
+		runtime.MsgNodeLogin, runtime.MsgNodeUnreachable, runtime.MsgNoImage, runtime.MsgNoPlatform, runtime.MsgNodePulls, runtime.MsgNotDownloaded,
 	}
 }

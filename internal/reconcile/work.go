@@ -244,7 +244,7 @@ func (w *work) endBusy(err error, now time.Time) *lifecycle.Failure {
 			waits = runtime.Progress{Step: runtime.StepWaitingInUse, Detail: truncate(busy.Container)}
 		}
 	}
-	if waits.Step == runtime.StepWaitingNode {
+	if waits.Step == runtime.StepWaitingNode || waits.Step == runtime.StepPulling {
 		w.preparedAt = w.retryAt // the deadline counts from the end of the wait
 	}
 	w.show(now, waits)

@@ -100,6 +100,20 @@ func TestUncountedProgress(t *testing.T) {
 	})
 }
 
+// A wait for a node's pull does not count towards the deadline.
+func TestBusyPull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(workspace.Workspace{ID: "w", Operation: workspace.OpStopping, OpID: "claim"}, func() {}, nil)
+		time.Sleep(time.Hour)
+		w.end(&runtime.BusyError{Step: runtime.StepPulling, Reason: "the node pulls an image"})
+		j, p := w.snapshot(time.Now())
+		if !j.Running || !j.PreparedAt.After(time.Now()) || p.Step != runtime.StepPulling || p.Detail != "the node pulls an image" {
+			t.Errorf("%+v, %+v", j, p)
+		}
+	})
+}
+
 // A rerun for the same claim keeps the deadline and the pull time.
 func TestRerunKeepsDeadline(t *testing.T) {
 	t.Parallel()

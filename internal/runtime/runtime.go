@@ -554,12 +554,13 @@ const (
 	MsgLoginNeeded  = "The registry %s does not provide this image without a login, or it has no such image. An administrator can add a login to CODEHUB_REGISTRY_AUTH_FILE."
 )
 
-// Messages of a PullError of a cluster, whose nodes pull images. Pages translate them.
+// Messages about the images of a cluster, whose nodes pull them. Pages translate them.
 const (
 	MsgNodeLogin       = "The registry %s does not provide this image to the cluster: it wants another login, or it has no such image. An administrator can correct the Secrets that CODEHUB_IMAGE_PULL_SECRETS names."
 	MsgNodeUnreachable = "The registry %s does not respond to the cluster's nodes."
 	MsgNoImage         = "The registry %s has no such image."
 	MsgNoPlatform      = "The image is not available for the processor of the cluster's nodes."
+	MsgNodePulls       = "The node %s is still downloading an image for this workspace. The operation continues when the download has ended."
 	MsgNotDownloaded   = "The node does not have the image %s, and codehub never downloads an image with such a name. An administrator can push it to a registry and use its name there."
 )
 

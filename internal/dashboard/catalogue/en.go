@@ -1247,6 +1247,7 @@ var en = map[string]string{
 	"system.node_unreachable":       "The registry %s does not respond to the cluster's nodes.",
 	"system.no_image":               "The registry %s has no such image.",
 	"system.no_platform":            "The image is not available for the processor of the cluster's nodes.",
+	"system.node_pulls":             "The node %s is still downloading an image for this workspace. The operation continues when the download has ended.",
 	"system.not_downloaded":         "The node does not have the image %s, and codehub never downloads an image with such a name. An administrator can push it to a registry and use its name there.",
 	"system.images_allowed":         "Allowed images:",
 	"system.image_not_allowed":      "The image %s is not allowed on this server.",

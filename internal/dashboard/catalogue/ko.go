@@ -1247,6 +1247,7 @@ var ko = map[string]string{
 	"system.node_unreachable":       "레지스트리 %s에서 클러스터의 노드에 응답하지 않습니다.",
 	"system.no_image":               "레지스트리 %s에 해당 이미지가 없습니다.",
 	"system.no_platform":            "클러스터 노드의 프로세서에서 사용할 수 있는 이미지가 없습니다.",
+	"system.node_pulls":             "노드 %s: 아직 이 워크스페이스의 이미지를 다운로드하고 있습니다. 다운로드가 끝나면 작업을 이어서 진행합니다.",
 	"system.not_downloaded":         "이미지 %s: 노드에 없으며, codehub는 이런 이름의 이미지를 다운로드하지 않습니다. 관리자가 이미지를 레지스트리에 푸시하고 그 이름을 사용할 수 있습니다.",
 	"system.images_allowed":         "허용된 이미지:",
 	"system.image_not_allowed":      "이미지 %s: 이 서버에서 허용되지 않습니다.",

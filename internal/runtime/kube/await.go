@@ -136,7 +136,7 @@ func (r *Runtime) reread(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error
 }
 
 // awaitRemoval waits until exactly this Pod is gone. It is runtime.ErrBusy if its node does
-// not respond.
+// not respond, or pulls an image for it.
 func (r *Runtime) awaitRemoval(ctx context.Context, p *corev1.Pod) error {
 	now, err := r.reread(ctx, p)
 	if err == nil {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -38,14 +39,18 @@ type explained struct {
 // A pull that runs makes progress, although its bytes are not known: container runtimes cancel
 // one that makes none, containerd after five minutes. It no longer counts after
 // Config.PullTimeout, or once the cluster has deleted its event, by default after an hour. Then,
-// and if the events cannot be listed, the deadline of the operation counts. Nothing here could
-// end the pull: a node completes it even if the Pod is deleted.
+// and if the events cannot be listed, the deadline of the operation counts.
+//
+// A node also completes a pull for a Pod that is being removed, and only then removes the Pod:
+// that is runtime.ErrBusy.
 func (r *Runtime) explain(ctx context.Context, p *corev1.Pod, e *explained) error {
-	if !waitsOnNode(p) {
+	at, now, removing := placedAt(p), time.Now(), p.DeletionTimestamp != nil
+	switch {
+	case at.IsZero():
 		return nil
-	}
-	at, now := placedAt(p), time.Now()
-	if e.due.IsZero() {
+	case e.due.IsZero() && removing:
+		e.due = now.Add(explainAfter)
+	case e.due.IsZero():
 		e.due = at.Add(explainAfter)
 	}
 	if now.Before(e.due) {
@@ -58,6 +63,9 @@ func (r *Runtime) explain(ctx context.Context, p *corev1.Pod, e *explained) erro
 		return nil
 	}
 	if pulls(events.Items, now.Add(-r.cfg.PullTimeout)) {
+		if removing {
+			return &runtime.BusyError{Step: runtime.StepPulling, Reason: fmt.Sprintf(runtime.MsgNodePulls, p.Spec.NodeName)}
+		}
 		e.due, e.pulling = now.Add(unschedulableFor), true
 		if e.progress != nil {
 			e.progress(runtime.Progress{Step: runtime.StepPulling, Uncounted: true})
@@ -65,7 +73,7 @@ func (r *Runtime) explain(ctx context.Context, p *corev1.Pod, e *explained) erro
 		return nil
 	}
 	e.pulled()
-	if now.Sub(at) < stuckAfter || condition(p, corev1.PodReadyToStartContainers) == corev1.ConditionTrue {
+	if removing || now.Sub(at) < stuckAfter || condition(p, corev1.PodReadyToStartContainers) == corev1.ConditionTrue {
 		return nil
 	}
 	return stuck(events.Items)
@@ -79,12 +87,9 @@ func (e *explained) pulled() {
 	}
 }
 
-// waitsOnNode reports whether a Pod is on a node, has not started there, and is not being removed.
-func waitsOnNode(p *corev1.Pod) bool { return !placedAt(p).IsZero() && p.DeletionTimestamp == nil }
-
 // wait is how long a call waits for a change of its Pod before it reads the Pod again.
 func (e *explained) wait(p *corev1.Pod) time.Duration {
-	if !waitsOnNode(p) {
+	if placedAt(p).IsZero() {
 		return unschedulableFor
 	}
 	return min(max(time.Until(e.due), 0), unschedulableFor)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -64,6 +65,31 @@ func testSlowPulls(t *testing.T, c *cluster) {
 		}
 		s.wantSteps(t, runtime.StepPulling, runtime.StepPacking)
 		if err := r.RemoveJob(t.Context(), job.ID); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("of a Pod that is removed", func(t *testing.T) {
+		t.Parallel()
+		s := c.slow(t, false)
+		r := s.runtime(t)
+		home := newHome(t, r)
+		r.cfg.IDEImage = s.copyOf(t, c.ideImage)
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := r.StartContainer(ctx, startOf(home), func(p runtime.Progress) {
+			if p.Step == runtime.StepPulling {
+				cancel()
+			}
+		})
+		list, failed := r.Containers(t.Context())
+		if !errors.Is(err, context.Canceled) || failed != nil || len(list) != 1 {
+			t.Fatal(list, err, failed)
+		}
+		var busy *runtime.BusyError
+		if err := r.RemoveContainer(t.Context(), list[0].ID, 0); !errors.As(err, &busy) || busy.Step != runtime.StepPulling {
+			t.Errorf("RemoveContainer: %v", err)
+		}
+		s.free()
+		if err := r.RemoveContainer(t.Context(), list[0].ID, 0); err != nil {
 			t.Error(err)
 		}
 	})
