@@ -1,15 +1,19 @@
 package e2e
 
 import (
+	"os/exec"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"codehub/api"
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/dockertest"
 	"codehub/internal/kubetest"
 	"codehub/internal/runtime/kube"
 )
@@ -44,7 +48,7 @@ const clusterNamespace = "codehub-workspaces"
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
 	k, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 3, workspace: env.testImage})
-	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "killed at every step": killedOnCluster}
+	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "a slow pull": slowPullOnCluster, "killed at every step": killedOnCluster}
 	if soaking {
 		tests["random lives"] = randomOnCluster
 	}
@@ -84,6 +88,43 @@ func lifeOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
 	s.expect(id, "kept")
 	s.discard(id)
 	s.expectNothingLeft()
+}
+
+// slowPullOnCluster starts a workspace whose image a node pulls for longer than the deadline of
+// a start.
+func slowPullOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
+	const deadline = 15 * time.Second
+	registry := dockertest.NewRegistry(t)
+	host := k.Registry(registry.Host())
+	saved, err := exec.Command("docker", "save", env.testImage).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func() string {
+		ref, _ := registry.AddSaved("slow", saved, uuid.NewString())
+		return host + strings.TrimPrefix(ref, registry.Host())
+	}
+	s := startQuick(t, append(slices.Clip(settings), "CODEHUB_PLAIN_REGISTRIES="+host, "CODEHUB_START_TIMEOUT="+deadline.String())...)
+	s.runtime = clusterState{k}
+	standby := "STANDBY"
+	id := s.create(api.CreateWorkspace{Name: "slow", ImageRef: publish(), DesiredState: &standby})
+	s.awaitPhase(id, "STANDBY")
+	release := registry.Hold(false)
+	publish()
+	if _, err := s.api.UpdateImage(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	s.setDesired(id, "RUNNING")
+	s.await(id, "the step pulling", func(w api.Workspace) bool { return w.Progress != nil && w.Progress.Step == "pulling" })
+	time.Sleep(time.Until(began.Add(deadline + 3*time.Second)))
+	w, err := s.api.Get(t.Context(), id)
+	if err != nil || w.Operation != "STARTING" || w.Progress == nil || w.Progress.Step != "pulling" {
+		t.Fatalf("after the deadline: %+v, %v", w, err)
+	}
+	release()
+	s.awaitPhase(id, "RUNNING")
+	s.discard(id)
 }
 
 // killedOnCluster is TestKilledAtEveryStep on a cluster. The soak goes on with
