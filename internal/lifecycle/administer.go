@@ -30,10 +30,7 @@ func Halt(w workspace.Workspace, now time.Time, force bool) (Intent, error) {
 			return unchanged(w), nil
 		}
 		out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditDesired, map[string]any{"from": w.DesiredState, "to": w.DesiredState}}}
-		if w.DesiredCause == workspace.CauseRestart {
-			out.Workspace.DesiredCause = ""
-		}
-		out.Workspace.NextDesired = ""
+		enqueue(&out.Workspace, "")
 		return out, nil
 	}
 	return Desire(w, now, workspace.DesiredStandby, true)

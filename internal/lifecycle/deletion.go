@@ -28,7 +28,7 @@ func Delete(w workspace.Workspace, now time.Time, queue bool) (Intent, error) {
 		if w.NextDesired == workspace.DesiredDeleted {
 			return unchanged(w), nil
 		}
-		next.NextDesired = workspace.DesiredDeleted
+		enqueue(next, workspace.DesiredDeleted)
 		out.Audit.Details["queued"] = true
 	default:
 		deleteNow(next, now)

@@ -60,12 +60,12 @@ func Desire(w workspace.Workspace, now time.Time, want workspace.DesiredState, q
 	case w.Phase == workspace.PhaseError:
 		return Intent{}, workspace.Errorf(workspace.CodeRecoveryRequired, "The workspace is in an error state. Recover it first.")
 	case want == w.DesiredState:
-		next.NextDesired = ""
+		enqueue(next, "")
 		out.Changed = w.NextDesired != ""
 	case w.Operation != workspace.OpNone && !queue:
 		return Intent{}, inProgress(w)
 	case w.Operation != workspace.OpNone:
-		next.NextDesired = want
+		enqueue(next, want)
 		out.Changed = w.NextDesired != want
 		out.Audit.Details["queued"] = true
 	default:
@@ -195,7 +195,7 @@ func RequestForceStop(w workspace.Workspace, now time.Time) (Intent, error) {
 	if next.DesiredState == workspace.DesiredRunning {
 		desire(next, workspace.DesiredStandby)
 	}
-	next.NextDesired = queued
+	enqueue(next, queued)
 	if keepsUp(w.Phase, next.DesiredState) {
 		accessed(next, now, workspace.AccessRequest)
 	}
@@ -255,7 +255,16 @@ func desire(w *workspace.Workspace, to workspace.DesiredState) {
 	if w.DesiredState != to {
 		w.DesiredState, w.DesiredCause = to, ""
 	}
-	w.NextDesired = ""
+	enqueue(w, "")
+}
+
+// enqueue replaces the queued state; empty: none. A stop without its queued start is no part of a
+// restart any more.
+func enqueue(w *workspace.Workspace, to workspace.DesiredState) {
+	w.NextDesired = to
+	if to != workspace.DesiredRunning && w.DesiredCause == workspace.CauseRestart {
+		w.DesiredCause = ""
+	}
 }
 
 // Present is CodeNotFound for a workspace that is deleted.

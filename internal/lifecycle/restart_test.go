@@ -65,3 +65,42 @@ func TestRestartStopsThenStarts(t *testing.T) {
 		t.Errorf("stopping: %v", err)
 	}
 }
+
+// A request that drops the queued start of a restart makes it an ordinary stop: the cause
+// exempts the start of a restart from the limit of bytes.
+func TestDroppedRestartLosesCause(t *testing.T) {
+	t.Parallel()
+	for name, drop := range map[string]func(workspace.Workspace, time.Time) (lifecycle.Intent, error){
+		"stop": func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+			return lifecycle.Desire(w, now, workspace.DesiredStandby, true)
+		},
+		"stop by an administrator": func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+			return lifecycle.Halt(w, now, false)
+		},
+		"force stop": lifecycle.RequestForceStop,
+	} {
+		for when, during := range map[string]workspace.Operation{"before the stop": workspace.OpNone, "during the stop": workspace.OpStopping} {
+			g := look(workspace.PhaseRunning)
+			out, err := lifecycle.Restart(g.Row, g.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := out.Workspace
+			w.Operation = during
+			out, err = drop(w, g.Now)
+			if err != nil || !out.Changed {
+				t.Fatalf("%s %s: %+v, %v", name, when, out, err)
+			}
+			if w := out.Workspace; w.DesiredState != workspace.DesiredStandby || w.DesiredCause != "" || w.NextDesired != "" {
+				t.Errorf("%s %s: desired %s for %q, then %q", name, when, w.DesiredState, w.DesiredCause, w.NextDesired)
+			}
+		}
+		// After the stop, while the queued start waits for the running limit.
+		g := look(workspace.PhaseStandby).wants(workspace.DesiredStandby)
+		g.Row.DesiredCause, g.Row.NextDesired = workspace.CauseRestart, workspace.DesiredRunning
+		out, err := drop(g.Row, g.Now)
+		if err != nil || out.Workspace.DesiredCause != "" || out.Workspace.NextDesired != "" {
+			t.Errorf("%s after the stop: %+v, %v", name, out.Workspace, err)
+		}
+	}
+}
