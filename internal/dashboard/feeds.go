@@ -239,7 +239,7 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 		v.Entry, v.Limit.Entry = f.entry, f.entry
 	}
 	// After it was allowed to start, or changed otherwise, it no longer waits for the limit.
-	f.awaitsLimit = f.awaitsLimit && (v.Kind == waitLimit || v.Kind == waitReady)
+	f.awaitsLimit = f.awaitsLimit && (v.Kind == waitLimit || v.Kind == waitReady) && !lifecycle.StartRequested(ws)
 	v.view, v.OOB = timeless(v.view), true
 	v.Limit.W = timeless(v.Limit.W)
 	for i, other := range v.Limit.Running {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/origin"
 	"codehub/internal/workspace"
 )
@@ -132,7 +133,8 @@ func (d *Dashboard) renderWait(w http.ResponseWriter, r *http.Request, status in
 	v.Limit.Entry = v.Entry
 	out := d.newPage(r, &c, "", v)
 	out.Title, out.Plain = v.Name, true
-	limit := v.Kind == waitLimit
+	// A queued start that is cancelled later must not begin again when the limit allows it.
+	limit := v.Kind == waitLimit && !lifecycle.StartRequested(v.W)
 	out.Stream = "/dashboard/events?wait=" + v.ID
 	if v.Entry != v.URL {
 		out.Stream += "&path=" + url.QueryEscape(v.Entry)
@@ -140,7 +142,7 @@ func (d *Dashboard) renderWait(w http.ResponseWriter, r *http.Request, status in
 	if limit {
 		out.Stream += "&limit=1"
 	}
-	if limit || v.Kind == waitLoading {
+	if v.Kind == waitLimit || v.Kind == waitLoading {
 		out.Refresh = nextRefresh(v.W.ID, v.Entry, limit, n)
 		body := out.Body.(waitView)
 		body.Refreshes, body.Check = out.Refresh != nil, waitPath(v.W.ID, v.Entry, limit, 0)

@@ -178,6 +178,38 @@ func TestLimitWithoutScripts(t *testing.T) {
 	}
 }
 
+// The page of a queued start that waits for the limit does not start the workspace after the
+// queued start was cancelled, when the limit allows it.
+func TestLimitPageDoesNotUndoCancel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	one, two := w.add("one", running), w.add("two", running)
+	w.want(one, "desired_state", "RUNNING")
+	w.want(two, "desired_state", "RUNNING")
+	id := w.add("three", standby)
+	w.want(id, "next_desired_state", "RUNNING")
+	b := w.loggedIn()
+	a := b.get("/w/"+string(id)+"/", "Accept", "text/html")
+	contains(t, "the proxy's page", a.body, `data-kind="limit"`)
+	lacks(t, "the proxy's page", a.body, "limit=1")
+	_, address, ok := refreshOf(t, a)
+	if !ok {
+		t.Fatal("the page does not refresh itself")
+	}
+	// The page of a start that was refused, and then queued elsewhere.
+	refused := b.listen("?wait=" + string(id) + "&limit=1")
+	refused.until(`data-kind="limit"`)
+	w.want(id, "next_desired_state", nil)
+	w.want(one, "desired_state", "STANDBY")
+	w.observe(one, standby)
+	a = b.get(address)
+	contains(t, "cancelled", a.body, `data-kind="stopped"`)
+	refused.until(`data-kind="stopped"`)
+	if n := w.wakes(id); n != 0 {
+		t.Errorf("woken %d times", n)
+	}
+}
+
 // A browser without scripts waits for a workspace and enters it at the address that was opened.
 func TestEnteringWithoutScripts(t *testing.T) {
 	t.Parallel()
