@@ -45,7 +45,16 @@ var (
 // start: a user has to decide.
 type NotOpen struct {
 	Workspace workspace.Workspace
-	Opening   lifecycle.Opening // OpenRestores, OpenCreates, OpenFails or OpenDeleted; of AttachRunning any but OpenNow
+	// Opening is OpenRestores, OpenCreates, OpenFails or OpenDeleted; OpenStarts or OpenQueues if
+	// the workspace was stopped, or its start cancelled, during the wait; of AttachRunning any but
+	// OpenNow.
+	Opening lifecycle.Opening
+}
+
+// StoppedAgain reports whether the workspace was stopped, or its start cancelled, while Attach
+// waited for it.
+func (e *NotOpen) StoppedAgain() bool {
+	return e.Opening == lifecycle.OpenStarts || e.Opening == lifecycle.OpenQueues
 }
 
 func (e *NotOpen) Error() string {
@@ -229,8 +238,9 @@ func (a *Attacher) isClosed() bool {
 }
 
 // Attach returns once the workspace runs and its agent answers. It wakes the
-// workspace if opening it does (lifecycle.OpeningOf), and calls progress with each
-// state that it waits in; nil: not needed. The attachment counts from the beginning
+// workspace if opening it does (lifecycle.OpeningOf), but only once, and not after it has
+// seen that a start is requested: if the workspace is stopped during the wait, the wait ends. It
+// calls progress with each state that it waits in; nil: not needed. The attachment counts from the beginning
 // of the wait. Errors: *workspace.Error, of which CodeLimitExceeded has the details
 // that docs/api.md describes; *NotOpen; ErrTooMany; ErrNoAgent, for a guest also ErrGuest;
 // ErrClosed; the cause of the session's end. ctx limits the attachment as well.
@@ -339,6 +349,7 @@ const retryInterval = 200 * time.Millisecond
 func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.Workspace)) error {
 	store := x.attacher.cfg.Store
 	var since time.Time // of the first of the attempts to connect
+	requested := false  // by this attachment, or by another request that it has seen
 	for {
 		ws, err := store.EnterableWorkspace(x.ctx, x.caller, id)
 		if err != nil {
@@ -348,11 +359,17 @@ func (x *Attachment) await(id workspace.ID, wake bool, progress func(workspace.W
 		if !wake && opening != lifecycle.OpenNow {
 			return &NotOpen{Workspace: ws, Opening: opening}
 		}
-		if (opening == lifecycle.OpenStarts || opening == lifecycle.OpenQueues) && !lifecycle.StartRequested(ws) {
+		switch {
+		case lifecycle.StartRequested(ws):
+			requested = true
+		case opening != lifecycle.OpenStarts && opening != lifecycle.OpenQueues:
+		case requested: // the owner has stopped it or cancelled its start, which a wait must not undo
+			return &NotOpen{Workspace: ws, Opening: opening}
+		default:
 			if ws, err = store.Wake(x.ctx, x.caller, id); err != nil {
 				return err
 			}
-			opening = lifecycle.OpeningOf(ws)
+			requested, opening = true, lifecycle.OpeningOf(ws)
 		}
 		interval := x.attacher.cfg.CheckInterval
 		if opening != lifecycle.OpenNow {

@@ -327,3 +327,158 @@ func TestAttachmentOutlivesOutage(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// step is a change of a workspace that an attachment waits for.
+type step func(*workspace.Workspace)
+
+// steps of the workspace's life, as the owner and the controller make them.
+var (
+	startClaimed step = func(w *workspace.Workspace) { w.Operation = workspace.OpStarting }
+	startFails   step = func(w *workspace.Workspace) { w.Operation = workspace.OpNone }
+	ready        step = func(w *workspace.Workspace) { w.Phase, w.Operation = workspace.PhaseRunning, workspace.OpNone }
+	cancelled    step = func(w *workspace.Workspace) { w.DesiredState, w.NextDesired = workspace.DesiredStandby, "" }
+	stopClaimed  step = func(w *workspace.Workspace) {
+		w.Phase, w.DesiredState, w.Operation = workspace.PhaseRunning, workspace.DesiredStandby, workspace.OpStopping
+	}
+	restarts step = func(w *workspace.Workspace) {
+		stopClaimed(w)
+		w.DesiredCause, w.NextDesired = workspace.CauseRestart, workspace.DesiredRunning
+	}
+	atRest  step = func(w *workspace.Workspace) { w.Phase, w.Operation = workspace.PhaseStandby, workspace.OpNone }
+	applied step = func(w *workspace.Workspace) { w.DesiredState, w.DesiredCause, w.NextDesired = w.NextDesired, "", "" }
+	archive step = func(w *workspace.Workspace) {
+		w.DesiredState, w.Operation = workspace.DesiredArchived, workspace.OpArchiving
+	}
+)
+
+// waker applies lifecycle.Wake, as the database does.
+func waker(t *testing.T) func(*world) {
+	return func(w *world) {
+		out, err := lifecycle.Wake(w.row, time.Now())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w.row = out.Workspace
+	}
+}
+
+// A wait starts the workspace once. It ends if the owner stops the workspace or cancels its
+// start meanwhile, and never starts the workspace again.
+func TestWaitDoesNotUndoStop(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		begin func(*world)
+		steps []step
+		wakes int
+		want  lifecycle.Opening
+	}{
+		"the start is cancelled":             {stopped, []step{startClaimed, cancelled, startFails}, 1, lifecycle.OpenStarts},
+		"stopped before the start":           {stopped, []step{cancelled}, 1, lifecycle.OpenStarts},
+		"archived before the start":          {stopped, []step{archive}, 1, lifecycle.OpenQueues},
+		"the queued start is dropped":        {stopping, []step{cancelled}, 1, lifecycle.OpenQueues},
+		"cancelled while it waits for limit": {stopping, []step{atRest, cancelled}, 1, lifecycle.OpenStarts},
+		"another's start is cancelled": {func(w *world) {
+			stopped(w)
+			w.row.DesiredState, w.row.Operation = workspace.DesiredRunning, workspace.OpStarting
+		}, []step{cancelled, startFails}, 0, lifecycle.OpenStarts},
+		"the restart is dropped": {func(w *world) { restarts(&w.row) }, []step{cancelled}, 0, lifecycle.OpenQueues},
+		"stopped before its agent answers": {func(w *world) {
+			running(w)
+			w.gone = errors.New("no address yet")
+		}, []step{stopClaimed}, 0, lifecycle.OpenQueues},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, a := newWorld(t)
+			w.onWake = waker(t)
+			c.begin(w)
+			err := waitThrough(t, w, a, c.steps, c.wakes)
+			var not *attach.NotOpen
+			if !errors.As(err, &not) || not.Opening != c.want || not.Error() == "" {
+				t.Errorf("%v, want opening %v", err, c.want)
+			}
+			if n := w.count(func(w *world) int { return w.wakes }); n != c.wakes {
+				t.Errorf("%d wakes, want %d", n, c.wakes)
+			}
+		})
+	}
+}
+
+func stopping(w *world) { stopClaimed(&w.row) }
+
+// waitThrough attaches, takes each step once the attachment has seen the one before, and
+// returns the attachment's error. It fails after more wakes than these.
+func waitThrough(t *testing.T, w *world, a *attach.Attacher, steps []step, wakes int) error {
+	t.Helper()
+	seen, out := make(chan struct{}), make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+	defer cancel()
+	go func() {
+		x, err := a.Attach(ctx, ann, id, func(workspace.Workspace) {
+			select {
+			case seen <- struct{}{}:
+			case <-ctx.Done():
+			}
+		})
+		if err == nil {
+			x.Close()
+		}
+		out <- err
+	}()
+	for n, next := range steps {
+		select {
+		case <-seen:
+		case err := <-out:
+			t.Fatalf("it ended before step %d: %v", n, err)
+		}
+		w.set(a, func(w *world) { next(&w.row) })
+	}
+	for {
+		select {
+		case <-seen:
+			if n := w.count(func(w *world) int { return w.wakes }); n > wakes {
+				t.Fatalf("%d wakes, want %d", n, wakes)
+			}
+		case err := <-out:
+			return err
+		}
+	}
+}
+
+// A wait goes on while a start is desired or queued, whatever happens to it.
+func TestWaitGoesOn(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		begin func(*world)
+		steps []step
+		wakes int
+	}{
+		"a start that fails is retried":  {stopped, []step{startClaimed, startFails, startClaimed, ready}, 1},
+		"a stop comes first":             {stopping, []step{atRest, applied, startClaimed, ready}, 1},
+		"an archiving comes first":       {func(w *world) { stopped(w); archive(&w.row) }, []step{atRest, applied, startClaimed, ready}, 1},
+		"a restart":                      {func(w *world) { restarts(&w.row) }, []step{atRest, applied, startClaimed, ready}, 0},
+		"a restart during the wait":      {stopped, []step{startClaimed, restarts, atRest, applied, startClaimed, ready}, 1},
+		"the owner starts what stops":    {stopping, []step{atRest, applied, ready}, 1},
+		"a cancelled start begins again": {cancelling, []step{atRest, func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredRunning }, ready}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, a := newWorld(t)
+			w.onWake = waker(t)
+			c.begin(w)
+			if err := waitThrough(t, w, a, c.steps, c.wakes); err != nil {
+				t.Error(err)
+			}
+			if n := w.count(func(w *world) int { return w.wakes }); n != c.wakes {
+				t.Errorf("%d wakes, want %d", n, c.wakes)
+			}
+		})
+	}
+}
+
+// cancelling is a start that was cancelled before the attachment: it wakes the workspace after that.
+func cancelling(w *world) {
+	stopped(w)
+	w.row.Operation = workspace.OpStarting
+}

@@ -463,6 +463,9 @@ func (x *execution) execError(err error) *api.Error {
 
 // notOpen is the error for a workspace that a command does not start.
 func notOpen(closed *attach.NotOpen, caller workspace.Caller) *workspace.Error {
+	if closed.StoppedAgain() {
+		return workspace.Errorf(codeStopped, "The workspace was stopped before the command could start. Run the command again to start the workspace.")
+	}
 	if !caller.Uses(closed.Workspace.OwnerID, closed.Workspace.ID) {
 		return workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running, and only its owner can start it.")
 	}

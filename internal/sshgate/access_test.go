@@ -15,6 +15,7 @@ import (
 
 	"codehub/internal/activity"
 	"codehub/internal/harness"
+	"codehub/internal/postgres"
 	"codehub/internal/sshgate"
 	"codehub/internal/workspace"
 )
@@ -153,6 +154,24 @@ func TestWakingTellsProgress(t *testing.T) {
 	w.db.Change(running, w.demo.ID)
 	if status := <-exited; status != 0 || out.String() != "in\n" {
 		t.Errorf("status %d, output %q", status, out)
+	}
+}
+
+// A waiting connection ends when the owner stops the workspace, and does not start it again.
+func TestWaitEndsWithStop(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.db.Change(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY' WHERE id = $1`, w.demo.ID)
+	_, errs, exited := w.background(w.command("ssh", "demo", "echo in"))
+	harness.Eventually(t, "the client to say that the workspace starts", func() bool { return strings.Contains(errs.String(), "starting") })
+	stop := workspace.DesiredStandby
+	_, err := w.db.DB.PatchWorkspace(t.Context(), w.ann, w.demo.ID, postgres.Patch{Desired: &stop})
+	check(t, err)
+	if status := <-exited; status != 255 || !strings.Contains(errs.String(), "codehub: demo was stopped while the connection waited for it. Connect again to start it.\n") {
+		t.Errorf("status %d: %s", status, errs)
+	}
+	if ws, err := w.db.DB.Workspace(t.Context(), w.ann, w.demo.ID); err != nil || ws.DesiredState != workspace.DesiredStandby {
+		t.Errorf("after the stop: desired %s, %v", ws.DesiredState, err)
 	}
 }
 

@@ -87,6 +87,9 @@ func (c *connection) restart(err error, name string) string {
 func (c *connection) closed(e *attach.NotOpen) string {
 	ws := e.Workspace
 	name := plain(ws.Name)
+	if e.StoppedAgain() {
+		return name + " was stopped while the connection waited for it. Connect again to start it."
+	}
 	if !c.caller.Uses(ws.OwnerID, ws.ID) {
 		return name + " is not running, and only its owner can start it."
 	}
