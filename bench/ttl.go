@@ -54,18 +54,21 @@ func ttlStatements(ctx context.Context, n int) (err error) {
 			return err
 		}
 	}
+	endIdle := func(ctx context.Context, after time.Duration, limit int) ([]workspace.ID, error) {
+		return idle.EndIdle(ctx, after, limit)
+	}
 	for _, f := range []struct {
 		what string
 		n    int
 		do   func() error
 	}{
-		{"stop idle workspaces, none due", n, count(idle.EndIdle, never, 0)},
+		{"stop idle workspaces, none due", n, count(endIdle, never, 0)},
 		{"archive unused workspaces, none due", n, count(idle.EndUnused, never, 0)},
 		{"prune the activity clock", n, func() error {
 			_, err := clock.Prune(ctx, workspace.TTL{Standby: never, Archive: never})
 			return err
 		}},
-		{fmt.Sprintf("stop %d of several thousand", batch), min(n, 5), count(idle.EndIdle, 5*time.Hour, batch)},
+		{fmt.Sprintf("stop %d of several thousand", batch), min(n, 5), count(endIdle, 5*time.Hour, batch)},
 		{fmt.Sprintf("archive %d of several thousand", batch), min(n, 5), count(idle.EndUnused, 5*time.Hour, batch)},
 	} {
 		var took []time.Duration

@@ -58,7 +58,7 @@ var allowed = map[string][]string{
 	"codehub/internal/replica":                  {"codehub/internal/health", "codehub/api", "codehub/internal/postgres"},
 	"codehub/internal/activity":                 {"codehub/internal/health", "codehub/internal/workspace"},
 	"codehub/internal/usage":                    {"codehub/internal/agent", "codehub/internal/health", "codehub/internal/lifecycle", "codehub/internal/postgres", "codehub/internal/workspace"},
-	"codehub/internal/ttl":                      {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/postgres", "codehub/internal/agent"},
+	"codehub/internal/ttl":                      {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/postgres", "codehub/internal/agent", "codehub/internal/runtime"},
 	"codehub/internal/passkey":                  {},
 	"codehub/internal/postgres":                 {"codehub/internal/setting", "codehub/internal/health", "codehub/internal/imageref", "codehub/internal/lifecycle", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/environ"},
 	"codehub/internal/sshgate":                  {"codehub/internal/activity", "codehub/internal/agent", "codehub/internal/attach", "codehub/internal/auth", "codehub/internal/lifecycle", "codehub/internal/postgres", "codehub/internal/setting", "codehub/internal/workspace"},

@@ -20,16 +20,16 @@ type Idleness struct {
 func NewIdleness(s Session) *Idleness { return &Idleness{s} }
 
 // EndIdle sets the desired state STANDBY of up to limit RUNNING workspaces that were
-// idle for longer than their standby TTL, or def, the server's. It returns their
-// ids. Idle time counts up to the clock of activity.
-func (i *Idleness) EndIdle(ctx context.Context, def time.Duration, limit int) ([]workspace.ID, error) {
-	ids, err := i.end(ctx, endOf(workspace.PhaseRunning, workspace.DesiredRunning, "standby_ttl_seconds"), workspace.DesiredStandby, workspace.CauseIdle, def, limit)
+// idle for longer than their standby TTL, or def, the server's, without those in except. It
+// returns their ids. Idle time counts up to the clock of activity.
+func (i *Idleness) EndIdle(ctx context.Context, def time.Duration, limit int, except ...workspace.ID) ([]workspace.ID, error) {
+	ids, err := i.end(ctx, endOf(workspace.PhaseRunning, workspace.DesiredRunning, "standby_ttl_seconds"), workspace.DesiredStandby, workspace.CauseIdle, def, limit, except)
 	return ids, failed("stop what nobody uses", err)
 }
 
 // EndUnused does the same for STANDBY workspaces, which become ARCHIVED.
 func (i *Idleness) EndUnused(ctx context.Context, def time.Duration, limit int) ([]workspace.ID, error) {
-	ids, err := i.end(ctx, endOf(workspace.PhaseStandby, workspace.DesiredStandby, "archive_ttl_seconds"), workspace.DesiredArchived, workspace.CauseUnused, def, limit)
+	ids, err := i.end(ctx, endOf(workspace.PhaseStandby, workspace.DesiredStandby, "archive_ttl_seconds"), workspace.DesiredArchived, workspace.CauseUnused, def, limit, nil)
 	return ids, failed("archive what nobody uses", err)
 }
 
@@ -52,6 +52,7 @@ func endOf(phase workspace.Phase, desired workspace.DesiredState, ttl string) st
 				AND (w.keep_awake_until >= c.watched_until) IS NOT TRUE
 				AND c.watched_until - ` + idleSince + ` > make_interval(secs => ` + ttl + `)
 				AND c.watched_until - ` + idleSince + ` - unwatched_since(` + idleSince + `) > make_interval(secs => ` + ttl + `)
+				AND w.id <> ALL ($7::uuid[])
 			ORDER BY w.id LIMIT $2
 			FOR NO KEY UPDATE OF w SKIP LOCKED
 		), ended AS (
@@ -65,9 +66,13 @@ func endOf(phase workspace.Phase, desired workspace.DesiredState, ttl string) st
 		SELECT id FROM ended ORDER BY id`
 }
 
-func (i *Idleness) end(ctx context.Context, sql string, to workspace.DesiredState, cause string, def time.Duration, limit int) (ids []workspace.ID, err error) {
+func (i *Idleness) end(ctx context.Context, sql string, to workspace.DesiredState, cause string, def time.Duration, limit int, except []workspace.ID) (ids []workspace.ID, err error) {
+	without := make([]string, len(except)) // not nil: nothing differs from all of NULL
+	for n, id := range except {
+		without[n] = string(id)
+	}
 	err = inSession(ctx, i.session, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, sql, seconds(def), limit, to, cause, workspace.System.Username, lifecycle.AuditDesired)
+		rows, err := tx.Query(ctx, sql, seconds(def), limit, to, cause, workspace.System.Username, lifecycle.AuditDesired, without)
 		if err != nil {
 			return err
 		}

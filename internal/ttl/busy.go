@@ -2,12 +2,14 @@ package ttl
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"codehub/internal/activity"
 	"codehub/internal/agent"
 	"codehub/internal/postgres"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -21,13 +23,15 @@ const (
 	// askAhead is how long before the end of the idle timeout an agent is asked: early enough
 	// that a workspace in use shows no warning of a stop (docs/idle.md).
 	askAhead = 6 * time.Minute
-	// askTimeout limits one question, and asksTimeout all of a tick. An agent that does not
-	// answer changes nothing.
+	// askTimeout limits one question, and asksTimeout all of a tick. A workspace whose agent does
+	// not answer is stopped, one that was not asked is not.
 	askTimeout  = 2 * time.Second
 	asksTimeout = 20 * time.Second
-	// askAtOnce is how many agents are asked at a time, and askMost in one tick.
+	// askAtOnce is how many agents are asked at a time, and askMost in one tick. listMost is how
+	// many workspaces are listed, so that those that cannot be asked are known.
 	askAtOnce = 32
 	askMost   = 2000
+	listMost  = 20 * askMost
 )
 
 // sample is a reading of the processor time of a workspace.
@@ -44,16 +48,16 @@ type asked struct {
 }
 
 // confirm asks the agents of the workspaces that are stopped soon, and records those that
-// are in use.
-func (t *term) confirm(ctx context.Context) error {
+// are in use. It returns those of which that is not known, which must not be stopped.
+func (t *term) confirm(ctx context.Context) (unknown []workspace.ID, err error) {
 	if t.cfg.Agents == nil || t.cfg.BusyMax <= 0 && t.cfg.WorkMax <= 0 {
-		return nil
+		return nil, nil
 	}
-	list, err := t.idle.IdleSoon(ctx, t.cfg.TTL.Standby, askAhead+t.cfg.Interval, askMost)
+	list, err := t.idle.IdleSoon(ctx, t.cfg.TTL.Standby, askAhead+t.cfg.Interval, listMost)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answers := t.ask(ctx, list)
+	answers, unknown := t.ask(ctx, list)
 	var confirmed []postgres.Confirmed
 	for _, w := range list {
 		answer, ok := answers[w.ID]
@@ -66,20 +70,35 @@ func (t *term) confirm(ctx context.Context) error {
 		}
 	}
 	if len(confirmed) == 0 {
-		return nil
+		return unknown, nil
 	}
-	return t.idle.Confirm(ctx, confirmed)
+	return unknown, t.idle.Confirm(ctx, confirmed)
 }
 
-// ask asks the agents, and keeps samples of those that answered.
-func (t *term) ask(ctx context.Context, list []postgres.IdleSoon) map[workspace.ID]asked {
+// ask asks the agents, and keeps samples of those that answered. The use of a workspace is unknown
+// if the runtime did not say where its agent is, if there was no time to ask, or if its processes
+// count and this is the first sample of them.
+func (t *term) ask(ctx context.Context, list []postgres.IdleSoon) (answers map[workspace.ID]asked, unknown []workspace.ID) {
 	ctx, cancel := context.WithTimeout(ctx, asksTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	answers, samples := map[workspace.ID]asked{}, map[workspace.ID]sample{}
+	samples := map[workspace.ID]sample{}
+	answers = map[workspace.ID]asked{}
+	leave := func(id workspace.ID) {
+		mu.Lock()
+		defer mu.Unlock()
+		unknown = append(unknown, id)
+		if before, ok := t.samples[id]; ok {
+			samples[id] = before
+		}
+	}
 	slots := make(chan struct{}, askAtOnce)
-	for _, w := range list {
+	for n, w := range list {
+		if n >= askMost || ctx.Err() != nil {
+			leave(w.ID)
+			continue
+		}
 		slots <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-slots }()
@@ -88,17 +107,24 @@ func (t *term) ask(ctx context.Context, list []postgres.IdleSoon) map[workspace.
 			usage, err := t.cfg.Agents.Usage(one, w.ID)
 			if err != nil {
 				t.cfg.Log.Debug("ask an agent failed", "workspace", w.ID, "err", err)
+				if ctx.Err() != nil || errors.Is(err, runtime.ErrUnreachable) || errors.Is(err, runtime.ErrBusy) {
+					leave(w.ID)
+				}
 				return
 			}
 			now := sample{time.Now(), usage.CPUSeconds}
 			mu.Lock()
 			defer mu.Unlock()
-			answers[w.ID], samples[w.ID] = asked{usage, workSince(t.samples[w.ID], now)}, now
+			before, sampled := t.samples[w.ID]
+			if w.AwakeWhileWorking && !sampled && t.cfg.WorkMax > 0 {
+				unknown = append(unknown, w.ID)
+			}
+			answers[w.ID], samples[w.ID] = asked{usage, workSince(before, now)}, now
 		})
 	}
 	asking.Wait()
 	t.samples = samples
-	return answers
+	return answers, unknown
 }
 
 // workSince returns how many processors were at work between two samples; 0 if that is not

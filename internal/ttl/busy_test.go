@@ -1,8 +1,10 @@
 package ttl
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"codehub/internal/agent"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -92,15 +95,23 @@ type agents struct {
 	mu    sync.Mutex
 	by    map[workspace.ID]agent.Usage
 	asked map[workspace.ID]int
+	// err is the error for workspaces without an answer; nil: another one.
+	err error
+	// wait makes questions wait for the end of their context.
+	wait bool
 }
 
-func (a *agents) Usage(_ context.Context, id workspace.ID) (agent.Usage, error) {
+func (a *agents) Usage(ctx context.Context, id workspace.ID) (agent.Usage, error) {
+	if a.wait {
+		<-ctx.Done()
+		return agent.Usage{}, ctx.Err()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked[id]++
 	u, ok := a.by[id]
 	if !ok {
-		return u, errors.New("no answer")
+		return u, cmp.Or(a.err, errors.New("no answer"))
 	}
 	return u, nil
 }
@@ -135,4 +146,72 @@ func TestHeldWorkspacesStayAwake(t *testing.T) {
 	w.wants("held after a use", held, runs, "")
 	w.minutes(term, 30)
 	w.wants("held for too long", held, rests, workspace.CauseIdle)
+}
+
+// askingWorld is a world in a term that asks agents.
+func askingWorld(t *testing.T) (*world, *agents, *term) {
+	w := newWorld(t, nil)
+	a := &agents{asked: map[workspace.ID]int{}, by: map[workspace.ID]agent.Usage{}}
+	w.cfg.Agents = a
+	w.cfg.BusyMax, w.cfg.WorkMax, w.cfg.WorkThreshold = time.Hour, time.Hour, 20
+	w.flushes()
+	term := w.begin()
+	w.ticks(term)
+	return w, a, term
+}
+
+// While the runtime does not respond, it is not known what keeps a workspace awake, so none is
+// stopped. After the outage, only idle ones are.
+func TestOutageOfRuntimeStopsNoWorkspace(t *testing.T) {
+	t.Parallel()
+	w, a, term := askingWorld(t)
+	held, working, idle := w.workspace(workspace.PhaseRunning), w.workspace(workspace.PhaseRunning), w.workspace(workspace.PhaseRunning)
+	w.Exec(`UPDATE workspaces SET awake_while_working = true WHERE id = $1`, working)
+	a.err = fmt.Errorf("find the workspace's container: inspect container: %w", runtime.ErrUnreachable)
+	w.minutes(term, 15)
+	for name, id := range map[string]workspace.ID{"held": held, "working": working, "idle": idle} {
+		w.wants(name+" in the outage", id, runs, "")
+	}
+	a.by = map[workspace.ID]agent.Usage{held: {Holders: []agent.Holder{{What: "make test"}}}, working: {CPUSeconds: 10}, idle: {}}
+	w.minutes(term, 1)
+	w.wants("held after the outage", held, runs, "")
+	w.wants("idle after the outage", idle, rests, workspace.CauseIdle)
+	w.wants("at work, of which there is one sample", working, runs, "")
+	a.by[working] = agent.Usage{CPUSeconds: 1e6}
+	w.minutes(term, 1)
+	w.wants("at work after the outage", working, runs, "")
+
+	// A sample from before an outage counts after it.
+	w.minutes(term, 8)
+	delete(a.by, working)
+	w.minutes(term, 5)
+	a.by[working] = agent.Usage{CPUSeconds: 2e6}
+	w.minutes(term, 1)
+	w.wants("at work after the second outage", working, runs, "")
+	w.minutes(term, 15)
+	w.wants("at rest", working, rests, workspace.CauseIdle)
+}
+
+// A workspace whose agent was not asked in the time of a tick is not stopped in it.
+func TestUnaskedWorkspacesAreNotStopped(t *testing.T) {
+	t.Parallel()
+	w, a, term := askingWorld(t)
+	id := w.workspace(workspace.PhaseRunning)
+	list := []postgres.IdleSoon{{ID: id}}
+	a.wait = true
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, unknown := term.ask(over, list); len(unknown) != 1 || unknown[0] != id {
+		t.Errorf("not asked: unknown %v", unknown)
+	}
+	if _, unknown := term.ask(t.Context(), list); len(unknown) != 0 { // askTimeout
+		t.Errorf("an agent that does not answer: unknown %v", unknown)
+	}
+	a.wait = false
+	for n := range askMost {
+		list = append([]postgres.IdleSoon{{ID: workspace.ID(fmt.Sprint(n))}}, list...)
+	}
+	if _, unknown := term.ask(t.Context(), list); len(unknown) != 1 || unknown[0] != id {
+		t.Errorf("more than can be asked: unknown %v", unknown)
+	}
 }

@@ -146,10 +146,14 @@ func (t *term) tick(ctx context.Context) error {
 	if err != nil || !moved {
 		return err
 	}
-	if err := t.confirm(ctx); err != nil {
+	unknown, err := t.confirm(ctx)
+	if err != nil {
 		return err
 	}
-	if err := t.end(ctx, "idle workspace stopped", t.idle.EndIdle, t.cfg.TTL.Standby, func(s *Status) *int64 { return &s.Stopped }); err != nil {
+	endIdle := func(ctx context.Context, def time.Duration, limit int) ([]workspace.ID, error) {
+		return t.idle.EndIdle(ctx, def, limit, unknown...)
+	}
+	if err := t.end(ctx, "idle workspace stopped", endIdle, t.cfg.TTL.Standby, func(s *Status) *int64 { return &s.Stopped }); err != nil {
 		return err
 	}
 	if err := t.end(ctx, "idle workspace archived", t.idle.EndUnused, t.cfg.TTL.Archive, func(s *Status) *int64 { return &s.Archived }); err != nil {
