@@ -33,6 +33,10 @@ type Attacher interface {
 const (
 	// maxExecMessage bounds a message of a client: the command, or a piece of its input.
 	maxExecMessage = 128 << 10
+	// execAhead bounds the messages of a client that are read before they are acted on, by at
+	// most one message more. execMessageCost is what each of them counts for besides its length.
+	execAhead       = 128 << 10
+	execMessageCost = 2 << 10
 	// execPiece bounds the output in one message.
 	execPiece = 32<<10 - 1
 	// execReason bounds the wait for the reason of a broken connection.
@@ -103,7 +107,7 @@ type execution struct {
 	request string
 	ctx     context.Context // ends with the server
 	conn    *websocket.Conn
-	reader  sync.WaitGroup // reads the client's messages until the connection is closed
+	reader  sync.WaitGroup // uses the connection until it is closed
 }
 
 func (x *execution) run(done continuation.Done) {
@@ -152,19 +156,34 @@ func (x *execution) execute(conn context.Context) (agent.Exit, error) {
 	client, gone := context.WithCancelCause(x.ctx) // ends when the client is gone
 	defer gone(nil)
 	started := make(chan *running, 1)
-	in := &input{execution: x, window: newWindow(window)}
-	x.reader.Go(func() { gone(in.read(conn, client, started)) })
+	in := &input{execution: x, window: newWindow(window), ahead: newWindow(execAhead), messages: make(chan clientMessage, execAhead/execMessageCost+1)}
+	x.reader.Go(func() { gone(in.read(conn, client)) })
+	x.reader.Go(func() { gone(in.act(client, started)) })
+	// A client that sends much ahead is not read until the command runs. Heartbeats fail when it
+	// is gone.
+	beat, quiet := context.WithCancel(client)
+	defer quiet()
+	x.reader.Go(func() { // a write may block until the connection is closed
+		if err := x.heartbeats(conn, beat); err != nil {
+			gone(err)
+		}
+	})
 	attached, err := x.cfg.Attach.Attach(client, x.caller, x.id, func(ws workspace.Workspace) {
 		v := x.view(ws)
 		if !x.caller.Uses(ws.OwnerID, ws.ID) {
 			v = forGuest(v)
 		}
-		_ = x.sayWithin(client, x.cfg.WriteWithin, api.ExecOutput{Type: api.ExecProgress, Workspace: &v})
+		if err := x.sayWithin(client, x.cfg.WriteWithin, api.ExecOutput{Type: api.ExecProgress, Workspace: &v}); err != nil {
+			gone(err)
+		}
 	})
 	if err != nil {
 		return agent.Exit{}, err
 	}
 	defer attached.Close()
+	if client.Err() != nil {
+		return agent.Exit{}, context.Cause(client)
+	}
 	process, err := attached.Agent.Exec(attached.Context(), command)
 	if err != nil {
 		return agent.Exit{}, ended(attached.Context(), err)
@@ -194,15 +213,6 @@ func (x *execution) relay(conn context.Context, process *running, window *window
 	}
 	copies.Go(func() { send(api.ExecStdout, process.Stdout) })
 	copies.Go(func() { send(api.ExecStderr, process.Stderr) })
-	beat, quiet := context.WithCancel(out)
-	var beats sync.WaitGroup
-	beats.Go(func() {
-		if err := x.heartbeats(conn, beat); err != nil {
-			// The client is gone. Its input may wait for the command, and is not read.
-			failed(err)
-			process.Close()
-		}
-	})
 	all := make(chan struct{})
 	go func() { copies.Wait(); close(all) }()
 	select {
@@ -211,7 +221,6 @@ func (x *execution) relay(conn context.Context, process *running, window *window
 		// A client that reads nothing must not hold an access that has ended.
 	}
 	cause := context.Cause(out)
-	quiet()
 	failed(nil)
 	if cause != nil {
 		return agent.Exit{}, ended(attached, cause)
@@ -345,27 +354,56 @@ func (r *running) typed() {
 	}
 }
 
+// clientMessage is a message of a client.
+type clientMessage struct {
+	kind websocket.MessageType
+	data []byte
+}
+
+// cost is what the message counts for in the window of messages that are read ahead.
+func (m clientMessage) cost() int { return len(m.data) + execMessageCost }
+
 // input reads the messages of a client.
 type input struct {
 	*execution
-	window *window
-	to     *running // nil: the command has not started yet
+	window   *window
+	ahead    *window // limits what is read and not acted on
+	messages chan clientMessage
+	to       *running // nil: the command has not started yet
 }
 
-// read acts on the client's messages until it is gone, which the error describes. It
-// reads ahead by one message while the workspace is being started.
-func (in *input) read(conn, client context.Context, started <-chan *running) error {
+// read reads the client's messages until it is gone, which the error describes. It reads ahead,
+// so that it sees a client go that has sent little before its command has started.
+func (in *input) read(conn, client context.Context) error {
 	for {
 		kind, b, err := in.conn.Read(conn)
 		if err != nil {
 			return err
 		}
-		if in.to == nil {
-			select {
-			case in.to = <-started:
-			case <-client.Done():
-				return context.Cause(client)
-			}
+		m := clientMessage{kind, b}
+		if err := in.ahead.take(client, m.cost()); err != nil {
+			return err
+		}
+		in.messages <- m // the window leaves room
+	}
+}
+
+// act acts on the client's messages, once the command has started, until the client is gone.
+func (in *input) act(client context.Context, started <-chan *running) error {
+	select {
+	case in.to = <-started:
+	case <-client.Done():
+		return context.Cause(client)
+	}
+	for {
+		var kind websocket.MessageType
+		var b []byte
+		select {
+		case m := <-in.messages:
+			in.ahead.give(m.cost())
+			kind, b = m.kind, m.data
+		case <-client.Done():
+			return context.Cause(client)
 		}
 		if kind == websocket.MessageBinary {
 			in.stdin(b)

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -443,6 +446,67 @@ func TestExecEndsWhenStoppedDuringTheWait(t *testing.T) {
 	}
 	if state := read[api.Workspace](t, e.want(http.StatusOK, "", "GET", path, "", as(e.ann))).DesiredState; state != "STANDBY" {
 		t.Errorf("after the stop: desired %s", state)
+	}
+}
+
+// The command of a client that has gone before its workspace runs is not started, whatever the
+// client has sent ahead.
+func TestExecOfGoneClientDoesNotRun(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	for name, ahead := range map[string]func(*websocket.Conn){
+		"nothing ahead": func(*websocket.Conn) {},
+		"the end of its input": func(conn *websocket.Conn) {
+			writeText(t, conn, api.ExecInput{Type: api.ExecEnd})
+		},
+		"more input than is read ahead": func(conn *websocket.Conn) {
+			for range 4 {
+				if err := conn.Write(t.Context(), websocket.MessageBinary, make([]byte, 100<<10)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+	} {
+		ws := e.asleep(e.ann, "site")
+		conn := e.dial(e.ann, ws.ID, nil)
+		writeText(t, conn, api.Exec{Shell: "touch ran"})
+		waitFor(t, conn, api.ExecProgress)
+		ahead(conn)
+		waitFor(t, conn, api.ExecHeartbeat)
+		conn.CloseNow()
+		harness.Eventually(t, "the end of the wait: "+name, func() bool { return e.Streams.Open() == 0 })
+		agent := e.agents.Start(ws.ID)
+		e.Exec(`UPDATE workspaces SET phase = 'RUNNING' WHERE id = $1`, ws.ID)
+		time.Sleep(100 * time.Millisecond) // longer than attach's interval
+		if _, err := os.Stat(filepath.Join(agent.Home, "ran")); err == nil {
+			t.Errorf("%s: the command ran", name)
+		}
+		e.Exec(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY', name = id::text WHERE id = $1`, ws.ID)
+	}
+}
+
+// Input that a client sends ahead reaches the command in its order, however much it is.
+func TestExecInputAhead(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws := e.asleep(e.ann, "site")
+	conn := e.dial(e.ann, ws.ID, nil)
+	defer conn.CloseNow()
+	const pieces, size = 8, 100 << 10
+	// The command ends with 0 if each piece consists of its number.
+	writeText(t, conn, api.Exec{Shell: `i=0; while [ $i -lt 8 ]; do test "$(head -c 102400 | tr -d $i | wc -c)" -eq 0 || exit 1; i=$((i+1)); done; test "$(wc -c)" -eq 0`})
+	waitFor(t, conn, api.ExecProgress)
+	go func() {
+		for n := range pieces {
+			_ = conn.Write(t.Context(), websocket.MessageBinary, bytes.Repeat([]byte(strconv.Itoa(n)), size))
+		}
+		_ = conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"end"}`))
+	}()
+	waitFor(t, conn, api.ExecHeartbeat)
+	e.agents.Start(ws.ID)
+	e.Exec(`UPDATE workspaces SET phase = 'RUNNING' WHERE id = $1`, ws.ID)
+	if m := waitFor(t, conn, api.ExecExit); *m.Code != 0 {
+		t.Errorf("exit %d", *m.Code)
 	}
 }
 
