@@ -57,8 +57,8 @@ const (
 
 // Runner samples while this server leads.
 type Runner struct {
-	cfg           Config
-	samples, size *health.Condition
+	cfg                 Config
+	samples, size, full *health.Condition
 }
 
 // New returns a Runner.
@@ -72,6 +72,7 @@ func New(cfg Config) *Runner {
 	return &Runner{cfg: cfg,
 		samples: condition("record the use of workspaces failed; retrying", "the use of workspaces is recorded again"),
 		size:    condition("measure the sizes of homes failed; retrying", "the sizes of homes are measured again"),
+		full:    condition("measure full homes failed; retrying", "full homes are measured again"),
 	}
 }
 
@@ -88,6 +89,7 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 	store := postgres.NewUsage(session)
 	defer r.samples.Reset()
 	defer r.size.Reset()
+	defer r.full.Reset()
 	var measuring sync.WaitGroup
 	defer measuring.Wait()
 	measuring.Go(func() { r.measure(ctx, store) })
@@ -222,8 +224,8 @@ func (r *Runner) measure(ctx context.Context, store *postgres.Usage) {
 			case <-next:
 				waiting = false
 			case <-again.C:
-				if err := r.measureFull(ctx, store, full); err != nil && ctx.Err() == nil {
-					r.size.Set(err)
+				if err := r.measureFull(ctx, store, full); ctx.Err() == nil {
+					r.full.Set(err)
 				}
 			}
 		}

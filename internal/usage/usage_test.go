@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"codehub/internal/agent"
 	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
+	"codehub/internal/health"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -164,6 +166,34 @@ func TestFullHomeThatCannotBeMeasured(t *testing.T) {
 	}
 	if len(m.until) != 3 || m.until[0].IsZero() || !m.until[0].Before(m.until[1]) || !m.until[1].Before(m.until[2]) {
 		t.Errorf("the homes have time until %v", m.until)
+	}
+}
+
+// The condition of full homes ends with their next measurement, not with that of all homes.
+func TestConditionOfFullHomesEnds(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	w := db.AddWorkspace(db.AddUser("ann"), "full")
+	db.Change(`UPDATE workspaces SET phase = 'STANDBY', home_ctx = '{"state": "live"}', home_bytes = 1200, phase_changed_at = now() - interval '1 hour' WHERE id = $1`, w.ID)
+	m := &meter{sizes: map[workspace.ID]int64{}, single: map[workspace.ID]int64{w.ID: 1100}, measured: map[workspace.ID]int{}, broken: w.ID}
+	conditions := &health.Monitor{}
+	r := New(Config{Agents: m, Homes: m, Sizes: workspace.Sizes{Default: workspace.Size{Disk: 1000}}, UsageSettings: postgres.UsageSettings{Keep: 24 * time.Hour, SizeInterval: time.Hour},
+		Interval: 500 * time.Millisecond, Conditions: conditions, Log: harness.Logger(t, slog.LevelError)})
+	ctx, stop := context.WithCancel(t.Context())
+	session := postgres.NewSession(db.Conn())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx, session) }()
+	failing := func() bool {
+		return slices.ContainsFunc(conditions.States(), func(s health.State) bool { return s.Name == "usage" && s.Error != "" })
+	}
+	harness.Eventually(t, "the condition begins", failing)
+	m.mu.Lock()
+	m.broken = ""
+	m.mu.Unlock()
+	harness.Eventually(t, "the condition ends", func() bool { return !failing() })
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
