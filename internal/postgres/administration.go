@@ -179,7 +179,7 @@ var anyColumns = workspaceColumns + `, u.username, u.owner_disabled`
 
 // anyFrom has the workspaces with their owners. No column of an owner has the name of a
 // workspace's column.
-const anyFrom = `workspaces w JOIN (SELECT id AS owner_id, username, username_key, disabled AS owner_disabled FROM users) u ON u.owner_id = w.owner_user_id`
+const anyFrom = `workspaces w JOIN (SELECT id AS owner_id, username, username_key, disabled AS owner_disabled, removed_at IS NOT NULL AS owner_removed FROM users) u ON u.owner_id = w.owner_user_id`
 
 func anyTargets(w *AnyWorkspace) []any {
 	return append(workspaceTargets(&w.Workspace), &w.Owner, &w.OwnerDisabled)
@@ -203,7 +203,8 @@ func (f AnyFilter) where() (q where) {
 	case workspace.ValidID(f.Owner):
 		q.add(`w.owner_user_id = ?`, f.Owner)
 	case f.Owner != "":
-		q.add(`u.username_key = ?`, UsernameKey(f.Owner))
+		// Deleted users have no key any more, and keep the name that others can have since.
+		q.add(`(u.username_key = ? OR u.owner_removed AND lower(normalize(u.username, NFKC)) = lower(normalize(?, NFKC)))`, UsernameKey(f.Owner), f.Owner)
 	}
 	if f.Image != "" {
 		q.add(`w.image_ref = ?`, f.Image)

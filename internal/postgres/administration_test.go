@@ -479,6 +479,40 @@ func TestDeleteAccount(t *testing.T) {
 	}
 }
 
+// The deleted workspaces of a deleted user are found by the name that the user had, also after
+// another user got the name.
+func TestWorkspacesOfDeletedUserByName(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	boss, bob := e.admin("boss"), e.user("Bob")
+	w := e.workspace(bob, state{"phase": "ARCHIVED", "archive_key": "k"})
+	if err := e.DeleteAccount(ctx, boss, bob.UserID, postgres.Removal{Workspaces: postgres.WorkspacesDelete}); err != nil {
+		t.Fatal(err)
+	}
+	named := func(owner string) (ids []workspace.ID) {
+		t.Helper()
+		for _, w := range must(e.AnyWorkspaces(ctx, boss, postgres.AnyFilter{Deleted: true, Owner: owner}))(t).Workspaces {
+			ids = append(ids, w.ID)
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	for _, name := range []string{"Bob", "bob", "ＢＯＢ", bob.UserID} {
+		if d := cmp.Diff([]workspace.ID{w.ID}, named(name)); d != "" {
+			t.Errorf("of %s: %s", name, d)
+		}
+	}
+	again := e.user("bob")
+	other := e.workspace(again, state{"phase": "ARCHIVED", "archive_key": "k2", "deleted_at": time.Now()})
+	if d := cmp.Diff([]workspace.ID{w.ID, other.ID}, named("bob")); d != "" {
+		t.Errorf("of both: %s", d)
+	}
+	if _, err := e.Administer(ctx, boss, w.ID, postgres.Administration{Do: postgres.DoUndelete}); err != nil {
+		t.Error(err)
+	}
+}
+
 // The limits of one user count instead of the server's.
 func TestUserLimits(t *testing.T) {
 	t.Parallel()
