@@ -16,7 +16,10 @@ type Intent struct {
 	AccessOnly bool
 	// NeedsSlot: to be saved only if the running limits admit the workspace.
 	NeedsSlot bool
-	Audit     Entry
+	// FreesSpace: the start is requested to free space, which limits of disk space allow now and
+	// then.
+	FreesSpace bool
+	Audit      Entry
 }
 
 // Entry is what an intent adds to the audit log; nothing if Action is empty.

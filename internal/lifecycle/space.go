@@ -48,21 +48,44 @@ func (s HomeSpace) Waits() bool { return s.Enforced && (s.Asked == 0 || s.Limit 
 // free space.
 func (s HomeSpace) Over() bool { return !s.Enforced && s.Measured && s.Limit > 0 && s.Used > s.Limit }
 
-// freeingAgain is the time after which a workspace over its limit may be started again to free
+// freeingAgain is the time after which a workspace over a limit may be started again to free
 // space, although its home has not become smaller since the last time.
 const freeingAgain = 24 * time.Hour
 
-// MayFree reports whether a workspace over its limit may be started now to free space: it was
-// not before, or that has helped, or is long ago. So a home over the limit cannot be used as if
-// it had none, and no workspace is stuck.
+// MayFree reports whether a workspace over the limit of its home or of its owner may be started
+// now to free space: it was not before, or that has made the home smaller, or is long ago. So no
+// limit can be ignored, and no workspace is stuck. The size of an archived home is not known, so
+// an archived workspace always may; one that was never started has nothing to delete.
 func MayFree(w workspace.Workspace, now time.Time) bool {
-	return w.FreeingAt == nil || w.HomeBytes == nil || *w.HomeBytes < w.FreeingFrom || now.Sub(*w.FreeingAt) >= freeingAgain
+	switch w.Phase {
+	case workspace.PhaseArchived:
+		return true
+	case workspace.PhaseStandby:
+		return w.FreeingAt == nil || w.HomeBytes == nil || *w.HomeBytes < w.FreeingFrom || now.Sub(*w.FreeingAt) >= freeingAgain
+	}
+	return false
+}
+
+// freeing records in the intent that it starts w to free space. What is compared later must be a
+// measurement of the same home: a home that was not measured since it was created or restored (0)
+// is not recorded.
+func freeing(w workspace.Workspace, out Intent, now time.Time) Intent {
+	out.Workspace.FreeingAt, out.Workspace.FreeingFrom = nil, 0
+	if w.Phase == workspace.PhaseStandby && w.HomeBytes != nil && *w.HomeBytes > 0 {
+		out.Workspace.FreeingAt, out.Workspace.FreeingFrom = &now, *w.HomeBytes
+	}
+	if out.Audit.Details != nil {
+		out.Audit.Details["free_space"] = true
+	}
+	return out
 }
 
 // CheckSpace refuses an intent that starts a stopped workspace whose home is over its limit with
 // CodeQuotaExceeded, unless the start is requested to free space and that may be done now.
-// An archived home is restored: its size is not known before.
+// An archived home is restored: its size is not known before. For the limit of the owner see
+// CheckOwned.
 func CheckSpace(w workspace.Workspace, out Intent, offered workspace.Sizes, free bool, now time.Time) (Intent, error) {
+	out.FreesSpace = free
 	space := SpaceOf(w, offered)
 	if !out.Changed || out.AccessOnly || w.Phase != workspace.PhaseStandby || !space.Over() {
 		return out, nil
@@ -70,11 +93,7 @@ func CheckSpace(w workspace.Workspace, out Intent, offered workspace.Sizes, free
 	if !free || !MayFree(w, now) {
 		return Intent{}, overLimit(w, space, now)
 	}
-	out.Workspace.FreeingAt, out.Workspace.FreeingFrom = &now, space.Used
-	if out.Audit.Details != nil {
-		out.Audit.Details["free_space"] = true
-	}
-	return out, nil
+	return freeing(w, out, now), nil
 }
 
 // CheckQueuedSpace drops the queued start of ApplyQueued that CheckSpace would refuse, since it was
@@ -84,7 +103,7 @@ func CheckQueuedSpace(w workspace.Workspace, out Intent, offered workspace.Sizes
 	if !out.NeedsSlot || w.Phase != workspace.PhaseStandby || w.DesiredCause == workspace.CauseRestart || !SpaceOf(w, offered).Over() {
 		return out
 	}
-	if w.FreeingAt != nil && w.FreeingAt.After(w.PhaseChangedAt) {
+	if queuedToFree(w) {
 		return out
 	}
 	out = Intent{Workspace: w, Changed: true}

@@ -13,7 +13,7 @@ const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running, u.
 	CASE WHEN u.locked_until > now() THEN u.locked_until END, u.created_at,
 	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
 	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
-	(SELECT COALESCE(sum(w.total_bytes), 0)::bigint FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
+	(SELECT ` + ownedBytes + ` FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
 	COALESCE(u.suspended_for, ''), u.suspended_at, (SELECT count(*) FROM passkeys k WHERE k.user_id = u.id),
 	l.max_running, l.running_from, COALESCE(l.running_group, ''), l.max_workspaces, l.workspaces_from, COALESCE(l.workspaces_group, ''),
 	l.max_bytes, l.bytes_from, COALESCE(l.bytes_group, '')`

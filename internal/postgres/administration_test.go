@@ -530,17 +530,17 @@ func TestUserLimits(t *testing.T) {
 	if err := create(); err != nil {
 		t.Fatal(err)
 	}
-	e.exec(`UPDATE workspaces SET home_bytes = 700000, archives_bytes = 400000, phase = 'STANDBY', conditions = $1 WHERE owner_user_id = $2`, noContainer, ann.UserID)
+	e.exec(`UPDATE workspaces SET home_bytes = 700000, archive_size = 400000, archives_bytes = 400000, phase = 'STANDBY', conditions = $1 WHERE owner_user_id = $2`, noContainer, ann.UserID)
 	wantCode(t, create(), workspace.CodeQuotaExceeded)
 	id := query[workspace.ID](e, `SELECT id FROM workspaces LIMIT 1`)
 	_, err := e.Wake(ctx, ann, id)
 	wantCode(t, err, workspace.CodeQuotaExceeded)
-	if q := must(e.Quotas(ctx, ann))(t); q.Bytes != 2_200_000 || q.MaxBytes != 1<<20 || q.MaxWorkspaces != 3 {
+	if q := must(e.Quotas(ctx, ann))(t); q.Bytes != 1_400_000 || q.MaxBytes != 1<<20 || q.MaxWorkspaces != 3 {
 		t.Errorf("%+v", q)
 	}
 	none := int64(0)
 	a := must(e.PatchAccount(ctx, boss, ann.UserID, postgres.AccountPatch{MaxBytes: workspace.Optional[int64]{Set: true, Value: &none}}))(t)
-	if a.Bytes != 2_200_000 || a.MaxBytes == nil {
+	if a.Bytes != 1_400_000 || a.MaxBytes == nil {
 		t.Errorf("%+v", a)
 	}
 	must(e.Wake(ctx, ann, id))(t)

@@ -112,12 +112,12 @@ type Patch struct {
 	AwakeWhileWorking *bool
 	Desired           *workspace.DesiredState
 	Queue             bool // queue Desired if an operation is running
-	FreeSpace         bool // Desired is RUNNING to free space in a home over its limit; see lifecycle.CheckSpace
+	FreeSpace         bool // Desired is RUNNING to free space over a limit; see lifecycle.MayFree
 }
 
 // PatchWorkspace makes all changes or, on an error, none. CodeNotFound if the workspace is
 // deleted; CodeNameTaken; CodeImageNotAllowed for a new image, and for a start with one;
-// CodeQuotaExceeded of lifecycle.SetSize and CheckSpace; for Desired see lifecycle.Desire.
+// CodeQuotaExceeded of lifecycle.SetSize, CheckSpace and CheckOwned; for Desired see lifecycle.Desire.
 func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
 	before := needsNoSlot
 	if p.Desired != nil && *p.Desired == workspace.DesiredRunning {

@@ -49,8 +49,8 @@ func (l locks) take(ctx context.Context, tx pgx.Tx, caller workspace.Caller) err
 }
 
 // apply applies an intent to a workspace. It returns the saved workspace and whether it
-// changed. verb names the intent in errors. CodeLimitExceeded, and nothing is saved, if the
-// intent needs a slot and none is free. CodeForbidden if it starts a workspace whose owner is not
+// changed. verb names the intent in errors. CodeLimitExceeded or CodeQuotaExceeded, and nothing
+// is saved, if the intent needs a slot and checkStart refuses it. CodeForbidden if it starts a workspace whose owner is not
 // active.
 func (db *DB) apply(ctx context.Context, caller workspace.Caller, id workspace.ID, verb string, before locks, f intend) (w workspace.Workspace, changed bool, err error) {
 	return db.applyFor(ctx, caller, caller, id, verb, before, f)
@@ -78,7 +78,7 @@ func (db *DB) applyFor(ctx context.Context, caller, by workspace.Caller, id work
 			if err := checkOwnerActive(ctx, tx, intent.Workspace); err != nil {
 				return err
 			}
-			if err := db.checkLimits(ctx, tx, seen.OwnerID, id); err != nil {
+			if intent, err = db.checkStart(ctx, tx, seen, intent, now); err != nil {
 				return forCaller(by, err)
 			}
 		}
@@ -143,7 +143,7 @@ type WakeResult struct {
 
 // Wake starts the workspace because a user opens it (lifecycle.Wake): its owner, or a guest who
 // may use it. It counts against the owner's limits. CodeImageNotAllowed if that starts it;
-// CodeQuotaExceeded of lifecycle.CheckSpace; for a guest CodeNotRunning while it is archived.
+// CodeQuotaExceeded of lifecycle.CheckSpace and CheckOwned; for a guest CodeNotRunning while it is archived.
 func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (WakeResult, error) {
 	var woken bool
 	w, _, err := db.applyFor(ctx, workspace.System, caller, id, "wake a workspace", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {

@@ -3,9 +3,11 @@ package postgres
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -19,13 +21,33 @@ func lockLimits(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// checkLimits returns CodeLimitExceeded unless the owner may run one more workspace, not
-// counting id, and CodeQuotaExceeded if the owner's homes and archives are too large. The
-// column holds_slot marks the workspaces that count. The transaction holds the limits' lock.
+// checkLimits returns CodeLimitExceeded or CodeQuotaExceeded unless the owner may have and run one
+// more workspace, id. The transaction holds the limits' lock.
 func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
-	if err := db.checkBytes(ctx, tx, owner, id); err != nil {
+	if err := db.checkBytes(ctx, tx, owner); err != nil {
 		return err
 	}
+	return db.checkRunning(ctx, tx, owner, id)
+}
+
+// checkStart returns what to save of an intent that needs a slot: CodeQuotaExceeded of
+// lifecycle.CheckOwned, or CodeLimitExceeded of checkRunning. The transaction holds the limits'
+// lock.
+func (db *DB) checkStart(ctx context.Context, tx pgx.Tx, w workspace.Workspace, out lifecycle.Intent, now time.Time) (lifecycle.Intent, error) {
+	owned, err := db.ownedSpace(ctx, tx, w.OwnerID)
+	if err != nil {
+		return out, err
+	}
+	if out, err = lifecycle.CheckOwned(w, out, owned, now); err != nil {
+		return out, err
+	}
+	return out, db.checkRunning(ctx, tx, w.OwnerID, w.ID)
+}
+
+// checkRunning returns CodeLimitExceeded unless the owner may run one more workspace, not
+// counting id. The column holds_slot marks the workspaces that count. The transaction holds the
+// limits' lock.
+func (db *DB) checkRunning(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
 	var perUser, ofUser, all int
 	// Without a limit nothing is counted: each start waits for this statement.
 	err := tx.QueryRow(ctx, `
@@ -90,12 +112,27 @@ func forCaller(caller workspace.Caller, err error) error {
 	return err
 }
 
-// MayRun returns CodeLimitExceeded or CodeQuotaExceeded, as checkLimits does, if a start of the
-// caller's workspace would be refused now; an empty id is a workspace that does not exist yet. It
-// reserves nothing.
+// MayRun returns the CodeLimitExceeded or CodeQuotaExceeded with which a start of the caller's
+// workspace would be refused now; an empty id is a workspace that does not exist yet. It reserves
+// nothing.
 func (db *DB) MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error {
 	return db.tx(ctx, "look at the limits", func(tx pgx.Tx) error {
-		return forCaller(caller, db.checkLimits(ctx, tx, caller.UserID, id))
+		if id == "" {
+			return forCaller(caller, db.checkLimits(ctx, tx, caller.UserID, id))
+		}
+		var now time.Time
+		var w workspace.Workspace
+		err := tx.QueryRow(ctx, `SELECT clock_timestamp(), `+workspaceColumns+` FROM workspaces WHERE id = $1`, id).
+			Scan(append([]any{&now}, workspaceTargets(&w)...)...)
+		if missing(err) {
+			return notFound("workspace")
+		}
+		if err != nil {
+			return err
+		}
+		w.OwnerID = caller.UserID // whose limits count
+		_, err = db.checkStart(ctx, tx, w, lifecycle.Intent{Workspace: w, NeedsSlot: true}, now)
+		return forCaller(caller, err)
 	})
 }
 

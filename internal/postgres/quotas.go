@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -13,7 +14,7 @@ import (
 type Quotas struct {
 	MaxRunning                int
 	Workspaces, MaxWorkspaces int
-	Bytes, MaxBytes           int64 // of homes and archives, as last measured
+	Bytes, MaxBytes           int64 // see lifecycle.OwnedSpace
 	Tokens, MaxTokens         int
 	SSHKeys, MaxSSHKeys       int
 }
@@ -26,7 +27,7 @@ func (db *DB) Quotas(ctx context.Context, caller workspace.Caller) (Quotas, erro
 	}
 	err := db.pool.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
-			(SELECT COALESCE(sum(total_bytes), 0)::bigint FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
+			(SELECT `+ownedBytes+` FROM workspaces w WHERE owner_user_id = $1 AND deleted_at IS NULL),
 			COALESCE((SELECT max_workspaces FROM user_limits WHERE user_id = $1), $2), COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $3),
 			COALESCE((SELECT max_running FROM user_limits WHERE user_id = $1), $4),
 			(SELECT count(*) FROM api_tokens WHERE user_id = $1),
@@ -51,7 +52,7 @@ func lockUser(ctx context.Context, tx pgx.Tx, id string) error {
 // all, so that deleting makes room and a loop does not. The transaction holds the lock
 // of lockUser.
 func (db *DB) checkWorkspaces(ctx context.Context, tx pgx.Tx, owner string) error {
-	if err := db.checkBytes(ctx, tx, owner, ""); err != nil {
+	if err := db.checkBytes(ctx, tx, owner); err != nil {
 		return err
 	}
 	present, all, most, err := db.countWorkspaces(ctx, tx, owner)
@@ -90,26 +91,31 @@ func tooManyWorkspaces(present, most int) error {
 	return quotaExceeded("workspaces", present, most, "You have %d workspaces, and at most %d are allowed. Delete one first.")
 }
 
-// checkBytes returns CodeQuotaExceeded if the homes and archives of the user are as large as
-// they may be. Deleted workspaces do not count. Nothing is refused if homes are not measured, nor
-// the queued start of a restart of id, which ends no use of the workspace.
-func (db *DB) checkBytes(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
+// ownedBytes sums what workspaces w count for the limit of their owner; see lifecycle.OwnedSpace.
+// A home of 0 bytes was last measured while there was none.
+const ownedBytes = `COALESCE(sum(CASE WHEN w.phase <> 'ARCHIVED' AND w.home_bytes > 0 THEN w.home_bytes ELSE w.archive_size END), 0)::bigint`
+
+// ownedSpace returns how much space the workspaces of a user use and may use. Deleted workspaces
+// do not count. Without a limit, or if homes are not measured, it is the zero value, and nothing is
+// summed: each start waits for this statement.
+func (db *DB) ownedSpace(ctx context.Context, in querier, owner string) (s lifecycle.OwnedSpace, err error) {
 	if db.sizes.Unmeasured {
-		return nil
+		return s, nil
 	}
-	var used, most int64
-	var restarts bool
-	// Without a limit nothing is summed: each start waits for this statement.
-	err := tx.QueryRow(ctx, `
-		SELECT most, most > 0 AND EXISTS (SELECT FROM workspaces WHERE id = $3 AND desired_cause = 'restart' AND next_desired_state = 'RUNNING'),
-			CASE WHEN most > 0 THEN (SELECT COALESCE(sum(total_bytes), 0)::bigint FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL) ELSE 0 END
-		FROM COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $2) most`, owner, db.limits.Bytes, nullable(id)).Scan(&most, &restarts, &used)
-	if err != nil || most == 0 || restarts || used < most {
+	err = in.QueryRow(ctx, `
+		SELECT most, CASE WHEN most > 0 THEN (SELECT `+ownedBytes+` FROM workspaces w WHERE owner_user_id = $1 AND deleted_at IS NULL) ELSE 0 END
+		FROM COALESCE((SELECT max_bytes FROM user_limits WHERE user_id = $1), $2) most`, owner, db.limits.Bytes).Scan(&s.Limit, &s.Used)
+	return s, err
+}
+
+// checkBytes returns CodeQuotaExceeded if the workspaces of the user use as much space as allowed,
+// so that none is added.
+func (db *DB) checkBytes(ctx context.Context, tx pgx.Tx, owner string) error {
+	owned, err := db.ownedSpace(ctx, tx, owner)
+	if err != nil {
 		return err
 	}
-	e := workspace.Errorf(workspace.CodeQuotaExceeded, "Your workspaces use %d MiB, and at most %d MiB are allowed. Delete files in a workspace that runs, delete a workspace, or ask an administrator for a higher limit.", used>>20, most>>20)
-	e.Details = map[string]any{"limit_type": "bytes", "current": used, "max": most}
-	return e
+	return owned.Check()
 }
 
 // checkTokens returns CodeQuotaExceeded if the user may not have one more API token. It

@@ -86,6 +86,117 @@ func TestTokenQuota(t *testing.T) {
 	}
 }
 
+// usedBytes is a stopped workspace that uses so many bytes.
+func usedBytes(n int64) state {
+	return state{"phase": "STANDBY", "home_ctx": `{"state": "live"}`, "home_bytes": n, "conditions": noContainer}
+}
+
+// Of an owner at the limit of bytes, a workspace starts to free space: once until its home is
+// smaller. Opening it, a plain start and a new workspace are refused.
+func TestStartToFreeSpaceAtLimitOfBytes(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Limits: postgres.Limits{Bytes: 20 << 20}})
+	ctx := t.Context()
+	ann := e.user("ann")
+	w := e.workspace(ann, usedBytes(21<<20))
+	start := func(free bool) (workspace.Workspace, error) {
+		return e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Desired: ptr(workspace.DesiredRunning), FreeSpace: free})
+	}
+	refused := func(err error, may bool) {
+		t.Helper()
+		wantCode(t, err, workspace.CodeQuotaExceeded)
+		if d := asError(t, err).Details; d["limit_type"] != "bytes" || d["free_space"] != may {
+			t.Errorf("%+v, want free_space %v", d, may)
+		}
+	}
+	stop := func(bytes int64) { e.set(w.ID, state{"desired_state": "STANDBY", "home_bytes": bytes}) }
+	_, err := start(false)
+	refused(err, true)
+	refused(e.MayRun(ctx, ann, w.ID), true)
+	refused(second(e.Wake(ctx, ann, w.ID)), true)
+	wantCode(t, second(e.CreateWorkspace(ctx, ann, newWorkspace("new", workspace.DesiredRunning))), workspace.CodeQuotaExceeded)
+	if freed := must(start(true))(t); freed.DesiredState != workspace.DesiredRunning || freed.FreeingAt == nil || freed.FreeingFrom != 21<<20 {
+		t.Errorf("%+v", freed)
+	}
+	stop(21 << 20)
+	_, err = start(true)
+	refused(err, false)
+	refused(e.MayRun(ctx, ann, w.ID), false)
+	stop(20 << 20) // some files were deleted
+	must(start(true))(t)
+	stop(20<<20 - 1)
+	must(start(false))(t)
+}
+
+// The server's own archives do not bring an owner over the limit of bytes: an archive counts while
+// it is the home. Over the limit, an archived workspace is restored and started to free space.
+func TestArchivesAtLimitOfBytes(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Limits: postgres.Limits{Bytes: 20}})
+	ctx := t.Context()
+	ann := e.user("ann")
+	w := e.workspace(ann, usedBytes(12))
+	e.set(w.ID, state{"archive_key": "k", "archive_size": 9, "archives_bytes": 18})
+	start := func(free bool) error {
+		return second(e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Desired: ptr(workspace.DesiredRunning), FreeSpace: free}))
+	}
+	used := func(name string, want int64) {
+		t.Helper()
+		if q := must(e.Quotas(ctx, ann))(t); q.Bytes != want {
+			t.Errorf("%s: %d bytes, want %d", name, q.Bytes, want)
+		}
+	}
+	used("restored", 12)
+	if err := start(false); err != nil {
+		t.Errorf("restored: %v", err)
+	}
+	e.set(w.ID, state{"phase": "ARCHIVED", "desired_state": "ARCHIVED", "home_ctx": `{"state": "absent"}`})
+	used("archived", 9) // the size of the home was measured before
+	e.set(w.ID, state{"home_bytes": 0})
+	used("archived and measured", 9)
+	e.set(w.ID, state{"phase": "STANDBY", "home_ctx": `{"state": "live"}`})
+	used("restored and not measured", 9)
+
+	e.set(w.ID, state{"phase": "ARCHIVED", "desired_state": "ARCHIVED", "home_ctx": `{"state": "absent"}`, "archive_size": 25})
+	wantCode(t, start(false), workspace.CodeQuotaExceeded)
+	must(e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Desired: ptr(workspace.DesiredStandby)}))(t)
+	e.set(w.ID, state{"desired_state": "ARCHIVED"})
+	if err := start(true); err != nil {
+		t.Errorf("restored to free space: %v", err)
+	}
+	// The size of its home is known only afterwards, so the next start to free space compares none.
+	e.set(w.ID, state{"phase": "STANDBY", "desired_state": "STANDBY", "home_ctx": `{"state": "live"}`, "home_bytes": 30})
+	if err := start(true); err != nil {
+		t.Errorf("once more, of the restored home: %v", err)
+	}
+	e.set(w.ID, state{"desired_state": "STANDBY"})
+	wantCode(t, start(true), workspace.CodeQuotaExceeded)
+}
+
+// At the limit of bytes a workspace that runs goes on, and one in ERROR recovers; one that was
+// never started has nothing to free.
+func TestLimitOfBytesEndsNoUse(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Limits: postgres.Limits{Bytes: 20}})
+	ctx := t.Context()
+	ann := e.user("ann")
+	idle := e.workspace(ann, state{"phase": "RUNNING", "desired_cause": "idle", "conditions": container})
+	failed := e.workspace(ann, state{"phase": "ERROR", "desired_state": "RUNNING", "error_reason": "Timeout"})
+	fresh := e.workspace(ann, nil)
+	e.set(idle.ID, state{"home_bytes": 30})
+	if w, err := e.Stay(ctx, ann, idle.ID); err != nil || w.DesiredState != workspace.DesiredRunning {
+		t.Errorf("stay: %s, %v", w.DesiredState, err)
+	}
+	if _, err := e.RequestRecover(ctx, ann, failed.ID, workspace.RecoverAfresh); err != nil {
+		t.Errorf("recover: %v", err)
+	}
+	_, err := e.PatchWorkspace(ctx, ann, fresh.ID, postgres.Patch{Desired: ptr(workspace.DesiredRunning), FreeSpace: true})
+	wantCode(t, err, workspace.CodeQuotaExceeded)
+	if free, offered := asError(t, err).Details["free_space"]; offered {
+		t.Errorf("free_space is %v", free)
+	}
+}
+
 // Old entries of the audit log are removed in batches, with an entry about each; the others stay.
 func TestAuditRetention(t *testing.T) {
 	t.Parallel()

@@ -104,9 +104,9 @@ type Workspace struct {
 	// HomeLimit is the limit in bytes that the home's volume has, as last observed; 0: it may
 	// grow as long as its disk has space. Written by the controller.
 	HomeLimit int64
-	// FreeingAt is the last start over the limit of the home, which its owner requested to free
-	// space, and FreeingFrom the HomeBytes at that time; see lifecycle.CheckSpace. Written by
-	// the API layer.
+	// FreeingAt is the last start over the limit of the home or of the owner, which was requested
+	// to free space, and FreeingFrom the HomeBytes at that time; see lifecycle.MayFree. Written
+	// by the API layer.
 	FreeingAt   *time.Time
 	FreeingFrom int64
 
