@@ -208,22 +208,33 @@ func (u *Usage) SetSizes(ctx context.Context, homes map[workspace.ID]int64) erro
 	}))
 }
 
-// FilledHome is a home without a limit of its volume, and when it may have changed last.
+// FilledHome is a home that may be at a limit, and when it may have changed last.
 type FilledHome struct {
 	ID       workspace.ID
 	Size     string // the name of the workspace's size; empty: the default one
 	Bytes    int64  // as last measured
+	Enforced bool   // its volume has the limit
 	Running  bool
 	Now      time.Time // the database's clock
 	PhasedAt time.Time // when the phase changed
+	// OwnerFull: the workspaces of its owner use as much as they may; see lifecycle.OwnedSpace.
+	OwnerFull bool
 }
 
-// Filled lists the present homes that were measured with at least so many bytes.
-func (u *Usage) Filled(ctx context.Context, least int64) (list []FilledHome, err error) {
+// Filled lists the present homes without a limit of their volumes that were measured with at least
+// so many bytes (0: none), and all homes of owners at their limit of bytes, which is ofOwner unless
+// the owner has another one (0: none).
+func (u *Usage) Filled(ctx context.Context, least, ofOwner int64) (list []FilledHome, err error) {
 	err = inSession(ctx, u.session, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT id, COALESCE(size, ''), home_bytes, phase = 'RUNNING', now(), phase_changed_at FROM workspaces
-			WHERE home_limit = 0 AND home_bytes >= $1 AND phase IN ('RUNNING', 'STANDBY') ORDER BY id`, least)
+			WITH full_owners AS (
+				SELECT w.owner_user_id FROM workspaces w LEFT JOIN user_limits l ON l.user_id = w.owner_user_id
+				WHERE w.deleted_at IS NULL GROUP BY w.owner_user_id, l.max_bytes
+				HAVING COALESCE(l.max_bytes, $2) > 0 AND `+ownedBytes+` >= COALESCE(l.max_bytes, $2)
+			)
+			SELECT id, COALESCE(size, ''), COALESCE(home_bytes, 0), home_limit > 0, phase = 'RUNNING', now(), phase_changed_at, o.owner_user_id IS NOT NULL
+			FROM workspaces LEFT JOIN full_owners o USING (owner_user_id)
+			WHERE phase IN ('RUNNING', 'STANDBY') AND (o.owner_user_id IS NOT NULL OR $1 > 0 AND home_limit = 0 AND home_bytes >= $1) ORDER BY id`, least, ofOwner)
 		if err != nil {
 			return err
 		}

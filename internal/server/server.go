@@ -302,7 +302,7 @@ func newServer(p parts) (*server, error) {
 
 	homes, _ := any(p.runtime).(usage.Homes) // not every runtime can measure homes
 	spending := usage.New(usage.Config{
-		Agents: attacher, Homes: homes, UsageSettings: cfg.Usage, Sizes: cfg.Defaults.Sizes,
+		Agents: attacher, Homes: homes, UsageSettings: cfg.Usage, Sizes: cfg.Defaults.Sizes, MaxBytes: cfg.Limits.Bytes,
 		Conditions: p.conditions, Log: log,
 	})
 

@@ -39,7 +39,9 @@ type Config struct {
 	postgres.UsageSettings
 	// Sizes bound what an agent reports, which its workspace's user controls, and have the
 	// limits of homes.
-	Sizes    workspace.Sizes
+	Sizes workspace.Sizes
+	// MaxBytes is the limit of bytes of owners who have no other one; 0: none.
+	MaxBytes int64
 	Interval time.Duration // between two samples; 0: a minute
 	// Conditions lists that use cannot be recorded; nil: it is only logged.
 	Conditions *health.Monitor
@@ -232,8 +234,8 @@ func (r *Runner) measure(ctx context.Context, store *postgres.Usage) {
 	}
 }
 
-// fullHomes are the homes that are near their limits, and when each was last measured alone, or
-// could not be.
+// fullHomes are the homes that are near their limits or whose owners are at theirs, and when each
+// was last measured alone, or could not be.
 type fullHomes map[workspace.ID]time.Time
 
 const (
@@ -243,15 +245,15 @@ const (
 	fullTimeout = 5 * time.Minute
 )
 
-// measureFull measures the homes that are near or over their limits again: while they are in use,
-// and once after that. So the owner sees that deleting files has helped, and a workspace that may
-// be started again is. A home that cannot be measured does not keep the others waiting.
+// measureFull measures the homes that are near or over their limits, and those of owners at their
+// limit of bytes, again: while they are in use, and once after that. So the owner sees that
+// deleting files has helped, and a workspace that may be started again is. A home that cannot be
+// measured does not keep the others waiting.
 func (r *Runner) measureFull(ctx context.Context, store *postgres.Usage, full fullHomes) error {
-	least := leastNear(r.cfg.Sizes)
-	if r.cfg.Homes == nil || r.cfg.SizeInterval <= 0 || least == 0 {
+	if r.cfg.Homes == nil || r.cfg.SizeInterval <= 0 {
 		return nil
 	}
-	list, err := store.Filled(ctx, least)
+	list, err := store.Filled(ctx, leastNear(r.cfg.Sizes), r.cfg.MaxBytes)
 	if err != nil {
 		return err
 	}
@@ -259,7 +261,7 @@ func (r *Runner) measureFull(ctx context.Context, store *postgres.Usage, full fu
 	present := map[workspace.ID]bool{}
 	for _, h := range list {
 		space := lifecycle.SpaceOf(workspace.Workspace{Size: h.Size, HomeBytes: &h.Bytes}, r.cfg.Sizes)
-		if !space.Near() {
+		if !h.OwnerFull && (h.Enforced || !space.Near()) {
 			continue
 		}
 		present[h.ID] = true

@@ -135,6 +135,38 @@ func TestFullHomesAreMeasuredAgain(t *testing.T) {
 	pass(map[workspace.ID]int{stopped: 2, running: 2})
 }
 
+// The homes of an owner at the limit of bytes are measured again, of any size and kind: what was
+// freed counts at the next start.
+func TestHomesOfFullOwnersAreMeasuredAgain(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	full, below, own := db.AddUser("full"), db.AddUser("below"), db.AddUser("own")
+	db.Change(`UPDATE users SET max_bytes = 100 WHERE id = $1`, own.UserID)
+	add := func(u workspace.Caller, name, phase string, bytes, limit int64) workspace.ID {
+		w := db.AddWorkspace(u, name)
+		db.Change(`UPDATE workspaces SET phase = $2, home_bytes = $3, home_limit = $4, archive_size = 300, phase_changed_at = now() - interval '1 hour' WHERE id = $1`, w.ID, phase, bytes, limit)
+		return w.ID
+	}
+	stopped, running, restored := add(full, "stopped", "STANDBY", 500, 0), add(full, "running", "RUNNING", 200, 900), add(full, "restored", "STANDBY", 0, 0)
+	add(full, "archived", "ARCHIVED", 500, 0)
+	add(below, "stopped", "STANDBY", 900, 0)
+	limited := add(own, "stopped", "STANDBY", 150, 0)
+	m := &meter{single: map[workspace.ID]int64{stopped: 100, running: 200, restored: 400, limited: 150}, measured: map[workspace.ID]int{}}
+	r := New(Config{Homes: m, MaxBytes: 1000, UsageSettings: postgres.UsageSettings{SizeInterval: time.Hour}, Log: harness.Logger(t, slog.LevelWarn)})
+	store, seen := postgres.NewUsage(postgres.NewSession(db.Conn())), fullHomes{}
+	for range 2 {
+		if err := r.measureFull(t.Context(), store, seen); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(map[workspace.ID]int{stopped: 1, running: 1, restored: 1, limited: 1}, m.measured); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if n := fixture.Query[int64](db, `SELECT sum(home_bytes)::bigint FROM workspaces WHERE owner_user_id = $1 AND phase <> 'ARCHIVED'`, full.UserID); n != 700 {
+		t.Errorf("%d bytes are recorded, want 700", n)
+	}
+}
+
 // A home that cannot be measured neither takes the time of the others nor is tried at once again.
 func TestFullHomeThatCannotBeMeasured(t *testing.T) {
 	t.Parallel()
