@@ -371,6 +371,9 @@ func (d *Dashboard) refuseAny(w http.ResponseWriter, r *http.Request, c workspac
 		f.fail("name", "field.name_taken_there")
 	case e.Code == workspace.CodeInvalid && f.Name == "any-hand-over":
 		f.fail("to", "field.cannot_receive")
+	case e.Code == workspace.CodeQuotaExceeded && e.Details["limit_type"] == lifecycle.LimitBytes:
+		v := bytesOf(e)
+		f.Problem = f.lang.T("any.limit_bytes", f.lang.Bytes(v.Used), f.lang.Bytes(v.Max))
 	case e.Code == workspace.CodeQuotaExceeded && f.Name == "any-size":
 		f.Problem = quotaProblem(f.lang, e)
 	case e.Code == workspace.CodeLimitExceeded:

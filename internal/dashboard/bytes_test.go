@@ -1,10 +1,13 @@
 package dashboard
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"testing"
 
+	"codehub/internal/lifecycle"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -44,4 +47,53 @@ func TestLimitOfBytesIsExplained(t *testing.T) {
 	contains(t, "the page that waits for it", b.get(page+"/wait").body, text)
 	w.Exec(`UPDATE users SET max_bytes = 0`)
 	lacks(t, "without a limit", b.get(page).body, "of at most")
+}
+
+// Over the limit of bytes the pages of a workspace at rest offer the start to free space, once
+// until its home is smaller; an archived one is restored for it.
+func TestStartToFreeSpaceAtLimitOfBytes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id)
+	w.Exec(`UPDATE users SET max_bytes = 2000000000`)
+	w.Exec(`UPDATE workspaces SET home_bytes = 3500000000`)
+	contains(t, "the page", b.get(path).body, `id="over-bytes"`, `id="free-space"`, "Start to free space")
+	contains(t, "the page in Korean", b.get(path, "Accept-Language", "ko").body, "최대 2.0 GB 중 3.5 GB", "공간 확보를 위해 시작")
+	contains(t, "the page that waits", b.get(path+"/wait").body, `name="free_space"`)
+	b.htmx(path+"/start", url.Values{"free_space": {"on"}})
+	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning || ws.FreeingFrom != 3500000000 {
+		t.Errorf("the start to free space: %+v", ws)
+	}
+	w.Exec(`UPDATE workspaces SET desired_state = 'STANDBY'`)
+	page := b.get(path).body
+	contains(t, "started once", page, "has not become smaller since its last start")
+	lacks(t, "started once", page, `id="free-space"`)
+	lacks(t, "the page that waits", b.get(path+"/wait").body, `name="free_space"`)
+	contains(t, "started again", b.htmx(path+"/start", url.Values{"free_space": {"on"}}).body, "has not become smaller since its last start")
+
+	w.Exec(`UPDATE workspaces SET phase = 'ARCHIVED', desired_state = 'ARCHIVED', home_ctx = '{"state": "absent"}', archive_key = 'k', archive_size = 2500000000`)
+	contains(t, "archived", b.get(path).body, "Your workspaces use 2.5 GB of at most 2.0 GB.", `id="free-space"`)
+	contains(t, "the page that restores", b.get(path+"/wait").body, `name="free_space"`)
+	b.htmx(path+"/start", url.Values{"free_space": {"on"}})
+	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning || ws.FreeingAt != nil {
+		t.Errorf("the restore to free space: %+v", ws)
+	}
+}
+
+// fullOwner is a store that refuses what administrators do for the owner's limit of bytes.
+type fullOwner struct{ Store }
+
+func (fullOwner) Administer(context.Context, workspace.Caller, workspace.ID, postgres.Administration) (postgres.AnyWorkspace, error) {
+	return postgres.AnyWorkspace{}, lifecycle.OwnedSpace{Used: 35e8, Limit: 2e9}.Check()
+}
+
+// An administrator reads whose limit it is.
+func TestOwnersLimitOfBytesIsExplained(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.Store = fullOwner{c.Store} })
+	b := w.loggedIn()
+	id := w.add("project", standby)
+	contains(t, "an administrator's change", b.htmx("/admin/workspaces/"+string(id)+"/delete", url.Values{"message": {""}}).body, "The owner’s workspaces use 3.5 GB of at most 2.0 GB.")
 }

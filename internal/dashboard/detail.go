@@ -39,13 +39,19 @@ type detailView struct {
 	// over its limit.
 	Space   lifecycle.HomeSpace
 	MayFree bool
-	// OverBytes is the limit of bytes that keeps the stopped workspace from starting; nil: none.
+	// OverBytes is the limit of bytes that keeps the workspace at rest from starting; nil: none.
 	OverBytes *bytesView
 	// EnvNames are the names of the environment variables; the values may be secrets. EnvWaits
 	// reports that the container was created with others.
 	EnvNames []string
 	EnvWaits bool
 	Sharable bool // the workspace can be shared
+}
+
+// FreesBytes reports whether the panel offers the start to free space: at the limit of bytes, unless
+// the facts offer it over the limit of the home.
+func (v detailView) FreesBytes() bool {
+	return v.OverBytes != nil && v.OverBytes.MayFree() && !v.MayFree
 }
 
 // check is one condition, with the texts condition.<Type> and reason.<Reason>.
@@ -91,10 +97,9 @@ func shown(w workspace.Workspace, t workspace.ConditionType) workspace.Condition
 // cursor is that of its archives.
 func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w workspace.Workspace, cursor string) (detailView, error) {
 	v := d.detailOf(w)
-	if v.State == "stopped" {
-		err := d.Store.MayRun(ctx, c, w.ID)
-		v.OverBytes = overBytes(err)
-		if v.OverBytes == nil && err != nil && workspace.CodeOf(err) != workspace.CodeLimitExceeded {
+	if v.State == "stopped" || v.State == "archived" {
+		var err error
+		if v.OverBytes, err = d.overBytes(ctx, c, w.ID); err != nil {
 			return v, err
 		}
 	}

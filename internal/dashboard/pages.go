@@ -35,7 +35,7 @@ type waitView struct {
 	Refreshes bool
 	Check     string
 	Stuck     bool // it was entered too often
-	// OverBytes is the limit of bytes for which a start waits; nil: none.
+	// OverBytes is the limit of bytes that prevents a start; nil: none.
 	OverBytes *bytesView
 }
 
@@ -45,7 +45,12 @@ func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.
 	v := waitView{view: d.viewOf(w, fromWait), Kind: waitKind(w), Entry: entryPath(w.ID, "")}
 	awaitsLimit = awaitsLimit && v.Kind == waitStopped
 	if !awaitsLimit && !v.AwaitsLimit() {
-		return v, nil
+		if v.Kind != waitStopped && v.Kind != waitRestore {
+			return v, nil
+		}
+		var err error
+		v.OverBytes, err = d.overBytes(ctx, c, w.ID)
+		return v, err
 	}
 	limit, err := d.readLimit(ctx, c, w, nil, fromWait)
 	v.OverBytes = overBytes(err)
@@ -100,7 +105,12 @@ func (d *Dashboard) Loading(w http.ResponseWriter, r *http.Request, status int, 
 
 // RestoreNeeded is the page of an archived workspace.
 func (d *Dashboard) RestoreNeeded(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage) {
-	d.showWait(w, r, status, p, waitRestore, limitView{})
+	v := waitView{view: d.viewOf(p.Workspace, fromWait), Kind: waitRestore, Entry: entryPath(p.Workspace.ID, p.Path)}
+	var err error
+	if v.OverBytes, err = d.overBytes(r.Context(), p.Caller, p.Workspace.ID); err != nil {
+		d.logFailure(r, err) // the page's stream tries again
+	}
+	d.renderWait(w, r, status, p.Caller, v, 0)
 }
 
 // StartNeeded is the page of a workspace that was never started.

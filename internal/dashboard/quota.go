@@ -1,10 +1,12 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
 	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -45,20 +47,47 @@ func quotaText(l *catalogue.Language, kind string, q quotaView) string {
 func quotaProblem(l *catalogue.Language, e *workspace.Error) string {
 	kind, _ := e.Details["limit_type"].(string)
 	if inBytes(e) {
-		used, _ := e.Details["current"].(int64)
-		most, _ := e.Details["max"].(int64)
-		if may, refused := e.Details["free_space"].(bool); refused && !may {
-			kind = "home_again"
-		}
-		return l.T("quota."+kind, l.Bytes(used), l.Bytes(most))
+		v := bytesOf(e)
+		return l.T("quota."+kind+v.Way, l.Bytes(v.Used), l.Bytes(v.Max))
 	}
 	current, _ := e.Details["current"].(int)
 	most, _ := e.Details["max"].(int)
 	return quotaText(l, kind, quotaView{current, most})
 }
 
-// bytesView is how much the homes and archives of a user use, and may use.
-type bytesView struct{ Used, Max int64 }
+// bytesView is a limit of disk space that is reached. Way is the suffix of the text that tells the
+// way out: empty for a start to free space, "_again" if there was one, and "_new" for what is no
+// stopped workspace.
+type bytesView struct {
+	Used, Max int64
+	Way       string
+}
+
+// MayFree reports whether the workspace may be started to free space.
+func (v bytesView) MayFree() bool { return v.Way == "" }
+
+// bytesOf reads a CodeQuotaExceeded about disk space.
+func bytesOf(e *workspace.Error) (v bytesView) {
+	v.Used, _ = e.Details["current"].(int64)
+	v.Max, _ = e.Details["max"].(int64)
+	switch may, offered := e.Details["free_space"].(bool); {
+	case !offered && e.Details["limit_type"] == lifecycle.LimitBytes:
+		v.Way = "_new"
+	case offered && !may:
+		v.Way = "_again"
+	}
+	return v
+}
+
+// overBytes returns the limit of bytes that prevents a start of the caller's workspace, or nil.
+func (d *Dashboard) overBytes(ctx context.Context, c workspace.Caller, id workspace.ID) (*bytesView, error) {
+	err := d.Store.MayRun(ctx, c, id)
+	v := overBytes(err)
+	if v != nil || workspace.CodeOf(err) == workspace.CodeLimitExceeded {
+		err = nil
+	}
+	return v, err
+}
 
 // overBytes returns the limit of bytes for which MayRun returned err, or nil.
 func overBytes(err error) *bytesView {
@@ -66,9 +95,8 @@ func overBytes(err error) *bytesView {
 	if !errors.As(err, &e) || e.Code != workspace.CodeQuotaExceeded || !inBytes(e) {
 		return nil
 	}
-	used, _ := e.Details["current"].(int64)
-	most, _ := e.Details["max"].(int64)
-	return &bytesView{used, most}
+	v := bytesOf(e)
+	return &v
 }
 
 // inBytes reports whether a CodeQuotaExceeded is about disk space.
