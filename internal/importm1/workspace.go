@@ -169,7 +169,7 @@ func (r *run) bring(ctx context.Context, m SourceWorkspace, who owner, old *oldC
 		return err
 	}
 	if made.DesiredState != n.Desired {
-		w.Notes = append(w.Notes, "stopped: it was running, and the running limit is reached")
+		w.Notes = append(w.Notes, "stopped: it was running, and its owner's limit of bytes or the running limit is reached")
 	}
 	if made.Name != n.Name {
 		w.Notes = append(w.Notes, "renamed: its owner already has a workspace with that name")

@@ -459,13 +459,24 @@ func timeouts(w workspace.Workspace, do Administration) (lifecycle.Intent, error
 	return out, nil
 }
 
-// ofOwner words a reached running limit for an administrator: it is the owner's.
+// ofOwner words a reached limit for an administrator: it is the owner's.
 func ofOwner(err error) error {
 	var e *workspace.Error
-	if !errors.As(err, &e) || e.Code != workspace.CodeLimitExceeded || e.Details["limit_type"] != "per_user" {
+	if !errors.As(err, &e) {
 		return err
 	}
-	return &workspace.Error{Code: e.Code, Details: e.Details, Message: "The owner has reached their running limit. Stop one of their workspaces first."}
+	out := &workspace.Error{Code: e.Code, Details: e.Details}
+	switch e.Details["limit_type"] {
+	case "per_user":
+		out.Message = "The owner has reached their running limit. Stop one of their workspaces first."
+	case lifecycle.LimitBytes:
+		used, _ := e.Details["current"].(int64)
+		most, _ := e.Details["max"].(int64)
+		out.Message = fmt.Sprintf("The owner's workspaces use %d MiB, and at most %d MiB are allowed. Raise the owner's limit, or ask the owner to free space.", used>>20, most>>20)
+	default:
+		return err
+	}
+	return out
 }
 
 // HandOver is who gets a workspace.

@@ -214,7 +214,7 @@ type ImportedWorkspace struct {
 
 // FinishImport creates the workspace under the claim of its Import, which ends the
 // import. Its home is its archive; the controller restores it like any other. If the
-// running limits do not allow it to run, its desired state is STANDBY. CodeGone if
+// running limits or that of its owner's bytes do not allow it to run, its desired state is STANDBY. CodeGone if
 // another attempt holds the claim.
 func (db *DB) FinishImport(ctx context.Context, n ImportedWorkspace) (w workspace.Workspace, err error) {
 	err = db.tx(ctx, "finish an import", func(tx pgx.Tx) error {
@@ -224,7 +224,7 @@ func (db *DB) FinishImport(ctx context.Context, n ImportedWorkspace) (w workspac
 				return err
 			}
 			switch err := db.checkLimits(ctx, tx, n.OwnerID, n.ID); {
-			case workspace.CodeOf(err) == workspace.CodeLimitExceeded:
+			case workspace.CodeOf(err) == workspace.CodeLimitExceeded, workspace.CodeOf(err) == workspace.CodeQuotaExceeded:
 				desired = workspace.DesiredStandby
 			case err != nil:
 				return err

@@ -229,7 +229,7 @@ func (db *DB) FinishMove(ctx context.Context, n MovedWorkspace) (w workspace.Wor
 			return err
 		}
 		if err := db.checkWorkspaces(ctx, tx, owner); err != nil {
-			return err
+			return ofOwner(err)
 		}
 		if _, err := tx.Exec(ctx, `DELETE FROM workspaces WHERE id = $1 AND phase = 'DELETED'`, n.ID); err != nil {
 			return err
