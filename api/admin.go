@@ -138,7 +138,7 @@ type Account struct {
 	Workspaces    int        `json:"workspaces"`
 	MaxWorkspaces *int       `json:"max_workspaces"` // as max_running
 	MaxBytes      *int64     `json:"max_bytes"`      // as max_running
-	Bytes         int64      `json:"bytes"`          // of homes and archives, as last measured
+	Bytes         int64      `json:"bytes"`          // of homes, and of archives that are homes, as last measured
 	LockedTill    *time.Time `json:"locked_until"`
 	CreatedAt     time.Time  `json:"created_at"`
 	Passkeys      int        `json:"passkeys"`

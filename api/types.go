@@ -149,7 +149,7 @@ type UpdateWorkspace struct {
 	Size              *string             `json:"size,omitempty"`      // from the next start on
 	DesiredState      *string             `json:"desired_state,omitempty"`
 	Queue             bool                `json:"queue,omitempty"`
-	FreeSpace         bool                `json:"free_space,omitempty"` // start although the home is over its limit
+	FreeSpace         bool                `json:"free_space,omitempty"` // start over a limit of disk space
 	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero"`
 	ArchiveTTLSeconds Nullable[int]       `json:"archive_ttl_seconds,omitzero"`
 	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero"`

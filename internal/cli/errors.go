@@ -58,6 +58,10 @@ func explain(err error) error {
 			return &client.Error{Code: e.Code, Message: "The token in " + tokenVariable + " is not valid. It may have expired or been revoked."}
 		}
 		return fmt.Errorf("%w Use: codehub login", err)
+	case "quota_exceeded":
+		if e.Details["free_space"] == true {
+			return fmt.Errorf("%w Use: codehub start --free-space", err)
+		}
 	case "workspace_limit_exceeded":
 		var names []string
 		running, _ := e.Details["running_workspaces"].([]any)

@@ -167,7 +167,7 @@ func outcome(w api.Workspace, err error) (any, string, error) {
 type startCmd struct {
 	onWorkspace
 	Wait      bool `short:"w" help:"Wait until it runs."`
-	FreeSpace bool `help:"Start with a home over its limit, to free space."`
+	FreeSpace bool `help:"Start over a limit of disk space, to free space."`
 }
 
 func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
