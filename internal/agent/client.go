@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 )
 
@@ -345,18 +346,43 @@ func refused(res *http.Response) error {
 type Conn struct {
 	*net.TCPConn
 	early *bufio.Reader // what arrived with the response's head
+
+	read, written atomic.Bool // the direction has ended
 }
 
 // Read reads from the connection.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.early == nil {
-		return c.TCPConn.Read(p)
+		n, err := c.TCPConn.Read(p)
+		if err == io.EOF {
+			c.read.Store(true)
+		}
+		return n, err
 	}
 	n, err := c.early.Read(p[:min(len(p), c.early.Buffered())])
 	if c.early.Buffered() == 0 {
 		c.early = nil
 	}
 	return n, err
+}
+
+// CloseWrite ends the direction to the workspace. What it sends is still read.
+func (c *Conn) CloseWrite() error {
+	err := c.TCPConn.CloseWrite()
+	if err == nil {
+		c.written.Store(true)
+	}
+	return err
+}
+
+// Close ends the connection. Unless both directions have ended, it resets the connection:
+// the agent would take a mere end for that of one direction, and wait for the other one as
+// long as the program likes. What was sent last may be lost then.
+func (c *Conn) Close() error {
+	if !c.read.Load() || !c.written.Load() {
+		_ = c.SetLinger(0)
+	}
+	return c.TCPConn.Close()
 }
 
 // WriteTo copies everything that is read to w. It lets the kernel copy from socket
@@ -374,5 +400,8 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 		}
 	}
 	m, err := io.Copy(w, c.TCPConn)
+	if err == nil {
+		c.read.Store(true)
+	}
 	return n + m, err
 }

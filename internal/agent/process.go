@@ -87,8 +87,6 @@ func (p *Process) Signal(name string) error { return p.frames.Write(FrameSignal,
 // Close ends the connection: a command with a terminal is hung up, another one
 // loses its input and output. It may be called at any time.
 func (p *Process) Close() error {
-	// Input that the agent does not take would hold back the end of the connection.
-	_ = p.conn.SetLinger(0)
 	err := p.conn.Close()
 	for _, r := range []io.Reader{p.Stdout, p.Stderr} {
 		_ = r.(*io.PipeReader).CloseWithError(io.ErrClosedPipe)

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const dialTimeout = 10 * time.Second
@@ -56,27 +58,54 @@ func addressOf(r *http.Request) (network, address string, err error) {
 
 type halfCloser interface{ CloseWrite() error }
 
+// resetInterval is how often a joined connection is checked for a reset, which a silent
+// program would leave unnoticed.
+const resetInterval = 10 * time.Second
+
 // join copies both directions until both have ended, or one has failed. Each end of
-// a direction is passed on.
-func join(a, b net.Conn) {
-	done := make(chan error, 2)
-	pipe := func(to, from net.Conn) {
-		_, err := io.Copy(to, from)
-		if half, ok := to.(halfCloser); ok && err == nil {
-			err = half.CloseWrite()
+// a direction is passed on, and the other one continues for as long as it likes. A server
+// that gives the connection up resets it. For one that was killed, the kernel of its
+// machine does so, at a keep-alive about a minute later. Then both sides are closed, even
+// if the program is silent.
+func join(server *net.TCPConn, program net.Conn) {
+	pipe := func(to, from net.Conn) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := io.Copy(to, from)
+			if half, ok := to.(halfCloser); ok && err == nil {
+				err = half.CloseWrite()
+			}
+			done <- err
+		}()
+		return done
+	}
+	output, input := pipe(server, program), pipe(program, server)
+	check := time.NewTicker(resetInterval)
+	defer check.Stop()
+	for output != nil || input != nil {
+		var err error
+		select {
+		case err = <-output:
+			output = nil
+		case err = <-input:
+			input = nil
+		case <-check.C:
+			if output != nil && isReset(server) {
+				err = net.ErrClosed
+			}
 		}
-		done <- err
+		if err != nil {
+			server.Close()
+			program.Close()
+		}
 	}
-	go pipe(a, b)
-	go pipe(b, a)
-	if <-done != nil {
-		a.Close()
-		b.Close()
-	}
-	if <-done != nil {
-		a.Close()
-		b.Close()
-	}
+}
+
+// isReset reports whether the other side has reset a connection of which this side has not
+// ended its direction.
+func isReset(conn *net.TCPConn) bool {
+	state, ok := stateOf(conn)
+	return !ok || state == unix.BPF_TCP_CLOSE
 }
 
 var _ halfCloser = (*net.UnixConn)(nil)

@@ -372,16 +372,24 @@ func (r *run) loseOutput() {
 // gone reports whether the other side has ended a connection whose input is not read
 // now.
 func gone(conn *net.TCPConn) bool {
+	state, ok := stateOf(conn)
+	return !ok || state != unix.BPF_TCP_ESTABLISHED
+}
+
+// stateOf returns the state of a connection as in TCP_INFO. It returns false once the
+// connection is closed here.
+func stateOf(conn *net.TCPConn) (state uint8, ok bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return true
+		return 0, false
 	}
-	over := false
+	state = unix.BPF_TCP_ESTABLISHED // where the kernel does not tell
 	err = raw.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
-		over = err == nil && info.State != unix.BPF_TCP_ESTABLISHED
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO); err == nil {
+			state = info.State
+		}
 	})
-	return over || err != nil
+	return state, err == nil
 }
 
 // feed writes the input from the queue to the command. A nil element marks the end of the

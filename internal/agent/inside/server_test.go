@@ -16,11 +16,13 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pkg/sftp"
+	"golang.org/x/sys/unix"
 
 	"codehub/internal/agent"
 	"codehub/internal/agent/inside"
@@ -254,6 +256,92 @@ func TestDial(t *testing.T) {
 	if _, err := c.Dial(t.Context(), "unix", "relative"); !errors.Is(err, agent.ErrRefused) {
 		t.Error(err)
 	}
+}
+
+// stubborn is a program that accepts connections, and neither sends nor ends them.
+func stubborn(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var open []net.Conn
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range open {
+			c.Close()
+		}
+	})
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// joined counts the connections in this process that agents have joined.
+func joined() int {
+	var stacks bytes.Buffer
+	_ = pprof.Lookup("goroutine").WriteTo(&stacks, 2)
+	return strings.Count(stacks.String(), "inside.join(")
+}
+
+// A connection that the server gives up ends in the workspace, also if the program ignores the
+// end of its input.
+func TestAbandonedConnectionEnds(t *testing.T) { // not parallel: it counts goroutines
+	c := serve(t)
+	address := stubborn(t)
+	const most = 50
+	before := joined()
+	var conns []*agent.Conn
+	for range most {
+		conn, err := c.Dial(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	if n := joined(); n < before+most {
+		t.Fatalf("%d connections are joined, want %d", n-before, most)
+	}
+	for i, conn := range conns {
+		if i%2 == 0 {
+			_ = conn.CloseWrite() // a half-closed one as well
+		}
+		conn.Close()
+	}
+	harness.Eventually(t, "the agent to end the connections", func() bool { return joined() <= before })
+}
+
+// A connection of a server that was killed ends, too: its kernel ends one direction, and resets
+// the connection later.
+func TestConnectionOfKilledServerEnds(t *testing.T) { // not parallel: it counts goroutines
+	c := serve(t)
+	before := joined()
+	conn, err := c.Dial(t.Context(), "tcp", stubborn(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The kernel forgets the connection after a second instead of a minute.
+	if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_LINGER2, 1) }); err != nil {
+		t.Fatal(err)
+	}
+	conn.TCPConn.Close()
+	harness.Eventually(t, "the agent to end the connection", func() bool { return joined() <= before })
 }
 
 func TestListen(t *testing.T) {
