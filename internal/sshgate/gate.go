@@ -17,6 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"codehub/internal/attach"
+	"codehub/internal/front"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -174,7 +175,7 @@ var tcpKeepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Int
 // serve serves a connection of the listener.
 func (g *Gate) serve(conn net.Conn) {
 	defer conn.Close()
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := front.TCP(conn); ok {
 		_ = tcp.SetKeepAliveConfig(tcpKeepAlive)
 	}
 	from := addressOf(conn)
