@@ -21,6 +21,10 @@ const (
 	// keepAliveInterval is how often the client is asked whether it is there. One that
 	// does not answer for keepAliveTimeout is disconnected.
 	keepAliveInterval, keepAliveTimeout = 30 * time.Second, 5 * time.Minute
+	// startingInterval takes the place of keepAliveInterval while the client waits for its
+	// workspace. The client's own keep-alives wait for answers then, behind its requests
+	// for listeners: any packet of the server's keeps it from giving up.
+	startingInterval = 3 * time.Second
 	// endDelay is the time that sessions have to report the end of the connection.
 	endDelay = time.Second
 )
@@ -188,12 +192,17 @@ func (c *connection) used(kind activity.Kind) { c.way.Used(kind) }
 
 // keepAlive ends the connection of a client that does not answer.
 func (c *connection) keepAlive() {
-	tick := time.NewTicker(keepAliveInterval)
+	tick := time.NewTicker(startingInterval)
 	defer tick.Stop()
+	ready := c.ready
 	for {
 		select {
 		case <-c.ctx.Done():
 			return
+		case <-ready:
+			ready = nil
+			tick.Reset(keepAliveInterval)
+			continue
 		case <-tick.C:
 		}
 		silent := time.AfterFunc(keepAliveTimeout, func() { c.cancel(errSilent); c.ssh.Close() })

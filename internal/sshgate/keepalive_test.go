@@ -6,10 +6,30 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+	"time"
 
 	"codehub/internal/front"
 	"codehub/internal/harness"
 )
+
+// A client that asks whether the server is there, behind its request for a port, keeps its
+// connection while the workspace starts.
+func TestForwardWaitsForWorkspace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.db.Change(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY' WHERE id = $1`, w.demo.ID)
+	service := listen(t)
+	echo(t, service)
+	port := freePort(t)
+	_, errs, exited := w.background(w.command("ssh", "-N", "-o", "ServerAliveInterval=2", "-o", "ExitOnForwardFailure=yes", "-R", port+":"+service.Addr().String(), "demo"))
+	select {
+	case status := <-exited:
+		t.Fatalf("ssh ended with %d: %s", status, errs)
+	case <-time.After(12 * time.Second):
+	}
+	w.db.Change(running, w.demo.ID)
+	echoes(t, dial(t, "tcp", "127.0.0.1:"+port), "hello")
+}
 
 // recorder keeps the connections that a listener accepts.
 type recorder struct {
