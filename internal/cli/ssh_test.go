@@ -38,7 +38,7 @@ func openGate(t testing.TB, srv *web.Server) *sshgate.Gate {
 		t.Fatal(err)
 	}
 	gate, err := sshgate.New(sshgate.Config{
-		Settings: sshgate.Settings{MaxConnections: 10, MaxPerUser: 10}, Seed: seed, Store: srv.DB, Log: log,
+		Settings: sshgate.Settings{MaxConnections: 10, MaxPerUser: 10}, Budget: sshgate.BudgetOf(1 << 30), Seed: seed, Store: srv.DB, Log: log,
 		Attacher: attach.New(attach.Config{Store: wakes{srv.DB}, Runtime: agentHere{l.Addr().String()}, Sessions: srv.Auth}),
 		PageOf:   func(workspace.ID) string { return "" },
 	})

@@ -52,6 +52,9 @@ func (s Settings) Apply(log *slog.Logger) (floor []byte) {
 	return make([]byte, min(maxFloor, limit/floorShare))
 }
 
+// Limit returns the memory limit of the process in bytes; math.MaxInt64: there is none.
+func Limit() int64 { return debug.SetMemoryLimit(-1) }
+
 // maxFloor bounds floor, and floorShare its share of the memory limit.
 const (
 	maxFloor   = 64 << 20
@@ -66,7 +69,7 @@ func (s Settings) set(log *slog.Logger) int64 {
 		limit = math.MaxInt64
 	case s.MemoryLimit != "":
 	case os.Getenv("GOMEMLIMIT") != "":
-		return debug.SetMemoryLimit(-1) // the Go runtime has set it
+		return Limit() // the Go runtime has set it
 	default:
 		if limit = automatic(os.DirFS("/")); limit == 0 {
 			log.Warn("memory limit not set because the memory of the machine is unknown")

@@ -33,6 +33,7 @@ import (
 	"codehub/internal/inbound"
 	"codehub/internal/installation"
 	"codehub/internal/mark"
+	"codehub/internal/memlimit"
 	"codehub/internal/ports"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
@@ -92,6 +93,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 		return &setting.Problem{Setting: "CODEHUB_LISTEN", Why: err.Error(), Do: "free the port, or give another one"}
 	}
 	defer tcp.Close()
+	budget := sshgate.BudgetOf(memlimit.Limit())
 	capacity := inbound.Capacity(cfg.Inbound.MaxConnections)
 	if capacity < cfg.Inbound.MaxConnections {
 		log.Info("connections limited by the limit of file descriptors", "connections", capacity)
@@ -202,7 +204,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	s, err := newServer(parts{
 		cfg: cfg, log: log, dsn: dsn, db: db, private: private, redis: redis, runtime: rt, bucket: archives,
 		self: self, backends: reachable, conditions: conditions, reserve: reserve, front: entrance, listener: listener, maxRelays: capacity,
-		numbers: numbers, ssh: ssh, sshSeed: sshSeed,
+		numbers: numbers, ssh: ssh, sshSeed: sshSeed, sshBudget: budget,
 	})
 	if err != nil {
 		return err
@@ -243,6 +245,7 @@ type parts struct {
 	numbers    net.Listener // for metrics; nil without CODEHUB_METRICS_LISTEN
 	ssh        net.Listener // nil without CODEHUB_SSH_LISTEN
 	sshSeed    []byte       // of the SSH host key
+	sshBudget  sshgate.Budget
 }
 
 // server is a running codehub.

@@ -33,7 +33,7 @@ func listenSSH(cfg config.Config) (net.Listener, error) {
 func openGate(p parts, attacher *attach.Attacher) (*sshgate.Gate, error) {
 	base := strings.TrimSuffix(p.cfg.PublicURL.String(), "/")
 	return sshgate.New(sshgate.Config{
-		Settings: p.cfg.SSH, Seed: p.sshSeed, Store: p.db, Attacher: attacher, Log: p.log,
+		Settings: p.cfg.SSH, Budget: p.sshBudget, Seed: p.sshSeed, Store: p.db, Attacher: attacher, Log: p.log,
 		PageOf: func(id workspace.ID) string { return base + "/workspaces/" + string(id) },
 		Exempt: func(a netip.Addr) bool { return a.IsLoopback() || p.cfg.Front.Proxies.Contain(a) },
 	})

@@ -247,7 +247,7 @@ func TestUse(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(s *sshgate.Settings) { s.MaxPerUser = 2 })
+	w := newWorld(t, func(s *sshgate.Config) { s.MaxPerUser = 2 })
 	w.open()
 	w.open()
 	if r := w.ssh("true"); r.status != 255 || !strings.Contains(r.err, "too many open connections") {

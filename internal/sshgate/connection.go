@@ -71,6 +71,12 @@ func (c *connection) run(channels <-chan ssh.NewChannel, requests <-chan *ssh.Re
 	log := c.gate.cfg.Log.With("remote", c.remote, "user", c.caller.UserID)
 	if err := c.gate.admit.enter(c.caller.UserID); err != nil {
 		c.failure, c.surplus = err, true
+		if c.gate.beginTurningAway() {
+			defer c.gate.turnedAway.Add(-1)
+		} else {
+			c.cancel(err)
+			c.ssh.Close()
+		}
 	} else {
 		defer c.gate.admit.leave(c.caller.UserID)
 	}
@@ -289,8 +295,8 @@ func (c *connection) open(n ssh.NewChannel, answered <-chan struct{}) {
 		_ = n.Reject(ssh.UnknownChannelType, "unsupported channel type")
 		return
 	}
-	if !c.begin() {
-		_ = n.Reject(ssh.ResourceShortage, "too many channels are open")
+	if err := c.begin(); err != nil {
+		_ = n.Reject(ssh.ResourceShortage, err.Error())
 		return
 	}
 	go func() {
@@ -299,18 +305,19 @@ func (c *connection) open(n ssh.NewChannel, answered <-chan struct{}) {
 	}()
 }
 
-// begin counts a channel or a listener; finish must follow if it returns true.
-func (c *connection) begin() bool {
+// begin counts a channel or a listener; finish must follow unless it returns an error, which
+// is for the client.
+func (c *connection) begin() error {
 	if c.surplus {
 		if c.channels.Add(1) > maxRefusedChannels {
 			c.channels.Add(-1)
-			return false
+			return errChannelsOfUser
 		}
-	} else if !c.gate.admit.enterChannel(c.caller.UserID) {
-		return false
+	} else if err := c.gate.admit.enterChannel(c.caller.UserID); err != nil {
+		return err
 	}
 	c.handlers.Add(1)
-	return true
+	return nil
 }
 
 func (c *connection) finish() {

@@ -64,19 +64,30 @@ func (c *connection) dial(n ssh.NewChannel, network, address string) {
 	c.join(ch, requests, conn)
 }
 
-// join copies between a channel and a connection until both have ended, or one fails.
-func (c *connection) join(ch ssh.Channel, requests <-chan *ssh.Request, conn *agent.Conn) {
+// closeGrace is how long the other side of a forwarded connection may take to end after
+// the client has closed its channel.
+const closeGrace = 5 * time.Second
+
+// join copies between a channel and a connection until both have ended, or one fails. It
+// returns once the client has closed the channel.
+func (c *connection) join(raw ssh.Channel, requests <-chan *ssh.Request, conn *agent.Conn) {
 	defer context.AfterFunc(c.ctx, func() { conn.Close() })()
+	ch := c.newChannel(raw, func() { conn.Close() })
+	defer ch.input.end()
+	finished := make(chan struct{})
 	go func() {
-		// The requests end with the channel. A connection whose client has closed it does
-		// not wait for the other side.
-		ssh.DiscardRequests(requests)
-		conn.Close()
+		ssh.DiscardRequests(requests) // they end with the channel
+		close(ch.closed)
+		select {
+		case <-finished:
+		case <-time.After(closeGrace):
+			conn.Close()
+		}
 	}()
 	var both sync.WaitGroup
 	var t tunnelUse
 	both.Go(func() {
-		_, err := c.copy(conn, ch, func(n int) {
+		err := c.toWorkspace(conn, ch, func(n int) {
 			if t.used(n, time.Now()) {
 				c.used(activity.Client)
 			}
@@ -94,11 +105,16 @@ func (c *connection) join(ch ssh.Channel, requests <-chan *ssh.Request, conn *ag
 			err = ch.CloseWrite()
 		}
 		if err != nil {
+			conn.Close()
 			ch.Close()
 		}
 	})
 	both.Wait()
+	close(finished)
+	conn.Close()
 	ch.Close()
+	ch.discard()
+	<-ch.closed
 }
 
 // A forwarded connection counts as a use of the workspace when its client sends
@@ -133,7 +149,7 @@ type listenKey struct {
 // listen listens in the workspace: -R.
 func (c *connection) listen(r *ssh.Request) {
 	key, ok := c.listenKey(r)
-	if !ok || !c.begin() {
+	if !ok || c.begin() != nil {
 		_ = r.Reply(false, nil)
 		return
 	}
@@ -261,7 +277,7 @@ func (c *connection) accept(l *agent.Listener, channel func(remote string) (stri
 		if err != nil {
 			return
 		}
-		if !c.begin() {
+		if c.begin() != nil {
 			conn.Close()
 			// A workspace that opens connections without end gets no more of the server's time.
 			select {
@@ -286,8 +302,8 @@ func (c *connection) accept(l *agent.Listener, channel func(remote string) (stri
 // forwardAgent lets programs in the workspace reach the client's SSH agent, by a socket
 // in a folder of its own.
 func (c *connection) forwardAgent(ctx context.Context, way *attach.Attachment) (socket string, stop func(), err error) {
-	if !c.begin() {
-		return "", nil, errors.New("too many channels are open on this connection")
+	if err := c.begin(); err != nil {
+		return "", nil, err
 	}
 	dir := "/tmp/ssh-" + rand.Text()[:16]
 	starting, cancel := context.WithTimeout(ctx, agentSocketTimeout)

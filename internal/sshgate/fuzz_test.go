@@ -111,7 +111,7 @@ func TestTunnelUse(t *testing.T) {
 func TestAdmission(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
-	a := newAdmission(Settings{MaxConnections: 2, MaxPerUser: 1}, func() time.Time { return now })
+	a := newAdmission(Settings{MaxConnections: 2, MaxPerUser: 1}, BudgetOf(8<<30), func() time.Time { return now })
 	from := networkOf(mustAddr(t, "2001:db8::1"))
 	if other := networkOf(mustAddr(t, "2001:db8::2")); other != from {
 		t.Errorf("%v and %v", from, other)

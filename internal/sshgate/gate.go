@@ -40,6 +40,7 @@ type Attacher interface {
 // Config holds what a Gate needs. Fields are required unless marked optional.
 type Config struct {
 	Settings
+	Budget   Budget
 	Seed     []byte // of the Ed25519 host key
 	Store    Store
 	Attacher Attacher
@@ -53,9 +54,10 @@ type Config struct {
 
 // Gate serves SSH. It is safe for concurrent use.
 type Gate struct {
-	cfg   Config
-	host  ssh.Signer
-	admit *admission
+	cfg    Config
+	host   ssh.Signer
+	admit  *admission
+	unread *unread
 
 	ctx   context.Context // of all connections
 	close context.CancelFunc
@@ -85,7 +87,7 @@ func New(cfg Config) (*Gate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the SSH host key: %w", err)
 	}
-	g := &Gate{cfg: cfg, host: host, admit: newAdmission(cfg.Settings, time.Now)}
+	g := &Gate{cfg: cfg, host: host, admit: newAdmission(cfg.Settings, cfg.Budget, time.Now), unread: newUnread(cfg.Budget.Unread)}
 	g.ctx, g.close = context.WithCancel(context.Background())
 	return g, nil
 }
@@ -212,10 +214,10 @@ func (g *Gate) serve(conn net.Conn) {
 // turnAway tells a client why its connection is refused, without the cost of a key
 // exchange. It returns once the client has gone, or after turnAwayTimeout.
 func (g *Gate) turnAway(conn net.Conn, message string) {
-	defer g.turnedAway.Add(-1)
-	if g.turnedAway.Add(1) > maxTurnedAway {
+	if !g.beginTurningAway() {
 		return
 	}
+	defer g.turnedAway.Add(-1)
 	defer context.AfterFunc(g.ctx, func() { conn.Close() })()
 	_ = conn.SetDeadline(time.Now().Add(turnAwayTimeout))
 	if _, err := conn.Write(append([]byte(serverVersion+"\r\n"), disconnection(message)...)); err != nil {
@@ -223,6 +225,16 @@ func (g *Gate) turnAway(conn net.Conn, message string) {
 	}
 	// A close before all input was read resets the connection, and the message may be lost.
 	_, _ = io.Copy(io.Discard, io.LimitReader(conn, maxTurnAwayInput))
+}
+
+// beginTurningAway counts a client that is told why it is refused, unless too many are.
+// g.turnedAway.Add(-1) must follow if it returns true.
+func (g *Gate) beginTurningAway() bool {
+	if g.turnedAway.Add(1) > int64(g.admit.shares.turnedAway) {
+		g.turnedAway.Add(-1)
+		return false
+	}
+	return true
 }
 
 // ServeCaller serves SSH on a connection of a caller that has been authenticated, until

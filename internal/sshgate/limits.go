@@ -2,6 +2,7 @@ package sshgate
 
 import (
 	"container/list"
+	"errors"
 	"net/netip"
 	"sync"
 	"time"
@@ -21,32 +22,84 @@ const (
 	failureBurst    = 60
 	failureInterval = 2 * time.Second
 	maxAddresses    = 16 << 10 // that are remembered
-	// maxTurnedAway limits the clients that are told at a time why they are refused: the
-	// connections of others are closed without a message.
+	// maxTurnedAway limits the clients that are told at a time why they are refused, before
+	// or after their login: the connections of others are closed without a message.
 	maxTurnedAway    = 64
 	turnAwayTimeout  = 2 * time.Second
 	maxTurnAwayInput = 64 << 10 // bytes that are read until the client closes
 )
 
-// Limits of channels. The SSH library keeps up to 2 MiB of what a client sends for each.
 const (
-	// maxChannelsPerUser limits the channels of all connections of a user, with the
-	// addresses that they listen on.
-	maxChannelsPerUser = 512
-	// maxRefusedChannels limits those of a connection that was refused: enough to tell
-	// the client why.
+	// maxSlotsPerUser limits the connections and channels of a user.
+	maxSlotsPerUser = 512
+	// maxRefusedChannels limits the channels of a connection that was refused: enough to
+	// tell the client why.
 	maxRefusedChannels = 4
+)
+
+// Budget is what all connections together may take of the server.
+type Budget struct {
+	// Slots are for connections, also those that log in, and for channels and listeners.
+	// Each takes at most one file descriptor.
+	Slots int
+	// Unread is how many channels may wait for a workspace that does not read their input.
+	// The SSH library keeps up to 2 MiB of it for each.
+	Unread int
+}
+
+const (
+	// slotMemory is the part of the memory limit for each slot. A channel takes about
+	// 200 KiB, and up to unreadMemory when it is unread.
+	slotMemory, unreadMemory = 768 << 10, 2560 << 10
+	// unreadShare is the share of the memory limit for unread channels.
+	unreadShare = 8
+
+	minSlots, maxSlots, minUnread = 128, 1 << 20, 8
+)
+
+// BudgetOf returns the budget of a server with this memory limit, in bytes.
+func BudgetOf(memory int64) Budget {
+	return Budget{
+		Slots:  int(min(max(memory/slotMemory, minSlots), maxSlots)),
+		Unread: int(min(max(memory/unreadShare/unreadMemory, minUnread), maxSlots)),
+	}
+}
+
+// shares divides the slots.
+type shares struct {
+	starting   int // connections that log in
+	turnedAway int // those that are told why they are refused
+	open       int // connections with a user, channels and listeners
+	perUser    int // of open
+}
+
+func sharesOf(slots int) shares {
+	s := shares{starting: min(maxStarting, max(slots/4, 1)), turnedAway: min(maxTurnedAway, max(slots/16, 1))}
+	s.open = max(slots-s.starting-s.turnedAway, 1)
+	s.perUser = min(maxSlotsPerUser, max(s.open/8, min(minSlotsPerUser, s.open)))
+	return s
+}
+
+// minSlotsPerUser are enough for an editor.
+const minSlotsPerUser = 16
+
+// Errors of a channel or a listener, for its client.
+var (
+	errChannels       = errors.New("too many SSH channels are open on this server; try again later")
+	errChannelsOfUser = errors.New("you have too many SSH channels open; close some first")
 )
 
 // admission counts connections. It is safe for concurrent use.
 type admission struct {
-	maxOpen, maxPerUser int
+	maxOpen, maxPerUser int // connections
+	shares              shares
 	now                 func() time.Time
 
 	mu       sync.Mutex
-	open     int
-	users    map[string]int
-	channels map[string]int // of users
+	open     int            // connections
+	users    map[string]int // their connections
+	taken    int            // slots
+	slots    map[string]int // of users
 	starting list.List      // of *start, the oldest first
 	byNet    map[netip.Prefix]int
 	failures map[netip.Prefix]failure
@@ -65,10 +118,10 @@ type failure struct {
 	at    time.Time
 }
 
-func newAdmission(s Settings, now func() time.Time) *admission {
+func newAdmission(s Settings, b Budget, now func() time.Time) *admission {
 	return &admission{
-		maxOpen: s.MaxConnections, maxPerUser: s.MaxPerUser, now: now,
-		users: map[string]int{}, channels: map[string]int{}, byNet: map[netip.Prefix]int{}, failures: map[netip.Prefix]failure{},
+		maxOpen: s.MaxConnections, maxPerUser: s.MaxPerUser, shares: sharesOf(b.Slots), now: now,
+		users: map[string]int{}, slots: map[string]int{}, byNet: map[netip.Prefix]int{}, failures: map[netip.Prefix]failure{},
 	}
 }
 
@@ -93,7 +146,7 @@ func (a *admission) begin(from netip.Prefix, closeConn func()) *start {
 	if from.IsValid() && (a.byNet[from] >= maxStartingPerAddress || a.remaining(from) < 1) {
 		return nil
 	}
-	if a.starting.Len() >= maxStarting {
+	if a.starting.Len() >= a.shares.starting {
 		oldest := a.starting.Front().Value.(*start)
 		a.drop(oldest)
 		go oldest.close()
@@ -163,13 +216,14 @@ func (a *admission) enter(user string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.open >= a.maxOpen:
+	case a.open >= a.maxOpen, a.taken >= a.shares.open:
 		return errFull
-	case a.users[user] >= a.maxPerUser:
+	case a.users[user] >= a.maxPerUser, a.slots[user] >= a.shares.perUser:
 		return errTooMany
 	}
 	a.open++
 	a.users[user]++
+	a.take(user)
 	return nil
 }
 
@@ -180,24 +234,40 @@ func (a *admission) leave(user string) {
 	if a.users[user]--; a.users[user] == 0 {
 		delete(a.users, user)
 	}
+	a.release(user)
 }
 
-// enterChannel counts a channel of a user; leaveChannel must be called if it is admitted.
-func (a *admission) enterChannel(user string) bool {
+// enterChannel counts a channel or a listener of a user; leaveChannel must be called if it
+// is admitted.
+func (a *admission) enterChannel(user string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.channels[user] >= maxChannelsPerUser {
-		return false
+	switch {
+	case a.slots[user] >= a.shares.perUser:
+		return errChannelsOfUser
+	case a.taken >= a.shares.open:
+		return errChannels
 	}
-	a.channels[user]++
-	return true
+	a.take(user)
+	return nil
 }
 
 func (a *admission) leaveChannel(user string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.channels[user]--; a.channels[user] == 0 {
-		delete(a.channels, user)
+	a.release(user)
+}
+
+// take and release are called with a.mu locked.
+func (a *admission) take(user string) {
+	a.taken++
+	a.slots[user]++
+}
+
+func (a *admission) release(user string) {
+	a.taken--
+	if a.slots[user]--; a.slots[user] == 0 {
+		delete(a.slots, user)
 	}
 }
 

@@ -45,6 +45,10 @@ func (c *connection) explain(err error) string {
 		return c.closed(notOpen)
 	case errors.Is(err, errFull):
 		return "Too many SSH connections are open on this server. Try again later."
+	case errors.Is(err, errNoProgram):
+		return "The session was closed because it started no program for 10 seconds."
+	case errors.Is(err, errUnread):
+		return "The session was closed because the workspace did not read its input and the server ran out of memory for it."
 	case errors.Is(err, errTooMany), errors.Is(err, attach.ErrTooMany):
 		return "You have too many open connections to workspaces. Close some first."
 	case errors.Is(err, attach.ErrNoAgent):
@@ -57,6 +61,8 @@ func (c *connection) explain(err error) string {
 		return "You no longer have access to the workspace."
 	case errors.Is(err, attach.ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, errClosed):
 		return "codehub is shutting down. Connect again in a moment."
+	case errors.Is(err, errDataAfterEOF):
+		return "The connection was closed because the client violated the protocol."
 	case errors.Is(err, errSilent):
 		return "The connection timed out."
 	case errors.Is(err, agent.ErrUnreachable):

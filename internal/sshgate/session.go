@@ -30,7 +30,7 @@ const (
 // session is a session channel: a shell, a command or a subsystem.
 type session struct {
 	conn     *connection
-	ch       ssh.Channel
+	ch       *channel
 	answered <-chan struct{} // closed when the requests before the session are answered
 
 	ctx    context.Context // ends with the channel
@@ -64,27 +64,56 @@ func (c *connection) session(n ssh.NewChannel, answered <-chan struct{}) {
 	}
 	c.sessions.Add(1)
 	defer c.sessions.Add(-1)
-	s := &session{conn: c, ch: ch, answered: answered}
+	s := &session{conn: c, answered: answered}
 	s.ctx, s.cancel = context.WithCancelCause(c.ctx)
 	defer s.cancel(nil)
+	s.ch = c.newChannel(ch, func() { s.cancel(errUnread) })
+	defer s.ch.input.end()
+	s.ch.input.begin() // until a program reads it
+	noProgram := time.AfterFunc(programWait, func() { s.cancel(errNoProgram) })
+	defer noProgram.Stop()
 	var running sync.WaitGroup
-	for r := range requests {
-		start, ok := s.request(r)
-		if r.WantReply {
-			_ = r.Reply(ok, nil)
-		}
-		if ok && start != nil {
-			running.Go(func() {
-				defer ch.Close()
-				start()
-			})
+	run := func(start func()) {
+		running.Go(func() {
+			start()
+			s.ch.Close()
+			s.ch.discard()
+		})
+	}
+	for ended := s.ctx.Done(); ; {
+		select {
+		case r, ok := <-requests:
+			if !ok {
+				// The client has closed the channel.
+				close(s.ch.closed)
+				s.cancel(io.EOF)
+				running.Wait()
+				s.ch.Close()
+				return
+			}
+			start, ok := s.request(r)
+			if r.WantReply {
+				_ = r.Reply(ok, nil)
+			}
+			if ok && start != nil {
+				noProgram.Stop()
+				run(start)
+			}
+		case <-ended:
+			ended = nil
+			if !s.started {
+				s.started = true // so it starts no program any more
+				s.ch.discard()
+				run(func() { s.fail(context.Cause(s.ctx)) })
+			}
 		}
 	}
-	// The client has closed the channel.
-	s.cancel(io.EOF)
-	running.Wait()
-	ch.Close()
 }
+
+// programWait is how long a session may take to ask for its program.
+const programWait = 10 * time.Second
+
+var errNoProgram = errors.New("the session asked for no program")
 
 // request handles a request of the channel. start is what it begins; nil: nothing.
 func (s *session) request(r *ssh.Request) (start func(), ok bool) {
@@ -402,10 +431,12 @@ func (s *session) files() {
 	defer conn.Close()
 	defer context.AfterFunc(s.ctx, func() { conn.Close() })()
 	done := make(chan struct{})
+	s.ch.input.done()
 	go func() {
 		defer close(done)
-		_, _ = s.conn.copy(conn, s.ch, func(int) { s.conn.used(activity.Typing) })
-		_ = conn.CloseWrite()
+		if s.conn.typed(conn, s.ch) == nil {
+			_ = conn.CloseWrite()
+		}
 	}()
 	_, err = s.conn.copy(s.ch, conn, nil)
 	conn.Close()
@@ -421,15 +452,17 @@ func (s *session) files() {
 type input struct {
 	s *session
 
-	mu    sync.Mutex
-	to    io.WriteCloser // nil: the command has not begun
-	early []byte         // what was read before
-	ended bool           // all of it
-	given chan struct{}  // closed with to, and by stop
+	mu      sync.Mutex
+	to      io.WriteCloser // nil: the command has not begun
+	early   []byte         // what was read before
+	ended   bool           // all of it
+	stopped bool
+	given   chan struct{} // closed with to, and by stop
 }
 
 func newInput(s *session) *input {
 	in := &input{s: s, given: make(chan struct{})}
+	s.ch.input.done()
 	s.conn.handlers.Add(1) // the caller is one of them
 	go func() {
 		defer s.conn.handlers.Done()
@@ -445,7 +478,7 @@ func (in *input) feed(to io.WriteCloser) {
 	in.to = to
 	if len(in.early) > 0 {
 		in.s.conn.used(activity.Typing)
-		_, _ = to.Write(in.early)
+		_, _ = counted{to, in.s.ch.input}.Write(in.early)
 		in.early = nil
 	}
 	if in.ended {
@@ -459,6 +492,7 @@ func (in *input) stop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.to == nil {
+		in.stopped, in.early = true, nil
 		close(in.given)
 	}
 }
@@ -488,11 +522,16 @@ func (in *input) keep(b []byte, last bool) (to io.WriteCloser, kept bool) {
 	if in.s.told.Load() && in.s.hasTerminal() && bytes.IndexByte(b, interrupt) >= 0 {
 		in.s.cancel(errInterrupted)
 	}
-	in.early, in.ended = append(in.early, b...), last
-	full := len(in.early) >= maxEarly
+	full := false
+	if !in.stopped {
+		in.early, in.ended = append(in.early, b...), last
+		full = len(in.early) >= maxEarly
+	}
 	in.mu.Unlock()
 	if full {
+		in.s.ch.input.begin()
 		<-in.given
+		in.s.ch.input.done()
 	}
 	return nil, true
 }
@@ -502,11 +541,12 @@ func (in *input) pass(to io.WriteCloser, b []byte, err error) {
 	defer to.Close()
 	if len(b) > 0 {
 		in.s.conn.used(activity.Typing)
-		if _, werr := to.Write(b); werr != nil {
+		if _, werr := (counted{to, in.s.ch.input}).Write(b); werr != nil {
+			in.s.ch.discard()
 			return
 		}
 	}
 	if err == nil {
-		_, _ = in.s.conn.copy(to, in.s.ch, func(int) { in.s.conn.used(activity.Typing) })
+		_ = in.s.conn.typed(to, in.s.ch)
 	}
 }

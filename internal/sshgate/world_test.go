@@ -88,7 +88,7 @@ func (w wakes) Wake(ctx context.Context, caller workspace.Caller, id workspace.I
 
 const running = `UPDATE workspaces SET phase = 'RUNNING', operation = 'NONE', op_id = NULL, desired_state = 'RUNNING' WHERE id = $1`
 
-func newWorld(t testing.TB, settings ...func(*sshgate.Settings)) *world {
+func newWorld(t testing.TB, settings ...func(*sshgate.Config)) *world {
 	t.Helper()
 	// The paths of sockets are short.
 	dir, err := os.MkdirTemp("", "ssh")
@@ -114,11 +114,11 @@ func newWorld(t testing.TB, settings ...func(*sshgate.Settings)) *world {
 	seed, err := w.db.DB.SSHHostKey(t.Context())
 	check(t, err)
 	cfg := sshgate.Config{
-		Settings: sshgate.Settings{MaxConnections: 1000, MaxPerUser: 500}, Seed: seed, Store: w.db.DB, Attacher: w.attacher,
+		Settings: sshgate.Settings{MaxConnections: 1000, MaxPerUser: 500}, Budget: sshgate.BudgetOf(8 << 30), Seed: seed, Store: w.db.DB, Attacher: w.attacher,
 		Log: slog.New(slog.DiscardHandler), PageOf: func(id workspace.ID) string { return "http://localhost/workspaces/" + string(id) },
 	}
 	for _, f := range settings {
-		f(&cfg.Settings)
+		f(&cfg)
 	}
 	w.gate, err = sshgate.New(cfg)
 	check(t, err)
