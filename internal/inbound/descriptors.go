@@ -10,19 +10,24 @@ import (
 // quarter of the process's limit, within these bounds.
 const minReserved, maxReserved = 64, 512
 
-// Capacity returns how many connections the process can have open: at most want, and
-// so many that each can have a second descriptor, for its connection to a workspace,
-// and the reserved ones remain. Go has already raised the process's soft limit.
-func Capacity(want int) int {
+// sshShare is the share of the other descriptors that SSH gets.
+const sshShare = 4
+
+// Capacity divides the process's descriptors. It returns how many connections of HTTP
+// clients the process can have open, at most connections: each can have a second
+// descriptor, for its connection to a workspace. And it returns how many descriptors SSH
+// can have, at most ssh. Go has already raised the process's soft limit.
+func Capacity(connections, ssh int) (forHTTP, forSSH int) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return want
+		return connections, ssh
 	}
-	return capacity(want, limit.Cur)
+	return capacity(connections, ssh, limit.Cur)
 }
 
-func capacity(want int, descriptors uint64) int {
+func capacity(connections, ssh int, descriptors uint64) (forHTTP, forSSH int) {
 	d := int(min(descriptors, math.MaxInt32))
-	reserved := min(max(d/4, minReserved), maxReserved)
-	return min(want, max((d-reserved)/2, 1))
+	free := d - min(max(d/4, minReserved), maxReserved)
+	forSSH = min(ssh, max(free/sshShare, 1))
+	return min(connections, max((free-forSSH)/2, 1)), forSSH
 }

@@ -163,14 +163,20 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		want        int
-		descriptors uint64
-		capacity    int
+		connections, ssh int
+		descriptors      uint64
+		forHTTP, forSSH  int
 	}{
-		{10000, 400, 150}, {10000, 1024, 384}, {10000, 4096, 1792}, {10000, 1 << 20, 10000}, {10000, 1<<64 - 1, 10000}, {16, 1024, 16}, {100, 10, 1},
+		{10000, 1000, 400, 112, 75}, {10000, 1000, 1024, 288, 192}, {10000, 1000, 4096, 1344, 896}, {10000, 100, 4096, 1742, 100},
+		{10000, 1000, 1 << 20, 10000, 1000}, {10000, 1000, 1<<64 - 1, 10000, 1000}, {16, 1000, 1024, 16, 192}, {100, 100, 10, 1, 1},
 	} {
-		if got := capacity(test.want, test.descriptors); got != test.capacity {
-			t.Errorf("%d with %d descriptors: %d, want %d", test.want, test.descriptors, got, test.capacity)
+		forHTTP, forSSH := capacity(test.connections, test.ssh, test.descriptors)
+		if forHTTP != test.forHTTP || forSSH != test.forSSH {
+			t.Errorf("%d and %d with %d descriptors: %d and %d, want %d and %d", test.connections, test.ssh, test.descriptors, forHTTP, forSSH, test.forHTTP, test.forSSH)
+		}
+		// Each connection of an HTTP client has two, and some remain for the rest.
+		if rest := test.descriptors - min(uint64(2*forHTTP+forSSH), test.descriptors); test.descriptors >= 400 && rest < min(test.descriptors/4, 512) {
+			t.Errorf("%d descriptors: %d remain", test.descriptors, rest)
 		}
 	}
 }

@@ -94,9 +94,13 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}
 	defer tcp.Close()
 	budget := sshgate.BudgetOf(memlimit.Limit())
-	capacity := inbound.Capacity(cfg.Inbound.MaxConnections)
+	capacity, slots := inbound.Capacity(cfg.Inbound.MaxConnections, budget.Slots)
 	if capacity < cfg.Inbound.MaxConnections {
 		log.Info("connections limited by the limit of file descriptors", "connections", capacity)
+	}
+	if slots < budget.Slots {
+		log.Info("SSH limited by the limit of file descriptors", "connections_and_channels", slots)
+		budget.Slots = slots
 	}
 	numbers, err := listenMetrics(cfg)
 	if err != nil {
