@@ -187,10 +187,19 @@ type stopCmd struct {
 	Wait  bool `short:"w" help:"Wait until it has stopped."`
 }
 
+// Help says what stays as it is.
+func (stopCmd) Help() string {
+	return `A workspace that does not run stays as it is: an archived one is not restored, and an archiving continues.`
+}
+
 func (s stopCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Stop(ctx, id, s.Force)
-		if err == nil && s.Wait {
+		switch {
+		case err != nil || !s.Wait:
+		case w.DesiredState == "ARCHIVED" && w.NextDesiredState == nil: // it stays so
+			w, err = c.Wait(ctx, id, func(w api.Workspace) bool { return w.Phase != "RUNNING" || w.DeletedAt != nil })
+		default:
 			w, err = reach(ctx, c, id, "STANDBY")
 		}
 		return outcome(w, err)

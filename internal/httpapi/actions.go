@@ -8,7 +8,6 @@ import (
 	"codehub/api"
 	"codehub/internal/auth"
 	"codehub/internal/lifecycle"
-	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -114,8 +113,7 @@ func confirmLoss(ws workspace.Workspace, confirm, what string) error {
 	return e
 }
 
-// stopWorkspace requests STANDBY, after the running operation if there is one. With
-// force=true, and in ERROR, the container is removed now.
+// stopWorkspace stops a workspace (lifecycle.Stop); with force=true its container is removed now.
 func (s *server) stopWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	wsID, err := pathID(r)
 	if err != nil {
@@ -125,15 +123,11 @@ func (s *server) stopWorkspace(w http.ResponseWriter, r *http.Request, id auth.I
 	if err != nil {
 		return err
 	}
-	var ws workspace.Workspace
-	if !force {
-		standby := workspace.DesiredStandby
-		ws, err = s.cfg.Store.PatchWorkspace(r.Context(), id.Caller, wsID, postgres.Patch{Desired: &standby, Queue: true})
-		force = workspace.CodeOf(err) == workspace.CodeRecoveryRequired
-	}
+	stop := s.cfg.Store.Stop
 	if force {
-		ws, err = s.cfg.Store.RequestForceStop(r.Context(), id.Caller, wsID)
+		stop = s.cfg.Store.RequestForceStop
 	}
+	ws, err := stop(r.Context(), id.Caller, wsID)
 	if err != nil {
 		return err
 	}

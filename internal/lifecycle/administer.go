@@ -36,6 +36,22 @@ func Halt(w workspace.Workspace, now time.Time, force bool) (Intent, error) {
 	return Desire(w, now, workspace.DesiredStandby, true)
 }
 
+// Stop stops a workspace for its owner: as Halt, and in ERROR as RequestForceStop. One that does
+// not run, and is not about to, stays as it is.
+func Stop(w workspace.Workspace, now time.Time) (Intent, error) {
+	if err := Present(w); err != nil {
+		return Intent{}, err
+	}
+	if w.Phase == workspace.PhaseError {
+		return RequestForceStop(w, now)
+	}
+	out, err := Halt(w, now, false)
+	if workspace.CodeOf(err) == workspace.CodeNotRunning {
+		return unchanged(w), nil
+	}
+	return out, err
+}
+
 // HandOver gives a workspace to another user, under a name that may be another one. The
 // workspace must be at rest, without a container: nothing of the former owner runs in it, and
 // nothing that was decided for the former owner is carried out for the new one. Everything that

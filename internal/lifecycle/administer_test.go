@@ -64,3 +64,32 @@ func TestHaltStartsNothing(t *testing.T) {
 		t.Error("nothing was stopped")
 	}
 }
+
+// Stop refuses no workspace that exists, and leads none to a state with more than it has.
+func TestStopStartsNothing(t *testing.T) {
+	t.Parallel()
+	stopped := 0
+	everyWorkspace(func(w workspace.Workspace) {
+		out, err := lifecycle.Stop(w, epoch.Add(time.Hour))
+		if err != nil {
+			if lifecycle.Present(w) == nil {
+				t.Fatalf("%s: %v", describe(w), err)
+			}
+			return
+		}
+		next := out.Workspace
+		if next.DesiredState == workspace.DesiredRunning && (next.NextDesired == "" || next.NextDesired == workspace.DesiredRunning) && next.ForceStopRequestedAt == nil {
+			t.Fatalf("it keeps running: %s", describe(w))
+		}
+		if !out.Changed {
+			return
+		}
+		stopped++
+		if next.NextDesired == workspace.DesiredRunning || workspace.Phase(next.DesiredState).Level() > workspace.Phase(w.DesiredState).Level() || out.NeedsSlot {
+			t.Fatalf("%s: then %s, queued %q", describe(w), next.DesiredState, next.NextDesired)
+		}
+	})
+	if stopped == 0 {
+		t.Error("nothing was stopped")
+	}
+}

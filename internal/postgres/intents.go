@@ -190,6 +190,12 @@ func (db *DB) RequestCancel(ctx context.Context, caller workspace.Caller, id wor
 	return w, err
 }
 
+// Stop stops a workspace (lifecycle.Stop).
+func (db *DB) Stop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, _, err := db.apply(ctx, caller, id, "stop a workspace", needsNoSlot, plain(lifecycle.Stop))
+	return w, err
+}
+
 // RequestForceStop requests the removal of the container.
 func (db *DB) RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
 	w, _, err := db.apply(ctx, caller, id, "request a forced stop", needsNoSlot, plain(lifecycle.RequestForceStop))

@@ -108,6 +108,7 @@ func TestOnlyTheOwnerHasAccess(t *testing.T) {
 			return err
 		},
 		"RequestCancel":    func(c workspace.Caller, id workspace.ID) error { _, err := e.RequestCancel(ctx, c, id); return err },
+		"Stop":             func(c workspace.Caller, id workspace.ID) error { _, err := e.Stop(ctx, c, id); return err },
 		"RequestForceStop": func(c workspace.Caller, id workspace.ID) error { _, err := e.RequestForceStop(ctx, c, id); return err },
 		"Wake":             func(c workspace.Caller, id workspace.ID) error { _, err := e.Wake(ctx, c, id); return err },
 	}

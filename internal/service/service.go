@@ -29,6 +29,7 @@ type Workspaces interface {
 	Archive(ctx context.Context, caller workspace.Caller, id workspace.ID, opID string) (workspace.Archive, error)
 	RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error)
 	RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	Stop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	Stay(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	UpdateImage(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
