@@ -125,13 +125,13 @@ func (p portsUnshareCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type portForwardCmd struct {
 	serverFlags
-	Workspace string        `arg:"" help:"A workspace's name or id."`
+	Workspace string        `arg:"" help:"A workspace's name or id; OWNER/NAME if another user shares it."`
 	Ports     []portMapping `arg:"" placeholder:"REMOTE[:LOCAL]" help:"Port in the workspace, and that on this machine if it differs."`
 }
 
 // Help says what may be relied on.
 func (portForwardCmd) Help() string {
-	return `Listens on this machine and carries each connection to the port in the workspace, until the command is interrupted. A stopped workspace is started once, by the command itself; later connections do not start it. After a restart of the workspace new connections work again. What is sent to the workspace counts as activity; an idle connection does not.`
+	return `Listens on this machine and carries each connection to the port in the workspace, until the command is interrupted. A stopped workspace is started once, by the command itself; later connections do not start it. A workspace that another user shares has to run already. After a restart of the workspace new connections work again. What is sent to the workspace counts as activity; an idle connection does not.`
 }
 
 // portMapping is REMOTE[:LOCAL].
@@ -183,7 +183,12 @@ func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
 		}
 		listeners = append(listeners, l)
 	}
-	if w.Phase != "RUNNING" {
+	switch {
+	case isShared(w):
+		if err := p.runsForGuest(w); err != nil {
+			return err
+		}
+	case w.Phase != "RUNNING":
 		if w.Phase != "STANDBY" {
 			return fmt.Errorf("the workspace is %s; start it first: codehub start %s", state(w), terminal.Plain(w.Name))
 		}
@@ -207,6 +212,19 @@ func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	all.Wait()
 	return nil
+}
+
+// runsForGuest returns an error unless a workspace of another user runs. A guest starts it by
+// opening it.
+func (p portForwardCmd) runsForGuest(w api.Workspace) error {
+	name := terminal.Plain(p.Workspace)
+	switch w.State {
+	case "running":
+		return nil
+	case "stopped":
+		return fmt.Errorf("%s is stopped; open it first, which starts it: %s", name, terminal.Plain(w.URL))
+	}
+	return fmt.Errorf("%s is %s; it has to run first", name, state(w))
 }
 
 // forwarder carries connections to ports of a workspace.

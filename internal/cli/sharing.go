@@ -14,7 +14,8 @@ import (
 )
 
 // resolveEnterable finds a workspace that the user may open: one of their own, or one that is
-// shared with them for use, by its id or OWNER/NAME. Of a shared one only ID and Name are known.
+// shared with them for use, by its id or OWNER/NAME. Of a shared one only ID, Name, State and URL
+// are known.
 func resolveEnterable(ctx context.Context, c *client.Client, ref string) (api.Workspace, error) {
 	w, err := resolve(ctx, c, ref, false)
 	if err == nil || terminal.ExitCode(err) != terminal.ExitNotFound && client.CodeOf(err) != "forbidden" {
@@ -25,7 +26,7 @@ func resolveEnterable(ctx context.Context, c *client.Client, ref string) (api.Wo
 		return w, err
 	}
 	if s, found := findShared(list, ref); found && s.Access == "use" {
-		return api.Workspace{ID: s.ID, Name: s.Name, URL: s.URL}, nil
+		return api.Workspace{ID: s.ID, Name: s.Name, State: s.State, URL: s.URL}, nil
 	}
 	return w, err
 }

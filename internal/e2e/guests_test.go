@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -294,6 +295,7 @@ func (g *guestWorld) expectCommands() {
 			g.t.Errorf("codehub %v by a guest: %v, %s", args, err, out)
 		}
 	}
+	g.expectForward()
 	c := g.uma.sshClient(g.ssh, g.shop, g.private, "shop", "private")
 	if out, errs, status := c.run("ssh", "-F", c.options, g.shop, "id -un"); out != "coder\n" || status != 0 {
 		g.t.Errorf("SSH: %q %q %d", out, errs, status)
@@ -301,6 +303,36 @@ func (g *guestWorld) expectCommands() {
 	for _, name := range []string{g.private, "private", "shop"} {
 		if out, errs, status := c.run("ssh", "-F", c.options, name, "id -un"); status == 0 || !strings.Contains(errs, "no workspace") {
 			g.t.Errorf("SSH to %s: %q %q %d", name, out, errs, status)
+		}
+	}
+}
+
+// expectForward checks that a guest forwards a port of a shared workspace, by its name and its id.
+func (g *guestWorld) expectForward() {
+	g.t.Helper()
+	for _, name := range []string{"admin/trap", g.trap} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		address := l.Addr().String()
+		l.Close()
+		cmd := g.cli(g.uma, "port-forward", name, "3000:"+address[strings.LastIndex(address, ":")+1:])
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		if err := cmd.Start(); err != nil {
+			g.t.Fatal(err)
+		}
+		status := 0
+		for end := time.Now().Add(30 * time.Second); status == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if resp, err := http.Get("http://" + address + "/"); err == nil {
+				status = resp.StatusCode
+				resp.Body.Close()
+			}
+		}
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil || status != http.StatusOK {
+			g.t.Errorf("port-forward %s: %d, %v, %s", name, status, err, &errs)
 		}
 	}
 }
