@@ -193,14 +193,15 @@ func read[T any](t *testing.T, a answer) T {
 // fakeLogs is a container's output.
 type fakeLogs struct {
 	mu    sync.Mutex
-	err   error
+	err   error // before the first line
+	cut   error // after it
 	calls []string
 }
 
 func (f *fakeLogs) Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error {
 	f.mu.Lock()
 	f.calls = append(f.calls, fmt.Sprint(id, " ", tail, " ", follow))
-	err := f.err
+	err, cut := f.err, f.cut
 	f.mu.Unlock()
 	if err != nil {
 		return err
@@ -208,11 +209,11 @@ func (f *fakeLogs) Logs(ctx context.Context, id workspace.ID, tail int, follow b
 	if _, err := io.WriteString(w, "hello\n"); err != nil {
 		return err
 	}
-	if follow {
+	if follow && cut == nil {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return nil
+	return cut
 }
 
 var _ service.Logs = runtime.Runtime(nil)

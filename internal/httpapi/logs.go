@@ -59,10 +59,12 @@ func (s *server) sendLogs(w http.ResponseWriter, r *http.Request, id auth.Identi
 	case err == nil:
 		out.begin()
 		return nil
-	case ctx.Err() != nil:
+	case errors.Is(err, errHead):
+		return errors.Join(errStarted, err)
+	case ctx.Err() != nil && (follow || !out.begun):
 		return nil
 	case out.begun:
-		return errors.Join(errStarted, err)
+		return errors.Join(errTruncated, err)
 	case errors.Is(err, runtime.ErrNotFound):
 		return workspace.Errorf(workspace.CodeNotFound, "This workspace has no container, so there is no log.")
 	case errors.Is(err, runtime.ErrUnreachable):

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -40,6 +41,30 @@ func TestLogs(t *testing.T) {
 	} {
 		e.logs.err = err
 		e.want(want.status, want.code, "GET", path, "", as(e.ann))
+	}
+}
+
+// A log whose source fails midway does not end as if it were complete.
+func TestCutLog(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.logs.cut = errors.New("the connection to Docker is lost")
+	path := e.HTTP.URL + Prefix + "/workspaces/" + string(e.workspace(e.ann, "a").ID) + "/logs"
+	for _, query := range []string{"", "?follow=true"} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", path+query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		as(e.ann)(r)
+		resp, err := e.HTTP.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if string(body) != "hello\n" || err == nil {
+			t.Errorf("%q: %q, %v", query, body, err)
+		}
 	}
 }
 
