@@ -59,21 +59,43 @@ func completions(root *kong.Node) []completion {
 				walk(child, append(slices.Clone(path), alias))
 			}
 		}
-		for _, f := range n.Flags {
-			if !f.Hidden {
-				c.words = append(c.words, completionWord{"--" + f.Name, f.Help})
-			}
-			if f.Tag.Negatable != "" {
-				c.words = append(c.words, completionWord{"--no-" + f.Name, "The opposite of --" + f.Name + "."})
-			}
-		}
-		for _, p := range n.Positional {
-			c.names = c.names || p.Name == "workspace"
+		c.words = append(c.words, flagWords(n)...)
+		c.names = takesWorkspace(n)
+		if n.DefaultCmd != nil { // its arguments can follow n, too
+			c.words = append(c.words, flagWords(n.DefaultCmd)...)
+			c.names = takesWorkspace(n.DefaultCmd)
 		}
 		all = append(all, c)
 	}
 	walk(root, nil)
 	return all
+}
+
+func flagWords(n *kong.Node) (words []completionWord) {
+	for _, f := range n.Flags {
+		if !f.Hidden {
+			words = append(words, completionWord{"--" + f.Name, f.Help})
+		}
+		if f.Tag.Negatable != "" {
+			words = append(words, completionWord{"--no-" + f.Name, "The opposite of --" + f.Name + "."})
+		}
+	}
+	return words
+}
+
+func takesWorkspace(n *kong.Node) bool {
+	return slices.ContainsFunc(n.Positional, func(p *kong.Value) bool { return p.Name == "workspace" })
+}
+
+// pathsOf lists the paths of all commands as words of a shell, between separators.
+func pathsOf(all []completion, separator string) string {
+	var paths []string
+	for _, c := range all {
+		if c.path != "" {
+			paths = append(paths, "'"+c.path+"'")
+		}
+	}
+	return strings.Join(paths, separator)
 }
 
 // shellCase is the part that bash and zsh share: the completions of the words so
@@ -104,10 +126,8 @@ func bashScript(all []completion) string {
 _codehub() {
   local cur="${COMP_WORDS[COMP_CWORD]}" sofar= word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case "$sofar $word" in
-      *" -"*) ;;
-      " "*) sofar="$word" ;;
-      "tokens "*) sofar="tokens $word" ;;
+    case "${sofar:+$sofar }$word" in
+      ` + pathsOf(all, "|") + `) sofar="${sofar:+$sofar }$word" ;;
     esac
   done
 ` + shellCase(all, "sofar", "list") + `  COMPREPLY=()
@@ -129,10 +149,8 @@ func zshScript(all []completion) string {
 _codehub() {
   local sofar= word
   for word in "${(@)words[2,CURRENT-1]}"; do
-    case "$sofar $word" in
-      *" -"*) ;;
-      " "*) sofar="$word" ;;
-      "tokens "*) sofar="tokens $word" ;;
+    case "${sofar:+$sofar }$word" in
+      ` + pathsOf(all, "|") + `) sofar="${sofar:+$sofar }$word" ;;
     esac
   done
 ` + shellCase(all, "sofar", "list") + `  compadd -- ${=list}
@@ -144,14 +162,23 @@ compdef _codehub codehub
 
 func fishScript(all []completion) string {
 	var b strings.Builder
-	b.WriteString("# fish completion for codehub\ncomplete -c codehub -f\n")
+	b.WriteString(`# fish completion for codehub
+function __codehub_at
+  set -l sofar ''
+  set -l words (commandline -opc)
+  set -e words[1]
+  for word in $words
+    switch (string trim -- "$sofar $word")
+      case ` + pathsOf(all, " ") + `
+        set sofar (string trim -- "$sofar $word")
+    end
+  end
+  test "$sofar" = "$argv[1]"
+end
+complete -c codehub -f
+`)
 	for _, c := range all {
-		when := "__fish_use_subcommand"
-		if first, second, nested := strings.Cut(c.path, " "); nested {
-			when = "__fish_seen_subcommand_from " + first + "; and __fish_seen_subcommand_from " + second
-		} else if c.path != "" {
-			when = "__fish_seen_subcommand_from " + first
-		}
+		when := fmt.Sprintf("__codehub_at %q", c.path)
 		for _, w := range c.words {
 			flag, isFlag := strings.CutPrefix(w.word, "--")
 			what := "-a " + w.word
