@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -351,22 +350,7 @@ func (l adminLogsCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	return copyBody(ctx, k.Stdout)(c.AdminLogs(ctx, w.Workspace.ID, l.Tail, l.Follow))
-}
-
-// copyBody returns a function that copies a response's body, which has text of other users, to
-// out and closes it.
-func copyBody(ctx context.Context, out io.Writer) func(io.ReadCloser, error) error {
-	return func(body io.ReadCloser, err error) error {
-		if err != nil {
-			return err
-		}
-		defer body.Close()
-		if _, err = io.Copy(terminal.Foreign(out), body); ctx.Err() != nil {
-			return nil // ended by the user
-		}
-		return err
-	}
+	return copyBody(ctx, terminal.Foreign(k.Stdout), l.Follow)(c.AdminLogs(ctx, w.Workspace.ID, l.Tail, l.Follow))
 }
 
 type adminUsageCmd struct {
@@ -393,7 +377,7 @@ func (u adminUsageCmd) Run(ctx context.Context, k *kong.Context) error {
 	if u.JSON {
 		format = "json"
 	}
-	return copyBody(ctx, k.Stdout)(c.UsageReport(ctx, id, u.From, u.Through, format))
+	return copyBody(ctx, terminal.Foreign(k.Stdout), false)(c.UsageReport(ctx, id, u.From, u.Through, format))
 }
 
 type auditCmd struct {
@@ -420,7 +404,12 @@ func (a auditCmd) Run(ctx context.Context, k *kong.Context) error {
 	f := client.AuditFilter{User: a.User, Action: a.Action, Target: a.Target, Since: a.Since.at(time.Now())}
 	if a.Export {
 		body, until, err := c.ExportAudit(ctx, f)
-		if err := copyBody(ctx, k.Stdout)(body, err); err != nil || ctx.Err() != nil || until.IsZero() {
+		out := &lastEntry{out: terminal.Foreign(k.Stdout)}
+		err = copyBody(ctx, out, false)(body, err)
+		if at := out.at(); err != nil && at != "" {
+			return fmt.Errorf("%w. Remove the last line if it is cut off, and continue with --since %s, which repeats the entries of that moment", err, at)
+		}
+		if err != nil || until.IsZero() {
 			return err
 		}
 		_, err = fmt.Fprintf(k.Stderr, "Continue with --since %s.\n", until.UTC().Format(time.RFC3339Nano))

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -366,13 +365,5 @@ func (l logsCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	body, err := c.Logs(ctx, w.ID, l.Tail, l.Follow)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	if _, err = io.Copy(k.Stdout, body); ctx.Err() != nil {
-		return nil // ended by the user
-	}
-	return err
+	return copyBody(ctx, k.Stdout, l.Follow)(c.Logs(ctx, w.ID, l.Tail, l.Follow))
 }
