@@ -294,6 +294,9 @@ type adminTimeoutsCmd struct {
 }
 
 func (a adminTimeoutsCmd) Run(ctx context.Context, k *kong.Context) error {
+	if !a.StandbyTTL.given && !a.ArchiveTTL.given {
+		return errNothingToSet
+	}
 	return a.run(ctx, k, false, func(c *client.Client, id string) (api.AdminWorkspace, string, error) {
 		w, err := c.AdminTimeouts(ctx, id, api.AdminTimeouts{StandbyTTLSeconds: a.StandbyTTL.change(), ArchiveTTLSeconds: a.ArchiveTTL.change(), Message: a.Message})
 		return w, "The idle timeouts of " + terminal.Plain(w.Owner+"/"+w.Workspace.Name) + " are set.", err
@@ -568,6 +571,9 @@ func (u usersQuotaCmd) Run(ctx context.Context, k *kong.Context) error {
 	in := api.PatchAccount{
 		MaxWorkspaces: api.Nullable[int]{Set: u.Workspaces.given, Value: u.Workspaces.n},
 		MaxBytes:      api.Nullable[int64]{Set: u.Size.given, Value: u.Size.n},
+	}
+	if in == (api.PatchAccount{}) {
+		return errNothingToSet
 	}
 	return u.change(ctx, k, in, "The limits of %s are set.")
 }

@@ -51,6 +51,9 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
 	return cmd.Print(k.Stdout, w, fmt.Sprintf("%s   %s   %s", terminal.Plain(w.Name), state(w), w.URL))
 }
 
+// errNothingToSet is the error of a command that changes settings, without any.
+var errNothingToSet = errors.New("nothing to set was given")
+
 type setCmd struct {
 	onWorkspace
 	ttlFlags
@@ -89,7 +92,7 @@ func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
 		in.Env = api.Value(change)
 	}
 	if in == (api.UpdateWorkspace{}) {
-		return errors.New("nothing to set was given")
+		return errNothingToSet
 	}
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return withLifetime(c.Update(ctx, id, in)) })
 }

@@ -88,7 +88,7 @@ func accountMarks(a api.Account) string {
 		marks = append(marks, "locked until "+a.LockedTill.Local().Format(time.TimeOnly))
 	}
 	if a.Suspended != nil {
-		text := "suspended (" + strings.ReplaceAll(*a.Suspended, "_", " ") + ")"
+		text := "suspended (" + suspendedFor(a) + ")"
 		if a.SuspendedSince != nil {
 			text += " since " + terminal.Time(*a.SuspendedSince)
 		}
@@ -102,6 +102,9 @@ func accountMarks(a api.Account) string {
 	}
 	return strings.Join(marks, ", ")
 }
+
+// suspendedFor is why a suspended user is suspended.
+func suspendedFor(a api.Account) string { return strings.ReplaceAll(*a.Suspended, "_", " ") }
 
 // Help describes where the password comes from.
 func (usersCreateCmd) Help() string {
@@ -141,19 +144,24 @@ type onUser struct {
 
 // change finds the user, applies a change and prints text about it.
 func (o onUser) change(ctx context.Context, k *kong.Context, in api.PatchAccount, text string) error {
-	c, err := o.connect()
-	if err != nil {
-		return err
-	}
-	id, err := findUser(ctx, c, o.User)
-	if err != nil {
-		return err
-	}
-	a, err := c.PatchAccount(ctx, id, in)
+	a, err := o.patch(ctx, in)
 	if err != nil {
 		return err
 	}
 	return o.Print(k.Stdout, a, fmt.Sprintf(text, terminal.Plain(a.Username)))
+}
+
+// patch finds the user and applies a change.
+func (o onUser) patch(ctx context.Context, in api.PatchAccount) (api.Account, error) {
+	c, err := o.connect()
+	if err != nil {
+		return api.Account{}, err
+	}
+	id, err := findUser(ctx, c, o.User)
+	if err != nil {
+		return api.Account{}, err
+	}
+	return c.PatchAccount(ctx, id, in)
 }
 
 func findUser(ctx context.Context, c *client.Client, name string) (id string, err error) {
@@ -161,17 +169,27 @@ func findUser(ctx context.Context, c *client.Client, name string) (id string, er
 	if err != nil {
 		return "", err
 	}
-	for _, a := range list { // a username can be the id of another user
-		if a.ID == name {
-			return a.ID, nil
-		}
-	}
-	for _, a := range list {
-		if strings.EqualFold(a.Username, name) {
-			return a.ID, nil
-		}
+	if a, found := byIDOrName(list, name, func(a api.Account) (id, name string) { return a.ID, a.Username }); found {
+		return a.ID, nil
 	}
 	return "", terminal.NotFound("there is no user %q", name)
+}
+
+// byIDOrName finds an entry by its id or, if there is none, by its name: a name can be the id of
+// another entry.
+func byIDOrName[T any](list []T, ref string, of func(T) (id, name string)) (T, bool) {
+	for _, e := range list {
+		if id, _ := of(e); id != "" && strings.EqualFold(id, ref) {
+			return e, true
+		}
+	}
+	for _, e := range list {
+		if _, name := of(e); name != "" && strings.EqualFold(name, ref) {
+			return e, true
+		}
+	}
+	var none T
+	return none, false
 }
 
 type usersLimitCmd struct {
@@ -210,7 +228,15 @@ type usersEnableCmd struct{ onUser }
 
 func (u usersEnableCmd) Run(ctx context.Context, k *kong.Context) error {
 	disabled := false
-	return u.change(ctx, k, api.PatchAccount{Disabled: &disabled}, "%s is enabled.")
+	a, err := u.patch(ctx, api.PatchAccount{Disabled: &disabled})
+	if err != nil {
+		return err
+	}
+	text := "%s is enabled."
+	if a.Suspended != nil {
+		text = "%s is no longer disabled, and stays suspended (" + suspendedFor(a) + "). A login with the identity provider ends the suspension, or a new password: codehub users reset-password."
+	}
+	return u.Print(k.Stdout, a, fmt.Sprintf(text, terminal.Plain(a.Username)))
 }
 
 type usersPasswordCmd struct{ onUser }
