@@ -51,6 +51,11 @@ type Member struct {
 	Claimed  bool   `json:"claimed"` // by the claim
 }
 
+// RemovedMember is what is left of the membership of a user who was removed from a group.
+type RemovedMember struct {
+	Claimed bool `json:"claimed"` // the user is still a member, by the claim
+}
+
 // MemberList is the answer of GET /groups/{id}/members.
 type MemberList struct {
 	Members    []Member `json:"members"`

@@ -5,9 +5,11 @@ import "time"
 // Share is the access of a user or of a group to a workspace of another user.
 type Share struct {
 	ID        string    `json:"id"`
-	User      string    `json:"user"`   // the username; empty: a group
-	Group     string    `json:"group"`  // the group's name; empty: a user
-	Access    string    `json:"access"` // use or view
+	User      string    `json:"user"`     // the username; empty: a group
+	UserID    string    `json:"user_id"`  // empty: a group
+	Group     string    `json:"group"`    // the group's name; empty: a user
+	GroupID   string    `json:"group_id"` // empty: a user
+	Access    string    `json:"access"`   // use or view
 	CreatedAt time.Time `json:"created_at"`
 }
 

@@ -65,7 +65,10 @@ func (c *Client) SetMember(ctx context.Context, id string, in api.SetMember) (ap
 	return out, err
 }
 
-// RemoveMember removes a user from a group; for its administrators.
-func (c *Client) RemoveMember(ctx context.Context, id, user string) error {
-	return c.call(ctx, http.MethodDelete, "/groups/"+url.PathEscape(id)+"/members/"+url.PathEscape(user), nil, nil, nil)
+// RemoveMember removes a user from a group; for its administrators. A member by the claim stays
+// one.
+func (c *Client) RemoveMember(ctx context.Context, id, user string) (api.RemovedMember, error) {
+	var out api.RemovedMember
+	err := c.call(ctx, http.MethodDelete, "/groups/"+url.PathEscape(id)+"/members/"+url.PathEscape(user), nil, nil, &out)
+	return out, err
 }

@@ -36,7 +36,7 @@ type Store interface {
 	DeleteGroup(ctx context.Context, caller workspace.Caller, id string) error
 	Members(ctx context.Context, caller workspace.Caller, id string, page postgres.Page) (list []postgres.Member, next string, err error)
 	SetMember(ctx context.Context, caller workspace.Caller, id, user string, admin *bool) (postgres.Member, error)
-	RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) error
+	RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) (claimed bool, err error)
 }
 
 // Passwords checks and hashes passwords; *auth.Auth implements it.

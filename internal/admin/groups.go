@@ -141,6 +141,7 @@ func (s *Service) SetMember(ctx context.Context, caller workspace.Caller, id str
 }
 
 // RemoveMember removes a member; see postgres.DB.RemoveMember.
-func (s *Service) RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) error {
-	return s.cfg.Store.RemoveMember(ctx, caller, id, user)
+func (s *Service) RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) (api.RemovedMember, error) {
+	claimed, err := s.cfg.Store.RemoveMember(ctx, caller, id, user)
+	return api.RemovedMember{Claimed: claimed}, err
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -92,10 +93,8 @@ func (o onGroup) find(ctx context.Context) (*client.Client, api.Group, error) {
 	if err != nil {
 		return nil, api.Group{}, err
 	}
-	for _, g := range list {
-		if g.ID == o.Group || strings.EqualFold(g.Name, o.Group) {
-			return c, g, nil
-		}
+	if g, found := byIDOrName(list, o.Group, func(g api.Group) (id, name string) { return g.ID, g.Name }); found {
+		return c, g, nil
 	}
 	return nil, api.Group{}, terminal.NotFound("there is no group %q", o.Group)
 }
@@ -176,16 +175,20 @@ type groupsSetCmd struct {
 }
 
 func (g groupsSetCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, group, err := g.find(ctx)
-	if err != nil {
-		return err
-	}
-	changed, err := c.PatchGroup(ctx, group.ID, api.PatchGroup{
+	in := api.PatchGroup{
 		Name: g.Name, Claim: g.Claim, Issuer: g.Issuer,
 		MaxRunning:    api.Nullable[int]{Set: g.MaxRunning.given, Value: g.MaxRunning.n},
 		MaxWorkspaces: api.Nullable[int]{Set: g.MaxWorkspaces.given, Value: g.MaxWorkspaces.n},
 		MaxBytes:      api.Nullable[int64]{Set: g.MaxBytes.given, Value: g.MaxBytes.n},
-	})
+	}
+	if in == (api.PatchGroup{}) {
+		return errNothingToSet
+	}
+	c, group, err := g.find(ctx)
+	if err != nil {
+		return err
+	}
+	changed, err := c.PatchGroup(ctx, group.ID, in)
 	if err != nil {
 		return err
 	}
@@ -224,13 +227,17 @@ func (g groupsAddCmd) Run(ctx context.Context, k *kong.Context) error {
 	var added []api.Member
 	var names []string
 	for _, user := range g.Users {
-		m, err := c.SetMember(ctx, group.ID, api.SetMember{User: user, Admin: admin})
-		if err != nil {
-			return err
+		m, refused := c.SetMember(ctx, group.ID, api.SetMember{User: user, Admin: admin})
+		if refused != nil {
+			err = fmt.Errorf("%s: %w", terminal.Plain(user), refused)
+			break
 		}
 		added, names = append(added, m), append(names, terminal.Plain(m.Username))
 	}
-	return g.Print(k.Stdout, added, fmt.Sprintf("Added to %s: %s.", terminal.Plain(group.Name), strings.Join(names, ", ")))
+	if len(added) == 0 {
+		return err
+	}
+	return errors.Join(g.Print(k.Stdout, added, fmt.Sprintf("Added to %s: %s.", terminal.Plain(group.Name), strings.Join(names, ", "))), err)
 }
 
 type groupsRemoveCmd struct {
@@ -247,22 +254,40 @@ func (g groupsRemoveCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	var removed []api.Member
-	var names []string
+	var chosen []api.Member
 	for _, user := range g.Users {
-		var found *api.Member
-		for _, m := range members {
-			if m.UserID == user || strings.EqualFold(m.Username, user) {
-				found = &m
-			}
-		}
-		if found == nil {
+		m, found := byIDOrName(members, user, func(m api.Member) (id, name string) { return m.UserID, m.Username })
+		if !found {
 			return terminal.NotFound("%q is not a member", user)
 		}
-		if err := c.RemoveMember(ctx, group.ID, found.UserID); err != nil {
-			return err
-		}
-		removed, names = append(removed, *found), append(names, terminal.Plain(found.Username))
+		chosen = append(chosen, m)
 	}
-	return g.Print(k.Stdout, removed, fmt.Sprintf("Removed from %s: %s.", terminal.Plain(group.Name), strings.Join(names, ", ")))
+	removed := []removedMember{}
+	var names, stay []string
+	for _, m := range chosen {
+		left, refused := c.RemoveMember(ctx, group.ID, m.UserID)
+		if refused != nil {
+			err = fmt.Errorf("%s: %w", terminal.Plain(m.Username), refused)
+			break
+		}
+		removed, names = append(removed, removedMember{UserID: m.UserID, Username: m.Username, RemovedMember: left}), append(names, terminal.Plain(m.Username))
+		if left.Claimed {
+			stay = append(stay, terminal.Plain(m.Username))
+		}
+	}
+	if len(removed) == 0 {
+		return err
+	}
+	text := fmt.Sprintf("Removed from %s: %s.", terminal.Plain(group.Name), strings.Join(names, ", "))
+	if len(stay) > 0 {
+		text += fmt.Sprintf(" Still a member by the identity provider's groups: %s.", strings.Join(stay, ", "))
+	}
+	return errors.Join(g.Print(k.Stdout, removed, text), err)
+}
+
+// removedMember is what groups remove prints as JSON.
+type removedMember struct {
+	UserID   string `json:"user_id"`
+	Username string `json:"username"`
+	api.RemovedMember
 }

@@ -104,13 +104,19 @@ func (u unshareCmd) Run(ctx context.Context, k *kong.Context) error {
 		if err != nil {
 			return nil, "", err
 		}
-		for _, s := range list {
-			if u.User != "" && strings.EqualFold(s.User, u.User) || u.Group != "" && strings.EqualFold(s.Group, u.Group) || strings.EqualFold(s.ID, u.User+u.Group) {
-				return s, fmt.Sprintf("No longer shared with %s.", sharedWith(s)), c.Unshare(ctx, id, s.ID)
-			}
+		if s, found := u.find(list); found {
+			return s, fmt.Sprintf("No longer shared with %s.", sharedWith(s)), c.Unshare(ctx, id, s.ID)
 		}
 		return nil, "", terminal.NotFound("the workspace is not shared with %q", u.User+u.Group)
 	})
+}
+
+// find finds the share with the user or the group.
+func (s shareTarget) find(list []api.Share) (api.Share, bool) {
+	if s.Group != "" {
+		return byIDOrName(list, s.Group, func(s api.Share) (id, name string) { return s.GroupID, s.Group })
+	}
+	return byIDOrName(list, s.User, func(s api.Share) (id, name string) { return s.UserID, s.User })
 }
 
 type sharesCmd struct{ onWorkspace }

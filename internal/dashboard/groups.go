@@ -219,14 +219,17 @@ func (d *Dashboard) refuseGroup(w http.ResponseWriter, r *http.Request, c worksp
 // removeMember removes a user from a group.
 func (d *Dashboard) removeMember(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	id := r.PathValue("group")
-	err := d.Admin.RemoveMember(r.Context(), c, id, r.PathValue("person"))
+	left, err := d.Admin.RemoveMember(r.Context(), c, id, r.PathValue("person"))
 	if err != nil && workspace.CodeOf(err) != workspace.CodeNotFound { // another administrator was first
 		d.fail(w, r, err)
 		return
 	}
-	to := "/groups/" + id
+	to, note := "/groups/"+id, "group_saved"
+	if left.Claimed {
+		note = "group_claimed"
+	}
 	if _, err := d.Admin.Group(r.Context(), c, id); err != nil { // the user has left it
 		to = "/groups"
 	}
-	d.redirect(w, r, notedAt(to, "group_saved", ""))
+	d.redirect(w, r, notedAt(to, note, ""))
 }

@@ -54,7 +54,14 @@ func TestGroupsPage(t *testing.T) {
 	contains(t, "for a member", page, "Team &lt;b&gt;", "2 members")
 	lacks(t, "for a member", page, "gina", "Add member")
 	contains(t, "a member's groups", ann.get("/groups").body, "Team &lt;b&gt;")
-	if a := gina.post(at+"/members/"+w.userID("ann")+"/remove", nil); a.status != http.StatusSeeOther {
+	w.Exec(`INSERT INTO user_identities (id, user_id, issuer, subject) SELECT gen_random_uuid(), id, 'https://a', 'ann' FROM users WHERE username = 'ann'`)
+	w.Exec(`INSERT INTO user_claim_groups SELECT id, 'developers' FROM user_identities`)
+	remove := at + "/members/" + w.userID("ann") + "/remove"
+	claimed := gina.post(remove, nil).header.Get("Location")
+	contains(t, "after the removal of a member by the claim", gina.get(claimed).body, "is still a member by the identity provider&#39;s groups", ">ann<")
+	w.Exec(`DELETE FROM user_identities`)
+	gina.post(at+"/member", url.Values{"user": {"ann"}})
+	if a := gina.post(remove, nil); a.status != http.StatusSeeOther || a.header.Get("Location") != at+"?note=group_saved" {
 		t.Errorf("remove: %d %s", a.status, a.body)
 	}
 	if a := ann.get(at); a.status != http.StatusForbidden {

@@ -117,7 +117,7 @@ func TestLeavePages(t *testing.T) {
 	if to := leave(); to != shared {
 		t.Errorf("leave again: %s", to)
 	}
-	if err := w.DB.RemoveMember(t.Context(), w.caller("admin"), group.ID, w.userID("uma")); err != nil {
+	if _, err := w.DB.RemoveMember(t.Context(), w.caller("admin"), group.ID, w.userID("uma")); err != nil {
 		t.Fatal(err)
 	}
 	if a := uma.post(shared+"/leave", nil); a.status != http.StatusForbidden {

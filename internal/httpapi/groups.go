@@ -84,9 +84,9 @@ func (s *server) setMember(w http.ResponseWriter, r *http.Request, id auth.Ident
 }
 
 func (s *server) removeMember(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	if err := s.cfg.Admin.RemoveMember(r.Context(), id.Caller, r.PathValue("id"), r.PathValue("user")); err != nil {
+	left, err := s.cfg.Admin.RemoveMember(r.Context(), id.Caller, r.PathValue("id"), r.PathValue("user"))
+	if err != nil {
 		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return writeJSON(w, http.StatusOK, left)
 }

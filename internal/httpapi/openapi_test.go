@@ -107,7 +107,7 @@ func wire() map[string]any {
 		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "LostNode": api.LostNode{}, "LostNodeWorkspace": api.LostNodeWorkspace{}, "DeadNode": api.DeadNode{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{}, "AccountLimits": api.AccountLimits{}, "Limit": api.Limit{},
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
-		"Group": api.Group{}, "GroupList": api.GroupList{}, "CreateGroup": api.CreateGroup{}, "PatchGroup": api.PatchGroup{}, "Member": api.Member{}, "MemberList": api.MemberList{}, "SetMember": api.SetMember{},
+		"Group": api.Group{}, "GroupList": api.GroupList{}, "CreateGroup": api.CreateGroup{}, "PatchGroup": api.PatchGroup{}, "Member": api.Member{}, "RemovedMember": api.RemovedMember{}, "MemberList": api.MemberList{}, "SetMember": api.SetMember{},
 		"Share": api.Share{}, "ShareList": api.ShareList{}, "NewShare": api.NewShare{}, "SharedWorkspace": api.SharedWorkspace{}, "SharedList": api.SharedList{}, "LeftShare": api.LeftShare{},
 		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
 		"MoveSource": api.MoveSource{}, "MoveWorkspace": api.MoveWorkspace{}, "MoveWorkspaceList": api.MoveWorkspaceList{}, "MoveRecord": api.MoveRecord{}, "MoveArchive": api.MoveArchive{},

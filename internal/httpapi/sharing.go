@@ -32,7 +32,7 @@ func sharesOf(list []workspace.Share) []api.Share {
 }
 
 func shareOf(sh workspace.Share) api.Share {
-	return api.Share{ID: sh.ID, User: sh.User, Group: sh.Group, Access: string(sh.Access), CreatedAt: sh.CreatedAt.UTC()}
+	return api.Share{ID: sh.ID, User: sh.User, UserID: sh.UserID, Group: sh.Group, GroupID: sh.GroupID, Access: string(sh.Access), CreatedAt: sh.CreatedAt.UTC()}
 }
 
 func (s *server) share(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

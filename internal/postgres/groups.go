@@ -362,6 +362,10 @@ func (db *DB) SetMember(ctx context.Context, caller workspace.Caller, id, user s
 		if m.UserID, m.Username, err = findUser(ctx, tx, user); err != nil {
 			return err
 		}
+		err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM group_people WHERE group_id = $1 AND user_id = $2 AND claimed)`, id, m.UserID).Scan(&m.Claimed)
+		if err != nil {
+			return err
+		}
 		var was, present bool
 		switch err := tx.QueryRow(ctx, `SELECT admin FROM group_members WHERE group_id = $1 AND user_id = $2`, id, m.UserID).Scan(&was); {
 		case err == nil:
@@ -389,10 +393,10 @@ func (db *DB) SetMember(ctx context.Context, caller workspace.Caller, id, user s
 }
 
 // RemoveMember removes a user (an id) from a group. Administrators of a group remove members and
-// themselves; only those of codehub remove other administrators of it. CodeNotFound if the user
-// is not a member; CodeInvalid if only by the claim.
-func (db *DB) RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) error {
-	return db.tx(ctx, "remove a member", func(tx pgx.Tx) error {
+// themselves; only those of codehub remove other administrators of it. claimed: the user is still a
+// member, by the claim. CodeNotFound if the user is not a member; CodeInvalid if only by the claim.
+func (db *DB) RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) (claimed bool, err error) {
+	err = db.tx(ctx, "remove a member", func(tx pgx.Tx) error {
 		g, administrator, err := lockGroup(ctx, tx, caller, id)
 		if err != nil {
 			return err
@@ -403,8 +407,8 @@ func (db *DB) RemoveMember(ctx context.Context, caller workspace.Caller, id, use
 		var name string
 		var admin, added bool
 		err = tx.QueryRow(ctx, `
-			SELECT u.username, bool_or(p.admin), NOT bool_and(p.claimed) FROM group_people p JOIN users u ON u.id = p.user_id
-			WHERE p.group_id = $1 AND p.user_id = $2 GROUP BY u.id`, id, user).Scan(&name, &admin, &added)
+			SELECT u.username, bool_or(p.admin), NOT bool_and(p.claimed), bool_or(p.claimed) FROM group_people p JOIN users u ON u.id = p.user_id
+			WHERE p.group_id = $1 AND p.user_id = $2 GROUP BY u.id`, id, user).Scan(&name, &admin, &added, &claimed)
 		switch {
 		case missing(err):
 			return notFound("member")
@@ -418,6 +422,11 @@ func (db *DB) RemoveMember(ctx context.Context, caller workspace.Caller, id, use
 		if _, err := tx.Exec(ctx, `DELETE FROM group_members WHERE group_id = $1 AND user_id = $2`, id, user); err != nil {
 			return err
 		}
-		return audit(ctx, tx, caller, AuditGroupRemove, id, map[string]any{"name": g.Name, "user": name})
+		details := map[string]any{"name": g.Name, "user": name}
+		if claimed {
+			details["claimed"] = true
+		}
+		return audit(ctx, tx, caller, AuditGroupRemove, id, details)
 	})
+	return claimed && err == nil, err
 }

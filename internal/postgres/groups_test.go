@@ -101,7 +101,7 @@ func TestGroupAdministrators(t *testing.T) {
 	_, _, refused["read another group's members"] = e.Members(ctx, gina, other.ID, postgres.Page{})
 	_, refused["read another group"] = e.Group(ctx, gina, other.ID)
 	_, refused["a member adds one"] = e.SetMember(ctx, ann, team.ID, "bob", nil)
-	refused["a member removes one"] = e.RemoveMember(ctx, ann, team.ID, bob.UserID)
+	_, refused["a member removes one"] = e.RemoveMember(ctx, ann, team.ID, bob.UserID)
 	_, _, refused["a member reads the members"] = e.Members(ctx, ann, team.ID, postgres.Page{})
 	for what, err := range refused {
 		if workspace.CodeOf(err) != workspace.CodeForbidden {
@@ -115,9 +115,10 @@ func TestGroupAdministrators(t *testing.T) {
 	}
 	// Another administrator of the group can be removed by codehub's alone.
 	e.member(boss, team.ID, true, bob)
-	wantCode(t, e.RemoveMember(ctx, gina, team.ID, bob.UserID), workspace.CodeForbidden)
-	if err := e.RemoveMember(ctx, bob, team.ID, bob.UserID); err != nil {
-		t.Errorf("leave: %v", err)
+	_, err = e.RemoveMember(ctx, gina, team.ID, bob.UserID)
+	wantCode(t, err, workspace.CodeForbidden)
+	if claimed, err := e.RemoveMember(ctx, bob, team.ID, bob.UserID); err != nil || claimed {
+		t.Errorf("leave: %v, %v", claimed, err)
 	}
 	_, err = e.SetMember(ctx, bob, team.ID, "ann", nil)
 	wantCode(t, err, workspace.CodeForbidden)
@@ -165,10 +166,21 @@ func TestGroupOfClaim(t *testing.T) {
 	if got := e.members(boss, g.ID); !slices.Equal(got, []string{"ann", "bob", "carl"}) {
 		t.Errorf("of any provider: %v", got)
 	}
-	wantCode(t, e.RemoveMember(t.Context(), boss, g.ID, bob.UserID), workspace.CodeInvalid)
-	if err := e.RemoveMember(t.Context(), boss, g.ID, ann.UserID); err != nil {
-		t.Fatal(err)
+	_, err := e.RemoveMember(t.Context(), boss, g.ID, bob.UserID)
+	wantCode(t, err, workspace.CodeInvalid)
+	if m := must(e.SetMember(t.Context(), boss, g.ID, "ann", nil))(t); !m.Claimed {
+		t.Errorf("a member by the claim too: %+v", m)
 	}
+	if claimed, err := e.RemoveMember(t.Context(), boss, g.ID, ann.UserID); err != nil || !claimed {
+		t.Errorf("a member by the claim too, removed: %v, %v", claimed, err)
+	}
+	if claimed, err := e.RemoveMember(t.Context(), boss, g.ID, carl.UserID); err != nil || claimed {
+		t.Errorf("a member who was added, removed: %v, %v", claimed, err)
+	}
+	if n := query[int](e, `SELECT count(*)::int FROM audit_log WHERE action = $1 AND details->>'claimed' = 'true' AND details->>'user' = 'ann'`, postgres.AuditGroupRemove); n != 1 {
+		t.Errorf("%d removals in the audit log say that the user stays", n)
+	}
+	e.member(boss, g.ID, false, carl)
 	issuer := "https://a"
 	must(e.PatchGroup(t.Context(), boss, g.ID, postgres.GroupPatch{Issuer: &issuer}))(t)
 	if got := e.members(boss, g.ID); !slices.Equal(got, []string{"ann", "carl"}) {
@@ -182,7 +194,7 @@ func TestGroupOfClaim(t *testing.T) {
 	if g := must(e.PatchGroup(t.Context(), boss, g.ID, postgres.GroupPatch{Claim: &none}))(t); g.Claim != "" || g.Issuer != "" || g.Members != 1 {
 		t.Errorf("without a claim: %+v", g)
 	}
-	_, err := e.PatchGroup(t.Context(), boss, g.ID, postgres.GroupPatch{Issuer: &issuer})
+	_, err = e.PatchGroup(t.Context(), boss, g.ID, postgres.GroupPatch{Issuer: &issuer})
 	wantCode(t, err, workspace.CodeInvalid)
 	if n := query[int](e, `SELECT count(*)::int FROM audit_log WHERE action = $1 AND details->>'issuer' = $2`, postgres.AuditGroupChange, issuer); n != 1 {
 		t.Errorf("%d changes to the issuer are in the audit log", n)

@@ -96,7 +96,7 @@ func (db *DB) Shares(ctx context.Context, caller workspace.Caller, id workspace.
 
 func sharesOf(ctx context.Context, in querier, id workspace.ID) ([]workspace.Share, error) {
 	rows, err := in.Query(ctx, `
-		SELECT s.id, COALESCE(u.username, ''), COALESCE(g.name, ''), s.access, s.created_at
+		SELECT s.id, COALESCE(u.username, ''), COALESCE(u.id::text, ''), COALESCE(g.name, ''), COALESCE(g.id::text, ''), s.access, s.created_at
 		FROM workspace_shares s LEFT JOIN users u ON u.id = s.user_id LEFT JOIN user_groups g ON g.id = s.group_id
 		WHERE s.workspace_id = $1 ORDER BY g.name_key NULLS FIRST, u.username_key`, id)
 	if err != nil {
@@ -167,6 +167,11 @@ func (db *DB) Share(ctx context.Context, caller workspace.Caller, id workspace.I
 			shareID.String(), id, with, n.Access).Scan(&made.ID, &made.CreatedAt)
 		if err != nil {
 			return err
+		}
+		if n.User != "" {
+			made.UserID = with
+		} else {
+			made.GroupID = with
 		}
 		return audit(ctx, tx, caller, AuditShare, string(id), shareDetails(w, made))
 	})

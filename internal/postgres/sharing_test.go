@@ -96,7 +96,7 @@ func TestSharesEnd(t *testing.T) {
 		t.Errorf("a new member has %q", got)
 	}
 	announced("the end of a membership", func() {
-		if err := e.RemoveMember(ctx, boss, group.ID, carl.UserID); err != nil {
+		if _, err := e.RemoveMember(ctx, boss, group.ID, carl.UserID); err != nil {
 			t.Fatal(err)
 		}
 	})

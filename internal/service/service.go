@@ -86,7 +86,7 @@ type Groups interface {
 	DeleteGroup(ctx context.Context, caller workspace.Caller, id string) error
 	Members(ctx context.Context, caller workspace.Caller, id string, page postgres.Page) (api.MemberList, error)
 	SetMember(ctx context.Context, caller workspace.Caller, id string, in api.SetMember) (api.Member, error)
-	RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) error
+	RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) (api.RemovedMember, error)
 }
 
 // Admin is for administrators alone, except Groups; *admin.Service implements it.

@@ -20,7 +20,9 @@ func (a Access) Valid() bool { return a == AccessView || a == AccessUse }
 type Share struct {
 	ID        string
 	User      string // the username; empty: Group has the access
+	UserID    string
 	Group     string // the group's name; empty: User has the access
+	GroupID   string
 	Access    Access
 	CreatedAt time.Time
 }

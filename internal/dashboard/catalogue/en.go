@@ -1563,6 +1563,7 @@ var en = map[string]string{
 	"toast.group_saved.unnamed":   "The group was changed.",
 	"toast.group_deleted":         "The group %s was deleted.",
 	"toast.group_deleted.unnamed": "The group was deleted.",
+	"toast.group_claimed.unnamed": "The user was removed, and is still a member by the identity provider's groups.",
 	"audit.group.group.":          "Groups",
 	"audit.group.create":          "Created a group",
 	"audit.group.change":          "Changed a group",

@@ -1563,6 +1563,7 @@ var ko = map[string]string{
 	"toast.group_saved.unnamed":   "그룹을 변경했습니다.",
 	"toast.group_deleted":         "%s 그룹을 삭제했습니다.",
 	"toast.group_deleted.unnamed": "그룹을 삭제했습니다.",
+	"toast.group_claimed.unnamed": "사용자를 그룹에서 제거했지만, 인증 제공자의 그룹에 속해 있어 계속 구성원입니다.",
 	"audit.group.group.":          "그룹",
 	"audit.group.create":          "그룹 생성",
 	"audit.group.change":          "그룹 변경",
