@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 
+	"codehub/internal/installation"
 	"codehub/internal/postgres"
 )
 
@@ -28,6 +29,9 @@ type migrateCmd struct {
 }
 
 func (m migrateCmd) Run(ctx context.Context) error {
+	if err := installation.CheckSession(ctx, m.DatabaseURL); err != nil {
+		return err
+	}
 	if !m.Check {
 		return postgres.Migrate(ctx, m.DatabaseURL)
 	}

@@ -11,19 +11,33 @@ import (
 	"codehub/internal/postgres"
 )
 
+// runMigrate runs codehub migrate, and returns what it prints.
+func runMigrate(t *testing.T, dsn string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "codehub", append([]string{"migrate"}, args...)...)
+	cmd.Env = append(os.Environ(), "CODEHUB_DATABASE_URL="+dsn)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "failed: " + string(out)
+	}
+	return string(out)
+}
+
+// Behind a pooler that keeps no sessions nothing is migrated.
+func TestMigrateRefusesPooler(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Pooler(t, pgtest.New(t, nil), "transaction")
+	for _, args := range [][]string{nil, nil, {"--check"}} {
+		if out := runMigrate(t, dsn, args...); !strings.HasPrefix(out, "failed: ") || !strings.Contains(out, "pool_mode = session") {
+			t.Errorf("%v: %s", args, out)
+		}
+	}
+}
+
 // codehub migrate --check says what is pending, and changes nothing.
 func TestMigrateCheck(t *testing.T) {
 	t.Parallel()
-	run := func(dsn string, args ...string) string {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "codehub", append([]string{"migrate"}, args...)...)
-		cmd.Env = append(os.Environ(), "CODEHUB_DATABASE_URL="+dsn)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			return "failed: " + string(out)
-		}
-		return string(out)
-	}
+	run := func(dsn string, args ...string) string { return runMigrate(t, dsn, args...) }
 	empty := pgtest.New(t, nil)
 	for range 2 {
 		if out := run(empty, "--check"); !strings.Contains(out, "Stop all servers before") {
