@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,8 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
+	// The exhaustive tests leave much garbage and hold little.
+	debug.SetGCPercent(1000)
 	os.Exit(m.Run())
 }
 
