@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"codehub/internal/accesslog"
@@ -29,6 +30,9 @@ type asset struct {
 	hash        string
 	plain, gzip []byte
 }
+
+// embeddedAssets compresses the files once in a process: they are part of the program.
+var embeddedAssets = sync.OnceValue(newAssets)
 
 func newAssets() *assets {
 	root, err := fs.Sub(files, "static")

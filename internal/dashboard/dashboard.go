@@ -179,7 +179,7 @@ func New(c Config) *Dashboard {
 	if c.MissingText == nil {
 		c.MissingText = func(language, key string) { c.Log.Error("text missing", "language", language, "key", key) }
 	}
-	d := &Dashboard{Config: c, assets: newAssets(), policy: policyOf(c.WorkspaceOrigins), guard: http.NewCrossOriginProtection()}
+	d := &Dashboard{Config: c, assets: embeddedAssets(), policy: policyOf(c.WorkspaceOrigins), guard: http.NewCrossOriginProtection()}
 	if c.URL != nil {
 		if err := d.guard.AddTrustedOrigin(c.URL.Scheme + "://" + c.URL.Host); err != nil {
 			c.Log.Warn("the server's own address is not an origin; only same-origin requests are accepted", "url", c.URL.String(), "err", err)

@@ -19,7 +19,7 @@ const testID = workspace.ID("0198c0de-0000-7000-8000-000000000001")
 var (
 	testNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	// testPages are parsed once, for all tests.
-	testPages = parsePages(newAssets(), false, "Docker", func(language, key string) { panic("no " + language + " text " + key) })
+	testPages = parsePages(embeddedAssets(), false, "Docker", func(language, key string) { panic("no " + language + " text " + key) })
 	// tags matches markup.
 	tags    = regexp.MustCompile(`<[^>]*>`)
 	testTTL = workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute}

@@ -164,7 +164,7 @@ func TestPartsHaveNamesOfTheirOwn(t *testing.T) {
 // Each page parses: a server parses it when it is first shown.
 func TestPagesParse(t *testing.T) {
 	t.Parallel()
-	for lang, set := range parsePages(newAssets(), false, "Docker", func(string, string) {}) {
+	for lang, set := range parsePages(embeddedAssets(), false, "Docker", func(string, string) {}) {
 		if len(set.pages) < 20 {
 			t.Errorf("%s has %d pages", lang, len(set.pages))
 		}
