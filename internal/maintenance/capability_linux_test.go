@@ -40,11 +40,19 @@ func TestCapabilityReadsAllHomes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The other process exits in the middle of its test, and leaves its temporary files.
+	temporary := filepath.Join(dir, "tmp")
+	if err := os.Mkdir(temporary, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(temporary, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
 	user := []string{"--reuid=65534", "--regid=65534", "--clear-groups"}
 	capable := append(user[:3:3], "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 	for want, args := range map[string][]string{"reads all: false, read: false": user, "reads all: true, read: true": capable} {
 		cmd := exec.Command(setpriv, append(args, program, "-test.run=^TestCapabilityReadsAllHomes$")...)
-		cmd.Env = append(os.Environ(), file+"="+private)
+		cmd.Env = append(os.Environ(), file+"="+private, "TMPDIR="+temporary)
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "uid 65534, "+want) {
 			t.Errorf("%q: %v, %s", args, err, out)
