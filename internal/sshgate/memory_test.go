@@ -152,3 +152,33 @@ func TestDataWithoutUseIsDiscarded(t *testing.T) {
 		ch.Close()
 	}
 }
+
+// Sessions that wait for their workspace keep little input, so they do not count as unread,
+// however many wait.
+func TestWaitingSessionsAreKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *sshgate.Config) { c.Budget.Unread = 1 })
+	w.db.Change(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY' WHERE id = $1`, w.demo.ID)
+	c := w.client("demo", w.key)
+	var outputs []io.Reader
+	for range 3 {
+		s, err := c.NewSession()
+		check(t, err)
+		stdin, err := s.StdinPipe()
+		check(t, err)
+		stdout, err := s.StdoutPipe()
+		check(t, err)
+		check(t, s.RequestSubsystem("sftp"))
+		_, err = stdin.Write([]byte{0, 0, 0, 5, 1, 0, 0, 0, 3}) // SSH_FXP_INIT, version 3
+		check(t, err)
+		outputs = append(outputs, stdout)
+	}
+	time.Sleep(5 * time.Second) // twice as long as it takes to count
+	w.db.Change(running, w.demo.ID)
+	for _, out := range outputs {
+		head := make([]byte, 5)
+		if _, err := io.ReadFull(out, head); err != nil || head[4] != 2 { // SSH_FXP_VERSION
+			t.Errorf("SFTP answered %v, %v", head, err)
+		}
+	}
+}

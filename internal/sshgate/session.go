@@ -418,6 +418,8 @@ func (s *session) copyOutput(to io.Writer, from io.Reader) {
 
 // files serves SFTP.
 func (s *session) files() {
+	in := newInput(s)
+	defer in.stop()
 	way, err := s.await()
 	if err != nil {
 		s.fail(err)
@@ -430,22 +432,17 @@ func (s *session) files() {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(s.ctx, func() { conn.Close() })()
-	done := make(chan struct{})
-	s.ch.input.done()
-	go func() {
-		defer close(done)
-		if s.conn.typed(conn, s.ch) == nil {
-			_ = conn.CloseWrite()
-		}
-	}()
+	in.feed(inputOf{conn})
 	_, err = s.conn.copy(s.ch, conn, nil)
-	conn.Close()
 	if err == nil && s.ctx.Err() == nil {
 		s.report(agent.Exit{})
 	}
-	s.ch.Close()
-	<-done
 }
+
+// inputOf is the direction of a connection to the workspace. Close ends that direction.
+type inputOf struct{ *agent.Conn }
+
+func (d inputOf) Close() error { return d.CloseWrite() }
 
 // input passes a client's input to its command. It reads from the beginning, so that a
 // user can give up the wait for a workspace with Ctrl-C.
