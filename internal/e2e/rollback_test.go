@@ -370,7 +370,9 @@ func (s *server) expectNothingRemoved(f func()) {
 	list := func() map[string]bool {
 		there := map[string]bool{}
 		for _, name := range s.runtime.all(s) {
-			there[name] = true
+			if !strings.Contains(name, "codehub-helper-") { // it ends, such as one that measures a home
+				there[name] = true
+			}
 		}
 		return there
 	}
