@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
@@ -61,11 +62,17 @@ func Remove(table string) error {
 	return nil
 }
 
+// numbering is held while sets are added: the library numbers those of all connections in one
+// variable without a lock, and two sets of a transaction could get the same number.
+var numbering sync.Mutex
+
 // set replaces the rules in one transaction, so that the wall is never missing. It
 // keeps what the limits have counted, or else a workspace could open its flows
 // again after every change of the rules. A table that does not allow that is
 // replaced as a whole.
 func set(s Spec) error {
+	numbering.Lock()
+	defer numbering.Unlock()
 	if err := replace(s, true); err == nil {
 		return nil
 	}
