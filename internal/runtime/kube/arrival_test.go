@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,12 +67,19 @@ func testRequests(t *testing.T, c *cluster) {
 		return r.podView.follows() && r.homeView.follows() && r.recordView.follows() && r.policyView.follows()
 	})
 	count.take()
+	began := time.Now()
 	if _, err := r.StartContainer(t.Context(), startOf(second), nil); err != nil {
 		t.Fatal(err)
 	}
+	took := time.Since(began)
 	want := map[string]int{"POST pods": 1, "GET persistentvolumeclaims": 1, "PATCH pods": 1}
-	if seen := count.take(); !maps.Equal(seen, want) {
-		t.Errorf("a start made the requests %v, want %v", seen, want)
+	seen := count.take()
+	if took > explainAfter { // a slow node: the events were listed as well
+		delete(seen, "GET events")
+		delete(seen, "GET pods")
+	}
+	if !maps.Equal(seen, want) {
+		t.Errorf("a start of %s made the requests %v, want %v", took, seen, want)
 	}
 	now, err := c.Client.CoreV1().Pods(namespace).Get(t.Context(), second.Workspace.ContainerName(), metav1.GetOptions{})
 	if err != nil || len(now.ManagedFields) > 0 {

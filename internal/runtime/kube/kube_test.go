@@ -77,7 +77,8 @@ type cluster struct {
 	*kubetest.Cluster
 	config           *rest.Config // codehub's
 	server, ideImage string
-	program          string // path of the executable of agent and server
+	saved            map[string][]byte // the two images, as docker save gives them
+	program          string            // path of the executable of agent and server
 
 	registry     *dockertest.Registry
 	registryHost string // its name on the nodes
@@ -98,6 +99,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 	program := kubetest.Build(t, "./testdata/helper")
 	c.program = program
 	c.server = kubetest.Image(t, "kube-test-server", map[string]string{ServerBinary: program, AgentDir + "/" + account.AgentFile: program})
+	c.saved = map[string][]byte{c.ideImage: save(t, c.ideImage), c.server: save(t, c.server)}
 	c.Cluster = kubetest.Start(t, kubetest.Options{Nodes: nodes, Images: []string{c.server, c.ideImage, harness.TestImage()}})
 	c.config = c.Account(namespace, Permissions(pullSecret))
 	c.registry, c.registryHost = c.newRegistry(t)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -151,15 +152,24 @@ func (s *slowRegistry) wantSteps(t *testing.T, want ...string) {
 	}
 }
 
-// copyOf adds an image of this machine's Docker to the registry.
+// copyOf adds an image of the cluster's to the registry.
 func (s *slowRegistry) copyOf(t *testing.T, image string) string {
 	t.Helper()
-	saved, err := exec.Command("docker", "save", image).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ref, _ := s.registry.AddSaved("test/"+uuid.NewString(), saved, uuid.NewString())
+	ref, _ := s.registry.AddSaved("test/"+uuid.NewString(), s.saved[image], uuid.NewString())
 	return s.registryHost + strings.TrimPrefix(ref, s.registry.Host())
+}
+
+// save returns an image of this machine's Docker as docker save does.
+func save(t *testing.T, image string) []byte {
+	t.Helper()
+	var said bytes.Buffer
+	cmd := exec.Command("docker", "save", image)
+	cmd.Stderr = &said
+	saved, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("docker save %s: %v: %s", image, err, said.String())
+	}
+	return saved
 }
 
 // What the events of a Pod say about the pulls of its images.
