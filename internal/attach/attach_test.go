@@ -446,7 +446,7 @@ func waitThrough(t *testing.T, w *world, a *attach.Attacher, steps []step, wakes
 	}
 }
 
-// A wait goes on while a start is desired or queued, whatever happens to it.
+// A wait goes on as long as a start is desired or queued.
 func TestWaitGoesOn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -449,8 +449,8 @@ func TestExecEndsWhenStoppedDuringTheWait(t *testing.T) {
 	}
 }
 
-// The command of a client that has gone before its workspace runs is not started, whatever the
-// client has sent ahead.
+// A client that disconnects before its workspace runs starts no command, even if it has sent input
+// ahead.
 func TestExecOfGoneClientDoesNotRun(t *testing.T) {
 	t.Parallel()
 	e := newExecEnv(t)

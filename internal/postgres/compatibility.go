@@ -126,7 +126,7 @@ func worksSince(ctx context.Context, conn *sql.Conn) (v int64, err error) {
 }
 
 // Present is how recent the heartbeat of a running server is: four intervals. A server that was
-// killed must not keep its successor from starting for longer, whatever the two differ in.
+// killed must not keep its successor from starting for longer.
 const Present = 20 * time.Second
 
 const presentPoll = 250 * time.Millisecond

@@ -227,8 +227,8 @@ func (g *Gate) turnAway(conn net.Conn, message string) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(conn, maxTurnAwayInput))
 }
 
-// beginTurningAway counts a client that is told why it is refused, unless too many are.
-// g.turnedAway.Add(-1) must follow if it returns true.
+// beginTurningAway counts a client that is to be told why it is refused. It returns false, and
+// counts nothing, if too many clients are being told. After true, g.turnedAway.Add(-1) must follow.
 func (g *Gate) beginTurningAway() bool {
 	if g.turnedAway.Add(1) > int64(g.admit.shares.turnedAway) {
 		g.turnedAway.Add(-1)
