@@ -229,8 +229,8 @@ func (u *Usage) Filled(ctx context.Context, least, ofOwner int64) (list []Filled
 		rows, err := tx.Query(ctx, `
 			WITH full_owners AS (
 				SELECT w.owner_user_id FROM workspaces w LEFT JOIN user_limits l ON l.user_id = w.owner_user_id
-				WHERE w.deleted_at IS NULL GROUP BY w.owner_user_id, l.max_bytes
-				HAVING COALESCE(l.max_bytes, $2) > 0 AND `+ownedBytes+` >= COALESCE(l.max_bytes, $2)
+				WHERE w.deleted_at IS NULL AND COALESCE(l.max_bytes, $2) > 0 GROUP BY w.owner_user_id, l.max_bytes
+				HAVING `+ownedBytes+` >= COALESCE(l.max_bytes, $2)
 			)
 			SELECT id, COALESCE(size, ''), COALESCE(home_bytes, 0), home_limit > 0, phase = 'RUNNING', now(), phase_changed_at, o.owner_user_id IS NOT NULL
 			FROM workspaces LEFT JOIN full_owners o USING (owner_user_id)
