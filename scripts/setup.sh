@@ -76,6 +76,7 @@ need_check_tools() {
 	need 'has git' git "the tests' way to the repository"
 	need 'has mkfs.ext4' e2fsprogs "the disks of the tests' own"
 	need 'has mkfs.btrfs' btrfs-progs "the disks of homes with quotas"
+	need 'has mkfs.xfs' xfsprogs "disks with XFS"
 	need 'has nginx' nginx "checks the reverse proxy's example in docs/"
 	need 'has caddy' caddy "checks the other example"
 	need 'has haproxy' haproxy "checks the third example"
