@@ -22,7 +22,7 @@ func Main(commands any, version string, args []string) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
-	parser, err := Parser(commands, version)
+	parser, err := Parser(grammarOf(commands, args), version)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "codehub:", err)
 		return terminal.ExitUsage
@@ -44,7 +44,7 @@ func Main(commands any, version string, args []string) int {
 	return exitCode(err)
 }
 
-// Parser returns the parser of Main.
+// Parser returns the parser of commands.
 func Parser(commands any, version string) (*kong.Kong, error) {
 	return kong.New(commands,
 		kong.Name("codehub"),
