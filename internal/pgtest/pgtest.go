@@ -100,6 +100,10 @@ type server struct {
 
 	mu        sync.Mutex
 	templates map[string]func() (string, error)
+
+	// idle holds connections of exec. A connection takes as much processor time as creating
+	// a database where processes are slow to start.
+	idle chan *pgx.Conn
 }
 
 // The server of the process: shared starts it at its first call, started reports
@@ -127,12 +131,12 @@ func start() (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{pg: pg, dir: dir, url: u, templates: map[string]func() (string, error){}}
+	s := &server{pg: pg, dir: dir, url: u, templates: map[string]func() (string, error){}, idle: make(chan *pgx.Conn, 1)}
 	conn, err := pgx.Connect(ctx, s.url.String())
 	if err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
-	defer conn.Close(ctx)
+	s.idle <- conn
 	var version int
 	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
 		return nil, errors.Join(err, s.stop())
@@ -200,20 +204,34 @@ func (s *server) prepare(name string, migrate func(context.Context, string) erro
 		"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '"+name+"'")
 }
 
-// exec runs statements on a new connection: a connection that stays open would have a
-// goroutine and a descriptor, which tests for leaks would find.
+// exec runs statements outside the tests' databases. Between calls one connection stays open,
+// from before the first test has its database, so that tests for leaks do not see a change.
 func (s *server) exec(statements ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, s.url.String())
+	conn, err := s.connection(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
 	for _, sql := range statements {
 		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%s: %w", sql, err)
+			return errors.Join(fmt.Errorf("%s: %w", sql, err), conn.Close(ctx))
 		}
 	}
-	return nil
+	select {
+	case s.idle <- conn:
+		return nil
+	default:
+		return conn.Close(ctx)
+	}
+}
+
+// connection returns the idle connection, or a new one while others use it.
+func (s *server) connection(ctx context.Context) (*pgx.Conn, error) {
+	select {
+	case conn := <-s.idle:
+		return conn, nil
+	default:
+		return pgx.Connect(ctx, s.url.String())
+	}
 }
