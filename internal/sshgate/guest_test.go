@@ -48,7 +48,7 @@ func TestGuestOfWorkspace(t *testing.T) {
 	} {
 		before := w.upstream.by
 		w.hostile(answers)
-		if r := w.ssh("-l", owner, "true"); !strings.Contains(r.err, what) || !strings.Contains(r.err, "Ask its owner to restart it.") || strings.Contains(r.err, "codehub restart") {
+		if r := w.ssh("-l", owner, "true"); !strings.Contains(r.err, what) || !strings.Contains(r.err, "ask its owner to restart it.") || strings.Contains(r.err, "codehub restart") {
 			t.Errorf("an agent that %s: %q", what, r.err)
 		}
 		w.upstream.mu.Lock()

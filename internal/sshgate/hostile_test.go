@@ -74,8 +74,8 @@ func TestHostileAgentsCommand(t *testing.T) {
 		status int // -1: none
 	}{
 		"refused":           {agenttest.Refused(http.StatusUnprocessableEntity, evil+"no such program"), "The command cannot be started: ", -1},
-		"ends at once":      {agenttest.Upgraded(agenttest.Raw("")), "The workspace does not respond. Restart it: codehub restart demo", -1},
-		"frame is too long": {agenttest.Upgraded(agenttest.Raw("o\xff\xff\xff\xff")), "The workspace does not respond. Restart it: codehub restart demo", -1},
+		"ends at once":      {agenttest.Upgraded(agenttest.Raw("")), "The workspace does not respond. Try again in a moment, or restart it: codehub restart demo", -1},
+		"frame is too long": {agenttest.Upgraded(agenttest.Raw("o\xff\xff\xff\xff")), "The workspace does not respond. Try again in a moment, or restart it: codehub restart demo", -1},
 		"success by 256":    {frames(`{"code":256}`), "", 255},
 		"signal of escapes": {frames(`{"code":7,"signal":"\u001b[2J"}`), "", 7},
 	} {
@@ -100,7 +100,7 @@ func TestAgentOfOtherVersion(t *testing.T) {
 	w := newWorld(t)
 	for _, h := range []agent.Hello{{Version: 0}, {Version: 2, Oldest: 2, Codehub: evil}} {
 		w.hostile(agenttest.Answers{agent.PathHello: agenttest.JSON(h)})
-		const want = "codehub: The workspace was started by another version of codehub. Restart it: codehub restart demo\n"
+		const want = "codehub: The workspace was started by another version of codehub. To enter it, restart it: codehub restart demo\n"
 		if r := w.ssh("true"); r.status != 255 || r.err != want {
 			t.Errorf("%+v: %+v", h, r)
 		}

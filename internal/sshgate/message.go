@@ -52,7 +52,7 @@ func (c *connection) explain(err error) string {
 	case errors.Is(err, errTooMany), errors.Is(err, attach.ErrTooMany):
 		return "You have too many open connections to workspaces. Close some first."
 	case errors.Is(err, attach.ErrNoAgent):
-		return "The workspace was started by another version of codehub. " + c.restart(err, name)
+		return "The workspace was started by another version of codehub. To enter it, " + c.restart(err, name)
 	case errors.Is(err, attach.ErrStopped):
 		return "The workspace was stopped."
 	case errors.Is(err, auth.ErrSessionEnded):
@@ -66,7 +66,7 @@ func (c *connection) explain(err error) string {
 	case errors.Is(err, errSilent):
 		return "The connection timed out."
 	case errors.Is(err, agent.ErrUnreachable):
-		return "The workspace does not respond. " + c.restart(err, name)
+		return "The workspace does not respond. Try again in a moment, or " + c.restart(err, name)
 	case errors.As(err, &coded):
 		return c.refused(coded, name)
 	}
@@ -74,7 +74,7 @@ func (c *connection) explain(err error) string {
 	return "Something went wrong on the server."
 }
 
-// restart says who can restart the workspace, after an error of the attachment or of its agent.
+// restart says, as the end of a sentence, who can restart the workspace, after an error of the attachment or of its agent.
 func (c *connection) restart(err error, name string) string {
 	guest := errors.Is(err, attach.ErrGuest)
 	if !guest {
@@ -85,9 +85,9 @@ func (c *connection) restart(err error, name string) string {
 		}
 	}
 	if guest {
-		return "Ask its owner to restart it."
+		return "ask its owner to restart it."
 	}
-	return "Restart it: codehub restart " + quoted(name)
+	return "restart it: codehub restart " + quoted(name)
 }
 
 func (c *connection) closed(e *attach.NotOpen) string {
