@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/harness"
 )
 
 // A power cut keeps flushed writes and may lose others, and ext4 recovers its
@@ -58,7 +61,7 @@ func TestPowerOffKeepsFlushedWrites(t *testing.T) {
 			}
 			// The page cache may accept this write, the device must not.
 			_ = os.WriteFile(filepath.Join(mount, "after"), content(3), 0o600)
-			must(t, unix.Unmount(mount, 0))
+			unmount(t, mount)
 			must(t, d.Detach())
 
 			again, err := Attach(image, dir)
@@ -72,11 +75,24 @@ func TestPowerOffKeepsFlushedWrites(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(mount, "after")); err == nil {
 				t.Error("a write after the power cut survived")
 			}
-			must(t, unix.Unmount(mount, 0))
+			unmount(t, mount)
 			must(t, again.Detach())
 			run(t, "e2fsck", "-fn", image)
 		})
 	}
+}
+
+// unmount waits for processes that the tests are starting: until a new process runs its
+// program, it has the files open that its parent has.
+func unmount(t *testing.T, mount string) {
+	t.Helper()
+	harness.Eventually(t, "unmount "+mount, func() bool {
+		err := unix.Unmount(mount, 0)
+		if err != nil && !errors.Is(err, unix.EBUSY) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 func run(t *testing.T, name string, args ...string) {
