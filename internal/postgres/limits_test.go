@@ -160,6 +160,10 @@ func TestLimitIsExact(t *testing.T) {
 			for i := range 200 {
 				g.Go(func() error {
 					ok, err := starts[i%len(starts)](ctx, i)
+					// On a busy machine some wait longer for the others than a statement may.
+					for workspace.CodeOf(err) == workspace.CodeUnavailable {
+						ok, err = starts[i%len(starts)](ctx, i)
+					}
 					switch {
 					case workspace.CodeOf(err) == workspace.CodeLimitExceeded, err == nil && !ok:
 						refused.Add(1)
