@@ -370,7 +370,7 @@ func newServer(p parts) (*server, error) {
 	metrics.Registry().MustRegister(p.listener.Metrics()...)
 	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))
 	metrics.Registry().MustRegister(workspaces.Metrics()...)
-	metrics.Registry().MustRegister(sshMetric(gate), ticks)
+	metrics.Registry().MustRegister(append(sshMetrics(gate), ticks)...)
 	if p.numbers == nil {
 		mux.Handle("GET /metrics", metrics.Handler())
 	}

@@ -51,8 +51,16 @@ func sshServer(p parts, gate *sshgate.Gate) service.SSHServer {
 	return s
 }
 
-func sshMetric(gate *sshgate.Gate) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "codehub_ssh_connections", Help: "Open SSH connections whose user is known.",
-	}, func() float64 { return float64(gate.Open()) })
+// sshMetrics are the numbers of SSH, read when they are collected.
+func sshMetrics(gate *sshgate.Gate) []prometheus.Collector {
+	gauge := func(name, help string, value func() int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
+	}
+	return []prometheus.Collector{
+		gauge("codehub_ssh_connections", "Open SSH connections whose user is known.", gate.Open),
+		gauge("codehub_ssh_slots_used", "SSH connections whose user is known, channels and listeners together.",
+			func() int { used, _ := gate.Slots(); return used }),
+		gauge("codehub_ssh_slots", "The most SSH connections, channels and listeners of all users together.",
+			func() int { _, all := gate.Slots(); return all }),
+	}
 }

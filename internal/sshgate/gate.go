@@ -104,6 +104,10 @@ func (g *Gate) HostFingerprint() string { return ssh.FingerprintSHA256(g.host.Pu
 // Open returns the number of open connections whose user is known.
 func (g *Gate) Open() int { return g.admit.count() }
 
+// Slots returns how many connections whose user is known, channels and listeners are open,
+// and how many may be open.
+func (g *Gate) Slots() (used, all int) { return g.admit.slotsUsed(), g.admit.shares.open }
+
 // acceptPause is the wait after a failed Accept, such as for want of file descriptors.
 const acceptPause = 100 * time.Millisecond
 

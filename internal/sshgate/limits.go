@@ -277,3 +277,9 @@ func (a *admission) count() int {
 	defer a.mu.Unlock()
 	return a.open
 }
+
+func (a *admission) slotsUsed() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.taken
+}

@@ -317,9 +317,13 @@ func TestManySessions(t *testing.T) {
 	if n := w.gate.Open(); n != 100 {
 		t.Errorf("%d connections are open", n)
 	}
+	if used, all := w.gate.Slots(); used != 200 || all < used {
+		t.Errorf("%d of %d slots are used, want 200 for 100 connections with a channel each", used, all)
+	}
 	check(t, hold.Close())
 	all.Wait()
 	harness.Eventually(t, "all connections to end", func() bool { return w.gate.Open() == 0 })
+	harness.Eventually(t, "all channels to end", func() bool { used, _ := w.gate.Slots(); return used == 0 })
 }
 
 // The pattern of VS Code's Remote-SSH: a script on the standard input of bash, whose
