@@ -11,6 +11,7 @@
 # in full without the race detector, and thinned with it.
 # On a machine where processes and memory are slow, the race detector is left out: with
 # it the tests take longer there than CI allows. RACE=-race or RACE= decides instead.
+# Fewer tests run at once there, as each of them would take longer than it waits.
 # The messages of failed tests are repeated at the end, without the servers' logs.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -28,15 +29,20 @@ start_time() {
 	ended=${EPOCHREALTIME/[.,]/}
 	echo $(((ended - began) / 100))
 }
-if [ -z "${RACE+set}" ]; then
-	RACE=-race
-	micros=$(start_time)
-	if [ "$micros" -gt 2500 ]; then
+together=() # flags of the end-to-end tests
+packages_at_once=3
+micros=$(start_time)
+if [ "$micros" -gt 2500 ]; then
+	echo "test: a process takes $micros µs to start on this machine, so fewer tests run at once"
+	together=(-parallel 3)
+	packages_at_once=2
+	if [ -z "${RACE+set}" ]; then
 		RACE=
-		export CGO_ENABLED=0 # as make check builds
-		echo "test: without the race detector, as a process takes $micros µs to start here (RACE=-race: with it)"
+		echo "test: without the race detector (RACE=-race: with it)"
 	fi
 fi
+RACE=${RACE--race}
+[ -n "$RACE" ] || export CGO_ENABLED=0 # as make check builds
 
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
@@ -55,7 +61,7 @@ only() { grep -E "$1" <<<"$packages"; }
 
 if only '/internal/e2e$' >/dev/null; then
 	# shellcheck disable=SC2086 # no word if it is empty
-	run "end to end" $RACE "${@:2}" "$(only '/internal/e2e$')"
+	run "end to end" $RACE "${together[@]}" "${@:2}" "$(only '/internal/e2e$')"
 fi
 if only '/internal/lifecycle$' >/dev/null; then
 	run "the rules in full" "${@:2}" "$(only '/internal/lifecycle$')"
@@ -65,7 +71,7 @@ others='/internal/e2e$'
 rest=$(grep -Ev "$others" <<<"$packages")
 if [ -n "$rest" ]; then
 	# shellcheck disable=SC2086 # one word for each package
-	run "all others" $RACE -p 3 "${@:2}" $rest
+	run "all others" $RACE -p "$packages_at_once" "${@:2}" $rest
 fi
 if [ "$failed" != 0 ]; then
 	echo "test: failed:"
