@@ -118,7 +118,7 @@ func (b *browser) acceptDialogs() chromedp.Action[chromedp.Void] {
 // and text of the page.
 func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.ctx, harness.Patience)
 	defer cancel()
 	var err error
 	for _, a := range actions {

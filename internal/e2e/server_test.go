@@ -134,7 +134,7 @@ func startServer(t *testing.T, m mode, binary, home string, settings ...string) 
 		os.RemoveAll(home)
 		os.Remove(filepath.Dir(home)) // fails if other files are in it
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	if err := s.Start(ctx); err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func startQuick(t *testing.T, settings ...string) *server {
 // restart starts the server after it was killed or stopped.
 func (s *server) restart() {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.Context(), harness.Patience)
 	defer cancel()
 	if err := s.Start(ctx); err != nil {
 		s.Fatal(err)
@@ -216,7 +216,7 @@ func ofInstallation(labels map[string]string) bool {
 
 // sweep removes the server's resources from Docker.
 func (s *server) sweep() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	if err := proc.Sweep(ctx, s.docker, s.Installation()); err != nil {
 		s.Errorf("clean up in Docker: %v", err)

@@ -8,7 +8,7 @@ import (
 // Patience is the timeout of waits. It is long, because a busy machine may need
 // minutes for an operation of seconds; only a failing test takes that long. Use
 // EventuallyWithin where a slower mechanism would lead to the same result.
-const Patience = 2 * time.Minute
+const Patience = 4 * time.Minute
 
 // Eventually waits up to Patience until ok returns true. what names the
 // condition in the failure message.
