@@ -11,7 +11,9 @@
 # in full without the race detector, and thinned with it.
 # On a machine where processes and memory are slow, the race detector is left out: with
 # it the tests take longer there than CI allows. RACE=-race or RACE= decides instead.
-# Fewer tests run at once there, as each of them would take longer than it waits.
+# Fewer tests run at once there, as each of them would take longer than it waits. If the
+# kernel allows it, memory comes in huge pages until the end of the run: a Go program then
+# starts with half of the page faults.
 # The messages of failed tests are repeated at the end, without the servers' logs.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -29,13 +31,27 @@ start_time() {
 	ended=${EPOCHREALTIME/[.,]/}
 	echo $(((ended - began) / 100))
 }
+huge_pages=/sys/kernel/mm/transparent_hugepage/enabled
+huge_pages_before=
+output=$(mktemp)
+# shellcheck disable=SC2317,SC2329 # called by trap
+clean_up() {
+	rm -f "$output"
+	[ -z "$huge_pages_before" ] || echo "$huge_pages_before" >"$huge_pages"
+}
+trap clean_up EXIT
+
 together=() # flags of the end-to-end tests
 packages_at_once=3
 micros=$(start_time)
 if [ "$micros" -gt 2500 ]; then
-	echo "test: a process takes $micros µs to start on this machine, so fewer tests run at once"
+	echo "test: a process takes $micros µs to start on this machine, so fewer tests run at once, with huge pages"
 	together=(-parallel 3)
 	packages_at_once=2
+	if [ -w "$huge_pages" ]; then
+		huge_pages_before=$(sed 's/.*\[\(.*\)\].*/\1/' "$huge_pages")
+		echo always >"$huge_pages"
+	fi
 	if [ -z "${RACE+set}" ]; then
 		RACE=
 		echo "test: without the race detector (RACE=-race: with it)"
@@ -43,9 +59,6 @@ if [ "$micros" -gt 2500 ]; then
 fi
 RACE=${RACE--race}
 [ -n "$RACE" ] || export CGO_ENABLED=0 # as make check builds
-
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
 
 # run TITLE FLAGS PACKAGES
 run() {
