@@ -9,11 +9,11 @@
 # the time.
 # The exhaustive tests of internal/lifecycle are pure and single-threaded: they run
 # in full without the race detector, and thinned with it.
-# On a machine where processes and memory are slow, the race detector is left out: with
-# it the tests take longer there than CI allows. RACE=-race or RACE= decides instead.
-# Fewer tests run at once there, as each of them would take longer than it waits. If the
-# kernel allows it, memory comes in huge pages until the end of the run: a Go program then
-# starts with half of the page faults.
+# On a slow machine all that takes longer than CI allows. There the race detector and the
+# end-to-end tests that are marked as long are left out, which the run says, fewer tests run
+# at once, as each of them would take longer than it waits, and memory comes in huge pages
+# until the end of the run, with which a Go program starts with half of the page faults.
+# SLOW=0 and SLOW=1 decide what is otherwise measured.
 # The messages of failed tests are repeated at the end, without the servers' logs.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -41,24 +41,26 @@ clean_up() {
 }
 trap clean_up EXIT
 
+race=(-race)
 together=() # flags of the end-to-end tests
 packages_at_once=3
-micros=$(start_time)
-if [ "$micros" -gt 2500 ]; then
-	echo "test: a process takes $micros µs to start on this machine, so fewer tests run at once, with huge pages"
-	together=(-parallel 3)
+if [ -z "${SLOW:-}" ]; then
+	micros=$(start_time)
+	SLOW=$((micros > 2500))
+	[ "$SLOW" = 0 ] || echo "test: this is a slow machine: a process takes $micros µs to start (SLOW=0: treat it as a fast one)"
+fi
+if [ "$SLOW" = 1 ]; then
+	race=()
+	export CGO_ENABLED=0 # as make check builds
+	together=(-parallel 3 -short)
 	packages_at_once=2
 	if [ -w "$huge_pages" ]; then
 		huge_pages_before=$(sed 's/.*\[\(.*\)\].*/\1/' "$huge_pages")
 		echo always >"$huge_pages"
 	fi
-	if [ -z "${RACE+set}" ]; then
-		RACE=
-		echo "test: without the race detector (RACE=-race: with it)"
-	fi
+	echo "test: left out on a slow machine: the race detector, and of internal/e2e:" \
+		"$(git grep -h -B 1 '^	long(t)$' internal/e2e | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | xargs)"
 fi
-RACE=${RACE--race}
-[ -n "$RACE" ] || export CGO_ENABLED=0 # as make check builds
 
 # run TITLE FLAGS PACKAGES
 run() {
@@ -73,18 +75,17 @@ run() {
 only() { grep -E "$1" <<<"$packages"; }
 
 if only '/internal/e2e$' >/dev/null; then
-	# shellcheck disable=SC2086 # no word if it is empty
-	run "end to end" $RACE "${together[@]}" "${@:2}" "$(only '/internal/e2e$')"
+	run "end to end" "${race[@]}" "${together[@]}" "${@:2}" "$(only '/internal/e2e$')"
 fi
 if only '/internal/lifecycle$' >/dev/null; then
 	run "the rules in full" "${@:2}" "$(only '/internal/lifecycle$')"
 fi
 others='/internal/e2e$'
-[ -n "$RACE" ] || others="$others|/internal/lifecycle\$"
+[ "$SLOW" = 0 ] || others="$others|/internal/lifecycle\$"
 rest=$(grep -Ev "$others" <<<"$packages")
 if [ -n "$rest" ]; then
 	# shellcheck disable=SC2086 # one word for each package
-	run "all others" $RACE -p "$packages_at_once" "${@:2}" $rest
+	run "all others" "${race[@]}" -p "$packages_at_once" "${@:2}" $rest
 fi
 if [ "$failed" != 0 ]; then
 	echo "test: failed:"

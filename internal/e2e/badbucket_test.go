@@ -13,6 +13,7 @@ import (
 // each fault, in one workspace for each pair. The operations retry and count no
 // failure.
 func TestBucketFailsAtEachCall(t *testing.T) {
+	long(t)
 	t.Parallel()
 	b, rng := s3Bucket(t), newRand(t, 6)
 	p := newBucketProxy(t, b)

@@ -25,6 +25,7 @@ import (
 // date, and no resource leaks. SOAK_CHAOS=1h sets the duration; SEED repeats
 // the choices.
 func TestChaos(t *testing.T) {
+	long(t)
 	t.Parallel()
 	duration := 60 * time.Second
 	if v := os.Getenv("SOAK_CHAOS"); v != "" {

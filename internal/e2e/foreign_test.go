@@ -151,6 +151,7 @@ func (f foreignImage) start(s *server, c *sshClient, b *bucket) *foreignWorkspac
 // another user, without bash, with a user of the same name, with one program only, with
 // musl.
 func TestForeignImages(t *testing.T) {
+	long(t)
 	t.Parallel()
 	s, c, b := foreignServer(t, foreignImages...)
 	for _, image := range foreignImages {

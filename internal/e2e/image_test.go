@@ -21,6 +21,7 @@ import (
 // debugged, rebased and pushed, without a network: see testdata/afternoon. The IDE debugs the
 // one in Node.
 func TestAfternoonOfWork(t *testing.T) {
+	long(t)
 	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "afternoon"})

@@ -61,3 +61,12 @@ func prerequisites() error {
 	}
 	return nil
 }
+
+// long marks a test that takes minutes and whose subject other tests have as well. -short
+// leaves it out, which make test sets on slow machines and says there.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("skipped: -short leaves out tests that take long")
+	}
+}

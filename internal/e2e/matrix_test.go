@@ -278,6 +278,7 @@ func (s *server) expectNoError(id, at string) {
 // As TestKilledAtEveryStep, one step after the other. The server is killed at
 // the step again in the next two starts.
 func TestKilledAtEveryStepAgain(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {

@@ -52,6 +52,7 @@ require('http').createServer((q, s) => {
 // debugged. The extensions of the server's folder are there, also in a home that is older
 // than they, unless the user has a newer version.
 func TestIDEInDefaultImage(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const gallery = "http://127.0.0.1:7777/gallery" // inside the workspace
 	folder := t.TempDir()

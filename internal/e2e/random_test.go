@@ -24,6 +24,7 @@ import (
 // content. SOAK sets the number of lives; SEED repeats the choices, but not
 // their timing.
 func TestRandomLives(t *testing.T) {
+	long(t)
 	t.Parallel()
 	lives := soakRounds(t, 24)
 	rng := newRand(t, 14)
