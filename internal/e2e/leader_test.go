@@ -83,7 +83,7 @@ func TestAnotherServerLeadsAfterLoss(t *testing.T) {
 // for it.
 func (c *cluster) expectReconciled(m *member, id string) {
 	c.Helper()
-	on := m.withPatience(time.Minute)
+	on := m.withPatience(3 * time.Minute)
 	deadline := time.Now().Add(patience)
 	desired := ""
 	for { // the server may not have reconnected to the database yet
