@@ -10,8 +10,8 @@
 # The exhaustive tests of internal/lifecycle are pure and single-threaded: they run
 # in full without the race detector, and thinned with it.
 # On a slow machine all that takes longer than CI allows. There the race detector and the
-# end-to-end tests that are marked as long are left out, which the run says, fewer tests run
-# at once, as each of them would take longer than it waits, and memory comes in huge pages
+# end-to-end tests that are marked as long are left out, which the run says, fewer of
+# them run at once, as each would take longer than it waits, and memory comes in huge pages
 # until the end of the run, with which a Go program starts with half of the page faults.
 # SLOW=0 and SLOW=1 decide what is otherwise measured.
 # The messages of failed tests are repeated at the end, without the servers' logs.
@@ -43,7 +43,6 @@ trap clean_up EXIT
 
 race=(-race)
 together=() # flags of the end-to-end tests
-packages_at_once=3
 if [ -z "${SLOW:-}" ]; then
 	micros=$(start_time)
 	SLOW=$((micros > 2500))
@@ -53,7 +52,6 @@ if [ "$SLOW" = 1 ]; then
 	race=()
 	export CGO_ENABLED=0 # as make check builds
 	together=(-parallel 3 -short)
-	packages_at_once=2
 	if [ -w "$huge_pages" ]; then
 		huge_pages_before=$(sed 's/.*\[\(.*\)\].*/\1/' "$huge_pages")
 		echo always >"$huge_pages"
@@ -85,7 +83,7 @@ others='/internal/e2e$'
 rest=$(grep -Ev "$others" <<<"$packages")
 if [ -n "$rest" ]; then
 	# shellcheck disable=SC2086 # one word for each package
-	run "all others" "${race[@]}" -p "$packages_at_once" "${@:2}" $rest
+	run "all others" "${race[@]}" -p 3 "${@:2}" $rest
 fi
 if [ "$failed" != 0 ]; then
 	echo "test: failed:"
