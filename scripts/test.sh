@@ -51,7 +51,7 @@ fi
 if [ "$SLOW" = 1 ]; then
 	race=()
 	export CGO_ENABLED=0 # as make check builds
-	together=(-parallel 3 -short)
+	together=(-parallel 4 -short)
 	if [ -w "$huge_pages" ]; then
 		huge_pages_before=$(sed 's/.*\[\(.*\)\].*/\1/' "$huge_pages")
 		echo always >"$huge_pages"

@@ -26,6 +26,7 @@ import (
 // that count. Meanwhile the agent of a workspace costs what docs/agent.md promises:
 // the IDE's traffic does not pass it.
 func TestIdleTabsStopWorkspaces(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const (
 		ttl = 60 * time.Second
