@@ -483,6 +483,7 @@ func (w *foreignWorkspace) checkTerminalPage(b *browser) {
 // that a server starts. Its workspace works as any other, and it changes nothing outside
 // its own.
 func TestHostileImage(t *testing.T) {
+	long(t)
 	t.Parallel()
 	plain := foreignImages[0]
 	s, c, b := foreignServer(t, hostileImage, plain)

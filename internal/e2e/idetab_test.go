@@ -23,6 +23,7 @@ import (
 // stop, about which the IDE and the dashboard ask first. After a login in Korean the IDE is
 // in Korean.
 func TestIDETabKnowsItsWorkspace(t *testing.T) {
+	long(t)
 	t.Parallel()
 	dsn := database(t)
 	s := startMode(t, ownOrigins, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")

@@ -46,6 +46,7 @@ const clusterNamespace = "codehub-workspaces"
 // workspace, and a server that is killed at every step of archives. In the soak, SOAK is the
 // least number of kills, and of random lives of workspaces.
 func TestKubernetes(t *testing.T) {
+	long(t)
 	t.Parallel()
 	k, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 3, workspace: env.testImage})
 	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "a slow pull": slowPullOnCluster, "killed at every step": killedOnCluster}
@@ -159,6 +160,7 @@ func randomOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
 // back, and is the same there. The cluster restores and archives it meanwhile, and its archive
 // has the digest of Docker's.
 func TestMoveToKubernetesAndBack(t *testing.T) {
+	long(t)
 	t.Parallel()
 	source, back, shared := startMovable(t, folderBucket(t)), startMovable(t, folderBucket(t)), s3Bucket(t)
 	c, settings := clusterSettings(t, shared, clusterImages{nodes: 2, workspace: env.testImage})

@@ -62,7 +62,7 @@ func prerequisites() error {
 	return nil
 }
 
-// long marks a test that takes minutes and whose subject other tests have as well. -short
+// long marks a test that takes minutes and whose subject other tests or the soak have, too. -short
 // leaves it out, which make test sets on slow machines and says there.
 func long(t *testing.T) {
 	t.Helper()
