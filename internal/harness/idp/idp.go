@@ -95,6 +95,8 @@ func Start(t testing.TB, o Options) *Provider {
 		}
 	})
 	p := &Provider{t: t, users: map[string]User{}}
+	tooLate := time.AfterFunc(harness.Patience, func() { _ = cmd.Process.Kill() }) // which ends the lines
+	defer tooLate.Stop()
 	for lines.Scan() {
 		if strings.HasPrefix(lines.Text(), "http://") {
 			p.Issuer = lines.Text()
@@ -102,7 +104,7 @@ func Start(t testing.TB, o Options) *Provider {
 		}
 	}
 	if p.Issuer == "" {
-		t.Fatalf("the OpenID provider did not start:\n%s", log)
+		t.Fatalf("the OpenID provider did not start within %v:\n%s", harness.Patience, log)
 	}
 	rest.Go(func() { _, _ = io.Copy(io.Discard, out) })
 	return p

@@ -2,7 +2,7 @@
 // redirect_uris, backchannel_logout_uri, and claims_in_id_token. It prints its issuer.
 // Below /control tests change its users, and how it answers.
 import { createServer } from 'node:http';
-import { generateKeyPairSync, randomBytes } from 'node:crypto';
+import { createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto';
 import Provider from 'oidc-provider';
 
 const config = JSON.parse(process.argv[2]);
@@ -14,7 +14,14 @@ let counts = {};
 const server = createServer();
 server.listen(0, '127.0.0.1', () => {
   const issuer = `http://127.0.0.1:${server.address().port}`;
-  const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+  // In text: Node 20 waits for itself for ever if it collects garbage while it exports, as JWK, a key
+  // object that it has just generated.
+  const { privateKey: text } = generateKeyPairSync('rsa', {
+    modulusLength: 2048,
+    publicKeyEncoding: { type: 'spki', format: 'pem' },
+    privateKeyEncoding: { type: 'pkcs8', format: 'pem' },
+  });
+  const privateKey = createPrivateKey(text);
   const provider = new Provider(issuer, {
     clients: [{
       client_id: config.client_id,
