@@ -27,7 +27,7 @@ check_go() {
 }
 
 has_postgres() { has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
-has_chromium() { has chromium || has chromium-browser || has google-chrome; }
+has_chromium() { has chromium-headless-shell || has chromium || has chromium-browser || has google-chrome; }
 has_cjk_font() { has fc-list && [ -n "$(fc-list ':lang=ko' family)" ]; }
 has_faketime() { compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null; }
 has_c_compiler() { has gcc && [ -e /usr/include/stdlib.h ]; }
@@ -89,7 +89,7 @@ need_check_tools() {
 need_test_tools() {
 	need_check_tools
 	need has_c_compiler 'gcc libc6-dev' "Go's race detector"
-	need has_chromium chromium "the end-to-end tests' browser"
+	need has_chromium chromium-headless-shell "the tests' browser"
 	need has_cjk_font 'fontconfig fonts-noto-cjk' "Korean letters in the browser's screenshots"
 	need 'has docker-registry' docker-registry "an image registry for the tests of image pulls"
 	need has_faketime libfaketime "moves the clock of a database in the tests"
