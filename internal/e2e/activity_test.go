@@ -27,7 +27,7 @@ import (
 // the IDE's traffic does not pass it.
 func TestIdleTabsStopWorkspaces(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	const (
 		ttl = 60 * time.Second
 		// The IDE reports presence for a minute after the last key, so that a

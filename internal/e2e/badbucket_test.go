@@ -14,7 +14,7 @@ import (
 // failure.
 func TestBucketFailsAtEachCall(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	b, rng := s3Bucket(t), newRand(t, 6)
 	p := newBucketProxy(t, b)
 	s := startQuick(t, append(b.settingsVia(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
@@ -103,7 +103,7 @@ func (s *server) awaitWithoutFailure(id, phase string) {
 // While the bucket is unavailable, archives and restores wait, a workspace that
 // waits for its archive can be opened, and no workspace is in ERROR.
 func TestBucketOutageLosesNothing(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	b, rng := s3Bucket(t), newRand(t, 7)
 	p := newBucketProxy(t, b)
 	s := startQuick(t, append(b.settingsVia(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)

@@ -26,7 +26,7 @@ import (
 // the choices.
 func TestChaos(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	duration := 60 * time.Second
 	if v := os.Getenv("SOAK_CHAOS"); v != "" {
 		var err error

@@ -32,7 +32,7 @@ var required = []string{
 
 // helm lint finds nothing, and the schema of the values refuses wrong ones, with their names.
 func TestChartRefusesWrongValues(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	harness.NeedsDocker(t) // as the other tests of this package
 	if out, err := kubetest.Helm(t, append([]string{"lint", "--strict", kubetest.Chart()}, required...)...); err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -163,7 +163,7 @@ func (r *release) logs() {
 // A workspace runs within the chart's network policies. An upgrade under load loses no request,
 // although the database is migrated meanwhile, and the workspace keeps running.
 func TestChart(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	server := fmt.Sprintf("codehub/kube-chart-server:%d", time.Now().UnixNano())
 	if out, err := exec.Command("../../images/server/build.sh", server, env.binary).CombinedOutput(); err != nil {
 		t.Fatalf("build the server's image: %v: %s", err, out)

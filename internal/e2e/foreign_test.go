@@ -152,7 +152,7 @@ func (f foreignImage) start(s *server, c *sshClient, b *bucket) *foreignWorkspac
 // musl.
 func TestForeignImages(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	s, c, b := foreignServer(t, foreignImages...)
 	for _, image := range foreignImages {
 		t.Run(image.stage, func(t *testing.T) {
@@ -484,7 +484,7 @@ func (w *foreignWorkspace) checkTerminalPage(b *browser) {
 // its own.
 func TestHostileImage(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	plain := foreignImages[0]
 	s, c, b := foreignServer(t, hostileImage, plain)
 	w := hostileImage.start(s, c, b)

@@ -19,7 +19,7 @@ import (
 // another workspace as the user who has it open: neither a page on the workspace's own host
 // nor one on a public port.
 func TestHostilePage(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	inEach(t, originModes, testHostilePage)
 }
 

@@ -31,7 +31,7 @@ require('http').createServer(page).listen(3001, '127.0.0.1')
 // after a reload and a restart of the server. The tab says that the workspace was stopped,
 // and that access has ended.
 func TestCodeServerInEachMode(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	go viteProject() // it is used at the end
 	inEach(t, []mode{ownOrigins, siblings, suffix, pathMode}, testCodeServer)
 }
@@ -189,12 +189,12 @@ func (b *browser) command(name string) {
 	b.do("choose the command", enter())
 }
 
-// palette opens the command palette and types a command until that is offered. The palette
+// palette opens the command palette and types a command until that is chosen. The palette
 // has some commands only after the IDE has connected to the server, and does not add them to
-// what it has found.
+// what it has found. Until then it chooses a similar one.
 func (b *browser) palette(name string) {
 	b.Helper()
-	offered := until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name))
+	offered := until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row.focused')].some(e => e.innerText.includes(%q))`, name))
 	for try := 1; ; try++ {
 		b.do("open the command palette", openPalette(), text(name))
 		ctx, cancel := context.WithTimeout(b.ctx, time.Duration(3*try)*time.Second) // longer on a busy machine

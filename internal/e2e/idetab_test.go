@@ -24,7 +24,7 @@ import (
 // in Korean.
 func TestIDETabKnowsItsWorkspace(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	dsn := database(t)
 	s := startMode(t, ownOrigins, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")
 	b := s.browser(t) // may wait

@@ -22,7 +22,7 @@ import (
 // one in Node.
 func TestAfternoonOfWork(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "afternoon"})
 	s.awaitPhase(id, "RUNNING")
@@ -112,7 +112,7 @@ case ":$PATH:" in *":$HOME/.local/bin:"*) ;; *) echo "PATH is $PATH" ;; esac
 `
 
 func TestDefaultImage(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "tools"})
 	s.awaitPhase(id, "RUNNING")
@@ -157,7 +157,7 @@ func withoutTTYNotes(out string) string {
 
 // The slim image has the IDE and a few tools, and neither compilers nor sudo.
 func TestSlimImage(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "slim"})
 	s.awaitPhase(id, "RUNNING")

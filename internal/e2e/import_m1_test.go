@@ -123,7 +123,7 @@ func (s *server) importM1(v *m1, settings []string, flags ...string) (importm1.R
 // The first version is imported with and without a running server. Users find
 // their homes at the old addresses and log in with the old passwords.
 func TestImportFromFirstVersion(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
 			t.Parallel()

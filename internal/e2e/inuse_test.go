@@ -76,7 +76,7 @@ func (s *server) awaitInUse(id, name string) api.Workspace {
 // archive until the container ends. The progress says so, and the workspace can
 // be used.
 func TestArchiveWaitsForReader(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
 			t.Parallel()
@@ -115,7 +115,7 @@ func TestArchiveWaitsForReader(t *testing.T) {
 // Files that a container writes after the home was packed are not lost, whether
 // it ends before the archive is recorded or still runs then.
 func TestWrittenAfterPackingIsNotLost(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
 			t.Parallel()

@@ -14,7 +14,7 @@ import (
 // A storage job keeps running while the server is down. After the restart the
 // server uses the same job and starts no other one.
 func TestJobOutlivesTheServer(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
@@ -118,7 +118,7 @@ func (s *server) killJob(kind, id string) {
 // A storage job is killed at its start, in the middle and at its end, as seen
 // by its requests to the bucket. It is repeated once.
 func TestJobKilledWhileItWorks(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	b, rng := s3Bucket(t), newRand(t, 5)
 	p := newBucketProxy(t, b)
 	s := startQuick(t, append(b.settingsVia(p.URL), "CODEHUB_DELETE_GRACE=0s")...)
@@ -161,7 +161,7 @@ func TestJobKilledWhileItWorks(t *testing.T) {
 // takes over and relays the bucket's requests through its own socket, without
 // waiting for the first server.
 func TestStandbyServerTakesOverJobs(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	b, rng := s3Bucket(t), newRand(t, 16)
 	p := newBucketProxy(t, b)
 	settings := append(b.settingsVia(p.URL), "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_DELETE_GRACE=0s")

@@ -32,7 +32,7 @@ import (
 // kubelets restart; a node is cut off, and one is lost. At no time two Pods run on one home.
 func TestServersOnCluster(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	const global = 4
 	b := s3Bucket(t)
 	k, settings := clusterSettings(t, b, clusterImages{nodes: 3, ide: harness.IDEImage(), workspace: env.slimImage})

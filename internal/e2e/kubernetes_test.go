@@ -47,7 +47,7 @@ const clusterNamespace = "codehub-workspaces"
 // least number of kills, and of random lives of workspaces.
 func TestKubernetes(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	k, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 3, workspace: env.testImage})
 	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "a slow pull": slowPullOnCluster, "killed at every step": killedOnCluster}
 	if soaking {
@@ -161,7 +161,7 @@ func randomOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
 // has the digest of Docker's.
 func TestMoveToKubernetesAndBack(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	source, back, shared := startMovable(t, folderBucket(t)), startMovable(t, folderBucket(t)), s3Bucket(t)
 	c, settings := clusterSettings(t, shared, clusterImages{nodes: 2, workspace: env.testImage})
 	onCluster := &bucket{dir: shared.dir, s3: shared.s3, settings: settings}

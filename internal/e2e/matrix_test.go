@@ -176,7 +176,7 @@ func variants(t *testing.T, f func(t *testing.T, b *bucket, storage string)) {
 // every time each home is complete in at least one place, at the end in exactly
 // one. TestKubernetes does the same on a cluster.
 func TestKilledAtEveryStep(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	variants(t, func(t *testing.T, b *bucket, storage string) {
 		rng := newRand(t, 1)
 		f := startWithFailpoints(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
@@ -279,7 +279,7 @@ func (s *server) expectNoError(id, at string) {
 // the step again in the next two starts.
 func TestKilledAtEveryStepAgain(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
@@ -365,7 +365,7 @@ func (f *failpointServer) exitsBefore(ok func(api.Workspace) bool, id string) (d
 // The container of a storage job is killed or removed while its operation is at
 // each step. The job is repeated, and no data is lost.
 func TestJobEndedAtEveryStep(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	variants(t, func(t *testing.T, b *bucket, storage string) {
 		rng := newRand(t, 3)
 		f := startWithFailpoints(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s")...)

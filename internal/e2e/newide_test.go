@@ -53,7 +53,7 @@ require('http').createServer((q, s) => {
 // than they, unless the user has a newer version.
 func TestIDEInDefaultImage(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	const gallery = "http://127.0.0.1:7777/gallery" // inside the workspace
 	folder := t.TempDir()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_EXTENSIONS_DIR="+folder,

@@ -25,7 +25,7 @@ import (
 // their timing.
 func TestRandomLives(t *testing.T) {
 	long(t)
-	t.Parallel()
+	parallel(t)
 	lives := soakRounds(t, 24)
 	rng := newRand(t, 14)
 	seed := rng.Uint64()

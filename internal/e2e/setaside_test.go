@@ -19,7 +19,7 @@ import (
 // labels. It blocks the home whose name it has; set aside, it is kept with
 // everything in it, and the workspace continues.
 func TestSetAsideVolumeWithoutLabels(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	for _, c := range []struct{ operation, storage string }{
 		{"PROVISIONING", "docker-volume"}, {"RESTORING", "docker-volume"}, {"RESTORING", "local-dir"},
 	} {
