@@ -23,7 +23,7 @@ export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 # More flags for go test, say TESTFLAGS='-run TestWake -v', and the packages to test:
 # those that take longest come first, so that nothing is left waiting for them.
 TESTFLAGS ?=
-PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/archive ./internal/dashboard ./internal/bucket ./...
+PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/archive ./internal/dashboard ./internal/runtime/kube ./internal/bucket ./...
 
 # make check sets it for itself; anywhere else it would skip tests.
 unexport CODEHUB_TEST_WITHOUT

@@ -10,8 +10,8 @@
 # The exhaustive tests of internal/lifecycle are pure and single-threaded: they run
 # in full without the race detector, and thinned with it.
 # On a slow machine all that takes longer than CI allows. There the race detector and the
-# end-to-end tests that are marked as long are left out, which the run says, fewer of
-# them run at once, as each would take longer than it waits, and memory comes in huge pages
+# tests that are marked as long are left out, which the run says, fewer tests and packages
+# run at once, as each would take longer than it waits, and memory comes in huge pages
 # until the end of the run, with which a Go program starts with half of the page faults.
 # SLOW=0 and SLOW=1 decide what is otherwise measured.
 # CODEHUB_TEST_UNTIL (seconds since 1970), which CI sets, is when no more end-to-end tests
@@ -45,23 +45,25 @@ clean_up() {
 }
 trap clean_up EXIT
 
-race=(-race)
+flags=(-race)
 together=() # flags of the end-to-end tests
+packages_at_once=3
 if [ -z "${SLOW:-}" ]; then
 	micros=$(start_time)
 	SLOW=$((micros > 2500))
 	[ "$SLOW" = 0 ] || echo "test: this is a slow machine: a process takes $micros µs to start (SLOW=0: treat it as a fast one)"
 fi
 if [ "$SLOW" = 1 ]; then
-	race=()
+	flags=(-short)
 	export CGO_ENABLED=0 # as make check builds
-	together=(-parallel 4 -short)
+	together=(-parallel 4)
+	packages_at_once=2
 	if [ -w "$huge_pages" ]; then
 		huge_pages_before=$(sed 's/.*\[\(.*\)\].*/\1/' "$huge_pages")
 		echo always >"$huge_pages"
 	fi
-	echo "test: left out on a slow machine: the race detector, and of internal/e2e:" \
-		"$(git grep -h -B 1 '^	long(t)$' internal/e2e | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | xargs)"
+	echo "test: left out on a slow machine: the race detector, and" \
+		"$(git grep -B 1 '^	harness\.Long(t)$' internal | sed -n 's/^internal\/\(.*\)\/[^/]*-func \(Test[A-Za-z0-9]*\).*/\1.\2/p' | xargs)"
 fi
 
 # run TITLE FLAGS PACKAGES
@@ -84,11 +86,11 @@ others='/internal/e2e$'
 rest=$(grep -Ev "$others" <<<"$packages")
 if [ -n "$rest" ]; then
 	# shellcheck disable=SC2086 # one word for each package
-	run "all but end to end" "${race[@]}" -p 3 "${@:2}" $rest
+	run "all but end to end" "${flags[@]}" -p "$packages_at_once" "${@:2}" $rest
 fi
 if only '/internal/e2e$' >/dev/null; then
 	[ -z "${CODEHUB_TEST_UNTIL:-}" ] || together+=(-shuffle on)
-	run "end to end" "${race[@]}" "${together[@]}" "${@:2}" "$(only '/internal/e2e$')"
+	run "end to end" "${flags[@]}" "${together[@]}" "${@:2}" "$(only '/internal/e2e$')"
 	if [ -s "$CODEHUB_TEST_LEFT_OUT" ]; then
 		echo "test: left out, as the time for tests was over before their turn came:" \
 			"$(sort "$CODEHUB_TEST_LEFT_OUT" | xargs)"

@@ -17,6 +17,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // Four browser tabs with code-server and an idle timeout of a minute. Idle tabs
@@ -26,7 +27,7 @@ import (
 // that count. Meanwhile the agent of a workspace costs what docs/agent.md promises:
 // the IDE's traffic does not pass it.
 func TestIdleTabsStopWorkspaces(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	const (
 		ttl = 60 * time.Second

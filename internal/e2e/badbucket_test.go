@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/harness"
 )
 
 // The bucket fails once at each request of an archive and of a restore, with
 // each fault, in one workspace for each pair. The operations retry and count no
 // failure.
 func TestBucketFailsAtEachCall(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	b, rng := s3Bucket(t), newRand(t, 6)
 	p := newBucketProxy(t, b)

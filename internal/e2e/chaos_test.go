@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // Users send random requests to three servers while servers crash and freeze,
@@ -25,7 +26,7 @@ import (
 // date, and no resource leaks. SOAK_CHAOS=1h sets the duration; SEED repeats
 // the choices.
 func TestChaos(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	duration := 60 * time.Second
 	if v := os.Getenv("SOAK_CHAOS"); v != "" {

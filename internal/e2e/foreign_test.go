@@ -151,7 +151,7 @@ func (f foreignImage) start(s *server, c *sshClient, b *bucket) *foreignWorkspac
 // another user, without bash, with a user of the same name, with one program only, with
 // musl.
 func TestForeignImages(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	s, c, b := foreignServer(t, foreignImages...)
 	for _, image := range foreignImages {
@@ -483,7 +483,7 @@ func (w *foreignWorkspace) checkTerminalPage(b *browser) {
 // that a server starts. Its workspace works as any other, and it changes nothing outside
 // its own.
 func TestHostileImage(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	plain := foreignImages[0]
 	s, c, b := foreignServer(t, hostileImage, plain)

@@ -15,6 +15,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // The tab of an IDE has the workspace's name and the system's color scheme, and warns
@@ -23,7 +24,7 @@ import (
 // stop, about which the IDE and the dashboard ask first. After a login in Korean the IDE is
 // in Korean.
 func TestIDETabKnowsItsWorkspace(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	dsn := database(t)
 	s := startMode(t, ownOrigins, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")

@@ -15,13 +15,14 @@ import (
 
 	"codehub/api"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // In the default image projects in Go, Python, Node and C are cloned, built, tested,
 // debugged, rebased and pushed, without a network: see testdata/afternoon. The IDE debugs the
 // one in Node.
 func TestAfternoonOfWork(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "afternoon"})

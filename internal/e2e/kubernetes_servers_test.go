@@ -31,7 +31,7 @@ import (
 // unused workspace stops and a used one does not; the leader is killed during starts; the
 // kubelets restart; a node is cut off, and one is lost. At no time two Pods run on one home.
 func TestServersOnCluster(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	const global = 4
 	b := s3Bucket(t)

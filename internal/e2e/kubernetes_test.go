@@ -14,6 +14,7 @@ import (
 	"codehub/api"
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/dockertest"
+	"codehub/internal/harness"
 	"codehub/internal/kubetest"
 	"codehub/internal/runtime/kube"
 )
@@ -46,7 +47,7 @@ const clusterNamespace = "codehub-workspaces"
 // workspace, and a server that is killed at every step of archives. In the soak, SOAK is the
 // least number of kills, and of random lives of workspaces.
 func TestKubernetes(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	k, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 3, workspace: env.testImage})
 	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "a slow pull": slowPullOnCluster, "killed at every step": killedOnCluster}
@@ -160,7 +161,7 @@ func randomOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
 // back, and is the same there. The cluster restores and archives it meanwhile, and its archive
 // has the digest of Docker's.
 func TestMoveToKubernetesAndBack(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	source, back, shared := startMovable(t, folderBucket(t)), startMovable(t, folderBucket(t)), s3Bucket(t)
 	c, settings := clusterSettings(t, shared, clusterImages{nodes: 2, workspace: env.testImage})

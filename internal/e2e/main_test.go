@@ -64,15 +64,6 @@ func prerequisites() error {
 	return nil
 }
 
-// long marks a test that takes minutes and whose subject other tests or the soak have, too. -short
-// leaves it out, which make test sets on slow machines and says there.
-func long(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("skipped: -short leaves out tests that take long")
-	}
-}
-
 // parallel lets a test run at the same time as others. CI, whose time is limited, sets
 // CODEHUB_TEST_UNTIL to a Unix time: a test whose turn comes later is left out, and named in the
 // file CODEHUB_TEST_LEFT_OUT, which make test prints.

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/api"
+	"codehub/internal/harness"
 	"codehub/internal/reconcile"
 )
 
@@ -278,7 +279,7 @@ func (s *server) expectNoError(id, at string) {
 // As TestKilledAtEveryStep, one step after the other. The server is killed at
 // the step again in the next two starts.
 func TestKilledAtEveryStepAgain(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {

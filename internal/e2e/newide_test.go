@@ -13,6 +13,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // program is debugged in the IDE, with a breakpoint on line 4.
@@ -52,7 +53,7 @@ require('http').createServer((q, s) => {
 // debugged. The extensions of the server's folder are there, also in a home that is older
 // than they, unless the user has a newer version.
 func TestIDEInDefaultImage(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	const gallery = "http://127.0.0.1:7777/gallery" // inside the workspace
 	folder := t.TempDir()

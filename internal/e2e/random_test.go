@@ -16,6 +16,7 @@ import (
 	"codehub/api"
 	codehub "codehub/client"
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/harness"
 )
 
 // Random lives of workspaces: each is created, changed, archived, restored and
@@ -24,7 +25,7 @@ import (
 // content. SOAK sets the number of lives; SEED repeats the choices, but not
 // their timing.
 func TestRandomLives(t *testing.T) {
-	long(t)
+	harness.Long(t)
 	parallel(t)
 	lives := soakRounds(t, 24)
 	rng := newRand(t, 14)

@@ -88,6 +88,15 @@ func Binary() (string, error) {
 	return path, nil
 }
 
+// Long marks a test that takes minutes and whose subject other tests or the soak have, too.
+// -short leaves it out, which make test sets on slow machines and says there.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("skipped: -short leaves out tests that take long")
+	}
+}
+
 // Output returns the folder for screenshots and logs of tests.
 func Output() (string, error) {
 	if path := os.Getenv("CODEHUB_TEST_OUTPUT"); path != "" {
