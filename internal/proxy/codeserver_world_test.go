@@ -123,14 +123,32 @@ func (c *codeServer) open(folder, file string) {
 	if file != "" {
 		address += fmt.Sprintf(`&payload=[["openFile","vscode-remote://%s%s/%s"]]`, c.world.server.Listener.Addr(), folder, file)
 	}
-	c.do("open "+folder, chromedp.Navigate(address), becomes(`document.querySelector('.monaco-workbench .part.editor') !== null`))
-	if file != "" {
-		c.do("see "+file, becomes(`document.querySelector('.editor-instance .view-line') !== null`))
+	// A page gives its extension host up if that takes more than a minute to start, as on a busy
+	// machine. Then only a reload helps.
+	for try := 1; ; try++ {
+		c.do("open "+folder, chromedp.Navigate(address), becomes(`document.querySelector('.monaco-workbench .part.editor') !== null`))
+		if file != "" {
+			c.do("see "+file, becomes(`document.querySelector('.editor-instance .view-line') !== null`))
+		}
+		// Remote commands exist once it has connected.
+		c.command("Terminal: Create New Terminal", false)
+		// One WebSocket for remote commands, and one for the extension host.
+		harness.EventuallyWithin(c, patience, "the tab has both its WebSockets", func() bool { return len(c.sockets()) == 2 })
+		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+			if c.hasExtensions() {
+				return
+			}
+		}
+		if try == 3 {
+			c.Fatal("the extension host activates no extension")
+		}
 	}
-	// Remote commands exist once it has connected.
-	c.command("Terminal: Create New Terminal", false)
-	// One WebSocket for remote commands, and one for the extension host.
-	harness.EventuallyWithin(c, patience, "the tab has both its WebSockets", func() bool { return len(c.sockets()) == 2 })
+}
+
+// hasExtensions reports whether an extension host has activated an extension, which its log says.
+func (c *codeServer) hasExtensions() bool {
+	const log = `cat $(find ~/.local/share/code-server -name remoteexthost.log) </dev/null | grep -q _doActivateExtension`
+	return exec.CommandContext(c.Context(), "docker", "exec", c.container, "sh", "-c", log).Run() == nil
 }
 
 // sockets returns the number of the tab's WebSockets.
