@@ -64,7 +64,7 @@ const tinyImage = 300 << 10
 
 func TestSlowPullIsCancelled(t *testing.T) {
 	t.Parallel()
-	p := newPuller(t, func(r *pullRules) { r.minRate, r.window = 100<<10, 3*time.Second })
+	p := newPuller(t, func(r *pullRules) { r.minRate, r.window = 100<<10, 10*time.Second })
 	slow := dockertest.Layers(5, 4<<20, 1<<10)
 	first := p.start(t.Context(), p.registry.Add("slow", slow), "ann", nil)
 	p.occupied(slow)
@@ -122,7 +122,7 @@ func TestCancelledPullFreesDownloads(t *testing.T) {
 func TestSilentRegistryIsReported(t *testing.T) {
 	t.Parallel()
 	var conditions health.Monitor
-	p := newPuller(t, func(r *pullRules) { r.minRate, r.window, r.blocked = 100<<10, time.Second, time.Second })
+	p := newPuller(t, func(r *pullRules) { r.minRate, r.window, r.blocked = 100<<10, 10*time.Second, time.Second })
 	p.pulls.stuck = conditions.New(health.Config{Name: "pulls"})
 	layers := dockertest.Layers(3, 4<<20, 1<<10)
 	for _, l := range layers {
