@@ -153,7 +153,7 @@ func (c *cluster) harness(t *testing.T) runtimetest.Harness {
 		Runtime: h.r, Neighbour: c.runtime(t), Down: down,
 		Remote: true, Limits: true, Bound: 6 * time.Minute, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
 		Seed: seedOf(t, harness.TestImage()), MissingImage: c.registryHost + "/codehub/missing:latest",
-		RemoteImage: c.remoteImage, Republish: c.republish, TakeImage: func(_ *testing.T, id string) { c.TakeImage(id) },
+		RemoteImage: c.remoteImage, Republish: c.republish, TakeImage: func(_ *testing.T, id string) { c.TakeImage(id) }, NodesPull: true,
 		Home: h.home, Write: write, HalfSeed: h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob, HalfRemove: h.halfRemove,
 		Use: h.use, Edit: h.edit, Environment: h.environment, EndContainer: h.endContainer, EndJob: h.endJob,
 		Put: h.put, ReadOnlyCode: script.CodeFailed, TakeContainer: h.takeContainer, TakeVolume: h.takeVolume,

@@ -40,6 +40,7 @@ type Harness struct {
 	RemoteImage  func(*testing.T) string               // a new image like Image that has to be pulled
 	Republish    func(t *testing.T, ref string)        // the registry gets another image like Image under the name of a RemoteImage
 	TakeImage    func(t *testing.T, id string)         // removes the image from the machine by hand
+	NodesPull    bool                                  // a container may come to a machine that pulls an image which another one has
 	Home         func(*testing.T, workspace.ID) []File // the home's current content, sorted by path
 
 	// Write writes a file to the home from the running container.
