@@ -85,7 +85,7 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 	parallel(t)
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			s := start(t, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage, "COORDINATOR_IDLE_INTERVAL=1s")
 			id := s.create(api.CreateWorkspace{Name: "one"})
 			s.awaitPhase(id, "RUNNING")

@@ -156,7 +156,7 @@ func TestForeignImages(t *testing.T) {
 	s, c, b := foreignServer(t, foreignImages...)
 	for _, image := range foreignImages {
 		t.Run(image.stage, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			server := *s
 			server.test = test{t}
 			w := image.start(&server, c, b)

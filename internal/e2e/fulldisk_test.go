@@ -186,7 +186,7 @@ func TestDeletionOnFullDisk(t *testing.T) {
 		{"no inodes", "512m,nr_inodes=5000", "512m,nr_inodes=9000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			dir, resize := newSmallDisk(t, tc.disk)
 			s := startIn(t, env.binary, filepath.Join(dir, "data"), "CODEHUB_STORAGE=local-dir", "CODEHUB_DELETE_GRACE=0s",
 				"CODEHUB_BALLAST=32m", "CODEHUB_MIN_FREE=10%", "CODEHUB_COORDINATOR_IDLE_INTERVAL=1s")
@@ -238,7 +238,7 @@ func TestDeletionWithoutBallast(t *testing.T) {
 	parallel(t)
 	for _, tc := range []struct{ name, disk string }{{"no space", "64m"}, {"no inodes", "64m,nr_inodes=900"}} {
 		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			dir, _ := newSmallDisk(t, tc.disk)
 			s := startIn(t, env.binary, filepath.Join(dir, "data"), "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_STORAGE=local-dir",
 				"CODEHUB_DELETE_GRACE=0s", "CODEHUB_BALLAST=0", "CODEHUB_MIN_FREE=0")
@@ -261,7 +261,7 @@ func TestDeletionOnFullDockerDisk(t *testing.T) {
 		{"no inodes", "256m,nr_inodes=3000", "256m,nr_inodes=9000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			root, resize := newSmallDisk(t, tc.disk)
 			e := dockertest.Start(t, dockertest.Options{Root: root, Image: env.testImage, Cleanup: cleanup})
 			s := start(t, "DOCKER_HOST="+e.Host, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_COORDINATOR_IDLE_INTERVAL=1s")

@@ -126,7 +126,7 @@ func TestImportFromFirstVersion(t *testing.T) {
 	parallel(t)
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			v := newM1(t, newRand(t, 5))
 			settings := []string{"CODEHUB_STORAGE=" + storage}
 			s := start(t, append(settings, "CODEHUB_DELETE_GRACE=0s")...)

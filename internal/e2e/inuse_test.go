@@ -79,7 +79,7 @@ func TestArchiveWaitsForReader(t *testing.T) {
 	parallel(t)
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b, rng := folderBucket(t), newRand(t, 12)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
 			id, home := s.createFilled("one", rng)
@@ -118,7 +118,7 @@ func TestWrittenAfterPackingIsNotLost(t *testing.T) {
 	parallel(t)
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b, rng := folderBucket(t), newRand(t, 13)
 			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
 			for _, at := range []string{"archive.job-done", "archive.verified"} {

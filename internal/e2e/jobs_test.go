@@ -17,7 +17,7 @@ func TestJobOutlivesTheServer(t *testing.T) {
 	parallel(t)
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b, rng := open(t), newRand(t, 4)
 			settings, p := b.settings, (*bucketProxy)(nil)
 			if b.s3 != nil { // the job hangs at its last upload request, or in the middle of the download

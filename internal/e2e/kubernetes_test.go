@@ -56,7 +56,7 @@ func TestKubernetes(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			test(t, k, settings)
 		})
 	}

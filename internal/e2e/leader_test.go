@@ -119,7 +119,7 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 		"cut off": {"hold", func(m *member) { m.dbLink.freeze() }, func(m *member) { m.dbLink.heal() }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b, rng := s3Bucket(t), newRand(t, 32)
 			p := newBucketProxy(t, b)
 			c := startCluster(t, clusterOptions{

@@ -26,7 +26,7 @@ func TestLostOrDamagedArchiveIsError(t *testing.T) {
 	parallel(t)
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b := open(t)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
 			cases := []struct {
@@ -297,7 +297,7 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 	parallel(t)
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b := open(t)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_GC_INTERVAL=5s")...)
 			id := s.createStandby("lost")

@@ -64,9 +64,10 @@ func prerequisites() error {
 	return nil
 }
 
-// parallel lets a test run at the same time as others. CI, whose time is limited, sets
-// CODEHUB_TEST_UNTIL to a Unix time: a test whose turn comes later is left out, and named in the
-// file CODEHUB_TEST_LEFT_OUT, which make test prints.
+// parallel lets a test or a subtest run at the same time as others: a subtest's turn comes after
+// that of all tests. CI, whose time is limited, sets CODEHUB_TEST_UNTIL to a Unix time: a test
+// whose turn comes later is left out, and named in the file CODEHUB_TEST_LEFT_OUT, which make test
+// prints.
 func parallel(t *testing.T) {
 	t.Helper()
 	t.Parallel()

@@ -167,7 +167,7 @@ func variants(t *testing.T, f func(t *testing.T, b *bucket, storage string)) {
 			break
 		}
 		t.Run(v.storage+" "+v.store, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			f(t, stores[v.store](t), v.storage)
 		})
 	}
@@ -283,7 +283,7 @@ func TestKilledAtEveryStepAgain(t *testing.T) {
 	parallel(t)
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b, rng := open(t), newRand(t, 2)
 			// The embedded database keeps running when the server is killed.
 			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_DATABASE_URL=")...)

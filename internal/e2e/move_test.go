@@ -90,7 +90,7 @@ func TestMoveBetweenServers(t *testing.T) {
 		"S3 to folder": {s3Bucket, folderBucket, "local-dir", "docker-volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			source := startMovable(t, c.from(t), "CODEHUB_STORAGE="+c.sourceStorage)
 			target := startMovable(t, c.to(t), "CODEHUB_STORAGE="+c.targetStorage)
 			ann := source.as("ann")

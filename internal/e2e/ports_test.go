@@ -35,7 +35,7 @@ func TestSharedPorts(t *testing.T) {
 	parallel(t)
 	for _, m := range []mode{ownOrigins, siblings} {
 		t.Run(m.name, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			testSharedPorts(t, m)
 		})
 	}

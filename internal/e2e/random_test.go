@@ -33,7 +33,7 @@ func TestRandomLives(t *testing.T) {
 	var next atomic.Int64
 	for _, v := range []struct{ storage, store string }{{"docker-volume", "s3"}, {"local-dir", "folder"}} {
 		t.Run(v.storage+" "+v.store, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b := stores[v.store](t)
 			w := newWorld(t, b, dockerState{}, func(endpoint string) []string {
 				settings := []string{"CODEHUB_STORAGE=" + v.storage}

@@ -15,7 +15,7 @@ func TestArchivedHomesAreRestoredExactly(t *testing.T) {
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		for store, open := range stores {
 			t.Run(storage+" "+store, func(t *testing.T) {
-				t.Parallel()
+				parallel(t)
 				b := open(t)
 				s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
 				id := s.create(api.CreateWorkspace{Name: "full"})

@@ -21,7 +21,7 @@ func TestArchiveRetriedAfterAnEdit(t *testing.T) {
 	parallel(t)
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b, rng := open(t), newRand(t, 10)
 			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
 			id, home := f.createFilled("one", rng)

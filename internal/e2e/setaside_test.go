@@ -24,7 +24,7 @@ func TestSetAsideVolumeWithoutLabels(t *testing.T) {
 		{"PROVISIONING", "docker-volume"}, {"RESTORING", "docker-volume"}, {"RESTORING", "local-dir"},
 	} {
 		t.Run(c.operation+" "+c.storage, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			b, rng := folderBucket(t), newRand(t, 8)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+c.storage)...)
 			id, home := s.createFilled("one", rng)
