@@ -65,7 +65,7 @@ func testCodeServer(t *testing.T, m mode) {
 	b.do("see the file", until(`[...document.querySelectorAll('.tab')].some(e => e.textContent.includes('page.md'))`), chromedp.Click(".editor-instance .view-lines"))
 	// Before that, the palette offers another command in its place.
 	b.do("see its language", until(`[...document.querySelectorAll('.statusbar-item')].some(e => e.innerText.trim() === 'Markdown')`))
-	b.command("Markdown: Open Preview")
+	b.command("Markdown: Open as Preview")
 	if m == pathMode {
 		// Previews need a service worker, which would outlive the workspace on codehub's own
 		// origin.
