@@ -104,7 +104,7 @@ func Start(t testing.TB, o Options) *Provider {
 		}
 	}
 	if p.Issuer == "" {
-		t.Fatalf("the OpenID provider did not start within %v:\n%s", harness.Patience, log)
+		t.Fatalf("the OpenID provider ended, or did not start within %v:\n%s", harness.Patience, log)
 	}
 	rest.Go(func() { _, _ = io.Copy(io.Discard, out) })
 	return p
