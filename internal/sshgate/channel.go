@@ -21,6 +21,7 @@ type channel struct {
 	ended  atomic.Bool   // the client has sent EOF, and all before it was read
 	closed chan struct{} // by the client, or with its connection; the owner closes it
 
+	reading    sync.Mutex // held by the one reader
 	discarding sync.Once
 }
 
@@ -42,7 +43,11 @@ func (c *connection) newChannel(ch ssh.Channel, cut func()) *channel {
 	return own
 }
 
+// Read may be called by several goroutines. It keeps them apart, as the library wakes only one
+// of its readers when the client closes the channel.
 func (ch *channel) Read(p []byte) (int, error) {
+	ch.reading.Lock()
+	defer ch.reading.Unlock()
 	n, err := ch.Channel.Read(p)
 	if err == io.EOF {
 		ch.ended.Store(true)
@@ -82,7 +87,7 @@ func (ch *channel) discardOther() (late bool) {
 		}
 		n, _ := ch.Stderr().Read(buf) // at its end
 		if n == 0 && ch.ended.Load() {
-			n, _ = ch.Channel.Read(buf)
+			n, _ = ch.Read(buf)
 		}
 		if n > 0 {
 			return true

@@ -2,6 +2,7 @@ package sshgate_test
 
 import (
 	"errors"
+	"runtime/pprof"
 	"strings"
 	"testing"
 	"time"
@@ -119,4 +120,28 @@ func TestWindowSize(t *testing.T) {
 	if status, signal := s.end(t); status != 3 || signal != "" {
 		t.Errorf("status %d, signal %q, output %q", status, signal, s.out)
 	}
+}
+
+// A command ends while its client's input is open, and the client closes the channel without
+// EOF, as OpenSSH's does then. Nothing reads the channel after that. Not parallel: it looks at
+// the goroutines of the process.
+func TestClosedChannelHasNoReader(t *testing.T) {
+	w := newWorld(t)
+	const sessions = 20
+	c := w.client("demo", w.key)
+	for range sessions {
+		s, err := c.NewSession()
+		check(t, err)
+		_, err = s.StdinPipe() // is never closed
+		check(t, err)
+		check(t, s.Run("true"))
+	}
+	stacks := func() string {
+		var b strings.Builder
+		check(t, pprof.Lookup("goroutine").WriteTo(&b, 2))
+		return b.String()
+	}
+	harness.Await(t, harness.Patience, "no goroutine reads a channel", stacks, func(all string) bool { return !strings.Contains(all, "sshgate.(*channel).Read(") })
+	c.Close()
+	harness.Eventually(t, "the connection ends", func() bool { return w.gate.Open() == 0 })
 }
