@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,7 +106,7 @@ func (c *codeServer) browse() {
 // do runs actions in the tab.
 func (c *codeServer) do(what string, steps ...chromedp.Action[chromedp.Void]) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.tab, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(c.tab, harness.Patience)
 	defer cancel()
 	if err := chromedp.Do(ctx, steps...); err != nil {
 		ctx, cancel := context.WithTimeout(c.tab, 10*time.Second)
@@ -115,6 +116,9 @@ func (c *codeServer) do(what string, steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
+// opening is held while an IDE starts.
+var opening sync.Mutex
+
 // open opens a folder and a file in it, unless that is "", and waits for the
 // extension host.
 func (c *codeServer) open(folder, file string) {
@@ -123,6 +127,9 @@ func (c *codeServer) open(folder, file string) {
 	if file != "" {
 		address += fmt.Sprintf(`&payload=[["openFile","vscode-remote://%s%s/%s"]]`, c.world.server.Listener.Addr(), folder, file)
 	}
+	// The starts of several IDEs at once take the processor from each other.
+	opening.Lock()
+	defer opening.Unlock()
 	// A page gives its extension host up if that takes more than a minute to start, as on a busy
 	// machine. Then only a reload helps.
 	for try := 1; ; try++ {
@@ -132,15 +139,14 @@ func (c *codeServer) open(folder, file string) {
 		}
 		// Remote commands exist once it has connected.
 		c.command("Terminal: Create New Terminal", false)
-		// One WebSocket for remote commands, and one for the extension host.
-		harness.EventuallyWithin(c, patience, "the tab has both its WebSockets", func() bool { return len(c.sockets()) == 2 })
 		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
-			if c.hasExtensions() {
+			// One WebSocket for remote commands, and one for the extension host.
+			if len(c.sockets()) == 2 && c.hasExtensions() {
 				return
 			}
 		}
 		if try == 3 {
-			c.Fatal("the extension host activates no extension")
+			c.Fatalf("the tab has %d WebSockets, want 2; extensions are active: %v", len(c.sockets()), c.hasExtensions())
 		}
 	}
 }
