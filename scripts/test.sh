@@ -71,7 +71,7 @@ run() {
 	local title=$1 before=$SECONDS
 	shift
 	echo "test: $title"
-	go test -count=1 -timeout 75m "$@" 2>&1 | tee -a "$output" || failed=1
+	go test -count=1 -timeout 60m "$@" 2>&1 | tee -a "$output" || failed=1
 	echo "test: $title: $((SECONDS - before)) s"
 }
 
