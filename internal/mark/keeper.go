@@ -49,6 +49,7 @@ type Keeper struct {
 	away, onHold, watching *health.Condition
 
 	mu     sync.Mutex
+	latest *term // the last one that has begun
 	status Status
 }
 
@@ -104,17 +105,14 @@ func (k *Keeper) Status() Status {
 // both compared since this server leads.
 func (k *Keeper) MayRemove() bool { return k.Status().MayRemove }
 
-func (k *Keeper) reset() {
-	k.update(func(s *Status) { *s = Status{} })
-	for _, c := range []*health.Condition{k.away, k.onHold, k.watching} {
-		c.Reset()
-	}
-}
-
-func (k *Keeper) update(f func(*Status)) {
+// begin begins a term.
+func (k *Keeper) begin(session postgres.Session) *term {
+	t := &term{Keeper: k, db: postgres.NewMarks(session)}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	f(&k.status)
+	k.latest = t
+	k.mu.Unlock()
+	t.reset()
+	return t
 }
 
 var errWatching = errors.New("checking for another server: the database was moved, restored or copied")
@@ -128,9 +126,8 @@ func (e *errForeign) Error() string { return e.why }
 // database does, and runs nothing while codehub is on hold. It returns when
 // ctx ends, act returns by itself, or the session is gone.
 func (k *Keeper) Run(ctx context.Context, session postgres.Session, act func(ctx context.Context) error) error {
-	k.reset()
-	defer k.reset()
-	t := &term{Keeper: k, db: postgres.NewMarks(session)}
+	t := k.begin(session)
+	defer t.reset()
 	if err := t.identify(ctx); err != nil {
 		return err
 	}
@@ -158,7 +155,7 @@ func (k *Keeper) Run(ctx context.Context, session postgres.Session, act func(ctx
 // Move compares once and stores a new mark, for commands and tests that act
 // without Run. A foreign mark is an error for which IsForeign is true.
 func (k *Keeper) Move(ctx context.Context, session postgres.Session) error {
-	t := &term{Keeper: k, db: postgres.NewMarks(session)}
+	t := k.begin(session)
 	if err := t.identify(ctx); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -23,6 +24,25 @@ type term struct {
 	read     bool      // stored is known
 	stored   string    // id of the mark that the bucket had or should have last; empty: it had none
 	tookOver bool      // by an administrator's decision, before the bucket responded
+}
+
+// update changes the state of the marks, unless a later term has begun: package lease abandons
+// a term that does not return in time.
+func (t *term) update(f func(*Status)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.latest == t {
+		f(&t.status)
+	}
+}
+
+func (t *term) reset() {
+	t.update(func(s *Status) {
+		*s = Status{}
+		for _, c := range []*health.Condition{t.away, t.onHold, t.watching} {
+			c.Reset()
+		}
+	})
 }
 
 func (t *term) identify(ctx context.Context) error {

@@ -132,6 +132,7 @@ type Controller struct {
 	conditions
 
 	mu     sync.Mutex
+	latest *term // the last one that has begun
 	status Status
 }
 
@@ -188,10 +189,15 @@ func (c *Controller) Status() Status {
 	return s
 }
 
-func (c *Controller) update(f func(*Status)) {
+// update changes the status, unless a later term has begun: package lease abandons a term that
+// does not return in time.
+func (t *term) update(f func(*Status)) {
+	c := t.Controller
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f(&c.status)
+	if c.latest == t {
+		f(&c.status)
+	}
 }
 
 // Run ticks until ctx ends or the session behind rows is lost, and returns the
@@ -218,12 +224,15 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		refusedRows:  map[workspace.ID]*health.Condition{},
 		upSince:      time.Now(),
 	}
-	c.conditions.reset()
-	defer c.conditions.reset() // last: executors and side tasks still report until they end
+	c.mu.Lock()
+	c.latest = t
+	c.mu.Unlock()
+	t.update(func(s *Status) { *s = Status{Leading: true}; c.conditions.reset() })
+	// Last: executors and side tasks still report until they end.
+	defer t.update(func(*Status) { c.conditions.reset() })
 	defer t.wait()
 	defer cancel()
-	c.update(func(s *Status) { *s = Status{Leading: true} })
-	defer c.update(func(s *Status) { s.Leading = false })
+	defer t.update(func(s *Status) { s.Leading = false })
 	t.group.Go(func() { t.watchBucket(ctx) })
 	t.group.Go(func() { t.watchImages(ctx) })
 	return t.loop(ctx)

@@ -45,7 +45,7 @@ func (s *server) publish(n postgres.Notification) {
 		ID    workspace.ID
 		Owner string
 	}
-	if s.redis == nil || !s.leads.Load() || json.Unmarshal([]byte(n.Payload), &p) != nil {
+	if s.redis == nil || s.leads.Load() == nil || json.Unmarshal([]byte(n.Payload), &p) != nil {
 		return
 	}
 	switch n.Channel {

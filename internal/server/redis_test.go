@@ -86,7 +86,7 @@ func TestLeaderPublishesToRedis(t *testing.T) {
 	}
 	leader, _ := serve()
 	follower, heard := serve()
-	leader.leads.Store(true)
+	leader.leads.Store(&postgres.Controller{})
 	leader.redis.PublishWake("", "") // wakes of the beginning are over
 	<-follower.hub.Wakes()
 	payload := `{"id" : "` + id + `", "owner" : "` + owner + `"}`

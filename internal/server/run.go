@@ -180,8 +180,8 @@ func (s *server) leadTerm(ctx context.Context, rows *postgres.Controller) error 
 }
 
 func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
-	s.leads.Store(true)
-	defer s.leads.Store(false)
+	s.leads.Store(rows)
+	defer s.leads.CompareAndSwap(rows, nil) // a term that was abandoned ends after the next has begun
 	return s.marks.Run(ctx, rows, func(ctx context.Context) error {
 		g, gctx := errgroup.WithContext(ctx)
 		gctx, end := context.WithCancel(gctx)

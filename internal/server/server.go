@@ -273,8 +273,8 @@ type server struct {
 	http      http.Handler
 	metrics   *httpapi.Metrics
 
-	leads       atomic.Bool // this server publishes on Redis
-	flushFailed bool        // at shutdown
+	leads       atomic.Pointer[postgres.Controller] // nil: this server publishes nothing on Redis
+	flushFailed bool                                // at shutdown
 }
 
 // newServer connects the parts. Each part is complete before another one gets it.
