@@ -13,7 +13,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/pkg/stdcopy"
-	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
@@ -206,9 +205,9 @@ func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, ho
 // awaitTask starts the helper and waits for its end. It calls meanwhile from
 // time to time.
 func (r *Runtime) awaitTask(ctx context.Context, id string, meanwhile func()) error {
-	wait := r.api.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
-	if _, err := r.api.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return wrapError(ctx, "start helper", err)
+	wait, err := r.startHelper(ctx, id)
+	if err != nil {
+		return err
 	}
 	tick := time.NewTicker(2 * printEvery)
 	defer tick.Stop()

@@ -125,9 +125,9 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 			return err
 		}
 	}
-	wait := r.api.ContainerWait(ctx, made.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
-	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
-		return wrapError(ctx, "start helper", err)
+	wait, err := r.startHelper(ctx, made.ID)
+	if err != nil {
+		return err
 	}
 	if run.line != nil {
 		listened := r.listen(ctx, made.ID, run.line)
@@ -142,6 +142,24 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		}
 		return helperError(fmt.Errorf("helper %s ended with code %d: %s", run.args[0], end.StatusCode, r.helperOutput(ctx, made.ID)))
 	}
+}
+
+// startHelper starts a created helper, and returns what yields its end.
+func (r *Runtime) startHelper(ctx context.Context, id string) (client.ContainerWaitResult, error) {
+	wait := r.api.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
+	_, err := r.api.ContainerStart(ctx, id, client.ContainerStartOptions{})
+	if err != nil {
+		// The removal of the container ends the wait, for whose result the library keeps a
+		// goroutine until it is read.
+		go func() {
+			select {
+			case <-wait.Result:
+			case <-wait.Error:
+			}
+		}()
+		return wait, wrapError(ctx, "start helper", err)
+	}
+	return wait, nil
 }
 
 // helperError returns the error of a helper, which is runtime.ErrNoSpace if the disk that it
