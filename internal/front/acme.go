@@ -80,6 +80,9 @@ func openACME(cfg Config, redirect net.Addr) (*acme, error) {
 	a.config = certmagic.New(a.cache, certmagic.Config{
 		Storage: &certmagic.FileStorage{Path: cfg.ACMEFolder}, Logger: logger, OnEvent: a.event,
 		DefaultServerName: a.names[0],
+		// The library waits for the authority's OCSP server without a limit: at the start before it
+		// serves a certificate, and before each renewal.
+		OCSP: certmagic.OCSPConfig{DisableStapling: true},
 	})
 	a.issuer = certmagic.NewACMEIssuer(a.config, template)
 	a.config.Issuers = []certmagic.Issuer{a.issuer}

@@ -76,7 +76,7 @@ func startPebble(t *testing.T) *pebbleAt {
 	dir := t.TempDir()
 	config := `{"pebble": {"listenAddress": "` + acme + `", "managementListenAddress": "` + management + `", "httpPort": ` + port + `, "tlsPort": 1,
 		"certificate": "` + filepath.Join(certs, "localhost", "cert.pem") + `", "privateKey": "` + filepath.Join(certs, "localhost", "key.pem") + `",
-		"retryAfter": {"authz": 1, "order": 1}, "keyAlgorithm": "ecdsa",
+		"ocspResponderURL": "http://` + silent(t) + `", "retryAfter": {"authz": 1, "order": 1}, "keyAlgorithm": "ecdsa",
 		"profiles": {"default": {"description": "", "validityPeriod": 7776000}}}}`
 	run := func(name string, args ...string) {
 		t.Helper()
@@ -123,6 +123,17 @@ func startPebble(t *testing.T) *pebbleAt {
 		return err == nil && p.issued.AppendCertsFromPEM(issuer)
 	})
 	return p
+}
+
+// silent returns the address of an OCSP server that accepts connections and never responds.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
 }
 
 func (p *pebbleAt) settings(t *testing.T) front.Settings {
