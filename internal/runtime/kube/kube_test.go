@@ -151,7 +151,7 @@ func (c *cluster) harness(t *testing.T) runtimetest.Harness {
 	h := direct{c: c, r: c.runtime(t)}
 	return runtimetest.Harness{
 		Runtime: h.r, Neighbour: c.runtime(t), Down: down,
-		Remote: true, Limits: true, Bound: 6 * time.Minute, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
+		Remote: true, Limits: true, Bound: 15 * time.Minute, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
 		Seed: seedOf(t, harness.TestImage()), MissingImage: c.registryHost + "/codehub/missing:latest",
 		RemoteImage: c.remoteImage, Republish: c.republish, TakeImage: func(_ *testing.T, id string) { c.TakeImage(id) }, NodesPull: true,
 		Home: h.home, Write: write, HalfSeed: h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob, HalfRemove: h.halfRemove,
