@@ -290,12 +290,40 @@ func (c *connection) accept(l *agent.Listener, channel func(remote string) (stri
 			defer c.finish()
 			defer conn.Close()
 			kind, payload := channel(remote)
-			ch, requests, err := c.ssh.OpenChannel(kind, payload)
-			if err != nil {
-				return
+			if ch, requests := c.openChannel(kind, payload); ch != nil {
+				c.join(ch, requests, conn)
 			}
-			c.join(ch, requests, conn)
 		}()
+	}
+}
+
+// openChannel opens a channel to the client. It returns nil if the client refuses it, and with the
+// end of the connection: the library waits for ever for the answer to a request that it sends
+// while the connection ends.
+func (c *connection) openChannel(kind string, payload []byte) (ssh.Channel, <-chan *ssh.Request) {
+	type opened struct {
+		ch       ssh.Channel
+		requests <-chan *ssh.Request
+	}
+	answer := make(chan opened)
+	go func() {
+		ch, requests, err := c.ssh.OpenChannel(kind, payload)
+		if err != nil {
+			close(answer)
+			return
+		}
+		select {
+		case answer <- opened{ch, requests}:
+		case <-c.ctx.Done():
+			ch.Close()
+			ssh.DiscardRequests(requests)
+		}
+	}()
+	select {
+	case o := <-answer:
+		return o.ch, o.requests
+	case <-c.ctx.Done():
+		return nil, nil
 	}
 }
 
