@@ -130,12 +130,17 @@ func keyOf(c chosenImage) string {
 // where the workspace will.
 func (r *Runtime) factsOf(ctx context.Context, c chosenImage, home *corev1.PersistentVolumeClaim, progress func(runtime.Progress)) (facts, chosenImage, error) {
 	if keyOf(c) == "" {
-		// One Pod describes the image for all that start at once.
-		unlock, err := r.describing.lock(ctx, c.name)
+		// One Pod describes the image for all that start at once. Its node may pull the image
+		// before, for as long as a pull may take.
+		waited := false
+		unlock, err := r.describing.lockTelling(ctx, c.name, func() { waited = true; report(progress, runtime.StepWaitingPull) })
 		if err != nil {
 			return facts{}, c, err
 		}
 		defer unlock()
+		if waited {
+			report(progress, runtime.StepCreating)
+		}
 	}
 	key := keyOf(c)
 	if key == "" {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -117,5 +118,32 @@ func TestFollowWithoutCluster(t *testing.T) {
 	p.Name = "task"
 	if got, _, err := r.follow(t.Context(), p, "", nil, func([]byte) {}); err == nil || got == nil {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// A start that waits for another call to describe its image, whose node pulls the image, says so: it
+// uses up neither the deadline of its start nor a place among the operations.
+func TestWaitForDescriptionIsReported(t *testing.T) {
+	t.Parallel()
+	r := &Runtime{}
+	c := chosenImage{ref: "registry.internal/team:1", name: "registry.internal/team:1"} // only the nodes reach it
+	unlock, err := r.describing.lock(t.Context(), c.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	said := 0
+	_, _, err = r.factsOf(ctx, c, &corev1.PersistentVolumeClaim{}, func(p runtime.Progress) {
+		if p.Step != runtime.StepWaitingPull {
+			t.Errorf("step %s", p.Step)
+		}
+		if said++; said == 2 {
+			cancel()
+		}
+	})
+	if err == nil {
+		t.Error("it did not wait")
 	}
 }
