@@ -24,6 +24,8 @@ func (b *Bucket) Relay(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	// Without transfer.FailStalled: jobs give up a stalled response themselves,
+	// which ends its request here.
 	transport := transfer.NewTransport()
 	transport.WriteBufferSize, transport.ReadBufferSize = 64<<10, 64<<10
 	transport.MaxIdleConnsPerHost = 64

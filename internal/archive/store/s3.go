@@ -52,12 +52,16 @@ func openS3(u *url.URL, over func(http.RoundTripper) http.RoundTripper) (*S3, er
 		&credentials.EnvMinio{},
 		&credentials.FileAWSCredentials{},
 		&credentials.IAM{Client: client},
-	}), over)
+	}), over, 0)
 }
 
-func newS3(u *url.URL, creds *credentials.Credentials) (*S3, error) { return newS3Over(u, creds, nil) }
+func newS3(u *url.URL, creds *credentials.Credentials) (*S3, error) {
+	return newS3Over(u, creds, nil, 0)
+}
 
-func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundTripper) http.RoundTripper) (*S3, error) {
+// newS3Over applies over to every transport, and fails a response that sends no
+// byte for stall; 0: transfer's default.
+func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundTripper) http.RoundTripper, stall time.Duration) (*S3, error) {
 	if over == nil {
 		over = func(t http.RoundTripper) http.RoundTripper { return t }
 	}
@@ -67,7 +71,7 @@ func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundT
 	if u.Host == "" || u.User != nil || u.Port() != "" {
 		return nil, bad("the format is s3://bucket/prefix; credentials come from the environment, a profile or a role")
 	}
-	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: maxTries, Transport: over(transfer.NewTransport())}
+	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: maxTries, Transport: transfer.FailStalled(over(transfer.NewTransport()), stall)}
 	host := "s3.amazonaws.com"
 	for name, values := range u.Query() {
 		value := values[len(values)-1]
@@ -104,7 +108,7 @@ func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundT
 	if err != nil {
 		return nil, bad("%v", err)
 	}
-	return &S3{core: minio.Core{Client: client}, transfer: transfer.New(transfer.Options{Transport: over(transfer.NewTransport())}), bucket: u.Host, prefix: prefix}, nil
+	return &S3{core: minio.Core{Client: client}, transfer: transfer.New(transfer.Options{Transport: over(transfer.NewTransport()), Stall: stall}), bucket: u.Host, prefix: prefix}, nil
 }
 
 // kind returns ErrNotFound for a missing object, and otherwise ErrUnavailable:

@@ -20,13 +20,11 @@ import (
 type Client struct {
 	http    *http.Client
 	backoff time.Duration
-	stall   time.Duration
 }
 
 const (
 	tries          = 4
 	defaultBackoff = 500 * time.Millisecond
-	defaultStall   = time.Minute
 	partTimeout    = 10 * time.Minute // for one part of an upload
 )
 
@@ -34,7 +32,7 @@ const (
 type Options struct {
 	Transport http.RoundTripper // default: NewTransport
 	Backoff   time.Duration     // before the second try; it doubles with each further one; default 500 ms
-	Stall     time.Duration     // without a byte, after which a download reconnects; default 1 min
+	Stall     time.Duration     // without a byte, after which a response fails and a download reconnects; default 1 min
 }
 
 // New returns a client with connections of its own.
@@ -44,12 +42,11 @@ func New(o Options) *Client {
 	}
 	return &Client{
 		http: &http.Client{
-			Transport: o.Transport,
+			Transport: FailStalled(o.Transport, o.Stall),
 			// A redirect would send data to a bucket that was not configured.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		backoff: cmp.Or(o.Backoff, defaultBackoff),
-		stall:   cmp.Or(o.Stall, defaultStall),
 	}
 }
 
@@ -74,7 +71,7 @@ func (p plain) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // NewTransport returns a transport for buckets, with deadlines for connections
-// and responses.
+// and response headers, but not for bodies: see FailStalled.
 func NewTransport() *http.Transport {
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -172,7 +169,9 @@ func withoutURL(err error) error {
 func readAnswer(res *http.Response) error {
 	e := &answerError{status: res.StatusCode}
 	b, err := io.ReadAll(io.LimitReader(res.Body, 64<<10))
-	if err == nil && xml.Unmarshal(b, e) != nil {
+	if err != nil {
+		e.Message = err.Error()
+	} else if xml.Unmarshal(b, e) != nil {
 		e.Message = string(b)
 	}
 	return e
@@ -232,7 +231,6 @@ type download struct {
 	at     int64
 	etag   string
 	body   io.ReadCloser // nil: nothing left
-	quiet  *time.Timer   // ends a stalled connection
 	failed int           // connections since the last byte
 }
 
@@ -248,10 +246,8 @@ func (d *download) connect() error {
 	if d.etag != "" {
 		headers["If-Match"] = d.etag
 	}
-	ctx, cancel := context.WithCancel(d.ctx)
-	res, err := d.c.do(ctx, http.MethodGet, url, nil, headers)
+	res, err := d.c.do(d.ctx, http.MethodGet, url, nil, headers)
 	if err != nil {
-		cancel()
 		var answer *answerError
 		if errors.As(err, &answer) && answer.status == http.StatusRequestedRangeNotSatisfiable {
 			return nil // the offset is at or past the end
@@ -259,25 +255,12 @@ func (d *download) connect() error {
 		return err
 	}
 	if d.at > 0 && res.StatusCode != http.StatusPartialContent {
-		cancel()
 		res.Body.Close()
 		return &answerError{status: res.StatusCode, Message: "the bucket ignored the range"}
 	}
 	d.etag = res.Header.Get("ETag")
-	d.quiet = time.AfterFunc(d.c.stall, cancel)
-	d.body = &closing{res.Body, cancel}
+	d.body = res.Body
 	return nil
-}
-
-// closing cancels the request when its body is closed.
-type closing struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-func (c *closing) Close() error {
-	c.cancel()
-	return c.ReadCloser.Close()
 }
 
 func (d *download) Read(p []byte) (int, error) {
@@ -289,7 +272,6 @@ func (d *download) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		}
 		n, err := d.body.Read(p)
-		d.quiet.Reset(d.c.stall)
 		d.at += int64(n)
 		if n > 0 {
 			d.failed = 0
@@ -301,7 +283,6 @@ func (d *download) Read(p []byte) (int, error) {
 		if err == nil {
 			continue
 		}
-		d.quiet.Stop()
 		d.body.Close()
 		d.body = nil
 		if d.failed++; d.failed == tries {
@@ -321,6 +302,5 @@ func (d *download) Close() error {
 	if d.body == nil {
 		return nil
 	}
-	d.quiet.Stop()
 	return d.body.Close()
 }
