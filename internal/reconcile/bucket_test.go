@@ -17,8 +17,14 @@ import (
 	"codehub/internal/workspace"
 )
 
-// withShortNoProgress shortens the time an operation may go without progress.
-func withShortNoProgress(w *world) { w.policy.NoProgress = time.Second }
+// withShortNoProgress shortens the time an operation may go without progress. With -short, which
+// says that the machine is slow, a process may get no processor time for more than a second.
+func withShortNoProgress(w *world) {
+	w.policy.NoProgress = time.Second
+	if testing.Short() {
+		w.policy.NoProgress = 4 * time.Second
+	}
+}
 
 func bucketOf(s reconcile.Status) string { return s.Bucket }
 
