@@ -9,7 +9,9 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
@@ -63,60 +65,91 @@ const (
 	exitNotStarted = 127
 )
 
+// execGrace bounds the time in which an interrupted command closes its connection.
+const execGrace = 500 * time.Millisecond
+
 // exec runs the command, and returns its exit status.
 func (cmd execCmd) exec(ctx context.Context, k *kong.Context, in api.Exec) (int, error) {
-	c, err := cmd.connect()
-	if err != nil {
-		return 0, err
-	}
-	w, err := resolveEnterable(ctx, c, cmd.Workspace)
-	if err != nil {
-		return 0, err
-	}
-	// Main's context ends with a signal, which is forwarded to the command here.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
 	defer signal.Stop(signals)
-	x, err := c.Exec(ctx, w.ID, in)
-	if err != nil {
-		return 0, err
-	}
-	defer x.Close()
-	status := newMeter(k.Stderr)
+	// Main's context ends with a signal, which is forwarded to the command here.
+	return cmd.withSignals(context.WithoutCancel(ctx), k, in, signals)
+}
+
+// withSignals runs the command until it ends, or until the signals end the program. It returns
+// the exit status of either.
+func (cmd execCmd) withSignals(ctx context.Context, k *kong.Context, in api.Exec, signals <-chan os.Signal) (int, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	from := io.Reader(os.Stdin)
 	local := &rawMode{fd: int(os.Stdin.Fd())}
 	defer local.restore()
 	if !cmd.TTY && !cmd.Stdin && term.IsTerminal(local.fd) {
 		from = strings.NewReader("")
 	}
+	status := newMeter(k.Stderr)
+	opened := make(chan *client.Exec, 1)
+	interrupted := make(chan int, 1)
 	go func() {
-		select {
-		case <-x.Started():
-		case <-ctx.Done():
+		if code := forward(ctx, opened, signals); code != 0 {
+			interrupted <- code
+		}
+	}()
+	type result struct {
+		code int
+		err  error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		x, err := cmd.open(ctx, in)
+		if err != nil {
+			ended <- result{0, err}
 			return
 		}
-		if cmd.TTY {
-			local.enter()
-		}
-		_ = x.Stdin(ctx, from) // it may wait for a key until the program ends
+		defer x.Close()
+		opened <- x
+		go func() {
+			select {
+			case <-x.Started():
+			case <-ctx.Done():
+				return
+			}
+			if cmd.TTY {
+				local.enter()
+			}
+			_ = x.Stdin(ctx, from) // it may wait for a key until the program ends
+		}()
+		code, err := x.Run(ctx, belowMeter{status, k.Stdout}, belowMeter{status, k.Stderr}, status.watch)
+		ended <- result{code, err}
 	}()
-	ended := make(chan int, 1)
-	go func() {
-		if code := forward(ctx, x, signals); code != 0 {
-			ended <- code
-			cancel()
-		}
-	}()
-	code, err := x.Run(ctx, belowMeter{status, k.Stdout}, belowMeter{status, k.Stderr}, status.watch)
-	status.clear()
 	select {
-	case code := <-ended:
+	case r := <-ended:
+		status.clear()
+		return r.code, r.err
+	case code := <-interrupted:
+		cancel()
+		select {
+		case <-ended:
+			status.clear()
+		case <-time.After(execGrace):
+			// The program that reads the output has stopped reading, so Run does not return.
+		}
 		return code, nil
-	default:
-		return code, err
 	}
+}
+
+// open starts the command in its workspace.
+func (cmd execCmd) open(ctx context.Context, in api.Exec) (*client.Exec, error) {
+	c, err := cmd.connect()
+	if err != nil {
+		return nil, err
+	}
+	w, err := resolveEnterable(ctx, c, cmd.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	return c.Exec(ctx, w.ID, in)
 }
 
 // belowMeter is the writer of output: it removes the line of the progress first.
@@ -130,29 +163,69 @@ func (s belowMeter) Write(b []byte) (int, error) {
 	return s.to.Write(b)
 }
 
-// forward forwards signals to the command. It returns the exit code of a program that
-// was ended by a signal before the command had started, or by the second SIGINT or
-// SIGTERM.
-func forward(ctx context.Context, x *client.Exec, signals <-chan os.Signal) int {
-	names := map[os.Signal]string{os.Interrupt: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT"}
+// forward forwards signals and window sizes to the command that opened receives. It returns the
+// exit code of a program that was ended by a signal before the command had started, or by the
+// second signal.
+func forward(ctx context.Context, opened <-chan *client.Exec, signals <-chan os.Signal) int {
+	// The connection may accept no more messages until the command reads its input, so another
+	// goroutine sends. The queue has room for all that can wait: a signal and a window change.
+	queue := make(chan os.Signal, 2)
+	var resizing atomic.Bool // a window change is in the queue
+	var x *client.Exec
+	open := func(to *client.Exec) {
+		x = to
+		go send(ctx, x, queue, &resizing)
+	}
 	asked := false
 	for {
 		select {
 		case <-ctx.Done():
 			return 0
+		case to := <-opened:
+			open(to)
 		case s := <-signals:
 			if s == syscall.SIGWINCH {
-				if t := localTerminal(); running(x) {
-					_ = x.Resize(ctx, t.Rows, t.Cols)
+				if !resizing.Swap(true) {
+					queue <- s
 				}
 				continue
 			}
-			if asked || !running(x) {
+			select {
+			case to := <-opened: // before the signal
+				open(to)
+			default:
+			}
+			if asked || x == nil || !running(x) {
 				n, _ := s.(syscall.Signal)
 				return 128 + int(n)
 			}
 			asked = true
-			_ = x.Signal(ctx, names[s])
+			queue <- s
+		}
+	}
+}
+
+// send sends the signals in the queue to the command once it has started, and the current size
+// for SIGWINCH.
+func send(ctx context.Context, x *client.Exec, queue <-chan os.Signal, resizing *atomic.Bool) {
+	names := map[os.Signal]string{os.Interrupt: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT"}
+	select {
+	case <-x.Started():
+	case <-ctx.Done():
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-queue:
+			if s != syscall.SIGWINCH {
+				_ = x.Signal(ctx, names[s])
+				continue
+			}
+			resizing.Store(false)
+			t := localTerminal()
+			_ = x.Resize(ctx, t.Rows, t.Cols)
 		}
 	}
 }
