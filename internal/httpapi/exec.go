@@ -37,6 +37,9 @@ const (
 	// most one message more. execMessageCost is what each of them counts for besides its length.
 	execAhead       = 128 << 10
 	execMessageCost = 2 << 10
+	// execUnread is how often output goes on without an acknowledgement while the server cannot
+	// read one, because the command does not read the input before it.
+	execUnread = time.Second
 	// execPiece bounds the output in one message.
 	execPiece = 32<<10 - 1
 	// execReason bounds the wait for the reason of a broken connection.
@@ -373,19 +376,51 @@ type input struct {
 }
 
 // read reads the client's messages until it is gone, which the error describes. It reads ahead,
-// so that it sees a client go that has sent little before its command has started.
+// so that it sees a client go that has sent little before its command has started. It acts on
+// acknowledgements itself: a command that waits until its output is taken may read no input.
 func (in *input) read(conn, client context.Context) error {
 	for {
 		kind, b, err := in.conn.Read(conn)
 		if err != nil {
 			return err
 		}
+		if n, ok := acknowledged(kind, b); ok {
+			in.window.give(n)
+			continue
+		}
 		m := clientMessage{kind, b}
-		if err := in.ahead.take(client, m.cost()); err != nil {
+		if err := in.reserve(client, m.cost()); err != nil {
 			return err
 		}
 		in.messages <- m // the window leaves room
 	}
+}
+
+// reserve waits until the window of messages that are read ahead allows n bytes. Meanwhile no
+// acknowledgement is read, so output goes on without one, but slowly, as it exceeds the window that
+// the client asked for.
+func (in *input) reserve(client context.Context, n int) error {
+	for {
+		ctx, cancel := context.WithTimeout(client, execUnread)
+		err := in.ahead.take(ctx, n)
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case client.Err() != nil:
+			return context.Cause(client)
+		}
+		in.window.skip()
+	}
+}
+
+// acknowledged returns the bytes of output that a message acknowledges.
+func acknowledged(kind websocket.MessageType, b []byte) (n int, ok bool) {
+	var m api.ExecInput
+	if kind != websocket.MessageText || strictly(b, &m) != nil || m.Type != api.ExecAck {
+		return 0, false
+	}
+	return m.Bytes, true
 }
 
 // act acts on the client's messages, once the command has started, until the client is gone.
@@ -423,8 +458,6 @@ func (in *input) act(client context.Context, started <-chan *running) error {
 			_ = in.to.Signal(m.Signal)
 		case api.ExecEnd:
 			_ = in.to.Stdin.Close()
-		case api.ExecAck:
-			in.window.give(m.Bytes)
 		default:
 			return workspace.Errorf(workspace.CodeInvalid, "There is no message of the type %q.", bounded(m.Type))
 		}
@@ -522,9 +555,10 @@ func notOpen(closed *attach.NotOpen, caller workspace.Caller) *workspace.Error {
 type window struct {
 	size int // 0: the client acknowledges nothing
 
-	mu    sync.Mutex
-	open  int
-	freed chan struct{} // has an element after a change
+	mu      sync.Mutex
+	open    int
+	skipped int           // bytes that no longer count, and whose acknowledgement is still to come
+	freed   chan struct{} // has an element after a change
 }
 
 func newWindow(size int) *window { return &window{size: size, freed: make(chan struct{}, 1)} }
@@ -555,8 +589,22 @@ func (w *window) take(ctx context.Context, n int) error {
 }
 
 func (w *window) give(n int) {
+	n = max(0, n)
 	w.mu.Lock()
-	w.open = max(0, w.open-max(0, n))
+	late := min(n, w.skipped)
+	w.skipped -= late
+	w.open = max(0, w.open-(n-late))
+	w.mu.Unlock()
+	w.signal()
+}
+
+// skip opens a window that is full, without an acknowledgement.
+func (w *window) skip() {
+	w.mu.Lock()
+	if w.open >= w.size {
+		w.skipped += w.open
+		w.open = 0
+	}
 	w.mu.Unlock()
 	w.signal()
 }

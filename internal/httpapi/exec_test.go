@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -377,6 +378,73 @@ func TestExecWindow(t *testing.T) {
 	if m := waitFor(t, conn, api.ExecExit); *m.Code != 0 {
 		t.Errorf("exit %d", *m.Code)
 	}
+}
+
+// A client with a window that sends input without waiting gets all output, although its
+// acknowledgements are behind input that the command reads only after its output is taken.
+func TestExecWindowWithUnreadInput(t *testing.T) {
+	t.Parallel()
+	e := newExecEnv(t)
+	ws, _ := e.running(e.ann, "site")
+	conn := e.dial(e.ann, ws.ID, nil)
+	defer conn.CloseNow()
+	// The buffers of the connections hold less than the output, and less than the input.
+	const window, all = 8 << 20, 32 << 20
+	writeText(t, conn, api.Exec{Shell: "head -c 33554432 /dev/zero; exec wc -c >&2", Window: window})
+	waitFor(t, conn, api.ExecStarted)
+	acks := make(chan int, 1<<20) // sent in the order of the messages, as a browser does
+	go func() {
+		for range all / (64 << 10) {
+			_ = conn.Write(t.Context(), websocket.MessageBinary, make([]byte, 64<<10))
+		}
+		for n := range acks {
+			_ = conn.Write(t.Context(), websocket.MessageText, fmt.Appendf(nil, `{"type":"ack","bytes":%d}`, n))
+		}
+		_ = conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"end"}`))
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for got := 0; got < all; {
+		typ, b, err := conn.Read(ctx)
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", got, err)
+		}
+		if typ == websocket.MessageBinary {
+			got += len(b) - 1
+			acks <- len(b) - 1
+		}
+	}
+	close(acks)
+	if m := waitFor(t, conn, api.ExecExit); *m.Code != 0 {
+		t.Errorf("exit %d", *m.Code)
+	}
+}
+
+// A window that was skipped is full again until the late acknowledgements have come.
+func TestWindowSkip(t *testing.T) {
+	t.Parallel()
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := newWindow(10)
+	takes := func(n int, want bool) {
+		t.Helper()
+		if err := w.take(now, n); (err == nil) != want {
+			t.Errorf("take %d: %v", n, err)
+		}
+	}
+	takes(12, true)
+	takes(1, false)
+	w.skip()
+	takes(10, true)
+	takes(1, false)
+	w.give(12) // late
+	takes(1, false)
+	w.give(1)
+	takes(1, true)
+	w.give(5)
+	w.skip() // not full
+	takes(5, true)
+	takes(1, false)
 }
 
 // A user has a limited number of commands, and a stopped workspace is started.
