@@ -191,6 +191,15 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.eval(`Object.defineProperty(navigator, 'clipboard', {value: undefined})`)
 	b.copyAndPaste("plain")
 
+	// A paste that is longer than a message may be.
+	b.types("stty -echo; echo reading-$((4+4)); echo counted-$(head -c 300000 | wc -c); stty echo\r")
+	b.prints("\nreading-8")
+	b.eval(`(d => {
+		d.setData('text/plain', ('x'.repeat(99) + '\n').repeat(3000))
+		document.querySelector('.xterm-helper-textarea').dispatchEvent(new ClipboardEvent('paste', {clipboardData: d, bubbles: true, cancelable: true}))
+	})(new DataTransfer())`)
+	b.prints("counted-300000")
+
 	// The shell follows the window's size.
 	b.types("(trap 'echo interrupted-$((6+6)); exit' INT; while sleep 0.1; do stty size; done)\r")
 	rows := value(b, chromedp.Evaluate[int](`document.querySelectorAll('.xterm-rows > div').length`))

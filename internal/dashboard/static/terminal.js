@@ -80,6 +80,11 @@
 
   function send(message) { if (socket && socket.readyState === WebSocket.OPEN) socket.send(message) }
 
+  // type sends bytes of input, in messages that the server accepts (at most 128 KiB).
+  function type(bytes) {
+    for (var at = 0; running && at < bytes.length; at += 32 << 10) send(bytes.subarray(at, at + (32 << 10)))
+  }
+
   // connect starts a shell, and the workspace if it is stopped.
   function connect() {
     clearTimeout(timer)
@@ -184,10 +189,10 @@
 
   again.addEventListener('click', connect)
   term.onData(function (data) {
-    if (running) send(new TextEncoder().encode(data))
+    type(new TextEncoder().encode(data))
   })
   term.onBinary(function (data) {
-    if (running) send(Uint8Array.from(data, function (c) { return c.charCodeAt(0) & 255 }))
+    type(Uint8Array.from(data, function (c) { return c.charCodeAt(0) & 255 }))
   })
   term.onResize(function (size) {
     if (running) send(JSON.stringify({ type: 'resize', rows: size.rows, cols: size.cols }))
