@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -95,13 +96,13 @@ func TestExecEndsWithSignalBeforeStart(t *testing.T) {
 
 // The second signal ends the program while the command does not read its input.
 func TestExecEndsWithSecondSignalWhileInputWaits(t *testing.T) {
-	zero, err := os.Open("/dev/zero")
+	input, fill, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	stdin := os.Stdin
-	os.Stdin = zero
-	defer func() { os.Stdin = stdin; zero.Close() }()
+	os.Stdin = input
+	defer func() { os.Stdin = stdin; input.Close(); fill.Close() }()
 	read, release := make(chan struct{}), make(chan struct{})
 	cmd := execServer(t, startedCommand(t, func(ws *websocket.Conn) {
 		_, _, _ = ws.Read(context.Background())
@@ -111,8 +112,20 @@ func TestExecEndsWithSecondSignalWhileInputWaits(t *testing.T) {
 	defer close(release)
 	signals := make(chan os.Signal) // so that a send is complete when the program reads it
 	ended := cmd.start(t, io.Discard, signals)
+	filled := func() error {
+		for { // until no more fits into the connection and the pipe
+			if err := fill.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+				return err
+			}
+			if _, err := fill.Write(make([]byte, 64<<10)); err != nil {
+				return err
+			}
+		}
+	}()
+	if !errors.Is(filled, os.ErrDeadlineExceeded) {
+		t.Fatal(filled)
+	}
 	<-read
-	time.Sleep(time.Second) // input fills the connection
 	for range 5 {
 		sendSignal(t, signals, syscall.SIGWINCH)
 	}
