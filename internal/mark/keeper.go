@@ -105,8 +105,8 @@ func (k *Keeper) Status() Status {
 // both compared since this server leads.
 func (k *Keeper) MayRemove() bool { return k.Status().MayRemove }
 
-// begin begins a term.
-func (k *Keeper) begin(session postgres.Session) *term {
+// newTerm returns a term, which is the latest from now on.
+func (k *Keeper) newTerm(session postgres.Session) *term {
 	t := &term{Keeper: k, db: postgres.NewMarks(session)}
 	k.mu.Lock()
 	k.latest = t
@@ -126,7 +126,7 @@ func (e *errForeign) Error() string { return e.why }
 // database does, and runs nothing while codehub is on hold. It returns when
 // ctx ends, act returns by itself, or the session is gone.
 func (k *Keeper) Run(ctx context.Context, session postgres.Session, act func(ctx context.Context) error) error {
-	t := k.begin(session)
+	t := k.newTerm(session)
 	defer t.reset()
 	if err := t.identify(ctx); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (k *Keeper) Run(ctx context.Context, session postgres.Session, act func(ctx
 // Move compares once and stores a new mark, for commands and tests that act
 // without Run. A foreign mark is an error for which IsForeign is true.
 func (k *Keeper) Move(ctx context.Context, session postgres.Session) error {
-	t := k.begin(session)
+	t := k.newTerm(session)
 	if err := t.identify(ctx); err != nil {
 		return err
 	}
