@@ -56,7 +56,6 @@ fi
 if [ "$SLOW" = 1 ]; then
 	flags=(-short)
 	export CGO_ENABLED=0 # as make check builds
-	together=(-parallel 4)
 	packages_at_once=2
 	if [ -w "$huge_pages" ]; then
 		huge_pages_before=$(sed 's/.*\[\(.*\)\].*/\1/' "$huge_pages")
