@@ -1,14 +1,14 @@
 package homequota
 
 import (
-	"bufio"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,8 +36,8 @@ func capacity(t *testing.T, folder string) int64 {
 	return int64(fs.Blocks) * fs.Bsize
 }
 
-// A file system that cannot grow while it is mounted grows unmounted, unless another mount
-// namespace, such as that of a container, still uses it.
+// A file system that cannot grow while it is mounted grows unmounted, unless it stays
+// mounted elsewhere, such as in a container.
 func TestResizeUnmounted(t *testing.T) {
 	t.Parallel()
 	folder := newImage(t)
@@ -49,21 +49,12 @@ func TestResizeUnmounted(t *testing.T) {
 	check(t, err)
 	before := capacity(t, folder)
 
-	other := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; read line")
-	in, err := other.StdinPipe()
-	check(t, err)
-	out, err := other.StdoutPipe()
-	check(t, err)
-	check(t, other.Start())
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatalf("%q: %v", line, err)
-	}
+	release := copyMount(t, folder)
 	err = resizeUnmounted(folder, image, device)
 	check(t, image.Close())
 	check(t, Remove(folder))
 	check(t, Open(folder)) // on the same device: a second one would destroy the content
-	check(t, in.Close())
-	_ = other.Wait() // read has met the end of its input
+	release()
 	if !errors.Is(err, ErrKept) {
 		t.Errorf("resize while it is in use elsewhere: %v", err)
 	}
@@ -81,6 +72,38 @@ func TestResizeUnmounted(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(Home(folder), "file")); err != nil || string(got) != "content" {
 		t.Errorf("the file has %q: %v", got, err)
 	}
+}
+
+// copyMount mounts the home's file system at another place, too, as a container that is being
+// created does, and returns a function that unmounts it there.
+func copyMount(t *testing.T, folder string) (release func()) {
+	t.Helper()
+	at := t.TempDir()
+	check(t, unix.Mount(filepath.Join(folder, mountName), at, "", unix.MS_BIND, ""))
+	release = sync.OnceFunc(func() {
+		if err := unmount(at); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(release)
+	return release
+}
+
+// The creation of a container, which holds a copy of each mount, takes some seconds on a busy
+// machine. A larger limit waits for that.
+func TestResizeWaitsForCopiedMount(t *testing.T) {
+	t.Parallel()
+	folder := newImage(t)
+	device, err := deviceOf(folder)
+	check(t, err)
+	check(t, os.Truncate(filepath.Join(folder, imageName), 2*minImage))
+	image, err := lockImage(folder)
+	check(t, err)
+	defer image.Close()
+	release := copyMount(t, folder)
+	created := time.AfterFunc(2*fileCopied, release)
+	defer created.Stop()
+	check(t, resizeUnmounted(folder, image, device))
 }
 
 // What is mounted in place of the home's file system is not used as the home, and is unmounted

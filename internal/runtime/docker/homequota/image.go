@@ -175,7 +175,7 @@ func resizeUnmounted(folder string, image *os.File, device string) (err error) {
 	}()
 	// The kernel gives out a mounted device only to those who share it.
 	var alone *os.File
-	err = whileBusy(func() (err error) {
+	err = whileBusy(mountCopied, func() (err error) {
 		alone, err = os.OpenFile(device, os.O_RDONLY|unix.O_EXCL, 0)
 		return err
 	})
@@ -236,15 +236,21 @@ func deviceOf(folder string) (string, error) {
 
 // unmount unmounts what is mounted at the path. It is EBUSY if that stays in use.
 func unmount(at string) error {
-	return whileBusy(func() error { return unix.Unmount(at, 0) })
+	return whileBusy(fileCopied, func() error { return unix.Unmount(at, 0) })
 }
 
-// whileBusy tries again for about two seconds what fails with EBUSY. A program that is being started
-// holds copies of open files for a moment, and a container that is being created one of each mount.
-func whileBusy(try func() error) error {
-	for wait := time.Millisecond; ; wait *= 2 {
+// For how long whileBusy tries.
+const (
+	fileCopied  = 2 * time.Second  // a program that is being started holds copies of open files
+	mountCopied = 15 * time.Second // a container that is being created holds a copy of each mount
+)
+
+// whileBusy tries again what fails with EBUSY, for a time.
+func whileBusy(limit time.Duration, try func() error) error {
+	end := time.Now().Add(limit)
+	for wait := time.Millisecond; ; wait = min(2*wait, time.Second/4) {
 		err := try()
-		if !errors.Is(err, unix.EBUSY) || wait > time.Second {
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
 			return err
 		}
 		time.Sleep(wait)
