@@ -115,6 +115,10 @@ func install(t *testing.T, c *kubetest.Cluster, server, ide string) *release {
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	r.web = &http.Client{Transport: transport, Timeout: 30 * time.Second}
+	harness.Eventually(t, "the nodes lead the Service's connections to a server", func() bool {
+		res, err := r.web.Get("http://code.test/healthz")
+		return err == nil && res.Body.Close() == nil && res.StatusCode == http.StatusOK
+	})
 	return r
 }
 
