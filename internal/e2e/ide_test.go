@@ -15,6 +15,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // application is a program for a workspace that listens on port 3000 of every address
@@ -31,6 +32,7 @@ require('http').createServer(page).listen(3001, '127.0.0.1')
 // after a reload and a restart of the server. The tab says that the workspace was stopped,
 // and that access has ended.
 func TestCodeServerInEachMode(t *testing.T) {
+	harness.Long(t)
 	parallel(t)
 	go viteProject() // it is used at the end
 	inEach(t, []mode{ownOrigins, siblings, suffix, pathMode}, testCodeServer)

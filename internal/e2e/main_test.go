@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	harness.Parallel(5) // they wait most of the time, except those with a browser
-	env.browsers = make(chan struct{}, 3)
+	env.browsers = make(chan struct{}, harness.AtOnce(3))
 	watchForInterrupts()
 	code := m.Run()
 	os.RemoveAll(env.scratch)
