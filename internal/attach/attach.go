@@ -449,15 +449,21 @@ func (x *Attachment) follow() error {
 		// After an event all attachments of a workspace ask at the same time. None
 		// takes an answer to a question from before its event.
 		key := string(x.Workspace.ID) + " " + x.caller.UserID + " " + strconv.FormatUint(x.attacher.events.Load(), 10)
-		seen, err, _ := x.attacher.checks.Do(key, func() (any, error) {
+		checked := x.attacher.checks.DoChan(key, func() (any, error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), checkTimeout)
 			defer cancel()
 			return x.attacher.check(ctx, x.caller, x.Workspace.ID)
 		})
-		if errors.Is(err, ErrAccessEnded) || errors.Is(err, ErrStopped) {
-			return err
+		var seen singleflight.Result
+		select {
+		case seen = <-checked:
+		case <-x.ctx.Done(): // Close must not wait for the check
+			return context.Cause(x.ctx)
 		}
-		if container, _ := seen.(string); err == nil && container != x.container {
+		if errors.Is(seen.Err, ErrAccessEnded) || errors.Is(seen.Err, ErrStopped) {
+			return seen.Err
+		}
+		if container, _ := seen.Val.(string); seen.Err == nil && container != x.container {
 			return ErrStopped
 		}
 	}

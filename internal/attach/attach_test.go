@@ -33,6 +33,7 @@ type world struct {
 	wakes    int
 	reads    int
 	onWake   func(*world)
+	onRead   func()
 
 	sessions map[string]context.CancelCauseFunc
 }
@@ -43,6 +44,11 @@ func (w *world) EnterableWorkspace(context.Context, workspace.Caller, workspace.
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads++
+	if w.onRead != nil {
+		w.mu.Unlock() // other reads go on meanwhile
+		w.onRead()
+		w.mu.Lock()
+	}
 	return w.row, w.err
 }
 
@@ -325,6 +331,33 @@ func TestAttachmentOutlivesOutage(t *testing.T) {
 	}
 	if _, err := (&agent.Client{Addr: x.Agent.Addr, Secret: "other"}).Hello(t.Context()); !errors.Is(err, agent.ErrRefused) {
 		t.Error(err)
+	}
+}
+
+// The end of an attachment, after which a client learns the exit status of its command, does not
+// wait for a database that does not respond.
+func TestAttachmentEndsDuringCheck(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t)
+	x, err := a.Attach(t.Context(), ann, id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading, answer := make(chan struct{}), make(chan struct{})
+	defer close(answer)
+	w.set(a, func(w *world) {
+		w.onRead = sync.OnceFunc(func() { close(reading); <-answer })
+	})
+	<-reading
+	closed := make(chan struct{})
+	go func() {
+		x.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(harness.Patience):
+		t.Error("it waits for the check")
 	}
 }
 
