@@ -147,7 +147,7 @@ func TestFolderThatHangs(t *testing.T) {
 	close(h.disk)
 	select {
 	case <-h.late:
-	case <-time.After(10 * time.Second):
+	case <-time.After(harness.Patience):
 		t.Error("a file that was opened too late stays open")
 	}
 	harness.Eventually(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })

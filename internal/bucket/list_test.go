@@ -187,7 +187,7 @@ func TestAbortIncomplete(t *testing.T) {
 		}
 		if f.server == nil {
 			// A removal makes a folder look recent, so a later call removes it.
-			harness.EventuallyWithin(t, 10*time.Second, "the folders are removed", func() bool {
+			harness.Eventually(t, "the folders are removed", func() bool {
 				count(0, nil)
 				_, err := os.Stat(filepath.Join(f.Folder, installation, string(begun.ID)))
 				return errors.Is(err, os.ErrNotExist)

@@ -155,7 +155,7 @@ func (f *fixture) relay(tb testing.TB) (stop func()) {
 		}
 	}
 	tb.Cleanup(stop)
-	harness.EventuallyWithin(tb, 20*time.Second, "the relay listens on the socket", func() bool { return listened(ctx, f.SocketDir) })
+	harness.Eventually(tb, "the relay listens on the socket", func() bool { return listened(ctx, f.SocketDir) })
 	return stop
 }
 

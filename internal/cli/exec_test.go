@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"codehub/api"
+	"codehub/internal/harness"
 )
 
 // execServer serves a workspace whose commands serve runs.
@@ -70,7 +71,7 @@ func wantEnd(t *testing.T, ended <-chan int, want int) {
 		if code != want {
 			t.Errorf("the exit code is %d, not %d", code, want)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(harness.Patience):
 		t.Fatal("the signals have not ended the program")
 	}
 }
@@ -162,7 +163,7 @@ func TestExecEndsWithSecondSignalWhileOutputWaits(t *testing.T) {
 			forwarded = strings.Contains(m, `"signal":"INT"`)
 		case code := <-ended:
 			t.Fatalf("the first signal ended the program with %d", code)
-		case <-time.After(20 * time.Second):
+		case <-time.After(harness.Patience):
 			t.Fatal("the first signal was not forwarded")
 		}
 	}
@@ -174,7 +175,7 @@ func sendSignal(t *testing.T, to chan<- os.Signal, s os.Signal) {
 	t.Helper()
 	select {
 	case to <- s:
-	case <-time.After(20 * time.Second):
+	case <-time.After(harness.Patience):
 		t.Fatalf("the program does not read %s", s)
 	}
 }

@@ -204,7 +204,7 @@ func TestChart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	harness.EventuallyWithin(t, 2*time.Minute, "the workspace runs", func() bool {
+	harness.Eventually(t, "the workspace runs", func() bool {
 		now, err := client.Get(t.Context(), w.ID)
 		return err == nil && now.Phase == running
 	})
@@ -236,7 +236,7 @@ func TestChart(t *testing.T) {
 	if err != nil || len(slices.Items) != 1 || len(slices.Items[0].Endpoints) != 2 || *slices.Items[0].Ports[0].Port != 9090 {
 		t.Errorf("the Service of the metrics leads to %+v, %v", slices, err)
 	}
-	harness.EventuallyWithin(t, time.Minute, "the network isolation was checked and is complete", func() bool {
+	harness.Eventually(t, "the network isolation was checked and is complete", func() bool {
 		s, err := client.AdminStatus(t.Context())
 		if err != nil || len(s.Servers) != 2 {
 			return false

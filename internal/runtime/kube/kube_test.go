@@ -360,7 +360,7 @@ func (h direct) deletePod(t *testing.T, name string) {
 	if err := pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &second}); err != nil && !isNotFound(err) {
 		t.Fatal(err)
 	}
-	harness.EventuallyWithin(t, time.Minute, "the Pod is gone", func() bool {
+	harness.Eventually(t, "the Pod is gone", func() bool {
 		_, err := pods.Get(ctx, name, metav1.GetOptions{})
 		return isNotFound(err)
 	})
@@ -404,7 +404,7 @@ func (h direct) endJob(t *testing.T, jobID string) {
 func (h direct) end(t *testing.T, name string, s syscall.Signal) {
 	t.Helper()
 	h.c.Kill(h.pod(t, name), s)
-	harness.EventuallyWithin(t, time.Minute, "the Pod has ended", func() bool { return ended(h.pod(t, name)) })
+	harness.Eventually(t, "the Pod has ended", func() bool { return ended(h.pod(t, name)) })
 	h.refresh()
 }
 
@@ -435,7 +435,7 @@ func (h direct) takeClaim(t *testing.T, name string) {
 	if err := claims.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	harness.EventuallyWithin(t, time.Minute, "the volume is gone", func() bool {
+	harness.Eventually(t, "the volume is gone", func() bool {
 		_, err := claims.Get(ctx, name, metav1.GetOptions{})
 		return isNotFound(err)
 	})

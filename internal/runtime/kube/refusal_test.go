@@ -69,7 +69,7 @@ func testRefusals(t *testing.T, c *cluster) {
 			t.Fatal(err)
 		}
 		detail := ""
-		harness.EventuallyWithin(t, time.Minute, "the container has ended", func() bool {
+		harness.Eventually(t, "the container has ended", func() bool {
 			list, err := r.Containers(t.Context())
 			if err != nil || len(list) == 0 {
 				return err == nil

@@ -89,7 +89,7 @@ func TestListsAtOnceAfterRefresh(t *testing.T) {
 		}()
 		select {
 		case <-source.asked:
-		case <-time.After(10 * time.Second):
+		case <-time.After(harness.Patience):
 			t.Fatal("a list is answered without the cluster")
 		}
 	}
