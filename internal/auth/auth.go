@@ -34,7 +34,7 @@ type Store interface {
 	NameLockedUntil(ctx context.Context, name string) (*time.Time, error)
 	ResetLoginFailures(ctx context.Context, userID string) error
 	RenewPasswordHash(ctx context.Context, userID, old, hash string) error
-	SetPassword(ctx context.Context, caller workspace.Caller, verified, hash string) error
+	SetPassword(ctx context.Context, caller workspace.Caller, verified, hash string, next *postgres.Successor) (ends time.Time, err error)
 
 	CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, from postgres.Client) error
 	SignIn(ctx context.Context, in postgres.SignIn) (postgres.User, error)

@@ -12,8 +12,9 @@ import (
 // ChangePassword replaces the caller's password. It requires the current one, so
 // that a stolen session or token is not sufficient. Wrong ones count towards the
 // lockout. All of the user's sessions and tokens end, including the caller's; the
-// returned session lets a browser continue until the end of the one that it replaces,
-// as the change is no login with all its factors, and is empty for a caller with a token.
+// returned session lets a browser continue until the end of the one that it replaces, also
+// if an identity provider ends that one, as the change is no login with all its factors. It is
+// empty for a caller with a token.
 // Errors are those of Login, CodeInvalid for an unacceptable password, and
 // CodeUnauthenticated if the password was changed, the user disabled or the session
 // ended in the meantime.
@@ -26,31 +27,22 @@ func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, curr
 		}
 		return Session{}, err
 	}
-	var ends time.Time
-	if caller.Token == "" {
-		if ends, err = a.sessionEnd(ctx, caller); err != nil {
-			return Session{}, err
+	if caller.Token != "" {
+		if _, err := a.store.SetPassword(ctx, caller, user.PasswordHash, hash, nil); err != nil {
+			return Session{}, fmt.Errorf("set the password: %w", err)
 		}
+		a.Invalidate(caller.UserID, "")
+		return Session{}, nil
 	}
-	if err := a.store.SetPassword(ctx, caller, user.PasswordHash, hash); err != nil {
+	id := newSessionID()
+	next := hashSecret(id)
+	ends, err := a.store.SetPassword(ctx, caller, user.PasswordHash, hash, &postgres.Successor{Hash: next[:], From: from.stored()})
+	if err != nil {
 		return Session{}, fmt.Errorf("set the password: %w", err)
 	}
 	a.Invalidate(caller.UserID, "")
-	if caller.Token != "" {
-		return Session{}, nil
-	}
 	user.PasswordHash = hash
-	return a.beginUntil(ctx, user, from, ends)
-}
-
-// sessionEnd returns when the caller's session ends.
-func (a *Auth) sessionEnd(ctx context.Context, caller workspace.Caller) (time.Time, error) {
-	hash, ok := decodeSession(caller.Session)
-	if !ok {
-		return time.Time{}, unauthenticated()
-	}
-	_, ends, err := a.store.SessionUser(ctx, hash[:])
-	return ends, err
+	return Session{ID: id, Expires: ends, User: user, Caller: callerOf(user, next, "")}, nil
 }
 
 // checkedChange returns the caller, whose current password has been verified, and

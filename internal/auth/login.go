@@ -134,11 +134,7 @@ func (a *Auth) PasswordLogin() bool { return !a.noPasswords }
 // user. The ID is always new, never one that the browser sent. CodeUnauthenticated
 // if the hash has changed in the meantime.
 func (a *Auth) begin(ctx context.Context, user postgres.User, from Client) (Session, error) {
-	return a.beginUntil(ctx, user, from, a.now().Add(SessionLifetime).UTC().Truncate(time.Second))
-}
-
-// beginUntil is begin for a session that ends then.
-func (a *Auth) beginUntil(ctx context.Context, user postgres.User, from Client, expires time.Time) (Session, error) {
+	expires := a.now().Add(SessionLifetime).UTC().Truncate(time.Second)
 	id := newSessionID()
 	hash := hashSecret(id)
 	if err := a.store.CreateSession(ctx, hash[:], user.ID, user.PasswordHash, expires, from.stored()); err != nil {

@@ -134,7 +134,7 @@ func TestEndedSessions(t *testing.T) {
 		},
 		"new password": {
 			end: func(e *env, s Session) {
-				if err := e.DB.SetPassword(e.t.Context(), s.Caller, s.User.PasswordHash, "$x"); err != nil {
+				if _, err := e.DB.SetPassword(e.t.Context(), s.Caller, s.User.PasswordHash, "$x", nil); err != nil {
 					e.t.Error(err)
 				}
 			},

@@ -345,7 +345,7 @@ func TestLogoutInAnotherTab(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DB.SetPassword(t.Context(), workspace.Caller{UserID: u.ID}, u.PasswordHash, u.PasswordHash); err != nil {
+	if _, err := w.DB.SetPassword(t.Context(), workspace.Caller{UserID: u.ID}, u.PasswordHash, u.PasswordHash, nil); err != nil {
 		t.Fatal(err)
 	}
 	b.until(`location.pathname === '/login' && location.search === '?next=%2F'`)

@@ -172,7 +172,7 @@ func TestEventsEndWithSession(t *testing.T) {
 		"logout":   func(e *env) { e.want(204, "", "POST", "/logout", "", as(e.ann)) },
 		"disabled": func(e *env) { e.Change(`UPDATE users SET disabled = true WHERE username = 'ann'`) },
 		"password": func(e *env) {
-			if err := e.DB.SetPassword(e.t.Context(), e.ann.Caller, e.ann.User.PasswordHash, web.CheapHash(password)); err != nil {
+			if _, err := e.DB.SetPassword(e.t.Context(), e.ann.Caller, e.ann.User.PasswordHash, web.CheapHash(password), nil); err != nil {
 				e.t.Fatal(err)
 			}
 		},

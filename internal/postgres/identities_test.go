@@ -155,6 +155,97 @@ func TestLogoutBeforeLogin(t *testing.T) {
 	}
 }
 
+// The session that takes the place of another one at a change of the password ends with what that
+// one would have ended with, and there is none if that one has ended.
+func TestSessionAfterPasswordChange(t *testing.T) {
+	t.Parallel()
+	logout := postgres.ProviderLogout{Issuer: "https://issuer", TokenID: "t", Session: "sid-one", Expires: time.Now().Add(time.Hour)}
+	for name, end := range map[string]func(d *fixture.Database, caller workspace.Caller, identity string) error{
+		"the provider ends its session": func(d *fixture.Database, _ workspace.Caller, _ string) error {
+			_, _, err := d.DB.ProviderLogout(t.Context(), logout)
+			return err
+		},
+		"the identity is unlinked": func(d *fixture.Database, caller workspace.Caller, identity string) error {
+			return d.DB.UnlinkIdentity(t.Context(), caller, postgres.PasswordProof("new"), identity)
+		},
+		"the time of the login is over": func(d *fixture.Database, _ workspace.Caller, _ string) error {
+			d.Exec(`UPDATE sessions SET expires_at = now() WHERE expires_at < now() + interval '61 minutes'`)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := fixture.NewDatabase(t, postgres.Options{})
+			d.AddUser("first")
+			u, err := signIn(t, d, "s1", "one", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Exec(`UPDATE users SET password_hash = 'old' WHERE id = $1`, u.ID)
+			caller := workspace.Caller{UserID: u.ID, Username: u.Username, Session: fixture.Query[string](d, `SELECT encode(hash, 'hex') FROM sessions`)}
+			next := &postgres.Successor{Hash: hash("next")}
+			if _, err := d.DB.SetPassword(t.Context(), caller, "old", "new", next); err != nil {
+				t.Fatal(err)
+			}
+			valid := func() bool {
+				_, _, err := d.DB.SessionUser(t.Context(), next.Hash)
+				return err == nil
+			}
+			if n := fixture.Query[int](d, `SELECT count(*) FROM sessions`); n != 1 || !valid() {
+				t.Fatalf("%d sessions, the next one is valid: %v", n, valid())
+			}
+			if err := end(d, caller, fixture.Query[string](d, `SELECT id FROM user_identities`)); err != nil {
+				t.Fatal(err)
+			}
+			if valid() {
+				t.Error("the next session goes on")
+			}
+			if _, err := d.DB.SetPassword(t.Context(), caller, "new", "newer", next); workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+				t.Errorf("a change by an ended session: %v", err)
+			}
+		})
+	}
+}
+
+// A logout of the provider that comes during the change of the password ends the session, too.
+func TestProviderLogoutDuringPasswordChange(t *testing.T) {
+	t.Parallel()
+	d := fixture.NewDatabase(t, postgres.Options{})
+	d.AddUser("first")
+	u, err := signIn(t, d, "s1", "one", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 20 {
+		d.Exec(`UPDATE users SET password_hash = 'old' WHERE id = $1`, u.ID)
+		caller := workspace.Caller{UserID: u.ID, Username: u.Username, Session: fixture.Query[string](d, `SELECT encode(hash, 'hex') FROM sessions`)}
+		next := &postgres.Successor{Hash: hash(fmt.Sprint("next ", n))}
+		var both sync.WaitGroup
+		both.Go(func() {
+			_, err := d.DB.SetPassword(t.Context(), caller, "old", "new", next)
+			if err != nil && workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+				t.Error(err)
+			}
+		})
+		both.Go(func() {
+			l := postgres.ProviderLogout{Issuer: "https://issuer", TokenID: fmt.Sprint(n), Session: fmt.Sprintf("sid-%d", n), Expires: time.Now().Add(time.Hour)}
+			if n == 0 {
+				l.Session = "sid-one"
+			}
+			if ended, _, err := d.DB.ProviderLogout(t.Context(), l); err != nil || ended != 1 {
+				t.Errorf("%d sessions ended, %v", ended, err)
+			}
+		})
+		both.Wait()
+		if n := fixture.Query[int](d, `SELECT count(*) FROM sessions`); n != 0 {
+			t.Fatalf("%d sessions are left", n)
+		}
+		if _, err := signIn(t, d, "s1", fmt.Sprint(n+1), byte(n+2)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Administrators who give up a provider do not lock out users with a password.
 func TestForeignIdentity(t *testing.T) {
 	t.Parallel()

@@ -203,7 +203,7 @@ func TestAuthNotifications(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("token", notified("t"))
-	if err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
+	if _, err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new", nil); err != nil {
 		t.Fatal(err)
 	}
 	expect("password", notified("", "b", "u"))

@@ -88,7 +88,7 @@ func TestSSHKeys(t *testing.T) {
 	}
 	_, err = e.AddSSHKey(ctx, ended, postgres.SSHKey{Name: "late", PublicKey: "ssh-ed25519 DDDD", Hash: hash("late")})
 	wantCode(t, err, workspace.CodeUnauthenticated)
-	if err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
+	if _, err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new", nil); err != nil {
 		t.Fatal(err)
 	}
 	if list, _, err := e.SSHKeys(ctx, ann, postgres.Page{}); err != nil || len(list) != 0 {

@@ -145,25 +145,51 @@ func (db *DB) RenewPasswordHash(ctx context.Context, userID, old, hash string) e
 	return failed("renew a password hash", err)
 }
 
+// Successor is a session that takes the place of the caller's.
+type Successor struct {
+	Hash []byte
+	From Client
+}
+
 // SetPassword replaces the hash of the caller's password, ends all sessions and API tokens of the
 // user, and ends a lockout. verified is the hash of the current password that the user
 // gave; CodeUnauthenticated if an administrator has meanwhile changed it or disabled
-// the user.
-func (db *DB) SetPassword(ctx context.Context, caller workspace.Caller, verified, hash string) error {
+// the user, or the caller's session has ended. The successor, unless it is nil, ends when the
+// caller's session did, which is returned, and also with what that one would have ended with: its
+// identity, and the provider's session.
+func (db *DB) SetPassword(ctx context.Context, caller workspace.Caller, verified, hash string, next *Successor) (ends time.Time, err error) {
 	userID := caller.UserID
 	if !workspace.ValidID(userID) {
-		return notFound("user")
+		return ends, notFound("user")
 	}
-	return db.tx(ctx, "set a password", func(tx pgx.Tx) error {
-		var u User
-		err := tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 FOR NO KEY UPDATE`, userID).Scan(u.targets()...)
-		switch {
+	err = db.tx(ctx, "set a password", func(tx pgx.Tx) error {
+		var made newSession
+		if next != nil {
+			if err := lockProvider(ctx, tx, caller); err != nil {
+				return err
+			}
+			made.hash, made.from = next.Hash, next.From
+		}
+		err := tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 FOR NO KEY UPDATE`, userID).Scan(made.user.targets()...)
+		switch u := made.user; {
 		case missing(err):
 			return notFound("user")
 		case err != nil:
 			return err
 		case u.Disabled || u.Suspended != "" || u.PasswordHash != verified:
 			return unauthenticated()
+		}
+		if next != nil {
+			err := tx.QueryRow(ctx, `
+				SELECT expires_at, COALESCE(identity_id::text, ''), COALESCE(provider_session, '') FROM sessions
+				WHERE hash = decode($1, 'hex') AND user_id = $2 AND expires_at > now() FOR UPDATE`, caller.Session, userID).
+				Scan(&made.expires, &made.identity, &made.provider)
+			if missing(err) {
+				return unauthenticated()
+			}
+			if err != nil {
+				return err
+			}
 		}
 		_, err = tx.Exec(ctx, `UPDATE users SET password_hash = $2, failed_logins = 0, locked_until = NULL WHERE id = $1`, userID, hash)
 		if err != nil {
@@ -172,7 +198,32 @@ func (db *DB) SetPassword(ctx context.Context, caller workspace.Caller, verified
 		if err := endAccess(ctx, tx, userID); err != nil {
 			return err
 		}
-		caller.Username = u.Username
-		return audit(ctx, tx, caller, AuditPassword, userID, nil)
+		caller.Username = made.user.Username
+		if err := audit(ctx, tx, caller, AuditPassword, userID, nil); err != nil || next == nil {
+			return err
+		}
+		ends = made.expires
+		return insertSession(ctx, tx, made)
 	})
+	return ends, err
+}
+
+// lockProvider takes the locks of ProviderLogout for the identity that the caller's session was
+// begun with, if any. A concurrent ProviderLogout then comes before this transaction, which finds no
+// session, or after it, and ends the successor.
+func lockProvider(ctx context.Context, tx pgx.Tx, caller workspace.Caller) error {
+	var issuer, subject, session string
+	err := tx.QueryRow(ctx, `
+		SELECT i.issuer, i.subject, COALESCE(s.provider_session, '') FROM sessions s JOIN user_identities i ON i.id = s.identity_id
+		WHERE s.hash = decode($1, 'hex') AND s.user_id = $2`, caller.Session, caller.UserID).Scan(&issuer, &subject, &session)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := lockSubject(ctx, tx, issuer, subject); err != nil || session == "" {
+		return err
+	}
+	return lockSubject(ctx, tx, issuer, "session "+session)
 }

@@ -47,7 +47,8 @@ func TestUsers(t *testing.T) {
 		_, err := e.User(ctx, id)
 		wantCode(t, err, workspace.CodeNotFound)
 		wantCode(t, e.RecordLoginFailure(ctx, id, func(int, time.Time) *time.Time { return nil }), workspace.CodeNotFound)
-		wantCode(t, e.SetPassword(ctx, workspace.Caller{UserID: id}, "h", "h"), workspace.CodeNotFound)
+		_, err = e.SetPassword(ctx, workspace.Caller{UserID: id}, "h", "h", nil)
+		wantCode(t, err, workspace.CodeNotFound)
 		wantCode(t, e.CreateSession(ctx, hash("s"), id, "", soon(time.Hour), postgres.Client{}), workspace.CodeNotFound)
 	}
 	_, err := e.UserByName(ctx, "nobody")
@@ -337,7 +338,7 @@ func TestSetPassword(t *testing.T) {
 	if err := e.RecordLoginFailure(ctx, ann.UserID, func(_ int, now time.Time) *time.Time { return ptr(now.Add(time.Hour)) }); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
+	if _, err := e.SetPassword(ctx, ann, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new", nil); err != nil {
 		t.Fatal(err)
 	}
 	u := must(e.User(ctx, ann.UserID))(t)
@@ -376,7 +377,7 @@ func TestAccessEndsForConcurrentRequests(t *testing.T) {
 	e.exec(`UPDATE users SET disabled = false`)
 	e.during(func() { _, err = e.CreateToken(ctx, ann, postgres.Token{Name: "late", Hash: hash("t2")}) }, disable...)
 	wantCode(t, err, workspace.CodeForbidden)
-	e.during(func() { err = e.SetPassword(ctx, ann, old, "mine") }, `UPDATE users SET disabled = true`)
+	e.during(func() { _, err = e.SetPassword(ctx, ann, old, "mine", nil) }, `UPDATE users SET disabled = true`)
 	wantCode(t, err, workspace.CodeUnauthenticated)
 	e.exec(`UPDATE users SET disabled = false`)
 
@@ -388,14 +389,14 @@ func TestAccessEndsForConcurrentRequests(t *testing.T) {
 	e.during(func() { err = e.CreateSession(ctx, hash("s3"), ann.UserID, old, soon(time.Hour), postgres.Client{}) }, another)
 	wantCode(t, err, workspace.CodeUnauthenticated)
 	e.exec(`UPDATE users SET password_hash = $1`, old)
-	e.during(func() { err = e.SetPassword(ctx, ann, old, "mine") }, another)
+	e.during(func() { _, err = e.SetPassword(ctx, ann, old, "mine", nil) }, another)
 	wantCode(t, err, workspace.CodeUnauthenticated)
 
 	// In the other order, the new session ends with the others.
 	if err := e.CreateSession(ctx, hash("s4"), ann.UserID, "another", soon(time.Hour), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.SetPassword(ctx, ann, "another", "new"); err != nil {
+	if _, err := e.SetPassword(ctx, ann, "another", "new", nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := query[int](e, `SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM api_tokens)`); n != 0 {
