@@ -96,8 +96,13 @@ func (s *Service) DeleteAccount(ctx context.Context, caller workspace.Caller, id
 }
 
 // RemovePasskeys removes the passkeys and recovery codes of a user, who then logs in with the
-// password alone, or registers a new one.
+// password alone, or registers a new one. CodeInvalid for the caller's own, for whose removal
+// the password is needed (package auth): someone who has a token or a session and the password
+// must not turn the second factor off.
 func (s *Service) RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (api.Account, error) {
+	if id == caller.UserID {
+		return api.Account{}, workspace.Errorf(workspace.CodeInvalid, "Remove your own passkeys with your password, on the page \"Password and access\".")
+	}
 	a, err := s.cfg.Store.RemovePasskeys(ctx, caller, id)
 	return accountOf(a), err
 }

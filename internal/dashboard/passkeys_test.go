@@ -398,6 +398,11 @@ func TestAdministratorRemovesPasskeys(t *testing.T) {
 		t.Error("several users are suspended")
 	}
 	contains(t, "the form", boss.get(at).body, "Remove the passkeys of admin?")
+	lacks(t, "the administrator's own menu", owner.get("/admin").body, at)
+	if a := owner.htmx(at, nil); a.status != http.StatusBadRequest {
+		t.Errorf("the removal of one's own: %d %s", a.status, a.body)
+	}
+	contains(t, "the users", owner.get("/admin").body, "1 passkey")
 	waiting := w.passwordOK()
 	a := boss.htmx(at, nil)
 	contains(t, "the answer", a.body, "The passkeys of admin were removed.")
