@@ -248,6 +248,9 @@ func (s *server) anyLogs(w http.ResponseWriter, r *http.Request, id auth.Identit
 	if err != nil {
 		return err
 	}
+	if err := s.asChange(r); err != nil { // the audit log gets an entry
+		return err
+	}
 	if _, err := s.cfg.Store.ReadAnyLog(r.Context(), id.Caller, wsID); err != nil {
 		return err
 	}
@@ -461,6 +464,9 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request, id auth.Ident
 
 // exportAudit sends the entries as JSON lines, the oldest first.
 func (s *server) exportAudit(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	if err := s.asChange(r); err != nil { // the audit log gets an entry
+		return err
+	}
 	f, err := parseAuditFilter(r.URL.Query())
 	if err != nil {
 		return err

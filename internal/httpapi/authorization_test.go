@@ -247,6 +247,19 @@ func TestCrossOrigin(t *testing.T) {
 	if after := e.dump(); after != before {
 		t.Errorf("something changed:\n%s\n\n%s", before, after)
 	}
+	// A GET that the audit log has is refused, too.
+	e.Exec(`UPDATE users SET admin = true WHERE username = 'eve'`)
+	e.Auth.InvalidateAll()
+	before = e.dump()
+	for _, path := range []string{"/admin/workspaces/" + string(target.ID) + "/logs", "/audit/export"} {
+		for _, attack := range []string{"cross-site", "same-site", "origin"} {
+			e.want(403, string(codeCrossOrigin), http.MethodGet, path, "", append(attacks[attack], as(e.eve))...)
+		}
+	}
+	if after := e.dump(); after != before {
+		t.Errorf("something changed:\n%s\n\n%s", before, after)
+	}
+	e.want(200, "", http.MethodGet, "/audit/export", "", as(e.eve))
 	// The dashboard's own page and programs may.
 	path := "/workspaces/" + string(target.ID)
 	e.want(200, "", "PATCH", path, `{"memo":"1"}`, as(e.ann), header("Sec-Fetch-Site", "same-origin"), header("Sec-Fetch-Mode", "cors"))

@@ -89,15 +89,12 @@ func (s *server) exec(w http.ResponseWriter, r *http.Request, id auth.Identity) 
 // workspace. Browsers send the cookie with it and let every page read the messages, and
 // sameOrigin accepts every GET.
 func (s *server) ownPage(r *http.Request) error {
-	cross := workspace.Errorf(codeCrossOrigin, "The request came from another site and was refused.")
-	as := r.Clone(r.Context())
-	as.Method = http.MethodPost
-	if s.origins.Check(as) != nil {
-		return cross
+	if err := s.asChange(r); err != nil {
+		return err
 	}
 	// Every browser sends an Origin with a WebSocket. A program with a cookie has to send one too.
 	if r.Header.Get("Origin") == "" && r.Header.Get(api.TokenHeader) == "" && r.Header.Get("Authorization") == "" {
-		return cross
+		return crossOrigin()
 	}
 	return nil
 }
