@@ -147,11 +147,7 @@ func (f *anyFeed) next(ctx context.Context) ([]byte, bool, error) {
 	case workspace.CodeForbidden:
 		return f.over(n)
 	case workspace.CodeNotFound:
-		html, err := f.execute("panel-gone", nil)
-		if err != nil {
-			return nil, false, err
-		}
-		return f.fresh([]string{"panel"}, map[string]string{"panel": html}), false, nil
+		return f.gone("not_found", n)
 	}
 	if err != nil {
 		return nil, false, err

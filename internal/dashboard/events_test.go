@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"codehub/internal/bus"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -185,6 +186,25 @@ func TestDetailStream(t *testing.T) {
 	l.until(`id="panel"`, "Can be undeleted for another")
 	w.observe(id, func(ws *workspace.Workspace) { ws.Phase = workspace.PhaseDeleted; ws.Home.State = workspace.HomeAbsent })
 	l.until(`id="panel"`, "Workspace not found")
+}
+
+// The pages of a workspace that is handed over say so to its former owner.
+func TestStreamsOfWorkspaceHandedOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.AddAccount("boss", "another password", true)
+	w.person("ann")
+	id := w.add("project", standby)
+	b := w.loggedIn()
+	detail, wait := b.listen("?workspace="+string(id)), b.listen("?wait="+string(id))
+	detail.until(`id="panel"`, `data-state="stopped"`)
+	wait.until(`id="wait"`, "project")
+	to := w.caller("ann").UserID
+	if _, err := w.DB.HandOver(t.Context(), w.caller("boss"), id, postgres.HandOver{To: to, Message: "you are leaving"}); err != nil {
+		t.Fatal(err)
+	}
+	detail.until(`id="panel"`, "Access denied", "you are leaving")
+	wait.until(`data-kind="gone"`, "Access denied", "you are leaving")
 }
 
 func TestWaitStream(t *testing.T) {

@@ -133,15 +133,18 @@ type detailFeed struct {
 func (f *detailFeed) stale() bool { return f.ports.changed.Swap(false) }
 
 func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
-	ws, err := f.d.Store.Workspace(ctx, f.c, f.id)
-	if err != nil {
-		return f.gone(err)
-	}
-	v, err := f.d.readDetail(ctx, f.c, ws, f.cursor)
+	n, err := f.d.readNotices(ctx, f.c)
 	if err != nil {
 		return nil, false, err
 	}
-	n, err := f.d.readNotices(ctx, f.c)
+	ws, err := f.d.Store.Workspace(ctx, f.c, f.id)
+	if lost := lostMessage(err); lost != "" {
+		return f.gone(lost, n)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	v, err := f.d.readDetail(ctx, f.c, ws, f.cursor)
 	if err != nil {
 		return nil, false, err
 	}
@@ -176,16 +179,30 @@ func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
 	return append(f.fresh(names, html), announced...), v.Tone == toneBusy, nil
 }
 
-// gone reports, once, that the workspace no longer exists.
-func (f *detailFeed) gone(err error) ([]byte, bool, error) {
-	if workspace.CodeOf(err) != workspace.CodeNotFound {
+// lostMessage returns the message for a user whose workspace no longer exists, or was handed over;
+// "": the error says neither.
+func lostMessage(err error) string {
+	switch workspace.CodeOf(err) {
+	case workspace.CodeNotFound:
+		return "not_found"
+	case workspace.CodeForbidden:
+		return "forbidden"
+	}
+	return ""
+}
+
+// gone shows, once, why the page's workspace is not there.
+func (f *feedBase) gone(message string, n notices) ([]byte, bool, error) {
+	html := map[string]string{}
+	var err error
+	if html["panel"], err = f.execute("panel-gone", message); err != nil {
 		return nil, false, err
 	}
-	html, err := f.execute("panel-gone", nil)
+	names, err := f.withNotices([]string{"panel"}, html, n)
 	if err != nil {
 		return nil, false, err
 	}
-	return f.fresh([]string{"panel"}, map[string]string{"panel": html}), false, nil
+	return f.fresh(names, html), false, nil
 }
 
 // noticesFeed updates the notices of a page without other live content.
@@ -220,8 +237,8 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 	ws, err := f.d.Store.Workspace(ctx, f.c, f.id)
 	var v waitView
 	switch {
-	case workspace.CodeOf(err) == workspace.CodeNotFound:
-		v = waitView{Kind: waitGone}
+	case lostMessage(err) != "":
+		v = waitView{Kind: waitGone, Lost: lostMessage(err)}
 	case err != nil:
 		return nil, false, err
 	default:

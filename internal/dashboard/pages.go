@@ -37,6 +37,7 @@ type waitView struct {
 	Stuck     bool // it was entered too often
 	// OverBytes is the limit of bytes that prevents a start; nil: none.
 	OverBytes *bytesView
+	Lost      string // of waitGone: the message that says why (lostMessage)
 }
 
 // waitOf returns the page for a user who waits for the workspace. awaitsLimit: they opened it and
