@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -280,10 +281,11 @@ func TestSetup(t *testing.T) {
 	if _, err := e.Setup(ctx, code, "root", password, from); workspace.CodeOf(err) != workspace.CodeLockedOut {
 		t.Errorf("after five failures: %v", err)
 	}
-	e.attempts = newAttempts(10)
-	if _, err := e.Setup(ctx, code, "root", "short", from); workspace.CodeOf(err) != workspace.CodeInvalid {
+	elsewhere := Client{Address: netip.MustParseAddr("192.0.2.77")} // the failures of one address do not lock another one
+	if _, err := e.Setup(ctx, code, "root", "short", elsewhere); workspace.CodeOf(err) != workspace.CodeInvalid {
 		t.Errorf("short password: %v", err)
 	}
+	e.attempts = newAttempts(10)
 
 	var wg sync.WaitGroup
 	var mu sync.Mutex

@@ -18,8 +18,9 @@ import (
 // AdminUsername is the user that CODEHUB_ADMIN_PASSWORD creates.
 const AdminUsername = "admin"
 
-// setupAttempts is the name under which failed setup codes are counted. It cannot
-// be a user name.
+// setupAttempts is the name under which failed setup codes are counted, for each source: a
+// stranger must not lock the operator out, and nobody guesses the code's 80 bits. It cannot be a
+// user name.
 const setupAttempts = "\x00setup"
 
 // SetupNeeded reports whether there is no user yet.
@@ -82,8 +83,8 @@ func (a *Auth) checkSetupCode(ctx context.Context, code, source string) error {
 		return err
 	}
 	defer done()
-	now := a.now()
-	if until := a.attempts.lockedUntil(setupAttempts); until != nil && until.After(now) {
+	now, counted := a.now(), setupAttempts+source
+	if until := a.attempts.lockedUntil(counted); until != nil && until.After(now) {
 		return lockedOut(*until, now)
 	}
 	a.setupMu.Lock()
@@ -91,7 +92,7 @@ func (a *Auth) checkSetupCode(ctx context.Context, code, source string) error {
 	a.setupMu.Unlock()
 	code = strings.ToUpper(strings.TrimSpace(code))
 	if want == "" || subtle.ConstantTimeCompare([]byte(normalizeCode(code)), []byte(normalizeCode(want))) != 1 {
-		a.attempts.fail(setupAttempts, now)
+		a.attempts.fail(counted, now)
 		return workspace.Errorf(workspace.CodeForbidden, "The setup code is incorrect. Look for it in the server's output.")
 	}
 	return nil
