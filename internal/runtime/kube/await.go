@@ -117,8 +117,21 @@ func (r *Runtime) watchOne(ctx context.Context, p *corev1.Pod, within time.Durat
 			}
 		}
 	}
-	return r.reread(ctx, p)
+	next, err := r.reread(ctx, p)
+	if err != nil || laterThan(next, p) {
+		return next, err
+	}
+	// The watch has ended without a change, for example because this version is too old for an API
+	// server that was restarted. Then the next one ends at once, too.
+	select {
+	case <-time.After(watchAgain):
+	case <-watching.Done():
+	}
+	return next, nil
 }
+
+// watchAgain is how long a call waits after a watch that has brought nothing.
+const watchAgain = time.Second
 
 // reread returns the present version of a Pod.
 func (r *Runtime) reread(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {

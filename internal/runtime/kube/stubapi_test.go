@@ -35,6 +35,10 @@ type stubAPI struct {
 	opened func(name string) any
 	// listed is called before a list of a kind is answered.
 	listed func(kind string)
+	// expired makes a watch of one object end at once, as one from a version that is too old for a
+	// server that was restarted. expirations counts them.
+	expired     bool
+	expirations int
 }
 
 // newStub returns a runtime of a new installation on a stub.
@@ -168,6 +172,12 @@ func (a *stubAPI) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 func (a *stubAPI) list(w http.ResponseWriter, req *http.Request, kind string) {
 	query := req.URL.Query()
+	if a.expired && query.Get("watch") != "" && query.Get("fieldSelector") != "" {
+		a.expirations++
+		status := map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old resource version", "code": http.StatusGone}
+		a.answer(w, map[string]any{"type": "ERROR", "object": status})
+		return
+	}
 	if query.Get("watch") != "" { // such a watch cannot be opened
 		w.WriteHeader(http.StatusForbidden)
 		return
