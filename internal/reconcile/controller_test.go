@@ -354,6 +354,24 @@ func TestSlowOperationDelaysNoOthers(t *testing.T) {
 	}
 }
 
+// Before a start the earlier container has the time to end that a stop gives it: on Kubernetes its
+// processes may run on for a while after it was evicted.
+func TestStartGivesEarlierContainerTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.fake.EndContainer(id)
+	w.awaitCalls("RemoveContainer", 1)
+	for _, grace := range w.fake.Graces() {
+		if grace != time.Second { // of the world's configuration
+			t.Errorf("it was removed with %s to end", grace)
+		}
+	}
+	w.awaitPhase(id, workspace.PhaseRunning)
+}
+
 // A container that exits soon after it was ready is started again with a growing
 // delay.
 func TestCrashLoopBacksOff(t *testing.T) {

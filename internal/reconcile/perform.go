@@ -88,9 +88,10 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	if err := t.cfg.Images.Check(row.ImageRef); err != nil {
 		return err
 	}
-	// One of another uid is of an earlier version, or from before a change of the range.
+	// One of another uid is of an earlier version, or from before a change of the range. On
+	// Kubernetes one that has exited may still be ending, after an eviction for example.
 	if seen != nil && (seen.State == runtime.ContainerExited || seen.Claim != row.OpID || !row.Home.BelongsTo(t.cfg.UIDs.Of(row))) {
-		if err := t.removeContainer(ctx, row.ID, seen, 0); err != nil {
+		if err := t.removeContainer(ctx, row.ID, seen, t.cfg.StopGrace); err != nil {
 			return fmt.Errorf("remove the earlier container: %w", err)
 		}
 	}

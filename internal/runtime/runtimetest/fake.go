@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -81,6 +82,7 @@ type Fake struct {
 	job        JobFunc
 	disks      []runtime.Disk
 	calls      map[string]int
+	graces     []time.Duration // of the calls of RemoveContainer
 }
 
 var _ runtime.Runtime = (*Fake)(nil)

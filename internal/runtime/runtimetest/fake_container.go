@@ -159,7 +159,10 @@ func (c *fakeContainer) end(detail string) {
 }
 
 // RemoveContainer implements runtime.Runtime.
-func (f *Fake) RemoveContainer(ctx context.Context, containerID string, _ time.Duration) error {
+func (f *Fake) RemoveContainer(ctx context.Context, containerID string, grace time.Duration) error {
+	f.mu.Lock()
+	f.graces = append(f.graces, grace)
+	f.mu.Unlock()
 	if err := f.enter(ctx, "RemoveContainer", f.workspaceOf(containerID)); err != nil {
 		return err
 	}

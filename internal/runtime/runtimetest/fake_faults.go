@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -55,6 +56,13 @@ func (f *Fake) Calls(op string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls[op]
+}
+
+// Graces returns how long each call of RemoveContainer has given the container to end.
+func (f *Fake) Graces() []time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.graces)
 }
 
 // ExitOnStart makes the workspace's containers exit as soon as they start.
