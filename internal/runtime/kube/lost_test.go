@@ -3,8 +3,10 @@ package kube
 import (
 	"errors"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"codehub/internal/runtime"
 )
@@ -25,5 +27,23 @@ func TestLostClaim(t *testing.T) {
 		if len(api.deleted) > 0 {
 			t.Errorf("%s: deleted %q", phase, api.deleted)
 		}
+	}
+}
+
+// A Pod of an earlier network check that stays on a lost node keeps the isolation from being
+// checked, and nothing else: workspaces start.
+func TestProbeOnLostNode(t *testing.T) {
+	t.Parallel()
+	api, r := newStub(t)
+	ago := metav1.NewTime(time.Now().Add(-time.Hour))
+	p := r.probePod("a", "token")
+	p.Namespace, p.UID, p.Finalizers, p.DeletionTimestamp, p.CreationTimestamp = namespace, "1", []string{"test/stays"}, &ago, ago
+	p.Spec.NodeName = "node1"
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager", LastTransitionTime: ago}}
+	api.put("pods", p)
+	_, err := r.probeNetwork(t.Context())
+	var isolation *runtime.IsolationError
+	if !errors.As(err, &isolation) || !isolation.Unknown {
+		t.Errorf("the check: %v", err)
 	}
 }

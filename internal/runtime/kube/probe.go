@@ -55,8 +55,8 @@ func (r *Runtime) probeNetwork(ctx context.Context) (open []target, err error) {
 	starting, cancel := context.WithTimeout(ctx, probeStart)
 	defer cancel()
 	for _, p := range []**corev1.Pod{&from, &to} {
-		if err := r.removeProbe(starting, (*p).Name); err != nil {
-			return nil, err
+		if err := r.removeProbe(starting, (*p).Name); err != nil { // one on a lost node stays
+			return nil, unknown(ctx, err)
 		}
 		made, err := r.pods().Create(starting, *p, metav1.CreateOptions{})
 		if err != nil {
