@@ -53,6 +53,8 @@ type pullQueue struct {
 	used      map[string]*pullUse // by user
 	blockedAt time.Time           // since when every pull waits for downloads; zero: one does not
 	given     int                 // how many pulls Docker was given
+	reported  int                 // how many layers Docker has reported
+	waiting   int                 // which of these was reported first of those that wait; 0: none waits
 	at        time.Time           // of the last call of judge
 }
 
@@ -64,7 +66,8 @@ type pullUse struct {
 
 // queuedPull is one pull. The caller changes it only through its methods.
 type queuedPull struct {
-	user string
+	queue *pullQueue
+	user  string
 
 	running bool // Docker works on it
 	started int  // its place in the order in which Docker was given the pulls
@@ -72,6 +75,7 @@ type queuedPull struct {
 	stopped bool // it was stopped for good
 
 	layers  map[string]layerPhase
+	orders  map[string]int   // of the layers' first reports, see pullQueue.reported
 	grains  map[string]int64 // what Docker may have downloaded of a layer since its last report
 	bytes   int64            // downloaded in this run
 	worked  time.Duration    // in all runs
@@ -94,6 +98,7 @@ const (
 	layerWaiting layerPhase = iota // for one of Docker's downloads
 	layerActive                    // it occupies one
 	layerDone
+	layerAsked // it does one of the two: Docker may fail to report that a layer waits (Docker 20.10)
 )
 
 // verdict is what to do with a pull.
@@ -113,7 +118,7 @@ const (
 )
 
 func (q *pullQueue) add(user string) *queuedPull {
-	p := &queuedPull{user: user}
+	p := &queuedPull{queue: q, user: user}
 	q.list = append(q.list, p)
 	return p
 }
@@ -130,7 +135,11 @@ func (q *pullQueue) left(p *queuedPull) { p.leaving = false }
 // layer records Docker's report on a layer.
 func (p *queuedPull) layer(id string, phase layerPhase, size int64) {
 	if p.layers == nil {
-		p.layers, p.grains = map[string]layerPhase{}, map[string]int64{}
+		p.layers, p.orders, p.grains = map[string]layerPhase{}, map[string]int{}, map[string]int64{}
+	}
+	if p.orders[id] == 0 {
+		p.queue.reported++
+		p.orders[id] = p.queue.reported
 	}
 	p.layers[id] = phase
 	// Docker reports a download after every percent of it, and every 512 KiB.
@@ -147,13 +156,32 @@ func (p *queuedPull) downloaded(bytes int64) { p.bytes = max(p.bytes, bytes) }
 // before Docker has reported any layer.
 func (p *queuedPull) phase() (phase layerPhase, known bool) {
 	phase = layerDone
-	for _, l := range p.layers {
+	for id, l := range p.layers {
+		if l == layerAsked {
+			// Docker gives its downloads to the layers in the order in which it reports them first.
+			l = layerActive
+			if first := p.queue.waiting; first > 0 && first < p.orders[id] {
+				l = layerWaiting
+			}
+		}
 		if l == layerActive {
 			return layerActive, true
 		}
 		phase = min(phase, l)
 	}
 	return phase, len(p.layers) > 0
+}
+
+// findWaiting finds the layer that has waited longest of those that Docker reports as waiting.
+func (q *pullQueue) findWaiting() {
+	q.waiting = 0
+	for _, p := range q.list {
+		for id, l := range p.layers {
+			if at := p.orders[id]; p.running && l == layerWaiting && (q.waiting == 0 || at < q.waiting) {
+				q.waiting = at
+			}
+		}
+	}
 }
 
 // holder reports whether the pull occupies downloads of Docker. If every pull waits,
@@ -206,7 +234,7 @@ func (q *pullQueue) judge(now time.Time) []verdict {
 		if q.mayStart(p) {
 			q.given++
 			p.running, p.started, p.behind, p.starved = true, q.given, nil, time.Time{}
-			p.layers, p.bytes, p.held, p.samples = nil, 0, 0, []pullSample{{}}
+			p.layers, p.orders, p.bytes, p.held, p.samples = nil, nil, 0, 0, []pullSample{{}}
 			out = append(out, verdict{pull: p, kind: pullStart})
 		}
 	}
@@ -215,6 +243,7 @@ func (q *pullQueue) judge(now time.Time) []verdict {
 
 // account adds the time since the last call to the pulls and their users.
 func (q *pullQueue) account(now time.Time) {
+	q.findWaiting()
 	passed := now.Sub(q.at)
 	if q.at.IsZero() || passed < 0 {
 		passed = 0
@@ -357,7 +386,9 @@ func phaseOf(status string) (phase layerPhase, known bool) {
 	switch status {
 	case "Waiting":
 		return layerWaiting, true
-	case "Pulling fs layer", "Downloading":
+	case "Pulling fs layer":
+		return layerAsked, true
+	case "Downloading":
 		return layerActive, true
 	case "Verifying Checksum", "Download complete", "Extracting", "Pull complete", "Already exists":
 		return layerDone, true
