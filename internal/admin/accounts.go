@@ -95,14 +95,9 @@ func (s *Service) DeleteAccount(ctx context.Context, caller workspace.Caller, id
 	return s.cfg.Store.DeleteAccount(ctx, caller, id, r)
 }
 
-// RemovePasskeys removes the passkeys and recovery codes of a user, who then logs in with the
-// password alone, or registers a new one. CodeInvalid for the caller's own, for whose removal
-// the password is needed (package auth): someone who has a token or a session and the password
-// must not turn the second factor off.
+// RemovePasskeys removes the passkeys and recovery codes of another user, who then logs in with
+// the password alone, or registers a new one. See postgres.DB.RemovePasskeys.
 func (s *Service) RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (api.Account, error) {
-	if id == caller.UserID {
-		return api.Account{}, workspace.Errorf(workspace.CodeInvalid, "Remove your own passkeys with your password, on the page \"Password and access\".")
-	}
 	a, err := s.cfg.Store.RemovePasskeys(ctx, caller, id)
 	return accountOf(a), err
 }

@@ -31,7 +31,12 @@ func TestIdentitiesAndPasskeys(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = db.Close(t.Context()) })
 	id := uuid.NewString()
+	bob := uuid.NewString()
+	if _, err := db.Exec(t.Context(), `INSERT INTO users (id, username, username_key, password_hash) VALUES ($1, 'bob', 'bob', 'x')`, bob); err != nil {
+		t.Fatal(err)
+	}
 	for sql, args := range map[string][]any{
+		`INSERT INTO passkeys (id, user_id, credential_id, party, record, name) VALUES ($1, $2, 'y', 'localhost', '{}', 'Laptop')`:    {uuid.NewString(), bob},
 		`INSERT INTO passkeys (id, user_id, credential_id, party, record, name) VALUES ($1, $2, 'x', 'localhost', '{}', 'Laptop')`:    {id, session.User.ID},
 		`INSERT INTO user_identities (id, user_id, issuer, subject, username) VALUES ($1, $2, 'https://issuer.example', 's1', 'ann')`: {id, session.User.ID},
 	} {
@@ -58,7 +63,12 @@ func TestIdentitiesAndPasskeys(t *testing.T) {
 	run("", "1 to 100 visible characters", "passkeys", "rename", "Laptop", " ")
 	run("", "The passkey is renamed.", "passkeys", "rename", "Laptop", "Phone")
 	run("", "Phone", "passkeys", "list")
-	run("", "The passkeys of ann are removed.", "users", "remove-passkeys", "ann")
+	run("", "The passkeys of bob are removed.", "users", "remove-passkeys", "bob")
+	run("", "Remove your own passkeys with your password", "users", "remove-passkeys", "ann")
+	run("", "Phone", "passkeys", "list")
+	if _, err := db.Exec(t.Context(), `DELETE FROM passkeys`); err != nil {
+		t.Fatal(err)
+	}
 	run("", "There are no passkeys.", "passkeys", "list")
 	run(clientPassword+"\n", "Logged in to", "login", s.url, "-u", "ann")
 	run("", "https://issuer.example", "identities", "list")

@@ -27,7 +27,7 @@ type usersCmd struct {
 	Enable   usersEnableCmd   `cmd:"" help:"Enable a disabled user."`
 	Delete   usersDeleteCmd   `cmd:"" aliases:"rm" help:"Delete a user."`
 	Reset    usersPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password; sessions and tokens end."`
-	Passkeys usersPasskeysCmd `cmd:"" name:"remove-passkeys" help:"Remove a user's passkeys and recovery codes."`
+	Passkeys usersPasskeysCmd `cmd:"" name:"remove-passkeys" help:"Remove another user's passkeys and recovery codes."`
 }
 
 // Help describes the limits.

@@ -394,8 +394,10 @@ func (db *DB) RemovePasskey(ctx context.Context, caller workspace.Caller, proof,
 	})
 }
 
-// RemovePasskeys removes all passkeys and recovery codes of a user, for an administrator.
-// The user's sessions go on. CodeNotFound for a user who does not exist.
+// RemovePasskeys removes all passkeys and recovery codes of another user, for an administrator.
+// The user's sessions go on. CodeNotFound for a user who does not exist. CodeInvalid for the
+// caller's own, for whose removal the password is needed (package auth): someone who has a token or
+// a session, and the password, must not turn the second factor off.
 func (db *DB) RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (Account, error) {
 	var out Account
 	err := db.tx(ctx, "remove the passkeys of a user", func(tx pgx.Tx) error {
@@ -404,6 +406,9 @@ func (db *DB) RemovePasskeys(ctx context.Context, caller workspace.Caller, id st
 		}
 		if !workspace.ValidID(id) {
 			return notFound("user")
+		}
+		if id == caller.UserID {
+			return workspace.Errorf(workspace.CodeInvalid, "Remove your own passkeys with your password, on the page \"Password and access\".")
 		}
 		var name string
 		err := tx.QueryRow(ctx, `SELECT username FROM users WHERE id = $1 AND removed_at IS NULL FOR NO KEY UPDATE`, id).Scan(&name)
