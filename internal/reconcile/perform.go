@@ -88,10 +88,13 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	if err := t.cfg.Images.Check(row.ImageRef); err != nil {
 		return err
 	}
-	// One of another uid is of an earlier version, or from before a change of the range. On
-	// Kubernetes one that has exited may still be ending, after an eviction for example.
+	// One of another uid is of an earlier version, or from before a change of the range.
 	if seen != nil && (seen.State == runtime.ContainerExited || seen.Claim != row.OpID || !row.Home.BelongsTo(t.cfg.UIDs.Of(row))) {
-		if err := t.removeContainer(ctx, row.ID, seen, t.cfg.StopGrace); err != nil {
+		grace := time.Duration(0)
+		if seen.State == runtime.ContainerExited { // a Pod may still be ending, after an eviction for example
+			grace = t.cfg.StopGrace
+		}
+		if err := t.removeContainer(ctx, row.ID, seen, grace); err != nil {
 			return fmt.Errorf("remove the earlier container: %w", err)
 		}
 	}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestProbeOnLostNode(t *testing.T) {
 	api.put("pods", p)
 	_, err := r.probeNetwork(t.Context())
 	var isolation *runtime.IsolationError
-	if !errors.As(err, &isolation) || !isolation.Unknown {
+	if !errors.As(err, &isolation) || !isolation.Unknown || !strings.Contains(isolation.Reason, p.Name) {
 		t.Errorf("the check: %v", err)
 	}
 }

@@ -55,7 +55,12 @@ func (r *Runtime) probeNetwork(ctx context.Context) (open []target, err error) {
 	starting, cancel := context.WithTimeout(ctx, probeStart)
 	defer cancel()
 	for _, p := range []**corev1.Pod{&from, &to} {
-		if err := r.removeProbe(starting, (*p).Name); err != nil { // one on a lost node stays
+		err := r.removeProbe(starting, (*p).Name)
+		var busy *runtime.BusyError
+		if errors.As(err, &busy) { // its own words are about a workspace
+			err = fmt.Errorf("pod %s of an earlier check cannot be removed: its node does not respond", (*p).Name)
+		}
+		if err != nil {
 			return nil, unknown(ctx, err)
 		}
 		made, err := r.pods().Create(starting, *p, metav1.CreateOptions{})
