@@ -19,7 +19,7 @@ import (
 const AdminUsername = "admin"
 
 // setupAttempts is the name under which failed setup codes are counted, for each source: a
-// stranger must not lock the operator out, and nobody guesses the code's 80 bits. It cannot be a
+// visitor must not lock the operator out, and the 80 bits of the code cannot be guessed. It cannot be a
 // user name.
 const setupAttempts = "\x00setup"
 

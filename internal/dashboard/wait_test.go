@@ -332,7 +332,7 @@ func TestLogOfStartIsBounded(t *testing.T) {
 	line := strings.Repeat("x", 1023) + "\n"
 	w.logs.print("secret\n" + strings.Repeat(line, 3*followedBytes/len(line)))
 	bob := w.person("bob").listen("?wait=" + string(id))
-	bob.until("hello")
+	bob.until("Access denied")
 	total := 0
 	for l := w.loggedIn().listen("?wait=" + string(id)); ; {
 		within := patience

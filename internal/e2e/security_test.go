@@ -231,7 +231,7 @@ func TestWorkspaceIsConfined(t *testing.T) {
 		ended <- "the event stream"
 	}()
 	s.ask("POST", "/api/v1/logout", "", "Cookie", cookie)
-	late := time.After(30 * time.Second) // without the event it could take a minute
+	late := time.After(30 * time.Second) // access ends by the event, or by a check every few seconds
 	for range 2 {
 		select {
 		case <-ended:

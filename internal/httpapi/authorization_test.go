@@ -247,7 +247,7 @@ func TestCrossOrigin(t *testing.T) {
 	if after := e.dump(); after != before {
 		t.Errorf("something changed:\n%s\n\n%s", before, after)
 	}
-	// A GET that the audit log has is refused, too.
+	// A GET that is recorded in the audit log is refused, too.
 	e.Exec(`UPDATE users SET admin = true WHERE username = 'eve'`)
 	e.Auth.InvalidateAll()
 	before = e.dump()

@@ -341,7 +341,7 @@ func (s *server) sameOrigin(r *http.Request) error {
 	return nil
 }
 
-// asChange is sameOrigin for a GET that does more than to read, such as to add to the audit log.
+// asChange is sameOrigin for a GET that does more than read, such as add to the audit log.
 func (s *server) asChange(r *http.Request) error {
 	as := r.Clone(r.Context())
 	as.Method = http.MethodPost

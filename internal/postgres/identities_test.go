@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"encoding/hex"
 	"fmt"
 	"sync"
 	"testing"
@@ -200,6 +201,7 @@ func TestSessionAfterPasswordChange(t *testing.T) {
 			if valid() {
 				t.Error("the next session goes on")
 			}
+			caller.Session = hex.EncodeToString(next.Hash)
 			if _, err := d.DB.SetPassword(t.Context(), caller, "new", "newer", next); workspace.CodeOf(err) != workspace.CodeUnauthenticated {
 				t.Errorf("a change by an ended session: %v", err)
 			}

@@ -191,8 +191,8 @@ func TestPullQueueSetsBack(t *testing.T) {
 	c.want("28 again: start", "34 large: set back")
 }
 
-// Docker 20.10 does not always report that a layer waits. It does if one waits that was there
-// before it; if none does, its registry may be silent, and the pull is too slow.
+// Docker 20.10 does not always report that a layer waits. Such a layer counts as waiting if Docker
+// reports that an earlier one waits. Otherwise its registry may be silent, and the pull is too slow.
 func TestPullQueueUnreportedWait(t *testing.T) {
 	t.Parallel()
 	for waits, want := range map[bool][]string{
