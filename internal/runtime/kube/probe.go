@@ -57,7 +57,7 @@ func (r *Runtime) probeNetwork(ctx context.Context) (open []target, err error) {
 	for _, p := range []**corev1.Pod{&from, &to} {
 		err := r.removeProbe(starting, (*p).Name)
 		var busy *runtime.BusyError
-		if errors.As(err, &busy) { // its own words are about a workspace
+		if errors.As(err, &busy) && busy.Step == runtime.StepWaitingNode { // its own words are about a workspace
 			err = fmt.Errorf("pod %s of an earlier check cannot be removed: its node does not respond", (*p).Name)
 		}
 		if err != nil {
