@@ -196,7 +196,13 @@ func (b *browser) command(name string) {
 // what it has found. Until then it chooses a similar one.
 func (b *browser) palette(name string) {
 	b.Helper()
-	offered := until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row.focused')].some(e => e.innerText.includes(%q))`, name))
+	b.search(name, ".monaco-list-row.focused")
+}
+
+// search opens the command palette and types a command until one of these rows has it.
+func (b *browser) search(name, rows string) {
+	b.Helper()
+	offered := until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list %s')].some(e => e.innerText.includes(%q))`, rows, name))
 	for try := 1; ; try++ {
 		b.do("open the command palette", openPalette(), text(name))
 		ctx, cancel := context.WithTimeout(b.ctx, time.Duration(3*try)*time.Second) // longer on a busy machine

@@ -147,9 +147,9 @@ func (b *browser) korean() {
 	b.do("see the IDE in Korean", until(`document.querySelector('.sidebar .title-label')?.innerText.includes('탐색기')`),
 		until(`[...document.querySelectorAll('.statusbar-item')].some(e => e.id.includes('codehub.status'))`)) // the extensions' commands are known
 	b.screenshot("korean")
-	// Commands of VS Code, Git and codehub.
+	// Commands of VS Code, Git and codehub. A similar one may come first.
 	for _, command := range []string{"터미널: 새 터미널 만들기", "Git: 복제", "codehub: 계속 실행"} {
-		b.palette(command)
+		b.search(command, ".monaco-list-row")
 		b.do("close the palette", chromedp.KeyEvent(kb.Escape))
 	}
 }
