@@ -156,6 +156,12 @@ func TestLogoutBeforeLogin(t *testing.T) {
 	}
 }
 
+// withPassword gives a user, who has the only session, the password hash "old".
+func withPassword(d *fixture.Database, u postgres.User) workspace.Caller {
+	d.Exec(`UPDATE users SET password_hash = 'old' WHERE id = $1`, u.ID)
+	return workspace.Caller{UserID: u.ID, Username: u.Username, Session: fixture.Query[string](d, `SELECT encode(hash, 'hex') FROM sessions`)}
+}
+
 // The session that takes the place of another one at a change of the password ends with what that
 // one would have ended with, and there is none if that one has ended.
 func TestSessionAfterPasswordChange(t *testing.T) {
@@ -182,8 +188,7 @@ func TestSessionAfterPasswordChange(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.Exec(`UPDATE users SET password_hash = 'old' WHERE id = $1`, u.ID)
-			caller := workspace.Caller{UserID: u.ID, Username: u.Username, Session: fixture.Query[string](d, `SELECT encode(hash, 'hex') FROM sessions`)}
+			caller := withPassword(d, u)
 			next := &postgres.Successor{Hash: hash("next")}
 			if _, err := d.DB.SetPassword(t.Context(), caller, "old", "new", next); err != nil {
 				t.Fatal(err)
@@ -219,8 +224,7 @@ func TestProviderLogoutDuringPasswordChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range 20 {
-		d.Exec(`UPDATE users SET password_hash = 'old' WHERE id = $1`, u.ID)
-		caller := workspace.Caller{UserID: u.ID, Username: u.Username, Session: fixture.Query[string](d, `SELECT encode(hash, 'hex') FROM sessions`)}
+		caller := withPassword(d, u)
 		next := &postgres.Successor{Hash: hash(fmt.Sprint("next ", n))}
 		var both sync.WaitGroup
 		both.Go(func() {
