@@ -16,16 +16,25 @@ import (
 
 	"codehub/internal/agent"
 	"codehub/internal/agent/agenttest"
+	"codehub/internal/harness"
 )
 
 // What a terminal or a page would interpret, and what is not UTF-8.
 const evil = "\x1b[2J\x1b]0;title\x07<script>alert(1)</script>\u202e\r\n\xff\xfe\x00"
 
-// client returns a client of a hostile agent that has little time.
+// client returns a client of a hostile agent.
 func client(t *testing.T, answers agenttest.Answers) *agent.Client {
 	t.Helper()
 	h := agenttest.Hostile(t, answers)
-	return &agent.Client{Addr: h.Agent, Secret: h.Secret, AnswerTimeout: 200 * time.Millisecond}
+	return &agent.Client{Addr: h.Agent, Secret: h.Secret, AnswerTimeout: harness.Patience}
+}
+
+// hasty returns a client that waits for a moment only, for an agent that does not answer.
+func hasty(t *testing.T, answers agenttest.Answers) *agent.Client {
+	t.Helper()
+	c := client(t, answers)
+	c.AnswerTimeout = 200 * time.Millisecond
+	return c
 }
 
 // everywhere answers all requests in the same way.
@@ -80,13 +89,13 @@ func TestSilentAgent(t *testing.T) {
 		} {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				t.Parallel()
-				if err := call(t.Context(), client(t, everywhere(answer))); !errors.Is(err, agent.ErrUnreachable) && !errors.Is(err, agent.ErrRefused) {
+				if err := call(t.Context(), hasty(t, everywhere(answer))); !errors.Is(err, agent.ErrUnreachable) && !errors.Is(err, agent.ErrRefused) {
 					t.Error(err)
 				}
 			})
 		}
 	}
-	begun := client(t, everywhere(agenttest.Upgraded(agenttest.Silent)))
+	begun := hasty(t, everywhere(agenttest.Upgraded(agenttest.Silent)))
 	if err := calls["listen"](t.Context(), begun); !errors.Is(err, agent.ErrUnreachable) {
 		t.Errorf("a listener that does not say where it listens: %v", err)
 	}
@@ -119,7 +128,7 @@ func TestEndlessAnswersTakeBoundedMemory(t *testing.T) {
 		"frames of other kinds": agenttest.Endless(begun, "z\x00\x01\x00\x00"+strings.Repeat("x", 64<<10)),
 		"frames without length": agenttest.Endless(begun, "z\x00\x00\x00\x00"),
 	} {
-		c := client(t, everywhere(answer))
+		c := hasty(t, everywhere(answer))
 		for name, call := range calls {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)

@@ -278,7 +278,11 @@ func (r *run) converse(conn *net.TCPConn) {
 // terminalReader reads the output on a terminal to its end: after the command's, the
 // reads wait for lastOutput each, however long the output's own reader takes.
 type terminalReader struct {
-	from *os.File
+	from interface { // a file
+		io.Reader
+		syscall.Conn
+		SetReadDeadline(time.Time) error
+	}
 
 	mu  sync.Mutex
 	end time.Time // of all reads; zero: the command runs
@@ -302,7 +306,30 @@ func (t *terminalReader) Read(p []byte) (int, error) {
 		_ = t.from.SetReadDeadline(deadline)
 	}
 	t.mu.Unlock()
-	return t.from.Read(p)
+	n, err := t.from.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		if late := t.unread(p); late > 0 {
+			return late, nil
+		}
+	}
+	return n, err
+}
+
+// unread reads what there is until the end of all reads, without waiting. A process that was
+// held up until a deadline finds it exceeded, also if there is something to read.
+func (t *terminalReader) unread(p []byte) (n int) {
+	t.mu.Lock()
+	over := !time.Now().Before(t.end)
+	t.mu.Unlock()
+	if over {
+		return 0
+	}
+	raw, err := t.from.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), p) }) // an error is the end, as the deadline is
+	return max(n, 0)
 }
 
 // onlyReader hides the other methods of a file: io.Copy would read it without a
