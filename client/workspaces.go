@@ -64,8 +64,8 @@ func (c *Client) Want(ctx context.Context, id, desired string, queue bool) (api.
 	return c.Update(ctx, id, api.UpdateWorkspace{DesiredState: &desired, Queue: queue})
 }
 
-// Delete deletes a workspace; queue allows that during an operation, and deletes it
-// afterwards.
+// Delete deletes a workspace; queue allows that during an operation, which is cancelled or,
+// where it cannot be, awaited.
 func (c *Client) Delete(ctx context.Context, id string, queue bool) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodDelete, path(id, ""), flag("queue", queue), nil)
 }

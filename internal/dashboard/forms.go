@@ -10,6 +10,7 @@ import (
 	"codehub/api"
 	"codehub/internal/dashboard/catalogue"
 	"codehub/internal/imageref"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
@@ -49,7 +50,9 @@ type form struct {
 	MaxRunning  int                    // running limit of users without a custom one, 0 for none
 	Limit       *limitView             // the running limit that the new workspace would exceed, if any
 	Files       int                    // unsaved files
-	Grace       bool                   // a deletion can be undone
+	Grace       bool                   // a deletion can be undone if the home exists
+	Empty       bool                   // no complete copy of the home exists
+	Cancels     bool                   // a deletion cancels the running operation
 	Choices     []choice               // workspaces to choose from
 	Provider    string                 // name of an identity provider, if any
 	OOB         bool
@@ -70,7 +73,7 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 	f.Sizes = d.sizeChoices(f.lang)
 	if ws != nil {
 		v := d.viewOf(*ws, f.From)
-		f.W = &v
+		f.W, f.Empty, f.Cancels = &v, lifecycle.NoCopy(*ws), lifecycle.EndsForDeletion(*ws)
 		f.Action = "/workspaces/" + v.ID + "/" + name
 		f.Back = backTo(f.From, ws.ID)
 		f.showDetails(*ws)

@@ -7,8 +7,8 @@ import (
 )
 
 // Delete deletes the workspace, which can be undone for a while. During an
-// operation, queue deletes it afterwards; without queue it is
-// CodeOperationInProgress. To delete it again changes nothing, or retries a
+// operation, queue deletes it when the operation has ended, which happens at once if
+// EndsForDeletion; without queue it is CodeOperationInProgress. To delete it again changes nothing, or retries a
 // deletion that failed. CodeNotFound once nothing is left of it.
 func Delete(w workspace.Workspace, now time.Time, queue bool) (Intent, error) {
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditDelete, map[string]any{"name": w.Name}}}
@@ -83,6 +83,13 @@ func Restorable(w workspace.Workspace, archiveGoing bool) bool {
 		return true
 	}
 	return w.ArchiveKey != "" && !archiveGoing
+}
+
+// NoCopy reports whether no complete copy of the workspace's home exists, such as before it is
+// created for the first time or once it is lost. A deletion cannot be undone then. While the volume
+// is not known it counts as complete.
+func NoCopy(w workspace.Workspace) bool {
+	return w.ArchiveKey == "" && (!mayBeWhole(w.Home.State) || w.Conditions.Get(workspace.VolumeReady).Status == "False")
 }
 
 // DeletionFailing reports whether the removal of a deleted workspace failed: until

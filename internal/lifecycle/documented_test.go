@@ -34,7 +34,7 @@ func TestDeadlinesAreDocumented(t *testing.T) {
 	}
 	settings := read(t, "../../docs/settings.md")
 	for name, d := range map[string]float64{
-		"provisioning": policy.Provisioning.Minutes(), "stopping": policy.Stopping.Minutes(), "deleting": policy.Deleting.Minutes(),
+		"stopping": policy.Stopping.Minutes(), "deleting": policy.Deleting.Minutes(),
 		"no progress": policy.NoProgress.Minutes(),
 	} {
 		if want := fmt.Sprintf("%s | %.0f min |", name, d); rowOf(settings, want) == "" {

@@ -252,6 +252,9 @@ func (a *answers) outcome(in lifecycle.Input, c combination, f facts, does, home
 	case "cancel":
 		e.kind, e.op, e.apply = lifecycle.Cancel, in.Row.Operation, queued
 		ends()
+		if in.Row.NextDesired == workspace.DesiredDeleted {
+			forget()
+		}
 	case "run":
 		e.kind, e.op = lifecycle.Run, in.Row.Operation
 		e.lookAgain = deadlineOf(in)
@@ -306,7 +309,7 @@ func (e *expected) translate() {
 
 func deadlineOf(in lifecycle.Input) time.Time {
 	bound := map[workspace.Operation]time.Duration{
-		workspace.OpProvisioning: in.Policy.Provisioning,
+		workspace.OpProvisioning: in.Policy.Starting,
 		workspace.OpStarting:     in.Policy.Starting,
 		workspace.OpStopping:     in.Policy.Stopping,
 		workspace.OpDeleting:     in.Policy.Deleting,

@@ -108,10 +108,11 @@ type Work struct {
 	Running    bool      // an executor of this claim runs
 	ProgressAt time.Time // when it last made progress; zero: never
 	Moving     bool      // it has made progress beyond preparing
-	// Preparing: it pulls an image or gives the home to a uid. That may take any time as
-	// long as it makes progress, and the operation's deadline counts from its end.
+	// Preparing: it pulls an image, gives the home to a uid, or waits for the cluster to have
+	// room. That may take any time as long as it makes progress, and the operation's deadline
+	// counts from its end.
 	Preparing  bool
-	PreparedAt time.Time // when that, or a wait for a node, last ended; zero: not known
+	PreparedAt time.Time // when that, or a wait for a node or for the cluster, last ended; zero: not known
 	Failure    *Failure  // why the executor ended without success; a passing one also while it is retried
 }
 
@@ -130,7 +131,7 @@ type Failure struct {
 
 // Settings are the deadlines that codehub serve declares as settings.
 type Settings struct {
-	StartTimeout time.Duration `name:"start-timeout" env:"CODEHUB_START_TIMEOUT" min:"10s" max:"1h" default:"2m" help:"Deadline of a start, after the image is pulled."`
+	StartTimeout time.Duration `name:"start-timeout" env:"CODEHUB_START_TIMEOUT" min:"10s" max:"1h" default:"2m" help:"Deadline of the creation of a home, and of a start, each after the image is pulled."`
 }
 
 // Policy returns DefaultPolicy with these settings and the server's grace of deletions.
@@ -142,27 +143,25 @@ func (s Settings) Policy(deleteGrace time.Duration) Policy {
 
 // Policy has the deadlines and retry delays of docs/states.md.
 type Policy struct {
-	DeleteGrace  time.Duration
-	Provisioning time.Duration // deadline of PROVISIONING
-	Stopping     time.Duration // deadline of STOPPING
-	Starting     time.Duration // deadline of STARTING, after the pull
-	Deleting     time.Duration // deadline of DELETING
-	NoProgress   time.Duration // pulls and storage jobs: longest time without progress
-	RetryBase    time.Duration // first wait after a failed attempt; doubles
-	RetryMax     time.Duration
+	DeleteGrace time.Duration
+	Stopping    time.Duration // deadline of STOPPING
+	Starting    time.Duration // deadline of PROVISIONING and of STARTING, each after the pull
+	Deleting    time.Duration // deadline of DELETING
+	NoProgress  time.Duration // pulls and storage jobs: longest time without progress
+	RetryBase   time.Duration // first wait after a failed attempt; doubles
+	RetryMax    time.Duration
 }
 
 // DefaultPolicy is the policy of docs/states.md. The grace and the deadline of a start
 // are settings.
 func DefaultPolicy() Policy {
 	return Policy{
-		DeleteGrace:  2 * time.Hour,
-		Provisioning: time.Minute,
-		Stopping:     time.Minute,
-		Starting:     2 * time.Minute,
-		Deleting:     5 * time.Minute,
-		NoProgress:   10 * time.Minute,
-		RetryBase:    2 * time.Second,
-		RetryMax:     time.Minute,
+		DeleteGrace: 2 * time.Hour,
+		Stopping:    time.Minute,
+		Starting:    2 * time.Minute,
+		Deleting:    5 * time.Minute,
+		NoProgress:  10 * time.Minute,
+		RetryBase:   2 * time.Second,
+		RetryMax:    time.Minute,
 	}
 }

@@ -40,7 +40,7 @@ func noProgress(p Policy) time.Duration { return p.NoProgress }
 var rules = map[workspace.Operation]Rule{
 	workspace.OpProvisioning: {
 		From: workspace.PhasePending, To: workspace.PhaseStandby, Cancelled: workspace.DesiredArchived, StartsAfter: true,
-		Deadline: func(p Policy) time.Duration { return p.Provisioning }, Progress: ProgressOfHome,
+		Deadline: func(p Policy) time.Duration { return p.Starting }, Progress: ProgressOfHome,
 	},
 	workspace.OpCreateEmptyArchive: {
 		From: workspace.PhasePending, To: workspace.PhaseArchived,

@@ -129,15 +129,25 @@ func removed(home workspace.Home) workspace.Home {
 	return gone
 }
 
-// givenUp reports whether a request ends the operation: a workspace that is requested
-// again while it is being archived keeps its volume, unless its removal has begun. A
-// workspace without a home needs no archive to get one.
+// givenUp reports whether a request ends the operation. A workspace that is requested again while
+// it is being archived keeps its volume, unless its removal has begun. A workspace without a home
+// needs no archive to get one.
 func givenUp(row workspace.Workspace) bool {
-	if row.NextDesired != workspace.DesiredRunning && row.NextDesired != workspace.DesiredStandby {
-		return false
+	switch row.NextDesired {
+	case workspace.DesiredDeleted:
+		return EndsForDeletion(row)
+	case workspace.DesiredRunning, workspace.DesiredStandby:
+		return row.Operation == workspace.OpCreateEmptyArchive ||
+			row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive
 	}
-	return row.Operation == workspace.OpCreateEmptyArchive ||
-		row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive
+	return false
+}
+
+// EndsForDeletion reports whether a queued deletion ends the running operation. A workspace that is
+// to be deleted needs none that can be cancelled, some of which wait without a deadline, and no
+// empty archive.
+func EndsForDeletion(w workspace.Workspace) bool {
+	return Cancellable(w) || w.Operation == workspace.OpCreateEmptyArchive
 }
 
 // disturbed reports whether a container exists while the home is packed, such as one
@@ -149,6 +159,9 @@ func disturbed(row workspace.Workspace) bool {
 func cancelled(in Input) Result {
 	r := Result{Row: in.Row, Action: Action{Kind: Cancel, Op: in.Row.Operation}}
 	endOperation(&r.Row)
+	if in.Row.NextDesired == workspace.DesiredDeleted {
+		clearError(&r.Row) // of attempts that do not count towards the deletion's
+	}
 	r.ApplyQueued = in.Row.NextDesired != ""
 	return r
 }

@@ -392,7 +392,8 @@ func (w *world) commit(e *executor) pending {
 	}
 	if r.Operation == workspace.OpArchiving &&
 		(r.Home.State != workspace.HomeLive || r.DesiredState != workspace.DesiredArchived || r.DeletedAt != nil || r.CancelRequestedAt != nil ||
-			r.NextDesired == workspace.DesiredRunning || r.NextDesired == workspace.DesiredStandby || r.Conditions.HasContainer()) {
+			r.NextDesired == workspace.DesiredRunning || r.NextDesired == workspace.DesiredStandby || r.NextDesired == workspace.DesiredDeleted ||
+			r.Conditions.HasContainer()) {
 		return pending{ended: true}
 	}
 	return pending{name: "store archive_key", effect: func() error {

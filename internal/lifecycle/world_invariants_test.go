@@ -126,7 +126,8 @@ func (w *world) checkAnswered(in lifecycle.Input, r lifecycle.Result) {
 		w.failf("a request to cancel is not answered")
 	}
 	wanted := row.NextDesired == workspace.DesiredRunning || row.NextDesired == workspace.DesiredStandby
-	ends := row.CancelRequestedAt != nil && lifecycle.Cancellable(row) || row.Operation == workspace.OpCreateEmptyArchive && wanted ||
+	deleted := row.NextDesired == workspace.DesiredDeleted
+	ends := (row.CancelRequestedAt != nil || deleted) && lifecycle.Cancellable(row) || row.Operation == workspace.OpCreateEmptyArchive && (wanted || deleted) ||
 		row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive && (wanted || in.Obs.Container != nil)
 	if ends && r.Row.Operation != workspace.OpNone {
 		w.failf("%s goes on", row.Operation)
@@ -184,7 +185,7 @@ func (w *world) checkFail(in lifecycle.Input, r lifecycle.Result) {
 		w.failf("a timeout is concluded from a failed observation")
 	}
 	bound := map[workspace.Operation]time.Duration{
-		workspace.OpProvisioning: w.policy.Provisioning,
+		workspace.OpProvisioning: w.policy.Starting,
 		workspace.OpStarting:     w.policy.Starting,
 		workspace.OpStopping:     w.policy.Stopping,
 		workspace.OpDeleting:     w.policy.Deleting,

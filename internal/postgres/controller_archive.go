@@ -76,8 +76,8 @@ type Stored struct {
 }
 
 // StoreArchive makes a verified archive the current one and marks the home as archived, in one
-// transaction. It returns false and writes nothing if the claim has ended or a request for
-// STANDBY or RUNNING has come.
+// transaction. It returns false and writes nothing if the claim has ended or a request has come
+// that ends the operation, such as one for STANDBY, for RUNNING or for the deletion.
 func (c *Controller) StoreArchive(ctx context.Context, a Stored) (stored bool, err error) {
 	const verb = "store an archive"
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {

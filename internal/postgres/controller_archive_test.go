@@ -136,6 +136,7 @@ func TestStoreArchiveAfterInterference(t *testing.T) {
 		"cancelled":                 {"cancel_requested_at": time.Now()},
 		"queued RUNNING":            {"next_desired_state": "RUNNING"},
 		"queued STANDBY":            {"next_desired_state": "STANDBY"},
+		"queued deletion":           {"next_desired_state": "DELETED"},
 		"a container exists":        {"conditions": container},
 		"a container has exited":    {"conditions": exited},
 		"containers are unknown":    {"conditions": `{}`},
@@ -157,9 +158,8 @@ func TestStoreArchiveAfterInterference(t *testing.T) {
 	if must(c.StoreArchive(t.Context(), postgres.Stored{ID: workspace.ID(uuid.NewString()), Claim: uuid.NewString(), Key: "k"}))(t) {
 		t.Error("stored for no workspace")
 	}
-	// A request to archive or to delete does not prevent it.
+	// A request to archive or a forced stop does not prevent it.
 	for name, s := range map[string]state{
-		"queued deletion": {"next_desired_state": "DELETED"},
 		"queued ARCHIVED": {"next_desired_state": "ARCHIVED"},
 		"a forced stop":   {"force_stop_requested_at": time.Now()},
 	} {

@@ -83,8 +83,8 @@ func TestListener(t *testing.T) {
 	// notifications.
 	for range 3 {
 		n := e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener'`)
-		if n != 1 {
-			t.Fatalf("%d listeners", n)
+		if n == 0 { // one that was ended before may still be listed
+			t.Fatal("no listener")
 		}
 		<-l.gaps
 		l.forget()

@@ -129,8 +129,10 @@ func TestArchiveProgress(t *testing.T) {
 	id := w.filled("one", "work")
 	w.want(id, workspace.DesiredArchived, false)
 	w.reached(g)
-	ws := w.await(id, "with progress", func(ws workspace.Workspace) bool { return ws.Progress != nil })
-	if p := ws.Progress; p.Step != runtime.StepVerifying || p.Done == 0 || p.Done != p.Total || p.Entries == 0 || p.Entries != p.EntriesTotal {
+	ws := w.await(id, "verifying", func(ws workspace.Workspace) bool {
+		return ws.Progress != nil && ws.Progress.Step == runtime.StepVerifying
+	})
+	if p := ws.Progress; p.Done == 0 || p.Done != p.Total || p.Entries == 0 || p.Entries != p.EntriesTotal {
 		t.Errorf("%+v", p)
 	}
 	g.letGo()

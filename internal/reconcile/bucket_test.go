@@ -17,13 +17,16 @@ import (
 	"codehub/internal/workspace"
 )
 
-// withShortNoProgress shortens the time an operation may go without progress. With -short, which
-// says that the machine is slow, a process may get no processor time for more than a second.
-func withShortNoProgress(w *world) {
-	w.policy.NoProgress = time.Second
+// withShortNoProgress shortens the time an operation may go without progress.
+func withShortNoProgress(w *world) { w.policy.NoProgress = lenient(time.Second) }
+
+// lenient returns a deadline for real work, three times as long as that takes, and four times with
+// -short, which says that the machine is slow: a process may get no processor time for seconds.
+func lenient(d time.Duration) time.Duration {
 	if testing.Short() {
-		w.policy.NoProgress = 4 * time.Second
+		return 4 * d
 	}
+	return 3 * d
 }
 
 func bucketOf(s reconcile.Status) string { return s.Bucket }

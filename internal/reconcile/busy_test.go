@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,7 @@ func inUse(container string) func(workspace.Workspace) bool {
 // timeout, and is named in the progress.
 func TestArchivingWaitsForUserOfHome(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(w *world) { w.policy.NoProgress = 3 * time.Second })
+	w := newWorld(t, func(w *world) { w.policy.NoProgress = lenient(3 * time.Second) })
 	failed := w.watchErrors()
 	w.lead()
 	id := w.filled("one", "work")
@@ -87,7 +88,7 @@ func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
 // home. What it writes is in the next archive.
 func TestRemovalWaitsForUserOfHome(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(w *world) { w.policy.NoProgress = 3 * time.Second })
+	w := newWorld(t, func(w *world) { w.policy.NoProgress = lenient(3 * time.Second) })
 	var leave func()
 	var once sync.Once
 	w.step = func(id workspace.ID, step string) {
@@ -359,14 +360,56 @@ func TestStartWaitsForAddress(t *testing.T) {
 	}
 }
 
+func (w *world) jobs() []runtime.Job {
+	w.Helper()
+	list, err := w.fake.Jobs(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return list
+}
+
+// A storage job that waits for a node with room stays, however long that takes, and runs once there
+// is room.
+func TestJobsWaitForRoom(t *testing.T) {
+	t.Parallel()
+	const noRoom = "0/3 nodes are available: 3 Insufficient memory."
+	w := newWorld(t, func(w *world) { w.policy.NoProgress = 5 * time.Second })
+	failed := w.watchErrors()
+	w.lead()
+	id := w.filled("one", "work")
+	for _, to := range []workspace.DesiredState{workspace.DesiredArchived, workspace.DesiredStandby} {
+		w.fake.SetNoRoom(noRoom)
+		before := w.fake.Calls("StartJob")
+		w.want(id, to, true)
+		w.await(id, "waiting for room", func(ws workspace.Workspace) bool {
+			return ws.Progress != nil && ws.Progress.Step == runtime.StepWaitingRoom && ws.Progress.Detail == noRoom
+		})
+		first := w.jobs()
+		w.awaitCalls("StartJob", before+4) // after 1, 2 and 4 s
+		if again := w.jobs(); len(first) != 1 || !first[0].Waiting || !slices.Equal(first, again) {
+			t.Errorf("to %s: the jobs %+v, then %+v", to, first, again)
+		}
+		w.fake.SetNoRoom("")
+		w.awaitPhase(id, workspace.Phase(to))
+	}
+	w.opened(id, "work")
+	if messages := failed(); len(messages) != 0 {
+		t.Errorf("failures: %q", messages)
+	}
+}
+
 // A transient failure that lasts until the deadline becomes a Timeout with its
 // cause.
 func TestStartThatWaitsForAddressTimesOut(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(w *world) { w.policy.Starting = 2 * time.Second })
-	w.lead()
+	w := newWorld(t)
 	id := w.create("one", workspace.DesiredStandby)
+	stop := w.lead()
 	w.awaitPhase(id, workspace.PhaseStandby)
+	stop()
+	w.policy.Starting = lenient(2 * time.Second) // of the start alone
+	w.lead()
 	w.fake.SetNoAddress(noAddress)
 	w.want(id, workspace.DesiredRunning, false)
 	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })

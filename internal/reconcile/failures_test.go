@@ -52,7 +52,7 @@ func TestOperationsWaitForDockerSpace(t *testing.T) {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, withShortNoProgress, func(w *world) {
-				w.policy.Provisioning, w.policy.Starting = time.Second, time.Second
+				w.policy.Starting = lenient(time.Second)
 			})
 			failed := w.watchErrors()
 			c, _ := w.leads()
@@ -131,9 +131,14 @@ func TestRefusedPullReportsDockerMessage(t *testing.T) {
 
 func TestStartTimesOut(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(w *world) { w.policy.Starting = 200 * time.Millisecond })
-	id := w.create("one", workspace.DesiredRunning)
+	w := newWorld(t)
+	id := w.create("one", workspace.DesiredStandby)
+	stop := w.lead()
+	w.awaitPhase(id, workspace.PhaseStandby)
+	stop()
+	w.policy.Starting = 200 * time.Millisecond // of the start alone
 	w.fake.NeverHealthy(id, true)
+	w.want(id, workspace.DesiredRunning, false)
 	w.lead()
 	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
 	if ws.ErrorReason != workspace.ErrTimeout {
@@ -151,6 +156,44 @@ func TestStartTimesOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.awaitPhase(id, workspace.PhaseStandby)
+}
+
+// A deletion ends a start, a first home and a restore that take any time.
+func TestDeletionEndsOperation(t *testing.T) {
+	t.Parallel()
+	for op, begin := range map[workspace.Operation]func(*world) workspace.ID{
+		workspace.OpStarting: func(w *world) workspace.ID {
+			id := w.create("one", workspace.DesiredStandby)
+			w.fake.NeverHealthy(id, true)
+			w.awaitPhase(id, workspace.PhaseStandby)
+			w.want(id, workspace.DesiredRunning, false)
+			return id
+		},
+		workspace.OpProvisioning: func(w *world) workspace.ID {
+			w.Cleanup(w.fake.AddHangingImage("example/slow:1", nil))
+			return w.create("one", workspace.DesiredRunning, func(n *postgres.NewWorkspace) { n.ImageRef = "example/slow:1" })
+		},
+		workspace.OpRestoring: func(w *world) workspace.ID {
+			id := w.filled("one", "work")
+			w.archived(id)
+			w.fake.SetNoRoom("no node has the memory")
+			w.want(id, workspace.DesiredRunning, false)
+			return id
+		},
+	} {
+		t.Run(string(op), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.lead()
+			id := begin(w)
+			w.await(id, "busy", func(ws workspace.Workspace) bool { return ws.Operation == op })
+			w.delete(id)
+			w.awaitTrue("deleted", func() bool {
+				ws, err := w.DB.Workspace(t.Context(), w.owner, id)
+				return workspace.CodeOf(err) == workspace.CodeNotFound || err == nil && ws.DeletedAt != nil
+			})
+		})
+	}
 }
 
 func TestCancelStart(t *testing.T) {
@@ -211,11 +254,11 @@ func TestFailureMessageIsTruncated(t *testing.T) {
 // of their operations as long as they make progress.
 func TestSlowDiskCausesNoTimeout(t *testing.T) {
 	t.Parallel()
-	const bound, startBound = time.Second, 2 * time.Second // the rest of a start needs some of it
+	bound, startBound := lenient(time.Second), lenient(2*time.Second) // the rest of a start needs some of it
 	w := newWorld(t, func(w *world) {
-		w.policy.Deleting, w.policy.Provisioning, w.policy.Starting, w.uids = bound, bound, startBound, someUIDs
+		w.policy.Deleting, w.policy.Starting, w.uids = bound, startBound, someUIDs
 	})
-	takes := map[string]time.Duration{"RemoveVolume/half": 2 * bound, "CreateVolume/slow": 2 * bound, "OwnHome/half": startBound + bound}
+	takes := map[string]time.Duration{"RemoveVolume/half": 2 * bound, "CreateVolume/slow": startBound + bound, "OwnHome/half": startBound + bound}
 	slow := make(chan struct{}, 3)
 	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
 		if takes[op] == 0 {

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -97,10 +98,10 @@ func TestCancelledRestoreIsNeverReady(t *testing.T) {
 	w := newWorld(t)
 	id := w.cancelledRestore("work")
 	refuse := w.refuseRemoval()
+	removals := w.fake.Calls("RemoveVolume")
 	for _, g := range w.gates {
 		g.letGo()
 	}
-	removals := w.fake.Calls("RemoveVolume")
 	ws := w.await(id, "given up on the removal", func(ws workspace.Workspace) bool {
 		if ws.Phase == workspace.PhaseStandby || ws.Conditions.Is(workspace.VolumeReady) {
 			w.Fatalf("a half-filled volume is shown: phase %s, %v", ws.Phase, ws.Conditions)
@@ -202,6 +203,40 @@ func TestUndeleteWithinGraceKeepsHome(t *testing.T) {
 				w.isArchived(w.awaitAbsent(id))
 			} else if ws := w.awaitPhase(id, workspace.PhaseStandby); !ws.Home.Equal(home) {
 				t.Errorf("the home was %+v and is %+v", home, ws.Home)
+			}
+			w.opened(id, "work")
+		})
+	}
+}
+
+// A deletion that ends an operation halfway can be undone: the home, or its archive, is complete.
+func TestUndeleteAfterEndedOperation(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"archive.job-started", "archive.before-store", "restore.volume-created", "restore.before-mark"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, func(w *world) { w.policy.DeleteGrace = time.Hour })
+			g := w.gate(at)
+			w.step = g.hold
+			w.lead()
+			id := w.filled("one", "work")
+			if strings.HasPrefix(at, "restore") {
+				w.archived(id)
+				w.want(id, workspace.DesiredRunning, false)
+			} else {
+				w.want(id, workspace.DesiredArchived, false)
+			}
+			w.reached(g)
+			w.delete(id)
+			w.await(id, "deleted", func(ws workspace.Workspace) bool { return ws.DeletedAt != nil && ws.Operation == workspace.OpNone })
+			g.letGo()
+			w.awaitNoJobs(id)
+			w.undelete(id)
+			ws := w.await(id, "at rest", func(ws workspace.Workspace) bool {
+				return (ws.Phase == workspace.PhaseStandby || ws.Phase == workspace.PhaseArchived) && ws.Operation == workspace.OpNone
+			})
+			if ws.ErrorCount != 0 {
+				t.Errorf("%d errors", ws.ErrorCount)
 			}
 			w.opened(id, "work")
 		})

@@ -42,13 +42,13 @@ func (t *term) endJobs(ctx context.Context, row workspace.Workspace) (*runtime.J
 	return own, nil
 }
 
-// runJob starts the storage job that spec describes, or resumes own, which runs or
+// runJob starts the storage job that spec describes, or resumes own, which waits, runs or
 // has ended. It follows the job to its end and returns it with its result.
 // addAccess adds to spec how the job reaches the bucket. A failed job is removed,
 // so that this claim's next attempt starts a new one.
 func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpec, addAccess func(*runtime.JobSpec) error, w *work, started func()) (archive.Stats, *runtime.Job, error) {
 	for attempt := 1; ; attempt++ {
-		if own == nil {
+		if own == nil || own.Waiting {
 			complete := spec
 			if err := addAccess(&complete); err != nil {
 				return archive.Stats{}, nil, fmt.Errorf("prepare a storage job: %w", err)
@@ -56,6 +56,9 @@ func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpe
 			w.resetReached()
 			j, err := t.cfg.Runtime.StartJob(ctx, complete, w.step)
 			if err != nil {
+				if own != nil && ctx.Err() == nil && !errors.Is(err, runtime.ErrBusy) && !errors.Is(err, runtime.ErrUnreachable) {
+					t.removeJob(ctx, *own) // it cannot begin, but another one may
+				}
 				return archive.Stats{}, nil, fmt.Errorf("start a storage job: %w", err)
 			}
 			own = &j
@@ -66,8 +69,7 @@ func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpe
 		if err == nil || ctx.Err() != nil || errors.Is(err, runtime.ErrUnreachable) && !errors.As(err, &failed) {
 			return stats, own, err
 		}
-		if gone := t.cfg.Runtime.RemoveJob(ctx, own.ID); gone != nil {
-			t.cfg.Log.Debug("storage job not removed yet", "workspace", spec.Workspace, "job", own.ID, "err", gone)
+		if !t.removeJob(ctx, *own) {
 			return archive.Stats{}, own, err
 		}
 		// The server that was to send the instructions stopped while the job waited
@@ -77,6 +79,15 @@ func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpe
 		}
 		own = nil
 	}
+}
+
+// removeJob reports whether it has removed a storage job. Another attempt removes one that stays.
+func (t *term) removeJob(ctx context.Context, j runtime.Job) bool {
+	err := t.cfg.Runtime.RemoveJob(ctx, j.ID)
+	if err != nil {
+		t.cfg.Log.Debug("storage job not removed yet", "workspace", j.Workspace, "job", j.ID, "err", err)
+	}
+	return err == nil
 }
 
 var errNoInstructions = errors.New("the storage job received no instructions")

@@ -95,6 +95,7 @@ type work struct {
 	preparing   bool              // see lifecycle.Work
 	preparedAt  time.Time
 	pulling     bool // it pulls an image or waits for that
+	outside     bool // it waits for the cluster
 }
 
 const (
@@ -136,6 +137,7 @@ func (w *work) step(p runtime.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
+	p.Detail = truncate(p.Detail)
 	if p.Uncounted {
 		w.movedAt = now
 	}
@@ -152,11 +154,14 @@ func (w *work) step(p runtime.Progress) {
 	if w.preparing && !prepares(p.Step) {
 		w.preparedAt = now
 	}
-	w.preparing, w.pulling = prepares(p.Step), pulls(p.Step)
+	w.preparing, w.pulling, w.outside = prepares(p.Step), pulls(p.Step), waitsForCluster(p.Step)
 	w.steps[p.Step] = true
 	if w.waitingFor != nil {
-		if w.waitedSteps[p.Step] {
-			return // the failed attempt got this far, too
+		if w.waitedSteps[p.Step] { // the failed attempt got this far, too
+			if p.Step == w.progress.Step {
+				w.show(now, p) // it waits for something else now
+			}
+			return
 		}
 		w.waitingFor, w.movedAt = nil, now
 	}
@@ -182,8 +187,17 @@ func (w *work) show(now time.Time, p runtime.Progress) {
 // pulls reports whether an image pull runs or waits in this step.
 func pulls(step string) bool { return step == runtime.StepPulling || step == runtime.StepWaitingPull }
 
+// waitsForCluster reports whether a step waits for the cluster to have a node with room, room in
+// a quota, or the home's volume. Only the cluster or its administrators end that, so it may take
+// any time.
+func waitsForCluster(step string) bool {
+	return slices.Contains([]string{runtime.StepWaitingRoom, runtime.StepWaitingQuota, runtime.StepWaitingVolume}, step)
+}
+
 // prepares reports whether a step counts as lifecycle.Work.Preparing.
-func prepares(step string) bool { return pulls(step) || step == runtime.StepOwning }
+func prepares(step string) bool {
+	return pulls(step) || step == runtime.StepOwning || waitsForCluster(step)
+}
 
 // resetReached starts the progress of a new job from zero.
 func (w *work) resetReached() {
@@ -198,7 +212,7 @@ func (w *work) end(err error) *lifecycle.Failure {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	w.ended, w.failure, w.preparing, w.pulling, w.retryAt = now, failure(err), false, false, now.Add(retryMin)
+	w.ended, w.failure, w.preparing, w.pulling, w.outside, w.retryAt = now, failure(err), false, false, false, now.Add(retryMin)
 	if w.failure != nil && w.failure.Passing {
 		return w.endBusy(err, now)
 	}
@@ -244,7 +258,7 @@ func (w *work) endBusy(err error, now time.Time) *lifecycle.Failure {
 			waits = runtime.Progress{Step: runtime.StepWaitingInUse, Detail: truncate(busy.Container)}
 		}
 	}
-	if waits.Step == runtime.StepWaitingNode || waits.Step == runtime.StepPulling {
+	if waits.Step == runtime.StepWaitingNode || waits.Step == runtime.StepPulling || waitsForCluster(waits.Step) {
 		w.preparedAt = w.retryAt // the deadline counts from the end of the wait
 	}
 	w.show(now, waits)
@@ -307,12 +321,15 @@ func (w *work) snapshot(now time.Time) (lifecycle.Work, *workspace.Progress) {
 }
 
 // occupies reports whether the work counts against its lane's limit. An image pull
-// and a transient wait do not. An archive that waits for the bucket does: otherwise
-// all archives would start and fail together.
+// and a transient wait do not. An archive that waits for the bucket, for a node or for its
+// home's volume does: otherwise all archives would start together.
 func (w *work) occupies() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.ended.IsZero() && !w.pulling || w.lane == archiving && w.refusals > 0
+	if w.lane == archiving && w.refusals > 0 {
+		return true
+	}
+	return w.ended.IsZero() && !w.pulling && (!w.outside || w.lane == archiving)
 }
 
 func (w *work) endedAt() time.Time {

@@ -353,27 +353,64 @@ func TestBusyBackendIsShown(t *testing.T) {
 	}
 }
 
-// The wait for a node that does not respond does not count towards the deadline.
-func TestNodeWaitRestartsDeadline(t *testing.T) {
+// The wait for a node that does not respond, for a node with room, for room in a quota and for a
+// volume does not count towards the deadline. Other waits do.
+func TestWaitForClusterRestartsDeadline(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWork(archivingRow, func() {}, nil)
-		for range 7 {
-			w.end(&runtime.BusyError{Step: runtime.StepWaitingNode, Reason: "node1 does not respond"})
-			ended := time.Now()
-			j, p := w.snapshot(ended)
-			if f := j.Failure; f == nil || !f.Passing || p == nil || p.Step != runtime.StepWaitingNode || !j.PreparedAt.After(ended) {
-				t.Fatalf("%+v, %+v", j, p)
-			}
-			time.Sleep(j.PreparedAt.Sub(ended))
-			w = newWork(archivingRow, func() {}, w)
-		}
-		back := time.Now()
-		w.step(runtime.Progress{Step: runtime.StepCreating})
-		if j, _ := w.snapshot(back); j.Failure != nil || !j.PreparedAt.Equal(back) {
-			t.Errorf("the node is back: %+v", j)
-		}
-	})
+	for step, restarts := range map[string]bool{
+		runtime.StepWaitingNode: true, runtime.StepWaitingRoom: true, runtime.StepWaitingQuota: true, runtime.StepWaitingVolume: true,
+		runtime.StepWaitingBackend: false,
+	} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWork(archivingRow, func() {}, nil)
+				var waited time.Time
+				for range 7 {
+					w.end(&runtime.BusyError{Step: step, Reason: "the reason"})
+					ended := time.Now()
+					j, p := w.snapshot(ended)
+					if f := j.Failure; f == nil || !f.Passing || p == nil || p.Step != step || j.PreparedAt.After(ended) != restarts {
+						t.Fatalf("%+v, %+v", j, p)
+					}
+					waited = j.PreparedAt
+					time.Sleep(time.Minute)
+					w = newWork(archivingRow, func() {}, w)
+				}
+				back := time.Now()
+				w.step(runtime.Progress{Step: runtime.StepCreating})
+				if j, _ := w.snapshot(back); j.Failure != nil || !j.PreparedAt.Equal(waited) || waited.IsZero() == restarts {
+					t.Errorf("after the wait: %+v", j)
+				}
+			})
+		})
+	}
+}
+
+// A storage job may wait for a node with room for any time. An archiving occupies a slot while it
+// waits. Otherwise there would be a job for each idle home at once. A restore occupies none.
+func TestJobWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	for op, occupies := range map[workspace.Operation]bool{workspace.OpArchiving: true, workspace.OpRestoring: false} {
+		t.Run(string(op), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWork(workspace.Workspace{Operation: op}, func() {}, nil)
+				for range 100 {
+					w.step(runtime.Progress{Step: runtime.StepWaitingRoom, Detail: "0/3 nodes are available", Uncounted: true})
+					time.Sleep(time.Minute)
+				}
+				j, p := w.snapshot(time.Now())
+				if !j.Preparing || time.Since(j.ProgressAt) > time.Minute || p.Detail != "0/3 nodes are available" || w.occupies() != occupies {
+					t.Errorf("it waits: %+v, %+v, occupies a slot: %v", j, p, w.occupies())
+				}
+				w.step(runtime.Progress{Step: runtime.StepPacking})
+				if j, _ := w.snapshot(time.Now()); j.Preparing || !j.PreparedAt.Equal(time.Now()) || !w.occupies() {
+					t.Errorf("it runs: %+v, occupies a slot: %v", j, w.occupies())
+				}
+			})
+		})
+	}
 }
 
 func TestChangedHomeIsRepacked(t *testing.T) {

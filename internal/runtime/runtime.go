@@ -110,7 +110,8 @@ type Runtime interface {
 	// or spec.Key was already restored into it. JobRestore first removes the
 	// records that the volume is seeded or was restored from another archive, and
 	// the ended job of that restore. A job that does not receive its whole input
-	// ends with an error. In Kubernetes it reports while a node pulls the job's image.
+	// ends with an error. In Kubernetes it reports while a node pulls the job's image, and while
+	// no node has room for the job. It is ErrBusy if that lasts, and the job stays.
 	StartJob(ctx context.Context, spec JobSpec, progress func(Progress)) (Job, error)
 
 	// FollowJob calls line for every line that the job has printed since it began,
@@ -182,10 +183,10 @@ type Nodes interface {
 	// installation. Their processes may still run and write.
 	LostNodes(ctx context.Context) ([]LostNode, error)
 
-	// NodeIsDead removes the containers and jobs of this installation that are on a node that
-	// does not respond, and returns how many. The caller guarantees that none of the node's
-	// processes runs any more. ErrNotFound if it has none, or responds; ErrBusy if it has
-	// not responded for a short time only.
+	// NodeIsDead removes the containers and jobs of this installation, and those that check its
+	// network, from a node that does not respond. It returns how many. The caller guarantees that
+	// none of the node's processes runs any more. ErrNotFound if the node has none, or responds;
+	// ErrBusy if it has not responded for a short time only.
 	NodeIsDead(ctx context.Context, name string) (removed int, err error)
 }
 
@@ -363,6 +364,7 @@ type Job struct {
 	Key         string
 	BucketDir   string // as in its JobSpec
 	Running     bool
+	Waiting     bool // it is Running, but its program has not begun: StartJob goes on with it
 	Created     time.Time
 }
 
@@ -466,7 +468,7 @@ const (
 	StepWaitingPull    = "waiting-pull"    // another image pull comes first
 	StepWaitingInUse   = "waiting-in-use"  // Detail: the container that uses the home
 	StepWaitingBackend = "waiting-backend" // Detail: the reason, such as no free network address
-	StepWaitingRoom    = "waiting-room"    // Detail: why no node has room
+	StepWaitingRoom    = "waiting-room"    // Detail: why no node has room, or whose scheduling gate holds the Pod
 	StepWaitingQuota   = "waiting-quota"   // Detail: which quota is exceeded
 	StepWaitingVolume  = "waiting-volume"  // Detail: why the home's volume is not attached
 	StepWaitingNode    = "waiting-node"    // Detail: which node does not respond

@@ -217,7 +217,7 @@ var ko = map[string]string{
 	"ended.waiting-volume":  "홈 볼륨 대기 완료",
 	"ended.waiting-node":    "노드 대기 완료",
 
-	"hint.waiting-room":   "사용하지 않는 워크스페이스를 중지하거나 관리자에게 노드 추가를 요청하세요.",
+	"hint.waiting-room":   "사용하지 않는 워크스페이스를 중지하거나 관리자에게 노드 추가를 요청하세요. 이유에 스케줄링 게이트가 있으면 클러스터의 대기열이 시작 시점을 결정합니다.",
 	"hint.waiting-quota":  "사용하지 않는 워크스페이스를 중지하거나 보관하고, 필요하면 관리자에게 할당량 증가를 요청하세요.",
 	"hint.waiting-volume": "이 상태가 계속되면 관리자에게 클러스터 스토리지 확인을 요청하세요.",
 
@@ -437,6 +437,8 @@ var ko = map[string]string{
 	"dialog.delete.title":             "%s 워크스페이스를 삭제할까요?",
 	"dialog.delete.body_grace":        "컨테이너는 바로 삭제됩니다. 파일은 일정 기간 유지되며, 그동안 삭제를 취소할 수 있습니다.",
 	"dialog.delete.body_final":        "컨테이너와 모든 파일이 영구적으로 삭제됩니다. 이 작업은 취소할 수 없습니다.",
+	"dialog.delete.body_empty":        "온전한 홈 폴더가 없는 워크스페이스이므로 삭제를 취소할 수 없습니다.",
+	"dialog.delete.cancels":           "진행 중인 작업은 취소됩니다.",
 	"dialog.delete.waits":             "진행 중인 작업이 끝나면 삭제됩니다.",
 	"dialog.delete.submit":            "삭제",
 	"dialog.force-stop.title":         "%s 워크스페이스를 강제로 중지할까요?",
@@ -1442,7 +1444,7 @@ var ko = map[string]string{
 	"dialog.any-recover-archive.submit": "아카이브 사용",
 	"any_toast.recover_archive":         "“%[1]s” 워크스페이스를 아카이브에서 계속합니다.",
 	"dialog.any-delete.title":           "%s 워크스페이스를 삭제할까요?",
-	"dialog.any-delete.body":            "소유자 %[1]s 사용자에게 알림이 갑니다. 얼마 동안은 관리자나 소유자가 삭제를 취소할 수 있습니다.",
+	"dialog.any-delete.body":            "소유자 %[1]s 사용자에게 알림이 갑니다. 온전한 홈 폴더가 있으면 얼마 동안은 관리자나 소유자가 삭제를 취소할 수 있습니다.",
 	"dialog.any-delete.submit":          "삭제",
 	"any_toast.delete":                  "%[2]s 사용자의 “%[1]s” 워크스페이스를 삭제합니다.",
 	"dialog.any-undelete.title":         "%s 워크스페이스의 삭제를 취소할까요?",

@@ -231,13 +231,13 @@ func TestIDEIsStartedAgain(t *testing.T) {
 		next := ideOf(t, c)
 		return next != 0 && next != ide && r.Probe(t.Context(), runtime.Container{Addr: up.Addr}) == nil
 	})
-	var log strings.Builder
-	if err := r.Logs(t.Context(), workspace.ID(c.Config.Labels[labelWorkspace]), 0, false, &log); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(log.String(), "starting it again") || !strings.Contains(log.String(), "killed by SIGKILL") {
-		t.Errorf("the container's log: %s", log.String())
-	}
+	harness.Eventually(t, "the container's log has the reason", func() bool {
+		var log strings.Builder
+		if err := r.Logs(t.Context(), workspace.ID(c.Config.Labels[labelWorkspace]), 0, false, &log); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(log.String(), "starting it again") && strings.Contains(log.String(), "killed by SIGKILL")
+	})
 }
 
 // An IDE that ends at once ends the container with its exit code.

@@ -89,14 +89,15 @@ func healthy(ctx context.Context, r *Runtime, c runtime.Container) error {
 	}
 }
 
-func benchHome(b *testing.B, r *Runtime) runtime.ContainerSpec {
-	b.Helper()
+// seededHome creates a home that a container can start on.
+func seededHome(tb testing.TB, r *Runtime) runtime.ContainerSpec {
+	tb.Helper()
 	spec := newHome()
-	err := r.CreateVolume(b.Context(), runtime.VolumeSpec{
+	err := r.CreateVolume(tb.Context(), runtime.VolumeSpec{
 		Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image,
 	}, nil)
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
 	return spec
 }
@@ -142,7 +143,7 @@ func BenchmarkStart(b *testing.B) {
 			if err := r.Prepare(b.Context()); err != nil {
 				b.Fatal(err)
 			}
-			spec := benchHome(b, r)
+			spec := seededHome(b, r)
 			for b.Loop() {
 				c, err := r.StartContainer(b.Context(), spec, nil)
 				if err == nil {
@@ -251,7 +252,7 @@ func BenchmarkStart50(b *testing.B) {
 	b.Run("codehub", func(b *testing.B) {
 		specs := make([]runtime.ContainerSpec, n)
 		for i := range specs {
-			specs[i] = benchHome(b, r)
+			specs[i] = seededHome(b, r)
 		}
 		all(b, func(i int) (runtime.Container, error) { return r.StartContainer(b.Context(), specs[i], nil) })
 	})

@@ -90,12 +90,9 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 		}
 		others = append(others, c.ID)
 	}
-	spec := newHome()
-	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err = r.StartContainer(t.Context(), spec, nil); !errors.Is(err, runtime.ErrBusy) {
+	spec := seededHome(t, r)
+	_, err := r.StartContainer(t.Context(), spec, nil)
+	if !errors.Is(err, runtime.ErrBusy) {
 		t.Fatalf("StartContainer: %v", err)
 	}
 	t.Log(err)
@@ -138,11 +135,7 @@ func TestRefusedLimitsCostNoAttempt(t *testing.T) {
 	if err := r.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	spec := newHome()
-	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := seededHome(t, r)
 	answers := make(chan string, maxTries)
 	for range maxTries - 1 {
 		answers <- "Address already in use"

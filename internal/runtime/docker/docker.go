@@ -103,6 +103,7 @@ type Runtime struct {
 	locks     locks
 	pulls     pulls
 	turns     *semaphore.Weighted // see turn
+	starts    *semaphore.Weighted // see startsTurn
 
 	prepareLock chan struct{} // held while the network is checked or repaired
 	agent, ide  toolVolume
@@ -184,6 +185,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		first:         newFirstStart(),
 		prepareLock:   make(chan struct{}, 1),
 		turns:         semaphore.NewWeighted(allShares),
+		starts:        semaphore.NewWeighted(allShares),
 		countAfter:    countAfter,
 		countEvery:    countEvery,
 		noWall: cfg.Conditions.New(health.Config{

@@ -48,6 +48,12 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 	defer r.first.goAhead(ctx)()
 	var last error
 	refilled := false
+	var endTurn func() // nil before the first container is created
+	defer func() {
+		if endTurn != nil {
+			endTurn()
+		}
+	}()
 	for try := 0; try < maxTries; try++ {
 		net, err := r.checkedNetwork(ctx, networkMaxAge)
 		if err != nil {
@@ -70,7 +76,6 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		if err != nil {
 			return runtime.Container{}, err
 		}
-		as.ulimits = r.ulimits(ctx)
 		if as.agent, as.agentDigest, err = r.ensureAgentVolume(ctx); err != nil {
 			return runtime.Container{}, err
 		}
@@ -79,6 +84,15 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 				return runtime.Container{}, err
 			}
 		}
+		if endTurn == nil {
+			if endTurn, err = r.startsTurn(ctx); err != nil {
+				return runtime.Container{}, wrapError(ctx, "create container", err)
+			}
+			if net, err = r.checkedNetwork(ctx, networkMaxAge); err != nil { // again, after the wait
+				return runtime.Container{}, err
+			}
+		}
+		as.ulimits = r.ulimits(ctx) // the starts before may have shown that Docker may not lift them
 		addr := r.addrs.take(r.now())
 		attempt := randomHex(8)
 		made, err := r.api.ContainerCreate(ctx, image.into(r.createOptions(spec, as, net, addr, attempt)))

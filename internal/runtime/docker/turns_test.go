@@ -4,8 +4,10 @@ import (
 	"context"
 	"net/http"
 	"path"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -16,7 +18,7 @@ import (
 
 // With a version of Docker that deadlocks when a container leaves a network while another
 // one joins or leaves it, a container of a workspace stops while no other one starts or
-// stops. Starts do not wait for each other, and with a newer version nothing does.
+// stops. Two starts go on at the same time, and with a newer version a stop does, too.
 func TestStopsTakeTurns(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -67,12 +69,7 @@ func TestStopsTakeTurns(t *testing.T) {
 			}
 			var specs []runtime.ContainerSpec
 			for range 4 {
-				spec := newHome()
-				err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				specs = append(specs, spec)
+				specs = append(specs, seededHome(t, r))
 			}
 			e.fault.Store(&f)
 			var all sync.WaitGroup
@@ -99,30 +96,110 @@ func TestStopsTakeTurns(t *testing.T) {
 // and a caller that gives up leaves the turn to others.
 func TestTurnIsBounded(t *testing.T) {
 	t.Parallel()
-	r := &Runtime{turns: semaphore.NewWeighted(allShares)}
-	r.known.Store(engine{})
-	take := func(shares int64) func() {
-		t.Helper()
-		end, err := r.turn(t.Context(), shares)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		r := &Runtime{turns: semaphore.NewWeighted(allShares)}
+		r.known.Store(engine{})
+		take := func(shares int64) func() {
+			t.Helper()
+			end, err := r.turn(t.Context(), shares)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return end
 		}
-		return end
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		end := take(toStop)
+		if _, err := r.turn(gone, toStart); err == nil {
+			t.Error("a caller that has given up has a turn")
+		}
+		next := take(toStart) // after maxTurn
+		end()                 // late; it does not end the next turn
+		if r.turns.TryAcquire(toStop) {
+			t.Error("a stop has a turn together with a start")
+		}
+		take(toStart)()
+		next()
+		take(toStop)()
+	})
+}
+
+// As many containers are created and started at once as Docker's machine has processors, and at
+// least two. One that takes long does not delay the others for long.
+func TestStartsAtOnce(t *testing.T) {
+	t.Parallel()
+	for processors, want := range map[int]int{0: 2, 1: 2, 2: 2, 8: 8} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &Runtime{starts: semaphore.NewWeighted(allShares)}
+			r.known.Store(engine{known: true, processors: processors})
+			turn := func() func() {
+				t.Helper()
+				end, err := r.startsTurn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return end
+			}
+			begun := time.Now()
+			end := turn()
+			for range want - 1 {
+				turn()
+			}
+			if r.starts.TryAcquire(allShares / int64(want)) {
+				t.Errorf("with %d processors more than %d start at once", processors, want)
+			}
+			end()
+			end = turn()
+			if waited := time.Since(begun); waited > 0 {
+				t.Errorf("one start waited %s after another had ended", waited)
+			}
+			turn()
+			if waited := time.Since(begun); waited != maxTurn {
+				t.Errorf("one start waited %s for others that take long", waited)
+			}
+			end()
+		})
 	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	end := take(toStop)
-	if _, err := r.turn(gone, toStart); err == nil {
-		t.Error("a caller that has given up has a turn")
+}
+
+// A container is not created before its start has a turn.
+func TestStartTakesTurn(t *testing.T) {
+	t.Parallel()
+	e := newFaultProxy(t)
+	r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	next := take(toStart) // after maxTurn
-	end()                 // late; it does not end the next turn
-	if r.turns.TryAcquire(toStop) {
-		t.Error("a stop has a turn together with a start")
+	spec := seededHome(t, r)
+	if err := r.starts.Acquire(t.Context(), allShares); err != nil {
+		t.Fatal(err)
 	}
-	take(toStart)()
-	next()
-	take(toStop)()
+	created := make(chan struct{})
+	begun := sync.OnceFunc(func() { close(created) })
+	f := func(_ http.ResponseWriter, req *http.Request) bool {
+		if req.Method == http.MethodPost && path.Base(req.URL.Path) == "create" && strings.HasPrefix(req.URL.Query().Get("name"), "codehub-ws-") {
+			begun()
+		}
+		return false
+	}
+	e.fault.Store(&f)
+	started := make(chan error, 1)
+	go func() {
+		_, err := r.StartContainer(t.Context(), spec, nil)
+		started <- err
+	}()
+	select {
+	case <-created:
+		t.Error("a container was created without a turn")
+	case err := <-started:
+		t.Fatalf("the start ended: %v", err)
+	case <-time.After(500 * time.Millisecond): // what may not happen has some time to happen
+	}
+	r.starts.Release(allShares)
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	<-created
 }
 
 func TestEngineVersions(t *testing.T) {

@@ -287,7 +287,7 @@ func hostAddresses(t *testing.T, own ...string) []string {
 	var out []string
 	for _, i := range interfaces {
 		addrs, err := i.Addrs()
-		if err != nil || !slices.Contains(own, i.Name) && slices.ContainsFunc([]string{"br-", "chout-", "chd"}, func(prefix string) bool { return strings.HasPrefix(i.Name, prefix) }) {
+		if err != nil || !slices.Contains(own, i.Name) && slices.ContainsFunc([]string{"br-", "chout-", "chd", "chb", "ck", "codehub-k8s"}, func(prefix string) bool { return strings.HasPrefix(i.Name, prefix) }) {
 			continue // another test's, and perhaps already removed
 		}
 		for _, a := range addrs {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,7 +23,8 @@ import (
 // calls that create Pods for the same home at once, each creates before it reads, so at
 // least one of them sees the other's Pod; RemoveVolume notes that it removes a home before
 // it reads the Pods. The gate is removed from the Pod as it was read: a server that was
-// suspended in between finds it changed or gone, and starts nothing.
+// suspended in between finds it changed or gone, and reads everything again or starts nothing.
+// Other programs may have gates of their own, which codehub leaves.
 
 // create creates a Pod with a gate. An existing one with its name is errExists.
 func (r *Runtime) create(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
@@ -81,7 +83,29 @@ func (r *Runtime) admit(ctx context.Context, p *corev1.Pod, may admission) (*cor
 	return nil, errors.Join(err, kept)
 }
 
+// tryAdmit is admit, but leaves a Pod that it refuses. If another program changes the Pod
+// meanwhile, such as the one that queues it, everything is asked again for the Pod as it is then.
 func (r *Runtime) tryAdmit(ctx context.Context, p *corev1.Pod, may admission) (*corev1.Pod, error) {
+	return r.asItIs(ctx, p, func(p *corev1.Pod) (*corev1.Pod, error) { return r.admitOnce(ctx, p, may) })
+}
+
+// asItIs calls try with a Pod, and again after a conflict as long as the Pod has changed since and
+// still has its gate.
+func (r *Runtime) asItIs(ctx context.Context, p *corev1.Pod, try func(*corev1.Pod) (*corev1.Pod, error)) (*corev1.Pod, error) {
+	for {
+		opened, err := try(p)
+		if !apierrors.IsConflict(err) {
+			return opened, err
+		}
+		now, failed := r.reread(ctx, p)
+		if failed != nil || !gated(now) || now.DeletionTimestamp != nil || now.ResourceVersion == p.ResourceVersion {
+			return nil, err
+		}
+		p = now
+	}
+}
+
+func (r *Runtime) admitOnce(ctx context.Context, p *corev1.Pod, may admission) (*corev1.Pod, error) {
 	id := workspace.ID(p.Labels[labelWorkspace])
 	home, err := r.home(ctx, id, p.Annotations[noteVolumeClaim])
 	if err != nil {
@@ -101,12 +125,19 @@ func (r *Runtime) tryAdmit(ctx context.Context, p *corev1.Pod, may admission) (*
 	return r.open(ctx, p)
 }
 
-// open removes a Pod's gate. It also removes the Pod's managed fields, by a list with one empty
-// entry. After that the API server keeps none, so that it does not compute them for each later
-// change of the status, and watches do not carry them.
+// open removes codehub's gate of a Pod, and leaves the gates of other programs. It also removes
+// the Pod's managed fields, by a list with one empty entry. After that the API server keeps none,
+// so that it does not compute them for each later change of the status, and watches do not carry
+// them.
 func (r *Runtime) open(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
-	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"resourceVersion":%q,"managedFields":[{}]},"spec":{"schedulingGates":[]}}`, p.UID, p.ResourceVersion)
-	opened, err := r.pods().Patch(ctx, p.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": p.UID, "resourceVersion": p.ResourceVersion, "managedFields": []any{struct{}{}}},
+		"spec":     map[string]any{"schedulingGates": slices.DeleteFunc(slices.Clone(p.Spec.SchedulingGates), ownGate)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	opened, err := r.pods().Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return nil, wrapError(ctx, "start Pod "+p.Name, err)
 	}
@@ -115,8 +146,9 @@ func (r *Runtime) open(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) 
 }
 
 // free returns runtime.ErrBusy if a Pod other than p uses the home. Pods of tasks and jobs
-// that were not started are removed, which leaves them without a chance to start. A
-// workspace shares its home with the Pods of other programs.
+// that were not started are removed, which leaves them without a chance to start, and so are
+// those of tasks that no node has yet: another server may have left them. A workspace shares its
+// home with the Pods of other programs.
 func (r *Runtime) free(ctx context.Context, id workspace.ID, p *corev1.Pod) error {
 	own, err := r.podsBefore(ctx, id, p)
 	if err != nil {
@@ -126,12 +158,11 @@ func (r *Runtime) free(ctx context.Context, id workspace.ID, p *corev1.Pod) erro
 		if p != nil && other.UID == p.UID || ended(other) {
 			continue
 		}
-		if gated(other) && other.Labels[labelRole] != roleWorkspace {
-			if other, err = r.removeGated(ctx, other); err != nil {
-				return err
-			}
-			if other == nil {
+		if other.Labels[labelRole] != roleWorkspace && unstarted(other) {
+			if gone, err := r.removeSoon(ctx, other); gone {
 				continue
+			} else if err != nil {
+				return err
 			}
 		}
 		return errUsed(id.VolumeName(), other.Name)
@@ -141,6 +172,18 @@ func (r *Runtime) free(ctx context.Context, id workspace.ID, p *corev1.Pod) erro
 	}
 	task := p != nil && p.Labels[labelRole] == roleTask
 	return r.unusedByOthers(ctx, id, !task)
+}
+
+// removeSoon removes a Pod while it is unstarted, and reports whether it is gone. Something else, such
+// as a finalizer, may keep it.
+func (r *Runtime) removeSoon(ctx context.Context, p *corev1.Pod) (gone bool, err error) {
+	soon, cancel := context.WithTimeout(ctx, cleanUpWithin)
+	defer cancel()
+	now, err := r.removeIf(soon, p, unstarted)
+	if err != nil && soon.Err() != nil && ctx.Err() == nil {
+		return false, nil
+	}
+	return now == nil && err == nil, err
 }
 
 // unusedByOthers returns runtime.ErrBusy if a Pod that is not codehub's uses the home, or
@@ -199,7 +242,7 @@ func mounts(p *corev1.Pod, claim string) bool {
 // cluster knows. A Pod on a node that does not respond stays until the cluster, or an
 // administrator, has confirmed that the node is gone.
 func (r *Runtime) remove(ctx context.Context, p *corev1.Pod, grace time.Duration) error {
-	p, err := r.removeGated(ctx, p)
+	p, err := r.removeIf(ctx, p, func(p *corev1.Pod) bool { return gated(p) || p.Spec.NodeName == "" })
 	if p == nil || err != nil {
 		return err
 	}
@@ -224,9 +267,22 @@ func (r *Runtime) removed(ctx context.Context, p *corev1.Pod) error {
 // removeGated removes exactly this Pod if it still has its gate, and so no processes. If it
 // has none, it returns the Pod as it is now.
 func (r *Runtime) removeGated(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
-	for gated(p) {
+	return r.removeIf(ctx, p, gated)
+}
+
+// unstarted reports whether a Pod of a task or a job has no processes yet: it has its gate, or it is
+// a task's, and no node has it.
+func unstarted(p *corev1.Pod) bool {
+	role := p.Labels[labelRole]
+	return gated(p) || (role == roleTask || role == roleAside) && p.Spec.NodeName == ""
+}
+
+// removeIf removes exactly this Pod while the function accepts it, which may accept only a Pod
+// without processes. Otherwise it returns the Pod as it is now.
+func (r *Runtime) removeIf(ctx context.Context, p *corev1.Pod, is func(*corev1.Pod) bool) (*corev1.Pod, error) {
+	for is(p) {
 		at := int64(0)
-		// In this version it has its gate.
+		// In this version it has no processes: whatever lets a Pod start changes its version before.
 		only := &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}
 		refused := r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &at, Preconditions: only})
 		if refused == nil || apierrors.IsNotFound(refused) {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/store/s3test"
@@ -46,7 +48,9 @@ func testArchives(t *testing.T, c *cluster) {
 	if len(spec.Input) < 1<<20 {
 		t.Fatalf("the instructions have %d bytes, so the test shows nothing about long ones", len(spec.Input))
 	}
-	meta, err := b.ReadBack(t.Context(), spec.Key, runJob(t, h.r, spec), nil)
+	packed := runJob(t, h.r, spec, c.makeRoom(t, h.r, jobName(spec.Kind, row.ID)))
+	h.r.cfg.Nodes = nil
+	meta, err := b.ReadBack(t.Context(), spec.Key, packed, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +66,7 @@ func testArchives(t *testing.T, c *cluster) {
 	if err := b.RestoreJob(t.Context(), row, meta, &spec); err != nil {
 		t.Fatal(err)
 	}
-	runJob(t, h.r, spec)
+	runJob(t, h.r, spec, nil)
 	if diff := cmp.Diff(want, h.home(t, row.ID)); diff != "" {
 		t.Errorf("the restored home (-want +got):\n%s", diff)
 	}
@@ -71,10 +75,48 @@ func testArchives(t *testing.T, c *cluster) {
 	}
 }
 
+// makeRoom gives r Pods that fit on no node. It returns a function that makes room on all nodes once a
+// Pod has been reported to wait for that, and checks that the Pod which then runs is the one that waited.
+func (c *cluster) makeRoom(t *testing.T, r *Runtime, pod string) func(runtime.Progress) {
+	label := "codehub.test/" + uuid.NewString()
+	r.cfg.Nodes = map[string]string{label: "yes"}
+	var waited types.UID
+	uid := func() types.UID {
+		p, err := r.pods().Get(t.Context(), pod, metav1.GetOptions{})
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		return p.UID
+	}
+	return func(p runtime.Progress) {
+		switch {
+		case p.Step == runtime.StepWaitingRoom && waited == "":
+			waited = uid()
+			if !strings.Contains(p.Detail, "affinity/selector") {
+				t.Errorf("the Pod waits: %s", p.Detail)
+			}
+			nodes, err := c.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, n := range nodes.Items {
+				patch := []byte(`{"metadata": {"labels": {"` + label + `": "yes"}}}`)
+				if _, err := c.Client.CoreV1().Nodes().Patch(t.Context(), n.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+					t.Error(err)
+				}
+			}
+		case p.Step == runtime.StepPacking && (waited == "" || uid() != waited):
+			t.Errorf("the Pod that runs is not the one that waited")
+		}
+	}
+}
+
 // runJob runs a storage job to its end and returns its result.
-func runJob(t *testing.T, r *Runtime, spec runtime.JobSpec) archive.Stats {
+func runJob(t *testing.T, r *Runtime, spec runtime.JobSpec, progress func(runtime.Progress)) archive.Stats {
 	t.Helper()
-	job, err := r.StartJob(t.Context(), spec, nil)
+	job, err := r.StartJob(t.Context(), spec, progress)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -219,14 +219,16 @@ func (r *Runtime) copyAside(ctx context.Context, id workspace.ID, original, asid
 		return err
 	}
 	defer func() { err = errors.Join(err, r.discard(ctx, p)) }()
-	if _, err := r.noted(ctx, id, original, call, p); err != nil {
-		return err
-	}
-	report(progress, runtime.StepCopying)
-	opened, err := r.open(ctx, p)
+	opened, err := r.asItIs(ctx, p, func(p *corev1.Pod) (*corev1.Pod, error) {
+		if _, err := r.noted(ctx, id, original, call, p); err != nil {
+			return nil, err
+		}
+		return r.open(ctx, p)
+	})
 	if err != nil {
 		return err
 	}
+	report(progress, runtime.StepCopying)
 	var last runtime.CopyReport
 	said := ""
 	_, exit, err := r.follow(ctx, opened, runtime.StepCopying, progress, func(line []byte) {

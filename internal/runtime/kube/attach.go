@@ -3,6 +3,7 @@ package kube
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -18,11 +19,14 @@ import (
 // the call that started it has sent the input, or has died, and the job ends with an error.
 // A job that cannot get its input is removed.
 func (r *Runtime) instruct(ctx context.Context, p *corev1.Pod, spec runtime.JobSpec, progress func(runtime.Progress)) (runtime.Job, error) {
-	if s := statusOf(p, containerHelper); ended(p) || s != nil && (s.State.Running != nil || s.State.Terminated != nil) {
+	if begun(p, containerHelper) {
 		r.podView.wrote(p)
 		return jobOf(p), nil
 	}
-	p, err := r.awaitStep(ctx, p, jobStep(spec.Kind), progress, hasStarted(containerHelper))
+	p, err := r.awaitHelper(ctx, p, jobStep(spec.Kind), progress)
+	if errors.Is(err, errGone) {
+		return runtime.Job{}, &runtime.BusyError{Reason: "the Pod of the storage job was removed before it started"}
+	}
 	if err != nil {
 		return runtime.Job{}, err
 	}
@@ -40,6 +44,42 @@ func (r *Runtime) instruct(ctx context.Context, p *corev1.Pod, spec runtime.JobS
 		return runtime.Job{}, err
 	}
 	return jobOf(p), nil
+}
+
+// maxRoomWait is how long a call waits for a node. Then it is repeated, so that a job gets new
+// addresses of the bucket before the earlier ones expire, and other archivings get their turn.
+const maxRoomWait = 10 * time.Minute
+
+// awaitHelper waits until the helper of a Pod has started. While no node is found for the Pod it
+// keeps it, and reports why: another Pod would wait at the end of the queue. A job is also kept
+// while its node waits for the volume, since a job that starts while no call waits for it gets no
+// instructions. After maxRoomWait it is runtime.ErrBusy.
+func (r *Runtime) awaitHelper(ctx context.Context, p *corev1.Pod, step string, progress func(runtime.Progress)) (*corev1.Pod, error) {
+	waited := false
+	for began := time.Now(); ; {
+		now, err := r.awaitStep(ctx, p, step, progress, hasStarted(containerHelper))
+		var busy *runtime.BusyError
+		if !errors.As(err, &busy) || busy.Step != runtime.StepWaitingRoom && busy.Step != runtime.StepWaitingVolume ||
+			now == nil || now.Spec.NodeName != "" && !r.owns(now.Labels, roleJob) || time.Since(began) > maxRoomWait {
+			if err == nil && waited {
+				report(progress, step)
+			}
+			return now, err
+		}
+		waited = true
+		if progress != nil {
+			progress(runtime.Progress{Step: busy.Step, Detail: busy.Reason, Uncounted: true})
+		}
+		next, err := r.nextVersion(ctx, now, unschedulableFor, hasStarted(containerHelper))
+		if err != nil {
+			return now, err
+		}
+		if now.Spec.NodeName == "" && (next.Spec.NodeName != "" || refusal(next) == nil) {
+			waited = false
+			report(progress, step)
+		}
+		p = next
+	}
 }
 
 // attachedFor is how long the connection to a job stays open after its whole input was

@@ -145,6 +145,64 @@ func waitsForVolume(t *testing.T, what string, err error, words ...string) {
 	}
 }
 
+// A call that waits for a job keeps waiting while the node waits for the volume, and sees the job
+// start. One that waits for a task ends.
+func TestJobWaitsForVolume(t *testing.T) {
+	t.Parallel()
+	api, r := newStub(t)
+	api.expired = true // each wait for a change ends soon
+	id, home := api.home(r, nil)
+	ago := metav1.NewTime(time.Now().Add(-time.Hour))
+	placed := func(p *corev1.Pod) *corev1.Pod {
+		p.Namespace, p.UID, p.Spec.NodeName, p.Spec.SchedulingGates = namespace, types.UID(uuid.NewString()), "node1", nil
+		p.Status.Phase = corev1.PodPending
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: ago}}
+		api.put("pods", p)
+		api.put("events", &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Name: p.Name}, InvolvedObject: corev1.ObjectReference{UID: p.UID}, Type: corev1.EventTypeWarning,
+			Reason: "FailedAttachVolume", Message: `Multi-Attach error for volume "pv-1"`, LastTimestamp: metav1.Now(),
+		})
+		p, err := r.pods().Get(t.Context(), p.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	task := r.pod(onHome{name: checkName(id), role: roleTask, id: id, home: home, command: []string{"true"}})
+	_, err := r.awaitHelper(t.Context(), placed(task), runtime.StepChecking, nil)
+	waitsForVolume(t, "a task", err, "Multi-Attach")
+
+	job := placed(r.jobPod(runtime.JobSpec{Kind: runtime.JobArchive, Workspace: id, Claim: "claim-1", VolumeClaim: "home-1"}, home))
+	waits, begins := 0, false
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+	defer cancel()
+	now, err := r.awaitHelper(ctx, job, runtime.StepPacking, func(p runtime.Progress) {
+		if waits == 2 && p.Step == runtime.StepPacking {
+			begins = true
+			return
+		}
+		if p.Step != runtime.StepWaitingVolume || !p.Uncounted || !strings.Contains(p.Detail, "Multi-Attach") {
+			t.Errorf("progress %+v", p)
+		}
+		if waits++; waits == 2 {
+			job.Status.Phase = corev1.PodRunning
+			job.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: containerHelper, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+			api.put("pods", job)
+		}
+	})
+	if err != nil || now.Status.Phase != corev1.PodRunning || waits != 2 || !begins {
+		t.Errorf("a job: %+v, %v, after %d reports of the wait; packing was reported: %v", now.Status, err, waits, begins)
+	}
+
+	// One whose Pod is removed meanwhile is repeated.
+	spec := runtime.JobSpec{Kind: runtime.JobRestore, Workspace: id, Claim: "claim-2", VolumeClaim: "home-1"}
+	removed := placed(r.jobPod(spec, home))
+	_, err = r.instruct(ctx, removed, spec, func(runtime.Progress) { api.finish("pods", removed.Name) })
+	if !errors.Is(err, runtime.ErrBusy) || !strings.Contains(err.Error(), "was removed") {
+		t.Errorf("a job whose Pod is removed: %v", err)
+	}
+}
+
 // testNotAttached has a home whose volume the driver does not attach. The call ends with the
 // driver's own words, and leaves nothing that keeps the home from being removed. Once the volume
 // is attached, the next reason is shown: here, that no node has the driver.

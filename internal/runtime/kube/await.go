@@ -177,6 +177,12 @@ func hasStarted(container string) func(*corev1.Pod) (bool, error) {
 	}
 }
 
+// begun reports whether the named container of a Pod runs or has run, or never will.
+func begun(p *corev1.Pod, container string) bool {
+	s := statusOf(p, container)
+	return ended(p) || s != nil && (s.State.Running != nil || s.State.Terminated != nil)
+}
+
 func statusOf(p *corev1.Pod, container string) *corev1.ContainerStatus {
 	i := slices.IndexFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
 	if i < 0 {
@@ -196,12 +202,26 @@ func refusal(p *corev1.Pod) error {
 		}
 	}
 	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
-			time.Since(c.LastTransitionTime.Time) > unschedulableFor {
+		if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse || time.Since(c.LastTransitionTime.Time) <= unschedulableFor {
+			continue
+		}
+		switch {
+		case c.Reason == corev1.PodReasonUnschedulable:
 			return unscheduled(c.Message)
+		case c.Reason == corev1.PodReasonSchedulingGated && len(p.Spec.SchedulingGates) > 0: // the condition outlasts the gates
+			return &runtime.BusyError{Step: runtime.StepWaitingRoom, Reason: c.Message + ": " + gates(p)}
 		}
 	}
 	return nil
+}
+
+// gates names the gates of a Pod.
+func gates(p *corev1.Pod) string {
+	var names []string
+	for _, g := range p.Spec.SchedulingGates {
+		names = append(names, g.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 func waitingRefusal(p *corev1.Pod, container string, w *corev1.ContainerStateWaiting) error {

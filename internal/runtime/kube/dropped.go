@@ -21,7 +21,7 @@ var (
 // dropped returns why a Pod that the cluster has made must not run: it lacks something that
 // was planned. What the cluster has added does not matter.
 func dropped(planned, made *corev1.Pod) error {
-	if !slices.ContainsFunc(made.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return g.Name == gate }) {
+	if !gated(made) {
 		return errNoSchedulingGates
 	}
 	if off := planned.Spec.HostUsers; off != nil && !*off && (made.Spec.HostUsers == nil || *made.Spec.HostUsers) {

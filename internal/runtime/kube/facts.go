@@ -166,7 +166,7 @@ func (r *Runtime) factsOf(ctx context.Context, c chosenImage, home *corev1.Persi
 	defer unlock()
 	line, p, err := r.runTask(ctx, onHome{
 		name: describeName(id), id: id, home: home, readOnly: true,
-		image: &c, command: []string{inside.Command, inside.Describe},
+		image: &c, command: []string{inside.Command, inside.Describe}, shared: true,
 	}, runtime.StepCreating, nil, progress)
 	if err != nil {
 		return facts{}, c, err

@@ -34,7 +34,7 @@ func jobOf(p *corev1.Pod) runtime.Job {
 	return runtime.Job{
 		ID: idOf(p), Workspace: workspace.ID(p.Labels[labelWorkspace]), Claim: p.Labels[labelClaim],
 		Kind: runtime.JobKind(p.Annotations[noteKind]), VolumeClaim: p.Annotations[noteVolumeClaim], Key: p.Annotations[noteKey],
-		Running: !ended(p), Created: p.CreationTimestamp.Time,
+		Running: !ended(p), Waiting: !begun(p, containerHelper), Created: p.CreationTimestamp.Time,
 	}
 }
 

@@ -200,8 +200,11 @@ func ended(p *corev1.Pod) bool {
 // long as the others.
 func runs(s corev1.ContainerStatus) bool { return s.State.Terminated == nil }
 
-// gated reports whether the Pod was not started yet.
-func gated(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) > 0 }
+// gated reports whether codehub has not let the Pod start yet.
+func gated(p *corev1.Pod) bool { return slices.ContainsFunc(p.Spec.SchedulingGates, ownGate) }
+
+// ownGate reports whether a gate is codehub's.
+func ownGate(g corev1.PodSchedulingGate) bool { return g.Name == gate }
 
 func report(progress func(runtime.Progress), step string) {
 	if progress != nil {
@@ -212,12 +215,17 @@ func report(progress func(runtime.Progress), step string) {
 // pollEvery is how often a call looks for a change that it waits for.
 const pollEvery = 50 * time.Millisecond
 
+// maxPoll is how often it looks for a change that may take long.
+const maxPoll = 5 * time.Second
+
 // pause waits for pollEvery, and returns an error if ctx ends.
-func pause(ctx context.Context, what string) error {
+func pause(ctx context.Context, what string) error { return pauseFor(ctx, pollEvery, what) }
+
+func pauseFor(ctx context.Context, d time.Duration, what string) error {
 	select {
 	case <-ctx.Done():
 		return wrapError(ctx, what, ctx.Err())
-	case <-time.After(pollEvery):
+	case <-time.After(d):
 		return nil
 	}
 }

@@ -52,6 +52,7 @@ func TestKubernetes(t *testing.T) {
 		"a claim removed by hand":                testRemovedClaim,
 		"a check that cannot run":                testUnscheduledProbe,
 		"refusals have reasons":                  testRefusals,
+		"another program queues Pods":            testForeignGates,
 		"a volume that is not attached":          testNotAttached,
 		"a volume that is attached elsewhere":    testAttachedElsewhere,
 		"a home that grows":                      testGrowth,

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -32,7 +33,8 @@ func TestLostClaim(t *testing.T) {
 }
 
 // A Pod of an earlier network check that stays on a lost node keeps the isolation from being
-// checked, and nothing else: workspaces start.
+// checked, and nothing else: workspaces start. It is removed with the others once an administrator
+// has confirmed that the node is dead.
 func TestProbeOnLostNode(t *testing.T) {
 	t.Parallel()
 	api, r := newStub(t)
@@ -44,7 +46,36 @@ func TestProbeOnLostNode(t *testing.T) {
 	api.put("pods", p)
 	_, err := r.probeNetwork(t.Context())
 	var isolation *runtime.IsolationError
-	if !errors.As(err, &isolation) || !isolation.Unknown || !strings.Contains(isolation.Reason, p.Name) {
+	if !errors.As(err, &isolation) || !isolation.Unknown || !strings.Contains(isolation.Reason, p.Name) || !strings.Contains(isolation.Reason, "node1") {
 		t.Errorf("the check: %v", err)
+	}
+	p.Finalizers = nil // the cluster removes it without its kubelet's word
+	api.put("pods", p)
+	r.confirmAfter = 0
+	if n, err := r.NodeIsDead(t.Context(), "node2"); n != 0 || !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("another node is dead: %d, %v", n, err)
+	}
+	if n, err := r.NodeIsDead(t.Context(), "node1"); n != 1 || err != nil {
+		t.Errorf("its node is dead: %d, %v", n, err)
+	}
+	if left, err := r.pods().Get(t.Context(), p.Name, metav1.GetOptions{}); err == nil {
+		t.Errorf("the Pod is there: %+v", left)
+	}
+}
+
+// A claim that another program keeps is looked at less and less often.
+func TestClaimThatStays(t *testing.T) {
+	t.Parallel()
+	api, r := newStub(t)
+	id, c := api.home(r, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = []string{"example.org/backup"} })
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	if err := r.RemoveVolume(ctx, id, "home-1", nil); err == nil {
+		t.Error("the home is removed")
+	}
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	if n := api.reads["persistentvolumeclaims/"+c.Name]; n < 2 || n > 25 {
+		t.Errorf("its claim was read %d times in 6 s", n)
 	}
 }

@@ -119,16 +119,21 @@ func (r *Runtime) LostNodes(ctx context.Context) ([]runtime.LostNode, error) {
 	return list, nil
 }
 
-// NodeIsDead implements runtime.Nodes. It asks the cluster itself which Pods are lost now.
+// NodeIsDead implements runtime.Nodes. It asks the cluster itself which Pods are lost now. Those of
+// the network check count, too: while one is there, the check cannot run again.
 func (r *Runtime) NodeIsDead(ctx context.Context, name string) (int, error) {
-	list, err := r.pods().List(ctx, metav1.ListOptions{LabelSelector: labelInstallation + "=" + r.cfg.Installation})
-	if err != nil {
-		return 0, wrapError(ctx, "list Pods", err)
+	var pods []corev1.Pod
+	for _, label := range []string{labelInstallation, labelProbe} {
+		list, err := r.pods().List(ctx, metav1.ListOptions{LabelSelector: label + "=" + r.cfg.Installation})
+		if err != nil {
+			return 0, wrapError(ctx, "list Pods", err)
+		}
+		pods = append(pods, list.Items...)
 	}
 	now, removed, recent := time.Now(), 0, time.Duration(0)
 	var failed error
-	for i := range list.Items {
-		p := &list.Items[i]
+	for i := range pods {
+		p := &pods[i]
 		if p.Spec.NodeName != name || !lost(p, now) {
 			continue
 		}

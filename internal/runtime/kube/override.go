@@ -87,6 +87,11 @@ func unsafe(p, changed *corev1.Pod) string {
 		}
 	}
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		if slices.ContainsFunc(c.RestartPolicyRules, func(rule corev1.ContainerRestartRule) bool {
+			return rule.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+		}) {
+			return "restartPolicyRules of the container " + c.Name
+		}
 		if s := c.SecurityContext; s != nil && s.Privileged != nil && *s.Privileged {
 			return "privileged of the container " + c.Name
 		}
@@ -99,6 +104,9 @@ func unsafe(p, changed *corev1.Pod) string {
 		}
 		if !same(rights(c.SecurityContext), rights(theirs[i].SecurityContext)) {
 			return "securityContext of the container " + c.Name
+		}
+		if !same(c.RestartPolicy, theirs[i].RestartPolicy) || !same(c.RestartPolicyRules, theirs[i].RestartPolicyRules) {
+			return "restartPolicy of the container " + c.Name
 		}
 		for _, m := range c.VolumeMounts {
 			if m.Name != tmpVolume && !slices.ContainsFunc(theirs[i].VolumeMounts, func(o corev1.VolumeMount) bool { return same(m, o) }) {

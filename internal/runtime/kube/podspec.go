@@ -42,6 +42,7 @@ type onHome struct {
 	readOnly   bool
 	scratch    bool // it has runtime.JobScratchDir
 	stdin      bool
+	shared     bool // other calls wait for its end, so it does not wait for a node with room
 }
 
 // ownerCaps are the capabilities to read and write files of any owner, and to keep what they

@@ -55,12 +55,7 @@ func (r *Runtime) probeNetwork(ctx context.Context) (open []target, err error) {
 	starting, cancel := context.WithTimeout(ctx, probeStart)
 	defer cancel()
 	for _, p := range []**corev1.Pod{&from, &to} {
-		err := r.removeProbe(starting, (*p).Name)
-		var busy *runtime.BusyError
-		if errors.As(err, &busy) && busy.Step == runtime.StepWaitingNode { // its own words are about a workspace
-			err = fmt.Errorf("pod %s of an earlier check cannot be removed: its node does not respond", (*p).Name)
-		}
-		if err != nil {
+		if err := r.removeProbe(starting, (*p).Name); err != nil {
 			return nil, unknown(ctx, err)
 		}
 		made, err := r.pods().Create(starting, *p, metav1.CreateOptions{})
@@ -239,5 +234,10 @@ func (r *Runtime) removeProbe(ctx context.Context, name string) error {
 	case p.Labels[labelProbe] != r.cfg.Installation:
 		return fmt.Errorf("pod %s is not codehub's: %w", name, runtime.ErrConflict)
 	}
-	return r.remove(ctx, p, 0)
+	err = r.remove(ctx, p, 0)
+	var busy *runtime.BusyError
+	if errors.As(err, &busy) && busy.Step == runtime.StepWaitingNode { // its own words are about a workspace
+		err = fmt.Errorf("pod %s of an earlier check cannot be removed: its node %s does not respond", name, p.Spec.NodeName)
+	}
+	return err
 }

@@ -78,10 +78,10 @@ func TestIsolationIsChecked(t *testing.T) {
 	stopped()
 	b := c.twin(t, a) // the next leader
 	finds(b, false, append(all, runtime.MsgPoliciesIgnored)...)
-	pods, err := c.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: labelProbe})
-	if err != nil || len(pods.Items) > 0 {
-		t.Errorf("%d Pods are left, %v", len(pods.Items), err)
-	}
+	harness.Eventually(t, "no Pod of a check is left", func() bool {
+		pods, err := c.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: labelProbe})
+		return err == nil && len(pods.Items) == 0
+	})
 }
 
 // Policies that cut this server off only after the probe has answered it are the reason, too.

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -90,9 +91,13 @@ func testSlowPulls(t *testing.T, c *cluster) {
 			t.Errorf("RemoveContainer: %v", err)
 		}
 		s.free()
-		if err := r.RemoveContainer(t.Context(), list[0].ID, 0); err != nil {
-			t.Error(err)
-		}
+		harness.Eventually(t, "it is removed", func() bool {
+			err := r.RemoveContainer(t.Context(), list[0].ID, 0)
+			if err != nil && !errors.Is(err, runtime.ErrBusy) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
 	})
 	t.Run("that fails", func(t *testing.T) {
 		t.Parallel()

@@ -56,14 +56,14 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim strin
 	return wrapError(ctx, "delete persistent volume claim", r.deleteClaim(ctx, c, nil))
 }
 
-// removeEnded removes the Pods of tasks and jobs of a workspace that do not run.
+// removeEnded removes the Pods of tasks and jobs of a workspace that have ended, or wait.
 func (r *Runtime) removeEnded(ctx context.Context, id workspace.ID) error {
 	own, err := r.podsOf(ctx, id)
 	if err != nil {
 		return err
 	}
 	for _, p := range own {
-		if p.Labels[labelRole] == roleWorkspace || !ended(p) && !gated(p) {
+		if p.Labels[labelRole] == roleWorkspace || !ended(p) && !unstarted(p) {
 			continue
 		}
 		if err := r.remove(ctx, p, 0); err != nil {
@@ -80,7 +80,7 @@ func (r *Runtime) deleteClaim(ctx context.Context, c *corev1.PersistentVolumeCla
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	for {
+	for wait := pollEvery; ; wait = min(2*wait, maxPoll) {
 		now, err := r.claims().Get(ctx, c.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && now.UID != c.UID {
 			r.homeView.awaitGone(ctx, c)
@@ -89,7 +89,7 @@ func (r *Runtime) deleteClaim(ctx context.Context, c *corev1.PersistentVolumeCla
 		if err != nil {
 			return err
 		}
-		if err := pause(ctx, "remove persistent volume claim "+c.Name); err != nil {
+		if err := pauseFor(ctx, wait, "remove persistent volume claim "+c.Name); err != nil {
 			return err
 		}
 	}

@@ -31,6 +31,7 @@ type stubAPI struct {
 	objects map[string]map[string]any // by KIND/NAME
 	log     string                    // of each Pod
 	deleted []string                  // KIND/NAME of each deletion
+	reads   map[string]int            // of each object, by KIND/NAME
 	// opened is called, with mu held, for a Pod whose gate was removed; it returns its status.
 	opened func(name string) any
 	// listed is called before a list of a kind is answered.
@@ -44,7 +45,7 @@ type stubAPI struct {
 // newStub returns a runtime of a new installation on a stub.
 func newStub(t *testing.T) (*stubAPI, *Runtime) {
 	t.Helper()
-	api := &stubAPI{t: t, objects: map[string]map[string]any{}}
+	api := &stubAPI{t: t, objects: map[string]map[string]any{}, reads: map[string]int{}}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
 	r, err := New(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, Config{
@@ -225,6 +226,8 @@ func (a *stubAPI) one(w http.ResponseWriter, req *http.Request, kind, name strin
 		}
 	}
 	switch req.Method {
+	case http.MethodGet:
+		a.reads[kind+"/"+name]++
 	case http.MethodPatch:
 		merge(o, given)
 		a.touch(o)

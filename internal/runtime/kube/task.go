@@ -102,12 +102,18 @@ func (r *Runtime) tryTask(ctx context.Context, o onHome, step string, may admiss
 	}
 	report(progress, step)
 	last, exit := "", 0
-	p, exit, err = r.follow(ctx, opened, step, progress, func(b []byte) {
-		last = string(b)
-		if n, err := strconv.ParseInt(last, 10, 64); err == nil && progress != nil {
-			progress(runtime.Progress{Step: step, Entries: n})
-		}
-	})
+	p = opened
+	if !o.shared {
+		p, err = r.awaitHelper(ctx, p, step, progress)
+	}
+	if err == nil {
+		p, exit, err = r.follow(ctx, p, step, progress, func(b []byte) {
+			last = string(b)
+			if n, err := strconv.ParseInt(last, 10, 64); err == nil && progress != nil {
+				progress(runtime.Progress{Step: step, Entries: n})
+			}
+		})
+	}
 	switch {
 	case errors.Is(err, errGone):
 		return "", p, &runtime.BusyError{Reason: "another call works on volume " + o.home.Name}

@@ -168,9 +168,10 @@ func newInterruptible(t *testing.T) (*interruptible, *watched[corev1.Pod], *watc
 	first := <-source.watches
 	harness.Eventually(t, "the watch is open", w.follows)
 	first.Add(podAt("a", "2"))
-	if found, ok := w.of(t.Context(), "a", podAt("a", "2")); !ok || len(found) != 1 {
-		t.Fatalf("before the end of the watch: %v, %v", found, ok)
-	}
+	harness.Eventually(t, "the watch has the Pod", func() bool {
+		found, ok := w.of(t.Context(), "a", podAt("a", "2"))
+		return ok && len(found) == 1
+	})
 	return source, w, first
 }
 
@@ -239,6 +240,7 @@ func TestWatchMayHaveMissedSomething(t *testing.T) {
 				t.Error("the watch counts as complete before it has what the first list had")
 			}
 			second.Add(podAt("c", "5"))
+			harness.Eventually(t, "the watch is complete", w.follows)
 			if list, err := w.list(t.Context()); err != nil || len(list) < 2 {
 				t.Errorf("the next list: %v, %v", list, err)
 			}

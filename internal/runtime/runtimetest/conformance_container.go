@@ -281,7 +281,11 @@ func containerTests() map[string]func(*suite) {
 			w := &firstWrite{first: make(chan struct{})}
 			done := make(chan error, 1)
 			go func() { done <- s.Runtime.Logs(ctx, s.id, 0, true, w) }()
-			<-w.first
+			select {
+			case <-w.first:
+			case err := <-done:
+				s.Fatalf("following ended: %v", err)
+			}
 			cancel()
 			s.ok("Logs", <-done)
 		},

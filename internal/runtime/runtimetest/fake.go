@@ -105,6 +105,7 @@ type world struct {
 	probesWanted map[workspace.ID]int
 	users        map[workspace.ID][]string // foreign containers that have mounted the home
 	noAddress    string                    // why no container can be started; empty: addresses are available
+	noRoom       string                    // why no node has room for a storage job; empty: there is room
 	scratch      string                    // directory for homes as directories; empty: not created yet
 }
 

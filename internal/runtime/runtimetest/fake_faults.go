@@ -265,6 +265,14 @@ func (f *Fake) Edit(id workspace.ID, edit func(folder string) error) error {
 	return err
 }
 
+// SetNoRoom makes every storage job wait with this message for a node with room; empty ends
+// that. The job is there meanwhile, and StartJob goes on with it.
+func (f *Fake) SetNoRoom(words string) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.noRoom = words
+}
+
 // SetNoAddress makes every start of a container fail with this message for lack of
 // a network address; empty ends that.
 func (f *Fake) SetNoAddress(words string) {

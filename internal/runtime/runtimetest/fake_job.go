@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"codehub/internal/runtime"
@@ -45,6 +46,7 @@ type fakeJob struct {
 	lines        []string
 	part         []byte
 	killed       bool
+	waits        bool // for room: its state is jobRunning, and nothing of it runs
 	cancel       context.CancelFunc
 	done         chan struct{} // closed when it has ended
 }
@@ -99,9 +101,7 @@ func (f *Fake) Jobs(ctx context.Context) ([]runtime.Job, error) {
 	var out []runtime.Job
 	for _, j := range f.w.jobs {
 		if j.installation == f.installation && j.state != jobCreated {
-			job := j.Job
-			job.Running = j.state == jobRunning
-			out = append(out, job)
+			out = append(out, j.listed())
 		}
 	}
 	slices.SortFunc(out, func(a, b runtime.Job) int { return strings.Compare(a.ID, b.ID) })
@@ -120,7 +120,11 @@ func (f *Fake) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtim
 	if err != nil {
 		return runtime.Job{}, err
 	}
-	if !made {
+	goesOn, err := f.waitForRoom(j, made, spec)
+	if err != nil {
+		return runtime.Job{}, err
+	}
+	if !goesOn {
 		return f.listed(j), nil
 	}
 	if err := f.step(ctx, "StartJob/start", spec.Workspace); err != nil {
@@ -140,9 +144,32 @@ func (f *Fake) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtim
 func (f *Fake) listed(j *fakeJob) runtime.Job {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
+	return j.listed()
+}
+
+func (j *fakeJob) listed() runtime.Job {
 	out := j.Job
-	out.Running = j.state == jobRunning
+	out.Running, out.Waiting = j.state == jobRunning, j.waits
 	return out
+}
+
+// waitForRoom reports whether a job that was made now, or waits, has room and is to be run.
+func (f *Fake) waitForRoom(j *fakeJob, made bool, spec runtime.JobSpec) (goesOn bool, err error) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	if !made && !j.waits {
+		return false, nil
+	}
+	defer f.w.change()
+	if f.w.noRoom == "" {
+		j.waits, j.state, j.done, j.spec = false, jobCreated, make(chan struct{}), spec
+		j.spec.Input = slices.Clone(spec.Input)
+		return true, nil
+	}
+	if made {
+		j.waits, j.state, j.cancel = true, jobRunning, sync.OnceFunc(func() { close(j.done) })
+	}
+	return false, &runtime.BusyError{Step: runtime.StepWaitingRoom, Reason: f.w.noRoom}
 }
 
 // makeJob creates the job or returns the existing one. It replaces one that was

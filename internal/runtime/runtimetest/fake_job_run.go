@@ -82,14 +82,14 @@ func (w *world) carryOut(ctx context.Context, j *fakeJob, v *fakeVolume, home st
 // kill ends a running job and waits for its end.
 func (w *world) kill(j *fakeJob) {
 	w.mu.Lock()
-	running := j.state == jobRunning
+	running, done := j.state == jobRunning, j.done
 	if running {
 		j.killed = true
 		j.cancel()
 	}
 	w.mu.Unlock()
 	if running {
-		<-j.done
+		<-done
 	}
 }
 

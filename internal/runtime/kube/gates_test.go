@@ -1,0 +1,178 @@
+package kube
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"codehub/internal/harness"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// A Pod whose gates are gone still has their condition until the scheduler has looked at it.
+func TestGatedIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	p := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
+		LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Minute)),
+	}}}}
+	if err := refusal(p); err != nil {
+		t.Errorf("without gates: %v", err)
+	}
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/queue"}}
+	var busy *runtime.BusyError
+	if err := refusal(p); !errors.As(err, &busy) || busy.Step != runtime.StepWaitingRoom {
+		t.Errorf("with a gate: %v", err)
+	}
+}
+
+// testForeignGates gives Pods the gate of another program, as one that queues Pods does.
+// codehub leaves it, and waits until that program removes it.
+func testForeignGates(t *testing.T, c *cluster) {
+	const queue = "example.com/queue"
+	queued := func(t *testing.T, role string) *Runtime {
+		r := c.runtime(t)
+		r.noImageVolumes.Store(true) // otherwise a node that cannot mount images gets a second Pod
+		before := r.adapt
+		r.adapt = func(p *corev1.Pod) {
+			before(p)
+			if p.Labels[labelRole] == role {
+				p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: queue})
+			}
+		}
+		return r
+	}
+	release := func(t *testing.T, r *Runtime, pod string) types.UID {
+		p, err := r.pods().Get(t.Context(), pod, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Spec.SchedulingGates) != 1 || p.Spec.SchedulingGates[0].Name != queue {
+			t.Errorf("the gates are %v", p.Spec.SchedulingGates)
+		}
+		if _, err := r.pods().Patch(t.Context(), pod, types.MergePatchType, []byte(`{"spec": {"schedulingGates": []}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		return p.UID
+	}
+	t.Run("of a workspace", func(t *testing.T) {
+		t.Parallel()
+		r := queued(t, roleWorkspace)
+		home := newHome(t, r)
+		_, err := r.StartContainer(t.Context(), startOf(home), nil)
+		var busy *runtime.BusyError
+		if !errors.As(err, &busy) || busy.Step != runtime.StepWaitingRoom || !strings.HasSuffix(busy.Reason, ": "+queue) {
+			t.Fatalf("StartContainer: %#v", err)
+		}
+		uid := release(t, r, home.Workspace.ContainerName())
+		harness.Eventually(t, "it is started", func() bool {
+			_, err := r.StartContainer(t.Context(), startOf(home), nil)
+			if err != nil && !errors.Is(err, runtime.ErrBusy) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		if p, err := r.named(t.Context(), home.Workspace.ContainerName(), roleWorkspace); err != nil || p == nil || p.UID != uid {
+			t.Errorf("the Pod that runs is not the one that was queued: %v", err)
+		}
+	})
+	t.Run("of a storage job", func(t *testing.T) {
+		t.Parallel()
+		r := queued(t, roleJob)
+		spec := archiveOf(newHome(t, r))
+		spec.Input = []byte("exit 0\n")
+		waited := false
+		job, err := r.StartJob(t.Context(), spec, func(p runtime.Progress) {
+			if p.Step == runtime.StepWaitingRoom && !waited {
+				waited = true
+				release(t, r, jobName(spec.Kind, spec.Workspace))
+			}
+		})
+		if err != nil || !waited {
+			t.Fatalf("StartJob: waited %v, %v", waited, err)
+		}
+		if exit, err := r.FollowJob(t.Context(), job.ID, func([]byte) {}); err != nil || exit != 0 {
+			t.Errorf("the job ended with %d, %v", exit, err)
+		}
+	})
+	t.Run("of a task", func(t *testing.T) {
+		t.Parallel()
+		r := queued(t, roleTask)
+		home := runtime.VolumeSpec{Workspace: workspace.ID(uuid.NewString()), Storage: workspace.StorageKubernetes, Claim: "home-1", Image: harness.TestImage()}
+		waited := false
+		err := r.CreateVolume(t.Context(), home, func(p runtime.Progress) {
+			if p.Step == runtime.StepWaitingRoom && !waited {
+				waited = true
+				release(t, r, seedName(home.Workspace))
+			}
+		})
+		if err != nil || !waited {
+			t.Errorf("CreateVolume: waited %v, %v", waited, err)
+		}
+	})
+	t.Run("of a task that a server has left", func(t *testing.T) {
+		t.Parallel()
+		r := queued(t, roleTask)
+		plain := c.twin(t, r)
+		for name, next := range map[string]func(runtime.VolumeSpec) error{
+			"start": func(h runtime.VolumeSpec) error {
+				_, err := plain.StartContainer(t.Context(), startOf(h), nil)
+				return err
+			},
+			"archive": func(h runtime.VolumeSpec) error { _, err := plain.StartJob(t.Context(), archiveOf(h), nil); return err },
+			"removal": func(h runtime.VolumeSpec) error { return plain.RemoveVolume(t.Context(), h.Workspace, h.Claim, nil) },
+		} {
+			home := newHome(t, plain)
+			volume, err := r.home(t.Context(), home.Workspace, home.Claim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			made, err := r.create(t.Context(), r.pod(onHome{
+				name: ownName(home.Workspace), role: roleTask, id: home.Workspace, home: volume, command: []string{"/bin/true"},
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.open(t.Context(), made); err != nil {
+				t.Fatal(err)
+			}
+			if err := next(home); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if p, err := r.named(t.Context(), made.Name, roleTask); err != nil || p != nil {
+				t.Errorf("%s: the task exists: %v, %v", name, p, err)
+			}
+		}
+	})
+	t.Run("are removed while codehub looks", func(t *testing.T) {
+		t.Parallel()
+		r := queued(t, roleJob)
+		home := newHome(t, r)
+		volume, err := r.home(t.Context(), home.Workspace, home.Claim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := r.create(t.Context(), r.jobPod(archiveOf(home), volume))
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := 0
+		opened, err := r.admit(t.Context(), made, func(p *corev1.Pod, _ *corev1.PersistentVolumeClaim) error {
+			if asked++; asked == 1 {
+				_, err := r.pods().Patch(t.Context(), p.Name, types.MergePatchType, []byte(`{"spec": {"schedulingGates": [{"name": "`+gate+`"}]}}`), metav1.PatchOptions{})
+				return err
+			}
+			return nil
+		})
+		if err != nil || asked != 2 || len(opened.Spec.SchedulingGates) > 0 {
+			t.Fatalf("asked %d times: %v, %v", asked, opened, err)
+		}
+	})
+}
