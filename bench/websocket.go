@@ -19,10 +19,10 @@ const (
 )
 
 // idleSockets returns how many WebSockets are open for the figures of idle ones: a proxy
-// needs two file descriptors for each.
+// needs two file descriptors for each, and codehub keeps a quarter of its own for SSH.
 func idleSockets(descriptors uint64) int {
 	const reserved = 1000
-	return int(min(mostIdleSockets, (max(descriptors, reserved+2)-reserved)/2))
+	return int(min(mostIdleSockets, (max(descriptors, reserved+3)-reserved)*3/8))
 }
 
 // webSocket measures round trips of short messages on WebSockets, one at a time, on several

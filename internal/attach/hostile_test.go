@@ -10,15 +10,15 @@ import (
 	"codehub/internal/agent"
 	"codehub/internal/agent/agenttest"
 	"codehub/internal/attach"
+	"codehub/internal/harness"
 )
 
-// withAgent returns a running workspace whose agent answers like this, for an attacher with
-// little patience.
-func withAgent(t *testing.T, answers agenttest.Answers) (*world, *attach.Attacher) {
+// withAgent returns a running workspace whose agent answers like this, and an attacher.
+func withAgent(t *testing.T, answers agenttest.Answers, patience time.Duration) (*world, *attach.Attacher) {
 	t.Helper()
 	w, _ := newWorld(t)
 	w.upstream = agenttest.Hostile(t, answers).Upstream
-	return w, attach.New(attach.Config{Store: w, Runtime: w, Sessions: w, PerUser: 3, CheckInterval: time.Hour, Patience: 300 * time.Millisecond})
+	return w, attach.New(attach.Config{Store: w, Runtime: w, Sessions: w, PerUser: 3, CheckInterval: time.Hour, Patience: patience})
 }
 
 // An agent of a version that this server does not speak is refused, and the error says what to
@@ -40,7 +40,7 @@ func TestVersionsOfAgents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, a := withAgent(t, agenttest.Answers{agent.PathHello: agenttest.Raw("HTTP/1.1 200 OK\r\n\r\n" + test.hello)})
+			_, a := withAgent(t, agenttest.Answers{agent.PathHello: agenttest.Raw("HTTP/1.1 200 OK\r\n\r\n" + test.hello)}, harness.Patience)
 			x, err := a.Attach(t.Context(), ann, id, nil)
 			switch {
 			case test.ok && err == nil:
@@ -74,7 +74,11 @@ func TestAttachToHostileAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, a := withAgent(t, agenttest.Answers{agent.PathHello: test.hello})
+			patience := 300 * time.Millisecond // in vain
+			if test.want == attach.ErrNoAgent {
+				patience = harness.Patience
+			}
+			_, a := withAgent(t, agenttest.Answers{agent.PathHello: test.hello}, patience)
 			for range 4 { // one more than a user may have
 				if _, err := a.Attach(t.Context(), ann, id, nil); !errors.Is(err, test.want) {
 					t.Error(err)
@@ -89,7 +93,7 @@ func TestAttachToHostileAgent(t *testing.T) {
 func TestUsageOfHostileAgent(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]error{http.StatusNotFound: attach.ErrNoAgent, http.StatusUnauthorized: agent.ErrUnreachable, http.StatusTeapot: agent.ErrUnreachable} {
-		_, a := withAgent(t, agenttest.Answers{agent.PathUsage: agenttest.Refused(status, "no")})
+		_, a := withAgent(t, agenttest.Answers{agent.PathUsage: agenttest.Refused(status, "no")}, harness.Patience)
 		if _, err := a.Usage(t.Context(), id); !errors.Is(err, want) {
 			t.Errorf("%d: %v", status, err)
 		}

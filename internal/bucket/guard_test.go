@@ -151,6 +151,8 @@ func TestFolderThatHangs(t *testing.T) {
 		t.Error("a file that was opened too late stays open")
 	}
 	harness.Eventually(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
+	g.within = harness.Patience
+	b.Store = g
 	if _, err := b.Store.Stat(t.Context(), b.marker()); err != nil {
 		t.Error(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/archive/store"
 	"codehub/internal/archive/store/s3test"
+	"codehub/internal/harness"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
@@ -344,11 +345,11 @@ func TestStoppedWhileUploading(t *testing.T) {
 		t.Error("the upload was not aborted")
 	}
 	// A part that was being sent then may have recreated the upload.
-	_, err := f.AbortIncomplete(t.Context(), 0, nil)
-	check(t, err)
-	if n, err := f.AbortIncomplete(t.Context(), 0, nil); n != 0 || err != nil {
-		t.Errorf("%d uploads are left, %v", n, err)
-	}
-	_, err = f.Meta(t.Context(), row.ArchiveKey)
+	harness.Eventually(t, "no upload is left", func() bool {
+		n, err := f.AbortIncomplete(t.Context(), 0, nil)
+		check(t, err)
+		return n == 0
+	})
+	_, err := f.Meta(t.Context(), row.ArchiveKey)
 	wantErr(t, err, store.ErrNotFound)
 }

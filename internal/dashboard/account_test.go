@@ -105,15 +105,23 @@ func TestChangePassword(t *testing.T) {
 	}
 }
 
-// slowChange delays the answer to a change of the password until the streams have
-// noticed the end of the sessions.
-type slowChange struct{ Auth }
+// slowChange delays the answer to a change of the password until the test has seen that the
+// page's stream is closed, or until the streams have noticed the end of the sessions.
+type slowChange struct {
+	Auth
+	seen chan struct{}
+}
 
 func (a slowChange) ChangePassword(ctx context.Context, c workspace.Caller, current, password string, from auth.Client) (auth.Session, error) {
 	session, err := a.Auth.ChangePassword(ctx, c, current, password, from)
+	wait := time.Second
+	if err != nil {
+		wait = patience
+	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(time.Second):
+	case <-a.seen:
+	case <-time.After(wait):
 	}
 	return session, err
 }
@@ -121,7 +129,8 @@ func (a slowChange) ChangePassword(ctx context.Context, c workspace.Caller, curr
 // The page's stream does not redirect to the login page before the response arrives.
 func TestChangePasswordInABrowser(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Auth = slowChange{c.Auth} })
+	seen := make(chan struct{}, 1)
+	w := newWorld(t, func(c *Config) { c.Auth = slowChange{c.Auth, seen} })
 	b := w.tab()
 	b.logIn()
 	b.visit("/settings/account")
@@ -131,6 +140,7 @@ func TestChangePasswordInABrowser(t *testing.T) {
 	b.enter("#f-password", "a new password")
 	b.enter("#f-password2", "a new password\r")
 	b.until(`!document.querySelector('[sse-connect]')`)
+	seen <- struct{}{}
 	// A refusal ends no session, so the stream is open again.
 	b.shown("dialog[open] #e-current")
 	b.until(`document.querySelector('[sse-connect]')`)

@@ -230,6 +230,7 @@ func (b *tab) logInByHand() {
 	b.enter("#username", "admin")
 	b.enter("#password", adminPassword+"\r")
 	b.shown(".topbar")
+	b.until("document.readyState === 'complete'") // with its scripts
 }
 
 func thrown(e *runtime.ExceptionDetails) string {

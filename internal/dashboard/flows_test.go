@@ -44,8 +44,8 @@ func TestListInABrowser(t *testing.T) {
 	b.until(`document.activeElement.id === 'f-name'`)
 	b.run(chromedp.KeyEvent("my-project\r"))
 	b.until(`!document.querySelector('dialog[open]')`)
+	b.until(`document.querySelector('#toasts').textContent.includes('my-project')`) // for a few seconds
 	b.shown(".card[data-state=preparing]")
-	b.until(`document.querySelector('#toasts').textContent.includes('my-project')`)
 	b.until(`document.activeElement.id === 'new-workspace'`)
 
 	list, _, err := w.DB.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{})

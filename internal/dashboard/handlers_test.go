@@ -264,11 +264,19 @@ func TestDeleteAndUndo(t *testing.T) {
 	contains(t, "after the redirect", b.get(a.header.Get("HX-Redirect")).body, "was deleted", "Undo")
 	b.htmx(path+"/undelete", nil)
 
-	// A workspace with a running operation is deleted afterwards.
+	// The deletion of a workspace waits for the end of its operation, or causes it.
+	w.observe(id, operating(standby, workspace.OpStopping))
+	contains(t, "the confirmation", b.get(path+"/delete").body, "when the current operation finishes", "you can undelete the workspace")
 	w.observe(id, operating(standby, workspace.OpStarting))
-	contains(t, "the confirmation", b.get(path+"/delete").body, "when the current operation finishes")
+	contains(t, "the confirmation", b.get(path+"/delete").body, "The current operation will be cancelled.", "you can undelete the workspace")
+	w.observe(id, func(ws *workspace.Workspace) {
+		operating(standby, workspace.OpProvisioning)(ws)
+		ws.Phase, ws.Home.State = workspace.PhasePending, workspace.HomeFilling
+	})
+	contains(t, "the confirmation", b.get(path+"/delete").body, "The current operation will be cancelled.", "its deletion cannot be undone")
+	w.observe(id, operating(standby, workspace.OpStarting))
 	a = b.htmx(path+"/delete", url.Values{"from": {"list"}})
-	contains(t, "queued", a.body, "when the current operation finishes", "deletion queued")
+	contains(t, "queued", a.body, "when the current operation has ended", "deletion queued")
 	lacks(t, "queued", a.body, "Undo")
 
 	// After the grace period.

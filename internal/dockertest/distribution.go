@@ -3,13 +3,14 @@ package dockertest
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"codehub/internal/e2e/proc"
 )
 
 // Distribution runs the registry of the package docker-registry on this machine until the end
@@ -20,12 +21,10 @@ func Distribution(t *testing.T) string {
 	if err != nil {
 		t.Fatalf("the tests need a registry: apt-get install docker-registry (%v)", err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := proc.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
-	l.Close()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.yml")
 	text := fmt.Sprintf("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, addr)

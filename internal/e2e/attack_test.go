@@ -19,6 +19,8 @@ import (
 
 	"codehub/api"
 	codehub "codehub/client"
+	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres/embedded"
 )
@@ -30,8 +32,9 @@ func TestStandbyServerTakesOver(t *testing.T) {
 	settings := append(folderBucket(t).settings, "CODEHUB_DATABASE_URL="+pgtest.New(t, nil), "CODEHUB_DELETE_GRACE=0s")
 	first := start(t, settings...)
 	second := start(t, settings...)
-	if strings.Contains(second.Log(), "msg=leading") || !strings.Contains(second.Log(), "standing by") {
-		t.Fatal("the second server is not on standby")
+	harness.Eventually(t, "the second server is on standby", func() bool { return strings.Contains(second.Log(), "standing by") })
+	if strings.Contains(second.Log(), "msg=leading") {
+		t.Fatal("the second server leads")
 	}
 	id := second.create(api.CreateWorkspace{Name: "one"}) // requested from the standby, reconciled by the leader
 	second.awaitPhase(id, "RUNNING")
@@ -83,6 +86,8 @@ func TestDatabaseRestart(t *testing.T) {
 	s.awaitPhase(id, "RUNNING")
 	s.write(id, "work")
 	for range 2 {
+		s.login("admin", proc.AdminPassword)
+		s.expect(id, "work") // from here on the server needs no database for a minute to know the token
 		stopDB()
 		time.Sleep(2 * time.Second) // long enough for the server to notice
 		s.expect(id, "work")        // running workspaces stay reachable

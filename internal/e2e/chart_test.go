@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -163,20 +164,33 @@ func (r *release) logs() {
 	}
 }
 
-// The chart installs two servers, whose administrator logs in with the password of the Secret.
-// A workspace runs within the chart's network policies. An upgrade under load loses no request,
-// although the database is migrated meanwhile, and the workspace keeps running.
-func TestChart(t *testing.T) {
-	parallel(t)
-	server := fmt.Sprintf("codehub/kube-chart-server:%d", time.Now().UnixNano())
-	if out, err := exec.Command("../../images/server/build.sh", server, env.binary).CombinedOutput(); err != nil {
+// serverImage builds the image of the server with a binary.
+func serverImage(t *testing.T, binary string) string {
+	t.Helper()
+	image := fmt.Sprintf("codehub/kube-chart-server:%d", time.Now().UnixNano())
+	if out, err := exec.Command("../../images/server/build.sh", image, binary).CombinedOutput(); err != nil {
 		t.Fatalf("build the server's image: %v: %s", err, out)
 	}
-	t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", server).Run() })
+	t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", image).Run() })
+	return image
+}
+
+// The chart installs two servers, whose administrator logs in with the password of the Secret.
+// A workspace runs within the chart's network policies. An upgrade under load loses no request,
+// although the database is migrated meanwhile, and the workspace keeps running. The upgrade is from
+// the binary CODEHUB_TEST_EARLIER_BINARY, or to the same one if there is none.
+func TestChart(t *testing.T) {
+	parallel(t)
+	server := serverImage(t, env.binary)
+	images, first := []string{server, env.testImage}, server
+	if binary := os.Getenv("CODEHUB_TEST_EARLIER_BINARY"); binary != "" {
+		first = serverImage(t, binary)
+		images = append(images, first)
+	}
 	ide := kubetest.Image(t, "kube-chart-ide", map[string]string{"/opt/codehub-ide/start": kubetest.Build(t, "../../images/testserver")})
-	c := kubetest.Start(t, kubetest.Options{Nodes: 2, Images: []string{server, ide, env.testImage}})
+	c := kubetest.Start(t, kubetest.Options{Nodes: 2, Images: append(images, ide)})
 	c.EnforcePolicies()
-	r := install(t, c, server, ide)
+	r := install(t, c, first, ide)
 	t.Cleanup(func() {
 		if t.Failed() {
 			r.logs()
@@ -283,7 +297,8 @@ func TestChart(t *testing.T) {
 	}
 	began := time.Now()
 	r.migrateAsNewer()
-	r.helm("upgrade", "--set", "podAnnotations.round=two")
+	_, tag, _ := strings.Cut(server, ":")
+	r.helm("upgrade", "--set", "podAnnotations.round=two", "--set-string", "image.tag="+tag)
 	close(over)
 	group.Wait()
 	if len(lost) > 0 || done < 50 {

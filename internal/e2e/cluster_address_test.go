@@ -15,11 +15,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // balancer sends each request to the next server that accepts the connection.
@@ -116,7 +116,7 @@ func TestServerWithOtherSettingsIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 		err = other.Start(ctx)
 		cancel()
 		if err == nil {

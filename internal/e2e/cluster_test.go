@@ -24,6 +24,7 @@ import (
 	codehub "codehub/client"
 	"codehub/internal/dockertest"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 )
 
@@ -100,7 +101,7 @@ func startCluster(t *testing.T, of clusterOptions) *cluster {
 	var group sync.WaitGroup
 	for _, m := range c.members[1:] {
 		group.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 			defer cancel()
 			if err := m.Start(ctx); err != nil {
 				t.Error(err)
@@ -277,7 +278,7 @@ func (c *cluster) leader() *member {
 func (c *cluster) awaitLeader(not ...*member) *member {
 	c.Helper()
 	began := time.Now()
-	for time.Since(began) < time.Minute {
+	for time.Since(began) < harness.Patience {
 		if m := c.leader(); m != nil && !slices.Contains(not, m) {
 			c.Logf("%s leads after %.1f s", m.name, time.Since(began).Seconds())
 			return m

@@ -14,6 +14,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // The server is killed with SIGKILL during each operation and restarted. Every
@@ -130,6 +131,13 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 			s.awaitPhase(id, "RUNNING")
 			if status, body := s.ide("GET", id, "/file?path=notes.txt", ""); status != 404 {
 				t.Errorf("the new home is not empty: %d %q", status, body)
+			}
+			if storage == "docker-volume" {
+				// The record of the lost home goes when that of the new one is made; without that, much later.
+				harness.Eventually(t, "the lost home has no record", func() bool {
+					list, err := s.docker.VolumeList(t.Context(), client.VolumeListOptions{Filters: client.Filters{}.Add("name", "ws-"+id+"-settled")})
+					return err == nil && len(list.Items) == 1
+				})
 			}
 			s.remove(id)
 			s.expectNothingLeft()

@@ -135,7 +135,7 @@ func (f *failpointServer) awaitExit() {
 	f.Helper()
 	select {
 	case <-f.Done():
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		f.Fatal("the server has not exited")
 	}
 }

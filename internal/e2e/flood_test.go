@@ -84,7 +84,7 @@ func TestLoginFloodDelaysOnlyItsSource(t *testing.T) {
 
 	honest := clientAt(t, "127.0.0.1")
 	// Guesses that were checked before may be answered meanwhile: a refusal is delayed.
-	const most = 16
+	const most = 24
 	for range 5 {
 		before, began := checked.Load(), time.Now()
 		resp, err := s.loginFrom(t.Context(), honest, "admin", proc.AdminPassword)

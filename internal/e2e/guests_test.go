@@ -21,6 +21,7 @@ import (
 	"codehub/api"
 	codehub "codehub/client"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // guestWorld is a server on which admin shares workspaces: shop with uma for use and with vic for
@@ -311,12 +312,10 @@ func (g *guestWorld) expectCommands() {
 func (g *guestWorld) expectForward() {
 	g.t.Helper()
 	for _, name := range []string{"admin/trap", g.trap} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		address, err := proc.FreeAddress()
 		if err != nil {
 			g.t.Fatal(err)
 		}
-		address := l.Addr().String()
-		l.Close()
 		cmd := g.cli(g.uma, "port-forward", name, "3000:"+address[strings.LastIndex(address, ":")+1:])
 		var errs strings.Builder
 		cmd.Stderr = &errs
@@ -324,7 +323,7 @@ func (g *guestWorld) expectForward() {
 			g.t.Fatal(err)
 		}
 		status := 0
-		for end := time.Now().Add(30 * time.Second); status == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(harness.Patience); status == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			if resp, err := http.Get("http://" + address + "/"); err == nil {
 				status = resp.StatusCode
 				resp.Body.Close()

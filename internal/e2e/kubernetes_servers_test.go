@@ -408,7 +408,7 @@ func (c *cluster) nodesOnCluster(t *testing.T, k *kubetest.Cluster) {
 	if _, err := k.Client.CoreV1().Pods(clusterNamespace).Patch(t.Context(), before.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := on[1].api.ConfirmDeadNode(t.Context(), before.Spec.NodeName); err != nil || done.Removed != 1 {
+	if done, err := on[1].api.ConfirmDeadNode(t.Context(), before.Spec.NodeName); err != nil || done.Removed == 0 { // a Pod of a network check may count as well
 		t.Errorf("the confirmation that the node is dead: %+v, %v", done, err)
 	}
 	for _, s := range on {

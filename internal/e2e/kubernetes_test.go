@@ -95,7 +95,7 @@ func lifeOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
 // slowPullOnCluster starts a workspace whose image a node pulls for longer than the deadline of
 // a start.
 func slowPullOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
-	const deadline = 15 * time.Second
+	const deadline = 30 * time.Second // for the creation of the home as well
 	registry := dockertest.NewRegistry(t)
 	host := k.Registry(registry.Host())
 	saved, err := exec.Command("docker", "save", env.testImage).Output()

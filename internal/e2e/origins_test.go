@@ -243,12 +243,12 @@ func (s *server) enter(user, id string) (cookie string, conn net.Conn) {
 	return cookie, conn
 }
 
-// ends waits until the server has closed a connection, for 5 s.
+// ends waits until the server has closed a connection.
 func (s *server) ends(what string, conn net.Conn) {
 	s.Helper()
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(2 * accessLimit))
 	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-		s.Errorf("%s is open after 5 s", what)
+		s.Errorf("%s is open after %v", what, 2*accessLimit)
 	}
 }
 

@@ -74,11 +74,12 @@ func TestOrphansAreListedAndRemoved(t *testing.T) {
 			}
 		}
 	}
-	wait("both are listed", func() bool { l := list(); return l["container"].Name == made.ID && l["volume"].Name == volume })
-	if l := list(); l["container"].RemovedAfter == nil || l["volume"].RemovedAfter != nil {
+	var l map[string]api.Orphan
+	wait("both are listed", func() bool { l = list(); return l["container"].Name == made.ID && l["volume"].Name == volume })
+	if l["container"].RemovedAfter == nil || l["volume"].RemovedAfter != nil {
 		t.Errorf("want a removal time for the container alone: %+v", l)
 	}
-	seen := list()["container"].FirstSeenAt
+	seen := l["container"].FirstSeenAt
 	wait("the container is removed", func() bool { _, ok := list()["container"]; return !ok })
 	if took := time.Since(seen); took < 4*time.Second {
 		t.Errorf("the container was removed after %s, before the delay of 4 s", took)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os/exec"
 	"strings"
@@ -267,24 +266,22 @@ func (s *server) listLive(b *browser, id string) {
 
 // testForward runs codehub port-forward, also across a restart of the workspace.
 func testForward(t *testing.T, s *server, id string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	local, err := proc.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	local := l.Addr().(*net.TCPAddr).Port
-	l.Close()
 	token, err := s.api.CreateToken(t.Context(), api.CreateToken{Name: "forward"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), env.binary, "port-forward", "--url", s.URL, id, fmt.Sprintf("3000:%d", local))
+	cmd := exec.CommandContext(t.Context(), env.binary, "port-forward", "--url", s.URL, id, "3000:"+local[strings.LastIndex(local, ":")+1:])
 	cmd.Env = append(cmd.Environ(), "CODEHUB_SESSION_TOKEN="+token.Token, "HOME="+t.TempDir())
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
 	fetch := func() string {
-		resp, err := (&http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}).Get(fmt.Sprintf("http://127.0.0.1:%d/file?path=page.txt", local))
+		resp, err := (&http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + local + "/file?path=page.txt")
 		if err != nil {
 			return ""
 		}

@@ -43,6 +43,12 @@ func (s *server) backup(dsn string) (restore func()) {
 			s.Fatal(err)
 		}
 		defer conn.Close(ctx)
+		// A server that was killed may have left a statement that still runs.
+		s.until("no other connection to the database", func() bool {
+			var others int
+			err := conn.QueryRow(ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`).Scan(&others)
+			return err == nil && others == 0
+		})
 		if _, err := conn.Exec(ctx, `DROP SCHEMA public CASCADE; CREATE SCHEMA public`); err != nil {
 			s.Fatal(err)
 		}
@@ -240,7 +246,7 @@ func TestRollbackOfAnUndelete(t *testing.T) {
 	parallel(t)
 	b := folderBucket(t)
 	dsn := database(t)
-	s := start(t, append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=20s", "COORDINATOR_IDLE_INTERVAL=1s")...)
+	s := start(t, append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=40s", "COORDINATOR_IDLE_INTERVAL=1s")...)
 	live, home := s.createFilled("live", newRand(t, 421))
 	kept, archived := s.createFilled("archived", newRand(t, 422))
 	s.setDesired(kept, "ARCHIVED")
@@ -260,7 +266,7 @@ func TestRollbackOfAnUndelete(t *testing.T) {
 	s.awaitMark(dsn, before)
 	s.Kill()
 	restore()
-	time.Sleep(time.Until(deleted.Add(20 * time.Second))) // the grace counts from the deletion
+	time.Sleep(time.Until(deleted.Add(40 * time.Second))) // the grace counts from the deletion
 	s.restart()
 	s.awaitHold(true)
 	s.expectNothingRemoved(func() {})

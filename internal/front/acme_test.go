@@ -299,7 +299,7 @@ func TestHookTimeout(t *testing.T) {
 	t.Parallel()
 	p := startPebble(t)
 	settings := p.settings(t)
-	settings.ACMEHookTimeout = time.Second
+	settings.ACMEHookTimeout = 5 * time.Second
 	child := filepath.Join(t.TempDir(), "child")
 	settings.ACMEHook = write(t, filepath.Join(t.TempDir(), "hook"), []byte("#!/bin/sh\nsleep 1000 &\necho $! >"+child+"\nwait\n"))
 	if err := os.Chmod(settings.ACMEHook, 0o700); err != nil {
@@ -311,7 +311,7 @@ func TestHookTimeout(t *testing.T) {
 	}
 	harness.Eventually(t, "the timeout is a failing condition", func() bool {
 		state, err := json.Marshal(s.conditions.States())
-		return err == nil && strings.Contains(string(state), "did not end within 1s")
+		return err == nil && strings.Contains(string(state), "did not end within 5s")
 	})
 	pid, err := os.ReadFile(child)
 	if err != nil {

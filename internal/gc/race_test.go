@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/gc"
+	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -245,10 +246,12 @@ func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 		ids = append(ids, id)
 	}
 	w.collect(gc.Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-	defer cancel()
+	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
 	var done [3]atomic.Int64
+	began := time.Now()
 	bad := func(err error) bool { return err != nil && ctx.Err() == nil }
 	for range 2 {
 		session := w.Controller()
@@ -321,6 +324,10 @@ func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 			}
 		})
 	}
+	harness.Eventually(t, "archives were removed, stored and recovered from, for a while", func() bool {
+		return time.Since(began) > 4*time.Second && done[0].Load() > 0 && done[1].Load() > 0 && done[2].Load() > 0
+	})
+	cancel()
 	group.Wait()
 	there := w.there()
 	for _, id := range ids {
@@ -329,7 +336,4 @@ func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 		}
 	}
 	t.Logf("%d removed, %d stored, %d recovered", done[0].Load(), done[1].Load(), done[2].Load())
-	if done[0].Load() == 0 || done[1].Load() == 0 || done[2].Load() == 0 {
-		t.Error("nothing was tested")
-	}
 }

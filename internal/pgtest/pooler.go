@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -50,7 +51,14 @@ func Pooler(t testing.TB, dsn, mode string, settings ...string) (pooled string) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	port := freePort(t)
+	address, err := proc.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen, err := netip.ParseAddrPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ini := filepath.Join(dir, "pgbouncer.ini")
 	content := fmt.Sprintf(`[databases]
 * = host=%s port=%d user=%s
@@ -61,7 +69,7 @@ unix_socket_dir =
 auth_type = any
 pool_mode = %s
 %s
-`, cfg.Host, cfg.Port, cfg.User, port, mode, strings.Join(settings, "\n"))
+`, cfg.Host, cfg.Port, cfg.User, listen.Port(), mode, strings.Join(settings, "\n"))
 	if err := os.WriteFile(ini, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +91,7 @@ pool_mode = %s
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	})
-	u := url.URL{Scheme: "postgres", User: url.User(cfg.User), Host: fmt.Sprintf("127.0.0.1:%d", port), Path: "/" + cfg.Database, RawQuery: "sslmode=disable"}
+	u := url.URL{Scheme: "postgres", User: url.User(cfg.User), Host: address, Path: "/" + cfg.Database, RawQuery: "sslmode=disable"}
 	awaitPooler(t, u.Host)
 	return u.String()
 }
@@ -94,16 +102,6 @@ func nobody() *syscall.Credential {
 	}
 	const id = 65534
 	return &syscall.Credential{Uid: id, Gid: id}
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func awaitPooler(t testing.TB, address string) {

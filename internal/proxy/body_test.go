@@ -63,7 +63,7 @@ type bodyWorld struct {
 
 func newBodyWorld(t *testing.T) *bodyWorld {
 	w := newWorld(t)
-	settings := inbound.Settings{RequestTimeout: time.Second, IdleTimeout: patience}
+	settings := inbound.Settings{RequestTimeout: 3 * time.Second, IdleTimeout: patience}
 	return &bodyWorld{w, strings.TrimPrefix(servePlain(t, settings.Server(w.handler())), "http://")}
 }
 

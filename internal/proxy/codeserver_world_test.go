@@ -56,7 +56,7 @@ func newCodeServer(t *testing.T, more string) *codeServer {
 	c.removes(c.container)
 	upstream.ContainerID = c.container
 	upstream.Addr = c.docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", c.container) + ":8080"
-	harness.EventuallyWithin(t, patience, "code-server answers", func() bool {
+	harness.Eventually(t, "code-server answers", func() bool {
 		res, err := noRedirects.Get("http://" + upstream.Addr + "/healthz")
 		if err != nil {
 			return false

@@ -208,7 +208,7 @@ func TestConcurrentWakes(t *testing.T) {
 	ws := running(wsA, ann)
 	ws.Phase, ws.DesiredState = workspace.PhaseStandby, workspace.DesiredStandby
 	w.store.put(ws)
-	slow := func() { time.Sleep(5 * time.Millisecond) }
+	slow := func() { time.Sleep(50 * time.Millisecond) }
 	w.store.read, w.store.wake = slow, slow
 	const tabs = 200
 	var group sync.WaitGroup

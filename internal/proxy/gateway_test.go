@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
 	"codehub/internal/inbound"
 	"codehub/internal/origin"
@@ -173,12 +174,10 @@ func nginx(t *testing.T, backend string) string {
 	if err != nil {
 		t.Fatalf("scripts/setup.sh check installs it: %v", err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := proc.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
-	l.Close()
 	dir := t.TempDir()
 	user := ""
 	if os.Geteuid() == 0 {

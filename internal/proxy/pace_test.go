@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -126,8 +127,23 @@ func TestTransfersPauseWhileOthersType(t *testing.T) {
 				var pauses atomic.Int64
 				w.proxy.open.pace.sleep = func(time.Duration) { pauses.Add(1) }
 				w.proxy.open.pace.rate = 1 << 16
-				w.proxy.open.pace.typed(typist, time.Now().UnixNano())
-				transfer(w, w.serve(wsA))
+				ide, over := w.serve(wsA), make(chan struct{})
+				var typing sync.WaitGroup
+				typing.Go(func() { // as long as the transfer takes
+					for {
+						w.proxy.open.pace.typed(typist, time.Now().UnixNano())
+						select {
+						case <-over:
+							return
+						case <-time.After(typesFor / 5):
+						}
+					}
+				})
+				func() {
+					defer typing.Wait()
+					defer close(over)
+					transfer(w, ide)
+				}()
 				if paused := pauses.Load() > 0; paused != (typist == bob) {
 					t.Errorf("ann's transfer pauses: %v", paused)
 				}

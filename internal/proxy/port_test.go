@@ -131,12 +131,8 @@ func TestPortWithoutListener(t *testing.T) {
 	t.Parallel()
 	h, _ := newPortWorld(t)
 	h.serve(wsA)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	free := workspace.Host{ID: wsA, Port: l.Addr().(*net.TCPAddr).Port}
-	l.Close()
+	port, _ := harness.ReservePort(t)
+	free := workspace.Host{ID: wsA, Port: port}
 	if res := h.tab("ann-1").visit(h.proxy.layout.URL(free) + "/"); res.StatusCode != 502 || res.Header.Get("X-Page") != "notice port" {
 		t.Errorf("%d %s", res.StatusCode, res.Header.Get("X-Page"))
 	}

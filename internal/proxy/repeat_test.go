@@ -72,7 +72,7 @@ func (w *repeatWorld) container(t *testing.T, secret string) runtime.Upstream {
 			}
 			go func() {
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(harness.Patience))
 				for in := bufio.NewReader(c); ; {
 					head := ""
 					for !strings.HasSuffix(head, "\r\n\r\n") {
@@ -121,7 +121,7 @@ func (w *repeatWorld) client(t *testing.T) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(harness.Patience))
 	host, _ := strings.CutPrefix(w.at(wsA), "http://")
 	return &client{t, c, bufio.NewReaderSize(c, 256<<10), host}
 }
@@ -428,6 +428,8 @@ func TestRepeatedRequestIsChecked(t *testing.T) {
 					t.Fatalf("before: %+v", got)
 				}
 			}
+			// A request that the proxy still counts would end with the change.
+			harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 			test.change(w)
 			c.send("/a")
 			if got := c.see(); got.Status != test.status {

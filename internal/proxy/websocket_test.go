@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	goruntime "runtime"
 	"runtime/pprof"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -76,7 +75,7 @@ func (e *entrance) knock(secure bool, path, more string) net.Conn {
 		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 	}
 	e.world.t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(harness.Patience))
 	scheme := map[bool]string{false: "http", true: "https"}[secure]
 	host := e.world.server.Listener.Addr().String()
 	_, err = io.WriteString(conn, "GET "+under(wsA)+path+" HTTP/1.1\r\nHost: "+host+"\r\nCookie: "+sessionCookie+"=ann-1\r\nX-Forwarded-For: 192.0.2.1\r\n"+
@@ -176,17 +175,19 @@ func TestIdleWebSocketHasNoGoroutines(t *testing.T) {
 	defer mu.Unlock()
 	for range 2 {
 		harness.EventuallyWithin(t, patience, "goroutines relay, at most one for each direction", func() bool {
-			for range 3 { // after messages that follow each other fast, goroutines wait for more
-				for _, conn := range slices.Concat(clients, backends) {
-					if _, err := io.WriteString(conn, "hello"); err != nil {
-						t.Fatal(err)
+			for i := range clients {
+				for range 3 { // after messages that follow each other fast, goroutines wait for more
+					for _, conn := range []net.Conn{clients[i], backends[i]} {
+						if _, err := io.WriteString(conn, "hello"); err != nil {
+							t.Fatal(err)
+						}
 					}
-				}
-				for _, conn := range slices.Concat(clients, backends) {
-					_ = conn.SetReadDeadline(time.Now().Add(patience))
-					got := make([]byte, 5)
-					if _, err := io.ReadFull(conn, got); err != nil || string(got) != "hello" {
-						t.Fatalf("received %q: %v", got, err)
+					for _, conn := range []net.Conn{clients[i], backends[i]} {
+						_ = conn.SetReadDeadline(time.Now().Add(patience))
+						got := make([]byte, 5)
+						if _, err := io.ReadFull(conn, got); err != nil || string(got) != "hello" {
+							t.Fatalf("received %q: %v", got, err)
+						}
 					}
 				}
 			}

@@ -87,23 +87,39 @@ func TestLeaderPublishesToRedis(t *testing.T) {
 	leader, _ := serve()
 	follower, heard := serve()
 	leader.leads.Store(&postgres.Controller{})
-	leader.redis.PublishWake("", "") // wakes of the beginning are over
-	<-follower.hub.Wakes()
+	// After this one no wake of the beginning is on its way.
+	awaitMessage(t, follower.hub.Wakes(), func() { leader.redis.PublishWake("", "") })
 	payload := `{"id" : "` + id + `", "owner" : "` + owner + `"}`
 	for _, channel := range []string{postgres.ChannelSSE, postgres.ChannelDeleted} {
-		leader.notified(postgres.Notification{Channel: channel, Payload: payload})
-		if got := <-heard; got != owner+" "+id {
+		got := awaitMessage(t, heard, func() { leader.notified(postgres.Notification{Channel: channel, Payload: payload}) })
+		if got != owner+" "+id {
 			t.Errorf("%s: heard %s", channel, got)
 		}
 	}
-	leader.notified(postgres.Notification{Channel: postgres.ChannelWake, Payload: payload})
-	<-follower.hub.Wakes()
+	awaitMessage(t, follower.hub.Wakes(), func() { leader.notified(postgres.Notification{Channel: postgres.ChannelWake, Payload: payload}) })
 
 	_, heardByOther := serve()
 	follower.notified(postgres.Notification{Channel: postgres.ChannelSSE, Payload: payload})
 	<-heard // its own
-	leader.notified(postgres.Notification{Channel: postgres.ChannelSSE, Payload: `{"id" : "` + owner + `", "owner" : "` + owner + `"}`})
-	if got := <-heardByOther; got != owner+" "+owner {
+	got := awaitMessage(t, heardByOther, func() {
+		leader.notified(postgres.Notification{Channel: postgres.ChannelSSE, Payload: `{"id" : "` + owner + `", "owner" : "` + owner + `"}`})
+	})
+	if got != owner+" "+owner {
 		t.Errorf("heard %s of a follower", got)
 	}
+}
+
+// awaitMessage sends a message until it is received: Redis' messages may be lost.
+func awaitMessage[T any](t *testing.T, from <-chan T, send func()) T {
+	t.Helper()
+	for end := time.Now().Add(harness.Patience); time.Now().Before(end); {
+		send()
+		select {
+		case got := <-from:
+			return got
+		case <-time.After(5 * time.Second):
+		}
+	}
+	t.Fatal("no message")
+	panic("unreachable")
 }

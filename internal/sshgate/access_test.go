@@ -227,7 +227,7 @@ func TestUse(t *testing.T) {
 	service := listen(t)
 	echo(t, service)
 	port := freePort(t)
-	_, log, _ := w.background(w.command("ssh", "-N", "-L", port+":"+service.Addr().String(), "-o", "ServerAliveInterval=1", "-o", "LogLevel=DEBUG3", "demo"))
+	_, log, _ := w.background(w.command("ssh", "-N", "-L", port+":"+service.Addr().String(), "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=60", "-o", "LogLevel=DEBUG3", "demo"))
 	for range 3 {
 		echoes(t, dial(t, "tcp", "127.0.0.1:"+port), "ping")
 	}

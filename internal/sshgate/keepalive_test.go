@@ -21,7 +21,7 @@ func TestForwardWaitsForWorkspace(t *testing.T) {
 	service := listen(t)
 	echo(t, service)
 	port := freePort(t)
-	_, errs, exited := w.background(w.command("ssh", "-N", "-o", "ServerAliveInterval=2", "-o", "ExitOnForwardFailure=yes", "-R", port+":"+service.Addr().String(), "demo"))
+	_, errs, exited := w.background(w.command("ssh", "-N", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=8", "-o", "ExitOnForwardFailure=yes", "-R", port+":"+service.Addr().String(), "demo"))
 	select {
 	case status := <-exited:
 		t.Fatalf("ssh ended with %d: %s", status, errs)

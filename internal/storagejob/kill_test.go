@@ -111,7 +111,7 @@ func TestKilled(t *testing.T) {
 func TestKilledWhilePacking(t *testing.T) {
 	t.Parallel()
 	home, object := smallHome(t), t.TempDir()
-	check(t, os.WriteFile(filepath.Join(home, "large"), randomBytes(128<<20), 0o600))
+	check(t, os.WriteFile(filepath.Join(home, "large"), randomBytes(256<<20), 0o600))
 	p := startProcess(t, Dirs{Home: home, Object: object}, bytes.NewReader(encode(t, archiveSpec())))
 	harness.Await(t, 30*time.Second, "the job writes", func() []string { return namesIn(t, object) }, func(names []string) bool { return len(names) > 0 })
 	check(t, p.Process.Kill())

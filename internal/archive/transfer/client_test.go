@@ -105,7 +105,7 @@ func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 				return
 			}
 			w.WriteHeader(http.StatusOK)
-			pw.Close()
+			pw.CloseWithError(context.Cause(r.Context())) // a request that was cancelled has no end
 		}()
 		p.handler.ServeHTTP(w, r)
 	}()

@@ -1,6 +1,7 @@
 package redisbus
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 	"codehub/internal/redistest"
 )
 
@@ -54,8 +56,18 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := open(t, c.url).Check(t.Context())
+			b := open(t, c.url)
+			err := b.Check(t.Context())
 			var unusable *Unusable
+			if c.away != "deadline" { // a busy machine may take longer than Redis may
+				harness.EventuallyWithin(t, limit, "an answer in time", func() bool {
+					if late(err) {
+						err = b.Check(t.Context())
+					}
+					return !late(err)
+				})
+			}
+			away := c.away != "" || name == "no TLS for TLS"
 			switch bad := errors.As(err, &unusable); {
 			case c.unusable != "":
 				if !bad || !strings.Contains(unusable.Why, c.unusable) {
@@ -63,7 +75,7 @@ func TestCheck(t *testing.T) {
 				}
 			case bad:
 				t.Errorf("unusable: %v", err)
-			case c.away != "" || strings.HasPrefix(name, "no TLS"):
+			case away:
 				if err == nil || !strings.Contains(err.Error(), c.away) {
 					t.Errorf("%v, want %q", err, c.away)
 				}
@@ -75,6 +87,11 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// late reports whether an error is that of a limit of time.
+func late(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || timedOut(err)
 }
 
 func TestOpenInvalidURL(t *testing.T) {

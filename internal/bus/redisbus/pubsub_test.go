@@ -36,6 +36,7 @@ func start(t *testing.T, url string, opts ...func(*Redis)) *server {
 		c.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	})
 	s.pingEvery, s.retryLast = 100*time.Millisecond, 100*time.Millisecond
+	s.pingTimeout = 10 * time.Second // a busy machine is no silence
 	for _, o := range opts {
 		o(s.Redis)
 	}
@@ -123,7 +124,9 @@ func TestSubscriptionIsRestored(t *testing.T) {
 			t.Parallel()
 			s := redistest.New(t)
 			a := start(t, s.URL(), func(b *Redis) {
-				b.pingTimeout = 200 * time.Millisecond
+				if name == "silence" {
+					b.pingTimeout = 2 * time.Second
+				}
 				if name == "killed" {
 					b.retryFirst, b.retryLast = limit/30, limit/30 // long enough to be observed
 				}
@@ -228,8 +231,13 @@ func TestForeignMessages(t *testing.T) {
 		s.Do("PUBLISH", channel, payload)
 	}
 	s.Do("PUBLISH", "codehub:sse:"+string(id(3)), good) // the channel identifies the owner
-	if got, want := <-a.events, fmt.Sprint(id(3), " ", id(1)); got != want {
-		t.Errorf("heard %s, want %s", got, want)
+	select {
+	case got := <-a.events:
+		if want := fmt.Sprint(id(3), " ", id(1)); got != want {
+			t.Errorf("heard %s, want %s", got, want)
+		}
+	case <-time.After(limit):
+		t.Fatal("no event")
 	}
 	if len(a.events)+len(a.wakes) != 0 {
 		t.Errorf("%d events, %d wakes more", len(a.events), len(a.wakes))

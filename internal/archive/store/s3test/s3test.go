@@ -5,7 +5,6 @@ package s3test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -16,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"codehub/internal/e2e/proc"
 )
 
 // Version is the server that the tests are known to pass with.
@@ -49,7 +50,7 @@ func Start(tb testing.TB, buckets ...string) *Server {
 	if err != nil {
 		tb.Fatalf("S3 server for tests: %v", err)
 	}
-	address, err := freeAddress()
+	address, err := proc.FreeAddress()
 	if err != nil {
 		tb.Fatalf("S3 server for tests: %v", err)
 	}
@@ -132,15 +133,6 @@ func (s *Server) Stop() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	s.cmd = nil
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // find returns the server's binary: from PATH, from where Go installs, or built
