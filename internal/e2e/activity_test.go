@@ -27,8 +27,8 @@ import (
 // that count. Meanwhile the agent of a workspace costs what docs/agent.md promises:
 // the IDE's traffic does not pass it.
 func TestIdleTabsStopWorkspaces(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	const (
 		ttl = 60 * time.Second
 		// The IDE reports presence for a minute after the last key, so that a

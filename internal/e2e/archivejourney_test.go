@@ -14,7 +14,7 @@ import (
 // A user archives a workspace, sees the progress, opens the workspace's
 // address, restores it with one click and finds the file.
 func TestArchiveJourney(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	bk := s3Bucket(t)
 	p := newBucketProxy(t, bk)
 	s := startQuick(t, append(bk.settingsVia(p.URL), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")...)

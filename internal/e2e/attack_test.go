@@ -28,7 +28,7 @@ import (
 // Of two servers on one database one leads and both serve. When the leader is
 // killed, the other one takes over.
 func TestStandbyServerTakesOver(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	settings := append(folderBucket(t).settings, "CODEHUB_DATABASE_URL="+pgtest.New(t, nil), "CODEHUB_DELETE_GRACE=0s")
 	first := start(t, settings...)
 	second := start(t, settings...)
@@ -55,7 +55,7 @@ func TestStandbyServerTakesOver(t *testing.T) {
 // While the external database is down, running workspaces stay reachable.
 // Afterwards the server continues.
 func TestDatabaseRestart(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "codehub-pg-")
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func (d *dockerRelay) thaw() {
 // none is in ERROR, and the server logs the failure. Afterwards operations
 // continue.
 func TestServerWhileDockerHangs(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	relay := newDockerRelay(t)
 	s := start(t, "DOCKER_HOST="+relay.host, "CODEHUB_DELETE_GRACE=0s")
 	s.docker = env.docker
@@ -254,7 +254,7 @@ func TestServerWhileDockerHangs(t *testing.T) {
 // A shutdown ends within its timeout with an open event stream, a followed log
 // and a WebSocket, and while Docker does not answer.
 func TestShutdownIsBounded(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	relay := newDockerRelay(t)
 	s := start(t, "DOCKER_HOST="+relay.host, "CODEHUB_SHUTDOWN_TIMEOUT=3s")
 	s.docker = env.docker
@@ -321,7 +321,7 @@ func (s *server) openWebSocket(id string) {
 // A server that is killed several times during its start, at random moments,
 // starts in the end with all data.
 func TestKilledWhileStarting(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "one"})
 	s.awaitPhase(id, "RUNNING")
@@ -351,7 +351,7 @@ func TestKilledWhileStarting(t *testing.T) {
 // The embedded database is killed, by SIGKILL and SIGQUIT. Running workspaces
 // stay reachable, and the server recovers.
 func TestServerSurvivesEmbeddedDatabaseFailure(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "one"})
 	s.awaitPhase(id, "RUNNING")

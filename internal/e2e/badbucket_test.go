@@ -14,8 +14,8 @@ import (
 // each fault, in one workspace for each pair. The operations retry and count no
 // failure.
 func TestBucketFailsAtEachCall(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	b, rng := s3Bucket(t), newRand(t, 6)
 	p := newBucketProxy(t, b)
 	s := startQuick(t, append(b.settingsVia(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
@@ -104,7 +104,7 @@ func (s *server) awaitWithoutFailure(id, phase string) {
 // While the bucket is unavailable, archives and restores wait, a workspace that
 // waits for its archive can be opened, and no workspace is in ERROR.
 func TestBucketOutageLosesNothing(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b, rng := s3Bucket(t), newRand(t, 7)
 	p := newBucketProxy(t, b)
 	s := startQuick(t, append(b.settingsVia(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)

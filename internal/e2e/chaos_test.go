@@ -26,8 +26,8 @@ import (
 // date, and no resource leaks. SOAK_CHAOS=1h sets the duration; SEED repeats
 // the choices.
 func TestChaos(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	duration := 60 * time.Second
 	if v := os.Getenv("SOAK_CHAOS"); v != "" {
 		var err error

@@ -15,7 +15,7 @@ import (
 // is kept, and the deletion can be undone. (No rule uses the server's own
 // clock.)
 func TestDatabaseClockJump(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	clock := pgtest.NewClock(t, pgtest.New(t, postgres.Migrate))
 	b := folderBucket(t)
 	s := start(t, append(b.settings, "CODEHUB_DATABASE_URL="+clock.DSN, "CODEHUB_DELETE_GRACE=1h", "COORDINATOR_IDLE_INTERVAL=1s")...)

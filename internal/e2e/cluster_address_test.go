@@ -46,7 +46,7 @@ func (b *balancer) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 // A user at the address of a load balancer in front of three servers logs in,
 // creates a workspace, watches it start and opens it, while servers are killed.
 func TestServersBehindOneAddress(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestServersBehindOneAddress(t *testing.T) {
 // A server whose archives or homes would be elsewhere than those of the running
 // servers, or whose data folder is theirs, refuses to start with one line.
 func TestServerWithOtherSettingsIsRefused(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	c := startCluster(t, clusterOptions{servers: 1, bucket: folderBucket(t)})
 	for _, d := range []struct {
 		setting, dir string

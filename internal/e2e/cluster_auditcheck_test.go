@@ -14,7 +14,7 @@ import (
 // The audit records a write to the controller's columns without the leader's
 // lock, and a workspace above the limits. It records nothing else.
 func TestAuditFindsViolations(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	c := &cluster{test: test{t}, dsn: pgtest.New(t, postgres.Migrate)}
 	c.installAudit(limits{perUser: 1, global: 2})
 	const (

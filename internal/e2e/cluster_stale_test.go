@@ -18,7 +18,7 @@ import (
 // and can ask neither the database nor Docker. Its stale route reaches neither the IDE
 // nor an application of the other workspace.
 func TestStaleRouteReachesNoOtherWorkspace(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	c := startCluster(t, clusterOptions{servers: 2, bucket: folderBucket(t), settings: []string{"CODEHUB_DELETE_GRACE=0s"}})
 	leader := c.awaitLeader()
 	deaf := c.members[0]

@@ -16,7 +16,7 @@ import (
 // which Chromium sends first. Neither the API nor a page acts as that user, and the
 // next request is accepted, since the cookies are removed.
 func TestPlantedCookies(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startQuick(t, "CODEHUB_DELETE_GRACE=0s")
 	if _, err := s.api.CreateAccount(t.Context(), api.CreateAccount{Username: "eve", Password: proc.AdminPassword}); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 // The server is killed with SIGKILL during each operation and restarted. Every
 // operation completes, and another running workspace is not touched.
 func TestKilledDuringEachOperation(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")
 	bystander := s.create(api.CreateWorkspace{Name: "bystander"})
 	s.awaitPhase(bystander, "RUNNING")
@@ -83,10 +83,10 @@ func (s *server) containerOf(id string) string {
 }
 
 func TestContainerOrVolumeRemovedByHand(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			s := start(t, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage, "COORDINATOR_IDLE_INTERVAL=1s")
 			id := s.create(api.CreateWorkspace{Name: "one"})
 			s.awaitPhase(id, "RUNNING")
@@ -147,7 +147,7 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 
 // Of 200 starts at the same time with a limit of 3, exactly 3 are accepted.
 func TestLimitIsExact(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=3")
 	const many = 200
 	standby := "STANDBY"

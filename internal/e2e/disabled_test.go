@@ -17,7 +17,7 @@ import (
 // The sessions and WebSockets of a disabled user end within seconds. The
 // workspace keeps running, and the user can use it again after being enabled.
 func TestDisablingUserClosesWebSocket(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s")
 	ctx := t.Context()
 	id := s.create(api.CreateWorkspace{Name: "one"})

@@ -18,7 +18,7 @@ import (
 // Docker is restarted, by SIGTERM and by SIGKILL, while one home is created and
 // another one restored: both operations complete, and no workspace is in ERROR.
 func TestDockerRestartDuringOperations(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
 	bucket := folderBucket(t)
 	f := startWithFailpoints(t, append(bucket.settings, "DOCKER_HOST="+e.Host)...)

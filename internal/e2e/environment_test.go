@@ -18,7 +18,7 @@ import (
 // its workspace and of codehub, the workspace's name as its hostname, and the time
 // zone of the browser in which it was started.
 func TestEnvironmentOfWorkspace(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "env")
 	write := func(text string) {
 		t.Helper()

@@ -13,7 +13,7 @@ import (
 // stopped workspace. What the workspace uses is reported with the limits of its container. A
 // command that holds the workspace awake is listed.
 func TestExecInContainer(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_WORKSPACE_CPUS=1.5", "CODEHUB_WORKSPACE_MEMORY=1g")
 	id := s.create(api.CreateWorkspace{Name: "alpha", DesiredState: new("STANDBY")})
 	s.awaitPhase(id, "STANDBY")

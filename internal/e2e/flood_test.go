@@ -55,7 +55,7 @@ func clientAt(t *testing.T, address string) *http.Client {
 // password from another address is the next to be checked, and so is a changed one.
 // Logins that exceed the address's queue are refused with Retry-After.
 func TestLoginFloodDelaysOnlyItsSource(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startQuick(t)
 	ctx, stop := context.WithCancel(t.Context())
 	flood := clientAt(t, "127.0.0.2")

@@ -151,12 +151,12 @@ func (f foreignImage) start(s *server, c *sshClient, b *bucket) *foreignWorkspac
 // another user, without bash, with a user of the same name, with one program only, with
 // musl.
 func TestForeignImages(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	s, c, b := foreignServer(t, foreignImages...)
 	for _, image := range foreignImages {
 		t.Run(image.stage, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			server := *s
 			server.test = test{t}
 			w := image.start(&server, c, b)
@@ -483,8 +483,8 @@ func (w *foreignWorkspace) checkTerminalPage(b *browser) {
 // that a server starts. Its workspace works as any other, and it changes nothing outside
 // its own.
 func TestHostileImage(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	plain := foreignImages[0]
 	s, c, b := foreignServer(t, hostileImage, plain)
 	w := hostileImage.start(s, c, b)

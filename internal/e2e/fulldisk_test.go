@@ -75,7 +75,7 @@ func (s *server) createIncompressible(name string, mib int) (string, homeState) 
 // outage of the bucket and not as a failure of the workspace: the home stays
 // and can be opened, and is archived once space is free.
 func TestArchiveOnFullDisk(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	disk := filepath.Join(t.TempDir(), "disk")
 	resize := smallDisk(t, disk, "8m")
 	b := &bucket{dir: filepath.Join(disk, "archives")}
@@ -123,7 +123,7 @@ func (s *server) awaitDiskFullError(id, what string) {
 // The disk of the homes is too small for a home that is restored: the error
 // says so, the archive stays, and the home is restored once space is free.
 func TestRestoreOnFullDisk(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	dir, resize := newSmallDisk(t, "128m")
 	b := folderBucket(t)
 	s := startIn(t, env.binary, filepath.Join(dir, "data"), append(b.settings, "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_STORAGE=local-dir", "CODEHUB_DELETE_GRACE=0s", "CODEHUB_BALLAST=0")...)
@@ -180,13 +180,13 @@ func fillDisk(t *testing.T, dir string, inodes bool) (free func()) {
 // The disk with the embedded database, the homes and the archives is full, or has no
 // inodes left. The server gives up its ballast, says what fails, and deletes homes.
 func TestDeletionOnFullDisk(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, tc := range []struct{ name, disk, room string }{
 		{"no space", "512m", "800m"},
 		{"no inodes", "512m,nr_inodes=5000", "512m,nr_inodes=9000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			dir, resize := newSmallDisk(t, tc.disk)
 			s := startIn(t, env.binary, filepath.Join(dir, "data"), "CODEHUB_STORAGE=local-dir", "CODEHUB_DELETE_GRACE=0s",
 				"CODEHUB_BALLAST=32m", "CODEHUB_MIN_FREE=10%", "CODEHUB_COORDINATOR_IDLE_INTERVAL=1s")
@@ -235,10 +235,10 @@ func TestDeletionOnFullDisk(t *testing.T) {
 // Without any space or inode left, and without a ballast, a home is deleted as long as
 // the database can record it.
 func TestDeletionWithoutBallast(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, tc := range []struct{ name, disk string }{{"no space", "64m"}, {"no inodes", "64m,nr_inodes=900"}} {
 		t.Run(tc.name, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			dir, _ := newSmallDisk(t, tc.disk)
 			s := startIn(t, env.binary, filepath.Join(dir, "data"), "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_STORAGE=local-dir",
 				"CODEHUB_DELETE_GRACE=0s", "CODEHUB_BALLAST=0", "CODEHUB_MIN_FREE=0")
@@ -255,13 +255,13 @@ func TestDeletionWithoutBallast(t *testing.T) {
 // Docker's own disk is full while the data folder has space. The server reports it, and
 // deletions finish once space is free.
 func TestDeletionOnFullDockerDisk(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, tc := range []struct{ name, disk, room string }{
 		{"no space", "256m", "512m"},
 		{"no inodes", "256m,nr_inodes=3000", "256m,nr_inodes=9000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			root, resize := newSmallDisk(t, tc.disk)
 			e := dockertest.Start(t, dockertest.Options{Root: root, Image: env.testImage, Cleanup: cleanup})
 			s := start(t, "DOCKER_HOST="+e.Host, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_COORDINATOR_IDLE_INTERVAL=1s")

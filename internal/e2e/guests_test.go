@@ -40,7 +40,7 @@ type guestWorld struct {
 // A guest gets nothing of a workspace but what is shared, the owner gets nothing of a guest, and
 // the end of a share ends everything that the guest has open.
 func TestGuests(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	g := newGuestWorld(t)
 	g.attackAsGuest()
 	g.attackAsViewer()
@@ -545,7 +545,7 @@ func (g *guestWorld) cut(h *hostilePages) {
 // installation: a share that ends, and an owner who is disabled or suspended, whose guests and
 // public ports lose their visitors.
 func TestAccessEndsOnAllServers(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	dsn := database(t)
 	settings := append(folderBucket(t).settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DEFAULT_IMAGE="+env.testImage, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_PORT_VISIBILITY_MAX=public")
 	s := start(t, settings...)

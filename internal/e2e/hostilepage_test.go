@@ -19,7 +19,7 @@ import (
 // another workspace as the user who has it open: neither a page on the workspace's own host
 // nor one on a public port.
 func TestHostilePage(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	inEach(t, originModes, testHostilePage)
 }
 

@@ -67,7 +67,7 @@ func (s *secured) do(c *http.Client, method, url, body string, headers ...string
 // codehub itself serves https and HTTP/2 for the dashboard and for a workspace, takes
 // over a changed certificate, redirects plain http, and knows its clients.
 func TestServesHTTPS(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	dir := t.TempDir()
 	var addresses [2]string
 	for i := range addresses {

@@ -32,8 +32,8 @@ require('http').createServer(page).listen(3001, '127.0.0.1')
 // after a reload and a restart of the server. The tab says that the workspace was stopped,
 // and that access has ended.
 func TestCodeServerInEachMode(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	go viteProject() // it is used at the end
 	inEach(t, []mode{ownOrigins, siblings, suffix, pathMode}, testCodeServer)
 }

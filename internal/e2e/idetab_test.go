@@ -24,8 +24,8 @@ import (
 // stop, about which the IDE and the dashboard ask first. After a login in Korean the IDE is
 // in Korean.
 func TestIDETabKnowsItsWorkspace(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	dsn := database(t)
 	s := startMode(t, ownOrigins, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")
 	b := s.browser(t) // may wait

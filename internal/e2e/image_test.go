@@ -22,8 +22,8 @@ import (
 // debugged, rebased and pushed, without a network: see testdata/afternoon. The IDE debugs the
 // one in Node.
 func TestAfternoonOfWork(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "afternoon"})
 	s.awaitPhase(id, "RUNNING")
@@ -113,7 +113,7 @@ case ":$PATH:" in *":$HOME/.local/bin:"*) ;; *) echo "PATH is $PATH" ;; esac
 `
 
 func TestDefaultImage(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "tools"})
 	s.awaitPhase(id, "RUNNING")
@@ -158,7 +158,7 @@ func withoutTTYNotes(out string) string {
 
 // The slim image has the IDE and a few tools, and neither compilers nor sudo.
 func TestSlimImage(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "slim"})
 	s.awaitPhase(id, "RUNNING")

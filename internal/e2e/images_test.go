@@ -23,7 +23,7 @@ import (
 // server logs in, the workspace keeps the image that it was started with, and its owner
 // updates it.
 func TestImageOfPrivateRegistry(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	saved, err := exec.CommandContext(t.Context(), "docker", "save", env.testImage).Output()
 	if err != nil {
 		t.Fatal(err)

@@ -123,10 +123,10 @@ func (s *server) importM1(v *m1, settings []string, flags ...string) (importm1.R
 // The first version is imported with and without a running server. Users find
 // their homes at the old addresses and log in with the old passwords.
 func TestImportFromFirstVersion(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			v := newM1(t, newRand(t, 5))
 			settings := []string{"CODEHUB_STORAGE=" + storage}
 			s := start(t, append(settings, "CODEHUB_DELETE_GRACE=0s")...)

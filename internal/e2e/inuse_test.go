@@ -76,10 +76,10 @@ func (s *server) awaitInUse(id, name string) api.Workspace {
 // archive until the container ends. The progress says so, and the workspace can
 // be used.
 func TestArchiveWaitsForReader(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b, rng := folderBucket(t), newRand(t, 12)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
 			id, home := s.createFilled("one", rng)
@@ -115,10 +115,10 @@ func TestArchiveWaitsForReader(t *testing.T) {
 // Files that a container writes after the home was packed are not lost, whether
 // it ends before the archive is recorded or still runs then.
 func TestWrittenAfterPackingIsNotLost(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b, rng := folderBucket(t), newRand(t, 13)
 			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
 			for _, at := range []string{"archive.job-done", "archive.verified"} {

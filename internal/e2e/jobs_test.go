@@ -14,10 +14,10 @@ import (
 // A storage job keeps running while the server is down. After the restart the
 // server uses the same job and starts no other one.
 func TestJobOutlivesTheServer(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b, rng := open(t), newRand(t, 4)
 			settings, p := b.settings, (*bucketProxy)(nil)
 			if b.s3 != nil { // the job hangs at its last upload request, or in the middle of the download
@@ -118,7 +118,7 @@ func (s *server) killJob(kind, id string) {
 // A storage job is killed at its start, in the middle and at its end, as seen
 // by its requests to the bucket. It is repeated once.
 func TestJobKilledWhileItWorks(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b, rng := s3Bucket(t), newRand(t, 5)
 	p := newBucketProxy(t, b)
 	s := startQuick(t, append(b.settingsVia(p.URL), "CODEHUB_DELETE_GRACE=0s")...)
@@ -161,7 +161,7 @@ func TestJobKilledWhileItWorks(t *testing.T) {
 // takes over and relays the bucket's requests through its own socket, without
 // waiting for the first server.
 func TestStandbyServerTakesOverJobs(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b, rng := s3Bucket(t), newRand(t, 16)
 	p := newBucketProxy(t, b)
 	settings := append(b.settingsVia(p.URL), "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_DELETE_GRACE=0s")

@@ -14,7 +14,7 @@ import (
 // A user's first day: log in, create a workspace, see it start, use the
 // terminal, stop it, open it again, delete, undelete and delete it for good.
 func TestJourney(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := start(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=15s", "COORDINATOR_IDLE_INTERVAL=2s")
 	b := newBrowser(t, s.URL)
 	b.login(s.URL, proc.AdminPassword)

@@ -31,8 +31,8 @@ import (
 // unused workspace stops and a used one does not; the leader is killed during starts; the
 // kubelets restart; a node is cut off, and one is lost. At no time two Pods run on one home.
 func TestServersOnCluster(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	const global = 4
 	b := s3Bucket(t)
 	k, settings := clusterSettings(t, b, clusterImages{nodes: 3, ide: harness.IDEImage(), workspace: env.slimImage})

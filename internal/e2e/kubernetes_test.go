@@ -47,8 +47,8 @@ const clusterNamespace = "codehub-workspaces"
 // workspace, and a server that is killed at every step of archives. In the soak, SOAK is the
 // least number of kills, and of random lives of workspaces.
 func TestKubernetes(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	k, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 3, workspace: env.testImage})
 	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "a slow pull": slowPullOnCluster, "killed at every step": killedOnCluster}
 	if soaking {
@@ -56,7 +56,7 @@ func TestKubernetes(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			test(t, k, settings)
 		})
 	}
@@ -161,8 +161,8 @@ func randomOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
 // back, and is the same there. The cluster restores and archives it meanwhile, and its archive
 // has the digest of Docker's.
 func TestMoveToKubernetesAndBack(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	source, back, shared := startMovable(t, folderBucket(t)), startMovable(t, folderBucket(t)), s3Bucket(t)
 	c, settings := clusterSettings(t, shared, clusterImages{nodes: 2, workspace: env.testImage})
 	onCluster := &bucket{dir: shared.dir, s3: shared.s3, settings: settings}

@@ -18,7 +18,7 @@ import (
 // a time, every workspace reaches its desired state, and every subscriber is up
 // to date.
 func TestAnotherServerLeadsAfterLoss(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	rng := newRand(t, 31)
 	c := startCluster(t, clusterOptions{
 		servers: 3, postgres: true, redis: true, bucket: s3Bucket(t),
@@ -110,7 +110,7 @@ func (c *cluster) expectReconciled(m *member, id string) {
 // server continues, the database refuses its writes, and it sends no request to
 // Docker.
 func TestFormerLeaderChangesNothing(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for name, f := range map[string]struct {
 		last         string // action at the last failpoint
 		halt, resume func(m *member)
@@ -119,7 +119,7 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 		"cut off": {"hold", func(m *member) { m.dbLink.freeze() }, func(m *member) { m.dbLink.heal() }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b, rng := s3Bucket(t), newRand(t, 32)
 			p := newBucketProxy(t, b)
 			c := startCluster(t, clusterOptions{

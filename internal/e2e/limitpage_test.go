@@ -13,14 +13,14 @@ import (
 // A user whose running limit is 1 opens a second workspace. Stopping the first
 // on the limit page opens the second without another click.
 func TestLimitPageEntersWorkspace(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startQuick(t, "MAX_RUNNING_PER_USER=1", "COORDINATOR_IDLE_INTERVAL=2s")
 	testLimitPage(t, s, s)
 }
 
 // The same on a standby server, with the slot freed on the leader.
 func TestLimitPageOnStandbyEntersWorkspace(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	c := startCluster(t, clusterOptions{
 		servers: 2, bucket: folderBucket(t), limits: limits{perUser: 1},
 		settings: []string{"MAX_RUNNING_PER_USER=1", "COORDINATOR_IDLE_INTERVAL=2s"},

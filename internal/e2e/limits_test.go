@@ -14,7 +14,7 @@ import (
 // existing workspaces. Each user may run 2, all users together 100. No commit
 // exceeds the limits, and no start is refused while a slot is free.
 func TestLimitsAcrossServers(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	const users, perUser, global, starts = 60, 2, 100, 1000
 	c := startCluster(t, clusterOptions{
 		servers: 3, failpoints: true, bucket: folderBucket(t),

@@ -23,10 +23,10 @@ import (
 // names the object. Nothing is started, created or deleted, and the home can be
 // restored once the object is back.
 func TestLostOrDamagedArchiveIsError(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b := open(t)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
 			cases := []struct {
@@ -236,7 +236,7 @@ func (s *server) archives(id string) []api.Archive {
 // Recovery after an archive is lost for good: from an earlier generation, or
 // with an empty home. Each is confirmed by the workspace's name.
 func TestRecoveryFromLostArchive(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b, rng := folderBucket(t), newRand(t, 9)
 	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_ARCHIVE_KEEP=1")...)
 	id, first := s.createFilled("one", rng)
@@ -294,10 +294,10 @@ func TestRecoveryFromLostArchive(t *testing.T) {
 // missing. The owner and the administrators see it until the object is back.
 // While the whole bucket is unavailable nothing changes.
 func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b := open(t)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_GC_INTERVAL=5s")...)
 			id := s.createStandby("lost")

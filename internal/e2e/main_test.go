@@ -5,10 +5,8 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -32,7 +30,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	harness.Parallel(5) // they wait most of the time, except those with a browser
-	env.browsers = make(chan struct{}, harness.AtOnce(3))
+	env.browsers = make(chan struct{}, 3)
 	watchForInterrupts()
 	code := m.Run()
 	os.RemoveAll(env.scratch)
@@ -62,33 +60,4 @@ func prerequisites() error {
 		}
 	}
 	return nil
-}
-
-// parallel lets a test or a subtest run at the same time as others: a subtest's turn comes after
-// that of all tests. CI, whose time is limited, sets CODEHUB_TEST_UNTIL to a Unix time: a test
-// whose turn comes later is left out, and named in the file CODEHUB_TEST_LEFT_OUT, which make test
-// prints.
-func parallel(t *testing.T) {
-	t.Helper()
-	t.Parallel()
-	value := os.Getenv("CODEHUB_TEST_UNTIL")
-	if value == "" {
-		return
-	}
-	until, err := strconv.ParseInt(value, 10, 64)
-	if err != nil {
-		t.Fatalf("CODEHUB_TEST_UNTIL: %v", err)
-	}
-	if time.Now().Unix() < until {
-		return
-	}
-	list, err := os.OpenFile(os.Getenv("CODEHUB_TEST_LEFT_OUT"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatalf("CODEHUB_TEST_LEFT_OUT: %v", err)
-	}
-	_, err = fmt.Fprintln(list, t.Name())
-	if err := errors.Join(err, list.Close()); err != nil {
-		t.Fatal(err)
-	}
-	t.Skip("skipped: the time for tests was over before its turn came")
 }

@@ -167,7 +167,7 @@ func variants(t *testing.T, f func(t *testing.T, b *bucket, storage string)) {
 			break
 		}
 		t.Run(v.storage+" "+v.store, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			f(t, stores[v.store](t), v.storage)
 		})
 	}
@@ -177,7 +177,7 @@ func variants(t *testing.T, f func(t *testing.T, b *bucket, storage string)) {
 // every time each home is complete in at least one place, at the end in exactly
 // one. TestKubernetes does the same on a cluster.
 func TestKilledAtEveryStep(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	variants(t, func(t *testing.T, b *bucket, storage string) {
 		rng := newRand(t, 1)
 		f := startWithFailpoints(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
@@ -279,11 +279,11 @@ func (s *server) expectNoError(id, at string) {
 // As TestKilledAtEveryStep, one step after the other. The server is killed at
 // the step again in the next two starts.
 func TestKilledAtEveryStepAgain(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b, rng := open(t), newRand(t, 2)
 			// The embedded database keeps running when the server is killed.
 			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_DATABASE_URL=")...)
@@ -366,7 +366,7 @@ func (f *failpointServer) exitsBefore(ok func(api.Workspace) bool, id string) (d
 // The container of a storage job is killed or removed while its operation is at
 // each step. The job is repeated, and no data is lost.
 func TestJobEndedAtEveryStep(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	variants(t, func(t *testing.T, b *bucket, storage string) {
 		rng := newRand(t, 3)
 		f := startWithFailpoints(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s")...)

@@ -51,7 +51,7 @@ func (m mode) https() bool { return strings.HasPrefix(m.main, "https:") }
 func inEach(t *testing.T, modes []mode, f func(t *testing.T, m mode)) {
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			f(t, m)
 		})
 	}

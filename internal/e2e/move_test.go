@@ -81,7 +81,7 @@ const movedSecret = "s3cret-of-ann"
 // A home with every kind of entry that is hard to preserve moves between two servers, from a
 // folder to S3 and back the other way, and is the same there.
 func TestMoveBetweenServers(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for name, c := range map[string]struct {
 		from, to                     func(testing.TB) *bucket
 		sourceStorage, targetStorage string
@@ -90,7 +90,7 @@ func TestMoveBetweenServers(t *testing.T) {
 		"S3 to folder": {s3Bucket, folderBucket, "local-dir", "docker-volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			source := startMovable(t, c.from(t), "CODEHUB_STORAGE="+c.sourceStorage)
 			target := startMovable(t, c.to(t), "CODEHUB_STORAGE="+c.targetStorage)
 			ann := source.as("ann")
@@ -161,7 +161,7 @@ func (s *server) expectDeleted(id string) {
 // The move is killed at each of its steps, and each server during it. The home is moved
 // once, and removed from the source only after that.
 func TestMoveKilledAtEachStep(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	binary, err := failpointBinary()
 	if err != nil {
 		t.Fatal(err)

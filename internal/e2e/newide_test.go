@@ -53,8 +53,8 @@ require('http').createServer((q, s) => {
 // debugged. The extensions of the server's folder are there, also in a home that is older
 // than they, unless the user has a newer version.
 func TestIDEInDefaultImage(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	const gallery = "http://127.0.0.1:7777/gallery" // inside the workspace
 	folder := t.TempDir()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_EXTENSIONS_DIR="+folder,

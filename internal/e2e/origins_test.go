@@ -105,7 +105,7 @@ func (v *visitor) cookies(address string) string {
 
 // A ticket lets in the browser that asked for it, once, on the host that it is for.
 func TestTicketAttacks(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	inEach(t, originModes, testTicketAttacks)
 }
 
@@ -316,7 +316,7 @@ func (s *server) status(method, address string, headers ...string) int {
 // An application on a port of a workspace has an origin of its own, on which absolute
 // links work.
 func TestPortOfWorkspace(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startQuick(t, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "web"})
 	s.awaitPhase(id, "RUNNING")

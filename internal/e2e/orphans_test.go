@@ -14,7 +14,7 @@ import (
 // orphans. The container is removed after CODEHUB_ORPHAN_DELAY, the volume
 // stays. Other workspaces are not affected.
 func TestOrphansAreListedAndRemoved(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := start(t, "CODEHUB_ORPHAN_DELAY=4s", "COORDINATOR_IDLE_INTERVAL=1s", "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "one"})
 	s.awaitPhase(id, "RUNNING")

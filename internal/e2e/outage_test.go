@@ -16,7 +16,7 @@ import (
 // Docker stops for 30 s while workspaces run, start and are created. No
 // workspace is in ERROR, and all are RUNNING afterwards.
 func TestWorkspacesSurviveDockerOutage(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	t.Run("stopped", func(t *testing.T) {
 		e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
 		testDockerOutage(t, e, func() { e.End(syscall.SIGTERM) }, e.Start)

@@ -31,10 +31,10 @@ func (s *server) serveIn(id, address string) {
 // A shared port is open to those it is shared with until the share ends, and to nobody else.
 // Its owner shares it on the workspace's page.
 func TestSharedPorts(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, m := range []mode{ownOrigins, siblings} {
 		t.Run(m.name, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			testSharedPorts(t, m)
 		})
 	}
@@ -176,7 +176,7 @@ func (b *browser) expectNothingOfCodehub() {
 // An application that listens on 127.0.0.1 alone is listed, opened in a browser with its
 // WebSockets, and forwarded.
 func TestLoopbackPortOfWorkspace(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startQuick(t, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "dev"})
 	s.awaitPhase(id, "RUNNING")

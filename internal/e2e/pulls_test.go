@@ -32,7 +32,7 @@ func (s *server) enterAs(username, password string) *server {
 // downloads. Another user's small image is pulled nevertheless, and the slow pull ends
 // with a reason of its own.
 func TestSlowRegistryDelaysNoOtherUser(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
 	registry := dockertest.NewRegistry(t)
 	layers := dockertest.Layers(5, 4<<20, 100)

@@ -16,7 +16,7 @@ import (
 // A user can have a limited number of tokens and workspaces, which the pages show, and
 // no answer or page has more than a page of them. The command line lists all.
 func TestUserHasLimits(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	const tokens, workspaces = 60, 3
 	s := startQuick(t, "CODEHUB_MAX_TOKENS_PER_USER=60", "CODEHUB_MAX_WORKSPACES_PER_USER=3", "CODEHUB_DELETE_GRACE=0s")
 	made := 1 // the test's own

@@ -25,15 +25,15 @@ import (
 // content. SOAK sets the number of lives; SEED repeats the choices, but not
 // their timing.
 func TestRandomLives(t *testing.T) {
-	harness.Long(t)
-	parallel(t)
+	harness.Verify(t)
+	t.Parallel()
 	lives := soakRounds(t, 24)
 	rng := newRand(t, 14)
 	seed := rng.Uint64()
 	var next atomic.Int64
 	for _, v := range []struct{ storage, store string }{{"docker-volume", "s3"}, {"local-dir", "folder"}} {
 		t.Run(v.storage+" "+v.store, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b := stores[v.store](t)
 			w := newWorld(t, b, dockerState{}, func(endpoint string) []string {
 				settings := []string{"CODEHUB_STORAGE=" + v.storage}

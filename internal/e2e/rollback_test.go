@@ -141,7 +141,7 @@ func (s *server) refillHome(id string, rng *rand.Rand) homeState {
 // The database is restored from an old backup. The server is on hold and
 // changes nothing; after the take-over every workspace has its newest copy.
 func TestDatabaseRollback(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b := folderBucket(t)
 	dsn := database(t)
 	settings := append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "MAX_RUNNING_PER_USER=0", "CODEHUB_ORPHAN_DELAY=1s", "COORDINATOR_IDLE_INTERVAL=1s")
@@ -243,7 +243,7 @@ func TestDatabaseRollback(t *testing.T) {
 
 // The backup has a deletion that was undeleted later.
 func TestRollbackOfAnUndelete(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b := folderBucket(t)
 	dsn := database(t)
 	s := start(t, append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=40s", "COORDINATOR_IDLE_INTERVAL=1s")...)
@@ -290,7 +290,7 @@ func TestRollbackOfAnUndelete(t *testing.T) {
 // A second server on a copy of the data folder is on hold. It stops and removes
 // no resource of the original, whether that runs or not.
 func TestCopiedDataFolderGoesOnHold(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b := folderBucket(t)
 	s := start(t, append(b.settings, "COORDINATOR_IDLE_INTERVAL=1s")...)
 	running := s.create(api.CreateWorkspace{Name: "running"})

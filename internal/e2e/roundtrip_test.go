@@ -11,11 +11,11 @@ import (
 // A home with every kind of entry that is hard to preserve is archived and
 // restored unchanged, on every pair of storage and store.
 func TestArchivedHomesAreRestoredExactly(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		for store, open := range stores {
 			t.Run(storage+" "+store, func(t *testing.T) {
-				parallel(t)
+				t.Parallel()
 				b := open(t)
 				s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
 				id := s.create(api.CreateWorkspace{Name: "full"})
@@ -59,7 +59,7 @@ func TestArchivedHomesAreRestoredExactly(t *testing.T) {
 // A workspace that was never started is archived without a home, and starts
 // with a new home.
 func TestArchiveRequestedBeforeHomeExists(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b := folderBucket(t)
 	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
 	fresh := s.readHome(s.createStandby("fresh"))
@@ -89,7 +89,7 @@ func TestArchiveRequestedBeforeHomeExists(t *testing.T) {
 
 // The archives of a deleted workspace are removed before it is DELETED.
 func TestDeletionRemovesArchives(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b, rng := folderBucket(t), newRand(t, 15)
 	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=1s")...)
 	id, home := s.createFilled("archived", rng)

@@ -91,7 +91,7 @@ func (s *server) upgradeAt(address string, headers ...string) (int, net.Conn) {
 // Callers without a session, other users and pages of other sites are refused
 // on every route.
 func TestOutsidersAreRefused(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	inEach(t, allModes, testOutsidersAreRefused)
 }
 
@@ -181,7 +181,7 @@ func testOutsidersAreRefused(t *testing.T, m mode) {
 // The proxy removes secrets from requests and foreign cookies from responses.
 // Connections end with the session that opened them.
 func TestWorkspaceIsConfined(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startMode(t, pathMode, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "mine"})
 	s.awaitPhase(id, "RUNNING")
@@ -250,7 +250,7 @@ func TestWorkspaceIsConfined(t *testing.T) {
 // A container has no more rights than it needs, and other users of the machine
 // cannot read the data folder.
 func TestContainerHardening(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE=local-dir")
 	id := s.create(api.CreateWorkspace{Name: "mine"})
 	s.awaitPhase(id, "RUNNING")

@@ -18,10 +18,10 @@ import (
 // home is archived again: the second archive has the edit, and the first upload
 // is not used.
 func TestArchiveRetriedAfterAnEdit(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b, rng := open(t), newRand(t, 10)
 			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
 			id, home := f.createFilled("one", rng)
@@ -58,7 +58,7 @@ func TestArchiveRetriedAfterAnEdit(t *testing.T) {
 // The workspace returns with its home without another request; it keeps the
 // volume if the request came before.
 func TestRequestWhileArchiveIsRecorded(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b, rng := folderBucket(t), newRand(t, 11)
 	f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
 	for _, step := range []string{"archive.before-store", "archive.stored", "archive.checked"} {
@@ -108,7 +108,7 @@ func (s *server) volumeClaim(id string) string {
 // A deletion is undeleted while the removal of its volume is claimed. The
 // undelete is refused, or the home is complete.
 func TestUndeleteDuringClaimedRemoval(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b, rng := folderBucket(t), newRand(t, 12)
 	f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=2s")...)
 	point := "delete.begin"
@@ -152,7 +152,7 @@ func TestUndeleteDuringClaimedRemoval(t *testing.T) {
 // the first leader continues, it does not touch the home. (Only volumes: homes
 // in folders allow a single server.)
 func TestResumedLeaderChangesNothing(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	b, rng := folderBucket(t), newRand(t, 13)
 	dsn := database(t)
 	settings := append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=0s")

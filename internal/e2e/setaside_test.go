@@ -19,12 +19,12 @@ import (
 // labels. It blocks the home whose name it has; set aside, it is kept with
 // everything in it, and the workspace continues.
 func TestSetAsideVolumeWithoutLabels(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	for _, c := range []struct{ operation, storage string }{
 		{"PROVISIONING", "docker-volume"}, {"RESTORING", "docker-volume"}, {"RESTORING", "local-dir"},
 	} {
 		t.Run(c.operation+" "+c.storage, func(t *testing.T) {
-			parallel(t)
+			t.Parallel()
 			b, rng := folderBucket(t), newRand(t, 8)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+c.storage)...)
 			id, home := s.createFilled("one", rng)

@@ -27,7 +27,7 @@ import (
 
 // OpenSSH's client reaches a real container, by SSH's own port and by the API alone.
 func TestSSH(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	listen, err := proc.FreeAddress()
 	if err != nil {
 		t.Fatal(err)

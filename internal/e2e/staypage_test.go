@@ -13,7 +13,7 @@ import (
 // An open dashboard page warns that a workspace is about to stop. The warning
 // disappears after "Keep running", on the page or through the API.
 func TestPageWarnsBeforeIdleStop(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	s := startQuick(t, "TTL_STANDBY_SECONDS=85", "COORDINATOR_IDLE_INTERVAL=2s")
 	b := newBrowser(t, s.URL) // may wait, and the workspace must not stop meanwhile
 	id := s.create(api.CreateWorkspace{Name: "alpha"})

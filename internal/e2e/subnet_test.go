@@ -18,7 +18,7 @@ import (
 // start, and its message says what to do; after a restart with the setting, and
 // Recover, it runs.
 func TestServerWithoutFreeSubnet(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	pool := dockertest.NewSubnet(t)
 	e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup,
 		Args: []string{"--default-address-pool", fmt.Sprintf("base=%s,size=29", pool)}})

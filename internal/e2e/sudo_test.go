@@ -27,7 +27,7 @@ const rootCapabilities = "chown,dac_override,fowner,fsetid,kill,setgid,setuid,se
 // change the agent or the IDE, nor reach another workspace or the host, and what it writes is
 // kept in the home only. Without the setting the same image's sudo does not work.
 func TestSudo(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	if out, err := exec.CommandContext(t.Context(), "testdata/sudo/build.sh", sudoImage, env.slimImage).CombinedOutput(); err != nil {
 		t.Fatalf("build the image: %v: %s", err, out)
 	}

@@ -55,7 +55,7 @@ func (s *server) inDocker(id string) (containers, volumes, networks, images int)
 // Uninstall refuses while a server runs, and asks before it removes anything. The
 // removal of homes needs a confirmation of its own.
 func TestUninstallAsksBeforeRemoval(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	settings := []string{"CODEHUB_DATABASE_URL=" + database(t)}
 	s := start(t, settings...)
 	ws := s.createDesired("one", "RUNNING")

@@ -18,7 +18,7 @@ import (
 // Fifty tabs open a stopped workspace at once: it starts once, with one entry in the
 // audit log.
 func TestManyTabsStartOnce(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	inEach(t, []mode{ownOrigins, pathMode}, func(t *testing.T, m mode) {
 		dsn := database(t)
 		s := startMode(t, m, "CODEHUB_DATABASE_URL="+dsn)
@@ -67,7 +67,7 @@ func TestManyTabsStartOnce(t *testing.T) {
 // A browser with and without scripts opens a stopped workspace, sees the page that
 // waits, and enters at the address that was opened, on the workspace's own origin.
 func TestWakingInABrowser(t *testing.T) {
-	parallel(t)
+	t.Parallel()
 	inEach(t, []mode{ownOrigins, pathMode}, func(t *testing.T, m mode) {
 		s := startModeQuick(t, m)
 		id := s.create(api.CreateWorkspace{Name: "alpha", DesiredState: new("STANDBY")})

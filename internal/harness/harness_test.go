@@ -1,9 +1,11 @@
 package harness
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -41,25 +43,25 @@ func TestOnlyHarnessStartsChromium(t *testing.T) {
 	}
 }
 
-func TestNeedsSkipsWhatIsMissing(t *testing.T) {
-	for _, test := range []struct {
-		without        string
-		docker, chrome bool
-	}{{"", false, false}, {"docker", true, false}, {"docker chromium", true, true}} {
-		t.Run("without "+test.without, func(t *testing.T) {
-			t.Setenv(Without, test.without)
-			skipped := func(needs func(testing.TB)) (is bool) {
+func TestTiers(t *testing.T) {
+	marks := map[string]func(testing.TB){"verify": Verify, "docker": NeedsDocker, "chromium": NeedsChromium}
+	for tier, want := range map[string]string{"check": "[chromium docker verify]", "test": "[verify]", "verify": "[]", "": "[]"} {
+		t.Run("tier "+tier, func(t *testing.T) {
+			t.Setenv(Tier, tier)
+			left := []string{}
+			for name, mark := range marks {
 				t.Run("test", func(t *testing.T) {
-					defer func() { is = t.Skipped() }()
-					needs(t)
+					defer func() {
+						if t.Skipped() {
+							left = append(left, name)
+						}
+					}()
+					mark(t)
 				})
-				return is
 			}
-			if got := skipped(NeedsDocker); got != test.docker {
-				t.Errorf("NeedsDocker skips: %v", got)
-			}
-			if got := skipped(NeedsChromium); got != test.chrome {
-				t.Errorf("NeedsChromium skips: %v", got)
+			slices.Sort(left)
+			if got := fmt.Sprint(left); got != want {
+				t.Errorf("left out: %s, want %s", got, want)
 			}
 		})
 	}

@@ -10,47 +10,59 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 )
 
-// Without is the environment variable with the names of what is missing,
-// separated by spaces. Tests that need it are skipped. make check sets the
-// variable, make test does not.
-const Without = "CODEHUB_TEST_WITHOUT"
+// Tier is the environment variable with the tier of tests that runs: check, test or
+// verify. Each has the tests of the one before. Without it all tests run, so that
+// go test -run finds every test.
+const Tier = "CODEHUB_TEST_TIER"
 
-// NeedsDocker skips the test in make check. A test that uses Docker without
-// calling NeedsDocker fails there.
-func NeedsDocker(t testing.TB) {
+// Verify marks a test that only make verify runs: the race detector, matrices of faults,
+// Kubernetes, and whatever shows a promise again that make test has shown.
+func Verify(t testing.TB) {
 	t.Helper()
-	needs(t, "docker")
+	if leavesOut("check", "test") {
+		t.Skip("skipped: make verify runs this test")
+	}
 }
 
-// NeedsChromium skips the test in make check. Package browser calls it.
+// Verifying reports whether all of a test's cases run: make check and make test run those
+// that differ most.
+func Verifying() bool { return !leavesOut("check", "test") }
+
+// NeedsDocker marks a test that make check leaves out, because it uses Docker. A test
+// that uses Docker without calling NeedsDocker fails there.
+func NeedsDocker(t testing.TB) {
+	t.Helper()
+	needs(t, "Docker")
+}
+
+// NeedsChromium marks a test that make check leaves out, because it uses Chromium.
+// Package browser calls it.
 func NeedsChromium(t testing.TB) {
 	t.Helper()
-	needs(t, "chromium")
+	needs(t, "Chromium")
 }
 
 // NeedsDockerInMain is NeedsDocker for TestMain of a package whose tests all
 // need Docker. It ends the process in make check.
 func NeedsDockerInMain() {
-	if without("docker") {
-		fmt.Println("skipped: every test of this package needs docker")
+	if leavesOut("check") {
+		fmt.Println("skipped: every test of this package needs Docker")
 		os.Exit(0)
 	}
 }
 
 func needs(t testing.TB, what string) {
 	t.Helper()
-	if without(what) {
-		t.Skipf("skipped: the test needs %s", what)
+	if leavesOut("check") {
+		t.Skipf("skipped: the test needs %s, which make check does without", what)
 	}
 }
 
-func without(what string) bool {
-	return slices.Contains(strings.Fields(os.Getenv(Without)), what)
-}
+// leavesOut reports whether one of these tiers runs.
+func leavesOut(tiers ...string) bool { return slices.Contains(tiers, os.Getenv(Tier)) }
 
 // IDEImage returns the image with the real IDE, which is at /opt/codehub-ide (images/ide).
 func IDEImage() string {
@@ -86,15 +98,6 @@ func Binary() (string, error) {
 		return "", fmt.Errorf("no codehub binary: run make build (%w)", err)
 	}
 	return path, nil
-}
-
-// Long marks a test that takes minutes and whose subject other tests or the soak have, too.
-// -short leaves it out, which make test sets on slow machines and says there.
-func Long(t testing.TB) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("skipped: -short leaves out tests that take long")
-	}
 }
 
 // Output returns the folder for screenshots and logs of tests.

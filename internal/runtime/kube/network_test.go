@@ -71,7 +71,7 @@ type connection struct{ from, to string }
 // DNS and the outside, and is reached by the servers, and there is nothing else. Without them
 // again everything is open again.
 func TestNetworkIsolation(t *testing.T) {
-	harness.Long(t)
+	harness.Verify(t)
 	t.Parallel()
 	c := newCluster(t, 2)
 	c.EnforcePolicies()

@@ -20,7 +20,7 @@ import (
 // keeps its workspace's Pod, also where a call removes it, until an administrator confirms
 // that the node is dead: its container may go on writing.
 func TestOutages(t *testing.T) {
-	harness.Long(t)
+	harness.Verify(t)
 	t.Parallel()
 	c := newCluster(t, 2)
 	r := c.runtime(t)

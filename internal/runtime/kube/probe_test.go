@@ -33,7 +33,7 @@ spec:
 // something open, servers that do not reach workspaces, and isolation. It repeats itself when
 // the policies change, and leaves nothing.
 func TestIsolationIsChecked(t *testing.T) {
-	harness.Long(t)
+	harness.Verify(t)
 	t.Parallel()
 	c := newCluster(t, 2)
 	a := c.runtime(t)
