@@ -12,7 +12,8 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # The version is set below; asking git again only fails in a checkout of somebody else's.
-export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+# The same flags everywhere, so that the build, the checks and the tests share what is compiled.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 # Where the end-to-end tests and the benchmarks find what they run.
 export CODEHUB_TEST_BINARY := $(CURDIR)/bin/codehub
 export CODEHUB_TEST_IDE_IMAGE := $(IDE_IMAGE)
@@ -25,10 +26,7 @@ export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 TESTFLAGS ?=
 PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/archive ./internal/dashboard ./internal/runtime/kube ./internal/bucket ./...
 
-# make check sets it for itself; anywhere else it would skip tests.
-unexport CODEHUB_TEST_WITHOUT
-
-.PHONY: help run check test fuzz quota soak bench build image images docs screenshots lint clean images-now
+.PHONY: help run check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,20 +38,27 @@ run: ## installs what is missing, builds all, and serves on http://localhost:808
 	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
 	@exec scripts/with-docker.sh bin/codehub serve
 
-check: ## formatting, vet, staticcheck, tests without Docker and Chromium: under 90 s
+check: ## formatting, vet, staticcheck, tests without Docker and Chromium
 	@scripts/setup.sh check
-	@scripts/check.sh $(STATICCHECK) $(TESTFLAGS) $(PACKAGES)
+	@scripts/check.sh $(STATICCHECK) "$(PACKAGES)" $(TESTFLAGS)
 
-test: ## installs what the tests need, builds all, and runs every test
+test: ## installs what the tests need, builds all, checks, and tests the product
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
-	@scripts/with-docker.sh scripts/test.sh "$(PACKAGES)" $(TESTFLAGS)
+	@scripts/lint.sh $(STATICCHECK) quick
+	@scripts/with-docker.sh scripts/test.sh test "$(PACKAGES)" $(TESTFLAGS)
+
+verify: ## runs every test there is, for hours (SHARD=1/6: one of six parts)
+	@scripts/setup.sh verify
+	@$(MAKE) --no-print-directory build
+	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
+	@scripts/with-docker.sh scripts/verify.sh "$(SHARD)" $(TESTFLAGS)
 
 # For how long each fuzz target runs.
 FUZZ_SECONDS ?= 3
 
-fuzz: ## runs each fuzz target for a few seconds; CI does so after the tests
+fuzz: ## runs each fuzz target for a few seconds; CI does so after make test
 	@scripts/setup.sh check
 	@scripts/fuzz.sh $(FUZZ_SECONDS) ./...
 
