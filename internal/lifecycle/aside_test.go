@@ -13,13 +13,12 @@ import (
 func TestSetAsideTable(t *testing.T) {
 	t.Parallel()
 	a := readAnswers(t)
-	n, aside := 0, 0
-	cross([]string{"deleted", "recorded", "home", "container", "volume", "archive", "late"}, func(v []uint8) {
+	aside := 0
+	crossNth([]string{"deleted", "recorded", "home", "container", "volume", "archive", "late"}, everyNth, func(v []uint8) {
 		c := combination{deleted: v[0], home: v[2], container: v[3], volume: v[4], archive: v[5], desired: 1}
 		if a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) != nil {
 			return
 		}
-		n++
 		in := c.input()
 		in.Row.ErrorReason, in.Row.ErrorMessage, in.Row.ErrorCount = workspace.ErrorReason(word("recorded", v[1])), "earlier", 1
 		asked := in.Now.Add(-in.Policy.Deleting / 2)
@@ -58,7 +57,6 @@ func TestSetAsideTable(t *testing.T) {
 	if aside == 0 {
 		t.Error("nothing was ever set aside")
 	}
-	t.Logf("%d combinations, %d set something aside", n, aside)
 }
 
 // obstructed is a workspace in ERROR whose home's name a volume without a claim
@@ -85,31 +83,6 @@ func TestSetAsideFailureKeepsError(t *testing.T) {
 			!strings.Contains(r.Row.ErrorMessage, "in use by container dump") || r.Row.RetryAt != nil {
 			t.Errorf("%s: %+v, %s %q", home, r.Action, r.Row.ErrorReason, r.Row.ErrorMessage)
 		}
-	}
-}
-
-func TestSetAsideThenRecovers(t *testing.T) {
-	t.Parallel()
-	g := obstructed(workspace.HomeFilling).recovers(workspace.RecoverSetAside)
-	if r := lifecycle.Judge(g.Input); r.Action.Kind != lifecycle.SetAside {
-		t.Fatalf("%+v", r.Action)
-	}
-	g.Obs.Volume = nil
-	r := lifecycle.Judge(g.Input)
-	if r.Action.Kind != lifecycle.Recover || !r.ClearRecover || r.Row.ErrorReason != "" || r.Row.Phase == workspace.PhaseError {
-		t.Errorf("the name is free: %+v, %s", r.Action, describe(r.Row))
-	}
-}
-
-// A live home whose place another volume has taken is lost before and after:
-// what follows is an earlier archive, or an empty home.
-func TestSetAsideOfReplacedHomeIsDataLost(t *testing.T) {
-	t.Parallel()
-	g := obstructed(workspace.HomeLive).recovers(workspace.RecoverSetAside)
-	g.Obs.Volume = nil
-	r := lifecycle.Judge(g.Input)
-	if r.Action.Kind != lifecycle.Recover || r.Row.ErrorReason != workspace.ErrDataLost || r.Row.Home.State != workspace.HomeLive {
-		t.Errorf("%+v, %s", r.Action, describe(r.Row))
 	}
 }
 

@@ -1,8 +1,10 @@
 package lifecycle_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -10,9 +12,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// docs/states.md gives the deadline of every operation, and docs/settings.md those
-// that are not settings.
-func TestDeadlinesAreDocumented(t *testing.T) {
+// docs/states.md gives the deadline of every operation and the state that follows its
+// cancellation, and docs/settings.md the deadlines that are not settings.
+func TestOperationsAreDocumented(t *testing.T) {
 	t.Parallel()
 	page := read(t, "../../docs/states.md")
 	policy := lifecycle.DefaultPolicy()
@@ -27,6 +29,9 @@ func TestDeadlinesAreDocumented(t *testing.T) {
 		}
 		if !strings.Contains(cells[4], want) {
 			t.Errorf("docs/states.md: the deadline of %s is %s, not %q", op, want, cells[4])
+		}
+		if want := cmp.Or(string(rule.Cancelled), "–"); !regexp.MustCompile("^" + want + "( |,)").MatchString(cells[len(cells)-1]) {
+			t.Errorf("docs/states.md: %s, cancelled, leads to %q, not %s", op, cells[len(cells)-1], want)
 		}
 		if progress := strings.Contains(cells[4], "without progress"); progress != (rule.Progress != lifecycle.ProgressOfPreparation) {
 			t.Errorf("docs/states.md: whether progress restarts the deadline of %s: %q", op, cells[4])

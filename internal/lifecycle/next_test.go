@@ -96,13 +96,3 @@ func TestTimeoutToMatchesEndIdle(t *testing.T) {
 		t.Errorf("changes: %v", changed)
 	}
 }
-
-// TestOperationsThatMakeArchives names them.
-func TestOperationsThatMakeArchives(t *testing.T) {
-	t.Parallel()
-	for _, op := range workspace.Operations() {
-		if got := lifecycle.MakesArchive(op); got != (op == workspace.OpArchiving || op == workspace.OpCreateEmptyArchive) {
-			t.Errorf("%s makes an archive: %v", op, got)
-		}
-	}
-}

@@ -10,22 +10,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// cross calls f with every combination of values of the columns.
-func cross(columns []string, f func(v []uint8)) {
-	v := make([]uint8, len(columns))
-	var from func(i int)
-	from = func(i int) {
-		if i == len(columns) {
-			f(v)
-			return
-		}
-		for v[i] = range uint8(len(words[columns[i]])) {
-			from(i + 1)
-		}
-	}
-	from(0)
-}
-
 func yes(i uint8) bool { return i == 1 }
 
 // TestRunningOperation: what becomes of a running operation, for every state
@@ -36,8 +20,7 @@ func TestRunningOperation(t *testing.T) {
 	retry := readTables(t, "retry.txt", words)
 	running := retry["running"].only(t, "operation", "home", "healthy", "done", "queued", "container_ready",
 		"cancel", "failure", "overdue", "seen", "executor", "node")
-	n := 0
-	cross([]string{"operation", "home", "container", "volume", "archive", "queued"}, func(v []uint8) {
+	crossNth([]string{"operation", "home", "container", "volume", "archive", "queued"}, everyNth, func(v []uint8) {
 		c := combination{operation: v[0], home: v[1], container: v[2], volume: v[3], archive: v[4], queued: v[5], desired: 2}
 		if c.operation == 0 || a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) != nil {
 			return
@@ -67,9 +50,6 @@ func TestRunningOperation(t *testing.T) {
 			if yes(v[4]) && !ended {
 				return // TestOperationWaitsForLostNode has one that runs
 			}
-			if n++; n%everyNth != 0 {
-				return
-			}
 			in, asked := in, in.Now.Add(-time.Second)
 			if yes(v[0]) {
 				in.Row.CancelRequestedAt = &asked
@@ -95,12 +75,7 @@ func TestRunningOperation(t *testing.T) {
 			checkRunning(t, c, in, rule.answer[0], lifecycle.Judge(in))
 		})
 	})
-	for _, r := range running.rules {
-		if !r.used.Load() && everyNth == 1 {
-			t.Errorf("the row in line %d is never used", r.line)
-		}
-	}
-	t.Logf("%d combinations", n)
+	allUsed(t, map[string]*table{"": running})
 }
 
 func checkRunning(t *testing.T, c combination, in lifecycle.Input, does string, r lifecycle.Result) {

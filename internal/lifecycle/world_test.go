@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"codehub/internal/harness"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -23,7 +24,8 @@ import (
 // step; once the faults stop, the workspace has to come to rest where it is
 // wanted, or in an ERROR that has a way out.
 
-// TestMain gives the simulated worlds more runs than rapid's default of 100.
+// TestMain gives the simulated worlds more runs than rapid's default of 100, and in make
+// verify many more.
 // For a soak: LIFECYCLE_CHECKS=200000 go test -count=1 -timeout 0 -run World ./internal/lifecycle
 // (or -rapid.checks; -rapid.seed and -rapid.failfile repeat what failed).
 func TestMain(m *testing.M) {
@@ -32,7 +34,10 @@ func TestMain(m *testing.M) {
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	checks := os.Getenv("LIFECYCLE_CHECKS")
 	if checks == "" {
-		checks = "1500"
+		checks = "200"
+		if harness.Verifying() {
+			checks = "1500"
+		}
 	}
 	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "80", "rapid.nofailfile": "true"} {
 		if given[name] {
