@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 	if err := syscall.Statfs("/dev/shm", &shm); err == nil && shm.Bavail*uint64(shm.Bsize) > 4<<30 {
 		_ = os.Setenv("TMPDIR", "/dev/shm")
 	}
+	harness.Parallel(4) // the tests wait for starts and stops
 	code := m.Run()
 	if dir, err := seed(); err == nil {
 		_ = os.RemoveAll(dir)

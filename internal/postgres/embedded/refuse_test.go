@@ -29,7 +29,12 @@ func TestSecondServerRefused(t *testing.T) {
 	if want := fmt.Sprintf("pid %d", c.cmd.Process.Pid); !strings.Contains(err.Error(), want) {
 		t.Errorf("%q does not contain %q", err, want)
 	}
-	if n := query[int](t, c.url, "SELECT 1"); n != 1 {
+	// A command finds the database of the first server, which is not disturbed.
+	url, err := Find(t.Context(), dir)
+	if err != nil || url != c.url {
+		t.Fatalf("found %s, %v; the server has %s", url, err, c.url)
+	}
+	if n := query[int](t, url, "SELECT 1"); n != 1 {
 		t.Error("the first server's database is damaged")
 	}
 	// postgres keeps running and has not inherited the lock.

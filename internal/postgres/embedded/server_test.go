@@ -93,40 +93,6 @@ func sessionOf(pid int) (int, error) {
 	return strconv.Atoi(strings.Fields(rest)[3])
 }
 
-func TestRestartKeepsData(t *testing.T) {
-	t.Parallel()
-	dir := dataDir(t)
-	s, err := Start(t.Context(), Config{Dir: dir, Settings: quick})
-	if err != nil {
-		t.Fatal(err)
-	}
-	execute(t, s.URL(), "CREATE TABLE kept AS SELECT 42 AS n")
-	if err := s.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	again := startServer(t, dir)
-	if again.URL() != s.URL() {
-		t.Errorf("address changed: %s, %s", s.URL(), again.URL())
-	}
-	if n := query[int](t, again.URL(), "SELECT n FROM kept"); n != 42 {
-		t.Errorf("n = %d", n)
-	}
-}
-
-// The next server needs only the data folder, which may have moved.
-func TestFolderMoved(t *testing.T) {
-	t.Parallel()
-	dir := dataDir(t)
-	moved := filepath.Join(t.TempDir(), "moved")
-	if err := os.Rename(dir, moved); err != nil {
-		t.Fatal(err)
-	}
-	s := startServer(t, moved)
-	if n := query[int](t, s.URL(), "SELECT 1"); n != 1 {
-		t.Error(n)
-	}
-}
-
 func TestFolderOnAnotherDisk(t *testing.T) {
 	t.Parallel()
 	dir, other := dataDir(t), t.TempDir()
@@ -142,7 +108,7 @@ func TestFolderOnAnotherDisk(t *testing.T) {
 	}
 }
 
-// A socket's path may have 107 bytes, a folder's 4096.
+// A folder may have moved, and its path may have 4096 bytes, that of a socket 107.
 func TestDeepFolder(t *testing.T) {
 	t.Parallel()
 	deep := filepath.Join(t.TempDir(), strings.Repeat("deep/", 30), strings.Repeat("x", 100))
@@ -157,6 +123,9 @@ func TestDeepFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	execute(t, c.url, "CREATE TABLE kept AS SELECT 42 AS n")
+	if url, err := Find(t.Context(), deep); url != c.url {
+		t.Errorf("found %s, %v; the server has %s", url, err, c.url)
+	}
 	c.kill(t)
 
 	s := startServer(t, deep)
