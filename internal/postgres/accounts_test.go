@@ -100,36 +100,6 @@ func TestConcurrentDemotionsKeepAdministrator(t *testing.T) {
 	}
 }
 
-func TestAccountPages(t *testing.T) {
-	t.Parallel()
-	e := open(t, postgres.Options{})
-	boss := administrator(e, "Zoe")
-	const n = 250
-	e.exec(`INSERT INTO users (id, username, username_key, password_hash)
-		SELECT gen_random_uuid(), 'u' || i, 'u' || i, 'x' FROM generate_series(1, $1) i`, n)
-	seen := map[string]bool{}
-	last := ""
-	for cursor, pages := "", 0; ; pages++ {
-		list, err := e.Accounts(t.Context(), boss, postgres.AccountFilter{Page: postgres.Page{Limit: 100, Cursor: cursor}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, a := range list.Users {
-			if seen[a.Username] {
-				t.Errorf("%s twice", a.Username)
-			}
-			seen[a.Username] = true
-		}
-		if cursor = list.NextCursor; cursor == "" || pages > 5 {
-			last = list.Users[len(list.Users)-1].Username
-			break
-		}
-	}
-	if len(seen) != n+1 || last != "Zoe" {
-		t.Errorf("%d users, the last is %s", len(seen), last)
-	}
-}
-
 // TestCustomLimitCountsFromNextStart: a user's custom limit counts from the next start on, and is read under the
 // limits' lock.
 func TestCustomLimitCountsFromNextStart(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/postgres"
@@ -61,24 +60,6 @@ func TestDesireWaitsForClaim(t *testing.T) {
 		_, err = e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Desired: ptr(workspace.DesiredStandby)})
 	})
 	wantCode(t, err, workspace.CodeOperationInProgress)
-}
-
-// A claim that is written while a desired state is requested does not land.
-func TestClaimComparesDesiredState(t *testing.T) {
-	t.Parallel()
-	e := open(t, postgres.Options{})
-	c := postgres.NewController(postgres.NewSession(e.conn()))
-	w := e.workspace(e.user("ann"), state{"phase": "STANDBY", "desired_state": "RUNNING"})
-	next := w
-	next.Operation, next.OpID = workspace.OpStarting, uuid.NewString()
-	var landed []bool
-	var err error
-	e.meanwhile(w.ID, `desired_state = 'STANDBY'`, func() {
-		landed, err = c.Apply(t.Context(), []postgres.Change{{Seen: w, Next: next, Claim: true}})
-	})
-	if err != nil || landed[0] {
-		t.Errorf("landed %v, %v", landed, err)
-	}
 }
 
 // A session that holds a row and hangs is ended after a bounded time; sessions that wait for

@@ -189,6 +189,7 @@ func TestApplyCompares(t *testing.T) {
 		{"operation ended", state{"operation": "STARTING"}, state{"operation": "NONE"}, false, false},
 		{"desired_state", nil, state{"desired_state": "RUNNING"}, false, true},
 		{"next_desired_state", nil, state{"next_desired_state": "RUNNING"}, false, true},
+		{"image_ref", nil, state{"image_ref": "another"}, false, true},
 		{"deleted_at", nil, state{"deleted_at": at}, false, true},
 		{"deleted_at cleared", state{"deleted_at": at}, state{"deleted_at": nil}, false, true},
 		{"deleted_at again", state{"deleted_at": at}, state{"deleted_at": at.Add(time.Microsecond)}, false, true},
@@ -344,7 +345,7 @@ func TestApplyManyRows(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	c := postgres.NewController(postgres.NewSession(e.conn()))
-	fill(e, 2500)
+	fill(e, 1100)
 	rows := must(c.Candidates(t.Context()))(t)
 	var changes []postgres.Change
 	for i := len(rows) - 1; i >= 0; i-- {

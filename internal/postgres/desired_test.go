@@ -146,7 +146,7 @@ func TestUndelete(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1}})
 	ctx := t.Context()
-	now, late := time.Now(), time.Now().Add(-2*time.Hour)
+	now := time.Now() // TestRestorableMatchesUndelete has every state of a home
 	for _, c := range []struct {
 		name    string
 		state   state
@@ -156,11 +156,7 @@ func TestUndelete(t *testing.T) {
 		{"not deleted", nil, workspace.CodeNotDeleted, ""},
 		{"with its volume", state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer, "desired_state": "RUNNING", "home_ctx": `{"state": "live"}`}, "", workspace.DesiredStandby},
 		{"with a container", state{"deleted_at": now, "phase": "DELETING", "conditions": container, "operation": "DELETING", "home_ctx": `{"state": "live"}`}, "", workspace.DesiredStandby},
-		{"after the grace, before the removal", state{"deleted_at": late, "phase": "DELETING", "conditions": noContainer, "home_ctx": `{"state": "live"}`}, "", workspace.DesiredStandby},
 		{"archived", state{"deleted_at": now, "phase": "DELETING", "conditions": nothing, "archive_key": "k"}, "", workspace.DesiredArchived},
-		{"archived, after the grace, not collected yet", state{"deleted_at": late, "phase": "DELETING", "conditions": nothing, "archive_key": "k"}, "", workspace.DesiredArchived},
-		{"no copy left", state{"deleted_at": now, "phase": "DELETING", "conditions": nothing}, workspace.CodeGone, ""},
-		{"being removed", state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer, "home_ctx": `{"state": "deleting"}`}, workspace.CodeGone, ""},
 		{"removed", state{"deleted_at": now, "phase": "DELETED", "archive_key": "k"}, workspace.CodeGone, ""},
 	} {
 		who := e.user(c.name)

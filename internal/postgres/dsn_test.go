@@ -1,13 +1,22 @@
 package postgres_test
 
 import (
+	"flag"
 	"testing"
 
+	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if !harness.Verifying() {
+		if err := flag.Set("rapid.checks", "25"); err != nil {
+			panic(err)
+		}
+	}
+	pgtest.Main(m)
+}
 
 func newDSN(t testing.TB) string { return pgtest.New(t, postgres.Migrate) }
 

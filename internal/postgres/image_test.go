@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/uuid"
 
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -38,21 +37,5 @@ func TestPatchImage(t *testing.T) {
 	wantCode(t, err, workspace.CodeRecoveryRequired)
 	if after := e.row(w.ID); after != before || len(e.audited(string(w.ID))) != len(want) {
 		t.Errorf("a refused change was saved: %s", after)
-	}
-}
-
-// A start is claimed with the image that it uses: a change of the image in between loses the
-// claim, and the next tick decides again.
-func TestClaimComparesTheImage(t *testing.T) {
-	t.Parallel()
-	e := open(t, postgres.Options{})
-	c := postgres.NewController(postgres.NewSession(e.conn()))
-	ann := e.user("ann")
-	w := e.workspace(ann, state{"phase": "STANDBY"})
-	next := w
-	next.Operation, next.OpID = workspace.OpStarting, uuid.NewString()
-	must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Image: ptr("new")}))(t)
-	if landed := apply(t, c, postgres.Change{Seen: w, Next: next, Claim: true}); landed[0] {
-		t.Error("a start with the earlier image was claimed")
 	}
 }

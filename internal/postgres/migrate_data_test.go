@@ -57,7 +57,7 @@ func TestMigrateWithWorkspaces(t *testing.T) {
 	for _, phase := range []string{"PENDING", "ARCHIVED", "STANDBY", "RUNNING", "ERROR", "DELETING", "DELETED"} {
 		for _, desired := range []string{"ARCHIVED", "STANDBY", "RUNNING"} {
 			for _, conditions := range []string{`{}`, noContainer, container, exited, nothing} {
-				for _, op := range []string{"NONE", "STARTING", "STOPPING", "ARCHIVING"} {
+				for _, op := range []string{"NONE", "STARTING"} {
 					deleted := phase == "DELETING" || phase == "DELETED"
 					if op != "NONE" && (phase == "ERROR" || phase == "DELETED") {
 						continue
@@ -139,85 +139,5 @@ func TestMigrateWithWorkspaces(t *testing.T) {
 	}
 	if ended, err := idle.EndUnused(t.Context(), 600e9, 1000); err != nil || len(ended) > 0 {
 		t.Errorf("%d were archived for the time before (%v)", len(ended), err)
-	}
-}
-
-// Rows in the home state that version 9 replaces get the state that keeps any data that they
-// may have.
-func TestMigrationConvertsHomeStates(t *testing.T) {
-	t.Parallel()
-	dsn := emptyDSN(t)
-	old := migrateTo(t, dsn, 8)
-	exec := func(q string, args ...any) {
-		t.Helper()
-		if _, err := old.ExecContext(t.Context(), q, args...); err != nil {
-			t.Fatalf("%s: %v", q, err)
-		}
-	}
-	owner := uuid.NewString()
-	exec(`INSERT INTO users (id, username, username_key, password_hash) VALUES ($1, 'ann', 'ann', 'x')`, owner)
-	want := map[string]string{}
-	add := func(name, home, state string, key any, operation string, deleted bool) {
-		t.Helper()
-		var claim any
-		if operation != "NONE" {
-			claim = uuid.NewString()
-		}
-		exec(`INSERT INTO workspaces (id, owner_user_id, name, image_ref, instance_backend, storage_backend, home_store_key, phase, desired_state,
-				home_ctx, archive_key, operation, op_id, deleted_at)
-			VALUES ($1, $2, $3, 'x', 'local-docker', 'docker-volume', 'v', CASE WHEN $8 THEN 'DELETING' ELSE 'STANDBY' END, 'ARCHIVED',
-				$4, $5, $6, $7, CASE WHEN $8 THEN now() END)`, uuid.NewString(), owner, name, home, key, operation, claim, deleted)
-		want[name] = state
-	}
-	const removing, restored = `{"state": "removing", "claim": "c"}`, `{"state": "removing", "claim": "c", "marker": "k"}`
-	add("live", `{"state": "live", "claim": "c"}`, "live", nil, "NONE", false)
-	add("absent", `{"state": "absent"}`, "absent", "k", "NONE", true)
-	add("filling", `{"state": "filling", "claim": "c"}`, "filling", nil, "NONE", false)
-	add("archived, or of a cancelled restore", removing, "discarding", "k", "ARCHIVING", false)
-	add("archived after a restore", restored, "discarding", "k2", "NONE", false)
-	add("given up", removing, "discarding", nil, "NONE", false)
-	add("archived, then deleted", removing, "discarding", "k", "NONE", true)
-	add("restored, archived, then deleted", restored, "discarding", "k2", "NONE", true)
-	add("never archived, its removal claimed", removing, "deleting", nil, "NONE", true)
-	add("restored, its removal claimed", restored, "deleting", "k", "NONE", true)
-	add("being deleted", removing, "deleting", "k", "DELETING", true)
-	for _, name := range []string{"provisioned", "stopped", "used"} {
-		add(name, `{"state": "live", "claim": "c"}`, "live", nil, "NONE", false)
-		exec(`UPDATE workspaces SET conditions = '{"infra.container_ready": {"status": "False", "reason": "NoContainer"}}' WHERE name = $1`, name)
-	}
-	exec(`UPDATE workspaces SET stop_reason = 'requested' WHERE name = 'stopped'`)
-	exec(`UPDATE workspaces SET last_access_at = now() WHERE name = 'used'`)
-	fromImage := map[string]bool{"provisioned": true, "filling": true}
-	if err := postgres.Migrate(t.Context(), dsn); err != nil {
-		t.Fatal(err)
-	}
-	rows, err := old.QueryContext(t.Context(), `SELECT name, home_ctx ->> 'state', home_ctx ->> 'claim' IS NOT NULL, COALESCE(home_ctx ->> 'uid', ''), uid_offset, home_ctx ? 'from_image' FROM workspaces`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	offsets := map[int64]bool{}
-	for rows.Next() {
-		var name, state, uid string
-		var claimed, image bool
-		var offset int64
-		if err := rows.Scan(&name, &state, &claimed, &uid, &offset, &image); err != nil {
-			t.Fatal(err)
-		}
-		if image != fromImage[name] {
-			t.Errorf("%s: its files have the image's owners: %v", name, image)
-		}
-		// The homes so far belong to 1000, except those that are being filled.
-		if (uid == "1000") != (state != "absent" && state != "filling") || offset < 0 || offsets[offset] {
-			t.Errorf("%s: %s of uid %q, offset %d", name, state, uid, offset)
-		}
-		offsets[offset] = true
-		if state != want[name] || claimed != (state != "absent") {
-			t.Errorf("%s: %s, want %s", name, state, want[name])
-		}
-		delete(want, name)
-	}
-	if err := rows.Err(); err != nil || len(want) > 0 {
-		t.Errorf("not read: %v (%v)", want, err)
 	}
 }

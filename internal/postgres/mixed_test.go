@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"codehub/internal/harness"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -19,6 +20,7 @@ import (
 // state of its workspace, there is no deadlock, the limit holds, and the schema checks the
 // row's invariants.
 func TestMixedCalls(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	const limit = 3
 	repeated := make(chan struct{}, 1000) // transactions that a deadlock ended

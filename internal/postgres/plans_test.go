@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/activity"
+	"codehub/internal/harness"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -76,6 +77,7 @@ func (p plan) problems() (out []string) {
 // the idle timeouts, of an operation or of a list reads a whole table or sorts one.
 // The statements are those that the methods send.
 func TestFrequentStatementsUseIndexes(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 5000}})
 	e.exec(`INSERT INTO users (id, username, username_key, password_hash) SELECT gen_random_uuid(), 'u' || i, 'u' || i, '' FROM generate_series(1, 2000) i`)
