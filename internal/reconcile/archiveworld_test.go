@@ -35,7 +35,6 @@ type archives struct {
 
 	mu     sync.Mutex
 	before func(ctx context.Context, op string, id workspace.ID) error // its error is returned by the call
-	calls  map[string]int
 }
 
 var _ reconcile.Archives = (*archives)(nil)
@@ -43,7 +42,7 @@ var _ reconcile.Archives = (*archives)(nil)
 // addArchives adds a bucket and storage jobs that behave like real ones.
 func addArchives(w *world) {
 	b := fixture.NewBucket(w)
-	w.archives = &archives{Bucket: b, folder: b.Folder, calls: map[string]int{}}
+	w.archives = &archives{Bucket: b, folder: b.Folder}
 	w.fake.SetJob(realJob)
 }
 
@@ -71,19 +70,12 @@ func (a *archives) setDown(down bool) {
 
 func (a *archives) enter(ctx context.Context, op string, id workspace.ID) error {
 	a.mu.Lock()
-	a.calls[op]++
 	before := a.before
 	a.mu.Unlock()
 	if before != nil {
 		return before(ctx, op, id)
 	}
 	return nil
-}
-
-func (a *archives) count(op string) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.calls[op]
 }
 
 func (a *archives) State(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error) {
@@ -281,17 +273,6 @@ func (w *world) awaitStatus(c *reconcile.Controller, begins string, of func(reco
 	harness.Await(w, patience, fmt.Sprintf("the status %q", begins), func() string { return of(c.Status()) }, func(got string) bool {
 		return strings.HasPrefix(got, begins) && (begins != "" || got == "")
 	})
-}
-
-// tryRequest requests a state and ignores a refusal.
-func (w *world) tryRequest(id workspace.ID, d workspace.DesiredState) {
-	w.Helper()
-	_, err := w.DB.PatchWorkspace(w.Context(), w.owner, id, postgres.Patch{Desired: &d, Queue: true})
-	switch workspace.CodeOf(err) {
-	case "", workspace.CodeRecoveryRequired:
-	default:
-		w.Fatal(err)
-	}
 }
 
 // entries is the number of files and folders in the workspace's archive.

@@ -2,8 +2,6 @@ package reconcile_test
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -24,11 +22,11 @@ func inUse(container string) func(workspace.Workspace) bool {
 	}
 }
 
-// A container that uses the home delays its archiving without a failure or a
-// timeout, and is named in the progress.
+// A container that uses the home delays its archiving without a failure, and is named in
+// the progress.
 func TestArchivingWaitsForUserOfHome(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(w *world) { w.policy.NoProgress = lenient(3 * time.Second) })
+	w := newWorld(t)
 	failed := w.watchErrors()
 	w.lead()
 	id := w.filled("one", "work")
@@ -40,24 +38,12 @@ func TestArchivingWaitsForUserOfHome(t *testing.T) {
 	if ws.OpID != claim || ws.ErrorCount != 0 || ws.Home.State != workspace.HomeLive {
 		t.Errorf("%s of claim %s (was %s), %d failures, home %s", ws.Operation, ws.OpID, claim, ws.ErrorCount, ws.Home.State)
 	}
-	w.isOverdue(ws)
 	leave()
 	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
 	if messages := failed(); len(messages) != 0 {
 		t.Errorf("failures: %q", messages)
 	}
 	w.opened(id, "work")
-}
-
-// isOverdue waits until the operation has exceeded its deadline.
-func (w *world) isOverdue(ws workspace.Workspace) {
-	w.Helper()
-	w.await(ws.ID, "under way after its deadline", func(now workspace.Workspace) bool {
-		if now.OpID != ws.OpID {
-			w.Fatalf("%s has ended before its deadline: %s %s", ws.Operation, now.ErrorReason, now.ErrorMessage)
-		}
-		return time.Since(*ws.OpStartedAt) > w.policy.NoProgress+200*time.Millisecond
-	})
 }
 
 // An archive that waits for a container can be cancelled, or superseded by a start.
@@ -69,9 +55,7 @@ func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
 	w.fake.Use(id, "reader")
 	w.want(id, workspace.DesiredArchived, false)
 	w.await(id, "waiting for the container", inUse("reader"))
-	if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
-		t.Fatal(err)
-	}
+	w.cancel(id)
 	if ws := w.awaitPhase(id, workspace.PhaseStandby); ws.DesiredState != workspace.DesiredStandby || ws.Progress != nil {
 		t.Errorf("desired %s, progress %+v", ws.DesiredState, ws.Progress)
 	}
@@ -88,7 +72,7 @@ func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
 // home. What it writes is in the next archive.
 func TestRemovalWaitsForUserOfHome(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(w *world) { w.policy.NoProgress = lenient(3 * time.Second) })
+	w := newWorld(t)
 	var leave func()
 	var once sync.Once
 	w.step = func(id workspace.ID, step string) {
@@ -103,7 +87,6 @@ func TestRemovalWaitsForUserOfHome(t *testing.T) {
 	w.await(id, "waiting for the container", inUse("late-reader"))
 	w.awaitCalls("StartJob", 3)
 	ws := w.await(id, "waiting for the container", inUse("late-reader"))
-	w.isOverdue(ws)
 	if ws.ErrorCount != 0 || ws.ArchiveKey == "" || ws.Home.State != workspace.HomeLive {
 		t.Errorf("%d failures, archive %q, home %s", ws.ErrorCount, ws.ArchiveKey, ws.Home.State)
 	}
@@ -239,51 +222,6 @@ func TestArchivingFailsIfHomeKeepsChanging(t *testing.T) {
 	}
 }
 
-// Jobs of earlier versions report no fingerprint.
-func TestArchivingRepacksJobWithoutFingerprint(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	var jobs atomic.Int32
-	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
-		if jobs.Add(1) > 1 {
-			return realJob(ctx, spec, home, out)
-		}
-		return realJob(ctx, spec, home, without{out, "fingerprint"})
-	})
-	failed := w.watchErrors()
-	w.lead()
-	id := w.filled("one", "work")
-	w.archived(id)
-	if messages := failed(); len(messages) != 0 || jobs.Load() != 2 {
-		t.Errorf("%d jobs, failures: %q", jobs.Load(), messages)
-	}
-	w.opened(id, "work")
-}
-
-// without removes a field from a job's report.
-type without struct {
-	io.Writer
-	field string
-}
-
-func (w without) Write(line []byte) (int, error) {
-	var event map[string]map[string]any
-	if json.Unmarshal(line, &event) == nil && event["result"] != nil {
-		stats, ok := event["result"]["stats"].(map[string]any)
-		if _, there := stats[w.field]; !ok || !there {
-			return 0, fmt.Errorf("no %s in %s", w.field, line)
-		}
-		delete(stats, w.field)
-		b, err := json.Marshal(event)
-		if err != nil {
-			return 0, err
-		}
-		_, err = w.Writer.Write(append(b, '\n'))
-		return len(line), err
-	}
-	return w.Writer.Write(line)
-}
-
 // A home in use occupies no slot, and waits for one when it becomes free.
 func TestHomeInUseDoesNotDelayOtherArchivings(t *testing.T) {
 	t.Parallel()
@@ -324,9 +262,7 @@ func TestDeletionWaitsForUserOfHome(t *testing.T) {
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	leave := w.fake.Use(id, "reader")
-	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
-		t.Fatal(err)
-	}
+	w.delete(id)
 	w.awaitCalls("RemoveVolume", 3)
 	leave()
 	w.awaitGone(id)
@@ -374,7 +310,7 @@ func (w *world) jobs() []runtime.Job {
 func TestJobsWaitForRoom(t *testing.T) {
 	t.Parallel()
 	const noRoom = "0/3 nodes are available: 3 Insufficient memory."
-	w := newWorld(t, func(w *world) { w.policy.NoProgress = 5 * time.Second })
+	w := newWorld(t)
 	failed := w.watchErrors()
 	w.lead()
 	id := w.filled("one", "work")
@@ -386,7 +322,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 			return ws.Progress != nil && ws.Progress.Step == runtime.StepWaitingRoom && ws.Progress.Detail == noRoom
 		})
 		first := w.jobs()
-		w.awaitCalls("StartJob", before+4) // after 1, 2 and 4 s
+		w.awaitCalls("StartJob", before+4)
 		if again := w.jobs(); len(first) != 1 || !first[0].Waiting || !slices.Equal(first, again) {
 			t.Errorf("to %s: the jobs %+v, then %+v", to, first, again)
 		}
@@ -395,55 +331,6 @@ func TestJobsWaitForRoom(t *testing.T) {
 	}
 	w.opened(id, "work")
 	if messages := failed(); len(messages) != 0 {
-		t.Errorf("failures: %q", messages)
-	}
-}
-
-// A transient failure that lasts until the deadline becomes a Timeout with its
-// cause.
-func TestStartThatWaitsForAddressTimesOut(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	id := w.create("one", workspace.DesiredStandby)
-	stop := w.lead()
-	w.awaitPhase(id, workspace.PhaseStandby)
-	stop()
-	w.policy.Starting = lenient(2 * time.Second) // of the start alone
-	w.lead()
-	w.fake.SetNoAddress(noAddress)
-	w.want(id, workspace.DesiredRunning, false)
-	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	if ws.ErrorReason != workspace.ErrTimeout || ws.ErrorCount != 1 || !strings.HasSuffix(ws.ErrorMessage, noAddress) {
-		t.Errorf("%s (%d): %s", ws.ErrorReason, ws.ErrorCount, ws.ErrorMessage)
-	}
-	w.fake.SetNoAddress("")
-	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
-		t.Fatal(err)
-	}
-	w.awaitPhase(id, workspace.PhaseRunning)
-}
-
-func TestFailureAfterWaitingCounts(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	var broken atomic.Bool
-	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
-		if op == "StartJob" && broken.CompareAndSwap(true, false) {
-			return errors.New("no such runtime")
-		}
-		return nil
-	})
-	failed := w.watchErrors()
-	w.lead()
-	id := w.filled("one", "work")
-	leave := w.fake.Use(id, "reader")
-	w.want(id, workspace.DesiredArchived, false)
-	w.await(id, "waiting for the container", inUse("reader"))
-	broken.Store(true)
-	w.await(id, "failed once", func(workspace.Workspace) bool { return len(failed()) == 1 })
-	leave()
-	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
-	if messages := failed(); len(messages) != 1 || !strings.Contains(messages[0], "no such runtime") {
 		t.Errorf("failures: %q", messages)
 	}
 }

@@ -85,6 +85,10 @@ type Config struct {
 	ObserveTimeout  time.Duration // limit for one observation; 0: 20 s
 	SideTaskTimeout time.Duration // limit for one side task, such as a probe or a removal; 0: 2 min
 
+	// Backoff, for tests only, replaces the first pause after a failure that is retried
+	// without being counted, such as one of the bucket; 0: 1 s.
+	Backoff time.Duration
+
 	// MinFree is the share of a disk with homes that must be free for anything to
 	// be started or restored, such as 0.05; 0: no limit.
 	MinFree float64

@@ -35,9 +35,7 @@ func (w *world) cancelledRestore(content string) workspace.ID {
 	w.archived(id)
 	w.want(id, workspace.DesiredRunning, false)
 	w.reached(g)
-	if _, err := w.DB.RequestCancel(w.Context(), w.owner, id); err != nil {
-		w.Fatal(err)
-	}
+	w.cancel(id)
 	w.await(id, "cancelled", func(ws workspace.Workspace) bool { return ws.Operation != workspace.OpRestoring })
 	return id
 }
@@ -53,6 +51,13 @@ func (w *world) awaitAbsent(id workspace.ID) workspace.Workspace {
 func (w *world) delete(id workspace.ID) {
 	w.Helper()
 	if _, err := w.DB.DeleteWorkspace(w.Context(), w.owner, id, true); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) cancel(id workspace.ID) {
+	w.Helper()
+	if _, err := w.DB.RequestCancel(w.Context(), w.owner, id); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -78,7 +83,11 @@ func TestRecoverUsesVolumeIfArchiveIsLost(t *testing.T) {
 	w.lead()
 	id := w.filled("one", "work")
 	w.want(id, workspace.DesiredArchived, false)
-	lost := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	lost := w.awaitPhase(id, workspace.PhaseError)
+	if lost.ErrorReason != workspace.ErrDataLost || lost.Home.State != workspace.HomeArchived {
+		t.Errorf("%s, home %s: %s", lost.ErrorReason, lost.Home.State, lost.ErrorMessage)
+	}
+	w.expect(id, "work")
 	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverEmpty); workspace.CodeOf(err) != workspace.CodeNotLost {
 		t.Errorf("start empty: %v", err)
 	}
@@ -115,34 +124,6 @@ func TestCancelledRestoreIsNeverReady(t *testing.T) {
 	w.recovered(id, workspace.RecoverAfresh)
 	w.isArchived(w.awaitAbsent(id))
 	w.opened(id, "work")
-}
-
-// If the archive of a cancelled restore is lost too, the half-filled volume is not
-// used: discarding it creates a new home.
-func TestRecoverIgnoresDiscardedVolume(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	id := w.cancelledRestore("work")
-	refuse := w.refuseRemoval()
-	for _, g := range w.gates {
-		g.letGo()
-	}
-	ws := w.await(id, "given up on the removal", func(ws workspace.Workspace) bool { return ws.ErrorReason == workspace.ErrRetryExceeded })
-	w.archives.take(t, ws.ArchiveKey)
-	w.recovered(id, workspace.RecoverAfresh)
-	w.await(id, "lost", func(ws workspace.Workspace) bool { return ws.ErrorReason == workspace.ErrDataLost })
-	refuse.Store(false)
-	w.recovered(id, workspace.RecoverEmpty)
-	if again := w.awaitPhase(id, workspace.PhaseArchived); w.entries(again) != 0 || again.ArchiveKey == ws.ArchiveKey {
-		t.Errorf("%d entries in %s", w.entries(again), again.ArchiveKey)
-	}
-	w.want(id, workspace.DesiredRunning, false)
-	if again := w.awaitPhase(id, workspace.PhaseRunning); again.Home.Claim == ws.Home.Claim {
-		t.Error("the discarded volume is the home")
-	}
-	if _, ok := w.fake.Read(id, "notes.txt"); ok {
-		t.Error("the new home is not empty")
-	}
 }
 
 // Within the grace period only the container of a deleted workspace is removed, and
@@ -212,7 +193,7 @@ func TestUndeleteWithinGraceKeepsHome(t *testing.T) {
 // A deletion that ends an operation halfway can be undone: the home, or its archive, is complete.
 func TestUndeleteAfterEndedOperation(t *testing.T) {
 	t.Parallel()
-	for _, at := range []string{"archive.job-started", "archive.before-store", "restore.volume-created", "restore.before-mark"} {
+	for _, at := range few("archive.before-store", "restore.volume-created", "archive.job-started", "restore.before-mark") {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, func(w *world) { w.policy.DeleteGrace = time.Hour })

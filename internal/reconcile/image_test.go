@@ -145,7 +145,7 @@ func TestImageNotAllowedIsNotStarted(t *testing.T) {
 		t.Fatalf("%+v", ws)
 	}
 	w.fake.EndContainer(id) // it would start again
-	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	ws := w.awaitPhase(id, workspace.PhaseError)
 	if ws.ErrorReason != workspace.ErrImageNotAllowed || ws.Home.State != workspace.HomeLive {
 		t.Fatalf("%+v", ws)
 	}
@@ -154,14 +154,12 @@ func TestImageNotAllowedIsNotStarted(t *testing.T) {
 	if _, err := w.DB.PatchWorkspace(t.Context(), w.owner, id, postgres.Patch{Image: &another}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
-		t.Fatal(err)
-	}
+	w.recovered(id, workspace.RecoverAfresh)
 	w.awaitPhase(id, workspace.PhaseRunning)
 
 	pulls := w.fake.Calls("CreateVolume")
 	fresh := w.create("fresh", workspace.DesiredStandby)
-	if ws := w.await(fresh, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError }); ws.ErrorReason != workspace.ErrImageNotAllowed {
+	if ws := w.awaitPhase(fresh, workspace.PhaseError); ws.ErrorReason != workspace.ErrImageNotAllowed {
 		t.Errorf("%+v", ws)
 	}
 	if w.fake.Calls("CreateVolume") != pulls {

@@ -3,12 +3,8 @@ package reconcile_test
 import (
 	"context"
 	"fmt"
-	"slices"
-	"sync"
 	"testing"
 
-	"codehub/internal/postgres"
-	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/workspace"
 )
 
@@ -46,38 +42,5 @@ func TestRemovalsDoNotDelayStarts(t *testing.T) {
 	slow.letGo()
 	for _, id := range deleted {
 		w.awaitGone(id)
-	}
-}
-
-// TestOwnersTakeTurns: a user's workspace does not wait for all that another user has
-// requested before.
-func TestOwnersTakeTurns(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, func(w *world) { w.maxOps = 2 })
-	var mu sync.Mutex
-	var provisioned []workspace.ID
-	w.fake.SetBefore(func(_ context.Context, op string, id workspace.ID) error {
-		if op == "CreateVolume" {
-			mu.Lock()
-			defer mu.Unlock()
-			if !slices.Contains(provisioned, id) {
-				provisioned = append(provisioned, id)
-			}
-		}
-		return nil
-	})
-	for i := range 4 {
-		w.create(fmt.Sprint("many", i), workspace.DesiredStandby)
-	}
-	bob := w.AddUser("bob")
-	last := w.AddWorkspace(bob, "one", func(n *postgres.NewWorkspace) {
-		n.ImageRef, n.Desired = runtimetest.DefaultImage, workspace.DesiredStandby
-	}).ID
-	w.lead()
-	w.awaitCalls("CreateVolume", 5)
-	mu.Lock()
-	defer mu.Unlock()
-	if turn := slices.Index(provisioned, last); turn > 1 {
-		t.Errorf("bob's workspace was provisioned at position %d of %d", turn, len(provisioned))
 	}
 }

@@ -45,66 +45,6 @@ func (w *world) expectOwner(id workspace.ID, uid uint32) {
 	}
 }
 
-// interruptOwner makes changes of owners end half-way, as a crash does.
-func (w *world) interruptOwner() (interrupted chan workspace.ID) {
-	interrupted = make(chan workspace.ID, 100)
-	w.fake.SetBefore(func(ctx context.Context, op string, id workspace.ID) error {
-		if op != "OwnHome/half" {
-			return nil
-		}
-		interrupted <- id
-		<-ctx.Done()
-		return ctx.Err()
-	})
-	return interrupted
-}
-
-// A change of the range completes what changes to other ranges have left half done.
-func TestRangeChangesDuringChangeOfOwner(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, func(w *world) { w.uids = someUIDs })
-	stop := w.lead()
-	used := w.filled("used", "work")
-	w.want(used, workspace.DesiredStandby, false)
-	w.awaitPhase(used, workspace.PhaseStandby)
-	other := workspace.UIDRange{First: 1_700_000, Last: 1_700_999}
-	var fresh workspace.ID
-	for n, uids := range []workspace.UIDRange{other, {First: 1_800_000, Last: 1_800_999}, someUIDs} {
-		stop()
-		interrupted := w.interruptOwner()
-		w.uids = uids
-		stop = w.lead()
-		if n == 0 {
-			fresh = w.create("fresh", workspace.DesiredRunning)
-			w.want(used, workspace.DesiredRunning, false)
-		}
-		for seen := map[workspace.ID]bool{}; len(seen) < 2; {
-			select {
-			case id := <-interrupted:
-				seen[id] = true
-			case <-t.Context().Done():
-				t.Fatal(t.Context().Err())
-			}
-		}
-	}
-	stop()
-	owners := map[uint32]bool{}
-	for _, id := range []workspace.ID{used, fresh} {
-		for _, uid := range w.owners(id) {
-			owners[uid] = true
-		}
-	}
-	if len(owners) < 3 {
-		t.Errorf("the interrupted changes left the owners %v", owners)
-	}
-	w.fake.SetBefore(nil)
-	w.lead()
-	for _, id := range []workspace.ID{used, fresh} {
-		w.awaitPhase(id, workspace.PhaseRunning)
-		w.expectOwner(id, someUIDs.Of(w.row(id)))
-	}
-}
-
 // Each workspace has a uid of its own; its archive does not depend on it.
 func TestWorkspacesHaveUIDs(t *testing.T) {
 	t.Parallel()
@@ -170,37 +110,6 @@ func (w *world) expectArchivedOwner(id workspace.ID) {
 	}
 }
 
-// A home of a version without uids is given to its workspace once, and keeps what belongs
-// to others.
-func TestHomeOfEarlierVersionGetsUID(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	stop := w.lead()
-	id := w.filled("one", "work")
-	w.want(id, workspace.DesiredStandby, false)
-	w.awaitPhase(id, workspace.PhaseStandby)
-	w.expectOwner(id, workspace.ArchivedUID) // as the migration records it
-	if err := w.fake.Edit(id, func(folder string) error { return os.WriteFile(filepath.Join(folder, "root's"), nil, 0o600) }); err != nil {
-		t.Fatal(err)
-	}
-	stop()
-	w.uids = someUIDs
-	w.lead()
-	before := w.fake.Calls("OwnHome")
-	for range 2 {
-		w.opened(id, "work")
-		w.want(id, workspace.DesiredStandby, false)
-		w.awaitPhase(id, workspace.PhaseStandby)
-	}
-	w.expectOwner(id, someUIDs.Of(w.row(id)))
-	if of := w.owners(id)["root's"]; of != 0 {
-		t.Errorf("a file of root belongs to %d", of)
-	}
-	if n := w.fake.Calls("OwnHome") - before; n != 1 {
-		t.Errorf("the home was given to its workspace %d times", n)
-	}
-}
-
 // A crash after the change of the owner, before its record, repeats the change, also if the
 // workspace is archived next.
 func TestOwnHomeAfterCrash(t *testing.T) {
@@ -220,9 +129,7 @@ func TestOwnHomeAfterCrash(t *testing.T) {
 				t.Errorf("the crash came too late: %d is recorded", uid)
 			}
 			if next == workspace.DesiredArchived {
-				if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
-					t.Fatal(err)
-				}
+				w.cancel(id)
 			}
 			w.lead()
 			if next == workspace.DesiredArchived {
@@ -257,30 +164,4 @@ func TestOwnHomeFails(t *testing.T) {
 	}
 	w.fake.SetBefore(nil)
 	w.await(id, "running", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseRunning })
-}
-
-// A workspace that an earlier version was starting is started again as its uid.
-func TestStartOfEarlierVersionIsRepeated(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	stop := w.lead()
-	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
-		if op == "Probe" {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	id := w.create("one", workspace.DesiredRunning)
-	w.awaitTrue("with a container", func() bool {
-		list, err := w.fake.Containers(t.Context())
-		return err == nil && len(list) == 1
-	})
-	stop()
-	w.fake.SetBefore(nil)
-	w.uids = someUIDs
-	w.lead()
-	if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ErrorCount != 0 {
-		t.Errorf("%d failures: %s", ws.ErrorCount, ws.ErrorMessage)
-	}
-	w.expectOwner(id, someUIDs.Of(w.row(id)))
 }

@@ -67,6 +67,9 @@ func TestJobOutputIsTruncated(t *testing.T) {
 	if s := long.Error(); len(s) > workspace.MaxMessage || !strings.HasPrefix(s, "éé") || !strings.HasSuffix(s, "(cut)") {
 		t.Errorf("%d bytes", len(s))
 	}
+	if f := failure(errors.New(strings.Repeat("é", 25<<10))); len(f.Message) > workspace.MaxMessage || !strings.HasSuffix(f.Message, "… (cut)") {
+		t.Errorf("a message of %d bytes", len(f.Message))
+	}
 	var w outputTail
 	for i := range 1000 {
 		w.add([]byte(fmt.Sprint("panic: line ", i)))

@@ -67,41 +67,39 @@ func TestRecoverDetectsCompletedOperation(t *testing.T) {
 			phase: workspace.PhaseStandby, home: workspace.HomeLive, never: []string{"RemoveContainer", "StartContainer"},
 		},
 	} {
-		for _, reason := range []workspace.ErrorReason{workspace.ErrTimeout, workspace.ErrRetryExceeded} {
-			t.Run(name+" "+string(reason), func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t)
-				stop := w.lead()
-				id := c.begin(w)
-				ws := w.row(id)
-				stop()
-				w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = $2, error_message = 'late', error_count = 3, `+c.row+` WHERE id = $1`, id, reason)
-				if c.without != nil {
-					c.without(w, ws)
-				}
-				w.recovered(id, workspace.RecoverAfresh)
-				before := map[string]int{}
-				for _, op := range c.never {
-					before[op] = w.fake.Calls(op)
-				}
-				w.lead()
-				got := w.await(id, "as it is", func(ws workspace.Workspace) bool {
-					return ws.RecoverRequestedAt == nil && ws.Operation == workspace.OpNone && ws.Phase == c.phase
-				})
-				if got.Home.State != c.home || got.ErrorReason != "" || got.ErrorCount != 0 || name == "STARTING" && got.StopReason != "" {
-					t.Errorf("recovered: home %+v, error %q ×%d, stop reason %q", got.Home, got.ErrorReason, got.ErrorCount, got.StopReason)
-				}
-				w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
-				for _, op := range c.never {
-					if n := w.fake.Calls(op) - before[op]; n != 0 {
-						t.Errorf("%s was called %d times", op, n)
-					}
-				}
-				if name == "RESTORING" || name == "ARCHIVING" {
-					w.opened(id, "work")
-				}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			stop := w.lead()
+			id := c.begin(w)
+			ws := w.row(id)
+			stop()
+			w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'Timeout', error_message = 'late', error_count = 3, `+c.row+` WHERE id = $1`, id)
+			if c.without != nil {
+				c.without(w, ws)
+			}
+			w.recovered(id, workspace.RecoverAfresh)
+			before := map[string]int{}
+			for _, op := range c.never {
+				before[op] = w.fake.Calls(op)
+			}
+			w.lead()
+			got := w.await(id, "as it is", func(ws workspace.Workspace) bool {
+				return ws.RecoverRequestedAt == nil && ws.Operation == workspace.OpNone && ws.Phase == c.phase
 			})
-		}
+			if got.Home.State != c.home || got.ErrorReason != "" || got.ErrorCount != 0 || name == "STARTING" && got.StopReason != "" {
+				t.Errorf("recovered: home %+v, error %q ×%d, stop reason %q", got.Home, got.ErrorReason, got.ErrorCount, got.StopReason)
+			}
+			w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
+			for _, op := range c.never {
+				if n := w.fake.Calls(op) - before[op]; n != 0 {
+					t.Errorf("%s was called %d times", op, n)
+				}
+			}
+			if name == "RESTORING" || name == "ARCHIVING" {
+				w.opened(id, "work")
+			}
+		})
 	}
 }
 

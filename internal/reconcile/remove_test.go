@@ -18,9 +18,7 @@ func TestRemovalsWaitForMarkComparison(t *testing.T) {
 	w.lead()
 	id := w.create("one", workspace.DesiredRunning)
 	w.await(id, "RUNNING", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseRunning })
-	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, true); err != nil {
-		t.Fatal(err)
-	}
+	w.delete(id)
 	w.awaitTrue("its container goes", func() bool { return !w.hasContainer(id) })
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
 	if _, ok := w.fake.Home(id); !ok {

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -51,7 +50,7 @@ func TestCancelledArchiveIsNotReused(t *testing.T) {
 // after it the home is restored.
 func TestStartWhileArchiveIsStored(t *testing.T) {
 	t.Parallel()
-	for _, at := range []string{"archive.before-store", "archive.stored", "archive.checked", "archive.volume-removed"} {
+	for _, at := range few("archive.before-store", "archive.volume-removed", "archive.stored", "archive.checked") {
 		for _, state := range []workspace.DesiredState{workspace.DesiredStandby, workspace.DesiredRunning} {
 			t.Run(fmt.Sprint(at, " ", state), func(t *testing.T) {
 				t.Parallel()
@@ -78,25 +77,6 @@ func TestStartWhileArchiveIsStored(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestCancelWhileArchiveIsStored(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	g := w.gate("archive.before-store")
-	w.step = g.hold
-	w.lead()
-	id := w.filled("one", "work")
-	w.want(id, workspace.DesiredArchived, false)
-	w.reached(g)
-	if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
-		t.Fatal(err)
-	}
-	g.letGo()
-	if ws := w.awaitPhase(id, workspace.PhaseStandby); ws.ArchiveKey != "" || ws.DesiredState != workspace.DesiredStandby {
-		t.Errorf("%s, desired %s", ws.ArchiveKey, ws.DesiredState)
-	}
-	w.opened(id, "work")
 }
 
 // slowStore cancels the operation while its archive is being stored.
@@ -149,194 +129,6 @@ func TestCancelKeepsSession(t *testing.T) {
 		t.Errorf("its archive is %s", ws.ArchiveKey)
 	}
 	w.expect(id, "work")
-}
-
-// An undelete while the removal of the home is claimed either comes too late or
-// keeps the home.
-func TestUndeleteWhileRemovalIsClaimed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	var id workspace.ID
-	var once sync.Once
-	w.wrap = func(c *postgres.Controller) reconcile.Rows {
-		return rows{Controller: c, before: func(changes []postgres.Change) error {
-			for _, c := range changes {
-				if c.Seen.ID == id && c.Next.Operation == workspace.OpDeleting && c.Next.Home.State == workspace.HomeDeleting {
-					once.Do(func() {
-						if _, err := w.DB.UndeleteWorkspace(t.Context(), w.owner, id); err != nil {
-							t.Errorf("undelete: %v", err)
-						}
-					})
-				}
-			}
-			return nil
-		}}
-	}
-	id = w.create("one", workspace.DesiredRunning)
-	w.lead()
-	w.awaitPhase(id, workspace.PhaseRunning)
-	w.write(id, "work")
-	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
-		t.Fatal(err)
-	}
-	w.await(id, "back", func(ws workspace.Workspace) bool {
-		return ws.DeletedAt == nil && ws.Phase == workspace.PhaseStandby && ws.Operation == workspace.OpNone
-	})
-	w.opened(id, "work")
-}
-
-// frozen is the session of a server that does not tick while it is stopped, as by
-// SIGSTOP.
-type frozen struct {
-	*postgres.Controller
-	stopped atomic.Bool
-	goOn    chan struct{}
-}
-
-func (f *frozen) Candidates(ctx context.Context) ([]*workspace.Workspace, error) {
-	if f.stopped.Load() {
-		select {
-		case <-f.goOn:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	return f.Controller.Candidates(ctx)
-}
-
-// A leader is stopped at any step and continues after its successor has restored
-// the home and its owner has edited it: the home does not change. The test does not
-// rely on the old leader's context having ended.
-func TestResumedOldLeaderChangesNothing(t *testing.T) {
-	t.Parallel()
-	for _, at := range reconcile.Steps() {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			g := w.gate(at)
-			f := &frozen{goOn: make(chan struct{})}
-			w.step = g.hold
-			w.wrap = func(c *postgres.Controller) reconcile.Rows { f.Controller = c; return f }
-			stopFirst := w.lead()
-
-			var id workspace.ID
-			switch {
-			case strings.HasPrefix(at, "empty"):
-				id = w.create("nothing", workspace.DesiredArchived)
-			case strings.HasPrefix(at, "restore"):
-				id = w.filled("one", "work")
-				w.archived(id)
-				w.want(id, workspace.DesiredRunning, false)
-			default:
-				id = w.filled("one", "work")
-				w.want(id, workspace.DesiredArchived, false)
-			}
-			w.reached(g)
-			f.stopped.Store(true)
-
-			w.step, w.wrap = nil, func(c *postgres.Controller) reconcile.Rows { return c }
-			settled := w.fake.Calls("SettleVolume")
-			stopSecond := w.lead()
-			w.await(id, "archived, or back already", func(ws workspace.Workspace) bool {
-				return ws.Operation == workspace.OpNone && (ws.Phase == workspace.PhaseArchived || ws.Phase == workspace.PhaseRunning)
-			})
-			w.want(id, workspace.DesiredRunning, false)
-			w.awaitPhase(id, workspace.PhaseRunning)
-			if !strings.HasPrefix(at, "empty") {
-				w.expect(id, "work")
-			}
-			w.write(id, "edited")
-			w.awaitCalls("SettleVolume", settled+1)
-			w.want(id, workspace.DesiredStandby, false)
-			before := w.awaitPhase(id, workspace.PhaseStandby)
-			home, _ := w.fake.Home(id)
-			stopSecond()
-
-			g.letGo()
-			w.quiet()
-			after, ok := w.fake.Home(id)
-			if !ok || fmt.Sprint(after) != fmt.Sprint(home) {
-				t.Fatalf("the home was %v and is %v (%v)", home, after, ok)
-			}
-			stopFirst()
-			w.lead()
-			if ws := w.opened(id, "edited"); !ws.Home.Equal(before.Home) || ws.ArchiveKey != before.ArchiveKey {
-				t.Errorf("%+v has become %+v", before.Home, ws.Home)
-			}
-			w.archived(id)
-			w.opened(id, "edited")
-		})
-	}
-}
-
-// quiet waits until the runtime and the bucket have not been called for a while.
-func (w *world) quiet() {
-	w.Helper()
-	total := func() (n int) {
-		for _, op := range []string{"Jobs", "Volumes", "StartJob", "FollowJob", "RemoveJob", "MarkRestored", "RemoveVolume", "CreateVolume", "CreateEmptyVolume"} {
-			n += w.fake.Calls(op)
-		}
-		for _, op := range []string{"State", "Meta", "ArchiveJob", "RestoreJob", "ReadBack", "PutEmpty"} {
-			n += w.archives.count(op)
-		}
-		return n
-	}
-	for last, since := total(), time.Now(); time.Since(since) < 250*time.Millisecond; time.Sleep(5 * time.Millisecond) {
-		if n := total(); n != last {
-			last, since = n, time.Now()
-		}
-	}
-}
-
-// An observation with the row from before the archive was stored and the volumes
-// from after the removal of the home does not prove data loss.
-func TestObservationAcrossRemoval(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	before, gone := w.gate("archive.before-store"), make(chan struct{})
-	w.step = func(id workspace.ID, step string) {
-		before.hold(id, step)
-		if step == "archive.volume-removed" {
-			close(gone)
-		}
-	}
-	var fails atomic.Int32
-	w.wrap = func(c *postgres.Controller) reconcile.Rows {
-		return rows{Controller: c, before: func(changes []postgres.Change) error {
-			for _, c := range changes {
-				if c.Next.ErrorReason == workspace.ErrDataLost {
-					fails.Add(1)
-				}
-			}
-			return nil
-		}}
-	}
-	w.lead()
-	id := w.filled("one", "work")
-	looking := newFirst()
-	var hold atomic.Bool
-	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
-		if op == "Volumes" && hold.Load() {
-			looking.do(func() {
-				select {
-				case <-gone:
-				case <-ctx.Done():
-				}
-			})
-		}
-		return nil
-	})
-	w.want(id, workspace.DesiredArchived, false)
-	w.reached(before)
-	hold.Store(true)
-	<-looking.reached // it has read the row
-	before.letGo()
-	ws := w.awaitPhase(id, workspace.PhaseArchived)
-	w.isArchived(ws)
-	if fails.Load() == 0 {
-		t.Error("no observation overlapped the removal")
-	}
-	w.opened(id, "work")
 }
 
 func TestJobOfAnotherClaimIsIgnored(t *testing.T) {
@@ -453,15 +245,13 @@ func TestJobWithoutAResult(t *testing.T) {
 	w.lead()
 	id := w.filled("one", "work")
 	w.want(id, workspace.DesiredArchived, false)
-	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	ws := w.awaitPhase(id, workspace.PhaseError)
 	if ws.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(ws.ErrorMessage, "exit code 2") ||
 		!strings.Contains(ws.ErrorMessage, "index out of range") || ws.Home.State != workspace.HomeLive {
 		t.Errorf("%s: %s, home %s", ws.ErrorReason, ws.ErrorMessage, ws.Home.State)
 	}
 	w.fake.SetJob(realJob)
-	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
-		t.Fatal(err)
-	}
+	w.recovered(id, workspace.RecoverAfresh)
 	w.awaitPhase(id, workspace.PhaseArchived)
 	w.awaitNoJobs(id)
 	w.opened(id, "work")

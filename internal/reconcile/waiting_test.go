@@ -1,45 +1,12 @@
 package reconcile_test
 
 import (
-	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"codehub/internal/reconcile"
-	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
-
-// An operation that waits for disk space can be cancelled.
-func TestProvisioningWithoutSpaceCanBeCancelled(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	full := make(chan struct{})
-	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
-		select {
-		case <-full:
-		default:
-			if op == "CreateVolume" {
-				return fmt.Errorf("create the volume: %w", runtime.ErrNoSpace)
-			}
-		}
-		return nil
-	})
-	c, _ := w.leads()
-	id := w.create("one", workspace.DesiredRunning)
-	w.awaitStatus(c, "no space left on Docker's disk", func(s reconcile.Status) string { return s.Disk })
-	if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
-		t.Fatal(err)
-	}
-	w.await(id, "at rest", func(ws workspace.Workspace) bool {
-		return ws.Phase == workspace.PhaseArchived && ws.Operation == workspace.OpNone && ws.DesiredState == workspace.DesiredArchived && ws.ErrorReason == ""
-	})
-	close(full)
-	w.want(id, workspace.DesiredRunning, true)
-	w.awaitPhase(id, workspace.PhaseRunning)
-}
 
 // The condition says when and why the next start is delayed, and the owner can stop
 // and start the workspace without the delay.
@@ -49,6 +16,8 @@ func TestCrashLoopIsExplained(t *testing.T) {
 	w.lead()
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
+	w.write(id, "work")
+	starts := w.fake.Calls("StartContainer")
 	w.fake.EndContainer(id)
 	ws := w.await(id, "held back", func(ws workspace.Workspace) bool {
 		return strings.Contains(ws.Conditions.Get(workspace.ContainerReady).Message, "It starts again at")
@@ -61,6 +30,9 @@ func TestCrashLoopIsExplained(t *testing.T) {
 	if again := w.row(id); !again.Conditions.Equal(ws.Conditions) {
 		t.Errorf("%+v, then %+v", ws.Conditions, again.Conditions)
 	}
+	if n := w.fake.Calls("StartContainer") - starts; n != 0 {
+		t.Errorf("it was started %d times without a pause", n)
+	}
 	w.want(id, workspace.DesiredStandby, true)
 	w.await(id, "stopped", func(ws workspace.Workspace) bool {
 		c := ws.Conditions.Get(workspace.ContainerReady)
@@ -68,4 +40,5 @@ func TestCrashLoopIsExplained(t *testing.T) {
 	})
 	w.want(id, workspace.DesiredRunning, true)
 	w.awaitPhase(id, workspace.PhaseRunning)
+	w.expect(id, "work")
 }

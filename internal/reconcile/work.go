@@ -75,6 +75,8 @@ type work struct {
 	done   chan struct{} // closed when the executor has returned
 	began  time.Time
 
+	backoff time.Duration // the first pause after a failure that does not count: retryMin, except in tests
+
 	mu          sync.Mutex
 	ended       time.Time // zero: still running
 	retryAt     time.Time // earliest next run once it has ended
@@ -118,7 +120,7 @@ const (
 func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *work {
 	now := time.Now()
 	w := &work{
-		opID: row.OpID, lane: laneOf(row), owner: row.OwnerID, cancel: cancel, done: make(chan struct{}), began: now, movedAt: now,
+		opID: row.OpID, lane: laneOf(row), owner: row.OwnerID, cancel: cancel, done: make(chan struct{}), began: now, movedAt: now, backoff: retryMin,
 		reached: map[string]sample{}, steps: map[string]bool{},
 	}
 	if before == nil {
@@ -228,7 +230,7 @@ func (w *work) end(err error) *lifecycle.Failure {
 		return w.failure
 	}
 	w.movedAt, w.reached = now, map[string]sample{}
-	w.retryAt = now.Add(min(retryMin<<min(w.refusals-1, 16), retryMax))
+	w.retryAt = now.Add(min(w.backoff<<min(w.refusals-1, 16), retryMax))
 	if bucket {
 		w.show(now, runtime.Progress{Step: runtime.StepWaitingBucket})
 	} else {
@@ -241,7 +243,7 @@ func (w *work) end(err error) *lifecycle.Failure {
 func (w *work) endBusy(err error, now time.Time) *lifecycle.Failure {
 	w.refusals, w.noSpace = 0, false
 	w.busy++
-	w.retryAt = now.Add(min(retryMin<<min(w.busy-1, 16), busyRetryMax))
+	w.retryAt = now.Add(min(w.backoff<<min(w.busy-1, 16), busyRetryMax))
 	if errors.Is(err, errHomeChanged) {
 		w.waitingFor = nil
 		if w.changes++; w.changes >= maxChanges {
@@ -459,6 +461,7 @@ func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runti
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := newWork(row, cancel, earlier)
+	w.backoff = cmp.Or(t.cfg.Backoff, retryMin)
 	t.works[row.ID] = w
 	before := t.stopping[row.ID]
 	delete(t.stopping, row.ID)
