@@ -43,31 +43,73 @@ type Server struct {
 	cmd    *exec.Cmd
 }
 
-// Start starts a server in a folder of the test's own, with these buckets.
+// Start starts a server in a folder of the test's own, with these buckets. A test that does not
+// stop its server uses Share instead.
 func Start(tb testing.TB, buckets ...string) *Server {
 	tb.Helper()
-	binary, err := find()
+	s, err := start(tb.TempDir(), buckets)
 	if err != nil {
 		tb.Fatalf("S3 server for tests: %v", err)
+	}
+	tb.Cleanup(s.Stop)
+	return s
+}
+
+// shared is the server of Share, and the number of tests that use it.
+var shared struct {
+	sync.Mutex
+	server *Server
+	tests  int
+}
+
+// Share returns a server that has one bucket. Tests that run at the same time share it, so each
+// uses a prefix of its own.
+func Share(tb testing.TB, bucket string) *Server {
+	tb.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil {
+		dir, err := os.MkdirTemp("", "s3test-")
+		if err != nil {
+			tb.Fatalf("S3 server for tests: %v", err)
+		}
+		s, err := start(dir, []string{bucket})
+		if err != nil {
+			_ = os.RemoveAll(dir)
+			tb.Fatalf("S3 server for tests: %v", err)
+		}
+		shared.server = s
+	}
+	shared.tests++
+	tb.Cleanup(func() {
+		shared.Lock()
+		defer shared.Unlock()
+		if shared.tests--; shared.tests == 0 {
+			shared.server.Stop()
+			_ = os.RemoveAll(shared.server.dir)
+			shared.server = nil
+		}
+	})
+	return shared.server
+}
+
+// start starts a server with these buckets in a folder.
+func start(dir string, buckets []string) (*Server, error) {
+	binary, err := find()
+	if err != nil {
+		return nil, err
 	}
 	address, err := proc.FreeAddress()
 	if err != nil {
-		tb.Fatalf("S3 server for tests: %v", err)
+		return nil, err
 	}
-	s := &Server{
-		Endpoint: "http://" + address, AccessKey: AccessKey, SecretKey: SecretKey,
-		dir: tb.TempDir(), binary: binary,
-	}
+	s := &Server{Endpoint: "http://" + address, AccessKey: AccessKey, SecretKey: SecretKey, dir: dir, binary: binary}
 	for _, b := range buckets {
 		if err := os.Mkdir(filepath.Join(s.dir, b), 0o755); err != nil {
-			tb.Fatalf("S3 server for tests: %v", err)
+			return nil, err
 		}
 	}
-	tb.Cleanup(s.Stop)
-	if err := s.Run(); err != nil {
-		tb.Fatalf("S3 server for tests: %v", err)
-	}
-	return s
+	return s, s.Run()
 }
 
 // URL is a CODEHUB_ARCHIVE_URL for a bucket and prefix of the server.
