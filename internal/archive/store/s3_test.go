@@ -32,12 +32,12 @@ func TestS3Down(t *testing.T) {
 
 func TestS3Check(t *testing.T) {
 	t.Parallel()
-	server := s3test.Start(t, "bucket")
+	server := s3test.Share(t, "bucket")
 	for name, c := range map[string]struct{ bucket, secret, want string }{
-		"right":         {"bucket", server.SecretKey, ""},
+		"right":         {"bucket/check", server.SecretKey, ""},
 		"no bucket":     {"none", server.SecretKey, "create the bucket"},
-		"wrong secret":  {"bucket", "wrong", "bucket"},
-		"no credential": {"bucket", "-", "no credentials"},
+		"wrong secret":  {"bucket/check", "wrong", "bucket"},
+		"no credential": {"bucket/check", "-", "no credentials"},
 	} {
 		u, err := url.Parse(server.URL(c.bucket))
 		check(t, err)
@@ -64,7 +64,7 @@ func TestS3Check(t *testing.T) {
 // Two installations in one bucket are separate.
 func TestS3Prefixes(t *testing.T) {
 	t.Parallel()
-	server := s3test.Start(t, "bucket")
+	server := s3test.Share(t, "bucket")
 	one, other := s3Store(t, server, "bucket/one"), s3Store(t, server, "bucket/one-more")
 	put(t, one, "ws/a", []byte("1"))
 	put(t, other, "ws/a", []byte("2"))
@@ -84,7 +84,7 @@ func TestS3Prefixes(t *testing.T) {
 // More than one page.
 func TestS3ListsAll(t *testing.T) {
 	t.Parallel()
-	s := s3Store(t, s3test.Start(t, "bucket"), "bucket")
+	s := s3Store(t, s3test.Share(t, "bucket"), "bucket/many")
 	var want []string
 	for i := range 1100 {
 		want = append(want, fmt.Sprintf("ws/%04d", i))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"net/url"
 	"os"
@@ -20,8 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
-	"codehub/internal/archive"
-	"codehub/internal/archive/archivetest"
 	"codehub/internal/archive/store/s3test"
 	"codehub/internal/archive/transfer"
 	"codehub/internal/harness"
@@ -51,7 +48,7 @@ func stores(t *testing.T, test func(t *testing.T, s Store)) {
 	})
 	t.Run("s3", func(t *testing.T) {
 		t.Parallel()
-		s := s3Store(t, s3test.Start(t, "bucket"), "bucket/some/prefix")
+		s := s3Store(t, s3test.Share(t, "bucket"), "bucket/some/prefix")
 		check(t, s.Check(t.Context()))
 		test(t, s)
 	})
@@ -65,7 +62,6 @@ func TestStores(t *testing.T) {
 		t.Run("list", func(t *testing.T) { testList(t, s) })
 		t.Run("interrupted", func(t *testing.T) { testInterrupted(t, s) })
 		t.Run("keys", func(t *testing.T) { testKeys(t, s) })
-		t.Run("archives", func(t *testing.T) { testArchives(t, s) })
 	})
 }
 
@@ -296,51 +292,6 @@ func testKeys(t *testing.T, s Store) {
 	}
 }
 
-// testArchives is the whole way: a home into the bucket, checked there, and
-// back.
-func testArchives(t *testing.T, s Store) {
-	home := t.TempDir()
-	archivetest.Corpus(t, home)
-	before := archivetest.Snapshot(t, home)
-	key := archive.HomeKey("ws-1", "op-1")
-	stats, err := archive.PackTo(t.Context(), home, archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) { return s.Put(ctx, key, r) })
-	check(t, err)
-	encoded, err := metaOf(stats).Encode()
-	check(t, err)
-	put(t, s, archive.MetaKey(key), encoded)
-
-	r, err := s.Get(t.Context(), archive.MetaKey(key), 0)
-	check(t, err)
-	meta, err := archive.ReadMeta(r)
-	check(t, err)
-	check(t, r.Close())
-	r, err = s.Get(t.Context(), key, 0)
-	check(t, err)
-	_, err = archive.Verify(t.Context(), r, meta, nil)
-	check(t, err)
-	check(t, r.Close())
-	r, err = s.Get(t.Context(), key, 0)
-	check(t, err)
-	restored := t.TempDir()
-	_, err = archive.Unpack(t.Context(), r, restored, archive.UnpackOptions{Expect: meta})
-	check(t, err)
-	check(t, r.Close())
-	if diff := cmp.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-		t.Errorf("the restored home differs (-before +after):\n%s", diff)
-	}
-
-	// A home that cannot be packed is not stored.
-	_, err = archive.PackTo(t.Context(), filepath.Join(home, "none"), archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) {
-		return s.Put(ctx, archive.HomeKey("ws-1", "op-2"), r)
-	})
-	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrUnavailable) {
-		t.Errorf("PackTo of a missing home: %v", err)
-	}
-	if diff := cmp.Diff([]string{key, archive.MetaKey(key)}, keysOf(t, s, "ws-1/")); diff != "" {
-		t.Errorf("the bucket holds:\n%s", diff)
-	}
-}
-
 func TestMissingFolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "archives")
@@ -509,15 +460,6 @@ func TestFolderListsWhileFoldersGo(t *testing.T) {
 			t.Fatalf("listed %d times", stays)
 		}
 	}
-}
-
-func metaOf(s archive.Stats) *archive.Meta {
-	m := &archive.Meta{
-		CodehubVersion: "test", WorkspaceID: "0190-ws", WorkspaceName: "home", Owner: "alice", ArchiveOpID: "0190-op",
-		CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-	}
-	m.Describe(s)
-	return m
 }
 
 type readerFunc func([]byte) (int, error)
