@@ -158,7 +158,7 @@ func untouched(http.ResponseWriter, *http.Request) bool { return false }
 // A storage job's way, without any credentials.
 func TestTransfer(t *testing.T) {
 	t.Parallel()
-	server := s3test.Start(t, "bucket")
+	server := s3test.Share(t, "bucket")
 	s := s3Store(t, server, "bucket/prefix")
 	job := transfer.New(transfer.Options{})
 	content := randomBytes(2*transfer.MinPart + 12345)
@@ -224,8 +224,8 @@ func TestTransfer(t *testing.T) {
 // leaves nothing behind.
 func TestTransferFaults(t *testing.T) {
 	t.Parallel()
-	server := s3test.Start(t, "bucket")
-	s := s3Store(t, server, "bucket")
+	server := s3test.Share(t, "bucket")
+	s := s3Store(t, server, "bucket/"+t.Name())
 	content := randomBytes(transfer.MinPart + 1000)
 	faults := map[string]func(w http.ResponseWriter, r *http.Request){
 		"500":     func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) },
@@ -294,8 +294,8 @@ func TestTransferFaults(t *testing.T) {
 // A bucket that fails to remove the parts of an interrupted upload is asked again.
 func TestAbortIsRetried(t *testing.T) {
 	t.Parallel()
-	server := s3test.Start(t, "bucket")
-	s := s3Store(t, server, "bucket")
+	server := s3test.Share(t, "bucket")
+	s := s3Store(t, server, "bucket/"+t.Name())
 	var deletes atomic.Int32
 	job, _ := through(t, server, func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodDelete || deletes.Add(1) > 2 {
@@ -332,8 +332,8 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // The answer to the completion gets lost: it was done nonetheless.
 func TestLostCompletionResponse(t *testing.T) {
 	t.Parallel()
-	server := s3test.Start(t, "bucket")
-	s := s3Store(t, server, "bucket")
+	server := s3test.Share(t, "bucket")
+	s := s3Store(t, server, "bucket/"+t.Name())
 	var lost atomic.Bool
 	job, f := through(t, server, untouched)
 	f.inject = func(w http.ResponseWriter, r *http.Request) bool {
@@ -360,8 +360,8 @@ func TestLostCompletionResponse(t *testing.T) {
 // A download that breaks off, or stalls, every megabyte arrives whole.
 func TestDownloadResumes(t *testing.T) {
 	t.Parallel()
-	server := s3test.Start(t, "bucket")
-	s := s3Store(t, server, "bucket")
+	server := s3test.Share(t, "bucket")
+	s := s3Store(t, server, "bucket/"+t.Name())
 	content := randomBytes(5 << 20)
 	put(t, s, "ws/op", content)
 	get, err := s.PresignGet(t.Context(), "ws/op", time.Hour)
