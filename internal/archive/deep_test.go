@@ -3,19 +3,15 @@ package archive
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive/archivetest"
-	"codehub/internal/treewipe"
 )
 
 // deepHome is set in the process that has few descriptors: a home, and where it
@@ -70,7 +66,7 @@ func TestArchiveHomeDeeperThanDescriptors(t *testing.T) {
 	home, restored := filepath.Join(t.TempDir(), "home"), filepath.Join(t.TempDir(), "restored")
 	check(t, os.Mkdir(home, 0o755))
 	check(t, os.Mkdir(restored, 0o755))
-	makeDeep(t, home, 3000)
+	makeDeep(t, home, 600)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestArchiveHomeDeeperThanDescriptors$", "-test.v")
 	cmd.Env = append(os.Environ(), deepHome+"="+home+":"+restored)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -100,40 +96,4 @@ func TestPackRefusesLongPaths(t *testing.T) {
 	if !errors.Is(err, ErrUnrestorable) || !strings.Contains(err.Error(), "nnnn") || len(err.Error()) > 1000 {
 		t.Errorf("Pack = %.2000v, want a short ErrUnrestorable with the path", err)
 	}
-}
-
-// deepBench is the depth of BenchmarkDeepHome.
-const deepBench = "CODEHUB_BENCH_DEPTH"
-
-// BenchmarkDeepHome packs, verifies and unpacks deeply nested folders.
-func BenchmarkDeepHome(b *testing.B) {
-	depth := 10_000
-	if n, err := strconv.Atoi(os.Getenv(deepBench)); err == nil {
-		depth = n
-	}
-	home := b.TempDir()
-	makeDeep(b, home, depth)
-	peak := func(what string) {
-		status, err := os.ReadFile("/proc/self/status")
-		check(b, err)
-		for line := range strings.Lines(string(status)) {
-			if strings.HasPrefix(line, "VmHWM") {
-				fmt.Fprintf(os.Stderr, "%s: %s", what, line)
-			}
-		}
-		runtime.GC()
-	}
-	for b.Loop() {
-		stats, archive := packWith(b, home, PackOptions{})
-		peak("pack")
-		_, err := Verify(b.Context(), bytes.NewReader(archive), metaOf(stats), nil)
-		check(b, err)
-		peak("verify")
-		restored := b.TempDir()
-		_, err = Unpack(b.Context(), bytes.NewReader(archive), restored, UnpackOptions{})
-		check(b, err)
-		peak("unpack")
-		check(b, treewipe.Empty(b.Context(), restored, nil))
-	}
-	check(b, treewipe.Empty(b.Context(), home, nil))
 }

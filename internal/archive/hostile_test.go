@@ -153,7 +153,7 @@ func TestDamagedArchives(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	random := rand.New(rand.NewPCG(3, 4))
-	for i := range 40 {
+	for i := range 15 {
 		content := make([]byte, random.IntN(400<<10))
 		for j := range content {
 			content[j] = byte(random.IntN(8))
@@ -198,7 +198,7 @@ func TestDamagedArchives(t *testing.T) {
 	}
 	t.Run("any byte", func(t *testing.T) {
 		t.Parallel()
-		for range 60 {
+		for range 30 {
 			bad := slices.Clone(good)
 			bad[random.IntN(len(bad))] ^= byte(1 + random.IntN(255))
 			if _, err := Verify(t.Context(), bytes.NewReader(bad), meta, nil); !errors.Is(err, ErrCorrupted) {
@@ -222,7 +222,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 func TestDecompressionBombs(t *testing.T) {
 	t.Parallel()
-	zeros := bytes.Repeat(make([]byte, 1<<20), 64)
+	zeros := make([]byte, 16<<20)
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	check(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o700}))
@@ -233,9 +233,9 @@ func TestDecompressionBombs(t *testing.T) {
 	}
 	check(t, w.Close())
 	bomb := compressed(t, b.Bytes())
-	meta := metaOf(Stats{Entries: 5, Bytes: 100 << 20, Size: int64(len(bomb)), SHA256: strings.Repeat("0", 64)})
+	meta := metaOf(Stats{Entries: 5, Bytes: 25 << 20, Size: int64(len(bomb)), SHA256: strings.Repeat("0", 64)})
 	for name, opts := range map[string]UnpackOptions{
-		"bytes":           {MaxBytes: 100 << 20},
+		"bytes":           {MaxBytes: 25 << 20},
 		"entries":         {MaxEntries: 3},
 		"meta":            {Expect: meta},
 		"meta and limits": {Expect: meta, MaxBytes: 1 << 40},

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/harness"
 )
 
 // wideHome is set in the process whose memory is measured: the home it packs.
@@ -22,6 +24,7 @@ const wideHome = "CODEHUB_TEST_WIDE_HOME"
 
 // Packing a folder with very many long names uses no more memory than packing a small one.
 func TestPackMemoryIsBoundedForWideFolder(t *testing.T) {
+	harness.Verify(t)
 	if home := os.Getenv(wideHome); home != "" {
 		peak := watchLiveHeap(t)
 		_, err := Pack(t.Context(), home, io.Discard, PackOptions{})
