@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -125,86 +124,61 @@ func TestState(t *testing.T) {
 	})
 }
 
-// An unavailable bucket, or the wrong one, proves nothing about any archive.
-func TestWrongBucket(t *testing.T) {
+// While the disk of the archives is not mounted, the folder proves nothing about any archive,
+// and no archive is stored in its mount point, where it would be hidden once the disk is back.
+// The same holds for a server that starts then, which recognizes the folder by its marker.
+func TestUnmountedDisk(t *testing.T) {
 	t.Parallel()
-	silent := func(t *testing.T, b *Bucket, row workspace.Workspace) {
-		t.Helper()
-		ctx := t.Context()
-		a, err := b.State(ctx, row)
-		wantErr(t, err, store.ErrUnavailable)
-		if a != lifecycle.ArchiveUnknown {
-			t.Errorf("State: %v", a)
-		}
-		var all sync.WaitGroup // each call to an unavailable bucket takes a few seconds
-		for what, call := range map[string]func() error{
-			"Meta":     func() error { _, err := b.Meta(ctx, row.ArchiveKey); return err },
-			"Stat":     func() error { _, err := b.Stat(ctx, row.ArchiveKey); return err },
-			"Open":     func() error { _, err := b.Open(ctx, row.ArchiveKey, 0); return err },
-			"List":     func() error { _, err := b.List(ctx); return err },
-			"ReadBack": func() error { _, err := b.ReadBack(ctx, row.ArchiveKey, archive.Stats{}, nil); return err },
-			"Check":    func() error { return b.Check(ctx, true) },
-		} {
-			all.Go(func() {
-				if err := call(); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrNotFound) {
-					t.Errorf("%s: %v, want ErrUnavailable", what, err)
-				}
-			})
-		}
-		all.Wait()
-	}
-	t.Run("folder", func(t *testing.T) {
-		t.Parallel()
-		f := newFolder(t)
-		row := f.archived(t, homeOf(t, 1000))
-		// The disk is not mounted: the folder does not exist, or it is empty. The same holds
-		// for a server that starts then.
-		check(t, os.Rename(f.Folder, f.Folder+".elsewhere"))
-		fresh := func() *Bucket {
-			c := f.Config
-			c.Store = store.NewFolder(f.Folder)
-			b, err := New(c)
-			check(t, err)
-			return b
-		}
-		silent(t, f.Bucket, row)
-		silent(t, fresh(), row)
-		check(t, os.MkdirAll(f.Folder, 0o700))
-		silent(t, f.Bucket, row)
-		silent(t, fresh(), row)
-		if list, err := os.ReadDir(f.Folder); err != nil || len(list) > 0 {
-			t.Errorf("the empty folder holds %v, %v", list, err)
-		}
-		check(t, os.Remove(f.Folder))
-		check(t, os.Rename(f.Folder+".elsewhere", f.Folder))
-		if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
-			t.Errorf("with its disk back: %v, %v", a, err)
-		}
-		check(t, fresh().Check(t.Context(), true))
-	})
-	t.Run("s3", func(t *testing.T) {
-		t.Parallel()
-		f := newS3(t)
-		row := f.archived(t, homeOf(t, 1000))
-		store, err := store.Open(f.server.URL("the-bucket/another/prefix"))
-		check(t, err)
+	f := newFolder(t)
+	ctx, row := t.Context(), f.archived(t, homeOf(t, 1000))
+	fresh := func() *Bucket {
 		c := f.Config
-		c.Store = store
+		c.Store = store.NewFolder(f.Folder)
 		b, err := New(c)
 		check(t, err)
-		silent(t, b, row)
-	})
-	t.Run("s3 down", func(t *testing.T) {
-		t.Parallel()
-		f := newS3(t)
-		row := f.archived(t, homeOf(t, 1000))
-		f.server.Stop()
-		silent(t, f.Bucket, row)
-		check(t, f.server.Run())
-		if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
-			t.Errorf("up again: %v, %v", a, err)
+		return b
+	}
+	unavailable := func(what string) {
+		t.Helper()
+		for _, b := range []*Bucket{f.Bucket, fresh()} {
+			if a, err := b.State(ctx, row); a != lifecycle.ArchiveUnknown || !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("%s: State: %v, %v", what, a, err)
+			}
+			for name, call := range map[string]func() error{
+				"Meta":       func() error { _, err := b.Meta(ctx, row.ArchiveKey); return err },
+				"Stat":       func() error { _, err := b.Stat(ctx, row.ArchiveKey); return err },
+				"Open":       func() error { _, err := b.Open(ctx, row.ArchiveKey, 0); return err },
+				"List":       func() error { _, err := b.List(ctx); return err },
+				"ReadBack":   func() error { _, err := b.ReadBack(ctx, row.ArchiveKey, archive.Stats{}, nil); return err },
+				"Check":      func() error { return b.Check(ctx, true) },
+				"ArchiveJob": func() error { return b.ArchiveJob(ctx, newRow(), "ada", &runtime.JobSpec{}) },
+				"PutEmpty":   func() error { _, err := b.PutEmpty(ctx, newRow(), "ada"); return err },
+			} {
+				if err := call(); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrNotFound) {
+					t.Errorf("%s: %s: %v, want ErrUnavailable", what, name, err)
+				}
+			}
 		}
-	})
+	}
+	check(t, os.Rename(f.Folder, f.Folder+".elsewhere"))
+	unavailable("no folder")
+	check(t, os.Mkdir(f.Folder, 0o700))
+	unavailable("empty folder")
+	if list, err := os.ReadDir(f.Folder); err != nil || len(list) > 0 {
+		t.Errorf("the empty folder holds %v, %v", list, err)
+	}
+	// The archive of an earlier job, stored in the mount point.
+	check(t, os.CopyFS(f.Folder, os.DirFS(f.Folder+".elsewhere")))
+	check(t, os.Remove(filepath.Join(f.Folder, installation, markerName)))
+	if a, err := fresh().State(ctx, row); a != lifecycle.ArchiveUnknown || !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("an archive in the mount point is %v, %v", a, err)
+	}
+	check(t, os.RemoveAll(f.Folder))
+	check(t, os.Rename(f.Folder+".elsewhere", f.Folder))
+	if a, err := f.State(ctx, row); a != lifecycle.ArchivePresent || err != nil {
+		t.Errorf("with its disk back: %v, %v", a, err)
+	}
+	check(t, fresh().Check(ctx, true))
 }
 
 func TestCheck(t *testing.T) {
@@ -286,27 +260,6 @@ func TestReadBack(t *testing.T) {
 	})
 }
 
-func TestOpenAtOffset(t *testing.T) {
-	onBoth(t, func(t *testing.T, f *fixture) {
-		row := f.archived(t, homeOf(t, 100_000))
-		for _, offset := range []int64{0, 1, row.ArchiveSize - 1, row.ArchiveSize, row.ArchiveSize + 10} {
-			r, err := f.Open(t.Context(), row.ArchiveKey, offset)
-			check(t, err)
-			n, err := readFull(r, make([]byte, row.ArchiveSize+1))
-			check(t, err)
-			check(t, r.Close())
-			if want := max(row.ArchiveSize-offset, 0); int64(n) != want {
-				t.Errorf("%d bytes at %d, want %d", n, offset, want)
-			}
-		}
-		gone := f.Key(row.ID, newID())
-		_, err := f.Open(t.Context(), gone, 0)
-		wantErr(t, err, store.ErrNotFound)
-		_, err = f.Stat(t.Context(), gone)
-		wantErr(t, err, store.ErrNotFound)
-	})
-}
-
 // Jobs know how much of a disk must stay free; archives, which free space, may use half of the
 // rest.
 func TestJobsKeepTheReserve(t *testing.T) {
@@ -360,35 +313,4 @@ func TestKeyOfAnotherInstallationIsRefused(t *testing.T) {
 			}
 		}
 	})
-}
-
-// While the disk of the archives is not mounted, no archive is stored in its mount point, where
-// it would be hidden once the disk is back, and none that is there counts. A server that has
-// just started recognizes the folder by its marker alone.
-func TestUnmountedDiskStoresNothing(t *testing.T) {
-	t.Parallel()
-	f := newFolder(t)
-	row := f.archived(t, homeOf(t, 1000))
-	check(t, os.Rename(f.Folder, f.Folder+".elsewhere"))
-	check(t, os.Mkdir(f.Folder, 0o700))
-	c := f.Config
-	c.Store = store.NewFolder(f.Folder)
-	b, err := New(c)
-	check(t, err)
-	ctx := t.Context()
-	wantErr(t, b.ArchiveJob(ctx, newRow(), "ada", &runtime.JobSpec{}), store.ErrUnavailable)
-	_, err = b.PutEmpty(ctx, newRow(), "ada")
-	wantErr(t, err, store.ErrUnavailable)
-	if list, err := os.ReadDir(f.Folder); err != nil || len(list) > 0 {
-		t.Errorf("the empty folder holds %v, %v", list, err)
-	}
-
-	// The archive of an earlier job, stored in the mount point.
-	check(t, os.CopyFS(f.Folder, os.DirFS(f.Folder+".elsewhere")))
-	check(t, os.Remove(filepath.Join(f.Folder, installation, markerName)))
-	a, err := b.State(ctx, row)
-	wantErr(t, err, store.ErrUnavailable)
-	if a != lifecycle.ArchiveUnknown {
-		t.Errorf("an archive in the mount point is %v", a)
-	}
 }

@@ -31,9 +31,6 @@ import (
 // The environment has the credentials of the S3 servers, and the certificate of httptest's
 // servers is trusted.
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(inJob); dir != "" {
-		os.Exit(jobProcess(dir))
-	}
 	os.Exit(func() int {
 		server := httptest.NewTLSServer(http.NotFoundHandler())
 		cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
@@ -111,21 +108,16 @@ func newFolder(tb testing.TB) *fixture {
 // runs.
 func newS3(tb testing.TB) *fixture {
 	tb.Helper()
-	return newS3On(tb, s3test.Start(tb, "the-bucket"), "some/prefix")
-}
-
-// newS3On shares a server with others.
-func newS3On(tb testing.TB, server *s3test.Server, prefix string) *fixture {
-	tb.Helper()
-	f := newS3Stopped(tb, server, prefix, false)
+	f := newS3Stopped(tb, false)
 	f.relay(tb)
 	return f
 }
 
-func newS3Stopped(tb testing.TB, server *s3test.Server, prefix string, secure bool) *fixture {
+func newS3Stopped(tb testing.TB, secure bool) *fixture {
 	tb.Helper()
+	server := s3test.Share(tb, "the-bucket")
 	proxy := newFaults(tb, server.Endpoint, secure)
-	store, err := store.Open("s3://the-bucket/" + prefix + "?path-style=true&region=us-east-1&endpoint=" + proxy.URL)
+	store, err := store.Open("s3://the-bucket/some/" + newID() + "?path-style=true&region=us-east-1&endpoint=" + proxy.URL)
 	check(tb, err)
 	dir := filepath.Join(tb.TempDir(), strings.Repeat("a-long-path/", 12))
 	b, err := New(Config{

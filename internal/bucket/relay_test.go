@@ -14,7 +14,6 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
-	"codehub/internal/archive/store/s3test"
 	"codehub/internal/harness"
 	"codehub/internal/lifecycle"
 )
@@ -176,7 +175,7 @@ func TestRelayAddressing(t *testing.T) {
 // replaced; the folder itself may be removed.
 func TestRelaySocket(t *testing.T) {
 	t.Parallel()
-	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
+	f := newS3Stopped(t, false)
 	check(t, os.MkdirAll(f.SocketDir, 0o755))
 	l, err := bind(f.SocketDir) // closing it does not remove the socket
 	check(t, err)
@@ -207,7 +206,7 @@ func TestRelaySocket(t *testing.T) {
 // A folder that cannot be created is an error at once.
 func TestRelayWithoutFolder(t *testing.T) {
 	t.Parallel()
-	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
+	f := newS3Stopped(t, false)
 	f.SocketDir = filepath.Join(t.TempDir(), "file", "bucket")
 	check(t, os.WriteFile(filepath.Dir(f.SocketDir), nil, 0o600))
 	if err := f.Relay(t.Context()); err == nil {
@@ -218,7 +217,7 @@ func TestRelayWithoutFolder(t *testing.T) {
 // Of two servers one listens, and the other takes over when it ends.
 func TestTwoServers(t *testing.T) {
 	t.Parallel()
-	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
+	f := newS3Stopped(t, false)
 	stop := f.relay(t)
 	second, err := New(f.Config)
 	check(t, err)
@@ -255,9 +254,9 @@ func TestRelayOfFolder(t *testing.T) {
 // The job uses plain HTTP on the socket, and the relay TLS to the bucket.
 func TestRelayTLS(t *testing.T) {
 	t.Parallel()
-	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", true)
+	f := newS3Stopped(t, true)
 	f.relay(t)
-	row := f.archived(t, homeOf(t, 40<<20))
+	row := f.archived(t, homeOf(t, 1<<20))
 	if result := f.run(t.Context(), t, f.restoreJob(t, row), t.TempDir()); result.Error != nil {
 		t.Errorf("%+v", result.Error)
 	}
