@@ -147,43 +147,6 @@ func TestRestoredDeletionWaitsAgain(t *testing.T) {
 	wantItem(t, r, busyKeys[1], gc.Keep, "from a backup")
 }
 
-// Of two databases with the same part of a bucket, such as a copy for tests,
-// the one that did not lead last collects nothing.
-func TestCopiedDatabaseCollectsNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	keys := w.generations(w.workspace("one"), 3)
-	w.collect(gc.Options{})
-	copied := newWorld(t, w.store.Store)
-	copied.docker = w.docker
-	copied.bucket, copied.store = openBucket(t, w.store.Store, w.bucket.Installation)
-	copied.Exec(`UPDATE installation SET id = $1`, w.bucket.Installation)
-	for range 3 {
-		copied.pass(4 * time.Hour)
-		if err := copied.mark(); !mark.IsForeign(err) {
-			t.Errorf("the copy leads: %v", err)
-		}
-		if _, err := copied.tryCollect(gc.Options{}); !errors.Is(err, gc.ErrRestored) {
-			t.Errorf("the copy collects: %v", err)
-		}
-	}
-	if len(copied.store.deleted) != 0 {
-		t.Errorf("deleted %q", copied.store.deleted)
-	}
-	// The original continues to collect.
-	w.pass(delay)
-	if n, _ := w.collect(gc.Options{}).Removed(); n != 1 {
-		t.Errorf("%d removed", n)
-	}
-	w.wantThere(keys[1:]...)
-	// An administrator makes the copy take over: the original stops collecting.
-	copied.restored()
-	copied.collect(gc.Options{})
-	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, gc.ErrRestored) {
-		t.Errorf("the original collects: %v", err)
-	}
-}
-
 // Two installations in one bucket do not see each other.
 func TestInstallationsShareBucket(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {

@@ -89,15 +89,7 @@ type faultyStore struct {
 	listFailsAt int    // objects; 0: never
 	deleteFails func(key string) bool
 	getFails    func(key string) bool
-	noSweep     bool
 	deleted     []string
-}
-
-func (s *faultyStore) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(string) bool) (int, error) {
-	if s.noSweep {
-		return 0, nil
-	}
-	return s.Store.AbortIncomplete(ctx, prefix, age, keep)
 }
 
 type (

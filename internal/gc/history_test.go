@@ -1,7 +1,6 @@
 package gc_test
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,20 +11,23 @@ import (
 
 	"codehub/internal/bucket"
 	"codehub/internal/gc"
+	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
-var histories = flag.Int("gc.histories", 25, "random histories to go through")
-
 // In random histories with collections, no archive that a row names is removed, and the
 // newest content of every workspace is available: in its home, in the current archive, or
 // in an archive that its owner can recover from.
 func TestRandomHistoriesKeepNewestContent(t *testing.T) {
 	t.Parallel()
-	for seed := range *histories {
+	histories := 4
+	if harness.Verifying() {
+		histories = 25
+	}
+	for seed := range histories {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			h := newHistory(t, uint64(seed))

@@ -156,16 +156,3 @@ func TestDamagedMetaIsNotRecheckedAsComplete(t *testing.T) {
 	w.collect(gc.Options{})
 	w.wantRechecks("the .meta is damaged")
 }
-
-func TestUnavailableBucketChangesNoWorkspace(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	_, keys := w.resting(1)
-	check(t, w.bucket.Store.Delete(t.Context(), keys[0]))
-	check(t, w.mark())
-	w.store.listFailsAt = 1
-	if _, err := w.tryCollect(gc.Options{}); err == nil {
-		t.Error("the listing did not fail")
-	}
-	w.wantRechecks("the bucket is not available")
-}

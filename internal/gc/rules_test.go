@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/archive/store"
 	"codehub/internal/gc"
 	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
@@ -237,29 +236,6 @@ func TestCollectContinuesAfterStop(t *testing.T) {
 	w.collect(gc.Options{})
 	w.pass(delay)
 	w.collect(gc.Options{})
-	w.wantThere(keys[1])
-}
-
-// The rest of an archive whose removal a crash interrupted does not count as an
-// archive, and the next collection removes it.
-func TestCollectFinishesInterruptedRemoval(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	w.set.Keep = 0
-	id := w.workspace("one")
-	keys := w.generations(id, 2)
-	w.collect(gc.Options{})
-	w.pass(delay)
-	w.store.deleteFails = func(key string) bool { return key == keys[0] } // its .meta is removed first
-	w.collect(gc.Options{})
-	if _, err := w.bucket.Meta(t.Context(), keys[0]); !errors.Is(err, store.ErrNotFound) {
-		t.Error(err)
-	}
-	w.store.deleteFails = nil
-	w.collect(gc.Options{})
-	if _, err := w.bucket.Stat(t.Context(), keys[0]); !errors.Is(err, store.ErrNotFound) {
-		t.Error(err)
-	}
 	w.wantThere(keys[1])
 }
 
