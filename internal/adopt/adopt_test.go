@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +17,6 @@ import (
 	"codehub/internal/adopt"
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
-	"codehub/internal/archive/store/s3test"
 	"codehub/internal/auth"
 	"codehub/internal/gc"
 	"codehub/internal/harness/fixture"
@@ -410,12 +410,12 @@ func TestAdoptCompletesRestoredDatabase(t *testing.T) {
 // A bucket that fails while it is read has nothing adopted.
 func TestAdoptNothingOnBucketError(t *testing.T) {
 	t.Parallel()
-	server := s3test.Start(t, "bucket")
-	p := newPlace(t, fixture.OpenS3(t, server, "bucket"))
+	folder := fixture.NewFolder(t)
+	p := newPlace(t, folder)
 	l := p.lose()
 	l.put(newID(), "admin", "w", "x", 0)
 	before := p.rows()
-	server.Stop()
+	check(t, os.Rename(folder.Dir, folder.Dir+".away"))
 	if _, err := adopt.Run(t.Context(), p.cfg); !errors.Is(err, store.ErrUnavailable) || before != p.rows() {
 		t.Error(err)
 	}
