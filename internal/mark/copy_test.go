@@ -1,7 +1,6 @@
 package mark_test
 
 import (
-	"codehub/internal/harness/fixture"
 	"testing"
 )
 
@@ -29,55 +28,6 @@ func TestRunHoldsInCopy(t *testing.T) {
 	original.takeOver()
 	l.awaitActing()
 	c.awaitHold()
-	l.stop()
-	c.stop()
-}
-
-// Two servers with one bucket and different Docker daemons: the one that led
-// before the other took over holds.
-func TestRunHoldsWhenAnotherServerHasItsArchives(t *testing.T) {
-	t.Parallel()
-	original := newInstallation(t)
-	l := original.lead()
-	l.awaitMoved()
-	copied := newInstallation(t)
-	copied.bucket = original.bucket
-	copied.marksOf(original)
-	copied.Exec(`UPDATE gc_state SET take_over = true, taken_over_at = now()`)
-	c := copied.lead()
-	c.awaitActing()
-	l.awaitHold()
-	c.awaitMoved()
-	if c.acts.Load() != 1 || l.k.MayRemove() {
-		t.Errorf("the copy acts: %d; the original: %+v", c.acts.Load(), l.k.Status())
-	}
-	l.stop()
-	c.stop()
-}
-
-// A copy that took over elsewhere is ahead of its original by many marks. It
-// holds when it is started on the original's Docker.
-func TestRunHoldsInCopyThatIsAhead(t *testing.T) {
-	t.Parallel()
-	original := newInstallation(t)
-	l := original.lead()
-	l.awaitMoved()
-	copied := newInstallation(t)
-	copied.marksOf(original)
-	copied.Exec(`UPDATE gc_state SET take_over = true, taken_over_at = now() - interval '1 hour'`)
-	c := copied.lead()
-	c.await("has taken over", func() bool { return fixture.Query[bool](copied, `SELECT NOT take_over FROM gc_state`) })
-	c.awaitActing()
-	c.stop()
-	copied.fake = original.fake
-	acted := c.acted.Load()
-	l.awaitMoved()
-	c = copied.lead()
-	c.awaitHold()
-	l.awaitMoved()
-	if acted == 0 || c.acted.Load() != 0 || l.acts.Load() != 1 {
-		t.Errorf("acted elsewhere %d times, on the original's Docker %d times; the original acts: %d", acted, c.acted.Load(), l.acts.Load())
-	}
 	l.stop()
 	c.stop()
 }
