@@ -85,58 +85,6 @@ func TestKilledAfterEveryStep(t *testing.T) {
 	w.checkFinished("wR0", "wT0", "wT1")
 }
 
-// Killed at each step by name, in the first run, and again before the remains of the first kill
-// are removed.
-func TestKilledAtEachStepByName(t *testing.T) {
-	t.Parallel()
-	for _, step := range []string{"user", "stopped", "claimed", "packing", "packed", "described", "verified", "finished", "removed"} {
-		t.Run(step, func(t *testing.T) {
-			t.Parallel()
-			w := smallWorld(t)
-			if !w.apart(spec{Kill: step}) {
-				t.Fatalf("the step %s was never reached", step)
-			}
-			switch step {
-			case "claimed", "packing", "packed", "described", "verified":
-				if !w.apart(spec{Kill: "claimed"}) || !w.apart(spec{Kill: "swept"}) {
-					t.Error("the objects of an unfinished copy were not removed")
-				}
-				if left := w.objects(); len(left) != 0 {
-					t.Errorf("not removed: %v", left)
-				}
-			}
-			w.apart(spec{})
-			w.checkFinished("wR0", "wT0", "wT1")
-		})
-	}
-}
-
-var errTest = errors.New("stopped by the test")
-
-// An error ends the import at its workspace; later workspaces are not touched.
-func TestImportContinuesAfterError(t *testing.T) {
-	t.Parallel()
-	w := smallWorld(t)
-	c := w.config()
-	c.Step = func(step string) error {
-		if step == "packing" {
-			return errTest
-		}
-		return nil
-	}
-	report, err := Run(t.Context(), c)
-	if !errors.Is(err, errTest) || report.Left != 3 {
-		t.Fatalf("%v; %+v", err, report)
-	}
-	if first := report.Workspaces[0]; first.OldID != w.id("wR0") || first.Container != "stopped" || !strings.Contains(first.Reason, errTest.Error()) {
-		t.Errorf("the result of the first is %+v", first)
-	}
-	if n := fixture.Query[int](w, `SELECT count(*) FROM m1_workspaces`); n != 1 {
-		t.Errorf("%d were started", n)
-	}
-	w.checkFinished("wR0", "wT0", "wT1")
-}
-
 // A failing bucket would fail every home, so only one container is stopped for it.
 func TestImportBucketError(t *testing.T) {
 	t.Parallel()
@@ -290,21 +238,5 @@ func TestImportRespectsRunningLimits(t *testing.T) {
 	equal(t, "running", want, running)
 	if r := report.of(t, w.id("wR0")); r.DesiredState != "STANDBY" || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "running limit is reached") {
 		t.Errorf("one above the limit: %+v", r)
-	}
-}
-
-// Without limits, every workspace that ran runs.
-func TestImportWithoutLimits(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.allHomes()
-	w.home(w.id("wC0"), nil)
-	w.sql(`UPDATE workspaces SET status = 'RUNNING' WHERE status <> 'DELETED'`)
-	db, err := postgres.Open(t.Context(), w.DSN, postgres.Options{})
-	ok(t, err)
-	defer db.Close()
-	report := w.bring(func(c *Config) { c.DB = db })
-	if n := fixture.Query[int](w, `SELECT count(*) FROM workspaces WHERE desired_state = 'RUNNING'`); n != 8 || report.Left != 0 {
-		t.Errorf("%d run; %+v", n, report)
 	}
 }

@@ -403,34 +403,3 @@ func TestImportStopsPausedContainers(t *testing.T) {
 	})
 	w.checkFinished("wR0", "wT0", "wT1")
 }
-
-// On S3, also after an attempt that was killed in the middle.
-func TestOnS3(t *testing.T) {
-	t.Parallel()
-	w := smallWorld(t)
-	installation, err := w.DB.Installation(t.Context())
-	ok(t, err)
-	w.bucket = fixture.OpenBucket(t, fixture.NewS3(t), installation)
-	ok(t, w.bucket.Check(t.Context(), false))
-
-	c := w.config()
-	c.Step = func(step string) error {
-		if step == "described" {
-			return errTest
-		}
-		return nil
-	}
-	if _, err := Run(t.Context(), c); !errors.Is(err, errTest) {
-		t.Fatal(err)
-	}
-	report := w.bring()
-	if report.Left != 0 {
-		t.Errorf("not imported: %+v", report)
-	}
-	for _, r := range report.Workspaces {
-		w.holds(w.row(r.ID), homeOf(w, r.OldID))
-	}
-	if list, err := w.bucket.List(t.Context()); err != nil || len(list) != 2*len(report.Workspaces) {
-		t.Errorf("%d objects, %v", len(list), err)
-	}
-}

@@ -367,9 +367,7 @@ func (w *world) objects() []string {
 type spec struct {
 	From, Homes, DSN, Folder string
 	Limits                   postgres.Limits
-	// Kill names the step after which it is killed, and Nth which of all steps.
-	Kill string
-	Nth  int
+	Nth                      int // the step after which it is killed
 }
 
 // child is the other process.
@@ -406,8 +404,8 @@ func importOf(ctx context.Context, s spec) error {
 		return err
 	}
 	n := 0
-	c.Step = func(step string) error {
-		if n++; step == s.Kill || n == s.Nth {
+	c.Step = func(string) error {
+		if n++; n == s.Nth {
 			if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 				return err
 			}
