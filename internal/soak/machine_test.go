@@ -2,7 +2,6 @@ package soak
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,11 +42,10 @@ const (
 // are in namespaces, so that the host is not affected and one kill ends them
 // all.
 type machine struct {
-	dir       string // on the host, with the disk's image and Docker's socket
-	settings  []string
-	binary    string
-	openFiles string   // limit of Docker's open files
-	binds     []string // bind mounts, as source:target
+	dir      string // on the host, with the disk's image and Docker's socket
+	settings []string
+	binary   string
+	binds    []string // bind mounts, as source:target
 
 	disk *disk.Disk
 	ns   *namespace
@@ -264,7 +262,7 @@ func (m *machine) startDocker(ctx context.Context) error {
 	var err error
 	// Docker's state and its containerd are in /run, which a power cut
 	// empties.
-	m.daemon, err = m.spawn(os.Environ(), "prlimit", "--nofile="+cmp.Or(m.openFiles, "20000"), "dockerd", "--host", "unix://"+m.socket(), "--data-root", dockerRoot,
+	m.daemon, err = m.spawn(os.Environ(), "prlimit", "--nofile=20000", "dockerd", "--host", "unix://"+m.socket(), "--data-root", dockerRoot,
 		"--exec-root", "/run/docker", "--pidfile", "/run/docker.pid", "--cgroup-parent", "/"+m.cgroup())
 	if err != nil {
 		return err

@@ -31,7 +31,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "soak: init:", runInit(device))
 		os.Exit(1)
 	}
-	harness.NeedsDockerInMain()
+	if !harness.Verifying() {
+		fmt.Println("skipped: make verify and make soak run the tests of this package")
+		os.Exit(0)
+	}
 	if err := prerequisites(); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)

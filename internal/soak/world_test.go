@@ -23,13 +23,12 @@ import (
 type world struct {
 	*machine
 	*testing.T
-	seed    uint64
-	rng     *rand.Rand
-	local   bool          // homes are folders, not volumes
-	grace   time.Duration // grace of a deletion
-	lives   []*life
-	noLives bool // the world begins without lives
-	failed  bool // an outcome was not ok: the machine is not used further
+	seed   uint64
+	rng    *rand.Rand
+	local  bool          // homes are folders, not volumes
+	grace  time.Duration // grace of a deletion
+	lives  []*life
+	failed bool // an outcome was not ok: the machine is not used further
 
 	mu      sync.Mutex
 	created int
@@ -86,9 +85,6 @@ func newWorld(t *testing.T, kind string, seed uint64, prepare func(*world) error
 	t.Logf("%s: seed %d, %s, grace %s, collected after %s; log %s", kind, seed, storage, w.grace, delay, log)
 	w.fatalOn(w.boot(t.Context()))
 	for i := range intSetting("SOAK_WORKSPACES", 5) {
-		if w.noLives {
-			break
-		}
 		l := &life{world: w, rng: rand.New(rand.NewPCG(seed, uint64(i+2)))}
 		_ = l.reset(errors.New("begin"))
 		w.lives = append(w.lives, l)
