@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -211,73 +210,6 @@ func TestStalledClientsLeaveDescriptors(t *testing.T) {
 	if strings.Contains(s.Log(), "too many open files") {
 		t.Error("the server ran out of descriptors")
 	}
-}
-
-// Connections of one address are limited, those from this machine itself are not.
-func TestConnectionsOfOneAddress(t *testing.T) {
-	t.Parallel()
-	const limit, more = 20, 10
-	free, err := proc.FreeAddress()
-	try(t, err)
-	_, port, err := net.SplitHostPort(free)
-	try(t, err)
-	s := serving(t, "", "CODEHUB_LISTEN=0.0.0.0:"+port, "CODEHUB_REQUEST_TIMEOUT=5m", fmt.Sprintf("CODEHUB_MAX_CONNECTIONS_PER_ADDRESS=%d", limit))
-	busy := net.JoinHostPort(outerAddress(t), port)
-	gone := make(chan net.Conn, limit+more)
-	var open []net.Conn
-	for range limit + more {
-		c, err := net.Dial("tcp", busy)
-		if err != nil {
-			gone <- nil // refused while it was being connected
-			continue
-		}
-		t.Cleanup(func() { c.Close() })
-		_, _ = fmt.Fprintf(c, "POST /api/v1/login HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{", s.URL[len("http://"):])
-		open = append(open, c)
-		go func() {
-			_, _ = io.Copy(io.Discard, c)
-			gone <- c
-		}()
-	}
-	for range more {
-		select {
-		case c := <-gone:
-			open = slices.DeleteFunc(open, func(o net.Conn) bool { return o == c })
-		case <-time.After(harness.Patience):
-			t.Fatalf("more than %d connections of one address are open", limit)
-		}
-	}
-	client := &http.Client{Timeout: harness.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
-	answers := func(host string) bool {
-		res, err := client.Get("http://" + host + "/healthz")
-		if err != nil {
-			return false
-		}
-		res.Body.Close()
-		return res.StatusCode == http.StatusOK
-	}
-	if !answers(address(s)) {
-		t.Error("a client on this machine is refused")
-	}
-	if answers(busy) {
-		t.Error("the address with all its connections open has one more")
-	}
-	open[0].Close()
-	harness.Eventually(t, "a closed connection makes room", func() bool { return answers(busy) })
-}
-
-// outerAddress returns an address of this machine that is not a loopback address.
-func outerAddress(t *testing.T) string {
-	t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	try(t, err)
-	for _, a := range addresses {
-		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
-			return n.IP.String()
-		}
-	}
-	t.Fatal("this machine has no IPv4 address but loopback ones")
-	return ""
 }
 
 // login returns the administrator's cookie.
