@@ -202,36 +202,3 @@ func TestServerEndsWithProcess(t *testing.T) {
 		})
 	}
 }
-
-// The cost of a database for one test, including its removal.
-func BenchmarkDatabase(b *testing.B) {
-	New(b, migrate)
-	s, err := shared()
-	if err != nil {
-		b.Fatal(err)
-	}
-	tmpl, err := s.template(migrate)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if err := s.exec("CREATE DATABASE bench TEMPLATE "+tmpl, "DROP DATABASE bench WITH (FORCE)"); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// The cost of the server for the first test of a process, without migrations.
-func BenchmarkServer(b *testing.B) {
-	for b.Loop() {
-		s, err := start()
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.StopTimer()
-		if err := s.stop(); err != nil {
-			b.Fatal(err)
-		}
-		b.StartTimer()
-	}
-}
