@@ -220,7 +220,7 @@ func TestContentNegotiation(t *testing.T) {
 	}{
 		{[]string{"text/html"}, true},
 		{[]string{"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}, true},
-		{[]string{"Text/HTML ; charset=utf-8"}, true},
+		{[]string{"application/xhtml+xml, Text/HTML ; charset=utf-8"}, true},
 		{[]string{"text/html;q=0.5, */*"}, true},
 		{[]string{"application/json, text/html"}, true},
 		{[]string{"application/json;q=0.5, text/html"}, true},
@@ -230,6 +230,7 @@ func TestContentNegotiation(t *testing.T) {
 		{[]string{""}, false},
 		{[]string{"*/*"}, false},
 		{[]string{"text/*"}, false},
+		{[]string{"text/html2"}, false},
 		{[]string{"application/json"}, false},
 		{[]string{"application/json, */*"}, false},
 		{[]string{"application/json, text/html;q=0.9"}, false},

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/harness"
 	"codehub/internal/httpapi"
 	"codehub/internal/inbound"
 	"codehub/internal/runtime"
@@ -188,30 +186,6 @@ func TestUnsentBodyEndsConnection(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "timeout") || strings.HasSuffix(string(b), "ok") {
 				t.Errorf("%q %v", b, err)
 			}
-		})
-	}
-}
-
-// A body whose rest comes soon after the response leaves the connection open.
-func TestLateBodyKeepsConnection(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct{ first, rest string }{
-		"length": {"Content-Length: 10\r\n\r\n01234", "56789"},
-		"chunks": {"Transfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n", "5\r\n56789\r\n0\r\na: b\r\n\r\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newBodyWorld(t)
-			w.hasty(hastyAnswer)
-			// On a busy machine the rest may come too late.
-			harness.EventuallyWithin(t, patience, "the connection is used again", func() bool {
-				c, in := w.post(test.first)
-				defer c.Close()
-				w.answer(in)
-				_, _ = io.WriteString(c, test.rest+fmt.Sprintf("POST %s/x HTTP/1.1\r\n%s%s", under(wsA), w.fields(), test.first))
-				res, err := http.ReadResponse(in, nil)
-				return err == nil && res.StatusCode == http.StatusOK
-			})
 		})
 	}
 }

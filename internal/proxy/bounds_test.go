@@ -76,33 +76,13 @@ func TestRequestsPerUser(t *testing.T) {
 // A workspace's host serves none of codehub's assets, so the page there is a notice.
 func TestTooManyRequestsOnHost(t *testing.T) {
 	t.Parallel()
-	w := newHostWorld(t, func(c *Config) { c.MaxRequests = 1 })
-	ide := w.serve(wsA)
-	held, release := make(chan struct{}), make(chan struct{})
-	ide.handle = func(_ http.ResponseWriter, r *http.Request) {
-		close(held)
-		select {
-		case <-release:
-		case <-r.Context().Done():
-		}
-	}
-	cookie := hostCookie + "=ann-1" + at(workspace.Host{ID: wsA})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w.send(http.MethodGet, w.at(wsA)+"/hold", "Cookie", cookie)
-	}()
-	select {
-	case <-held:
-	case <-time.After(patience):
-		t.Fatal("the request did not arrive")
-	}
-	a := w.send(http.MethodGet, w.at(wsA)+"/", "Cookie", cookie, "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document")
-	if a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("X-Page") != "notice busy" || a.Header.Get("Retry-After") == "" {
+	w := newHostWorld(t, func(c *Config) { c.Settings.RequestsPerUser = 1 })
+	w.serve(wsA)
+	w.proxy.open.user(ann).enter(ann, 0)
+	a := w.send(http.MethodGet, w.at(wsA)+"/", append(navigation, "Cookie", hostCookie+"=ann-1"+at(workspace.Host{ID: wsA}))...)
+	if a.StatusCode != http.StatusTooManyRequests || a.Header.Get("X-Page") != "notice busy" || a.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %q %v", a.StatusCode, a.Header.Get("X-Page"), a.Header)
 	}
-	close(release)
-	<-done
 }
 
 func TestRequestsOfAllUsers(t *testing.T) {

@@ -34,7 +34,6 @@ var conformance = []struct {
 	run     func(t *testing.T, g *gateway)
 }{
 	{"status and headers", false, "", testStatusAndHeaders},
-	{"bytes of the address", false, "", testAddressBytes},
 	{"HEAD", false, "", testHead},
 	{"ranges and conditions", false, "", testRanges},
 	{"large upload with a length", false, "", func(t *testing.T, g *gateway) { testUpload(t, g, true) }},
@@ -56,7 +55,6 @@ var conformance = []struct {
 	{"client that leaves", false, "", testClientLeaves},
 	{"client that leaves during an upload", false, "", testClientLeavesUpload},
 	{"WebSocket with compression", true, "", testCompressedWebSocket},
-	{"half-closed WebSocket", true, "nginx", testHalfClose}, // nginx: closes both directions
 	{"keep-alive", true, "", testKeepAlive},
 }
 
@@ -64,14 +62,14 @@ var conformance = []struct {
 // itself, which shows that the cases are right.
 func TestGatewayConformance(t *testing.T) {
 	t.Parallel()
-	all := gateways(t)
-	for _, test := range conformance {
-		t.Run(test.name, func(t *testing.T) {
-			for _, g := range all {
+	for _, g := range gateways(t) {
+		t.Run(g.name, func(t *testing.T) {
+			t.Parallel()
+			for _, test := range conformance {
 				if test.http1 && g.http2 || g.name == test.without {
 					continue
 				}
-				t.Run(g.name, func(t *testing.T) {
+				t.Run(test.name, func(t *testing.T) {
 					g.t = t
 					test.run(t, g)
 				})
@@ -99,25 +97,6 @@ func testStatusAndHeaders(t *testing.T, g *gateway) {
 		}
 		if got.Host != g.host || got.Header.Get("X-App") != "1" || got.Header.Get("Accept-Encoding") != "br" || got.Header.Get("Connection") != "" {
 			t.Errorf("the IDE received %+v", got)
-		}
-	}
-}
-
-func testAddressBytes(t *testing.T, g *gateway) {
-	var uri string
-	g.ide.handle = func(w http.ResponseWriter, r *http.Request) { uri = r.RequestURI }
-	for _, want := range []string{"/a?b=c&d=%20e", "/a/b", "/a%20b/%ED%95%9C", "/a/?", "/a%2Fb//c"} {
-		if g.name == "nginx" && (want == "/a/?" || want == "/a%2Fb//c" || strings.Contains(want, "%ED")) {
-			continue // nginx normalizes the address when it replaces the prefix
-		}
-		r := g.request(http.MethodGet, "/", nil)
-		var err error
-		if r.URL, err = g.base.Parse(g.base.Path + want); err != nil {
-			t.Fatal(err)
-		}
-		g.text(g.do(r))
-		if uri != want {
-			t.Errorf("%s arrives as %s", want, uri)
 		}
 	}
 }
@@ -253,7 +232,8 @@ func testUploadStreams(t *testing.T, g *gateway) {
 		}
 		done <- res
 	}()
-	for n := range 3 {
+	for n := range 2 {
+		time.Sleep(time.Duration(n) * shortRequests * 4 / 3)
 		line := fmt.Sprintf("part %d\n", n)
 		if _, err := io.WriteString(out, line); err != nil {
 			t.Fatal(err)
@@ -266,7 +246,6 @@ func testUploadStreams(t *testing.T, g *gateway) {
 		case <-time.After(patience):
 			t.Fatal("the part did not arrive")
 		}
-		time.Sleep(shortRequests * 2 / 3)
 	}
 	out.Close()
 	if res := <-done; res == nil || res.StatusCode != 200 {
@@ -295,13 +274,13 @@ func testEvents(t *testing.T, g *gateway) {
 		t.Fatalf("%s %v", res.Status, res.Header)
 	}
 	in := bufio.NewReader(res.Body)
-	for n := range 3 {
+	for n := range 2 {
+		time.Sleep(time.Duration(n) * shortRequests * 4 / 3)
 		next <- strconv.Itoa(n)
 		if line, err := in.ReadString('\n'); err != nil || line != fmt.Sprintf("data: %d\n", n) {
 			t.Fatalf("%q %v", line, err)
 		}
 		_, _ = in.ReadString('\n')
-		time.Sleep(shortRequests * 2 / 3)
 	}
 }
 
@@ -309,6 +288,7 @@ func testFullDuplex(t *testing.T, g *gateway) {
 	g.ide.handle = func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		_ = rc.EnableFullDuplex()
+		w.Header().Set("Content-Length", "18") // known, and streamed nevertheless
 		w.WriteHeader(http.StatusOK)
 		_ = rc.Flush()
 		in := bufio.NewReader(r.Body)
@@ -550,35 +530,6 @@ func testCompressedWebSocket(t *testing.T, g *gateway) {
 		t.Error(err)
 	}
 	harness.EventuallyWithin(t, patience, "the IDE's end is closed", func() bool { return g.ide.sockets.Load() == 0 })
-}
-
-// After one end is closed, what the other end still sends arrives.
-func testHalfClose(t *testing.T, g *gateway) {
-	g.ide.handle = func(w http.ResponseWriter, r *http.Request) {
-		conn, buffered, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-		b, _ := io.ReadAll(buffered)
-		_, _ = fmt.Fprintf(conn, "received %q", b)
-	}
-	conn, in := g.dial("GET /ws", "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13",
-		"Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==", "Origin", "http://"+g.host)
-	res, err := http.ReadResponse(in, nil)
-	if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatal(res, err)
-	}
-	if _, err := io.WriteString(conn, "hello\n\x00\r bye"); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	if b, err := io.ReadAll(in); err != nil || string(b) != `received "hello\n\x00\r bye"` {
-		t.Errorf("%q %v", b, err)
-	}
 }
 
 // Requests of every kind follow each other on one connection.

@@ -100,7 +100,7 @@ func broken(t testing.TB, body io.Reader) {
 }
 
 // Every reason for which open connections are closed, for a WebSocket and for a
-// request with a streaming response.
+// request with a streaming response. Events close them without waiting for the next check.
 func TestConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	change := func(w *world, f func(*workspace.Workspace)) {
@@ -155,11 +155,15 @@ func TestConnectionsAreClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newWorld(t, func(c *Config) { c.CheckInterval = time.Hour })
 			i := w.serve(wsA)
 			body := w.stream(i)
 			conn := w.dial(under(wsA)+"/ws", "ann-1")
 			say(t, conn, "hello")
+			w.proxy.Invalidate(wsB)
+			if len(w.proxy.changed) != 0 {
+				t.Error("an event about a workspace without connections asks for a check")
+			}
 			end(w)
 			closed(t, conn)
 			broken(t, body)
@@ -399,5 +403,29 @@ func TestShutdownDrainsConnections(t *testing.T) {
 	}
 	if err := w.proxy.Shutdown(context.Background()); err != nil {
 		t.Errorf("Shutdown again: %v", err)
+	}
+}
+
+// A session without connections is not watched for ever, and its end is noticed again
+// when it has some.
+func TestSessionIsWatchedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(wsA)
+	w.get(under(wsA) + "/x")
+	harness.EventuallyWithin(t, patience, "the session is not watched", func() bool {
+		s := w.proxy.open.visitor("ann-1")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.by) == 0
+	})
+	conn := w.dial(under(wsA)+"/ws", "ann-1")
+	say(t, conn, "hello")
+	w.sessions.end("ann-1")
+	closed(t, conn)
+	// A request that was authenticated a moment ago registers once more.
+	before := w.sessions.count("ann-1")
+	if a := w.get(under(wsA) + "/x"); a.StatusCode != http.StatusOK || w.sessions.count("ann-1") <= before {
+		t.Errorf("status %d, %d registrations", a.StatusCode, w.sessions.count("ann-1")-before)
 	}
 }

@@ -149,40 +149,6 @@ func TestResponsePerState(t *testing.T) {
 	}
 }
 
-// Browsers without Sec-Fetch headers are recognized by their Accept header.
-func TestWakeWithoutSecFetch(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	ws := running(wsA, ann)
-	ws.Phase, ws.DesiredState = workspace.PhaseStandby, workspace.DesiredStandby
-	w.store.put(ws)
-	if a := w.get(under(wsA)+"/", "Accept", "text/html,application/xhtml+xml;q=0.9"); a.Header.Get("X-Page") != "loading" {
-		t.Errorf("status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
-	}
-	if got := w.store.row(wsA).DesiredState; got != workspace.DesiredRunning {
-		t.Errorf("desired %s", got)
-	}
-}
-
-// After a wake the state is read again, with or without an event.
-func TestWakeRefreshesRoute(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	i := w.serve(wsA)
-	ws := running(wsA, ann)
-	ws.Phase = workspace.PhaseStandby
-	w.store.put(ws)
-	w.get(under(wsA) + "/") // caches the stopped state
-	if a := w.open(under(wsA) + "/"); a.Header.Get("X-Page") != "loading" {
-		t.Fatalf("page %q", a.Header.Get("X-Page"))
-	}
-	w.store.put(running(wsA, ann))
-	w.proxy.Invalidate(wsA)
-	if a := w.open(under(wsA) + "/"); a.StatusCode != http.StatusOK || i.served.Load() != 1 {
-		t.Errorf("status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
-	}
-}
-
 // A navigation does not show an outdated state: the user may arrive before the
 // event of another replica.
 func TestNavigationRefreshesRoute(t *testing.T) {

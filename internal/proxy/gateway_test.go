@@ -3,7 +3,6 @@ package proxy
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,16 +13,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
 	"codehub/internal/inbound"
-	"codehub/internal/origin"
 	"codehub/internal/runtime"
-	"codehub/internal/workspace"
 )
 
 // gateway is a way to the same IDE, on which the cases of conformance_test.go run.
@@ -41,27 +37,12 @@ type gateway struct {
 // shortRequests is shorter than what some cases take, which relayed requests may.
 const shortRequests = 2 * time.Second
 
-// gateways returns codehub over HTTP/1.1 and HTTP/2, and for comparison nginx and no
-// gateway at all, before IDEs that do the same.
+// gateways returns codehub over HTTP/1.1 and HTTP/2, and in make verify for comparison nginx
+// and no gateway at all. Each is before an IDE of its own.
 func gateways(t *testing.T) []*gateway {
 	t.Helper()
-	w := newWorld(t)
-	i := w.serve(wsA)
 	settings := inbound.Settings{RequestTimeout: shortRequests, IdleTimeout: time.Minute}
-	plain := httptest.NewUnstartedServer(nil)
-	plain.Config = settings.Server(w.handler())
-	plain.Listener = inbound.Strict(plain.Listener)
-	plain.Start()
-	t.Cleanup(plain.Close)
-	direct := servePlain(t, settings.Server(w.handler()))
-	secure := httptest.NewUnstartedServer(nil)
-	secure.Config = settings.Server(w.handler())
-	secure.EnableHTTP2 = true
-	secure.StartTLS()
-	t.Cleanup(secure.Close)
-
-	public := w.server.Listener.Addr().String()
-	make := func(name, base, host string, transport *http.Transport) *gateway {
+	through := func(name string, i *ide, base, host string, transport *http.Transport) *gateway {
 		u, err := url.Parse(base)
 		if err != nil {
 			t.Fatal(err)
@@ -71,17 +52,26 @@ func gateways(t *testing.T) []*gateway {
 		t.Cleanup(transport.CloseIdleConnections)
 		return &gateway{name: name, base: u, host: host, cookie: sessionCookie + "=ann-1", ide: i, client: &http.Client{Transport: transport}}
 	}
+	one, two := newWorld(t), newWorld(t)
+	secure := httptest.NewUnstartedServer(nil)
+	secure.Config = settings.Server(two.handler())
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
 	overTLS := &http.Transport{TLSClientConfig: secure.Client().Transport.(*http.Transport).TLSClientConfig.Clone(), ForceAttemptHTTP2: true}
 	list := []*gateway{
-		make("none", "http://"+i.addr(), i.addr(), &http.Transport{}),
-		make("nginx", "http://"+nginx(t, i.addr())+under(wsA), "", &http.Transport{}),
-		make("codehub HTTP/1.1", direct+under(wsA), public, &http.Transport{}),
-		make("codehub by net/http alone", plain.URL+under(wsA), public, &http.Transport{}),
-		make("codehub HTTP/2", secure.URL+under(wsA), public, overTLS),
+		through("codehub HTTP/1.1", one.serve(wsA), servePlain(t, settings.Server(one.handler()))+under(wsA), one.server.Listener.Addr().String(), &http.Transport{}),
+		through("codehub HTTP/2", two.serve(wsA), secure.URL+under(wsA), two.server.Listener.Addr().String(), overTLS),
 	}
-	list[1].host = list[1].base.Host
-	list[4].http2 = true
-	return append(list, repeatedGateway(t, settings))
+	list[1].http2 = true
+	if !harness.Verifying() {
+		return list
+	}
+	alone, behind := newIDE(t, "secret", "127.0.0.1:0"), newIDE(t, "secret", "127.0.0.1:0")
+	address := nginx(t, behind.addr())
+	return append(list,
+		through("none", alone, "http://"+alone.addr(), alone.addr(), &http.Transport{}),
+		through("nginx", behind, "http://"+address+under(wsA), address, &http.Transport{}))
 }
 
 // servePlain serves as codehub does, plain requests without net/http, and returns its address.
@@ -102,69 +92,6 @@ func servePlain(t *testing.T, server *http.Server) string {
 	})
 	return s.URL
 }
-
-// repeatedGateway is codehub with a workspace on its own origin. Each GET follows another
-// one with the same header fields on its connection, so that it is answered as a repeated
-// request if it can be.
-func repeatedGateway(t *testing.T, settings inbound.Settings) *gateway {
-	t.Helper()
-	const prefix, first = "/app", "/first"
-	h := newHostWorld(t)
-	i := h.serve(wsA)
-	i.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == first {
-			w.Header().Set("Content-Type", "text/plain")
-			_, _ = io.WriteString(w, "first")
-			return
-		}
-		r.RequestURI = strings.TrimPrefix(r.RequestURI, prefix)
-		r.URL.Path, r.URL.RawPath = strings.TrimPrefix(r.URL.Path, prefix), strings.TrimPrefix(r.URL.RawPath, prefix)
-		i.ServeHTTP(w, r)
-	})
-	var handled, sent atomic.Int64
-	next := h.handler()
-	u, err := url.Parse(servePlain(t, settings.Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		handled.Add(1)
-		next.ServeHTTP(w, r)
-	}))) + prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &gateway{name: "codehub, repeated requests", base: u, host: origin.Host(h.at(wsA)), ide: i, cookie: hostCookie + "=ann-1" + at(workspace.Host{ID: wsA})}
-	g.client = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
-		transport := &http.Transport{DisableCompression: true, ExpectContinueTimeout: patience, MaxConnsPerHost: 1}
-		t.Cleanup(transport.CloseIdleConnections)
-		if r.Method == http.MethodGet && r.Body == nil {
-			before := r.Clone(r.Context())
-			before.URL.Path, before.URL.RawPath, before.URL.RawQuery = first, "", ""
-			res, err := transport.RoundTrip(before)
-			if err != nil {
-				return nil, err
-			}
-			_, err = io.Copy(io.Discard, res.Body)
-			if err := errors.Join(err, res.Body.Close()); err != nil {
-				return nil, err
-			}
-			if res.StatusCode != http.StatusOK {
-				return nil, errors.New("the request before got " + res.Status)
-			}
-			sent.Add(1)
-		}
-		sent.Add(1)
-		return transport.RoundTrip(r)
-	})}
-	t.Cleanup(func() {
-		t.Logf("%d of %d requests were repeated", sent.Load()-handled.Load(), sent.Load())
-		if sent.Load()-handled.Load() < 10 {
-			t.Error("hardly any requests were repeated")
-		}
-	})
-	return g
-}
-
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // nginx starts nginx before the IDE, with the configuration of docs/reverse-proxy.md as
 // far as it is about relaying, and returns its address.

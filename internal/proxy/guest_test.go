@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -90,23 +89,10 @@ func TestGuestIsCut(t *testing.T) {
 		return c
 	}
 	guest, owner := dial("bob-1"), dial("ann-1")
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		for {
-			if _, _, err := guest.Read(t.Context()); err != nil {
-				return
-			}
-		}
-	}()
 	for _, access := range []workspace.Access{workspace.AccessUse, workspace.AccessView} {
 		h.invite(access)
 	}
-	select {
-	case <-gone:
-	case <-time.After(time.Minute):
-		t.Fatal("the guest's WebSocket is open")
-	}
+	closed(t, guest)
 	if err := owner.Write(t.Context(), websocket.MessageText, []byte("x")); err != nil {
 		t.Errorf("the owner's WebSocket: %v", err)
 	}
@@ -148,26 +134,5 @@ func TestGuestWakes(t *testing.T) {
 	h.store.mu.Unlock()
 	if s, to := open(navigation...); s != http.StatusSeeOther || to != "/shared/"+string(wsA)+"?enter=1" || h.store.row(wsA).DesiredState != workspace.DesiredRunning {
 		t.Errorf("stopped: %d %q", s, to)
-	}
-}
-
-// In path mode there are no guests: the workspace would act as them.
-func TestNoGuestsInPathMode(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.serve(wsA)
-	w.store.mu.Lock()
-	w.store.guests = map[workspace.ID]workspace.Guests{wsA: {bob: workspace.AccessUse}}
-	w.store.mu.Unlock()
-	w.proxy.Invalidate(wsA)
-	r := w.request("GET", under(wsA)+"/")
-	r.Header.Set("Cookie", sessionCookie+"=bob-1")
-	res, err := noRedirects.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res.Body.Close()
-	if res.StatusCode != http.StatusForbidden {
-		t.Errorf("a guest in path mode: %d", res.StatusCode)
 	}
 }

@@ -67,23 +67,6 @@ func TestWebSocketOrigin(t *testing.T) {
 	}
 }
 
-func TestNavigationAccept(t *testing.T) {
-	t.Parallel()
-	for accept, want := range map[string]bool{
-		"text/html": true, "application/xhtml+xml, TEXT/HTML;q=0.9": true,
-		"*/*": false, "text/*": false, "text/html2": false, "application/json": false, "": false,
-	} {
-		r := &http.Request{Method: http.MethodGet, Header: http.Header{"Accept": {accept}}}
-		if got := isNavigation(r); got != want {
-			t.Errorf("Accept %q: %v", accept, got)
-		}
-		r.Header.Set("Sec-Fetch-Mode", "cors")
-		if isNavigation(r) {
-			t.Errorf("Accept %q counts in a fetch", accept)
-		}
-	}
-}
-
 // In path mode a service worker would answer for codehub's own pages under its path, and
 // act on the dashboard after its workspace has stopped. So no script of one is served.
 func TestServiceWorkersInPathMode(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http/httptest"
 	"testing"
-	"testing/iotest"
 )
 
 // filling is a body that fills every buffer, and notes the largest.
@@ -79,15 +78,5 @@ func TestLargeBuffers(t *testing.T) {
 				t.Errorf("%d buffers are taken, %d by the user", taken, user.large.Load())
 			}
 		})
-	}
-}
-
-func TestLargeBufferOfBrokenBody(t *testing.T) {
-	broken := iotest.ErrReader(errBroken)
-	if err := copyBody(httptest.NewRecorder(), io.MultiReader(newRandom(large), broken), &account{}); !errors.Is(err, errBroken) {
-		t.Error(err)
-	}
-	if taken := len(largeBuffers.taken); taken != 0 {
-		t.Errorf("%d buffers are taken", taken)
 	}
 }

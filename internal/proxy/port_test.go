@@ -142,17 +142,25 @@ func TestPortWithoutListener(t *testing.T) {
 	}
 }
 
-// The ports of the host are not those of a workspace whose IDE is published there.
-func TestPublishedContainerHasNoPorts(t *testing.T) {
+// The ports of the host are not those of a workspace whose IDE is published there. It has its
+// ports through its agent.
+func TestPublishedContainer(t *testing.T) {
 	t.Parallel()
 	h, a := newPortWorld(t)
 	h.proxy.routes.loopbackPorts = false
-	h.serve(wsA)
+	i := h.serve(wsA)
 	if res := h.tab("ann-1").visit(h.proxy.layout.URL(a.host()) + "/"); res.StatusCode != 502 || res.Header.Get("X-Page") != "notice port" {
 		t.Errorf("%d %s", res.StatusCode, res.Header.Get("X-Page"))
 	}
 	if n := a.bytes.Load(); n != 0 {
 		t.Errorf("%d bytes reached a port of the host", n)
+	}
+	up := i.upstream("c-a")
+	up.Agent, _ = newAgent(t, i.secret)
+	h.runtime.put(wsA, up)
+	h.proxy.Invalidate(wsA)
+	if res := h.tab("ann-1").visit(h.proxy.layout.URL(a.host()) + "/"); res.StatusCode != http.StatusOK {
+		t.Errorf("through the agent: %d", res.StatusCode)
 	}
 }
 

@@ -2,9 +2,6 @@ package proxy
 
 import (
 	"bufio"
-	"bytes"
-	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
 	"net"
@@ -13,11 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/coder/websocket"
+	"time"
 
 	"codehub/api"
-	"codehub/internal/harness"
 )
 
 // raw sends bytes unchanged and returns the response.
@@ -102,135 +97,6 @@ func FuzzPath(f *testing.F) {
 	})
 }
 
-// What the IDE writes arrives immediately, headers first.
-func TestStreaming(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	i := w.serve(wsA)
-	next := make(chan string)
-	i.handle = func(rw http.ResponseWriter, _ *http.Request) {
-		rw.Header().Set("Content-Length", "9") // known, and streamed nevertheless
-		rw.WriteHeader(http.StatusOK)
-		rc := http.NewResponseController(rw)
-		_ = rc.Flush()
-		for s := range next {
-			_, _ = io.WriteString(rw, s)
-			_ = rc.Flush()
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	res, err := noRedirects.Do(w.request(http.MethodGet, under(wsA)+"/").WithContext(ctx))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	for _, s := range []string{"one", "two", "six"} {
-		next <- s
-		got := make([]byte, 3)
-		if _, err := io.ReadFull(res.Body, got); err != nil || string(got) != s {
-			t.Fatalf("%q: %v", got, err)
-		}
-	}
-	close(next)
-}
-
-// 64 MiB pass in both directions in lockstep: each chunk is sent when the previous
-// one has come back, so nothing buffers the whole body.
-func TestLargeBodies(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	i := w.serve(wsA)
-	i.handle = func(rw http.ResponseWriter, r *http.Request) {
-		rc := http.NewResponseController(rw)
-		if err := rc.EnableFullDuplex(); err != nil {
-			t.Error(err)
-		}
-		rw.WriteHeader(http.StatusOK)
-		_ = rc.Flush()
-		buf := make([]byte, 256<<10)
-		for {
-			n, err := r.Body.Read(buf)
-			if n > 0 {
-				_, _ = rw.Write(buf[:n])
-				_ = rc.Flush()
-			}
-			if err != nil {
-				return
-			}
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	body, send := io.Pipe()
-	r := w.request(http.MethodPost, under(wsA)+"/").WithContext(ctx)
-	r.Body = body
-	chunk, back := make([]byte, 1<<20), make([]byte, 1<<20)
-	_, _ = rand.Read(chunk)
-	first := make(chan error, 1)
-	go func() { _, err := send.Write(chunk); first <- err }()
-	res, err := noRedirects.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	for n := range 64 {
-		if n > 0 {
-			go func() { _, err := send.Write(chunk); first <- err }()
-		}
-		if _, err := io.ReadFull(res.Body, back); err != nil {
-			t.Fatalf("chunk %d: %v", n, err)
-		}
-		if err := <-first; err != nil || !bytes.Equal(chunk, back) {
-			t.Fatalf("chunk %d differs: %v", n, err)
-		}
-	}
-	send.Close()
-	if n, err := io.Copy(io.Discard, res.Body); n != 0 || err != nil {
-		t.Errorf("%d bytes more: %v", n, err)
-	}
-}
-
-// An upload waits for the IDE's 100 Continue if the client asks for it.
-func TestExpectContinue(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	i := w.serve(wsA)
-	i.handle = func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusRequestEntityTooLarge) }
-	res := w.raw("POST " + under(wsA) + "/ HTTP/1.1\nHost: localhost\nCookie: " + sessionCookie + "=ann-1\nExpect: 100-continue\nContent-Length: 1000000\n\n")
-	if res.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Errorf("status %d", res.StatusCode)
-	}
-}
-
-// The client and the IDE negotiate compression; the proxy does not interfere.
-func TestWebSocketDeflate(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	i := w.serve(wsA)
-	conn := w.dial(under(wsA)+"/ws", "ann-1")
-	if got := i.received().Header.Get("Sec-WebSocket-Extensions"); !strings.HasPrefix(got, "permessage-deflate") {
-		t.Errorf("extensions %q", got)
-	}
-	for _, size := range []int{0, 1, 125, 126, 65535, 65536, 4 << 20} {
-		say(t, conn, strings.Repeat("compressible ", size)[:size])
-	}
-	random := make([]byte, 1<<20)
-	_, _ = rand.Read(random)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := conn.Write(ctx, websocket.MessageBinary, random); err != nil {
-		t.Fatal(err)
-	}
-	if _, got, err := conn.Read(ctx); err != nil || !bytes.Equal(got, random) {
-		t.Errorf("%d bytes: %v", len(got), err)
-	}
-	if err := conn.Close(websocket.StatusNormalClosure, "bye"); err != nil {
-		t.Errorf("the closing handshake: %v", err)
-	}
-	harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
-}
-
 // Refused WebSockets do not reach the IDE.
 func TestWebSocketRefused(t *testing.T) {
 	t.Parallel()
@@ -257,10 +123,11 @@ func TestWebSocketRefused(t *testing.T) {
 	}
 }
 
-// Requests to an unchanged workspace call neither the database nor the runtime.
+// Requests to an unchanged workspace call neither the database nor the runtime, and do not
+// register to be notified of the end of their session.
 func TestCachedRequestsNeedNoLookups(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, func(c *Config) { c.CheckInterval = time.Hour })
 	w.serve(wsA)
 	w.get(under(wsA) + "/")
 	reads, _ := w.store.counts()
@@ -269,6 +136,9 @@ func TestCachedRequestsNeedNoLookups(t *testing.T) {
 		if a := w.get(fmt.Sprintf("%s/%d", under(wsA), n), navigation[:4*(n%2)]...); a.StatusCode != http.StatusOK {
 			t.Fatalf("status %d", a.StatusCode)
 		}
+	}
+	if n := w.sessions.count("ann-1"); n != 1 {
+		t.Errorf("%d registrations of the session", n)
 	}
 	for range 20 {
 		conn := w.dial(under(wsA)+"/ws", "ann-1")

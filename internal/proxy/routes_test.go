@@ -204,18 +204,6 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// A route whose lookup is running is not dropped.
-func TestSweepDuringLookup(t *testing.T) {
-	t.Parallel()
-	rs, _, e := newTestRoutes()
-	mustGet(t, rs)
-	e.ask = rs.sweep
-	rs.invalidate(wsA)
-	if r := mustGet(t, rs); rs.open.add(&connection{id: wsA, upstream: r.upstream}) != nil {
-		t.Error("the route leads to an upstream that is closed")
-	}
-}
-
 func cachedRoutes(rs *routes) int {
 	n := 0
 	rs.cached.Range(func(any, any) bool { n++; return true })

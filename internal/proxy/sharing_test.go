@@ -89,20 +89,6 @@ func TestLoopbackPort(t *testing.T) {
 	}
 }
 
-// A container whose ports are not reachable has them through its agent.
-func TestPublishedContainerHasPortsByAgent(t *testing.T) {
-	t.Parallel()
-	h, a := newPortWorld(t)
-	h.proxy.routes.loopbackPorts = false
-	i := newIDE(t, "secret-of-a", "127.0.0.1:0")
-	up := i.upstream("c-a")
-	up.Agent, _ = newAgent(t, "secret-of-a")
-	h.runtime.put(wsA, up)
-	if res := h.tab("ann-1").visit(h.proxy.layout.URL(a.host()) + "/"); res.StatusCode != http.StatusOK {
-		t.Errorf("%d", res.StatusCode)
-	}
-}
-
 // An agent of another container refuses the secret: its applications receive no byte.
 func TestLoopbackPortOfForeignContainer(t *testing.T) {
 	t.Parallel()
@@ -395,24 +381,27 @@ func TestSharesBelowTheMaximum(t *testing.T) {
 	}
 }
 
-// In path mode a share has no effect.
+// In path mode a share has no effect, of a port or of the workspace: what is shared would act
+// as its visitors.
 func TestNoSharesInPathMode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Settings.Ports.PortVisibilityMax = "public" })
 	w.proxy.routes.loopbackPorts = true
 	w.serve(wsA)
 	a := newApp(t)
+	w.store.guests = map[workspace.ID]workspace.Guests{wsA: {bob: workspace.AccessUse}}
 	(&hostWorld{world: w}).share(a.port, workspace.VisiblePublic, time.Hour)
-	path := under(wsA) + "/proxy/" + strconv.Itoa(a.port) + "/"
-	for session, want := range map[string]int{"": 401, sessionCookie + "=bob-1": 403} {
-		if res := w.get(path, "Cookie", session); res.StatusCode != want {
-			t.Errorf("%q: %d, want %d", session, res.StatusCode, want)
+	for _, path := range []string{"/", "/proxy/" + strconv.Itoa(a.port) + "/"} {
+		for session, want := range map[string]int{"": 401, sessionCookie + "=bob-1": 403} {
+			if res := w.get(under(wsA)+path, "Cookie", session); res.StatusCode != want {
+				t.Errorf("%s by %q: %d, want %d", path, session, res.StatusCode, want)
+			}
 		}
 	}
 }
 
-// Open connections of visitors end with the share: by itself, when it is ended, and when
-// the visitor's session ends.
+// Open connections of visitors end with the share: by itself, also while the database does not
+// respond, when it is ended, and when the visitor's session ends.
 func TestSharedConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	h, a := newSharingWorld(t, workspace.VisiblePublic)
@@ -461,6 +450,21 @@ func TestSharedConnectionsEnd(t *testing.T) {
 	harness.Eventually(t, "the owner's connection alone is open", func() bool { return h.proxy.OpenConnections() == 1 })
 	owner.CloseNow()
 	harness.Eventually(t, "nothing is open", func() bool { return h.proxy.OpenConnections() == 0 })
+
+	h.share(a.port, workspace.VisiblePublic, time.Hour)
+	anyone = open()
+	asked, answer := make(chan struct{}, 100), make(chan struct{})
+	h.store.mu.Lock()
+	h.store.read = func() { asked <- struct{}{}; <-answer }
+	h.store.mu.Unlock()
+	t.Cleanup(func() { close(answer) })
+	h.proxy.Invalidate(wsA)
+	<-asked
+	h.proxy.open.closeWhere(wsA, func(c *connection) bool {
+		c.until.Store(stamp(time.Now()))
+		return false
+	})
+	ends("the share expires without the database", anyone)
 }
 
 // Visitors without a session are limited by address and port.
@@ -552,42 +556,6 @@ func TestPrivatePortHasNoRate(t *testing.T) {
 	h.share(a.port, workspace.VisiblePublic, time.Hour)
 	if public, err := ask(200); !public || err != nil {
 		t.Errorf("once it is public: %v %v", public, err)
-	}
-}
-
-// A share ends in time although the database does not respond.
-func TestSharesEndWithoutTheDatabase(t *testing.T) {
-	t.Parallel()
-	h, a := newSharingWorld(t, workspace.VisiblePublic)
-	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}); err == nil {
-			_, _, _ = c.Read(context.Background())
-		}
-	}))
-	t.Cleanup(echo.CloseClientConnections)
-	a.port = echo.Listener.Addr().(*net.TCPAddr).Port
-	h.share(a.port, workspace.VisiblePublic, time.Hour)
-	address := h.proxy.layout.URL(a.host())
-	c, _, err := websocket.Dial(t.Context(), address, &websocket.DialOptions{HTTPClient: h.client, HTTPHeader: http.Header{"Origin": {address}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.CloseNow() })
-	asked, answer := make(chan struct{}, 100), make(chan struct{})
-	h.store.mu.Lock()
-	h.store.read = func() { asked <- struct{}{}; <-answer }
-	h.store.mu.Unlock()
-	t.Cleanup(func() { close(answer) })
-	h.proxy.Invalidate(wsA)
-	<-asked
-	h.proxy.open.closeWhere(wsA, func(c *connection) bool {
-		c.until.Store(stamp(time.Now()))
-		return false
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if _, _, err := c.Read(ctx); err == nil || ctx.Err() != nil {
-		t.Errorf("the connection stays open: %v", err)
 	}
 }
 

@@ -223,50 +223,6 @@ func TestInspectionKeepsTraffic(t *testing.T) {
 	}
 }
 
-// BenchmarkWebSocket sends 32 MiB in each direction, with an unknown protocol and
-// with VS Code's compressed one, through a proxy with and without inspection.
-func BenchmarkWebSocket(b *testing.B) {
-	w, i, _ := recording(b)
-	blind := newWorld(b)
-	blind.runtime.put(wsA, i.upstream("c"))
-	const size, count = 256 << 10, 128
-	text := strings.Repeat("drwxr-xr-x 2 coder coder 4096 Nov 20 18:27 src ", size)
-	i.handle = func(rw http.ResponseWriter, r *http.Request) {
-		conn, err := websocket.Accept(rw, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionContextTakeover})
-		if err != nil {
-			return
-		}
-		defer conn.CloseNow()
-		conn.SetReadLimit(-1)
-		for {
-			kind, message, err := conn.Read(r.Context())
-			if err != nil || conn.Write(r.Context(), kind, message) != nil {
-				return
-			}
-		}
-	}
-	run := func(name string, w *world, path string, mode websocket.CompressionMode, greeting, message []byte) {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(2 * int64(len(message)) * count)
-			for b.Loop() {
-				conn := w.socket(b, under(wsA)+path, mode)
-				echo(b, conn, greeting)
-				for range count {
-					echo(b, conn, message)
-				}
-				conn.CloseNow()
-			}
-		})
-	}
-	plain := []byte(text[:size])
-	run("plain/blind", blind, "/", websocket.CompressionDisabled, plain, plain)
-	run("plain/looking", w, "/", websocket.CompressionDisabled, plain, plain)
-	greeting := codeMessage(2, `{"type":"connectionType","desiredConnectionType":1}`)
-	message := codeMessage(1, text[:size])
-	run("vscode/blind", blind, "/?reconnectionToken=x", websocket.CompressionContextTakeover, greeting, message)
-	run("vscode/looking", w, "/?reconnectionToken=x", websocket.CompressionContextTakeover, greeting, message)
-}
-
 // codeMessage returns a message of VS Code's protocol.
 func codeMessage(kind byte, body string) []byte {
 	head := []byte{kind, 0, 0, 0, 0, 0, 0, 0, 0}
