@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -74,18 +73,6 @@ func TestEchoReportsWhatArrived(t *testing.T) {
 	}
 }
 
-func TestEchoIsAPageForBrowsers(t *testing.T) {
-	t.Parallel()
-	srv, _ := newTestServer(t, "")
-	res, text := request(t, "GET", srv.URL+"/", "", "Accept", "text/html,*/*", "X-Probe", "<script>")
-	if got := res.Header.Get("Content-Type"); got != "text/html; charset=utf-8" {
-		t.Errorf("content type = %q", got)
-	}
-	if !strings.Contains(text, `<pre id="request">`) || strings.Contains(text, "<script>") {
-		t.Errorf("page lacks the request or is not escaped:\n%s", text)
-	}
-}
-
 func TestSecret(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -139,71 +126,6 @@ func TestHealthIsNoActivityOfItsOwn(t *testing.T) {
 	_, text := request(t, "GET", srv.URL+"/healthz", "")
 	if got := decode[health](t, text); got.Status != "alive" || got.LastHeartbeat < begin {
 		t.Errorf("after a request: %+v, want alive since %d", got, begin)
-	}
-}
-
-func TestStreamFlushesEachLine(t *testing.T) {
-	t.Parallel()
-	srv, _ := newTestServer(t, "")
-	// The interval is far longer than the test: the first line has to come by itself.
-	res, err := visitor.Get(srv.URL + "/stream?n=2&interval=1h")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	line := make([]byte, 2)
-	if _, err := io.ReadFull(res.Body, line); err != nil || string(line) != "0\n" {
-		t.Errorf("first line = %q, %v", line, err)
-	}
-	if _, text := request(t, "GET", srv.URL+"/stream?n=3", ""); text != "0\n1\n2\n" {
-		t.Errorf("whole stream = %q", text)
-	}
-	if res, _ := request(t, "GET", srv.URL+"/stream?n=x", ""); res.StatusCode != http.StatusBadRequest {
-		t.Errorf("n=x: status = %d, want 400", res.StatusCode)
-	}
-}
-
-func TestSetCookieSendsRawValues(t *testing.T) {
-	t.Parallel()
-	srv, _ := newTestServer(t, "")
-	res, _ := request(t, "GET", srv.URL+"/setcookie?c=a%3D1%3B+Domain%3Dexample.com&c=b%3D2", "")
-	if diff := cmp.Diff([]string{"a=1; Domain=example.com", "b=2"}, res.Header["Set-Cookie"]); diff != "" {
-		t.Errorf("Set-Cookie (-want +got):\n%s", diff)
-	}
-}
-
-func TestExitAnswersFirst(t *testing.T) {
-	t.Parallel()
-	srv, exits := newTestServer(t, "")
-	if _, text := request(t, "POST", srv.URL+"/exit?code=3", ""); text != "{\"exit\":3}\n" {
-		t.Errorf("answer = %q", text)
-	}
-	if code := <-exits; code != 3 {
-		t.Errorf("exit code = %d, want 3", code)
-	}
-}
-
-func TestProbe(t *testing.T) {
-	t.Parallel()
-	srv, _ := newTestServer(t, "")
-	open := srv.Listener.Addr().String()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused := closed.Addr().String()
-	closed.Close()
-	for addr, want := range map[string]string{open: "ok", refused: "refused"} {
-		_, text := request(t, "GET", srv.URL+"/probe?addr="+addr, "")
-		if got := decode[struct{ Result string }](t, text).Result; got != want {
-			t.Errorf("probe %s = %s, want %s", addr, text, want)
-		}
-	}
-	if _, text := request(t, "GET", srv.URL+"/probe?timeout=1ns&addr="+open, ""); decode[struct{ Result string }](t, text).Result != "timeout" {
-		t.Errorf("probe with no time = %s, want timeout", text)
-	}
-	if res, _ := request(t, "GET", srv.URL+"/probe?addr=nowhere", ""); res.StatusCode != http.StatusBadRequest {
-		t.Errorf("probe without a port: status = %d, want 400", res.StatusCode)
 	}
 }
 
