@@ -32,6 +32,9 @@ type pebbleAt struct {
 }
 
 func TestMain(m *testing.M) {
+	if err := os.Setenv("CODEHUB_ADMIN_PASSWORD", "hooks must not see it"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if pebbleDir != "" {
 		_ = os.RemoveAll(pebbleDir) // a failed removal fails no test
@@ -214,7 +217,7 @@ echo "$1 $2 $(env | grep -c ^CODEHUB_ || true)" >>`+log+`
 
 // A wildcard certificate is issued by DNS-01, through the hook.
 func TestACMEByDNS(t *testing.T) {
-	t.Setenv("CODEHUB_ADMIN_PASSWORD", "the hook must not see it")
+	t.Parallel()
 	p := startPebble(t)
 	settings := p.settings(t)
 	program, log := p.hook(t)
@@ -249,6 +252,7 @@ func TestACMEByDNS(t *testing.T) {
 
 // A main host that the wildcard covers needs no other certificate.
 func TestACMEWildcardCoversMainHost(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	p := startPebble(t)
 	settings := p.settings(t)
@@ -269,6 +273,7 @@ func TestACMEWildcardCoversMainHost(t *testing.T) {
 
 // A failure is a condition with its cause, and is retried.
 func TestACMEFailure(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	p := startPebble(t)
 	settings := p.settings(t)
@@ -296,6 +301,7 @@ func TestACMEFailure(t *testing.T) {
 
 // A hook that exceeds its timeout is killed, with the programs that it has started.
 func TestHookTimeout(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	p := startPebble(t)
 	settings := p.settings(t)
