@@ -34,16 +34,21 @@ func (w *world) hostile(answers agenttest.Answers) {
 // client connects to a workspace without OpenSSH, which would hide what the server sends.
 func (w *world) client(name, keyFile string) *ssh.Client {
 	w.Helper()
+	c, err := ssh.Dial("tcp", w.addr, w.config(name, keyFile))
+	check(w, err)
+	w.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (w *world) config(name, keyFile string) *ssh.ClientConfig {
+	w.Helper()
 	raw, err := os.ReadFile(keyFile)
 	check(w, err)
 	key, err := ssh.ParsePrivateKey(raw)
 	check(w, err)
 	host, _, _, _, err := ssh.ParseAuthorizedKey([]byte(w.gate.HostKey()))
 	check(w, err)
-	c, err := ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: name, Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: ssh.FixedHostKey(host)})
-	check(w, err)
-	w.Cleanup(func() { c.Close() })
-	return c
+	return &ssh.ClientConfig{User: name, Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: ssh.FixedHostKey(host)}
 }
 
 // says runs a command and returns its output, its errors, and how the session ended.

@@ -6,29 +6,43 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
-	"time"
+
+	"golang.org/x/crypto/ssh"
 
 	"codehub/internal/front"
 	"codehub/internal/harness"
 )
 
-// A client that asks whether the server is there, behind its request for a port, keeps its
-// connection while the workspace starts.
+// A client behind whose request for a port others wait hears from the server while the workspace
+// starts.
 func TestForwardWaitsForWorkspace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.db.Change(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY' WHERE id = $1`, w.demo.ID)
-	service := listen(t)
-	echo(t, service)
-	port := freePort(t)
-	_, errs, exited := w.background(w.command("ssh", "-N", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=8", "-o", "ExitOnForwardFailure=yes", "-R", port+":"+service.Addr().String(), "demo"))
-	select {
-	case status := <-exited:
-		t.Fatalf("ssh ended with %d: %s", status, errs)
-	case <-time.After(12 * time.Second):
+	raw, err := net.Dial("tcp", w.addr)
+	check(t, err)
+	t.Cleanup(func() { raw.Close() })
+	conn, channels, requests, err := ssh.NewClientConn(raw, w.addr, w.config("demo", w.key))
+	check(t, err)
+	go func() {
+		for range channels { // none is opened
+		}
+	}()
+	forwarded := make(chan bool, 1)
+	go func() {
+		ok, _, _ := conn.SendRequest("tcpip-forward", true, forwardOf(0))
+		forwarded <- ok
+	}()
+	if r := <-requests; r == nil || r.Type != "keepalive@openssh.com" || len(forwarded) > 0 {
+		t.Fatalf("%+v, %d answers", r, len(forwarded))
+	} else {
+		check(t, r.Reply(false, nil))
 	}
+	go ssh.DiscardRequests(requests)
 	w.db.Change(running, w.demo.ID)
-	echoes(t, dial(t, "tcp", "127.0.0.1:"+port), "hello")
+	if !<-forwarded {
+		t.Error("the port was not forwarded")
+	}
 }
 
 // recorder keeps the connections that a listener accepts.

@@ -52,6 +52,7 @@ func TestSessionWithoutProgramEnds(t *testing.T) {
 // Channels whose input the workspace does not read end when there are too many, of the user who
 // has most. Other users' programs may stop reading for as long as they like.
 func TestUnreadChannelsAreLimited(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	const most, opened = 4, 10
 	w := newWorld(t, func(c *sshgate.Config) { c.Budget.Unread = most })
@@ -156,6 +157,7 @@ func TestDataWithoutUseIsDiscarded(t *testing.T) {
 // Sessions that wait for their workspace keep little input, so they do not count as unread,
 // however many wait.
 func TestWaitingSessionsAreKept(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	w := newWorld(t, func(c *sshgate.Config) { c.Budget.Unread = 1 })
 	w.db.Change(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY' WHERE id = $1`, w.demo.ID)

@@ -128,22 +128,6 @@ func (c bytewise) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// What is no SSH ends the handshake, as does a client that leaves at any time.
-func TestStrangeClients(t *testing.T) {
-	t.Parallel()
-	version := "SSH-2.0-test\r\n"
-	for _, sent := range []string{"", "GET / HTTP/1.1\r\n\r\n", version, version + string(offerPacket("aes128-ctr")[:20]), version + "\xff\xff\xff\xff\x04", version + string(disconnection("x"))} {
-		conn, _, served := serveOffer(t, harness.Patience)
-		if _, err := conn.Write([]byte(sent)); err != nil {
-			t.Fatal(err)
-		}
-		conn.Close()
-		if err := <-served; err == nil {
-			t.Errorf("%q: the handshake succeeded", sent)
-		}
-	}
-}
-
 // A client that waits for the server's offer gets it, with all ciphers.
 func TestClientWaitsForOffer(t *testing.T) {
 	t.Parallel()

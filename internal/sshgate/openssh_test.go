@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
 )
@@ -105,32 +103,6 @@ func TestFiles(t *testing.T) {
 	r := w.run(w.command("sftp", "-q", "-b", "-", "demo"), "mkdir d\nput "+filepath.Join(local, "a")+" d/x\nrename d/x d/y\nls d\n")
 	if !strings.Contains(r.out, "d/y") || r.status != 0 {
 		t.Errorf("%+v", r)
-	}
-}
-
-func TestRsync(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	tree := filepath.Join(w.dir, "tree")
-	for d := range 100 {
-		dir := filepath.Join(tree, fmt.Sprint(d))
-		check(t, os.MkdirAll(dir, 0o700))
-		for f := range 100 {
-			check(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(f)), []byte(fmt.Sprint(d, f)), 0o600))
-		}
-	}
-	rsync := func(from, to string) {
-		t.Helper()
-		cmd := w.command("rsync")
-		cmd.Args = []string{"rsync", "-a", "--delete", "-e", "ssh -F " + filepath.Join(w.dir, "config"), from, to}
-		w.run(cmd, "").want(t, "")
-	}
-	rsync(tree+"/", "demo:tree/")
-	w.ssh("find tree -type f | wc -l; cat tree/42/7").want(t, "10000\n42 7")
-	check(t, os.RemoveAll(filepath.Join(w.home, "tree/1")))
-	rsync("demo:tree/", tree+"/")
-	if _, err := os.Stat(filepath.Join(tree, "1")); !os.IsNotExist(err) {
-		t.Errorf("rsync from the workspace: %v", err)
 	}
 }
 
@@ -276,6 +248,9 @@ func TestControlMaster(t *testing.T) {
 	if n := w.gate.Open(); n != 1 {
 		t.Errorf("%d connections are open, want that of the master", n)
 	}
+	if used, all := w.gate.Slots(); used < 1 || all < used {
+		t.Errorf("%d of %d slots are used", used, all)
+	}
 	port := freePort(t)
 	service := listen(t)
 	echo(t, service)
@@ -294,96 +269,10 @@ func TestControlMaster(t *testing.T) {
 	if status := <-exited; status != 0 && status != 255 {
 		t.Errorf("the master ended with %d: %s", status, errs)
 	}
-}
-
-func TestManySessions(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	// Each session waits for the end of this pipe without using the processor.
-	release := filepath.Join(w.home, "release")
-	check(t, unix.Mkfifo(release, 0o600))
-	hold, err := os.OpenFile(release, os.O_RDWR, 0)
-	check(t, err)
-	defer hold.Close()
-	up := func() int {
-		names, _ := filepath.Glob(filepath.Join(w.home, "up-*"))
-		return len(names)
-	}
-	var all sync.WaitGroup
-	for i := range 100 {
-		// Many logins at once would keep other tests from the processor for seconds.
-		harness.Eventually(t, "earlier sessions are up", func() bool { return up() > i-16 })
-		all.Go(func() {
-			w.ssh(fmt.Sprintf("exec 3<release; : >up-%d; read -r _ <&3; echo %d", i, i)).want(t, fmt.Sprintln(i))
-		})
-	}
-	harness.Eventually(t, "100 sessions at once", func() bool { return up() == 100 })
-	if n := w.gate.Open(); n != 100 {
-		t.Errorf("%d connections are open", n)
-	}
-	if used, all := w.gate.Slots(); used != 200 || all < used {
-		t.Errorf("%d of %d slots are used, want 200 for 100 connections with a channel each", used, all)
-	}
-	check(t, hold.Close())
-	all.Wait()
-	harness.Eventually(t, "all connections to end", func() bool { return w.gate.Open() == 0 })
-	harness.Eventually(t, "all channels to end", func() bool { used, _ := w.gate.Slots(); return used == 0 })
-}
-
-// The pattern of VS Code's Remote-SSH: a script on the standard input of bash, whose
-// server is reached through -D.
-func TestRemoteSSHBootstrap(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "server") }))
-	t.Cleanup(srv.Close)
-	port := freePort(t)
-	cmd := w.command("ssh", "-v", "-T", "-D", port, "demo", "bash")
-	out := &safeBuffer{}
-	cmd.Stdout = out
-	stdin, errs, exited := w.background(cmd)
-	script := "echo running; mkdir -p .vscode-server/bin\nuname -m >.vscode-server/arch\necho 'listeningOn=={$(hostname)}=='\nwhile read -r line; do echo \"line: $line\"; done\n"
-	_, err := io.WriteString(stdin, script)
-	check(t, err)
-	harness.Eventually(t, "the script to answer", func() bool { return strings.Contains(out.String(), "listeningOn==") })
-	c := dial(t, "tcp", "127.0.0.1:"+port)
-	host, p, err := net.SplitHostPort(strings.TrimPrefix(srv.URL, "http://"))
-	check(t, err)
-	var n uint16
-	_, err = fmt.Sscan(p, &n)
-	check(t, err)
-	_, err = c.Write(append(append([]byte{4, 1, byte(n >> 8), byte(n)}, net.ParseIP(host).To4()...), 0)) // SOCKS4
-	check(t, err)
-	reply := make([]byte, 8)
-	_, err = io.ReadFull(c, reply)
-	check(t, err)
-	fmt.Fprint(c, "GET / HTTP/1.0\r\n\r\n")
-	body, err := io.ReadAll(c)
-	if err != nil || !strings.HasSuffix(string(body), "server") {
-		t.Errorf("%q %v", body, err)
-	}
-	_, err = io.WriteString(stdin, "later\n")
-	check(t, err)
-	harness.Eventually(t, "the script to read on", func() bool { return strings.Contains(out.String(), "line: later") })
-	check(t, stdin.Close())
-	if status := <-exited; status != 0 {
-		t.Errorf("ended with %d: %s", status, errs)
-	}
-}
-
-// The pattern of JetBrains Gateway: it looks at the host by exec, uploads by SFTP, and
-// runs what it has uploaded.
-func TestGatewayBootstrap(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.ssh("uname -s && echo $HOME").want(t, "Linux\n"+w.home+"\n")
-	script := filepath.Join(w.dir, "worker")
-	check(t, os.WriteFile(script, []byte("#!/bin/sh\necho started \"$1\"\n"), 0o600))
-	r := w.run(w.command("sftp", "-q", "-b", "-", "demo"), "-mkdir .cache\n-mkdir .cache/JetBrains\nput "+script+" .cache/JetBrains/worker\nchmod 755 .cache/JetBrains/worker\n")
-	if r.status != 0 {
-		t.Fatalf("%+v", r)
-	}
-	w.ssh(".cache/JetBrains/worker project").want(t, "started project\n")
+	harness.Eventually(t, "the connection and all channels to end", func() bool {
+		used, _ := w.gate.Slots()
+		return used == 0 && w.gate.Open() == 0
+	})
 }
 
 func TestForwardedAgent(t *testing.T) {

@@ -72,12 +72,6 @@ func (u *upstream) Upstream(_ context.Context, id workspace.ID) (runtime.Upstrea
 	return u.up, nil
 }
 
-func (u *upstream) replace(container string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.up.ContainerID = container
-}
-
 // wakes is the store as attach uses it.
 type wakes struct{ *postgres.DB }
 
