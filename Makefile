@@ -31,12 +31,9 @@ PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/archive ./inte
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## installs what is missing, builds all, and serves on http://localhost:8080
-	@scripts/setup.sh run
-	@$(MAKE) --no-print-directory build
-	@scripts/with-docker.sh images/ide/build.sh $(IDE_IMAGE)
-	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
-	@exec scripts/with-docker.sh bin/codehub serve
+run: ## installs what is missing, builds codehub, and serves on http://localhost:8080
+	@scripts/run.sh $(VERSION)
+	@exec scripts/with-docker.sh bin/codehub serve --build-images=images/build.sh
 
 check: ## formatting, vet, staticcheck, tests without Docker and Chromium
 	@scripts/setup.sh check
@@ -99,15 +96,11 @@ bench: ## runs the benchmarks and prints one line for each figure
 
 build: ## bin/codehub, static, with the agent of workspaces in it
 	@scripts/setup.sh build
-	@echo "build: bin/codehub $(VERSION)"
-	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub-agent ./cmd/codehub-agent
-	@gzip --best --no-name --stdout bin/codehub-agent >$(AGENT).new && mv $(AGENT).new $(AGENT)
-	@CGO_ENABLED=0 go build -tags agent -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub ./cmd/codehub
+	@scripts/build.sh $(VERSION)
 
 image: ## the IDE and the workspace images (FORCE=1: even if nothing changed, SUDO=1: with sudo)
 	@scripts/setup.sh image
-	@scripts/with-docker.sh images/ide/build.sh $(IDE_IMAGE)
-	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
+	@images/build.sh show
 
 images: ## those and the test image
 	@scripts/setup.sh image
@@ -115,8 +108,7 @@ images: ## those and the test image
 
 images-now:
 	@images/testserver/build.sh $(TEST_IMAGE)
-	@images/ide/build.sh $(IDE_IMAGE)
-	@images/workspace/build.sh $(WORKSPACE_IMAGE) $(SLIM_IMAGE)
+	@images/build.sh show
 
 docs: ## regenerates docs/cli.md
 	@scripts/setup.sh build

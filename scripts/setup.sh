@@ -34,14 +34,14 @@ has_c_compiler() { has gcc && [ -e /usr/include/stdlib.h ]; }
 has_dockerd() { has dockerd || docker_answers; }
 
 packages=() # to install
-reasons=()  # one line for each need
+reasons=()  # what they are for
 
 # need CHECK PACKAGES WHY adds the packages when the check fails.
 need() {
 	if ! $1; then
 		read -ra names <<<"$2"
 		packages+=("${names[@]}")
-		reasons+=("  $2: $3")
+		reasons+=("$2 ($3)")
 	fi
 }
 
@@ -123,20 +123,23 @@ need_load_tools() {
 
 install_packages() {
 	[ ${#packages[@]} -gt 0 ] || return 0
-	echo "setup: missing on this machine:"
-	printf '%s\n' "${reasons[@]}"
-	local command="apt-get install --no-install-recommends ${packages[*]}"
+	local command="apt-get install --no-install-recommends ${packages[*]}" list
+	list=$(printf '%s, ' "${reasons[@]}")
+	echo "setup: this machine lacks ${list%, }"
 	has apt-get || die "this system has no apt-get: install the above with its own package manager (the names are Debian's)"
 	can_be_root || die "installing takes root, and there is no sudo: as root, run
   $command"
+	as_root true # asks for the password, if there is one
 	prepare_packages
-	echo "setup: refreshing apt's package lists"
-	as_root apt-get update -qq || echo "setup: that failed; going on with the lists at hand"
-	echo "setup: $command"
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" ||
+	timed "refresh apt's package lists" as_root apt-get -q update || echo "setup: going on with the lists at hand"
+	timed "install ${packages[*]}" apt_install "${packages[@]}" ||
 		die "apt could not install them (see above); once that is repaired, run
   $command"
 	settle_packages
+}
+
+apt_install() {
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Dpkg::Use-Pty=0 --no-install-recommends "$@"
 }
 
 # prepare_packages keeps the PostgreSQL package from making and starting a database
@@ -153,7 +156,7 @@ prepare_packages() {
 settle_packages() {
 	# Debian 13 has Docker's command line in a package of its own.
 	if ! has docker; then
-		as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker-cli
+		timed "install docker-cli" apt_install docker-cli
 	fi
 	# The tests start servers of their own; the packages start one for all.
 	if [[ " ${packages[*]} " == *" openssh-server "* ]]; then
@@ -182,8 +185,7 @@ install_provider() {
 	if [ -e "$dir/node_modules/.package-lock.json" ] && [ ! "$dir/package-lock.json" -nt "$dir/node_modules/.package-lock.json" ]; then
 		return
 	fi
-	echo "setup: fetching the OpenID provider of the tests with npm"
-	(cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null) ||
+	timed "fetch the OpenID provider of the tests with npm" npm ci --prefix "$dir" --ignore-scripts --no-audit --no-fund --loglevel=error ||
 		die "npm could not fetch the OpenID provider of the tests (see above)"
 	touch "$dir/node_modules/.package-lock.json"
 }

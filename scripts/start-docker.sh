@@ -38,7 +38,6 @@ remove_stale_pid_files() {
 
 start_engine() {
 	if [ -d /run/systemd/system ]; then
-		echo "setup: starting Docker Engine (systemctl start docker)"
 		as_root systemctl start docker || die "Docker Engine does not start: see journalctl -u docker"
 		return
 	fi
@@ -46,7 +45,6 @@ start_engine() {
 		return # starting, or started by somebody else
 	fi
 	remove_stale_pid_files
-	echo "setup: starting Docker Engine in the background (its log: $log)"
 	# In a session of its own, so that it survives this script and its terminal.
 	as_root setsid --fork sh -c "exec dockerd >>$log 2>&1 </dev/null"
 }
@@ -74,8 +72,10 @@ if [ -n "${DOCKER_HOST:-}" ]; then
 	die "the Docker Engine at DOCKER_HOST=$DOCKER_HOST does not answer: start it, or unset DOCKER_HOST to use this machine's"
 fi
 can_be_root || die "Docker Engine does not answer: as root, start it (systemctl start docker, or dockerd), and let this user in (usermod -aG docker $(id -un), then log in anew)"
+begin=$SECONDS
 start_engine
 wait_for_engine
+echo "setup: start Docker Engine: $(seconds $((SECONDS - begin)))"
 
 if ! docker_answers; then
 	# It answers to root and not to this user.

@@ -15,8 +15,6 @@ find . -type d \( -path '*/node_modules/@github/copilot-sdk-*' -o -path '*/node_
 find . -type d \( -path '*/prebuilds/*' -o -path '*/ripgrep-universal/bin/*' \) -prune \
 	! -name "$platform" -exec rm -rf {} +
 find . -name '*.map' -type f -delete
-# What compiling left.
-find . -type d -path '*/build/Release/*' \( -name obj.target -o -name .deps \) -prune -exec rm -rf {} +
 
 # The IDE's Node has glibc in every image. What looks at the image to choose a build,
 # and finds Alpine, must find the same.

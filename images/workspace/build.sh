@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Builds codehub/workspace:latest and codehub/workspace-slim:latest from Debian
+# Builds codehub/workspace-slim:latest or codehub/workspace:latest from Debian
 # packages, npm packages and Go's module proxy; an image registry is used for the
-# base where there is one, and not needed. Skipped when the present images were
+# base where there is one, and not needed. Skipped when the present image was
 # built from the same inputs, unless FORCE=1 (which also fetches Debian's security
-# updates). With SUDO=1 both have sudo.
+# updates). With SUDO=1 they have sudo.
 #
-#	build.sh [IMAGE [SLIM]]
+#	build.sh slim|full [IMAGE]
+#
+# The full image begins with the layers of the slim one, which is built first.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/image.sh
 source ../debian.sh
-image=${1:-codehub/workspace:latest}
-slim=${2:-codehub/workspace-slim:latest}
 
 go=1.27.4
 
@@ -20,40 +20,69 @@ case ${SUDO:-} in
 1) sudo=1 ;;
 *) die "SUDO is 1 or 0, and not $SUDO" ;;
 esac
+case ${1:-} in
+slim) image=${2:-codehub/workspace-slim:latest} ;;
+full) image=${2:-codehub/workspace:latest} ;;
+*) die "usage: build.sh slim|full [IMAGE]" ;;
+esac
 
 digest=$(digest_files Dockerfile build.sh etc -C .. debian.sh)${sudo:+-sudo}
-if [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest" && is_current "$slim" "$digest"; then
-	echo "image: $image and $slim are up to date"
+current() { [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest"; }
+if current; then
 	exit 0
 fi
 
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work" && rm -rf "$work"' EXIT
-
-old_base=$(image_id "$base")
-if [ "${FORCE:-}" = 1 ] || [ -z "$old_base" ]; then
-	make_base
-fi
-
 context=$work/context
 mkdir "$context"
 cp -R Dockerfile etc "$context/"
+build_arguments
+[ -z "$sudo" ] || arguments+=(--build-arg "SUDO=$sudo")
+
+build_slim() {
+	local old_base
+	plan 2
+	step "make the base"
+	lock slim
+	! current || exit 0 # made in the meantime
+	old_base=$(image_id "$base")
+	if [ "${FORCE:-}" = 1 ]; then
+		make_base renew
+		arguments+=(--no-cache)
+	else
+		make_base
+	fi
+	build_image "$image" "$digest" "${arguments[@]}" --target slim "$context"
+	drop_replaced "$base" "$old_base"
+}
+
+build_full() {
+	local tools
+	plan 4
+	lock full
+	! current || exit 0
+	make_base
+	make_tools >"$work/tools.log" 2>&1 &
+	tools=$!
+	build "${arguments[@]}" --target toolchains "$context"
+	step "fetch Go $go, Node $node and npm $npm"
+	wait "$tools" || {
+		cat "$work/tools.log"
+		exit 1
+	}
+	mv "$work/tools.tar" "$context/"
+	step "store the image"
+	build_image "$image" "$digest" "${arguments[@]}" --target workspace "$context"
+}
 
 # make_tools makes tools.tar: Node, npm and Go as the default image has them below
 # /usr/local. What npm installs for all projects goes to ~/.local, which is kept.
 make_tools() {
 	local tools=$work/tools/usr/local module
 	mkdir -p "$tools/bin" "$tools/lib/node_modules/npm"
-	echo "image: fetching Node $node and npm $npm with npm"
-	pack "$node_package" "$node" node
-	pack npm "$npm" npm
-	tar --extract --gzip --file="$work/node.tgz" --directory="$tools" --strip-components=1 package/bin/node
-	tar --extract --gzip --file="$work/npm.tgz" --directory="$tools/lib/node_modules/npm" --strip-components=1
-	cp etc/npmrc "$tools/lib/node_modules/npm/npmrc"
-	ln -s ../lib/node_modules/npm/bin/npm-cli.js "$tools/bin/npm"
-	ln -s ../lib/node_modules/npm/bin/npx-cli.js "$tools/bin/npx"
-
-	echo "image: fetching Go $go with go"
+	fetch "$node_package" "$node"
+	fetch npm "$npm"
 	module=golang.org/toolchain@v0.0.1-go$go.$go_platform
 	(cd "$work" && GOFLAGS='' go mod download "$module") || die "Go's module proxy did not give $module (see above)"
 	cp -R "$(go env GOMODCACHE)/$module" "$tools/go"
@@ -63,20 +92,20 @@ make_tools() {
 	sed -i 's/^GOTOOLCHAIN=.*/GOTOOLCHAIN=local/' "$tools/go/go.env"
 	ln -s ../go/bin/go ../go/bin/gofmt "$tools/bin/"
 
-	tar --create --file="$context/tools.tar" --sort=name --mtime=2026-01-01 --owner=0 --group=0 --numeric-owner \
+	fetched
+	tar --extract --gzip --file="$(archive "$node_package" "$node")" --directory="$tools" --strip-components=1 package/bin/node
+	tar --extract --gzip --file="$(archive npm "$npm")" --directory="$tools/lib/node_modules/npm" --strip-components=1
+	cp etc/npmrc "$tools/lib/node_modules/npm/npmrc"
+	ln -s ../lib/node_modules/npm/bin/npm-cli.js "$tools/bin/npm"
+	ln -s ../lib/node_modules/npm/bin/npx-cli.js "$tools/bin/npx"
+
+	tar --create --file="$work/tools.tar" --sort=name --mtime=2026-01-01 --owner=0 --group=0 --numeric-owner \
 		--mode=a+rX,go-w --directory="$work/tools" usr
 	chmod -R u+w "$work/tools"
 	rm -r "$work/tools"
+	(
+		! flock --nonblock 7 || rm -f "$(archive "$node_package" "$node")" "$(archive npm "$npm")"
+	) 7>"$cache/ide.lock" # a build of the IDE needs them as well
 }
 
-build_arguments
-[ -z "$sudo" ] || arguments+=(--build-arg "SUDO=$sudo")
-fresh=()
-[ "${FORCE:-}" != 1 ] || fresh+=(--no-cache)
-
-echo "image: building $slim (half a minute)"
-build_image "$slim" "$digest" "${arguments[@]}" "${fresh[@]}" --target slim "$context"
-make_tools
-echo "image: building $image from it (about a minute)"
-build_image "$image" "$digest" "${arguments[@]}" --target workspace "$context"
-drop_replaced "$base" "$old_base"
+"build_$1"

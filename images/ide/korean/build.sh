@@ -3,6 +3,6 @@
 set -eu
 for name in by-key numbered sources; do
 	mkdir "$name"
-	tar --extract --gzip --file="korean-$name.tgz" --directory="$name" --strip-components=1 --no-same-owner
+	tar --extract --gzip --file="packages/korean-$name.tgz" --directory="$name" --strip-components=1 --no-same-owner
 done
 /opt/codehub-ide/lib/node korean/pack.mjs by-key numbered sources

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds bin/codehub-agent, and bin/codehub, which contains it.
+#
+#	build.sh [VERSION]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/messages.sh
+about=build
+
+version=${1:-dev}
+compressed=internal/agent/program/codehub-agent.gz
+export CGO_ENABLED=0
+flags=(-buildvcs=false -trimpath -tags agent -ldflags "-s -w -X main.version=$version")
+
+list() { go list -deps "${flags[@]}" "$@"; }
+
+# compile compiles what does not contain the agent, and makes the agent: both executables
+# need most of it, and all cores have work until the end.
+compile() {
+	[ -e "$compressed" ] || : >"$compressed"
+	local packages
+	packages=$(list -f '{{if not .Standard}}{{.ImportPath}}{{range .Deps}} {{.}}{{end}}{{end}}' ./cmd/codehub |
+		awk '!/codehub\/internal\/agent\/program/ { print $1 }')
+	# shellcheck disable=SC2086 # a list
+	go build "${flags[@]}" -o bin/ ./cmd/codehub-agent $packages
+}
+
+compress() {
+	if ! gzip --decompress --stdout "$compressed" 2>/dev/null | cmp --silent - bin/codehub-agent; then
+		gzip --no-name --stdout bin/codehub-agent >"$compressed.new"
+		mv "$compressed.new" "$compressed"
+	fi
+}
+
+begin=$SECONDS
+mkdir -p bin
+if [ ! -e bin/codehub ] || [ go.sum -nt bin/codehub ]; then
+	# First, so that the seconds of the network are not those of the compiler.
+	timed "fetch Go modules" list ./cmd/codehub-agent ./cmd/codehub || exit 1
+	timed "compile" compile || exit 1
+	begin=$SECONDS
+else
+	go build "${flags[@]}" -o bin/codehub-agent ./cmd/codehub-agent
+fi
+compress
+go build "${flags[@]}" -o bin/codehub ./cmd/codehub
+echo "build: bin/codehub $version: $(seconds $((SECONDS - begin)))"
