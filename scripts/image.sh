@@ -43,17 +43,6 @@ step() {
 	echo "step $at/$steps $*"
 }
 
-# step_lines begins a step with each line "step: TEXT", and passes on all others.
-step_lines() {
-	local line
-	while IFS= read -r line; do
-		case $line in
-		'step: '*) step "${line#step: }" ;;
-		*) printf '%s\n' "$line" ;;
-		esac
-	done
-}
-
 # build_image IMAGE DIGEST [docker build arguments] builds an image.
 build_image() {
 	local image=$1 digest=$2 old
@@ -67,18 +56,33 @@ build_image() {
 # with a plan a line "step: TEXT" of a command begins the next step. Without one only the
 # steps of the Dockerfile are shown, and all it says if it fails.
 build() {
+	if [ -n "${steps:-}" ]; then
+		with_steps env DOCKER_BUILDKIT=0 docker build --force-rm "$@" || die "the build failed (see above)"
+		return
+	fi
 	local log status=0
 	log=$(mktemp)
-	set -- --force-rm "$@"
-	if [ -n "${steps:-}" ]; then
-		DOCKER_BUILDKIT=0 docker build "$@" 2>&1 | tee "$log" |
-			step_lines || status=$?
-		at=$((at + $(grep -c '^step: ' "$log" || true)))
-	else
-		DOCKER_BUILDKIT=0 docker build "$@" 2>&1 | tee "$log" |
-			{ grep --line-buffered -E '^Step [0-9/]+ : (RUN|FROM|ADD|COPY)' || true; } | cut -c 1-120 || status=$?
-		[ "$status" = 0 ] || tail -n 60 "$log" >&2
-	fi
+	DOCKER_BUILDKIT=0 docker build --force-rm "$@" 2>&1 | tee "$log" |
+		{ grep --line-buffered -E '^Step [0-9/]+ : (RUN|FROM|ADD|COPY)' || true; } | cut -c 1-120 || status=$?
+	[ "$status" = 0 ] || tail -n 60 "$log" >&2
 	rm -f "$log"
-	[ "$status" = 0 ] || die "building the image failed (see above)"
+	[ "$status" = 0 ] || die "the build failed (see above)"
+}
+
+# run CONTAINER starts a container and waits for its end. A line "step: TEXT" of its output
+# begins the next step.
+run() {
+	with_steps docker start --attach "$1" || die "the build failed (see above)"
+}
+
+# with_steps COMMAND… shows the output of a command, and each line "step: TEXT" as a step.
+with_steps() {
+	local line
+	while IFS= read -r line; do
+		case $line in
+		'step: '*) step "${line#step: }" ;;
+		*) printf '%s\n' "$line" ;;
+		esac
+	done < <("$@" 2>&1)
+	wait "$!"
 }

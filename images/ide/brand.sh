@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs in the builder stage: connects code-server with codehub. Its page loads a script
+# Runs in the container of build.sh: connects code-server with codehub. Its page loads a script
 # that codehub serves, "Sign out" leads to codehub's logout, the extension shows the
 # workspace's status, and codehub's settings are the defaults of every home. Each change
 # must find its place, so that a new version of code-server cannot lose one unnoticed.

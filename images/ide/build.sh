@@ -16,7 +16,7 @@ code_server=4.139.1
 # The Korean texts of VS Code: see korean/pack.mjs.
 korean_by_key=4.2.1
 korean_numbered=25.1.2
-inputs=(Dockerfile install.sh finish.sh prune.sh korean brand.sh settings.json relocate.sh extension start code-server.yaml)
+inputs=(install.sh finish.sh prune.sh korean brand.sh settings.json relocate.sh extension start code-server.yaml)
 
 digest=$(digest_files build.sh "${inputs[@]}" -C .. debian.sh)
 current() { [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest"; }
@@ -45,18 +45,35 @@ make_base
 fetched
 [ "$task" = build ] || exit 0
 
-context=$work/context
-mkdir -p "$context/ca" "$context/packages"
+context=$work/build
+mkdir -p "$context/authorities" "$context/packages"
 cp -R "${inputs[@]}" "$context/"
 while read -r package version name; do
 	cp "$(archive "$package" "$version")" "$context/packages/$name.tgz"
 done <<<"$packages"
-cp /usr/local/share/ca-certificates/*.crt "$context/ca/" 2>/dev/null || touch "$context/ca/none"
+# This machine's own certificate authorities, needed to download through its proxy; they
+# stay in the container.
+cp /usr/local/share/ca-certificates/*.crt "$context/authorities/" 2>/dev/null || true
 
-build_arguments
-arguments+=(--build-arg "NPM_REGISTRY=$(npm config get registry)")
-[ "${FORCE:-}" != 1 ] || arguments+=(--no-cache)
-build_image "$image" "$digest" "${arguments[@]}" "$context"
-# The classic builder keeps the builder stage, 1.5 GB that only a failed build can use.
-docker image prune --force --filter label=codehub.stage=builder >/dev/null
+# In a container, and not by a Dockerfile: Docker would store all that the IDE is made with
+# as layers, and take longer for that than for the rest.
+container=codehub-ide-build-$(id -u)
+trap 'docker rm --force --volumes "$container" >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
+docker rm --force --volumes "$container" >/dev/null 2>&1 || true # of a build that was killed
+environment=(--env "npm_config_registry=$(npm config get registry)")
+for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+	[ -z "${!name:-}" ] || environment+=(--env "$name")
+done
+docker create --name "$container" "${environment[@]}" --workdir /build "$base" sh -c './install.sh && ./finish.sh' >/dev/null
+docker cp "$context" "$container:/"
+run "$container"
+
+step "store the image"
+old=$(image_id "$image")
+# The name is for a whole image.
+made=$(docker cp "$container:/opt" - |
+	docker import --change 'CMD ["/opt/codehub-ide/start"]' --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
+		--change "LABEL $inputs_label=$digest" -)
+docker tag "$made" "$image"
+drop_replaced "$image" "$old"
 rm -f "$(archive code-server "$code_server")" "$cache"/codingame-*.tgz

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs in the builder stage: makes of code-server the IDE of codehub.
+# Runs in the container of build.sh: makes the IDE of codehub from code-server.
 set -eu
 ide=/opt/codehub-ide
 echo "step: connect it with codehub, and add Korean"
@@ -11,4 +11,3 @@ wait "$korean"
 cp -R extension "$ide/code-server/lib/vscode/extensions/codehub"
 cp korean/LICENSE "$ide/licenses/language-pack-ko"
 cp start code-server.yaml "$ide/"
-echo "step: store the image"

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs in the builder stage: unpacks Node, npm and code-server, and installs what
+# Runs in the container of build.sh: unpacks Node, npm and code-server, and installs what
 # code-server needs by its own lock files. `npm install -g` would ignore those and
 # compile what nobody uses. Debian's packages and npm's are fetched at the same time.
 set -eu
-node=/opt/node
+node=/build/node
 ide=/opt/codehub-ide
 root=$ide/code-server
 modules=$root/lib/vscode/node_modules
@@ -22,17 +22,17 @@ unpack() { # PACKAGE FOLDER
 
 npm_packages() {
 	unpack node "$node" & unpacking=$!
-	unpack npm /opt/npm
+	unpack npm /build/npm
 	unpack code-server "$root"
 	wait "$unpacking"
 	# After Node's own authorities: those of Debian may not be installed yet.
-	for file in /usr/local/share/ca-certificates/*.crt; do
+	for file in authorities/*; do
 		[ ! -e "$file" ] || { cat "$file" && echo; }
 	done >authorities.pem
 	export PATH="$node/bin:$PATH" NODE_EXTRA_CA_CERTS=/build/authorities.pem
 	export npm_config_audit=false npm_config_fund=false npm_config_update_notifier=false
 	for folder in . lib/vscode lib/vscode/extensions; do
-		(cd "$root/$folder" && node /opt/npm/bin/npm-cli.js ci --omit=dev --ignore-scripts --legacy-peer-deps --loglevel=error)
+		(cd "$root/$folder" && node /build/npm/bin/npm-cli.js ci --omit=dev --ignore-scripts --legacy-peer-deps --loglevel=error)
 	done
 	(cd "$root/lib/vscode/extensions" && node ./postinstall.mjs >/dev/null)
 }

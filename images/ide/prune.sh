@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs in the builder stage: removes what a workspace does not use (AI agents that
+# Runs in the container of build.sh: removes what a workspace does not use (AI agents that
 # the settings turn off, other platforms' binaries, source maps), more than half, and
 # turns telemetry off.
 set -eu

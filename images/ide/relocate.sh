@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs in the builder stage: makes the IDE independent of the image that it runs in.
-# Node gets the glibc of this stage, by its own path, so that no variable is needed that
+# Runs in the container of build.sh: makes the IDE independent of the image that it runs in.
+# Node gets the glibc of this container, by its own path, so that no variable is needed that
 # other programs would inherit; scripts get a shell.
 set -eu
 ide=/opt/codehub-ide

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs in the builder stage: adds the Korean language pack.
+# Runs in the container of build.sh: adds the Korean language pack.
 set -eu
 for name in by-key numbered sources; do
 	mkdir "$name"

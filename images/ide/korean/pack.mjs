@@ -1,4 +1,4 @@
-// Runs in the builder stage: makes a language pack with the Korean texts of VS Code, as an
+// Runs in the container of build.sh: makes a language pack with the Korean texts of VS Code, as an
 // extension of the IDE. Microsoft's pack for this version comes from its gallery alone, so
 // the texts are those of earlier versions, from npm packages of another project: one that
 // names each text by module and key, and a later one that numbers them, with the sources
