@@ -37,11 +37,11 @@ debian_sources() {
 		awk -v release="$debian" '$3 ~ "^" release "(-updates|-security)?$" && $4 == "main"' | sort -u
 }
 
-# make_base makes the image $base, unless it is there and is not to be renewed. It uses $work.
-make_base() { # [renew]
+# make_base missing|renew makes the image $base, if it is missing or anyway. It uses $work.
+make_base() {
 	(
 		flock 9
-		if [ "${1:-}" != renew ] && [ -n "$(image_id "$base")" ]; then
+		if [ "$1" != renew ] && [ -n "$(image_id "$base")" ]; then
 			exit 0
 		fi
 		build_base

@@ -4,12 +4,10 @@
 
 umask 022 # what goes into an image is readable by its user, whoever builds it
 
+# shellcheck source=scripts/messages.sh
+source "$(dirname "${BASH_SOURCE[0]}")/messages.sh"
+about=image
 inputs_label=codehub.inputs
-
-die() {
-	echo "image: $*" >&2
-	exit 1
-}
 
 # digest_files prints one digest over names, modes and contents of everything under
 # the given paths. What a path is called on this machine does not count.

@@ -10,9 +10,10 @@ scripts/setup.sh build
 first=''
 [ -e bin/codehub ] || first=1
 log=$(mktemp)
-set -m # a process group for each, so that Ctrl-C and a failure end all of it
+set -m # in a process group, so that Ctrl-C and a failure of the setup end all of it
 scripts/build.sh "$1" >"$log" 2>&1 &
 build=$!
+set +m
 trap 'kill -- "-$build" 2>/dev/null || true; rm -f "$log"' EXIT
 
 scripts/setup.sh run

@@ -41,7 +41,7 @@ npm $npm npm
 while read -r package version _; do
 	fetch "$package" "$version"
 done <<<"$packages"
-make_base
+make_base missing
 fetched
 [ "$task" = build ] || exit 0
 

@@ -16,7 +16,7 @@ if is_current "$image" "$digest"; then
 	exit 0
 fi
 
-echo "image: building $image (a static test server on an empty base)"
+begin=$SECONDS
 mkdir -p "$work/root/etc" "$work/root/tmp" "$work/root/home/coder/project"
 cp -R home/. "$work/root/home/coder/"
 chmod 600 "$work/root/home/coder/.config/testserver/settings.json"
@@ -30,4 +30,5 @@ tar --create --file="$work/rootfs.tar" --sort=name --owner=0 --group=0 --numeric
 tar --append --file="$work/rootfs.tar" --sort=name --owner=1000 --group=1000 --numeric-owner \
 	-C "$work/root" ./home/coder
 cp Dockerfile "$work/"
-tar --create --file=- -C "$work" Dockerfile rootfs.tar | build_image "$image" "$digest" -
+tar --create --file=- -C "$work" Dockerfile rootfs.tar | build_image "$image" "$digest" - >/dev/null
+echo "image: $image is ready, in $(seconds $((SECONDS - begin)))"

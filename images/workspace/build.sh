@@ -51,7 +51,7 @@ build_slim() {
 		make_base renew
 		arguments+=(--no-cache)
 	else
-		make_base
+		make_base missing
 	fi
 	build_image "$image" "$digest" "${arguments[@]}" --target slim "$context"
 	drop_replaced "$base" "$old_base"
@@ -62,7 +62,7 @@ build_full() {
 	plan 4
 	lock full
 	! current || exit 0
-	make_base
+	make_base missing
 	make_tools >"$work/tools.log" 2>&1 &
 	tools=$!
 	build "${arguments[@]}" --target toolchains "$context"
