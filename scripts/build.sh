@@ -13,11 +13,11 @@ export CGO_ENABLED=0
 flags=(-buildvcs=false -trimpath -tags agent -ldflags "-s -w -X main.version=$version")
 
 list() { go list -deps "${flags[@]}" "$@"; }
+fetch() { list ./cmd/codehub-agent ./cmd/codehub >/dev/null; }
 
 # compile compiles what does not contain the agent, and makes the agent: both executables
 # need most of it, and all cores have work until the end.
 compile() {
-	[ -e "$compressed" ] || : >"$compressed"
 	local packages
 	packages=$(list -f '{{if not .Standard}}{{.ImportPath}}{{range .Deps}} {{.}}{{end}}{{end}}' ./cmd/codehub |
 		awk '!/codehub\/internal\/agent\/program/ { print $1 }')
@@ -34,9 +34,10 @@ compress() {
 
 begin=$SECONDS
 mkdir -p bin
+[ -e "$compressed" ] || : >"$compressed" # go list wants it as well
 if [ ! -e bin/codehub ] || [ go.sum -nt bin/codehub ]; then
 	# First, so that the seconds of the network are not those of the compiler.
-	timed "fetch Go modules" list ./cmd/codehub-agent ./cmd/codehub || exit 1
+	timed "fetch Go modules" fetch || exit 1
 	timed "compile" compile || exit 1
 	begin=$SECONDS
 else
