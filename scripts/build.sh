@@ -20,29 +20,28 @@ fetch() { list ./cmd/codehub-agent ./cmd/codehub >/dev/null; }
 compile() {
 	local packages
 	packages=$(list -f '{{if not .Standard}}{{.ImportPath}}{{range .Deps}} {{.}}{{end}}{{end}}' ./cmd/codehub |
-		awk '!/codehub\/internal\/agent\/program/ { print $1 }')
+		awk '!/codehub\/internal\/agent\/program/ { print $1 }') || return
 	# shellcheck disable=SC2086 # a list
 	go build "${flags[@]}" -o bin/ ./cmd/codehub-agent $packages
 }
 
 compress() {
 	if ! gzip --decompress --stdout "$compressed" 2>/dev/null | cmp --silent - bin/codehub-agent; then
-		gzip --no-name --stdout bin/codehub-agent >"$compressed.new"
-		mv "$compressed.new" "$compressed"
+		gzip --no-name --stdout bin/codehub-agent >"$compressed.new" && mv "$compressed.new" "$compressed"
 	fi
 }
 
-begin=$SECONDS
+finish() {
+	go build "${flags[@]}" -o bin/codehub-agent ./cmd/codehub-agent &&
+		compress &&
+		go build "${flags[@]}" -o bin/codehub ./cmd/codehub
+}
+
 mkdir -p bin
 [ -e "$compressed" ] || : >"$compressed" # go list wants it as well
 if [ ! -e bin/codehub ] || [ go.sum -nt bin/codehub ]; then
 	# First, so that the seconds of the network are not those of the compiler.
 	timed "fetch Go modules" fetch || exit 1
 	timed "compile" compile || exit 1
-	begin=$SECONDS
-else
-	go build "${flags[@]}" -o bin/codehub-agent ./cmd/codehub-agent
 fi
-compress
-go build "${flags[@]}" -o bin/codehub ./cmd/codehub
-echo "build: bin/codehub $version: $(seconds $((SECONDS - begin)))"
+timed "bin/codehub $version" finish || exit 1
