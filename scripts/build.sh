@@ -15,14 +15,14 @@ flags=(-buildvcs=false -trimpath -tags agent -ldflags "-s -w -X main.version=$ve
 list() { go list -deps "${flags[@]}" "$@"; }
 fetch() { list ./cmd/codehub-agent ./cmd/codehub >/dev/null; }
 
-# compile compiles what does not contain the agent, and makes the agent: both executables
-# need most of it, and all cores have work until the end.
+# compile compiles all packages of both executables that do not contain the agent: at once,
+# so that all cores have work until the end.
 compile() {
 	local packages
-	packages=$(list -f '{{if not .Standard}}{{.ImportPath}}{{range .Deps}} {{.}}{{end}}{{end}}' ./cmd/codehub |
+	packages=$(list -f '{{if not (or .Standard (eq .Name "main"))}}{{.ImportPath}}{{range .Deps}} {{.}}{{end}}{{end}}' ./cmd/codehub-agent ./cmd/codehub |
 		awk '!/codehub\/internal\/agent\/program/ { print $1 }') || return
 	# shellcheck disable=SC2086 # a list
-	go build "${flags[@]}" -o bin/ ./cmd/codehub-agent $packages
+	go build "${flags[@]}" $packages
 }
 
 compress() {

@@ -31,6 +31,7 @@ has_chromium() { has chromium-headless-shell || has chromium || has chromium-bro
 has_cjk_font() { has fc-list && [ -n "$(fc-list ':lang=ko' family)" ]; }
 has_faketime() { compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null; }
 has_c_compiler() { has gcc && [ -e /usr/include/stdlib.h ]; }
+knows_npm_registry() { has npm || [ -n "${npm_config_registry:-}" ] || grep -qs '^registry *=' ~/.npmrc; }
 has_dockerd() { has dockerd || docker_answers; }
 
 packages=() # to install
@@ -58,7 +59,8 @@ need_image_tools() {
 	[ "$EUID" = 0 ] || need 'has newuidmap' uidmap "lets mmdebstrap work without root"
 	[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] ||
 		need false debian-archive-keyring "the keys that Debian's packages are signed with"
-	need 'has npm' npm "fetches code-server for the workspace image"
+	need 'has curl' curl "fetches code-server for the workspace image"
+	need knows_npm_registry npm "knows where code-server is fetched from"
 }
 
 need_postgres() {

@@ -60,7 +60,8 @@ cp /usr/local/share/ca-certificates/*.crt "$context/authorities/" 2>/dev/null ||
 container=codehub-ide-build-$(id -u)
 trap 'docker rm --force --volumes "$container" >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
 docker rm --force --volumes "$container" >/dev/null 2>&1 || true # of a build that was killed
-environment=(--env "npm_config_registry=$(npm config get registry)")
+[ -n "${registry:-}" ] || find_registry
+environment=(--env "npm_config_registry=$registry")
 for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
 	[ -z "${!name:-}" ] || environment+=(--env "$name")
 done
