@@ -76,7 +76,7 @@ SOAK ?= 500
 SOAK_CHAOS ?= 10m
 
 soak: ## power cuts, kills, restarts, clock jumps, rollbacks, random lives, chaos
-	@scripts/setup.sh test
+	@scripts/setup.sh verify
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
 ifdef SOAK_ONLY

@@ -6,7 +6,8 @@
 #	setup.sh check           and what the tests use that need no Docker
 #	setup.sh image           and Docker, and what the images are built with
 #	setup.sh run             and PostgreSQL
-#	setup.sh test            and what the tests use
+#	setup.sh test            and what make test uses
+#	setup.sh verify          and the Kubernetes of make verify
 #	setup.sh bench           and the load of the benchmarks
 #	setup.sh quota           Go, and a virtual machine with the disks of project-quota.sh
 set -euo pipefail
@@ -198,21 +199,22 @@ check) need_postgres && need_check_tools ;;
 lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
 image) need_docker && need_image_tools ;;
 run) need_docker && need_image_tools && need_postgres ;;
-test) need_docker && need_image_tools && need_postgres && need_test_tools && need_cluster_tools ;;
+test) need_docker && need_image_tools && need_postgres && need_test_tools ;;
+verify) need_docker && need_image_tools && need_postgres && need_test_tools && need_cluster_tools ;;
 bench) need_docker && need_image_tools && need_postgres && need_test_tools && need_load_tools ;;
 quota) need_machine_tools ;;
-*) die "usage: setup.sh build|lint|check|image|run|test|bench|quota" ;;
+*) die "usage: setup.sh build|lint|check|image|run|test|verify|bench|quota" ;;
 esac
 check_go
 install_packages
 case $1 in
-check | test | bench) install_provider ;;
+check | test | verify | bench) install_provider ;;
 esac
 case $1 in
-image | run | test | bench) ./start-docker.sh ;;
+image | run | test | verify | bench) ./start-docker.sh ;;
 esac
 # Otherwise the first test that starts a cluster builds it, within the test's time limit.
-if [ "$1" = test ] && [ "$EUID" = 0 ]; then
+if [ "$1" = verify ] && [ "$EUID" = 0 ]; then
 	./kube.sh tools >/dev/null
 	./kube.sh kubeconform >/dev/null
 fi
