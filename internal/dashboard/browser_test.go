@@ -30,6 +30,7 @@ type tab struct {
 	ctx context.Context
 	// expected is part of an error that the test causes; empty for none.
 	expected string
+	turn     int // how many pages were shown on one of the screens
 	mu       sync.Mutex
 	bad      []string
 }

@@ -3,14 +3,17 @@ package dashboard
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"codehub/internal/harness"
 	"codehub/internal/harness/web"
 	"codehub/internal/origin"
 	"codehub/internal/postgres"
@@ -35,6 +38,21 @@ var screens = []screen{
 	{"light-phone-ko", "light", "ko-KR,ko", 390, 844},
 }
 
+// screens returns the screens on which a test shows a page: four for screenshots and in make
+// verify, otherwise one, each of the four in turn.
+func (b *tab) screens() []screen {
+	switch {
+	case screenshots != "":
+		return sheetScreens
+	case harness.Verifying():
+		return screens
+	}
+	l := screens[b.turn%len(screens)]
+	b.turn++
+	return []screen{l}
+}
+
+// as sets the tab's screen.
 func (b *tab) as(l screen) {
 	b.t.Helper()
 	opts := []chromedp.EmulateViewportOption{}
@@ -208,8 +226,8 @@ func (t *troubled) set(what string) { t.what.Store(what) }
 func (t *troubled) get() string     { s, _ := t.what.Load().(string); return s }
 
 // TestPagesOnEveryScreen opens every page in light and dark, wide and on a phone, in both
-// languages, and checks it for flaws, violations of the content policy and script errors. With
-// -artifacts it keeps screenshots.
+// languages, and checks it for flaws, violations of the content policy and script errors. make
+// test shows each page on one of the four screens. With -artifacts it keeps screenshots.
 func TestPagesOnEveryScreen(t *testing.T) {
 	t.Parallel()
 	trouble := &troubled{}
@@ -219,7 +237,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	}, origin.PathMode, func(*web.Server) {}, func(c *Config) { c.PathMode, c.Trouble, c.Restore = true, trouble.get, &restores{plan: restorePlan} })
 	b := w.tab()
 	shots := t.ArtifactDir()
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/setup")
 		b.shoot(shots, l, "setup")
@@ -230,7 +248,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	ids := map[string]workspace.ID{}
 	item := func(key, action string) string { return fmt.Sprintf(`[id="%s-%s"]`, ids[key], action) }
 
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/login")
 		b.shoot(shots, l, "login")
@@ -240,7 +258,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "login-wrong")
 	}
 	b.logIn()
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/")
 		b.shoot(shots, l, "empty")
@@ -278,7 +296,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		}
 	}
 	w.Exec(`DELETE FROM user_notices`) // those of the shares would be on top of every page
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		w.used(ids["running"], 8*time.Minute+30*time.Second)
 		b.visit("/")
@@ -298,6 +316,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.visit("/")
 		b.press("#usermenu > summary")
 		b.shoot(shots, l, "account")
+	}
+	for _, l := range b.screens() {
+		b.as(l)
 		b.visit("/settings/account")
 		b.press("#change-password")
 		b.shown("dialog[open] #f-current")
@@ -311,6 +332,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press(item("running", "restart"))
 		b.shown("dialog[open]")
 		b.shoot(shots, l, "restart")
+	}
+	for _, l := range b.screens() {
+		b.as(l)
 		b.visit("/")
 		b.press(item("stopped", "start"))
 		b.shown("dialog[open]")
@@ -320,6 +344,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press(item("lost", "start-empty"))
 		b.shown("dialog[open]")
 		b.shoot(shots, l, "start-empty")
+	}
+	for _, l := range b.screens() {
+		b.as(l)
 		b.visit("/workspaces/" + string(ids["running"]) + "/terminal")
 		b.until(`document.querySelector('.xterm-rows > div')?.textContent.trim()`)
 		b.shoot(shots, l, "terminal")
@@ -332,6 +359,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press(item("running", "archive"))
 		b.shown("dialog[open]")
 		b.shoot(shots, l, "archive")
+	}
+	for _, l := range b.screens() {
+		b.as(l)
 		w.Exec(`UPDATE workspaces SET home_bytes = 18900000000 WHERE id = $1`, string(ids["stopped"]))
 		b.visit("/workspaces/" + string(ids["stopped"]))
 		b.shown("#space-near")
@@ -352,6 +382,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press("#dialog-form button[type=submit]")
 		b.shown("#e-standby_ttl")
 		b.shoot(shots, l, "edit-wrong")
+	}
+	for _, l := range b.screens() {
+		b.as(l)
 		b.visit("/admin")
 		b.shoot(shots, l, "admin")
 		b.eval(`location.hash = 'find-user'`)
@@ -363,6 +396,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press("#dialog-form button[type=submit]")
 		b.shown("#e-username")
 		b.shoot(shots, l, "person-new-wrong")
+	}
+	for _, l := range b.screens() {
+		b.as(l)
 		b.visit("/admin")
 		b.press("#menu-" + ann + " > summary")
 		b.eval(`document.querySelector('#menu-` + ann + ` .menu-list').scrollIntoView({ block: 'end' })`)
@@ -377,6 +413,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "notices")
 		w.Exec(`DELETE FROM user_notices`)
 		w.Exec(`DELETE FROM banner`)
+	}
+	for _, l := range b.screens() {
+		b.as(l)
 		b.visit("/admin/workspaces?sort=bytes&order=desc")
 		b.shoot(shots, l, "admin-workspaces")
 		b.press(`[id="act-` + string(ids["other"]) + `"]`)
@@ -396,57 +435,54 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			b.shoot(shots, l, "detail-archived-"+what)
 		}
 		trouble.set("")
-		for name, path := range map[string]string{
-			"recover-archive-page": "/workspaces/" + string(ids["missing"]) + "/recover-archive",
-			"recover-archive-none": "/workspaces/" + string(ids["bare"]) + "/recover-archive",
-			"no-archive":           "/workspaces/" + string(ids["running"]) + "/download",
-			"detail-stopped":       "/workspaces/" + string(ids["stopped"]),
-			"detail-idle":          "/workspaces/" + string(ids["idle"]),
-			"person-limit":         "/admin/people/" + ann + "/limit",
-			"person-password":      "/admin/people/" + ann + "/password",
-			"person-quota":         "/admin/people/" + ann + "/quota",
-			"person-delete":        "/admin/people/" + ann + "/delete",
-			"admin-workspace":      "/admin/workspaces/" + string(ids["other"]),
-			"admin-failed":         "/admin/workspaces/" + string(ids["lost"]),
-			"admin-size":           "/admin/workspaces/" + string(ids["other"]) + "/size",
-			"admin-stop":           "/admin/workspaces/" + string(ids["other"]) + "/stop",
-			"admin-hand-over":      "/admin/workspaces/" + string(ids["other"]) + "/hand-over",
-			"admin-archive":        "/admin/workspaces/" + string(ids["lost"]) + "/recover-archive",
-			"admin-audit":          "/admin/audit",
-			"groups":               "/groups",
-			"group":                "/groups/" + group.ID,
-			"group-edit":           "/groups/" + group.ID + "/edit",
-			"group-member":         "/groups/" + group.ID + "/member",
-			"shares":               "/workspaces/" + string(ids["running"]) + "/shares",
-			"shared":               "/shared",
-			"shared-workspace":     "/shared/" + string(ids["other"]) + "?stopped=1",
-			"admin-banner":         "/admin/banner",
-			"detail-archiving":     "/workspaces/" + string(ids["archiving"]),
-			"detail-delete-failed": "/workspaces/" + string(ids["delete-failed"]),
-			"wait-archiving":       "/w/" + string(ids["archiving"]) + "/",
-			"wait-restoring":       "/w/" + string(ids["restoring"]) + "/",
-			"wait-missing":         "/w/" + string(ids["missing"]) + "/",
-			"edit":                 "/workspaces/" + string(ids["running"]) + "/edit?from=detail",
-			"wait-loading":         "/w/" + string(ids["pull-progress"]) + "/",
-			"wait-queued":          "/w/" + string(ids["stopping"]) + "/",
-			"wait-restore":         "/w/" + string(ids["archived"]) + "/",
-			"wait-failed":          "/w/" + string(ids["pull"]) + "/",
-			"wait-limit":           "/w/" + string(ids["stopped"]) + "/",
-			"wait-deleted":         "/w/" + string(ids["deleted"]) + "/",
-			"not-found":            "/w/0198c0de-0000-7000-8000-000000000009/",
-			"tokens-none":          "/settings/tokens",
-			"account-page":         "/settings/account",
-			"password-page":        "/settings/account/password",
-			"timeouts-page":        "/workspaces/" + string(ids["running"]) + "/timeouts",
-			"new-page":             "/workspaces/new",
-			"no-page":              "/nowhere",
-		} {
-			b.visit(path)
-			b.shoot(shots, l, name)
-		}
 	}
+	b.shootAll(shots, map[string]string{
+		"recover-archive-page": "/workspaces/" + string(ids["missing"]) + "/recover-archive",
+		"recover-archive-none": "/workspaces/" + string(ids["bare"]) + "/recover-archive",
+		"no-archive":           "/workspaces/" + string(ids["running"]) + "/download",
+		"detail-stopped":       "/workspaces/" + string(ids["stopped"]),
+		"detail-idle":          "/workspaces/" + string(ids["idle"]),
+		"person-limit":         "/admin/people/" + ann + "/limit",
+		"person-password":      "/admin/people/" + ann + "/password",
+		"person-quota":         "/admin/people/" + ann + "/quota",
+		"person-delete":        "/admin/people/" + ann + "/delete",
+		"admin-workspace":      "/admin/workspaces/" + string(ids["other"]),
+		"admin-failed":         "/admin/workspaces/" + string(ids["lost"]),
+		"admin-size":           "/admin/workspaces/" + string(ids["other"]) + "/size",
+		"admin-stop":           "/admin/workspaces/" + string(ids["other"]) + "/stop",
+		"admin-hand-over":      "/admin/workspaces/" + string(ids["other"]) + "/hand-over",
+		"admin-archive":        "/admin/workspaces/" + string(ids["lost"]) + "/recover-archive",
+		"admin-audit":          "/admin/audit",
+		"groups":               "/groups",
+		"group":                "/groups/" + group.ID,
+		"group-edit":           "/groups/" + group.ID + "/edit",
+		"group-member":         "/groups/" + group.ID + "/member",
+		"shares":               "/workspaces/" + string(ids["running"]) + "/shares",
+		"shared":               "/shared",
+		"shared-workspace":     "/shared/" + string(ids["other"]) + "?stopped=1",
+		"admin-banner":         "/admin/banner",
+		"detail-archiving":     "/workspaces/" + string(ids["archiving"]),
+		"detail-delete-failed": "/workspaces/" + string(ids["delete-failed"]),
+		"wait-archiving":       "/w/" + string(ids["archiving"]) + "/",
+		"wait-restoring":       "/w/" + string(ids["restoring"]) + "/",
+		"wait-missing":         "/w/" + string(ids["missing"]) + "/",
+		"edit":                 "/workspaces/" + string(ids["running"]) + "/edit?from=detail",
+		"wait-loading":         "/w/" + string(ids["pull-progress"]) + "/",
+		"wait-queued":          "/w/" + string(ids["stopping"]) + "/",
+		"wait-restore":         "/w/" + string(ids["archived"]) + "/",
+		"wait-failed":          "/w/" + string(ids["pull"]) + "/",
+		"wait-limit":           "/w/" + string(ids["stopped"]) + "/",
+		"wait-deleted":         "/w/" + string(ids["deleted"]) + "/",
+		"not-found":            "/w/0198c0de-0000-7000-8000-000000000009/",
+		"tokens-none":          "/settings/tokens",
+		"account-page":         "/settings/account",
+		"password-page":        "/settings/account/password",
+		"timeouts-page":        "/workspaces/" + string(ids["running"]) + "/timeouts",
+		"new-page":             "/workspaces/new",
+		"no-page":              "/nowhere",
+	})
 	w.waits(ids)
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		for name, path := range map[string]string{
 			"wait-start":   "/w/" + string(ids["pending"]) + "/",
@@ -462,16 +498,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			b.shoot(shots, l, name)
 		}
 	}
-	elsewhere := w.elsewhere()
-	for _, l := range galleryScreens() {
-		b.as(l)
-		for name, path := range elsewhere {
-			b.visit(path)
-			b.shoot(shots, l, name)
-		}
-	}
+	b.shootAll(shots, w.elsewhere())
 	// A request that the state forbids, from a browser without scripts.
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/")
 		b.eval(`var f = document.createElement('form'); f.method = 'post'; f.action = '/workspaces/` + string(ids["running"]) + `/cancel'; document.body.append(f); f.submit()`)
@@ -480,7 +509,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	}
 	trouble.set("hold")
 	w.Exec(`UPDATE gc_state SET hold = $1, hold_since = now()`, restorePlan.Reason)
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/admin")
 		b.shoot(shots, l, "admin-hold")
@@ -489,7 +518,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	}
 	w.Exec(`UPDATE gc_state SET hold = NULL, hold_since = NULL`)
 	trouble.set("")
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/settings/tokens")
 		b.press("#new-token")
@@ -502,6 +531,18 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press("dialog[open] [data-close-dialog]")
 		b.until("!document.querySelector('dialog[open]')")
 		b.shoot(shots, l, "tokens")
+	}
+}
+
+// shootAll shoots these pages by name.
+func (b *tab) shootAll(dir string, pages map[string]string) {
+	b.t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(pages)) {
+		for _, l := range b.screens() {
+			b.as(l)
+			b.visit(pages[name])
+			b.shoot(dir, l, name)
+		}
 	}
 }
 

@@ -61,7 +61,7 @@ func TestPasskeyInBrowser(t *testing.T) {
 	device := b.authenticator()
 	shots := t.ArtifactDir()
 	b.logIn()
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/settings/account")
 		b.shown("#passkeys")
@@ -75,7 +75,7 @@ func TestPasskeyInBrowser(t *testing.T) {
 	b.keys("f-passkey_name", "Laptop")
 	b.enter("#f-current", adminPassword+"\r")
 	b.until(`document.activeElement.id === 'passkey'`)
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/settings/passkeys/register")
 		b.shown("#passkey")
@@ -89,7 +89,7 @@ func TestPasskeyInBrowser(t *testing.T) {
 	}
 	b.press("#codes-kept")
 	b.shown(".toast")
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/settings/account")
 		b.press("#new-codes")
@@ -108,7 +108,7 @@ func TestPasskeyInBrowser(t *testing.T) {
 	b.press("#passkey")
 	b.shown("#passkey-problem")
 	b.until(`document.querySelector('#passkey-problem-text').textContent === document.querySelector('form[data-passkey]').dataset.known`)
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/settings/account")
 		b.shown("[data-passkey-id]")
@@ -117,7 +117,7 @@ func TestPasskeyInBrowser(t *testing.T) {
 
 	b.logOut()
 	b.passwordByHand()
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/passkey")
 		b.shown("#passkey")
@@ -149,7 +149,7 @@ func TestRequiredPasskeyInBrowser(t *testing.T) {
 	b.authenticator()
 	shots := t.ArtifactDir()
 	b.passwordByHand()
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/passkey")
 		b.shown("#name")

@@ -27,14 +27,6 @@ var sheetScreens = []screen{
 	{"light-ko", "light", "ko-KR,ko", 1280, 800}, {"dark-ko", "dark", "ko-KR,ko", 1280, 800},
 }
 
-// galleryScreens returns the screens of the tests that take pictures of pages.
-func galleryScreens() []screen {
-	if screenshots != "" {
-		return sheetScreens
-	}
-	return screens
-}
-
 // album holds the screenshots of each page by screen.
 type album struct {
 	mu       sync.Mutex

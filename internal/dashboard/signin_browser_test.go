@@ -27,7 +27,7 @@ func TestSignInInBrowser(t *testing.T) {
 	b := w.tab(w.idp.Issuer)
 	b.expected = "Content Security Policy" // the provider's own pages load a font
 	shots := t.ArtifactDir()
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/login")
 		b.shown("#with-company")
@@ -43,7 +43,7 @@ func TestSignInInBrowser(t *testing.T) {
 	b.enter("input[name=login]", "s1")
 	b.enter("input[name=password]", "x\r")
 	b.shown("#identities")
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/settings/account")
 		b.shown("#identities")
@@ -51,7 +51,7 @@ func TestSignInInBrowser(t *testing.T) {
 	}
 	// The administrator has a password and links an identity.
 	b.logIn()
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/settings/account")
 		b.press("#link-company")
@@ -94,7 +94,7 @@ func TestProgramLoginInBrowser(t *testing.T) {
 	b.enter("#password", adminPassword+"\r")
 	b.shown("#allow")
 	shots := t.ArtifactDir()
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit(page)
 		b.shown("#allow")
@@ -118,7 +118,7 @@ func TestProgramLoginInBrowser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/device")
 		b.shoot(shots, l, "device")
@@ -126,7 +126,7 @@ func TestProgramLoginInBrowser(t *testing.T) {
 		b.shown("#device-problem")
 		b.shoot(shots, l, "device-wrong")
 	}
-	for _, l := range galleryScreens() {
+	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/device")
 		b.enter("#code", strings.ToLower(d.UserCode)+"\r")
