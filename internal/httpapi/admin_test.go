@@ -80,36 +80,6 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// TestDisablingEndsRequestsAtOnce: sessions, tokens and streams of a disabled user end.
-func TestDisablingEndsRequestsAtOnce(t *testing.T) {
-	t.Parallel()
-	for what, patch := range map[string]string{"disabled": `{"disabled":true}`, "another password": `{"password":"long enough"}`} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			e := newEnv(t)
-			e.boss()
-			_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.eve.Caller}, "x", nil, auth.TokenLimits{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			e.want(200, "", "GET", "/session", "", header(api.TokenHeader, secret))
-			watched, stop := e.Auth.Watch(t.Context(), e.eve.Caller.Session)
-			defer stop()
-			ws := e.workspace(e.eve, "stays")
-			e.want(200, "", "PATCH", "/users/"+e.eve.User.ID, patch, as(e.ann))
-			e.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
-			e.want(401, "unauthenticated", "GET", "/session", "", header(api.TokenHeader, secret))
-			<-watched.Done() // open connections end with it
-			if _, err := e.DB.Workspace(t.Context(), e.eve.Caller, ws.ID); err != nil {
-				t.Errorf("the workspace: %v", err)
-			}
-			// Sessions and tokens stay ended after the user is enabled again.
-			e.want(200, "", "PATCH", "/users/"+e.eve.User.ID, `{"disabled":false}`, as(e.ann))
-			e.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
-		})
-	}
-}
-
 func TestChangePassword(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -15,12 +15,10 @@ import (
 	"codehub/api"
 	"codehub/internal/bus"
 	"codehub/internal/harness"
-	"codehub/internal/harness/web"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
-	"github.com/jackc/pgx/v5"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 )
@@ -165,17 +163,11 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
-// A stream ends with its session, in each way that a session can end.
+// A stream ends with its session.
 func TestEventsEndWithSession(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(e *env){
-		"logout":   func(e *env) { e.want(204, "", "POST", "/logout", "", as(e.ann)) },
-		"disabled": func(e *env) { e.Change(`UPDATE users SET disabled = true WHERE username = 'ann'`) },
-		"password": func(e *env) {
-			if _, err := e.DB.SetPassword(e.t.Context(), e.ann.Caller, e.ann.User.PasswordHash, web.CheapHash(password), nil); err != nil {
-				e.t.Fatal(err)
-			}
-		},
+		"logout":              func(e *env) { e.want(204, "", "POST", "/logout", "", as(e.ann)) },
 		"the database's side": func(e *env) { e.Change(`DELETE FROM sessions WHERE user_id = $1`, e.ann.User.ID) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,16 +189,6 @@ func TestEventsEndWithSession(t *testing.T) {
 	}
 }
 
-// The expiry of a session ends its streams, without any event.
-func TestEventsEndWhenSessionExpires(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.Change(`UPDATE sessions SET expires_at = now() + interval '10 seconds' WHERE user_id = $1`, e.ann.User.ID)
-	s := e.events(as(e.ann))
-	for s.next() != "" {
-	}
-}
-
 func TestEventsStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -224,54 +206,23 @@ func TestEventsAbandonedStreamsAreReleased(t *testing.T) {
 	t.Run("streams", func(t *testing.T) {
 		e := newEnv(t, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 		e.workspace(e.ann, "a")
-		for range 3 {
-			var open []*events
-			for range 30 {
-				s := e.events(as(e.ann))
-				s.until("heartbeat")
-				open = append(open, s)
-			}
-			for _, s := range open {
-				s.end()
-			}
-			for _, s := range open {
-				for range s.lines {
-				}
+		var open []*events
+		for range 30 {
+			s := e.events(as(e.ann))
+			s.until("heartbeat")
+			open = append(open, s)
+		}
+		for _, s := range open {
+			s.end()
+		}
+		for _, s := range open {
+			for range s.lines {
 			}
 		}
 		e.HTTP.Client().CloseIdleConnections()
 	})
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	harness.Eventually(t, "no goroutine is left", func() bool { return goleak.Find(ignore) == nil })
-}
-
-// Changes during a gap of the listener are sent after it, including the deletion of a
-// workspace that no longer exists in the database.
-func TestEventsResyncAfterGap(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	a := e.workspace(e.ann, "a")
-	b := e.workspace(e.ann, "b")
-	s := e.events(as(e.ann))
-	s.until("heartbeat")
-	conn, err := pgx.Connect(t.Context(), e.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	for _, sql := range []string{
-		`BEGIN`, `ALTER TABLE workspaces DISABLE TRIGGER USER`,
-		`UPDATE workspaces SET name = 'renamed' WHERE id = '` + string(a.ID) + `'`,
-		`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = '` + string(b.ID) + `'`,
-		`ALTER TABLE workspaces ENABLE TRIGGER USER`, `COMMIT`,
-	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	e.Hub.Gap()
-	s.until("updated renamed PENDING")
-	s.until("deleted " + string(b.ID))
 }
 
 // A reader that reads nothing is disconnected, and does not delay others.
@@ -309,4 +260,105 @@ func TestEventsSlowReaderIsDisconnected(t *testing.T) {
 		}
 		quick.until("updated " + name + " PENDING")
 	}
+}
+
+// Repeated events, and workspaces that were read again and have not changed, are not
+// sent.
+func TestEventsSendNoDuplicates(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	a := e.workspace(e.ann, "a")
+	s := e.events(as(e.ann))
+	s.until("heartbeat")
+	for range 20 {
+		e.Hub.Notify(a.OwnerID, a.ID)
+		e.Hub.Gap()
+	}
+	e.Change(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
+	for _, ev := range s.until("updated a STANDBY") {
+		if ev != "heartbeat" {
+			t.Errorf("sent again: %s", ev)
+		}
+	}
+	e.Change(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, a.ID)
+	s.until("deleted " + string(a.ID))
+	for range 20 {
+		e.Hub.Notify(a.OwnerID, a.ID)
+		e.Hub.Gap()
+	}
+	e.workspace(e.ann, "b")
+	for _, ev := range s.until("updated b PENDING") {
+		if ev != "heartbeat" {
+			t.Errorf("sent again: %s", ev)
+		}
+	}
+}
+
+// A reader that reconnects receives the deletions that it missed, also of workspaces
+// that no longer exist in the database, and none of another user.
+func TestEventsAfterReconnectSendDeletions(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	a, b, c := e.workspace(e.ann, "a"), e.workspace(e.ann, "b"), e.workspace(e.ann, "c")
+	hers := e.workspace(e.eve, "hers")
+	first := e.events(as(e.ann))
+	first.until("heartbeat")
+	first.end()
+	e.Change(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, a.ID)
+	e.Change(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, hers.ID)
+	e.Change(`UPDATE workspaces SET deleted_at = now() - interval '9 days', phase = 'DELETING', home_ctx = '{"state":"deleting"}' WHERE id = $1`, b.ID)
+	e.Change(`UPDATE workspaces SET deleted_at = now() - interval '9 days', phase = 'DELETED' WHERE id = $1`, c.ID)
+	got := map[string]bool{}
+	for _, ev := range e.events(as(e.ann)).until("heartbeat") {
+		got[ev] = true
+	}
+	if len(got) != 2 || !got["deleted "+string(a.ID)] || !got["deleted "+string(b.ID)] {
+		t.Errorf("on coming back: %v", got)
+	}
+}
+
+// unheard runs statements without notifications of the database.
+func (e *env) unheard(statements ...string) {
+	e.t.Helper()
+	script := `BEGIN; ALTER TABLE workspaces DISABLE TRIGGER USER; ALTER TABLE sessions DISABLE TRIGGER USER;`
+	for _, s := range statements {
+		script += s + ";"
+	}
+	script += `ALTER TABLE workspaces ENABLE TRIGGER USER; ALTER TABLE sessions ENABLE TRIGGER USER; COMMIT`
+	e.Exec(script)
+}
+
+// After a gap of the listener all caches are dropped: sessions,
+// what subscribers were sent, and routes. The controller then observes all workspaces.
+func TestGapReloadsEverything(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	a, b := e.workspace(e.ann, "a"), e.workspace(e.ann, "b")
+	s := e.events(as(e.ann))
+	s.until("heartbeat")
+	e.Change(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
+	s.until("updated a STANDBY") // it listens
+	e.want(200, "", "GET", "/session", "", as(e.eve))
+	gone := make(chan struct{}, 100)
+	defer e.Hub.Observe(bus.Observer{Gap: func() { gone <- struct{}{} }})()
+	for len(e.Hub.Wakes()) > 0 {
+		<-e.Hub.Wakes()
+	}
+	e.unheard(
+		`UPDATE workspaces SET phase = 'PENDING', name = 'renamed' WHERE id = '`+string(a.ID)+`'`,
+		`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = '`+string(b.ID)+`'`,
+		`DELETE FROM sessions WHERE user_id = '`+e.eve.Caller.UserID+`'`)
+	e.want(200, "", "GET", "/session", "", as(e.eve)) // remembered
+	e.Change(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener'`)
+	s.until("updated renamed PENDING")
+	s.until("deleted " + string(b.ID))
+	e.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
+	<-gone
+	select {
+	case <-e.Hub.Wakes():
+	case <-time.After(limit):
+		t.Error("the controller was not woken")
+	}
+	e.Change(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID) // it listens again
+	s.until("updated renamed STANDBY")
 }

@@ -498,25 +498,6 @@ func (e *execEnv) asleep(p person, name string) workspace.Workspace {
 	return ws
 }
 
-// A command that waits for its workspace does not start it again after a stop.
-func TestExecEndsWhenStoppedDuringTheWait(t *testing.T) {
-	t.Parallel()
-	e := newExecEnv(t)
-	ws := e.asleep(e.ann, "site")
-	conn := e.dial(e.ann, ws.ID, nil)
-	defer conn.CloseNow()
-	writeText(t, conn, api.Exec{Args: []string{"true"}})
-	waitFor(t, conn, api.ExecProgress)
-	path := "/workspaces/" + string(ws.ID)
-	e.want(http.StatusOK, "", "PATCH", path, `{"desired_state":"STANDBY"}`, as(e.ann))
-	if code := lastError(t, conn); code != "workspace_stopped" {
-		t.Errorf("after the stop: %s", code)
-	}
-	if state := read[api.Workspace](t, e.want(http.StatusOK, "", "GET", path, "", as(e.ann))).DesiredState; state != "STANDBY" {
-		t.Errorf("after the stop: desired %s", state)
-	}
-}
-
 // A client that disconnects before its workspace runs starts no command, even if it has sent input
 // ahead.
 func TestExecOfGoneClientDoesNotRun(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"codehub/api"
 	"codehub/internal/archive"
 	"codehub/internal/auth"
-	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/workspace"
 )
@@ -137,36 +136,6 @@ func TestMoveIsRefused(t *testing.T) {
 	}
 	if n := fixture.Query[int](m, `SELECT count(*) FROM audit_log WHERE action LIKE 'workspace.move%'`); n != 0 {
 		t.Errorf("%d audit entries", n)
-	}
-}
-
-// What was withdrawn while a request waited for the workspace is withdrawn.
-func TestMoveChecksAfterWaiting(t *testing.T) {
-	t.Parallel()
-	m := newMoving(t)
-	m.allow(time.Hour)
-	version := m.version()
-	for method, path := range map[string]string{"GET": m.at + "/record", "POST": m.at + "/archive", "DELETE": m.at + "?version=" + version} {
-		tx, err := m.Conn().Begin(t.Context())
-		if err == nil {
-			_, err = tx.Exec(t.Context(), `SELECT FROM workspaces WHERE id = $1 FOR UPDATE`, m.ws.ID)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan answer, 1)
-		go func() { done <- m.do(method, Prefix+path, "", m.token) }()
-		harness.Eventually(t, "the request waits for the workspace", func() bool {
-			return fixture.Query[bool](m, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`)
-		})
-		m.allow(0)
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if a := <-done; a.status != http.StatusForbidden {
-			t.Errorf("%s: %d %s", method, a.status, a.body)
-		}
-		m.allow(time.Hour)
 	}
 }
 

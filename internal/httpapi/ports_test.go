@@ -278,25 +278,3 @@ func TestConnectPort(t *testing.T) {
 		}
 	})
 }
-
-// A connection ends with the container.
-func TestConnectPortEndsAtStop(t *testing.T) {
-	t.Parallel()
-	e, c, _, ws := portEnv(t, workspace.VisibleOwner)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	cl, _ := e.tokenClient(e.ann)
-	conn, err := cl.ConnectPort(t.Context(), string(ws.ID), l.Addr().(*net.TCPAddr).Port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	c.set(nil)
-	e.Change(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY' WHERE id = $1`, ws.ID)
-	if _, err := io.ReadAll(conn); err == nil {
-		t.Error("a stopped workspace's connection ended as if it were complete")
-	}
-}

@@ -6,15 +6,18 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/api"
+	"codehub/internal/auth"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
 // roles are the columns of the table of TestRoutesByRole: a request without a session, a user and
 // the owner of what the path names (of a group: a member), an administrator who is not its owner,
-// a disabled user, an administrator of the group that the path names, and guests with whom the owner
-// shares the workspace that the path names, for use and for view.
-var roles = []string{"stranger", "user", "owner", "administrator", "disabled", "group-admin", "guest-use", "guest-view"}
+// a disabled user, an administrator of the group that the path names, guests with whom the owner
+// shares the workspace that the path names, for use and for view, and API tokens of the owner with the
+// scopes read and workspaces.
+var roles = []string{"stranger", "user", "owner", "administrator", "disabled", "group-admin", "guest-use", "guest-view", "token-read", "token-workspaces"}
 
 // cells has, for each route, what each of the roles gets: 401, 403 or 404, or ok for anything
 // but 401, 403 and an internal error. A new route fails the test until it has a line.
@@ -22,115 +25,144 @@ var roles = []string{"stranger", "user", "owner", "administrator", "disabled", "
 // An administrator never enters the workspace of another user: every way in is 403, as for any
 // user. What administrators do with such workspaces is below /admin.
 var cells = map[string]string{
-	"GET /openapi.json":  "ok ok ok ok ok ok ok ok",
-	"POST /login":        "ok ok ok ok ok ok ok ok",
-	"POST /login/device": "ok ok ok ok ok ok ok ok",
-	"POST /login/token":  "401 401 401 401 401 401 401 401", // the code is unknown
+	"GET /openapi.json":  "ok ok ok ok ok ok ok ok ok ok",
+	"POST /login":        "ok ok ok ok ok ok ok ok ok ok",
+	"POST /login/device": "ok ok ok ok ok ok ok ok ok ok",
+	"POST /login/token":  "401 401 401 401 401 401 401 401 401 401", // the code is unknown
 
-	"POST /logout":            "401 ok ok ok 401 ok ok ok",
-	"GET /session":            "401 ok ok ok 401 ok ok ok",
-	"GET /sessions":           "401 ok ok ok 401 ok ok ok",
-	"DELETE /sessions":        "401 ok ok ok 401 ok ok ok",
-	"DELETE /sessions/{id}":   "401 403 ok 403 401 403 403 403",
-	"GET /users/me":           "401 ok ok ok 401 ok ok ok",
-	"POST /users/me/password": "401 ok ok ok 401 ok ok ok",
-	"GET /banner":             "401 ok ok ok 401 ok ok ok",
-	"GET /notices":            "401 ok ok ok 401 ok ok ok",
-	"DELETE /notices/{id}":    "401 403 ok 403 401 403 403 403",
+	"POST /logout":            "401 ok ok ok 401 ok ok ok 403 403",
+	"GET /session":            "401 ok ok ok 401 ok ok ok ok ok",
+	"GET /sessions":           "401 ok ok ok 401 ok ok ok 403 403",
+	"DELETE /sessions":        "401 ok ok ok 401 ok ok ok 403 403",
+	"DELETE /sessions/{id}":   "401 403 ok 403 401 403 403 403 403 403",
+	"GET /users/me":           "401 ok ok ok 401 ok ok ok ok ok",
+	"POST /users/me/password": "401 ok ok ok 401 ok ok ok 403 403",
+	"GET /banner":             "401 ok ok ok 401 ok ok ok ok ok",
+	"GET /notices":            "401 ok ok ok 401 ok ok ok ok ok",
+	"DELETE /notices/{id}":    "401 403 ok 403 401 403 403 403 403 ok",
 
-	"GET /identities":              "401 ok ok ok 401 ok ok ok",
-	"POST /identities/{id}/unlink": "401 404 ok 404 401 404 404 404",
-	"GET /passkeys":                "401 ok ok ok 401 ok ok ok",
-	"PATCH /passkeys/{id}":         "401 404 ok 404 401 404 404 404",
+	"GET /identities":              "401 ok ok ok 401 ok ok ok 403 403",
+	"POST /identities/{id}/unlink": "401 404 ok 404 401 404 404 404 403 403",
+	"GET /passkeys":                "401 ok ok ok 401 ok ok ok 403 403",
+	"PATCH /passkeys/{id}":         "401 404 ok 404 401 404 404 404 403 403",
 
-	"GET /admin/status":                        "401 403 403 ok 401 403 403 403",
-	"POST /admin/nodes/{name}/dead":            "401 403 403 ok 401 403 403 403",
-	"GET /admin/orphans":                       "401 403 403 ok 401 403 403 403",
-	"GET /admin/restore":                       "401 403 403 ok 401 403 403 403",
-	"POST /admin/restore":                      "401 403 403 ok 401 403 403 403",
-	"GET /admin/move":                          "401 403 403 ok 401 403 403 403",
-	"GET /admin/move/workspaces":               "401 403 403 403 401 403 403 403", // moves are not allowed now
-	"GET /admin/move/workspaces/{id}":          "401 403 403 403 401 403 403 403",
-	"DELETE /admin/move/workspaces/{id}":       "401 403 403 403 401 403 403 403",
-	"GET /admin/move/workspaces/{id}/record":   "401 403 403 403 401 403 403 403",
-	"GET /admin/move/workspaces/{id}/archive":  "401 403 403 403 401 403 403 403",
-	"POST /admin/move/workspaces/{id}/archive": "401 403 403 403 401 403 403 403",
-	"GET /admin/workspaces":                    "401 403 403 ok 401 403 403 403",
-	"GET /admin/workspaces/{id}":               "401 403 403 ok 401 403 403 403",
-	"PATCH /admin/workspaces/{id}":             "401 403 403 ok 401 403 403 403",
-	"DELETE /admin/workspaces/{id}":            "401 403 403 ok 401 403 403 403",
-	"POST /admin/workspaces/{id}/undelete":     "401 403 403 ok 401 403 403 403",
-	"POST /admin/workspaces/{id}/stop":         "401 403 403 ok 401 403 403 403",
-	"POST /admin/workspaces/{id}/archive":      "401 403 403 ok 401 403 403 403",
-	"POST /admin/workspaces/{id}/cancel":       "401 403 403 ok 401 403 403 403",
-	"POST /admin/workspaces/{id}/message":      "401 403 403 ok 401 403 403 403",
-	"POST /admin/workspaces/{id}/recover":      "401 403 403 ok 401 403 403 403",
-	"POST /admin/workspaces/{id}/hand-over":    "401 403 403 ok 401 403 403 403",
-	"POST /admin/workspaces/{id}/size":         "401 403 403 ok 401 403 403 403",
-	"GET /admin/workspaces/{id}/archives":      "401 403 403 ok 401 403 403 403",
-	"GET /admin/workspaces/{id}/logs":          "401 403 403 ok 401 403 403 403",
-	"GET /admin/workspaces/{id}/usage":         "401 403 403 ok 401 403 403 403",
-	"GET /admin/usage":                         "401 403 403 ok 401 403 403 403",
-	"GET /audit":                               "401 403 403 ok 401 403 403 403",
-	"GET /audit/export":                        "401 403 403 ok 401 403 403 403",
-	"PUT /banner":                              "401 403 403 ok 401 403 403 403",
-	"GET /users":                               "401 403 403 ok 401 403 403 403",
-	"POST /users":                              "401 403 403 ok 401 403 403 403",
-	"PATCH /users/{id}":                        "401 403 403 ok 401 403 403 403",
-	"DELETE /users/{id}":                       "401 403 403 ok 401 403 403 403",
-	"DELETE /users/{id}/passkeys":              "401 403 403 ok 401 403 403 403",
+	"GET /admin/status":                        "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/nodes/{name}/dead":            "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/orphans":                       "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/restore":                       "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/restore":                      "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/move":                          "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/move/workspaces":               "401 403 403 403 401 403 403 403 403 403", // moves are not allowed now
+	"GET /admin/move/workspaces/{id}":          "401 403 403 403 401 403 403 403 403 403",
+	"DELETE /admin/move/workspaces/{id}":       "401 403 403 403 401 403 403 403 403 403",
+	"GET /admin/move/workspaces/{id}/record":   "401 403 403 403 401 403 403 403 403 403",
+	"GET /admin/move/workspaces/{id}/archive":  "401 403 403 403 401 403 403 403 403 403",
+	"POST /admin/move/workspaces/{id}/archive": "401 403 403 403 401 403 403 403 403 403",
+	"GET /admin/workspaces":                    "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/workspaces/{id}":               "401 403 403 ok 401 403 403 403 403 403",
+	"PATCH /admin/workspaces/{id}":             "401 403 403 ok 401 403 403 403 403 403",
+	"DELETE /admin/workspaces/{id}":            "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/undelete":     "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/stop":         "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/archive":      "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/cancel":       "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/message":      "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/recover":      "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/hand-over":    "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/size":         "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/workspaces/{id}/archives":      "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/workspaces/{id}/logs":          "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/workspaces/{id}/usage":         "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/usage":                         "401 403 403 ok 401 403 403 403 403 403",
+	"GET /audit":                               "401 403 403 ok 401 403 403 403 403 403",
+	"GET /audit/export":                        "401 403 403 ok 401 403 403 403 403 403",
+	"PUT /banner":                              "401 403 403 ok 401 403 403 403 403 403",
+	"GET /users":                               "401 403 403 ok 401 403 403 403 403 403",
+	"POST /users":                              "401 403 403 ok 401 403 403 403 403 403",
+	"PATCH /users/{id}":                        "401 403 403 ok 401 403 403 403 403 403",
+	"DELETE /users/{id}":                       "401 403 403 ok 401 403 403 403 403 403",
+	"DELETE /users/{id}/passkeys":              "401 403 403 ok 401 403 403 403 403 403",
 
-	"GET /groups":                        "401 ok ok ok 401 ok ok ok",
-	"POST /groups":                       "401 403 403 ok 401 403 403 403",
-	"GET /groups/{id}":                   "401 403 ok ok 401 ok 403 403",
-	"PATCH /groups/{id}":                 "401 403 403 ok 401 403 403 403",
-	"DELETE /groups/{id}":                "401 403 403 ok 401 403 403 403",
-	"GET /groups/{id}/members":           "401 403 403 ok 401 ok 403 403",
-	"POST /groups/{id}/members":          "401 403 403 ok 401 ok 403 403",
-	"DELETE /groups/{id}/members/{user}": "401 403 403 ok 401 ok 403 403",
+	"GET /groups":                        "401 ok ok ok 401 ok ok ok ok ok",
+	"POST /groups":                       "401 403 403 ok 401 403 403 403 403 403",
+	"GET /groups/{id}":                   "401 403 ok ok 401 ok 403 403 ok ok",
+	"PATCH /groups/{id}":                 "401 403 403 ok 401 403 403 403 403 403",
+	"DELETE /groups/{id}":                "401 403 403 ok 401 403 403 403 403 403",
+	"GET /groups/{id}/members":           "401 403 403 ok 401 ok 403 403 403 403",
+	"POST /groups/{id}/members":          "401 403 403 ok 401 ok 403 403 403 403",
+	"DELETE /groups/{id}/members/{user}": "401 403 403 ok 401 ok 403 403 403 403",
 
-	"GET /tokens":         "401 ok ok ok 401 ok ok ok",
-	"POST /tokens":        "401 ok ok ok 401 ok ok ok",
-	"DELETE /tokens/{id}": "401 403 ok 403 401 403 403 403",
-	"GET /keys":           "401 ok ok ok 401 ok ok ok",
-	"POST /keys":          "401 ok ok ok 401 ok ok ok",
-	"DELETE /keys/{id}":   "401 403 ok 403 401 403 403 403",
-	"GET /ssh":            "401 ok ok ok 401 ok ok ok",
+	"GET /tokens":         "401 ok ok ok 401 ok ok ok 403 403",
+	"POST /tokens":        "401 ok ok ok 401 ok ok ok 403 403",
+	"DELETE /tokens/{id}": "401 403 ok 403 401 403 403 403 403 403",
+	"GET /keys":           "401 ok ok ok 401 ok ok ok 403 403",
+	"POST /keys":          "401 ok ok ok 401 ok ok ok 403 403",
+	"DELETE /keys/{id}":   "401 403 ok 403 401 403 403 403 403 403",
+	"GET /ssh":            "401 ok ok ok 401 ok ok ok ok ok",
 
-	"GET /sizes":                                 "401 ok ok ok 401 ok ok ok",
-	"GET /workspaces":                            "401 ok ok ok 401 ok ok ok",
-	"POST /workspaces":                           "401 ok ok ok 401 ok ok ok",
-	"GET /workspaces/{id}":                       "401 403 ok 403 401 403 403 403",
-	"PATCH /workspaces/{id}":                     "401 403 ok 403 401 403 403 403",
-	"DELETE /workspaces/{id}":                    "401 403 ok 403 401 403 403 403",
-	"POST /workspaces/{id}/undelete":             "401 403 ok 403 401 403 403 403",
-	"POST /workspaces/{id}/recover":              "401 403 ok 403 401 403 403 403",
-	"POST /workspaces/{id}/cancel":               "401 403 ok 403 401 403 403 403",
-	"POST /workspaces/{id}/stay":                 "401 403 ok 403 401 403 403 403",
-	"POST /workspaces/{id}/update-image":         "401 403 ok 403 401 403 403 403",
-	"POST /workspaces/{id}/restart":              "401 403 ok 403 401 403 403 403",
-	"POST /workspaces/{id}/stop":                 "401 403 ok 403 401 403 403 403",
-	"GET /workspaces/{id}/archive":               "401 403 ok 403 401 403 403 403",
-	"GET /workspaces/{id}/archives":              "401 403 ok 403 401 403 403 403",
-	"GET /workspaces/{id}/logs":                  "401 403 ok 403 401 403 403 403",
-	"GET /workspaces/{id}/ports":                 "401 403 ok 403 401 403 403 403",
-	"PUT /workspaces/{id}/ports/{port}/share":    "401 403 ok 403 401 403 403 403",
-	"DELETE /workspaces/{id}/ports/{port}/share": "401 403 ok 403 401 403 403 403",
-	"GET /workspaces/{id}/ports/{port}/connect":  "401 403 ok 403 401 403 ok 403",
-	"GET /workspaces/{id}/shares":                "401 403 ok 403 401 403 403 403",
-	"POST /workspaces/{id}/shares":               "401 403 ok 403 401 403 403 403",
-	"DELETE /workspaces/{id}/shares/{share}":     "401 403 ok 403 401 403 403 403",
-	"GET /shared":                                "401 ok ok ok 401 ok ok ok",
-	"GET /shared/{id}":                           "401 403 403 403 401 403 ok ok", // of guests
-	"DELETE /shared/{id}":                        "401 403 403 403 401 403 ok ok",
-	"GET /workspaces/{id}/usage":                 "401 403 ok 403 401 403 403 403",
-	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403 ok 403",
-	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403 ok 403",
-	"GET /events":                                "401 ok ok ok 401 ok ok ok",
+	"GET /sizes":                                 "401 ok ok ok 401 ok ok ok ok ok",
+	"GET /workspaces":                            "401 ok ok ok 401 ok ok ok ok ok",
+	"POST /workspaces":                           "401 ok ok ok 401 ok ok ok 403 ok",
+	"GET /workspaces/{id}":                       "401 403 ok 403 401 403 403 403 ok ok",
+	"PATCH /workspaces/{id}":                     "401 403 ok 403 401 403 403 403 403 ok",
+	"DELETE /workspaces/{id}":                    "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/undelete":             "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/recover":              "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/cancel":               "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/stay":                 "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/update-image":         "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/restart":              "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/stop":                 "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/archive":               "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/archives":              "401 403 ok 403 401 403 403 403 ok ok",
+	"GET /workspaces/{id}/logs":                  "401 403 ok 403 401 403 403 403 ok ok",
+	"GET /workspaces/{id}/ports":                 "401 403 ok 403 401 403 403 403 ok ok",
+	"PUT /workspaces/{id}/ports/{port}/share":    "401 403 ok 403 401 403 403 403 403 ok",
+	"DELETE /workspaces/{id}/ports/{port}/share": "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/ports/{port}/connect":  "401 403 ok 403 401 403 ok 403 403 ok",
+	"GET /workspaces/{id}/shares":                "401 403 ok 403 401 403 403 403 ok ok",
+	"POST /workspaces/{id}/shares":               "401 403 ok 403 401 403 403 403 403 403",
+	"DELETE /workspaces/{id}/shares/{share}":     "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /shared":                                "401 ok ok ok 401 ok ok ok ok ok",
+	"GET /shared/{id}":                           "401 403 403 403 401 403 ok ok 403 403", // of guests
+	"DELETE /shared/{id}":                        "401 403 403 403 401 403 ok ok 403 403",
+	"GET /workspaces/{id}/usage":                 "401 403 ok 403 401 403 403 403 ok ok",
+	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403 ok 403 403 ok",
+	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403 ok 403 403 ok",
+	"GET /events":                                "401 ok ok ok 401 ok ok ok ok ok",
+}
+
+// bodies has a valid body for each route that needs one.
+var bodies = map[string]string{
+	"PUT /workspaces/{id}/ports/{port}/share": `{"with":"users"}`,
+	"POST /identities/{id}/unlink":            `{"current":"` + password + `"}`,
+
+	"PATCH /passkeys/{id}":                  `{"name":"made"}`,
+	"POST /tokens":                          `{"name":"made"}`,
+	"POST /keys":                            `{"name":"made","public_key":"` + publicKey + `"}`,
+	"POST /workspaces":                      `{"name":"made"}`,
+	"PATCH /workspaces/{id}":                `{"memo":"changed"}`,
+	"POST /login":                           `{"username":"ann","password":"` + password + `"}`,
+	"POST /admin/restore":                   `{}`,
+	"POST /users":                           `{"username":"carl","password":"` + password + `"}`,
+	"PATCH /users/{id}":                     `{"max_running":3}`,
+	"PATCH /admin/workspaces/{id}":          `{"standby_ttl_seconds":600}`,
+	"POST /admin/workspaces/{id}/message":   `{"message":"hello"}`,
+	"POST /admin/workspaces/{id}/hand-over": `{"to":"019a0000-0000-7000-8000-000000000009"}`,
+	"POST /admin/workspaces/{id}/size":      `{"size":"large"}`,
+	"POST /workspaces/{id}/shares":          `{"user":"eve","access":"use"}`,
+	"POST /groups":                          `{"name":"team"}`,
+	"PATCH /groups/{id}":                    `{"max_running":3}`,
+	"POST /groups/{id}/members":             `{"user":"eve"}`,
+	"PUT /banner":                           `{"message":"hello"}`,
+	"POST /login/device":                    `{"name":"laptop"}`,
+	"POST /login/token":                     `{"code":"x"}`,
+
+	"POST /users/me/password": `{"current":"` + password + `","new":"another ` + password + `"}`,
 }
 
 // TestRoutesByRole sends each route's request as each role. The requests of one role have an
-// environment of their own, since those that succeed change things.
+// environment of their own, since those that succeed change things. A refusal changes nothing.
 func TestRoutesByRole(t *testing.T) {
 	t.Parallel()
 	routes := testServer().routes()
@@ -211,7 +243,13 @@ func TestRoutesByRole(t *testing.T) {
 					id = e.join(fmt.Sprintf("victim-%d", made)).User.ID
 				}
 				path := strings.NewReplacer("{id}", id, "{port}", "3000", "{name}", "node", "{user}", owner.User.ID, "{share}", string(target.ID)).Replace(rt.path)
-				if role != "stranger" && role != "disabled" {
+				if scope, token := strings.CutPrefix(role, "token-"); token {
+					_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: owner.Caller}, role, nil, auth.TokenLimits{Scope: workspace.Scope(scope)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					by = header(api.TokenHeader, secret)
+				} else if role != "stranger" && role != "disabled" {
 					// Requests that end the sender's access get a sender of their own.
 					if path == "/logout" || path == "/sessions" || path == "/users/me/password" {
 						by = as(e.enter(map[string]string{"user": "eve", "administrator": "boss", "owner": owner.User.Username, "group-admin": "gina", "guest-use": "uma", "guest-view": "vic"}[role]))
@@ -222,9 +260,19 @@ func TestRoutesByRole(t *testing.T) {
 						}
 					}
 				}
-				a := e.do(rt.method, Prefix+path, bodies[name], by)
-				got := fmt.Sprint(a.status)
 				want := strings.Fields(cells[name])[column]
+				before := ""
+				if want == "403" {
+					before = e.dump()
+				}
+				a := e.do(rt.method, Prefix+path, bodies[name], by)
+				if want == "403" && (a.code() != string(workspace.CodeForbidden) || e.dump() != before) {
+					t.Errorf("%s by %s: %s, or a change", name, role, a.body)
+				}
+				if want == "401" && rt.needs != open && (a.code() != string(workspace.CodeUnauthenticated) || a.header.Get("WWW-Authenticate") == "") {
+					t.Errorf("%s by %s: %s %v", name, role, a.body, a.header)
+				}
+				got := fmt.Sprint(a.status)
 				if want == "ok" && a.status != 401 && a.status != 403 && a.status < 500 {
 					got = "ok"
 				}

@@ -2,8 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"net/http"
-	"strings"
 	"testing"
 
 	"codehub/api"
@@ -11,64 +9,6 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
-
-// Each route against tokens of each scope, for all workspaces and for one. A refusal
-// changes nothing.
-func TestTokenScopes(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	e.Change(`UPDATE users SET admin = true WHERE username = 'ann'`)
-	e.Auth.InvalidateAll()
-	mine, other := e.workspace(e.ann, "mine"), e.workspace(e.ann, "other")
-	limited := map[string]auth.TokenLimits{
-		"read": {Scope: workspace.ScopeRead}, "workspaces": {Scope: workspace.ScopeWorkspaces},
-		"read of mine": {Scope: workspace.ScopeRead, Workspace: mine.ID}, "workspaces of mine": {Scope: workspace.ScopeWorkspaces, Workspace: mine.ID},
-	}
-	tokens := map[string]string{}
-	for name, limits := range limited {
-		_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, name, nil, limits)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tokens[name] = secret
-	}
-	scopes := map[workspace.Scope]int{}
-	for _, rt := range testServer().routes() {
-		if rt.needs == open {
-			continue
-		}
-		scopes[rt.needs]++
-		name := rt.method + " " + rt.path
-		ofGuests := strings.HasPrefix(rt.path, sharedPath) // refused to the owner
-		onWorkspace := strings.HasPrefix(rt.path, workspacePath) || ofGuests
-		for of, secret := range tokens {
-			for _, ws := range []workspace.Workspace{mine, other} {
-				path := strings.NewReplacer("{id}", string(ws.ID), "{port}", "3000").Replace(rt.path)
-				caller := workspace.Caller{UserID: "u", Scope: limited[of].Scope, Only: limited[of].Workspace}
-				on := workspace.ID("")
-				if onWorkspace {
-					on = ws.ID
-				}
-				want := caller.Permits(rt.needs, on) == nil && !ofGuests
-				if want && rt.method != http.MethodGet {
-					continue // the next test makes changes
-				}
-				before := ""
-				if !want {
-					before = e.dump()
-				}
-				a := e.do(rt.method, Prefix+path, bodies[name], header(api.TokenHeader, secret))
-				refused := a.status == http.StatusForbidden && a.code() == string(workspace.CodeForbidden)
-				if refused == want || !want && e.dump() != before {
-					t.Errorf("%s on %s with the token %q: %d %s", name, ws.Name, of, a.status, a.body)
-				}
-			}
-		}
-	}
-	if scopes[workspace.ScopeRead] < 10 || scopes[workspace.ScopeWorkspaces] < 15 || scopes[workspace.ScopeAdmin] < 20 {
-		t.Errorf("routes by scope: %v", scopes)
-	}
-}
 
 // A token for one workspace changes it, and sees no other one.
 func TestTokenOfOneWorkspace(t *testing.T) {

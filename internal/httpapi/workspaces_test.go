@@ -144,14 +144,6 @@ func TestLimit(t *testing.T) {
 	e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"STANDBY"}`, as(e.ann))
 }
 
-func TestArchivedIsADesiredState(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	path := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
-	e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"ARCHIVED"}`, as(e.ann))
-	e.want(200, "", "PATCH", path, `{"desired_state":"ARCHIVED"}`, as(e.ann))
-}
-
 func TestPatchImage(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -35,18 +35,13 @@ type Server struct {
 	// Streams are the event streams that continue after their handlers.
 	Streams *continuation.Group
 
-	t      testing.TB
-	log    *slog.Logger
-	listen string
-	name   string // of the host; empty: its address
+	t    testing.TB
+	log  *slog.Logger
+	name string // of the host; empty: its address
 }
 
 // Option changes a Server before it serves.
 type Option func(*Server)
-
-// ListenAt takes the notifications from another address of the database, such
-// as that of pgtest.Swallowing.
-func ListenAt(dsn string) Option { return func(s *Server) { s.listen = dsn } }
 
 // AtLocalhost has the server's URLs name localhost instead of an address, for hosts
 // below it.
@@ -55,7 +50,7 @@ func AtLocalhost(s *Server) { s.name = "localhost" }
 // New makes a server on a database. It ends with the test.
 func New(t testing.TB, db *fixture.Database, log *slog.Logger, options ...Option) *Server {
 	t.Helper()
-	s := &Server{Database: db, HTTP: httptest.NewUnstartedServer(nil), Streams: continuation.NewGroup(), t: t, log: log, listen: db.DSN}
+	s := &Server{Database: db, HTTP: httptest.NewUnstartedServer(nil), Streams: continuation.NewGroup(), t: t, log: log}
 	for _, o := range options {
 		o(s)
 	}
@@ -85,7 +80,7 @@ func (s *Server) Serve(h http.Handler, notified ...func()) {
 	})
 	s.background(s.Auth.Run)
 	s.background(func(ctx context.Context) error {
-		return postgres.NewListener(s.listen, s.log, nil).Run(ctx, func(n postgres.Notification) {
+		return postgres.NewListener(s.DSN, s.log, nil).Run(ctx, func(n postgres.Notification) {
 			s.Hub.Handle(n.Channel, n.Payload)
 			for _, f := range notified {
 				f()
