@@ -14,7 +14,6 @@ import (
 var foreignHashes = []struct{ password, hash string }{
 	{"testpassword", "$argon2id$v=19$m=65536,t=3,p=4$v0dTt9RuCAnb/3vSZXKDGg$KnREf1GzvJaig9tx7+alrITO4r3TQSPpS2AK0hdxnJg"},
 	{"testpassword", "$argon2id$v=19$m=102400,t=2,p=8$UyCfUPrQ7YpghHHBI1wO+w$6wgxspNgJKVrsNfRJdJ5pg"},
-	{"비밀번호-é", "$argon2id$v=19$m=65536,t=3,p=4$jRs25aLMIf7705s2clUuMg$42MGVW1Z8dDTeu4qpdVGhwgMt6Mz202j9g28xQEgfUA"},
 	{norm.NFD.String("비밀번호-é"), "$argon2id$v=19$m=65536,t=3,p=4$fE5+/JcwCVM9LcbuMaNq5w$OM6MKsTIrR/tEhPJuyym8vKdOFgQIXkodu8NazyTPec"},
 	{"testpassword", "$2b$12$H1rwvr5rTDYj4vwQaVlf8.4RrCaDQFDcxGSMucyQ0b1YoJgfHGBKS"},
 	{strings.Repeat("x", 80), "$2b$06$62Tg39qa1Ndu6zJiW10GK.5TN.CwmQbkVKTWwoqytgqKZiipzQhpG"},
@@ -73,9 +72,8 @@ func TestMatches(t *testing.T) {
 		want           bool
 	}{
 		{foreignHashes[0].hash, "testpassword", true},
-		{foreignHashes[0].hash, "admin", false},
-		{foreignHashes[5].hash, strings.Repeat("x", 80), true},
-		{foreignHashes[5].hash, "admin", false},
+		{foreignHashes[4].hash, strings.Repeat("x", 80), true},
+		{foreignHashes[4].hash, "admin", false},
 	} {
 		if m, ok := Matches(c.hash, c.password); m != c.want || !ok {
 			t.Errorf("%s against %q: %v, %v", c.hash, c.password, m, ok)

@@ -1,12 +1,9 @@
 package auth
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-
-	"codehub/internal/workspace"
 )
 
 func TestPasswordHash(t *testing.T) {
@@ -91,39 +88,6 @@ func FuzzDecodeHash(f *testing.F) {
 			t.Errorf("%q passes as %+v", s, p)
 		}
 	})
-}
-
-// The concurrent computations and the waiting logins are limited.
-func TestHashingIsLimited(t *testing.T) {
-	t.Parallel()
-	h := newHasher(argonCheap, Settings{})
-	for range maxHashing {
-		if err := h.queue.take(t.Context(), "here"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	most := Settings{}.withDefaults().LoginQueue
-	ctx, cancel := context.WithCancel(t.Context())
-	waiting := make(chan error, most)
-	for range most {
-		go func() { waiting <- h.queue.take(ctx, "here") }()
-	}
-	await(t, h.queue, most)
-	if _, err := h.Hash(t.Context(), "here", password); workspace.CodeOf(err) != workspace.CodeTooManyAttempts {
-		t.Errorf("one more: %v", err)
-	}
-	cancel()
-	for range most {
-		if err := <-waiting; !errors.Is(err, context.Canceled) {
-			t.Errorf("given up: %v", err)
-		}
-	}
-	for range maxHashing {
-		h.queue.release()
-	}
-	if _, err := h.Hash(t.Context(), "here", password); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
 }
 
 func TestCheckPassword(t *testing.T) {

@@ -147,8 +147,9 @@ func TestEndedSessions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			e := newEnv(t, "http://localhost")
 			for _, notified := range []bool{true, false} {
-				e := newEnv(t, "http://localhost")
+				e.Change(`UPDATE users SET disabled = false, password_hash = $1`, e.user.PasswordHash)
 				s := e.login()
 				r := request(cookie(plainCookie, s.ID))
 				if got := e.who(r, false); got != "ann" {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/workspace"
 )
@@ -208,21 +207,13 @@ func TestTicketOfFormerOwner(t *testing.T) {
 	}
 }
 
-// The session of a host ends with the session, the user's access and the workspace.
+// The session of a host ends with the user's access and the workspace.
 func TestSessionOfHostEnds(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(e *env, s Session, host workspace.Host){
-		"the session ended elsewhere": func(e *env, s Session, _ workspace.Host) {
-			e.Change(`DELETE FROM sessions`)
-			e.Invalidate(e.user.ID, s.Caller.Session)
-		},
 		"the user disabled": func(e *env, _ Session, _ workspace.Host) {
 			e.Change(`UPDATE users SET disabled = true`)
 			e.Invalidate(e.user.ID, "")
-		},
-		"the session expired": func(e *env, _ Session, _ workspace.Host) {
-			e.Change(`UPDATE sessions SET expires_at = now()`)
-			e.InvalidateAll()
 		},
 		"the row of the workspace removed": func(e *env, _ Session, host workspace.Host) {
 			e.Change(`DELETE FROM workspaces WHERE id = $1`, host.ID)
@@ -244,28 +235,6 @@ func TestSessionOfHostEnds(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A connection on a workspace's host is watched by the session that it ends with.
-func TestWatchOfHostEndsWithLogout(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, "http://localhost:8080")
-	ctx, stopRun := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- e.Run(ctx) }()
-	t.Cleanup(func() { stopRun(); <-ended })
-	s := e.login()
-	host := e.newWorkspace(s.Caller)
-	caller, err := e.AuthenticateWorkspace(with(e.enter(s, host)), host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	watched, stop := e.Watch(t.Context(), caller.Session)
-	defer stop()
-	if err := e.Logout(t.Context(), s.Caller); err != nil {
-		t.Fatal(err)
-	}
-	harness.Eventually(t, "the connection ends", func() bool { return watched.Err() != nil })
 }
 
 func TestNonceIsKept(t *testing.T) {

@@ -233,6 +233,9 @@ func TestRefusalIsOneRequest(t *testing.T) {
 			p.set(func() { p.refuse["ann"] = c.refusal })
 			w.check(s)
 			w.expect("refused", "ann refused 0 1")
+			// Without a means of access the provider is not asked.
+			w.Exec(`DELETE FROM ssh_keys`)
+			w.check(s)
 			if n := p.requests.Load(); n != 2 {
 				t.Errorf("%d requests for two checks", n)
 			}
@@ -288,28 +291,6 @@ func TestFailureKeepsNewToken(t *testing.T) {
 	}
 	if n := p.requests.Load(); n != 3 {
 		t.Errorf("%d requests for three checks", n)
-	}
-}
-
-// A login during a failing check has replaced the refresh token: the check's does not count.
-func TestFailureKeepsTokenOfLogin(t *testing.T) {
-	t.Parallel()
-	p := newTokenProvider(t)
-	w := newCheckWorld(t, p)
-	s := w.service()
-	w.logIn(s, p, "ann")
-	p.set(func() {
-		p.mute = true
-		p.after = func(http.ResponseWriter) bool {
-			p.set(func() { p.after = nil })
-			w.logIn(s, p, "ann")
-			return false
-		}
-	})
-	w.check(s)
-	stored := fixture.Query[[]byte](w, `SELECT refresh_token FROM user_identities WHERE issuer = $1`, p.URL)
-	if token, err := s.providers[0].openToken("ann", stored); err != nil || token != "first of ann" {
-		t.Errorf("the token is %q, %v", token, err)
 	}
 }
 
@@ -445,4 +426,36 @@ func TestHangingProviderDelaysNoOther(t *testing.T) {
 	if n := a.requests.Load(); n > parallel {
 		t.Errorf("%d requests at once", n)
 	}
+}
+
+// While a provider does not respond, users stay logged in for a while. After it they are suspended
+// until it confirms them.
+func TestOutageSuspendsAfterGrace(t *testing.T) {
+	t.Parallel()
+	p := newTokenProvider(t)
+	w := newCheckWorld(t, p)
+	s := w.service()
+	w.logIn(s, p, "ann")
+	p.set(func() { p.mute = true })
+	w.check(s)
+	w.expect("at first", "ann active 1 1")
+	w.Exec(`UPDATE user_identities SET failing_since = now() - interval '2 hours'`)
+	w.check(s)
+	w.expect("after the grace period", "ann unreachable 1 1")
+	p.set(func() { p.mute = false })
+	w.check(s)
+	w.expect("confirmed again", "ann active 1 1")
+}
+
+// Identities of a provider that the settings no longer name end.
+func TestRemovedProviderEndsIdentities(t *testing.T) {
+	t.Parallel()
+	p := newTokenProvider(t)
+	w := newCheckWorld(t, p)
+	w.logIn(w.service(), p, "ann")
+	w.cfg.Providers = nil
+	if err := w.service().endForeign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.expect("without its provider", "ann refused 0 1")
 }
