@@ -121,7 +121,9 @@ func TestLoginByCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, allow := range []bool{true, false} {
+	answers, processes := []bool{true, false}, []*loginProcess{}
+	codes := map[bool]string{}
+	for _, allow := range answers {
 		p := startLogin(t, s.url, "--device")
 		p.line("/device and enter the code:")
 		code := strings.ToLower(p.line("-"))
@@ -132,11 +134,15 @@ func TestLoginByCode(t *testing.T) {
 		if err := s.auth.AnswerDevice(t.Context(), session.Caller, code, allow); err != nil {
 			t.Fatal(err)
 		}
-		user, err := p.ended()
+		processes, codes[allow] = append(processes, p), code
+	}
+	// Each asks again after some seconds.
+	for i, allow := range answers {
+		user, err := processes[i].ended()
 		if allow && (err != nil || user != "ann (admin)") || !allow && err == nil {
 			t.Errorf("allowed %v: logged in as %q, %v", allow, user, err)
 		}
-		if err := s.auth.AnswerDevice(t.Context(), session.Caller, code, true); workspace.CodeOf(err) != workspace.CodeNotFound {
+		if err := s.auth.AnswerDevice(t.Context(), session.Caller, codes[allow], true); workspace.CodeOf(err) != workspace.CodeNotFound {
 			t.Errorf("the code can be used again: %v", err)
 		}
 	}
