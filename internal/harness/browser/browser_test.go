@@ -12,6 +12,8 @@ import (
 
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"codehub/internal/harness"
 )
 
 func TestMain(m *testing.M) {
@@ -24,6 +26,7 @@ func TestMain(m *testing.M) {
 // request of a test's browser. Chromium ends the requests that wait for a connection when it
 // sees a new address, some two seconds later.
 func TestInterfacesEndNoRequest(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	for name, open := range map[string]func(string) context.Context{
 		"a browser of its own": func(address string) context.Context { return New(t, address) },
