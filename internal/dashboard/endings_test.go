@@ -7,8 +7,6 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-
-	"codehub/internal/harness"
 )
 
 // An open page warns in time of an automatic stop, announces it once to screen readers, and
@@ -112,62 +110,4 @@ func TestKeepAwakeInABrowser(t *testing.T) {
 	b.eval(`document.querySelector('[name=awake][value=off]').click()`)
 	b.press("#dialog-form button[type=submit]")
 	b.until(`!document.querySelector('dialog[open]') && document.querySelector('#panel .life').textContent.includes('stops automatically in')`)
-}
-
-// An administrator adds a user with the keyboard alone.
-func TestPeopleInABrowser(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.servers()
-	b := w.tab()
-	b.logIn()
-	b.press(`.nav a[href="/admin"]`)
-	b.shown("#admin-people")
-	b.until(`document.readyState === 'complete'`) // before its scripts ran, a key follows the link to the page of the form
-	b.eval(mark + `; document.getElementById('person-new').focus()`)
-	b.key(" ", `document.querySelector('dialog[open] #f-username') && document.activeElement.id === 'f-username'`)
-	for _, field := range []struct{ id, text, next string }{
-		{"f-username", "ann", "f-password"}, {"f-password", "a long password", "f-password2"}, {"f-password2", "another password", ""},
-	} {
-		b.keys(field.id, field.text)
-		if field.next != "" {
-			b.key(kb.Tab, fmt.Sprintf(`document.activeElement.id === %q`, field.next))
-		}
-	}
-	b.key(kb.Enter, `document.querySelector('dialog[open] .field-error')`)
-	b.until(`!document.querySelector('.htmx-request, .htmx-swapping, .htmx-settling, .htmx-added')`)
-	b.until(`document.activeElement.id === 'f-password2' && document.getElementById('f-username').value === 'ann'`)
-	b.enter("#f-password", "a long password")
-	b.enter("#f-password2", "a long password\r")
-	b.until(`!document.querySelector('dialog[open]') && document.activeElement.id === 'person-new'`)
-	id := w.userID("ann")
-	b.shown(fmt.Sprintf(`[data-person="%s"]`, id))
-
-	// A menu that is open stays open while the stream updates the page.
-	b.press("#menu-" + id + " > summary")
-	b.eval(fmt.Sprintf(`document.getElementById('%s-limit').focus()`, id))
-	w.AddAccount("zoe", "another password", false)
-	b.until(`document.querySelector('#admin-people').textContent.includes('zoe')`)
-	b.until(fmt.Sprintf(`document.activeElement.id === '%s-limit' && document.activeElement.closest('details').open`, id))
-	b.run(chromedp.KeyEvent(kb.Enter))
-	b.shown("dialog[open] #f-limit")
-	b.until(`document.activeElement.id === 'f-limit' && !document.getElementById('f-limit_n').getClientRects().length`)
-	// On a busy machine Chromium may drop a key that comes while the dialog opens, or apply it
-	// late. The next key is pressed once the choice has changed, or after some seconds.
-	keys := map[string]string{"server": kb.ArrowDown, "none": kb.ArrowUp}
-	last, pressed := "", time.Time{}
-	harness.Eventually(t, "the second choice is selected", func() bool {
-		choice := value(b, chromedp.Evaluate[string](`document.getElementById('f-limit').value`))
-		if key, other := keys[choice]; other && (choice != last || time.Since(pressed) > 5*time.Second) {
-			b.run(chromedp.KeyEvent(key))
-			last, pressed = choice, time.Now()
-		}
-		return choice == "own"
-	})
-	b.shown("#f-limit_n")
-	b.enter("#f-limit_n", "7\r")
-	b.until(`!document.querySelector('dialog[open]') && document.querySelector('#admin-people').textContent.includes('0 of 7')`)
-	if !value(b, chromedp.Evaluate[bool]("window.marked === true")) {
-		t.Error("the page was loaded again")
-	}
 }

@@ -223,19 +223,6 @@ func TestWaitStream(t *testing.T) {
 	l.until(`data-kind="failed"`, "pull access denied", "Try again")
 }
 
-func TestWaitStreamShowsTheLimit(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	for _, name := range []string{"one", "two"} {
-		w.want(w.add(name, running), "desired_state", "RUNNING")
-	}
-	// Queued while it was stopping; two other workspaces have started since.
-	id := w.add("three", standby)
-	w.want(id, "next_desired_state", "RUNNING")
-	l := w.loggedIn().listen("?wait=" + string(id))
-	l.until(`data-kind="limit"`, "one", "two", "/stop")
-}
-
 func TestStreamEndsWithTheSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -157,25 +157,6 @@ func TestFocusStaysInABrowser(t *testing.T) {
 	b.focusedIn(at(first) + ":not(.card-gone)")
 }
 
-// The toast that offers to undo a deletion disappears once the workspace is restored, also from
-// another tab.
-func TestUndoDisappearsInABrowser(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	b := w.tab()
-	id := w.add("project", standby)
-	b.logIn()
-	b.press("#menu-" + string(id) + " > summary")
-	b.press(fmt.Sprintf(`[id="%s-delete"]`, id))
-	b.press("dialog[open] button[type=submit]")
-	b.shown(".toast-undo")
-	b.shown(card(id, "deleted"))
-	if _, err := w.DB.UndeleteWorkspace(t.Context(), w.caller("admin"), id); err != nil {
-		t.Fatal(err)
-	}
-	b.until(fmt.Sprintf(`document.querySelector('#ws-%s:not(.card-gone)') && !document.querySelector('.toast-undo')`, id))
-}
-
 // A toast covers no button of the page at any scroll position.
 func TestToastsCoverNothingInABrowser(t *testing.T) {
 	t.Parallel()
@@ -258,22 +239,6 @@ func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
 	logInAgain()
 	b.shown("#memo")
 
-	// A form in a dialog continues as a page, and the notes are kept as well.
-	b.enter("#memo", ", then notes")
-	b.press(fmt.Sprintf("#menu-%s > summary", id))
-	b.press(fmt.Sprintf(`[id="%s-edit"]`, id))
-	b.shown("dialog[open] #f-memo")
-	b.enter("#f-memo", " and more")
-	elsewhere()
-	b.shown("#logged-out-dialog[open]")
-	b.press("#logged-out-dialog [data-keep]")
-	logInAgain()
-	b.until(`location.pathname.endsWith('/edit') && /typed and not saved/.test(document.getElementById('f-memo').value) && / and more/.test(document.getElementById('f-memo').value)`)
-	b.visit("/")
-	b.visit(page)
-	b.until(`/typed and not saved/.test(document.getElementById('memo').value) && /, then notes/.test(document.getElementById('memo').value)`)
-	b.visit(page)
-	b.until(`document.getElementById('memo').value === 'typed and not saved'`)
 	b.until(`sessionStorage.getItem('codehub-draft') === null`)
 }
 
@@ -335,22 +300,6 @@ func TestHiddenTabsCloseTheirStream(t *testing.T) {
 	b.shown(card(id, "stopped"))
 }
 
-func TestLogoutInAnotherTab(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	b := w.tab()
-	b.logIn()
-	b.until(`document.querySelector('[sse-connect]')`)
-	u, err := w.DB.UserByName(t.Context(), "admin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.DB.SetPassword(t.Context(), workspace.Caller{UserID: u.ID}, u.PasswordHash, u.PasswordHash, nil); err != nil {
-		t.Fatal(err)
-	}
-	b.until(`location.pathname === '/login' && location.search === '?next=%2F'`)
-}
-
 func TestLimitInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -373,60 +322,6 @@ func TestLimitInABrowser(t *testing.T) {
 	w.observe(ids[0], standby)
 	b.until(`!document.querySelector('dialog[open]')`)
 	b.shown(card(id, "starting"))
-
-	// A slot that is freed elsewhere has the same effect.
-	w.observe(id, running)
-	b.press(fmt.Sprintf(`[id="%s-start"]`, ids[0]))
-	b.shown("dialog[open] #limit-list")
-	w.want(ids[1], "desired_state", "STANDBY")
-	w.observe(ids[1], standby)
-	b.until(`!document.querySelector('dialog[open]')`)
-	b.shown(card(ids[0], "starting"))
-}
-
-// The limit's dialog on any page, and the page of the limit, never have two elements
-// of one id, nor two main headings.
-func TestLimitHasUniqueIDs(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	for _, name := range []string{"one", "two"} {
-		w.want(w.add(name, running), "desired_state", "RUNNING")
-	}
-	stopped, kept := w.add("three", standby), w.add("four", archived("k", 1))
-	b := w.tab()
-	b.logIn()
-	judge := func(page string) {
-		t.Helper()
-		const repeated = `(ids => ids.filter((id, i) => ids.indexOf(id) !== i))([...document.querySelectorAll('[id]')].map(e => e.id)).join(' ')`
-		if ids, h1s := value(b, chromedp.Evaluate[string](repeated)), value(b, chromedp.Evaluate[int](`document.querySelectorAll('h1').length`)); ids != "" || h1s != 1 {
-			t.Errorf("%s: repeated ids %q, %d main headings", page, ids, h1s)
-		}
-	}
-	b.press(fmt.Sprintf(`[id="%s-start"]`, stopped))
-	b.shown("dialog[open] #limit-list")
-	judge("the dialog on the list")
-
-	// A form that is sent before the scripts have loaded opens the page.
-	b.visit("/")
-	b.shown(fmt.Sprintf(`[id="%s-start"]`, stopped))
-	b.eval(fmt.Sprintf(`document.getElementById('%s-start').form.submit()`, stopped))
-	b.until(`document.querySelector('main #limit-list')`)
-	b.shown("#limit-start")
-	judge("the page of the limit")
-	b.eval(`document.getElementById('limit-list').dataset.before = '1'`)
-	b.press("#limit-start")
-	b.until(`!document.querySelector('#limit-list[data-before]')`)
-	judge("the page of the limit after another try")
-
-	// A page under /w/ becomes the page of the limit while its dialog is open.
-	w.want(kept, "desired_state", "ARCHIVED")
-	b.visit("/w/" + string(kept) + "/")
-	b.press(fmt.Sprintf(`[id="%s-start"]`, kept))
-	b.shown("dialog[open] #limit-list")
-	judge("the dialog on the page of an archived workspace")
-	w.want(kept, "next_desired_state", "RUNNING")
-	b.shown(`#wait[data-kind=limit] #limit-list`)
-	judge("the page of an archived workspace that is queued")
 }
 
 // A user who opens a workspace over the running limit enters it, at the address that was
@@ -493,47 +388,6 @@ func (w *world) ide() {
 	w.logs.mu.Lock()
 	defer w.logs.mu.Unlock()
 	w.logs.addr = strings.TrimPrefix(s.URL, "http://")
-}
-
-// The loading page shows the progress and then enters the address that was requested.
-func TestEnteringInABrowser(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.ide()
-	id := w.add("project", standby)
-	b := w.tab()
-	b.logIn()
-	b.visit("/w/" + string(id) + "/?folder=/home/coder/x")
-	b.shown(`#wait[data-kind=loading]`)
-	b.eval(mark)
-	w.observe(id, func(ws *workspace.Workspace) {
-		operating(standby, workspace.OpStarting)(ws)
-		ws.Progress = &workspace.Progress{Step: "pulling", Done: 1, Total: 4}
-	})
-	b.until(`document.querySelector('#wait progress')?.value === 25 && window.marked`)
-	w.observe(id, running)
-	b.until(`document.getElementById('ide')?.textContent === 'folder=/home/coder/x'`)
-}
-
-func TestCancellingFromTheLoadingPage(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	id := w.add("project", standby)
-	w.want(id, "desired_state", "RUNNING")
-	w.observe(id, operating(standby, workspace.OpStarting))
-	b := w.tab()
-	b.logIn()
-	b.visit("/w/" + string(id) + "/")
-	b.press(fmt.Sprintf(`[id="%s-cancel"]`, id))
-	b.until(`document.querySelector('#wait').textContent.includes('Cancelling')`)
-	w.observe(id, standby)
-	// It stays stopped, as its owner requested: no other request wakes it.
-	b.shown(`#wait[data-kind=stopped]`)
-	b.press(fmt.Sprintf(`[id="%s-start"]`, id))
-	b.shown(`#wait[data-kind=loading]`)
-	if ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id); err != nil || ws.DesiredState != workspace.DesiredRunning {
-		t.Errorf("desired %s, %v", ws.DesiredState, err)
-	}
 }
 
 // A page that keeps returning is reloaded only a bounded number of times.

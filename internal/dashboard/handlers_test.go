@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"codehub/internal/auth"
 	"codehub/internal/lifecycle"
@@ -441,22 +440,6 @@ func TestCreateAtTheLimit(t *testing.T) {
 	if row := w.row(ids[1]); row.DesiredState != workspace.DesiredRunning {
 		t.Errorf("another user's workspace was stopped: %+v", row)
 	}
-}
-
-func TestGlobalLimit(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	d := w.dash
-	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})}
-	html := renderPart(t, d.pages["en"], "limit-dialog", v)
-	lacks(t, "without a custom limit", html, "one of your own", `class="limit-rows"`)
-	other := someWorkspace(workspace.PhaseRunning)
-	other.ID, other.Name = "0198c0de-0000-7000-8000-00000000000a", "busy"
-	v.Running = []view{viewOf(other, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})}
-	html = renderPart(t, d.pages["en"], "limit-dialog", v)
-	contains(t, "the caller's custom limit", html, "one of your own", "busy", "/workspaces/"+string(other.ID)+"/stop")
-	contains(t, "the dialog", html, "The server is running as many workspaces as it allows", "It starts automatically when the limit allows.", "Try again", "hx-get")
-	lacks(t, "the dialog", html, " disabled", "load, submit")
 }
 
 func TestTokens(t *testing.T) {

@@ -68,7 +68,7 @@ func TestIDEExtensionForGuests(t *testing.T) {
 		_, _ = io.WriteString(w, ideExtensionPage)
 	}))
 	defer server.Close()
-	ctx, cancel := context.WithTimeout(chromium.New(t, server.URL), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(chromium.Shared(t, server.URL), 2*time.Minute)
 	defer cancel()
 	for guest, want := range map[string]string{
 		"false": "Keep running,Keep awake…,Stop,Dashboard | shop is idle.,Keep running,Keep awake… | 1 h | stop,state | true",

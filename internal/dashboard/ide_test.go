@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -177,23 +176,5 @@ func TestStopAsksForUnsavedFiles(t *testing.T) {
 	b.htmx("/workspaces/"+string(other)+"/stop", nil)
 	if row := w.row(other); row.DesiredState != workspace.DesiredStandby {
 		t.Errorf("without unsaved files it wants %s", row.DesiredState)
-	}
-}
-
-// A link to the logout asks first: a GET changes nothing.
-func TestLogoutPage(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	b := w.loggedIn()
-	a := b.get("/logout")
-	if a.status != http.StatusOK || !strings.Contains(a.body, "Log out of codehub?") || !strings.Contains(a.body, `action="/logout"`) {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
-	if a := b.get("/"); a.status != http.StatusOK {
-		t.Errorf("the page logged out: %d", a.status)
-	}
-	b.post("/logout", nil)
-	if a := b.get("/logout"); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/login") {
-		t.Errorf("without a session: %s", fmt.Sprint(a.status, a.header))
 	}
 }

@@ -6,11 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
-
-	"codehub/api"
-	"codehub/internal/auth"
-	"codehub/internal/workspace"
 )
 
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKXb8Jw8ZbQy7nH0v8w2P3Jv2b6k0cKqU3c1mJtqk3Xx ann@laptop"
@@ -39,33 +34,13 @@ func TestKeysAreAddedAndRemoved(t *testing.T) {
 	ann := w.person("ann")
 	ann.post("/settings/keys/"+id+"/remove", nil)
 	contains(t, "after another user tried to remove it", b.get("/settings/account").body, "ann@laptop")
+	w.Exec(`UPDATE ssh_keys SET expires_at = now() + interval '50 hours'`)
+	contains(t, "a key that expires", b.get("/settings/account").body, "expires in")
+	w.Exec(`UPDATE ssh_keys SET expires_at = now() - interval '1 hour'`)
+	contains(t, "an expired key", b.get("/settings/account").body, `<span class="warn">expired</span>`)
 	// Without scripts.
 	if a := b.post("/settings/keys/"+id+"/remove", nil); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/settings/account?note=key_removed") {
 		t.Errorf("%d %v", a.status, a.header)
 	}
 	lacks(t, "after the key was removed", b.get("/settings/account").body, "ann@laptop")
-}
-
-func TestKeysExpireWithTheirToken(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	b := w.loggedIn()
-	caller := workspace.Caller{UserID: w.userID(auth.AdminUsername)}
-	until := time.Now().Add(50*time.Hour + time.Minute)
-	_, token, err := w.Auth.CreateToken(t.Context(), auth.Identity{Caller: caller}, "laptop", &until, auth.TokenLimits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := w.browser().post("/settings/keys", url.Values{"public_key": {publicKey}}, api.TokenHeader, token)
-	if a.status != http.StatusSeeOther {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
-	contains(t, "a key that expires", b.get("/settings/account").body, "ann@laptop", "expires in")
-	contains(t, "a key that expires", b.get("/settings/account", "Accept-Language", "ko").body, "남은 유효 기간:")
-	w.Exec(`UPDATE ssh_keys SET expires_at = now() - interval '1 hour'`)
-	page := b.get("/settings/account").body
-	contains(t, "an expired key", page, "ann@laptop", `<span class="warn">expired</span>`)
-	lacks(t, "an expired key", page, "expires in")
-	// It can be added again, in a session without an expiry.
-	contains(t, "the key again", b.htmx("/settings/keys", url.Values{"public_key": {publicKey}}).body, "The SSH key was added.", "never expires")
 }

@@ -23,6 +23,7 @@ func TestProxyPages(t *testing.T) {
 		{"starting", operating(standby, workspace.OpStarting), "RUNNING", 503, []string{`data-kind="loading"`, "Starting your workspace", "/cancel", `http-equiv="refresh"`, ">Workspaces<"}},
 		{"stopping", operating(running, workspace.OpStopping), "STANDBY", 503, []string{`data-kind="loading"`, "Stopping your workspace", "will start again when the current operation finishes"}},
 		{"preparing", operating(func(ws *workspace.Workspace) { ws.Home.State = workspace.HomeFilling }, workspace.OpProvisioning), "RUNNING", 503, []string{`data-kind="loading"`, "Preparing your workspace"}},
+		{"archiving", operating(standby, workspace.OpArchiving), "ARCHIVED", 503, []string{`data-kind="loading"`, "It will start when archiving is cancelled.", "Keep archived", "progress-moves"}},
 		{"pending", func(*workspace.Workspace) {}, "ARCHIVED", 502, []string{`data-kind="start"`, "has not been started yet", `/start"`}},
 		{"archived", func(ws *workspace.Workspace) {
 			ws.Phase, ws.ArchiveKey = workspace.PhaseArchived, "k"
@@ -78,19 +79,14 @@ func TestProxyPages(t *testing.T) {
 		t.Errorf("unknown id: %d", a.status)
 	}
 	contains(t, "unknown id", a.body, "Workspace not found")
-}
 
-func TestProxyPagesOfOthers(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	b := w.person("other")
-	id := w.add("secret-project", standby)
-	a := b.get("/w/"+string(id)+"/", "Accept", "text/html")
+	secret := w.add("secret-project", standby)
+	a = w.person("other").get("/w/"+string(secret)+"/", "Accept", "text/html")
 	if a.status != http.StatusForbidden {
-		t.Errorf("status %d", a.status)
+		t.Errorf("another user's: %d", a.status)
 	}
-	contains(t, "the page", a.body, "Access denied")
-	lacks(t, "the page", a.body, "secret-project")
+	contains(t, "another user's", a.body, "Access denied")
+	lacks(t, "another user's", a.body, "secret-project")
 }
 
 func TestProxyPageDuringDockerOutage(t *testing.T) {

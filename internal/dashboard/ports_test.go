@@ -64,16 +64,6 @@ func TestSharePort(t *testing.T) {
 	}
 }
 
-// A form that was open when administrators forbade sharing has no effect.
-func TestSharePortAgainstSettings(t *testing.T) {
-	t.Parallel()
-	w := newPortsWorld(t, workspace.VisibleOwner)
-	id, b := w.add("private", standby), w.loggedIn()
-	if res := b.post("/workspaces/"+string(id)+"/share-port", url.Values{"port": {"3000"}, "with": {"users"}, "for": {"0"}}); res.status == 303 {
-		t.Errorf("a share that administrators do not allow: %d", res.status)
-	}
-}
-
 // A workspace's page is refreshed when a share ends, of which there is no event.
 func TestPageIsRefreshedWhenShareEnds(t *testing.T) {
 	t.Parallel()

@@ -184,124 +184,63 @@ func TestEveryStateHasAnAction(t *testing.T) {
 	}
 }
 
+// Each problem offers what helps, and nothing that gives up data that still exists.
 func TestProblemsOfferActions(t *testing.T) {
 	t.Parallel()
+	container := func(w *workspace.Workspace) {
+		w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", testNow)
+	}
+	volume := func(ready bool, reason string) func(*workspace.Workspace) {
+		return func(w *workspace.Workspace) {
+			w.Conditions = w.Conditions.With(workspace.VolumeReady, ready, reason, "", testNow)
+		}
+	}
+	home := func(state workspace.HomeState, key string) func(*workspace.Workspace) {
+		return func(w *workspace.Workspace) { w.Home.State, w.ArchiveKey = state, key }
+	}
+	// The error is a condition, and not yet the reason of the row.
+	unrecorded := func(w *workspace.Workspace) {
+		w.ErrorReason = ""
+		w.Conditions = w.Conditions.With(workspace.Healthy, false, string(workspace.ErrDataLost), "gone", testNow)
+	}
 	for _, c := range []struct {
-		reason    workspace.ErrorReason
-		container bool
-		want      []string
+		reason  workspace.ErrorReason
+		changes []func(*workspace.Workspace)
+		want    string
 	}{
-		{workspace.ErrTimeout, false, []string{"recover", "delete"}},
-		{workspace.ErrTimeout, true, []string{"recover", "stop", "delete"}},
-		{workspace.ErrRetryExceeded, false, []string{"recover", "delete"}},
-		{workspace.ErrImagePullFailed, false, []string{"recover", "delete"}},
-		{workspace.ErrDataLost, false, []string{"recover_volume", "recover-archive", "start-empty", "delete"}},
-		{workspace.ErrArchiveCorrupted, false, []string{"recover", "recover-archive", "start-empty", "delete"}},
-		{workspace.ErrContainerWithoutVolume, true, []string{"recover", "stop", "delete"}},
+		{workspace.ErrTimeout, nil, "Timeout recover delete"},
+		{workspace.ErrTimeout, []func(*workspace.Workspace){container}, "Timeout recover stop delete"},
+		{workspace.ErrRetryExceeded, nil, "RetryExceeded recover delete"},
+		{workspace.ErrImagePullFailed, nil, "ImagePullFailed recover delete"},
+		{workspace.ErrArchiveCorrupted, nil, "ArchiveCorrupted recover recover-archive start-empty delete"},
+		{workspace.ErrContainerWithoutVolume, []func(*workspace.Workspace){container}, "ContainerWithoutVolume recover stop delete"},
+		// The home goes with the container.
+		{workspace.ErrContainerWithoutVolume, []func(*workspace.Workspace){container, volume(false, workspace.ReasonRemoving)}, "Vanishing open stop delete"},
+		// Another volume has the name of the home.
+		{workspace.ErrRetryExceeded, []func(*workspace.Workspace){volume(false, workspace.ReasonForeignVolume)}, "Obstructed recover set-aside delete"},
+		{workspace.ErrTimeout, []func(*workspace.Workspace){volume(false, workspace.ReasonForeignVolume)}, "Obstructed recover set-aside delete"},
+		{workspace.ErrDataLost, []func(*workspace.Workspace){volume(false, workspace.ReasonForeignVolume)}, "DataLost recover_volume set-aside recover-archive start-empty delete"},
+		// The archive is lost, but the volume that it was made from exists.
+		{workspace.ErrDataLost, []func(*workspace.Workspace){home(workspace.HomeArchived, "k"), volume(true, workspace.ReasonVolumeReady)}, "VolumeKept recover_kept delete"},
+		{workspace.ErrArchiveCorrupted, []func(*workspace.Workspace){home(workspace.HomeArchived, "k"), volume(true, workspace.ReasonVolumeReady)}, "VolumeKept recover_kept delete"},
+		// The problem says where the lost data was.
+		{workspace.ErrDataLost, []func(*workspace.Workspace){home(workspace.HomeLive, "k")}, "DataLost recover_volume recover-archive start-empty delete"},
+		{workspace.ErrDataLost, []func(*workspace.Workspace){home(workspace.HomeLive, ""), unrecorded}, "DataLost recover_volume recover-archive start-empty delete"},
+		{workspace.ErrDataLost, []func(*workspace.Workspace){home(workspace.HomeAbsent, "k")}, "ArchiveMissing recover_object recover-archive start-empty delete"},
+		{workspace.ErrDataLost, []func(*workspace.Workspace){home(workspace.HomeFilling, "k"), unrecorded}, "ArchiveMissing recover_object recover-archive start-empty delete"},
 	} {
 		w := someWorkspace(workspace.PhaseError)
 		w.ErrorReason = c.reason
-		if c.container {
-			w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", testNow)
+		for _, change := range c.changes {
+			change(&w)
 		}
-		v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})
-		var got []string
-		for _, a := range v.Problem.Actions {
-			got = append(got, a.Key)
-		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s with container %v offers %v, want %v", c.reason, c.container, got, c.want)
-		}
-	}
-}
-
-// A home that goes with its container offers to open the workspace, and nothing that ends it
-// without a question.
-func TestVanishingOffersToOpen(t *testing.T) {
-	t.Parallel()
-	w := someWorkspace(workspace.PhaseError)
-	w.ErrorReason, w.Home.State = workspace.ErrContainerWithoutVolume, workspace.HomeLive
-	w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", testNow).
-		With(workspace.VolumeReady, false, workspace.ReasonRemoving, "", testNow).With(workspace.Healthy, false, workspace.ReasonContainerWithoutVolume, "", testNow)
-	v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})
-	got := v.Problem.Key
-	for _, a := range v.Problem.Actions {
-		got += " " + a.Key
-	}
-	if got != "Vanishing open stop delete" {
-		t.Error(got)
-	}
-}
-
-// Every error of an obstructed workspace offers to set the volume aside.
-func TestObstructedOffersSetAside(t *testing.T) {
-	t.Parallel()
-	for reason, want := range map[workspace.ErrorReason]string{
-		workspace.ErrRetryExceeded: "Obstructed recover set-aside delete",
-		workspace.ErrTimeout:       "Obstructed recover set-aside delete",
-		workspace.ErrDataLost:      "DataLost recover_volume set-aside recover-archive start-empty delete",
-	} {
-		w := someWorkspace(workspace.PhaseError)
-		w.ErrorReason, w.Home.State = reason, workspace.HomeLive
-		w.Conditions = w.Conditions.With(workspace.VolumeReady, false, workspace.ReasonForeignVolume, "", testNow)
-		v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})
+		v := viewOf(w, fromDetail, terms{grace: time.Hour, ttl: testTTL, now: testNow})
 		got := v.Problem.Key
 		for _, a := range v.Problem.Actions {
 			got += " " + a.Key
 		}
-		if got != want {
-			t.Errorf("%s offers %q, want %q", reason, got, want)
-		}
-	}
-}
-
-// The archive is lost, but the volume that it was made from exists, so no data is given up.
-func TestVolumeKeptOffersOnlyRecovery(t *testing.T) {
-	t.Parallel()
-	for _, reason := range []workspace.ErrorReason{workspace.ErrDataLost, workspace.ErrArchiveCorrupted} {
-		w := someWorkspace(workspace.PhaseError)
-		w.ErrorReason, w.ArchiveKey, w.Home.State = reason, "k", workspace.HomeArchived
-		w.Conditions = w.Conditions.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", testNow)
-		v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})
-		var got []string
-		for _, a := range v.Problem.Actions {
-			got = append(got, a.Key)
-		}
-		if v.Problem.Key != "VolumeKept" || v.Lost() || !slices.Equal(got, []string{"recover_kept", "delete"}) {
-			t.Errorf("%s: %s offers %v", reason, v.Problem.Key, got)
-		}
-	}
-}
-
-// The problem says where the lost data was.
-func TestLostArchives(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		home workspace.HomeState
-		key  string
-		want string
-	}{
-		{workspace.HomeLive, "k", "DataLost recover_volume recover-archive start-empty delete"},
-		{workspace.HomeLive, "", "DataLost recover_volume recover-archive start-empty delete"},
-		{workspace.HomeAbsent, "k", "ArchiveMissing recover_object recover-archive start-empty delete"},
-		{workspace.HomeFilling, "k", "ArchiveMissing recover_object recover-archive start-empty delete"},
-	} {
-		// With the reason recorded, and before it is.
-		for _, recorded := range []bool{true, false} {
-			w := someWorkspace(workspace.PhaseError)
-			w.ErrorReason, w.Home.State, w.ArchiveKey = workspace.ErrDataLost, c.home, c.key
-			if !recorded {
-				w.ErrorReason = ""
-				w.Conditions = w.Conditions.With(workspace.Healthy, false, string(workspace.ErrDataLost), "gone", testNow)
-			}
-			v := viewOf(w, fromDetail, terms{grace: time.Hour, ttl: testTTL, now: testNow})
-			got := v.Problem.Key
-			for _, a := range v.Problem.Actions {
-				got += " " + a.Key
-			}
-			if got != c.want || !v.Lost() {
-				t.Errorf("%+v, recorded %v: %s", c, recorded, got)
-			}
+		if lost := strings.Contains(c.want, "start-empty"); got != c.want || v.Lost() != lost {
+			t.Errorf("%s offers %q, lost %v; want %q", c.reason, got, v.Lost(), c.want)
 		}
 	}
 }

@@ -17,6 +17,7 @@ type outline struct {
 	title, h1 string
 	h1s, main int
 	stray     []string // text outside every landmark
+	repeated  []string // ids
 }
 
 func outlineOf(t *testing.T, page string) outline {
@@ -26,6 +27,7 @@ func outlineOf(t *testing.T, page string) outline {
 		t.Fatal(err)
 	}
 	var o outline
+	ids := map[string]bool{}
 	var walk func(n *html.Node, inside bool)
 	walk = func(n *html.Node, inside bool) {
 		if n.Type == html.ElementNode {
@@ -45,6 +47,10 @@ func outlineOf(t *testing.T, page string) outline {
 				inside = true
 			}
 			for _, a := range n.Attr {
+				if a.Key == "id" && ids[a.Val] {
+					o.repeated = append(o.repeated, a.Val)
+				}
+				ids[a.Val] = ids[a.Val] || a.Key == "id"
 				// Live regions and the skip link may be outside of landmarks.
 				inside = inside || a.Key == "role" && a.Val == "status" || a.Key == "class" && a.Val == "skip"
 			}
@@ -90,8 +96,8 @@ func TestPageStructure(t *testing.T) {
 		case strings.Contains(a.body, "%!"):
 			t.Errorf("%s: a text lacks an argument", name)
 		}
-		if o.h1s != 1 || o.h1 == "" || o.main != 1 || len(o.stray) > 0 {
-			t.Errorf("%s: %d main headings (%q), %d main, outside of landmarks %q", name, o.h1s, o.h1, o.main, o.stray)
+		if o.h1s != 1 || o.h1 == "" || o.main != 1 || len(o.stray) > 0 || len(o.repeated) > 0 {
+			t.Errorf("%s: %d main headings (%q), %d main, outside of landmarks %q, repeated ids %q", name, o.h1s, o.h1, o.main, o.stray, o.repeated)
 		}
 	}
 	judge("setup", w.browser().get("/setup"), say("setup.title"))

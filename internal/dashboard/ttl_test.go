@@ -139,25 +139,6 @@ func TestTTLs(t *testing.T) {
 	lacks(t, "no seconds", b.get("/workspaces/"+string(w.add("other", standby))+"/edit").body, `<option value="1"`)
 }
 
-func TestTimeoutsFromTheMenu(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	b := w.loggedIn()
-	id := w.add("project", running)
-	w.want(id, "desired_state", "RUNNING")
-	path := "/workspaces/" + string(id)
-	contains(t, "the list", b.get("/").body, path+"/timeouts", path+"/keep-awake", path+"/restart")
-	contains(t, "the form", b.get(path+"/timeouts").body, "Idle timeouts of project", `name="standby_ttl"`, `name="archive_ttl"`)
-	a := b.htmx(path+"/timeouts", url.Values{"from": {"list"}, "standby_ttl": {"after"}, "standby_ttl_n": {"x"}, "standby_ttl_unit": {"60"}, "archive_ttl": {"server"}})
-	if a.status != http.StatusUnprocessableEntity {
-		t.Errorf("a wrong number: %d", a.status)
-	}
-	b.htmx(path+"/timeouts", url.Values{"from": {"list"}, "standby_ttl": {"after"}, "standby_ttl_n": {"90"}, "standby_ttl_unit": {"60"}, "archive_ttl": {"never"}})
-	if row := w.row(id); row.StandbyTTL == nil || *row.StandbyTTL != 5400 || row.ArchiveTTL == nil || *row.ArchiveTTL != 0 || row.Name != "project" {
-		t.Errorf("%+v", row)
-	}
-}
-
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -226,36 +207,6 @@ func TestStay(t *testing.T) {
 	}
 	contains(t, "stopped", a.body, "is not running")
 	lacks(t, "stopped", a.body, `id="workspaces"`)
-}
-
-// Every page warns of an automatic stop when it is due, and drops the warning after activity.
-func TestEndingStream(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	b := w.loggedIn()
-	id := w.add("project", running)
-	w.want(id, "desired_state", "RUNNING")
-	w.used(id, time.Minute)
-	var streams []*listener
-	for _, query := range []string{"", "?workspace=" + string(id), "?notices=1", "?admin=1"} {
-		streams = append(streams, b.listen(query))
-	}
-	for _, l := range streams {
-		first := l.until("update", `id="ending"`)
-		lacks(t, "at first", first.data, "data-ending")
-	}
-	// It stops after 10 min, so the warning, 2 min before, is due in a second.
-	w.used(id, 8*time.Minute-time.Second)
-	w.want(id, "description", "a change that the streams hear of")
-	for _, l := range streams {
-		l.until("update", "data-ending", "project</strong> is idle", `hx-post="/workspaces/`+string(id)+`/stay"`)
-	}
-	if _, err := w.DB.Stay(t.Context(), w.caller("admin"), id); err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range streams {
-		l.until("update", `<div id="ending" hx-swap-oob="true"></div>`)
-	}
 }
 
 // The checkbox of processes at work is on the page of idle timeouts alone: another form leaves

@@ -1,24 +1,17 @@
 package dashboard
 
 import (
-	"html"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"codehub/internal/auth"
 	"codehub/internal/harness/fixture"
-	"codehub/internal/origin"
-	"codehub/internal/proxy"
 	"codehub/internal/workspace"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 )
 
@@ -210,70 +203,6 @@ func TestLimitPageDoesNotUndoCancel(t *testing.T) {
 	}
 }
 
-// A browser without scripts waits for a workspace and enters it at the address that was opened.
-func TestEnteringWithoutScripts(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.ide()
-	id := w.add("project", standby)
-	b := w.tab()
-	b.logIn()
-	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
-		t.Fatal(err)
-	}
-	b.visit("/w/" + string(id) + "/?folder=/home/coder/x")
-	b.shown(`#wait[data-kind=loading]`)
-	b.shown(`.wait-check a`)
-	w.observe(id, starting)
-	b.until(`location.pathname.endsWith('/wait')`)
-	b.shown(`#wait[data-kind=loading]`)
-	w.observe(id, running)
-	b.until(`document.getElementById('ide')?.textContent === 'folder=/home/coder/x'`)
-	if n := w.wakes(id); n != 1 {
-		t.Errorf("woken %d times, want 1", n)
-	}
-}
-
-// However many tabs open a stopped workspace at once, it is woken once.
-func TestManyTabsWakeOnce(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	for name, test := range map[string]struct {
-		state func(*workspace.Workspace)
-		want  func(workspace.Workspace) bool
-	}{
-		"stopped": {standby, func(ws workspace.Workspace) bool {
-			return ws.DesiredState == workspace.DesiredRunning && ws.NextDesired == ""
-		}},
-		"stopping": {operating(running, workspace.OpStopping), func(ws workspace.Workspace) bool {
-			return ws.DesiredState == workspace.DesiredStandby && ws.NextDesired == workspace.DesiredRunning
-		}},
-	} {
-		id := w.add(name, test.state)
-		w.want(id, "desired_state", "STANDBY")
-		before := w.row(id).UpdatedAt
-		b := w.loggedIn()
-		var tabs sync.WaitGroup
-		for range 50 {
-			tabs.Go(func() {
-				if a := b.get("/w/"+string(id)+"/", "Accept", "text/html"); a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, `data-kind="loading"`) {
-					t.Errorf("%s: status %d", name, a.status)
-				}
-			})
-		}
-		tabs.Wait()
-		if n := w.wakes(id); n != 1 {
-			t.Errorf("%s: %d entries in the audit log, want 1", name, n)
-		}
-		if ws := w.row(id); !test.want(ws) || !ws.UpdatedAt.After(before) {
-			t.Errorf("%s: desired %s, queued %q", name, ws.DesiredState, ws.NextDesired)
-		}
-		w.want(id, "next_desired_state", nil)
-		w.want(id, "desired_state", "STANDBY")
-		w.observe(id, standby)
-	}
-}
-
 // The page shows the steps of the operation and the container's output as it comes.
 func TestLogOfStart(t *testing.T) {
 	t.Parallel()
@@ -368,98 +297,5 @@ func (l *listener) next(within time.Duration) (sseEvent, bool) {
 		return ev, ok
 	case <-time.After(within):
 		return sseEvent{}, false
-	}
-}
-
-// The page that was opened at a port of a stopped workspace returns there without scripts, from
-// the loading page and from a button that starts the workspace.
-func TestWaitForPortWithoutScripts(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	id := w.add("project", standby)
-	layout, err := origin.Parse(w.URL, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mux := http.NewServeMux()
-	w.dash.Routes(mux)
-	p := proxy.New(proxy.Config{
-		Auth: w.Auth, Sessions: w.Auth, Store: proxyRows{w.DB}, Runtime: w.logs, Pages: w.dash, Log: w.dash.Log,
-		Layout: layout, Visitors: w.Auth, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
-	})
-	handler := p.Wrap(mux)
-	cookies := map[string]map[string]string{}
-	session := w.session(auth.AdminUsername)
-	cookies[w.URL.Host] = map[string]string{session.Name: session.Value}
-	// send sends one request and returns the response and the absolute address of its redirect.
-	send := func(r *http.Request) (answer, string) {
-		for name, value := range cookies[r.Host] {
-			r.AddCookie(&http.Cookie{Name: name, Value: value})
-		}
-		r.Header.Set("Accept", "text/html")
-		rec := httptest.NewRecorder()
-		handler.ServeHTTP(rec, r)
-		for _, c := range rec.Result().Cookies() {
-			if cookies[r.Host] == nil {
-				cookies[r.Host] = map[string]string{}
-			}
-			cookies[r.Host][c.Name] = c.Value
-		}
-		next, err := r.URL.Parse(rec.Header().Get("Location"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer{status: rec.Code, body: rec.Body.String(), header: rec.Header()}, next.String()
-	}
-	// visit follows redirects until a page, or the path of the port.
-	opened := layout.URL(workspace.Host{ID: id, Port: 3000}) + "/page?x=1"
-	visit := func(address string, again bool) (answer, string) {
-		t.Helper()
-		for range 10 {
-			a, next := send(httptest.NewRequest(http.MethodGet, address, nil))
-			if a.status != http.StatusSeeOther {
-				return a, address
-			}
-			if address = next; again && address == opened {
-				return a, address
-			}
-		}
-		t.Fatalf("redirects without end, at %s", address)
-		return answer{}, ""
-	}
-	main := "http://" + w.URL.Host
-	run := func() {
-		w.observe(id, running)
-		w.logs.mu.Lock()
-		w.logs.addr = "127.0.0.1:1"
-		w.logs.mu.Unlock()
-		p.InvalidateAll()
-	}
-	a, at := visit(opened, false)
-	_, address, ok := refreshOf(t, a)
-	if !ok || a.status != http.StatusServiceUnavailable || !strings.HasPrefix(at, main+"/_codehub/enter?") {
-		t.Fatalf("the port of a stopped workspace: status %d at %s", a.status, at)
-	}
-	run()
-	if a, at := visit(main+address, true); at != opened {
-		t.Errorf("the loading page leads to %s (%d)", at, a.status)
-	}
-
-	w.want(id, "desired_state", "STANDBY")
-	w.observe(id, standby)
-	p.InvalidateAll()
-	stopped, at := visit(main+address, false)
-	m := regexp.MustCompile(`name="path" value="([^"]*)"`).FindStringSubmatch(stopped.body)
-	if m == nil {
-		t.Fatalf("no button to start at %s: %s", at, stopped.body)
-	}
-	form := url.Values{"from": {"wait"}, "path": {html.UnescapeString(m[1])}}
-	r := httptest.NewRequest(http.MethodPost, main+"/workspaces/"+string(id)+"/start", strings.NewReader(form.Encode()))
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Origin", main)
-	started, next := send(r)
-	run()
-	if a, at := visit(next, true); at != opened {
-		t.Errorf("the button (%d) leads to %s (%d)", started.status, at, a.status)
 	}
 }
