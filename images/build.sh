@@ -31,8 +31,8 @@ make_image() { # NAME [IMAGE]
 	[ -n "$image" ] || die "there is no image $1: see images/build.sh list"
 	image=${2:-$image}
 	case $1 in
-	ide) ide/build.sh "$image" ;;
-	*) workspace/build.sh "$1" "$image" ;;
+	ide) exec ide/build.sh "$image" ;;
+	*) exec workspace/build.sh "$1" "$image" ;;
 	esac
 }
 
