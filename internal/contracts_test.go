@@ -10,7 +10,7 @@ import (
 
 var (
 	contract = regexp.MustCompile(`(?m)^(\d+)\. \*\*`)
-	row      = regexp.MustCompile("(?m)^\\| (\\d+) \\| (.*) \\|$")
+	row      = regexp.MustCompile(`(?m)^\| (\d+) \| (.*) \|$`)
 	named    = regexp.MustCompile("`(Test\\w+)` in `([\\w/]+)`")
 )
 
