@@ -10,6 +10,10 @@ about=build
 version=${1:-dev}
 compressed=internal/agent/program/codehub-agent.gz
 export CGO_ENABLED=0
+# The compiler takes a sixth less time if it collects garbage less often, and a quarter more memory.
+if [ -z "${GOGC:-}" ] && [ "$(awk '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)" -gt 4000000 ]; then
+	export GOGC=400
+fi
 flags=(-buildvcs=false -trimpath -tags agent -ldflags "-s -w -X main.version=$version")
 
 list() { go list -deps "${flags[@]}" "$@"; }
