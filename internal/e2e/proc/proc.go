@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -189,9 +190,9 @@ func (s *Server) AwaitReady(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("codehub did not become ready: %w\n%s", ctx.Err(), s.Log())
+			return fmt.Errorf("codehub did not become ready: %w\n%s", ctx.Err(), s.Excerpt())
 		case <-s.Done():
-			return fmt.Errorf("codehub ended while it started: %v\n%s", s.Err(), s.Log())
+			return fmt.Errorf("codehub ended while it started: %v\n%s", s.Err(), s.Excerpt())
 		case <-t.C:
 		}
 	}
@@ -274,6 +275,27 @@ func stopLeftDatabase(dataDir string) {
 
 // Log returns the last part of the output of the process.
 func (s *Server) Log() string { return s.log.String() }
+
+// Excerpt returns what of the log says why a test failed: the last 20 warnings and errors,
+// and the last 20 lines without those of requests.
+func (s *Server) Excerpt() string {
+	var troubles, rest []string
+	for line := range strings.Lines(s.Log()) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case strings.Contains(line, " level=WARN ") || strings.Contains(line, " level=ERROR "):
+			troubles = append(troubles, line)
+		case strings.Contains(line, " msg=request "):
+			continue
+		}
+		rest = append(rest, line)
+	}
+	const most = 20
+	rest = rest[max(0, len(rest)-most):]
+	troubles = slices.DeleteFunc(troubles, func(line string) bool { return slices.Contains(rest, line) })
+	troubles = troubles[max(0, len(troubles)-most):]
+	return strings.Join(slices.Concat([]string{"--- warnings and errors before its last lines:"}, troubles, []string{"--- its last lines, without requests:"}, rest, []string{"--- end of the log"}), "\n")
+}
 
 // tail keeps the last part of what is written to it.
 type tail struct {
