@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+	"github.com/moby/moby/client"
 
 	"codehub/api"
 	"codehub/internal/e2e/proc"
@@ -32,13 +33,10 @@ func TestArchiveJourney(t *testing.T) {
 	b.terminal()
 	b.shell("echo $((6 * 7))-works | tee proof.txt", "42-works")
 
-	// The upload hangs at its end and the download in the middle, so that the
+	// The upload is held at its end and the download at its beginning, so that the
 	// progress stays visible.
-	p.setFault(func(of string, _ int, r *http.Request) fault {
-		if of == id && (r.URL.Query().Has("uploadId") && r.Method == http.MethodPost || r.Method == http.MethodGet && s.jobRuns("restore", id)) {
-			return hang
-		}
-		return pass
+	p.hold(func(of string, r *http.Request) bool {
+		return of == id && r.URL.Query().Has("uploadId") && r.Method == http.MethodPost
 	})
 	b.do("go back to the list", navigate(s.URL+"/"), until(card("RUNNING", "NONE")))
 	b.do("ask for the archive", chromedp.Click("#menu-"+id+" summary"), chromedp.Click("#"+cssID(id+"-archive")), chromedp.WaitVisible("dialog[open] #dialog-form"))
@@ -47,8 +45,10 @@ func TestArchiveJourney(t *testing.T) {
 	b.do("see the progress", until(card("STANDBY", "ARCHIVING")),
 		until(fmt.Sprintf(`document.querySelector('#ws-%s progress') !== null && /[1-9]/.test(document.querySelector('#ws-%s .progress-text')?.innerText ?? '')`, id, id)))
 	b.screenshot("archiving")
-	p.awaitHanging(id)
-	p.release()
+	p.awaitHeld(t, id)
+	p.hold(func(of string, r *http.Request) bool {
+		return of == id && r.Method == http.MethodGet && s.jobRuns("restore", id)
+	})
 	b.do("see it archived", until(card("ARCHIVED", "NONE")))
 	b.screenshot("archived")
 	s.expectNoHome(id)
@@ -57,12 +57,18 @@ func TestArchiveJourney(t *testing.T) {
 	b.screenshot("restore-needed")
 	b.do("restore it", chromedp.Click("#"+cssID(id+"-start")),
 		until(`document.querySelector('#wait progress') !== null`))
-	p.awaitHanging(id)
+	p.awaitHeld(t, id)
 	b.screenshot("restoring")
-	p.setFault(nil)
-	p.release()
+	p.hold(nil)
 	b.terminal() // the page opens the workspace without a click
 	b.shell("cat proof.txt", "42-works")
 	b.screenshot("file-is-there")
 	s.discard(id)
+}
+
+// jobRuns reports whether a workspace's storage job runs.
+func (s *server) jobRuns(kind, id string) bool {
+	s.Helper()
+	c, err := s.docker.ContainerInspect(s.Context(), "codehub-"+kind+"-"+id, client.ContainerInspectOptions{})
+	return err == nil && c.Container.State.Running
 }

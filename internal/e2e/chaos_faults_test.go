@@ -18,7 +18,7 @@ import (
 // faultInjector injects faults into a cluster, up to two at a time.
 type faultInjector struct {
 	*cluster
-	bucketProxy *bucketProxy // nil: the bucket stays available
+	bucketLink *link
 
 	group sync.WaitGroup
 	stop  chan struct{} // closed: faults end and none begins
@@ -70,13 +70,13 @@ var clusterFaults = []clusterFault{
 	}},
 	{"redis restarted", 2, sharedTarget("redis"), func(tr *faultInjector, _ *member, _ *rand.Rand) { tr.redis.kill() }, 0, 4 * time.Second, func(tr *faultInjector, _ *member) { tr.redis.start() }},
 	{"redis flushed", 1, sharedTarget("redis"), func(tr *faultInjector, _ *member, _ *rand.Rand) { tr.redis.flush() }, 0, 0, func(*faultInjector, *member) {}},
-	{"bucket unavailable", 3, sharedTarget("bucket"), func(tr *faultInjector, _ *member, _ *rand.Rand) { tr.bucketProxy.takeDown() }, 0, 5 * time.Second, func(tr *faultInjector, _ *member) { tr.bucketProxy.bringUp() }},
+	{"bucket unavailable", 3, sharedTarget("bucket"), func(tr *faultInjector, _ *member, _ *rand.Rand) { tr.bucketLink.cut() }, 0, 5 * time.Second, func(tr *faultInjector, _ *member) { tr.bucketLink.heal() }},
 	{"container removed by hand", 6, sharedTarget("container"), func(tr *faultInjector, _ *member, rng *rand.Rand) { tr.removeSome(rng.Int()) }, 0, 0, func(*faultInjector, *member) {}},
 	{"postgres restarted", 1, sharedTarget("postgres"), func(tr *faultInjector, _ *member, _ *rand.Rand) { tr.pg.Stop() }, 0, 2 * time.Second, func(tr *faultInjector, _ *member) { tr.pg.Start() }},
 }
 
-func newFaultInjector(c *cluster, p *bucketProxy) *faultInjector {
-	return &faultInjector{cluster: c, bucketProxy: p, stop: make(chan struct{}), faulty: map[string]bool{}, tally: map[string]int{}}
+func newFaultInjector(c *cluster, p *link) *faultInjector {
+	return &faultInjector{cluster: c, bucketLink: p, stop: make(chan struct{}), faulty: map[string]bool{}, tally: map[string]int{}}
 }
 
 // run begins a fault about once every pause, until the channel is closed. It

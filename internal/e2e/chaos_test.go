@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -37,9 +38,9 @@ func TestChaos(t *testing.T) {
 	}
 	rng := newRand(t, 30)
 	b := s3Bucket(t)
-	p := newBucketProxy(parallelTB{t}, b)
+	p := newLink(t, "tcp", "127.0.0.1:0", func() (net.Conn, error) { return net.Dial("tcp", strings.TrimPrefix(b.s3.Endpoint, "http://")) })
 	c := startCluster(t, clusterOptions{
-		servers: 3, postgres: true, redis: true, bucket: b, endpoint: p.URL,
+		servers: 3, postgres: true, redis: true, bucket: b, endpoint: "http://" + p.address,
 		limits: limits{perUser: 2, global: 5, observed: true},
 		settings: []string{
 			"MAX_RUNNING_PER_USER=2", "MAX_RUNNING_GLOBAL=5", "CODEHUB_DELETE_GRACE=8s", "COORDINATOR_IDLE_INTERVAL=2s",

@@ -33,8 +33,8 @@ var required = []string{
 
 // helm lint finds nothing, and the schema of the values refuses wrong ones, with their names.
 func TestChartRefusesWrongValues(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
-	harness.NeedsDocker(t) // as the other tests of this package
 	if out, err := kubetest.Helm(t, append([]string{"lint", "--strict", kubetest.Chart()}, required...)...); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -180,6 +180,7 @@ func serverImage(t *testing.T, binary string) string {
 // although the database is migrated meanwhile, and the workspace keeps running. The upgrade is from
 // the binary CODEHUB_TEST_EARLIER_BINARY, or to the same one if there is none.
 func TestChart(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	server := serverImage(t, env.binary)
 	images, first := []string{server, env.testImage}, server

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 )
@@ -14,6 +15,7 @@ import (
 // The audit records a write to the controller's columns without the leader's
 // lock, and a workspace above the limits. It records nothing else.
 func TestAuditFindsViolations(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	c := &cluster{test: test{t}, dsn: pgtest.New(t, postgres.Migrate)}
 	c.installAudit(limits{perUser: 1, global: 2})

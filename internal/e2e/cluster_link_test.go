@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -266,24 +265,4 @@ func backendOf(received []byte) uint32 {
 		received = received[n:]
 	}
 	return 0
-}
-
-var dockerRequest = regexp.MustCompile(`^(?:GET|HEAD|POST|PUT|DELETE) \S+`)
-
-// calls records the requests that pass a link to Docker. take returns those
-// since it was last called.
-func (k *link) calls() (take func() []string) {
-	var all []string
-	k.setOnData(func(_ *linkConn, fromClient bool, b []byte) {
-		if m := dockerRequest.Find(b); fromClient && m != nil {
-			all = append(all, string(m))
-		}
-	})
-	return func() []string {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		out := all
-		all = nil
-		return out
-	}
 }

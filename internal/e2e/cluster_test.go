@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -30,14 +29,13 @@ import (
 
 // clusterOptions describe a cluster.
 type clusterOptions struct {
-	servers    int
-	failpoints bool // the servers are built with failpoints
-	postgres   bool // a separate PostgreSQL, which the test can restart
-	redis      bool
-	bucket     *bucket
-	endpoint   string // endpoint of the bucket; "": that of the bucket's own server
-	settings   []string
-	limits     limits // checked by the audit at each commit
+	servers  int
+	postgres bool // a separate PostgreSQL, which the test can restart
+	redis    bool
+	bucket   *bucket
+	endpoint string // endpoint of the bucket; "": that of the bucket's own server
+	settings []string
+	limits   limits // checked by the audit at each commit
 }
 
 // cluster is several servers of one installation on one machine. They share
@@ -60,8 +58,6 @@ type member struct {
 	name               string
 	dbLink, dockerLink *link
 	servesBackend      func(pid uint32) bool // whether the PostgreSQL backend pid serves this server
-	dockerCalls        func() []string       // its Docker requests since the last call
-	failpoints         *failpointServer      // nil: built without failpoints
 	stopped            atomic.Bool           // by SIGSTOP
 }
 
@@ -80,15 +76,8 @@ func startCluster(t *testing.T, of clusterOptions) *cluster {
 	if of.redis {
 		c.redis = startRedis(t)
 	}
-	binary := env.binary
-	if of.failpoints {
-		var err error
-		if binary, err = failpointBinary(); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for i := range of.servers {
-		c.add(t, i, binary)
+		c.add(t, i)
 	}
 	cleanup(t, c.end)
 	// The first server applies the migrations, which the triggers of the audit
@@ -121,7 +110,7 @@ func startCluster(t *testing.T, of clusterOptions) *cluster {
 }
 
 // add prepares a server without starting it.
-func (c *cluster) add(t *testing.T, n int, binary string) {
+func (c *cluster) add(t *testing.T, n int) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "codehub-e2e-") // short, because the length of a socket's path is limited
 	if err != nil {
@@ -140,7 +129,6 @@ func (c *cluster) add(t *testing.T, n int, binary string) {
 	db.Host, db.RawQuery = m.dbLink.address, "sslmode=disable"
 	dockerHost := env.docker.DaemonHost()
 	m.dockerLink = newLink(t, "unix", filepath.Join(dir, "d.sock"), func() (net.Conn, error) { return dialDocker(dockerHost) })
-	m.dockerCalls = m.dockerLink.calls()
 	settings := append(slices.Clone(c.bucket.settings), "CODEHUB_DEFAULT_IMAGE="+env.testImage,
 		"CODEHUB_DATABASE_URL="+db.String(), "DOCKER_HOST=unix://"+m.dockerLink.address, c.subnet.Setting())
 	if c.endpoint != "" {
@@ -149,11 +137,7 @@ func (c *cluster) add(t *testing.T, n int, binary string) {
 	if c.redis != nil {
 		settings = append(settings, "CODEHUB_REDIS_URL="+c.redis.URL())
 	}
-	if c.failpoints {
-		m.failpoints = &failpointServer{server: m.server, spec: filepath.Join(dir, "failpoints"), log: filepath.Join(dir, "steps"), armed: map[string]string{}, holds: map[string]int{}}
-		settings = append(settings, "CODEHUB_FAILPOINT="+m.failpoints.spec, "CODEHUB_FAILPOINT_LOG="+m.failpoints.log)
-	}
-	if m.Server, err = proc.New(proc.Options{Binary: binary, DataDir: m.home, Env: append(settings, c.settings...)}); err != nil {
+	if m.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: m.home, Env: append(settings, c.settings...)}); err != nil {
 		t.Fatal(err)
 	}
 	c.members = append(c.members, m)
@@ -183,9 +167,7 @@ func (c *cluster) end() {
 	}
 	group.Wait()
 	for _, m := range c.members {
-		if c.Failed() {
-			m.Logf("the log of %s:\n%s", m.name, lastLines(withoutRequests(m.Log()), 80))
-		}
+		m.logIfFailed(m.name)
 	}
 	for _, m := range c.members {
 		if m.Installation() != "" {
@@ -193,17 +175,6 @@ func (c *cluster) end() {
 			break
 		}
 	}
-}
-
-// withoutRequests removes the requests from a log.
-func withoutRequests(log string) string {
-	var out strings.Builder
-	for line := range strings.Lines(log) {
-		if !strings.Contains(line, "msg=request ") {
-			out.WriteString(line)
-		}
-	}
-	return out.String()
 }
 
 // asUser returns the server with another user's token. Its failures are

@@ -39,7 +39,11 @@ func TestKilledDuringEachOperation(t *testing.T) {
 		s.Kill()
 		s.restart()
 	}
-	for round := range 2 {
+	rounds := 1
+	if harness.Verifying() {
+		rounds = 2
+	}
+	for round := range rounds {
 		id := s.create(api.CreateWorkspace{Name: fmt.Sprint("victim", round)})
 		killDuring(id, "PROVISIONING")
 		s.await(id, "STARTING or RUNNING", func(w api.Workspace) bool { return w.Operation == "STARTING" || w.Phase == "RUNNING" })
@@ -82,12 +86,18 @@ func (s *server) containerOf(id string) string {
 	return c.Container.ID + " " + c.Container.State.StartedAt
 }
 
+// A container that was removed is started again with its home; without its home a workspace is in
+// ERROR, and gets an empty one only on request.
 func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 	t.Parallel()
-	for _, storage := range []string{"docker-volume", "local-dir"} {
+	storages := []string{"docker-volume"}
+	if harness.Verifying() {
+		storages = append(storages, "local-dir")
+	}
+	for _, storage := range storages {
 		t.Run(storage, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage, "COORDINATOR_IDLE_INTERVAL=1s")
+			s := startQuick(t, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage, "COORDINATOR_IDLE_INTERVAL=1s")
 			id := s.create(api.CreateWorkspace{Name: "one"})
 			s.awaitPhase(id, "RUNNING")
 			s.write(id, "work")
@@ -148,7 +158,7 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 // Of 200 starts at the same time with a limit of 3, exactly 3 are accepted.
 func TestLimitIsExact(t *testing.T) {
 	t.Parallel()
-	s := start(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=3")
+	s := startQuick(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=3")
 	const many = 200
 	standby := "STANDBY"
 	ids := make([]string, 8)

@@ -313,4 +313,31 @@ func (s *server) expectCompleteCopy(b *bucket, id string, want homeState) {
 	compareHomes(s.TB, "the only copy of "+id, withoutRoot(want), withoutRoot(s.readHome(id)))
 }
 
+// newRand returns a generator and logs its seed. The variable SEED repeats the
+// choices of an earlier run.
+func newRand(t *testing.T, salt uint64) *rand.Rand {
+	seed := uint64(time.Now().UnixNano())
+	if v := os.Getenv("SEED"); v != "" {
+		if _, err := fmt.Sscan(v, &seed); err != nil {
+			t.Fatalf("SEED: %v", err)
+		}
+	}
+	t.Logf("SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, salt))
+}
+
 func digest(content string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(content))) }
+
+// withoutRoot removes access times and the home's own modification time, which
+// the start of a container and reading change.
+func withoutRoot(h homeState) homeState {
+	out := homeState{}
+	for name, s := range h {
+		s.Atime = ""
+		if name == "." {
+			s.Mtime = ""
+		}
+		out[name] = s
+	}
+	return out
+}

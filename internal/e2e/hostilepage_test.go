@@ -19,6 +19,7 @@ import (
 // another workspace as the user who has it open: neither a page on the workspace's own host
 // nor one on a public port.
 func TestHostilePage(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	inEach(t, originModes, testHostilePage)
 }

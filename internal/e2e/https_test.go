@@ -91,9 +91,7 @@ func TestServesHTTPS(t *testing.T) {
 		t.Fatal(err)
 	}
 	cleanup(t, func() {
-		if t.Failed() {
-			t.Logf("the server's log:\n%s", lastLines(withoutPolls(s.Log()), 150))
-		}
+		s.logIfFailed("server")
 		s.Close()
 		s.sweep()
 	})

@@ -113,6 +113,7 @@ case ":$PATH:" in *":$HOME/.local/bin:"*) ;; *) echo "PATH is $PATH" ;; esac
 `
 
 func TestDefaultImage(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "tools"})
@@ -158,6 +159,7 @@ func withoutTTYNotes(out string) string {
 
 // The slim image has the IDE and a few tools, and neither compilers nor sudo.
 func TestSlimImage(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "slim"})

@@ -491,3 +491,16 @@ func (c *cluster) onCluster(t *testing.T) []*server {
 	}
 	return on
 }
+
+// expectNoError checks that a crash of the server is not counted as a failure
+// of the workspace.
+func (s *server) expectNoError(id, at string) {
+	s.Helper()
+	w, err := s.api.Get(s.Context(), id)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if w.ErrorCount != 0 || w.ErrorReason != nil {
+		s.Errorf("a crash or outage at %s counted as a failure: %d, %s: %s", at, w.ErrorCount, str(w.ErrorReason), str(w.ErrorMessage))
+	}
+}

@@ -1,22 +1,32 @@
 package e2e
 
 import (
+	"context"
+	"log/slog"
+	"net"
+	"net/url"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"codehub/api"
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/archive/store/s3test"
+	buckets "codehub/internal/bucket"
 	"codehub/internal/dockertest"
 	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/kubetest"
+	"codehub/internal/runtime"
 	"codehub/internal/runtime/kube"
+	"codehub/internal/workspace"
 )
 
 // clusterImages describe a cluster of Kubernetes. Without an IDE, the test server is it.
@@ -44,16 +54,12 @@ func clusterSettings(t *testing.T, b *bucket, of clusterImages) (*kubetest.Clust
 const clusterNamespace = "codehub-workspaces"
 
 // Servers on a real cluster of three nodes, each an installation of its own: the life of a
-// workspace, and a server that is killed at every step of archives. In the soak, SOAK is the
-// least number of kills, and of random lives of workspaces.
+// workspace, and controllers that die at every step of archives.
 func TestKubernetes(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
 	k, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 3, workspace: env.testImage})
 	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "a slow pull": slowPullOnCluster, "killed at every step": killedOnCluster}
-	if soaking {
-		tests["random lives"] = randomOnCluster
-	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -129,32 +135,47 @@ func slowPullOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
 	s.discard(id)
 }
 
-// killedOnCluster is TestKilledAtEveryStep on a cluster. The soak goes on with
-// TestKilledAtEveryStepAgain.
+// killedOnCluster is TestKilledAtEveryStep on a cluster.
 func killedOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
-	b, rng := s3Bucket(t), newRand(t, 21)
-	f := startWithFailpoints(t, slices.Concat(settings, bucketOn(k, b, b.s3.Endpoint), []string{"MAX_RUNNING_PER_USER=0"})...)
-	f.runtime = clusterState{k}
-	kills := f.killAtEveryStep(b, allSteps(), parallelJobs, rng)
-	f.expectNothingLeft()
-	for kills < soakRounds(t, 1) {
-		f.stopIfFailed()
-		kills += f.killAgainAtEveryStep(b, allSteps(), rng)
-		f.expectNothingLeft()
-		t.Logf("%d kills of the server", kills)
-	}
-}
-
-// randomOnCluster is TestRandomLives on a cluster.
-func randomOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
-	lives, rng := soakRounds(t, 1), newRand(t, 22)
-	seed := rng.Uint64()
 	b := s3Bucket(t)
-	w := newWorld(t, b, clusterState{k}, func(endpoint string) []string {
-		return slices.Concat(settings, bucketOn(k, b, endpoint))
-	}, rng)
-	var next atomic.Int64
-	w.runLives(t, &next, int64(lives), seed)
+	l := newLives(t, b, clusterState{k}, workspace.StorageKubernetes)
+	installation, err := l.db.DB.Installation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(name string) string {
+		i := slices.IndexFunc(settings, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+		return settings[i][len(name)+1:]
+	}
+	cluster := kube.Settings{
+		Kubeconfig: of("CODEHUB_KUBECONFIG"), Namespace: clusterNamespace, StorageClass: kubetest.StorageClass, HomeSize: "1Gi",
+		Ephemeral: "1Gi", ServerImage: of("CODEHUB_SERVER_IMAGE"),
+	}
+	if err := cluster.Resolve(); err != nil {
+		t.Fatal(err)
+	}
+	config, err := cluster.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inCluster := &s3test.Server{Endpoint: "http://" + k.Forward(strings.TrimPrefix(b.s3.Endpoint, "http://"))}
+	l.open = func(log *slog.Logger) (runtime.Runtime, *buckets.Bucket, []func(context.Context) error, func()) {
+		way := newLink(t, "unix", filepath.Join(scratch(t), "k.sock"), func() (net.Conn, error) { return net.Dial("tcp", server.Host) })
+		own := rest.CopyConfig(config)
+		own.Dial = func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", way.address) }
+		rt, err := kube.New(own, kube.Config{Installation: installation, Settings: cluster, IDEImage: of("CODEHUB_IDE_IMAGE"), PullTimeout: time.Hour, Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rt.Close() })
+		archives := l.checked(buckets.Config{Store: fixture.OpenS3(t, inCluster, "homes/team"), Installation: installation, Version: "test", Log: log})
+		return rt, archives, []func(context.Context) error{rt.Run}, way.cut
+	}
+	l.killAtEveryStep(2, newRand(t, 21))
 }
 
 // A home with every kind of entry that is hard to preserve moves from Docker to a cluster and

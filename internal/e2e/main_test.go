@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
-	harness.Parallel(5) // they wait most of the time, except those with a browser
-	env.browsers = make(chan struct{}, 3)
+	harness.Parallel(5)                   // they wait most of the time, except those with a browser
+	env.browsers = make(chan struct{}, 2) // more wait for each other
 	watchForInterrupts()
 	code := m.Run()
 	os.RemoveAll(env.scratch)

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"codehub/internal/harness"
 )
 
 // mode is a way in which codehub and its workspaces are reached. PORT stands for the
@@ -46,6 +48,14 @@ var (
 )
 
 func (m mode) https() bool { return strings.HasPrefix(m.main, "https:") }
+
+// orAll returns the modes that differ most in make test, and all in make verify.
+func orAll(all []mode, most ...mode) []mode {
+	if harness.Verifying() {
+		return all
+	}
+	return most
+}
 
 // inEach runs f in each of these modes.
 func inEach(t *testing.T, modes []mode, f func(t *testing.T, m mode)) {

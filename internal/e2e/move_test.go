@@ -6,10 +6,8 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -81,6 +79,7 @@ const movedSecret = "s3cret-of-ann"
 // A home with every kind of entry that is hard to preserve moves between two servers, from a
 // folder to S3 and back the other way, and is the same there.
 func TestMoveBetweenServers(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		from, to                     func(testing.TB) *bucket
@@ -156,70 +155,4 @@ func (s *server) expectDeleted(id string) {
 	if codehub.CodeOf(err) != "not_found" && (err != nil || w.DeletedAt == nil) {
 		s.Errorf("the workspace %s is not deleted: %+v, %v", id, w.DesiredState, err)
 	}
-}
-
-// The move is killed at each of its steps, and each server during it. The home is moved
-// once, and removed from the source only after that.
-func TestMoveKilledAtEachStep(t *testing.T) {
-	t.Parallel()
-	binary, err := failpointBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, target := startMovable(t, folderBucket(t)), startMovable(t, s3Bucket(t))
-	id, home := source.createFilled("one", newRand(t, 41))
-	source.allowMoves()
-	flags := []string{"--workspace", id, "--join-users", "--remove"}
-
-	// The source is killed while the move waits for its archive, and the target while the
-	// copy is stored: the command uses the target's database and bucket itself.
-	points := filepath.Join(t.TempDir(), "failpoints")
-	arm := func(lines string) {
-		if err := os.WriteFile(points, []byte(lines), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	steps := filepath.Join(t.TempDir(), "steps")
-	arm("move-archived=hold")
-	held := target.moveCommand(t.Context(), binary, source, flags...)
-	held.Env = append(held.Env, "CODEHUB_FAILPOINT="+points, "CODEHUB_FAILPOINT_LOG="+steps)
-	if err := held.Start(); err != nil {
-		t.Fatal(err)
-	}
-	harness.Eventually(t, "the source has archived the workspace", func() bool {
-		log, _ := os.ReadFile(steps)
-		return strings.Contains(string(log), "held move-archived")
-	})
-	source.Kill()
-	target.Kill()
-	arm("")
-	var exit *exec.ExitError
-	if err := held.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("the move without its source ended with %v", err)
-	}
-	source.restart()
-
-	for _, step := range []string{"archived", "claimed", "fetching", "swept", "stored", "verified", "finished", "removed"} {
-		cmd := target.moveCommand(t.Context(), binary, source, flags...)
-		cmd.Env = append(cmd.Env, "CODEHUB_FAILPOINT=move-"+step+"=kill")
-		out, err := cmd.CombinedOutput()
-		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-			t.Fatalf("the move was not killed at %s: %v\n%s", step, err, out)
-		}
-		if w, err := source.api.Get(t.Context(), id); step != "removed" && (err != nil || w.DeletedAt != nil) {
-			t.Errorf("killed at %s: the source has deleted the workspace: %v", step, err)
-		}
-	}
-	target.restart()
-	report, code := target.move(source, flags...)
-	if code != 0 || len(report.Workspaces) != 1 || report.Workspaces[0].Result != move.Already {
-		t.Errorf("exit code %d, %+v", code, report)
-	}
-	target.awaitArchived(target.bucket, id, home)
-	if keys := target.bucket.keys(t, id); len(keys) != 1 {
-		t.Errorf("the target has the archives %v", keys)
-	}
-	source.expectDeleted(id)
-	target.setDesired(id, "STANDBY")
-	target.awaitRestored(id, home)
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
 	"github.com/jackc/pgx/v5"
 
 	"codehub/api"
@@ -106,7 +104,7 @@ func (v *visitor) cookies(address string) string {
 // A ticket lets in the browser that asked for it, once, on the host that it is for.
 func TestTicketAttacks(t *testing.T) {
 	t.Parallel()
-	inEach(t, originModes, testTicketAttacks)
+	inEach(t, orAll(originModes, siblings), testTicketAttacks)
 }
 
 func testTicketAttacks(t *testing.T, m mode) {
@@ -311,32 +309,4 @@ func (s *server) status(method, address string, headers ...string) int {
 	}
 	resp.Body.Close()
 	return resp.StatusCode
-}
-
-// An application on a port of a workspace has an origin of its own, on which absolute
-// links work.
-func TestPortOfWorkspace(t *testing.T) {
-	t.Parallel()
-	s := startQuick(t, "CODEHUB_DELETE_GRACE=0s")
-	id := s.create(api.CreateWorkspace{Name: "web"})
-	s.awaitPhase(id, "RUNNING")
-	port := s.originOf("3000--" + id)
-	b := newBrowser(t, s.URL)
-	b.login(s.URL, proc.AdminPassword)
-	b.do("see that nothing listens", navigate(port+"/"), until(`document.querySelector('h1')?.innerText.includes('3000')`))
-	b.screenshot("nothing-listens")
-	s.serveIn(id, ":3000")
-	seen := func(path string) chromedp.Action[chromedp.Void] {
-		return until(fmt.Sprintf(`location.href === %q && JSON.parse(document.querySelector('#request').innerText).path === %q`, port+path, path))
-	}
-	b.do("see the page enter the application", until(`document.querySelector('#request') !== null`), seen("/"))
-	b.do("follow an absolute link", until(`(() => { const a = document.createElement('a'); a.href = '/deep/page'; document.body.append(a); a.click(); return true })()`), seen("/deep/page"))
-	headers, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.querySelector('#request').innerText`))
-	if err != nil || strings.Contains(headers, "codehub_") || strings.Contains(headers, "code-server-session") {
-		t.Errorf("the application received %s, %v", headers, err)
-	}
-	if status := s.status("GET", port+"/"); status != 401 {
-		t.Errorf("without a session: %d", status)
-	}
-	s.remove(id)
 }

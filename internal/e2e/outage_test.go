@@ -11,11 +11,13 @@ import (
 
 	"codehub/api"
 	"codehub/internal/dockertest"
+	"codehub/internal/harness"
 )
 
 // Docker stops for 30 s while workspaces run, start and are created. No
 // workspace is in ERROR, and all are RUNNING afterwards.
 func TestWorkspacesSurviveDockerOutage(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	t.Run("stopped", func(t *testing.T) {
 		e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})

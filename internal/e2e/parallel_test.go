@@ -41,11 +41,3 @@ func (s *server) inParallel(n int, f func(i int, on *server)) {
 	}
 	group.Wait()
 }
-
-// stopIfFailed ends a test if a goroutine of inParallel has failed.
-func (s *server) stopIfFailed() {
-	s.Helper()
-	if s.Failed() {
-		s.Fatal("stopped: the remaining steps need those that failed")
-	}
-}

@@ -3,18 +3,15 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"codehub/api"
 	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 )
 
@@ -32,12 +29,7 @@ func (s *server) serveIn(id, address string) {
 // Its owner shares it on the workspace's page.
 func TestSharedPorts(t *testing.T) {
 	t.Parallel()
-	for _, m := range []mode{ownOrigins, siblings} {
-		t.Run(m.name, func(t *testing.T) {
-			t.Parallel()
-			testSharedPorts(t, m)
-		})
-	}
+	inEach(t, orAll([]mode{ownOrigins, siblings}, ownOrigins), testSharedPorts)
 }
 
 func testSharedPorts(t *testing.T, m mode) {
@@ -171,132 +163,4 @@ func (b *browser) expectNothingOfCodehub() {
 	if strings.Contains(strings.ToLower(text), "codehub") || received.Headers.Get("X-Forwarded-For") == "" {
 		b.Errorf("the application received %s", text)
 	}
-}
-
-// An application that listens on 127.0.0.1 alone is listed, opened in a browser with its
-// WebSockets, and forwarded.
-func TestLoopbackPortOfWorkspace(t *testing.T) {
-	t.Parallel()
-	s := startQuick(t, "CODEHUB_DELETE_GRACE=0s")
-	id := s.create(api.CreateWorkspace{Name: "dev"})
-	s.awaitPhase(id, "RUNNING")
-	port := s.portOf(id, "3000")
-	b := newBrowser(t, s.URL)
-	b.login(s.URL, proc.AdminPassword)
-	s.listLive(b, id)
-	b.do("wait for the application", navigate(port+"/"), until(`document.querySelector('#wait') !== null`))
-	s.serveIn(id, "127.0.0.1:3000")
-	b.do("see it enter", until(`document.querySelector('#request') !== null`))
-	// As a development server reloads a page: a file changes, and the page shows it after a
-	// message on its WebSocket.
-	b.do("change and see", until(`(window.asked ??= (async () => {
-		const socket = new WebSocket(location.origin.replace('http', 'ws') + '/ws');
-		await new Promise((ok, no) => { socket.onopen = ok; socket.onerror = no });
-		socket.onmessage = async () => { document.title = await (await fetch('/file?path=page.txt')).text() };
-		await fetch('/file?path=page.txt', {method: 'PUT', body: 'changed'});
-		socket.send('reload');
-	})(), document.title === 'changed')`))
-	b.do("see it on the workspace's page", navigate(s.URL+"/workspaces/"+id), until(`document.querySelector('#ports [data-port="3000"]')?.innerText.includes('testserver')`))
-	var listed api.Port
-	list, err := s.api.Ports(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range list.Ports {
-		if p.Port == 3000 {
-			listed = p
-		}
-	}
-	if !listed.Listening || !listed.Local || listed.URL != port+"/" {
-		t.Errorf("%+v", list)
-	}
-	conn, err := s.api.ConnectPort(t.Context(), id, 3000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_, _ = io.WriteString(conn, "GET /file?path=page.txt HTTP/1.0\r\n\r\n")
-	if err := conn.CloseWrite(); err != nil {
-		t.Error(err)
-	}
-	if got, err := io.ReadAll(conn); err != nil || !strings.HasSuffix(string(got), "changed") {
-		t.Errorf("forwarded: %q, %v", got, err)
-	}
-	testForward(t, s, id)
-	s.remove(id)
-}
-
-// listLive checks that the workspace's page, once open, lists a program from when it listens until
-// it ends, without a reload.
-func (s *server) listLive(b *browser, id string) {
-	s.Helper()
-	const none = `document.querySelector('#ports')?.innerText.includes('No program listens on a port.') && document.querySelector('#ports [data-port]') === null`
-	b.do("see that nothing listens", navigate(s.URL+"/workspaces/"+id), until(none), until(`window.notReloaded = true`))
-	before := time.Now().Truncate(time.Second)
-	program, err := s.api.Exec(s.Context(), id, api.Exec{Args: []string{"/testserver"}, Env: []string{"TESTSERVER_ADDR=127.0.0.1:3000"}})
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer program.Close()
-	ended := make(chan error, 1)
-	go func() {
-		_, err := program.Run(s.Context(), io.Discard, io.Discard, nil)
-		ended <- err
-	}()
-	b.do("see the program", until(`document.querySelector('#ports [data-port="3000"] code')?.textContent === 'testserver'`))
-	list, err := s.api.Ports(s.Context(), id)
-	if err != nil || len(list.Ports) != 1 || list.Ports[0].Since == nil {
-		s.Fatalf("%+v, %v", list, err)
-	}
-	since := *list.Ports[0].Since
-	if since.Before(before) || since.After(time.Now()) {
-		s.Errorf("the program listens since %v, and was started after %v", since, before)
-	}
-	b.do("see since when", until(fmt.Sprintf(`(row => row.querySelector('.num').textContent === '3000' && row.innerText.includes('Listening since') &&
-		Date.parse(row.querySelector('time').dateTime) === %d)(document.querySelector('#ports [data-port="3000"]'))`, since.UnixMilli())))
-	b.screenshot("listening")
-	if err := program.Signal(s.Context(), "TERM"); err != nil {
-		s.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		s.Errorf("end the program: %v", err)
-	}
-	b.do("see it go", until(none+` && window.notReloaded`))
-}
-
-// testForward runs codehub port-forward, also across a restart of the workspace.
-func testForward(t *testing.T, s *server, id string) {
-	local, err := proc.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := s.api.CreateToken(t.Context(), api.CreateToken{Name: "forward"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), env.binary, "port-forward", "--url", s.URL, id, "3000:"+local[strings.LastIndex(local, ":")+1:])
-	cmd.Env = append(cmd.Environ(), "CODEHUB_SESSION_TOKEN="+token.Token, "HOME="+t.TempDir())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
-	fetch := func() string {
-		resp, err := (&http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + local + "/file?path=page.txt")
-		if err != nil {
-			return ""
-		}
-		defer resp.Body.Close()
-		b, _ := io.ReadAll(resp.Body)
-		return string(b)
-	}
-	harness.Eventually(t, "the forwarded port leads to the application", func() bool { return fetch() == "changed" })
-	before := s.containerOf(id)
-	if _, err := s.api.Restart(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
-	s.await(id, "runs again", func(w api.Workspace) bool {
-		return w.Phase == "RUNNING" && w.Operation == "NONE" && s.containerOf(id) != before
-	})
-	s.serveIn(id, "127.0.0.1:3000")
-	harness.Eventually(t, "it does after a restart of the workspace", func() bool { return fetch() == "changed" })
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -15,12 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/moby/moby/client"
 
 	"codehub/api"
-	codehub "codehub/client"
-	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
 )
 
 // backup makes a backup of the database and returns a function that restores
@@ -239,134 +234,6 @@ func TestDatabaseRollback(t *testing.T) {
 	if _, err := s.api.ApplyRestore(t.Context(), api.ApplyRestore{}); err == nil {
 		t.Error("a second take-over was accepted")
 	}
-}
-
-// The backup has a deletion that was undeleted later.
-func TestRollbackOfAnUndelete(t *testing.T) {
-	t.Parallel()
-	b := folderBucket(t)
-	dsn := database(t)
-	s := start(t, append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=40s", "COORDINATOR_IDLE_INTERVAL=1s")...)
-	live, home := s.createFilled("live", newRand(t, 421))
-	kept, archived := s.createFilled("archived", newRand(t, 422))
-	s.setDesired(kept, "ARCHIVED")
-	key := *s.awaitArchived(b, kept, archived).ArchiveKey
-	for _, id := range []string{live, kept} {
-		if _, err := s.api.Delete(t.Context(), id, false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	deleted := time.Now()
-	restore, before := s.backup(dsn), s.mark(dsn)
-	for _, id := range []string{live, kept} {
-		if _, err := s.api.Undelete(t.Context(), id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.awaitMark(dsn, before)
-	s.Kill()
-	restore()
-	time.Sleep(time.Until(deleted.Add(40 * time.Second))) // the grace counts from the deletion
-	s.restart()
-	s.awaitHold(true)
-	s.expectNothingRemoved(func() {})
-	compareHomes(s.TB, "the live home", home, s.readHome(live))
-	if _, _, err := b.unpack(t, key); err != nil {
-		t.Errorf("unpack the archive: %v", err)
-	}
-	s.takeOver(api.ApplyRestore{})
-	for _, id := range []string{live, kept} { // the grace begins again with the take-over
-		if _, err := s.api.Undelete(t.Context(), id); err != nil {
-			t.Error(err)
-		}
-	}
-	s.awaitPhase(live, "STANDBY")
-	s.awaitPhase(kept, "ARCHIVED")
-	compareHomes(s.TB, "the live home", home, s.readHome(live))
-	s.setDesired(kept, "STANDBY")
-	s.awaitRestored(kept, archived)
-}
-
-// A second server on a copy of the data folder is on hold. It stops and removes
-// no resource of the original, whether that runs or not.
-func TestCopiedDataFolderGoesOnHold(t *testing.T) {
-	t.Parallel()
-	b := folderBucket(t)
-	s := start(t, append(b.settings, "COORDINATOR_IDLE_INTERVAL=1s")...)
-	running := s.create(api.CreateWorkspace{Name: "running"})
-	s.awaitPhase(running, "RUNNING")
-	s.write(running, "of the original")
-	container := s.containerOf(running)
-
-	other := s.startCopy(b)
-	other.awaitHold(true)
-	second := s.create(api.CreateWorkspace{Name: "made by the original"})
-	s.awaitPhase(second, "RUNNING")
-	s.awaitSettled(second)
-	other.expectNothingRemoved(func() {})
-	s.expect(running, "of the original")
-	if now := s.containerOf(running); now != container {
-		t.Errorf("the container was %s, now it is %s", container, now)
-	}
-	if st, err := s.api.AdminStatus(t.Context()); err != nil || st.Hold != "" {
-		t.Errorf("status of the original: %+v, %v", st, err)
-	}
-
-	// An administrator makes the copy take over, and the original is on hold.
-	other.takeOver(api.ApplyRestore{})
-	s.awaitHold(true)
-	other.awaitPhase(second, "RUNNING") // not in the copied database
-	other.expect(running, "of the original")
-	if now := s.containerOf(running); now != container {
-		t.Errorf("the container was %s, now it is %s", container, now)
-	}
-	other.setDesired(running, "STANDBY")
-	other.awaitPhase(running, "STANDBY")
-	s.expectNothingRemoved(func() {})
-	s.Stop()
-	s.restart()
-	s.awaitHold(true)
-}
-
-// startCopy starts a server on a copy of a running server's data folder.
-func (s *server) startCopy(b *bucket) *server {
-	s.Helper()
-	dir, err := os.MkdirTemp("", "codehub-e2e-copy-")
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		s.Fatal(err)
-	}
-	home := filepath.Join(dir, "data")
-	_, _ = exec.Command("cp", "-a", s.home, home).CombinedOutput() // files may be removed during the copy
-	other := *s
-	other.home = home
-	if other.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, "COORDINATOR_IDLE_INTERVAL=1s", s.subnet.Setting()}, b.settings...)}); err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(other.Close)
-	s.Cleanup(func() {
-		if s.Failed() {
-			s.Logf("the copy's log:\n%s", lastLines(withoutPolls(other.Log()), 100))
-		}
-	})
-	other.restart()
-	if other.api, err = codehub.New(other.URL, s.token); err != nil {
-		s.Fatal(err)
-	}
-	return &other
-}
-
-// awaitSettled waits until the container that proves the making of a home is removed.
-func (s *server) awaitSettled(id string) {
-	s.Helper()
-	f := client.Filters{}.Add("label", proc.Label(s.Installation())).Add("label", "codehub.role=seed").Add("label", "codehub.workspace="+id)
-	harness.Eventually(s.TB, "the home is settled", func() bool {
-		list, err := s.docker.ContainerList(s.Context(), client.ContainerListOptions{All: true, Filters: f})
-		return err == nil && len(list.Items) == 0
-	})
 }
 
 // expectNothingRemoved checks that no container or volume is removed while f

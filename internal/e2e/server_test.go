@@ -126,9 +126,7 @@ func startServer(t *testing.T, m mode, binary, home string, settings ...string) 
 		t.Fatal(err)
 	}
 	cleanup(t, func() {
-		if t.Failed() {
-			t.Logf("the server's log:\n%s", lastLines(withoutPolls(s.Log()), 150))
-		}
+		s.logIfFailed("server")
 		s.Close()
 		s.sweep()
 		os.RemoveAll(home)
@@ -333,20 +331,50 @@ func str(p *string) string {
 	return *p
 }
 
-// withoutPolls removes the requests of await from a log.
-func withoutPolls(log string) string {
-	var out strings.Builder
-	for line := range strings.Lines(log) {
-		if !strings.Contains(line, `route="GET /api/v1/workspaces/{id}" status=200`) && !strings.Contains(line, "/_codehub/state ") {
-			out.WriteString(line)
-		}
+// logIfFailed logs what a server's log says about a failure, and keeps the whole log in a file. The
+// test's own messages are before it.
+func (s *server) logIfFailed(name string) {
+	if !s.Failed() {
+		return
 	}
-	return out.String()
-}
-
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+	kept := filepath.Join(env.output, strings.ReplaceAll(s.Name(), "/", "-")+"-"+strings.ReplaceAll(name, " ", "-")+".log")
+	err := os.MkdirAll(env.output, 0o755)
+	if err == nil {
+		err = os.WriteFile(kept, []byte(s.Log()), 0o644)
+	}
+	s.Logf("What failed is above. The log of the %s is in %s (%v):\n%s", name, kept, err, s.Excerpt())
 }
 
 var clientFilter codehub.Filter // matches all workspaces of the caller
+
+// boss creates another administrator and logs in.
+func (s *server) boss() *codehub.Client {
+	s.Helper()
+	boss := api.CreateAccount{Username: "boss", Password: "a password", Admin: true}
+	if _, err := s.api.CreateAccount(s.Context(), boss); err != nil {
+		s.Fatal(err)
+	}
+	c, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: boss.Username, Password: boss.Password}, codehub.WithHTTPClient(&http.Client{Transport: s.web}))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c
+}
+
+// as returns the server with the token of a new user.
+func (s *server) as(username string) *server {
+	s.Helper()
+	const password = "a password of theirs"
+	if _, err := s.api.CreateAccount(s.Context(), api.CreateAccount{Username: username, Password: password}); err != nil {
+		s.Fatal(err)
+	}
+	return s.enterAs(username, password)
+}
+
+// enterAs returns the server with another user logged in.
+func (s *server) enterAs(username, password string) *server {
+	s.Helper()
+	other := *s
+	other.login(username, password)
+	return &other
+}

@@ -35,7 +35,7 @@ func TestSSH(t *testing.T) {
 	// Of all servers of the installation.
 	settings := append(folderBucket(t).settings, "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage)
 	s := start(t, append(settings, "CODEHUB_SSH_LISTEN="+listen)...)
-	id := s.createDesired("demo", "STANDBY")
+	s.createDesired("demo", "STANDBY")
 	c := s.sshClient(listen, "demo")
 	// It wakes the workspace.
 	if out, errs, status := c.run("ssh", "-F", c.options, "demo", "echo in; id -un; exit 3"); out != "in\ncoder\n" || status != 3 {
@@ -44,12 +44,24 @@ func TestSSH(t *testing.T) {
 	c.checkCopies()
 	c.checkForwards()
 	c.checkRemovedKey(s.second(settings...))
-	c = s.sshClient(listen, "demo")
-	c.checkKilledServer(id)
 	s.Stop()
 	if err := s.Err(); err != nil {
 		t.Errorf("the server's shutdown: %v", err)
 	}
+}
+
+// A server is killed while 100 SSH sessions are open.
+func TestSSHWithKilledServer(t *testing.T) {
+	harness.Verify(t)
+	t.Parallel()
+	listen, err := proc.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_SSH_LISTEN="+listen)
+	id := s.create(api.CreateWorkspace{Name: "demo"})
+	s.awaitPhase(id, "RUNNING")
+	s.sshClient(listen, "demo").checkKilledServer(id)
 }
 
 // checkCopies copies a file in both directions, and reads it through the API alone.

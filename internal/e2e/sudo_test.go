@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/api"
+	"codehub/internal/harness"
 )
 
 // sudoImage is the slim workspace image with sudo, as SUDO=1 sets it up.
@@ -27,6 +28,7 @@ const rootCapabilities = "chown,dac_override,fowner,fsetid,kill,setgid,setuid,se
 // change the agent or the IDE, nor reach another workspace or the host, and what it writes is
 // kept in the home only. Without the setting the same image's sudo does not work.
 func TestSudo(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	if out, err := exec.CommandContext(t.Context(), "testdata/sudo/build.sh", sudoImage, env.slimImage).CombinedOutput(); err != nil {
 		t.Fatalf("build the image: %v: %s", err, out)

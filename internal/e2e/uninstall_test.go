@@ -12,6 +12,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // uninstall runs `codehub uninstall` with typed as its input.
@@ -55,6 +56,7 @@ func (s *server) inDocker(id string) (containers, volumes, networks, images int)
 // Uninstall refuses while a server runs, and asks before it removes anything. The
 // removal of homes needs a confirmation of its own.
 func TestUninstallAsksBeforeRemoval(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	settings := []string{"CODEHUB_DATABASE_URL=" + database(t)}
 	s := start(t, settings...)

@@ -12,7 +12,6 @@ import (
 
 	"codehub/internal/cli/terminal"
 	"codehub/internal/config"
-	"codehub/internal/failpoint"
 	"codehub/internal/imageref"
 	"codehub/internal/importm1"
 	"codehub/internal/installation"
@@ -84,7 +83,7 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 		Source: source, Homes: homes, Docker: docker, DB: o.DB, Bucket: o.Bucket,
 		Storage: c.Defaults.StorageBackend, DefaultImage: c.Defaults.DefaultImage, Images: c.Defaults.Images, Image: c.Image,
 		Admin: c.Admin, JoinUsers: c.JoinUsers, DryRun: c.DryRun,
-		Log: log, Step: importStep(),
+		Log: log,
 	})
 	if !readsAllFiles() {
 		report.Warnings = append(report.Warnings, "not run as root, nor with CAP_DAC_READ_SEARCH: homes with files that only other users can read cannot be copied")
@@ -179,16 +178,4 @@ func remarks(reason string, notes []string) string {
 		notes = append([]string{reason}, notes...)
 	}
 	return strings.Join(notes, "; ")
-}
-
-// importStep reports each step to the failpoints; nil without failpoints.
-func importStep() func(step string) error {
-	passed := failpoint.Step()
-	if passed == nil {
-		return nil
-	}
-	return func(step string) error {
-		passed("", "import-"+step)
-		return nil
-	}
 }

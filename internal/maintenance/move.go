@@ -10,11 +10,9 @@ import (
 	"codehub/client"
 	"codehub/internal/cli/terminal"
 	"codehub/internal/config"
-	"codehub/internal/failpoint"
 	"codehub/internal/installation"
 	"codehub/internal/move"
 	"codehub/internal/setting"
-	"codehub/internal/workspace"
 )
 
 // moveToken is the variable of the source's API token. There is no flag for it, because
@@ -87,7 +85,7 @@ func (c *moveCmd) move(ctx context.Context, source *client.Client, log *slog.Log
 	report, err := move.Run(ctx, move.Config{
 		Source: source, Selection: move.Selection{Workspace: c.Workspace, User: c.User, All: c.All},
 		DB: o.DB, Bucket: o.Bucket, Storage: c.Defaults.StorageBackend, Images: c.Defaults.Images,
-		JoinUsers: c.JoinUsers, Remove: c.Remove, DryRun: c.DryRun, Log: log, Step: moveStep(),
+		JoinUsers: c.JoinUsers, Remove: c.Remove, DryRun: c.DryRun, Log: log,
 	})
 	return &report, err
 }
@@ -134,13 +132,4 @@ func moveSum(r move.Report) string {
 	}
 	return fmt.Sprintf("%d workspaces %s, %d moved before; %d removed from the source; %d items left.\n",
 		n[move.Moved], moved, n[move.Already], removed, r.Left)
-}
-
-// moveStep reports each step to the failpoints; nil without failpoints.
-func moveStep() func(id workspace.ID, step string) {
-	passed := failpoint.Step()
-	if passed == nil {
-		return nil
-	}
-	return func(id workspace.ID, step string) { passed(id, "move-"+step) }
 }

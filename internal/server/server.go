@@ -25,7 +25,6 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/continuation"
 	"codehub/internal/dashboard"
-	"codehub/internal/failpoint"
 	"codehub/internal/front"
 	"codehub/internal/gc"
 	"codehub/internal/health"
@@ -347,7 +346,7 @@ func newServer(p parts) (*server, error) {
 	ctrl := reconcile.New(reconcile.Config{
 		Runtime: p.runtime, Archives: p.bucket, Intents: db, Routes: workspaces, Log: log, Conditions: p.conditions,
 		Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes,
-		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare, Step: failpoint.Step(),
+		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare,
 		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
 		MayRemove: marks.MayRemove,
 		Ticked:    func(took time.Duration) { ticks.Observe(took.Seconds()) },
