@@ -31,7 +31,7 @@ func TestExcerptOfLog(t *testing.T) {
 		switch {
 		case n == 5:
 			level, msg = "WARN", "early"
-		case n%100 == 50:
+		case n%10 == 0:
 			level, msg = "INFO", "something"
 		case n == 999:
 			level, msg = "ERROR", "last"
@@ -39,7 +39,7 @@ func TestExcerptOfLog(t *testing.T) {
 		fmt.Fprintf(s.log, "time=%d level=%s msg=%s path=/\n", n, level, msg)
 	}
 	got := strings.Split(s.Excerpt(), "\n")
-	if len(got) != 3+1+11 || !strings.Contains(got[1], "msg=early") || !strings.Contains(got[len(got)-2], "msg=last") {
+	if len(got) != 3+1+20 || !strings.Contains(got[1], "msg=early") || !strings.Contains(got[len(got)-2], "msg=last") {
 		t.Errorf("%d lines:\n%s", len(got), strings.Join(got, "\n"))
 	}
 }
