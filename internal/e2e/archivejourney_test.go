@@ -13,7 +13,8 @@ import (
 )
 
 // A user archives a workspace, sees the progress, opens the workspace's
-// address, restores it with one click and finds the file.
+// address, restores it with one click and finds the file. It takes 40 s or more: the IDE
+// is loaded in Chromium twice.
 func TestArchiveJourney(t *testing.T) {
 	t.Parallel()
 	bk := s3Bucket(t)

@@ -18,7 +18,8 @@ import (
 )
 
 // The server is killed with SIGKILL during each operation and restarted. Every
-// operation completes, and another running workspace is not touched.
+// operation completes, and another running workspace is not touched. It takes 30 s or more,
+// for five starts of a server with the embedded database.
 func TestKilledDuringEachOperation(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")

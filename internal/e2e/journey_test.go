@@ -12,7 +12,8 @@ import (
 )
 
 // A user's first day: log in, create a workspace, see it start, use the
-// terminal, stop it, open it again, delete, undelete and delete it for good.
+// terminal, stop it, open it again, delete, undelete and delete it for good. It takes 40 s
+// or more: two starts of the IDE in Chromium, and the grace of a deletion.
 func TestJourney(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=15s", "COORDINATOR_IDLE_INTERVAL=2s")

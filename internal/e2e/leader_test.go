@@ -14,7 +14,8 @@ import (
 // and Redis are restarted, and Redis loses its data. Users start, stop and
 // archive workspaces meanwhile. Another server takes over, at most one leads at
 // a time, every workspace reaches its desired state, and every subscriber is up
-// to date.
+// to date. In make test the leader is killed and suspended only, which takes a minute
+// because a suspended leader is replaced only once its heartbeat is old.
 func TestAnotherServerLeadsAfterLoss(t *testing.T) {
 	t.Parallel()
 	rng := newRand(t, 31)

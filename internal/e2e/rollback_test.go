@@ -134,7 +134,8 @@ func (s *server) refillHome(id string, rng *rand.Rand) homeState {
 }
 
 // The database is restored from an old backup. The server is on hold and
-// changes nothing; after the take-over every workspace has its newest copy.
+// changes nothing; after the take-over every workspace has its newest copy. It takes a
+// minute or more, for eight histories of workspaces and three marks.
 func TestDatabaseRollback(t *testing.T) {
 	t.Parallel()
 	b := folderBucket(t)
