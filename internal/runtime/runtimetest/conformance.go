@@ -86,7 +86,7 @@ func Conformance(t *testing.T, harness func(*testing.T) Harness) {
 
 // HomeConformance tests what of the contract depends on how homes are stored.
 func HomeConformance(t *testing.T, harness func(*testing.T) Harness) {
-	conformance(t, harness, volumeTests(), restoreTests(), removalTests(), asideTests())
+	conformance(t, harness, volumeTests(), restoreTests(), removalTests(), asideTests(), jobTests(), busyTests())
 }
 
 func conformance(t *testing.T, harness func(*testing.T) Harness, groups ...map[string]func(*suite)) {

@@ -73,16 +73,14 @@ type Fake struct {
 	installation string
 	w            *world
 
-	mu         sync.Mutex
-	before     Before
-	down       bool
-	prepareErr error
-	addr       func(workspace.ID) string
-	agent      func(id workspace.ID, secret string) string
-	job        JobFunc
-	disks      []runtime.Disk
-	calls      map[string]int
-	graces     []time.Duration // of the calls of RemoveContainer
+	mu     sync.Mutex
+	before Before
+	down   bool
+	agent  func(id workspace.ID, secret string) string
+	job    JobFunc
+	disks  []runtime.Disk
+	calls  map[string]int
+	graces []time.Duration // of the calls of RemoveContainer
 }
 
 var _ runtime.Runtime = (*Fake)(nil)
@@ -102,7 +100,6 @@ type world struct {
 	marks        map[string]map[string]workspace.Mark // by installation and ID
 	exitOnStart  map[workspace.ID]bool
 	neverHealthy map[workspace.ID]bool
-	probesWanted map[workspace.ID]int
 	users        map[workspace.ID][]string // foreign containers that have mounted the home
 	noAddress    string                    // why no container can be started; empty: addresses are available
 	noRoom       string                    // why no node has room for a storage job; empty: there is room
@@ -118,7 +115,6 @@ type fakeContainer struct {
 	hostname     string
 	env          map[string]string
 	log          []string
-	probes       int
 }
 
 type fakeVolume struct {
@@ -144,7 +140,6 @@ func NewFake() *Fake {
 		marks:        map[string]map[string]workspace.Mark{},
 		exitOnStart:  map[workspace.ID]bool{},
 		neverHealthy: map[workspace.ID]bool{},
-		probesWanted: map[workspace.ID]int{},
 		users:        map[workspace.ID][]string{},
 	}
 	f := &Fake{installation: "installation-1", w: w, calls: map[string]int{}}
@@ -289,10 +284,5 @@ func (f *Fake) TakeMarks() {
 
 // Prepare implements runtime.Runtime.
 func (f *Fake) Prepare(ctx context.Context) error {
-	if err := f.enter(ctx, "Prepare", ""); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.prepareErr
+	return f.enter(ctx, "Prepare", "")
 }

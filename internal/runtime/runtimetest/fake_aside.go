@@ -53,7 +53,7 @@ func (f *Fake) moveAside(id workspace.ID, claim, found string) (string, error) {
 	case v.Claim != found:
 		return "", fmt.Errorf("volume of %s was replaced: %w", id, runtime.ErrVolumeMismatch)
 	case f.w.containers[id] != nil:
-		return "", fmt.Errorf("volume of %s is in use by container %s: %w", id, f.w.containers[id].ID, runtime.ErrConflict)
+		return "", fmt.Errorf("volume of %s is in use by container %s: %w", id, id.ContainerName(), runtime.ErrConflict)
 	}
 	for _, j := range f.w.jobsOf(id) {
 		if j.state == jobRunning {

@@ -20,12 +20,6 @@ func (f *Fake) StartContainer(ctx context.Context, spec runtime.ContainerSpec, p
 	if err := f.enter(ctx, "StartContainer", spec.Workspace); err != nil {
 		return runtime.Container{}, err
 	}
-	f.mu.Lock()
-	err := f.prepareErr
-	f.mu.Unlock()
-	if err != nil {
-		return runtime.Container{}, err
-	}
 	report(progress, runtime.StepCreating)
 	img, err := f.chooseImage(ctx, "StartContainer/pull", spec.Workspace, spec.Image, spec.Choice, progress)
 	if err != nil {
@@ -120,7 +114,7 @@ func (f *Fake) Environment(id workspace.ID) (hostname string, env map[string]str
 
 func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, error) {
 	f.mu.Lock()
-	addr, agent := f.addr, f.agent
+	agent := f.agent
 	f.mu.Unlock()
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -137,9 +131,6 @@ func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, erro
 	c.log = append(c.log, "listening", "ready")
 	f.w.serial++ // addresses are never reused
 	c.Addr = fmt.Sprintf("10.%d.%d.%d:%d", f.w.serial>>16&255, f.w.serial>>8&255, f.w.serial&255, runtime.IDEPort)
-	if addr != nil {
-		c.Addr = addr(id)
-	}
 	if agent != nil {
 		c.agent = agent(id, c.secret)
 	}
@@ -217,8 +208,7 @@ func (f *Fake) Probe(ctx context.Context, c runtime.Container) error {
 	if real == nil || real.State != runtime.ContainerRunning || c.Addr == "" || real.Addr != c.Addr {
 		return fmt.Errorf("probe %s: connection refused", c.Workspace)
 	}
-	real.probes++
-	if f.w.neverHealthy[c.Workspace] || real.probes < f.w.probesWanted[c.Workspace] {
+	if f.w.neverHealthy[c.Workspace] {
 		return fmt.Errorf("probe %s: 503", c.Workspace)
 	}
 	return nil

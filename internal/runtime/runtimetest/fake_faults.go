@@ -27,21 +27,6 @@ func (f *Fake) SetDown(down bool) {
 	f.w.change() // interrupts those who follow a job
 }
 
-// SetPrepareError makes Prepare and every start fail; nil ends that.
-func (f *Fake) SetPrepareError(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.prepareErr = err
-}
-
-// SetAddr gives containers that start from now on the address that addr returns, so
-// that a test can serve it.
-func (f *Fake) SetAddr(addr func(workspace.ID) string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.addr = addr
-}
-
 // SetAgent gives containers that start from now on the agent at the address that addr
 // returns, which may be a real one. Without it they have none, like containers of
 // an earlier version.
@@ -75,14 +60,6 @@ func (f *Fake) flag(m map[workspace.ID]bool, id workspace.ID, on bool) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	m[id] = on
-}
-
-// HealthyAfter makes probes of the workspace's containers succeed from the nth one
-// on.
-func (f *Fake) HealthyAfter(id workspace.ID, probes int) {
-	f.w.mu.Lock()
-	defer f.w.mu.Unlock()
-	f.w.probesWanted[id] = probes
 }
 
 // EndContainer ends the workspace's container, as a crash does.
