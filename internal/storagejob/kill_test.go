@@ -56,7 +56,7 @@ func homeWithACLs(tb testing.TB) string {
 }
 
 // A job that is killed at any stage leaves nothing that looks like a result, and the next one
-// does all of the work.
+// does all of the work. make check and make test have one stage of each kind.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	home, object, scratch := homeWithACLs(t), t.TempDir(), t.TempDir()
@@ -75,7 +75,11 @@ func TestKilled(t *testing.T) {
 			t.Errorf("a killed job has reported %s", p.out.String())
 		}
 	}
+	some := func(stage, one string) bool { return stage == one || harness.Verifying() }
 	for i, stage := range archiveStages {
+		if !some(stage, "meta") {
+			continue
+		}
 		t.Run("archive/"+stage, func(t *testing.T) {
 			t.Parallel()
 			object := t.TempDir()
@@ -94,6 +98,9 @@ func TestKilled(t *testing.T) {
 		})
 	}
 	for _, stage := range restoreStages {
+		if !some(stage, "move") {
+			continue
+		}
 		t.Run("restore/"+stage, func(t *testing.T) {
 			t.Parallel()
 			restored := homeWithACLs(t)
