@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,6 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"codehub/internal/harness"
 )
 
 // Part is a process of the cluster's control plane.
@@ -176,8 +177,11 @@ func lastLine(s string) string {
 
 // script is the path of scripts/kube.sh.
 func script() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "scripts", "kube.sh")
+	root, err := harness.Root()
+	if err != nil {
+		panic(err)
+	}
+	return filepath.Join(root, "scripts", "kube.sh")
 }
 
 // Reaches says whether an HTTP server at host:port answers a process in the Pod's network,
