@@ -60,25 +60,17 @@ func testAnyImage(t *testing.T, c *cluster) {
 			ref := c.push(t, test.files, test.changes...)
 			id := workspace.ID(uuid.NewString())
 			home := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageKubernetes, Claim: "home-1", Image: ref}
-			if err := r.CreateVolume(t.Context(), home, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: id, VolumeClaim: "home-1", UID: 1500001, From: []uint32{0, 1000}}, nil); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.CreateVolume(t.Context(), home, nil))
+			check(t, r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: id, VolumeClaim: "home-1", UID: 1500001, From: []uint32{0, 1000}}, nil))
 			started, err := r.StartContainer(t.Context(), runtime.ContainerSpec{
 				Workspace: id, UID: 1500001, Claim: "start-1", Image: ref, Storage: home.Storage, VolumeClaim: "home-1", Secret: "s", Env: map[string]string{"GIVEN": "$(PATH)"},
 			}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if started.ImageDigest == "" {
 				t.Errorf("container = %+v", started)
 			}
 			up, err := r.Upstream(t.Context(), id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			got := run[whoami](t, up, agentPath, "whoami")
 			if got.Name != "coder" || got.Group != "coder" || got.Home != "/home/coder" || got.Temp != "" {
 				t.Errorf("the user is %+v", got)
@@ -102,27 +94,17 @@ func testSudo(t *testing.T, c *cluster) {
 	r := c.runtime(t)
 	r.cfg.Sudo, r.cfg.Nodes = true, map[string]string{"kubernetes.io/hostname": "node2"}
 	program, err := os.ReadFile(c.program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	ref := c.push(t, map[string]string{"bin/sudo": string(program), "etc/passwd": "root:x:0:0::/root:/bin/sh\n", "bin/sh": ""})
 	id := workspace.ID(uuid.NewString())
 	home := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageKubernetes, Claim: "home-1", Image: ref}
-	if err := r.CreateVolume(t.Context(), home, nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.CreateVolume(t.Context(), home, nil))
 	const uid = 20001
-	if err := r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: id, VolumeClaim: "home-1", UID: uid, From: []uint32{0, 1000}}, nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: id, VolumeClaim: "home-1", UID: uid, From: []uint32{0, 1000}}, nil))
 	started, err := r.StartContainer(t.Context(), runtime.ContainerSpec{Workspace: id, UID: uid, Claim: "start-1", Image: ref, Storage: home.Storage, VolumeClaim: "home-1", Secret: "s"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	up, err := r.Upstream(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	user := run[whoami](t, up, agentPath, "whoami")
 	if user.Name != "coder" || user.UID != uid || user.Effective != uid || user.HostRoot == 0 || user.Capabilities != "0000000000000000" || user.Home != "/home/coder" {
 		t.Errorf("the user is %+v", user)
@@ -147,9 +129,7 @@ func run[T any](t *testing.T, up runtime.Upstream, args ...string) T {
 	for errors.Is(err, agent.ErrUnreachable) && t.Context().Err() == nil { // it does not listen yet
 		p, err = client.Exec(t.Context(), agent.Command{Args: args})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer p.Close()
 	var out, errs bytes.Buffer
 	var copies sync.WaitGroup
@@ -182,9 +162,7 @@ func (c *cluster) push(t *testing.T, files map[string]string, changes ...string)
 			t.Fatal(err, failed)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, w.Close())
 	name := "any/" + uuid.NewString()
 	args := []string{"import"}
 	for _, change := range changes {
@@ -222,9 +200,7 @@ func testLogins(t *testing.T, c *cluster) {
 	_, err := secrets.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: pullSecret}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(login)},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	r := private.runtime(t)
 	spec := runtime.VolumeSpec{Workspace: workspace.ID(uuid.NewString()), Storage: workspace.StorageKubernetes, Claim: "home-1", Image: ref}
 	var pull *runtime.PullError

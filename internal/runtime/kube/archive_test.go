@@ -27,45 +27,29 @@ func testArchives(t *testing.T, c *cluster) {
 	server := s3test.Start(t, "bucket")
 	remote := &s3test.Server{Endpoint: "http://" + c.Forward(strings.TrimPrefix(server.Endpoint, "http://"))}
 	b, err := bucket.New(bucket.Config{Store: fixture.OpenS3(t, remote, "bucket/prefix"), Installation: h.r.cfg.Installation, Version: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Check(t.Context(), false); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, b.Check(t.Context(), false))
 	row := workspace.Workspace{ID: workspace.ID(uuid.NewString()), Name: "demo", OpID: uuid.NewString()}
 	home := runtime.VolumeSpec{Workspace: row.ID, Storage: workspace.StorageKubernetes, Claim: "home-1", Image: harness.TestImage()}
-	if err := h.r.CreateVolume(t.Context(), home, nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, h.r.CreateVolume(t.Context(), home, nil))
 	h.edit(t, row.ID, "write notes hello", "chmod notes 640")
 	want := h.home(t, row.ID)
 
 	spec := runtime.JobSpec{Workspace: row.ID, Claim: row.OpID, Kind: runtime.JobArchive, Storage: home.Storage, VolumeClaim: home.Claim, Key: b.Key(row.ID, row.OpID)}
-	if err := b.ArchiveJob(t.Context(), row, "ann", &spec); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.ArchiveJob(t.Context(), row, "ann", &spec))
 	if len(spec.Input) < 1<<20 {
 		t.Fatalf("the instructions have %d bytes, so the test shows nothing about long ones", len(spec.Input))
 	}
 	packed := runJob(t, h.r, spec, c.makeRoom(t, h.r, jobName(spec.Kind, row.ID)))
 	h.r.cfg.Nodes = nil
 	meta, err := b.ReadBack(t.Context(), spec.Key, packed, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.r.RemoveVolume(t.Context(), row.ID, home.Claim, nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, h.r.RemoveVolume(t.Context(), row.ID, home.Claim, nil))
 
 	row.OpID, row.ArchiveKey, home.Claim = uuid.NewString(), spec.Key, "home-2"
-	if err := h.r.CreateEmptyVolume(t.Context(), home); err != nil {
-		t.Fatal(err)
-	}
+	check(t, h.r.CreateEmptyVolume(t.Context(), home))
 	spec = runtime.JobSpec{Workspace: row.ID, Claim: row.OpID, Kind: runtime.JobRestore, Storage: home.Storage, VolumeClaim: home.Claim, Key: row.ArchiveKey}
-	if err := b.RestoreJob(t.Context(), row, meta, &spec); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.RestoreJob(t.Context(), row, meta, &spec))
 	runJob(t, h.r, spec, nil)
 	if diff := cmp.Diff(want, h.home(t, row.ID)); diff != "" {
 		t.Errorf("the restored home (-want +got):\n%s", diff)
@@ -117,9 +101,7 @@ func (c *cluster) makeRoom(t *testing.T, r *Runtime, pod string) func(runtime.Pr
 func runJob(t *testing.T, r *Runtime, spec runtime.JobSpec, progress func(runtime.Progress)) archive.Stats {
 	t.Helper()
 	job, err := r.StartJob(t.Context(), spec, progress)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var last storagejob.Event
 	exit, err := r.FollowJob(t.Context(), job.ID, func(line []byte) {
 		if err := json.Unmarshal(line, &last); err != nil {

@@ -46,12 +46,8 @@ func testAside(t *testing.T, c *cluster) {
 			}
 			leave()
 			// The home is used again, and set aside later.
-			if _, err := a.StartContainer(t.Context(), startOf(home), nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := a.RemoveContainer(t.Context(), idOf(h.pod(t, home.Workspace.ContainerName())), 0); err != nil {
-				t.Fatal(err)
-			}
+			must(t)(a.StartContainer(t.Context(), startOf(home), nil))
+			check(t, a.RemoveContainer(t.Context(), idOf(h.pod(t, home.Workspace.ContainerName())), 0))
 			h.edit(t, home.Workspace, "write newer work")
 			name, err := a.SetAside(t.Context(), home.Workspace, "home-2", home.Claim, nil)
 			if err != nil || exists(t, home) {
@@ -85,9 +81,7 @@ func testAside(t *testing.T, c *cluster) {
 			err := a.change(t.Context(), h.present(t, home.Workspace, home.Claim), func(*corev1.PersistentVolumeClaim) (map[string]any, error) {
 				return map[string]any{noteAside: "earlier"}, nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if _, err := a.StartContainer(t.Context(), startOf(home), nil); !errors.Is(err, runtime.ErrVolumeMismatch) {
 				t.Errorf("StartContainer: %v", err)
 			}

@@ -65,17 +65,15 @@ func (a attacher) provision(claim string) (volume string) {
 	return volume
 }
 
-// attachment waits until the cluster asks for a volume, on a node other than not.
-func (a attacher) attachment(volume, not string) (found storagev1.VolumeAttachment) {
+// attachment waits until the cluster asks for a volume.
+func (a attacher) attachment(volume string) (found storagev1.VolumeAttachment) {
 	a.t.Helper()
 	harness.Eventually(a.t, "the cluster asks for the volume", func() bool {
-		for _, v := range a.attachments(volume) {
-			if v.Spec.NodeName != not {
-				found = v
-				return true
-			}
+		list := a.attachments(volume)
+		if len(list) > 0 {
+			found = list[0]
 		}
-		return false
+		return len(list) > 0
 	})
 	return found
 }
@@ -163,9 +161,7 @@ func TestJobWaitsForVolume(t *testing.T) {
 			Reason: "FailedAttachVolume", Message: `Multi-Attach error for volume "pv-1"`, LastTimestamp: metav1.Now(),
 		})
 		p, err := r.pods().Get(t.Context(), p.Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return p
 	}
 	task := r.pod(onHome{name: checkName(id), role: roleTask, id: id, home: home, command: []string{"true"}})
@@ -213,13 +209,13 @@ func testNotAttached(t *testing.T, c *cluster) {
 	volume := a.provision(home.Workspace.VolumeName())
 	made := make(chan error, 1)
 	go func() { made <- r.CreateVolume(t.Context(), home, nil) }()
-	request := a.attachment(volume, "")
+	request := a.attachment(volume)
 	a.answer(request, "rpc error: code = ResourceExhausted desc = node has reached its limit of 25 volumes")
 	waitsForVolume(t, "CreateVolume", <-made, "FailedAttachVolume", "AttachVolume.Attach failed for volume \""+volume+"\"", "limit of 25 volumes")
 
 	a.awaitDetached(volume)
 	go func() { made <- r.CreateVolume(t.Context(), home, nil) }() // as the server repeats it
-	again := a.attachment(volume, "")
+	again := a.attachment(volume)
 	a.answer(again, "")
 	a.awaitEvent(home.Workspace, "SuccessfulAttachVolume", volume)
 	waitsForVolume(t, "CreateVolume once it is attached", <-made, "FailedMount", a.name)
@@ -227,71 +223,6 @@ func testNotAttached(t *testing.T, c *cluster) {
 	if err := r.RemoveVolume(t.Context(), home.Workspace, home.Claim, nil); err != nil {
 		t.Errorf("the home cannot be removed: %v", err)
 	}
-}
-
-// testAttachedElsewhere has a workspace on one node with a volume that another node has. The
-// start ends with the cluster's words, which name the Pod there, and the workspace can be
-// stopped. Once that node has given up the volume, a start gets it.
-func testAttachedElsewhere(t *testing.T, c *cluster) {
-	a, r := c.newAttacher(t), c.runtime(t)
-	home := newHome(t, r)
-	shared, holder := "shared-"+string(home.Workspace), "holder-"+uuid.NewString() // which is no Pod of the workspace
-	claim := r.newClaim(shared, nil)
-	claim.Spec.StorageClassName = &a.name
-	a.must(c.Client.CoreV1().PersistentVolumeClaims(namespace).Create(t.Context(), claim, metav1.CreateOptions{}))
-	volume := a.provision(shared)
-	pods := c.Client.CoreV1().Pods(namespace)
-	a.must(pods.Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: holder},
-		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{corev1.LabelHostname: "node1"}, Volumes: []corev1.Volume{claimVolume("shared", shared)},
-			Containers: []corev1.Container{{Name: "it", Image: harness.TestImage(), ImagePullPolicy: corev1.PullIfNotPresent, VolumeMounts: []corev1.VolumeMount{{Name: "shared", MountPath: "/mnt"}}}},
-		},
-	}, metav1.CreateOptions{}))
-	held := a.attachment(volume, "")
-	a.answer(held, "")
-	harness.Eventually(t, "the node has the volume", func() bool {
-		node, err := c.Client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
-		return err == nil && strings.Contains(joinedNames(node.Status.VolumesAttached), volume)
-	})
-
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
-		"nodeSelector": map[string]string{corev1.LabelHostname: "node2"}, "volumes": []corev1.Volume{claimVolume("shared", shared)},
-		"containers": []map[string]any{{"name": containerWorkspace, "volumeMounts": []map[string]any{{"name": "shared", "mountPath": "/shared"}}}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.cfg.Patch = patch
-	_, err = r.StartContainer(t.Context(), startOf(home), nil)
-	waitsForVolume(t, "StartContainer", err, "FailedAttachVolume", "Multi-Attach error for volume \""+volume+"\"", holder)
-
-	list, err := r.Containers(t.Context())
-	if err != nil || len(list) != 1 {
-		t.Fatalf("containers: %+v, %v, want one", list, err)
-	}
-	if err := r.RemoveContainer(t.Context(), list[0].ID, 0); err != nil {
-		t.Fatalf("the workspace cannot be stopped: %v", err)
-	}
-	direct{c, r}.deletePod(t, holder)
-	started := make(chan error, 1)
-	go func() {
-		next := startOf(home)
-		next.Claim = "start-2"
-		_, err := r.StartContainer(t.Context(), next, nil)
-		started <- err
-	}()
-	a.answer(a.attachment(volume, "node1"), "")
-	a.awaitEvent(home.Workspace, "SuccessfulAttachVolume", volume)
-	waitsForVolume(t, "StartContainer once it is attached", <-started, "FailedMount", a.name)
-}
-
-func joinedNames(volumes []corev1.AttachedVolume) string {
-	var names []string
-	for _, v := range volumes {
-		names = append(names, string(v.Name))
-	}
-	return strings.Join(names, " ")
 }
 
 // Which event says why a Pod does not start.

@@ -19,10 +19,8 @@ func TestWaitOverExpiredWatches(t *testing.T) {
 	api.expired = true
 	api.put("pods", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "waits", Namespace: namespace, UID: "1"}})
 	p, err := r.pods().Get(t.Context(), "waits", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 6*watchAgain)
+	check(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*watchAgain/2)
 	defer cancel()
 	_, err = r.await(ctx, p, func(*corev1.Pod) (bool, error) { return false, nil })
 	if !errors.Is(err, runtime.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
@@ -30,7 +28,7 @@ func TestWaitOverExpiredWatches(t *testing.T) {
 	}
 	api.mu.Lock()
 	defer api.mu.Unlock()
-	if n := api.expirations; n == 0 || n > 7 {
-		t.Errorf("%d watches in six seconds", n)
+	if n := api.expirations; n == 0 || n > 3 {
+		t.Errorf("%d watches in %s", n, 5*watchAgain/2)
 	}
 }

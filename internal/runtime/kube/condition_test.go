@@ -16,9 +16,7 @@ func TestConditionOfClusterIsDocumented(t *testing.T) {
 	t.Parallel()
 	conditions := &health.Monitor{}
 	r, err := New(&rest.Config{Host: "https://127.0.0.1:1"}, Config{Installation: uuid.NewString(), Settings: Settings{Namespace: namespace}, Conditions: conditions})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	var names []string
 	for _, s := range conditions.States() {

@@ -70,9 +70,7 @@ func TestDropped(t *testing.T) {
 	t.Parallel()
 	r := &Runtime{cfg: Config{Sudo: true, Settings: Settings{ServerImage: "codehub/server:1"}, IDEImage: "codehub/ide:1"}}
 	p, err := r.workspacePod(runtime.ContainerSpec{Workspace: "w", UID: 20000, Image: "debian"}, r.newClaim("ws-home", nil), chosenImage{name: "debian"}, facts{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: gate}}
 	yes := true
 	for name, c := range map[string]struct {

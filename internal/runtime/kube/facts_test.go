@@ -27,9 +27,7 @@ func TestPodFollowsImage(t *testing.T) {
 	f := facts{Accounts: account.Accounts{Passwd: "root:x:0:0::/root:/bin/sh\n", Shell: "/bin/sh", Tmp: true}, Command: []string{"/lab", "serve"}, Included: true, Processors: []string{"arm64"}}
 	image := byDigest("lab:1", "sha256:"+strings.Repeat("1", 64))
 	p, err := r.workspacePod(spec, r.newClaim("ws-home", nil), image, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	c := p.Spec.Containers[0]
 	if !slices.Equal(c.Command, []string{agentPath, "agent", "--", "/lab", "serve"}) || c.WorkingDir != "" || c.Image != image.name {
 		t.Errorf("container = %+v", c)
@@ -67,9 +65,7 @@ func TestFactsThatAreNotRecorded(t *testing.T) {
 	}))
 	t.Cleanup(api.Close)
 	r, err := New(&rest.Config{Host: api.URL}, Config{Installation: uuid.NewString(), Settings: Settings{Namespace: "workspaces"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	r.record(t.Context(), "sha256:1", "lab:1", facts{Env: []string{"A=1"}})
 	if f, ok, err := r.recorded(t.Context(), "sha256:1"); err != nil || !ok || len(f.Env) != 1 || writes != 1 {
@@ -93,31 +89,11 @@ func TestEphemeralStorage(t *testing.T) {
 	for size, want := range map[string]string{"1Gi": "1Gi", "0": "0"} {
 		r := &Runtime{cfg: Config{Settings: Settings{ServerImage: "codehub/server:1", EphemeralSize: resource.MustParse(size)}, IDEImage: "codehub/ide:1"}}
 		p, err := r.workspacePod(runtime.ContainerSpec{Workspace: "w", UID: 1500000}, r.newClaim("ws-home", nil), chosenImage{name: "lab:1"}, facts{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		got := p.Spec.Containers[0].Resources
 		if limit := got.Limits[corev1.ResourceEphemeralStorage]; limit.String() != want || !got.Requests.StorageEphemeral().IsZero() {
 			t.Errorf("%s: %+v", size, got)
 		}
-	}
-}
-
-// A Pod whose log and state cannot be read is still known to the caller, who removes it: a server
-// ended when the cluster went away during a task.
-func TestFollowWithoutCluster(t *testing.T) {
-	t.Parallel()
-	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
-	t.Cleanup(api.Close)
-	r, err := New(&rest.Config{Host: api.URL}, Config{Installation: uuid.NewString(), Settings: Settings{Namespace: "workspaces"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	p := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: containerHelper, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}}
-	p.Name = "task"
-	if got, _, err := r.follow(t.Context(), p, "", nil, func([]byte) {}); err == nil || got == nil {
-		t.Errorf("%v, %v", got, err)
 	}
 }
 
@@ -128,9 +104,7 @@ func TestWaitForDescriptionIsReported(t *testing.T) {
 	r := &Runtime{}
 	c := chosenImage{ref: "registry.internal/team:1", name: "registry.internal/team:1"} // only the nodes reach it
 	unlock, err := r.describing.lock(t.Context(), c.name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -51,15 +51,11 @@ func testForeignGates(t *testing.T, c *cluster) {
 	}
 	release := func(t *testing.T, r *Runtime, pod string) types.UID {
 		p, err := r.pods().Get(t.Context(), pod, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if len(p.Spec.SchedulingGates) != 1 || p.Spec.SchedulingGates[0].Name != queue {
 			t.Errorf("the gates are %v", p.Spec.SchedulingGates)
 		}
-		if _, err := r.pods().Patch(t.Context(), pod, types.MergePatchType, []byte(`{"spec": {"schedulingGates": []}}`), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t)(r.pods().Patch(t.Context(), pod, types.MergePatchType, []byte(`{"spec": {"schedulingGates": []}}`), metav1.PatchOptions{}))
 		return p.UID
 	}
 	t.Run("of a workspace", func(t *testing.T) {
@@ -115,64 +111,6 @@ func testForeignGates(t *testing.T, c *cluster) {
 		})
 		if err != nil || !waited {
 			t.Errorf("CreateVolume: waited %v, %v", waited, err)
-		}
-	})
-	t.Run("of a task that a server has left", func(t *testing.T) {
-		t.Parallel()
-		r := queued(t, roleTask)
-		plain := c.twin(t, r)
-		for name, next := range map[string]func(runtime.VolumeSpec) error{
-			"start": func(h runtime.VolumeSpec) error {
-				_, err := plain.StartContainer(t.Context(), startOf(h), nil)
-				return err
-			},
-			"archive": func(h runtime.VolumeSpec) error { _, err := plain.StartJob(t.Context(), archiveOf(h), nil); return err },
-			"removal": func(h runtime.VolumeSpec) error { return plain.RemoveVolume(t.Context(), h.Workspace, h.Claim, nil) },
-		} {
-			home := newHome(t, plain)
-			volume, err := r.home(t.Context(), home.Workspace, home.Claim)
-			if err != nil {
-				t.Fatal(err)
-			}
-			made, err := r.create(t.Context(), r.pod(onHome{
-				name: ownName(home.Workspace), role: roleTask, id: home.Workspace, home: volume, command: []string{"/bin/true"},
-			}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := r.open(t.Context(), made); err != nil {
-				t.Fatal(err)
-			}
-			if err := next(home); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			if p, err := r.named(t.Context(), made.Name, roleTask); err != nil || p != nil {
-				t.Errorf("%s: the task exists: %v, %v", name, p, err)
-			}
-		}
-	})
-	t.Run("are removed while codehub looks", func(t *testing.T) {
-		t.Parallel()
-		r := queued(t, roleJob)
-		home := newHome(t, r)
-		volume, err := r.home(t.Context(), home.Workspace, home.Claim)
-		if err != nil {
-			t.Fatal(err)
-		}
-		made, err := r.create(t.Context(), r.jobPod(archiveOf(home), volume))
-		if err != nil {
-			t.Fatal(err)
-		}
-		asked := 0
-		opened, err := r.admit(t.Context(), made, func(p *corev1.Pod, _ *corev1.PersistentVolumeClaim) error {
-			if asked++; asked == 1 {
-				_, err := r.pods().Patch(t.Context(), p.Name, types.MergePatchType, []byte(`{"spec": {"schedulingGates": [{"name": "`+gate+`"}]}}`), metav1.PatchOptions{})
-				return err
-			}
-			return nil
-		})
-		if err != nil || asked != 2 || len(opened.Spec.SchedulingGates) > 0 {
-			t.Fatalf("asked %d times: %v, %v", asked, opened, err)
 		}
 	})
 }

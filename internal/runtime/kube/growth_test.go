@@ -29,16 +29,12 @@ func testGrowth(t *testing.T, c *cluster) {
 	r := c.runtime(t)
 	r.cfg.StorageClass = class
 	home := runtime.VolumeSpec{Workspace: workspace.ID(uuid.NewString()), Storage: workspace.StorageKubernetes, Claim: "home-1", Image: harness.TestImage(), Disk: 1 << 30}
-	if err := r.CreateVolume(t.Context(), home, nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.CreateVolume(t.Context(), home, nil))
 	claims := c.Client.CoreV1().PersistentVolumeClaims(namespace)
 	asked := func() int64 {
 		t.Helper()
 		claim, err := claims.Get(t.Context(), home.Workspace.VolumeName(), metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 		return size.Value()
 	}
@@ -55,9 +51,7 @@ func testGrowth(t *testing.T, c *cluster) {
 		spec := startOf(home)
 		spec.Claim, spec.Size.Disk = claim, disk
 		made, err := r.StartContainer(t.Context(), spec, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return made
 	}
 
@@ -66,24 +60,16 @@ func testGrowth(t *testing.T, c *cluster) {
 		t.Errorf("before the volume is resized: %d bytes are requested, the limit is %d", asked(), limit())
 	}
 	claim, err := claims.Get(t.Context(), home.Workspace.VolumeName(), metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	size := resource.NewQuantity(2<<30, resource.BinarySI).String()
-	if _, err := c.Client.CoreV1().PersistentVolumes().Patch(t.Context(), claim.Spec.VolumeName, types.MergePatchType, fmt.Appendf(nil, `{"spec": {"capacity": {"storage": %q}}}`, size), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := claims.Patch(t.Context(), claim.Name, types.MergePatchType, fmt.Appendf(nil, `{"status": {"capacity": {"storage": %q}}}`, size), metav1.PatchOptions{}, "status"); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(c.Client.CoreV1().PersistentVolumes().Patch(t.Context(), claim.Spec.VolumeName, types.MergePatchType, fmt.Appendf(nil, `{"spec": {"capacity": {"storage": %q}}}`, size), metav1.PatchOptions{}))
+	must(t)(claims.Patch(t.Context(), claim.Name, types.MergePatchType, fmt.Appendf(nil, `{"status": {"capacity": {"storage": %q}}}`, size), metav1.PatchOptions{}, "status"))
 	harness.Eventually(t, "the home has the larger limit", func() bool { return limit() == 2<<30 })
 	if list, err := r.Containers(t.Context()); err != nil || len(list) != 1 || list[0].ID != made.ID || list[0].State != runtime.ContainerRunning {
 		t.Errorf("the workspace: %+v, %v", list, err)
 	}
 
-	if err := r.RemoveContainer(t.Context(), made.ID, 0); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.RemoveContainer(t.Context(), made.ID, 0))
 	start("start-2", 1<<30)
 	if asked() != 2<<30 || limit() != 2<<30 {
 		t.Errorf("with a smaller size: %d bytes are requested, the limit is %d", asked(), limit())

@@ -31,22 +31,16 @@ func seedOf(t *testing.T, image string) []runtimetest.File {
 	id := strings.TrimSpace(string(out))
 	defer func() { _ = exec.Command("docker", "rm", id).Run() }()
 	raw, err := exec.Command("docker", "cp", id+":"+runtime.HomeDir, "-").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var list []runtimetest.File
 	for tr := tar.NewReader(bytes.NewReader(raw)); ; {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		content, err := io.ReadAll(tr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		name := strings.TrimPrefix(strings.TrimPrefix(path.Clean(h.Name), path.Base(runtime.HomeDir)), "/")
 		if name == "" {
 			name = "."
@@ -77,9 +71,7 @@ func (c *cluster) republish(t *testing.T, ref string) {
 func (c *cluster) add(t *testing.T, name string) string {
 	t.Helper()
 	saved, err := savedImage()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	ref, _ := c.registry.AddSaved(name, saved, uuid.NewString())
 	return c.registryHost + strings.TrimPrefix(ref, c.registry.Host())
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,11 +32,20 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The tests that leave the cluster as it is share one. Its first node has an older container
-// runtime, which cannot mount images.
+// The tests share one cluster: first those that leave it as it is, at the same time, then one by one
+// those that change its policies, its control plane and its nodes. Its first node has an older
+// container runtime, which cannot mount images.
 func TestKubernetes(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	c := newCluster(t, 2)
+	t.Run("together", func(t *testing.T) { testTogether(t, c) })
+	t.Run("isolation is checked", func(t *testing.T) { testIsolationIsChecked(t, c) })
+	t.Run("network isolation", func(t *testing.T) { testNetworkIsolation(t, c) })
+	t.Run("outages", func(t *testing.T) { testOutages(t, c) })
+}
+
+func testTogether(t *testing.T, c *cluster) {
 	t.Run("conforms", func(t *testing.T) {
 		t.Parallel()
 		runtimetest.Conformance(t, c.harness)
@@ -54,15 +64,12 @@ func TestKubernetes(t *testing.T) {
 		"refusals have reasons":                  testRefusals,
 		"another program queues Pods":            testForeignGates,
 		"a volume that is not attached":          testNotAttached,
-		"a volume that is attached elsewhere":    testAttachedElsewhere,
 		"a home that grows":                      testGrowth,
 		"any image":                              testAnyImage,
 		"sudo":                                   testSudo,
 		"uninstall":                              testUninstall,
 		"a private registry":                     testLogins,
 		"slow pulls":                             testSlowPulls,
-		"requests of a start":                    testRequests,
-		"a Pod that was opened":                  testOpened,
 		"a workspace that another server opened": testAdmittedByAnother,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +90,12 @@ type cluster struct {
 
 	registry     *dockertest.Registry
 	registryHost string // its name on the nodes
+
+	listenOnMetadata func() // makes the address of clouds' metadata services answer
 }
+
+// metadata is the address of clouds' metadata services.
+const metadata = "169.254.169.254"
 
 // pullSecret is a Secret that codehub may read.
 const pullSecret = "registry"
@@ -92,7 +104,6 @@ const namespace = "workspaces"
 
 func newCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
-	harness.NeedsDocker(t)
 	ide := kubetest.Build(t, "../../../images/testserver")
 	c := &cluster{
 		ideImage: kubetest.Image(t, "kube-test-ide", map[string]string{account.IDEStart: ide, account.IDEShell: ide}),
@@ -104,6 +115,11 @@ func newCluster(t *testing.T, nodes int) *cluster {
 	c.Cluster = kubetest.Start(t, kubetest.Options{Nodes: nodes, Images: []string{c.server, c.ideImage, harness.TestImage()}})
 	c.config = c.Account(namespace, Permissions(pullSecret))
 	c.registry, c.registryHost = c.newRegistry(t)
+	c.listenOnMetadata = sync.OnceFunc(func() {
+		for node := range nodes {
+			c.ListenOn(node+1, metadata, "80")
+		}
+	})
 	return c
 }
 
@@ -122,9 +138,7 @@ func (c *cluster) runtime(t *testing.T) *Runtime {
 		Settings: Settings{Namespace: namespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"), ServerImage: c.server, PlainRegistries: []string{c.registryHost}, Registries: []string{c.registryHost}, EphemeralSize: resource.MustParse("1Gi")},
 		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	r.adapt = func(p *corev1.Pod) {
 		if p.Labels[labelRole] == roleJob {
 			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "object", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
@@ -146,9 +160,7 @@ func (c *cluster) runtime(t *testing.T) *Runtime {
 
 func (c *cluster) harness(t *testing.T) runtimetest.Harness {
 	down, err := New(&rest.Config{Host: "https://127.0.0.1:1"}, Config{Installation: uuid.NewString(), Settings: Settings{Namespace: namespace}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	h := direct{c: c, r: c.runtime(t)}
 	return runtimetest.Harness{
 		Runtime: h.r, Neighbour: c.runtime(t), Down: down,
@@ -169,6 +181,21 @@ type direct struct {
 	r *Runtime
 }
 
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must is check for a call that also returns something.
+func must(t *testing.T) func(_ any, err error) {
+	return func(_ any, err error) {
+		t.Helper()
+		check(t, err)
+	}
+}
+
 func (h direct) refresh() {
 	h.r.podView.refresh()
 	h.r.homeView.refresh()
@@ -181,16 +208,12 @@ func (h direct) volumePath(t *testing.T, claim string) string {
 	var name string
 	harness.Eventually(t, "the volume is made", func() bool {
 		c, err := h.c.Client.CoreV1().PersistentVolumeClaims(namespace).Get(context.Background(), claim, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		name = c.Spec.VolumeName
 		return name != ""
 	})
 	v, err := h.c.Client.CoreV1().PersistentVolumes().Get(context.Background(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return v.Spec.HostPath.Path
 }
 
@@ -231,9 +254,7 @@ func readTree(t *testing.T, dir string) []runtimetest.File {
 		list = append(list, f)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	sortFiles(list)
 	return list
 }
@@ -241,14 +262,10 @@ func readTree(t *testing.T, dir string) []runtimetest.File {
 func write(t *testing.T, _ workspace.ID, up runtime.Upstream, name, content string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+up.Addr+"/file?path="+name, strings.NewReader(content))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	req.AddCookie(&http.Cookie{Name: runtime.SecretCookie, Value: up.Secret})
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer res.Body.Close()
 	if answer, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("write %s: %s %s %v", name, res.Status, answer, err)
@@ -257,41 +274,29 @@ func write(t *testing.T, _ workspace.ID, up runtime.Upstream, name, content stri
 
 func (h direct) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	t.Helper()
-	if _, err := h.r.createHome(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(h.r.createHome(t.Context(), spec))
 	h.putFile(t, h.homePath(t, spec.Workspace), "half", "ha")
 }
 
 func (h direct) putFile(t *testing.T, dir, name, content string) {
 	t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(dir, 0o755))
+	check(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 }
 
 // present returns the home's claim.
 func (h direct) present(t *testing.T, id workspace.ID, claim string) *corev1.PersistentVolumeClaim {
 	t.Helper()
 	home, err := h.r.home(t.Context(), id, claim)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return home
 }
 
 func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	t.Helper()
 	p, err := h.r.workspacePod(spec, h.present(t, spec.Workspace, spec.VolumeClaim), chosenImage{ref: spec.Image, name: spec.Image, policy: pullPolicy(spec.Image)}, facts{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.r.create(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	must(t)(h.r.create(t.Context(), p))
 }
 
 func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
@@ -300,9 +305,7 @@ func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
 		t.Fatal(err)
 	}
 	p, err := h.r.create(t.Context(), h.r.jobPod(spec, h.present(t, spec.Workspace, spec.VolumeClaim)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return idOf(p)
 }
 
@@ -311,9 +314,7 @@ func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	err := h.r.change(t.Context(), h.present(t, id, claim), func(*corev1.PersistentVolumeClaim) (map[string]any, error) {
 		return map[string]any{noteRemoving: "true"}, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 }
 
 // use mounts the home in a Pod that is not codehub's. One that is not running waits for a
@@ -334,9 +335,7 @@ func (h direct) use(t *testing.T, id workspace.ID, name string, running bool) fu
 	if !running {
 		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.org/waits"}}
 	}
-	if _, err := pods.Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(pods.Create(t.Context(), p, metav1.CreateOptions{}))
 	gone := false
 	leave := func() {
 		if !gone {
@@ -379,9 +378,7 @@ func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 func (h direct) pod(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	p, err := h.c.Client.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return p
 }
 
@@ -433,9 +430,7 @@ func (h direct) takeAside(t *testing.T, name string) {
 func (h direct) takeClaim(t *testing.T, name string) {
 	t.Helper()
 	claims, ctx := h.c.Client.CoreV1().PersistentVolumeClaims(namespace), context.Background()
-	if err := claims.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, claims.Delete(ctx, name, metav1.DeleteOptions{}))
 	harness.Eventually(t, "the volume is gone", func() bool {
 		_, err := claims.Get(ctx, name, metav1.GetOptions{})
 		return isNotFound(err)
@@ -445,9 +440,7 @@ func (h direct) takeClaim(t *testing.T, name string) {
 
 func (h direct) putForeign(t *testing.T, id workspace.ID) {
 	t.Helper()
-	if _, err := h.c.Client.CoreV1().PersistentVolumeClaims(namespace).Create(t.Context(), h.r.newClaim(id.VolumeName(), nil), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(h.c.Client.CoreV1().PersistentVolumeClaims(namespace).Create(t.Context(), h.r.newClaim(id.VolumeName(), nil), metav1.CreateOptions{}))
 	h.refresh()
 }
 
@@ -465,16 +458,12 @@ func (h direct) remains(t *testing.T, id workspace.ID) []string {
 	t.Helper()
 	var names []string
 	pods, err := h.c.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, p := range pods.Items {
 		names = append(names, p.Name)
 	}
 	claims, err := h.c.Client.CoreV1().PersistentVolumeClaims(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, c := range claims.Items {
 		names = append(names, c.Name)
 	}

@@ -97,30 +97,6 @@ func TestSetAsideOfRemovedVolumeWithoutCopy(t *testing.T) {
 	}
 }
 
-// An original whose removal begins once the note is on it is not copied, and its copy stays.
-func TestSetAsideSeesRemovalAfterNote(t *testing.T) {
-	t.Parallel()
-	api, r := newStub(t)
-	id, original := api.home(r, nil)
-	want := api.copied(r, id, original, true)
-	lists := 0
-	api.listed = func(kind string) {
-		if kind != "pods" {
-			return
-		}
-		if lists++; lists > 1 { // after the first look at the users of the volume
-			api.mu.Lock()
-			defer api.mu.Unlock()
-			merge(api.objects["persistentvolumeclaims/"+original.Name], map[string]any{"metadata": map[string]any{"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)}})
-			time.AfterFunc(time.Second, func() { api.finish("persistentvolumeclaims", original.Name) })
-		}
-	}
-	got, err := r.SetAside(t.Context(), id, "home-2", "home-1", nil)
-	if err != nil || got != want || api.claim(want) == nil {
-		t.Errorf("SetAside = %q, %v, want %q", got, err, want)
-	}
-}
-
 // The Pod of a copy whose server has died does not block the next call, also if it never starts.
 func TestSetAsideReplacesPodOfEarlierCopy(t *testing.T) {
 	t.Parallel()

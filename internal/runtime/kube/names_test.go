@@ -16,23 +16,17 @@ func testLabels(t *testing.T, c *cluster) {
 	r := c.runtime(t)
 	home := newHome(t, r)
 	claim, err := r.home(t.Context(), home.Workspace, home.Claim)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, name := range []string{"a-restored-copy", "zz-restored-copy"} {
 		other := r.newClaim(name+"-"+string(home.Workspace), claim.Labels)
 		other.Annotations = map[string]string{noteSettled: "true", noteRestored: "other"}
-		if _, err := r.claims().Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t)(r.claims().Create(t.Context(), other, metav1.CreateOptions{}))
 		for _, role := range []string{roleWorkspace, roleJob} {
 			_, err := c.Client.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Name: name + "-" + role + "-" + string(home.Workspace), Labels: r.labels(role, home.Workspace, "start-1"), Annotations: map[string]string{noteKind: string(runtime.JobArchive)}},
 				Spec:       corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: "example.org/waits"}}, Containers: []corev1.Container{{Name: "it", Image: harness.TestImage()}}},
 			}, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 		}
 	}
 	r.podView.refresh()

@@ -24,9 +24,7 @@ func chartPolicies(t *testing.T) string {
 	out, err := kubetest.Helm(t, "template", "codehub", kubetest.Chart(), "--namespace", "codehub",
 		"--set", "url=https://code.example.com,workspaceURL=https://*.ws.example.com,database.url=postgres://db/codehub,archive.url=s3://bucket,image.repository=r.test/server,ideImage=r.test/ide:1,defaultImage=r.test/workspace:1,workspaces.namespace="+namespace,
 		"--show-only", "templates/workspace-networkpolicy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return out
 }
 
@@ -41,9 +39,7 @@ func (c *cluster) onNode(t *testing.T, namespace, name string, node int, labels 
 			Containers:   []corev1.Container{{Name: "it", Image: harness.TestImage(), ImagePullPolicy: corev1.PullIfNotPresent}},
 		},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var p *corev1.Pod
 	harness.EventuallyWithin(t, time.Minute, "the Pod runs", func() bool {
 		p, err = pods.Get(t.Context(), name, metav1.GetOptions{})
@@ -55,9 +51,7 @@ func (c *cluster) onNode(t *testing.T, namespace, name string, node int, labels 
 func (c *cluster) newNamespace(t *testing.T, name string) {
 	t.Helper()
 	_, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	harness.Eventually(t, "the namespace is ready", func() bool {
 		_, err := c.Client.CoreV1().ServiceAccounts(name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil
@@ -70,20 +64,13 @@ type connection struct{ from, to string }
 // Without the chart's policies everything reaches everything. With them a workspace reaches
 // DNS and the outside, and is reached by the servers, and there is nothing else. Without them
 // again everything is open again.
-func TestNetworkIsolation(t *testing.T) {
-	harness.Verify(t)
-	t.Parallel()
-	c := newCluster(t, 2)
-	c.EnforcePolicies()
+func testNetworkIsolation(t *testing.T, c *cluster) {
+	defer c.EnforcePolicies()()
 	r := c.runtime(t)
 	home := newHome(t, r)
-	if _, err := r.StartContainer(t.Context(), startOf(home), nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(r.StartContainer(t.Context(), startOf(home), nil))
 	p, err := r.named(t.Context(), home.Workspace.ContainerName(), roleWorkspace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	here, there := 1, 2
 	if p.Spec.NodeName == "node2" {
 		here, there = 2, 1
@@ -110,18 +97,11 @@ func TestNetworkIsolation(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "stranger"},
 		Spec:       corev1.ServiceSpec{Selector: servers, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(runtime.IDEPort)}}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const metadata = "169.254.169.254"
-	for node := 1; node <= 2; node++ {
-		c.ListenOn(node, metadata, "80")
-	}
+	check(t, err)
+	c.listenOnMetadata()
 	nodeIP := func(n int) string {
 		node, err := c.Client.CoreV1().Nodes().Get(t.Context(), fmt.Sprintf("node%d", n), metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return node.Status.Addresses[0].Address
 	}
 	addresses := map[string]string{

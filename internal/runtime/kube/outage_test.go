@@ -19,16 +19,11 @@ import (
 // While the API server is away nothing is known, and no list is empty. A node that is cut off
 // keeps its workspace's Pod, also where a call removes it, until an administrator confirms
 // that the node is dead: its container may go on writing.
-func TestOutages(t *testing.T) {
-	harness.Verify(t)
-	t.Parallel()
-	c := newCluster(t, 2)
+func testOutages(t *testing.T, c *cluster) {
 	r := c.runtime(t)
 	home := newHome(t, r)
 	made, err := r.StartContainer(t.Context(), startOf(home), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 
 	c.Stop(kubetest.APIServer)
 	harness.Eventually(t, "the outage is noticed", func() bool {
@@ -53,9 +48,7 @@ func TestOutages(t *testing.T) {
 	})
 
 	p, err := r.named(t.Context(), home.Workspace.ContainerName(), roleWorkspace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	node := 1
 	if p.Spec.NodeName == "node2" {
 		node = 2
@@ -104,9 +97,7 @@ func TestOutages(t *testing.T) {
 	if found, err := r.LostNodes(t.Context()); err != nil || len(found) > 0 {
 		t.Errorf("LostNodes afterwards: %+v, %v", found, err)
 	}
-	if err := r.RemoveContainer(t.Context(), made.ID, 0); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.RemoveContainer(t.Context(), made.ID, 0))
 	if _, err := r.StartContainer(t.Context(), next, nil); err != nil {
 		t.Errorf("start on another node: %v", err)
 	}

@@ -20,9 +20,7 @@ func TestPodTemplateChangesPod(t *testing.T) {
 	t.Parallel()
 	p, err := planned(t, `{"metadata": {"name": "mine", "labels": {"team": "a", "codehub.dev/role": "none"}}, "spec": {"priorityClassName": "low", "restartPolicy": "Always",
 		"containers": [{"name": "sidecar", "image": "proxy:1"}, {"name": "workspace", "env": [{"name": "EXTRA", "value": "1"}]}]}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	first := p.Spec.Containers[0]
 	extra := false
 	for _, e := range first.Env {

@@ -32,10 +32,7 @@ spec:
 // The check tells apart a cluster without policies, one that ignores them, policies that leave
 // something open, servers that do not reach workspaces, and isolation. It repeats itself when
 // the policies change, and leaves nothing.
-func TestIsolationIsChecked(t *testing.T) {
-	harness.Verify(t)
-	t.Parallel()
-	c := newCluster(t, 2)
+func testIsolationIsChecked(t *testing.T, c *cluster) {
 	a := c.runtime(t)
 	finds := func(r *Runtime, unknown bool, texts ...string) {
 		t.Helper()
@@ -61,7 +58,8 @@ func TestIsolationIsChecked(t *testing.T) {
 	stopped := c.EnforcePolicies()
 	finds(a, true, runtime.MsgUnreached)
 
-	c.Apply(strings.ReplaceAll(fromHere, "ADDRESS", c.Address))
+	reach := strings.ReplaceAll(fromHere, "ADDRESS", c.Address)
+	c.Apply(reach)
 	if err := a.Prepare(t.Context()); err != nil {
 		t.Fatalf("Prepare with policies that are enforced: %v", err)
 	}
@@ -70,9 +68,8 @@ func TestIsolationIsChecked(t *testing.T) {
 		t.Errorf("the next call checks again: %v", err)
 	}
 
-	c.ListenOn(1, "169.254.169.254", "80")
-	c.ListenOn(2, "169.254.169.254", "80")
-	c.Apply(strings.Replace(strings.ReplaceAll(fromHere, "ADDRESS", c.Address), "policyTypes: [Ingress]", "policyTypes: [Ingress, Egress]\n  egress: [{to: [{ipBlock: {cidr: 169.254.0.0/16}}]}]", 1))
+	c.listenOnMetadata()
+	c.Apply(strings.Replace(reach, "policyTypes: [Ingress]", "policyTypes: [Ingress, Egress]\n  egress: [{to: [{ipBlock: {cidr: 169.254.0.0/16}}]}]", 1))
 	finds(a, false, runtime.MsgPoliciesOpen, runtime.ReachedMetadata)
 
 	stopped()
@@ -82,6 +79,8 @@ func TestIsolationIsChecked(t *testing.T) {
 		pods, err := c.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: labelProbe})
 		return err == nil && len(pods.Items) == 0
 	})
+	c.Delete(policies)
+	c.Delete(reach)
 }
 
 // Policies that cut this server off only after the probe has answered it are the reason, too.

@@ -33,42 +33,8 @@ func testSlowPulls(t *testing.T, c *cluster) {
 		s := c.slow(t, false)
 		r := s.runtime(t)
 		r.cfg.Nodes = mounting
-		if err := create(t, r, s.remoteImage(t), s.release()); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(t, r, s.remoteImage(t), s.release()))
 		s.wantSteps(t, runtime.StepCreating, runtime.StepSeeding, runtime.StepPulling, runtime.StepSeeding)
-	})
-	t.Run("of the IDE", func(t *testing.T) {
-		t.Parallel()
-		s := c.slow(t, false)
-		r := s.runtime(t)
-		r.cfg.Nodes = mounting
-		home := newHome(t, r)
-		r.cfg.IDEImage = s.copyOf(t, c.ideImage)
-		if _, err := r.StartContainer(t.Context(), startOf(home), s.release()); err != nil {
-			t.Fatal(err)
-		}
-		if got := s.seen(); !strings.HasSuffix(strings.Join(got, " "), strings.Join([]string{runtime.StepStarting, runtime.StepPulling, runtime.StepStarting}, " ")) {
-			t.Errorf("the steps are %q", got)
-		}
-		if r.copyTools() {
-			t.Error("the IDE was copied, so the test shows nothing about volumes")
-		}
-	})
-	t.Run("of a storage job", func(t *testing.T) {
-		t.Parallel()
-		s := c.slow(t, false)
-		r := s.runtime(t)
-		home := newHome(t, r)
-		r.cfg.ServerImage = s.copyOf(t, c.server)
-		job, err := r.StartJob(t.Context(), archiveOf(home), s.release())
-		if err != nil || !job.Running {
-			t.Fatal(job, err)
-		}
-		s.wantSteps(t, runtime.StepPulling, runtime.StepPacking)
-		if err := r.RemoveJob(t.Context(), job.ID); err != nil {
-			t.Error(err)
-		}
 	})
 	t.Run("of a Pod that is removed", func(t *testing.T) {
 		t.Parallel()

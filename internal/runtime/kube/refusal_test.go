@@ -16,22 +16,22 @@ import (
 	"codehub/internal/runtime"
 )
 
+// fullQuota makes a priority class for whose Pods the namespace has no room, by a quota of the same name.
+func (c *cluster) fullQuota(t *testing.T, name string) {
+	t.Helper()
+	must(t)(c.Client.SchedulingV1().PriorityClasses().Create(t.Context(), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: 1}, metav1.CreateOptions{}))
+	must(t)(c.Client.CoreV1().ResourceQuotas(namespace).Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")},
+		ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{
+			ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{name},
+		}}},
+	}}, metav1.CreateOptions{}))
+}
+
 // testRefusals shows that each reason why a workspace does not start is known, with the
 // cluster's words.
 func testRefusals(t *testing.T, c *cluster) {
-	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "limited"}, Value: 1}
-	if _, err := c.Client.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "limited"}, Spec: corev1.ResourceQuotaSpec{
-		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")},
-		ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{
-			ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"limited"},
-		}}},
-	}}
-	if _, err := c.Client.CoreV1().ResourceQuotas(namespace).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	c.fullQuota(t, "limited")
 	for name, one := range map[string]struct {
 		change      func(*Config, *runtime.ContainerSpec)
 		step, words string
@@ -61,13 +61,9 @@ func testRefusals(t *testing.T, c *cluster) {
 		t.Parallel()
 		r := c.runtime(t)
 		home := newHome(t, r)
-		if _, err := r.StartContainer(t.Context(), startOf(home), nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t)(r.StartContainer(t.Context(), startOf(home), nil))
 		err := c.Client.PolicyV1().Evictions(namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: home.Workspace.ContainerName()}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		detail := ""
 		harness.Eventually(t, "the container has ended", func() bool {
 			list, err := r.Containers(t.Context())

@@ -16,12 +16,8 @@ func testRemovedClaim(t *testing.T, c *cluster) {
 	r := c.runtime(t)
 	home := newHome(t, r)
 	made, err := r.StartContainer(t.Context(), startOf(home), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(t.Context(), home.Workspace.VolumeName(), metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, c.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(t.Context(), home.Workspace.VolumeName(), metav1.DeleteOptions{}))
 	harness.Eventually(t, "the home is being removed", func() bool {
 		list, err := ownVolumes(t, r)
 		return err == nil && len(list) == 1 && list[0].Removing
@@ -37,9 +33,7 @@ func testRemovedClaim(t *testing.T, c *cluster) {
 	if _, err := r.StartContainer(t.Context(), again, nil); !errors.Is(err, runtime.ErrVolumeMismatch) {
 		t.Errorf("another start: %v", err)
 	}
-	if err := r.RemoveContainer(t.Context(), made.ID, 0); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.RemoveContainer(t.Context(), made.ID, 0))
 	harness.Eventually(t, "the home is gone", func() bool {
 		list, err := ownVolumes(t, r)
 		return err == nil && len(list) == 0

@@ -26,9 +26,7 @@ func (c *cluster) twin(t *testing.T, r *Runtime) *Runtime {
 func newHome(t *testing.T, r *Runtime) runtime.VolumeSpec {
 	t.Helper()
 	spec := runtime.VolumeSpec{Workspace: workspace.ID(uuid.NewString()), Storage: workspace.StorageKubernetes, Claim: "home-1", Image: harness.TestImage()}
-	if err := r.CreateVolume(t.Context(), spec, nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.CreateVolume(t.Context(), spec, nil))
 	return spec
 }
 
@@ -48,7 +46,7 @@ func archiveOf(home runtime.VolumeSpec) runtime.JobSpec {
 func testRivals(t *testing.T, c *cluster) {
 	a := c.runtime(t)
 	b := c.twin(t, a)
-	for range 4 {
+	for range 2 {
 		home := newHome(t, a)
 		ctx, stop := context.WithCancel(t.Context())
 		watched := make(chan int, 1)
@@ -128,19 +126,13 @@ func testLate(t *testing.T, c *cluster) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			home := runtime.VolumeSpec{Workspace: workspace.ID(uuid.NewString()), Storage: workspace.StorageKubernetes, Claim: "home-1", Image: harness.TestImage()}
-			if err := a.CreateEmptyVolume(t.Context(), home); err != nil {
-				t.Fatal(err)
-			}
+			check(t, a.CreateEmptyVolume(t.Context(), home))
 			volume, err := a.home(t.Context(), home.Workspace, home.Claim)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			spec := restore(home)
 			spec.Claim, spec.Key = "op-late", "key-late"
 			late, err := a.create(t.Context(), a.jobPod(spec, volume))
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			overtaken := false
 			_, err = a.admit(t.Context(), late, func(*corev1.Pod, *corev1.PersistentVolumeClaim) error {
 				overtaken = true
@@ -153,5 +145,28 @@ func testLate(t *testing.T, c *cluster) {
 				t.Errorf("the late Pod exists: %v, %v", p, err)
 			}
 		})
+	}
+}
+
+// testAdmittedByAnother lets a server be suspended before it opens its workspace's Pod, which
+// another server opens meanwhile. The first leaves it alone.
+func testAdmittedByAnother(t *testing.T, c *cluster) {
+	a := c.runtime(t)
+	b := c.twin(t, a)
+	home := newHome(t, a)
+	if _, err := a.StartContainer(t.Context(), startOf(newHome(t, a)), nil); err != nil { // reads what is to be known of the image
+		t.Fatal(err)
+	}
+	volume, err := a.home(t.Context(), home.Workspace, home.Claim)
+	check(t, err)
+	late, err := a.createWorkspace(t.Context(), startOf(home), volume, chosenImage{name: home.Image, policy: corev1.PullIfNotPresent}, nil)
+	check(t, err)
+	started, err := b.StartContainer(t.Context(), startOf(home), nil)
+	check(t, err)
+	if _, err := a.admit(t.Context(), late, nil); err == nil {
+		t.Error("a Pod was opened twice")
+	}
+	if now, err := a.pods().Get(t.Context(), late.Name, metav1.GetOptions{}); err != nil || idOf(now) != started.ID || now.DeletionTimestamp != nil {
+		t.Errorf("the workspace that another server started is gone: %v", err)
 	}
 }

@@ -31,11 +31,8 @@ type stubAPI struct {
 	objects map[string]map[string]any // by KIND/NAME
 	log     string                    // of each Pod
 	deleted []string                  // KIND/NAME of each deletion
-	reads   map[string]int            // of each object, by KIND/NAME
 	// opened is called, with mu held, for a Pod whose gate was removed; it returns its status.
 	opened func(name string) any
-	// listed is called before a list of a kind is answered.
-	listed func(kind string)
 	// expired makes a watch of one object end at once, as one from a version that is too old for a
 	// server that was restarted. expirations counts them.
 	expired     bool
@@ -45,15 +42,13 @@ type stubAPI struct {
 // newStub returns a runtime of a new installation on a stub.
 func newStub(t *testing.T) (*stubAPI, *Runtime) {
 	t.Helper()
-	api := &stubAPI{t: t, objects: map[string]map[string]any{}, reads: map[string]int{}}
+	api := &stubAPI{t: t, objects: map[string]map[string]any{}}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
 	r, err := New(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, Config{
 		Installation: uuid.NewString(), Settings: Settings{Namespace: namespace, ServerImage: "codehub/server:1"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	return api, r
 }
@@ -140,9 +135,6 @@ func (a *stubAPI) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	kind := parts[4]
-	if len(parts) == 5 && req.Method == http.MethodGet && a.listed != nil {
-		a.listed(kind)
-	}
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
 		a.t.Error(err)
@@ -226,8 +218,6 @@ func (a *stubAPI) one(w http.ResponseWriter, req *http.Request, kind, name strin
 		}
 	}
 	switch req.Method {
-	case http.MethodGet:
-		a.reads[kind+"/"+name]++
 	case http.MethodPatch:
 		merge(o, given)
 		a.touch(o)

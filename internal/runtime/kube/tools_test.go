@@ -35,9 +35,7 @@ func TestRefusedImageVolumesAreCopied(t *testing.T) {
 		t.Error("the refusal of a mounted image does not count")
 	}
 	for _, p := range []*corev1.Pod{started("copies", &corev1.Pod{Spec: corev1.PodSpec{NodeName: "old"}}), onNode("old"), refusedThere} {
-		if err := r.podView.informer.GetStore().Add(p); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.podView.informer.GetStore().Add(p))
 	}
 	if !r.cannotMount(onNode("old"), refused) {
 		t.Error("a node that starts only Pods with copies counts as one that mounts images")
@@ -50,9 +48,7 @@ func TestRefusedImageVolumesAreCopied(t *testing.T) {
 	if r.cannotStart(refused); r.copyTools() {
 		t.Error("copies go on although they do not help")
 	}
-	if err := r.podView.informer.GetStore().Add(started("mounts", onNode("new"))); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.podView.informer.GetStore().Add(started("mounts", onNode("new"))))
 	if r.cannotMount(onNode("new"), refused) || r.copyTools() {
 		t.Error("a refusal by a node that has mounted images counts")
 	}

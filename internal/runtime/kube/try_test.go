@@ -6,9 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -36,20 +33,7 @@ func testTry(t *testing.T, c *cluster) {
 // opened, and asks again until the cluster answers.
 func testTryLater(t *testing.T, c *cluster) {
 	const name = "limited-try"
-	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: 1}
-	if _, err := c.Client.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	quotas := c.Client.CoreV1().ResourceQuotas(namespace)
-	_, err := quotas.Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ResourceQuotaSpec{
-		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")},
-		ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{
-			ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{name},
-		}}},
-	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c.fullQuota(t, name)
 	r := c.runtime(t)
 	r.cfg.Patch = []byte(`{"spec": {"priorityClassName": "` + name + `"}}`)
 	harness.Eventually(t, "the quota counts", func() bool {
@@ -61,9 +45,7 @@ func testTryLater(t *testing.T, c *cluster) {
 	if !strings.Contains(r.untried.Text(), "exceeded quota: "+name) {
 		t.Errorf("the condition is %q", r.untried.Text())
 	}
-	if err := quotas.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Client.CoreV1().ResourceQuotas(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}))
 	harness.Eventually(t, "the settings were tried again", func() bool { return r.untried.Err() == nil })
 }
 
@@ -74,9 +56,7 @@ func TestTryWithoutCluster(t *testing.T) {
 	r, err := New(&rest.Config{Host: "https://127.0.0.1:1"}, Config{
 		Installation: uuid.NewString(), Settings: Settings{Namespace: namespace, ServerImage: "codehub/server:1"}, Conditions: conditions, Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	if err := r.Try(t.Context()); err != nil {
 		t.Error(err)

@@ -19,25 +19,17 @@ func testUninstall(t *testing.T, c *cluster) {
 		t.Helper()
 		id := workspace.ID(uuid.NewString())
 		home := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageKubernetes, Claim: "home-1", Image: harness.TestImage()}
-		if err := r.CreateVolume(t.Context(), home, nil); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.CreateVolume(t.Context(), home, nil))
 		_, err := r.StartContainer(t.Context(), runtime.ContainerSpec{
 			Workspace: id, UID: workspace.ArchivedUID, Claim: "start-1", Image: home.Image, Storage: home.Storage, VolumeClaim: home.Claim, Secret: "s",
 		}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.SetMark(t.Context(), workspace.Mark{ID: uuid.NewString(), Serial: 1, Identity: "here"}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
+		check(t, r.SetMark(t.Context(), workspace.Mark{ID: uuid.NewString(), Serial: 1, Identity: "here"}))
 		return id
 	}
 	id, neighbour := start(r), start(other)
 	inv, err := r.Inventory(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	has := func(list []runtime.Item, kind, name string) bool {
 		return slices.ContainsFunc(list, func(i runtime.Item) bool { return i.Kind == kind && (name == "" || i.Name == name) })
 	}

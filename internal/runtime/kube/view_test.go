@@ -50,9 +50,7 @@ func TestRefreshAsksCluster(t *testing.T) {
 	count := func() int {
 		t.Helper()
 		list, err := w.list(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return len(list)
 	}
 	harness.Eventually(t, "the watch is open", w.follows)
@@ -68,61 +66,10 @@ func TestRefreshAsksCluster(t *testing.T) {
 	}
 }
 
-// Several lists at once after a change of the leader all have what the cluster has.
-func TestListsAtOnceAfterRefresh(t *testing.T) {
-	t.Parallel()
-	source := &held{asked: make(chan struct{}), answer: make(chan struct{})}
-	source.set("1")
-	w := newWatched(source, &corev1.Pod{}, podItems)
-	watching(t, w)
-	harness.Eventually(t, "the watch is open", w.follows)
-	source.set("5", *podAt("a", "5"))
-	w.refresh()
-	counts := make(chan int, 2)
-	for range 2 {
-		go func() {
-			list, err := w.list(t.Context())
-			if err != nil {
-				t.Error(err)
-			}
-			counts <- len(list)
-		}()
-		select {
-		case <-source.asked:
-		case <-time.After(harness.Patience):
-			t.Fatal("a list is answered without the cluster")
-		}
-	}
-	close(source.answer)
-	for range 2 {
-		if n := <-counts; n != 1 {
-			t.Errorf("a list has %d Pods, want 1", n)
-		}
-	}
-}
-
-// held answers no list before the test says so.
-type held struct {
-	behind
-	asked, answer chan struct{}
-}
-
-func (h *held) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
-	select {
-	case h.asked <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	<-h.answer
-	return h.behind.List(ctx, o)
-}
-
 // watching runs a watch until the test ends.
 func watching(t *testing.T, w *watched[corev1.Pod]) {
 	t.Helper()
-	if _, err := w.informer.AddEventHandler(w.arrivals.handler()); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(w.informer.AddEventHandler(w.arrivals.handler()))
 	ctx, cancel := context.WithCancel(context.Background())
 	var watches sync.WaitGroup
 	watches.Go(func() { w.informer.RunWithContext(ctx) })
@@ -245,22 +192,5 @@ func TestWatchMayHaveMissedSomething(t *testing.T) {
 				t.Errorf("the next list: %v, %v", list, err)
 			}
 		})
-	}
-}
-
-// After a restore of the cluster from a backup, lists do not wait for versions that it no longer has.
-func TestVersionsGoBack(t *testing.T) {
-	t.Parallel()
-	source := &behind{}
-	source.set("1")
-	w := newWatched(source, &corev1.Pod{}, podItems)
-	watching(t, w)
-	harness.Eventually(t, "the watch is open", w.follows)
-	w.wrote(podAt("a", "9"))
-	if w.follows() {
-		t.Fatal("the watch has what was written")
-	}
-	if _, err := w.list(t.Context()); err != nil || !w.follows() {
-		t.Errorf("after a list: %v, and the watch is still behind", err)
 	}
 }
