@@ -32,7 +32,7 @@ func TestSubnetsAreDistinct(t *testing.T) {
 // A killed process's network is removed by the next run, one of a living process
 // is not.
 func TestNetworkOfKilledTestIsRemoved(t *testing.T) {
-	harness.NeedsDocker(t)
+	harness.Verify(t)
 	docker, err := client.New(client.FromEnv)
 	if err != nil {
 		t.Fatal(err)
