@@ -27,16 +27,10 @@ func TestInstallTree(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	nothing := func() error { return nil }
 	putFileWith(t, from, "start", "program")
-	if err := os.Chmod(filepath.Join(from, "start"), 0o4711); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(from, "lib/deep"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Chmod(filepath.Join(from, "start"), 0o4711))
+	check(t, os.MkdirAll(filepath.Join(from, "lib/deep"), 0o700))
 	putFileWith(t, filepath.Join(from, "lib/deep"), "file", "content")
-	if err := os.Symlink("deep/file", filepath.Join(from, "lib/link")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Symlink("deep/file", filepath.Join(from, "lib/link")))
 	putFileWith(t, to, "left over", "of a call that was killed")
 	var all sync.WaitGroup
 	for range 8 {
@@ -63,15 +57,11 @@ func TestInstallTree(t *testing.T) {
 	if err := installTree(from, to, "one", nothing); err != nil || !isThere() {
 		t.Errorf("a complete tree was copied again: %v", err)
 	}
-	if err := os.Remove(filepath.Join(to, completeFile)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Remove(filepath.Join(to, completeFile)))
 	if err := installTree(from, to, "one", nothing); err != nil || isThere() {
 		t.Errorf("an incomplete tree was kept: %v", err)
 	}
-	if err := syscall.Mkfifo(filepath.Join(from, "pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Mkfifo(filepath.Join(from, "pipe"), 0o600))
 	if err := installTree(from, to, "two", nothing); err == nil {
 		t.Error("a pipe was copied")
 	}
@@ -87,36 +77,24 @@ func fakeIDE(t *testing.T, r *Runtime) string {
 		Config:     &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: r.labels("test", "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: noNetwork},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() {
 		if err := r.discard(t.Context(), c.ID); err != nil {
 			t.Error(err)
 		}
 	}()
 	res, err := r.api.CopyFromContainer(t.Context(), c.ID, client.CopyFromContainerOptions{SourcePath: "/testserver"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer res.Content.Close()
 	in := tar.NewReader(res.Content)
 	header, err := in.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var b bytes.Buffer
 	out := tar.NewWriter(&b)
 	header.Name = strings.TrimPrefix(account.IDEStart, "/")
-	if err := out.WriteHeader(header); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		t.Fatal(err)
-	}
-	if err := out.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, out.WriteHeader(header))
+	must(t)(io.Copy(out, in))
+	check(t, out.Close())
 	return importImage(t, r, nil, b.Bytes())
 }
 
@@ -130,18 +108,12 @@ func files(t *testing.T, headers ...tar.Header) []byte {
 		if h.Typeflag == tar.TypeReg {
 			h.Linkname, h.Size = "", int64(len(content))
 		}
-		if err := tw.WriteHeader(&h); err != nil {
-			t.Fatal(err)
-		}
+		check(t, tw.WriteHeader(&h))
 		if h.Typeflag == tar.TypeReg {
-			if _, err := io.WriteString(tw, content); err != nil {
-				t.Fatal(err)
-			}
+			must(t)(io.WriteString(tw, content))
 		}
 	}
-	if err := tw.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tw.Close())
 	return b.Bytes()
 }
 
@@ -221,21 +193,16 @@ func TestAnyImage(t *testing.T) {
 
 // The IDE's volume is made again after it was removed by hand, and a new IDE gets another.
 func TestIDEVolumeIsRepaired(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	r.cfg.IDEImage = fakeIDE(t, r)
 	image := importImage(t, r, nil, files(t, tar.Header{Name: "file", Typeflag: tar.TypeReg, Mode: 0o644}))
 	name, digest, err := r.ensureIDEVolume(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	// Docker makes it again, empty, for a container that mounts it.
-	if _, err := r.api.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.createVolume(t.Context(), client.VolumeCreateOptions{Name: name, Labels: r.toolMount(&r.ide, name).VolumeOptions.Labels}); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(r.api.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
+	must(t)(r.createVolume(t.Context(), client.VolumeCreateOptions{Name: name, Labels: r.toolMount(&r.ide, name).VolumeOptions.Labels}))
 	spec := newHome()
 	spec.Image = image
 	hello(t, startSpec(t, r, spec))
@@ -256,65 +223,5 @@ func TestIDEVolumeIsRepaired(t *testing.T) {
 	r.ide.forget() // as after a restart
 	if _, _, err := r.ensureIDEVolume(t.Context()); err == nil || r.ide.failed.Err() == nil || !strings.Contains(err.Error(), "CODEHUB_IDE_IMAGE") {
 		t.Errorf("without both: %v; the condition: %v", err, r.ide.failed.Err())
-	}
-}
-
-// All volumes are removed at once while nothing runs.
-func TestToolVolumesAreRepaired(t *testing.T) {
-	t.Parallel()
-	r := newRuntime(t, nil)
-	r.cfg.IDEImage = fakeIDE(t, r)
-	name, _, err := r.ensureIDEVolume(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	agent, _, err := r.ensureAgentVolume(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, volume := range []string{name, agent} {
-		if _, err := r.api.VolumeRemove(t.Context(), volume, client.VolumeRemoveOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	spec := newHome()
-	spec.Image = importImage(t, r, nil, files(t, tar.Header{Name: "file", Typeflag: tar.TypeReg, Mode: 0o644}))
-	hello(t, startSpec(t, r, spec))
-}
-
-// A container whose IDE volume Docker has made, empty, is not started.
-func TestCreatedContainerWithoutIDEIsReplaced(t *testing.T) {
-	t.Parallel()
-	r := newRuntime(t, nil)
-	r.cfg.IDEImage = fakeIDE(t, r)
-	spec := newHome()
-	spec.Image = importImage(t, r, nil, files(t, tar.Header{Name: "file", Typeflag: tar.TypeReg, Mode: 0o644}))
-	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
-	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-		t.Fatal(err)
-	}
-	net, err := r.checkedNetwork(t.Context(), networkMaxAge)
-	if err != nil {
-		t.Fatal(err)
-	}
-	as, err := r.userOf(t.Context(), spec.Image)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if as.agent, as.agentDigest, err = r.ensureAgentVolume(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	as.ide = "codehub-test-" + randomHex(8) // there is no such volume
-	made, err := r.api.ContainerCreate(t.Context(), r.createOptions(spec, as, net, r.addrs.take(r.now()), "crashed"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := r.StartContainer(t.Context(), spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitHealthy(t, r, c)
-	if c.ID == made.ID {
-		t.Error("the container without the IDE was started")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/dockertest"
+	"codehub/internal/harness"
 	"codehub/internal/health"
 	"codehub/internal/runtime"
 )
@@ -22,6 +23,7 @@ import (
 // Credentials go to their own registry alone, are read again at each pull, and appear in
 // no error and no log, although the registry repeats them.
 func TestRegistryLogin(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	registry, foreign := dockertest.NewRegistry(t), dockertest.NewRegistry(t)
 	registry.SetLogin("ann", "hunter2")
@@ -33,9 +35,7 @@ func TestRegistryLogin(t *testing.T) {
 		t.Helper()
 		text := fmt.Sprintf(`{"auths": {%q: {"username": "ann", "password": %q}}}`, host, password)
 		next := file + ".new"
-		if err := errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Chmod(next, mode), os.Rename(next, file)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Chmod(next, mode), os.Rename(next, file)))
 	}
 	write("registry.example.com", "hunter2", 0o600)
 	var log bytes.Buffer
@@ -67,32 +67,24 @@ func TestRegistryLogin(t *testing.T) {
 	write(host, "hunter3", 0o600)
 	refused(runtime.MsgLoginRefused)
 	write(host, "hunter2", 0o644)
-	if err := r.pull(t.Context(), ref, "ann", nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.pull(t.Context(), ref, "ann", nil))
 	if err := conditions.Err("registry-login"); err == nil || !strings.Contains(err.Error(), "chmod") {
 		t.Errorf("a file that all can read: %v", err)
 	}
 	if got, err := r.Newest(t.Context(), ref, true); err != nil || got.ID == "" || got.Digest == "" {
 		t.Errorf("newest: %+v, %v", got, err)
 	}
-	if err := r.pull(t.Context(), other, "bob", nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.pull(t.Context(), other, "bob", nil))
 	if sent := foreign.Logins(); len(sent) > 0 {
 		t.Errorf("a user's own registry got %q", sent)
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Remove(file))
 	refused(runtime.MsgLoginNeeded)
 	if err := conditions.Err("registry-login"); err == nil {
 		t.Error("no condition without the file")
 	}
 	write(host, "hunter2", 0o600)
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
 	if err := conditions.Err("registry-login"); err != nil {
 		t.Errorf("condition = %v", err)
 	}

@@ -35,22 +35,10 @@ func TestBreaker(t *testing.T) {
 		e.all(nil)
 		awaitState(t, r, api.BreakerClosed)
 	})
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	spec := newHome()
-	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
-	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-		t.Fatal(err)
-	}
-	k, err := r.StartContainer(t.Context(), spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
+	spec := seededHome(t, r)
+	k := start(t, r, spec)
 	log := &growing{}
-	if err := healthy(t.Context(), r, k); err != nil {
-		t.Fatal(err)
-	}
 	first := inspectOf(t, r, runtime.Upstream{ContainerID: k.ID}).State.Pid
 	followed := make(chan error, 1)
 	go func() { followed <- r.Logs(t.Context(), spec.Workspace, 0, true, log) }()
@@ -74,7 +62,7 @@ func TestBreaker(t *testing.T) {
 	began := time.Now()
 	for _, call := range []func() error{
 		func() error { _, err := r.Containers(t.Context()); return err },
-		func() error { return r.CreateVolume(t.Context(), volume, nil) },
+		func() error { return r.CreateVolume(t.Context(), volumeOf(spec), nil) },
 		func() error { _, err := r.Upstream(t.Context(), newHome().Workspace); return err },
 	} {
 		if err := call(); !errors.Is(err, runtime.ErrUnreachable) || !errors.Is(err, breaker.ErrOpen) {
@@ -84,9 +72,7 @@ func TestBreaker(t *testing.T) {
 	t.Logf("three calls while open took %s", time.Since(began))
 
 	// The stream that was opened before still works.
-	if err := syscall.Kill(first, syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Kill(first, syscall.SIGTERM))
 	select {
 	case err := <-followed:
 		if err != nil || !strings.Contains(log.String(), "testserver: stopped") {
@@ -108,6 +94,7 @@ func TestBreaker(t *testing.T) {
 
 // Docker's error responses and cancelled calls do not open the breaker.
 func TestBreakerIgnoresErrorResponses(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })

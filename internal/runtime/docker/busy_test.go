@@ -1,11 +1,8 @@
 package docker
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -17,7 +14,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
-	"golang.org/x/sync/errgroup"
 
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
@@ -62,20 +58,17 @@ func TestIsTransient(t *testing.T) {
 func tinyNetwork(t *testing.T, r *Runtime) {
 	t.Helper()
 	subnet := netip.PrefixFrom(r.cfg.Subnet.Addr(), 29)
-	if _, err := r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleNetwork, subnet)); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleNetwork, subnet)))
 }
 
 // A start without a free address is ErrBusy and leaves nothing behind; it succeeds
 // once an address is free.
 func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	tinyNetwork(t, r)
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
 	var others []string
 	for range 5 {
 		c, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
@@ -85,9 +78,7 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 		if err == nil {
 			_, err = r.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		others = append(others, c.ID)
 	}
 	spec := seededHome(t, r)
@@ -101,9 +92,7 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 		Config:     &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.names.network)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	_, err = r.api.ContainerStart(t.Context(), one.ID, client.ContainerStartOptions{})
 	if err = wrapError(t.Context(), "start container", err); !errors.Is(err, runtime.ErrBusy) {
 		t.Fatalf("ContainerStart: %v", err)
@@ -112,9 +101,7 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 	if list, err := r.Containers(t.Context()); err != nil || len(list) != 0 {
 		t.Fatalf("containers = %+v, %v", list, err)
 	}
-	if err := r.discard(t.Context(), others[0]); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.discard(t.Context(), others[0]))
 	for tries := 1; ; tries++ { // each takes a few of the addresses
 		c, err := r.StartContainer(t.Context(), spec, nil)
 		if err == nil {
@@ -129,12 +116,11 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 
 // Docker's refusal to lift limits costs none of the attempts to find a free address.
 func TestRefusedLimitsCostNoAttempt(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
 	spec := seededHome(t, r)
 	answers := make(chan string, maxTries)
 	for range maxTries - 1 {
@@ -154,68 +140,9 @@ func TestRefusedLimitsCostNoAttempt(t *testing.T) {
 		}
 	}
 	e.fault.Store(&f)
-	c, err := r.StartContainer(t.Context(), spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitHealthy(t, r, c)
+	start(t, r, spec)
 	if len(answers) != 0 {
 		t.Errorf("%d of the answers were not asked for", len(answers))
-	}
-}
-
-// Where Docker may not lift limits, one of many first starts finds it out for all.
-func TestRefusedLimitsCostOneContainer(t *testing.T) {
-	t.Parallel()
-	e := newFaultProxy(t)
-	r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
-	r.first.atMost = harness.Patience
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	specs := make([]runtime.ContainerSpec, 4)
-	for i := range specs {
-		specs[i] = newHome()
-		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{
-			Workspace: specs[i].Workspace, Storage: specs[i].Storage, Claim: specs[i].VolumeClaim, Image: specs[i].Image,
-		}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	var withLimits, starts atomic.Int32
-	f := func(w http.ResponseWriter, req *http.Request) bool {
-		switch {
-		case req.Method != http.MethodPost:
-		case strings.HasSuffix(req.URL.Path, "/containers/create"):
-			body, err := io.ReadAll(req.Body)
-			if err != nil {
-				t.Error(err)
-			}
-			req.Body = io.NopCloser(bytes.NewReader(body))
-			if bytes.Contains(body, []byte("msgqueue")) {
-				withLimits.Add(1)
-			}
-		case strings.HasSuffix(req.URL.Path, "/start") && starts.Add(1) == 1:
-			time.Sleep(300 * time.Millisecond) // the others would create their containers
-			answer(http.StatusInternalServerError, "error setting rlimits for ready process")(w, req)
-			return true
-		}
-		return false
-	}
-	e.fault.Store(&f)
-	var g errgroup.Group
-	for _, spec := range specs {
-		g.Go(func() error {
-			_, err := r.StartContainer(t.Context(), spec, nil)
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if n := withLimits.Load(); n != 1 {
-		t.Errorf("%d containers were created with limits that Docker refuses, want 1", n)
 	}
 }
 
@@ -249,6 +176,7 @@ func TestFirstStartDoesNotBlockOthers(t *testing.T) {
 // A container that starts using a home between the check of its users and the
 // operation is detected, and what was created is removed.
 func TestNewUserOfHomeIsDetected(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	job := func(r *Runtime, id workspace.ID) error {
 		_, err := r.StartJob(t.Context(), runtime.JobSpec{
@@ -272,18 +200,14 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 			t.Parallel()
 			e := newFaultProxy(t)
 			r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
-			if err := r.Prepare(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.Prepare(t.Context()))
 			h := direct{r: r, storage: workspace.StorageDockerVolume}
 			id := newHome().Workspace
 			err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
 			if err == nil {
 				err = r.SettleVolume(t.Context(), id, "home-1")
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			name := "reader-" + string(id)
 			leave := func() {}
 			var came atomic.Bool
@@ -302,63 +226,22 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 				t.Fatalf("volumes = %+v", list)
 			}
 			leave()
-			if err := c.call(r, id); err != nil {
-				t.Fatal(err)
-			}
+			check(t, c.call(r, id))
 		})
-	}
-}
-
-// A fingerprint interrupted by the end of its server leaves a container that blocks
-// nothing.
-func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
-	t.Parallel()
-	r := newRuntime(t, nil)
-	h := direct{r: r, storage: workspace.StorageDockerVolume}
-	for name, call := range map[string]func(id workspace.ID) error{
-		"fingerprint": func(id workspace.ID) error { _, err := r.Fingerprint(t.Context(), id, "home-1", nil); return err },
-		"removal":     func(id workspace.ID) error { return r.RemoveVolume(t.Context(), id, "home-1", nil) },
-	} {
-		id := newHome().Workspace
-		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		home, err := r.findHome(t.Context(), id, "home-1", true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		image, err := r.ensureHelperImage(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		made, err := r.api.ContainerCreate(t.Context(), r.taskOptions(id, "home-1", image, home, fingerprintTask()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := call(id); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if _, err := r.api.ContainerInspect(context.Background(), made.ID, client.ContainerInspectOptions{}); !errdefs.IsNotFound(err) {
-			t.Errorf("%s: the container was not removed: %v", name, err)
-		}
 	}
 }
 
 // The container that computes a fingerprint may read the home and nothing else.
 func TestFingerprintHardening(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		id := newHome().Workspace
 		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home-1", Image: harness.TestImage()}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		home, err := r.findHome(t.Context(), id, "home-1", true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		opts := r.taskOptions(id, "home-1", "image", home, fingerprintTask())
 		host := opts.HostConfig
 		if !opts.Config.NetworkDisabled || host.NetworkMode != "none" || !host.ReadonlyRootfs || host.Memory == 0 || len(host.Mounts) != 1 || !host.Mounts[0].ReadOnly ||

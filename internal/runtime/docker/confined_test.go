@@ -19,34 +19,24 @@ func TestConfinedContainerHasOnlyLoopback(t *testing.T) {
 	made, err := r.api.ContainerCreate(t.Context(), confined{
 		image: harness.TestImage(), labels: r.labels("test", "", ""), limits: jobLimits(),
 	}.options())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() {
 		if err := r.discard(t.Context(), made.ID); err != nil {
 			t.Error(err)
 		}
 	}()
-	if _, err := r.api.ContainerStart(t.Context(), made.ID, client.ContainerStartOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(r.api.ContainerStart(t.Context(), made.ID, client.ContainerStartOptions{}))
 	info, err := r.api.ContainerInspect(t.Context(), made.ID, client.ContainerInspectOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	pid := info.Container.State.Pid
 	devices, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	lines := strings.Split(strings.TrimSpace(string(devices)), "\n")[2:] // after two lines of headings
 	if len(lines) != 1 || !strings.HasPrefix(strings.TrimSpace(lines[0]), "lo:") {
 		t.Errorf("its network devices are:\n%s", devices)
 	}
 	ours, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil || its == ours {
 		t.Errorf("it shares the network namespace %s with the host (%v)", its, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -82,12 +83,11 @@ func TestPullOntoFullDisk(t *testing.T) {
 
 // Every call that needs disk space reports a full disk.
 func TestFullDiskIsReported(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
 	type home = runtime.ContainerSpec
 	create := func(spec home) error {
 		return r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
@@ -106,9 +106,7 @@ func TestFullDiskIsReported(t *testing.T) {
 	} {
 		spec := newHome()
 		if c.made {
-			if err := create(spec); err != nil {
-				t.Fatal(err)
-			}
+			check(t, create(spec))
 		}
 		e.fail(c.path, refuses)
 		err := c.call(spec)
@@ -139,6 +137,7 @@ func TestFullDiskIsReported(t *testing.T) {
 
 // Docker's messages may have any length; errors are truncated.
 func TestErrorIsTruncated(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })

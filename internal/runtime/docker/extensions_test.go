@@ -14,6 +14,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/health"
 	"codehub/internal/setting"
 )
@@ -30,16 +31,10 @@ func vsix(t *testing.T, entries ...zipEntry) []byte {
 		h := &zip.FileHeader{Name: e.name, Method: zip.Store}
 		h.SetMode(0o644 | e.mode)
 		w, err := zw.CreateHeader(h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write([]byte(e.content)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
+		must(t)(w.Write([]byte(e.content)))
 	}
-	if err := zw.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, zw.Close())
 	return b.Bytes()
 }
 
@@ -70,9 +65,7 @@ func TestReadExtensions(t *testing.T) {
 	if err != nil || len(e.files) != 1 || e.files[0].folder != "acme.lint-1.2.0" || e.on("ide") == "ide" {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	if err := os.Rename(filepath.Join(dir, "any name.VSIX"), filepath.Join(dir, "lint.vsix")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Rename(filepath.Join(dir, "any name.VSIX"), filepath.Join(dir, "lint.vsix")))
 	if renamed, err := readExtensions(dir); err != nil || renamed.digest != e.digest {
 		t.Errorf("after a change of the name: %+v, %v", renamed, err)
 	}
@@ -122,9 +115,7 @@ func TestUnusableExtensionsAreRefused(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.vsix"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Mkfifo(filepath.Join(dir, "pipe.vsix"), 0o600))
 	if _, err := readExtensions(dir); err == nil {
 		t.Error("a pipe was accepted")
 	}
@@ -137,9 +128,7 @@ func TestUnusableExtensionsAreRefused(t *testing.T) {
 func TestExtensionFolderKeepsLastUsableExtensions(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "extensions")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(dir, 0o755))
 	putFileWith(t, dir, "lint.vsix", string(lint(t, "1.2.0")))
 	var folder extensionFolder
 	now := func() (string, error) {
@@ -156,22 +145,16 @@ func TestExtensionFolderKeepsLastUsableExtensions(t *testing.T) {
 			t.Errorf("a damaged file: %q, %v", got, err)
 		}
 	}
-	if err := os.Rename(dir, dir+"-away"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Rename(dir, dir+"-away"))
 	if got, err := now(); err == nil || got != first {
 		t.Errorf("a missing folder: %q, %v", got, err)
 	}
-	if err := os.Rename(dir+"-away", dir); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Rename(dir+"-away", dir))
 	putFileWith(t, dir, "lint.vsix", string(lint(t, "1.3.0")))
 	if got, err := now(); err != nil || got == first {
 		t.Errorf("a newer version: %q, %v", got, err)
 	}
-	if err := os.Remove(filepath.Join(dir, "lint.vsix")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Remove(filepath.Join(dir, "lint.vsix")))
 	if got, err := now(); err != nil || got != "" {
 		t.Errorf("without a file: %q, %v", got, err)
 	}
@@ -184,9 +167,7 @@ func TestChangedExtensionIsNotPacked(t *testing.T) {
 	content := lint(t, "1.2.0")
 	putFileWith(t, dir, "lint.vsix", string(content))
 	e, err := readExtensions(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, changed := range [][]byte{bytes.ToUpper(content), content[1:]} {
 		putFileWith(t, dir, "lint.vsix", string(changed))
 		if err := e.pack(tar.NewWriter(&bytes.Buffer{})); err == nil {
@@ -198,6 +179,7 @@ func TestChangedExtensionIsNotPacked(t *testing.T) {
 // The IDE's volume holds the extensions of the folder, and workspaces start with the last
 // ones while the folder is damaged.
 func TestIDEVolumeHasExtensions(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	dir := t.TempDir()
 	putFileWith(t, dir, "lint.vsix", string(lint(t, "1.2.0")))
@@ -211,13 +193,9 @@ func TestIDEVolumeHasExtensions(t *testing.T) {
 	volume := func() (string, func(file string) (string, fs.FileMode)) {
 		t.Helper()
 		name, _, err := r.ensureIDEVolume(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		v, err := r.api.VolumeInspect(t.Context(), name, client.VolumeInspectOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return name, func(file string) (string, fs.FileMode) {
 			file = filepath.Join(v.Volume.Mountpoint, file)
 			info, err := os.Lstat(file)
@@ -253,9 +231,7 @@ func TestIDEVolumeHasExtensions(t *testing.T) {
 	} else if _, mode := in(own); mode == 0 {
 		t.Error("the IDE is not there")
 	}
-	if err := os.Remove(filepath.Join(dir, "lint.vsix")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Remove(filepath.Join(dir, "lint.vsix")))
 	_, in = volume()
 	if _, mode := in(program); mode != 0 || r.noExtensions.Err() != nil {
 		t.Errorf("a removed extension is there: %v; %v", mode, r.noExtensions.Err())

@@ -39,9 +39,7 @@ func newFaultProxy(t *testing.T) *faultProxy {
 	e := &faultProxy{}
 	path := filepath.Join(t.TempDir(), "engine.sock")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if f := e.fault.Load(); f != nil && (*f)(w, r) {
 			return
@@ -122,9 +120,7 @@ func TestDockerRestartDuringCalls(t *testing.T) {
 	}
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			e.fail("/containers/json", tc.how)
@@ -135,80 +131,6 @@ func TestDockerRestartDuringCalls(t *testing.T) {
 			e.fail("", nil)
 			if _, err := r.Containers(t.Context()); err != nil {
 				t.Errorf("recovered: %v", err)
-			}
-		})
-	}
-}
-
-func TestHangingDocker(t *testing.T) {
-	t.Parallel()
-	e := newFaultProxy(t)
-	r := newRuntime(t, func(c *Config) { c.Host = e.host })
-	asked := make(chan struct{}, 8)
-	e.fail("/containers/json", func(_ http.ResponseWriter, req *http.Request) {
-		asked <- struct{}{}
-		<-req.Context().Done()
-	})
-	defer e.fail("", nil)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { _, err := r.Containers(ctx); done <- err }()
-	<-asked
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) || errors.Is(err, runtime.ErrUnreachable) {
-		t.Errorf("cancelled: %v", err)
-	}
-
-	ctx, cancel = context.WithTimeout(t.Context(), probeTimeout/20)
-	defer cancel()
-	if _, err := r.Containers(ctx); !errors.Is(err, runtime.ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("after a deadline: %v", err)
-	}
-}
-
-// A crash between two steps: Docker executes the request and the response is lost.
-func TestLostResponses(t *testing.T) {
-	t.Parallel()
-	for _, path := range []string{"/volumes/create", "/containers/create", "/start"} {
-		t.Run(path, func(t *testing.T) {
-			t.Parallel()
-			e := newFaultProxy(t)
-			r := newRuntime(t, func(c *Config) { c.Host = e.host })
-			if err := r.Prepare(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			spec := newHome()
-			volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
-			lose := func(_ http.ResponseWriter, req *http.Request) {
-				out := req.Clone(context.Background())
-				out.RequestURI, out.URL.Scheme, out.URL.Host = "", "http", "engine"
-				res, err := r.real().Do(out)
-				if err == nil {
-					res.Body.Close()
-				}
-				panic(http.ErrAbortHandler)
-			}
-			step := func(what string, call func() error) {
-				t.Helper()
-				e.fail(path, lose)
-				first := call()
-				e.fail("", nil)
-				if first != nil && !errors.Is(first, runtime.ErrUnreachable) {
-					t.Fatalf("%s: %v", what, first)
-				}
-				if err := call(); err != nil {
-					t.Fatalf("%s again: %v", what, err)
-				}
-			}
-			step("CreateVolume", func() error { return r.CreateVolume(t.Context(), volume, nil) })
-			step("StartContainer", func() error { _, err := r.StartContainer(t.Context(), spec, nil); return err })
-			up, err := r.Upstream(t.Context(), spec.Workspace)
-			if err != nil || up.Secret != spec.Secret {
-				t.Fatalf("upstream = %+v, %v", up, err)
-			}
-			if homes := ownHomes(t, r); len(homes) != 1 || !homes[0].Seeded {
-				t.Fatalf("volumes = %+v", homes)
 			}
 		})
 	}

@@ -27,9 +27,7 @@ func TestFencedCallsAreNotSent(t *testing.T) {
 	ctx := context.WithoutCancel(runtime.WithFence(t.Context(), func() error { return may }))
 	call := func() error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodDelete, "http://engine/containers/x", strings.NewReader("body"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		_, err = (&http.Client{Transport: fenced{&sent}}).Do(req)
 		return wrapError(ctx, "remove the container", err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 )
 
@@ -24,9 +25,7 @@ func echoIn(t *testing.T, namespace string) {
 	var conn net.PacketConn
 	var err error
 	inNamespace(t, namespace, func() { conn, err = net.ListenPacket("udp4", ":7") })
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { conn.Close() })
 	go func() {
 		buffer := make([]byte, 64<<10)
@@ -82,6 +81,7 @@ const flowKept = 25 * time.Second
 // A workspace that opens thousands of flows of any kind gets no more than its limit, and
 // its neighbour does not notice.
 func TestFlowsOfWorkspaceAreLimited(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	const limit = 100
 	out := newOutside(t)
@@ -117,9 +117,7 @@ func TestFlowsOfWorkspaceAreLimited(t *testing.T) {
 			// host may have forgotten the flows before the rules are set.
 			for try := 1; ; try++ {
 				changeWall(t, r)
-				if err := r.Prepare(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				check(t, r.Prepare(t.Context()))
 				n := probeInside[struct{ Answered int }](t, r, hostile.ContainerID, "/probe", "flows", kind, addr, "50", "0s").Answered
 				if n == 0 {
 					break
@@ -141,6 +139,7 @@ func TestFlowsOfWorkspaceAreLimited(t *testing.T) {
 // Connections that are closed at once are not counted, but the host tracks them for
 // two more minutes. So their rate is limited, too.
 func TestRateOfFlowsIsLimited(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	out := newOutside(t)
 	r := newRuntime(t, func(c *Config) { c.Connections, c.ConnRate = 100, 10 })
@@ -165,20 +164,14 @@ func TestRateOfFlowsIsLimited(t *testing.T) {
 func changeWall(t *testing.T, r *Runtime) {
 	t.Helper()
 	c, err := nftables.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: r.names.table}
 	rules, err := c.GetRules(table, &nftables.Chain{Name: "forward", Table: table})
 	if err != nil || len(rules) == 0 {
 		t.Fatalf("rules of the wall = %d, %v", len(rules), err)
 	}
-	if err := c.DelRule(rules[len(rules)-1]); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.DelRule(rules[len(rules)-1]))
+	check(t, c.Flush())
 	r.forgetNetwork()
 }
 
@@ -199,9 +192,7 @@ func tracked(t *testing.T, up runtime.Upstream) int {
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0 // the kernel does not list them; what is answered is tested anyway
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	source := "src=" + netip.MustParseAddrPort(up.Addr).Addr().String()
 	n := 0
 	for line := range strings.Lines(string(raw)) {

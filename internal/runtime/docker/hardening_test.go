@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -28,14 +29,13 @@ import (
 func inspectOf(t *testing.T, r *Runtime, up runtime.Upstream) container.InspectResponse {
 	t.Helper()
 	c, err := r.api.ContainerInspect(t.Context(), up.ContainerID, client.ContainerInspectOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return c.Container
 }
 
 func TestHardening(t *testing.T) {
 	t.Parallel()
+	const gallery = `{"serviceUrl": "https://gallery.example.com/vscode/gallery"}`
 	limits := func(c *Config) {
 		c.Pids = 64
 		c.LogMaxBytes, c.LogMaxFiles = 1<<20, 3
@@ -45,9 +45,10 @@ func TestHardening(t *testing.T) {
 		change   func(*Config)
 		capDrop  []string
 		security []string
+		gallery  []string
 	}{
-		{"default", limits, []string{"ALL"}, []string{seccomp.Option(), "no-new-privileges:true"}},
-		{"sudo", func(c *Config) { limits(c); c.Sudo = true }, []string{"NET_RAW"}, []string{seccomp.Option()}},
+		{"default", limits, []string{"ALL"}, []string{seccomp.Option(), "no-new-privileges:true"}, nil},
+		{"sudo", func(c *Config) { limits(c); c.Sudo, c.Gallery = true, gallery }, []string{"NET_RAW"}, []string{seccomp.Option()}, []string{"EXTENSIONS_GALLERY=" + gallery}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -56,6 +57,15 @@ func TestHardening(t *testing.T) {
 			up := running(t, r)
 			c := inspectOf(t, r, up)
 			host := c.HostConfig
+			galleries := slices.DeleteFunc(c.Config.Env, func(v string) bool { return !strings.HasPrefix(v, "EXTENSIONS_GALLERY=") })
+			if !slices.Equal(galleries, tc.gallery) {
+				t.Errorf("variables: %q, want %q", galleries, tc.gallery)
+			}
+			n, err := r.api.NetworkInspect(t.Context(), r.names.network, client.NetworkInspectOptions{})
+			check(t, err)
+			if net := n.Network; net.Options["com.docker.network.bridge.enable_icc"] != "false" || net.EnableIPv6 || net.Internal || !r.owns(net.Labels, roleNetwork) {
+				t.Errorf("network = %+v", net.Network)
+			}
 			got := map[string]any{
 				"cap drop": normal(host.CapDrop), "cap add": len(host.CapAdd), "security": host.SecurityOpt,
 				"privileged": host.Privileged, "restart": string(host.RestartPolicy.Name),
@@ -101,25 +111,8 @@ func normal(caps []string) []string {
 	return out
 }
 
-// A workspace has the gallery of the setting as a variable, and none without it.
-func TestGalleryIsPassed(t *testing.T) {
-	t.Parallel()
-	const gallery = `{"serviceUrl": "https://gallery.example.com/vscode/gallery"}`
-	for value, want := range map[string][]string{"": nil, gallery: {"EXTENSIONS_GALLERY=" + gallery}} {
-		r := newRuntime(t, func(c *Config) { c.Gallery = value })
-		var got []string
-		for _, kv := range inspectOf(t, r, running(t, r)).Config.Env {
-			if strings.HasPrefix(kv, "EXTENSIONS_GALLERY=") {
-				got = append(got, kv)
-			}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("variables with %q (-want +got):\n%s", value, diff)
-		}
-	}
-}
-
 func TestPublishedPortIsLoopbackOnly(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, func(c *Config) { c.Publish = true })
 	up := running(t, r) // it responded on that port
@@ -150,61 +143,25 @@ func TestPublishedPortIsLoopbackOnly(t *testing.T) {
 	}
 }
 
-func TestNetwork(t *testing.T) {
+// A start creates the network where it is missing, or where a crash has left a draft of it.
+func TestStartCreatesNetwork(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n, err := r.api.NetworkInspect(t.Context(), r.names.network, client.NetworkInspectOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := n.Network
-	if got.Options["com.docker.network.bridge.enable_icc"] != "false" || got.EnableIPv6 || got.Internal || !r.owns(got.Labels, roleNetwork) {
-		t.Errorf("network = %+v", got.Network)
-	}
-}
-
-func TestStartRecreatesRemovedNetwork(t *testing.T) {
-	t.Parallel()
-	r := newRuntime(t, nil)
-	spec := newHome()
-	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
-	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.api.NetworkRemove(t.Context(), r.names.network, client.NetworkRemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	c, err := r.StartContainer(t.Context(), spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitHealthy(t, r, c)
-}
-
-func TestDraftNetworkIsRemoved(t *testing.T) {
-	t.Parallel()
-	r := newRuntime(t, nil)
-	if _, err := r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleDraft, r.cfg.Subnet)); err != nil {
-		t.Fatal(err)
-	}
-	running(t, r) // with a chosen address
+	must(t)(r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleDraft, r.cfg.Subnet)))
+	spec := seededHome(t, r)
+	check(t, r.RemoveContainer(t.Context(), start(t, r, spec).ID, 0)) // with a chosen address
+	must(t)(r.api.NetworkRemove(t.Context(), r.names.network, client.NetworkRemoveOptions{}))
+	start(t, r, spec)
 }
 
 func TestForeignNetworkIsReported(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	made, err := r.api.NetworkCreate(t.Context(), r.names.network, client.NetworkCreateOptions{
 		IPAM: &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: r.cfg.Subnet}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		if _, err := r.api.NetworkRemove(context.Background(), made.ID, client.NetworkRemoveOptions{}); err != nil {
 			t.Error(err)
@@ -216,6 +173,7 @@ func TestForeignNetworkIsReported(t *testing.T) {
 }
 
 func TestTakenAddressIsRetried(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	up := running(t, r)
@@ -230,15 +188,9 @@ func TestTakenAddressIsRetried(t *testing.T) {
 	r.addrs.used = map[netip.Addr]time.Time{}
 	r.addrs.next--
 
-	spec := newHome()
-	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
-	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-		t.Fatal(err)
-	}
+	spec := seededHome(t, r)
 	c, err := r.StartContainer(t.Context(), spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if netip.MustParseAddrPort(c.Addr).Addr() == taken {
 		t.Fatalf("two containers at %s", taken)
 	}
@@ -251,18 +203,14 @@ func TestTakenAddressIsRetried(t *testing.T) {
 
 // A program that the image lacks ends the container, with a shell's exit code for it.
 func TestMissingProgram(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	image := importImage(t, r, []string{`ENTRYPOINT ["/no-such-program"]`, "LABEL " + account.LabelIDE + "=" + account.IDEIncluded}, homeTar(t))
 	spec := newHome()
 	spec.Image = image
-	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: image}
-	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.StartContainer(t.Context(), spec, nil); err != nil {
-		t.Fatal(err)
-	}
+	seed(t, r, spec)
+	must(t)(r.StartContainer(t.Context(), spec, nil))
 	harness.Eventually(t, "the container has ended with code 127", func() bool {
 		list, err := r.Containers(t.Context())
 		return err == nil && len(list) == 1 && list[0].State == runtime.ContainerExited && strings.Contains(list[0].Detail, "(127)")
@@ -275,30 +223,30 @@ func TestMissingProgram(t *testing.T) {
 
 func TestNewValidatesConfig(t *testing.T) {
 	t.Parallel()
-	log := newRuntime(t, nil).log
+	r := newOffline(t, nil)
 	for name, cfg := range map[string]Config{
-		"no installation":      {Log: log},
-		"relative data folder": {Installation: uuid.NewString(), DataDir: "data", Log: log},
+		"no installation":      {Log: r.log},
+		"relative data folder": {Installation: uuid.NewString(), DataDir: "data", Log: r.log},
 		"no logger":            {Installation: uuid.NewString()},
-		"not an address":       {Installation: uuid.NewString(), Host: "nowhere", Log: log},
+		"not an address":       {Installation: uuid.NewString(), Host: "nowhere", Log: r.log},
 	} {
 		if r, err := New(t.Context(), cfg); err == nil {
 			t.Errorf("%s: New = %v", name, r)
 		}
 	}
-	r := newRuntime(t, nil)
-	if err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: "../x", Storage: workspace.StorageLocalDir}, nil); err == nil {
-		t.Error("a volume for an invalid workspace was created")
-	}
-	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: "k8s-pvc"}
-	if err := r.CreateVolume(t.Context(), spec, nil); err == nil {
-		t.Error("a volume of another storage backend was created")
+	for what, spec := range map[string]runtime.VolumeSpec{
+		"an invalid workspace":    {Workspace: "../x", Storage: workspace.StorageLocalDir},
+		"another storage backend": {Workspace: newHome().Workspace, Storage: "k8s-pvc"},
+	} {
+		if err := r.CreateVolume(t.Context(), spec, nil); err == nil || errors.Is(err, runtime.ErrUnreachable) {
+			t.Errorf("a volume of %s: %v", what, err)
+		}
 	}
 }
 
 func TestHostDataDir(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t, func(c *Config) { c.DataDir, c.HostDataDir = "/in/the/container", "/on/the/host" })
+	r := newOffline(t, func(c *Config) { c.DataDir, c.HostDataDir = "/in/the/container", "/on/the/host" })
 	spec := newHome()
 	spec.Storage = workspace.StorageLocalDir
 	m := r.homeMount(spec, "")

@@ -66,9 +66,7 @@ func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 	t.Helper()
 	harness.NeedsDocker(t)
 	bin, err := helperBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	subnet := dockertest.NewSubnet(t)
 	cfg := Config{
 		Installation: uuid.NewString(),
@@ -81,13 +79,9 @@ func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 	if change != nil {
 		change(&cfg)
 	}
-	if err := subnet.UsedBy(cfg.Installation); err != nil {
-		t.Fatal(err)
-	}
+	check(t, subnet.UsedBy(cfg.Installation))
 	r, err := New(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		if err := dismantle(context.Background(), r); err != nil && !errors.Is(err, runtime.ErrUnreachable) {
 			t.Errorf("clean up: %v", err)
@@ -96,6 +90,19 @@ func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 			t.Errorf("close: %v", err)
 		}
 	})
+	return r
+}
+
+// newOffline returns a runtime without Docker, for what needs none.
+func newOffline(t *testing.T, change func(*Config)) *Runtime {
+	t.Helper()
+	cfg := Config{Installation: uuid.NewString(), DataDir: t.TempDir(), Host: "unix:///none", Log: harness.Logger(t, 12)}
+	if change != nil {
+		change(&cfg)
+	}
+	r, err := New(t.Context(), cfg)
+	check(t, err)
+	t.Cleanup(func() { check(t, r.Close()) })
 	return r
 }
 
@@ -134,6 +141,95 @@ func dismantle(ctx context.Context, r *Runtime) error {
 		err = errors.Join(err, e)
 	}
 	return errors.Join(err, removeWall(ctx, r))
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must is check for a call that also returns something.
+func must(t *testing.T) func(_ any, err error) {
+	return func(_ any, err error) {
+		t.Helper()
+		check(t, err)
+	}
+}
+
+// newHome describes a workspace whose home does not exist yet.
+func newHome() runtime.ContainerSpec {
+	return runtime.ContainerSpec{
+		Size:      workspace.Size{Name: "large", NanoCPUs: 15e8, Memory: 1 << 30},
+		Workspace: workspace.ID(uuid.NewString()), UID: workspace.ArchivedUID, Claim: "s", Image: harness.TestImage(),
+		Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
+	}
+}
+
+func volumeOf(spec runtime.ContainerSpec) runtime.VolumeSpec {
+	return runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image, Disk: spec.Size.Disk}
+}
+
+// seededHome creates a home that a container can start on.
+func seededHome(t *testing.T, r *Runtime) runtime.ContainerSpec {
+	t.Helper()
+	spec := newHome()
+	seed(t, r, spec)
+	return spec
+}
+
+func seed(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
+	t.Helper()
+	check(t, r.CreateVolume(t.Context(), volumeOf(spec), nil))
+}
+
+// start starts a workspace whose home exists, and waits for its IDE.
+func start(t *testing.T, r *Runtime, spec runtime.ContainerSpec) runtime.Container {
+	t.Helper()
+	c, err := r.StartContainer(t.Context(), spec, nil)
+	check(t, err)
+	awaitHealthy(t, r, c)
+	return c
+}
+
+// startSpec is start for a workspace whose home it creates.
+func startSpec(t *testing.T, r *Runtime, spec runtime.ContainerSpec) runtime.Upstream {
+	t.Helper()
+	seed(t, r, spec)
+	if spec.UID != workspace.ArchivedUID || spec.Image != harness.TestImage() {
+		check(t, r.OwnHome(t.Context(), ownOf(spec), nil))
+	}
+	start(t, r, spec)
+	up, err := r.Upstream(t.Context(), spec.Workspace)
+	check(t, err)
+	return up
+}
+
+// ownOf gives the home to the uid of its workspace.
+func ownOf(spec runtime.ContainerSpec) runtime.OwnSpec {
+	return runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, From: []uint32{workspace.ArchivedUID, 0}}
+}
+
+// running starts a workspace of the test image.
+func running(t *testing.T, r *Runtime) runtime.Upstream {
+	t.Helper()
+	return startSpec(t, r, newHome())
+}
+
+func awaitHealthy(t *testing.T, r *Runtime, c runtime.Container) {
+	t.Helper()
+	for {
+		err := r.Probe(t.Context(), c)
+		if err == nil {
+			return
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal(err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 func conformanceHarness(t *testing.T, storage string) runtimetest.Harness {
@@ -175,7 +271,7 @@ func TestDockerVolumeConforms(t *testing.T) {
 
 func TestLocalDirConforms(t *testing.T) {
 	t.Parallel()
-	runtimetest.Conformance(t, func(t *testing.T) runtimetest.Harness {
+	runtimetest.HomeConformance(t, func(t *testing.T) runtimetest.Harness {
 		return conformanceHarness(t, workspace.StorageLocalDir)
 	})
 }
@@ -223,9 +319,7 @@ func readTreeOf(t *testing.T, r *Runtime, image string, home mount.Mount) []runt
 		}
 	}()
 	res, err := r.api.CopyFromContainer(ctx, c.ID, client.CopyFromContainerOptions{SourcePath: runtime.HomeDir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer res.Content.Close()
 	var out []runtimetest.File
 	for tr := tar.NewReader(res.Content); ; {
@@ -233,13 +327,9 @@ func readTreeOf(t *testing.T, r *Runtime, image string, home mount.Mount) []runt
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		content, err := io.ReadAll(tr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		name := strings.TrimPrefix(strings.TrimPrefix(path.Clean(hd.Name), path.Base(runtime.HomeDir)), "/")
 		if name == "" {
 			name = "."
@@ -258,14 +348,10 @@ func readTreeOf(t *testing.T, r *Runtime, image string, home mount.Mount) []runt
 func request(t *testing.T, up runtime.Upstream, method, target string, body io.Reader) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+up.Addr+target, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	req.AddCookie(&http.Cookie{Name: runtime.SecretCookie, Value: up.Secret})
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer res.Body.Close()
 	answer, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -299,9 +385,7 @@ func (h direct) use(t *testing.T, id workspace.ID, name string, running bool) (l
 	if err == nil && running {
 		_, err = h.r.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	leave = sync.OnceFunc(func() {
 		if err := h.r.discard(context.Background(), c.ID); err != nil {
 			t.Error(err)
@@ -315,9 +399,7 @@ func (h direct) use(t *testing.T, id workspace.ID, name string, running bool) (l
 func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 	t.Helper()
 	image, err := h.r.ensureHelperImage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	c, err := h.r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Config: &container.Config{
 			Image: image, Entrypoint: []string{"/codehub", "edit"}, Cmd: []string{strings.Join(lines, "\n") + "\nexit 0\n"},
@@ -325,15 +407,11 @@ func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 		},
 		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{h.homeMount(id, false)}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if err := h.r.awaitTask(t.Context(), c.ID, func() {}); err != nil {
 		t.Error(err)
 	}
-	if err := h.r.discard(t.Context(), c.ID); err != nil {
-		t.Fatal(err)
-	}
+	check(t, h.r.discard(t.Context(), c.ID))
 }
 
 // halfSeed leaves a partially seeded volume without a seed container.
@@ -341,27 +419,17 @@ func (h direct) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	t.Helper()
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
-		if err := os.MkdirAll(h.r.homePath(spec.Workspace), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := h.r.writeSidecar(spec.Workspace, sidecar{Claim: spec.Claim, State: folderFilling}); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(h.r.homePath(spec.Workspace), "half"), []byte("ha"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(h.r.homePath(spec.Workspace), 0o755))
+		check(t, h.r.writeSidecar(spec.Workspace, sidecar{Claim: spec.Claim, State: folderFilling}))
+		check(t, os.WriteFile(filepath.Join(h.r.homePath(spec.Workspace), "half"), []byte("ha"), 0o600))
 		// The crash happened while the directory was mounted for the copy.
-		if err := h.r.seedFolder(ctx, spec, nil); err != nil {
-			t.Fatal(err)
-		}
+		check(t, h.r.seedFolder(ctx, spec, nil))
 		return
 	}
 	_, err := h.r.api.VolumeCreate(ctx, client.VolumeCreateOptions{
 		Name: spec.Workspace.VolumeName(), Labels: h.r.labels(roleHome, spec.Workspace, spec.Claim),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	h.put(t, spec.Workspace, "half", "")
 }
 
@@ -380,67 +448,45 @@ func (h direct) put(t *testing.T, id workspace.ID, name, content string) {
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true},
 		}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
 	err = tw.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))})
 	if err == nil {
 		_, err = io.WriteString(tw, content)
 	}
-	if err := errors.Join(err, tw.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/home-put", Content: &b}); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.r.discard(ctx, c.ID); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(err, tw.Close()))
+	must(t)(h.r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/home-put", Content: &b}))
+	check(t, h.r.discard(ctx, c.ID))
 }
 
 func putFile(t *testing.T, dir, name string) { t.Helper(); putFileWith(t, dir, name, "") }
 
 func putFileWith(t *testing.T, dir, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 }
 
 func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	t.Helper()
 	net, err := h.r.checkedNetwork(t.Context(), networkMaxAge)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	as, err := h.r.userOf(t.Context(), spec.Image)
 	if err == nil {
 		as.agent, as.agentDigest, err = h.r.ensureAgentVolume(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	opts := h.r.createOptions(spec, as, net, h.r.addrs.take(time.Now()), "crashed")
-	if _, err := h.r.api.ContainerCreate(t.Context(), opts); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(h.r.api.ContainerCreate(t.Context(), opts))
 }
 
 func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
 	t.Helper()
 	image, err := h.r.ensureHelperImage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.r.makeScratch(spec); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, h.r.makeScratch(spec))
 	made, err := h.r.api.ContainerCreate(t.Context(), h.r.jobOptions(spec, jobName(spec.Kind, spec.Workspace), image))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return made.ID
 }
 
@@ -449,9 +495,7 @@ func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
 func ownHomes(t *testing.T, r *Runtime) []runtime.Volume {
 	t.Helper()
 	list, err := r.Volumes(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return slices.DeleteFunc(list, func(v runtime.Volume) bool { return v.Foreign })
 }
 
@@ -463,47 +507,31 @@ func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 		err := h.r.withFolder(ctx, id, claim, func(sidecar, bool) error {
 			return errors.Join(h.r.writeSidecar(id, sidecar{Claim: claim, State: folderRemoving}), h.r.discardHome(id))
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return
 	}
 	image, err := h.r.ensureHelperImage(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	found, err := h.r.listHomes(ctx, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	made, err := h.r.api.ContainerCreate(ctx, h.r.removerOptions(id, claim, image))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.r.admitRemover(ctx, found, id, claim, made.ID); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, h.r.admitRemover(ctx, found, id, claim, made.ID))
 }
 
 func (h direct) endJob(t *testing.T, jobID string) {
 	t.Helper()
-	if _, err := h.r.api.ContainerKill(t.Context(), jobID, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(h.r.api.ContainerKill(t.Context(), jobID, client.ContainerKillOptions{Signal: "KILL"}))
 }
 
 func (h direct) endContainer(t *testing.T, id workspace.ID) {
 	t.Helper()
-	if _, err := h.r.api.ContainerStop(t.Context(), id.ContainerName(), client.ContainerStopOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(h.r.api.ContainerStop(t.Context(), id.ContainerName(), client.ContainerStopOptions{}))
 }
 
 func (h direct) takeContainer(t *testing.T, id workspace.ID) {
 	t.Helper()
-	if err := h.r.discard(t.Context(), id.ContainerName()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, h.r.discard(t.Context(), id.ContainerName()))
 }
 
 // takeVolume removes the home, and as little else as Docker permits.
@@ -511,36 +539,24 @@ func (h direct) takeVolume(t *testing.T, id workspace.ID) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	if h.storage == workspace.StorageLocalDir {
-		if err := os.RemoveAll(h.r.homePath(id)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.RemoveAll(h.r.homePath(id)))
 		return
 	}
 	users, err := h.r.users(ctx, id.VolumeName())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, u := range users {
-		if err := h.r.discard(ctx, u.id); err != nil {
-			t.Fatal(err)
-		}
+		check(t, h.r.discard(ctx, u.id))
 	}
-	if _, err := h.r.api.VolumeRemove(ctx, id.VolumeName(), client.VolumeRemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(h.r.api.VolumeRemove(ctx, id.VolumeName(), client.VolumeRemoveOptions{}))
 }
 
 func (h direct) putForeign(t *testing.T, id workspace.ID) {
 	t.Helper()
 	if h.storage == workspace.StorageLocalDir {
-		if err := os.MkdirAll(h.r.homePath(id), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(h.r.homePath(id), 0o755))
 		return
 	}
-	if _, err := h.r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: id.VolumeName()}); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(h.r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: id.VolumeName()}))
 }
 
 // aside reads a set-aside home.
@@ -560,17 +576,11 @@ func (h direct) takeAside(t *testing.T, name string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	if h.storage == workspace.StorageLocalDir {
-		if err := os.RemoveAll(name); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.RemoveAll(name))
 		return
 	}
-	if err := h.r.discard(ctx, asideHolderName(name)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, h.r.discard(ctx, asideHolderName(name)))
+	must(t)(h.r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}))
 }
 
 func (h direct) remains(t *testing.T, id workspace.ID) []string {
@@ -580,16 +590,12 @@ func (h direct) remains(t *testing.T, id workspace.ID) []string {
 	containers, err := h.r.api.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: client.Filters{}.Add("name", string(id)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, c := range containers.Items {
 		out = append(out, c.Names...)
 	}
 	volumes, err := h.r.api.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", string(id))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, v := range volumes.Items {
 		out = append(out, v.Name)
 	}
@@ -602,9 +608,7 @@ func (h direct) remains(t *testing.T, id workspace.ID) []string {
 func (h direct) environment(t *testing.T, id workspace.ID) (hostname string, env map[string]string) {
 	t.Helper()
 	found, err := h.r.api.ContainerInspect(t.Context(), id.ContainerName(), client.ContainerInspectOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	env = map[string]string{}
 	for _, variable := range found.Container.Config.Env {
 		name, value, _ := strings.Cut(variable, "=")

@@ -22,6 +22,7 @@ import (
 // A workspace's own user attacks its agent, its IDE, the volumes, and another workspace. Both
 // workspaces go on, and neither learns anything of the other.
 func TestHostileWorkspace(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	up, other := running(t, r), running(t, r)
@@ -106,15 +107,11 @@ func TestHostileWorkspace(t *testing.T) {
 	// A signal that the agent takes stops the workspace, as a stop of the server would.
 	// The agent ends the program that sent it, perhaps before that has printed anything.
 	sender, err := (&agent.Client{Addr: up.Agent, Secret: up.Secret}).Exec(t.Context(), agent.Command{Args: []string{"/probe", "send", "1", "TERM"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer sender.Close()
 	harness.Eventually(t, "the container ends", func() bool { return !inspectOf(t, r, up).State.Running })
 	list, err := r.Containers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, seen := range list {
 		if seen.ID == up.ContainerID && seen.State == runtime.ContainerRunning {
 			t.Errorf("the server sees %+v", seen)
@@ -133,9 +130,7 @@ func stopFrozen(t *testing.T, r *Runtime, up runtime.Upstream) {
 	t.Helper()
 	putProbe(t, r, up.ContainerID, "")
 	p, err := (&agent.Client{Addr: up.Agent, Secret: up.Secret}).Exec(t.Context(), agent.Command{Args: []string{"/probe", "freeze"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer p.Close()
 	var refused atomic.Bool
 	go func() {
@@ -160,9 +155,7 @@ func insidePID(t *testing.T, pid int) int {
 		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
 			f := strings.Fields(ids)
 			n, err := strconv.Atoi(f[len(f)-1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			return n
 		}
 	}
@@ -172,6 +165,7 @@ func insidePID(t *testing.T, pid int) int {
 
 // A workspace whose home is full takes commands, reports that, and says so to those who write.
 func TestFullHome(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	disk := t.TempDir()
 	if err := syscall.Mount("none", disk, "tmpfs", 0, "size=4m,mode=755"); err != nil {
@@ -198,14 +192,10 @@ func TestFullHome(t *testing.T) {
 		t.Errorf("the use: %+v, %v", u, err)
 	}
 	conn, err := client.Files(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer conn.Close()
 	files, err := sftp.NewClientPipe(conn, conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	f, err := files.Create("sent")
 	if err == nil {
 		_, err = f.Write(make([]byte, 64<<10))
@@ -222,15 +212,14 @@ func TestFullHome(t *testing.T) {
 // A workspace that has taken all its processes is stopped as any other, and so is one whose IDE
 // does not take signals. Another workspace is not affected.
 func TestForkBomb(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, func(c *Config) { c.Pids = 96 })
 	up, other := running(t, r), running(t, r)
 	c := inspectOf(t, r, up)
 	putProbe(t, r, c.ID, "")
 	p, err := (&agent.Client{Addr: up.Agent, Secret: up.Secret}).Exec(t.Context(), agent.Command{Args: []string{"/probe", "breed", "10m"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer p.Close()
 	client := &agent.Client{Addr: up.Agent, Secret: up.Secret}
 	var refusal error
@@ -254,8 +243,6 @@ func TestForkBomb(t *testing.T) {
 		t.Errorf("the use: %+v, %v", u, err)
 	}
 	hello(t, other)
-	if err := r.RemoveContainer(t.Context(), up.ContainerID, time.Second); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.RemoveContainer(t.Context(), up.ContainerID, time.Second))
 	hello(t, other)
 }

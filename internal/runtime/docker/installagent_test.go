@@ -21,9 +21,7 @@ func TestInstallFile(t *testing.T) {
 		return installFile(in, to, digest)
 	}
 	digest, err := fileDigest(source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	putFileWith(t, dir, agentFile+".part-1", "of a call that was killed")
 	if err := install("another"); err == nil {
 		t.Error("an executable with another digest was installed")

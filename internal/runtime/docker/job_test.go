@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -63,9 +63,7 @@ func TestJobHardening(t *testing.T) {
 		}
 		job := l.runJob(r, spec)
 		info, err := r.api.ContainerInspect(t.Context(), job.ID, client.ContainerInspectOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		raw, err := json.Marshal(info.Container)
 		if err != nil || bytes.Contains(raw, []byte("the-secret")) {
 			t.Errorf("%s: its input can be read from outside: %s, %v", tc.kind, raw, err)
@@ -94,6 +92,7 @@ func TestJobHardening(t *testing.T) {
 
 // A log that Docker interrupts is resumed without repeated lines.
 func TestInterruptedJobLogIsResumed(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
@@ -140,28 +139,8 @@ func TestInterruptedJobLogIsResumed(t *testing.T) {
 	}
 }
 
-// A job that is being removed has no log any more.
-func TestFollowJobDuringItsRemoval(t *testing.T) {
-	t.Parallel()
-	e := newFaultProxy(t)
-	r := newRuntime(t, func(c *Config) { c.Host = e.host })
-	l := newLate(t, r, workspace.StorageDockerVolume)
-	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
-	spec := l.restoring("op", "home-1", "key", "x")
-	spec.Input = []byte("exit 0\n")
-	job, err := r.StartJob(t.Context(), spec, nil)
-	l.ok("StartJob", err)
-	e.fail("/logs", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusConflict)
-		_, _ = io.WriteString(w, `{"message":"can not get logs from container which is dead or marked for removal"}`)
-	})
-	if _, err := r.FollowJob(t.Context(), job.ID, func([]byte) {}); !errors.Is(err, runtime.ErrNotFound) {
-		t.Errorf("FollowJob = %v, want %v", err, runtime.ErrNotFound)
-	}
-}
-
 func TestFollowJobDuringDockerRestart(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
@@ -208,6 +187,7 @@ func TestLines(t *testing.T) {
 // The server dies after any request of a call, before it receives the response.
 // Repeating the call has the same result.
 func TestInterruptedCallsCanBeRepeated(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	restored := func(l *lateHome) { l.restore("op-1", "home-1", "key-1") }
 	cases := []struct {
@@ -272,6 +252,30 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 				l.Fatalf("volume = %+v", v)
 			}
 		},
+	}, {
+		"a workspace is started",
+		func(l *lateHome) { l.seed("home-1"); l.settle() },
+		func(ctx context.Context, l *lateHome) error {
+			spec := newHome()
+			spec.Workspace, spec.Storage, spec.VolumeClaim, spec.Secret = l.id, l.storage, "home-1", "secret"
+			_, err := l.old.StartContainer(ctx, spec, nil)
+			return err
+		},
+		func(l *lateHome) {
+			up, err := l.next.Upstream(l.Context(), l.id)
+			if err != nil || up.Secret != "secret" {
+				l.Fatalf("upstream = %+v, %v", up, err)
+			}
+			l.ok("RemoveContainer", l.next.RemoveContainer(l.Context(), up.ContainerID, 0))
+		},
+	}, {
+		"a fingerprint is computed",
+		func(l *lateHome) { l.seed("home-1"); l.settle() },
+		func(ctx context.Context, l *lateHome) error {
+			_, err := l.old.Fingerprint(ctx, l.id, "home-1", nil)
+			return err
+		},
+		func(*lateHome) {}, // its container does not keep the home from being removed
 	}}
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		for _, tc := range cases {
@@ -282,9 +286,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 				old := newRuntime(t, func(c *Config) {
 					c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
 				})
-				if _, err := old.Jobs(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t)(old.Jobs(t.Context()))
 				for n := 1; ; n++ {
 					l := newLate(t, next, storage)
 					l.old, l.claim = old, "home-1"
@@ -346,6 +348,7 @@ func cutAfter(e *faultProxy, r *Runtime, n int) *atomic.Bool {
 
 // An administrator removes stopped containers to free space.
 func TestPrunedHolderIsRecreated(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	l := newLate(t, r, workspace.StorageDockerVolume)
@@ -380,30 +383,10 @@ func TestPrunedHolderIsRecreated(t *testing.T) {
 	l.alive()
 }
 
-func TestConcurrentSettling(t *testing.T) {
-	t.Parallel()
-	r := newRuntime(t, nil)
-	var wg sync.WaitGroup
-	for range 5 {
-		l := newLate(t, r, workspace.StorageDockerVolume)
-		l.claim = "home-1"
-		l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), nil))
-		wg.Go(func() {
-			if err := r.SettleVolume(t.Context(), l.id, "home-1"); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	images, err := r.api.ImageList(t.Context(), client.ImageListOptions{Filters: r.filter(roleHolder)})
-	if err != nil || len(images.Items) != 1 {
-		t.Errorf("holder images = %+v, %v", images.Items, err)
-	}
-}
-
 // A process that was stopped while it changed a home's directory still holds its
 // lock.
 func TestLockedFolderBlocksRemoval(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	l := newLate(t, r, workspace.StorageLocalDir)
@@ -423,6 +406,7 @@ func TestLockedFolderBlocksRemoval(t *testing.T) {
 
 // The remains of an interrupted removal of a directory block nothing.
 func TestInterruptedFolderRemovalIsResumed(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	l := newLate(t, r, workspace.StorageLocalDir)
@@ -458,6 +442,7 @@ func (l *lateHome) jobID() string {
 }
 
 func TestDisks(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, func(c *Config) { c.DataDir = filepath.Join(t.TempDir(), "not", "made", "yet") })
 	disks, err := r.Disks(t.Context())
@@ -466,9 +451,7 @@ func TestDisks(t *testing.T) {
 	}
 	device := func(path string) uint64 {
 		d, _, err := diskOf(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return d
 	}
 	if device(os.TempDir()) != device(filepath.Join(os.TempDir(), "none", "at", "all")) {
@@ -494,6 +477,7 @@ func TestDisks(t *testing.T) {
 // An archive job has an empty directory on the file system of the homes, which is
 // removed with the job or with the home.
 func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		t.Run(storage, func(t *testing.T) {

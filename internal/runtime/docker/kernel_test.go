@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/internal/harness"
 	"codehub/internal/health"
 	"codehub/internal/runtime"
 )
@@ -36,12 +37,8 @@ func TestKernelLimits(t *testing.T) {
 			dir := t.TempDir()
 			for i, value := range []int64{test.instances, test.watches} {
 				file := filepath.Join(dir, sysctls[i].path)
-				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(file, fmt.Appendln(nil, value), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				check(t, os.MkdirAll(filepath.Dir(file), 0o755))
+				check(t, os.WriteFile(file, fmt.Appendln(nil, value), 0o644))
 			}
 			if test.readOnly {
 				readOnly(t, dir)
@@ -64,31 +61,22 @@ func readOnly(t *testing.T, dir string) {
 	t.Helper()
 	for _, s := range sysctls {
 		file := filepath.Join(dir, s.path)
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("/proc/sys/kernel/ngroups_max", file); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Remove(file))
+		check(t, os.Symlink("/proc/sys/kernel/ngroups_max", file))
 	}
 }
 
 func TestLowKernelLimitsAreACondition(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	conditions := &health.Monitor{}
 	r := newRuntime(t, func(c *Config) { c.Conditions, c.MaxRunning = conditions, 10 })
 	r.procSys = t.TempDir()
 	file := filepath.Join(r.procSys, "fs/inotify/max_user_instances")
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Dir(file), 0o755))
 	for value, want := range map[string]string{"128": "10 workspaces of one uid need 160", "160": ""} {
-		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(file, []byte(value+"\n"), 0o644))
+		check(t, r.Prepare(t.Context()))
 		err := conditions.Err("kernel-limits")
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("with %s: condition = %v, want %q", value, err, want)
@@ -110,15 +98,14 @@ func TestAtLeast(t *testing.T) {
 // One workspace takes what the kernel counts for all containers of its uid; another
 // one still gets what it needs.
 func TestKernelResourcesOfNeighbour(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, func(c *Config) { c.KeepLimits = false })
 	hostile, neighbour := running(t, r), running(t, r)
 	for _, up := range []runtime.Upstream{hostile, neighbour} {
 		putProbe(t, r, up.ContainerID, "")
 	}
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
 	type taken map[string]int
 	limited := r.noUlimits.Load() // Docker may not lift limits here
 	// More than the usual limits: 128 instances, 4 pending signals per MiB of memory,
@@ -134,6 +121,7 @@ func TestKernelResourcesOfNeighbour(t *testing.T) {
 // What one workspace takes of what the kernel counts by uid, no workspace with another uid
 // lacks, also where no limit could be raised.
 func TestUIDsKeepKernelResourcesApart(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	r.noUlimits.Store(true)

@@ -21,7 +21,8 @@ import (
 
 // A leader that is stopped between any two calls to Docker, and continues after its
 // successor has made the home live, must not change it. Each case runs once for
-// every request of the stopped call.
+// every request of the stopped call. make test has one case, without the requests that
+// change nothing; it removes and restores a home nine times, which takes 20 s or more.
 
 // held stops a call before its nth request.
 type held struct {
@@ -35,6 +36,9 @@ type held struct {
 func (e *faultProxy) hold(n int) *held {
 	h := &held{n: n, reached: make(chan struct{}), release: make(chan struct{})}
 	f := func(_ http.ResponseWriter, req *http.Request) bool {
+		if !harness.Verifying() && (req.Method == http.MethodGet || strings.HasSuffix(req.URL.Path, "/wait")) {
+			return false
+		}
 		h.mu.Lock()
 		h.seen = append(h.seen, req.Method+" "+req.URL.Path)
 		mine := len(h.seen) == h.n
@@ -68,6 +72,7 @@ type lateHome struct {
 	id        workspace.ID
 	claim     string // of the home, according to the successor
 	old2      runtime.Job
+	started   string // ID of the workspace's container
 	objects   string
 }
 
@@ -203,6 +208,28 @@ func lateCases() []lateCase {
 		_, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "stale"), nil)
 		return err
 	}
+	// A task of the stopped leader does not run beside the workspace that its successor starts.
+	starts := func(l *lateHome) {
+		spec := newHome()
+		spec.Workspace, spec.Storage, spec.VolumeClaim = l.id, l.storage, "home-1"
+		c, err := l.next.StartContainer(l.Context(), spec, nil)
+		l.ok("StartContainer", err)
+		l.started = c.ID
+	}
+	noTask := func(l *lateHome) {
+		harness.Eventually(l, "no container of the task is left", func() bool { // a call may be removing it
+			tasks, err := l.next.listTasks(l.Context())
+			l.ok("listTasks", err)
+			return !slices.ContainsFunc(tasks, func(task taskContainer) bool {
+				if task.workspace == l.id && task.state == runtime.ContainerRunning {
+					l.Fatalf("container %s of the task runs", task.name)
+				}
+				return task.workspace == l.id
+			})
+		})
+		l.ok("RemoveContainer", l.next.RemoveContainer(l.Context(), l.started, 0))
+		l.alive()
+	}
 	empty := func(l *lateHome) {
 		l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(l.Context(), l.volume("home-1")))
 	}
@@ -223,15 +250,6 @@ func lateCases() []lateCase {
 			job := l.restore("op-2", "home-2", "key-2")
 			l.settle()
 			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), job.ID))
-		},
-	}, {
-		name:   "removes a discarded home that was seeded again",
-		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
-		late:   removes,
-		meanwhile: func(l *lateHome) {
-			l.removeFirst()
-			l.seed("home-2")
-			l.settle()
 		},
 	}, {
 		name: "restores what is restored", folders: true,
@@ -300,6 +318,25 @@ func lateCases() []lateCase {
 			l.restore("op", "home-2", "key")
 		},
 	}, {
+		name:   "takes the fingerprint of a home whose workspace is started",
+		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
+		late: func(ctx context.Context, l *lateHome) error {
+			_, err := l.old.Fingerprint(ctx, l.id, "home-1", nil)
+			return err
+		},
+		meanwhile: starts, after: noTask,
+	}, {
+		name:   "archives a home whose workspace is started",
+		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
+		late: func(ctx context.Context, l *lateHome) error {
+			_, err := l.old.StartJob(ctx, runtime.JobSpec{
+				Workspace: l.id, Claim: "op", Kind: runtime.JobArchive, Storage: l.storage, VolumeClaim: "home-1", Key: "key",
+				Input: []byte("exit 0\n"), ObjectDir: l.objects,
+			}, nil)
+			return err
+		},
+		meanwhile: starts, after: noTask,
+	}, {
 		name: "marks what another job restores just now", folders: true,
 		before: func(l *lateHome) { empty(l); l.old2 = l.runJob(l.next, l.restoring("op-1", "home-1", "key", "first")) },
 		late:   func(ctx context.Context, l *lateHome) error { return l.old.MarkRestored(ctx, l.id, "home-1", "key") },
@@ -342,8 +379,12 @@ func lateCases() []lateCase {
 
 func TestFormerLeaderChangesNothing(t *testing.T) {
 	t.Parallel()
-	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
-		for _, tc := range lateCases() {
+	storages, cases := []string{workspace.StorageDockerVolume, workspace.StorageLocalDir}, lateCases()
+	if !harness.Verifying() {
+		storages, cases = storages[:1], cases[1:2]
+	}
+	for _, storage := range storages {
+		for _, tc := range cases {
 			if storage == workspace.StorageLocalDir && !tc.folders {
 				continue
 			}

@@ -16,6 +16,8 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/harness"
 )
 
 // newLayers returns the two upper folders of an overlay as Docker makes them for a new
@@ -28,9 +30,7 @@ func newLayers(t *testing.T) (upper, below string) {
 	dir := t.TempDir()
 	upper, below = filepath.Join(dir, "container/diff"), filepath.Join(dir, "container-init/diff")
 	for _, folder := range []string{upper, below + "/etc"} {
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(folder, 0o755))
 	}
 	return upper, below
 }
@@ -38,23 +38,13 @@ func newLayers(t *testing.T) (upper, below string) {
 func TestPutInEtc(t *testing.T) {
 	t.Parallel()
 	upper, below := newLayers(t)
-	if err := os.Chown(below+"/etc", 4711, 4712); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Chmod(below+"/etc", 0o3750); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Chown(below+"/etc", 4711, 4712))
+	check(t, unix.Chmod(below+"/etc", 0o3750))
 	want, err := os.Stat(below + "/etc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := putInEtc(upper, below, map[string]string{"passwd": "users", "group": "groups"}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, putInEtc(upper, below, map[string]string{"passwd": "users", "group": "groups"}))
 	var s unix.Stat_t
-	if err := unix.Lstat(upper+"/etc", &s); err != nil {
-		t.Fatal(err)
-	}
+	check(t, unix.Lstat(upper+"/etc", &s))
 	got, err := os.Lstat(upper + "/etc")
 	if err != nil || got.Mode() != want.Mode() || !got.ModTime().Equal(want.ModTime()) || s.Uid != 4711 || s.Gid != 4712 {
 		t.Errorf("%v %v %d:%d, want %v %v: %v", got.Mode(), got.ModTime(), s.Uid, s.Gid, want.Mode(), want.ModTime(), err)
@@ -112,6 +102,7 @@ func TestPutInEtcRefusesUnexpectedLayers(t *testing.T) {
 // What a container has in /etc is the same, whether this process or Docker put it there. A
 // link in the place of /etc is left to Docker.
 func TestNamesAreTheSameHereAndByDocker(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	if os.Geteuid() != 0 || !r.engine(t.Context()).keepsUsers {
@@ -129,9 +120,7 @@ func TestNamesAreTheSameHereAndByDocker(t *testing.T) {
 		image := importImage(t, r, nil, files(t, list...))
 		names := map[string]string{"passwd": "users\n", "group": "groups\n"}
 		content, err := accountsTar(names, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		var seen [2]string
 		for i, put := range []func(id string) error{
 			func(id string) error {
@@ -150,9 +139,7 @@ func TestNamesAreTheSameHereAndByDocker(t *testing.T) {
 				Config:     &container.Config{Image: image, Cmd: []string{"never-started"}, Labels: r.labels(roleHelper, "", "")},
 				HostConfig: &container.HostConfig{NetworkMode: noNetwork},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if err := put(made.ID); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -171,9 +158,7 @@ func TestNamesAreTheSameHereAndByDocker(t *testing.T) {
 func listing(t *testing.T, r *Runtime, id, folder string) string {
 	t.Helper()
 	res, err := r.api.CopyFromContainer(t.Context(), id, client.CopyFromContainerOptions{SourcePath: folder})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer res.Content.Close()
 	var lines []string
 	for tr := tar.NewReader(res.Content); ; {
@@ -182,13 +167,9 @@ func listing(t *testing.T, r *Runtime, id, folder string) string {
 			slices.Sort(lines)
 			return strings.Join(lines, "\n")
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		content, err := io.ReadAll(tr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		lines = append(lines, fmt.Sprintf("%s %c %o %d:%d %q %q", h.Name, h.Typeflag, h.Mode, h.Uid, h.Gid, h.Linkname, content))
 	}
 }

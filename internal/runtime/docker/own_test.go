@@ -10,61 +10,15 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
-// The server gives a home to its workspace itself, or by the helper, with the same result.
-func TestOwnHomeHereAndByHelper(t *testing.T) {
-	t.Parallel()
-	here, away := newRuntime(t, nil), newRuntime(t, nil)
-	away.remote = true // as for a server that is not root on Docker's host
-	for name, r := range map[string]*Runtime{"here": here, "by the helper": away} {
-		for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
-			t.Run(name+", "+storage, func(t *testing.T) {
-				t.Parallel()
-				spec := newHome()
-				spec.Image = variant(t, r, nil,
-					tar.Header{Name: "home/coder/", Typeflag: tar.TypeDir, Mode: 0o700},
-					tar.Header{Name: "home/coder/setuid", Typeflag: tar.TypeReg, Mode: 0o4755, Uid: 1000, Gid: 1000},
-					tar.Header{Name: "home/coder/link", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd", Mode: 0o777},
-					tar.Header{Name: "home/coder/foreign", Typeflag: tar.TypeReg, Mode: 0o640, Uid: 4711, Gid: 4712})
-				volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: storage, Claim: spec.VolumeClaim, Image: spec.Image}
-				if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-					t.Fatal(err)
-				}
-				home, err := r.findHome(t.Context(), spec.Workspace, spec.VolumeClaim, true)
-				if err != nil {
-					t.Fatal(err)
-				}
-				own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: ownUID, From: []uint32{workspace.ArchivedUID, 0}}
-				if done, err := r.ownHere(t.Context(), own, home, func(runtime.Progress) {}); err != nil || done != (r == here) {
-					t.Fatalf("done here: %v, %v", done, err)
-				}
-				if err := r.OwnHome(t.Context(), own, nil); err != nil {
-					t.Fatal(err)
-				}
-				files := (direct{r: r, storage: storage}).home(t, spec.Workspace)
-				for _, f := range files {
-					uid, gid := ownUID, ownUID
-					if f.Path == "foreign" {
-						uid, gid = 4711, 4712
-					}
-					if f.UID != uid || f.GID != gid {
-						t.Errorf("%s belongs to %d:%d, want %d:%d", f.Path, f.UID, f.GID, uid, gid)
-					}
-				}
-				if len(files) < 4 {
-					t.Errorf("files: %+v", files)
-				}
-			})
-		}
-	}
-}
-
 // The memory of the server does not grow with the depth of a home: the helper changes the
 // owner of a deep one, and that of all if the server lacks a capability.
 func TestOwnHomeFallsBackToHelper(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	weak := newRuntime(t, nil)
 	weak.changesOwners = func() bool { return false }
@@ -74,17 +28,11 @@ func TestOwnHomeFallsBackToHelper(t *testing.T) {
 			spec := newHome()
 			spec.Image = variant(t, r, nil, tar.Header{Name: "home/coder/", Typeflag: tar.TypeDir, Mode: 0o700})
 			volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: workspace.StorageDockerVolume, Claim: spec.VolumeClaim, Image: spec.Image}
-			if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.CreateVolume(t.Context(), volume, nil))
 			home, err := r.findHome(t.Context(), spec.Workspace, spec.VolumeClaim, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			v, err := r.api.VolumeInspect(t.Context(), home.source, client.VolumeInspectOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			deepest := v.Volume.Mountpoint
 			if name == "deep" {
 				deepest = deepFolder(t, deepest, maxOwnPath+1)
@@ -95,9 +43,7 @@ func TestOwnHomeFallsBackToHelper(t *testing.T) {
 			}
 			r.ownShownAfter = 0
 			var shown runtime.Progress
-			if err := r.OwnHome(t.Context(), own, func(p runtime.Progress) { shown = p }); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.OwnHome(t.Context(), own, func(p runtime.Progress) { shown = p }))
 			if shown.Step != runtime.StepOwning || shown.Entries < 1 {
 				t.Errorf("progress %+v", shown)
 			}
@@ -114,18 +60,12 @@ func TestOwnHomeFallsBackToHelper(t *testing.T) {
 func deepFolder(t *testing.T, dir string, length int) string {
 	t.Helper()
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	name := strings.Repeat("d", 250)
 	for at := 0; at < length; at += len(name) + 1 {
-		if err := unix.Mkdirat(fd, name, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		check(t, unix.Mkdirat(fd, name, 0o700))
 		next, err := unix.Openat(fd, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		unix.Close(fd)
 		fd = next
 	}

@@ -3,8 +3,6 @@ package docker
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -25,11 +23,7 @@ func TestStartFailsWithoutWall(t *testing.T) {
 	for _, allowed := range []bool{false, true} {
 		r := newRuntime(t, func(c *Config) { c.AllowNoWall = allowed })
 		r.applyWall = func(context.Context, wall.Spec) error { return errors.New("no nftables here") }
-		spec := newHome()
-		volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
-		if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-			t.Fatal(err)
-		}
+		spec := seededHome(t, r)
 		_, err := r.StartContainer(t.Context(), spec, nil)
 		prepared := r.Prepare(t.Context())
 		if allowed {
@@ -62,9 +56,7 @@ func TestHelperSetsWall(t *testing.T) {
 		}
 		return nil
 	}
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
 	spec := wall.Spec{Table: r.names.table, Bridge: r.names.bridge}
 	if err := wall.Check(spec); err != nil {
 		t.Fatalf("after the helper: %v", err)
@@ -72,13 +64,9 @@ func TestHelperSetsWall(t *testing.T) {
 	if err := r.Prepare(t.Context()); err != nil || runs != 1 {
 		t.Fatalf("%d runs of the helper, %v", runs, err)
 	}
-	if err := wall.Remove(r.names.table); err != nil {
-		t.Fatal(err)
-	}
+	check(t, wall.Remove(r.names.table))
 	now = now.Add(helperWallInterval)
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
 	if err := wall.Check(spec); err != nil || runs != 2 {
 		t.Fatalf("%d runs of the helper: %v", runs, err)
 	}
@@ -93,12 +81,8 @@ func TestHelperRemovesHomes(t *testing.T) {
 	r := newRuntime(t, nil)
 	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: workspace.StorageLocalDir, Claim: "h"}
 	spec.Image = importImage(t, r, []string{"USER 1000"}, homeTar(t))
-	if err := r.CreateVolume(t.Context(), spec, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.removeTreeByHelper(t.Context(), spec.Workspace, "home", nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.CreateVolume(t.Context(), spec, nil))
+	check(t, r.removeTreeByHelper(t.Context(), spec.Workspace, "home", nil))
 	if _, err := os.Lstat(r.homePath(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("home after its removal: %v", err)
 	}
@@ -111,28 +95,18 @@ func TestHelperRemovesHomes(t *testing.T) {
 func TestHelperImageMatchesExecutable(t *testing.T) {
 	t.Parallel()
 	bin, err := helperBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	raw, err := os.ReadFile(bin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	copied := filepath.Join(t.TempDir(), "codehub")
-	if err := os.WriteFile(copied, raw, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(copied, raw, 0o755))
 	r := newRuntime(t, func(c *Config) { c.HelperBinary = copied })
 	first, err := r.ensureHelperImage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if again, err := r.ensureHelperImage(t.Context()); err != nil || again != first {
 		t.Fatalf("second time: %s, %v; want %s", again, err, first)
 	}
-	if err := os.WriteFile(copied, append(raw, 0), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(copied, append(raw, 0), 0o755))
 	next, err := r.ensureHelperImage(t.Context())
 	if err != nil || next == first {
 		t.Fatalf("after an upgrade: %s, %v", next, err)
@@ -168,23 +142,15 @@ func TestSweep(t *testing.T) {
 	orphan, kept := newHome(), newHome()
 	for _, s := range []runtime.ContainerSpec{orphan, kept} {
 		spec := runtime.VolumeSpec{Workspace: s.Workspace, Storage: s.Storage, Claim: s.VolumeClaim, Image: s.Image}
-		if err := r.CreateVolume(ctx, spec, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.SettleVolume(ctx, s.Workspace, s.VolumeClaim); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.CreateVolume(ctx, spec, nil))
+		check(t, r.SettleVolume(ctx, s.Workspace, s.VolumeClaim))
 	}
 	direct{r: r, storage: workspace.StorageDockerVolume}.takeVolume(t, orphan.Workspace)
 	var counts []int
 	for range 3 {
-		if err := r.sweep(ctx); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.sweep(ctx))
 		found, err := r.listHomes(ctx, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		counts = append(counts, len(found.settled))
 	}
 	if diff := cmp.Diff([]int{2, 1, 1}, counts); diff != "" {
@@ -193,67 +159,18 @@ func TestSweep(t *testing.T) {
 
 	// A helper left by a crash.
 	image, err := r.ensureHelperImage(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	_, err = r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Image: image, Name: r.names.helper + "-left",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, ahead := range []time.Duration{0, helperLife + time.Minute} {
 		r.now = func() time.Time { return time.Now().Add(ahead) }
-		if err := r.sweep(ctx); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.sweep(ctx))
 		list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleHelper)})
 		if err != nil || (len(list.Items) == 1) != (ahead == 0) {
 			t.Errorf("%s later: helpers = %+v, %v", ahead, list.Items, err)
 		}
-	}
-}
-
-// A home that cannot be removed does not prevent the removal of others.
-func TestSweepContinuesAfterErrors(t *testing.T) {
-	t.Parallel()
-	e := newFaultProxy(t)
-	r := newRuntime(t, func(c *Config) { c.Host = e.host })
-	ctx := t.Context()
-	gone := newHome().Workspace
-	if err := r.recordSettled(ctx, gone, "home-1", ""); err != nil {
-		t.Fatal(err)
-	}
-	labels := r.labels(roleRestored, gone, "home-1")
-	if _, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: restoredName(gone, "home-1", "key", "proof"), Labels: labels}); err != nil {
-		t.Fatal(err)
-	}
-	// Settled records are processed before restore records.
-	refused := func(w http.ResponseWriter, req *http.Request) bool {
-		if req.Method != http.MethodDelete || !strings.HasSuffix(req.URL.Path, settledName(gone, "home-1")) {
-			return false
-		}
-		answer(http.StatusInternalServerError, "device or resource busy")(w, req)
-		return true
-	}
-	e.fault.Store(&refused)
-	var errs []string
-	for range 2 {
-		errs = append(errs, fmt.Sprint(r.sweep(ctx)))
-	}
-	if errs[0] != "<nil>" || !strings.Contains(errs[1], "busy") {
-		t.Errorf("sweeps: %q", errs)
-	}
-	found, err := r.listHomes(ctx, "")
-	if err != nil || len(found.settled) != 1 || len(found.markers) != 0 {
-		t.Errorf("left: %+v, %v", found, err)
-	}
-	e.fault.Store(nil)
-	if err := r.sweep(ctx); err != nil {
-		t.Error(err)
-	}
-	if found, err = r.listHomes(ctx, ""); err != nil || len(found.settled) != 0 {
-		t.Errorf("left: %+v, %v", found, err)
 	}
 }
 

@@ -63,6 +63,7 @@ func (p puller) occupied(layers []*dockertest.Layer) {
 const tinyImage = 300 << 10
 
 func TestSlowPullIsCancelled(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	p := newPuller(t, func(r *pullRules) { r.minRate, r.window = 100<<10, 10*time.Second })
 	slow := dockertest.Layers(5, 4<<20, 1<<10)
@@ -83,43 +84,10 @@ func TestSlowPullIsCancelled(t *testing.T) {
 	harness.Eventually(t, "no layer is sent", func() bool { return dockertest.Sending(slow) == 0 })
 }
 
-func TestPullTimeLimit(t *testing.T) {
-	t.Parallel()
-	p := newPuller(t, func(r *pullRules) { r.timeout = 2 * time.Second })
-	err := p.await("the pull", p.start(t.Context(), p.registry.Add("slow", dockertest.Layers(1, 4<<20, 100<<10)), "ann", nil))
-	var e *runtime.SlowPullError
-	if !errors.As(err, &e) || e.Limit != 2*time.Second {
-		t.Errorf("error = %v", err)
-	}
-}
-
-// A cancelled call frees Docker's downloads, also while another pull waits for them.
-func TestCancelledPullFreesDownloads(t *testing.T) {
-	t.Parallel()
-	p := newPuller(t, func(r *pullRules) { r.turn = time.Hour })
-	layers := dockertest.Layers(4, 4<<20, 1<<10)
-	ctx, cancel := context.WithCancel(t.Context())
-	slow := p.start(ctx, p.registry.Add("slow", layers), "ann", nil)
-	p.occupied(layers)
-	small := p.start(t.Context(), p.registry.Add("small", dockertest.Layers(1, tinyImage, 0)), "bob", nil)
-	select {
-	case err := <-small:
-		t.Errorf("a pull did not wait for Docker's downloads: %v", err)
-	case <-time.After(2 * time.Second):
-	}
-	cancel()
-	if err := p.await("the cancelled pull", slow); !errors.Is(err, context.Canceled) {
-		t.Errorf("the cancelled pull: %v", err)
-	}
-	if err := p.await("the pull that waits", small); err != nil {
-		t.Errorf("the pull that waits: %v", err)
-	}
-	harness.Eventually(t, "no layer is sent", func() bool { return dockertest.Sending(layers) == 0 })
-}
-
 // Docker 20.10 does not end a request to which the registry does not respond at all, even
 // if its pull was cancelled. codehub reports that no pull can continue.
 func TestSilentRegistryIsReported(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	var conditions health.Monitor
 	p := newPuller(t, func(r *pullRules) { r.minRate, r.window, r.blocked = 100<<10, 10*time.Second, time.Second })
@@ -147,45 +115,10 @@ func TestSilentRegistryIsReported(t *testing.T) {
 	harness.Eventually(t, "the condition ends", func() bool { return conditions.Err("pulls") == nil })
 }
 
-// Docker continues a download that another pull of the same image wants.
-func TestCancelledPullLeavesSharedDownload(t *testing.T) {
-	t.Parallel()
-	p := newPuller(t, nil)
-	layers := dockertest.Layers(1, 4<<20, 200<<10)
-	image := p.registry.Add("shared", layers)
-	ctx, cancel := context.WithCancel(t.Context())
-	first := p.start(ctx, image, "ann", nil)
-	harness.Eventually(t, "the layer is sent", func() bool { return dockertest.Sending(layers) == 1 })
-	reports := make(chan runtime.Progress, 1)
-	second := p.start(t.Context(), image, "bob", func(g runtime.Progress) {
-		if g.Done > 0 {
-			select {
-			case reports <- g:
-			default:
-			}
-		}
-	})
-	select {
-	case <-reports:
-	case <-time.After(harness.Patience):
-		t.Fatal("the second pull makes no progress")
-	}
-	cancel()
-	if err := p.await("the first", first); !errors.Is(err, context.Canceled) {
-		t.Errorf("the first: %v", err)
-	}
-	if n := layers[0].Sending(); n != 1 {
-		t.Errorf("the layer is sent %d times", n)
-	}
-	layers[0].SetRate(0)
-	if err := p.await("the second", second); err != nil {
-		t.Errorf("the second: %v", err)
-	}
-}
-
 // A pull that is fast enough, and one whose registry does not respond, is set back while
 // another user waits, and completes afterwards.
 func TestPullIsSetBackForAnotherUser(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	p := newPuller(t, nil)
 	layers := dockertest.Layers(5, 6<<20, 300<<10)

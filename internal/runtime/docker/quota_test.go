@@ -39,9 +39,7 @@ func newBtrfs(t *testing.T, quotas bool) string {
 	}
 	shell("truncate", "-s", "4G", image)
 	shell("mkfs.btrfs", "-q", image)
-	if err := os.Mkdir(at, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(at, 0o700))
 	shell("mount", "-o", "loop", image, at)
 	t.Cleanup(func() { shell("umount", at) })
 	if quotas {
@@ -68,9 +66,7 @@ func limitedKinds(t *testing.T, test func(t *testing.T, r *Runtime, next func() 
 			next := func() *Runtime {
 				cfg := r.cfg
 				other, err := New(t.Context(), cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				t.Cleanup(func() { other.Close() })
 				return other
 			}
@@ -101,9 +97,7 @@ const (
 func fill(t *testing.T, r *Runtime, id workspace.ID, name string, mib int) (string, error) {
 	t.Helper()
 	c, err := r.api.ContainerInspect(t.Context(), id.ContainerName(), client.ContainerInspectOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	path := fmt.Sprintf("/proc/%d/root%s/%s", c.Container.State.Pid, runtime.HomeDir, name)
 	out, err := exec.Command("dd", "if=/dev/urandom", "of="+path, "bs=1M", fmt.Sprintf("count=%d", mib), "conv=fsync").CombinedOutput()
 	return string(out), err
@@ -114,9 +108,7 @@ func startLimited(t *testing.T, r *Runtime, disk int64) runtime.ContainerSpec {
 	spec := newHome()
 	spec.Storage, spec.Size.Disk = workspace.StorageLocalDir, disk
 	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image, Disk: disk}
-	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.CreateVolume(t.Context(), volume, nil))
 	restart(t, r, spec)
 	return spec
 }
@@ -124,39 +116,27 @@ func startLimited(t *testing.T, r *Runtime, disk int64) runtime.ContainerSpec {
 // restart starts the workspace's container again, after its home was given to its uid.
 func restart(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
 	t.Helper()
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Prepare(t.Context()))
 	own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, From: []uint32{0, workspace.ArchivedUID}}
-	if err := r.OwnHome(t.Context(), own, nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.StartContainer(t.Context(), spec, nil); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.OwnHome(t.Context(), own, nil))
+	must(t)(r.StartContainer(t.Context(), spec, nil))
 }
 
 func stop(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
 	t.Helper()
 	list, err := r.Containers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, c := range list {
 		if c.Workspace == spec.Workspace {
-			if err := r.RemoveContainer(t.Context(), c.ID, 0); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.RemoveContainer(t.Context(), c.ID, 0))
 		}
 	}
 }
 
 func limitOf(t *testing.T, r *Runtime, id workspace.ID) int64 {
 	t.Helper()
-	list, err := r.Volumes(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	list, err := r.folders()
+	check(t, err)
 	i := slices.IndexFunc(list, func(v runtime.Volume) bool { return v.Workspace == id })
 	if i < 0 {
 		t.Fatal("the home is gone")
@@ -168,6 +148,7 @@ func limitOf(t *testing.T, r *Runtime, id workspace.ID) int64 {
 // gives it more from the next start on. After a restart of the machine the home is whole. Its
 // archive is that of a home in a plain folder, and it is removed without a trace.
 func TestLimitedHomes(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	limitedKinds(t, func(t *testing.T, r *Runtime, next func() *Runtime) {
 		full, neighbour := startLimited(t, r, small), startLimited(t, r, small)
@@ -204,9 +185,7 @@ func TestLimitedHomes(t *testing.T) {
 		if n := limitOf(t, other, id); n != large {
 			t.Errorf("the limit is %d after a restart of the machine, want %d", n, large)
 		}
-		if _, err := other.Fingerprint(t.Context(), id, full.VolumeClaim, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t)(other.Fingerprint(t.Context(), id, full.VolumeClaim, nil))
 		if packed(t, other.homePath(id)) != before {
 			t.Error("the home has changed")
 		}
@@ -215,9 +194,7 @@ func TestLimitedHomes(t *testing.T) {
 		}
 		restored := newHome()
 		volume := runtime.VolumeSpec{Workspace: restored.Workspace, Storage: workspace.StorageLocalDir, Claim: restored.VolumeClaim, Disk: large}
-		if err := other.CreateEmptyVolume(t.Context(), volume); err != nil {
-			t.Fatal(err)
-		}
+		check(t, other.CreateEmptyVolume(t.Context(), volume))
 		want := archivetest.Snapshot(t, other.homePath(id))
 		for kind, to := range map[string]string{"a limited home": other.homePath(restored.Workspace), "a plain folder": t.TempDir()} {
 			unpack(t, other.homePath(id), to)
@@ -226,9 +203,7 @@ func TestLimitedHomes(t *testing.T) {
 			}
 		}
 		for _, spec := range []runtime.ContainerSpec{full, neighbour, restored} {
-			if err := other.RemoveVolume(t.Context(), spec.Workspace, spec.VolumeClaim, nil); err != nil {
-				t.Fatal(err)
-			}
+			check(t, other.RemoveVolume(t.Context(), spec.Workspace, spec.VolumeClaim, nil))
 			if _, err := os.Lstat(other.folder(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the folder of a removed home: %v", err)
 			}
@@ -238,62 +213,44 @@ func TestLimitedHomes(t *testing.T) {
 
 // A server that dies while it makes a home leaves one that the next call makes again.
 func TestHalfMadeLimitedHome(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	limitedKinds(t, func(t *testing.T, r *Runtime, _ func() *Runtime) {
 		spec := newHome()
 		id := spec.Workspace
 		volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: spec.VolumeClaim, Image: spec.Image, Disk: small}
-		if err := r.makeFolder(id); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.writeSidecar(id, sidecar{Claim: spec.VolumeClaim, State: folderFilling}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.makeFolder(id))
+		check(t, r.writeSidecar(id, sidecar{Claim: spec.VolumeClaim, State: folderFilling}))
 		// The home is made, and home.json does not say so; a file of an earlier attempt is left.
-		if err := homequota.Make(r.quota, r.folder(id), small); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(r.folder(id), ".disk.img.new"), []byte("half"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.CreateEmptyVolume(t.Context(), volume); err != nil {
-			t.Fatal(err)
-		}
+		check(t, homequota.Make(r.quota, r.folder(id), small))
+		check(t, os.WriteFile(filepath.Join(r.folder(id), ".disk.img.new"), []byte("half"), 0o600))
+		check(t, r.CreateEmptyVolume(t.Context(), volume))
 		if n := limitOf(t, r, id); n != small {
 			t.Errorf("the limit is %d, want %d", n, small)
 		}
-		if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.CreateVolume(t.Context(), volume, nil))
 		if n := limitOf(t, r, id); n != small {
 			t.Errorf("the limit of the seeded home is %d, want %d", n, small)
 		}
 		if side, there, err := r.readFolder(id); err != nil || !there || side.State != folderSeeded {
 			t.Errorf("%+v, %v", side, err)
 		}
-		if err := r.RemoveVolume(t.Context(), id, spec.VolumeClaim, nil); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.RemoveVolume(t.Context(), id, spec.VolumeClaim, nil))
 	})
 }
 
 // A restore keeps the owner, the name and the limit of the home, and a lost limit is found again.
 func TestRestoreKeepsLimit(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	limitedKinds(t, func(t *testing.T, r *Runtime, _ func() *Runtime) {
 		id := newHome().Workspace
 		volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home", Owner: "ann", Name: "one", Disk: small}
-		if err := r.CreateEmptyVolume(t.Context(), volume); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.CreateEmptyVolume(t.Context(), volume))
 		job := runtime.JobSpec{Workspace: id, Storage: volume.Storage, Kind: runtime.JobRestore, VolumeClaim: volume.Claim, Key: "key"}
 		before, err := r.checkHome(t.Context(), job)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.admitToFolder(t.Context(), job, before, "container"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
+		check(t, r.admitToFolder(t.Context(), job, before, "container"))
 		image := r.quota == homequota.Image
 		want := []runtime.Volume{{
 			Workspace: id, Storage: volume.Storage, Claim: volume.Claim, Held: true,
@@ -304,9 +261,7 @@ func TestRestoreKeepsLimit(t *testing.T) {
 			t.Errorf("the home during its restore (-want +got):\n%s%v", diff, err)
 		}
 		side, _, err := r.readFolder(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		side.Limit = 0
 		if side, err = r.limited(id, side, small/2); err != nil || image && side.Limit != small {
 			t.Errorf("the limit is %d, want the size of the image: %v", side.Limit, err)
@@ -318,25 +273,16 @@ func TestRestoreKeepsLimit(t *testing.T) {
 // measured from its next start on.
 func TestLostLimitIsNotEnforced(t *testing.T) {
 	t.Parallel()
-	data := t.TempDir()
-	r := newRuntime(t, func(c *Config) { c.DataDir, c.HomeQuota = data, quotaNone })
+	r := newOffline(t, func(c *Config) { c.HomeQuota = quotaNone })
 	spec := newHome()
 	spec.Storage, spec.Size.Disk = workspace.StorageLocalDir, small
 	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Disk: small}
-	if err := r.CreateEmptyVolume(t.Context(), volume); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.CreateEmptyVolume(t.Context(), volume))
 	side, _, err := r.readFolder(spec.Workspace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	side.Limit = small
-	if err := r.writeSidecar(spec.Workspace, side); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.limitFolder(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.writeSidecar(spec.Workspace, side))
+	check(t, r.limitFolder(t.Context(), spec))
 	if n := limitOf(t, r, spec.Workspace); n != 0 {
 		t.Errorf("the limit is %d, and nothing enforces it", n)
 	}
@@ -353,17 +299,15 @@ func quotaOf(cfg Config) homequota.Kind {
 // so until a home has a limit again.
 func TestQuotasTurnedOff(t *testing.T) {
 	t.Parallel()
-	data, conditions := t.TempDir(), &health.Monitor{}
-	r := newRuntime(t, func(c *Config) { c.DataDir, c.HomeQuota, c.Conditions = data, string(homequota.Image), conditions })
-	t.Cleanup(func() { unmountHomes(t, data) })
+	conditions := &health.Monitor{}
+	r := newOffline(t, func(c *Config) { c.HomeQuota, c.Conditions = string(homequota.Image), conditions })
+	t.Cleanup(func() { unmountHomes(t, r.cfg.DataDir) })
 	create := func(kind homequota.Kind, want int64) {
 		t.Helper()
 		r.quota = kind
 		id := newHome().Workspace
 		volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home", Disk: small}
-		if err := r.CreateEmptyVolume(t.Context(), volume); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.CreateEmptyVolume(t.Context(), volume))
 		if n := limitOf(t, r, id); n != want {
 			t.Errorf("a home of the kind %q has the limit %d, want %d", kind, n, want)
 		}
@@ -385,15 +329,11 @@ func TestQuotasTurnedOff(t *testing.T) {
 // that it can leave the reserve.
 func TestRestoreSeesSharedDisk(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t, func(c *Config) { c.DataDir = t.TempDir() })
+	r := newOffline(t, nil)
 	for _, shares := range []bool{false, true} {
 		spec := runtime.JobSpec{Workspace: newHome().Workspace, Kind: runtime.JobRestore, Storage: workspace.StorageLocalDir, SharesDisk: shares}
-		if err := r.makeFolder(spec.Workspace); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.makeScratch(spec); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.makeFolder(spec.Workspace))
+		check(t, r.makeScratch(spec))
 		at := filepath.Join(r.folder(spec.Workspace), scratchName)
 		if _, err := os.Lstat(at); (err == nil) != shares {
 			t.Errorf("with SharesDisk %v the folder is there: %v", shares, err)
@@ -453,6 +393,7 @@ func TestHomeQuotaSettings(t *testing.T) {
 }
 
 func TestBtrfsHomesConform(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	runtimetest.HomeConformance(t, func(t *testing.T) runtimetest.Harness {
 		data := newBtrfs(t, true)
@@ -468,9 +409,7 @@ func packed(t *testing.T, home string) string {
 	stats, err := archive.PackTo(t.Context(), home, archive.PackOptions{}, func(_ context.Context, r io.Reader) (int64, error) {
 		return io.Copy(io.Discard, r)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return stats.SHA256
 }
 
@@ -482,9 +421,7 @@ func unpack(t *testing.T, home, to string) {
 		_, err := archive.Unpack(ctx, count, to, archive.UnpackOptions{})
 		return count.n, err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 }
 
 type counting struct {
@@ -501,9 +438,7 @@ func (c *counting) Read(b []byte) (int, error) {
 func entriesOf(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	names := make([]string, len(entries))
 	for i, e := range entries {
 		names[i] = e.Name()

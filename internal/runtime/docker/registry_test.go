@@ -45,15 +45,11 @@ func republish(t *testing.T, r *Runtime, ref string) {
 	const kind = "application/vnd.docker.distribution.manifest.v2+json"
 	call := func(method, tag string, body io.Reader) []byte {
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+registry+"/v2/"+path+"/manifests/"+tag, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		req.Header.Set("Accept", kind)
 		req.Header.Set("Content-Type", kind)
 		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer res.Body.Close()
 		content, err := io.ReadAll(res.Body)
 		if err != nil || res.StatusCode >= 300 {
@@ -79,9 +75,7 @@ func pushVariant(t *testing.T, r *Runtime, ref string) {
 	// Exported with an additional file and imported again, so that it has a layer
 	// of its own that the pull has to fetch.
 	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{Image: harness.TestImage()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() {
 		if err := r.discard(ctx, c.ID); err != nil {
 			t.Error(err)
@@ -95,31 +89,19 @@ func pushVariant(t *testing.T, r *Runtime, ref string) {
 	if err == nil {
 		_, err = tw.Write(content)
 	}
-	if err = errors.Join(err, tw.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &unique}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(err, tw.Close()))
+	must(t)(r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &unique}))
 	rootfs, err := r.api.ContainerExport(ctx, c.ID, client.ContainerExportOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer rootfs.Close()
 	imported, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: rootfs, SourceName: "-"}, ref, client.ImageImportOptions{
 		Changes: []string{"USER 1000:1000", "WORKDIR /home/coder", `ENTRYPOINT ["/testserver"]`, "ENV HOME=/home/coder", "LABEL " + account.LabelIDE + "=" + account.IDEIncluded},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	drain(t, imported)
 	pushed, err := r.api.ImagePush(ctx, ref, client.ImagePushOptions{RegistryAuth: "e30="})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pushed.Wait(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, pushed.Wait(ctx))
 	if _, err := r.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
 		t.Error(err)
 	}
@@ -127,12 +109,8 @@ func pushVariant(t *testing.T, r *Runtime, ref string) {
 
 func drain(t *testing.T, r io.ReadCloser) {
 	t.Helper()
-	if _, err := io.Copy(io.Discard, r); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(io.Copy(io.Discard, r))
+	check(t, r.Close())
 }
 
 // removeWall removes the installation's wall.

@@ -2,10 +2,8 @@ package docker
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,30 +16,12 @@ import (
 	"time"
 
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
 
 	"codehub/internal/dockertest"
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
-
-// nest creates nested directories.
-func nest(t *testing.T, path string, depth int) {
-	t.Helper()
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	for i := 0; i < depth && err == nil; i++ {
-		at := fd
-		if err = unix.Mkdirat(at, "a", 0o700); err == nil {
-			fd, err = unix.Openat(at, "a", unix.O_RDONLY|unix.O_DIRECTORY, 0)
-		}
-		unix.Close(at)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(fd)
-}
 
 func (l *lateHome) mountpoint(name string) string {
 	l.Helper()
@@ -50,175 +30,36 @@ func (l *lateHome) mountpoint(name string) string {
 	return v.Volume.Mountpoint
 }
 
-// A home may be nested more deeply than Docker can remove: Docker needs a file
-// descriptor per level.
-func TestRemoveDeepHome(t *testing.T) {
-	t.Parallel()
-	const depth, descriptors = 5_000, 1024
-	d := dockertest.Start(t, dockertest.Options{Image: harness.TestImage(), NoFile: descriptors})
-	r := newRuntime(t, func(c *Config) { c.Host = d.Host })
-	l := newLate(t, r, workspace.StorageDockerVolume)
-
-	_, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "plain"})
-	l.ok("VolumeCreate", err)
-	plain := l.mountpoint("plain")
-	nest(t, plain, depth)
-	if _, err := r.api.VolumeRemove(t.Context(), "plain", client.VolumeRemoveOptions{}); err == nil {
-		t.Error("Docker removed it without help: this test proves nothing")
-	}
-	l.ok("removeTree", removeTree(t.Context(), plain, nil))
-
-	l.seed("home-1")
-	l.settle()
-	nest(t, l.mountpoint(l.id.VolumeName()), depth)
-	var removed int64
-	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) { removed = p.Entries }))
-	if removed < depth {
-		t.Errorf("it reported %d entries of more than %d", removed, depth)
-	}
-	if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
-	}
-}
-
-// bulky creates a live home with many files.
-func (l *lateHome) bulky(files int) {
-	l.Helper()
-	l.seed("home-1")
-	l.settle()
-	dir := l.mountpoint(l.id.VolumeName())
-	for i := range files {
-		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600); err != nil {
-			l.Fatal(err)
-		}
-	}
-}
-
-// The container that empties a home, or the server, is killed during the removal.
+// The container that empties a home is killed during the removal.
 func TestRemovalContinuesAfterKill(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	t.Run("container", func(t *testing.T) {
-		t.Parallel()
-		l := newLate(t, r, workspace.StorageDockerVolume)
-		l.bulky(20_000)
-		kill := sync.OnceFunc(func() {
-			_, err := r.api.ContainerKill(t.Context(), removerName(l.id), client.ContainerKillOptions{Signal: "KILL"})
-			t.Logf("killed: %v", err)
-		})
-		l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) {
-			if p.Entries > 0 {
-				kill()
-			}
-		}))
-		if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
-			t.Errorf("left behind: %q", left)
-		}
-	})
-	t.Run("server", func(t *testing.T) {
-		t.Parallel()
-		l := newLate(t, r, workspace.StorageDockerVolume)
-		l.bulky(20_000)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		err := r.RemoveVolume(ctx, l.id, "home-1", func(p runtime.Progress) {
-			if p.Entries > 0 {
-				cancel()
-			}
-		})
-		if !errors.Is(err, context.Canceled) {
-			t.Fatalf("RemoveVolume: %v", err)
-		}
-		if v := l.listed(); v.Claim != "home-1" || v.Seeded || v.Marker != "" {
-			t.Fatalf("a partly removed home is listed as %+v", v)
-		}
-		// The next call adopts the container, which is running or has ended.
-		l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
-		if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
-			t.Errorf("left behind: %q", left)
-		}
-	})
-}
-
-// Two servers complete the same removal, and one removes the record before the
-// other's helper mounts it: Docker then creates a volume implicitly.
-func TestRemovalWithConcurrentlyRemovedRecord(t *testing.T) {
-	t.Parallel()
-	e, r, next := twoServers(t)
-	r.remote = true
-	l := newLate(t, next, workspace.StorageDockerVolume)
+	l := newLate(t, r, workspace.StorageDockerVolume)
 	l.seed("home-1")
 	l.settle()
-	taken := false
-	f := func(_ http.ResponseWriter, req *http.Request) bool {
-		if !strings.HasSuffix(req.URL.Path, "/containers/create") {
-			return false
-		}
-		body, err := io.ReadAll(req.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		req.Body = io.NopCloser(bytes.NewReader(body))
-		if !bytes.Contains(body, []byte(`"`+cmdSync+`"`)) {
-			return false
-		}
-		records, err := next.removals(t.Context(), l.id, "home-1")
-		if err != nil || len(records) != 1 {
-			t.Errorf("records: %v, %v", records, err)
-		}
-		for _, record := range records {
-			if err := next.removeOwned(t.Context(), record.Name, roleRemoving); err != nil {
-				t.Error(err)
-			}
-			taken = true
-		}
-		return false
+	dir := l.mountpoint(l.id.VolumeName())
+	for i := range 20_000 {
+		putFile(t, dir, strconv.Itoa(i))
 	}
-	e.fault.Store(&f)
-	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
-	if left := (direct{r: next, storage: l.storage}).remains(t, l.id); len(left) > 0 || !taken {
-		t.Errorf("left behind: %q; the record was taken: %v", left, taken)
-	}
-}
-
-// A home that is removed by another call after every look at it is busy: the error
-// does not say that another home has its name.
-func TestRemovalOfHomeThatOthersRemove(t *testing.T) {
-	t.Parallel()
-	e, r, next := twoServers(t)
-	l := newLate(t, next, workspace.StorageDockerVolume)
-	volume := l.volume("home-1")
-	looks := 0
-	f := func(_ http.ResponseWriter, req *http.Request) bool {
-		switch {
-		case strings.HasSuffix(req.URL.Path, "/volumes"):
-			looks++
-			if _, _, err := next.makeVolume(t.Context(), volume); err != nil {
-				t.Error(err)
-			}
-		case strings.HasSuffix(req.URL.Path, "/containers/create"):
-			if err := next.removeVolume(t.Context(), l.id.VolumeName()); err != nil {
-				t.Error(err)
-			}
+	kill := sync.OnceFunc(func() {
+		_, err := r.api.ContainerKill(t.Context(), removerName(l.id), client.ContainerKillOptions{Signal: "KILL"})
+		t.Logf("killed: %v", err)
+	})
+	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) {
+		if p.Entries > 0 {
+			kill()
 		}
-		return false
+	}))
+	if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
 	}
-	e.fault.Store(&f)
-	err := r.RemoveVolume(t.Context(), l.id, "home-1", nil)
-	e.fault.Store(nil)
-	if !errors.Is(err, runtime.ErrBusy) || errors.Is(err, runtime.ErrVolumeMismatch) || looks < 2 {
-		t.Errorf("RemoveVolume = %v after %d looks, want that it is busy", err, looks)
-	}
-	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
 }
 
 // loopDisk creates and mounts a file system in a file. It is not committed automatically during
 // the test.
 func loopDisk(t *testing.T, image, dir string) {
 	t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(dir, 0o755))
 	if out, err := exec.Command("mount", "-o", "loop,commit=900", image, dir).CombinedOutput(); err != nil {
 		t.Fatalf("mount %s: %v: %s", image, err, out)
 	}
@@ -240,11 +81,10 @@ func command(t *testing.T, name string, args ...string) {
 // disk. Its own removal is not durable, and the volume comes back without its
 // labels.
 func TestRemovalSurvivesPowerCut(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "chl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	image, cut := filepath.Join(dir, "disk"), filepath.Join(dir, "cut")
 	command(t, "truncate", "-s", "512M", image)
@@ -279,9 +119,7 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 		loopDisk(t, cut+n, filepath.Join(dir, "b"+n))
 		after := dockertest.Start(t, dockertest.Options{Root: filepath.Join(dir, "b"+n, "data")})
 		list, err := after.API.VolumeList(t.Context(), client.VolumeListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		names := map[string]map[string]string{}
 		for _, v := range list.Items {
 			names[v.Name] = v.Labels
@@ -342,6 +180,7 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 // Docker reports nothing while it copies an image's content to a volume, so the volume's size
 // is measured.
 func TestSeedingReportsProgress(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
@@ -387,6 +226,7 @@ func TestSeedingReportsProgress(t *testing.T) {
 // On a full disk, or one without inodes, a local home can be removed, and is not
 // complete any more from before its first entry is removed.
 func TestFolderIsRemovedOnFullDisk(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	for name, inodes := range map[string]bool{"no space": false, "no inodes": true} {
 		t.Run(name, func(t *testing.T) {
@@ -399,15 +239,9 @@ func TestFolderIsRemovedOnFullDisk(t *testing.T) {
 			r := newRuntime(t, func(c *Config) { c.DataDir = data })
 			ctx, id := t.Context(), newHome().Workspace
 			spec := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home-1", Owner: "ann", Name: "one"}
-			if err := r.CreateEmptyVolume(ctx, spec); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.SettleVolume(ctx, id, "home-1"); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(r.homePath(id), "file"), make([]byte, 1<<20), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.CreateEmptyVolume(ctx, spec))
+			check(t, r.SettleVolume(ctx, id, "home-1"))
+			check(t, os.WriteFile(filepath.Join(r.homePath(id), "file"), make([]byte, 1<<20), 0o644))
 			part := make([]byte, 1<<16)
 			if inodes {
 				part = nil
@@ -419,16 +253,12 @@ func TestFolderIsRemovedOnFullDisk(t *testing.T) {
 			if !errors.Is(err, syscall.ENOSPC) {
 				t.Fatal(err)
 			}
-			if err := r.recordFolderRemoval(id, "home-1"); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.recordFolderRemoval(id, "home-1"))
 			side, there, err := r.readFolder(id)
 			if want := (sidecar{Installation: r.cfg.Installation, Claim: "home-1", State: folderRemoving}); err != nil || !there || side != want {
 				t.Errorf("home.json = %+v, %v, %v", side, there, err)
 			}
-			if err := r.RemoveVolume(ctx, id, "home-1", nil); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.RemoveVolume(ctx, id, "home-1", nil))
 			if _, err := os.Lstat(r.folder(id)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the folder after its removal: %v", err)
 			}

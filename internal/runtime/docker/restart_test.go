@@ -18,6 +18,7 @@ import (
 // without its labels until the volume is inspected. Every call that creates volumes
 // must succeed after a restart at any point. SOAK_RESTARTS=100 runs more restarts.
 func TestHomesSurviveDockerRestarts(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	restarts := 2
 	if s := os.Getenv("SOAK_RESTARTS"); s != "" {

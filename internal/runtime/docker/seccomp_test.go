@@ -37,9 +37,7 @@ func probeBinary(t *testing.T, arch string) string {
 	defer probes.mu.Unlock()
 	if probes.dir == "" {
 		dir, err := os.MkdirTemp("", "codehub-probe-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		probes.dir = dir
 	}
 	bin := filepath.Join(probes.dir, "probe-"+arch)
@@ -61,23 +59,13 @@ func probeBinary(t *testing.T, arch string) string {
 func putProbe(t *testing.T, r *Runtime, container, arch string) {
 	t.Helper()
 	raw, err := os.ReadFile(probeBinary(t, arch))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
-	if err := tw.WriteHeader(&tar.Header{Name: "probe" + arch, Mode: 0o755, Size: int64(len(raw))}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tw.Write(raw); err != nil {
-		t.Fatal(err)
-	}
-	if err := tw.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.api.CopyToContainer(t.Context(), container, client.CopyToContainerOptions{DestinationPath: "/", Content: &b}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tw.WriteHeader(&tar.Header{Name: "probe" + arch, Mode: 0o755, Size: int64(len(raw))}))
+	must(t)(tw.Write(raw))
+	check(t, tw.Close())
+	must(t)(r.api.CopyToContainer(t.Context(), container, client.CopyToContainerOptions{DestinationPath: "/", Content: &b}))
 }
 
 // inside runs a program in a running container, as the container's user and with
@@ -128,9 +116,7 @@ func insideLines(ctx context.Context, r *Runtime, container string, line func(st
 func probeInside[T any](t *testing.T, r *Runtime, container string, args ...string) T {
 	t.Helper()
 	out, err := inside(t.Context(), r, container, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return parsed[T](t, out)
 }
 
@@ -183,36 +169,31 @@ func compareCalls(t *testing.T, want, got map[string]string) {
 
 func TestSystemCallsOfWorkspace(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t, nil)
-	up := running(t, r)
-	putProbe(t, r, up.ContainerID, "")
-	compareCalls(t, callsOf(nil), probeInside[map[string]string](t, r, up.ContainerID, "/probe", "calls"))
-}
-
-func TestSystemCallsWithSudo(t *testing.T) {
-	t.Parallel()
-	r := newRuntime(t, func(c *Config) { c.Sudo = true })
-	up := running(t, r)
-	putProbe(t, r, up.ContainerID, "")
-	// The profile allows chroot, and the kernel looks up the path before it checks
-	// the user's capabilities.
-	want := callsOf(map[string]string{"chroot": "ENOENT"})
-	compareCalls(t, want, probeInside[map[string]string](t, r, up.ContainerID, "/probe", "calls"))
+	for sudo, change := range map[bool]map[string]string{
+		false: nil,
+		// The profile allows chroot, and the kernel looks up the path before it checks
+		// the user's capabilities.
+		true: {"chroot": "ENOENT"},
+	} {
+		if sudo && !harness.Verifying() {
+			continue
+		}
+		r := newRuntime(t, func(c *Config) { c.Sudo = sudo })
+		up := running(t, r)
+		putProbe(t, r, up.ContainerID, "")
+		compareCalls(t, callsOf(change), probeInside[map[string]string](t, r, up.ContainerID, "/probe", "calls"))
+	}
 }
 
 func TestSystemCallsOfHelperAndJob(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, func(c *Config) { c.HelperBinary = probeBinary(t, "") })
 	image, err := r.ensureHelperImage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Run("helper", func(t *testing.T) {
 		var out bytes.Buffer
 		err := r.runHelper(t.Context(), helperRun{args: []string{"calls"}, line: func(line []byte) { out.Write(line) }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		compareCalls(t, callsOf(nil), parsed[map[string]string](t, out.String()))
 	})
 	t.Run("job", func(t *testing.T) {
@@ -220,21 +201,20 @@ func TestSystemCallsOfHelperAndJob(t *testing.T) {
 			name: "codehub-test-" + randomHex(4), image: image, entrypoint: []string{"/codehub", runtime.JobCommand}, cmd: []string{"calls"},
 			labels: r.labels("test", "", ""), caps: jobCaps(), limits: jobLimits(),
 		}.options())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.awaitTask(t.Context(), made.ID, func() {}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
+		check(t, r.awaitTask(t.Context(), made.ID, func() {}))
 		compareCalls(t, callsOf(nil), parsed[map[string]string](t, r.printed(t.Context(), made.ID)))
 	})
 }
 
 // What people do in the default image works under the profile.
 func TestWorkInWorkspaceImage(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, func(c *Config) { c.IDEImage = harness.IDEImage() })
-	up := runningImage(t, r, harness.WorkspaceImage())
+	spec := newHome()
+	spec.Image = harness.WorkspaceImage()
+	up := startSpec(t, r, spec)
 	for name, script := range map[string]string{
 		"git":    "cd $(mktemp -d) && git init -q && echo x > a && git add a && git -c user.name=a -c user.email=a@example.com commit -qm a && git clone -q . b && git -C b log --oneline | wc -l",
 		"copies": "cd $(mktemp -d) && mkdir a && echo x > a/f && cp -a a b && cp --reflink=auto a/f b/g && tar cf - b | (mkdir c && tar xpf - -C c) && mv c/b d && cat d/g | wc -l",

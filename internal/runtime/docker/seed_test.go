@@ -10,6 +10,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -17,19 +18,16 @@ import (
 // Docker lists a container while it still copies the image's files to its volume.
 // The home is not seeded before that has finished.
 func TestSeededOnlyWhenComplete(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
 	const files = 20_000
 	var rootfs bytes.Buffer
 	tw := tar.NewWriter(&rootfs)
 	for i := range files {
-		if err := tw.WriteHeader(&tar.Header{Name: fmt.Sprintf("home/coder/%05d", i), Typeflag: tar.TypeReg, Mode: 0o644, Uid: 1000, Gid: 1000}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, tw.WriteHeader(&tar.Header{Name: fmt.Sprintf("home/coder/%05d", i), Typeflag: tar.TypeReg, Mode: 0o644, Uid: 1000, Gid: 1000}))
 	}
-	if err := tw.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tw.Close())
 	spec := runtime.VolumeSpec{
 		Workspace: newHome().Workspace, Storage: workspace.StorageDockerVolume, Claim: "home",
 		Image: importImage(t, r, []string{"USER 1000"}, rootfs.Bytes()),
@@ -43,26 +41,18 @@ func TestSeededOnlyWhenComplete(t *testing.T) {
 		}
 		select {
 		case err := <-done:
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			done <- nil
 		default:
 		}
 		checks++
 	}
 	v, err := r.api.VolumeInspect(t.Context(), spec.Workspace.VolumeName(), client.VolumeInspectOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	names, err := os.ReadDir(filepath.Clean(v.Volume.Mountpoint))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if len(names) != files {
 		t.Errorf("seeded after %d checks with %d of %d files", checks, len(names), files)
 	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	check(t, <-done)
 }

@@ -18,6 +18,7 @@ import (
 // Other networks use all address pools of Docker. Without a configured subnet Prepare's error
 // names the setting; with one, the network is created on it.
 func TestPrepareWithoutFreePool(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	pools := []*dockertest.Subnet{dockertest.NewSubnet(t), dockertest.NewSubnet(t)} // 16 networks each
 	var args []string
@@ -30,17 +31,13 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 	}
 	subnetOfNetwork := func(r *Runtime) netip.Prefix {
 		n, err := r.api.NetworkInspect(t.Context(), r.names.network, client.NetworkInspectOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		subnet, _ := subnetOf(n.Network.IPAM)
 		return subnet
 	}
 
 	first := ours(netip.Prefix{})
-	if err := first.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, first.Prepare(t.Context()))
 	if got := subnetOfNetwork(first); !pools[0].Overlaps(got) && !pools[1].Overlaps(got) {
 		t.Errorf("Docker chose %s", got)
 	}
@@ -83,6 +80,7 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 // Without a configured subnet Docker chooses one. Two replicas may create the network at once,
 // and a crash may have left a draft of the network.
 func TestPrepareOnSubnetOfDocker(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	pool := dockertest.NewSubnet(t)
 	d := dockertest.Start(t, dockertest.Options{Args: []string{"--default-address-pool", fmt.Sprintf("base=%s,size=27", pool)}, Image: harness.TestImage()})
@@ -90,9 +88,7 @@ func TestPrepareOnSubnetOfDocker(t *testing.T) {
 	second := newRuntime(t, func(c *Config) {
 		c.Host, c.Subnet, c.Installation = d.Host, netip.Prefix{}, first.cfg.Installation
 	})
-	if _, err := first.api.NetworkCreate(t.Context(), first.names.network, first.networkOptions(roleDraft, netip.Prefix{})); err != nil {
-		t.Fatal(err)
-	}
+	must(t)(first.api.NetworkCreate(t.Context(), first.names.network, first.networkOptions(roleDraft, netip.Prefix{})))
 	var replicas sync.WaitGroup
 	for _, r := range []*Runtime{first, second} {
 		replicas.Go(func() {
@@ -116,12 +112,8 @@ func TestPrepareKeepsSubnetOfNetwork(t *testing.T) {
 		Driver: "bridge", Options: r.networkOptions(roleNetwork, other).Options, Labels: r.labels(roleNetwork, "", ""),
 		IPAM: &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: other}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, r.Prepare(t.Context()))
 	if r.addrs.subnet != other {
 		t.Errorf("addresses are from %s, want %s", r.addrs.subnet, other)
 	}

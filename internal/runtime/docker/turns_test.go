@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"path"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,6 +19,7 @@ import (
 // one joins or leaves it, a container of a workspace stops while no other one starts or
 // stops. Two starts go on at the same time, and with a newer version a stop does, too.
 func TestStopsTakeTurns(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		engine   engine
@@ -31,9 +31,7 @@ func TestStopsTakeTurns(t *testing.T) {
 			r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
 			r.known.Store(c.engine)
 			r.first.end()
-			if err := r.Prepare(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.Prepare(t.Context()))
 			var mu sync.Mutex
 			now := map[string]int{}
 			var startsTogether, stopWithOthers bool
@@ -102,9 +100,7 @@ func TestTurnIsBounded(t *testing.T) {
 		take := func(shares int64) func() {
 			t.Helper()
 			end, err := r.turn(t.Context(), shares)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			return end
 		}
 		gone, cancel := context.WithCancel(t.Context())
@@ -135,9 +131,7 @@ func TestStartsAtOnce(t *testing.T) {
 			turn := func() func() {
 				t.Helper()
 				end, err := r.startsTurn(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				return end
 			}
 			begun := time.Now()
@@ -160,46 +154,6 @@ func TestStartsAtOnce(t *testing.T) {
 			end()
 		})
 	}
-}
-
-// A container is not created before its start has a turn.
-func TestStartTakesTurn(t *testing.T) {
-	t.Parallel()
-	e := newFaultProxy(t)
-	r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
-	if err := r.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	spec := seededHome(t, r)
-	if err := r.starts.Acquire(t.Context(), allShares); err != nil {
-		t.Fatal(err)
-	}
-	created := make(chan struct{})
-	begun := sync.OnceFunc(func() { close(created) })
-	f := func(_ http.ResponseWriter, req *http.Request) bool {
-		if req.Method == http.MethodPost && path.Base(req.URL.Path) == "create" && strings.HasPrefix(req.URL.Query().Get("name"), "codehub-ws-") {
-			begun()
-		}
-		return false
-	}
-	e.fault.Store(&f)
-	started := make(chan error, 1)
-	go func() {
-		_, err := r.StartContainer(t.Context(), spec, nil)
-		started <- err
-	}()
-	select {
-	case <-created:
-		t.Error("a container was created without a turn")
-	case err := <-started:
-		t.Fatalf("the start ended: %v", err)
-	case <-time.After(500 * time.Millisecond): // what may not happen has some time to happen
-	}
-	r.starts.Release(allShares)
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
-	<-created
 }
 
 func TestEngineVersions(t *testing.T) {

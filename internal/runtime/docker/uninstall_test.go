@@ -75,7 +75,9 @@ func kinds(items []runtime.Item) map[string]int {
 	return n
 }
 
-func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
+// An uninstall keeps other installations, homes unless their removal is asked for, and set-aside
+// volumes in any case.
+func TestUninstall(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	other := newRuntime(t, func(c *Config) { c.DataDir = r.cfg.DataDir })
@@ -83,23 +85,17 @@ func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
 	populated(t, other)
 	ctx := t.Context()
 	others, err := other.Inventory(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 
 	var gone []runtime.Item
 	for range 2 { // it may be repeated
-		if err := r.Uninstall(ctx, false, func(i runtime.Item) { gone = append(gone, i) }); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.Uninstall(ctx, false, func(i runtime.Item) { gone = append(gone, i) }))
 	}
 	if n := kinds(gone); n["container"] < 3 || n["network"] != 1 || n["image"] == 0 || n["nftables table"] != 2 || n["home"] != 0 {
 		t.Errorf("removed: %v", n)
 	}
 	inv, err := r.Inventory(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if n := kinds(inv.Remove); len(n) != 1 || n["nftables table"] != 1 { // always listed
 		t.Errorf("left: %+v", inv.Remove)
 	}
@@ -118,27 +114,17 @@ func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
 		}
 	}
 	now, err := other.Inventory(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if !slices.Equal(now.Remove, others.Remove) || !slices.Equal(now.Homes, others.Homes) || !slices.Equal(now.Keep, others.Keep) {
 		t.Errorf("the other installation has %+v, had %+v", now, others)
 	}
-}
 
-func TestUninstallRemovesHomesOnRequest(t *testing.T) {
-	t.Parallel()
-	r := newRuntime(t, nil)
-	_, folder, _ := populated(t, r)
-	ctx := t.Context()
-	var gone []runtime.Item
-	if err := r.Uninstall(ctx, true, func(i runtime.Item) { gone = append(gone, i) }); err != nil {
-		t.Fatal(err)
-	}
+	gone = nil
+	check(t, r.Uninstall(ctx, true, func(i runtime.Item) { gone = append(gone, i) }))
 	if n := kinds(gone); n["home"] != 3 {
 		t.Errorf("removed: %v", n)
 	}
-	inv, err := r.Inventory(ctx)
+	inv, err = r.Inventory(ctx)
 	if err != nil || len(inv.Homes) != 0 || kinds(inv.Keep)["set aside"] != 1 {
 		t.Errorf("left: %+v, %v", inv, err)
 	}
@@ -151,9 +137,7 @@ func TestUninstallRemovesHomesOnRequest(t *testing.T) {
 		t.Fatalf("set aside: %+v, %v", asides, err)
 	}
 	direct{r: r, storage: workspace.StorageDockerVolume}.takeAside(t, asides[0].Name)
-	if err := r.Uninstall(ctx, true, func(runtime.Item) {}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.Uninstall(ctx, true, func(runtime.Item) {}))
 	left, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
 	if err != nil || len(left.Items) != 0 {
 		t.Errorf("images left: %+v, %v", left.Items, err)

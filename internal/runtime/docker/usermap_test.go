@@ -36,6 +36,7 @@ func TestReadUserMap(t *testing.T) {
 // A Docker that maps users has few uids: a range above them is a condition that names the
 // setting, and an error of each start that does as well.
 func TestUIDsThatDockerCannotMap(t *testing.T) {
+	harness.Verify(t)
 	t.Parallel()
 	d := dockertest.Start(t, dockertest.Options{Image: harness.TestImage(), Map: 65536})
 	above := workspace.UIDRange{First: 1_500_000, Last: 1_999_999}
@@ -49,9 +50,7 @@ func TestUIDsThatDockerCannotMap(t *testing.T) {
 		}
 		spec := newHome()
 		volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: workspace.StorageDockerVolume, Claim: spec.VolumeClaim, Image: harness.TestImage()}
-		if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.CreateVolume(t.Context(), volume, nil))
 		own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: uids.First, From: []uint32{workspace.ArchivedUID, 0}}
 		err = r.OwnHome(t.Context(), own, nil)
 		if works != (err == nil) || err != nil && !strings.Contains(err.Error(), "CODEHUB_WORKSPACE_UIDS") {

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/moby/moby/api/types/container"
 	networktypes "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
@@ -28,7 +27,6 @@ import (
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/wall"
-	"codehub/internal/workspace"
 )
 
 // outside is a network beyond this machine: a namespace behind a veth pair.
@@ -190,52 +188,6 @@ func acceptIn(t *testing.T, namespace, addr string, accepted func(net.Conn)) str
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// running starts a workspace and returns its upstream.
-func running(t *testing.T, r *Runtime) runtime.Upstream {
-	t.Helper()
-	return runningImage(t, r, harness.TestImage())
-}
-
-// runningImage is running with another image.
-func runningImage(t *testing.T, r *Runtime, image string) runtime.Upstream {
-	t.Helper()
-	id := workspace.ID(uuid.NewString())
-	spec := runtime.ContainerSpec{
-		UID:       1000,
-		Size:      workspace.Size{Name: "large", NanoCPUs: 15e8, Memory: 1 << 30},
-		Workspace: id, Claim: "s", Image: image, Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
-	}
-	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: spec.Storage, Claim: "h", Image: spec.Image}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := r.StartContainer(t.Context(), spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitHealthy(t, r, c)
-	up, err := r.Upstream(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return up
-}
-
-func awaitHealthy(t *testing.T, r *Runtime, c runtime.Container) {
-	t.Helper()
-	for {
-		err := r.Probe(t.Context(), c)
-		if err == nil {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(err)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 // published runs a container that is not a workspace, on its own network and with a
 // port on every address of the host. It returns the network's bridge, its own
 // address and that port.
@@ -244,9 +196,7 @@ func published(t *testing.T, r *Runtime) (bridge, addr, port string) {
 	ctx := t.Context()
 	name := "codehub-test-" + randomHex(4)
 	subnet := dockertest.NewSubnet(t)
-	if err := subnet.UsedBy(r.cfg.Installation); err != nil {
-		t.Fatal(err)
-	}
+	check(t, subnet.UsedBy(r.cfg.Installation))
 	bridge = "chout-d" + randomHex(3)
 	if _, err := r.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{
 		Labels:  r.labels("test", "", ""),
@@ -261,16 +211,10 @@ func published(t *testing.T, r *Runtime) (bridge, addr, port string) {
 			idePort: {{HostIP: netip.IPv4Unspecified()}},
 		}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.api.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	must(t)(r.api.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}))
 	info, err := r.api.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	net := info.Container.NetworkSettings
 	return bridge, net.Networks[name].IPAddress.String(), net.Ports[idePort][0].HostPort
 }
@@ -281,9 +225,7 @@ func published(t *testing.T, r *Runtime) (bridge, addr, port string) {
 func hostAddresses(t *testing.T, own ...string) []string {
 	t.Helper()
 	interfaces, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var out []string
 	for _, i := range interfaces {
 		addrs, err := i.Addrs()
@@ -406,9 +348,7 @@ func TestWall(t *testing.T) {
 	resolved := probeFrom(t, inside, "20s", name)
 
 	for _, x := range []*Runtime{r, otherInstallation} {
-		if err := wall.Remove(x.names.table); err != nil {
-			t.Fatal(err)
-		}
+		check(t, wall.Remove(x.names.table))
 	}
 	expect("without the wall", inside, closed, "20s", true)
 	expect("without the wall", inside, open, "20s", true)
@@ -417,9 +357,7 @@ func TestWall(t *testing.T) {
 	}
 
 	for _, x := range []*Runtime{r, otherInstallation} {
-		if err := x.Prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check(t, x.Prepare(t.Context()))
 	}
 	expect("with the wall again", inside, closed, "1500ms", false)
 	expect("with the wall again", inside, open, "20s", true)
