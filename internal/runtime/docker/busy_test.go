@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -228,6 +229,35 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 			leave()
 			check(t, c.call(r, id))
 		})
+	}
+}
+
+// A fingerprint interrupted by the end of its server leaves a container that blocks
+// nothing.
+func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
+	harness.Verify(t)
+	t.Parallel()
+	r := newRuntime(t, nil)
+	h := direct{r: r, storage: workspace.StorageDockerVolume}
+	for name, call := range map[string]func(id workspace.ID) error{
+		"fingerprint": func(id workspace.ID) error { _, err := r.Fingerprint(t.Context(), id, "home-1", nil); return err },
+		"removal":     func(id workspace.ID) error { return r.RemoveVolume(t.Context(), id, "home-1", nil) },
+	} {
+		id := newHome().Workspace
+		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
+		check(t, err)
+		home, err := r.findHome(t.Context(), id, "home-1", true)
+		check(t, err)
+		image, err := r.ensureHelperImage(t.Context())
+		check(t, err)
+		made, err := r.api.ContainerCreate(t.Context(), r.taskOptions(id, "home-1", image, home, fingerprintTask()))
+		check(t, err)
+		if err := call(id); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := r.api.ContainerInspect(context.Background(), made.ID, client.ContainerInspectOptions{}); !errdefs.IsNotFound(err) {
+			t.Errorf("%s: the container was not removed: %v", name, err)
+		}
 	}
 }
 

@@ -268,14 +268,6 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 			}
 			l.ok("RemoveContainer", l.next.RemoveContainer(l.Context(), up.ContainerID, 0))
 		},
-	}, {
-		"a fingerprint is computed",
-		func(l *lateHome) { l.seed("home-1"); l.settle() },
-		func(ctx context.Context, l *lateHome) error {
-			_, err := l.old.Fingerprint(ctx, l.id, "home-1", nil)
-			return err
-		},
-		func(*lateHome) {}, // its container does not keep the home from being removed
 	}}
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		for _, tc := range cases {

@@ -180,7 +180,6 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 // Docker reports nothing while it copies an image's content to a volume, so the volume's size
 // is measured.
 func TestSeedingReportsProgress(t *testing.T) {
-	harness.Verify(t)
 	t.Parallel()
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })

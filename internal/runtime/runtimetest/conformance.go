@@ -86,11 +86,11 @@ func Conformance(t *testing.T, newHarness func(*testing.T) Harness) {
 }
 
 // HomeConformance tests what of the contract depends on how homes are stored. make test has
-// their creation, restore and removal.
+// their creation, restore, removal and setting aside.
 func HomeConformance(t *testing.T, newHarness func(*testing.T) Harness) {
-	groups := []map[string]func(*suite){volumeTests(), restoreTests(), removalTests()}
+	groups := []map[string]func(*suite){volumeTests(), restoreTests(), removalTests(), asideTests()}
 	if harness.Verifying() {
-		groups = append(groups, asideTests(), jobTests(), busyTests())
+		groups = append(groups, jobTests(), busyTests())
 	}
 	conformance(t, newHarness, groups...)
 }
