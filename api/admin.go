@@ -55,6 +55,21 @@ type AdminStatus struct {
 	LostArchives    []LostArchive    `json:"lost_archives"`    // at most 100, the latest first
 	LostVolumes     []LostVolume     `json:"lost_volumes"`     // at most 100, the latest first
 	FailedDeletions []FailedDeletion `json:"failed_deletions"` // at most 100, the latest first
+	Images          []ImageBuild     `json:"images"`           // that this server makes, in that order
+}
+
+// ImageBuild is an image that the server makes in the background (CODEHUB_BUILD_IMAGES).
+type ImageBuild struct {
+	Name      string     `json:"name"`      // ide, slim or full
+	Image     string     `json:"image"`     // its reference
+	State     string     `json:"state"`     // waiting, making, ready or failed
+	Step      int        `json:"step"`      // of the last attempt; 0: not known
+	Steps     int        `json:"steps"`     // in all; 0: not known
+	StepText  string     `json:"step_text"` // what the step does
+	StartedAt *time.Time `json:"started_at"`
+	EndedAt   *time.Time `json:"ended_at"`
+	Error     string     `json:"error"` // why it failed; empty: it did not
+	Log       []string   `json:"log"`   // the last lines of the attempt that failed
 }
 
 // LostNode is a node of a cluster that does not respond. Its processes may still write.

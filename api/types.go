@@ -17,8 +17,8 @@ type Workspace struct {
 	// ImageID its ID in Docker; both hold for ImageRef alone.
 	ImageDigest *string `json:"image_digest"`
 	ImageID     *string `json:"image_id"`
-	// ImageNotice is why that image is not the one that was asked for: "replaced" or
-	// "not_pulled".
+	// ImageNotice is why that image is not the one that was asked for: "replaced",
+	// "not_pulled" or "interim".
 	ImageNotice          *string `json:"image_notice"`
 	ImageUpdateAvailable bool    `json:"image_update_available"` // ImageRef names another image now
 	ImageUpdateRequested bool    `json:"image_update_requested"` // it takes effect at the next start

@@ -23,6 +23,13 @@ func (c *Client) ConfirmDeadNode(ctx context.Context, name string) (api.DeadNode
 	return out, err
 }
 
+// RetryImage makes an image again whose build on the server failed; for administrators.
+func (c *Client) RetryImage(ctx context.Context, name string) (api.ImageBuild, error) {
+	var out api.ImageBuild
+	err := c.call(ctx, http.MethodPost, "/admin/images/"+url.PathEscape(name)+"/retry", nil, nil, &out)
+	return out, err
+}
+
 // Orphans lists Docker resources without a workspace; for administrators.
 func (c *Client) Orphans(ctx context.Context) ([]api.Orphan, error) {
 	list := []api.Orphan{}

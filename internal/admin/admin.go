@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/imagebuild"
 	"codehub/internal/postgres"
 	"codehub/internal/replica"
 	"codehub/internal/runtime"
@@ -56,6 +57,8 @@ type Config struct {
 	// Runtime is CODEHUB_RUNTIME, and Nodes the machines that it runs on; nil: one.
 	Runtime string
 	Nodes   runtime.Nodes
+	// Builds are the images that this server makes; nil: none.
+	Builds *imagebuild.Builder
 	// OrphanDelay is CODEHUB_ORPHAN_DELAY.
 	OrphanDelay time.Duration
 }
@@ -77,7 +80,7 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 		Servers: make([]api.Server, 0, len(o.Servers)), Phases: o.Phases, Operations: o.Operations,
 		Running: o.Running, MaxRunning: o.MaxRunning, PerUser: o.PerUser,
 		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince, LostArchives: []api.LostArchive{},
-		LostVolumes: []api.LostVolume{}, FailedDeletions: []api.FailedDeletion{},
+		LostVolumes: []api.LostVolume{}, FailedDeletions: []api.FailedDeletion{}, Images: s.images(),
 	}
 	for _, r := range o.Servers {
 		health := s.cfg.Self.HealthOf(r)

@@ -220,6 +220,7 @@ func (s span) from(t time.Time) *time.Time {
 var imageNotices = map[string]string{
 	"replaced":   "the image of the earlier start was gone; the one that the name stood for was used",
 	"not_pulled": "the update could not be pulled; the image that was there was used",
+	"interim":    "the default image was still being built; the slim one was used",
 }
 
 // imageRows describe the image with which a workspace was last started.

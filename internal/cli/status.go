@@ -83,6 +83,9 @@ func statusText(r statusReport, now time.Time) string {
 	if r.WatchedUntil != nil {
 		fmt.Fprintf(&b, "Activity:   recorded through %s ago\n", age(now.Sub(*r.WatchedUntil)))
 	}
+	if images := buildTable(r.Images, now); images != "" {
+		fmt.Fprintf(&b, "\n%s", images)
+	}
 	if len(r.LostNodes) > 0 {
 		rows := [][]string{{"UNREACHABLE NODE", "SINCE", "WORKSPACES"}}
 		for _, n := range r.LostNodes {

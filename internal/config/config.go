@@ -61,6 +61,7 @@ type Config struct {
 	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
 	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
 
+	BuildImages string           `name:"build-images" env:"CODEHUB_BUILD_IMAGES" help:"Program that makes the images of workspaces while the server serves, such as images/build.sh (default: none)."`
 	Runtime     string           `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker or kubernetes."`
 	Defaults    service.Defaults `embed:""`
 	HostDataDir string           `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Path of the data folder on Docker's host, if codehub itself runs in a container."`
@@ -229,6 +230,11 @@ func (c *Config) folders() error {
 	if fi, err := os.Stat(abs); err == nil && !fi.IsDir() {
 		return setting.Invalid("CODEHUB_DATA_DIR", abs+" is not a folder", "name a folder, or one that does not exist yet")
 	}
+	if c.BuildImages != "" {
+		if c.BuildImages, err = filepath.Abs(c.BuildImages); err != nil {
+			return setting.Invalid("CODEHUB_BUILD_IMAGES", err.Error(), "give an absolute path")
+		}
+	}
 	if c.HostDataDir != "" && !filepath.IsAbs(c.HostDataDir) {
 		return setting.Invalid("CODEHUB_HOST_DATA_DIR", fmt.Sprintf("%q is not an absolute path", c.HostDataDir), "give the path of the data folder on Docker's host")
 	}
@@ -313,6 +319,8 @@ const mostMappedUID = 1<<16 - 2
 func (c *Config) cluster() error {
 	switch {
 	case c.Runtime != Kubernetes:
+	case c.BuildImages != "":
+		return setting.Invalid("CODEHUB_BUILD_IMAGES", "the nodes of a cluster do not have images that this machine builds", "push the images to a registry (docs/kubernetes.md)")
 	case c.Docker.ExtensionsDir != "":
 		return setting.Invalid("CODEHUB_EXTENSIONS_DIR", "the nodes of a cluster do not have the folder", "build an image of the IDE with the extensions, and set CODEHUB_IDE_IMAGE (docs/kubernetes.md)")
 	case c.Docker.Sudo && c.Reconcile.UIDs.Last > mostMappedUID:

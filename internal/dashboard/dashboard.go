@@ -17,6 +17,7 @@ import (
 	"codehub/internal/archive/store"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
+	"codehub/internal/imagebuild"
 	"codehub/internal/postgres"
 	"codehub/internal/service"
 	"codehub/internal/workspace"
@@ -146,6 +147,8 @@ type Config struct {
 	// Unsaved returns how many files the open IDEs of a workspace have not saved, as far as
 	// they have reported it; optional.
 	Unsaved func(workspace.ID) int
+	// Builds are the images that the server makes; nil: none.
+	Builds *imagebuild.Builder
 	// FormWithin is how long a form may take to arrive; 0 is 30 s.
 	FormWithin time.Duration
 	// Now returns the time; optional.
@@ -307,6 +310,7 @@ func (d *Dashboard) Routes(mux Mux) {
 	admin("GET /admin/restore", d.restorePage)
 	admin("POST /admin/restore", d.takeOver)
 	admin("POST /admin/nodes/{node}/dead", d.confirmDeadNode)
+	admin("POST /admin/images/{image}/retry", d.retryImage)
 	admin("GET /admin/people/new", d.userDialog("person-new"))
 	admin("POST /admin/people", d.addPerson)
 	admin("GET /admin/workspaces", d.allWorkspaces)

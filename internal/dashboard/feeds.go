@@ -17,6 +17,7 @@ type listFeed struct {
 	q     listQuery
 	shape string
 	order []placement
+	builds string // the shape of the part with the images that the server makes
 }
 
 // placement is a workspace's place in the list. Workspaces that count against the running
@@ -92,6 +93,17 @@ func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 			return nil, false, err
 		}
 	}
+	builds := ""
+	for _, image := range l.Builds.Images {
+		busy = true
+		image.OOB = true
+		name := "build " + image.Name
+		names = append(names, name)
+		if html[name], err = f.execute("build", image); err != nil {
+			return nil, false, err
+		}
+		builds += html[name]
+	}
 	if names, err = f.withNotices(names, html, n); err != nil {
 		return nil, false, err
 	}
@@ -103,7 +115,16 @@ func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		out = append([]byte(whole), html["trouble"]+html["ending"]+html["told"]...)
+		out = append([]byte(whole), builds+html["trouble"]+html["ending"]+html["told"]...)
+	}
+	if shape := l.Builds.shape(); shape != f.builds {
+		f.builds = shape
+		l.Builds.OOB = true
+		whole, err := f.execute("builds", l.Builds)
+		if err != nil {
+			return nil, false, err
+		}
+		out = append([]byte(whole), out...)
 	}
 	return append(out, announced...), busy, nil
 }

@@ -27,6 +27,7 @@ type listView struct {
 	OOB     bool
 	Quota   quotaView // of workspaces
 	Image   string    // of workspaces created without one
+	Builds  buildsView
 
 	running []workspace.Workspace // the caller's own that count against the limits
 }
@@ -84,7 +85,7 @@ func (d *Dashboard) list(w http.ResponseWriter, r *http.Request, c workspace.Cal
 
 // readList reads the caller's part of the list.
 func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuery) (listView, error) {
-	l := listView{Query: q.q, First: q.cursor == "" && q.deleted == "", Image: d.DefaultImage}
+	l := listView{Query: q.q, First: q.cursor == "" && q.deleted == "", Image: d.DefaultImage, Builds: d.builds(c)}
 	if q.deleted == "" {
 		rows, next, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Recent: true, Limit: pageSize, Cursor: q.cursor})
 		if err != nil {

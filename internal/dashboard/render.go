@@ -109,6 +109,7 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 			d, _ := v.(time.Duration)
 			return l.Lasting(d)
 		},
+		"took":  l.Took,
 		"utc":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"asset": a.url,
 		"icon":  icon,

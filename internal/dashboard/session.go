@@ -172,7 +172,14 @@ func (d *Dashboard) setupPage(w http.ResponseWriter, r *http.Request) {
 		d.redirect(w, r, "/login")
 		return
 	}
-	d.showEntry(w, r, http.StatusOK, "setup", entry{Username: "admin", Providers: d.providers(), Once: !d.Auth.PasswordLogin()})
+	// The address that the server prints has the code, which no other request may show.
+	// "no-referrer" would also take the form's Origin, without which it may be refused.
+	w.Header().Set("Referrer-Policy", "strict-origin")
+	code := strings.TrimSpace(r.URL.Query().Get("code"))
+	if len(code) > 64 {
+		code = ""
+	}
+	d.showEntry(w, r, http.StatusOK, "setup", entry{Code: code, Username: "admin", Providers: d.providers(), Once: !d.Auth.PasswordLogin()})
 }
 
 func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {

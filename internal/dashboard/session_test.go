@@ -62,6 +62,11 @@ func TestSetup(t *testing.T) {
 	if a := b.get("/login"); a.header.Get("Location") != "/setup" {
 		t.Fatalf("login without users: %d %q", a.status, a.header.Get("Location"))
 	}
+	linked := b.get("/setup?code=ABCD-%3Cb%3E")
+	contains(t, "setup by the printed address", linked.body, `name="code" type="text" value="ABCD-&lt;b&gt;"`)
+	if got := linked.header.Get("Referrer-Policy"); got != "strict-origin" { // the code must not be in a Referer
+		t.Errorf("Referrer-Policy: %s", got)
+	}
 	contains(t, "setup", b.get("/setup").body, `<label for="code">`, `<label for="password2">`, `autocomplete="new-password"`)
 
 	fill := func(change map[string]string) url.Values {

@@ -28,6 +28,14 @@ func (s *server) confirmDeadNode(w http.ResponseWriter, r *http.Request, id auth
 	return writeJSON(w, http.StatusOK, dead)
 }
 
+func (s *server) retryImage(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	image, err := s.cfg.Admin.RetryImage(r.Context(), id.Caller, r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, image)
+}
+
 func (s *server) listOrphans(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	page, err := parsePage(r.URL.Query())
 	if err != nil {

@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,7 +13,10 @@ import (
 	"codehub/api"
 	"codehub/internal/admin"
 	"codehub/internal/auth"
+	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
+	"codehub/internal/imagebuild"
+	"codehub/internal/imagebuild/buildtest"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -229,4 +234,44 @@ func TestConfirmDeadNode(t *testing.T) {
 	if err != nil || recorded != 3 {
 		t.Errorf("%d records, %v", recorded, err)
 	}
+}
+
+// An administrator sees the images that the server makes, and has a failed one made again.
+func TestImagesOfServer(t *testing.T) {
+	t.Parallel()
+	program := buildtest.New(t, buildtest.Image{Name: "ide", Ref: "codehub/ide:latest"})
+	builder, err := imagebuild.New(t.Context(), imagebuild.Config{Program: program.Path, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEnv(t, func(c *Config) {
+		c.Admin = admin.New(admin.Config{Store: c.Store.(*postgres.DB), Passwords: c.Auth, Builds: builder})
+	})
+	e.boss()
+	program.Fail("ide")
+	ctx, end := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { builder.Run(ctx) })
+	t.Cleanup(running.Wait)
+	t.Cleanup(end)
+	image := func() api.ImageBuild {
+		s := read[api.AdminStatus](t, e.want(200, "", "GET", "/admin/status", "", as(e.ann)))
+		if len(s.Images) != 1 {
+			t.Fatalf("%+v", s.Images)
+		}
+		return s.Images[0]
+	}
+	harness.Eventually(t, "the build fails", func() bool { return image().State == "failed" })
+	got := image()
+	if got.Name != "ide" || got.Image != "codehub/ide:latest" || got.Step != 2 || got.Steps != 2 || got.StepText != "build ide" ||
+		got.Error != "exit status 3" || !slices.Contains(got.Log, "no route to the host of ide") || got.StartedAt == nil || got.EndedAt == nil {
+		t.Errorf("%+v", got)
+	}
+	e.want(403, "forbidden", "POST", "/admin/images/ide/retry", "", as(e.eve))
+	e.want(404, "not_found", "POST", "/admin/images/full/retry", "", as(e.ann))
+	program.Finish("ide")
+	if again := read[api.ImageBuild](t, e.want(200, "", "POST", "/admin/images/ide/retry", "", as(e.ann))); again.State == "failed" || again.Error != "" {
+		t.Errorf("%+v", again)
+	}
+	harness.Eventually(t, "the image is ready", func() bool { return image().State == "ready" })
 }

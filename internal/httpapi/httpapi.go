@@ -139,6 +139,7 @@ func (s *server) routes() []route {
 		{"GET", "/admin/status", admin, s.adminStatus, nil},
 		{"GET", "/admin/orphans", admin, s.listOrphans, pageParams},
 		{"POST", "/admin/nodes/{name}/dead", admin, s.confirmDeadNode, nil},
+		{"POST", "/admin/images/{name}/retry", admin, s.retryImage, nil},
 		{"GET", "/admin/restore", admin, s.restorePlan, slices.Concat(restoreParams, pageParams)},
 		{"POST", "/admin/restore", admin, s.applyRestore, nil},
 		{"GET", "/admin/move", admin, s.moveSource, nil},

@@ -48,6 +48,7 @@ var cells = map[string]string{
 
 	"GET /admin/status":                        "401 403 403 ok 401 403 403 403 403 403",
 	"POST /admin/nodes/{name}/dead":            "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/images/{name}/retry":          "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/orphans":                       "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/restore":                       "401 403 403 ok 401 403 403 403 403 403",
 	"POST /admin/restore":                      "401 403 403 ok 401 403 403 403 403 403",

@@ -132,7 +132,9 @@ func DeleteSteps() []string { return []string{"delete.begin", "delete.volume-rem
 type Controller struct {
 	cfg  Config
 	wake chan struct{}
-	env  *environ.File // of the server, for all workspaces
+	// imageCheck requests a check for newer images.
+	imageCheck chan struct{}
+	env        *environ.File // of the server, for all workspaces
 	conditions
 
 	mu     sync.Mutex
@@ -172,13 +174,22 @@ func New(cfg Config) *Controller {
 	if cfg.Ticked == nil {
 		cfg.Ticked = func(time.Duration) {}
 	}
-	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), env: &environ.File{Path: cfg.WorkspaceEnvFile}, conditions: newConditions(cfg)}
+	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), imageCheck: make(chan struct{}, 1), env: &environ.File{Path: cfg.WorkspaceEnvFile}, conditions: newConditions(cfg)}
 }
 
 // Wake requests a tick now. It never blocks, and repeated calls are merged.
 func (c *Controller) Wake() {
 	select {
 	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// CheckImages requests a check for newer images now, unless such checks are off. It never
+// blocks.
+func (c *Controller) CheckImages() {
+	select {
+	case c.imageCheck <- struct{}{}:
 	default:
 	}
 }

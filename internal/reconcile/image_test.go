@@ -123,6 +123,18 @@ func TestLostImageIsReplaced(t *testing.T) {
 	}
 }
 
+// An image that this server has just made is offered without waiting for the next check.
+func TestCheckImagesNow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.checks = time.Hour })
+	c, _ := w.leads()
+	id := w.create("one", workspace.DesiredRunning)
+	w.await(id, "pinned", func(ws workspace.Workspace) bool { return lifecycle.PinOf(ws) != nil })
+	w.fake.AddImage(runtimetest.DefaultImage, runtimetest.DefaultHome())
+	c.CheckImages()
+	w.await(id, "an update is available", lifecycle.UpdateAvailable)
+}
+
 // An image that is not allowed any more is not started. The workspace runs on, keeps its
 // home, and is never stuck.
 func TestImageNotAllowedIsNotStarted(t *testing.T) {

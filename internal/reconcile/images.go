@@ -98,11 +98,23 @@ func (t *term) watchImages(ctx context.Context) {
 	if every <= 0 {
 		return
 	}
-	for wait := min(every, firstImageCheck); pause(ctx, wait) == nil; wait = every {
+	for wait := min(every, firstImageCheck); t.awaitImageCheck(ctx, wait) == nil; wait = every {
 		if err := t.checkImages(ctx); err != nil && ctx.Err() == nil {
 			t.cfg.Log.Warn("image check failed", "err", err)
 		}
 	}
+}
+
+// awaitImageCheck waits for d, or until CheckImages is called or ctx ends.
+func (t *term) awaitImageCheck(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.imageCheck:
+	case <-ctx.Done():
+	}
+	return ctx.Err()
 }
 
 func (t *term) checkImages(ctx context.Context) error {

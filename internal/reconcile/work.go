@@ -96,7 +96,7 @@ type work struct {
 	moving      bool              // a step that is not a preparation has exceeded it
 	preparing   bool              // see lifecycle.Work
 	preparedAt  time.Time
-	pulling     bool // it pulls an image or waits for that
+	pulling     bool // it pulls an image or waits for one
 	outside     bool // it waits for the cluster
 }
 
@@ -186,8 +186,11 @@ func (w *work) show(now time.Time, p runtime.Progress) {
 	w.meter.record(now, p)
 }
 
-// pulls reports whether an image pull runs or waits in this step.
-func pulls(step string) bool { return step == runtime.StepPulling || step == runtime.StepWaitingPull }
+// pulls reports whether an image pull runs or waits in this step, or the image is still being
+// built, which may take any time.
+func pulls(step string) bool {
+	return slices.Contains([]string{runtime.StepPulling, runtime.StepWaitingPull, runtime.StepWaitingBuild, runtime.StepBuildFailed}, step)
+}
 
 // waitsForCluster reports whether a step waits for the cluster to have a node with room, room in
 // a quota, or the home's volume. Only the cluster or its administrators end that, so it may take

@@ -466,6 +466,8 @@ const (
 
 	StepWaitingBucket  = "waiting-bucket"  // the bucket refused the last attempt; retrying
 	StepWaitingPull    = "waiting-pull"    // another image pull comes first
+	StepWaitingBuild   = "waiting-build"   // Detail: how far the server is with the image; see MsgBuildStep
+	StepBuildFailed    = "build-failed"    // Detail: the image whose build failed; an administrator has to try again
 	StepWaitingInUse   = "waiting-in-use"  // Detail: the container that uses the home
 	StepWaitingBackend = "waiting-backend" // Detail: the reason, such as no free network address
 	StepWaitingRoom    = "waiting-room"    // Detail: why no node has room, or whose scheduling gate holds the Pod
@@ -499,6 +501,9 @@ func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
 // MsgOutOfMemory is a part of Container.Detail. Pages translate it.
 const MsgOutOfMemory = "The workspace used more memory than its limit of %s."
+
+// MsgBuildStep is a part of the detail of StepWaitingBuild. Pages translate it.
+const MsgBuildStep = "step %d of %d:"
 
 // IsolationError reports workspaces that run without the isolation that they should have,
 // where the runtime cannot provide it by its own means.

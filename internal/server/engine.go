@@ -9,6 +9,7 @@ import (
 	"codehub/internal/breaker"
 	"codehub/internal/config"
 	"codehub/internal/health"
+	"codehub/internal/imagebuild"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/runtime/kube"
@@ -24,7 +25,7 @@ type engine struct {
 }
 
 // openEngine opens the runtime that the settings name.
-func openEngine(ctx context.Context, cfg config.Config, installation string, conditions *health.Monitor, log *slog.Logger) (engine, error) {
+func openEngine(ctx context.Context, cfg config.Config, installation string, builds *imagebuild.Builder, conditions *health.Monitor, log *slog.Logger) (engine, error) {
 	if cfg.Runtime == config.Kubernetes {
 		return openKubernetes(ctx, cfg, installation, conditions, log)
 	}
@@ -34,7 +35,7 @@ func openEngine(ctx context.Context, cfg config.Config, installation string, con
 	}
 	d, err := docker.New(ctx, docker.Config{
 		Installation: installation, AgentDigest: agent, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
-		DefaultImage: cfg.Defaults.DefaultImage, MaxRunning: cfg.Limits.Global, UIDs: cfg.Reconcile.UIDs,
+		DefaultImage: cfg.Defaults.DefaultImage, Builds: builds, MaxRunning: cfg.Limits.Global, UIDs: cfg.Reconcile.UIDs,
 		PortURI:  cfg.Layout.PortURI,
 		Settings: cfg.Docker, Services: behind(ctx, cfg, log), Log: log, Conditions: conditions,
 	})

@@ -46,6 +46,7 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return s.flush.Run(gctx) })
 	g.Go(func() error { return s.bucket.Relay(gctx) })
 	g.Go(func() error { return s.runtime.run(gctx) })
+	g.Go(func() error { return s.buildImages(gctx, ctx) })
 	g.Go(func() error { return s.forwardWakes(gctx) })
 	if s.redis != nil {
 		g.Go(func() error { return s.receiveFromRedis(gctx) })
@@ -320,7 +321,7 @@ func (s *server) firstUser(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create the setup code: %w", err)
 	}
-	fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  No account exists yet. Open %s/setup and use this code, once:\n\n      %s\n\n", s.cfg.PublicURL, s.cfg.PublicURL, code)
+	fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  No account exists yet. Open this address, which works once, to create yours:\n\n      %s/setup?code=%s\n\n", s.cfg.PublicURL, s.cfg.PublicURL, code)
 	return nil
 }
 

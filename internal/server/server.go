@@ -29,6 +29,7 @@ import (
 	"codehub/internal/gc"
 	"codehub/internal/health"
 	"codehub/internal/httpapi"
+	"codehub/internal/imagebuild"
 	"codehub/internal/inbound"
 	"codehub/internal/installation"
 	"codehub/internal/mark"
@@ -176,7 +177,11 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if redis != nil {
 		defer redis.Close()
 	}
-	rt, err := openEngine(ctx, cfg, id, conditions, log)
+	builds, err := openBuilds(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	rt, err := openEngine(ctx, cfg, id, builds, conditions, log)
 	if err != nil {
 		return err
 	}
@@ -205,7 +210,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}
 	log.Info("installation", "id", id)
 	s, err := newServer(parts{
-		cfg: cfg, log: log, dsn: dsn, db: db, private: private, redis: redis, runtime: rt, bucket: archives,
+		cfg: cfg, log: log, dsn: dsn, db: db, private: private, redis: redis, builds: builds, runtime: rt, bucket: archives,
 		self: self, backends: reachable, conditions: conditions, reserve: reserve, front: entrance, listener: listener, maxRelays: capacity,
 		numbers: numbers, ssh: ssh, sshSeed: sshSeed, sshBudget: budget,
 	})
@@ -234,8 +239,9 @@ type parts struct {
 	log        *slog.Logger
 	dsn        string
 	db         *postgres.DB
-	private    *embedded.Server // nil with CODEHUB_DATABASE_URL
-	redis      *redisbus.Redis  // nil without CODEHUB_REDIS_URL
+	private    *embedded.Server    // nil with CODEHUB_DATABASE_URL
+	redis      *redisbus.Redis     // nil without CODEHUB_REDIS_URL
+	builds     *imagebuild.Builder // nil without CODEHUB_BUILD_IMAGES
 	runtime    engine
 	bucket     *bucket.Bucket
 	self       *replica.Replica
@@ -317,7 +323,7 @@ func newServer(p parts) (*server, error) {
 		return nil, err
 	}
 	settings := service.Settings{URL: cfg.PublicURL, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace, SSH: sshServer(p, gate)}
-	administration := admin.New(admin.Config{Store: db, Passwords: authentication, Self: p.self, Runtime: cfg.Runtime, Nodes: p.runtime.nodes(), OrphanDelay: cfg.Reconcile.OrphanDelay})
+	administration := admin.New(admin.Config{Store: db, Passwords: authentication, Self: p.self, Runtime: cfg.Runtime, Nodes: p.runtime.nodes(), Builds: p.builds, OrphanDelay: cfg.Reconcile.OrphanDelay})
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})
@@ -327,7 +333,7 @@ func newServer(p parts) (*server, error) {
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Log: log,
 		Settings: settings, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore, Ports: portService,
-		Unsaved: unsaved.Files, SignIn: signIn,
+		Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds,
 	})
 	workspaces := proxy.New(proxy.Config{
 		Auth: authentication, Sessions: authentication, Store: proxyStore{db}, Runtime: p.runtime, Pages: pages, Log: log,

@@ -94,6 +94,7 @@ type Admin interface {
 	Groups
 	AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error)
 	Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.OrphanList, error)
+	RetryImage(ctx context.Context, caller workspace.Caller, name string) (api.ImageBuild, error)
 	ConfirmDeadNode(ctx context.Context, caller workspace.Caller, name string) (api.DeadNode, error)
 	Accounts(ctx context.Context, caller workspace.Caller, f postgres.AccountFilter) (api.AccountList, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error)

@@ -140,6 +140,7 @@ type ImagePin struct {
 const (
 	ImageReplaced  = "replaced"   // the pinned image was gone: it is the one that the reference named
 	ImageNotPulled = "not_pulled" // an update could not be pulled: it is the one that was there
+	ImageInterim   = "interim"    // the default image was still being built: it is the slim one
 )
 
 // Maximum lengths of texts.

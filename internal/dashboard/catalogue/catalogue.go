@@ -199,6 +199,14 @@ func (l *Language) Lasting(d time.Duration) string {
 	return l.N("time.in_days", int((d+day/2)/day))
 }
 
+// Took formats how long something took, to the second for the first hour: "1 min 20 s".
+func (l *Language) Took(d time.Duration) string {
+	if d = d.Round(time.Second); d >= time.Minute && d < time.Hour {
+		return l.T("time.in_minutes_seconds", int(d/time.Minute), int(d%time.Minute/time.Second))
+	}
+	return l.Lasting(d)
+}
+
 // Count formats a number with thousands separators: "12,345".
 func (l *Language) Count(n int) string {
 	s := strconv.Itoa(n)

@@ -21,6 +21,7 @@ import (
 
 	"codehub/internal/breaker"
 	"codehub/internal/health"
+	"codehub/internal/imagebuild"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/runtime/docker/wall"
@@ -65,6 +66,9 @@ type Config struct {
 
 	// DefaultImage is never pulled without a digest; see notPulled.
 	DefaultImage string
+	// Builds makes images in the background; nil: none. Starts wait for those that are
+	// missing.
+	Builds *imagebuild.Builder
 	// MaxRunning is how many workspaces may run at once; 0: no limit.
 	MaxRunning int
 	// UIDs are the uids of the workspaces; more workspaces share them. The zero value is

@@ -76,6 +76,7 @@ func (r *Runtime) checkDefaultImage(ctx context.Context) {
 	switch {
 	case err == nil:
 		r.noImage.Set(nil)
+	case errdefs.IsNotFound(err) && r.cfg.Builds.Pending(r.cfg.DefaultImage): // it is not known yet
 	case errdefs.IsNotFound(err):
 		r.noImage.Set(&runtime.PullError{Image: r.cfg.DefaultImage, Message: why})
 	default: // it is not known; Docker's own condition says why

@@ -58,9 +58,12 @@ func (r *Runtime) chooseImage(ctx context.Context, ref, user string, choice runt
 		r.log.Warn("pinned image gone; the image's name decides", "image", ref, "id", choice.Pinned.ID, "digest", choice.Pinned.Digest)
 		out.note = workspace.ImageReplaced
 	}
-	found, err := r.imageHere(ctx, ref)
+	found, interim, err := r.built(ctx, ref, progress)
 	if err != nil {
 		return out, err
+	}
+	if interim {
+		out.note = workspace.ImageInterim
 	}
 	switch {
 	case found.ID == "":

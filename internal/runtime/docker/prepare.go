@@ -40,9 +40,16 @@ func (r *Runtime) prepareTools(ctx context.Context) {
 	if r.cfg.DefaultImage == "" {
 		return
 	}
-	as, err := r.userOf(ctx, r.cfg.DefaultImage)
+	image := r.cfg.DefaultImage
+	if interim := r.cfg.Builds.Interim(image); interim != "" {
+		image = interim
+	}
+	as, err := r.userOf(ctx, image)
 	if err == nil && !as.missing && !as.included {
-		_, _, err = r.ensureIDEVolume(ctx)
+		var built bool
+		if built, err = r.isBuilt(ctx, r.cfg.IDEImage); err == nil && built {
+			_, _, err = r.ensureIDEVolume(ctx)
+		}
 	}
 	if err != nil {
 		r.log.Debug("prepare the default image failed", "err", err)

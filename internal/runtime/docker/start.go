@@ -80,6 +80,9 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			return runtime.Container{}, err
 		}
 		if !as.included && !as.missing {
+			if err := r.awaitIDE(ctx, progress); err != nil {
+				return runtime.Container{}, err
+			}
 			if as.ide, _, err = r.ensureIDEVolume(ctx); err != nil {
 				return runtime.Container{}, err
 			}
