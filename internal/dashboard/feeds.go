@@ -14,9 +14,9 @@ import (
 // listFeed updates the list: single cards, or the whole list when workspaces come or go.
 type listFeed struct {
 	feedBase
-	q     listQuery
-	shape string
-	order []placement
+	q      listQuery
+	shape  string
+	order  []placement
 	builds string // the shape of the part with the images that the server makes
 }
 

@@ -3,7 +3,7 @@
 //
 // `PROGRAM list` prints a line NAME<TAB>IMAGE for each image, in the order in which they are
 // made. `PROGRAM make NAME` makes one of them and exits with 0 once it is there and current.
-// It prints a line `step K/N TEXT` on stdout when a step begins; everything else is its log.
+// It prints a line `step K/N TEXT` when a step begins; everything else is its log.
 package imagebuild
 
 import (
@@ -174,31 +174,29 @@ func (b *Builder) make(ctx context.Context, n int) {
 	log := b.cfg.Log.With("image", ref)
 	b.change(func() bool { image.begin(b.cfg.Now()); return true })
 	began, first := time.Now(), true
-	line := func(steps bool) func(string) {
-		return func(text string) {
-			b.change(func() bool {
-				step := steps && image.step(text)
-				if step && first {
-					first = false
-					log.Info("making an image")
-				}
-				image.log(text)
-				return step
-			})
-			log.Debug("image build", "line", text)
+	err := run(ctx, b.cfg.Grace, b.cfg.Program, []string{"make", name}, func(line string) {
+		step := false
+		b.change(func() bool {
+			step = image.step(line)
+			image.log(line)
+			return step
+		})
+		if step && first {
+			first = false
+			log.Info("building image")
 		}
-	}
-	err := run(ctx, b.cfg.Grace, b.cfg.Program, []string{"make", name}, line(true), line(false))
+		log.Debug("image build", "line", line)
+	})
 	if ctx.Err() != nil {
 		return // the next server makes it
 	}
 	b.change(func() bool { image.end(err, b.cfg.Now()); return true })
 	switch {
 	case err != nil:
-		log.Error("image not made", "err", err, "log", b.Images()[n].Log)
+		log.Error("image build failed", "err", err, "log", b.Images()[n].Log)
 	case first:
 		log.Debug("image is current")
 	default:
-		log.Info("image made", "took", time.Since(began).Round(time.Second))
+		log.Info("image built", "took", time.Since(began).Round(time.Second))
 	}
 }

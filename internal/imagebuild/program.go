@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -13,35 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// run runs the program in a process group of its own and passes the lines of its output on,
-// one at a time. When ctx ends, the group gets SIGTERM, and after grace SIGKILL. When it
-// returns, no process of the group is left.
-func run(ctx context.Context, grace time.Duration, program string, args []string, stdout, stderr func(line string)) error {
+// lastLinesWithin bounds the wait for a process that has left the group and keeps the pipe open.
+const lastLinesWithin = 2 * time.Second
+
+// run runs the program in a process group of its own and passes on the lines that it prints.
+// When ctx ends, the group gets SIGTERM, and after grace SIGKILL. When it returns, no process of
+// the group is left.
+func run(ctx context.Context, grace time.Duration, program string, args []string, line func(string)) error {
+	// One pipe for both, so that the lines stay in order.
+	out, in, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer out.Close()
 	cmd := exec.Command(program, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := cmd.StdoutPipe()
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = in, in, &syscall.SysProcAttr{Setpgid: true}
+	err = cmd.Start()
+	_ = in.Close()
 	if err != nil {
-		return err
-	}
-	errs, err := cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
 		return err
 	}
 	group := -cmd.Process.Pid
-	var one sync.Mutex
 	var reading sync.WaitGroup
-	locked := func(f func(string)) func(string) {
-		return func(line string) {
-			one.Lock()
-			defer one.Unlock()
-			f(line)
-		}
-	}
-	reading.Go(func() { eachLine(out, locked(stdout)) })
-	reading.Go(func() { eachLine(errs, locked(stderr)) })
+	reading.Go(func() { eachLine(out, line) })
 
 	ended := make(chan struct{})
 	var killing sync.WaitGroup
@@ -63,9 +58,10 @@ func run(ctx context.Context, grace time.Duration, program string, args []string
 	awaitExit(cmd.Process.Pid)
 	close(ended)
 	killing.Wait()
-	// What the program has left behind would keep the pipes open. The program is not reaped
-	// yet, so that the group's number belongs to no other.
+	// What the program has left behind would keep the pipe open. The program is not reaped yet,
+	// so that the group's number belongs to no other.
 	_ = syscall.Kill(group, syscall.SIGKILL)
+	_ = out.SetReadDeadline(time.Now().Add(lastLinesWithin))
 	reading.Wait()
 	err = cmd.Wait()
 	if ctx.Err() != nil {
@@ -86,10 +82,15 @@ func awaitExit(pid int) {
 
 // list asks the program for its images.
 func list(ctx context.Context, program string) ([]Image, error) {
-	var out, errs strings.Builder
-	err := run(ctx, 0, program, []string{"list"}, func(line string) { out.WriteString(line + "\n") }, func(line string) { errs.WriteString(line + "\n") })
-	if err != nil {
-		return nil, fmt.Errorf("%w: %.200s", err, strings.TrimSpace(errs.String()))
+	cmd := exec.CommandContext(ctx, program, "list")
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	var failed *exec.ExitError
+	if errors.As(err, &failed) && len(failed.Stderr) > 0 {
+		err = fmt.Errorf("%w: %.200s", err, strings.TrimSpace(string(failed.Stderr)))
 	}
-	return parseList(out.String())
+	if err != nil {
+		return nil, err
+	}
+	return parseList(string(out))
 }

@@ -38,7 +38,7 @@ make)
 	echo "step 2/2 build $name"
 	if [ -e "$dir/$name.fail" ]; then
 		rm "$dir/$name.fail"
-		echo 'step 9/9 is not one on stderr' >&2
+		echo 'Step 9/9 : is not one' >&2
 		echo "no route to the host of $name" >&2
 		exit 3
 	fi
