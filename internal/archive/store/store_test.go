@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -317,26 +318,35 @@ func TestMissingFolder(t *testing.T) {
 // unavailableStore checks that an unavailable store never reports a missing object.
 func unavailableStore(t *testing.T, s Store) {
 	t.Helper()
-	errs := map[string]error{}
-	_, errs["Put"] = s.Put(t.Context(), "a/new", strings.NewReader("x"))
-	_, errs["large Put"] = s.Put(t.Context(), "a/large", bytes.NewReader(make([]byte, transfer.MinPart+1)))
-	_, errs["Get"] = s.Get(t.Context(), "a/b", 0)
-	_, errs["Stat"] = s.Stat(t.Context(), "a/b")
-	errs["Delete"] = s.Delete(t.Context(), "a/b")
-	_, errs["AbortIncomplete"] = s.AbortIncomplete(t.Context(), "", 0, nil)
-	n := 0
-	for _, err := range s.List(t.Context(), "") {
-		n++
-		errs["List"] = err
+	var all sync.WaitGroup // the client of S3 repeats each call for seconds
+	for name, call := range map[string]func(ctx context.Context) error{
+		"Put": func(ctx context.Context) error { _, err := s.Put(ctx, "a/new", strings.NewReader("x")); return err },
+		"large Put": func(ctx context.Context) error {
+			_, err := s.Put(ctx, "a/large", bytes.NewReader(make([]byte, transfer.MinPart+1)))
+			return err
+		},
+		"Get":             func(ctx context.Context) error { _, err := s.Get(ctx, "a/b", 0); return err },
+		"Stat":            func(ctx context.Context) error { _, err := s.Stat(ctx, "a/b"); return err },
+		"Delete":          func(ctx context.Context) error { return s.Delete(ctx, "a/b") },
+		"AbortIncomplete": func(ctx context.Context) error { _, err := s.AbortIncomplete(ctx, "", 0, nil); return err },
+		"List": func(ctx context.Context) (last error) {
+			n := 0
+			for _, last = range s.List(ctx, "") {
+				n++
+			}
+			if n != 1 {
+				t.Errorf("List yielded %d times", n)
+			}
+			return last
+		},
+	} {
+		all.Go(func() {
+			if err := call(t.Context()); !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) {
+				t.Errorf("%s: %v, want ErrUnavailable", name, err)
+			}
+		})
 	}
-	if n != 1 {
-		t.Errorf("List yielded %d times", n)
-	}
-	for call, err := range errs {
-		if !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) {
-			t.Errorf("%s: %v, want ErrUnavailable", call, err)
-		}
-	}
+	all.Wait()
 }
 
 func TestFolderFollowsNoLinks(t *testing.T) {
