@@ -2,6 +2,6 @@
 // jumps and restored databases, and compares every home by hash, owners, modes,
 // times, links, attributes and ACLs. docs/testing.md describes a round.
 //
-// It consists of tests: a short form of each runs with make test, the full
+// It consists of tests: a short form of each runs with make verify, the full
 // length with make soak.
 package soak

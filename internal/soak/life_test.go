@@ -34,10 +34,6 @@ type life struct {
 	writing  map[string]bool   // files with a write that the IDE has not acknowledged
 	deleted  time.Time         // time of the deletion request
 
-	// The database was restored from a backup. It may have forgotten deletions
-	// and creations, but no home may be lost.
-	rolledBack bool
-
 	mu    sync.Mutex
 	steps []string // for the log
 }

@@ -45,9 +45,6 @@ func (w *world) restoreBackup() error {
 	); err != nil {
 		return err
 	}
-	for _, l := range w.lives {
-		l.rolledBack = true
-	}
 	return w.takeOver(ctx)
 }
 
