@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
 	"codehub/internal/inbound"
 )
@@ -42,9 +43,7 @@ func exchange(t *testing.T, c net.Conn, request, host string) string {
 }
 
 // Requests that are framed ambiguously are refused, and the connection is closed.
-func TestSmuggledRequestsAreRefused(t *testing.T) {
-	t.Parallel()
-	s := serving(t, "", "CODEHUB_IDLE_TIMEOUT=2s", "CODEHUB_REQUEST_TIMEOUT=3s")
+func smuggledRequestsAreRefused(t *testing.T, s *proc.Server) {
 	host := s.URL[len("http://"):]
 	open := func() net.Conn {
 		c, err := net.Dial("tcp", address(s))

@@ -88,13 +88,23 @@ var routes = []string{
 	"OPTIONS /api/v1/events", "BREW /healthz", "GET /dashboard/events", "DELETE /api/v1/tokens/x",
 }
 
-// The server ends a request of which the client sends only a part.
-func TestStalledRequestsEnd(t *testing.T) {
+// Clients that stall, read nothing or send ambiguous requests use one server.
+func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	s := serving(t, "", "CODEHUB_REQUEST_TIMEOUT=2s", "CODEHUB_IDLE_TIMEOUT=2s")
 	session := login(t, s)
+	t.Run("stalled requests", func(t *testing.T) { t.Parallel(); stalledRequestsEnd(t, s, session) })
+	t.Run("unread responses", func(t *testing.T) { t.Parallel(); unreadResponsesEnd(t, s, session) })
+	t.Run("smuggled requests", func(t *testing.T) { t.Parallel(); smuggledRequestsAreRefused(t, s) })
+}
+
+// The server ends a request of which the client sends only a part.
+func stalledRequestsEnd(t *testing.T, s *proc.Server, session string) {
 	var wg sync.WaitGroup
-	for _, route := range routes {
+	for i, route := range routes {
+		if i%3 != 0 && !harness.Verifying() {
+			continue
+		}
 		for _, cookie := range []string{"", "Cookie: " + session + "\r\n"} {
 			head := route + " HTTP/1.1\r\nHost: " + s.URL[len("http://"):] + "\r\nOrigin: " + s.URL + "\r\n" + cookie
 			for what, request := range map[string]string{
@@ -115,10 +125,7 @@ func TestStalledRequestsEnd(t *testing.T) {
 }
 
 // A client that pipelines and reads nothing is disconnected.
-func TestUnreadResponsesEnd(t *testing.T) {
-	t.Parallel()
-	s := serving(t, "", "CODEHUB_REQUEST_TIMEOUT=2s", "CODEHUB_IDLE_TIMEOUT=2s")
-	session := login(t, s)
+func unreadResponsesEnd(t *testing.T, s *proc.Server, session string) {
 	for _, route := range []string{"/healthz", "/login", "/metrics", "/api/v1/openapi.json", "/api/v1/session", "/", "/assets/nothing.css"} {
 		t.Run(route, func(t *testing.T) {
 			t.Parallel()
