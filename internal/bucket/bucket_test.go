@@ -22,7 +22,7 @@ func TestRoundTrip(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		home, restored := t.TempDir(), t.TempDir()
 		archivetest.Corpus(t, home)
-		check(t, os.WriteFile(filepath.Join(home, "several-parts"), randomBytes(40<<20), 0o600))
+		check(t, os.WriteFile(filepath.Join(home, "several-parts"), randomBytes(20<<20), 0o600))
 		before := archivetest.Snapshot(t, home)
 		row := f.archived(t, home)
 		if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {

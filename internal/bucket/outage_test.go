@@ -29,7 +29,7 @@ func TestJobSurvivesServerOutage(t *testing.T) {
 	t.Parallel()
 	f := newS3Stopped(t, false)
 	stop := f.relay(t)
-	home, restored := homeOf(t, 80<<20), t.TempDir()
+	home, restored := homeOf(t, 50<<20), t.TempDir()
 	before := archivetest.Snapshot(t, home)
 
 	// During the upload: the third part finds no server.
