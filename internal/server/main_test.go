@@ -10,10 +10,14 @@ import (
 
 	"codehub/internal/cli"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
 )
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) != "codehub" {
+		harness.Parallel(4) // the tests mostly wait for servers
+	}
 	testscript.Main(m, map[string]func(){"codehub": func() {
 		var commands struct {
 			Serve Command `cmd:""`
