@@ -10,70 +10,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The result of a request in every situation: the response, and the desired and queued states
-// afterwards.
-func TestPatchDesired(t *testing.T) {
-	t.Parallel()
-	e := open(t, postgres.Options{})
-	ctx := t.Context()
-	ann := e.user("ann")
-	const run, standby, archived, deleted = workspace.DesiredRunning, workspace.DesiredStandby, workspace.DesiredArchived, workspace.DesiredDeleted
-	type outcome struct {
-		Code          workspace.Code
-		Desired, Next workspace.DesiredState
-	}
-	for _, c := range []struct {
-		name  string
-		state state
-		want  workspace.DesiredState
-		queue bool
-		out   outcome
-	}{
-		{"start", state{"phase": "STANDBY"}, run, false, outcome{"", run, ""}},
-		{"start of a new workspace", nil, run, false, outcome{"", run, ""}},
-		{"stop", state{"phase": "RUNNING", "desired_state": "RUNNING"}, standby, false, outcome{"", standby, ""}},
-		{"archive", state{"phase": "RUNNING", "desired_state": "RUNNING"}, archived, false, outcome{"", archived, ""}},
-		{"the same state", state{"phase": "RUNNING", "desired_state": "RUNNING"}, run, false, outcome{"", run, ""}},
-		{"the same state during an operation", state{"phase": "STANDBY", "operation": "STARTING", "desired_state": "RUNNING"}, run, false, outcome{"", run, ""}},
-		{"the same state clears the queue", state{"operation": "STARTING", "desired_state": "RUNNING", "next_desired_state": "STANDBY"}, run, false, outcome{"", run, ""}},
-		{"queued without an operation", state{"phase": "STANDBY"}, run, true, outcome{"", run, ""}},
-		{"without a queue, over a queued state", state{"phase": "STANDBY", "next_desired_state": "ARCHIVED"}, run, false, outcome{"", run, ""}},
-		{"during an operation", state{"operation": "STOPPING"}, run, false, outcome{workspace.CodeOperationInProgress, standby, ""}},
-		{"queued during an operation", state{"operation": "STOPPING"}, run, true, outcome{"", standby, run}},
-		{"queued again", state{"operation": "STOPPING", "next_desired_state": "RUNNING"}, run, true, outcome{"", standby, run}},
-		{"queued over another state", state{"operation": "STOPPING", "next_desired_state": "DELETED"}, archived, true, outcome{"", standby, archived}},
-		{"in ERROR", state{"phase": "ERROR", "error_reason": "Timeout"}, run, false, outcome{workspace.CodeRecoveryRequired, standby, ""}},
-		{"in ERROR, queued", state{"phase": "ERROR", "error_reason": "Timeout"}, run, true, outcome{workspace.CodeRecoveryRequired, standby, ""}},
-		{"in ERROR, the same state", state{"phase": "ERROR", "error_reason": "Timeout"}, standby, false, outcome{workspace.CodeRecoveryRequired, standby, ""}},
-		{"deleted", state{"deleted_at": time.Now()}, run, false, outcome{workspace.CodeNotFound, standby, ""}},
-		{"a deletion", nil, deleted, false, outcome{workspace.CodeInvalid, standby, ""}},
-	} {
-		w := e.workspace(ann, c.state)
-		before := e.row(w.ID)
-		got, err := e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Desired: &c.want, Queue: c.queue})
-		now := e.read(w.ID)
-		if d := cmp.Diff(c.out, outcome{workspace.CodeOf(err), now.DesiredState, now.NextDesired}); d != "" {
-			t.Errorf("%s: %v %s", c.name, err, d)
-		}
-		if err != nil && before != e.row(w.ID) {
-			t.Errorf("%s: refused, but the row was changed", c.name)
-		}
-		if err == nil {
-			if d := cmp.Diff(now, got); d != "" {
-				t.Errorf("%s: returned another row than it wrote: %s", c.name, d)
-			}
-		}
-		changed := w.DesiredState != now.DesiredState || w.NextDesired != now.NextDesired
-		want := []string{"ann workspace.create"}
-		if changed {
-			want = append(want, "ann workspace.desired_state")
-		}
-		if d := cmp.Diff(want, e.audited(string(w.ID))); d != "" {
-			t.Errorf("%s: audit: %s", c.name, d)
-		}
-	}
-}
-
 // A change without a new desired state adds no audit entry for it.
 func TestPatchWithPresentDesiredState(t *testing.T) {
 	t.Parallel()
@@ -87,58 +23,6 @@ func TestPatchWithPresentDesiredState(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"ann workspace.create", "ann workspace.change"}, e.audited(string(w.ID))); d != "" {
 		t.Error(d)
-	}
-}
-
-func TestDelete(t *testing.T) {
-	t.Parallel()
-	e := open(t, postgres.Options{})
-	ctx := t.Context()
-	ann := e.user("ann")
-
-	w := e.workspace(ann, state{"phase": "RUNNING", "desired_state": "RUNNING", "next_desired_state": "STANDBY", "conditions": container})
-	first := must(e.DeleteWorkspace(ctx, ann, w.ID, false))(t)
-	if first.DeletedAt == nil || first.NextDesired != "" || first.RecoverRequestedAt != nil {
-		t.Fatalf("%+v", first)
-	}
-	again := must(e.DeleteWorkspace(ctx, ann, w.ID, true))(t)
-	if d := cmp.Diff(first, again); d != "" {
-		t.Errorf("again: %s", d)
-	}
-	if d := cmp.Diff([]string{"ann workspace.create", "ann workspace.delete"}, e.audited(string(w.ID))); d != "" {
-		t.Error(d)
-	}
-
-	busy := e.workspace(ann, state{"operation": "STARTING", "desired_state": "RUNNING"})
-	_, err := e.DeleteWorkspace(ctx, ann, busy.ID, false)
-	wantCode(t, err, workspace.CodeOperationInProgress)
-	for range 2 {
-		got := must(e.DeleteWorkspace(ctx, ann, busy.ID, true))(t)
-		if got.DeletedAt != nil || got.NextDesired != workspace.DesiredDeleted || got.DesiredState != workspace.DesiredRunning {
-			t.Errorf("queued: %+v", got)
-		}
-	}
-	if d := cmp.Diff([]string{"ann workspace.create", "ann workspace.delete"}, e.audited(string(busy.ID))); d != "" {
-		t.Error(d)
-	}
-
-	// An error would delay the deletion, now and later.
-	broken := e.workspace(ann, state{"phase": "ERROR", "error_reason": "DataLost"})
-	got := must(e.DeleteWorkspace(ctx, ann, broken.ID, false))(t)
-	if got.DeletedAt == nil || got.RecoverRequestedAt == nil || got.RecoverAction != workspace.RecoverAfresh {
-		t.Errorf("in ERROR: %+v", got)
-	}
-	stuck := e.workspace(ann, state{"phase": "DELETING", "deleted_at": time.Now(), "error_reason": "RetryExceeded"})
-	got = must(e.DeleteWorkspace(ctx, ann, stuck.ID, false))(t)
-	if got.RecoverRequestedAt == nil || !got.DeletedAt.Equal(*stuck.DeletedAt) {
-		t.Errorf("stuck: %+v", got)
-	}
-	if d := cmp.Diff(got, must(e.DeleteWorkspace(ctx, ann, stuck.ID, false))(t)); d != "" {
-		t.Errorf("stuck, again: %s", d)
-	}
-	retrying := e.workspace(ann, state{"phase": "DELETING", "deleted_at": time.Now(), "error_reason": "ActionFailed"})
-	if got := must(e.DeleteWorkspace(ctx, ann, retrying.ID, false))(t); got.RecoverRequestedAt != nil {
-		t.Errorf("a recovery was requested for an error that is retried anyway")
 	}
 }
 
@@ -246,55 +130,5 @@ func TestQueuedStartOverLimit(t *testing.T) {
 	e.set(w.ID, state{"next_desired_state": nil})
 	if out := must(e.Wake(ctx, bob, w.ID))(t); out.Workspace.DesiredState != workspace.DesiredRunning {
 		t.Errorf("opened without measurements: %s", out.Workspace.DesiredState)
-	}
-}
-
-func TestApplyQueued(t *testing.T) {
-	t.Parallel()
-	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1}})
-	ctx := t.Context()
-	const run, standby, archived = workspace.DesiredRunning, workspace.DesiredStandby, workspace.DesiredArchived
-	type outcome struct {
-		Applied       bool
-		Desired, Next workspace.DesiredState
-		Deleted       bool
-	}
-	for _, c := range []struct {
-		name  string
-		state state
-		full  bool // the limit is reached
-		out   outcome
-	}{
-		{"nothing queued", nil, false, outcome{false, standby, "", false}},
-		{"an operation runs", state{"operation": "STOPPING", "next_desired_state": "RUNNING"}, false, outcome{false, standby, run, false}},
-		{"start", state{"phase": "STANDBY", "next_desired_state": "RUNNING"}, false, outcome{true, run, "", false}},
-		{"start at the limit", state{"phase": "STANDBY", "next_desired_state": "RUNNING"}, true, outcome{false, standby, run, false}},
-		{"start at the limit, already desired", state{"phase": "STANDBY", "next_desired_state": "RUNNING", "desired_state": "RUNNING"}, true, outcome{true, run, "", false}},
-		{"stop at the limit", state{"phase": "RUNNING", "next_desired_state": "STANDBY", "desired_state": "RUNNING"}, true, outcome{true, standby, "", false}},
-		{"archive", state{"phase": "STANDBY", "next_desired_state": "ARCHIVED"}, false, outcome{true, archived, "", false}},
-		{"delete", state{"phase": "STANDBY", "next_desired_state": "DELETED"}, false, outcome{true, standby, "", true}},
-		{"start in ERROR", state{"phase": "ERROR", "error_reason": "Timeout", "next_desired_state": "RUNNING"}, false, outcome{false, standby, run, false}},
-		{"delete in ERROR", state{"phase": "ERROR", "error_reason": "Timeout", "next_desired_state": "DELETED"}, false, outcome{true, standby, "", true}},
-		{"deleted in the meantime", state{"deleted_at": time.Now(), "next_desired_state": "RUNNING"}, false, outcome{false, standby, run, true}},
-	} {
-		who := e.user(c.name)
-		if c.full {
-			e.workspace(who, state{"phase": "RUNNING"})
-		}
-		w := e.workspace(who, c.state)
-		applied, err := e.ApplyQueued(ctx, w.ID)
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		now := e.read(w.ID)
-		if d := cmp.Diff(c.out, outcome{applied, now.DesiredState, now.NextDesired, now.DeletedAt != nil}); d != "" {
-			t.Errorf("%s: %s", c.name, d)
-		}
-		if c.name == "delete in ERROR" && now.RecoverRequestedAt == nil {
-			t.Error("the error will delay the deletion")
-		}
-	}
-	if applied, err := e.ApplyQueued(ctx, "0190b5a4-0000-7000-8000-000000000000"); applied || err != nil {
-		t.Errorf("of none: %v %v", applied, err)
 	}
 }

@@ -289,13 +289,14 @@ func TestArchivesDoNotDelayStarts(t *testing.T) {
 	}
 }
 
-// A cancellation removes the job at once. The job that restored a home is kept.
+// A cancellation removes the job at once. The job that restored a home is kept, also as an
+// orphan.
 func TestOrphanedJobsAreRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	g := w.gate("archive.job-started")
 	w.step = g.hold
-	w.lead()
+	stop := w.lead()
 	id := w.filled("one", "work")
 	w.want(id, workspace.DesiredArchived, false)
 	w.reached(g)
@@ -313,6 +314,13 @@ func TestOrphanedJobsAreRemoved(t *testing.T) {
 	w.awaitCalls("Jobs", w.fake.Calls("Jobs")+10)
 	if n := w.fake.Calls("RemoveJob") - asked; n > 1 {
 		t.Errorf("the removal of a job that holds a home was requested %d times", n)
+	}
+	stop()
+	w.Exec(`DELETE FROM workspaces WHERE id = $1`, id)
+	w.lead()
+	w.awaitTrue("the job is kept as an orphan", func() bool { return w.orphansOf(id)["job"].Kept })
+	if _, ok := w.fake.Home(id); !ok {
+		t.Error("an orphaned home was removed")
 	}
 }
 

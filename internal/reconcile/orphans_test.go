@@ -135,7 +135,7 @@ func TestOrphanIsCheckedBeforeRemoval(t *testing.T) {
 // With the wrong database no container is removed, and the status says so.
 func TestManyRecordedOrphansAreKept(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(w *world) { w.orphanDelay = time.Millisecond })
+	w := newWorld(t)
 	var ids []workspace.ID
 	for range 6 {
 		ids = append(ids, w.orphan())
