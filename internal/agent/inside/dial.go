@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -35,7 +36,7 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer from.Close()
-	join(from, to)
+	join(from, to, s.cfg.resetInterval())
 }
 
 // addressOf reads the network and the address of a request.
@@ -60,14 +61,14 @@ type halfCloser interface{ CloseWrite() error }
 
 // resetInterval is how often a joined connection is checked for a reset, which a silent
 // program would leave unnoticed.
-const resetInterval = 10 * time.Second
+func (c Config) resetInterval() time.Duration { return cmp.Or(c.ResetInterval, 10*time.Second) }
 
 // join copies both directions until both have ended, or one has failed. Each end of
 // a direction is passed on, and the other one continues for as long as it likes. A server
 // that gives the connection up resets it. For one that was killed, the kernel of its
 // machine does so, at a keep-alive about a minute later. Then both sides are closed, even
 // if the program is silent.
-func join(server *net.TCPConn, program net.Conn) {
+func join(server *net.TCPConn, program net.Conn, resetInterval time.Duration) {
 	pipe := func(to, from net.Conn) <-chan error {
 		done := make(chan error, 1)
 		go func() {

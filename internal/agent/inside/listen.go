@@ -135,5 +135,5 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.Close()
-	join(conn, c)
+	join(conn, c, s.cfg.resetInterval())
 }

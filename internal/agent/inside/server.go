@@ -32,6 +32,8 @@ type Config struct {
 	// BusySocket is where commands hold the workspace awake (package busy). Serve
 	// listens there; empty: nowhere.
 	BusySocket string
+	// ResetInterval is how often connections are checked for a server that has gone; 0: 10 s.
+	ResetInterval time.Duration
 	// Processes starts commands and reaps them.
 	Processes *Processes
 	Log       *slog.Logger
