@@ -34,7 +34,7 @@ const secret = "0123456789abcdef"
 // serve starts an agent on a loopback address and returns a client of it.
 func serve(t *testing.T) *agent.Client {
 	t.Helper()
-	l, err := (&net.ListenConfig{KeepAlive: time.Second}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second}}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
