@@ -138,39 +138,6 @@ func TestAttachToRunning(t *testing.T) {
 	}
 }
 
-// A stopped workspace is woken once, and the caller sees each state on the way.
-func TestAttachWakes(t *testing.T) {
-	t.Parallel()
-	w, a := newWorld(t)
-	stopped(w)
-	w.onWake = func(w *world) { w.row.DesiredState = workspace.DesiredRunning }
-	type result struct {
-		x   *attach.Attachment
-		err error
-	}
-	states, out := make(chan workspace.Operation, 10), make(chan result, 1)
-	go func() {
-		x, err := a.Attach(t.Context(), ann, id, func(seen workspace.Workspace) { states <- seen.Operation })
-		out <- result{x, err}
-	}()
-	if got := <-states; got != workspace.OpNone {
-		t.Errorf("operation %q", got)
-	}
-	w.set(a, func(w *world) { w.row.Operation = workspace.OpStarting })
-	if got := <-states; got != workspace.OpStarting {
-		t.Errorf("operation %q", got)
-	}
-	w.set(a, running)
-	r := <-out
-	if r.err != nil {
-		t.Fatal(r.err)
-	}
-	r.x.Close()
-	if n := w.count(func(w *world) int { return w.wakes }); n != 1 {
-		t.Errorf("%d wakes", n)
-	}
-}
-
 func TestAttachRunningWakesNothing(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t)

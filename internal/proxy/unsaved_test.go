@@ -40,6 +40,13 @@ func TestUnsavedFiles(t *testing.T) {
 		u.Report(wsA, fmt.Sprint(i), 1<<30)
 	}
 	want("too many pages and files", maxUnsavedPages*maxUnsavedFiles)
+	if due := u.takeDue(); len(due) != maxUnsavedPages {
+		t.Errorf("%d announcements are due, want %d", len(due), maxUnsavedPages)
+	}
+	for _, payload := range []string{``, `{`, `{"id":"x","page":"p","files":1}`, `{"id":"` + string(wsA) + `","page":"p","files":-1}`} {
+		u.Receive(payload)
+	}
+	want("after invalid announcements", maxUnsavedPages*maxUnsavedFiles)
 	now = now.Add(time.Hour)
 	u.Forget()
 	if len(u.by) != 0 {
@@ -140,25 +147,4 @@ func TestUnsavedFilesOfSeveralServers(t *testing.T) {
 			t.Errorf("%d unsaved files after their server has ended", n)
 		}
 	})
-}
-
-// A workspace cannot make its servers announce more than its pages, and invalid announcements
-// are ignored.
-func TestUnsavedFilesAreBounded(t *testing.T) {
-	t.Parallel()
-	u := NewUnsaved(time.Now)
-	for i := range 10 * maxUnsavedPages {
-		page := fmt.Sprint(i)
-		u.Report(wsA, page, 1)
-		u.Report(wsA, page, 0)
-	}
-	if due := u.takeDue(); len(due) != maxUnsavedPages {
-		t.Errorf("%d announcements are due, want %d", len(due), maxUnsavedPages)
-	}
-	for _, payload := range []string{``, `{`, `{"id":"x","page":"p","files":1}`, `{"id":"` + string(wsA) + `","page":"p","files":-1}`} {
-		u.Receive(payload)
-	}
-	if len(u.by) != 0 {
-		t.Errorf("remembers %v", u.by)
-	}
 }

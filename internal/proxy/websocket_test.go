@@ -20,7 +20,6 @@ import (
 	"codehub/internal/httpapi"
 	"codehub/internal/inbound"
 	"codehub/internal/readiness"
-	"codehub/internal/runtime"
 )
 
 // entrance is a server of a world in which requests can continue after their handlers, as
@@ -303,55 +302,5 @@ func TestHandshakeIsRefused(t *testing.T) {
 			}
 			harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && e.continued.Open() == 0 })
 		})
-	}
-}
-
-// panics is a client's connection on which writes panic.
-type panics struct{ net.Conn }
-
-func (panics) Write([]byte) (int, error) { panic("words of a relay") }
-
-// A panic of one direction ends the WebSocket, and is reported with its stack.
-func TestPanicEndsWebSocket(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	pair := func() (near, far net.Conn) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		if far, err = net.Dial("tcp", l.Addr().String()); err != nil {
-			t.Fatal(err)
-		}
-		if near, err = l.Accept(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { near.Close(); far.Close() })
-		return near, far
-	}
-	client, farClient := pair()
-	backend, farBackend := pair()
-	c := &connection{id: wsA, upstream: newUpstream(wsA, runtime.Upstream{}), cancel: func() {}}
-	if err := w.proxy.open.add(c); err != nil {
-		t.Fatal(err)
-	}
-	s := &webSocket{open: w.proxy.open, connection: c, client: &visitorConn{Conn: panics{client}, connection: c, backend: backend}, backend: backend}
-	s.up.socket, s.up.from = s, client
-	s.down.socket, s.down.from = s, backend
-	s.client.relayedBy(s)
-	ended := make(chan *continuation.Panic, 1)
-	s.run(func(_ int64, panicked *continuation.Panic) { ended <- panicked })
-	if _, err := io.WriteString(farBackend, "x"); err != nil {
-		t.Fatal(err)
-	}
-	if p := <-ended; p == nil || p.Value != "words of a relay" || !strings.Contains(p.Stack, "panics.Write") {
-		t.Errorf("the relay ended with %+v", p)
-	}
-	if _, err := farClient.Read(make([]byte, 1)); err == nil {
-		t.Error("the client's connection is open")
-	}
-	if n := w.proxy.OpenConnections(); n != 0 {
-		t.Errorf("%d connections are open", n)
 	}
 }
