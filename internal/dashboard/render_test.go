@@ -198,6 +198,9 @@ func TestProblemsOfferActions(t *testing.T) {
 	home := func(state workspace.HomeState, key string) func(*workspace.Workspace) {
 		return func(w *workspace.Workspace) { w.Home.State, w.ArchiveKey = state, key }
 	}
+	unhealthy := func(w *workspace.Workspace) {
+		w.Conditions = w.Conditions.With(workspace.Healthy, false, workspace.ReasonContainerWithoutVolume, "", testNow)
+	}
 	// The error is a condition, and not yet the reason of the row.
 	unrecorded := func(w *workspace.Workspace) {
 		w.ErrorReason = ""
@@ -215,7 +218,7 @@ func TestProblemsOfferActions(t *testing.T) {
 		{workspace.ErrArchiveCorrupted, nil, "ArchiveCorrupted recover recover-archive start-empty delete"},
 		{workspace.ErrContainerWithoutVolume, []func(*workspace.Workspace){container}, "ContainerWithoutVolume recover stop delete"},
 		// The home goes with the container.
-		{workspace.ErrContainerWithoutVolume, []func(*workspace.Workspace){container, volume(false, workspace.ReasonRemoving)}, "Vanishing open stop delete"},
+		{workspace.ErrContainerWithoutVolume, []func(*workspace.Workspace){container, volume(false, workspace.ReasonRemoving), unhealthy}, "Vanishing open stop delete"},
 		// Another volume has the name of the home.
 		{workspace.ErrRetryExceeded, []func(*workspace.Workspace){volume(false, workspace.ReasonForeignVolume)}, "Obstructed recover set-aside delete"},
 		{workspace.ErrTimeout, []func(*workspace.Workspace){volume(false, workspace.ReasonForeignVolume)}, "Obstructed recover set-aside delete"},
