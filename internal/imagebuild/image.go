@@ -49,7 +49,10 @@ const (
 func parseList(out string) ([]Image, error) {
 	var list []Image
 	for line := range strings.Lines(out) {
-		name, ref, ok := strings.Cut(strings.TrimSpace(line), "\t")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		name, ref, ok := strings.Cut(line, "\t")
 		if !ok || name == "" || ref == "" || strings.ContainsAny(name+ref, " \t") {
 			return nil, fmt.Errorf("%.100q is no name and image with a tab between them", line)
 		}

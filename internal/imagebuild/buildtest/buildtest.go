@@ -32,8 +32,8 @@ case $1 in
 list) cut -f 1,2 "$dir/list" ;;
 make)
 	echo $$ >"$dir/$name.pid"
-	echo "step 1/2 fetch the parts of $name"
 	sleep 600 & # must not outlive the script
+	echo "step 1/2 fetch the parts of $name"
 	while [ ! -e "$dir/$name.finish" ] && [ ! -e "$dir/$name.fail" ]; do sleep 0.02; done
 	echo "step 2/2 build $name"
 	if [ -e "$dir/$name.fail" ]; then
