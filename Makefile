@@ -63,30 +63,24 @@ quota: ## tests project quotas of XFS and ext4 in a virtual machine
 	@scripts/setup.sh quota
 	@scripts/project-quota.sh
 
-# How many rounds of each fault (docs/testing.md), on how many machines at a time, how many random lives of
-# workspaces, and for how long three servers are in chaos; SEED=… repeats the
-# choices of an earlier run.
+# How many rounds of each fault (docs/testing.md), on how many machines at a time, and for how
+# long three servers are in chaos; SEED=… repeats the choices of an earlier run.
 SOAK_CUTS ?= 200
 SOAK_KILLS ?= 500
 SOAK_RESTARTS ?= 100
 SOAK_CLOCK ?= 40
 SOAK_ROLLBACKS ?= 20
 SOAK_MACHINES ?= 6
-SOAK ?= 500
 SOAK_CHAOS ?= 10m
 
-soak: ## power cuts, kills, restarts, clock jumps, rollbacks, random lives, chaos
+soak: ## power cuts, kills, restarts, clock jumps, rollbacks, chaos
 	@scripts/setup.sh verify
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
-ifdef SOAK_ONLY
-	@SOAK_ONLY=$(SOAK_ONLY) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^TestItems$$' $(TESTFLAGS) ./internal/soak
-else
 	@SOAK_CUTS=$(SOAK_CUTS) SOAK_KILLS=$(SOAK_KILLS) SOAK_RESTARTS=$(SOAK_RESTARTS) SOAK_CLOCK=$(SOAK_CLOCK) SOAK_ROLLBACKS=$(SOAK_ROLLBACKS) \
-		scripts/with-docker.sh go test -count=1 -timeout 0 -parallel $(SOAK_MACHINES) -v -run '^Test(Soak|Items)$$' $(TESTFLAGS) ./internal/soak
+		scripts/with-docker.sh go test -count=1 -timeout 0 -parallel $(SOAK_MACHINES) -v -run '^TestSoak$$' $(TESTFLAGS) ./internal/soak
 	@SOAK_RESTARTS=$(SOAK_RESTARTS) scripts/with-docker.sh go test -count=1 -timeout 0 -run '^TestHomesSurviveDockerRestarts$$' ./internal/runtime/docker
-	@SOAK=$(SOAK) SOAK_CHAOS=$(SOAK_CHAOS) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(RandomLives|KilledAt|Job|Bucket|.*FullDisk|Chaos|Kubernetes$$)' $(TESTFLAGS) ./internal/e2e
-endif
+	@SOAK_CHAOS=$(SOAK_CHAOS) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(KilledAtEveryStep|.*FullDisk|Chaos|Kubernetes)$$' $(TESTFLAGS) ./internal/e2e
 
 bench: ## runs the benchmarks and prints one line for each figure
 	@scripts/setup.sh bench
