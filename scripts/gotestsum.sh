@@ -23,7 +23,7 @@ run() {
 finish() {
 	[ -s "$results" ] || { echo "test: no package has a test" && exit 1; }
 	echo "test: the slowest ten tests:"
-	go run "$gotestsum" tool slowest --jsonfile "$results" --threshold 1s | head -n 10
+	go run "$gotestsum" tool slowest --jsonfile "$results" --threshold 1s | awk 'NR <= 10'
 	go run "$gotestsum" --format none --hide-summary skipped --raw-command -- cat "$results"
 	exit "$failed"
 }

@@ -21,7 +21,7 @@ func Messages() []string {
 		msgCrashed, msgAsideSince, msgAsideSize, msgAsidePartial, msgAsideKept, imageref.MsgNotAllowed, imageref.MsgAllowed,
 		runtime.MsgLoginRefused, runtime.MsgLoginNeeded, runtime.MsgPullTooSlow, runtime.MsgPullTooLong,
 		workspace.MsgNodeLost, runtime.MsgOutOfMemory,
-		runtime.MsgNoPolicies, runtime.MsgPoliciesIgnored, runtime.MsgPoliciesOpen, runtime.MsgReached, runtime.MsgUnreached,
+		runtime.MsgNoPolicies, runtime.MsgPoliciesIgnored, runtime.MsgPoliciesOpen, runtime.MsgReached, runtime.MsgUnreached, runtime.MsgBuildStep,
 		runtime.ReachedWorkspace, runtime.ReachedAPI, runtime.ReachedNode, runtime.ReachedMetadata,
 		runtime.MsgNodeLogin, runtime.MsgNodeUnreachable, runtime.MsgNoImage, runtime.MsgNoPlatform, runtime.MsgNodePulls, runtime.MsgNotDownloaded,
 	}
