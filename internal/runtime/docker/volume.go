@@ -276,17 +276,19 @@ func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim strin
 			return err
 		}
 	}
-	if !found.isSettled(id, claim) {
-		marker, _ := found.marker(id)
-		if err := r.recordSettled(ctx, id, claim, marker.key); err != nil {
+	// Before the record of this home: with that, nothing settles it again after an interruption.
+	for _, rec := range found.settled[id] {
+		if rec.claim == claim {
+			continue
+		}
+		// Of a home that was removed by hand.
+		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {
 			return err
 		}
 	}
-	for _, rec := range found.settled[id] {
-		if rec.claim == claim {
-			continue // of a home that was removed by hand
-		}
-		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {
+	if !found.isSettled(id, claim) {
+		marker, _ := found.marker(id)
+		if err := r.recordSettled(ctx, id, claim, marker.key); err != nil {
 			return err
 		}
 	}
