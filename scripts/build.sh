@@ -14,7 +14,7 @@ export CGO_ENABLED=0
 if [ -z "${GOGC:-}" ] && [ "$(awk '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)" -gt 4000000 ]; then
 	export GOGC=400
 fi
-flags=(-buildvcs=false -trimpath -tags agent -ldflags "-s -w -X main.version=$version")
+flags=(-buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags agent -ldflags "-s -w -X main.version=$version")
 
 list() { go list -deps "${flags[@]}" "$@"; }
 fetch() { list ./cmd/codehub-agent ./cmd/codehub >/dev/null; }

@@ -40,7 +40,8 @@ as_root() {
 	if [ "$EUID" = 0 ]; then
 		"$@"
 	else
-		sudo "$@"
+		# In the background nobody could type a password.
+		if [ -t 0 ]; then sudo "$@"; else sudo -n "$@"; fi
 	fi
 }
 

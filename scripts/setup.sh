@@ -4,8 +4,8 @@
 #
 #	setup.sh build|lint      Go
 #	setup.sh check           and what the tests use that need no Docker
-#	setup.sh image           and Docker, and what the images are built with
-#	setup.sh run             and PostgreSQL
+#	setup.sh run             and Docker, PostgreSQL, and most of what the images are built with
+#	setup.sh image           and Docker, and all of what the images are built with
 #	setup.sh test            and what make test uses
 #	setup.sh verify          and the Kubernetes of make verify
 #	setup.sh bench           and the load of the benchmarks
@@ -61,6 +61,11 @@ need_image_tools() {
 	[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] ||
 		need false debian-archive-keyring "the keys that Debian's packages are signed with"
 	need 'has curl' curl "fetches code-server for the workspace image"
+}
+
+# need_npm is apart, because npm is 335 packages: make run serves before it has them, and the
+# build of the images installs them.
+need_npm() {
 	need knows_npm_registry npm "knows where code-server is fetched from"
 }
 
@@ -142,7 +147,7 @@ install_packages() {
 }
 
 apt_install() {
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Dpkg::Use-Pty=0 --no-install-recommends "$@"
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=600 --no-install-recommends "$@"
 }
 
 # prepare_packages keeps the PostgreSQL package from making and starting a database
@@ -197,11 +202,11 @@ case ${1:-} in
 build) ;;
 check) need_postgres && need_check_tools ;;
 lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
-image) need_docker && need_image_tools ;;
+image) need_docker && need_image_tools && need_npm ;;
 run) need_docker && need_image_tools && need_postgres ;;
-test) need_docker && need_image_tools && need_postgres && need_test_tools ;;
-verify) need_docker && need_image_tools && need_postgres && need_test_tools && need_cluster_tools ;;
-bench) need_docker && need_image_tools && need_postgres && need_test_tools && need_load_tools ;;
+test) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools ;;
+verify) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_cluster_tools ;;
+bench) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_load_tools ;;
 quota) need_machine_tools ;;
 *) die "usage: setup.sh build|lint|check|image|run|test|verify|bench|quota" ;;
 esac
