@@ -92,7 +92,7 @@ temporary_folder() {
 find_registry() {
 	registry=${npm_config_registry:-$(sed -n 's/^registry *= *//p' ~/.npmrc 2>/dev/null | tail -n 1)}
 	if [ -z "$registry" ]; then
-		command -v npm >/dev/null || ../../scripts/setup.sh image || die "npm is needed, which knows the registry of code-server: install it (apt-get install npm)"
+		command -v npm >/dev/null || in_background=1 ../../scripts/setup.sh image || die "npm is needed, which knows the registry of code-server: install it (apt-get install npm)"
 		registry=$(npm config get registry)
 	fi
 	registry=${registry%/}/

@@ -40,8 +40,7 @@ as_root() {
 	if [ "$EUID" = 0 ]; then
 		"$@"
 	else
-		# In the background nobody could type a password.
-		if [ -t 0 ]; then sudo "$@"; else sudo -n "$@"; fi
+		sudo ${in_background:+-n} "$@" # without asking for a password there
 	fi
 }
 
