@@ -13,7 +13,7 @@ run() {
 	shift
 	echo "test: $title"
 	go run "$gotestsum" --format pkgname --format-hide-empty-pkg --hide-summary all --jsonfile "$results.now" -- \
-		-vet=off -timeout 30m "$@" 2>&1 | grep -vE '^DONE |^exit status |^$'
+		-vet=off -timeout 30m "$@" 2>&1 | grep --line-buffered -vE '^DONE |^exit status |^$'
 	[ "${PIPESTATUS[0]}" = 0 ] || failed=1
 	cat "$results.now" >>"$results"
 	echo "test: $title: $((SECONDS - before)) s"
