@@ -40,7 +40,7 @@ func TestServesWhileImagesAreBuilt(t *testing.T) {
 	}
 	harness.Eventually(t, "the slim image fails", func() bool { return image("slim").State == "failed" })
 	program.Fail("full")
-	w := s.await(id, "waiting for somebody to try again", func(w api.Workspace) bool {
+	w := s.await(id, "waiting for a retry", func(w api.Workspace) bool {
 		return w.Progress != nil && w.Progress.Step == "build-failed"
 	})
 	if w.ErrorReason != nil || w.Phase == "ERROR" {

@@ -19,7 +19,7 @@ import (
 const Tier = "CODEHUB_TEST_TIER"
 
 // Verify marks a test that only make verify runs: the race detector, matrices of faults,
-// Kubernetes, and whatever shows a promise again that make test has shown.
+// Kubernetes, and further proofs of what make test shows.
 func Verify(t testing.TB) {
 	t.Helper()
 	if leavesOut("check", "test") {
