@@ -23,8 +23,8 @@ cluster='^Test(Kubernetes|Chart|ServersOnCluster)'
 
 packages=$(go list ./...) || exit
 # only PATTERN prints the packages below internal that match.
-only() { grep -E "^codehub/internal/($1)\\$" <<<"$packages"; }
-rest() { grep -vE "^codehub/internal/($race1|$race2|$docker|$kube|e2e)\\$" <<<"$packages"; }
+only() { grep -E "^codehub/internal/($1)$" <<<"$packages"; }
+rest() { grep -vE "^codehub/internal/($race1|$race2|$docker|$kube|e2e)$" <<<"$packages"; }
 
 # shellcheck disable=SC2046,SC2086 # a word for each package
 shard() {
