@@ -88,7 +88,8 @@ func (s *server) containerOf(id string) string {
 }
 
 // A container that was removed is started again with its home; without its home a workspace is in
-// ERROR, and gets an empty one only on request.
+// ERROR, and gets an empty one only on request. It takes over 20 s beside other tests, as a
+// workspace starts three times.
 func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 	t.Parallel()
 	storages := []string{"docker-volume"}
@@ -156,7 +157,8 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 	}
 }
 
-// Of 200 starts at the same time with a limit of 3, exactly 3 are accepted.
+// Of 200 starts at the same time with a limit of 3, exactly 3 are accepted. It takes over 20 s
+// beside other tests, as eight workspaces are created first.
 func TestLimitIsExact(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=3")

@@ -11,7 +11,8 @@ import (
 
 // A command runs in a real container, as the workspace's user and in its home, and starts a
 // stopped workspace. What the workspace uses is reported with the limits of its container. A
-// command that holds the workspace awake is listed.
+// command that holds the workspace awake is listed. It takes over 20 s beside other tests, as the
+// image has an IDE to start.
 func TestExecInContainer(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_WORKSPACE_CPUS=1.5", "CODEHUB_WORKSPACE_MEMORY=1g")

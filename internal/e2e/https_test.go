@@ -65,7 +65,8 @@ func (s *secured) do(c *http.Client, method, url, body string, headers ...string
 }
 
 // codehub itself serves https and HTTP/2 for the dashboard and for a workspace, takes
-// over a changed certificate, redirects plain http, and knows its clients.
+// over a changed certificate, redirects plain http, and knows its clients. It
+// takes over 20 s beside other tests, for a server and a workspace.
 func TestServesHTTPS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -121,7 +121,8 @@ func (s *server) importM1(v *m1, settings []string, flags ...string) (importm1.R
 }
 
 // The first version is imported with and without a running server. Users find
-// their homes at the old addresses and log in with the old passwords.
+// their homes at the old addresses and log in with the old passwords. It takes 35 s,
+// to fill the homes of the first version, import and start them.
 func TestImportFromFirstVersion(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {

@@ -101,7 +101,8 @@ func (v *visitor) cookies(address string) string {
 	return strings.Join(pairs, "; ")
 }
 
-// A ticket lets in the browser that asked for it, once, on the host that it is for.
+// A ticket lets in the browser that asked for it, once, on the host that it is for. It takes
+// over 20 s beside other tests, for a server and two workspaces.
 func TestTicketAttacks(t *testing.T) {
 	t.Parallel()
 	inEach(t, orAll(originModes, siblings), testTicketAttacks)

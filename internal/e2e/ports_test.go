@@ -26,7 +26,8 @@ func (s *server) serveIn(id, address string) {
 }
 
 // A shared port is open to those it is shared with until the share ends, and to nobody else.
-// Its owner shares it on the workspace's page.
+// Its owner shares it on the workspace's page. It takes over 20 s beside other tests, for a server,
+// a workspace and two browsers.
 func TestSharedPorts(t *testing.T) {
 	t.Parallel()
 	inEach(t, orAll([]mode{ownOrigins, siblings}, ownOrigins), testSharedPorts)

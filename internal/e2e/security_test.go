@@ -84,7 +84,8 @@ func (s *server) upgradeAt(address string, headers ...string) (int, net.Conn) {
 }
 
 // Callers without a session, other users and pages of other sites are refused
-// on every route.
+// on every route. It takes over 20 s beside other tests: each route is asked by each of
+// them, in two modes.
 func TestOutsidersAreRefused(t *testing.T) {
 	t.Parallel()
 	inEach(t, orAll(allModes, siblings, pathMode), testOutsidersAreRefused)
@@ -174,7 +175,8 @@ func testOutsidersAreRefused(t *testing.T, m mode) {
 }
 
 // The proxy removes secrets from requests and foreign cookies from responses.
-// Connections end with the session that opened them.
+// Connections end with the session that opened them. It takes over 20 s beside other
+// tests, for a server and a workspace.
 func TestWorkspaceIsConfined(t *testing.T) {
 	t.Parallel()
 	s := startMode(t, pathMode, "CODEHUB_DELETE_GRACE=0s")

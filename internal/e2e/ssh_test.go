@@ -25,7 +25,8 @@ import (
 	"codehub/internal/harness"
 )
 
-// OpenSSH's client reaches a real container, by SSH's own port and by the API alone.
+// OpenSSH's client reaches a real container, by SSH's own port and by the API alone. Each of
+// its clients is a process of OpenSSH with a login of its own, so that it takes 30 s.
 func TestSSH(t *testing.T) {
 	t.Parallel()
 	listen, err := proc.FreeAddress()

@@ -76,7 +76,8 @@ func kinds(items []runtime.Item) map[string]int {
 }
 
 // An uninstall keeps other installations, homes unless their removal is asked for, and set-aside
-// volumes in any case.
+// volumes in any case. It takes 30 s, as two installations are filled and
+// removed one after the other.
 func TestUninstall(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
