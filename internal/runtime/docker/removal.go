@@ -305,6 +305,9 @@ func (r *Runtime) admitRemover(ctx context.Context, found homes, id workspace.ID
 	if err := r.removeMarkers(ctx, found, id, claim); err != nil {
 		return err
 	}
+	if err := r.removeLostRecords(ctx, found, id, claim); err != nil {
+		return err
+	}
 	return r.removeSettled(ctx, found, id, claim)
 }
 

@@ -277,14 +277,8 @@ func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim strin
 		}
 	}
 	// Before the record of this home: with that, nothing settles it again after an interruption.
-	for _, rec := range found.settled[id] {
-		if rec.claim == claim {
-			continue
-		}
-		// Of a home that was removed by hand.
-		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {
-			return err
-		}
+	if err := r.removeLostRecords(ctx, found, id, claim); err != nil {
+		return err
 	}
 	if !found.isSettled(id, claim) {
 		marker, _ := found.marker(id)
@@ -339,6 +333,20 @@ func (r *Runtime) removeMarkers(ctx context.Context, found homes, id workspace.I
 func (r *Runtime) removeSettled(ctx context.Context, found homes, id workspace.ID, claim string) error {
 	for _, rec := range found.settled[id] {
 		if rec.claim != claim {
+			continue
+		}
+		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeLostRecords removes the records of homes that were removed by hand before the home with
+// this claim was created.
+func (r *Runtime) removeLostRecords(ctx context.Context, found homes, id workspace.ID, claim string) error {
+	for _, rec := range found.settled[id] {
+		if rec.claim == claim {
 			continue
 		}
 		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {

@@ -150,6 +150,16 @@ func volumeTests() map[string]func(*suite) {
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 		},
+		"volume/removed by hand, replaced and removed": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.TakeVolume(s.T, s.id)
+			spec := s.volumeSpec()
+			spec.Claim = "home-2"
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-2", nil))
+			s.nothingRemains()
+		},
 		"volume/removed by hand and created again": func(s *suite) {
 			s.create()
 			s.TakeVolume(s.T, s.id)
