@@ -18,7 +18,7 @@ func TestServesWhileImagesAreBuilt(t *testing.T) {
 	program := buildtest.New(t,
 		buildtest.Image{Name: "slim", Ref: slim, From: env.testImage},
 		buildtest.Image{Name: "full", Ref: full, From: buildtest.Variant(t, env.testImage)})
-	s := startQuick(t, "CODEHUB_BUILD_IMAGES="+program.Path, "CODEHUB_DEFAULT_IMAGE="+full, "CODEHUB_START_TIMEOUT=10s", "CODEHUB_DELETE_GRACE=0s")
+	s := startQuick(t, "CODEHUB_BUILD_IMAGES="+program.Path, "CODEHUB_DEFAULT_IMAGE="+full, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "one"})
 	s.await(id, "waiting for the slim image", func(w api.Workspace) bool {
 		return w.Progress != nil && w.Progress.Step == "waiting-build" && w.Progress.Detail == slim+", step 1 of 2: fetch the parts of slim"
