@@ -28,7 +28,7 @@ rest() { grep -vE "^codehub/internal/($race1|$race2|$docker|$kube|e2e)$" <<<"$pa
 
 # shellcheck disable=SC2046,SC2086 # a word for each package
 shard() {
-	local flags=(-count=1 "${@:2}")
+	local flags=(-count=1 -timeout 1h "${@:2}") # an hour, for machines that do other work
 	case $1 in
 	1) CGO_ENABLED=1 run "the race detector, 1 of 2" -race -p 2 "${flags[@]}" $(only "$race1") ;;
 	2) CGO_ENABLED=1 run "the race detector, 2 of 2" -race -p 2 "${flags[@]}" $(only "$race2") ;;
