@@ -43,7 +43,7 @@ func confine(h http.Header, c confinement) {
 		h.Set("Service-Worker-Allowed", c.prefix+"/")
 	}
 	for name := range h {
-		if wholeOrigin[name] {
+		if wholeOrigin[name] || directsProxy(name) {
 			delete(h, name)
 		}
 	}
@@ -65,6 +65,24 @@ var wholeOrigin = map[string]bool{
 	"Shared-Storage-Write": true, "Activate-Storage-Access": true, "Observe-Browsing-Topics": true,
 	"Attribution-Reporting-Register-Source": true, "Attribution-Reporting-Register-Trigger": true,
 	"Attribution-Reporting-Register-Os-Source": true, "Attribution-Reporting-Register-Os-Trigger": true,
+}
+
+// directsProxy reports whether a reverse proxy or a CDN in front of codehub may obey a
+// header of a response, in any case: send a file or another address's response in its place,
+// evaluate the body, change how responses are buffered and stored, or take codehub for dead.
+func directsProxy(name string) bool {
+	return slices.ContainsFunc(proxyDirectives, func(p string) bool { return len(name) >= len(p) && strings.EqualFold(name[:len(p)], p) })
+}
+
+// proxyDirectives are the beginnings of such headers.
+var proxyDirectives = []string{
+	"X-Accel-",                  // nginx
+	"X-Sendfile", "X-LIGHTTPD-", // Apache, lighttpd and others
+	"X-LiteSpeed-", "X-LSADC-", "LSC-Cookie", // LiteSpeed
+	"X-Reproxy-",                        // H2O, Perlbal
+	"X-Envoy-",                          // Envoy
+	"Surrogate-Control", "Edge-Control", // Edge Side Includes: Varnish, Squid, CDNs
+	"Fly-Replay", // the proxy of Fly.io
 }
 
 // cookie confines one Set-Cookie header: no reserved name, no domain, and a path

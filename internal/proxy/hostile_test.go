@@ -148,6 +148,88 @@ func TestWholeOriginHeadersAreRemoved(t *testing.T) {
 	}
 }
 
+// directives are headers of responses that a reverse proxy in front of codehub obeys.
+var directives = []string{
+	"X-Accel-Redirect", "X-Accel-Buffering", "X-Accel-Expires", "X-Accel-Limit-Rate", "X-Accel-Charset", // nginx
+	"X-Sendfile", "X-Sendfile-Temporary", "X-Sendfile2", "X-LIGHTTPD-send-file", // Apache, lighttpd
+	"X-LiteSpeed-Location", "X-LiteSpeed-Purge", "LSC-Cookie", "X-Reproxy-URL", "X-Reproxy-File", "X-Reproxy-Service", "X-Reproxy-Method", // LiteSpeed, H2O, Perlbal
+	"X-Envoy-Immediate-Health-Check-Fail", "Surrogate-Control", "Edge-Control", "Fly-Replay", "Fly-Replay-Cache",
+}
+
+// Headers that a reverse proxy in front of codehub obeys, such as the path of a file to send
+// instead of the response, reach it in no part of a response: on the short way, by
+// httputil.ReverseProxy, in the handshake of a WebSocket, before the response and after it.
+func TestReverseProxyHeadersAreRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var hostile strings.Builder
+	for i, name := range directives {
+		name = []string{name, strings.ToLower(name), strings.ToUpper(name)}[i%3]
+		fmt.Fprintf(&hostile, "%s: hostile\r\n", name)
+	}
+	w.hostile(wsA, func(conn io.Writer, r *http.Request) {
+		head := "HTTP/1.1 103 Early Hints\r\n" + hostile.String() + "X-Kept: 103\r\n\r\n"
+		switch r.URL.Path {
+		case "/socket":
+			head += "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" + hostile.String() + "X-Kept: 101\r\n\r\n"
+		case "/refused":
+			head += "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n" + hostile.String() + "X-Kept: 403\r\n\r\n"
+		default:
+			head += "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + hostile.String() + "X-Kept: 200\r\n"
+			if r.URL.Path == "/announced" {
+				head += "Trailer: X-Sum, " + strings.Join(directives, ", ") + "\r\n"
+			}
+			head += "\r\n2\r\nok\r\n0\r\n" + hostile.String() + "X-Sum: 1\r\n\r\n"
+		}
+		_, _ = io.WriteString(conn, head)
+	})
+	const upgrade = "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n"
+	for _, test := range []struct{ path, header, want string }{
+		{"/", "", "103 200"},
+		{"/announced", "", "103 200"},
+		{"/", "TE: trailers\n", "103 200"},
+		{"/announced", "TE: trailers\n", "103 200"},
+		{"/socket", upgrade, "103 101"},
+		{"/refused", upgrade, "103 403"},
+	} {
+		conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		head := "GET " + under(wsA) + test.path + " HTTP/1.1\nHost: localhost\nCookie: " + sessionCookie + "=ann-1\nOrigin: " + w.server.URL + "\n" + test.header + "\n"
+		if _, err := io.WriteString(conn, strings.ReplaceAll(head, "\n", "\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		var kept []string
+		for in := bufio.NewReader(conn); len(kept) < 2; {
+			res, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatalf("%s %q: %v", test.path, test.header, err)
+			}
+			if res.StatusCode != http.StatusSwitchingProtocols {
+				if _, err := io.Copy(io.Discard, res.Body); err != nil {
+					t.Fatalf("%s %q: %v", test.path, test.header, err)
+				}
+			}
+			kept = append(kept, res.Header.Get("X-Kept"))
+			for _, h := range []http.Header{res.Header, res.Trailer} {
+				for name, values := range h {
+					if slices.Contains(values, "hostile") || slices.ContainsFunc(directives, func(n string) bool { return strings.EqualFold(n, name) }) {
+						t.Errorf("%s %q: %s: %q passes in the response %d", test.path, test.header, name, values, res.StatusCode)
+					}
+				}
+			}
+			if res.StatusCode == http.StatusOK && res.Trailer.Get("X-Sum") != "1" {
+				t.Errorf("%s %q: trailers %v", test.path, test.header, res.Trailer)
+			}
+		}
+		if got := strings.Join(kept, " "); got != test.want {
+			t.Errorf("%s %q: responses %s, want %s", test.path, test.header, got, test.want)
+		}
+	}
+}
+
 // Trailers of a request reach the workspace, except codehub's credentials and what
 // would change the request.
 func TestRequestTrailers(t *testing.T) {

@@ -296,6 +296,10 @@ func parseSimple(head []byte) (r simple, ok bool) {
 		}
 		value = bytes.Trim(value, " ")
 		switch meanings[string(small[:len(name)])] {
+		case passes:
+			if directsProxy(string(small[:len(name)])) {
+				return r, false
+			}
 		case needsRules:
 			return r, false
 		case dateField:

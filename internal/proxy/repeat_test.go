@@ -272,6 +272,10 @@ func TestRepeatedResponse(t *testing.T) {
 	for name, reply := range replies {
 		w.compare(t, name, reply)
 	}
+	for i, name := range directives {
+		name = []string{name, strings.ToLower(name), strings.ToUpper(name)}[i%3]
+		w.compare(t, name, strings.Replace(simpleReply, "ETag", name+": hostile\r\nETag", 1))
+	}
 }
 
 // compare sends two requests on one connection, of which the handler serves the first, and

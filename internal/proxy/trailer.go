@@ -25,7 +25,7 @@ var notInTrailersPrefixes = []string{"Access-Control-", "Content-", "Cross-Origi
 
 // mayTrail reports whether a trailer with this canonical name may pass.
 func mayTrail(name string) bool {
-	return !slices.Contains(notInTrailers, name) && !wholeOrigin[name] &&
+	return !slices.Contains(notInTrailers, name) && !wholeOrigin[name] && !directsProxy(name) &&
 		!slices.ContainsFunc(notInTrailersPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
