@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,8 @@ import (
 	"codehub/internal/e2e/proc"
 	"codehub/internal/front"
 	"codehub/internal/harness"
+	"codehub/internal/origin"
+	"codehub/internal/proxy"
 )
 
 const (
@@ -74,8 +77,12 @@ func newSite(t *testing.T, tcp bool) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := func(host string) bool { return host == mainHost || strings.HasSuffix(host, ".ws.example.com") }
-	srv := &http.Server{Handler: settings.Proxies.Handler(own, http.HandlerFunc(behind)), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	layout, err := origin.Parse(&url.URL{Scheme: "https", Host: mainHost}, "https://*.ws.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := func(host string) bool { return layout.Route(host).Kind != origin.Unknown }
+	srv := &http.Server{Handler: settings.Proxies.Handler(own, behind(layout)), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = srv.Serve(f.Listener) })
 	t.Cleanup(func() {
@@ -85,8 +92,26 @@ func newSite(t *testing.T, tcp bool) *site {
 	return s
 }
 
-// behind stands for codehub.
-func behind(w http.ResponseWriter, r *http.Request) {
+// behind stands for codehub: the hosts are told apart by its proxy, everything else is this test's.
+func behind(layout origin.Layout) http.Handler {
+	main := http.NewServeMux()
+	main.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, metrics) })
+	main.HandleFunc("/", page)
+	rest := proxy.New(proxy.Config{Layout: layout, Log: slog.New(slog.DiscardHandler)}).Wrap(main)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case layout.Route(r.Host).Kind == origin.Workspace, r.Host == mainHost && r.URL.Path != "/metrics": // a mux would clean the path
+			page(w, r)
+		default:
+			rest.ServeHTTP(w, r)
+		}
+	})
+}
+
+// metrics is the body of codehub's /metrics.
+const metrics = "codehub_http_requests_open 1\n"
+
+func page(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/websocket":
 		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionContextTakeover})
@@ -250,12 +275,65 @@ func (s *site) works(tcp bool) {
 	if res, _ := fetch(true, request("GET", "https://"+workspaceHost+"/metrics", nil)); res.StatusCode != http.StatusOK {
 		t.Errorf("a workspace's page called metrics: %s", res.Status)
 	}
+	s.hidesMetrics()
 	for _, host := range []string{mainHost, workspaceHost} {
 		res, _ := fetch(false, request("GET", "http://"+host+"/x?y", nil))
 		location := regexp.MustCompile(`:\d+/`).ReplaceAllString(res.Header.Get("Location"), "/") // the test's own port
 		if res.StatusCode/100 != 3 || location != "https://"+host+"/x?y" {
 			t.Errorf("plain http: %s to %q", res.Status, location)
 		}
+	}
+}
+
+// hidesMetrics asks for codehub's metrics through the proxy, by every name and spelling that
+// could lead there, and on codehub's own address, where they are.
+func (s *site) hidesMetrics() {
+	t := s.t
+	t.Helper()
+	if res, err := http.Get("http://" + s.backend + "/metrics"); err != nil {
+		t.Fatal(err)
+	} else if body, err := io.ReadAll(res.Body); err != nil || res.Body.Close() != nil || string(body) != metrics {
+		t.Errorf("codehub's own address: %s %q, %v", res.Status, body, err)
+	}
+	ask := func(target, host string) {
+		t.Helper()
+		conn, err := tls.Dial("tcp", s.https, &tls.Config{RootCAs: s.roots, ServerName: mainHost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(harness.Patience))
+		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", target, host); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := io.ReadAll(conn); err != nil && len(answer) == 0 || bytes.Contains(answer, []byte(metrics)) {
+			t.Errorf("%s of %s: %s, %v", target, host, answer, err)
+		}
+	}
+	for _, host := range []string{
+		mainHost, "CODE.example.com", mainHost + ":443", mainHost + ".", // the same
+		"x.ws.example.com", "metrics.ws.example.com", workspaceHost + ".ws.example.com", "ws.example.com", // no workspace's
+		"other.example", "localhost", "localhost:8080", "127.0.0.1", "127.0.0.1:8080", "[::1]:8080", s.backend,
+	} {
+		for _, target := range []string{"/metrics", "/metrics?x", "/%6detrics", "/./metrics", "//metrics"} {
+			ask(target, host)
+		}
+		ask("https://"+host+"/metrics", host)
+		ask("https://"+workspaceHost+"/metrics", host)
+		ask("https://"+host+"/metrics", workspaceHost)
+		r, err := http.NewRequest("GET", "https://"+mainHost+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		res, err := s.client(true).Do(r)
+		if err != nil {
+			continue // the proxy refuses the name
+		}
+		if body, _ := io.ReadAll(res.Body); bytes.Contains(body, []byte(metrics)) {
+			t.Errorf("/metrics of %s over %s: %s", host, res.Proto, res.Status)
+		}
+		res.Body.Close()
 	}
 }
 

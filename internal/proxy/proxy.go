@@ -249,9 +249,9 @@ func (p *Proxy) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-func isProbe(path string) bool {
-	return path == "/healthz" || path == "/readyz" || path == "/metrics"
-}
+// isProbe leaves out /metrics, so that a reverse proxy that hides it under the main host
+// hides it.
+func isProbe(path string) bool { return path == "/healthz" || path == "/readyz" }
 
 // ServeHTTP serves /w/ and all paths below it on the main origin.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
