@@ -202,7 +202,7 @@ func (d *Dashboard) anyLogs(w http.ResponseWriter, r *http.Request, c workspace.
 		d.fail(w, r, err)
 		return
 	}
-	d.fragments(w, r, http.StatusOK, part{"log", d.readLog(r.Context(), ws.Workspace)})
+	d.fragments(w, r, http.StatusOK, part{"log", d.readLog(r.Context(), c, ws.Workspace)})
 }
 
 // anyForm returns a form about a workspace of any user.

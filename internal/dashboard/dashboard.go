@@ -167,6 +167,8 @@ type Dashboard struct {
 	policy string // Content-Security-Policy
 	// followed counts the logs that pages follow, by user.
 	followed perUser
+	// reading counts the logs that are read for pages, by user.
+	reading perUser
 	// watching counts the workspaces whose ports pages watch, by user.
 	watching perUser
 }

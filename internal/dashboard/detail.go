@@ -170,7 +170,7 @@ const (
 type logView struct {
 	Text string
 	None bool // no container, or no output
-	Err  bool // Docker did not respond
+	Err  bool // Docker did not respond, or the user reads maxFollowed others
 }
 
 func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -179,12 +179,16 @@ func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Cal
 		d.fail(w, r, err)
 		return
 	}
-	d.fragments(w, r, http.StatusOK, part{"log", d.readLog(r.Context(), ws)})
+	d.fragments(w, r, http.StatusOK, part{"log", d.readLog(r.Context(), c, ws)})
 }
 
-// readLog reads the last lines of a container.
-func (d *Dashboard) readLog(ctx context.Context, ws workspace.Workspace) (v logView) {
+// readLog reads the last lines of a container for a user.
+func (d *Dashboard) readLog(ctx context.Context, c workspace.Caller, ws workspace.Workspace) (v logView) {
 	if ws.Conditions.HasContainer() {
+		if !d.reading.add(c.UserID) {
+			return logView{Err: true}
+		}
+		defer d.reading.remove(c.UserID)
 		tail := &tailWriter{max: logBytes}
 		if err := d.Logs.Logs(ctx, ws.ID, logLines, false, tail); err != nil {
 			// The container may be gone by now. The controller reports all other errors of

@@ -495,3 +495,24 @@ func TestLogs(t *testing.T) {
 	w.logs.err = runtime.ErrUnreachable
 	contains(t, "no response", b.get(path).body, "not available right now")
 }
+
+// The number of logs that are read at once for the pages of one user is bounded.
+func TestLogsAreBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id) + "/logs"
+	w.observe(id, running)
+	w.logs.text, w.logs.hold = "printed", make(chan struct{})
+	bodies := make(chan string)
+	for range maxFollowed + 1 {
+		go func() { bodies <- b.get(path).body }()
+	}
+	contains(t, "one more", <-bodies, "not available right now")
+	close(w.logs.hold)
+	for range maxFollowed {
+		contains(t, "the log", <-bodies, "printed")
+	}
+	contains(t, "afterwards", b.get(path).body, "printed")
+}

@@ -17,8 +17,8 @@ const (
 	followedBytes = 1 << 20
 	// maxLine is the longest line; the rest of a longer one is on the next line.
 	maxLine = 16 << 10
-	// maxFollowed bounds how many logs one user's pages follow at once: each holds a
-	// connection to Docker, which all users share.
+	// maxFollowed bounds how many logs one user's pages follow at once, and how many they
+	// read: each holds a connection to Docker, which all users share.
 	maxFollowed = 8
 )
 

@@ -121,8 +121,9 @@ type containers struct {
 	mu   sync.Mutex
 	text string
 	err  error
-	addr string // of the IDE; empty while there is none
-	ends int    // how often a container has ended
+	addr string        // of the IDE; empty while there is none
+	ends int           // how often a container has ended
+	hold chan struct{} // what a read of the log waits for; nil: nothing
 }
 
 // print makes the container print text; end ends it, and another one begins.
@@ -146,6 +147,9 @@ func (l *containers) read() (text string, ends int, err error) {
 }
 
 func (l *containers) Logs(ctx context.Context, _ workspace.ID, _ int, follow bool, w io.Writer) error {
+	if l.hold != nil {
+		<-l.hold
+	}
 	_, of, _ := l.read()
 	for sent := 0; ; {
 		text, ends, err := l.read()

@@ -196,12 +196,13 @@ type fakeLogs struct {
 	err   error // before the first line
 	cut   error // after it
 	calls []string
+	hold  chan struct{} // what a read waits for after the first line; nil: nothing
 }
 
 func (f *fakeLogs) Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error {
 	f.mu.Lock()
 	f.calls = append(f.calls, fmt.Sprint(id, " ", tail, " ", follow))
-	err, cut := f.err, f.cut
+	err, cut, hold := f.err, f.cut, f.hold
 	f.mu.Unlock()
 	if err != nil {
 		return err
@@ -212,6 +213,9 @@ func (f *fakeLogs) Logs(ctx context.Context, id workspace.ID, tail int, follow b
 	if follow && cut == nil {
 		<-ctx.Done()
 		return ctx.Err()
+	}
+	if hold != nil {
+		<-hold
 	}
 	return cut
 }

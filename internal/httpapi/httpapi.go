@@ -78,7 +78,7 @@ type server struct {
 	origins *http.CrossOriginProtection
 	log     *slog.Logger
 
-	following, downloading perUser
+	following, reading, downloading perUser
 }
 
 // handler serves one route. id is the caller; the zero Identity on open routes.

@@ -42,12 +42,14 @@ func (s *server) sendLogs(w http.ResponseWriter, r *http.Request, id auth.Identi
 			return fieldError("tail", "must be between 0 (all that is kept) and 100000.")
 		}
 	}
+	open, are := &s.reading, "read"
 	if follow {
-		if !s.following.add(id.Caller.UserID, maxFollowed) {
-			return workspace.Errorf(codeTooManyStreams, "Too many logs are being followed for this account: at most %d.", maxFollowed)
-		}
-		defer s.following.remove(id.Caller.UserID)
+		open, are = &s.following, "followed"
 	}
+	if !open.add(id.Caller.UserID, maxLogs) {
+		return workspace.Errorf(codeTooManyStreams, "Too many logs are being %s for this account: at most %d.", are, maxLogs)
+	}
+	defer open.remove(id.Caller.UserID)
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
 	ctx, end := s.whileAllowed(ctx, allowed)
@@ -73,9 +75,9 @@ func (s *server) sendLogs(w http.ResponseWriter, r *http.Request, id auth.Identi
 	return err
 }
 
-// maxFollowed bounds how many logs one user follows at once: each holds a connection to
-// Docker, which all users share.
-const maxFollowed = 16
+// maxLogs bounds how many logs one user follows at once, and how many they read: each holds a
+// connection to Docker, which all users share.
+const maxLogs = 16
 
 // perUser counts what is being streamed, by user.
 type perUser struct {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 )
 
@@ -116,41 +117,48 @@ func TestFollowedLogEndsWithTheRight(t *testing.T) {
 	}
 }
 
-// The number of followed logs of one user is bounded.
-func TestFollowedLogsAreBounded(t *testing.T) {
+// The number of logs that one user reads at once is bounded, and that of followed ones.
+func TestLogsAreBounded(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
-	path := "/workspaces/" + string(e.workspace(e.ann, "a").ID) + "/logs"
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	follow := func() *http.Response {
-		r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+path+"?follow=true", nil)
-		if err != nil {
-			t.Fatal(err)
+	for query, other := range map[string]string{"": "?follow=true", "?follow=true": ""} {
+		e := newEnv(t)
+		hold := make(chan struct{})
+		if query == "" {
+			e.logs.hold = hold
 		}
-		as(e.ann)(r)
-		resp, err := e.HTTP.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
+		e.Exec(`UPDATE users SET admin = true WHERE username = 'ann'`)
+		path := "/workspaces/" + string(e.workspace(e.ann, "a").ID) + "/logs"
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		open := func(path string) *http.Response {
+			r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			as(e.ann)(r)
+			resp, err := e.HTTP.Client().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { resp.Body.Close() })
+			return resp
 		}
-		return resp
-	}
-	first := follow()
-	for range maxFollowed - 1 {
-		resp := follow()
-		defer resp.Body.Close()
-		if resp.StatusCode != 200 {
-			t.Fatalf("status %d", resp.StatusCode)
+		for i := range maxLogs {
+			if resp := open([]string{path, "/admin" + path}[i%2] + query); resp.StatusCode != 200 {
+				t.Fatalf("%q %d: status %d", query, i, resp.StatusCode)
+			}
 		}
-	}
-	e.want(429, "too_many_streams", "GET", path+"?follow=true", "", as(e.ann))
-	e.want(200, "", "GET", path, "", as(e.ann))
-	first.Body.Close()
-	for {
-		resp := follow()
-		resp.Body.Close()
-		if resp.StatusCode == 200 {
-			return
+		e.want(429, "too_many_streams", "GET", path+query, "", as(e.ann))
+		e.want(429, "too_many_streams", "GET", "/admin"+path+query, "", as(e.ann))
+		if resp := open(path + other); resp.StatusCode != 200 {
+			t.Errorf("%q beside %q: status %d", other, query, resp.StatusCode)
 		}
+		close(hold)
+		e.HTTP.CloseClientConnections()
+		harness.EventuallyWithin(t, limit, "a place is free again", func() bool {
+			resp := open(path + query)
+			resp.Body.Close()
+			return resp.StatusCode == 200
+		})
 	}
 }
