@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"codehub/internal/postgres"
@@ -70,10 +71,19 @@ func (a *Auth) BeginDevice(ctx context.Context, name string, lasts time.Duration
 
 func programName(name string) (string, error) {
 	name = boundedText(strings.TrimSpace(name), 4*maxProgramName)
-	if name == "" || !workspace.Visible(name) || utf8.RuneCountInString(name) > maxProgramName {
+	switch {
+	case name == "" || !workspace.Visible(name) || utf8.RuneCountInString(name) > maxProgramName:
 		return "", workspace.Errorf(workspace.CodeInvalid, "The name of the machine must have 1 to 100 visible characters.")
+	case strings.ContainsFunc(name, turnsText):
+		return "", workspace.Errorf(workspace.CodeInvalid, "The name of the machine must not contain line breaks or characters that change the direction of text.")
 	}
 	return name, nil
+}
+
+// turnsText reports whether a character breaks the line, or changes the direction of the text
+// around it, so that a page would show another name or address than that of the program.
+func turnsText(r rune) bool {
+	return r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
 }
 
 func newUserCode() string {

@@ -75,7 +75,7 @@ func TestBrowserLogin(t *testing.T) {
 	if _, err := e.AllowBrowser(t.Context(), byToken, challengeOf(verifier), "laptop", e.ProgramExpiry(0)); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("by a token: %v", err)
 	}
-	for _, bad := range [][2]string{{"x", "laptop"}, {challengeOf(verifier), ""}, {challengeOf(verifier), "\u3164"}, {challengeOf(verifier), strings.Repeat("n", 101)}} {
+	for _, bad := range [][2]string{{"x", "laptop"}, {challengeOf(verifier), ""}, {challengeOf(verifier), "\u3164"}, {challengeOf(verifier), strings.Repeat("n", 101)}, {challengeOf(verifier), "laptop\u202e"}} {
 		if _, err := e.AllowBrowser(t.Context(), e.login().Caller, bad[0], bad[1], e.ProgramExpiry(0)); workspace.CodeOf(err) != workspace.CodeInvalid {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -97,6 +97,27 @@ func countOf(e *env, sql string, args ...any) (n int) {
 		e.t.Fatal(err)
 	}
 	return n
+}
+
+// The name of a machine cannot make the page that asks for the login show something else.
+func TestMachineNamesAreChecked(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	s := e.login()
+	for _, r := range "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029" {
+		name := "ann's laptop" + string(r) + " at 10.0.0.1"
+		if _, err := e.BeginDevice(t.Context(), name, 0, from); workspace.CodeOf(err) != workspace.CodeInvalid {
+			t.Errorf("by code %+q: %v", name, err)
+		}
+		if _, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(strings.Repeat("v", 43)), name, e.ProgramExpiry(0)); workspace.CodeOf(err) != workspace.CodeInvalid {
+			t.Errorf("by browser %+q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"노트북", "مختبر ٣", "build-7 (x86)"} {
+		if _, err := e.BeginDevice(t.Context(), name, 0, from); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // A login by code waits for its user, is polled no faster than allowed, and counts wrong
