@@ -365,5 +365,5 @@ func (l logsCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	return copyBody(ctx, k.Stdout, l.Follow)(c.Logs(ctx, w.ID, l.Tail, l.Follow))
+	return copyBody(ctx, terminal.Foreign(k.Stdout), l.Follow)(c.Logs(ctx, w.ID, l.Tail, l.Follow))
 }
