@@ -96,7 +96,7 @@ func moveText(r move.Report) string {
 	if len(r.Users) > 0 {
 		rows := [][]string{{"USER", "RESULT", "NOTES"}}
 		for _, u := range r.Users {
-			rows = append(rows, []string{u.Username, u.Result, remarks(u.Reason, u.Notes)})
+			rows = append(rows, []string{u.Username, r.Shown(u.Result), remarks(u.Reason, u.Notes)})
 		}
 		fmt.Fprintln(&b, terminal.Table(rows))
 	}
@@ -110,7 +110,7 @@ func moveText(r move.Report) string {
 					w.Notes = append(w.Notes, fmt.Sprintf("%d sockets, FIFOs or devices were not archived", w.Home.Skipped))
 				}
 			}
-			rows = append(rows, []string{w.Owner, w.Name, w.Result, size, w.Source, w.ID, remarks(w.Reason, w.Notes)})
+			rows = append(rows, []string{w.Owner, w.Name, r.Shown(w.Result), size, w.Source, w.ID, remarks(w.Reason, w.Notes)})
 		}
 		fmt.Fprintln(&b, terminal.Table(rows))
 	}
@@ -126,10 +126,6 @@ func moveSum(r move.Report) string {
 			removed++
 		}
 	}
-	moved := "moved"
-	if r.DryRun {
-		moved = "would be moved"
-	}
 	return fmt.Sprintf("%d workspaces %s, %d moved before; %d removed from the source; %d items left.\n",
-		n[move.Moved], moved, n[move.Already], removed, r.Left)
+		n[move.Moved], r.Shown(move.Moved), n[move.Already], removed, r.Left)
 }

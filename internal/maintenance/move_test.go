@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,6 +78,30 @@ func TestMoveReport(t *testing.T) {
 	for _, want := range []string{"1 workspaces would be moved", "1 items left", "2 sockets"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in %s", want, text)
+		}
+	}
+	results := func(dryRun bool) (list []string) {
+		text := moveText(move.Report{
+			DryRun: dryRun, Left: 1,
+			Users: []move.User{{Username: "ann", Result: move.Added}, {Username: "bob", Result: move.Joined}, {Username: "cyd", Result: move.Already}},
+			Workspaces: []move.Workspace{
+				{Owner: "ann", Name: "a", Result: move.Moved}, {Owner: "bob", Name: "b", Result: move.Already}, {Owner: "bob", Name: "c", Result: move.Left, Reason: "x"},
+			},
+		})
+		for line := range strings.Lines(text) {
+			list = append(list, strings.Join(strings.Fields(line), " "))
+		}
+		return list
+	}
+	for dryRun, want := range map[bool][]string{
+		true:  {"ann would be added", "bob would be joined", "cyd already", "ann a would be moved", "bob b already", "bob c left x"},
+		false: {"ann added", "bob joined", "cyd already", "ann a moved", "bob b already", "bob c left x"},
+	} {
+		got := results(dryRun)
+		for _, line := range want {
+			if !slices.Contains(got, line) {
+				t.Errorf("dry run %t: no %q in %q", dryRun, line, got)
+			}
 		}
 	}
 }

@@ -156,7 +156,7 @@ func (r *run) workspaces(ctx context.Context, list []api.MoveWorkspace) error {
 		if w.Result == Left {
 			r.Log.WarnContext(ctx, "workspace left", "workspace", m.ID, "reason", w.Reason)
 		} else {
-			r.Log.InfoContext(ctx, "workspace "+w.Result, "workspace", m.ID)
+			r.Log.InfoContext(ctx, "workspace "+r.report.Shown(w.Result), "workspace", m.ID)
 		}
 		r.report.Workspaces = append(r.report.Workspaces, w)
 	}

@@ -1,6 +1,7 @@
 package move_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -25,7 +26,11 @@ func TestMoveAll(t *testing.T) {
 		w.source.Change(`UPDATE users SET disabled = true, max_running = 7 WHERE username = 'bob'`)
 
 		before := w.state()
-		would := w.run(dryRun)
+		var log bytes.Buffer
+		would := w.run(dryRun, func(c *move.Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		if said := strings.Count(log.String(), `msg="workspace would be moved"`); said != 3 || strings.Contains(log.String(), `msg="workspace moved"`) {
+			t.Errorf("a dry run logs %s", log.String())
+		}
 		if w.state() != before {
 			t.Error("a dry run has changed something")
 		}

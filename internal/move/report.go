@@ -56,6 +56,14 @@ type Home struct {
 	Key     string `json:"key"` // in this installation's bucket
 }
 
+// Shown is a result as people read it: a dry run has moved, added and joined nothing.
+func (r *Report) Shown(result string) string {
+	if r.DryRun && (result == Moved || result == Added || result == Joined) {
+		return "would be " + result
+	}
+	return result
+}
+
 func (r *Report) count() {
 	r.Left = 0
 	for _, u := range r.Users {
