@@ -32,7 +32,7 @@ type resetPasswordCmd struct {
 
 // Help says how to log in where password logins are turned off.
 func (resetPasswordCmd) Help() string {
-	return `The command also removes the passkeys and recovery codes of the user, enables the user, ends a suspension by an identity provider, and lifts a lockout. Where password logins are turned off, the user logs in at /login?with=password.`
+	return `The command also ends all sessions, API tokens and SSH keys of the user, removes the passkeys and recovery codes, enables the user, ends a suspension by an identity provider, and lifts a lockout. Where password logins are turned off, the user logs in at /login?with=password.`
 }
 
 func (c *resetPasswordCmd) Run(ctx context.Context) error {
@@ -91,6 +91,6 @@ func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog
 	if account.Admin {
 		said += " The user is an administrator."
 	}
-	fmt.Fprintf(os.Stderr, "The password of %s is set.%s All sessions and tokens have ended.\n", terminal.Plain(account.Username), said)
+	fmt.Fprintf(os.Stderr, "The password of %s is set.%s All sessions, API tokens and SSH keys have ended.\n", terminal.Plain(account.Username), said)
 	return nil
 }
