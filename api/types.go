@@ -214,6 +214,8 @@ type User struct {
 // BeginDevice is the body of POST /login/device.
 type BeginDevice struct {
 	Name string `json:"name"` // of the program's machine
+	// Username is the account that alone can allow the login; empty: any account.
+	Username string `json:"username,omitempty"`
 	// TokenLifetime is how many seconds the API token is to last; 0, or more than 90 days: 90
 	// days.
 	TokenLifetime int64 `json:"token_lifetime_seconds,omitempty"`

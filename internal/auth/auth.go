@@ -50,7 +50,7 @@ type Store interface {
 	ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error)
 
 	BeginDeviceLogin(ctx context.Context, l postgres.ProgramLogin) error
-	DeviceLogin(ctx context.Context, userCode string) (postgres.ProgramLogin, error)
+	DeviceLogin(ctx context.Context, caller workspace.Caller, userCode string) (postgres.ProgramLogin, error)
 	AnswerDeviceLogin(ctx context.Context, caller workspace.Caller, userCode string, allow bool) error
 	AllowBrowserLogin(ctx context.Context, caller workspace.Caller, l postgres.ProgramLogin) error
 	RedeemProgramLogin(ctx context.Context, hash, proof []byte) (caller workspace.Caller, name string, expires time.Time, err error)

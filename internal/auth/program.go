@@ -12,6 +12,8 @@ import (
 
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // The command line logs in without seeing a password: a user who is logged in to the
@@ -55,16 +57,20 @@ func (a *Auth) ProgramExpiry(lasts time.Duration) time.Time {
 }
 
 // BeginDevice begins a login by code for a program, whose token lasts as ProgramExpiry says.
-// name is that of its machine.
-func (a *Auth) BeginDevice(ctx context.Context, name string, lasts time.Duration, from Client) (DeviceLogin, error) {
+// name is that of its machine. username is the account that alone can allow it, whether or not
+// there is one of that name; empty: any.
+func (a *Auth) BeginDevice(ctx context.Context, name, username string, lasts time.Duration, from Client) (DeviceLogin, error) {
 	name, err := programName(name)
 	if err != nil {
 		return DeviceLogin{}, err
 	}
+	if username = norm.NFC.String(strings.TrimSpace(username)); username != "" && !wellFormed(username) {
+		return DeviceLogin{}, workspace.Errorf(workspace.CodeInvalid, "No account has this username.")
+	}
 	d := DeviceLogin{DeviceCode: newSessionID(), UserCode: newUserCode(), Expires: a.now().Add(DeviceLifetime).UTC().Truncate(time.Second), Interval: postgres.PollInterval}
 	hash := hashSecret(d.DeviceCode)
 	err = a.store.BeginDeviceLogin(ctx, postgres.ProgramLogin{
-		Hash: hash[:], UserCode: normalUserCode(d.UserCode), Name: name, Address: from.source(), Lasts: DeviceLifetime, TokenExpires: a.ProgramExpiry(lasts),
+		Hash: hash[:], UserCode: normalUserCode(d.UserCode), Username: username, Name: name, Address: from.source(), Lasts: DeviceLifetime, TokenExpires: a.ProgramExpiry(lasts),
 	})
 	return d, err
 }
@@ -112,7 +118,7 @@ type PendingDevice struct {
 	Expires   time.Time // of the program's token
 }
 
-// Device returns the login that waits with this user code. Wrong codes are limited like
+// Device returns the login that waits for the caller with this user code. Wrong codes are limited like
 // wrong passwords. Errors: CodeNotFound, CodeLockedOut; CodeForbidden for a caller with a token.
 func (a *Auth) Device(ctx context.Context, caller workspace.Caller, userCode string) (PendingDevice, error) {
 	if caller.Token != "" {
@@ -130,7 +136,7 @@ func (a *Auth) Device(ctx context.Context, caller workspace.Caller, userCode str
 	if until := a.attempts.lockedUntil(name); until != nil && until.After(now) {
 		return PendingDevice{}, lockedOut(*until, now)
 	}
-	l, err := a.store.DeviceLogin(ctx, normalUserCode(userCode))
+	l, err := a.store.DeviceLogin(ctx, caller, normalUserCode(userCode))
 	if workspace.CodeOf(err) == workspace.CodeNotFound {
 		a.attempts.fail(name, now)
 	}

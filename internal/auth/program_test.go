@@ -3,6 +3,7 @@ package auth
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -106,7 +107,7 @@ func TestMachineNamesAreChecked(t *testing.T) {
 	s := e.login()
 	for _, r := range "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029" {
 		name := "ann's laptop" + string(r) + " at 10.0.0.1"
-		if _, err := e.BeginDevice(t.Context(), name, 0, from); workspace.CodeOf(err) != workspace.CodeInvalid {
+		if _, err := e.BeginDevice(t.Context(), name, "", 0, from); workspace.CodeOf(err) != workspace.CodeInvalid {
 			t.Errorf("by code %+q: %v", name, err)
 		}
 		if _, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(strings.Repeat("v", 43)), name, e.ProgramExpiry(0)); workspace.CodeOf(err) != workspace.CodeInvalid {
@@ -114,7 +115,7 @@ func TestMachineNamesAreChecked(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"노트북", "مختبر ٣", "build-7 (x86)"} {
-		if _, err := e.BeginDevice(t.Context(), name, 0, from); err != nil {
+		if _, err := e.BeginDevice(t.Context(), name, "", 0, from); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -128,7 +129,7 @@ func TestDeviceLogin(t *testing.T) {
 	s := e.login()
 	begin := func() DeviceLogin {
 		t.Helper()
-		d, err := e.BeginDevice(t.Context(), "build machine", 0, from)
+		d, err := e.BeginDevice(t.Context(), "build machine", "", 0, from)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,20 +186,99 @@ func TestDeviceLogin(t *testing.T) {
 	}
 	// Programs leave a bounded number of logins, and of each address.
 	for range 60 {
-		_, _ = e.BeginDevice(t.Context(), "x", 0, from)
+		_, _ = e.BeginDevice(t.Context(), "x", "", 0, from)
 	}
-	if _, err := e.BeginDevice(t.Context(), "x", 0, from); workspace.CodeOf(err) != workspace.CodeTooManyAttempts {
+	if _, err := e.BeginDevice(t.Context(), "x", "", 0, from); workspace.CodeOf(err) != workspace.CodeTooManyAttempts {
 		t.Errorf("one more: %v", err)
 	}
 	if n := countOf(e, `SELECT count(*) FROM program_logins`); n > 52 {
 		t.Errorf("%d logins wait", n)
 	}
 	e.Change(`UPDATE program_logins SET expires_at = now() - interval '1 second'`)
-	if _, err := e.BeginDevice(t.Context(), "x", 0, from); err != nil {
+	if _, err := e.BeginDevice(t.Context(), "x", "", 0, from); err != nil {
 		t.Errorf("after the others expired: %v", err)
 	}
 	if n := countOf(e, `SELECT count(*) FROM program_logins`); n != 1 {
 		t.Errorf("%d logins are left", n)
+	}
+}
+
+// Waiting logins of others from an address do not keep a user there from beginning one that names
+// the account, which no other account can allow.
+func TestDeviceLoginNamesAccount(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	s := e.login()
+	begin := func(username string) (DeviceLogin, error) {
+		return e.BeginDevice(t.Context(), "laptop", username, 0, from)
+	}
+	waits := func(d DeviceLogin) bool {
+		_, err := e.Device(t.Context(), s.Caller, d.UserCode)
+		return err == nil
+	}
+	for range 60 {
+		_, _ = begin("")
+	}
+	if _, err := begin(""); workspace.CodeOf(err) != workspace.CodeTooManyAttempts {
+		t.Fatalf("the address is not full: %v", err)
+	}
+	anns, err := begin(" ANN ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Neither do logins that name other accounts, or one that name this account.
+	for i := range 45 {
+		if _, err := begin(fmt.Sprint("nobody", i/5)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !waits(anns) {
+		t.Error("logins that name other accounts have ended it")
+	}
+	var last DeviceLogin
+	for range 20 {
+		if last, err = begin("ann"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if waits(anns) || !waits(last) {
+		t.Error("the oldest login of an account waits, or the newest does not")
+	}
+	for range 60 {
+		if _, err := begin("nobody"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := countOf(e, `SELECT max(n) FROM (SELECT count(*) AS n FROM program_logins GROUP BY username_key HAVING username_key IS NOT NULL) l`); n != 8 {
+		t.Errorf("%d logins of one account wait", n)
+	}
+	if n := countOf(e, `SELECT count(*) FROM program_logins WHERE username_key IS NOT NULL`); n > 50 {
+		t.Errorf("%d logins that name an account wait", n)
+	}
+
+	other, err := begin("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if waits(other) {
+		t.Error("ann sees a login for another account")
+	}
+	for _, allow := range []bool{true, false} {
+		if err := e.AnswerDevice(t.Context(), s.Caller, other.UserCode, allow); workspace.CodeOf(err) != workspace.CodeNotFound {
+			t.Errorf("allow %t: %v", allow, err)
+		}
+	}
+	if err := e.store.AnswerDeviceLogin(t.Context(), s.Caller, normalUserCode(other.UserCode), true); workspace.CodeOf(err) != workspace.CodeNotFound {
+		t.Errorf("the store: %v", err)
+	}
+	if err := e.AnswerDevice(t.Context(), s.Caller, last.UserCode, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, caller, err := e.RedeemLogin(t.Context(), last.DeviceCode, "", nil, Client{}); err != nil || caller.Username != "ann" {
+		t.Errorf("%+v, %v", caller, err)
+	}
+	if _, err := begin("no name"); workspace.CodeOf(err) != workspace.CodeInvalid {
+		t.Errorf("an invalid name: %v", err)
 	}
 }
 
@@ -211,7 +291,7 @@ func TestProgramTokenExpires(t *testing.T) {
 	later, sooner := time.Now().Add(1000*24*time.Hour), time.Now().Add(time.Minute)
 	for _, lasts := range []time.Duration{0, time.Hour, 1000 * 24 * time.Hour} {
 		for name, asked := range map[string]*time.Time{"nil": nil, "later": &later, "sooner": &sooner} {
-			d, err := e.BeginDevice(t.Context(), "build machine", lasts, from)
+			d, err := e.BeginDevice(t.Context(), "build machine", "", lasts, from)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -86,10 +86,10 @@ func (loginCmd) Help() string {
 type loginCmd struct {
 	serverFlags
 	Server    string `arg:"" optional:"" help:"The server, like https://codehub.example.com."`
-	Username  string `short:"u" xor:"who" help:"Log in with a password, which is prompted for or read from standard input."`
-	Browser   bool   `xor:"who" help:"Log in with the browser on this machine, as by default in a terminal."`
+	Username  string `short:"u" xor:"name" help:"Your account. With --device no other account can allow the login; else its password is prompted for or read from standard input."`
+	Browser   bool   `xor:"who,name" help:"Log in with the browser on this machine, as by default in a terminal."`
 	Device    bool   `xor:"who" help:"Log in with a browser on any machine, by a code that is typed in there."`
-	WithToken bool   `xor:"who" help:"Log in with an API token, which is prompted for or read from standard input. --expires does not apply."`
+	WithToken bool   `xor:"who,name" help:"Log in with an API token, which is prompted for or read from standard input. --expires does not apply."`
 	Expires   span   `default:"90d" help:"How long the login lasts, like 12h or 90d, at most 90d by browser; 0: as long as possible."`
 }
 

@@ -96,7 +96,7 @@ func callbackHandler(state string, answers chan<- url.Values) http.Handler {
 
 // withDevice logs in by a code that the user types in on any machine.
 func (l loginCmd) withDevice(ctx context.Context, k *kong.Context, server string, before savedLogin) error {
-	d, err := client.BeginDevice(ctx, server, api.BeginDevice{Name: machineName(), TokenLifetime: l.Expires.seconds()}, l.userAgent())
+	d, err := client.BeginDevice(ctx, server, api.BeginDevice{Name: machineName(), Username: l.Username, TokenLifetime: l.Expires.seconds()}, l.userAgent())
 	if err != nil {
 		return err
 	}

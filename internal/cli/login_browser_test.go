@@ -122,9 +122,10 @@ func TestLoginByCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	answers, processes := []bool{true, false}, []*loginProcess{}
+	names := map[bool][]string{true: {"-u", "ANN"}}
 	codes := map[bool]string{}
 	for _, allow := range answers {
-		p := startLogin(t, s.url, "--device")
+		p := startLogin(t, append([]string{s.url, "--device"}, names[allow]...)...)
 		p.line("/device and enter the code:")
 		code := strings.ToLower(p.line("-"))
 		pending, err := s.auth.Device(t.Context(), session.Caller, code)

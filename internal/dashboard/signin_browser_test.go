@@ -114,7 +114,7 @@ func TestProgramLoginInBrowser(t *testing.T) {
 		t.Errorf("the program got %v", got)
 	}
 
-	d, err := w.Auth.BeginDevice(t.Context(), "build-machine", 0, auth.Client{Address: netip.MustParseAddr("203.0.113.7")})
+	d, err := w.Auth.BeginDevice(t.Context(), "build-machine", "", 0, auth.Client{Address: netip.MustParseAddr("203.0.113.7")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func (s *server) beginDevice(w http.ResponseWriter, r *http.Request, _ auth.Iden
 		return fieldError("token_lifetime_seconds", "must not be negative.")
 	}
 	lasts := min(time.Duration(in.TokenLifetime), auth.MaxProgramLogin/time.Second) * time.Second
-	d, err := s.cfg.Auth.BeginDevice(r.Context(), in.Name, lasts, auth.ClientOf(r))
+	d, err := s.cfg.Auth.BeginDevice(r.Context(), in.Name, in.Username, lasts, auth.ClientOf(r))
 	if err != nil {
 		return err
 	}

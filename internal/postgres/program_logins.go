@@ -16,7 +16,9 @@ const (
 	// maxProgramLogins and maxProgramLoginsPerAddress bound the logins that wait for a user:
 	// anyone can begin one.
 	maxProgramLogins           = 5000
-	maxProgramLoginsPerAddress = 50
+	maxProgramLoginsPerAddress = 50 // that name no account; and the same number that do
+	// maxProgramLoginsPerAccount bounds those of an address that name the same account.
+	maxProgramLoginsPerAccount = 8
 	// maxSessionCodes bounds the codes that a session can leave unused.
 	maxSessionCodes = 16
 	// PollInterval is how often a program may ask for the user's answer.
@@ -27,6 +29,7 @@ const (
 type ProgramLogin struct {
 	Hash      []byte // SHA-256 of what the program redeems
 	UserCode  string // empty: the browser is on the program's machine
+	Username  string // of the account that alone can allow it; empty: any, or UserCode is empty
 	Challenge []byte // SHA-256 of the program's secret; nil with UserCode
 	Name      string // of the program's machine, as it says
 	Address   string // of the program, for display and limits
@@ -38,19 +41,38 @@ type ProgramLogin struct {
 }
 
 // BeginDeviceLogin stores a login that waits for a user to type in its UserCode.
-// CodeTooManyAttempts if too many wait.
+// CodeTooManyAttempts if too many wait. One with a Username is not refused because of others from
+// its address: it ends the oldest of that account there, or of all accounts.
 func (db *DB) BeginDeviceLogin(ctx context.Context, l ProgramLogin) error {
 	return db.tx(ctx, "begin a login by code", func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM program_logins WHERE expires_at <= now()`); err != nil {
 			return err
 		}
+		if l.Username != "" {
+			_, err := tx.Exec(ctx, `
+				DELETE FROM program_logins WHERE id IN (
+					SELECT id FROM (
+						SELECT id, username_key, row_number() OVER newest AS of_address, row_number() OVER (PARTITION BY username_key ORDER BY created_at DESC) AS of_account
+						FROM program_logins WHERE user_code IS NOT NULL AND username_key IS NOT NULL AND address = $1
+						WINDOW newest AS (ORDER BY created_at DESC)) l
+					WHERE of_address >= $2 OR username_key = $3 AND of_account >= $4)`,
+				l.Address, maxProgramLoginsPerAddress, UsernameKey(l.Username), maxProgramLoginsPerAccount)
+			if err != nil {
+				return err
+			}
+		}
 		var all, of int
-		err := tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE address = $1) FROM program_logins WHERE user_code IS NOT NULL`, l.Address).Scan(&all, &of)
+		err := tx.QueryRow(ctx, `
+			SELECT count(*), count(*) FILTER (WHERE address = $1 AND username_key IS NULL) FROM program_logins WHERE user_code IS NOT NULL`,
+			l.Address).Scan(&all, &of)
 		if err != nil {
 			return err
 		}
-		if all >= maxProgramLogins || of >= maxProgramLoginsPerAddress {
+		if all >= maxProgramLogins || l.Username == "" && of >= maxProgramLoginsPerAddress {
 			e := workspace.Errorf(workspace.CodeTooManyAttempts, "Too many logins wait for their users. Try again in a few minutes.")
+			if all < maxProgramLogins {
+				e = workspace.Errorf(workspace.CodeTooManyAttempts, "Too many logins from this address wait for their users. Name your account (username), or try again in a few minutes.")
+			}
 			e.Details = map[string]any{"retry_after_seconds": 60}
 			return e
 		}
@@ -64,9 +86,9 @@ func insertProgramLogin(ctx context.Context, tx pgx.Tx, l ProgramLogin, session 
 		return fmt.Errorf("make an id: %w", err)
 	}
 	_, err = tx.Exec(ctx, `
-		INSERT INTO program_logins (id, hash, user_code, challenge, name, address, session_hash, token_expires_at, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9)`,
-		id.String(), l.Hash, nullable(l.UserCode), l.Challenge, clean(l.Name), clean(l.Address), session, l.TokenExpires, l.Lasts)
+		INSERT INTO program_logins (id, hash, user_code, challenge, name, address, session_hash, token_expires_at, expires_at, username_key)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9, $10)`,
+		id.String(), l.Hash, nullable(l.UserCode), l.Challenge, clean(l.Name), clean(l.Address), session, l.TokenExpires, l.Lasts, nullable(UsernameKey(l.Username)))
 	return err
 }
 
@@ -101,12 +123,15 @@ func liveSession(ctx context.Context, tx pgx.Tx, caller workspace.Caller) ([]byt
 	return hash, err
 }
 
-// DeviceLogin returns the login that waits for a user with this code; CodeNotFound.
-func (db *DB) DeviceLogin(ctx context.Context, userCode string) (ProgramLogin, error) {
+// mayAllow is the condition that the user $2 can allow a login.
+const mayAllow = `(username_key IS NULL OR username_key = (SELECT username_key FROM users WHERE id = $2))`
+
+// DeviceLogin returns the login that waits for the caller with this code; CodeNotFound.
+func (db *DB) DeviceLogin(ctx context.Context, caller workspace.Caller, userCode string) (ProgramLogin, error) {
 	var l ProgramLogin
 	err := db.pool.QueryRow(ctx, `
 		SELECT user_code, name, address, created_at, token_expires_at FROM program_logins
-		WHERE user_code = $1 AND session_hash IS NULL AND expires_at > now()`, clean(userCode)).Scan(&l.UserCode, &l.Name, &l.Address, &l.CreatedAt, &l.TokenExpires)
+		WHERE user_code = $1 AND session_hash IS NULL AND expires_at > now() AND `+mayAllow, clean(userCode), caller.UserID).Scan(&l.UserCode, &l.Name, &l.Address, &l.CreatedAt, &l.TokenExpires)
 	if missing(err) {
 		return l, notFound("login")
 	}
@@ -121,11 +146,11 @@ func (db *DB) AnswerDeviceLogin(ctx context.Context, caller workspace.Caller, us
 		if err != nil {
 			return err
 		}
-		sql := `UPDATE program_logins SET session_hash = $2 WHERE user_code = $1 AND session_hash IS NULL AND expires_at > now()`
+		sql := `UPDATE program_logins SET session_hash = $3 WHERE user_code = $1 AND session_hash IS NULL AND expires_at > now() AND ` + mayAllow
 		if !allow {
-			sql = `DELETE FROM program_logins WHERE user_code = $1 AND session_hash IS NULL AND $2::bytea IS NOT NULL`
+			sql = `DELETE FROM program_logins WHERE user_code = $1 AND session_hash IS NULL AND $3::bytea IS NOT NULL AND ` + mayAllow
 		}
-		tag, err := tx.Exec(ctx, sql, clean(userCode), session)
+		tag, err := tx.Exec(ctx, sql, clean(userCode), caller.UserID, session)
 		if err == nil && tag.RowsAffected() == 0 {
 			return notFound("login")
 		}
