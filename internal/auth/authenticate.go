@@ -17,7 +17,8 @@ type Identity struct {
 	CreatedAt time.Time // of the account
 	Expires   time.Time // of the session or token; zero: no end
 
-	host workspace.Host // of a session on a workspace's host; zero otherwise
+	host  workspace.Host // of a session on a workspace's host; zero otherwise
+	login string         // the session, as in Caller.Session, that a session on a workspace's host was made from
 }
 
 // Bound returns when something that the sender adds expires, if the sender asks for
@@ -154,8 +155,7 @@ func (a *Auth) load(ctx context.Context, hash secretHash, kind credential) (Iden
 		if err != nil {
 			return Identity{}, notAuthenticated(err)
 		}
-		// The caller's session is the one that it ends with.
-		id = Identity{Caller: callerOf(s.User, secretHash(s.Session), ""), CreatedAt: s.User.CreatedAt, Expires: s.Expires, host: s.Host}
+		id = Identity{Caller: callerOf(s.User, hash, ""), CreatedAt: s.User.CreatedAt, Expires: s.Expires, host: s.Host, login: hex.EncodeToString(s.Session)}
 		if err := a.store.TouchSession(ctx, s.Session, a.now()); err != nil {
 			a.log.DebugContext(ctx, "recording the use of a session failed", "user", s.User.ID, "err", err)
 		}

@@ -94,7 +94,7 @@ func (c *cache) drop(match func(secretHash, Identity) bool) {
 func (a *Auth) Invalidate(user, session string) {
 	if h, ok := decodeSession(session); ok {
 		// The sessions of workspaces' hosts end with theirs.
-		a.cache.drop(func(k secretHash, id Identity) bool { return k == h || id.Caller.Session == session })
+		a.cache.drop(func(k secretHash, id Identity) bool { return k == h || id.login == session })
 	} else {
 		a.cache.drop(func(_ secretHash, id Identity) bool { return id.Caller.UserID == user })
 	}

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"encoding/hex"
 	"net/http"
 	"testing"
 	"time"
@@ -78,8 +79,8 @@ func TestTicketBecomesSessionOfHost(t *testing.T) {
 			t.Errorf("%s: on its host the cookie is %s", base, got)
 		}
 		caller, err := e.AuthenticateWorkspace(with(c), host)
-		if err != nil || caller.Session != s.Caller.Session {
-			t.Errorf("%s: the caller's session is %q, want that of the login: %v", base, caller.Session, err)
+		if own := hashSecret(c.Value); err != nil || caller.Session != hex.EncodeToString(own[:]) {
+			t.Errorf("%s: the caller's session is %q, want that of the host: %v", base, caller.Session, err)
 		}
 		for name, elsewhere := range map[string]workspace.Host{"another workspace": other, "a port": port} {
 			if got := e.inside(elsewhere, c); got != refused {
@@ -214,6 +215,30 @@ func TestSessionOfHostEnds(t *testing.T) {
 		"the user disabled": func(e *env, _ Session, _ workspace.Host) {
 			e.Change(`UPDATE users SET disabled = true`)
 			e.Invalidate(e.user.ID, "")
+		},
+		"the sessions of the workspace": func(e *env, s Session, host workspace.Host) {
+			port := workspace.Host{ID: host.ID, Port: 3000}
+			own, err := e.AuthenticateWorkspace(with(e.enter(s, port)), port)
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			var ended []context.Context
+			for _, session := range []string{own.Session, s.Caller.Session} {
+				watched, stop := e.Watch(e.t.Context(), session)
+				defer stop()
+				ended = append(ended, watched)
+			}
+			e.Change(`DELETE FROM workspace_sessions`)
+			e.InvalidateAll()
+			if err := e.revalidate(e.t.Context()); err != nil {
+				e.t.Fatal(err)
+			}
+			if ended[0].Err() == nil || ended[1].Err() != nil {
+				e.t.Errorf("open connections: of the host %v, of the dashboard %v", ended[0].Err(), ended[1].Err())
+			}
+			if c := e.enter(s, host); e.inside(host, c) != "ann" {
+				e.t.Error("the visitor cannot enter again")
+			}
 		},
 		"the row of the workspace removed": func(e *env, _ Session, host workspace.Host) {
 			e.Change(`DELETE FROM workspaces WHERE id = $1`, host.ID)

@@ -64,7 +64,7 @@ func TestIDEState(t *testing.T) {
 		"deleted": {w(workspace.PhaseStandby, func(w *workspace.Workspace) { w.DeletedAt = ago(time.Second) }),
 			"||demo was deleted.|Dashboard|/", "||demo 워크스페이스가 삭제되었습니다.|대시보드|/", 20},
 		"logged out": {proxy.IDEVisit{Access: proxy.IDELoggedOut, ID: used.ID},
-			"||You are logged out.|Log in|/w/" + id + "/", "||로그아웃되었습니다.|로그인|/w/" + id + "/", 20},
+			"||Your session on this page has ended.|Continue|/w/" + id + "/", "||이 페이지의 세션이 종료되었습니다.|계속|/w/" + id + "/", 20},
 		"another user's": {proxy.IDEVisit{Access: proxy.IDEEnded, ID: used.ID},
 			"||You no longer have access to this workspace.|Dashboard|/", "||이 워크스페이스에 더 이상 접근할 수 없습니다.|대시보드|/", 20},
 	} {

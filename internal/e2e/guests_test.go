@@ -52,10 +52,18 @@ func TestAccessEndsOnAllServers(t *testing.T) {
 
 	shared := share()
 	_, guest := other.enter("uma", id)
+	cookie, owner := other.enter("ann", id)
 	if err := ann.api.Unshare(t.Context(), id, shared.ID); err != nil {
 		t.Fatal(err)
 	}
 	other.ends("the guest's WebSocket after the share", guest)
+	// The guest may have taken the owner's session on the workspace's host.
+	other.ends("the owner's WebSocket after the share", owner)
+	if status := other.status("GET", other.originOf(id)+"/echo", "Cookie", cookie); status != http.StatusUnauthorized {
+		t.Errorf("the owner's session on the workspace's host after the share: %d", status)
+	}
+	_, owner = other.enter("ann", id)
+	owner.Close()
 
 	share()
 	account := s.accountOf("ann")

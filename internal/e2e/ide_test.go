@@ -161,9 +161,9 @@ func testIDENotices(s *server, b *browser, id string) {
 		other.close()
 		b.bringToFront()
 	}
-	b.notice("You are logged out.")
+	b.notice("Your session on this page has ended.")
 	b.screenshot("logged-out")
-	b.noticeButton("Log in")
+	b.noticeButton("Continue")
 	b.do("see the login page", chromedp.WaitVisible("#username"))
 }
 

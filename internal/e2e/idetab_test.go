@@ -129,9 +129,9 @@ func TestIDETabKnowsItsWorkspace(t *testing.T) {
 	if _, err := s.api.EndOtherSessions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.notice("You are logged out.")
+	b.notice("Your session on this page has ended.")
 	b.screenshot("logged-out")
-	b.noticeButton("Log in")
+	b.noticeButton("Continue")
 	b.do("see the login page", chromedp.WaitVisible("#username"))
 	b.do("choose Korean before the login", chromedp.Click(`button[name="language"][value="ko"]`), until(`document.documentElement.lang === 'ko'`))
 	b.do("log in again", chromedp.SendKeys("#username", "admin"), chromedp.SendKeys("#password", proc.AdminPassword), chromedp.Click("form button.btn-primary"))

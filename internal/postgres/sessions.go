@@ -237,8 +237,8 @@ func (db *DB) TouchSession(ctx context.Context, hash []byte, at time.Time) error
 	return failed("record the use of a session", err)
 }
 
-// ValidSessions returns which of the hashes are those of sessions, API tokens or SSH
-// keys that are valid now.
+// ValidSessions returns which of the hashes are those of sessions, also on the hosts of
+// workspaces, API tokens or SSH keys that are valid now.
 func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error) {
 	if len(hashes) == 0 {
 		return nil, nil
@@ -247,6 +247,9 @@ func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, err
 	rows, err := db.pool.Query(ctx, `
 		SELECT s.hash FROM sessions s JOIN users u ON u.id = s.user_id
 		WHERE s.hash = ANY ($1) AND s.expires_at > now() AND u.active
+		UNION
+		SELECT h.hash FROM workspace_sessions h JOIN sessions s ON s.hash = h.session_hash JOIN users u ON u.id = s.user_id
+		WHERE h.hash = ANY ($1) AND s.expires_at > now() AND u.active
 		UNION
 		SELECT t.hash FROM api_tokens t JOIN users u ON u.id = t.user_id
 		WHERE t.hash = ANY ($1) AND (t.expires_at IS NULL OR t.expires_at > now()) AND u.active

@@ -415,3 +415,83 @@ func TestNoticesOfShares(t *testing.T) {
 		t.Errorf("bob has %d notices, of which %d of shares, want 105 and 10", len(list), of)
 	}
 }
+
+// The end of a guest's use ends all sessions on the workspace's hosts, of the owner too: code that
+// the guest has left in the workspace can have taken one. Nothing else ends them.
+func TestEndOfUseEndsSessions(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Sharing: true})
+	ctx := t.Context()
+	boss, ann, bob, carl := e.administrator("boss"), e.user("ann"), e.user("bob"), e.user("carl")
+	ws, other := e.workspace(ann, nil), e.workspace(ann, nil)
+	group := must(e.CreateGroup(ctx, boss, postgres.Group{Name: "team", Claim: "devs"}))(t)
+	e.member(boss, group.ID, false, ann, bob)
+	e.claimed(carl, "https://a", "devs")
+	e.exec(`INSERT INTO sessions (hash, user_id, expires_at) VALUES (sha256('s'), $1, now() + interval '1 day')`, ann.UserID)
+	share := func(user, group string, access workspace.Access) workspace.Share {
+		t.Helper()
+		return must(e.Share(ctx, ann, ws.ID, postgres.NewShare{User: user, Group: group, Access: access}))(t)
+	}
+	var shared workspace.Share
+	for _, step := range []struct {
+		name       string
+		begin, end func() error
+		keeps      bool
+	}{
+		{"unshare", func() error { shared = share("bob", "", workspace.AccessUse); return nil }, func() error { return e.Unshare(ctx, ann, ws.ID, shared.ID) }, false},
+		{"leave", func() error { share("bob", "", workspace.AccessUse); return nil }, func() error { _, err := e.Leave(ctx, bob, ws.ID); return err }, false},
+		{"change to view", func() error { share("bob", "", workspace.AccessUse); return nil }, func() error { share("bob", "", workspace.AccessView); return nil }, false},
+		{"change to use", nil, func() error { share("bob", "", workspace.AccessUse); return nil }, true},
+		{"disabled guest", nil, func() error { e.exec(`UPDATE users SET disabled = true WHERE id = $1`, bob.UserID); return nil }, false},
+		{"guest's return", nil, func() error { e.exec(`UPDATE users SET disabled = false WHERE id = $1`, bob.UserID); return nil }, true},
+		{"change to view", nil, func() error { share("bob", "", workspace.AccessView); return nil }, false},
+		{"unshare of a view", nil, func() error { return e.Unshare(ctx, ann, ws.ID, shared.ID) }, true},
+		{"removal from a group that views", func() error { share("", "team", workspace.AccessView); return nil }, func() error { _, err := e.RemoveMember(ctx, boss, group.ID, bob.UserID); return err }, true},
+		{"removal from a group", func() error { share("", "team", workspace.AccessUse); e.member(boss, group.ID, false, bob); return nil }, func() error { _, err := e.RemoveMember(ctx, boss, group.ID, bob.UserID); return err }, false},
+		{"new member", nil, func() error { e.member(boss, group.ID, false, bob); return nil }, true},
+		{"disabled member", nil, func() error { e.exec(`UPDATE users SET disabled = true WHERE id = $1`, bob.UserID); return nil }, false},
+		{"refused identity", nil, func() error { e.exec(`UPDATE user_identities SET active = false`); return nil }, false},
+		{"end of a claim", func() error { e.exec(`UPDATE user_identities SET active = true`); return nil }, func() error { e.exec(`DELETE FROM user_claim_groups`); return nil }, false},
+		{"another claim of the group", nil, func() error { e.exec(`UPDATE user_groups SET claim = 'ops'`); return nil }, false},
+		{"deletion of the group", nil, func() error { return e.DeleteGroup(ctx, boss, group.ID) }, false},
+		{"deletion of a guest", func() error { share("carl", "", workspace.AccessUse); return nil }, func() error { return e.DeleteAccount(ctx, boss, carl.UserID, postgres.Removal{}) }, false},
+	} {
+		if step.begin != nil {
+			if err := step.begin(); err != nil {
+				t.Fatalf("%s: %v", step.name, err)
+			}
+		}
+		if step.name == "change to view" && shared.ID == "" {
+			t.Fatal("no share")
+		}
+		e.exec(`DELETE FROM workspace_sessions`)
+		e.exec(`DELETE FROM tickets`)
+		for i, id := range []workspace.ID{ws.ID, other.ID} {
+			for _, port := range []int{0, 3000} {
+				e.exec(`INSERT INTO workspace_sessions (hash, session_hash, workspace_id, port) VALUES (sha256(($1::text)::bytea), sha256('s'), $2, $3)`, []string{"a", "b"}[i]+map[int]string{0: "ide", 3000: "port"}[port], id, port)
+			}
+			e.exec(`INSERT INTO tickets (hash, user_id, session_hash, workspace_id, nonce_hash, expires_at) VALUES (sha256(($1::text)::bytea), $2, sha256('s'), $3, sha256('n'), now() + interval '1 minute')`, []string{"a", "b"}[i], ann.UserID, id)
+		}
+		if err := step.end(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		left := func(id workspace.ID) int {
+			return query[int](e, `SELECT (SELECT count(*) FROM workspace_sessions WHERE workspace_id = $1) + (SELECT count(*) FROM tickets WHERE workspace_id = $1)`, id)
+		}
+		want := 0
+		if step.keeps {
+			want = 3
+		}
+		if got := left(ws.ID); got != want {
+			t.Errorf("%s: %d sessions and tickets of the workspace are left, want %d", step.name, got, want)
+		}
+		if got := left(other.ID); got != 3 {
+			t.Errorf("%s: %d sessions and tickets of another workspace are left, want 3", step.name, got)
+		}
+		for _, s := range must(e.Shares(ctx, ann, ws.ID))(t) {
+			if s.UserID == bob.UserID {
+				shared = s
+			}
+		}
+	}
+}
