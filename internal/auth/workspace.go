@@ -108,23 +108,27 @@ func (a *Auth) IssueTicket(ctx context.Context, caller workspace.Caller, host wo
 	return ticket, nil
 }
 
-// RedeemTicket ends a ticket that the browser was given for this host, and returns the
-// cookies of its new session. Errors: CodeInvalid if the browser sent no nonce, and
+// RedeemTicket ends a ticket, valid or not, and returns the cookies of the browser's new
+// session of this host. Errors: CodeInvalid if the browser sent no nonce, and
 // CodeUnauthenticated for a ticket that has been used, has expired, or belongs to
 // another host or browser.
 func (a *Auth) RedeemTicket(r *http.Request, ticket string, host workspace.Host) ([]*http.Cookie, error) {
-	nonce := ""
+	id, nonce := newSessionID(), ""
 	for _, c := range r.CookiesNamed(a.hostCookieName(nonceCookie)) {
 		if c.Value != "" && !strings.HasPrefix(c.Value, entered) {
 			nonce = c.Value
 			break
 		}
 	}
+	hash, redeemed := hashSecret(id), hashSecret(ticket)
 	if nonce == "" {
+		// The page that follows has the ticket in its address, which pages of the workspace can read.
+		if _, err := a.store.RedeemTicket(r.Context(), redeemed[:], host, nil, hash[:]); workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+			return nil, fmt.Errorf("end a ticket: %w", err)
+		}
 		return nil, workspace.Errorf(workspace.CodeInvalid, "The browser sent no cookie of this workspace.")
 	}
-	id := newSessionID()
-	hash, redeemed, bound := hashSecret(id), hashSecret(ticket), hashSecret(nonce)
+	bound := hashSecret(nonce)
 	expires, err := a.store.RedeemTicket(r.Context(), redeemed[:], host, bound[:], hash[:])
 	if err != nil {
 		return nil, fmt.Errorf("redeem a ticket: %w", err)

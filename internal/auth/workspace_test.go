@@ -127,6 +127,10 @@ func TestTicketIsRefused(t *testing.T) {
 	if err := redeem(ticket, host); workspace.CodeOf(err) != workspace.CodeInvalid {
 		t.Errorf("without a cookie: %v", err)
 	}
+	if err := redeem(ticket, host, nonce); workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+		t.Errorf("after a request without a cookie, whose page shows the ticket: %v", err)
+	}
+	ticket, nonce = issue()
 	if err := redeem(ticket, host, nonce); err != nil {
 		t.Fatalf("the first use: %v", err)
 	}

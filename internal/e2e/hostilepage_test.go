@@ -24,6 +24,37 @@ func TestHostilePage(t *testing.T) {
 	inEach(t, originModes, testHostilePage)
 }
 
+// A page of a workspace cannot take the ticket of its visitor, who is led to one for a nonce of
+// another browser: no service worker of the IDE's host answers for the ticket's address.
+func TestTicketIsNotTaken(t *testing.T) {
+	t.Parallel()
+	s := startModeQuick(t, ownOrigins, "CODEHUB_DELETE_GRACE=0s")
+	id := s.create(api.CreateWorkspace{Name: "hostile"})
+	s.awaitPhase(id, "RUNNING")
+	h := &hostilePages{server: s, t: t, mine: id, other: id, page: s.originOf(id)}
+	if status, body := h.ide("PUT", id, "/file?path=thief.js", `oninstall = () => skipWaiting(); onactivate = e => e.waitUntil(clients.claim())
+		onfetch = e => { if (e.request.url.includes('/_codehub/ticket')) e.respondWith(new Response('taken: ' + e.request.url)) }`); status != 200 {
+		t.Fatalf("store the service worker: %d %s", status, body)
+	}
+	h.b = s.browser(t)
+	h.b.login(s.URL, proc.AdminPassword)
+	h.open(h.page)
+	if got := h.run("register", `const r = await navigator.serviceWorker.register('/file?path=thief.js&type=text/javascript', {scope: '/'}); await navigator.serviceWorker.ready; return r.scope`); got != "refused" {
+		t.Errorf("a service worker has the scope %s", got)
+	}
+	thief := s.visitor("")
+	asked, _, _ := thief.follow(h.page+"/", "/_codehub/enter")
+	h.b.do("be led to a ticket", navigate(asked), until(`document.querySelector('#request') !== null || document.body?.innerText.startsWith('taken')`))
+	seen, err := chromedp.Run(h.b.ctx, chromedp.Evaluate[string](`document.body.innerText`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ticket, taken := strings.CutPrefix(seen, "taken: "); taken {
+		last, resp, _ := thief.follow(ticket, "")
+		t.Errorf("the page has the ticket, with which another browser enters %s: %d", last, resp.StatusCode)
+	}
+}
+
 // attackTarget is an origin that a page attacks.
 type attackTarget struct {
 	Name   string `json:"name"`
@@ -262,6 +293,10 @@ func (h *hostilePages) attackOrigins() {
 		for _, victim := range on {
 			switch result := got[victim.Name]; {
 			case a.skip(h.mode, victim):
+			case victim == itself && h.page == h.originOf(h.mine) && strings.Contains(a.name, "service worker"):
+				if result != "refused" { // TestTicketIsNotTaken has the reason
+					h.t.Errorf("%s: %s from the root of the IDE's host: %s", h.page, a.name, result)
+				}
 			case victim == itself && (result == "refused" || result == "no result"):
 				h.t.Errorf("%s: %s: the attack does not even work on the page's own origin: %s", h.page, a.name, result)
 			case victim != itself && result != "refused":

@@ -145,6 +145,18 @@ func testTicketAttacks(t *testing.T, m mode) {
 	if last, _, _ := s.visitor("").follow(ticket, ""); !strings.HasPrefix(last, s.URL+"/login?") {
 		t.Errorf("a stolen ticket leads to %s", last)
 	}
+	// A page of the workspace leads its visitor to a ticket for another browser's nonce. The page
+	// that says that there is no nonce has the ticket in its address.
+	thief = s.visitor("")
+	asked, _, _ := thief.follow(s.originOf(mine)+"/", "/_codehub/enter")
+	other = s.visitor("admin")
+	ticket, _, _ = other.follow(asked+"&again=1", ticketPath)
+	if resp, _ := other.step(ticket); resp.StatusCode != 403 {
+		t.Errorf("a ticket in a browser without a nonce: %d", resp.StatusCode)
+	}
+	if last, resp, _ := thief.follow(ticket, ""); resp.StatusCode != 403 {
+		t.Errorf("a ticket in the address of a page leads another browser to %s: %d", last, resp.StatusCode)
+	}
 	// A ticket for another workspace, with the right nonce.
 	other = s.visitor("admin")
 	ticket, _, _ = other.follow(s.originOf(mine)+"/", ticketPath)

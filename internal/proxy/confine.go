@@ -49,6 +49,29 @@ func confine(h http.Header, c confinement) {
 	}
 }
 
+// workerScope is the only path that a service worker from the root of an IDE's host can have.
+// Nothing is there.
+const workerScope = "/_/"
+
+// confineWorker keeps the service workers of an IDE's host away from codehub's own paths, where
+// they would read the tickets of visitors. By default a script can be registered for its folder;
+// the header replaces that, also where a browser has the script in its cache.
+func confineWorker(h http.Header, path string) {
+	delete(h, "Service-Worker-Allowed")
+	if inRoot(path) && slices.ContainsFunc(h["Content-Type"], isScript) {
+		h.Set("Service-Worker-Allowed", workerScope)
+	}
+}
+
+// isScript reports whether a Content-Type may be one of the scripts, without which browsers
+// register no service worker.
+func isScript(contentType string) bool {
+	return strings.Contains(strings.ToLower(contentType), "script")
+}
+
+// inRoot reports whether a path, as sent, is in the root folder.
+func inRoot(path string) bool { return strings.LastIndexByte(path, '/') == 0 }
+
 // wholeOrigin are headers that browsers apply to the whole origin and mostly
 // remember: they would clear the session, redirect codehub's requests to another
 // server, forbid or downgrade https, or report addresses.

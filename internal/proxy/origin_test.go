@@ -1,9 +1,12 @@
 package proxy
 
 import (
+	"cmp"
 	"crypto/tls"
+	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 
 	"codehub/internal/origin"
@@ -87,5 +90,32 @@ func TestServiceWorkersInPathMode(t *testing.T) {
 	h.serve(wsA)
 	if res := h.send("GET", h.at(wsA)+"/sw.js", append(header, "Cookie", hostCookie+"=ann-1"+at(workspace.Host{ID: wsA}))...); res.StatusCode != http.StatusOK {
 		t.Errorf("on its own origin: %d", res.StatusCode)
+	}
+}
+
+// A service worker of an IDE's host cannot have a scope with codehub's own paths, where it would
+// read tickets: every response for a script says so, since browsers may register it from their
+// cache.
+func TestServiceWorkerScopes(t *testing.T) {
+	t.Parallel()
+	h := newHostWorld(t)
+	h.hostile(wsA, func(conn io.Writer, r *http.Request) {
+		allowed := r.URL.Query().Get("allowed")
+		if allowed != "" {
+			allowed = "service-worker-allowed: " + allowed + "\r\n"
+		}
+		kind := cmp.Or(r.URL.Query().Get("kind"), "text/javascript")
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: "+kind+"\r\nContent-Length: 2\r\n"+allowed+"\r\nok")
+	})
+	h.store.put(running(wsA, ann))
+	for path, want := range map[string]string{
+		"/sw.js": "/_/", "/sw.js?x=/a/": "/_/", "/": "/_/", "/sw.js?allowed=/": "/_/", "/sw.js?kind=Application/X-ECMAScript%3Ba": "/_/",
+		"/sw.js?kind=text/html": "", "/sw.js?kind=text/html&allowed=/": "",
+		"/pre/sw.js": "", "/pre/sw.js?allowed=/": "", "/pre/sw.js?allowed=..": "",
+	} {
+		res := h.send("GET", h.at(wsA)+path, "Cookie", hostCookie+"=ann-1"+at(workspace.Host{ID: wsA}))
+		if got := strings.Join(res.Header["Service-Worker-Allowed"], ", "); res.StatusCode != 200 || got != want {
+			t.Errorf("%s: %d, %q, want %q", path, res.StatusCode, got, want)
+		}
 	}
 }

@@ -270,6 +270,9 @@ func (x *exchange) confine(res *http.Response) {
 		hosts = append(hosts, x.proxy.origins.host)
 	}
 	confine(res.Header, confinement{prefix: x.prefix, reserved: x.proxy.secrets.cookies, hosts: hosts})
+	if x.visit.host.ID != "" && x.visit.host.Port == 0 {
+		confineWorker(res.Header, x.visit.rawPath)
+	}
 }
 
 // maxEarlyResponses limits the informational responses to one request.

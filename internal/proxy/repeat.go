@@ -134,7 +134,7 @@ func (q *repeated) answer(target []byte, a *inbound.Answer) bool {
 		return true
 	}
 	r, simple := parseSimple(answered)
-	if !simple || r.length > largestAnswer {
+	if !simple || r.length > largestAnswer || r.script && inRoot(v.rawPath) {
 		ended = true
 		q.slow(a, c, v, reply)
 		return true
@@ -247,6 +247,7 @@ type simple struct {
 	keep   string // Keep-Alive
 	dated  bool
 	typed  bool    // Content-Type; the handler's writer adds one that is missing
+	script bool    // it may be a script's
 	skip   [4]span // lines that are not passed on
 	skips  int
 }
@@ -306,6 +307,7 @@ func parseSimple(head []byte) (r simple, ok bool) {
 			r.dated = true
 		case typeField:
 			r.typed = true
+			r.script = r.script || isScript(string(value))
 		case lengthField:
 			n, err := strconv.ParseUint(string(value), 10, 31)
 			if err != nil || r.length >= 0 {

@@ -219,6 +219,7 @@ var replies = map[string]string{
 	"redirect":             "HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
 	"whole origin":         strings.Replace(simpleReply, "ETag", "clear-site-data: \"*\"\r\nStrict-Transport-Security: max-age=1\r\nETag", 1),
 	"service worker":       strings.Replace(simpleReply, "ETag", "Service-Worker-Allowed: /\r\nETag", 1),
+	"script":               strings.Replace(simpleReply, "text/plain", "Text/JavaScript", 1),
 	"not modified":         "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n",
 	"no content":           "HTTP/1.1 204 No Content\r\n\r\n",
 	"chunks":               "HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
