@@ -62,8 +62,9 @@ func (db *DB) OpenPorts(ctx context.Context, id workspace.ID) ([]workspace.PortS
 }
 
 // SharePort shares a port of the caller's workspace, for lasting, or without an end if
-// that is 0. It replaces an earlier share of the port. What may be shared is checked by
-// package ports.
+// that is 0. It replaces an earlier share of the port. A share by an API token does not
+// outlast the token's expiry, and one by a token with limits ends with the token. What may be
+// shared is checked by package ports.
 func (db *DB) SharePort(ctx context.Context, caller workspace.Caller, id workspace.ID, port int, with workspace.Visibility, lasting time.Duration) (workspace.PortShare, error) {
 	var s workspace.PortShare
 	err := db.tx(ctx, "share a port", func(tx pgx.Tx) error {
@@ -89,10 +90,25 @@ func (db *DB) SharePort(ctx context.Context, caller workspace.Caller, id workspa
 			of := lasting.Seconds()
 			seconds = &of
 		}
+		var token *string
+		var until *time.Time
+		if caller.Token != "" {
+			err := tx.QueryRow(ctx, `SELECT expires_at FROM api_tokens WHERE id = $1 FOR KEY SHARE`, caller.Token).Scan(&until)
+			if missing(err) {
+				return unauthenticated()
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if caller.Limited() {
+			token = &caller.Token
+		}
 		err = tx.QueryRow(ctx, `
-			INSERT INTO port_shares (workspace_id, port, visible_to, expires_at) VALUES ($1, $2, $3, now() + make_interval(secs => $4))
-			ON CONFLICT (workspace_id, port) DO UPDATE SET visible_to = EXCLUDED.visible_to, created_at = now(), expires_at = EXCLUDED.expires_at
-			RETURNING port, visible_to, created_at, expires_at`, id, port, with, seconds).Scan(&s.Port, &s.With, &s.CreatedAt, &s.ExpiresAt)
+			INSERT INTO port_shares (workspace_id, port, visible_to, expires_at, token_id) VALUES ($1, $2, $3, LEAST(now() + make_interval(secs => $4), $5), $6)
+			ON CONFLICT (workspace_id, port) DO UPDATE
+				SET visible_to = EXCLUDED.visible_to, created_at = now(), expires_at = EXCLUDED.expires_at, token_id = EXCLUDED.token_id
+			RETURNING port, visible_to, created_at, expires_at`, id, port, with, seconds, until, token).Scan(&s.Port, &s.With, &s.CreatedAt, &s.ExpiresAt)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"crypto/rand"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -125,5 +126,70 @@ func TestTicketOfSharedPort(t *testing.T) {
 	e.exec(`UPDATE port_shares SET expires_at = now() - interval '1 s'`)
 	if enters(3000) {
 		t.Error("another user enters after the end of the share")
+	}
+}
+
+// A share by an API token with limits ends with the token, and no share by a token outlasts its
+// expiry.
+func TestPortShareEndsWithToken(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann := e.user("ann")
+	ws := e.workspace(ann, nil)
+	expiry := time.Now().Add(time.Hour).Truncate(time.Second)
+	n := 0
+	by := func(scope workspace.Scope, only workspace.ID, expires *time.Time) (workspace.Caller, string) {
+		t.Helper()
+		n++
+		made := must(e.CreateToken(ctx, ann, postgres.Token{Name: "ci", Hash: fmt.Appendf(nil, "%032d", n), Scope: scope, Workspace: only, ExpiresAt: expires}))(t)
+		c := ann
+		c.Token, c.Scope, c.Only = made.ID, scope, only
+		return c, made.ID
+	}
+	for name, test := range map[string]struct {
+		scope   workspace.Scope
+		only    workspace.ID
+		expires *time.Time
+		again   bool // the owner shares the port again, without a token
+		stays   bool
+	}{
+		"limited scope":           {workspace.ScopeWorkspaces, "", nil, false, false},
+		"limited to a workspace":  {workspace.ScopeWorkspaces, ws.ID, nil, false, false},
+		"limited scope, expiring": {workspace.ScopeWorkspaces, "", &expiry, false, false},
+		"no limits":               {workspace.ScopeAdmin, "", nil, false, true},
+		"no limits, expiring":     {workspace.ScopeAdmin, "", &expiry, false, true},
+		"replaced":                {workspace.ScopeWorkspaces, "", &expiry, true, true},
+	} {
+		caller, token := by(test.scope, test.only, test.expires)
+		s := must(e.SharePort(ctx, caller, ws.ID, 3000, workspace.VisibleUsers, 0))(t)
+		if (s.ExpiresAt == nil) != (test.expires == nil) || s.ExpiresAt != nil && !s.ExpiresAt.Equal(expiry) {
+			t.Errorf("%s: it ends at %v, the token at %v", name, s.ExpiresAt, test.expires)
+		}
+		if s := must(e.SharePort(ctx, caller, ws.ID, 3000, workspace.VisiblePublic, time.Minute))(t); time.Until(*s.ExpiresAt) > time.Minute {
+			t.Errorf("%s: for a minute until %v", name, s.ExpiresAt)
+		}
+		if test.again {
+			if s := must(e.SharePort(ctx, ann, ws.ID, 3000, workspace.VisibleUsers, 0))(t); s.ExpiresAt != nil {
+				t.Errorf("%s: it ends at %v", name, s.ExpiresAt)
+			}
+		}
+		if got := len(must(e.OpenPorts(ctx, ws.ID))(t)); got != 1 {
+			t.Errorf("%s: %d shares", name, got)
+		}
+		if err := e.DeleteToken(ctx, ann, token); err != nil {
+			t.Fatal(err)
+		}
+		if stays := len(must(e.OpenPorts(ctx, ws.ID))(t)) == 1; stays != test.stays {
+			t.Errorf("%s: after the token's end it is shared: %v", name, stays)
+		}
+		_, err := e.SharePort(ctx, caller, ws.ID, 4000, workspace.VisibleUsers, 0)
+		wantCode(t, err, workspace.CodeUnauthenticated)
+	}
+	caller, _ := by(workspace.ScopeWorkspaces, "", nil)
+	must(e.SharePort(ctx, caller, ws.ID, 3000, workspace.VisibleUsers, 0))(t)
+	e.exec(`UPDATE users SET disabled = true WHERE id = $1`, ann.UserID)
+	if got := len(must(e.OpenPorts(ctx, ws.ID))(t)); got != 0 {
+		t.Errorf("%d shares of a disabled user", got)
 	}
 }

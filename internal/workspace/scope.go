@@ -50,6 +50,11 @@ func (c Caller) Permits(need Scope, id ID) error {
 	return nil
 }
 
+// Limited reports whether the caller has an API token that may do less than its user.
+func (c Caller) Limited() bool {
+	return c.Token != "" && (!c.Scope.includes(ScopeAdmin) || c.Only != "")
+}
+
 // Uses reports whether the caller may act on a workspace: one of their own that is within
 // the limits of their token.
 func (c Caller) Uses(ownerID string, id ID) bool {
