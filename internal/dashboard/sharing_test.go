@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"codehub/internal/postgres"
+
+	"github.com/chromedp/chromedp"
 )
 
 // An owner shares a workspace on its page; guests see it, and what it lets them do.
@@ -127,4 +129,33 @@ func TestLeavePages(t *testing.T) {
 	contains(t, "after leaving", uma.get(leave()).body, "You left the workspace.", "No workspaces are shared with you.")
 	lacks(t, "the owner's page", ann.get(at+"/shares").body, "uma")
 	contains(t, "the audit log", w.loggedIn().get("/admin/audit?target="+string(id)).body, "Left a shared workspace", "workspace.leave")
+}
+
+// Shared workspaces and groups are in the navigation on every screen: in the bar where it has room
+// for all its links, otherwise in the account menu.
+func TestSharedIsInNavigationInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tab()
+	b.logIn()
+	for _, l := range []screen{
+		{"desk", "light", "en-US,en", 1440, 900}, {"desk", "light", "ko-KR,ko", 1440, 900}, {"narrowest with a bar", "light", "en-US,en", 961, 900},
+		{"tablet", "light", "en-US,en", 768, 900}, {"phone", "light", "en-US,en", 375, 812},
+	} {
+		b.as(l)
+		for _, path := range []string{"/shared", "/groups"} {
+			b.visit("/settings/account")
+			link := `.nav a[href="` + path + `"]`
+			if l.width <= 960 {
+				b.press("#usermenu > summary")
+				link = `#usermenu[open] a[href="` + path + `"]`
+			} else if !value(b, chromedp.Evaluate[bool](`document.documentElement.scrollWidth <= innerWidth &&
+				[...document.querySelectorAll('.nav a')].at(-1).getBoundingClientRect().right <= document.querySelector('#usermenu').getBoundingClientRect().left`)) {
+				t.Errorf("%s, %s: the bar has no room for its links", l.name, l.language)
+			}
+			b.press(link)
+			b.until("location.pathname === '" + path + "'")
+			b.shown("h1")
+		}
+	}
 }
