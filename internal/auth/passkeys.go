@@ -206,8 +206,11 @@ const maxPasskeyName = 100
 // PasskeyName checks the name of a passkey.
 func PasskeyName(name string) (string, error) {
 	name = norm.NFC.String(boundedText(strings.TrimSpace(name), 4*maxPasskeyName))
-	if name == "" || !workspace.Visible(name) || len([]rune(name)) > maxPasskeyName {
+	switch {
+	case name == "" || !workspace.Visible(name) || len([]rune(name)) > maxPasskeyName:
 		return "", workspace.Errorf(workspace.CodeInvalid, "The name of a passkey must have 1 to %d visible characters.", maxPasskeyName)
+	case strings.ContainsFunc(name, turnsText):
+		return "", workspace.Errorf(workspace.CodeInvalid, "The name of a passkey must not contain line breaks or characters that change the direction of text.")
 	}
 	return name, nil
 }

@@ -100,7 +100,7 @@ func countOf(e *env, sql string, args ...any) (n int) {
 	return n
 }
 
-// The name of a machine cannot make the page that asks for the login show something else.
+// The name of a machine or a passkey cannot make a page show something else.
 func TestMachineNamesAreChecked(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
@@ -112,6 +112,9 @@ func TestMachineNamesAreChecked(t *testing.T) {
 		}
 		if _, err := e.AllowBrowser(t.Context(), s.Caller, challengeOf(strings.Repeat("v", 43)), name, e.ProgramExpiry(0)); workspace.CodeOf(err) != workspace.CodeInvalid {
 			t.Errorf("by browser %+q: %v", name, err)
+		}
+		if _, err := PasskeyName(name); workspace.CodeOf(err) != workspace.CodeInvalid {
+			t.Errorf("a passkey %+q: %v", name, err)
 		}
 	}
 	for _, name := range []string{"노트북", "مختبر ٣", "build-7 (x86)"} {
