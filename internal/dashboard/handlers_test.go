@@ -6,9 +6,12 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"codehub/internal/auth"
+	"codehub/internal/harness"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -505,12 +508,19 @@ func TestLogsAreBounded(t *testing.T) {
 	path := "/workspaces/" + string(id) + "/logs"
 	w.observe(id, running)
 	w.logs.text, w.logs.hold = "printed", make(chan struct{})
-	bodies := make(chan string)
+	release := sync.OnceFunc(func() { close(w.logs.hold) })
+	t.Cleanup(release)
+	bodies := make(chan string, maxFollowed+1)
 	for range maxFollowed + 1 {
 		go func() { bodies <- b.get(path).body }()
 	}
-	contains(t, "one more", <-bodies, "not available right now")
-	close(w.logs.hold)
+	select {
+	case body := <-bodies:
+		contains(t, "one more", body, "not available right now")
+	case <-time.After(harness.Patience):
+		t.Fatal("all logs are read at once")
+	}
+	release()
 	for range maxFollowed {
 		contains(t, "the log", <-bodies, "printed")
 	}
