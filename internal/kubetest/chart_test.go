@@ -3,6 +3,7 @@ package kubetest
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -240,6 +241,40 @@ func TestChartKeepsIsolation(t *testing.T) {
 	want := []string{"Namespace homes", "NetworkPolicy codehub-jobs", "NetworkPolicy codehub-none", "NetworkPolicy codehub-workspaces"}
 	if !slices.Equal(kept, want) {
 		t.Errorf("the chart keeps %q, not %q", kept, want)
+	}
+}
+
+// Workspaces reach no metadata service of a cloud, whatever networks an administrator denies.
+func TestChartDeniesMetadataServices(t *testing.T) {
+	harness.Verify(t)
+	t.Parallel()
+	for _, deny := range []string{"", "{workspaces: {network: {deny: []}}}", "{workspaces: {network: {deny: [169.254.0.0/16, 203.0.113.0/24]}}}"} {
+		var policy networkingv1.NetworkPolicy
+		if !decode(t, render(t, deny), "NetworkPolicy", "codehub-workspaces", &policy) {
+			t.Fatal("no policy")
+		}
+		var except []netip.Prefix
+		for _, rule := range policy.Spec.Egress {
+			for _, to := range rule.To {
+				if to.IPBlock == nil {
+					continue
+				}
+				for _, text := range to.IPBlock.Except {
+					except = append(except, netip.MustParsePrefix(text))
+				}
+			}
+		}
+		for _, address := range []string{"169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192"} {
+			within := 0
+			for _, p := range except {
+				if p.Contains(netip.MustParseAddr(address)) {
+					within++
+				}
+			}
+			if within != 1 {
+				t.Errorf("with %q: %s is in %d of %v", deny, address, within, except)
+			}
+		}
 	}
 }
 
