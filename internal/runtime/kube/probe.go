@@ -35,8 +35,9 @@ const (
 // target is what a probe tries to reach.
 type target struct{ name, address string }
 
-// metadataAddress is where clouds serve what a machine may do, with credentials for it.
-const metadataAddress = "169.254.169.254:80"
+// metadataAddresses are where clouds serve what a machine may do, with credentials for it: most
+// of them, Alibaba Cloud, Azure and Oracle Cloud Classic.
+var metadataAddresses = []string{"169.254.169.254:80", "100.100.100.200:80", "168.63.129.16:80", "192.0.0.192:80"}
 
 // probeNetwork returns what a Pod reaches that has the labels of a workspace and should be
 // isolated. A *runtime.IsolationError says why that is not known.
@@ -74,7 +75,9 @@ func (r *Runtime) probeNetwork(ctx context.Context) (open []target, err error) {
 	targets := []target{
 		{runtime.ReachedWorkspace, address(to, runtime.IDEPort)},
 		{runtime.ReachedAPI, r.apiAddress()},
-		{runtime.ReachedMetadata, metadataAddress},
+	}
+	for _, address := range metadataAddresses {
+		targets = append(targets, target{runtime.ReachedMetadata, address})
 	}
 	if ip := from.Status.HostIP; ip != "" {
 		targets = append(targets, target{runtime.ReachedNode, net.JoinHostPort(ip, "10250")})
