@@ -155,6 +155,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"storage", []string{"--storage", "nfs"}, "CODEHUB_STORAGE"},
 		{"image", []string{"--default-image=-v /:/host"}, "CODEHUB_DEFAULT_IMAGE"},
 		{"egress", []string{"--egress-deny", "10.0.0.0/8,everything"}, "CODEHUB_EGRESS_DENY"},
+		{"egress, allowed", []string{"--egress-allow", "10.0.0.5"}, "CODEHUB_EGRESS_ALLOW"},
 		{"subnet, words", []string{"--network-subnet", "mine"}, "CODEHUB_NETWORK_SUBNET"},
 		{"subnet, an address in it", []string{"--network-subnet", "10.213.0.1/24"}, "CODEHUB_NETWORK_SUBNET"},
 		{"subnet, too small", []string{"--network-subnet", "10.213.0.0/29"}, "CODEHUB_NETWORK_SUBNET"},

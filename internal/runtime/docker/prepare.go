@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"time"
 
 	"codehub/internal/runtime/docker/wall"
@@ -105,7 +104,9 @@ func (r *Runtime) ensureWall(ctx context.Context, net *network) error {
 	spec := wall.Spec{
 		Table:  r.names.table,
 		Bridge: r.names.bridge,
-		Deny:   slices.Concat(r.cfg.Denied, r.cfg.Services),
+		Deny:   r.cfg.Services,
+		Close:  r.cfg.Denied,
+		Open:   r.cfg.Allowed,
 		Flows:  r.cfg.Connections,
 		Rate:   r.cfg.ConnRate,
 	}

@@ -33,15 +33,17 @@ type Settings struct {
 	HomeQuota     string `name:"home-quota" env:"CODEHUB_HOME_QUOTA" default:"auto" help:"How the disk space of homes in folders (local-dir) is limited: auto, btrfs, project, image or none."`
 	KeepLimits    bool   `name:"keep-kernel-limits" env:"CODEHUB_KEEP_KERNEL_LIMITS" help:"Do not raise the limits of this host's kernel that all workspaces share, such as fs.inotify.max_user_instances."`
 	NetworkSubnet string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
-	EgressDeny    string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
+	EgressAllow   string `name:"egress-allow" env:"CODEHUB_EGRESS_ALLOW" help:"Private networks that workspaces may reach, like 10.20.0.0/16,192.168.1.5/32."`
+	EgressDeny    string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Networks that workspaces must not reach besides private ones, like 203.0.113.0/24."`
 	AllowNoWall   bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
 
 	PullBytesPerSecond int64 `kong:"-"` // of PullMinRate; 0 = no minimum
 	LogMaxBytes        int64 `kong:"-"` // of LogSize, per log file; 0 = 10 MiB
 	// Subnet is NetworkSubnet; the zero value leaves the choice to Docker. A network
 	// that exists keeps its subnet.
-	Subnet netip.Prefix   `kong:"-"`
-	Denied []netip.Prefix `kong:"-"` // of EgressDeny, in addition to the ranges that are always denied
+	Subnet  netip.Prefix   `kong:"-"`
+	Allowed []netip.Prefix `kong:"-"` // of EgressAllow
+	Denied  []netip.Prefix `kong:"-"` // of EgressDeny
 }
 
 // Resolve checks the settings and computes the values that follow from them. It
@@ -55,19 +57,27 @@ func (s *Settings) Resolve() error {
 	return nil
 }
 
-func (s *Settings) egress() error {
-	s.Denied = nil
-	for _, text := range strings.Split(s.EgressDeny, ",") {
+func (s *Settings) egress() (err error) {
+	if s.Allowed, err = networks("CODEHUB_EGRESS_ALLOW", s.EgressAllow); err != nil {
+		return err
+	}
+	s.Denied, err = networks("CODEHUB_EGRESS_DENY", s.EgressDeny)
+	return err
+}
+
+func networks(name, list string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range strings.Split(list, ",") {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return setting.Invalid("CODEHUB_EGRESS_DENY", fmt.Sprintf("%q is not a network", text), "give networks like 10.0.0.0/8, separated by commas")
+			return nil, setting.Invalid(name, fmt.Sprintf("%q is not a network", text), "give networks like 10.0.0.0/8, separated by commas")
 		}
-		s.Denied = append(s.Denied, p.Masked())
+		out = append(out, p.Masked())
 	}
-	return nil
+	return out, nil
 }
 
 func (s *Settings) homeQuota() error {

@@ -94,6 +94,14 @@ func newOutside(t *testing.T) outside {
 	}
 }
 
+// also gives the outside another address, which no other test has.
+func (out outside) also(t *testing.T, addr string) netip.Addr {
+	t.Helper()
+	ip(t, "-n", out.veth, "addr", "add", addr+"/32", "dev", "inside")
+	ip(t, "route", "add", addr+"/32", "dev", out.veth)
+	return netip.MustParseAddr(addr)
+}
+
 // bridged is a machine behind a bridge of this host that Docker did not create.
 type bridged struct{ bridge, service string }
 
@@ -286,13 +294,16 @@ func removeOutsides(t *testing.T) {
 func TestWall(t *testing.T) {
 	t.Parallel()
 	out := newOutside(t)
+	private := func(last string) netip.Addr { return out.also(t, fmt.Sprintf("10.254.%d.%s", out.free.As4()[2], last)) }
+	company, server, secret := private("2"), private("3"), private("4")
 	r := newRuntime(t, func(c *Config) {
-		c.Denied = []netip.Prefix{netip.PrefixFrom(out.denied, 25).Masked()}
+		c.Denied = []netip.Prefix{netip.PrefixFrom(out.denied, 25).Masked(), netip.PrefixFrom(secret, 32)}
+		c.Allowed = []netip.Prefix{netip.PrefixFrom(server, 32), netip.PrefixFrom(secret, 31), netip.MustParsePrefix("100.64.0.0/10")}
 	})
 	otherInstallation := newRuntime(t, nil) // another installation
-	uplink, private := newBridged(t, 1), newBridged(t, 2)
+	uplink, local := newBridged(t, 1), newBridged(t, 2)
 	r.applyWall = func(_ context.Context, s wall.Spec) error {
-		s.Nameservers = []netip.Addr{out.denied}
+		s.Nameservers = []netip.Addr{out.denied, company}
 		s.Outward = []string{uplink.bridge}
 		return wall.Apply(s)
 	}
@@ -313,8 +324,13 @@ func TestWall(t *testing.T) {
 		"the metadata service":                net.JoinHostPort(metadata, out.port),
 		"a link-local address of the host":    net.JoinHostPort(out.local.String(), service),
 		"a range that is denied by setting":   net.JoinHostPort(out.denied.String(), out.port),
+		"a private network":                   net.JoinHostPort(company.String(), out.port),
+		"denied within what is allowed":       net.JoinHostPort(secret.String(), out.port),
 		"another container":                   net.JoinHostPort(boxAddr, strconv.Itoa(runtime.IDEPort)),
-		"a machine on a bridge of this host":  private.service,
+		"a machine on a bridge of this host":  local.service,
+	}
+	for _, cloud := range []string{"100.100.100.200", "168.63.129.16", "192.0.0.192"} {
+		closed["the metadata service "+cloud] = net.JoinHostPort(out.also(t, cloud).String(), out.port)
 	}
 	for _, addr := range hostAddresses(t, r.names.bridge, out.veth, boxBridge) {
 		closed["a service of the host on "+addr] = net.JoinHostPort(addr, service)
@@ -324,6 +340,8 @@ func TestWall(t *testing.T) {
 		"the outside":                               net.JoinHostPort(out.free.String(), out.port),
 		"the outside, by way of a bridge":           uplink.service,
 		"the nameserver, in a range that is denied": net.JoinHostPort(out.denied.String(), "53"),
+		"the nameserver, in a private network":      net.JoinHostPort(company.String(), "53"),
+		"a private network that is allowed":         net.JoinHostPort(server.String(), out.port),
 	}
 	name := map[string]string{"name": "name.invalid:1"}
 

@@ -88,16 +88,21 @@ func (s Spec) rules() []rule {
 	}
 	// A host address that is a container's published port.
 	add(chainForward, "dnat drop", from, dnatPackets(), drop)
-	for _, p := range s.denied() {
-		add(chainForward, "deny "+p.String(), from, destination(p), drop)
-	}
 	// Other container and virtual machine networks on this host, under any name,
 	// existing or future. Docker isolates its own, but not at every moment, and
 	// others are not isolated at all.
+	bridges := [][]expr.Any{from, toBridge()}
 	for _, b := range s.Outward {
-		add(chainForward, "outward "+b+" accept", from, iface(expr.MetaKeyOIFNAME, b), accept)
+		bridges = append(bridges, notIface(expr.MetaKeyOIFNAME, b))
 	}
-	add(chainForward, "bridges drop", from, toBridge(), drop)
+	add(chainForward, "bridges drop", append(bridges, drop)...)
+	for _, n := range s.scopes() {
+		if n.open {
+			add(chainForward, "allow "+n.prefix.String(), from, destination(n.prefix), accept)
+			continue
+		}
+		add(chainForward, "deny "+n.prefix.String(), from, destination(n.prefix), drop)
+	}
 	return out
 }
 
@@ -105,7 +110,7 @@ func (s Spec) rules() []rule {
 // wall.
 func comments(rules []rule, s Spec) []string {
 	sum := sha256.New()
-	fmt.Fprintln(sum, s.Table, s.Bridge)
+	fmt.Fprintln(sum, s.Table, s.Bridge, s.Outward) // a comment may be too short for the latter
 	for _, r := range rules {
 		fmt.Fprintln(sum, r.chain, r.text)
 	}
@@ -129,6 +134,12 @@ func iface(key expr.MetaKey, name string) []expr.Any {
 		&expr.Meta{Key: key, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: padded},
 	}
+}
+
+func notIface(key expr.MetaKey, name string) []expr.Any {
+	exprs := iface(key, name)
+	exprs[1].(*expr.Cmp).Op = expr.CmpOpNeq
+	return exprs
 }
 
 // toBridge matches packets that leave through any bridge.

@@ -18,7 +18,13 @@ import (
 type Spec struct {
 	Table  string         `json:"table"`          // the table, used only for this wall
 	Bridge string         `json:"bridge"`         // the interface
-	Deny   []netip.Prefix `json:"deny,omitempty"` // denied in addition to the default ranges
+	Deny   []netip.Prefix `json:"deny,omitempty"` // always denied, in addition to metadata
+
+	// Close and Open are networks that are denied and allowed. The smallest network that
+	// an address is in decides, and of two equal ones that of Close. Private networks are
+	// closed by default.
+	Close []netip.Prefix `json:"close,omitempty"`
+	Open  []netip.Prefix `json:"open,omitempty"`
 
 	// Nameservers may be reached on port 53 in any network: Docker resolves names
 	// for a container from the container's own network.
@@ -35,12 +41,25 @@ type Spec struct {
 	Outward []string `json:"outward,omitempty"`
 }
 
-// linkLocal is always denied: 169.254.169.254 and similar addresses give the
-// machine's credentials to any client.
-var linkLocal = []netip.Prefix{
-	netip.MustParsePrefix("169.254.0.0/16"),
+// metadata is always denied: clouds give the machine's credentials to any client
+// there. The Helm chart has the same IPv4 networks.
+var metadata = []netip.Prefix{
+	netip.MustParsePrefix("169.254.0.0/16"), // link-local: most clouds
 	netip.MustParsePrefix("fe80::/10"),
 	netip.MustParsePrefix("fd00:ec2::254/128"),
+	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba Cloud
+	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
+	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle Cloud Classic
+}
+
+// private are the networks that are closed unless Open has them. The Helm chart has
+// the same IPv4 networks.
+var private = []netip.Prefix{
+	netip.MustParsePrefix("10.0.0.0/8"),
+	netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT, also within clouds
+	netip.MustParsePrefix("fc00::/7"),
 }
 
 // ParseSpec parses the output of Encode.
@@ -70,14 +89,31 @@ func (s Spec) validate() error {
 	return nil
 }
 
-// denied returns all denied ranges without duplicates.
-func (s Spec) denied() []netip.Prefix {
-	out := slices.Clone(linkLocal)
-	for _, p := range s.Deny {
-		if p = p.Masked(); p.IsValid() && !slices.Contains(out, p) {
-			out = append(out, p)
+// scope is a network that is denied, or open.
+type scope struct {
+	prefix netip.Prefix
+	open   bool
+}
+
+// scopes returns all networks that are denied or allowed, without duplicates, in an
+// order in which the first that has an address decides.
+func (s Spec) scopes() []scope {
+	var out []scope
+	add := func(list []netip.Prefix, open bool) {
+		for _, p := range list {
+			p = p.Masked()
+			if p.IsValid() && !slices.ContainsFunc(out, func(r scope) bool { return r.prefix == p }) {
+				out = append(out, scope{p, open})
+			}
 		}
 	}
+	add(metadata, false)
+	add(s.Deny, false)
+	always := len(out)
+	add(s.Close, false)
+	add(s.Open, true)
+	add(private, false)
+	slices.SortStableFunc(out[always:], func(a, b scope) int { return b.prefix.Bits() - a.prefix.Bits() })
 	return out
 }
 
@@ -112,18 +148,39 @@ func hostNameservers() ([]netip.Addr, error) {
 		out = append(out, nameservers(f)...)
 		f.Close()
 	}
+	raw, err := os.ReadFile("/etc/docker/daemon.json")
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("read nameservers: %w", err)
+	}
+	out = append(out, dockerNameservers(raw)...)
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out), nil
 }
 
 func nameservers(r io.Reader) []netip.Addr {
-	var out []netip.Addr
+	var list []string
 	for sc := bufio.NewScanner(r); sc.Scan(); {
 		fields := strings.Fields(sc.Text())
-		if len(fields) < 2 || fields[0] != "nameserver" {
-			continue
+		if len(fields) >= 2 && fields[0] == "nameserver" {
+			list = append(list, fields[1])
 		}
-		if a, err := netip.ParseAddr(fields[1]); err == nil && !a.IsLoopback() {
+	}
+	return beyondLoopback(list)
+}
+
+// dockerNameservers returns those that Docker's configuration has in place of the host's.
+func dockerNameservers(config []byte) []netip.Addr {
+	var docker struct {
+		DNS []string `json:"dns"`
+	}
+	_ = json.Unmarshal(config, &docker) // Docker does not start with an invalid one
+	return beyondLoopback(docker.DNS)
+}
+
+func beyondLoopback(list []string) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range list {
+		if a, err := netip.ParseAddr(text); err == nil && !a.IsLoopback() {
 			out = append(out, a.WithZone("").Unmap())
 		}
 	}

@@ -21,6 +21,8 @@ func TestSpecTravels(t *testing.T) {
 	want := Spec{
 		Table: "t", Bridge: "br-test",
 		Deny:        []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")},
+		Close:       []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
+		Open:        []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")},
 		Nameservers: []netip.Addr{netip.MustParseAddr("10.0.0.53")},
 		Outward:     []string{"br-lan"},
 		Flows:       4096,
@@ -59,17 +61,72 @@ func TestNameservers(t *testing.T) {
 	}
 }
 
-func TestDeniedOnceEach(t *testing.T) {
+// What is always denied comes first, and then the smallest network.
+func TestSmallestNetworkDecides(t *testing.T) {
 	t.Parallel()
-	s := Spec{Deny: []netip.Prefix{
-		netip.MustParsePrefix("10.1.2.3/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), {},
-	}}
-	var got []string
-	for _, p := range s.denied() {
-		got = append(got, p.String())
+	prefixes := func(list ...string) (out []netip.Prefix) {
+		for _, p := range list {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+		return out
 	}
-	if diff := cmp.Diff([]string{"169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "10.0.0.0/8"}, got); diff != "" {
-		t.Errorf("denied (-want +got):\n%s", diff)
+	s := Spec{
+		Deny:  prefixes("10.1.2.3/32", "169.254.0.0/16"),
+		Close: append(prefixes("10.9.9.0/24", "10.9.9.9/24", "203.0.113.0/24", "10.4.0.0/16"), netip.Prefix{}),
+		Open:  prefixes("10.9.0.0/16", "192.168.0.0/16", "10.4.0.0/16"),
+	}
+	var got []string
+	for _, n := range s.scopes() {
+		got = append(got, fmt.Sprint(n.prefix, " ", n.open))
+	}
+	want := []string{
+		"169.254.0.0/16 false", "fe80::/10 false", "fd00:ec2::254/128 false", "100.100.100.200/32 false", "168.63.129.16/32 false", "192.0.0.192/32 false",
+		"10.1.2.3/32 false",
+		"10.9.9.0/24 false", "203.0.113.0/24 false", "10.4.0.0/16 false", "10.9.0.0/16 true", "192.168.0.0/16 true",
+		"172.16.0.0/12 false", "100.64.0.0/10 false", "10.0.0.0/8 false", "fc00::/7 false",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("networks (-want +got):\n%s", diff)
+	}
+}
+
+// The Helm chart denies what the wall denies, as far as it is IPv4.
+func TestChartHasSameNetworks(t *testing.T) {
+	t.Parallel()
+	texts := func(list []netip.Prefix, quote string) (out []string) {
+		for _, p := range list {
+			if p.Addr().Is4() {
+				out = append(out, quote+p.String()+quote)
+			}
+		}
+		return out
+	}
+	for file, want := range map[string][]string{
+		"values.yaml":                            {"deny: [" + strings.Join(texts(private, ""), ", ") + "]"},
+		"templates/workspace-networkpolicy.yaml": texts(metadata, `"`),
+	} {
+		raw, err := os.ReadFile("../../../../deploy/helm/codehub/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range want {
+			if !strings.Contains(string(raw), text) {
+				t.Errorf("%s has no %s", file, text)
+			}
+		}
+	}
+}
+
+func TestDockerNameservers(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[string]string{
+		`{"dns": ["10.0.0.2", "127.0.0.1"], "mtu": 1400}`: "[10.0.0.2]",
+		`{"mtu": 1400}`: "[]",
+		"":              "[]",
+	} {
+		if got := fmt.Sprint(dockerNameservers([]byte(config))); got != want {
+			t.Errorf("nameservers of %s: %s, want %s", config, got, want)
+		}
 	}
 }
 
