@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"codehub/internal/harness/browser"
+	"codehub/internal/workspace"
 )
 
 // tab is the tab of a Chromium with a profile and a network of its own.
@@ -148,7 +149,7 @@ func until(expression string) chromedp.Action[chromedp.Void] {
 
 // inside runs a shell script in the container of a workspace.
 func inside(ctx context.Context, id, script string) error {
-	out, err := exec.CommandContext(ctx, "docker", "exec", "codehub-ws-"+id, "sh", "-c", script).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "docker", "exec", workspace.ID(id).DockerName(), "sh", "-c", script).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("in the workspace: %s: %w: %s", script, err, strings.TrimSpace(string(out)))
 	}

@@ -19,6 +19,8 @@ import (
 	"sync"
 
 	"github.com/moby/moby/client"
+
+	"codehub/internal/workspace"
 )
 
 // copies relays Docker's API and shows what belongs to one workspace, its container and
@@ -93,7 +95,7 @@ func (c *copies) show(from string, ids []string) error {
 		return err
 	}
 	defer api.Close()
-	found, err := api.ContainerInspect(context.Background(), "codehub-ws-"+from, client.ContainerInspectOptions{})
+	found, err := api.ContainerInspect(context.Background(), workspace.ID(from).DockerName(), client.ContainerInspectOptions{})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"codehub/internal/e2e/proc"
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // site is what a rival serves.
@@ -108,7 +109,7 @@ func (b *bench) lineup(ctx context.Context, name string, rivals ...rival) (l *li
 
 // reach returns the address of a workspace's IDE and its secret.
 func (b *bareDocker) reach(ctx context.Context, id string) (upstream, secret string, err error) {
-	found, err := b.api.ContainerInspect(ctx, "codehub-ws-"+id, client.ContainerInspectOptions{})
+	found, err := b.api.ContainerInspect(ctx, workspace.ID(id).DockerName(), client.ContainerInspectOptions{})
 	if err != nil {
 		return "", "", err
 	}

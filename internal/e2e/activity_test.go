@@ -18,6 +18,7 @@ import (
 	"codehub/api"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
+	"codehub/internal/workspace"
 )
 
 // Four browser tabs with code-server and an idle timeout of a minute. Idle tabs
@@ -146,7 +147,7 @@ func (s *server) ideTab(b *browser, name, folder, file string) *ideTab {
 	id := s.create(api.CreateWorkspace{Name: name})
 	s.awaitPhase(id, "RUNNING")
 	prepareIDE(b.T, id)
-	out, err := exec.CommandContext(s.Context(), "docker", "exec", "codehub-ws-"+id, "sh", "-c", `echo hello > /home/coder/project/notes.txt`).CombinedOutput()
+	out, err := exec.CommandContext(s.Context(), "docker", "exec", workspace.ID(id).DockerName(), "sh", "-c", `echo hello > /home/coder/project/notes.txt`).CombinedOutput()
 	if err != nil {
 		s.Fatalf("prepare the home: %v: %s", err, out)
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/moby/moby/client"
+
+	"codehub/internal/workspace"
 )
 
 // What docs/agent.md promises: the most memory of its own, and the largest part of a core
@@ -27,7 +29,7 @@ type agentUse struct {
 
 func (s *server) agentUse(id string) agentUse {
 	s.Helper()
-	found, err := s.docker.ContainerInspect(s.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
+	found, err := s.docker.ContainerInspect(s.Context(), workspace.ID(id).DockerName(), client.ContainerInspectOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"codehub/api"
+	"codehub/internal/workspace"
 )
 
 // busyTTL is the idle timeout of workspaces that commands keep awake, which run for
@@ -48,7 +49,7 @@ func (w busyWorkspace) begin(command string) (ended chan error) {
 	w.Helper()
 	w.setDesired(w.id, "RUNNING")
 	w.awaitPhase(w.id, "RUNNING")
-	cmd := exec.CommandContext(w.Context(), "docker", "exec", "codehub-ws-"+w.id, "bash", "-c", command)
+	cmd := exec.CommandContext(w.Context(), "docker", "exec", workspace.ID(w.id).DockerName(), "bash", "-c", command)
 	ended = make(chan error, 1)
 	go func() {
 		out, err := cmd.CombinedOutput()

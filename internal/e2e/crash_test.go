@@ -15,6 +15,7 @@ import (
 	"codehub/api"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
+	"codehub/internal/workspace"
 )
 
 // The server is killed with SIGKILL during each operation and restarted. Every
@@ -80,7 +81,7 @@ func TestKilledDuringEachOperation(t *testing.T) {
 // time. Both stay the same unless the container is restarted or replaced.
 func (s *server) containerOf(id string) string {
 	s.Helper()
-	c, err := s.docker.ContainerInspect(s.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
+	c, err := s.docker.ContainerInspect(s.Context(), workspace.ID(id).DockerName(), client.ContainerInspectOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -106,11 +107,11 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 
 			// The container is recreated with its home.
 			before := s.containerOf(id)
-			if _, err := s.docker.ContainerRemove(t.Context(), "codehub-ws-"+id, client.ContainerRemoveOptions{Force: true}); err != nil {
+			if _, err := s.docker.ContainerRemove(t.Context(), workspace.ID(id).DockerName(), client.ContainerRemoveOptions{Force: true}); err != nil {
 				t.Fatal(err)
 			}
 			s.await(id, "in another container", func(api.Workspace) bool {
-				c, err := s.docker.ContainerInspect(t.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
+				c, err := s.docker.ContainerInspect(t.Context(), workspace.ID(id).DockerName(), client.ContainerInspectOptions{})
 				return err == nil && !strings.HasPrefix(before, c.Container.ID)
 			})
 			s.awaitPhase(id, "RUNNING")

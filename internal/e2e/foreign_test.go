@@ -29,6 +29,7 @@ import (
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
+	"codehub/internal/workspace"
 )
 
 // The tools that a workspace has whatever its image.
@@ -441,7 +442,7 @@ func (w *foreignWorkspace) checkArchive() {
 
 // In a browser the IDE opens a terminal with the user's shell.
 func (w *foreignWorkspace) checkBrowser(t *testing.T) {
-	editIDESettings(t, "/home/coder", "docker", "exec", "codehub-ws-"+w.id, busybox)
+	editIDESettings(t, "/home/coder", "docker", "exec", workspace.ID(w.id).DockerName(), busybox)
 	b := w.browser(t)
 	b.login(w.URL, proc.AdminPassword)
 	b.do("open it", navigate(w.URL+"/w/"+w.id+"/"))

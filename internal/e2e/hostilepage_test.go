@@ -13,6 +13,7 @@ import (
 	"codehub/api"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
+	"codehub/internal/workspace"
 )
 
 // A page in a workspace can do nothing on the dashboard, with the API, with a port or with
@@ -381,7 +382,7 @@ func (h *hostilePages) expectUnchanged(ports map[string]string) {
 	}
 	h.expect(h.other, "secret of the victim")
 	for id, want := range ports {
-		log, err := exec.CommandContext(h.t.Context(), "docker", "logs", "codehub-ws-"+id).CombinedOutput()
+		log, err := exec.CommandContext(h.t.Context(), "docker", "logs", workspace.ID(id).DockerName()).CombinedOutput()
 		if err != nil || strings.Contains(string(log), "asked to exit") {
 			h.t.Errorf("the page has ended an IDE: %v\n%s", err, log)
 		}

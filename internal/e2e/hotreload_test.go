@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"codehub/internal/workspace"
 )
 
 // viteProject returns a tar of testdata/vite with the packages of its lock file, which npm
@@ -82,7 +84,7 @@ func testHotReload(t *testing.T, s *server, b *browser, id string) {
 	in.run(nil, "cd ~/hot && { node_modules/.bin/vite --host 127.0.0.1 --port 3000 --strictPort > ~/vite.log 2>&1 & }")
 	t.Cleanup(func() {
 		if t.Failed() {
-			out, _ := exec.Command("docker", "exec", "codehub-ws-"+id, "cat", "/home/coder/vite.log").CombinedOutput()
+			out, _ := exec.Command("docker", "exec", workspace.ID(id).DockerName(), "cat", "/home/coder/vite.log").CombinedOutput()
 			t.Logf("Vite's log: %s", out)
 		}
 	})

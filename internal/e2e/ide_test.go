@@ -16,6 +16,7 @@ import (
 	"codehub/api"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
+	"codehub/internal/workspace"
 )
 
 // application is a program for a workspace that listens on port 3000 of every address
@@ -48,7 +49,7 @@ func testCodeServer(t *testing.T, m mode) {
 	prepareIDE(t, id)
 	inside := func(script, input string) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "docker", "exec", "--interactive", "codehub-ws-"+id, "sh", "-c", script)
+		cmd := exec.CommandContext(t.Context(), "docker", "exec", "--interactive", workspace.ID(id).DockerName(), "sh", "-c", script)
 		cmd.Stdin = strings.NewReader(input)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", script, err, out)
@@ -170,7 +171,7 @@ func testIDENotices(s *server, b *browser, id string) {
 // prepareIDE writes settings of the IDE in a running workspace, see editIDESettings.
 func prepareIDE(t *testing.T, id string) {
 	t.Helper()
-	editIDESettings(t, "/home/coder", "docker", "exec", "codehub-ws-"+id)
+	editIDESettings(t, "/home/coder", "docker", "exec", workspace.ID(id).DockerName())
 }
 
 // editIDESettings writes the settings of the IDE in a home by a shell that begins with

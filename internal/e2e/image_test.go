@@ -16,6 +16,7 @@ import (
 	"codehub/api"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
+	"codehub/internal/workspace"
 )
 
 // In the default image projects in Go, Python, Node and C are cloned, built, tested,
@@ -92,7 +93,7 @@ func (w workspaceShell) run(input io.Reader, script string) string {
 
 func (w workspaceShell) command(input io.Reader, words ...string) string {
 	w.Helper()
-	cmd := exec.CommandContext(w.Context(), "docker", append([]string{"exec", "--interactive", "codehub-ws-" + w.id}, words...)...)
+	cmd := exec.CommandContext(w.Context(), "docker", append([]string{"exec", "--interactive", workspace.ID(w.id).DockerName()}, words...)...)
 	cmd.Stdin = input
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"codehub/internal/e2e/proc"
+	"codehub/internal/workspace"
 )
 
 // A user's first day: log in, create a workspace, see it start, use the
@@ -45,7 +46,7 @@ func TestJourney(t *testing.T) {
 	b.screenshot("terminal")
 	// A history has the settings if the IDE rewrote them; until it has saved them, the
 	// dashboard asks about an unsaved file.
-	if out, err := exec.CommandContext(t.Context(), "docker", "exec", "codehub-ws-"+id, "sh", "-c", "cat /home/coder/.local/share/code-server/User/History/*/entries.json").CombinedOutput(); err == nil {
+	if out, err := exec.CommandContext(t.Context(), "docker", "exec", workspace.ID(id).DockerName(), "sh", "-c", "cat /home/coder/.local/share/code-server/User/History/*/entries.json").CombinedOutput(); err == nil {
 		t.Errorf("the IDE rewrote files at its first use: %s", out)
 	}
 

@@ -13,13 +13,14 @@ import (
 	"codehub/api"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/pgtest"
+	"codehub/internal/workspace"
 )
 
 // serveIn starts an application in a workspace: the same program as the workspace's own,
 // without a secret.
 func (s *server) serveIn(id, address string) {
 	s.Helper()
-	out, err := exec.CommandContext(s.Context(), "docker", "exec", "--detach", "--env", "TESTSERVER_ADDR="+address, "--env", "HASHED_PASSWORD=", "codehub-ws-"+id, "/testserver").CombinedOutput()
+	out, err := exec.CommandContext(s.Context(), "docker", "exec", "--detach", "--env", "TESTSERVER_ADDR="+address, "--env", "HASHED_PASSWORD=", workspace.ID(id).DockerName(), "/testserver").CombinedOutput()
 	if err != nil {
 		s.Fatalf("start the application: %v: %s", err, out)
 	}

@@ -23,6 +23,7 @@ import (
 	codehub "codehub/client"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
+	"codehub/internal/workspace"
 )
 
 // OpenSSH's client reaches a real container, by SSH's own port and by the API alone. Each of
@@ -259,7 +260,7 @@ func (c *sshClient) checkKilledServer(id string) {
 // processes returns the command lines of a workspace's processes.
 func (s *server) processes(id string) string {
 	s.Helper()
-	top, err := s.docker.ContainerTop(s.Context(), "codehub-ws-"+id, client.ContainerTopOptions{Arguments: []string{"-eo", "pid,args"}})
+	top, err := s.docker.ContainerTop(s.Context(), workspace.ID(id).DockerName(), client.ContainerTopOptions{Arguments: []string{"-eo", "pid,args"}})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/harness"
+	"codehub/internal/workspace"
 )
 
 // sudoImage is the slim workspace image with sudo, as SUDO=1 sets it up.
@@ -147,7 +148,7 @@ func (w sudoWorkspace) attackTools() {
 	probe := filepath.Join(w.TempDir(), "probe")
 	build := exec.CommandContext(w.Context(), "go", "build", "-o", probe, "../runtime/docker/testdata/probe")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	for _, cmd := range []*exec.Cmd{build, exec.CommandContext(w.Context(), "docker", "cp", probe, "codehub-ws-"+w.id+":/probe")} {
+	for _, cmd := range []*exec.Cmd{build, exec.CommandContext(w.Context(), "docker", "cp", probe, workspace.ID(w.id).DockerName()+":/probe")} {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			w.Fatalf("%v: %v: %s", cmd.Args, err, out)
 		}
@@ -261,7 +262,7 @@ type containerNetwork struct {
 
 func (w sudoWorkspace) networkOf(id string) containerNetwork {
 	w.Helper()
-	got, err := w.docker.ContainerInspect(w.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
+	got, err := w.docker.ContainerInspect(w.Context(), workspace.ID(id).DockerName(), client.ContainerInspectOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -197,6 +197,11 @@ func (o Optional[T]) Apply(to **T) {
 // that a retry finds what an earlier attempt created.
 func (id ID) ContainerName() string { return "codehub-ws-" + string(id) }
 
+// DockerName is the ContainerName in Docker, whose DNS tells all containers of a network each
+// other's names, for an address (PTR) too. A label of DNS has at most 63 bytes, so this name can
+// neither be asked for nor be in an answer. Earlier versions used ContainerName.
+func (id ID) DockerName() string { return id.ContainerName() + "-not-a-name-in-dns" }
+
 // VolumeName is the name of the workspace's home volume.
 func (id ID) VolumeName() string { return "ws-" + string(id) + "-home" }
 

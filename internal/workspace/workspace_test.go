@@ -143,6 +143,9 @@ func TestNames(t *testing.T) {
 	if id.ContainerName() != "codehub-ws-"+string(id) || id.VolumeName() != "ws-"+string(id)+"-home" {
 		t.Errorf("names %s, %s", id.ContainerName(), id.VolumeName())
 	}
+	if name := id.DockerName(); len(name) <= 63 || strings.Contains(name, ".") {
+		t.Errorf("%s can be a label of DNS", name)
+	}
 }
 
 func TestValidID(t *testing.T) {

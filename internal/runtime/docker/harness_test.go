@@ -526,12 +526,12 @@ func (h direct) endJob(t *testing.T, jobID string) {
 
 func (h direct) endContainer(t *testing.T, id workspace.ID) {
 	t.Helper()
-	must(t)(h.r.api.ContainerStop(t.Context(), id.ContainerName(), client.ContainerStopOptions{}))
+	must(t)(h.r.api.ContainerStop(t.Context(), id.DockerName(), client.ContainerStopOptions{}))
 }
 
 func (h direct) takeContainer(t *testing.T, id workspace.ID) {
 	t.Helper()
-	check(t, h.r.discard(t.Context(), id.ContainerName()))
+	check(t, h.r.discard(t.Context(), id.DockerName()))
 }
 
 // takeVolume removes the home, and as little else as Docker permits.
@@ -607,12 +607,13 @@ func (h direct) remains(t *testing.T, id workspace.ID) []string {
 
 func (h direct) environment(t *testing.T, id workspace.ID) (hostname string, env map[string]string) {
 	t.Helper()
-	found, err := h.r.api.ContainerInspect(t.Context(), id.ContainerName(), client.ContainerInspectOptions{})
+	found, err := h.r.api.ContainerInspect(t.Context(), id.DockerName(), client.ContainerInspectOptions{})
 	check(t, err)
 	env = map[string]string{}
 	for _, variable := range found.Container.Config.Env {
 		name, value, _ := strings.Cut(variable, "=")
 		env[name] = value
 	}
-	return found.Container.Config.Hostname, env
+	hostname, _, _ = strings.Cut(found.Container.Config.Hostname, ".")
+	return hostname, env
 }

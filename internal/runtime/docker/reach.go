@@ -72,7 +72,7 @@ func (r *Runtime) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstre
 func (r *Runtime) find(ctx context.Context, id workspace.ID) (container.InspectResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	found, err := r.api.ContainerInspect(ctx, id.ContainerName(), client.ContainerInspectOptions{})
+	found, err := r.inspectNamed(ctx, id)
 	if err == nil && !r.owns(found.Container.Config.Labels, roleWorkspace) || errdefs.IsNotFound(err) {
 		return container.InspectResponse{}, fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
 	}

@@ -98,7 +98,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		as.ulimits = r.ulimits(ctx) // the starts before may have shown that Docker may not lift them
 		addr := r.addrs.take(r.now())
 		attempt := randomHex(8)
-		made, err := r.api.ContainerCreate(ctx, image.into(r.createOptions(spec, as, net, addr, attempt)))
+		made, err := r.createContainer(ctx, spec.Workspace, image.into(r.createOptions(spec, as, net, addr, attempt)))
 		switch {
 		case err == nil:
 		case errdefs.IsConflict(err):
@@ -172,6 +172,39 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 	return runtime.Container{}, last
 }
 
+// createContainer creates a workspace's container. A container that an earlier version
+// created for it is a conflict as well.
+func (r *Runtime) createContainer(ctx context.Context, id workspace.ID, opts client.ContainerCreateOptions) (client.ContainerCreateResult, error) {
+	_, err := r.api.ContainerInspect(ctx, id.ContainerName(), client.ContainerInspectOptions{})
+	switch {
+	case err == nil:
+		return client.ContainerCreateResult{}, fmt.Errorf("container %s exists: %w", id.ContainerName(), errdefs.ErrConflict)
+	case !errdefs.IsNotFound(err):
+		return client.ContainerCreateResult{}, err
+	}
+	return r.api.ContainerCreate(ctx, opts)
+}
+
+// inspectNamed inspects a workspace's container, also one of an earlier version.
+func (r *Runtime) inspectNamed(ctx context.Context, id workspace.ID) (client.ContainerInspectResult, error) {
+	found, err := r.api.ContainerInspect(ctx, id.DockerName(), client.ContainerInspectOptions{})
+	if errdefs.IsNotFound(err) {
+		return r.api.ContainerInspect(ctx, id.ContainerName(), client.ContainerInspectOptions{})
+	}
+	return found, err
+}
+
+// dnsHostname returns a host name that a shell shows as the label. Docker's DNS knows it
+// by the whole name, which other workspaces cannot guess.
+func dnsHostname(label string) string {
+	if label == "" {
+		return "" // Docker takes the container's short id
+	}
+	random := "." + randomHex(6)
+	const most = 64 // HOST_NAME_MAX of Linux
+	return strings.TrimRight(label[:min(len(label), most-len(random))], "-") + random
+}
+
 func addressTaken(err error) bool {
 	for _, words := range []string{"Address already in use", "address already in use", "requested address is not available"} {
 		if strings.Contains(err.Error(), words) {
@@ -226,11 +259,11 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 	labels := r.labels(roleWorkspace, spec.Workspace, spec.Claim)
 	labels[labelImage], labels[labelEnvironment], labels[labelAgent], labels[labelSize] = spec.Image, spec.EnvDigest, as.agentDigest, spec.Size.Name
 	return client.ContainerCreateOptions{
-		Name: spec.Workspace.ContainerName(),
+		Name: spec.Workspace.DockerName(),
 		Config: &container.Config{
 			Image:        spec.Image,
 			User:         userSpec(spec.UID),
-			Hostname:     spec.Hostname,
+			Hostname:     dnsHostname(spec.Hostname),
 			WorkingDir:   workingDir,
 			Env:          variables(account.Environment(spec, as.env, as.zoned, slices.Concat(r.cfg.Variables(), r.portEnv(spec.Workspace)))),
 			Labels:       labels,
@@ -308,7 +341,7 @@ func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, 
 // adoptContainer handles an existing container with the workspace's name. It
 // returns false if there is none after all.
 func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, bool, error) {
-	found, err := r.api.ContainerInspect(ctx, spec.Workspace.ContainerName(), client.ContainerInspectOptions{})
+	found, err := r.inspectNamed(ctx, spec.Workspace)
 	if errdefs.IsNotFound(err) {
 		return runtime.Container{}, false, nil
 	}
@@ -321,7 +354,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 	c := r.inspected(found.Container)
 	labels := found.Container.Config.Labels
 	if !r.owns(labels, roleWorkspace) || c.Claim != spec.Claim || c.State == runtime.ContainerExited {
-		return runtime.Container{}, true, fmt.Errorf("container %s (%s): %w", spec.Workspace.ContainerName(), c.Detail, runtime.ErrConflict)
+		return runtime.Container{}, true, fmt.Errorf("container %s (%s): %w", strings.TrimPrefix(found.Container.Name, "/"), c.Detail, runtime.ErrConflict)
 	}
 	if c.State == runtime.ContainerRunning {
 		return c, true, nil

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	goruntime "runtime"
 	"slices"
 	"strconv"
@@ -140,7 +141,7 @@ func ip(t *testing.T, args ...string) {
 	}
 }
 
-// inNamespace runs f in a network namespace, or in the test's own for "".
+// inNamespace runs f in a network namespace, which is a name or a path, or in the test's own for "".
 func inNamespace(t *testing.T, namespace string, f func()) {
 	t.Helper()
 	if namespace == "" {
@@ -152,8 +153,12 @@ func inNamespace(t *testing.T, namespace string, f func()) {
 	go func() {
 		defer close(done)
 		goruntime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		path := namespace
+		if !filepath.IsAbs(path) {
+			path = "/var/run/netns/" + namespace
+		}
 		var fd int
-		if fd, err = unix.Open("/var/run/netns/"+namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		if fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 			return
 		}
 		defer unix.Close(fd)

@@ -169,6 +169,7 @@ func containerTests() map[string]func(*suite) {
 			}
 			// A name is not an ID: another container may have it by now.
 			_ = s.Runtime.RemoveContainer(s.ctx, s.id.ContainerName(), 0)
+			_ = s.Runtime.RemoveContainer(s.ctx, s.id.DockerName(), 0)
 			_ = s.Runtime.RemoveContainer(s.ctx, second.ID[:12], 0)
 			if got := s.container(); got.ID != second.ID || got.State != runtime.ContainerRunning {
 				s.Fatalf("container = %+v, want %s running", got, second.ID)
