@@ -202,11 +202,14 @@ func (p *Proxy) authenticateIDE(r *http.Request, v *visit) error {
 
 // serveState tells the IDE about its workspace. A session that has ended is 401.
 func (p *Proxy) serveState(w http.ResponseWriter, r *http.Request, v visit) {
-	body, ok := readIDEBody(w, r)
-	if !ok {
-		return
-	}
 	err := p.authenticateIDE(r, &v)
+	var body ideBody
+	if err == nil {
+		var ok bool
+		if body, ok = readIDEBody(w, r); !ok {
+			return
+		}
+	}
 	shown := IDEVisit{ID: v.id}
 	if err == nil {
 		var ws workspace.Workspace
@@ -241,12 +244,12 @@ func (p *Proxy) serveState(w http.ResponseWriter, r *http.Request, v visit) {
 
 // ask changes the workspace for its IDE.
 func (p *Proxy) ask(w http.ResponseWriter, r *http.Request, v visit, what IDERequest) {
-	body, ok := readIDEBody(w, r)
-	if !ok {
-		return
-	}
 	err := p.authenticateIDE(r, &v)
 	if err == nil {
+		body, ok := readIDEBody(w, r)
+		if !ok {
+			return
+		}
 		err = p.ide.Ask(r.Context(), v.caller, v.id, what, time.Duration(body.Seconds)*time.Second)
 	}
 	var known *workspace.Error

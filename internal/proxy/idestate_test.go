@@ -132,7 +132,10 @@ func TestIDERequests(t *testing.T) {
 				t.Errorf("asked for %s, want %s", got, want)
 			}
 
-			check("stop without a session", post(m.request("POST", "stop", "Cookie", ""), `{}`), 401, "")
+			for _, body := range []string{`{}`, strings.Repeat("x", maxIDEBody+1)} { // it is not read
+				check("stop without a session", post(m.request("POST", "stop", "Cookie", ""), body), 401, "")
+				check("a report without a session", post(m.request("POST", "state", "Cookie", ""), body), 401, "")
+			}
 			check("stop by another site", post(m.request("POST", "stop", "Sec-Fetch-Site", "cross-site"), `{}`), 403, "")
 			check("stop by a page of the same site", post(m.request("POST", "stop", "Sec-Fetch-Site", "same-site"), `{}`), 403, "")
 			check("stop by another origin", post(m.request("POST", "stop", "Origin", "http://evil.example.com"), `{}`), 403, "")
