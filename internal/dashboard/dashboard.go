@@ -18,6 +18,7 @@ import (
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/imagebuild"
+	"codehub/internal/inbound"
 	"codehub/internal/postgres"
 	"codehub/internal/service"
 	"codehub/internal/workspace"
@@ -151,6 +152,8 @@ type Config struct {
 	Builds *imagebuild.Builder
 	// FormWithin is how long a form may take to arrive; 0 is 30 s.
 	FormWithin time.Duration
+	// OpenBodies reads the forms of requests without a session; nil: one of its own.
+	OpenBodies *inbound.OpenBodies
 	// Now returns the time; optional.
 	Now func() time.Time
 	// MissingText is called for a text that a language lacks; optional, without it that is
@@ -178,6 +181,9 @@ func New(c Config) *Dashboard {
 	if c.FormWithin <= 0 {
 		c.FormWithin = formWithin
 	}
+	if c.OpenBodies == nil {
+		c.OpenBodies = &inbound.OpenBodies{}
+	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -203,15 +209,17 @@ type Mux interface {
 // Routes registers every page on mux, and a page for unknown paths. A GET never changes
 // anything; changes are POSTs, which are refused from other origins.
 func (d *Dashboard) Routes(mux Mux) {
-	handle := func(pattern string, h http.HandlerFunc) {
-		guarded := d.guard.Handler(limitBody(d.FormWithin, h, d.message))
+	guard := func(pattern string, h http.HandlerFunc) {
+		guarded := inbound.AnswerEarly(d.guard.Handler(h))
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			accesslog.SetRoute(r.Context(), pattern)
 			guarded.ServeHTTP(w, r)
 		})
 	}
+	// handle registers a page that needs no session.
+	handle := func(pattern string, h http.HandlerFunc) { guard(pattern, limitBody(d.openBody, h, d.message)) }
 	// loggedIn registers a page that redirects to the login page without a session.
-	loggedIn := func(pattern string, h callerHandler) { handle(pattern, d.loggedIn(h)) }
+	loggedIn := func(pattern string, h callerHandler) { guard(pattern, d.loggedIn(h)) }
 
 	handle("/", d.noPage)
 	handle("GET /assets/{path...}", d.assets.serve)

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"codehub/internal/accesslog"
+	"codehub/internal/inbound"
 	"codehub/internal/workspace"
 )
 
@@ -23,7 +25,7 @@ func policyOf(workspaces string) string {
 }
 
 const (
-	// maxBody bounds the size of a form.
+	// maxBody bounds the size of a form of a user who is logged in.
 	maxBody = 256 << 10
 	// formWithin is the default of Config.FormWithin: a slow form cannot hold a connection
 	// open, even without a login.
@@ -44,53 +46,62 @@ func (d *Dashboard) secureHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// limitBody reads the form within its bounds before h runs. h does not run for a form that was
-// not read in full, nor for a body that is no form: an absent field would count as an empty one.
-// refuse answers then, with the key of a message.
-func limitBody(within time.Duration, h http.HandlerFunc, refuse func(w http.ResponseWriter, r *http.Request, status int, key string)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		if r.Method == http.MethodPost {
-			// A server without a network connection sets no deadline. The deadline is removed
-			// once the body is read: reached later, it would look like a disconnected client.
-			// Otherwise it stays, since the server reads the rest of the body before it
-			// responds.
-			rc := http.NewResponseController(w)
-			_ = rc.SetReadDeadline(time.Now().Add(within))
-			err := r.ParseForm()
-			rest := int64(0) // of a body that is no form, which ParseForm leaves
-			if err == nil {
-				rest, err = io.Copy(io.Discard, r.Body)
-			}
-			var large *http.MaxBytesError
-			switch {
-			case errors.As(err, &large):
-				refuse(w, r, http.StatusRequestEntityTooLarge, "large_form")
-				return
-			case err != nil:
-				refuse(w, r, http.StatusBadRequest, "broken_form")
-				return
-			case rest > 0:
-				refuse(w, r, http.StatusUnsupportedMediaType, "broken_form")
-				return
-			}
-			_ = rc.SetReadDeadline(time.Time{})
+// bodyReader reads a request's body within its bounds; the error is an *http.MaxBytesError if
+// it is too large.
+type bodyReader func(w http.ResponseWriter, r *http.Request) ([]byte, error)
+
+// openBody reads forms of pages that need no session.
+func (d *Dashboard) openBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	return d.OpenBodies.Read(w, r, d.FormWithin)
+}
+
+// ownBody reads forms of users who are logged in.
+func (d *Dashboard) ownBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	return inbound.ReadBody(w, r, maxBody, d.FormWithin)
+}
+
+// limitBody reads the form before h runs. h does not run for a form that was not read in full,
+// nor for a body that is no form: an absent field would count as an empty one. refuse answers
+// then, with the key of a message.
+func limitBody(read bodyReader, h http.HandlerFunc, refuse func(w http.ResponseWriter, r *http.Request, status int, key string)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			r.Body = http.MaxBytesReader(w, r.Body, 0) // FormValue would read it
+			h(w, r)
+			return
 		}
-		h(w, r)
-	})
+		body, err := read(w, r)
+		rest := bytes.NewReader(body) // ParseForm leaves a body that is no form
+		if err == nil {
+			r.Body = io.NopCloser(rest)
+			err = r.ParseForm()
+		}
+		var large *http.MaxBytesError
+		switch {
+		case errors.As(err, &large):
+			refuse(w, r, http.StatusRequestEntityTooLarge, "large_form")
+		case err != nil:
+			refuse(w, r, http.StatusBadRequest, "broken_form")
+		case rest.Len() > 0:
+			refuse(w, r, http.StatusUnsupportedMediaType, "broken_form")
+		default:
+			h(w, r)
+		}
+	}
 }
 
 // callerHandler serves a request whose caller is known.
 type callerHandler func(w http.ResponseWriter, r *http.Request, c workspace.Caller)
 
-// loggedIn resolves the caller, or redirects to the login page, which leads back to a page.
+// loggedIn resolves the caller, or redirects to the login page, which leads back to a page. It
+// reads the form of a caller alone.
 func (d *Dashboard) loggedIn(h callerHandler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := d.Auth.Identify(r, false)
 		switch {
 		case err == nil:
 			accesslog.SetUser(r.Context(), who.Caller.UserID)
-			h(w, r, who.Caller)
+			limitBody(d.ownBody, func(w http.ResponseWriter, r *http.Request) { h(w, r, who.Caller) }, d.message)(w, r)
 		case workspace.CodeOf(err) == workspace.CodeUnauthenticated:
 			next := "/"
 			if r.Method == http.MethodGet && !isHTMX(r) {

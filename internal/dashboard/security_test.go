@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -10,9 +11,12 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"codehub/internal/inbound"
+	"codehub/internal/signin"
 	"codehub/internal/workspace"
 )
 
@@ -177,7 +181,11 @@ func TestSlowForm(t *testing.T) {
 	t.Parallel()
 	var name string
 	gone, refused := make(chan bool, 2), make(chan string, 2)
-	srv := httptest.NewServer(limitBody(200*time.Millisecond, func(_ http.ResponseWriter, r *http.Request) {
+	var bodies inbound.OpenBodies
+	read := func(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+		return bodies.Read(w, r, 200*time.Millisecond)
+	}
+	srv := httptest.NewServer(limitBody(read, func(_ http.ResponseWriter, r *http.Request) {
 		name = r.PostFormValue("name")
 		select {
 		case <-r.Context().Done():
@@ -218,3 +226,78 @@ func TestSlowForm(t *testing.T) {
 		t.Errorf("the connection stays open: %v", err)
 	}
 }
+
+// patterns are the patterns of all pages.
+type patterns []string
+
+func (p *patterns) HandleFunc(pattern string, _ func(http.ResponseWriter, *http.Request)) {
+	*p = append(*p, pattern)
+}
+
+// Without a session, a page that needs none refuses a form by its declared length, and any
+// other leads to the login page. Neither waits for the form.
+func TestFormsWithoutSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.SignIn = noSignIn{} })
+	open := map[string]bool{}
+	for _, path := range []string{
+		"/login", "/login/{provider}/logout", "/passkey", "/passkey/options", "/passkey/recover", "/logout", "/setup", "/settings/theme", "/settings/language",
+	} {
+		open[path] = true
+	}
+	host := w.HTTP.Listener.Addr().String()
+	var all patterns
+	w.dash.Routes(&all)
+	var wg sync.WaitGroup
+	post := func(path string, length int, want int) {
+		wg.Go(func() {
+			c, err := net.Dial("tcp", host)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(formWithin / 2)) // before a form that does not arrive is given up
+			_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\na", path, host, length)
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Errorf("POST %s with %d bytes: %v", path, length, err)
+				return
+			}
+			if res.StatusCode != want || want == http.StatusSeeOther && res.Header.Get("Location") != "/login" {
+				t.Errorf("POST %s with %d bytes: %s to %q, want %d", path, length, res.Status, res.Header.Get("Location"), want)
+			}
+		})
+	}
+	for _, pattern := range all {
+		path, ok := strings.CutPrefix(pattern, "POST ")
+		if !ok {
+			continue
+		}
+		filled := regexp.MustCompile(`\{[^}]+\}`).ReplaceAllString(path, "0198c0de-0000-7000-8000-000000000001")
+		if open[path] {
+			delete(open, path)
+			post(filled, inbound.MaxOpenBody+1, http.StatusRequestEntityTooLarge)
+			continue
+		}
+		post(filled, 100, http.StatusSeeOther)
+		post(filled, maxBody+1, http.StatusSeeOther)
+	}
+	wg.Wait()
+	for path := range open {
+		t.Errorf("there is no page POST %s", path)
+	}
+	// Those who are logged in may send more.
+	name := url.Values{"name": {"big"}, "description": {strings.Repeat("x", 2*inbound.MaxOpenBody)}}
+	if a := w.loggedIn().htmx("/workspaces", name); a.status != http.StatusUnprocessableEntity {
+		t.Errorf("a form of a user: %d", a.status)
+	}
+	if a := w.browser().post("/login", name); a.status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a login with a large form: %d", a.status)
+	}
+}
+
+// noSignIn has no identity providers.
+type noSignIn struct{ SignIn }
+
+func (noSignIn) Providers() []signin.Provider { return nil }

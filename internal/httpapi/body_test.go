@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,10 +10,12 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"codehub/api"
+	"codehub/internal/inbound"
 	"codehub/internal/workspace"
 )
 
@@ -117,6 +120,58 @@ func TestJSONFields(t *testing.T) {
 	t.Parallel()
 	if got := jsonFields(reflect.TypeFor[api.Login]()); fmt.Sprint(got) != "[username password]" {
 		t.Error(got)
+	}
+}
+
+// Without a session, an open route refuses a body by its declared length, and every other
+// route refuses the request. Neither waits for the body.
+func TestBodiesWithoutSession(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	host := e.HTTP.Listener.Addr().String()
+	var wg sync.WaitGroup
+	for _, rt := range testServer().routes() {
+		if rt.method == http.MethodGet {
+			continue
+		}
+		want := http.StatusUnauthorized
+		if rt.needs == open {
+			want = http.StatusRequestEntityTooLarge
+		}
+		wg.Go(func() {
+			c, err := net.Dial("tcp", host)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second)) // before a body that does not arrive is given up
+			_, _ = fmt.Fprintf(c, "%s %s%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{", rt.method, Prefix, rt.path, host, inbound.MaxOpenBody+1)
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil || res.StatusCode != want {
+				t.Errorf("%s %s: %v, %v, want %d", rt.method, rt.path, res, err, want)
+			}
+		})
+	}
+	wg.Wait()
+	most := `{"username":"` + strings.Repeat("x", inbound.MaxOpenBody-len(`{"username":"","password":"x"}`)) + `","password":"x"}`
+	e.want(401, "bad_credentials", "POST", "/login", most)
+	e.want(413, "too_large", "POST", "/login", most+" ")
+	// The same without a declared length.
+	for body, want := range map[string]int{most: 401, most + " ": 413} {
+		r, err := http.NewRequest("POST", e.HTTP.URL+Prefix+"/login", io.MultiReader(strings.NewReader(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%d bytes of unknown length: %d, want %d", len(body), resp.StatusCode, want)
+		}
 	}
 }
 

@@ -12,17 +12,18 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/inbound"
 	"codehub/internal/workspace"
 )
 
-// maxBody bounds a request's body.
+// maxBody bounds the body of a request with a session or token.
 const maxBody = 1 << 20
 
 // decode reads a JSON object into the struct that v points to. It refuses, and names,
 // fields that v does not have (case matters), fields given twice, and values of
 // another type. It also refuses a second value after the object, a body over
-// maxBody, and a Content-Type that a page of another origin can send without a
-// preflight.
+// maxBody (on open routes inbound.MaxOpenBody), and a Content-Type that a page of another
+// origin can send without a preflight.
 func (s *server) decode(w http.ResponseWriter, r *http.Request, v any) error {
 	return s.decodeBody(w, r, v, false)
 }
@@ -33,19 +34,10 @@ func (s *server) decodeOptional(w http.ResponseWriter, r *http.Request, v any) e
 }
 
 func (s *server) decodeBody(w http.ResponseWriter, r *http.Request, v any, optional bool) error {
-	// A body that arrives slowly must not keep the connection open.
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(s.cfg.ReadWithin))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := inbound.ReadBody(w, r, maxBody, s.cfg.ReadWithin)
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return workspace.Errorf(workspace.CodeTooLarge, "The request's body is larger than %d bytes.", maxBody)
-		}
-		return &workspace.Error{Code: workspace.CodeInvalid, Message: "The request's body could not be read.", Err: err}
+		return unreadable(err)
 	}
-	// A deadline that passes later would look like a client that has disconnected.
-	_ = rc.SetReadDeadline(time.Time{})
 	if optional && len(body) == 0 {
 		return nil
 	}
@@ -67,6 +59,25 @@ func (s *server) decodeBody(w http.ResponseWriter, r *http.Request, v any, optio
 		return workspace.Errorf(workspace.CodeInvalid, "A value in the body cannot be read: %s.", boundedText(err.Error()))
 	}
 	return nil
+}
+
+// readOpen reads the body of a request without a session, for decode.
+func (s *server) readOpen(w http.ResponseWriter, r *http.Request) error {
+	body, err := s.cfg.OpenBodies.Read(w, r, s.cfg.ReadWithin)
+	if err != nil {
+		return unreadable(err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
+}
+
+// unreadable is the error of a body that could not be read.
+func unreadable(err error) error {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return workspace.Errorf(workspace.CodeTooLarge, "The request's body is larger than %d bytes.", tooLarge.Limit)
+	}
+	return &workspace.Error{Code: workspace.CodeInvalid, Message: "The request's body could not be read.", Err: err}
 }
 
 // checkFields checks the top level of a JSON object; all bodies are flat.

@@ -17,6 +17,7 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
+	"codehub/internal/inbound"
 	"codehub/internal/postgres"
 	"codehub/internal/service"
 	"codehub/internal/workspace"
@@ -63,6 +64,8 @@ type Config struct {
 	// ReadWithin is how long a request's body, or a piece of an archive from
 	// the bucket, may take to arrive; 0 is 30 s.
 	ReadWithin time.Duration
+	// OpenBodies reads the bodies of requests without a session; nil: one of its own.
+	OpenBodies *inbound.OpenBodies
 	// CheckEvery is how often it is checked that the caller of a response that lasts may still
 	// have it; 0 is 3 s.
 	CheckEvery time.Duration
@@ -250,6 +253,9 @@ func New(cfg Config) http.Handler {
 	if cfg.CheckEvery <= 0 {
 		cfg.CheckEvery = 3 * time.Second
 	}
+	if cfg.OpenBodies == nil {
+		cfg.OpenBodies = &inbound.OpenBodies{}
+	}
 	s := &server{cfg: cfg, base: strings.TrimRight(cfg.URL.String(), "/"), origins: CrossOrigin(cfg.URL), log: cfg.Log}
 	mux := http.NewServeMux()
 	// Each path has one pattern for all methods: with patterns for some methods,
@@ -300,13 +306,13 @@ func CrossOrigin(base *url.URL) *http.CrossOriginProtection {
 // serve wraps the handler of a route in the checks that all routes share.
 func (s *server) serve(rt route) http.Handler {
 	name := strings.TrimSpace(rt.method + " " + Prefix + rt.path)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return inbound.AnswerEarly(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		accesslog.SetRoute(r.Context(), name)
 		headers(w.Header())
 		if err := s.handle(w, r, rt); err != nil {
 			s.fail(w, r, err)
 		}
-	})
+	}))
 }
 
 func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error {
@@ -324,6 +330,11 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 	if rt.method != "" {
 		if err := checkParams(r.URL.Query(), rt.query); err != nil {
 			return err
+		}
+		if rt.needs == open {
+			if err := s.readOpen(w, r); err != nil {
+				return err
+			}
 		}
 	}
 	return rt.handle(w, r, id)

@@ -66,6 +66,7 @@ func (s *server) run(ctx context.Context) error {
 	srv := s.cfg.Inbound.Server(s.http)
 	srv.BaseContext = func(net.Listener) context.Context { return requests }
 	srv.ErrorLog = httpErrors(s.log)
+	srv.ConnContext = inbound.CountStreams(s.cfg.Front.Proxies.Contain)
 	srv.ConnState = s.listener.ConnState
 	plain := &inbound.Plain{Server: srv, Serves: s.relays}
 	listener := plain.Listen(s.front.Listener)

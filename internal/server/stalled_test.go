@@ -26,6 +26,12 @@ import (
 // as a limit.
 func serving(t *testing.T, wrap string, env ...string) *proc.Server {
 	t.Helper()
+	return servingWith(t, wrap, proc.Options{Env: env})
+}
+
+// servingWith is serving with further options.
+func servingWith(t *testing.T, wrap string, opts proc.Options) *proc.Server {
+	t.Helper()
 	database := fixture.NewDatabase(t, postgres.Options{})
 	binary, err := exec.LookPath("codehub")
 	try(t, err)
@@ -35,14 +41,14 @@ func serving(t *testing.T, wrap string, env ...string) *proc.Server {
 		try(t, os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\n%s || exit 1\nexec %s \"$@\"\n", wrap, binary), 0o755))
 		binary = script
 	}
-	listen := ""
-	for _, kv := range env {
+	for _, kv := range opts.Env {
 		if address, ok := strings.CutPrefix(kv, "CODEHUB_LISTEN="); ok {
-			listen = address
+			opts.Listen = address
 		}
 	}
-	s, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Listen: listen, Env: append([]string{
-		"CODEHUB_DATABASE_URL=" + database.DSN, "DOCKER_HOST=unix://" + filepath.Join(dir, "no-docker")}, env...)})
+	opts.Binary, opts.DataDir = binary, filepath.Join(dir, "data")
+	opts.Env = append([]string{"CODEHUB_DATABASE_URL=" + database.DSN, "DOCKER_HOST=unix://" + filepath.Join(dir, "no-docker")}, opts.Env...)
+	s, err := proc.New(opts)
 	try(t, err)
 	t.Cleanup(func() {
 		s.Close()

@@ -1,0 +1,142 @@
+package inbound
+
+import (
+	"bytes"
+	"container/list"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// MaxOpenBody bounds the body of a request without a session, such as a login.
+	MaxOpenBody = 16 << 10
+	// maxOpenBodies is how many such bodies are read at a time: 16 MiB in all.
+	maxOpenBodies = 1024
+	// openStreams is how many requests an HTTP/2 connection can have at a time on which
+	// no user has logged in. A login page needs half as many.
+	openStreams = 16
+)
+
+// OpenBodies reads the bodies of requests without a session. The zero value is ready.
+type OpenBodies struct {
+	mu      sync.Mutex
+	reading list.List // of *openBody, the oldest first
+}
+
+// openBody is a body that is being read.
+type openBody struct {
+	rc      *http.ResponseController
+	dropped bool
+}
+
+// errDropped is the error of a body that had to make room for another one.
+var errDropped = errors.New("the body did not arrive before too many others")
+
+// Read is ReadBody with the limit MaxOpenBody. While too many bodies are read, the one that
+// has been read longest fails: a client that sends its whole body is done at once.
+func (b *OpenBodies) Read(w http.ResponseWriter, r *http.Request, within time.Duration) ([]byte, error) {
+	if r.ContentLength > MaxOpenBody {
+		return nil, &http.MaxBytesError{Limit: MaxOpenBody}
+	}
+	if r.ContentLength == 0 || r.Body == nil {
+		return nil, nil
+	}
+	this := &openBody{rc: http.NewResponseController(w)}
+	b.mu.Lock()
+	at := b.reading.PushBack(this)
+	if b.reading.Len() > maxOpenBodies {
+		oldest := b.reading.Remove(b.reading.Front()).(*openBody)
+		oldest.dropped = true
+		// Its Read cannot return meanwhile, so its request has not ended.
+		_ = oldest.rc.SetReadDeadline(time.Unix(1, 0))
+	}
+	b.mu.Unlock()
+	body, err := ReadBody(w, r, MaxOpenBody, within)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if this.dropped {
+		return nil, errDropped
+	}
+	b.reading.Remove(at)
+	return body, err
+}
+
+// ReadBody reads a request's body, which has to arrive within a time. The error is an
+// *http.MaxBytesError if the body is larger than limit; a declared length is checked before
+// anything is read.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, within time.Duration) ([]byte, error) {
+	if r.ContentLength > limit {
+		return nil, &http.MaxBytesError{Limit: limit}
+	}
+	// It fails only if the writer is not a network connection.
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(within))
+	body := bytes.NewBuffer(make([]byte, 0, bytes.MinRead+min(max(r.ContentLength, 0), MaxOpenBody)))
+	if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit)); err != nil {
+		return nil, err
+	}
+	// A deadline that passes later would look like a client that has disconnected.
+	_ = rc.SetReadDeadline(time.Time{})
+	return body.Bytes(), nil
+}
+
+// AnswerEarly lets h respond before it has read the request's body. Without it net/http
+// waits for the body of an HTTP/1 request before it sends a response.
+func AnswerEarly(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet || r.Method == http.MethodHead { // it may continue, or hijack the connection
+			h.ServeHTTP(w, r)
+			return
+		}
+		r, body := FullDuplex(w, r)
+		defer body.End()
+		h.ServeHTTP(w, r)
+	})
+}
+
+type streamsKey struct{}
+
+// streams are the requests of an HTTP/2 connection.
+type streams struct {
+	open  atomic.Int32
+	known atomic.Bool // a user has sent one of them
+}
+
+// CountStreams returns an http.Server's ConnContext for LimitStreams. Connections of exempt
+// addresses have no limit: those of reverse proxies belong to many users.
+func CountStreams(exempt func(netip.Addr) bool) func(context.Context, net.Conn) context.Context {
+	return func(ctx context.Context, c net.Conn) context.Context {
+		if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok && exempt(tcp.AddrPort().Addr().Unmap()) {
+			return ctx
+		}
+		return context.WithValue(ctx, streamsKey{}, &streams{})
+	}
+}
+
+// LimitStreams limits the requests to h of an HTTP/2 connection on which no user has logged
+// in. It calls refuse for those above the limit, unless known reports that a user sends the
+// request.
+func LimitStreams(known func(*http.Request) bool, refuse http.HandlerFunc, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s, ok := r.Context().Value(streamsKey{}).(*streams)
+		if !ok || r.ProtoMajor < 2 || s.known.Load() {
+			h.ServeHTTP(w, r)
+			return
+		}
+		defer s.open.Add(-1)
+		if s.open.Add(1) > openStreams {
+			if !known(r) {
+				refuse(w, r)
+				return
+			}
+			s.known.Store(true)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
