@@ -43,12 +43,13 @@ func (l loginCmd) withBrowser(ctx context.Context, k *kong.Context, server strin
 	defer srv.Close()
 	go func() { _ = srv.Serve(listener) }()
 
+	challenge := base64.RawURLEncoding.EncodeToString(sum[:])
 	q := url.Values{
-		"challenge": {base64.RawURLEncoding.EncodeToString(sum[:])}, "state": {state}, "name": {machineName()},
+		"challenge": {challenge}, "state": {state}, "name": {machineName()},
 		"port": {strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)}, "lasts": {strconv.FormatInt(l.Expires.seconds(), 10)},
 	}
 	address := strings.TrimRight(server, "/") + "/cli-login?" + q.Encode()
-	fmt.Fprintf(k.Stderr, "Allow the login in the browser. If it does not open, the address is:\n%s\n", address)
+	fmt.Fprintf(k.Stderr, "Allow the login in the browser if the page shows this code:\n\n    %s\n\nIf no browser opens, the address is:\n%s\n", api.LoginCode(challenge), address)
 	go func() { // some openers wait for the browser
 		if browse(ctx, address) != nil && ctx.Err() == nil {
 			fmt.Fprintln(k.Stderr, "No browser could be opened. With a browser on another machine, use: codehub login --device")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/api"
 	"codehub/internal/auth"
 	"codehub/internal/workspace"
 )
@@ -86,11 +87,18 @@ func TestLoginByBrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := startLogin(t, s.url, "--browser", "--expires", "12h")
+	shown := p.line("-")
+	if strings.Contains(shown, "/cli-login?") {
+		t.Fatal("the program shows no code")
+	}
 	address, err := url.Parse(p.line("/cli-login?"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	q := address.Query()
+	if shown != api.LoginCode(q.Get("challenge")) {
+		t.Errorf("shows the code %q, and the page %q", shown, api.LoginCode(q.Get("challenge")))
+	}
 	callback := "http://127.0.0.1:" + q.Get("port") + "/callback"
 	// An answer with another state, as another page can send it, is none.
 	if status, _ := get(t, callback+"?code=x&state=y"); status != http.StatusNotFound {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/auth"
 	"codehub/internal/workspace"
 )
@@ -13,6 +14,7 @@ import (
 // browserLogin is the page that asks whether a program on this machine may log in.
 type browserLogin struct {
 	Challenge, State, Name string
+	Code                   string // that the program shows, too
 	Port                   int
 	Lasts                  int // seconds; 0: as long as possible
 	Expires                time.Time
@@ -39,7 +41,7 @@ func (d *Dashboard) browserLoginPage(w http.ResponseWriter, r *http.Request, c w
 		return
 	}
 	b.Expires = d.Auth.ProgramExpiry(time.Duration(b.Lasts) * time.Second)
-	b.Username, b.Admin = c.Username, c.Admin
+	b.Username, b.Admin, b.Code = c.Username, c.Admin, api.LoginCode(b.Challenge)
 	p := d.newPage(r, &c, "program.title", b)
 	p.Plain = true
 	// The form leads back to the program.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/auth"
 	"codehub/internal/harness/idp"
 	"codehub/internal/signin"
@@ -160,7 +161,11 @@ func TestProgramLoginAddress(t *testing.T) {
 	if at, err := time.Parse(time.RFC3339, until); err != nil || at.After(time.Now().Add(time.Hour)) {
 		t.Errorf("the token ends at %q, %v", until, err)
 	}
-	contains(t, "the page", page.body, "use your account (admin)?", `datetime="`+until, "It can also administer codehub.")
+	const code = "B4AH-HBNW"
+	if code != api.LoginCode(good.Get("challenge")) {
+		t.Errorf("the code is %s", api.LoginCode(good.Get("challenge")))
+	}
+	contains(t, "the page", page.body, code, "Compare this code", "use your account (admin)?", `datetime="`+until, "It can also administer codehub.")
 	for name, bad := range map[string][]string{"lasts": {"-1", "x"}, "port": {"", "80", "65536", "4000@evil.example", "4000/x"}, "name": {""}, "challenge": {""}, "state": {strings.Repeat("s", 200)}} {
 		for _, value := range bad {
 			q := url.Values{}

@@ -704,6 +704,7 @@ var en = map[string]string{
 	"program.title":                 "Allow a command-line login",
 	"program.heading":               "Let the command line on %s use your account (%s)?",
 	"program.about":                 "The command line gets a token with which it can do everything that you may do. Allow this only if you have just started the login on this computer.",
+	"program.compare":               "Compare this code with the one in your terminal. If the terminal shows another code or none, refuse.",
 	"program.admin":                 "It can also administer codehub.",
 	"program.until":                 "The login expires at",
 	"program.allow":                 "Allow",

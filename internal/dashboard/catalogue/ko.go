@@ -704,6 +704,7 @@ var ko = map[string]string{
 	"program.title":                 "명령줄 로그인 허용",
 	"program.heading":               "“%s”의 명령줄 도구에 내 계정(%s)을 사용하도록 허용할까요?",
 	"program.about":                 "명령줄 도구가 내 모든 권한을 쓸 수 있는 토큰을 받습니다. 방금 이 컴퓨터에서 로그인을 시작한 경우에만 허용하세요.",
+	"program.compare":               "이 코드를 터미널에 표시된 코드와 비교하세요. 코드가 다르거나 터미널에 코드가 없으면 거부하세요.",
 	"program.admin":                 "codehub 관리도 할 수 있습니다.",
 	"program.until":                 "로그인 만료:",
 	"program.allow":                 "허용",
