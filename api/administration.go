@@ -12,6 +12,23 @@ type AdminWorkspace struct {
 	HomeBytes     *int64    `json:"home_bytes"`     // as last measured; null: not measured yet
 	ArchivesBytes *int64    `json:"archives_bytes"` // of all archives; null: not measured yet
 	Used          Used      `json:"used"`
+	// HandOver is a hand-over that the owner has not accepted; null: none.
+	HandOver *HandOverRequest `json:"hand_over"`
+}
+
+// HandOverRequest is a hand-over that an administrator has requested of the owner.
+type HandOverRequest struct {
+	To          string     `json:"to"`   // username of the new owner
+	Name        string     `json:"name"` // of the workspace there; empty: unchanged
+	By          string     `json:"by"`   // the administrator
+	Message     string     `json:"message"`
+	RequestedAt time.Time  `json:"requested_at"`
+	DeclinedAt  *time.Time `json:"declined_at"`
+}
+
+// AnswerHandOver is the body of POST /workspaces/{id}/hand-over.
+type AnswerHandOver struct {
+	Accept *bool `json:"accept"` // false declines
 }
 
 // Used is what a workspace used of the server in some days.
@@ -124,7 +141,7 @@ type SetBanner struct {
 // Notice tells a user what an administrator did, or that a workspace is shared with the user.
 type Notice struct {
 	ID            string    `json:"id"`
-	Kind          string    `json:"kind"` // message, stop, archive, cancel, recover, delete, undelete, timeouts, size, handed_over, received or shared
+	Kind          string    `json:"kind"` // message, stop, archive, cancel, recover, delete, undelete, timeouts, size, handed_over, received, shared or hand_over_request
 	WorkspaceID   string    `json:"workspace_id"`
 	WorkspaceName string    `json:"workspace_name"`
 	By            string    `json:"by"`    // the administrator; of a share, the owner

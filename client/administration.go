@@ -110,7 +110,24 @@ func (c *Client) AdminSize(ctx context.Context, id string, in api.AdminSize) (ap
 	return c.adminWorkspace(ctx, http.MethodPost, adminPath(id, "/size"), nil, in)
 }
 
-// HandOver gives a workspace to another user.
+// WithdrawHandOver removes the requested hand-over of a workspace.
+func (c *Client) WithdrawHandOver(ctx context.Context, id string) (api.AdminWorkspace, error) {
+	return c.adminWorkspace(ctx, http.MethodDelete, adminPath(id, "/hand-over"), nil, nil)
+}
+
+// HandOverRequest returns the hand-over of the caller's workspace that waits for the caller.
+func (c *Client) HandOverRequest(ctx context.Context, id string) (out api.HandOverRequest, err error) {
+	err = c.call(ctx, http.MethodGet, path(id, "/hand-over"), nil, nil, &out)
+	return out, err
+}
+
+// AnswerHandOver accepts or declines that hand-over.
+func (c *Client) AnswerHandOver(ctx context.Context, id string, accept bool) error {
+	return c.call(ctx, http.MethodPost, path(id, "/hand-over"), nil, api.AnswerHandOver{Accept: &accept}, nil)
+}
+
+// HandOver gives a workspace to another user. If its owner can log in, the owner has to accept it
+// first.
 func (c *Client) HandOver(ctx context.Context, id string, in api.HandOver) (api.AdminWorkspace, error) {
 	return c.adminWorkspace(ctx, http.MethodPost, adminPath(id, "/hand-over"), nil, in)
 }

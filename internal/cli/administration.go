@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -186,10 +187,18 @@ func (s adminShowCmd) Run(ctx context.Context, k *kong.Context) error {
 		if w.OwnerDisabled {
 			owner += " (disabled)"
 		}
-		return w, terminal.Table([][]string{
+		var asked [][]string
+		if r := w.HandOver; r != nil {
+			text := "to " + r.To + ", requested by " + r.By + " " + terminal.Time(r.RequestedAt)
+			if r.DeclinedAt != nil {
+				text += ", declined " + terminal.Time(*r.DeclinedAt)
+			}
+			asked = [][]string{{"Hand-over:", text}}
+		}
+		return w, terminal.Table(append(asked, [][]string{
 			{"Owner:", owner}, {"Storage:", sizeOf(w)},
 			{"Used:", fmt.Sprintf("in %d days %.1f hours running, %.1f processor hours, %.1f GiB hours of memory", w.Used.Days, w.Used.RunningHours, w.Used.CPUHours, w.Used.MemoryGiBHours)},
-		}) + workspaceDetails(w.Workspace, nil, 0, time.Now()), nil
+		}...)) + workspaceDetails(w.Workspace, nil, 0, time.Now()), nil
 	})
 }
 
@@ -322,17 +331,33 @@ func (a adminSizeCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type adminHandOverCmd struct {
 	telling
-	To   string `arg:"" name:"user" help:"The new owner's name or id."`
-	Name string `placeholder:"NAME" help:"The workspace's new name, if it is taken there."`
+	To       string `arg:"" optional:"" name:"user" help:"The new owner's name or id."`
+	Name     string `placeholder:"NAME" help:"The workspace's new name, if it is taken there."`
+	Withdraw bool   `help:"Withdraw a hand-over that the owner has not accepted."`
+}
+
+// Help says when the owner is asked.
+func (adminHandOverCmd) Help() string {
+	return `An owner who can log in is asked to accept the hand-over. The workspace of a disabled or suspended owner is handed over at once.`
 }
 
 func (a adminHandOverCmd) Run(ctx context.Context, k *kong.Context) error {
+	if (a.To == "") != a.Withdraw {
+		return errors.New("give the new owner, or --withdraw")
+	}
 	return a.run(ctx, k, false, func(c *client.Client, id string) (api.AdminWorkspace, string, error) {
+		if a.Withdraw {
+			w, err := c.WithdrawHandOver(ctx, id)
+			return w, "The hand-over of " + terminal.Plain(w.Owner+"/"+w.Workspace.Name) + " is withdrawn.", err
+		}
 		to, err := findUser(ctx, c, a.To)
 		if err != nil {
 			return api.AdminWorkspace{}, "", err
 		}
 		w, err := c.HandOver(ctx, id, api.HandOver{To: to, Name: a.Name, Message: a.Message})
+		if err == nil && w.HandOver != nil {
+			return w, terminal.Plain(w.Owner + " must accept the hand-over of " + w.Owner + "/" + w.Workspace.Name + " to " + w.HandOver.To + "."), nil
+		}
 		return w, "The workspace is now " + terminal.Plain(w.Owner+"/"+w.Workspace.Name) + ".", err
 	})
 }
@@ -514,6 +539,9 @@ func noticeTable(list []api.Notice) string {
 	}
 	rows := [][]string{{"TIME", "NOTICE", "MESSAGE"}}
 	for _, n := range list {
+		if n.Kind == "hand_over_request" {
+			n.Message = strings.TrimSpace(n.Message + " (answer with codehub hand-over)")
+		}
 		rows = append(rows, []string{terminal.Time(n.CreatedAt), noticeWords(n), n.Message})
 	}
 	return terminal.Table(rows)

@@ -45,6 +45,7 @@ type Commands struct {
 	Share       shareCmd       `cmd:"" group:"Client:" help:"Share a workspace."`
 	Unshare     unshareCmd     `cmd:"" group:"Client:" help:"End a share of a workspace."`
 	Shares      sharesCmd      `cmd:"" group:"Client:" help:"List who has access to a workspace."`
+	HandOver    handOverCmd    `cmd:"" group:"Client:" name:"hand-over" help:"Answer a requested hand-over of a workspace."`
 	Shared      sharedCmd      `cmd:"" group:"Client:" help:"List workspaces that others share with you."`
 	Leave       leaveCmd       `cmd:"" group:"Client:" help:"Leave a workspace that another user shares."`
 	SSH         sshCmd         `cmd:"" group:"Client:" name:"ssh" help:"Open a shell in a workspace by SSH."`

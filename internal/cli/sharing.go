@@ -132,6 +132,32 @@ func (s sharesCmd) Run(ctx context.Context, k *kong.Context) error {
 	})
 }
 
+type handOverCmd struct {
+	onWorkspace
+	Accept  bool `xor:"answer" help:"Give the workspace to the new owner, with all files."`
+	Decline bool `xor:"answer" help:"Keep the workspace."`
+}
+
+// Help describes what is answered.
+func (handOverCmd) Help() string {
+	return `An administrator can ask you to give a workspace to another user. Without --accept or --decline the command shows who asks, and who would get it. A workspace must be stopped before you accept.`
+}
+
+func (h handOverCmd) Run(ctx context.Context, k *kong.Context) error {
+	return h.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		r, err := c.HandOverRequest(ctx, id)
+		if err != nil {
+			return nil, "", err
+		}
+		text := fmt.Sprintf("%s asks you to hand over this workspace to %s. %s", r.By, r.To, r.Message)
+		if h.Accept || h.Decline {
+			err = c.AnswerHandOver(ctx, id, h.Accept)
+			text = map[bool]string{true: "The workspace now belongs to " + r.To + ".", false: "You keep the workspace."}[h.Accept]
+		}
+		return r, terminal.Plain(strings.TrimSpace(text)), err
+	})
+}
+
 type sharedCmd struct {
 	serverFlags
 	terminal.Format

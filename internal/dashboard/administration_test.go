@@ -216,8 +216,8 @@ func TestAdministratorActs(t *testing.T) {
 	}
 	a = boss.get(at)
 	contains(t, "its page", a.body, at+"/stop", at+"/message", at+"/delete")
-	if strings.Contains(a.body, "under the mat") || strings.Contains(a.body, at+"/hand-over") || strings.Contains(a.body, `href="/w/`) {
-		t.Error("the page has notes, a hand-over of a running workspace, or a way in")
+	if strings.Contains(a.body, "under the mat") || strings.Contains(a.body, `href="/w/`) {
+		t.Error("the page has notes, or a way in")
 	}
 	contains(t, "the menu", boss.get(at+"/actions", "HX-Request", "true").body, at+"/stop", "<dialog")
 	w.logs.print("listening <here>")
@@ -234,11 +234,21 @@ func TestAdministratorActs(t *testing.T) {
 	w.observe(id, standby)
 	contains(t, "an unknown user", boss.htmx(at+"/hand-over", url.Values{"to": {"nobody"}, "name": {"shop"}}).body, "no user with this name")
 	w.AddWorkspace(w.caller("bob"), "shop")
-	contains(t, "a taken name", boss.htmx(at+"/hand-over", url.Values{"to": {"bob"}, "name": {"shop"}}).body, "Choose another name")
-	if a := boss.post(at+"/hand-over", url.Values{"to": {"BOB"}, "name": {"ann’s shop"}, "message": {"ann has left"}}); a.status != http.StatusSeeOther {
-		t.Errorf("hand-over: %d", a.status)
+	give := url.Values{"to": {"BOB"}, "name": {"ann’s shop"}, "message": {"ann has left"}}
+	contains(t, "hand-over", boss.htmx(at+"/hand-over", give).body, "ann must accept the hand-over")
+	contains(t, "its page", boss.get(at).body, "ann must accept the hand-over to bob.", at+"/withdraw")
+	own := "/workspaces/" + string(id)
+	contains(t, "the owner's notice", ann.get("/").body, "admin asks you to hand over your workspace “&lt;b&gt;shop&lt;/b&gt;” to bob.", `href="`+own+`"`)
+	contains(t, "the owner's page", ann.get(own).body, "admin asks you to hand over this workspace to bob.", "ann has left", `value="decline"`)
+	if a := ann.post(own+"/hand-over", url.Values{"answer": {"decline"}}); a.status != http.StatusSeeOther {
+		t.Errorf("decline: %d", a.status)
 	}
-	contains(t, "the former owner", ann.get("/").body, "to bob. Its files went with it")
+	contains(t, "declined", boss.get(at).body, "ann declined the hand-over to bob")
+	contains(t, "withdrawal", boss.htmx(at+"/withdraw", nil).body, "is withdrawn")
+	boss.htmx(at+"/hand-over", give)
+	if a := ann.post(own+"/hand-over", url.Values{"answer": {"accept"}}); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/?") {
+		t.Errorf("acceptance: %d %s", a.status, a.header.Get("Location"))
+	}
 	contains(t, "the new owner", bob.get("/").body, "gave you the workspace “ann’s shop” of ann.", "ann has left")
 	if a := ann.get("/workspaces/" + string(id)); a.status != http.StatusForbidden {
 		t.Errorf("the former owner opens it: %d", a.status)
@@ -274,6 +284,13 @@ func TestAdministratorActs(t *testing.T) {
 	if strings.Contains(bob.get("/").body, "maintenance") {
 		t.Error("the banner stays")
 	}
+
+	// The workspace of a disabled user is handed over at once.
+	w.AddWorkspace(w.caller("ann"), "taken")
+	w.Exec(`UPDATE users SET disabled = true WHERE username = 'bob'`)
+	contains(t, "a taken name", boss.htmx(at+"/hand-over", url.Values{"to": {"ann"}, "name": {"taken"}}).body, "Choose another name")
+	contains(t, "hand-over", boss.htmx(at+"/hand-over", url.Values{"to": {"ann"}, "name": {"shop"}}).body, "now belongs to ann")
+	contains(t, "the new owner", ann.get("/").body, "gave you the workspace “shop” of bob.")
 }
 
 // Users are limited, disabled with their workspaces, and deleted with a choice for these.

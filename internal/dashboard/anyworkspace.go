@@ -16,7 +16,7 @@ import (
 
 // anyForms are the forms by which administrators act on the workspaces of all users. Each has
 // the texts dialog.any-<name>.title, .body and .submit.
-var anyForms = []string{"stop", "archive", "cancel", "recover", "set-aside", "start-empty", "recover-archive", "delete", "undelete", "timeouts", "size", "message", "hand-over"}
+var anyForms = []string{"stop", "archive", "cancel", "recover", "set-aside", "start-empty", "recover-archive", "delete", "undelete", "timeouts", "size", "message", "hand-over", "withdraw"}
 
 // anyAction is one thing that an administrator can do with a workspace now.
 type anyAction struct {
@@ -24,8 +24,9 @@ type anyAction struct {
 	Danger    bool
 }
 
-// anyActionsOf are those of a workspace. sizes reports that its size can be changed.
-func anyActionsOf(w workspace.Workspace, v view, sizes bool) (out []anyAction) {
+// anyActionsOf are those of a workspace. sizes reports that its size can be changed, asked that a
+// hand-over is requested.
+func anyActionsOf(w workspace.Workspace, v view, sizes, asked bool) (out []anyAction) {
 	add := func(key, icon string, danger bool) { out = append(out, anyAction{key, icon, danger}) }
 	now := v.Now
 	if w.DeletedAt != nil {
@@ -63,8 +64,9 @@ func anyActionsOf(w workspace.Workspace, v view, sizes bool) (out []anyAction) {
 		add("size", "pencil", false)
 	}
 	add("message", "info", false)
-	if _, err := lifecycle.HandOver(w, "another", w.Name); err == nil {
-		add("hand-over", "people", false)
+	add("hand-over", "people", false)
+	if asked {
+		add("withdraw", "x", false)
 	}
 	add("delete", "trash", true)
 	return out
@@ -99,7 +101,7 @@ func (d *Dashboard) readAny(ctx context.Context, c workspace.Caller, id workspac
 	}
 	v := anyView{allRow: d.allRowOf(w), Log: "/admin/audit?" + url.Values{"target": {string(id)}}.Encode()}
 	v.Size, v.SizeGone, v.SizeWaits = d.Sizes.Of(w.Size), !d.Sizes.Has(w.Size), lifecycle.SizeWaits(w.Workspace, d.Sizes)
-	v.Acts = anyActionsOf(w.Workspace, v.view, len(d.Sizes.Offered) > 0 || w.Size != "")
+	v.Acts = anyActionsOf(w.Workspace, v.view, len(d.Sizes.Offered) > 0 || w.Size != "", w.Asked != nil)
 	today := d.Now().UTC().Truncate(24 * time.Hour)
 	err = d.Store.UsageOf(ctx, c, id, today.AddDate(0, 0, 1-postgres.UsageDays), today, func(day postgres.UsageDay) error {
 		v.Days = append(v.Days, day)
@@ -282,9 +284,12 @@ func (d *Dashboard) administer(name string) callerHandler {
 			return
 		}
 		var ws postgres.AnyWorkspace
-		if name == "hand-over" {
+		switch name {
+		case "hand-over":
 			ws, err = d.handOver(r.Context(), c, f)
-		} else {
+		case "withdraw":
+			ws, err = d.Store.WithdrawHandOver(r.Context(), c, f.Any.ID)
+		default:
 			do := f.administration(name)
 			if !f.bad() {
 				ws, err = d.Store.Administer(r.Context(), c, f.Any.ID, do)
@@ -385,6 +390,9 @@ func (d *Dashboard) refuseAny(w http.ResponseWriter, r *http.Request, c workspac
 // anyChanged responds to a change that was made, with what the open page shows of it.
 func (d *Dashboard) anyChanged(w http.ResponseWriter, r *http.Request, c workspace.Caller, name string, ws postgres.AnyWorkspace) {
 	text := d.set(r).lang.T("any_toast."+strings.ReplaceAll(name, "-", "_"), ws.Name, ws.Owner)
+	if name == "hand-over" && ws.Asked != nil {
+		text = d.set(r).lang.T("any_toast.asked", ws.Name, ws.Owner)
+	}
 	if !isHTMX(r) || asPage(r) {
 		d.redirect(w, r, notedAt("/admin/workspaces/"+string(ws.ID), "any", ""))
 		return

@@ -279,6 +279,7 @@ func (d *Dashboard) Routes(mux Mux) {
 	loggedIn("GET /workspaces/{id}/shares", d.shares)
 	loggedIn("POST /workspaces/{id}/share", d.share)
 	loggedIn("POST /workspaces/{id}/unshare", d.unshare)
+	loggedIn("POST /workspaces/{id}/hand-over", d.answerHandOver)
 	loggedIn("GET /shared", d.shared)
 	loggedIn("GET /shared/{id}", d.sharedPage)
 	loggedIn("POST /shared/{id}/leave", d.leaveShared)

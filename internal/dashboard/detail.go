@@ -46,6 +46,10 @@ type detailView struct {
 	EnvNames []string
 	EnvWaits bool
 	Sharable bool // the workspace can be shared
+	// Asked is the hand-over that the owner is asked to accept; nil: none. AskedWaits reports that
+	// the workspace is not at rest yet.
+	Asked      *postgres.HandOverRequest
+	AskedWaits bool
 }
 
 // FreesBytes reports whether the panel offers the start to free space: at the limit of bytes, unless
@@ -102,6 +106,14 @@ func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w worksp
 		if v.OverBytes, err = d.overBytes(ctx, c, w.ID); err != nil {
 			return v, err
 		}
+	}
+	asked, err := d.Store.HandOverRequest(ctx, c, w.ID)
+	switch {
+	case err == nil:
+		_, moving := lifecycle.HandOver(w, "another", w.Name)
+		v.Asked, v.AskedWaits = &asked, moving != nil
+	case workspace.CodeOf(err) != workspace.CodeNotFound:
+		return v, err
 	}
 	list, next, err := d.generations(ctx, c, w, postgres.Page{Limit: archivesShown, Cursor: cursor})
 	v.Generations, v.Paging = list, pagingOf("/workspaces/"+v.ID, "archives", cursor, next)

@@ -203,8 +203,12 @@ func TestStreamsOfWorkspaceHandedOver(t *testing.T) {
 	if _, err := w.DB.HandOver(t.Context(), w.caller("boss"), id, postgres.HandOver{To: to, Message: "you are leaving"}); err != nil {
 		t.Fatal(err)
 	}
-	detail.until(`id="panel"`, "Access denied", "you are leaving")
-	wait.until(`data-kind="gone"`, "Access denied", "you are leaving")
+	detail.until(`id="panel"`, "asks you to hand over this workspace to ann", "you are leaving", `value="accept"`)
+	if err := w.DB.AnswerHandOver(t.Context(), w.caller("admin"), id, true); err != nil {
+		t.Fatal(err)
+	}
+	detail.until(`id="panel"`, "Access denied")
+	wait.until(`data-kind="gone"`, "Access denied")
 }
 
 func TestWaitStream(t *testing.T) {

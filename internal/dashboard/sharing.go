@@ -132,6 +132,23 @@ func (d *Dashboard) unshare(w http.ResponseWriter, r *http.Request, c workspace.
 	d.redirect(w, r, notedAt("/workspaces/"+string(ws.ID)+"/shares", "unshared", ""))
 }
 
+// answerHandOver accepts or declines the hand-over that an administrator has requested.
+func (d *Dashboard) answerHandOver(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	accept := r.PostFormValue("answer") == "accept"
+	id, err := idOf(r)
+	if err == nil {
+		err = d.Store.AnswerHandOver(r.Context(), c, id, accept)
+	}
+	switch {
+	case err != nil:
+		d.fail(w, r, err)
+	case accept:
+		d.redirect(w, r, notedAt("/", "given", ""))
+	default:
+		d.redirect(w, r, notedAt("/workspaces/"+string(id), "kept", ""))
+	}
+}
+
 // shared lists what others share with the user.
 func (d *Dashboard) shared(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	list, err := d.Store.SharedWith(r.Context(), c)

@@ -96,8 +96,20 @@ func (s *server) adminView(ws postgres.AnyWorkspace) api.AdminWorkspace {
 	return api.AdminWorkspace{
 		Workspace: s.view(ws.Workspace), OwnerID: ws.OwnerID, Owner: ws.Owner, OwnerDisabled: ws.OwnerDisabled,
 		HomeBytes: ws.HomeBytes, ArchivesBytes: ws.ArchivesBytes,
-		Used: api.Used{Days: postgres.UsageDays, RunningHours: hours(ws.Spent.RunningSeconds), CPUHours: hours(ws.Spent.CPUSeconds), MemoryGiBHours: gibHours(ws.Spent.MemorySeconds)},
+		Used:     api.Used{Days: postgres.UsageDays, RunningHours: hours(ws.Spent.RunningSeconds), CPUHours: hours(ws.Spent.CPUSeconds), MemoryGiBHours: gibHours(ws.Spent.MemorySeconds)},
+		HandOver: askedView(ws.Asked),
 	}
+}
+
+func askedView(r *postgres.HandOverRequest) *api.HandOverRequest {
+	if r == nil {
+		return nil
+	}
+	out := &api.HandOverRequest{To: r.To, Name: r.Name, By: r.By, Message: r.Message, RequestedAt: r.At.UTC()}
+	if r.Declined != nil {
+		out.DeclinedAt = new(r.Declined.UTC())
+	}
+	return out
 }
 
 // hours rounds to a thousandth.
@@ -222,6 +234,50 @@ func (s *server) handOver(w http.ResponseWriter, r *http.Request, id auth.Identi
 		return err
 	}
 	return writeJSON(w, http.StatusOK, s.adminView(ws))
+}
+
+func (s *server) withdrawHandOver(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	wsID, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	ws, err := s.cfg.Store.WithdrawHandOver(r.Context(), id.Caller, wsID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, s.adminView(ws))
+}
+
+// getHandOver returns the hand-over that the owner is asked to accept.
+func (s *server) getHandOver(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	wsID, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	asked, err := s.cfg.Store.HandOverRequest(r.Context(), id.Caller, wsID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, askedView(&asked))
+}
+
+func (s *server) answerHandOver(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	wsID, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	var in api.AnswerHandOver
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	if in.Accept == nil {
+		return fieldError("accept", "is required.")
+	}
+	if err := s.cfg.Store.AnswerHandOver(r.Context(), id.Caller, wsID, *in.Accept); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 func (s *server) listAnyArchives(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

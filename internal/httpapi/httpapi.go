@@ -178,6 +178,7 @@ func (s *server) routes() []route {
 		{"POST", "/admin/workspaces/{id}/message", admin, s.administer(postgres.DoMessage), nil},
 		{"POST", "/admin/workspaces/{id}/recover", admin, s.recoverAnyWorkspace, nil},
 		{"POST", "/admin/workspaces/{id}/hand-over", admin, s.handOver, nil},
+		{"DELETE", "/admin/workspaces/{id}/hand-over", admin, s.withdrawHandOver, nil},
 		{"POST", "/admin/workspaces/{id}/size", admin, s.sizeAnyWorkspace, nil},
 		{"GET", "/admin/workspaces/{id}/archives", admin, s.listAnyArchives, pageParams},
 		{"GET", "/admin/workspaces/{id}/logs", admin, s.anyLogs, []string{"follow", "tail"}},
@@ -222,6 +223,8 @@ func (s *server) routes() []route {
 		{"GET", "/workspaces/{id}/shares", read, s.listShares, nil},
 		{"POST", "/workspaces/{id}/shares", admin, s.share, nil}, // a share outlives the token
 		{"DELETE", "/workspaces/{id}/shares/{share}", workspaces, s.unshare, nil},
+		{"GET", "/workspaces/{id}/hand-over", read, s.getHandOver, nil},
+		{"POST", "/workspaces/{id}/hand-over", admin, s.answerHandOver, nil}, // the workspace goes to another user
 		{"GET", "/shared", read, s.listShared, nil},
 		{"GET", "/shared/{id}", read, s.getShared, nil},
 		{"DELETE", "/shared/{id}", workspaces, s.leave, nil},

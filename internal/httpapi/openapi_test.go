@@ -112,7 +112,7 @@ func wire() map[string]any {
 		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
 		"MoveSource": api.MoveSource{}, "MoveWorkspace": api.MoveWorkspace{}, "MoveWorkspaceList": api.MoveWorkspaceList{}, "MoveRecord": api.MoveRecord{}, "MoveArchive": api.MoveArchive{},
 		"AdminWorkspace": api.AdminWorkspace{}, "AdminWorkspaceList": api.AdminWorkspaceList{}, "Used": api.Used{}, "Administer": api.Administer{}, "AdminRecover": api.AdminRecover{},
-		"AdminTimeouts": api.AdminTimeouts{}, "AdminSize": api.AdminSize{}, "HandOver": api.HandOver{}, "UsageDay": api.UsageDay{}, "UsageReport": api.UsageReport{}, "AuditEntry": api.AuditEntry{}, "AuditLog": api.AuditLog{},
+		"AdminTimeouts": api.AdminTimeouts{}, "AdminSize": api.AdminSize{}, "HandOver": api.HandOver{}, "HandOverRequest": api.HandOverRequest{}, "AnswerHandOver": api.AnswerHandOver{}, "UsageDay": api.UsageDay{}, "UsageReport": api.UsageReport{}, "AuditEntry": api.AuditEntry{}, "AuditLog": api.AuditLog{},
 		"Banner": api.Banner{}, "SetBanner": api.SetBanner{}, "Notice": api.Notice{}, "NoticeList": api.NoticeList{},
 		"Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
 		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
@@ -127,7 +127,7 @@ func TestDocumentMatchesFields(t *testing.T) {
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
 		t.Errorf("types (-) and schemas (+) differ:\n%s", d)
 	}
-	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "BeginDevice", "RedeemLogin", "CreateToken", "ChangePassword", "UnlinkIdentity", "RenamePasskey", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "AddSSHKey", "Exec", "ExecInput", "Administer", "AdminRecover", "AdminTimeouts", "AdminSize", "HandOver", "SetBanner"}
+	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "BeginDevice", "RedeemLogin", "CreateToken", "ChangePassword", "UnlinkIdentity", "RenamePasskey", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "AddSSHKey", "Exec", "ExecInput", "Administer", "AdminRecover", "AdminTimeouts", "AdminSize", "HandOver", "AnswerHandOver", "SetBanner"}
 	for name, v := range wire() {
 		s := d.Components.Schemas[name]
 		typ := reflect.TypeOf(v)

@@ -70,6 +70,7 @@ var cells = map[string]string{
 	"POST /admin/workspaces/{id}/message":      "401 403 403 ok 401 403 403 403 403 403",
 	"POST /admin/workspaces/{id}/recover":      "401 403 403 ok 401 403 403 403 403 403",
 	"POST /admin/workspaces/{id}/hand-over":    "401 403 403 ok 401 403 403 403 403 403",
+	"DELETE /admin/workspaces/{id}/hand-over":  "401 403 403 404 401 403 403 403 403 403", // none is requested
 	"POST /admin/workspaces/{id}/size":         "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/workspaces/{id}/archives":      "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/workspaces/{id}/logs":          "401 403 403 ok 401 403 403 403 403 403",
@@ -124,6 +125,8 @@ var cells = map[string]string{
 	"GET /workspaces/{id}/shares":                "401 403 ok 403 401 403 403 403 ok ok",
 	"POST /workspaces/{id}/shares":               "401 403 ok 403 401 403 403 403 403 403",
 	"DELETE /workspaces/{id}/shares/{share}":     "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/hand-over":             "401 403 404 403 401 403 403 403 404 404",
+	"POST /workspaces/{id}/hand-over":            "401 403 404 403 401 403 403 403 403 403",
 	"GET /shared":                                "401 ok ok ok 401 ok ok ok ok ok",
 	"GET /shared/{id}":                           "401 403 403 403 401 403 ok ok 403 403", // of guests
 	"DELETE /shared/{id}":                        "401 403 403 403 401 403 ok ok 403 403",
@@ -150,6 +153,7 @@ var bodies = map[string]string{
 	"PATCH /admin/workspaces/{id}":          `{"standby_ttl_seconds":600}`,
 	"POST /admin/workspaces/{id}/message":   `{"message":"hello"}`,
 	"POST /admin/workspaces/{id}/hand-over": `{"to":"019a0000-0000-7000-8000-000000000009"}`,
+	"POST /workspaces/{id}/hand-over":       `{"accept":true}`,
 	"POST /admin/workspaces/{id}/size":      `{"size":"large"}`,
 	"POST /workspaces/{id}/shares":          `{"user":"eve","access":"use"}`,
 	"POST /groups":                          `{"name":"team"}`,

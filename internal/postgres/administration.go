@@ -26,7 +26,8 @@ type AnyWorkspace struct {
 	workspace.Workspace // without its environment variables and its owner's notes
 	Owner               string
 	OwnerDisabled       bool
-	Spent               Spent // of the last UsageDays days
+	Spent               Spent            // of the last UsageDays days
+	Asked               *HandOverRequest // of a hand-over; nil: none
 }
 
 // Bytes is the size of the home and its archives, as last measured.
@@ -166,7 +167,10 @@ func (db *DB) AnyWorkspaces(ctx context.Context, caller workspace.Caller, f AnyF
 		for _, v := range list {
 			out.Workspaces = append(out.Workspaces, v.AnyWorkspace)
 		}
-		return readSpent(ctx, tx, out.Workspaces)
+		if err := readSpent(ctx, tx, out.Workspaces); err != nil {
+			return err
+		}
+		return readAsked(ctx, tx, out.Workspaces)
 	})
 	if sqlState(err) != "" && f.Cursor != "" && refusedData(err) {
 		err = invalidCursor() // its value is not one of the order's type
@@ -253,8 +257,10 @@ func (db *DB) anyWorkspace(ctx context.Context, id workspace.ID) (AnyWorkspace, 
 	}
 	w.withoutSecrets()
 	one := []AnyWorkspace{w}
-	err = readSpent(ctx, db.pool, one)
-	return one[0], failed("read the use of a workspace", err)
+	if err = readSpent(ctx, db.pool, one); err == nil {
+		err = readAsked(ctx, db.pool, one)
+	}
+	return one[0], failed("read a workspace", err)
 }
 
 // AnyArchives lists the archives of a workspace of any user, as Archives does. Their content
@@ -484,9 +490,12 @@ type HandOver struct {
 	To      string // the id of a user
 	Name    string // the workspace's name there; empty: unchanged
 	Message string // for both; empty: none
+
+	by string // the administrator who requested what the owner accepts; empty: the caller
 }
 
 // HandOver gives a workspace of any user to another one (lifecycle.HandOver). Both get a notice.
+// If its owner can log in and is not the caller, it only asks the owner: see AnswerHandOver.
 // CodeNameTaken if the new owner has a workspace of this name; CodeInvalid for the
 // caller, and for a user who is disabled.
 func (db *DB) HandOver(ctx context.Context, caller workspace.Caller, id workspace.ID, h HandOver) (AnyWorkspace, error) {
@@ -502,8 +511,16 @@ func (db *DB) HandOver(ctx context.Context, caller workspace.Caller, id workspac
 		if err != nil {
 			return err
 		}
-		if _, err := administered(ctx, tx, caller, w); err != nil {
+		owner, err := administered(ctx, tx, caller, w)
+		if err != nil {
 			return err
+		}
+		active, err := isActive(ctx, tx, w.OwnerID)
+		if err != nil {
+			return err
+		}
+		if active && w.OwnerID != caller.UserID {
+			return requestHandOver(ctx, tx, caller, w, owner, to, h)
 		}
 		if h.Name == "" {
 			h.Name = w.Name
@@ -556,7 +573,7 @@ func handOver(ctx context.Context, tx pgx.Tx, caller workspace.Caller, w workspa
 		return err
 	}
 	// Sessions on the workspace's host and tickets to it were the former owner's.
-	for _, table := range []string{"workspace_sessions", "tickets"} {
+	for _, table := range []string{"workspace_sessions", "tickets", "hand_over_requests"} {
 		if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE workspace_id = $1`, w.ID); err != nil {
 			return err
 		}
@@ -569,10 +586,14 @@ func handOver(ctx context.Context, tx pgx.Tx, caller workspace.Caller, w workspa
 	if h.Message != "" {
 		details["message"] = h.Message
 	}
+	by := caller.Username
+	if h.by != "" {
+		by, details["requested_by"] = h.by, h.by
+	}
 	if err := audit(ctx, tx, caller, out.Audit.Action, string(w.ID), details); err != nil {
 		return err
 	}
-	told := Notice{Kind: NoticeHandedOver, UserID: w.OwnerID, WorkspaceID: w.ID, WorkspaceName: w.Name, By: caller.Username, Other: to.username, Message: h.Message}
+	told := Notice{Kind: NoticeHandedOver, UserID: w.OwnerID, WorkspaceID: w.ID, WorkspaceName: w.Name, By: by, Other: to.username, Message: h.Message}
 	if err := insertNotice(ctx, tx, caller, told); err != nil {
 		return err
 	}

@@ -326,6 +326,8 @@ func TestHandOver(t *testing.T) {
 		"phase": "STANDBY", "conditions": noContainer, "env": `{"TOKEN": "s3cret"}`, "memo": "the key is under the mat", "time_zone": "Asia/Seoul",
 		"keep_awake_until": time.Now().Add(time.Hour), "name": "shop", "home_ctx": `{"state": "live", "claim": "c"}`,
 	})
+	clash := e.workspace(ann, state{"name": "taken", "phase": "STANDBY", "conditions": noContainer})
+	e.exec(`UPDATE users SET disabled = true WHERE id = $1`, ann.UserID)
 	e.exec(`INSERT INTO port_shares (workspace_id, port, visible_to) VALUES ($1, 3000, 'users')`, w.ID)
 	e.exec(`INSERT INTO sessions (hash, user_id, expires_at) VALUES (sha256('s'), $1, now() + interval '1 day')`, ann.UserID)
 	e.exec(`INSERT INTO workspace_sessions (hash, session_hash, workspace_id, port) VALUES (sha256('w'), sha256('s'), $1, 0)`, w.ID)
@@ -353,7 +355,6 @@ func TestHandOver(t *testing.T) {
 	}
 	// Refused: names, users, states.
 	other := e.workspace(bob, state{"name": "taken", "phase": "STANDBY"})
-	clash := e.workspace(ann, state{"name": "taken", "phase": "STANDBY", "conditions": noContainer})
 	_, err = e.HandOver(ctx, boss, clash.ID, postgres.HandOver{To: bob.UserID})
 	wantCode(t, err, workspace.CodeNameTaken)
 	must(e.HandOver(ctx, boss, clash.ID, postgres.HandOver{To: bob.UserID, Name: "taken too"}))(t)
@@ -363,9 +364,86 @@ func TestHandOver(t *testing.T) {
 	wantCode(t, err, workspace.CodeNotFound)
 	_, err = e.HandOver(ctx, boss, other.ID, postgres.HandOver{To: boss.UserID})
 	wantCode(t, err, workspace.CodeInvalid)
-	e.exec(`UPDATE users SET disabled = true WHERE id = $1`, ann.UserID)
 	_, err = e.HandOver(ctx, boss, other.ID, postgres.HandOver{To: ann.UserID})
 	wantCode(t, err, workspace.CodeInvalid)
+}
+
+// With nothing but an administrator's rights, no workspace of a user who can log in changes hands:
+// its owner has to accept.
+func TestHandOverNeedsConsent(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	boss, ann, second, uma := e.admin("boss"), e.user("ann"), e.user("second"), e.user("uma")
+	e.workspace(second, state{"name": "shop", "phase": "STANDBY"})
+	w := e.workspace(ann, state{"phase": "RUNNING", "desired_state": "RUNNING", "name": "shop", "home_ctx": `{"state": "live", "claim": "c"}`})
+	mine := func() bool { return e.read(w.ID).OwnerID == ann.UserID }
+	ask := func() postgres.AnyWorkspace {
+		t.Helper()
+		return must(e.HandOver(ctx, boss, w.ID, postgres.HandOver{To: second.UserID, Message: "please"}))(t)
+	}
+	if got := ask(); got.Owner != "ann" || got.Asked == nil || got.Asked.To != "second" || got.Asked.By != "boss" || !mine() {
+		t.Fatalf("handed over without consent: %+v", got)
+	}
+	for _, other := range []workspace.Caller{boss, second, uma} {
+		_, err := e.HandOverRequest(ctx, other, w.ID)
+		wantCode(t, err, workspace.CodeForbidden)
+		wantCode(t, e.AnswerHandOver(ctx, other, w.ID, true), workspace.CodeForbidden)
+	}
+	_, err := e.WithdrawHandOver(ctx, second, w.ID)
+	wantCode(t, err, workspace.CodeForbidden)
+	// The owner reads it until it is answered, and cannot dismiss it.
+	n := must(e.Notices(ctx, ann))(t)
+	if len(n) != 1 || n[0].Kind != postgres.NoticeAsked || n[0].By != "boss" || n[0].Other != "second" || n[0].Message != "please" || n[0].WorkspaceID != w.ID {
+		t.Fatalf("%+v", n)
+	}
+	wantCode(t, e.DismissNotice(ctx, ann, n[0].ID), workspace.CodeNotFound)
+	if n := must(e.Notices(ctx, second))(t); len(n) != 0 {
+		t.Errorf("%+v", n)
+	}
+	wantCode(t, e.AnswerHandOver(ctx, ann, w.ID, true), workspace.CodeNotStopped)
+	// Declined, withdrawn, and asked again.
+	if err := e.AnswerHandOver(ctx, ann, w.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, e.AnswerHandOver(ctx, ann, w.ID, true), workspace.CodeNotFound)
+	if got := must(e.AnyWorkspace(ctx, boss, w.ID))(t); got.Asked == nil || got.Asked.Declined == nil || !mine() {
+		t.Errorf("%+v", got.Asked)
+	}
+	if got := must(e.AnyWorkspaces(ctx, boss, postgres.AnyFilter{Owner: "ann"}))(t).Workspaces[0]; got.Asked == nil {
+		t.Error("the list does not have the request")
+	}
+	ask()
+	if got := must(e.WithdrawHandOver(ctx, boss, w.ID))(t); got.Asked != nil {
+		t.Errorf("%+v", got.Asked)
+	}
+	wantCode(t, e.AnswerHandOver(ctx, ann, w.ID, true), workspace.CodeNotFound)
+	// Accepted, where the name is taken.
+	e.set(w.ID, state{"phase": "STANDBY", "desired_state": "STANDBY", "conditions": noContainer})
+	ask()
+	e.exec(`UPDATE users SET disabled = true WHERE id = $1`, second.UserID)
+	wantCode(t, e.AnswerHandOver(ctx, ann, w.ID, true), workspace.CodeInvalid)
+	e.exec(`UPDATE users SET disabled = false WHERE id = $1`, second.UserID)
+	if err := e.AnswerHandOver(ctx, ann, w.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	if w := e.read(w.ID); w.OwnerID != second.UserID || w.Name != "shop (ann)" {
+		t.Errorf("%s of %s", w.Name, w.OwnerID)
+	}
+	if n := must(e.Notices(ctx, second))(t); len(n) != 1 || n[0].Kind != postgres.NoticeReceived || n[0].By != "boss" || n[0].Other != "ann" {
+		t.Errorf("%+v", n)
+	}
+	log := query[string](e, `SELECT string_agg(username || ' ' || action || COALESCE(' ' || (details ->> 'requested_by'), ''), ', ' ORDER BY id) FROM audit_log WHERE action LIKE 'workspace.hand_over%'`)
+	if want := "boss workspace.hand_over_request, ann workspace.hand_over_decline boss, boss workspace.hand_over_request, boss workspace.hand_over_withdraw, boss workspace.hand_over_request, ann workspace.hand_over boss"; log != want {
+		t.Errorf("the audit log has %s", log)
+	}
+	// An owner who is suspended cannot be asked; what was asked of the owner before is void.
+	again := e.workspace(ann, state{"name": "again", "phase": "STANDBY", "conditions": noContainer})
+	must(e.HandOver(ctx, boss, again.ID, postgres.HandOver{To: second.UserID}))(t)
+	e.exec(`UPDATE users SET suspended_for = 'refused' WHERE id = $1`, ann.UserID)
+	if got := must(e.HandOver(ctx, boss, again.ID, postgres.HandOver{To: uma.UserID}))(t); got.Owner != "uma" || got.Asked != nil {
+		t.Errorf("%+v", got)
+	}
 }
 
 // A hand-over races with starts, archivings and deletions: whichever comes first, no workspace
@@ -391,7 +469,8 @@ func TestHandOverRaces(t *testing.T) {
 		}
 		var all sync.WaitGroup
 		var given, wanted error
-		all.Go(func() { _, given = e.HandOver(ctx, boss, w.ID, postgres.HandOver{To: bob.UserID}) })
+		must(e.HandOver(ctx, boss, w.ID, postgres.HandOver{To: bob.UserID}))(t)
+		all.Go(func() { given = e.AnswerHandOver(ctx, ann, w.ID, true) })
 		all.Go(func() {
 			switch round % 4 {
 			case 0:

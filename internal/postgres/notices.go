@@ -18,6 +18,10 @@ const (
 	NoticeHandedOver = "handed_over" // to the former owner; Other is the new one
 	NoticeReceived   = "received"    // to the new owner; Other is the former one
 	NoticeShared     = "shared"      // to a guest, until the share ends; By is the owner
+	// NoticeAsked is of a hand-over that the user is asked to accept, until the user answers; Other
+	// would be the new owner. It is read from hand_over_requests, so that it cannot be dismissed or
+	// dropped.
+	NoticeAsked = "hand_over_request"
 )
 
 // Notice tells a user what an administrator did, or that a workspace is shared with the user, until
@@ -115,12 +119,18 @@ func noteShare(ctx context.Context, tx pgx.Tx, caller workspace.Caller, w worksp
 	return dropOldest(ctx, tx, users)
 }
 
-// A notice of a share is shown as long as the user has access.
+// A notice of a share is shown as long as the user has access. Hand-overs that wait for the user
+// come first; their id is that of the workspace.
 const listNotices = `
+	SELECT * FROM (
 	SELECT id, user_id, kind, COALESCE(workspace_id::text, ''), workspace_name, by_username, other_username, message, created_at
 	FROM user_notices n WHERE user_id = $1 AND ($2 = '' OR workspace_id::text = $2)
 		AND (kind <> '` + NoticeShared + `' OR EXISTS (SELECT FROM workspace_guests g WHERE g.workspace_id = n.workspace_id AND g.user_id = n.user_id))
-	ORDER BY created_at DESC, id DESC`
+	UNION ALL
+	SELECT r.workspace_id, r.user_id, '` + NoticeAsked + `', r.workspace_id::text, w.name, r.by_username, t.username, r.message, r.requested_at
+	FROM hand_over_requests r JOIN users t ON t.id = r.to_user_id JOIN workspaces w ON w.id = r.workspace_id AND w.owner_user_id = r.user_id AND w.deleted_at IS NULL
+	WHERE r.user_id = $1 AND ($2 = '' OR r.workspace_id::text = $2) AND r.declined_at IS NULL
+	) all_of_them ORDER BY kind = '` + NoticeAsked + `' DESC, created_at DESC, id DESC`
 
 // Notices lists the caller's notices, newest first; for a token of one workspace those about
 // it.

@@ -90,6 +90,9 @@ func (db *DB) DeleteAccount(ctx context.Context, caller workspace.Caller, id str
 				return err
 			}
 		}
+		if _, err := tx.Exec(ctx, `DELETE FROM hand_over_requests WHERE user_id = $1 OR to_user_id = $1`, id); err != nil {
+			return err
+		}
 		if err := endAccess(ctx, tx, id); err != nil {
 			return err
 		}

@@ -105,7 +105,7 @@ type Admin interface {
 
 // Administration is what administrators see and do of the workspaces of all users, the audit
 // log, and the notices by which users learn of it; *postgres.DB implements it. All but the
-// methods of notices and Banner are for administrators alone.
+// methods of notices, Banner, HandOverRequest and AnswerHandOver are for administrators alone.
 type Administration interface {
 	AnyWorkspaces(ctx context.Context, caller workspace.Caller, f postgres.AnyFilter) (postgres.AnyList, error)
 	AnyWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (postgres.AnyWorkspace, error)
@@ -113,11 +113,14 @@ type Administration interface {
 	AnyArchives(ctx context.Context, caller workspace.Caller, id workspace.ID, page postgres.Page) (list []workspace.Archive, next string, err error)
 	Administer(ctx context.Context, caller workspace.Caller, id workspace.ID, do postgres.Administration) (postgres.AnyWorkspace, error)
 	HandOver(ctx context.Context, caller workspace.Caller, id workspace.ID, h postgres.HandOver) (postgres.AnyWorkspace, error)
+	WithdrawHandOver(ctx context.Context, caller workspace.Caller, id workspace.ID) (postgres.AnyWorkspace, error)
 	UsageOf(ctx context.Context, caller workspace.Caller, id workspace.ID, from, through time.Time, each func(postgres.UsageDay) error) error
 	Audit(ctx context.Context, caller workspace.Caller, f postgres.AuditFilter) (list []postgres.AuditEntry, next string, err error)
 	ExportAudit(ctx context.Context, caller workspace.Caller, f postgres.AuditFilter, begin func(until time.Time), each func(postgres.AuditEntry) error) error
 	SetBanner(ctx context.Context, caller workspace.Caller, text string) (postgres.Banner, error)
 
+	HandOverRequest(ctx context.Context, caller workspace.Caller, id workspace.ID) (postgres.HandOverRequest, error)
+	AnswerHandOver(ctx context.Context, caller workspace.Caller, id workspace.ID, accept bool) error
 	Banner(ctx context.Context) (postgres.Banner, error)
 	Notices(ctx context.Context, caller workspace.Caller) ([]postgres.Notice, error)
 	DismissNotice(ctx context.Context, caller workspace.Caller, id string) error
