@@ -66,7 +66,7 @@ type Workspace struct {
 	UpdatedAt         time.Time  `json:"updated_at"`
 	DeletedAt         *time.Time `json:"deleted_at"`
 	// PurgedAt is when a deleted workspace's volume is removed, and the deletion can no
-	// longer be undone.
+	// longer be undone; null if it cannot be undone now.
 	PurgedAt *time.Time `json:"purged_at,omitempty"`
 }
 

@@ -248,7 +248,10 @@ type deleteCmd struct {
 }
 
 func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {
-	if !d.Yes && term.IsTerminal(int(os.Stdin.Fd())) {
+	if !d.Yes {
+		if !terminal.Interactive() {
+			return fmt.Errorf("nothing was deleted: no terminal to ask in; give --yes")
+		}
 		text, err := terminal.Ask(k.Stderr, bufio.NewReader(os.Stdin), fmt.Sprintf("Delete the workspace %q? [y/N] ", d.Workspace))
 		if err != nil || !strings.EqualFold(strings.TrimSpace(text), "y") {
 			return fmt.Errorf("nothing was deleted")
@@ -259,11 +262,22 @@ func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	return d.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Delete(ctx, id, true)
-		v, text, err := outcome(w, err)
-		if w.PurgedAt != nil && w.PurgedAt.After(time.Now()) {
-			text += fmt.Sprintf("; until %s: codehub undelete %s", terminal.Time(*w.PurgedAt), w.ID)
+		if err != nil {
+			return nil, "", err
 		}
-		return v, text, err
+		said := w
+		if w.State == "delete_failed" && w.PendingRequest != nil {
+			said.State = "deleting" // the error is from before
+		}
+		_, text, _ := outcome(said, nil)
+		switch {
+		case w.DeletedAt == nil: // it is queued
+		case w.PurgedAt != nil && w.PurgedAt.After(time.Now()):
+			text += fmt.Sprintf("; until %s: codehub undelete %s", terminal.Time(*w.PurgedAt), w.ID)
+		default:
+			text += "; this cannot be undone"
+		}
+		return w, text, nil
 	})
 }
 

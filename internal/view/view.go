@@ -95,7 +95,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 	if at, ok := lifecycle.EndsAt(w, s.TTL); ok {
 		v.StopsAt = utc(&at)
 	}
-	if at, ok := lifecycle.PurgeAt(w, s.Grace); ok {
+	if at, ok := lifecycle.PurgeAt(w, s.Grace); ok && lifecycle.Restorable(w, false) {
 		v.PurgedAt = utc(&at)
 	}
 	return v

@@ -51,6 +51,19 @@ func TestViewIsComplete(t *testing.T) {
 	}
 }
 
+// A deletion that cannot be undone has no time until which it can.
+func TestViewOfDeletion(t *testing.T) {
+	t.Parallel()
+	w := workspace.Workspace{Phase: workspace.PhaseError, ErrorReason: workspace.ErrImagePullFailed, DeletedAt: new(time.Now())}
+	if v := (Server{Grace: time.Hour}).View(w); v.PurgedAt != nil {
+		t.Errorf("without a home it can be undone until %v", v.PurgedAt)
+	}
+	w.ArchiveKey = "key"
+	if v := (Server{Grace: time.Hour}).View(w); v.PurgedAt == nil {
+		t.Error("with an archive it cannot be undone")
+	}
+}
+
 // An update that was requested is no longer available, and a pin of another reference says
 // nothing of this one.
 func TestViewOfImage(t *testing.T) {
