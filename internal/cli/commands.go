@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"codehub/api"
 	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
@@ -142,6 +143,9 @@ func (o onWorkspace) run(ctx context.Context, k *kong.Context, deleted bool, do 
 	out, text, err := do(c, w.ID)
 	if err != nil {
 		return err
+	}
+	if now, ok := out.(api.Workspace); ok {
+		text += dropped(w, now)
 	}
 	return o.Print(k.Stdout, out, text)
 }

@@ -163,6 +163,15 @@ func outcome(w api.Workspace, err error) (any, string, error) {
 	return w, text, err
 }
 
+// dropped names the state that was queued before a request and is not any more.
+func dropped(before, now api.Workspace) string {
+	queued := before.NextDesiredState
+	if queued == nil || now.DesiredState == *queued || now.DeletedAt != nil || now.NextDesiredState != nil && *now.NextDesiredState == *queued {
+		return ""
+	}
+	return "; no longer queued: " + inWords(desires, *queued)
+}
+
 type startCmd struct {
 	onWorkspace
 	Wait      bool `short:"w" help:"Wait until it runs."`

@@ -74,9 +74,11 @@ func TestArchiveAndRestore(t *testing.T) {
 		t.Errorf("%d %q", a.status, a.header.Get("Location"))
 	}
 	w.observe(id, operating(archived("k", 1), workspace.OpRestoring))
+	w.want(id, "next_desired_state", "RUNNING")
 	if a = b.htmx(path+"/cancel", list); a.status != http.StatusOK || row().DesiredState != workspace.DesiredArchived {
 		t.Errorf("cancel: %d, desired %s", a.status, row().DesiredState)
 	}
+	contains(t, "cancel", a.body, "and what was queued after it")
 }
 
 func TestArchivesOnTheDetailPage(t *testing.T) {

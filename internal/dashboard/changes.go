@@ -111,7 +111,14 @@ func (d *Dashboard) updateImage(w http.ResponseWriter, r *http.Request, c worksp
 
 func (d *Dashboard) cancel(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		_, err := d.Store.RequestCancel(ctx, c, id)
+		before, err := d.Store.Workspace(ctx, c, id)
+		if err != nil {
+			return "", err
+		}
+		ws, err := d.Store.RequestCancel(ctx, c, id)
+		if before.NextDesired != ws.NextDesired {
+			return "cancel_queued", err
+		}
 		return "cancel", err
 	})
 }
@@ -203,7 +210,7 @@ func backTo(from string, id workspace.ID) string {
 
 // notes are the confirmations that an address can request after a redirect, as
 // /?note=…&about=….
-var notes = []string{"create", "create_waits", "edit", "image", "update-image", "size", "env", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
+var notes = []string{"create", "create_waits", "edit", "image", "update-image", "size", "env", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "cancel_queued", "recover", "recover_archive", "set_aside", "start_empty",
 	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "password", "session_ended", "sessions_ended", "key_added", "key_removed", "person", "person_deleted", "any", "banner", "banner_removed", "take_over", "dead_node", "port_shared", "port_unshared", "linked", "unlinked", "passkey_added", "passkey_renamed", "passkey_removed", "group_saved", "group_deleted", "group_claimed", "shared", "unshared", "left", "left_own", "given", "kept"}
 
 // notedAt returns the address of a page that shows the confirmation note.

@@ -163,7 +163,8 @@ func Stay(w workspace.Workspace, now time.Time) (Intent, error) {
 }
 
 // RequestCancel requests the end of the running operation, and returns the desired
-// state to where it came from. CodeNotCancellable; see CancelTo.
+// state to where it came from. A queued deletion stays queued; another queued state is
+// dropped. CodeNotCancellable; see CancelTo.
 func RequestCancel(w workspace.Workspace, now time.Time) (Intent, error) {
 	if err := Present(w); err != nil {
 		return Intent{}, err
@@ -175,6 +176,11 @@ func RequestCancel(w workspace.Workspace, now time.Time) (Intent, error) {
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditCancel, map[string]any{"operation": w.Operation}}}
 	next := &out.Workspace
 	desire(next, back)
+	if w.NextDesired == workspace.DesiredDeleted {
+		enqueue(next, w.NextDesired)
+	} else if w.NextDesired != "" {
+		out.Audit.Details["dropped"] = w.NextDesired
+	}
 	next.CancelRequestedAt = &now
 	if keepsUp(w.Phase, back) {
 		accessed(next, now, workspace.AccessRequest)

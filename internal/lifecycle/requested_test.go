@@ -41,6 +41,8 @@ func TestRequests(t *testing.T) {
 		"cancel": {
 			{"PENDING STARTING >RUNNING +ARCHIVED", ">STANDBY cancel"}, {"PENDING RESTORING >RUNNING", ">ARCHIVED cancel"},
 			{"PENDING ARCHIVING >ARCHIVED @live", ">STANDBY cancel"}, {"PENDING PROVISIONING", ">ARCHIVED cancel"},
+			// A deletion ends the operation itself, and a cancellation does not drop it.
+			{"PENDING ARCHIVING >ARCHIVED @live +DELETED", ">STANDBY +DELETED cancel"},
 			{"STANDBY", "not_cancellable"}, {"PENDING ARCHIVING >ARCHIVED @archived", "not_cancellable"},
 			{"PENDING CREATE_EMPTY_ARCHIVE", "not_cancellable"}, {"PENDING STOPPING", "not_cancellable"}, {"PENDING DELETING", "not_cancellable"},
 		},

@@ -144,10 +144,11 @@ func givenUp(row workspace.Workspace) bool {
 }
 
 // EndsForDeletion reports whether a queued deletion ends the running operation. A workspace that is
-// to be deleted needs none that can be cancelled, some of which wait without a deadline, and no
-// empty archive.
+// to be deleted needs none that can be cancelled, some of which wait without a deadline, no
+// empty archive, and no removal of an archived home that has not begun.
 func EndsForDeletion(w workspace.Workspace) bool {
-	return Cancellable(w) || w.Operation == workspace.OpCreateEmptyArchive
+	return Cancellable(w) || w.Operation == workspace.OpCreateEmptyArchive ||
+		w.Operation == workspace.OpArchiving && w.Conditions.Is(workspace.VolumeReady)
 }
 
 // disturbed reports whether a container exists while the home is packed, such as one

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/archive/store"
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
@@ -151,22 +152,48 @@ func TestStartTimesOut(t *testing.T) {
 	w.awaitPhase(id, workspace.PhaseStandby)
 }
 
-// A deletion ends a start, a first home and a restore that take any time.
+// A deletion ends an operation that takes any time, and an archiving that has removed nothing yet.
 func TestDeletionEndsOperation(t *testing.T) {
 	t.Parallel()
-	for op, begin := range map[workspace.Operation]func(*world) workspace.ID{
-		workspace.OpStarting: func(w *world) workspace.ID {
+	archiving := func(w *world, state workspace.HomeState) workspace.ID {
+		id := w.filled("one", "work")
+		w.want(id, workspace.DesiredArchived, false)
+		w.await(id, "home "+string(state), func(ws workspace.Workspace) bool {
+			return ws.Operation == workspace.OpArchiving && ws.Home.State == state && ws.Progress != nil && ws.Progress.Step == runtime.StepWaitingBucket
+		})
+		return id
+	}
+	for name, begin := range map[string]func(*world) workspace.ID{
+		"ARCHIVING, not stored": func(w *world) workspace.ID {
+			w.archives.setBefore(func(_ context.Context, op string, _ workspace.ID) error {
+				if op == "ReadBack" {
+					return store.ErrUnavailable
+				}
+				return nil
+			})
+			return archiving(w, workspace.HomeLive)
+		},
+		"ARCHIVING, removal not begun": func(w *world) workspace.ID {
+			w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+				if op == "RemoveVolume" {
+					return store.ErrUnavailable
+				}
+				return nil
+			})
+			return archiving(w, workspace.HomeArchived)
+		},
+		string(workspace.OpStarting): func(w *world) workspace.ID {
 			id := w.create("one", workspace.DesiredStandby)
 			w.fake.NeverHealthy(id, true)
 			w.awaitPhase(id, workspace.PhaseStandby)
 			w.want(id, workspace.DesiredRunning, false)
 			return id
 		},
-		workspace.OpProvisioning: func(w *world) workspace.ID {
+		string(workspace.OpProvisioning): func(w *world) workspace.ID {
 			w.Cleanup(w.fake.AddHangingImage("example/slow:1", nil))
 			return w.create("one", workspace.DesiredRunning, func(n *postgres.NewWorkspace) { n.ImageRef = "example/slow:1" })
 		},
-		workspace.OpRestoring: func(w *world) workspace.ID {
+		string(workspace.OpRestoring): func(w *world) workspace.ID {
 			id := w.filled("one", "work")
 			w.archived(id)
 			w.fake.SetNoRoom("no node has the memory")
@@ -174,17 +201,26 @@ func TestDeletionEndsOperation(t *testing.T) {
 			return id
 		},
 	} {
-		t.Run(string(op), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newWorld(t, func(w *world) { w.policy.DeleteGrace = time.Hour })
 			w.lead()
 			id := begin(w)
-			w.await(id, "busy", func(ws workspace.Workspace) bool { return ws.Operation == op })
+			op, _, _ := strings.Cut(name, ",")
+			w.await(id, "busy", func(ws workspace.Workspace) bool { return string(ws.Operation) == op })
 			w.delete(id)
 			w.awaitTrue("deleted", func() bool {
 				ws, err := w.DB.Workspace(t.Context(), w.owner, id)
 				return workspace.CodeOf(err) == workspace.CodeNotFound || err == nil && ws.DeletedAt != nil
 			})
+			if op == string(workspace.OpArchiving) {
+				w.fake.SetBefore(nil)
+				w.archives.setBefore(nil)
+				w.undelete(id)
+				w.want(id, workspace.DesiredRunning, true)
+				w.awaitPhase(id, workspace.PhaseRunning)
+				w.expect(id, "work")
+			}
 		})
 	}
 }

@@ -564,6 +564,8 @@ var en = map[string]string{
 	"toast.force_stop.unnamed":      "The workspace is being force-stopped.",
 	"toast.cancel":                  "Cancelling the current operation of “%s”.",
 	"toast.cancel.unnamed":          "Cancelling the current operation.",
+	"toast.cancel_queued":           "Cancelling the current operation of “%s” and what was queued after it.",
+	"toast.cancel_queued.unnamed":   "Cancelling the current operation and what was queued after it.",
 	"toast.recover":                 "Retrying “%s”.",
 	"toast.recover.unnamed":         "Retrying the workspace.",
 	"toast.recover_archive":         "Continuing “%s” from the archive.",

@@ -564,6 +564,8 @@ var ko = map[string]string{
 	"toast.force_stop.unnamed":      "워크스페이스를 강제로 중지합니다.",
 	"toast.cancel":                  "“%s” 워크스페이스의 작업을 취소합니다.",
 	"toast.cancel.unnamed":          "작업을 취소합니다.",
+	"toast.cancel_queued":           "“%s” 워크스페이스의 작업과 예약된 다음 작업을 취소합니다.",
+	"toast.cancel_queued.unnamed":   "작업과 예약된 다음 작업을 취소합니다.",
 	"toast.recover":                 "“%s” 워크스페이스를 다시 시도합니다.",
 	"toast.recover.unnamed":         "다시 시도합니다.",
 	"toast.recover_archive":         "“%s” 워크스페이스를 아카이브로 계속합니다.",
