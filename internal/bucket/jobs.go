@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"path"
 	"path/filepath"
 	"time"
@@ -36,7 +37,7 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 	if err := b.right(ctx); err != nil {
 		return err
 	}
-	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner), MinFree: b.MinFreeShare / 2, UID: row.Home.UID}
+	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner), MinFree: b.archiveReserve(), UID: row.Home.UID}
 	if b.presigner == nil {
 		if err := b.makeFolder(ctx, key); err != nil {
 			return err
@@ -138,6 +139,18 @@ func (b *Bucket) PutEmpty(ctx context.Context, row workspace.Workspace, owner st
 	return b.ReadBack(ctx, key, stats, nil)
 }
 
+// Room implements reconcile.Archives.
+func (b *Bucket) Room() (int64, error) {
+	if b.presigner != nil {
+		return math.MaxInt64, nil
+	}
+	return storagejob.FolderRoom(b.Folder, b.archiveReserve())
+}
+
+// archiveReserve is the share of the disk of the archives that stays free. It is half of that of
+// the homes, since an archive frees the space of a home.
+func (b *Bucket) archiveReserve() float64 { return b.MinFreeShare / 2 }
+
 // Reaches implements reconcile.Archives.
 func (b *Bucket) Reaches(j runtime.Job) bool {
 	return j.BucketDir == "" || j.BucketDir == b.HostSocketDir
@@ -156,7 +169,7 @@ func (b *Bucket) ReadBack(ctx context.Context, key string, made archive.Stats, p
 	}
 	r, err := b.Open(ctx, key, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer r.Close()
 	if _, err := archive.Verify(ctx, r, meta, progress); err != nil {

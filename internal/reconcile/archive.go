@@ -29,6 +29,9 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 	}
 	// A job that exists has packed the home as it is.
 	if own == nil {
+		if err := t.awaitRoom(w); err != nil {
+			return err
+		}
 		var ours bool
 		if row, ours, err = t.ownHome(ctx, row, w.step); err != nil || !ours {
 			return err
@@ -77,6 +80,34 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 		return err
 	}
 	return t.removeArchived(ctx, row, own, w)
+}
+
+// noRoom is an archive that does not fit on the disk of the archives: what it needs, and what is
+// available, in bytes. It waits without a deadline.
+type noRoom struct{ needs, free int64 }
+
+func (e *noRoom) Error() string {
+	return fmt.Sprintf(msgNoRoom, (e.needs+1<<20-1)>>20, e.free>>20)
+}
+
+// Is makes the wait a transient one, which occupies no slot.
+func (e *noRoom) Is(target error) bool { return target == runtime.ErrBusy }
+
+// awaitRoom returns noRoom while there is less space than the archive of an earlier attempt needed.
+func (t *term) awaitRoom(w *work) error {
+	lacks := w.lacksRoom()
+	if lacks == nil {
+		return nil
+	}
+	free, err := t.cfg.Archives.Room()
+	if err != nil {
+		return fmt.Errorf("check the disk of the archives: %w", err)
+	}
+	if free < lacks.needs {
+		return &noRoom{needs: lacks.needs, free: free}
+	}
+	w.hasRoom()
+	return nil
 }
 
 // errHomeChanged means that an archive does not match the home any more. The home

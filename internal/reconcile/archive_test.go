@@ -2,9 +2,11 @@ package reconcile_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/storagejob"
 	"codehub/internal/workspace"
 )
 
@@ -468,4 +471,51 @@ func TestStartsWaitForFirstDiskCheck(t *testing.T) {
 	if asked.Load() == 0 {
 		t.Error("the disks were never checked")
 	}
+}
+
+// An archive that does not fit on its disk waits without a deadline, without further attempts and
+// without a slot, says what it needs, and continues once there is enough space.
+func TestArchiveWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	const needs, free = 3 << 20, 1<<20 + 5
+	w := newWorld(t, func(w *world) { w.maxJobs = 1 })
+	w.policy.NoProgress = lenient(750 * time.Millisecond)
+	w.archives.free.Store(free)
+	var jobs atomic.Int32
+	var large atomic.Value
+	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+		if spec.Workspace != large.Load() || w.archives.free.Load() >= needs {
+			return realJob(ctx, spec, home, out)
+		}
+		jobs.Add(1)
+		b, _ := json.Marshal(storagejob.Event{Result: &storagejob.Result{Claim: spec.Claim, Kind: string(spec.Kind), Error: &storagejob.Error{
+			Kind: storagejob.Unavailable, Message: "full", Room: &storagejob.Room{Needs: needs, Free: free},
+		}}})
+		_, _ = out.Write(append(b, '\n'))
+		return storagejob.ExitFailed
+	})
+	w.lead()
+	id, small := w.filled("large", "work"), w.filled("small", "work")
+	large.Store(id)
+	began := time.Now()
+	w.want(id, workspace.DesiredArchived, false)
+	ws := w.await(id, "waiting for room", func(ws workspace.Workspace) bool {
+		return ws.Progress != nil && ws.Progress.Step == runtime.StepWaitingStorage
+	})
+	if ws.Progress.Detail != "This archive needs 3 MiB, and 1 MiB are available on the disk of the archives." {
+		t.Errorf("the step says %q", ws.Progress.Detail)
+	}
+	if err := w.health.Err("archive-disk"); err == nil || !strings.Contains(err.Error(), "needs 3 MiB, and 1 MiB are available") {
+		t.Errorf("the condition is %v", err)
+	}
+	w.archived(small)
+	w.awaitTrue("several checks of the space, beyond the deadline", func() bool {
+		return w.archives.asked.Load() >= 5 && time.Since(began) > w.policy.NoProgress+time.Second
+	})
+	if ws := w.row(id); ws.Operation != workspace.OpArchiving || ws.ErrorCount != 0 || jobs.Load() != 1 {
+		t.Errorf("%s, %d errors, %d attempts", ws.Operation, ws.ErrorCount, jobs.Load())
+	}
+	w.archives.free.Store(needs)
+	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+	w.awaitTrue("the condition ends", func() bool { return w.health.Err("archive-disk") == nil })
 }

@@ -32,6 +32,10 @@ type Archives interface {
 	ArchiveJob(ctx context.Context, row workspace.Workspace, owner string, spec *runtime.JobSpec) error
 	RestoreJob(ctx context.Context, row workspace.Workspace, meta *archive.Meta, spec *runtime.JobSpec) error
 
+	// Room returns how many bytes archives may take of their disk; math.MaxInt64 if they are
+	// not in a folder.
+	Room() (int64, error)
+
 	// Reaches reports whether the job can reach the bucket: directly, or through
 	// the relay of this server.
 	Reaches(j runtime.Job) bool

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,9 @@ type archives struct {
 	*bucket.Bucket
 	folder string
 	socket string // of the bucket, for jobs
+
+	free  atomic.Int64 // on the disk of the archives; 0: what really is
+	asked atomic.Int32 // how often
 
 	mu     sync.Mutex
 	before func(ctx context.Context, op string, id workspace.ID) error // its error is returned by the call
@@ -106,6 +110,14 @@ func (a *archives) RestoreJob(ctx context.Context, row workspace.Workspace, meta
 	}
 	spec.BucketDir = a.socket
 	return a.Bucket.RestoreJob(ctx, row, meta, spec)
+}
+
+func (a *archives) Room() (int64, error) {
+	a.asked.Add(1)
+	if free := a.free.Load(); free != 0 {
+		return free, nil
+	}
+	return a.Bucket.Room()
 }
 
 func (a *archives) Reaches(j runtime.Job) bool { return j.BucketDir == a.socket }

@@ -16,6 +16,7 @@ type conditions struct {
 	bucketAway *health.Condition
 	disk       *health.Condition // too little space is free
 	space      *health.Condition // Docker has none left
+	archives   *health.Condition // an archive does not fit on the disk of the archives
 	orphaned   *health.Condition
 	writes     *health.Condition
 }
@@ -32,13 +33,14 @@ func newConditions(cfg Config) conditions {
 		bucketAway: condition("bucket", "bucket not responding; archives are waiting", "bucket recovered"),
 		disk:       condition("disk", "disk too full; starts and restores are waiting", "disk space recovered"),
 		space:      condition("disk", "no space left on Docker's disk; operations are waiting", "no operation waits for disk space"),
+		archives:   condition("archive-disk", "the disk of the archives is full; archives are waiting", "no archive waits for disk space"),
 		orphaned:   condition("orphans", "too many orphaned containers; keeping all of them", "orphaned containers are removed again"),
 		writes:     condition("writes", "write reconcile results failed; retrying", "reconcile results are written again"),
 	}
 }
 
 func (c conditions) reset() {
-	for _, each := range []*health.Condition{c.docker, c.wall, c.open, c.unchecked, c.bucketAway, c.disk, c.space, c.orphaned, c.writes} {
+	for _, each := range []*health.Condition{c.docker, c.wall, c.open, c.unchecked, c.bucketAway, c.disk, c.space, c.archives, c.orphaned, c.writes} {
 		each.Reset()
 	}
 }

@@ -61,15 +61,27 @@ func (t *term) recordFullDisk(full string) (changed bool) {
 	return first || (was == "") != (full == "")
 }
 
-// noteSpace reports whether an operation waits because Docker has no space. That
-// alone keeps no other operation from beginning: it may need another disk.
+// noteSpace reports whether an operation waits because Docker, or the disk of the archives,
+// has no space. That alone keeps no other operation from beginning: it may need another disk.
 func (t *term) noteSpace() {
 	t.mu.Lock()
-	lacks := false
+	lacks, archives := false, 0
+	var least *noRoom
 	for _, w := range t.works {
 		lacks = lacks || w.lacksSpace()
+		if r := w.lacksRoom(); r != nil {
+			archives++
+			if least == nil || r.needs < least.needs {
+				least = r
+			}
+		}
 	}
 	t.mu.Unlock()
+	if least != nil {
+		t.archives.Set(fmt.Errorf("archives that wait for space on their disk: %d; the smallest needs %d MiB, and %d MiB are available", archives, (least.needs+1<<20-1)>>20, least.free>>20))
+	} else {
+		t.archives.Set(nil)
+	}
 	var err error
 	if lacks {
 		err = errNoSpace

@@ -135,6 +135,9 @@ func (e *jobError) Unwrap() error { return e.error }
 // jobFailed translates a job's error to the errors of the archive and runtime
 // packages.
 func jobFailed(e *storagejob.Error) error {
+	if e.Room != nil {
+		return &noRoom{needs: e.Room.Needs, free: e.Room.Free}
+	}
 	cause := errors.New(workspace.Cut(e.Message))
 	switch e.Kind {
 	case storagejob.Corrupted:

@@ -82,6 +82,7 @@ type work struct {
 	retryAt     time.Time // earliest next run once it has ended
 	refusals    int       // consecutive failures because of the bucket or disk space
 	noSpace     bool      // the last attempt ran out of disk space
+	room        *noRoom   // the archive did not fit on its disk; nil: it did, or that is not known
 	busy        int       // consecutive attempts that ended with runtime.ErrBusy
 	changes     int       // how often the home changed after it was packed
 	failure     *lifecycle.Failure
@@ -130,6 +131,7 @@ func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *
 	defer before.mu.Unlock()
 	w.refusals, w.noSpace, w.progress, w.history, w.meter = before.refusals, before.noSpace, before.progress, before.history, before.meter
 	w.reached, w.movedAt, w.moving, w.preparedAt = before.reached, before.movedAt, before.moving, before.preparedAt
+	w.room = before.room
 	w.busy, w.changes, w.waitingFor, w.waitedSteps = before.busy, before.changes, before.waitingFor, before.waitedSteps
 	return w
 }
@@ -263,7 +265,12 @@ func (w *work) endBusy(err error, now time.Time) *lifecycle.Failure {
 			waits = runtime.Progress{Step: runtime.StepWaitingInUse, Detail: truncate(busy.Container)}
 		}
 	}
-	if waits.Step == runtime.StepWaitingNode || waits.Step == runtime.StepPulling || waitsForCluster(waits.Step) {
+	var full *noRoom
+	if errors.As(err, &full) {
+		w.room = full
+		waits = runtime.Progress{Step: runtime.StepWaitingStorage, Detail: truncate(full.Error())}
+	}
+	if full != nil || waits.Step == runtime.StepWaitingNode || waits.Step == runtime.StepPulling || waitsForCluster(waits.Step) {
 		w.preparedAt = w.retryAt // the deadline counts from the end of the wait
 	}
 	w.show(now, waits)
@@ -294,6 +301,20 @@ func (w *work) lacksSpace() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.noSpace
+}
+
+// lacksRoom returns why the archive does not fit on its disk; nil: it is not known not to.
+func (w *work) lacksRoom() *noRoom {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.room
+}
+
+// hasRoom ends the wait for the disk of the archives.
+func (w *work) hasRoom() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.room, w.waitingFor, w.movedAt, w.reached = nil, nil, time.Now(), map[string]sample{}
 }
 
 // resume makes work that waits for the bucket or space run again now.
@@ -492,7 +513,7 @@ func (t *term) logEnd(row workspace.Workspace, f *lifecycle.Failure, waited stri
 	log := t.cfg.Log.With("workspace", row.ID, "operation", row.Operation)
 	switch {
 	case f == nil:
-	case f.Passing && f.Message == waited:
+	case f.Passing && (f.Message == waited || waited != "" && errors.As(err, new(*noRoom))): // what is available changes
 		log.Debug("operation still waiting", "err", f.Message)
 	case f.Passing && !errors.Is(err, errHomeChanged):
 		log.Info("operation waiting", "err", f.Message)

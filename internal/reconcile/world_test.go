@@ -10,6 +10,7 @@ import (
 
 	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
+	"codehub/internal/health"
 	"codehub/internal/imageref"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
@@ -40,6 +41,7 @@ type world struct {
 
 	archives *archives
 	minFree  float64
+	health   health.Monitor
 	uids     workspace.UIDRange
 	maxJobs  int
 	step     func(id workspace.ID, step string)
@@ -91,7 +93,7 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 
 func (w *world) controller() *reconcile.Controller {
 	return reconcile.New(reconcile.Config{
-		Archives: w.archives, MinFree: w.minFree, Step: w.step,
+		Conditions: &w.health, Archives: w.archives, MinFree: w.minFree, Step: w.step,
 		Runtime: w.fake, Intents: w.intents, Routes: w, Policy: w.policy, Images: w.images, Sizes: w.sizes, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 		Settings: reconcile.Settings{
 			IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,

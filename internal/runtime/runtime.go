@@ -457,6 +457,7 @@ const (
 	StepStarting = "starting"
 	StepWaiting  = "waiting" // for the IDE's first response
 
+	StepMeasuring = "measuring" // whether the archive fits on its disk, before it is stored
 	StepPacking   = "packing"
 	StepVerifying = "verifying" // reading the stored archive back
 	StepChecking  = "checking"  // comparing the home's fingerprint
@@ -465,6 +466,7 @@ const (
 	StepCopying   = "copying"  // copying a volume that is set aside
 
 	StepWaitingBucket  = "waiting-bucket"  // the bucket refused the last attempt; retrying
+	StepWaitingStorage = "waiting-storage" // Detail: the space that the archive needs, and that is available
 	StepWaitingPull    = "waiting-pull"    // another image pull comes first
 	StepWaitingBuild   = "waiting-build"   // Detail: how far the server is with the image; see MsgBuildStep
 	StepBuildFailed    = "build-failed"    // Detail: the image whose build failed; an administrator has to try again

@@ -17,6 +17,11 @@ func (j *job) archive(ctx context.Context) (archive.Stats, error) {
 	if err != nil {
 		return archive.Stats{}, err
 	}
+	if j.spec.Signed == nil {
+		if err := j.fits(ctx); err != nil {
+			return archive.Stats{}, wrap("archive the home", err)
+		}
+	}
 	counting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go j.count(counting)

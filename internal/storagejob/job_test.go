@@ -387,10 +387,19 @@ func TestReserve(t *testing.T) {
 		}
 		none := func() {}
 
-		// 12 MiB into 64 MiB of which 90 % stay free, apart from what is written between two
-		// checks.
+		// 12 MiB into 64 MiB of which 90 % stay free: nothing is written.
 		packing := Dirs{Home: home, Object: put}
-		full(watched(keeping(archiveSpec(), 0.9), packing, "", none), Unavailable, "the disk of the archives is full", put, 56<<20)
+		lacking := watched(keeping(archiveSpec(), 0.9), packing, "", none)
+		full(lacking, Unavailable, "the disk of the archives is full", put, 63<<20)
+		if room := lacking.result.Error.Room; room == nil || room.Needs < 12<<20 || room.Needs > 13<<20 || room.Free < 6<<20 || room.Free > 7<<20 {
+			t.Errorf("the archive needs and has %+v", room)
+		}
+		// It fits compressed.
+		text := t.TempDir()
+		check(t, os.WriteFile(filepath.Join(text, "zeros"), make([]byte, 12<<20), 0o600))
+		succeed(t, keeping(archiveSpec(), 0.9), Dirs{Home: text, Object: put})
+		check(t, os.RemoveAll(put))
+		check(t, os.Mkdir(put, 0o700))
 		if exists(t, filepath.Join(put, archive.MetaKey(ObjectName))) {
 			t.Error("there is a .meta")
 		}
@@ -400,6 +409,12 @@ func TestReserve(t *testing.T) {
 
 		// There is enough space until another program takes it.
 		fill := func() { check(t, os.WriteFile(filler, make([]byte, 40<<20), 0o600)) }
+		lacking = watched(keeping(archiveSpec(), 0.5), packing, "pack", fill)
+		full(lacking, Unavailable, "the disk of the archives is full", put, 10<<20)
+		if room := lacking.result.Error.Room; room == nil || room.Needs <= room.Free {
+			t.Errorf("the archive needs and has %+v", room)
+		}
+		check(t, os.Remove(filler))
 		full(watched(keeping(restore, 0.5), unpacking, "unpack", fill), DiskFull, "became full in the meantime", restored, 10<<20)
 		if !exists(t, filler) {
 			t.Error("the disk was not filled")

@@ -41,6 +41,13 @@ func (r *reporter) start(step string, bytes, entries int64) {
 	go r.loop()
 }
 
+// next begins a further step, with the totals of the one before.
+func (r *reporter) next(step string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.present = Progress{Step: step, BytesTotal: r.present.BytesTotal, EntriesTotal: r.present.EntriesTotal}
+}
+
 // progress is an archive.Progress.
 func (r *reporter) progress(bytes, entries int64) {
 	r.mu.Lock()

@@ -11,6 +11,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
+	"codehub/internal/runtime"
 )
 
 // headroom returns how many bytes and inodes may be used of dir's disk before less than
@@ -109,44 +110,125 @@ const (
 	checkAtLeast = 1 << 20
 )
 
-// reservedReader reads what is written to a disk, and fails like an unavailable bucket
-// when too little space is left.
+// noRoom is an archive that does not fit on the disk of the archives.
+type noRoom struct{ Room }
+
+func (e *noRoom) Error() string {
+	return fmt.Sprintf("the disk of the archives is full: the archive needs %d bytes, and %d bytes are available", e.Needs, e.Free)
+}
+
+func (e *noRoom) Unwrap() error { return store.ErrUnavailable }
+
+// archiveRoom returns how many bytes an archive may take of its disk.
+func (j *job) archiveRoom() (int64, error) {
+	bytes, inodes, err := headroom(j.Object, j.spec.MinFree)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+	}
+	if inodes <= 0 {
+		bytes = 0
+	}
+	return max(0, bytes), nil
+}
+
+// besides is space for the .meta and for the file system's own records of an archive.
+const besides = 64 << 10
+
+// fits returns an error if the archive does not fit on its disk, before anything is written there. Only
+// packing tells the size of an archive: a home that may not fit is packed once without being stored.
+func (j *job) fits(ctx context.Context) error {
+	left, err := j.archiveRoom()
+	if err != nil {
+		return err
+	}
+	if left > 0 && j.fitsSurely(ctx, left) {
+		return nil
+	}
+	j.report.next(runtime.StepMeasuring)
+	stats, err := archive.Pack(ctx, j.Home, io.Discard, j.packOptions())
+	if err != nil {
+		return err
+	}
+	if left, err = j.archiveRoom(); err != nil {
+		return err
+	}
+	if needs := stats.Size + besides; needs > left {
+		return &noRoom{Room{Needs: needs, Free: left}}
+	}
+	j.report.next(runtime.StepPacking)
+	return nil
+}
+
+// fitsSurely reports whether an archive of the home takes at most left bytes even if nothing of it
+// can be compressed. If the used space of its disk does not show that, it counts the home.
+func (j *job) fitsSurely(ctx context.Context, left int64) bool {
+	var st unix.Statfs_t
+	if err := unix.Statfs(j.Home, &st); err == nil && !sharesBlocks(&st) {
+		if used := int64(st.Blocks-st.Bfree) * st.Bsize; used+used/8+besides <= left {
+			return true
+		}
+	}
+	j.report.next(runtime.StepMeasuring)
+	c, err := archive.Measure(ctx, j.Home, func(m archive.Measurement) error {
+		j.report.progress(0, m.Entries)
+		return nil
+	})
+	if err != nil {
+		return false // to pack it gives the error
+	}
+	j.report.total(c.Bytes, c.Entries)
+	if c.Bytes+c.Bytes/8+c.Entries*4096+besides > left {
+		return false
+	}
+	j.report.next(runtime.StepPacking)
+	return true
+}
+
+// reservedReader reads what is written to the disk of the archives, and fails with noRoom when too
+// little space is left: others fill the disk, too.
 type reservedReader struct {
 	io.Reader
-	left  func() (int64, error) // see headroom
-	until int64                 // bytes until the next check
+	left  func() (int64, error)
+	read  int64
+	until int64 // bytes until the next check
 }
 
 func (f *reservedReader) Read(p []byte) (int, error) {
 	if f.until <= 0 {
 		left, err := f.left()
 		if err == nil && left <= 0 {
-			err = errors.New("the disk of the archives is full")
+			err = f.full()
 		}
 		if err != nil {
-			return 0, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+			return 0, err
 		}
 		f.until = min(max(left/2, checkAtLeast), checkAtMost)
 	}
 	n, err := f.Reader.Read(p[:min(int64(len(p)), f.until)])
 	f.until -= int64(n)
+	f.read += int64(n)
 	return n, err
 }
 
-// intoFolder stores an archive in a folder and reports a full disk as such.
+// full is the error of a disk that became full: what was written is free again then, and was not
+// enough.
+func (f *reservedReader) full() error {
+	return &noRoom{Room{Needs: f.read + checkAtLeast, Free: f.read}}
+}
+
+// intoFolder stores an archive in a folder.
 func (j *job) intoFolder(ctx context.Context, folder *store.Folder, key string, r io.Reader) (int64, error) {
-	if j.spec.MinFree > 0 {
-		r = &reservedReader{Reader: r, left: func() (int64, error) {
-			bytes, inodes, err := headroom(j.Object, j.spec.MinFree)
-			if inodes <= 0 {
-				bytes = 0
-			}
-			return bytes, err
-		}}
-	}
-	n, err := folder.Put(ctx, key, r)
+	reserved := &reservedReader{Reader: r, left: j.archiveRoom}
+	n, err := folder.Put(ctx, key, reserved)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		err = fmt.Errorf("the disk of the archives is full: %w", err)
+		err = fmt.Errorf("%w: %w", reserved.full(), err)
 	}
 	return n, err
+}
+
+// FolderRoom returns how many bytes archives may take of the disk of a folder while the share least
+// of it stays free.
+func FolderRoom(dir string, least float64) (int64, error) {
+	j := job{Dirs: Dirs{Object: dir}, spec: Spec{MinFree: least}}
+	return j.archiveRoom()
 }

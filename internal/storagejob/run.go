@@ -119,6 +119,9 @@ func (j *job) run(ctx context.Context, in io.Reader) int {
 	if err != nil {
 		result.Stats = archive.Stats{}
 		result.Error = &Error{Kind: kindOf(ctx, err), Message: workspace.Cut(err.Error())}
+		if full := (*noRoom)(nil); errors.As(err, &full) {
+			result.Error.Room = &full.Room
+		}
 	}
 	j.report.finish(result)
 	switch {

@@ -100,6 +100,17 @@ type Result struct {
 type Error struct {
 	Kind    ErrorKind `json:"kind"`
 	Message string    `json:"message"`
+
+	// Room is set if the archive does not fit on the disk of the archives. Kind is Unavailable
+	// then, since servers that do not know Room wait as for the bucket.
+	Room *Room `json:"room,omitempty"`
+}
+
+// Room is the space on the disk of the archives that an archive needs, and that is available, in
+// bytes.
+type Room struct {
+	Needs int64 `json:"needs"`
+	Free  int64 `json:"free"`
 }
 
 // ErrorKind classifies failures by what the server does about them.
