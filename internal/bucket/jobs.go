@@ -167,13 +167,28 @@ func (b *Bucket) ReadBack(ctx context.Context, key string, made archive.Stats, p
 	if meta.SHA256 != made.SHA256 || meta.Size != made.Size || meta.Entries != made.Entries || meta.Bytes != made.Bytes || meta.Skipped != made.Skipped {
 		return nil, fmt.Errorf("%s: %w: it does not describe the archive that the job made", archive.MetaKey(key), archive.ErrCorrupted)
 	}
+	if err := b.verify(ctx, key, meta, progress); err != nil {
+		return nil, fmt.Errorf("read %s back: %w", key, err)
+	}
+	return meta, nil
+}
+
+// Verify reads an archive to its end and compares it with its .meta. archive.ErrCorrupted if they
+// differ.
+func (b *Bucket) Verify(ctx context.Context, key string) error {
+	meta, err := b.Meta(ctx, key)
+	if err != nil {
+		return err
+	}
+	return b.verify(ctx, key, meta, nil)
+}
+
+func (b *Bucket) verify(ctx context.Context, key string, meta *archive.Meta, progress archive.Progress) error {
 	r, err := b.Open(ctx, key, 0)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	if _, err := archive.Verify(ctx, r, meta, progress); err != nil {
-		return nil, fmt.Errorf("read %s back: %w", key, err)
-	}
-	return meta, nil
+	_, err = archive.Verify(ctx, r, meta, progress)
+	return err
 }

@@ -2,8 +2,11 @@ package gc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -28,6 +31,8 @@ type check struct {
 	key    string
 	digest string
 	size   int64
+	// damaged: a restore found that its content is, which neither the listing nor the .meta shows.
+	damaged bool
 }
 
 func (c *currents) add(v view) {
@@ -41,7 +46,7 @@ func (c *currents) add(v view) {
 	}
 	c.all++
 	r := v.records[w.ArchiveKey]
-	switch at := (check{w.ID, w.ArchiveKey, r.Digest, r.Size}); {
+	switch at := (check{w.ID, w.ArchiveKey, r.Digest, r.Size, w.ErrorReason == workspace.ErrArchiveCorrupted}); {
 	case missing:
 		c.missing = append(c.missing, at)
 	case w.Phase == workspace.PhaseError:
@@ -64,7 +69,7 @@ func (c *collection) recheck(ctx context.Context) error {
 	outage := c.currents.suspicious()
 	if outage == nil {
 		for _, m := range c.currents.missing {
-			requested, err := c.db.RecheckArchive(ctx, m.id, m.key, false)
+			requested, err := c.db.RecheckArchive(ctx, m.id, m.key, false, false)
 			if err != nil {
 				return err
 			}
@@ -83,7 +88,15 @@ func (c *collection) recheck(ctx context.Context) error {
 		case state != lifecycle.ArchivePresent:
 			continue
 		}
-		if _, err := c.db.RecheckArchive(ctx, m.id, m.key, true); err != nil {
+		if m.damaged {
+			switch err := c.Bucket.Verify(ctx, m.key); {
+			case errors.Is(err, archive.ErrCorrupted), errors.Is(err, store.ErrNotFound):
+				continue
+			case err != nil:
+				return err
+			}
+		}
+		if _, err := c.db.RecheckArchive(ctx, m.id, m.key, true, m.damaged); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package gc_test
 import (
 	"encoding/json"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,6 +101,27 @@ func TestMissingArchiveIsRechecked(t *testing.T) {
 	w.putObject(keys[2], home)
 	w.collect(gc.Options{})
 	w.wantRechecks("it is back", ids[2])
+}
+
+// An archive that a restore found damaged is read again in each pass, and counts as back once its
+// content is good.
+func TestDamagedArchiveIsRechecked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	ids, keys := w.resting(1)
+	w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'ArchiveCorrupted', home_ctx = '{"state": "filling", "claim": "c"}', desired_state = 'RUNNING' WHERE id = $1`, ids[0])
+	good := w.take(keys[0])
+	bad := slices.Clone(good)
+	bad[len(bad)/2] ^= 1
+	w.putObject(keys[0], bad)
+	w.collect(gc.Options{})
+	w.wantRechecks("it is still damaged")
+	w.putObject(keys[0], good)
+	w.collect(gc.Options{})
+	w.wantRechecks("it is good again", ids[0])
+	if got := fixture.Query[string](w, `SELECT desired_state FROM workspaces WHERE id = $1`, ids[0]); got != "ARCHIVED" {
+		t.Errorf("desired state %s", got)
+	}
 }
 
 // A workspace with a live home does not depend on its archive.

@@ -27,6 +27,7 @@ func TestRecheckArchive(t *testing.T) {
 		from     workspace.Workspace
 		change   func(*workspace.Workspace)
 		complete bool
+		verified bool
 		want     bool
 	}{
 		"missing":                    {from: resting, want: true},
@@ -41,14 +42,22 @@ func TestRecheckArchive(t *testing.T) {
 		"is to run":                  {from: resting, change: func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredRunning }},
 		"other error":                {from: resting, change: func(w *workspace.Workspace) { w.ErrorReason = workspace.ErrTimeout }},
 		"damaged but listed as full": {from: failedRestore, complete: true},
+		"damaged and good again":     {from: failedRestore, complete: true, verified: true, want: true},
+		"damaged and missing":        {from: failedRestore},
+		"back, and is to run": {from: lost, complete: true, want: true, change: func(w *workspace.Workspace) {
+			w.DesiredState, w.NextDesired = workspace.DesiredRunning, workspace.DesiredStandby
+		}},
 	} {
 		w := c.from
 		if c.change != nil {
 			c.change(&w)
 		}
-		out := lifecycle.RecheckArchive(w, epoch.Add(time.Hour), "key", c.complete)
+		out := lifecycle.RecheckArchive(w, epoch.Add(time.Hour), "key", c.complete, c.verified)
 		if out.Changed != c.want || !c.want && !reflect.DeepEqual(out.Workspace, w) {
 			t.Errorf("%s: changed %v, want %v", name, out.Changed, c.want)
+		}
+		if c.want && out.Workspace.DesiredState == workspace.DesiredRunning {
+			t.Errorf("%s: it starts", name)
 		}
 		if c.want && (out.Workspace.RecoverRequestedAt == nil || out.Workspace.RecoverAction != workspace.RecoverAfresh || out.Audit.Action == "" || out.NeedsSlot) {
 			t.Errorf("%s: %+v", name, out)

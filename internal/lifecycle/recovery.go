@@ -114,22 +114,25 @@ func requestRecovery(w *workspace.Workspace, now time.Time, action string) {
 // RecheckArchive requests a new observation of a workspace at rest whose archive
 // garbage collection found in another state than the recorded one: missing
 // although it is recorded as ready, or complete although it is recorded as lost.
-// key names the archive that was listed. The request is one to recover: a lost
-// archive becomes an error, and an archive that is back clears it. Of a workspace
-// that is to run the controller observes the archive anyway, and a recovery needs a
-// slot that its owner has to ask for.
-func RecheckArchive(w workspace.Workspace, now time.Time, key string, complete bool) Intent {
-	atRest := Present(w) == nil && w.Operation == workspace.OpNone && w.Home.State != workspace.HomeLive && w.DesiredState != workspace.DesiredRunning
+// verified is whether all of its content was read: a restore may have found it damaged
+// although it looks complete. key names the archive that was listed. The request is one to
+// recover: a lost archive becomes an error, and an archive that is back clears it. Of a
+// workspace that is to run the controller observes the archive anyway. One whose archive is
+// back stays archived instead, since a start needs a slot that its owner has to ask for.
+func RecheckArchive(w workspace.Workspace, now time.Time, key string, complete, verified bool) Intent {
+	atRest := Present(w) == nil && w.Operation == workspace.OpNone && w.Home.State != workspace.HomeLive
 	if !atRest || w.RecoverRequestedAt != nil || key == "" || w.ArchiveKey != key {
 		return unchanged(w)
 	}
-	switch seen := w.Conditions.Get(workspace.ArchiveReady); {
-	case !complete && seen.True() && w.ErrorReason == "":
-	case complete && !seen.True() && archiveSeen(w) && ArchiveLost(w):
-	default:
+	seen := w.Conditions.Get(workspace.ArchiveReady)
+	back := complete && archiveSeen(w) && ArchiveLost(w) && (!seen.True() || verified)
+	if !back && (complete || !seen.True() || w.ErrorReason != "" || w.DesiredState == workspace.DesiredRunning) {
 		return unchanged(w)
 	}
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditRecheck, map[string]any{"archive_key": key, "complete": complete}}}
 	requestRecovery(&out.Workspace, now, workspace.RecoverAfresh)
+	if w.DesiredState == workspace.DesiredRunning {
+		out = WithoutStart(out)
+	}
 	return out
 }

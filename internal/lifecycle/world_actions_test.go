@@ -108,7 +108,7 @@ func (w *world) sweep() {
 	}
 	o := w.objects[r.ArchiveKey]
 	w.intend("recheck archive", func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		return lifecycle.RecheckArchive(r, now, r.ArchiveKey, o != nil && o.meta), nil
+		return lifecycle.RecheckArchive(r, now, r.ArchiveKey, o != nil && o.meta, o != nil && !o.damaged), nil
 	})
 	if r.Phase == workspace.PhaseError {
 		return

@@ -231,14 +231,14 @@ func (f Finding) queue(b *pgx.Batch, id workspace.ID, now time.Time) {
 
 // RecheckArchive requests a new observation of an archive (lifecycle.RecheckArchive)
 // and reports whether it did.
-func (c *Collector) RecheckArchive(ctx context.Context, id workspace.ID, key string, complete bool) (requested bool, err error) {
+func (c *Collector) RecheckArchive(ctx context.Context, id workspace.ID, key string, complete, verified bool) (requested bool, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			w, now, err := lockWorkspace(ctx, tx, workspace.System, id)
 			if err != nil {
 				return err
 			}
-			intent := lifecycle.RecheckArchive(w, now, key, complete)
+			intent := lifecycle.RecheckArchive(w, now, key, complete, verified)
 			if requested = intent.Changed; !requested {
 				return nil
 			}

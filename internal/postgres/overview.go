@@ -115,14 +115,17 @@ func counts(ctx context.Context, tx pgx.Tx, out *Overview) error {
 	return err
 }
 
-// lostArchives lists the latest workspaces whose archive was lost.
+// lostArchives lists the latest workspaces whose archive was lost. Of a damaged one that looks
+// complete only the failed restore tells.
 func lostArchives(ctx context.Context, tx pgx.Tx) ([]LostArchive, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT w.id, w.name, u.username, seen ->> 'reason', w.archive_key, (seen ->> 'last_transition_time')::timestamptz AS since
-		FROM workspaces w JOIN users u ON u.id = w.owner_user_id, LATERAL (SELECT w.conditions -> $1 AS seen) c
+		SELECT w.id, w.name, u.username, CASE WHEN damaged THEN $3 ELSE seen ->> 'reason' END, w.archive_key,
+			CASE WHEN damaged THEN w.phase_changed_at ELSE (seen ->> 'last_transition_time')::timestamptz END AS since
+		FROM workspaces w JOIN users u ON u.id = w.owner_user_id, LATERAL (SELECT w.conditions -> $1 AS seen) c,
+			LATERAL (SELECT seen ->> 'status' = 'True' AND w.error_reason = $4 AS damaged) d
 		WHERE w.phase = 'ERROR' AND w.deleted_at IS NULL AND w.archive_key IS NOT NULL AND w.home_ctx ->> 'state' <> 'live'
-			AND seen ->> 'reason' IN ($2, $3)
-		ORDER BY since DESC, w.id LIMIT 100`, workspace.ArchiveReady, workspace.ReasonArchiveMissing, workspace.ReasonArchiveCorrupted)
+			AND (damaged OR seen ->> 'reason' IN ($2, $3))
+		ORDER BY since DESC, w.id LIMIT 100`, workspace.ArchiveReady, workspace.ReasonArchiveMissing, workspace.ReasonArchiveCorrupted, workspace.ErrArchiveCorrupted)
 	if err != nil {
 		return nil, err
 	}
