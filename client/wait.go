@@ -2,7 +2,9 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
@@ -75,4 +77,24 @@ func (c *Client) Restart(ctx context.Context, id string) (api.Workspace, error) 
 		return c.Want(ctx, id, "RUNNING", true)
 	}
 	return w, err
+}
+
+// Checks returns the results of the server's checks and conditions, by name: "ok", "failed", or
+// "unknown" until the first check has ended.
+func (c *Client) Checks(ctx context.Context) (map[string]string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.base, "/api/v1")+"/readyz", nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", c.agent)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var out struct{ Checks map[string]string }
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&out); err != nil {
+		return nil, fmt.Errorf("read the answer of GET /readyz: %w", err)
+	}
+	return out.Checks, nil
 }

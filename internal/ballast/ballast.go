@@ -74,6 +74,7 @@ func New(cfg Config) *Ballast {
 		Name: "data-disk", Failing: "the disk of the data folder is full", Resolved: "the disk of the data folder has space again",
 		Level: slog.LevelError, Remind: 10 * time.Minute, Log: cfg.Log,
 	})}
+	b.full.Await()
 	b.kept = b.complete()
 	return b
 }

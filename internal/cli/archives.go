@@ -26,7 +26,7 @@ func (a archiveCmd) Run(ctx context.Context, k *kong.Context) error {
 	return a.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Want(ctx, id, "ARCHIVED", true)
 		if err == nil && a.Wait {
-			w, err = reachShowing(ctx, k, c, id, "ARCHIVED")
+			w, err = reach(ctx, k, c, id, "ARCHIVED")
 		}
 		return outcome(w, err)
 	})
@@ -54,17 +54,10 @@ func (r restoreCmd) Run(ctx context.Context, k *kong.Context) error {
 		}
 		w, err = c.Want(ctx, id, want, true)
 		if err == nil && r.Wait {
-			w, err = reachShowing(ctx, k, c, id, want)
+			w, err = reach(ctx, k, c, id, want)
 		}
 		return outcome(w, err)
 	})
-}
-
-// reachShowing is reach with progress on a terminal.
-func reachShowing(ctx context.Context, k *kong.Context, c *client.Client, id, phase string) (api.Workspace, error) {
-	m := newMeter(k.Stderr)
-	defer m.clear()
-	return reach(ctx, c, id, phase, m.watch)
 }
 
 type archivesCmd struct{ onWorkspace }

@@ -43,7 +43,7 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
 		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds,
 		Env: env, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))})
 	if err == nil && cmd.Wait {
-		w, err = reach(ctx, c, w.ID, want)
+		w, err = reach(ctx, k, c, w.ID, want)
 	}
 	if err != nil {
 		return err

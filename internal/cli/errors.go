@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -47,6 +48,9 @@ func explain(err error) error {
 			text += ": " + terminal.Plain(*w.ErrorMessage)
 		}
 		return fmt.Errorf("%s: %s. %s", terminal.Plain(w.Name), state(w), text)
+	}
+	if errors.Is(err, context.Canceled) { // by a signal
+		return errors.New("interrupted")
 	}
 	var e *client.Error
 	if !errors.As(err, &e) {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/term"
@@ -16,15 +17,25 @@ import (
 // meter shows progress in one line of a terminal, which it overwrites. It shows
 // nothing if out is not a terminal.
 type meter struct {
-	out  *os.File // nil: nothing is shown
-	last string
+	notes io.Writer
+	mu    sync.Mutex
+	out   *os.File // nil: nothing is shown
+	last  string
 }
 
 func newMeter(out io.Writer) *meter {
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return &meter{out: f}
+		return &meter{notes: out, out: f}
 	}
-	return &meter{}
+	return &meter{notes: out}
+}
+
+// note prints a line that stays, on a terminal or not.
+func (m *meter) note(text string) {
+	m.clear()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	fmt.Fprintln(m.notes, text)
 }
 
 // show replaces the line.
@@ -32,6 +43,8 @@ func (m *meter) show(parts ...string) {
 	if m.out == nil {
 		return
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	line := joined(parts)
 	// A wrapped line could not be overwritten.
 	if width, _, err := term.GetSize(int(m.out.Fd())); err == nil && width > 1 {
@@ -47,6 +60,8 @@ func (m *meter) show(parts ...string) {
 
 // clear removes the line.
 func (m *meter) clear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.last != "" {
 		m.last = ""
 		fmt.Fprint(m.out, "\r\x1b[K")

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -54,17 +55,25 @@ func resolve(ctx context.Context, c *client.Client, ref string, deleted bool) (a
 }
 
 // reach waits until a workspace rests in a phase that is also its desired state, or
-// until another state is desired. It calls show with each state that it observes.
-func reach(ctx context.Context, c *client.Client, id, phase string, show ...func(api.Workspace)) (api.Workspace, error) {
+// until another state is desired. It shows progress on a terminal, and why the workspace waits.
+func reach(ctx context.Context, k *kong.Context, c *client.Client, id, phase string) (api.Workspace, error) {
+	shown := &waiter{c: c, phase: phase, m: newMeter(k.Stderr)}
+	defer shown.m.clear()
+	explaining, end := context.WithCancel(ctx)
+	var explained sync.WaitGroup
+	explained.Go(func() { shown.explain(explaining, explainEvery) })
 	w, err := c.Wait(ctx, id, func(w api.Workspace) bool {
-		for _, f := range show {
-			f(w)
-		}
+		shown.see(w)
 		elsewhere := w.DesiredState != phase && w.NextDesiredState == nil
 		return w.Operation == "NONE" && (w.Phase == phase && w.DesiredState == phase || elsewhere || w.DeletedAt != nil)
 	})
-	if err == nil && w.Phase != phase {
+	end()
+	explained.Wait()
+	switch {
+	case err == nil && w.Phase != phase:
 		err = &client.WaitError{Workspace: w}
+	case err != nil && ctx.Err() != nil:
+		err = shown.interrupted()
 	}
 	return w, err
 }
@@ -183,7 +192,7 @@ func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
 		want := "RUNNING"
 		w, err := c.Update(ctx, id, api.UpdateWorkspace{DesiredState: &want, Queue: true, FreeSpace: s.FreeSpace, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))})
 		if err == nil && s.Wait {
-			w, err = reachShowing(ctx, k, c, id, "RUNNING")
+			w, err = reach(ctx, k, c, id, "RUNNING")
 		}
 		return outcome(w, err)
 	})
@@ -208,7 +217,7 @@ func (s stopCmd) Run(ctx context.Context, k *kong.Context) error {
 		case w.DesiredState == "ARCHIVED" && w.NextDesiredState == nil: // it stays so
 			w, err = c.Wait(ctx, id, func(w api.Workspace) bool { return w.Phase != "RUNNING" || w.DeletedAt != nil })
 		default:
-			w, err = reach(ctx, c, id, "STANDBY")
+			w, err = reach(ctx, k, c, id, "STANDBY")
 		}
 		return outcome(w, err)
 	})
@@ -223,7 +232,7 @@ func (r restartCmd) Run(ctx context.Context, k *kong.Context) error {
 	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Restart(ctx, id)
 		if err == nil && r.Wait {
-			w, err = reach(ctx, c, id, "RUNNING")
+			w, err = reach(ctx, k, c, id, "RUNNING")
 		}
 		return outcome(w, err)
 	})
@@ -242,7 +251,7 @@ func (u updateImageCmd) Run(ctx context.Context, k *kong.Context) error {
 			w, err = c.Restart(ctx, id)
 		}
 		if err == nil && u.Restart && u.Wait {
-			w, err = reach(ctx, c, id, "RUNNING")
+			w, err = reach(ctx, k, c, id, "RUNNING")
 		}
 		if err == nil && w.ImageUpdateRequested && w.RunningImageRef != nil {
 			return w, terminal.Plain(w.Name) + ": the update takes effect at the next start", nil

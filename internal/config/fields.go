@@ -52,8 +52,8 @@ func (c *Config) bounds() error {
 		}
 		kind := "number"
 		if shown = fmt.Sprint(v); f.Type == reflect.TypeFor[time.Duration]() {
-			kind, shown = "duration", time.Duration(v).String()
-			least, most = time.Duration(lo).String(), time.Duration(hi).String()
+			kind, shown = "duration", setting.Duration(time.Duration(v))
+			least, most = setting.Duration(time.Duration(lo)), setting.Duration(time.Duration(hi))
 		}
 		return setting.Invalid(variable(f), shown+" is out of bounds", fmt.Sprintf("give a %s from %s to %s", kind, least, most))
 	}

@@ -40,9 +40,10 @@ type Config struct {
 
 // State is the state of all conditions of one name.
 type State struct {
-	Name  string
-	Since time.Time // when it began; zero: it is not failing
-	Error string    // one line; empty: it is not failing
+	Name    string
+	Since   time.Time // when it began; zero: it is not failing
+	Error   string    // one line; empty: it is not failing
+	Unknown bool      // it does not fail, and a first check has not ended; see Await
 }
 
 // Condition is reported by one component. It is safe for concurrent use.
@@ -50,6 +51,7 @@ type Condition struct {
 	cfg Config
 
 	mu     sync.Mutex
+	awaits bool // the first Set
 	err    error
 	since  time.Time
 	logged time.Time // last
@@ -78,6 +80,7 @@ func (m *Monitor) New(cfg Config) *Condition {
 func (c *Condition) Set(err error, attrs ...any) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.awaits = false
 	now, was := time.Now(), c.err
 	if c.err = err; err == nil {
 		if was == nil {
@@ -112,7 +115,14 @@ func (c *Condition) isNew(kind string) bool {
 func (c *Condition) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.err, c.since, c.kinds = nil, time.Time{}, nil
+	c.awaits, c.err, c.since, c.kinds = false, nil, time.Time{}, nil
+}
+
+// Await reports the condition as unknown until it is set or reset.
+func (c *Condition) Await() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.awaits = true
 }
 
 // Err returns the present error; nil if the condition does not fail.
@@ -133,7 +143,7 @@ func (c *Condition) Text() string {
 func (c *Condition) state() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := State{Name: c.cfg.Name, Since: c.since}
+	s := State{Name: c.cfg.Name, Since: c.since, Unknown: c.awaits && c.err == nil}
 	if c.err != nil {
 		s.Error = oneLine(c.err.Error())
 	}
@@ -141,7 +151,7 @@ func (c *Condition) state() State {
 }
 
 // States lists all names in order. Of several conditions of a name it has the
-// error that has lasted longest.
+// error that has lasted longest, and is unknown if one is and none fails.
 func (m *Monitor) States() []State {
 	m.mu.Lock()
 	list := slices.Clone(m.list)
@@ -151,13 +161,16 @@ func (m *Monitor) States() []State {
 		states[i] = c.state()
 	}
 	slices.SortStableFunc(states, func(a, b State) int {
-		failing := func(s State) int {
-			if s.Error == "" {
+		order := func(s State) int {
+			switch {
+			case s.Error != "":
+				return 0
+			case s.Unknown:
 				return 1
 			}
-			return 0
+			return 2
 		}
-		return cmp.Or(cmp.Compare(a.Name, b.Name), failing(a)-failing(b), a.Since.Compare(b.Since))
+		return cmp.Or(cmp.Compare(a.Name, b.Name), order(a)-order(b), a.Since.Compare(b.Since))
 	})
 	return slices.CompactFunc(states, func(a, b State) bool { return a.Name == b.Name })
 }

@@ -184,3 +184,29 @@ func TestMonitorIsSafeForConcurrentUse(t *testing.T) {
 		t.Errorf("%d names", n)
 	}
 }
+
+// A condition is unknown until its first check has ended.
+func TestConditionIsUnknownUntilChecked(t *testing.T) {
+	t.Parallel()
+	var m Monitor
+	one, two := m.New(Config{Name: "disk"}), m.New(Config{Name: "disk"})
+	state := func() State { return m.States()[0] }
+	if state().Unknown {
+		t.Error("unknown although nothing checks it")
+	}
+	one.Await()
+	two.Await()
+	one.Set(nil)
+	if !state().Unknown {
+		t.Error("known before both were checked")
+	}
+	one.Set(errors.New("full"))
+	if s := state(); s.Unknown || s.Error != "full" {
+		t.Errorf("one fails: %+v", s)
+	}
+	one.Set(nil)
+	two.Reset()
+	if state().Unknown {
+		t.Error("unknown although nothing checks it any more")
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/service"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -97,7 +98,7 @@ func TestKeepAwakeBound(t *testing.T) {
 		}
 	}
 	for d, want := range map[time.Duration]string{24 * time.Hour: "24h", 90 * time.Minute: "1h30m", 90 * time.Second: "1m30s", 10 * time.Minute: "10m", 10 * time.Hour: "10h"} {
-		if got := inWords(d); got != want {
+		if got := setting.Duration(d); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

@@ -44,7 +44,8 @@ const readyWithin = 3 * time.Second
 var errNoAnswer = errors.New("no answer in time")
 
 // Readyz answers 200 if every check that is not advisory passes, else 503. The status in
-// the body is ok, degraded (an advisory check or a condition fails) or failed. It has
+// the body is ok, unknown (a first check has not ended, and nothing fails), degraded (an
+// advisory check or a condition fails) or failed. It has
 // the results of checks and conditions and the states of circuit breakers, and no
 // errors: they may name addresses. Conditions are advisory. conditions and breakers
 // may be nil.
@@ -61,7 +62,7 @@ func Readyz(log *slog.Logger, checks []Check, conditions *health.Monitor, breake
 			Checks   map[string]string `json:"checks"`
 			Breakers map[string]string `json:"breakers,omitempty"`
 		}{"ok", map[string]string{}, map[string]string{}}
-		degraded := false
+		degraded, unknown := false, false
 		if breakers != nil {
 			for name, b := range breakers() {
 				body.Breakers[name] = b.State
@@ -69,8 +70,13 @@ func Readyz(log *slog.Logger, checks []Check, conditions *health.Monitor, breake
 		}
 		if conditions != nil {
 			for _, s := range conditions.States() {
-				body.Checks[s.Name] = map[bool]string{true: "ok", false: "failed"}[s.Error == ""]
-				degraded = degraded || s.Error != ""
+				body.Checks[s.Name] = "ok"
+				switch {
+				case s.Error != "":
+					body.Checks[s.Name], degraded = "failed", true
+				case s.Unknown:
+					body.Checks[s.Name], unknown = "unknown", true
+				}
 			}
 		}
 		status := http.StatusOK
@@ -88,8 +94,12 @@ func Readyz(log *slog.Logger, checks []Check, conditions *health.Monitor, breake
 				log.WarnContext(r.Context(), "not ready", "check", c.Name, "err", errs[i])
 			}
 		}
-		if degraded && body.Status == "ok" {
+		switch {
+		case body.Status != "ok":
+		case degraded:
 			body.Status = "degraded"
+		case unknown:
+			body.Status = "unknown"
 		}
 		_ = writeJSON(w, status, body)
 	})

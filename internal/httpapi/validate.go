@@ -10,6 +10,7 @@ import (
 	"codehub/api"
 	"codehub/internal/environ"
 	"codehub/internal/imageref"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 
 	"golang.org/x/text/unicode/norm"
@@ -121,19 +122,7 @@ func (s *server) checkKeepAwake(v api.Nullable[time.Time], now time.Time) error 
 	case !v.Value.After(now):
 		return fieldError("keep_awake_until", "must be in the future.")
 	case v.Value.Sub(now) > s.cfg.KeepAwakeMax+awakeSlack:
-		return fieldError("keep_awake_until", "must be within the next "+inWords(s.cfg.KeepAwakeMax)+".")
+		return fieldError("keep_awake_until", "must be within the next "+setting.Duration(s.cfg.KeepAwakeMax)+".")
 	}
 	return nil
-}
-
-// inWords formats a length of time without its zeros: 24h, 1h30m.
-func inWords(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }

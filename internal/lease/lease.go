@@ -45,7 +45,9 @@ type Config struct {
 	Log     *slog.Logger
 	// Conditions lists that this server cannot lead; nil: it is only logged.
 	Conditions *health.Monitor
-	Term       Term
+	// Standby is called when Run finds that another server leads; nil: it is not.
+	Standby func()
+	Term    Term
 	// Linger is how long Run waits for Term to return after the term has ended; 0:
 	// 30 s. After that it abandons Term, which can no longer write.
 	Linger time.Duration
@@ -132,6 +134,9 @@ func (c *candidate) await(ctx context.Context, conn *pgx.Conn, self backend) (*S
 		}
 		if !waiting {
 			c.Log.Info("another server leads; standing by")
+			if c.Standby != nil {
+				c.Standby()
+			}
 		}
 		again := retryInterval
 		if left := hungTimeout - other.heartbeatAge; left > 0 {

@@ -82,7 +82,7 @@ func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog
 		if err := db.AllowPasswordLogin(ctx, user.ID, c.PasswordLogin); err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "Password logins are turned off. For %s the user may log in with this one at %s/login?with=password\n", c.PasswordLogin, c.PublicURL)
+		fmt.Fprintf(os.Stderr, "Password logins are turned off. For %s the user may log in with this one at %s/login?with=password\n", setting.Duration(c.PasswordLogin), c.PublicURL)
 	}
 	said := ""
 	if account.Passkeys > 0 {

@@ -215,11 +215,10 @@ func (t *term) recordProbe(err error) {
 		b.upSince = time.Now()
 	}
 	b.mu.Unlock()
+	t.bucketAway.Set(err)
 	switch {
 	case err != nil:
-		t.bucketAway.Set(err)
 	case !was:
-		t.bucketAway.Set(nil)
 		t.resume()
 		t.Wake()
 	case doubted:

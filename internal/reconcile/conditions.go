@@ -39,6 +39,15 @@ func newConditions(cfg Config) conditions {
 	}
 }
 
+// await reports what a term checks first as unknown until it has.
+func (c conditions) await(cfg Config) {
+	c.docker.Await()
+	c.bucketAway.Await()
+	if cfg.MinFree > 0 {
+		c.disk.Await()
+	}
+}
+
 func (c conditions) reset() {
 	for _, each := range []*health.Condition{c.docker, c.wall, c.open, c.unchecked, c.bucketAway, c.disk, c.space, c.archives, c.orphaned, c.writes} {
 		each.Reset()

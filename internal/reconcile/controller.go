@@ -174,8 +174,13 @@ func New(cfg Config) *Controller {
 	if cfg.Ticked == nil {
 		cfg.Ticked = func(time.Duration) {}
 	}
-	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), imageCheck: make(chan struct{}, 1), env: &environ.File{Path: cfg.WorkspaceEnvFile}, conditions: newConditions(cfg)}
+	c := &Controller{cfg: cfg, wake: make(chan struct{}, 1), imageCheck: make(chan struct{}, 1), env: &environ.File{Path: cfg.WorkspaceEnvFile}, conditions: newConditions(cfg)}
+	c.conditions.await(cfg)
+	return c
 }
+
+// StandBy is called when another server leads, whose controller checks what this one would.
+func (c *Controller) StandBy() { c.conditions.reset() }
 
 // Wake requests a tick now. It never blocks, and repeated calls are merged.
 func (c *Controller) Wake() {
@@ -242,7 +247,7 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 	c.mu.Lock()
 	c.latest = t
 	c.mu.Unlock()
-	t.update(func(s *Status) { *s = Status{Leading: true}; c.conditions.reset() })
+	t.update(func(s *Status) { *s = Status{Leading: true}; c.conditions.reset(); c.conditions.await(c.cfg) })
 	// Last: executors and side tasks still report until they end.
 	defer t.update(func(*Status) { c.conditions.reset() })
 	defer t.wait()

@@ -154,7 +154,7 @@ func (s *server) coordinate(ctx context.Context) error {
 		return err
 	}
 	defer s.signIn.Wait()
-	return lease.Run(ctx, lease.Config{Conn: cfg, Replica: s.self.ID(), Log: s.log, Conditions: s.conditions, Term: func(ctx context.Context, session *lease.Session) error {
+	return lease.Run(ctx, lease.Config{Conn: cfg, Replica: s.self.ID(), Log: s.log, Conditions: s.conditions, Standby: s.ctrl.StandBy, Term: func(ctx context.Context, session *lease.Session) error {
 		rows := postgres.NewController(session)
 		if gap, led := session.Gap(); led && gap.Abs() > postgres.LeaderGap {
 			if err := rows.RestartWaits(ctx); err != nil {

@@ -16,7 +16,7 @@ var en = map[string]string{
 	"notice.hold":           "codehub is on hold because this is not the database that it used last. Running workspaces stay available. No workspace is started, stopped, archived or deleted until an administrator takes over on the Administration page.",
 	"notice.wall":           "The network isolation check failed, so no workspace can start. See the server log for the cause.",
 	"notice.bucket":         "The archive storage is not responding. Archiving and restoring are on hold and continue when it recovers. Everything else works.",
-	"notice.disk":           "The server’s disk is nearly full. No workspace is started or restored until space is freed. Archive or delete workspaces that you do not need.",
+	"notice.disk":           "The server’s disk is nearly full. No workspace is started or restored until space is freed. Delete files and workspaces that you do not need.",
 	"notice.data_disk":      "A disk of the server is full. Some actions may fail until an administrator frees space.",
 	"layout.path_mode":      "Workspaces share this site’s address, so code in a workspace can act as anyone who opens it. Let only people you trust create workspaces.",
 	"nav.workspaces":        "Workspaces",
