@@ -126,7 +126,7 @@ func (p portsUnshareCmd) Run(ctx context.Context, k *kong.Context) error {
 type portForwardCmd struct {
 	serverFlags
 	Workspace string        `arg:"" help:"A workspace's name or id; OWNER/NAME if another user shares it."`
-	Ports     []portMapping `arg:"" placeholder:"REMOTE[:LOCAL]" help:"Port in the workspace, and that on this machine if it differs."`
+	Ports     []portMapping `arg:"" placeholder:"[LOCAL:]PORT" help:"Port in the workspace, after the port on this machine if that differs, like 8080:3000."`
 }
 
 // Help says what may be relied on.
@@ -134,21 +134,21 @@ func (portForwardCmd) Help() string {
 	return `Listens on this machine and carries each connection to the port in the workspace, until the command is interrupted. A stopped workspace is started once, by the command itself; later connections do not start it. A workspace that another user shares has to run already. After a restart of the workspace new connections work again. What is sent to the workspace counts as activity; an idle connection does not.`
 }
 
-// portMapping is REMOTE[:LOCAL].
-type portMapping struct{ remote, local int }
+// portMapping is [LOCAL:]PORT, in the order of ssh -L and of docker run -p.
+type portMapping struct{ local, remote int }
 
-// UnmarshalText reads "3000" or "3000:8080".
+// UnmarshalText reads "3000" or "8080:3000".
 func (m *portMapping) UnmarshalText(b []byte) error {
-	remote, local, found := strings.Cut(string(b), ":")
+	local, remote, found := strings.Cut(string(b), ":")
 	if !found {
-		local = remote
+		remote = local
 	}
 	var err error
 	if m.remote, err = parsePort(remote); err == nil {
 		m.local, err = parsePort(local)
 	}
 	if err != nil {
-		return fmt.Errorf("%q is not a port or REMOTE:LOCAL, like 3000 or 3000:8080", b)
+		return fmt.Errorf("%q is not a port or LOCAL:PORT, like 3000 or 8080:3000", b)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
 	for _, m := range p.Ports {
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(m.local)))
 		if err != nil {
-			return fmt.Errorf("listen for port %d: %w; give another local port, as in %d:%d", m.remote, err, m.remote, m.local+1)
+			return fmt.Errorf("listen for port %d: %w; give another local port, as in %d:%d", m.remote, err, m.local+1, m.remote)
 		}
 		listeners = append(listeners, l)
 	}

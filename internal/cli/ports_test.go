@@ -20,7 +20,7 @@ import (
 
 func TestPortMapping(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]portMapping{"3000": {3000, 3000}, "3000:8080": {3000, 8080}, "1:65535": {1, 65535}} {
+	for text, want := range map[string]portMapping{"3000": {local: 3000, remote: 3000}, "8080:3000": {local: 8080, remote: 3000}, "1:65535": {local: 1, remote: 65535}} {
 		var m portMapping
 		if err := m.UnmarshalText([]byte(text)); err != nil || m != want {
 			t.Errorf("%s: %v, %v", text, m, err)
