@@ -126,7 +126,7 @@ var signInStatus = map[signin.Reason]int{
 	signin.Expired: http.StatusBadRequest, signin.Denied: http.StatusForbidden, signin.Unavailable: http.StatusBadGateway,
 	signin.NotAllowed: http.StatusForbidden, signin.NoUsername: http.StatusForbidden, signin.NameTaken: http.StatusConflict,
 	signin.Disabled: http.StatusForbidden, signin.NotSetUp: http.StatusForbidden, signin.NoRefresh: http.StatusBadGateway,
-	signin.Ended: http.StatusForbidden, signin.Linked: http.StatusConflict, signin.OtherSession: http.StatusForbidden,
+	signin.Ended: http.StatusForbidden, signin.Linked: http.StatusConflict, signin.OneAccount: http.StatusConflict, signin.OtherSession: http.StatusForbidden,
 }
 
 // signInFailed shows the login page with the reason of a failure.

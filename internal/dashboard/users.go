@@ -293,7 +293,7 @@ func (d *Dashboard) refuseUserForm(w http.ResponseWriter, r *http.Request, c wor
 		f.fail("username", "field.username_taken")
 	case workspace.CodeInvalid, workspace.CodeTooLarge:
 		f.Problem = f.lang.T("setup.refused")
-	case workspace.CodeLastAdmin, workspace.CodeTooManyAttempts:
+	case workspace.CodeLastAdmin, workspace.CodeTooManyAttempts, workspace.CodeOneAccount:
 		f.Problem = f.lang.T("err." + string(e.Code))
 	default:
 		d.refuseUser(w, r, c, err)

@@ -60,6 +60,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeNotSupported:        http.StatusConflict,
 	workspace.CodeNotLost:             http.StatusConflict,
 	workspace.CodeLastAdmin:           http.StatusConflict,
+	workspace.CodeOneAccount:          http.StatusConflict,
 	workspace.CodeTooLarge:            http.StatusRequestEntityTooLarge,
 	workspace.CodeUnavailable:         http.StatusServiceUnavailable,
 

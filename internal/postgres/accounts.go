@@ -190,11 +190,15 @@ func (db *DB) account(ctx context.Context, in querier, id string) (Account, erro
 	return pgx.CollectExactlyOneRow(rows, db.toAccount)
 }
 
-// CreateAccount adds a user for an administrator, with the user's own limits. CodeNameTaken.
+// CreateAccount adds a user for an administrator, with the user's own limits. CodeNameTaken,
+// CodeOneAccount.
 func (db *DB) CreateAccount(ctx context.Context, caller workspace.Caller, u User) (Account, error) {
 	var out Account
 	err := db.tx(ctx, "create an account", func(tx pgx.Tx) error {
 		if _, err := administrators(ctx, tx, caller); err != nil {
+			return err
+		}
+		if err := db.roomFor(ctx, tx, ""); err != nil {
 			return err
 		}
 		made, err := insertUser(ctx, tx, caller, u)
@@ -224,7 +228,8 @@ type AccountPatch struct {
 // PatchAccount changes a user for an administrator. Disabling the user or setting a password
 // ends all their sessions and API tokens; a new password also ends a lockout and a
 // suspension. CodeNotFound;
-// CodeLastAdmin if no enabled administrator would be left.
+// CodeLastAdmin if no enabled administrator would be left; CodeOneAccount if this one cannot be
+// enabled.
 func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id string, p AccountPatch) (Account, error) {
 	var out Account
 	err := db.tx(ctx, "change an account", func(tx pgx.Tx) error {
@@ -246,6 +251,11 @@ func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id stri
 		changed := p.apply(&u)
 		if last := len(admins) == 1 && admins[id]; last && (!u.Admin || u.Disabled) {
 			return workspace.Errorf(workspace.CodeLastAdmin, "%s is the only administrator who can log in. Make another user an administrator first.", u.Username)
+		}
+		if changed["disabled"] == false {
+			if err := db.roomFor(ctx, tx, id); err != nil {
+				return err
+			}
 		}
 		if len(changed) > 0 {
 			if err := saveAccount(ctx, tx, u, p.PasswordHash != nil); err != nil {

@@ -2,12 +2,14 @@ package postgres_test
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -153,6 +155,42 @@ func TestCustomLimitCountsFromNextStart(t *testing.T) {
 		}
 		if err := <-done; (err == nil) != c.ok {
 			t.Errorf("with the limit %v set in the meantime: %v", c.during, err)
+		}
+	}
+}
+
+// A server with one account adds and enables no second one, whichever way.
+func TestOneAccount(t *testing.T) {
+	t.Parallel()
+	d := fixture.NewDatabase(t, postgres.Options{OneAccount: true})
+	ctx := t.Context()
+	made, err := d.DB.CreateFirstUser(ctx, netip.Addr{}, postgres.User{Username: "ann", PasswordHash: "x", Admin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann := workspace.Caller{UserID: made.ID, Username: "ann", Admin: true}
+	refused := func(how string, err error) {
+		t.Helper()
+		if workspace.CodeOf(err) != workspace.CodeOneAccount {
+			t.Errorf("%s: %v", how, err)
+		}
+	}
+	_, err = d.DB.CreateAccount(ctx, ann, postgres.User{Username: "bob", PasswordHash: "x"})
+	refused("an administrator", err)
+	_, err = d.DB.CreateUser(ctx, postgres.User{Username: "bob", PasswordHash: "x"})
+	refused("the server", err)
+	_, err = signIn(t, d, "bob", "token", 1)
+	refused("a first login with an identity", err)
+
+	bob := fixture.Query[string](d, `INSERT INTO users (id, username, username_key, password_hash, disabled) VALUES (gen_random_uuid(), 'bob', 'bob', 'x', true) RETURNING id::text`)
+	no, yes := false, true
+	_, err = d.DB.PatchAccount(ctx, ann, bob, postgres.AccountPatch{Disabled: &no})
+	refused("enable another one", err)
+	// Those of an earlier version remain, and can be disabled.
+	d.Change(`UPDATE users SET disabled = false WHERE id = $1`, bob)
+	for _, to := range []*bool{&no, &yes} {
+		if _, err := d.DB.PatchAccount(ctx, ann, bob, postgres.AccountPatch{Disabled: to}); err != nil {
+			t.Error(err)
 		}
 	}
 }

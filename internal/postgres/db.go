@@ -23,6 +23,9 @@ type Options struct {
 	// Sharing lets owners share workspaces. It must not be set where workspaces share an origin:
 	// the workspace of one user would act there as its guests.
 	Sharing bool
+	// OneAccount refuses a second account that can log in. On localhost a page on another port
+	// can take over its visitor's session.
+	OneAccount bool
 }
 
 // Limits are the running limits, and what a user may have; 0 means no limit.
@@ -56,8 +59,9 @@ type DB struct {
 	sizes  workspace.Sizes
 	log    *slog.Logger
 
-	sharing bool
-	known   int64 // the newest migration of this version
+	sharing    bool
+	oneAccount bool
+	known      int64 // the newest migration of this version
 }
 
 const defaultMaxConns = 10
@@ -86,7 +90,7 @@ func Open(ctx context.Context, dsn string, opts Options) (*DB, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DB{pool: pool, limits: opts.Limits, images: opts.Images, sizes: opts.Sizes, log: log, sharing: opts.Sharing, known: newest(ownMigrations())}, nil
+	return &DB{pool: pool, limits: opts.Limits, images: opts.Images, sizes: opts.Sizes, log: log, sharing: opts.Sharing, oneAccount: opts.OneAccount, known: newest(ownMigrations())}, nil
 }
 
 // Close closes all connections after those in use have been returned.

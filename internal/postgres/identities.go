@@ -160,6 +160,9 @@ func stillAtProvider(ctx context.Context, tx pgx.Tx, in SignIn) error {
 
 func (db *DB) firstSignIn(ctx context.Context, tx pgx.Tx, in SignIn) (Identity, error) {
 	admin := in.Admin != nil && *in.Admin
+	if err := db.roomFor(ctx, tx, ""); err != nil {
+		return Identity{}, err
+	}
 	var users bool
 	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM users)`).Scan(&users); err != nil {
 		return Identity{}, err

@@ -55,15 +55,46 @@ func (db *DB) UserCount(ctx context.Context) (int, error) {
 	return n, failed("count the users", err)
 }
 
+// EnabledUserCount returns the number of users who are not disabled.
+func (db *DB) EnabledUserCount(ctx context.Context) (int, error) {
+	var n int
+	err := db.pool.QueryRow(ctx, `SELECT count(*) FROM users WHERE NOT disabled AND removed_at IS NULL`).Scan(&n)
+	return n, failed("count the users", err)
+}
+
 // CreateUser adds a user and sets ID and CreatedAt. CodeNameTaken if the username is
 // taken, without regard to case.
 func (db *DB) CreateUser(ctx context.Context, u User) (User, error) {
 	var made User
 	err := db.tx(ctx, "create a user", func(tx pgx.Tx) (err error) {
+		if err := db.roomFor(ctx, tx, ""); err != nil {
+			return err
+		}
 		made, err = insertUser(ctx, tx, workspace.Caller{}, u)
 		return err
 	})
 	return made, err
+}
+
+// roomFor returns CodeOneAccount if this server has one account, and another one than id can log
+// in.
+func (db *DB) roomFor(ctx context.Context, tx pgx.Tx, id string) error {
+	if !db.oneAccount {
+		return nil
+	}
+	// Of concurrent first accounts one is added.
+	if _, err := tx.Exec(ctx, `LOCK TABLE users IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+		return err
+	}
+	var other bool
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM users WHERE NOT disabled AND removed_at IS NULL AND id::text <> $1)`, id).Scan(&other); err != nil {
+		return err
+	}
+	if other {
+		return workspace.Errorf(workspace.CodeOneAccount, "A server on localhost has one account, because forwarded ports of other users’ workspaces could take over sessions there. "+
+			"Set CODEHUB_URL to an https address with another host, or CODEHUB_ALLOW_HTTP=true if all users trust each other.")
+	}
+	return nil
 }
 
 // CreateFirstUser adds a user if there is none; otherwise CodeForbidden. Of concurrent

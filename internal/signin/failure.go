@@ -22,6 +22,8 @@ const (
 	Disabled Reason = "disabled"
 	// NotSetUp: there is no user yet, and this one would be no administrator.
 	NotSetUp Reason = "not_set_up"
+	// OneAccount: the server has one account, and another user has it.
+	OneAccount Reason = "one_account"
 	// NoRefresh: the provider gave no refresh token, without which it cannot be asked again.
 	NoRefresh Reason = "no_refresh"
 	// Ended: the provider has ended its session meanwhile.

@@ -261,6 +261,8 @@ func failureOf(err error, taken, unauthenticated Reason, username string) error 
 		return fail(unauthenticated, err)
 	case workspace.CodeInvalid:
 		return fail(NoUsername, err)
+	case workspace.CodeOneAccount:
+		return fail(OneAccount, err)
 	case workspace.CodeForbidden:
 		if errors.Is(err, postgres.ErrNotSetUp) {
 			return fail(NotSetUp, err)

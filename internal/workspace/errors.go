@@ -39,6 +39,7 @@ const (
 	CodeNotSupported        Code = "not_supported"
 	CodeImageNotAllowed     Code = "image_not_allowed"
 	CodeLastAdmin           Code = "last_admin"
+	CodeOneAccount          Code = "one_account"
 	CodeTooLarge            Code = "too_large"
 	CodeUnavailable         Code = "unavailable"
 )

@@ -629,6 +629,7 @@ var en = map[string]string{
 	"err.invalid_request":          "The input is too long or contains characters that are not allowed.",
 	"err.unavailable":              "The server cannot do this right now. Try again in a moment.",
 	"err.not_running":              "The workspace is not running.",
+	"err.one_account":              "A server on localhost has one account, because forwarded ports of other users’ workspaces could take over sessions there. Set CODEHUB_URL to an https address with another host, or CODEHUB_ALLOW_HTTP=true if all users trust each other.",
 	"err.last_admin":               "This is the only administrator. Make another user an administrator first.",
 	"err.confirmation_required":    "Type the workspace name to confirm.",
 
@@ -736,6 +737,7 @@ var en = map[string]string{
 	"signin.name_taken_no_password": "The username “%s” belongs to another account. Contact an administrator.",
 	"signin.disabled":               "This account is disabled. Contact an administrator.",
 	"signin.not_set_up":             "codehub is not set up yet. The first account has to be an administrator.",
+	"signin.one_account":            "This server has one account, which belongs to another user. Contact an administrator.",
 	"signin.no_refresh":             "Logging in is set up incompletely on this server. Contact an administrator.",
 	"signin.ended":                  "%s has ended this login. Log in again.",
 	"signin.linked":                 "This account at %s belongs to another user of codehub.",

@@ -629,6 +629,7 @@ var ko = map[string]string{
 	"err.invalid_request":          "입력한 내용이 너무 길거나 사용할 수 없는 문자가 있습니다.",
 	"err.unavailable":              "지금은 처리할 수 없습니다. 잠시 후 다시 시도하세요.",
 	"err.not_running":              "워크스페이스가 실행 중이 아닙니다.",
+	"err.one_account":              "localhost에서 실행하는 서버에는 계정을 하나만 만들 수 있습니다. 다른 사용자의 워크스페이스에서 포워딩한 포트가 세션을 가로챌 수 있기 때문입니다. CODEHUB_URL을 localhost가 아닌 https 주소로 설정하세요. 모든 사용자를 신뢰할 수 있으면 CODEHUB_ALLOW_HTTP=true를 설정하세요.",
 	"err.last_admin":               "유일한 관리자입니다. 먼저 다른 사용자를 관리자로 지정하세요.",
 	"err.confirmation_required":    "확인을 위해 워크스페이스 이름을 입력하세요.",
 
@@ -736,6 +737,7 @@ var ko = map[string]string{
 	"signin.name_taken_no_password": "다른 계정에서 사용 중인 사용자 이름입니다: “%s”. 관리자에게 문의하세요.",
 	"signin.disabled":               "비활성화된 계정입니다. 관리자에게 문의하세요.",
 	"signin.not_set_up":             "codehub 설정이 아직 끝나지 않았습니다. 첫 번째 계정은 관리자여야 합니다.",
+	"signin.one_account":            "이 서버에는 계정을 하나만 만들 수 있으며, 이미 다른 사용자의 계정이 있습니다. 관리자에게 문의하세요.",
 	"signin.no_refresh":             "이 서버의 로그인 설정이 완료되지 않았습니다. 관리자에게 문의하세요.",
 	"signin.ended":                  "%s에서 로그아웃되었습니다. 다시 로그인하세요.",
 	"signin.linked":                 "%s의 이 계정은 codehub의 다른 사용자에게 연결되어 있습니다.",
