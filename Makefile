@@ -32,7 +32,7 @@ PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/archive ./inte
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## installs what is missing, builds codehub, and serves on http://localhost:8080
+run: ## installs what is missing, builds codehub, and serves on http://codehub.localhost:8080
 	@scripts/run.sh $(VERSION)
 	@exec scripts/with-docker.sh bin/codehub serve --build-images=images/build.sh
 

@@ -50,7 +50,7 @@ func New(serverURL, token string, opts ...Option) (*Client, error) {
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("the server's address %q must have no user, query or fragment", u.Redacted())
 	}
-	c := &Client{base: strings.TrimRight(u.String(), "/") + "/api/v1", token: token, http: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}, agent: "codehub-client"}
+	c := &Client{base: strings.TrimRight(u.String(), "/") + "/api/v1", token: token, http: &http.Client{Transport: newTransport()}, agent: "codehub-client"}
 	for _, o := range opts {
 		o(c)
 	}

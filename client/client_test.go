@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -44,6 +45,27 @@ func TestNew(t *testing.T) {
 	}
 	if _, err := New("http://ann:secret@x", ""); strings.Contains(err.Error(), "secret") {
 		t.Error(err)
+	}
+}
+
+// A name below localhost leads to this machine without DNS, as in browsers.
+func TestBelowLocalhost(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, `{"status":"`+r.Host+`"}`) }))
+	defer srv.Close()
+	u, _ := url.Parse(srv.URL)
+	c, err := New("http://codehub.localhost:"+u.Port(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.http.CloseIdleConnections()
+	res, err := c.request(t.Context(), http.MethodGet, "/", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if b, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(b), "codehub.localhost:"+u.Port()) {
+		t.Errorf("%s %v", b, err)
 	}
 }
 

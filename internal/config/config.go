@@ -52,9 +52,9 @@ const (
 type Config struct {
 	Listen        string `name:"listen" env:"CODEHUB_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
 	MetricsListen string `name:"metrics-listen" env:"CODEHUB_METRICS_LISTEN" help:"Address to serve /metrics on, instead of that of --listen."`
-	URL           string `name:"url" env:"CODEHUB_URL" help:"Address that users open (default: http://localhost with the port of --listen)."`
+	URL           string `name:"url" env:"CODEHUB_URL" help:"Address that users open (default: http://codehub.localhost with the port of --listen)."`
 	WorkspaceURL  string `name:"workspace-url" env:"CODEHUB_WORKSPACE_URL" help:"Addresses of workspaces: a pattern such as https://*.ws.example.com, or path to share the address of --url (default: http://*.localhost with the port of --url, if that is localhost)."`
-	AllowHTTP     bool   `name:"allow-http" env:"CODEHUB_ALLOW_HTTP" help:"Serve plain http at an address of the network, where others can read and change everything."`
+	AllowHTTP     bool   `name:"allow-http" env:"CODEHUB_ALLOW_HTTP" help:"Serve plain http at an address of the network, where others can read and change everything, or several accounts on localhost, where forwarded ports of workspaces can take over sessions."`
 	AdminPassword string `name:"admin-password" env:"CODEHUB_ADMIN_PASSWORD" help:"Password of the user admin, which the first start creates. Without it a setup page creates the first user."`
 	DataDir       string `name:"data-dir" env:"CODEHUB_DATA_DIR" help:"Folder for the embedded database, archives and local homes."`
 	DatabaseURL   string `name:"database-url" env:"CODEHUB_DATABASE_URL" help:"PostgreSQL to use instead of the embedded one."`
@@ -155,7 +155,7 @@ func (c *Config) addresses() error {
 		}
 	}
 	if c.URL == "" {
-		c.URL = "http://localhost:" + port
+		c.URL = "http://" + origin.LocalHost + ":" + port
 		if c.Front.TLS() {
 			c.URL = "https://localhost:" + port
 		}
@@ -163,6 +163,12 @@ func (c *Config) addresses() error {
 	u, err := parseOrigin(c.URL)
 	if err != nil {
 		return setting.Invalid("CODEHUB_URL", err.Error(), "give the address that users open, like https://code.example.com")
+	}
+	if host := u.Hostname(); u.Scheme == "http" && (host == "localhost" || host == "127.0.0.1" || host == "::1") {
+		port := u.Port()
+		if u.Host = origin.LocalHost; port != "" {
+			u.Host += ":" + port
+		}
 	}
 	c.PublicURL = u
 	if u.Scheme == "http" && !origin.Loopback(u.Hostname()) && !c.AllowHTTP {
@@ -175,6 +181,12 @@ func (c *Config) addresses() error {
 		return setting.Invalid("CODEHUB_WORKSPACE_URL", e.Why, e.Do)
 	}
 	return err
+}
+
+// OneAccount reports whether only one account may log in: other ports of this machine receive the
+// cookies of codehub's host, those of https too.
+func (c *Config) OneAccount() bool {
+	return origin.Loopback(c.PublicURL.Hostname()) && !c.AllowHTTP
 }
 
 // secure checks the settings of https against the addresses.
@@ -350,6 +362,9 @@ func (c *Config) Warnings() []string {
 		w = append(w, "workspaces share codehub's own origin (path mode): a program in a workspace can act on the dashboard as the user who has the workspace open; give accounts only to users you trust")
 	}
 	host, _, _ := net.SplitHostPort(c.Listen)
+	if c.AllowHTTP && origin.Loopback(c.PublicURL.Hostname()) {
+		w = append(w, "CODEHUB_ALLOW_HTTP allows several accounts on localhost: a port of another user's workspace that a user forwards to localhost can take over the user's session; give accounts only to users you trust")
+	}
 	if c.PublicURL.Scheme == "http" && !origin.Loopback(c.PublicURL.Hostname()) {
 		w = append(w, "CODEHUB_URL is plain http and not localhost: passwords and sessions can be read on the way, browsers refuse service workers, and workspaces can set each other's cookies; put TLS in front and use https")
 	} else if c.PublicURL.Scheme == "http" && !origin.Loopback(host) {

@@ -51,7 +51,7 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Listen != "127.0.0.1:8080" || c.PublicURL.String() != "http://localhost:8080" || c.Limits.PerUser != 2 ||
+	if c.Listen != "127.0.0.1:8080" || c.PublicURL.String() != "http://codehub.localhost:8080" || c.Limits.PerUser != 2 ||
 		c.Limits.Global != 100 || c.Retention.DeleteGrace.String() != "2h0m0s" || c.Defaults.Sizes.Default != (workspace.Size{Name: "default", NanoCPUs: 2e9, Memory: 4 << 30}) || c.Docker.PullBytesPerSecond != 64<<10 || c.Docker.PullTimeout != time.Hour || c.Ballast.Bytes != 64<<20 {
 		t.Errorf("defaults differ from docs/settings.md: %+v", c)
 	}
@@ -65,8 +65,40 @@ func TestDefaults(t *testing.T) {
 
 func TestURLFollowsPort(t *testing.T) {
 	c, err := parse(t, "--listen", "127.0.0.1:9090")
-	if err != nil || c.PublicURL.String() != "http://localhost:9090" {
+	if err != nil || c.PublicURL.String() != "http://codehub.localhost:9090" {
 		t.Errorf("got %v, %v", c.PublicURL, err)
+	}
+}
+
+// Local mode has a host of its own, by whatever name it is set.
+func TestLocalHost(t *testing.T) {
+	for setting, want := range map[string]string{
+		"http://localhost:8081": "http://codehub.localhost:8081", "http://127.0.0.1": "http://codehub.localhost", "http://[::1]:80": "http://codehub.localhost:80",
+		"http://codehub.localhost:8080": "http://codehub.localhost:8080", "https://localhost:8443": "https://localhost:8443",
+	} {
+		c, err := parse(t, "--url", setting)
+		if err != nil || c.PublicURL.String() != want || c.Layout.Main() != strings.TrimSuffix(want, ":80") {
+			t.Errorf("%s: %v, %v", setting, c.PublicURL, err)
+		}
+	}
+}
+
+// On localhost the ports of this machine receive codehub's cookies, with https too.
+func TestOneAccount(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		one  bool
+	}{
+		{nil, true},
+		{[]string{"--url", "http://localhost:8081"}, true},
+		{[]string{"--url", "https://localhost:8443"}, true},
+		{[]string{"--url", "http://code.localhost", "--workspace-url", "path"}, true},
+		{[]string{"--allow-http"}, false},
+		{[]string{"--url", "https://code.example.com", "--workspace-url", "path"}, false},
+	} {
+		if c, err := parse(t, tc.args...); err != nil || c.OneAccount() != tc.one {
+			t.Errorf("%v: %v, %v", tc.args, c.OneAccount(), err)
+		}
 	}
 }
 
@@ -397,6 +429,7 @@ func TestAddressesOfWorkspaces(t *testing.T) {
 		{nil, "http://*.localhost:8080", nil},
 		{[]string{"--listen", "127.0.0.1:9090"}, "http://*.localhost:9090", nil},
 		{[]string{"--workspace-url", "path"}, "", []string{"path mode"}},
+		{[]string{"--allow-http"}, "http://*.localhost:8080", []string{"several accounts on localhost"}},
 		{[]string{"--url", "https://code.example.com", "--workspace-url", "https://*-ws.example.com"}, "https://*-ws.example.com", nil},
 		{[]string{"--url", "https://code.example.com", "--workspace-url", "path"}, "", []string{"path mode"}},
 		{[]string{"--url", "http://192.0.2.1:8080", "--workspace-url", "path", "--allow-http"}, "", []string{"path mode", "plain http"}},

@@ -6,6 +6,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
+	http.DefaultTransport.(*http.Transport).DialContext = dialLocalhost
 	harness.Parallel(5)                   // they wait most of the time, except those with a browser
 	env.browsers = make(chan struct{}, 2) // more wait for each other
 	watchForInterrupts()

@@ -37,11 +37,11 @@ type mode struct {
 
 // The modes. At example.com all hosts belong to one site.
 var (
-	ownOrigins = mode{"origins", "http://localhost:PORT", ""} // {id}.localhost, the default
+	ownOrigins = mode{"origins", "http://codehub.localhost:PORT", ""} // {id}.localhost, the default
 	siblings   = mode{"siblings", "https://code.example.com:PORT", "https://*.example.com:PORT"}
 	suffix     = mode{"suffix", "https://code.example.com:PORT", "https://*-ws.example.com:PORT"}
 	plain      = mode{"plain", "http://code.example.com:PORT", "http://*.example.com:PORT"} // has to be allowed
-	pathMode   = mode{"path", "http://localhost:PORT", "path"}
+	pathMode   = mode{"path", "http://codehub.localhost:PORT", "path"}
 
 	originModes = []mode{ownOrigins, siblings, suffix, plain}
 	allModes    = slices.Concat(originModes, []mode{pathMode})
@@ -69,7 +69,7 @@ func inEach(t *testing.T, modes []mode, f func(t *testing.T, m mode)) {
 
 // settings returns the settings of the mode.
 func (m mode) settings(port string, c *certificate) []string {
-	list := []string{"CODEHUB_ALLOW_HTTP=" + strconv.FormatBool(m == plain)}
+	list := []string{"CODEHUB_ALLOW_HTTP=" + strconv.FormatBool(!m.https())}
 	if m.workspaces != "" {
 		list = append(list, "CODEHUB_WORKSPACE_URL="+strings.Replace(m.workspaces, "PORT", port, 1))
 	}
@@ -83,7 +83,7 @@ func (m mode) settings(port string, c *certificate) []string {
 // none.
 func (s *server) originOf(id string) string {
 	if s.mode.workspaces == "" {
-		return strings.Replace(s.URL, "://", "://"+id+".", 1)
+		return strings.Replace(s.URL, "://codehub.", "://"+id+".", 1)
 	}
 	u, _ := url.Parse(s.URL)
 	return strings.NewReplacer("*", id, "PORT", u.Port()).Replace(s.mode.workspaces)
@@ -116,6 +116,14 @@ func (s *server) sessionCookie() string {
 
 // anyLocalhost is a transport that resolves *.localhost as browsers do.
 var anyLocalhost = transport(nil)
+
+// dialLocalhost is a dialer that resolves *.localhost as browsers do.
+func dialLocalhost(ctx context.Context, network, address string) (net.Conn, error) {
+	if host, port, err := net.SplitHostPort(address); err == nil && strings.HasSuffix(host, ".localhost") {
+		address = net.JoinHostPort("127.0.0.1", port)
+	}
+	return (&net.Dialer{}).DialContext(ctx, network, address)
+}
 
 // transport leads to this machine by any name. It trusts the certificates in roots.
 func transport(roots *x509.CertPool) *http.Transport {

@@ -52,7 +52,7 @@ func TestResetPasswordWithoutPasswordLogins(t *testing.T) {
 		"CODEHUB_OIDC_FILE="+dir+"/oidc.json", "CODEHUB_URL=http://localhost:8080")
 	cmd.Stdin = strings.NewReader("another one\n")
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "For 1h the user may log in with this one at http://localhost:8080/login?with=password") {
+	if err != nil || !strings.Contains(string(out), "For 1h the user may log in with this one at http://codehub.localhost:8080/login?with=password") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if code := login("long enough"); code != workspace.CodeBadCredentials {

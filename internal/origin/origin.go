@@ -20,6 +20,10 @@ import (
 // /w/{id}/ on the origin of CODEHUB_URL.
 const PathMode = "path"
 
+// LocalHost is the host of codehub in local mode. Browsers send the cookies of a host to each
+// of its ports, so it is not localhost, where other programs have their pages.
+const LocalHost = "codehub.localhost"
+
 // Kind is what a host is.
 type Kind int
 
@@ -68,7 +72,7 @@ func Parse(public *url.URL, setting string) (Layout, error) {
 	switch {
 	case setting == PathMode:
 		return l, nil
-	case setting == "" && (l.main.host == "localhost" || l.main.host == "127.0.0.1" || l.main.host == "::1"):
+	case setting == "" && (l.main.host == LocalHost || l.main.host == "localhost" || l.main.host == "127.0.0.1" || l.main.host == "::1"):
 		// Browsers resolve names below localhost to this machine by themselves.
 		l.after, l.port = ".localhost", l.main.port
 		return l, nil
@@ -139,6 +143,19 @@ func (l *Layout) parsePattern(pattern string) error {
 // PathMode reports whether workspaces share the main origin.
 func (l Layout) PathMode() bool { return l.after == "" }
 
+// Local reports whether codehub is reached by plain http on this machine alone.
+func (l Layout) Local() bool { return l.scheme == "http" && l.main.host == LocalHost }
+
+// FromLoopback returns the main origin for a request to a loopback address or localhost, with
+// the port that the client used. It returns false outside local mode, and for other hosts.
+func (l Layout) FromLoopback(host string) (string, bool) {
+	a, ok := parseHost(host, l.scheme)
+	if !ok || !l.Local() || !isLoopback(a.host) {
+		return "", false
+	}
+	return l.origin(address{LocalHost, a.port}), true
+}
+
 // Scheme is http or https.
 func (l Layout) Scheme() string { return l.scheme }
 
@@ -204,13 +221,14 @@ func (l Layout) origin(a address) string {
 
 // Route returns what the Host header of a request names. Case, a trailing dot and the
 // scheme's default port make no difference. A loopback address with any port is the
-// main origin's, so that programs on the machine reach the server without a name.
+// main origin's, so that programs on the machine reach the server without a name. In local
+// mode LocalHost is, too, for tunnels.
 func (l Layout) Route(host string) Place {
 	a, ok := parseHost(host, l.scheme)
 	if !ok || l.scheme == "" {
 		return Place{}
 	}
-	if a == l.main || isLoopback(a.host) {
+	if a == l.main || isLoopback(a.host) || l.Local() && a.host == LocalHost {
 		return Place{Kind: Main}
 	}
 	p, _ := l.match(a)

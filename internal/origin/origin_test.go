@@ -37,6 +37,7 @@ func TestParse(t *testing.T) {
 		pattern, of, portURL string
 	}{
 		{"http://localhost:8080", "", "http://*.localhost:8080", "http://ID.localhost:8080", "http://3000--ID.localhost:8080"},
+		{"http://codehub.localhost:8080", "", "http://*.localhost:8080", "http://ID.localhost:8080", "http://3000--ID.localhost:8080"},
 		{"http://localhost", "", "http://*.localhost", "http://ID.localhost", "http://3000--ID.localhost"},
 		{"http://127.0.0.1:8080", "", "http://*.localhost:8080", "http://ID.localhost:8080", "http://3000--ID.localhost:8080"},
 		{"http://[::1]:8080", "", "http://*.localhost:8080", "http://ID.localhost:8080", "http://3000--ID.localhost:8080"},
@@ -75,7 +76,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, tc := range []struct{ name, main, setting string }{
 		{"unset on a domain", "https://code.example.com", ""},
 		{"unset on an address", "http://192.0.2.1:8080", ""},
-		{"unset below localhost", "http://codehub.localhost:8080", ""},
+		{"unset below localhost", "http://code.localhost:8080", ""},
 		{"no scheme", "https://code.example.com", "*.example.com"},
 		{"another scheme", "https://code.example.com", "http://*.example.com"},
 		{"another scheme, ftp", "https://code.example.com", "ftp://*.example.com"},
@@ -130,7 +131,7 @@ func TestRoute(t *testing.T) {
 	const ws = string(id)
 	local, domain := layout(t, "http://localhost:8080", ""), layout(t, "https://code.example.com", "https://*-ws.example.com")
 	behind := layout(t, "https://example.com", "https://*.example.com:8443")
-	path := layout(t, "https://code.example.com", "path")
+	path, own := layout(t, "https://code.example.com", "path"), layout(t, "http://codehub.localhost:8080", "")
 	main, unknown, ide := origin.Place{Kind: origin.Main}, origin.Place{}, origin.Place{Kind: origin.Workspace, Host: workspace.Host{ID: id}}
 	port := func(n int) origin.Place {
 		return origin.Place{Kind: origin.Workspace, Host: workspace.Host{ID: id, Port: n}}
@@ -216,6 +217,13 @@ func TestRoute(t *testing.T) {
 		{behind, ws + ".example.com", unknown},
 		{behind, "example.com:8443", unknown},
 
+		{own, "codehub.localhost:8080", main},
+		{own, "codehub.localhost:9999", main},
+		{own, "localhost:8080", main},
+		{own, ws + ".localhost:8080", ide},
+		{own, "x.codehub.localhost:8080", unknown},
+		{local, "codehub.localhost:8080", unknown},
+
 		{path, "code.example.com", main},
 		{path, "[::1]:8080", main},
 		{path, ws + ".example.com", unknown},
@@ -225,6 +233,28 @@ func TestRoute(t *testing.T) {
 		if got := tc.l.Route(tc.host); got != tc.want {
 			t.Errorf("Route(%q) with %q = %+v, want %+v", tc.host, tc.l.Pattern(), got, tc.want)
 		}
+	}
+}
+
+func TestFromLoopback(t *testing.T) {
+	t.Parallel()
+	local := layout(t, "http://codehub.localhost:8080", "")
+	for host, want := range map[string]string{
+		"localhost:8080": "http://codehub.localhost:8080", "LOCALHOST.:8080": "http://codehub.localhost:8080", "127.0.0.1:8080": "http://codehub.localhost:8080",
+		"[::1]:9999": "http://codehub.localhost:9999", "localhost": "http://codehub.localhost",
+		"codehub.localhost:8080": "", string(id) + ".localhost:8080": "", "evil.example": "", "": "",
+	} {
+		if got, ok := local.FromLoopback(host); got != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v", host, got, ok)
+		}
+	}
+	for _, main := range []string{"http://localhost:8080", "https://localhost:8080"} {
+		if got, ok := layout(t, main, "").FromLoopback("localhost:8080"); ok {
+			t.Errorf("%s: %q", main, got)
+		}
+	}
+	if got, ok := layout(t, "https://code.example.com", "path").FromLoopback("127.0.0.1:8080"); ok {
+		t.Errorf("behind a proxy: %q", got)
 	}
 }
 

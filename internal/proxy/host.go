@@ -4,10 +4,12 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/accesslog"
 	"codehub/internal/lifecycle"
 	"codehub/internal/origin"
@@ -325,6 +327,27 @@ func (p *Proxy) toMain(w http.ResponseWriter, r *http.Request, v visit) {
 		return
 	}
 	redirect(w, p.layout.Main()+pathPrefix+string(v.id)+localPathOf(r))
+}
+
+// toLocal redirects a navigation from localhost to codehub's own host in local mode, and
+// removes the cookies that earlier versions have set there. Other ports of localhost receive them.
+func (p *Proxy) toLocal(w http.ResponseWriter, r *http.Request) bool {
+	main, ok := p.layout.FromLoopback(r.Host)
+	if !ok || !isNavigation(r) || len(r.Header.Values(api.TokenHeader)) > 0 {
+		return false
+	}
+	for _, c := range r.Cookies() {
+		if slices.Contains(p.secrets.cookies, c.Name) {
+			http.SetCookie(w, &http.Cookie{Name: c.Name, Path: "/", MaxAge: -1})
+		}
+	}
+	accesslog.SetRoute(r.Context(), "localhost")
+	location := main + "/" + strings.TrimPrefix(escapeStray(rawPath(r)), "/") // the slash ends the host
+	if r.URL.RawQuery != "" {
+		location += "?" + r.URL.RawQuery
+	}
+	redirect(w, location)
+	return true
 }
 
 // redirect sends a navigation to an absolute address, so that no path in it can name

@@ -424,6 +424,39 @@ func TestRedirectsStayHere(t *testing.T) {
 	}
 }
 
+// In local mode pages open at codehub's own host alone. Programs may use localhost.
+func TestLocalhostLeadsToOwnHost(t *testing.T) {
+	t.Parallel()
+	h := newHostWorld(t, func(c *Config) {
+		port := strings.TrimPrefix(origin.Host(c.Layout.Main()), "localhost:")
+		c.Layout = layoutOf(t, &url.URL{Scheme: "http", Host: origin.LocalHost + ":" + port}, "")
+	})
+	h.serve(wsA)
+	own := h.proxy.layout.Main()
+	for _, path := range []string{"/", "/setup?code=A-B", "//evil.example/%2f?next=//x", under(wsA) + "/a%20b?c"} {
+		for _, from := range []string{h.main, strings.Replace(h.main, "localhost", "127.0.0.1", 1)} {
+			res := h.send("GET", from+path, append(navigation, "Cookie", sessionCookie+"=ann-1; other=x")...)
+			want := own + path
+			if got := res.Header.Get("Location"); res.StatusCode != http.StatusSeeOther || got != want {
+				t.Errorf("%s%s: %d to %q, want %q", from, path, res.StatusCode, got, want)
+			}
+			if set := res.Cookies(); len(set) != 1 || set[0].Name != sessionCookie || set[0].MaxAge >= 0 {
+				t.Errorf("%s%s: cookies %v", from, path, set)
+			}
+		}
+	}
+	for name, res := range map[string]*http.Response{
+		"its own host": h.send("GET", own+"/", navigation...),
+		"a program":    h.send("GET", h.main+"/api/v1/session", "Accept", "*/*"),
+		"a token":      h.send("GET", h.main+"/", append(navigation, api.TokenHeader, "chub_x")...),
+		"a form":       h.send("POST", h.main+"/login", navigation...),
+	} {
+		if strings.HasPrefix(res.Header.Get("Location"), own) || res.Header.Get("Set-Cookie") != "" {
+			t.Errorf("%s: %d %v", name, res.StatusCode, res.Header)
+		}
+	}
+}
+
 func TestUnknownHosts(t *testing.T) {
 	t.Parallel()
 	for mode, h := range map[string]*hostWorld{"hosts": newHostWorld(t), "path": {world: newWorld(t)}} {

@@ -239,6 +239,7 @@ func (p *Proxy) Wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		case place.Kind != origin.Main:
 			p.misdirected(w, r)
+		case p.toLocal(w, r):
 		case underPrefix(r):
 			p.ServeHTTP(w, r)
 		case r.URL.Path == entryPath && !p.layout.PathMode():

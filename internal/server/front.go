@@ -47,6 +47,17 @@ func ownHost(cfg config.Config) func(host string) bool {
 	}
 }
 
+// callbackURL returns the address to which identity providers send browsers. Some allow plain http
+// on localhost alone, from where the proxy redirects.
+func callbackURL(cfg config.Config) *url.URL {
+	if !cfg.Layout.Local() {
+		return cfg.PublicURL
+	}
+	u := *cfg.PublicURL
+	u.Host = strings.TrimPrefix(u.Host, "codehub.")
+	return &u
+}
+
 // addressOf returns the address at which browsers open a workspace.
 func addressOf(layout origin.Layout, id workspace.ID) string {
 	if layout.PathMode() {

@@ -29,3 +29,21 @@ func TestOwnHosts(t *testing.T) {
 		t.Error("a loopback address as CODEHUB_URL")
 	}
 }
+
+// Identity providers know localhost, not the name of codehub below it.
+func TestCallbackURL(t *testing.T) {
+	t.Parallel()
+	for main, want := range map[string]string{
+		"http://codehub.localhost:8080": "http://localhost:8080",
+		"https://code.example.com":      "https://code.example.com",
+		"https://codehub.example.com":   "https://codehub.example.com",
+	} {
+		u, err := url.Parse(main)
+		try(t, err)
+		layout, err := origin.Parse(u, map[bool]string{true: "path"}[u.Scheme == "https"])
+		try(t, err)
+		if got := callbackURL(config.Config{PublicURL: u, Layout: layout}).String(); got != want || u.String() != main {
+			t.Errorf("%s: %s", main, got)
+		}
+	}
+}

@@ -309,6 +309,10 @@ func (s *server) firstUser(ctx context.Context) error {
 		return fmt.Errorf("look for users: %w", err)
 	}
 	if !needed {
+		// An earlier version, or a command, has added them.
+		if n, err := s.db.EnabledUserCount(ctx); err == nil && n > 1 && s.cfg.OneAccount() {
+			s.log.Warn("several accounts on localhost, where forwarded ports can take over sessions", "accounts", n, "see", "docs/security.md")
+		}
 		return nil
 	}
 	if s.cfg.AdminPassword != "" {

@@ -156,7 +156,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 		Sizes:  cfg.Defaults.Sizes,
 		Log:    log,
 
-		Sharing: !cfg.Layout.PathMode(),
+		Sharing: !cfg.Layout.PathMode(), OneAccount: cfg.OneAccount(),
 	})
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ type server struct {
 func newServer(p parts) (*server, error) {
 	cfg, log, db := p.cfg, p.log, p.db
 	authentication := auth.New(db, auth.Config{URL: cfg.PublicURL, Settings: cfg.Logins, Log: log, Conditions: p.conditions})
-	signIn, err := signin.New(signin.Config{Settings: cfg.SignIn, URL: cfg.PublicURL, Store: db, Sessions: authentication, Log: log, Conditions: p.conditions})
+	signIn, err := signin.New(signin.Config{Settings: cfg.SignIn, URL: callbackURL(cfg), Store: db, Sessions: authentication, Log: log, Conditions: p.conditions})
 	if err != nil {
 		return nil, &setting.Problem{Setting: "CODEHUB_OIDC_FILE", Why: err.Error(), Do: "see docs/signin.md for the format"}
 	}

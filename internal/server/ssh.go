@@ -44,6 +44,9 @@ func sshServer(p parts, gate *sshgate.Gate) service.SSHServer {
 	s := service.SSHServer{HostKey: gate.HostKey(), Fingerprint: gate.HostFingerprint()}
 	if p.ssh != nil {
 		s.Host = p.cfg.PublicURL.Hostname()
+		if p.cfg.Layout.Local() {
+			s.Host = "localhost" // the name below it is known to browsers alone
+		}
 		if a, ok := p.ssh.Addr().(*net.TCPAddr); ok {
 			s.Port = a.Port
 		}

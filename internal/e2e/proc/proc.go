@@ -134,7 +134,8 @@ func (s *Server) Launch() error {
 	cmd := exec.Command(s.opts.Binary, "serve")
 	cmd.Env = append(clean(os.Environ()),
 		"CODEHUB_LISTEN="+s.opts.Listen, "CODEHUB_URL="+s.URL, "CODEHUB_DATA_DIR="+s.opts.DataDir,
-		"CODEHUB_ADMIN_PASSWORD="+AdminPassword, "CODEHUB_LOG_LEVEL=debug")
+		"CODEHUB_ADMIN_PASSWORD="+AdminPassword, "CODEHUB_LOG_LEVEL=debug",
+		"CODEHUB_ALLOW_HTTP=true") // several accounts
 	cmd.Env = append(cmd.Env, s.opts.Env...)
 	var w io.Writer = s.log
 	if s.opts.Log != nil {
