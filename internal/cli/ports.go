@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -126,12 +128,13 @@ func (p portsUnshareCmd) Run(ctx context.Context, k *kong.Context) error {
 type portForwardCmd struct {
 	serverFlags
 	Workspace string        `arg:"" help:"A workspace's name or id; OWNER/NAME if another user shares it."`
+	Address   string        `name:"address" default:"127.0.0.2" placeholder:"IP" help:"Address of this machine to listen on. At 127.0.0.1 browsers send the workspace the cookies of every program on localhost."`
 	Ports     []portMapping `arg:"" placeholder:"[LOCAL:]PORT" help:"Port in the workspace, after the port on this machine if that differs, like 8080:3000."`
 }
 
 // Help says what may be relied on.
 func (portForwardCmd) Help() string {
-	return `Listens on this machine and carries each connection to the port in the workspace, until the command is interrupted. A stopped workspace is started once, by the command itself; later connections do not start it. A workspace that another user shares has to run already. After a restart of the workspace new connections work again. What is sent to the workspace counts as activity; an idle connection does not.`
+	return `Listens on 127.0.0.2, where browsers send no cookies of programs on localhost, and carries each connection to the port in the workspace, until the command is interrupted. A stopped workspace is started once, by the command itself; later connections do not start it. A workspace that another user shares has to run already. After a restart of the workspace new connections work again. What is sent to the workspace counts as activity; an idle connection does not.`
 }
 
 // portMapping is [LOCAL:]PORT, in the order of ssh -L and of docker run -p.
@@ -162,6 +165,10 @@ func parsePort(s string) (int, error) {
 }
 
 func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
+	address, err := netip.ParseAddr(p.Address)
+	if err != nil {
+		return fmt.Errorf("--address: %q is not an IP address", p.Address)
+	}
 	c, err := p.connect()
 	if err != nil {
 		return err
@@ -177,7 +184,10 @@ func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
 		}
 	}()
 	for _, m := range p.Ports {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(m.local)))
+		l, err := net.Listen("tcp", net.JoinHostPort(address.String(), strconv.Itoa(m.local)))
+		if errors.Is(err, syscall.EADDRNOTAVAIL) {
+			return fmt.Errorf("this machine does not have the address %s: %w; add it (on macOS: sudo ifconfig lo0 alias %[1]s), or choose another one with --address", address, err)
+		}
 		if err != nil {
 			return fmt.Errorf("listen for port %d: %w; give another local port, as in %d:%d", m.remote, err, m.local+1, m.remote)
 		}
@@ -206,12 +216,24 @@ func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
 		fmt.Fprintf(k.Stderr, "%s leads to port %d of %s.\n", l.Addr(), remote, terminal.Plain(w.Name))
 		all.Go(func() { f.serve(ctx, l, remote) })
 	}
+	if leadsToLocalhost(address) {
+		fmt.Fprintln(k.Stderr, "Browsers send the workspace all cookies of localhost, which can include logins. Open this address only if you trust the workspace.")
+	} else {
+		fmt.Fprintf(k.Stderr, "Use %s instead of localhost, so that browsers do not send the workspace cookies of other programs.\n", address)
+	}
 	<-ctx.Done()
 	for _, l := range listeners {
 		_ = l.Close()
 	}
 	all.Wait()
 	return nil
+}
+
+// leadsToLocalhost reports whether localhost and the names below it lead to a listener at this
+// address.
+func leadsToLocalhost(a netip.Addr) bool {
+	a = a.Unmap()
+	return a.IsUnspecified() || a == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || a == netip.IPv6Loopback()
 }
 
 // runsForGuest returns an error unless a workspace of another user runs. A guest starts it by

@@ -31,9 +31,15 @@ type browser struct {
 
 func newBrowser(t *testing.T, address string, options ...chromedp.ExecAllocatorOption) *browser {
 	t.Helper()
+	return newBrowserAt(t, []string{address}, options...)
+}
+
+// newBrowserAt is newBrowser for several servers.
+func newBrowserAt(t *testing.T, addresses []string, options ...chromedp.ExecAllocatorOption) *browser {
+	t.Helper()
 	env.browsers <- struct{}{}
 	t.Cleanup(func() { <-env.browsers })
-	ctx := chromium.New(t, address, options...)
+	ctx := chromium.NewAt(t, addresses, options...)
 	b := &browser{T: t, ctx: ctx, dir: filepath.Join(env.output, strings.ReplaceAll(t.Name(), "/", "-"))}
 	if err := os.RemoveAll(b.dir); err != nil {
 		t.Fatal(err)

@@ -19,6 +19,13 @@ import (
 // its port on any loopback name, and nothing else. make check skips the test.
 func New(t testing.TB, address string, more ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
+	return NewAt(t, []string{address}, more...)
+}
+
+// NewAt is New for several servers. One whose address has another IP address than 127.0.0.1 is
+// reached there alone.
+func NewAt(t testing.TB, addresses []string, more ...chromedp.ExecAllocatorOption) context.Context {
+	t.Helper()
 	harness.NeedsChromium(t)
 	options, err := options()
 	if err != nil {
@@ -29,7 +36,9 @@ func New(t testing.TB, address string, more ...chromedp.ExecAllocatorOption) con
 		t.Fatal(err)
 	}
 	t.Cleanup(n.leave)
-	n.reach(t, address)
+	for _, a := range addresses {
+		n.reach(t, a)
+	}
 	options = append(options, chromedp.WindowSize(1280, 800), chromedp.ModifyCmdFunc(n.enter))
 	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(options, more...)...)
 	t.Cleanup(cancel)

@@ -88,7 +88,11 @@ func (n *network) reach(t testing.TB, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := net.JoinHostPort("127.0.0.1", u.Port())
+	host := "127.0.0.1"
+	if net.ParseIP(u.Hostname()) != nil {
+		host = u.Hostname()
+	}
+	to := net.JoinHostPort(host, u.Port())
 	var l net.Listener
 	if err := n.run(func() error { l, err = net.Listen("tcp", to); return err }); err != nil {
 		t.Fatal(err)
