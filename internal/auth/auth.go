@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 // workspace.CodeUnauthenticated.
 type Store interface {
 	UserCount(ctx context.Context) (int, error)
+	SetupKey(ctx context.Context) ([]byte, error)
 	CreateUser(ctx context.Context, u postgres.User) (postgres.User, error)
 	CreateFirstUser(ctx context.Context, from netip.Addr, u postgres.User) (postgres.User, error)
 	UserByName(ctx context.Context, username string) (postgres.User, error)
@@ -118,9 +118,7 @@ type Auth struct {
 	watches watches
 	checks  *health.Condition // of the watched sessions
 
-	setupMu   sync.Mutex
-	setupCode string
-	hasUsers  atomic.Bool
+	hasUsers atomic.Bool
 }
 
 // New returns an Auth. Watch only works while Run is running.

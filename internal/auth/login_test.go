@@ -233,7 +233,7 @@ func TestSetup(t *testing.T) {
 	e.Change(`DELETE FROM users`)
 	e.hasUsers.Store(false)
 	if _, err := e.Setup(ctx, "", "root", password, from); workspace.CodeOf(err) != workspace.CodeForbidden {
-		t.Errorf("before a code was given out: %v", err)
+		t.Errorf("without a code: %v", err)
 	}
 	code, err := e.SetupCode(ctx)
 	if err != nil || len(code) != 19 {
@@ -241,6 +241,13 @@ func TestSetup(t *testing.T) {
 	}
 	if again, err := e.SetupCode(ctx); err != nil || again != code {
 		t.Errorf("another code: %q, %v", again, err)
+	}
+	second := New(e.DB, Config{Log: slog.New(slog.DiscardHandler)}) // a load balancer sends the setup page to any server
+	if same, err := second.SetupCode(ctx); err != nil || same != code {
+		t.Errorf("a second server has the code %q, not %q, %v", same, code, err)
+	}
+	if _, err := second.Setup(ctx, code, "root", "short", from); workspace.CodeOf(err) != workspace.CodeInvalid {
+		t.Errorf("a second server with a short password: %v", err)
 	}
 	for range 4 {
 		if _, err := e.Setup(ctx, "AAAA-AAAA-AAAA-AAAA", "root", password, from); workspace.CodeOf(err) != workspace.CodeForbidden {

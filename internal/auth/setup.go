@@ -2,8 +2,8 @@ package auth
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/subtle"
+	"encoding/base32"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -38,20 +38,20 @@ func (a *Auth) SetupNeeded(ctx context.Context) (bool, error) {
 	return n == 0, nil
 }
 
-// SetupCode returns this process's one-time code for Setup, to be printed for the
-// operator, or "" if there are users.
+// SetupCode returns the one-time code for Setup, to be printed for the operator, or "" if
+// there are users. All servers of an installation have the same one, so any of them can
+// answer the setup page.
 func (a *Auth) SetupCode(ctx context.Context) (string, error) {
 	needed, err := a.SetupNeeded(ctx)
 	if err != nil || !needed {
 		return "", err
 	}
-	a.setupMu.Lock()
-	defer a.setupMu.Unlock()
-	if a.setupCode == "" {
-		s := rand.Text() // 26 letters and digits without 0, 1, 8, 9
-		a.setupCode = s[0:4] + "-" + s[4:8] + "-" + s[8:12] + "-" + s[12:16]
+	key, err := a.store.SetupKey(ctx)
+	if err != nil {
+		return "", err
 	}
-	return a.setupCode, nil
+	s := base32.StdEncoding.EncodeToString(key) // letters and digits without 0, 1, 8, 9
+	return s[0:4] + "-" + s[4:8] + "-" + s[8:12] + "-" + s[12:16], nil
 }
 
 // Setup creates the first user, an administrator, and logs in. It requires the code
@@ -87,11 +87,15 @@ func (a *Auth) checkSetupCode(ctx context.Context, code, source string) error {
 	if until := a.attempts.lockedUntil(counted); until != nil && until.After(now) {
 		return lockedOut(*until, now)
 	}
-	a.setupMu.Lock()
-	want := a.setupCode
-	a.setupMu.Unlock()
+	want, err := a.SetupCode(ctx)
+	if err != nil {
+		return err
+	}
+	if want == "" {
+		return setupOver()
+	}
 	code = strings.ToUpper(strings.TrimSpace(code))
-	if want == "" || subtle.ConstantTimeCompare([]byte(normalizeCode(code)), []byte(normalizeCode(want))) != 1 {
+	if subtle.ConstantTimeCompare([]byte(normalizeCode(code)), []byte(normalizeCode(want))) != 1 {
 		a.attempts.fail(counted, now)
 		return workspace.Errorf(workspace.CodeForbidden, "The setup code is incorrect. Look for it in the server's output.")
 	}

@@ -19,3 +19,14 @@ func (db *DB) Installation(ctx context.Context) (string, error) {
 	err = db.pool.QueryRow(ctx, `SELECT id FROM installation`).Scan(&id)
 	return id, failed(verb, err)
 }
+
+// SetupKey returns a secret of this installation, the same on all servers, from which the code
+// of the setup page is made.
+func (db *DB) SetupKey(ctx context.Context) ([]byte, error) {
+	if _, err := db.Installation(ctx); err != nil { // makes the row
+		return nil, err
+	}
+	var key []byte
+	err := db.pool.QueryRow(ctx, `SELECT sha256(convert_to('setup code ' || failure_key, 'UTF8')) FROM installation`).Scan(&key)
+	return key, failed("read the key of the setup code", err)
+}
