@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -15,6 +16,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"codehub/internal/auth"
+	"codehub/internal/config"
 	"codehub/internal/inbound"
 	"codehub/internal/lease"
 	"codehub/internal/memlimit"
@@ -319,15 +322,31 @@ func (s *server) firstUser(ctx context.Context) error {
 		if _, err := s.auth.EnsureAdmin(ctx, s.cfg.AdminPassword); err != nil {
 			return fmt.Errorf("create the user admin from CODEHUB_ADMIN_PASSWORD: %w", err)
 		}
-		fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  Log in as admin, with the password of CODEHUB_ADMIN_PASSWORD.\n\n", s.cfg.PublicURL)
+		announce(os.Stdout, s.cfg, "")
 		return nil
 	}
 	code, err := s.auth.SetupCode(ctx)
 	if err != nil {
 		return fmt.Errorf("create the setup code: %w", err)
 	}
-	fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  No account exists yet. Open this address, which works once, to create yours:\n\n      %s/setup?code=%s\n\n", s.cfg.PublicURL, s.cfg.PublicURL, code)
+	announce(os.Stdout, s.cfg, code)
 	return nil
+}
+
+// announce prints how to log in for the first time; without a code as admin. It does not depend
+// on the level of the log, but with a log in JSON each line is JSON, too.
+func announce(w io.Writer, cfg config.Config, code string) {
+	setup := cfg.PublicURL.String() + "/setup?code=" + code
+	switch log := slog.New(slog.NewJSONHandler(w, nil)); {
+	case cfg.LogFormat == "json" && code == "":
+		log.Info("administrator created from CODEHUB_ADMIN_PASSWORD", "user", auth.AdminUsername, "url", cfg.PublicURL.String())
+	case cfg.LogFormat == "json":
+		log.Warn("no account exists, open the address to create the first one", "url", setup)
+	case code == "":
+		fmt.Fprintf(w, "\n  codehub is at %s\n  Log in as admin, with the password of CODEHUB_ADMIN_PASSWORD.\n\n", cfg.PublicURL)
+	default:
+		fmt.Fprintf(w, "\n  codehub is at %s\n  No account exists yet. Open this address, which works once, to create yours:\n\n      %s\n\n", cfg.PublicURL, setup)
+	}
 }
 
 // proxyStore is the database as the proxy sees it.
