@@ -6,9 +6,12 @@ import (
 	"strings"
 )
 
-// Bytes parses a size like 512, 64k, 10m or 4g.
+// Bytes parses a size like 512, 64k, 10m or 4g, or as in Kubernetes 64Ki, 10Mi, 4Gi or 1Ti.
 func Bytes(s string) (int64, error) {
 	s = strings.ToLower(strings.TrimSpace(s))
+	if n := len(s); n > 2 && s[n-1] == 'i' && strings.IndexByte("kmgt", s[n-2]) >= 0 {
+		s = s[:n-1]
+	}
 	unit := int64(1)
 	if n := len(s); n > 1 {
 		switch s[n-1] {
@@ -18,6 +21,8 @@ func Bytes(s string) (int64, error) {
 			unit = 1 << 20
 		case 'g':
 			unit = 1 << 30
+		case 't':
+			unit = 1 << 40
 		}
 		if unit > 1 {
 			s = s[:n-1]
