@@ -16,6 +16,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/workspace"
 )
 
 // An image that brings its IDE runs its own program in its own folder, and only on nodes that
@@ -93,6 +94,30 @@ func TestEphemeralStorage(t *testing.T) {
 		got := p.Spec.Containers[0].Resources
 		if limit := got.Limits[corev1.ResourceEphemeralStorage]; limit.String() != want || !got.Requests.StorageEphemeral().IsZero() {
 			t.Errorf("%s: %+v", size, got)
+		}
+	}
+}
+
+// A workspace requests a share of its limits, whatever its size, so that several fit on a node.
+func TestRequestsAreShares(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		size                workspace.Size
+		cpu, memory         int
+		wantCPU, wantMemory string
+	}{
+		{workspace.Size{NanoCPUs: 2e9, Memory: 4 << 30}, 10, 25, "200m", "1Gi"},
+		{workspace.Size{NanoCPUs: 16e9, Memory: 64 << 30}, 10, 25, "1600m", "16Gi"},
+		{workspace.Size{NanoCPUs: 2e9, Memory: 4 << 30}, 100, 100, "2", "4Gi"},
+		{workspace.Size{NanoCPUs: 2e9, Memory: 4 << 30}, 0, 0, "0", "0"},
+		{workspace.Size{}, 10, 25, "0", "0"},
+	} {
+		r := &Runtime{cfg: Config{Settings: Settings{ServerImage: "codehub/server:1", CPUShare: c.cpu, MemoryShare: c.memory}, IDEImage: "codehub/ide:1"}}
+		p, err := r.workspacePod(runtime.ContainerSpec{Workspace: "w", UID: 1500000, Size: c.size}, r.newClaim("ws-home", nil), chosenImage{name: "lab:1"}, facts{})
+		check(t, err)
+		got := p.Spec.Containers[0].Resources
+		if cpu, memory := resource.MustParse(c.wantCPU), resource.MustParse(c.wantMemory); got.Requests.Cpu().Cmp(cpu) != 0 || got.Requests.Memory().Cmp(memory) != 0 || len(got.Requests) != len(got.Limits) {
+			t.Errorf("%+v: %+v", c, got)
 		}
 	}
 }

@@ -127,6 +127,15 @@ func TestSettingsResolve(t *testing.T) {
 	if err := good.Resolve(); err != nil || len(good.Nodes) != 2 || len(good.Tolerated) != 2 || len(good.SecretNames) != 2 || good.Size.Value() != 10<<30 || good.EphemeralSize.Value() != 10<<30 || len(good.PlainRegistries) != 1 || !slices.Equal(good.Registries, []string{"r.example.com:5000", "p.example.com"}) {
 		t.Errorf("%+v, %v", good, err)
 	}
+	whole := good
+	whole.Tolerations = `[{"key":"dedicated","value":"codehub","effect":"NoSchedule"},{"operator":"Exists","effect":"NoExecute","tolerationSeconds":60}]`
+	if err := whole.Resolve(); err != nil || len(whole.Tolerated) != 2 || whole.Tolerated[0].Value != "codehub" || *whole.Tolerated[1].TolerationSeconds != 60 {
+		t.Errorf("%+v, %v", whole.Tolerated, err)
+	}
+	whole.Tolerations = `[{"taint":"dedicated"}]`
+	if err := whole.Resolve(); err == nil || !strings.Contains(err.Error(), "taint") {
+		t.Errorf("an unknown field of a toleration: %v", err)
+	}
 	for name, change := range map[string]func(*Settings){
 		"CODEHUB_SERVER_IMAGE":         func(s *Settings) { s.ServerImage = "" },
 		"CODEHUB_KUBERNETES_NAMESPACE": func(s *Settings) { s.Namespace = "Not A Name" },

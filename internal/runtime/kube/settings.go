@@ -26,12 +26,14 @@ type Settings struct {
 	StorageClass string `name:"storage-class" env:"CODEHUB_STORAGE_CLASS" help:"Storage class of homes in Kubernetes (default: the cluster's default)."`
 	HomeSize     string `name:"home-size" env:"CODEHUB_HOME_SIZE" default:"10Gi" help:"Size of a home's volume in Kubernetes, like 10Gi."`
 	NodeSelector string `name:"node-selector" env:"CODEHUB_NODE_SELECTOR" help:"Labels of the nodes for workspaces, like pool=dev,disk=ssd (default: every node)."`
-	Tolerations  string `name:"tolerations" env:"CODEHUB_TOLERATIONS" help:"Taints that workspaces tolerate, like dedicated=codehub:NoSchedule, separated by commas."`
+	Tolerations  string `name:"tolerations" env:"CODEHUB_TOLERATIONS" help:"Taints that workspaces tolerate, like dedicated=codehub:NoSchedule, separated by commas, or a JSON list of tolerations as Pods have them."`
 	RuntimeClass string `name:"runtime-class" env:"CODEHUB_RUNTIME_CLASS" help:"Runtime class of workspaces (default: the cluster's default)."`
 	PullSecrets  string `name:"image-pull-secrets" env:"CODEHUB_IMAGE_PULL_SECRETS" help:"Names of Secrets in the namespace with logins at registries, separated by commas."`
 	Plain        string `name:"plain-registries" env:"CODEHUB_PLAIN_REGISTRIES" help:"Registries that this server asks for images in Kubernetes without TLS, like 10.0.0.5:5000, separated by commas."`
 	Private      string `name:"private-registries" env:"CODEHUB_PRIVATE_REGISTRIES" help:"Registries at private addresses that this server asks for images in Kubernetes, like registry.example.com, separated by commas."`
 	Ephemeral    string `name:"ephemeral-storage" env:"CODEHUB_EPHEMERAL_STORAGE" default:"10Gi" help:"What a workspace in Kubernetes may write to its node's disk outside of its home, like 10Gi (0 = no limit)."`
+	CPUShare     int    `name:"cpu-request" env:"CODEHUB_CPU_REQUEST" min:"0" max:"100" default:"10" help:"What a workspace in Kubernetes requests of the processors that its size permits, in percent."`
+	MemoryShare  int    `name:"memory-request" env:"CODEHUB_MEMORY_REQUEST" min:"0" max:"100" default:"25" help:"What a workspace in Kubernetes requests of the memory that its size permits, in percent."`
 	PodTemplate  string `name:"pod-template" env:"CODEHUB_POD_TEMPLATE" help:"File with a strategic merge patch, as YAML, of the Pods of workspaces."`
 	CopyTools    bool   `name:"copy-tools" env:"CODEHUB_COPY_TOOLS" help:"Copy the agent and the IDE into each Pod, for nodes that cannot mount images."`
 
@@ -125,6 +127,12 @@ func (s *Settings) nodes() error {
 
 func (s *Settings) tolerations() error {
 	s.Tolerated = nil
+	if strings.HasPrefix(strings.TrimSpace(s.Tolerations), "[") {
+		if err := yaml.UnmarshalStrict([]byte(s.Tolerations), &s.Tolerated); err != nil {
+			return setting.Invalid("CODEHUB_TOLERATIONS", err.Error(), `give tolerations like [{"key": "dedicated", "value": "codehub", "effect": "NoSchedule"}]`)
+		}
+		return nil
+	}
 	for _, text := range list(s.Tolerations) {
 		taint, effect, _ := strings.Cut(text, ":")
 		key, value, equal := strings.Cut(taint, "=")

@@ -21,14 +21,17 @@ import (
 // of the administrator's Pod template.
 func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.PersistentVolumeClaim, image chosenImage, f facts) (*corev1.Pod, error) {
 	no, yes, uid := false, true, int64(spec.UID)
-	limits := corev1.ResourceList{}
-	if spec.Size.NanoCPUs > 0 {
-		limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(spec.Size.NanoCPUs/1e6, resource.DecimalSI)
+	// Without a request, the limit is requested.
+	limits, requests := corev1.ResourceList{}, corev1.ResourceList{}
+	if cpus := spec.Size.NanoCPUs / 1e6; cpus > 0 {
+		limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(cpus, resource.DecimalSI)
+		requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(cpus*int64(r.cfg.CPUShare)/100, resource.DecimalSI)
 	}
-	if spec.Size.Memory > 0 {
-		limits[corev1.ResourceMemory] = *resource.NewQuantity(spec.Size.Memory, resource.BinarySI)
+	if memory := spec.Size.Memory; memory > 0 {
+		limits[corev1.ResourceMemory] = *resource.NewQuantity(memory, resource.BinarySI)
+		share := int64(r.cfg.MemoryShare)
+		requests[corev1.ResourceMemory] = *resource.NewQuantity(memory/100*share+memory%100*share/100, resource.BinarySI)
 	}
-	requests := corev1.ResourceList{}
 	if size := r.cfg.EphemeralSize; size.Sign() > 0 {
 		limits[corev1.ResourceEphemeralStorage] = size
 		requests[corev1.ResourceEphemeralStorage] = resource.MustParse("0") // otherwise the limit counts
