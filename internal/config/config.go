@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -373,15 +375,25 @@ func (c *Config) Warnings() []string {
 	return w
 }
 
-// Unknown lists environment variables that look like settings and are not in known, so
-// that a misspelt one does not go unnoticed.
-func Unknown(environ []string, known map[string]bool) []string {
-	var out []string
+// serviceLinks are variables that Kubernetes makes of a Service in the namespace, such as one
+// that is named codehub, and Docker of a linked container.
+var serviceLinks = regexp.MustCompile(`^CODEHUB_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?=|PORT=\w+://)`)
+
+// CheckEnvironment refuses variables that look like settings and are none, so that a misspelt
+// one does not go unnoticed.
+func CheckEnvironment(environ []string) error {
+	var unknown []string
+	known := names()
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, "CODEHUB_") && !strings.HasPrefix(name, "CODEHUB_TEST_") && !known[name] {
-			out = append(out, name)
+		if strings.HasPrefix(name, "CODEHUB_") && !known[name] && !serviceLinks.MatchString(kv) &&
+			!slices.ContainsFunc(ofTests, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			unknown = append(unknown, name)
 		}
 	}
-	return out
+	if unknown == nil {
+		return nil
+	}
+	slices.Sort(unknown)
+	return setting.Invalid(strings.Join(unknown, ", "), "codehub has no such setting", "correct the name or remove it (docs/settings.md)")
 }

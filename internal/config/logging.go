@@ -17,10 +17,22 @@ func (c *Config) Logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, opts))
 }
 
-// Names returns the environment variables that are settings of the server or
-// the client.
-func Names() map[string]bool {
-	known := map[string]bool{"CODEHUB_SESSION_TOKEN": true}
+// ofOthers are variables of the client, of commands that run with the settings of the server,
+// and of workspaces, in which a server may run as well.
+var ofOthers = []string{
+	"CODEHUB_SESSION_TOKEN", "CODEHUB_MOVE_FROM", "CODEHUB_MOVE_TOKEN", "CODEHUB_IMPORT_FROM",
+	"CODEHUB_WORKSPACE_ID", "CODEHUB_WORKSPACE_NAME", "CODEHUB_WORKSPACE_OWNER", "CODEHUB_BUSY_SOCKET",
+}
+
+// ofTests are the prefixes of variables of codehub's own tests and benchmarks.
+var ofTests = []string{"CODEHUB_TEST_", "CODEHUB_BENCH_", "CODEHUB_SOAK_", "CODEHUB_SCREENSHOTS"}
+
+// names returns the environment variables that codehub serve accepts.
+func names() map[string]bool {
+	known := map[string]bool{}
+	for _, name := range ofOthers {
+		known[name] = true
+	}
 	for f := range Fields() {
 		for name := range strings.SplitSeq(f.Tag.Get("env"), ",") {
 			known[name] = true

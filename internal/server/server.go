@@ -57,6 +57,9 @@ type Command struct {
 
 // Run serves until ctx ends.
 func (s *Command) Run(ctx context.Context) error {
+	if err := config.CheckEnvironment(os.Environ()); err != nil {
+		return err
+	}
 	if err := s.Config.Resolve(); err != nil {
 		return err
 	}
@@ -73,9 +76,6 @@ func serve(ctx context.Context, cfg config.Config) error {
 	defer lastResort(ctx, 3*cfg.ShutdownTimeout+time.Minute, log)()
 	for _, w := range cfg.Warnings() {
 		log.Warn(w)
-	}
-	for _, name := range config.Unknown(os.Environ(), config.Names()) {
-		log.Warn("unknown setting ignored", "variable", name)
 	}
 	floor := cfg.Memory.Apply(log)
 	defer runtime.KeepAlive(floor)
