@@ -21,6 +21,9 @@ import (
 // Monitor is the conditions of one server. It is safe for concurrent use. On a nil
 // Monitor, New makes conditions that are logged and not listed.
 type Monitor struct {
+	// Rename is how names of Config are listed, where that is another name. Err takes both.
+	Rename map[string]string
+
 	mu   sync.Mutex
 	list []*Condition
 }
@@ -68,6 +71,7 @@ func (m *Monitor) New(cfg Config) *Condition {
 	}
 	c := &Condition{cfg: cfg}
 	if m != nil {
+		c.cfg.Name = cmp.Or(m.Rename[cfg.Name], cfg.Name)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.list = append(m.list, c)
@@ -177,6 +181,7 @@ func (m *Monitor) States() []State {
 
 // Err returns the error of the conditions of a name; nil if none fails.
 func (m *Monitor) Err(name string) error {
+	name = cmp.Or(m.Rename[name], name)
 	for _, s := range m.States() {
 		if s.Name == name && s.Error != "" {
 			return errors.New(s.Error)

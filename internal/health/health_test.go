@@ -210,3 +210,17 @@ func TestConditionIsUnknownUntilChecked(t *testing.T) {
 		t.Error("unknown although nothing checks it any more")
 	}
 }
+
+// On Kubernetes, the condition of the runtime is not listed as Docker's.
+func TestRename(t *testing.T) {
+	t.Parallel()
+	m := &Monitor{Rename: map[string]string{"docker": "kubernetes"}}
+	m.New(Config{Name: "docker"}).Set(errors.New("away"))
+	m.New(Config{Name: "disk"})
+	if s := m.States(); len(s) != 2 || s[0].Name != "disk" || s[1].Name != "kubernetes" {
+		t.Errorf("%+v", s)
+	}
+	if m.Err("docker") == nil || m.Err("kubernetes") == nil || m.Err("disk") != nil {
+		t.Error("the condition is not found by both names")
+	}
+}

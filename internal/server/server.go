@@ -116,6 +116,9 @@ func serve(ctx context.Context, cfg config.Config) error {
 	listener := inbound.Listen(tcp, limits)
 
 	conditions := &health.Monitor{}
+	if cfg.Runtime == config.Kubernetes {
+		conditions.Rename = map[string]string{"docker": "kubernetes"}
+	}
 	entrance, err := openFront(cfg, listener, limits, conditions)
 	if err != nil {
 		return err
