@@ -35,6 +35,9 @@ func statusOf(err error) int {
 
 // messageOf returns the key of the text message.<key> that reports err.
 func messageOf(err error) string {
+	if e := (*workspace.Error)(nil); errors.As(err, &e) && e.Message == workspace.MsgDatabase {
+		return "database"
+	}
 	switch code := workspace.CodeOf(err); code {
 	case workspace.CodeForbidden, workspace.CodeNotFound, workspace.CodeGone, workspace.CodeUnavailable, workspace.CodeCookieConflict:
 		return string(code)

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -144,7 +145,7 @@ func TestAdminsAreWarnedOfPathMode(t *testing.T) {
 type brokenStore struct{ Store }
 
 func (brokenStore) Workspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error) {
-	return workspace.Workspace{}, workspace.Errorf(workspace.CodeUnavailable, "connection refused by 10.0.0.7:5432")
+	return workspace.Workspace{}, &workspace.Error{Code: workspace.CodeUnavailable, Message: workspace.MsgDatabase, Err: errors.New("connection refused by 10.0.0.7:5432")}
 }
 
 func TestDatabaseDown(t *testing.T) {
@@ -154,7 +155,7 @@ func TestDatabaseDown(t *testing.T) {
 	if a.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.status)
 	}
-	contains(t, "the page", a.body, "Temporarily unavailable", "Try again")
+	contains(t, "the page", a.body, "The database is not responding", "Try again")
 	lacks(t, "the page", a.body, "10.0.0.7")
 }
 

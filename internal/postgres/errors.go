@@ -39,7 +39,7 @@ func failed(verb string, err error) error {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("%s: %w", verb, err)
 	case transient(err):
-		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The database is not responding. Try again in a moment.", Err: fmt.Errorf("%s: %w", verb, err)}
+		return &workspace.Error{Code: workspace.CodeUnavailable, Message: workspace.MsgDatabase, Err: fmt.Errorf("%s: %w", verb, err)}
 	case refusedData(err):
 		return &workspace.Error{Code: workspace.CodeInvalid, Message: "A value is too long, out of range or has characters that cannot be stored.", Err: fmt.Errorf("%s: %w", verb, err)}
 	}

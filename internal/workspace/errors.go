@@ -44,6 +44,9 @@ const (
 	CodeUnavailable         Code = "unavailable"
 )
 
+// MsgDatabase is the message of errors of a database that does not respond.
+const MsgDatabase = "The database is not responding. Try again in a moment."
+
 // Error is an error with a code for machines and a message for people. What
 // it wraps is for the log alone.
 type Error struct {

@@ -660,6 +660,8 @@ var en = map[string]string{
 	"message.no_page.body":              "Check the address, or go back to your workspaces.",
 	"message.gone.title":                "Workspace deleted",
 	"message.gone.body":                 "The workspace and its files were deleted.",
+	"message.database.title":            "The database is not responding",
+	"message.database.body":             "codehub cannot show this page without its database. Your files are safe, and workspaces keep running. Try again in a moment.",
 	"message.unavailable.title":         "Temporarily unavailable",
 	"message.unavailable.body":          "A service that codehub depends on is not responding. Your files are safe. Try again in a moment.",
 	"message.archive_not_found.title":   "Archive not found",

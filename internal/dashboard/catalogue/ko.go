@@ -660,6 +660,8 @@ var ko = map[string]string{
 	"message.no_page.body":              "주소를 확인하거나 워크스페이스로 돌아가세요.",
 	"message.gone.title":                "삭제된 워크스페이스입니다",
 	"message.gone.body":                 "워크스페이스와 파일이 삭제되었습니다.",
+	"message.database.title":            "데이터베이스가 응답하지 않습니다",
+	"message.database.body":             "codehub는 데이터베이스 없이 이 페이지를 표시할 수 없습니다. 파일은 안전하며 워크스페이스는 계속 실행됩니다. 잠시 후 다시 시도하세요.",
 	"message.unavailable.title":         "일시적으로 사용할 수 없습니다",
 	"message.unavailable.body":          "codehub에 필요한 서비스가 응답하지 않습니다. 파일은 안전합니다. 잠시 후 다시 시도하세요.",
 	"message.archive_not_found.title":   "아카이브를 찾을 수 없습니다",
