@@ -1054,6 +1054,8 @@ var en = map[string]string{
 	"admin.condition.notifications":      "Database notifications",
 	"admin.condition.orphans":            "Orphaned containers",
 	"admin.condition.pulls":              "Image downloads",
+	"admin.condition.private-registry":   "Private registry",
+	"admin.condition.kubernetes":         "Kubernetes",
 	"admin.condition.registry-login":     "Registry login",
 	"admin.condition.redis":              "Redis",
 	"admin.condition.sessions":           "Session check",

@@ -1054,6 +1054,8 @@ var ko = map[string]string{
 	"admin.condition.notifications":      "데이터베이스 알림",
 	"admin.condition.orphans":            "고아 컨테이너",
 	"admin.condition.pulls":              "이미지 다운로드",
+	"admin.condition.private-registry":   "사설 주소의 레지스트리",
+	"admin.condition.kubernetes":         "Kubernetes",
 	"admin.condition.registry-login":     "레지스트리 로그인",
 	"admin.condition.redis":              "Redis",
 	"admin.condition.sessions":           "세션 확인",

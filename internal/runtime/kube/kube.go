@@ -79,7 +79,10 @@ type Runtime struct {
 	images    registries
 	known     known
 	noLogin   *health.Condition // logins at registries cannot be used
-	untried   *health.Condition // the last dry run of the settings has not succeeded
+	// privateRegistry: the registry of codehub's own images has a private address, and this
+	// server may not ask it.
+	privateRegistry *health.Condition
+	untried         *health.Condition // the last dry run of the settings has not succeeded
 
 	locks          locks[workspace.ID]
 	describing     locks[string] // by the name of an image
@@ -116,9 +119,13 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r.rest, r.api = config, api
-	r.images = registries{client: registry.Client{Plain: cfg.PlainRegistries, HTTP: registry.Public(cfg.Registries)}, logins: r.logins}
+	r.images = registries{client: registry.Client{Plain: cfg.PlainRegistries, HTTP: registry.Public(cfg.Registries)}, logins: r.logins, answered: r.answered}
 	r.noLogin = cfg.Conditions.New(health.Config{
 		Name: "registry-login", Failing: "the logins at registries are not in order", Resolved: "the logins at registries are in order again",
+		Level: slog.LevelWarn, Log: cfg.Log,
+	})
+	r.privateRegistry = cfg.Conditions.New(health.Config{
+		Name: "private-registry", Failing: "the registry of codehub's images cannot be asked", Resolved: "the registry of codehub's images can be asked again",
 		Level: slog.LevelWarn, Log: cfg.Log,
 	})
 	r.untried = cfg.Conditions.New(health.Config{

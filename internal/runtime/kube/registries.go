@@ -17,6 +17,8 @@ import (
 type registries struct {
 	client registry.Client
 	logins func(context.Context) map[string]registry.Login
+	// answered learns of each call to a registry; nil: nothing does.
+	answered func(host string, err error)
 
 	mu    sync.Mutex
 	quiet map[string]time.Time // until when a registry is not asked
@@ -56,6 +58,9 @@ func (g *registries) ask(ctx context.Context, ref string, call func(context.Cont
 	within, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	err := call(within, g.logins(within)[host])
+	if g.answered != nil && ctx.Err() == nil {
+		g.answered(host, err)
+	}
 	if registry.KindOf(err) == registry.Unreachable && ctx.Err() == nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -65,6 +70,19 @@ func (g *registries) ask(ctx context.Context, ref string, call func(context.Cont
 		g.quiet[host] = time.Now().Add(quietFor)
 	}
 	return err
+}
+
+// answered notes whether the registry of codehub's own images, which the default image usually
+// shares, has a private address that is not permitted. Of other registries it says nothing: any
+// user can name one.
+func (r *Runtime) answered(host string, err error) {
+	if host != imageref.Registry(r.cfg.ServerImage) && host != imageref.Registry(r.cfg.IDEImage) {
+		return
+	}
+	if registry.KindOf(err) != registry.Private {
+		err = nil
+	}
+	r.privateRegistry.Set(err)
 }
 
 // logins returns the logins of this server: those of the file, and for other registries those
