@@ -111,6 +111,9 @@ func (c *uninstallCmd) claim(ctx context.Context, log *slog.Logger) (id string, 
 		if !workspace.ValidID(c.Installation) {
 			return "", nil, &setting.Problem{Setting: "--installation", Why: fmt.Sprintf("%q is not a UUID", c.Installation), Do: "use the label codehub.installation of its containers and volumes, or in Kubernetes codehub.dev/installation"}
 		}
+		if c.Runtime == config.Kubernetes { // the data folder is another installation's, if there is one
+			return c.Installation, func() {}, nil
+		}
 		release, err = c.lockData()
 		return c.Installation, release, err
 	}
