@@ -27,6 +27,7 @@ const (
 	Fingerprint = "fingerprint"
 	Own         = "own"
 	Probe       = "probe"
+	Get         = "get"
 )
 
 // Main runs `codehub pod-helper args…` and returns the exit code.
@@ -40,6 +41,7 @@ const (
 //	own UID FROM HOME     gives a home to a uid (archive.ChangeOwner), and prints the number of
 //	                      entries; FROM lists uids
 //	probe ADDRESS         serves at the address, and connects to others for Ask
+//	get URL               requests an address for up to a minute, until its status is 200
 func Main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -72,6 +74,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return own(ctx, args[0], args[1], args[2], out)
 	case command == Probe && len(args) == 1:
 		return runProbe(ctx, args[0])
+	case command == Get && len(args) == 1:
+		return get(ctx, args[0], out)
 	}
 	return fmt.Errorf("pod-helper has no command %q with %d arguments", args[0], len(args)-1)
 }
