@@ -25,7 +25,7 @@ helm_version=v3.22.0 # installs the chart in tests
 kwok=v0.8.0          # only for benchmarks, so it is built when one needs it
 kubeconform=v0.8.0   # only for the chart's test, so it is built when that needs it
 gateway_api=v1.6.3   # whose HTTPRoute the chart can create
-operator=v0.85.0     # of Prometheus, whose ServiceMonitor the chart can create
+operator=v0.85.0     # of Prometheus, whose ServiceMonitor and PrometheusRule the chart can create
 
 number=${KUBE_NUMBER:-0}
 [[ $number =~ ^[0-9]$ ]] || die "KUBE_NUMBER is a digit, not $number"
@@ -46,6 +46,8 @@ build_tools() {
 	local bin
 	bin=$(tools)
 	[ -e "$bin/complete" ] && return
+	# The last program that is built needs it.
+	pkg-config --exists libseccomp || die "the container runtime needs the library libseccomp: apt-get install --no-install-recommends libseccomp-dev pkg-config"
 	mkdir -p "$bin"
 	# Tests of several packages may come here at once.
 	flock "$bin" "./kube.sh" build
@@ -335,7 +337,8 @@ kubeconform() {
 	for file in "$bin/kubeconform" \
 		"$kubernetes/api/openapi-spec/swagger.json" \
 		"$gateway/config/crd/standard/gateway.networking.k8s.io_httproutes.yaml" \
-		"$prometheus/example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"; do
+		"$prometheus/example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml" \
+		"$prometheus/example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml"; do
 		[ -f "$file" ] || die "there is no $file"
 		echo "$file"
 	done
