@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
 	"codehub/internal/harness"
@@ -56,6 +57,25 @@ extraVolumeMounts:
   - {name: all, mountPath: /etc/codehub-oidc, readOnly: true}
 settings: {CODEHUB_REGISTRY_AUTH_FILE: /etc/codehub-logins/config.json, CODEHUB_OIDC_FILE: /etc/codehub-oidc/providers.json}
 workspaces: {podTemplate: {spec: {priorityClassName: low}}}`,
+	"other names, ports and contexts": `
+nameOverride: hub
+fullnameOverride: team-codehub
+image: {digest: "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}
+priorityClassName: high
+podLabels: {team: platform}
+topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app.kubernetes.io/instance: codehub}}}]
+podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}
+securityContext: {capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}}
+extraEnv: [{name: HTTPS_PROXY, value: "http://proxy.example.com:3128"}, {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+envFrom: [{secretRef: {name: proxy}}]
+service: {type: LoadBalancer, port: 8443, nodePort: 30080, externalTrafficPolicy: Local, loadBalancerClass: example.com/internal, loadBalancerIP: 192.0.2.7, loadBalancerSourceRanges: [192.0.2.0/24, "2001:db8::/32"]}
+ssh: {enabled: true, service: {type: NodePort, nodePort: 30022, externalTrafficPolicy: Local}}
+ingress: {enabled: true, tlsSecret: main, workspaceTLSSecret: wildcard}
+gateway: {enabled: true, parentRefs: [{name: web}]}
+serviceAccount: {create: false, name: hub}
+prometheusRule: {enabled: true, labels: {release: prometheus}, rules: [{alert: Slow, expr: codehub_tick_seconds > 5, for: 5m}]}
+networkPolicy: {from: [{podSelector: {matchLabels: {app: ingress}}}]}
+`,
 	"everything": `
 image: {tag: "2", pullPolicy: Always}
 imagePullSecrets: [{name: registry}]
@@ -71,9 +91,9 @@ workspaces:
   storageClass: fast
   ephemeralStorage: 0
   nodeSelector: {pool: workspaces}
-  tolerations: [dedicated=codehub:NoSchedule]
+  tolerations: [{key: dedicated, value: codehub, effect: NoSchedule}]
   runtimeClass: gvisor
-  imagePullSecrets: [registry]
+  imagePullSecrets: [{name: registry}]
   copyTools: true
   podTemplate: {spec: {priorityClassName: low}}
 settings: {CODEHUB_MAX_RUNNING_PER_USER: 4, CODEHUB_WORKSPACE_SUDO: true}
@@ -146,18 +166,20 @@ func documents(t *testing.T, manifests string) []map[string]any {
 	return list
 }
 
-// examples returns the YAML examples of docs/kubernetes.md: values, and Pod templates, which
+// examples returns the YAML examples of docs/kubernetes.md and docs/nodes.md: values, and Pod templates, which
 // begin with spec.
 func examples(t *testing.T) []string {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(Chart(), "..", "..", "..", "docs", "kubernetes.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var list []string
-	for _, part := range strings.Split(string(b), "```yaml\n")[1:] {
-		text, _, _ := strings.Cut(part, "```")
-		list = append(list, text)
+	for _, page := range []string{"kubernetes.md", "nodes.md"} {
+		b, err := os.ReadFile(filepath.Join(Chart(), "..", "..", "..", "docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range strings.Split(string(b), "```yaml\n")[1:] {
+			text, _, _ := strings.Cut(part, "```")
+			list = append(list, text)
+		}
 	}
 	return list
 }
@@ -224,14 +246,14 @@ func TestChartManifestsAreValid(t *testing.T) {
 }
 
 // Removing the release keeps the namespace of the workspaces and their NetworkPolicies: Pods of
-// workspaces run on without the servers.
+// workspaces run on without the servers. Argo CD, which has annotations of its own, keeps them, too.
 func TestChartKeepsIsolation(t *testing.T) {
 	harness.Verify(t) // kube.sh builds the tools, which takes long
 	t.Parallel()
 	kept := []string{}
 	for _, d := range documents(t, render(t, variants["everything"])) {
 		meta := d["metadata"].(map[string]any)
-		if annotations, _ := meta["annotations"].(map[string]any); annotations["helm.sh/resource-policy"] == "keep" {
+		if annotations, _ := meta["annotations"].(map[string]any); annotations["helm.sh/resource-policy"] == "keep" && annotations["argocd.argoproj.io/sync-options"] == "Prune=false,Delete=false" {
 			kept = append(kept, fmt.Sprintf("%s %s", d["kind"], meta["name"]))
 		} else if meta["namespace"] == "homes" && d["kind"] == "NetworkPolicy" {
 			t.Errorf("helm uninstall removes the NetworkPolicy %s of workspaces", meta["name"])
@@ -286,11 +308,11 @@ func TestChartLimitsWhoReachesServers(t *testing.T) {
 	const from, sshFrom = "from: [{podSelector: {matchLabels: {app: ingress}}}]", "sshFrom: [{ipBlock: {cidr: 192.0.2.0/24}}]"
 	for values, want := range map[string]string{
 		"": "http from all, metrics from namespaces",
-		"networkPolicy: {" + from + ", " + sshFrom + "}":                         "http from app=ingress, metrics from namespaces",
+		"networkPolicy: {" + from + ", " + sshFrom + "}":                         "http from app=ingress and test, metrics from namespaces",
 		"ssh: {enabled: true}":                                                   "http from all, ssh from all, metrics from namespaces",
-		"{ssh: {enabled: true}, networkPolicy: {" + from + "}}":                  "http from app=ingress, ssh from all, metrics from namespaces",
+		"{ssh: {enabled: true}, networkPolicy: {" + from + "}}":                  "http from app=ingress and test, ssh from all, metrics from namespaces",
 		"{ssh: {enabled: true}, networkPolicy: {" + sshFrom + "}}":               "http from all, ssh from 192.0.2.0/24, metrics from namespaces",
-		"{ssh: {enabled: true}, networkPolicy: {" + from + ", " + sshFrom + "}}": "http from app=ingress, ssh from 192.0.2.0/24, metrics from namespaces",
+		"{ssh: {enabled: true}, networkPolicy: {" + from + ", " + sshFrom + "}}": "http from app=ingress and test, ssh from 192.0.2.0/24, metrics from namespaces",
 	} {
 		var policy networkingv1.NetworkPolicy
 		if !decode(t, render(t, values), "NetworkPolicy", "codehub", &policy) {
@@ -306,6 +328,8 @@ func TestChartLimitsWhoReachesServers(t *testing.T) {
 				switch {
 				case p.IPBlock != nil:
 					peers = append(peers, p.IPBlock.CIDR)
+				case p.PodSelector != nil && p.PodSelector.MatchLabels["app.kubernetes.io/name"] == "codehub-test":
+					peers = append(peers, "test")
 				case p.PodSelector != nil:
 					peers = append(peers, "app="+p.PodSelector.MatchLabels["app"])
 				default:
@@ -379,7 +403,11 @@ func TestChartExamplesMountFilesOfSettings(t *testing.T) {
 		manifests := render(t, values)
 		var settings corev1.ConfigMap
 		var servers appsv1.Deployment
-		if !decode(t, manifests, "ConfigMap", "codehub", &settings) || !decode(t, manifests, "Deployment", "codehub", &servers) {
+		name := "codehub"
+		if strings.Contains(values, "fullnameOverride: team-codehub") {
+			name = "team-codehub"
+		}
+		if !decode(t, manifests, "ConfigMap", name, &settings) || !decode(t, manifests, "Deployment", name, &servers) {
 			t.Fatal("no ConfigMap or Deployment")
 		}
 		for name, file := range settings.Data {
@@ -396,6 +424,230 @@ func TestChartExamplesMountFilesOfSettings(t *testing.T) {
 	}
 	if found < 5 {
 		t.Errorf("only %d settings name files", found)
+	}
+}
+
+// The servers get each number that the schema accepts as it was written, not as 1.2096e+06, which
+// they refuse.
+func TestChartKeepsNumbers(t *testing.T) {
+	harness.Verify(t) // kube.sh builds the tools, which takes long
+	t.Parallel()
+	var settings corev1.ConfigMap
+	decode(t, render(t, `
+settings: {CODEHUB_TTL_STANDBY_SECONDS: 1209600, CODEHUB_MAX_RUNNING_GLOBAL: 1000000, CODEHUB_MAX_BYTES_PER_USER: 9007199254740991, CODEHUB_WORKSPACE_CPUS: 0.5, CODEHUB_WORKSPACE_SUDO: true, CODEHUB_MIN_FREE: "012", CODEHUB_EGRESS_DENY: "<&>", CODEHUB_MAX_RUNNING_PER_USER: 0}
+workspaces: {ephemeralStorage: 21474836480}`), "ConfigMap", "codehub", &settings)
+	for name, value := range map[string]string{
+		"TTL_STANDBY_SECONDS": "1209600", "MAX_RUNNING_GLOBAL": "1000000", "MAX_BYTES_PER_USER": "9007199254740991", "WORKSPACE_CPUS": "0.5", "WORKSPACE_SUDO": "true", "MIN_FREE": "012", "EGRESS_DENY": "<&>", "MAX_RUNNING_PER_USER": "0",
+	} {
+		if got := settings.Data["CODEHUB_"+name]; got != value {
+			t.Errorf("CODEHUB_%s is %s, not %s", name, got, value)
+		}
+	}
+	if got := settings.Data["CODEHUB_EPHEMERAL_STORAGE"]; got != "21474836480" {
+		t.Errorf("CODEHUB_EPHEMERAL_STORAGE is %s", got)
+	}
+	for _, number := range []string{"-1", "1e300"} {
+		if _, err := tryRender(t, "settings: {CODEHUB_TTL_STANDBY_SECONDS: "+number+"}"); err == nil || !strings.Contains(err.Error(), "CODEHUB_TTL_STANDBY_SECONDS") {
+			t.Errorf("%s: %v", number, err)
+		}
+	}
+}
+
+// The schema refuses what Kubernetes or the servers refuse, with the place of each.
+func TestChartRefusesNonsense(t *testing.T) {
+	harness.Verify(t) // kube.sh builds the tools, which takes long
+	t.Parallel()
+	_, err := tryRender(t, `
+imagePullSecrets: [registry]
+resources: {request: {cpu: 1}}
+tolerations: ["dedicated=codehub:NoSchedule", {key: a, effect: Never}]
+affinity: {nodeAffinty: {}, podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: high}]}}
+workspaces:
+  homeSize: 10g
+  ephemeralStorage: much
+  cpus: two
+  memory: 4g
+  requests: {cpu: 200m, memory: 101%}
+  tolerations: ["dedicated=codehub:NoSchedule"]
+  imagePullSecrets: [registry]
+  network:
+    deny: [10.0.0.0/33, 300.0.0.0/8]
+    allow: [{from: []}]
+    dns: {podSelector: {labels: {}}}
+settings: {CODEHUB_LISTN: x}
+gateway: {enabled: true, parentRefs: [{gateway: web}]}
+trustedProxies: [proxy.example.com, 10.0.0.0/40]
+networkPolicy: {from: [{}], sshFrom: [{ipBlock: {cidr: nowhere}}], metricsFrom: [{namespace: x}]}
+`)
+	for _, place := range []string{
+		"/imagePullSecrets/0", "/resources", "/tolerations/0", "/tolerations/1/effect", "nodeAffinty", "/weight", "/workspaces/homeSize", "/workspaces/ephemeralStorage", "/workspaces/cpus",
+		"/workspaces/memory", "/workspaces/requests/cpu", "/workspaces/requests/memory", "/workspaces/tolerations/0", "/workspaces/imagePullSecrets/0", "/workspaces/network/deny/0", "/workspaces/network/deny/1",
+		"/workspaces/network/allow/0", "/workspaces/network/dns/podSelector", "'CODEHUB_LISTN'", "/gateway/parentRefs/0", "/trustedProxies/0", "/trustedProxies/1",
+		"/networkPolicy/from/0", "/networkPolicy/sshFrom/0/ipBlock/cidr", "/networkPolicy/metricsFrom/0",
+	} {
+		if err == nil || !strings.Contains(err.Error(), place) {
+			t.Errorf("%s is not refused: %v", place, err)
+		}
+	}
+	for values, place := range map[string]string{"workspaces: {memory: 4}": "64Mi", "gateway: {enabled: true}": "/gateway/parentRefs"} {
+		if _, err := tryRender(t, values); err == nil || !strings.Contains(err.Error(), place) {
+			t.Errorf("%s: %v", values, err)
+		}
+	}
+}
+
+// Values have Kubernetes' own units and shapes, and the servers get what they mean.
+func TestChartTakesKubernetesShapes(t *testing.T) {
+	harness.Verify(t) // kube.sh builds the tools, which takes long
+	t.Parallel()
+	var settings corev1.ConfigMap
+	manifests := render(t, `
+imagePullSecrets: [{name: registry}]
+resources: {requests: {cpu: 1, memory: 256Mi}, limits: {memory: 1.5Gi, ephemeral-storage: 4294967296}}
+workspaces:
+  homeSize: 10737418240
+  ephemeralStorage: 1.5Gi
+  cpus: 2
+  memory: 4G
+  requests: {cpu: 0%, memory: 100%}
+  tolerations: [{operator: Exists}, {key: a, operator: Exists, effect: NoExecute, tolerationSeconds: 60}]
+  imagePullSecrets: [{name: a}, {name: b}]
+trustedProxies: [10.0.0.1, 10.0.0.0/8, "2001:db8::/32", "::1"]
+gateway: {enabled: true, parentRefs: [{name: web, namespace: web, sectionName: https, port: 443}]}
+networkPolicy: {from: [{ipBlock: {cidr: "2001:db8::/32"}}]}
+`)
+	decode(t, manifests, "ConfigMap", "codehub", &settings)
+	for name, want := range map[string]string{
+		"HOME_SIZE": "10737418240", "EPHEMERAL_STORAGE": "1.5Gi", "WORKSPACE_CPUS": "2", "WORKSPACE_MEMORY": "4000000000", "CPU_REQUEST": "0", "MEMORY_REQUEST": "100", "IMAGE_PULL_SECRETS": "a,b",
+		"TOLERATIONS":     `[{"operator":"Exists"},{"effect":"NoExecute","key":"a","operator":"Exists","tolerationSeconds":60}]`,
+		"TRUSTED_PROXIES": "10.0.0.1,10.0.0.0/8,2001:db8::/32,::1",
+	} {
+		if got := settings.Data["CODEHUB_"+name]; got != want {
+			t.Errorf("CODEHUB_%s is %s, not %s", name, got, want)
+		}
+	}
+	var role rbacv1.Role
+	if !decode(t, manifests, "Role", "codehub", &role) || !slices.Equal(role.Rules[len(role.Rules)-1].ResourceNames, []string{"a", "b"}) {
+		t.Errorf("the servers may read the Secrets %v", role.Rules)
+	}
+	for values, want := range map[string]string{
+		"workspaces: {cpus: 500m, memory: 1.5Gi}": "0.5 1610612736", "workspaces: {cpus: 0.25, memory: 0}": "0.25 0", `workspaces: {cpus: "4", memory: 8589934592}`: "4 8589934592",
+	} {
+		decode(t, render(t, values), "ConfigMap", "codehub", &settings)
+		if got := settings.Data["CODEHUB_WORKSPACE_CPUS"] + " " + settings.Data["CODEHUB_WORKSPACE_MEMORY"]; got != want {
+			t.Errorf("%s: %s, not %s", values, got, want)
+		}
+	}
+}
+
+// Values that other charts have reach the objects that they are for.
+func TestChartOptions(t *testing.T) {
+	harness.Verify(t) // kube.sh builds the tools, which takes long
+	t.Parallel()
+	manifests := render(t, variants["other names, ports and contexts"])
+	var servers appsv1.Deployment
+	var web, ssh corev1.Service
+	var ingress networkingv1.Ingress
+	var policy networkingv1.NetworkPolicy
+	var test corev1.Pod
+	for kind, one := range map[string]struct {
+		name string
+		v    any
+	}{
+		"Deployment": {"team-codehub", &servers}, "Service": {"team-codehub", &web}, "Ingress": {"team-codehub", &ingress}, "NetworkPolicy": {"team-codehub", &policy}, "Pod": {"team-codehub-test", &test},
+	} {
+		if !decode(t, manifests, kind, one.name, one.v) {
+			t.Fatalf("no %s %s", kind, one.name)
+		}
+	}
+	if !decode(t, manifests, "Service", "team-codehub-ssh", &ssh) || decode(t, manifests, "ServiceAccount", "team-codehub", new(corev1.ServiceAccount)) {
+		t.Error("no Service of SSH, or a ServiceAccount")
+	}
+	pod := servers.Spec.Template.Spec
+	c := pod.Containers[0]
+	if path := c.ReadinessProbe.HTTPGet.Path; path != "/healthz" { // /readyz fails on all servers while the database is away
+		t.Errorf("servers are ready by %s", path)
+	}
+	if pod.ServiceAccountName != "hub" || pod.PriorityClassName != "high" || len(pod.TopologySpreadConstraints) != 1 || servers.Spec.Template.Labels["team"] != "platform" {
+		t.Errorf("the Pods of the servers: %+v", pod)
+	}
+	if pod.SecurityContext.RunAsUser != nil || pod.SecurityContext.FSGroup != nil || !*pod.SecurityContext.RunAsNonRoot || len(c.SecurityContext.Capabilities.Add) != 1 || !*c.SecurityContext.ReadOnlyRootFilesystem {
+		t.Errorf("security contexts: %+v, %+v", pod.SecurityContext, c.SecurityContext)
+	}
+	if !strings.HasPrefix(c.Image, "r.test/server@sha256:") || test.Spec.Containers[0].Image != c.Image || c.EnvFrom[len(c.EnvFrom)-1].SecretRef.Name != "proxy" ||
+		!slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+			return e.Name == "HTTPS_PROXY" && e.Value == "http://proxy.example.com:3128"
+		}) {
+		t.Errorf("the container of the servers: %+v", c)
+	}
+	if p := web.Spec.Ports[0]; p.Port != 8443 || p.NodePort != 30080 || web.Spec.LoadBalancerIP != "192.0.2.7" || *web.Spec.LoadBalancerClass != "example.com/internal" || len(web.Spec.LoadBalancerSourceRanges) != 2 ||
+		web.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || ssh.Spec.Ports[0].NodePort != 30022 || !maps.Equal(web.Spec.Selector, servers.Spec.Selector.MatchLabels) {
+		t.Errorf("Services: %+v, %+v", web.Spec, ssh.Spec)
+	}
+	want := []networkingv1.IngressTLS{{SecretName: "main", Hosts: []string{"code.example.com"}}, {SecretName: "wildcard", Hosts: []string{"*.ws.example.com"}}}
+	if !reflect.DeepEqual(ingress.Spec.TLS, want) {
+		t.Errorf("certificates: %+v", ingress.Spec.TLS)
+	}
+	// The Pod of helm test may connect where not all may, and gets no requests.
+	if from := policy.Spec.Ingress[0].From; len(from) != 2 || !maps.Equal(from[1].PodSelector.MatchLabels, test.Labels) || test.Labels["app.kubernetes.io/name"] == web.Spec.Selector["app.kubernetes.io/name"] {
+		t.Errorf("who may send requests: %+v, with the labels %v of the Pod of helm test", from, test.Labels)
+	}
+}
+
+// notes returns what an install of the chart prints.
+func notes(t *testing.T, values string) string {
+	t.Helper()
+	chart := filepath.Join(t.TempDir(), "codehub")
+	if err := os.CopyFS(chart, os.DirFS(Chart())); err != nil {
+		t.Fatal(err)
+	}
+	// Without a cluster helm prints no notes.
+	text := `notes: {{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}`
+	if err := os.WriteFile(filepath.Join(chart, "templates", "notes.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(base+values), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := Helm(t, "template", "codehub", chart, "--namespace", "codehub", "--values", file, "--show-only", "templates/notes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return documents(t, out)[0]["notes"].(string)
+}
+
+// The chart renders the same each time, as GitOps needs, so it makes no password. Without a
+// Secret of the administrator, the notes lead to the setup code, which is right also if the
+// database was used before.
+func TestChartMakesNoPassword(t *testing.T) {
+	harness.Verify(t) // kube.sh builds the tools, which takes long
+	t.Parallel()
+	for values, want := range map[string]struct{ secret, key, notes string }{
+		"":                              {notes: "/setup?code="},
+		"admin: {existingSecret: boss}": {"boss", "password", "get secret boss --output jsonpath='{.data.password}'"},
+		"admin: {existingSecret: boss, key: a.b}": {"boss", "a.b", `get secret boss --output jsonpath='{.data.a\.b}'`},
+	} {
+		manifests := render(t, values)
+		if manifests != render(t, values) {
+			t.Errorf("%q renders differently each time", values)
+		}
+		var servers appsv1.Deployment
+		if !decode(t, manifests, "Deployment", "codehub", &servers) {
+			t.Fatal("no Deployment")
+		}
+		var secret, key string
+		for _, e := range servers.Spec.Template.Spec.Containers[0].Env {
+			if e.Name == "CODEHUB_ADMIN_PASSWORD" {
+				secret, key = e.ValueFrom.SecretKeyRef.Name, e.ValueFrom.SecretKeyRef.Key
+			}
+		}
+		if secret != want.secret || key != want.key {
+			t.Errorf("%q: the administrator's password is %s of the Secret %q", values, key, secret)
+		}
+		if printed := notes(t, values); !strings.Contains(printed, want.notes) {
+			t.Errorf("%q: the notes do not have %q:\n%s", values, want.notes, printed)
+		}
 	}
 }
 

@@ -30,6 +30,17 @@ const statusValid = "statusValid"
 // chart can create.
 func newKubeconform(tb testing.TB) *kubeconform {
 	tb.Helper()
+	files := conformanceFiles(tb)
+	k := &kubeconform{tb: tb, program: files[0], schemas: tb.TempDir()}
+	if err := writeSchemas(k.schemas, files[1], files[2:]...); err != nil {
+		tb.Fatalf("make the schemas: %v", err)
+	}
+	return k
+}
+
+// conformanceFiles returns the paths that kube.sh kubeconform prints.
+func conformanceFiles(tb testing.TB) []string {
+	tb.Helper()
 	cmd := exec.Command(script(), "kubeconform")
 	var failed bytes.Buffer
 	cmd.Stderr = &failed
@@ -37,12 +48,7 @@ func newKubeconform(tb testing.TB) *kubeconform {
 	if err != nil {
 		tb.Fatalf("kube.sh kubeconform: %v: %s", err, failed.String())
 	}
-	files := strings.Fields(string(out))
-	k := &kubeconform{tb: tb, program: files[0], schemas: tb.TempDir()}
-	if err := writeSchemas(k.schemas, files[1], files[2:]...); err != nil {
-		tb.Fatalf("make the schemas: %v", err)
-	}
-	return k
+	return strings.Fields(string(out))
 }
 
 // check returns one result for each resource of a YAML file, in no particular order. Fields that the schemas do not
