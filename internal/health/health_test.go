@@ -121,7 +121,7 @@ func TestMonitorListsConditions(t *testing.T) {
 		time.Sleep(time.Second)
 		first.Set(errors.New("later"))
 		disk.Set(errors.New(strings.Repeat("é", 1000)))
-		want := []State{{"disk", time.Now(), strings.Repeat("é", maxText) + "…"}, {"docker", began, "a b"}}
+		want := []State{{Name: "disk", Since: time.Now(), Error: strings.Repeat("é", maxText) + "…"}, {Name: "docker", Since: began, Error: "a b"}}
 		if diff := cmp.Diff(want, m.States()); diff != "" {
 			t.Error(diff)
 		}
