@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -140,6 +141,7 @@ func (c *cluster) add(t *testing.T, n int) {
 	if m.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: m.home, Env: append(settings, c.settings...)}); err != nil {
 		t.Fatal(err)
 	}
+	m.URL = strings.Replace(m.URL, "://localhost", "://codehub.localhost", 1) // as ownOrigins
 	c.members = append(c.members, m)
 }
 

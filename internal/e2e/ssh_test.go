@@ -281,6 +281,7 @@ func (s *server) second(settings ...string) *server {
 	if err != nil {
 		s.Fatal(err)
 	}
+	other.URL = strings.Replace(other.URL, "://localhost", "://codehub.localhost", 1) // as s
 	s.Cleanup(other.Server.Close)
 	other.restart()
 	if other.api, err = codehub.New(other.URL, s.token); err != nil {
