@@ -1504,7 +1504,7 @@ var en = map[string]string{
 	"dialog.any-message.submit":         "Send",
 	"any_toast.message":                 "%[2]s got your message.",
 	"dialog.any-hand-over.title":        "Hand over %s",
-	"dialog.any-hand-over.body":         "The home goes to the new owner with all its files, keys in it included. Environment variables, notes, shares and shared ports of %[1]s are dropped. If %[1]s can log in, %[1]s has to accept the hand-over first.",
+	"dialog.any-hand-over.body":         "The home goes to the new owner with all its files, keys in it included. Environment variables, notes, shares and shared ports of %[1]s are dropped. If %[1]s can log in, the hand-over waits until it is accepted.",
 	"dialog.any-hand-over.submit":       "Hand over",
 	"any_toast.hand_over":               "“%[1]s” now belongs to %[2]s.",
 	"audit.login":                       "Logged in",
