@@ -18,7 +18,7 @@ func TestRunningOperation(t *testing.T) {
 	t.Parallel()
 	a := readAnswers(t)
 	retry := readTables(t, "retry.txt", words)
-	running := retry["running"].only(t, "operation", "home", "healthy", "done", "queued", "container_ready",
+	running := retry["running"].only(t, "operation", "home", "healthy", "done", "queued", "container_ready", "volume_ready",
 		"cancel", "failure", "overdue", "seen", "executor", "node")
 	crossNth([]string{"operation", "home", "container", "volume", "archive", "queued"}, everyNth, func(v []uint8) {
 		c := combination{operation: v[0], home: v[1], container: v[2], volume: v[3], archive: v[4], queued: v[5], desired: 2}
@@ -68,7 +68,7 @@ func TestRunningOperation(t *testing.T) {
 				k := *in.Obs.Container
 				k.LostNode, in.Obs.Container = "node1", &k
 			}
-			rule := running.find(c.operation, c.home, f.healthy, done, c.queued, f.container, v[0], v[1], v[2], seen, v[3], v[4])
+			rule := running.find(c.operation, c.home, f.healthy, done, c.queued, f.container, f.volume, v[0], v[1], v[2], seen, v[3], v[4])
 			if rule == nil {
 				t.Fatalf("nothing is said of %s, %v", c, v)
 			}
