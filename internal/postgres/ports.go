@@ -62,9 +62,8 @@ func (db *DB) OpenPorts(ctx context.Context, id workspace.ID) ([]workspace.PortS
 }
 
 // SharePort shares a port of the caller's workspace, for lasting, or without an end if
-// that is 0. It replaces an earlier share of the port. A share by an API token does not
-// outlast the token's expiry, and one by a token with limits ends with the token. What may be
-// shared is checked by package ports.
+// that is 0. It replaces an earlier share of the port. A share by an API token with limits ends with
+// the token. What may be shared is checked by package ports.
 func (db *DB) SharePort(ctx context.Context, caller workspace.Caller, id workspace.ID, port int, with workspace.Visibility, lasting time.Duration) (workspace.PortShare, error) {
 	var s workspace.PortShare
 	err := db.tx(ctx, "share a port", func(tx pgx.Tx) error {
@@ -103,6 +102,8 @@ func (db *DB) SharePort(ctx context.Context, caller workspace.Caller, id workspa
 		}
 		if caller.Limited() {
 			token = &caller.Token
+		} else {
+			until = nil
 		}
 		err = tx.QueryRow(ctx, `
 			INSERT INTO port_shares (workspace_id, port, visible_to, expires_at, token_id) VALUES ($1, $2, $3, LEAST(now() + make_interval(secs => $4), $5), $6)
