@@ -56,9 +56,12 @@ func (w *waiter) explain(ctx context.Context, every time.Duration) {
 		if now.Operation == "NONE" {
 			checks, _ = w.c.Checks(ctx) // without an answer there is no reason to print
 		}
+		if ctx.Err() != nil {
+			return // what was said holds: the checks may have been cut off
+		}
 		reason := waitReason(now, w.phase, checks)
 		w.mu.Lock()
-		news := reason != w.said && ctx.Err() == nil
+		news := reason != w.said
 		w.said = reason
 		w.mu.Unlock()
 		if news && reason != "" {
