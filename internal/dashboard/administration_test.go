@@ -405,9 +405,15 @@ func TestAdministratorsDay(t *testing.T) {
 	b.enter("#f-to", "joon")
 	b.shoot(shots, l, "day-hand-over")
 	b.press("#dialog-form button[type=submit]")
-	b.until(`!document.querySelector('dialog[open]') && document.querySelector('.facts dd').textContent.includes('joon')`)
-	contains(t, "joon's page", joon.get("/").body, "model-training", "mina")
+	b.until(`!document.querySelector('dialog[open]')`)
+	b.shown("#any-withdraw")
 	contains(t, "mina's page", mina.get("/").body, "Joon takes it over.", "joon")
+	if a := mina.post("/workspaces/"+id+"/hand-over", url.Values{"answer": {"accept"}}); a.status != http.StatusSeeOther {
+		t.Errorf("mina accepts: %+v", a)
+	}
+	b.visit("/admin/workspaces/" + id)
+	b.until(`document.querySelector('.facts dd').textContent.includes('joon')`)
+	contains(t, "joon's page", joon.get("/").body, "model-training", "mina")
 
 	b.press(`a[href^="/admin/audit?target="]`)
 	b.shown(".table-audit")

@@ -46,9 +46,10 @@ func TestWorkspaces(t *testing.T) {
 		t.Errorf("a deletion meanwhile: %+v", got)
 	}
 	got = read[api.Workspace](t, e.want(202, "", "POST", path+"/cancel", "", me))
-	if got.DesiredState != "STANDBY" || got.NextDesiredState != nil {
-		t.Errorf("cancelled: %+v", got)
+	if got.DesiredState != "STANDBY" || *got.NextDesiredState != "DELETED" {
+		t.Errorf("cancelled, with a deletion that stays queued: %+v", got)
 	}
+	e.want(202, "", "POST", path+"/stop", "", me)
 	e.want(202, "", "POST", path+"/stop?force=true", "", me)
 
 	// In ERROR.
