@@ -1,8 +1,12 @@
 package dashboard
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"image/png"
+	"math"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +15,7 @@ import (
 	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -147,6 +152,54 @@ func (b *tab) says(text string) {
 	b.until(fmt.Sprintf("document.getElementById('terminal-status').textContent.includes(%q)", text))
 }
 
+// Underscores are not cut off, with any of the fonts that this machine has and at any zoom.
+func TestTerminalShowsUnderscores(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	agents, _ := w.withTerminals()
+	id := w.add("shell", running)
+	w.want(id, "desired_state", "RUNNING")
+	agents.Start(id)
+	b := w.tab()
+	b.logIn()
+	// Before the page's own scripts run.
+	if _, err := chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: `
+		const font = new URLSearchParams(location.search).get('font')
+		document.addEventListener('readystatechange', () => { if (font) document.documentElement.style.setProperty('--mono', font) })`}); err != nil {
+		t.Fatal(err)
+	}
+	for _, font := range []string{"", "DejaVu Sans Mono", "Liberation Mono", "Noto Sans Mono CJK KR"} {
+		for _, zoom := range []float64{1, 1.25, 2} {
+			if _, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 800, Height: 400, DeviceScaleFactor: zoom}); err != nil {
+				t.Fatal(err)
+			}
+			b.visit("/workspaces/" + string(id) + "/terminal?font=" + url.QueryEscape(font))
+			b.types(`printf '\033[2J\033[Ha b\na_b\n\033[44mxxx\033[0m\n'` + "\r")
+			b.until(`[...document.querySelectorAll('.xterm-rows > div')].slice(0, 3).map(e => e.textContent.replace(/\u00a0/g, ' ').trim()).join('|') === 'a b|a_b|xxx'`)
+			at := value(b, chromedp.Evaluate[struct{ X, Y, Width, Height float64 }](`(r => ({X: r.left, Y: r.top, Width: r.width, Height: r.height}))(document.querySelectorAll('.xterm-rows > div')[0].getBoundingClientRect())`))
+			picture, err := png.Decode(bytes.NewReader(value(b, chromedp.CaptureScreenshot())))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ink := func(row float64) (n int) {
+				for y := int(math.Ceil((at.Y + row*at.Height) * zoom)); y < int((at.Y+(row+1)*at.Height)*zoom); y++ {
+					for x := int(at.X * zoom); x < int((at.X+40)*zoom); x++ {
+						r, _, _, _ := picture.At(x, y).RGBA()
+						background, _, _, _ := picture.At(int((at.X+at.Width-4)*zoom), y).RGBA()
+						if math.Abs(float64(r)-float64(background)) > 0x3000 {
+							n++
+						}
+					}
+				}
+				return n
+			}
+			if without, with := ink(0), ink(1); without == 0 || with < without+4 {
+				t.Errorf("%q at a zoom of %v: %d pixels of 'a_b' and %d of 'a b' differ from the background", font, zoom, with, without)
+			}
+		}
+	}
+}
+
 func TestTerminalInTheBrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -201,7 +254,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.prints("counted-300000")
 
 	// The shell follows the window's size.
-	b.types("(trap 'echo interrupted-$((6+6)); exit' INT; while sleep 0.1; do stty size; done)\r")
+	b.types("(trap 'echo interrupted-$((6+6)); trap \"\" INT; read line; exit' INT; while sleep 0.1; do stty size; done)\r")
 	rows := value(b, chromedp.Evaluate[int](`document.querySelectorAll('.xterm-rows > div').length`))
 	b.prints(fmt.Sprint("\n", rows, " "))
 	if _, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 390, Height: 360, DeviceScaleFactor: 1}); err != nil {
@@ -214,8 +267,9 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	harness.Eventually(t, "Ctrl-C ends the command", func() bool {
 		// Bash ignores the signal if a command of the loop ends at that moment.
 		b.chord("c", chromedp.ModifierCtrl)
-		return value(b, chromedp.Evaluate[bool](printed("interrupted-12")))
+		return value(b, chromedp.Evaluate[bool](printed("interrupted-12"))) // later ones do not scroll it away
 	})
+	b.types("\r")
 
 	// Tab is the shell's, so the keyboard has another way to leave the terminal.
 	b.types("\t")

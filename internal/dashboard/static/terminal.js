@@ -51,7 +51,7 @@
   }
 
   var term = new Terminal({
-    fontFamily: getComputedStyle(document.documentElement).getPropertyValue('--mono'), fontSize: 14, cursorBlink: false, scrollback: 10000,
+    fontFamily: getComputedStyle(document.documentElement).getPropertyValue('--mono'), fontSize: 14, lineHeight: 1.15, cursorBlink: false, scrollback: 10000,
     minimumContrastRatio: 4.5, theme: theme(), screenReaderMode: matchMedia('(forced-colors: active)').matches, macOptionIsMeta: true
   })
   var fit = new FitAddon.FitAddon()
