@@ -2,9 +2,11 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +44,7 @@ func TestMixedCalls(t *testing.T) {
 	watched := watchEach(e, stop)
 
 	var users errgroup.Group
+	var waited atomic.Int32
 	for worker := range 16 {
 		users.Go(func() error {
 			r := rand.New(rand.NewPCG(1, uint64(worker)))
@@ -49,6 +52,10 @@ func TestMixedCalls(t *testing.T) {
 				which := r.IntN(len(ids))
 				who, id := []workspace.Caller{ann, bob}[which%2], ids[which]
 				err := anyCall(t.Context(), e, r, who, id, fmt.Sprintf("%d-%d", worker, i))
+				if workspace.CodeOf(err) == workspace.CodeUnavailable {
+					waited.Add(1) // on a busy machine
+					continue
+				}
 				if err != nil && !slices.Contains(fine, workspace.CodeOf(err)) {
 					return err
 				}
@@ -56,15 +63,18 @@ func TestMixedCalls(t *testing.T) {
 			return nil
 		})
 	}
-	if err := users.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	err := users.Wait()
 	cancel()
-	if err := <-controller; err != nil {
+	err = errors.Join(err, <-controller)
+	close(stop)
+	most := <-watched
+	if err != nil {
 		t.Fatal(err)
 	}
-	close(stop)
-	if most := <-watched; most > limit {
+	if n := waited.Load(); n > 16*60/50 {
+		t.Errorf("%d calls waited too long for a lock", n)
+	}
+	if most > limit {
 		t.Errorf("%d of one user's ran at once, the limit is %d", most, limit)
 	}
 	if n := len(repeated); n != 0 {
