@@ -132,6 +132,14 @@ func dismantle(ctx context.Context, r *Runtime) error {
 	err = errors.Join(err, listErr)
 	for _, n := range networks.Items {
 		_, e := r.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
+		// A busy Docker takes a while to disconnect a container that was removed as it started.
+		for range 600 {
+			if e == nil || !strings.Contains(e.Error(), "has active endpoints") {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+			_, e = r.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
+		}
 		err = errors.Join(err, e)
 	}
 	images, listErr := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
