@@ -242,7 +242,8 @@ func TestRestoringInABrowser(t *testing.T) {
 	b.press(`[id="` + string(id) + `-start"]`)
 	b.shown(`#wait[data-kind=loading] progress:not([value])`)
 	b.eval(mark)
-	height := `document.querySelector('#wait .progress').getBoundingClientRect().height`
+	height := `document.querySelector('#wait .progress')?.getBoundingClientRect().height ?? 0`
+	b.until(`(` + height + `) > 0`) // the page may be getting a new part
 	before := value(b, chromedp.Evaluate[float64](height))
 	w.observe(id, moving(archived("k", 1), workspace.OpRestoring,
 		workspace.Progress{Step: "unpacking", Done: 412_000_000, Total: 1_240_000_000, Entries: 12_345, EntriesTotal: 98_765, Rate: 48_000_000, SecondsLeft: 18}))
