@@ -83,7 +83,7 @@ func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 	r, err := New(t.Context(), cfg)
 	check(t, err)
 	t.Cleanup(func() {
-		if err := dismantle(context.Background(), r); err != nil && !errors.Is(err, runtime.ErrUnreachable) {
+		if err := dismantle(context.Background(), t, r); err != nil && !errors.Is(err, runtime.ErrUnreachable) {
 			t.Errorf("clean up: %v", err)
 		}
 		if err := r.Close(); err != nil {
@@ -114,7 +114,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 }
 
 // dismantle removes all objects of the installation.
-func dismantle(ctx context.Context, r *Runtime) error {
+func dismantle(ctx context.Context, t *testing.T, r *Runtime) error {
 	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter("")})
 	if err != nil {
 		return wrapError(ctx, "list containers", err)
@@ -131,15 +131,12 @@ func dismantle(ctx context.Context, r *Runtime) error {
 	networks, listErr := r.api.NetworkList(ctx, client.NetworkListOptions{Filters: r.filter("")})
 	err = errors.Join(err, listErr)
 	for _, n := range networks.Items {
-		_, e := r.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
+		var e error
 		// A busy Docker takes a while to disconnect a container that was removed as it started.
-		for range 600 {
-			if e == nil || !strings.Contains(e.Error(), "has active endpoints") {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
+		harness.Eventually(t, "the network has no endpoints", func() bool {
 			_, e = r.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
-		}
+			return e == nil || !strings.Contains(e.Error(), "has active endpoints")
+		})
 		err = errors.Join(err, e)
 	}
 	images, listErr := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
