@@ -90,9 +90,9 @@ func (db *DB) SharePort(ctx context.Context, caller workspace.Caller, id workspa
 			seconds = &of
 		}
 		var token *string
-		var until *time.Time
+		var expires, until *time.Time // of the token, and of the share by one with limits
 		if caller.Token != "" {
-			err := tx.QueryRow(ctx, `SELECT expires_at FROM api_tokens WHERE id = $1 FOR KEY SHARE`, caller.Token).Scan(&until)
+			err := tx.QueryRow(ctx, `SELECT expires_at FROM api_tokens WHERE id = $1 FOR KEY SHARE`, caller.Token).Scan(&expires)
 			if missing(err) {
 				return unauthenticated()
 			}
@@ -101,9 +101,7 @@ func (db *DB) SharePort(ctx context.Context, caller workspace.Caller, id workspa
 			}
 		}
 		if caller.Limited() {
-			token = &caller.Token
-		} else {
-			until = nil
+			token, until = &caller.Token, expires
 		}
 		err = tx.QueryRow(ctx, `
 			INSERT INTO port_shares (workspace_id, port, visible_to, expires_at, token_id) VALUES ($1, $2, $3, LEAST(now() + make_interval(secs => $4), $5), $6)
