@@ -231,7 +231,7 @@ func TestDeviceLoginNamesAccount(t *testing.T) {
 	}
 	// Neither do logins that name other accounts, or one that name this account.
 	for i := range 45 {
-		if _, err := begin(fmt.Sprint("nobody", i/5)); err != nil {
+		if _, err := begin(fmt.Sprint("missing", i/5)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -248,7 +248,7 @@ func TestDeviceLoginNamesAccount(t *testing.T) {
 		t.Error("the oldest login of an account waits, or the newest does not")
 	}
 	for range 60 {
-		if _, err := begin("nobody"); err != nil {
+		if _, err := begin("missing"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -259,7 +259,7 @@ func TestDeviceLoginNamesAccount(t *testing.T) {
 		t.Errorf("%d logins that name an account wait", n)
 	}
 
-	other, err := begin("nobody")
+	other, err := begin("missing")
 	if err != nil {
 		t.Fatal(err)
 	}

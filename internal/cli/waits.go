@@ -109,8 +109,8 @@ func waitReason(w api.Workspace, phase string, checks map[string]string) string 
 		return text
 	}
 	for _, n := range notices {
-		bucket := n.condition == "bucket" && phase != "ARCHIVED" && w.Phase != "ARCHIVED"
-		if checks[n.condition] == "failed" && !bucket && (n.phases == nil || slices.Contains(n.phases, phase)) {
+		unneeded := n.condition == "bucket" && phase != "ARCHIVED" && w.Phase != "ARCHIVED"
+		if checks[n.condition] == "failed" && !unneeded && (n.phases == nil || slices.Contains(n.phases, phase)) {
 			return words("notice.", n.shown)
 		}
 	}

@@ -70,7 +70,7 @@ func TestURLFollowsPort(t *testing.T) {
 	}
 }
 
-// Local mode has a host of its own, by whatever name it is set.
+// Each name of this machine in CODEHUB_URL stands for the host of local mode.
 func TestLocalHost(t *testing.T) {
 	for setting, want := range map[string]string{
 		"http://localhost:8081": "http://codehub.localhost:8081", "http://127.0.0.1": "http://codehub.localhost", "http://[::1]:80": "http://codehub.localhost:80",

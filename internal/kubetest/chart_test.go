@@ -266,7 +266,7 @@ func TestChartKeepsIsolation(t *testing.T) {
 	}
 }
 
-// Workspaces reach no metadata service of a cloud, whatever networks an administrator denies.
+// The metadata services of clouds are denied with any list of denied networks, also an empty one.
 func TestChartDeniesMetadataServices(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()

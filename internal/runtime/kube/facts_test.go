@@ -98,7 +98,7 @@ func TestEphemeralStorage(t *testing.T) {
 	}
 }
 
-// A workspace requests a share of its limits, whatever its size, so that several fit on a node.
+// A workspace of any size requests a share of its limits, so that several fit on a node.
 func TestRequestsAreShares(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
