@@ -163,7 +163,7 @@ prepare_packages() {
 
 settle_packages() {
 	# Debian 13 has Docker's command line in a package of its own.
-	if ! has docker; then
+	if has dockerd && ! has docker; then
 		timed "install docker-cli" apt_install docker-cli
 	fi
 	# The tests start servers of their own; the packages start one for all.
