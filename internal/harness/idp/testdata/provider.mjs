@@ -42,8 +42,6 @@ server.listen(0, '127.0.0.1', () => {
     conformIdTokenClaims: !config.claims_in_id_token,
     issueRefreshToken: () => true,
     rotateRefreshToken: true,
-    // Unlike the default it also reaches this machine.
-    fetch: (url, { dispatcher, ...options }) => fetch(url, options),
     features: {
       devInteractions: { enabled: true },
       backchannelLogout: { enabled: true },
