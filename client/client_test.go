@@ -76,7 +76,9 @@ func TestErrors(t *testing.T) {
 		`<html>`: {Code: "unexpected_answer", Message: "the server answered 429 Too Many Requests, which is not codehub's API"},
 		`{}`:     {Code: "unexpected_answer", Message: "the server answered 429 Too Many Requests, which is not codehub's API"},
 	} {
+		var requests atomic.Int32
 		c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			requests.Add(1)
 			if r.Header.Get(api.TokenHeader) != "chub_secret" || r.URL.Path != "/api/v1/workspaces/a%2Fb" && r.URL.EscapedPath() != "/api/v1/workspaces/a%2Fb" {
 				t.Errorf("asked %s with %s", r.URL.EscapedPath(), r.Header)
 			}
@@ -89,6 +91,9 @@ func TestErrors(t *testing.T) {
 		var e *Error
 		if !errors.As(err, &e) || e.Code != want.Code || err.Error() != want.Message || e.Status != 429 || e.RetryAfter != 7*time.Second || e.RequestID != "abc" || CodeOf(err) != want.Code {
 			t.Errorf("%s: %+v", body, err)
+		}
+		if n := requests.Load(); n != 1 {
+			t.Errorf("%s: sent %d times", body, n)
 		}
 	}
 }

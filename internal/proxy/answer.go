@@ -26,6 +26,9 @@ const maxNext = 2048
 // refuse answers requests other than navigations, with the API's error format.
 func refuse(w http.ResponseWriter, status int, code workspace.Code, message string, details map[string]any) {
 	setOwnHeaders(w, status)
+	if code == workspace.CodeLimitExceeded || code == workspace.CodeQuotaExceeded {
+		w.Header().Del("Retry-After") // a repetition starts nothing, and programs would repeat it for ever
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)

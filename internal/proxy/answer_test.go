@@ -148,7 +148,7 @@ func TestFactsAtLimit(t *testing.T) {
 
 	a := w.get(under(wsA)+"/", curl...)
 	e := a.refusal(t)
-	if a.StatusCode != http.StatusServiceUnavailable || e.Code != "workspace_limit_exceeded" {
+	if a.StatusCode != http.StatusServiceUnavailable || e.Code != "workspace_limit_exceeded" || a.Header.Get("Retry-After") != "" {
 		t.Errorf("status %d, %q", a.StatusCode, e.Code)
 	}
 	for name, want := range map[string]any{"limit_type": "per_user", "current": 2.0, "max": 2.0, "phase": "STANDBY",
