@@ -134,6 +134,8 @@ type CreateWorkspace struct {
 	DesiredState      *string `json:"desired_state,omitempty"`
 	StandbyTTLSeconds *int    `json:"standby_ttl_seconds,omitempty"`
 	ArchiveTTLSeconds *int    `json:"archive_ttl_seconds,omitempty"`
+	// QueueAtLimit creates the workspace also at the running limit, which its start then awaits.
+	QueueAtLimit bool `json:"queue_at_limit,omitempty"`
 
 	Env      map[string]string `json:"env,omitempty"`
 	TimeZone string            `json:"time_zone,omitempty"`
@@ -149,7 +151,8 @@ type UpdateWorkspace struct {
 	Size              *string             `json:"size,omitempty"`      // from the next start on
 	DesiredState      *string             `json:"desired_state,omitempty"`
 	Queue             bool                `json:"queue,omitempty"`
-	FreeSpace         bool                `json:"free_space,omitempty"` // start over a limit of disk space
+	QueueAtLimit      bool                `json:"queue_at_limit,omitempty"` // queue a start that the running limit refuses
+	FreeSpace         bool                `json:"free_space,omitempty"`     // start over a limit of disk space
 	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero"`
 	ArchiveTTLSeconds Nullable[int]       `json:"archive_ttl_seconds,omitzero"`
 	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero"`

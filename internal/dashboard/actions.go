@@ -40,10 +40,18 @@ func (v *view) offer() {
 		return
 	}
 
+	image := dialog("image", "pencil", false)
 	menu := func(more ...action) {
-		v.Menu = slices.Concat(more, []action{dialog("edit", "pencil", false), dialog("timeouts", "hourglass", false), dialog("delete", "trash", true)})
+		edits := []action{dialog("edit", "pencil", false)}
+		if v.Phase == workspace.PhasePending || lifecycle.ImageBlocks(v.W) {
+			edits = append(edits, image)
+		}
+		v.Menu = slices.Concat(more, edits, []action{dialog("timeouts", "hourglass", false), dialog("delete", "trash", true)})
 	}
 	menu()
+	if v.Problem != nil && !v.Problem.Final && v.Problem.Key == string(workspace.ErrImageNotAllowed) {
+		v.Problem.Actions = []action{anotherImage(path)}
+	}
 	if v.Phase == workspace.PhaseError && v.Operation == workspace.OpNone {
 		v.offerInError()
 		return
@@ -161,6 +169,11 @@ func (v *view) offerKeepAwake() []action {
 	return []action{keep}
 }
 
+// anotherImage is the way out of a problem of the image, where the menu has the action image.
+func anotherImage(path string) action {
+	return action{Key: "recover_image", Icon: "pencil", Dialog: path + "/image"}
+}
+
 // offerInError sets the actions of a workspace in ERROR, by its problem.
 func (v *view) offerInError() {
 	path := "/workspaces/" + v.ID
@@ -170,6 +183,9 @@ func (v *view) offerInError() {
 	empty := action{Key: "start-empty", Icon: "sparkle", Dialog: path + "/start-empty", Danger: true}
 
 	out := []action{again}
+	if lifecycle.ImageBlocks(v.W) {
+		out = append(out, anotherImage(path))
+	}
 	if v.W.Obstructed() {
 		out = append(out, action{Key: "set-aside", Icon: "box", Dialog: path + "/set-aside"})
 	}
@@ -194,7 +210,7 @@ func (v *view) offerInError() {
 		out = append(out, stop)
 	}
 	v.Problem.Actions = append(out, remove)
-	v.Menu = []action{{Key: "edit", Icon: "pencil", Dialog: path + "/edit"}, {Key: "timeouts", Icon: "hourglass", Dialog: path + "/timeouts"}}
+	v.Menu = []action{{Key: "edit", Icon: "pencil", Dialog: path + "/edit"}, {Key: "image", Icon: "pencil", Dialog: path + "/image"}, {Key: "timeouts", Icon: "hourglass", Dialog: path + "/timeouts"}}
 	if v.Request == "recover" || v.Request == "set_aside" {
 		v.Problem.Actions = []action{remove}
 	}

@@ -210,7 +210,7 @@ func backTo(from string, id workspace.ID) string {
 
 // notes are the confirmations that an address can request after a redirect, as
 // /?note=…&about=….
-var notes = []string{"create", "create_waits", "edit", "image", "update-image", "size", "env", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "cancel_queued", "recover", "recover_archive", "set_aside", "start_empty",
+var notes = []string{"create", "create_waits", "edit", "image", "image_starts", "update-image", "size", "env", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "cancel_queued", "recover", "recover_archive", "set_aside", "start_empty",
 	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "password", "session_ended", "sessions_ended", "key_added", "key_removed", "person", "person_deleted", "any", "banner", "banner_removed", "take_over", "dead_node", "port_shared", "port_unshared", "linked", "unlinked", "passkey_added", "passkey_renamed", "passkey_removed", "group_saved", "group_deleted", "group_claimed", "shared", "unshared", "left", "left_own", "given", "kept"}
 
 // notedAt returns the address of a page that shows the confirmation note.

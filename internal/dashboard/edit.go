@@ -78,6 +78,10 @@ func (d *Dashboard) patch(name, note string, read func(*form) postgres.Patch) ca
 			d.refuseForm(w, r, c, f, err)
 			return
 		}
+		note := note
+		if p.Image != nil && *p.Image != ws.ImageRef && lifecycle.ImageBlocks(ws) {
+			note = "image_starts"
+		}
 		d.done(w, r, c, ws.ID, note)
 	}
 }

@@ -107,6 +107,14 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 	return f
 }
 
+// ImageAbout is the key of what a change of the image does.
+func (f *form) ImageAbout() string {
+	if lifecycle.ImageBlocks(f.W.W) {
+		return "dialog.image.about_starts"
+	}
+	return "dialog.image.about"
+}
+
 // Heading is the title of the dialog, and of the page.
 func (f *form) Heading() string {
 	key := "dialog." + f.Name + ".title"

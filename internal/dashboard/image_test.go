@@ -3,6 +3,7 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 
 	"codehub/internal/imageref"
@@ -39,6 +40,43 @@ func TestChangeImage(t *testing.T) {
 		t.Errorf("%+v", ws)
 	}
 	lacks(t, "back", b.get(path).body, "Takes effect")
+}
+
+// A workspace that its image keeps from starting offers to change it, on its page, in its menu and
+// on the page that waits for it, and the change starts it again.
+func TestChangeImageAfterError(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	id := w.add("project", failed(workspace.ErrImagePullFailed, "no such image"))
+	w.want(id, "desired_state", "RUNNING")
+	path := "/workspaces/" + string(id)
+	button := ` href="` + path + `/image?from=`
+	for _, where := range []string{"/", path, "/w/" + string(id) + "/"} {
+		page := b.get(where, "Accept", "text/html").body
+		contains(t, where, page, `id="`+string(id)+`-recover_image"`, button)
+		if menu := strings.Contains(page, `id="`+string(id)+`-image"`); menu == strings.HasPrefix(where, "/w/") { // it has no menu
+			t.Errorf("%s: in the menu: %v", where, menu)
+		}
+	}
+	contains(t, "in Korean", b.get(path, "Accept-Language", "ko").body, "이미지 변경")
+	contains(t, "the dialog", b.get(path+"/image?from=detail", "HX-Request", "true").body, "The workspace tries again with this image immediately.")
+	contains(t, "changed", b.htmx(path+"/image", url.Values{"from": {"detail"}, "image": {"new:1"}}).body, "The image of “project” was changed. Trying again.")
+	if ws := w.row(id); ws.ImageRef != "new:1" || ws.RecoverRequestedAt == nil {
+		t.Errorf("%+v", ws)
+	}
+
+	// One whose first start waits for an image that could not be built.
+	waits := w.add("waits", func(ws *workspace.Workspace) {
+		ws.Phase, ws.Operation = workspace.PhasePending, workspace.OpProvisioning
+		ws.Progress = &workspace.Progress{Step: "build-failed"}
+	})
+	path = "/workspaces/" + string(waits)
+	contains(t, "its menu", b.get("/").body, ` href="`+path+`/image?from=list"`)
+	b.htmx(path+"/image", url.Values{"from": {"list"}, "image": {"new:1"}})
+	if ws := w.row(waits); ws.ImageRef != "new:1" || ws.CancelRequestedAt == nil {
+		t.Errorf("%+v", ws)
+	}
 }
 
 func TestUpdateImageOnPage(t *testing.T) {

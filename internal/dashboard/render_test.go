@@ -214,7 +214,7 @@ func TestProblemsOfferActions(t *testing.T) {
 		{workspace.ErrTimeout, nil, "Timeout recover delete"},
 		{workspace.ErrTimeout, []func(*workspace.Workspace){container}, "Timeout recover stop delete"},
 		{workspace.ErrRetryExceeded, nil, "RetryExceeded recover delete"},
-		{workspace.ErrImagePullFailed, nil, "ImagePullFailed recover delete"},
+		{workspace.ErrImagePullFailed, nil, "ImagePullFailed recover recover_image delete"},
 		{workspace.ErrArchiveCorrupted, nil, "ArchiveCorrupted recover recover-archive start-empty delete"},
 		{workspace.ErrContainerWithoutVolume, []func(*workspace.Workspace){container}, "ContainerWithoutVolume recover stop delete"},
 		// The home goes with the container.

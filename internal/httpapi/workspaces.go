@@ -108,7 +108,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	n := postgres.NewWorkspace{
 		ImageRef: in.ImageRef, Size: workspace.SizeNamed(in.Size), StorageBackend: s.cfg.StorageBackend,
 		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
-		Env: in.Env, TimeZone: in.TimeZone,
+		Env: in.Env, TimeZone: in.TimeZone, QueueAtLimit: in.QueueAtLimit,
 	}
 	if n.ImageRef == "" {
 		n.ImageRef = s.cfg.DefaultImage
@@ -196,7 +196,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 	if p.Desired, err = checkDesired(in.DesiredState); err != nil {
 		return err
 	}
-	p.FreeSpace = in.FreeSpace
+	p.FreeSpace, p.QueueAtLimit = in.FreeSpace, in.QueueAtLimit
 	if err := firstError(
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds.Value),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds.Value),

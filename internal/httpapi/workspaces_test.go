@@ -135,6 +135,9 @@ func TestLimit(t *testing.T) {
 	e.Change(`UPDATE users SET max_running = 1`)
 	first := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"a"}`, as(e.ann)))
 	a := e.want(429, "workspace_limit_exceeded", "POST", "/workspaces", `{"name":"b"}`, as(e.ann))
+	if after := a.header.Values("Retry-After"); len(after) > 0 {
+		t.Errorf("Retry-After: %s, although only a stop makes the request succeed", after)
+	}
 	d := read[api.Error](t, a).Details
 	if fmt.Sprintf("%v %v %v %v", d["limit_type"], d["current"], d["max"], d["running_workspaces"]) != fmt.Sprintf("per_user 1 1 [map[id:%s name:a]]", first.ID) {
 		t.Errorf("%v", d)
@@ -142,7 +145,22 @@ func TestLimit(t *testing.T) {
 	if l := read[api.WorkspaceList](t, e.want(200, "", "GET", "/workspaces", "", as(e.ann))); len(l.Workspaces) != 1 {
 		t.Errorf("%d workspaces", len(l.Workspaces))
 	}
-	e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"STANDBY"}`, as(e.ann))
+	b := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"STANDBY"}`, as(e.ann)))
+
+	// A start that may be queued waits for the limit.
+	c := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"c","queue_at_limit":true}`, as(e.ann)))
+	e.Change(`UPDATE workspaces SET phase = 'STANDBY' WHERE name = 'b'`)
+	e.want(429, "workspace_limit_exceeded", "PATCH", "/workspaces/"+b.ID, `{"desired_state":"RUNNING","queue":true}`, as(e.ann))
+	b = read[api.Workspace](t, e.want(200, "", "PATCH", "/workspaces/"+b.ID, `{"desired_state":"RUNNING","queue_at_limit":true}`, as(e.ann)))
+	for _, w := range []api.Workspace{b, c} {
+		if w.DesiredState != "STANDBY" || w.NextDesiredState == nil || *w.NextDesiredState != "RUNNING" {
+			t.Errorf("%s: desired %s, then %v", w.Name, w.DesiredState, w.NextDesiredState)
+		}
+	}
+	e.Change(`UPDATE users SET max_running = 5`)
+	if d := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"d","queue_at_limit":true}`, as(e.ann))); d.DesiredState != "RUNNING" || d.NextDesiredState != nil {
+		t.Errorf("below the limit: desired %s, then %v", d.DesiredState, d.NextDesiredState)
+	}
 }
 
 func TestPatchImage(t *testing.T) {

@@ -5,6 +5,28 @@ import "codehub/internal/workspace"
 // AuditImageUpdate is the action of UpdateImage in the audit log.
 const AuditImageUpdate = "workspace.image_update"
 
+// ImageBlocks reports whether the image keeps the workspace from starting: its last attempt
+// failed, or its operation waits for the image. SetImage then starts it again, and the pages
+// offer to change the image.
+func ImageBlocks(w workspace.Workspace) bool {
+	switch {
+	case Present(w) != nil:
+		return false
+	case w.Operation == workspace.OpProvisioning, w.Operation == workspace.OpStarting:
+		return w.CancelRequestedAt == nil && w.Progress != nil && workspace.AwaitsImage(w.Progress.Step)
+	case w.Operation != workspace.OpNone, w.Phase != workspace.PhaseError:
+		return false
+	}
+	switch w.ErrorReason {
+	case workspace.ErrImagePullFailed, workspace.ErrImagePullTooSlow, workspace.ErrImageNotAllowed:
+		return true
+	case workspace.ErrRetryExceeded, workspace.ErrTimeout:
+		// Of a start: a program of the image may be missing, or never listen.
+		return w.DesiredState == workspace.DesiredRunning && w.Conditions.Is(workspace.VolumeReady)
+	}
+	return false
+}
+
 // PinOf returns the image that the next start uses; nil: the one that ImageRef names
 // then.
 func PinOf(w workspace.Workspace) *workspace.ImagePin {

@@ -232,8 +232,9 @@ func Restart(w workspace.Workspace, now time.Time) (Intent, error) {
 }
 
 // SetImage changes the image of the workspace. The next start uses it; a
-// container that exists keeps its own.
-func SetImage(w workspace.Workspace, image string) (Intent, error) {
+// container that exists keeps its own. If ImageBlocks, the workspace is started
+// again: it recovers from ERROR, or its operation ends and begins anew.
+func SetImage(w workspace.Workspace, now time.Time, image string) (Intent, error) {
 	if err := Present(w); err != nil {
 		return Intent{}, err
 	}
@@ -244,6 +245,15 @@ func SetImage(w workspace.Workspace, image string) (Intent, error) {
 	out.Workspace.ImageRef, out.Workspace.PreviousImage = image, w.ImageRef
 	out.Workspace.ImageGeneration++
 	out.Workspace.ImagePull = false
+	switch {
+	case !ImageBlocks(w):
+	case w.Operation != workspace.OpNone:
+		out.Workspace.CancelRequestedAt = &now // the desired state stays, so the operation is claimed again
+	default:
+		requestRecovery(&out.Workspace, now, workspace.RecoverAfresh)
+		out.NeedsSlot = w.DesiredState == workspace.DesiredRunning
+		out.Audit.Details["error_reason"] = w.ErrorReason
+	}
 	return out, nil
 }
 

@@ -53,7 +53,7 @@ func TestChangeOfImageDropsThePin(t *testing.T) {
 	in := pinnedRow()
 	row := in.Row
 	for _, image := range []string{"b", "a"} {
-		out, err := lifecycle.SetImage(row, image)
+		out, err := lifecycle.SetImage(row, epoch, image)
 		if err != nil || lifecycle.PinOf(out.Workspace) != nil || out.Workspace.ImagePull {
 			t.Fatalf("%s: %+v (%v)", image, out, err)
 		}

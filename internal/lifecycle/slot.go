@@ -14,3 +14,16 @@ func HoldsSlot(w workspace.Workspace) bool {
 	}
 	return w.DesiredState == workspace.DesiredRunning && (w.Phase != workspace.PhaseError || w.RecoverRequestedAt != nil)
 }
+
+// AwaitSlot queues a start that the running limits refuse, which ApplyQueued makes the desired
+// state when they allow it. w is the workspace before the intent.
+func AwaitSlot(w workspace.Workspace, out Intent) Intent {
+	at := w.DesiredState
+	if at == workspace.DesiredRunning { // in ERROR, where it counts against no limit
+		at = workspace.DesiredStandby
+	}
+	desire(&out.Workspace, at)
+	enqueue(&out.Workspace, workspace.DesiredRunning)
+	out.NeedsSlot, out.Audit.Details["queued"] = false, true
+	return out
+}

@@ -82,8 +82,8 @@ func (w *world) recoverFrom(key string) {
 func (w *world) cancel() { w.intend("cancel "+string(w.row.Operation), lifecycle.RequestCancel) }
 
 func (w *world) setImage(image string) {
-	w.intend("image "+image, func(r workspace.Workspace, _ time.Time) (lifecycle.Intent, error) {
-		return lifecycle.SetImage(r, image)
+	w.intend("image "+image, func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.SetImage(r, now, image)
 	})
 }
 

@@ -24,6 +24,7 @@ type NewWorkspace struct {
 	StorageBackend string
 	Desired        workspace.DesiredState
 	Queued         workspace.DesiredState // applied when the running limits allow; empty: none
+	QueueAtLimit   bool                   // queue a start that the running limits refuse
 	StandbyTTL     *int                   // seconds; nil = the server's default, 0 = never
 	ArchiveTTL     *int
 	Env            map[string]string // valid variables; see package environ
@@ -31,7 +32,7 @@ type NewWorkspace struct {
 }
 
 // CreateWorkspace adds a workspace of the caller. CodeNameTaken; CodeLimitExceeded, and nothing
-// is added, if its desired state is RUNNING and a running limit is reached;
+// is added, if its desired state is RUNNING and a running limit is reached, unless QueueAtLimit;
 // CodeImageNotAllowed.
 func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n NewWorkspace) (workspace.Workspace, error) {
 	if !workspace.ValidID(caller.UserID) {
@@ -54,7 +55,11 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 			if err := lockLimits(ctx, tx); err != nil {
 				return err
 			}
-			if err := db.checkLimits(ctx, tx, caller.UserID, id); err != nil {
+			err := db.checkLimits(ctx, tx, caller.UserID, id)
+			if n.QueueAtLimit && workspace.CodeOf(err) == workspace.CodeLimitExceeded {
+				n.Desired, n.Queued, err = workspace.DesiredStandby, workspace.DesiredRunning, nil
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -112,6 +117,7 @@ type Patch struct {
 	AwakeWhileWorking *bool
 	Desired           *workspace.DesiredState
 	Queue             bool // queue Desired if an operation is running
+	QueueAtLimit      bool // queue a start that the running limits refuse
 	FreeSpace         bool // Desired is RUNNING to free space over a limit; see lifecycle.MayFree
 }
 
@@ -120,13 +126,14 @@ type Patch struct {
 // CodeQuotaExceeded of lifecycle.SetSize, CheckSpace and CheckOwned; for Desired see lifecycle.Desire.
 func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
 	before := needsNoSlot
-	if p.Desired != nil && *p.Desired == workspace.DesiredRunning {
+	if p.Image != nil || p.Desired != nil && *p.Desired == workspace.DesiredRunning {
 		before = mayNeedSlot
 	}
 	w, _, err := db.apply(ctx, caller, id, "change a workspace", before, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		if err := lifecycle.Present(w); err != nil {
 			return lifecycle.Intent{}, err
 		}
+		needsSlot := false
 		edits := p.edit(&w)
 		edited := edits != nil
 		if edited {
@@ -135,7 +142,7 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 			}
 		}
 		if p.Image != nil {
-			image, err := lifecycle.SetImage(w, *p.Image)
+			image, err := lifecycle.SetImage(w, now, *p.Image)
 			if err != nil {
 				return lifecycle.Intent{}, err
 			}
@@ -143,7 +150,10 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 				if err := db.checkImage(*p.Image); err != nil {
 					return lifecycle.Intent{}, err
 				}
-				w, edited = image.Workspace, true
+				if image, err = db.orQueued(ctx, tx, w, image, now); err != nil {
+					return lifecycle.Intent{}, err
+				}
+				w, edited, needsSlot = image.Workspace, true, image.NeedsSlot
 				if err := audit(ctx, tx, caller, image.Audit.Action, string(id), image.Audit.Details); err != nil {
 					return lifecycle.Intent{}, err
 				}
@@ -174,12 +184,15 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 			}
 		}
 		if p.Desired == nil {
-			return lifecycle.Intent{Workspace: w, Changed: edited}, nil
+			return lifecycle.Intent{Workspace: w, Changed: edited, NeedsSlot: needsSlot}, nil
 		}
 		out, err := lifecycle.Desire(w, now, *p.Desired, p.Queue)
 		if *p.Desired == workspace.DesiredRunning {
 			if out, err = db.startable(w, out, err); err == nil {
 				out, err = lifecycle.CheckSpace(w, out, db.sizes, p.FreeSpace, now)
+			}
+			if err == nil && p.QueueAtLimit {
+				out, err = db.orQueued(ctx, tx, w, out, now)
 			}
 		}
 		out.Changed = out.Changed || edited

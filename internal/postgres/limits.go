@@ -44,6 +44,18 @@ func (db *DB) checkStart(ctx context.Context, tx pgx.Tx, w workspace.Workspace, 
 	return out, db.checkRunning(ctx, tx, w.OwnerID, w.ID)
 }
 
+// orQueued returns an intent with its start queued if the running limits refuse it.
+func (db *DB) orQueued(ctx context.Context, tx pgx.Tx, w workspace.Workspace, out lifecycle.Intent, now time.Time) (lifecycle.Intent, error) {
+	if !out.NeedsSlot {
+		return out, nil
+	}
+	checked, err := db.checkStart(ctx, tx, w, out, now)
+	if workspace.CodeOf(err) == workspace.CodeLimitExceeded {
+		return lifecycle.AwaitSlot(w, checked), nil
+	}
+	return checked, err
+}
+
 // checkRunning returns CodeLimitExceeded unless the owner may run one more workspace, not
 // counting id. The column holds_slot marks the workspaces that count. The transaction holds the
 // limits' lock.

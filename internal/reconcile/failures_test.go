@@ -13,6 +13,7 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/workspace"
 )
 
@@ -123,6 +124,39 @@ func TestRefusedPullReportsDockerMessage(t *testing.T) {
 	if ws.ErrorReason != workspace.ErrImagePullFailed || !strings.Contains(ws.ErrorMessage, "manifest unknown") {
 		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
 	}
+}
+
+// After an error of the image, another image starts the workspace: at once, and at the running
+// limit as soon as that allows it.
+func TestAnotherImageStartsAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Change(`UPDATE users SET max_running = 1`)
+	w.fake.AddRefusedImage("example/none:1", "manifest unknown")
+	w.lead()
+	image := func(id workspace.ID, ref string) workspace.Workspace {
+		t.Helper()
+		ws, err := w.DB.PatchWorkspace(t.Context(), w.owner, id, postgres.Patch{Image: &ref})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ws
+	}
+	first := w.create("first", workspace.DesiredRunning, func(n *postgres.NewWorkspace) { n.ImageRef = "example/none:1" })
+	w.awaitPhase(first, workspace.PhaseError)
+	second := w.create("second", workspace.DesiredRunning, func(n *postgres.NewWorkspace) { n.ImageRef = "example/none:1" })
+	w.awaitPhase(second, workspace.PhaseError)
+	image(first, runtimetest.DefaultImage)
+	w.awaitPhase(first, workspace.PhaseRunning)
+
+	if ws := image(second, runtimetest.DefaultImage); ws.NextDesired != workspace.DesiredRunning {
+		t.Errorf("at the limit: desired %s, then %q", ws.DesiredState, ws.NextDesired)
+	}
+	w.await(second, "recovered, and waiting", func(ws workspace.Workspace) bool {
+		return ws.Phase != workspace.PhaseError && ws.NextDesired == workspace.DesiredRunning
+	})
+	w.want(first, workspace.DesiredStandby, false)
+	w.awaitPhase(second, workspace.PhaseRunning)
 }
 
 func TestStartTimesOut(t *testing.T) {

@@ -158,7 +158,7 @@ func (w *work) step(p runtime.Progress) {
 	if w.preparing && !prepares(p.Step) {
 		w.preparedAt = now
 	}
-	w.preparing, w.pulling, w.outside = prepares(p.Step), pulls(p.Step), waitsForCluster(p.Step)
+	w.preparing, w.pulling, w.outside = prepares(p.Step), workspace.AwaitsImage(p.Step), waitsForCluster(p.Step)
 	w.steps[p.Step] = true
 	if w.waitingFor != nil {
 		if w.waitedSteps[p.Step] { // the failed attempt got this far, too
@@ -188,12 +188,6 @@ func (w *work) show(now time.Time, p runtime.Progress) {
 	w.meter.record(now, p)
 }
 
-// pulls reports whether an image pull runs or waits in this step, or the image is still being
-// built, which may take any time.
-func pulls(step string) bool {
-	return slices.Contains([]string{runtime.StepPulling, runtime.StepWaitingPull, runtime.StepWaitingBuild, runtime.StepBuildFailed}, step)
-}
-
 // waitsForCluster reports whether a step waits for the cluster to have a node with room, room in
 // a quota, or the home's volume. Only the cluster or its administrators end that, so it may take
 // any time.
@@ -203,7 +197,7 @@ func waitsForCluster(step string) bool {
 
 // prepares reports whether a step counts as lifecycle.Work.Preparing.
 func prepares(step string) bool {
-	return pulls(step) || step == runtime.StepOwning || waitsForCluster(step)
+	return workspace.AwaitsImage(step) || step == runtime.StepOwning || waitsForCluster(step)
 }
 
 // resetReached starts the progress of a new job from zero.

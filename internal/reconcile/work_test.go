@@ -451,3 +451,13 @@ func TestWaitingPullHasNoDeadline(t *testing.T) {
 		}
 	})
 }
+
+// The steps in which an operation has no image yet have the runtime's names.
+func TestStepsThatAwaitImage(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{runtime.StepPulling, runtime.StepWaitingPull, runtime.StepWaitingBuild, runtime.StepBuildFailed} {
+		if !workspace.AwaitsImage(step) {
+			t.Errorf("%s does not wait for an image", step)
+		}
+	}
+}

@@ -260,6 +260,16 @@ type Progress struct {
 	Steps []ProgressStep `json:"steps,omitempty"` // of the operation so far, the current one last
 }
 
+// AwaitsImage reports whether an operation has no image yet in a step: a pull runs or waits, or
+// the image is being built, which may take any time.
+func AwaitsImage(step string) bool {
+	switch step {
+	case "pulling", "waiting-pull", "waiting-build", "build-failed":
+		return true
+	}
+	return false
+}
+
 // ProgressStep is a step that an operation has reached.
 type ProgressStep struct {
 	Step    string    `json:"step"`
