@@ -26,7 +26,7 @@ func (a archiveCmd) Run(ctx context.Context, k *kong.Context) error {
 	return a.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Want(ctx, id, "ARCHIVED", true)
 		if err == nil && a.Wait {
-			w, err = reach(ctx, k, c, id, "ARCHIVED")
+			w, err = reach(ctx, k, c, w, "ARCHIVED")
 		}
 		return outcome(w, err)
 	})
@@ -54,7 +54,7 @@ func (r restoreCmd) Run(ctx context.Context, k *kong.Context) error {
 		}
 		w, err = c.Want(ctx, id, want, true)
 		if err == nil && r.Wait {
-			w, err = reach(ctx, k, c, id, want)
+			w, err = reach(ctx, k, c, w, want)
 		}
 		return outcome(w, err)
 	})

@@ -39,16 +39,21 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
 	if !cmd.Start {
 		want = "STANDBY"
 	}
-	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, Size: cmd.Size, DesiredState: &want,
+	in := api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, Size: cmd.Size, DesiredState: &want,
 		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds,
-		Env: env, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))})
+		Env: env, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))}
+	w, then, err := atTurn(ctx, c, func(queueAtLimit bool) (api.Workspace, error) {
+		in.QueueAtLimit = queueAtLimit
+		return c.Create(ctx, in)
+	})
 	if err == nil && cmd.Wait {
-		w, err = reach(ctx, k, c, w.ID, want)
+		w, err = reach(ctx, k, c, w, want)
+		then = ""
 	}
 	if err != nil {
 		return err
 	}
-	return cmd.Print(k.Stdout, w, fmt.Sprintf("%s   %s   %s", terminal.Plain(w.Name), state(w), w.URL))
+	return cmd.Print(k.Stdout, w, fmt.Sprintf("%s   %s   %s%s", terminal.Plain(w.Name), state(w), w.URL, then))
 }
 
 // errNothingToSet is the error of a command that changes settings, without any.
@@ -94,5 +99,12 @@ func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
 	if in == (api.UpdateWorkspace{}) {
 		return errNothingToSet
 	}
-	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return withLifetime(c.Update(ctx, id, in)) })
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Update(ctx, id, in)
+		out, text, err := withLifetime(w, err)
+		if s.Image != nil && w.PendingRequest != nil && *w.PendingRequest == "recover" {
+			text += "; trying again with the new image"
+		}
+		return out, text, err
+	})
 }

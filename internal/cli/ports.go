@@ -205,7 +205,7 @@ func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
 		if _, err := c.Want(ctx, w.ID, "RUNNING", true); err != nil {
 			return err
 		}
-		if _, err := reach(ctx, k, c, w.ID, "RUNNING"); err != nil {
+		if _, err := reach(ctx, k, c, w, "RUNNING"); err != nil {
 			return err
 		}
 	}

@@ -54,11 +54,17 @@ func resolve(ctx context.Context, c *client.Client, ref string, deleted bool) (a
 	return api.Workspace{}, fmt.Errorf("several workspaces are called %q; give an id: %s", ref, strings.Join(ids, ", "))
 }
 
-// reach waits until a workspace rests in a phase that is also its desired state, or
+// reach waits until the workspace now rests in a phase that is also its desired state, or
 // until another state is desired. It shows progress on a terminal, and why the workspace waits.
-func reach(ctx context.Context, k *kong.Context, c *client.Client, id, phase string) (api.Workspace, error) {
+func reach(ctx context.Context, k *kong.Context, c *client.Client, now api.Workspace, phase string) (api.Workspace, error) {
+	id := now.ID
 	shown := &waiter{c: c, phase: phase, m: newMeter(k.Stderr)}
 	defer shown.m.clear()
+	if limited(now, phase) {
+		if reason, err := atLimit(ctx, c, id); err == nil {
+			shown.say(now, reason)
+		}
+	}
 	explaining, end := context.WithCancel(ctx)
 	var explained sync.WaitGroup
 	explained.Go(func() { shown.explain(explaining, explainEvery) })
@@ -190,11 +196,17 @@ type startCmd struct {
 func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		want := "RUNNING"
-		w, err := c.Update(ctx, id, api.UpdateWorkspace{DesiredState: &want, Queue: true, FreeSpace: s.FreeSpace, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))})
+		in := api.UpdateWorkspace{DesiredState: &want, Queue: true, FreeSpace: s.FreeSpace, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))}
+		w, then, err := atTurn(ctx, c, func(queueAtLimit bool) (api.Workspace, error) {
+			in.QueueAtLimit = queueAtLimit
+			return c.Update(ctx, id, in)
+		})
 		if err == nil && s.Wait {
-			w, err = reach(ctx, k, c, id, "RUNNING")
+			w, err = reach(ctx, k, c, w, "RUNNING")
+			then = ""
 		}
-		return outcome(w, err)
+		out, text, err := outcome(w, err)
+		return out, text + then, err
 	})
 }
 
@@ -217,7 +229,7 @@ func (s stopCmd) Run(ctx context.Context, k *kong.Context) error {
 		case w.DesiredState == "ARCHIVED" && w.NextDesiredState == nil: // it stays so
 			w, err = c.Wait(ctx, id, func(w api.Workspace) bool { return w.Phase != "RUNNING" || w.DeletedAt != nil })
 		default:
-			w, err = reach(ctx, k, c, id, "STANDBY")
+			w, err = reach(ctx, k, c, w, "STANDBY")
 		}
 		return outcome(w, err)
 	})
@@ -232,7 +244,7 @@ func (r restartCmd) Run(ctx context.Context, k *kong.Context) error {
 	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Restart(ctx, id)
 		if err == nil && r.Wait {
-			w, err = reach(ctx, k, c, id, "RUNNING")
+			w, err = reach(ctx, k, c, w, "RUNNING")
 		}
 		return outcome(w, err)
 	})
@@ -251,7 +263,7 @@ func (u updateImageCmd) Run(ctx context.Context, k *kong.Context) error {
 			w, err = c.Restart(ctx, id)
 		}
 		if err == nil && u.Restart && u.Wait {
-			w, err = reach(ctx, k, c, id, "RUNNING")
+			w, err = reach(ctx, k, c, w, "RUNNING")
 		}
 		if err == nil && w.ImageUpdateRequested && w.RunningImageRef != nil {
 			return w, terminal.Plain(w.Name) + ": the update takes effect at the next start", nil
