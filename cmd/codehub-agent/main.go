@@ -12,6 +12,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/kube/copytree"
 	"codehub/internal/runtime/kube/enter"
+	"codehub/internal/trust"
 )
 
 // version is set by the build.
@@ -33,6 +34,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == enter.Command {
 		os.Exit(enter.Main(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == trust.Command {
+		os.Exit(trust.Main(os.Args[2:]))
 	}
 	os.Exit(cli.Main(&commands{}, version, os.Args[1:]))
 }

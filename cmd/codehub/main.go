@@ -17,6 +17,7 @@ import (
 	podhelper "codehub/internal/runtime/kube/inside"
 	"codehub/internal/server"
 	"codehub/internal/storagejob"
+	"codehub/internal/trust"
 )
 
 // version is set by the build.
@@ -52,6 +53,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == enter.Command {
 		os.Exit(enter.Main(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == trust.Command {
+		os.Exit(trust.Main(os.Args[2:]))
 	}
 	if len(os.Args) == 2 && os.Args[1] == runtime.CopyCommand {
 		os.Exit(storagejob.CopyMain())

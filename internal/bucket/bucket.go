@@ -30,6 +30,8 @@ type Config struct {
 	// HostSocketDir its path for Docker. Only for S3. Without them jobs reach the
 	// bucket over the network, and there is no Relay.
 	SocketDir, HostSocketDir string
+	// Authorities are those that jobs over the network trust in addition, in PEM.
+	Authorities []byte
 
 	Settings
 

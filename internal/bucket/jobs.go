@@ -54,8 +54,7 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 		return err
 	}
 	orders.Signed = &storagejob.Signed{Upload: upload, Meta: meta}
-	spec.BucketDir = b.HostSocketDir
-	return give(spec, orders)
+	return b.giveSigned(spec, orders)
 }
 
 // RestoreJob sets in spec how a job reads row's archive, whose .meta is meta.
@@ -82,7 +81,13 @@ func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *
 		return err
 	}
 	orders.Signed = &storagejob.Signed{Get: get}
-	spec.BucketDir = b.HostSocketDir
+	return b.giveSigned(spec, orders)
+}
+
+func (b *Bucket) giveSigned(spec *runtime.JobSpec, orders storagejob.Spec) error {
+	if spec.BucketDir = b.HostSocketDir; spec.BucketDir == "" {
+		orders.Authorities = string(b.Authorities)
+	}
 	return give(spec, orders)
 }
 

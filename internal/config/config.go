@@ -39,6 +39,7 @@ import (
 	"codehub/internal/setting"
 	"codehub/internal/signin"
 	"codehub/internal/sshgate"
+	"codehub/internal/trust"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
 )
@@ -62,6 +63,8 @@ type Config struct {
 	DatabaseURL   string `name:"database-url" env:"CODEHUB_DATABASE_URL" help:"PostgreSQL to use instead of the embedded one."`
 	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
 	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
+
+	CAFile string `name:"ca-file" env:"CODEHUB_CA_FILE" help:"File with certificates in PEM of further authorities, such as your company's, that the server and all workspaces trust."`
 
 	BuildImages string           `name:"build-images" env:"CODEHUB_BUILD_IMAGES" help:"Program that makes the images of workspaces while the server serves, such as images/build.sh (default: none)."`
 	Runtime     string           `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker or kubernetes."`
@@ -105,6 +108,8 @@ type Config struct {
 	PublicURL *url.URL      `kong:"-"`
 	Layout    origin.Layout `kong:"-"` // of URL and WorkspaceURL
 	Archives  *url.URL      `kong:"-"` // of ArchiveURL
+
+	Authorities []byte `kong:"-"` // of CAFile; empty: none
 }
 
 // AfterApply takes the program's version.
@@ -114,9 +119,11 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 }
 
 // Resolve checks every setting and computes the values that follow from them. It
-// returns the first invalid one as *setting.Problem.
+// returns the first invalid one as *setting.Problem. With CAFile, this process trusts
+// its authorities from then on.
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
+		c.authorities,
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
 		c.backends, c.Defaults.Resolve, c.sizes, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.Limits.Resolve, c.Audit.Resolve, c.cluster, c.logging,
 		c.SignIn.Resolve, c.logins,
@@ -124,6 +131,22 @@ func (c *Config) Resolve() error {
 		if err := check(); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (c *Config) authorities() (err error) {
+	if c.CAFile == "" {
+		return nil
+	}
+	if c.CAFile, err = filepath.Abs(c.CAFile); err == nil {
+		c.Authorities, err = trust.Read(c.CAFile)
+	}
+	if err == nil {
+		err = trust.Install(c.Authorities)
+	}
+	if err != nil {
+		return setting.Invalid("CODEHUB_CA_FILE", err.Error(), "name a file with the certificates of authorities in PEM")
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 // Config configures a Builder.
 type Config struct {
 	Program string
+	Env     []string // of the program, in addition to this process's
 	Log     *slog.Logger
 	// Grace is the time between SIGTERM and SIGKILL when the server shuts down; 0 is 5 s.
 	Grace time.Duration
@@ -174,7 +175,7 @@ func (b *Builder) make(ctx context.Context, n int) {
 	log := b.cfg.Log.With("image", ref)
 	b.change(func() bool { image.begin(b.cfg.Now()); return true })
 	began, first := time.Now(), true
-	err := run(ctx, b.cfg.Grace, b.cfg.Program, []string{"make", name}, func(line string) {
+	err := run(ctx, b.cfg.Grace, b.cfg.Program, []string{"make", name}, b.cfg.Env, func(line string) {
 		step := false
 		b.change(func() bool {
 			step = image.step(line)

@@ -20,7 +20,7 @@ const lastLinesWithin = 2 * time.Second
 // run runs the program in a process group of its own and passes on the lines that it prints.
 // When ctx ends, the group gets SIGTERM, and after grace SIGKILL. When it returns, no process of
 // the group is left.
-func run(ctx context.Context, grace time.Duration, program string, args []string, line func(string)) error {
+func run(ctx context.Context, grace time.Duration, program string, args, env []string, line func(string)) error {
 	// One pipe for both, so that the lines stay in order.
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -28,6 +28,7 @@ func run(ctx context.Context, grace time.Duration, program string, args []string
 	}
 	defer out.Close()
 	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = in, in, &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
 	_ = in.Close()

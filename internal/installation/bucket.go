@@ -20,7 +20,7 @@ func OpenBucket(cfg config.Config, installation string, conditions *health.Monit
 	if err != nil {
 		return nil, &setting.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "give one like file:///srv/archives or s3://bucket/prefix"}
 	}
-	c := bucket.Config{Store: store, Installation: installation, Version: cfg.Version, Settings: cfg.Bucket, Breaker: br, Log: log, Conditions: conditions}
+	c := bucket.Config{Store: store, Installation: installation, Version: cfg.Version, Authorities: cfg.Authorities, Settings: cfg.Bucket, Breaker: br, Log: log, Conditions: conditions}
 	if cfg.Archives.Scheme == "file" {
 		c.Folder = filepath.Clean(cfg.Archives.Path)
 		c.HostFolder, err = bucket.HostPath(c.Folder, cfg.DataDir, cfg.HostDataDir)

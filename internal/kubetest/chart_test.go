@@ -43,6 +43,7 @@ var variants = map[string]string{
 	"no options": `{replicas: 1, podDisruptionBudget: false, networkPolicy: {enabled: false}, workspaces: {createNamespace: false, network: {enabled: false}},
 		resources: {}, podAnnotations: {}}`,
 	"existing Secrets": `{database: {url: "", existingSecret: database}, redis: {existingSecret: redis}, archive: {existingSecret: bucket}, admin: {existingSecret: admin}}`,
+	"authorities":      `authorities: {existingSecret: company, key: root.pem}`,
 	"network policies": `{ssh: {enabled: true}, networkPolicy: {from: [{namespaceSelector: {matchLabels: {name: ingress}}}], sshFrom: [{ipBlock: {cidr: 192.0.2.0/24, except: [192.0.2.1/32]}}], metricsFrom: [{podSelector: {matchLabels: {app: prometheus}}}]},
 		workspaces: {network: {deny: [10.0.0.0/8], allow: [{to: [{ipBlock: {cidr: 10.1.2.3/32}}], ports: [{port: 443, protocol: TCP}]}]}}}`,
 	"further volumes": `
@@ -371,6 +372,34 @@ func TestChartMountsExtraVolumes(t *testing.T) {
 		corev1.VolumeMount{Name: "all", MountPath: "/etc/codehub-oidc", ReadOnly: true})
 	if !reflect.DeepEqual(mounts, want) {
 		t.Errorf("mounts: %+v, not %+v", mounts, want)
+	}
+}
+
+// The servers have the file of a company's authorities, from a ConfigMap or a Secret.
+func TestChartMountsAuthorities(t *testing.T) {
+	harness.Verify(t) // kube.sh builds the tools, which takes long
+	t.Parallel()
+	for values, want := range map[string]corev1.VolumeSource{
+		"authorities: {existingConfigMap: company}":             {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "company"}}},
+		"authorities: {existingSecret: company, key: root.pem}": {Secret: &corev1.SecretVolumeSource{SecretName: "company", DefaultMode: new(int32(0o440))}},
+	} {
+		var d appsv1.Deployment
+		var settings corev1.ConfigMap
+		if out := render(t, values); !decode(t, out, "Deployment", "codehub", &d) || !decode(t, out, "ConfigMap", "codehub", &settings) {
+			t.Fatal("no Deployment, or no settings")
+		}
+		volumes, mounts := d.Spec.Template.Spec.Volumes, d.Spec.Template.Spec.Containers[0].VolumeMounts
+		at := "/etc/codehub-authorities/ca.crt"
+		if want.Secret != nil {
+			at = "/etc/codehub-authorities/root.pem"
+		}
+		if !slices.ContainsFunc(volumes, func(v corev1.Volume) bool { return v.Name == "authorities" && reflect.DeepEqual(v.VolumeSource, want) }) ||
+			!slices.Contains(mounts, corev1.VolumeMount{Name: "authorities", MountPath: "/etc/codehub-authorities", ReadOnly: true}) || settings.Data["CODEHUB_CA_FILE"] != at {
+			t.Errorf("%s: %+v, %+v, %q", values, volumes, mounts, settings.Data["CODEHUB_CA_FILE"])
+		}
+	}
+	if _, err := tryRender(t, "authorities: {existingConfigMap: a, existingSecret: b}"); err == nil || !strings.Contains(err.Error(), "give one of them") {
+		t.Errorf("a ConfigMap and a Secret: %v", err)
 	}
 }
 

@@ -14,7 +14,11 @@ func openBuilds(ctx context.Context, cfg config.Config, log *slog.Logger) (*imag
 	if cfg.BuildImages == "" {
 		return nil, nil
 	}
-	builds, err := imagebuild.New(ctx, imagebuild.Config{Program: cfg.BuildImages, Log: log})
+	c := imagebuild.Config{Program: cfg.BuildImages, Log: log}
+	if cfg.CAFile != "" {
+		c.Env = []string{"CODEHUB_CA_FILE=" + cfg.CAFile}
+	}
+	builds, err := imagebuild.New(ctx, c)
 	if err != nil {
 		return nil, setting.Invalid("CODEHUB_BUILD_IMAGES", "`"+cfg.BuildImages+" list` failed: "+err.Error(), "give codehub's images/build.sh, or leave it empty and run make image")
 	}

@@ -36,7 +36,7 @@ func openEngine(ctx context.Context, cfg config.Config, installation string, bui
 	d, err := docker.New(ctx, docker.Config{
 		Installation: installation, AgentDigest: agent, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
 		DefaultImage: cfg.Defaults.DefaultImage, Builds: builds, MaxRunning: cfg.Limits.Global, UIDs: cfg.Reconcile.UIDs,
-		PortURI:  cfg.Layout.PortURI,
+		PortURI: cfg.Layout.PortURI, Authorities: cfg.Authorities,
 		Settings: cfg.Docker, Services: behind(ctx, cfg, log), Log: log, Conditions: conditions,
 	})
 	if err != nil {
@@ -56,7 +56,7 @@ func openKubernetes(ctx context.Context, cfg config.Config, installation string,
 	c := kube.Config{
 		Installation: installation, Settings: cfg.Cluster, IDEImage: cfg.Docker.IDEImage, RegistryAuthFile: cfg.Docker.RegistryAuthFile,
 		PullTimeout: cfg.Docker.PullTimeout,
-		Sudo:        cfg.Docker.Sudo, Variables: cfg.Docker.Variables(), PortURI: cfg.Layout.PortURI, Log: log, Conditions: conditions,
+		Sudo:        cfg.Docker.Sudo, Variables: cfg.Docker.Variables(), PortURI: cfg.Layout.PortURI, Authorities: cfg.Authorities, Log: log, Conditions: conditions,
 	}
 	k, err := kube.New(connection, c)
 	if err != nil {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/url"
@@ -40,6 +41,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_OIDC_FILE (issuers and clients)": cfg.SignIn.Clients(),
 		},
 		Should: map[string]string{
+			"CODEHUB_CA_FILE":                 authoritiesDigest(cfg.Authorities),
 			"MAX_RUNNING_PER_USER":            strconv.Itoa(cfg.Limits.PerUser),
 			"MAX_RUNNING_GLOBAL":              strconv.Itoa(cfg.Limits.Global),
 			"CODEHUB_MAX_WORKSPACES_PER_USER": strconv.Itoa(cfg.Limits.Workspaces),
@@ -81,6 +83,14 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 		s.Must["CODEHUB_DATA_DIR (homes are folders below it)"] = filepath.Clean(dir)
 	}
 	return s, nil
+}
+
+// authoritiesDigest is empty without authorities.
+func authoritiesDigest(authorities []byte) string {
+	if len(authorities) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(authorities))
 }
 
 // archivePlace identifies the place of archives, without options of the connection.

@@ -56,7 +56,10 @@ func (j *job) packOptions() archive.PackOptions {
 // destination returns how the archive and its .meta are stored.
 func (j *job) destination(ctx context.Context) (put func(context.Context, io.Reader) (int64, error), putMeta func(context.Context, []byte) error, err error) {
 	if s := j.spec.Signed; s != nil {
-		t := j.transfer()
+		t, err := j.transfer()
+		if err != nil {
+			return nil, nil, err
+		}
 		j.fit(ctx, s.Upload)
 		put = func(ctx context.Context, r io.Reader) (int64, error) { return t.Upload(ctx, s.Upload, r) }
 		putMeta = func(ctx context.Context, b []byte) error { return t.Put(ctx, s.Meta, b) }
@@ -79,7 +82,11 @@ func (j *job) destination(ctx context.Context) (put func(context.Context, io.Rea
 // source opens the archive to restore.
 func (j *job) source(ctx context.Context) (io.ReadCloser, error) {
 	if s := j.spec.Signed; s != nil {
-		return j.transfer().Get(ctx, s.Get, 0)
+		t, err := j.transfer()
+		if err != nil {
+			return nil, err
+		}
+		return t.Get(ctx, s.Get, 0)
 	}
 	return store.NewFolder(j.Object).Get(ctx, ObjectName, 0)
 }

@@ -3,6 +3,8 @@ package storagejob
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -25,12 +27,21 @@ const (
 
 // transfer returns a client that uses the bucket's socket. Without one it connects to the
 // hosts of the URLs.
-func (j *job) transfer() *transfer.Client {
+func (j *job) transfer() (*transfer.Client, error) {
 	if j.Bucket == "" {
-		return transfer.New(transfer.Options{Backoff: cmp.Or(j.Backoff, backoff)})
+		t := transfer.NewTransport()
+		if j.spec.Authorities != "" {
+			roots, err := x509.SystemCertPool()
+			if err != nil {
+				return nil, fmt.Errorf("read the system's authorities: %w", err)
+			}
+			roots.AppendCertsFromPEM([]byte(j.spec.Authorities))
+			t.TLSClientConfig = &tls.Config{RootCAs: roots}
+		}
+		return transfer.New(transfer.Options{Transport: t, Backoff: cmp.Or(j.Backoff, backoff)}), nil
 	}
 	d := &dialer{dir: j.Bucket, patience: serverAway, every: time.Second}
-	return transfer.New(transfer.Options{Transport: transfer.Over(d.dial), Backoff: cmp.Or(j.Backoff, backoff)})
+	return transfer.New(transfer.Options{Transport: transfer.Over(d.dial), Backoff: cmp.Or(j.Backoff, backoff)}), nil
 }
 
 // dialer connects to the bucket's socket and waits while no server listens.

@@ -53,6 +53,10 @@ type Spec struct {
 	// Signed has the URLs of the bucket; nil: the archive is in the mounted folder.
 	Signed *Signed `json:"signed,omitempty"`
 
+	// Authorities are certificates in PEM by which the bucket is trusted in addition to those
+	// of the system. For a job without the bucket's socket.
+	Authorities string `json:"authorities,omitempty"`
+
 	// MinFree is the share of a disk, such as 0.05, that the job leaves free:
 	// of the home's disk for a restore, of the folder's for an archive in a
 	// folder. 0: none.

@@ -16,7 +16,7 @@ import (
 // The user of a workspace gets a name, a home and a shell by files that are copied into the
 // container before its start.
 
-func (r *Runtime) readAccounts(ctx context.Context, image string) (a account.Accounts, err error) {
+func (r *Runtime) readAccounts(ctx context.Context, image string) (a account.Accounts, trusted []addedFile, err error) {
 	err = r.withImageFiles(ctx, image, func(f imageFiles) error {
 		if a.Passwd, _, err = f.read(ctx, "/etc/passwd"); err != nil {
 			return err
@@ -27,17 +27,20 @@ func (r *Runtime) readAccounts(ctx context.Context, image string) (a account.Acc
 		if a.Shell, err = account.FindShell(a.Passwd, func(name string) (bool, error) { return f.has(ctx, name) }); err != nil {
 			return err
 		}
-		a.Tmp, err = f.has(ctx, "/tmp")
+		if a.Tmp, err = f.has(ctx, "/tmp"); err != nil {
+			return err
+		}
+		trusted, err = r.trustedFiles(ctx, f)
 		return err
 	})
 	if err != nil {
-		return account.Accounts{}, fmt.Errorf("prepare the image for workspaces: %w", err)
+		return account.Accounts{}, nil, fmt.Errorf("prepare the image for workspaces: %w", err)
 	}
-	return a, nil
+	return a, trusted, nil
 }
 
-// accountsTar returns the archive with files of /etc, and with /tmp.
-func accountsTar(files map[string]string, tmp bool) ([]byte, error) {
+// accountsTar returns the archive with files of /etc, with /tmp, and with other files.
+func accountsTar(files map[string]string, tmp bool, others []addedFile) ([]byte, error) {
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -54,25 +57,38 @@ func accountsTar(files map[string]string, tmp bool) ([]byte, error) {
 			return nil, err
 		}
 	}
+	for _, f := range others {
+		header := &tar.Header{Name: f.name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(f.content))}
+		if f.content == nil {
+			header.Name, header.Typeflag, header.Mode = f.name+"/", tar.TypeDir, 0o755
+		}
+		if err := tw.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := tw.Write(f.content); err != nil {
+			return nil, err
+		}
+	}
 	err := tw.Close()
 	return b.Bytes(), err
 }
 
-// makeReady prepares a created container for its start: its user has a name, and /tmp.
+// makeReady prepares a created container for its start: its user has a name, and /tmp, and its
+// programs trust the authorities of the company.
 func (r *Runtime) makeReady(ctx context.Context, as runAs, uid uint32, id string) error {
 	files := as.accounts.Files(uid)
-	if len(files) == 0 && as.accounts.Tmp {
+	if len(files) == 0 && as.accounts.Tmp && len(as.trusted) == 0 {
 		return nil
 	}
-	if as.accounts.Tmp {
+	if as.accounts.Tmp && len(as.trusted) == 0 {
 		if done, err := r.nameHere(ctx, id, files); done || err != nil {
 			return err
 		}
 	}
-	content, err := accountsTar(files, !as.accounts.Tmp)
+	content, err := accountsTar(files, !as.accounts.Tmp, as.trusted)
 	if err != nil {
 		return err
 	}
 	_, err = r.api.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: "/", Content: bytes.NewReader(content)})
-	return wrapError(ctx, "name the workspace's user in the container", err)
+	return wrapError(ctx, "put the workspace's files into the container", err)
 }

@@ -64,6 +64,10 @@ type Config struct {
 	// "" if the IDE forwards them itself; optional.
 	PortURI func(workspace.ID) string
 
+	// Authorities are those of a company, in PEM, which workspaces trust in addition to those
+	// of their images; empty: none.
+	Authorities []byte
+
 	// DefaultImage is never pulled without a digest; see notPulled.
 	DefaultImage string
 	// Builds makes images in the background; nil: none. Starts wait for those that are
@@ -128,6 +132,7 @@ type Runtime struct {
 
 	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
 	runAs        sync.Map // image ID → what its workspaces run as
+	trusted      sync.Map // digest of an image's authorities → trust.Files
 	damaged      sync.Map // workspaces whose damaged home.json was logged
 
 	mu            sync.Mutex

@@ -119,7 +119,7 @@ func TestNamesAreTheSameHereAndByDocker(t *testing.T) {
 	} {
 		image := importImage(t, r, nil, files(t, list...))
 		names := map[string]string{"passwd": "users\n", "group": "groups\n"}
-		content, err := accountsTar(names, false)
+		content, err := accountsTar(names, false, nil)
 		check(t, err)
 		var seen [2]string
 		for i, put := range []func(id string) error{

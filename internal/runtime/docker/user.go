@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 
@@ -14,6 +15,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/trust"
 )
 
 // runAs is what a workspace runs, and what its user needs in the container. The user has
@@ -25,6 +27,7 @@ type runAs struct {
 	included bool              // the image brings the IDE
 	env      map[string]string // defaults that the image's own variables do not replace
 	accounts account.Accounts
+	trusted  []addedFile
 	zoned    bool // the image sets TZ
 
 	agent, agentDigest string // the volume with the agent, and its digest
@@ -53,7 +56,7 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 		cfg = imageConfig{env: info.Config.Env, command: slices.Concat(info.Config.Entrypoint, info.Config.Cmd), included: info.Config.Labels[account.LabelIDE] == account.IDEIncluded}
 	}
 	as := runAs{command: []string{account.IDEStart}, included: cfg.included, zoned: account.SetsZone(cfg.env)}
-	if as.accounts, err = r.readAccounts(ctx, info.ID); err != nil {
+	if as.accounts, as.trusted, err = r.readAccounts(ctx, info.ID); err != nil {
 		return runAs{}, err
 	}
 	as.env = account.Env(cfg.env, as.accounts.Shell)
@@ -63,6 +66,9 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 		}
 		as.command = cfg.command
 		as.env = map[string]string{"HOME": runtime.HomeDir} // that of its own user may not be accessible
+	}
+	if len(as.trusted) > 0 {
+		maps.Copy(as.env, trust.Env(cfg.env))
 	}
 	r.runAs.Store(info.ID, as)
 	return as, nil
@@ -75,8 +81,8 @@ type imageConfig struct {
 	included bool     // see account.LabelIDE
 }
 
-// maxPasswd is the longest list of users that is read.
-const maxPasswd = 1 << 20
+// maxImageFile is the longest file of an image that is read: a list of users, or of authorities.
+const maxImageFile = 4 << 20
 
 // imageFiles are the files of an image, in a container that is never started.
 type imageFiles struct {
@@ -153,9 +159,9 @@ func (f imageFiles) entry(ctx context.Context, name string) (header *tar.Header,
 	if header, err = tr.Next(); err != nil {
 		return nil, "", false, wrapError(ctx, "read the image's users", err)
 	}
-	content, err := io.ReadAll(io.LimitReader(tr, maxPasswd+1))
-	if err == nil && len(content) > maxPasswd {
-		err = fmt.Errorf("%s of the image is larger than %d bytes", name, maxPasswd)
+	content, err := io.ReadAll(io.LimitReader(tr, maxImageFile+1))
+	if err == nil && len(content) > maxImageFile {
+		err = fmt.Errorf("%s of the image is larger than %d bytes", name, maxImageFile)
 	}
 	if err != nil {
 		return nil, "", false, wrapError(ctx, "read the image's users", err)

@@ -19,7 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"codehub/internal/agent"
+	"codehub/internal/harness/authority"
 	"codehub/internal/runtime"
+	"codehub/internal/trust"
 	"codehub/internal/workspace"
 )
 
@@ -29,13 +31,31 @@ type whoami struct {
 	Env               map[string]string
 	Temp              string // why it cannot write to /tmp
 	UID, Effective    int
-	HostRoot          int    // uid on the node of the container's root
-	Capabilities      string // effective
-	Users             string // why it cannot replace the list of users
+	HostRoot          int      // uid on the node of the container's root
+	Capabilities      string   // effective
+	Users             string   // why it cannot replace the list of users
+	Lists             []string // of trusted authorities: those of Debian and Fedora, and the workspace's
+}
+
+// trusting checks that a workspace trusts the company and the public, or what its image trusts.
+func (w whoami) trusting(t *testing.T, a *authority.Authority, image string) {
+	t.Helper()
+	for i, list := range w.Lists {
+		if i == 1 && w.Effective == 0 { // only where the image has it
+			continue
+		}
+		if !strings.HasSuffix(list, string(a.PEM)) || image == "" && strings.Count(list, "BEGIN CERTIFICATE") < 50 || image != "" && list != image+string(a.PEM) {
+			t.Errorf("list %d has %d bytes:\n%.200s", i, len(list), list)
+		}
+	}
+	if w.Env["SSL_CERT_FILE"] != trust.BundlePath {
+		t.Errorf("variables: %q", w.Env)
+	}
 }
 
 // testAnyImage starts workspaces of images that know nothing of codehub.
 func testAnyImage(t *testing.T, c *cluster) {
+	a, own := authority.New(t), string(authority.New(t).PEM)
 	for name, test := range map[string]struct {
 		files   map[string]string
 		changes []string
@@ -49,6 +69,7 @@ func testAnyImage(t *testing.T, c *cluster) {
 		"other users": {
 			files: map[string]string{
 				"etc/passwd": "root:x:0:0::/root:/bin/sh\ncoder:x:70:70::/srv:/bin/false\n", "etc/group": "coder:x:70:\nwheel:x:10:root\n", "bin/sh": "", "tmp/": "",
+				"etc/ssl/certs/ca-certificates.crt": own,
 			},
 			changes: []string{"ENV PATH=/opt/tools HOME=/root MINE=$(HOME)", "USER nobody"},
 			shell:   "/bin/sh", path: "/opt/tools:/home/coder/.local/bin:/opt/codehub",
@@ -57,6 +78,7 @@ func testAnyImage(t *testing.T, c *cluster) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := c.runtime(t)
+			r.cfg.Authorities = a.PEM
 			ref := c.push(t, test.files, test.changes...)
 			id := workspace.ID(uuid.NewString())
 			home := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageKubernetes, Claim: "home-1", Image: ref}
@@ -75,6 +97,7 @@ func testAnyImage(t *testing.T, c *cluster) {
 			if got.Name != "coder" || got.Group != "coder" || got.Home != "/home/coder" || got.Temp != "" {
 				t.Errorf("the user is %+v", got)
 			}
+			got.trusting(t, a, test.files["etc/ssl/certs/ca-certificates.crt"])
 			want := map[string]string{"HOME": "/home/coder", "USER": "coder", "LOGNAME": "coder", "SHELL": test.shell, "PATH": test.path, "LANG": "C.UTF-8", "GIVEN": "$(PATH)"}
 			for name, value := range want {
 				if got.Env[name] != value {
@@ -92,6 +115,8 @@ func testAnyImage(t *testing.T, c *cluster) {
 // container runtime has none.
 func testSudo(t *testing.T, c *cluster) {
 	r := c.runtime(t)
+	a := authority.New(t)
+	r.cfg.Authorities = a.PEM
 	r.cfg.Sudo, r.cfg.Nodes = true, map[string]string{"kubernetes.io/hostname": "node2"}
 	program, err := os.ReadFile(c.program)
 	check(t, err)
@@ -113,6 +138,7 @@ func testSudo(t *testing.T, c *cluster) {
 	if root.UID != uid || root.Effective != 0 || root.HostRoot == 0 || root.Users != "" {
 		t.Errorf("root is %+v", root)
 	}
+	root.trusting(t, a, "")
 	if files := (direct{c: c, r: r}).home(t, id); files[0].UID != uid {
 		t.Errorf("the home belongs to %d", files[0].UID)
 	}

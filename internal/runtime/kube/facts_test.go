@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/trust"
 	"codehub/internal/workspace"
 )
 
@@ -51,6 +53,58 @@ func TestPodFollowsImage(t *testing.T) {
 	}
 	if c := p.Spec.Containers[0]; c.Command[3] != account.IDEStart || c.WorkingDir != "/" || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/tmp" }) {
 		t.Errorf("container = %+v", c)
+	}
+}
+
+// A Pod has the authorities of a company, and an init container with its image that adds the
+// image's own. Root of a workspace with sudo can update the list, as no mount is in its place.
+func TestPodTrustsCompany(t *testing.T) {
+	t.Parallel()
+	r := &Runtime{cfg: Config{Settings: Settings{ServerImage: "codehub/server:1"}, IDEImage: "codehub/ide:1", Authorities: []byte("certificates")}}
+	pod := func(sudo, copied bool) (*corev1.Pod, corev1.Container) {
+		r.cfg.Sudo, r.cfg.CopyTools = sudo, copied
+		p, err := r.workspacePod(runtime.ContainerSpec{Workspace: "w", UID: 30000}, r.newClaim("ws-home", nil), chosenImage{name: "lab:1"}, facts{Env: []string{"PIP_CERT=/own"}})
+		check(t, err)
+		return p, p.Spec.Containers[0]
+	}
+	mounts := func(c corev1.Container) (at []string) {
+		for _, m := range c.VolumeMounts {
+			if m.Name == trustVolume {
+				at = append(at, m.MountPath)
+			}
+		}
+		return at
+	}
+	for _, sudo := range []bool{false, true} {
+		for _, copied := range []bool{false, true} {
+			p, c := pod(sudo, copied)
+			init := p.Spec.InitContainers[len(p.Spec.InitContainers)-1] // after one that copies the agent
+			if init.Image != "lab:1" || !slices.Equal(init.Command, []string{agentPath, trust.Command, "/opt/codehub-company/company.crt", trust.Dir}) ||
+				!reflect.DeepEqual(init.SecurityContext, c.SecurityContext) || !slices.ContainsFunc(init.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == account.AgentDir }) ||
+				slices.ContainsFunc(init.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == homeVolume }) {
+				t.Errorf("the init container is %+v", init)
+			}
+			want := []string{trust.Dir}
+			if !sudo {
+				want = append(want, trust.Bundles...)
+			}
+			if got := mounts(c); !slices.Equal(got, want) {
+				t.Errorf("sudo %v: mounted at %q", sudo, got)
+			}
+			if p.Annotations[noteAuthorities] != "certificates" {
+				t.Errorf("annotations = %q", p.Annotations)
+			}
+			has := func(name string) bool {
+				return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name })
+			}
+			if has("PIP_CERT") || !has("SSL_CERT_FILE") {
+				t.Errorf("variables = %+v", c.Env)
+			}
+		}
+	}
+	r.cfg.Authorities = nil
+	if p, c := pod(false, false); len(p.Spec.InitContainers) > 0 || mounts(c) != nil {
+		t.Errorf("without authorities: %+v", p.Spec)
 	}
 }
 

@@ -46,6 +46,9 @@ type Config struct {
 	Variables []string
 	// PortURI returns the address of a workspace's ports; nil: workspaces are not told.
 	PortURI func(workspace.ID) string
+	// Authorities are those of a company, in PEM, which workspaces trust in addition to those
+	// of their images; empty: none.
+	Authorities []byte
 
 	Log *slog.Logger // nil: none
 	// Conditions lists that the cluster does not respond; nil: it is only logged.

@@ -45,6 +45,7 @@ const (
 	noteSize        = "codehub.dev/size"   // name
 	notePasswd      = "codehub.dev/passwd" // the file in its container
 	noteGroup       = "codehub.dev/group"
+	noteAuthorities = "codehub.dev/authorities" // those of Config.Authorities
 
 	// Of a storage job.
 	noteKind = "codehub.dev/kind"
@@ -81,6 +82,7 @@ const (
 	containerWorkspace = "workspace"
 	containerHelper    = "helper"     // of a task or a job
 	containerAgent     = "copy-agent" // init container that copies the agent
+	containerTrust     = "trust"      // init container that makes the files of authorities
 	containerIDE       = "copy-ide"   // init container that copies the IDE
 )
 

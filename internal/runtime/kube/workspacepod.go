@@ -2,6 +2,7 @@ package kube
 
 import (
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/kube/enter"
+	"codehub/internal/trust"
 )
 
 // workspacePod returns the Pod of a workspace. It is within the Pod security standard
@@ -83,6 +85,7 @@ func (r *Runtime) workspacePod(spec runtime.ContainerSpec, home *corev1.Persiste
 	if r.cfg.Sudo {
 		allowRoot(p, &container, spec.UID)
 	}
+	r.addAuthorities(p, &container)
 	if !f.Tmp {
 		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: tmpVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: tmpVolume, MountPath: "/tmp"})
@@ -143,11 +146,56 @@ func allowRoot(p *corev1.Pod, c *corev1.Container, uid uint32) {
 	}
 }
 
+const (
+	trustVolume   = "trust"
+	companyVolume = "company"
+	companyDir    = "/opt/codehub-company"
+	companyFile   = "company.crt"
+)
+
+// addAuthorities mounts the files with the authorities that the workspace trusts, also in the places
+// of the image's own. An init container with the image makes them, since nothing else sees the
+// image's own. With sudo there are no mounts in those places: enter puts the list there, so that
+// root can update it.
+func (r *Runtime) addAuthorities(p *corev1.Pod, c *corev1.Container) {
+	if len(r.cfg.Authorities) == 0 {
+		return
+	}
+	p.Annotations[noteAuthorities] = string(r.cfg.Authorities)
+	p.Spec.Volumes = append(p.Spec.Volumes,
+		corev1.Volume{Name: trustVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		corev1.Volume{Name: companyVolume, VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{
+			Path: companyFile, FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + noteAuthorities + "']"},
+		}}}}})
+	init := corev1.Container{
+		Name: containerTrust, Image: c.Image, ImagePullPolicy: c.ImagePullPolicy, WorkingDir: "/",
+		Command:   []string{agentPath, trust.Command, companyDir + "/" + companyFile, trust.Dir},
+		Resources: *c.Resources.DeepCopy(), SecurityContext: c.SecurityContext.DeepCopy(),
+		VolumeMounts: []corev1.VolumeMount{{Name: trustVolume, MountPath: trust.Dir}, {Name: companyVolume, MountPath: companyDir, ReadOnly: true}},
+	}
+	for _, m := range c.VolumeMounts {
+		if m.MountPath == account.AgentDir {
+			init.VolumeMounts = append(init.VolumeMounts, m)
+		}
+	}
+	p.Spec.InitContainers = append(p.Spec.InitContainers, init)
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: trustVolume, MountPath: trust.Dir, ReadOnly: true})
+	if r.cfg.Sudo {
+		return
+	}
+	for _, place := range trust.Bundles {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: trustVolume, MountPath: place, SubPath: path.Base(trust.BundlePath), ReadOnly: true})
+	}
+}
+
 // environment returns the variables of a workspace in addition to those of its image.
 func (r *Runtime) environment(spec runtime.ContainerSpec, f facts) []corev1.EnvVar {
 	own := account.Env(f.Env, f.Shell)
 	if f.Included {
 		own = map[string]string{"HOME": runtime.HomeDir} // that of its own user may not be accessible
+	}
+	if len(r.cfg.Authorities) > 0 {
+		maps.Copy(own, trust.Env(f.Env))
 	}
 	defaults := r.cfg.Variables
 	if r.cfg.PortURI != nil {

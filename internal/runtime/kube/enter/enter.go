@@ -1,6 +1,6 @@
 // Package enter is the beginning of a workspace whose user may become root. Its Pod has a user
-// namespace, in which the first process is root: it puts the lists of users and groups into
-// /etc, where root can change them, and becomes the workspace's user. It is a command of the
+// namespace, in which the first process is root: it puts the lists of users, of groups and of
+// trusted authorities into /etc, where root can change them, and becomes the workspace's user. It is a command of the
 // agent's executable.
 package enter
 
@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"codehub/internal/trust"
 )
 
 // Command is the subcommand of the executable that runs Main.
@@ -42,7 +44,7 @@ func enter(uid, folder string, program []string) error {
 	if onHost(string(users)) { // a node may ignore what the cluster has accepted
 		return errors.New("the Pod has no user namespace: root in it would be root of the node")
 	}
-	if err := copyFiles(folder, "/etc"); err != nil {
+	if err := errors.Join(copyFiles(folder, "/etc"), trust.Replace("/")); err != nil {
 		return err
 	}
 	// Without root's capabilities. Those that a set-user-ID program gives stay possible.

@@ -22,11 +22,15 @@
 //	probe fill DIR                    fills the disk
 //	probe freeze                      stops process 1 by tracing it
 //	probe breed D                     starts processes until D has passed
+//	probe trusts CERT KEY HOW         prints the error of connecting to an https server with
+//	                                  this certificate, HOW with or without variables
 package main
 
 import (
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -47,7 +51,23 @@ var commands = map[string]func(args []string) (any, time.Duration){
 	},
 	"linger":  linger,
 	"orphans": orphans,
-	"attack":  attack, "environs": environs, "send": send, "connect": connect, "forge": forge, "chatter": chatter, "breed": breed, "fill": fill, "freeze": freeze,
+	"attack":  attack, "environs": environs, "send": send, "connect": connect, "forge": forge, "chatter": chatter, "breed": breed, "fill": fill, "freeze": freeze, "trusts": trusts,
+}
+
+func trusts(args []string) (any, time.Duration) {
+	if args[2] == "without" {
+		os.Clearenv()
+	}
+	listener, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		return err.Error(), 0
+	}
+	go func() { _ = http.ServeTLS(listener, http.NotFoundHandler(), args[0], args[1]) }()
+	res, err := http.Get("https://" + listener.Addr().String())
+	if err == nil {
+		res.Body.Close()
+	}
+	return fmt.Sprint(err), 0
 }
 
 func linger(args []string) (any, time.Duration) {
@@ -70,7 +90,7 @@ func main() {
 	}
 	at := slices.IndexFunc(os.Args, func(arg string) bool { return commands[arg] != nil })
 	if at < 0 {
-		fmt.Fprintln(os.Stderr, "usage: probe calls | flows KIND ADDR N HOLD | take N HOLD | id | env | write PATH | linger D | orphans N D | attack PID | environs | send PID SIGNAL | connect ADDR SECRET | forge KIND | chatter PATH | breed D | fill DIR | freeze")
+		fmt.Fprintln(os.Stderr, "usage: probe calls | flows KIND ADDR N HOLD | take N HOLD | id | env | write PATH | linger D | orphans N D | attack PID | environs | send PID SIGNAL | connect ADDR SECRET | forge KIND | chatter PATH | breed D | fill DIR | freeze | trusts CERT KEY HOW")
 		os.Exit(2)
 	}
 	answer, hold := commands[os.Args[at]](os.Args[at+1:])

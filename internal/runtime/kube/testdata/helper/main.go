@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"slices"
 	"strings"
 
 	"codehub/internal/agent/inside"
@@ -20,6 +21,7 @@ import (
 	helper "codehub/internal/runtime/kube/inside"
 	"codehub/internal/runtime/runtimetest/script"
 	"codehub/internal/storagejob"
+	"codehub/internal/trust"
 )
 
 func main() {
@@ -37,6 +39,8 @@ func main() {
 		os.Exit(whoami())
 	case enter.Command:
 		os.Exit(enter.Main(os.Args[2:]))
+	case trust.Command:
+		os.Exit(trust.Main(os.Args[2:]))
 	case copytree.Command:
 		os.Exit(copytree.Main(os.Args[2:]))
 	case helper.Command:
@@ -92,7 +96,12 @@ func whoami() int {
 	if err := os.WriteFile("/tmp/it", nil, 0o600); err != nil {
 		temp = err.Error()
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(map[string]any{"Name": me.Username, "Home": me.HomeDir, "Group": group.Name, "Env": env, "Temp": temp, "UID": os.Getuid(), "Effective": effective, "HostRoot": hostRoot, "Capabilities": capabilities, "Users": users}); err != nil {
+	var lists []string // of trusted authorities
+	for _, name := range append(slices.Clone(trust.Bundles), trust.BundlePath) {
+		text, _ := os.ReadFile(name)
+		lists = append(lists, string(text))
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(map[string]any{"Name": me.Username, "Home": me.HomeDir, "Group": group.Name, "Env": env, "Temp": temp, "UID": os.Getuid(), "Effective": effective, "HostRoot": hostRoot, "Capabilities": capabilities, "Users": users, "Lists": lists}); err != nil {
 		return 1
 	}
 	return 0
