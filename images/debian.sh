@@ -28,6 +28,25 @@ lock() {
 	flock 8
 }
 
+# trust_company makes downloads trust the authorities of CODEHUB_CA_FILE too, and sets
+# authorities to a file with these and the system's; empty: there are none. It uses $work.
+authorities=''
+trust_company() {
+	[ -n "${CODEHUB_CA_FILE:-}" ] || return 0
+	[ -r "$CODEHUB_CA_FILE" ] || die "CODEHUB_CA_FILE: $CODEHUB_CA_FILE cannot be read"
+	local file
+	authorities=$work/authorities.pem
+	for file in "${SSL_CERT_FILE:-}" /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem; do
+		if [ -r "$file" ]; then
+			cat "$file"
+			break
+		fi
+	done >"$authorities"
+	{ echo && cat "$CODEHUB_CA_FILE"; } >>"$authorities"
+	chmod 0755 "$work" # also for mmdebstrap without root
+	export CURL_CA_BUNDLE=$authorities SSL_CERT_FILE=$authorities NODE_EXTRA_CA_CERTS=$authorities
+}
+
 # debian_sources prints this machine's own sources of the release, as apt knows
 # them, so that a mirror set up here is used here too; nothing on other systems.
 debian_sources() {
@@ -64,6 +83,11 @@ build_base() {
 	options+=('--dpkgopt=path-include=/usr/share/doc/*/copyright')
 	# As in debian:bookworm-slim: a build that a crash has interrupted is not used anyway.
 	options+=('--dpkgopt=force-unsafe-io' '--aptopt=Acquire::Languages "none"')
+	if [ -n "$authorities" ]; then
+		# mmdebstrap leaves options in the base.
+		# shellcheck disable=SC2016 # for the hook's own shell
+		options+=("--aptopt=Acquire::https::CaInfo \"$authorities\"" '--customize-hook=sed -i /CaInfo/d "$1"/etc/apt/apt.conf.d/99mmdebstrap')
+	fi
 	local sources
 	sources=$(debian_sources)
 	# By standard input, as mmdebstrap without root could not read a file of ours;
@@ -136,6 +160,7 @@ archive() {
 build_arguments() {
 	arguments=(--build-arg "BASE=$base")
 	local name
+	[ -z "$authorities" ] || arguments+=(--build-arg "AUTHORITIES=$(cat "$CODEHUB_CA_FILE")")
 	for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
 		[ -z "${!name:-}" ] || arguments+=(--build-arg "$name") # the builder knows these, and keeps them out of the image
 	done

@@ -32,6 +32,7 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+trust_company
 packages="code-server $code_server code-server
 $node_package $node node
 npm $npm npm
@@ -54,6 +55,7 @@ done <<<"$packages"
 # This machine's own certificate authorities, needed to download through its proxy; they
 # stay in the container.
 cp /usr/local/share/ca-certificates/*.crt "$context/authorities/" 2>/dev/null || true
+[ -z "$authorities" ] || cp "$authorities" "$context/authorities/all.pem"
 
 # In a container, and not by a Dockerfile: Docker would store all that the IDE is made with
 # as layers, and take longer for that than for the rest.

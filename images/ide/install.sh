@@ -10,6 +10,7 @@ modules=$root/lib/vscode/node_modules
 export DEBIAN_FRONTEND=noninteractive
 
 debian_packages() {
+	[ ! -e authorities/all.pem ] || echo 'Acquire::https::CaInfo "/build/authorities/all.pem";' >/etc/apt/apt.conf.d/authorities
 	apt-get -q update
 	apt-get -q upgrade -y
 	apt-get -q install -y --no-install-recommends busybox-static ca-certificates g++ patchelf

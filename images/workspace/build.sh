@@ -36,6 +36,7 @@ work=$(mktemp -d)
 trap 'chmod -R u+w "$work" && rm -rf "$work"' EXIT
 context=$work/context
 mkdir "$context"
+trust_company
 cp -R Dockerfile etc "$context/"
 build_arguments
 [ -z "$sudo" ] || arguments+=(--build-arg "SUDO=$sudo")
