@@ -16,7 +16,7 @@ code_server=4.139.1
 # The Korean texts of VS Code: see korean/pack.mjs.
 korean_by_key=4.2.1
 korean_numbered=25.1.2
-inputs=(install.sh finish.sh prune.sh korean brand.sh settings.json relocate.sh extension start code-server.yaml)
+inputs=(install.sh finish.sh prune.sh korean brand.sh settings.json relocate.sh extension start code code-server.yaml)
 
 digest=$(digest_files build.sh "${inputs[@]}" -C .. debian.sh)
 current() { [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest"; }

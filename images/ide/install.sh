@@ -73,6 +73,7 @@ wait "$watchdog"
 
 # The links that the package's own postinstall makes.
 ln -sf code-linux.sh "$root/lib/vscode/bin/remote-cli/code-server"
+ln -sf code-linux.sh "$root/lib/vscode/bin/remote-cli/code" # under its usual name, for terminals of the IDE
 ln -sf browser-linux.sh "$root/lib/vscode/bin/helpers/browser.sh"
 mkdir "$ide/lib"
 cp "$node/bin/node" "$ide/lib/node"

@@ -14,6 +14,8 @@ source ../../scripts/image.sh
 source ../debian.sh
 
 go=1.27.4
+# Later versions have a program for each platform.
+pnpm=10.34.9
 
 case ${SUDO:-} in
 '' | 0) sudo='' ;;
@@ -67,7 +69,7 @@ build_full() {
 	make_tools >"$work/tools.log" 2>&1 &
 	tools=$!
 	build "${arguments[@]}" --target toolchains "$context"
-	step "fetch Go $go, Node $node and npm $npm"
+	step "fetch Go $go, Node $node, npm $npm and pnpm $pnpm"
 	wait "$tools" || {
 		cat "$work/tools.log"
 		exit 1
@@ -77,13 +79,14 @@ build_full() {
 	build_image "$image" "$digest" "${arguments[@]}" --target workspace "$context"
 }
 
-# make_tools makes tools.tar: Node, npm and Go as the default image has them below
+# make_tools makes tools.tar: Node, npm, pnpm and Go as the default image has them below
 # /usr/local. What npm installs for all projects goes to ~/.local, which is kept.
 make_tools() {
 	local tools=$work/tools/usr/local module
-	mkdir -p "$tools/bin" "$tools/lib/node_modules/npm"
+	mkdir -p "$tools/bin" "$tools/lib/node_modules/npm" "$tools/lib/node_modules/pnpm"
 	fetch "$node_package" "$node"
 	fetch npm "$npm"
+	fetch pnpm "$pnpm"
 	module=golang.org/toolchain@v0.0.1-go$go.$go_platform
 	(cd "$work" && GOFLAGS='' go mod download "$module") || die "Go's module proxy did not give $module (see above)"
 	cp -R "$(go env GOMODCACHE)/$module" "$tools/go"
@@ -99,11 +102,16 @@ make_tools() {
 	cp etc/npmrc "$tools/lib/node_modules/npm/npmrc"
 	ln -s ../lib/node_modules/npm/bin/npm-cli.js "$tools/bin/npm"
 	ln -s ../lib/node_modules/npm/bin/npx-cli.js "$tools/bin/npx"
+	tar --extract --gzip --file="$(archive pnpm "$pnpm")" --directory="$tools/lib/node_modules/pnpm" --strip-components=1
+	chmod +x "$tools"/lib/node_modules/pnpm/bin/*.cjs
+	ln -s ../lib/node_modules/pnpm/bin/pnpm.cjs "$tools/bin/pnpm"
+	ln -s ../lib/node_modules/pnpm/bin/pnpx.cjs "$tools/bin/pnpx"
 
 	tar --create --file="$work/tools.tar" --sort=name --mtime=2026-01-01 --owner=0 --group=0 --numeric-owner \
 		--mode=a+rX,go-w --directory="$work/tools" usr
 	chmod -R u+w "$work/tools"
 	rm -r "$work/tools"
+	rm -f "$(archive pnpm "$pnpm")"
 	(
 		! flock --nonblock 7 || rm -f "$(archive "$node_package" "$node")" "$(archive npm "$npm")"
 	) 7>"$cache/ide.lock" # a build of the IDE needs them as well

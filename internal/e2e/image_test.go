@@ -105,10 +105,10 @@ func (w workspaceShell) command(input io.Reader, words ...string) string {
 // checkTools prints what is not as the documentation says.
 const checkTools = `
 for name in git git-lfs gcc g++ make gdb cmake pkg-config python python3 pip node npm npx go gofmt java javac jq rg fd fzf vim nano \
-	tmux zsh ssh rsync curl wget zip unzip man less ps file code-server; do
+	tmux zsh ssh rsync curl wget zip unzip man less ps file code-server code pnpm sqlite3 tree htop dig ip lsof; do
 	command -v "$name" > /dev/null || echo "no $name"
 done
-command -v sudo > /dev/null && echo 'sudo is there'
+[ -e /usr/bin/sudo ] && echo 'sudo is there'
 case ":$PATH:" in *":$HOME/.local/bin:"*) ;; *) echo "PATH is $PATH" ;; esac
 [ "$LANG" = C.UTF-8 ] || echo "LANG is $LANG"
 `
@@ -137,8 +137,16 @@ func TestDefaultImage(t *testing.T) {
 		"TZ=Asia/Seoul date -d @0 +%H":                                     "09",
 		"man --where git ls curl printf.3 | wc -l":                         "4",
 		"man ls | head -1 | tr -s ' '":                                     "LS(1) User Commands LS(1)",
-		"bash -ic 'sudo true' 2>&1 | tail -1":                              "sudo: System packages cannot be installed here; put tools in your home folder, or choose another image.",
-		"zsh -ic 'sudo true' 2>&1 | tail -1":                               "sudo: System packages cannot be installed here; put tools in your home folder, or choose another image.",
+		"sh -c 'sudo true' 2>&1 | head -1":                                 "sudo: System packages cannot be installed here, since workspaces run without root.",
+		"apt -y install hello 2>&1 | head -1":                              "apt: System packages cannot be installed here, since workspaces run without root.",
+		"apt-get update 2>&1 | grep -o 'pip install'":                      "pip install",
+		"apt-get update > /dev/null 2>&1 || echo $?":                       "1",
+		"apt list --installed 2>/dev/null | grep -c ^tree/":                "1",
+		"apt-get --version | head -1 | cut -d ' ' -f 1":                    "apt",
+		"pnpm --version | cut -d . -f 1":                                   "10",
+		"sqlite3 :memory: 'select 6 * 7'":                                  "42",
+		"dig -v 2>&1 | cut -d ' ' -f 1":                                    "DiG",
+		"ip -o -4 address show lo | tr -s ' ' | cut -d ' ' -f 4":           "127.0.0.1/8",
 	} {
 		if got := strings.TrimSpace(in.run(nil, script)); got != want {
 			t.Errorf("%s: %q, want %q", script, got, want)
@@ -158,15 +166,30 @@ func withoutTTYNotes(out string) string {
 	return kept.String()
 }
 
-// The slim image has the IDE and a few tools, and neither compilers nor sudo.
+// The commands that stand in for sudo and apt do not keep root from them: a Dockerfile can install
+// packages.
+func TestRootUsesAptInDerivedImages(t *testing.T) {
+	harness.Verify(t)
+	t.Parallel()
+	for _, image := range []string{env.slimImage, env.workspaceImage} {
+		// Without a network there is nothing to install; apt says what it would do.
+		cmd := exec.CommandContext(t.Context(), "docker", "run", "--rm", "--network", "none", "--user", "root", image, "sh", "-ec",
+			"apt-get clean; apt-get remove --yes --simulate nano | grep ^Remv.nano; apt-get remove --yes nano > /dev/null; ! command -v nano; sudo true || echo $?")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "Remv nano") || !strings.HasSuffix(strings.TrimSpace(string(out)), "127") {
+			t.Errorf("%s: %v, %s", image, err, out)
+		}
+	}
+}
+
+// The slim image has the IDE and a few tools, and neither compilers nor sudo itself.
 func TestSlimImage(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "slim"})
 	s.awaitPhase(id, "RUNNING")
-	out := workspaceShell{s, id}.run(nil, `for name in git curl nano less ssh ps code-server sudo gcc python3 node go java; do command -v "$name" > /dev/null && echo "$name"; done; true`)
-	if got, want := strings.Fields(out), "git curl nano less ssh ps code-server"; strings.Join(got, " ") != want {
+	out := workspaceShell{s, id}.run(nil, `for name in git curl nano less ssh ps code-server code sudo gcc python3 node go java; do command -v "$name" > /dev/null && echo "$name"; done; sudo 2>&1 | head -1 | wc -l`)
+	if got, want := strings.Fields(out), "git curl nano less ssh ps code-server code sudo 1"; strings.Join(got, " ") != want {
 		t.Errorf("it has %v, want %s", got, want)
 	}
 	s.remove(id)
