@@ -135,7 +135,7 @@ func readError(resp *http.Response) error {
 	}
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	var said api.Error
-	if json.Unmarshal(b, &said) != nil || said.Code == "" {
+	if json.Unmarshal(b, &said) != nil || said.Code == "" || said.Message == "" { // code-server answers with an error alone
 		said = api.Error{Code: "unexpected_answer", Message: fmt.Sprintf("the server answered %s, which is not codehub's API", resp.Status)}
 	}
 	e.Code, e.Message, e.Details = said.Code, said.Message, said.Details

@@ -73,8 +73,9 @@ func TestErrors(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]Error{
 		`{"error":"workspace_limit_exceeded","message":"Too many.","details":{"max":2}}`: {Code: "workspace_limit_exceeded", Message: "Too many."},
-		`<html>`: {Code: "unexpected_answer", Message: "the server answered 429 Too Many Requests, which is not codehub's API"},
-		`{}`:     {Code: "unexpected_answer", Message: "the server answered 429 Too Many Requests, which is not codehub's API"},
+		`<html>`:                   {Code: "unexpected_answer", Message: "the server answered 429 Too Many Requests, which is not codehub's API"},
+		`{"error":"Unauthorized"}`: {Code: "unexpected_answer", Message: "the server answered 429 Too Many Requests, which is not codehub's API"},
+		`{}`:                       {Code: "unexpected_answer", Message: "the server answered 429 Too Many Requests, which is not codehub's API"},
 	} {
 		var requests atomic.Int32
 		c := serve(t, func(w http.ResponseWriter, r *http.Request) {
