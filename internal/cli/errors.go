@@ -14,10 +14,13 @@ import (
 
 // messageOf returns what is printed about err; empty: nothing.
 func messageOf(err error) string {
-	if err == nil || err.Error() == "" {
+	if err == nil || terminal.Quiet(err) {
 		return ""
 	}
-	return redacted(explain(err).Error())
+	if message := redacted(explain(err).Error()); strings.TrimSpace(message) != "" {
+		return message
+	}
+	return fmt.Sprintf("the command failed, and no reason was given (%T)", err)
 }
 
 // exitCode returns the exit code after err.

@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"codehub/client"
+	"codehub/internal/cli/terminal"
 )
 
 // A refusal names the start to free space if it would be accepted now.
@@ -22,5 +25,18 @@ func TestRefusalNamesStartToFreeSpace(t *testing.T) {
 		if got := messageOf(&client.Error{Code: "quota_exceeded", Message: "Too much.", Details: c.details}); strings.Contains(got, offer) != c.want {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// An error without a text is never silent, unless it is only the exit code of a program.
+func TestErrorWithoutText(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{errors.New(""), &client.Error{Code: "unauthorized", Status: 401}, fmt.Errorf("%w", errors.New(" \n"))} {
+		if got := messageOf(err); !strings.Contains(got, "no reason") {
+			t.Errorf("%#v: %q", err, got)
+		}
+	}
+	if got := messageOf(terminal.Exit(3, nil)); got != "" {
+		t.Errorf("an exit code: %q", got)
 	}
 }

@@ -56,8 +56,14 @@ func (e *exit) Unwrap() error { return e.err }
 // CodehubExitCode implements the method that ExitCode looks for.
 func (e *exit) CodehubExitCode() int { return e.code }
 
+// Quiet reports whether err is an exit code alone, about which nothing is printed.
+func Quiet(err error) bool {
+	var e *exit
+	return errors.As(err, &e) && e.err == nil
+}
+
 // Exit returns an error with that exit code, or nil for 0 without an error. If err is nil,
-// nothing is printed.
+// the error is Quiet.
 func Exit(code int, err error) error {
 	if code == ExitOK && err == nil {
 		return nil
