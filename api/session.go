@@ -4,8 +4,9 @@ import "time"
 
 // Kinds of Session.
 const (
-	SessionCookie = "session" // a login in a browser
-	SessionToken  = "token"   // an API token
+	SessionCookie    = "session"   // a login in a browser
+	SessionToken     = "token"     // an API token
+	SessionWorkspace = "workspace" // none: a program inside a workspace
 )
 
 // Session is the answer of GET /session: the user, and the session or token of the request.
@@ -13,6 +14,15 @@ type Session struct {
 	User      User       `json:"user"`
 	Kind      string     `json:"kind"`
 	ExpiresAt *time.Time `json:"expires_at"`
+	URL       string     `json:"url"` // of the server, in a browser
+	// Workspace is that of a request from inside a workspace, whose owner User then is.
+	Workspace *SessionOf `json:"workspace,omitempty"`
+}
+
+// SessionOf is the workspace that a request comes from.
+type SessionOf struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
 }
 
 // OpenSession is one of a user's sessions: a login on a device.

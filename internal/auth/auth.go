@@ -29,6 +29,7 @@ type Store interface {
 	CreateFirstUser(ctx context.Context, from netip.Addr, u postgres.User) (postgres.User, error)
 	UserByName(ctx context.Context, username string) (postgres.User, error)
 	User(ctx context.Context, id string) (postgres.User, error)
+	OwnerOf(ctx context.Context, id workspace.ID) (postgres.User, error)
 	RecordLoginFailure(ctx context.Context, userID string, rule postgres.LockRule) error
 	RecordNameFailure(ctx context.Context, name string, rule postgres.LockRule) error
 	NameLockedUntil(ctx context.Context, name string) (*time.Time, error)

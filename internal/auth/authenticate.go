@@ -89,6 +89,9 @@ func (a *Auth) IdentifyFor(r *http.Request, bearer bool, need workspace.Scope, o
 }
 
 func (a *Auth) identity(r *http.Request, bearer bool) (Identity, error) {
+	if id, inside := Inside(r.Context()); inside {
+		return a.insider(r.Context(), id)
+	}
 	secret, kind, err := a.credentials(r, bearer)
 	if err != nil {
 		return Identity{}, err

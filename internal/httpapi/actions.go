@@ -22,7 +22,7 @@ func (s *server) intent(status int, do func(Store, context.Context, workspace.Ca
 		if err != nil {
 			return err
 		}
-		return s.answer(w, status, ws)
+		return s.answerTo(w, id, status, ws)
 	}
 }
 
@@ -131,5 +131,5 @@ func (s *server) stopWorkspace(w http.ResponseWriter, r *http.Request, id auth.I
 	if err != nil {
 		return err
 	}
-	return s.answer(w, http.StatusAccepted, ws)
+	return s.answerTo(w, id, http.StatusAccepted, ws)
 }

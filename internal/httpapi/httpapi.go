@@ -322,6 +322,9 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 	if err := s.sameOrigin(r); err != nil {
 		return err
 	}
+	if err := checkInside(r, rt); err != nil {
+		return err
+	}
 	var id auth.Identity
 	if rt.needs != open {
 		var err error
@@ -341,6 +344,31 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 		}
 	}
 	return rt.handle(w, r, id)
+}
+
+// insideRoutes are the routes for programs inside a workspace, which have no credential. They
+// are about the workspace itself and take no body.
+var insideRoutes = map[string]bool{
+	"GET /session":                  true,
+	"GET /workspaces/{id}":          true,
+	"GET /workspaces/{id}/usage":    true,
+	"GET /workspaces/{id}/archives": true,
+	"GET /workspaces/{id}/ports":    true,
+	"POST /workspaces/{id}/stay":    true,
+	"POST /workspaces/{id}/stop":    true,
+}
+
+// checkInside refuses what a program inside a workspace may not do without a login.
+func checkInside(r *http.Request, rt route) error {
+	id, inside := auth.Inside(r.Context())
+	if !inside {
+		return nil
+	}
+	accesslog.SetWorkspace(r.Context(), string(id), 0)
+	if on := rt.on(r); !insideRoutes[rt.method+" "+rt.path] || on != "" && on != id {
+		return workspace.Errorf(workspace.CodeForbidden, "Without a login, a workspace can only show and stop itself, list its ports and stay awake.")
+	}
+	return nil
 }
 
 // sameOrigin refuses requests that a page of another origin makes a browser send, and

@@ -102,7 +102,7 @@ func wire() map[string]any {
 		"CreateWorkspace": api.CreateWorkspace{}, "UpdateWorkspace": api.UpdateWorkspace{}, "Recover": api.Recover{},
 		"Size": api.Size{}, "SizeList": api.SizeList{}, "Usage": api.Usage{}, "Holder": api.Holder{}, "Exec": api.Exec{}, "ExecTerminal": api.ExecTerminal{}, "ExecInput": api.ExecInput{}, "ExecOutput": api.ExecOutput{},
 		"Identity": api.Identity{}, "IdentityList": api.IdentityList{}, "UnlinkIdentity": api.UnlinkIdentity{}, "Passkey": api.Passkey{}, "PasskeyList": api.PasskeyList{}, "RenamePasskey": api.RenamePasskey{},
-		"Login": api.Login{}, "User": api.User{}, "Session": api.Session{}, "OpenSession": api.OpenSession{}, "SessionList": api.SessionList{}, "SessionsEnded": api.SessionsEnded{}, "CreateToken": api.CreateToken{}, "BeginDevice": api.BeginDevice{}, "DeviceLogin": api.DeviceLogin{}, "RedeemLogin": api.RedeemLogin{}, "RedeemedLogin": api.RedeemedLogin{},
+		"Login": api.Login{}, "User": api.User{}, "Session": api.Session{}, "SessionOf": api.SessionOf{}, "OpenSession": api.OpenSession{}, "SessionList": api.SessionList{}, "SessionsEnded": api.SessionsEnded{}, "CreateToken": api.CreateToken{}, "BeginDevice": api.BeginDevice{}, "DeviceLogin": api.DeviceLogin{}, "RedeemLogin": api.RedeemLogin{}, "RedeemedLogin": api.RedeemedLogin{},
 		"Token": api.Token{}, "TokenList": api.TokenList{}, "Deleted": api.Deleted{}, "Error": api.Error{},
 		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "LostNode": api.LostNode{}, "LostNodeWorkspace": api.LostNodeWorkspace{}, "DeadNode": api.DeadNode{}, "ImageBuild": api.ImageBuild{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{}, "AccountLimits": api.AccountLimits{}, "Limit": api.Limit{},
@@ -249,7 +249,7 @@ func TestDocumentMatchesEnums(t *testing.T) {
 	check("operation", ws["operation"], texts(len(ops), func(i int) string { return string(ops[i]) }))
 	check("error_reason", ws["error_reason"], texts(len(reasons), func(i int) string { return string(reasons[i]) }))
 	check("desired_state", ws["desired_state"], []string{"DELETED", "ARCHIVED", "STANDBY", "RUNNING"})
-	check("kind", d.Components.Schemas["Session"].Properties["kind"], []string{api.SessionCookie, api.SessionToken})
+	check("kind", d.Components.Schemas["Session"].Properties["kind"], []string{api.SessionCookie, api.SessionToken, api.SessionWorkspace})
 	visible := []string{string(workspace.VisibleOwner), string(workspace.VisibleUsers), string(workspace.VisiblePublic)}
 	check("visible_to", d.Components.Schemas["Port"].Properties["visible_to"], visible)
 	check("max_visibility", d.Components.Schemas["PortList"].Properties["max_visibility"], visible)

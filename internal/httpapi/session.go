@@ -71,9 +71,16 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request, id auth.Identity
 	return nil
 }
 
-func (s *server) session(w http.ResponseWriter, _ *http.Request, id auth.Identity) error {
-	out := api.Session{User: userView(id.Caller, id.CreatedAt), Kind: api.SessionCookie}
-	if id.Caller.Token != "" {
+func (s *server) session(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	out := api.Session{User: userView(id.Caller, id.CreatedAt), Kind: api.SessionCookie, URL: s.base}
+	switch {
+	case id.Caller.Inside:
+		ws, err := s.cfg.Store.Workspace(r.Context(), id.Caller, id.Caller.Only)
+		if err != nil {
+			return err
+		}
+		out.Kind, out.Workspace = api.SessionWorkspace, &api.SessionOf{ID: string(ws.ID), Name: ws.Name}
+	case id.Caller.Token != "":
 		out.Kind = api.SessionToken
 	}
 	if !id.Expires.IsZero() {

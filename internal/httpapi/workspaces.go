@@ -159,7 +159,7 @@ func (s *server) getWorkspace(w http.ResponseWriter, r *http.Request, id auth.Id
 	if id.Caller.Permits(workspace.ScopeWorkspaces, ws.ID) != nil {
 		return writeJSON(w, http.StatusOK, s.view(ws)) // the values of its variables may be secrets
 	}
-	return s.answer(w, http.StatusOK, ws)
+	return s.answerTo(w, id, http.StatusOK, ws)
 }
 
 func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -248,6 +248,16 @@ func (s *server) view(ws workspace.Workspace) api.Workspace {
 		}
 	}
 	return view.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL(), Sizes: s.cfg.Sizes}.View(ws)
+}
+
+// answerTo is answer without what guests of the workspace do not see of it, if the request comes
+// from inside: guests have terminals there.
+func (s *server) answerTo(w http.ResponseWriter, id auth.Identity, status int, ws workspace.Workspace) error {
+	if !id.Caller.Inside {
+		return s.answer(w, status, ws)
+	}
+	ws.Memo = ""
+	return writeJSON(w, status, s.view(ws))
 }
 
 func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspace) error {

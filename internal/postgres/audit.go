@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -46,6 +47,10 @@ type execer interface {
 func audit(ctx context.Context, tx pgx.Tx, caller workspace.Caller, action, target string, details map[string]any) error {
 	if details == nil {
 		details = map[string]any{}
+	}
+	if caller.Inside {
+		details = maps.Clone(details)
+		details["asked_by"] = "workspace"
 	}
 	b, err := json.Marshal(details)
 	if err != nil {

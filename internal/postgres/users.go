@@ -157,6 +157,12 @@ func (db *DB) User(ctx context.Context, id string) (User, error) {
 	return db.user(ctx, `u.removed_at IS NULL AND u.id = $1`, id)
 }
 
+// OwnerOf returns the owner of a workspace; CodeNotFound if the owner is disabled or suspended,
+// or if the workspace is deleted.
+func (db *DB) OwnerOf(ctx context.Context, id workspace.ID) (User, error) {
+	return db.user(ctx, `u.active AND u.id = (SELECT owner_user_id FROM workspaces WHERE id = $1 AND phase <> 'DELETED')`, id)
+}
+
 func (db *DB) user(ctx context.Context, where string, arg any) (User, error) {
 	var u User
 	err := db.pool.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE `+where, arg).Scan(u.targets()...)

@@ -17,6 +17,9 @@ type Caller struct {
 	// Scope and Only limit what the token may do; empty: no limit.
 	Scope Scope
 	Only  ID // the workspace that it is for
+	// Inside is a program in the workspace Only, which needs no credential and may do very
+	// little for the workspace's owner (docs/security.md).
+	Inside bool
 	// Address is that of the request's client, for the audit log; invalid: not known.
 	Address netip.Addr
 }
