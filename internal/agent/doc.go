@@ -28,6 +28,10 @@ const (
 	PathUsage  = "/v1/usage"
 )
 
+// ClientSocket is where agents listen for the command line in the workspace (PathListen), while
+// a server asks them to. Only the workspace's user may enter the folder.
+const ClientSocket = "/tmp/.codehub/client.sock"
+
 // Upgrade is the protocol that a conversation's request names.
 const Upgrade = "codehub-agent"
 

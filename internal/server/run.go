@@ -198,6 +198,7 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 		g.Go(func() error { return s.garbage.Run(gctx, rows) })
 		g.Go(func() error { return s.ttl.Run(gctx, rows) })
 		g.Go(func() error { return s.usage.Run(gctx, rows) })
+		g.Go(func() error { return s.inside.Run(gctx, postgres.NewUsage(rows).Running) })
 		return g.Wait()
 	})
 }

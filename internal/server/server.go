@@ -25,6 +25,7 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/continuation"
 	"codehub/internal/dashboard"
+	"codehub/internal/frominside"
 	"codehub/internal/front"
 	"codehub/internal/gc"
 	"codehub/internal/health"
@@ -277,6 +278,7 @@ type server struct {
 	flush     *activity.Flusher
 	ttl       *ttl.Runner
 	usage     *usage.Runner
+	inside    *frominside.Runner
 	continued *continuation.Group // event streams and WebSockets
 	http      http.Handler
 	metrics   *httpapi.Metrics
@@ -367,11 +369,12 @@ func newServer(p parts) (*server, error) {
 	}})
 
 	mux := http.NewServeMux()
-	mux.Handle("/api/", httpapi.New(httpapi.Config{
+	rest := httpapi.New(httpapi.Config{
 		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Archives: p.bucket, Admin: administration,
 		Restore: restore, Ports: portService, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 		Gate: gate, OpenBodies: openBodies,
-	}))
+	})
+	mux.Handle("/api/", rest)
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))
 	continued := continuation.NewGroup()
@@ -384,10 +387,12 @@ func newServer(p parts) (*server, error) {
 		mux.Handle("GET /metrics", metrics.Handler())
 	}
 	pages.Routes(mux)
+	inside := frominside.New(frominside.Config{Runtime: p.runtime, Handler: httpapi.Outer(log, metrics, continued, rest), Log: log})
+	hub.Observe(bus.Observer{Changed: func(_ string, id workspace.ID) { inside.Changed(id) }, Gap: inside.Gap})
 
 	return &server{
 		gate: gate, metrics: metrics,
 		parts: p, auth: authentication, signIn: signIn, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
-		flush: flush, ttl: idle, usage: spending, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(inbound.LimitStreams(knows(authentication), refuseStream(log), mux))))),
+		flush: flush, ttl: idle, usage: spending, inside: inside, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(inbound.LimitStreams(knows(authentication), refuseStream(log), mux))))),
 	}, nil
 }

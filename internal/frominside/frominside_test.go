@@ -1,0 +1,185 @@
+package frominside
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codehub/internal/agent/agenttest"
+	"codehub/internal/auth"
+	"codehub/internal/harness"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+const id = workspace.ID("019a0000-0000-7000-8000-000000000001")
+
+// world is a Runner that runs, with a workspace that an agent serves.
+type world struct {
+	*Runner
+	t      *testing.T
+	socket string
+	mu     sync.Mutex
+	lists  []postgres.RunningWorkspace
+	end    func()
+}
+
+func (w *world) running(context.Context) ([]postgres.RunningWorkspace, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lists, nil
+}
+
+func (w *world) set(ids ...workspace.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lists = nil
+	for _, id := range ids {
+		w.lists = append(w.lists, postgres.RunningWorkspace{ID: id})
+	}
+}
+
+func newWorld(t *testing.T, at Upstreams, h http.HandlerFunc) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "inside") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	w := &world{t: t, socket: filepath.Join(dir, "client.sock")}
+	w.Runner = New(Config{Runtime: at, Handler: h, Log: slog.New(slog.DiscardHandler), Socket: w.socket, Interval: time.Second})
+	w.set(id)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx, w.running) }()
+	w.end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(w.end)
+	return w
+}
+
+// ask sends a request as a program in the workspace does, on a connection of its own.
+func (w *world) ask() (string, error) {
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", w.socket)
+	}}}
+	res, err := c.Get("http://codehub/")
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return string(b), err
+}
+
+func (w *world) answers() bool {
+	_, err := w.ask()
+	return err == nil
+}
+
+// A program in a running workspace reaches the server, which knows the workspace by the
+// connection, and reads the whole of a long response. That continues after a restart of the
+// container, and ends with the workspace and the server.
+func TestRequestsFromRunningWorkspace(t *testing.T) {
+	t.Parallel()
+	agents := agenttest.New(t)
+	agents.Start(id)
+	long := bytes.Repeat([]byte("x"), 4<<20)
+	w := newWorld(t, agents, func(w http.ResponseWriter, r *http.Request) {
+		from, _ := auth.Inside(r.Context())
+		_, _ = io.WriteString(w, string(from))
+		_, _ = w.Write(long)
+	})
+	harness.Eventually(t, "a request is answered", w.answers)
+	if got, err := w.ask(); got != string(id)+string(long) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	agents.Start(id)
+	w.Changed(id)
+	harness.Eventually(t, "a request after a restart is answered", w.answers)
+	gone := func() bool { _, err := os.Lstat(w.socket); return os.IsNotExist(err) }
+	w.set()
+	w.Gap()
+	harness.Eventually(t, "the agent does not listen after the workspace has left the list", gone)
+	w.set(id)
+	w.Changed(id)
+	harness.Eventually(t, "a request is answered again", w.answers)
+	w.end()
+	harness.Eventually(t, "the agent does not listen after the server has ended", gone)
+}
+
+// A workspace has few connections at a time; more wait.
+func TestFewRequestsAtATime(t *testing.T) {
+	t.Parallel()
+	agents := agenttest.New(t)
+	agents.Start(id)
+	var open, most atomic.Int32
+	hold := make(chan struct{})
+	w := newWorld(t, agents, func(http.ResponseWriter, *http.Request) {
+		n := open.Add(1)
+		defer open.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		<-hold
+	})
+	harness.Eventually(t, "the agent listens", func() bool { _, err := os.Lstat(w.socket); return err == nil })
+	var all sync.WaitGroup
+	for range 2 * perWorkspace {
+		all.Go(func() {
+			if _, err := w.ask(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	harness.Eventually(t, "the first requests are served", func() bool { return open.Load() == perWorkspace })
+	close(hold)
+	all.Wait()
+	if n := most.Load(); n != perWorkspace {
+		t.Errorf("%d requests at a time, want %d", n, perWorkspace)
+	}
+}
+
+// An agent that does not know the request is not asked in a tight loop.
+func TestRefusingAgentIsAskedRarely(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		http.NotFound(w, nil)
+	}))
+	t.Cleanup(old.Close)
+	w := newWorld(t, upstream(old.Listener.Addr().String()), func(http.ResponseWriter, *http.Request) {})
+	harness.Eventually(t, "the agent was asked again", func() bool {
+		w.Changed(id)
+		return asked.Load() >= 2
+	})
+	began, before := time.Now(), asked.Load()
+	for time.Since(began) < 2*minPause {
+		w.Changed(id) // a change of the workspace makes no tight loop either
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := asked.Load() - before; n > 3 {
+		t.Errorf("asked %d times in %v", n, time.Since(began))
+	}
+}
+
+type upstream string
+
+func (u upstream) Upstream(context.Context, workspace.ID) (runtime.Upstream, error) {
+	return runtime.Upstream{Agent: string(u), Secret: "secret"}, nil
+}
