@@ -9,12 +9,14 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +26,7 @@ import (
 	"codehub/internal/archive/store"
 	"codehub/internal/attach"
 	"codehub/internal/auth"
+	"codehub/internal/frominside"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/harness/web"
 	"codehub/internal/httpapi"
@@ -60,6 +63,7 @@ type apiServer struct {
 	url, dsn string
 	bucket   string // a folder
 	agents   *agenttest.Agents
+	api      http.Handler
 }
 
 func serveAPI(t testing.TB) apiServer {
@@ -78,7 +82,7 @@ func serveAPI(t testing.TB) apiServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv.Serve(httpapi.Outer(log, nil, srv.Streams, httpapi.New(httpapi.Config{
+	api := httpapi.Outer(log, nil, srv.Streams, httpapi.New(httpapi.Config{
 		Settings: service.Settings{
 			URL: srv.URL, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
 			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume, Sizes: sizes},
@@ -89,9 +93,10 @@ func serveAPI(t testing.TB) apiServer {
 		Attach: attacher,
 		Ports: ports.New(ports.Config{Store: srv.DB, Runtime: agents, Attacher: attacher, Layout: layout,
 			Settings: ports.Settings{PortVisibilityMax: "public", PortShareMax: 24 * time.Hour}}),
-	})))
+	}))
+	srv.Serve(api)
 	srv.AddAccount("ann", clientPassword, true)
-	return apiServer{auth: srv.Auth, url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir, agents: agents}
+	return apiServer{auth: srv.Auth, url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir, agents: agents, api: api}
 }
 
 // wakes is the store of attach, as in the server.
@@ -118,7 +123,42 @@ func startAgent(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("CODEHUB_BUSY_SOCKET", a.BusySocket)
 }
 
-type agentsKey struct{}
+type (
+	agentsKey struct{}
+	apiKey    struct{}
+	endKey    struct{}
+)
+
+// inside NAME lets the commands that follow run as in a workspace, whose agent a server has
+// connected to. ! inside NAME ends that server.
+func runInside(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		(*ts.Value(endKey{}).(*func()))()
+		return
+	}
+	startAgent(ts, false, args)
+	ctx, cancel := context.WithCancel(context.Background())
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(ctx)
+	var id workspace.ID
+	ts.Check(conn.QueryRow(ctx, `SELECT id FROM workspaces WHERE name = $1`, args[0]).Scan(&id))
+	socket := filepath.Join(filepath.Dir(ts.Getenv("CODEHUB_BUSY_SOCKET")), "client.sock")
+	r := frominside.New(frominside.Config{Runtime: ts.Value(agentsKey{}).(*agenttest.Agents), Handler: ts.Value(apiKey{}).(http.Handler), Log: slog.New(slog.DiscardHandler), Socket: socket})
+	ended := make(chan error, 1)
+	go func() {
+		ended <- r.Run(ctx, func(context.Context) ([]postgres.RunningWorkspace, error) {
+			return []postgres.RunningWorkspace{{ID: id}}, nil
+		})
+	}()
+	end := sync.OnceFunc(func() { cancel(); <-ended })
+	ts.Defer(end)
+	*ts.Value(endKey{}).(*func()) = end
+	ts.Setenv("CODEHUB_WORKSPACE_ID", string(id))
+	for _, err := os.Lstat(socket); err != nil; _, err = os.Lstat(socket) {
+		<-time.After(10 * time.Millisecond)
+	}
+}
 
 // listen NAME listens on a port of this machine, where the agents run, and sets a variable
 // to its number.
@@ -232,12 +272,12 @@ func TestClient(t *testing.T) {
 			env.Setenv("SERVER", s.url)
 			env.Setenv("DSN", s.dsn)
 			env.Setenv("BUCKET", s.bucket)
-			env.Values[agentsKey{}] = s.agents
+			env.Values[agentsKey{}], env.Values[apiKey{}], env.Values[endKey{}] = s.agents, s.api, new(func())
 			env.Setenv("PASSWORD", clientPassword)
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "agent": startAgent, "listen": listen, "sql": statement},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "agent": startAgent, "inside": runInside, "listen": listen, "sql": statement},
 	})
 }
 

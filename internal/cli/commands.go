@@ -102,6 +102,9 @@ func (f serverFlags) connect() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f.inside(known) != "" {
+		return f.connectInside()
+	}
 	server := f.server(known)
 	token := os.Getenv(tokenVariable)
 	// A token is sent only to the server that issued it.
@@ -136,7 +139,7 @@ func (o onWorkspace) run(ctx context.Context, k *kong.Context, deleted bool, do 
 	if err != nil {
 		return err
 	}
-	w, err := resolve(ctx, c, o.Workspace, deleted)
+	w, err := o.find(ctx, c, o.Workspace, deleted)
 	if err != nil {
 		return err
 	}

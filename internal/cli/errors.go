@@ -52,6 +52,9 @@ func explain(err error) error {
 		}
 		return fmt.Errorf("%s: %s. %s", terminal.Plain(w.Name), state(w), text)
 	}
+	if errors.Is(err, errNoServer) {
+		return errNoServer
+	}
 	if errors.Is(err, context.Canceled) { // by a signal
 		return errors.New("interrupted")
 	}

@@ -105,6 +105,11 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 		l.URL = l.Server
 	}
 	server := l.server(known)
+	if l.inside(known) != "" {
+		if server, err = l.ownServer(ctx); err != nil {
+			return err
+		}
+	}
 	in := bufio.NewReader(os.Stdin)
 	if l.WithToken {
 		return l.withToken(ctx, k, server, in, known)
@@ -134,6 +139,16 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	fmt.Fprintf(k.Stderr, "Logged in to %s as %s.\n", server, terminal.Plain(user.Username))
 	return nil
+}
+
+// ownServer returns the address of the server of the workspace in which the command runs.
+func (f serverFlags) ownServer(ctx context.Context) (string, error) {
+	c, err := f.connectInside()
+	if err != nil {
+		return "", err
+	}
+	s, err := c.Session(ctx)
+	return s.URL, err
 }
 
 // withToken saves an API token of the user's in place of the previous login. A logout
@@ -211,6 +226,9 @@ func (w whoamiCmd) Run(ctx context.Context, k *kong.Context) error {
 	text := terminal.Plain(s.User.Username)
 	if s.User.Admin {
 		text += " (admin)"
+	}
+	if s.Workspace != nil {
+		text += ", in the workspace " + terminal.Plain(s.Workspace.Name) + " of " + terminal.Plain(s.URL)
 	}
 	return w.Print(k.Stdout, s, text)
 }

@@ -27,7 +27,7 @@ type portsCmd struct {
 	Unshare portsUnshareCmd `cmd:"" help:"Stop sharing a port."`
 }
 
-type portsListCmd struct{ onWorkspace }
+type portsListCmd struct{ onThisWorkspace }
 
 // Help describes the list.
 func (portsListCmd) Help() string {

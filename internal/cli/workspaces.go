@@ -119,7 +119,7 @@ func phaseOf(word string) string {
 	return "STANDBY"
 }
 
-type showCmd struct{ onWorkspace }
+type showCmd struct{ onThisWorkspace }
 
 func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
@@ -211,7 +211,7 @@ func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 type stopCmd struct {
-	onWorkspace
+	onThisWorkspace
 	Force bool `short:"f" help:"Remove the container at once, during any operation."`
 	Wait  bool `short:"w" help:"Wait until it has stopped."`
 }
@@ -225,7 +225,7 @@ func (s stopCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Stop(ctx, id, s.Force)
 		switch {
-		case err != nil || !s.Wait:
+		case err != nil || !s.Wait || s.isInside(): // it ends this command, too
 		case w.DesiredState == "ARCHIVED" && w.NextDesiredState == nil: // it stays so
 			w, err = c.Wait(ctx, id, func(w api.Workspace) bool { return w.Phase != "RUNNING" || w.DeletedAt != nil })
 		default:

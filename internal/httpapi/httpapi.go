@@ -366,7 +366,7 @@ func checkInside(r *http.Request, rt route) error {
 	}
 	accesslog.SetWorkspace(r.Context(), string(id), 0)
 	if on := rt.on(r); !insideRoutes[rt.method+" "+rt.path] || on != "" && on != id {
-		return workspace.Errorf(workspace.CodeForbidden, "Without a login, a workspace can only show and stop itself, list its ports and stay awake.")
+		return workspace.Errorf(workspace.CodeForbidden, "Without a login, a workspace can only show and stop itself, list its ports and stay awake. Log in for all else.")
 	}
 	return nil
 }
