@@ -46,6 +46,9 @@ type auditEntry struct {
 
 type fact struct{ Key, Value string }
 
+// IsWord reports whether the value is as short as an ID, which is not broken over lines.
+func (f fact) IsWord() bool { return len(f.Value) <= len("00000000-0000-0000-0000-000000000000") }
+
 func auditEntryOf(e postgres.AuditEntry) auditEntry {
 	out := auditEntry{AuditEntry: e}
 	for _, k := range slices.Sorted(maps.Keys(e.Details)) {

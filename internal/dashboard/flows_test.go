@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/internal/auth"
+	"codehub/internal/harness/web"
+	"codehub/internal/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
@@ -378,11 +381,38 @@ func TestThemeStays(t *testing.T) {
 	b.until(fmt.Sprintf("getComputedStyle(document.body).backgroundColor !== %q", dark))
 }
 
+// The IDE's page has the theme that the dashboard was given, and else the system's.
+func TestIDEHasTheTheme(t *testing.T) {
+	t.Parallel()
+	for name, w := range map[string]*world{"with origins of their own": newOriginWorld(t), "below a path": newWorld(t)} {
+		t.Run(name, func(t *testing.T) {
+			w.ide()
+			id := w.add("project", running)
+			b := w.tab()
+			b.logIn()
+			for _, c := range []struct{ choose, system, want string }{{"dark", "light", "dark"}, {"light", "dark", "light"}, {"system", "dark", "dark"}, {"system", "light", "light"}} {
+				b.as(screen{"wide", c.system, "en-US,en", 1280, 860})
+				b.visit("/")
+				b.eval(`document.querySelector('[data-theme-form] button[value=` + c.choose + `]').click()`)
+				b.until(`document.querySelector('[data-theme-form] button[value=` + c.choose + `]').getAttribute('aria-pressed') === 'true' && !document.querySelector('.htmx-request')`)
+				b.visit("/w/" + string(id) + "/")
+				b.until(`document.getElementById('ide')`)
+				if got := value(b, chromedp.Evaluate[string](`['light', 'dark'].filter(s => matchMedia('(prefers-color-scheme: ' + s + ')').matches).join(' ')`)); got != c.want {
+					t.Errorf("%s on a %s system: the IDE is %s, want %s", c.choose, c.system, got, c.want)
+				}
+				if !value(b, chromedp.Evaluate[bool](`matchMedia('(min-width: 1px)').matches`)) {
+					t.Error("another media query has another answer")
+				}
+			}
+		})
+	}
+}
+
 // ide is a minimal IDE behind the proxy.
 func (w *world) ide() {
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "text/html")
-		fmt.Fprintf(rw, `<!doctype html><title>ide</title><p id="ide">%s</p>`, strings.ReplaceAll(r.URL.RawQuery, "<", ""))
+		fmt.Fprintf(rw, `<!doctype html><script src="_codehub/ide.js"></script><title>ide</title><p id="ide">%s</p>`, strings.ReplaceAll(r.URL.RawQuery, "<", ""))
 	}))
 	w.t.Cleanup(s.Close)
 	w.logs.mu.Lock()
@@ -405,5 +435,41 @@ func TestEnteringIsBounded(t *testing.T) {
 	b.shown(`#wait [data-enter-link]`)
 	if !value(b, chromedp.Evaluate[bool]("window.marked === true")) {
 		t.Error("the page was loaded again")
+	}
+}
+
+// The button of a tall dialog is visible without scrolling, on a low screen and on a phone, and
+// no field stays below it.
+func TestTallDialogShowsItsButton(t *testing.T) {
+	t.Parallel()
+	sizes := workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30}}
+	for _, name := range []string{"large", "huge", "giant"} {
+		sizes.Offered = append(sizes.Offered, workspace.Size{Name: name, NanoCPUs: 8e9, Memory: 16 << 30})
+	}
+	w := makeSizedWorld(t, sizes, origin.PathMode, func(*web.Server) {})
+	w.AddAccount(auth.AdminUsername, adminPassword, true)
+	b := w.tab()
+	b.logIn()
+	for _, l := range []screen{{"low", "light", "en-US,en", 1280, 600}, {"phone", "light", "en-US,en", 390, 700}} {
+		b.as(l)
+		b.visit("/")
+		b.press("#new-workspace")
+		b.shown("dialog[open] #dialog-form")
+		b.eval(`document.querySelector('dialog[open] details.advanced').open = true`)
+		const submit = `document.querySelector('dialog[open] button[type=submit]')`
+		const top = `(el => { const r = el.getBoundingClientRect(), at = document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2); return r.bottom <= innerHeight && el.contains(at) })`
+		b.until(`document.querySelector('dialog[open]').scrollHeight > document.querySelector('dialog[open]').clientHeight`)
+		if !value(b, chromedp.Evaluate[bool](top+"("+submit+")")) {
+			t.Errorf("%s: the button is not visible", l.name)
+		}
+		b.shoot(t.ArtifactDir(), l, "tall-dialog")
+		b.eval(`document.getElementById('f-image').focus()`)
+		if !value(b, chromedp.Evaluate[bool](top+"(document.activeElement)")) {
+			t.Errorf("%s: the button covers the field with the focus", l.name)
+		}
+		b.eval(`document.querySelector('dialog[open]').scrollTo(0, 1e6)`)
+		if !value(b, chromedp.Evaluate[bool](top+"(document.querySelector('dialog[open] .note')) && "+top+"("+submit+")")) {
+			t.Errorf("%s: the end of the dialog cannot be reached", l.name)
+		}
 	}
 }

@@ -194,24 +194,31 @@ func (d *Dashboard) Ask(ctx context.Context, c workspace.Caller, id workspace.ID
 	return err
 }
 
-// Language returns the language that was chosen in this browser.
-func (d *Dashboard) Language(r *http.Request) string {
-	c, err := r.Cookie(languageCookie)
-	if err != nil {
-		return ""
+// Preference returns the language or the theme that was chosen in this browser.
+func (d *Dashboard) Preference(r *http.Request, p proxy.IDEPreference) string {
+	name := languageCookie
+	if p == proxy.PreferTheme {
+		name = themeCookie
 	}
-	if _, ok := catalogue.ByCode(c.Value); !ok {
+	c, err := r.Cookie(name)
+	if err != nil || d.PreferenceCookie(p, c.Value) == nil {
 		return ""
 	}
 	return c.Value
 }
 
-// LanguageCookie returns the cookie that keeps a language on the host of a workspace.
-func (d *Dashboard) LanguageCookie(code string) *http.Cookie {
-	if _, ok := catalogue.ByCode(code); !ok {
+// PreferenceCookie returns the cookie that keeps a preference on the host of a workspace.
+func (d *Dashboard) PreferenceCookie(p proxy.IDEPreference, value string) *http.Cookie {
+	if p == proxy.PreferTheme {
+		if value != "" && !isTheme(value) {
+			return nil
+		}
+		return preference(themeCookie, value)
+	}
+	if _, ok := catalogue.ByCode(value); !ok && value != "" {
 		return nil
 	}
-	return &http.Cookie{Name: languageCookie, Value: code, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: preferenceSeconds}
+	return preference(languageCookie, value)
 }
 
 // iconColors are the backgrounds of icons. White text has enough contrast on each.

@@ -50,22 +50,22 @@ func TestLifetimes(t *testing.T) {
 		"being stopped on request": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredStandby }, testTTL, "", ""},
 		"being stopped, idle": {workspace.PhaseRunning, func(w *workspace.Workspace) {
 			w.DesiredState, w.DesiredCause, w.Operation = workspace.DesiredStandby, workspace.CauseIdle, workspace.OpStopping
-		}, testTTL, "Stopping because of inactivity. |", "사용하지 않아 중지하고 있습니다. |"},
+		}, testTTL, "Stopping because of inactivity |", "사용하지 않아 중지하는 중 |"},
 		"stopped on request": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = lifecycle.StopRequested }, testTTL,
-			"Stopped on request. | will be archived in 25 min |", "요청에 따라 중지되었습니다. | 자동 보관까지 25분 |"},
+			"Stopped on request | will be archived in 25 min |", "요청에 따라 중지됨 | 자동 보관까지 25분 |"},
 		"stopped by force": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.ArchiveTTL = lifecycle.StopForced, seconds(0) }, testTTL,
-			"Force-stopped. | never archived automatically |", "강제로 중지되었습니다. | 자동으로 보관되지 않음 |"},
+			"Force-stopped | never archived automatically |", "강제로 중지됨 | 자동으로 보관되지 않음 |"},
 		"exited": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = lifecycle.StopExited }, testTTL,
-			"Stopped because its container exited. | will be archived in 25 min |", "컨테이너가 종료되어 중지되었습니다. | 자동 보관까지 25분 |"},
+			"Stopped because its container exited | will be archived in 25 min |", "컨테이너가 종료되어 중지됨 | 자동 보관까지 25분 |"},
 		"idle": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.LastAccessAt = lifecycle.StopIdle, ago(18*time.Minute) }, testTTL,
-			"Stopped after 13 min of inactivity. | will be archived in 25 min |", "13분 동안 사용하지 않아 중지되었습니다. | 자동 보관까지 25분 |"},
+			"Stopped after 13 min of inactivity | will be archived in 25 min |", "13분 동안 사용하지 않아 중지됨 | 자동 보관까지 25분 |"},
 		"idle, and never used": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = lifecycle.StopIdle }, testTTL,
-			"Stopped because of inactivity. | will be archived in 25 min |", "사용하지 않아 중지되었습니다. | 자동 보관까지 25분 |"},
+			"Stopped because of inactivity | will be archived in 25 min |", "사용하지 않아 중지됨 | 자동 보관까지 25분 |"},
 		"being archived, unused": {workspace.PhaseStandby, func(w *workspace.Workspace) {
 			w.DesiredState, w.DesiredCause, w.Operation = workspace.DesiredArchived, workspace.CauseUnused, workspace.OpArchiving
-		}, testTTL, "Archiving because of inactivity. |", "사용하지 않아 보관하고 있습니다. |"},
+		}, testTTL, "Archiving because of inactivity |", "사용하지 않아 보관하는 중 |"},
 		"archived, unused": {workspace.PhaseArchived, func(w *workspace.Workspace) { w.DesiredCause = workspace.CauseUnused }, testTTL,
-			"Archived because of inactivity. |", "사용하지 않아 보관되었습니다. |"},
+			"Archived because of inactivity |", "사용하지 않아 보관됨 |"},
 		"archived on request": {workspace.PhaseArchived, func(w *workspace.Workspace) {}, testTTL, "", ""},
 		"deleted":             {workspace.PhaseDeleting, func(w *workspace.Workspace) { w.DesiredCause = workspace.CauseUnused }, testTTL, "", ""},
 	} {

@@ -177,7 +177,7 @@ func (d *Dashboard) newPage(r *http.Request, c *workspace.Caller, titleKey strin
 	if r.Method == http.MethodGet {
 		p.Path = r.URL.RequestURI()
 	}
-	if k, err := r.Cookie(themeCookie); err == nil && (k.Value == "light" || k.Value == "dark") {
+	if k, err := r.Cookie(themeCookie); err == nil && isTheme(k.Value) {
 		p.Theme = k.Value
 	}
 	p.Warn = d.PathMode && c != nil && c.Admin

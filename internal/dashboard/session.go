@@ -226,10 +226,10 @@ func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {
 
 func (d *Dashboard) setTheme(w http.ResponseWriter, r *http.Request) {
 	theme := r.PostFormValue("theme")
-	if theme != "light" && theme != "dark" {
+	if !isTheme(theme) {
 		theme = ""
 	}
-	d.remember(w, themeCookie, theme)
+	http.SetCookie(w, preference(themeCookie, theme))
 	d.preferred(w, r, false)
 }
 
@@ -238,21 +238,25 @@ func (d *Dashboard) setLanguage(w http.ResponseWriter, r *http.Request) {
 	if _, ok := catalogue.ByCode(code); !ok {
 		code = ""
 	}
-	d.remember(w, languageCookie, code)
+	http.SetCookie(w, preference(languageCookie, code))
 	d.preferred(w, r, true)
 }
 
 // preferenceSeconds is how long a browser keeps a preference.
 const preferenceSeconds = 365 * 24 * 3600
 
-// remember stores a preference for a year; an empty value removes it.
-func (d *Dashboard) remember(w http.ResponseWriter, name, value string) {
-	c := &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: preferenceSeconds}
+// preference returns the cookie that keeps a preference for a year; an empty value removes it.
+// The IDE's page reads the theme (internal/proxy/ide.js).
+func preference(name, value string) *http.Cookie {
+	c := &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: name != themeCookie, SameSite: http.SameSiteLaxMode, MaxAge: preferenceSeconds}
 	if value == "" {
 		c.MaxAge = -1
 	}
-	http.SetCookie(w, c)
+	return c
 }
+
+// isTheme reports whether a theme was chosen, which comes before the system's.
+func isTheme(theme string) bool { return theme == "light" || theme == "dark" }
 
 func (d *Dashboard) preferred(w http.ResponseWriter, r *http.Request, reload bool) {
 	if isHTMX(r) && !reload {

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -271,7 +272,7 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 	w.dash.Routes(w.mux)
 	w.proxy = proxy.New(proxy.Config{
 		Auth: w.Auth, Sessions: w.Auth, Store: proxyRows{w.DB}, Runtime: w.logs, Pages: w.dash, Log: log,
-		Layout: w.layout, Visitors: w.Auth, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
+		Layout: w.layout, Visitors: w.Auth, CookieNames: slices.Concat(auth.CookieNames(), CookieNames()), IsToken: auth.IsToken, IDE: w.dash,
 	})
 	served := w.proxy.Wrap(w.mux)
 	w.Serve(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

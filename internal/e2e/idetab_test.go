@@ -18,7 +18,7 @@ import (
 	"codehub/internal/harness"
 )
 
-// The tab of an IDE has the workspace's name and the system's color scheme, and warns
+// The tab of an IDE has the workspace's name and the color scheme of the system or the dashboard, and warns
 // before an idle stop. It says that the workspace was stopped, and that its user was logged
 // out, and goes on by itself after a restart. Text that was not saved is there again after a
 // stop, about which the IDE and the dashboard ask first. After a login in Korean the IDE is
@@ -39,6 +39,13 @@ func TestIDETabKnowsItsWorkspace(t *testing.T) {
 	b.do("see when it stops", until(item+`?.innerText.includes('alpha · stops in 2 h')`))
 	b.do("have the system's color scheme", media("dark"), until(`document.querySelector('.monaco-workbench.vs-dark') !== null`),
 		media("light"), until(`document.querySelector('.monaco-workbench.vs') !== null`))
+	for _, theme := range []string{"dark", "system"} {
+		class := map[string]string{"dark": "vs-dark", "system": "vs"}[theme]
+		b.do("choose the theme "+theme, navigate(s.URL+"/"), chromedp.WaitVisible("#new-workspace"),
+			until(fmt.Sprintf(`document.querySelector('[data-theme-form] button[value=%[1]s]').getAttribute('aria-pressed') === 'true' || (document.querySelector('[data-theme-form] button[value=%[1]s]').click(), false)`, theme)),
+			until(`!document.querySelector('.htmx-request')`), navigate(s.URL+"/w/"+id+"/"), until(`document.querySelector('.monaco-workbench.`+class+`') !== null`))
+	}
+	b.workbench()
 	b.do("see its name and icon", until(`document.title === 'alpha – codehub'`), until(`document.querySelector('link[rel~=icon]').href.startsWith('data:image/svg+xml')`))
 
 	reported := awaitUnsaved(t, dsn, id)

@@ -223,7 +223,7 @@ func TestMoveToKubernetesAndBack(t *testing.T) {
 	cluster.Kill()
 	out, err := cluster.command(t.Context(), env.binary, "uninstall", "--yes").CombinedOutput()
 	left, failed := c.Client.CoreV1().ConfigMaps(clusterNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "codehub.dev/installation"})
-	if err != nil || failed != nil || !strings.Contains(string(out), "Removed record codehub-mark-") || !strings.Contains(string(out), "0 homes and set-aside volumes kept") || len(left.Items) > 0 {
+	if err != nil || failed != nil || !strings.Contains(string(out), "Removed record codehub-mark-") || !strings.Contains(string(out), "Homes and set-aside volumes kept: 0.") || len(left.Items) > 0 {
 		t.Errorf("uninstall: %v, %v, %s", err, failed, out)
 	}
 }

@@ -91,7 +91,7 @@ func TestUninstallAsksBeforeRemoval(t *testing.T) {
 	}
 
 	output, code := s.uninstall(settings, id+"\n")
-	if code != 0 || !strings.Contains(output, "1 homes and set-aside volumes kept") {
+	if code != 0 || !strings.Contains(output, "Homes and set-aside volumes kept: 1.") {
 		t.Errorf("uninstall: %d, %s", code, output)
 	}
 	if c, v, n, i := s.inDocker(id); c != 0 || v != 2 || n != 0 || i != 0 { // the home and the record that it is complete

@@ -80,7 +80,7 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 			left++
 		}
 	}
-	fmt.Printf("%d removed; %d homes and set-aside volumes kept. The data folder %s and the archives are unchanged.\n", removed, left, c.DataDir)
+	fmt.Printf("Removed: %d. Homes and set-aside volumes kept: %d. The data folder %s and the archives are unchanged.\n", removed, left, c.DataDir)
 	return err
 }
 
@@ -160,12 +160,19 @@ func (c *uninstallCmd) confirm(out io.Writer, in *bufio.Reader, id string, homes
 		}
 	}
 	if c.Homes && homes > 0 {
-		answer, err := terminal.Ask(out, in, fmt.Sprintf("This permanently deletes %d homes. Type %q to continue: ", homes, removeHomes))
+		answer, err := terminal.Ask(out, in, fmt.Sprintf("This permanently deletes %s. Type %q to continue: ", homesText(homes), removeHomes))
 		if err != nil || strings.TrimSpace(answer) != removeHomes {
 			return errors.New("nothing was removed: the removal of homes was not confirmed")
 		}
 	}
 	return nil
+}
+
+func homesText(n int) string {
+	if n == 1 {
+		return "1 home"
+	}
+	return fmt.Sprintf("%d homes", n)
 }
 
 func (c *uninstallCmd) inventoryText(id string, inv runtime.Inventory) string {

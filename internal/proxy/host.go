@@ -232,8 +232,12 @@ func (p *Proxy) serveEntry(w http.ResponseWriter, r *http.Request) {
 			return true
 		}
 		redeem := url.Values{"ticket": {ticket}, "path": {path}}
-		if p.ide != nil && p.ide.Language(r) != "" {
-			redeem.Set("language", p.ide.Language(r))
+		if p.ide != nil {
+			for _, name := range idePreferences {
+				if value := p.ide.Preference(r, name); value != "" {
+					redeem.Set(string(name), value)
+				}
+			}
 		}
 		if q.Get("again") != "" {
 			redeem.Set("again", "1")
@@ -266,13 +270,15 @@ func (p *Proxy) redeem(w http.ResponseWriter, r *http.Request, v visit) {
 	path := localPath(q.Get("path"))
 	address := p.layout.URL(v.host) + path
 	if p.ide != nil {
-		if c := p.ide.LanguageCookie(q.Get("language")); c != nil {
-			http.SetCookie(w, c)
+		for _, name := range idePreferences {
+			if c := p.ide.PreferenceCookie(name, q.Get(string(name))); c != nil && q.Has(string(name)) {
+				http.SetCookie(w, c)
+			}
 		}
 	}
 	caller, err := p.visitors.AuthenticateWorkspace(r, v.host)
 	if err == nil && caller.Token == "" {
-		redirect(w, address) // another tab was faster, or only the language is new
+		redirect(w, address) // another tab was faster, or only a preference is new
 		return
 	}
 	if err != nil && workspace.CodeOf(err) != workspace.CodeUnauthenticated {
@@ -310,9 +316,12 @@ func (p *Proxy) toHost(w http.ResponseWriter, r *http.Request, v visit, _ *upstr
 		path += "?" + r.URL.RawQuery
 	}
 	host := p.layout.URL(workspace.Host{ID: v.id})
-	if known := p.languageFor(r, v.id); known != nil && localPath(path) == path {
-		http.SetCookie(w, known)
-		redirect(w, host+ticketPath+"?"+url.Values{"language": {known.Value}, "path": {path}}.Encode())
+	if q, known := p.changedPreferences(r, v.id); len(known) > 0 && localPath(path) == path {
+		for _, c := range known {
+			http.SetCookie(w, c)
+		}
+		q.Set("path", path)
+		redirect(w, host+ticketPath+"?"+q.Encode())
 		return true
 	}
 	redirect(w, host+path)

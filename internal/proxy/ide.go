@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -29,13 +30,24 @@ type IDE interface {
 	// Ask changes the caller's workspace: for AskStay nothing else is needed, AskKeepAwake
 	// takes the duration, 0 to end it. It returns a *workspace.Error for users.
 	Ask(ctx context.Context, c workspace.Caller, id workspace.ID, what IDERequest, lasting time.Duration) error
-	// Language returns the code of the language that the dashboard has in this browser,
-	// empty if no language was chosen.
-	Language(r *http.Request) string
-	// LanguageCookie returns the cookie by which pages on the workspace's host have the
-	// same language, nil for an unknown code.
-	LanguageCookie(code string) *http.Cookie
+	// Preference returns what was chosen on the dashboard in this browser, empty if nothing was.
+	Preference(r *http.Request, p IDEPreference) string
+	// PreferenceCookie returns the cookie by which pages on the workspace's host have the
+	// same preference, nil for an unknown value. An empty value removes the cookie.
+	PreferenceCookie(p IDEPreference, value string) *http.Cookie
 }
+
+// IDEPreference is a choice on the dashboard that the IDE follows. It is also the name of the
+// parameter that takes it to the host of a workspace.
+type IDEPreference string
+
+// The preferences.
+const (
+	PreferLanguage IDEPreference = "language" // the code of a language
+	PreferTheme    IDEPreference = "theme"    // dark or light; ide.js reads its cookie
+)
+
+var idePreferences = []IDEPreference{PreferLanguage, PreferTheme}
 
 // IDERequest is a change that an IDE asks for.
 type IDERequest string
@@ -129,7 +141,7 @@ func (x *exchange) addLanguage(out, in *http.Request) {
 	if x.visit.path != "/" || x.proxy.ide == nil || x.visit.host.Port != 0 || x.visit.app.port != 0 {
 		return
 	}
-	code := x.proxy.ide.Language(in)
+	code := x.proxy.ide.Preference(in, PreferLanguage)
 	if code == "" {
 		return
 	}
@@ -146,26 +158,35 @@ func (x *exchange) addLanguage(out, in *http.Request) {
 	out.Header["Cookie"] = lines
 }
 
-// languageKnown is the suffix of the cookie, on the main origin, with the language that the
+// preferenceKnown is the suffix of the cookie, on the main origin, with the preference that the
 // host of a workspace knows from this browser.
-const languageKnown = "_host"
+const preferenceKnown = "_host"
 
-// languageFor returns the cookie to set when the host of a workspace gets the dashboard's
-// language; nil if no language was chosen, or the host knows it.
-func (p *Proxy) languageFor(r *http.Request, id workspace.ID) *http.Cookie {
+// changedPreferences returns the preferences of the dashboard that the host of a workspace does
+// not know, and the cookies that remember that it was told.
+func (p *Proxy) changedPreferences(r *http.Request, id workspace.ID) (changed url.Values, known []*http.Cookie) {
 	if p.ide == nil {
-		return nil
+		return nil, nil
 	}
-	cookie := p.ide.LanguageCookie(p.ide.Language(r))
-	if cookie == nil {
-		return nil
+	changed = url.Values{}
+	for _, name := range idePreferences {
+		value := p.ide.Preference(r, name)
+		cookie := p.ide.PreferenceCookie(name, value)
+		if cookie == nil {
+			continue
+		}
+		cookie.Name += preferenceKnown
+		cookie.Path, cookie.HttpOnly = pathPrefix+string(id), true
+		told := ""
+		if c, err := r.Cookie(cookie.Name); err == nil {
+			told = c.Value
+		}
+		if told != value {
+			changed.Set(string(name), value)
+			known = append(known, cookie)
+		}
 	}
-	cookie.Name += languageKnown
-	cookie.Path = pathPrefix + string(id)
-	if known, err := r.Cookie(cookie.Name); err == nil && known.Value == cookie.Value {
-		return nil
-	}
-	return cookie
+	return changed, known
 }
 
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }

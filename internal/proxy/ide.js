@@ -11,6 +11,17 @@
   var open = 0 // WebSockets
   var connected = false // since the page was loaded
 
+  // A theme that was chosen on the dashboard comes before the system's, which the IDE asks for.
+  var theme = (/(?:^|;\s*)codehub_theme=(light|dark)(?:;|$)/.exec(document.cookie) || [])[1]
+  if (theme) {
+    var matchMedia = window.matchMedia.bind(window)
+    window.matchMedia = function (query) {
+      var list = matchMedia(query), scheme = /^\s*\(\s*prefers-color-scheme\s*:\s*(light|dark)\s*\)\s*$/.exec(query)
+      if (scheme) Object.defineProperty(list, 'matches', { value: scheme[1] === theme })
+      return list
+    }
+  }
+
   // The end of a WebSocket is the sign to ask: while the IDE is connected nothing is sent.
   var Native = window.WebSocket
   window.WebSocket = class WebSocket extends Native {
@@ -99,7 +110,7 @@
       overlay.id = 'codehub-notice'
       overlay.style.cssText = 'position:fixed;inset:0;z-index:2147483647'
       var root = overlay.attachShadow({ mode: 'open' })
-      root.innerHTML = '<style>' + style + '</style><div><section role="alertdialog" aria-modal="true" aria-labelledby="t"><p id="t"></p><p hidden><a></a></p></section></div>'
+      root.innerHTML = '<style>' + (theme ? style.replace('(prefers-color-scheme:dark)', theme === 'dark' ? 'all' : 'not all') : style) + '</style><div><section role="alertdialog" aria-modal="true" aria-labelledby="t"><p id="t"></p><p hidden><a></a></p></section></div>'
       document.documentElement.append(overlay)
       // The IDE behind it gets no keys.
       ;['keydown', 'keypress', 'keyup'].forEach(function (type) {

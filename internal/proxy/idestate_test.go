@@ -34,18 +34,25 @@ func (a *ideAnswers) Ask(_ context.Context, c workspace.Caller, id workspace.ID,
 	return a.fail
 }
 
-func (a *ideAnswers) Language(r *http.Request) string {
-	if c, err := r.Cookie("lang"); err == nil {
+// ideCookies are the cookies of the preferences.
+var ideCookies = map[IDEPreference]string{PreferLanguage: "lang", PreferTheme: "theme"}
+
+func (a *ideAnswers) Preference(r *http.Request, p IDEPreference) string {
+	if c, err := r.Cookie(ideCookies[p]); err == nil && a.PreferenceCookie(p, c.Value) != nil {
 		return c.Value
 	}
 	return ""
 }
 
-func (a *ideAnswers) LanguageCookie(code string) *http.Cookie {
-	if code != "ko" && code != "en" {
+func (a *ideAnswers) PreferenceCookie(p IDEPreference, value string) *http.Cookie {
+	if value != "" && value != map[IDEPreference]string{PreferLanguage: "ko", PreferTheme: "dark"}[p] && value != "en" {
 		return nil
 	}
-	return &http.Cookie{Name: "lang", Value: code, Path: "/"}
+	c := &http.Cookie{Name: ideCookies[p], Value: value, Path: "/"}
+	if value == "" {
+		c.MaxAge = -1
+	}
+	return c
 }
 
 func (a *ideAnswers) take() []string {
@@ -191,8 +198,8 @@ func TestIDERequests(t *testing.T) {
 	}
 }
 
-// The language of the dashboard comes with the visitor to the host of a workspace, also when
-// it changed after the first visit.
+// The language and the theme of the dashboard come with the visitor to the host of a workspace,
+// also when they changed after the first visit.
 func TestIDELanguage(t *testing.T) {
 	t.Parallel()
 	h := newHostWorld(t, func(c *Config) { c.IDE = &ideAnswers{} })
@@ -218,8 +225,21 @@ func TestIDELanguage(t *testing.T) {
 	b.cookies[origin.Host(h.main)]["lang"] = "en"
 	visit(open, "en", 3)
 	visit(open, "en", 2)
-	b.cookies[origin.Host(h.main)]["lang"] = "xx"
+	b.cookies[origin.Host(h.main)]["theme"] = "dark"
+	visit(open, "en", 3)
 	visit(open, "en", 2)
+	if got := b.cookies[origin.Host(h.at(wsA))]["theme"]; got != "dark" {
+		t.Errorf("the theme on the host is %q, want dark", got)
+	}
+	delete(b.cookies[origin.Host(h.main)], "theme")
+	visit(open, "en", 3)
+	visit(open, "en", 2)
+	if got := b.cookies[origin.Host(h.at(wsA))]["theme"]; got != "" {
+		t.Errorf("the theme on the host is %q after it was turned off", got)
+	}
+	b.cookies[origin.Host(h.main)]["lang"] = "xx"
+	visit(open, "", 3)
+	visit(open, "", 2)
 
 	fresh := h.tab("ann-1")
 	fresh.cookies[origin.Host(h.main)]["lang"] = "ko"
@@ -227,7 +247,7 @@ func TestIDELanguage(t *testing.T) {
 		t.Errorf("a first visit: %d by %s, want 5 steps", res.StatusCode, strings.Join(fresh.trail, "\n"))
 	}
 	forged := h.tab("ann-1")
-	forged.step(h.at(wsA) + ticketPath + "?ticket=x&language=xx")
+	forged.step(h.at(wsA) + ticketPath + "?ticket=x&language=xx&theme=xx")
 	if got, set := forged.cookies[origin.Host(h.at(wsA))]["lang"]; set {
 		t.Errorf("an unknown language set the cookie %q", got)
 	}
