@@ -145,7 +145,7 @@ func TestDownloadFails(t *testing.T) {
 		s := newSource(1000)
 		s.cuts = []int{300, 0, 0, 0, 0, 0, 0, 0, 0}
 		err := s.fetch().toFile(t.Context(), name)
-		if err == nil || !strings.Contains(err.Error(), "300 B of 1.0 kB are in "+name) {
+		if err == nil || !strings.Contains(err.Error(), "300 B of 1000 B are in "+name) {
 			t.Error(err)
 		}
 		if got := left(); got != "a.tar.zst."+s.sum[:12]+".part" {
@@ -251,12 +251,12 @@ func TestRate(t *testing.T) {
 
 func TestAmounts(t *testing.T) {
 	t.Parallel()
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "1.0 kB", 12_345: "12 kB", 1_240_000_000: "1.2 GB", 5e15: "5000 TB"} {
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 12_345: "12 KiB", 1_240_000_000: "1.2 GiB"} {
 		if got := terminal.Size(n); got != want {
 			t.Errorf("%d is %q, want %q", n, got, want)
 		}
 	}
-	if got := amount(999, 1000); got != "999 B of 1.0 kB, 99 %" {
+	if got := amount(999, 1000); got != "999 B of 1000 B, 99 %" {
 		t.Error(got)
 	}
 	if amount(0, 0) != "" || pace(0, 0) != "" || joined([]string{"", ""}) != "" {

@@ -92,7 +92,7 @@ func progressParts(p *api.Progress) []string {
 	return append(parts, pace(p.Rate, p.SecondsLeft))
 }
 
-// amount formats "412 MB of 1.2 GB, 34 %", or the part of it that is known.
+// amount formats "412 MiB of 1.2 GiB, 34 %", or the part of it that is known.
 func amount(done, total int64) string {
 	switch {
 	case total > 0:
@@ -106,7 +106,7 @@ func amount(done, total int64) string {
 // percent rounds down, so that 100 means complete.
 func percent(done, total int64) int { return int(min(100, max(0, float64(done)/float64(total)*100))) }
 
-// pace formats "48 MB/s, 2m left", or the part of it that is known.
+// pace formats "48 MiB/s, 2m left", or the part of it that is known.
 func pace(rate, secondsLeft int64) string {
 	var parts []string
 	if rate > 0 {

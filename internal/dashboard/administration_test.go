@@ -210,7 +210,7 @@ func TestAdministratorActs(t *testing.T) {
 	at := "/admin/workspaces/" + string(id)
 
 	a := boss.get("/admin/workspaces?sort=bytes&order=desc")
-	contains(t, "the table", a.body, "&lt;b&gt;shop&lt;/b&gt;", ">ann</a>", "7.0 GB", `aria-sort="descending"`, `class="tone-running"`)
+	contains(t, "the table", a.body, "&lt;b&gt;shop&lt;/b&gt;", ">ann</a>", "6.5 GiB", `aria-sort="descending"`, `class="tone-running"`)
 	if strings.Contains(a.body, "<b>shop") || strings.Contains(a.body, "under the mat") {
 		t.Error("the table has a script or a note")
 	}
@@ -304,7 +304,7 @@ func TestUsersAreDeleted(t *testing.T) {
 	w.observe(id, running)
 	w.want(id, "desired_state", "RUNNING")
 	person := "/admin/people/" + w.userID("ann")
-	contains(t, "limits", boss.htmx(person+"/quota", url.Values{"max_workspaces": {"3"}, "max_bytes": {"20g"}}).body, "The limits of ann were changed.", "1 of 3", "0 B of 21.5 GB", "custom")
+	contains(t, "limits", boss.htmx(person+"/quota", url.Values{"max_workspaces": {"3"}, "max_bytes": {"20g"}}).body, "The limits of ann were changed.", "1 of 3", "0 B of 20 GiB", "custom")
 	contains(t, "the form", boss.get(person+"/quota").body, `value="20g"`, `value="3"`)
 	contains(t, "a bad size", boss.htmx(person+"/quota", url.Values{"max_bytes": {"much"}}).body, "e-max_bytes")
 	contains(t, "the form", boss.get(person+"/delete").body, "The user has 1 workspace", `value="hand_over" checked`)

@@ -59,7 +59,7 @@ func TestArchiveAndRestore(t *testing.T) {
 		t.Errorf("cancel: %d, desired %s", a.status, row().DesiredState)
 	}
 
-	w.observe(id, archived(w.keep(id, generation1, 734_000_000, 12_345, time.Now()), 734_000_000))
+	w.observe(id, archived(w.keep(id, generation1, 700<<20, 12_345, time.Now()), 700<<20))
 	w.want(id, "desired_state", "ARCHIVED")
 	page := b.get("/").body
 	contains(t, "archived", page, `data-state="archived"`, `action="`+path+`/restore"`, "Restore and open", `target="_blank"`)
@@ -89,11 +89,11 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 	path := "/workspaces/" + string(id)
 	contains(t, "none yet", b.get(path).body, `id="archives"`, "Not using it for a while?", `id="`+string(id)+`-archive"`)
 	old := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
-	w.keep(id, generation0, 690_000_000, 1, old)
-	w.observe(id, archived(w.keep(id, generation1, 734_000_000, 12_345, old.Add(24*time.Hour)), 734_000_000))
+	w.keep(id, generation0, 658<<20, 1, old)
+	w.observe(id, archived(w.keep(id, generation1, 700<<20, 12_345, old.Add(24*time.Hour)), 700<<20))
 	w.want(id, "desired_state", "ARCHIVED")
 	page := b.get(path).body
-	contains(t, "two", page, "2026-01-03 03:04 UTC", "current", "734 MB · 12,345 files", "2026-01-02 03:04 UTC", "690 MB · 1 file<",
+	contains(t, "two", page, "2026-01-03 03:04 UTC", "current", "700 MiB · 12,345 files", "2026-01-02 03:04 UTC", "658 MiB · 1 file<",
 		path+"/download?archive_op_id="+generation0)
 	lacks(t, "two", page, "recover-archive", "Not using it for a while?")
 	if strings.Index(page, generation1) > strings.Index(page, generation0) {
@@ -156,9 +156,9 @@ func TestRecoverFromAnArchive(t *testing.T) {
 	contains(t, "none", form, "This workspace has no archives")
 	lacks(t, "none", form, `type="submit"`, "f-confirm")
 
-	w.keep(id, generation0, 690_000_000, 1, time.Now().Add(-time.Hour))
-	w.keep(id, generation1, 734_000_000, 12_345, time.Now())
-	contains(t, "the newest is chosen", b.get(path+"/recover-archive").body, `value="`+generation1+`" checked`, `value="`+generation0+`">`, "734 MB · 12,345 files")
+	w.keep(id, generation0, 658<<20, 1, time.Now().Add(-time.Hour))
+	w.keep(id, generation1, 700<<20, 12_345, time.Now())
+	contains(t, "the newest is chosen", b.get(path+"/recover-archive").body, `value="`+generation1+`" checked`, `value="`+generation0+`">`, "700 MiB · 12,345 files")
 	contains(t, "the requested one", b.get(path+"/recover-archive?archive_op_id="+generation0).body, `value="`+generation0+`" checked`)
 	contains(t, "the page offers it", b.get(path).body, `recover-archive?from=detail&amp;archive_op_id=`+generation0)
 
@@ -180,7 +180,7 @@ func TestRecoverFromAnArchive(t *testing.T) {
 
 	// The missing archive itself cannot be chosen.
 	w.observe(id, func(ws *workspace.Workspace) {
-		archived("inst/"+string(id)+"/"+generation1+"/home.tar.zst", 734_000_000)(ws)
+		archived("inst/"+string(id)+"/"+generation1+"/home.tar.zst", 700<<20)(ws)
 		ws.Phase, ws.ErrorReason = workspace.PhaseError, workspace.ErrDataLost
 	})
 	form = b.get(path + "/recover-archive").body
@@ -232,13 +232,13 @@ func TestRestoringInABrowser(t *testing.T) {
 	w := newWorld(t)
 	w.ide()
 	id := w.add("project", standby)
-	w.observe(id, archived(w.keep(id, generation1, 734_000_000, 12_345, time.Now()), 734_000_000))
+	w.observe(id, archived(w.keep(id, generation1, 700<<20, 12_345, time.Now()), 700<<20))
 	w.want(id, "desired_state", "ARCHIVED")
 	b := w.tab()
 	b.logIn()
 	b.visit("/w/" + string(id) + "/?folder=/home/coder/x")
 	b.shown(`#wait[data-kind=restore]`)
-	b.until(`document.getElementById('wait').textContent.includes('734 MB')`)
+	b.until(`document.getElementById('wait').textContent.includes('700 MiB')`)
 	b.press(`[id="` + string(id) + `-start"]`)
 	b.shown(`#wait[data-kind=loading] progress:not([value])`)
 	b.eval(mark)
@@ -246,7 +246,7 @@ func TestRestoringInABrowser(t *testing.T) {
 	b.until(`(` + height + `) > 0`) // the page may be getting a new part
 	before := value(b, chromedp.Evaluate[float64](height))
 	w.observe(id, moving(archived("k", 1), workspace.OpRestoring,
-		workspace.Progress{Step: "unpacking", Done: 412_000_000, Total: 1_240_000_000, Entries: 12_345, EntriesTotal: 98_765, Rate: 48_000_000, SecondsLeft: 18}))
+		workspace.Progress{Step: "unpacking", Done: 412 << 20, Total: 1229 << 20, Entries: 12_345, EntriesTotal: 98_765, Rate: 48 << 20, SecondsLeft: 18}))
 	b.until(`document.querySelector('#wait progress')?.value === 33 && window.marked`)
 	if after := value(b, chromedp.Evaluate[float64](height)); after != before || after == 0 {
 		t.Errorf("the height of the progress changed from %v to %v", before, after)

@@ -17,9 +17,9 @@ func TestLimitOfBytesIsExplained(t *testing.T) {
 	w := newWorld(t)
 	b := w.loggedIn()
 	id := w.add("project", standby)
-	w.Exec(`UPDATE users SET max_bytes = 2000000000`)
-	w.Exec(`UPDATE workspaces SET home_bytes = 3500000000`)
-	const text = "Your workspaces use 3.5 GB of at most 2.0 GB."
+	w.Exec(`UPDATE users SET max_bytes = 2147483648`)
+	w.Exec(`UPDATE workspaces SET home_bytes = 3758096384`)
+	const text = "Your workspaces use 3.5 GiB of at most 2 GiB."
 	contains(t, "the dialog", b.get("/workspaces/new", "HX-Request", "true").body, text)
 	contains(t, "a start", b.htmx("/workspaces/"+string(id)+"/start", url.Values{}).body, text)
 	a := b.htmx("/workspaces", url.Values{"name": {"more"}, "start": {"on"}})
@@ -57,13 +57,13 @@ func TestStartToFreeSpaceAtLimitOfBytes(t *testing.T) {
 	b := w.loggedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id)
-	w.Exec(`UPDATE users SET max_bytes = 2000000000`)
-	w.Exec(`UPDATE workspaces SET home_bytes = 3500000000`)
+	w.Exec(`UPDATE users SET max_bytes = 2147483648`)
+	w.Exec(`UPDATE workspaces SET home_bytes = 3758096384`)
 	contains(t, "the page", b.get(path).body, `id="over-bytes"`, `id="free-space"`, "Start to free space")
-	contains(t, "the page in Korean", b.get(path, "Accept-Language", "ko").body, "최대 2.0 GB 중 3.5 GB", "공간 확보를 위해 시작")
+	contains(t, "the page in Korean", b.get(path, "Accept-Language", "ko").body, "최대 2 GiB 중 3.5 GiB", "공간 확보를 위해 시작")
 	contains(t, "the page that waits", b.get(path+"/wait").body, `name="free_space"`)
 	b.htmx(path+"/start", url.Values{"free_space": {"on"}})
-	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning || ws.FreeingFrom != 3500000000 {
+	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning || ws.FreeingFrom != 3758096384 {
 		t.Errorf("the start to free space: %+v", ws)
 	}
 	w.Exec(`UPDATE workspaces SET desired_state = 'STANDBY'`)
@@ -73,8 +73,8 @@ func TestStartToFreeSpaceAtLimitOfBytes(t *testing.T) {
 	lacks(t, "the page that waits", b.get(path+"/wait").body, `name="free_space"`)
 	contains(t, "started again", b.htmx(path+"/start", url.Values{"free_space": {"on"}}).body, "has not become smaller since its last start")
 
-	w.Exec(`UPDATE workspaces SET phase = 'ARCHIVED', desired_state = 'ARCHIVED', home_ctx = '{"state": "absent"}', archive_key = 'k', archive_size = 2500000000`)
-	contains(t, "archived", b.get(path).body, "Your workspaces use 2.5 GB of at most 2.0 GB.", `id="free-space"`)
+	w.Exec(`UPDATE workspaces SET phase = 'ARCHIVED', desired_state = 'ARCHIVED', home_ctx = '{"state": "absent"}', archive_key = 'k', archive_size = 2684354560`)
+	contains(t, "archived", b.get(path).body, "Your workspaces use 2.5 GiB of at most 2 GiB.", `id="free-space"`)
 	contains(t, "the page that restores", b.get(path+"/wait").body, `name="free_space"`)
 	b.htmx(path+"/start", url.Values{"free_space": {"on"}})
 	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning || ws.FreeingAt != nil {
@@ -86,7 +86,7 @@ func TestStartToFreeSpaceAtLimitOfBytes(t *testing.T) {
 type fullOwner struct{ Store }
 
 func (fullOwner) Administer(context.Context, workspace.Caller, workspace.ID, postgres.Administration) (postgres.AnyWorkspace, error) {
-	return postgres.AnyWorkspace{}, lifecycle.OwnedSpace{Used: 35e8, Limit: 2e9}.Check()
+	return postgres.AnyWorkspace{}, lifecycle.OwnedSpace{Used: int64(35) << 30 / 10, Limit: 2 << 30}.Check()
 }
 
 // An administrator reads whose limit it is.
@@ -95,5 +95,5 @@ func TestOwnersLimitOfBytesIsExplained(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Store = fullOwner{c.Store} })
 	b := w.loggedIn()
 	id := w.add("project", standby)
-	contains(t, "an administrator's change", b.htmx("/admin/workspaces/"+string(id)+"/delete", url.Values{"message": {""}}).body, "The owner’s workspaces use 3.5 GB of at most 2.0 GB.")
+	contains(t, "an administrator's change", b.htmx("/admin/workspaces/"+string(id)+"/delete", url.Values{"message": {""}}).body, "The owner’s workspaces use 3.5 GiB of at most 2 GiB.")
 }

@@ -24,13 +24,13 @@ func TestGroupsPage(t *testing.T) {
 	at, _, _ := strings.Cut(made.header.Get("Location"), "?")
 	contains(t, "the same name again", boss.htmx("/groups", url.Values{"name": {"TEAM <B>"}}).body, "A group with this name exists.")
 	page := boss.get(at).body
-	contains(t, "the group", page, "Team &lt;b&gt;", "Running limit: 7", "Workspaces: no limit", "2.1 GB", "Members of developers at the identity provider", "The group has no members.")
+	contains(t, "the group", page, "Team &lt;b&gt;", "Running limit: 7", "Workspaces: no limit", "2 GiB", "Members of developers at the identity provider", "The group has no members.")
 	contains(t, "an unknown user", boss.htmx(at+"/member", url.Values{"user": {"nobody"}}).body, "There is no user with this name.")
 	if a := boss.post(at+"/member", url.Values{"user": {"GINA"}, "admin": {"on"}}); a.status != http.StatusSeeOther {
 		t.Fatalf("add: %d %s", a.status, a.body)
 	}
 
-	contains(t, "her limits", boss.get("/admin").body, "0 of 7", "0, no limit", "0 B of 2.1 GB", "group Team &lt;b&gt;")
+	contains(t, "her limits", boss.get("/admin").body, "0 of 7", "0, no limit", "0 B of 2 GiB", "group Team &lt;b&gt;")
 
 	page = gina.get(at).body
 	contains(t, "for its administrator", page, "gina", "Group administrator", "Add member")

@@ -313,12 +313,12 @@ func TestProgress(t *testing.T) {
 		w.Operation, w.Progress = op, p
 		return strings.Join(strings.Fields(renderPart(t, sets[lang], "progress", viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow}))), " ")
 	}
-	full := &workspace.Progress{Step: "packing", Done: 412_000_000, Total: 1_240_000_000, Entries: 12345, EntriesTotal: 98765, Rate: 48_000_000, SecondsLeft: 18}
-	contains(t, "all is known", show("en", workspace.OpArchiving, full), "Packing the home folder", "412 MB of 1.2 GB", `max="100" value="33"`,
-		`aria-label="Packing the home folder"`, `aria-valuetext="412 MB of 1.2 GB"`, "12,345 of 98,765 files", "48 MB/s · about 20 s left")
-	contains(t, "in Korean", show("ko", workspace.OpArchiving, full), "홈 폴더 압축 중", "1.2 GB 중 412 MB", "파일 98,765개 중 12,345개", "초당 48 MB · 약 20초 남음")
-	unknown := show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Done: 5_000_000, Entries: 1})
-	contains(t, "no total", unknown, "Unpacking the home folder", "5 MB", "<progress aria-label=", "1 file<")
+	full := &workspace.Progress{Step: "packing", Done: 412 << 20, Total: 1229 << 20, Entries: 12345, EntriesTotal: 98765, Rate: 48 << 20, SecondsLeft: 18}
+	contains(t, "all is known", show("en", workspace.OpArchiving, full), "Packing the home folder", "412 MiB of 1.2 GiB", `max="100" value="33"`,
+		`aria-label="Packing the home folder"`, `aria-valuetext="412 MiB of 1.2 GiB"`, "12,345 of 98,765 files", "48 MiB/s · about 20 s left")
+	contains(t, "in Korean", show("ko", workspace.OpArchiving, full), "홈 폴더 압축 중", "1.2 GiB 중 412 MiB", "파일 98,765개 중 12,345개", "초당 48 MiB · 약 20초 남음")
+	unknown := show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Done: 5 << 20, Entries: 1})
+	contains(t, "no total", unknown, "Unpacking the home folder", "5 MiB", "<progress aria-label=", "1 file<")
 	lacks(t, "no total", unknown, "value=", "valuetext", "·", " of ")
 	// The lines exist before the first report, so that the page does not move.
 	for _, p := range []*workspace.Progress{nil, full, {Step: "removing"}} {
@@ -345,7 +345,7 @@ func TestProgress(t *testing.T) {
 	// A retry shows both the previous error and the progress.
 	w := someWorkspace(workspace.PhaseStandby)
 	w.Operation, w.Progress, w.ErrorReason, w.ErrorCount = workspace.OpArchiving, full, workspace.ErrActionFailed, 1
-	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow}), "OOB": false}), "412 MB", "problem-soft")
+	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow}), "OOB": false}), "412 MiB", "problem-soft")
 }
 
 func TestNamesAreEscaped(t *testing.T) {

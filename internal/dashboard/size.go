@@ -24,7 +24,7 @@ func (d *Dashboard) sizeChoices(l *catalogue.Language) []sizeChoice {
 	return choices
 }
 
-// sizeText describes a size, such as "large: 4 cores, 8.6 GB memory, 50 GB disk".
+// sizeText describes a size, such as "large: 4 cores, 8 GiB memory, 50 GiB disk".
 func sizeText(l *catalogue.Language, s workspace.Size) string {
 	cores, memory := l.T("size.cores_unlimited"), l.T("size.memory_unlimited")
 	if s.NanoCPUs > 0 {

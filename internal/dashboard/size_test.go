@@ -19,13 +19,13 @@ func TestSizesOnPages(t *testing.T) {
 	id := w.add("project", running)
 	path := "/workspaces/" + string(id)
 	lacks(t, "the dialog with one size", b.get("/workspaces/new", "HX-Request", "true").body, `name="size"`)
-	contains(t, "its page", b.get(path).body, "Default: 2 cores, 4.3\u00a0GB memory")
+	contains(t, "its page", b.get(path).body, "Default: 2 cores, 4\u00a0GiB memory")
 	lacks(t, "its page with one size", b.get(path).body, "Change size")
 
-	w.dash.Sizes.Offered = []workspace.Size{{Name: "small", NanoCPUs: 1e9, Memory: 1e9}, {Name: "large", NanoCPUs: 8e9}}
+	w.dash.Sizes.Offered = []workspace.Size{{Name: "small", NanoCPUs: 1e9, Memory: 1 << 30}, {Name: "large", NanoCPUs: 8e9}}
 	w.want(id, "desired_state", "RUNNING")
 	w.want(id, "running_size", "default")
-	contains(t, "the dialog", b.get("/workspaces/new", "HX-Request", "true").body, `name="size"`, "Default: 2 cores, 4.3\u00a0GB memory", "small: 1 core, 1.0\u00a0GB memory", "large: 8 cores, unlimited memory")
+	contains(t, "the dialog", b.get("/workspaces/new", "HX-Request", "true").body, `name="size"`, "Default: 2 cores, 4\u00a0GiB memory", "small: 1 core, 1\u00a0GiB memory", "large: 8 cores, unlimited memory")
 	contains(t, "its page", b.get(path).body, "Change size")
 	lacks(t, "its page", b.get(path).body, "another size")
 	if a := b.htmx(path+"/size", url.Values{"from": {"detail"}, "size": {"huge"}}); a.status != http.StatusUnprocessableEntity {
@@ -36,7 +36,7 @@ func TestSizesOnPages(t *testing.T) {
 
 	w.want(id, "size", "gone")
 	contains(t, "a size that is gone", b.get(path).body, "The size gone is no longer offered.", "Default: 2 cores")
-	contains(t, "in Korean", b.get(path, "Accept-Language", "ko").body, "gone 크기는 더 이상 제공되지 않습니다.", "기본: 코어 2개, 메모리 4.3\u00a0GB")
+	contains(t, "in Korean", b.get(path, "Accept-Language", "ko").body, "gone 크기는 더 이상 제공되지 않습니다.", "기본: 코어 2개, 메모리 4\u00a0GiB")
 	contains(t, "reset", b.htmx(path+"/size", url.Values{"from": {"detail"}, "size": {""}}).body, "The size of “project” was changed.")
 	lacks(t, "reset", b.get(path).body, "no longer offered", "another size")
 }
@@ -68,7 +68,7 @@ func TestSizeByAdministrator(t *testing.T) {
 	contains(t, "the owner's page", ann.get("/").body, "admin changed the size of your workspace “shop”.", "You ran out of memory.")
 	contains(t, "the audit log", boss.get("/admin/audit?target="+string(id)).body, "workspace.size", "You ran out of memory.")
 	w.Exec(`UPDATE workspaces SET home_bytes = 2147483648 WHERE id = $1`, string(id))
-	contains(t, "too small", boss.htmx(at+"/size", url.Values{"size": {"tiny"}}).body, "The home uses 2.1 GB, and this size has 1.1 GB of disk space.")
+	contains(t, "too small", boss.htmx(at+"/size", url.Values{"size": {"tiny"}}).body, "The home uses 2 GiB, and this size has 1 GiB of disk space.")
 	w.dash.Sizes.Offered = nil
 	w.want(id, "size", nil)
 	lacks(t, "with one size", boss.get(at).body, at+"/size")

@@ -16,44 +16,44 @@ import (
 func TestSpaceOfHomeOnPages(t *testing.T) {
 	t.Parallel()
 	w := makeSizedWorld(t, workspace.Sizes{
-		Default: workspace.Size{Name: workspace.DefaultSize, Disk: 10e9},
-		Offered: []workspace.Size{{Name: "small", Disk: 5e9}, {Name: "large", Disk: 50e9}, {Name: "free"}},
+		Default: workspace.Size{Name: workspace.DefaultSize, Disk: 10 << 30},
+		Offered: []workspace.Size{{Name: "small", Disk: 5 << 30}, {Name: "large", Disk: 50 << 30}, {Name: "free"}},
 	}, origin.PathMode, func(*web.Server) {})
 	w.AddAccount(auth.AdminUsername, adminPassword, true)
 	b := w.loggedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id)
 	use := func(bytes int64) { w.Exec(`UPDATE workspaces SET home_bytes = $1`, bytes) }
-	contains(t, "not measured yet", b.get(path).body, "At most 10.0 GB")
-	use(3e9)
+	contains(t, "not measured yet", b.get(path).body, "At most 10 GiB")
+	use(3 << 30)
 	w.want(id, "size", "free")
-	contains(t, "without a limit", b.get(path).body, `id="home-space">3.0 GB`)
+	contains(t, "without a limit", b.get(path).body, `id="home-space">3 GiB`)
 	w.want(id, "size", nil)
 	page := b.get(path).body
-	contains(t, "far from the limit", page, "3.0 GB of 10.0 GB", "10.0\u00a0GB disk")
+	contains(t, "far from the limit", page, "3 GiB of 10 GiB", "10\u00a0GiB disk")
 	lacks(t, "far from the limit", page, `id="space-near"`, `id="space-over"`, `id="free-space"`)
-	use(9_500_000_000)
-	contains(t, "near the limit", b.get(path).body, "9.5 GB of 10.0 GB", `id="space-near"`)
-	contains(t, "near the limit, in Korean", b.get(path, "Accept-Language", "ko").body, "10.0 GB 중 9.5 GB 사용", "홈 공간이 거의 찼습니다.")
+	use(19 << 29)
+	contains(t, "near the limit", b.get(path).body, "9.5 GiB of 10 GiB", `id="space-near"`)
+	contains(t, "near the limit, in Korean", b.get(path, "Accept-Language", "ko").body, "10 GiB 중 9.5 GiB 사용", "홈 공간이 거의 찼습니다.")
 
-	w.want(id, "home_limit", int64(5e9))
+	w.want(id, "home_limit", int64(5<<30))
 	page = b.get(path).body
-	contains(t, "a volume with a limit", page, "9.5 GB of 5.0 GB", "no file in it can be saved", `id="space-waits"`)
+	contains(t, "a volume with a limit", page, "9.5 GiB of 5 GiB", "no file in it can be saved", `id="space-waits"`)
 	lacks(t, "a volume with a limit", page, `id="space-over"`)
 	w.want(id, "home_limit", int64(0))
 
-	use(12e9)
+	use(12 << 30)
 	contains(t, "over the limit", b.get(path).body, `id="space-over"`, `id="free-space"`)
-	const refused = "The home uses 12.0 GB, and at most 10.0 GB are allowed."
+	const refused = "The home uses 12 GiB, and at most 10 GiB are allowed."
 	contains(t, "a start", b.htmx(path+"/start", url.Values{}).body, refused, "start it to free space")
-	contains(t, "a start in Korean", b.post(path+"/start", url.Values{}, "HX-Request", "true", "Accept-Language", "ko").body, "홈이 최대 10.0 GB 중 12.0 GB 공간을 사용하고 있습니다.")
+	contains(t, "a start in Korean", b.post(path+"/start", url.Values{}, "HX-Request", "true", "Accept-Language", "ko").body, "홈이 최대 10 GiB 중 12 GiB 공간을 사용하고 있습니다.")
 	if a := b.htmx(path+"/size", url.Values{"from": {"detail"}, "size": {"small"}}); a.status != http.StatusUnprocessableEntity {
 		t.Errorf("a size that is too small: %d", a.status)
 	} else {
-		contains(t, "a size that is too small", a.body, "this size has 5.0 GB of disk space")
+		contains(t, "a size that is too small", a.body, "this size has 5 GiB of disk space")
 	}
 	b.htmx(path+"/start", url.Values{"free_space": {"on"}})
-	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning || ws.FreeingFrom != 12e9 {
+	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning || ws.FreeingFrom != 12<<30 {
 		t.Errorf("the start to free space: %+v", ws)
 	}
 	w.Exec(`UPDATE workspaces SET desired_state = 'STANDBY'`)

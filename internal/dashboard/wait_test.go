@@ -213,7 +213,7 @@ func TestLogOfStart(t *testing.T) {
 	progress := func(steps ...string) *workspace.Progress {
 		p := &workspace.Progress{Step: steps[len(steps)-1]}
 		for i, s := range steps {
-			p.Steps = append(p.Steps, workspace.ProgressStep{Step: s, BeganAt: began.Add(time.Duration(i) * 12 * time.Second), Done: int64(len(steps)-1-i) * 206_000_000})
+			p.Steps = append(p.Steps, workspace.ProgressStep{Step: s, BeganAt: began.Add(time.Duration(i) * 12 * time.Second), Done: int64(len(steps)-1-i) * 206 << 20})
 		}
 		return p
 	}
@@ -233,7 +233,7 @@ func TestLogOfStart(t *testing.T) {
 		starting(ws)
 		ws.Progress = progress("pulling", "creating", "waiting")
 	})
-	b.until(`document.querySelector('.steps')?.innerText.replace(/\s+/g, ' ').trim() === 'Image downloaded 412 MB · 12 s Container created 206 MB · 12 s'`)
+	b.until(`document.querySelector('.steps')?.innerText.replace(/\s+/g, ' ').trim() === 'Image downloaded 412 MiB · 12 s Container created 206 MiB · 12 s'`)
 	b.until(`document.querySelector('#wait-log pre').textContent === 'one green <b>line</b>\n'`)
 	b.shown(`#wait-log pre`)
 	w.logs.print("two\nthr")

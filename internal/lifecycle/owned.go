@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"time"
 
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -71,7 +72,7 @@ func (s OwnedSpace) overLimit(w workspace.Workspace, now time.Time) error {
 }
 
 func (s OwnedSpace) refusal(what string) *workspace.Error {
-	e := workspace.Errorf(workspace.CodeQuotaExceeded, "Your workspaces use %d MiB, and at most %d MiB are allowed. "+what, s.Used>>20, s.Limit>>20)
+	e := workspace.Errorf(workspace.CodeQuotaExceeded, "Your workspaces use %s, and at most %s are allowed. "+what, setting.FormatBytes(s.Used), setting.FormatBytes(s.Limit))
 	e.Details = map[string]any{"limit_type": LimitBytes, "current": s.Used, "max": s.Limit}
 	return e
 }

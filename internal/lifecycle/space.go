@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"time"
 
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -112,12 +113,12 @@ func CheckQueuedSpace(w workspace.Workspace, out Intent, offered workspace.Sizes
 }
 
 func overLimit(w workspace.Workspace, s HomeSpace, now time.Time) error {
-	message := "The home of this workspace uses %d MiB, and at most %d MiB are allowed. Choose a larger size, or start the workspace once to free space. The home is measured again about a minute after a stop."
+	message := "The home of this workspace uses %s, and at most %s are allowed. Choose a larger size, or start the workspace once to free space. The home is measured again about a minute after a stop."
 	may := MayFree(w, now)
 	if !may {
-		message = "The home of this workspace uses %d MiB, and at most %d MiB are allowed. It has not become smaller since the last start to free space. Choose a larger size, archive the workspace, or ask an administrator for a larger size. The home is measured again about a minute after a stop."
+		message = "The home of this workspace uses %s, and at most %s are allowed. It has not become smaller since the last start to free space. Choose a larger size, archive the workspace, or ask an administrator for a larger size. The home is measured again about a minute after a stop."
 	}
-	e := workspace.Errorf(workspace.CodeQuotaExceeded, message, s.Used>>20, s.Limit>>20)
+	e := workspace.Errorf(workspace.CodeQuotaExceeded, message, setting.FormatBytes(s.Used), setting.FormatBytes(s.Limit))
 	e.Details = map[string]any{"limit_type": "home", "current": s.Used, "max": s.Limit, "free_space": may}
 	if !may {
 		e.Details["free_space_after"] = w.FreeingAt.Add(freeingAgain).UTC()
@@ -132,7 +133,7 @@ func checkShrink(w workspace.Workspace, to workspace.Size, offered workspace.Siz
 	if to.Disk == 0 || !space.Measured || space.Used <= to.Disk {
 		return nil
 	}
-	e := workspace.Errorf(workspace.CodeQuotaExceeded, "The home of this workspace uses %d MiB, and the size %s has %d MiB. Delete files first, or choose a larger size.", space.Used>>20, to.Name, to.Disk>>20)
+	e := workspace.Errorf(workspace.CodeQuotaExceeded, "The home of this workspace uses %s, and the size %s has %s of disk space. Delete files first, or choose a larger size.", setting.FormatBytes(space.Used), to.Name, setting.FormatBytes(to.Disk))
 	e.Details = map[string]any{"limit_type": "size", "field": "size", "size": to.Name, "current": space.Used, "max": to.Disk}
 	return e
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/lifecycle"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -478,7 +479,7 @@ func ofOwner(err error) error {
 	case lifecycle.LimitBytes:
 		used, _ := e.Details["current"].(int64)
 		most, _ := e.Details["max"].(int64)
-		out.Message = fmt.Sprintf("The owner's workspaces use %d MiB, and at most %d MiB are allowed. Raise the owner's limit, or ask the owner to free space.", used>>20, most>>20)
+		out.Message = fmt.Sprintf("The owner's workspaces use %s, and at most %s are allowed. Raise the owner's limit, or ask the owner to free space.", setting.FormatBytes(used), setting.FormatBytes(most))
 	default:
 		return err
 	}

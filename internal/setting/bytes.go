@@ -2,6 +2,7 @@ package setting
 
 import (
 	"errors"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -33,4 +34,23 @@ func Bytes(s string) (int64, error) {
 		return 0, errors.New("not a size")
 	}
 	return v * unit, nil
+}
+
+// FormatBytes writes a size in the units of settings, such as "512 MiB", "4 GiB" or "17.6 GiB".
+func FormatBytes(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	f, unit := float64(n), 0
+	for rounded(f, unit) >= 1024 && unit < len(units)-1 {
+		f /= 1024
+		unit++
+	}
+	return strconv.FormatFloat(rounded(f, unit), 'f', -1, 64) + " " + units[unit]
+}
+
+// rounded keeps one decimal place of small numbers and of large units.
+func rounded(f float64, unit int) float64 {
+	if unit > 0 && f < 10 || unit > 2 {
+		return math.Round(f*10) / 10
+	}
+	return math.Round(f)
 }

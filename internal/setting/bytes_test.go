@@ -13,3 +13,16 @@ func TestBytes(t *testing.T) {
 		}
 	}
 }
+
+// A size is written in the unit in which it was entered.
+func TestFormatBytes(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{
+		0: "0 B", 999: "999 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 12_345: "12 KiB", 512 << 20: "512 MiB", 1<<30 - 1: "1 GiB",
+		4 << 30: "4 GiB", 4_300_000_000: "4 GiB", 17_600_000_000: "16.4 GiB", 50 << 30: "50 GiB", 3 << 39: "1.5 TiB", 5 << 50: "5120 TiB",
+	} {
+		if got := FormatBytes(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

@@ -6,12 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/mattn/go-runewidth"
+
+	"codehub/internal/setting"
 )
 
 // Format is the flag of every command that prints a result.
@@ -76,17 +77,5 @@ func Plain(s string) string {
 	}, s)
 }
 
-// Size writes a number of bytes in decimal units.
-func Size(n int64) string {
-	f, unit := float64(n), 0
-	units := []string{"B", "kB", "MB", "GB", "TB"}
-	for f >= 1000 && unit < len(units)-1 {
-		f /= 1000
-		unit++
-	}
-	digits := 0
-	if unit > 0 && f < 10 {
-		digits = 1
-	}
-	return strconv.FormatFloat(f, 'f', digits, 64) + " " + units[unit]
-}
+// Size writes a number of bytes.
+func Size(n int64) string { return setting.FormatBytes(n) }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/text/language"
+
+	"codehub/internal/setting"
 )
 
 // Language is the texts of one language.
@@ -216,15 +218,5 @@ func (l *Language) Count(n int) string {
 	return s
 }
 
-// Bytes formats a size in decimal units: "640 MB".
-func (l *Language) Bytes(n int64) string {
-	switch {
-	case n < 1000:
-		return fmt.Sprintf("%d B", n)
-	case n < 1000*1000:
-		return fmt.Sprintf("%d kB", n/1000)
-	case n < 1000*1000*1000:
-		return fmt.Sprintf("%d MB", n/1000/1000)
-	}
-	return fmt.Sprintf("%.1f GB", float64(n)/1e9)
-}
+// Bytes formats a size: "640 MiB".
+func (l *Language) Bytes(n int64) string { return setting.FormatBytes(n) }

@@ -139,7 +139,7 @@ func TestTimesAndSizes(t *testing.T) {
 			t.Errorf("%d is %q, want %q", n, got, want)
 		}
 	}
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1 kB", 640_000_000: "640 MB", 2_500_000_000: "2.5 GB"} {
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 KiB", 640 << 20: "640 MiB", 5 << 29: "2.5 GiB"} {
 		if got := English.Bytes(n); got != want {
 			t.Errorf("%d bytes is %q, want %q", n, got, want)
 		}
