@@ -8,10 +8,10 @@ type Usage struct {
 	CPULimit    float64 `json:"cpu_limit"`
 	Memory      int64   `json:"memory"` // bytes
 	MemoryLimit int64   `json:"memory_limit"`
-	// Disk is what is used of the file system that the home is on, in bytes.
-	Disk      int64 `json:"disk"`
-	DiskSize  int64 `json:"disk_size"`
-	Processes int   `json:"processes"`
+	// Disk is the size of the home in bytes (null: it is not measured), DiskSize what it may use.
+	Disk      *int64 `json:"disk"`
+	DiskSize  int64  `json:"disk_size"`
+	Processes int    `json:"processes"`
 	// Holders are the commands that hold the workspace awake, the oldest first.
 	Holders []Holder `json:"holders"`
 }

@@ -49,6 +49,9 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 	if w.NextDesiredState != nil {
 		rows = append(rows, []string{"Queued:", inWords(desires, *w.NextDesiredState)})
 	}
+	if usage != nil && usage.Disk != nil {
+		w.HomeBytes = usage.Disk
+	}
 	if space := home(w); space != "" && w.Phase != "ARCHIVED" {
 		rows = append(rows, []string{"Home:", space})
 	}
@@ -267,7 +270,6 @@ func usageRows(u *api.Usage) [][]string {
 	rows := [][]string{
 		{"Processors:", of(strconv.FormatFloat(u.CPU, 'f', 2, 64), strconv.FormatFloat(u.CPULimit, 'g', 4, 64), u.CPULimit > 0)},
 		{"Memory:", of(terminal.Size(u.Memory), terminal.Size(u.MemoryLimit), u.MemoryLimit > 0)},
-		{"Disk:", of(terminal.Size(u.Disk), terminal.Size(u.DiskSize), u.DiskSize > 0)},
 	}
 	for i, h := range u.Holders {
 		name := ""

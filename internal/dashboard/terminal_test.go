@@ -23,8 +23,11 @@ import (
 	"codehub/internal/agent"
 	"codehub/internal/agent/agenttest"
 	"codehub/internal/attach"
+	"codehub/internal/auth"
 	"codehub/internal/harness"
+	"codehub/internal/harness/web"
 	"codehub/internal/httpapi"
+	"codehub/internal/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -343,4 +346,31 @@ func TestTerminalWithoutScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, "a guest's page", w.loggedIn().get("/workspaces/"+string(shared)+"/terminal").body, "codehub exec -t ann/shop", `href="/shared/`+string(shared)+`"`)
+}
+
+// fixedUsage is what an agent reports.
+type fixedUsage agent.Usage
+
+func (u fixedUsage) Load(context.Context, workspace.ID) (attach.Load, error) {
+	return attach.Load{CPU: 0.06, Usage: agent.Usage(u)}, nil
+}
+
+// The usage has the size of the home and its limit, and nothing of the machine's disk.
+func TestUsageIsOfTheHome(t *testing.T) {
+	t.Parallel()
+	w := makeSizedWorld(t, workspace.Sizes{Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30, Disk: 20 << 30}}, origin.PathMode, func(*web.Server) {})
+	w.AddAccount(auth.AdminUsername, adminPassword, true)
+	id := w.add("project", running)
+	path := "/workspaces/" + string(id) + "/usage"
+	b := w.loggedIn()
+	machine := fixedUsage{CPULimit: 2, Memory: 1 << 30, MemoryLimit: 4 << 30, Disk: 176 << 30, DiskSize: 270 << 30}
+	w.dash.Usage = machine
+	lacks(t, "a home that was not measured", b.get(path).body, "176", "270", "Home folder")
+	w.want(id, "home_bytes", 3<<30)
+	contains(t, "a measured home", b.get(path).body, "Home folder", "3 GiB of 20 GiB", "1 GiB of 4 GiB", "0.06 of 2 cores")
+	contains(t, "in Korean", b.get(path, "Accept-Language", "ko").body, "3 GiB / 20 GiB", "0.06 / 2코어")
+	w.want(id, "home_limit", 20<<30)
+	lacks(t, "a quota on the machine's disk", b.get(path).body, "176", "270")
+	w.dash.Usage = fixedUsage{CPULimit: 2, Memory: 1 << 30, MemoryLimit: 4 << 30, Disk: 5 << 30, DiskSize: 19 << 30}
+	contains(t, "a file system of its own", b.get(path).body, "5 GiB of 20 GiB")
 }

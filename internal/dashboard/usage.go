@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"codehub/internal/attach"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -47,10 +48,13 @@ type holder struct {
 	Since time.Time
 }
 
-func usageOf(id workspace.ID, l attach.Load, now time.Time) usageView {
-	v := usageView{Known: true, ID: string(id), Now: now, Meters: []meter{
-		{"cpu", l.CPU, l.CPULimit}, {"memory", float64(l.Memory), float64(l.MemoryLimit)}, {"disk", float64(l.Disk), float64(l.DiskSize)},
+func usageOf(w workspace.Workspace, l attach.Load, sizes workspace.Sizes, now time.Time) usageView {
+	v := usageView{Known: true, ID: string(w.ID), Now: now, Meters: []meter{
+		{"cpu", l.CPU, l.CPULimit}, {"memory", float64(l.Memory), float64(l.MemoryLimit)},
 	}}
+	if home := lifecycle.SpaceOf(w, sizes).OnFileSystem(l.Disk, l.DiskSize); home.Measured {
+		v.Meters = append(v.Meters, meter{"home", float64(home.Used), float64(home.Limit)})
+	}
 	for _, h := range l.Holders {
 		v.Holders = append(v.Holders, holder{h.What, time.Unix(h.Since, 0)})
 	}
@@ -70,7 +74,7 @@ func (d *Dashboard) usage(w http.ResponseWriter, r *http.Request, c workspace.Ca
 		defer cancel()
 		load, err := d.Usage.Load(ctx, ws.ID)
 		if err == nil {
-			v = usageOf(ws.ID, load, d.Now())
+			v = usageOf(ws, load, d.Sizes, d.Now())
 		} else {
 			d.Log.Debug("measure a workspace failed", "workspace", ws.ID, "err", err)
 		}

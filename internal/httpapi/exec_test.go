@@ -570,13 +570,17 @@ func TestUsage(t *testing.T) {
 	}
 	path := "/workspaces/" + string(ws.ID) + "/usage"
 	u := read[api.Usage](t, e.want(http.StatusOK, "", "GET", path, "", as(e.ann)))
-	if u.DiskSize <= 0 || len(u.Holders) != 1 || u.Holders[0].What != "make test[0m" || time.Since(u.Holders[0].Since) > time.Minute {
+	if u.Disk != nil || u.DiskSize != testSizes.Default.Disk || len(u.Holders) != 1 || u.Holders[0].What != "make test[0m" || time.Since(u.Holders[0].Since) > time.Minute {
 		t.Errorf("usage: %+v", u)
 	}
 	release()
 	harness.Eventually(t, "the holder is gone", func() bool {
 		return len(read[api.Usage](t, e.want(http.StatusOK, "", "GET", path, "", as(e.ann))).Holders) == 0
 	})
+	e.Exec(`UPDATE workspaces SET home_bytes = 5000 WHERE id = $1`, ws.ID)
+	if u = read[api.Usage](t, e.want(http.StatusOK, "", "GET", path, "", as(e.ann))); u.Disk == nil || *u.Disk != 5000 {
+		t.Errorf("the usage of a measured home: %+v", u)
+	}
 	if a, ok := e.used.Last(ws.ID); ok {
 		t.Errorf("used: %+v", a)
 	}

@@ -10,6 +10,7 @@ import (
 	"codehub/internal/agent"
 	"codehub/internal/attach"
 	"codehub/internal/auth"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -40,13 +41,16 @@ func (s *server) usage(w http.ResponseWriter, r *http.Request, id auth.Identity)
 	case err != nil:
 		return err
 	}
-	return writeJSON(w, http.StatusOK, usageOf(load))
+	return writeJSON(w, http.StatusOK, usageOf(load, lifecycle.SpaceOf(ws, s.cfg.Sizes)))
 }
 
-func usageOf(l attach.Load) api.Usage {
+func usageOf(l attach.Load, home lifecycle.HomeSpace) api.Usage {
 	u := api.Usage{
 		CPU: l.CPU, CPULimit: l.CPULimit, Memory: l.Memory, MemoryLimit: l.MemoryLimit,
-		Disk: l.Disk, DiskSize: l.DiskSize, Processes: l.Processes, Holders: []api.Holder{},
+		DiskSize: home.Limit, Processes: l.Processes, Holders: []api.Holder{},
+	}
+	if home = home.OnFileSystem(l.Disk, l.DiskSize); home.Measured {
+		u.Disk = &home.Used
 	}
 	for _, h := range l.Holders {
 		u.Holders = append(u.Holders, api.Holder{What: h.What, Since: time.Unix(h.Since, 0).UTC()})

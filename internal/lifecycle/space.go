@@ -36,6 +36,15 @@ func SpaceOf(w workspace.Workspace, offered workspace.Sizes) HomeSpace {
 	return s
 }
 
+// OnFileSystem returns s as the file system that the home is on has it, in bytes, if that has
+// nothing but the home: it is not larger than the limit of the home's volume.
+func (s HomeSpace) OnFileSystem(used, size int64) HomeSpace {
+	if s.Enforced && size > 0 && size <= s.Limit {
+		s.Used, s.Measured = used, true
+	}
+	return s
+}
+
 // Near reports whether the home is so full that its owner should free space.
 func (s HomeSpace) Near() bool {
 	return s.Measured && s.Limit > 0 && float64(s.Used) >= float64(s.Limit)/100*nearLimit
