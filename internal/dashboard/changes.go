@@ -317,9 +317,9 @@ func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id 
 		return []part{{"wait", v}}, err
 	}
 	v, err := d.readDetail(r.Context(), c, ws, pageParam(r, "archives"))
-	v.OOB = true
+	v.OOB, v.Connect.OOB = true, true
 	v.Listed = d.readPorts(r.Context(), c, ws)
-	return []part{{"panel", v}, {"ports", v}, {"archives", v}, {"facts", v}}, err
+	return []part{{"panel", v}, {"connect-oob", v}, {"ports", v}, {"archives", v}, {"facts", v}}, err
 }
 
 // limitOf returns the details of a CodeLimitExceeded error.

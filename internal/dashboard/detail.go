@@ -50,6 +50,7 @@ type detailView struct {
 	// the workspace is not at rest yet.
 	Asked      *postgres.HandOverRequest
 	AskedWaits bool
+	Connect    connectView
 }
 
 // FreesBytes reports whether the panel offers the start to free space: at the limit of bytes, unless
@@ -70,7 +71,7 @@ func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	v := detailView{view: d.viewOf(w, fromDetail), ImageWaits: lifecycle.ImageWaits(w), UpdateWaits: lifecycle.UpdateWaits(w),
 		EnvNames: slices.Sorted(maps.Keys(w.Env)), EnvWaits: lifecycle.EnvWaits(w), Sharable: !d.PathMode,
 		Size: d.Sizes.Of(w.Size), SizeGone: !d.Sizes.Has(w.Size), SizeWaits: lifecycle.SizeWaits(w, d.Sizes), Sizes: len(d.Sizes.Offered) > 0 || w.Size != "",
-		Space: lifecycle.SpaceOf(w, d.Sizes)}
+		Space: lifecycle.SpaceOf(w, d.Sizes), Connect: d.connectOf(w, "")}
 	v.MayFree = v.Space.Over() && v.State == "stopped" && lifecycle.MayFree(w, v.Now)
 	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
 		v.Pin = pin
@@ -180,9 +181,11 @@ const (
 
 // logView is the container's last lines.
 type logView struct {
-	Text string
-	None bool // no container, or no output
-	Err  bool // Docker did not respond, or the user reads maxFollowed others
+	Text   string
+	None   bool   // no container, or no output
+	Err    bool   // Docker did not respond, or the user reads maxFollowed others
+	Hidden int    // routine lines of the IDE that Text lacks
+	All    string // the address with them
 }
 
 func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -191,7 +194,12 @@ func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Cal
 		d.fail(w, r, err)
 		return
 	}
-	d.fragments(w, r, http.StatusOK, part{"log", d.readLog(r.Context(), c, ws)})
+	v := d.readLog(r.Context(), c, ws)
+	if r.URL.Query().Get("all") == "" {
+		v.Text, v.Hidden = withoutRoutine(v.Text)
+		v.All = r.URL.Path + "?all=on"
+	}
+	d.fragments(w, r, http.StatusOK, part{"log", v})
 }
 
 // readLog reads the last lines of a container for a user.

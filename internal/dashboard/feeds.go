@@ -175,10 +175,10 @@ func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 
 // show returns the fragments of v and n that have changed since they were sent.
 func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
-	v.view, v.OOB = timeless(v.view), true
+	v.view, v.OOB, v.Connect.OOB = timeless(v.view), true, true
 	var err error
 	html := map[string]string{}
-	names := []string{"panel", "ports", "archives", "facts"}
+	names := []string{"panel", "connect-oob", "ports", "archives", "facts"}
 	for _, name := range names {
 		if html[name], err = f.execute(name, v); err != nil {
 			return nil, false, err

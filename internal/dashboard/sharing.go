@@ -31,6 +31,7 @@ type sharedView struct {
 	Waits   bool   // the page enters it once it runs
 	Stopped bool   // it could not be started
 	Own     bool   // shared with the guest, who can leave; else with a group of the guest
+	Connect connectView
 	Now     time.Time
 }
 
@@ -43,6 +44,7 @@ func (d *Dashboard) sharedViewOf(s postgres.SharedWorkspace, c workspace.Caller)
 	}
 	if s.Access == workspace.AccessUse {
 		v.Entry = "/w/" + string(s.Workspace.ID) + "/"
+		v.Connect = d.connectOf(s.Workspace, s.Owner)
 	}
 	return v
 }

@@ -74,7 +74,6 @@ type view struct {
 	Memo        string
 	Image       string
 	URL         string
-	SSHCommand  string // empty: there is no SSH listener
 	Phase       workspace.Phase
 	Operation   workspace.Operation
 
@@ -121,9 +120,7 @@ type terms struct {
 }
 
 func (d *Dashboard) viewOf(w workspace.Workspace, from string) view {
-	v := viewOf(w, from, terms{grace: d.DeleteGrace, ttl: d.TTL(), images: d.Images, now: d.Now()})
-	v.SSHCommand = d.SSH.Command(w)
-	return v
+	return viewOf(w, from, terms{grace: d.DeleteGrace, ttl: d.TTL(), images: d.Images, now: d.Now()})
 }
 
 // viewOf returns the view of w. It is pure: everything it depends on is an argument.

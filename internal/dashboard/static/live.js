@@ -191,12 +191,14 @@
     enter()
   })
 
-  // The log is refreshed while the page is visible.
+  // The log is read when it is opened, and refreshed while it and the page are visible.
   var log = document.getElementById('log')
   if (log) {
+    var fold = document.getElementById('log-box')
+    fold.addEventListener('toggle', function () { if (fold.open) htmx.trigger(log, 'refresh') })
     window.setInterval(function () {
       var follow = document.getElementById('log-follow')
-      if (follow.checked && !document.hidden) htmx.trigger(log, 'refresh')
+      if (follow.checked && fold.open && !document.hidden) htmx.trigger(log, 'refresh')
     }, 3000)
     log.addEventListener('htmx:beforeSwap', function () {
       var pre = log.querySelector('pre')
