@@ -196,8 +196,8 @@ func TestPagesByRole(t *testing.T) {
 	}
 }
 
-// Each action of an administrator works as a form, with and without scripts, and its owner is
-// told on every page.
+// Each action of an administrator works as a form, with and without scripts, and its owner gets
+// a notice.
 func TestAdministratorActs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -225,8 +225,8 @@ func TestAdministratorActs(t *testing.T) {
 
 	contains(t, "the form", boss.get(at+"/stop", "HX-Request", "true").body, `name="message"`, `name="force"`)
 	contains(t, "stop", boss.htmx(at+"/stop", url.Values{"message": {"It fills\nthe <disk>."}}).body, "will stop")
-	a = ann.get("/settings/tokens")
-	contains(t, "the owner's page", a.body, "admin stopped your workspace “&lt;b&gt;shop&lt;/b&gt;”.", "It fills\nthe &lt;disk&gt;.", "/dismiss")
+	a = ann.get("/notices")
+	contains(t, "the owner's notices", a.body, "admin stopped your workspace “&lt;b&gt;shop&lt;/b&gt;”.", "It fills\nthe &lt;disk&gt;.", "/dismiss")
 	contains(t, "again", boss.htmx(at+"/stop", nil).body, "toast")
 	contains(t, "too long", boss.htmx(at+"/message", url.Values{"message": {strings.Repeat("x", 2001)}}).body, "at most 2000")
 	contains(t, "empty", boss.htmx(at+"/message", url.Values{"message": {" "}}).body, "e-message")
@@ -249,7 +249,7 @@ func TestAdministratorActs(t *testing.T) {
 	if a := ann.post(own+"/hand-over", url.Values{"answer": {"accept"}}); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/?") {
 		t.Errorf("acceptance: %d %s", a.status, a.header.Get("Location"))
 	}
-	contains(t, "the new owner", bob.get("/").body, "gave you the workspace “ann’s shop” of ann.", "ann has left")
+	contains(t, "the new owner", bob.get("/notices").body, "gave you the workspace “ann’s shop” of ann.", "ann has left")
 	if a := ann.get("/workspaces/" + string(id)); a.status != http.StatusForbidden {
 		t.Errorf("the former owner opens it: %d", a.status)
 	}
@@ -270,7 +270,7 @@ func TestAdministratorActs(t *testing.T) {
 	// A notice is dismissed by its user alone.
 	notice := fixture.Query[string](w, `SELECT id::text FROM user_notices WHERE kind = 'received'`)
 	ann.htmx("/notices/"+notice+"/dismiss", nil)
-	if strings.Contains(bob.htmx("/notices/"+notice+"/dismiss", nil).body, "gave you") || strings.Contains(bob.get("/").body, "gave you") {
+	if strings.Contains(bob.htmx("/notices/"+notice+"/dismiss", nil).body, "gave you") || strings.Contains(bob.get("/notices").body, "gave you") {
 		t.Error("the notice stays")
 	}
 
@@ -290,7 +290,7 @@ func TestAdministratorActs(t *testing.T) {
 	w.Exec(`UPDATE users SET disabled = true WHERE username = 'bob'`)
 	contains(t, "a taken name", boss.htmx(at+"/hand-over", url.Values{"to": {"ann"}, "name": {"taken"}}).body, "Choose another name")
 	contains(t, "hand-over", boss.htmx(at+"/hand-over", url.Values{"to": {"ann"}, "name": {"shop"}}).body, "now belongs to ann")
-	contains(t, "the new owner", ann.get("/").body, "gave you the workspace “shop” of bob.")
+	contains(t, "the new owner", ann.get("/notices").body, "gave you the workspace “shop” of bob.")
 }
 
 // Users are limited, disabled with their workspaces, and deleted with a choice for these.
@@ -390,7 +390,7 @@ func TestAdministratorsDay(t *testing.T) {
 	if got := fixture.Query[string](w, `SELECT desired_state FROM workspaces WHERE id = $1`, id); got != "STANDBY" {
 		t.Fatalf("it is to be %s", got)
 	}
-	contains(t, "mina's page", mina.get("/").body, "It fills the disk.")
+	contains(t, "mina's page", mina.get("/notices").body, "It fills the disk.")
 
 	// The page follows what the controller does.
 	w.observe(largest, standby)
@@ -407,13 +407,13 @@ func TestAdministratorsDay(t *testing.T) {
 	b.press("#dialog-form button[type=submit]")
 	b.until(`!document.querySelector('dialog[open]')`)
 	b.shown("#any-withdraw")
-	contains(t, "mina's page", mina.get("/").body, "Joon takes it over.", "joon")
+	contains(t, "mina's page", mina.get("/notices").body, "Joon takes it over.", "joon")
 	if a := mina.post("/workspaces/"+id+"/hand-over", url.Values{"answer": {"accept"}}); a.status != http.StatusSeeOther {
 		t.Errorf("mina accepts: %+v", a)
 	}
 	b.visit("/admin/workspaces/" + id)
 	b.until(`document.querySelector('.facts dd').textContent.includes('joon')`)
-	contains(t, "joon's page", joon.get("/").body, "model-training", "mina")
+	contains(t, "joon's page", joon.get("/notices").body, "model-training", "mina")
 
 	b.press(`a[href^="/admin/audit?target="]`)
 	b.shown(".table-audit")

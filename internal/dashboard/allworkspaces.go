@@ -274,7 +274,7 @@ func (f *allFeed) show(v allView, n notices) ([]byte, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		out = []byte(whole + html["all-sum"] + html["trouble"] + html["ending"] + html["told"])
+		out = []byte(whole + html["all-sum"] + html["trouble"] + html["ending"] + html["told"] + html["bell"])
 	}
 	return out, false, nil
 }

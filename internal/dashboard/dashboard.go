@@ -335,6 +335,7 @@ func (d *Dashboard) Routes(mux Mux) {
 	admin("GET /admin/audit", d.auditPage)
 	admin("GET /admin/banner", d.bannerDialog)
 	admin("POST /admin/banner", d.setBanner)
+	loggedIn("GET /notices", d.inbox)
 	loggedIn("POST /notices/{notice}/dismiss", d.dismissNotice)
 	loggedIn("GET /groups", d.groupsOnly(d.groupsPage))
 	loggedIn("GET /groups/new", d.groupDialog(groupNew))

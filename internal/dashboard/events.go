@@ -243,7 +243,7 @@ func (b *feedBase) execute(name string, data any) (string, error) {
 func (b *feedBase) withNotices(names []string, html map[string]string, n notices) ([]string, error) {
 	n.Now, n.OOB = time.Time{}, true
 	b.change = n.due
-	for _, name := range []string{"trouble", "ending", "told"} {
+	for _, name := range []string{"trouble", "ending", "told", "bell"} {
 		var err error
 		if html[name], err = b.execute(name, n); err != nil {
 			return nil, err

@@ -115,7 +115,7 @@ func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		out = append([]byte(whole), builds+html["trouble"]+html["ending"]+html["told"]...)
+		out = append([]byte(whole), builds+html["trouble"]+html["ending"]+html["told"]+html["bell"]...)
 	}
 	if shape := l.Builds.shape(); shape != f.builds {
 		f.builds = shape

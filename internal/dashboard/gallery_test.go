@@ -296,7 +296,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.Exec(`DELETE FROM user_notices`) // those of the shares would be on top of every page
+	w.Exec(`DELETE FROM user_notices`) // those of the shares
 	for _, l := range b.screens() {
 		b.as(l)
 		w.used(ids["running"], 8*time.Minute+30*time.Second)
@@ -410,7 +410,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "person-disable")
 		w.Exec(`INSERT INTO banner (message, username) VALUES ('The server is upgraded today at 18:00. Running workspaces stay available.', 'admin')`)
 		w.Exec(`INSERT INTO user_notices (id, user_id, kind, workspace_id, workspace_name, by_username, message, created_at) SELECT gen_random_uuid(), id, 'stop', $1, 'web-frontend', 'mina', 'It filled the disk. Please remove old builds.', now() - interval '5 minutes' FROM users WHERE username = 'admin'`, ids["running"])
-		b.visit("/settings/tokens")
+		b.visit("/notices")
 		b.shown("#maintenance")
 		b.shoot(shots, l, "notices")
 		w.Exec(`DELETE FROM user_notices`)

@@ -28,6 +28,7 @@ var icons = map[string]string{
 	"home":      `<path d="M4.5 11L12 4.5l7.5 6.5M6.5 9.5V19h11V9.5"/>`,
 	"back":      `<path d="M14.5 6l-6 6 6 6"/>`,
 	"download":  `<path d="M12 4.5v11M7.5 11l4.5 4.5 4.5-4.5M5 19.5h14"/>`,
+	"bell":      `<path d="M5 16.8h14l-2.2-3.3V10a4.8 4.8 0 0 0-9.6 0v3.5zM9.8 19.7a2.4 2.4 0 0 0 4.4 0"/>`,
 	"chevron":   `<path d="M7 10l5 5 5-5"/>`,
 	"lock":      `<rect x="5.5" y="10.5" width="13" height="9" rx="2"/><path d="M8.5 10.5V8a3.5 3.5 0 0 1 7 0v2.5"/>`,
 	"box":       `<path d="M12 3.8l7.5 4v8.4l-7.5 4-7.5-4V7.8zM4.5 7.8l7.5 4 7.5-4M12 11.8v8.4"/>`,

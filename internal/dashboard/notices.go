@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"codehub/internal/lifecycle"
@@ -10,8 +11,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// notices are at the top of every page: the problem that keeps workspaces from changing, and
-// the caller's workspaces that are about to stop.
+// notices are on every page: at the top the problem that keeps workspaces from changing, the
+// caller's workspaces that are about to stop and the administrators' banner, and in the header the
+// number of the caller's notices.
 type notices struct {
 	Trouble string
 	Endings []ending
@@ -47,16 +49,30 @@ func (d *Dashboard) readNotices(ctx context.Context, c workspace.Caller) (notice
 	return n, err
 }
 
-// noticesShown is how many of a user's notices a page shows.
-const noticesShown = 3
-
-// Told are the notices that the page shows.
-func (n notices) Told() []postgres.Notice {
-	return n.News.Notices[:min(len(n.News.Notices), noticesShown)]
+// Asked are the notices that wait for an answer, so that every page shows them.
+func (n notices) Asked() []postgres.Notice {
+	i := slices.IndexFunc(n.News.Notices, func(of postgres.Notice) bool { return of.Kind != postgres.NoticeAsked })
+	if i < 0 {
+		return n.News.Notices
+	}
+	return n.News.Notices[:i] // they come first
 }
 
-// More is how many notices the page does not show.
-func (n notices) More() int { return len(n.News.Notices) - len(n.Told()) }
+// inbox lists the user's notices.
+func (d *Dashboard) inbox(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	n, err := d.readNotices(r.Context(), c)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	if isHTMX(r) {
+		d.fragments(w, r, http.StatusOK, part{"notice-list", n})
+		return
+	}
+	p := d.newPage(r, &c, "notices.title", n)
+	p.Nav = "notices"
+	d.render(w, r, http.StatusOK, "notices", p)
+}
 
 // dismissNotice removes one of the user's notices.
 func (d *Dashboard) dismissNotice(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -65,12 +81,12 @@ func (d *Dashboard) dismissNotice(w http.ResponseWriter, r *http.Request, c work
 		return
 	}
 	if !isHTMX(r) {
-		d.redirect(w, r, "/")
+		d.redirect(w, r, "/notices")
 		return
 	}
 	n := d.noticesFor(r, c)
 	n.OOB = true
-	d.fragments(w, r, http.StatusOK, part{"told", n})
+	d.fragments(w, r, http.StatusOK, part{"bell", n}, part{"notice-list", n})
 }
 
 // add adds the workspaces of rows that are about to stop.

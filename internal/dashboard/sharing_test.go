@@ -33,7 +33,7 @@ func TestSharedPages(t *testing.T) {
 	}
 	contains(t, "the owner's page", ann.get(at+"/shares", "HX-Request", "true").body, "uma", "vic", "Use", "View")
 	for name, b := range map[string]*browser{"use": uma, "view": vic} {
-		contains(t, "the notice of "+name, b.get("/settings/tokens").body, "ann shared the workspace “&lt;b&gt;shop&lt;/b&gt;” with you.", `href="/shared/`+string(id)+`"`, "/dismiss")
+		contains(t, "the notice of "+name, b.get("/notices").body, "ann shared the workspace “&lt;b&gt;shop&lt;/b&gt;” with you.", `href="/shared/`+string(id)+`"`, "/dismiss")
 		list, page := b.get("/shared").body, b.get("/shared/"+string(id)).body
 		contains(t, "the list of "+name, list, "&lt;b&gt;shop&lt;/b&gt;", "Owner: ann")
 		contains(t, "the page of "+name, page, "&lt;b&gt;shop&lt;/b&gt;", "Stopped", "uma", "vic")

@@ -96,13 +96,14 @@
     title.set.call(document, text)
   }
 
+  // The colors are those of the dashboard (internal/dashboard/static/base.css).
   var style = ':host{all:initial}' +
-    'div{position:fixed;inset:0;display:flex;align-items:center;justify-content:center;background:rgba(16,19,23,.72);font:15px/1.5 system-ui,sans-serif}' +
-    'section{max-width:26em;margin:1em;padding:1.6em 1.8em;border-radius:12px;background:#fff;color:#1b2026;box-shadow:0 12px 40px rgba(0,0,0,.35);text-align:center}' +
+    'div{position:fixed;inset:0;display:flex;align-items:center;justify-content:center;background:rgb(8 16 13/.72);font:15px/1.5 system-ui,sans-serif}' +
+    'section{max-width:26em;margin:1em;padding:1.6em 1.8em;border:1px solid #e2e6e4;border-radius:14px;background:#fff;color:#17201d;box-shadow:0 12px 40px rgb(0 0 0/.35);text-align:center}' +
     'p{margin:0 0 1em;overflow-wrap:anywhere}p:last-child{margin:0}' +
-    'a{display:inline-block;padding:.5em 1.2em;border-radius:8px;background:#2456d6;color:#fff;text-decoration:none}' +
-    'a:focus-visible{outline:3px solid #8fb0ff;outline-offset:2px}' +
-    '@media (prefers-color-scheme:dark){section{background:#1d2229;color:#e8ebef}}'
+    'a{display:inline-block;padding:.5em 1.2em;border-radius:9px;background:#1d6b5b;color:#fff;font-weight:560;text-decoration:none}' +
+    'a:hover{background:#165347}a:focus-visible{outline:2px solid #1d6b5b;outline-offset:2px}' +
+    '@media (prefers-color-scheme:dark){section{border-color:#2a3230;background:#1e2523;color:#e6ecea}a{background:#288069}a:hover{background:#23735e}a:focus-visible{outline-color:#55bfa7}}'
 
   function cover () {
     if (!overlay) {
