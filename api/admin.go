@@ -163,6 +163,10 @@ type Account struct {
 	SuspendedSince *time.Time `json:"suspended_since"` // null: not, or not known
 	// Limits are in effect: the user's own, or else those of groups or the server.
 	Limits AccountLimits `json:"limits"`
+	// InvitedUntil is how long an invitation of the user is valid; null: there is none.
+	InvitedUntil *time.Time `json:"invited_until"`
+	// InvitationURL is the link of a new invitation, in the answer that created it alone.
+	InvitationURL string `json:"invitation_url,omitempty"`
 }
 
 // AccountLimits are the limits that are in effect for a user.
@@ -192,14 +196,43 @@ type AccountList struct {
 	NextCursor string    `json:"next_cursor"`
 }
 
-// CreateAccount is the body of POST /users.
+// CreateAccount is the body of POST /users. Without a password the user gets an invitation.
 type CreateAccount struct {
 	Username      string `json:"username"`
-	Password      string `json:"password"`
+	Password      string `json:"password,omitempty"`
 	Admin         bool   `json:"admin,omitempty"`
 	MaxRunning    *int   `json:"max_running,omitempty"`
 	MaxWorkspaces *int   `json:"max_workspaces,omitempty"`
 	MaxBytes      *int64 `json:"max_bytes,omitempty"`
+}
+
+// ImportAccounts is the body of POST /users/import.
+type ImportAccounts struct {
+	// CSV is a list with a line of column names: name, and as in CreateAccount admin,
+	// max_running, max_workspaces and max_bytes.
+	CSV string `json:"csv"`
+}
+
+// ImportedAccounts is the answer of POST /users/import: the users with their InvitationURL.
+type ImportedAccounts struct {
+	Users []Account `json:"users"`
+}
+
+// What is wrong with a line of ImportAccounts.
+const (
+	ImportFormat  = "format"  // the list, from this line on
+	ImportColumns = "columns" // the names of the columns, or the number of values
+	ImportName    = "name"    // no valid username
+	ImportTaken   = "taken"   // there is a user of that name
+	ImportTwice   = "twice"   // an earlier line has the name
+	ImportValue   = "value"   // another value
+)
+
+// ImportProblem is an entry of the details "lines" of a refused POST /users/import.
+type ImportProblem struct {
+	Line    int    `json:"line"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // PatchAccount is the body of PATCH /users/{id}; absent fields are unchanged.

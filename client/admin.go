@@ -54,10 +54,24 @@ func (c *Client) Accounts(ctx context.Context) ([]api.Account, error) {
 	return list, err
 }
 
-// CreateAccount adds a user; for administrators.
+// CreateAccount adds a user, without a password with an invitation; for administrators.
 func (c *Client) CreateAccount(ctx context.Context, in api.CreateAccount) (api.Account, error) {
 	var out api.Account
 	err := c.call(ctx, http.MethodPost, "/users", nil, in, &out)
+	return out, err
+}
+
+// InviteAccount gives a user a new invitation, with its link in the answer; for administrators.
+func (c *Client) InviteAccount(ctx context.Context, id string) (api.Account, error) {
+	var out api.Account
+	err := c.call(ctx, http.MethodPost, "/users/"+url.PathEscape(id)+"/invitation", nil, nil, &out)
+	return out, err
+}
+
+// ImportAccounts adds the users of a list, with invitations; for administrators.
+func (c *Client) ImportAccounts(ctx context.Context, in api.ImportAccounts) (api.ImportedAccounts, error) {
+	var out api.ImportedAccounts
+	err := c.call(ctx, http.MethodPost, "/users/import", nil, in, &out)
 	return out, err
 }
 

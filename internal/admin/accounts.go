@@ -30,7 +30,7 @@ func accountOf(a postgres.Account) api.Account {
 		ID: a.ID, Username: a.Username, Admin: a.Admin, Disabled: a.Disabled,
 		MaxRunning: a.MaxRunning, MaxWorkspaces: a.MaxWorkspaces, MaxBytes: a.MaxBytes,
 		Running: a.Running, Workspaces: a.Workspaces, Bytes: a.Bytes, LockedTill: a.LockedTill, CreatedAt: a.CreatedAt,
-		Passkeys: a.Passkeys, SuspendedSince: a.SuspendedAt,
+		Passkeys: a.Passkeys, SuspendedSince: a.SuspendedAt, InvitedUntil: a.InvitedUntil,
 		Limits: api.AccountLimits{Running: api.Limit(a.LimitOfRunning), Workspaces: api.Limit(a.LimitOfWorkspaces), Bytes: api.Limit(a.LimitOfBytes)},
 	}
 	if a.Suspended != "" {
@@ -40,8 +40,9 @@ func accountOf(a postgres.Account) api.Account {
 	return out
 }
 
-// CreateAccount adds a user. Errors: CodeNameTaken; CodeInvalid for an invalid name,
-// password or limit.
+// CreateAccount adds a user: with a password, or without one and with an invitation. Errors:
+// CodeNameTaken; CodeInvalid for an invalid name, password or limit; CodeNotSupported for an
+// invitation if users do not log in with passwords.
 func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error) {
 	if err := checkLimits(in.MaxRunning, in.MaxWorkspaces, in.MaxBytes); err != nil {
 		return api.Account{}, err
@@ -50,6 +51,9 @@ func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in
 	if _, err := s.cfg.Store.Account(ctx, caller, caller.UserID); err != nil {
 		return api.Account{}, err
 	}
+	if in.Password == "" {
+		return s.createInvited(ctx, caller, in)
+	}
 	u, err := s.cfg.Passwords.NewUser(ctx, caller, in.Username, in.Password)
 	if err != nil {
 		return api.Account{}, err
@@ -57,6 +61,20 @@ func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in
 	u.Admin, u.MaxRunning, u.MaxWorkspaces, u.MaxBytes = in.Admin, in.MaxRunning, in.MaxWorkspaces, in.MaxBytes
 	made, err := s.cfg.Store.CreateAccount(ctx, caller, u)
 	return accountOf(made), err
+}
+
+func (s *Service) createInvited(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error) {
+	name, err := s.cfg.Passwords.NewName(in.Username)
+	if err != nil {
+		return api.Account{}, err
+	}
+	made, err := s.invite(ctx, caller, []postgres.User{{
+		Username: name, Admin: in.Admin, MaxRunning: in.MaxRunning, MaxWorkspaces: in.MaxWorkspaces, MaxBytes: in.MaxBytes,
+	}})
+	if err != nil {
+		return api.Account{}, err
+	}
+	return made[0], nil
 }
 
 // PatchAccount changes the given fields of a user. Disabling a user or setting a

@@ -5,6 +5,7 @@ package admin
 
 import (
 	"context"
+	"net/url"
 	"time"
 
 	"codehub/api"
@@ -25,6 +26,9 @@ type Store interface {
 	Accounts(ctx context.Context, caller workspace.Caller, f postgres.AccountFilter) (postgres.AccountList, error)
 	Account(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (postgres.Account, error)
+	TakenNames(ctx context.Context, caller workspace.Caller, names []string) ([]string, error)
+	CreateInvited(ctx context.Context, caller workspace.Caller, list []postgres.Invited) ([]postgres.Account, error)
+	Invite(ctx context.Context, caller workspace.Caller, id string, hash []byte) (postgres.Account, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (postgres.Account, error)
 	DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error
 	RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
@@ -46,12 +50,19 @@ type Passwords interface {
 	NewUser(ctx context.Context, caller workspace.Caller, username, password string) (postgres.User, error)
 	// CheckedHash checks a new password of a user and returns its hash.
 	CheckedHash(ctx context.Context, caller workspace.Caller, username, password string) (string, error)
+	// NewName checks a username and returns it as it is stored.
+	NewName(username string) (string, error)
+	// NewInvitation returns the secret of a new invitation, and its hash. CodeNotSupported if
+	// users do not log in with passwords.
+	NewInvitation() (secret string, hash []byte, err error)
 }
 
 // Config configures a Service.
 type Config struct {
 	Store     Store
 	Passwords Passwords
+	// URL is CODEHUB_URL, of the links of invitations.
+	URL *url.URL
 	// Self is the server that answers; nil in a command that works on the database alone.
 	Self *replica.Replica
 	// Runtime is CODEHUB_RUNTIME, and Nodes the machines that it runs on; nil: one.

@@ -56,6 +56,9 @@ type Store interface {
 	AllowBrowserLogin(ctx context.Context, caller workspace.Caller, l postgres.ProgramLogin) error
 	RedeemProgramLogin(ctx context.Context, hash, proof []byte) (caller workspace.Caller, name string, expires time.Time, err error)
 
+	InvitedUser(ctx context.Context, hash []byte) (postgres.User, error)
+	AcceptInvitation(ctx context.Context, caller workspace.Caller, hash []byte, password string) (postgres.User, error)
+
 	HasPasskeys(ctx context.Context, userID string) (bool, error)
 	Passkeys(ctx context.Context, caller workspace.Caller) (list []postgres.Passkey, codes int, err error)
 	BeginPasskey(ctx context.Context, a postgres.PasskeyAttempt) error

@@ -11,8 +11,6 @@ import (
 
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // AdminUsername is the user that CODEHUB_ADMIN_PASSWORD creates.
@@ -157,8 +155,8 @@ func (a *Auth) NewUser(ctx context.Context, caller workspace.Caller, username, p
 }
 
 func (a *Auth) newUser(ctx context.Context, source, username, password string) (postgres.User, error) {
-	username = norm.NFC.String(strings.TrimSpace(username))
-	if err := CheckUsername(username); err != nil {
+	username, err := a.NewName(username)
+	if err != nil {
 		return postgres.User{}, err
 	}
 	hash, err := a.checkedHash(ctx, source, username, password)

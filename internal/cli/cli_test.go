@@ -89,7 +89,7 @@ func serveAPI(t testing.TB) apiServer {
 			SSH:      service.SSHServer{HostKey: gate.HostKey()},
 		},
 		Gate: gate, Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
-		Admin:  admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, OrphanDelay: 10 * time.Minute}),
+		Admin:  admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, URL: srv.URL, OrphanDelay: 10 * time.Minute}),
 		Attach: attacher,
 		Ports: ports.New(ports.Config{Store: srv.DB, Runtime: agents, Attacher: attacher, Layout: layout,
 			Settings: ports.Settings{PortVisibilityMax: "public", PortShareMax: 24 * time.Hour}}),

@@ -65,6 +65,12 @@ func TestIdentitiesAndPasskeys(t *testing.T) {
 	run("", "Phone", "passkeys", "list")
 	run("", "The passkeys of bob are removed.", "users", "remove-passkeys", "bob")
 	run("", "Remove your own passkeys with your password", "users", "remove-passkeys", "ann")
+	run("", s.url+"/invitation#", "users", "create", "carl", "--invite")
+	run("", s.url+"/invitation#", "users", "invite", "bob")
+	run("", "invited until", "users", "list")
+	run("", "Change your own password", "users", "invite", "ann")
+	run("name\ndora\nbob\n", `line 3: the username "bob" is taken.`, "users", "import", "-")
+	run("name,admin\ndora,true\n", "name,link\ndora,"+s.url+"/invitation#", "users", "import", "-")
 	run("", "Phone", "passkeys", "list")
 	if _, err := db.Exec(t.Context(), `DELETE FROM passkeys`); err != nil {
 		t.Fatal(err)

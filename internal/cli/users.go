@@ -20,6 +20,8 @@ import (
 type usersCmd struct {
 	List     usersListCmd     `cmd:"" aliases:"ls" help:"List users, their limits and what they use."`
 	Create   usersCreateCmd   `cmd:"" help:"Create a user."`
+	Invite   usersInviteCmd   `cmd:"" help:"Create a link that sets a user's password."`
+	Import   usersImportCmd   `cmd:"" help:"Create the users of a list in CSV."`
 	SetLimit usersLimitCmd    `cmd:"" name:"set-limit" help:"Set a user's running limit."`
 	Admin    usersAdminCmd    `cmd:"" help:"Grant or revoke administrator access."`
 	SetQuota usersQuotaCmd    `cmd:"" name:"set-quota" help:"Limit a user's workspaces and their size."`
@@ -94,6 +96,9 @@ func accountMarks(a api.Account) string {
 		}
 		marks = append(marks, text)
 	}
+	if a.InvitedUntil != nil {
+		marks = append(marks, "invited until "+terminal.Time(*a.InvitedUntil))
+	}
 	switch {
 	case a.Passkeys == 1:
 		marks = append(marks, "1 passkey")
@@ -108,7 +113,7 @@ func suspendedFor(a api.Account) string { return strings.ReplaceAll(*a.Suspended
 
 // Help describes where the password comes from.
 func (usersCreateCmd) Help() string {
-	return `The password is asked for, or read from standard input.`
+	return `The password is asked for, or read from standard input. With --invite, the command prints a link instead, with which the user sets the password: it is valid once, for 3 days.`
 }
 
 type usersCreateCmd struct {
@@ -116,6 +121,7 @@ type usersCreateCmd struct {
 	terminal.Format
 	Name       string `arg:"" help:"The username."`
 	Admin      bool   `help:"Make the user an administrator."`
+	Invite     bool   `help:"Print a link with which the user sets the password."`
 	MaxRunning limit  `name:"max-running" placeholder:"N" help:"Running limit; 0: unlimited, default: no own limit."`
 }
 
@@ -124,15 +130,21 @@ func (u usersCreateCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	password, err := terminal.AskNewPassword(k.Stderr, bufio.NewReader(os.Stdin))
-	if err != nil {
-		return err
+	password := ""
+	if !u.Invite {
+		if password, err = terminal.AskNewPassword(k.Stderr, bufio.NewReader(os.Stdin)); err != nil {
+			return err
+		}
 	}
 	made, err := c.CreateAccount(ctx, api.CreateAccount{Username: u.Name, Password: password, Admin: u.Admin, MaxRunning: u.MaxRunning.n})
 	if err != nil {
 		return err
 	}
-	return u.Print(k.Stdout, made, "Added "+terminal.Plain(made.Username)+".")
+	text := "Added " + terminal.Plain(made.Username) + "."
+	if u.Invite {
+		text = invitationText(made)
+	}
+	return u.Print(k.Stdout, made, text)
 }
 
 // onUser is embedded in the commands on one user.

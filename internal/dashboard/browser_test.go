@@ -41,9 +41,16 @@ var tabs = make(chan struct{}, 3)
 // tab opens a tab, which reaches the world's server and those at the other addresses.
 func (w *world) tab(others ...string) *tab {
 	w.t.Helper()
+	return w.openTab(append(others, w.HTTP.URL)...)
+}
+
+// openTab opens a tab with cookies of its own, which reaches the addresses and those of the other
+// tabs.
+func (w *world) openTab(addresses ...string) *tab {
+	w.t.Helper()
 	tabs <- struct{}{}
 	w.t.Cleanup(func() { <-tabs })
-	b := &tab{t: w.t, w: w, ctx: chromium.Shared(w.t, append(others, w.HTTP.URL)...)}
+	b := &tab{t: w.t, w: w, ctx: chromium.Shared(w.t, addresses...)}
 	if err := chromedp.Listen(b.ctx, b.onEvent); err != nil {
 		w.t.Fatalf("open a tab: %v", err)
 	}

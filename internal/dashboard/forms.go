@@ -27,6 +27,7 @@ type form struct {
 	Value   map[string]string
 	Errors  map[string]string // field → text
 	Problem string            // error of the form as a whole
+	Lines   []string          // what is wrong with the lines of a list
 	Danger  bool
 
 	W     *view           // the workspace, if any

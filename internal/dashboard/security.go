@@ -139,7 +139,7 @@ func (d *Dashboard) redirect(w http.ResponseWriter, r *http.Request, path string
 // localRedirect is localPath that also allows the pages before the session.
 func localRedirect(path string) string {
 	u, err := url.Parse(path)
-	if err == nil && u.Scheme == "" && u.Host == "" && (u.Path == "/login" || u.Path == "/setup" || u.Path == "/passkey") {
+	if err == nil && u.Scheme == "" && u.Host == "" && (u.Path == "/login" || u.Path == "/setup" || u.Path == "/passkey" || u.Path == invitationPath) {
 		return path
 	}
 	return localPath(path)

@@ -31,6 +31,9 @@ func (d *Dashboard) userForm(name string, r *http.Request) (*form, error) {
 	id := r.PathValue("person")
 	if id == "" {
 		f.Action = "/admin/people"
+		if name == "person-import" {
+			f.Action += "/import"
+		}
 		return f, nil
 	}
 	u, err := d.Store.User(r.Context(), id)
@@ -220,7 +223,11 @@ func (d *Dashboard) addPerson(w http.ResponseWriter, r *http.Request, c workspac
 	}
 	f.line("username", 64, true)
 	f.Value["admin"] = r.PostFormValue("admin")
-	in := api.CreateAccount{Username: f.Value["username"], Password: f.newPassword(), Admin: f.Value["admin"] != "", MaxRunning: f.ownLimit().Value}
+	password := "" // an invitation
+	if r.PostFormValue("password")+r.PostFormValue("password2") != "" {
+		password = f.newPassword()
+	}
+	in := api.CreateAccount{Username: f.Value["username"], Password: password, Admin: f.Value["admin"] != "", MaxRunning: f.ownLimit().Value}
 	if f.bad() {
 		d.again(w, r, c, f)
 		return
@@ -228,6 +235,10 @@ func (d *Dashboard) addPerson(w http.ResponseWriter, r *http.Request, c workspac
 	a, err := d.Admin.CreateAccount(r.Context(), c, in)
 	if err != nil {
 		d.refuseUserForm(w, r, c, f, err)
+		return
+	}
+	if a.InvitationURL != "" {
+		d.showInvited(w, r, c, a)
 		return
 	}
 	d.usersChanged(w, r, c, f.lang.T("toast.person_added", a.Username))
@@ -295,6 +306,8 @@ func (d *Dashboard) refuseUserForm(w http.ResponseWriter, r *http.Request, c wor
 		f.Problem = f.lang.T("setup.refused")
 	case workspace.CodeLastAdmin, workspace.CodeTooManyAttempts, workspace.CodeOneAccount:
 		f.Problem = f.lang.T("err." + string(e.Code))
+	case workspace.CodeNotSupported:
+		f.Problem = f.lang.T("invitation.no_passwords")
 	default:
 		d.refuseUser(w, r, c, err)
 		return

@@ -115,6 +115,26 @@ func (s *server) createAccount(w http.ResponseWriter, r *http.Request, id auth.I
 	return writeJSON(w, http.StatusCreated, made)
 }
 
+func (s *server) inviteAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	invited, err := s.cfg.Admin.InviteAccount(r.Context(), id.Caller, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, invited)
+}
+
+func (s *server) importAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	var in api.ImportAccounts
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	made, err := s.cfg.Admin.ImportAccounts(r.Context(), id.Caller, in)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusCreated, made)
+}
+
 func (s *server) patchAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	var in api.PatchAccount
 	if err := s.decode(w, r, &in); err != nil {

@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -274,4 +276,88 @@ func TestImagesOfServer(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 	harness.Eventually(t, "the image is ready", func() bool { return image().State == "ready" })
+}
+
+// TestInvitations: a user without a password gets a link, whose secret is in that answer alone.
+func TestInvitations(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.boss()
+	secret := func(a api.Account) string {
+		t.Helper()
+		link, secret, _ := strings.Cut(a.InvitationURL, "#")
+		if link != e.URL.String()+"/invitation" || a.InvitedUntil == nil || time.Until(*a.InvitedUntil).Round(time.Hour) != 72*time.Hour {
+			t.Fatalf("%+v", a)
+		}
+		return secret
+	}
+	made := read[api.Account](t, e.want(201, "", "POST", "/users", `{"username":"carl","max_workspaces":2}`, as(e.ann)))
+	first := secret(made)
+	second := secret(read[api.Account](t, e.want(200, "", "POST", "/users/"+made.ID+"/invitation", "", as(e.ann))))
+	if _, err := e.Auth.Invited(t.Context(), first, auth.Client{}); workspace.CodeOf(err) != workspace.CodeNotFound {
+		t.Errorf("the first link is valid: %v", err)
+	}
+	list := e.want(200, "", "GET", "/users?q=carl", "", as(e.ann))
+	if strings.Contains(list.body, second) || read[api.AccountList](t, list).Users[0].InvitedUntil == nil {
+		t.Errorf("%s", list.body)
+	}
+	e.want(401, "bad_credentials", "POST", "/login", `{"username":"carl","password":"carl"}`)
+	for _, bad := range []string{"short", "carl"} {
+		if _, err := e.Auth.AcceptInvitation(t.Context(), second, bad, auth.Client{}); workspace.CodeOf(err) != workspace.CodeInvalid {
+			t.Errorf("the password %q: %v", bad, err)
+		}
+	}
+	in, err := e.Auth.AcceptInvitation(t.Context(), second, "long enough", auth.Client{})
+	if err != nil || in.Session.User.Username != "carl" {
+		t.Fatalf("%+v, %v", in, err)
+	}
+	if _, err := e.Auth.AcceptInvitation(t.Context(), second, "long enough", auth.Client{}); workspace.CodeOf(err) != workspace.CodeNotFound {
+		t.Errorf("a second time: %v", err)
+	}
+	e.want(400, "invalid_request", "POST", "/users/"+e.ann.User.ID+"/invitation", "", as(e.ann))
+	e.want(404, "not_found", "POST", "/users/nobody/invitation", "", as(e.ann))
+}
+
+// TestImportNamesLines: a list is checked as a whole.
+func TestImportNamesLines(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.boss()
+	post := func(status int, code, csv string) answer {
+		t.Helper()
+		body, err := json.Marshal(api.ImportAccounts{CSV: csv})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.want(status, code, "POST", "/users/import", string(body), as(e.ann))
+	}
+	for csv, want := range map[string]string{
+		"":                                    "1 format",
+		"name\n":                              "1 format",
+		"user,admin\nx,\n":                    "1 columns 1 columns",
+		"name,name\nx,y\n":                    "1 columns",
+		"name,admin\nx\n\nEVE,\n\"a b\",no\n": "2 columns 4 taken 5 value 5 name",
+		"name\nx\nX\n\"y\n":                   "3 twice 4 format",
+		"name,max_running,max_bytes\nx,-1,\ny,,1.5\nz,1000001,99999999999999999\n": "2 value 3 value 4 value 4 value",
+		"name\n" + strings.Repeat("u\n", 1001):                                     "",
+	} {
+		a := post(400, "invalid_request", csv)
+		var body struct {
+			Details struct{ Lines []api.ImportProblem }
+		}
+		if err := json.Unmarshal([]byte(a.body), &body); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range body.Details.Lines {
+			got = append(got, fmt.Sprint(p.Line, " ", p.Reason))
+		}
+		if strings.Join(got, " ") != want && want != "" || len(got) == 0 {
+			t.Errorf("%q: %v, want %s", csv, got, want)
+		}
+	}
+	made := read[api.ImportedAccounts](t, post(201, "", "\ufeffName, Admin,max_running\r\nria,TRUE,3\r\ntom,,\r\n"))
+	if len(made.Users) != 2 || !made.Users[0].Admin || *made.Users[0].MaxRunning != 3 || made.Users[1].Admin || made.Users[1].MaxRunning != nil || made.Users[1].InvitationURL == "" {
+		t.Errorf("%+v", made)
+	}
 }

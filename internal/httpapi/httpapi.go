@@ -154,6 +154,8 @@ func (s *server) routes() []route {
 		{"POST", "/admin/move/workspaces/{id}/archive", admin, s.archiveToMove, nil},
 		{"GET", "/users", admin, s.listAccounts, slices.Concat([]string{"q"}, pageParams)},
 		{"POST", "/users", admin, s.createAccount, nil},
+		{"POST", "/users/import", admin, s.importAccounts, nil},
+		{"POST", "/users/{id}/invitation", admin, s.inviteAccount, nil},
 		{"PATCH", "/users/{id}", admin, s.patchAccount, nil},
 		{"DELETE", "/users/{id}", admin, s.deleteAccount, []string{"workspaces", "to"}},
 		{"DELETE", "/users/{id}/passkeys", admin, s.removePasskeys, nil},

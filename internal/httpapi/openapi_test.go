@@ -106,7 +106,7 @@ func wire() map[string]any {
 		"Token": api.Token{}, "TokenList": api.TokenList{}, "Deleted": api.Deleted{}, "Error": api.Error{},
 		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "LostVolume": api.LostVolume{}, "LostNode": api.LostNode{}, "LostNodeWorkspace": api.LostNodeWorkspace{}, "DeadNode": api.DeadNode{}, "ImageBuild": api.ImageBuild{}, "FailedDeletion": api.FailedDeletion{}, "Server": api.Server{}, "ServerCondition": api.ServerCondition{}, "Breaker": api.Breaker{},
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{}, "AccountLimits": api.AccountLimits{}, "Limit": api.Limit{},
-		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
+		"CreateAccount": api.CreateAccount{}, "ImportAccounts": api.ImportAccounts{}, "ImportedAccounts": api.ImportedAccounts{}, "PatchAccount": api.PatchAccount{},
 		"Group": api.Group{}, "GroupList": api.GroupList{}, "CreateGroup": api.CreateGroup{}, "PatchGroup": api.PatchGroup{}, "Member": api.Member{}, "RemovedMember": api.RemovedMember{}, "MemberList": api.MemberList{}, "SetMember": api.SetMember{},
 		"Share": api.Share{}, "ShareList": api.ShareList{}, "NewShare": api.NewShare{}, "SharedWorkspace": api.SharedWorkspace{}, "SharedList": api.SharedList{}, "LeftShare": api.LeftShare{},
 		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},

@@ -15,6 +15,7 @@ const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running, u.
 	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
 	(SELECT ` + ownedBytes + ` FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
 	COALESCE(u.suspended_for, ''), u.suspended_at, (SELECT count(*) FROM passkeys k WHERE k.user_id = u.id),
+	(SELECT i.expires_at FROM invitations i WHERE i.user_id = u.id AND i.expires_at > now()),
 	l.max_running, l.running_from, COALESCE(l.running_group, ''), l.max_workspaces, l.workspaces_from, COALESCE(l.workspaces_group, ''),
 	l.max_bytes, l.bytes_from, COALESCE(l.bytes_group, '')`
 
@@ -53,6 +54,8 @@ type Account struct {
 	Suspended   Suspension // empty: the user is not suspended
 	SuspendedAt *time.Time // nil: not, or not known since when
 	Passkeys    int
+
+	InvitedUntil *time.Time // nil: there is no invitation
 }
 
 // AccountList is a page of accounts, and the cursor of the next one.
@@ -66,7 +69,7 @@ func (db *DB) toAccount(row pgx.CollectableRow) (Account, error) {
 	var running, workspaces, bytes *int64 // nil: the server's
 	err := row.Scan(&a.ID, &a.Username, &a.Admin, &a.Disabled, &a.MaxRunning, &a.MaxWorkspaces, &a.MaxBytes,
 		&a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces, &a.Bytes,
-		&a.Suspended, &a.SuspendedAt, &a.Passkeys,
+		&a.Suspended, &a.SuspendedAt, &a.Passkeys, &a.InvitedUntil,
 		&running, &a.LimitOfRunning.From, &a.LimitOfRunning.Group, &workspaces, &a.LimitOfWorkspaces.From, &a.LimitOfWorkspaces.Group,
 		&bytes, &a.LimitOfBytes.From, &a.LimitOfBytes.Group)
 	a.LimitOfRunning.Max = valueOr(running, int64(db.limits.PerUser))
@@ -319,10 +322,10 @@ func saveAccount(ctx context.Context, tx pgx.Tx, u User, password bool) error {
 	return endAccess(ctx, tx, u.ID)
 }
 
-// endAccess ends all sessions and API tokens of the user, and removes their SSH keys: any
-// of them may be an intruder's.
+// endAccess ends all sessions and API tokens of the user and an invitation, and removes their SSH
+// keys: any of them may be an intruder's.
 func endAccess(ctx context.Context, tx pgx.Tx, userID string) error {
-	for _, table := range []string{"sessions", "api_tokens", "ssh_keys", "passkey_attempts"} {
+	for _, table := range []string{"sessions", "api_tokens", "ssh_keys", "passkey_attempts", "invitations"} {
 		if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE user_id = $1`, userID); err != nil {
 			return err
 		}

@@ -328,7 +328,7 @@ func newServer(p parts) (*server, error) {
 		return nil, err
 	}
 	settings := service.Settings{URL: cfg.PublicURL, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace, SSH: sshServer(p, gate)}
-	administration := admin.New(admin.Config{Store: db, Passwords: authentication, Self: p.self, Runtime: cfg.Runtime, Nodes: p.runtime.nodes(), Builds: p.builds, OrphanDelay: cfg.Reconcile.OrphanDelay})
+	administration := admin.New(admin.Config{Store: db, Passwords: authentication, URL: cfg.PublicURL, Self: p.self, Runtime: cfg.Runtime, Nodes: p.runtime.nodes(), Builds: p.builds, OrphanDelay: cfg.Reconcile.OrphanDelay})
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})

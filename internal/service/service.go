@@ -98,6 +98,8 @@ type Admin interface {
 	ConfirmDeadNode(ctx context.Context, caller workspace.Caller, name string) (api.DeadNode, error)
 	Accounts(ctx context.Context, caller workspace.Caller, f postgres.AccountFilter) (api.AccountList, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error)
+	InviteAccount(ctx context.Context, caller workspace.Caller, id string) (api.Account, error)
+	ImportAccounts(ctx context.Context, caller workspace.Caller, in api.ImportAccounts) (api.ImportedAccounts, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
 	DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error
 	RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (api.Account, error)

@@ -351,6 +351,17 @@
     history.replaceState(null, '', location.pathname + (q.size ? '?' + q : ''))
   }
 
+  // The secret of an invitation is in the fragment, which no server sees.
+  function invitation() {
+    var code = document.getElementById('invitation-code')
+    if (!code || location.hash.length < 2) return
+    code.value = location.hash.slice(1)
+    history.replaceState(null, '', location.pathname)
+    code.form.submit()
+  }
+  window.addEventListener('hashchange', invitation)
+  invitation()
+
   window.setInterval(times, 15000)
   settle()
 })()
