@@ -66,3 +66,16 @@ type MoveArchive struct {
 	Size           int64  `json:"size"`   // as the database recorded it
 	Digest         string `json:"digest"` // SHA-256 of home.tar.zst, as the database recorded it
 }
+
+// MoveUser is what a move takes of a user, besides what GET /users has.
+type MoveUser struct {
+	ID         string         `json:"id"`
+	Identities []MoveIdentity `json:"identities"`
+}
+
+// MoveIdentity is a user's account at an identity provider.
+type MoveIdentity struct {
+	Issuer   string `json:"issuer"`
+	Subject  string `json:"subject"`
+	Username string `json:"username"` // the provider's, for display
+}

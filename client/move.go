@@ -63,6 +63,14 @@ func (c *Client) DeleteMoved(ctx context.Context, id, version string) error {
 	return c.call(ctx, http.MethodDelete, movePath(id, ""), url.Values{"version": {version}}, nil, nil)
 }
 
+// MoveUser returns what a move takes of a user besides Accounts, and the server records that.
+// not_found, also from a server of an earlier version.
+func (c *Client) MoveUser(ctx context.Context, id string) (api.MoveUser, error) {
+	var out api.MoveUser
+	err := c.call(ctx, http.MethodGet, "/admin/move/users/"+url.PathEscape(id), nil, nil, &out)
+	return out, err
+}
+
 func movePath(id, rest string) string {
 	return "/admin/move/workspaces/" + url.PathEscape(id) + rest
 }

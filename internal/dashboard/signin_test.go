@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"codehub/internal/auth"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/harness/idp"
@@ -65,6 +67,28 @@ func TestSignIn(t *testing.T) {
 				t.Error("no refresh token is stored")
 			}
 		})
+	}
+}
+
+// TestSignInOfMovedUser: a user who was moved with the account of the identity provider logs in with it, and
+// no other account of that name does.
+func TestSignInOfMovedUser(t *testing.T) {
+	t.Parallel()
+	w := newSignInWorld(t, idp.Options{}, nil)
+	source, old := uuid.NewString(), uuid.NewString()
+	id, err := w.DB.MoveUser(t.Context(), postgres.MovedUser{Source: source, OldID: old, Username: "ann", Identities: []postgres.MovedIdentity{{Issuer: w.idp.Issuer, Subject: "s1", Username: "ann"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.idp.Set("s1", idp.User{Username: "ann", Groups: []string{"developers"}})
+	w.idp.Set("s2", idp.User{Username: "ann", Groups: []string{"developers"}})
+	other := idp.NewBrowser(t)
+	w.refused(other, w.signIn(other, "s2", ""), http.StatusConflict, signin.NameTaken)
+	if who := w.loggedInAs(w.mustSignIn("s1")); who != "ann" {
+		t.Errorf("logged in as %q", who)
+	}
+	if n := fixture.Query[int](w, `SELECT count(*) FROM user_identities WHERE user_id = $1 AND active AND refresh_token IS NOT NULL`, id); n != 1 {
+		t.Errorf("%d identities are checked again", n)
 	}
 }
 

@@ -146,6 +146,7 @@ func (s *server) routes() []route {
 		{"GET", "/admin/restore", admin, s.restorePlan, slices.Concat(restoreParams, pageParams)},
 		{"POST", "/admin/restore", admin, s.applyRestore, nil},
 		{"GET", "/admin/move", admin, s.moveSource, nil},
+		{"GET", "/admin/move/users/{id}", admin, s.userToMove, nil},
 		{"GET", "/admin/move/workspaces", admin, s.listToMove, pageParams},
 		{"GET", "/admin/move/workspaces/{id}", admin, s.getToMove, nil},
 		{"DELETE", "/admin/move/workspaces/{id}", admin, s.deleteMoved, []string{"version"}},

@@ -39,6 +39,19 @@ func (s *server) listToMove(w http.ResponseWriter, r *http.Request, id auth.Iden
 	return writeJSON(w, http.StatusOK, out)
 }
 
+// userToMove answers with the identities of a user. Passwords and keys do not move.
+func (s *server) userToMove(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	list, err := s.cfg.Store.UserToMove(r.Context(), id.Caller, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	out := api.MoveUser{ID: r.PathValue("id"), Identities: make([]api.MoveIdentity, len(list))}
+	for i, at := range list {
+		out.Identities[i] = api.MoveIdentity{Issuer: at.Issuer, Subject: at.Subject, Username: at.Username}
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
 func (s *server) getToMove(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.cfg.Store.WorkspaceToMove(r.Context(), id.Caller, workspace.ID(r.PathValue("id")))
 	if err != nil {

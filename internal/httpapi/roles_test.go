@@ -53,6 +53,7 @@ var cells = map[string]string{
 	"GET /admin/restore":                       "401 403 403 ok 401 403 403 403 403 403",
 	"POST /admin/restore":                      "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/move":                          "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/move/users/{id}":               "401 403 403 403 401 403 403 403 403 403",
 	"GET /admin/move/workspaces":               "401 403 403 403 401 403 403 403 403 403", // moves are not allowed now
 	"GET /admin/move/workspaces/{id}":          "401 403 403 403 401 403 403 403 403 403",
 	"DELETE /admin/move/workspaces/{id}":       "401 403 403 403 401 403 403 403 403 403",

@@ -15,6 +15,7 @@ type faults struct {
 	ranges int // downloads that began in the middle
 	// failed has the paths whose first read has failed; nil: no read fails.
 	failed map[string]bool
+	absent string // paths with this part are those of a later version than the source's; empty: none
 	silent string // requests to paths with this end have no answer; empty: none
 }
 
@@ -33,6 +34,10 @@ func (f *faults) RoundTrip(r *http.Request) (*http.Response, error) {
 	if f.silent != "" && strings.HasSuffix(r.URL.Path, f.silent) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
+	}
+	if f.absent != "" && strings.Contains(r.URL.Path, f.absent) {
+		body := io.NopCloser(strings.NewReader(`{"error":"not_found","message":"There is no such endpoint."}`))
+		return &http.Response{StatusCode: http.StatusNotFound, Status: "404 Not Found", Header: http.Header{"Content-Type": {"application/json"}}, Body: body, Request: r}, nil
 	}
 	if resp := f.fails(r); resp != nil {
 		return resp, nil

@@ -51,7 +51,7 @@ func TestMoveAll(t *testing.T) {
 		check(t, err)
 		root, err := w.DB.UserByName(t.Context(), "root")
 		check(t, err)
-		if !bob.Disabled || *bob.MaxRunning != 7 || root.Admin || bob.PasswordHash != "none" {
+		if !bob.Disabled || *bob.MaxRunning != 7 || root.Admin || bob.PasswordHash != "" {
 			t.Errorf("%+v, %+v", bob, root)
 		}
 
@@ -368,6 +368,67 @@ func TestMoveJoinsUsers(t *testing.T) {
 	if r = w.run(); of(t, r, second).Result != move.Moved || r.Users[0].Result != move.Already {
 		t.Errorf("%+v", r)
 	}
+}
+
+// TestMoveLinksIdentities: a user whom the move adds logs in with the same account of the identity provider.
+// An account of a user who is here already is linked to nobody else, and an existing user gets none.
+func TestMoveLinksIdentities(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	const issuer = "https://login.example.com"
+	link := func(of *fixture.Database, user, subject string) {
+		t.Helper()
+		of.Change(`INSERT INTO user_identities (id, user_id, issuer, subject, username) SELECT gen_random_uuid(), id, $2, $3, 'at the provider' FROM users WHERE username = $1`, user, issuer, subject)
+	}
+	w.archived("ann", "one", "x") // ann comes with a workspace, bob without
+	w.users["carl"] = w.source.AddAccount("carl", "correct horse", false)
+	w.AddUser("carl")
+	w.AddUser("dora")
+	for user, subject := range map[string]string{"ann": "s-ann", "bob": "s-dora", "carl": "s-carl"} {
+		link(w.source.Database, user, subject)
+	}
+	link(w.Database, "dora", "s-dora") // an account here that the source gives to bob
+	r := w.run(join)
+	notes := map[string]string{}
+	for _, u := range r.Users {
+		notes[u.Username] = u.Result + ": " + strings.Join(u.Notes, "; ")
+	}
+	for user, want := range map[string]string{"ann": "added: logs in with " + issuer, "bob": "belongs to another user here", "carl": "joined: keeps the password, the identities"} {
+		if !strings.Contains(notes[user], want) {
+			t.Errorf("%s: %q lacks %q", user, notes[user], want)
+		}
+	}
+	n := byte(0)
+	signIn := func(subject, name string) (string, error) {
+		n++
+		u, err := w.DB.SignIn(t.Context(), postgres.SignIn{Issuer: issuer, Subject: subject, NewUser: name, Session: bytes.Repeat([]byte{n}, 32), Expires: time.Now().Add(time.Hour)})
+		return u.Username, err
+	}
+	for subject, want := range map[string]string{"s-ann": "ann", "s-dora": "dora"} {
+		if got, err := signIn(subject, want); got != want || err != nil {
+			t.Errorf("%s logs in as %q, %v", subject, got, err)
+		}
+	}
+	// carl existed here: the source's account of that name opens nothing.
+	if got, err := signIn("s-carl", "carl"); workspace.CodeOf(err) != workspace.CodeNameTaken {
+		t.Errorf("s-carl logs in as %q, %v", got, err)
+	}
+	if n := fixture.Query[int](w.source, `SELECT count(*) FROM audit_log WHERE action = 'user.move_read' AND username = 'root'`); n != 3 { // root, ann and bob
+		t.Errorf("%d reads in the audit log of the source", n)
+	}
+}
+
+// TestMoveFromEarlierVersion: a source without the call for identities moves users without them.
+func TestMoveFromEarlierVersion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id := w.archived("ann", "one", "x")
+	w.via.absent = "/admin/move/users/"
+	r := w.run()
+	if r.Left != 0 || !strings.Contains(strings.Join(r.Users[0].Notes, "; "), "of a version") {
+		t.Errorf("%+v", r)
+	}
+	w.expectMoved(id)
 }
 
 // A download that breaks off again and again is continued, not begun again.

@@ -3,8 +3,10 @@ package move
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/auth"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -18,6 +20,11 @@ type owner struct {
 	reason string // if it is left
 	// recorded: an earlier run or this one has recorded the user.
 	recorded bool
+	// identities are those of the source, once it was asked; earlier: its version does not have
+	// the call.
+	identities     []postgres.MovedIdentity
+	asked, earlier bool
+	linked         []postgres.Identity // of identities, those that the user here has
 	// planned counts the workspaces that a dry run would move.
 	planned int
 	names   map[string]bool
@@ -35,7 +42,29 @@ func (o *owner) username(m api.MoveWorkspace) string {
 func (o *owner) moved(source string) postgres.MovedUser {
 	return postgres.MovedUser{
 		Source: source, OldID: o.old.ID, ID: o.here, Username: o.old.Username, Disabled: o.old.Disabled, MaxRunning: o.old.MaxRunning,
+		Identities: o.identities,
 	}
+}
+
+// maxIdentities bounds those of a user: one for each provider, and a few more.
+const maxIdentities = 50
+
+// identities asks the source for the identities of a user that is about to be added.
+func (r *run) identities(ctx context.Context, o *owner) error {
+	if o.result != Added || o.recorded || o.asked {
+		return nil
+	}
+	u, err := read(ctx, r, func(ctx context.Context) (api.MoveUser, error) { return r.Source.MoveUser(ctx, o.old.ID) })
+	if o.earlier = client.CodeOf(err) == "not_found"; err != nil && !o.earlier {
+		return fromSource(fmt.Errorf("read the identities of %s: %w", o.old.Username, err))
+	}
+	o.asked = true
+	for _, i := range u.Identities[:min(len(u.Identities), maxIdentities)] {
+		if i.Issuer != "" && i.Subject != "" && len(i.Issuer) <= 2048 && len(i.Subject) <= 255 && !strings.ContainsRune(i.Issuer+i.Subject, 0) {
+			o.identities = append(o.identities, postgres.MovedIdentity{Issuer: i.Issuer, Subject: i.Subject, Username: i.Username})
+		}
+	}
+	return nil
 }
 
 // planOwners decides for each user whether it is added, joined or left. It changes nothing.
@@ -105,11 +134,20 @@ func (r *run) users(ctx context.Context, users []api.Account, stopped error) err
 			if stopped != nil || r.Selection.Workspace != "" {
 				continue
 			}
+			if err := r.identities(ctx, o); err != nil {
+				return err
+			}
 			id, err := r.DB.MoveUser(ctx, o.moved(r.source))
 			if err != nil {
 				return fmt.Errorf("move user %s: %w", old.Username, err)
 			}
 			o.here, o.recorded = id, true
+		}
+		if o.result == Added && o.recorded {
+			var err error
+			if o.linked, err = r.DB.Identities(ctx, workspace.Caller{UserID: o.here}); err != nil {
+				return err
+			}
 		}
 		r.report.Users = append(r.report.Users, User{
 			OldID: old.ID, Username: old.Username, ID: o.here, Result: o.result, Reason: o.reason, Notes: o.notes(),
@@ -121,7 +159,7 @@ func (r *run) users(ctx context.Context, users []api.Account, stopped error) err
 func (o *owner) notes() (notes []string) {
 	switch o.result {
 	case Added:
-		notes = append(notes, "has no password here: set one with codehub users reset-password")
+		notes = append(notes, o.logins()...)
 		if o.old.Admin {
 			notes = append(notes, "is an administrator at the source, and not here")
 		}
@@ -129,7 +167,28 @@ func (o *owner) notes() (notes []string) {
 			notes = append(notes, "is disabled, as at the source")
 		}
 	case Joined:
-		notes = append(notes, "keeps the password and the limits of this installation")
+		notes = append(notes, "keeps the password, the identities and the limits of this installation")
+	}
+	return notes
+}
+
+// logins says how a user that was added logs in.
+func (o *owner) logins() (notes []string) {
+	has := map[postgres.MovedIdentity]bool{}
+	for _, i := range o.linked {
+		has[postgres.MovedIdentity{Issuer: i.Issuer, Subject: i.Subject}] = true
+		notes = append(notes, "logs in with "+i.Issuer+" as at the source, if CODEHUB_OIDC_FILE has it")
+	}
+	for _, i := range o.identities {
+		if !has[postgres.MovedIdentity{Issuer: i.Issuer, Subject: i.Subject}] {
+			notes = append(notes, "the account at "+i.Issuer+" belongs to another user here, and was not linked")
+		}
+	}
+	if o.earlier {
+		notes = append(notes, "the source is of a version that does not tell how users log in with identity providers")
+	}
+	if len(o.linked) == 0 {
+		notes = append(notes, "has no password here: send an invitation (codehub users invite), or set one with codehub users reset-password")
 	}
 	return notes
 }

@@ -223,6 +223,9 @@ func (r *run) record(ctx context.Context, mv postgres.Move, record api.MoveRecor
 	if !hasVersion(there, record.Version) {
 		return errors.New("started or changed at the source while it was copied; run the move again")
 	}
+	if err := r.identities(ctx, who); err != nil {
+		return err
+	}
 	made, err := r.DB.FinishMove(ctx, postgres.MovedWorkspace{
 		Move: mv, Owner: who.moved(r.source), Home: home,
 		NewWorkspace: postgres.NewWorkspace{

@@ -306,16 +306,19 @@ func (db *DB) LinkIdentity(ctx context.Context, caller workspace.Caller, proof s
 // Identities lists the caller's identities, the oldest first. There are as many as
 // providers, or a few more.
 func (db *DB) Identities(ctx context.Context, caller workspace.Caller) ([]Identity, error) {
-	const verb = "list identities"
 	if !workspace.ValidID(caller.UserID) {
 		return nil, forbidden()
 	}
-	rows, err := db.pool.Query(ctx, `SELECT `+identityColumns+` FROM user_identities i WHERE i.user_id = $1 ORDER BY i.created_at, i.id LIMIT $2`, caller.UserID, MaxList)
+	list, err := identitiesOf(ctx, db.pool, caller.UserID)
+	return list, failed("list identities", err)
+}
+
+func identitiesOf(ctx context.Context, in querier, user string) ([]Identity, error) {
+	rows, err := in.Query(ctx, `SELECT `+identityColumns+` FROM user_identities i WHERE i.user_id = $1 ORDER BY i.created_at, i.id LIMIT $2`, user, MaxList)
 	if err != nil {
-		return nil, failed(verb, err)
+		return nil, err
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (i Identity, err error) { return i, row.Scan(i.targets()...) })
-	return list, failed(verb, err)
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (i Identity, err error) { return i, row.Scan(i.targets()...) })
 }
 
 // UnlinkIdentity removes an identity of the caller, who has a password, and ends the

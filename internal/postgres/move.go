@@ -1,9 +1,13 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/workspace"
@@ -16,9 +20,6 @@ const (
 	AuditUserMove = "user.move"
 	AuditMove     = "workspace.move"
 )
-
-// noPassword is the hash of a user who has to be given a password: none matches it.
-const noPassword = "none"
 
 // MovedUsers returns the ids here of users from another installation, by their ids there.
 // Users that were removed since are included.
@@ -46,7 +47,13 @@ type MovedUser struct {
 	Disabled bool
 	// MaxRunning is the user's own running limit, of users that are added.
 	MaxRunning *int
+	// Identities are linked to a user that is added. An existing user gets none: only the user can
+	// say that the account at the provider is theirs.
+	Identities []MovedIdentity
 }
+
+// MovedIdentity is an account at an identity provider that the source has linked to a user.
+type MovedIdentity struct{ Issuer, Subject, Username string }
 
 // MoveUser adds a user of another installation, without a password, or records that it is
 // an existing user, and returns the id here. A user who is recorded already is not
@@ -65,16 +72,50 @@ func moveUser(ctx context.Context, tx pgx.Tx, u MovedUser) (id string, err error
 		return id, err
 	}
 	if id = u.ID; id == "" {
-		made, err := insertUser(ctx, tx, workspace.System, User{Username: u.Username, PasswordHash: noPassword, Disabled: u.Disabled, MaxRunning: u.MaxRunning})
+		made, err := insertUser(ctx, tx, workspace.System, User{Username: u.Username, Disabled: u.Disabled, MaxRunning: u.MaxRunning})
 		if err != nil {
 			return "", err
 		}
 		id = made.ID
+		if err := linkMoved(ctx, tx, id, u); err != nil {
+			return "", err
+		}
 	}
 	if _, err := tx.Exec(ctx, `INSERT INTO moved_users (source, old_id, user_id) VALUES ($1, $2, $3)`, u.Source, u.OldID, id); err != nil {
 		return "", err
 	}
 	return id, audit(ctx, tx, workspace.System, AuditUserMove, id, map[string]any{"username": u.Username, "joined": u.ID != "", "source": u.Source})
+}
+
+// linkMoved links the identities of a user that is added, except those of other users. The
+// provider has accepted none of them here yet, so they are inactive until a login with them.
+func linkMoved(ctx context.Context, tx pgx.Tx, user string, u MovedUser) error {
+	list := slices.Clone(u.Identities)
+	slices.SortFunc(list, func(a, b MovedIdentity) int {
+		return cmp.Or(cmp.Compare(a.Issuer, b.Issuer), cmp.Compare(a.Subject, b.Subject))
+	})
+	for _, i := range list {
+		if err := lockSubject(ctx, tx, i.Issuer, i.Subject); err != nil {
+			return err
+		}
+		key, err := uuid.NewV7()
+		if err != nil {
+			return fmt.Errorf("make an id: %w", err)
+		}
+		tag, err := tx.Exec(ctx, `
+			INSERT INTO user_identities (id, user_id, issuer, subject, username, active) VALUES ($1, $2, $3, $4, $5, false)
+			ON CONFLICT (issuer, subject) DO NOTHING`, key.String(), user, i.Issuer, i.Subject, clean(i.Username))
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			continue
+		}
+		if err := audit(ctx, tx, workspace.System, AuditIdentityLink, key.String(), map[string]any{"issuer": i.Issuer, "subject": i.Subject, "username": u.Username, "source": u.Source}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Move is the database's record of a workspace from another installation.

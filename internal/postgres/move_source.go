@@ -20,6 +20,7 @@ const (
 	AuditMovesAllow = "moves.allow"
 	AuditMoveRead   = "workspace.move_read"  // its settings, with the values of its variables
 	AuditMoveFetch  = "workspace.move_fetch" // its archive
+	AuditUserRead   = "user.move_read"       // the user's identities
 )
 
 // AllowMoves allows administrators to move workspaces away for a time from now on, and
@@ -119,6 +120,34 @@ func (db *DB) WorkspaceToMove(ctx context.Context, caller workspace.Caller, id w
 		err = lifecycle.Present(w)
 	}
 	return w, err
+}
+
+// UserToMove lists the identities of a user, and records that. CodeNotFound.
+func (db *DB) UserToMove(ctx context.Context, caller workspace.Caller, id string) (list []Identity, err error) {
+	if err := db.mover(ctx, caller); err != nil {
+		return nil, err
+	}
+	if !workspace.ValidID(id) {
+		return nil, notFound("user")
+	}
+	err = db.tx(ctx, "read a user to move", func(tx pgx.Tx) error {
+		if err := checkMover(ctx, tx, caller); err != nil {
+			return err
+		}
+		var name string
+		err := tx.QueryRow(ctx, `SELECT username FROM users WHERE id = $1 AND removed_at IS NULL`, id).Scan(&name)
+		if missing(err) {
+			return notFound("user")
+		}
+		if err != nil {
+			return err
+		}
+		if list, err = identitiesOf(ctx, tx, id); err != nil {
+			return err
+		}
+		return audit(ctx, tx, caller, AuditUserRead, id, map[string]any{"username": name, "identities": len(list)})
+	})
+	return list, err
 }
 
 // ArchiveToMove requests that a workspace is archived, after a running operation. The

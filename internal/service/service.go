@@ -65,6 +65,7 @@ type MoveSource interface {
 	MoveSource(ctx context.Context, caller workspace.Caller) (postgres.MoveSource, error)
 	WorkspacesToMove(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []workspace.Workspace, next string, err error)
 	WorkspaceToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	UserToMove(ctx context.Context, caller workspace.Caller, id string) ([]postgres.Identity, error)
 	ArchiveToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	ReadToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	FetchToMove(ctx context.Context, caller workspace.Caller, id workspace.ID, version string) (workspace.Workspace, error)

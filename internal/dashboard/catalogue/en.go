@@ -1562,6 +1562,7 @@ var en = map[string]string{
 	"audit.port.share":                  "Shared a port",
 	"audit.port.unshare":                "Ended a port's share",
 	"audit.user.import":                 "Imported a user",
+	"audit.user.move_read":              "Read a user to move them",
 	"audit.user.move":                   "Moved a user here",
 	"audit.workspace.adopt":             "Adopted from archives",
 	"audit.workspace.import":            "Imported",

@@ -1562,6 +1562,7 @@ var ko = map[string]string{
 	"audit.port.share":                  "포트 공유",
 	"audit.port.unshare":                "포트 공유 종료",
 	"audit.user.import":                 "사용자 가져오기",
+	"audit.user.move_read":              "이동할 사용자 읽기",
 	"audit.user.move":                   "사용자 이동",
 	"audit.workspace.adopt":             "아카이브에서 등록",
 	"audit.workspace.import":            "가져오기",
