@@ -41,7 +41,7 @@ type Config struct {
 
 // Run adopts. Errors after the first possible change come with a report.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
-	r := &run{Config: cfg, report: &Report{DryRun: cfg.DryRun, Others: []string{}, Users: []User{}, Workspaces: []Workspace{}, Unusable: []Unusable{}}}
+	r := &run{Config: cfg, report: &Report{DryRun: cfg.DryRun, Others: []string{}, Users: []User{}, Workspaces: []Workspace{}, Unusable: []Unusable{}, Warnings: []string{}}}
 	from, err := r.choose(ctx)
 	if err != nil {
 		return nil, err

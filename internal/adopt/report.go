@@ -27,6 +27,7 @@ type Report struct {
 	Users        []User      `json:"users"`        // created ones
 	Workspaces   []Workspace `json:"workspaces"`
 	Unusable     []Unusable  `json:"unusable"`
+	Warnings     []string    `json:"warnings"`
 	Left         int         `json:"left"`
 }
 

@@ -64,7 +64,7 @@ func (c *adoptCmd) adopt(ctx context.Context, log *slog.Logger) (*adopt.Report, 
 		return nil, err
 	}
 	defer o.Close()
-	return adopt.Run(ctx, adopt.Config{
+	report, err := adopt.Run(ctx, adopt.Config{
 		DB: o.DB, Session: o.Session, Own: o.Bucket,
 		Open:       func(id string) (*bucket.Bucket, error) { return installation.OpenBucket(c.Config, id, nil, log) },
 		Alone:      o.Alone,
@@ -73,6 +73,10 @@ func (c *adoptCmd) adopt(ctx context.Context, log *slog.Logger) (*adopt.Report, 
 		Installation: c.Installation, Owner: c.Owner, Owners: c.OwnerMap, Admin: c.Admin, Image: c.Image,
 		Storage: c.Defaults.StorageBackend, DryRun: c.DryRun, Log: log,
 	})
+	if report != nil {
+		report.Warnings = append(report.Warnings, accountWarnings(ctx, c.Config, o.DB)...)
+	}
+	return report, err
 }
 
 // adoptionText formats the report as tables.
@@ -118,6 +122,7 @@ func adoptionText(r adopt.Report) string {
 	if len(r.Others) > 0 {
 		fmt.Fprintf(&b, "The bucket also has archives of other installations: %s (see --installation).\n", strings.Join(r.Others, ", "))
 	}
+	printWarnings(&b, r.Warnings)
 	counts := map[adopt.Result]int{}
 	for _, w := range r.Workspaces {
 		counts[w.Result]++

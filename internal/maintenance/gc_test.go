@@ -218,8 +218,14 @@ func TestAdoptCommand(t *testing.T) {
 		t.Errorf("%v, %+v", err, ws)
 	}
 	c.json(&r, "adopt-archives")
-	if r.TakenOver || r.Workspaces[0].Result != adopt.Known {
+	if r.TakenOver || r.Workspaces[0].Result != adopt.Known || len(r.Warnings) != 0 {
 		t.Errorf("%+v", r)
+	}
+	// On localhost a second account is refused elsewhere.
+	_, err = db.CreateUser(t.Context(), postgres.User{Username: "bob", PasswordHash: "!"})
+	try(t, err)
+	if out, errs, _ := c.run("adopt-archives"); !strings.Contains(out, "Warning: 2 accounts can log in, and CODEHUB_URL is on localhost") {
+		t.Errorf("%s%s", out, errs)
 	}
 	if _, errs, exit := c.run("adopt-archives", "--image", "no image"); exit != terminal.ExitUsage || !strings.Contains(errs, "--image") {
 		t.Errorf("exit %d: %s", exit, errs)

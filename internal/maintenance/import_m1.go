@@ -15,6 +15,7 @@ import (
 	"codehub/internal/imageref"
 	"codehub/internal/importm1"
 	"codehub/internal/installation"
+	"codehub/internal/postgres"
 	"codehub/internal/setting"
 )
 
@@ -88,7 +89,29 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 	if !readsAllFiles() {
 		report.Warnings = append(report.Warnings, "not run as root, nor with CAP_DAC_READ_SEARCH: homes with files that only other users can read cannot be copied")
 	}
+	report.Warnings = append(report.Warnings, accountWarnings(ctx, c.Config, o.DB)...)
 	return &report, err
+}
+
+// accountWarnings warns of several accounts where codehub refuses a second one otherwise
+// (docs/adr/0030-localhost-has-one-account.md): these commands bring what another installation had.
+func accountWarnings(ctx context.Context, cfg config.Config, db *postgres.DB) []string {
+	if !cfg.OneAccount() {
+		return nil
+	}
+	n, err := db.EnabledUserCount(ctx)
+	if err != nil || n < 2 {
+		return nil // the command has failed on the database before
+	}
+	return []string{fmt.Sprintf("%d accounts can log in, and CODEHUB_URL is on localhost, where forwarded ports of other users' workspaces can take over sessions: "+
+		"set CODEHUB_URL to an https address with another host, or CODEHUB_ALLOW_HTTP=true if all users trust each other", n)}
+}
+
+// printWarnings adds the warnings of a report.
+func printWarnings(b *strings.Builder, warnings []string) {
+	for _, w := range warnings {
+		fmt.Fprintf(b, "Warning: %s\n", terminal.Plain(w))
+	}
 }
 
 // bucketReady returns an error unless the bucket responds and is this installation's. why says
@@ -153,9 +176,7 @@ func importText(r importm1.Report) string {
 	for _, home := range r.UnknownHomes {
 		fmt.Fprintf(&b, "Skipped: home of a workspace that is not in the database: %s\n", terminal.Plain(home))
 	}
-	for _, w := range r.Warnings {
-		fmt.Fprintf(&b, "Warning: %s\n", terminal.Plain(w))
-	}
+	printWarnings(&b, r.Warnings)
 	b.WriteString(importSum(r))
 	return b.String()
 }

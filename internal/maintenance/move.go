@@ -87,6 +87,7 @@ func (c *moveCmd) move(ctx context.Context, source *client.Client, log *slog.Log
 		DB: o.DB, Bucket: o.Bucket, Storage: c.Defaults.StorageBackend, Images: c.Defaults.Images,
 		JoinUsers: c.JoinUsers, Remove: c.Remove, DryRun: c.DryRun, Log: log,
 	})
+	report.Warnings = append(report.Warnings, accountWarnings(ctx, c.Config, o.DB)...)
 	return &report, err
 }
 
@@ -114,6 +115,7 @@ func moveText(r move.Report) string {
 		}
 		fmt.Fprintln(&b, terminal.Table(rows))
 	}
+	printWarnings(&b, r.Warnings)
 	b.WriteString(moveSum(r))
 	return b.String()
 }

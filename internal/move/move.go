@@ -60,7 +60,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	cfg.Limit = cmp.Or(cfg.Limit, 30*time.Second)
 	cfg.Patience = cmp.Or(cfg.Patience, time.Minute)
 	cfg.Stalled = cmp.Or(cfg.Stalled, 30*time.Minute)
-	r := &run{Config: cfg, report: Report{DryRun: cfg.DryRun, Users: []User{}, Workspaces: []Workspace{}}}
+	r := &run{Config: cfg, report: Report{DryRun: cfg.DryRun, Users: []User{}, Workspaces: []Workspace{}, Warnings: []string{}}}
 	err := r.all(ctx)
 	r.report.count()
 	return r.report, err

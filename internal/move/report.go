@@ -21,6 +21,7 @@ type Report struct {
 	Source     string      `json:"source"` // installation
 	Users      []User      `json:"users"`
 	Workspaces []Workspace `json:"workspaces"`
+	Warnings   []string    `json:"warnings"`
 	Left       int         `json:"left"` // users and workspaces with that result
 }
 
