@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,8 +17,14 @@ import (
 const (
 	// MaxOpenBody bounds the body of a request without a session, such as a login.
 	MaxOpenBody = 16 << 10
-	// maxOpenBodies is how many such bodies are read at a time: 16 MiB in all.
-	maxOpenBodies = 1024
+	// maxOpenBodies is how many such bodies are read at a time: 8 MiB in all.
+	maxOpenBodies = 512
+	// floodBodies is how many of them are a flood; calmBodies is when it is over.
+	floodBodies, calmBodies = 128, 64
+	// floodGC is the garbage, in percent of the heap, at which it is collected in a flood.
+	floodGC = 20
+	// releaseEvery is how often memory is returned to the system in a flood.
+	releaseEvery = time.Second
 	// openStreams is how many requests an HTTP/2 connection can have at a time on which
 	// no user has logged in. A login page needs half as many.
 	openStreams = 16
@@ -27,6 +34,10 @@ const (
 type OpenBodies struct {
 	mu      sync.Mutex
 	reading list.List // of *openBody, the oldest first
+
+	flooded  bool
+	percent  int // of garbage, without a flood
+	released time.Time
 }
 
 // openBody is a body that is being read.
@@ -56,15 +67,38 @@ func (b *OpenBodies) Read(w http.ResponseWriter, r *http.Request, within time.Du
 		// Its Read cannot return meanwhile, so its request has not ended.
 		_ = oldest.rc.SetReadDeadline(time.Unix(1, 0))
 	}
+	b.weigh()
 	b.mu.Unlock()
 	body, err := ReadBody(w, r, MaxOpenBody, within)
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if this.dropped {
+		b.mu.Unlock()
 		return nil, errDropped
 	}
 	b.reading.Remove(at)
+	b.weigh()
+	release := err == nil && b.flooded && time.Since(b.released) >= releaseEvery
+	if release {
+		b.released = time.Now()
+	}
+	b.mu.Unlock()
+	if release {
+		// The request goes on, and a login takes 64 MiB: not on top of the flood's garbage.
+		debug.FreeOSMemory()
+	}
 	return body, err
+}
+
+// weigh makes Go collect garbage earlier while many bodies are read: a flood of requests
+// leaves far more garbage than its bodies take. The caller holds mu.
+func (b *OpenBodies) weigh() {
+	switch n := b.reading.Len(); {
+	case !b.flooded && n >= floodBodies:
+		b.flooded, b.percent = true, debug.SetGCPercent(floodGC)
+	case b.flooded && n <= calmBodies:
+		b.flooded = false
+		debug.SetGCPercent(b.percent)
+	}
 }
 
 // ReadBody reads a request's body, which has to arrive within a time. The error is an
@@ -77,7 +111,11 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, within time.D
 	// It fails only if the writer is not a network connection.
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(within))
-	body := bytes.NewBuffer(make([]byte, 0, bytes.MinRead+min(max(r.ContentLength, 0), MaxOpenBody)))
+	size := r.ContentLength
+	if size < 0 || size > MaxOpenBody {
+		size = MaxOpenBody // a buffer that grows would leave more garbage than that
+	}
+	body := bytes.NewBuffer(make([]byte, 0, bytes.MinRead+size))
 	if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit)); err != nil {
 		return nil, err
 	}

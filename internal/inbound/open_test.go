@@ -5,8 +5,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"runtime/metrics"
 	"sync"
 	"testing"
+	"time"
 
 	"codehub/internal/harness"
 )
@@ -94,5 +96,44 @@ func TestStreamsWithoutLogin(t *testing.T) {
 				t.Errorf("afterwards: %d, asked %d times", status, asked)
 			}
 		})
+	}
+}
+
+// While many bodies do not end, Go collects garbage earlier, and afterwards as before. It does so
+// for the whole process, so no other test runs at the same time.
+func TestFloodCollectsGarbageEarlier(t *testing.T) {
+	percent := func() uint64 {
+		sample := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+		metrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	before := percent()
+	var bodies OpenBodies
+	var reads sync.WaitGroup
+	var ends []*io.PipeWriter
+	defer func() {
+		for _, end := range ends {
+			end.Close()
+		}
+		reads.Wait()
+		if now := percent(); now != before {
+			t.Errorf("after the flood: %d %%, before it %d %%", now, before)
+		}
+	}()
+	for range floodBodies {
+		if now := percent(); now != before {
+			t.Fatalf("%d %% with %d bodies, before it %d %%", now, len(ends), before)
+		}
+		body, end := io.Pipe()
+		ends = append(ends, end)
+		reads.Go(func() {
+			_, _ = bodies.Read(httptest.NewRecorder(), httptest.NewRequest("POST", "/login", body), time.Minute)
+		})
+		if _, err := end.Write([]byte("x")); err != nil { // it is being read
+			t.Fatal(err)
+		}
+	}
+	if now := percent(); now != floodGC {
+		t.Errorf("in a flood: %d %%, want %d %%", now, floodGC)
 	}
 }
