@@ -174,7 +174,7 @@ const maxEnvText = 2 * environ.MaxBytes
 func (f *form) failEnv(e *environ.Error) {
 	var args []any
 	switch e.Reason {
-	case environ.Reserved, environ.Twice, environ.BadValue:
+	case environ.Reserved, environ.Twice, environ.BadValue, environ.NoEnd:
 		args = []any{e.Name}
 	case environ.LongName:
 		args = []any{environ.MaxName}

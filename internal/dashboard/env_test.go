@@ -3,6 +3,7 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +22,7 @@ func TestChangeEnv(t *testing.T) {
 	for text, want := range map[string]string{
 		"A=1\nsecret":     "Line 2: There is no = between a name and a value.",
 		"PATH=/bin":       "Line 1: PATH is reserved for codehub.",
+		"KEY<<X\nsecret":  "Line 1: No line ends the value of KEY.",
 		"A=1\r\nA=2":      "Line 2: A is given twice.",
 		"my-token=secret": "Line 1: A name has letters, digits and _ and does not start with a digit.",
 	} {
@@ -44,6 +46,12 @@ func TestChangeEnv(t *testing.T) {
 	for _, address := range []string{path, path + "/env"} {
 		lacks(t, "to another user", stranger.get(address).body, "s3cret")
 	}
+	const key = "-----BEGIN KEY-----\nMIIE=\n\nEND\n"
+	b.htmx(path+"/env", url.Values{"from": {"detail"}, "env": {"A=1\r\nKEY<<X\r\n" + strings.ReplaceAll(key, "\n", "\r\n") + "\r\nX\r\n"}})
+	if d := cmp.Diff(map[string]string{"KEY": key, "A": "1"}, w.row(id).Env); d != "" {
+		t.Error(d)
+	}
+	contains(t, "the dialog", b.get(path+"/env?from=detail", "HX-Request", "true").body, "A=1\nKEY&lt;&lt;END_\n"+key+"\nEND_\n")
 	b.htmx(path+"/env", url.Values{"from": {"detail"}, "env": {""}})
 	if env := w.row(id).Env; env != nil {
 		t.Errorf("%v", env)

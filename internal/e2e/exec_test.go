@@ -10,13 +10,14 @@ import (
 )
 
 // A command runs in a real container, as the workspace's user and in its home, and starts a
-// stopped workspace. What the workspace uses is reported with the limits of its container. A
-// command that holds the workspace awake is listed. It takes over 20 s beside other tests, as the
-// image has an IDE to start.
+// stopped workspace. It gets a variable with line breaks whole. What the workspace uses is
+// reported with the limits of its container. A command that holds the workspace awake is listed.
+// It takes over 20 s beside other tests, as the image has an IDE to start.
 func TestExecInContainer(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_WORKSPACE_CPUS=1.5", "CODEHUB_WORKSPACE_MEMORY=1g")
-	id := s.create(api.CreateWorkspace{Name: "alpha", DesiredState: new("STANDBY")})
+	const key = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIG1v$HOME$(x)==\n\n-----END PRIVATE KEY-----\n"
+	id := s.create(api.CreateWorkspace{Name: "alpha", DesiredState: new("STANDBY"), Env: map[string]string{"KEY": key}})
 	s.awaitPhase(id, "STANDBY")
 	c := s.api
 	woken := false
@@ -39,6 +40,9 @@ func TestExecInContainer(t *testing.T) {
 	}
 	if out, code := run(api.Exec{Shell: "stty size; exit 3", Terminal: &api.ExecTerminal{Name: "xterm", Rows: 20, Cols: 70}}, ""); out != "20 70\r\n" || code != 3 {
 		t.Errorf("%q %d", out, code)
+	}
+	if out, code := run(api.Exec{Shell: `printf %s "$KEY"`}, ""); out != key || code != 0 {
+		t.Errorf("the variable has %q, want the key with its line breaks", out)
 	}
 	if u, err := c.Usage(t.Context(), id); err != nil || u.CPU <= 0 || u.Memory <= 0 || u.Memory > u.MemoryLimit || u.DiskSize != 0 || u.Processes <= 0 {
 		t.Errorf("usage %+v %v", u, err) // the agent itself uses the processor

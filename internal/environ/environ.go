@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ const (
 // Reasons of an Error. Pages translate them.
 const (
 	NoValue  = "no_value" // a line without =
+	NoEnd    = "no_end"   // NAME<<END without a line END
 	BadName  = "bad_name"
 	Reserved = "reserved" // a name that codehub sets itself, or without which the IDE does not start
 	Twice    = "twice"
@@ -57,6 +59,8 @@ func (e *Error) clause() string {
 	switch e.Reason {
 	case NoValue:
 		return "there is no = between a name and a value"
+	case NoEnd:
+		return fmt.Sprintf("there is no line that ends the value of %s", e.Name)
 	case BadName:
 		if e.Name == "" {
 			return "the name is not made of letters, digits and _, without a digit at the beginning"
@@ -67,7 +71,7 @@ func (e *Error) clause() string {
 	case Twice:
 		return fmt.Sprintf("%s is given twice", e.Name)
 	case BadValue:
-		return fmt.Sprintf("the value of %s has a line break or another control character", e.Name)
+		return fmt.Sprintf("the value of %s has a control character other than a tab or a line break", e.Name)
 	case LongName:
 		return fmt.Sprintf("a name is longer than %d bytes", MaxName)
 	case Long:
@@ -120,7 +124,7 @@ func checkVariable(name, value string) error {
 	switch {
 	case len(value) > MaxValue:
 		return &Error{Reason: Long, Name: name}
-	case !utf8.ValidString(value), strings.ContainsFunc(value, func(r rune) bool { return unicode.IsControl(r) && r != '\t' }):
+	case !utf8.ValidString(value), strings.ContainsFunc(value, func(r rune) bool { return unicode.IsControl(r) && r != '\t' && r != '\n' }):
 		return &Error{Reason: BadValue, Name: name}
 	}
 	return nil
@@ -180,7 +184,8 @@ func Join(sets ...map[string]string) map[string]string {
 }
 
 // Parse reads lines of the form NAME=value. A value is everything behind the first =,
-// without quotes or escapes. Empty lines count for nothing. Errors are *Error.
+// without quotes or escapes. Empty lines count for nothing. A value with line breaks begins
+// after a line NAME<<END, where END is any word, and ends before a line END. Errors are *Error.
 func Parse(text string) (map[string]string, error) { return parse(text, false) }
 
 // ParseFile is Parse for a file, in which a line that begins with # is a comment.
@@ -188,14 +193,26 @@ func ParseFile(text string) (map[string]string, error) { return parse(text, true
 
 func parse(text string, comments bool) (map[string]string, error) {
 	env, number := map[string]string{}, 0
-	for line := range strings.Lines(text) {
+	next, stop := iter.Pull(strings.Lines(text))
+	defer stop()
+	read := func() (line string, ok bool) {
 		number++
-		line = strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
+		line, ok = next()
+		return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r"), ok
+	}
+	for line, ok := read(); ok; line, ok = read() {
 		if strings.TrimSpace(line) == "" || comments && strings.HasPrefix(line, "#") {
 			continue
 		}
 		name, value, found := strings.Cut(line, "=")
 		e := &Error{Reason: NoValue, Line: number}
+		if first, end, many := strings.Cut(line, "<<"); many && validName(first) && validName(end) {
+			name, found = first, true
+			if value, ok = readUntil(end, read); !ok {
+				e.Reason, e.Name = NoEnd, name
+				return nil, e
+			}
+		}
 		if !found {
 			return nil, e
 		}
@@ -217,11 +234,35 @@ func parse(text string, comments bool) (map[string]string, error) {
 	return env, checkSize(env)
 }
 
+// readUntil returns the lines before the line end; ok is false if there is none.
+func readUntil(end string, read func() (string, bool)) (value string, ok bool) {
+	var lines []string
+	for {
+		line, ok := read()
+		switch {
+		case !ok:
+			return "", false
+		case line == end:
+			return strings.Join(lines, "\n"), true
+		}
+		lines = append(lines, line)
+	}
+}
+
 // Format returns the variables as lines that Parse reads, sorted by name.
 func Format(env map[string]string) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		b.WriteString(name + "=" + env[name] + "\n")
+		value := env[name]
+		if !strings.Contains(value, "\n") {
+			b.WriteString(name + "=" + value + "\n")
+			continue
+		}
+		end := "END"
+		for lines := strings.Split(value, "\n"); slices.Contains(lines, end); {
+			end += "_"
+		}
+		b.WriteString(name + "<<" + end + "\n" + value + "\n" + end + "\n")
 	}
 	return b.String()
 }

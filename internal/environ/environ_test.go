@@ -24,6 +24,11 @@ func TestParse(t *testing.T) {
 		{name: "empty", want: map[string]string{}},
 		{name: "values", text: "A=b\r\n\n_c1= d = \"e\" \nF=", want: map[string]string{"A": "b", "_c1": ` d = "e" `, "F": ""}},
 		{name: "longest value", text: "A=" + long, want: map[string]string{"A": long}},
+		{name: "line breaks", text: "A<<END\r\n\r\nb = c\r\n# d\r\nEND\r\nB=1\nC<<x\nx\nD=<<x", want: map[string]string{"A": "\nb = c\n# d", "B": "1", "C": "", "D": "<<x"}},
+		{name: "no end", text: "A=1\nB<<END\nsecret\n", err: environ.Error{Reason: environ.NoEnd, Name: "B", Line: 2}},
+		{name: "no word", text: "B<< END\nsecret\nEND", err: environ.Error{Reason: environ.NoValue, Line: 1}},
+		{name: "carriage return", text: "A=b\rc", err: environ.Error{Reason: environ.BadValue, Name: "A", Line: 1}},
+		{name: "long value of lines", text: "A<<END\n" + long + "\n\nEND", err: environ.Error{Reason: environ.Long, Name: "A", Line: 1}},
 		{name: "no value", text: "\nA=b\nsecret", err: environ.Error{Reason: environ.NoValue, Line: 3}},
 		{name: "bad name", text: "my-secret=1", err: environ.Error{Reason: environ.BadName, Line: 1}},
 		{name: "digit first", text: "1A=1", err: environ.Error{Reason: environ.BadName, Line: 1}},
@@ -68,6 +73,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("A=b\nC= d\t\r\n\nE==")
 	f.Add("PATH=1")
 	f.Add("A=\u2028x")
+	f.Add("A<<END\n-----BEGIN\n\nEND_\nEND\nB<<x\nEND\n\nEND_\nx")
 	f.Fuzz(func(t *testing.T, text string) {
 		env, err := environ.Parse(text)
 		if err != nil {

@@ -21,6 +21,7 @@ func TestEnv(t *testing.T) {
 	path := "/workspaces/" + w.ID
 	for body, want := range map[string]map[string]string{
 		`{"env":{"A":null,"B":"","C":"x y"}}`: {"TOKEN": "s3cret", "B": "", "C": "x y"},
+		`{"env":{"C":"x\n\ny\n"}}`:            {"TOKEN": "s3cret", "B": "", "C": "x\n\ny\n"},
 		`{"env":{}}`:                          {"TOKEN": "s3cret", "B": "", "C": "x y"},
 		`{"name":"b"}`:                        {"TOKEN": "s3cret", "B": "", "C": "x y"},
 	} {
@@ -37,7 +38,7 @@ func TestEnv(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 	for _, body := range []string{
-		`{"env":{"PATH":"s3cret"}}`, `{"env":{"a-b":"s3cret"}}`, `{"env":{"A":"s3cret\n"}}`, `{"env":{"CODEHUB_X":"s3cret"}}`, `{"env":{"A":1}}`, `{"env":"s3cret"}`,
+		`{"env":{"PATH":"s3cret"}}`, `{"env":{"a-b":"s3cret"}}`, `{"env":{"A":"s3cret\u001b"}}`, `{"env":{"CODEHUB_X":"s3cret"}}`, `{"env":{"A":1}}`, `{"env":"s3cret"}`,
 		`{"env":{"A":"` + strings.Repeat("x", 9000) + `"}}`, `{"time_zone":"Mars/Base"}`, `{"time_zone":"Local"}`,
 	} {
 		a := e.want(400, "invalid_request", "PATCH", path, body, me)

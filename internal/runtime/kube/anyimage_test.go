@@ -85,7 +85,7 @@ func testAnyImage(t *testing.T, c *cluster) {
 			check(t, r.CreateVolume(t.Context(), home, nil))
 			check(t, r.OwnHome(t.Context(), runtime.OwnSpec{Workspace: id, VolumeClaim: "home-1", UID: 1500001, From: []uint32{0, 1000}}, nil))
 			started, err := r.StartContainer(t.Context(), runtime.ContainerSpec{
-				Workspace: id, UID: 1500001, Claim: "start-1", Image: ref, Storage: home.Storage, VolumeClaim: "home-1", Secret: "s", Env: map[string]string{"GIVEN": "$(PATH)"},
+				Workspace: id, UID: 1500001, Claim: "start-1", Image: ref, Storage: home.Storage, VolumeClaim: "home-1", Secret: "s", Env: map[string]string{"GIVEN": "$(PATH)\nof lines\n"},
 			}, nil)
 			check(t, err)
 			if started.ImageDigest == "" {
@@ -98,7 +98,7 @@ func testAnyImage(t *testing.T, c *cluster) {
 				t.Errorf("the user is %+v", got)
 			}
 			got.trusting(t, a, test.files["etc/ssl/certs/ca-certificates.crt"])
-			want := map[string]string{"HOME": "/home/coder", "USER": "coder", "LOGNAME": "coder", "SHELL": test.shell, "PATH": test.path, "LANG": "C.UTF-8", "GIVEN": "$(PATH)"}
+			want := map[string]string{"HOME": "/home/coder", "USER": "coder", "LOGNAME": "coder", "SHELL": test.shell, "PATH": test.path, "LANG": "C.UTF-8", "GIVEN": "$(PATH)\nof lines\n"}
 			for name, value := range want {
 				if got.Env[name] != value {
 					t.Errorf("%s=%s, want %s", name, got.Env[name], value)
