@@ -244,6 +244,20 @@ func (u *Usage) Filled(ctx context.Context, least, ofOwner int64) (list []Filled
 	return list, failed("list filled homes", err)
 }
 
+// Unmeasured lists the workspaces whose homes were not measured since they were created or
+// restored.
+func (u *Usage) Unmeasured(ctx context.Context) (list []workspace.ID, err error) {
+	err = inSession(ctx, u.session, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT id FROM workspaces WHERE phase IN ('RUNNING', 'STANDBY') AND COALESCE(home_bytes, 0) = 0 ORDER BY id`)
+		if err != nil {
+			return err
+		}
+		list, err = pgx.CollectRows(rows, pgx.RowTo[workspace.ID])
+		return err
+	})
+	return list, failed("list homes that are not measured", err)
+}
+
 // SetSize records the size of one home.
 func (u *Usage) SetSize(ctx context.Context, id workspace.ID, bytes int64) error {
 	return failed("record the size of a home", inSession(ctx, u.session, func(tx pgx.Tx) error {

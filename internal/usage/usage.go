@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +28,8 @@ type Agents interface {
 
 // Homes measures the sizes of homes.
 type Homes interface {
-	HomeSizes(ctx context.Context) (map[workspace.ID]int64, error)
+	// HomeSizes measures all homes, or only some.
+	HomeSizes(ctx context.Context, only ...workspace.ID) (map[workspace.ID]int64, error)
 	// HomeSize measures one home; known is false if it cannot be measured.
 	HomeSize(ctx context.Context, id workspace.ID) (size int64, known bool, err error)
 }
@@ -74,7 +76,7 @@ func New(cfg Config) *Runner {
 	return &Runner{cfg: cfg,
 		samples: condition("record the use of workspaces failed; retrying", "the use of workspaces is recorded again"),
 		size:    condition("measure the sizes of homes failed; retrying", "the sizes of homes are measured again"),
-		full:    condition("measure full homes failed; retrying", "full homes are measured again"),
+		full:    condition("measure new and full homes failed; retrying", "new and full homes are measured again"),
 	}
 }
 
@@ -215,7 +217,7 @@ func (r *Runner) measure(ctx context.Context, store *postgres.Usage) {
 	}
 	again := time.NewTicker(r.cfg.Interval)
 	defer again.Stop()
-	full := fullHomes{}
+	full, tried := fullHomes{}, map[workspace.ID]bool{}
 	for {
 		r.size.Set(r.measureOnce(ctx, store))
 		next := time.After(interval)
@@ -226,12 +228,48 @@ func (r *Runner) measure(ctx context.Context, store *postgres.Usage) {
 			case <-next:
 				waiting = false
 			case <-again.C:
-				if err := r.measureFull(ctx, store, full); ctx.Err() == nil {
+				err := errors.Join(r.measureNew(ctx, store, tried), r.measureFull(ctx, store, full))
+				if ctx.Err() == nil {
 					r.full.Set(err)
 				}
 			}
 		}
 	}
+}
+
+// measureNew measures the homes that were created or restored since all were measured, together
+// and once each: where Docker measures volumes, it reads all of them each time. A home that cannot
+// be measured waits for the next measurement of all.
+func (r *Runner) measureNew(ctx context.Context, store *postgres.Usage, tried map[workspace.ID]bool) error {
+	if r.cfg.Homes == nil || r.cfg.SizeInterval <= 0 {
+		return nil
+	}
+	list, err := store.Unmeasured(ctx)
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(tried, func(id workspace.ID, _ bool) bool { return !slices.Contains(list, id) })
+	list = slices.DeleteFunc(list, func(id workspace.ID) bool { return tried[id] })
+	if len(list) == 0 {
+		return nil
+	}
+	for _, id := range list {
+		tried[id] = true
+	}
+	measured, cancel := context.WithTimeout(ctx, fullTimeout)
+	defer cancel()
+	sizes, err := r.cfg.Homes.HomeSizes(measured, list...)
+	if err != nil {
+		return err
+	}
+	for _, id := range list {
+		if size, known := sizes[id]; known {
+			if err := store.SetSize(ctx, id, size); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // fullHomes are the homes that are near their limits or whose owners are at theirs, and when each

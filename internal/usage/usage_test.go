@@ -69,6 +69,7 @@ type meter struct {
 	err   error
 	sizes map[workspace.ID]int64
 
+	some     [][]workspace.ID       // the homes of HomeSizes, of some
 	single   map[workspace.ID]int64 // of HomeSize
 	measured map[workspace.ID]int   // how often HomeSize was called
 	broken   workspace.ID           // HomeSize fails for it
@@ -81,7 +82,14 @@ func (m *meter) Usage(context.Context, workspace.ID) (agent.Usage, error) {
 	return agent.Usage{CPUSeconds: time.Since(m.began).Seconds(), Memory: 1 << 30}, m.err
 }
 
-func (m *meter) HomeSizes(context.Context) (map[workspace.ID]int64, error) { return m.sizes, nil }
+func (m *meter) HomeSizes(_ context.Context, only ...workspace.ID) (map[workspace.ID]int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(only) > 0 {
+		m.some = append(m.some, only)
+	}
+	return m.sizes, nil
+}
 
 func (m *meter) HomeSize(ctx context.Context, id workspace.ID) (int64, bool, error) {
 	m.mu.Lock()
@@ -94,6 +102,51 @@ func (m *meter) HomeSize(ctx context.Context, id workspace.ID) (int64, bool, err
 	}
 	size, known := m.single[id]
 	return size, known, nil
+}
+
+// Homes that were created or restored are measured together at the next sample, not with all
+// others an hour later. One that cannot be measured waits for that.
+func TestNewHomesAreMeasuredSoon(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	ann := db.AddUser("ann")
+	add := func(name, phase string, bytes any) workspace.ID {
+		w := db.AddWorkspace(ann, name)
+		db.Change(`UPDATE workspaces SET phase = $2, home_ctx = '{"state": "live"}', home_bytes = $3 WHERE id = $1`, w.ID, phase, bytes)
+		return w.ID
+	}
+	add("known", "RUNNING", 700)
+	m := &meter{sizes: map[workspace.ID]int64{}}
+	r := New(Config{Agents: m, Homes: m, UsageSettings: postgres.UsageSettings{Keep: 24 * time.Hour, SizeInterval: time.Hour}, Interval: 50 * time.Millisecond, Log: harness.Logger(t, slog.LevelWarn)})
+	ctx, stop := context.WithCancel(t.Context())
+	session := postgres.NewSession(db.Conn())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx, session) }()
+	harness.Eventually(t, "all homes are measured", func() bool { // the sum of the day is the last step
+		return fixture.Query[bool](db, `SELECT EXISTS (SELECT FROM workspace_usage WHERE home_bytes = 700)`)
+	})
+	tx := db.Conn()
+	created, restored, broken := add("created", "PENDING", nil), add("restored", "ARCHIVED", 0), add("broken", "PENDING", nil)
+	m.mu.Lock()
+	m.sizes = map[workspace.ID]int64{created: 5000, restored: 6000}
+	m.mu.Unlock()
+	if _, err := tx.Exec(t.Context(), `UPDATE workspaces SET phase = CASE name WHEN 'restored' THEN 'STANDBY' ELSE 'RUNNING' END WHERE phase <> 'RUNNING'`); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the new homes are measured", func() bool {
+		return fixture.Query[int](db, `SELECT count(*) FROM workspaces WHERE home_bytes IN (5000, 6000)`) == 2
+	})
+	ran := fixture.Query[float64](db, `SELECT sum(running_seconds) FROM workspace_usage`)
+	harness.Eventually(t, "further samples", func() bool {
+		return fixture.Query[float64](db, `SELECT sum(running_seconds) FROM workspace_usage`) > ran+0.5
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([][]workspace.ID{{created, restored, broken}}, m.some); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // A home near its limit is measured again while it is in use and once after that; another one,

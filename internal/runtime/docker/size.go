@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,14 +26,14 @@ const homeSizeTimeout = 5 * time.Minute
 
 var errHomeSlow = errors.New("the home was not measured within the limit of one home")
 
-// HomeSizes measures the homes of this installation: the disk space that their files use. It may
+// HomeSizes measures the homes of this installation, or only some: the disk space that their files use. It may
 // take minutes; at the deadline of ctx it returns what was measured until then. Volumes that this
 // process cannot read are measured by Docker, which reads all volumes for it and counts sparse
 // files in full, and such folders by the helper. A home that cannot be measured, or not within
 // homeSizeTimeout, is not in the result.
-func (r *Runtime) HomeSizes(ctx context.Context) (map[workspace.ID]int64, error) {
+func (r *Runtime) HomeSizes(ctx context.Context, only ...workspace.ID) (map[workspace.ID]int64, error) {
 	sizes := map[workspace.ID]int64{}
-	err := r.homeSizes(ctx, sizes)
+	err := r.homeSizes(ctx, sizes, only)
 	if err != nil && len(sizes) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		r.log.Warn("not all homes were measured in time", "measured", len(sizes), "err", err)
 		return sizes, nil
@@ -43,9 +44,10 @@ func (r *Runtime) HomeSizes(ctx context.Context) (map[workspace.ID]int64, error)
 	return sizes, nil
 }
 
-// homeSizes adds the sizes of all homes, in random order: not the same ones are left over each
-// time if there is too little time.
-func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64) error {
+// homeSizes adds the sizes of all homes, or of some, in random order: not the same ones are left
+// over each time if there is too little time.
+func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64, only []workspace.ID) error {
+	wanted := func(id workspace.ID) bool { return len(only) == 0 || slices.Contains(only, id) }
 	listed, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(roleHome)})
 	if err != nil {
 		return wrapError(ctx, "list volumes", err)
@@ -54,7 +56,7 @@ func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64) e
 	shuffle(listed.Items)
 	for _, v := range listed.Items {
 		id := workspace.ID(v.Labels[labelWorkspace])
-		if v.Name != id.VolumeName() {
+		if v.Name != id.VolumeName() || !wanted(id) {
 			continue
 		}
 		size, known, err := r.spaceOfVolume(ctx, v.Mountpoint)
@@ -77,7 +79,7 @@ func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64) e
 	}
 	shuffle(folders)
 	for _, v := range folders {
-		if v.Foreign || v.Claim == "" {
+		if v.Foreign || v.Claim == "" || !wanted(v.Workspace) {
 			continue
 		}
 		size, known, err := r.spaceOfFolder(ctx, v.Workspace)

@@ -38,6 +38,10 @@ func TestHomeSizes(t *testing.T) {
 			t.Errorf("%s: %d bytes", storage, n)
 		}
 	}
+	volume := homes[workspace.StorageDockerVolume]
+	if some, err := r.HomeSizes(t.Context(), volume); err != nil || len(some) != 1 || some[volume] != sizes[volume] {
+		t.Errorf("only the volume: %v, %v", some, err)
+	}
 	// A server that is not root has the helper measure folders that it cannot read.
 	folder := homes[workspace.StorageLocalDir]
 	for path, mode := range map[string]os.FileMode{r.homePath(folder): 0o755, filepath.Join(r.homePath(folder), "private"): 0o700} {
