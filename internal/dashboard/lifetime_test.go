@@ -30,7 +30,7 @@ func TestLifetimes(t *testing.T) {
 		en, ko string
 	}{
 		"used": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.LastAccessAt, w.LastAccess = ago(3*time.Minute), "typing" }, testTTL,
-			"Last activity 3 min ago : typing | stops automatically in 7 min |", "마지막 활동: 3분 전 : 입력 | 자동 중지까지 7분 |"},
+			"Last activity 3 min ago : typing | stops automatically in 7 min |", "마지막 활동: 3분 전 (입력) | 자동 중지까지 7분 |"},
 		"never used": {workspace.PhaseRunning, func(w *workspace.Workspace) {}, testTTL,
 			"No activity yet | stops automatically in 5 min |", "활동 없음 | 자동 중지까지 5분 |"},
 		"unrecorded time does not count": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.Unwatched = time.Hour }, testTTL,

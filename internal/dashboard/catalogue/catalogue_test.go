@@ -161,3 +161,25 @@ func TestMissingTextIsReported(t *testing.T) {
 		t.Errorf("reported %q, want %q", got, want)
 	}
 }
+
+// The Korean texts have one word for one thing.
+func TestKoreanHasOneWordEach(t *testing.T) {
+	t.Parallel()
+	for word, instead := range map[string]string{
+		"고아": "소유 워크스페이스가 없는", "유휴": "사용하지 않을 때", "자동 중지 설정": "자동 중지·보관",
+		"편집": "수정", "최근 활동": "마지막 활동", "상세 정보": "세부 정보", "만든 시각": "생성 시각",
+		"공유 종료": "공유 중지", "공유 끝": "공유 중지", "공유를 끝": "공유를 중지",
+		"알림이 갑니다": "알림을 보냅니다", "아카이브로 계속": "아카이브에서 복구", "소유자 %[1]s 사용자": "소유자(%[1]s)",
+	} {
+		for k, text := range ko {
+			if strings.Contains(strings.ReplaceAll(text, "편집기", ""), word) {
+				t.Errorf("%s has %s in place of %s: %s", k, word, instead, text)
+			}
+		}
+	}
+	for k, text := range ko {
+		if restarts := strings.Contains(k, "restart"); restarts && strings.Contains(text, "다시 시작할") || restarts && strings.HasPrefix(text, "다시 시작") {
+			t.Errorf("%s: a restart is 재시작: %s", k, text)
+		}
+	}
+}

@@ -144,6 +144,7 @@ var en = map[string]string{
 	"cause.archived_unused":  "Archived because of inactivity",
 
 	"lifetime.used":     "Last activity",
+	"lifetime.kind":     ": %s",
 	"lifetime.unused":   "No activity yet",
 	"lifetime.stops":    "stops automatically in",
 	"lifetime.awake":    "kept awake for another",
