@@ -65,7 +65,7 @@ func TestSizeByAdministrator(t *testing.T) {
 	}
 	contains(t, "a change", boss.htmx(at+"/size", url.Values{"size": {"large"}, "message": {"You ran out of memory."}}).body, "The size of “shop” was changed.")
 	contains(t, "its page", boss.get(at).body, "large: 8 cores", "running with another size")
-	contains(t, "the owner's page", ann.get("/").body, "admin changed the size of your workspace “shop”.", "You ran out of memory.")
+	contains(t, "the owner's page", ann.get("/notices").body, "admin changed the size of your workspace “shop”.", "You ran out of memory.")
 	contains(t, "the audit log", boss.get("/admin/audit?target="+string(id)).body, "workspace.size", "You ran out of memory.")
 	w.Exec(`UPDATE workspaces SET home_bytes = 2147483648 WHERE id = $1`, string(id))
 	contains(t, "too small", boss.htmx(at+"/size", url.Values{"size": {"tiny"}}).body, "The home uses 2 GiB, and this size has 1 GiB of disk space.")
