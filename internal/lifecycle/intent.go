@@ -233,7 +233,7 @@ func Restart(w workspace.Workspace, now time.Time) (Intent, error) {
 
 // SetImage changes the image of the workspace. The next start uses it; a
 // container that exists keeps its own. If ImageBlocks, the workspace is started
-// again: it recovers from ERROR, or its operation ends and begins anew.
+// again: it recovers from ERROR, or its operation ends and is claimed again.
 func SetImage(w workspace.Workspace, now time.Time, image string) (Intent, error) {
 	if err := Present(w); err != nil {
 		return Intent{}, err
