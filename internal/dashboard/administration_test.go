@@ -39,7 +39,7 @@ func TestPagesByRole(t *testing.T) {
 	w.Auth.InvalidateAll()
 	mux := &recordedMux{}
 	w.dash.Routes(mux)
-	open := []string{"/", "GET /assets/{path...}", "GET /login", "POST /login", "POST /logout", "GET /setup", "POST /setup", "POST /settings/theme", "POST /settings/language", "GET /dashboard/events"}
+	open := []string{"/", "GET /assets/{path...}", "GET /login", "POST /login", "POST /logout", "GET /setup", "POST /setup", "GET /invitation", "POST /invitation", "POST /settings/theme", "POST /settings/language", "GET /dashboard/events"}
 	// Pages of any user, about themselves.
 	own := []string{"GET /logout", "GET /{$}", "GET /workspaces/new", "POST /workspaces", "GET /settings/account", "GET /settings/account/password", "POST /settings/account/password",
 		"GET /settings/keys/new", "POST /settings/keys", "POST /settings/sessions/end-others", "GET /settings/tokens", "GET /settings/tokens/new", "POST /settings/tokens",

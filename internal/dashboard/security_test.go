@@ -242,7 +242,7 @@ func TestFormsWithoutSession(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.SignIn = noSignIn{} })
 	open := map[string]bool{}
 	for _, path := range []string{
-		"/login", "/login/{provider}/logout", "/passkey", "/passkey/options", "/passkey/recover", "/logout", "/setup", "/settings/theme", "/settings/language",
+		"/login", "/login/{provider}/logout", "/passkey", "/passkey/options", "/passkey/recover", "/logout", "/setup", "/invitation", "/settings/theme", "/settings/language",
 	} {
 		open[path] = true
 	}
