@@ -127,7 +127,10 @@ func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
 		if err != nil {
 			return w, "", err
 		}
-		skipped, err := notArchived(ctx, c, w)
+		skipped, err := int64(0), error(nil)
+		if !s.isInside() { // a workspace does not list its archives
+			skipped, err = notArchived(ctx, c, w)
+		}
 		if err != nil {
 			return w, "", err
 		}

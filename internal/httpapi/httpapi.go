@@ -352,13 +352,12 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 // insideRoutes are the routes for programs inside a workspace, which have no credential. They
 // are about the workspace itself and take no body.
 var insideRoutes = map[string]bool{
-	"GET /session":                  true,
-	"GET /workspaces/{id}":          true,
-	"GET /workspaces/{id}/usage":    true,
-	"GET /workspaces/{id}/archives": true,
-	"GET /workspaces/{id}/ports":    true,
-	"POST /workspaces/{id}/stay":    true,
-	"POST /workspaces/{id}/stop":    true,
+	"GET /session":               true,
+	"GET /workspaces/{id}":       true,
+	"GET /workspaces/{id}/usage": true,
+	"GET /workspaces/{id}/ports": true,
+	"POST /workspaces/{id}/stay": true,
+	"POST /workspaces/{id}/stop": true,
 }
 
 // checkInside refuses what a program inside a workspace may not do without a login.
