@@ -58,19 +58,25 @@ func newWorld(t *testing.T, at Upstreams, h http.HandlerFunc) *world {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	w := &world{t: t, socket: filepath.Join(dir, "client.sock")}
-	w.Runner = New(Config{Runtime: at, Handler: h, Log: slog.New(slog.DiscardHandler), Socket: w.socket, Interval: time.Second})
 	w.set(id)
-	ctx, cancel := context.WithCancel(t.Context())
+	w.Runner, w.end = w.start(at, h)
+	return w
+}
+
+// start runs a Runner until end or the end of the test.
+func (w *world) start(at Upstreams, h http.HandlerFunc) (r *Runner, end func()) {
+	r = New(Config{Runtime: at, Handler: h, Log: slog.New(slog.DiscardHandler), Socket: w.socket, Interval: time.Second})
+	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- w.Run(ctx, w.running) }()
-	w.end = sync.OnceFunc(func() {
+	go func() { ended <- r.Run(ctx, w.running) }()
+	end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Error(err)
+			w.t.Error(err)
 		}
 	})
-	t.Cleanup(w.end)
-	return w
+	w.t.Cleanup(end)
+	return r, end
 }
 
 // ask sends a request as a program in the workspace does, on a connection of its own.
@@ -121,6 +127,24 @@ func TestRequestsFromRunningWorkspace(t *testing.T) {
 	harness.Eventually(t, "a request is answered again", w.answers)
 	w.end()
 	harness.Eventually(t, "the agent does not listen after the server has ended", gone)
+}
+
+// The next leader serves a workspace once the former one has left its agent.
+func TestNextLeaderTakesOver(t *testing.T) {
+	t.Parallel()
+	agents := agenttest.New(t)
+	agents.Start(id)
+	name := func(name string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }
+	}
+	w := newWorld(t, agents, name("former"))
+	harness.Eventually(t, "the former leader serves", w.answers)
+	w.start(agents, name("next"))
+	if got, err := w.ask(); got != "former" {
+		t.Errorf("%q %v, want the former leader", got, err)
+	}
+	w.end()
+	harness.Eventually(t, "the next leader serves", func() bool { got, _ := w.ask(); return got == "next" })
 }
 
 // A workspace has few connections at a time; more wait.
