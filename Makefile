@@ -111,7 +111,7 @@ docs: ## regenerates docs/cli.md
 
 screenshots: ## takes pictures of every page again, in docs/images
 	@scripts/setup.sh test
-	@CODEHUB_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -timeout 20m -run '^Test(PagesOnEveryScreen|PasskeyInBrowser|RequiredPasskeyInBrowser|SignInInBrowser|ProgramLoginInBrowser)$$' ./internal/dashboard
+	@CODEHUB_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -timeout 20m -run '^Test(PagesOnEveryScreen|ReadmePictures|PasskeyInBrowser|RequiredPasskeyInBrowser|SignInInBrowser|ProgramLoginInBrowser)$$' ./internal/dashboard
 
 lint: ## vet, staticcheck, formatting, shell scripts, import graph, words, commits
 	@scripts/setup.sh lint

@@ -152,7 +152,7 @@ func (w *world) fill() map[string]workspace.ID {
 		ws.ErrorMessage = "DELETING did not finish in time."
 	})
 	w.logs.text = "[2026-03-01T10:12:01.123Z] info  code-server 4.139.1\n[2026-03-01T10:12:01.126Z] info  Using user-data-dir /home/coder/.local/share/code-server\n" +
-		"[2026-03-01T10:12:01.180Z] info  HTTP server listening on http://0.0.0.0:8080/\n\x1b[32m[10:12:04] Extension host agent started.\x1b[0m\n"
+		"[2026-03-01T10:12:01.180Z] info  HTTP server listening on http://0.0.0.0:8080/\n\x1b[32m[10:12:04] Extension host agent started.\x1b[0m\nnpm: the cache in /home/coder/.npm is owned by another user\n"
 	return ids
 }
 
@@ -353,8 +353,8 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "terminal")
 		b.visit("/workspaces/" + string(ids["running"]))
 		b.shown("#usage-title")
-		b.press("#log-box > summary")
-		b.shown("#log-box .log-hidden")
+		b.eval(`document.querySelector('#log-box').open = true`)
+		b.shown("#log pre")
 		b.shoot(shots, l, "detail")
 		b.visit("/")
 		b.press("#menu-" + string(ids["running"]) + " > summary")
@@ -632,7 +632,7 @@ func (b *tab) shoot(dir string, l screen, name string) {
 	}
 	picture := chromedp.CaptureScreenshot()
 	dialog := value(b, chromedp.Evaluate[bool](`!!document.querySelector('dialog[open]')`))
-	if !dialog && (name == "list" || name == "restore" || name == "edit" || strings.HasPrefix(name, "admin") || strings.HasPrefix(name, "detail")) {
+	if !dialog && (strings.HasPrefix(name, "list") || strings.HasPrefix(name, "readme") || name == "restore" || name == "edit" || strings.HasPrefix(name, "admin") || strings.HasPrefix(name, "detail")) {
 		picture = chromedp.FullScreenshot(100)
 	}
 	if screenshots != "" {

@@ -51,13 +51,14 @@ func (a *album) add(name string, l screen, picture []byte) {
 	a.pictures[name][l.name] = picture
 }
 
-// write makes a sheet of each page with its four screens, the two pictures of the README, and the
+// write makes a sheet of each page with its four screens, the pictures of the README, and the
 // page that lists all. TestMain calls it when all tests have passed.
 func (a *album) write(dir string) error {
 	sheets := filepath.Join(dir, "pages")
 	if err := cmp.Or(os.RemoveAll(sheets), os.MkdirAll(sheets, 0o755)); err != nil {
 		return err
 	}
+	a.names = slices.DeleteFunc(a.names, func(name string) bool { return strings.HasPrefix(name, "readme-") })
 	slices.Sort(a.names)
 	index := "# All pages\n\n`make screenshots` takes these pictures from the real pages: English above Korean, light next to dark.\n"
 	for _, name := range a.names {
@@ -73,13 +74,15 @@ func (a *album) write(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "..", "pages.md"), []byte(index), 0o644); err != nil {
 		return err
 	}
-	for file, name := range map[string]string{"dashboard.png": "list", "workspace.png": "detail"} {
-		picture, err := png.Decode(bytes.NewReader(a.pictures[name]["light-en"]))
-		if err == nil {
-			err = writePicture(filepath.Join(dir, file), crop(picture, 900))
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
+	for file, name := range map[string]string{"dashboard": "readme-list", "workspace": "readme-workspace"} {
+		for _, scheme := range []string{"light", "dark"} {
+			picture, err := png.Decode(bytes.NewReader(a.pictures[name][scheme+"-en"]))
+			if err == nil {
+				err = writePicture(filepath.Join(dir, file+"-"+scheme+".png"), crop(picture, 1000))
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", file, err)
+			}
 		}
 	}
 	return nil
