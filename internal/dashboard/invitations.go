@@ -107,7 +107,7 @@ func (v invited) CSV() template.URL {
 		_ = w.Write([]string{u.Username, u.InvitationURL})
 	}
 	w.Flush()
-	return template.URL("data:text/csv;charset=utf-8," + url.PathEscape(b.String())) //nolint:gosec // escaped
+	return template.URL("data:text/csv;charset=utf-8," + url.PathEscape(b.String()))
 }
 
 // showInvited shows the links of new invitations.
