@@ -11,7 +11,8 @@ import (
 
 // Commands in a workspace reach its server without a login, through the agent: they know who they
 // are, and may show and stop the workspace and list its ports. All else is refused with a
-// sentence, and the audit log says that the workspace asked.
+// sentence, and the audit log says that the workspace asked. It takes up to 20 s beside other
+// tests, most of it for the start of the server and the container.
 func TestCommandsInsideWorkspace(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t)
