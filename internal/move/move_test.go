@@ -404,6 +404,10 @@ func TestMoveLinksIdentities(t *testing.T) {
 		u, err := w.DB.SignIn(t.Context(), postgres.SignIn{Issuer: issuer, Subject: subject, NewUser: name, Session: bytes.Repeat([]byte{n}, 32), Expires: time.Now().Add(time.Hour)})
 		return u.Username, err
 	}
+	// The source may say that any account at the provider is ann's.
+	if got, err := signIn("s-ann", "root"); workspace.CodeOf(err) != workspace.CodeNameTaken {
+		t.Errorf("an account with the name root logs in as %q, %v", got, err)
+	}
 	for subject, want := range map[string]string{"s-ann": "ann", "s-dora": "dora"} {
 		if got, err := signIn(subject, want); got != want || err != nil {
 			t.Errorf("%s logs in as %q, %v", subject, got, err)

@@ -48,7 +48,7 @@ type Identity struct {
 	Username  string // the provider's, for display; it identifies nobody
 	Active    bool   // the provider accepted the user at the last check
 	CreatedAt time.Time
-	CheckedAt time.Time // the last successful check
+	CheckedAt time.Time // the last successful check; the start of Unix time: none here, as it came with a move
 }
 
 const identityColumns = `i.id, i.user_id, i.issuer, i.subject, i.username, i.active, i.created_at, i.checked_at`
@@ -92,7 +92,8 @@ var ErrNotSetUp = errors.New("the installation has no user")
 
 // SignIn begins a session of the user whose identity it is, and creates the user at the first login. The
 // identity is the issuer and the subject alone: a user of the same name is another one, and
-// the login is CodeNameTaken. CodeForbidden for a disabled user, and before the installation has a user
+// the login is CodeNameTaken, as is the first one of an identity that came with a move if the
+// provider's name is not the user's. CodeForbidden for a disabled user, and before the installation has a user
 // if the login makes no administrator; CodeUnauthenticated if the provider has ended its session meanwhile.
 func (db *DB) SignIn(ctx context.Context, in SignIn) (User, error) {
 	var u User
@@ -111,7 +112,12 @@ func (db *DB) SignIn(ctx context.Context, in SignIn) (User, error) {
 			id, err = db.firstSignIn(ctx, tx, in)
 		case err == nil:
 			// The user's row first, as in all transactions that change both.
-			_, err = tx.Exec(ctx, `SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE`, id.UserID)
+			var name string
+			err = tx.QueryRow(ctx, `SELECT username FROM users WHERE id = $1 FOR NO KEY UPDATE`, id.UserID).Scan(&name)
+			// Whose identity this is only the source of a move has said.
+			if err == nil && id.CheckedAt.Unix() == 0 && name != in.NewUser {
+				return workspace.Errorf(workspace.CodeNameTaken, "The account came with a move, and the provider has another name for this user.")
+			}
 		}
 		if err != nil {
 			return err

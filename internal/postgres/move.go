@@ -88,7 +88,8 @@ func moveUser(ctx context.Context, tx pgx.Tx, u MovedUser) (id string, err error
 }
 
 // linkMoved links the identities of a user that is added, except those of other users. The
-// provider has accepted none of them here yet, so they are inactive until a login with them.
+// provider has accepted none of them here yet, so they are inactive until a login with them,
+// which must have the user's name.
 func linkMoved(ctx context.Context, tx pgx.Tx, user string, u MovedUser) error {
 	list := slices.Clone(u.Identities)
 	slices.SortFunc(list, func(a, b MovedIdentity) int {
@@ -103,7 +104,7 @@ func linkMoved(ctx context.Context, tx pgx.Tx, user string, u MovedUser) error {
 			return fmt.Errorf("make an id: %w", err)
 		}
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO user_identities (id, user_id, issuer, subject, username, active) VALUES ($1, $2, $3, $4, $5, false)
+			INSERT INTO user_identities (id, user_id, issuer, subject, username, active, checked_at) VALUES ($1, $2, $3, $4, $5, false, 'epoch')
 			ON CONFLICT (issuer, subject) DO NOTHING`, key.String(), user, i.Issuer, i.Subject, clean(i.Username))
 		if err != nil {
 			return err
