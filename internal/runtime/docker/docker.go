@@ -5,6 +5,7 @@ package docker
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -130,10 +131,10 @@ type Runtime struct {
 	tasks    reads[struct{}, []taskContainer] // see clearTasks
 	filled   reads[string, bool]              // volumes that the helper has filled
 
-	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
-	runAs        sync.Map // image ID → what its workspaces run as
-	trusted      sync.Map // digest of an image's authorities → trust.Files
-	damaged      sync.Map // workspaces whose damaged home.json was logged
+	createdSeeds sync.Map                                         // IDs of seed containers that Docker has finished creating
+	runAs        remembered[string, runAs]                        // by image ID: what its workspaces run as
+	trusted      remembered[[sha256.Size]byte, map[string][]byte] // digest of an image's authorities → trust.Files
+	damaged      sync.Map                                         // workspaces whose damaged home.json was logged
 
 	mu            sync.Mutex
 	network       *network          // as of the last Prepare

@@ -52,11 +52,11 @@ func (r *Runtime) trustedFiles(ctx context.Context, f imageFiles) ([]addedFile, 
 	}
 	// Images of one distribution have the same.
 	key := sha256.Sum256(image)
-	known, ok := r.trusted.Load(key)
-	if !ok {
-		known, _ = r.trusted.LoadOrStore(key, trust.Files(image, r.cfg.Authorities))
+	all, known := r.trusted.get(key)
+	if !known {
+		all = trust.Files(image, r.cfg.Authorities)
+		r.trusted.put(key, all)
 	}
-	all := known.(map[string][]byte)
 
 	var files []addedFile
 	for _, place := range append(slices.Clone(places), trust.BundlePath) {

@@ -37,8 +37,8 @@ type runAs struct {
 
 // userOf returns what a workspace of this image runs. An image is best named by its ID.
 func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
-	if known, ok := r.runAs.Load(image); ok {
-		return known.(runAs), nil
+	if known, ok := r.runAs.get(image); ok {
+		return known, nil
 	}
 	info, err := r.api.ImageInspect(ctx, image)
 	if errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) {
@@ -48,8 +48,8 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	if err != nil {
 		return runAs{}, wrapError(ctx, "inspect image", err)
 	}
-	if known, ok := r.runAs.Load(info.ID); ok {
-		return known.(runAs), nil
+	if known, ok := r.runAs.get(info.ID); ok {
+		return known, nil
 	}
 	var cfg imageConfig
 	if info.Config != nil {
@@ -70,7 +70,7 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	if len(as.trusted) > 0 {
 		maps.Copy(as.env, trust.Env(cfg.env))
 	}
-	r.runAs.Store(info.ID, as)
+	r.runAs.put(info.ID, as)
 	return as, nil
 }
 
@@ -82,7 +82,7 @@ type imageConfig struct {
 }
 
 // maxImageFile is the longest file of an image that is read: a list of users, or of authorities.
-const maxImageFile = 4 << 20
+const maxImageFile = 1 << 20
 
 // imageFiles are the files of an image, in a container that is never started.
 type imageFiles struct {
