@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 
 	"codehub/api"
 	"codehub/internal/postgres"
@@ -122,9 +123,7 @@ func (s *Service) RemovePasskeys(ctx context.Context, caller workspace.Caller, i
 
 func checkLimits(running, workspaces *int, bytes *int64) error {
 	bad := func(field string, most int64) error {
-		e := workspace.Errorf(workspace.CodeInvalid, "%s must be between 0 (no limit) and %d.", field, most)
-		e.Details = map[string]any{"field": field}
-		return e
+		return workspace.InvalidField(field, fmt.Sprintf("must be between 0 (no limit) and %d.", most))
 	}
 	switch {
 	case running != nil && (*running < 0 || *running > MaxRunning):

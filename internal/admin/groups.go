@@ -87,13 +87,13 @@ func checkGroup(name, claim, issuer *string) error {
 		}
 		switch {
 		case t.required && !workspace.Visible(s):
-			return fieldError(t.field, "must contain a visible character.")
+			return workspace.InvalidField(t.field, "must contain a visible character.")
 		case t.required && utf8.RuneCountInString(s) > postgres.MaxGroupName:
-			return fieldError(t.field, fmt.Sprintf("is too long: at most %d characters.", postgres.MaxGroupName))
+			return workspace.InvalidField(t.field, fmt.Sprintf("is too long: at most %d characters.", postgres.MaxGroupName))
 		case len(s) > maxClaim:
-			return fieldError(t.field, fmt.Sprintf("is too long: at most %d bytes.", maxClaim))
+			return workspace.InvalidField(t.field, fmt.Sprintf("is too long: at most %d bytes.", maxClaim))
 		case !utf8.ValidString(s), strings.ContainsFunc(s, unprintable):
-			return fieldError(t.field, "must not contain control characters.")
+			return workspace.InvalidField(t.field, "must not contain control characters.")
 		}
 		*t.of = s
 	}
@@ -104,12 +104,6 @@ func checkGroup(name, claim, issuer *string) error {
 // of the text around them.
 func unprintable(r rune) bool {
 	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
-}
-
-func fieldError(field, why string) error {
-	e := workspace.Errorf(workspace.CodeInvalid, "%s %s", field, why)
-	e.Details = map[string]any{"field": field}
-	return e
 }
 
 // DeleteGroup removes a group. Errors: CodeNotFound.
@@ -134,7 +128,7 @@ func memberOf(m postgres.Member) api.Member {
 // SetMember adds a member, or changes one; see postgres.DB.SetMember.
 func (s *Service) SetMember(ctx context.Context, caller workspace.Caller, id string, in api.SetMember) (api.Member, error) {
 	if in.User == "" {
-		return api.Member{}, fieldError("user", "is required.")
+		return api.Member{}, workspace.InvalidField("user", "is required.")
 	}
 	m, err := s.cfg.Store.SetMember(ctx, caller, id, in.User, in.Admin)
 	return memberOf(m), err

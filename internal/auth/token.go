@@ -26,11 +26,11 @@ func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expire
 	}
 	if expires != nil {
 		if !expires.After(a.now()) {
-			return postgres.Token{}, "", workspace.Errorf(workspace.CodeInvalid, "expires_at must be in the future.")
+			return postgres.Token{}, "", workspace.InvalidField("expires_at", "must be in the future.")
 		}
 		utc := expires.UTC().Truncate(time.Microsecond)
 		if utc.Year() > 9999 { // which no JSON can say
-			return postgres.Token{}, "", workspace.Errorf(workspace.CodeInvalid, "expires_at must be before the year 10000.")
+			return postgres.Token{}, "", workspace.InvalidField("expires_at", "must be before the year 10000.")
 		}
 		expires = &utc
 	}

@@ -10,6 +10,7 @@ import (
 
 	"codehub/client"
 	"codehub/internal/cli/terminal"
+	"codehub/internal/workspace"
 )
 
 // messageOf returns what is printed about err; empty: nothing.
@@ -42,13 +43,19 @@ var tokenForm = regexp.MustCompile(`chub_\S+`)
 // argument, which the message repeats.
 func redacted(message string) string { return tokenForm.ReplaceAllString(message, "chub_…") }
 
+// flags are those of the commands for fields of requests.
+var flags = map[string]string{
+	"description": "--description", "memo": "--memo", "image_ref": "--image", "size": "--size", "standby_ttl_seconds": "--standby-ttl", "archive_ttl_seconds": "--archive-ttl",
+	"with": "--with", "expires_in_seconds": "--for", "expires_at": "--expires", "claim": "--claim", "issuer": "--issuer", "message": "--message",
+}
+
 // explain adds to an error what the user can do about it.
 func explain(err error) error {
 	if rest := (*client.WaitError)(nil); errors.As(err, &rest) && rest.Workspace.ErrorReason != nil {
 		w := rest.Workspace
 		text := problem(*w.ErrorReason)
-		if w.ErrorMessage != nil {
-			text += ": " + terminal.Plain(*w.ErrorMessage)
+		if detail := errorDetail(w); detail != "" {
+			text += ": " + terminal.Plain(detail)
 		}
 		return fmt.Errorf("%s: %s. %s", terminal.Plain(w.Name), state(w), text)
 	}
@@ -63,6 +70,11 @@ func explain(err error) error {
 		return err
 	}
 	switch e.Code {
+	case "invalid_request":
+		field, _ := e.Details["field"].(string)
+		if rest, ok := strings.CutPrefix(e.Message, workspace.FieldLabel(field)+" "); ok && flags[field] != "" {
+			return &client.Error{Status: e.Status, Code: e.Code, Message: flags[field] + " " + rest, Details: e.Details}
+		}
 	case "unauthenticated":
 		if os.Getenv(tokenVariable) != "" {
 			return &client.Error{Code: e.Code, Message: "The token in " + tokenVariable + " is not valid. It may have expired or been revoked."}

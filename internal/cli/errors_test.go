@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/api"
 	"codehub/client"
 	"codehub/internal/cli/terminal"
+	"codehub/internal/workspace"
 )
 
 // A refusal names the start to free space if it would be accepted now.
@@ -38,5 +40,23 @@ func TestErrorWithoutText(t *testing.T) {
 	}
 	if got := messageOf(terminal.Exit(3, nil)); got != "" {
 		t.Errorf("an exit code: %q", got)
+	}
+}
+
+// An invalid field is named by the flag, and an error in the words of Docker is left to
+// administrators.
+func TestMessagesHaveWordsOfUsers(t *testing.T) {
+	t.Parallel()
+	for field, want := range map[string]string{"standby_ttl_seconds": "--standby-ttl is wrong.", "port": "“Port” is wrong.", "cursor": "cursor is wrong."} {
+		err := explain(&client.Error{Code: "invalid_request", Message: workspace.FieldLabel(field) + " is wrong.", Details: map[string]any{"field": field}})
+		if err.Error() != want {
+			t.Errorf("%s: %q, want %q", field, err, want)
+		}
+	}
+	const message = "image a: The registry r.example.com has no such image. manifest unknown: lookup failed"
+	for reason, want := range map[string]string{"ImagePullFailed": "The registry r.example.com has no such image.", "Unrestorable": message} {
+		if got := errorDetail(api.Workspace{ErrorReason: new(reason), ErrorMessage: new(message)}); got != want {
+			t.Errorf("%s: %q, want %q", reason, got, want)
+		}
 	}
 }

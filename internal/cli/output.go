@@ -41,6 +41,7 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 			rows = append(rows, []string{name, *v})
 		}
 	}
+	put := func(name, value string) { add(name, &value) }
 	at := func(name string, v *time.Time) {
 		if v != nil {
 			rows = append(rows, []string{name, terminal.Time(*v)})
@@ -65,7 +66,7 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 	if w.ErrorReason != nil {
 		rows = append(rows, []string{"Error:", problem(*w.ErrorReason)})
 	}
-	add("", w.ErrorMessage)
+	put("", errorDetail(w))
 	rows = append(rows, imageRows(w)...)
 	rows = append(rows, lossAdvice(w)...)
 	if w.State == "delete_failed" {
@@ -74,7 +75,6 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 	if c := w.Conditions["infra.container_ready"]; c.Message != "" {
 		add("Container:", &c.Message)
 	}
-	put := func(name, value string) { add(name, &value) }
 	put("Last activity:", lastActivity(w, now))
 	if name, when := lifetime(w, now); name != "" {
 		put(name+":", when)

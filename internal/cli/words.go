@@ -5,7 +5,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"codehub/api"
 	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/workspace"
 )
 
 // words returns the dashboard's English text for a name of the API, or the name if there is
@@ -23,6 +25,18 @@ func lowered(prefix, name string) string {
 		return text
 	}
 	return strings.ToLower(string(first)) + text[size:]
+}
+
+// errorDetail is what users are told about the error of a workspace. The words of Docker and others
+// are for administrators: the dashboard and the output as JSON have them.
+func errorDetail(w api.Workspace) string {
+	if w.ErrorMessage == nil {
+		return ""
+	}
+	if w.ErrorReason != nil && workspace.ErrorReason(*w.ErrorReason).IsRaw() || w.State == "delete_failed" {
+		return catalogue.English.Sentences(*w.ErrorMessage)
+	}
+	return *w.ErrorMessage
 }
 
 // problem returns the words for an error reason.

@@ -102,6 +102,7 @@ func shown(w workspace.Workspace, t workspace.ConditionType) workspace.Condition
 // cursor is that of its archives.
 func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w workspace.Workspace, cursor string) (detailView, error) {
 	v := d.detailOf(w)
+	v.view = v.view.to(c)
 	if v.State == "stopped" || v.State == "archived" {
 		var err error
 		if v.OverBytes, err = d.overBytes(ctx, c, w.ID); err != nil {

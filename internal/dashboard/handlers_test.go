@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"fmt"
 	"html"
 	"net/http"
 	"net/url"
@@ -525,4 +526,25 @@ func TestLogsAreBounded(t *testing.T) {
 		contains(t, "the log", <-bodies, "printed")
 	}
 	contains(t, "afterwards", b.get(path).body, "printed")
+}
+
+// A user is told what happened and what to do. The words of Docker are for administrators.
+func TestRawErrorsAreForAdministrators(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	users := map[string]*browser{"ann": w.person("ann"), "admin": w.loggedIn()}
+	const raw = "Get https://r.example.com/v2/: dial tcp: lookup r.example.com on 127.0.0.53:53: no such host"
+	said := fmt.Sprintf(runtime.MsgNoRegistry, "r.example.com")
+	for name, b := range users {
+		id := w.AddWorkspace(w.caller(name), "project").ID
+		w.observe(id, failed(workspace.ErrImagePullFailed, "image r.example.com/a:1: "+said+" "+raw))
+		for _, path := range []string{"/", "/workspaces/" + string(id), "/workspaces/" + string(id) + "/wait"} {
+			page := html.UnescapeString(b.get(path).body)
+			contains(t, name+" at "+path, page, "The image could not be downloaded", said)
+			if strings.Contains(page, "dial tcp") != (name == "admin") || strings.Contains(page, `<details class="words"`) != (name == "admin") {
+				t.Errorf("%s at %s: the words of Docker are shown to the wrong user:\n%s", name, path, page)
+			}
+		}
+		contains(t, "in Korean", b.get("/", "Accept-Language", "ko").body, "레지스트리 r.example.com에 연결할 수 없습니다.")
+	}
 }

@@ -92,7 +92,7 @@ func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuer
 			return listView{}, err
 		}
 		for _, w := range rows {
-			l.Views = append(l.Views, d.viewOf(w, fromList))
+			l.Views = append(l.Views, d.viewOf(w, fromList).to(c))
 		}
 		if next != "" {
 			l.Next = listQuery{q: q.q, cursor: next}.address("/")
@@ -104,7 +104,7 @@ func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuer
 			return listView{}, err
 		}
 		for _, w := range gone {
-			l.Deleted = append(l.Deleted, d.viewOf(w, fromList))
+			l.Deleted = append(l.Deleted, d.viewOf(w, fromList).to(c))
 		}
 		if next != "" {
 			l.Older.Next = listQuery{q: q.q, deleted: next}.address("/")

@@ -43,7 +43,7 @@ type waitView struct {
 // waitOf returns the page for a user who waits for the workspace. awaitsLimit: they opened it and
 // the running limit was reached.
 func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.Workspace, awaitsLimit bool) (waitView, error) {
-	v := waitView{view: d.viewOf(w, fromWait), Kind: waitKind(w), Entry: entryPath(w.ID, "")}
+	v := waitView{view: d.viewOf(w, fromWait).to(c), Kind: waitKind(w), Entry: entryPath(w.ID, "")}
 	awaitsLimit = awaitsLimit && v.Kind == waitStopped
 	if !awaitsLimit && !v.AwaitsLimit() {
 		if v.Kind != waitStopped && v.Kind != waitRestore {
@@ -106,7 +106,7 @@ func (d *Dashboard) Loading(w http.ResponseWriter, r *http.Request, status int, 
 
 // RestoreNeeded is the page of an archived workspace.
 func (d *Dashboard) RestoreNeeded(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage) {
-	v := waitView{view: d.viewOf(p.Workspace, fromWait), Kind: waitRestore, Entry: entryPath(p.Workspace.ID, p.Path)}
+	v := waitView{view: d.viewOf(p.Workspace, fromWait).to(p.Caller), Kind: waitRestore, Entry: entryPath(p.Workspace.ID, p.Path)}
 	var err error
 	if v.OverBytes, err = d.overBytes(r.Context(), p.Caller, p.Workspace.ID); err != nil {
 		d.logFailure(r, err) // the page's stream tries again
@@ -141,7 +141,7 @@ func (d *Dashboard) LimitReached(w http.ResponseWriter, r *http.Request, status 
 }
 
 func (d *Dashboard) showWait(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage, kind string, l limitView) {
-	v := waitView{view: d.viewOf(p.Workspace, fromWait), Kind: kind, Limit: l, Entry: entryPath(p.Workspace.ID, p.Path)}
+	v := waitView{view: d.viewOf(p.Workspace, fromWait).to(p.Caller), Kind: kind, Limit: l, Entry: entryPath(p.Workspace.ID, p.Path)}
 	d.renderWait(w, r, status, p.Caller, v, 0)
 }
 

@@ -124,7 +124,7 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 		"dict":   dict,
 		"when":   func(t *time.Time) time.Time { return *t },
 		"known":  l.Known,
-		"system": l.System,
+		"system": l.System, "sentences": l.Sentences,
 		// hint is what a user can do while an operation waits in a step; empty for most.
 		"hint": func(step string) string {
 			if !l.Has("hint." + step) {

@@ -42,8 +42,9 @@ type action struct {
 // problem is an error, with the texts problem.<Key>.title and .body.
 type problem struct {
 	Key     string
-	Final   bool   // in ERROR, not being retried
-	Detail  string // Docker's own message
+	Final   bool // in ERROR, not being retried
+	Detail  string
+	Raw     bool // Detail may have an error in the words of Docker or others
 	Actions []action
 }
 
@@ -86,6 +87,7 @@ type view struct {
 	Why      string        // the text cause.<Why>: why it is at rest, or about to be
 	Unused   time.Duration // how long it had been idle, if Why says so
 	Life     lifetime
+	ToAdmin  bool // an administrator sees the view
 	Problem  *problem
 	RetryAt  *time.Time
 	Attempt  int
@@ -121,6 +123,12 @@ type terms struct {
 
 func (d *Dashboard) viewOf(w workspace.Workspace, from string) view {
 	return viewOf(w, from, terms{grace: d.DeleteGrace, ttl: d.TTL(), images: d.Images, now: d.Now()})
+}
+
+// to returns the view as a user sees it: only administrators see the words of Docker and others.
+func (v view) to(c workspace.Caller) view {
+	v.ToAdmin = c.Admin
+	return v
 }
 
 // viewOf returns the view of w. It is pure: everything it depends on is an argument.
@@ -204,7 +212,7 @@ func progressOf(p *workspace.Progress) *progress {
 func problemOf(w workspace.Workspace) *problem {
 	switch {
 	case w.ErrorReason != "":
-		return &problem{Key: problemKey(w, w.ErrorReason), Final: w.ErrorReason.Final(), Detail: w.ErrorMessage}
+		return &problem{Key: problemKey(w, w.ErrorReason), Final: w.ErrorReason.Final(), Detail: w.ErrorMessage, Raw: w.ErrorReason.IsRaw() || lifecycle.StateOf(w) == lifecycle.StateDeleteFailed}
 	case w.Phase == workspace.PhaseError:
 		// Not healthy, before the reason is recorded.
 		c := w.Conditions.Get(workspace.Healthy)

@@ -126,9 +126,7 @@ func jsonFields(t reflect.Type) []string {
 
 // fieldError is the error of an invalid request, and names the invalid field.
 func fieldError(field, problem string) error {
-	e := workspace.Errorf(workspace.CodeInvalid, "%s %s", field, problem)
-	e.Details = map[string]any{"field": field}
-	return e
+	return workspace.InvalidField(field, problem)
 }
 
 func boundedText(s string) string {

@@ -210,15 +210,15 @@ func (s *Service) check(port int, with workspace.Visibility, lasting time.Durati
 	}
 	switch {
 	case with != workspace.VisibleUsers && with != workspace.VisiblePublic:
-		return invalid("with", "with must be users or public.")
+		return workspace.InvalidField("with", "must be users or public.")
 	case s.cfg.Layout.PathMode():
 		return workspace.Errorf(workspace.CodeNotSupported, "Ports cannot be shared on this server: workspaces are on the same address as the dashboard.")
 	case with.AtMost(s.Most()) != with:
 		return workspace.Errorf(workspace.CodeForbidden, "Administrators do not allow this: ports can be visible to %s at most.", s.Most())
 	case with == workspace.VisiblePublic && lasting == 0:
-		return invalid("expires_in_seconds", "expires_in_seconds is required for a public port.")
+		return workspace.InvalidField("expires_in_seconds", "is required for a public port.")
 	case lasting < 0 || lasting > longest:
-		return invalid("expires_in_seconds", "expires_in_seconds must be between 1 and "+strconv.Itoa(int(longest/time.Second))+".")
+		return workspace.InvalidField("expires_in_seconds", "must be between 1 and "+strconv.Itoa(int(longest/time.Second))+" seconds.")
 	}
 	return nil
 }
@@ -227,17 +227,11 @@ func (s *Service) check(port int, with workspace.Visibility, lasting time.Durati
 func CheckPort(port int) error {
 	switch {
 	case port < 1 || port > 65535:
-		return invalid("port", "port must be between 1 and 65535.")
+		return workspace.InvalidField("port", "must be between 1 and 65535.")
 	case workspace.ReservedPort(port):
-		return invalid("port", "port "+strconv.Itoa(port)+" is codehub's own.")
+		return workspace.InvalidField("port", "cannot be "+strconv.Itoa(port)+", which is codehub's own.")
 	}
 	return nil
-}
-
-func invalid(field, message string) error {
-	e := workspace.Errorf(workspace.CodeInvalid, "%s", message)
-	e.Details = map[string]any{"field": field}
-	return e
 }
 
 // Unshare ends the share of a port.

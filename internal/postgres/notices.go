@@ -53,11 +53,7 @@ const NoticesKept = 90 * 24 * time.Hour
 // CheckMessage returns CodeInvalid for a text that is too long or has control characters.
 // field names it.
 func CheckMessage(field, text string) error {
-	bad := func(why string) error {
-		e := workspace.Errorf(workspace.CodeInvalid, "%s %s", field, why)
-		e.Details = map[string]any{"field": field}
-		return e
-	}
+	bad := func(why string) error { return workspace.InvalidField(field, why) }
 	switch {
 	case utf8.RuneCountInString(text) > MaxMessage:
 		return bad(fmt.Sprintf("must be at most %d characters.", MaxMessage))

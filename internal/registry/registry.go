@@ -291,3 +291,25 @@ func ofStatus(status int, login Login) Kind {
 	}
 	return Other
 }
+
+// OfMessage returns what the message of a Kubernetes node or of Docker about a pull means. They give
+// no codes.
+func OfMessage(message string) Kind {
+	text := strings.ToLower(message)
+	for _, kind := range []struct {
+		kind  Kind
+		words []string
+	}{
+		{LoginNeeded, []string{"unauthorized", "authorization failed", "authentication required", "no basic auth credentials", "access denied", "denied: ", "403 forbidden", "insufficient_scope"}},
+		{Unreachable, []string{"dial tcp", "i/o timeout", "connection refused", "no such host", "connection reset", "deadline exceeded", "tls handshake timeout", "502 bad gateway", "503 service", "504 gateway", "500 internal", "429 too many", "toomanyrequests",
+			"no route to host", "network is unreachable", "temporary failure in name resolution", "server misbehaving", "awaiting headers", "unexpected eof"}},
+		{Missing, []string{"not found", "manifest unknown", "name unknown"}},
+	} {
+		for _, words := range kind.words {
+			if strings.Contains(text, words) {
+				return kind.kind
+			}
+		}
+	}
+	return Other
+}

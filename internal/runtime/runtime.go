@@ -570,7 +570,15 @@ const (
 	MsgNoImage         = "The registry %s has no such image."
 	MsgNoPlatform      = "The image is not available for the processor of the cluster's nodes."
 	MsgNodePulls       = "The node %s is still downloading an image for this workspace. The operation continues when the download has ended."
-	MsgNotDownloaded   = "The node does not have the image %s, and codehub never downloads an image with such a name. An administrator can push it to a registry and use its name there."
+	MsgNotDownloaded   = "The node does not have the image %s. Choose another image, or ask an administrator to push it to a registry and to use its name there."
+)
+
+// Messages about images of a server with Docker. Pages translate them.
+const (
+	MsgNoRegistry = "The registry %s cannot be reached from this server. Check the name of the image, or ask an administrator to check the server's network and DNS."
+	MsgNotBuilt   = "The server does not have the image %s. Choose another image, or ask an administrator to build it on the server's machine (make image)."
+	MsgNoDefault  = "The server does not have its default image %s. Choose another image, or ask an administrator to build or pull it on the server's machine, or to set CODEHUB_DEFAULT_IMAGE to its name with @sha256:…."
+	MsgNoIDE      = "The server does not have the image of the IDE, %s. Ask an administrator to build or pull it on the server's machine, or to set CODEHUB_IDE_IMAGE to its name with @sha256:…."
 )
 
 // Messages of a SlowPullError. Pages translate them.

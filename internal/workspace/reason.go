@@ -37,5 +37,15 @@ func (r ErrorReason) Final() bool {
 	return true
 }
 
+// IsRaw reports whether a message about the reason may have an error of Docker, Kubernetes, DNS or the
+// archive storage in their words, which are for administrators.
+func (r ErrorReason) IsRaw() bool {
+	switch r {
+	case ErrTimeout, ErrRetryExceeded, ErrActionFailed, ErrUnreachable, ErrImagePullFailed:
+		return true
+	}
+	return false
+}
+
 // MaxAttempts is how often an operation may fail before RetryExceeded.
 const MaxAttempts = 3

@@ -183,3 +183,20 @@ func TestKoreanHasOneWordEach(t *testing.T) {
 		}
 	}
 }
+
+// Of a message users get the sentences that are in the catalogue.
+func TestSentences(t *testing.T) {
+	t.Parallel()
+	const message = "image a: The registry r.example.com has no such image. dial tcp: no; The home volume v1 is missing. (exit 1)"
+	for l, want := range map[*Language]string{
+		English: "The registry r.example.com has no such image. The home volume v1 is missing.",
+		Korean:  Korean.System("The registry r.example.com has no such image.") + " " + Korean.System("The home volume v1 is missing."),
+	} {
+		if got := l.Sentences(message); got != want {
+			t.Errorf("%s: %q, want %q", l.Code, got, want)
+		}
+	}
+	if got := English.Sentences("driver failed since 3 of 4"); got != "" {
+		t.Errorf("a message of Docker has the sentences %q", got)
+	}
+}

@@ -56,6 +56,26 @@ func (l *Language) System(message string) string {
 	return message
 }
 
+// Sentences returns the sentences of the server's message that are in the catalogue, in their order
+// and the language, without the rest.
+func (l *Language) Sentences(message string) string {
+	rest, at := message, map[int]string{}
+	for _, r := range systemRules() {
+		if systemFragments[r.key] != nil {
+			continue
+		}
+		for _, found := range r.pattern.FindAllStringIndex(rest, -1) {
+			at[found[0]] = l.System(message[found[0]:found[1]])
+			rest = rest[:found[0]] + strings.Repeat("\x00", found[1]-found[0]) + rest[found[1]:]
+		}
+	}
+	out := make([]string, 0, len(at))
+	for _, i := range slices.Sorted(maps.Keys(at)) {
+		out = append(out, at[i])
+	}
+	return strings.Join(out, " ")
+}
+
 var verbInText = regexp.MustCompile(`%(?:\[(\d)\])?[sd]`)
 
 type systemRule struct {

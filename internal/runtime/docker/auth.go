@@ -12,6 +12,7 @@ import (
 	"codehub/internal/imageref"
 	"codehub/internal/registry"
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // login is what is sent to one registry. The zero value is no login.
@@ -52,7 +53,8 @@ func (r *Runtime) checkLogins() map[string]registry.Login {
 }
 
 // refusal is the error of a pull: without the secrets, which a registry may repeat, and
-// with what to do if it refuses the login.
+// with what to do where that is known. Docker's own message follows, which pages show to
+// administrators.
 func (l login) refusal(ref string, err error) error {
 	var pull *runtime.PullError
 	if !errors.As(err, &pull) {
@@ -67,6 +69,12 @@ func (l login) refusal(ref string, err error) error {
 	}
 	for _, secret := range l.secrets {
 		pull.Message = strings.ReplaceAll(pull.Message, secret, "…")
+	}
+	switch registry.OfMessage(pull.Message) {
+	case registry.Unreachable:
+		pull.Message = workspace.Cut(fmt.Sprintf(runtime.MsgNoRegistry, host) + " " + pull.Message)
+	case registry.Missing:
+		pull.Message = workspace.Cut(fmt.Sprintf(runtime.MsgNoImage, host) + " " + pull.Message)
 	}
 	return pull
 }

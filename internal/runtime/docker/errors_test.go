@@ -152,3 +152,22 @@ func TestErrorIsTruncated(t *testing.T) {
 		t.Fatalf("an error of %d bytes", len(fmt.Sprint(err)))
 	}
 }
+
+// A pull that fails says what to do before what Docker says.
+func TestFailedPullSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{
+		"dial tcp: lookup r.example.com on 127.0.0.53:53: no such host": fmt.Sprintf(runtime.MsgNoRegistry, "r.example.com"),
+		"manifest unknown: manifest tagged by \"1\" is not found":       fmt.Sprintf(runtime.MsgNoImage, "r.example.com"),
+		"failed to register layer: archive/tar: invalid tar header":     "",
+	} {
+		var pull *runtime.PullError
+		err := login{}.refusal("r.example.com/a:1", &runtime.PullError{Image: "r.example.com/a:1", Message: raw})
+		if !errors.As(err, &pull) || pull.Message != strings.TrimSpace(want+" "+raw) {
+			t.Errorf("%s: %v", raw, err)
+		}
+		if gone := imageGone(err); gone != strings.HasPrefix(raw, "manifest") {
+			t.Errorf("%s: the image is gone: %v", raw, gone)
+		}
+	}
+}

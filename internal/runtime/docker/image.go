@@ -52,13 +52,11 @@ func (r *Runtime) notPulled(image string) string {
 	case imageref.Pinned(image):
 		return ""
 	case imageref.BuiltHere(image):
-		return "it is not on the server's machine, where `make image` builds it; codehub never downloads it"
+		return fmt.Sprintf(runtime.MsgNotBuilt, image)
 	case r.cfg.DefaultImage != "" && imageref.Same(image, r.cfg.DefaultImage):
-		return "the default image is not on the server's machine, and codehub downloads it only by its digest: build or pull it there, " +
-			"or set CODEHUB_DEFAULT_IMAGE to its name with @sha256:…"
+		return fmt.Sprintf(runtime.MsgNoDefault, image)
 	case r.cfg.IDEImage != "" && imageref.Same(image, r.cfg.IDEImage):
-		return "the IDE's image is not on the server's machine, and codehub downloads it only by its digest: build or pull it there, " +
-			"or set CODEHUB_IDE_IMAGE to its name with @sha256:…"
+		return fmt.Sprintf(runtime.MsgNoIDE, image)
 	}
 	return ""
 }

@@ -245,11 +245,11 @@ func unreachableRegistry(w *corev1.ContainerStateWaiting) bool {
 	case "RegistryUnavailable":
 		return true
 	case "ErrImagePull":
-		return ofMessage(w.Message) == registry.Unreachable
+		return registry.OfMessage(w.Message) == registry.Unreachable
 	case "ImagePullBackOff":
 		// Before Kubernetes 1.32 the message has no cause. The next pull shows it.
 		_, cause, ok := strings.Cut(w.Message, ": ")
-		return !ok || ofMessage(cause) == registry.Unreachable
+		return !ok || registry.OfMessage(cause) == registry.Unreachable
 	}
 	return false
 }

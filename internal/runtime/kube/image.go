@@ -207,32 +207,11 @@ func (r *Runtime) imageGone(ctx context.Context, c chosenImage, err error) bool 
 		return false
 	case c.policy == corev1.PullNever:
 		return true
-	case ofMessage(refused.Message) == registry.Missing:
+	case registry.OfMessage(refused.Message) == registry.Missing:
 		return true
 	}
 	_, err = r.images.resolve(ctx, c.name)
 	return registry.KindOf(err) == registry.Missing
-}
-
-// ofMessage returns what a node's message about a pull means. Nodes give no codes.
-func ofMessage(message string) registry.Kind {
-	text := strings.ToLower(message)
-	for _, kind := range []struct {
-		kind  registry.Kind
-		words []string
-	}{
-		{registry.LoginNeeded, []string{"unauthorized", "authorization failed", "authentication required", "no basic auth credentials", "access denied", "denied: ", "403 forbidden", "insufficient_scope"}},
-		{registry.Unreachable, []string{"dial tcp", "i/o timeout", "connection refused", "no such host", "connection reset", "deadline exceeded", "tls handshake timeout", "502 bad gateway", "503 service", "504 gateway", "500 internal", "429 too many", "toomanyrequests",
-			"no route to host", "network is unreachable", "temporary failure in name resolution", "server misbehaving", "awaiting headers", "unexpected eof"}},
-		{registry.Missing, []string{"not found", "manifest unknown", "name unknown"}},
-	} {
-		for _, words := range kind.words {
-			if strings.Contains(text, words) {
-				return kind.kind
-			}
-		}
-	}
-	return registry.Other
 }
 
 // inPlainWords replaces a node's message about a pull by one that says what to do.
@@ -245,11 +224,11 @@ func inPlainWords(err error) error {
 	switch {
 	case imageref.BuiltHere(pull.Image) && !imageref.Pinned(pull.Image):
 		text = fmt.Sprintf(runtime.MsgNotDownloaded, pull.Image)
-	case ofMessage(text) == registry.LoginNeeded:
+	case registry.OfMessage(text) == registry.LoginNeeded:
 		text = fmt.Sprintf(runtime.MsgNodeLogin, host)
-	case ofMessage(text) == registry.Unreachable:
+	case registry.OfMessage(text) == registry.Unreachable:
 		text = fmt.Sprintf(runtime.MsgNodeUnreachable, host)
-	case ofMessage(text) == registry.Missing:
+	case registry.OfMessage(text) == registry.Missing:
 		text = fmt.Sprintf(runtime.MsgNoImage, host)
 	case strings.Contains(text, "no match for platform"):
 		text = runtime.MsgNoPlatform
