@@ -50,7 +50,7 @@ func (s *server) decodeBody(w http.ResponseWriter, r *http.Request, v any, optio
 	if err := json.Unmarshal(body, v); err != nil {
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) && wrong.Field != "" {
-			return fieldError(wrong.Field, "is of the wrong type: "+wrong.Value+".")
+			return malformed(wrong.Field, "is of the wrong type: "+wrong.Value+".")
 		}
 		var noTime *time.ParseError
 		if errors.As(err, &noTime) {
@@ -96,9 +96,9 @@ func checkFields(body []byte, known []string) error {
 		name, _ := t.(string)
 		switch {
 		case !slices.Contains(known, name):
-			return fieldError(boundedText(name), "is unknown.")
+			return malformed(boundedText(name), "is unknown.")
 		case slices.Contains(seen, name):
-			return fieldError(name, "is given twice.")
+			return malformed(name, "is given twice.")
 		}
 		seen = append(seen, name)
 		var skipped json.RawMessage
@@ -124,7 +124,15 @@ func jsonFields(t reflect.Type) []string {
 	return names
 }
 
-// fieldError is the error of an invalid request, and names the invalid field.
+// malformed is the error of a request that no page or command sends. It names the field as the API
+// does.
+func malformed(field, problem string) error {
+	e := workspace.Errorf(workspace.CodeInvalid, "%s %s", field, problem)
+	e.Details = map[string]any{"field": field}
+	return e
+}
+
+// fieldError is the error of an invalid request, and names the invalid field as pages do.
 func fieldError(field, problem string) error {
 	return workspace.InvalidField(field, problem)
 }

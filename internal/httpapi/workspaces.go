@@ -81,10 +81,10 @@ func parsePage(q url.Values) (postgres.Page, error) {
 func checkParams(q url.Values, known []string) error {
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return fieldError(boundedText(name), "is unknown.")
+			return malformed(boundedText(name), "is unknown.")
 		}
 		if len(values) > 1 && !slices.Contains(restoreParams, name) {
-			return fieldError(name, "is given twice.")
+			return malformed(name, "is given twice.")
 		}
 	}
 	return nil
