@@ -10,7 +10,6 @@ import (
 
 	"codehub/client"
 	"codehub/internal/cli/terminal"
-	"codehub/internal/workspace"
 )
 
 // messageOf returns what is printed about err; empty: nothing.
@@ -72,7 +71,8 @@ func explain(err error) error {
 	switch e.Code {
 	case "invalid_request":
 		field, _ := e.Details["field"].(string)
-		if rest, ok := strings.CutPrefix(e.Message, workspace.FieldLabel(field)+" "); ok && flags[field] != "" {
+		label, rest, ok := strings.Cut(e.Message, "” ") // see workspace.InvalidField
+		if ok && strings.HasPrefix(label, "“") && flags[field] != "" {
 			return &client.Error{Status: e.Status, Code: e.Code, Message: flags[field] + " " + rest, Details: e.Details}
 		}
 	case "unauthenticated":

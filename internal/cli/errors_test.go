@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +52,11 @@ func TestMessagesHaveWordsOfUsers(t *testing.T) {
 		err := explain(&client.Error{Code: "invalid_request", Message: workspace.FieldLabel(field) + " is wrong.", Details: map[string]any{"field": field}})
 		if err.Error() != want {
 			t.Errorf("%s: %q, want %q", field, err, want)
+		}
+	}
+	for _, reason := range workspace.ErrorReasons() {
+		if slices.Contains(rawReasons, string(reason)) != reason.IsRaw() {
+			t.Errorf("%s: the server and the command line differ", reason)
 		}
 	}
 	const message = "image a: The registry r.example.com has no such image. manifest unknown: lookup failed"

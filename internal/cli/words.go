@@ -1,13 +1,13 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"codehub/api"
 	"codehub/internal/dashboard/catalogue"
-	"codehub/internal/workspace"
 )
 
 // words returns the dashboard's English text for a name of the API, or the name if there is
@@ -27,13 +27,16 @@ func lowered(prefix, name string) string {
 	return strings.ToLower(string(first)) + text[size:]
 }
 
+// rawReasons are those of workspace.ErrorReason.IsRaw.
+var rawReasons = []string{"Timeout", "RetryExceeded", "ActionFailed", "Unreachable", "ImagePullFailed"}
+
 // errorDetail is what users are told about the error of a workspace. The words of Docker and others
 // are for administrators: the dashboard and the output as JSON have them.
 func errorDetail(w api.Workspace) string {
 	if w.ErrorMessage == nil {
 		return ""
 	}
-	if w.ErrorReason != nil && workspace.ErrorReason(*w.ErrorReason).IsRaw() || w.State == "delete_failed" {
+	if w.ErrorReason != nil && slices.Contains(rawReasons, *w.ErrorReason) || w.State == "delete_failed" {
 		return catalogue.English.Sentences(*w.ErrorMessage)
 	}
 	return *w.ErrorMessage
