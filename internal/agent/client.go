@@ -29,6 +29,9 @@ const (
 	watchPause = 250 * time.Millisecond
 	// acceptPause follows a connection that the agent has reported and does not have.
 	acceptPause = 5 * time.Millisecond
+	// maxIgnored is how many frames of unknown kinds a listener's agent may send between two
+	// connections.
+	maxIgnored = 100
 )
 
 // Errors of a Client.
@@ -149,6 +152,7 @@ type Listener struct {
 	conn    *Conn
 	frames  *FrameReader
 	address string
+	ignored int             // frames since the last connection
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 }
@@ -174,7 +178,8 @@ func (l *Listener) begin(ctx context.Context) error {
 func (l *Listener) Address() string { return l.address }
 
 // Accept waits for the next connection and returns it with the peer's address. It
-// must not be called concurrently.
+// must not be called concurrently. An agent that sends other than connections ends the
+// listener.
 func (l *Listener) Accept() (*Conn, string, error) {
 	for {
 		var a Accepted
@@ -182,10 +187,11 @@ func (l *Listener) Accept() (*Conn, string, error) {
 			return nil, "", err
 		}
 		if a.ID == "" {
-			continue // an event of a later version
+			return nil, "", errors.New("the workspace's agent reported a connection without an ID")
 		}
 		conn, err := l.client.converse(l.ctx, PathAccept, url.Values{"id": {a.ID}}, nil)
 		if err == nil {
+			l.ignored = 0
 			return conn, a.Remote, nil
 		}
 		// It has gone in the meantime; the end of the listener is seen above.
@@ -195,7 +201,7 @@ func (l *Listener) Accept() (*Conn, string, error) {
 	}
 }
 
-// next reads the next event into v. It skips the messages of later versions.
+// next reads the next event into v. It skips a limited number of messages of later versions.
 func (l *Listener) next(v any) error {
 	for {
 		f, err := l.frames.Read()
@@ -204,6 +210,9 @@ func (l *Listener) next(v any) error {
 		}
 		if f.Kind == FrameEvent {
 			return json.Unmarshal(f.Payload, v)
+		}
+		if l.ignored++; l.ignored > maxIgnored {
+			return errors.New("the workspace's agent sent too many frames of unknown kinds")
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -361,7 +362,7 @@ func TestForgedAccept(t *testing.T) {
 	t.Parallel()
 	ids := make(chan string, 100)
 	var events []agent.Frame
-	forged := []string{"", "other", "../../v1/exec", "x&network=tcp", "a b\r\nAuthorization: no", strings.Repeat("y", 10_000), "real"}
+	forged := []string{"other", "../../v1/exec", "x&network=tcp", "a b\r\nAuthorization: no", strings.Repeat("y", 10_000), "real"}
 	for _, id := range forged {
 		events = append(events, agent.Frame{Kind: 'z', Payload: []byte("not JSON")}, agenttest.Event(agent.Accepted{ID: id, Remote: evil}))
 	}
@@ -393,7 +394,7 @@ func TestForgedAccept(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	for _, want := range forged[1:] {
+	for _, want := range forged {
 		if id := <-ids; id != want && len(id) < 100 {
 			t.Errorf("the server asked for %q, want %q", id, want)
 		}
@@ -435,6 +436,52 @@ func TestAcceptEndsWithListener(t *testing.T) {
 		case <-time.After(10 * time.Second): // below the agent's time to answer
 			t.Errorf("%s: Accept has not returned", how)
 		}
+	}
+}
+
+// An agent that sends a listener's server other than connections ends the listener: it must not
+// keep the server busy. Some frames of unknown kinds may precede each connection.
+func TestListenerWithoutConnectionsEnds(t *testing.T) {
+	t.Parallel()
+	unknown := agent.Frame{Kind: 'z'}
+	for how, sent := range map[string]string{
+		"events without an ID":                                 agenttest.Frames(agenttest.Event(agent.Accepted{})),
+		"frames of unknown kinds":                              agenttest.Frames(unknown),
+		"invented connections between frames of unknown kinds": agenttest.Frames(agenttest.Event(agent.Accepted{ID: "invented"}), unknown),
+	} {
+		c := client(t, agenttest.Answers{agent.PathListen: agenttest.Upgraded(agenttest.Endless(agenttest.Frames(agenttest.Event(agent.Listening{})), sent))})
+		l, err := c.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { _, _, err := l.Accept(); ended <- err }()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Errorf("%s: a connection", how)
+			}
+		case <-time.After(harness.Patience):
+			t.Errorf("%s: Accept has not returned", how)
+		}
+		l.Close()
+	}
+	some := append(slices.Repeat([]agent.Frame{unknown}, 60), agenttest.Event(agent.Accepted{ID: "real"}))
+	c := client(t, agenttest.Answers{
+		agent.PathListen: agenttest.Upgraded(agenttest.Endless(agenttest.Frames(agenttest.Event(agent.Listening{})), agenttest.Frames(some...))),
+		agent.PathAccept: agenttest.Upgraded(agenttest.Silent),
+	})
+	l, err := c.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 3 {
+		conn, _, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
 	}
 }
 
