@@ -35,6 +35,8 @@ const (
 	listPause = time.Second
 	// lingerFor is how long the end of a response may take to arrive.
 	lingerFor = 2 * time.Second
+	// steady is how long an agent has to listen for its next attempt to be an early one.
+	steady = 5 * time.Second
 )
 
 // Upstreams returns the addresses of agents; see runtime.Runtime.
@@ -71,6 +73,7 @@ type link struct {
 	cancel    context.CancelFunc
 	retry     chan struct{} // receives a value when another attempt may help
 	listening atomic.Bool
+	since     time.Time // of listening; used by keep alone
 }
 
 // New returns a Runner. Its Changed and Gap must observe the events of workspaces.
@@ -186,12 +189,13 @@ func (r *Runner) follow(ctx context.Context, all *sync.WaitGroup, links map[work
 	}
 }
 
-// keep serves a workspace until ctx ends. It waits longer after each failed attempt.
+// keep serves a workspace until ctx ends. It waits longer after each failed attempt, and so after
+// each listener that an agent has ended soon.
 func (r *Runner) keep(ctx context.Context, id workspace.ID, l *link) {
 	wait := minPause
 	for {
 		err := r.serve(ctx, id, l)
-		if l.listening.Swap(false) {
+		if l.listening.Swap(false) && time.Since(l.since) > steady {
 			wait = minPause
 		}
 		if ctx.Err() != nil {
@@ -215,6 +219,7 @@ func (r *Runner) serve(ctx context.Context, id workspace.ID, l *link) error {
 	}
 	defer listener.Close()
 	defer context.AfterFunc(ctx, func() { listener.Close() })()
+	l.since = time.Now()
 	l.listening.Store(true)
 	slots := make(chan struct{}, perWorkspace)
 	for {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/agent"
 	"codehub/internal/agent/agenttest"
 	"codehub/internal/auth"
 	"codehub/internal/harness"
@@ -199,6 +200,30 @@ func TestRefusingAgentIsAskedRarely(t *testing.T) {
 	}
 	if n := asked.Load() - before; n > 3 {
 		t.Errorf("asked %d times in %v", n, time.Since(began))
+	}
+}
+
+// An agent that listens and sends no connections is left after each attempt for longer.
+func TestFalseAgentIsAskedRarely(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var asked []time.Time
+	h := agenttest.Hostile(t, agenttest.Answers{agent.PathListen: agenttest.Upgraded(func(c *agenttest.Call) {
+		mu.Lock()
+		asked = append(asked, time.Now())
+		mu.Unlock()
+		agenttest.Endless(agenttest.Frames(agenttest.Event(agent.Listening{})), agenttest.Frames(agent.Frame{Kind: 'z'}))(c)
+	})})
+	newWorld(t, upstream(h.Agent), func(http.ResponseWriter, *http.Request) {})
+	harness.Eventually(t, "the agent was asked four times", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(asked) >= 4
+	})
+	for i := range 3 {
+		if got, want := asked[i+1].Sub(asked[i]), minPause<<i; got < want {
+			t.Errorf("pause %d was %v, want %v", i, got, want)
+		}
 	}
 }
 
