@@ -25,6 +25,9 @@ import (
 const (
 	// perWorkspace is how many connections of a workspace are served at a time. More wait.
 	perWorkspace = 4
+	// rate is how many requests of a workspace are served in a second, and burst how many after
+	// a time without any. More wait. A connection counts as its first request.
+	rate, burst = 5, 20
 	// atOnce is how many agents are asked to listen at a time.
 	atOnce = 32
 	// askTimeout limits how long an agent takes to begin to listen.
@@ -74,6 +77,30 @@ type link struct {
 	retry     chan struct{} // receives a value when another attempt may help
 	listening atomic.Bool
 	since     time.Time // of listening; used by keep alone
+	pace      pace
+}
+
+// pace is the rate of a workspace's requests.
+type pace struct {
+	mu   sync.Mutex
+	paid time.Time // until when the rate allows what was asked
+}
+
+// wait waits until the rate allows one more request, or for the end of ctx, whose error it
+// returns.
+func (p *pace) wait(ctx context.Context) error {
+	p.mu.Lock()
+	now := time.Now()
+	if least := now.Add(-burst * time.Second / rate); p.paid.Before(least) {
+		p.paid = least
+	}
+	p.paid = p.paid.Add(time.Second / rate)
+	d := p.paid.Sub(now)
+	p.mu.Unlock()
+	if d <= 0 {
+		return ctx.Err()
+	}
+	return pause(ctx, d, nil)
 }
 
 // New returns a Runner. Its Changed and Gap must observe the events of workspaces.
@@ -121,11 +148,11 @@ func (r *Runner) Run(ctx context.Context, running func(context.Context) ([]postg
 		r.links = nil
 	}()
 	srv := &http.Server{
-		Handler: r.cfg.Handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		Handler: paced(r.cfg.Handler), DisableGeneralOptionsHandler: true, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(r.cfg.Log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return auth.FromInside(ctx, c.(*conn).workspace)
+			return auth.FromInside(context.WithValue(ctx, connKey{}, c), c.(*conn).workspace)
 		},
 	}
 	all.Go(func() { _ = srv.Serve(fetched{ctx, r.conns}) })
@@ -228,11 +255,14 @@ func (r *Runner) serve(ctx context.Context, id workspace.ID, l *link) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		if err := l.pace.wait(ctx); err != nil {
+			return err
+		}
 		c, _, err := listener.Accept()
 		if err != nil {
 			return err
 		}
-		served := &conn{Conn: c, workspace: id, release: func() { <-slots }}
+		served := &conn{Conn: c, workspace: id, pace: &l.pace, release: func() { <-slots }}
 		select {
 		case r.conns <- served:
 		case <-ctx.Done():
@@ -281,8 +311,26 @@ func (fetched) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 type conn struct {
 	*agent.Conn
 	workspace workspace.ID
+	pace      *pace
+	asked     bool // a request was served; used by paced alone
 	release   func()
 	once      sync.Once
+}
+
+// connKey is the key of a request's *conn in its context.
+type connKey struct{}
+
+// paced has the requests on a kept connection wait for the rate of their workspace. The first
+// one has waited as the connection.
+func paced(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := r.Context().Value(connKey{}).(*conn)
+		if c.asked && c.pace.wait(r.Context()) != nil {
+			panic(http.ErrAbortHandler) // the client has gone, or this server ends
+		}
+		c.asked = true
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Close ends the connection after its other end has read what was sent: an agent.Conn that is

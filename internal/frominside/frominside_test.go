@@ -81,10 +81,16 @@ func (w *world) start(at Upstreams, h http.HandlerFunc) (r *Runner, end func()) 
 }
 
 // ask sends a request as a program in the workspace does, on a connection of its own.
-func (w *world) ask() (string, error) {
-	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+func (w *world) ask() (string, error) { return get(w.client(true)) }
+
+// client returns a client in the workspace, whose connections are for one request or are kept.
+func (w *world) client(once bool) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: once, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", w.socket)
 	}}}
+}
+
+func get(c *http.Client) (string, error) {
 	res, err := c.Get("http://codehub/")
 	if err != nil {
 		return "", err
@@ -176,6 +182,34 @@ func TestFewRequestsAtATime(t *testing.T) {
 	all.Wait()
 	if n := most.Load(); n != perWorkspace {
 		t.Errorf("%d requests at a time, want %d", n, perWorkspace)
+	}
+}
+
+// The requests of a workspace have a rate, whether they keep their connection or
+// not.
+func TestRequestsOfWorkspaceArePaced(t *testing.T) {
+	t.Parallel()
+	for how, once := range map[string]bool{"connections": true, "requests on one connection": false} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			agents := agenttest.New(t)
+			agents.Start(id)
+			w := newWorld(t, agents, func(http.ResponseWriter, *http.Request) {})
+			harness.Eventually(t, "the agent listens", func() bool { _, err := os.Lstat(w.socket); return err == nil })
+			c := w.client(once)
+			defer c.CloseIdleConnections()
+			began := time.Now()
+			const n = burst + rate
+			for range n {
+				if _, err := get(c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// A second for the requests beyond the burst, without the next connection's share.
+			if took := time.Since(began); took < time.Second*(rate-1)/rate {
+				t.Errorf("%d requests took %v", n, took)
+			}
+		})
 	}
 }
 
