@@ -133,7 +133,17 @@ func (c *Client) Files(ctx context.Context) (*Conn, error) {
 // Listen listens in the workspace: network is "tcp" with host:port (port 0: any
 // that is free), or "unix" with the path of a socket. ctx limits the start alone.
 func (c *Client) Listen(ctx context.Context, network, address string) (*Listener, error) {
-	conn, err := c.converse(ctx, PathListen, url.Values{"network": {network}, "address": {address}}, nil)
+	return c.listen(ctx, url.Values{"network": {network}, "address": {address}})
+}
+
+// Relisten listens on a Unix socket like Listen, and ends the agent's listener that is there, such
+// as that of a server whose machine has failed. Agents of earlier versions refuse it then.
+func (c *Client) Relisten(ctx context.Context, socket string) (*Listener, error) {
+	return c.listen(ctx, url.Values{"network": {"unix"}, "address": {socket}, "replace": {"true"}})
+}
+
+func (c *Client) listen(ctx context.Context, query url.Values) (*Listener, error) {
+	conn, err := c.converse(ctx, PathListen, query, nil)
 	if err != nil {
 		return nil, err
 	}

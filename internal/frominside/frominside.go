@@ -286,7 +286,7 @@ func (r *Runner) listen(ctx context.Context, id workspace.ID) (*agent.Listener, 
 	if up.Agent == "" {
 		return nil, errNoAgent
 	}
-	return (&agent.Client{Addr: up.Agent, Secret: up.Secret, AnswerTimeout: askTimeout}).Listen(ctx, "unix", r.cfg.Socket)
+	return (&agent.Client{Addr: up.Agent, Secret: up.Secret, AnswerTimeout: askTimeout}).Relisten(ctx, r.cfg.Socket)
 }
 
 // fetched is a listener of the connections that all workspaces have sent.

@@ -136,7 +136,8 @@ func TestRequestsFromRunningWorkspace(t *testing.T) {
 	harness.Eventually(t, "the agent does not listen after the server has ended", gone)
 }
 
-// The next leader serves a workspace once the former one has left its agent.
+// The next leader takes a workspace over from a former one that has not left its agent, such as
+// one whose machine has failed, and keeps it when the former one leaves.
 func TestNextLeaderTakesOver(t *testing.T) {
 	t.Parallel()
 	agents := agenttest.New(t)
@@ -147,11 +148,37 @@ func TestNextLeaderTakesOver(t *testing.T) {
 	w := newWorld(t, agents, name("former"))
 	harness.Eventually(t, "the former leader serves", w.answers)
 	w.start(agents, name("next"))
-	if got, err := w.ask(); got != "former" {
-		t.Errorf("%q %v, want the former leader", got, err)
-	}
+	next := func() bool { got, _ := w.ask(); return got == "next" }
+	harness.Eventually(t, "the next leader takes over", next)
 	w.end()
-	harness.Eventually(t, "the next leader serves", func() bool { got, _ := w.ask(); return got == "next" })
+	harness.Eventually(t, "the next leader serves", next)
+}
+
+// An agent of an earlier version refuses the next leader until the former one has left it.
+func TestNextLeaderWaitsForEarlierAgent(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	taken := agenttest.Refused(http.StatusConflict, "bind: address already in use")
+	h := agenttest.Hostile(t, agenttest.Answers{agent.PathListen: func(c *agenttest.Call) {
+		if asked.Add(1) <= 2 {
+			taken(c)
+			return
+		}
+		agenttest.Upgraded(func(c *agenttest.Call) {
+			agenttest.Raw(agenttest.Frames(agenttest.Event(agent.Listening{}), agenttest.Event(agent.Accepted{ID: "one"})))(c)
+			agenttest.Silent(c)
+		})(c)
+	}, agent.PathAccept: agenttest.Upgraded(func(c *agenttest.Call) {
+		agenttest.Raw("GET / HTTP/1.1\r\nHost: codehub\r\n\r\n")(c)
+		agenttest.Silent(c)
+	})})
+	served := make(chan struct{}, 1)
+	newWorld(t, upstream(h.Agent), func(http.ResponseWriter, *http.Request) { served <- struct{}{} })
+	select {
+	case <-served:
+	case <-time.After(harness.Patience):
+		t.Error("not served")
+	}
 }
 
 // A workspace has few connections at a time; more wait.

@@ -56,6 +56,41 @@ func (q *waiting) take(id string) net.Conn {
 	return c
 }
 
+// sockets holds the listeners on Unix sockets.
+type sockets struct {
+	mu sync.Mutex
+	by map[string]net.Listener // by path
+}
+
+// listen listens on a socket. If replace is true, it first ends the listener that is there. Only
+// the first Close of a listener removes its file, so that of the former leaves the new one's.
+func (s *sockets) listen(path string, replace bool) (net.Listener, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if former := s.by[path]; former != nil && replace {
+		former.Close()
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if s.by == nil {
+		s.by = map[string]net.Listener{}
+	}
+	s.by[path] = l
+	return l, nil
+}
+
+// close ends a listener and forgets it.
+func (s *sockets) close(path string, l net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.Close()
+	if s.by[path] == l {
+		delete(s.by, path)
+	}
+}
+
 // listen listens for as long as the conversation is open, and reports each
 // connection.
 func (s *Server) listen(w http.ResponseWriter, r *http.Request) {
@@ -64,12 +99,17 @@ func (s *Server) listen(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	l, err := net.Listen(network, address)
+	var l net.Listener
+	if network == "unix" {
+		l, err = s.sockets.listen(address, r.URL.Query().Get("replace") == "true")
+	} else {
+		l, err = net.Listen(network, address)
+	}
 	if err != nil {
 		refuse(w, http.StatusConflict, err)
 		return
 	}
-	defer l.Close()
+	defer s.sockets.close(address, l)
 	if network == "unix" {
 		// Only the workspace's user: a forwarded agent signs for its owner.
 		if err := os.Chmod(address, 0o600); err != nil {

@@ -44,6 +44,7 @@ type Server struct {
 	cfg     Config
 	mux     http.ServeMux
 	waiting waiting
+	sockets sockets
 	ports   portScanner
 	holders busy.Holders
 }

@@ -246,6 +246,55 @@ func TestDial(t *testing.T) {
 	}
 }
 
+// A server that listens on the socket of one that has vanished replaces its listener, and the end
+// of the former leaves the new one its file. Without that request a taken path is refused, and so
+// is that of another program.
+func TestRelisten(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	path := filepath.Join(t.TempDir(), "s")
+	former, err := c.Listen(t.Context(), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer former.Close()
+	if _, err := c.Listen(t.Context(), "unix", path); !errors.Is(err, agent.ErrRefused) {
+		t.Errorf("a taken path: %v", err)
+	}
+	for range 2 {
+		next, err := c.Relisten(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer next.Close()
+		if _, _, err := former.Accept(); err == nil {
+			t.Error("the former listener has a connection")
+		}
+		program, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer program.Close()
+		conn, _, err := next.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		former = next
+	}
+	former.Close()
+	harness.Eventually(t, "the socket is removed", func() bool { _, err := os.Lstat(path); return os.IsNotExist(err) })
+	own := echoServer(t, "unix", path)
+	if _, err := c.Relisten(t.Context(), path); !errors.Is(err, agent.ErrRefused) {
+		t.Errorf("the socket of another program: %v", err)
+	}
+	if program, err := net.Dial("unix", own.Addr().String()); err != nil {
+		t.Errorf("the other program's socket: %v", err)
+	} else {
+		program.Close()
+	}
+}
+
 // stubborn is a program that accepts connections, and neither sends nor ends them.
 func stubborn(t *testing.T) string {
 	t.Helper()
