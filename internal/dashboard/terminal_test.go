@@ -56,7 +56,7 @@ type steadyUsage struct{}
 
 func (steadyUsage) Load(context.Context, workspace.ID) (attach.Load, error) {
 	return attach.Load{CPU: 1.25, Usage: agent.Usage{
-		CPULimit: 2, Memory: 1_310_000_000, MemoryLimit: 4_000_000_000, Disk: 9_800_000_000, DiskSize: 40_000_000_000, Processes: 41,
+		CPULimit: 2, Memory: 1_310_000_000, MemoryLimit: 4 << 30, Disk: 9_800_000_000, DiskSize: 40_000_000_000, Processes: 41,
 		Holders: []agent.Holder{{What: "make test", Since: time.Now().Add(-9 * time.Minute).Unix()}},
 	}}, nil
 }
