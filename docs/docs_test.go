@@ -100,7 +100,7 @@ func TestCitationsResolve(t *testing.T) {
 		case err != nil:
 			return err
 		case d.IsDir():
-			if name := d.Name(); path != ".." && (strings.HasPrefix(name, ".") || name == "docs" || name == "bin" || name == "test-output") {
+			if name := d.Name(); path != ".." && (strings.HasPrefix(name, ".") || name == "docs" || name == "bin" || name == "test-output" || name == "node_modules") {
 				return filepath.SkipDir
 			}
 			return nil
