@@ -141,7 +141,7 @@ func TestEditsAreComplete(t *testing.T) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		record[name] = true
 	}
-	stays := []string{"desired_state", "queue", "free_space", "keep_awake_until"} // requests for the present
+	stays := []string{"desired_state", "queue", "queue_at_limit", "free_space", "keep_awake_until"} // requests for the present
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[api.UpdateWorkspace]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if !record[name] && !slices.Contains(stays, name) {
