@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"codehub/internal/auth"
+	"codehub/internal/harness"
 	"codehub/internal/harness/web"
 	"codehub/internal/origin"
 	"codehub/internal/postgres"
@@ -383,6 +384,7 @@ func TestThemeStays(t *testing.T) {
 
 // The IDE's page has the theme that the dashboard was given, and else the system's.
 func TestIDEHasTheTheme(t *testing.T) {
+	harness.NeedsChromium(t)
 	t.Parallel()
 	for name, w := range map[string]*world{"with origins of their own": newOriginWorld(t), "below a path": newWorld(t)} {
 		t.Run(name, func(t *testing.T) {
