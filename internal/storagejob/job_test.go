@@ -66,7 +66,11 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("the last progress is %+v of %+v", last, stats)
 		}
 		for i, p := range r.progress[1:] {
-			if q := r.progress[i]; p.Bytes < q.Bytes || p.Entries < q.Entries || p.Step != r.step {
+			q := r.progress[i]
+			if q.Step == runtime.StepMeasuring { // of a home whose archive may not fit, which is reported if it takes long
+				continue
+			}
+			if p.Bytes < q.Bytes || p.Entries < q.Entries || p.Step != r.step {
 				t.Errorf("progress went from %+v to %+v", q, p)
 			}
 		}
