@@ -166,8 +166,7 @@ func TestImageNotAllowedIsNotStarted(t *testing.T) {
 	if _, err := w.DB.PatchWorkspace(t.Context(), w.owner, id, postgres.Patch{Image: &another}); err != nil {
 		t.Fatal(err)
 	}
-	w.recovered(id, workspace.RecoverAfresh)
-	w.awaitPhase(id, workspace.PhaseRunning)
+	w.awaitPhase(id, workspace.PhaseRunning) // the change starts it again
 
 	pulls := w.fake.Calls("CreateVolume")
 	fresh := w.create("fresh", workspace.DesiredStandby)
