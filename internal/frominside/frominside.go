@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"codehub/internal/agent"
 	"codehub/internal/auth"
 	"codehub/internal/postgres"
@@ -25,9 +27,9 @@ import (
 const (
 	// perWorkspace is how many connections of a workspace are served at a time. More wait.
 	perWorkspace = 4
-	// rate is how many requests of a workspace are served in a second, and burst how many after
-	// a time without any. More wait. A connection counts as its first request.
-	rate, burst = 5, 20
+	// perSecond is how many requests of a workspace are served in a second, and burst how many
+	// after a time without any. More wait. A connection counts as its first request.
+	perSecond, burst = 5, 20
 	// atOnce is how many agents are asked to listen at a time.
 	atOnce = 32
 	// askTimeout limits how long an agent takes to begin to listen.
@@ -77,30 +79,7 @@ type link struct {
 	retry     chan struct{} // receives a value when another attempt may help
 	listening atomic.Bool
 	since     time.Time // of listening; used by keep alone
-	pace      pace
-}
-
-// pace is the rate of a workspace's requests.
-type pace struct {
-	mu   sync.Mutex
-	paid time.Time // until when the rate allows what was asked
-}
-
-// wait waits until the rate allows one more request, or for the end of ctx, whose error it
-// returns.
-func (p *pace) wait(ctx context.Context) error {
-	p.mu.Lock()
-	now := time.Now()
-	if least := now.Add(-burst * time.Second / rate); p.paid.Before(least) {
-		p.paid = least
-	}
-	p.paid = p.paid.Add(time.Second / rate)
-	d := p.paid.Sub(now)
-	p.mu.Unlock()
-	if d <= 0 {
-		return ctx.Err()
-	}
-	return pause(ctx, d, nil)
+	pace      *rate.Limiter
 }
 
 // New returns a Runner. Its Changed and Gap must observe the events of workspaces.
@@ -203,7 +182,7 @@ func (r *Runner) follow(ctx context.Context, all *sync.WaitGroup, links map[work
 		if links[w.ID] != nil {
 			continue
 		}
-		l := &link{retry: make(chan struct{}, 1)}
+		l := &link{retry: make(chan struct{}, 1), pace: rate.NewLimiter(perSecond, burst)}
 		own, cancel := context.WithCancel(ctx)
 		l.cancel, links[w.ID] = cancel, l
 		all.Go(func() { r.keep(own, w.ID, l) })
@@ -255,14 +234,14 @@ func (r *Runner) serve(ctx context.Context, id workspace.ID, l *link) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := l.pace.wait(ctx); err != nil {
+		if err := l.pace.Wait(ctx); err != nil {
 			return err
 		}
 		c, _, err := listener.Accept()
 		if err != nil {
 			return err
 		}
-		served := &conn{Conn: c, workspace: id, pace: &l.pace, release: func() { <-slots }}
+		served := &conn{Conn: c, workspace: id, pace: l.pace, release: func() { <-slots }}
 		select {
 		case r.conns <- served:
 		case <-ctx.Done():
@@ -311,7 +290,7 @@ func (fetched) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 type conn struct {
 	*agent.Conn
 	workspace workspace.ID
-	pace      *pace
+	pace      *rate.Limiter
 	asked     bool // a request was served; used by paced alone
 	release   func()
 	once      sync.Once
@@ -325,7 +304,7 @@ type connKey struct{}
 func paced(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(connKey{}).(*conn)
-		if c.asked && c.pace.wait(r.Context()) != nil {
+		if c.asked && c.pace.Wait(r.Context()) != nil {
 			panic(http.ErrAbortHandler) // the client has gone, or this server ends
 		}
 		c.asked = true

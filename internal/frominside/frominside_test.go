@@ -226,14 +226,14 @@ func TestRequestsOfWorkspaceArePaced(t *testing.T) {
 			c := w.client(once)
 			defer c.CloseIdleConnections()
 			began := time.Now()
-			const n = burst + rate
+			const n = burst + perSecond
 			for range n {
 				if _, err := get(c); err != nil {
 					t.Fatal(err)
 				}
 			}
 			// A second for the requests beyond the burst, without the next connection's share.
-			if took := time.Since(began); took < time.Second*(rate-1)/rate {
+			if took := time.Since(began); took < time.Second*(perSecond-1)/perSecond {
 				t.Errorf("%d requests took %v", n, took)
 			}
 		})
