@@ -115,7 +115,7 @@ func (db *DB) SignIn(ctx context.Context, in SignIn) (User, error) {
 			var name string
 			err = tx.QueryRow(ctx, `SELECT username FROM users WHERE id = $1 FOR NO KEY UPDATE`, id.UserID).Scan(&name)
 			// Whose identity this is only the source of a move has said.
-			if err == nil && id.CheckedAt.Unix() == 0 && name != in.NewUser {
+			if err == nil && id.CheckedAt.Unix() == 0 && UsernameKey(name) != UsernameKey(in.NewUser) {
 				return workspace.Errorf(workspace.CodeNameTaken, "The account came with a move, and the provider has another name for this user.")
 			}
 		}
