@@ -41,7 +41,11 @@ func identityTable(list []api.Identity) string {
 		if !i.Active {
 			accepted = "no"
 		}
-		rows = append(rows, []string{i.Issuer, i.Username, i.Subject, accepted, terminal.Time(i.CheckedAt), i.ID})
+		checked := terminal.Time(i.CheckedAt)
+		if i.CheckedAt.Unix() == 0 {
+			checked = "never" // it came with a move
+		}
+		rows = append(rows, []string{i.Issuer, i.Username, i.Subject, accepted, checked, i.ID})
 	}
 	return terminal.Table(rows)
 }

@@ -32,11 +32,7 @@ func (usersInviteCmd) Help() string {
 type usersInviteCmd struct{ onUser }
 
 func (u usersInviteCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := u.connect()
-	if err != nil {
-		return err
-	}
-	id, err := findUser(ctx, c, u.User)
+	c, id, err := u.find(ctx)
 	if err != nil {
 		return err
 	}

@@ -163,13 +163,19 @@ func (o onUser) change(ctx context.Context, k *kong.Context, in api.PatchAccount
 	return o.Print(k.Stdout, a, fmt.Sprintf(text, terminal.Plain(a.Username)))
 }
 
-// patch finds the user and applies a change.
-func (o onUser) patch(ctx context.Context, in api.PatchAccount) (api.Account, error) {
+// find returns a client and the id of the user.
+func (o onUser) find(ctx context.Context) (*client.Client, string, error) {
 	c, err := o.connect()
 	if err != nil {
-		return api.Account{}, err
+		return nil, "", err
 	}
 	id, err := findUser(ctx, c, o.User)
+	return c, id, err
+}
+
+// patch finds the user and applies a change.
+func (o onUser) patch(ctx context.Context, in api.PatchAccount) (api.Account, error) {
+	c, id, err := o.find(ctx)
 	if err != nil {
 		return api.Account{}, err
 	}
@@ -269,11 +275,7 @@ func (usersPasskeysCmd) Help() string {
 type usersPasskeysCmd struct{ onUser }
 
 func (u usersPasskeysCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := u.connect()
-	if err != nil {
-		return err
-	}
-	id, err := findUser(ctx, c, u.User)
+	c, id, err := u.find(ctx)
 	if err != nil {
 		return err
 	}
