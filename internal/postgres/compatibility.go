@@ -22,9 +22,8 @@ import (
 // afterwards. docs/database.md explains which changes need it.
 var stops = regexp.MustCompile(`(?m)^UPDATE compatibility SET works_since = (\d+);$`)
 
-// firstCompatible is the migration that introduced the rule. Servers that do not know it end
-// neither at their start nor at a heartbeat, so it and those before it stop servers as well.
-const firstCompatible = 51
+// first is the migration that makes the schema of 0.1.0. No server works without it.
+const first = 60
 
 // Outdated is the error if servers that know this one's migrations do not work with the database
 // any more.
@@ -72,7 +71,7 @@ func pendingAfter(files fs.FS, version int64) (p Pending, err error) {
 
 // stopsServers reports whether servers that do not know a migration stop working after it.
 func stopsServers(version int64, text []byte) bool {
-	return version <= firstCompatible || stops.Match(text)
+	return version <= first || stops.Match(text)
 }
 
 type migrationFile struct {
@@ -102,27 +101,27 @@ func newest(files fs.FS) (v int64) {
 	return v
 }
 
-// versionOf is the newest migration of the database; 0: it has none.
+// versionOf is the newest migration of the database; 0: it is empty.
 func versionOf(ctx context.Context, conn *sql.Conn) (v int64, err error) {
-	if yes, err := tableExists(ctx, conn, "goose_db_version"); err != nil || !yes {
-		return 0, err
+	var migrated bool
+	if err := conn.QueryRowContext(ctx, `SELECT to_regclass('goose_db_version') IS NOT NULL`).Scan(&migrated); err != nil || !migrated {
+		return 0, readError(err)
 	}
-	err = conn.QueryRowContext(ctx, `SELECT COALESCE(max(version_id), 0) FROM goose_db_version`).Scan(&v)
-	return v, err
+	if err := conn.QueryRowContext(ctx, `SELECT COALESCE(max(version_id), 0) FROM goose_db_version`).Scan(&v); err != nil {
+		return 0, readError(err)
+	}
+	if 0 < v && v < first {
+		return 0, fmt.Errorf("a codehub before 0.1.0 has made the database (migration %d), and this version cannot upgrade it. "+
+			"Start the commit 22f0eabc on it once, which applies the migrations up to %d, and then this version", v, first)
+	}
+	return v, nil
 }
 
-func tableExists(ctx context.Context, conn *sql.Conn, name string) (yes bool, err error) {
-	err = conn.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, name).Scan(&yes)
-	return yes, err
-}
-
-// worksSince is the migration that servers have to know; 0: the database does not say.
-func worksSince(ctx context.Context, conn *sql.Conn) (v int64, err error) {
-	if yes, err := tableExists(ctx, conn, "compatibility"); err != nil || !yes {
-		return 0, err
+func readError(err error) error {
+	if err != nil {
+		err = fmt.Errorf("read the database's version: %w", err)
 	}
-	err = conn.QueryRowContext(ctx, `SELECT works_since FROM compatibility`).Scan(&v)
-	return v, err
+	return err
 }
 
 // Present is how recent the heartbeat of a running server is: four intervals. A server that was
@@ -131,18 +130,13 @@ const Present = 20 * time.Second
 
 const presentPoll = 250 * time.Millisecond
 
-// presentServers reads the host name as the row has it: early versions recorded none.
 const presentServers = `
-	SELECT id::text, COALESCE(NULLIF(to_jsonb(r) ->> 'hostname', ''), id::text), seen_at
-	FROM replicas r WHERE seen_at > clock_timestamp() - $1::float8 * interval '1 second'`
+	SELECT id::text, COALESCE(NULLIF(hostname, ''), id::text), seen_at FROM replicas WHERE seen_at > clock_timestamp() - $1::float8 * interval '1 second'`
 
 // awaitServers waits until no server runs. A server whose heartbeat is recent may have been
 // killed since, so it counts as running only if another heartbeat follows. The error is
 // *StillRunning then.
 func awaitServers(ctx context.Context, conn *sql.Conn) error {
-	if yes, err := tableExists(ctx, conn, "replicas"); err != nil || !yes {
-		return err
-	}
 	seen := map[string]time.Time{}
 	for {
 		rows, err := conn.QueryContext(ctx, presentServers, Present.Seconds())

@@ -204,33 +204,59 @@ func TestMigrateRepeatsForLockedTable(t *testing.T) {
 	}
 }
 
+// A database of a version before 0.1.0 is refused, unless all of that version's migrations were
+// applied.
+func TestMigrateRefusesUnreleased(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	e.exec(`UPDATE goose_db_version SET version_id = 58 WHERE version_id >= 60`)
+	_, err := postgres.WouldMigrate(t.Context(), e.dsn)
+	for _, err := range []error{err, postgres.Migrate(t.Context(), e.dsn)} {
+		if err == nil || !strings.Contains(err.Error(), "before 0.1.0 has made the database (migration 58)") {
+			t.Error(err)
+		}
+	}
+	e.exec(`INSERT INTO goose_db_version (version_id, is_applied) SELECT id, true FROM generate_series(59, 60) id`)
+	if p, err := postgres.WouldMigrate(t.Context(), e.dsn); err != nil || p.Migrations != len(migrationNames(t))-1 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+func openSQL(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := stdlib.OpenDB(*cfg)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
 // Every migration keeps what the servers of the version before use, or says that it stops them.
 func TestMigrationsKeepEarlierServers(t *testing.T) {
 	t.Parallel()
 	says := regexp.MustCompile(`(?m)^\s*UPDATE\s+compatibility`)
-	dsn := emptyDSN(t)
-	db := migrateTo(t, dsn, 51)
+	db := openSQL(t, emptyDSN(t))
 	own, err := goose.NewProvider(goose.DialectPostgres, db, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := schemaOf(t, db)
+	var before schema
 	for _, s := range own.ListSources() {
 		text, err := os.ReadFile("migrations/" + s.Path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		stops := postgres.StopsServers(s.Version, text)
-		if s.Version <= 51 {
-			if !stops {
-				t.Errorf("%s: servers before 51 do not read works_since, so they have to end", s.Path)
-			}
-			continue
-		}
 		if _, err := own.UpTo(t.Context(), s.Version); err != nil {
 			t.Fatal(err)
 		}
 		after := schemaOf(t, db)
+		if s.Version == 60 { // the schema of 0.1.0
+			before = after
+			continue
+		}
 		if broken := before.brokenBy(after); len(broken) > 0 && !stops {
 			t.Errorf("%s: servers of the earlier version run on during an upgrade, and it changes what they use: %s. Split it into changes that keep "+
 				"the earlier version working, or let it stop servers: docs/database.md says how", s.Path, strings.Join(broken, "; "))
@@ -249,13 +275,7 @@ func TestMigrationsKeepEarlierServers(t *testing.T) {
 // What is found in a migration that servers of the earlier version do not work with.
 func TestIncompatibleMigrationsAreFound(t *testing.T) {
 	t.Parallel()
-	e := open(t, postgres.Options{})
-	cfg, err := pgx.ParseConfig(e.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db := stdlib.OpenDB(*cfg)
-	t.Cleanup(func() { _ = db.Close() })
+	db := openSQL(t, open(t, postgres.Options{}).dsn)
 	before := schemaOf(t, db)
 	for change, want := range map[string]string{
 		"CREATE TABLE colors (name text PRIMARY KEY, owner uuid REFERENCES users ON DELETE CASCADE)": "",

@@ -113,11 +113,11 @@ func (m *migrator) pending(ctx context.Context) (Pending, error) {
 	defer func() { _ = conn.Close() }()
 	have, err := versionOf(ctx, conn)
 	if err != nil {
-		return Pending{}, fmt.Errorf("read the database's version: %w", err)
+		return Pending{}, err
 	}
 	if known := newest(m.files); have > known {
-		since, err := worksSince(ctx, conn)
-		if err != nil {
+		var since int64
+		if err := conn.QueryRowContext(ctx, `SELECT works_since FROM compatibility`).Scan(&since); err != nil {
 			return Pending{}, fmt.Errorf("read which servers the database works with: %w", err)
 		}
 		if since > known {
@@ -152,8 +152,8 @@ func (l migrationLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 // clear returns once no server runs that the pending migrations would break.
 func (l migrationLock) clear(ctx context.Context, conn *sql.Conn) error {
 	have, err := versionOf(ctx, conn)
-	if err != nil {
-		return fmt.Errorf("read the database's version: %w", err)
+	if err != nil || have == 0 {
+		return err // no server runs on an empty database
 	}
 	p, err := pendingAfter(l.files, have)
 	if err != nil || !p.StopFirst {
