@@ -80,11 +80,6 @@ func (r *Runtime) makeReady(ctx context.Context, as runAs, uid uint32, id string
 	if len(files) == 0 && as.accounts.Tmp && len(as.trusted) == 0 {
 		return nil
 	}
-	if as.accounts.Tmp && len(as.trusted) == 0 {
-		if done, err := r.nameHere(ctx, id, files); done || err != nil {
-			return err
-		}
-	}
 	content, err := accountsTar(files, !as.accounts.Tmp, as.trusted)
 	if err != nil {
 		return err
