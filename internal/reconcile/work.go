@@ -146,7 +146,7 @@ func (w *work) step(p runtime.Progress) {
 		w.movedAt = now
 	}
 	if p.Step == runtime.StepWaitingPull {
-		// The runtime bounds this wait, and the pull begins from zero after it.
+		// The runtime bounds this wait, and the pull may begin again after it.
 		w.movedAt = now
 		delete(w.reached, runtime.StepPulling)
 	}

@@ -450,7 +450,7 @@ type Progress struct {
 
 // Steps reported as progress.
 const (
-	StepPulling  = "pulling" // resumes at zero after StepWaitingPull
+	StepPulling  = "pulling" // may resume after StepWaitingPull
 	StepSeeding  = "seeding"
 	StepOwning   = "owning" // giving the home to the workspace's uid
 	StepCreating = "creating"

@@ -242,7 +242,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 	if err := r.connect(); err != nil {
 		return nil, fmt.Errorf("configure the Docker client: %w", err)
 	}
-	r.pulls.queue.rules = newPullRules(cfg.Settings)
+	r.pulls.rules = newPullRules(cfg.Settings)
 	r.pulls.stuck = cfg.Conditions.New(health.Config{
 		Name: "pulls", Failing: "image pulls are waiting for Docker's downloads", Resolved: "image pulls continue",
 		Level: slog.LevelError, Remind: 10 * time.Minute, Log: cfg.Log,
