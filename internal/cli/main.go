@@ -10,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/internal/cli/terminal"
+	"codehub/internal/setting"
 )
 
 // versionVar is the kong variable that holds the program's version.
@@ -52,6 +53,7 @@ func Parser(commands any, version string) (*kong.Kong, error) {
 		kong.UsageOnError(),
 		kong.Vars{"version": "codehub " + version, versionVar: version},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		setting.Seconds,
 	)
 }
 

@@ -11,8 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kong"
-
+	"codehub/internal/cli"
 	"codehub/internal/config"
 	"codehub/internal/setting"
 	"codehub/internal/workspace"
@@ -22,7 +21,7 @@ import (
 func parse(t *testing.T, args ...string) (config.Config, error) {
 	t.Helper()
 	var c config.Config
-	p, err := kong.New(&c, kong.Exit(func(int) {}))
+	p, err := cli.Parser(&c, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,6 +288,33 @@ func TestSeedNamesWorkBare(t *testing.T) {
 	if err != nil || c.Limits.PerUser != 7 || c.Limits.Global != 8 || c.Idle.StandbyTTL != 9 || c.Idle.ArchiveTTL != 10 ||
 		c.Reconcile.IdleInterval != 20*time.Second || c.Reconcile.ActiveInterval != 3*time.Second || c.Redis.SSEPrefix != "a" || c.Redis.WakePrefix != "b" {
 		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// Intervals of the controller may be numbers of seconds, as in the first version; other durations
+// need a unit, since a number without one could be meant as hours.
+func TestIntervalsInSeconds(t *testing.T) {
+	for text, want := range map[string]time.Duration{"15": 15 * time.Second, "0.5": 500 * time.Millisecond, "15s": 15 * time.Second, "1m": time.Minute} {
+		t.Setenv("COORDINATOR_IDLE_INTERVAL", text)
+		t.Setenv("COORDINATOR_ACTIVE_INTERVAL", text)
+		c, err := parse(t)
+		if err != nil || c.Reconcile.IdleInterval != want || c.Reconcile.ActiveInterval != want {
+			t.Errorf("%q: %s, %s, %v; want %s", text, c.Reconcile.IdleInterval, c.Reconcile.ActiveInterval, err, want)
+		}
+	}
+	for variable, text := range map[string]string{
+		"COORDINATOR_IDLE_INTERVAL": "15 s", "COORDINATOR_ACTIVE_INTERVAL": "inf", "CODEHUB_DELETE_GRACE": "2", "CODEHUB_TTL_INTERVAL": "60",
+	} {
+		t.Run(variable, func(t *testing.T) {
+			t.Setenv(variable, text)
+			p, err := cli.Parser(new(config.Config), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Parse([]string{"--data-dir", t.TempDir()}); err == nil || !strings.Contains(err.Error(), "duration") {
+				t.Errorf("%q: %v", text, err)
+			}
+		})
 	}
 }
 

@@ -18,8 +18,8 @@ type Settings struct {
 	MaxStorageJobs int `name:"max-storage-jobs" env:"CODEHUB_MAX_STORAGE_JOBS" min:"1" max:"1000000" default:"4" help:"Concurrent archive jobs; restore jobs have the same limit."`
 
 	// ActiveInterval holds for ActiveFor after a wake and while an operation runs.
-	IdleInterval   time.Duration `name:"coordinator-idle-interval" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" min:"100ms" max:"1h" default:"15s" help:"Reconcile interval."`
-	ActiveInterval time.Duration `name:"coordinator-active-interval" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" min:"50ms" max:"1m" default:"1s" help:"Reconcile interval while operations run."`
+	IdleInterval   time.Duration `name:"coordinator-idle-interval" type:"seconds" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" min:"100ms" max:"1h" default:"15s" help:"Reconcile interval."`
+	ActiveInterval time.Duration `name:"coordinator-active-interval" type:"seconds" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" min:"50ms" max:"1m" default:"1s" help:"Reconcile interval while operations run."`
 	ActiveFor      time.Duration `name:"coordinator-active-for" env:"CODEHUB_COORDINATOR_ACTIVE_FOR" min:"1s" max:"1h" default:"30s" help:"How long the active interval applies after a change."`
 
 	// OrphanDelay counts from the first observation by any leader; 0 is twice
