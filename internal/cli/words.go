@@ -28,7 +28,7 @@ func lowered(prefix, name string) string {
 }
 
 // rawReasons are those of workspace.ErrorReason.IsRaw.
-var rawReasons = []string{"Timeout", "RetryExceeded", "ActionFailed", "Unreachable", "ImagePullFailed"}
+var rawReasons = []string{"Timeout", "RetryExceeded", "ActionFailed", "ImagePullFailed"}
 
 // errorDetail is what users are told about the error of a workspace. The words of Docker and others
 // are for administrators: the dashboard and the output as JSON have them.

@@ -65,7 +65,7 @@ func (a *answers) anyLook(t *rapid.T) lifecycle.Input {
 }
 
 func anyWork(t *rapid.T, now time.Time) lifecycle.Work {
-	switch rapid.IntRange(0, 5).Draw(t, "work") {
+	switch rapid.IntRange(0, 6).Draw(t, "work") {
 	case 0:
 		return lifecycle.Work{Running: true}
 	case 1:
@@ -78,6 +78,8 @@ func anyWork(t *rapid.T, now time.Time) lifecycle.Work {
 	case 4:
 		busy := &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "why", Passing: true, InUse: rapid.Bool().Draw(t, "in use")}
 		return lifecycle.Work{Running: rapid.Bool().Draw(t, "tried again"), Failure: busy}
+	case 5:
+		return lifecycle.Work{Running: rapid.Bool().Draw(t, "tried again"), Failure: &lifecycle.Failure{Outage: true, Message: "no response"}}
 	}
 	return lifecycle.Work{}
 }
@@ -374,7 +376,7 @@ func confirmed(in lifecycle.Input) bool {
 func TestContractRetries(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		r := lifecycle.Judge(in)
-		if r.Row.ErrorReason == workspace.ErrUnreachable {
+		if f := in.Work.Failure; f != nil && f.Outage && r.Row.ErrorMessage == f.Message {
 			t.Fatal("an outage is recorded")
 		}
 		still := r.Action.Kind == lifecycle.Recover && r.Action.Reason != ""

@@ -121,6 +121,9 @@ type Failure struct {
 	Reason  workspace.ErrorReason
 	Message string
 
+	// Outage: Docker or the bucket does not respond, or a disk is full. The executor is
+	// run again, and nothing is recorded.
+	Outage bool
 	// Passing: the cause passes by itself. The executor is run again, and nothing
 	// counts as a failed attempt before the operation's deadline.
 	Passing bool

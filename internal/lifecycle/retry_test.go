@@ -54,7 +54,9 @@ func TestRunningOperation(t *testing.T) {
 			if yes(v[0]) {
 				in.Row.CancelRequestedAt = &asked
 			}
-			if reason := word("failure", v[1]); passing {
+			if reason := word("failure", v[1]); reason == "Outage" {
+				in.Work.Failure = &lifecycle.Failure{Outage: true, Message: "no response"}
+			} else if passing {
 				in.Work.Failure = &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "busy", Passing: true, InUse: reason == "InUse"}
 			} else if reason != "none" {
 				in.Work.Failure = &lifecycle.Failure{Reason: workspace.ErrorReason(reason), Message: "it failed"}
@@ -125,8 +127,8 @@ func TestFailuresRecorded(t *testing.T) {
 	cross([]string{"reason", "attempts", "operation"}, func(v []uint8) {
 		op := workspace.Operation(word("operation", v[2]))
 		reason := workspace.ErrorReason(word("reason", v[0]))
-		if op == workspace.OpNone || reason == workspace.ErrUnreachable {
-			return // it is never recorded: see testdata/retry.txt [running]
+		if op == workspace.OpNone {
+			return
 		}
 		rule := recorded.find(v[0], v[1])
 		if rule == nil {

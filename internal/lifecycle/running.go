@@ -31,7 +31,7 @@ func proceed(in Input) Result {
 		return cancelled(in)
 	}
 	f := in.Work.Failure
-	if f != nil && f.Reason != workspace.ErrUnreachable && !f.Passing {
+	if f != nil && !f.Outage && !f.Passing {
 		return failed(in, f.Reason, f.Message)
 	}
 	r := Result{Row: row}

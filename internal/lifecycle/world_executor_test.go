@@ -66,7 +66,7 @@ func failure(err error) *lifecycle.Failure {
 	reason := workspace.ErrActionFailed
 	switch {
 	case errors.Is(err, errUnreachable):
-		reason = workspace.ErrUnreachable
+		return &lifecycle.Failure{Outage: true, Message: err.Error()}
 	case errors.Is(err, errPull):
 		reason = workspace.ErrImagePullFailed
 	}

@@ -32,7 +32,7 @@ func TestStateColumnMatchesStateOf(t *testing.T) {
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")
 	w := e.workspace(ann, nil)
-	reasons := []workspace.ErrorReason{workspace.ErrTimeout, workspace.ErrActionFailed, workspace.ErrUnreachable}
+	reasons := []workspace.ErrorReason{workspace.ErrTimeout, workspace.ErrActionFailed}
 	if harness.Verifying() {
 		reasons = workspace.ErrorReasons()
 	}

@@ -9,7 +9,7 @@ const restorable = `deleted_at IS NOT NULL AND phase <> 'DELETED' AND home_ctx -
 
 // deletionFailing selects workspaces whose deletion failed: the rule of
 // lifecycle.DeletionFailing, in SQL.
-const deletionFailing = `deleted_at IS NOT NULL AND phase <> 'DELETED' AND (error_reason NOT IN ('ActionFailed', 'Unreachable', 'Unrestorable')
+const deletionFailing = `deleted_at IS NOT NULL AND phase <> 'DELETED' AND (error_reason NOT IN ('ActionFailed', 'Unrestorable')
 	OR home_ctx ->> 'state' = 'deleting' AND error_reason <> 'Unrestorable')`
 
 // onlyArchives selects workspaces without a running operation and without a home in

@@ -74,7 +74,7 @@ func TestFailedDeletionsAreListed(t *testing.T) {
 				w := e.workspace(ann, s)
 				w.Phase, w.Home.State, w.ErrorReason, w.DeletedAt = phase, home, reason, new(time.Now())
 				fails := lifecycle.DeletionFailing(w)
-				if want := phase == workspace.PhaseDeleting && (reason.Final() || home == workspace.HomeDeleting && (reason == workspace.ErrActionFailed || reason == workspace.ErrUnreachable)); fails != want {
+				if want := phase == workspace.PhaseDeleting && (reason.Final() || home == workspace.HomeDeleting && reason == workspace.ErrActionFailed); fails != want {
 					t.Errorf("%s, home %s, error %q: failing %v", phase, home, reason, fails)
 				}
 				if fails {

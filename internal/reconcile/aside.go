@@ -85,7 +85,7 @@ func (t *term) setAside(ctx context.Context, row workspace.Workspace, found stri
 		case f == nil:
 			delete(t.asides.attempts, row.ID)
 			log.Info("volume set aside", "name", name)
-		case f.Reason == workspace.ErrUnreachable:
+		case f.Outage:
 			t.asides.attempts[row.ID] = attempt{request: request, retryAt: time.Now().Add(outageRetry)}
 			log.Debug("set volume aside failed; retrying", "err", err)
 		default:

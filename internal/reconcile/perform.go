@@ -268,7 +268,7 @@ func classify(err error) *lifecycle.Failure {
 	case errors.Is(err, archive.ErrUnrestorable):
 		return &lifecycle.Failure{Reason: workspace.ErrUnrestorable, Message: err.Error()}
 	case errors.Is(err, runtime.ErrUnreachable), errors.Is(err, store.ErrUnavailable), lacksSpace(err):
-		return &lifecycle.Failure{Reason: workspace.ErrUnreachable, Message: err.Error()}
+		return &lifecycle.Failure{Outage: true, Message: err.Error()}
 	case errors.Is(err, runtime.ErrBusy), errors.Is(err, errHomeChanged):
 		var busy *runtime.BusyError
 		inUse := errors.As(err, &busy) && busy.Container != ""

@@ -11,6 +11,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/imageref"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
 	"codehub/internal/workspace"
@@ -23,6 +24,13 @@ func TestFailureReasons(t *testing.T) {
 	job := func(kind storagejob.ErrorKind) error {
 		return fmt.Errorf("x: %w", jobFailed(&storagejob.Error{Kind: kind, Message: "its words"}))
 	}
+	const outage workspace.ErrorReason = "outage"
+	reason := func(f *lifecycle.Failure) workspace.ErrorReason {
+		if f.Outage && f.Reason == "" {
+			return outage
+		}
+		return f.Reason
+	}
 	for _, c := range []struct {
 		err              error
 		packing, restore workspace.ErrorReason
@@ -31,25 +39,25 @@ func TestFailureReasons(t *testing.T) {
 		{job(storagejob.NotFound), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job(storagejob.Changed), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job(storagejob.Unrestorable), workspace.ErrUnrestorable, workspace.ErrUnrestorable},
-		{job(storagejob.Unavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
-		{job(storagejob.Stopped), workspace.ErrUnreachable, workspace.ErrUnreachable},
+		{job(storagejob.Unavailable), outage, outage},
+		{job(storagejob.Stopped), outage, outage},
 		{job(storagejob.DiskFull), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job(storagejob.SharedDiskFull), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job(storagejob.Failed), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job("something new"), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{errNoInstructions, workspace.ErrActionFailed, workspace.ErrActionFailed},
-		{fmt.Errorf("x: %w", runtime.ErrUnreachable), workspace.ErrUnreachable, workspace.ErrUnreachable},
-		{fmt.Errorf("x: %w", store.ErrUnavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
-		{fmt.Errorf("x: %w", runtime.ErrNoSpace), workspace.ErrUnreachable, workspace.ErrUnreachable},
-		{fmt.Errorf("x: %w", syscall.ENOSPC), workspace.ErrUnreachable, workspace.ErrUnreachable},
+		{fmt.Errorf("x: %w", runtime.ErrUnreachable), outage, outage},
+		{fmt.Errorf("x: %w", store.ErrUnavailable), outage, outage},
+		{fmt.Errorf("x: %w", runtime.ErrNoSpace), outage, outage},
+		{fmt.Errorf("x: %w", syscall.ENOSPC), outage, outage},
 		{&runtime.PullError{Image: "i", Message: "no"}, workspace.ErrImagePullFailed, workspace.ErrImagePullFailed},
 		{&imageref.NotAllowed{Image: "i"}, workspace.ErrImageNotAllowed, workspace.ErrImageNotAllowed},
 		{&runtime.SlowPullError{Image: "i", Rate: 1, Least: 2}, workspace.ErrImagePullTooSlow, workspace.ErrImagePullTooSlow},
 	} {
-		if f := failure(c.err); f.Reason != c.restore || f.Message == "" {
+		if f := failure(c.err); reason(f) != c.restore || f.Message == "" {
 			t.Errorf("%v: %+v, want %s", c.err, f, c.restore)
 		}
-		if f := failure(hideDamage(c.err)); f.Reason != c.packing || f.Message != c.err.Error() {
+		if f := failure(hideDamage(c.err)); reason(f) != c.packing || f.Message != c.err.Error() {
 			t.Errorf("packing, %v: %+v, want %s", c.err, f, c.packing)
 		}
 	}

@@ -329,7 +329,7 @@ func (w *work) snapshot(now time.Time) (lifecycle.Work, *workspace.Progress) {
 	if w.ended.IsZero() {
 		failure = w.waitingFor
 	}
-	waits := failure == nil || failure.Reason == workspace.ErrUnreachable || failure.Passing
+	waits := failure == nil || failure.Outage || failure.Passing
 	running := w.ended.IsZero() || waits && now.Before(w.retryAt)
 	j := lifecycle.Work{Running: running, Failure: failure, ProgressAt: w.movedAt, Moving: w.moving, Preparing: w.preparing, PreparedAt: w.preparedAt}
 	if w.progress.Step == "" {
@@ -513,6 +513,8 @@ func (t *term) logEnd(row workspace.Workspace, f *lifecycle.Failure, waited stri
 		log.Info("operation waiting", "err", f.Message)
 	case f.Passing:
 		log.Warn("home changed while packing; packing again", "err", f.Message)
+	case f.Outage:
+		log.Warn("operation waiting", "err", f.Message)
 	default:
 		log.Warn("operation failed", "reason", f.Reason, "err", f.Message)
 	}

@@ -145,7 +145,7 @@ func TestBucketFailureBacksOff(t *testing.T) {
 			w.end(fmt.Errorf("upload: %w", store.ErrUnavailable))
 			ended := time.Now()
 			j, _ := w.snapshot(ended)
-			if !j.Running || j.Failure == nil || j.Failure.Reason != workspace.ErrUnreachable || !j.ProgressAt.Equal(ended) {
+			if !j.Running || j.Failure == nil || !j.Failure.Outage || !j.ProgressAt.Equal(ended) {
 				t.Fatalf("refused: %+v", j)
 			}
 			waits = append(waits, w.retryAt.Sub(ended))
@@ -201,7 +201,7 @@ func TestNoSpaceRestartsDeadline(t *testing.T) {
 			w.end(fmt.Errorf("create: %w", runtime.ErrNoSpace))
 			ended := time.Now()
 			j, _ := w.snapshot(ended)
-			if !j.Running || j.Failure == nil || j.Failure.Reason != workspace.ErrUnreachable || !j.PreparedAt.Equal(ended.Add(wait)) || !j.ProgressAt.Equal(ended) {
+			if !j.Running || j.Failure == nil || !j.Failure.Outage || !j.PreparedAt.Equal(ended.Add(wait)) || !j.ProgressAt.Equal(ended) {
 				t.Fatalf("no space: %+v", j)
 			}
 			if j, _ := w.snapshot(ended.Add(wait)); j.Running {

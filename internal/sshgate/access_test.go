@@ -160,7 +160,7 @@ func TestMessagesSayWhatHelps(t *testing.T) {
 	for name, c := range map[string]struct{ set, says string }{
 		"archived": {`phase = 'ARCHIVED', desired_state = 'ARCHIVED'`, "demo is archived. Restore it first: codehub restore demo, or http://localhost/workspaces/"},
 		"pending":  {`phase = 'PENDING', desired_state = 'ARCHIVED'`, "codehub start demo"},
-		"failed":   {`phase = 'ERROR', error_reason = 'Unreachable', error_message = E'no \x1b[31m image.', desired_state = 'RUNNING'`, "demo has failed: no [31m image. To recover it: codehub recover demo, or http://"},
+		"failed":   {`phase = 'ERROR', error_reason = 'Timeout', error_message = E'no \x1b[31m image.', desired_state = 'RUNNING'`, "demo has failed: no [31m image. To recover it: codehub recover demo, or http://"},
 	} {
 		w.db.Exec(`UPDATE workspaces SET ` + c.set)
 		r := w.ssh("true")

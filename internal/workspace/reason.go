@@ -8,7 +8,6 @@ const (
 	ErrRetryExceeded    ErrorReason = "RetryExceeded"
 	ErrActionFailed     ErrorReason = "ActionFailed"
 	ErrDataLost         ErrorReason = "DataLost"
-	ErrUnreachable      ErrorReason = "Unreachable"
 	ErrImagePullFailed  ErrorReason = "ImagePullFailed"
 	ErrImagePullTooSlow ErrorReason = "ImagePullTooSlow"
 	// ErrImageNotAllowed: the server's settings do not allow the image.
@@ -22,16 +21,16 @@ const (
 
 // ErrorReasons lists every reason.
 func ErrorReasons() []ErrorReason {
-	return []ErrorReason{ErrTimeout, ErrRetryExceeded, ErrActionFailed, ErrDataLost, ErrUnreachable,
-		ErrImagePullFailed, ErrImagePullTooSlow, ErrImageNotAllowed, ErrContainerWithoutVolume, ErrArchiveCorrupted, ErrUnrestorable}
+	return []ErrorReason{ErrTimeout, ErrRetryExceeded, ErrActionFailed, ErrDataLost, ErrImagePullFailed, ErrImagePullTooSlow,
+		ErrImageNotAllowed, ErrContainerWithoutVolume, ErrArchiveCorrupted, ErrUnrestorable}
 }
 
 // Final reports whether the reason, once recorded, puts the workspace in
-// ERROR. ActionFailed and Unreachable are retried; Unrestorable is not, but
-// prevents only archiving.
+// ERROR. ActionFailed is retried; Unrestorable is not, but prevents only
+// archiving.
 func (r ErrorReason) Final() bool {
 	switch r {
-	case "", ErrActionFailed, ErrUnreachable, ErrUnrestorable:
+	case "", ErrActionFailed, ErrUnrestorable:
 		return false
 	}
 	return true
@@ -41,7 +40,7 @@ func (r ErrorReason) Final() bool {
 // archive storage in their words, which are for administrators.
 func (r ErrorReason) IsRaw() bool {
 	switch r {
-	case ErrTimeout, ErrRetryExceeded, ErrActionFailed, ErrUnreachable, ErrImagePullFailed:
+	case ErrTimeout, ErrRetryExceeded, ErrActionFailed, ErrImagePullFailed:
 		return true
 	}
 	return false

@@ -52,7 +52,7 @@ func TestWordsAreListedOnce(t *testing.T) {
 	check("phases", spelled(workspace.Phases()), 7)
 	check("operations", spelled(workspace.Operations()), 8)
 	check("homes", spelled(workspace.HomeStates()), 6)
-	check("error reasons", spelled(workspace.ErrorReasons()), 11)
+	check("error reasons", spelled(workspace.ErrorReasons()), 10)
 	if workspace.Operations()[0] != workspace.OpNone {
 		t.Error("NONE is not the first of the operations")
 	}
@@ -69,7 +69,7 @@ func spelled[S ~string](list []S) []string {
 // Reasons that are final at once, or after retries.
 func TestFinalReasons(t *testing.T) {
 	t.Parallel()
-	passing := []workspace.ErrorReason{"", workspace.ErrActionFailed, workspace.ErrUnreachable, workspace.ErrUnrestorable}
+	passing := []workspace.ErrorReason{"", workspace.ErrActionFailed, workspace.ErrUnrestorable}
 	for _, r := range append(workspace.ErrorReasons(), "") {
 		if got, want := r.Final(), !slices.Contains(passing, r); got != want {
 			t.Errorf("%q: %v", r, got)
