@@ -3,7 +3,6 @@
 package docs_test
 
 import (
-	"encoding/json"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -212,38 +211,6 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	if len(found) < 32 {
 		t.Errorf("only %d metrics, checks and conditions found", len(found))
-	}
-}
-
-// Every route of the API is in api.md. There, … stands for /workspaces/{id}.
-func TestRoutesAreDocumented(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("../api/openapi.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var described struct {
-		Paths map[string]map[string]json.RawMessage
-	}
-	if err := json.Unmarshal(text, &described); err != nil {
-		t.Fatal(err)
-	}
-	page := strings.ReplaceAll(pages(t)["api.md"], "…/", "/workspaces/{id}/")
-	found := 0
-	for path, methods := range described.Paths {
-		for method := range methods {
-			if method = strings.ToUpper(method); !slices.Contains([]string{"GET", "POST", "PATCH", "PUT", "DELETE"}, method) {
-				continue
-			}
-			found++
-			route := regexp.MustCompile("`" + method + " (/api/v1)?" + regexp.QuoteMeta(path) + "[`?]")
-			if !route.MatchString(page) {
-				t.Errorf("api.md does not have %s %s", method, path)
-			}
-		}
-	}
-	if found < 25 {
-		t.Errorf("only %d routes are described", found)
 	}
 }
 
