@@ -109,9 +109,10 @@ docs: ## regenerates docs/cli.md
 	@scripts/setup.sh build
 	@go test -count=1 -run '^TestReferenceIsCurrent$$' ./cmd/codehub -update
 
-screenshots: ## takes pictures of every page again, in docs/images
+screenshots: ## takes pictures of every page (test-output/screenshots), and those of the README again
 	@scripts/setup.sh test
-	@CODEHUB_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -timeout 20m -run '^Test(PagesOnEveryScreen|ReadmePictures|PasskeyInBrowser|RequiredPasskeyInBrowser|SignInInBrowser|ProgramLoginInBrowser)$$' ./internal/dashboard
+	@CODEHUB_SCREENSHOTS=$(CURDIR)/test-output/screenshots go test -count=1 -timeout 20m -run '^Test(PagesOnEveryScreen|ReadmePictures|PasskeyInBrowser|RequiredPasskeyInBrowser|SignInInBrowser|ProgramLoginInBrowser)$$' ./internal/dashboard
+	@echo "The pictures are in $(CURDIR)/test-output/screenshots/index.html."
 
 lint: ## vet, staticcheck, formatting, shell scripts, import graph, words, commits
 	@scripts/setup.sh lint

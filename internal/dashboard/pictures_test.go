@@ -38,7 +38,7 @@ func (l listening) Watch(ctx context.Context, _ workspace.Caller, _ workspace.ID
 }
 
 // TestReadmePictures shows what the pictures of the README show: workspaces that are well, at
-// origins of their own. make screenshots takes them here, and two more for the page of all pages.
+// origins of their own. make screenshots takes them here, and two more of other pages.
 func TestReadmePictures(t *testing.T) {
 	t.Parallel()
 	program := buildtest.New(t, buildtest.Image{Name: "ide", Ref: "codehub/ide:latest"}, buildtest.Image{Name: "slim", Ref: "codehub/workspace-slim:latest"}, buildtest.Image{Name: "full", Ref: "codehub/workspace:latest"})

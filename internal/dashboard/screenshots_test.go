@@ -17,7 +17,7 @@ import (
 	"codehub/api"
 )
 
-// screenshots is the folder that `make screenshots` writes to, docs/images; empty
+// screenshots is the folder that `make screenshots` writes to, test-output/screenshots; empty
 // in a test run.
 var screenshots = os.Getenv("CODEHUB_SCREENSHOTS")
 
@@ -51,8 +51,8 @@ func (a *album) add(name string, l screen, picture []byte) {
 	a.pictures[name][l.name] = picture
 }
 
-// write makes a sheet of each page with its four screens, the pictures of the README, and the
-// page that lists all. TestMain calls it when all tests have passed.
+// write makes a sheet of each page with its four screens and a page that shows all sheets, and
+// replaces the pictures of the README in docs/images. TestMain calls it when all tests have passed.
 func (a *album) write(dir string) error {
 	sheets := filepath.Join(dir, "pages")
 	if err := cmp.Or(os.RemoveAll(sheets), os.MkdirAll(sheets, 0o755)); err != nil {
@@ -60,7 +60,7 @@ func (a *album) write(dir string) error {
 	}
 	a.names = slices.DeleteFunc(a.names, func(name string) bool { return strings.HasPrefix(name, "readme-") })
 	slices.Sort(a.names)
-	index := "# All pages\n\n`make screenshots` takes these pictures from the real pages: English above Korean, light next to dark.\n"
+	index := "<!doctype html><meta charset=\"utf-8\"><title>Pages of codehub</title><p>English above Korean, light next to dark.</p>\n"
 	for _, name := range a.names {
 		picture, err := sheet(a.pictures[name])
 		if err == nil {
@@ -69,16 +69,16 @@ func (a *album) write(dir string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		index += fmt.Sprintf("\n## %s\n\n![%s](images/pages/%s.png)\n", name, name, name)
+		index += fmt.Sprintf("<h2>%s</h2><img src=\"pages/%s.png\" alt=\"\">\n", name, name)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "..", "pages.md"), []byte(index), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "index.html"), []byte(index), 0o644); err != nil {
 		return err
 	}
 	for file, name := range map[string]string{"dashboard": "readme-list", "workspace": "readme-workspace"} {
 		for _, scheme := range []string{"light", "dark"} {
 			picture, err := png.Decode(bytes.NewReader(a.pictures[name][scheme+"-en"]))
 			if err == nil {
-				err = writePicture(filepath.Join(dir, file+"-"+scheme+".png"), crop(picture, 1000))
+				err = writePicture(filepath.Join("../../docs/images", file+"-"+scheme+".png"), crop(picture, 1000))
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", file, err)
