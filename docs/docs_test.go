@@ -269,7 +269,7 @@ func check(t *testing.T, name, content string, command func(path string) []strin
 
 func TestUnitIsValid(t *testing.T) {
 	t.Parallel()
-	unit := example(t, "systemd.md", "ini")
+	unit := example(t, "install.md", "ini")
 	if !strings.Contains(unit, "ExecStart=/usr/local/bin/codehub serve") {
 		t.Error("the unit does not start the server")
 	}

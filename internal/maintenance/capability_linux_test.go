@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The server's user imports the homes of all users with the capability that docs/systemd.md
+// The server's user imports the homes of all users with the capability that docs/import-m1.md
 // gives it, and is warned without it.
 func TestCapabilityReadsAllHomes(t *testing.T) {
 	const file = "CODEHUB_TEST_UNREADABLE"
