@@ -183,7 +183,7 @@ func groupOf(group int) ([]int, error) {
 	return pids, nil
 }
 
-// nginxCommand keeps connections to the container open, as docs/reverse-proxy.md does to
+// nginxCommand keeps connections to the container open, as docs/https.md#a-reverse-proxy does to
 // codehub, and logs no requests, as codehub does at its default level.
 func nginxCommand(ctx context.Context, s site) (*exec.Cmd, error) {
 	listen := s.listen

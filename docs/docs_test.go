@@ -281,7 +281,7 @@ func TestUnitIsValid(t *testing.T) {
 
 func TestCaddyfileIsValid(t *testing.T) {
 	t.Parallel()
-	check(t, "Caddyfile", example(t, "reverse-proxy.md", "caddyfile"), func(path string) []string {
+	check(t, "Caddyfile", example(t, "https.md", "caddyfile"), func(path string) []string {
 		return []string{"caddy", "adapt", "--adapter", "caddyfile", "--config", path}
 	})
 }

@@ -388,7 +388,7 @@ func (s *site) streams(host string) {
 	}
 }
 
-// replaced returns an example of reverse-proxy.md with the addresses and files of the
+// replaced returns an example of https.md with the addresses and files of the
 // test.
 func (s *site) replaced(text string, pairs ...string) string {
 	s.t.Helper()
@@ -404,7 +404,7 @@ func (s *site) replaced(text string, pairs ...string) string {
 func TestBehindNginx(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	text := regexp.MustCompile(`(?m)^ *listen \[::\].*\n`).ReplaceAllString(example(t, "reverse-proxy.md", "nginx"), "")
+	text := regexp.MustCompile(`(?m)^ *listen \[::\].*\n`).ReplaceAllString(example(t, "https.md", "nginx"), "")
 	text = s.replaced(text, "listen 80;", "listen "+s.http+";", "listen 443 ", "listen "+s.https+" ", "127.0.0.1:8080", s.backend,
 		"/etc/letsencrypt/live/code.example.com/fullchain.pem", filepath.Join(s.dir, "tls.crt"),
 		"/etc/letsencrypt/live/code.example.com/privkey.pem", filepath.Join(s.dir, "tls.key"))
@@ -425,7 +425,7 @@ func TestBehindNginx(t *testing.T) {
 func TestNginxConfigurationIsValid(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	text := s.replaced(example(t, "reverse-proxy.md", "nginx"),
+	text := s.replaced(example(t, "https.md", "nginx"),
 		"/etc/letsencrypt/live/code.example.com/fullchain.pem", filepath.Join(s.dir, "tls.crt"),
 		"/etc/letsencrypt/live/code.example.com/privkey.pem", filepath.Join(s.dir, "tls.key"))
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil { // the page says to remove these lines on a machine without IPv6
@@ -447,7 +447,7 @@ func TestBehindCaddy(t *testing.T) {
 	s := newSite(t, false)
 	_, httpPort, _ := net.SplitHostPort(s.http)
 	_, httpsPort, _ := net.SplitHostPort(s.https)
-	text := s.replaced(example(t, "reverse-proxy.md", "caddyfile"), "127.0.0.1:8080", s.backend,
+	text := s.replaced(example(t, "https.md", "caddyfile"), "127.0.0.1:8080", s.backend,
 		"/etc/caddy/tls.crt", filepath.Join(s.dir, "tls.crt"), "/etc/caddy/tls.key", filepath.Join(s.dir, "tls.key"))
 	file := filepath.Join(s.dir, "Caddyfile")
 	s.write(file, []byte("{\n\tadmin off\n\tdefault_bind 127.0.0.1\n\thttp_port "+httpPort+"\n\thttps_port "+httpsPort+"\n}\n"+text))
@@ -467,7 +467,7 @@ func TestBehindHAProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write(filepath.Join(s.dir, "codehub.pem"), append(cert, key...))
-	text := s.replaced(example(t, "reverse-proxy.md", "haproxy"), "bind :80\n", "bind "+s.http+"\n", "bind :443 ", "bind "+s.https+" ",
+	text := s.replaced(example(t, "https.md", "haproxy"), "bind :80\n", "bind "+s.http+"\n", "bind :443 ", "bind "+s.https+" ",
 		"127.0.0.1:8080", s.backend, "/etc/haproxy/codehub.pem", filepath.Join(s.dir, "codehub.pem"))
 	file := filepath.Join(s.dir, "haproxy.cfg")
 	s.write(file, []byte(text))
@@ -478,14 +478,14 @@ func TestBehindHAProxy(t *testing.T) {
 func TestBehindHAProxyWithProxyProtocol(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, true)
-	page, err := os.ReadFile("reverse-proxy.md")
+	page, err := os.ReadFile("https.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, text, found := strings.Cut(string(page), "```haproxy\ndefaults\n    mode tcp\n")
 	text, _, closed := strings.Cut(text, "```")
 	if !found || !closed {
-		t.Fatal("reverse-proxy.md has no example of PROXY protocol")
+		t.Fatal("https.md has no example of PROXY protocol")
 	}
 	text = s.replaced("defaults\n    mode tcp\n"+text, "bind :443\n", "bind "+s.https+"\n", "127.0.0.1:8443", s.backend)
 	file := filepath.Join(s.dir, "haproxy.cfg")

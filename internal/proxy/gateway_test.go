@@ -93,7 +93,7 @@ func servePlain(t *testing.T, server *http.Server) string {
 	return s.URL
 }
 
-// nginx starts nginx before the IDE, with the configuration of docs/reverse-proxy.md as
+// nginx starts nginx before the IDE, with the configuration of docs/https.md#a-reverse-proxy as
 // far as it is about relaying, and returns its address.
 func nginx(t *testing.T, backend string) string {
 	t.Helper()
