@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The server's user imports the homes of all users with the capability that docs/import-m1.md
+// The server's user imports the homes of all users with the capability that docs/move.md#import-from-codehubs-first-version
 // gives it, and is warned without it.
 func TestCapabilityReadsAllHomes(t *testing.T) {
 	const file = "CODEHUB_TEST_UNREADABLE"
