@@ -1,5 +1,5 @@
 // Package archive is the format of an archive: it packs a home and unpacks it
-// exactly as it was (docs/archives.md). Package store keeps archives in a bucket.
+// exactly as it was (docs/backup.md#archives). Package store keeps archives in a bucket.
 //
 // An archive is home.tar.zst: a POSIX (PAX) tar, compressed with zstd, which any
 // `tar --zstd` reads. Further rules make it safe to unpack without a lookup on the

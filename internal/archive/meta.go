@@ -28,7 +28,7 @@ const maxMeta = 64 << 10
 
 // Meta is the content of a .meta object: the origin of its archive, from which a lost database
 // can be rebuilt, and the figures that the archive must have when it is read back
-// (docs/archives.md).
+// (docs/backup.md#archives).
 type Meta struct {
 	Format         string    `json:"format"`
 	CodehubVersion string    `json:"codehub_version"`

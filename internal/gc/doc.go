@@ -1,4 +1,4 @@
-// Package gc removes archives that no workspace uses any more (docs/archives.md,
+// Package gc removes archives that no workspace uses any more (docs/backup.md#archives,
 // docs/adr/0006). It lists the bucket, then reads the database and decides about
 // each archive in a pure function. Each removal is decided again and recorded while
 // the workspace's row is locked.
