@@ -1,6 +1,6 @@
 // Package environ has the rules of the environment variables of workspaces: which
 // names and values are allowed, how lines of them are read, and what a workspace's
-// hostname and time zone may be. docs/environment.md describes them for users.
+// hostname and time zone may be. docs/workspaces.md#environment-variables describes them for users.
 package environ
 
 import (
