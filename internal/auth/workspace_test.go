@@ -3,13 +3,14 @@ package auth
 import (
 	"context"
 	"encoding/hex"
+	"log/slog"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"codehub/internal/harness/fixture"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -329,21 +330,14 @@ func TestTicketsAreBounded(t *testing.T) {
 	}
 }
 
-// noTickets is a store without tickets.
-type noTickets struct{ Store }
-
-func (noTickets) RedeemTicket(context.Context, []byte, workspace.Host, []byte, []byte) (time.Time, error) {
-	return time.Time{}, unauthenticated()
-}
-
 // FuzzTicket checks that no other string is accepted for a ticket or a nonce.
 func FuzzTicket(f *testing.F) {
 	f.Add("", "")
 	f.Add("x", "entered")
+	a := New(fixture.NewDatabase(f, postgres.Options{}).DB, Config{Log: slog.New(slog.DiscardHandler)})
 	f.Fuzz(func(t *testing.T, ticket, nonce string) {
 		r := request()
 		r.Header.Set("Cookie", nonceCookie+"="+nonce)
-		a := &Auth{store: noTickets{}, now: time.Now}
 		if _, err := a.RedeemTicket(r, ticket, workspace.Host{}); err == nil {
 			t.Fatalf("%q with %q is accepted", ticket, nonce)
 		}
