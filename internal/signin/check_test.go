@@ -3,7 +3,6 @@ package signin
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -296,32 +295,21 @@ func TestFailureKeepsNewToken(t *testing.T) {
 	}
 }
 
-// brokenStore fails to record the next results.
-type brokenStore struct {
-	Store
-	failures atomic.Int64
-}
-
-func (b *brokenStore) ConfirmIdentity(ctx context.Context, d postgres.DueIdentity, c postgres.Claims) error {
-	if b.failures.Add(-1) >= 0 {
-		return errors.New("the database does not respond")
-	}
-	return b.Store.ConfirmIdentity(ctx, d, c)
-}
-
 // A short failure of the database does not drop the refresh token that a provider has just
 // replaced.
 func TestDatabaseFailureKeepsNewToken(t *testing.T) {
 	t.Parallel()
 	p := newTokenProvider(t)
 	w := newCheckWorld(t, p)
-	store := &brokenStore{Store: w.DB}
-	w.cfg.Store = store
 	s := w.service()
 	w.logIn(s, p, "ann")
-	store.failures.Store(2)
+	// The database fails to record the next two results.
+	w.Exec(`CREATE SEQUENCE results`)
+	w.Exec(`CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF nextval('results') <= 2 THEN RAISE 'not responding'; END IF; RETURN NEW; END $$`)
+	w.Exec(`CREATE TRIGGER fails BEFORE UPDATE OF refresh_token ON user_identities FOR EACH ROW EXECUTE FUNCTION fails()`)
 	w.check(s)
-	if problem := w.failing(); problem != "" || store.failures.Load() >= 0 {
+	if problem := w.failing(); problem != "" || fixture.Query[int](w, `SELECT last_value FROM results`) != 3 {
 		t.Errorf("the result was not recorded: %s", problem)
 	}
 	w.check(s)

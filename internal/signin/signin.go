@@ -22,30 +22,12 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Store is the database; *postgres.DB implements it.
-type Store interface {
-	ClaimIdentities(ctx context.Context, issuers []string, age time.Duration, limit int) ([]postgres.DueIdentity, error)
-	ConfirmIdentity(ctx context.Context, d postgres.DueIdentity, c postgres.Claims) error
-	EndIdentity(ctx context.Context, d postgres.DueIdentity, why postgres.Suspension) error
-	IdentityUnreachable(ctx context.Context, d postgres.DueIdentity, refreshToken []byte, grace time.Duration) error
-	ForeignIdentities(ctx context.Context, issuers []string, limit int) ([]postgres.DueIdentity, error)
-	ProviderLogout(ctx context.Context, l postgres.ProviderLogout) (ended int64, first bool, err error)
-}
-
-// Sessions begins sessions of users whose identity was verified; *auth.Auth implements it.
-type Sessions interface {
-	SignIn(ctx context.Context, in postgres.SignIn, from auth.Client) (auth.Session, error)
-	LinkIdentity(ctx context.Context, caller workspace.Caller, proof string, in postgres.SignIn) error
-	FlowCookie(value string, lifetime time.Duration) *http.Cookie
-	Flow(r *http.Request) (string, error)
-}
-
 // Config configures New.
 type Config struct {
 	Settings
 	URL      *url.URL // of codehub
-	Store    Store
-	Sessions Sessions
+	Store    *postgres.DB
+	Sessions *auth.Auth
 	Log      *slog.Logger
 	// Conditions lists that a provider does not respond; nil: it is only logged.
 	Conditions *health.Monitor
