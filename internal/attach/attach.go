@@ -81,11 +81,6 @@ type Store interface {
 	Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 }
 
-// Upstreams returns the addresses of agents; see runtime.Runtime.
-type Upstreams interface {
-	Upstream(ctx context.Context, id workspace.ID) (runtime.Upstream, error)
-}
-
 // Sessions ends attachments when the session ends.
 type Sessions interface {
 	// Watch returns a context that ends with ctx, or soon after the session, token or
@@ -96,7 +91,7 @@ type Sessions interface {
 // Config holds what an Attacher needs. Fields are required unless marked optional.
 type Config struct {
 	Store    Store
-	Runtime  Upstreams
+	Runtime  runtime.Upstreams
 	Sessions Sessions
 	// Activity records the use of workspaces; optional.
 	Activity *activity.Recorder

@@ -44,14 +44,9 @@ const (
 	steady = 5 * time.Second
 )
 
-// Upstreams returns the addresses of agents; see runtime.Runtime.
-type Upstreams interface {
-	Upstream(ctx context.Context, id workspace.ID) (runtime.Upstream, error)
-}
-
 // Config holds what a Runner needs. Fields are required unless marked optional.
 type Config struct {
-	Runtime Upstreams
+	Runtime runtime.Upstreams
 	// Handler serves the requests; auth.Inside tells the workspace of each.
 	Handler http.Handler
 	Log     *slog.Logger

@@ -51,7 +51,7 @@ func (w *world) set(ids ...workspace.ID) {
 	}
 }
 
-func newWorld(t *testing.T, at Upstreams, h http.HandlerFunc) *world {
+func newWorld(t *testing.T, at runtime.Upstreams, h http.HandlerFunc) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "inside") // the path of a socket is short
 	if err != nil {
@@ -65,7 +65,7 @@ func newWorld(t *testing.T, at Upstreams, h http.HandlerFunc) *world {
 }
 
 // start runs a Runner until end or the end of the test.
-func (w *world) start(at Upstreams, h http.HandlerFunc) (r *Runner, end func()) {
+func (w *world) start(at runtime.Upstreams, h http.HandlerFunc) (r *Runner, end func()) {
 	r = New(Config{Runtime: at, Handler: h, Log: slog.New(slog.DiscardHandler), Socket: w.socket, Interval: time.Second})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)

@@ -68,18 +68,13 @@ type Store interface {
 	MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error
 }
 
-// Upstreams returns the addresses of IDEs; see runtime.Runtime.
-type Upstreams interface {
-	Upstream(ctx context.Context, id workspace.ID) (runtime.Upstream, error)
-}
-
 // Config holds a proxy's dependencies and settings. Fields are required unless
 // marked optional.
 type Config struct {
 	Auth     Authenticator
 	Sessions Sessions
 	Store    Store
-	Runtime  Upstreams
+	Runtime  runtime.Upstreams
 	Pages    Pages
 	Log      *slog.Logger
 

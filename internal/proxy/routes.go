@@ -52,7 +52,7 @@ func (r *route) fresh(maxAge time.Duration) bool {
 // its lookup began after the last invalidation.
 type routes struct {
 	store          Store
-	runtime        Upstreams
+	runtime        runtime.Upstreams
 	open           *connections
 	maxAge         time.Duration
 	visibility     workspace.Visibility // the widest of a port
@@ -77,7 +77,7 @@ type fill struct {
 	stale bool // guarded by routes.mu: invalidated while it ran
 }
 
-func newRoutes(store Store, rt Upstreams, open *connections, maxAge time.Duration) *routes {
+func newRoutes(store Store, rt runtime.Upstreams, open *connections, maxAge time.Duration) *routes {
 	return &routes{
 		store: store, runtime: rt, open: open, maxAge: maxAge, addressMaxIdle: addressMaxIdle,
 		fills: map[workspace.ID]*fill{}, upstreams: map[workspace.ID]*upstream{},

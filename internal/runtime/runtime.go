@@ -153,9 +153,7 @@ type Runtime interface {
 	// Probe requests the container's /healthz once and returns nil if it responds.
 	Probe(ctx context.Context, c Container) error
 
-	// Upstream returns the current addresses of a running workspace's IDE and agent.
-	// ErrNotFound if no container is running.
-	Upstream(ctx context.Context, id workspace.ID) (Upstream, error)
+	Upstreams
 
 	// Logs writes the last tail lines of the container's output (0: all that is
 	// kept), and with follow continues until ctx or the container ends. ErrNotFound
@@ -175,6 +173,13 @@ type Runtime interface {
 	// does. It is ErrBusy while Docker has no free addresses for the network.
 	// An *IsolationError does not keep workspaces from starting.
 	Prepare(ctx context.Context) error
+}
+
+// Upstreams is the part of a Runtime that finds running workspaces.
+type Upstreams interface {
+	// Upstream returns the current addresses of a running workspace's IDE and agent.
+	// ErrNotFound if no container is running.
+	Upstream(ctx context.Context, id workspace.ID) (Upstream, error)
 }
 
 // Nodes is implemented by a Runtime whose containers run on several machines.

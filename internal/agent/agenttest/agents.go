@@ -19,7 +19,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Agents are the agents of the workspaces that run. It is what attach.Upstreams asks.
+// Agents are the agents of the workspaces that run. It is what runtime.Upstreams asks.
 type Agents struct {
 	t         testing.TB
 	processes *inside.Processes
@@ -115,7 +115,7 @@ func (a *Agents) Stop(id workspace.ID) {
 	}
 }
 
-// Upstream implements attach.Upstreams.
+// Upstream implements runtime.Upstreams.
 func (a *Agents) Upstream(_ context.Context, id workspace.ID) (runtime.Upstream, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
