@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/auth"
 	"codehub/internal/imagebuild"
 	"codehub/internal/postgres"
 	"codehub/internal/replica"
@@ -16,51 +17,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Store is the database; *postgres.DB implements it. Every method but those of groups returns
-// CodeForbidden if the caller is not an administrator.
-type Store interface {
-	Overview(ctx context.Context, caller workspace.Caller) (postgres.Overview, error)
-	Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.Orphan, next string, err error)
-	NamesOf(ctx context.Context, caller workspace.Caller, ids []workspace.ID) ([]postgres.NamedWorkspace, error)
-	RecordDeadNode(ctx context.Context, caller workspace.Caller, node string) error
-	Accounts(ctx context.Context, caller workspace.Caller, f postgres.AccountFilter) (postgres.AccountList, error)
-	Account(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
-	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (postgres.Account, error)
-	TakenNames(ctx context.Context, caller workspace.Caller, names []string) ([]string, error)
-	CreateInvited(ctx context.Context, caller workspace.Caller, list []postgres.Invited) ([]postgres.Account, error)
-	Invite(ctx context.Context, caller workspace.Caller, id string, hash []byte) (postgres.Account, error)
-	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (postgres.Account, error)
-	DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error
-	RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
-
-	// The methods of groups check what the caller may do with the group.
-	Groups(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.Group, next string, err error)
-	Group(ctx context.Context, caller workspace.Caller, id string) (postgres.Group, error)
-	CreateGroup(ctx context.Context, caller workspace.Caller, g postgres.Group) (postgres.Group, error)
-	PatchGroup(ctx context.Context, caller workspace.Caller, id string, p postgres.GroupPatch) (postgres.Group, error)
-	DeleteGroup(ctx context.Context, caller workspace.Caller, id string) error
-	Members(ctx context.Context, caller workspace.Caller, id string, page postgres.Page) (list []postgres.Member, next string, err error)
-	SetMember(ctx context.Context, caller workspace.Caller, id, user string, admin *bool) (postgres.Member, error)
-	RemoveMember(ctx context.Context, caller workspace.Caller, id, user string) (claimed bool, err error)
-}
-
-// Passwords checks and hashes passwords; *auth.Auth implements it.
-type Passwords interface {
-	// NewUser checks a username and a password and returns a user with both.
-	NewUser(ctx context.Context, caller workspace.Caller, username, password string) (postgres.User, error)
-	// CheckedHash checks a new password of a user and returns its hash.
-	CheckedHash(ctx context.Context, caller workspace.Caller, username, password string) (string, error)
-	// NewName checks a username and returns it as it is stored.
-	NewName(username string) (string, error)
-	// NewInvitation returns the secret of a new invitation, and its hash. CodeNotSupported if
-	// users do not log in with passwords.
-	NewInvitation() (secret string, hash []byte, err error)
-}
-
 // Config configures a Service.
 type Config struct {
-	Store     Store
-	Passwords Passwords
+	Store     *postgres.DB
+	Passwords *auth.Auth
 	// URL is CODEHUB_URL, of the links of invitations.
 	URL *url.URL
 	// Self is the server that answers; nil in a command that works on the database alone.

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"codehub/api"
+	"codehub/internal/auth"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -91,7 +92,7 @@ func (s *Service) ImportAccounts(ctx context.Context, caller workspace.Caller, i
 
 // importedList reads a list of users.
 type importedList struct {
-	names    Passwords
+	names    *auth.Auth
 	users    []postgres.User
 	lines    map[string]int // by username_key
 	problems []api.ImportProblem

@@ -77,7 +77,7 @@ func serveAPI(t testing.TB) apiServer {
 	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}, Sizes: sizes, Sharing: true}), log)
 	gate := openGate(t, srv)
 	agents := agenttest.New(t)
-	attacher := attach.New(attach.Config{Store: wakes{srv.DB}, Runtime: agents, Sessions: srv.Auth, CheckInterval: 50 * time.Millisecond})
+	attacher := attach.New(attach.Config{Store: srv.DB, Runtime: agents, Sessions: srv.Auth, CheckInterval: 50 * time.Millisecond})
 	layout, err := origin.Parse(&url.URL{Scheme: "http", Host: "localhost:8080"}, "")
 	if err != nil {
 		t.Fatal(err)
@@ -97,14 +97,6 @@ func serveAPI(t testing.TB) apiServer {
 	srv.Serve(api)
 	srv.AddAccount("ann", clientPassword, true)
 	return apiServer{auth: srv.Auth, url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir, agents: agents, api: api}
-}
-
-// wakes is the store of attach, as in the server.
-type wakes struct{ *postgres.DB }
-
-func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	r, err := w.DB.Wake(ctx, c, id)
-	return r.Workspace, err
 }
 
 // startAgent NAME starts the agent of a workspace, and sets CODEHUB_BUSY_SOCKET as inside it.

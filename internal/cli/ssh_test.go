@@ -39,7 +39,7 @@ func openGate(t testing.TB, srv *web.Server) *sshgate.Gate {
 	}
 	gate, err := sshgate.New(sshgate.Config{
 		Settings: sshgate.Settings{MaxConnections: 10, MaxPerUser: 10}, Budget: sshgate.BudgetOf(1 << 30), Seed: seed, Store: srv.DB, Log: log,
-		Attacher: attach.New(attach.Config{Store: wakes{srv.DB}, Runtime: agentHere{l.Addr().String()}, Sessions: srv.Auth}),
+		Attacher: attach.New(attach.Config{Store: srv.DB, Runtime: agentHere{l.Addr().String()}, Sessions: srv.Auth}),
 		PageOf:   func(workspace.ID) string { return "" },
 	})
 	if err != nil {

@@ -1,17 +1,16 @@
 package dashboard
 
 import (
-	"context"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"codehub/internal/auth"
 	"codehub/internal/dashboard/catalogue"
-	"codehub/internal/workspace"
 )
 
 const (
@@ -91,32 +90,36 @@ func TestChangePassword(t *testing.T) {
 	}
 }
 
-// slowChange delays the answer to a change of the password until the test has seen that the
-// page's stream is closed, or until the streams have noticed the end of the sessions.
-type slowChange struct {
-	Auth
-	seen chan struct{}
-}
-
-func (a slowChange) ChangePassword(ctx context.Context, c workspace.Caller, current, password string, from auth.Client) (auth.Session, error) {
-	session, err := a.Auth.ChangePassword(ctx, c, current, password, from)
-	wait := time.Second
-	if err != nil {
-		wait = patience
-	}
-	select {
-	case <-ctx.Done():
-	case <-a.seen:
-	case <-time.After(wait):
-	}
-	return session, err
-}
-
 // The page's stream does not redirect to the login page before the response arrives.
 func TestChangePasswordInABrowser(t *testing.T) {
 	t.Parallel()
 	seen := make(chan struct{}, 1)
-	w := newWorld(t, func(c *Config) { c.Auth = slowChange{c.Auth, seen} })
+	w := newWorld(t)
+	// The answer to a change of the password waits until the test has seen that the page's stream
+	// is closed, or until the streams have noticed the end of the sessions.
+	next := w.HTTP.Config.Handler
+	w.HTTP.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			next.ServeHTTP(rw, r)
+			return
+		}
+		held := httptest.NewRecorder()
+		next.ServeHTTP(held, r)
+		wait := time.Second
+		if held.Code == http.StatusUnprocessableEntity {
+			wait = patience
+		}
+		if r.URL.Path == "/settings/account/password" {
+			select {
+			case <-r.Context().Done():
+			case <-seen:
+			case <-time.After(wait):
+			}
+		}
+		maps.Copy(rw.Header(), held.Header())
+		rw.WriteHeader(held.Code)
+		_, _ = rw.Write(held.Body.Bytes())
+	})
 	b := w.tab()
 	b.logIn()
 	b.visit("/settings/account")

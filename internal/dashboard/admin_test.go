@@ -13,9 +13,7 @@ import (
 	"time"
 
 	"codehub/internal/admin"
-	"codehub/internal/auth"
 	"codehub/internal/harness"
-	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -201,7 +199,7 @@ func TestLostNode(t *testing.T) {
 	nodes := &lostNodes{}
 	w := newWorld(t, func(c *Config) {
 		c.StorageBackend = workspace.StorageKubernetes
-		c.Admin = admin.New(admin.Config{Store: c.Store.(*postgres.DB), Passwords: c.Auth.(*auth.Auth), Runtime: "kubernetes", Nodes: nodes})
+		c.Admin = admin.New(admin.Config{Store: c.Store, Passwords: c.Auth, Runtime: "kubernetes", Nodes: nodes})
 	})
 	w.servers()
 	w.Exec(`UPDATE replicas SET health = '{"backends": {"engine": {"state": "closed", "since": "2026-03-01T10:00:00Z", "failures": 0}}, "conditions": [{"name": "isolation", "since": "2026-03-01T10:00:00Z", "error": "` +

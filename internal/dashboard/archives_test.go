@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	"codehub/internal/archive/store"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
 	"github.com/chromedp/cdproto/accessibility"
@@ -288,19 +289,11 @@ func (b *tab) accessible(role string) map[string]string {
 // The page names the limit that a queued start waits for: the user's or the server's.
 func TestWaitStreamShowsTheGlobalLimit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Store = full{c.Store} })
+	w := newWorld(t)
+	w.dash.Store = fixture.OpenDatabase(t, w.DSN, postgres.Options{Limits: postgres.Limits{Global: 1}}).DB
 	id, own := w.add("project", standby), w.add("mine", running)
 	w.want(own, "desired_state", "RUNNING")
 	w.want(id, "next_desired_state", "RUNNING")
 	ev := w.loggedIn().listen("?wait="+string(id)).until("/workspaces/"+string(own)+"/stop", `data-kind="limit"`, "The server has reached its running limit", "It starts automatically when the limit allows.", "Try again")
 	lacks(t, "the limit", ev.data, "hx-get", "Stop a workspace first")
-}
-
-// full is a store whose server has reached its running limit.
-type full struct{ Store }
-
-func (full) MayRun(context.Context, workspace.Caller, workspace.ID) error {
-	e := workspace.Errorf(workspace.CodeLimitExceeded, "full")
-	e.Details = map[string]any{"limit_type": "global", "current": 100, "max": 100}
-	return e
 }

@@ -14,7 +14,6 @@ import (
 	"codehub/internal/harness"
 	"codehub/internal/imagebuild"
 	"codehub/internal/imagebuild/buildtest"
-	"codehub/internal/postgres"
 )
 
 // The list shows how far the images are, and an administrator makes a failed one again.
@@ -27,7 +26,7 @@ func TestBuildsOnList(t *testing.T) {
 	}
 	w := newWorld(t, func(c *Config) {
 		c.Builds = builder
-		c.Admin = admin.New(admin.Config{Store: c.Store.(*postgres.DB), Passwords: c.Auth.(*auth.Auth), Builds: builder})
+		c.Admin = admin.New(admin.Config{Store: c.Store, Passwords: c.Auth, Builds: builder})
 	})
 	w.AddAccount("eve", "a password of eve", false)
 	boss, eve := w.loggedIn(), w.as("eve")

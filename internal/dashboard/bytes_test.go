@@ -1,13 +1,10 @@
 package dashboard
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"testing"
 
-	"codehub/internal/lifecycle"
-	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -82,18 +79,14 @@ func TestStartToFreeSpaceAtLimitOfBytes(t *testing.T) {
 	}
 }
 
-// fullOwner is a store that refuses what administrators do for the owner's limit of bytes.
-type fullOwner struct{ Store }
-
-func (fullOwner) Administer(context.Context, workspace.Caller, workspace.ID, postgres.Administration) (postgres.AnyWorkspace, error) {
-	return postgres.AnyWorkspace{}, lifecycle.OwnedSpace{Used: int64(35) << 30 / 10, Limit: 2 << 30}.Check()
-}
-
 // An administrator reads whose limit it is.
 func TestOwnersLimitOfBytesIsExplained(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Store = fullOwner{c.Store} })
+	w := newWorld(t)
 	b := w.loggedIn()
-	id := w.add("project", standby)
-	contains(t, "an administrator's change", b.htmx("/admin/workspaces/"+string(id)+"/delete", url.Values{"message": {""}}).body, "The owner’s workspaces use 3.5 GiB of at most 2 GiB.")
+	id := w.add("project", operating(standby, workspace.OpStarting))
+	w.Exec(`UPDATE users SET max_bytes = 2147483648`)
+	w.Exec(`UPDATE workspaces SET home_bytes = 3758096384 WHERE id = $1`, string(w.add("other", standby)))
+	w.Exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, string(id))
+	contains(t, "an administrator's change", b.htmx("/admin/workspaces/"+string(id)+"/undelete", url.Values{"message": {""}}).body, "The owner’s workspaces use 3.5 GiB of at most 2 GiB.")
 }

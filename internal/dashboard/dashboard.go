@@ -13,95 +13,25 @@ import (
 	"strings"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/accesslog"
+	"codehub/internal/admin"
 	"codehub/internal/archive/store"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/imagebuild"
 	"codehub/internal/inbound"
+	"codehub/internal/ports"
 	"codehub/internal/postgres"
 	"codehub/internal/service"
+	"codehub/internal/signin"
 	"codehub/internal/workspace"
 )
 
-// Store is the pages' database. Every method checks that the caller owns the workspace.
-type Store interface {
-	service.Workspaces
-	service.Sharing
-	service.SSHKeys
-	service.Administration
-	// News returns the banner and the caller's notices.
-	News(context.Context, workspace.Caller) (postgres.News, error)
-	User(ctx context.Context, id string) (postgres.User, error)
-	UserByName(ctx context.Context, username string) (postgres.User, error)
-	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
-	// Quotas returns how many workspaces, tokens and SSH keys the caller has, and may have.
-	Quotas(context.Context, workspace.Caller) (postgres.Quotas, error)
-	// MayRun returns CodeLimitExceeded or CodeQuotaExceeded if a limit prevents a start.
-	MayRun(context.Context, workspace.Caller, workspace.ID) error
-}
-
-// Auth identifies callers (*auth.Auth). It returns *workspace.Error for errors that users may
-// see.
-type Auth interface {
-	Identify(r *http.Request, bearer bool) (auth.Identity, error)
-	BeginLogin(ctx context.Context, username, password string, from auth.Client) (auth.Entry, error)
-	Logout(context.Context, workspace.Caller) error
-	Cookie(auth.Session) *http.Cookie
-	ClearCookie() *http.Cookie
-	SetupNeeded(context.Context) (bool, error)
-	Setup(ctx context.Context, code, username, password string, from auth.Client) (auth.Entry, error)
-	Invited(ctx context.Context, secret string, from auth.Client) (username string, err error)
-	AcceptInvitation(ctx context.Context, secret, password string, from auth.Client) (auth.Entry, error)
-	Watch(ctx context.Context, session string) (watched context.Context, stop context.CancelFunc)
-	ChangePassword(ctx context.Context, c workspace.Caller, current, password string, from auth.Client) (auth.Session, error)
-	Sessions(context.Context, workspace.Caller, postgres.Page) (list []auth.OpenSession, next string, err error)
-	EndSession(ctx context.Context, c workspace.Caller, id string) error
-	EndOtherSessions(context.Context, workspace.Caller) (int64, error)
-	CreateToken(ctx context.Context, by auth.Identity, name string, expires *time.Time, limits auth.TokenLimits) (postgres.Token, string, error)
-	Tokens(context.Context, workspace.Caller, postgres.Page) (list []postgres.Token, next string, err error)
-	Token(ctx context.Context, c workspace.Caller, id string) (postgres.Token, error)
-	DeleteToken(ctx context.Context, c workspace.Caller, id string) error
-
-	// Logins of the command line.
-	Device(ctx context.Context, c workspace.Caller, userCode string) (auth.PendingDevice, error)
-	AnswerDevice(ctx context.Context, c workspace.Caller, userCode string, allow bool) error
-	AllowBrowser(ctx context.Context, c workspace.Caller, challenge, name string, expires time.Time) (code string, err error)
-	ProgramExpiry(lasts time.Duration) time.Time
-
-	// PasswordLogin reports whether users log in with passwords.
-	PasswordLogin() bool
-	HasPassword(context.Context, workspace.Caller) (bool, error)
-	VerifyPassword(ctx context.Context, c workspace.Caller, password string) (proof string, err error)
-	Identities(context.Context, workspace.Caller) ([]postgres.Identity, error)
-	UnlinkIdentity(ctx context.Context, c workspace.Caller, proof, id string) error
-
-	// Logins that wait for a passkey.
-	PendingCookie(secret string) *http.Cookie
-	PendingLogin(*http.Request) (auth.PendingLogin, error)
-	LoginOptions(r *http.Request, name string) ([]byte, error)
-	FinishLogin(r *http.Request, response []byte) (s auth.Session, codes []string, err error)
-	Recover(r *http.Request, code string) (auth.Session, error)
-	CancelLogin(*http.Request) error
-	// Passkeys of a user.
-	PasskeysPossible() bool
-	PasskeyRequired() bool
-	Passkeys(context.Context, workspace.Caller) (auth.Passkeys, error)
-	BeginPasskey(ctx context.Context, c workspace.Caller, proof, name string) error
-	NewPasskey(context.Context, workspace.Caller) (name string, err error)
-	PasskeyOptions(context.Context, workspace.Caller) ([]byte, error)
-	AddPasskey(ctx context.Context, c workspace.Caller, response []byte) (codes []string, err error)
-	RenamePasskey(ctx context.Context, c workspace.Caller, id, name string) error
-	RemovePasskey(ctx context.Context, c workspace.Caller, proof, id string) error
-	NewRecoveryCodes(ctx context.Context, c workspace.Caller, proof string) ([]string, error)
-}
-
-// Events announces changes of a user's workspaces (*bus.Hub). An event may be lost: streams
-// also refresh on a timer.
-type Events interface {
-	Subscribe(ctx context.Context, userID string, wake func()) (*bus.Subscription, error)
-	// SubscribeAll also announces changes of the workspaces of other users.
-	SubscribeAll(ctx context.Context, userID string, wake func()) (*bus.Subscription, error)
+// Restore compares a restored database with Docker and the bucket (*rollback.Service).
+type Restore interface {
+	RestorePlan(ctx context.Context, caller workspace.Caller, in api.ApplyRestore, page postgres.Page) (api.RestorePlan, error)
+	ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestoreResult, error)
 }
 
 // Archives is read access to the bucket. Errors wrap store.ErrNotFound or store.ErrUnavailable.
@@ -112,9 +42,9 @@ type Archives interface {
 // Config holds the dependencies and settings of the pages. All fields are required unless their
 // comment says optional.
 type Config struct {
-	Store  Store
-	Auth   Auth
-	Events Events
+	Store  *postgres.DB
+	Auth   *auth.Auth
+	Events *bus.Hub
 	Logs   service.Logs
 	// Usage is optional; without it no page shows what workspaces use.
 	Usage Usage
@@ -124,11 +54,11 @@ type Config struct {
 	// MaxRunning is the running limit of a user, 0 for none.
 	MaxRunning int
 	// SignIn logs users in with identity providers; optional.
-	SignIn SignIn
+	SignIn *signin.Service
 	// Ports lists and shares ports; optional, without it the pages show none.
-	Ports Ports
+	Ports *ports.Service
 	// Admin serves the administrators' page; optional, without it that page does not exist.
-	Admin service.Admin
+	Admin *admin.Service
 	// PathMode reports that workspaces share the dashboard's origin; administrators see a
 	// warning.
 	PathMode bool
@@ -140,7 +70,7 @@ type Config struct {
 	Archives         Archives
 	// Restore compares a restored database with Docker and the bucket; nil if neither can be
 	// compared.
-	Restore service.Restore
+	Restore Restore
 	// Trouble returns the problem that keeps workspaces from changing; optional. It is
 	// "backend" (Docker is not responding), "hold" (another database was in use last), "wall"
 	// (network isolation failed, so nothing starts), "disk" (the disk is almost full: no starts
@@ -203,17 +133,12 @@ func New(c Config) *Dashboard {
 	return d
 }
 
-// Mux is what Routes registers the pages on; *http.ServeMux implements it.
-type Mux interface {
-	HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request))
-}
-
-// Routes registers every page on mux, and a page for unknown paths. A GET never changes
+// Routes registers every page by add, as that of an http.ServeMux, and a page for unknown paths. A GET never changes
 // anything; changes are POSTs, which are refused from other origins.
-func (d *Dashboard) Routes(mux Mux) {
+func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, *http.Request))) {
 	guard := func(pattern string, h http.HandlerFunc) {
 		guarded := inbound.AnswerEarly(d.guard.Handler(h))
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		add(pattern, func(w http.ResponseWriter, r *http.Request) {
 			accesslog.SetRoute(r.Context(), pattern)
 			guarded.ServeHTTP(w, r)
 		})

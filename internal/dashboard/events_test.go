@@ -3,7 +3,6 @@ package dashboard
 import (
 	"bufio"
 	"context"
-	"errors"
 	"html"
 	"io"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -242,20 +242,10 @@ func TestStreamEndsWithTheSession(t *testing.T) {
 }
 
 // deafEvents never delivers an event.
-type deafEvents struct{}
-
-func (e deafEvents) SubscribeAll(ctx context.Context, user string, wake func()) (*bus.Subscription, error) {
-	return e.Subscribe(ctx, user, wake)
-}
-
-func (deafEvents) Subscribe(ctx context.Context, user string, wake func()) (*bus.Subscription, error) {
-	return bus.New(bus.Config{}).Subscribe(ctx, user, wake)
-}
-
 // Without any event, a page is still updated.
 func TestStreamWithoutEvents(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Events = deafEvents{} })
+	w := newWorld(t, func(c *Config) { c.Events = bus.New(bus.Config{}) })
 	id := w.add("project", operating(standby, workspace.OpStarting))
 	l := w.loggedIn().listen("")
 	l.until(`data-operation="STARTING"`)
@@ -264,19 +254,14 @@ func TestStreamWithoutEvents(t *testing.T) {
 }
 
 // tooManyEvents refuses every subscriber.
-type tooManyEvents struct{}
-
-func (e tooManyEvents) SubscribeAll(ctx context.Context, user string, wake func()) (*bus.Subscription, error) {
-	return e.Subscribe(ctx, user, wake)
-}
-
-func (tooManyEvents) Subscribe(context.Context, string, func()) (*bus.Subscription, error) {
-	return nil, errors.New("too many")
-}
-
 func TestStreamRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Events = tooManyEvents{} })
+	w := newWorld(t)
+	for range bus.MaxPerUser {
+		if _, err := w.Hub.Subscribe(t.Context(), w.userID(auth.AdminUsername), func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if a := w.loggedIn().get("/dashboard/events"); a.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.status)
 	}
@@ -314,7 +299,7 @@ func TestStreamRefreshesWhenDue(t *testing.T) {
 		began := time.Now()
 		a := &agenda{at: []time.Time{began.Add(7 * time.Second), began.Add(7*time.Second + time.Nanosecond), began.Add(50 * time.Second)}}
 		d := &Dashboard{Config: Config{Now: time.Now, Log: slog.New(slog.DiscardHandler)}}
-		sub, err := deafEvents{}.Subscribe(t.Context(), "ann", func() {})
+		sub, err := bus.New(bus.Config{}).Subscribe(t.Context(), "ann", func() {})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,7 @@ func TestPageOfHostileWorkspace(t *testing.T) {
 	w := newWorld(t)
 	agents, _ := w.withTerminals()
 	w.dash.Ports = ports.New(ports.Config{
-		Store: w.DB, Runtime: agents, Attacher: attach.New(attach.Config{Store: wakes{w.DB}, Runtime: agents, Sessions: w.Auth}),
+		Store: w.DB, Runtime: agents, Attacher: attach.New(attach.Config{Store: w.DB, Runtime: agents, Sessions: w.Auth}),
 		Layout: w.layout, Settings: ports.Settings{PortVisibilityMax: string(workspace.VisiblePublic), PortShareMax: time.Hour},
 	})
 	id := w.add("shell", running)

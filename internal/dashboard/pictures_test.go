@@ -2,7 +2,13 @@ package dashboard
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,30 +17,35 @@ import (
 	"codehub/internal/harness"
 	"codehub/internal/imagebuild"
 	"codehub/internal/imagebuild/buildtest"
-	"codehub/internal/ports"
 	"codehub/internal/workspace"
 
 	"github.com/chromedp/chromedp"
 )
 
-// listening has a workspace that listens on ports.
-type listening struct {
-	Ports
-	in    workspace.ID
-	ports []agent.Port
-}
-
-func (l listening) List(_ context.Context, _ workspace.Caller, id workspace.ID) (ports.Listing, error) {
-	if id != l.in {
-		return ports.Listing{}, nil
+// listens gives the workspace an agent that reports these ports.
+func (l *containers) listens(t *testing.T, in workspace.ID, ports []agent.Port) {
+	answer, err := json.Marshal(map[string]any{"ports": ports})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return ports.Listing{Running: true, Known: true, Ports: l.Merge(id, l.ports, nil)}, nil
-}
-
-func (l listening) Watch(ctx context.Context, _ workspace.Caller, _ workspace.ID, changed func([]agent.Port)) error {
-	changed(l.ports)
-	<-ctx.Done()
-	return ctx.Err()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			_, _ = w.Write(answer)
+			return
+		}
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\n%s\n", answer)
+		_, _ = io.Copy(io.Discard, conn)
+	}))
+	t.Cleanup(s.Close)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.in, l.agent = in, strings.TrimPrefix(s.URL, "http://")
 }
 
 // TestReadmePictures shows what the pictures of the README show: workspaces that are well, at
@@ -67,7 +78,7 @@ func TestReadmePictures(t *testing.T) {
 	add("machine-learning", 52*time.Minute, running, "RUNNING")
 	add("api-server", 12*time.Minute, running, "RUNNING")
 	add("web-frontend", 3*time.Minute, running, "RUNNING")
-	w.dash.Ports = listening{w.dash.Ports, ids["web-frontend"], []agent.Port{{Port: 3000, Process: "node", Since: time.Now().Add(-7 * time.Minute).Unix()}, {Port: 5432, Process: "postgres", Since: time.Now().Add(-40 * time.Minute).Unix()}}}
+	w.logs.listens(t, ids["web-frontend"], []agent.Port{{Port: 3000, Process: "node", Since: time.Now().Add(-7 * time.Minute).Unix()}, {Port: 5432, Process: "postgres", Since: time.Now().Add(-40 * time.Minute).Unix()}})
 	w.want(ids["web-frontend"], "memo", "Runs on port 3000.\nStaging: ask Mina for the key.")
 	w.person("joon")
 

@@ -15,19 +15,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Ports lists and shares the ports of workspaces; *ports.Service implements it. Every method
-// checks that the caller owns the workspace.
-type Ports interface {
-	List(ctx context.Context, c workspace.Caller, id workspace.ID) (ports.Listing, error)
-	Watch(ctx context.Context, c workspace.Caller, id workspace.ID, changed func([]agent.Port)) error
-	Shares(ctx context.Context, c workspace.Caller, id workspace.ID) ([]workspace.PortShare, error)
-	Merge(id workspace.ID, listening []agent.Port, shares []workspace.PortShare) []ports.Port
-	Share(ctx context.Context, c workspace.Caller, id workspace.ID, port int, with workspace.Visibility, lasting time.Duration) (ports.Port, error)
-	Unshare(ctx context.Context, c workspace.Caller, id workspace.ID, port int) error
-	Most() workspace.Visibility
-	LongestShare() time.Duration
-}
-
 // portsView is the ports on a workspace's page.
 type portsView struct {
 	Shown   bool // the server has ports

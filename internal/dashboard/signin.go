@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"errors"
 	"net/http"
 
@@ -10,15 +9,6 @@ import (
 	"codehub/internal/signin"
 	"codehub/internal/workspace"
 )
-
-// SignIn logs users in with identity providers (*signin.Service).
-type SignIn interface {
-	Providers() []signin.Provider
-	Begin(ctx context.Context, id, next string, link *signin.Link) (address string, cookie *http.Cookie, err error)
-	ClearCookie() *http.Cookie
-	Finish(r *http.Request, id string, caller workspace.Caller) (signin.Result, error)
-	ServeLogout(w http.ResponseWriter, r *http.Request, id string)
-}
 
 // providers lists the identity providers that users log in with.
 func (d *Dashboard) providers() []signin.Provider {

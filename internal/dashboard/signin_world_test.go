@@ -15,10 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/auth"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/harness/idp"
-	"codehub/internal/postgres"
 	"codehub/internal/signin"
 )
 
@@ -77,8 +75,8 @@ func newSignInWorld(t *testing.T, options idp.Options, change func(company map[s
 			"allowed_groups": []string{"developers"}, "admin_groups": []string{"admins"},
 		}
 		w.config = signin.Config{
-			Settings: signin.Settings{Interval: refreshInterval, Grace: time.Hour}, URL: c.URL, Store: c.Store.(*postgres.DB),
-			Sessions: c.Auth.(*auth.Auth), Log: c.Log,
+			Settings: signin.Settings{Interval: refreshInterval, Grace: time.Hour}, URL: c.URL, Store: c.Store,
+			Sessions: c.Auth, Log: c.Log,
 		}
 		if change != nil {
 			change(company, &w.config)

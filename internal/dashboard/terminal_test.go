@@ -32,18 +32,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// wakes is the store of attach, as in the server.
-type wakes struct{ *postgres.DB }
-
-func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	r, err := w.DB.Wake(ctx, c, id)
-	return r.Workspace, err
-}
-
 // withTerminals gives the world the API, and agents in this process.
 func (w *world) withTerminals() (*agenttest.Agents, *activity.Recorder) {
 	agents, used := agenttest.New(w.t), activity.New()
-	attacher := attach.New(attach.Config{Store: wakes{w.DB}, Runtime: agents, Sessions: w.Auth, Activity: used, CheckInterval: 50 * time.Millisecond})
+	attacher := attach.New(attach.Config{Store: w.DB, Runtime: agents, Sessions: w.Auth, Activity: used, CheckInterval: 50 * time.Millisecond})
 	w.dash.Usage = attacher
 	w.mux.Handle("/api/", httpapi.New(httpapi.Config{
 		Settings: w.dash.Settings, Store: w.DB, Auth: w.Auth, Hub: w.Hub, Logs: w.logs, Attach: attacher, Log: w.dash.Log,

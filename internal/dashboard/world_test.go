@@ -119,12 +119,14 @@ func (w *world) keep(id workspace.ID, opID string, size, entries int64, at time.
 
 // containers has the logs and the address of the fake containers.
 type containers struct {
-	mu   sync.Mutex
-	text string
-	err  error
-	addr string        // of the IDE; empty while there is none
-	ends int           // how often a container has ended
-	hold chan struct{} // what a read of the log waits for; nil: nothing
+	mu    sync.Mutex
+	text  string
+	err   error
+	addr  string       // of the IDE; empty while there is none
+	in    workspace.ID // which has the agent
+	agent string
+	ends  int           // how often a container has ended
+	hold  chan struct{} // what a read of the log waits for; nil: nothing
 }
 
 // print makes the container print text; end ends it, and another one begins.
@@ -169,21 +171,16 @@ func (l *containers) Logs(ctx context.Context, _ workspace.ID, _ int, follow boo
 	}
 }
 
-func (l *containers) Upstream(context.Context, workspace.ID) (runtime.Upstream, error) {
+func (l *containers) Upstream(_ context.Context, id workspace.ID) (runtime.Upstream, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.agent != "" && id == l.in {
+		return runtime.Upstream{ContainerID: "c", Agent: l.agent, Secret: "s"}, nil
+	}
 	if l.addr == "" {
 		return runtime.Upstream{}, runtime.ErrNotFound
 	}
 	return runtime.Upstream{ContainerID: "c", Addr: l.addr, Secret: "s"}, nil
-}
-
-// proxyRows is the store of the proxy.
-type proxyRows struct{ *postgres.DB }
-
-func (s proxyRows) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	r, err := s.DB.Wake(ctx, c, id)
-	return r.Workspace, err
 }
 
 func newWorld(t *testing.T, change ...func(*Config)) *world {
@@ -269,9 +266,9 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 	}
 	w.dash = New(config)
 	w.mux = http.NewServeMux()
-	w.dash.Routes(w.mux)
+	w.dash.Routes(w.mux.HandleFunc)
 	w.proxy = proxy.New(proxy.Config{
-		Auth: w.Auth, Sessions: w.Auth, Store: proxyRows{w.DB}, Runtime: w.logs, Pages: w.dash, Log: log,
+		Auth: w.Auth, Sessions: w.Auth, Store: w.DB, Runtime: w.logs, Pages: w.dash, Log: log,
 		Layout: w.layout, Visitors: w.Auth, CookieNames: slices.Concat(auth.CookieNames(), CookieNames()), IsToken: auth.IsToken, IDE: w.dash,
 	})
 	served := w.proxy.Wrap(w.mux)

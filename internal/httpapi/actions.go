@@ -12,13 +12,13 @@ import (
 )
 
 // intent handles a request by calling a method of the store with the workspace of the path.
-func (s *server) intent(status int, do func(Store, context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)) handler {
+func (s *server) intent(status int, do func(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 		wsID, err := pathID(r)
 		if err != nil {
 			return err
 		}
-		ws, err := do(s.cfg.Store, r.Context(), id.Caller, wsID)
+		ws, err := do(r.Context(), id.Caller, wsID)
 		if err != nil {
 			return err
 		}

@@ -19,7 +19,6 @@ import (
 	"codehub/internal/harness/fixture"
 	"codehub/internal/imagebuild"
 	"codehub/internal/imagebuild/buildtest"
-	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -210,7 +209,7 @@ func TestConfirmDeadNode(t *testing.T) {
 	t.Parallel()
 	nodes := &lostNodes{}
 	e := newEnv(t, func(c *Config) {
-		c.Admin = admin.New(admin.Config{Store: c.Store.(*postgres.DB), Passwords: c.Auth, Runtime: "kubernetes", Nodes: nodes})
+		c.Admin = admin.New(admin.Config{Store: c.Store, Passwords: c.Auth, Runtime: "kubernetes", Nodes: nodes})
 	})
 	e.boss()
 	ws := e.workspace(e.eve, "one")
@@ -247,7 +246,7 @@ func TestImagesOfServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := newEnv(t, func(c *Config) {
-		c.Admin = admin.New(admin.Config{Store: c.Store.(*postgres.DB), Passwords: c.Auth, Builds: builder})
+		c.Admin = admin.New(admin.Config{Store: c.Store, Passwords: c.Auth, Builds: builder})
 	})
 	e.boss()
 	program.Fail("ide")

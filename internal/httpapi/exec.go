@@ -23,13 +23,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Attacher lets callers into running workspaces; *attach.Attacher is it.
-type Attacher interface {
-	Attach(ctx context.Context, caller workspace.Caller, id workspace.ID, progress func(workspace.Workspace)) (*attach.Attachment, error)
-	// Load measures what a running workspace uses. The caller has checked the access.
-	Load(ctx context.Context, id workspace.ID) (attach.Load, error)
-}
-
 const (
 	// maxExecMessage bounds a message of a client: the command, or a piece of its input.
 	maxExecMessage = 128 << 10

@@ -25,7 +25,6 @@ import (
 	"codehub/internal/agent/busy"
 	"codehub/internal/attach"
 	"codehub/internal/harness"
-	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -37,20 +36,12 @@ type execEnv struct {
 	used     *activity.Recorder
 }
 
-// wakes is the store of attach, as in the server.
-type wakes struct{ *postgres.DB }
-
-func (w wakes) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	r, err := w.DB.Wake(ctx, c, id)
-	return r.Workspace, err
-}
-
 func newExecEnv(t *testing.T) *execEnv {
 	t.Helper()
 	e := &execEnv{agents: agenttest.New(t), used: activity.New()}
 	e.env = newEnv(t, func(c *Config) {
-		store := c.Store.(*postgres.DB)
-		e.attacher = attach.New(attach.Config{Store: wakes{store}, Runtime: e.agents, Sessions: c.Auth, Activity: e.used, PerUser: 3, CheckInterval: 50 * time.Millisecond})
+		store := c.Store
+		e.attacher = attach.New(attach.Config{Store: store, Runtime: e.agents, Sessions: c.Auth, Activity: e.used, PerUser: 3, CheckInterval: 50 * time.Millisecond})
 		c.Attach = e.attacher
 		c.Heartbeat = 20 * time.Millisecond
 	})

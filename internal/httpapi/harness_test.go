@@ -23,7 +23,6 @@ import (
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/rollback"
-	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/service"
 	"codehub/internal/workspace"
@@ -76,7 +75,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 		Admin:   admin.New(admin.Config{Store: e.DB, Passwords: e.Auth, URL: e.URL, OrphanDelay: 10 * time.Minute}),
 	}
 	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
-	cfg.Attach = attach.New(attach.Config{Store: wakes{e.DB}, Runtime: agenttest.New(t), Sessions: e.Auth})
+	cfg.Attach = attach.New(attach.Config{Store: e.DB, Runtime: agenttest.New(t), Sessions: e.Auth})
 	for _, o := range opts {
 		o(&cfg)
 	}
@@ -219,5 +218,3 @@ func (f *fakeLogs) Logs(ctx context.Context, id workspace.ID, tail int, follow b
 	}
 	return cut
 }
-
-var _ service.Logs = runtime.Runtime(nil)

@@ -4,7 +4,6 @@
 package httpapi
 
 import (
-	"context"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -15,40 +14,32 @@ import (
 
 	"codehub/api"
 	"codehub/internal/accesslog"
+	"codehub/internal/admin"
+	"codehub/internal/attach"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/inbound"
+	"codehub/internal/ports"
 	"codehub/internal/postgres"
+	"codehub/internal/rollback"
 	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
-
-// Store is the API's storage; *postgres.DB implements it. Every method checks that the
-// caller owns the object that it acts on.
-type Store interface {
-	service.Workspaces
-	service.Sharing
-	service.SSHKeys
-	service.MoveSource
-	service.Administration
-	// RecentlyDeleted lists the deleted workspaces that a new event stream reports.
-	RecentlyDeleted(ctx context.Context, caller workspace.Caller) ([]workspace.ID, error)
-}
 
 // Config configures New.
 type Config struct {
 	service.Settings // a KeepAwakeMax of 0 is 24 h
 	Archives         Archives
 
-	Store Store
-	Admin service.Admin
+	Store *postgres.DB
+	Admin *admin.Service
 	// Restore serves /admin/restore; nil: this server has no Docker or bucket to compare with.
-	Restore service.Restore
+	Restore *rollback.Service
 	Auth    *auth.Auth
 	Hub     *bus.Hub
 	Logs    service.Logs
-	Ports   Ports
-	Attach  Attacher
+	Ports   *ports.Service
+	Attach  *attach.Attacher
 	Gate    Gate
 	Log     *slog.Logger
 
@@ -209,12 +200,12 @@ func (s *server) routes() []route {
 		{"GET", "/workspaces/{id}", read, s.getWorkspace, nil},
 		{"PATCH", "/workspaces/{id}", workspaces, s.patchWorkspace, nil},
 		{"DELETE", "/workspaces/{id}", workspaces, s.deleteWorkspace, []string{"queue"}},
-		{"POST", "/workspaces/{id}/undelete", workspaces, s.intent(http.StatusOK, Store.UndeleteWorkspace), nil},
+		{"POST", "/workspaces/{id}/undelete", workspaces, s.intent(http.StatusOK, s.cfg.Store.UndeleteWorkspace), nil},
 		{"POST", "/workspaces/{id}/recover", workspaces, s.recoverWorkspace, nil},
-		{"POST", "/workspaces/{id}/cancel", workspaces, s.intent(http.StatusAccepted, Store.RequestCancel), nil},
-		{"POST", "/workspaces/{id}/stay", workspaces, s.intent(http.StatusOK, Store.Stay), nil},
-		{"POST", "/workspaces/{id}/update-image", workspaces, s.intent(http.StatusOK, Store.UpdateImage), nil},
-		{"POST", "/workspaces/{id}/restart", workspaces, s.intent(http.StatusAccepted, Store.Restart), nil},
+		{"POST", "/workspaces/{id}/cancel", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.RequestCancel), nil},
+		{"POST", "/workspaces/{id}/stay", workspaces, s.intent(http.StatusOK, s.cfg.Store.Stay), nil},
+		{"POST", "/workspaces/{id}/update-image", workspaces, s.intent(http.StatusOK, s.cfg.Store.UpdateImage), nil},
+		{"POST", "/workspaces/{id}/restart", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.Restart), nil},
 		{"POST", "/workspaces/{id}/stop", workspaces, s.stopWorkspace, []string{"force"}},
 		{"GET", "/workspaces/{id}/archive", workspaces, s.downloadArchive, []string{"archive_op_id"}},
 		{"GET", "/workspaces/{id}/archives", read, s.listArchives, pageParams},

@@ -18,16 +18,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Ports lists, shares and forwards the ports of workspaces; *ports.Service is it. Every
-// method checks that the caller owns the workspace.
-type Ports interface {
-	List(ctx context.Context, caller workspace.Caller, id workspace.ID) (ports.Listing, error)
-	Share(ctx context.Context, caller workspace.Caller, id workspace.ID, port int, with workspace.Visibility, lasting time.Duration) (ports.Port, error)
-	Unshare(ctx context.Context, caller workspace.Caller, id workspace.ID, port int) error
-	Connect(ctx context.Context, caller workspace.Caller, id workspace.ID, port int) (*ports.Connection, error)
-	Most() workspace.Visibility
-}
-
 func (s *server) listPorts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	wsID, err := pathID(r)
 	if err != nil {

@@ -24,7 +24,6 @@ import (
 	"codehub/internal/harness"
 	"codehub/internal/origin"
 	"codehub/internal/ports"
-	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -50,23 +49,15 @@ func (c *container) set(up *runtime.Upstream) {
 	c.up = up
 }
 
-// storeOf is the database as an attacher sees it.
-type storeOf struct{ *postgres.DB }
-
-func (s storeOf) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	r, err := s.DB.Wake(ctx, caller, id)
-	return r.Workspace, err
-}
-
 // portsOf returns the ports of the workspaces of cfg, whose container is c.
 func portsOf(t *testing.T, cfg *Config, c *container, used *activity.Recorder, most workspace.Visibility) *ports.Service {
 	t.Helper()
-	db := cfg.Store.(*postgres.DB)
+	db := cfg.Store
 	layout, err := origin.Parse(&url.URL{Scheme: "http", Host: "localhost:8080"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := attach.New(attach.Config{Store: storeOf{db}, Runtime: c, Sessions: cfg.Auth, Activity: used})
+	a := attach.New(attach.Config{Store: db, Runtime: c, Sessions: cfg.Auth, Activity: used})
 	cfg.Hub.Observe(bus.Observer{Changed: func(_ string, id workspace.ID) { a.Changed(id) }, Gap: a.Gap})
 	return ports.New(ports.Config{Store: db, Runtime: c, Attacher: a, Layout: layout, Settings: ports.Settings{PortVisibilityMax: string(most), PortShareMax: 24 * time.Hour}})
 }

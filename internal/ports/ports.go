@@ -16,35 +16,16 @@ import (
 	"codehub/internal/attach"
 	"codehub/internal/lifecycle"
 	"codehub/internal/origin"
+	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
-// Store keeps the shares; *postgres.DB implements it. Every method checks that the caller
-// owns the workspace.
-type Store interface {
-	// EnterableWorkspace is also for guests who may use the workspace.
-	EnterableWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
-	PortShares(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.PortShare, error)
-	SharePort(ctx context.Context, caller workspace.Caller, id workspace.ID, port int, with workspace.Visibility, lasting time.Duration) (workspace.PortShare, error)
-	UnsharePort(ctx context.Context, caller workspace.Caller, id workspace.ID, port int) error
-}
-
-// Upstreams returns the addresses of agents; see runtime.Runtime.
-type Upstreams interface {
-	Upstream(ctx context.Context, id workspace.ID) (runtime.Upstream, error)
-}
-
-// Attacher lets callers into workspaces; *attach.Attacher implements it.
-type Attacher interface {
-	AttachRunning(ctx context.Context, caller workspace.Caller, id workspace.ID) (*attach.Attachment, error)
-}
-
 // Config holds what a Service needs; all fields are required.
 type Config struct {
-	Store    Store
-	Runtime  Upstreams
-	Attacher Attacher
+	Store    *postgres.DB
+	Runtime  runtime.Upstreams
+	Attacher *attach.Attacher
 	Layout   origin.Layout
 	Settings Settings
 }

@@ -128,7 +128,7 @@ func TestQueuedStartOverLimit(t *testing.T) {
 	}
 	w = e.workspace(bob, stopped)
 	e.set(w.ID, state{"next_desired_state": nil})
-	if out := must(e.Wake(ctx, bob, w.ID))(t); out.Workspace.DesiredState != workspace.DesiredRunning {
-		t.Errorf("opened without measurements: %s", out.Workspace.DesiredState)
+	if out := must(e.Wake(ctx, bob, w.ID))(t); out.DesiredState != workspace.DesiredRunning {
+		t.Errorf("opened without measurements: %s", out.DesiredState)
 	}
 }

@@ -134,18 +134,10 @@ func (db *DB) Restart(ctx context.Context, caller workspace.Caller, id workspace
 	return w, err
 }
 
-// WakeResult is the workspace after Wake, and whether the desired or the queued
-// state changed.
-type WakeResult struct {
-	Workspace workspace.Workspace
-	Changed   bool
-}
-
 // Wake starts the workspace because a user opens it (lifecycle.Wake): its owner, or a guest who
 // may use it. It counts against the owner's limits. CodeImageNotAllowed if that starts it;
 // CodeQuotaExceeded of lifecycle.CheckSpace and CheckOwned; for a guest CodeNotRunning while it is archived.
-func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (WakeResult, error) {
-	var woken bool
+func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
 	w, _, err := db.applyFor(ctx, workspace.System, caller, id, "wake a workspace", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		if err := db.enters(ctx, tx, caller, w); err != nil {
 			return lifecycle.Intent{}, err
@@ -157,7 +149,6 @@ func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID
 			return lifecycle.Intent{}, workspace.Errorf(workspace.CodeNotRunning, "The workspace is being archived. Only its owner can start it again.")
 		}
 		out, err := lifecycle.Wake(w, now)
-		woken = !out.AccessOnly
 		if out, err = db.startable(w, out, err); err != nil {
 			return out, err
 		}
@@ -169,7 +160,7 @@ func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID
 			err = guestLimit() // a guest must not see the owner's other workspaces
 		}
 	}
-	return WakeResult{Workspace: w, Changed: woken && err == nil}, err
+	return w, err
 }
 
 // archives reports whether the workspace is on its way to its archive, which guests must not undo.

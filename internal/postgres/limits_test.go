@@ -234,8 +234,8 @@ func startsOf(e *env, users []workspace.Caller, oneUser bool, n int) []func(ctx 
 			return err == nil, err
 		},
 		func(ctx context.Context, i int) (bool, error) {
-			got, err := e.Wake(ctx, who(i), made[i])
-			return got.Changed, err
+			_, err := e.Wake(ctx, who(i), made[i])
+			return err == nil, err
 		},
 		func(ctx context.Context, i int) (bool, error) { return e.ApplyQueued(ctx, made[i]) },
 		func(ctx context.Context, i int) (bool, error) {

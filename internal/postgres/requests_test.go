@@ -49,8 +49,7 @@ func TestRequestsAreSaved(t *testing.T) {
 			return e.RequestRecover(ctx, ann, id, workspace.RecoverEmpty)
 		}, "", `recover_requested_at IS NOT NULL AND recover_action = 'empty' AND error_reason = 'DataLost'`, "workspace.recover", true},
 		"wake": {state{"phase": "STANDBY"}, func(id workspace.ID) (workspace.Workspace, error) {
-			out, err := e.Wake(ctx, ann, id)
-			return out.Workspace, err
+			return e.Wake(ctx, ann, id)
 		}, "", `desired_state = 'RUNNING' AND last_access_kind = 'open'`, "workspace.wake", true},
 	} {
 		w := e.workspace(ann, c.before)

@@ -226,7 +226,7 @@ func TestGuests(t *testing.T) {
 		}
 	}
 	e.set(ws.ID, state{"operation": "NONE", "desired_state": "STANDBY", "next_desired_state": nil})
-	if w := must(e.Wake(ctx, uma, ws.ID))(t); !w.Changed || w.Workspace.DesiredState != workspace.DesiredRunning {
+	if w := must(e.Wake(ctx, uma, ws.ID))(t); w.DesiredState != workspace.DesiredRunning {
 		t.Errorf("woken: %+v", w)
 	}
 	if got := e.audited(string(ws.ID)); got[len(got)-1] != "uma workspace.wake" {

@@ -24,7 +24,6 @@ import (
 	"codehub/internal/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
-	"codehub/internal/workspace"
 )
 
 // run serves until ctx ends, then shuts down in order: it accepts no new requests,
@@ -348,14 +347,6 @@ func announce(w io.Writer, cfg config.Config, code string) {
 	default:
 		fmt.Fprintf(w, "\n  codehub is at %s\n  No account exists yet. Open this address, which works once, to create yours:\n\n      %s\n\n", cfg.PublicURL, setup)
 	}
-}
-
-// proxyStore is the database as the proxy sees it.
-type proxyStore struct{ *postgres.DB }
-
-func (p proxyStore) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	r, err := p.DB.Wake(ctx, caller, id)
-	return r.Workspace, err
 }
 
 // httpErrors is the log of net/http for errors of connections, such as clients that

@@ -310,7 +310,7 @@ func newServer(p parts) (*server, error) {
 		Memory: used, Store: db, Bus: activityBus, Replica: p.self.ID(), Settings: cfg.Activity, Log: log, Conditions: p.conditions,
 	})
 	attacher := attach.New(attach.Config{
-		Store: proxyStore{db}, Runtime: p.runtime, Sessions: authentication, Activity: used, PerUser: cfg.Proxy.RequestsPerUser,
+		Store: db, Runtime: p.runtime, Sessions: authentication, Activity: used, PerUser: cfg.Proxy.RequestsPerUser,
 	})
 	idle := ttl.New(ttl.Config{
 		Agents: attacher,
@@ -342,7 +342,7 @@ func newServer(p parts) (*server, error) {
 		Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
 	})
 	workspaces := proxy.New(proxy.Config{
-		Auth: authentication, Sessions: authentication, Store: proxyStore{db}, Runtime: p.runtime, Pages: pages, Log: log,
+		Auth: authentication, Sessions: authentication, Store: db, Runtime: p.runtime, Pages: pages, Log: log,
 		Layout: cfg.Layout, Visitors: authentication, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken, Moved: db.Moved,
 		Activity: used, Conditions: p.conditions, Settings: cfg.Proxy, MaxRequests: p.maxRelays,
 		IDE: pages, Unsaved: unsaved,
@@ -386,7 +386,7 @@ func newServer(p parts) (*server, error) {
 	if p.numbers == nil {
 		mux.Handle("GET /metrics", metrics.Handler())
 	}
-	pages.Routes(mux)
+	pages.Routes(mux.HandleFunc)
 	inside := frominside.New(frominside.Config{Runtime: p.runtime, Handler: httpapi.Outer(log, metrics, continued, rest), Log: log})
 	hub.Observe(bus.Observer{Changed: func(_ string, id workspace.ID) { inside.Changed(id) }, Gap: inside.Gap})
 

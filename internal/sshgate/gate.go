@@ -22,28 +22,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Store is the database as the gate uses it; *postgres.DB implements it.
-type Store interface {
-	// SSHKeyUser returns a key by its hash, and its user; CodeUnauthenticated if there is
-	// none, or the user is disabled.
-	SSHKeyUser(ctx context.Context, hash []byte) (postgres.User, postgres.SSHKey, error)
-	TouchSSHKey(ctx context.Context, id string, at time.Time) error
-	// NamedWorkspace finds a workspace of the caller by its name or id; CodeNotFound.
-	NamedWorkspace(ctx context.Context, caller workspace.Caller, name string) (workspace.ID, error)
-}
-
-// Attacher lets the gate into workspaces; *attach.Attacher implements it.
-type Attacher interface {
-	Attach(ctx context.Context, caller workspace.Caller, id workspace.ID, progress func(workspace.Workspace)) (*attach.Attachment, error)
-}
-
 // Config holds what a Gate needs. Fields are required unless marked optional.
 type Config struct {
 	Settings
 	Budget   Budget
 	Seed     []byte // of the Ed25519 host key
-	Store    Store
-	Attacher Attacher
+	Store    *postgres.DB
+	Attacher *attach.Attacher
 	Log      *slog.Logger
 	// PageOf returns the address of a workspace's page, for messages.
 	PageOf func(workspace.ID) string

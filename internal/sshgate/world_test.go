@@ -72,14 +72,6 @@ func (u *upstream) Upstream(_ context.Context, id workspace.ID) (runtime.Upstrea
 	return u.up, nil
 }
 
-// wakes is the store as attach uses it.
-type wakes struct{ *postgres.DB }
-
-func (w wakes) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	r, err := w.DB.Wake(ctx, caller, id)
-	return r.Workspace, err
-}
-
 const running = `UPDATE workspaces SET phase = 'RUNNING', operation = 'NONE', op_id = NULL, desired_state = 'RUNNING' WHERE id = $1`
 
 func newWorld(t testing.TB, settings ...func(*sshgate.Config)) *world {
@@ -104,7 +96,7 @@ func newWorld(t testing.TB, settings ...func(*sshgate.Config)) *world {
 	var watching sync.WaitGroup
 	watching.Go(func() { _ = sessions.Run(ctx) })
 	t.Cleanup(func() { stop(); watching.Wait() })
-	w.attacher = attach.New(attach.Config{Store: wakes{w.db.DB}, Runtime: w.upstream, Sessions: sessions, Activity: w.used, CheckInterval: 200 * time.Millisecond})
+	w.attacher = attach.New(attach.Config{Store: w.db.DB, Runtime: w.upstream, Sessions: sessions, Activity: w.used, CheckInterval: 200 * time.Millisecond})
 	seed, err := w.db.DB.SSHHostKey(t.Context())
 	check(t, err)
 	cfg := sshgate.Config{
