@@ -390,9 +390,16 @@ func newServer(p parts) (*server, error) {
 	inside := frominside.New(frominside.Config{Runtime: p.runtime, Handler: httpapi.Outer(log, metrics, continued, rest), Log: log})
 	hub.Observe(bus.Observer{Changed: func(_ string, id workspace.ID) { inside.Changed(id) }, Gap: inside.Gap})
 
+	// A request passes these from the last to the first.
+	served := inbound.LimitStreams(knows(authentication), refuseStream(log), mux)
+	served = workspaces.Wrap(served)
+	served = auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), served)
+	served = httpapi.Outer(log, metrics, continued, served)
+	served = cfg.Front.Proxies.Handler(ownHost(cfg), served)
+
 	return &server{
 		gate: gate, metrics: metrics,
 		parts: p, auth: authentication, signIn: signIn, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
-		flush: flush, ttl: idle, usage: spending, inside: inside, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(inbound.LimitStreams(knows(authentication), refuseStream(log), mux))))),
+		flush: flush, ttl: idle, usage: spending, inside: inside, continued: continued, http: served,
 	}, nil
 }
