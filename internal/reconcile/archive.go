@@ -229,19 +229,6 @@ func (t *term) claimArchive(ctx context.Context, row workspace.Workspace, key st
 	return owner, ours, err
 }
 
-// inSession runs an executor's statements in the leader's database session.
-// Cancelling the operation does not interrupt them: that would close the session
-// and end the term. Each statement compares the claim, so a late one changes
-// nothing.
-func (t *term) inSession(ctx context.Context, f func(ctx context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(t.ctx, databaseTimeout)
-	defer cancel()
-	return f(ctx)
-}
-
 // store makes a verified archive the workspace's current one. If the claim has
 // changed in the meantime, it returns row unchanged.
 func (t *term) store(ctx context.Context, row workspace.Workspace, key string, meta *archive.Meta, of string) (workspace.Workspace, error) {

@@ -502,6 +502,19 @@ func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runti
 	})
 }
 
+// inSession runs an executor's statements in the leader's database session.
+// Cancelling the operation does not interrupt them: that would close the session
+// and end the term. Each statement compares the claim, so a late one changes
+// nothing.
+func (t *term) inSession(ctx context.Context, f func(ctx context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, databaseTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
 // logEnd logs how an executor ended. A continuing wait is logged once.
 func (t *term) logEnd(row workspace.Workspace, f *lifecycle.Failure, waited string, err error) {
 	log := t.cfg.Log.With("workspace", row.ID, "operation", row.Operation)
