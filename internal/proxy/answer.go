@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"codehub/api"
+	"codehub/internal/accesslog"
 	"codehub/internal/lifecycle"
 	"codehub/internal/view"
 	"codehub/internal/workspace"
@@ -19,6 +20,9 @@ const retryAfter = 2
 
 // codeTooManyRequests is the error of a limit of concurrent requests.
 const codeTooManyRequests workspace.Code = "too_many_requests"
+
+// codeMisdirected is the error of a request for an unknown host.
+const codeMisdirected workspace.Code = "misdirected"
 
 // maxNext limits the length of the address that the login page returns to.
 const maxNext = 2048
@@ -174,4 +178,59 @@ func signIn(w http.ResponseWriter, r *http.Request, t target) {
 	setOwnHeaders(w, http.StatusSeeOther)
 	w.Header().Set("Location", "/login?next="+url.QueryEscape(next))
 	w.WriteHeader(http.StatusSeeOther)
+}
+
+// toMain redirects a navigation on a workspace's host to the main origin, which has the
+// pages about a workspace that is not running.
+func (p *Proxy) toMain(w http.ResponseWriter, r *http.Request, v visit) {
+	if v.host.Port != 0 {
+		p.requestTicket(w, r, v, localPathOf(r), false)
+		return
+	}
+	redirect(w, p.layout.Main()+pathPrefix+string(v.id)+localPathOf(r))
+}
+
+// redirect sends a navigation to an absolute address, so that no path in it can name
+// another host.
+func redirect(w http.ResponseWriter, address string) {
+	setOwnHeaders(w, http.StatusSeeOther)
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("Location", address)
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// misdirected answers a request for a host that is not codehub's.
+func (p *Proxy) misdirected(w http.ResponseWriter, r *http.Request) {
+	accesslog.SetRoute(r.Context(), "unknown host")
+	if !isNavigation(r) {
+		refuse(w, http.StatusMisdirectedRequest, codeMisdirected, "This server does not serve that host. Its address is "+p.layout.Main()+".", nil)
+		return
+	}
+	p.notice(w, r, http.StatusMisdirectedRequest, NoticeMisdirected, "")
+}
+
+func (p *Proxy) noPage(w http.ResponseWriter, r *http.Request, v visit) {
+	if !v.navigation {
+		refuse(w, http.StatusNotFound, workspace.CodeNotFound, "There is no such page.", nil)
+		return
+	}
+	p.notice(w, r, http.StatusNotFound, NoticeNoPage, "")
+}
+
+func (p *Proxy) notice(w http.ResponseWriter, r *http.Request, status int, n Notice, again string) {
+	setOwnHeaders(w, status)
+	p.pages.Notice(w, r, status, NoticePage{Notice: n, Again: again, Home: p.layout.Main() + "/"})
+}
+
+func (p *Proxy) forbid(w http.ResponseWriter, r *http.Request, v visit, message string) {
+	if !v.navigation {
+		refuse(w, http.StatusForbidden, workspace.CodeForbidden, message, p.next(http.MethodGet, "/api/v1/workspaces", nil))
+		return
+	}
+	if v.host.ID != "" {
+		p.notice(w, r, http.StatusForbidden, NoticeForbidden, "")
+		return
+	}
+	setOwnHeaders(w, http.StatusForbidden)
+	p.pages.Forbidden(w, r, http.StatusForbidden, p.plainPage(r, v))
 }

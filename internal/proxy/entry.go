@@ -278,19 +278,6 @@ func (p *Proxy) missing(w http.ResponseWriter, r *http.Request, v visit) {
 	p.pages.NotFound(w, r, http.StatusNotFound, p.plainPage(r, v))
 }
 
-func (p *Proxy) forbid(w http.ResponseWriter, r *http.Request, v visit, message string) {
-	if !v.navigation {
-		refuse(w, http.StatusForbidden, workspace.CodeForbidden, message, p.next(http.MethodGet, "/api/v1/workspaces", nil))
-		return
-	}
-	if v.host.ID != "" {
-		p.notice(w, r, http.StatusForbidden, NoticeForbidden, "")
-		return
-	}
-	setOwnHeaders(w, http.StatusForbidden)
-	p.pages.Forbidden(w, r, http.StatusForbidden, p.plainPage(r, v))
-}
-
 // serverError answers when the database or Docker fails. It reveals nothing about
 // the workspace.
 func (p *Proxy) serverError(w http.ResponseWriter, r *http.Request, v visit, what string, err error) {

@@ -328,16 +328,6 @@ func (p *Proxy) toHost(w http.ResponseWriter, r *http.Request, v visit, _ *upstr
 	return true
 }
 
-// toMain redirects a navigation on a workspace's host to the main origin, which has the
-// pages about a workspace that is not running.
-func (p *Proxy) toMain(w http.ResponseWriter, r *http.Request, v visit) {
-	if v.host.Port != 0 {
-		p.requestTicket(w, r, v, localPathOf(r), false)
-		return
-	}
-	redirect(w, p.layout.Main()+pathPrefix+string(v.id)+localPathOf(r))
-}
-
 // toLocal redirects a navigation from localhost to codehub's own host in local mode, and
 // removes the cookies that earlier versions have set there. Other ports of localhost receive them.
 func (p *Proxy) toLocal(w http.ResponseWriter, r *http.Request) bool {
@@ -357,39 +347,4 @@ func (p *Proxy) toLocal(w http.ResponseWriter, r *http.Request) bool {
 	}
 	redirect(w, location)
 	return true
-}
-
-// redirect sends a navigation to an absolute address, so that no path in it can name
-// another host.
-func redirect(w http.ResponseWriter, address string) {
-	setOwnHeaders(w, http.StatusSeeOther)
-	w.Header().Set("Referrer-Policy", "no-referrer")
-	w.Header().Set("Location", address)
-	w.WriteHeader(http.StatusSeeOther)
-}
-
-// misdirected answers a request for a host that is not codehub's.
-func (p *Proxy) misdirected(w http.ResponseWriter, r *http.Request) {
-	accesslog.SetRoute(r.Context(), "unknown host")
-	if !isNavigation(r) {
-		refuse(w, http.StatusMisdirectedRequest, codeMisdirected, "This server does not serve that host. Its address is "+p.layout.Main()+".", nil)
-		return
-	}
-	p.notice(w, r, http.StatusMisdirectedRequest, NoticeMisdirected, "")
-}
-
-// codeMisdirected is the error of a request for an unknown host.
-const codeMisdirected workspace.Code = "misdirected"
-
-func (p *Proxy) noPage(w http.ResponseWriter, r *http.Request, v visit) {
-	if !v.navigation {
-		refuse(w, http.StatusNotFound, workspace.CodeNotFound, "There is no such page.", nil)
-		return
-	}
-	p.notice(w, r, http.StatusNotFound, NoticeNoPage, "")
-}
-
-func (p *Proxy) notice(w http.ResponseWriter, r *http.Request, status int, n Notice, again string) {
-	setOwnHeaders(w, status)
-	p.pages.Notice(w, r, status, NoticePage{Notice: n, Again: again, Home: p.layout.Main() + "/"})
 }
