@@ -208,11 +208,6 @@ func backTo(from string, id workspace.ID) string {
 	return "/workspaces/" + string(id)
 }
 
-// notes are the confirmations that an address can request after a redirect, as
-// /?note=…&about=….
-var notes = []string{"create", "create_waits", "edit", "image", "image_starts", "update-image", "size", "env", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "cancel_queued", "recover", "recover_archive", "set_aside", "start_empty",
-	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "password", "session_ended", "sessions_ended", "key_added", "key_removed", "person", "person_deleted", "any", "banner", "banner_removed", "take_over", "dead_node", "port_shared", "port_unshared", "linked", "unlinked", "passkey_added", "passkey_renamed", "passkey_removed", "group_saved", "group_deleted", "group_claimed", "shared", "unshared", "left", "left_own", "given", "kept"}
-
 // notedAt returns the address of a page that shows the confirmation note.
 func notedAt(path, note string, about workspace.ID) string {
 	v := url.Values{"note": {note}}
@@ -222,10 +217,11 @@ func notedAt(path, note string, about workspace.ID) string {
 	return path + "?" + v.Encode()
 }
 
-// noted returns the toast that the page's address requests, or nil.
+// noted returns the toast that the page's address requests after a redirect, as
+// /?note=…&about=…, or nil.
 func (d *Dashboard) noted(r *http.Request, c workspace.Caller) *toast {
 	note, about := r.URL.Query().Get("note"), r.URL.Query().Get("about")
-	if !slices.Contains(notes, note) {
+	if !d.set(r).lang.Has("toast." + note + ".unnamed") {
 		return nil
 	}
 	return d.toast(r, c, note, workspace.ID(about), fromList)
