@@ -16,7 +16,7 @@ export CODEHUB_TEST_TIER=verify
 
 # Goroutines of these share state.
 race1='postgres|postgres/embedded|reconcile|lease|bus(/.*)?|activity|ttl|usage|auth|signin|breaker|gc|bucket|storagejob|archive/.*'
-race2='proxy|sshgate|attach|agent(/.*)?|inbound|wire|front|readiness|eventstream|continuation|tunnel|httpapi|server|replica'
+race2='proxy|sshgate|attach|agent(/.*)?|inbound|wire|front|eventstream|continuation|tunnel|httpapi|server|replica'
 docker='runtime/docker(/.*)?|soak(/.*)?|dockertest'
 kube='runtime/kube(/.*)?|kubetest'
 cluster='^Test(Kubernetes|Chart|ServersOnCluster)'

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/continuation"
-	"codehub/internal/readiness"
 )
 
 // webSocket relays the bytes of one WebSocket after its handshake. Each direction has a
@@ -34,7 +33,7 @@ type webSocket struct {
 type direction struct {
 	socket   *webSocket
 	from     net.Conn
-	waiter   readiness.Waiter      // its Raw is nil if from cannot be read without a buffer
+	waiter   waiter                // its Raw is nil if from cannot be read without a buffer
 	awake    atomic.Bool           // a goroutine relays; it can be sent to rest as soon as it waits
 	last     int64                 // when the last turn began, in Unix nanoseconds
 	resting  bool                  // the next turn begins when from is readable
@@ -58,7 +57,7 @@ var errPanicked = errors.New("the relay of a WebSocket panicked")
 const restAfter = time.Second
 
 // singleAfter is the time without a byte after which a direction rests again as soon as it
-// has relayed the next ones. So keystrokes are found by readiness.Poller, which can be in a
+// has relayed the next ones. So keystrokes are found by a poller, which can be in a
 // hurry, and messages that follow each other faster take the shorter way of a goroutine
 // that waits.
 const singleAfter = 20 * time.Millisecond
@@ -87,7 +86,7 @@ func (s *webSocket) rest() {
 
 // wake lets the directions notice that their connections are closed.
 func (s *webSocket) wake() {
-	if poller := readiness.Default(); poller != nil {
+	if poller := defaultPoller(); poller != nil {
 		poller.Wake(&s.up.waiter)
 		poller.Wake(&s.down.waiter)
 	}
@@ -136,7 +135,7 @@ func (d *direction) turn() {
 // rest lets the next turn begin when from is readable or closed. It returns false if that
 // is not possible.
 func (d *direction) rest() bool {
-	poller := readiness.Default()
+	poller := defaultPoller()
 	if poller == nil || d.waiter.Raw == nil {
 		return false
 	}
@@ -154,7 +153,7 @@ func (d *direction) resume() { go d.turn() }
 func (d *direction) end(err error) {
 	s := d.socket
 	d.awake.Store(false)
-	if poller := readiness.Default(); poller != nil {
+	if poller := defaultPoller(); poller != nil {
 		poller.Forget(&d.waiter)
 	}
 	if errors.Is(err, io.EOF) {

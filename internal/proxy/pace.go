@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"codehub/internal/readiness"
 )
 
 // While other people type, the transfers of one user together are limited to bulkRate: a
@@ -59,7 +57,7 @@ func (p *pace) typed(user string, now int64) {
 		p.before.Store(last)
 	}
 	p.last.Store(&typist{user, now})
-	if poller := readiness.Default(); poller != nil {
+	if poller := defaultPoller(); poller != nil {
 		poller.Hurry(typesFor)
 	}
 }

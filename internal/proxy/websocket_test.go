@@ -19,7 +19,6 @@ import (
 	"codehub/internal/harness"
 	"codehub/internal/httpapi"
 	"codehub/internal/inbound"
-	"codehub/internal/readiness"
 )
 
 // entrance is a server of a world in which requests can continue after their handlers, as
@@ -152,7 +151,7 @@ func TestIdleWebSocketHasNoGoroutines(t *testing.T) {
 		}
 		return counts
 	}
-	readiness.Default()                              // its goroutine stays
+	defaultPoller()                                  // its goroutine stays
 	before, all := count(), goruntime.NumGoroutine() // of which some may end
 	idle := func() {
 		t.Helper()

@@ -1,6 +1,4 @@
-// Package readiness waits for connections to become readable without a goroutine for
-// each, whose stack needs more memory than all the rest of an idle connection.
-package readiness
+package proxy
 
 import (
 	"fmt"
@@ -13,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Poller waits for connections, on one goroutine for all.
-type Poller struct {
+// poller waits for connections to become readable, on one goroutine for all: the stack of a
+// goroutine for each needs more memory than all the rest of an idle connection.
+type poller struct {
 	fd  int
 	raw syscall.RawConn // of fd
 
@@ -23,12 +22,12 @@ type Poller struct {
 	began   time.Time
 
 	mu    sync.Mutex
-	slots []*Waiter // by Waiter.slot
+	slots []*waiter // by waiter.slot
 	free  []int32
 }
 
-// Waiter waits for one connection. The fields are set before it is used.
-type Waiter struct {
+// waiter waits for one connection. The fields are set before it is used.
+type waiter struct {
 	Raw    syscall.RawConn // of a connection that only its owner closes
 	Resume func()          // must not block
 
@@ -37,8 +36,8 @@ type Waiter struct {
 	waiting bool
 }
 
-// Default returns a Poller for the whole process, or nil if the kernel has none.
-var Default = sync.OnceValue(func() *Poller {
+// defaultPoller returns a poller for the whole process, or nil if the kernel has none.
+var defaultPoller = sync.OnceValue(func() *poller {
 	p, err := newPoller()
 	if err != nil {
 		return nil
@@ -46,7 +45,7 @@ var Default = sync.OnceValue(func() *Poller {
 	return p
 })
 
-func newPoller() (*Poller, error) {
+func newPoller() (*poller, error) {
 	p, err := openPoller()
 	if err == nil {
 		go p.run()
@@ -54,8 +53,8 @@ func newPoller() (*Poller, error) {
 	return p, err
 }
 
-// openPoller returns a Poller that does not run.
-func openPoller() (*Poller, error) {
+// openPoller returns a poller that does not run.
+func openPoller() (*poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("create an epoll instance: %w", err)
@@ -69,11 +68,11 @@ func openPoller() (*Poller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Poller{fd: fd, raw: raw, began: time.Now()}, nil
+	return &poller{fd: fd, raw: raw, began: time.Now()}, nil
 }
 
 // run resumes waiters until the process ends.
-func (p *Poller) run() {
+func (p *poller) run() {
 	events := make([]unix.EpollEvent, 128)
 	for {
 		n := 0
@@ -92,14 +91,14 @@ func (p *Poller) run() {
 // processors are busy. Without it, the Go runtime looks for events only every 10 ms while
 // they are, and what waits for them continues after all goroutines that are ready. A
 // goroutine that a timer wakes goes ahead of those.
-func (p *Poller) Hurry(during time.Duration) {
+func (p *poller) Hurry(during time.Duration) {
 	p.until.Store(int64(time.Since(p.began) + during))
 	if p.hurries.CompareAndSwap(false, true) {
 		go p.hurry()
 	}
 }
 
-func (p *Poller) hurry() {
+func (p *poller) hurry() {
 	events := make([]unix.EpollEvent, 128)
 	over := func() bool { return int64(time.Since(p.began)) >= p.until.Load() }
 	for {
@@ -118,7 +117,7 @@ func (p *Poller) hurry() {
 const hurryInterval = time.Millisecond
 
 // ready returns how many events there are, without waiting for one.
-func (p *Poller) ready(events []unix.EpollEvent) int {
+func (p *poller) ready(events []unix.EpollEvent) int {
 	for {
 		n, err := unix.EpollWait(p.fd, events, 0)
 		if err != unix.EINTR {
@@ -127,7 +126,7 @@ func (p *Poller) ready(events []unix.EpollEvent) int {
 	}
 }
 
-func (p *Poller) resumeAll(events []unix.EpollEvent) {
+func (p *poller) resumeAll(events []unix.EpollEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, event := range events {
@@ -141,7 +140,7 @@ func (p *Poller) resumeAll(events []unix.EpollEvent) {
 // failed, or by Wake. Rarely, Resume is called although nothing of that has happened. Wait
 // returns false, and does not call Resume, if the connection is closed or cannot be waited
 // for.
-func (p *Poller) Wait(w *Waiter) bool {
+func (p *poller) Wait(w *waiter) bool {
 	op := p.enter(w)
 	var failed error
 	err := w.Raw.Control(func(fd uintptr) {
@@ -164,7 +163,7 @@ func (p *Poller) Wait(w *Waiter) bool {
 
 // enter marks w as waiting, and returns how its connection is to be registered. The kernel
 // forgets a connection that is closed.
-func (p *Poller) enter(w *Waiter) (op int) {
+func (p *poller) enter(w *waiter) (op int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.waiting = true
@@ -183,14 +182,14 @@ func (p *Poller) enter(w *Waiter) (op int) {
 }
 
 // Wake resumes w if it is waiting. It is called after the connection was closed.
-func (p *Poller) Wake(w *Waiter) {
+func (p *poller) Wake(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.resume(w)
 }
 
 // Forget releases w, which is not waiting and must not wait any more.
-func (p *Poller) Forget(w *Waiter) {
+func (p *poller) Forget(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w.added {
@@ -199,14 +198,14 @@ func (p *Poller) Forget(w *Waiter) {
 }
 
 // release is called with p.mu locked.
-func (p *Poller) release(w *Waiter) {
+func (p *poller) release(w *waiter) {
 	w.added = false
 	p.slots[w.slot] = nil
 	p.free = append(p.free, w.slot)
 }
 
 // resume is called with p.mu locked.
-func (p *Poller) resume(w *Waiter) {
+func (p *poller) resume(w *waiter) {
 	if w.waiting {
 		w.waiting = false
 		w.Resume()

@@ -1,4 +1,4 @@
-package readiness
+package proxy
 
 import (
 	"net"
@@ -38,22 +38,22 @@ func pair(t *testing.T) (a, b *net.TCPConn, raw syscall.RawConn) {
 // A waiter is resumed once for each Wait: when data, the end or a failure comes.
 func TestWaitIsResumed(t *testing.T) {
 	t.Parallel()
-	p := Default()
+	p := defaultPoller()
 	if p == nil {
 		t.Fatal("there is no poller")
 	}
-	for name, event := range map[string]func(a, b *net.TCPConn, w *Waiter){
-		"data":    func(_, b *net.TCPConn, _ *Waiter) { _, _ = b.Write([]byte("x")) },
-		"end":     func(_, b *net.TCPConn, _ *Waiter) { _ = b.CloseWrite() },
-		"closed":  func(_, b *net.TCPConn, _ *Waiter) { _ = b.Close() },
-		"reset":   func(_, b *net.TCPConn, _ *Waiter) { _ = b.SetLinger(0); _ = b.Close() },
-		"by Wake": func(a, _ *net.TCPConn, w *Waiter) { _ = a.Close(); p.Wake(w) },
+	for name, event := range map[string]func(a, b *net.TCPConn, w *waiter){
+		"data":    func(_, b *net.TCPConn, _ *waiter) { _, _ = b.Write([]byte("x")) },
+		"end":     func(_, b *net.TCPConn, _ *waiter) { _ = b.CloseWrite() },
+		"closed":  func(_, b *net.TCPConn, _ *waiter) { _ = b.Close() },
+		"reset":   func(_, b *net.TCPConn, _ *waiter) { _ = b.SetLinger(0); _ = b.Close() },
+		"by Wake": func(a, _ *net.TCPConn, w *waiter) { _ = a.Close(); p.Wake(w) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, b, raw := pair(t)
 			var resumed atomic.Int64
-			w := &Waiter{Raw: raw, Resume: func() { resumed.Add(1) }}
+			w := &waiter{Raw: raw, Resume: func() { resumed.Add(1) }}
 			if !p.Wait(w) {
 				t.Fatal("it does not wait")
 			}
@@ -81,12 +81,12 @@ func TestWaitForClosedConnection(t *testing.T) {
 	t.Parallel()
 	a, _, raw := pair(t)
 	a.Close()
-	w := &Waiter{Raw: raw, Resume: func() { t.Error("resumed") }}
-	if Default().Wait(w) {
+	w := &waiter{Raw: raw, Resume: func() { t.Error("resumed") }}
+	if defaultPoller().Wait(w) {
 		t.Error("it waits")
 	}
-	Default().Wake(w)
-	Default().Forget(w)
+	defaultPoller().Wake(w)
+	defaultPoller().Forget(w)
 }
 
 // A connection that cannot be waited for uses no slot, and can be tried again.
@@ -105,7 +105,7 @@ func TestWaitFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &Waiter{Raw: raw, Resume: func() { t.Error("it is resumed") }}
+	w := &waiter{Raw: raw, Resume: func() { t.Error("it is resumed") }}
 	for range 3 {
 		if p.Wait(w) {
 			t.Fatal("it waits for a file")
@@ -127,7 +127,7 @@ func TestHurry(t *testing.T) {
 	}
 	_, b, raw := pair(t)
 	var resumed atomic.Int64
-	w := &Waiter{Raw: raw, Resume: func() { resumed.Add(1) }}
+	w := &waiter{Raw: raw, Resume: func() { resumed.Add(1) }}
 	for i := range int64(3) {
 		if !p.Wait(w) {
 			t.Fatal("it does not wait")
