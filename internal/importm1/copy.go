@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"codehub/internal/archive"
-	"codehub/internal/attempt"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -18,10 +17,10 @@ import (
 // claim begins an attempt to copy a home, and removes the objects of earlier
 // attempts.
 func (r *run) claim(ctx context.Context, i postgres.Import) error {
-	return attempt.Begin(ctx, r.Bucket, i.ID, i.ArchiveOpID, claims{r.DB, i}, r.step)
+	return r.Bucket.Attempt(ctx, i.ID, i.ArchiveOpID, claims{r.DB, i}, r.step)
 }
 
-// claims implements attempt.Claims.
+// claims implements bucket.Claims.
 type claims struct {
 	db *postgres.DB
 	i  postgres.Import

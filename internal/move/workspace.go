@@ -12,7 +12,6 @@ import (
 	"codehub/api"
 	"codehub/client"
 	"codehub/internal/archive"
-	"codehub/internal/attempt"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -160,7 +159,7 @@ func (r *run) attempt(ctx context.Context, mv postgres.Move) (postgres.Move, err
 		return mv, err
 	}
 	mv.ArchiveOpID = made.String()
-	return mv, attempt.Begin(ctx, r.Bucket, mv.ID, mv.ArchiveOpID, claims{r.DB, mv}, func(step string) error {
+	return mv, r.Bucket.Attempt(ctx, mv.ID, mv.ArchiveOpID, claims{r.DB, mv}, func(step string) error {
 		r.step(mv.ID, step)
 		return ctx.Err()
 	})
@@ -249,7 +248,7 @@ func text(p *string) string {
 	return *p
 }
 
-// claims implements attempt.Claims.
+// claims implements bucket.Claims.
 type claims struct {
 	db *postgres.DB
 	m  postgres.Move

@@ -1,17 +1,15 @@
-// Package attempt numbers the attempts to store one archive. Each attempt has a claim in
-// the database, which is the archive_op_id of its objects, so a late attempt never
-// completes a newer one, and the objects of an interrupted attempt are removed.
-package attempt
+package bucket
 
 import (
 	"context"
 	"fmt"
 
-	"codehub/internal/bucket"
 	"codehub/internal/workspace"
 )
 
-// Claims are the claims of one workspace in the database.
+// Claims number the attempts to store one archive in the database. Each attempt has a claim,
+// which is the archive_op_id of its objects, so a late attempt never completes a newer one, and
+// the objects of an interrupted attempt are removed.
 type Claims interface {
 	// Claim begins the attempt opID, and returns the earlier attempts whose
 	// objects may still exist. None of these can complete any more.
@@ -20,10 +18,10 @@ type Claims interface {
 	Forget(ctx context.Context, abandoned []string) error
 }
 
-// Begin begins the attempt opID for a workspace and removes the objects of earlier
+// Attempt begins the attempt opID for a workspace and removes the objects of earlier
 // attempts. Garbage collection would never remove them, because no archive of theirs is
-// recorded. step is called after each step, and its error ends Begin.
-func Begin(ctx context.Context, b *bucket.Bucket, id workspace.ID, opID string, claims Claims, step func(string) error) error {
+// recorded. step is called after each step, and its error ends Attempt.
+func (b *Bucket) Attempt(ctx context.Context, id workspace.ID, opID string, claims Claims, step func(string) error) error {
 	abandoned, err := claims.Claim(ctx, opID)
 	if err != nil {
 		return err
@@ -35,7 +33,7 @@ func Begin(ctx context.Context, b *bucket.Bucket, id workspace.ID, opID string, 
 		return nil
 	}
 	for _, op := range abandoned {
-		if err := sweep(ctx, b, b.Key(id, op)); err != nil {
+		if err := b.sweep(ctx, b.Key(id, op)); err != nil {
 			return fmt.Errorf("remove an unfinished copy: %w", err)
 		}
 	}
@@ -45,7 +43,7 @@ func Begin(ctx context.Context, b *bucket.Bucket, id workspace.ID, opID string, 
 	return claims.Forget(ctx, abandoned)
 }
 
-func sweep(ctx context.Context, b *bucket.Bucket, key string) error {
+func (b *Bucket) sweep(ctx context.Context, key string) error {
 	if err := b.Delete(ctx, key); err != nil {
 		return err
 	}
