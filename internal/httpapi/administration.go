@@ -20,7 +20,7 @@ import (
 	"codehub/internal/inbound"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
-	"codehub/internal/view"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -293,7 +293,7 @@ func (s *server) listAnyArchives(w http.ResponseWriter, r *http.Request, id auth
 	if err != nil {
 		return err
 	}
-	out := view.Archives(ws.Workspace, list)
+	out := service.Archives(ws.Workspace, list)
 	out.NextCursor = next
 	return writeJSON(w, http.StatusOK, out)
 }

@@ -15,7 +15,7 @@ import (
 	"codehub/internal/archive/store"
 	"codehub/internal/auth"
 	"codehub/internal/inbound"
-	"codehub/internal/view"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -42,7 +42,7 @@ func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Id
 	if err != nil {
 		return err
 	}
-	out := view.Archives(ws, list)
+	out := service.Archives(ws, list)
 	out.NextCursor = next
 	return writeJSON(w, http.StatusOK, out)
 }

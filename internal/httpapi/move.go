@@ -7,7 +7,7 @@ import (
 	"codehub/api"
 	"codehub/internal/archive"
 	"codehub/internal/auth"
-	"codehub/internal/view"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -34,7 +34,7 @@ func (s *server) listToMove(w http.ResponseWriter, r *http.Request, id auth.Iden
 	}
 	out := api.MoveWorkspaceList{Workspaces: make([]api.MoveWorkspace, len(list)), NextCursor: next}
 	for i, ws := range list {
-		out.Workspaces[i] = view.MoveWorkspace(ws)
+		out.Workspaces[i] = service.MoveWorkspace(ws)
 	}
 	return writeJSON(w, http.StatusOK, out)
 }
@@ -57,7 +57,7 @@ func (s *server) getToMove(w http.ResponseWriter, r *http.Request, id auth.Ident
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, view.MoveWorkspace(ws))
+	return writeJSON(w, http.StatusOK, service.MoveWorkspace(ws))
 }
 
 func (s *server) archiveToMove(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -65,7 +65,7 @@ func (s *server) archiveToMove(w http.ResponseWriter, r *http.Request, id auth.I
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusAccepted, view.MoveWorkspace(ws))
+	return writeJSON(w, http.StatusAccepted, service.MoveWorkspace(ws))
 }
 
 // readToMove answers with everything that a move takes of a workspace but its files.
@@ -81,7 +81,7 @@ func (s *server) readToMove(w http.ResponseWriter, r *http.Request, id auth.Iden
 	if err != nil {
 		return archiveError(r.Context(), err)
 	}
-	out := view.MoveRecord(ws)
+	out := service.MoveRecord(ws)
 	a := &out.Archive
 	a.Format, a.CodehubVersion = meta.Format, meta.CodehubVersion
 	a.Entries, a.Bytes, a.Skipped = meta.Entries, meta.Bytes, meta.Skipped
@@ -101,5 +101,5 @@ func (s *server) deleteMoved(w http.ResponseWriter, r *http.Request, id auth.Ide
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusAccepted, view.MoveWorkspace(ws))
+	return writeJSON(w, http.StatusAccepted, service.MoveWorkspace(ws))
 }

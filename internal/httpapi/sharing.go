@@ -7,7 +7,7 @@ import (
 	"codehub/internal/auth"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
-	"codehub/internal/view"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -100,7 +100,7 @@ func (s *server) sharedOf(sw postgres.SharedWorkspace) api.SharedWorkspace {
 		ImageRef: ws.ImageRef, Size: size, CreatedAt: ws.CreatedAt.UTC(), LastAccessAt: ws.LastAccessAt, Shares: sharesOf(sw.Shares),
 	}
 	if sw.Access == workspace.AccessUse {
-		shown.URL = view.URL(s.base, ws.ID)
+		shown.URL = service.URL(s.base, ws.ID)
 	}
 	return shown
 }

@@ -14,7 +14,7 @@ import (
 	"codehub/internal/environ"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
-	"codehub/internal/view"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -172,7 +172,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		return err
 	}
 	p := postgres.Patch{
-		Edit: view.Edit(in), Image: in.ImageRef, Queue: in.Queue,
+		Edit: service.Edit(in), Image: in.ImageRef, Queue: in.Queue,
 		StandbyTTL: workspace.Optional[int](in.StandbyTTLSeconds), ArchiveTTL: workspace.Optional[int](in.ArchiveTTLSeconds),
 		KeepAwakeUntil: workspace.Optional[time.Time](in.KeepAwakeUntil), AwakeWhileWorking: in.AwakeWhileWorking, TimeZone: in.TimeZone,
 	}
@@ -247,7 +247,7 @@ func (s *server) view(ws workspace.Workspace) api.Workspace {
 			ws.LastAccessAt, ws.LastAccess, ws.Unwatched = &at, kind, 0
 		}
 	}
-	return view.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL(), Sizes: s.cfg.Sizes}.View(ws)
+	return service.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL(), Sizes: s.cfg.Sizes}.View(ws)
 }
 
 // answerTo is answer without what guests of the workspace do not see of it, if the request comes

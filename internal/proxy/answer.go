@@ -11,7 +11,7 @@ import (
 	"codehub/api"
 	"codehub/internal/accesslog"
 	"codehub/internal/lifecycle"
-	"codehub/internal/view"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -107,7 +107,7 @@ func (p *Proxy) refuseNotRunning(w http.ResponseWriter, r *http.Request, v visit
 
 // facts returns the state of a workspace, in the API's terms.
 func (p *Proxy) facts(ws workspace.Workspace) map[string]any {
-	shown := view.Server{URL: p.layout.Main()}.View(ws)
+	shown := service.Server{URL: p.layout.Main()}.View(ws)
 	facts := map[string]any{
 		"workspace_id": shown.ID, "name": shown.Name, "url": shown.URL,
 		"state": shown.State, "phase": shown.Phase, "operation": shown.Operation,

@@ -12,7 +12,7 @@ import (
 	"codehub/internal/health"
 	"codehub/internal/inbound"
 	"codehub/internal/origin"
-	"codehub/internal/view"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -61,7 +61,7 @@ func callbackURL(cfg config.Config) *url.URL {
 // addressOf returns the address at which browsers open a workspace.
 func addressOf(layout origin.Layout, id workspace.ID) string {
 	if layout.PathMode() {
-		return view.URL(layout.Main(), id)
+		return service.URL(layout.Main(), id)
 	}
 	return layout.URL(workspace.Host{ID: id}) + "/"
 }

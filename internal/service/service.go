@@ -1,4 +1,5 @@
-// Package service holds the settings and interfaces that the API and the dashboard share.
+// Package service holds what the API and the dashboard share: the settings of both, what they show
+// of a workspace, and the texts of a request as a change.
 package service
 
 import (

@@ -1,4 +1,4 @@
-package view
+package service
 
 import (
 	"encoding/json"

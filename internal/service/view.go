@@ -1,6 +1,4 @@
-// Package view turns a workspace into what the API, the dashboard and the event stream show of it,
-// and the texts of a request into a change.
-package view
+package service
 
 import (
 	"cmp"
