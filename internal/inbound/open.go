@@ -103,8 +103,13 @@ func (b *OpenBodies) weigh() {
 
 // ReadBody reads a request's body, which has to arrive within a time. The error is an
 // *http.MaxBytesError if the body is larger than limit; a declared length is checked before
-// anything is read.
-func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, within time.Duration) ([]byte, error) {
+// anything is read. After an error the connection of an HTTP/1 request ends with the response, which says so.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, within time.Duration) (_ []byte, err error) {
+	defer func() {
+		if err != nil && r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close") // a client would send its next request on it
+		}
+	}()
 	if r.ContentLength > limit {
 		return nil, &http.MaxBytesError{Limit: limit}
 	}
