@@ -167,7 +167,7 @@ func documents(t *testing.T, manifests string) []map[string]any {
 	return list
 }
 
-// examples returns the YAML examples of docs/kubernetes.md and docs/nodes.md: values, and Pod templates, which
+// examples returns the YAML examples of docs/kubernetes.md and docs/servers.md#drain-a-node: values, and Pod templates, which
 // begin with spec.
 func examples(t *testing.T) []string {
 	t.Helper()

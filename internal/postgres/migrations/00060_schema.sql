@@ -301,7 +301,7 @@ CREATE TABLE passkeys (
     last_used_at  timestamptz,
     cloned_at     timestamptz
 );
-COMMENT ON TABLE passkeys IS 'Second factors of users who log in with a password (docs/passkeys.md).';
+COMMENT ON TABLE passkeys IS 'Second factors of users who log in with a password (docs/signin.md#passkeys).';
 COMMENT ON COLUMN passkeys.credential_id IS 'by which browsers name it';
 COMMENT ON COLUMN passkeys.party IS 'the host of `CODEHUB_URL` for which it was created';
 COMMENT ON COLUMN passkeys.record IS 'public key, counter and flags; nothing secret';
@@ -373,7 +373,7 @@ CREATE TABLE user_groups (
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     CHECK (claim <> '' OR claim_issuer = '')
 );
-COMMENT ON TABLE user_groups IS 'Groups of users (docs/groups.md), written by administrators.';
+COMMENT ON TABLE user_groups IS 'Groups of users (docs/administration.md#groups), written by administrators.';
 COMMENT ON COLUMN user_groups.claim IS 'group of an identity provider whose members belong to this one';
 COMMENT ON COLUMN user_groups.claim_issuer IS 'that provider; empty: any';
 COMMENT ON COLUMN user_groups.max_running IS 'limits of each member without one of their own; null: none here, 0: unlimited';
@@ -535,7 +535,7 @@ COMMENT ON COLUMN workspaces.image_newer IS 'ID or digest that `image_ref` has n
 COMMENT ON COLUMN workspaces.image_generation IS 'counts requests for another image; earlier pins no longer hold';
 COMMENT ON COLUMN workspaces.image_pull IS 'the next start without a pin pulls the image';
 COMMENT ON COLUMN workspaces.env IS 'environment variables of the next start; the values may be secrets';
-COMMENT ON COLUMN workspaces.size IS 'of the next start; null: the default size (docs/sizes.md)';
+COMMENT ON COLUMN workspaces.size IS 'of the next start; null: the default size (docs/workspaces.md#sizes)';
 COMMENT ON COLUMN workspaces.running_size IS 'of the container';
 COMMENT ON COLUMN workspaces.running_env_digest IS 'digest of the containers `env`';
 COMMENT ON COLUMN workspaces.time_zone IS 'of the owner, for the next start';
@@ -568,7 +568,7 @@ COMMENT ON COLUMN workspaces.cancel_requested_at IS 'request: cancel the operati
 COMMENT ON COLUMN workspaces.force_stop_requested_at IS 'request: remove the container';
 COMMENT ON COLUMN workspaces.home_bytes IS 'last measurement by the leader';
 COMMENT ON COLUMN workspaces.archives_bytes IS 'likewise, of all archives';
-COMMENT ON COLUMN workspaces.home_limit IS 'of the homes volume, as observed; 0: none (docs/quotas.md)';
+COMMENT ON COLUMN workspaces.home_limit IS 'of the homes volume, as observed; 0: none (docs/workspaces.md)';
 COMMENT ON COLUMN workspaces.freeing_at IS 'last start that was requested to free space over a limit';
 COMMENT ON COLUMN workspaces.freeing_from IS 'size of the home then';
 COMMENT ON COLUMN workspaces.state IS 'for display (docs/states.md#the-state): the rule of `lifecycle.StateOf`';
