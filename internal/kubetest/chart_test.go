@@ -172,7 +172,7 @@ func documents(t *testing.T, manifests string) []map[string]any {
 func examples(t *testing.T) []string {
 	t.Helper()
 	var list []string
-	for _, page := range []string{"kubernetes.md", "nodes.md"} {
+	for _, page := range []string{"kubernetes.md", "servers.md"} {
 		b, err := os.ReadFile(filepath.Join(Chart(), "..", "..", "..", "docs", page))
 		if err != nil {
 			t.Fatal(err)
