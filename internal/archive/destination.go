@@ -11,6 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// openFolders is how many folders of the current path are open at a time. Others are reopened
+// by "..".
+const openFolders = 32
+
 // target is a folder of the home that is being unpacked. Its mode, owner and
 // times are set when its content is complete and no user of it is left.
 type target struct {

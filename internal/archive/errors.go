@@ -3,6 +3,8 @@ package archive
 import (
 	"errors"
 	"fmt"
+
+	"codehub/internal/treewalk"
 )
 
 // The kinds of failure that callers distinguish with errors.Is. Other errors
@@ -14,7 +16,7 @@ var (
 	ErrCorrupted = errors.New("archive is corrupted")
 	// ErrChanged: a file changed while it was packed. A process still writes to
 	// the home, so the archive would be inconsistent.
-	ErrChanged = errors.New("home changed while it was packed")
+	ErrChanged = treewalk.ErrChanged
 	// ErrUnrestorable: the home has an entry that no restore could recreate, or that
 	// takes far more space in an archive.
 	// The error names it. Packing it again gives the same result.

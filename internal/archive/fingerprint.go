@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/treewalk"
 )
 
 // fingerprint is an order-independent sum over entries.
@@ -102,23 +104,26 @@ func (m *measurer) next() error {
 	return m.each(m.Measurement)
 }
 
-func (m *measurer) folder(dir *folder, _ *traverser, st *unix.Stat_t) (int, error) {
+func (m *measurer) Folder(t *treewalk.Walk, dir *treewalk.Dir, st *unix.Stat_t) error {
+	if err := enterFolder(t, dir); err != nil {
+		return err
+	}
 	m.Entries++
-	m.print.add(entryPrint(dir.print, "", st))
-	return 0, m.next()
+	m.print.add(entryPrint(dir.Tag, "", st))
+	return m.next()
 }
 
-func (m *measurer) checkPath(length int) error { return checkRestorable(length) }
+func (m *measurer) Leave(*treewalk.Walk, *treewalk.Dir, string) error { return nil }
 
-func (m *measurer) leaf(dir *folder, t *traverser, d dirent) error {
+func (m *measurer) Leaf(t *treewalk.Walk, dir *treewalk.Dir, e treewalk.Entry) error {
 	if err := m.next(); err != nil {
 		return err
 	}
 	var st unix.Stat_t
-	if err := unix.Fstatat(dir.fd, d.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return failed(t.name(d.name), gone(err))
+	if err := unix.Fstatat(dir.FD, e.Name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return failed(t.Name(e.Name), treewalk.Gone(err))
 	}
-	m.print.add(entryPrint(dir.print, d.name, &st))
+	m.print.add(entryPrint(dir.Tag, e.Name, &st))
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		m.Entries++

@@ -2,7 +2,6 @@ package archive
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/treewalk"
 )
 
 func fingerprintOf(tb testing.TB, dir string) string {
@@ -102,72 +102,14 @@ func newest(tb testing.TB, name string) int64 {
 	return st.Ctim.Nano()
 }
 
-// A folder's listing is read in parts, and distant parents are closed: their remaining folders
-// are still visited.
-func TestTraverseVisitsAllOnce(t *testing.T) {
-	t.Parallel()
-	home := t.TempDir()
-	want := int64(1)
-	long := strings.Repeat("n", 200)
-	add := func(dir string) {
-		check(t, os.Mkdir(filepath.Join(home, dir), 0o755))
-		want++
-	}
-	// At each of three depths, more folders than one part of a listing.
-	deep := ""
-	for depth := range 3 * openFolders {
-		if depth%openFolders == 1 {
-			for i := range 400 {
-				add(filepath.Join(deep, fmt.Sprintf("%04d-%s", i, long)))
-				if i%3 == 0 {
-					check(t, os.WriteFile(filepath.Join(home, deep, fmt.Sprintf("%04d-file-%s", i, long)), nil, 0o644))
-					want++
-				}
-			}
-			deep = filepath.Join(deep, fmt.Sprintf("%04d-%s", 200, long))
-			continue
-		}
-		deep = filepath.Join(deep, "d")
-		add(deep)
-	}
-	visits := map[string]int{}
-	var o opener
-	root, err := o.open(unix.AT_FDCWD, home, unix.O_DIRECTORY)
-	check(t, err)
-	defer unix.Close(root)
-	check(t, traverse(t.Context(), &o, root, visitFunc(func(name string) { visits[name]++ })))
-	if int64(len(visits)) != want {
-		t.Errorf("%d entries were visited, want %d", len(visits), want)
-	}
-	for name, n := range visits {
-		if n != 1 {
-			t.Errorf("%s was visited %d times", name, n)
-		}
-	}
-}
-
-type visitFunc func(name string)
-
-func (v visitFunc) folder(_ *folder, t *traverser, _ *unix.Stat_t) (int, error) {
-	v(t.here())
-	return 0, nil
-}
-
-func (v visitFunc) checkPath(length int) error { return checkRestorable(length) }
-
-func (v visitFunc) leaf(_ *folder, t *traverser, d dirent) error {
-	v(t.name(d.name))
-	return nil
-}
-
 // A folder that is moved while those in it are visited is not lost track of.
 func TestTraverseFindsMovedFolder(t *testing.T) {
 	t.Parallel()
 	home, elsewhere := t.TempDir(), t.TempDir()
-	deep := strings.Repeat("d/", 2*openFolders)
+	deep := strings.Repeat("d/", 2*treewalk.OpenFolders)
 	check(t, os.MkdirAll(filepath.Join(home, deep), 0o755))
 	_, err := Measure(t.Context(), home, func(m Measurement) error {
-		if m.Entries == 2*openFolders+1 {
+		if m.Entries == 2*treewalk.OpenFolders+1 {
 			return os.Rename(filepath.Join(home, strings.Repeat("d/", 20)), filepath.Join(elsewhere, "moved"))
 		}
 		return nil

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/treewalk"
 )
 
 // OwnerMap replaces one uid, and the gid of the same number, by another. The zero value
@@ -120,7 +122,7 @@ func ChangeOwner(ctx context.Context, dir string, c OwnerChange) error {
 	if st.Uid != c.To && !slices.Contains(c.From, st.Uid) {
 		v.uids, v.gids = append(v.uids, st.Uid), append(v.gids, st.Gid)
 	}
-	if err := traverse(ctx, &o, top, v); err != nil {
+	if err := treewalk.Visit(ctx, top, v, treewalk.Options{Open: o.open, Failed: ownerFailed}); err != nil {
 		return err
 	}
 	// What is below is durable before the folder's own owner says that it is complete.
@@ -159,14 +161,6 @@ func (c *ownerChange) mapped(from []uint32, id uint32) uint32 {
 	return id
 }
 
-// checkPath accepts what cannot be archived: such a home gets its owner as well.
-func (c *ownerChange) checkPath(length int) error {
-	if c.MaxPath > 0 && length > c.MaxPath {
-		return ErrTooDeep
-	}
-	return nil
-}
-
 func (c *ownerChange) count() {
 	c.entries++
 	if c.Progress != nil {
@@ -174,44 +168,50 @@ func (c *ownerChange) count() {
 	}
 }
 
-func (c *ownerChange) folder(dir *folder, t *traverser, st *unix.Stat_t) (int, error) {
+// Folder accepts what cannot be archived: such a home gets its owner as well.
+func (c *ownerChange) Folder(t *treewalk.Walk, dir *treewalk.Dir, st *unix.Stat_t) error {
+	if c.MaxPath > 0 && t.PathLen() > c.MaxPath {
+		return ownerFailed(t.Here(), ErrTooDeep)
+	}
 	c.count()
-	if len(t.path) == 0 {
-		return 0, nil // the last one
+	if t.PathLen() == 0 {
+		return nil // the last one
 	}
-	if err := c.open(dir.fd, st); err != nil {
-		return 0, ownerFailed(t.here(), err)
+	if err := c.open(dir.FD, st); err != nil {
+		return ownerFailed(t.Here(), err)
 	}
-	// The traversal compares it with the state when it leaves the folder.
-	if err := fstat(dir.fd, st); err != nil {
-		return 0, ownerFailed(t.here(), err)
+	// The walk compares it with the state when it leaves the folder.
+	if err := fstat(dir.FD, st); err != nil {
+		return ownerFailed(t.Here(), err)
 	}
-	return 0, nil
+	return nil
 }
 
-func (c *ownerChange) leaf(dir *folder, t *traverser, d dirent) error {
-	if err := c.name(dir.fd, d); err != nil {
-		return ownerFailed(t.name(d.name), err)
+func (c *ownerChange) Leave(*treewalk.Walk, *treewalk.Dir, string) error { return nil }
+
+func (c *ownerChange) Leaf(t *treewalk.Walk, dir *treewalk.Dir, e treewalk.Entry) error {
+	if err := c.name(dir.FD, e); err != nil {
+		return ownerFailed(t.Name(e.Name), err)
 	}
 	c.count()
 	return nil
 }
 
-func (c *ownerChange) name(dir int, d dirent) error {
+func (c *ownerChange) name(dir int, e treewalk.Entry) error {
 	var st unix.Stat_t
-	if d.kind != unix.DT_REG {
-		if err := unix.Fstatat(dir, d.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return gone(err)
+	if e.Kind != unix.DT_REG {
+		if err := unix.Fstatat(dir, e.Name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return treewalk.Gone(err)
 		}
 		uid, gid := c.uid(st.Uid), c.gid(st.Gid)
 		if uid == st.Uid && gid == st.Gid {
 			return nil
 		}
-		return gone(unix.Fchownat(dir, d.name, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW))
+		return treewalk.Gone(unix.Fchownat(dir, e.Name, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW))
 	}
-	fd, err := c.opener.open(dir, d.name, 0)
+	fd, err := c.opener.open(dir, e.Name, 0)
 	if err != nil {
-		return gone(err)
+		return treewalk.Gone(err)
 	}
 	defer unix.Close(fd)
 	if err := fstat(fd, &st); err != nil {

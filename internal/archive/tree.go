@@ -1,52 +1,60 @@
 package archive
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/treewalk"
 )
-
-// folder is an open folder of the home. It is closed after its walk, when all
-// of its files are open.
-type folder struct {
-	fd    int
-	print [32]byte // see pathPrint
-	users atomic.Int32
-}
-
-func (d *folder) use() { d.users.Add(1) }
-
-func (d *folder) release() {
-	if d.users.Add(-1) == 0 {
-		unix.Close(d.fd)
-	}
-}
 
 // opener opens files without changing their access times, if permitted.
 type opener struct{ refused atomic.Bool }
 
-const openFlags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
-
 func (o *opener) open(dir int, name string, flags int) (int, error) {
-	flags |= openFlags
-	for {
-		noAtime := !o.refused.Load()
-		f := flags
-		if noAtime {
-			f |= unix.O_NOATIME
-		}
-		fd, err := unix.Openat(dir, name, f, 0)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case noAtime && errors.Is(err, unix.EPERM):
-			o.refused.Store(true) // only the owner and root may set it
-		default:
+	if !o.refused.Load() {
+		fd, err := treewalk.Open(dir, name, flags|unix.O_NOATIME)
+		if !errors.Is(err, unix.EPERM) {
 			return fd, err
 		}
+		o.refused.Store(true) // only the owner and root may set it
 	}
+	return treewalk.Open(dir, name, flags)
+}
+
+// maxPath is the longest path inside a home. A tar has the whole path of
+// each entry, so archives grow with the square of the depth.
+const maxPath = 256 << 10
+
+// checkRestorable returns an error if a path of this length cannot be archived.
+func checkRestorable(length int) error {
+	if length > maxPath {
+		return fmt.Errorf("%w: its path is longer than %d bytes", ErrUnrestorable, maxPath)
+	}
+	return nil
+}
+
+// traverse visits a home under an open folder.
+func traverse(ctx context.Context, o *opener, root int, v treewalk.Visitor) error {
+	return treewalk.Visit(ctx, root, v, treewalk.Options{Open: o.open, Failed: failed})
+}
+
+// enterFolder checks the path of a folder that is visited, and gives it the hash of its path.
+func enterFolder(t *treewalk.Walk, dir *treewalk.Dir) error {
+	if err := checkRestorable(t.PathLen()); err != nil {
+		return failed(t.Here(), err)
+	}
+	var parent [32]byte
+	above, base := t.Above()
+	if above != nil {
+		parent = above.Tag
+	}
+	dir.Tag = pathPrint(parent, base)
+	return nil
 }
 
 // sameFile reports whether a file is unchanged between two stats, except for

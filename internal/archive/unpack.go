@@ -122,11 +122,8 @@ func isEmpty(fd int) error {
 		case n == 0:
 			return nil
 		}
-		for rest := b[:n]; len(rest) > 0; {
-			var d dirent
-			if d, rest = nextDirent(rest); d.name != "." && d.name != ".." {
-				return fmt.Errorf("folder to unpack into is not empty: it contains %q", d.name)
-			}
+		if _, _, names := unix.ParseDirent(b[:n], 1, nil); len(names) > 0 {
+			return fmt.Errorf("folder to unpack into is not empty: it contains %q", names[0])
 		}
 	}
 }

@@ -3,11 +3,12 @@ package archive
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/treewalk"
 )
 
 const (
@@ -17,13 +18,16 @@ const (
 	// files and concurrent disk requests.
 	readAhead = 64
 	readers   = 8
+	// maxHeld limits the attributes of the folders of one path, in bytes.
+	// Unpacking keeps them in memory until the innermost folder is complete.
+	maxHeld = 64 << 20
 )
 
 // item is an entry between walk and archive. The walk orders the items;
 // concurrent readers open and read them.
 type item struct {
 	entry
-	dir    *folder
+	dir    *treewalk.Dir
 	base   string
 	number int64
 	stat   unix.Stat_t
@@ -50,6 +54,8 @@ type walker struct {
 	buffers sync.Pool
 	running sync.WaitGroup
 	count   int64
+	kept    []int // sizes of the attributes of the current path's folders
+	held    int   // their sum
 	err     error // why the walk ended early; valid when ordered is closed
 }
 
@@ -72,9 +78,9 @@ func walk(ctx context.Context, root int, prover *prover, owner OwnerMap) *walker
 			for it := range w.work {
 				if it.err = w.ctx.Err(); it.err == nil {
 					it.err = w.read(it, &h)
-					it.print = entryPrint(it.dir.print, it.base, &it.stat)
+					it.print = entryPrint(it.dir.Tag, it.base, &it.stat)
 				}
-				it.dir.release()
+				it.dir.Release()
 				it.done <- struct{}{}
 			}
 		})
@@ -108,7 +114,7 @@ func (w *walker) recycle(it *item) {
 	w.items.Put(it)
 }
 
-func (w *walker) item(name, base string, dir *folder) *item {
+func (w *walker) item(name, base string, dir *treewalk.Dir) *item {
 	it := w.items.Get().(*item)
 	it.name, it.base, it.dir, it.fd = name, base, dir, -1
 	it.number = w.count
@@ -125,24 +131,38 @@ func (w *walker) send(to chan *item, it *item) error {
 	}
 }
 
-func (w *walker) checkPath(length int) error { return checkRestorable(length) }
-
-// folder adds an open folder to the order.
-func (w *walker) folder(dir *folder, t *traverser, st *unix.Stat_t) (int, error) {
-	it := w.item(t.here(), "", nil)
+// Folder adds an open folder to the order.
+func (w *walker) Folder(t *treewalk.Walk, dir *treewalk.Dir, st *unix.Stat_t) error {
+	if err := enterFolder(t, dir); err != nil {
+		return err
+	}
+	it := w.item(t.Here(), "", nil)
 	it.done <- struct{}{} // nothing to read ahead
-	xs, err := readXattrs(dir.fd)
+	xs, err := readXattrs(dir.FD)
 	if err != nil {
-		return 0, failed(it.name, err)
+		return failed(it.name, err)
 	}
 	it.kind, it.xattrs, it.stat = kindFolder, xs, *st
-	it.print = entryPrint(dir.print, "", st)
+	it.print = entryPrint(dir.Tag, "", st)
 	describe(&it.entry, st)
 	w.owner.apply(&it.entry)
 	if err := w.prover.prove(&it.entry, baseOf(it.name)); err != nil {
-		return 0, failed(it.name, err)
+		return failed(it.name, err)
 	}
-	return sizeOf(xs), w.send(w.ordered, it)
+	if err := w.send(w.ordered, it); err != nil {
+		return err
+	}
+	size := sizeOf(xs)
+	if w.kept, w.held = append(w.kept, size), w.held+size; w.held > maxHeld {
+		return failed(t.Here(), fmt.Errorf("%w: the attributes of it and its parent folders are larger than %d bytes", ErrUnrestorable, maxHeld))
+	}
+	return nil
+}
+
+func (w *walker) Leave(*treewalk.Walk, *treewalk.Dir, string) error {
+	last := len(w.kept) - 1
+	w.kept, w.held = w.kept[:last], w.held-w.kept[last]
+	return nil
 }
 
 func baseOf(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
@@ -155,29 +175,29 @@ func sizeOf(xs []xattr) int {
 	return n
 }
 
-// leaf passes a file to the readers and adds it to the order.
-func (w *walker) leaf(dir *folder, t *traverser, d dirent) error {
-	it := w.item(t.name(d.name), d.name, dir)
+// Leaf passes a file to the readers and adds it to the order.
+func (w *walker) Leaf(t *treewalk.Walk, dir *treewalk.Dir, e treewalk.Entry) error {
+	it := w.item(t.Name(e.Name), e.Name, dir)
 	if err := checkRestorable(len(it.name)); err != nil {
 		return failed(it.name, err)
 	}
-	switch d.kind {
+	switch e.Kind {
 	case unix.DT_REG:
 		it.kind = kindFile
 	case unix.DT_LNK:
 		it.kind = kindSymlink
 	default: // FIFO, socket, device
-		if err := unix.Fstatat(dir.fd, d.name, &it.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return failed(it.name, gone(err))
+		if err := unix.Fstatat(dir.FD, e.Name, &it.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return failed(it.name, treewalk.Gone(err))
 		}
 		it.skip = true
-		it.print = entryPrint(dir.print, d.name, &it.stat)
+		it.print = entryPrint(dir.Tag, e.Name, &it.stat)
 		it.done <- struct{}{}
 		return w.send(w.ordered, it)
 	}
-	dir.use()
+	dir.Use()
 	if err := w.send(w.work, it); err != nil {
-		dir.release()
+		dir.Release()
 		return err
 	}
 	// ordered has as much room as work, or the context has ended.
@@ -194,9 +214,9 @@ func (w *walker) read(it *item, h *header) error {
 	if it.kind == kindSymlink {
 		return w.readLink(it)
 	}
-	fd, err := w.opener.open(it.dir.fd, it.base, 0)
+	fd, err := w.opener.open(it.dir.FD, it.base, 0)
 	if err != nil {
-		return failed(it.name, gone(err))
+		return failed(it.name, treewalk.Gone(err))
 	}
 	it.fd = fd
 	if err := fstat(fd, &it.stat); err != nil {
@@ -241,7 +261,7 @@ func (w *walker) read(it *item, h *header) error {
 }
 
 func (w *walker) readLink(it *item) error {
-	if err := unix.Fstatat(it.dir.fd, it.base, &it.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.Fstatat(it.dir.FD, it.base, &it.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return failed(it.name, err)
 	}
 	if it.stat.Mode&unix.S_IFMT != unix.S_IFLNK {
@@ -251,7 +271,7 @@ func (w *walker) readLink(it *item) error {
 	w.owner.apply(&it.entry)
 	it.atime = unix.Timespec{} // the following read may change it
 	var buf [maxLink + 1]byte
-	n, err := unix.Readlinkat(it.dir.fd, it.base, buf[:])
+	n, err := unix.Readlinkat(it.dir.FD, it.base, buf[:])
 	if err != nil {
 		return failed(it.name, err)
 	}
@@ -305,12 +325,4 @@ func fstat(fd int, st *unix.Stat_t) error {
 
 func failed(name string, err error) error { return fmt.Errorf("pack %s: %w", quoted(name), err) }
 
-// quoted returns a name for an error message; a long name is shortened in the
-// middle.
-func quoted(name string) string {
-	const most = 400
-	if len(name) > most {
-		return fmt.Sprintf("%q…%q", name[:most/2], name[len(name)-most/2:])
-	}
-	return strconv.Quote(name)
-}
+var quoted = treewalk.Quoted

@@ -1,7 +1,9 @@
 package treewipe
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,47 +19,41 @@ const (
 )
 
 // isSubvolume reports whether a folder is the top of a subvolume.
-func isSubvolume(dir *os.File, st *unix.Stat_t) bool {
+func isSubvolume(dir int, st *unix.Stat_t) bool {
 	var fs unix.Statfs_t
-	return st.Ino == firstInode && unix.Fstatfs(int(dir.Fd()), &fs) == nil && fs.Type == unix.BTRFS_SUPER_MAGIC
+	return st.Ino == firstInode && unix.Fstatfs(dir, &fs) == nil && fs.Type == unix.BTRFS_SUPER_MAGIC
 }
 
-// mounted reports whether a folder is the top of a mount, or whether the kernel (before 5.8)
-// cannot know.
-func mounted(dir *os.File) bool {
+// mounted reports whether a folder is the top of a mount in the folder above.
+func mounted(dir, above int) bool {
 	var st unix.Statx_t
-	err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_INO, &st)
-	return err != nil || st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	err := unix.Statx(dir, "", unix.AT_EMPTY_PATH, unix.STATX_INO, &st)
+	if err == nil && st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	}
+	id := mountID(dir) // before Linux 5.8
+	return id == "" || id != mountID(above)
+}
+
+// mountID returns the kernel's number of the mount that an open folder is in; empty if it is
+// unknown.
+func mountID(dir int) string {
+	info, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", dir))
+	_, rest, _ := strings.Cut(string(info), "mnt_id:")
+	id, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(id)
 }
 
 // makeWritable clears the flag by which a subvolume is read-only. The owner of its top can set it.
 // Where that is not allowed, in a container for example, the removal of its content reports it.
-func makeWritable(dir *os.File) {
+func makeWritable(dir int) {
 	var flags uint64
 	request := func(number uintptr) bool {
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), number, uintptr(unsafe.Pointer(&flags)))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(dir), number, uintptr(unsafe.Pointer(&flags)))
 		return errno == 0
 	}
 	if request(subvolGetFlags) && flags&subvolReadOnly != 0 {
 		flags &^= subvolReadOnly
 		request(subvolSetFlags)
 	}
-}
-
-// writableIn makes the subvolume writable that is an entry of a folder.
-func writableIn(dir *os.File, name string) error {
-	f, err := open(int(dir.Fd()), name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return err
-	}
-	if !isSubvolume(f, &st) || mounted(f) {
-		return unix.EROFS
-	}
-	makeWritable(f)
-	return nil
 }

@@ -1,13 +1,10 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/mount"
@@ -16,48 +13,6 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
-
-// treeSize is the number of entries and bytes in a directory.
-type treeSize struct{ entries, bytes int64 }
-
-const countedPrefix = "counted "
-
-func (s treeSize) String() string { return fmt.Sprintf("%s%d %d", countedPrefix, s.entries, s.bytes) }
-
-func parseCounted(line []byte) (s treeSize, ok bool) {
-	rest, ok := strings.CutPrefix(string(line), countedPrefix)
-	entries, bytes, two := strings.Cut(rest, " ")
-	if !ok || !two {
-		return s, false
-	}
-	var err [2]error
-	s.entries, err[0] = strconv.ParseInt(entries, 10, 64)
-	s.bytes, err[1] = strconv.ParseInt(bytes, 10, 64)
-	return s, errors.Join(err[0], err[1]) == nil
-}
-
-// countTree counts the content of a directory that is being written to. It skips
-// what it cannot read or what disappears.
-func countTree(ctx context.Context, path string) (treeSize, error) {
-	var size treeSize
-	err := filepath.WalkDir(path, func(at string, entry fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil {
-			if at == path {
-				return err
-			}
-			return nil
-		}
-		size.entries++
-		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
-			size.bytes += info.Size()
-		}
-		return nil
-	})
-	return size, err
-}
 
 const (
 	countAfter = 3 * time.Second // most seedings finish earlier
@@ -91,7 +46,7 @@ func (r *Runtime) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, vol
 			case err != nil:
 				r.log.Debug("count seeding progress failed", "workspace", spec.Workspace, "err", err)
 			case size.bytes > last.bytes || size.entries > last.entries:
-				last = treeSize{max(size.entries, last.entries), max(size.bytes, last.bytes)}
+				last = treeSize{entries: max(size.entries, last.entries), bytes: max(size.bytes, last.bytes)}
 				progress(runtime.Progress{Step: runtime.StepSeeding, Done: last.bytes, Entries: last.entries})
 			}
 			wait = max(r.countEvery, (countShare-1)*time.Since(began))
@@ -106,14 +61,14 @@ func (r *Runtime) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, vol
 // sizeOf counts the content of a home that is being seeded.
 func (r *Runtime) sizeOf(ctx context.Context, spec runtime.VolumeSpec, volume string) (treeSize, error) {
 	if spec.Storage == workspace.StorageLocalDir {
-		return countTree(ctx, r.homePath(spec.Workspace))
+		return r.measureFolder(ctx, spec.Workspace)
 	}
 	v, err := r.api.VolumeInspect(ctx, volume, client.VolumeInspectOptions{})
 	if err != nil {
 		return treeSize{}, wrapError(ctx, "inspect volume", err)
 	}
 	if r.isLocal(v.Volume.Mountpoint) {
-		size, err := countTree(ctx, v.Volume.Mountpoint)
+		size, err := measureTree(ctx, v.Volume.Mountpoint)
 		if err == nil || !errors.Is(err, fs.ErrPermission) {
 			return size, err
 		}
@@ -122,15 +77,20 @@ func (r *Runtime) sizeOf(ctx context.Context, spec runtime.VolumeSpec, volume st
 }
 
 func (r *Runtime) sizeByHelper(ctx context.Context, volume string) (treeSize, error) {
-	var size treeSize
-	err := r.runHelper(ctx, helperRun{
-		args: []string{cmdCount, helperVolume}, caps: []string{"DAC_OVERRIDE"},
-		mounts: []mount.Mount{helperMount(volume)},
+	return r.measureByHelper(ctx, helperVolume, helperMount(volume))
+}
+
+// measureByHelper has the helper measure a folder.
+func (r *Runtime) measureByHelper(ctx context.Context, path string, m mount.Mount) (size treeSize, err error) {
+	printed := errors.New("the helper printed no size")
+	err = r.runHelper(ctx, helperRun{
+		args: []string{cmdCount, path}, caps: []string{"DAC_OVERRIDE"},
+		mounts: []mount.Mount{m},
 		line: func(line []byte) {
 			if s, ok := parseCounted(line); ok {
-				size = s
+				size, printed = s, nil
 			}
 		},
 	})
-	return size, err
+	return size, cmp.Or(err, printed)
 }

@@ -27,7 +27,6 @@ const (
 	cmdOwnHome    = "own-home"
 	cmdSync       = "sync"
 	cmdCount      = "count"
-	cmdSpace      = "space"
 	cmdUserMap    = "user-map"
 
 	cmdFingerprint  = "fingerprint"
@@ -121,15 +120,9 @@ func runAsHelper(args []string, stdout io.Writer) error {
 		defer dir.Close()
 		return syncFileSystem(dir)
 	case cmdCount:
-		size, err := countTree(ctx, path)
+		size, err := measureTree(ctx, path)
 		if err == nil {
 			fmt.Fprintln(stdout, size)
-		}
-		return err
-	case cmdSpace:
-		n, err := spaceOf(ctx, path)
-		if err == nil {
-			fmt.Fprintln(stdout, n)
 		}
 		return err
 	case cmdUserMap:

@@ -213,8 +213,8 @@ func TestSeedingReportsProgress(t *testing.T) {
 		t.Errorf("progress ends with %+v", last)
 	}
 	name := l.id.VolumeName()
-	here, err := countTree(t.Context(), l.mountpoint(name))
-	l.ok("countTree", err)
+	here, err := measureTree(t.Context(), l.mountpoint(name))
+	l.ok("measureTree", err)
 	there, err := r.sizeByHelper(t.Context(), name)
 	l.ok("sizeByHelper", err)
 	if here != there || here.entries < 3 {

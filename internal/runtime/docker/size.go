@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -135,7 +133,7 @@ func (r *Runtime) spaceOfVolume(ctx context.Context, mountpoint string) (size in
 	}
 	within, cancel := context.WithTimeout(ctx, homeSizeTimeout)
 	defer cancel()
-	size, err = spaceOf(within, mountpoint)
+	found, err := measureTree(within, mountpoint)
 	if ctx.Err() != nil {
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
 	}
@@ -143,7 +141,7 @@ func (r *Runtime) spaceOfVolume(ctx context.Context, mountpoint string) (size in
 		r.log.Warn("a home was not measured in time", "path", mountpoint, "limit", homeSizeTimeout)
 		return 0, false, errHomeSlow
 	}
-	return size, err == nil, nil
+	return found.space, err == nil, nil
 }
 
 func (r *Runtime) spaceOfFolder(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
@@ -152,31 +150,27 @@ func (r *Runtime) spaceOfFolder(ctx context.Context, id workspace.ID) (size int6
 	}
 	within, cancel := context.WithTimeout(ctx, homeSizeTimeout)
 	defer cancel()
-	size, err = spaceOf(within, r.homePath(id))
-	if errors.Is(err, fs.ErrPermission) {
-		size, err = r.spaceByHelper(within, id)
-	}
+	found, err := r.measureFolder(within, id)
 	if ctx.Err() != nil {
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
 	}
 	if err != nil {
 		r.log.Debug("measure a home failed", "workspace", id, "err", err)
 	}
-	return size, err == nil, nil
+	return found.space, err == nil, nil
 }
 
-// spaceByHelper is spaceOf for a home in a folder with files that this process may not read,
-// because they belong to the image's user.
-func (r *Runtime) spaceByHelper(ctx context.Context, id workspace.ID) (size int64, err error) {
-	printed := errors.New("the helper printed no size")
+// measureFolder measures a home in a folder. Files that this process may not read, because they
+// belong to the image's user, are the helper's.
+func (r *Runtime) measureFolder(ctx context.Context, id workspace.ID) (treeSize, error) {
+	size, err := measureTree(ctx, r.homePath(id))
+	if !errors.Is(err, fs.ErrPermission) {
+		return size, err
+	}
 	home := r.hostHomePath(id)
-	err = r.runHelper(ctx, helperRun{
-		args: []string{cmdSpace, "/folder/" + filepath.Base(home)}, caps: []string{"DAC_OVERRIDE"},
-		// Not the home: a container that mounts that is one of its users.
-		mounts: []mount.Mount{{Type: mount.TypeBind, Source: filepath.Dir(home), Target: "/folder", ReadOnly: true}},
-		line:   func(line []byte) { size, printed = strconv.ParseInt(string(line), 10, 64) },
-	})
-	return size, cmp.Or(err, printed)
+	// Not the home: a container that mounts that is one of its users.
+	return r.measureByHelper(ctx, "/folder/"+filepath.Base(home),
+		mount.Mount{Type: mount.TypeBind, Source: filepath.Dir(home), Target: "/folder", ReadOnly: true})
 }
 
 // measureByDocker adds the sizes of these homes as Docker measures them.

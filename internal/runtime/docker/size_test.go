@@ -47,19 +47,16 @@ func TestHomeSizes(t *testing.T) {
 	for path, mode := range map[string]os.FileMode{r.homePath(folder): 0o755, filepath.Join(r.homePath(folder), "private"): 0o700} {
 		check(t, errors.Join(os.MkdirAll(path, mode), os.Chmod(path, mode), os.Chown(path, 4242, 4242)))
 	}
-	want, err := spaceOf(t.Context(), r.homePath(folder))
+	want, err := measureTree(t.Context(), r.homePath(folder))
 	check(t, err)
 	unprivileged(t, func() {
-		if _, err := spaceOf(t.Context(), r.homePath(folder)); !errors.Is(err, fs.ErrPermission) {
+		if _, err := measureTree(t.Context(), r.homePath(folder)); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("the folder can be read: %v", err)
 		}
-		if n, known, err := r.HomeSize(t.Context(), folder); n != want || !known || err != nil {
-			t.Errorf("the helper measures %d bytes, %v, and %d are used: %v", n, known, want, err)
+		if n, known, err := r.HomeSize(t.Context(), folder); n != want.space || !known || err != nil {
+			t.Errorf("the helper measures %d bytes, %v, and %d are used: %v", n, known, want.space, err)
 		}
 	})
-	if n, err := r.spaceByHelper(t.Context(), newHome().Workspace); err == nil {
-		t.Errorf("the helper measures %d bytes of no home", n)
-	}
 	if sizes, err := other.HomeSizes(t.Context()); err != nil || len(sizes) != 0 {
 		t.Errorf("another installation: %v, %v", sizes, err)
 	}
@@ -88,32 +85,32 @@ func unprivileged(t *testing.T, f func()) {
 
 // A file with several names counts once, a sparse one what it uses, and an ended context ends the
 // measurement.
-func TestSpaceOf(t *testing.T) {
+func TestMeasureTree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	large := filepath.Join(dir, "large")
 	check(t, os.WriteFile(large, make([]byte, 1<<20), 0o600))
-	one, err := spaceOf(t.Context(), dir)
-	if err != nil || one < 1<<20 {
+	one, err := measureTree(t.Context(), dir)
+	if err != nil || one.space < 1<<20 || one.bytes != 1<<20 || one.entries != 2 {
 		t.Fatal(one, err)
 	}
 	check(t, os.Link(large, filepath.Join(dir, "link")))
 	sparse := filepath.Join(dir, "sparse")
 	check(t, os.WriteFile(sparse, nil, 0o600))
 	check(t, os.Truncate(sparse, 1<<40))
-	if n, err := spaceOf(t.Context(), dir); err != nil || n > one+64<<10 {
-		t.Errorf("%d bytes, %d before: %v", n, one, err)
+	if n, err := measureTree(t.Context(), dir); err != nil || n.space > one.space+64<<10 || n.entries != 4 {
+		t.Errorf("%v, %v before: %v", n, one, err)
 	}
 	ended, stop := context.WithCancel(t.Context())
 	stop()
-	if _, err := spaceOf(ended, dir); err == nil {
+	if _, err := measureTree(ended, dir); err == nil {
 		t.Error("an ended context ends nothing")
 	}
 }
 
 // A tree that is deeper than the kernel accepts paths, and a folder with many entries, are
 // measured with few descriptors and little memory.
-func TestSpaceOfDeepAndWideTree(t *testing.T) {
+func TestMeasureDeepAndWideTree(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/dev/shm", "codehub-space-") // creating the files on a disk takes long
 	check(t, err)
@@ -149,13 +146,13 @@ func TestSpaceOfDeepAndWideTree(t *testing.T) {
 	if err != nil || want < 2*depth*4096 {
 		t.Fatalf("du: %s, %v", out, err)
 	}
-	if n, err := spaceOf(t.Context(), dir); err != nil || n != want {
-		t.Errorf("%d bytes, %v, want %d", n, err, want)
+	if n, err := measureTree(t.Context(), dir); err != nil || n.space != want {
+		t.Errorf("%v, %v, want %d bytes", n, err, want)
 	}
 }
 
 // A folder that a link takes the place of is not followed.
-func TestSpaceOfFollowsNoLink(t *testing.T) {
+func TestMeasureFollowsNoLink(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
 	if err := errors.Join(
@@ -164,11 +161,7 @@ func TestSpaceOfFollowsNoLink(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := spaceOf(t.Context(), dir); err != nil || n >= 1<<20 {
-		t.Errorf("%d bytes, %v", n, err)
-	}
-	w := &spaceWalk{buf: make([]byte, 4096)}
-	if err := w.enter(unix.AT_FDCWD, filepath.Join(dir, "link")); unlessRemoved(err) != nil || len(w.path) > 0 {
-		t.Errorf("the link was opened: %v", err)
+	if n, err := measureTree(t.Context(), dir); err != nil || n.space >= 1<<20 {
+		t.Errorf("%v, %v", n, err)
 	}
 }
