@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -145,33 +144,6 @@ func TestRefusedLimitsCostNoAttempt(t *testing.T) {
 	if len(answers) != 0 {
 		t.Errorf("%d of the answers were not asked for", len(answers))
 	}
-}
-
-// A first start that takes long or fails does not keep the others waiting.
-func TestFirstStartDoesNotBlockOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFirstStart()
-		f.goAhead(t.Context())
-		began := time.Now()
-		f.goAhead(t.Context())
-		if waited := time.Since(began); waited != maxFirst {
-			t.Errorf("the second start waited %s, want %s", waited, maxFirst)
-		}
-		f.goAhead(t.Context())
-		if waited := time.Since(began); waited != maxFirst {
-			t.Errorf("the third start waited until %s, want no longer than the second", waited)
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		f := newFirstStart()
-		f.goAhead(t.Context())()
-		began := time.Now()
-		f.goAhead(t.Context())
-		if waited := time.Since(began); waited != 0 {
-			t.Errorf("a start after the first one waited %s", waited)
-		}
-	})
 }
 
 // A container that starts using a home between the check of its users and the

@@ -103,7 +103,6 @@ type Runtime struct {
 	noUlimits atomic.Bool
 	quota     homequota.Kind    // of new homes in folders
 	noQuota   *health.Condition // set if quota is not homequota.None
-	first     firstStart
 	log       *slog.Logger
 	now       func() time.Time
 	names     names
@@ -122,7 +121,6 @@ type Runtime struct {
 	holderImage sync.Mutex // held while the image is created
 
 	changesOwners          func() bool
-	ownShownAfter          time.Duration // see later
 	countAfter, countEvery time.Duration // see watchSeeding
 	remote                 bool          // Docker's directory is not assumed to be reachable
 
@@ -191,8 +189,6 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		names:         namesOf(cfg.Installation),
 		procSys:       "/proc/sys",
 		changesOwners: changesOwners,
-		ownShownAfter: ownShownAfter,
-		first:         newFirstStart(),
 		prepareLock:   make(chan struct{}, 1),
 		turns:         semaphore.NewWeighted(allShares),
 		starts:        semaphore.NewWeighted(allShares),

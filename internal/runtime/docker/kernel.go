@@ -9,9 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/moby/moby/api/types/container"
 )
@@ -111,43 +108,10 @@ func (r *Runtime) ulimitsRefused(err error, limits []*container.Ulimit) bool {
 	if len(limits) == 0 || !strings.Contains(err.Error(), "rlimit") {
 		return false
 	}
-	defer r.first.end()
 	if !r.noUlimits.Swap(true) {
 		r.log.Warn("Docker may not lift limits of processes; workspaces share its limits of pending signals and message queues", "err", err)
 	}
 	return true
-}
-
-// firstStart is the first start of a container by this process. The others wait for it,
-// for atMost: it shows whether Docker may lift limits. Where it may not, every
-// start that tries costs a second container.
-type firstStart struct {
-	atMost time.Duration
-	begun  atomic.Bool
-	ended  chan struct{}
-	end    func()
-}
-
-// maxFirst is how long the other starts wait for the first one.
-const maxFirst = 2 * time.Second
-
-func newFirstStart() firstStart {
-	ended := make(chan struct{})
-	return firstStart{atMost: maxFirst, ended: ended, end: sync.OnceFunc(func() { close(ended) })}
-}
-
-// goAhead returns at once if this is the first start, and otherwise when that one has
-// ended. The caller calls the returned function when its start has ended.
-func (f *firstStart) goAhead(ctx context.Context) (ended func()) {
-	if f.begun.CompareAndSwap(false, true) {
-		time.AfterFunc(f.atMost, f.end)
-		return f.end
-	}
-	select {
-	case <-f.ended:
-	case <-ctx.Done(): // the start's first call reports it
-	}
-	return func() {}
 }
 
 func atLeast(version string, major, minor int) bool {

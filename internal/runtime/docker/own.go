@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
@@ -30,8 +28,9 @@ func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress fu
 	if err := r.checkMapped(ctx, spec.UID); err != nil {
 		return err
 	}
-	progress, end := r.later(progress)
-	defer end()
+	if progress == nil {
+		progress = func(runtime.Progress) {}
+	}
 	var from []string
 	for _, uid := range spec.From {
 		from = append(from, strconv.FormatUint(uint64(uid), 10))
@@ -49,42 +48,6 @@ func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress fu
 		progress(runtime.Progress{Step: runtime.StepOwning, Entries: entries})
 	}
 	return err
-}
-
-// ownShownAfter is how long a change of owners takes before users see it as a step. Most
-// take a few milliseconds.
-const ownShownAfter = time.Second
-
-// later returns a function that keeps the progress, and passes it on from ownShownAfter
-// until end is called. The step is then shown also if nothing was reported, as while the
-// disk is synced.
-func (r *Runtime) later(progress func(runtime.Progress)) (report func(runtime.Progress), end func()) {
-	var mu sync.Mutex
-	latest := runtime.Progress{Step: runtime.StepOwning}
-	shown, ended := r.ownShownAfter <= 0, progress == nil
-	show := func() {
-		if shown && !ended {
-			progress(latest)
-		}
-	}
-	timer := time.AfterFunc(r.ownShownAfter, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		shown = true
-		show()
-	})
-	report = func(p runtime.Progress) {
-		mu.Lock()
-		defer mu.Unlock()
-		latest = p
-		show()
-	}
-	return report, func() {
-		timer.Stop()
-		mu.Lock()
-		defer mu.Unlock()
-		ended = true
-	}
 }
 
 // maxOwnPath limits the memory of this process for one home to about 20 MB. The helper of a

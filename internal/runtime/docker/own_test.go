@@ -41,7 +41,6 @@ func TestOwnHomeFallsBackToHelper(t *testing.T) {
 			if done, err := r.ownHere(t.Context(), own, home, func(runtime.Progress) {}); done || err != nil {
 				t.Errorf("done by the server: %v, %v", done, err)
 			}
-			r.ownShownAfter = 0
 			var shown runtime.Progress
 			check(t, r.OwnHome(t.Context(), own, func(p runtime.Progress) { shown = p }))
 			if shown.Step != runtime.StepOwning || shown.Entries < 1 {
@@ -71,38 +70,6 @@ func deepFolder(t *testing.T, dir string, length int) string {
 	}
 	t.Cleanup(func() { unix.Close(fd) })
 	return fmt.Sprint("/proc/self/fd/", fd)
-}
-
-// A change of owners is shown as a step once it takes long, also before it reports
-// anything, and never after its end.
-func TestSlowChangeOfOwnerIsShown(t *testing.T) {
-	t.Parallel()
-	for _, reports := range []bool{true, false} {
-		got := make(chan runtime.Progress, 10)
-		slow := &Runtime{ownShownAfter: time.Millisecond}
-		report, end := slow.later(func(p runtime.Progress) { got <- p })
-		want := runtime.Progress{Step: runtime.StepOwning}
-		if reports {
-			want.Entries = 7
-			report(want)
-		}
-		for p := range got {
-			if p == want {
-				break
-			}
-		}
-		end()
-		report(runtime.Progress{Step: runtime.StepOwning, Entries: 8})
-		quick := &Runtime{ownShownAfter: time.Hour}
-		report, end = quick.later(func(p runtime.Progress) { got <- p })
-		report(want)
-		end()
-		if len(got) > 0 {
-			t.Errorf("reports %v: also shown: %+v", reports, <-got)
-		}
-	}
-	_, end := (&Runtime{}).later(nil)
-	end()
 }
 
 func TestKeepsUsers(t *testing.T) {

@@ -45,7 +45,6 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, err
 	}
 	defer unlock()
-	defer r.first.goAhead(ctx)()
 	var last error
 	refilled := false
 	var endTurn func() // nil before the first container is created

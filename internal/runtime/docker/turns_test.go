@@ -30,7 +30,6 @@ func TestStopsTakeTurns(t *testing.T) {
 			e := newFaultProxy(t)
 			r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
 			r.known.Store(c.engine)
-			r.first.end()
 			check(t, r.Prepare(t.Context()))
 			var mu sync.Mutex
 			now := map[string]int{}
