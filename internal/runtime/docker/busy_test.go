@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
