@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"codehub/internal/health"
-	"codehub/internal/passkey"
 	"codehub/internal/postgres"
 
 	"golang.org/x/sync/singleflight"
@@ -45,10 +44,10 @@ type Auth struct {
 	hasher          *hasher
 	attempts        *attempts
 	names           *turns
-	noPasswords     bool           // see Settings.NoPasswordLogin
-	requirePasskey  bool           // see Settings.RequirePasskey
-	party           *passkey.Party // nil: browsers make no passkeys for this server's address
-	refusalInterval time.Duration  // responses to refused logins are delayed to a multiple of it
+	noPasswords     bool          // see Settings.NoPasswordLogin
+	requirePasskey  bool          // see Settings.RequirePasskey
+	party           *party        // nil: browsers make no passkeys for this server's address
+	refusalInterval time.Duration // responses to refused logins are delayed to a multiple of it
 
 	cache *cache
 	loads singleflight.Group
@@ -66,7 +65,7 @@ func New(store *postgres.DB, cfg Config) *Auth {
 		now = time.Now
 	}
 	// No party: PasskeysPossible says so, and the pages with it.
-	party, _ := passkey.New(cfg.URL)
+	party, _ := newParty(cfg.URL)
 	return &Auth{
 		store:           store,
 		log:             cfg.Log,

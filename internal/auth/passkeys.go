@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"codehub/internal/passkey"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
@@ -141,20 +140,20 @@ func (a *Auth) mayGoOn(p postgres.PendingPasskey) bool {
 }
 
 // keysOf returns the passkeys that this server can verify.
-func (a *Auth) keysOf(list []postgres.Passkey) []passkey.Key {
-	var keys []passkey.Key
+func (a *Auth) keysOf(list []postgres.Passkey) []passkeyKey {
+	var keys []passkeyKey
 	for _, k := range list {
 		if a.party != nil && k.Party == a.party.ID() {
-			keys = append(keys, passkey.Key{ID: k.Credential, Record: k.Record})
+			keys = append(keys, passkeyKey{ID: k.Credential, Record: k.Record})
 		}
 	}
 	return keys
 }
 
 // owner is the user as the passkeys know it.
-func (a *Auth) owner(p postgres.PendingPasskey) (passkey.User, error) {
+func (a *Auth) owner(p postgres.PendingPasskey) (passkeyUser, error) {
 	id, err := uuid.Parse(p.User.ID)
-	return passkey.User{ID: id[:], Name: p.User.Username, Keys: a.keysOf(p.Passkeys)}, err
+	return passkeyUser{ID: id[:], Name: p.User.Username, Keys: a.keysOf(p.Passkeys)}, err
 }
 
 // LoginOptions returns what the browser needs for the passkey of the login that waits, in
@@ -351,7 +350,7 @@ func (a *Auth) judgeAdd(p postgres.PendingPasskey, challenge, response []byte) (
 
 // refused is the error for a response that was refused; the log has the reason.
 func (a *Auth) refused(p postgres.PendingPasskey, err error) error {
-	if !errors.Is(err, passkey.ErrRefused) {
+	if !errors.Is(err, errPasskeyRefused) {
 		return err
 	}
 	a.log.Info("a passkey was refused", "user", p.UserID, "err", err)

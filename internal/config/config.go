@@ -29,7 +29,6 @@ import (
 	"codehub/internal/lifecycle"
 	"codehub/internal/memlimit"
 	"codehub/internal/origin"
-	"codehub/internal/passkey"
 	"codehub/internal/postgres"
 	"codehub/internal/proxy"
 	"codehub/internal/reconcile"
@@ -322,7 +321,7 @@ func (c *Config) logins() error {
 	if c.Logins.NoPasswordLogin && len(c.SignIn.Providers) == 0 {
 		return setting.Invalid("CODEHUB_NO_PASSWORD_LOGIN", "no user could log in, since there is no identity provider", "set CODEHUB_OIDC_FILE, or leave it unset")
 	}
-	if c.Logins.RequirePasskey && !passkey.Possible(c.PublicURL) {
+	if c.Logins.RequirePasskey && !auth.PasskeysPossible(c.PublicURL) {
 		return setting.Invalid("CODEHUB_REQUIRE_PASSKEY", "browsers create no passkeys for "+c.PublicURL.String(), "set CODEHUB_URL to an https address with a host name, or leave it unset")
 	}
 	return nil

@@ -9,8 +9,8 @@ import (
 
 	"codehub/api"
 	"codehub/internal/auth"
+	"codehub/internal/auth/softkey"
 	"codehub/internal/harness/fixture"
-	"codehub/internal/passkey/softkey"
 	"codehub/internal/postgres"
 )
 

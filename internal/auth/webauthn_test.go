@@ -1,4 +1,4 @@
-package passkey
+package auth
 
 import (
 	"errors"
@@ -6,16 +6,16 @@ import (
 	"strings"
 	"testing"
 
-	"codehub/internal/passkey/softkey"
+	"codehub/internal/auth/softkey"
 )
 
-func party(t *testing.T, origin string) *Party {
+func partyOf(t *testing.T, origin string) *party {
 	t.Helper()
 	u, err := url.Parse(origin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(u)
+	p, err := newParty(u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,17 +37,17 @@ func TestPossible(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = New(u)
-		if got := Possible(u); got != want || (err == nil) != want || err != nil && !errors.Is(err, ErrAddress) {
+		_, err = newParty(u)
+		if got := PasskeysPossible(u); got != want || (err == nil) != want || err != nil && !errors.Is(err, errPasskeyAddress) {
 			t.Errorf("%s: %v, %v, want %v", address, got, err, want)
 		}
 	}
 }
 
 // registered is a user with this key.
-func registered(t *testing.T, p *Party, id string, k *softkey.Key) User {
+func registered(t *testing.T, p *party, id string, k *softkey.Key) passkeyUser {
 	t.Helper()
-	u := User{ID: []byte(id), Name: id}
+	u := passkeyUser{ID: []byte(id), Name: id}
 	options, c, err := p.BeginRegistration(u)
 	if err != nil {
 		t.Fatal(err)
@@ -56,13 +56,13 @@ func registered(t *testing.T, p *Party, id string, k *softkey.Key) User {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Keys = []Key{key}
+	u.Keys = []passkeyKey{key}
 	return u
 }
 
 func TestLogin(t *testing.T) {
 	t.Parallel()
-	p := party(t, origin)
+	p := partyOf(t, origin)
 	k := softkey.New(t, origin, host)
 	u := registered(t, p, "ann", k)
 	k.Handle = u.ID
@@ -78,7 +78,7 @@ func TestLogin(t *testing.T) {
 		if err != nil || use.Cloned {
 			t.Fatalf("cloned %v, %v", use.Cloned, err)
 		}
-		u.Keys = []Key{use.Key}
+		u.Keys = []passkeyKey{use.passkeyKey}
 	}
 	// A copy of the key, whose counter is behind.
 	k.Count = 1
@@ -103,7 +103,7 @@ func TestLogin(t *testing.T) {
 
 func TestRefusedLogins(t *testing.T) {
 	t.Parallel()
-	p := party(t, origin)
+	p := partyOf(t, origin)
 	mine, other := softkey.New(t, origin, host), softkey.New(t, origin, host)
 	ann, ben := registered(t, p, "ann", mine), registered(t, p, "ben", other)
 	options, c, err := p.BeginLogin(ann)
@@ -132,17 +132,17 @@ func TestRefusedLogins(t *testing.T) {
 		"a registration":          mine.Create(options),
 		"nothing":                 nil,
 		"no JSON":                 []byte("x"),
-		"too much":                make([]byte, MaxResponse+1),
+		"too much":                make([]byte, maxPasskeyResponse+1),
 	} {
-		if _, err := p.FinishLogin(ann, c, response); !errors.Is(err, ErrRefused) {
+		if _, err := p.FinishLogin(ann, c, response); !errors.Is(err, errPasskeyRefused) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := p.FinishLogin(ben, c, other.Sign(options)); !errors.Is(err, ErrRefused) {
+	if _, err := p.FinishLogin(ben, c, other.Sign(options)); !errors.Is(err, errPasskeyRefused) {
 		t.Errorf("another user's challenge: %v", err)
 	}
-	elsewhere := party(t, "https://other.example.com")
-	if _, err := elsewhere.FinishLogin(ann, c, mine.Sign(options)); !errors.Is(err, ErrRefused) {
+	elsewhere := partyOf(t, "https://other.example.com")
+	if _, err := elsewhere.FinishLogin(ann, c, mine.Sign(options)); !errors.Is(err, errPasskeyRefused) {
 		t.Errorf("another server's challenge: %v", err)
 	}
 	if _, err := p.FinishLogin(ann, c, mine.Sign(options)); err != nil {
@@ -152,8 +152,8 @@ func TestRefusedLogins(t *testing.T) {
 
 func TestRefusedRegistrations(t *testing.T) {
 	t.Parallel()
-	p := party(t, origin)
-	u := User{ID: []byte("ann"), Name: "ann"}
+	p := partyOf(t, origin)
+	u := passkeyUser{ID: []byte("ann"), Name: "ann"}
 	options, c, err := p.BeginRegistration(u)
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestRefusedRegistrations(t *testing.T) {
 		"a login":           key.Sign(options),
 		"nothing":           nil,
 	} {
-		if _, err := p.FinishRegistration(u, c, response); !errors.Is(err, ErrRefused) {
+		if _, err := p.FinishRegistration(u, c, response); !errors.Is(err, errPasskeyRefused) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,6 +1,4 @@
-// Package passkey verifies passkeys (WebAuthn) for one address. It has no state: what a
-// ceremony has to remember is a Challenge, which its caller keeps and uses once.
-package passkey
+package auth
 
 import (
 	"bytes"
@@ -15,21 +13,22 @@ import (
 	"github.com/go-webauthn/webauthn/webauthn"
 )
 
-// MaxResponse bounds the response of a browser, in bytes.
-const MaxResponse = 64 << 10
+// maxPasskeyResponse bounds the response of a browser, in bytes.
+const maxPasskeyResponse = 64 << 10
 
-// Party is the address for which passkeys are made.
-type Party struct{ web *webauthn.WebAuthn }
+// party verifies passkeys (WebAuthn) for one address. It has no state: what a ceremony has to
+// remember is a challenge, which its caller keeps and uses once.
+type party struct{ web *webauthn.WebAuthn }
 
-// ErrAddress: browsers make no passkeys for this address. They need a host name, and https
+// errPasskeyAddress: browsers make no passkeys for this address. They need a host name, and https
 // except on localhost.
-var ErrAddress = errors.New("passkeys need an https address with a host name, or localhost")
+var errPasskeyAddress = errors.New("passkeys need an https address with a host name, or localhost")
 
-// New returns the party of an origin such as https://codehub.example.com, which must not
-// change later: passkeys belong to its host. The error is ErrAddress.
-func New(origin *url.URL) (*Party, error) {
-	if !Possible(origin) {
-		return nil, ErrAddress
+// newParty returns the party of an origin such as https://codehub.example.com, which must not
+// change later: passkeys belong to its host. The error is errPasskeyAddress.
+func newParty(origin *url.URL) (*party, error) {
+	if !PasskeysPossible(origin) {
+		return nil, errPasskeyAddress
 	}
 	web, err := webauthn.New(&webauthn.Config{
 		RPID: origin.Hostname(), RPDisplayName: "codehub", RPOrigins: []string{origin.Scheme + "://" + origin.Host},
@@ -41,13 +40,13 @@ func New(origin *url.URL) (*Party, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w (%w)", ErrAddress, err)
+		return nil, fmt.Errorf("%w (%w)", errPasskeyAddress, err)
 	}
-	return &Party{web}, nil
+	return &party{web}, nil
 }
 
-// Possible reports whether browsers make passkeys for an origin.
-func Possible(origin *url.URL) bool {
+// PasskeysPossible reports whether browsers make passkeys for an origin.
+func PasskeysPossible(origin *url.URL) bool {
 	if origin == nil {
 		return false
 	}
@@ -59,37 +58,37 @@ func Possible(origin *url.URL) bool {
 }
 
 // ID is the host whose passkeys the party accepts.
-func (p *Party) ID() string { return p.web.Config.RPID }
+func (p *party) ID() string { return p.web.Config.RPID }
 
-// Key is a passkey. Record is what its verification needs, in JSON.
-type Key struct {
+// passkeyKey is a passkey. Record is what its verification needs, in JSON.
+type passkeyKey struct {
 	ID     []byte
 	Record []byte
 }
 
-// User is the owner of passkeys. ID names the user to authenticators and never changes.
-type User struct {
+// passkeyUser is the owner of passkeys. ID names the user to authenticators and never changes.
+type passkeyUser struct {
 	ID   []byte
 	Name string
-	Keys []Key
+	Keys []passkeyKey
 }
 
-// Challenge is what a ceremony remembers, in JSON. It is valid for one response.
-type Challenge []byte
+// challenge is what a ceremony remembers, in JSON. It is valid for one response.
+type challenge []byte
 
-// account is a User as the library needs it.
-type account struct {
-	User
+// keyOwner is a passkeyUser as the library needs it.
+type keyOwner struct {
+	passkeyUser
 	credentials []webauthn.Credential
 }
 
-func (a account) WebAuthnID() []byte                         { return a.ID }
-func (a account) WebAuthnName() string                       { return a.Name }
-func (a account) WebAuthnDisplayName() string                { return a.Name }
-func (a account) WebAuthnCredentials() []webauthn.Credential { return a.credentials }
+func (a keyOwner) WebAuthnID() []byte                         { return a.ID }
+func (a keyOwner) WebAuthnName() string                       { return a.Name }
+func (a keyOwner) WebAuthnDisplayName() string                { return a.Name }
+func (a keyOwner) WebAuthnCredentials() []webauthn.Credential { return a.credentials }
 
-func accountOf(u User) (account, error) {
-	a := account{User: u}
+func keyOwnerOf(u passkeyUser) (keyOwner, error) {
+	a := keyOwner{passkeyUser: u}
 	for _, k := range u.Keys {
 		var c webauthn.Credential
 		if err := json.Unmarshal(k.Record, &c); err != nil {
@@ -102,8 +101,8 @@ func accountOf(u User) (account, error) {
 
 // BeginRegistration returns the options for navigator.credentials.create, in JSON. A device
 // that has one of the user's keys makes no second one.
-func (p *Party) BeginRegistration(u User) (options []byte, c Challenge, err error) {
-	a, err := accountOf(u)
+func (p *party) BeginRegistration(u passkeyUser) (options []byte, c challenge, err error) {
+	a, err := keyOwnerOf(u)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -120,8 +119,8 @@ func (p *Party) BeginRegistration(u User) (options []byte, c Challenge, err erro
 
 // BeginLogin returns the options for navigator.credentials.get, in JSON. The user must have
 // a key.
-func (p *Party) BeginLogin(u User) (options []byte, c Challenge, err error) {
-	a, err := accountOf(u)
+func (p *party) BeginLogin(u passkeyUser) (options []byte, c challenge, err error) {
+	a, err := keyOwnerOf(u)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -132,7 +131,7 @@ func (p *Party) BeginLogin(u User) (options []byte, c Challenge, err error) {
 	return encoded(assertion, session)
 }
 
-func encoded(options any, session *webauthn.SessionData) ([]byte, Challenge, error) {
+func encoded(options any, session *webauthn.SessionData) ([]byte, challenge, error) {
 	out, err := json.Marshal(options)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode the options of a passkey: %w", err)
@@ -144,87 +143,87 @@ func encoded(options any, session *webauthn.SessionData) ([]byte, Challenge, err
 	return out, c, nil
 }
 
-// ErrRefused: the response does not answer the challenge, or not for this user, address and
+// errPasskeyRefused: the response does not answer the challenge, or not for this user, address and
 // key.
-var ErrRefused = errors.New("the passkey was not accepted")
+var errPasskeyRefused = errors.New("the passkey was not accepted")
 
-func refused(err error) error {
+func refusedPasskey(err error) error {
 	why := err.Error()
 	var e *protocol.Error
 	if errors.As(err, &e) {
 		why = e.Details + " " + e.DevInfo
 	}
-	return fmt.Errorf("%w: %s", ErrRefused, strings.TrimSpace(why))
+	return fmt.Errorf("%w: %s", errPasskeyRefused, strings.TrimSpace(why))
 }
 
 // FinishRegistration returns the key that a browser has made for a challenge. The error is
-// ErrRefused.
-func (p *Party) FinishRegistration(u User, c Challenge, response []byte) (Key, error) {
+// errPasskeyRefused.
+func (p *party) FinishRegistration(u passkeyUser, c challenge, response []byte) (passkeyKey, error) {
 	a, session, err := p.ceremony(u, c, response)
 	if err != nil {
-		return Key{}, err
+		return passkeyKey{}, err
 	}
 	parsed, err := protocol.ParseCredentialCreationResponseBytes(response)
 	if err != nil {
-		return Key{}, refused(err)
+		return passkeyKey{}, refusedPasskey(err)
 	}
 	made, err := p.web.CreateCredential(a, session, parsed)
 	if err != nil {
-		return Key{}, refused(err)
+		return passkeyKey{}, refusedPasskey(err)
 	}
 	// No attestation was asked for, so nothing is verified with it later.
 	made.Attestation = webauthn.CredentialAttestation{}
-	return keyOf(made)
+	return passkeyOf(made)
 }
 
-// Use is a login with a key.
-type Use struct {
-	Key // with its new record
+// passkeyUse is a login with a key.
+type passkeyUse struct {
+	passkeyKey // with its new record
 	// Cloned: the key's counter did not increase, so there may be a copy of the key. The
 	// login must not succeed.
 	Cloned bool
 }
 
-// FinishLogin returns the key that has answered a challenge. The error is ErrRefused.
-func (p *Party) FinishLogin(u User, c Challenge, response []byte) (Use, error) {
+// FinishLogin returns the key that has answered a challenge. The error is errPasskeyRefused.
+func (p *party) FinishLogin(u passkeyUser, c challenge, response []byte) (passkeyUse, error) {
 	a, session, err := p.ceremony(u, c, response)
 	if err != nil {
-		return Use{}, err
+		return passkeyUse{}, err
 	}
 	parsed, err := protocol.ParseCredentialRequestResponseBytes(response)
 	if err != nil {
-		return Use{}, refused(err)
+		return passkeyUse{}, refusedPasskey(err)
 	}
 	used, err := p.web.ValidateLogin(a, session, parsed)
 	if err != nil {
-		return Use{}, refused(err)
+		return passkeyUse{}, refusedPasskey(err)
 	}
 	cloned := used.Authenticator.CloneWarning
 	used.Authenticator.CloneWarning = false // of this login alone
-	k, err := keyOf(used)
-	return Use{Key: k, Cloned: cloned}, err
+	k, err := passkeyOf(used)
+	return passkeyUse{passkeyKey: k, Cloned: cloned}, err
 }
 
-func (p *Party) ceremony(u User, c Challenge, response []byte) (a account, s webauthn.SessionData, err error) {
-	if a, err = accountOf(u); err != nil {
+func (p *party) ceremony(u passkeyUser, c challenge, response []byte) (a keyOwner, s webauthn.SessionData, err error) {
+	if a, err = keyOwnerOf(u); err != nil {
 		return a, s, err
 	}
 	if err := json.Unmarshal(c, &s); err != nil {
 		return a, s, fmt.Errorf("decode the challenge of a passkey: %w", err)
 	}
 	switch {
-	case len(response) > MaxResponse:
-		return a, s, fmt.Errorf("%w: the response is too large", ErrRefused)
+	case len(response) > maxPasskeyResponse:
+		return a, s, fmt.Errorf("%w: the response is too large", errPasskeyRefused)
 	case s.RelyingPartyID != "" && s.RelyingPartyID != p.ID(), !bytes.Equal(s.UserID, u.ID):
-		return a, s, fmt.Errorf("%w: the challenge is another one's", ErrRefused)
+		return a, s, fmt.Errorf("%w: the challenge is another one's", errPasskeyRefused)
 	}
 	return a, s, nil
 }
 
-func keyOf(c *webauthn.Credential) (Key, error) {
+func passkeyOf(c *webauthn.Credential) (passkeyKey, error) {
 	record, err := json.Marshal(c)
 	if err != nil {
-		return Key{}, fmt.Errorf("encode a passkey: %w", err)
+		return passkeyKey{}, fmt.Errorf("encode a passkey: %w", err)
 	}
-	return Key{ID: c.ID, Record: record}, nil
+	return passkeyKey{ID: c.ID, Record: record}, nil
 }
