@@ -74,7 +74,8 @@ func HandOver(w workspace.Workspace, to, name string) (Intent, error) {
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditHandOver, map[string]any{"name": name}}}
 	next := &out.Workspace
 	next.OwnerID, next.Name = to, name
-	next.Env, next.Memo, next.TimeZone, next.KeepAwakeTil = nil, "", "", nil
+	next.DropSecrets()
+	next.TimeZone, next.KeepAwakeTil = "", nil
 	if w.Phase == workspace.PhaseError && w.DesiredState == workspace.DesiredRunning {
 		desire(next, stateWithoutStart(w)) // a recovery does not start it: that needs a slot of its new owner
 	}

@@ -42,9 +42,6 @@ func (w AnyWorkspace) Bytes() int64 {
 	return n
 }
 
-// withoutSecrets removes what is for the owner alone.
-func (w *AnyWorkspace) withoutSecrets() { w.Env, w.Memo = nil, "" }
-
 // Orders of the workspaces of all users.
 const (
 	SortName    = "name"
@@ -154,7 +151,7 @@ func (db *DB) AnyWorkspaces(ctx context.Context, caller workspace.Caller, f AnyF
 		}
 		list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (v valued, err error) {
 			err = row.Scan(append([]any{&v.value}, anyTargets(&v.AnyWorkspace)...)...)
-			v.withoutSecrets()
+			v.DropSecrets()
 			return v, err
 		})
 		if err != nil {
@@ -256,7 +253,7 @@ func (db *DB) anyWorkspace(ctx context.Context, id workspace.ID) (AnyWorkspace, 
 	if err != nil {
 		return AnyWorkspace{}, failed("read a workspace", err)
 	}
-	w.withoutSecrets()
+	w.DropSecrets()
 	one := []AnyWorkspace{w}
 	if err = readSpent(ctx, db.pool, one); err == nil {
 		err = readAsked(ctx, db.pool, one)

@@ -352,7 +352,7 @@ func (db *DB) sharedWith(ctx context.Context, caller workspace.Caller, id worksp
 		if err := row.Scan(append([]any{&s.Owner, &use}, workspaceTargets(&s.Workspace)...)...); err != nil {
 			return s, err
 		}
-		s.Workspace.Memo, s.Workspace.Env = "", nil
+		s.Workspace.DropSecrets()
 		if s.Access = workspace.AccessView; use {
 			s.Access = workspace.AccessUse
 		}

@@ -143,6 +143,9 @@ const (
 	ImageInterim   = "interim"    // the default image was still being built: it is the slim one
 )
 
+// DropSecrets removes what is for the owner alone.
+func (w *Workspace) DropSecrets() { w.Env, w.Memo = nil, "" }
+
 // Maximum lengths of texts.
 const (
 	MaxName        = 255 // characters
