@@ -108,12 +108,6 @@ func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id 
 	return accountOf(changed), err
 }
 
-// DeleteAccount deletes a user, and deletes or hands over the user's workspaces. See
-// postgres.DB.DeleteAccount.
-func (s *Service) DeleteAccount(ctx context.Context, caller workspace.Caller, id string, r postgres.Removal) error {
-	return s.cfg.Store.DeleteAccount(ctx, caller, id, r)
-}
-
 // RemovePasskeys removes the passkeys and recovery codes of another user, who then logs in with
 // the password alone, or registers a new one. See postgres.DB.RemovePasskeys.
 func (s *Service) RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (api.Account, error) {

@@ -106,23 +106,14 @@ func unprintable(r rune) bool {
 	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
 }
 
-// DeleteGroup removes a group. Errors: CodeNotFound.
-func (s *Service) DeleteGroup(ctx context.Context, caller workspace.Caller, id string) error {
-	return s.cfg.Store.DeleteGroup(ctx, caller, id)
-}
-
 // Members lists the members of a group by name; see postgres.DB.Members.
 func (s *Service) Members(ctx context.Context, caller workspace.Caller, id string, page postgres.Page) (api.MemberList, error) {
 	list, next, err := s.cfg.Store.Members(ctx, caller, id, page)
 	out := api.MemberList{Members: make([]api.Member, 0, len(list)), NextCursor: next}
 	for _, m := range list {
-		out.Members = append(out.Members, memberOf(m))
+		out.Members = append(out.Members, api.Member(m))
 	}
 	return out, err
-}
-
-func memberOf(m postgres.Member) api.Member {
-	return api.Member{UserID: m.UserID, Username: m.Username, Admin: m.Admin, Added: m.Added, Claimed: m.Claimed}
 }
 
 // SetMember adds a member, or changes one; see postgres.DB.SetMember.
@@ -131,7 +122,7 @@ func (s *Service) SetMember(ctx context.Context, caller workspace.Caller, id str
 		return api.Member{}, workspace.InvalidField("user", "is required.")
 	}
 	m, err := s.cfg.Store.SetMember(ctx, caller, id, in.User, in.Admin)
-	return memberOf(m), err
+	return api.Member(m), err
 }
 
 // RemoveMember removes a member; see postgres.DB.RemoveMember.

@@ -172,7 +172,7 @@ func (d *Dashboard) changeGroup(name string) callerHandler {
 			made, err = d.Admin.CreateGroup(r.Context(), c, api.CreateGroup{Name: *in.Name, Claim: *in.Claim, Issuer: *in.Issuer, MaxRunning: in.MaxRunning.Value, MaxWorkspaces: in.MaxWorkspaces.Value, MaxBytes: in.MaxBytes.Value})
 			to = "/groups/" + made.ID
 		case groupDelete:
-			err = d.Admin.DeleteGroup(r.Context(), c, f.Group.ID)
+			err = d.Store.DeleteGroup(r.Context(), c, f.Group.ID)
 			to, note = "/groups", "group_deleted"
 		case groupMember:
 			f.line("user", 255, true)

@@ -152,7 +152,7 @@ func (d *Dashboard) deletePerson(w http.ResponseWriter, r *http.Request, c works
 		d.again(w, r, c, f)
 		return
 	}
-	if err := d.Admin.DeleteAccount(r.Context(), c, f.User.ID, removal); err != nil {
+	if err := d.Store.DeleteAccount(r.Context(), c, f.User.ID, removal); err != nil {
 		switch workspace.CodeOf(err) {
 		case workspace.CodeNotStopped, workspace.CodeConfirmRequired:
 			f.Problem = f.lang.T("person.not_stopped")

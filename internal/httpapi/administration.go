@@ -588,7 +588,7 @@ func (s *server) dismissNotice(w http.ResponseWriter, r *http.Request, id auth.I
 func (s *server) deleteAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	q := r.URL.Query()
 	user := r.PathValue("id")
-	err := s.cfg.Admin.DeleteAccount(r.Context(), id.Caller, user, postgres.Removal{Workspaces: q.Get("workspaces"), To: q.Get("to")})
+	err := s.cfg.Store.DeleteAccount(r.Context(), id.Caller, user, postgres.Removal{Workspaces: q.Get("workspaces"), To: q.Get("to")})
 	if err != nil {
 		return err
 	}

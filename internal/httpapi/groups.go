@@ -52,7 +52,7 @@ func (s *server) patchGroup(w http.ResponseWriter, r *http.Request, id auth.Iden
 }
 
 func (s *server) deleteGroup(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	if err := s.cfg.Admin.DeleteGroup(r.Context(), id.Caller, r.PathValue("id")); err != nil {
+	if err := s.cfg.Store.DeleteGroup(r.Context(), id.Caller, r.PathValue("id")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
