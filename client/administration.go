@@ -70,9 +70,7 @@ func (c *Client) AllWorkspaces(ctx context.Context, f AllFilter) (api.AdminWorks
 func adminPath(id, action string) string { return "/admin" + path(id, action) }
 
 func (c *Client) adminWorkspace(ctx context.Context, method, path string, q url.Values, in any) (api.AdminWorkspace, error) {
-	var out api.AdminWorkspace
-	err := c.call(ctx, method, path, q, in, &out)
-	return out, err
+	return ask[api.AdminWorkspace](ctx, c, method, path, q, in)
 }
 
 // AnyWorkspace shows a workspace of any user; for administrators, as all methods below but those
@@ -134,14 +132,7 @@ func (c *Client) HandOver(ctx context.Context, id string, in api.HandOver) (api.
 
 // AdminArchives lists the archives of a workspace of any user.
 func (c *Client) AdminArchives(ctx context.Context, id string) ([]api.Archive, error) {
-	list := []api.Archive{}
-	err := pages(func(query url.Values) (string, error) {
-		var page api.ArchiveList
-		err := c.call(ctx, http.MethodGet, adminPath(id, "/archives"), query, nil, &page)
-		list = append(list, page.Archives...)
-		return page.NextCursor, err
-	})
-	return list, err
+	return all(ctx, c, adminPath(id, "/archives"), func(page api.ArchiveList) ([]api.Archive, string) { return page.Archives, page.NextCursor })
 }
 
 // AdminLogs is Logs for a workspace of any user.
@@ -243,16 +234,12 @@ func (c *Client) DeleteAccount(ctx context.Context, id, workspaces, to string) e
 
 // GetBanner returns the text that all users see.
 func (c *Client) GetBanner(ctx context.Context) (api.Banner, error) {
-	var out api.Banner
-	err := c.call(ctx, http.MethodGet, "/banner", nil, nil, &out)
-	return out, err
+	return ask[api.Banner](ctx, c, http.MethodGet, "/banner", nil, nil)
 }
 
 // SetBanner sets the text that all users see; an empty one removes it.
 func (c *Client) SetBanner(ctx context.Context, message string) (api.Banner, error) {
-	var out api.Banner
-	err := c.call(ctx, http.MethodPut, "/banner", nil, api.SetBanner{Message: message}, &out)
-	return out, err
+	return ask[api.Banner](ctx, c, http.MethodPut, "/banner", nil, api.SetBanner{Message: message})
 }
 
 // Notices lists the caller's notices.

@@ -16,14 +16,7 @@ import (
 
 // Archives lists the archives of a workspace, newest first.
 func (c *Client) Archives(ctx context.Context, id string) ([]api.Archive, error) {
-	list := []api.Archive{}
-	err := pages(func(query url.Values) (string, error) {
-		var page api.ArchiveList
-		err := c.call(ctx, http.MethodGet, path(id, "/archives"), query, nil, &page)
-		list = append(list, page.Archives...)
-		return page.NextCursor, err
-	})
-	return list, err
+	return all(ctx, c, path(id, "/archives"), func(page api.ArchiveList) ([]api.Archive, string) { return page.Archives, page.NextCursor })
 }
 
 // Download is an open download of an archive.

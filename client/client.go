@@ -171,3 +171,21 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	}
 	return nil
 }
+
+// ask is call with a result of type T.
+func ask[T any](ctx context.Context, c *Client, method, path string, query url.Values, in any) (out T, err error) {
+	err = c.call(ctx, method, path, query, in, &out)
+	return out, err
+}
+
+// all reads all pages of a list; of returns the content of a page and the cursor of the next one.
+func all[L, T any](ctx context.Context, c *Client, path string, of func(L) (part []T, next string)) ([]T, error) {
+	list := []T{}
+	err := pages(func(query url.Values) (string, error) {
+		page, err := ask[L](ctx, c, http.MethodGet, path, query, nil)
+		part, next := of(page)
+		list = append(list, part...)
+		return next, err
+	})
+	return list, err
+}

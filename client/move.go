@@ -14,42 +14,29 @@ import (
 
 // MoveSource returns the server's installation.
 func (c *Client) MoveSource(ctx context.Context) (api.MoveSource, error) {
-	var out api.MoveSource
-	err := c.call(ctx, http.MethodGet, "/admin/move", nil, nil, &out)
-	return out, err
+	return ask[api.MoveSource](ctx, c, http.MethodGet, "/admin/move", nil, nil)
 }
 
 // WorkspacesToMove lists the workspaces of all users, newest first.
 func (c *Client) WorkspacesToMove(ctx context.Context) ([]api.MoveWorkspace, error) {
-	list := []api.MoveWorkspace{}
-	err := pages(func(query url.Values) (string, error) {
-		var page api.MoveWorkspaceList
-		err := c.call(ctx, http.MethodGet, "/admin/move/workspaces", query, nil, &page)
-		list = append(list, page.Workspaces...)
-		return page.NextCursor, err
+	return all(ctx, c, "/admin/move/workspaces", func(page api.MoveWorkspaceList) ([]api.MoveWorkspace, string) {
+		return page.Workspaces, page.NextCursor
 	})
-	return list, err
 }
 
 // WorkspaceToMove reads a workspace of any user.
 func (c *Client) WorkspaceToMove(ctx context.Context, id string) (api.MoveWorkspace, error) {
-	var out api.MoveWorkspace
-	err := c.call(ctx, http.MethodGet, movePath(id, ""), nil, nil, &out)
-	return out, err
+	return ask[api.MoveWorkspace](ctx, c, http.MethodGet, movePath(id, ""), nil, nil)
 }
 
 // ArchiveToMove requests that a workspace is archived, after a running operation.
 func (c *Client) ArchiveToMove(ctx context.Context, id string) (api.MoveWorkspace, error) {
-	var out api.MoveWorkspace
-	err := c.call(ctx, http.MethodPost, movePath(id, "/archive"), nil, nil, &out)
-	return out, err
+	return ask[api.MoveWorkspace](ctx, c, http.MethodPost, movePath(id, "/archive"), nil, nil)
 }
 
 // ReadToMove returns what a move takes of an archived workspace, except its files.
 func (c *Client) ReadToMove(ctx context.Context, id string) (api.MoveRecord, error) {
-	var out api.MoveRecord
-	err := c.call(ctx, http.MethodGet, movePath(id, "/record"), nil, nil, &out)
-	return out, err
+	return ask[api.MoveRecord](ctx, c, http.MethodGet, movePath(id, "/record"), nil, nil)
 }
 
 // FetchToMove opens the archive of a version of a workspace. The offset and the ETag are
@@ -66,9 +53,7 @@ func (c *Client) DeleteMoved(ctx context.Context, id, version string) error {
 // MoveUser returns what a move takes of a user besides Accounts, and the server records that.
 // not_found, also from a server of an earlier version.
 func (c *Client) MoveUser(ctx context.Context, id string) (api.MoveUser, error) {
-	var out api.MoveUser
-	err := c.call(ctx, http.MethodGet, "/admin/move/users/"+url.PathEscape(id), nil, nil, &out)
-	return out, err
+	return ask[api.MoveUser](ctx, c, http.MethodGet, "/admin/move/users/"+url.PathEscape(id), nil, nil)
 }
 
 func movePath(id, rest string) string {

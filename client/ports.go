@@ -11,16 +11,12 @@ import (
 
 // Ports lists the ports of a workspace that are shared or that a program listens on.
 func (c *Client) Ports(ctx context.Context, id string) (api.PortList, error) {
-	var out api.PortList
-	err := c.call(ctx, http.MethodGet, path(id, "/ports"), nil, nil, &out)
-	return out, err
+	return ask[api.PortList](ctx, c, http.MethodGet, path(id, "/ports"), nil, nil)
 }
 
 // SharePort shares a port of a workspace.
 func (c *Client) SharePort(ctx context.Context, id string, port int, in api.SharePort) (api.Port, error) {
-	var out api.Port
-	err := c.call(ctx, http.MethodPut, path(id, "/ports/"+strconv.Itoa(port)+"/share"), nil, in, &out)
-	return out, err
+	return ask[api.Port](ctx, c, http.MethodPut, path(id, "/ports/"+strconv.Itoa(port)+"/share"), nil, in)
 }
 
 // UnsharePort ends the share of a port.

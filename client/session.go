@@ -56,21 +56,12 @@ func (c *Client) Logout(ctx context.Context) error {
 
 // Session returns the client's user and its session or token.
 func (c *Client) Session(ctx context.Context) (api.Session, error) {
-	var out api.Session
-	err := c.call(ctx, http.MethodGet, "/session", nil, nil, &out)
-	return out, err
+	return ask[api.Session](ctx, c, http.MethodGet, "/session", nil, nil)
 }
 
 // Sessions lists the user's sessions, the most recently used first.
 func (c *Client) Sessions(ctx context.Context) ([]api.OpenSession, error) {
-	list := []api.OpenSession{}
-	err := pages(func(query url.Values) (string, error) {
-		var page api.SessionList
-		err := c.call(ctx, http.MethodGet, "/sessions", query, nil, &page)
-		list = append(list, page.Sessions...)
-		return page.NextCursor, err
-	})
-	return list, err
+	return all(ctx, c, "/sessions", func(page api.SessionList) ([]api.OpenSession, string) { return page.Sessions, page.NextCursor })
 }
 
 // EndSession ends one of the user's sessions.
@@ -88,28 +79,17 @@ func (c *Client) EndOtherSessions(ctx context.Context) (int64, error) {
 
 // Me returns the client's user.
 func (c *Client) Me(ctx context.Context) (api.User, error) {
-	var out api.User
-	err := c.call(ctx, http.MethodGet, "/users/me", nil, nil, &out)
-	return out, err
+	return ask[api.User](ctx, c, http.MethodGet, "/users/me", nil, nil)
 }
 
 // CreateToken creates an API token. The secret is only in this response.
 func (c *Client) CreateToken(ctx context.Context, in api.CreateToken) (api.Token, error) {
-	var out api.Token
-	err := c.call(ctx, http.MethodPost, "/tokens", nil, in, &out)
-	return out, err
+	return ask[api.Token](ctx, c, http.MethodPost, "/tokens", nil, in)
 }
 
 // Tokens lists the API tokens.
 func (c *Client) Tokens(ctx context.Context) ([]api.Token, error) {
-	list := []api.Token{}
-	err := pages(func(query url.Values) (string, error) {
-		var page api.TokenList
-		err := c.call(ctx, http.MethodGet, "/tokens", query, nil, &page)
-		list = append(list, page.Tokens...)
-		return page.NextCursor, err
-	})
-	return list, err
+	return all(ctx, c, "/tokens", func(page api.TokenList) ([]api.Token, string) { return page.Tokens, page.NextCursor })
 }
 
 // DeleteToken revokes an API token.
@@ -126,9 +106,7 @@ func (c *Client) Identities(ctx context.Context) ([]api.Identity, error) {
 
 // Passkeys lists the user's passkeys, the oldest first.
 func (c *Client) Passkeys(ctx context.Context) (api.PasskeyList, error) {
-	var out api.PasskeyList
-	err := c.call(ctx, http.MethodGet, "/passkeys", nil, nil, &out)
-	return out, err
+	return ask[api.PasskeyList](ctx, c, http.MethodGet, "/passkeys", nil, nil)
 }
 
 // RenamePasskey renames one of them.

@@ -17,9 +17,7 @@ func (c *Client) Shares(ctx context.Context, id string) ([]api.Share, error) {
 
 // Share shares the caller's workspace with a user or a group, or changes the access.
 func (c *Client) Share(ctx context.Context, id string, in api.NewShare) (api.Share, error) {
-	var out api.Share
-	err := c.call(ctx, http.MethodPost, "/workspaces/"+url.PathEscape(id)+"/shares", nil, in, &out)
-	return out, err
+	return ask[api.Share](ctx, c, http.MethodPost, "/workspaces/"+url.PathEscape(id)+"/shares", nil, in)
 }
 
 // Unshare ends a share.
@@ -36,14 +34,10 @@ func (c *Client) Shared(ctx context.Context) ([]api.SharedWorkspace, error) {
 
 // SharedWorkspace shows one workspace that another user shares with the caller.
 func (c *Client) SharedWorkspace(ctx context.Context, id string) (api.SharedWorkspace, error) {
-	var out api.SharedWorkspace
-	err := c.call(ctx, http.MethodGet, "/shared/"+url.PathEscape(id), nil, nil, &out)
-	return out, err
+	return ask[api.SharedWorkspace](ctx, c, http.MethodGet, "/shared/"+url.PathEscape(id), nil, nil)
 }
 
 // Leave ends the caller's own access to a workspace that another user shares.
 func (c *Client) Leave(ctx context.Context, id string) (api.LeftShare, error) {
-	var out api.LeftShare
-	err := c.call(ctx, http.MethodDelete, "/shared/"+url.PathEscape(id), nil, nil, &out)
-	return out, err
+	return ask[api.LeftShare](ctx, c, http.MethodDelete, "/shared/"+url.PathEscape(id), nil, nil)
 }

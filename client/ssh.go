@@ -13,28 +13,17 @@ import (
 
 // SSHServer returns the address of the server's SSH listener and its host key.
 func (c *Client) SSHServer(ctx context.Context) (api.SSHServer, error) {
-	var out api.SSHServer
-	err := c.call(ctx, http.MethodGet, "/ssh", nil, nil, &out)
-	return out, err
+	return ask[api.SSHServer](ctx, c, http.MethodGet, "/ssh", nil, nil)
 }
 
 // SSHKeys lists the user's SSH keys, newest first.
 func (c *Client) SSHKeys(ctx context.Context) ([]api.SSHKey, error) {
-	list := []api.SSHKey{}
-	err := pages(func(query url.Values) (string, error) {
-		var page api.SSHKeyList
-		err := c.call(ctx, http.MethodGet, "/keys", query, nil, &page)
-		list = append(list, page.Keys...)
-		return page.NextCursor, err
-	})
-	return list, err
+	return all(ctx, c, "/keys", func(page api.SSHKeyList) ([]api.SSHKey, string) { return page.Keys, page.NextCursor })
 }
 
 // AddSSHKey registers a public key.
 func (c *Client) AddSSHKey(ctx context.Context, in api.AddSSHKey) (api.SSHKey, error) {
-	var out api.SSHKey
-	err := c.call(ctx, http.MethodPost, "/keys", nil, in, &out)
-	return out, err
+	return ask[api.SSHKey](ctx, c, http.MethodPost, "/keys", nil, in)
 }
 
 // DeleteSSHKey removes an SSH key, and ends the connections that were opened with it.

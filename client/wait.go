@@ -63,15 +63,10 @@ func (c *Client) Wait(ctx context.Context, id string, seen func(api.Workspace) (
 	return last, err
 }
 
-// UpdateImage makes the next start of a workspace use the newest image of its reference.
-func (c *Client) UpdateImage(ctx context.Context, id string) (api.Workspace, error) {
-	return c.workspace(ctx, http.MethodPost, path(id, "/update-image"), nil, nil)
-}
-
 // Restart stops a running workspace and starts it again. It starts a workspace that is
 // not running, after the current operation if there is one.
 func (c *Client) Restart(ctx context.Context, id string) (api.Workspace, error) {
-	w, err := c.workspace(ctx, http.MethodPost, path(id, "/restart"), nil, nil)
+	w, err := c.Do(ctx, id, "restart")
 	switch CodeOf(err) {
 	case "not_running", "operation_in_progress":
 		return c.Want(ctx, id, "RUNNING", true)

@@ -70,24 +70,15 @@ func (c *Client) Delete(ctx context.Context, id string, queue bool) (api.Workspa
 	return c.workspace(ctx, http.MethodDelete, path(id, ""), flag("queue", queue), nil)
 }
 
-// Undelete undoes a deletion.
-func (c *Client) Undelete(ctx context.Context, id string) (api.Workspace, error) {
-	return c.workspace(ctx, http.MethodPost, path(id, "/undelete"), nil, nil)
+// Do requests a change that needs nothing but the workspace: undelete, cancel, stay or
+// update-image.
+func (c *Client) Do(ctx context.Context, id, change string) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPost, path(id, "/"+change), nil, nil)
 }
 
 // Recover clears the error of a workspace in ERROR.
 func (c *Client) Recover(ctx context.Context, id string, in api.Recover) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, path(id, "/recover"), nil, in)
-}
-
-// Cancel cancels the running operation.
-func (c *Client) Cancel(ctx context.Context, id string) (api.Workspace, error) {
-	return c.workspace(ctx, http.MethodPost, path(id, "/cancel"), nil, nil)
-}
-
-// Stay resets the idle timer of a running workspace.
-func (c *Client) Stay(ctx context.Context, id string) (api.Workspace, error) {
-	return c.workspace(ctx, http.MethodPost, path(id, "/stay"), nil, nil)
 }
 
 // Stop stops a workspace; with force its container is removed at once.
@@ -112,15 +103,11 @@ func (c *Client) Logs(ctx context.Context, id string, tail int, follow bool) (io
 
 // Usage returns the processor time, memory and disk that a running workspace uses.
 func (c *Client) Usage(ctx context.Context, id string) (api.Usage, error) {
-	var out api.Usage
-	err := c.call(ctx, http.MethodGet, path(id, "/usage"), nil, nil, &out)
-	return out, err
+	return ask[api.Usage](ctx, c, http.MethodGet, path(id, "/usage"), nil, nil)
 }
 
 func (c *Client) workspace(ctx context.Context, method, path string, q url.Values, in any) (api.Workspace, error) {
-	var out api.Workspace
-	err := c.call(ctx, method, path, q, in, &out)
-	return out, err
+	return ask[api.Workspace](ctx, c, method, path, q, in)
 }
 
 func path(id, action string) string { return "/workspaces/" + url.PathEscape(id) + action }

@@ -59,7 +59,7 @@ func (s stayCmd) Run(ctx context.Context, k *kong.Context) error {
 	if s.Workspace == "" {
 		return stayInside(ctx, k)
 	}
-	return onWorkspace(s).run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return withLifetime(c.Stay(ctx, id)) })
+	return onWorkspace(s).run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return withLifetime(c.Do(ctx, id, "stay")) })
 }
 
 type keepAwakeCmd struct {

@@ -261,7 +261,7 @@ type updateImageCmd struct {
 
 func (u updateImageCmd) Run(ctx context.Context, k *kong.Context) error {
 	return u.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
-		w, err := c.UpdateImage(ctx, id)
+		w, err := c.Do(ctx, id, "update-image")
 		if err == nil && u.Restart {
 			w, err = c.Restart(ctx, id)
 		}
@@ -334,7 +334,7 @@ func (d *deleteCmd) failedBefore(ctx context.Context) error {
 type undeleteCmd struct{ onWorkspace }
 
 func (u undeleteCmd) Run(ctx context.Context, k *kong.Context) error {
-	return u.run(ctx, k, true, func(c *client.Client, id string) (any, string, error) { return outcome(c.Undelete(ctx, id)) })
+	return u.run(ctx, k, true, func(c *client.Client, id string) (any, string, error) { return outcome(c.Do(ctx, id, "undelete")) })
 }
 
 type recoverCmd struct {
@@ -363,7 +363,7 @@ func (r recoverCmd) Run(ctx context.Context, k *kong.Context) error {
 type cancelCmd struct{ onWorkspace }
 
 func (cmd cancelCmd) Run(ctx context.Context, k *kong.Context) error {
-	return cmd.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return outcome(c.Cancel(ctx, id)) })
+	return cmd.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return outcome(c.Do(ctx, id, "cancel")) })
 }
 
 type openCmd struct {

@@ -65,7 +65,7 @@ func TestServesWhileImagesAreBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.await(id, "the default image is offered", func(w api.Workspace) bool { return w.ImageUpdateAvailable })
-	if _, err := s.api.UpdateImage(t.Context(), id); err != nil {
+	if _, err := s.api.Do(t.Context(), id, "update-image"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.api.Restart(t.Context(), id); err != nil {

@@ -79,7 +79,7 @@ var (
 		if u.deleted != nil {
 			w = u.deleted
 		}
-		_, err := on.api.Undelete(ctx, w.id)
+		_, err := on.api.Do(ctx, w.id, "undelete")
 		return err
 	}}
 	recoverAction = action{"recover", 3, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
@@ -87,7 +87,7 @@ var (
 		return err
 	}}
 	cancelAction = action{"cancel", 4, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
-		_, err := on.api.Cancel(ctx, w.id)
+		_, err := on.api.Do(ctx, w.id, "cancel")
 		return err
 	}}
 	forceStopAction = action{"force stop", 2, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {

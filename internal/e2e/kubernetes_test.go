@@ -119,7 +119,7 @@ func slowPullOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
 	s.awaitPhase(id, "STANDBY")
 	release := registry.Hold(false)
 	publish()
-	if _, err := s.api.UpdateImage(t.Context(), id); err != nil {
+	if _, err := s.api.Do(t.Context(), id, "update-image"); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()

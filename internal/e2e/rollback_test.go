@@ -175,7 +175,7 @@ func TestDatabaseRollback(t *testing.T) {
 	if _, err := s.api.Delete(t.Context(), ids["deleted since"], false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.api.Undelete(t.Context(), ids["undeleted since"]); err != nil {
+	if _, err := s.api.Do(t.Context(), ids["undeleted since"], "undelete"); err != nil {
 		t.Fatal(err)
 	}
 	s.setDesired(ids["undeleted since"], "RUNNING")

@@ -109,7 +109,7 @@ func (l *life) step(ctx context.Context) error {
 		}
 		l.pause(ctx, 500)
 		l.note("cancel")
-		_, err := l.world.api.Cancel(ctx, l.id)
+		_, err := l.world.api.Do(ctx, l.id, "cancel")
 		return err
 	case 9:
 		l.killJob(ctx)
@@ -287,7 +287,7 @@ var errPurged = errors.New("deleted past its grace")
 
 func (l *life) undelete(ctx context.Context) error {
 	l.note("undelete")
-	_, err := l.world.api.Undelete(ctx, l.id)
+	_, err := l.world.api.Do(ctx, l.id, "undelete")
 	var e *codehub.Error
 	switch {
 	case err == nil, codehub.CodeOf(err) == "not_deleted":
