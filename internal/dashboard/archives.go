@@ -48,15 +48,6 @@ func generationOf(a workspace.Archive, w workspace.Workspace) generation {
 	}
 }
 
-func (d *Dashboard) archive(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, d.want(workspace.DesiredArchived, "archive"))
-}
-
-// restore restores the home without starting the workspace.
-func (d *Dashboard) restore(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, d.want(workspace.DesiredStandby, "restore"))
-}
-
 // recoverArchive replaces lost data with an archive. As for startEmpty, the user confirms by
 // typing the workspace's name.
 func (d *Dashboard) recoverArchive(w http.ResponseWriter, r *http.Request, c workspace.Caller) {

@@ -34,6 +34,43 @@ func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace
 	d.done(w, r, c, id, note)
 }
 
+// changeRoutes registers the changes of a workspace that need no form, and the dialogs of those
+// that need one or are confirmed.
+func (d *Dashboard) changeRoutes(loggedIn func(pattern string, h callerHandler)) {
+	for _, name := range []string{"edit", "image", "size", "env", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside", "share-port"} {
+		loggedIn("GET /workspaces/{id}/"+name, d.dialog(name))
+	}
+	for name, do := range map[string]change{
+		"start":        d.want(workspace.DesiredRunning, "start"),
+		"archive":      d.want(workspace.DesiredArchived, "archive"),
+		"restore":      d.want(workspace.DesiredStandby, "restore"), // without a start
+		"restart":      d.restart,
+		"force-stop":   d.requested("force_stop", (*postgres.DB).RequestForceStop),
+		"update-image": d.requested("update-image", (*postgres.DB).UpdateImage),
+		"cancel":       d.cancel,
+		"recover":      d.recovered("recover", workspace.RecoverAfresh),
+		"set-aside":    d.recovered("set_aside", workspace.RecoverSetAside),
+		"delete":       d.remove,
+		"undelete":     d.requested("undelete", (*postgres.DB).UndeleteWorkspace),
+	} {
+		loggedIn("POST /workspaces/{id}/"+name, func(w http.ResponseWriter, r *http.Request, c workspace.Caller) { d.carryOut(w, r, c, do) })
+	}
+}
+
+// requested is a change that needs nothing but the workspace.
+func (d *Dashboard) requested(note string, do func(*postgres.DB, context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)) change {
+	return func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := do(d.Store, ctx, c, id)
+		return note, err
+	}
+}
+
+func (d *Dashboard) recovered(note, action string) change {
+	return d.requested(note, func(db *postgres.DB, ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+		return db.RequestRecover(ctx, c, id, action)
+	})
+}
+
 func (d *Dashboard) want(s workspace.DesiredState, note string) change {
 	return func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
 		free := r.PostFormValue("free_space") != ""
@@ -43,10 +80,6 @@ func (d *Dashboard) want(s workspace.DesiredState, note string) change {
 		}
 		return note, err
 	}
-}
-
-func (d *Dashboard) start(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, d.want(workspace.DesiredRunning, "start"))
 }
 
 // stop asks first if an open IDE has unsaved files.
@@ -82,60 +115,26 @@ func (d *Dashboard) unsavedForm(r *http.Request, c workspace.Caller) *form {
 	return f
 }
 
-func (d *Dashboard) forceStop(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		_, err := d.Store.RequestForceStop(ctx, c, id)
-		return "force_stop", err
-	})
-}
-
-func (d *Dashboard) restart(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
-		if zone := timeZone(r); zone != "" {
-			if _, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{TimeZone: zone}); err != nil {
-				return "", err
-			}
-		}
-		_, err := d.Store.Restart(ctx, c, id)
-		return "restart", err
-	})
-}
-
-// updateImage makes the next start use the newest image.
-func (d *Dashboard) updateImage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		_, err := d.Store.UpdateImage(ctx, c, id)
-		return "update-image", err
-	})
-}
-
-func (d *Dashboard) cancel(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		before, err := d.Store.Workspace(ctx, c, id)
-		if err != nil {
+func (d *Dashboard) restart(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
+	if zone := timeZone(r); zone != "" {
+		if _, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{TimeZone: zone}); err != nil {
 			return "", err
 		}
-		ws, err := d.Store.RequestCancel(ctx, c, id)
-		if before.NextDesired != ws.NextDesired {
-			return "cancel_queued", err
-		}
-		return "cancel", err
-	})
+	}
+	_, err := d.Store.Restart(ctx, c, id)
+	return "restart", err
 }
 
-func (d *Dashboard) recover(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		_, err := d.Store.RequestRecover(ctx, c, id, workspace.RecoverAfresh)
-		return "recover", err
-	})
-}
-
-// setAside requests that the volume that blocks the home is set aside.
-func (d *Dashboard) setAside(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		_, err := d.Store.RequestRecover(ctx, c, id, workspace.RecoverSetAside)
-		return "set_aside", err
-	})
+func (d *Dashboard) cancel(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+	before, err := d.Store.Workspace(ctx, c, id)
+	if err != nil {
+		return "", err
+	}
+	ws, err := d.Store.RequestCancel(ctx, c, id)
+	if before.NextDesired != ws.NextDesired {
+		return "cancel_queued", err
+	}
+	return "cancel", err
 }
 
 // startEmpty gives up lost data. The user confirms by typing the workspace's name.
@@ -151,27 +150,15 @@ func (d *Dashboard) startEmpty(w http.ResponseWriter, r *http.Request, c workspa
 		d.again(w, r, c, f)
 		return
 	}
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		_, err := d.Store.RequestRecover(ctx, c, id, workspace.RecoverEmpty)
-		return "start_empty", err
-	})
+	d.carryOut(w, r, c, d.recovered("start_empty", workspace.RecoverEmpty))
 }
 
-func (d *Dashboard) remove(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		ws, err := d.Store.DeleteWorkspace(ctx, c, id, true)
-		if err == nil && ws.DeletedAt == nil {
-			return "delete_queued", nil
-		}
-		return "delete", err
-	})
-}
-
-func (d *Dashboard) undelete(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		_, err := d.Store.UndeleteWorkspace(ctx, c, id)
-		return "undelete", err
-	})
+func (d *Dashboard) remove(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+	ws, err := d.Store.DeleteWorkspace(ctx, c, id, true)
+	if err == nil && ws.DeletedAt == nil {
+		return "delete_queued", nil
+	}
+	return "delete", err
 }
 
 // clean normalizes line endings (browsers send CRLF) and drops control characters and invalid
