@@ -36,7 +36,7 @@ type starter struct {
 
 // agentCost measures what the agent and the user's name in the container add to a start,
 // from the creation of the container until /healthz answers.
-func agentCost(ctx context.Context, binary string, n int) (err error) {
+func agentCost(ctx context.Context, o options) (err error) {
 	installation := uuid.NewString()
 	api, err := client.New(client.FromEnv)
 	if err != nil {
@@ -44,12 +44,12 @@ func agentCost(ctx context.Context, binary string, n int) (err error) {
 	}
 	defer api.Close()
 	defer func() { err = errors.Join(err, proc.Sweep(context.WithoutCancel(ctx), api, installation)) }()
-	agent, err := os.ReadFile(binary + "-agent")
+	agent, err := os.ReadFile(o.binary + "-agent")
 	if err != nil {
 		return err
 	}
 	rt, err := docker.New(ctx, docker.Config{
-		Installation: installation, HelperBinary: binary, AgentDigest: fmt.Sprintf("%x", sha256.Sum256(agent)), Log: slog.New(slog.DiscardHandler),
+		Installation: installation, HelperBinary: o.binary, AgentDigest: fmt.Sprintf("%x", sha256.Sum256(agent)), Log: slog.New(slog.DiscardHandler),
 		Settings: docker.Settings{Pids: 4096, KeepLimits: true},
 	})
 	if err != nil {
@@ -66,16 +66,8 @@ func agentCost(ctx context.Context, binary string, n int) (err error) {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	took := make([][]time.Duration, 2)
-	if err := inTurns(2*n, len(took), func(i int) error {
-		measure := s.workspace
-		if i == 1 {
-			measure = s.plain
-		}
-		d, err := measure(ctx)
-		took[i] = append(took[i], d)
-		return err
-	}); err != nil {
+	took, err := timesInTurns(2*o.n, func() (time.Duration, error) { return s.workspace(ctx) }, func() (time.Duration, error) { return s.plain(ctx) })
+	if err != nil {
 		return err
 	}
 	more := median(took[0]) - median(took[1])

@@ -7,10 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
-
-	"codehub/internal/workspace"
 )
 
 // fixedCost is the time of a job with almost no content, which is that of its
@@ -18,61 +15,40 @@ import (
 type fixedCost struct{ stored, done, restored time.Duration }
 
 // fixedCosts measures the archive and restore of a home of one file.
-func (s *storage) fixedCosts(ctx context.Context) (fixedCost, error) {
-	if s.fixed != nil {
-		return *s.fixed, nil
-	}
+func (s *storage) fixedCosts(ctx context.Context) (c fixedCost, err error) {
 	h, err := s.newHome(ctx, func(dir string) error {
 		return os.WriteFile(filepath.Join(dir, "file"), []byte("hello"), 0o644)
 	})
 	if err != nil {
-		return fixedCost{}, err
+		return c, err
 	}
 	if _, err := s.archive(ctx, h); err != nil { // the first job creates the helper image
-		return fixedCost{}, err
+		return c, err
 	}
 	var stored, done, restored []time.Duration
 	for range s.n {
-		syncDisks()
+		unix.Sync()
 		a, err := s.archive(ctx, h)
 		if err != nil {
-			return fixedCost{}, err
+			return c, err
 		}
-		stored, done = append(stored, a.stored), append(done, a.done)
 		took, _, err := s.restore(ctx, a)
 		if err != nil {
-			return fixedCost{}, err
+			return c, err
 		}
-		restored = append(restored, took)
+		stored, done, restored = append(stored, a.stored), append(done, a.done), append(restored, took)
 	}
-	s.fixed = &fixedCost{median(stored), median(done), median(restored)}
-	return *s.fixed, nil
+	return fixedCost{median(stored), median(done), median(restored)}, nil
 }
 
-// jobCost prints the fixed cost of archive and restore, and the time of an
-// empty archive.
+// jobCost prints the fixed cost of archive and restore.
 func (s *storage) jobCost(ctx context.Context) error {
 	c, err := s.fixedCosts(ctx)
 	if err != nil {
 		return err
 	}
-	worst := max(c.done, c.restored)
 	fmt.Printf("fixed cost, with the job's container: archive stored %s, read back %s; restore %s (at most 1 s): %s\n",
-		ms(c.stored), ms(c.done), ms(c.restored), verdict(worst <= time.Second))
-	var empty []time.Duration
-	for range s.n {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return err
-		}
-		row := workspace.Workspace{ID: workspace.ID(id.String()), Name: "bench", OpID: uuid.NewString()}
-		begun := time.Now()
-		if _, err := s.bucket.PutEmpty(ctx, row, "bench"); err != nil {
-			return err
-		}
-		empty = append(empty, time.Since(begun))
-	}
-	fmt.Printf("empty archive: stored and read back %s\n", ms(median(empty)))
+		ms(c.stored), ms(c.done), ms(c.restored), verdict(max(c.done, c.restored) <= time.Second))
 	return nil
 }
 
@@ -95,8 +71,8 @@ func (s *storage) mixed(ctx context.Context) error {
 	return s.compare(ctx, fmt.Sprintf("%d MiB in large files", mib), int64(mib)<<20, fillMixed(s.text, mib))
 }
 
-// figures are the measurements of several rounds, codehub's and the rival's.
-type figures struct {
+// measured are the measurements of several rounds, codehub's and the rival's.
+type measured struct {
 	stored, done, restored   []time.Duration
 	tarred, untarred         []time.Duration
 	packCPU, restoreCPU      []time.Duration
@@ -108,10 +84,7 @@ type figures struct {
 // compare archives and restores a home of about size bytes with codehub and
 // with tar and zstd.
 func (s *storage) compare(ctx context.Context, name string, size int64, fill func(dir string) error) error {
-	rounds, err := envInt("CODEHUB_BENCH_ROUNDS", 3)
-	if err != nil {
-		return err
-	}
+	rounds := min(s.n, 3)
 	fixed, err := s.fixedCosts(ctx)
 	if err != nil {
 		return err
@@ -128,65 +101,46 @@ func (s *storage) compare(ctx context.Context, name string, size int64, fill fun
 	if err != nil {
 		return err
 	}
-	if err := s.warm(ctx, h); err != nil {
+	// Read once, so that no measurement includes the first update of access times.
+	if _, _, err := shell(ctx, `tar -c -C "$0" . | cat > /dev/null`, h.dir); err != nil {
 		return err
 	}
-	var f figures
-	for i := range rounds {
-		if err := s.round(ctx, h, i%2 == 0, &f); err != nil {
-			return err
-		}
+	var m measured
+	if err := s.rounds(ctx, h, rounds, &m); err != nil {
+		return err
 	}
-	f.print(name, fixed)
+	m.print(name, fixed)
 	return nil
 }
 
-// round measures both once. It removes nothing, because a file system is slow
+// rounds measures both in turns. It removes nothing, because a file system is slow
 // after large removals.
-func (s *storage) round(ctx context.Context, h *home, rivalFirst bool, f *figures) error {
-	var ball tarball
-	var own archived
-	inTurn := func(rival, ours func() error) error {
-		if !rivalFirst {
-			rival, ours = ours, rival
-		}
-		syncDisks()
-		if err := rival(); err != nil {
+func (s *storage) rounds(ctx context.Context, h *home, rounds int, m *measured) error {
+	return inTurns(rounds, 2, func(i int) error {
+		unix.Sync()
+		if i == 1 {
+			ball, err := s.tar(ctx, h)
+			if err != nil {
+				return err
+			}
+			took, cpu, err := s.untar(ctx, ball)
+			m.tarred, m.tarCPU, m.rivalSize = append(m.tarred, ball.took), append(m.tarCPU, ball.cpu), ball.size
+			m.untarred, m.untarCPU = append(m.untarred, took), append(m.untarCPU, cpu)
 			return err
 		}
-		syncDisks()
-		return ours()
-	}
-	err := inTurn(func() (err error) {
-		ball, err = s.tar(ctx, h)
-		f.tarred, f.tarCPU, f.rivalSize = append(f.tarred, ball.took), append(f.tarCPU, ball.cpu), ball.size
-		return err
-	}, func() (err error) {
-		own, err = s.archive(ctx, h)
+		own, err := s.archive(ctx, h)
 		if err != nil {
 			return err
 		}
-		f.stored, f.done = append(f.stored, own.stored), append(f.done, own.done)
-		f.packCPU = append(f.packCPU, own.usage.cpu)
-		f.size, f.archivePeak = own.meta.Size, max(f.archivePeak, own.usage.peak)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return inTurn(func() error {
-		took, cpu, err := s.untar(ctx, ball)
-		f.untarred, f.untarCPU = append(f.untarred, took), append(f.untarCPU, cpu)
-		return err
-	}, func() error {
 		took, used, err := s.restore(ctx, own)
-		f.restored, f.restoreCPU = append(f.restored, took), append(f.restoreCPU, used.cpu)
-		f.restorePeak = max(f.restorePeak, used.peak)
+		m.stored, m.done, m.packCPU = append(m.stored, own.stored), append(m.done, own.done), append(m.packCPU, own.usage.cpu)
+		m.size, m.archivePeak, m.restorePeak = own.meta.Size, max(m.archivePeak, own.usage.peak), max(m.restorePeak, used.peak)
+		m.restored, m.restoreCPU = append(m.restored, took), append(m.restoreCPU, used.cpu)
 		return err
 	})
 }
 
-func (f *figures) print(name string, fixed fixedCost) {
+func (f *measured) print(name string, fixed fixedCost) {
 	line := func(what string, ours []time.Duration, fixed time.Duration, rival []time.Duration, least float64) {
 		o, r := median(ours), median(rival)
 		ratio := float64(r) / float64(max(o-fixed, o/10)) // on a busy machine the difference may be negative

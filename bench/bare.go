@@ -12,6 +12,8 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
+
+	"codehub/internal/workspace"
 )
 
 // bareDocker is the rival: Docker's API without codehub.
@@ -22,7 +24,6 @@ type bareDocker struct {
 	ide     string // container with the IDE's volume; empty: images bring their own
 	without string // image that brings its own nevertheless
 	volumes []string
-	cleanup time.Duration // time of the last removal, which is not part of the start
 }
 
 func newBareDocker() (*bareDocker, error) {
@@ -105,9 +106,7 @@ func (b *bareDocker) start(ctx context.Context, image, volume string) (time.Dura
 	begun := time.Now()
 	id, err := b.up(ctx, image, volume)
 	took := time.Since(begun)
-	begun = time.Now()
 	b.down(id)
-	b.cleanup = time.Since(begun)
 	return took, err
 }
 
@@ -167,4 +166,10 @@ func (b *bareDocker) down(id string) {
 	if id != "" {
 		_, _ = b.api.ContainerRemove(context.Background(), id, client.ContainerRemoveOptions{Force: true})
 	}
+}
+
+// inside runs a shell script in the container of a workspace.
+func inside(ctx context.Context, id, script string) error {
+	_, _, err := shell(ctx, `docker exec "$0" sh -c "$1"`, workspace.ID(id).DockerName(), script)
+	return err
 }

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"codehub/internal/harness/browser"
-	"codehub/internal/workspace"
 )
 
 // tab is the tab of a Chromium with a profile and a network of its own.
@@ -145,21 +142,4 @@ func until(expression string) chromedp.Action[chromedp.Void] {
 			}
 		}
 	})
-}
-
-// inside runs a shell script in the container of a workspace.
-func inside(ctx context.Context, id, script string) error {
-	out, err := exec.CommandContext(ctx, "docker", "exec", workspace.ID(id).DockerName(), "sh", "-c", script).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("in the workspace: %s: %w: %s", script, err, strings.TrimSpace(string(out)))
-	}
-	return nil
-}
-
-// prepareIDE keeps the IDE of a workspace from asking before its page is closed and from
-// drawing the terminal on a canvas, and adds further settings, each followed by a comma.
-func prepareIDE(ctx context.Context, id, more string) error {
-	const settings = `"terminal.integrated.gpuAcceleration": "off", "terminal.integrated.environmentChangesRelaunch": false, "window.confirmBeforeClose": "never",`
-	return inside(ctx, id, `mkdir -p ~/.local/share/code-server/User && echo '{`+strings.TrimSuffix(settings+more, ",")+`}' > `+
-		`~/.local/share/code-server/User/settings.json`)
 }

@@ -30,7 +30,7 @@ type apiClient struct {
 }
 
 func login(ctx context.Context, url string) (*apiClient, error) {
-	c, _, err := client.Login(ctx, url, api.Login{Username: "admin", Password: proc.AdminPassword}, client.WithHTTPClient(&http.Client{Transport: bareClient}))
+	c, _, err := client.Login(ctx, url, api.Login{Username: "admin", Password: proc.AdminPassword})
 	if err != nil {
 		return nil, err
 	}
@@ -113,14 +113,6 @@ func (a *apiClient) stop(ctx context.Context, id string) error {
 		return err
 	}
 	return a.await(ctx, id, "STANDBY")
-}
-
-func (a *apiClient) startAll(ctx context.Context, ids []string) error {
-	return a.setAll(ctx, ids, "RUNNING")
-}
-
-func (a *apiClient) stopAll(ctx context.Context, ids []string) error {
-	return a.setAll(ctx, ids, "STANDBY")
 }
 
 func (a *apiClient) setAll(ctx context.Context, ids []string, state string) error {

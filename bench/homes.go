@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -49,20 +48,13 @@ func sourceText(ctx context.Context) ([]byte, error) {
 func fillSmall(text []byte, files int) func(dir string) error {
 	return func(dir string) error {
 		rnd := rand.New(rand.NewPCG(1, 2))
-		folder := ""
 		for i := range files {
-			if i%50 == 0 {
-				folder = filepath.Join(dir, fmt.Sprintf("project-%02d/src/pkg%03d", i/10_000, i/50))
-				if err := os.MkdirAll(folder, 0o755); err != nil {
-					return err
-				}
-			}
-			at, n := rnd.IntN(len(text)-16<<10), int(rnd.ExpFloat64()*2500)%(16<<10)
-			name := filepath.Join(folder, fmt.Sprintf("file%d.go", i))
-			if err := os.WriteFile(name, text[at:at+n], 0o644); err != nil {
+			folder := filepath.Join(dir, fmt.Sprintf("project-%02d/src/pkg%03d", i/10_000, i/50))
+			if err := os.MkdirAll(folder, 0o755); err != nil {
 				return err
 			}
-			if err := os.Lchown(name, workspaceUser, workspaceUser); err != nil {
+			at, n := rnd.IntN(len(text)-16<<10), int(rnd.ExpFloat64()*2500)%(16<<10)
+			if err := writeHome(filepath.Join(folder, fmt.Sprintf("file%d.go", i)), text[at:at+n]); err != nil {
 				return err
 			}
 		}
@@ -76,23 +68,15 @@ func fillMixed(text []byte, mib int) func(dir string) error {
 	const size = 32 << 20
 	return func(dir string) error {
 		random := rand.NewChaCha8([32]byte{1})
+		content := make([]byte, size)
 		for i := range max(mib/32, 2) {
-			var content io.Reader = random
-			if i%2 == 0 {
-				content = &code{text: text, at: i / 2 * size % len(text), copy: i}
-			}
-			f, err := os.Create(filepath.Join(dir, fmt.Sprintf("file-%03d", i)))
-			if err != nil {
+			if i%2 == 0 { // copies differ
+				at := i / 2 * size % (len(text) - size)
+				copy(content, bytes.ReplaceAll(text[at:at+size], []byte("err"), fmt.Appendf(nil, "err%d", i)))
+			} else if _, err := random.Read(content); err != nil {
 				return err
 			}
-			_, err = io.CopyN(f, content, size)
-			if closed := f.Close(); err == nil {
-				err = closed
-			}
-			if err == nil {
-				err = os.Lchown(f.Name(), workspaceUser, workspaceUser)
-			}
-			if err != nil {
+			if err := writeHome(filepath.Join(dir, fmt.Sprintf("file-%03d", i)), content); err != nil {
 				return err
 			}
 		}
@@ -100,22 +84,6 @@ func fillMixed(text []byte, mib int) func(dir string) error {
 	}
 }
 
-// code is an endless reader of source code. Each copy replaces "err" by a
-// different name, so that copies differ.
-type code struct {
-	text []byte
-	at   int
-	copy int
-	rest []byte
-}
-
-func (c *code) Read(p []byte) (int, error) {
-	if len(c.rest) == 0 {
-		part := c.text[c.at:min(c.at+1<<20, len(c.text))]
-		c.at = (c.at + len(part)) % len(c.text)
-		c.rest = bytes.ReplaceAll(part, []byte("err"), fmt.Appendf(nil, "err%d", c.copy))
-	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
+func writeHome(name string, content []byte) error {
+	return errors.Join(os.WriteFile(name, content, 0o644), os.Lchown(name, workspaceUser, workspaceUser))
 }

@@ -2,16 +2,13 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,9 +37,9 @@ const (
 
 // kubeScale measures a server with many workspaces on a cluster whose nodes kwok plays. Of n
 // workspaces two fifths run, three tenths are archived, and the others are in standby.
-func kubeScale(ctx context.Context, binary string, n int) error {
+func kubeScale(ctx context.Context, o options) error {
 	return onCluster(ctx, func(tb *standIn) error {
-		s, err := newScale(ctx, tb, binary, n)
+		s, err := newScale(ctx, tb, o)
 		if err != nil {
 			return err
 		}
@@ -62,6 +59,7 @@ type scale struct {
 	db      *database
 
 	count, burst int      // workspaces, and those that are started at once
+	rounds       int      // of the starts and their rivals
 	ids          []string // of those with a home
 	running      int      // the first so many of ids run
 }
@@ -81,8 +79,9 @@ const podTemplate = `spec:
   tolerations: [{key: ` + kubetest.FakeLabel + `, operator: Exists}]
 `
 
-func newScale(ctx context.Context, tb *standIn, binary string, n int) (*scale, error) {
-	server, ide := kubeImages(tb, binary)
+func newScale(ctx context.Context, tb *standIn, o options) (*scale, error) {
+	n := o.workspaces
+	server, ide := kubeImages(tb, o.binary)
 	c := kubetest.Start(tb, kubetest.Options{Nodes: 2, Images: []string{server, ide}})
 	if err := answerFor(tb, c.Address); err != nil {
 		return nil, err
@@ -92,7 +91,7 @@ func newScale(ctx context.Context, tb *standIn, binary string, n int) (*scale, e
 	if err != nil {
 		return nil, err
 	}
-	s := &scale{cluster: c, db: db, count: n, burst: n / 10}
+	s := &scale{cluster: c, db: db, count: n, burst: n / 10, rounds: min(o.n, 3)}
 	template := filepath.Join(tb.TempDir(), "pod.yaml")
 	if err := os.WriteFile(template, []byte(podTemplate), 0o600); err != nil {
 		return nil, err
@@ -103,7 +102,7 @@ func newScale(ctx context.Context, tb *standIn, binary string, n int) (*scale, e
 	host := c.Registry(registry.Host())
 	image := host + strings.TrimPrefix(registry.Add("scale/workspace", dockertest.Layers(1, 1<<10, 0)), registry.Host())
 	settings := append(kubeSettings(tb, c, server, ide), "CODEHUB_PLAIN_REGISTRIES="+host)
-	s.server, err = proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(db.dir, "server"), Env: append(settings,
+	s.server, err = proc.New(proc.Options{Binary: o.binary, DataDir: filepath.Join(db.dir, "server"), Env: append(settings,
 		"CODEHUB_DATABASE_URL="+db.pg.URL(), "CODEHUB_POD_TEMPLATE="+template, "CODEHUB_NODE_SELECTOR=", "CODEHUB_LOG_LEVEL=info",
 		fmt.Sprintf("CODEHUB_WORKSPACE_UIDS=%d-%d", firstUID, firstUID+10*n), "CODEHUB_MAX_OPERATIONS=500", "CODEHUB_MAX_RUNNING_PER_USER=0", "CODEHUB_MAX_RUNNING_GLOBAL=0")})
 	if err != nil {
@@ -222,61 +221,7 @@ func (s *scale) measure(ctx context.Context) error {
 	if err := s.rest(ctx); err != nil {
 		return err
 	}
-	if err := s.restart(ctx); err != nil {
-		return err
-	}
-	return s.outages(ctx)
-}
-
-// outages stops the API server for a minute, and then its database for some seconds. Meanwhile
-// and afterwards every workspace stays what it is.
-func (s *scale) outages(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, s.db.pg.URL())
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	states := func() (text string, err error) {
-		err = conn.QueryRow(ctx, `SELECT string_agg(line, ', ' ORDER BY line) FROM (
-			SELECT concat_ws(' ', count(*), phase, NULLIF(operation, 'NONE'), error_reason) AS line FROM workspaces GROUP BY phase, operation, error_reason) s`).Scan(&text)
-		return text, err
-	}
-	before, err := states()
-	if err != nil {
-		return err
-	}
-	for _, outage := range []struct {
-		what       string
-		begin, end func(kubetest.Part)
-		part       kubetest.Part
-		lasts      time.Duration
-	}{
-		{"the API server away", s.cluster.Stop, s.cluster.Start, kubetest.APIServer, time.Minute},
-		{"etcd paused", s.cluster.Pause, s.cluster.Continue, kubetest.Etcd, 15 * time.Second},
-	} {
-		outage.begin(outage.part)
-		ended, moved := false, ""
-		for begun := time.Now(); time.Since(begun) < outage.lasts+30*time.Second; {
-			if !ended && time.Since(begun) > outage.lasts {
-				outage.end(outage.part)
-				ended = true
-			}
-			now, err := states()
-			if err != nil {
-				return err
-			}
-			if now != before {
-				moved = now
-			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(250 * time.Millisecond):
-			}
-		}
-		fmt.Printf("kubescale: %s for %s: %s; and after it %s: %s\n", outage.what, outage.lasts, before, cmp.Or(moved, "the same"), verdict(moved == ""))
-	}
-	return nil
+	return s.restart(ctx)
 }
 
 // rest measures a server that has nothing to do.
@@ -289,27 +234,23 @@ func (s *scale) rest(ctx context.Context) error {
 		return err
 	}
 	begun := time.Now()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(scaleRest):
+	if err := pause(ctx, scaleRest); err != nil {
+		return err
 	}
 	after, err := s.ticks(ctx)
 	if err != nil {
 		return err
 	}
 	asked := s.cluster.Requests(kubeNamespace, begun)
-	others := 0
-	for what, n := range asked {
-		if !strings.HasPrefix(what, "watch ") {
-			others += n
-		}
-	}
-	fmt.Printf("kubescale: requests to the API server at rest within %s: %s; %d besides watches (at most 0): %s\n",
-		scaleRest, cmp.Or(requestsPer(asked, 1), "none"), others, verdict(others == 0))
+	maps.DeleteFunc(asked, func(what string, _ int) bool { return strings.HasPrefix(what, "watch ") })
+	fmt.Printf("kubescale: requests to the API server at rest within %s besides watches (none): %v: %s\n", scaleRest, asked, verdict(len(asked) == 0))
 	mean := after.since(before).mean()
-	fmt.Printf("kubescale: %s (at most %s): %s\n", after.since(before).String("ticks at rest"), scaleTick, verdict(mean <= scaleTick))
-	peak, now, err := memoryOf(s.server.Pid())
+	fmt.Printf("kubescale: a tick at rest %s on average (at most %s): %s\n", ms1(mean), scaleTick, verdict(mean <= scaleTick))
+	now, err := memoryOf(s.server.Pid(), "VmRSS:")
+	if err != nil {
+		return err
+	}
+	peak, err := memoryOf(s.server.Pid(), "VmHWM:")
 	if err != nil {
 		return err
 	}
@@ -324,10 +265,8 @@ func (s *scale) settle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(10 * time.Second):
+		if err := pause(ctx, 10*time.Second); err != nil {
+			return err
 		}
 		b, err := s.ticks(ctx)
 		if err != nil {
@@ -354,39 +293,22 @@ func (s *scale) restart(ctx context.Context) error {
 			fmt.Printf("kubescale: from the start of a new leader until its first tick %s (at most %s), of which the tick %s: %s\n", ms(took), scaleFirstTick, ms(t.mean()), verdict(took <= scaleFirstTick))
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
 		}
 	}
 }
 
 // tickFigures are those of the metric codehub_tick_seconds.
-type tickFigures struct {
-	count   int
-	sum     float64
-	buckets map[string]int // ticks that took at most so many seconds
-}
+type tickFigures struct{ count, sum float64 }
 
 func (t tickFigures) since(before tickFigures) tickFigures {
-	out := tickFigures{count: t.count - before.count, sum: t.sum - before.sum, buckets: map[string]int{}}
-	for le, n := range t.buckets {
-		out.buckets[le] = n - before.buckets[le]
-	}
-	return out
+	return tickFigures{t.count - before.count, t.sum - before.sum}
 }
 
-func (t tickFigures) mean() time.Duration {
-	return time.Duration(t.sum / float64(max(1, t.count)) * 1e9)
-}
+func (t tickFigures) mean() time.Duration { return time.Duration(t.sum / max(1, t.count) * 1e9) }
 
-func (t tickFigures) String(what string) string {
-	return fmt.Sprintf("%d %s, %s on average, %d of them within 100 ms", t.count, what, ms1(t.mean()), t.buckets["0.1"])
-}
-
-func (s *scale) ticks(ctx context.Context) (tickFigures, error) {
-	t := tickFigures{buckets: map[string]int{}}
+func (s *scale) ticks(ctx context.Context) (t tickFigures, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.server.URL+"/metrics", nil)
 	if err != nil {
 		return t, err
@@ -396,56 +318,15 @@ func (s *scale) ticks(ctx context.Context) (tickFigures, error) {
 		return t, err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return t, err
-	}
-	lines := bufio.NewScanner(strings.NewReader(string(text)))
+	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), " ")
-		switch le, isBucket := strings.CutPrefix(name, `codehub_tick_seconds_bucket{le="`); {
-		case isBucket:
-			t.buckets[strings.TrimSuffix(le, `"}`)], err = strconv.Atoi(value)
-		case name == "codehub_tick_seconds_count":
-			t.count, err = strconv.Atoi(value)
-		case name == "codehub_tick_seconds_sum":
-			t.sum, err = strconv.ParseFloat(value, 64)
-		}
-		if err != nil {
-			return t, err
+		for name, to := range map[string]*float64{"codehub_tick_seconds_count ": &t.count, "codehub_tick_seconds_sum ": &t.sum} {
+			if value, ok := strings.CutPrefix(lines.Text(), name); ok {
+				if *to, err = strconv.ParseFloat(value, 64); err != nil {
+					return t, err
+				}
+			}
 		}
 	}
 	return t, lines.Err()
-}
-
-// memoryOf returns the resident memory of a process in bytes, and the most that it ever was.
-func memoryOf(pid int) (peak, now int64, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if len(f) == 3 && (f[0] == "VmHWM:" || f[0] == "VmRSS:") {
-			n, err := strconv.ParseInt(f[1], 10, 64)
-			if err != nil {
-				return 0, 0, err
-			}
-			if f[0] == "VmHWM:" {
-				peak = n << 10
-			} else {
-				now = n << 10
-			}
-		}
-	}
-	return peak, now, nil
-}
-
-// requestsPer lists the requests, for each of n.
-func requestsPer(requests map[string]int, n int) string {
-	var out []string
-	for _, what := range slices.Sorted(maps.Keys(requests)) {
-		out = append(out, fmt.Sprintf("%.3g %s", float64(requests[what])/float64(n), what))
-	}
-	return strings.Join(out, ", ")
 }

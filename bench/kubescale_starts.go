@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,21 +12,18 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/watch"
 
 	"codehub/client"
 	"codehub/internal/workspace"
 )
 
-const (
-	scaleRounds = 3 // of the starts and their rivals
-	kubectls    = 8 // run at once; 2, 4, 16 and 40 took longer
-)
+const kubectls = 8 // run at once; 2, 4, 16 and 40 took longer
 
 // start starts workspaces at once, by a hundred connections, and waits until all run.
 func (s *scale) start(ctx context.Context, ids []string) error { return s.bring(ctx, ids, "RUNNING") }
-
-// stop stops workspaces and waits until all have stopped.
-func (s *scale) stop(ctx context.Context, ids []string) error { return s.bring(ctx, ids, "STANDBY") }
 
 func (s *scale) bring(ctx context.Context, ids []string, to string) error {
 	g, gctx := errgroup.WithContext(ctx)
@@ -60,95 +56,37 @@ func (s *scale) starts(ctx context.Context) error {
 	burst := s.ids[s.running : s.running+s.burst]
 	// The cluster makes a home's volume when its first Pod starts. Later starts do not wait for
 	// that, so it is done before the rounds.
-	if _, err := s.barePods(ctx, free, "Pod with a new volume", s.createPods); err != nil {
+	if _, err := s.barePods(ctx, free); err != nil {
 		return err
 	}
 	if err := s.start(ctx, burst); err != nil {
 		return err
 	}
-	if err := s.stop(ctx, burst); err != nil {
-		return err
-	}
-	var ours, applied, created []time.Duration
-	for round := range scaleRounds {
-		for _, rival := range []struct {
-			name   string
-			create func(context.Context, []*corev1.Pod) error
-			took   *[]time.Duration
-		}{
-			{"created in parallel", s.createPods, &created},
-			{"applied by kubectl", s.applyPods, &applied},
-		} {
-			took, err := s.barePods(ctx, free, "Pod "+rival.name, rival.create)
-			if err != nil {
-				return err
-			}
-			*rival.took = append(*rival.took, took)
+	var ours, applied []time.Duration
+	for range s.rounds {
+		if err := s.bring(ctx, burst, "STANDBY"); err != nil {
+			return err
 		}
-		took, err := s.measureStarts(ctx, burst)
+		took, err := s.barePods(ctx, free)
 		if err != nil {
 			return err
 		}
-		ours = append(ours, took)
-		if round+1 == scaleRounds {
-			break
-		}
-		if err := s.stop(ctx, burst); err != nil {
+		applied = append(applied, took)
+		at := time.Now()
+		if err := s.start(ctx, burst); err != nil {
 			return err
 		}
+		ours = append(ours, time.Since(at))
 	}
 	s.running += s.burst
 	ratio := float64(median(ours)) / float64(median(applied))
 	fmt.Printf("kubescale: %d starts at once %s; %d kubectl at once apply the same Pods in %s: %.2f times as long (at most %.1f): %s\n",
 		s.burst, ms(median(ours)), kubectls, ms(median(applied)), ratio, scaleStarts, verdict(ratio <= scaleStarts))
-	fmt.Printf("kubescale: one program with a hundred connections creates them in %s: %.2f times as long\n", ms(median(created)), float64(median(ours))/float64(median(created)))
 	return nil
 }
 
-// measureStarts starts workspaces at once and returns the time until all run.
-func (s *scale) measureStarts(ctx context.Context, ids []string) (time.Duration, error) {
-	before, err := s.ticks(ctx)
-	if err != nil {
-		return 0, err
-	}
-	programs, err := programTimes()
-	if err != nil {
-		return 0, err
-	}
-	at := time.Now()
-	if err := s.start(ctx, ids); err != nil {
-		return 0, err
-	}
-	took := time.Since(at)
-	used, err := programTimes()
-	if err != nil {
-		return 0, err
-	}
-	after, err := s.ticks(ctx)
-	if err != nil {
-		return 0, err
-	}
-	fmt.Printf("kubescale: %d starts in %s; processor time of one: %s\n", len(ids), ms(took), usedPer(programs, used, len(ids)))
-	fmt.Printf("kubescale: requests per start: %s\n", requestsPer(s.cluster.Requests(kubeNamespace, at), len(ids)))
-	fmt.Printf("kubescale: %s\n", after.since(before).String("ticks during the starts"))
-	return took, nil
-}
-
-// createPods creates Pods as fast as one program can.
-func (s *scale) createPods(ctx context.Context, all []*corev1.Pod) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(100)
-	for _, p := range all {
-		g.Go(func() error {
-			_, err := s.cluster.Client.CoreV1().Pods(kubeNamespace).Create(gctx, p, metav1.CreateOptions{})
-			return err
-		})
-	}
-	return g.Wait()
-}
-
 // applyPods divides Pods among kubectls.
-func (s *scale) applyPods(_ context.Context, all []*corev1.Pod) error {
+func (s *scale) applyPods(all []*corev1.Pod) error {
 	var g errgroup.Group
 	for part := range slices.Chunk(all, (len(all)+kubectls-1)/kubectls) {
 		g.Go(func() error {
@@ -171,7 +109,7 @@ func (s *scale) applyPods(_ context.Context, all []*corev1.Pod) error {
 
 // barePods makes Pods like that of a workspace, with homes of their own, all at once, and
 // returns the time until all run. It removes them.
-func (s *scale) barePods(ctx context.Context, homes []string, what string, create func(context.Context, []*corev1.Pod) error) (time.Duration, error) {
+func (s *scale) barePods(ctx context.Context, homes []string) (time.Duration, error) {
 	pods := s.cluster.Client.CoreV1().Pods(kubeNamespace)
 	like, err := pods.Get(ctx, workspace.ID(s.ids[0]).ContainerName(), metav1.GetOptions{})
 	if err != nil {
@@ -192,50 +130,34 @@ func (s *scale) barePods(ctx context.Context, homes []string, what string, creat
 		wanted = append(wanted, p)
 	}
 	all := metav1.ListOptions{LabelSelector: "bench=bare"}
-	events, err := pods.Watch(ctx, all)
+	seen, err := pods.List(ctx, all)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { events.Stop() }()
-	programs, err := programTimes()
+	// It watches again when a busy API server ends a watch.
+	events, err := watch.NewRetryWatcherWithContext(ctx, seen.ResourceVersion, &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+		o.LabelSelector = all.LabelSelector
+		return pods.Watch(ctx, o)
+	}})
 	if err != nil {
 		return 0, err
 	}
+	defer events.Stop()
 	begun := time.Now()
-	if err := create(ctx, wanted); err != nil {
+	if err := s.applyPods(wanted); err != nil {
 		return 0, err
 	}
 	run := map[string]bool{}
 	for len(run) < len(homes) {
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case e, ok := <-events.ResultChan():
-			if !ok { // a busy API server ends watches
-				now, err := pods.List(ctx, all)
-				if err != nil {
-					return 0, err
-				}
-				for _, p := range now.Items {
-					run[p.Name] = run[p.Name] || p.Status.Phase == corev1.PodRunning
-				}
-				maps.DeleteFunc(run, func(_ string, runs bool) bool { return !runs })
-				if events, err = pods.Watch(ctx, metav1.ListOptions{LabelSelector: all.LabelSelector, ResourceVersion: now.ResourceVersion}); err != nil {
-					return 0, err
-				}
-				continue
-			}
-			if p, is := e.Object.(*corev1.Pod); is && p.Status.Phase == corev1.PodRunning {
-				run[p.Name] = true
-			}
+		e, ok := <-events.ResultChan()
+		if !ok {
+			return 0, errors.New("the watch of the Pods ended")
+		}
+		if p, is := e.Object.(*corev1.Pod); is && p.Status.Phase == corev1.PodRunning {
+			run[p.Name] = true
 		}
 	}
 	took := time.Since(begun)
-	used, err := programTimes()
-	if err != nil {
-		return 0, err
-	}
-	fmt.Printf("kubescale: %d Pods in %s; processor time of a %s: %s\n", len(homes), ms(took), what, usedPer(programs, used, len(homes)))
 	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, all); err != nil {
 		return 0, err
 	}
@@ -244,10 +166,8 @@ func (s *scale) barePods(ctx context.Context, homes []string, what string, creat
 		if err != nil || len(left.Items) == 0 {
 			return took, err
 		}
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return 0, err
 		}
 	}
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,8 +66,8 @@ func onCluster(ctx context.Context, f func(tb *standIn) error) (err error) {
 // kubeStart measures in turns, on a cluster of its own: a workspace from the request for its
 // start until it is RUNNING, and a Pod with the same image and home from its creation until
 // /healthz answers.
-func kubeStart(ctx context.Context, binary string, n int) error {
-	return onCluster(ctx, func(tb *standIn) error { return measureKubeStart(ctx, tb, binary, n) })
+func kubeStart(ctx context.Context, o options) error {
+	return onCluster(ctx, func(tb *standIn) error { return measureKubeStart(ctx, tb, o.binary, o.n) })
 }
 
 func measureKubeStart(ctx context.Context, tb *standIn, binary string, n int) error {
@@ -103,28 +101,23 @@ func measureKubeStart(ctx context.Context, tb *standIn, binary string, n int) er
 		return err
 	}
 	bare := barePod{client: c.Client, namespace: kubeNamespace, image: image, home: workspace.ID(id).VolumeName()}
-	took := make([][]time.Duration, 2)
-	err = inTurns(n, len(took), func(i int) error {
-		if i == 1 {
-			d, err := bare.start(ctx)
-			took[i] = append(took[i], d)
-			return err
-		}
+	runs := 0
+	took, err := timesInTurns(n, func() (time.Duration, error) {
 		begun := time.Now()
 		if err := api.setDesired(ctx, id, "RUNNING"); err != nil {
-			return err
+			return 0, err
 		}
 		if err := api.await(ctx, id, "RUNNING"); err != nil {
-			return err
+			return 0, err
 		}
-		took[i] = append(took[i], time.Since(begun))
-		if len(took[i]) == n {
+		took := time.Since(begun)
+		if runs++; runs == n {
 			if memory, err := c.Memory(ctx, kubeNamespace, workspace.ID(id).ContainerName()); err == nil {
-				fmt.Printf("kubestart: memory of the agent (the first process): %s\n", strings.Join(sorted(memory), ", "))
+				fmt.Printf("kubestart: memory of the agent (the first process): %v\n", memory)
 			}
 		}
-		return api.stop(ctx, id)
-	})
+		return took, api.stop(ctx, id)
+	}, func() (time.Duration, error) { return bare.start(ctx) })
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, lastLines(s.Log(), 30))
 	}
@@ -132,14 +125,6 @@ func measureKubeStart(ctx context.Context, tb *standIn, binary string, n int) er
 	fmt.Printf("kubestart: a workspace in Kubernetes %s from the request until RUNNING, a Pod with its image and home %s: %.2f times, %s more (at most %s): %s\n",
 		ms(ours), ms(theirs), float64(ours)/float64(theirs), ms(ours-theirs), ms(kubeMore), verdict(ours-theirs <= kubeMore))
 	return nil
-}
-
-func sorted(m map[string]string) []string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, name+" "+m[name])
-	}
-	return out
 }
 
 // barePod is a Pod with a workspace's image and home, and nothing of codehub's.

@@ -18,11 +18,8 @@ import (
 // leaderFailover measures how long two servers on one PostgreSQL take to change
 // the leader after it was killed, suspended, or cut off from the database.
 // Docker is not involved.
-func leaderFailover(ctx context.Context, _ int) error {
-	rounds, err := envInt("CODEHUB_BENCH_LEADER_ROUNDS", 3)
-	if err != nil {
-		return err
-	}
+func leaderFailover(ctx context.Context, o options) error {
+	rounds := min(o.n, 3)
 	d, err := openDatabase(ctx)
 	if err != nil {
 		return err
@@ -36,7 +33,7 @@ func leaderFailover(ctx context.Context, _ int) error {
 	p := &pair{db: db}
 	defer p.close()
 	for i := range p.servers {
-		if p.servers[i], err = newBenchServer(d, i); err != nil {
+		if p.servers[i], err = newBenchServer(d, o.binary, i); err != nil {
 			return err
 		}
 		if err := p.servers[i].start(ctx); err != nil {
@@ -75,11 +72,7 @@ type benchServer struct {
 	wire *proc.Wire
 }
 
-func newBenchServer(d *database, n int) (*benchServer, error) {
-	binary, err := filepath.Abs(env("CODEHUB_TEST_BINARY", "bin/codehub"))
-	if err != nil {
-		return nil, err
-	}
+func newBenchServer(d *database, binary string, n int) (*benchServer, error) {
 	wire, err := proc.NewWire(d.pg.URL())
 	if err != nil {
 		return nil, err
@@ -140,10 +133,8 @@ func (p *pair) round(ctx context.Context, lose, mend func(context.Context, *benc
 	}
 	// The servers have seen each other, and the heartbeats are at a random
 	// phase.
-	select {
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	case <-time.After(4*time.Second + rand.N(3*time.Second)):
+	if err := pause(ctx, 4*time.Second+rand.N(3*time.Second)); err != nil {
+		return 0, err
 	}
 	began := time.Now()
 	if err := lose(ctx, leader); err != nil {

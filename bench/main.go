@@ -2,7 +2,7 @@
 // prints one line for each figure. Machines are noisy: quote ratios and
 // differences, not times.
 //
-//	go run ./bench                # all figures
+//	go run ./bench                # all figures but kubescale
 //	go run ./bench -only wake,create -n 5
 package main
 
@@ -13,13 +13,34 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"codehub/internal/e2e/proc"
 )
+
+// options are those of all figures.
+type options struct {
+	binary     string
+	n          int // runs for each median
+	workspaces int // of kubescale
+}
+
+// figure measures and prints one figure.
+type figure struct {
+	name    string
+	measure func(context.Context, options) error
+}
+
+var figures = []figure{
+	{"wake", onServer((*bench).wake)}, {"create", onServer((*bench).create)}, {"starts", onServer((*bench).starts)},
+	{"images", onServer((*bench).images)}, {"agent", agentCost}, {"kubestart", kubeStart}, {"kubescale", kubeScale},
+	{"proxy", onServer((*bench).proxy)}, {"typing", typing}, {"ssh", ssh}, {"idle", onServer((*bench).idle)},
+	{"job", onStorage((*storage).jobCost)}, {"small", onStorage((*storage).small)}, {"mixed", onStorage((*storage).mixed)},
+	{"tick", tick}, {"ttl", ttlStatements}, {"leader", leaderFailover}, {"full", onServer((*bench).full)},
+}
 
 func main() {
 	if err := run(); err != nil {
@@ -29,129 +50,60 @@ func main() {
 }
 
 func run() error {
-	only := flag.String("only", "wake,agent,images,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,ssh,kubestart,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
-	n := flag.Int("n", 10, "number of runs for each median")
-	workspaces := flag.Int("workspaces", 5000, "number of workspaces of kubescale; two fifths of them run")
-	idle := flag.Duration("idle", 5*time.Minute, "duration for which the idle server is measured")
+	var names []string
+	for _, f := range figures {
+		if f.name != "kubescale" {
+			names = append(names, f.name)
+		}
+	}
+	var o options
+	only := flag.String("only", strings.Join(names, ","), "figures to measure")
+	flag.IntVar(&o.n, "n", 10, "number of runs for each median")
+	flag.IntVar(&o.workspaces, "workspaces", 5000, "number of workspaces of kubescale; two fifths of them run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-
-	binary, err := filepath.Abs(env("CODEHUB_TEST_BINARY", "bin/codehub"))
-	if err != nil {
+	var err error
+	if o.binary, err = filepath.Abs(env("CODEHUB_TEST_BINARY", "bin/codehub")); err != nil {
 		return err
 	}
-	var ofServer, ofArchives, ofDatabase []string
-	alone, byAgent, inKubernetes, manyInKubernetes := false, false, false, false
-	for _, name := range strings.Split(*only, ",") {
-		switch {
-		case serverFigures[name] != nil:
-			ofServer = append(ofServer, name)
-		case archiveFigures[name] != nil:
-			ofArchives = append(ofArchives, name)
-		case databaseFigures[name] != nil:
-			ofDatabase = append(ofDatabase, name)
-		case name == "agent":
-			byAgent = true
-		case name == "kubestart":
-			inKubernetes = true
-		case name == "kubescale":
-			manyInKubernetes = true
-		case name == "full":
-			alone = true
-		default:
+	for name := range strings.SplitSeq(*only, ",") {
+		i := slices.IndexFunc(figures, func(f figure) bool { return f.name == name })
+		if i < 0 {
 			return fmt.Errorf("unknown figure %q", name)
 		}
-	}
-	if err := measureServer(ctx, binary, *n, *idle, ofServer); err != nil {
-		return err
-	}
-	if byAgent {
-		if err := agentCost(ctx, binary, *n); err != nil {
-			return fmt.Errorf("agent: %w", err)
-		}
-	}
-	if inKubernetes {
-		if err := kubeStart(ctx, binary, *n); err != nil {
-			return fmt.Errorf("kubestart: %w", err)
-		}
-	}
-	if manyInKubernetes {
-		if err := kubeScale(ctx, binary, *workspaces); err != nil {
-			return fmt.Errorf("kubescale: %w", err)
-		}
-	}
-	if err := measureArchives(ctx, binary, *n, ofArchives); err != nil {
-		return err
-	}
-	for _, name := range ofDatabase {
-		if err := databaseFigures[name](ctx, *n); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	if alone {
-		if err := fullServer(ctx, binary); err != nil {
-			return fmt.Errorf("full: %w", err)
-		}
-	}
-	return nil
-}
-
-var serverFigures = map[string]func(*bench, context.Context) error{
-	"wake": (*bench).wake, "images": (*bench).images, "create": (*bench).create, "starts": (*bench).starts, "idle": (*bench).idleServer, "proxy": (*bench).proxy,
-	"transfer": (*bench).transfer, "websocket": (*bench).webSocket, "idlesockets": (*bench).idleWebSockets, "abandoned": (*bench).abandonedWebSockets, "routes": (*bench).routes, "https": (*bench).https, "typing": (*bench).typing, "page": (*bench).page, "ssh": (*bench).ssh,
-}
-
-var archiveFigures = map[string]func(*storage, context.Context) error{
-	"job": (*storage).jobCost, "small": (*storage).small, "mixed": (*storage).mixed,
-}
-
-// databaseFigures need no Docker.
-var databaseFigures = map[string]func(ctx context.Context, n int) error{
-	"tick": tick, "leader": leaderFailover, "ttl": ttlStatements, "events": events, "streams": streamMemory, "activity": activityCost,
-}
-
-func measureArchives(ctx context.Context, binary string, n int, names []string) error {
-	if len(names) == 0 {
-		return nil
-	}
-	s, err := newStorage(ctx, binary, n)
-	if err != nil {
-		return fmt.Errorf("archives: %w", err)
-	}
-	defer s.close(ctx)
-	for _, name := range names {
-		if err := archiveFigures[name](s, ctx); err != nil {
+		if err := figures[i].measure(ctx, o); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-func measureServer(ctx context.Context, binary string, n int, idle time.Duration, names []string) error {
-	if len(names) == 0 {
+// onServer measures a figure of a server that it starts.
+func onServer(measure func(*bench, context.Context) error) func(context.Context, options) error {
+	return func(ctx context.Context, o options) error {
+		b, err := serve(ctx, o, proc.Options{})
+		if err != nil {
+			return err
+		}
+		defer b.close()
+		if err := measure(b, ctx); err != nil {
+			return fmt.Errorf("%w\n%s", err, lastLines(b.server.Log(), 30))
+		}
 		return nil
 	}
-	descriptors, err := raiseDescriptors(3 * mostIdleSockets)
-	if err != nil {
-		return err
-	}
-	b, err := (&bench{
-		binary: binary, n: n, idle: idle, sockets: idleSockets(descriptors),
-		small: env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest"),
-		image: env("CODEHUB_TEST_WORKSPACE_IMAGE", "codehub/workspace:latest"),
-		slim:  env("CODEHUB_TEST_SLIM_IMAGE", "codehub/workspace-slim:latest"),
-	}).serve(ctx, proc.Options{})
-	if err != nil {
-		return err
-	}
-	defer b.close()
-	for _, name := range names {
-		if err := serverFigures[name](b, ctx); err != nil {
-			return fmt.Errorf("%s: %w\n%s", name, err, lastLines(b.server.Log(), 30))
+}
+
+// onStorage measures a figure of archives.
+func onStorage(measure func(*storage, context.Context) error) func(context.Context, options) error {
+	return func(ctx context.Context, o options) error {
+		s, err := newStorage(ctx, o)
+		if err != nil {
+			return err
 		}
+		defer s.close(ctx)
+		return measure(s, ctx)
 	}
-	return nil
 }
 
 func env(name, otherwise string) string {
@@ -163,13 +115,9 @@ func env(name, otherwise string) string {
 
 // envInt returns a positive number from the environment.
 func envInt(name string, otherwise int) (int, error) {
-	v := os.Getenv(name)
-	if v == "" {
-		return otherwise, nil
-	}
-	n, err := strconv.Atoi(v)
+	n, err := strconv.Atoi(env(name, strconv.Itoa(otherwise)))
 	if err != nil || n < 1 {
-		return 0, fmt.Errorf("%s is %q: it must be a number above 0", name, v)
+		return 0, fmt.Errorf("%s is %q: it must be a number above 0", name, os.Getenv(name))
 	}
 	return n, nil
 }

@@ -11,8 +11,9 @@ import (
 	"strconv"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"codehub/internal/e2e/proc"
-	"codehub/internal/runtime"
 )
 
 // neighbour is another user, whose workspace is a test server.
@@ -50,11 +51,9 @@ func (b *bench) neighbour(ctx context.Context) (*neighbour, error) {
 	if n.ours, err = user.open(ctx, id); err != nil {
 		return nil, err
 	}
-	upstream, secret, err := b.bare.reach(ctx, id)
-	if err != nil {
+	if n.direct, err = b.bare.reach(ctx, id); err != nil {
 		return nil, err
 	}
-	n.direct = &proxied{name: "directly", scheme: "http", address: upstream, host: upstream, headers: []string{"Cookie: " + runtime.SecretCookie + "=" + secret}}
 	if n.dir, err = os.MkdirTemp("", "codehub-bench-typing-"); err != nil {
 		return nil, err
 	}
@@ -67,6 +66,12 @@ func (b *bench) neighbour(ctx context.Context) (*neighbour, error) {
 		return nil, err
 	}
 	return n, errors.Join(f.Truncate(int64(size)), f.Close())
+}
+
+// transferSize returns the bytes of one transfer.
+func transferSize() (int, error) {
+	mib, err := envInt("CODEHUB_BENCH_TRANSFER_MIB", 1024)
+	return mib << 20, err
 }
 
 // upload is a file of zeros, which is sparse.
@@ -114,7 +119,7 @@ func (n *neighbour) flood(ctx context.Context, to *proxied) error {
 		for _, h := range to.headers {
 			args = append(args, "--header", h)
 		}
-		out, err := exec.CommandContext(ctx, "nice", append(args, to.scheme+"://"+to.host+"/healthz")...).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "nice", append(args, "http://"+to.host+"/healthz")...).CombinedOutput()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -122,4 +127,15 @@ func (n *neighbour) flood(ctx context.Context, to *proxied) error {
 			return fmt.Errorf("h2load: %v: %s", err, out)
 		}
 	}
+}
+
+// raiseDescriptors raises the limit of file descriptors as far as the system allows, for this
+// process and those that it starts.
+func raiseDescriptors() error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return err
+	}
+	l.Cur = l.Max
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
 }

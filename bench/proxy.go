@@ -21,32 +21,29 @@ type rate struct {
 	p99       time.Duration
 }
 
-// proxy measures requests to a workspace through codehub, with the session of its owner on
-// the workspace's own origin, and through nginx, Caddy and configurable-http-proxy in front
-// of the same container, without authentication.
+// proxy measures requests to a workspace and messages on WebSockets through codehub, with the
+// session of its owner on the workspace's own origin, and through nginx and Caddy in front of the
+// same container, without authentication.
 func (b *bench) proxy(ctx context.Context) error {
-	l, err := b.lineup(ctx, "proxy", nginx, caddy, configurable)
+	all, stop, err := b.lineup(ctx)
+	defer stop()
 	if err != nil {
 		return err
 	}
-	defer l.close()
 	for _, load := range []load{{32, 1 << 10}, {256, 1 << 10}, {32, 64 << 10}, {256, 64 << 10}} {
 		what := fmt.Sprintf("proxy: %d connections, %d KiB", load.connections, load.size>>10)
-		err := b.compareRates(what, l.all, func(p *proxied) (rate, error) {
-			return p.wrk(ctx, load.connections, "/bytes?n="+strconv.Itoa(load.size))
-		})
-		if err != nil {
+		if err := b.compareRates(ctx, what, all, load); err != nil {
 			return err
 		}
 	}
-	return nil
+	return b.compareEchoes(ctx, all)
 }
 
 // compareRates measures all in turns, codehub, nginx and Caddy first, and prints the medians.
-func (b *bench) compareRates(what string, all []*proxied, measure func(*proxied) (rate, error)) error {
+func (b *bench) compareRates(ctx context.Context, what string, all []*proxied, l load) error {
 	seen := make([][]rate, len(all))
 	err := inTurns(b.n, len(all), func(i int) error {
-		r, err := measure(all[i])
+		r, err := all[i].wrk(ctx, l.connections, "/bytes?n="+strconv.Itoa(l.size))
 		if err != nil {
 			return fmt.Errorf("%s: %w", all[i].name, err)
 		}
@@ -79,17 +76,13 @@ var (
 	wrkFailed = regexp.MustCompile(`(?m)^\s*(Non-2xx or 3xx responses:.*|Socket errors:.*)$`)
 )
 
-// wrk runs wrk for a few seconds. A script may follow, with its arguments.
-func (p *proxied) wrk(ctx context.Context, connections int, path string, script ...string) (rate, error) {
+// wrk runs wrk for a few seconds.
+func (p *proxied) wrk(ctx context.Context, connections int, path string) (rate, error) {
 	args := []string{"--threads", "2", "--connections", strconv.Itoa(connections), "--duration", "4s", "--timeout", "10s", "--latency", "--header", "Host: " + p.host}
 	for _, h := range p.headers {
 		args = append(args, "--header", h)
 	}
-	if len(script) == 0 {
-		args = append(args, p.url(path))
-	} else {
-		args = append(append(args, "--script", script[0], p.url(path)), script[1:]...)
-	}
+	args = append(args, p.url(path))
 	out, err := exec.CommandContext(ctx, "wrk", args...).CombinedOutput()
 	if err != nil {
 		return rate{}, fmt.Errorf("wrk: %w: %s", err, out)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -34,22 +35,20 @@ type storage struct {
 	dir          string // the bucket, and the rival's archives
 	n            int
 
-	text   []byte     // result of sourceText
-	fixed  *fixedCost // nil before the measurement
-	count  int        // number of the rival's archives
-	cgroup string     // the rival's control group, "" before the first job
+	text  []byte // result of sourceText
+	count int    // number of the rival's archives
 }
 
-func newStorage(ctx context.Context, binary string, n int) (*storage, error) {
+func newStorage(ctx context.Context, o options) (*storage, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("the benchmark writes to Docker's volumes: run it as root")
 	}
-	s := &storage{installation: uuid.NewString(), n: n}
+	s := &storage{installation: uuid.NewString(), n: o.n}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "codehub-bench-archives-"); err != nil {
 		return nil, err
 	}
-	if err := s.open(ctx, binary); err != nil {
+	if err := s.open(ctx, o.binary); err != nil {
 		s.close(ctx)
 		return nil, err
 	}
@@ -81,9 +80,6 @@ func (s *storage) open(ctx context.Context, binary string) error {
 }
 
 func (s *storage) close(ctx context.Context) {
-	if s.cgroup != "" {
-		_ = os.Remove(s.cgroup)
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Minute) // removing this much may be slow
 	defer cancel()
 	if s.runtime != nil {
@@ -182,7 +178,7 @@ func (s *storage) restore(ctx context.Context, from archived) (time.Duration, us
 	if err != nil {
 		return 0, usage{}, err
 	}
-	syncDisks()
+	unix.Sync()
 	row := h.row
 	// The row has the workspace id of the archive's .meta, because the restore
 	// checks it.
@@ -223,6 +219,86 @@ func (s *storage) runJob(ctx context.Context, spec runtime.JobSpec) (result stor
 	return result, job.ID, used, err
 }
 
-// syncDisks syncs all disks, so that a measurement does not include earlier
-// writes.
-func syncDisks() { unix.Sync() }
+// usage is the resource usage of a process, as sampled.
+type usage struct {
+	peak int64         // memory without mapped files, which are page cache, bytes
+	cpu  time.Duration // user and system
+}
+
+// watchUsage samples the usage of a job until the returned function is called,
+// which returns it.
+func (s *storage) watchUsage(ctx context.Context, id string) func() usage {
+	stop, done := make(chan struct{}), make(chan struct{})
+	var seen usage
+	go func() {
+		defer close(done)
+		c, err := s.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		if err != nil || c.Container.State.Pid == 0 {
+			return
+		}
+		pid := c.Container.State.Pid
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			high, err := memoryOf(pid, "VmHWM:")
+			if files, failed := memoryOf(pid, "RssFile:"); err == nil && failed == nil {
+				seen.peak = max(seen.peak, high-files)
+			}
+			if cpu, err := cpuTime(pid); err == nil {
+				seen.cpu = max(seen.cpu, cpu)
+			}
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() usage {
+		close(stop)
+		<-done
+		return seen
+	}
+}
+
+// tarball is the rival's archive of a home.
+type tarball struct {
+	path      string
+	took, cpu time.Duration
+	size      int64
+}
+
+// tar packs a home with tar and zstd.
+func (s *storage) tar(ctx context.Context, h *home) (tarball, error) {
+	s.count++
+	t := tarball{path: filepath.Join(s.dir, fmt.Sprintf("rival-%d.tar.zst", s.count))}
+	var err error
+	if t.took, t.cpu, err = shell(ctx, `tar -c -C "$0" . | zstd -q -T0 -3 -o "$1" && sync`, h.dir, t.path); err != nil {
+		return t, err
+	}
+	st, err := os.Stat(t.path)
+	if err == nil {
+		t.size = st.Size()
+	}
+	return t, err
+}
+
+// untar unpacks a tarball into a new home.
+func (s *storage) untar(ctx context.Context, t tarball) (took, cpu time.Duration, err error) {
+	h, err := s.newVolume(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	unix.Sync()
+	return shell(ctx, `zstd -q -dc "$0" | tar -x -C "$1" && sync`, t.path, h.dir)
+}
+
+// shell runs a script and returns its time and its processor time.
+func shell(ctx context.Context, script string, args ...string) (took, cpu time.Duration, err error) {
+	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", "set -o pipefail; " + script}, args...)...)
+	begun := time.Now()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return 0, 0, fmt.Errorf("%s: %w: %s", script, err, out)
+	}
+	return time.Since(begun), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
+}

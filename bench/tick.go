@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,16 +34,16 @@ const (
 
 // tick measures a tick over workspaces that need no operation, with a runtime
 // that lists at once and a real database.
-func tick(ctx context.Context, n int) error {
-	short, err := measureTicks(ctx, typicalPopulation(few), n)
+func tick(ctx context.Context, o options) error {
+	short, err := measureTicks(ctx, typicalPopulation(few), o.n)
 	if err != nil {
 		return err
 	}
-	long, err := measureTicks(ctx, typicalPopulation(many), n)
+	long, err := measureTicks(ctx, typicalPopulation(many), o.n)
 	if err != nil {
 		return err
 	}
-	archived, err := measureTicks(ctx, population{archived: many}, n)
+	archived, err := measureTicks(ctx, population{archived: many}, o.n)
 	if err != nil {
 		return err
 	}
@@ -49,29 +51,24 @@ func tick(ctx context.Context, n int) error {
 	statements := max(short.statements, long.statements)
 	fmt.Printf("tick over %d workspaces: %s (at most %s): %s\n", few, ms1(short.took), tickLimit, verdict(short.took <= tickLimit))
 	fmt.Printf("tick over %d workspaces: %s, %.1f times as long (at most %.0f): %s\n", many, ms1(long.took), growth, tickGrowth, verdict(growth <= tickGrowth))
-	fmt.Printf("tick: %d statements (at most %d), the longest at %d workspaces %s, the session used for %s to read rows: %s\n",
-		statements, tickStatements, many, ms1(long.longest), ms1(long.held), verdict(statements <= tickStatements))
-	for _, f := range []struct {
-		what string
-		seen tickSeries
-	}{{fmt.Sprintf("%d workspaces", few), short}, {fmt.Sprintf("%d workspaces", many), long}, {fmt.Sprintf("%d workspaces, all archived", many), archived}} {
-		fmt.Printf("tick over %s: %s, %d allocations, %.1f MB; the first of a term %s, %d statements, %.0f MB; %.0f MB retained between ticks\n",
-			f.what, ms1(f.seen.took), f.seen.allocations, float64(f.seen.bytes)/1e6,
-			ms1(f.seen.first.took), f.seen.first.statements, float64(f.seen.first.bytes)/1e6, float64(f.seen.retained)/1e6)
+	fmt.Printf("tick: %d statements (at most %d), the longest at %d workspaces %s: %s\n",
+		statements, tickStatements, many, ms1(long.longest), verdict(statements <= tickStatements))
+	for i, seen := range []tickSeries{short, long, archived} {
+		fmt.Printf("tick over %s: %s, %d allocations, %.1f MB; the first of a term %s, %.0f MB; %.0f MB retained between ticks\n",
+			[]string{"few", "many", "many, all archived"}[i], ms1(seen.took), seen.allocations, float64(seen.bytes)/1e6,
+			ms1(seen.first.took), float64(seen.first.bytes)/1e6, float64(seen.retained)/1e6)
 	}
 	return nil
 }
 
-func ms1(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }
-
 // tickCost is the cost of one tick.
 type tickCost struct {
-	took, held, longest time.Duration // held: time for which reading the rows uses the session
-	statements          int
-	allocations, bytes  uint64
+	took, longest      time.Duration
+	statements         int
+	allocations, bytes uint64
 }
 
-// tickSeries has the median of a term's ticks without the first, with the
+// tickSeries has the median tick of a term without the first, with the
 // maximum number of statements.
 type tickSeries struct {
 	tickCost
@@ -112,21 +109,10 @@ func measureTicks(ctx context.Context, c population, n int) (seen tickSeries, er
 }
 
 func medianOf(each []tickCost) tickCost {
-	middle := func(of func(tickCost) int64) int64 {
-		var all []int64
-		for _, t := range each {
-			all = append(all, of(t))
-		}
-		slices.Sort(all)
-		return all[len(all)/2]
-	}
-	m := tickCost{
-		took:        time.Duration(middle(func(t tickCost) int64 { return int64(t.took) })),
-		allocations: uint64(middle(func(t tickCost) int64 { return int64(t.allocations) })),
-		bytes:       uint64(middle(func(t tickCost) int64 { return int64(t.bytes) })),
-	}
+	slices.SortFunc(each, func(a, b tickCost) int { return cmp.Compare(a.took, b.took) })
+	m := each[len(each)/2]
 	for _, t := range each {
-		m.statements, m.held, m.longest = max(m.statements, t.statements), max(m.held, t.held), max(m.longest, t.longest)
+		m.statements, m.longest = max(m.statements, t.statements), max(m.longest, t.longest)
 	}
 	return m
 }
@@ -145,10 +131,7 @@ type database struct {
 	dir string
 }
 
-func openDatabase(ctx context.Context) (*database, error) { return openDatabaseWith(ctx, nil) }
-
-// openDatabaseWith starts the database with further settings.
-func openDatabaseWith(ctx context.Context, settings map[string]string) (*database, error) {
+func openDatabase(ctx context.Context) (*database, error) {
 	dir, err := os.MkdirTemp("", "codehub-bench-")
 	if err != nil {
 		return nil, err
@@ -156,7 +139,7 @@ func openDatabaseWith(ctx context.Context, settings map[string]string) (*databas
 	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as a different user
 		return nil, err
 	}
-	pg, err := embedded.Start(ctx, embedded.Config{Dir: filepath.Join(dir, "data"), Settings: settings})
+	pg, err := embedded.Start(ctx, embedded.Config{Dir: filepath.Join(dir, "data")})
 	if err == nil {
 		err = postgres.Migrate(ctx, pg.URL())
 	}
@@ -281,34 +264,21 @@ func (l *leader) tick(ctx context.Context) (tickCost, error) {
 	}
 	end := time.Now()
 	runtime.ReadMemStats(&after)
-	began, held := l.rows.lastRead()
-	one := tickCost{took: end.Sub(began), held: held, allocations: after.Mallocs - before.Mallocs, bytes: after.TotalAlloc - before.TotalAlloc}
+	one := tickCost{took: end.Sub(*l.rows.began.Load()), allocations: after.Mallocs - before.Mallocs, bytes: after.TotalAlloc - before.TotalAlloc}
 	one.statements, one.longest = l.session.totals()
 	time.Sleep(50 * time.Millisecond) // until goroutines that the tick started have ended
 	return one, nil
 }
 
-// timedRows records when a tick began and how long it read the rows.
+// timedRows records when a tick began.
 type timedRows struct {
 	*postgres.Controller
-	mu    sync.Mutex
-	began time.Time
-	held  time.Duration
+	began atomic.Pointer[time.Time]
 }
 
 func (r *timedRows) Candidates(ctx context.Context) ([]*workspace.Workspace, error) {
-	began := time.Now()
-	list, err := r.Controller.Candidates(ctx)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.began, r.held = began, time.Since(began)
-	return list, err
-}
-
-func (r *timedRows) lastRead() (began time.Time, held time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.began, r.held
+	r.began.Store(new(time.Now()))
+	return r.Controller.Candidates(ctx)
 }
 
 // session counts the statements of a connection, including each statement of a
@@ -317,18 +287,10 @@ type session struct {
 	mu         sync.Mutex
 	statements int
 	longest    time.Duration
-
-	longestSQL  string
-	longestArgs []any
 }
 
-// runningStatement is a statement that has begun, in the context until its end.
-type runningStatement struct {
-	at   time.Time
-	data pgx.TraceQueryStartData
-}
-
-type runningStatementKey struct{}
+// statementBegan is the context key of the time when a statement began.
+type statementBegan struct{}
 
 func (s *session) reset() {
 	s.mu.Lock()
@@ -342,23 +304,23 @@ func (s *session) totals() (statements int, longest time.Duration) {
 	return s.statements, s.longest
 }
 
-func (s *session) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+func (s *session) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.statements++
-	return context.WithValue(ctx, runningStatementKey{}, runningStatement{time.Now(), data})
+	return context.WithValue(ctx, statementBegan{}, time.Now())
 }
 
 func (s *session) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b, ok := ctx.Value(runningStatementKey{}).(runningStatement); ok && time.Since(b.at) > s.longest {
-		s.longest, s.longestSQL, s.longestArgs = time.Since(b.at), b.data.SQL, b.data.Args
+	if began, ok := ctx.Value(statementBegan{}).(time.Time); ok {
+		s.longest = max(s.longest, time.Since(began))
 	}
 }
 
 func (s *session) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
-	return context.WithValue(ctx, runningStatementKey{}, runningStatement{at: time.Now()})
+	return context.WithValue(ctx, statementBegan{}, time.Now())
 }
 
 func (s *session) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {

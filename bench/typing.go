@@ -29,8 +29,11 @@ const typed = 8 * time.Second
 // while another user downloads and uploads, while they open thousands of connections, and
 // while they do the same past codehub, which shows what the machine itself costs. The server
 // has the default limits.
-func (b *bench) typing(ctx context.Context) error {
-	own, err := b.serve(ctx, proc.Options{Env: []string{"CODEHUB_MAX_CONNECTIONS=10000", "CODEHUB_MAX_REQUESTS_PER_USER=512"}})
+func typing(ctx context.Context, o options) error {
+	if err := raiseDescriptors(); err != nil {
+		return err
+	}
+	own, err := serve(ctx, o, proc.Options{Env: []string{"CODEHUB_MAX_CONNECTIONS=10000", "CODEHUB_MAX_REQUESTS_PER_USER=512"}})
 	if err != nil {
 		return err
 	}
@@ -57,7 +60,7 @@ func (b *bench) typing(ctx context.Context) error {
 		{"during 5,000 connections past codehub", func(ctx context.Context) error { return other.flood(ctx, other.direct) }},
 	}
 	seen := make([][]time.Duration, len(states))
-	err = inTurns(b.n, len(states), func(i int) error {
+	err = inTurns(o.n, len(states), func(i int) error {
 		took, err := t.typeDuring(ctx, states[i].load)
 		if err != nil {
 			return fmt.Errorf("%s: %w", states[i].name, err)
@@ -106,14 +109,17 @@ func (b *bench) openTerminal(ctx context.Context) (t *tab, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := prepareIDE(ctx, id, ""); err != nil {
+	// The IDE does not ask before its page is closed, and does not draw the terminal on a canvas.
+	settings := `mkdir -p ~/.local/share/code-server/User && echo '{"terminal.integrated.gpuAcceleration": "off", "terminal.integrated.environmentChangesRelaunch": false, ` +
+		`"window.confirmBeforeClose": "never"}' > ~/.local/share/code-server/User/settings.json`
+	if err := inside(ctx, id, settings); err != nil {
 		return nil, err
 	}
 	user, err := logIn(ctx, b.server, "admin", proc.AdminPassword)
 	if err != nil {
 		return nil, err
 	}
-	if t, err = newTab(ctx, b.server.URL); err != nil {
+	if t, err = newTab(ctx, user.main.String()); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -121,9 +127,9 @@ func (b *bench) openTerminal(ctx context.Context) (t *tab, err error) {
 			t.stop()
 		}
 	}()
-	err = t.do("open the IDE", setCookie(b.server.URL, user.session),
+	err = t.do("open the IDE", setCookie(user.main.String(), user.session),
 		call(page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: typingScript}),
-		chromedp.Navigate(b.server.URL+"/w/"+id+"/"), until(`document.querySelector('.monaco-workbench .part.editor') !== null`))
+		chromedp.Navigate(user.main.String()+"/w/"+id+"/"), until(`document.querySelector('.monaco-workbench .part.editor') !== null`))
 	if err != nil {
 		return nil, err
 	}

@@ -126,8 +126,7 @@ need_machine_tools() {
 
 need_load_tools() {
 	need 'has wrk' wrk "sends requests to the proxy"
-	need 'has /usr/sbin/sshd' openssh-server "the rival of SSH"
-	need 'has h2load' nghttp2-client "sends them by HTTP/2"
+	need 'has h2load' nghttp2-client "opens thousands of connections"
 }
 
 install_packages() {
