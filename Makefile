@@ -7,7 +7,7 @@ IDE_IMAGE := codehub/ide:latest
 WORKSPACE_IMAGE := codehub/workspace:latest
 SLIM_IMAGE := codehub/workspace-slim:latest
 TEST_IMAGE := codehub/testserver:latest
-AGENT := internal/agent/program/codehub-agent.gz
+AGENT := internal/runtime/agent/program/codehub-agent.gz
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -25,7 +25,7 @@ export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 # More flags for go test, say TESTFLAGS='-run TestWake -v', and the packages to test:
 # those that take longest come first, so that nothing is left waiting for them.
 TESTFLAGS ?=
-PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/archive ./internal/dashboard ./internal/runtime/kube ./internal/bucket ./...
+PACKAGES ?= ./internal/runtime/docker ./internal/web/proxy ./internal/archive ./internal/web/dashboard ./internal/runtime/kube ./internal/storage/bucket ./...
 
 .PHONY: help run check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
 
@@ -79,9 +79,9 @@ soak: ## power cuts, kills, restarts, clock jumps, rollbacks, chaos
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
 	@SOAK_CUTS=$(SOAK_CUTS) SOAK_KILLS=$(SOAK_KILLS) SOAK_RESTARTS=$(SOAK_RESTARTS) SOAK_CLOCK=$(SOAK_CLOCK) SOAK_ROLLBACKS=$(SOAK_ROLLBACKS) \
-		scripts/with-docker.sh go test -count=1 -timeout 0 -parallel $(SOAK_MACHINES) -v -run '^TestSoak$$' $(TESTFLAGS) ./internal/soak
+		scripts/with-docker.sh go test -count=1 -timeout 0 -parallel $(SOAK_MACHINES) -v -run '^TestSoak$$' $(TESTFLAGS) ./internal/testing/soak
 	@SOAK_RESTARTS=$(SOAK_RESTARTS) scripts/with-docker.sh go test -count=1 -timeout 0 -run '^TestHomesSurviveDockerRestarts$$' ./internal/runtime/docker
-	@SOAK_CHAOS=$(SOAK_CHAOS) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(KilledAtEveryStep|.*FullDisk|Chaos|Kubernetes)$$' $(TESTFLAGS) ./internal/e2e
+	@SOAK_CHAOS=$(SOAK_CHAOS) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(KilledAtEveryStep|.*FullDisk|Chaos|Kubernetes)$$' $(TESTFLAGS) ./internal/testing/e2e
 
 bench: ## runs the benchmarks and prints one line for each figure
 	@scripts/setup.sh bench
@@ -111,7 +111,7 @@ docs: ## regenerates docs/cli.md
 
 screenshots: ## takes pictures of every page (test-output/screenshots), and those of the README again
 	@scripts/setup.sh test
-	@CODEHUB_SCREENSHOTS=$(CURDIR)/test-output/screenshots go test -count=1 -timeout 20m -run '^Test(PagesOnEveryScreen|ReadmePictures|PasskeyInBrowser|RequiredPasskeyInBrowser|SignInInBrowser|ProgramLoginInBrowser)$$' ./internal/dashboard
+	@CODEHUB_SCREENSHOTS=$(CURDIR)/test-output/screenshots go test -count=1 -timeout 20m -run '^Test(PagesOnEveryScreen|ReadmePictures|PasskeyInBrowser|RequiredPasskeyInBrowser|SignInInBrowser|ProgramLoginInBrowser)$$' ./internal/web/dashboard
 	@echo "The pictures are in $(CURDIR)/test-output/screenshots/index.html."
 
 lint: ## vet, staticcheck, formatting, shell scripts, import graph, words, commits

@@ -16,9 +16,9 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/e2e/proc"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/testing/e2e/proc"
 	"codehub/internal/workspace"
 )
 

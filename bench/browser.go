@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
-	"codehub/internal/harness/browser"
+	"codehub/internal/testing/harness/browser"
 )
 
 // tab is the tab of a Chromium with a profile and a network of its own.

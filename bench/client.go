@@ -12,7 +12,7 @@ import (
 
 	"codehub/api"
 	"codehub/client"
-	"codehub/internal/e2e/proc"
+	"codehub/internal/testing/e2e/proc"
 )
 
 // apiClient is a client of the server: it sends API requests, reads the event

@@ -18,11 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/e2e/proc"
-	"codehub/internal/kubetest"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/kube"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/kubetest"
 	"codehub/internal/workspace"
 )
 

@@ -17,12 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
-	"codehub/internal/archive/store/s3test"
-	"codehub/internal/e2e/proc"
-	"codehub/internal/kubetest"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/kube"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/kubetest"
+	"codehub/internal/testing/s3test"
 	"codehub/internal/workspace"
 )
 

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"codehub/internal/e2e/proc"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/e2e/proc"
 )
 
 // leaderFailover measures how long two servers on one PostgreSQL take to change

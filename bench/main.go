@@ -18,7 +18,7 @@ import (
 	"strings"
 	"syscall"
 
-	"codehub/internal/e2e/proc"
+	"codehub/internal/testing/e2e/proc"
 )
 
 // options are those of all figures.

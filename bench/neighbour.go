@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/e2e/proc"
+	"codehub/internal/testing/e2e/proc"
 )
 
 // neighbour is another user, whose workspace is a test server.

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/runtime"
-	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/testing/runtimetest"
 	"codehub/internal/workspace"
 )
 

@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"strings"
 
-	"codehub/internal/e2e/proc"
+	"codehub/internal/testing/e2e/proc"
 )
 
 // proxied is what clients of a workspace reach it by: codehub, or a rival in front of the

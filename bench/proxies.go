@@ -14,8 +14,8 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"codehub/internal/e2e/proc"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/e2e/proc"
 	"codehub/internal/workspace"
 )
 

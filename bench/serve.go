@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/e2e/proc"
 	"codehub/internal/postgres/embedded"
+	"codehub/internal/testing/e2e/proc"
 )
 
 // bench is a running server with its rival, for the figures that need one.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"codehub/api"
-	"codehub/internal/e2e/proc"
+	"codehub/internal/testing/e2e/proc"
 )
 
 const (

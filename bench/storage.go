@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive"
-	"codehub/internal/archive/store"
-	"codehub/internal/bucket"
-	"codehub/internal/e2e/proc"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
-	"codehub/internal/storagejob"
+	"codehub/internal/storage/bucket"
+	"codehub/internal/storage/storagejob"
+	"codehub/internal/storage/store"
+	"codehub/internal/testing/e2e/proc"
 	"codehub/internal/workspace"
 )
 

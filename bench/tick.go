@@ -17,12 +17,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/archive"
-	"codehub/internal/archive/store"
-	"codehub/internal/lifecycle"
+	"codehub/internal/control/reconcile"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
-	"codehub/internal/reconcile"
+	"codehub/internal/storage/store"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 const (

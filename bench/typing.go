@@ -14,7 +14,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"codehub/internal/e2e/proc"
+	"codehub/internal/testing/e2e/proc"
 )
 
 // typingScript defines benchType in the page.

@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"codehub/api"
-	"codehub/internal/tunnel"
+	"codehub/internal/gateway/tunnel"
 )
 
 // Ports lists the ports of a workspace that are shared or that a program listens on.

@@ -27,11 +27,11 @@ import (
 
 	"github.com/coder/websocket"
 
-	"codehub/internal/e2e/proc"
-	"codehub/internal/front"
-	"codehub/internal/harness"
-	"codehub/internal/origin"
-	"codehub/internal/proxy"
+	"codehub/internal/gateway/front"
+	"codehub/internal/gateway/origin"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness"
+	"codehub/internal/web/proxy"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"codehub/internal/harness"
-	"codehub/internal/harness/authority"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/harness/authority"
 )
 
 // With CODEHUB_CA_FILE a build fetches from servers with a certificate of the company's authority,

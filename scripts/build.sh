@@ -8,7 +8,7 @@ source scripts/messages.sh
 about=build
 
 version=${1:-dev}
-compressed=internal/agent/program/codehub-agent.gz
+compressed=internal/runtime/agent/program/codehub-agent.gz
 export CGO_ENABLED=0
 # The compiler takes a sixth less time if it collects garbage less often, and a quarter more memory.
 if [ -z "${GOGC:-}" ] && [ "$(awk '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)" -gt 4000000 ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Formatting, go vet, staticcheck, and every test of the tier check, which uses neither
-# Docker nor Chromium. A test says what it needs (internal/harness); one that uses Docker
+# Docker nor Chromium. A test says what it needs (internal/testing/harness); one that uses Docker
 # without saying so fails here, as no Docker responds.
 #
 #	check.sh STATICCHECK_PACKAGE@VERSION "PACKAGES" [FLAGS of go test]

@@ -189,7 +189,7 @@ settle_packages() {
 
 # install_provider fetches the OpenID provider of the tests, unless it is there.
 install_provider() {
-	local dir=../internal/harness/idp/testdata
+	local dir=../internal/testing/harness/idp/testdata
 	if [ -e "$dir/node_modules/.package-lock.json" ] && [ ! "$dir/package-lock.json" -nt "$dir/node_modules/.package-lock.json" ]; then
 		return
 	fi

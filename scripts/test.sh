@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of a tier (internal/harness/needs.go), prints the slowest ten of them, and
+# Runs the tests of a tier (internal/testing/harness/needs.go), prints the slowest ten of them, and
 # repeats at the end what failed.
 #
 #	test.sh TIER "PACKAGES" [FLAGS of go test]
@@ -16,8 +16,8 @@ packages=$(go list $2) || exit
 if [ "$1" = test ]; then
 	echo "test: left to make verify: $(left_to_verify | xargs)"
 fi
-others=$(grep -v '/internal/e2e$' <<<"$packages")
+others=$(grep -v '/internal/testing/e2e$' <<<"$packages")
 # shellcheck disable=SC2086 # one word for each package
 [ -z "$others" ] || run "all but end to end" -count=1 -p 2 "${@:3}" $others
-! grep -q '/internal/e2e$' <<<"$packages" || run "end to end" -count=1 "${@:3}" codehub/internal/e2e
+! grep -q '/internal/testing/e2e$' <<<"$packages" || run "end to end" -count=1 "${@:3}" codehub/internal/testing/e2e
 finish

@@ -15,16 +15,16 @@ source scripts/gotestsum.sh
 export CODEHUB_TEST_TIER=verify
 
 # Goroutines of these share state.
-race1='postgres|postgres/embedded|reconcile|lease|bus(/.*)?|activity|ttl|usage|auth|signin|breaker|gc|bucket|storagejob|archive/.*'
-race2='proxy|sshgate|attach|agent(/.*)?|inbound|wire|front|eventstream|continuation|tunnel|httpapi|server|replica'
-docker='runtime/docker(/.*)?|soak(/.*)?|dockertest'
-kube='runtime/kube(/.*)?|kubetest'
+race1='postgres|postgres/embedded|control/(reconcile|lease|gc)|bus(/.*)?|running/(ttl|usage)|users/(auth|signin)|base/breaker|storage/.*'
+race2='web/(proxy|sshgate|httpapi)|running/(attach|frominside|ports)|runtime/agent(/.*)?|gateway/.*|server|control/replica|testing/agenttest'
+docker='runtime/docker(/.*)?|testing/soak(/.*)?|testing/dockertest'
+kube='runtime/kube(/.*)?|testing/kubetest'
 cluster='^Test(Kubernetes|Chart|ServersOnCluster)'
 
 packages=$(go list ./...) || exit
 # only PATTERN prints the packages below internal that match.
 only() { grep -E "^codehub/internal/($1)$" <<<"$packages"; }
-rest() { grep -vE "^codehub/internal/($race1|$race2|$docker|$kube|e2e)$" <<<"$packages"; }
+rest() { grep -vE "^codehub/internal/($race1|$race2|$docker|$kube|testing/e2e)$" <<<"$packages"; }
 
 # shellcheck disable=SC2046,SC2086 # a word for each package
 shard() {
@@ -39,9 +39,9 @@ shard() {
 	4) run "Docker, and faults" -p 2 "${flags[@]}" $(only "$docker") ;;
 	5)
 		run "Kubernetes" -p 1 "${flags[@]}" $(only "$kube")
-		run "Kubernetes, end to end" -run "$cluster" "${flags[@]}" codehub/internal/e2e
+		run "Kubernetes, end to end" -run "$cluster" "${flags[@]}" codehub/internal/testing/e2e
 		;;
-	6) run "end to end" -skip "$cluster" "${flags[@]}" codehub/internal/e2e ;;
+	6) run "end to end" -skip "$cluster" "${flags[@]}" codehub/internal/testing/e2e ;;
 	esac
 }
 

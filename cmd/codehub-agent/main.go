@@ -1,5 +1,5 @@
 // Command codehub-agent is the codehub of workspaces: their first process, and the client
-// that users have there. It is a part of codehub's executable (internal/agent/program).
+// that users have there. It is a part of codehub's executable (internal/runtime/agent/program).
 package main
 
 import (
@@ -7,12 +7,12 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"codehub/internal/agent/inside"
+	"codehub/internal/base/trust"
 	"codehub/internal/cli"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent/inside"
 	"codehub/internal/runtime/kube/copytree"
 	"codehub/internal/runtime/kube/enter"
-	"codehub/internal/trust"
 )
 
 // version is set by the build.

@@ -7,17 +7,17 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"codehub/internal/agent/inside"
+	"codehub/internal/base/trust"
 	"codehub/internal/cli"
-	"codehub/internal/maintenance"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent/inside"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/runtime/kube/copytree"
 	"codehub/internal/runtime/kube/enter"
 	podhelper "codehub/internal/runtime/kube/inside"
 	"codehub/internal/server"
-	"codehub/internal/storagejob"
-	"codehub/internal/trust"
+	"codehub/internal/server/maintenance"
+	"codehub/internal/storage/storagejob"
 )
 
 // version is set by the build.

@@ -11,7 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/internal/cli"
-	"codehub/internal/config"
+	"codehub/internal/server/config"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/cli.md")

@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 // The IDE and its native parts work where nothing else is, and where files claim that

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"codehub/internal/archive/archivetest"
+	"codehub/internal/testing/archivetest"
 )
 
 // An archive of an earlier version, which had files and folders sorted together

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/archive/archivetest"
+	"codehub/internal/testing/archivetest"
 )
 
 // deepHome is set in the process that has few descriptors: a home, and where it

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/archive/archivetest"
+	"codehub/internal/testing/archivetest"
 )
 
 func TestDigestDetectsEveryChange(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"codehub/internal/treewalk"
+	"codehub/internal/base/treewalk"
 )
 
 // The kinds of failure that callers distinguish with errors.Is. Other errors

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/archive/archivetest"
+	"codehub/internal/testing/archivetest"
 )
 
 // ext4Folder is set in the process that may mount file systems.

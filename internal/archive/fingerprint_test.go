@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/archive/archivetest"
-	"codehub/internal/treewalk"
+	"codehub/internal/base/treewalk"
+	"codehub/internal/testing/archivetest"
 )
 
 func fingerprintOf(tb testing.TB, dir string) string {

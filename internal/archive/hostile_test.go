@@ -19,7 +19,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/archive/archivetest"
+	"codehub/internal/testing/archivetest"
 )
 
 // compressed returns b in one zstd frame.

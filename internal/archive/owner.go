@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/treewalk"
+	"codehub/internal/base/treewalk"
 )
 
 // OwnerMap replaces one uid, and the gid of the same number, by another. The zero value

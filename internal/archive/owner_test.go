@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/archive/archivetest"
+	"codehub/internal/testing/archivetest"
 )
 
 const ownUID = 1_500_007

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"codehub/internal/archive/archivetest"
-	"codehub/internal/harness"
+	"codehub/internal/testing/archivetest"
+	"codehub/internal/testing/harness"
 )
 
 // Any tree is restored unchanged.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"codehub/internal/archive/archivetest"
-	"codehub/internal/harness"
+	"codehub/internal/testing/archivetest"
+	"codehub/internal/testing/harness"
 )
 
 func check(tb testing.TB, err error) {

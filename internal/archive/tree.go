@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/treewalk"
+	"codehub/internal/base/treewalk"
 )
 
 // opener opens files without changing their access times, if permitted.

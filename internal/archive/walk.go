@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/treewalk"
+	"codehub/internal/base/treewalk"
 )
 
 const (

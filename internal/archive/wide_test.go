@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 // wideHome is set in the process whose memory is measured: the home it packs.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"codehub/internal/agent/busy"
 	"codehub/internal/cli/terminal"
+	"codehub/internal/runtime/agent/busy"
 )
 
 // busyCmd runs in a workspace.

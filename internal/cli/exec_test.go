@@ -17,7 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"codehub/api"
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 // execServer serves a workspace whose commands serve runs.

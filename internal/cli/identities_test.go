@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"codehub/internal/auth"
+	"codehub/internal/users/auth"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"

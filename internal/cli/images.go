@@ -10,7 +10,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/cli/terminal"
-	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/web/dashboard/catalogue"
 )
 
 type imagesCmd struct {

@@ -14,8 +14,8 @@ import (
 
 	"codehub/api"
 	"codehub/client"
-	"codehub/internal/agent"
 	"codehub/internal/cli/terminal"
+	"codehub/internal/runtime/agent"
 )
 
 // workspaceVariable names the workspace in which a program runs.

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"codehub/api"
-	"codehub/internal/auth"
+	"codehub/internal/users/auth"
 	"codehub/internal/workspace"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"codehub/internal/base/setting"
 	"codehub/internal/cli/terminal"
-	"codehub/internal/setting"
 )
 
 // versionVar is the kong variable that holds the program's version.

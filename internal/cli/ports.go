@@ -18,7 +18,7 @@ import (
 	"codehub/api"
 	"codehub/client"
 	"codehub/internal/cli/terminal"
-	"codehub/internal/tunnel"
+	"codehub/internal/gateway/tunnel"
 )
 
 type portsCmd struct {

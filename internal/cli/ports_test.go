@@ -15,7 +15,7 @@ import (
 	"codehub/api"
 	"codehub/client"
 	"codehub/internal/cli/terminal"
-	"codehub/internal/tunnel"
+	"codehub/internal/gateway/tunnel"
 )
 
 func TestPortMapping(t *testing.T) {

@@ -6,11 +6,11 @@ import (
 	"net"
 	"testing"
 
-	"codehub/internal/agent/inside"
-	"codehub/internal/attach"
-	"codehub/internal/harness/web"
+	"codehub/internal/running/attach"
 	"codehub/internal/runtime"
-	"codehub/internal/sshgate"
+	"codehub/internal/runtime/agent/inside"
+	"codehub/internal/testing/harness/web"
+	"codehub/internal/web/sshgate"
 	"codehub/internal/workspace"
 )
 

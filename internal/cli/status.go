@@ -14,7 +14,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/cli/terminal"
-	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/web/dashboard/catalogue"
 )
 
 // statusCmd shows administrators the state of the servers.

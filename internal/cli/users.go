@@ -13,8 +13,8 @@ import (
 
 	"codehub/api"
 	"codehub/client"
+	"codehub/internal/base/setting"
 	"codehub/internal/cli/terminal"
-	"codehub/internal/setting"
 )
 
 type usersCmd struct {

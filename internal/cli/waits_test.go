@@ -13,7 +13,7 @@ import (
 
 	"codehub/api"
 	"codehub/client"
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 // locked is a writer that several goroutines use.

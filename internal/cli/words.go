@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"codehub/api"
-	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/web/dashboard/catalogue"
 )
 
 // words returns the dashboard's English text for a name of the API, or the name if there is

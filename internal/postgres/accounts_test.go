@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/workspace"
 )
 

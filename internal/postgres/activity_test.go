@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"codehub/internal/activity"
+	"codehub/internal/bus/activity"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )

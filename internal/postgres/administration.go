@@ -13,9 +13,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/lifecycle"
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // This file has what administrators see and do of the workspaces of all users. Nothing in it

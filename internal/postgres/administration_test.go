@@ -11,10 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"codehub/internal/harness"
-	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // admin makes a user an administrator.

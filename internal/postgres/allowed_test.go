@@ -6,9 +6,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"codehub/internal/imageref"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/imageref"
 )
 
 // Every request that leads to a start with an image that is not allowed is refused, and

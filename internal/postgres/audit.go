@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
 	"codehub/internal/workspace"
 )
 

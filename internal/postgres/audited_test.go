@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // Each field of Patch that changes adds one entry to the audit log, and none that does not. The

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/activity"
+	"codehub/internal/bus/activity"
 	"codehub/internal/workspace"
 )
 

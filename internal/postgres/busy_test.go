@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/activity"
+	"codehub/internal/bus/activity"
 	"codehub/internal/postgres"
 
 	"github.com/google/go-cmp/cmp"

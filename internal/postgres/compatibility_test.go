@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
-	"codehub/internal/harness"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
 )
 
 // nextVersion is the number of a migration that this version does not know.

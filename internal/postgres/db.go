@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"codehub/internal/imageref"
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/imageref"
 )
 
 // Options configure the store.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/pgtest"
 )
 
 // documentedTables returns the rows of the tables in docs/database.md, by table and column,
@@ -105,7 +105,7 @@ func TestLocksAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := regexp.MustCompile(`0x636f6465687562[0-9a-f]{2}`)
-	for _, dir := range []string{".", "../lease"} {
+	for _, dir := range []string{".", "../control/lease"} {
 		files, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)

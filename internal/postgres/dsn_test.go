@@ -4,9 +4,9 @@ import (
 	"flag"
 	"testing"
 
-	"codehub/internal/harness"
-	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/pgtest"
 )
 
 func TestMain(m *testing.M) {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // HandOverRequest is a hand-over that an administrator has requested and that needs the owner's

@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/workspace"
 )
 

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/harness"
-	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/workspace"
 )
 

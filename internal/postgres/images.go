@@ -7,9 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/imageref"
-	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/imageref"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // AuditImageReplaced is recorded when a workspace starts with another image than the

@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // This file loads a workspace, applies an intent of package lifecycle, and saves

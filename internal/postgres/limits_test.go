@@ -11,10 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
-	"codehub/internal/harness"
-	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // The column holds_slot has the rule of lifecycle.HoldsSlot, for every combination of what it

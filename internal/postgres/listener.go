@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/pgtest"
 	"codehub/internal/workspace"
 )
 

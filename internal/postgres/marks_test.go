@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // An announced mark is returned until it is settled; a mark that is requested after the

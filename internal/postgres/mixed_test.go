@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"codehub/internal/harness"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // The methods of this file serve `codehub move` in the installation that workspaces leave.

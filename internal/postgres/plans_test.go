@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/activity"
-	"codehub/internal/harness"
+	"codehub/internal/bus/activity"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

@@ -11,10 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/harness"
-	"codehub/internal/lease"
-	"codehub/internal/pgtest"
+	"codehub/internal/control/lease"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/pgtest"
 	"codehub/internal/workspace"
 )
 

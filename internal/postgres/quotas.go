@@ -5,8 +5,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // Quotas are how many workspaces, API tokens and SSH keys a user has, and may have; a

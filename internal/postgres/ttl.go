@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // Idleness applies the idle timeouts (docs/states.md#idle-timeouts) through the leader's

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/harness"
-	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // ends runs both statements of the leader until no workspace is due.

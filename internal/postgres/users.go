@@ -18,7 +18,7 @@ import (
 type User struct {
 	ID           string
 	Username     string // unique without regard to case
-	PasswordHash string // as internal/auth encodes it; empty: the user has no password
+	PasswordHash string // as internal/users/auth encodes it; empty: the user has no password
 	Admin        bool
 	Disabled     bool
 	// Suspended is why the access has no effect until the identity provider confirms the

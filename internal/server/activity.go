@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"codehub/internal/activity"
+	"codehub/internal/bus/activity"
 	"codehub/internal/workspace"
 )
 

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/activity"
-	"codehub/internal/harness/fixture"
+	"codehub/internal/bus/activity"
+	"codehub/internal/control/replica"
 	"codehub/internal/postgres"
-	"codehub/internal/replica"
+	"codehub/internal/testing/harness/fixture"
 )
 
 // takesNothing is a database that does not take what people did.

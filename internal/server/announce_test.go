@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"codehub/internal/config"
+	"codehub/internal/server/config"
 )
 
 // With a log in JSON, the address of the setup page is JSON, too.

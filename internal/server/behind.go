@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/config"
+	"codehub/internal/server/config"
 )
 
 // lookup bounds the wait for a name's addresses at start.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"codehub/internal/config"
+	"codehub/internal/server/config"
 )
 
 func TestHostsBehind(t *testing.T) {

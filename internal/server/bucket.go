@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"time"
 
-	"codehub/internal/archive/store"
-	"codehub/internal/bucket"
+	"codehub/internal/base/setting"
 	"codehub/internal/postgres"
-	"codehub/internal/setting"
+	"codehub/internal/storage/bucket"
+	"codehub/internal/storage/store"
 )
 
 // checkWithin bounds the check of the bucket at the start.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"log/slog"
 
-	"codehub/internal/config"
-	"codehub/internal/imagebuild"
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
+	"codehub/internal/runtime/imagebuild"
+	"codehub/internal/server/config"
 )
 
 // openBuilds asks the program of CODEHUB_BUILD_IMAGES for its images; nil without one.

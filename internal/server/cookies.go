@@ -5,10 +5,10 @@ import (
 	"net/http"
 	"strings"
 
-	"codehub/internal/dashboard"
-	"codehub/internal/httpapi"
-	"codehub/internal/origin"
-	"codehub/internal/proxy"
+	"codehub/internal/gateway/origin"
+	"codehub/internal/web/dashboard"
+	"codehub/internal/web/httpapi"
+	"codehub/internal/web/proxy"
 )
 
 // refuseConflict responds to a request with several session cookies: with a page to a

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"codehub/internal/auth"
-	"codehub/internal/dashboard"
-	"codehub/internal/harness"
-	"codehub/internal/origin"
-	"codehub/internal/service"
+	"codehub/internal/gateway/origin"
+	"codehub/internal/running/service"
+	"codehub/internal/testing/harness"
+	"codehub/internal/users/auth"
+	"codehub/internal/web/dashboard"
 	"codehub/internal/workspace"
 )
 

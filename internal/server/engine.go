@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 
-	"codehub/internal/agent/program"
-	"codehub/internal/breaker"
-	"codehub/internal/config"
-	"codehub/internal/health"
-	"codehub/internal/imagebuild"
+	"codehub/internal/base/breaker"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent/program"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/runtime/kube"
+	"codehub/internal/server/config"
 )
 
 // engine is the runtime of a server, with what only the server needs of it.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"codehub/internal/config"
+	"codehub/internal/base/setting"
 	"codehub/internal/runtime/docker"
-	"codehub/internal/setting"
+	"codehub/internal/server/config"
 )
 
 // A server with a damaged extension does not begin to start: no data folder is made.

@@ -30,8 +30,8 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness"
 )
 
 // The flood of TestFloodOfStalledBodies, and by how much it may raise the peak of the server's

@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 
-	"codehub/internal/config"
-	"codehub/internal/front"
-	"codehub/internal/health"
-	"codehub/internal/inbound"
-	"codehub/internal/origin"
-	"codehub/internal/service"
+	"codehub/internal/base/health"
+	"codehub/internal/gateway/front"
+	"codehub/internal/gateway/inbound"
+	"codehub/internal/gateway/origin"
+	"codehub/internal/running/service"
+	"codehub/internal/server/config"
 	"codehub/internal/workspace"
 )
 

@@ -4,8 +4,8 @@ import (
 	"net/url"
 	"testing"
 
-	"codehub/internal/config"
-	"codehub/internal/origin"
+	"codehub/internal/gateway/origin"
+	"codehub/internal/server/config"
 )
 
 func TestOwnHosts(t *testing.T) {

@@ -4,11 +4,11 @@ import (
 	"context"
 
 	"codehub/api"
-	"codehub/internal/breaker"
+	"codehub/internal/base/breaker"
+	"codehub/internal/base/health"
 	"codehub/internal/bus/redisbus"
-	"codehub/internal/health"
-	"codehub/internal/httpapi"
 	"codehub/internal/postgres"
+	"codehub/internal/web/httpapi"
 )
 
 // backends are the circuit breakers of the backends, by name.

@@ -5,9 +5,9 @@ import (
 	"log/slog"
 	"testing"
 
-	"codehub/internal/dashboard/catalogue"
-	"codehub/internal/health"
-	"codehub/internal/mark"
+	"codehub/internal/base/health"
+	"codehub/internal/control/mark"
+	"codehub/internal/web/dashboard/catalogue"
 )
 
 // The dashboard has a text for each condition that it shows to every user. A full data folder is

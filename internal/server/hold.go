@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"codehub/internal/health"
-	"codehub/internal/mark"
+	"codehub/internal/base/health"
+	"codehub/internal/control/mark"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
 

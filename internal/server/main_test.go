@@ -9,9 +9,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"codehub/internal/cli"
-	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
-	"codehub/internal/harness/fixture"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/harness/fixture"
 )
 
 func TestMain(m *testing.M) {

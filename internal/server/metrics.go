@@ -9,9 +9,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"codehub/internal/config"
-	"codehub/internal/gc"
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
+	"codehub/internal/control/gc"
+	"codehub/internal/server/config"
 )
 
 // listenMetrics opens the listener of CODEHUB_METRICS_LISTEN; nil without that.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"codehub/internal/e2e/proc"
-	"codehub/internal/gc"
-	"codehub/internal/httpapi"
+	"codehub/internal/control/gc"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/web/httpapi"
 )
 
 // With an address of their own, metrics are nowhere else.

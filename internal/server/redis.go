@@ -6,11 +6,11 @@ import (
 	"errors"
 	"log/slog"
 
+	"codehub/internal/base/health"
+	"codehub/internal/base/setting"
 	"codehub/internal/bus/redisbus"
-	"codehub/internal/config"
-	"codehub/internal/health"
 	"codehub/internal/postgres"
-	"codehub/internal/setting"
+	"codehub/internal/server/config"
 	"codehub/internal/workspace"
 )
 

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/base/setting"
 	"codehub/internal/bus"
 	"codehub/internal/bus/redisbus"
-	"codehub/internal/config"
-	"codehub/internal/harness"
 	"codehub/internal/postgres"
-	"codehub/internal/redistest"
-	"codehub/internal/setting"
+	"codehub/internal/server/config"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/redistest"
 	"codehub/internal/workspace"
 )
 

@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"codehub/internal/config"
+	"codehub/internal/base/setting"
+	"codehub/internal/control/replica"
 	"codehub/internal/postgres"
-	"codehub/internal/replica"
-	"codehub/internal/setting"
+	"codehub/internal/server/config"
 	"codehub/internal/workspace"
 )
 

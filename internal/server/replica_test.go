@@ -12,13 +12,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"codehub/internal/config"
-	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
-	"codehub/internal/harness/fixture"
-	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
-	"codehub/internal/service"
+	"codehub/internal/running/service"
+	"codehub/internal/server/config"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/harness/fixture"
+	"codehub/internal/testing/pgtest"
 )
 
 // serveFails starts a server that is refused, and returns what it says.

@@ -16,14 +16,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"codehub/internal/auth"
-	"codehub/internal/config"
-	"codehub/internal/inbound"
-	"codehub/internal/lease"
-	"codehub/internal/memlimit"
-	"codehub/internal/origin"
+	"codehub/internal/base/memlimit"
+	"codehub/internal/control/lease"
+	"codehub/internal/gateway/inbound"
+	"codehub/internal/gateway/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
+	"codehub/internal/server/config"
+	"codehub/internal/users/auth"
 )
 
 // run serves until ctx ends, then shuts down in order: it accepts no new requests,

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
-	"codehub/internal/inbound"
+	"codehub/internal/gateway/inbound"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness"
 )
 
 // smuggled are requests whose end two programs may see in different places: a few of those of

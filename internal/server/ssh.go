@@ -7,11 +7,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"codehub/internal/attach"
-	"codehub/internal/config"
-	"codehub/internal/service"
-	"codehub/internal/setting"
-	"codehub/internal/sshgate"
+	"codehub/internal/base/setting"
+	"codehub/internal/running/attach"
+	"codehub/internal/running/service"
+	"codehub/internal/server/config"
+	"codehub/internal/web/sshgate"
 	"codehub/internal/workspace"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"codehub/internal/e2e/proc"
-	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness/fixture"
 )
 
 // Servers that start at the same time on an empty database present the same host key: a client

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
-	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/harness/fixture"
 )
 
 // serving starts a server without Docker. wrap is a shell command that precedes it, such

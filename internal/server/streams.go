@@ -4,8 +4,8 @@ import (
 	"log/slog"
 	"net/http"
 
-	"codehub/internal/auth"
-	"codehub/internal/httpapi"
+	"codehub/internal/users/auth"
+	"codehub/internal/web/httpapi"
 	"codehub/internal/workspace"
 )
 

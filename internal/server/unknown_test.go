@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
 )
 
 func TestServeRefusesUnknownVariable(t *testing.T) {

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/auth"
-	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
-	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/harness/fixture"
+	"codehub/internal/users/auth"
 	"codehub/internal/workspace"
 )
 

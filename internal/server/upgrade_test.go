@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
+	"codehub/internal/testing/harness/fixture"
 )
 
 // Servers run on and start while a newer version has migrated their database, as long as it keeps

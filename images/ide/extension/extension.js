@@ -50,7 +50,7 @@ async function poll() {
 }
 
 /**
- * Shows what codehub has just told the page, which loads before this (internal/proxy/ide.js).
+ * Shows what codehub has just told the page, which loads before this (internal/web/proxy/ide.js).
  * Asks codehub if the page does not say it, or if there is something to report.
  */
 async function begin() {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"codehub/internal/activity"
+	"codehub/internal/bus/activity"
 	"codehub/internal/workspace"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"codehub/internal/activity"
-	"codehub/internal/activity/activitytest"
-	"codehub/internal/redistest"
+	"codehub/internal/bus/activity"
+	"codehub/internal/testing/activitytest"
+	"codehub/internal/testing/redistest"
 	"codehub/internal/workspace"
 )
 

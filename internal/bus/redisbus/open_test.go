@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/e2e/proc"
-	"codehub/internal/harness"
-	"codehub/internal/redistest"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/redistest"
 )
 
 // Wrong settings and an unreachable server give different errors.

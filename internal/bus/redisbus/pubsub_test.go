@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/harness"
-	"codehub/internal/redistest"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/redistest"
 	"codehub/internal/workspace"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 	"codehub/internal/workspace"
 )
 

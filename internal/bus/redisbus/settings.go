@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
 )
 
 // Settings are the names that codehub uses in Redis, as codehub serve declares them.

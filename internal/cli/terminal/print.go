@@ -12,7 +12,7 @@ import (
 
 	"github.com/mattn/go-runewidth"
 
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
 )
 
 // Format is the flag of every command that prints a result.

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 func TestAdoptAfterServerKilled(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 const serverEnv = "EMBEDDED_TEST_SERVER"

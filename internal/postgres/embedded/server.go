@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )

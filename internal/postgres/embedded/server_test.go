@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 func TestFreshStart(t *testing.T) {

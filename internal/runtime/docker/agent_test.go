@@ -21,10 +21,10 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/agent"
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/agent"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

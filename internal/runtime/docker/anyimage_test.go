@@ -15,9 +15,9 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

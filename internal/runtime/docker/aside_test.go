@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
-	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/runtimetest"
 	"codehub/internal/workspace"
 )
 

@@ -9,10 +9,10 @@ import (
 	"github.com/moby/moby/api/pkg/authconfig"
 	dockerregistry "github.com/moby/moby/api/types/registry"
 
-	"codehub/internal/imageref"
-	"codehub/internal/registry"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/registry"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/imageref"
 )
 
 // login is what is sent to one registry. The zero value is no login.

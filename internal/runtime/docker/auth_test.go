@@ -14,9 +14,9 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/dockertest"
 )
 
 // Credentials go to their own registry alone, are read again at each pull, and appear in

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"codehub/api"
-	"codehub/internal/breaker"
-	"codehub/internal/harness"
+	"codehub/internal/base/breaker"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 )
 
 // all makes every request to Docker fail; nil ends that.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"codehub/internal/imagebuild"
-	"codehub/internal/imageref"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/imagebuild"
+	"codehub/internal/workspace/imageref"
 )
 
 // buildReport is how often a start that waits for the build of an image reports that it

@@ -11,10 +11,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"codehub/internal/harness"
-	"codehub/internal/imagebuild"
-	"codehub/internal/imagebuild/buildtest"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/imagebuild"
+	"codehub/internal/testing/buildtest"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 // A confined container has the loopback device and no other, in a network

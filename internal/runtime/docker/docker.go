@@ -20,12 +20,12 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sync/semaphore"
 
-	"codehub/internal/breaker"
-	"codehub/internal/health"
-	"codehub/internal/imagebuild"
+	"codehub/internal/base/breaker"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/runtime/docker/wall"
+	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/workspace"
 )
 
@@ -46,7 +46,7 @@ type Config struct {
 	// HelperBinary is a static Linux executable that calls HelperMain when its
 	// first argument is "host-helper"; empty: the running executable.
 	HelperBinary string
-	// AgentDigest is that of the agent in HelperBinary (internal/agent/program); empty:
+	// AgentDigest is that of the agent in HelperBinary (internal/runtime/agent/program); empty:
 	// HelperBinary is the agent.
 	AgentDigest string
 

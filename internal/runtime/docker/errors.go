@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/breaker"
+	"codehub/internal/base/breaker"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )

@@ -22,7 +22,7 @@ import (
 	"sync"
 	"syscall"
 
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
 )
 
 // The IDE's volume also holds the extensions of CODEHUB_EXTENSIONS_DIR, unpacked into the

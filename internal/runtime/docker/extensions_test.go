@@ -14,9 +14,9 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
-	"codehub/internal/health"
-	"codehub/internal/setting"
+	"codehub/internal/base/health"
+	"codehub/internal/base/setting"
+	"codehub/internal/testing/harness"
 )
 
 const extensionManifest = `{"publisher": "Acme", "name": "Lint", "version": "1.2.0", "engines": {"vscode": "^1.80.0"}}`

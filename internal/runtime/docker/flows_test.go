@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/nftables"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 )
 
 // echoIn answers datagrams on port 7 in a network namespace.

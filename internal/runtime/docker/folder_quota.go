@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"net/url"
 
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
 )
 
 // galleryEnv is the variable by which code-server learns its extension gallery. Its

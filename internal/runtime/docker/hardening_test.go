@@ -19,10 +19,10 @@ import (
 	networktypes "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/seccomp"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

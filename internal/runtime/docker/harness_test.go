@@ -25,11 +25,11 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
-	"codehub/internal/runtime/runtimetest"
-	"codehub/internal/runtime/runtimetest/script"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/runtimetest"
+	"codehub/internal/testing/runtimetest/script"
 	"codehub/internal/workspace"
 )
 

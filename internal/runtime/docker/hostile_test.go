@@ -13,9 +13,9 @@ import (
 
 	"github.com/pkg/sftp"
 
-	"codehub/internal/agent"
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

@@ -7,9 +7,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"codehub/internal/imageref"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/imageref"
 )
 
 // imageMissing reports whether Docker refused to create a container because its

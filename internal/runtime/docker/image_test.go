@@ -15,10 +15,10 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/harness"
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"codehub/internal/agent/program"
+	"codehub/internal/runtime/agent/program"
 )
 
 // installAgent puts the agent that has the digest into the directory, unless it is there

@@ -20,8 +20,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

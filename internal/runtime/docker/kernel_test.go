@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"codehub/internal/harness"
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 )
 
 func TestKernelLimits(t *testing.T) {

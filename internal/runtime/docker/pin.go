@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/imageref"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/imageref"
 )
 
 // chosenImage is the image that a container is created from.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 )
 

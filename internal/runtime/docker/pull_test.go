@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/harness"
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness"
 )
 
 // puller is a runtime on a Docker of its own, whose three downloads no other test uses,

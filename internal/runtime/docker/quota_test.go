@@ -17,12 +17,12 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/archive"
-	"codehub/internal/archive/archivetest"
-	"codehub/internal/harness"
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/homequota"
-	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/testing/archivetest"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/runtimetest"
 	"codehub/internal/workspace"
 )
 

@@ -15,9 +15,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/wall"
+	"codehub/internal/testing/harness"
 )
 
 // pushImage pushes a variant of the test image to the registry under a new name and

@@ -19,8 +19,8 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
+	"codehub/internal/base/treewipe"
 	"codehub/internal/runtime"
-	"codehub/internal/treewipe"
 	"codehub/internal/workspace"
 )
 

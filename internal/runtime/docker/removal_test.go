@@ -17,9 +17,9 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

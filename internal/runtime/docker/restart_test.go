@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/harness"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

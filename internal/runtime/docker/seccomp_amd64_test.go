@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 // Only amd64 runs programs for 386, and not every kernel does.

@@ -19,8 +19,8 @@ import (
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 )
 
 // probes has the directory of the probes that were built.

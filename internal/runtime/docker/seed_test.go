@@ -10,8 +10,8 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"codehub/internal/imageref"
-	"codehub/internal/registry"
+	"codehub/internal/base/setting"
 	"codehub/internal/runtime/docker/homequota"
-	"codehub/internal/setting"
+	"codehub/internal/runtime/registry"
+	"codehub/internal/workspace/imageref"
 )
 
 // Settings are the settings of a Runtime, as codehub serve declares them. Resolve

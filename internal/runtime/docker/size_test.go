@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"codehub/internal/base/treewipe"
 	"codehub/internal/runtime"
-	"codehub/internal/treewipe"
 	"codehub/internal/workspace"
 )
 

@@ -11,8 +11,8 @@ import (
 	networktypes "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/harness"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness"
 )
 
 // Other networks use all address pools of Docker. Without a configured subnet Prepare's error

@@ -13,7 +13,7 @@ import (
 	"github.com/docker/go-connections/tlsconfig"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/breaker"
+	"codehub/internal/base/breaker"
 )
 
 // probeMaxPause is short, because Docker is local and cheap to probe, and users

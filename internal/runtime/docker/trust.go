@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/trust"
+	"codehub/internal/base/trust"
 )
 
 // With authorities of a company, each container gets files with these and its image's own, also

@@ -10,9 +10,9 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
-	"codehub/internal/harness/authority"
-	"codehub/internal/trust"
+	"codehub/internal/base/trust"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/harness/authority"
 )
 
 // companyServer answers https requests in a workspace as a server of the company would.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 )
 
 // With a version of Docker that deadlocks when a container leaves a network while another

@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/wall"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

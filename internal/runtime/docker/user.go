@@ -13,9 +13,9 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/base/trust"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
-	"codehub/internal/trust"
 )
 
 // runAs is what a workspace runs, and what its user needs in the container. The user has

@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/harness"
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

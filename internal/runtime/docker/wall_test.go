@@ -24,10 +24,10 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/wall"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness"
 )
 
 // outside is a network beyond this machine: a namespace behind a veth pair.

@@ -18,10 +18,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"codehub/internal/agent"
-	"codehub/internal/harness/authority"
+	"codehub/internal/base/trust"
 	"codehub/internal/runtime"
-	"codehub/internal/trust"
+	"codehub/internal/runtime/agent"
+	"codehub/internal/testing/harness/authority"
 	"codehub/internal/workspace"
 )
 

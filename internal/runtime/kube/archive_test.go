@@ -11,12 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"codehub/internal/archive"
-	"codehub/internal/archive/store/s3test"
-	"codehub/internal/bucket"
-	"codehub/internal/harness"
-	"codehub/internal/harness/fixture"
 	"codehub/internal/runtime"
-	"codehub/internal/storagejob"
+	"codehub/internal/storage/bucket"
+	"codehub/internal/storage/storagejob"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/harness/fixture"
+	"codehub/internal/testing/s3test"
 	"codehub/internal/workspace"
 )
 

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"codehub/internal/runtime"
-	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/testing/runtimetest"
 )
 
 // testAside lets other servers and Pods use a volume while it is set aside. Whatever happens,

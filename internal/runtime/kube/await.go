@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"codehub/internal/imageref"
-	"codehub/internal/registry"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/registry"
+	"codehub/internal/workspace/imageref"
 )
 
 // errGone means that a Pod was removed while a call waited for it.

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 	"k8s.io/client-go/rest"
 
-	"codehub/internal/health"
+	"codehub/internal/base/health"
 )
 
 // The runtime reports a cluster that does not respond under the name that pages look for and

@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/rest"
 
+	"codehub/internal/base/trust"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
-	"codehub/internal/trust"
 	"codehub/internal/workspace"
 )
 

@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"codehub/internal/imageref"
-	"codehub/internal/registry"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/registry"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/imageref"
 )
 
 // Pods name their images by digests, so that the image of a workspace stays the same on every

@@ -16,9 +16,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
-	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/runtimetest"
 )
 
 // seedOf returns the content of an image at runtime.HomeDir.

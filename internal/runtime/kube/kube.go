@@ -19,11 +19,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"codehub/internal/breaker"
-	"codehub/internal/health"
-	"codehub/internal/registry"
+	"codehub/internal/base/breaker"
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/registry"
 	"codehub/internal/workspace"
 )
 

@@ -22,13 +22,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"codehub/internal/dockertest"
-	"codehub/internal/harness"
-	"codehub/internal/kubetest"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
-	"codehub/internal/runtime/runtimetest"
-	"codehub/internal/runtime/runtimetest/script"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/kubetest"
+	"codehub/internal/testing/runtimetest"
+	"codehub/internal/testing/runtimetest/script"
 	"codehub/internal/workspace"
 )
 

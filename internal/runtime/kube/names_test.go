@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 )
 
 // testLabels puts codehub's labels on objects with other names, as a copy of a home from a

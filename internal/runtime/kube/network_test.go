@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"codehub/internal/harness"
-	"codehub/internal/kubetest"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/kubetest"
 )
 
 // chartPolicies returns the NetworkPolicies of workspaces as the chart renders them for a

@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"codehub/internal/harness"
-	"codehub/internal/kubetest"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/kubetest"
 	"codehub/internal/workspace"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"codehub/internal/registry"
+	"codehub/internal/base/setting"
 	"codehub/internal/runtime"
-	"codehub/internal/setting"
+	"codehub/internal/runtime/registry"
 )
 
 // A pinned image is named by its digest or its ID, and a name that codehub gives to images is

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 )
 
 // fullQuota makes a priority class for whose Pods the namespace has no room, by a quota of the same name.

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"codehub/internal/imageref"
-	"codehub/internal/registry"
+	"codehub/internal/runtime/registry"
+	"codehub/internal/workspace/imageref"
 )
 
 // registries asks registries with the server's logins. One that does not respond is not

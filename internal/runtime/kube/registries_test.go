@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
-	"codehub/internal/health"
-	"codehub/internal/registry"
+	"codehub/internal/base/health"
+	"codehub/internal/runtime/registry"
 )
 
 // A registry of codehub's images with a private address that no setting lists is a condition, as

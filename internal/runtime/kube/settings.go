@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
-	"codehub/internal/imageref"
-	"codehub/internal/setting"
+	"codehub/internal/base/setting"
+	"codehub/internal/workspace/imageref"
 )
 
 // Settings are the settings of a Runtime, as codehub serve declares them. Resolve computes

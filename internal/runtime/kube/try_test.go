@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"codehub/internal/harness"
-	"codehub/internal/health"
+	"codehub/internal/base/health"
+	"codehub/internal/testing/harness"
 )
 
 // testTry asks the cluster about settings that it accepts, and about some that it refuses.

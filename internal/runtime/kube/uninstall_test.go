@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"codehub/internal/harness"
 	"codehub/internal/runtime"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"codehub/internal/harness"
+	"codehub/internal/testing/harness"
 )
 
 // behind has Pods that its watch never brings.

@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"codehub/internal/base/trust"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/kube/enter"
-	"codehub/internal/trust"
 )
 
 // workspacePod returns the Pod of a workspace. It is within the Pod security standard

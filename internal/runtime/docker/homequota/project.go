@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/fsxattr"
+	"codehub/internal/base/fsxattr"
 )
 
 // The projects of homes. An id is chosen if no file of the file system has it and no limit is set

@@ -26,9 +26,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive"
-	"codehub/internal/archive/archivetest"
-	"codehub/internal/fsxattr"
-	"codehub/internal/treewipe"
+	"codehub/internal/base/fsxattr"
+	"codehub/internal/base/treewipe"
+	"codehub/internal/testing/archivetest"
 )
 
 // TestMain sets the virtual machine up, runs the tests, and turns it off.

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"codehub/internal/trust"
+	"codehub/internal/base/trust"
 )
 
 // Command is the subcommand of the executable that runs Main.

@@ -9,7 +9,7 @@ import (
 	"os"
 
 	"codehub/internal/archive"
-	"codehub/internal/treewipe"
+	"codehub/internal/base/treewipe"
 )
 
 // seed replaces the content of a home by that of the image's folder, and gives the home that

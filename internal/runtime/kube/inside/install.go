@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 
-	"codehub/internal/agent/program"
+	"codehub/internal/runtime/agent/program"
 )
 
 // installAgent writes the agent's executable to a file: the one in this executable, or else

@@ -8,11 +8,11 @@ import (
 	"io"
 	"os"
 
-	"codehub/internal/agent/inside"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent/inside"
 	"codehub/internal/runtime/docker"
-	"codehub/internal/runtime/runtimetest/script"
-	"codehub/internal/storagejob"
+	"codehub/internal/storage/storagejob"
+	"codehub/internal/testing/runtimetest/script"
 )
 
 func main() {

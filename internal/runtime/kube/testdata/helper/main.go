@@ -14,14 +14,14 @@ import (
 	"slices"
 	"strings"
 
-	"codehub/internal/agent/inside"
+	"codehub/internal/base/trust"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent/inside"
 	"codehub/internal/runtime/kube/copytree"
 	"codehub/internal/runtime/kube/enter"
 	helper "codehub/internal/runtime/kube/inside"
-	"codehub/internal/runtime/runtimetest/script"
-	"codehub/internal/storagejob"
-	"codehub/internal/trust"
+	"codehub/internal/storage/storagejob"
+	"codehub/internal/testing/runtimetest/script"
 )
 
 func main() {

@@ -1,0 +1,101 @@
+// Package admin serves administrators: the status of the servers, orphans, accounts, and
+// groups. The API and the dashboard use it. The store checks in the database that
+// the caller is an administrator, since a session may be out of date.
+package admin
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/control/replica"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/imagebuild"
+	"codehub/internal/users/auth"
+	"codehub/internal/workspace"
+)
+
+// Config configures a Service.
+type Config struct {
+	Store     *postgres.DB
+	Passwords *auth.Auth
+	// URL is CODEHUB_URL, of the links of invitations.
+	URL *url.URL
+	// Self is the server that answers; nil in a command that works on the database alone.
+	Self *replica.Replica
+	// Runtime is CODEHUB_RUNTIME, and Nodes the machines that it runs on; nil: one.
+	Runtime string
+	Nodes   runtime.Nodes
+	// Builds are the images that this server makes; nil: none.
+	Builds *imagebuild.Builder
+	// OrphanDelay is CODEHUB_ORPHAN_DELAY.
+	OrphanDelay time.Duration
+}
+
+// Service serves administrators. It is safe for concurrent use.
+type Service struct{ cfg Config }
+
+// New makes a Service.
+func New(cfg Config) *Service { return &Service{cfg: cfg} }
+
+// AdminStatus returns the state of the servers and the workspaces.
+func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error) {
+	o, err := s.cfg.Store.Overview(ctx, caller)
+	if err != nil {
+		return api.AdminStatus{}, err
+	}
+	out := api.AdminStatus{
+		Runtime: s.cfg.Runtime,
+		Servers: make([]api.Server, 0, len(o.Servers)), Phases: o.Phases, Operations: o.Operations,
+		Running: o.Running, MaxRunning: o.MaxRunning, PerUser: o.PerUser,
+		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince, LostArchives: []api.LostArchive{},
+		LostVolumes: []api.LostVolume{}, FailedDeletions: []api.FailedDeletion{}, Images: s.images(),
+	}
+	for _, r := range o.Servers {
+		health := s.cfg.Self.HealthOf(r)
+		out.Servers = append(out.Servers, api.Server{
+			ID: r.ID, Hostname: r.Hostname, Version: r.Version, StartedAt: r.StartedAt, SeenAt: r.SeenAt, FlushedAt: r.FlushedAt,
+			Leads: r.Leads, Alive: r.Alive, Backends: health.Backends, Conditions: health.Conditions,
+		})
+	}
+	if out.LostNodes, err = s.lostNodes(ctx, caller); err != nil {
+		return api.AdminStatus{}, err
+	}
+	for _, l := range o.LostArchives {
+		out.LostArchives = append(out.LostArchives, api.LostArchive{
+			WorkspaceID: string(l.Workspace), Name: l.Name, Owner: l.Owner, Reason: l.Reason, ArchiveKey: l.ArchiveKey, Since: l.Since,
+		})
+	}
+	for _, l := range o.LostVolumes {
+		out.LostVolumes = append(out.LostVolumes, api.LostVolume{
+			WorkspaceID: string(l.Workspace), Name: l.Name, Owner: l.Owner, Reason: l.Reason, Volume: l.Workspace.VolumeName(), Since: l.Since,
+		})
+	}
+	for _, f := range o.FailedDeletions {
+		out.FailedDeletions = append(out.FailedDeletions, api.FailedDeletion{
+			WorkspaceID: string(f.Workspace), Name: f.Name, Owner: f.Owner, Reason: string(f.Reason), Message: f.Message, Retrying: !f.Reason.Final(), DeletedAt: f.DeletedAt,
+		})
+	}
+	return out, nil
+}
+
+// Orphans lists the orphans and set-aside volumes that the leader found, oldest first.
+func (s *Service) Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.OrphanList, error) {
+	found, next, err := s.cfg.Store.Orphans(ctx, caller, page)
+	if err != nil {
+		return api.OrphanList{}, err
+	}
+	list := make([]api.Orphan, len(found))
+	for i, o := range found {
+		list[i] = api.Orphan{
+			Kind: o.Kind, Name: o.Name, WorkspaceID: o.WorkspaceID, Detail: o.Detail, FirstSeenAt: o.FirstSeenAt,
+		}
+		if !o.Kept {
+			at := o.FirstSeenAt.Add(s.cfg.OrphanDelay)
+			list[i].RemovedAfter = &at
+		}
+	}
+	return api.OrphanList{Orphans: list, NextCursor: next}, nil
+}

@@ -1,0 +1,248 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/runtime"
+	"codehub/internal/storage/storagejob"
+	"codehub/internal/storage/store"
+	"codehub/internal/workspace"
+)
+
+// endJobs removes the storage jobs of other claims on row's workspace, because none
+// of them may touch the home while this claim works on it. It returns this claim's
+// own job, or nil. A running job whose bucket requests another server would have to
+// relay is removed as well: that server is no longer the leader and may never
+// return.
+func (t *term) endJobs(ctx context.Context, row workspace.Workspace) (*runtime.Job, error) {
+	jobs, err := t.cfg.Runtime.Jobs(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the storage jobs: %w", err)
+	}
+	var own *runtime.Job
+	for _, j := range jobs {
+		if j.Workspace != row.ID {
+			continue
+		}
+		unreachable := j.Running && !t.cfg.Archives.Reaches(j)
+		if j.Claim == row.OpID && j.VolumeClaim == row.Home.Claim && !unreachable {
+			own = &j
+			continue
+		}
+		if err := t.cfg.Runtime.RemoveJob(ctx, j.ID); err != nil {
+			return nil, fmt.Errorf("end an earlier storage job: %w", err)
+		}
+	}
+	return own, nil
+}
+
+// runJob starts the storage job that spec describes, or resumes own, which waits, runs or
+// has ended. It follows the job to its end and returns it with its result.
+// addAccess adds to spec how the job reaches the bucket. A failed job is removed,
+// so that this claim's next attempt starts a new one.
+func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpec, addAccess func(*runtime.JobSpec) error, w *work, started func()) (archive.Stats, *runtime.Job, error) {
+	for attempt := 1; ; attempt++ {
+		if own == nil || own.Waiting {
+			complete := spec
+			if err := addAccess(&complete); err != nil {
+				return archive.Stats{}, nil, fmt.Errorf("prepare a storage job: %w", err)
+			}
+			w.resetReached()
+			j, err := t.cfg.Runtime.StartJob(ctx, complete, w.step)
+			if err != nil {
+				if own != nil && ctx.Err() == nil && !errors.Is(err, runtime.ErrBusy) && !errors.Is(err, runtime.ErrUnreachable) {
+					t.removeJob(ctx, *own) // it cannot begin, but another one may
+				}
+				return archive.Stats{}, nil, fmt.Errorf("start a storage job: %w", err)
+			}
+			own = &j
+		}
+		started()
+		stats, err := t.follow(ctx, *own, w.step)
+		var failed *jobError
+		if err == nil || ctx.Err() != nil || errors.Is(err, runtime.ErrUnreachable) && !errors.As(err, &failed) {
+			return stats, own, err
+		}
+		if !t.removeJob(ctx, *own) {
+			return archive.Stats{}, own, err
+		}
+		// The server that was to send the instructions stopped while the job waited
+		// for them.
+		if !errors.Is(err, errNoInstructions) || attempt > 1 {
+			return archive.Stats{}, nil, err
+		}
+		own = nil
+	}
+}
+
+// removeJob reports whether it has removed a storage job. Another attempt removes one that stays.
+func (t *term) removeJob(ctx context.Context, j runtime.Job) bool {
+	err := t.cfg.Runtime.RemoveJob(ctx, j.ID)
+	if err != nil {
+		t.cfg.Log.Debug("storage job not removed yet", "workspace", j.Workspace, "job", j.ID, "err", err)
+	}
+	return err == nil
+}
+
+var errNoInstructions = errors.New("the storage job received no instructions")
+
+// follow follows a job to its end and returns its result. A result counts only if
+// it names the job's own claim and kind.
+func (t *term) follow(ctx context.Context, j runtime.Job, step func(runtime.Progress)) (archive.Stats, error) {
+	var result *storagejob.Result
+	var tail outputTail
+	exit, err := t.cfg.Runtime.FollowJob(ctx, j.ID, func(line []byte) {
+		var e storagejob.Event
+		if json.Unmarshal(line, &e) != nil || e.Progress == nil && e.Result == nil {
+			tail.add(line)
+			return
+		}
+		if p := e.Progress; p != nil {
+			step(runtime.Progress{Step: p.Step, Done: p.Bytes, Total: p.BytesTotal, Entries: p.Entries, EntriesTotal: p.EntriesTotal})
+		}
+		if e.Result != nil {
+			result = e.Result
+		}
+	})
+	switch {
+	case errors.Is(err, runtime.ErrNotFound):
+		return archive.Stats{}, errors.New("the storage job was removed before it had ended")
+	case err != nil:
+		return archive.Stats{}, fmt.Errorf("follow the storage job: %w", err)
+	case result == nil:
+		return archive.Stats{}, fmt.Errorf("the storage job ended (exit code %d) without a result%s", exit, tail.describe())
+	case result.Error != nil && result.Error.Kind == storagejob.NoOrders:
+		return archive.Stats{}, errNoInstructions
+	case result.Claim != j.Claim || result.Kind != string(j.Kind):
+		return archive.Stats{}, fmt.Errorf("the storage job reports on %.50q of claim %.50q, and was to do %q of claim %q", result.Kind, result.Claim, j.Kind, j.Claim)
+	case result.Error != nil:
+		return archive.Stats{}, &jobError{jobFailed(result.Error)}
+	}
+	return result.Stats, nil
+}
+
+// jobError is an error that the job itself reported.
+type jobError struct{ error }
+
+func (e *jobError) Unwrap() error { return e.error }
+
+// jobFailed translates a job's error to the errors of the archive and runtime
+// packages.
+func jobFailed(e *storagejob.Error) error {
+	if e.Room != nil {
+		return &noRoom{needs: e.Room.Needs, free: e.Room.Free}
+	}
+	cause := errors.New(workspace.Cut(e.Message))
+	switch e.Kind {
+	case storagejob.Corrupted:
+		return fmt.Errorf("%w: %w", archive.ErrCorrupted, cause)
+	case storagejob.NotFound:
+		return fmt.Errorf("%w: %w", store.ErrNotFound, cause)
+	case storagejob.Changed:
+		return fmt.Errorf("%w: %w", archive.ErrChanged, cause)
+	case storagejob.Unrestorable:
+		return fmt.Errorf("%w: %w", archive.ErrUnrestorable, cause)
+	case storagejob.Unavailable:
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, cause)
+	case storagejob.Stopped:
+		return &jobStoppedError{cause}
+	case storagejob.DiskFull:
+		return &diskFullError{cause}
+	case storagejob.SharedDiskFull: // a larger size does not help
+		return fmt.Errorf("%s: %w", fullDisk, cause)
+	}
+	return cause
+}
+
+// jobStoppedError is the end of a storage job because the runtime or the machine shut down. As
+// runtime.ErrUnreachable, it does not count as a failure.
+type jobStoppedError struct{ error }
+
+func (e *jobStoppedError) Unwrap() error { return e.error }
+
+func (e *jobStoppedError) Is(target error) bool { return target == runtime.ErrUnreachable }
+
+const fullDisk = "the disk of the homes is full"
+
+// diskFullError is a job's report that its home does not fit on the disk.
+type diskFullError struct{ cause error }
+
+func (e *diskFullError) Error() string { return fullDisk + ": " + e.cause.Error() }
+func (e *diskFullError) Unwrap() error { return e.cause }
+
+// outputTail keeps the end of a job's output that is not part of the report.
+type outputTail []byte
+
+func (w *outputTail) add(line []byte) {
+	const most = 2000
+	*w = append(append(*w, line...), '\n')
+	if n := len(*w); n > most {
+		*w = append((*w)[:0], (*w)[n-most:]...)
+	}
+}
+
+func (w *outputTail) describe() string {
+	if s := strings.TrimSpace(strings.ToValidUTF8(string(*w), "\uFFFD")); s != "" {
+		return "; it printed: " + s
+	}
+	return ""
+}
+
+// sweepJobs removes the jobs that belong to no running operation: it was cancelled,
+// it failed, or another server started it. rows are the rows as this tick has
+// written them. The job that a home was restored by stays as long as the home.
+func (t *term) sweepJobs(ctx context.Context, rows []*workspace.Workspace, seen observation) {
+	there := make(map[string]bool)
+	for _, jobs := range seen.jobs {
+		for _, j := range jobs {
+			there[j.ID] = true
+		}
+	}
+	for _, row := range rows {
+		for _, j := range seen.jobs[row.ID] {
+			if row.Operation != workspace.OpNone && j.Claim == row.OpID || holds(j, seen.volumes[row.ID]) {
+				continue
+			}
+			t.endJob(ctx, j)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id := range t.jobRetryAt {
+		if !there[id] {
+			delete(t.jobRetryAt, id)
+		}
+	}
+}
+
+// holds reports whether the volume is the one that the job has restored.
+func holds(j runtime.Job, v *runtime.Volume) bool {
+	return j.Kind == runtime.JobRestore && !j.Running && v != nil && v.Claim == j.VolumeClaim && v.Marker != "" && v.Marker == j.Key
+}
+
+func (t *term) endJob(ctx context.Context, j runtime.Job) {
+	t.mu.Lock()
+	wait := time.Now().Before(t.jobRetryAt[j.ID])
+	t.mu.Unlock()
+	if wait {
+		return
+	}
+	t.effect(ctx, "job/"+j.ID, t.sideTasks, func(ctx context.Context) bool {
+		if err := t.cfg.Runtime.RemoveJob(ctx, j.ID); err != nil {
+			t.cfg.Log.Debug("storage job not removed yet", "workspace", j.Workspace, "job", j.ID, "err", err)
+		} else {
+			t.cfg.Log.Info("orphaned storage job removed", "workspace", j.Workspace, "kind", j.Kind, "running", j.Running)
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		// Try again later if it still exists.
+		t.jobRetryAt[j.ID] = time.Now().Add(t.cfg.IdleInterval)
+		return false
+	})
+}

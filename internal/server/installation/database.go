@@ -1,0 +1,74 @@
+package installation
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"codehub/internal/base/setting"
+	"codehub/internal/postgres"
+	"codehub/internal/postgres/embedded"
+	"codehub/internal/server/config"
+)
+
+// OpenDatabase opens this installation's database, with all migrations, for a command
+// that runs with or without a server. It uses the embedded database of a running
+// server; without a server it starts that database and locks the data folder until
+// release, which the caller must call.
+func OpenDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db *postgres.DB, dsn string, release func(), err error) {
+	dsn, stop, err := databaseOf(ctx, cfg, log)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	if err = postgres.Migrate(ctx, dsn); err == nil {
+		db, err = postgres.Open(ctx, dsn, postgres.Options{
+			Limits: cfg.Limits,
+			Log:    log,
+		})
+	}
+	if err != nil {
+		stop()
+		return nil, "", nil, err
+	}
+	return db, dsn, func() { db.Close(); stop() }, nil
+}
+
+// databaseOf is the address of the database, and what ends its use.
+func databaseOf(ctx context.Context, cfg config.Config, log *slog.Logger) (dsn string, stop func(), err error) {
+	if cfg.DatabaseURL != "" {
+		return cfg.DatabaseURL, func() {}, CheckSession(ctx, cfg.DatabaseURL)
+	}
+	lock, err := embedded.LockDir(cfg.DataDir)
+	if inUse := (*embedded.LockedError)(nil); errors.As(err, &inUse) {
+		dsn, err = embedded.Find(ctx, cfg.DataDir)
+		return dsn, func() {}, err
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	private, err := embedded.Start(ctx, embedded.Config{Dir: cfg.DataDir, Lock: lock, Log: log})
+	if err != nil {
+		return "", nil, errors.Join(err, lock.Release())
+	}
+	return private.URL(), func() {
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if err := private.Stop(sctx); err != nil {
+			log.Error("stop embedded database failed", "err", err)
+		}
+		_ = lock.Release() // the end of the process does the same
+	}, nil
+}
+
+// CheckSession refuses a way to the database on which connections are no
+// sessions.
+func CheckSession(ctx context.Context, dsn string) error {
+	err := postgres.CheckSession(ctx, dsn)
+	if errors.Is(err, postgres.ErrPooled) {
+		return &setting.Problem{Setting: "CODEHUB_DATABASE_URL",
+			Why: "a connection pooler in between gives each transaction another session of the database, on which no lock and no notification lasts",
+			Do:  "name PostgreSQL itself, or have the pooler keep sessions together (PgBouncer: pool_mode = session)"}
+	}
+	return err
+}

@@ -1,0 +1,54 @@
+// Package maintenance is the commands that an administrator runs on the server's
+// machine. They open the database, the bucket or Docker themselves, so that they
+// work without a server.
+package maintenance
+
+import (
+	"context"
+	"fmt"
+
+	"codehub/internal/postgres"
+	"codehub/internal/server/installation"
+)
+
+// Commands are the commands of this package.
+type Commands struct {
+	Migrate       migrateCmd       `cmd:"" help:"Apply database migrations."`
+	Adopt         adoptCmd         `cmd:"" name:"adopt-archives" help:"Rebuild a lost database from the archives."`
+	GC            gcCmd            `cmd:"" name:"gc" help:"Remove archives that are no longer needed."`
+	ImportM1      importM1Cmd      `cmd:"" name:"import-m1" help:"Import the data of codehub's first version."`
+	Move          moveCmd          `cmd:"" name:"move" help:"Move workspaces from another installation here."`
+	AllowMoves    allowMovesCmd    `cmd:"" name:"allow-moves" help:"Let administrators move workspaces to another installation."`
+	Uninstall     uninstallCmd     `cmd:"" name:"uninstall" help:"Remove an installation's containers and volumes."`
+	ResetPassword resetPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password in the database."`
+}
+
+type migrateCmd struct {
+	DatabaseURL string `name:"database-url" env:"CODEHUB_DATABASE_URL" required:"" help:"PostgreSQL to migrate. The embedded one is migrated by serve."`
+	Check       bool   `help:"Only say which migrations are pending, and whether all servers have to be stopped for them."`
+}
+
+func (m migrateCmd) Run(ctx context.Context) error {
+	if err := installation.CheckSession(ctx, m.DatabaseURL); err != nil {
+		return err
+	}
+	if !m.Check {
+		return postgres.Migrate(ctx, m.DatabaseURL)
+	}
+	p, err := postgres.WouldMigrate(ctx, m.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Println(pendingText(p))
+	return err
+}
+
+func pendingText(p postgres.Pending) string {
+	switch {
+	case p.Migrations == 0:
+		return "No migration is pending. Servers of this version can start while others run."
+	case p.StopFirst:
+		return fmt.Sprintf("Pending migrations: %d. Stop all servers before one of this version starts.", p.Migrations)
+	}
+	return fmt.Sprintf("Pending migrations: %d. Servers of the earlier version can run on while those of this version start.", p.Migrations)
+}

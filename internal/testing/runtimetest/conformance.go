@@ -1,0 +1,380 @@
+package runtimetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
+	"codehub/internal/testing/harness"
+	"codehub/internal/workspace"
+)
+
+// Harness is a runtime under test, with functions that bypass it: they simulate
+// crashes, manual changes and other installations.
+type Harness struct {
+	Runtime   runtime.Runtime
+	Neighbour runtime.Runtime // another installation on the same Docker
+	Down      runtime.Runtime // a runtime that is not responding
+
+	// Remote: containers, homes and jobs are on other machines. Then jobs reach no folder of
+	// this one, nothing is known of the disks of homes, neither pulls nor removals are
+	// counted, and what a job prints to its standard error is part of its lines.
+	Remote bool
+
+	Limits bool // homes have the limits of their specs
+	Grows  bool // the limit of a home grows with the size of its container
+	AtOnce bool // a home is removed in one step, so that no entries are counted
+
+	Bound time.Duration // of each test; 0: 2 min
+
+	Storage      string                                // the storage backend under test
+	Image        string                                // an available image
+	Seed         []File                                // its content at HomeDir, sorted by path, including "."
+	MissingImage string                                // an image that does not exist
+	RemoteImage  func(*testing.T) string               // a new image like Image that has to be pulled
+	Republish    func(t *testing.T, ref string)        // the registry gets another image like Image under the name of a RemoteImage
+	TakeImage    func(t *testing.T, id string)         // removes the image from the machine by hand
+	NodesPull    bool                                  // a container may come to a machine that pulls an image which another one has
+	Home         func(*testing.T, workspace.ID) []File // the home's current content, sorted by path
+
+	// Write writes a file to the home from the running container.
+	Write func(t *testing.T, id workspace.ID, up runtime.Upstream, path, content string)
+
+	HalfSeed  func(*testing.T, runtime.VolumeSpec)    // leaves the state after a crash in CreateVolume
+	HalfStart func(*testing.T, runtime.ContainerSpec) // leaves a container that was created but not started
+	// Use mounts the home read-only in a container that is not codehub's, running
+	// or only created, until leave is called. Edit changes the home in such a
+	// container; the lines are those of package script.
+	Use  func(t *testing.T, id workspace.ID, name string, running bool) (leave func())
+	Edit func(t *testing.T, id workspace.ID, lines ...string)
+
+	// Environment returns the hostname and the variables of the workspace's container.
+	Environment func(*testing.T, workspace.ID) (hostname string, env map[string]string)
+
+	EndContainer  func(*testing.T, workspace.ID)            // the container exits
+	HalfJob       func(*testing.T, runtime.JobSpec) string  // leaves a job that was created but not started; returns its ID
+	HalfRemove    func(*testing.T, workspace.ID, string)    // leaves the state after a crash in RemoveVolume of the home with this claim
+	EndJob        func(t *testing.T, jobID string)          // kills the job
+	Put           func(*testing.T, runtime.JobSpec, string) // writes a file that a job may wait for; nil: to the archive's directory
+	ReadOnlyCode  int                                       // the exit code of a job that changes a read-only home
+	TakeContainer func(*testing.T, workspace.ID)            // removes it by hand
+	TakeVolume    func(*testing.T, workspace.ID)            // removes it by hand
+	PutForeign    func(*testing.T, workspace.ID)            // creates a volume of that name by hand
+	// FillForeign writes a file to such a volume. Aside lists the content of a
+	// set-aside home, sorted by path; TakeAside removes it by hand.
+	FillForeign func(t *testing.T, id workspace.ID, path, content string)
+	Aside       func(t *testing.T, name string) []File
+	TakeAside   func(t *testing.T, name string)
+
+	Remains func(*testing.T, workspace.ID) []string // all remaining objects of the workspace
+}
+
+// bound ends a test that hangs, unless the harness has a bound of its own; no test waits for
+// time to pass. A busy machine may need minutes for one.
+const bound = 5 * time.Minute
+
+// Conformance tests a runtime against the contract of runtime.Runtime.
+func Conformance(t *testing.T, newHarness func(*testing.T) Harness) {
+	conformance(t, newHarness, volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), restoreTests(), removalTests(), imageTests(), busyTests(), asideTests(), markTests())
+}
+
+// HomeConformance tests what of the contract depends on how homes are stored. make test has
+// their creation, restore, removal and setting aside.
+func HomeConformance(t *testing.T, newHarness func(*testing.T) Harness) {
+	groups := []map[string]func(*suite){volumeTests(), restoreTests(), removalTests(), asideTests()}
+	if harness.Verifying() {
+		groups = append(groups, jobTests(), busyTests())
+	}
+	conformance(t, newHarness, groups...)
+}
+
+func conformance(t *testing.T, newHarness func(*testing.T) Harness, groups ...map[string]func(*suite)) {
+	h := newHarness(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*bound)
+	t.Cleanup(cancel)
+	if err := prepare(ctx, h.Runtime); err != nil {
+		t.Fatalf("Prepare: %v", err)
+	}
+	if err := prepare(ctx, h.Neighbour); err != nil {
+		t.Fatalf("Prepare of another installation: %v", err)
+	}
+	within := bound
+	if h.Bound > 0 {
+		within = h.Bound
+	}
+	for _, group := range groups {
+		for name, test := range group {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(context.Background(), within)
+				t.Cleanup(cancel)
+				test(&suite{T: t, Harness: h, ctx: ctx, id: workspace.ID(uuid.NewString())})
+			})
+		}
+	}
+}
+
+// prepare calls Prepare. The network of the suite's containers may be open.
+func prepare(ctx context.Context, r runtime.Runtime) error {
+	err := r.Prepare(ctx)
+	var open *runtime.IsolationError
+	if errors.As(err, &open) {
+		return nil
+	}
+	return err
+}
+
+// suite is one subtest with its own workspace.
+type suite struct {
+	*testing.T
+	Harness
+	ctx    context.Context
+	id     workspace.ID
+	object string // the directory of the workspace's archive
+}
+
+// hello asks an agent who it is, until it listens.
+func (s *suite) hello(addr, secret string) (agent.Hello, error) {
+	client := agent.Client{Addr: addr, Secret: secret}
+	for {
+		hello, err := client.Hello(s.ctx)
+		if !errors.Is(err, agent.ErrUnreachable) || s.ctx.Err() != nil {
+			return hello, err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (s *suite) volumeSpec() runtime.VolumeSpec {
+	return runtime.VolumeSpec{Workspace: s.id, Storage: s.Storage, Claim: "home-1", Image: s.Image}
+}
+
+func (s *suite) containerSpec() runtime.ContainerSpec {
+	return runtime.ContainerSpec{
+		Workspace: s.id, UID: workspace.ArchivedUID, Claim: "start-1", Image: s.Image, Storage: s.Storage,
+		VolumeClaim: "home-1", Secret: "5ec7e7" + uuid.NewString(), Choice: runtime.ImageChoice{Generation: 1},
+		Size: workspace.Size{Name: workspace.DefaultSize},
+	}
+}
+
+func (s *suite) ok(what string, err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatalf("%s: %v", what, err)
+	}
+}
+
+func (s *suite) is(what string, err, want error) {
+	s.Helper()
+	if !errors.Is(err, want) {
+		s.Fatalf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// create creates the home; everything is removed at the end of the test.
+func (s *suite) create() {
+	s.Helper()
+	s.tidy()
+	s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
+}
+
+func (s *suite) tidy() {
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		if c, ok := s.find(ctx); ok {
+			if err := s.Runtime.RemoveContainer(ctx, c.ID, 0); err != nil {
+				s.Errorf("clean up: %v", err)
+			}
+		}
+		jobs, err := s.Runtime.Jobs(ctx)
+		if err != nil {
+			s.Errorf("clean up: %v", err)
+		}
+		for _, j := range jobs {
+			if j.Workspace != s.id {
+				continue
+			}
+			if err := s.Runtime.RemoveJob(ctx, j.ID); err != nil {
+				s.Errorf("clean up: %v", err)
+			}
+		}
+		list, err := s.Runtime.Volumes(ctx)
+		if err != nil {
+			s.Errorf("clean up: %v", err)
+		}
+		for _, v := range list {
+			if v.Workspace != s.id || v.Foreign {
+				continue
+			}
+			if err := s.Runtime.RemoveVolume(ctx, s.id, v.Claim, nil); err != nil {
+				s.Errorf("clean up: %v", err)
+			}
+		}
+	})
+}
+
+func (s *suite) start() runtime.Container {
+	s.Helper()
+	c, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
+	s.ok("StartContainer", err)
+	return c
+}
+
+// restart removes the container and starts another.
+func (s *suite) restart(c runtime.Container) runtime.Container {
+	s.Helper()
+	s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, time.Second))
+	spec := s.containerSpec()
+	spec.Claim = "start-2"
+	c, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+	s.ok("StartContainer", err)
+	return c
+}
+
+func (s *suite) find(ctx context.Context) (runtime.Container, bool) {
+	s.Helper()
+	list, err := s.Runtime.Containers(ctx)
+	if err != nil {
+		s.Errorf("Containers: %v", err)
+	}
+	for _, c := range list {
+		if c.Workspace == s.id {
+			return c, true
+		}
+	}
+	return runtime.Container{}, false
+}
+
+// container returns the workspace's listed container.
+func (s *suite) container() runtime.Container {
+	s.Helper()
+	c, ok := s.find(s.ctx)
+	if !ok {
+		s.Fatal("the container is not listed")
+	}
+	return c
+}
+
+func (s *suite) noContainer() {
+	s.Helper()
+	if c, ok := s.find(s.ctx); ok {
+		s.Fatalf("a container is listed: %+v", c)
+	}
+}
+
+func (s *suite) volume() (runtime.Volume, bool) {
+	s.Helper()
+	list, err := s.Runtime.Volumes(s.ctx)
+	s.ok("Volumes", err)
+	i := slices.IndexFunc(list, func(v runtime.Volume) bool { return v.Workspace == s.id })
+	if i < 0 {
+		return runtime.Volume{}, false
+	}
+	return list[i], true
+}
+
+// wantRemoving checks that the home is listed as being removed.
+func (s *suite) wantRemoving(claim string) {
+	s.Helper()
+	got, ok := s.volume()
+	if !ok {
+		s.Fatal("the volume is not listed")
+	}
+	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Removing: true, Held: got.Held, Limit: got.Limit, OwnDisk: got.OwnDisk}
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.Fatalf("volume as listed (-want +got):\n%s", diff)
+	}
+}
+
+// wantVolume checks the listed home.
+func (s *suite) wantVolume(claim string, seeded bool) {
+	s.Helper()
+	got, ok := s.volume()
+	if !ok {
+		s.Fatal("the volume is not listed")
+	}
+	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Seeded: seeded, Held: got.Held, Limit: got.Limit, OwnDisk: got.OwnDisk} // see wantHeld
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.Fatalf("volume as listed (-want +got):\n%s", diff)
+	}
+}
+
+// wantHeld checks that the settled home is listed as held.
+func (s *suite) wantHeld() {
+	s.Helper()
+	if v, ok := s.volume(); !ok || !v.Held {
+		s.Fatalf("volume after settling: %+v", v)
+	}
+}
+
+func (s *suite) noVolume() {
+	s.Helper()
+	if v, ok := s.volume(); ok {
+		s.Fatalf("a volume is listed: %+v", v)
+	}
+}
+
+func (s *suite) wantHome(want []File) {
+	s.Helper()
+	if diff := cmp.Diff(want, s.Home(s.T, s.id)); diff != "" {
+		s.Fatalf("home (-want +got):\n%s", diff)
+	}
+}
+
+// seedWith is the seed with one more file.
+func (s *suite) seedWith(path, content string) []File {
+	out := slices.Clone(s.Seed)
+	out = append(out, File{Path: path, Mode: 0o644, UID: 1000, GID: 1000, Content: content})
+	slices.SortFunc(out, func(a, b File) int {
+		switch {
+		case a.Path < b.Path:
+			return -1
+		case a.Path > b.Path:
+			return 1
+		}
+		return 0
+	})
+	return out
+}
+
+// write waits for the IDE and writes a file from the container.
+func (s *suite) write(path, content string) {
+	s.Helper()
+	s.answers(s.container())
+	up, err := s.Runtime.Upstream(s.ctx, s.id)
+	s.ok("Upstream", err)
+	s.Write(s.T, s.id, up, path, content)
+}
+
+// answers waits until the container's IDE responds.
+func (s *suite) answers(c runtime.Container) {
+	s.Helper()
+	for {
+		err := s.Runtime.Probe(s.ctx, c)
+		if err == nil {
+			return
+		}
+		if s.ctx.Err() != nil {
+			s.Fatalf("Probe: %v", err)
+		}
+		select {
+		case <-s.ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (s *suite) nothingRemains() {
+	s.Helper()
+	if left := s.Remains(s.T, s.id); len(left) > 0 {
+		s.Fatalf("left behind: %q", left)
+	}
+}

@@ -1,0 +1,413 @@
+// Package httpapi is codehub's HTTP API (docs/api.md): the table of routes, the table
+// from errors to statuses, strict JSON, and the event stream. api/openapi.json
+// describes it, and a test compares the two.
+package httpapi
+
+import (
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/arrivals/rollback"
+	"codehub/internal/bus"
+	"codehub/internal/control/admin"
+	"codehub/internal/gateway/inbound"
+	"codehub/internal/postgres"
+	"codehub/internal/running/attach"
+	"codehub/internal/running/ports"
+	"codehub/internal/running/service"
+	"codehub/internal/users/auth"
+	"codehub/internal/web/accesslog"
+	"codehub/internal/workspace"
+)
+
+// Config configures New.
+type Config struct {
+	service.Settings // a KeepAwakeMax of 0 is 24 h
+	Archives         Archives
+
+	Store *postgres.DB
+	Admin *admin.Service
+	// Restore serves /admin/restore; nil: this server has no Docker or bucket to compare with.
+	Restore *rollback.Service
+	Auth    *auth.Auth
+	Hub     *bus.Hub
+	Logs    service.Logs
+	Ports   *ports.Service
+	Attach  *attach.Attacher
+	Gate    Gate
+	Log     *slog.Logger
+
+	// LastUse returns the last activity of a workspace that this server has seen and may
+	// not have flushed yet; optional.
+	LastUse func(workspace.ID) (at time.Time, kind string, ok bool)
+
+	// Heartbeat is the pause between heartbeats of an event stream; 0 is 30 s.
+	Heartbeat time.Duration
+	// WriteWithin bounds the time in which the reader of a stream accepts one piece, after
+	// which it is disconnected; 0 is 30 s.
+	WriteWithin time.Duration
+	// ReadWithin is how long a request's body, or a piece of an archive from
+	// the bucket, may take to arrive; 0 is 30 s.
+	ReadWithin time.Duration
+	// OpenBodies reads the bodies of requests without a session; nil: one of its own.
+	OpenBodies *inbound.OpenBodies
+	// CheckEvery is how often it is checked that the caller of a response that lasts may still
+	// have it; 0 is 3 s.
+	CheckEvery time.Duration
+}
+
+// Prefix is the path of the API; New's handler serves everything below it.
+const Prefix = "/api/v1"
+
+// server has the handlers.
+type server struct {
+	cfg     Config
+	base    string // CODEHUB_URL without a trailing slash
+	origins *http.CrossOriginProtection
+	log     *slog.Logger
+
+	following, reading, downloading perUser
+}
+
+// handler serves one route. id is the caller; the zero Identity on open routes.
+type handler func(w http.ResponseWriter, r *http.Request, id auth.Identity) error
+
+type route struct {
+	method, path string
+	needs        workspace.Scope // of an API token; open: no credential at all
+	handle       handler
+	query        []string // the parameters that it knows
+}
+
+// open is the need of routes without a caller.
+const open workspace.Scope = "open"
+
+// workspacePath and sharedPath begin the paths whose {id} is a workspace.
+const (
+	workspacePath = "/workspaces/{id}"
+	sharedPath    = "/shared/{id}"
+)
+
+// on returns the workspace that a request concerns; empty: no single one.
+func (rt route) on(r *http.Request) workspace.ID {
+	if strings.HasPrefix(rt.path, workspacePath) || strings.HasPrefix(rt.path, sharedPath) {
+		return workspace.ID(r.PathValue("id"))
+	}
+	return ""
+}
+
+// pageParams are the parameters of a list.
+var pageParams = []string{"limit", "cursor"}
+
+// restoreParams are the parameters, each a list, that choose workspaces of a takeover.
+var restoreParams = []string{"only", "keep_database"}
+
+// routes is the whole API.
+func (s *server) routes() []route {
+	const read, workspaces, admin = workspace.ScopeRead, workspace.ScopeWorkspaces, workspace.ScopeAdmin
+	return []route{
+		{"GET", "/openapi.json", open, s.openapi, nil},
+
+		{"POST", "/login", open, s.login, nil},
+		{"POST", "/login/device", open, s.beginDevice, nil},
+		{"POST", "/login/token", open, s.redeemLogin, nil},
+		{"POST", "/logout", admin, s.logout, nil},
+		{"GET", "/session", read, s.session, nil},
+		{"GET", "/sessions", admin, s.listSessions, pageParams},
+		{"DELETE", "/sessions", admin, s.endOtherSessions, nil},
+		{"DELETE", "/sessions/{id}", admin, s.endSession, nil},
+		{"GET", "/users/me", read, s.me, nil},
+		{"POST", "/users/me/password", admin, s.changePassword, nil},
+		{"GET", "/identities", admin, s.listIdentities, nil},
+		{"POST", "/identities/{id}/unlink", admin, s.unlinkIdentity, nil},
+		// Passkeys are added and removed in the dashboard alone: a token is no second factor.
+		{"GET", "/passkeys", admin, s.listPasskeys, nil},
+		{"PATCH", "/passkeys/{id}", admin, s.renamePasskey, nil},
+
+		{"GET", "/admin/status", admin, s.adminStatus, nil},
+		{"GET", "/admin/orphans", admin, s.listOrphans, pageParams},
+		{"POST", "/admin/nodes/{name}/dead", admin, s.confirmDeadNode, nil},
+		{"POST", "/admin/images/{name}/retry", admin, s.retryImage, nil},
+		{"GET", "/admin/restore", admin, s.restorePlan, slices.Concat(restoreParams, pageParams)},
+		{"POST", "/admin/restore", admin, s.applyRestore, nil},
+		{"GET", "/admin/move", admin, s.moveSource, nil},
+		{"GET", "/admin/move/users/{id}", admin, s.userToMove, nil},
+		{"GET", "/admin/move/workspaces", admin, s.listToMove, pageParams},
+		{"GET", "/admin/move/workspaces/{id}", admin, s.getToMove, nil},
+		{"DELETE", "/admin/move/workspaces/{id}", admin, s.deleteMoved, []string{"version"}},
+		{"GET", "/admin/move/workspaces/{id}/record", admin, s.readToMove, nil},
+		{"GET", "/admin/move/workspaces/{id}/archive", admin, s.fetchToMove, []string{"version"}},
+		{"POST", "/admin/move/workspaces/{id}/archive", admin, s.archiveToMove, nil},
+		{"GET", "/users", admin, s.listAccounts, slices.Concat([]string{"q"}, pageParams)},
+		{"POST", "/users", admin, s.createAccount, nil},
+		{"POST", "/users/import", admin, s.importAccounts, nil},
+		{"POST", "/users/{id}/invitation", admin, s.inviteAccount, nil},
+		{"PATCH", "/users/{id}", admin, s.patchAccount, nil},
+		{"DELETE", "/users/{id}", admin, s.deleteAccount, []string{"workspaces", "to"}},
+		{"DELETE", "/users/{id}/passkeys", admin, s.removePasskeys, nil},
+
+		{"GET", "/groups", read, s.listGroups, pageParams},
+		{"POST", "/groups", admin, s.createGroup, nil},
+		{"GET", "/groups/{id}", read, s.getGroup, nil},
+		{"PATCH", "/groups/{id}", admin, s.patchGroup, nil},
+		{"DELETE", "/groups/{id}", admin, s.deleteGroup, nil},
+		{"GET", "/groups/{id}/members", admin, s.listMembers, pageParams},
+		{"POST", "/groups/{id}/members", admin, s.setMember, nil},
+		{"DELETE", "/groups/{id}/members/{user}", admin, s.removeMember, nil},
+
+		{"GET", "/admin/workspaces", admin, s.listAllWorkspaces, adminListParams},
+		{"GET", "/admin/workspaces/{id}", admin, s.getAnyWorkspace, nil},
+		{"PATCH", "/admin/workspaces/{id}", admin, s.patchAnyWorkspace, nil},
+		{"DELETE", "/admin/workspaces/{id}", admin, s.deleteAnyWorkspace, []string{"message"}},
+		{"POST", "/admin/workspaces/{id}/undelete", admin, s.administer(postgres.DoUndelete), nil},
+		{"POST", "/admin/workspaces/{id}/stop", admin, s.administer(postgres.DoStop), nil},
+		{"POST", "/admin/workspaces/{id}/archive", admin, s.administer(postgres.DoArchive), nil},
+		{"POST", "/admin/workspaces/{id}/cancel", admin, s.administer(postgres.DoCancel), nil},
+		{"POST", "/admin/workspaces/{id}/message", admin, s.administer(postgres.DoMessage), nil},
+		{"POST", "/admin/workspaces/{id}/recover", admin, s.recoverAnyWorkspace, nil},
+		{"POST", "/admin/workspaces/{id}/hand-over", admin, s.handOver, nil},
+		{"DELETE", "/admin/workspaces/{id}/hand-over", admin, s.withdrawHandOver, nil},
+		{"POST", "/admin/workspaces/{id}/size", admin, s.sizeAnyWorkspace, nil},
+		{"GET", "/admin/workspaces/{id}/archives", admin, s.listAnyArchives, pageParams},
+		{"GET", "/admin/workspaces/{id}/logs", admin, s.anyLogs, []string{"follow", "tail"}},
+		{"GET", "/admin/workspaces/{id}/usage", admin, s.anyUsage, usageParams},
+		{"GET", "/admin/usage", admin, s.allUsage, usageParams},
+		{"GET", "/audit", admin, s.listAudit, slices.Concat(auditParams, pageParams)},
+		{"GET", "/audit/export", admin, s.exportAudit, auditParams},
+		{"GET", "/banner", read, s.getBanner, nil},
+		{"PUT", "/banner", admin, s.setBanner, nil},
+		{"GET", "/notices", read, s.listNotices, nil},
+		{"DELETE", "/notices/{id}", workspaces, s.dismissNotice, nil},
+
+		{"GET", "/tokens", admin, s.listTokens, pageParams},
+		{"POST", "/tokens", admin, s.createToken, nil},
+		{"DELETE", "/tokens/{id}", admin, s.deleteToken, nil},
+
+		{"GET", "/keys", admin, s.listKeys, pageParams},
+		{"POST", "/keys", admin, s.addKey, nil},
+		{"DELETE", "/keys/{id}", admin, s.deleteKey, nil},
+		{"GET", "/ssh", read, s.sshServer, nil},
+
+		{"GET", "/sizes", read, s.listSizes, nil},
+		{"GET", "/workspaces", read, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
+		{"POST", "/workspaces", workspaces, s.createWorkspace, nil},
+		{"GET", "/workspaces/{id}", read, s.getWorkspace, nil},
+		{"PATCH", "/workspaces/{id}", workspaces, s.patchWorkspace, nil},
+		{"DELETE", "/workspaces/{id}", workspaces, s.deleteWorkspace, []string{"queue"}},
+		{"POST", "/workspaces/{id}/undelete", workspaces, s.intent(http.StatusOK, s.cfg.Store.UndeleteWorkspace), nil},
+		{"POST", "/workspaces/{id}/recover", workspaces, s.recoverWorkspace, nil},
+		{"POST", "/workspaces/{id}/cancel", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.RequestCancel), nil},
+		{"POST", "/workspaces/{id}/stay", workspaces, s.intent(http.StatusOK, s.cfg.Store.Stay), nil},
+		{"POST", "/workspaces/{id}/update-image", workspaces, s.intent(http.StatusOK, s.cfg.Store.UpdateImage), nil},
+		{"POST", "/workspaces/{id}/restart", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.Restart), nil},
+		{"POST", "/workspaces/{id}/stop", workspaces, s.stopWorkspace, []string{"force"}},
+		{"GET", "/workspaces/{id}/archive", workspaces, s.downloadArchive, []string{"archive_op_id"}},
+		{"GET", "/workspaces/{id}/archives", read, s.listArchives, pageParams},
+		{"GET", "/workspaces/{id}/logs", read, s.workspaceLogs, []string{"follow", "tail"}},
+		{"GET", "/workspaces/{id}/ports", read, s.listPorts, nil},
+		{"PUT", "/workspaces/{id}/ports/{port}/share", workspaces, s.sharePort, nil},
+		{"DELETE", "/workspaces/{id}/ports/{port}/share", workspaces, s.unsharePort, nil},
+		{"GET", "/workspaces/{id}/ports/{port}/connect", workspaces, s.connectPort, nil},
+		{"GET", "/workspaces/{id}/shares", read, s.listShares, nil},
+		{"POST", "/workspaces/{id}/shares", admin, s.share, nil}, // a share outlives the token
+		{"DELETE", "/workspaces/{id}/shares/{share}", workspaces, s.unshare, nil},
+		{"GET", "/workspaces/{id}/hand-over", read, s.getHandOver, nil},
+		{"POST", "/workspaces/{id}/hand-over", admin, s.answerHandOver, nil}, // the workspace goes to another user
+		{"GET", "/shared", read, s.listShared, nil},
+		{"GET", "/shared/{id}", read, s.getShared, nil},
+		{"DELETE", "/shared/{id}", workspaces, s.leave, nil},
+		{"GET", "/workspaces/{id}/usage", read, s.usage, nil},
+		{"GET", "/workspaces/{id}/exec", workspaces, s.exec, nil},
+
+		{"GET", "/workspaces/{id}/ssh", workspaces, s.connectSSH, nil},
+
+		{"GET", "/events", read, s.events, nil},
+	}
+}
+
+// New returns the handler of everything under /api/. It refuses cross-origin requests
+// and sets the API's headers; Outer, around it, adds request ids, the access log and the
+// recovery from panics.
+func New(cfg Config) http.Handler {
+	if cfg.KeepAwakeMax <= 0 {
+		cfg.KeepAwakeMax = 24 * time.Hour
+	}
+	if cfg.Heartbeat <= 0 {
+		cfg.Heartbeat = 30 * time.Second
+	}
+	if cfg.WriteWithin <= 0 {
+		cfg.WriteWithin = 30 * time.Second
+	}
+	if cfg.ReadWithin <= 0 {
+		cfg.ReadWithin = 30 * time.Second
+	}
+	if cfg.CheckEvery <= 0 {
+		cfg.CheckEvery = 3 * time.Second
+	}
+	if cfg.OpenBodies == nil {
+		cfg.OpenBodies = &inbound.OpenBodies{}
+	}
+	s := &server{cfg: cfg, base: strings.TrimRight(cfg.URL.String(), "/"), origins: CrossOrigin(cfg.URL), log: cfg.Log}
+	mux := http.NewServeMux()
+	// Each path has one pattern for all methods: with patterns for some methods,
+	// /users/me and /users/{id} would conflict.
+	paths := map[string]map[string]http.Handler{}
+	for _, rt := range s.routes() {
+		if paths[rt.path] == nil {
+			paths[rt.path] = map[string]http.Handler{}
+		}
+		paths[rt.path][rt.method] = s.serve(rt)
+		if rt.method == http.MethodGet {
+			paths[rt.path][http.MethodHead] = paths[rt.path][rt.method]
+		}
+	}
+	for path, methods := range paths {
+		mux.Handle(Prefix+path, s.byMethod(path, methods))
+	}
+	mux.Handle("/", s.serve(route{path: "/", needs: open, handle: func(http.ResponseWriter, *http.Request, auth.Identity) error {
+		return workspace.Errorf(workspace.CodeNotFound, "There is no such endpoint. The API is described at %s/openapi.json.", Prefix)
+	}}))
+	return mux
+}
+
+// byMethod calls the handler of the request's method, and answers other methods with a
+// 405 that lists the allowed ones.
+func (s *server) byMethod(path string, methods map[string]http.Handler) http.Handler {
+	allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
+	other := s.serve(route{path: path, needs: open, handle: methodNotAllowed(allowed)})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, ok := methods[r.Method]
+		if !ok {
+			h = other
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// CrossOrigin returns the check that refuses requests of another origin's page.
+func CrossOrigin(base *url.URL) *http.CrossOriginProtection {
+	p := http.NewCrossOriginProtection()
+	if base != nil && base.Host != "" {
+		// This cannot fail: the origin has only a scheme and a host.
+		_ = p.AddTrustedOrigin(base.Scheme + "://" + base.Host)
+	}
+	return p
+}
+
+// serve wraps the handler of a route in the checks that all routes share.
+func (s *server) serve(rt route) http.Handler {
+	name := strings.TrimSpace(rt.method + " " + Prefix + rt.path)
+	return inbound.AnswerEarly(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		accesslog.SetRoute(r.Context(), name)
+		headers(w.Header())
+		if err := s.handle(w, r, rt); err != nil {
+			s.fail(w, r, err)
+		}
+	}))
+}
+
+func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error {
+	if err := s.sameOrigin(r); err != nil {
+		return err
+	}
+	if err := checkInside(r, rt); err != nil {
+		return err
+	}
+	var id auth.Identity
+	if rt.needs != open {
+		var err error
+		if id, err = s.cfg.Auth.IdentifyFor(r, true, rt.needs, rt.on(r)); err != nil {
+			return err
+		}
+		accesslog.SetUser(r.Context(), id.Caller.UserID)
+	}
+	if rt.method != "" {
+		if err := checkParams(r.URL.Query(), rt.query); err != nil {
+			return err
+		}
+		if rt.needs == open {
+			if err := s.readOpen(w, r); err != nil {
+				return err
+			}
+		}
+	}
+	return rt.handle(w, r, id)
+}
+
+// insideRoutes are the routes for programs inside a workspace, which have no credential. They
+// are about the workspace itself and take no body.
+var insideRoutes = map[string]bool{
+	"GET /session":               true,
+	"GET /workspaces/{id}":       true,
+	"GET /workspaces/{id}/usage": true,
+	"GET /workspaces/{id}/ports": true,
+	"POST /workspaces/{id}/stay": true,
+	"POST /workspaces/{id}/stop": true,
+}
+
+// checkInside refuses what a program inside a workspace may not do without a login.
+func checkInside(r *http.Request, rt route) error {
+	id, inside := auth.Inside(r.Context())
+	if !inside {
+		return nil
+	}
+	accesslog.SetWorkspace(r.Context(), string(id), 0)
+	if on := rt.on(r); !insideRoutes[rt.method+" "+rt.path] || on != "" && on != id {
+		return workspace.Errorf(workspace.CodeForbidden, "Without a login, a workspace can only show and stop itself, list its ports and stay awake. Log in for all else.")
+	}
+	return nil
+}
+
+// sameOrigin refuses requests that a page of another origin makes a browser send, and
+// requests of any origin in the mode no-cors, which need no preflight.
+func (s *server) sameOrigin(r *http.Request) error {
+	if s.origins.Check(r) != nil {
+		return crossOrigin()
+	}
+	safe := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
+	if !safe && r.Header.Get("Sec-Fetch-Mode") == "no-cors" {
+		return workspace.Errorf(codeCrossOrigin, "Requests with Sec-Fetch-Mode: no-cors cannot change anything.")
+	}
+	return nil
+}
+
+// asChange is sameOrigin for a GET that does more than read, such as add to the audit log.
+func (s *server) asChange(r *http.Request) error {
+	as := r.Clone(r.Context())
+	as.Method = http.MethodPost
+	if s.origins.Check(as) != nil {
+		return crossOrigin()
+	}
+	return nil
+}
+
+func crossOrigin() error {
+	return workspace.Errorf(codeCrossOrigin, "The request came from another site and was refused.")
+}
+
+func headers(h http.Header) {
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Referrer-Policy", "no-referrer")
+}
+
+func methodNotAllowed(allow string) handler {
+	return func(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
+		w.Header().Set("Allow", allow)
+		return workspace.Errorf(codeMethodNotAllowed, "This endpoint accepts %s.", allow)
+	}
+}
+
+func (s *server) openapi(w http.ResponseWriter, _ *http.Request, _ auth.Identity) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, err := w.Write(api.OpenAPI)
+	return err
+}
