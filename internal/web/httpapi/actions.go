@@ -6,10 +6,73 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/postgres"
 	"codehub/internal/users/auth"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/lifecycle"
 )
+
+// lists handles a request for a page of a list.
+func lists[T any](do func(context.Context, workspace.Caller, postgres.Page) (T, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+		page, err := parsePage(r.URL.Query())
+		if err != nil {
+			return err
+		}
+		out, err := do(r.Context(), id.Caller, page)
+		return reply(w, http.StatusOK, out, err)
+	}
+}
+
+// ofPath handles a request that needs nothing but what the path names.
+func ofPath[T any](param string, do func(context.Context, workspace.Caller, string) (T, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+		out, err := do(r.Context(), id.Caller, r.PathValue(param))
+		return reply(w, http.StatusOK, out, err)
+	}
+}
+
+// creates handles a request that creates what its body describes.
+func creates[In, T any](s *server, do func(context.Context, workspace.Caller, In) (T, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+		var in In
+		if err := s.decode(w, r, &in); err != nil {
+			return err
+		}
+		out, err := do(r.Context(), id.Caller, in)
+		return reply(w, http.StatusCreated, out, err)
+	}
+}
+
+// changes handles a request that changes what the path names as its body describes.
+func changes[In, T any](s *server, do func(context.Context, workspace.Caller, string, In) (T, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+		var in In
+		if err := s.decode(w, r, &in); err != nil {
+			return err
+		}
+		out, err := do(r.Context(), id.Caller, r.PathValue("id"), in)
+		return reply(w, http.StatusOK, out, err)
+	}
+}
+
+// deletes handles a request that ends what the path names.
+func deletes(do func(context.Context, workspace.Caller, string) error) handler {
+	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+		if err := do(r.Context(), id.Caller, r.PathValue("id")); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+}
+
+func reply(w http.ResponseWriter, status int, out any, err error) error {
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, status, out)
+}
 
 // intent handles a request by calling a method of the store with the workspace of the path.
 func (s *server) intent(status int, do func(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)) handler {

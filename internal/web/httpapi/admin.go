@@ -20,34 +20,6 @@ func (s *server) adminStatus(w http.ResponseWriter, r *http.Request, id auth.Ide
 	return writeJSON(w, http.StatusOK, status)
 }
 
-func (s *server) confirmDeadNode(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	dead, err := s.cfg.Admin.ConfirmDeadNode(r.Context(), id.Caller, r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, dead)
-}
-
-func (s *server) retryImage(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	image, err := s.cfg.Admin.RetryImage(r.Context(), id.Caller, r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, image)
-}
-
-func (s *server) listOrphans(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	page, err := parsePage(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	orphans, err := s.cfg.Admin.Orphans(r.Context(), id.Caller, page)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, orphans)
-}
-
 func (s *server) restorePlan(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	if s.cfg.Restore == nil {
 		return noRestore()
@@ -103,38 +75,6 @@ func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Id
 	return writeJSON(w, http.StatusOK, list)
 }
 
-func (s *server) createAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.CreateAccount
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
-	made, err := s.cfg.Admin.CreateAccount(r.Context(), id.Caller, in)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, made)
-}
-
-func (s *server) inviteAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	invited, err := s.cfg.Admin.InviteAccount(r.Context(), id.Caller, r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, invited)
-}
-
-func (s *server) importAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.ImportAccounts
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
-	made, err := s.cfg.Admin.ImportAccounts(r.Context(), id.Caller, in)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, made)
-}
-
 func (s *server) patchAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	var in api.PatchAccount
 	if err := s.decode(w, r, &in); err != nil {
@@ -180,12 +120,4 @@ func wrongPassword(err error) error {
 		return workspace.Errorf(workspace.CodeForbidden, "The current password is incorrect.")
 	}
 	return err
-}
-
-func (s *server) removePasskeys(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	a, err := s.cfg.Admin.RemovePasskeys(r.Context(), id.Caller, r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, a)
 }

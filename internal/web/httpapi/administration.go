@@ -577,14 +577,6 @@ func (s *server) listNotices(w http.ResponseWriter, r *http.Request, id auth.Ide
 	return writeJSON(w, http.StatusOK, out)
 }
 
-func (s *server) dismissNotice(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	if err := s.cfg.Store.DismissNotice(r.Context(), id.Caller, r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
 func (s *server) deleteAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	q := r.URL.Query()
 	user := r.PathValue("id")

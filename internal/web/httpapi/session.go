@@ -117,14 +117,6 @@ func (s *server) listSessions(w http.ResponseWriter, r *http.Request, id auth.Id
 	return writeJSON(w, http.StatusOK, out)
 }
 
-func (s *server) endSession(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	if err := s.cfg.Auth.EndSession(r.Context(), id.Caller, r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
 func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ended, err := s.cfg.Auth.EndOtherSessions(r.Context(), id.Caller)
 	if err != nil {

@@ -75,14 +75,6 @@ func (s *server) addKey(w http.ResponseWriter, r *http.Request, id auth.Identity
 	return writeJSON(w, http.StatusCreated, keyView(made))
 }
 
-func (s *server) deleteKey(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	if err := s.cfg.Store.DeleteSSHKey(r.Context(), id.Caller, r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
 func keyView(k postgres.SSHKey) api.SSHKey {
 	return api.SSHKey{
 		ID: k.ID, Name: k.Name, PublicKey: k.PublicKey, Fingerprint: sshgate.Fingerprint(k.Hash),
