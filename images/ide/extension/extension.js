@@ -13,6 +13,8 @@ let state;
 let item, timer, closed;
 /** How many unsaved files were reported last. */
 let reported = 0;
+/** What has happened since the last report that the page does not see (internal/web/proxy/ide.js); else "". */
+let used = "";
 /** How long after a change they are reported, in ms: what the IDE saves automatically, a second after it, needs no report. */
 const reportAfter = 2000;
 /** When the idle stop is of which the user was told, in ms. The time moves a little while it is the same stop. */
@@ -39,8 +41,9 @@ function unsaved() {
 async function poll() {
 	clearTimeout(timer);
 	try {
-		const files = unsaved();
-		const next = await send("state", { page, unsaved: files });
+		const files = unsaved(), body = { page, unsaved: files, used };
+		used = "";
+		const next = await send("state", body);
 		reported = files;
 		show(next);
 	} catch {
@@ -151,7 +154,11 @@ exports.activate = (context) => {
 		vscode.commands.registerCommand("codehub.stop", stop),
 		vscode.commands.registerCommand("codehub.dashboard", dashboard),
 		// The dashboard asks before it stops a workspace with unsaved files.
-		vscode.workspace.onDidChangeTextDocument(changed),
+		vscode.workspace.onDidChangeTextDocument((e) => {
+			if (e.document.isDirty) used ||= "typing"; // not when the file changed on the disk
+			changed();
+		}),
+		vscode.window.onDidWriteTerminalData(() => { used = "output"; }),
 		vscode.window.tabGroups.onDidChangeTabs(changed),
 		vscode.workspace.onDidSaveTextDocument(changed),
 		{ dispose: () => { closed = true; clearTimeout(timer); clearTimeout(soon); } },

@@ -1,7 +1,7 @@
 // Package activity determines when a workspace was last used: the proxy records
 // activity in memory, every replica flushes it, and the leader writes it to the
 // database. Missing data counts as unknown and never stops a workspace.
-// docs/adr/0010-the-proxy-reads-the-ides-protocol.md describes what counts as use.
+// docs/adr/0010-the-ides-page-reports-its-use.md describes what counts as use.
 package activity
 
 import (

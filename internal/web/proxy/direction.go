@@ -277,7 +277,7 @@ func (d *direction) send(p []byte) error {
 	}
 	n, err := s.backend.Write(p)
 	if watch := s.client.watch; watch != nil {
-		watch.Client(p[:max(n, 0)])
+		watch.sent(p[:max(n, 0)])
 	}
 	s.connection.moved(n)
 	return err

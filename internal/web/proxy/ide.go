@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/bus/activity"
 	"codehub/internal/gateway/origin"
 	"codehub/internal/web/accesslog"
 	"codehub/internal/workspace"
@@ -104,13 +105,17 @@ type ideBody struct {
 	Seconds int    `json:"seconds"` // of AskKeepAwake
 	Page    string `json:"page"`    // of a state: the page that asks, and how many of its files are not saved
 	Unsaved int    `json:"unsaved"`
+	// Used is what happened in the page since its last report: presence, typing or output; else
+	// empty.
+	Used activity.Kind `json:"used"`
 }
 
 // isOwnPath reports whether codehub answers a path of a workspace, not the container.
 func isOwnPath(path string) bool { return strings.HasPrefix(path+"/", origin.OwnPrefix) }
 
 // serveIDE answers codehub's own paths on a workspace's host, or in path mode below the
-// workspace's path. It relays nothing, wakes nothing, and does not count as use.
+// workspace's path. It relays nothing and wakes nothing, and only what a page reports counts
+// as use.
 func (p *Proxy) serveIDE(w http.ResponseWriter, r *http.Request, v visit) {
 	name := strings.TrimPrefix(v.path, origin.OwnPrefix)
 	switch {
@@ -241,14 +246,14 @@ func (p *Proxy) serveState(w http.ResponseWriter, r *http.Request, v visit) {
 	status := http.StatusOK
 	switch code := workspace.CodeOf(err); {
 	case err == nil:
-		if last, ok := p.activity.Last(v.id); ok {
-			shown.LastUse = last.At
-		}
 		switch {
 		case lifecycle.OpeningOf(shown.Workspace) != lifecycle.OpenNow:
 			p.unsaved.Close(v.id)
-		case r.Method == http.MethodPost && body.Page != "":
-			p.unsaved.Report(v.id, body.Page, body.Unsaved)
+		case r.Method == http.MethodPost:
+			p.reported(v, body)
+		}
+		if last, ok := p.activity.Last(v.id); ok {
+			shown.LastUse = last.At
 		}
 	case code == workspace.CodeUnauthenticated:
 		status, shown.Access = http.StatusUnauthorized, IDELoggedOut
@@ -261,6 +266,19 @@ func (p *Proxy) serveState(w http.ResponseWriter, r *http.Request, v visit) {
 		return
 	}
 	answerIDE(w, status, p.ide.State(r, shown))
+}
+
+// reported takes what the page of a running IDE reports.
+func (p *Proxy) reported(v visit, body ideBody) {
+	if body.Page != "" {
+		p.unsaved.Report(v.id, body.Page, body.Unsaved)
+	}
+	switch body.Used {
+	case activity.Presence, activity.Typing, activity.Output:
+		mark := p.activity.Mark(v.id)
+		mark.Touch(body.Used)
+		mark.Release()
+	}
 }
 
 // ask changes the workspace for its IDE.

@@ -1,5 +1,6 @@
-// Loaded by the page of a workspace's IDE before anything else. It names the tab, and when
-// the connection to the workspace ends it says why, until the IDE can go on.
+// Loaded by the page of a workspace's IDE before anything else. It names the tab, reports
+// when the user does something, and when the connection to the workspace ends it says why,
+// until the IDE can go on.
 (function () {
   'use strict'
 
@@ -26,6 +27,8 @@
   var Native = window.WebSocket
   window.WebSocket = class WebSocket extends Native {
     constructor (address, protocols) {
+      // codehub need not look for activity in this connection, since the page reports it.
+      if (/[?&]reconnectionToken=/.test(address)) address += '&codehub-reports'
       super(address, protocols === undefined ? [] : protocols)
       var was = false
       this.addEventListener('open', function () {
@@ -39,6 +42,37 @@
       })
     }
   }
+
+  // What the user does, which codehub cannot tell in the IDE's connections from what an open
+  // tab sends. Each kind is reported at once, and then at most every REPORT milliseconds.
+  var REPORT = 15000
+  var reported = {}, pointer
+
+  function heard (e) {
+    var target = e.target, now = performance.now(), kind = 'presence'
+    if (target.contentWindow) { // a webview, which has the origin of the page
+      try { listen(target.contentWindow) } catch (_) {}
+    }
+    if (/^pointer(move|over)$/.test(e.type)) { // a browser also sends it when the page moves below the pointer
+      var before = pointer
+      pointer = e.screenX + ' ' + e.screenY
+      if (!before || before === pointer) return
+    }
+    if (e.type === 'beforeinput' || e.type === 'keydown' && !/^(Shift|Control|Alt|AltGraph|Meta|CapsLock)$/.test(e.key) &&
+      (target.isContentEditable || target.editContext || /^(INPUT|TEXTAREA)$/.test(target.tagName))) kind = 'typing'
+    if (now - reported[kind] < REPORT) return
+    reported.presence = now
+    reported[kind] = now
+    fetch(base + 'state', { method: 'POST', credentials: 'same-origin', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ used: kind }) })
+      .catch(function () { reported = {} })
+  }
+
+  function listen (w) {
+    ;['keydown', 'beforeinput', 'pointerdown', 'pointermove', 'pointerover', 'wheel'].forEach(function (type) {
+      w.addEventListener(type, heard, { capture: true, passive: true })
+    })
+  }
+  listen(window)
 
   function ask () {
     clearTimeout(timer)

@@ -55,20 +55,7 @@ const ideScriptPage = `<!doctype html><title>a</title><link rel="icon" href="dat
 // nothing yet.
 func TestIDEScriptAsks(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/_codehub/ide.js" {
-			serveScript(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = io.WriteString(w, ideScriptPage)
-	}))
-	defer server.Close()
-	ctx, cancel := context.WithTimeout(browser.New(t, server.URL), 2*time.Minute)
-	defer cancel()
-	if _, err := chromedp.Run(ctx, chromedp.Navigate(server.URL+"/")); err != nil {
-		t.Fatal(err)
-	}
+	ctx := openScriptPage(t, ideScriptPage)
 	told := func(what string, after time.Duration, want int) {
 		t.Helper()
 		got, err := chromedp.Run(ctx, chromedp.Evaluate[int](fmt.Sprintf(`told(%d)`, after.Milliseconds()), chromedp.EvalAwaitPromise))
@@ -115,6 +102,69 @@ func TestIDEScriptAsks(t *testing.T) {
 		if step.what == "it gets an answer" {
 			told("at once", 0, 1)
 			told("later", 10*time.Second, 0)
+		}
+	}
+}
+
+// openScriptPage opens a page that loads the script.
+func openScriptPage(t *testing.T, page string) context.Context {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/_codehub/ide.js" {
+			serveScript(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, page)
+	}))
+	t.Cleanup(server.Close)
+	ctx, cancel := context.WithTimeout(browser.New(t, server.URL), 2*time.Minute)
+	t.Cleanup(cancel)
+	if _, err := chromedp.Run(ctx, chromedp.Navigate(server.URL+"/")); err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// ideInputPage has a field and, in a frame in a frame, another. did returns what was reported
+// after a step.
+const ideInputPage = `<!doctype html><title>a</title><link rel="icon" href="data:,"><script>
+	var reports = [], later = 0, clock = performance.now.bind(performance)
+	performance.now = function () { return later + clock() }
+	window.fetch = function (url, o) { if (o.method === 'POST') reports.push(JSON.parse(o.body).used); return new Promise(function () {}) }
+	window.WebSocket = class extends EventTarget { constructor (address) { super(); this.address = address } }
+	function send (type, target, more) { target.dispatchEvent(new (type === 'keydown' ? target.ownerDocument.defaultView.KeyboardEvent : PointerEvent)(type, Object.assign({ bubbles: true }, more))) }
+	function frame () { return document.querySelector('iframe') }
+	function inner () { return frame().contentDocument.querySelector('iframe') }
+	function field () { return inner().contentDocument.querySelector('input') }
+	function did (step) { reports = []; step(); return reports.join() }
+</script><script src="_codehub/ide.js"></script><input><iframe srcdoc="<iframe srcdoc='<input>'></iframe>"></iframe>`
+
+// The script reports what a user does, each kind at once and then at most every 15 s, also in
+// frames of the page. A pointer that does not move is nothing. VS Code's WebSockets, and no
+// others, are marked.
+func TestIDEScriptReports(t *testing.T) {
+	t.Parallel()
+	ctx := openScriptPage(t, ideInputPage)
+	for _, step := range []struct{ what, do, want string }{
+		{"the page moves below the pointer", `send('pointermove', document.body, { screenX: 1 }); later += 16000; reports = []; send('pointermove', document.body, { screenX: 1 })`, ""},
+		{"the pointer moves", `send('pointermove', document.body, { screenX: 2 })`, "presence"},
+		{"a click soon after", `send('pointerdown', document.body)`, ""},
+		{"a key", `send('keydown', document.querySelector('input'), { key: 'x' })`, "typing"},
+		{"more keys", `later += 14000; send('keydown', document.querySelector('input'), { key: 'y' })`, ""},
+		{"a key later", `later += 2000; send('keydown', document.querySelector('input'), { key: 'z' })`, "typing"},
+		{"only Shift, later", `later += 16000; send('keydown', document.querySelector('input'), { key: 'Shift' })`, "presence"},
+		{"a key outside of a field", `later += 16000; send('keydown', document.body, { key: 'x' })`, "presence"},
+		{"a key in a frame that the pointer has not entered", `later += 16000; send('keydown', field(), { key: 'x' })`, ""},
+		{"the pointer enters the frame", `send('pointerover', frame(), { screenX: 3 })`, "presence"},
+		{"and the frame in it", `send('pointerover', inner(), { screenX: 4 })`, ""},
+		{"a key in it", `send('keydown', field(), { key: 'x' })`, "typing"},
+		{"WebSockets", `reports = ['/?reconnectionToken=1', '/?a=1&reconnectionToken=1', '/'].map(function (a) { return new WebSocket(a).address })`,
+			"/?reconnectionToken=1" + reportsUse + ",/?a=1&reconnectionToken=1" + reportsUse + ",/"},
+	} {
+		got, err := chromedp.Run(ctx, chromedp.Evaluate[string](`did(function () { `+step.do+` })`))
+		if err != nil || got != step.want {
+			t.Errorf("%s: %q, want %q; %v", step.what, got, step.want, err)
 		}
 	}
 }

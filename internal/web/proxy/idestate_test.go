@@ -82,8 +82,8 @@ func post(r *http.Request, body string) *http.Request {
 var fromPage = []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"}
 
 // On the host of a workspace, and in path mode below its path, codehub answers the IDE's own
-// requests. They reach no container, wake nothing and do not count as use. Other origins,
-// ports and users get nothing.
+// requests. They reach no container and wake nothing, and only the use that a page reports counts.
+// Other origins, ports and users get nothing.
 func TestIDERequests(t *testing.T) {
 	t.Parallel()
 	answers, used := &ideAnswers{}, activity.New()
@@ -126,7 +126,8 @@ func TestIDERequests(t *testing.T) {
 				t.Errorf("%d unsaved files are known, want 3", n)
 			}
 			unsaved.Report(wsA, "p", 0)
-			check("a report without a session", post(m.request("POST", "state", "Cookie", ""), `{"page":"p","unsaved":3}`), 401, "")
+			check("a report of an unknown use", post(m.request("POST", "state", fromPage...), `{"used":"busy"}`), 200, `"open":true`)
+			check("a report without a session", post(m.request("POST", "state", "Cookie", ""), `{"page":"p","unsaved":3,"used":"typing"}`), 401, "")
 			if n := unsaved.Files(wsA); n != 0 {
 				t.Errorf("without a session %d unsaved files were reported", n)
 			}
@@ -168,6 +169,7 @@ func TestIDERequests(t *testing.T) {
 			w.store.put(stopped)
 			w.proxy.Invalidate(wsA)
 			check("the state of a stopped workspace", m.request("GET", "state", fromPage...), 200, `"open":true`)
+			check("a report about a stopped workspace", post(m.request("POST", "state", fromPage...), `{"used":"typing"}`), 200, "")
 			theirs := running(wsA, bob)
 			w.store.put(theirs)
 			w.proxy.Invalidate(wsA)
@@ -184,6 +186,15 @@ func TestIDERequests(t *testing.T) {
 			if last, ok := used.Last(wsA); ok {
 				t.Errorf("counted as use: %v", last)
 			}
+			w.store.put(running(wsA, ann))
+			w.proxy.Invalidate(wsA)
+			for _, kind := range []activity.Kind{activity.Presence, activity.Typing, activity.Output} {
+				check("a report of "+string(kind), post(m.request("POST", "state", fromPage...), `{"used":"`+string(kind)+`"}`), 200, `"open":true`)
+				if last, _ := used.Last(wsA); last.Kind != kind {
+					t.Errorf("%q was recorded, want %q", last.Kind, kind)
+				}
+			}
+			used.Forget(time.Now().Add(time.Hour))
 		})
 	}
 

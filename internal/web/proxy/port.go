@@ -15,8 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
 
-	"codehub/internal/bus/activity/vscode"
 	"codehub/internal/gateway/origin"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/workspace"
@@ -250,8 +250,28 @@ func (u *upstream) verify(ctx context.Context) error {
 // forwardsToReserved reports whether the path makes the IDE forward the request to a port
 // that is codehub's own.
 func (v visit) forwardsToReserved() bool {
-	port, ok := vscode.PortOf(v.path)
+	port, ok := portOf(v.path)
 	return ok && v.host.Port == 0 && v.app.port == 0 && workspace.ReservedPort(port)
+}
+
+// portOf returns the port to which the IDE forwards requests for a path, with every
+// spelling that the IDE accepts: it matches the first name in any case, and reads the port
+// by JavaScript's parseInt, which skips white space and a sign, and stops at the first
+// character that is no digit. A port that is too large is larger than 65535.
+func portOf(path string) (port int, ok bool) {
+	name, rest, ok := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if !ok || !strings.HasPrefix(path, "/") || !strings.EqualFold(name, "proxy") && !strings.EqualFold(name, "absproxy") {
+		return 0, false
+	}
+	rest = strings.TrimLeftFunc(rest, func(r rune) bool { return unicode.IsSpace(r) || r == '\ufeff' })
+	if rest != "" && (rest[0] == '+' || rest[0] == '-') {
+		rest = rest[1:]
+	}
+	n := 0
+	for ; n < len(rest) && '0' <= rest[n] && rest[n] <= '9'; n++ {
+		port = min(10*port+int(rest[n]-'0'), 1<<16)
+	}
+	return port, n > 0
 }
 
 // reserved answers a request for a port that is codehub's own.

@@ -360,3 +360,17 @@ func TestAgentPortIsRefused(t *testing.T) {
 		t.Errorf("the IDE received %d requests", n)
 	}
 }
+
+// The IDE forwards requests for these paths to a port.
+func TestPortOfPath(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]bool{
+		"/proxy/3000/": true, "/proxy/3000": true, "/absproxy/8888/api/kernels": true, "/proxy/": false, "/proxy/x/": false,
+		"/proxy": false, "/proxyx/3000/": false, "/a/proxy/3000/": false, "/": false, "": false, "/3000/": false,
+		"/Proxy/3000/": true, "/proxy/+3000x/": true, "/proxy/ 3000": true, "/proxy/99999999999999999999/": true, "/proxy/+/": false, "/proxy/+ 3000/": false, "/proxy//3000/": false, "proxy/3000": false,
+	} {
+		if _, ok := portOf(path); ok != want {
+			t.Errorf("%q: %v", path, !want)
+		}
+	}
+}

@@ -13,7 +13,6 @@ import (
 
 	"codehub/internal/base/health"
 	"codehub/internal/bus/activity"
-	"codehub/internal/bus/activity/vscode"
 	"codehub/internal/gateway/origin"
 	"codehub/internal/runtime"
 	"codehub/internal/web/accesslog"
@@ -146,8 +145,7 @@ type Proxy struct {
 	checks        *health.Condition // of the open connections
 	copyLog       *log.Logger       // for httputil.ReverseProxy, which logs broken connections
 
-	unreadable *prometheus.CounterVec
-	limited    *prometheus.CounterVec
+	limited *prometheus.CounterVec
 }
 
 // New returns a proxy. Run must be running while it serves.
@@ -184,24 +182,11 @@ func New(c Config) *Proxy {
 		}),
 		copyLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 
-		guests:     newGuests(c.Settings.Ports),
-		unreadable: newUnreadable(),
-		limited:    newLimited(),
+		guests:  newGuests(c.Settings.Ports),
+		limited: newLimited(),
 	}
 	p.routes.visibility, p.routes.sharing = visibility, !c.Layout.PathMode()
 	return p
-}
-
-// newUnreadable returns the counter with both series at 0.
-func newUnreadable() *prometheus.CounterVec {
-	v := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "codehub_activity_unreadable_total",
-		Help: "IDE WebSockets with a side whose messages could not be decoded, by side. All traffic of that side then counts as activity.",
-	}, []string{"side"})
-	for _, side := range []vscode.Side{vscode.ClientSide, vscode.ServerSide} {
-		v.WithLabelValues(string(side))
-	}
-	return v
 }
 
 // newLimited returns the counter with both series at 0.
@@ -218,7 +203,7 @@ func newLimited() *prometheus.CounterVec {
 
 // Metrics returns the proxy's metrics.
 func (p *Proxy) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{p.unreadable, p.limited}
+	return []prometheus.Collector{p.limited}
 }
 
 // Wrap serves the hosts and paths of workspaces, refuses hosts that are not codehub's,

@@ -7,18 +7,16 @@ import (
 	"time"
 
 	"codehub/internal/bus/activity"
-	"codehub/internal/bus/activity/vscode"
-	"codehub/internal/workspace"
 )
 
-// use records the user activity in one visit; see ADR 10. It is nil for a visit
-// that cannot show any, such as assets, polling and events. It only inspects bytes
-// after they were relayed.
+// use records the user activity in one visit; see ADR 10. What the IDE's page reports is not a
+// part of it (reported). It is nil for a visit that cannot show any, such as assets, polling and
+// events. It only inspects bytes after they were relayed.
 type use struct {
 	mark       *activity.Mark
-	navigation bool          // the visit opens a page
-	countBody  bool          // the request body counts as activity
-	watch      *vscode.Watch // set for WebSockets
+	navigation bool      // the visit opens a page
+	countBody  bool      // the request body counts as activity
+	watch      *messages // of a WebSocket; or nil
 }
 
 // newUse returns a use if the visit can show user activity, or nil.
@@ -39,7 +37,7 @@ func (u *use) end() {
 		return
 	}
 	if u.watch != nil {
-		u.watch.Close()
+		u.watch.close()
 	}
 	u.mark.Release()
 }
@@ -55,9 +53,19 @@ func sendsInput(r *http.Request, v visit) bool {
 	return r.ContentLength != 0 && !isReport(r.Header) && !v.forwarded()
 }
 
-// forwarded reports whether the visit is for an application in the workspace and not
-// for its IDE.
-func (v visit) forwarded() bool { return v.host.Port != 0 || vscode.ForwardedPort(v.path) }
+// forwarded reports whether the visit is for an application that listens in the workspace, and
+// not for its IDE.
+//
+// Opening a page there is use, and so is what it sends over WebSockets, which may be a notebook
+// or another terminal. But pages of development servers send heartbeats as data and poll with
+// POST, and an open preview must not keep its workspace running forever. So WebSocket messages
+// count only if they differ from the most recent ones, and of requests only navigations count.
+// The loss is small: a heartbeat with a counter still counts, and submitting forms only by
+// script does not.
+func (v visit) forwarded() bool {
+	_, ok := portOf(v.path)
+	return ok || v.host.Port != 0
+}
 
 // isReport reports whether a page sent the request without its user: beacons, the only
 // same-site requests with a body in mode no-cors, pings, and browsers' reports.
@@ -96,31 +104,22 @@ func (x *exchange) observe(in *http.Request, res *http.Response) {
 		u.mark.Touch(activity.Open)
 	}
 	if res.StatusCode == http.StatusSwitchingProtocols && isWebSocket(res.Header) {
-		u.watch = x.proxy.newWatch(u.mark, x.visit, in, res)
+		u.watch = x.proxy.newWatch(u.mark, x.visit, in)
 	}
 }
 
-// newWatch returns a watch for a WebSocket, and changes the response so that it can be
-// decoded. The watch holds nothing of the request, since it may stay open all day.
-func (p *Proxy) newWatch(mark *activity.Mark, v visit, in *http.Request, res *http.Response) *vscode.Watch {
-	// VS Code's WebSockets have this parameter in all its versions for browsers;
-	// the first messages confirm the protocol.
-	isVSCode := strings.Contains(in.URL.RawQuery, "reconnectionToken=")
-	if isVSCode {
-		vscode.CompressAlone(res.Header)
+// reportsUse is in the address of a WebSocket whose page reports its use (ide.js), so that what
+// the page sends by it does not count.
+const reportsUse = "&codehub-reports"
+
+// newWatch returns what inspects a WebSocket. It holds nothing of the request, since it may stay
+// open all day.
+func (p *Proxy) newWatch(mark *activity.Mark, v visit, in *http.Request) *messages {
+	user, pace := v.caller.UserID, p.open.pace
+	return &messages{
+		touch: mark.Touch, typed: func() { pace.typed(user, time.Now().UnixNano()) },
+		forwarded: v.forwarded(), reported: strings.HasSuffix(in.URL.RawQuery, reportsUse),
 	}
-	id, user, pace := workspace.ID(strings.Clone(string(v.id))), v.caller.UserID, p.open.pace
-	return vscode.New(vscode.Options{
-		Touch:      mark.Touch,
-		Typed:      func() { pace.typed(user, time.Now().UnixNano()) },
-		Extensions: res.Header["Sec-Websocket-Extensions"],
-		VSCode:     isVSCode,
-		Forwarded:  v.forwarded(),
-		OnError: func(side vscode.Side, err error) {
-			p.unreadable.WithLabelValues(string(side)).Inc()
-			p.log.Info("decode VS Code messages failed", "workspace", id, "side", string(side), "err", err)
-		},
-	})
 }
 
 // watchBackend lets the watch of a WebSocket see what httputil.ReverseProxy sends to the
@@ -137,12 +136,12 @@ func (u *use) watchBackend(res *http.Response) {
 // watchedBackend is the container's side of a WebSocket.
 type watchedBackend struct {
 	io.ReadWriteCloser
-	watch *vscode.Watch
+	watch *messages
 }
 
 func (b *watchedBackend) Write(p []byte) (int, error) {
 	n, err := b.ReadWriteCloser.Write(p)
-	b.watch.Client(p[:max(n, 0)])
+	b.watch.sent(p[:max(n, 0)])
 	return n, err
 }
 

@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"io"
 	"net/http"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"codehub/internal/bus/activity"
 	"codehub/internal/testing/harness"
@@ -191,24 +189,22 @@ func TestWebSocketsThatCount(t *testing.T) {
 	}
 }
 
-// Inspection does not change the traffic or its headers, except that VS Code's
-// client has to compress every message independently.
+// Inspection does not change the traffic or its headers, and nothing counts on a WebSocket
+// whose page reports its use.
 func TestInspectionKeepsTraffic(t *testing.T) {
 	t.Parallel()
-	w, _, _ := recording(t)
-	for path, alone := range map[string]bool{"/": false, "/proxy/3000/": false, "/stable-c0ffee?reconnectionToken=x&reconnection=false": true} {
-		for _, offer := range []string{"permessage-deflate; client_max_window_bits", "permessage-deflate", ""} {
+	w, _, r := recording(t)
+	for _, path := range []string{"/stable-c0ffee?reconnectionToken=x&reconnection=false" + reportsUse, "/stable-c0ffee?reconnectionToken=x", "/", "/proxy/3000/"} {
+		for _, offer := range []string{"permessage-deflate; client_max_window_bits", ""} {
 			res := w.get(under(wsA)+path, "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Origin", w.server.URL,
 				"Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Extensions", offer)
 			if res.StatusCode != http.StatusSwitchingProtocols {
 				t.Fatalf("%s: %d", path, res.StatusCode)
 			}
-			got := res.Header.Get("Sec-WebSocket-Extensions")
-			if want := alone && offer != ""; strings.Contains(got, "client_no_context_takeover") != want || (got == "") != (offer == "") {
+			if got := res.Header.Get("Sec-WebSocket-Extensions"); (got == "") != (offer == "") || strings.Contains(got, "client_no_context_takeover") {
 				t.Errorf("%s, offered %q: %q", path, offer, got)
 			}
 		}
-		// Invalid data for the decoder.
 		for _, mode := range []websocket.CompressionMode{websocket.CompressionDisabled, websocket.CompressionContextTakeover} {
 			conn := w.socket(t, under(wsA)+path, mode)
 			for _, n := range []int{1, 13, 100, 100_000, 3 << 20} {
@@ -216,66 +212,13 @@ func TestInspectionKeepsTraffic(t *testing.T) {
 				for i := range message {
 					message[i] = byte(i * i >> 3)
 				}
-				message[0] = 2 // the type byte of VS Code's messages
 				echo(t, conn, message)
 			}
 		}
-	}
-}
-
-// codeMessage returns a message of VS Code's protocol.
-func codeMessage(kind byte, body string) []byte {
-	head := []byte{kind, 0, 0, 0, 0, 0, 0, 0, 0}
-	return append(binary.BigEndian.AppendUint32(head, uint32(len(body))), body...)
-}
-
-// Terminal output and typing count.
-func TestTerminalOutputCounts(t *testing.T) {
-	t.Parallel()
-	w, _, r := recording(t)
-	conn := w.socket(t, under(wsA)+"/?reconnectionToken=x", websocket.CompressionContextTakeover)
-	echo(t, conn, codeMessage(2, `{"type":"connectionType","desiredConnectionType":1}`))
-	echo(t, conn, codeMessage(9, ""))
-	if last, ok := r.Last(wsA); ok {
-		t.Errorf("the greeting is recorded as %v", last)
-	}
-	// This test's IDE echoes its input, here terminal output.
-	printed := `{"id":1,"event":"` + strings.Repeat("Fri Nov 20\r\n", 50) + `"}`
-	event := "\x04\x02\x06\xcc\x01\x06\x19\x05" + string(binary.AppendUvarint(nil, uint64(len(printed)))) + printed
-	echo(t, conn, codeMessage(1, event))
-	harness.EventuallyWithin(t, patience, "output counts", func() bool { return kind(r) == activity.Output })
-	echo(t, conn, codeMessage(1, "\x04\x04\x06\x64\x06\x05\x01\x0eremoteterminal\x01\x06$input\x04\x00"))
-	harness.EventuallyWithin(t, patience, "typing counts", func() bool { return kind(r) == activity.Typing })
-}
-
-// Undecodable traffic counts as use, and a metric counts such connections.
-func TestUnreadableWebSocketCounts(t *testing.T) {
-	t.Parallel()
-	w, _, r := recording(t)
-	metrics := prometheus.NewPedanticRegistry()
-	if err := metrics.Register(w.proxy.unreadable); err != nil {
-		t.Fatal(err)
-	}
-	unreadable := func(side string) (n float64) {
-		families, err := metrics.Gather()
-		if err != nil {
-			t.Fatal(err)
+		want := activity.Client
+		if strings.HasSuffix(path, reportsUse) {
+			want = ""
 		}
-		for _, m := range families[0].GetMetric() {
-			if m.GetLabel()[0].GetValue() == side {
-				return m.GetCounter().GetValue()
-			}
-		}
-		t.Fatalf("no figure for the side %s", side)
-		return 0
+		harness.EventuallyWithin(t, patience, path, func() bool { return kind(r) == want })
 	}
-	conn := w.socket(t, under(wsA)+"/?reconnectionToken=x", websocket.CompressionContextTakeover)
-	echo(t, conn, codeMessage(2, `{"type":"connectionType","desiredConnectionType":1}`))
-	echo(t, conn, codeMessage(9, ""))
-	if client, server := unreadable("client"), unreadable("server"); client != 0 || server != 0 {
-		t.Errorf("before: %v and %v cannot be read", client, server)
-	}
-	echo(t, conn, codeMessage(200, "of no kind, there and back"))
-	harness.EventuallyWithin(t, patience, "both sides are counted", func() bool { return unreadable("client") == 1 && unreadable("server") == 1 })
-	harness.EventuallyWithin(t, patience, "it counts as use", func() bool { return kind(r) == activity.Client })
 }

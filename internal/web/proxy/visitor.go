@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"codehub/internal/bus/activity/vscode"
 	"codehub/internal/gateway/front"
 )
 
@@ -139,8 +138,8 @@ func tuneVisitor(c *net.TCPConn) error {
 type visitorConn struct {
 	net.Conn
 	connection *connection
-	watch      *vscode.Watch // or nil
-	backend    net.Conn      // closed with Conn; or nil
+	watch      *messages // or nil
+	backend    net.Conn  // closed with Conn; or nil
 
 	mu     sync.Mutex
 	timer  *time.Timer
@@ -162,9 +161,6 @@ func (c *visitorConn) Write(p []byte) (int, error) {
 	c.connection.beginWrite()
 	n, err := c.Conn.Write(p)
 	c.connection.endWrite()
-	if c.watch != nil {
-		c.watch.Server(p[:max(n, 0)])
-	}
 	c.connection.moved(n)
 	return n, err
 }
