@@ -49,12 +49,15 @@ type AdminStatus struct {
 	MaxRunning      int              `json:"max_running_global"`
 	PerUser         int              `json:"max_running_per_user"`
 	WatchedUntil    *time.Time       `json:"watched_until"` // the time through which activity is recorded; nil: none yet
+	TickedAt        *time.Time       `json:"ticked_at"`     // end of the last tick of the leader; nil: none yet
+	ObservedAt      *time.Time       `json:"observed_at"`   // when a tick last observed the workspaces; nil: not yet
 	Hold            string           `json:"hold"`          // why codehub is on hold; empty: it is not
 	HoldSince       *time.Time       `json:"hold_since"`
 	LostNodes       []LostNode       `json:"lost_nodes"`       // of a cluster, those that do not respond and have workspaces
 	LostArchives    []LostArchive    `json:"lost_archives"`    // at most 100, the latest first
 	LostVolumes     []LostVolume     `json:"lost_volumes"`     // at most 100, the latest first
 	FailedDeletions []FailedDeletion `json:"failed_deletions"` // at most 100, the latest first
+	IdleStops       []IdleStop       `json:"idle_stops"`       // by idle timeouts in the last 24 h; at most 100, the latest first
 	Images          []ImageBuild     `json:"images"`           // that this server makes, in that order
 }
 
@@ -90,6 +93,15 @@ type LostNodeWorkspace struct {
 type DeadNode struct {
 	Name    string `json:"name"`
 	Removed int    `json:"removed"` // Pods
+}
+
+// IdleStop is a workspace that an idle timeout stopped or archived.
+type IdleStop struct {
+	WorkspaceID string    `json:"workspace_id"`
+	Name        string    `json:"name"`
+	Owner       string    `json:"owner"`
+	Cause       string    `json:"cause"` // idle: stopped, unused: archived
+	At          time.Time `json:"at"`
 }
 
 // LostArchive is a workspace whose home is in an archive that is missing from the

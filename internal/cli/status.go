@@ -83,8 +83,22 @@ func statusText(r statusReport, now time.Time) string {
 	if r.WatchedUntil != nil {
 		fmt.Fprintf(&b, "Activity:   recorded through %s ago\n", age(now.Sub(*r.WatchedUntil)))
 	}
+	if r.ObservedAt != nil && r.TickedAt != nil {
+		fmt.Fprintf(&b, "Observed:   %s ago, last tick %s ago\n", age(now.Sub(*r.ObservedAt)), age(now.Sub(*r.TickedAt)))
+	}
 	if images := buildTable(r.Images, now); images != "" {
 		fmt.Fprintf(&b, "\n%s", images)
+	}
+	if len(r.IdleStops) > 0 {
+		rows := [][]string{{"IDLE WORKSPACE", "OWNER", "ENDED", "ACTION"}}
+		for _, s := range r.IdleStops {
+			action := "stopped"
+			if s.Cause == "unused" {
+				action = "archived"
+			}
+			rows = append(rows, []string{s.Name, s.Owner, age(now.Sub(s.At)) + " ago", action})
+		}
+		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
 	}
 	if len(r.LostNodes) > 0 {
 		rows := [][]string{{"UNREACHABLE NODE", "SINCE", "WORKSPACES"}}

@@ -38,6 +38,7 @@ func (c Change) statement() (sql string, args []any, err error) {
 	if len(u.sets) == 0 {
 		return "", nil, nil
 	}
+	u.sets = append(u.sets, "observed_at = clock_timestamp()")
 	if visible {
 		u.sets = append(u.sets, "updated_at = clock_timestamp()")
 	}

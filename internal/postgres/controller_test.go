@@ -129,6 +129,9 @@ func TestApplyWritesControllerColumns(t *testing.T) {
 	if d := cmp.Diff(next, got); d != "" {
 		t.Error(d)
 	}
+	if s := query[string](e, `SELECT concat_ws(' ', observed_at > created_at, instance_backend, home_store_key) FROM workspaces WHERE id = $1`, w.ID); s != "t local-docker "+w.ID.VolumeName() {
+		t.Error(s)
+	}
 
 	// All columns can be cleared again.
 	back := w

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/workspace/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -23,6 +24,7 @@ type Overview struct {
 	LostArchives    []LostArchive
 	LostVolumes     []LostVolume
 	FailedDeletions []FailedDeletion
+	IdleStops       []IdleStop
 }
 
 // LostArchive is a workspace whose home is in an archive that is missing or damaged.
@@ -54,6 +56,15 @@ type FailedDeletion struct {
 	DeletedAt time.Time
 }
 
+// IdleStop is a workspace that an idle timeout stopped or archived.
+type IdleStop struct {
+	Workspace workspace.ID
+	Name      string
+	Owner     string
+	Cause     string // workspace.CauseIdle: stopped, workspace.CauseUnused: archived
+	At        time.Time
+}
+
 // Overview reads the state of the servers and workspaces. CodeForbidden unless the
 // caller is an administrator.
 func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, error) {
@@ -78,6 +89,9 @@ func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, 
 			return err
 		}
 		if out.FailedDeletions, err = failedDeletions(ctx, tx); err != nil {
+			return err
+		}
+		if out.IdleStops, err = idleStops(ctx, tx); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, `SELECT hold, hold_since FROM gc_state`).Scan(orEmpty(&out.Hold), &out.HoldSince); err != nil {
@@ -157,4 +171,17 @@ func failedDeletions(ctx context.Context, tx pgx.Tx) ([]FailedDeletion, error) {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[FailedDeletion])
+}
+
+// idleStops lists what idle timeouts ended in the last day, the latest first.
+func idleStops(ctx context.Context, tx pgx.Tx) ([]IdleStop, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT w.id, w.name, u.username, l.details ->> 'cause', l.at
+		FROM audit_log l JOIN workspaces w ON w.id = CASE WHEN l.action = $1 THEN l.target::uuid END JOIN users u ON u.id = w.owner_user_id
+		WHERE l.at > clock_timestamp() - interval '1 day' AND l.action = $1 AND l.user_id IS NULL AND l.details ->> 'cause' IN ($2, $3)
+		ORDER BY l.at DESC, l.id DESC LIMIT 100`, lifecycle.AuditDesired, workspace.CauseIdle, workspace.CauseUnused)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[IdleStop])
 }

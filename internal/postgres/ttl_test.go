@@ -6,10 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/postgres"
+	"github.com/google/go-cmp/cmp"
+
 	"codehub/internal/testing/harness"
-	"codehub/internal/workspace"
 	"codehub/internal/workspace/lifecycle"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
 )
 
 // ends runs both statements of the leader until no workspace is due.
@@ -116,6 +118,13 @@ func TestIdleStatementsMatchLifecycle(t *testing.T) {
 			if got[id] != cause {
 				t.Errorf("%s is due (%s) and was skipped: %s", id, cause, e.row(id))
 			}
+		}
+		listed := map[workspace.ID]string{}
+		for _, s := range must(e.Overview(t.Context(), workspace.System))(t).IdleStops {
+			listed[s.Workspace] = s.Cause
+		}
+		if d := cmp.Diff(got, listed); d != "" {
+			t.Errorf("listed for administrators: %s", d)
 		}
 		for id := range got {
 			w := e.read(id)

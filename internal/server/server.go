@@ -203,9 +203,14 @@ func serve(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	reachable := backends{"engine": rt.breaker, "bucket": archives.Breaker}
+	controller := &atomic.Pointer[reconcile.Controller]{}
 	self := replica.New(replica.Config{
 		DB: db, Version: cfg.Version, Settings: shared, Health: func() replica.Health {
-			return replica.Health{Backends: reachable.states(), Conditions: failing(conditions)}
+			h := replica.Health{Backends: reachable.states(), Conditions: failing(conditions)}
+			if c := controller.Load(); c != nil {
+				h.TickedAt, h.ObservedAt = c.Status().TickedAt, c.Status().ObservedAt
+			}
+			return h
 		},
 		Log: log, Conditions: conditions,
 	})
@@ -221,6 +226,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
+	controller.Store(s.ctrl)
 	defer s.leave(ctx)
 	return s.run(ctx)
 }

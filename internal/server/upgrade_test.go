@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/postgres"
+	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/fixture"
+	"codehub/internal/postgres"
 )
 
 // Servers run on and start while a newer version has migrated their database, as long as it keeps
@@ -21,6 +22,10 @@ func TestServersOnNewerDatabase(t *testing.T) {
 	for _, s := range servers {
 		try(t, s.Start(ctx))
 	}
+	// The leader reports its ticks, and that none has observed workspaces without Docker.
+	harness.EventuallyWithin(t, time.Minute, "a tick is reported", func() bool {
+		return fixture.Query[bool](database, `SELECT EXISTS (SELECT FROM replicas WHERE health ? 'ticked_at' AND NOT health ? 'observed_at')`)
+	})
 	database.Exec(`ALTER TABLE workspaces ADD COLUMN color text NOT NULL DEFAULT 'red'`)
 	database.Exec(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (90000, true)`)
 	servers[0].Stop()

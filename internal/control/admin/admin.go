@@ -51,7 +51,7 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 		Servers: make([]api.Server, 0, len(o.Servers)), Phases: o.Phases, Operations: o.Operations,
 		Running: o.Running, MaxRunning: o.MaxRunning, PerUser: o.PerUser,
 		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince, LostArchives: []api.LostArchive{},
-		LostVolumes: []api.LostVolume{}, FailedDeletions: []api.FailedDeletion{}, Images: s.images(),
+		LostVolumes: []api.LostVolume{}, FailedDeletions: []api.FailedDeletion{}, IdleStops: []api.IdleStop{}, Images: s.images(),
 	}
 	for _, r := range o.Servers {
 		health := s.cfg.Self.HealthOf(r)
@@ -59,6 +59,7 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 			ID: r.ID, Hostname: r.Hostname, Version: r.Version, StartedAt: r.StartedAt, SeenAt: r.SeenAt, FlushedAt: r.FlushedAt,
 			Leads: r.Leads, Alive: r.Alive, Backends: health.Backends, Conditions: health.Conditions,
 		})
+		out.TickedAt, out.ObservedAt = later(out.TickedAt, health.TickedAt), later(out.ObservedAt, health.ObservedAt)
 	}
 	if out.LostNodes, err = s.lostNodes(ctx, caller); err != nil {
 		return api.AdminStatus{}, err
@@ -78,7 +79,18 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 			WorkspaceID: string(f.Workspace), Name: f.Name, Owner: f.Owner, Reason: string(f.Reason), Message: f.Message, Retrying: !f.Reason.Final(), DeletedAt: f.DeletedAt,
 		})
 	}
+	for _, i := range o.IdleStops {
+		out.IdleStops = append(out.IdleStops, api.IdleStop{WorkspaceID: string(i.Workspace), Name: i.Name, Owner: i.Owner, Cause: i.Cause, At: i.At})
+	}
 	return out, nil
+}
+
+// later is the later of two times, of which the first may be missing and the second zero.
+func later(a *time.Time, b time.Time) *time.Time {
+	if b.IsZero() || a != nil && a.After(b) {
+		return a
+	}
+	return &b
 }
 
 // Orphans lists the orphans and set-aside volumes that the leader found, oldest first.

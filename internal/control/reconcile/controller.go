@@ -151,7 +151,9 @@ type Status struct {
 	Bucket  string // error of the last probe of the bucket
 	Disk    string // the disk that is too full
 	Orphans string // set if suspiciously many containers are orphans
-	Tick    time.Time
+	// TickedAt is the end of the last tick that succeeded; ObservedAt that of the last one in
+	// which the runtime responded.
+	TickedAt, ObservedAt time.Time
 }
 
 // New returns a controller.
@@ -274,10 +276,11 @@ func (t *term) loop(ctx context.Context) error {
 			return err
 		}
 		t.writes.Set(err)
+		now := time.Now()
 		if err == nil {
 			t.cfg.Ticked(took)
+			t.update(func(s *Status) { s.TickedAt = now })
 		}
-		now := time.Now()
 		wait := t.cfg.IdleInterval
 		if now.Before(activeUntil) || t.operating() {
 			wait = t.cfg.ActiveInterval

@@ -89,7 +89,7 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	t.noteSpace()
 	t.sweep(ctx, seen)
 	t.sweepJobs(ctx, p.rowsAfter(rows, landed), seen)
-	t.update(func(s *Status) { s.Tick = time.Now() })
+	t.update(func(s *Status) { s.ObservedAt = time.Now() })
 	return t.clock.Local(p.next), nil
 }
 

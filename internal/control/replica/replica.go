@@ -116,6 +116,9 @@ func (r *Replica) sendHeartbeat(ctx context.Context) error {
 type Health struct {
 	Backends   map[string]api.Breaker `json:"backends"`
 	Conditions []api.ServerCondition  `json:"conditions"` // failing ones
+	// Of the leader, and of a server that led before.
+	TickedAt   time.Time `json:"ticked_at,omitzero"`
+	ObservedAt time.Time `json:"observed_at,omitzero"`
 }
 
 // health is Config.Health, as it is stored.

@@ -59,6 +59,8 @@ func TestAdminPage(t *testing.T) {
 	w.Exec(`UPDATE activity_clock SET watched_until = now() - interval '20 seconds'`)
 	page = b.get("/admin").body
 	lacks(t, "watched", page, "Automatic stops are paused")
+	w.Exec(`INSERT INTO audit_log (username, action, target, details) VALUES ('system', 'workspace.desired_state', $1, '{"cause": "idle"}')`, string(lost))
+	contains(t, "what idle timeouts stopped", b.get("/admin").body, "Last observed", "Last tick", `data-idle-stop="`+string(lost)+`"`, "Stopped because of inactivity")
 	contains(t, "in Korean", b.get("/admin", "Accept-Language", "ko").body, "활동 기록 시각", "정상", "자동으로 제거되지 않음")
 	// Administrators cannot lock themselves out by accident.
 	self := "/admin/people/" + w.userID("admin")

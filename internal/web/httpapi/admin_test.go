@@ -136,7 +136,7 @@ func TestAdminStatus(t *testing.T) {
 	e.Change(`UPDATE workspaces SET operation = 'PROVISIONING', op_id = gen_random_uuid(), op_started_at = now() WHERE id = $1`, ws.ID)
 	e.Change(`INSERT INTO replicas (id, hostname, version, health, seen_at) VALUES
 		('019a0000-0000-7000-8000-000000000001', 'one', '1', '{"backends": {"engine": {"state": "open", "since": "2026-01-01T00:00:00Z", "failures": 5}},
-			"conditions": [{"name": "disk", "since": "2026-01-01T00:00:00Z", "error": "full"}]}', now()),
+			"ticked_at": "2026-01-02T00:00:00Z", "observed_at": "2026-01-01T00:00:00Z", "conditions": [{"name": "disk", "since": "2026-01-01T00:00:00Z", "error": "full"}]}', now()),
 		('019a0000-0000-7000-8000-000000000002', 'two', '1', '[]', now() - interval '2 minutes')`)
 	if _, err := e.Conn().Exec(t.Context(), `
 		WITH locked AS (SELECT pg_advisory_lock(7165055918876746241)) -- package lease's
@@ -152,7 +152,10 @@ func TestAdminStatus(t *testing.T) {
 		len(one.Conditions) != 1 || one.Conditions[0].Error != "full" || two.Conditions == nil {
 		t.Errorf("%+v", s.Servers)
 	}
-	if s.LostArchives == nil || s.LostVolumes == nil || s.FailedDeletions == nil {
+	if s.TickedAt == nil || s.TickedAt.Day() != 2 || s.ObservedAt == nil || s.ObservedAt.Day() != 1 {
+		t.Errorf("last tick %v, observed %v", s.TickedAt, s.ObservedAt)
+	}
+	if s.LostArchives == nil || s.LostVolumes == nil || s.FailedDeletions == nil || s.IdleStops == nil {
 		t.Errorf("an empty list is null: %+v", s)
 	}
 	gone := e.workspace(e.eve, "gone")
