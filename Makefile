@@ -105,9 +105,10 @@ images-now:
 	@images/testserver/build.sh $(TEST_IMAGE)
 	@images/build.sh show
 
-docs: ## regenerates docs/cli.md
+docs: ## regenerates docs/cli.md and docs/database.md
 	@scripts/setup.sh build
 	@go test -count=1 -run '^TestReferenceIsCurrent$$' ./cmd/codehub -update
+	@go test -count=1 -run '^TestDatabasePageIsCurrent$$' ./internal/postgres -update
 
 screenshots: ## takes pictures of every page (test-output/screenshots), and those of the README again
 	@scripts/setup.sh test

@@ -12,10 +12,10 @@ CREATE TABLE installation (
     failure_key uuid NOT NULL DEFAULT gen_random_uuid(),
     moves_until timestamptz
 );
-COMMENT ON TABLE installation IS 'The installation, in one row.';
+COMMENT ON TABLE installation IS 'In one row.';
 COMMENT ON COLUMN installation.id IS 'the label of everything in Docker, and the prefix in the bucket';
-COMMENT ON COLUMN installation.failure_key IS 'secret with which the names in `name_failures` are hashed, and from which the setup code is made';
-COMMENT ON COLUMN installation.moves_until IS 'until when administrators may move workspaces to another installation (docs/move.md); null: they may not';
+COMMENT ON COLUMN installation.failure_key IS 'hashes `name_failures`, and makes the setup code';
+COMMENT ON COLUMN installation.moves_until IS 'administrators may move workspaces away (docs/move.md)';
 
 CREATE TABLE compatibility (
     one         boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -37,11 +37,9 @@ CREATE TABLE replicas (
     settings    jsonb NOT NULL DEFAULT '{}'
 );
 COMMENT ON TABLE replicas IS 'The servers. Each writes its own row every 5 s, and does not count once it has been silent for 60 s.';
-COMMENT ON COLUMN replicas.seen_at IS 'last report';
 COMMENT ON COLUMN replicas.flushed_at IS 'activity recorded until then is flushed';
-COMMENT ON COLUMN replicas.flush_epoch IS 'where it was flushed to: `database`, or an epoch of Redis (docs/adr/0011-an-epoch-for-the-activity-in-redis.md)';
-COMMENT ON COLUMN replicas.health IS 'the backends that it reaches';
-COMMENT ON COLUMN replicas.settings IS 'settings that must be the same on all servers';
+COMMENT ON COLUMN replicas.flush_epoch IS '`database`, or an epoch of Redis (docs/adr/0011-an-epoch-for-the-activity-in-redis.md)';
+COMMENT ON COLUMN replicas.settings IS 'must be the same on all servers';
 CREATE INDEX replicas_seen ON replicas (seen_at);
 
 CREATE TABLE leader (
@@ -95,18 +93,12 @@ CREATE TABLE gc_state (
     CONSTRAINT gc_state_next CHECK ((next_run IS NULL) = (next_serial IS NULL))
 );
 COMMENT ON TABLE gc_state IS 'The state of garbage collection, and of the marks by which a restored database is detected, in one row (docs/adr/0008-a-restored-database-is-detected.md). Written by the leader, `codehub gc` and the takeover.';
-COMMENT ON COLUMN gc_state.run IS 'the current mark';
-COMMENT ON COLUMN gc_state.serial IS 'its serial number';
-COMMENT ON COLUMN gc_state.next_run IS 'the next mark, announced here before it is stored elsewhere, so that a crash does not look like a restored database';
+COMMENT ON COLUMN gc_state.next_run IS 'announced before it is stored elsewhere, so that a crash does not look like a restored database';
 COMMENT ON COLUMN gc_state.mark_wanted IS 'an undelete asks for a new mark';
-COMMENT ON COLUMN gc_state.ran_at IS 'last garbage collection';
-COMMENT ON COLUMN gc_state.restored_at IS 'the waits of deletions and of garbage collection start again from here';
-COMMENT ON COLUMN gc_state.delete_grace IS '`CODEHUB_DELETE_GRACE` of the last garbage collection, so that `codehub gc` without the settings does not remove more';
-COMMENT ON COLUMN gc_state.delay IS 'likewise `CODEHUB_GC_DELAY`';
-COMMENT ON COLUMN gc_state.keep IS 'likewise `CODEHUB_ARCHIVE_KEEP`';
-COMMENT ON COLUMN gc_state.hold IS 'why nothing is done: the marks show that another database led last';
+COMMENT ON COLUMN gc_state.restored_at IS 'waits start again from here';
+COMMENT ON COLUMN gc_state.delete_grace IS 'settings of the last garbage collection: `codehub gc` without them does not remove more';
+COMMENT ON COLUMN gc_state.hold IS 'the marks show that another database led last';
 COMMENT ON COLUMN gc_state.take_over IS 'an administrator has decided to use this database';
-COMMENT ON COLUMN gc_state.taken_over_at IS 'when that took effect';
 INSERT INTO gc_state DEFAULT VALUES;
 
 CREATE TABLE past_marks (
@@ -126,9 +118,9 @@ CREATE TABLE orphans (
     PRIMARY KEY (kind, name)
 );
 COMMENT ON TABLE orphans IS 'Containers, volumes and jobs in Docker that no workspace owns, and set-aside volumes. Written by the leader.';
-COMMENT ON COLUMN orphans.workspace_id IS 'the workspace that its label names';
-COMMENT ON COLUMN orphans.kept IS 'it is not removed automatically';
-COMMENT ON COLUMN orphans.first_seen_at IS 'a container or job is removed `CODEHUB_ORPHAN_DELAY` later';
+COMMENT ON COLUMN orphans.workspace_id IS 'according to its label';
+COMMENT ON COLUMN orphans.kept IS 'not removed automatically';
+COMMENT ON COLUMN orphans.first_seen_at IS 'removed `CODEHUB_ORPHAN_DELAY` later';
 
 -- Users and their logins
 
@@ -154,15 +146,15 @@ CREATE TABLE users (
     CONSTRAINT users_removed CHECK (removed_at IS NULL OR disabled AND NOT admin)
 );
 COMMENT ON TABLE users IS 'Users, written by user administration and logins.';
-COMMENT ON COLUMN users.username_key IS 'the name as it is compared: without differences of case and Unicode form';
-COMMENT ON COLUMN users.password_hash IS 'argon2id; empty: an identity provider alone logs the user in';
+COMMENT ON COLUMN users.username_key IS 'without differences of case and Unicode form';
+COMMENT ON COLUMN users.password_hash IS 'argon2id; empty: an identity provider alone';
 COMMENT ON COLUMN users.disabled IS 'cannot log in; workspaces stay';
 COMMENT ON COLUMN users.suspended_for IS 'why access has no effect until the identity provider confirms the user; null: it has effect (docs/signin.md#when-access-ends)';
 COMMENT ON COLUMN users.active IS 'sessions, tokens and keys of inactive users have no effect';
-COMMENT ON COLUMN users.password_login_until IS 'until when the user may log in with a password although password logins are off';
-COMMENT ON COLUMN users.max_running IS 'limits of this user; null: those of groups or the server, 0: none';
+COMMENT ON COLUMN users.password_login_until IS 'although password logins are off';
+COMMENT ON COLUMN users.max_running IS 'null: those of groups or the server, 0: none';
 COMMENT ON COLUMN users.removed_at IS 'when the user was deleted. The row stays, disabled and with another `username_key`, for what names it';
-COMMENT ON COLUMN users.failed_logins IS 'in a row, each less than a day after the one before';
+COMMENT ON COLUMN users.failed_logins IS 'each less than a day after the one before';
 CREATE INDEX users_by_name ON users (username_key COLLATE "C", id);
 
 CREATE TABLE invitations (
@@ -173,8 +165,7 @@ CREATE TABLE invitations (
     expires_at timestamptz NOT NULL
 );
 COMMENT ON TABLE invitations IS 'Links with which users set their passwords. A new password, disabling and deletion of the user end them. Written by administrators.';
-COMMENT ON COLUMN invitations.hash IS 'SHA-256 of the secret in the link';
-COMMENT ON COLUMN invitations.proof IS 'of the password, or none, that the user had then: the link is not valid with another one';
+COMMENT ON COLUMN invitations.proof IS 'of the password, or none, that the user had then';
 
 CREATE TABLE name_failures (
     hash         bytea NOT NULL CHECK (octet_length(hash) = 32),
@@ -184,7 +175,7 @@ CREATE TABLE name_failures (
     locked_until timestamptz
 );
 COMMENT ON TABLE name_failures IS 'Failed logins with names that no password logs in, at most 65,536: they are locked out like users, so that a lockout does not show which users exist. The leader removes those that are a day old.';
-COMMENT ON COLUMN name_failures.hash IS 'SHA-256 of `installation.failure_key` and the name';
+COMMENT ON COLUMN name_failures.hash IS 'of `installation.failure_key` and the name';
 COMMENT ON COLUMN name_failures.slot IS 'another name of the same slot replaces this one';
 CREATE INDEX name_failures_hash ON name_failures (hash);
 
@@ -205,14 +196,10 @@ CREATE TABLE user_identities (
     CONSTRAINT user_identities_subject UNIQUE (issuer, subject)
 );
 COMMENT ON TABLE user_identities IS 'Accounts of users at identity providers, written at logins, by moves, and by the leader when it asks the providers again (docs/signin.md).';
-COMMENT ON COLUMN user_identities.username IS 'for display';
 COMMENT ON COLUMN user_identities.active IS 'the provider accepted the user at the last check';
 COMMENT ON COLUMN user_identities.refresh_token IS 'encrypted';
-COMMENT ON COLUMN user_identities.admin_granted IS 'this identity has made the user an administrator';
-COMMENT ON COLUMN user_identities.checked_at IS 'last successful check';
-COMMENT ON COLUMN user_identities.tried_at IS 'last check, successful or not';
+COMMENT ON COLUMN user_identities.admin_granted IS 'made the user an administrator';
 COMMENT ON COLUMN user_identities.claimed_until IS 'no other server checks it before';
-COMMENT ON COLUMN user_identities.failing_since IS 'first failed check in a row';
 CREATE INDEX user_identities_tried ON user_identities (tried_at) WHERE active;
 CREATE INDEX user_identities_user ON user_identities (user_id);
 
@@ -235,9 +222,9 @@ CREATE TABLE provider_logouts (
 );
 COMMENT ON TABLE provider_logouts IS 'Logout tokens of providers, for 30 min: each counts once, and a login of a session that the provider has ended is refused.';
 COMMENT ON COLUMN provider_logouts.token_id IS '`jti`';
-COMMENT ON COLUMN provider_logouts.provider_session IS '`sid`; null: all sessions of the subject';
-COMMENT ON COLUMN provider_logouts.subject IS '`sub`; null: the token names the session alone';
-COMMENT ON COLUMN provider_logouts.received_at IS 'logins of the subject that began before it are refused if `provider_session` is null';
+COMMENT ON COLUMN provider_logouts.provider_session IS '`sid`; null: all of the subject';
+COMMENT ON COLUMN provider_logouts.subject IS '`sub`';
+COMMENT ON COLUMN provider_logouts.received_at IS 'earlier logins of the subject are refused without a `provider_session`';
 CREATE INDEX provider_logouts_session ON provider_logouts (issuer, provider_session);
 CREATE INDEX provider_logouts_subject ON provider_logouts (issuer, subject) WHERE provider_session IS NULL;
 
@@ -254,12 +241,10 @@ CREATE TABLE sessions (
     provider_session text
 );
 COMMENT ON TABLE sessions IS 'Logins of browsers. The leader removes expired ones.';
-COMMENT ON COLUMN sessions.hash IS 'SHA-256 of the cookie';
-COMMENT ON COLUMN sessions.address IS 'at the login';
 COMMENT ON COLUMN sessions.expires_at IS '30 days after the login';
 COMMENT ON COLUMN sessions.last_used_at IS 'to the minute or so';
-COMMENT ON COLUMN sessions.identity_id IS 'the identity that the login used; null: a password';
-COMMENT ON COLUMN sessions.provider_session IS 'the providers `sid`';
+COMMENT ON COLUMN sessions.identity_id IS 'null: a password';
+COMMENT ON COLUMN sessions.provider_session IS 'the provider''s `sid`';
 CREATE INDEX sessions_expiry ON sessions (expires_at);
 CREATE INDEX sessions_identity ON sessions (identity_id);
 CREATE INDEX sessions_user ON sessions (user_id);
@@ -279,13 +264,10 @@ CREATE TABLE program_logins (
     expires_at       timestamptz NOT NULL
 );
 COMMENT ON TABLE program_logins IS 'Logins of the command line that wait for a user, or for the program to take its token.';
-COMMENT ON COLUMN program_logins.hash IS 'SHA-256 of the code that the program redeems';
-COMMENT ON COLUMN program_logins.user_code IS 'what the user types in; null: the browser brings the code';
-COMMENT ON COLUMN program_logins.challenge IS 'SHA-256 of the programs secret';
-COMMENT ON COLUMN program_logins.name IS 'the machine, as the program says';
+COMMENT ON COLUMN program_logins.hash IS 'of the code that the program redeems';
+COMMENT ON COLUMN program_logins.user_code IS 'null: the browser brings the code';
 COMMENT ON COLUMN program_logins.username_key IS 'the account that alone can allow it; null: any';
 COMMENT ON COLUMN program_logins.session_hash IS 'of the user who has allowed it';
-COMMENT ON COLUMN program_logins.token_expires_at IS 'when the token will expire';
 CREATE INDEX program_logins_address ON program_logins (address);
 CREATE INDEX program_logins_expiry ON program_logins (expires_at);
 CREATE INDEX program_logins_session ON program_logins (session_hash);
@@ -302,10 +284,9 @@ CREATE TABLE passkeys (
     cloned_at     timestamptz
 );
 COMMENT ON TABLE passkeys IS 'Second factors of users who log in with a password (docs/signin.md#passkeys).';
-COMMENT ON COLUMN passkeys.credential_id IS 'by which browsers name it';
-COMMENT ON COLUMN passkeys.party IS 'the host of `CODEHUB_URL` for which it was created';
-COMMENT ON COLUMN passkeys.record IS 'public key, counter and flags; nothing secret';
-COMMENT ON COLUMN passkeys.cloned_at IS 'when a login was refused because the counter did not increase';
+COMMENT ON COLUMN passkeys.party IS 'the host of `CODEHUB_URL`';
+COMMENT ON COLUMN passkeys.record IS 'public key, counter and flags';
+COMMENT ON COLUMN passkeys.cloned_at IS 'a login was refused because the counter did not increase';
 CREATE INDEX passkeys_user ON passkeys (user_id);
 
 CREATE TABLE recovery_codes (
@@ -314,7 +295,6 @@ CREATE TABLE recovery_codes (
     PRIMARY KEY (user_id, hash)
 );
 COMMENT ON TABLE recovery_codes IS 'Codes that replace a passkey at one login.';
-COMMENT ON COLUMN recovery_codes.hash IS 'SHA-256 of the user and the code';
 
 CREATE TABLE passkey_attempts (
     hash       bytea PRIMARY KEY CHECK (octet_length(hash) = 32),
@@ -327,11 +307,8 @@ CREATE TABLE passkey_attempts (
     expires_at timestamptz NOT NULL
 );
 COMMENT ON TABLE passkey_attempts IS 'Logins with a right password that wait for a passkey, at most 10 of a user, and registrations in a session. The leader removes expired ones.';
-COMMENT ON COLUMN passkey_attempts.hash IS 'SHA-256 of the login''s cookie, or the hash of the session';
-COMMENT ON COLUMN passkey_attempts.login IS 'a login; else a registration';
-COMMENT ON COLUMN passkey_attempts.proof IS 'of the password that was verified';
-COMMENT ON COLUMN passkey_attempts.name IS 'of the new passkey';
-COMMENT ON COLUMN passkey_attempts.challenge IS 'what the response must answer; null: none, or used';
+COMMENT ON COLUMN passkey_attempts.hash IS 'of the login''s cookie, or the session''s';
+COMMENT ON COLUMN passkey_attempts.login IS 'else a registration';
 CREATE INDEX passkey_attempts_expiry ON passkey_attempts (expires_at);
 CREATE INDEX passkey_attempts_user ON passkey_attempts (user_id);
 
@@ -346,9 +323,7 @@ CREATE TABLE ssh_keys (
     last_used_at timestamptz
 );
 COMMENT ON TABLE ssh_keys IS 'Public keys for SSH (docs/ssh.md). The removal of a key ends its connections.';
-COMMENT ON COLUMN ssh_keys.public_key IS 'as in `authorized_keys`, without a comment';
-COMMENT ON COLUMN ssh_keys.hash IS 'SHA-256: the fingerprint. A key has one user';
-COMMENT ON COLUMN ssh_keys.expires_at IS 'that of the API token with which the key was added';
+COMMENT ON COLUMN ssh_keys.hash IS 'the fingerprint';
 CREATE INDEX ssh_keys_user ON ssh_keys (user_id, created_at);
 
 CREATE TABLE ssh_host_key (
@@ -357,7 +332,6 @@ CREATE TABLE ssh_host_key (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE ssh_host_key IS 'The key by which all servers identify themselves to SSH clients, in one row.';
-COMMENT ON COLUMN ssh_host_key.seed IS 'of the Ed25519 key';
 
 -- Groups
 
@@ -376,7 +350,7 @@ CREATE TABLE user_groups (
 COMMENT ON TABLE user_groups IS 'Groups of users (docs/administration.md#groups), written by administrators.';
 COMMENT ON COLUMN user_groups.claim IS 'group of an identity provider whose members belong to this one';
 COMMENT ON COLUMN user_groups.claim_issuer IS 'that provider; empty: any';
-COMMENT ON COLUMN user_groups.max_running IS 'limits of each member without one of their own; null: none here, 0: unlimited';
+COMMENT ON COLUMN user_groups.max_running IS 'of each member without an own limit; null: none here, 0: unlimited';
 CREATE INDEX user_groups_claim ON user_groups (claim) WHERE claim <> '';
 
 CREATE TABLE group_members (
@@ -387,7 +361,6 @@ CREATE TABLE group_members (
     PRIMARY KEY (group_id, user_id)
 );
 COMMENT ON TABLE group_members IS 'Users who were added to a group, by administrators and those of the group.';
-COMMENT ON COLUMN group_members.admin IS 'may add and remove members';
 CREATE INDEX group_members_user ON group_members (user_id);
 
 CREATE VIEW group_people AS
@@ -400,7 +373,6 @@ CREATE VIEW group_people AS
     JOIN users u ON u.id = i.user_id AND u.removed_at IS NULL
     WHERE g.claim <> '';
 COMMENT ON VIEW group_people IS 'Who is in which group. A user who was added and is in the claim has two rows.';
-COMMENT ON COLUMN group_people.claimed IS 'by the claim of an identity';
 
 CREATE VIEW user_limits AS
     SELECT u.id AS user_id,
@@ -424,9 +396,8 @@ CREATE VIEW user_limits AS
             (array_agg(name ORDER BY max_bytes = 0 DESC, max_bytes DESC, name_key) FILTER (WHERE max_bytes IS NOT NULL))[1] AS bytes_group
         FROM user_groups WHERE id IN (SELECT group_id FROM group_people p WHERE p.user_id = u.id)
     ) g ON true;
-COMMENT ON VIEW user_limits IS 'The limits of each user: the users own, else the most generous of the users groups, else null for the servers. No other place decides this.';
-COMMENT ON COLUMN user_limits.running_from IS '`own`, `group` or `server`';
-COMMENT ON COLUMN user_limits.running_group IS 'the group of the limit; of several, the first by name';
+COMMENT ON VIEW user_limits IS 'The limits of each user: the user''s own, else the most generous of the user''s groups, else null: the server''s. No other place decides this.';
+COMMENT ON COLUMN user_limits.running_group IS 'of several, the first by name';
 
 -- Workspaces
 
@@ -528,49 +499,35 @@ ALTER SEQUENCE workspace_uid_offsets OWNED BY workspaces.uid_offset;
 COMMENT ON TABLE workspaces IS 'One row per workspace. It stays after the deletion, with the phase DELETED.';
 COMMENT ON COLUMN workspaces.id IS 'UUIDv7, after which container, volume and archives are named';
 COMMENT ON COLUMN workspaces.image_ref IS 'of the next start';
-COMMENT ON COLUMN workspaces.previous_image_ref IS 'before the last change';
-COMMENT ON COLUMN workspaces.running_image_ref IS 'of the container';
 COMMENT ON COLUMN workspaces.image_pin IS 'the image of the last start: reference, ID, digest, generation, and why it is another one than requested (docs/images.md#the-image-stays-the-same)';
 COMMENT ON COLUMN workspaces.image_newer IS 'ID or digest that `image_ref` has now, if it is not the pinned one';
 COMMENT ON COLUMN workspaces.image_generation IS 'counts requests for another image; earlier pins no longer hold';
-COMMENT ON COLUMN workspaces.image_pull IS 'the next start without a pin pulls the image';
-COMMENT ON COLUMN workspaces.env IS 'environment variables of the next start; the values may be secrets';
-COMMENT ON COLUMN workspaces.size IS 'of the next start; null: the default size (docs/workspaces.md#sizes)';
-COMMENT ON COLUMN workspaces.running_size IS 'of the container';
-COMMENT ON COLUMN workspaces.running_env_digest IS 'digest of the containers `env`';
-COMMENT ON COLUMN workspaces.time_zone IS 'of the owner, for the next start';
+COMMENT ON COLUMN workspaces.image_pull IS 'the next start pulls the image';
+COMMENT ON COLUMN workspaces.env IS 'the values may be secrets';
+COMMENT ON COLUMN workspaces.size IS 'null: the default (docs/workspaces.md#sizes)';
+COMMENT ON COLUMN workspaces.running_env_digest IS 'of the container''s `env`';
+COMMENT ON COLUMN workspaces.time_zone IS 'of the owner';
 COMMENT ON COLUMN workspaces.uid_offset IS 'added to the first of `CODEHUB_WORKSPACE_UIDS`, modulo the range';
 COMMENT ON COLUMN workspaces.storage_backend IS 'what keeps the home';
 COMMENT ON COLUMN workspaces.home_ctx IS 'state of the home, the claim its volume was created for, the archive restored into it, its uid, those that interrupted changes were to give it (`next_uids`), and whether an image gave its files their owners (`from_image`) (docs/states.md#the-home)';
 COMMENT ON COLUMN workspaces.conditions IS 'observed facts, each with status, reason, message and time of the last change (docs/states.md#conditions)';
 COMMENT ON COLUMN workspaces.phase IS 'what the conditions add up to';
-COMMENT ON COLUMN workspaces.op_id IS 'id of the operations claim';
+COMMENT ON COLUMN workspaces.op_id IS 'the operation''s claim';
 COMMENT ON COLUMN workspaces.op_started_at IS 'its deadline counts from here, or from later progress (docs/states.md#operations)';
 COMMENT ON COLUMN workspaces.progress IS 'step, bytes and entries';
-COMMENT ON COLUMN workspaces.archive_op_id IS 'the attempt of the last archiving';
-COMMENT ON COLUMN workspaces.archive_key IS 'the current archive';
-COMMENT ON COLUMN workspaces.archive_digest IS 'SHA-256';
 COMMENT ON COLUMN workspaces.error_reason IS 'why the last attempt failed; final in the phase ERROR';
-COMMENT ON COLUMN workspaces.error_message IS 'at most 4 KiB';
-COMMENT ON COLUMN workspaces.error_count IS 'failed attempts in a row';
-COMMENT ON COLUMN workspaces.retry_at IS 'the next attempt';
+COMMENT ON COLUMN workspaces.error_count IS 'in a row';
 COMMENT ON COLUMN workspaces.stop_reason IS '`idle`, `requested`, `forced`, `exited`';
 COMMENT ON COLUMN workspaces.desired_cause IS 'why it is not what a user requested';
 COMMENT ON COLUMN workspaces.next_desired_state IS 'a request that waits until no operation runs';
 COMMENT ON COLUMN workspaces.last_access_at IS 'last activity; flushes write it as well';
 COMMENT ON COLUMN workspaces.keep_awake_until IS 'no idle timeout before this';
 COMMENT ON COLUMN workspaces.awake_while_working IS 'processes that are at work count as activity';
-COMMENT ON COLUMN workspaces.standby_ttl_seconds IS 'idle timeout until it stops; null: the servers, 0: never';
-COMMENT ON COLUMN workspaces.archive_ttl_seconds IS 'the same until it is archived';
-COMMENT ON COLUMN workspaces.recover_requested_at IS 'request: recover from ERROR';
-COMMENT ON COLUMN workspaces.recover_archive IS 'the archive to recover from';
-COMMENT ON COLUMN workspaces.cancel_requested_at IS 'request: cancel the operation';
-COMMENT ON COLUMN workspaces.force_stop_requested_at IS 'request: remove the container';
+COMMENT ON COLUMN workspaces.standby_ttl_seconds IS 'idle timeout until it stops; null: the server''s, 0: never';
+COMMENT ON COLUMN workspaces.archive_ttl_seconds IS 'likewise until it is archived';
 COMMENT ON COLUMN workspaces.home_bytes IS 'last measurement by the leader';
-COMMENT ON COLUMN workspaces.archives_bytes IS 'likewise, of all archives';
-COMMENT ON COLUMN workspaces.home_limit IS 'of the homes volume, as observed; 0: none (docs/workspaces.md)';
+COMMENT ON COLUMN workspaces.home_limit IS 'of the home''s volume, as observed; 0: none (docs/workspaces.md)';
 COMMENT ON COLUMN workspaces.freeing_at IS 'last start that was requested to free space over a limit';
-COMMENT ON COLUMN workspaces.freeing_from IS 'size of the home then';
 COMMENT ON COLUMN workspaces.state IS 'for display (docs/states.md#the-state): the rule of `lifecycle.StateOf`';
 COMMENT ON COLUMN workspaces.updated_at IS 'last change that users can see';
 COMMENT ON COLUMN workspaces.holds_slot IS 'counts against the running limits';
@@ -609,17 +566,13 @@ CREATE TABLE archives (
     missing_since     timestamptz,
     deleting_at       timestamptz
 );
-COMMENT ON TABLE archives IS 'Every archive that is known. A row may outlive its workspace. The controller inserts it before the job starts, and completes it when it becomes the current one; garbage collection writes the columns from `unprotected_since` on. Both lock the workspaces row.';
-COMMENT ON COLUMN archives.archive_op_id IS 'the attempt';
-COMMENT ON COLUMN archives.digest IS 'SHA-256';
-COMMENT ON COLUMN archives.entries IS 'files and folders';
-COMMENT ON COLUMN archives.skipped IS 'sockets, FIFOs and devices, which are not archived';
+COMMENT ON TABLE archives IS 'Every archive that is known. A row may outlive its workspace. The controller inserts it before the job starts and completes it; garbage collection writes the columns from `unprotected_since` on. Both lock the workspace''s row.';
+COMMENT ON COLUMN archives.skipped IS 'sockets, FIFOs and devices';
 COMMENT ON COLUMN archives.verified_at IS 'when it became the current archive';
-COMMENT ON COLUMN archives.superseded_at IS 'when a newer one replaced it';
 COMMENT ON COLUMN archives.unprotected_since IS 'no workspace uses it; removed after `CODEHUB_GC_DELAY`';
-COMMENT ON COLUMN archives.origin IS '`found` in the bucket: not made by an operation that this database remembers';
-COMMENT ON COLUMN archives.complete_at IS 'since when its `.meta` is known to be there, if not verified';
-COMMENT ON COLUMN archives.missing_since IS 'the bucket does not have it';
+COMMENT ON COLUMN archives.origin IS '`found` in the bucket, not made by a known operation';
+COMMENT ON COLUMN archives.complete_at IS 'its `.meta` is there, if not verified';
+COMMENT ON COLUMN archives.missing_since IS 'from the bucket';
 COMMENT ON COLUMN archives.deleting_at IS 'removal has begun; a trigger refuses a workspace that would name it';
 CREATE INDEX archives_unprotected ON archives (unprotected_since) WHERE unprotected_since IS NOT NULL;
 CREATE INDEX archives_verified ON archives (verified_at);
@@ -633,10 +586,9 @@ CREATE TABLE workspace_busy (
     work_seconds integer NOT NULL DEFAULT 0 CHECK (work_seconds >= 0)
 );
 COMMENT ON TABLE workspace_busy IS 'Activity that agents have confirmed before an idle timeout. Written by the leader.';
-COMMENT ON COLUMN workspace_busy.confirmed_at IS 'equals `last_access_at` unless the workspace was used otherwise since';
+COMMENT ON COLUMN workspace_busy.confirmed_at IS '`last_access_at`, unless the workspace was used otherwise since';
 COMMENT ON COLUMN workspace_busy.held_since IS 'since when commands have kept it awake without another use';
 COMMENT ON COLUMN workspace_busy.work_day IS 'last day (UTC) on which working processes kept it awake';
-COMMENT ON COLUMN workspace_busy.work_seconds IS 'for how long on that day';
 
 CREATE TABLE workspace_usage (
     day             date NOT NULL,
@@ -650,8 +602,7 @@ CREATE TABLE workspace_usage (
     PRIMARY KEY (workspace_id, day, owner_user_id)
 );
 COMMENT ON TABLE workspace_usage IS 'What workspaces used, by day (UTC) and owner (docs/administration.md#what-workspaces-cost). Written by the leader; removed after `CODEHUB_USAGE_KEEP`.';
-COMMENT ON COLUMN workspace_usage.memory_seconds IS 'bytes times seconds';
-COMMENT ON COLUMN workspace_usage.home_bytes IS 'largest measurement of the day';
+COMMENT ON COLUMN workspace_usage.home_bytes IS 'largest of the day';
 CREATE INDEX workspace_usage_day ON workspace_usage (day, workspace_id);
 
 CREATE TABLE api_tokens (
@@ -667,7 +618,6 @@ CREATE TABLE api_tokens (
     CONSTRAINT api_tokens_limit CHECK (workspace_id IS NULL OR scope <> 'admin')
 );
 COMMENT ON TABLE api_tokens IS 'API tokens, those of `codehub login` included.';
-COMMENT ON COLUMN api_tokens.hash IS 'SHA-256';
 COMMENT ON COLUMN api_tokens.scope IS 'docs/api.md#scopes-of-api-tokens';
 COMMENT ON COLUMN api_tokens.workspace_id IS 'the only workspace that it is for; null: all';
 CREATE INDEX api_tokens_user ON api_tokens (user_id, created_at);
@@ -684,12 +634,8 @@ CREATE TABLE tickets (
     expires_at   timestamptz NOT NULL
 );
 COMMENT ON TABLE tickets IS 'One-time tickets that carry a visitor from the dashboard to the origin of a workspace (docs/security.md#an-origin-for-each-workspace).';
-COMMENT ON COLUMN tickets.hash IS 'SHA-256 of the ticket';
-COMMENT ON COLUMN tickets.session_hash IS 'the session that it was made from';
-COMMENT ON COLUMN tickets.workspace_id IS 'the workspace that it opens';
 COMMENT ON COLUMN tickets.port IS '0: the IDE';
-COMMENT ON COLUMN tickets.nonce_hash IS 'SHA-256 of the cookie that it is bound to';
-COMMENT ON COLUMN tickets.expires_at IS 'one minute after it was created';
+COMMENT ON COLUMN tickets.nonce_hash IS 'of the cookie that it is bound to';
 CREATE INDEX tickets_expiry ON tickets (expires_at);
 CREATE INDEX tickets_session ON tickets (session_hash);
 CREATE INDEX tickets_user ON tickets (user_id);
@@ -703,8 +649,6 @@ CREATE TABLE workspace_sessions (
     created_at   timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE workspace_sessions IS 'Sessions on the origins of workspaces, each made from a ticket. When a guest may no longer use a workspace, triggers end all its sessions and tickets (docs/sharing.md#when-access-ends).';
-COMMENT ON COLUMN workspace_sessions.hash IS 'SHA-256 of the cookie';
-COMMENT ON COLUMN workspace_sessions.session_hash IS 'the session that it ends with';
 COMMENT ON COLUMN workspace_sessions.port IS '0: the IDE';
 CREATE INDEX workspace_sessions_session ON workspace_sessions (session_hash, workspace_id, port, created_at);
 CREATE INDEX workspace_sessions_workspace ON workspace_sessions (workspace_id);
@@ -737,7 +681,6 @@ CREATE TABLE workspace_shares (
     CONSTRAINT workspace_shares_user UNIQUE (workspace_id, user_id)
 );
 COMMENT ON TABLE workspace_shares IS 'With whom owners share their workspaces (docs/sharing.md): a user or a group. A hand-over removes the rows.';
-COMMENT ON COLUMN workspace_shares.access IS '`view` shows the state';
 CREATE INDEX workspace_shares_of_group ON workspace_shares (group_id) WHERE group_id IS NOT NULL;
 CREATE INDEX workspace_shares_of_user ON workspace_shares (user_id) WHERE user_id IS NOT NULL;
 
@@ -784,8 +727,6 @@ CREATE TABLE user_notices (
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE user_notices IS 'What administrators did to workspaces of a user, their messages, and what others share, until the user dismisses them; removed after 90 days. Names are copied.';
-COMMENT ON COLUMN user_notices.by_username IS 'administrator, or owner of a share';
-COMMENT ON COLUMN user_notices.other_username IS 'the other owner after a hand-over';
 CREATE INDEX user_notices_shared ON user_notices (workspace_id) WHERE kind = 'shared';
 CREATE INDEX user_notices_user ON user_notices (user_id, created_at, id);
 
@@ -810,8 +751,6 @@ CREATE TABLE audit_log (
 );
 COMMENT ON TABLE audit_log IS 'Actions of users and of codehub (docs/administration.md#audit-log). Triggers refuse changes, and removals in the first day; rows end after `CODEHUB_AUDIT_KEEP`. Names are copied.';
 COMMENT ON COLUMN audit_log.user_id IS 'null: the server';
-COMMENT ON COLUMN audit_log.action IS 'such as `workspace.delete`, `user.change`, `login`';
-COMMENT ON COLUMN audit_log.target IS 'id of a workspace, user or token';
 CREATE INDEX audit_log_action ON audit_log (action text_pattern_ops, id);
 CREATE INDEX audit_log_at ON audit_log (at, id);
 CREATE INDEX audit_log_target ON audit_log (target, id);
@@ -834,8 +773,7 @@ CREATE TABLE m1_workspaces (
     imported_at   timestamptz
 );
 COMMENT ON TABLE m1_workspaces IS 'Likewise workspaces. The proxy redirects their old addresses.';
-COMMENT ON COLUMN m1_workspaces.archive_op_id IS 'the copy of the home that counts or is being made';
-COMMENT ON COLUMN m1_workspaces.abandoned IS 'earlier copies, still to be removed from the bucket';
+COMMENT ON COLUMN m1_workspaces.archive_op_id IS 'the copy that counts or is being made';
 COMMENT ON COLUMN m1_workspaces.imported_at IS 'from then on the import never changes the workspace';
 
 CREATE TABLE moved_users (
@@ -856,11 +794,8 @@ CREATE TABLE moved_workspaces (
     PRIMARY KEY (source, workspace_id)
 );
 COMMENT ON TABLE moved_workspaces IS 'Likewise workspaces, which keep their ids.';
-COMMENT ON COLUMN moved_workspaces.source IS 'the other installation';
-COMMENT ON COLUMN moved_workspaces.archive_op_id IS 'the copy of the archive that counts or is being made';
-COMMENT ON COLUMN moved_workspaces.abandoned IS 'earlier copies, still to be removed';
-COMMENT ON COLUMN moved_workspaces.version IS 'of the workspace when it was moved: the source removes only this one';
-COMMENT ON COLUMN moved_workspaces.moved_at IS 'from then on the move never changes the workspace';
+COMMENT ON COLUMN moved_workspaces.abandoned IS 'earlier copies, to be removed';
+COMMENT ON COLUMN moved_workspaces.version IS 'that was moved: the source removes no other one';
 
 -- Notifications of changes, with ids only: a receiver reads the row. A lost one costs only time.
 
