@@ -3,7 +3,6 @@ package postgres
 import (
 	"bytes"
 	"context"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -56,10 +55,6 @@ func (c *Controller) Candidates(ctx context.Context) ([]*workspace.Workspace, er
 	list := make([]*workspace.Workspace, len(c.order))
 	for i, k := range c.order {
 		list[i] = k.row
-	}
-	if len(stale) > 2*readSize {
-		// The first read of a term allocates far more than later ones.
-		debug.FreeOSMemory()
 	}
 	return list, nil
 }

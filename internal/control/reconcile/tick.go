@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -24,6 +25,9 @@ const (
 	outageRetry = time.Second
 	// databaseTimeout limits every wait for the database.
 	databaseTimeout = 30 * time.Second
+	// manyRows is the number of rows whose first read in a term allocates far more than later
+	// ones, so that its garbage is returned to the system at once.
+	manyRows = 10_000
 	// outageLogInterval is how often a continuing outage is logged again.
 	outageLogInterval = 10 * time.Minute
 )
@@ -113,6 +117,10 @@ func (t *term) read(ctx context.Context) ([]*workspace.Workspace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the workspaces: %w", err)
 	}
+	if !t.hasRead && len(rows) > manyRows {
+		debug.FreeOSMemory()
+	}
+	t.hasRead = true
 	return rows, nil
 }
 

@@ -23,6 +23,7 @@ type term struct {
 	ctx     context.Context // of the term
 	rows    Rows
 	upSince time.Time // since when the runtime has responded without interruption; zero: it does not
+	hasRead bool      // the rows have been read in this term
 
 	group sync.WaitGroup // executors, lookups and side tasks
 
