@@ -138,7 +138,7 @@ func TestRestartKeepsRunningContainers(t *testing.T) {
 func TestRuntimeOutageCausesNoErrors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.lead()
+	c, _ := w.leads()
 	var ids []workspace.ID
 	for i := range 6 {
 		ids = append(ids, w.create(fmt.Sprint("ws", i), workspace.DesiredRunning))
@@ -150,7 +150,11 @@ func TestRuntimeOutageCausesNoErrors(t *testing.T) {
 	w.fake.SetDown(true)
 	w.fake.EndAll() // as a stopping Docker does
 	starting := w.create("started in the outage", workspace.DesiredRunning)
+	before := c.Status()
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+3) // several observations fail
+	if s := c.Status(); !s.TickedAt.After(before.TickedAt) || s.ObservedAt.After(s.TickedAt) || s.ObservedAt.Sub(before.ObservedAt) > s.TickedAt.Sub(before.TickedAt) {
+		t.Errorf("ticks and observations in the outage: %+v, before %+v", s, before)
+	}
 	for _, id := range append(ids, starting) {
 		if ws := w.row(id); ws.Phase == workspace.PhaseError || ws.ErrorCount != 0 {
 			t.Errorf("the outage moved %s to %s (%s, %d)", ws.Name, ws.Phase, ws.ErrorReason, ws.ErrorCount)
