@@ -250,20 +250,19 @@ func conformanceHarnessIn(t *testing.T, storage string, change func(*Config)) ru
 	return runtimetest.Harness{
 		Runtime: r, Neighbour: neighbour, Down: down,
 		Storage: storage, Image: harness.TestImage(),
-		Seed:         readTree(t, r, mount.Mount{}),
-		MissingImage: "127.0.0.1:9/codehub/missing:latest",
-		RemoteImage:  func(sub *testing.T) string { return pushImage(t, sub, r, registry()) },
-		Republish:    func(sub *testing.T, ref string) { republish(sub, r, ref) },
-		TakeImage:    func(sub *testing.T, id string) { takeImage(sub, r, id) },
-		Home:         h.home,
-		Write:        write,
-		HalfSeed:     h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob,
-		HalfRemove: h.halfRemove, Environment: h.environment,
-		EndJob: h.endJob, ReadOnlyCode: script.CodeFailed,
-		Use: h.use, Edit: h.edit,
-		EndContainer: h.endContainer, TakeContainer: h.takeContainer,
-		TakeVolume: h.takeVolume, PutForeign: h.putForeign, Remains: h.remains,
-		FillForeign: h.put, Aside: h.aside, TakeAside: h.takeAside,
+		Homes: runtimetest.Homes{
+			Seed: readTree(t, r, mount.Mount{}), Content: h.home, Take: h.takeVolume, HalfSeed: h.halfSeed, HalfRemove: h.halfRemove, Use: h.use, Edit: h.edit,
+			PutForeign: h.putForeign, FillForeign: h.put, Aside: h.aside, TakeAside: h.takeAside,
+		},
+		Containers: runtimetest.Containers{HalfStart: h.halfStart, End: h.endContainer, Take: h.takeContainer, Environment: h.environment, Write: write},
+		Jobs:       runtimetest.Jobs{Half: h.halfJob, End: h.endJob, ReadOnlyCode: script.CodeFailed},
+		Images: runtimetest.Images{
+			Missing:   "127.0.0.1:9/codehub/missing:latest",
+			Pullable:  func(sub *testing.T) string { return pushImage(t, sub, r, registry()) },
+			Republish: func(sub *testing.T, ref string) { republish(sub, r, ref) },
+			Take:      func(sub *testing.T, id string) { takeImage(sub, r, id) },
+		},
+		Remains: h.remains,
 	}
 }
 

@@ -398,7 +398,7 @@ func TestBtrfsHomesConform(t *testing.T) {
 	runtimetest.HomeConformance(t, func(t *testing.T) runtimetest.Harness {
 		data := newBtrfs(t, true)
 		h := conformanceHarnessIn(t, workspace.StorageLocalDir, func(c *Config) { c.DataDir, c.HomeQuota = data, "btrfs" })
-		h.Limits, h.Grows, h.AtOnce = true, true, true
+		h.Homes.Limits, h.Homes.Grows, h.Homes.AtOnce = true, true, true
 		return h
 	})
 }

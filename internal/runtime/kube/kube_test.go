@@ -164,13 +164,18 @@ func (c *cluster) harness(t *testing.T) runtimetest.Harness {
 	h := direct{c: c, r: c.runtime(t)}
 	return runtimetest.Harness{
 		Runtime: h.r, Neighbour: c.runtime(t), Down: down,
-		Remote: true, Limits: true, Bound: 15 * time.Minute, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
-		Seed: seedOf(t, harness.TestImage()), MissingImage: c.registryHost + "/codehub/missing:latest",
-		RemoteImage: c.remoteImage, Republish: c.republish, TakeImage: func(_ *testing.T, id string) { c.TakeImage(id) }, NodesPull: true,
-		Home: h.home, Write: write, HalfSeed: h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob, HalfRemove: h.halfRemove,
-		Use: h.use, Edit: h.edit, Environment: h.environment, EndContainer: h.endContainer, EndJob: h.endJob,
-		Put: h.put, ReadOnlyCode: script.CodeFailed, TakeContainer: h.takeContainer, TakeVolume: h.takeVolume,
-		PutForeign: h.putForeign, FillForeign: h.fillForeign, Aside: h.aside, TakeAside: h.takeAside, Remains: h.remains,
+		Remote: true, Storage: workspace.StorageKubernetes, Image: harness.TestImage(),
+		Homes: runtimetest.Homes{
+			Limits: true, Seed: seedOf(t, harness.TestImage()), Content: h.home, Take: h.takeVolume, HalfSeed: h.halfSeed, HalfRemove: h.halfRemove, Use: h.use, Edit: h.edit,
+			PutForeign: h.putForeign, FillForeign: h.fillForeign, Aside: h.aside, TakeAside: h.takeAside,
+		},
+		Containers: runtimetest.Containers{HalfStart: h.halfStart, End: h.endContainer, Take: h.takeContainer, Environment: h.environment, Write: write},
+		Jobs:       runtimetest.Jobs{Half: h.halfJob, End: h.endJob, Put: h.put, ReadOnlyCode: script.CodeFailed},
+		Images: runtimetest.Images{
+			Missing:  c.registryHost + "/codehub/missing:latest",
+			Pullable: c.remoteImage, Republish: c.republish, Take: func(_ *testing.T, id string) { c.TakeImage(id) },
+		},
+		Remains: h.remains,
 	}
 }
 

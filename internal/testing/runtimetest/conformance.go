@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,8 +17,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Harness is a runtime under test, with functions that bypass it: they simulate
-// crashes, manual changes and other installations.
+// Harness is a runtime under test. Homes, Containers, Jobs and Images bypass it: they simulate
+// crashes, manual changes and other programs.
 type Harness struct {
 	Runtime   runtime.Runtime
 	Neighbour runtime.Runtime // another installation on the same Docker
@@ -25,55 +26,71 @@ type Harness struct {
 
 	// Remote: containers, homes and jobs are on other machines. Then jobs reach no folder of
 	// this one, nothing is known of the disks of homes, neither pulls nor removals are
-	// counted, and what a job prints to its standard error is part of its lines.
+	// counted, a machine may pull an image which another one has, and what a job prints to its
+	// standard error is part of its lines.
 	Remote bool
 
-	Limits bool // homes have the limits of their specs
+	Storage string // the storage backend under test
+	Image   string // an available image
+
+	Homes      Homes
+	Containers Containers
+	Jobs       Jobs
+	Images     Images
+
+	Remains func(*testing.T, workspace.ID) []string // all remaining objects of the workspace
+}
+
+// Homes are the homes of the runtime, without it.
+type Homes struct {
+	Limits bool // they have the limits of their specs
 	Grows  bool // the limit of a home grows with the size of its container
 	AtOnce bool // a home is removed in one step, so that no entries are counted
 
-	Bound time.Duration // of each test; 0: 2 min
+	Seed    []File                                // the content of a new one, sorted by path, including "."
+	Content func(*testing.T, workspace.ID) []File // the current content, sorted by path
+	Take    func(*testing.T, workspace.ID)        // removes one by hand
 
-	Storage      string                                // the storage backend under test
-	Image        string                                // an available image
-	Seed         []File                                // its content at HomeDir, sorted by path, including "."
-	MissingImage string                                // an image that does not exist
-	RemoteImage  func(*testing.T) string               // a new image like Image that has to be pulled
-	Republish    func(t *testing.T, ref string)        // the registry gets another image like Image under the name of a RemoteImage
-	TakeImage    func(t *testing.T, id string)         // removes the image from the machine by hand
-	NodesPull    bool                                  // a container may come to a machine that pulls an image which another one has
-	Home         func(*testing.T, workspace.ID) []File // the home's current content, sorted by path
-
-	// Write writes a file to the home from the running container.
-	Write func(t *testing.T, id workspace.ID, up runtime.Upstream, path, content string)
-
-	HalfSeed  func(*testing.T, runtime.VolumeSpec)    // leaves the state after a crash in CreateVolume
-	HalfStart func(*testing.T, runtime.ContainerSpec) // leaves a container that was created but not started
+	HalfSeed   func(*testing.T, runtime.VolumeSpec)   // leaves the state after a crash in CreateVolume
+	HalfRemove func(*testing.T, workspace.ID, string) // leaves the state after a crash in RemoveVolume of the home with this claim
 	// Use mounts the home read-only in a container that is not codehub's, running
 	// or only created, until leave is called. Edit changes the home in such a
 	// container; the lines are those of package script.
 	Use  func(t *testing.T, id workspace.ID, name string, running bool) (leave func())
 	Edit func(t *testing.T, id workspace.ID, lines ...string)
 
-	// Environment returns the hostname and the variables of the workspace's container.
-	Environment func(*testing.T, workspace.ID) (hostname string, env map[string]string)
-
-	EndContainer  func(*testing.T, workspace.ID)            // the container exits
-	HalfJob       func(*testing.T, runtime.JobSpec) string  // leaves a job that was created but not started; returns its ID
-	HalfRemove    func(*testing.T, workspace.ID, string)    // leaves the state after a crash in RemoveVolume of the home with this claim
-	EndJob        func(t *testing.T, jobID string)          // kills the job
-	Put           func(*testing.T, runtime.JobSpec, string) // writes a file that a job may wait for; nil: to the archive's directory
-	ReadOnlyCode  int                                       // the exit code of a job that changes a read-only home
-	TakeContainer func(*testing.T, workspace.ID)            // removes it by hand
-	TakeVolume    func(*testing.T, workspace.ID)            // removes it by hand
-	PutForeign    func(*testing.T, workspace.ID)            // creates a volume of that name by hand
-	// FillForeign writes a file to such a volume. Aside lists the content of a
-	// set-aside home, sorted by path; TakeAside removes it by hand.
+	// PutForeign creates a volume of the home's name by hand, FillForeign writes a file to it.
+	PutForeign  func(*testing.T, workspace.ID)
 	FillForeign func(t *testing.T, id workspace.ID, path, content string)
-	Aside       func(t *testing.T, name string) []File
-	TakeAside   func(t *testing.T, name string)
+	// Aside lists the content of a set-aside home, sorted by path; TakeAside removes it by hand.
+	Aside     func(t *testing.T, name string) []File
+	TakeAside func(t *testing.T, name string)
+}
 
-	Remains func(*testing.T, workspace.ID) []string // all remaining objects of the workspace
+// Containers are the containers of workspaces, without the runtime.
+type Containers struct {
+	HalfStart   func(*testing.T, runtime.ContainerSpec) // leaves one that was created but not started
+	End         func(*testing.T, workspace.ID)          // it exits
+	Take        func(*testing.T, workspace.ID)          // removes it by hand
+	Environment func(*testing.T, workspace.ID) (hostname string, env map[string]string)
+	// Write writes a file to the home from the running container.
+	Write func(t *testing.T, id workspace.ID, up runtime.Upstream, path, content string)
+}
+
+// Jobs are storage jobs, without the runtime.
+type Jobs struct {
+	Half         func(*testing.T, runtime.JobSpec) string  // leaves one that was created but not started; returns its ID
+	End          func(t *testing.T, jobID string)          // kills it
+	Put          func(*testing.T, runtime.JobSpec, string) // writes a file that it may wait for; nil: to the archive's directory
+	ReadOnlyCode int                                       // the exit code of one that changes a read-only home
+}
+
+// Images are images and registries, without the runtime.
+type Images struct {
+	Missing   string                         // one that does not exist
+	Pullable  func(*testing.T) string        // a new image like Harness.Image that has to be pulled
+	Republish func(t *testing.T, ref string) // the registry gets another such image under the name of a pullable one
+	Take      func(t *testing.T, id string)  // removes one from the machine by hand
 }
 
 // bound ends a test that hangs, unless the harness has a bound of its own; no test waits for
@@ -106,8 +123,8 @@ func conformance(t *testing.T, newHarness func(*testing.T) Harness, groups ...ma
 		t.Fatalf("Prepare of another installation: %v", err)
 	}
 	within := bound
-	if h.Bound > 0 {
-		within = h.Bound
+	if h.Remote {
+		within *= 3
 	}
 	for _, group := range groups {
 		for name, test := range group {
@@ -281,30 +298,42 @@ func (s *suite) volume() (runtime.Volume, bool) {
 	return list[i], true
 }
 
-// wantRemoving checks that the home is listed as being removed.
-func (s *suite) wantRemoving(claim string) {
+// listed checks the listed home. Whether it is held, and its disk, are the runtime's own.
+func (s *suite) listed(want runtime.Volume) {
 	s.Helper()
 	got, ok := s.volume()
 	if !ok {
 		s.Fatal("the volume is not listed")
 	}
-	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Removing: true, Held: got.Held, Limit: got.Limit, OwnDisk: got.OwnDisk}
+	want.Workspace, want.Storage = s.id, s.Storage
+	want.Held, want.Limit, want.OwnDisk = got.Held, got.Limit, got.OwnDisk // see wantHeld
 	if diff := cmp.Diff(want, got); diff != "" {
 		s.Fatalf("volume as listed (-want +got):\n%s", diff)
 	}
 }
 
+// wantRemoving checks that the home is listed as being removed.
+func (s *suite) wantRemoving(claim string) {
+	s.Helper()
+	s.listed(runtime.Volume{Claim: claim, Removing: true})
+}
+
 // wantVolume checks the listed home.
 func (s *suite) wantVolume(claim string, seeded bool) {
 	s.Helper()
-	got, ok := s.volume()
-	if !ok {
-		s.Fatal("the volume is not listed")
-	}
-	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Seeded: seeded, Held: got.Held, Limit: got.Limit, OwnDisk: got.OwnDisk} // see wantHeld
-	if diff := cmp.Diff(want, got); diff != "" {
-		s.Fatalf("volume as listed (-want +got):\n%s", diff)
-	}
+	s.listed(runtime.Volume{Claim: claim, Seeded: seeded})
+}
+
+// settle settles the home.
+func (s *suite) settle() {
+	s.Helper()
+	s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+}
+
+// removeHome removes the home.
+func (s *suite) removeHome() {
+	s.Helper()
+	s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 }
 
 // wantHeld checks that the settled home is listed as held.
@@ -324,24 +353,16 @@ func (s *suite) noVolume() {
 
 func (s *suite) wantHome(want []File) {
 	s.Helper()
-	if diff := cmp.Diff(want, s.Home(s.T, s.id)); diff != "" {
+	if diff := cmp.Diff(want, s.Homes.Content(s.T, s.id)); diff != "" {
 		s.Fatalf("home (-want +got):\n%s", diff)
 	}
 }
 
 // seedWith is the seed with one more file.
 func (s *suite) seedWith(path, content string) []File {
-	out := slices.Clone(s.Seed)
+	out := slices.Clone(s.Homes.Seed)
 	out = append(out, File{Path: path, Mode: 0o644, UID: 1000, GID: 1000, Content: content})
-	slices.SortFunc(out, func(a, b File) int {
-		switch {
-		case a.Path < b.Path:
-			return -1
-		case a.Path > b.Path:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(out, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	return out
 }
 
@@ -351,7 +372,7 @@ func (s *suite) write(path, content string) {
 	s.answers(s.container())
 	up, err := s.Runtime.Upstream(s.ctx, s.id)
 	s.ok("Upstream", err)
-	s.Write(s.T, s.id, up, path, content)
+	s.Containers.Write(s.T, s.id, up, path, content)
 }
 
 // answers waits until the container's IDE responds.

@@ -14,8 +14,8 @@ func asideTests() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"aside/volume without labels": func(s *suite) {
 			s.tidy()
-			s.PutForeign(s.T, s.id)
-			s.FillForeign(s.T, s.id, "kept", "by hand")
+			s.Homes.PutForeign(s.T, s.id)
+			s.Homes.FillForeign(s.T, s.id, "kept", "by hand")
 			if v, ok := s.volume(); !ok || !v.Foreign || v.Claim != "" || v.Storage != s.Storage {
 				s.Fatalf("volume without labels: %+v, %v", v, ok)
 			}
@@ -25,17 +25,17 @@ func asideTests() map[string]func(*suite) {
 			s.wantAside(name, "kept", "by hand")
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 			s.wantAside(name, "kept", "by hand")
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.removeHome()
 			s.wantAside(name, "kept", "by hand")
 		},
 		"aside/home of another claim": func(s *suite) {
 			s.create()
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.settle()
 			name := s.setAside("home-2", "home-1")
 			s.noVolume()
-			if diff := cmp.Diff(s.Seed, s.Aside(s.T, name)); diff != "" {
+			if diff := cmp.Diff(s.Homes.Seed, s.Homes.Aside(s.T, name)); diff != "" {
 				s.Fatalf("set aside (-want +got):\n%s", diff)
 			}
 			spec := s.volumeSpec()
@@ -56,7 +56,7 @@ func asideTests() map[string]func(*suite) {
 				s.Fatalf("the home was set aside as %s", name)
 			}
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 			s.noAside()
 		},
 		"aside/newer home is kept": func(s *suite) {
@@ -66,7 +66,7 @@ func asideTests() map[string]func(*suite) {
 				s.is("SetAside", err, runtime.ErrVolumeMismatch)
 			}
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 			s.noAside()
 		},
 		"aside/no blocking volume": func(s *suite) {
@@ -80,11 +80,11 @@ func asideTests() map[string]func(*suite) {
 		},
 		"aside/twice in a row": func(s *suite) {
 			s.tidy()
-			s.PutForeign(s.T, s.id)
-			s.FillForeign(s.T, s.id, "kept", "first")
+			s.Homes.PutForeign(s.T, s.id)
+			s.Homes.FillForeign(s.T, s.id, "kept", "first")
 			first := s.setAside("home-1", "")
-			s.PutForeign(s.T, s.id)
-			s.FillForeign(s.T, s.id, "kept", "second")
+			s.Homes.PutForeign(s.T, s.id)
+			s.Homes.FillForeign(s.T, s.id, "kept", "second")
 			second := s.setAside("home-1", "")
 			if first == second {
 				s.Fatalf("both are %s", first)
@@ -109,7 +109,7 @@ func asideTests() map[string]func(*suite) {
 			_, err := s.Neighbour.SetAside(s.ctx, s.id, "home-2", "home-1", nil)
 			s.is("SetAside", err, runtime.ErrVolumeMismatch)
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 			name := s.setAside("home-2", "home-1")
 			list, err := s.Neighbour.Asides(s.ctx)
 			s.ok("Asides", err)
@@ -125,7 +125,7 @@ func (s *suite) setAside(claim, found string) string {
 	s.Helper()
 	name, err := s.Runtime.SetAside(s.ctx, s.id, claim, found, nil)
 	if name != "" {
-		s.Cleanup(func() { s.TakeAside(s.T, name) })
+		s.Cleanup(func() { s.Homes.TakeAside(s.T, name) })
 	}
 	s.ok("SetAside", err)
 	for _, a := range s.asides() {
@@ -157,7 +157,7 @@ func (s *suite) noAside() {
 
 func (s *suite) wantAside(name, path, content string) {
 	s.Helper()
-	files := s.Aside(s.T, name)
+	files := s.Homes.Aside(s.T, name)
 	if !slices.ContainsFunc(files, func(f File) bool { return f.Path == path && f.Content == content }) {
 		s.Fatalf("%s holds %+v", name, files)
 	}

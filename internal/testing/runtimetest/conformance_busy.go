@@ -17,7 +17,7 @@ func busyTests() map[string]func(*suite) {
 			for _, running := range []bool{true, false} {
 				s.create()
 				name := "reader-" + string(s.id)
-				leave := s.Use(s.T, s.id, name, running)
+				leave := s.Homes.Use(s.T, s.id, name, running)
 				busy := func(what string, err error) {
 					s.Helper()
 					s.is(what, err, runtime.ErrBusy)
@@ -36,35 +36,35 @@ func busyTests() map[string]func(*suite) {
 				busy("Fingerprint", err)
 				busy("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 				s.wantVolume("home-1", true)
-				s.wantHome(s.Seed)
+				s.wantHome(s.Homes.Seed)
 				leave()
 				s.wantReport(s.startJob(s.archiveSpec("say packed", "exit 0")).ID, 0, "packed")
-				s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+				s.removeHome()
 				s.nothingRemains()
 			}
 		},
 		"busy/half-seeded home in use": func(s *suite) {
 			s.tidy()
-			s.HalfSeed(s.T, s.volumeSpec())
-			leave := s.Use(s.T, s.id, "reader-"+string(s.id), true)
+			s.Homes.HalfSeed(s.T, s.volumeSpec())
+			leave := s.Homes.Use(s.T, s.id, "reader-"+string(s.id), true)
 			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrBusy)
 			s.wantVolume("home-1", false)
 			leave()
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"busy/starts are not blocked": func(s *suite) {
 			s.create()
-			leave := s.Use(s.T, s.id, "reader-"+string(s.id), true)
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			leave := s.Homes.Use(s.T, s.id, "reader-"+string(s.id), true)
+			s.settle()
 			s.answers(s.start())
 			leave()
 		},
 		"busy/fingerprint changes with the home": func(s *suite) {
 			s.create()
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
-			s.Edit(s.T, s.id, "write notes one", "write other x")
+			s.settle()
+			s.Homes.Edit(s.T, s.id, "write notes one", "write other x")
 			last := s.fingerprint()
 			for _, lines := range [][]string{
 				{"write notes two"}, {"touch notes"}, {"rename notes moved"}, {"chmod moved 600"}, {"socket talk"}, {"write fresh x"},
@@ -72,7 +72,7 @@ func busyTests() map[string]func(*suite) {
 				if again := s.fingerprint(); again != last {
 					s.Fatalf("nothing has changed, and %s has become %s", last, again)
 				}
-				s.Edit(s.T, s.id, lines...)
+				s.Homes.Edit(s.T, s.id, lines...)
 				now := s.fingerprint()
 				if now == last {
 					s.Fatalf("%q does not show in %s", lines, now)
@@ -82,7 +82,7 @@ func busyTests() map[string]func(*suite) {
 		},
 		"busy/fingerprint with an ended job": func(s *suite) {
 			s.create()
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.settle()
 			before := s.fingerprint()
 			spec := s.archiveSpec("wait go", "exit 0")
 			job := s.startJob(spec)
@@ -96,7 +96,7 @@ func busyTests() map[string]func(*suite) {
 			if got := s.job(); got.ID != job.ID {
 				s.Fatalf("job = %+v, want %s", got, job.ID)
 			}
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.removeHome()
 			s.nothingRemains()
 		},
 		"busy/fingerprint of a missing or other home": func(s *suite) {
@@ -111,15 +111,15 @@ func busyTests() map[string]func(*suite) {
 			s.is("Fingerprint", err, runtime.ErrVolumeMismatch)
 			_, err = s.Neighbour.Fingerprint(s.ctx, s.id, "home-1", nil)
 			s.is("Fingerprint of the neighbour", err, runtime.ErrVolumeMismatch)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"own/every file of a seeded home": func(s *suite) {
 			s.create()
 			s.own(ownUID, workspace.ArchivedUID, 0)
-			s.wantHome(ownedBy(s.Seed, ownUID))
+			s.wantHome(ownedBy(s.Homes.Seed, ownUID))
 			s.own(ownUID, workspace.ArchivedUID, 0) // as after a crash
 			s.own(ownUID+1, workspace.ArchivedUID)
-			s.wantHome(ownedBy(s.Seed, ownUID+1))
+			s.wantHome(ownedBy(s.Homes.Seed, ownUID+1))
 			spec := s.containerSpec()
 			spec.UID = ownUID + 1
 			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
@@ -136,7 +136,7 @@ func busyTests() map[string]func(*suite) {
 			if _, err := s.Runtime.StartContainer(s.ctx, spec, nil); err == nil {
 				s.Error("a container of root was started")
 			}
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"own/nothing of another home": func(s *suite) {
 			s.tidy()
@@ -147,14 +147,14 @@ func busyTests() map[string]func(*suite) {
 			s.is("OwnHome of the neighbour", s.Neighbour.OwnHome(s.ctx, spec, nil), runtime.ErrVolumeMismatch)
 			spec.VolumeClaim = "home-2"
 			s.is("OwnHome", s.Runtime.OwnHome(s.ctx, spec, nil), runtime.ErrVolumeMismatch)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"own/nothing of a home in use": func(s *suite) {
 			s.create()
 			s.start()
 			spec := runtime.OwnSpec{Workspace: s.id, VolumeClaim: "home-1", UID: ownUID}
 			s.is("OwnHome", s.Runtime.OwnHome(s.ctx, spec, nil), runtime.ErrBusy)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"busy/fingerprint while a container runs": func(s *suite) {
 			s.create()

@@ -43,7 +43,7 @@ func containerTests() map[string]func(*suite) {
 		},
 		"container/created but not started is started": func(s *suite) {
 			s.create()
-			s.HalfStart(s.T, s.containerSpec())
+			s.Containers.HalfStart(s.T, s.containerSpec())
 			made := s.container()
 			if made.State != runtime.ContainerCreated || made.Addr != "" {
 				s.Fatalf("container = %+v, want one that was made", made)
@@ -73,7 +73,7 @@ func containerTests() map[string]func(*suite) {
 			if listed := s.container(); c.EnvDigest != "digest" || listed.EnvDigest != "digest" {
 				s.Errorf("digest %q, listed %q", c.EnvDigest, listed.EnvDigest)
 			}
-			host, env := s.Environment(s.T, s.id)
+			host, env := s.Containers.Environment(s.T, s.id)
 			empty, set := env["EMPTY"]
 			if host != "demo-2" || env["GREETING"] != "hello = world" || empty != "" || !set || env["TZ"] != "Asia/Seoul" || env[runtime.SecretEnv] != spec.Secret {
 				s.Errorf("%s: %q", host, env)
@@ -90,7 +90,7 @@ func containerTests() map[string]func(*suite) {
 			spec.TimeZone, spec.Env = "Asia/Seoul", map[string]string{"TZ": "Europe/Berlin"}
 			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
 			s.ok("StartContainer", err)
-			if _, env := s.Environment(s.T, s.id); env["TZ"] != "Europe/Berlin" {
+			if _, env := s.Containers.Environment(s.T, s.id); env["TZ"] != "Europe/Berlin" {
 				s.Errorf("%q", env)
 			}
 		},
@@ -98,7 +98,7 @@ func containerTests() map[string]func(*suite) {
 			s.create()
 			spec := s.containerSpec()
 			spec.Claim = "start-2"
-			s.HalfStart(s.T, s.containerSpec())
+			s.Containers.HalfStart(s.T, s.containerSpec())
 			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
 			s.is("StartContainer", err, runtime.ErrConflict)
 			c := s.start()
@@ -111,7 +111,7 @@ func containerTests() map[string]func(*suite) {
 		"container/exited one conflicts": func(s *suite) {
 			s.create()
 			s.answers(s.start())
-			s.EndContainer(s.T, s.id)
+			s.Containers.End(s.T, s.id)
 			c := s.container()
 			if c.State != runtime.ContainerExited || c.Addr != "" || c.Detail == "" {
 				s.Fatalf("container = %+v, want an exited one", c)
@@ -141,11 +141,11 @@ func containerTests() map[string]func(*suite) {
 			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
 			s.noContainer()
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"container/volume replaced after creation": func(s *suite) {
 			s.create()
-			s.HalfStart(s.T, s.containerSpec())
+			s.Containers.HalfStart(s.T, s.containerSpec())
 			spec := s.containerSpec()
 			spec.VolumeClaim = "home-2"
 			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
@@ -179,7 +179,7 @@ func containerTests() map[string]func(*suite) {
 			s.create()
 			c := s.start()
 			s.write("kept", "by hand")
-			s.TakeContainer(s.T, s.id)
+			s.Containers.Take(s.T, s.id)
 			s.noContainer()
 			_, err := s.Runtime.Upstream(s.ctx, s.id)
 			s.is("Upstream", err, runtime.ErrNotFound)
@@ -189,7 +189,7 @@ func containerTests() map[string]func(*suite) {
 		},
 		"container/the home outlives it": func(s *suite) {
 			s.create()
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.settle()
 			c := s.start()
 			s.write("kept", "for the next")
 			c = s.restart(c)
@@ -248,7 +248,7 @@ func containerTests() map[string]func(*suite) {
 			s.is("Logs", s.Runtime.Logs(s.ctx, s.id, 0, false, io.Discard), runtime.ErrNotFound)
 			s.create()
 			s.answers(s.start())
-			s.EndContainer(s.T, s.id)
+			s.Containers.End(s.T, s.id)
 			var all, last bytes.Buffer
 			s.ok("Logs", s.Runtime.Logs(s.ctx, s.id, 0, false, &all))
 			s.ok("Logs", s.Runtime.Logs(s.ctx, s.id, 1, false, &last))

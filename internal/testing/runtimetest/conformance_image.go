@@ -11,7 +11,7 @@ func imageTests() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"image/pinned until another one is chosen": func(s *suite) {
 			s.create()
-			ref := s.remoteImage()
+			ref := s.Images.Pullable(s.T)
 			first := s.startAs(ref, runtime.ImageChoice{Generation: 7}, false)
 			if first.ImageID == "" || !strings.HasPrefix(first.ImageDigest, "sha256:") || first.ImageNote != "" || first.ImageGeneration != 7 {
 				s.Fatalf("container = %+v", first)
@@ -20,7 +20,7 @@ func imageTests() map[string]func(*suite) {
 			for _, ask := range []bool{true, false} {
 				s.newest(ref, ask, pin)
 			}
-			s.Republish(s.T, ref)
+			s.Images.Republish(s.T, ref)
 			s.newest(ref, false, pin)
 			newest, err := s.Runtime.Newest(s.ctx, ref, true)
 			s.ok("Newest", err)
@@ -38,18 +38,18 @@ func imageTests() map[string]func(*suite) {
 			s.isImage(s.startAs(ref, runtime.ImageChoice{Pinned: pin}, true), pin, "")
 
 			s.remove()
-			s.TakeImage(s.T, pin.ID)
+			s.Images.Take(s.T, pin.ID)
 			s.isImage(s.startAs(ref, runtime.ImageChoice{Pinned: pin}, false), pin, "")
 			gone := "sha256:" + strings.Repeat("0", 64)
 			s.isImage(s.startAs(ref, runtime.ImageChoice{Pinned: runtime.Image{ID: gone}}, true), next, workspace.ImageReplaced)
 			s.isImage(s.startAs(ref, runtime.ImageChoice{Pinned: runtime.Image{ID: gone, Digest: gone}}, false), next, workspace.ImageReplaced)
 			s.remove()
-			s.TakeImage(s.T, pin.ID)
-			s.TakeImage(s.T, next.ID)
+			s.Images.Take(s.T, pin.ID)
+			s.Images.Take(s.T, next.ID)
 		},
 		"image/a home from the pinned image": func(s *suite) {
 			s.tidy()
-			ref := s.remoteImage()
+			ref := s.Images.Pullable(s.T)
 			spec := s.volumeSpec()
 			spec.Image, spec.Choice.Pinned.ID = ref, s.idOf(s.Image)
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, func(p runtime.Progress) {
@@ -57,21 +57,15 @@ func imageTests() map[string]func(*suite) {
 					s.Error("an image was pulled")
 				}
 			}))
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 			s.isImage(s.startAs(s.Image, runtime.ImageChoice{Pull: true}, true), runtime.Image{ID: s.idOf(s.Image)}, "") // it is from no registry
-			if _, err := s.Runtime.Newest(s.ctx, s.MissingImage, true); err == nil {
+			if _, err := s.Runtime.Newest(s.ctx, s.Images.Missing, true); err == nil {
 				s.Error("a registry without the image has a newest one")
 			}
 			_, err := s.Down.Newest(s.ctx, s.Image, false)
 			s.is("Newest", err, runtime.ErrUnreachable)
 		},
 	}
-}
-
-// remoteImage returns a new image that has to be pulled.
-func (s *suite) remoteImage() string {
-	s.Helper()
-	return s.RemoteImage(s.T)
 }
 
 func (s *suite) idOf(ref string) string {
@@ -106,17 +100,13 @@ func (s *suite) remove() {
 // the machine has the image.
 func (s *suite) startAs(ref string, choice runtime.ImageChoice, here bool) runtime.Container {
 	s.Helper()
-	list, err := s.Runtime.Containers(s.ctx)
-	s.ok("Containers", err)
-	for _, c := range list {
-		if c.Workspace == s.id {
-			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
-		}
+	if c, ok := s.find(s.ctx); ok {
+		s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
 	}
 	spec := s.containerSpec()
 	spec.Image, spec.Choice = ref, choice
 	made, err := s.Runtime.StartContainer(s.ctx, spec, func(p runtime.Progress) {
-		if here && !s.NodesPull && p.Step == runtime.StepPulling {
+		if here && !s.Remote && p.Step == runtime.StepPulling {
 			s.Error("an image was pulled")
 		}
 	})

@@ -93,7 +93,7 @@ func jobTests() map[string]func(*suite) {
 			for _, claim := range []string{"op-1", "op-0"} {
 				other := spec
 				other.Claim = claim
-				half := s.HalfJob(s.T, other)
+				half := s.Jobs.Half(s.T, other)
 				s.noJob() // it is neither running nor ended
 				_, err := s.Runtime.FollowJob(s.ctx, half, func([]byte) {})
 				s.is("FollowJob of one that never ran", err, runtime.ErrNotFound)
@@ -107,21 +107,21 @@ func jobTests() map[string]func(*suite) {
 		},
 		"job/created but not started blocks nothing": func(s *suite) {
 			s.createEmpty()
-			half := s.HalfJob(s.T, s.restoreSpec("wipe", "exit 0"))
+			half := s.Jobs.Half(s.T, s.restoreSpec("wipe", "exit 0"))
 			for range 2 {
 				s.create()
 				s.wantVolume("home-1", true)
-				half = s.HalfJob(s.T, s.restoreSpec("wipe", "exit 0"))
+				half = s.Jobs.Half(s.T, s.restoreSpec("wipe", "exit 0"))
 			}
 			s.wantReport(s.startJob(s.archiveSpec("say packed", "exit 0")).ID, 0, "packed")
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.removeHome()
 			s.nothingRemains()
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, half))
 		},
 		"job/does not run beside the workspace": func(s *suite) {
 			s.create()
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
-			half := s.HalfJob(s.T, s.archiveSpec("exit 0"))
+			s.settle()
+			half := s.Jobs.Half(s.T, s.archiveSpec("exit 0"))
 			c := s.start()
 			s.answers(c)
 			_, err := s.Runtime.FollowJob(s.ctx, half, func([]byte) {})
@@ -172,7 +172,7 @@ func jobTests() map[string]func(*suite) {
 			s.create()
 			job := s.startJob(s.archiveSpec("say begun", "wait for ever", "exit 0"))
 			s.until(func() bool { return s.printed(job.ID, "begun") })
-			s.EndJob(s.T, job.ID)
+			s.Jobs.End(s.T, job.ID)
 			code, err := s.Runtime.FollowJob(s.ctx, job.ID, func([]byte) {})
 			if err != nil || code == 0 {
 				s.Fatalf("FollowJob = %d, %v", code, err)
@@ -204,8 +204,8 @@ func jobTests() map[string]func(*suite) {
 		"job/archive has the home read-only": func(s *suite) {
 			s.create()
 			job := s.startJob(s.archiveSpec("write stray x", "exit 0"))
-			s.wantReport(job.ID, s.ReadOnlyCode, s.report(job.ID)...)
-			s.wantHome(s.Seed)
+			s.wantReport(job.ID, s.Jobs.ReadOnlyCode, s.report(job.ID)...)
+			s.wantHome(s.Homes.Seed)
 		},
 		"job/only an archive writes to the archive folder": func(s *suite) {
 			if s.Remote {
@@ -218,7 +218,7 @@ func jobTests() map[string]func(*suite) {
 			if err != nil || string(raw) != "content" {
 				s.Fatalf("object = %q, %v", raw, err)
 			}
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.removeHome()
 			s.createEmpty()
 			s.wantReport(s.startJob(s.restoreSpec("write kept x", "exit 0")).ID, 0)
 		},
@@ -239,7 +239,7 @@ func jobTests() map[string]func(*suite) {
 			s.is("StartJob", err, runtime.ErrVolumeMismatch)
 			s.noJob()
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"job/unknown kind": func(s *suite) {
 			s.create()
@@ -252,7 +252,7 @@ func jobTests() map[string]func(*suite) {
 		},
 		"job/not while a container runs": func(s *suite) {
 			s.create()
-			s.HalfStart(s.T, s.containerSpec())
+			s.Containers.HalfStart(s.T, s.containerSpec())
 			for _, make := range []func() runtime.Container{s.container, s.start} {
 				c := make()
 				if _, err := s.Runtime.StartJob(s.ctx, s.archiveSpec("exit 0"), nil); err == nil {
@@ -260,7 +260,7 @@ func jobTests() map[string]func(*suite) {
 				}
 				s.noJob()
 			}
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"job/of another installation": func(s *suite) {
 			s.create()
@@ -330,8 +330,8 @@ func (s *suite) startJob(spec runtime.JobSpec) runtime.Job {
 // put writes a file that a running job may wait for.
 func (s *suite) put(spec runtime.JobSpec, name string) {
 	s.Helper()
-	if s.Put != nil {
-		s.Put(s.T, spec, name)
+	if s.Jobs.Put != nil {
+		s.Jobs.Put(s.T, spec, name)
 		return
 	}
 	s.ok("put", os.WriteFile(filepath.Join(spec.ObjectDir, name), nil, 0o644))
@@ -420,23 +420,24 @@ func (s *suite) restored(key string) runtime.Job {
 	return job
 }
 
+// marked restores the key and marks the home.
+func (s *suite) marked(key string) runtime.Job {
+	s.Helper()
+	job := s.restored(key)
+	s.ok("MarkRestored", s.mark(key))
+	return job
+}
+
 func (s *suite) wantRestored(key string) {
 	s.Helper()
-	got, ok := s.volume()
-	if !ok {
-		s.Fatal("the volume is not listed")
-	}
-	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: "home-1", Marker: key, Held: got.Held, Limit: got.Limit, OwnDisk: got.OwnDisk}
-	if diff := cmp.Diff(want, got); diff != "" {
-		s.Fatalf("volume as listed (-want +got):\n%s", diff)
-	}
+	s.listed(runtime.Volume{Claim: "home-1", Marker: key})
 	s.wantFile("from", key)
 }
 
 // wantFile checks a file in the home.
 func (s *suite) wantFile(path, content string) {
 	s.Helper()
-	home := s.Home(s.T, s.id)
+	home := s.Homes.Content(s.T, s.id)
 	i := slices.IndexFunc(home, func(f File) bool { return f.Path == path })
 	if i < 0 || home[i].Content != content {
 		s.Fatalf("home = %+v, want %s = %q", home, path, content)

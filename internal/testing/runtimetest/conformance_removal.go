@@ -9,11 +9,10 @@ func removalTests() map[string]func(*suite) {
 	seeded := func(s *suite) { s.create() }
 	settled := func(s *suite) {
 		s.create()
-		s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+		s.settle()
 	}
 	marked := func(s *suite) {
-		s.restored("key-1")
-		s.ok("MarkRestored", s.mark("key-1"))
+		s.marked("key-1")
 	}
 	tests := map[string]func(*suite){
 		"removal/progress": func(s *suite) {
@@ -28,7 +27,7 @@ func removalTests() map[string]func(*suite) {
 			if last.Step == "" {
 				s.Fatal("no progress")
 			}
-			if least := int64(len(s.Seed) - 1); last.Entries < least && !s.Remote && !s.AtOnce {
+			if least := int64(len(s.Homes.Seed) - 1); last.Entries < least && !s.Remote && !s.Homes.AtOnce {
 				s.Fatalf("progress ends with %+v, of at least %d entries", last, least)
 			}
 			s.noVolume()
@@ -36,7 +35,7 @@ func removalTests() map[string]func(*suite) {
 		},
 		"removal/empty home": func(s *suite) {
 			s.createEmpty()
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.removeHome()
 			s.noVolume()
 			s.nothingRemains()
 		},
@@ -44,9 +43,9 @@ func removalTests() map[string]func(*suite) {
 	for name, before := range map[string]func(*suite){"seeded": seeded, "settled": settled, "restored": marked} {
 		tests["removal/cut off, of a home that was "+name] = func(s *suite) {
 			before(s)
-			s.HalfRemove(s.T, s.id, "home-1")
+			s.Homes.HalfRemove(s.T, s.id, "home-1")
 			s.wantRemoving("home-1") // neither complete nor gone
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.settle()
 			s.wantRemoving("home-1")
 			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrVolumeMismatch)
 			s.is("CreateEmptyVolume", s.Runtime.CreateEmptyVolume(s.ctx, s.volumeSpec()), runtime.ErrVolumeMismatch)
@@ -57,7 +56,7 @@ func removalTests() map[string]func(*suite) {
 			s.is("MarkRestored", s.mark("key-1"), runtime.ErrVolumeMismatch)
 			s.wantRemoving("home-1")
 			s.is("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-2", nil), runtime.ErrVolumeMismatch)
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.removeHome()
 			s.noVolume()
 			s.noJob()
 			s.nothingRemains()

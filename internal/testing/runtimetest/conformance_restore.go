@@ -22,10 +22,9 @@ func restoreTests() map[string]func(*suite) {
 			s.start()
 		},
 		"restore/settled": func(s *suite) {
-			s.restored("key-1")
-			s.ok("MarkRestored", s.mark("key-1"))
+			s.marked("key-1")
 			for range 2 {
-				s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+				s.settle()
 				s.wantRestored("key-1")
 				s.wantHeld()
 			}
@@ -33,13 +32,12 @@ func restoreTests() map[string]func(*suite) {
 			s.wantRestored("key-1")
 		},
 		"restore/keeps its job until settled": func(s *suite) {
-			job := s.restored("key-1")
-			s.ok("MarkRestored", s.mark("key-1"))
+			job := s.marked("key-1")
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
 			if got := s.job(); got.ID != job.ID {
 				s.Fatalf("job = %+v, want %s", got, job.ID)
 			}
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.settle()
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
 			s.noJob()
 			s.wantRestored("key-1")
@@ -71,20 +69,19 @@ func restoreTests() map[string]func(*suite) {
 			if v.Marker != "key-0" || v.Seeded {
 				s.Fatalf("volume = %+v", v)
 			}
-			s.wantHome(s.Seed)
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.wantHome(s.Homes.Seed)
+			s.settle()
 			if v, _ = s.volume(); v.Marker != "key-0" || v.Seeded {
 				s.Fatalf("volume = %+v", v)
 			}
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.removeHome()
 			s.nothingRemains()
 		},
 		"restore/home seeded afterwards": func(s *suite) {
-			s.restored("key-1")
-			s.ok("MarkRestored", s.mark("key-1"))
+			s.marked("key-1")
 			s.create()
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 			s.noJob()
 		},
 		"restore/no seeding during a job": func(s *suite) {
@@ -94,7 +91,7 @@ func restoreTests() map[string]func(*suite) {
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
 			s.create()
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"restore/into a seeded home": func(s *suite) {
 			s.create()
@@ -104,8 +101,7 @@ func restoreTests() map[string]func(*suite) {
 			s.wantRestored("key-1")
 		},
 		"restore/another archive afterwards": func(s *suite) {
-			s.restored("key-1")
-			s.ok("MarkRestored", s.mark("key-1"))
+			s.marked("key-1")
 			s.restored("key-2")
 			s.wantVolume("home-1", false)
 			s.is("MarkRestored with the first key", s.mark("key-1"), runtime.ErrConflict)
@@ -113,8 +109,7 @@ func restoreTests() map[string]func(*suite) {
 			s.wantRestored("key-2")
 		},
 		"restore/same archive by another claim": func(s *suite) {
-			s.restored("key-1")
-			s.ok("MarkRestored", s.mark("key-1"))
+			s.marked("key-1")
 			spec := s.restoreSpec("wipe", "exit 0")
 			spec.Claim = "op-late"
 			_, err := s.Runtime.StartJob(s.ctx, spec, nil)
@@ -122,9 +117,8 @@ func restoreTests() map[string]func(*suite) {
 			s.wantRestored("key-1")
 		},
 		"restore/never into a live home": func(s *suite) {
-			job := s.restored("key-1")
-			s.ok("MarkRestored", s.mark("key-1"))
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			job := s.marked("key-1")
+			s.settle()
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
 			for _, key := range []string{"key-1", "key-2"} {
 				spec := s.restoreSpec("wipe", "exit 0")
@@ -139,37 +133,20 @@ func restoreTests() map[string]func(*suite) {
 		},
 		"restore/not while a container runs": func(s *suite) {
 			s.create()
-			s.HalfStart(s.T, s.containerSpec())
+			s.Containers.HalfStart(s.T, s.containerSpec())
 			if job, err := s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0"), nil); err == nil {
 				s.Fatalf("job = %+v", job)
 			}
 			s.noJob()
-			s.wantHome(s.Seed)
-		},
-		"restore/another claim's volume is not touched": func(s *suite) {
-			s.create()
-			spec := s.volumeSpec()
-			spec.Claim = "home-2"
-			s.is("CreateEmptyVolume", s.Runtime.CreateEmptyVolume(s.ctx, spec), runtime.ErrVolumeMismatch)
-			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
-		},
-		"restore/manual volume is not touched": func(s *suite) {
-			s.PutForeign(s.T, s.id)
-			s.Cleanup(func() { s.TakeVolume(s.T, s.id) })
-			s.is("CreateEmptyVolume", s.Runtime.CreateEmptyVolume(s.ctx, s.volumeSpec()), runtime.ErrVolumeMismatch)
-			_, err := s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0"), nil)
-			s.is("StartJob", err, runtime.ErrVolumeMismatch)
-			s.is("MarkRestored", s.mark("key-1"), runtime.ErrVolumeMismatch)
+			s.wantHome(s.Homes.Seed)
 		},
 		"restore/home removed with job and marker": func(s *suite) {
 			for _, settled := range []bool{false, true} {
-				s.restored("key-1")
-				s.ok("MarkRestored", s.mark("key-1"))
+				s.marked("key-1")
 				if settled {
-					s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+					s.settle()
 				}
-				s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+				s.removeHome()
 				s.noVolume()
 				s.noJob()
 				s.nothingRemains()
@@ -187,9 +164,8 @@ func restoreTests() map[string]func(*suite) {
 			s.wantFile("from", "job")
 		},
 		"restore/marker is not reused": func(s *suite) {
-			s.restored("key-1")
-			s.ok("MarkRestored", s.mark("key-1"))
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.marked("key-1")
+			s.removeHome()
 			s.createEmpty()
 			s.wantVolume("home-1", false)
 			s.restored("key-1")

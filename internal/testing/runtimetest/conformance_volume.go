@@ -11,13 +11,13 @@ func volumeTests() map[string]func(*suite) {
 		"volume/seeded like the image": func(s *suite) {
 			s.create()
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"volume/limit": func(s *suite) {
 			s.tidy()
 			limit := func(want int64) {
 				s.Helper()
-				if !s.Limits {
+				if !s.Homes.Limits {
 					want = 0
 				}
 				if v, ok := s.volume(); !ok || v.Limit != want {
@@ -28,31 +28,25 @@ func volumeTests() map[string]func(*suite) {
 			spec.Disk = 128 << 20
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
 			limit(spec.Disk)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 			larger := s.containerSpec()
 			larger.Size.Disk = 256 << 20
 			_, err := s.Runtime.StartContainer(s.ctx, larger, nil)
 			s.ok("StartContainer", err)
-			if s.Grows {
+			if s.Homes.Grows {
 				limit(larger.Size.Disk)
 			} else {
 				limit(spec.Disk)
 			}
 		},
-		"volume/created twice": func(s *suite) {
+		"volume/created twice, also after settling": func(s *suite) {
 			s.create()
 			c := s.start()
 			s.write("kept", "by hand")
 			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
 			s.create()
 			s.wantHome(s.seedWith("kept", "by hand"))
-		},
-		"volume/created again after settling": func(s *suite) {
-			s.create()
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
-			c := s.start()
-			s.write("kept", "by hand")
-			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
+			s.settle()
 			s.create()
 			s.wantHome(s.seedWith("kept", "by hand"))
 		},
@@ -61,16 +55,21 @@ func volumeTests() map[string]func(*suite) {
 			spec := s.volumeSpec()
 			spec.Claim = "home-2"
 			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil), runtime.ErrVolumeMismatch)
+			s.is("CreateEmptyVolume", s.Runtime.CreateEmptyVolume(s.ctx, spec), runtime.ErrVolumeMismatch)
 			s.is("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-2", nil), runtime.ErrVolumeMismatch)
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"volume/manual one is not touched": func(s *suite) {
-			s.PutForeign(s.T, s.id)
-			s.Cleanup(func() { s.TakeVolume(s.T, s.id) })
+			s.Homes.PutForeign(s.T, s.id)
+			s.Cleanup(func() { s.Homes.Take(s.T, s.id) })
 			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrVolumeMismatch)
 			s.is("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil), runtime.ErrVolumeMismatch)
-			_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
+			s.is("CreateEmptyVolume", s.Runtime.CreateEmptyVolume(s.ctx, s.volumeSpec()), runtime.ErrVolumeMismatch)
+			s.is("MarkRestored", s.mark("key-1"), runtime.ErrVolumeMismatch)
+			_, err := s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0"), nil)
+			s.is("StartJob", err, runtime.ErrVolumeMismatch)
+			_, err = s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
 			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
 			if len(s.Remains(s.T, s.id)) != 1 {
 				s.Fatalf("remains: %q, want the volume alone", s.Remains(s.T, s.id))
@@ -78,25 +77,27 @@ func volumeTests() map[string]func(*suite) {
 		},
 		"volume/created after manual removal": func(s *suite) {
 			s.create()
-			s.TakeVolume(s.T, s.id)
-			spec := s.volumeSpec()
-			spec.Claim = "home-2"
-			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
-			s.wantVolume("home-2", true)
-			s.wantHome(s.Seed)
+			for _, claim := range []string{"home-1", "home-2"} {
+				s.Homes.Take(s.T, s.id)
+				spec := s.volumeSpec()
+				spec.Claim = claim
+				s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
+				s.wantVolume(claim, true)
+				s.wantHome(s.Homes.Seed)
+			}
 		},
 		"volume/half seeded is seeded again": func(s *suite) {
 			s.tidy()
-			s.HalfSeed(s.T, s.volumeSpec())
+			s.Homes.HalfSeed(s.T, s.volumeSpec())
 			s.wantVolume("home-1", false)
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"volume/half seeded is removed": func(s *suite) {
 			s.tidy()
-			s.HalfSeed(s.T, s.volumeSpec())
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.Homes.HalfSeed(s.T, s.volumeSpec())
+			s.removeHome()
 			s.nothingRemains()
 		},
 		"volume/settled twice, and with another claim": func(s *suite) {
@@ -104,26 +105,26 @@ func volumeTests() map[string]func(*suite) {
 			s.ok("SettleVolume with another claim", s.Runtime.SettleVolume(s.ctx, s.id, "home-2"))
 			s.wantVolume("home-1", true)
 			for range 2 {
-				s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+				s.settle()
 			}
 			if v, _ := s.volume(); v.Claim != "home-1" {
 				s.Fatalf("volume after settling: %+v", v)
 			}
 			s.wantHeld()
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"volume/settle and remove without a volume": func(s *suite) {
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.settle()
+			s.removeHome()
 		},
 		"volume/removed with its records": func(s *suite) {
 			for _, settled := range []bool{false, true} {
 				s.create()
 				if settled {
-					s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+					s.settle()
 				}
 				for range 2 {
-					s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+					s.removeHome()
 				}
 				s.noVolume()
 				s.nothingRemains()
@@ -131,41 +132,34 @@ func volumeTests() map[string]func(*suite) {
 		},
 		"volume/proof is not reused": func(s *suite) {
 			s.create()
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.settle()
+			s.removeHome()
 			spec := s.volumeSpec()
 			spec.Claim = "home-2"
-			s.HalfSeed(s.T, spec)
+			s.Homes.HalfSeed(s.T, spec)
 			s.wantVolume("home-2", false) // the proof of the first must not count for this one
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
 			s.wantVolume("home-2", true)
 		},
 		"volume/removed by hand": func(s *suite) {
 			s.create()
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
-			s.TakeVolume(s.T, s.id)
+			s.settle()
+			s.Homes.Take(s.T, s.id)
 			s.noVolume()
 			_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
 			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.removeHome()
 			s.nothingRemains()
 		},
 		"volume/removed by hand, replaced and removed": func(s *suite) {
 			s.create()
-			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
-			s.TakeVolume(s.T, s.id)
+			s.settle()
+			s.Homes.Take(s.T, s.id)
 			spec := s.volumeSpec()
 			spec.Claim = "home-2"
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-2", nil))
 			s.nothingRemains()
-		},
-		"volume/removed by hand and created again": func(s *suite) {
-			s.create()
-			s.TakeVolume(s.T, s.id)
-			s.create()
-			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
 		},
 		"volume/created concurrently": func(s *suite) {
 			s.tidy()
@@ -181,7 +175,7 @@ func volumeTests() map[string]func(*suite) {
 			}
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
 			s.wantVolume("home-1", true)
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 		"volume/kept while a container runs": func(s *suite) {
 			s.create()
@@ -191,7 +185,7 @@ func volumeTests() map[string]func(*suite) {
 			}
 			s.wantVolume("home-1", true)
 			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
-			s.wantHome(s.Seed)
+			s.wantHome(s.Homes.Seed)
 		},
 	}
 }

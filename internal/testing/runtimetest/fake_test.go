@@ -68,75 +68,84 @@ func fakeHarness(t *testing.T, storage string) Harness {
 		}
 	}
 	return Harness{
-		Runtime: f, Neighbour: f.Neighbour(), Down: down, Limits: true, Grows: true,
-		Storage: storage, Image: DefaultImage, Seed: DefaultHome(), MissingImage: "codehub/missing:latest",
-		RemoteImage: func(*testing.T) string {
-			ref := fmt.Sprintf("registry.test/image:%d", images.Add(1))
-			f.AddRemoteImage(ref, DefaultHome(), 1000)
-			return ref
-		},
-		Republish: func(_ *testing.T, ref string) { f.AddRemoteImage(ref, DefaultHome(), 1000) },
-		TakeImage: func(_ *testing.T, id string) { f.TakeImage(id) },
-		Home: func(t *testing.T, id workspace.ID) []File {
-			files, ok := f.Home(id)
-			if !ok {
-				t.Fatal("there is no volume")
-			}
-			return files
-		},
-		Write: func(t *testing.T, id workspace.ID, _ runtime.Upstream, path, content string) {
-			if err := f.Write(id, path, content); err != nil {
-				t.Fatal(err)
-			}
-		},
-		HalfSeed: func(t *testing.T, spec runtime.VolumeSpec) {
-			wantCrash(t, crashing("CreateVolume/seed").CreateVolume(t.Context(), spec, nil))
-		},
-		HalfStart: func(t *testing.T, spec runtime.ContainerSpec) {
-			_, err := crashing("StartContainer/start").StartContainer(t.Context(), spec, nil)
-			wantCrash(t, err)
-		},
-		Environment: func(_ *testing.T, id workspace.ID) (string, map[string]string) { return f.Environment(id) },
-		HalfJob: func(t *testing.T, spec runtime.JobSpec) string {
-			_, err := crashing("StartJob/start").StartJob(t.Context(), spec, nil)
-			wantCrash(t, err)
-			f.w.mu.Lock()
-			defer f.w.mu.Unlock()
-			return f.w.jobs[jobName{spec.Kind, spec.Workspace}].ID
-		},
-		HalfRemove: func(t *testing.T, id workspace.ID, claim string) {
-			wantCrash(t, crashing("RemoveVolume/half").RemoveVolume(t.Context(), id, claim, nil))
-		},
-		Use: func(_ *testing.T, id workspace.ID, name string, _ bool) func() { return f.Use(id, name) },
-		Edit: func(t *testing.T, id workspace.ID, lines ...string) {
-			err := f.Edit(id, func(folder string) error {
-				var out bytes.Buffer
-				if code := script.Run(t.Context(), editing(lines), folder, "", &out, &out); code != 0 {
-					return fmt.Errorf("edit ended with %d: %s", code, out.String())
+		Runtime: f, Neighbour: f.Neighbour(), Down: down, Storage: storage, Image: DefaultImage,
+		Homes: Homes{
+			Limits: true, Grows: true, Seed: DefaultHome(),
+			Content: func(t *testing.T, id workspace.ID) []File {
+				files, ok := f.Home(id)
+				if !ok {
+					t.Fatal("there is no volume")
 				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+				return files
+			},
+			Take: func(_ *testing.T, id workspace.ID) { f.TakeVolume(id) },
+			HalfSeed: func(t *testing.T, spec runtime.VolumeSpec) {
+				wantCrash(t, crashing("CreateVolume/seed").CreateVolume(t.Context(), spec, nil))
+			},
+			HalfRemove: func(t *testing.T, id workspace.ID, claim string) {
+				wantCrash(t, crashing("RemoveVolume/half").RemoveVolume(t.Context(), id, claim, nil))
+			},
+			Use: func(_ *testing.T, id workspace.ID, name string, _ bool) func() { return f.Use(id, name) },
+			Edit: func(t *testing.T, id workspace.ID, lines ...string) {
+				err := f.Edit(id, func(folder string) error {
+					var out bytes.Buffer
+					if code := script.Run(t.Context(), editing(lines), folder, "", &out, &out); code != 0 {
+						return fmt.Errorf("edit ended with %d: %s", code, out.String())
+					}
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			},
+			PutForeign: func(_ *testing.T, id workspace.ID) {
+				f.PutForeignVolume(id, nil)
+				f.w.mu.Lock()
+				defer f.w.mu.Unlock()
+				f.w.volumes[id].Storage = storage
+			},
+			FillForeign: func(_ *testing.T, id workspace.ID, path, content string) {
+				f.w.mu.Lock()
+				defer f.w.mu.Unlock()
+				f.w.volumes[id].files[path] = File{Path: path, Content: content}
+			},
+			Aside:     func(_ *testing.T, name string) []File { return f.AsideFiles(name) },
+			TakeAside: func(_ *testing.T, name string) { f.TakeAside(name) },
 		},
-		EndJob:        func(_ *testing.T, jobID string) { f.EndJob(jobID) },
-		EndContainer:  func(_ *testing.T, id workspace.ID) { f.EndContainer(id) },
-		TakeContainer: func(_ *testing.T, id workspace.ID) { f.TakeContainer(id) },
-		TakeVolume:    func(_ *testing.T, id workspace.ID) { f.TakeVolume(id) },
-		PutForeign: func(_ *testing.T, id workspace.ID) {
-			f.PutForeignVolume(id, nil)
-			f.w.mu.Lock()
-			defer f.w.mu.Unlock()
-			f.w.volumes[id].Storage = storage
+		Containers: Containers{
+			HalfStart: func(t *testing.T, spec runtime.ContainerSpec) {
+				_, err := crashing("StartContainer/start").StartContainer(t.Context(), spec, nil)
+				wantCrash(t, err)
+			},
+			End:         func(_ *testing.T, id workspace.ID) { f.EndContainer(id) },
+			Take:        func(_ *testing.T, id workspace.ID) { f.TakeContainer(id) },
+			Environment: func(_ *testing.T, id workspace.ID) (string, map[string]string) { return f.Environment(id) },
+			Write: func(t *testing.T, id workspace.ID, _ runtime.Upstream, path, content string) {
+				if err := f.Write(id, path, content); err != nil {
+					t.Fatal(err)
+				}
+			},
 		},
-		FillForeign: func(_ *testing.T, id workspace.ID, path, content string) {
-			f.w.mu.Lock()
-			defer f.w.mu.Unlock()
-			f.w.volumes[id].files[path] = File{Path: path, Content: content}
+		Jobs: Jobs{
+			Half: func(t *testing.T, spec runtime.JobSpec) string {
+				_, err := crashing("StartJob/start").StartJob(t.Context(), spec, nil)
+				wantCrash(t, err)
+				f.w.mu.Lock()
+				defer f.w.mu.Unlock()
+				return f.w.jobs[jobName{spec.Kind, spec.Workspace}].ID
+			},
+			End: func(_ *testing.T, jobID string) { f.EndJob(jobID) },
 		},
-		Aside:     func(_ *testing.T, name string) []File { return f.AsideFiles(name) },
-		TakeAside: func(_ *testing.T, name string) { f.TakeAside(name) },
+		Images: Images{
+			Missing: "codehub/missing:latest",
+			Pullable: func(*testing.T) string {
+				ref := fmt.Sprintf("registry.test/image:%d", images.Add(1))
+				f.AddRemoteImage(ref, DefaultHome(), 1000)
+				return ref
+			},
+			Republish: func(_ *testing.T, ref string) { f.AddRemoteImage(ref, DefaultHome(), 1000) },
+			Take:      func(_ *testing.T, id string) { f.TakeImage(id) },
+		},
 		Remains: func(_ *testing.T, id workspace.ID) []string {
 			f.w.mu.Lock()
 			defer f.w.mu.Unlock()
