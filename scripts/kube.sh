@@ -9,7 +9,7 @@
 #	kube.sh node NUMBER      adds a node
 #	kube.sh nodedown NUMBER  removes a node as a lost machine would be
 #	kube.sh kwok CONFIG      starts kwok, which plays the kubelets of nodes that do not exist
-#	kube.sh part NAME CMD    CMD is stop, start, pause or continue, of one process
+#	kube.sh part NAME CMD    CMD is stop or start, of one process
 #	kube.sh down             ends the cluster and removes what it left
 #
 # KUBE_NUMBER (0 to 9) tells clusters that run at the same time apart. KUBE_IMAGES is a file
@@ -100,17 +100,14 @@ finish() {
 	rm -f "$file"
 }
 
-# part lets a test stop or pause one process of the cluster, and start it again as it was.
+# part lets a test stop one process of the cluster, and start it again as it was.
 part() {
-	local name=$1 pid
+	local name=$1
 	[ -f "$state/run/$name.command" ] || die "the cluster has no process $name"
-	pid=$(cat "$state/run/$name.pid" 2>/dev/null || true)
 	case $2 in
 	stop) finish "$name" KILL ;;
 	start) eval "begin $name $(cat "$state/run/$name.command")" ;;
-	pause) kill -s STOP "$pid" ;;
-	continue) kill -s CONT "$pid" ;;
-	*) die "the commands of a part are stop, start, pause and continue" ;;
+	*) die "the commands of a part are stop and start" ;;
 	esac
 }
 

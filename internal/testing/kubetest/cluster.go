@@ -28,12 +28,8 @@ import (
 // Part is a process of the cluster's control plane.
 type Part string
 
-const (
-	Etcd      Part = "etcd"
-	APIServer Part = "apiserver"
-	Manager   Part = "manager"
-	Scheduler Part = "scheduler"
-)
+// APIServer is the cluster's API server.
+const APIServer Part = "apiserver"
 
 // Kubelet is the kubelet of a node.
 func Kubelet(node int) Part { return Part(fmt.Sprintf("node%d-kubelet", node)) }
@@ -123,12 +119,6 @@ func (c *Cluster) Stop(p Part) { c.tb.Helper(); c.run("part", string(p), "stop")
 
 // Start starts it again.
 func (c *Cluster) Start(p Part) { c.tb.Helper(); c.run("part", string(p), "start") }
-
-// Pause makes a part not respond, until Continue.
-func (c *Cluster) Pause(p Part) { c.tb.Helper(); c.run("part", string(p), "pause") }
-
-// Continue ends Pause.
-func (c *Cluster) Continue(p Part) { c.tb.Helper(); c.run("part", string(p), "continue") }
 
 // CutNode cuts a node off the network; its containers go on. Nothing tells the cluster.
 func (c *Cluster) CutNode(node int) { c.tb.Helper(); c.link(node, "down") }
