@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/postgres"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/fixture"
-	"codehub/internal/postgres"
 )
 
 // Servers run on and start while a newer version has migrated their database, as long as it keeps

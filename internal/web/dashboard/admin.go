@@ -192,15 +192,13 @@ func (d *Dashboard) adminPage(w http.ResponseWriter, r *http.Request, c workspac
 	}
 	p := d.newPage(r, &c, "admin.title", v)
 	p.Nav = "admin"
-	feed := &adminFeed{feedBase: d.newFeed(r, c), pages: at}
-	shown, _, err := feed.show(v, p.Notices, adminParts...)
 	query := url.Values{"admin": {"1"}, "cursor": {at.users}}
 	for name, v := range map[string]string{"orphans": at.orphans, "find": at.find} {
 		if v != "" {
 			query.Set(name, v)
 		}
 	}
-	p.Stream = streamOf("/dashboard/events?"+query.Encode(), shown, err)
+	p.Stream = d.streamOf(r, "/dashboard/events?"+query.Encode(), liveAdmin(v), p.Notices)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "admin", p)
 }
@@ -209,48 +207,21 @@ func (d *Dashboard) adminPage(w http.ResponseWriter, r *http.Request, c workspac
 // changes.
 const adminRefresh = 5 * time.Second
 
-// adminFeed updates the administrators' page.
-type adminFeed struct {
-	feedBase
-	pages adminPages
-}
-
-func (f *adminFeed) next(ctx context.Context) ([]byte, bool, error) {
-	f.change = f.d.Now().Add(adminRefresh)
-	n, err := f.d.readNotices(ctx, f.c)
-	if err != nil {
-		return nil, false, err
-	}
-	v, err := f.d.readAdmin(ctx, f.c, f.pages)
-	switch {
-	case workspace.CodeOf(err) == workspace.CodeForbidden:
-		// The user stopped being an administrator after the stream began.
-		return f.show(v, n, "admin-over")
-	case err != nil:
-		return nil, false, err
-	}
-	return f.show(v, n, adminParts...)
-}
-
-// adminParts are the fragments of the page.
-var adminParts = []string{"admin-status", "admin-orphans", "admin-people"}
-
-// show returns the fragments among parts that have changed since they were sent.
-func (f *adminFeed) show(v adminView, n notices, parts ...string) ([]byte, bool, error) {
-	v.OOB, v.Now = true, time.Time{} // see timeless
-	html := map[string]string{}
-	for _, name := range parts {
-		var err error
-		if html[name], err = f.execute(name, v); err != nil {
-			return nil, false, err
+// followAdmin reads the administrators' page again.
+func (d *Dashboard) followAdmin(c workspace.Caller, at adminPages) func(context.Context) (livePage, error) {
+	return func(ctx context.Context) (s livePage, err error) {
+		v, err := d.readAdmin(ctx, c, at)
+		if s = liveAdmin(v); err != nil {
+			s, err = liveOver(err)
 		}
+		s.due = d.Now().Add(adminRefresh)
+		return s, err
 	}
-	names, err := f.withNotices(parts, html, n)
-	if err != nil {
-		return nil, false, err
-	}
-	f.change = f.d.Now().Add(adminRefresh)
-	return f.fresh(names, html), false, nil
+}
+
+func liveAdmin(v adminView) livePage {
+	v.OOB, v.Now = true, time.Time{} // see timeless
+	return livePageOf(v, "admin-status", "admin-orphans", "admin-people")
 }
 
 // confirmDeadNode lets the workspaces of a node that does not respond start elsewhere.

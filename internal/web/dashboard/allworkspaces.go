@@ -194,11 +194,9 @@ func (d *Dashboard) allWorkspaces(w http.ResponseWriter, r *http.Request, c work
 	}
 	p := d.newPage(r, &c, "all.title", v)
 	p.Nav = "admin"
-	feed := &allFeed{feedBase: d.newFeed(r, c), q: q}
-	shown, _, err := feed.show(v, p.Notices)
 	query := q.values()
 	query.Set("all", "1")
-	p.Stream = streamOf("/dashboard/events?"+query.Encode(), shown, err)
+	p.Stream = d.streamOf(r, "/dashboard/events?"+query.Encode(), liveAll(v), p.Notices)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "all", p)
 }
@@ -206,75 +204,38 @@ func (d *Dashboard) allWorkspaces(w http.ResponseWriter, r *http.Request, c work
 // allPace bounds how often a table of all workspaces is read again.
 const allPace = time.Second
 
-// allFeed updates the table: rows that have changed, or all of it when rows come, go or move.
-type allFeed struct {
-	feedBase
-	q     allQuery
-	shape string
-}
-
-func (f *allFeed) pace() time.Duration { return allPace }
-
-func (f *allFeed) next(ctx context.Context) ([]byte, bool, error) {
-	n, err := f.d.readNotices(ctx, f.c)
-	if err != nil {
-		return nil, false, err
-	}
-	v, err := f.d.readAll(ctx, f.c, f.q)
-	switch {
-	case workspace.CodeOf(err) == workspace.CodeForbidden:
-		return f.over(n)
-	case err != nil:
-		return nil, false, err
-	}
-	return f.show(v, n)
-}
-
-// over tells a user who is no administrator any more.
-func (b *feedBase) over(n notices) ([]byte, bool, error) {
-	html := map[string]string{}
-	var err error
-	if html["admin-over"], err = b.execute("admin-over", nil); err != nil {
-		return nil, false, err
-	}
-	names, err := b.withNotices([]string{"admin-over"}, html, n)
-	if err != nil {
-		return nil, false, err
-	}
-	return b.fresh(names, html), false, nil
-}
-
-func (f *allFeed) show(v allView, n notices) ([]byte, bool, error) {
-	v.Now = time.Time{} // see timeless
-	html, names := map[string]string{}, []string{"all-sum"}
-	v.OOB = true
-	var err error
-	if html["all-sum"], err = f.execute("all-sum", v); err != nil {
-		return nil, false, err
-	}
-	var shape strings.Builder
-	shape.WriteString(v.Paging.Next)
-	for i := range v.Rows {
-		row := v.Rows[i]
-		row.view, row.OOB = timeless(row.view), true
-		v.Rows[i].view = row.view
-		names = append(names, row.view.ID)
-		shape.WriteString(" " + row.view.ID)
-		if html[row.view.ID], err = f.execute("all-row", row); err != nil {
-			return nil, false, err
-		}
-	}
-	if names, err = f.withNotices(names, html, n); err != nil {
-		return nil, false, err
-	}
-	out := f.fresh(names, html)
-	if f.shape != shape.String() {
-		f.shape = shape.String()
-		whole, err := f.execute("all-table", v)
+// followAll reads the table again: rows change, or all of it when rows come, go or move.
+func (d *Dashboard) followAll(c workspace.Caller, q allQuery) func(context.Context) (livePage, error) {
+	return func(ctx context.Context) (livePage, error) {
+		v, err := d.readAll(ctx, c, q)
 		if err != nil {
-			return nil, false, err
+			return liveOver(err)
 		}
-		out = []byte(whole + html["all-sum"] + html["trouble"] + html["ending"] + html["told"] + html["bell"])
+		return liveAll(v), nil
 	}
-	return out, false, nil
+}
+
+// liveOver tells a user who is no administrator any more.
+func liveOver(err error) (livePage, error) {
+	if workspace.CodeOf(err) != workspace.CodeForbidden {
+		return livePage{}, err
+	}
+	return livePageOf(nil, "admin-over"), nil
+}
+
+func liveAll(v allView) livePage {
+	v.Now, v.OOB, v.Rows = time.Time{}, true, slices.Clone(v.Rows) // see timeless
+	shape := v.Paging.Next
+	var rows []part
+	for i := range v.Rows {
+		row := &v.Rows[i]
+		row.view = timeless(row.view)
+		shape += " " + row.view.ID
+		alone := *row
+		alone.OOB = true
+		rows = append(rows, part{"all-row", alone})
+	}
+	s := livePageOf(v, "all-sum", "all-table")
+	s.regions[1].shape, s.regions[1].rows = shape+".", rows
+	return s
 }

@@ -124,52 +124,30 @@ func (d *Dashboard) anyWorkspace(w http.ResponseWriter, r *http.Request, c works
 	}
 	p := d.newPage(r, &c, "", v)
 	p.Title, p.Nav = v.view.Name, "admin"
-	feed := &anyFeed{feedBase: d.newFeed(r, c), id: id}
-	shown, _, err := feed.show(v, p.Notices)
-	p.Stream = streamOf("/dashboard/events?"+url.Values{"any": {string(id)}}.Encode(), shown, err)
+	p.Stream = d.streamOf(r, "/dashboard/events?"+url.Values{"any": {string(id)}}.Encode(), liveAny(v), p.Notices)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "any", p)
 }
 
-// anyFeed updates the administrators' page of a workspace.
-type anyFeed struct {
-	feedBase
-	id workspace.ID
+// followAny reads the administrators' page of a workspace again.
+func (d *Dashboard) followAny(c workspace.Caller, id workspace.ID) func(context.Context) (livePage, error) {
+	return func(ctx context.Context) (livePage, error) {
+		v, err := d.readAny(ctx, c, id)
+		switch {
+		case workspace.CodeOf(err) == workspace.CodeNotFound:
+			return liveLost(err)
+		case err != nil:
+			return liveOver(err)
+		}
+		return liveAny(v), nil
+	}
 }
 
-func (f *anyFeed) pace() time.Duration { return allPace }
-
-func (f *anyFeed) next(ctx context.Context) ([]byte, bool, error) {
-	n, err := f.d.readNotices(ctx, f.c)
-	if err != nil {
-		return nil, false, err
-	}
-	v, err := f.d.readAny(ctx, f.c, f.id)
-	switch workspace.CodeOf(err) {
-	case workspace.CodeForbidden:
-		return f.over(n)
-	case workspace.CodeNotFound:
-		return f.gone("not_found", n)
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	return f.show(v, n)
-}
-
-func (f *anyFeed) show(v anyView, n notices) ([]byte, bool, error) {
+func liveAny(v anyView) livePage {
 	v.view, v.OOB = timeless(v.view), true
-	html := map[string]string{}
-	var err error
-	if html["any-panel"], err = f.execute("any-panel", v); err != nil {
-		return nil, false, err
-	}
-	names, err := f.withNotices([]string{"any-panel"}, html, n)
-	if err != nil {
-		return nil, false, err
-	}
-	announced := f.announce(v.view)
-	return append(f.fresh(names, html), announced...), v.Tone == toneBusy, nil
+	s := livePageOf(v, "any-panel")
+	s.views = []view{v.view}
+	return s
 }
 
 // anyActions shows what can be done with a workspace, as a dialog; without scripts its page

@@ -76,16 +76,18 @@ func TestBuildsInStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &listFeed{feedBase: w.dash.newFeed(r, w.caller(auth.AdminUsername))}
+	l := w.dash.newLive(r, w.caller(auth.AdminUsername), func() {})
 	began := time.Now()
 	images := []imagebuild.Image{{Name: "ide", Ref: "codehub/ide", State: imagebuild.Making, Step: 1, Steps: 2, Text: "fetch", Began: began}, {Name: "slim", Ref: "codehub/slim", State: imagebuild.Waiting}}
 	next := func(after time.Duration) (string, bool) {
 		t.Helper()
-		html, busy, err := f.show(listView{First: true, Builds: buildsOf(images, true, began.Add(after))}, notices{})
+		s := new(cardOrder).live(listView{First: true, Builds: buildsOf(images, true, began.Add(after))})
+		s.notices = &notices{}
+		html, err := l.fresh(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(html), busy
+		return string(html), s.busy
 	}
 	html, busy := next(0)
 	contains(t, "the first", html, `id="builds"`, "Step 1 of 2")

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"codehub/internal/postgres"
@@ -163,15 +164,62 @@ func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.C
 	v.Listed = d.readPorts(r.Context(), c, ws)
 	p := d.newPage(r, &c, "detail.title", v)
 	p.Title, p.Nav = ws.Name, "workspaces"
-	feed := &detailFeed{feedBase: d.newFeed(r, c), id: ws.ID, cursor: cursor, ports: &portWatcher{}}
-	shown, _, err := feed.show(v, p.Notices)
 	query := url.Values{"workspace": {v.ID}}
 	if cursor != "" {
 		query.Set("archives", cursor)
 	}
-	p.Stream = streamOf("/dashboard/events?"+query.Encode(), shown, err)
+	p.Stream = d.streamOf(r, "/dashboard/events?"+query.Encode(), d.liveDetail(v), p.Notices)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "detail", p)
+}
+
+// liveDetail is what a workspace's page shows.
+func (d *Dashboard) liveDetail(v detailView) livePage {
+	v.view, v.OOB, v.Connect.OOB = timeless(v.view), true, true
+	s := livePageOf(v, "panel", "connect-oob", "ports", "archives", "facts")
+	s.views, s.due = []view{v.view}, v.Listed.firstEnd()
+	// The database, by whose clock a share ends, may be behind.
+	if next := d.Now().Add(time.Second); !s.due.IsZero() && s.due.Before(next) {
+		s.due = next
+	}
+	return s
+}
+
+// followDetail reads a workspace's page again; cursor is that of its archives.
+func (d *Dashboard) followDetail(id workspace.ID, cursor string, ports *portWatcher) func(context.Context) (livePage, error) {
+	return func(ctx context.Context) (livePage, error) {
+		ws, err := d.Store.Workspace(ctx, ports.c, id)
+		if err != nil {
+			return liveLost(err)
+		}
+		v, err := d.readDetail(ctx, ports.c, ws, cursor)
+		if err != nil {
+			return livePage{}, err
+		}
+		v.Listed = ports.read(ctx, ws)
+		return d.liveDetail(v), nil
+	}
+}
+
+// lostMessage returns the message for a user whose workspace no longer exists, or was handed over;
+// "": the error says neither.
+func lostMessage(err error) string {
+	switch workspace.CodeOf(err) {
+	case workspace.CodeNotFound:
+		return "not_found"
+	case workspace.CodeForbidden:
+		return "forbidden"
+	}
+	return ""
+}
+
+// liveLost says why the page's workspace is not there.
+func liveLost(err error) (livePage, error) {
+	message := lostMessage(err)
+	if message == "" {
+		return livePage{}, err
+	}
+	return livePageOf(message, "panel-gone"), nil
 }
 
 // Bounds of the log viewer.

@@ -10,7 +10,9 @@ import (
 	"html/template"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"codehub/internal/bus"
@@ -32,19 +34,29 @@ const (
 	writeWithin = 15 * time.Second
 )
 
-// feed computes the changes of one page since the previous call.
-type feed interface {
-	// next returns the fragments to swap, empty if nothing changed, and whether an operation is
-	// running.
-	next(ctx context.Context) (html []byte, busy bool, err error)
-	// log has the log of the workspace that the page waits for; nil for other pages.
-	log() <-chan output
-	// stale reports, once, that something has changed that is no event.
-	stale() bool
-	// due is when the page changes without an event, zero if unknown.
-	due() time.Time
-	// pace combines the events of this time into one refresh.
-	pace() time.Duration
+// livePage is what a page shows that changes while it is open, without the notices of every page.
+type livePage struct {
+	regions []region
+	views   []view    // the workspaces whose new states screen readers announce
+	notices *notices  // nil: still to be read
+	busy    bool      // an operation is running, of another kind than those of views
+	due     time.Time // when it changes without an event; zero: unknown
+}
+
+// region is a fragment that is sent again when it has changed. While shape stays the same, only
+// the rows in it that have changed are sent.
+type region struct {
+	part
+	shape string
+	rows  []part
+}
+
+// livePageOf is a page of the templates names with the same data.
+func livePageOf(data any, names ...string) (s livePage) {
+	for _, name := range names {
+		s.regions = append(s.regions, region{part: part{name, data}})
+	}
+	return s
 }
 
 // noticesStream is the stream of pages without other live content.
@@ -84,7 +96,8 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "", http.StatusServiceUnavailable)
 		return
 	}
-	l := &live{d: d, stream: s, feed: d.feedFor(r, who.Caller, out.Wake), sub: sub, awaited: true}
+	l := d.newLive(r, who.Caller, out.Wake)
+	l.stream, l.sub = s, sub
 	if r.Header.Get("Last-Event-ID") == "" {
 		l.shown = strings.Clone(r.URL.Query().Get("seen"))
 	}
@@ -98,38 +111,41 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// feedFor returns the feed of the page that r names. It calls wake when it has a part of a log.
-func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller, wake func()) feed {
+// newLive returns the stream of the page that r names, without its connection and events.
+func (d *Dashboard) newLive(r *http.Request, c workspace.Caller, wake func()) *live {
 	q := r.URL.Query()
-	base := d.newFeed(r, c)
-	if id := q.Get("wait"); workspace.ValidID(id) {
-		return &waitFeed{feedBase: base, id: workspace.ID(id), follower: newLogFollower(d, c, workspace.ID(id), wake), entry: entryPath(workspace.ID(id), q.Get("path")), awaitsLimit: q.Has("limit")}
+	l := &live{d: d, c: c, set: d.set(r), pace: gather, states: map[string]string{}, awaited: true}
+	admin := c.Admin && d.Admin != nil
+	switch id := workspace.ID(q.Get("any")); {
+	case workspace.ValidID(q.Get("wait")):
+		id = workspace.ID(q.Get("wait"))
+		log := newLogFollower(d, c, id, wake)
+		l.log = log.out
+		l.read = d.followWait(c, id, entryPath(id, q.Get("path")), q.Has("limit"), log)
+	case workspace.ValidID(q.Get("workspace")):
+		id = workspace.ID(q.Get("workspace"))
+		l.read = d.followDetail(id, q.Get("archives"), &portWatcher{d: d, c: c, id: id, changed: func() {
+			l.changed.Store(true)
+			wake()
+		}})
+	case q.Has("all") && admin:
+		l.read, l.pace = d.followAll(c, allQueryOf(q)), allPace
+	case workspace.ValidID(string(id)) && admin:
+		l.read, l.pace = d.followAny(c, id), allPace
+	case q.Has("admin") && admin:
+		l.read = d.followAdmin(c, adminPages{users: q.Get("cursor"), orphans: q.Get("orphans"), find: findable(q.Get("find"))})
+	case q.Has("all"), q.Has("any"), q.Has("admin"), q.Has("notices"):
+		l.read = func(context.Context) (livePage, error) { return livePage{}, nil }
+	default:
+		l.read = d.followList(c, listQueryOf(q))
 	}
-	if id := q.Get("workspace"); workspace.ValidID(id) {
-		return &detailFeed{feedBase: base, id: workspace.ID(id), cursor: q.Get("archives"), ports: &portWatcher{d: d, c: c, id: workspace.ID(id), wake: wake}}
-	}
-	switch {
-	case q.Has("all") && c.Admin && d.Admin != nil:
-		return &allFeed{feedBase: base, q: allQueryOf(q)}
-	case workspace.ValidID(q.Get("any")) && c.Admin && d.Admin != nil:
-		return &anyFeed{feedBase: base, id: workspace.ID(q.Get("any"))}
-	case q.Has("all"), q.Has("any"):
-		return &noticesFeed{feedBase: base}
-	case q.Has("admin") && c.Admin && d.Admin != nil:
-		return &adminFeed{feedBase: base, pages: adminPages{users: q.Get("cursor"), orphans: q.Get("orphans"), find: findable(q.Get("find"))}}
-	case q.Has("admin"), q.Has("notices"):
-		return &noticesFeed{feedBase: base}
-	}
-	return &listFeed{feedBase: base, q: listQueryOf(q)}
+	return l
 }
 
-func (d *Dashboard) newFeed(r *http.Request, c workspace.Caller) feedBase {
-	return feedBase{d: d, c: c, set: d.set(r), seed: maphash.MakeSeed(), states: map[string]string{}}
-}
-
-// streamOf returns the address of the page's stream, with a digest of what the page already
-// shows.
-func streamOf(address string, shown []byte, err error) string {
+// streamOf returns the address of the stream of a page that shows s and n, with their digest.
+func (d *Dashboard) streamOf(r *http.Request, address string, s livePage, n notices) string {
+	s.notices = &n
+	shown, err := (&live{d: d, set: d.set(r), states: map[string]string{}}).fresh(s)
 	if err != nil {
 		return address // the stream sends everything
 	}
@@ -147,29 +163,36 @@ func digest(html []byte) string {
 
 // live is the open stream of a page.
 type live struct {
-	d      *Dashboard
-	stream *stream
-	feed   feed
-	sub    *bus.Subscription
+	d       *Dashboard
+	c       workspace.Caller
+	set     *pageSet
+	stream  *stream
+	sub     *bus.Subscription
+	read    func(context.Context) (livePage, error)
+	pace    time.Duration // combines the events of this time into one refresh
+	log     <-chan output // of the workspace that the page waits for; nil for other pages
+	changed atomic.Bool   // something has changed that is no event
+
+	sent   []uint64          // digests of what the page shows
+	states map[string]string // workspace → last announced state
 	// shown is the digest of what the page shows: an equal first result is not sent.
 	shown   string
-	begun   bool      // the first result was sent
 	awaited bool      // a refresh is due, to which further events belong
 	refresh time.Time // the next one
 }
 
-// step sends the changes that the feed returns when a refresh is due, and the log at once. After
-// an error the browser reconnects.
+// step sends what has changed on the page when a refresh is due, and the log at once. After an
+// error the browser reconnects.
 func (l *live) step(ctx context.Context) (next time.Time, err error) {
 	changed, err := l.sub.Skip()
 	if err != nil {
 		return time.Time{}, err
 	}
-	if (l.feed.stale() || changed) && !l.awaited {
-		l.refresh, l.awaited = time.Now().Add(l.feed.pace()), true
+	if (l.changed.Swap(false) || changed) && !l.awaited {
+		l.refresh, l.awaited = time.Now().Add(l.pace), true
 	}
 	select {
-	case text := <-l.feed.log():
+	case text := <-l.log:
 		if err := l.stream.log(text); err != nil {
 			return time.Time{}, err
 		}
@@ -178,13 +201,13 @@ func (l *live) step(ctx context.Context) (next time.Time, err error) {
 	if time.Now().Before(l.refresh) {
 		return l.refresh, nil
 	}
-	html, busy, err := l.feed.next(ctx)
+	html, s, err := l.next(ctx)
 	if err != nil && ctx.Err() == nil {
 		// The page stays as it is until a later refresh succeeds.
 		l.d.Log.Warn("page refresh failed", "err", err)
 	}
 	switch {
-	case !l.begun && (err != nil || digest(html) == l.shown):
+	case l.stream.sent.IsZero() && (err != nil || digest(html) == l.shown):
 		err = l.stream.event("hello", nil)
 	case len(html) > 0:
 		err = l.stream.event("update", html)
@@ -193,36 +216,43 @@ func (l *live) step(ctx context.Context) (next time.Time, err error) {
 	default:
 		err = nil
 	}
-	l.begun, l.awaited = true, false
+	l.awaited = false
 	after := idleRefresh
-	if busy {
+	if s.busy {
 		after = busyRefresh
 	}
-	if at := l.feed.due(); !at.IsZero() {
-		after = min(after, max(at.Sub(l.d.Now()), gather))
+	if !s.due.IsZero() {
+		after = min(after, max(s.due.Sub(l.d.Now()), gather))
 	}
 	l.refresh = time.Now().Add(after)
 	return l.refresh, err
 }
 
-// feedBase holds what all feeds share.
-type feedBase struct {
-	d      *Dashboard
-	c      workspace.Caller
-	set    *pageSet
-	seed   maphash.Seed      // of the digests
-	sent   map[string]uint64 // fragment → digest of what the page shows
-	states map[string]string // workspace → last announced state
-	change time.Time         // when the page changes without an event; zero if it does not
+// next reads the page, and returns what has changed since it was sent.
+func (l *live) next(ctx context.Context) ([]byte, livePage, error) {
+	s, err := l.read(ctx)
+	if err == nil && s.notices == nil {
+		s.notices = new(notices)
+		*s.notices, err = l.d.readNotices(ctx, l.c)
+	}
+	if err != nil {
+		return nil, s, err
+	}
+	for _, v := range s.views {
+		s.busy = s.busy || v.Tone == toneBusy
+	}
+	s.due = earlier(s.due, s.notices.due)
+	html, err := l.fresh(s)
+	return html, s, err
 }
 
-func (b *feedBase) due() time.Time { return b.change }
-
-func (b *feedBase) pace() time.Duration { return gather }
-
-func (b *feedBase) log() <-chan output { return nil }
-
-func (b *feedBase) stale() bool { return false }
+// earlier returns the earlier of two times, of which one may be zero.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
 
 // timeless makes a view independent of the time of rendering, so that a fragment changes only with
 // its subject. The browser fills in relative times before it shows them.
@@ -231,55 +261,65 @@ func timeless(v view) view {
 	return v
 }
 
-func (b *feedBase) execute(name string, data any) (string, error) {
-	var out bytes.Buffer
-	if err := b.set.parts.ExecuteTemplate(&out, name, data); err != nil {
-		return "", err
+func allTimeless(views []view) []view {
+	out := make([]view, len(views))
+	for i, v := range views {
+		out[i] = timeless(v)
 	}
-	return out.String(), nil
+	return out
 }
 
-// withNotices adds the fragments that are on every page.
-func (b *feedBase) withNotices(names []string, html map[string]string, n notices) ([]string, error) {
+// digests is the seed of the digests of fragments.
+var digests = maphash.MakeSeed()
+
+// fresh returns, in order, the fragments of s that have changed since they were sent, and the new
+// states of its workspaces.
+func (l *live) fresh(s livePage) ([]byte, error) {
+	var out bytes.Buffer
+	var sent []uint64
+	// add notes that the page shows text, and reports whether it showed it before.
+	add := func(text []byte) bool {
+		sum := maphash.Bytes(digests, text)
+		sent = append(sent, sum)
+		return slices.Contains(l.sent, sum)
+	}
+	// send adds a fragment to out unless it was sent or is in a whole that is.
+	send := func(p part, within bool) error {
+		at := out.Len()
+		if err := l.set.parts.ExecuteTemplate(&out, p.Name, p.Data); err != nil {
+			return err
+		}
+		if add(out.Bytes()[at:]) || within {
+			out.Truncate(at)
+		}
+		return nil
+	}
+	n := *s.notices
 	n.Now, n.OOB = time.Time{}, true
-	b.change = n.due
-	for _, name := range []string{"trouble", "ending", "told", "bell"} {
-		var err error
-		if html[name], err = b.execute(name, n); err != nil {
-			return nil, err
+	for _, g := range slices.Concat(s.regions, livePageOf(n, "trouble", "ending", "told", "bell").regions) {
+		whole := g.shape == "" || !add([]byte(g.Name+" "+g.shape))
+		if whole {
+			if err := send(g.part, false); err != nil {
+				return nil, err
+			}
 		}
-		names = append(names, name)
-	}
-	return names, nil
-}
-
-// fresh returns, in order, the fragments that have changed since they were sent.
-func (b *feedBase) fresh(names []string, html map[string]string) []byte {
-	var out bytes.Buffer
-	sent := make(map[string]uint64, len(html))
-	for n, text := range html {
-		sent[n] = maphash.String(b.seed, text)
-	}
-	for _, n := range names {
-		if old, ok := b.sent[n]; !ok || old != sent[n] {
-			out.WriteString(html[n])
+		for _, row := range g.rows {
+			if err := send(row, whole); err != nil {
+				return nil, err
+			}
 		}
 	}
-	b.sent = sent
-	return out.Bytes()
-}
-
-// announce returns the fragment by which screen readers announce a workspace's new state; empty
-// the first time.
-func (b *feedBase) announce(v view) string {
-	old, known := b.states[v.ID]
-	b.states[v.ID] = v.State
-	if !known || old == v.State {
-		return ""
+	l.sent = sent
+	for _, v := range s.views {
+		old, known := l.states[v.ID]
+		if l.states[v.ID] = v.State; known && old != v.State {
+			out.WriteString(announcement(l.set.lang, v))
+		}
 	}
-	return announcement(b.set.lang, v)
+	return out.Bytes(), nil
 }
 
+// announcement is the fragment by which screen readers announce a workspace's new state.
 func announcement(l *catalogue.Language, v view) string {
 	return `<div id="announcer" hx-swap-oob="innerHTML">` + template.HTMLEscapeString(l.T("announce", v.Name, l.T("state."+v.State))) + `</div>`
 }
@@ -291,23 +331,14 @@ type stream struct {
 }
 
 func (s *stream) event(name string, data []byte) error {
-	var b bytes.Buffer
+	head := ""
 	if s.sent.IsZero() {
 		// A browser that reconnects sends this id: its page may no longer be as it
 		// was loaded.
-		fmt.Fprintf(&b, "retry: %d\nid: 1\n", time.Second.Milliseconds())
+		head = fmt.Sprintf("retry: %d\nid: 1\n", time.Second.Milliseconds())
 	}
-	fmt.Fprintf(&b, "event: %s\n", name)
-	for line := range bytes.Lines(data) {
-		b.WriteString("data: ")
-		b.Write(bytes.TrimRight(line, "\r\n"))
-		b.WriteByte('\n')
-	}
-	if len(data) == 0 {
-		b.WriteString("data:\n")
-	}
-	b.WriteByte('\n')
-	return s.write(b.Bytes())
+	lines := strings.NewReplacer("\r", "", "\n", "\ndata: ").Replace(strings.TrimSuffix(string(data), "\n"))
+	return s.write(fmt.Sprintf("%sevent: %s\ndata: %s\n\n", head, name, lines))
 }
 
 // log sends a part of a log. log-begins means that it is the beginning.
@@ -320,10 +351,10 @@ func (s *stream) log(o output) error {
 	return s.event("log", o.lines)
 }
 
-func (s *stream) comment() error { return s.write([]byte(": here\n\n")) }
+func (s *stream) comment() error { return s.write(": here\n\n") }
 
-func (s *stream) write(b []byte) error {
+func (s *stream) write(text string) error {
 	s.sent = time.Now()
-	_, err := s.w.Write(b)
+	_, err := io.WriteString(s.w, text)
 	return err
 }

@@ -267,57 +267,37 @@ func TestStreamRefused(t *testing.T) {
 	}
 }
 
-// agenda is a feed with fixed times of its next change.
-type agenda struct {
-	at          []time.Time
-	refreshedAt []time.Time
-}
-
-func (a *agenda) pace() time.Duration { return gather }
-
-func (a *agenda) stale() bool { return false }
-
-func (a *agenda) next(context.Context) ([]byte, bool, error) {
-	a.refreshedAt = append(a.refreshedAt, time.Now())
-	return nil, false, nil
-}
-
-func (a *agenda) log() <-chan output { return nil }
-
-func (a *agenda) due() time.Time {
-	for _, at := range a.at {
-		if at.After(time.Now()) {
-			return at
-		}
-	}
-	return time.Time{}
-}
-
-// A stream refreshes a page at the time that its feed returns.
+// A stream refreshes a page at the time that its page says.
 func TestStreamRefreshesWhenDue(t *testing.T) {
+	d := New(Config{Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		a := &agenda{at: []time.Time{began.Add(7 * time.Second), began.Add(7*time.Second + time.Nanosecond), began.Add(50 * time.Second)}}
-		d := &Dashboard{Config: Config{Now: time.Now, Log: slog.New(slog.DiscardHandler)}}
+		var refreshed []time.Duration
+		read := func(context.Context) (livePage, error) {
+			refreshed = append(refreshed, time.Since(began))
+			s := livePage{notices: &notices{}}
+			for _, at := range []time.Duration{50 * time.Second, 7*time.Second + time.Nanosecond, 7 * time.Second} {
+				if at > time.Since(began) {
+					s.due = began.Add(at)
+				}
+			}
+			return s, nil
+		}
 		sub, err := bus.New(bus.Config{}).Subscribe(t.Context(), "ann", func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer sub.Close()
-		l := &live{d: d, stream: &stream{w: io.Discard}, feed: a, sub: sub, awaited: true}
+		l := &live{d: d, set: d.pages["en"], stream: &stream{w: io.Discard}, read: read, sub: sub, awaited: true}
 		for next := began; next.Before(began.Add(time.Minute)); {
 			time.Sleep(time.Until(next))
 			if next, err = l.step(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		var got []time.Duration
-		for _, at := range a.refreshedAt {
-			got = append(got, at.Sub(began))
-		}
 		want := []time.Duration{0, 7 * time.Second, 7*time.Second + gather, 37*time.Second + gather, 50 * time.Second}
-		if !slices.Equal(got, want) {
-			t.Errorf("refreshed after %v, want %v", got, want)
+		if !slices.Equal(refreshed, want) {
+			t.Errorf("refreshed after %v, want %v", refreshed, want)
 		}
 	})
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // pageSize is the number of workspaces on one page of the list.
@@ -76,9 +79,7 @@ func (d *Dashboard) list(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	}
 	p := d.newPage(r, &c, "list.title", l)
 	p.Nav = "workspaces"
-	feed := &listFeed{feedBase: d.newFeed(r, c), q: q}
-	shown, _, err := feed.show(l, p.Notices)
-	p.Stream = streamOf(q.address("/dashboard/events"), shown, err)
+	p.Stream = d.streamOf(r, q.address("/dashboard/events"), new(cardOrder).live(l), p.Notices)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "list", p)
 }
@@ -126,4 +127,87 @@ func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuer
 	l.Quota = quotaView{quotas.Workspaces, quotas.MaxWorkspaces}
 	l.Max = quotas.MaxRunning
 	return l, nil
+}
+
+// placement is a workspace's place in the list. Workspaces that count against the running
+// limits are in a part of their own.
+type placement struct {
+	id   string
+	slot bool
+}
+
+// cardOrder is the order of the cards on a page.
+type cardOrder []placement
+
+// steady keeps the page's order while each part of the list has the same workspaces. Otherwise
+// every activity would move cards under the pointer.
+func (o *cardOrder) steady(views []view) {
+	at := make(map[placement]int, len(*o))
+	for i, p := range *o {
+		at[p] = i
+	}
+	same := len(views) == len(*o)
+	order := make([]placement, len(views))
+	for i, v := range views {
+		order[i] = placement{v.ID, lifecycle.HoldsSlot(v.W)}
+		_, known := at[order[i]]
+		same = same && known
+	}
+	if !same {
+		*o = order
+		return
+	}
+	slices.SortFunc(views, func(a, b view) int {
+		return at[placement{a.ID, lifecycle.HoldsSlot(a.W)}] - at[placement{b.ID, lifecycle.HoldsSlot(b.W)}]
+	})
+}
+
+// followList reads the list again: single cards change, or all of it when workspaces come or go.
+func (d *Dashboard) followList(c workspace.Caller, q listQuery) func(context.Context) (livePage, error) {
+	order := new(cardOrder)
+	return func(ctx context.Context) (livePage, error) {
+		l, err := d.readList(ctx, c, q)
+		if err != nil {
+			return livePage{}, err
+		}
+		n := notices{Trouble: d.trouble(), Now: d.Now()}
+		n.add(l.running, d.TTL())
+		n.News, err = d.Store.News(ctx, c)
+		s := order.live(l)
+		s.notices = &n
+		return s, err
+	}
+}
+
+// live is what the list shows.
+func (o *cardOrder) live(l listView) livePage {
+	l.Views, l.Deleted, l.OOB, l.Builds.OOB = allTimeless(l.Views), allTimeless(l.Deleted), true, true
+	o.steady(l.Views)
+	list := region{part: part{"workspaces", l}, shape: shapeOf(l), rows: []part{{"usage-oob", l}}}
+	for _, v := range l.Views {
+		list.rows = append(list.rows, part{"card-oob", v})
+	}
+	for _, v := range l.Deleted {
+		list.rows = append(list.rows, part{"gone-oob", v})
+	}
+	builds := region{part: part{"builds", l.Builds}, shape: l.Builds.shape()}
+	for _, image := range l.Builds.Images {
+		image.OOB = true
+		builds.rows = append(builds.rows, part{"build", image})
+	}
+	return livePage{regions: []region{builds, list}, views: slices.Concat(l.Views, l.Deleted), busy: len(builds.rows) > 0}
+}
+
+// shapeOf describes which workspaces the list shows, where and in what order.
+func shapeOf(l listView) string {
+	var b strings.Builder
+	for _, v := range l.Views {
+		b.WriteString(v.ID)
+	}
+	b.WriteString("|")
+	for _, v := range l.Deleted {
+		b.WriteString(v.ID)
+	}
+	b.WriteString("|" + l.Next + "|" + l.Older.Next + strconv.FormatBool(l.Empty()))
+	return b.String()
 }

@@ -9,7 +9,7 @@ import (
 // Activity alone moves no card; a start does.
 func TestListStreamKeepsTheOrder(t *testing.T) {
 	t.Parallel()
-	f := &listFeed{}
+	f := new(cardOrder)
 	mk := func(id string, phase workspace.Phase) view { return view{ID: id, W: workspace.Workspace{Phase: phase}} }
 	order := func(views ...view) (ids string) {
 		f.steady(views)

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"codehub/internal/gateway/origin"
@@ -84,12 +83,10 @@ func (v portsView) firstEnd() (first time.Time) {
 
 // portWatcher follows the ports of a workspace for one page, while it runs. It starts nothing.
 type portWatcher struct {
-	d    *Dashboard
-	c    workspace.Caller
-	id   workspace.ID
-	wake func()
-
-	changed atomic.Bool
+	d       *Dashboard
+	c       workspace.Caller
+	id      workspace.ID
+	changed func() // is called after a change
 
 	mu    sync.Mutex
 	busy  bool
@@ -132,8 +129,7 @@ func (p *portWatcher) show(list []agent.Port) {
 	p.known, p.ports = true, list
 	p.begun()
 	p.mu.Unlock()
-	p.changed.Store(true)
-	p.wake()
+	p.changed()
 }
 
 // begun ends the wait for the first result. The caller holds the lock.

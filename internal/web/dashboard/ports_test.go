@@ -72,13 +72,14 @@ func TestPageIsRefreshedWhenShareEnds(t *testing.T) {
 	if _, err := w.dash.Ports.Share(t.Context(), caller, id, 3000, workspace.VisibleUsers, 0); err != nil {
 		t.Fatal(err)
 	}
-	f := w.dash.feedFor(httptest.NewRequest("GET", "/dashboard/events?workspace="+string(id), nil), caller, func() {})
+	l := w.dash.newLive(httptest.NewRequest("GET", "/dashboard/events?workspace="+string(id), nil), caller, func() {})
 	refresh := func() time.Time {
 		t.Helper()
-		if _, _, err := f.next(t.Context()); err != nil {
+		_, s, err := l.next(t.Context())
+		if err != nil {
 			t.Fatal(err)
 		}
-		return f.due()
+		return s.due
 	}
 	if due := refresh(); !due.IsZero() {
 		t.Errorf("a share without an end: due at %s", due)

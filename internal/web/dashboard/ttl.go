@@ -169,13 +169,6 @@ func (d *Dashboard) awakeUntil(f *form, r *http.Request) *time.Time {
 	return &at
 }
 
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // moment parses a date and time field: with the browser's offset if the script added one, else
 // in UTC, the zone of times on pages without scripts.
 func moment(s string) (at time.Time, ok bool) {

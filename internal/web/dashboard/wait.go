@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -149,4 +150,35 @@ func (d *Dashboard) renderWait(w http.ResponseWriter, r *http.Request, status in
 		out.Body = body
 	}
 	d.render(w, r, status, "wait", out)
+}
+
+// followWait reads one of the proxy's pages again. awaitsLimit reports that it waits for the running
+// limit.
+func (d *Dashboard) followWait(c workspace.Caller, id workspace.ID, entry string, awaitsLimit bool, log *logFollower) func(context.Context) (livePage, error) {
+	return func(ctx context.Context) (livePage, error) {
+		ws, err := d.Store.Workspace(ctx, c, id)
+		if lost := lostMessage(err); lost != "" {
+			return livePageOf(waitView{Kind: waitGone, Lost: lost, OOB: true}, "wait"), nil
+		}
+		if err != nil {
+			return livePage{}, err
+		}
+		v, err := d.waitOf(ctx, c, ws, awaitsLimit)
+		if err != nil {
+			return livePage{}, err
+		}
+		switch ws.Conditions.Get(workspace.ContainerReady).Reason {
+		case workspace.ReasonContainerStarting, workspace.ReasonContainerReady:
+			if ws.Operation == workspace.OpStarting && v.Kind == waitLoading {
+				log.start(ctx)
+			}
+		}
+		// After it was allowed to start, or changed otherwise, it no longer waits for the limit.
+		awaitsLimit = awaitsLimit && (v.Kind == waitLimit || v.Kind == waitReady) && !lifecycle.StartRequested(ws)
+		v.view, v.OOB, v.Entry = timeless(v.view), true, entry
+		v.Limit.W, v.Limit.Running, v.Limit.Entry = timeless(v.Limit.W), allTimeless(v.Limit.Running), entry
+		s := livePageOf(v, "wait")
+		s.views, s.busy = []view{v.view}, v.Kind == waitLimit || v.Kind == waitLoading
+		return s, nil
+	}
 }
