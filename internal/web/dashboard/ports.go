@@ -87,36 +87,32 @@ type portWatcher struct {
 	c       workspace.Caller
 	id      workspace.ID
 	changed func() // is called after a change
+	pageTask
 
 	mu    sync.Mutex
-	busy  bool
 	known bool
 	ports []agent.Port
-	first chan struct{} // closed with the first result, or the end
 }
 
 // start watches until ctx or the container ends, unless it does already. It waits a moment for the
 // first result.
 func (p *portWatcher) start(ctx context.Context) {
-	p.mu.Lock()
-	if p.busy || !p.d.watching.add(p.c.UserID) {
-		p.mu.Unlock()
-		return
-	}
-	p.busy, p.first = true, make(chan struct{})
-	first := p.first
-	p.mu.Unlock()
-	go func() {
-		err := p.d.Ports.Watch(ctx, p.c, p.id, p.show)
+	first := make(chan struct{})
+	begun := sync.OnceFunc(func() { close(first) })
+	if !p.begin(&p.d.watching, p.c.UserID, func() {
+		defer begun()
+		err := p.d.Ports.Watch(ctx, p.c, p.id, func(list []agent.Port) {
+			p.set(list, true)
+			begun()
+			p.changed()
+		})
 		if err != nil && ctx.Err() == nil {
 			p.d.Log.Debug("watching ports failed", "workspace", p.id, "err", err)
 		}
-		p.d.watching.remove(p.c.UserID)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.busy, p.known, p.ports = false, false, nil
-		p.begun()
-	}()
+		p.set(nil, false)
+	}) {
+		return
+	}
 	select {
 	case <-first:
 	case <-time.After(portsWithin):
@@ -124,27 +120,10 @@ func (p *portWatcher) start(ctx context.Context) {
 	}
 }
 
-func (p *portWatcher) show(list []agent.Port) {
-	p.mu.Lock()
-	p.known, p.ports = true, list
-	p.begun()
-	p.mu.Unlock()
-	p.changed()
-}
-
-// begun ends the wait for the first result. The caller holds the lock.
-func (p *portWatcher) begun() {
-	select {
-	case <-p.first:
-	default:
-		close(p.first)
-	}
-}
-
-func (p *portWatcher) current() (list []agent.Port, known bool) {
+func (p *portWatcher) set(list []agent.Port, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ports, p.known
+	p.ports, p.known = list, known
 }
 
 // read returns the ports of w as the watcher has seen them last.
@@ -160,7 +139,9 @@ func (p *portWatcher) read(ctx context.Context, w workspace.Workspace) portsView
 	var listening []agent.Port
 	if v.Running {
 		p.start(ctx)
-		listening, v.Known = p.current()
+		p.mu.Lock()
+		listening, v.Known = p.ports, p.known
+		p.mu.Unlock()
 	}
 	v.set(p.d.Ports.Merge(p.id, listening, shares))
 	return v

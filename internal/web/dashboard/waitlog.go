@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"codehub/internal/workspace"
 )
@@ -33,40 +34,29 @@ type logFollower struct {
 	d    *Dashboard
 	c    workspace.Caller
 	id   workspace.ID
-	out  chan output   // capacity 1
-	wake func()        // wakes the reader of out
-	busy chan struct{} // holds a token while a log is followed
-	left int           // bytes
+	out  chan output // capacity 1
+	wake func()      // wakes the reader of out
+	left int         // bytes
+	pageTask
 }
 
 func newLogFollower(d *Dashboard, c workspace.Caller, id workspace.ID, wake func()) *logFollower {
-	return &logFollower{d: d, c: c, id: id, out: make(chan output, 1), wake: wake, busy: make(chan struct{}, 1), left: followedBytes}
+	return &logFollower{d: d, c: c, id: id, out: make(chan output, 1), wake: wake, left: followedBytes}
 }
 
 // start follows the log until the container ends, unless it is followed already. The caller has
 // checked that the user owns the workspace.
 func (f *logFollower) start(ctx context.Context) {
-	select {
-	case f.busy <- struct{}{}:
-	default:
-		return
-	}
-	if !f.d.followed.add(f.c.UserID) {
-		<-f.busy
-		return
-	}
-	go func() {
-		defer func() {
-			f.d.followed.remove(f.c.UserID)
-			<-f.busy
-		}()
+	f.begin(&f.d.followed, f.c.UserID, func() {
 		w := &followWriter{ctx: ctx, f: f, begins: true}
 		if err := f.d.Logs.Logs(ctx, f.id, followedLines, true, w); err != nil && ctx.Err() == nil {
 			// The container may be gone. The controller reports all other errors of Docker.
 			f.d.Log.Debug("follow the container's log failed", "workspace", f.id, "err", err)
 		}
-		_ = w.flush()
-	}()
+		if len(w.part) > 0 {
+			_ = w.send(w.part)
+		}
+	})
 }
 
 var errLogFull = errors.New("the page has got enough of the log")
@@ -95,13 +85,6 @@ func (w *followWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (w *followWriter) flush() error {
-	if len(w.part) == 0 {
-		return nil
-	}
-	return w.send(w.part)
-}
-
 func (w *followWriter) send(lines []byte) error {
 	if w.f.left <= 0 {
 		return errLogFull
@@ -117,6 +100,27 @@ func (w *followWriter) send(lines []byte) error {
 	case <-w.ctx.Done():
 		return w.ctx.Err()
 	}
+}
+
+// pageTask runs for an open page, once at a time.
+type pageTask struct{ busy atomic.Bool }
+
+// begin calls do in the background and returns true, unless it runs already or the user's pages
+// have maxFollowed open.
+func (t *pageTask) begin(open *perUser, user string, do func()) bool {
+	if !t.busy.CompareAndSwap(false, true) {
+		return false
+	}
+	if !open.add(user) {
+		t.busy.Store(false)
+		return false
+	}
+	go func() {
+		defer t.busy.Store(false)
+		defer open.remove(user)
+		do()
+	}()
+	return true
 }
 
 // perUser counts what each user's pages have open.
