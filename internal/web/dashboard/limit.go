@@ -36,8 +36,6 @@ const (
 	limitInDialog = "dialog"
 )
 
-func inLimitDialog(r *http.Request) bool { return r.FormValue("limit") == limitInDialog }
-
 // Where is the parameter limit of the requests that the list sends.
 func (l limitView) Where() string {
 	if l.Dialog {
@@ -115,30 +113,32 @@ func (d *Dashboard) readLimit(ctx context.Context, c workspace.Caller, w workspa
 	return v, nil
 }
 
-func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID, e *workspace.Error) {
+// limitFor is readLimit for the page that sent r.
+func (d *Dashboard) limitFor(r *http.Request, c workspace.Caller, id workspace.ID, full *workspace.Error) (limitView, error) {
 	ws, err := d.Store.Workspace(r.Context(), c, id)
 	if err != nil {
-		d.fail(w, r, err)
-		return
+		return limitView{}, err
 	}
-	v, err := d.readLimit(r.Context(), c, ws, e, fromOf(r))
-	if err != nil {
+	v, err := d.readLimit(r.Context(), c, ws, full, fromOf(r))
+	v.Page, v.Dialog = asPage(r), r.FormValue("limit") == limitInDialog
+	return v, err
+}
+
+func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID, e *workspace.Error) {
+	v, err := d.limitFor(r, c, id, e)
+	switch {
+	case err != nil:
 		d.fail(w, r, err)
-		return
-	}
-	if isHTMX(r) {
-		v.Page = asPage(r)
-		if r.FormValue("limit") == limitOnPage { // the page has the list already
-			v.OOB = true
-			d.fragments(w, r, http.StatusTooManyRequests, part{"limit-list", v})
-			return
-		}
+	case !isHTMX(r):
+		v.Page, v.Dialog = true, false
+		d.render(w, r, http.StatusTooManyRequests, "limit", d.newPage(r, &c, "limit."+v.Title(), v))
+	case r.FormValue("limit") == limitOnPage: // the page has the list already
+		v.OOB = true
+		d.fragments(w, r, http.StatusTooManyRequests, part{"limit-list", v})
+	default:
 		v.Dialog = true
 		d.fragments(w, r, http.StatusTooManyRequests, part{"limit-dialog", v})
-		return
 	}
-	v.Page = true
-	d.render(w, r, http.StatusTooManyRequests, "limit", d.newPage(r, &c, "limit."+v.Title(), v))
 }
 
 // readNewLimit adds the limit that a new workspace would exceed to its form, with the caller's
@@ -177,42 +177,34 @@ func (d *Dashboard) freeSlot(ctx context.Context, c workspace.Caller, id workspa
 	return err
 }
 
-// limitState is the fragment that the limit's dialog polls until the limit allows the start.
+// limitState is the fragment that the limit's dialog polls until the limit allows the start. It is
+// no part of the page's stream, which ends while the tab is hidden.
 func (d *Dashboard) limitState(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	ws, err := d.workspaceOf(r.Context(), r, c)
+	id, err := idOf(r)
+	var v limitView
+	if err == nil {
+		v, err = d.limitFor(r, c, id, nil)
+	}
 	if err != nil {
 		d.fail(w, r, err)
 		return
 	}
-	v, err := d.readLimit(r.Context(), c, ws, nil, fromOf(r))
-	if err != nil {
-		d.fail(w, r, err)
-		return
-	}
-	v.Page, v.Dialog = asPage(r), inLimitDialog(r)
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
 }
 
 // slotFreed responds after one workspace was stopped so that another, id, can start.
 func (d *Dashboard) slotFreed(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID) {
-	from := fromOf(r)
 	if !isHTMX(r) {
-		d.redirect(w, r, backTo(from, id))
+		d.redirect(w, r, backTo(fromOf(r), id))
 		return
 	}
-	ws, err := d.Store.Workspace(r.Context(), c, id)
+	v, err := d.limitFor(r, c, id, nil)
 	if err != nil {
 		d.refuse(w, r, c, id, err)
 		return
 	}
-	v, err := d.readLimit(r.Context(), c, ws, nil, from)
-	if err != nil {
-		d.refuse(w, r, c, id, err)
-		return
-	}
-	v.OOB, v.Live, v.Page = true, r.PostFormValue("live") != "", asPage(r)
-	v.Dialog = inLimitDialog(r)
-	if from == fromWait {
+	v.OOB, v.Live = true, r.PostFormValue("live") != ""
+	if v.From == fromWait {
 		v.Entry = entryOf(r, id)
 	}
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
