@@ -23,7 +23,7 @@ func Main(commands any, version string, args []string) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
-	parser, err := Parser(grammarOf(commands, args), version)
+	parser, err := Parser(commands, version)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "codehub:", err)
 		return terminal.ExitUsage
