@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"codehub/internal/postgres"
-	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/fixture"
 )
 
