@@ -249,7 +249,7 @@ func (l *leader) tick(ctx context.Context) (tickCost, error) {
 		l.controller.Wake()
 	}
 	for {
-		if at := l.controller.Status().Tick; at.After(l.last) {
+		if at := l.controller.Status().TickedAt; at.After(l.last) {
 			l.last = at
 			break
 		}
