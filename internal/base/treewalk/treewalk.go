@@ -15,7 +15,7 @@ import (
 
 const (
 	// OpenFolders is how many folders of the current path are open at a time.
-	// Others are reopened by "../..".
+	// Others are reopened by "..".
 	OpenFolders = 16
 	// chunkBytes is about how much of a folder's listing is read at a time.
 	chunkBytes = 128 << 10
@@ -40,7 +40,7 @@ type Visitor interface {
 
 // Options are how a tree is walked.
 type Options struct {
-	// Open opens a name in a folder, also "../..". It must not follow a link. nil: Open.
+	// Open opens a name in a folder, also "..". It must not follow a link. nil: Open.
 	Open func(dir int, name string, flags int) (fd int, err error)
 	// Changing allows the tree to change: what disappears is left out. Otherwise a change that
 	// the walk notices is ErrChanged. A folder that was moved always is.
@@ -321,7 +321,7 @@ func (w *Walk) leave() error {
 
 // reopen reopens the parent of a folder and restores its position.
 func (w *Walk) reopen(l *level, below int) error {
-	fd, err := w.Open(below, "../..", unix.O_DIRECTORY)
+	fd, err := w.Open(below, "..", unix.O_DIRECTORY)
 	if err != nil {
 		return fmt.Errorf("open parent folder: %w", Gone(err))
 	}
@@ -386,7 +386,7 @@ func (w *Walk) list(l *level, end func(Entry) bool) error {
 			var e Entry
 			e, b = nextEntry(b)
 			l.to = e.next
-			if e.Name != "." && e.Name != "../.." {
+			if e.Name != "." && e.Name != ".." {
 				w.entries = append(w.entries, e)
 			}
 			ended = end(e)

@@ -91,7 +91,7 @@ func (w *wiper) unlink(dir int, name string, flags int) error {
 
 // open opens a folder to remove its content, or removes it if it is empty.
 func (w *wiper) open(dir int, name string, flags int) (int, error) {
-	if name == "../.." {
+	if name == ".." {
 		return treewalk.Open(dir, name, flags)
 	}
 	if err := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); err == nil {

@@ -29,7 +29,7 @@ func TestImportM1(t *testing.T) {
 			}
 			defer conn.Close(context.Background())
 			for _, name := range []string{"m1_schema.sql", "m1_rows.sql"} {
-				sql, err := os.ReadFile(filepath.Join("../..", "importm1", "testdata", name))
+				sql, err := os.ReadFile(filepath.Join("..", "..", "arrivals", "importm1", "testdata", name))
 				if err != nil {
 					return err
 				}

@@ -287,7 +287,7 @@ func TestKeyOfAnotherInstallationIsRefused(t *testing.T) {
 		row := f.archived(t, homeOf(t, 1000))
 		meta, err := f.Meta(t.Context(), row.ArchiveKey)
 		check(t, err)
-		for _, key := range []string{strings.Replace(row.ArchiveKey, installation, another, 1), "", "../../" + row.ArchiveKey, row.ArchiveKey + ".meta"} {
+		for _, key := range []string{strings.Replace(row.ArchiveKey, installation, another, 1), "", "../" + row.ArchiveKey, row.ArchiveKey + ".meta"} {
 			bad := row
 			bad.ArchiveKey = key
 			var spec runtime.JobSpec
@@ -302,7 +302,7 @@ func TestKeyOfAnotherInstallationIsRefused(t *testing.T) {
 		bad.ArchiveDigest = strings.Repeat("0", 64)
 		var spec runtime.JobSpec
 		wantErr(t, f.RestoreJob(t.Context(), bad, meta, &spec), archive.ErrCorrupted)
-		for _, op := range []string{"", "../..", "x/y"} {
+		for _, op := range []string{"", "..", "x/y"} {
 			bad := newRow()
 			bad.OpID = op
 			if err := f.ArchiveJob(t.Context(), bad, "alice", &spec); err == nil {

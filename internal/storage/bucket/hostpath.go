@@ -30,7 +30,7 @@ func HostPath(folder, dataDir, hostDataDir string) (string, error) {
 
 func within(dir, path string) (string, bool) {
 	rel, err := filepath.Rel(dir, path)
-	return rel, err == nil && rel != "../.." && !strings.HasPrefix(rel, "../../")
+	return rel, err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
 // resolve follows the links in the existing part of a path.

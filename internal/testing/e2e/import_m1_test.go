@@ -44,7 +44,7 @@ func newM1(t testing.TB, rng *mathrand.Rand) *m1 {
 	v.must(err)
 	defer conn.Close(context.Background())
 	for _, name := range []string{"m1_schema.sql", "m1_rows.sql"} {
-		sql, err := os.ReadFile(filepath.Join("../..", "importm1", "testdata", name))
+		sql, err := os.ReadFile(filepath.Join("..", "..", "arrivals", "importm1", "testdata", name))
 		v.must(err)
 		_, err = conn.Exec(t.Context(), strings.ReplaceAll(string(sql), "@", v.tag))
 		v.must(err)

@@ -173,7 +173,7 @@ func examples(t *testing.T) []string {
 	t.Helper()
 	var list []string
 	for _, page := range []string{"kubernetes.md", "servers.md"} {
-		b, err := os.ReadFile(filepath.Join(Chart(), "../..", "../..", "../..", "docs", page))
+		b, err := os.ReadFile(filepath.Join(Chart(), "..", "..", "..", "docs", page))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 
 // Chart is the path of codehub's Helm chart.
 func Chart() string {
-	return filepath.Join(filepath.Dir(script()), "../..", "deploy", "helm", "codehub")
+	return filepath.Join(filepath.Dir(script()), "..", "deploy", "helm", "codehub")
 }
 
 // Helm runs helm without a cluster and returns its standard output. An error has what helm

@@ -78,7 +78,7 @@ func definitions(openAPI, httpRoute string) (map[string]schema, error) {
 	forbidUnknown(parent)
 	all["ParentReference"] = short(parent).(schema)
 
-	b, err := os.ReadFile(filepath.Join(Chart(), "../..", "../..", "../..", "docs", "settings.md"))
+	b, err := os.ReadFile(filepath.Join(Chart(), "..", "..", "..", "docs", "settings.md"))
 	if err != nil {
 		return nil, err
 	}

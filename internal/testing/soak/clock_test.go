@@ -122,7 +122,7 @@ var movableClockBinary = sync.OnceValues(func() (string, error) {
 	}
 	server := filepath.Join(dir, "codehub")
 	cmd := exec.Command("go", "build", "-overlay", dir+"/overlay.json", "-trimpath", "-ldflags", "-s -w", "-o", server, "./cmd/codehub")
-	cmd.Dir = cmp.Or(os.Getenv("SOAK_CLOCK_SOURCE"), filepath.Join("../..", "../.."))
+	cmd.Dir = cmp.Or(os.Getenv("SOAK_CLOCK_SOURCE"), filepath.Join("..", "..", ".."))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build a server with a clock offset: %w: %s", err, out)

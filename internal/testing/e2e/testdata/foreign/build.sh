@@ -5,7 +5,7 @@
 #	build.sh REPOSITORY WORKSPACE_IMAGE STAGE…
 set -euo pipefail
 cd "$(dirname "$0")"
-source ../../../../scripts/image.sh
+source ../../../../../scripts/image.sh
 repository=$1
 workspace=$2
 shift 2

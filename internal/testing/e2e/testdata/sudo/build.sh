@@ -5,11 +5,11 @@
 #	build.sh IMAGE WORKSPACE_IMAGE
 set -euo pipefail
 cd "$(dirname "$0")"
-source ../../../../scripts/image.sh
+source ../../../../../scripts/image.sh
 image=$1
 base=$2
 
-sudoers=$(sed -nE "s/^.*echo '(coder ALL=[^']*)' > \/etc\/sudoers\.d\/coder.*$/\1/p" ../../../../images/workspace/Dockerfile)
+sudoers=$(sed -nE "s/^.*echo '(coder ALL=[^']*)' > \/etc\/sudoers\.d\/coder.*$/\1/p" ../../../../../images/workspace/Dockerfile)
 [ -n "$sudoers" ] || die "images/workspace/Dockerfile has no line for /etc/sudoers.d/coder"
 digest=$(digest_files Dockerfile build.sh)-$(printf %s "$sudoers" | sha256sum | cut -c 1-12)-$(image_id "$base" | tail -c 13)
 arguments=(--build-arg "BASE=$base" --build-arg "SUDOERS=$sudoers")
