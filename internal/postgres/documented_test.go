@@ -153,7 +153,7 @@ func (c documentedColumn) text() string {
 		for _, m := range literals.FindAllStringSubmatch(c.Check, -1) {
 			values = append(values, m[1])
 		}
-		s += " ∈ " + strings.Join(values, "|")
+		s += " ∈ `" + strings.Join(values, "`, `") + "`"
 	}
 	if c.Comment != "" {
 		s += ": " + linked(c.Comment)
