@@ -66,6 +66,8 @@ Client commands talk to the server of the last ` + "`codehub login`" + `, or to 
 ` + "`codehub exec` and `codehub busy`" + ` end with the exit status of their command, 127 if it was not started, and ` + "`codehub exec`" + ` with 125 for other failures.
 ` + "`codehub ssh`" + ` ends with the exit status of ` + "`ssh`" + `.
 
+Client commands take ` + "`--url URL`" + `, and ` + "`-o json`" + ` where they print a table or a report; the tables below leave both out.
+
 ## Server commands
 `)
 	var client []*kong.Node
@@ -114,7 +116,7 @@ func describe(b *strings.Builder, n *kong.Node) {
 	}
 	for _, f := range n.Flags {
 		switch {
-		case f.Hidden, f.Name == "help", f.Name == "version":
+		case f.Hidden, f.Name == "help", f.Name == "version", f.Name == "url", f.Name == "output":
 			continue
 		case isSetting(f):
 			settings = true
