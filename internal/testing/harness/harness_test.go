@@ -29,7 +29,7 @@ func TestOnlyHarnessStartsChromium(t *testing.T) {
 		if err != nil || !strings.Contains(string(source), starts) {
 			return err
 		}
-		if filepath.Dir(path) != filepath.Join(root, "internal", "harness", "browser") {
+		if filepath.Dir(path) != filepath.Join(root, "internal", "testing", "harness", "browser") {
 			t.Errorf("%s starts Chromium: use internal/testing/harness/browser", path)
 		}
 		found++

@@ -25,7 +25,7 @@ const ideExtensionPage = `<!doctype html><script>
 	var vscode = {
 		StatusBarAlignment: {}, ThemeColor: class {},
 		window: {
-			tabGroups: { all: [], onDidChangeTabs: nothing },
+			tabGroups: { all: [], onDidChangeTabs: nothing }, onDidWriteTerminalData: nothing,
 			createStatusBarItem: function () { return { show: function () {}, hide: function () {}, dispose: function () {} } },
 			showWarningMessage: async function () { warning = [].slice.call(arguments) },
 			showQuickPick: async function (items) { menu = items.map(function (i) { return i.label }) }

@@ -62,7 +62,7 @@ func Start(t testing.TB, o Options) *Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(root, "internal", "harness", "idp", "testdata")
+	dir := filepath.Join(root, "internal", "testing", "harness", "idp", "testdata")
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "oidc-provider")); err != nil {
 		t.Fatalf("no OpenID provider for tests: run scripts/setup.sh check (%v)", err)
 	}
