@@ -21,7 +21,7 @@ type Agents interface {
 
 const (
 	// askAhead is how long before the end of the idle timeout an agent is asked: early enough
-	// that a workspace in use shows no warning of a stop (docs/idle.md).
+	// that a workspace in use shows no warning of a stop (docs/workspaces.md#idle-workspaces).
 	askAhead = 6 * time.Minute
 	// askTimeout limits one question, and asksTimeout all of a tick. A workspace whose agent does
 	// not answer is stopped, one that was not asked is not.

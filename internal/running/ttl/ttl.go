@@ -1,5 +1,5 @@
 // Package ttl stops idle workspaces and archives those that stay stopped. It runs
-// on the leader. docs/idle.md describes the timeouts.
+// on the leader. docs/workspaces.md#idle-workspaces describes the timeouts.
 package ttl
 
 import (

@@ -12,7 +12,7 @@ import (
 )
 
 // These tests check with the IDE of codehub and a browser what counts as activity of an open
-// tab (docs/idle.md), and that what the IDE sends by itself does not. They take more than 20 s,
+// tab (docs/workspaces.md#idle-workspaces), and that what the IDE sends by itself does not. They take more than 20 s,
 // since the IDE takes that long to start.
 
 // reportPause is after what time the page reports the next action at once.
