@@ -648,7 +648,7 @@ CREATE TABLE workspace_sessions (
     port         integer NOT NULL CHECK (port BETWEEN 0 AND 65535),
     created_at   timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE workspace_sessions IS 'Sessions on the origins of workspaces, each made from a ticket. When a guest may no longer use a workspace, triggers end all its sessions and tickets (docs/sharing.md#when-access-ends).';
+COMMENT ON TABLE workspace_sessions IS 'Sessions on the origins of workspaces, each made from a ticket. When a guest may no longer use a workspace, triggers end all its sessions and tickets (docs/ports.md#when-access-ends).';
 COMMENT ON COLUMN workspace_sessions.port IS '0: the IDE';
 CREATE INDEX workspace_sessions_session ON workspace_sessions (session_hash, workspace_id, port, created_at);
 CREATE INDEX workspace_sessions_workspace ON workspace_sessions (workspace_id);
@@ -680,7 +680,7 @@ CREATE TABLE workspace_shares (
     CONSTRAINT workspace_shares_group UNIQUE (workspace_id, group_id),
     CONSTRAINT workspace_shares_user UNIQUE (workspace_id, user_id)
 );
-COMMENT ON TABLE workspace_shares IS 'With whom owners share their workspaces (docs/sharing.md): a user or a group. A hand-over removes the rows.';
+COMMENT ON TABLE workspace_shares IS 'With whom owners share their workspaces (docs/ports.md#share-a-workspace): a user or a group. A hand-over removes the rows.';
 CREATE INDEX workspace_shares_of_group ON workspace_shares (group_id) WHERE group_id IS NOT NULL;
 CREATE INDEX workspace_shares_of_user ON workspace_shares (user_id) WHERE user_id IS NOT NULL;
 
