@@ -246,7 +246,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // Exec starts a command. ctx limits the start alone; a command that cannot be
-// started is a RefusedError. The caller must Wait or Close.
+// started is a RefusedError. The caller must Run or Close.
 func (c *Client) Exec(ctx context.Context, command Command) (*Process, error) {
 	body, err := json.Marshal(command)
 	if err != nil {

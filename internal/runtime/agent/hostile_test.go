@@ -249,10 +249,9 @@ func finished(t *testing.T, conversation string) (stdout string, exit agent.Exit
 		t.Fatal(err)
 	}
 	defer p.Close()
-	go func() { _, _ = io.Copy(io.Discard, p.Stderr) }()
-	out, _ := io.ReadAll(p.Stdout) // Wait has the error
-	exit, err = p.Wait()
-	return string(out), exit, err
+	var out strings.Builder
+	exit, err = p.Run(&out, io.Discard)
+	return out.String(), exit, err
 }
 
 func output(text string) agent.Frame {
@@ -307,7 +306,10 @@ func TestCommandOfAgentThatDoesNotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(p.Stdout, make([]byte, 2)); err != nil {
+	stdout, printed := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { _, err := p.Run(printed, io.Discard); ended <- err }()
+	if _, err := io.ReadFull(stdout, make([]byte, 2)); err != nil {
 		t.Fatal(err)
 	}
 	written := make(chan error, 1)
@@ -323,7 +325,7 @@ func TestCommandOfAgentThatDoesNotRead(t *testing.T) {
 	if err := <-written; err == nil {
 		t.Error("the input was written")
 	}
-	if _, err := p.Wait(); err == nil {
+	if <-ended == nil {
 		t.Error("the command has ended well")
 	}
 }

@@ -9,37 +9,26 @@ import (
 	"sync"
 )
 
-// Process is a command that runs in a workspace. Both Stdout and Stderr must be
-// read, concurrently; with a terminal Stderr is empty.
+// Process is a command that runs in a workspace.
 type Process struct {
-	Stdout, Stderr io.Reader
-	Stdin          io.WriteCloser // a write after Close is an error
+	Stdin io.WriteCloser // a write after Close is an error
 
 	conn   *Conn
 	frames *FrameWriter
-	done   chan struct{}
-	exit   Exit
-	err    error
 }
 
 func newProcess(conn *Conn) *Process {
-	outReader, out := io.Pipe()
-	errReader, errs := io.Pipe()
-	p := &Process{Stdout: outReader, Stderr: errReader, conn: conn, frames: NewFrameWriter(conn), done: make(chan struct{})}
+	p := &Process{conn: conn, frames: NewFrameWriter(conn)}
 	p.Stdin = &stdin{to: p.frames}
-	go func() {
-		defer close(p.done)
-		p.exit, p.err = readOutput(conn, out, errs)
-		out.CloseWithError(p.err)
-		errs.CloseWithError(p.err)
-		conn.Close()
-	}()
 	return p
 }
 
-// readOutput distributes the frames of a command until it exits.
-func readOutput(from io.Reader, stdout, stderr io.Writer) (Exit, error) {
-	for frames := NewFrameReader(from); ; {
+// Run writes the command's output until its end, and returns how the command ended. With a
+// terminal, nothing is written to stderr. ErrUnreachable means that the connection to the
+// workspace broke: whether the command goes on is not known. It must be called once.
+func (p *Process) Run(stdout, stderr io.Writer) (Exit, error) {
+	defer p.conn.Close()
+	for frames := NewFrameReader(p.conn); ; {
 		f, err := frames.Read()
 		if err != nil {
 			if errors.Is(err, io.EOF) {
@@ -60,20 +49,10 @@ func readOutput(from io.Reader, stdout, stderr io.Writer) (Exit, error) {
 			return e.checked(), nil
 		}
 		if err != nil {
-			return Exit{}, err // the reader was closed
+			return Exit{}, err
 		}
 	}
 }
-
-// Wait waits for the end of the command and of its output. An error means that the
-// connection to the workspace broke: whether the command goes on is not known.
-func (p *Process) Wait() (Exit, error) {
-	<-p.done
-	return p.exit, p.err
-}
-
-// Done is closed at the end of the command.
-func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Resize changes the size of the command's terminal.
 func (p *Process) Resize(rows, cols uint16) error {
@@ -86,13 +65,7 @@ func (p *Process) Signal(name string) error { return p.frames.Write(FrameSignal,
 
 // Close ends the connection: a command with a terminal is hung up, another one
 // loses its input and output. It may be called at any time.
-func (p *Process) Close() error {
-	err := p.conn.Close()
-	for _, r := range []io.Reader{p.Stdout, p.Stderr} {
-		_ = r.(*io.PipeReader).CloseWithError(io.ErrClosedPipe)
-	}
-	return err
-}
+func (p *Process) Close() error { return p.conn.Close() }
 
 // stdin sends a command's input.
 type stdin struct {

@@ -50,16 +50,18 @@ func execOf(command agent.Command, stdin string, act func(*agent.Process)) func(
 		}
 		defer p.Close()
 		var out, errs bytes.Buffer
-		both := make(chan error, 2)
-		go func() { _, err := io.Copy(&out, p.Stdout); both <- err }()
-		go func() { _, err := io.Copy(&errs, p.Stderr); both <- err }()
+		var exit agent.Exit
+		ended := make(chan error, 1)
+		go func() {
+			var err error
+			exit, err = p.Run(&out, &errs)
+			ended <- err
+		}()
 		if act != nil {
 			act(p)
 		}
 		_, err = io.WriteString(p.Stdin, stdin)
-		err = errors.Join(err, p.Stdin.Close(), <-both, <-both)
-		exit, ended := p.Wait()
-		if err := errors.Join(err, ended); err != nil {
+		if err := errors.Join(err, p.Stdin.Close(), <-ended); err != nil {
 			return err.Error()
 		}
 		return of{out.String(), errs.String(), exit}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -153,11 +152,7 @@ func run[T any](t *testing.T, up runtime.Upstream, args ...string) T {
 	check(t, err)
 	defer p.Close()
 	var out, errs bytes.Buffer
-	var copies sync.WaitGroup
-	copies.Go(func() { _, _ = io.Copy(&out, p.Stdout) })
-	copies.Go(func() { _, _ = io.Copy(&errs, p.Stderr) })
-	exit, err := p.Wait()
-	copies.Wait()
+	exit, err := p.Run(&out, &errs)
 	if err != nil || exit.Code != 0 {
 		t.Fatalf("%q: %+v, %v; it printed %q and %q", args, exit, err, out.String(), errs.String())
 	}

@@ -3,6 +3,7 @@ package docker
 import (
 	"bufio"
 	"errors"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,8 +134,11 @@ func stopFrozen(t *testing.T, r *Runtime, up runtime.Upstream) {
 	check(t, err)
 	defer p.Close()
 	var refused atomic.Bool
+	stdout, printed := io.Pipe()
+	defer stdout.Close()
+	go func() { _, err := p.Run(printed, io.Discard); printed.CloseWithError(err) }()
 	go func() {
-		said, _ := bufio.NewReader(p.Stdout).ReadString('\n') // nothing, if the agent is stopped
+		said, _ := bufio.NewReader(stdout).ReadString('\n') // nothing, if the agent is stopped
 		refused.Store(strings.Contains(said, "EPERM"))
 	}()
 	client := &agent.Client{Addr: up.Agent, Secret: up.Secret, AnswerTimeout: 500 * time.Millisecond}

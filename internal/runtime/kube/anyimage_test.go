@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -158,11 +156,7 @@ func run[T any](t *testing.T, up runtime.Upstream, args ...string) T {
 	check(t, err)
 	defer p.Close()
 	var out, errs bytes.Buffer
-	var copies sync.WaitGroup
-	copies.Go(func() { _, _ = io.Copy(&out, p.Stdout) })
-	copies.Go(func() { _, _ = io.Copy(&errs, p.Stderr) })
-	exit, err := p.Wait()
-	copies.Wait()
+	exit, err := p.Run(&out, &errs)
 	var v T
 	if err == nil {
 		err = json.Unmarshal(out.Bytes(), &v)

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/coder/websocket"
 
 	"codehub/api"
+	"codehub/internal/base/flow"
 	"codehub/internal/bus/activity"
 	"codehub/internal/gateway/continuation"
 	"codehub/internal/running/attach"
@@ -33,7 +35,7 @@ const (
 	// execUnread is how often output goes on without an acknowledgement while the server cannot
 	// read one, because the command does not read the input before it.
 	execUnread = time.Second
-	// execPiece bounds the output in one message.
+	// execPiece bounds the output in one message, which with its kind has 32 KiB.
 	execPiece = 32<<10 - 1
 	// execReason bounds the wait for the reason of a broken connection.
 	execReason = 2 * time.Second
@@ -149,7 +151,8 @@ func (x *execution) execute(conn context.Context) (agent.Exit, error) {
 	client, gone := context.WithCancelCause(x.ctx) // ends when the client is gone
 	defer gone(nil)
 	started := make(chan *running, 1)
-	in := &input{execution: x, window: newWindow(window), ahead: newWindow(execAhead), messages: make(chan clientMessage, execAhead/execMessageCost+1)}
+	in := &input{execution: x, window: flow.NewWindow(window), ahead: flow.NewQueue[clientMessage](execAhead)}
+	in.ahead.Stalled(execUnread, in.window.Skip)
 	x.reader.Go(func() { gone(in.read(conn, client)) })
 	x.reader.Go(func() { gone(in.act(client, started)) })
 	// A client that sends much ahead is not read until the command runs. Heartbeats fail when it
@@ -194,63 +197,59 @@ func (x *execution) execute(conn context.Context) (agent.Exit, error) {
 }
 
 // relay sends the output of the process until it has ended.
-func (x *execution) relay(conn context.Context, process *running, window *window) (agent.Exit, error) {
+func (x *execution) relay(conn context.Context, process *running, window *flow.Window) (agent.Exit, error) {
 	attached := process.attached.Context()
-	out, failed := context.WithCancelCause(attached)
-	var copies sync.WaitGroup
-	send := func(kind byte, from io.Reader) {
-		if err := x.copyOutput(conn, out, kind, from, window, func() { process.use(activity.Output) }); err != nil {
-			failed(err)
-			process.Close()
-		}
+	type result struct {
+		exit agent.Exit
+		err  error
 	}
-	copies.Go(func() { send(api.ExecStdout, process.Stdout) })
-	copies.Go(func() { send(api.ExecStderr, process.Stderr) })
-	all := make(chan struct{})
-	go func() { copies.Wait(); close(all) }()
+	over := make(chan result, 1)
+	x.reader.Go(func() { // a write may block until the connection is closed
+		exit, err := process.Run(
+			&output{x.conn, conn, process, window, []byte{api.ExecStdout}}, &output{x.conn, conn, process, window, []byte{api.ExecStderr}})
+		over <- result{exit, err}
+	})
+	var r result
 	select {
-	case <-all:
-	case <-out.Done():
+	case r = <-over:
+	case <-attached.Done():
 		// A client that reads nothing must not hold an access that has ended.
+		return agent.Exit{}, context.Cause(attached)
 	}
-	cause := context.Cause(out)
-	failed(nil)
-	if cause != nil {
-		return agent.Exit{}, ended(attached, cause)
-	}
-	exit, err := process.Wait()
-	if errors.Is(err, agent.ErrUnreachable) {
+	if errors.Is(r.err, agent.ErrUnreachable) {
 		// The end of the container is seen before the reason is known.
 		select {
 		case <-attached.Done():
 		case <-time.After(execReason):
 		}
 	}
-	if err != nil {
-		return exit, ended(attached, err)
+	if r.err != nil {
+		return r.exit, ended(attached, r.err)
 	}
-	return exit, nil
+	return r.exit, nil
 }
 
-// copyOutput sends what it reads, as far as the window allows.
-func (x *execution) copyOutput(conn, ctx context.Context, kind byte, from io.Reader, window *window, used func()) error {
-	buf := make([]byte, 1+execPiece)
-	buf[0] = kind
-	for {
-		n, err := from.Read(buf[1:])
-		if n > 0 {
-			used()
-			if err := window.take(ctx, n); err != nil {
-				return err
-			}
-			if err := x.conn.Write(conn, websocket.MessageBinary, buf[:1+n]); err != nil {
-				return err
-			}
+// output sends one of a command's outputs, as far as the window allows.
+type output struct {
+	to      *websocket.Conn
+	ctx     context.Context
+	from    *running
+	window  *flow.Window
+	message []byte // begins with the kind
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	for piece := range slices.Chunk(b, execPiece) {
+		o.from.use(activity.Output)
+		if err := o.window.Send(o.from.attached.Context(), len(piece)); err != nil {
+			return 0, err
 		}
-		if err != nil {
-			return nil // Wait returns it
+		o.message = append(o.message[:1], piece...)
+		if err := o.to.Write(o.ctx, websocket.MessageBinary, o.message); err != nil {
+			return 0, err
 		}
 	}
+	return len(b), nil
 }
 
 // heartbeats keeps proxies between the server and the client from closing an idle
@@ -353,21 +352,19 @@ type clientMessage struct {
 	data []byte
 }
 
-// cost is what the message counts for in the window of messages that are read ahead.
-func (m clientMessage) cost() int { return len(m.data) + execMessageCost }
-
 // input reads the messages of a client.
 type input struct {
 	*execution
-	window   *window
-	ahead    *window // limits what is read and not acted on
-	messages chan clientMessage
-	to       *running // nil: the command has not started yet
+	window *flow.Window
+	ahead  *flow.Queue[clientMessage]
+	to     *running // nil: the command has not started yet
 }
 
 // read reads the client's messages until it is gone, which the error describes. It reads ahead,
 // so that it sees a client go that has sent little before its command has started. It acts on
-// acknowledgements itself: a command that waits until its output is taken may read no input.
+// acknowledgements itself: a command that waits until its output is taken may read no input. Once
+// it has read as far ahead as it may, it sees no acknowledgements, so output goes on without one,
+// but slowly, as it exceeds the window that the client asked for.
 func (in *input) read(conn, client context.Context) error {
 	for {
 		kind, b, err := in.conn.Read(conn)
@@ -375,32 +372,10 @@ func (in *input) read(conn, client context.Context) error {
 			return err
 		}
 		if n, ok := acknowledged(kind, b); ok {
-			in.window.give(n)
-			continue
-		}
-		m := clientMessage{kind, b}
-		if err := in.reserve(client, m.cost()); err != nil {
+			in.window.Ack(n)
+		} else if err := in.ahead.Put(client, clientMessage{kind, b}, len(b)+execMessageCost); err != nil {
 			return err
 		}
-		in.messages <- m // the window leaves room
-	}
-}
-
-// reserve waits until the window of messages that are read ahead allows n bytes. Meanwhile no
-// acknowledgement is read, so output goes on without one, but slowly, as it exceeds the window that
-// the client asked for.
-func (in *input) reserve(client context.Context, n int) error {
-	for {
-		ctx, cancel := context.WithTimeout(client, execUnread)
-		err := in.ahead.take(ctx, n)
-		cancel()
-		switch {
-		case err == nil:
-			return nil
-		case client.Err() != nil:
-			return context.Cause(client)
-		}
-		in.window.skip()
 	}
 }
 
@@ -421,21 +396,16 @@ func (in *input) act(client context.Context, started <-chan *running) error {
 		return context.Cause(client)
 	}
 	for {
-		var kind websocket.MessageType
-		var b []byte
-		select {
-		case m := <-in.messages:
-			in.ahead.give(m.cost())
-			kind, b = m.kind, m.data
-		case <-client.Done():
-			return context.Cause(client)
+		next, err := in.ahead.Get(client)
+		if err != nil {
+			return err
 		}
-		if kind == websocket.MessageBinary {
-			in.stdin(b)
+		if next.kind == websocket.MessageBinary {
+			in.stdin(next.data)
 			continue
 		}
 		var m api.ExecInput
-		if err := strictly(b, &m); err != nil {
+		if err := strictly(next.data, &m); err != nil {
 			return err
 		}
 		switch m.Type {
@@ -539,69 +509,4 @@ func notOpen(closed *attach.NotOpen, caller workspace.Caller) *workspace.Error {
 		return workspace.Errorf(workspace.CodeGone, "The workspace is deleted.")
 	}
 	return workspace.Errorf(workspace.CodeRecoveryRequired, "The workspace is in an error state. Recover it first.")
-}
-
-// window counts the output that the client has not acknowledged.
-type window struct {
-	size int // 0: the client acknowledges nothing
-
-	mu      sync.Mutex
-	open    int
-	skipped int           // bytes that no longer count, and whose acknowledgement is still to come
-	freed   chan struct{} // has an element after a change
-}
-
-func newWindow(size int) *window { return &window{size: size, freed: make(chan struct{}, 1)} }
-
-// take waits until the window allows output.
-func (w *window) take(ctx context.Context, n int) error {
-	if w.size == 0 {
-		return nil
-	}
-	for {
-		w.mu.Lock()
-		if w.open < w.size {
-			w.open += n
-			again := w.open < w.size
-			w.mu.Unlock()
-			if again {
-				w.signal() // the other output may wait, too
-			}
-			return nil
-		}
-		w.mu.Unlock()
-		select {
-		case <-w.freed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func (w *window) give(n int) {
-	n = max(0, n)
-	w.mu.Lock()
-	late := min(n, w.skipped)
-	w.skipped -= late
-	w.open = max(0, w.open-(n-late))
-	w.mu.Unlock()
-	w.signal()
-}
-
-// skip opens a window that is full, without an acknowledgement.
-func (w *window) skip() {
-	w.mu.Lock()
-	if w.open >= w.size {
-		w.skipped += w.open
-		w.open = 0
-	}
-	w.mu.Unlock()
-	w.signal()
-}
-
-func (w *window) signal() {
-	select {
-	case w.freed <- struct{}{}:
-	default:
-	}
 }

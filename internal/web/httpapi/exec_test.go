@@ -411,33 +411,6 @@ func TestExecWindowWithUnreadInput(t *testing.T) {
 	}
 }
 
-// A window that was skipped is full again until the late acknowledgements have come.
-func TestWindowSkip(t *testing.T) {
-	t.Parallel()
-	now, cancel := context.WithCancel(t.Context())
-	cancel()
-	w := newWindow(10)
-	takes := func(n int, want bool) {
-		t.Helper()
-		if err := w.take(now, n); (err == nil) != want {
-			t.Errorf("take %d: %v", n, err)
-		}
-	}
-	takes(12, true)
-	takes(1, false)
-	w.skip()
-	takes(10, true)
-	takes(1, false)
-	w.give(12) // late
-	takes(1, false)
-	w.give(1)
-	takes(1, true)
-	w.give(5)
-	w.skip() // not full
-	takes(5, true)
-	takes(1, false)
-}
-
 // A user has a limited number of commands, and a stopped workspace is started.
 func TestExecLimitsAndWakes(t *testing.T) {
 	t.Parallel()

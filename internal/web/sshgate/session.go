@@ -214,15 +214,15 @@ func (s *session) sendSize(p *agent.Process) error {
 	return p.Resize(rows, cols)
 }
 
-// steer sends the process what control passes on, until the process ends.
-func (s *session) steer(p *agent.Process, controls <-chan func(*agent.Process) error) {
+// steer sends the process what control passes on, until the process has ended.
+func (s *session) steer(ctx context.Context, p *agent.Process, controls <-chan func(*agent.Process) error) {
 	for {
 		select {
 		case f := <-controls:
 			if f(p) != nil {
 				return
 			}
-		case <-p.Done():
+		case <-ctx.Done():
 			return
 		}
 	}
@@ -309,7 +309,9 @@ func (s *session) run(command string) {
 			env = append(env, "SSH_AUTH_SOCK="+socket)
 		}
 	}
-	p, err := s.start(way, agent.Command{Shell: command, Env: env})
+	ctx, over := context.WithCancel(s.ctx)
+	defer over()
+	p, err := s.start(ctx, way, agent.Command{Shell: command, Env: env})
 	if err != nil {
 		s.failStart(err)
 		return
@@ -317,11 +319,7 @@ func (s *session) run(command string) {
 	defer p.Close()
 	defer context.AfterFunc(s.ctx, func() { p.Close() })()
 	in.feed(p.Stdin)
-	var output sync.WaitGroup
-	output.Go(func() { s.copyOutput(s.ch.Stderr(), p.Stderr) })
-	s.copyOutput(s.ch, p.Stdout)
-	output.Wait()
-	exit, err := p.Wait()
+	exit, err := p.Run(outputOf{s.ch, s.conn}, outputOf{s.ch.Stderr(), s.conn})
 	if err != nil {
 		s.broken(err)
 		return
@@ -345,15 +343,15 @@ func (s *session) environment() []string {
 	}
 }
 
-// start starts a command with the terminal of this moment.
-func (s *session) start(way *attach.Attachment, command agent.Command) (*agent.Process, error) {
+// start starts a command with the terminal of this moment. ctx ends with the command.
+func (s *session) start(ctx context.Context, way *attach.Attachment, command agent.Command) (*agent.Process, error) {
 	s.mu.Lock()
 	if s.terminal != nil {
 		t := *s.terminal
 		command.Terminal = &t
 	}
 	s.mu.Unlock()
-	p, err := way.Agent.Exec(s.ctx, command)
+	p, err := way.Agent.Exec(ctx, command)
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +359,7 @@ func (s *session) start(way *attach.Attachment, command agent.Command) (*agent.P
 	s.conn.handlers.Add(1) // the caller is one of them
 	go func() {
 		defer s.conn.handlers.Done()
-		s.steer(p, controls)
+		s.steer(ctx, p, controls)
 	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -407,13 +405,15 @@ func (s *session) report(e agent.Exit) {
 	_ = s.ch.CloseWrite()
 }
 
-// copyOutput copies the output of a command to the client. After an error it reads on,
-// so that the command does not block before it learns that the client has gone.
-func (s *session) copyOutput(to io.Writer, from io.Reader) {
-	_, err := s.conn.copy(to, from, func(int) { s.conn.used(activity.Output) })
-	if err != nil {
-		_, _ = io.Copy(io.Discard, from)
-	}
+// outputOf sends the output of a command, which is use.
+type outputOf struct {
+	io.Writer
+	conn *connection
+}
+
+func (o outputOf) Write(b []byte) (int, error) {
+	o.conn.used(activity.Output)
+	return o.Writer.Write(b)
 }
 
 // files serves SFTP.

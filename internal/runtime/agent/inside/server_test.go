@@ -48,6 +48,37 @@ func serve(t *testing.T) *agent.Client {
 	return &agent.Client{Addr: l.Addr().String(), Secret: secret}
 }
 
+// process is a command whose standard output is read as it comes.
+type process struct {
+	*agent.Process
+	Stdout io.Reader
+	done   chan struct{}
+	exit   agent.Exit
+	err    error
+}
+
+func begin(t *testing.T, c *agent.Client, command agent.Command) *process {
+	t.Helper()
+	started, err := c.Exec(t.Context(), command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, printed := io.Pipe()
+	t.Cleanup(func() { started.Close(); stdout.Close() })
+	p := &process{Process: started, Stdout: stdout, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.exit, p.err = started.Run(printed, io.Discard)
+		printed.CloseWithError(p.err)
+	}()
+	return p
+}
+
+func (p *process) Wait() (agent.Exit, error) {
+	<-p.done
+	return p.exit, p.err
+}
+
 // run runs a command to its end.
 func run(t *testing.T, c *agent.Client, command agent.Command, stdin string) (stdout, stderr string, exit agent.Exit) {
 	t.Helper()
@@ -57,19 +88,16 @@ func run(t *testing.T, c *agent.Client, command agent.Command, stdin string) (st
 	}
 	defer p.Close()
 	var out, errs bytes.Buffer
-	both := make(chan error, 2)
-	go func() { _, err := io.Copy(&out, p.Stdout); both <- err }()
-	go func() { _, err := io.Copy(&errs, p.Stderr); both <- err }()
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		exit, err = p.Run(&out, &errs)
+		ended <- err
+	}()
 	if _, err := io.WriteString(p.Stdin, stdin); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(<-both, <-both); err != nil {
-		t.Fatal(err)
-	}
-	if exit, err = p.Wait(); err != nil {
+	if err := errors.Join(p.Stdin.Close(), <-ended); err != nil {
 		t.Fatal(err)
 	}
 	return out.String(), errs.String(), exit
@@ -109,12 +137,7 @@ func TestCommandWithPipes(t *testing.T) {
 func TestSignalBehindInput(t *testing.T) {
 	t.Parallel()
 	c := serve(t)
-	p, err := c.Exec(t.Context(), agent.Command{Shell: "trap 'echo ended; exit 7' TERM; echo ready; while :; do sleep 0.05; done"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	go io.Copy(io.Discard, p.Stderr)
+	p := begin(t, c, agent.Command{Shell: "trap 'echo ended; exit 7' TERM; echo ready; while :; do sleep 0.05; done"})
 	if _, err := io.ReadFull(p.Stdout, make([]byte, len("ready\n"))); err != nil {
 		t.Fatal(err)
 	}
@@ -133,12 +156,8 @@ func TestSignalBehindInput(t *testing.T) {
 func TestCommandWithTerminal(t *testing.T) {
 	t.Parallel()
 	c := serve(t)
-	p, err := c.Exec(t.Context(), agent.Command{Shell: "stty size; echo $TERM; read line; stty size; echo got $line; exit 4",
+	p := begin(t, c, agent.Command{Shell: "stty size; echo $TERM; read line; stty size; echo got $line; exit 4",
 		Terminal: &agent.Terminal{Name: "vt220", Rows: 30, Cols: 90, Modes: map[uint8]uint32{53: 0}}}) // no echo
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
 	first := "30 90\r\nvt220\r\n"
 	got := make([]byte, len(first))
 	if _, err := io.ReadFull(p.Stdout, got); err != nil || string(got) != first {
@@ -163,11 +182,8 @@ func TestLoginShellIsHungUp(t *testing.T) {
 	t.Parallel()
 	c := serve(t)
 	mark := filepath.Join(t.TempDir(), "hung-up")
-	p, err := c.Exec(t.Context(), agent.Command{Terminal: &agent.Terminal{Name: "xterm", Rows: 24, Cols: 80}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go io.Copy(io.Discard, p.Stdout)
+	p := begin(t, c, agent.Command{Terminal: &agent.Terminal{Name: "xterm", Rows: 24, Cols: 80}})
+	go func() { _, _ = io.Copy(io.Discard, p.Stdout) }()
 	fmt.Fprintf(p.Stdin, "trap 'echo $0 > %s; exit' HUP; echo $0 > %s.ready; read line\n", mark, mark)
 	harness.Eventually(t, "the shell waits", func() bool { _, err := os.Stat(mark + ".ready"); return err == nil })
 	p.Close()
@@ -181,11 +197,7 @@ func TestLoginShellIsHungUp(t *testing.T) {
 func TestTerminalWithBackgroundProcess(t *testing.T) {
 	t.Parallel()
 	c := serve(t)
-	p, err := c.Exec(t.Context(), agent.Command{Shell: "trap '' HUP; sleep 30 & echo $!; exit 0", Terminal: &agent.Terminal{Rows: 24, Cols: 80}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
+	p := begin(t, c, agent.Command{Shell: "trap '' HUP; sleep 30 & echo $!; exit 0", Terminal: &agent.Terminal{Rows: 24, Cols: 80}})
 	out, err := io.ReadAll(p.Stdout)
 	if exit, waited := p.Wait(); err != nil || waited != nil || exit.Code != 0 {
 		t.Fatalf("exit %+v, errors %v, %v", exit, err, waited)
@@ -559,15 +571,10 @@ func TestHangUpBehindFullInput(t *testing.T) {
 	t.Parallel()
 	c := serve(t)
 	file := filepath.Join(t.TempDir(), "hup")
-	p, err := c.Exec(t.Context(), agent.Command{
+	p := begin(t, c, agent.Command{
 		Args:     []string{"sh", "-c", `trap "echo hup > ` + file + `; exit" HUP; stty raw -echo; echo up; while :; do sleep 0.1; done`},
 		Terminal: &agent.Terminal{Name: "xterm", Rows: 24, Cols: 80},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	go func() { _, _ = io.Copy(io.Discard, p.Stderr) }()
 	if _, err := io.ReadFull(p.Stdout, make([]byte, 2)); err != nil {
 		t.Fatal(err)
 	}
@@ -638,13 +645,9 @@ func TestCommandsTakeNoThreads(t *testing.T) { // not parallel: it counts thread
 	c := serve(t)
 	threads := pprof.Lookup("threadcreate")
 	before := threads.Count()
-	var all []*agent.Process
+	var all []*process
 	for range 100 {
-		p, err := c.Exec(t.Context(), agent.Command{Args: []string{"cat"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		p := begin(t, c, agent.Command{Args: []string{"cat"}})
 		all = append(all, p)
 	}
 	if more := threads.Count() - before; more > 50 {
@@ -654,8 +657,6 @@ func TestCommandsTakeNoThreads(t *testing.T) { // not parallel: it counts thread
 		if err := p.Signal("TERM"); err != nil {
 			t.Fatal(err)
 		}
-		go func() { _, _ = io.Copy(io.Discard, p.Stdout) }()
-		go func() { _, _ = io.Copy(io.Discard, p.Stderr) }()
 		if exit, err := p.Wait(); err != nil || exit.Signal != "TERM" {
 			t.Fatalf("%+v, %v", exit, err)
 		}
