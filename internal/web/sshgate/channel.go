@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
-
-	"codehub/internal/bus/activity"
 )
 
 // channel is an accepted channel. What its client sends and the gate does not read stays
@@ -26,7 +24,7 @@ type channel struct {
 }
 
 // newChannel returns a channel of the connection. cut is called, in a goroutine of its own,
-// if its input was unread for too long. The caller must close closed, and end input.
+// if its input was unread for too long. The caller must close closed, and then end the wait of input.
 func (c *connection) newChannel(ch ssh.Channel, cut func()) *channel {
 	own := &channel{Channel: ch, closed: make(chan struct{})}
 	own.input = c.gate.unread.watch(c.caller.UserID, func() {
@@ -96,18 +94,13 @@ func (ch *channel) discardOther() (late bool) {
 }
 
 // toWorkspace copies what the client sends until its end, and calls seen with the bytes of
-// each read. After an error it discards the rest.
+// each read; nil: not needed. After an error it discards the rest.
 func (c *connection) toWorkspace(to io.Writer, ch *channel, seen func(n int)) error {
 	_, err := c.copy(counted{to, ch.input}, ch, seen)
 	if err != nil {
 		ch.discard()
 	}
 	return err
-}
-
-// typed copies the input of a program or of SFTP, which is use.
-func (c *connection) typed(to io.Writer, ch *channel) error {
-	return c.toWorkspace(to, ch, func(int) { c.used(activity.Typing) })
 }
 
 // counted is a writer whose writes wait for the workspace.

@@ -73,7 +73,7 @@ const closeGrace = 5 * time.Second
 func (c *connection) join(raw ssh.Channel, requests <-chan *ssh.Request, conn *agent.Conn) {
 	defer context.AfterFunc(c.ctx, func() { conn.Close() })()
 	ch := c.newChannel(raw, func() { conn.Close() })
-	defer ch.input.end()
+	defer ch.input.done()
 	finished := make(chan struct{})
 	go func() {
 		ssh.DiscardRequests(requests) // they end with the channel

@@ -20,8 +20,8 @@ import (
 const (
 	// quietWait is how long the wait for a workspace lasts before the user is told.
 	quietWait = time.Second
-	// maxEarly is how much of a client's input is kept while the workspace starts. The
-	// client keeps the rest.
+	// maxEarly is how much of a client's input is kept while the workspace starts, but for one
+	// more read. The client keeps the rest.
 	maxEarly = 64 << 10
 	// interrupt is Ctrl-C as a terminal sends it.
 	interrupt = 0x03
@@ -68,8 +68,8 @@ func (c *connection) session(n ssh.NewChannel, answered <-chan struct{}) {
 	s.ctx, s.cancel = context.WithCancelCause(c.ctx)
 	defer s.cancel(nil)
 	s.ch = c.newChannel(ch, func() { s.cancel(errUnread) })
-	defer s.ch.input.end()
-	s.ch.input.begin() // until a program reads it
+	defer s.ch.input.done()
+	s.ch.input.begin() // until it is read
 	noProgram := time.AfterFunc(programWait, func() { s.cancel(errNoProgram) })
 	defer noProgram.Stop()
 	var running sync.WaitGroup
@@ -444,31 +444,65 @@ type inputOf struct{ *agent.Conn }
 
 func (d inputOf) Close() error { return d.CloseWrite() }
 
-// input passes a client's input to its command. It reads from the beginning, so that a
+// input passes a client's input to its program. It reads from the beginning, so that a
 // user can give up the wait for a workspace with Ctrl-C.
 type input struct {
-	s *session
+	s    *session
+	ctx  context.Context
+	stop context.CancelFunc // there is no program any more
 
-	mu      sync.Mutex
-	to      io.WriteCloser // nil: the command has not begun
-	early   []byte         // what was read before
-	ended   bool           // all of it
-	stopped bool
-	given   chan struct{} // closed with to, and by stop
+	mu    sync.Mutex
+	to    io.WriteCloser // nil: the program has not begun
+	early []byte         // what was read before
+	ended bool           // all of it
+	begun chan struct{}
 }
 
 func newInput(s *session) *input {
-	in := &input{s: s, given: make(chan struct{})}
+	in := &input{s: s, begun: make(chan struct{})}
+	in.ctx, in.stop = context.WithCancel(s.ctx)
 	s.ch.input.done()
 	s.conn.handlers.Add(1) // the caller is one of them
 	go func() {
 		defer s.conn.handlers.Done()
-		in.read()
+		_ = s.conn.toWorkspace(in, s.ch, nil)
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		if in.ended = true; in.to != nil {
+			_ = in.to.Close()
+		}
 	}()
 	return in
 }
 
-// feed gives the input to a command.
+// Write waits for the program once much was read before it.
+func (in *input) Write(b []byte) (int, error) {
+	if in.keep(b) {
+		return len(b), nil
+	}
+	select {
+	case <-in.begun:
+	case <-in.ctx.Done():
+		return 0, context.Cause(in.ctx)
+	}
+	in.s.conn.used(activity.Typing)
+	return in.to.Write(b)
+}
+
+func (in *input) keep(b []byte) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.to != nil || len(in.early) >= maxEarly {
+		return false
+	}
+	if in.s.told.Load() && in.s.hasTerminal() && bytes.IndexByte(b, interrupt) >= 0 {
+		in.s.cancel(errInterrupted)
+	}
+	in.early = append(in.early, b...)
+	return true
+}
+
+// feed gives the input to a program.
 func (in *input) feed(to io.WriteCloser) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -481,69 +515,5 @@ func (in *input) feed(to io.WriteCloser) {
 	if in.ended {
 		_ = to.Close()
 	}
-	close(in.given)
-}
-
-// stop ends the wait for a command.
-func (in *input) stop() {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.to == nil {
-		in.stopped, in.early = true, nil
-		close(in.given)
-	}
-}
-
-// read reads until the end of the input.
-func (in *input) read() {
-	buf := make([]byte, 4<<10)
-	for {
-		n, err := in.s.ch.Read(buf)
-		if to, ok := in.keep(buf[:n], err != nil); !ok {
-			in.pass(to, buf[:n], err)
-			return
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// keep keeps input for a command that has not begun. It returns the command if it has.
-func (in *input) keep(b []byte, last bool) (to io.WriteCloser, kept bool) {
-	in.mu.Lock()
-	if in.to != nil {
-		defer in.mu.Unlock()
-		return in.to, false
-	}
-	if in.s.told.Load() && in.s.hasTerminal() && bytes.IndexByte(b, interrupt) >= 0 {
-		in.s.cancel(errInterrupted)
-	}
-	full := false
-	if !in.stopped {
-		in.early, in.ended = append(in.early, b...), last
-		full = len(in.early) >= maxEarly
-	}
-	in.mu.Unlock()
-	if full {
-		in.s.ch.input.begin()
-		<-in.given
-		in.s.ch.input.done()
-	}
-	return nil, true
-}
-
-// pass passes the rest of the input on, of which b and err are what was read.
-func (in *input) pass(to io.WriteCloser, b []byte, err error) {
-	defer to.Close()
-	if len(b) > 0 {
-		in.s.conn.used(activity.Typing)
-		if _, werr := (counted{to, in.s.ch.input}).Write(b); werr != nil {
-			in.s.ch.discard()
-			return
-		}
-	}
-	if err == nil {
-		_ = in.s.conn.typed(to, in.s.ch)
-	}
+	close(in.begun)
 }

@@ -56,10 +56,10 @@ func TestUnreadIsLimited(t *testing.T) {
 		fifth := wait("ann", "fifth")
 		cut.want(t, "")
 		for _, w := range []*waiting{paused, first, second, third, fourth, fifth} {
-			w.end()
+			w.done()
 		}
-		if u.count != 0 || len(u.users) != 0 {
-			t.Errorf("%d of %d users are left", u.count, len(u.users))
+		if len(u.list) != 0 {
+			t.Errorf("%d are left", len(u.list))
 		}
 	})
 }
@@ -70,7 +70,7 @@ func TestShortWaitsDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u, cut := newUnread(0), make(cuts, 10)
 		w := cut.watch(u, "ann", "it")
-		defer w.end()
+		defer w.done()
 		for range 10 {
 			w.begin()
 			time.Sleep(unreadDelay / 2)
