@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -18,14 +19,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"codehub/internal/base/flow"
 	"codehub/internal/runtime/agent"
 )
 
 const (
 	maxCommand = 1 << 20 // bytes of a command as JSON
-	// stdinQueue is how many frames of input wait for a command that does not read.
-	// Signals behind them still arrive; further input waits in the connection.
-	stdinQueue = 16
+	// stdinQueue is how much input waits for a command that does not read. Signals behind it
+	// still arrive; further input waits in the connection. Each frame counts for stdinCost more.
+	stdinQueue, stdinCost = 1 << 20, 64
 	// After a command's end, the output on its terminal is read until there is none for
 	// lastOutput, and for allOutput at most: processes in the background may hold the
 	// terminal open, and print for ever.
@@ -339,31 +341,15 @@ type onlyReader struct{ io.Reader }
 // input passes on what the server sends until the end of the connection, which hangs
 // a terminal up.
 func (r *run) input(conn *net.TCPConn) {
-	queue := make(chan []byte, stdinQueue)
+	queue := flow.NewQueue[[]byte](stdinQueue)
+	queue.Stalled(goneInterval, func() {
+		if gone(conn) {
+			r.loseOutput() // the queue moves on once the processes are hung up
+		}
+	})
 	go r.feed(queue)
-	defer close(queue)
-	enqueue := func(b []byte) {
-		select {
-		case queue <- b:
-			return
-		default:
-		}
-		look := time.NewTicker(goneInterval)
-		defer look.Stop()
-		for {
-			select {
-			case queue <- b:
-				return
-			case <-look.C:
-				if gone(conn) {
-					r.loseOutput()
-					// The queue moves on once the processes are hung up.
-					queue <- b
-					return
-				}
-			}
-		}
-	}
+	defer queue.End()
+	enqueue := func(b []byte) { _ = queue.Put(context.Background(), b, len(b)+stdinCost) }
 	for frames := agent.NewFrameReader(conn); ; {
 		f, err := frames.Read()
 		if err != nil {
@@ -421,22 +407,24 @@ func stateOf(conn *net.TCPConn) (state uint8, ok bool) {
 
 // feed writes the input from the queue to the command. A nil element marks the end of the
 // input: feed closes the command's input, or on a terminal writes Ctrl-D.
-func (r *run) feed(queue <-chan []byte) {
-	for b := range queue {
+func (r *run) feed(queue *flow.Queue[[]byte]) {
+	lost := false // the command does not read any more
+	for {
+		b, err := queue.Get(context.Background())
 		switch {
-		case b != nil:
-			if _, err := r.stdin.Write(b); err != nil {
-				for range queue { // until the end: the command does not read any more
-				}
-				return
+		case err != nil:
+			if r.stderr != nil {
+				r.stdin.Close()
 			}
+			return
+		case lost:
+		case b != nil:
+			_, err := r.stdin.Write(b)
+			lost = err != nil
 		case r.stderr == nil:
 			_, _ = r.stdin.Write([]byte{4})
 		default:
 			r.stdin.Close()
 		}
-	}
-	if r.stderr != nil {
-		r.stdin.Close()
 	}
 }
