@@ -28,7 +28,7 @@ var only = map[string][]string{
 	"codehub/internal/archive":   {"codehub/internal/base/treewalk"},
 	// The commands know a server by its API alone.
 	"codehub/internal/cli": {
-		"codehub/api", "codehub/client", "codehub/internal/base/setting", "codehub/internal/cli/terminal", "codehub/internal/gateway/tunnel",
+		"codehub/api", "codehub/client", "codehub/internal/base/flow", "codehub/internal/base/setting", "codehub/internal/cli/terminal", "codehub/internal/gateway/tunnel",
 		"codehub/internal/runtime/agent", "codehub/internal/runtime/agent/busy", "codehub/internal/web/dashboard/catalogue",
 	},
 }

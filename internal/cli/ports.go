@@ -17,6 +17,7 @@ import (
 
 	"codehub/api"
 	"codehub/client"
+	"codehub/internal/base/flow"
 	"codehub/internal/cli/terminal"
 	"codehub/internal/gateway/tunnel"
 )
@@ -209,7 +210,7 @@ func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
 			return err
 		}
 	}
-	f := &forwarder{out: k.Stderr, connect: func(ctx context.Context, port int) (tunnel.HalfConn, error) { return c.ConnectPort(ctx, w.ID, port) }}
+	f := &forwarder{out: k.Stderr, connect: func(ctx context.Context, port int) (flow.Conn, error) { return c.ConnectPort(ctx, w.ID, port) }}
 	var all sync.WaitGroup
 	for i, l := range listeners {
 		remote := p.Ports[i].remote
@@ -251,7 +252,7 @@ func (p portForwardCmd) runsForGuest(w api.Workspace) error {
 
 // forwarder carries connections to ports of a workspace.
 type forwarder struct {
-	connect func(ctx context.Context, port int) (tunnel.HalfConn, error)
+	connect func(ctx context.Context, port int) (flow.Conn, error)
 
 	mu   sync.Mutex
 	out  io.Writer
@@ -297,7 +298,7 @@ func (f *forwarder) carry(ctx context.Context, conn *net.TCPConn, port int) {
 }
 
 // reach connects to a port. It tries again for a while if the workspace may be restarting.
-func (f *forwarder) reach(ctx context.Context, port int) (tunnel.HalfConn, error) {
+func (f *forwarder) reach(ctx context.Context, port int) (flow.Conn, error) {
 	give, pause := time.Now().Add(restartWait), 250*time.Millisecond
 	for {
 		conn, err := f.connect(ctx, port)

@@ -14,8 +14,8 @@ import (
 
 	"codehub/api"
 	"codehub/client"
+	"codehub/internal/base/flow"
 	"codehub/internal/cli/terminal"
-	"codehub/internal/gateway/tunnel"
 )
 
 func TestPortMapping(t *testing.T) {
@@ -69,7 +69,7 @@ func TestForwarder(t *testing.T) {
 	}()
 	var mu sync.Mutex
 	attempts, out := 0, &output{}
-	f := &forwarder{out: out, connect: func(_ context.Context, port int) (tunnel.HalfConn, error) {
+	f := &forwarder{out: out, connect: func(_ context.Context, port int) (flow.Conn, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		attempts++

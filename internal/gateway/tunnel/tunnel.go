@@ -9,10 +9,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/coder/websocket"
+
+	"codehub/internal/base/flow"
 )
 
 // Protocol is the subprotocol of the WebSocket.
@@ -20,10 +21,9 @@ const Protocol = "codehub-connection.v1"
 
 const (
 	end = "end"
-	// maxMessage is the largest message that is received, and bufferSize that which
-	// Relay sends.
-	maxMessage = 1 << 20
-	bufferSize = 32 << 10
+	// maxMessage is the largest message that is received, and sentMessage that is sent.
+	maxMessage  = 1 << 20
+	sentMessage = 32 << 10
 	// pingEvery keeps the connection open through proxies that close idle ones.
 	pingEvery = 30 * time.Second
 )
@@ -81,7 +81,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 // Write sends bytes.
 func (c *Conn) Write(p []byte) (int, error) {
 	sent := 0
-	for part := range slices.Chunk(p, maxMessage/4) {
+	for part := range slices.Chunk(p, sentMessage) {
 		if err := c.ws.Write(c.ctx, websocket.MessageBinary, part); err != nil {
 			return sent, fmt.Errorf("send on the WebSocket: %w", err)
 		}
@@ -115,51 +115,13 @@ func (c *Conn) KeepAlive() {
 	}
 }
 
-// HalfConn is a connection that can be closed in one direction.
-type HalfConn interface {
-	io.ReadWriteCloser
-	CloseWrite() error
-}
-
-// Relay relays between two connections until both directions have ended, or one has
-// failed, or a Conn has lost its other end, and closes both. used is called for what a sends; nil: not needed.
-func Relay(a, b HalfConn, used func()) {
-	var both sync.WaitGroup
-	relay := func(to, from HalfConn, used func()) {
-		defer both.Done()
-		if err := pass(to, from, used); err != nil {
-			_, _ = a.Close(), b.Close() // they are abandoned
-		}
-	}
-	for _, side := range []HalfConn{a, b} {
+// Relay joins two connections, and ends them when a Conn has lost its other end. seen is called
+// with the bytes of each read from a; nil: not needed.
+func Relay(a, b flow.Conn, seen func(n int)) {
+	for _, side := range []flow.Conn{a, b} {
 		if c, ok := side.(*Conn); ok {
 			defer context.AfterFunc(c.ctx, func() { _, _ = a.Close(), b.Close() })()
 		}
 	}
-	both.Add(2)
-	go relay(a, b, nil)
-	relay(b, a, used)
-	both.Wait()
-	_, _ = a.Close(), b.Close() // both directions have ended
-}
-
-func pass(to, from HalfConn, used func()) error {
-	buffer := make([]byte, bufferSize)
-	for {
-		n, err := from.Read(buffer)
-		if n > 0 {
-			if used != nil {
-				used()
-			}
-			if _, err := to.Write(buffer[:n]); err != nil {
-				return err
-			}
-		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return to.CloseWrite()
-		case err != nil:
-			return err
-		}
-	}
+	flow.Join(a, b, seen)
 }

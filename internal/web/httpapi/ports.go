@@ -150,6 +150,6 @@ func (s *server) connectPort(w http.ResponseWriter, r *http.Request, id auth.Ide
 	defer client.Close()
 	// The agent's connection does not end with the context.
 	defer context.AfterFunc(conn.Context(), func() { _ = conn.Conn.Close() })()
-	tunnel.Relay(client, conn.Conn, func() { conn.Used(activity.Client) })
+	tunnel.Relay(client, conn.Conn, func(int) { conn.Used(activity.Client) })
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"codehub/internal/base/flow"
 )
 
 // channel is an accepted channel. What its client sends and the gate does not read stays
@@ -93,16 +95,6 @@ func (ch *channel) discardOther() (late bool) {
 	}
 }
 
-// toWorkspace copies what the client sends until its end, and calls seen with the bytes of
-// each read; nil: not needed. After an error it discards the rest.
-func (c *connection) toWorkspace(to io.Writer, ch *channel, seen func(n int)) error {
-	_, err := c.copy(counted{to, ch.input}, ch, seen)
-	if err != nil {
-		ch.discard()
-	}
-	return err
-}
-
 // counted is a writer whose writes wait for the workspace.
 type counted struct {
 	io.Writer
@@ -114,3 +106,11 @@ func (w counted) Write(p []byte) (int, error) {
 	defer w.input.done()
 	return w.Writer.Write(p)
 }
+
+// countedConn counts the writes to a connection.
+type countedConn struct {
+	flow.Conn
+	input *waiting
+}
+
+func (c countedConn) Write(p []byte) (int, error) { return counted{c.Conn, c.input}.Write(p) }

@@ -9,12 +9,12 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 
+	"codehub/internal/base/flow"
 	"codehub/internal/bus/activity"
 	"codehub/internal/running/attach"
 	"codehub/internal/runtime/agent"
@@ -84,35 +84,13 @@ func (c *connection) join(raw ssh.Channel, requests <-chan *ssh.Request, conn *a
 			conn.Close()
 		}
 	}()
-	var both sync.WaitGroup
 	var t tunnelUse
-	both.Go(func() {
-		err := c.toWorkspace(conn, ch, func(n int) {
-			if t.used(n, time.Now()) {
-				c.used(activity.Client)
-			}
-		})
-		if err == nil {
-			err = conn.CloseWrite()
-		}
-		if err != nil {
-			conn.Close()
+	flow.Join(ch, countedConn{conn, ch.input}, func(n int) {
+		if t.used(n, time.Now()) {
+			c.used(activity.Client)
 		}
 	})
-	both.Go(func() {
-		_, err := c.copy(ch, conn, nil)
-		if err == nil {
-			err = ch.CloseWrite()
-		}
-		if err != nil {
-			conn.Close()
-			ch.Close()
-		}
-	})
-	both.Wait()
 	close(finished)
-	conn.Close()
-	ch.Close()
 	ch.discard()
 	<-ch.closed
 }

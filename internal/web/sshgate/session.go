@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"codehub/internal/base/flow"
 	"codehub/internal/bus/activity"
 	"codehub/internal/running/attach"
 	"codehub/internal/runtime/agent"
@@ -433,7 +434,7 @@ func (s *session) files() {
 	defer conn.Close()
 	defer context.AfterFunc(s.ctx, func() { conn.Close() })()
 	in.feed(inputOf{conn})
-	_, err = s.conn.copy(s.ch, conn, nil)
+	err = flow.Copy(s.ch, onlyReader{conn}, nil)
 	if err == nil && s.ctx.Err() == nil {
 		s.report(agent.Exit{})
 	}
@@ -465,7 +466,9 @@ func newInput(s *session) *input {
 	s.conn.handlers.Add(1) // the caller is one of them
 	go func() {
 		defer s.conn.handlers.Done()
-		_ = s.conn.toWorkspace(in, s.ch, nil)
+		if flow.Copy(counted{in, s.ch.input}, s.ch, nil) != nil {
+			s.ch.discard()
+		}
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		if in.ended = true; in.to != nil {

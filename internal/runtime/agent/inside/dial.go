@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/base/flow"
 )
 
 const dialTimeout = 10 * time.Second
@@ -57,49 +58,43 @@ func addressOf(r *http.Request) (network, address string, err error) {
 	return network, address, nil
 }
 
-type halfCloser interface{ CloseWrite() error }
-
 // resetInterval is how often a joined connection is checked for a reset, which a silent
 // program would leave unnoticed.
 func (c Config) resetInterval() time.Duration { return cmp.Or(c.ResetInterval, 10*time.Second) }
 
-// join copies both directions until both have ended, or one has failed. Each end of
-// a direction is passed on, and the other one continues for as long as it likes. A server
-// that gives the connection up resets it. For one that was killed, the kernel of its
-// machine does so, at a keep-alive about a minute later. Then both sides are closed, even
-// if the program is silent.
+// join joins the connections. A server that gives one up resets it. For one that was killed, the
+// kernel of its machine does so, at a keep-alive about a minute later. Then both sides are closed,
+// even if the program is silent.
 func join(server *net.TCPConn, program net.Conn, resetInterval time.Duration) {
-	pipe := func(to, from net.Conn) <-chan error {
-		done := make(chan error, 1)
-		go func() {
-			_, err := io.Copy(to, from)
-			if half, ok := to.(halfCloser); ok && err == nil {
-				err = half.CloseWrite()
-			}
-			done <- err
-		}()
-		return done
-	}
-	output, input := pipe(server, program), pipe(program, server)
-	check := time.NewTicker(resetInterval)
-	defer check.Stop()
-	for output != nil || input != nil {
-		var err error
-		select {
-		case err = <-output:
-			output = nil
-		case err = <-input:
-			input = nil
-		case <-check.C:
-			if output != nil && isReset(server) {
-				err = net.ErrClosed
+	open, over := context.WithCancel(context.Background())
+	defer over()
+	go func() {
+		check := time.NewTicker(resetInterval)
+		defer check.Stop()
+		for {
+			select {
+			case <-open.Done():
+				return
+			case <-check.C:
+				if isReset(server) {
+					server.Close()
+					program.Close()
+				}
 			}
 		}
-		if err != nil {
-			server.Close()
-			program.Close()
-		}
-	}
+	}()
+	flow.Join(checked{server, over}, program.(flow.Conn), nil)
+}
+
+// checked is a connection whose check for a reset is over when its output ends.
+type checked struct {
+	*net.TCPConn
+	over func()
+}
+
+func (c checked) CloseWrite() error {
+	c.over()
+	return c.TCPConn.CloseWrite()
 }
 
 // isReset reports whether the other side has reset a connection of which this side has not
@@ -108,5 +103,3 @@ func isReset(conn *net.TCPConn) bool {
 	state, ok := stateOf(conn)
 	return !ok || state == unix.BPF_TCP_CLOSE
 }
-
-var _ halfCloser = (*net.UnixConn)(nil)
