@@ -9,11 +9,11 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"codehub/api"
@@ -168,47 +168,41 @@ func (s belowMeter) Write(b []byte) (int, error) {
 // second signal.
 func forward(ctx context.Context, opened <-chan *client.Exec, signals <-chan os.Signal) int {
 	// The connection may accept no more messages until the command reads its input, so another
-	// goroutine sends. The queue has room for all that can wait: a signal and a window change.
-	queue := make(chan os.Signal, 2)
-	var resizing atomic.Bool // a window change is in the queue
+	// goroutine sends.
+	names, resized := make(chan string, 1), make(chan struct{}, 1)
 	var x *client.Exec
-	open := func(to *client.Exec) {
-		x = to
-		go send(ctx, x, queue, &resizing)
-	}
 	asked := false
 	for {
 		select {
 		case <-ctx.Done():
 			return 0
-		case to := <-opened:
-			open(to)
+		case x = <-opened:
+			go send(ctx, x, names, resized)
 		case s := <-signals:
 			if s == syscall.SIGWINCH {
-				if !resizing.Swap(true) {
-					queue <- s
+				select {
+				case resized <- struct{}{}:
+				default: // the size is not sent yet
 				}
 				continue
 			}
 			select {
-			case to := <-opened: // before the signal
-				open(to)
+			case x = <-opened: // before the signal
+				go send(ctx, x, names, resized)
 			default:
 			}
+			n, _ := s.(syscall.Signal)
 			if asked || x == nil || !running(x) {
-				n, _ := s.(syscall.Signal)
 				return 128 + int(n)
 			}
 			asked = true
-			queue <- s
+			names <- strings.TrimPrefix(unix.SignalName(n), "SIG")
 		}
 	}
 }
 
-// send sends the signals in the queue to the command once it has started, and the current size
-// for SIGWINCH.
-func send(ctx context.Context, x *client.Exec, queue <-chan os.Signal, resizing *atomic.Bool) {
-	names := map[os.Signal]string{os.Interrupt: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT"}
+// send sends the command the signal and the sizes of the terminal once it has started.
+func send(ctx context.Context, x *client.Exec, names <-chan string, resized <-chan struct{}) {
 	select {
 	case <-x.Started():
 	case <-ctx.Done():
@@ -218,12 +212,9 @@ func send(ctx context.Context, x *client.Exec, queue <-chan os.Signal, resizing 
 		select {
 		case <-ctx.Done():
 			return
-		case s := <-queue:
-			if s != syscall.SIGWINCH {
-				_ = x.Signal(ctx, names[s])
-				continue
-			}
-			resizing.Store(false)
+		case name := <-names:
+			_ = x.Signal(ctx, name)
+		case <-resized:
 			t := localTerminal()
 			_ = x.Resize(ctx, t.Rows, t.Cols)
 		}
