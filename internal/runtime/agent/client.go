@@ -307,7 +307,7 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, bod
 	if err != nil {
 		return nil, nil, unreachable(ctx, err)
 	}
-	conn := &Conn{TCPConn: raw.(*net.TCPConn)}
+	conn := &Conn{Conn: raw}
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
@@ -327,7 +327,7 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, bod
 		conn.Close()
 		return nil, nil, unreachable(ctx, err)
 	}
-	limited := &io.LimitedReader{R: conn.TCPConn, N: maxHead}
+	limited := &io.LimitedReader{R: conn.Conn, N: maxHead}
 	r := bufio.NewReader(limited)
 	res, err := http.ReadResponse(r, req)
 	if err != nil {
@@ -363,7 +363,7 @@ func refused(res *http.Response) error {
 
 // Conn is a connection into a workspace. CloseWrite ends one direction.
 type Conn struct {
-	*net.TCPConn
+	net.Conn
 	early *bufio.Reader // what arrived with the response's head
 
 	read, written atomic.Bool // the direction has ended
@@ -372,7 +372,7 @@ type Conn struct {
 // Read reads from the connection.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.early == nil {
-		n, err := c.TCPConn.Read(p)
+		n, err := c.Conn.Read(p)
 		if err == io.EOF {
 			c.read.Store(true)
 		}
@@ -387,7 +387,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 
 // CloseWrite ends the direction to the workspace. What it sends is still read.
 func (c *Conn) CloseWrite() error {
-	err := c.TCPConn.CloseWrite()
+	err := c.Conn.(*net.TCPConn).CloseWrite()
 	if err == nil {
 		c.written.Store(true)
 	}
@@ -399,28 +399,7 @@ func (c *Conn) CloseWrite() error {
 // long as the program likes. What was sent last may be lost then.
 func (c *Conn) Close() error {
 	if !c.read.Load() || !c.written.Load() {
-		_ = c.SetLinger(0)
+		_ = c.Conn.(*net.TCPConn).SetLinger(0)
 	}
-	return c.TCPConn.Close()
-}
-
-// WriteTo copies everything that is read to w. It lets the kernel copy from socket
-// to socket.
-func (c *Conn) WriteTo(w io.Writer) (int64, error) {
-	var n int64
-	if c.early != nil {
-		early := make([]byte, c.early.Buffered())
-		k, _ := c.early.Read(early)
-		c.early = nil
-		written, err := w.Write(early[:k])
-		n = int64(written)
-		if err != nil {
-			return n, err
-		}
-	}
-	m, err := io.Copy(w, c.TCPConn)
-	if err == nil {
-		c.read.Store(true)
-	}
-	return n + m, err
+	return c.Conn.Close()
 }

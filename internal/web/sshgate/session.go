@@ -434,7 +434,7 @@ func (s *session) files() {
 	defer conn.Close()
 	defer context.AfterFunc(s.ctx, func() { conn.Close() })()
 	in.feed(inputOf{conn})
-	err = flow.Copy(s.ch, onlyReader{conn}, nil)
+	err = flow.Copy(s.ch, conn, nil)
 	if err == nil && s.ctx.Err() == nil {
 		s.report(agent.Exit{})
 	}

@@ -386,7 +386,7 @@ func TestConnectionOfKilledServerEnds(t *testing.T) { // not parallel: it counts
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := conn.SyscallConn()
+	raw, err := conn.Conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +395,7 @@ func TestConnectionOfKilledServerEnds(t *testing.T) { // not parallel: it counts
 	if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_LINGER2, 1) }); err != nil {
 		t.Fatal(err)
 	}
-	conn.TCPConn.Close()
+	conn.Conn.Close()
 	unjoined(t)
 }
 
