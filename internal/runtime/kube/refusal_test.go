@@ -36,7 +36,7 @@ func testRefusals(t *testing.T, c *cluster) {
 		change      func(*Config, *runtime.ContainerSpec)
 		step, words string
 	}{
-		"no node has the memory": {func(_ *Config, s *runtime.ContainerSpec) { s.Size.Memory = 1 << 40 }, runtime.StepWaitingRoom, "Insufficient memory"},
+		"no node has the memory": {func(c *Config, s *runtime.ContainerSpec) { c.MemoryShare, s.Size.Memory = 25, 1<<40 }, runtime.StepWaitingRoom, "Insufficient memory"},
 		"a quota is exceeded": {func(c *Config, _ *runtime.ContainerSpec) {
 			c.Patch = []byte(`{"spec": {"priorityClassName": "limited"}}`)
 		}, runtime.StepWaitingQuota, "exceeded quota: limited"},
