@@ -249,7 +249,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	b.prints("counted-300000")
 
 	// The shell follows the window's size.
-	b.types("(trap 'echo interrupted-$((6+6)); trap \"\" INT; read line; exit' INT; while sleep 0.1; do stty size; done)\r")
+	b.types("(stty -echo; trap 'echo interrupted-$((6+6)); trap \"\" INT; read line; stty echo; exit' INT; while sleep 0.1; do stty size; done)\r")
 	rows := value(b, chromedp.Evaluate[int](`document.querySelectorAll('.xterm-rows > div').length`))
 	b.prints(fmt.Sprint("\n", rows, " "))
 	if _, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 390, Height: 360, DeviceScaleFactor: 1}); err != nil {
@@ -262,7 +262,7 @@ func TestTerminalInTheBrowser(t *testing.T) {
 	harness.Eventually(t, "Ctrl-C ends the command", func() bool {
 		// Bash ignores the signal if a command of the loop ends at that moment.
 		b.chord("c", chromedp.ModifierCtrl)
-		return value(b, chromedp.Evaluate[bool](printed("interrupted-12"))) // later ones do not scroll it away
+		return value(b, chromedp.Evaluate[bool](printed("interrupted-12"))) // later ones are not echoed, and do not scroll it away
 	})
 	b.types("\r")
 
