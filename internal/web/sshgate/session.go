@@ -21,8 +21,8 @@ import (
 const (
 	// quietWait is how long the wait for a workspace lasts before the user is told.
 	quietWait = time.Second
-	// maxEarly is how much of a client's input is kept while the workspace starts, but for one
-	// more read. The client keeps the rest.
+	// maxEarly is how much of a client's input is kept while the workspace starts; one read more
+	// may exceed it. The client keeps the rest.
 	maxEarly = 64 << 10
 	// interrupt is Ctrl-C as a terminal sends it.
 	interrupt = 0x03
