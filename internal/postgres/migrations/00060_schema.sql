@@ -434,7 +434,7 @@ CREATE TABLE workspaces (
     archive_key             varchar(1024),
     archive_digest          text NOT NULL DEFAULT '',
     archive_size            bigint NOT NULL DEFAULT 0,
-    error_reason            text CHECK (error_reason IN ('Timeout', 'RetryExceeded', 'ActionFailed', 'DataLost', 'Unreachable', 'ImagePullFailed', 'ImagePullTooSlow', 'ImageNotAllowed', 'ContainerWithoutVolume', 'ArchiveCorrupted', 'Unrestorable')),
+    error_reason            text CHECK (error_reason IN ('Timeout', 'RetryExceeded', 'ActionFailed', 'DataLost', 'ImagePullFailed', 'ImagePullTooSlow', 'ImageNotAllowed', 'ContainerWithoutVolume', 'ArchiveCorrupted', 'Unrestorable')),
     error_message           text,
     error_count             integer NOT NULL DEFAULT 0 CHECK (error_count >= 0),
     retry_at                timestamptz,
@@ -463,7 +463,7 @@ CREATE TABLE workspaces (
     state                   text NOT NULL GENERATED ALWAYS AS (CASE
         WHEN phase = 'DELETED' THEN 'deleted'
         WHEN deleted_at IS NOT NULL THEN CASE
-            WHEN COALESCE(error_reason, 'ActionFailed') NOT IN ('ActionFailed', 'Unreachable', 'Unrestorable') THEN 'delete_failed'
+            WHEN COALESCE(error_reason, 'ActionFailed') NOT IN ('ActionFailed', 'Unrestorable') THEN 'delete_failed'
             WHEN operation = 'NONE' AND home_ctx ->> 'state' <> 'deleting' THEN 'deleted'
             ELSE 'deleting' END
         WHEN operation = 'PROVISIONING' THEN 'preparing'
