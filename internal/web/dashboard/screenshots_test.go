@@ -74,7 +74,7 @@ func (a *album) write(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "index.html"), []byte(index), 0o644); err != nil {
 		return err
 	}
-	for file, name := range map[string]string{"dashboard": "readme-list", "workspace": "readme-workspace"} {
+	for file, name := range map[string]string{"dashboard": "readme-list"} {
 		for _, scheme := range []string{"light", "dark"} {
 			picture, err := png.Decode(bytes.NewReader(a.pictures[name][scheme+"-en"]))
 			if err == nil {
