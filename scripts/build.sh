@@ -24,7 +24,7 @@ fetch() { list ./cmd/codehub-agent ./cmd/codehub >/dev/null; }
 compile() {
 	local packages
 	packages=$(list -f '{{if not (or .Standard (eq .Name "main"))}}{{.ImportPath}}{{range .Deps}} {{.}}{{end}}{{end}}' ./cmd/codehub-agent ./cmd/codehub |
-		awk '!/codehub\/internal\/agent\/program/ { print $1 }') || return
+		awk '!/codehub\/internal\/runtime\/agent\/program/ { print $1 }') || return
 	# shellcheck disable=SC2086 # a list
 	go build "${flags[@]}" $packages
 }
