@@ -20,6 +20,7 @@ import (
 	"codehub/internal/control/lease"
 	"codehub/internal/gateway/inbound"
 	"codehub/internal/gateway/origin"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/server/config"
@@ -70,7 +71,7 @@ func (s *server) run(ctx context.Context) error {
 	srv.ErrorLog = httpErrors(s.log)
 	srv.ConnContext = inbound.CountStreams(s.cfg.Front.Proxies.Contain)
 	srv.ConnState = s.listener.ConnState
-	plain := &inbound.Plain{Server: srv, Serves: s.relays}
+	plain := &shortway.Server{HTTP: srv, Serves: s.relays}
 	listener := plain.Listen(s.front.Listener)
 	g.Go(func() error {
 		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -103,7 +104,7 @@ func (s *server) run(ctx context.Context) error {
 // continue during a shutdown. Proxy.Shutdown ends WebSockets.
 const streamsEnd = time.Second
 
-func (s *server) drain(ctx context.Context, srv *http.Server, plain *inbound.Plain, stopRequests, stopSSH context.CancelFunc) {
+func (s *server) drain(ctx context.Context, srv *http.Server, plain *shortway.Server, stopRequests, stopSSH context.CancelFunc) {
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ShutdownTimeout)
 	defer cancel()
 	end := time.AfterFunc(streamsEnd, func() { stopRequests(); s.continued.End() })

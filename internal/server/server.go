@@ -27,9 +27,9 @@ import (
 	"codehub/internal/control/mark"
 	"codehub/internal/control/reconcile"
 	"codehub/internal/control/replica"
-	"codehub/internal/gateway/continuation"
 	"codehub/internal/gateway/front"
 	"codehub/internal/gateway/inbound"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
 	"codehub/internal/running/attach"
@@ -285,7 +285,7 @@ type server struct {
 	ttl       *ttl.Runner
 	usage     *usage.Runner
 	inside    *frominside.Runner
-	continued *continuation.Group // event streams and WebSockets
+	continued *shortway.Group // event streams and WebSockets
 	http      http.Handler
 	metrics   *httpapi.Metrics
 
@@ -383,7 +383,7 @@ func newServer(p parts) (*server, error) {
 	mux.Handle("/api/", rest)
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))
-	continued := continuation.NewGroup()
+	continued := shortway.NewGroup()
 	metrics := httpapi.NewMetrics()
 	metrics.Registry().MustRegister(p.listener.Metrics()...)
 	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))

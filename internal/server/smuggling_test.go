@@ -88,7 +88,7 @@ func TestSmuggledRequestsOverTLS(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	try(t, err)
 	own := inbound.Settings{RequestTimeout: time.Minute, IdleTimeout: time.Second}.Server(srv.Config.Handler)
-	go func() { _ = own.Serve(inbound.Strict(tls.NewListener(l, config))) }()
+	go func() { _ = own.Serve(inbound.Strict(tls.NewListener(l, config), nil)) }()
 	defer own.Close()
 	client := srv.Client()
 	for _, protocol := range []string{"HTTP/2.0", "HTTP/1.1"} {

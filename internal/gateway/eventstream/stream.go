@@ -1,5 +1,5 @@
 // Package eventstream sends server-sent events. Over HTTP/1 an open stream takes its
-// connection over from net/http and continues after its handler (package continuation),
+// connection over from net/http and continues after its handler (package shortway),
 // because streams are idle most of the time. Over HTTP/2 it stays an ordinary response.
 package eventstream
 
@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"codehub/internal/gateway/continuation"
 	"codehub/internal/gateway/inbound"
+	"codehub/internal/gateway/shortway"
 )
 
 // maxSent is how much a client may send while it reads a stream.
@@ -48,7 +48,7 @@ type Stream struct {
 	cut  bool      // a write failed, so the client can receive no more
 
 	// Of a stream that has taken over its connection:
-	done     continuation.Done
+	done     shortway.Done
 	sent     int64
 	received int
 	mu       sync.Mutex
@@ -60,7 +60,7 @@ type Stream struct {
 // time. Until Run is called, the handler can respond in another way.
 func New(w http.ResponseWriter, r *http.Request, within time.Duration) *Stream {
 	s := &Stream{w: w, r: r, within: within, wakeup: make(chan struct{}, 1)}
-	if c := continuation.Of(r); c != nil {
+	if c := shortway.Of(r); c != nil {
 		s.ctx, s.cancel = context.WithCancel(c.Context())
 	} else {
 		s.ctx, s.cancel = context.WithCancel(r.Context())
@@ -129,7 +129,7 @@ func (s *Stream) Close() { s.cancel() }
 
 // takeOver takes the connection over from net/http, which sends the header.
 func (s *Stream) takeOver() bool {
-	c := continuation.Of(s.r)
+	c := shortway.Of(s.r)
 	if c == nil {
 		return false
 	}
@@ -155,7 +155,7 @@ func (s *Stream) takeOver() bool {
 }
 
 // run continues a stream that has taken over its connection.
-func (s *Stream) run(done continuation.Done) {
+func (s *Stream) run(done shortway.Done) {
 	s.done = done
 	go s.turn()
 }
@@ -170,7 +170,7 @@ func (s *Stream) turn() {
 			go s.turn()
 			return
 		}
-		s.done(s.sent, continuation.Recovered(recover()))
+		s.done(s.sent, shortway.Recovered(recover()))
 	}()
 	defer func() {
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/gateway/continuation"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/testing/harness"
 )
 
@@ -25,14 +25,14 @@ import (
 type end struct {
 	why      error
 	sent     int64
-	panicked *continuation.Panic
+	panicked *shortway.Panic
 	over     bool // its context had ended
 }
 
 // site is a server with one stream at every address.
 type site struct {
 	*httptest.Server
-	streams *continuation.Group
+	streams *shortway.Group
 	begun   chan *Stream
 	ended   chan end
 }
@@ -40,7 +40,7 @@ type site struct {
 // newSite serves streams of step, with HTTP/2 if two.
 func newSite(t *testing.T, two bool, within time.Duration, step func(*Stream) Step) *site {
 	t.Helper()
-	s := &site{streams: continuation.NewGroup(), begun: make(chan *Stream, 1000), ended: make(chan end, 1000)}
+	s := &site{streams: shortway.NewGroup(), begun: make(chan *Stream, 1000), ended: make(chan end, 1000)}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, rest := s.streams.Allow(r.Context())
 		out := New(w, r.WithContext(ctx), within)
@@ -55,7 +55,7 @@ func newSite(t *testing.T, two bool, within time.Duration, step func(*Stream) St
 			s.ended <- e
 			return
 		}
-		rest.Go(func(sent int64, panicked *continuation.Panic) {
+		rest.Go(func(sent int64, panicked *shortway.Panic) {
 			e.sent, e.panicked = sent, panicked
 			s.ended <- e
 		})

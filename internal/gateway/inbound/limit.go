@@ -155,33 +155,20 @@ func (l *Listener) log(limit string, address netip.Prefix) {
 // ConnState is the hook for http.Server.ConnState, by which the listener knows the idle
 // connections.
 func (l *Listener) ConnState(c net.Conn, state http.ConnState) {
-	own, ok := below[*conn](c)
-	if !ok {
-		return
+	own, ok := c.(*conn)
+	for !ok {
+		above, has := c.(interface{ NetConn() net.Conn }) // of TLS and of the PROXY protocol
+		if !has {
+			return
+		}
+		c = above.NetConn()
+		own, ok = c.(*conn)
 	}
 	at := int64(0)
 	if state == http.StateIdle {
 		at = time.Now().UnixNano()
 	}
 	own.idleSince.Store(at)
-}
-
-// below returns the connection of type T at or below c. Those of TLS, of the limits and of
-// the PROXY protocol have another one below.
-func below[T net.Conn](c net.Conn) (found T, ok bool) {
-	for {
-		if found, ok = c.(T); ok {
-			return found, true
-		}
-		switch v := c.(type) {
-		case interface{ NetConn() net.Conn }:
-			c = v.NetConn()
-		case interface{ Raw() net.Conn }:
-			c = v.Raw()
-		default:
-			return found, false
-		}
-	}
 }
 
 // Open returns the number of open connections.

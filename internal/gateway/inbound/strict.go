@@ -22,15 +22,13 @@ import (
 //
 // A connection whose request asks for another protocol is not checked any further, so
 // the handler must close it if it does not switch; see CloseAfter.
-func Strict(l net.Listener) net.Listener {
-	s := newStrict(l)
+//
+// first, if it is not nil, may serve the first requests of an HTTP/1 connection itself. It
+// gets the connection after a handshake of TLS, and returns what continues it, or nil if it
+// has ended.
+func Strict(l net.Listener, first func(net.Conn) net.Conn) net.Listener {
+	s := &strictListener{Listener: l, first: first, accepted: make(chan net.Conn), done: make(chan struct{})}
 	go s.run()
-	return s
-}
-
-func newStrict(l net.Listener) *strictListener {
-	s := &strictListener{Listener: l, accepted: make(chan net.Conn), done: make(chan struct{})}
-	s.serve = func(c net.Conn, secure *tls.Conn) { s.hand(strict(c, secure)) }
 	return s
 }
 
@@ -44,7 +42,7 @@ func strict(c net.Conn, secure *tls.Conn) net.Conn {
 
 type strictListener struct {
 	net.Listener
-	serve    func(c net.Conn, secure *tls.Conn) // of an HTTP/1 connection
+	first    func(net.Conn) net.Conn // or nil
 	accepted chan net.Conn
 	done     chan struct{} // closed when no more connections are accepted
 	err      error         // why; set before
@@ -72,14 +70,16 @@ func (l *strictListener) run() {
 		}
 		go func() {
 			secure, ok := c.(*tls.Conn)
-			switch {
-			case !ok:
-				l.serve(c, nil)
-			case negotiatesHTTP1(secure):
-				l.serve(c, secure)
-			default:
+			if ok && !negotiatesHTTP1(secure) {
 				l.hand(c)
+				return
 			}
+			if l.first != nil {
+				if c = l.first(c); c == nil {
+					return
+				}
+			}
+			l.hand(strict(c, secure))
 		}()
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"time"
 
 	"codehub/internal/control/admin"
-	"codehub/internal/gateway/continuation"
 	"codehub/internal/gateway/origin"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/postgres"
 	"codehub/internal/running/service"
 	"codehub/internal/runtime"
@@ -278,7 +278,7 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 		ctx, rest := w.Streams.Allow(r.Context())
 		served.ServeHTTP(rw, r.WithContext(ctx))
 		if rest.Begun() {
-			rest.Go(func(_ int64, panicked *continuation.Panic) {
+			rest.Go(func(_ int64, panicked *shortway.Panic) {
 				if panicked != nil {
 					t.Errorf("an event stream panicked: %v", panicked.Value)
 				}

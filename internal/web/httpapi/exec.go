@@ -16,7 +16,7 @@ import (
 	"codehub/api"
 	"codehub/internal/base/flow"
 	"codehub/internal/bus/activity"
-	"codehub/internal/gateway/continuation"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/running/attach"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/users/auth"
@@ -58,7 +58,7 @@ func (s *server) exec(w http.ResponseWriter, r *http.Request, id auth.Identity) 
 		return err
 	}
 	x := &execution{server: s, caller: id.Caller, id: ws.ID, request: accesslog.ID(r.Context())}
-	rest := continuation.Of(r)
+	rest := shortway.Of(r)
 	if rest != nil {
 		rest.Begin(x.run)
 		x.ctx = rest.Context()
@@ -105,12 +105,12 @@ type execution struct {
 	reader  sync.WaitGroup // uses the connection until it is closed
 }
 
-func (x *execution) run(done continuation.Done) {
+func (x *execution) run(done shortway.Done) {
 	go func() {
-		var panicked *continuation.Panic
+		var panicked *shortway.Panic
 		defer func() { done(0, panicked) }()
 		defer func() {
-			panicked = continuation.Recovered(recover())
+			panicked = shortway.Recovered(recover())
 			_ = x.conn.CloseNow()
 		}()
 		x.serve()

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"codehub/internal/gateway/continuation"
 	"codehub/internal/gateway/front"
 	"codehub/internal/gateway/inbound"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/web/accesslog"
 	"codehub/internal/workspace"
 )
@@ -22,7 +22,7 @@ import (
 // metrics (which may be nil) and the recovery from panics, and lets the handler stream and
 // hijack. A request that continues after its handler, in the group continued (which may be
 // nil), is logged and counted when it ends.
-func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next http.Handler) http.Handler {
+func Outer(log *slog.Logger, m *Metrics, continued *shortway.Group, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		e := &accesslog.Request{ID: requestID(r)}
@@ -38,7 +38,7 @@ func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next htt
 		done := m.begin()
 		// It keeps no part of net/http's request or response: a request that continues holds it.
 		a := answered{Request: e, log: log, method: r.Method, path: r.URL.Path, remote: front.Address(r)}
-		rec.repeated = func(f inbound.Repeated) inbound.Repeated {
+		rec.repeated = func(f shortway.Repeated) shortway.Repeated {
 			return a.repeated(m, e.ID == r.Header.Get("X-Request-Id"), f)
 		}
 		end := func(status int, bytes int64) {
@@ -55,7 +55,7 @@ func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next htt
 			default:
 				status, bytes := rec.status, rec.bytes
 				a.keep()
-				rest.Go(func(sent int64, panicked *continuation.Panic) {
+				rest.Go(func(sent int64, panicked *shortway.Panic) {
 					if panicked != nil {
 						a.panicked(panicked)
 					}
@@ -65,7 +65,7 @@ func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next htt
 			}
 			cut := v != nil // a truncated response must not look complete
 			if v != nil && v != http.ErrAbortHandler {
-				a.panicked(continuation.Recovered(v))
+				a.panicked(shortway.Recovered(v))
 				if rec.status == 0 && !rec.hijacked {
 					WriteError(rec, r, log, workspace.Errorf(codeInternal, "Something went wrong on the server. Request %s.", e.ID))
 					cut = false
@@ -85,9 +85,9 @@ func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next htt
 
 // repeated decorates f with what Outer does for a request. named says that the client has
 // given the request its id, which repeated requests have as well.
-func (a answered) repeated(m *Metrics, named bool, f inbound.Repeated) inbound.Repeated {
+func (a answered) repeated(m *Metrics, named bool, f shortway.Repeated) shortway.Repeated {
 	first := *a.Request
-	return func(target []byte, ans *inbound.Answer) (done bool) {
+	return func(target []byte, ans *shortway.Answer) (done bool) {
 		start, e := time.Now(), first
 		if !named {
 			e.ID = newID()
@@ -108,7 +108,7 @@ func (a answered) repeated(m *Metrics, named bool, f inbound.Repeated) inbound.R
 				status, bytes = rec.status, rec.bytes
 			}
 			if v != nil && v != http.ErrAbortHandler {
-				(&answered{Request: &e, log: a.log}).panicked(continuation.Recovered(v))
+				(&answered{Request: &e, log: a.log}).panicked(shortway.Recovered(v))
 				v = http.ErrAbortHandler
 				if status == 0 {
 					status = http.StatusInternalServerError
@@ -150,7 +150,7 @@ func (a *answered) keep() {
 	a.method, a.path, a.Workspace = strings.Clone(bounded(a.method)), strings.Clone(bounded(a.path)), strings.Clone(a.Workspace)
 }
 
-func (a *answered) panicked(p *continuation.Panic) {
+func (a *answered) panicked(p *shortway.Panic) {
 	a.log.Error("panic", "request_id", a.ID, "panic", p.Value, "stack", p.Stack)
 }
 
@@ -217,13 +217,13 @@ type recorder struct {
 	status   int
 	bytes    int64
 	hijacked bool
-	repeated func(inbound.Repeated) inbound.Repeated // or nil
+	repeated func(shortway.Repeated) shortway.Repeated // or nil
 }
 
-// Repeat is called by inbound.Repeat.
-func (r *recorder) Repeat(f inbound.Repeated) {
+// Repeat is called by shortway.Repeat.
+func (r *recorder) Repeat(f shortway.Repeated) {
 	if r.repeated != nil {
-		inbound.Repeat(r.ResponseWriter, r.repeated(f))
+		shortway.Repeat(r.ResponseWriter, r.repeated(f))
 	}
 }
 

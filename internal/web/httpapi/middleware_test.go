@@ -13,8 +13,8 @@ import (
 
 	"codehub/api"
 	"codehub/internal/base/health"
-	"codehub/internal/gateway/continuation"
 	"codehub/internal/gateway/eventstream"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/web"
 	"codehub/internal/web/accesslog"
@@ -135,11 +135,11 @@ func TestOuter(t *testing.T) {
 		eventstream.New(w, r, limit).Run(func() (time.Time, error) { panic("words of a stream") }, func(error) {})
 	})
 	mux.HandleFunc("/begin/panic", func(_ http.ResponseWriter, r *http.Request) {
-		continuation.Of(r).Begin(func(continuation.Done) { t.Error("a request continues after a panic") })
+		shortway.Of(r).Begin(func(shortway.Done) { t.Error("a request continues after a panic") })
 		panic("words of a beginning")
 	})
 	mux.Handle("/metrics", m.Handler())
-	streams := continuation.NewGroup()
+	streams := shortway.NewGroup()
 	srv := httptest.NewUnstartedServer(Outer(slog.New(slog.NewTextHandler(log, nil)), m, streams, mux))
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	srv.Start()

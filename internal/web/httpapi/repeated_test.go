@@ -12,8 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/gateway/continuation"
-	"codehub/internal/gateway/inbound"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/testing/harness"
 	"codehub/internal/web/accesslog"
 )
@@ -24,7 +23,7 @@ func TestOuterOfRepeatedRequests(t *testing.T) {
 	log := &harness.Log{}
 	m := NewMetrics()
 	handled := 0
-	answer := func(target []byte, a *inbound.Answer) bool {
+	answer := func(target []byte, a *shortway.Answer) bool {
 		switch string(target) {
 		case "/panic":
 			panic("secret words")
@@ -48,12 +47,12 @@ func TestOuterOfRepeatedRequests(t *testing.T) {
 		handled++
 		accesslog.SetRoute(r.Context(), "proxy")
 		accesslog.SetUser(r.Context(), "ann")
-		inbound.Repeat(w, answer)
+		shortway.Repeat(w, answer)
 		_, _ = io.WriteString(w, "first")
 	})
-	s := httptest.NewUnstartedServer(Outer(slog.New(slog.NewTextHandler(log, nil)), m, continuation.NewGroup(), handler))
+	s := httptest.NewUnstartedServer(Outer(slog.New(slog.NewTextHandler(log, nil)), m, shortway.NewGroup(), handler))
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	plain := &inbound.Plain{Server: s.Config, Serves: func(string, string) bool { return true }}
+	plain := &shortway.Server{HTTP: s.Config, Serves: func(string, string) bool { return true }}
 	s.Listener = plain.Listen(s.Listener)
 	s.Start()
 	defer s.Close()

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"codehub/internal/gateway/continuation"
+	"codehub/internal/gateway/shortway"
 )
 
 // webSocket relays the bytes of one WebSocket after its handshake. Each direction has a
@@ -23,7 +23,7 @@ type webSocket struct {
 	use        *use // or nil
 	client     *visitorConn
 	backend    net.Conn
-	done       continuation.Done
+	done       shortway.Done
 
 	up, down direction    // from the client, to the client
 	relaying atomic.Int32 // directions that have not ended
@@ -43,7 +43,7 @@ type direction struct {
 	buffer   []byte                // what receive has read, of a buffer of the pool
 	err      error                 // of receive
 	sent     int64
-	panicked *continuation.Panic
+	panicked *shortway.Panic
 }
 
 // smallBuffer is the size of the buffer with which a TLS connection is awaited.
@@ -63,7 +63,7 @@ const restAfter = time.Second
 const singleAfter = 20 * time.Millisecond
 
 // run starts both directions. They rest until the first byte comes.
-func (s *webSocket) run(done continuation.Done) {
+func (s *webSocket) run(done shortway.Done) {
 	s.done = done
 	s.relaying.Store(2)
 	for _, d := range []*direction{&s.up, &s.down} {
@@ -113,7 +113,7 @@ func (s *webSocket) ended() {
 func (d *direction) turn() {
 	err := errPanicked
 	defer func() {
-		d.panicked = continuation.Recovered(recover())
+		d.panicked = shortway.Recovered(recover())
 		switch {
 		case err != nil:
 			d.end(err)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"codehub/internal/gateway/inbound"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/runtime"
 	"codehub/internal/testing/e2e/proc"
 	"codehub/internal/testing/harness"
@@ -77,9 +78,9 @@ func gateways(t *testing.T) []*gateway {
 // servePlain serves as codehub does, plain requests without net/http, and returns its address.
 func servePlain(t *testing.T, server *http.Server) string {
 	t.Helper()
-	short := &inbound.Plain{Server: server, Serves: func(string, string) bool { return true }}
+	short := &shortway.Server{HTTP: server, Serves: func(string, string) bool { return true }}
 	s := httptest.NewUnstartedServer(nil)
-	s.Config = short.Server
+	s.Config = short.HTTP
 	s.Listener = short.Listen(s.Listener)
 	s.Start()
 	t.Cleanup(func() {

@@ -10,17 +10,17 @@ import (
 	"strings"
 	"sync"
 
-	"codehub/internal/gateway/wire"
+	"codehub/internal/gateway/shortway"
 )
 
 // Most requests are plain: an IDE loads its files without a body, an upgrade or
 // trailers. They are relayed on the goroutine that serves them, over the connections of
-// wire.Pool; all others by httputil.ReverseProxy and http.Transport. Both change the
+// shortway.Pool; all others by httputil.ReverseProxy and http.Transport. Both change the
 // headers in the same way.
 
 // isPlain reports whether a request can be relayed by relayPlain.
 func isPlain(r *http.Request, v visit) bool {
-	if !wire.Sends(r) || v.app.port != 0 || v.host.Port != 0 {
+	if !shortway.Sends(r) || v.app.port != 0 || v.host.Port != 0 {
 		return false
 	}
 	for _, name := range []string{"Upgrade", "Te", "Trailer", "Expect"} {

@@ -111,7 +111,7 @@ type exchange struct {
 	prefix string
 
 	hints   int                                 // informational responses so far
-	hint    func(code int, h http.Header) error // passes one on; set for what wire.Pool sends
+	hint    func(code int, h http.Header) error // passes one on; set for what shortway.Pool sends
 	upgrade bool                                // the request is for relayWebSocket
 	// replaced: the request was sent to another container than it was meant for.
 	replaced bool

@@ -11,8 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"codehub/internal/gateway/inbound"
-	"codehub/internal/gateway/wire"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/workspace/lifecycle"
 )
 
@@ -41,7 +40,7 @@ func (x *exchange) letRepeat(w *visitorWriter, in, out *http.Request) {
 	}
 	v.path, v.rawPath = "", ""
 	q := &repeated{proxy: x.proxy, visit: v, request: in, out: out, to: c.upstream}
-	inbound.Repeat(w.ResponseWriter, q.answer) // answer does what w does
+	shortway.Repeat(w.ResponseWriter, q.answer) // answer does what w does
 }
 
 // onlyID reports whether a header has no field but that which httpapi.Outer adds again.
@@ -86,7 +85,7 @@ func simpleTarget(target []byte) bool {
 // largestAnswer is the largest body that answer relays itself.
 const largestAnswer = 64 << 10
 
-func (q *repeated) answer(target []byte, a *inbound.Answer) bool {
+func (q *repeated) answer(target []byte, a *shortway.Answer) bool {
 	p := q.proxy
 	v, ok := q.visitOf(target)
 	if !ok {
@@ -110,10 +109,10 @@ func (q *repeated) answer(target []byte, a *inbound.Answer) bool {
 	}
 	reply, err := q.sendTo(target, a.Hold)
 	switch {
-	case errors.Is(err, wire.ErrNoConnection) && a.Ended():
+	case errors.Is(err, shortway.ErrNoConnection) && a.Ended():
 		a.Fail()
 		return true
-	case errors.Is(err, wire.ErrNoConnection), errors.Is(err, errNoHead):
+	case errors.Is(err, shortway.ErrNoConnection), errors.Is(err, errNoHead):
 		a.Release()
 		return false
 	case err != nil:
@@ -167,7 +166,7 @@ func (q *repeated) answer(target []byte, a *inbound.Answer) bool {
 }
 
 // send writes to the client.
-func (q *repeated) send(a *inbound.Answer, c *connection, b []byte, body int) error {
+func (q *repeated) send(a *shortway.Answer, c *connection, b []byte, body int) error {
 	c.beginWrite()
 	err := a.Send(b, body)
 	c.endWrite()
@@ -181,11 +180,11 @@ var errNoHead = errors.New("the request cannot be repeated")
 var requests = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
 
 // sendTo sends the request to the container.
-func (q *repeated) sendTo(target []byte, hold func(net.Conn) bool) (wire.Reply, error) {
+func (q *repeated) sendTo(target []byte, hold func(net.Conn) bool) (shortway.Reply, error) {
 	if q.head == nil {
-		fields, err := wire.Fields(q.out)
+		fields, err := shortway.Fields(q.out)
 		if err != nil {
-			return wire.Reply{}, errNoHead
+			return shortway.Reply{}, errNoHead
 		}
 		q.head = fields
 	}
@@ -197,7 +196,7 @@ func (q *repeated) sendTo(target []byte, hold func(net.Conn) bool) (wire.Reply, 
 }
 
 // fail answers when the container does not respond.
-func (q *repeated) fail(a *inbound.Answer, c *connection, v visit, err error) {
+func (q *repeated) fail(a *shortway.Answer, c *connection, v visit, err error) {
 	a.Release()
 	w, r, failed := a.Writer()
 	if failed != nil || c.wasCut() {
@@ -208,7 +207,7 @@ func (q *repeated) fail(a *inbound.Answer, c *connection, v visit, err error) {
 }
 
 // slow relays a response that the rules change, or that is large.
-func (q *repeated) slow(a *inbound.Answer, c *connection, v visit, reply wire.Reply) {
+func (q *repeated) slow(a *shortway.Answer, c *connection, v visit, reply shortway.Reply) {
 	if !a.Release() {
 		reply.Abandon()
 		a.Fail()

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"codehub/internal/gateway/wire"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -37,7 +37,7 @@ const maxResponseFields = 2000
 type upstream struct {
 	runtime.Upstream
 	id        workspace.ID
-	plain     *wire.Pool      // for what it can send to the IDE
+	plain     *shortway.Pool  // for what it can send to the IDE
 	transport *http.Transport // for everything else, and for ports
 	loopback  bool            // for tests: ports are reached on a loopback address
 	inside    insidePorts
@@ -61,7 +61,7 @@ func newUpstream(id workspace.ID, u runtime.Upstream) *upstream {
 
 		MaxResponseHeaderBytes: maxResponseHeader,
 	}
-	to.plain = &wire.Pool{
+	to.plain = &shortway.Pool{
 		Dial:        func(ctx context.Context) (net.Conn, error) { return to.dial(ctx, "tcp", u.Addr) },
 		IdleTimeout: plainIdleTimeout, MaxIdle: maxIdle, MaxHeader: maxResponseHeader,
 	}

@@ -8,8 +8,7 @@ import (
 	"net/http"
 	"strings"
 
-	"codehub/internal/gateway/continuation"
-	"codehub/internal/gateway/wire"
+	"codehub/internal/gateway/shortway"
 )
 
 // WebSockets of an IDE are relayed without httputil.ReverseProxy, whose goroutines,
@@ -18,7 +17,7 @@ import (
 
 // isPlainUpgrade reports whether relayWebSocket can relay a request.
 func isPlainUpgrade(r *http.Request, v visit) bool {
-	if r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Method != http.MethodGet || !wire.Sends(r) || v.app.port != 0 || v.host.Port != 0 ||
+	if r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Method != http.MethodGet || !shortway.Sends(r) || v.app.port != 0 || v.host.Port != 0 ||
 		!isWebSocket(r.Header) || len(r.Header["Upgrade"]) != 1 {
 		return false
 	}
@@ -49,7 +48,7 @@ func (x *exchange) relayWebSocket(w *visitorWriter, r *http.Request) {
 		x.upstreamError(w, r, err)
 		return
 	}
-	backend, switched := res.Body.(*wire.Switched)
+	backend, switched := res.Body.(*shortway.Switched)
 	if !switched {
 		x.pass(w, r, res)
 		return
@@ -70,9 +69,9 @@ func (x *exchange) relayWebSocket(w *visitorWriter, r *http.Request) {
 }
 
 // connect completes the handshake with the client, and relays.
-func (x *exchange) connect(w *visitorWriter, r *http.Request, res *http.Response, backend *wire.Switched) {
+func (x *exchange) connect(w *visitorWriter, r *http.Request, res *http.Response, backend *shortway.Switched) {
 	s := &webSocket{open: x.proxy.open, connection: x.connection, use: x.use}
-	rest := continuation.Of(r)
+	rest := shortway.Of(r)
 	if rest != nil {
 		rest.Begin(s.run)
 	}
@@ -92,8 +91,8 @@ func (x *exchange) connect(w *visitorWriter, r *http.Request, res *http.Response
 		x.connection.detach()
 		return
 	}
-	ended := make(chan *continuation.Panic)
-	s.run(func(_ int64, panicked *continuation.Panic) { ended <- panicked })
+	ended := make(chan *shortway.Panic)
+	s.run(func(_ int64, panicked *shortway.Panic) { ended <- panicked })
 	if p := <-ended; p != nil {
 		panic(fmt.Sprintf("%v, in a goroutine with this stack:\n%s", p.Value, p.Stack))
 	}
@@ -103,7 +102,7 @@ func (x *exchange) connect(w *visitorWriter, r *http.Request, res *http.Response
 var errHandshake = errors.New("send the response of the handshake")
 
 // connect takes over the client's connection and sends the response on it.
-func (s *webSocket) connect(w *visitorWriter, res *http.Response, backend *wire.Switched) error {
+func (s *webSocket) connect(w *visitorWriter, res *http.Response, backend *shortway.Switched) error {
 	client, rw, err := w.hijack(backend.Conn)
 	if err != nil {
 		return err

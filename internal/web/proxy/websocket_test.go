@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/gateway/continuation"
 	"codehub/internal/gateway/inbound"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/testing/harness"
 	"codehub/internal/web/httpapi"
 )
@@ -26,17 +26,17 @@ import (
 type entrance struct {
 	*httptest.Server
 	world     *world
-	continued *continuation.Group
+	continued *shortway.Group
 	log       harness.Log
 }
 
 func (w *world) entrance(secure bool) *entrance {
 	w.t.Helper()
-	e := &entrance{world: w, continued: continuation.NewGroup()}
+	e := &entrance{world: w, continued: shortway.NewGroup()}
 	e.Server = httptest.NewUnstartedServer(nil)
-	plain := &inbound.Plain{Serves: func(string, string) bool { return true },
-		Server: inbound.Settings{RequestTimeout: time.Minute, IdleTimeout: time.Minute}.Server(httpapi.Outer(e.log.Logger(), httpapi.NewMetrics(), e.continued, w.handler()))}
-	e.Config = plain.Server
+	plain := &shortway.Server{Serves: func(string, string) bool { return true },
+		HTTP: inbound.Settings{RequestTimeout: time.Minute, IdleTimeout: time.Minute}.Server(httpapi.Outer(e.log.Logger(), httpapi.NewMetrics(), e.continued, w.handler()))}
+	e.Config = plain.HTTP
 	listener := e.Listener
 	if secure {
 		own := httptest.NewUnstartedServer(nil) // for its certificate
@@ -139,7 +139,7 @@ func TestIdleWebSocketHasNoGoroutines(t *testing.T) {
 		backends = append(backends, conn) // and has no goroutine
 	})
 	e := w.entrance(false)
-	const turns, served, plainly = "proxy.(*direction).turn(", "http.(*conn).serve(", "inbound.(*Plain).serve("
+	const turns, served, plainly = "proxy.(*direction).turn(", "http.(*conn).serve(", "shortway.(*Server).serve("
 	count := func() map[string]int {
 		var stacks strings.Builder
 		if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/gateway/inbound"
 	"codehub/internal/gateway/origin"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/runtime"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
@@ -42,7 +42,7 @@ type world struct {
 	sessions *watches
 	proxy    *Proxy
 	server   *httptest.Server
-	plain    *inbound.Plain
+	plain    *shortway.Server
 	log      harness.Log
 }
 
@@ -57,7 +57,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	}
 	// The public address is known when the server listens.
 	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.handler().ServeHTTP(rw, r) }))
-	w.plain = &inbound.Plain{Server: w.server.Config, Serves: func(string, string) bool { return true }}
+	w.plain = &shortway.Server{HTTP: w.server.Config, Serves: func(string, string) bool { return true }}
 	w.server.Listener = w.plain.Listen(w.server.Listener)
 	w.server.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(&w.log, nil), slog.LevelInfo)
 	w.server.Start()

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/crypto/argon2"
 
 	"codehub/internal/bus"
-	"codehub/internal/gateway/continuation"
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/postgres"
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/users/auth"
@@ -33,7 +33,7 @@ type Server struct {
 	Auth *auth.Auth
 	Hub  *bus.Hub
 	// Streams are the event streams that continue after their handlers.
-	Streams *continuation.Group
+	Streams *shortway.Group
 
 	t    testing.TB
 	log  *slog.Logger
@@ -50,7 +50,7 @@ func AtLocalhost(s *Server) { s.name = "localhost" }
 // New makes a server on a database. It ends with the test.
 func New(t testing.TB, db *fixture.Database, log *slog.Logger, options ...Option) *Server {
 	t.Helper()
-	s := &Server{Database: db, HTTP: httptest.NewUnstartedServer(nil), Streams: continuation.NewGroup(), t: t, log: log}
+	s := &Server{Database: db, HTTP: httptest.NewUnstartedServer(nil), Streams: shortway.NewGroup(), t: t, log: log}
 	for _, o := range options {
 		o(s)
 	}

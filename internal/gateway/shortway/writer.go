@@ -1,4 +1,4 @@
-package inbound
+package shortway
 
 import (
 	"fmt"
@@ -48,7 +48,7 @@ const plainOut = 8 << 10
 func newPlainWriter(c *plainConn, r *http.Request) *plainWriter {
 	w := plainWriters.Get().(*plainWriter)
 	w.conn, w.head, w.begun, w.length = c, r.Method == http.MethodHead, time.Now(), -1
-	if timeout := c.plain.Server.WriteTimeout; timeout > 0 {
+	if timeout := c.server.HTTP.WriteTimeout; timeout > 0 {
 		w.writeBy = w.begun.Add(timeout)
 	}
 	return w
@@ -189,7 +189,7 @@ func (w *plainWriter) frame(first []byte, whole bool) {
 			field("Transfer-Encoding", "chunked")
 		}
 	}
-	if !w.ends && w.conn.plain.closing.Load() {
+	if !w.ends && w.conn.server.closing.Load() {
 		w.ends = true
 		field("Connection", "close")
 	}

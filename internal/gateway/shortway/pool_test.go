@@ -1,4 +1,4 @@
-package wire
+package shortway
 
 import (
 	"bufio"
@@ -16,15 +16,15 @@ import (
 	"codehub/internal/testing/harness"
 )
 
-// server is a pool and the number of its connections.
-type server struct {
+// backend is a pool and the number of its connections.
+type backend struct {
 	*Pool
 	dials atomic.Int64
 }
 
 // newServer returns a pool whose connections are served by serve, which gets the number
 // of the connection, from 1.
-func newServer(t *testing.T, serve func(n int, c net.Conn, in *bufio.Reader)) *server {
+func newServer(t *testing.T, serve func(n int, c net.Conn, in *bufio.Reader)) *backend {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,7 +44,7 @@ func newServer(t *testing.T, serve func(n int, c net.Conn, in *bufio.Reader)) *s
 			})
 		}
 	})
-	s := &server{}
+	s := &backend{}
 	s.Pool = &Pool{IdleTimeout: time.Minute, MaxIdle: 4, MaxHeader: 4 << 10, Dial: func(ctx context.Context) (net.Conn, error) {
 		s.dials.Add(1)
 		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
@@ -82,7 +82,7 @@ func request(ctx context.Context, t *testing.T, method string) *http.Request {
 
 func none(int, http.Header) error { return errors.New("an informational response") }
 
-func (s *server) get(t *testing.T) string {
+func (s *backend) get(t *testing.T) string {
 	t.Helper()
 	res, err := s.Send(request(t.Context(), t, http.MethodGet), none)
 	if err != nil {

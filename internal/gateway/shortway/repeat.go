@@ -1,4 +1,4 @@
-package inbound
+package shortway
 
 import (
 	"bufio"
@@ -17,9 +17,9 @@ type Repeated func(target []byte, a *Answer) bool
 
 // Repeat lets f answer the following requests of the connection while their header fields
 // stay the same. A handler calls it after every check that f does not make, with the writer
-// that it was given. A writer around that of Plain passes it on by a method Repeat of its
+// that it was given. A writer around that of Server passes it on by a method Repeat of its
 // own, and decorates f by what it does for each request. Without one, and on connections
-// that Plain does not serve, Repeat has no effect.
+// that Server does not serve, Repeat has no effect.
 func Repeat(w http.ResponseWriter, f Repeated) {
 	if repeater, ok := w.(interface{ Repeat(Repeated) }); ok {
 		repeater.Repeat(f)
@@ -57,7 +57,7 @@ func (a *Answer) Field(name, value string) {
 // AppendFields appends the fields that Field has added, and those of the connection.
 func (a *Answer) AppendFields(b []byte) []byte {
 	b = append(b, a.fields...)
-	if a.conn.plain.closing.Load() {
+	if a.conn.server.closing.Load() {
 		b = append(b, "Connection: close\r\n"...)
 	}
 	return b
@@ -142,7 +142,7 @@ func (a *Answer) finish(ok bool) (open bool) {
 	if a.writer == nil {
 		return open
 	}
-	if timeout := a.conn.plain.Server.WriteTimeout; timeout > 0 {
+	if timeout := a.conn.server.HTTP.WriteTimeout; timeout > 0 {
 		a.writer.writeBy = time.Now().Add(timeout) // until now the function or its decoration bounded the writes
 	}
 	if open {

@@ -1,4 +1,4 @@
-package wire
+package shortway
 
 import (
 	"bufio"
@@ -120,6 +120,7 @@ func (p *Pool) keep(h http.Header) time.Duration {
 	return p.IdleTimeout
 }
 
+// heads are buffers for heads of requests.
 var heads = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
 // maxKept limits the buffers that are used again.

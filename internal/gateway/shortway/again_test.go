@@ -1,4 +1,4 @@
-package wire
+package shortway
 
 import (
 	"bufio"
@@ -19,7 +19,7 @@ const head = "GET /a HTTP/1.1\r\nHost: ide\r\n\r\n"
 func held(net.Conn) bool { return true }
 
 // whole sends head and returns the body of a response that has come as a whole.
-func (s *server) whole(t *testing.T) (string, error) {
+func (s *backend) whole(t *testing.T) (string, error) {
 	t.Helper()
 	y, err := s.SendHead([]byte(head), held)
 	if err != nil {
@@ -146,7 +146,7 @@ func TestSendHeadEndsConnection(t *testing.T) {
 }
 
 // put puts a new connection into the pool.
-func (s *server) put(t *testing.T) {
+func (s *backend) put(t *testing.T) {
 	t.Helper()
 	c, err := s.Dial(t.Context())
 	if err != nil {

@@ -1,8 +1,4 @@
-// Package wire sends requests without a body over pooled HTTP/1.1 connections to one
-// address. The caller's goroutine writes the request and reads the response, so a
-// connection has no goroutines of its own, as those of http.Transport have, and holds no
-// buffer while it is idle. See docs/adr/0016.
-package wire
+package shortway
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package inbound
+package shortway
 
 import (
 	"bufio"
@@ -12,19 +12,22 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"codehub/internal/gateway/front"
+	"codehub/internal/gateway/inbound"
 )
 
-// Plain serves the plain requests of HTTP/1.1 connections. A plain request is a GET or
+// Server serves the plain requests of HTTP/1.1 connections. A plain request is a GET or
 // HEAD that has no body and asks for no upgrade; see plainHead. Nearly all requests of an
-// IDE are plain. Plain does less for them than net/http, which starts a goroutine for
-// each request; see docs/adr/0016. A connection whose next request is not plain is handed
-// to net/http, with the bytes that were read, and stays there.
+// IDE are plain. Server does less for them than net/http, which starts a goroutine for
+// each request. A connection whose next request is not plain is handed to net/http, with
+// the bytes that were read, and stays there.
 //
 // Handlers see the same as with net/http, but cannot hijack the connection.
-type Plain struct {
-	// Server's Handler, BaseContext, ConnState, ErrorLog and timeouts apply. It has to
-	// serve the listener that Listen returns.
-	Server *http.Server
+type Server struct {
+	// HTTP serves the listener that Listen returns. Its Handler, BaseContext, ConnState,
+	// ErrorLog and timeouts apply.
+	HTTP *http.Server
 	// Serves reports whether requests for this host and target are served; others are
 	// handed over.
 	Serves func(host, target string) bool
@@ -38,60 +41,57 @@ type Plain struct {
 	closing atomic.Bool
 }
 
-// Listen returns a Strict listener on l that hands over what is not plain.
-func (p *Plain) Listen(l net.Listener) net.Listener {
-	p.open, p.closed, p.first = map[*plainConn]struct{}{}, make(chan struct{}), newTurns()
+// Listen returns a listener for HTTP on l; see inbound.Strict.
+func (s *Server) Listen(l net.Listener) net.Listener {
+	s.open, s.closed, s.first = map[*plainConn]struct{}{}, make(chan struct{}), newTurns()
 	base := context.Background()
-	if p.Server.BaseContext != nil {
-		base = p.Server.BaseContext(l)
+	if s.HTTP.BaseContext != nil {
+		base = s.HTTP.BaseContext(l)
 	}
-	s := newStrict(l)
-	s.serve = func(c net.Conn, secure *tls.Conn) { p.serve(base, s, c, secure) }
-	go s.run()
-	return s
+	return inbound.Strict(l, func(c net.Conn) net.Conn { return s.serve(base, c) })
 }
 
 // Shutdown closes the connections without a request and waits for the others until ctx
 // ends, then closes those and returns ctx's error. The Server is to be shut down, too.
-func (p *Plain) Shutdown(ctx context.Context) error {
-	p.mu.Lock()
-	p.closing.Store(true)
-	p.signal()
-	for c := range p.open {
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing.Store(true)
+	s.signal()
+	for c := range s.open {
 		if c.idle.Load() {
 			c.sever()
 		}
 	}
-	p.mu.Unlock()
+	s.mu.Unlock()
 	select {
-	case <-p.closed:
+	case <-s.closed:
 		return nil
 	case <-ctx.Done():
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for c := range p.open {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.open {
 		c.sever()
 	}
 	return ctx.Err()
 }
 
-func (p *Plain) track(c *plainConn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.open[c] = struct{}{}
+func (s *Server) track(c *plainConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[c] = struct{}{}
 }
 
-func (p *Plain) forget(c *plainConn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.open, c)
-	p.signal()
+func (s *Server) forget(c *plainConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, c)
+	s.signal()
 }
 
-func (p *Plain) signal() {
-	if p.closing.Load() && len(p.open) == 0 {
-		p.once.Do(func() { close(p.closed) })
+func (s *Server) signal() {
+	if s.closing.Load() && len(s.open) == 0 {
+		s.once.Do(func() { close(s.closed) })
 	}
 }
 
@@ -108,14 +108,14 @@ type plainConn struct {
 	// out is for writing: the TCP connection below if there is no TLS, because only that
 	// writes several buffers at once. Deadlines are those of Conn.
 	out    net.Conn
-	plain  *Plain
+	server *Server
 	secure *tls.ConnectionState // nil without TLS
 	remote string
 	in     *bufio.Reader
 	ctx    context.Context
 	leave  context.CancelFunc
 
-	host   string // if served is set: the last host, of which Plain.Serves accepts every target
+	host   string // if served is set: the last host, of which Server.Serves accepts every target
 	served bool
 	readBy time.Time // the deadline for reading
 	idle   atomic.Bool
@@ -136,40 +136,37 @@ type plainConn struct {
 	writeBy  time.Time // the deadline for writing
 }
 
-// serve serves a connection until it ends, or hands it over.
-func (p *Plain) serve(base context.Context, l *strictListener, conn net.Conn, secure *tls.Conn) {
-	c := &plainConn{Conn: conn, out: conn, plain: p, remote: conn.RemoteAddr().String(), in: bufio.NewReaderSize(conn, plainBuffer), watched: make(chan struct{}, 1)}
-	if secure != nil {
+// serve serves a connection until it ends, and returns nil, or until its next request is not
+// plain, and returns what continues it.
+func (s *Server) serve(base context.Context, conn net.Conn) net.Conn {
+	c := &plainConn{Conn: conn, out: conn, server: s, remote: conn.RemoteAddr().String(), in: bufio.NewReaderSize(conn, plainBuffer), watched: make(chan struct{}, 1)}
+	if secure, ok := conn.(*tls.Conn); ok {
 		state := secure.ConnectionState()
 		c.secure = &state
-	} else if tcp, ok := below[*net.TCPConn](conn); ok {
+	} else if tcp, ok := front.TCP(conn); ok {
 		c.out = tcp
 	}
-	ctx := context.WithValue(context.WithValue(base, http.ServerContextKey, p.Server), http.LocalAddrContextKey, conn.LocalAddr())
+	ctx := context.WithValue(context.WithValue(base, http.ServerContextKey, s.HTTP), http.LocalAddrContextKey, conn.LocalAddr())
 	c.ctx, c.leave = context.WithCancel(ctx)
 	defer context.AfterFunc(c.ctx, c.interrupt)()
 	c.watcher = time.AfterFunc(time.Hour, c.watch)
 	c.watcher.Stop()
-	p.track(c)
+	s.track(c)
 	mine := c.requests()
-	p.forget(c)
+	s.forget(c)
 	c.leave()
-	if mine {
-		_ = conn.Close() // a client that has left, or was answered
-		return
-	}
-	if !c.setReadBy(time.Time{}) {
-		_ = conn.Close() // it was severed
-		return
+	if mine || !c.setReadBy(time.Time{}) {
+		_ = conn.Close() // a client that has left or was answered, or the connection was severed
+		return nil
 	}
 	rest, _ := c.in.Peek(c.in.Buffered())
-	l.hand(strict(&replayedConn{Conn: conn, rest: bytes.Clone(rest)}, secure))
+	return &replayedConn{Conn: conn, rest: bytes.Clone(rest)}
 }
 
 // requests serves plain requests. It returns true when the connection has to be closed,
 // and false when the next request is not plain.
 func (c *plainConn) requests() (end bool) {
-	srv := c.plain.Server
+	srv := c.server.HTTP
 	timeout, endTurn := srv.ReadHeaderTimeout, func() {}
 	defer func() { endTurn() }()
 	for first := true; ; first = false {
@@ -178,7 +175,7 @@ func (c *plainConn) requests() (end bool) {
 			return true
 		}
 		if first {
-			endTurn = c.plain.first.begin(c.ctx)
+			endTurn = c.server.first.begin(c.ctx)
 		}
 		target, repeated := c.repeatedTarget(head)
 		if !repeated {
@@ -190,7 +187,7 @@ func (c *plainConn) requests() (end bool) {
 		if srv.ConnState != nil {
 			srv.ConnState(c.Conn, http.StateActive)
 		}
-		if !c.respond(head, target, repeated) || c.plain.closing.Load() {
+		if !c.respond(head, target, repeated) || c.server.closing.Load() {
 			return true
 		}
 		endTurn()
@@ -201,17 +198,17 @@ func (c *plainConn) requests() (end bool) {
 	}
 }
 
-// serves is Plain.Serves, remembered for the host of the last request.
+// serves is Server.Serves, remembered for the host of the last request.
 func (c *plainConn) serves(host, target []byte) bool {
 	if c.served && string(host) == c.host {
 		return true
 	}
 	name := string(host)
-	if !c.plain.Serves(name, string(target)) {
+	if !c.server.Serves(name, string(target)) {
 		return false
 	}
 	// A host is remembered if all its targets are served.
-	c.host, c.served = name, c.plain.Serves(name, "/")
+	c.host, c.served = name, c.server.Serves(name, "/")
 	return true
 }
 
@@ -221,7 +218,7 @@ func (c *plainConn) head(timeout time.Duration) ([]byte, error) {
 	if c.in.Buffered() == 0 {
 		c.idle.Store(true)
 		defer c.idle.Store(false)
-		if c.plain.closing.Load() {
+		if c.server.closing.Load() {
 			return nil, http.ErrServerClosed
 		}
 		// The deadline is not renewed for each of many requests.
@@ -244,7 +241,7 @@ func (c *plainConn) head(timeout time.Duration) ([]byte, error) {
 		if len(head) == plainBuffer {
 			return head, nil
 		}
-		if limit := c.plain.Server.ReadHeaderTimeout; !begun && limit != 0 {
+		if limit := c.server.HTTP.ReadHeaderTimeout; !begun && limit != 0 {
 			begun = true
 			if until := time.Now().Add(limit); c.readBy.IsZero() || until.Before(c.readBy) {
 				c.setReadBy(until)
@@ -277,7 +274,7 @@ func (c *plainConn) respond(head, target []byte, repeated bool) (open bool) {
 	defer heads.Put(held)
 	*held = append((*held)[:0], head...)
 	from := c.in
-	if repeated && !c.plain.closing.Load() {
+	if repeated && !c.server.closing.Load() {
 		_, _ = c.in.Discard(len(head)) // it was peeked at
 		answered, open := c.again(*held, target)
 		if answered {
@@ -289,9 +286,6 @@ func (c *plainConn) respond(head, target []byte, repeated bool) (open bool) {
 	defer func() { c.handled = nil }()
 	return c.serveNext(from)
 }
-
-// heads are buffers for heads of requests.
-var heads = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
 
 // read reads a request.
 func (c *plainConn) read(from *bufio.Reader) (*http.Request, error) {
@@ -308,7 +302,7 @@ func (c *plainConn) read(from *bufio.Reader) (*http.Request, error) {
 func (c *plainConn) serveNext(from *bufio.Reader) bool {
 	r, err := c.read(from)
 	if err != nil {
-		if timeout := c.plain.Server.WriteTimeout; timeout > 0 {
+		if timeout := c.server.HTTP.WriteTimeout; timeout > 0 {
 			c.setWriteBy(time.Now().Add(timeout))
 		}
 		_, _ = c.out.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"))
@@ -336,14 +330,14 @@ func (c *plainConn) serveNext(from *bufio.Reader) bool {
 // handle calls the handler. It returns false if that panicked.
 func (c *plainConn) handle(w *plainWriter, r *http.Request) (ok bool) {
 	defer c.recovered()
-	c.plain.Server.Handler.ServeHTTP(w, r)
+	c.server.HTTP.Handler.ServeHTTP(w, r)
 	return true
 }
 
 // recovered is deferred. It logs a panic.
 func (c *plainConn) recovered() {
-	if v := recover(); v != nil && v != http.ErrAbortHandler && c.plain.Server.ErrorLog != nil {
-		c.plain.Server.ErrorLog.Printf("panic serving %s: %v", c.remote, v)
+	if v := recover(); v != nil && v != http.ErrAbortHandler && c.server.HTTP.ErrorLog != nil {
+		c.server.HTTP.ErrorLog.Printf("panic serving %s: %v", c.remote, v)
 	}
 }
 
@@ -413,36 +407,4 @@ func (c *plainConn) setWriteBy(t time.Time) bool {
 	c.writeBy = t
 	_ = c.SetWriteDeadline(t)
 	return true
-}
-
-// replayedConn is a connection of which some bytes were read before.
-type replayedConn struct {
-	net.Conn
-	rest []byte
-}
-
-func (c *replayedConn) Read(p []byte) (int, error) {
-	if len(c.rest) == 0 {
-		return c.Conn.Read(p)
-	}
-	n := copy(p, c.rest)
-	if c.rest = c.rest[n:]; len(c.rest) == 0 {
-		c.rest = nil
-	}
-	return n, nil
-}
-
-// NetConn returns the connection below.
-func (c *replayedConn) NetConn() net.Conn { return c.Conn }
-
-// Direct returns the connection below if all bytes that were read before have been
-// returned.
-func (c *replayedConn) Direct() (net.Conn, bool) { return c.Conn, len(c.rest) == 0 }
-
-// CloseWrite closes the connection for writing.
-func (c *replayedConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return http.ErrNotSupported
 }

@@ -1,4 +1,4 @@
-package wire
+package shortway
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package inbound
+package shortway
 
 import (
 	"bufio"
@@ -32,8 +32,8 @@ func say(target []byte, a *Answer) bool {
 	return a.Send(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body), len(body)) == nil
 }
 
-// body returns the body of the next response.
-func body(t *testing.T, in *bufio.Reader, method string) string {
+// bodyOf returns the body of the next response.
+func bodyOf(t *testing.T, in *bufio.Reader, method string) string {
 	t.Helper()
 	res, err := http.ReadResponse(in, &http.Request{Method: method})
 	if err != nil {
@@ -69,7 +69,7 @@ func TestRepeat(t *testing.T) {
 	} {
 		method, _, _ := strings.Cut(test.head, " ")
 		_, _ = io.WriteString(c, test.head)
-		if got := body(t, in, method); got != test.want {
+		if got := bodyOf(t, in, method); got != test.want {
 			t.Fatalf("%d: %q, want %q", i, got, test.want)
 		}
 	}
@@ -83,7 +83,7 @@ func TestRepeatPipelined(t *testing.T) {
 	const rest = " HTTP/1.1\r\nHost: a.b\r\n\r\n"
 	_, _ = io.WriteString(c, "GET /1"+rest+"GET /2"+rest+"GET /3"+rest+"GET /4"+rest+"GET /5 HTTP/1.1\r\nHost: a.b\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
 	for _, want := range []string{"handler GET /1 []", "repeated /2", "handler GET /3 []", "repeated /4", "handler GET /5 []"} {
-		if got := body(t, in, "GET"); got != want {
+		if got := bodyOf(t, in, "GET"); got != want {
 			t.Fatalf("%q, want %q", got, want)
 		}
 	}
@@ -116,7 +116,7 @@ func TestRepeatWriter(t *testing.T) {
 	c, in := s.dial()
 	ask := func(target string) string {
 		_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a.b\r\n\r\n", target)
-		return body(t, in, "GET")
+		return bodyOf(t, in, "GET")
 	}
 	for _, want := range []string{"handler GET /1 []", "/1 in parts", "/1 in parts"} {
 		if got := ask("/1"); got != want {
@@ -126,7 +126,7 @@ func TestRepeatWriter(t *testing.T) {
 	if got := ask("/panic"); got != "broken" {
 		t.Errorf("%q", got)
 	}
-	if got := body(t, in, "GET"); got != "none" || handled.Load() != 1 {
+	if got := bodyOf(t, in, "GET"); got != "none" || handled.Load() != 1 {
 		t.Errorf("%q, %d requests were handled", got, handled.Load())
 	}
 }
@@ -161,7 +161,7 @@ func TestRepeatEnds(t *testing.T) {
 		c, in := s.dial()
 		const head = "GET /1 HTTP/1.1\r\nHost: a.b\r\n\r\n"
 		_, _ = io.WriteString(c, head)
-		body(t, in, "GET")
+		bodyOf(t, in, "GET")
 		_, _ = io.WriteString(c, head)
 		<-waiting
 		end(s, c)
@@ -195,7 +195,7 @@ func TestRepeatRelease(t *testing.T) {
 			target = "/end"
 		}
 		_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a.b\r\n\r\n", target)
-		if got := body(t, in, "GET"); got != want {
+		if got := bodyOf(t, in, "GET"); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

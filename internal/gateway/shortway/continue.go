@@ -1,8 +1,4 @@
-// Package continuation lets a request over HTTP/1 continue after its handler has
-// returned: one that has taken over its connection and lasts for hours, such as an event
-// stream or a WebSocket. net/http's goroutine, stack and buffers of the connection, which
-// need several times the memory of the rest, are released then.
-package continuation
+package shortway
 
 import (
 	"context"
