@@ -30,8 +30,10 @@ func (c *replayedConn) NetConn() net.Conn { return c.Conn }
 func (c *replayedConn) Direct() (net.Conn, bool) { return c.Conn, len(c.rest) == 0 }
 
 // CloseWrite closes the connection for writing.
-func (c *replayedConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+func (c *replayedConn) CloseWrite() error { return closeWrite(c.Conn) }
+
+func closeWrite(c net.Conn) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return http.ErrNotSupported

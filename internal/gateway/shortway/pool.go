@@ -48,7 +48,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		return c.Conn.Read(p)
 	}
 	if c.headLeft == 0 {
-		return 0, ErrHeaderTooLarge
+		return 0, errHeaderTooLarge
 	}
 	n, err := c.Conn.Read(p[:min(len(p), c.headLeft)])
 	c.headLeft -= n

@@ -198,9 +198,9 @@ func TestResponseHeaders(t *testing.T) {
 		text string
 		want error
 	}{
-		"too large":                {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 5<<10) + "\r\n\r\n", ErrHeaderTooLarge},
-		"endless hints":            {strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 1000) + hello, ErrHeaderTooLarge},
-		"another protocol":         {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", ErrSwitched},
+		"too large":                {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 5<<10) + "\r\n\r\n", errHeaderTooLarge},
+		"endless hints":            {strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 1000) + hello, errHeaderTooLarge},
+		"another protocol":         {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", errSwitched},
 		"nothing that is HTTP":     {"hello there, this is not HTTP\r\n\r\n", nil},
 		"length and coding differ": {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", nil},
 	} {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,15 +17,34 @@ import (
 
 // Errors of Send. Errors of Dial are returned as they are.
 var (
-	ErrHeaderTooLarge = errors.New("the header of the response is too large")
-	ErrSwitched       = errors.New("the response switches protocols unasked")
+	errHeaderTooLarge = errors.New("the header of the response is too large")
+	errSwitched       = errors.New("the response switches protocols unasked")
 	errInvalidRequest = errors.New("the request cannot be sent")
 )
 
-// Sends reports whether Send can send r: a request without a body by a method that may be
-// repeated.
+// Sends reports whether Send can send a client's request, with its Upgrade and without the
+// other fields of its connection: a GET or HEAD without a body and trailers, or a GET over
+// HTTP/1.1 that asks for a WebSocket.
 func Sends(r *http.Request) bool {
-	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ContentLength == 0 && len(r.Trailer) == 0
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.ContentLength != 0 || len(r.Trailer) != 0 ||
+		r.Header["Te"] != nil || r.Header["Trailer"] != nil || r.Header["Expect"] != nil {
+		return false
+	}
+	protocols, upgrade := r.Header["Upgrade"], false
+	for _, line := range r.Header["Connection"] {
+		for token := range strings.SplitSeq(line, ",") {
+			switch token = strings.TrimSpace(token); {
+			case strings.EqualFold(token, "Upgrade"):
+				upgrade = true
+			case !strings.EqualFold(token, "keep-alive") && (protocols != nil || !strings.EqualFold(token, "close")):
+				return false
+			}
+		}
+	}
+	if protocols == nil {
+		return !upgrade
+	}
+	return upgrade && len(protocols) == 1 && strings.EqualFold(protocols[0], "websocket") && r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor == 1
 }
 
 // Send sends a request that Sends accepts, with its header, its Host and its URL, and
@@ -33,19 +53,28 @@ func Sends(r *http.Request) bool {
 // one. The body has to be closed; the connection is used again if it was read to its end.
 // early receives each informational response; its error ends the request. When the
 // request's context ends, the connection is closed.
+//
+// A request with an Upgrade has a connection of its own. If the response has status 101, its
+// Body is a net.Conn, on which the context has no effect; whether that is the protocol that
+// was asked for is up to the caller.
 func (p *Pool) Send(r *http.Request, early func(code int, h http.Header) error) (*http.Response, error) {
 	ctx := r.Context()
+	upgrade := r.Header["Upgrade"] != nil
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		c := p.take()
+		var c *conn
+		if !upgrade {
+			c = p.take()
+		}
 		if c == nil {
 			opened, err := p.Dial(ctx)
 			if err != nil {
 				return nil, err
 			}
 			c = newConn(opened)
+			c.upgrade = upgrade
 		}
 		res, err := p.exchange(c, r, early)
 		if err == nil {
@@ -91,17 +120,33 @@ func (p *Pool) exchange(c *conn, r *http.Request, early func(code int, h http.He
 // finish reads the response's header. stop undoes what ends the request.
 func (p *Pool) finish(c *conn, r *http.Request, early func(code int, h http.Header) error, stop func() bool) (*http.Response, error) {
 	res, err := c.receive(r, early)
+	if err == nil && res.StatusCode == http.StatusSwitchingProtocols {
+		err = errSwitched
+		if c.upgrade && stop() { // the context has not ended
+			res.Body = c.switched()
+			return res, nil
+		}
+	}
 	if err != nil {
 		stop()
 		c.in = nil // the reader may hold a part of the response
 		return nil, err
 	}
 	c.headLeft, c.keep = -1, p.keep(res.Header)
-	res.Body = &body{ReadCloser: res.Body, pool: p, conn: c, stop: stop, ctx: r.Context(), reusable: !res.Close, chunked: len(res.TransferEncoding) > 0}
+	res.Body = &body{ReadCloser: res.Body, pool: p, conn: c, stop: stop, ctx: r.Context(), reusable: !res.Close && !c.upgrade, chunked: len(res.TransferEncoding) > 0}
 	if res.Body.(*body).ReadCloser == http.NoBody {
 		res.Body.(*body).end(true)
 	}
 	return res, nil
+}
+
+// switched returns the connection after a switch of protocols.
+func (c *conn) switched() net.Conn {
+	rest, _ := c.in.Peek(c.in.Buffered())
+	s := &replayedConn{c.Conn, bytes.Clone(rest)}
+	c.in.Reset(nil)
+	readers.Put(c.in)
+	return s
 }
 
 // keep returns how long the connection of a response with this header may be idle. The
@@ -157,9 +202,7 @@ func (c *conn) receive(r *http.Request, early func(code int, h http.Header) erro
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, fmt.Errorf("read the response: %w", err)
-		case res.StatusCode == http.StatusSwitchingProtocols:
-			return res, ErrSwitched
-		case res.StatusCode < 100 || res.StatusCode > 199:
+		case res.StatusCode < 100 || res.StatusCode > 199 || res.StatusCode == http.StatusSwitchingProtocols:
 			return res, nil
 		case res.StatusCode != http.StatusContinue:
 			if err := early(res.StatusCode, res.Header); err != nil {

@@ -35,13 +35,13 @@ func TestUpgradeSwitches(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		hints := 0
-		res, err := s.Upgrade(upgradeRequest(ctx, t), func(int, http.Header) error { hints++; return nil })
+		res, err := s.Send(upgradeRequest(ctx, t), func(int, http.Header) error { hints++; return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
 		cancel() // has no effect any more
-		conn, ok := res.Body.(*Switched)
-		if !ok || res.StatusCode != http.StatusSwitchingProtocols || string(conn.Rest) != early || hints != 1 {
+		conn, ok := res.Body.(*replayedConn)
+		if !ok || res.StatusCode != http.StatusSwitchingProtocols || hints != 1 {
 			t.Fatalf("%s, body %T, %d hints", res.Status, res.Body, hints)
 		}
 		if _, err := io.WriteString(conn, "hello"); err != nil {
@@ -50,7 +50,7 @@ func TestUpgradeSwitches(t *testing.T) {
 		if err := conn.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := io.ReadAll(conn); err != nil || string(got) != "hello" {
+		if got, err := io.ReadAll(conn); err != nil || string(got) != early+"hello" {
 			t.Errorf("received %q: %v", got, err)
 		}
 		conn.Close()
@@ -62,7 +62,7 @@ func TestUpgradeIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, answers("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno"))
 	for n := range int64(2) {
-		res, err := s.Upgrade(upgradeRequest(t.Context(), t), noHints)
+		res, err := s.Send(upgradeRequest(t.Context(), t), noHints)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,11 +79,11 @@ func TestUpgradeIsRefused(t *testing.T) {
 func TestUpgradeFails(t *testing.T) {
 	t.Parallel()
 	large := newServer(t, answers("HTTP/1.1 101 Switching Protocols\r\nX: "+strings.Repeat("x", 8<<10)+"\r\n\r\n"))
-	if _, err := large.Upgrade(upgradeRequest(t.Context(), t), noHints); !errors.Is(err, ErrHeaderTooLarge) {
+	if _, err := large.Send(upgradeRequest(t.Context(), t), noHints); !errors.Is(err, errHeaderTooLarge) {
 		t.Errorf("a large header: %v", err)
 	}
 	closes := newServer(t, func(_ int, _ net.Conn, in *bufio.Reader) { _, _ = http.ReadRequest(in) })
-	if _, err := closes.Upgrade(upgradeRequest(t.Context(), t), noHints); err == nil || closes.dials.Load() != 1 {
+	if _, err := closes.Send(upgradeRequest(t.Context(), t), noHints); err == nil || closes.dials.Load() != 1 {
 		t.Errorf("a closed connection: %v after %d attempts", err, closes.dials.Load())
 	}
 	asked := make(chan struct{})
@@ -95,7 +95,7 @@ func TestUpgradeFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := silent.Upgrade(upgradeRequest(ctx, t), noHints)
+		_, err := silent.Send(upgradeRequest(ctx, t), noHints)
 		failed <- err
 	}()
 	<-asked

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"codehub/internal/gateway/shortway"
 	"codehub/internal/workspace"
 )
 
@@ -41,6 +42,11 @@ type connections struct {
 	idle     chan struct{} // closed when refusing is set and total is 0
 	drain    sync.Once     // closes idle
 }
+
+// restAfter is the time without a byte in both directions after which the goroutines of a
+// WebSocket are released. It is shorter than the interval of the keep-alive messages of VS
+// Code.
+const restAfter = time.Second
 
 // shards is how many locks the tables of connections have.
 const shards = 64
@@ -108,7 +114,7 @@ type connection struct {
 	writing     atomic.Int64 // since when a write to the client takes; 0: none does
 	until       atomic.Int64 // when the share ends by which it was admitted; 0: it does not
 
-	socket atomic.Pointer[webSocket] // of a WebSocket that can rest; else nil
+	socket atomic.Pointer[shortway.WebSocket] // of a WebSocket that can rest; else nil
 
 	account *account // of the caller
 	pace    *pace
@@ -443,7 +449,7 @@ func (cs *connections) restIdle(now time.Time) {
 		for _, set := range s.by {
 			for c := range set {
 				if socket := c.socket.Load(); socket != nil && now.Sub(time.Unix(0, c.transferred.Load())) > restAfter {
-					socket.rest()
+					socket.Rest()
 				}
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"codehub/internal/gateway/shortway"
 )
 
 // While other people type, the transfers of one user together are limited to bulkRate: a
@@ -57,9 +59,7 @@ func (p *pace) typed(user string, now int64) {
 		p.before.Store(last)
 	}
 	p.last.Store(&typist{user, now})
-	if poller := defaultPoller(); poller != nil {
-		poller.Hurry(typesFor)
-	}
+	shortway.Hurry(typesFor)
 }
 
 // othersType reports whether another user than this one types.
@@ -80,7 +80,7 @@ func within(age int64, most time.Duration) bool { return 0 <= age && age < int64
 type account struct {
 	open int // connections; guarded by the lock of userShard
 
-	large atomic.Int32 // of largeBuffers
+	large atomic.Int32 // buffers, of shortway.Respond
 
 	mu   sync.Mutex
 	paid int64 // Unix nanoseconds until which the rate allows what was transferred

@@ -43,7 +43,7 @@ func TestTypists(t *testing.T) {
 // A user transfers bulkBurst at once, and then as much as the rate allows.
 func TestAccount(t *testing.T) {
 	t.Parallel()
-	const rate = 100 << 20
+	const rate, bufferSize = 100 << 20, 32 << 10
 	now := int64(time.Hour)
 	var a account
 	for range bulkBurst / bufferSize {

@@ -13,10 +13,10 @@ import (
 	"net/textproto"
 	"net/url"
 	"strings"
-	"sync"
 
 	"codehub/internal/gateway/front"
 	"codehub/internal/gateway/inbound"
+	"codehub/internal/gateway/shortway"
 )
 
 // relay relays one request to the container. It returns false without a response if
@@ -122,12 +122,8 @@ type exchange struct {
 
 // serve relays a request in the cheapest way that is able to.
 func (x *exchange) serve(w *visitorWriter, r *http.Request) {
-	switch {
-	case isPlain(r, x.visit):
-		x.relayPlain(w, r)
-		return
-	case isPlainUpgrade(r, x.visit):
-		x.relayWebSocket(w, r)
+	if x.isShort(r) {
+		x.relayShort(w, r)
 		return
 	}
 	w.own = maps.Clone(w.Header())
@@ -143,7 +139,7 @@ func (x *exchange) serve(w *visitorWriter, r *http.Request) {
 		},
 		ErrorHandler:  x.upstreamError,
 		FlushInterval: -1,
-		BufferPool:    buffers,
+		BufferPool:    shortway.Buffers,
 		ErrorLog:      x.proxy.copyLog,
 	}
 	rp.ServeHTTP(w, r)
@@ -238,10 +234,7 @@ func (x *exchange) sendTo(to *upstream, out *http.Request) (*http.Response, erro
 	if err := setUpstream(out, to, x.visit.host.Port); err != nil {
 		return nil, err
 	}
-	switch {
-	case x.upgrade:
-		return to.plain.Upgrade(out, x.hint)
-	case x.hint != nil:
+	if x.hint != nil {
 		return to.plain.Send(out, x.hint)
 	}
 	return to.transport.RoundTrip(out)
@@ -334,13 +327,3 @@ func upgradeType(h http.Header) string {
 	}
 	return ""
 }
-
-const bufferSize = 32 << 10
-
-var buffers = &bufferPool{sync.Pool{New: func() any { return new([bufferSize]byte) }}}
-
-// bufferPool reuses copy buffers.
-type bufferPool struct{ pool sync.Pool }
-
-func (b *bufferPool) Get() []byte  { return b.pool.Get().(*[bufferSize]byte)[:] }
-func (b *bufferPool) Put(p []byte) { b.pool.Put((*[bufferSize]byte)(p)) }

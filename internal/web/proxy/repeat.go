@@ -138,8 +138,8 @@ func (q *repeated) answer(target []byte, a *shortway.Answer) bool {
 		q.slow(a, c, v, reply)
 		return true
 	}
-	b := buffers.Get()
-	defer buffers.Put(b)
+	b := shortway.Buffers.Get()
+	defer shortway.Buffers.Put(b)
 	a.Status = r.status
 	out := a.AppendFields(r.append(b[:0], answered))
 	if !r.dated {

@@ -146,8 +146,10 @@ func (b *watchedBackend) Write(p []byte) (int, error) {
 }
 
 // CloseWrite closes the container's side for writing.
-func (b *watchedBackend) CloseWrite() error {
-	if half, ok := b.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+func (b *watchedBackend) CloseWrite() error { return closeWrite(b.ReadWriteCloser) }
+
+func closeWrite(c io.Closer) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return http.ErrNotSupported

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"codehub/internal/gateway/front"
+	"codehub/internal/gateway/shortway"
 )
 
 // closeTimeout is how long one side of a WebSocket may stay open after the other
@@ -143,7 +144,7 @@ type visitorConn struct {
 
 	mu     sync.Mutex
 	timer  *time.Timer
-	socket *webSocket // or nil
+	socket *shortway.WebSocket // or nil
 }
 
 func (c *visitorConn) Read(p []byte) (int, error) {
@@ -174,6 +175,9 @@ func (c *visitorConn) CloseWrite() error {
 	return c.Conn.Close()
 }
 
+// Direct returns the connection below, from which the same is read.
+func (c *visitorConn) Direct() (net.Conn, bool) { return c.Conn, true }
+
 func (c *visitorConn) Close() error {
 	if c.backend != nil {
 		_ = c.backend.Close() // it is abandoned
@@ -185,13 +189,13 @@ func (c *visitorConn) Close() error {
 		c.timer.Stop()
 	}
 	if c.socket != nil { // one that is set later notices that the connections are closed
-		c.socket.wake()
+		c.socket.Wake()
 	}
 	return err
 }
 
 // relayedBy sets what is woken when the connection is closed.
-func (c *visitorConn) relayedBy(s *webSocket) {
+func (c *visitorConn) relayedBy(s *shortway.WebSocket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.socket = s

@@ -139,7 +139,7 @@ func TestIdleWebSocketHasNoGoroutines(t *testing.T) {
 		backends = append(backends, conn) // and has no goroutine
 	})
 	e := w.entrance(false)
-	const turns, served, plainly = "proxy.(*direction).turn(", "http.(*conn).serve(", "shortway.(*Server).serve("
+	const turns, served, plainly = "shortway.(*direction).turn(", "http.(*conn).serve(", "shortway.(*Server).serve("
 	count := func() map[string]int {
 		var stacks strings.Builder
 		if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
@@ -151,13 +151,13 @@ func TestIdleWebSocketHasNoGoroutines(t *testing.T) {
 		}
 		return counts
 	}
-	defaultPoller()                                  // its goroutine stays
+	shortway.Hurry(0)                                // starts the goroutine that waits for all, which stays
 	before, all := count(), goruntime.NumGoroutine() // of which some may end
 	idle := func() {
 		t.Helper()
 		harness.EventuallyWithin(t, patience, "no goroutine is left", func() bool {
 			now := count()
-			return now[turns] == 0 && now[served] == before[served] && now[plainly] == before[plainly] && goruntime.NumGoroutine() <= all
+			return now[turns] == 0 && now[served] <= before[served] && now[plainly] <= before[plainly] && goruntime.NumGoroutine() <= all
 		})
 		if n := w.proxy.OpenConnections(); n != sockets {
 			t.Fatalf("%d of %d WebSockets are open", n, sockets)
@@ -216,7 +216,7 @@ func TestBytesWithHandshake(t *testing.T) {
 			conn := e.knock(secure, "/ws", early)
 			in := opened(t, conn)
 			want := "greeting" + early
-			for _, more := range []string{"", "x", large[:smallBuffer-1], large[:smallBuffer], large[:smallBuffer+1], large[:bufferSize], large} {
+			for _, more := range []string{"", "x", large[:511], large[:512], large[:513], large[:32<<10], large} {
 				go func() { _, _ = io.WriteString(conn, more) }()
 				got := make([]byte, len(want)+len(more))
 				if _, err := io.ReadFull(in, got); err != nil || string(got) != want+more {

@@ -110,9 +110,21 @@ func layoutOf(t testing.TB, public *url.URL, setting string) origin.Layout {
 }
 
 func (w *world) handler() http.Handler {
-	return w.proxy.Wrap(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	proxy := w.proxy.Wrap(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(http.StatusTeapot) // the rest of the server
 	}))
+	continued := shortway.NewGroup()
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if shortway.Of(r) != nil {
+			proxy.ServeHTTP(rw, r)
+			return
+		}
+		ctx, rest := continued.Allow(r.Context())
+		proxy.ServeHTTP(rw, r.WithContext(ctx))
+		if rest.Begun() {
+			rest.Go(func(int64, *shortway.Panic) {})
+		}
+	})
 }
 
 // serve gives a workspace a container with its own IDE.

@@ -1,49 +1,45 @@
-package proxy
+package shortway
 
 import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"codehub/internal/gateway/shortway"
 )
 
-// webSocket relays the bytes of one WebSocket after its handshake. Each direction has a
-// goroutine, but not while the WebSocket rests.
-type webSocket struct {
-	open       *connections
-	connection *connection
-	use        *use // or nil
-	client     *visitorConn
-	backend    net.Conn
-	done       shortway.Done
+// WebSocket relays the bytes of a WebSocket after its handshake. Each direction has a
+// goroutine, but not while the WebSocket rests. The exported fields are set before Run.
+type WebSocket struct {
+	// Client and Backend are written to. If they have a method Direct, the connections that it
+	// returns are read from.
+	Client, Backend net.Conn
+	// Early is what the client has sent since its request.
+	Early []byte
 
 	up, down direction    // from the client, to the client
 	relaying atomic.Int32 // directions that have not ended
+	done     Done
 }
 
 // direction relays the bytes from one side of a WebSocket to the other.
 type direction struct {
-	socket   *webSocket
-	from     net.Conn
+	socket   *WebSocket
+	from, to net.Conn
 	waiter   waiter                // its Raw is nil if from cannot be read without a buffer
 	awake    atomic.Bool           // a goroutine relays; it can be sent to rest as soon as it waits
 	last     int64                 // when the last turn began, in Unix nanoseconds
 	resting  bool                  // the next turn begins when from is readable
 	try      func(fd uintptr) bool // receive
-	first    []byte                // was received with the handshake
 	small    *[smallBuffer]byte    // for from without a Raw
 	buffer   []byte                // what receive has read, of a buffer of the pool
 	err      error                 // of receive
 	sent     int64
-	panicked *shortway.Panic
+	panicked *Panic
 }
 
 // smallBuffer is the size of the buffer with which a TLS connection is awaited.
@@ -51,32 +47,43 @@ const smallBuffer = 512
 
 var errPanicked = errors.New("the relay of a WebSocket panicked")
 
-// restAfter is the time without a byte in both directions after which Proxy.Run sends the
-// goroutines of a WebSocket to rest. It is shorter than the interval of the keep-alive
-// messages of VS Code.
-const restAfter = time.Second
-
 // singleAfter is the time without a byte after which a direction rests again as soon as it
 // has relayed the next ones. So keystrokes are found by a poller, which can be in a
 // hurry, and messages that follow each other faster take the shorter way of a goroutine
 // that waits.
 const singleAfter = 20 * time.Millisecond
 
-// run starts both directions. They rest until the first byte comes.
-func (s *webSocket) run(done shortway.Done) {
+// Run relays. Client is closed when both directions have ended, and then done is called.
+func (s *WebSocket) Run(done Done) {
 	s.done = done
 	s.relaying.Store(2)
+	s.up.from, s.up.to = under(s.Client), s.Backend
+	s.down.from, s.down.to = under(s.Backend), s.Client
+	if len(s.Early) > 0 {
+		s.up.from = &replayedConn{s.up.from, s.Early}
+	}
 	for _, d := range []*direction{&s.up, &s.down} {
+		d.socket = s
 		d.waiter.Raw = rawConn(d.from)
-		if len(d.first) > 0 || !d.rest() {
+		if !d.rest() {
 			go d.turn()
 		}
 	}
 }
 
-// rest sends the directions that wait to rest. One that receives a byte just now may rest
-// as well; it continues at once.
-func (s *webSocket) rest() {
+// under returns the connection from which c is read.
+func under(c net.Conn) net.Conn {
+	if d, ok := c.(interface{ Direct() (net.Conn, bool) }); ok {
+		if from, ok := d.Direct(); ok {
+			return from
+		}
+	}
+	return c
+}
+
+// Rest releases the goroutines of the directions that wait. One that receives a byte just
+// now may rest as well; it continues at once.
+func (s *WebSocket) Rest() {
 	for _, d := range []*direction{&s.up, &s.down} {
 		if d.awake.CompareAndSwap(true, false) {
 			_ = d.from.SetReadDeadline(time.Unix(1, 0)) // ends the wait; it fails if from is closed
@@ -84,8 +91,8 @@ func (s *webSocket) rest() {
 	}
 }
 
-// wake lets the directions notice that their connections are closed.
-func (s *webSocket) wake() {
+// Wake lets the directions notice that their connections are closed.
+func (s *WebSocket) Wake() {
 	if poller := defaultPoller(); poller != nil {
 		poller.Wake(&s.up.waiter)
 		poller.Wake(&s.down.waiter)
@@ -93,13 +100,11 @@ func (s *webSocket) wake() {
 }
 
 // ended is called by each direction at its end.
-func (s *webSocket) ended() {
+func (s *WebSocket) ended() {
 	if s.relaying.Add(-1) > 0 {
 		return
 	}
-	_ = s.client.Close()
-	s.use.end()
-	s.open.remove(s.connection)
+	_ = s.Client.Close()
 	panicked := s.up.panicked
 	if panicked == nil {
 		panicked = s.down.panicked
@@ -113,7 +118,7 @@ func (s *webSocket) ended() {
 func (d *direction) turn() {
 	err := errPanicked
 	defer func() {
-		d.panicked = shortway.Recovered(recover())
+		d.panicked = Recovered(recover())
 		switch {
 		case err != nil:
 			d.end(err)
@@ -125,7 +130,7 @@ func (d *direction) turn() {
 	before := d.last
 	d.last = time.Now().UnixNano()
 	d.resting = d.last-before > int64(singleAfter)
-	more, failed := true, d.relayFirst()
+	more, failed := d.relay()
 	for failed == nil && more {
 		more, failed = d.relay()
 	}
@@ -151,41 +156,16 @@ func (d *direction) resume() { go d.turn() }
 // end ends the direction: the other side receives no more, and can still send for a
 // moment, unless something failed.
 func (d *direction) end(err error) {
-	s := d.socket
 	d.awake.Store(false)
 	if poller := defaultPoller(); poller != nil {
 		poller.Forget(&d.waiter)
 	}
 	if errors.Is(err, io.EOF) {
-		if d == &s.up {
-			s.client.ending()
-			err = closeWrite(s.backend)
-		} else {
-			err = s.client.CloseWrite()
-		}
+		err = closeWrite(d.to)
 	}
 	if err != nil {
-		_ = s.client.Close()
+		_ = d.socket.Client.Close()
 	}
-}
-
-func closeWrite(c net.Conn) error {
-	if half, ok := c.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return http.ErrNotSupported
-}
-
-func (d *direction) relayFirst() error {
-	if d.first == nil {
-		return nil
-	}
-	first := d.first
-	d.first = nil
-	if len(first) == 0 {
-		return nil
-	}
-	return d.send(first)
 }
 
 // relay waits for bytes and relays them. It reports whether more may have come already.
@@ -196,12 +176,13 @@ func (d *direction) relay() (more bool, err error) {
 	if d.waiter.Raw == nil {
 		return d.relayBuffered()
 	}
+	d.small = nil
 	if d.try == nil {
 		d.try = d.receive
 	}
 	d.awake.Store(true)
 	switch err := d.waiter.Raw.Read(d.try); {
-	case errors.Is(err, os.ErrDeadlineExceeded): // see webSocket.rest
+	case errors.Is(err, os.ErrDeadlineExceeded): // see Rest
 		d.resting = true
 		return false, d.from.SetReadDeadline(time.Time{})
 	case err != nil:
@@ -212,14 +193,14 @@ func (d *direction) relay() (more bool, err error) {
 	if d.err != nil {
 		return false, d.err
 	}
-	defer buffers.Put(b[:bufferSize])
+	defer Buffers.Put(b[:bufferSize])
 	return len(b) == bufferSize, d.send(b)
 }
 
 // receive reads what has come, and returns false if nothing has. It takes a buffer only
 // meanwhile.
 func (d *direction) receive(fd uintptr) bool {
-	b := buffers.Get()
+	b := Buffers.Get()
 	for {
 		n, err := unix.Read(int(fd), b)
 		switch {
@@ -229,12 +210,12 @@ func (d *direction) receive(fd uintptr) bool {
 		case err == unix.EINTR:
 			continue
 		case err == unix.EAGAIN:
-			buffers.Put(b)
+			Buffers.Put(b)
 			return false
 		case err == nil:
 			err = io.EOF
 		}
-		buffers.Put(b)
+		Buffers.Put(b)
 		d.err = err
 		return true
 	}
@@ -255,8 +236,8 @@ func (d *direction) relayBuffered() (more bool, err error) {
 		return false, err
 	}
 	// More has come, or will soon.
-	b := buffers.Get()
-	defer buffers.Put(b)
+	b := Buffers.Get()
+	defer Buffers.Put(b)
 	for n = bufferSize; n >= smallBuffer && err == nil; {
 		if n, err = d.from.Read(b); n > 0 {
 			if err := d.send(b[:n]); err != nil {
@@ -267,19 +248,10 @@ func (d *direction) relayBuffered() (more bool, err error) {
 	return false, err
 }
 
-// send writes to the other side, and lets the activity be detected after that.
+// send writes to the other side.
 func (d *direction) send(p []byte) error {
-	s := d.socket
-	if d == &s.down {
-		n, err := s.client.Write(p)
-		d.sent += int64(n)
-		return err
-	}
-	n, err := s.backend.Write(p)
-	if watch := s.client.watch; watch != nil {
-		watch.sent(p[:max(n, 0)])
-	}
-	s.connection.moved(n)
+	n, err := d.to.Write(p)
+	d.sent += int64(n)
 	return err
 }
 

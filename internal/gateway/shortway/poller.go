@@ -1,4 +1,4 @@
-package proxy
+package shortway
 
 import (
 	"fmt"
@@ -84,6 +84,13 @@ func (p *poller) run() {
 			panic(fmt.Sprintf("wait for connections: %v", err)) // the descriptor is never closed
 		}
 		p.resumeAll(events[:n])
+	}
+}
+
+// Hurry lets the WebSockets that rest be served as if in a hurry; see poller.Hurry.
+func Hurry(during time.Duration) {
+	if poller := defaultPoller(); poller != nil {
+		poller.Hurry(during)
 	}
 }
 
