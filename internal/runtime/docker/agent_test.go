@@ -23,6 +23,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/agent"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
@@ -139,7 +140,7 @@ func TestAgentRunsImagesCommand(t *testing.T) {
 	harness.Eventually(t, "the first process has one child, the IDE", func() bool { return len(childrenOf(t, first)) == 1 })
 	run[string](t, up, "/probe", "orphans", "3", "10m")
 	seconds := 60
-	must(t)(r.api.ContainerStop(t.Context(), c.ID, client.ContainerStopOptions{Timeout: &seconds}))
+	must(t)(r.engine.API.ContainerStop(t.Context(), c.ID, client.ContainerStopOptions{Timeout: &seconds}))
 	if state := inspectOf(t, r, up).State; state.ExitCode != 0 {
 		t.Errorf("the container ended with code %d: it was killed", state.ExitCode)
 	}
@@ -182,7 +183,7 @@ func TestIDEIsStartedAgain(t *testing.T) {
 	})
 	harness.Eventually(t, "the container's log has the reason", func() bool {
 		var log strings.Builder
-		check(t, r.Logs(t.Context(), workspace.ID(c.Config.Labels[labelWorkspace]), 0, false, &log))
+		check(t, r.Logs(t.Context(), workspace.ID(c.Config.Labels[engine.LabelWorkspace]), 0, false, &log))
 		return strings.Contains(log.String(), "starting it again") && strings.Contains(log.String(), "killed by SIGKILL")
 	})
 }
@@ -200,7 +201,7 @@ func TestImageWithoutCommand(t *testing.T) {
 // agentOnDisk returns the digest of the executable on a volume.
 func agentOnDisk(t *testing.T, r *Runtime, volume string) string {
 	t.Helper()
-	v, err := r.api.VolumeInspect(t.Context(), volume, client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(t.Context(), volume, client.VolumeInspectOptions{})
 	check(t, err)
 	digest, err := fileDigest(filepath.Join(v.Volume.Mountpoint, agentFile))
 	check(t, err)
@@ -231,7 +232,7 @@ func TestAgentVolumeIsRepaired(t *testing.T) {
 		t.Errorf("on the volume is %s, want %s", got, digest)
 	}
 
-	must(t)(r.api.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
+	must(t)(r.engine.API.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
 	spec := newHome()
 	spec.Image = variant(t, r, nil,
 		tar.Header{Name: "opt/codehub/", Typeflag: tar.TypeDir, Mode: 0o777},
@@ -246,7 +247,7 @@ func TestAgentVolumeIsRepaired(t *testing.T) {
 	}
 
 	// A server was killed while it wrote; another finds a damaged file.
-	v, err := r.api.VolumeInspect(t.Context(), name, client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(t.Context(), name, client.VolumeInspectOptions{})
 	check(t, err)
 	dir := v.Volume.Mountpoint
 	check(t, os.Remove(filepath.Join(dir, agentFile)))
@@ -270,21 +271,21 @@ func TestSweepRemovesOldAgentVolumes(t *testing.T) {
 	check(t, r.Prepare(t.Context()))
 	current, _ := r.agent.known()
 	old := strings.Repeat("0", 64)
-	must(t)(r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: r.names.tool(roleAgent, old), Labels: r.toolLabels(roleAgent, old)}))
-	user, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-		Config:     &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", "")},
-		HostConfig: &container.HostConfig{NetworkMode: noNetwork, Mounts: []mount.Mount{r.toolMount(&r.agent, r.names.tool(roleAgent, old))}},
+	must(t)(r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: r.engine.Names.Tool(engine.RoleAgent, old), Labels: r.toolLabels(engine.RoleAgent, old)}))
+	user, err := r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config:     &container.Config{Image: harness.TestImage(), Labels: r.engine.Labels("test", "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: engine.NoNetwork, Mounts: []mount.Mount{r.toolMount(&r.agent, r.engine.Names.Tool(engine.RoleAgent, old))}},
 	})
 	check(t, err)
 	volumes := func() int {
-		list, err := r.api.VolumeList(t.Context(), client.VolumeListOptions{Filters: r.filter(roleAgent)})
+		list, err := r.engine.API.VolumeList(t.Context(), client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleAgent)})
 		check(t, err)
 		return len(list.Items)
 	}
 	if err := r.sweep(t.Context()); err != nil || volumes() != 2 {
 		t.Errorf("with a user: %v, %d volumes", err, volumes())
 	}
-	check(t, r.discard(t.Context(), user.ID))
+	check(t, r.engine.Discard(t.Context(), user.ID))
 	if err := r.sweep(t.Context()); err != nil || volumes() != 1 || agentOnDisk(t, r, current) == "" {
 		t.Errorf("without: %v, %d volumes", err, volumes())
 	}

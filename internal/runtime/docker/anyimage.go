@@ -11,6 +11,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/docker/engine"
 )
 
 // The user of a workspace gets a name, a home and a shell by files that are copied into the
@@ -84,6 +85,6 @@ func (r *Runtime) makeReady(ctx context.Context, as runAs, uid uint32, id string
 	if err != nil {
 		return err
 	}
-	_, err = r.api.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: "/", Content: bytes.NewReader(content)})
-	return wrapError(ctx, "put the workspace's files into the container", err)
+	_, err = r.engine.API.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: "/", Content: bytes.NewReader(content)})
+	return engine.WrapError(ctx, "put the workspace's files into the container", err)
 }

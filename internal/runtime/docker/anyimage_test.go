@@ -17,6 +17,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
@@ -73,17 +74,17 @@ func TestInstallTree(t *testing.T) {
 // fakeIDE is an image with the test server as the IDE.
 func fakeIDE(t *testing.T, r *Runtime) string {
 	t.Helper()
-	c, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-		Config:     &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: r.labels("test", "", "")},
-		HostConfig: &container.HostConfig{NetworkMode: noNetwork},
+	c, err := r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config:     &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: r.engine.Labels("test", "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: engine.NoNetwork},
 	})
 	check(t, err)
 	defer func() {
-		if err := r.discard(t.Context(), c.ID); err != nil {
+		if err := r.engine.Discard(t.Context(), c.ID); err != nil {
 			t.Error(err)
 		}
 	}()
-	res, err := r.api.CopyFromContainer(t.Context(), c.ID, client.CopyFromContainerOptions{SourcePath: "/testserver"})
+	res, err := r.engine.API.CopyFromContainer(t.Context(), c.ID, client.CopyFromContainerOptions{SourcePath: "/testserver"})
 	check(t, err)
 	defer res.Content.Close()
 	in := tar.NewReader(res.Content)
@@ -201,8 +202,8 @@ func TestIDEVolumeIsRepaired(t *testing.T) {
 	name, digest, err := r.ensureIDEVolume(t.Context())
 	check(t, err)
 	// Docker makes it again, empty, for a container that mounts it.
-	must(t)(r.api.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
-	must(t)(r.createVolume(t.Context(), client.VolumeCreateOptions{Name: name, Labels: r.toolMount(&r.ide, name).VolumeOptions.Labels}))
+	must(t)(r.engine.API.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
+	must(t)(r.engine.CreateVolume(t.Context(), client.VolumeCreateOptions{Name: name, Labels: r.toolMount(&r.ide, name).VolumeOptions.Labels}))
 	spec := newHome()
 	spec.Image = image
 	hello(t, startSpec(t, r, spec))

@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -36,7 +37,7 @@ func (r *Runtime) SetAside(ctx context.Context, id workspace.ID, claim, found st
 	}
 	defer unlock()
 	var name string
-	for range maxTries {
+	for range engine.MaxTries {
 		if name, err = r.setVolumeAside(ctx, id, claim, found, progress); !errors.Is(err, errReplaced) {
 			break
 		}
@@ -51,12 +52,12 @@ func (r *Runtime) SetAside(ctx context.Context, id workspace.ID, claim, found st
 // and false if there is none.
 func (r *Runtime) foreign(ctx context.Context, id workspace.ID, claim, found string) (map[string]string, bool, error) {
 	name := id.VolumeName()
-	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, wrapError(ctx, "inspect volume", err)
+		return nil, false, engine.WrapError(ctx, "inspect volume", err)
 	}
 	labels := v.Volume.Labels
 	// A power cut can bring a removed home back without its labels. It is listed
@@ -66,14 +67,14 @@ func (r *Runtime) foreign(ctx context.Context, id workspace.ID, claim, found str
 		return nil, false, err
 	}
 	returned := len(homes.removalsOf(id, found)) > 0
-	switch owner, labelled := labels[labelInstallation]; {
-	case r.owns(labels, roleImplicit):
+	switch owner, labelled := labels[engine.LabelInstallation]; {
+	case r.engine.Owns(labels, engine.RoleImplicit):
 		return nil, false, r.removeImplicit(ctx, id)
-	case r.owns(labels, roleHome) && claim != "" && labels[labelClaim] == claim:
+	case r.engine.Owns(labels, engine.RoleHome) && claim != "" && labels[engine.LabelClaim] == claim:
 		return nil, false, nil
 	case labelled && owner != r.cfg.Installation:
 		return nil, false, fmt.Errorf("volume %s belongs to installation %s: %w", name, owner, runtime.ErrVolumeMismatch)
-	case labels[labelClaim] != found && !(len(labels) == 0 && returned):
+	case labels[engine.LabelClaim] != found && !(len(labels) == 0 && returned):
 		return nil, false, fmt.Errorf("volume %s was replaced: %w", name, runtime.ErrVolumeMismatch)
 	}
 	return labels, true, nil
@@ -86,7 +87,7 @@ func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, fo
 	// List the users before reading the claim: a container that starts using the
 	// volume later is not removed with it, and then prevents Docker from removing
 	// the wrong volume.
-	users, err := r.users(ctx, id.VolumeName())
+	users, err := r.engine.Users(ctx, id.VolumeName())
 	if err != nil {
 		return "", err
 	}
@@ -114,17 +115,17 @@ func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, fo
 		}
 		return "", err // the copy may still run; the next attempt resumes it
 	}
-	if err := r.holdCopy(ctx, id, labels[labelClaim], c, report); err != nil {
+	if err := r.holdCopy(ctx, id, labels[engine.LabelClaim], c, report); err != nil {
 		return "", err
 	}
 	// The copy is complete and held, so the original can be removed.
-	if err := r.freeName(ctx, id, c, labels[labelClaim], holders, progress); err != nil {
+	if err := r.freeName(ctx, id, c, labels[engine.LabelClaim], holders, progress); err != nil {
 		return "", err
 	}
 	if err := r.forgetRemoval(ctx, id, claim, found); err != nil {
 		return "", err
 	}
-	r.log.Info("volume set aside", "workspace", id, "volume", c.target, "bytes", report.Bytes, "entries", report.Entries)
+	r.engine.Log.Info("volume set aside", "workspace", id, "volume", c.target, "bytes", report.Bytes, "entries", report.Entries)
 	return c.target, nil
 }
 
@@ -138,16 +139,16 @@ func (r *Runtime) finishAside(ctx context.Context, id workspace.ID, claim, found
 	if err != nil || homes.homes[id] != found || len(homes.removalsOf(id, found)) == 0 {
 		return "", err
 	}
-	records, err := r.api.VolumeList(ctx, client.VolumeListOptions{
-		Filters: r.filter(roleAsideRecord).Add("label", labelWorkspace+"="+string(id), labelClaim+"="+found),
+	records, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{
+		Filters: r.engine.Filter(engine.RoleAsideRecord).Add("label", engine.LabelWorkspace+"="+string(id), engine.LabelClaim+"="+found),
 	})
 	if err != nil {
-		return "", wrapError(ctx, "list volumes that were set aside", err)
+		return "", engine.WrapError(ctx, "list volumes that were set aside", err)
 	}
 	if len(records.Items) == 0 {
 		return "", nil
 	}
-	return records.Items[0].Labels[labelAside], r.removeHome(ctx, id, found, progress)
+	return records.Items[0].Labels[engine.LabelAside], r.removeHome(ctx, id, found, progress)
 }
 
 // forgetRemoval deletes the removal records of the home with the claim found, which
@@ -162,7 +163,7 @@ func (r *Runtime) forgetRemoval(ctx context.Context, id workspace.ID, claim, fou
 		return err
 	}
 	for _, rec := range homes.removalsOf(id, found) {
-		if err := r.removeOwned(ctx, rec.name, roleRemoving); err != nil {
+		if err := r.engine.RemoveOwned(ctx, rec.name, engine.RoleRemoving); err != nil {
 			return err
 		}
 	}
@@ -174,17 +175,17 @@ type copying struct{ id, target string }
 
 // idleOf returns the containers that hold the volume in the way and can be removed
 // with it. Any other container, except the copy's, is an error that names it.
-func idleOf(id workspace.ID, users []user, except string) ([]user, error) {
-	var idle []user
+func idleOf(id workspace.ID, users []engine.User, except string) ([]engine.User, error) {
+	var idle []engine.User
 	for _, u := range users {
 		switch {
-		case u.id == except || u.role == roleCopy:
-		case u.idle():
+		case u.ID == except || u.Role == engine.RoleCopy:
+		case u.Idle():
 			idle = append(idle, u)
-		case u.running:
-			return nil, fmt.Errorf("volume %s is in use by container %s; stop and remove the container: %w", id.VolumeName(), u.name, runtime.ErrConflict)
+		case u.Running:
+			return nil, fmt.Errorf("volume %s is in use by container %s; stop and remove the container: %w", id.VolumeName(), u.Name, runtime.ErrConflict)
 		default:
-			return nil, fmt.Errorf("volume %s is held by container %s; remove the container: %w", id.VolumeName(), u.name, runtime.ErrConflict)
+			return nil, fmt.Errorf("volume %s is held by container %s; remove the container: %w", id.VolumeName(), u.Name, runtime.ErrConflict)
 		}
 	}
 	return idle, nil
@@ -193,27 +194,27 @@ func idleOf(id workspace.ID, users []user, except string) ([]user, error) {
 // startCopy starts the copy, or returns the running one. It replaces the leftovers
 // of an earlier attempt.
 func (r *Runtime) startCopy(ctx context.Context, id workspace.ID, original map[string]string) (copying, error) {
-	for range maxTries {
+	for range engine.MaxTries {
 		image, err := r.ensureHelperImage(ctx)
 		if err != nil {
 			return copying{}, err
 		}
-		attempt := randomHex(8)
-		target := "ws-" + string(id) + "-aside-" + r.now().UTC().Format(asideTime) + "-" + randomHex(4)
-		made, err := r.api.ContainerCreate(ctx, r.copyOptions(id, image, target, attempt, original[labelClaim]))
+		attempt := engine.RandomHex(8)
+		target := "ws-" + string(id) + "-aside-" + r.engine.Now().UTC().Format(asideTime) + "-" + engine.RandomHex(4)
+		made, err := r.engine.API.ContainerCreate(ctx, r.copyOptions(id, image, target, attempt, original[engine.LabelClaim]))
 		switch {
 		case err == nil:
 			return r.runCopy(ctx, id, original, copying{id: made.ID, target: target})
 		case errdefs.IsConflict(err):
-			found, gone, err := r.inspectOwned(ctx, copyName(id), roleCopy)
+			found, gone, err := r.engine.InspectOwned(ctx, engine.CopyName(id), engine.RoleCopy)
 			if err != nil {
 				return copying{}, err
 			}
 			if gone {
 				continue
 			}
-			earlier := copying{id: found.ID, target: found.Config.Labels[labelAside]}
-			if stateOf(found.State.Status) == runtime.ContainerRunning {
+			earlier := copying{id: found.ID, target: found.Config.Labels[engine.LabelAside]}
+			if engine.StateOf(found.State.Status) == runtime.ContainerRunning {
 				return earlier, nil
 			}
 			if err := r.discardCopy(ctx, earlier); err != nil {
@@ -221,19 +222,19 @@ func (r *Runtime) startCopy(ctx context.Context, id workspace.ID, original map[s
 			}
 		case errdefs.IsNotFound(err): // another server removed it as an old image
 		default:
-			return copying{}, wrapError(ctx, "create copy container", err)
+			return copying{}, engine.WrapError(ctx, "create copy container", err)
 		}
 	}
-	return copying{}, fmt.Errorf("container %s was created again after every removal", copyName(id))
+	return copying{}, fmt.Errorf("container %s was created again after every removal", engine.CopyName(id))
 }
 
 func (r *Runtime) copyOptions(id workspace.ID, image, target, attempt, claim string) client.ContainerCreateOptions {
-	labels := r.labels(roleCopy, id, claim)
-	labels[labelAside] = target
-	aside := r.labels(roleAside, id, claim)
-	aside[labelSince] = r.now().UTC().Format(time.RFC3339)
+	labels := r.engine.Labels(engine.RoleCopy, id, claim)
+	labels[engine.LabelAside] = target
+	aside := r.engine.Labels(engine.RoleAside, id, claim)
+	aside[engine.LabelSince] = r.engine.Now().UTC().Format(time.RFC3339)
 	return confined{
-		name: copyName(id), image: image, entrypoint: []string{"/codehub", runtime.CopyCommand},
+		name: engine.CopyName(id), image: image, entrypoint: []string{"/codehub", runtime.CopyCommand},
 		labels: labels, caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
 		mounts: []mount.Mount{
 			r.volumeMount(id, runtime.CopyFromDir, attempt, true),
@@ -251,16 +252,16 @@ func (r *Runtime) copyOptions(id workspace.ID, image, target, attempt, claim str
 func (r *Runtime) runCopy(ctx context.Context, id workspace.ID, original map[string]string, c copying) (copying, error) {
 	err := r.admitCopy(ctx, id, original, c)
 	if err == nil {
-		_, err = r.api.ContainerStart(ctx, c.id, client.ContainerStartOptions{})
+		_, err = r.engine.API.ContainerStart(ctx, c.id, client.ContainerStartOptions{})
 		if err == nil {
 			return c, nil
 		}
-		err = wrapError(ctx, "start container that copies a volume", err)
+		err = engine.WrapError(ctx, "start container that copies a volume", err)
 		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return copying{}, err // it may be running; the next call checks
 		}
 	}
-	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 	defer cancel()
 	return copying{}, errors.Join(err, r.discardCopy(cleanup, c), r.removeImplicit(cleanup, id))
 }
@@ -270,9 +271,9 @@ func (r *Runtime) runCopy(ctx context.Context, id workspace.ID, original map[str
 var errReplaced = errors.New("replaced by another call")
 
 func (r *Runtime) admitCopy(ctx context.Context, id workspace.ID, original map[string]string, c copying) error {
-	v, err := r.api.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
 	if err != nil {
-		return wrapError(ctx, "inspect volume", err)
+		return engine.WrapError(ctx, "inspect volume", err)
 	}
 	if !maps.Equal(v.Volume.Labels, original) {
 		return fmt.Errorf("volume %s: %w: %w", id.VolumeName(), errReplaced, runtime.ErrVolumeMismatch)
@@ -282,7 +283,7 @@ func (r *Runtime) admitCopy(ctx context.Context, id workspace.ID, original map[s
 
 // onlyIdle checks that only the copy uses the volume in the way.
 func (r *Runtime) onlyIdle(ctx context.Context, id workspace.ID, c copying) error {
-	users, err := r.users(ctx, id.VolumeName())
+	users, err := r.engine.Users(ctx, id.VolumeName())
 	if err != nil {
 		return err
 	}
@@ -299,11 +300,11 @@ func (r *Runtime) discardCopy(ctx context.Context, c copying) error {
 	if c.target == "" {
 		return nil
 	}
-	users, err := r.users(ctx, c.target)
+	users, err := r.engine.Users(ctx, c.target)
 	if err != nil || len(users) > 0 {
 		return err
 	}
-	err = r.removeOwned(ctx, c.target, roleAside)
+	err = r.engine.RemoveOwned(ctx, c.target, engine.RoleAside)
 	if errors.Is(err, runtime.ErrBusy) {
 		return nil // another copy has begun to use it since the users were listed
 	}
@@ -332,21 +333,21 @@ func (r *Runtime) followCopy(ctx context.Context, containerID string, progress f
 			progress(runtime.Progress{Step: report.Step, Done: report.Bytes, Entries: report.Entries})
 		}
 	}
-	words := &outputTail{log: func(s string) { r.log.Debug("copy output", "container", containerID, "line", s) }}
+	words := &outputTail{log: func(s string) { r.engine.Log.Debug("copy output", "container", containerID, "line", s) }}
 	given := 0
 	for try := 0; ; try++ {
-		c, err := r.api.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
+		c, err := r.engine.API.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
 		if err != nil {
-			return last, wrapError(ctx, "inspect container that copies a volume", err)
+			return last, engine.WrapError(ctx, "inspect container that copies a volume", err)
 		}
-		ended := stateOf(c.Container.State.Status) == runtime.ContainerExited
+		ended := engine.StateOf(c.Container.State.Status) == runtime.ContainerExited
 		words.lines = nil
 		err = r.readReport(ctx, containerID, !ended, &given, line, words)
 		switch {
 		case ctx.Err() != nil:
-			return last, wrapError(ctx, "follow copy", ctx.Err())
+			return last, engine.WrapError(ctx, "follow copy", ctx.Err())
 		case err != nil && try >= 50:
-			return last, wrapError(ctx, "follow copy", err)
+			return last, engine.WrapError(ctx, "follow copy", err)
 		case err == nil && ended:
 			if code := c.Container.State.ExitCode; code != 0 || !last.Done {
 				return last, &copyFailed{code: code, words: strings.Join(words.lines, "\n")}
@@ -369,20 +370,20 @@ func (r *Runtime) holdCopy(ctx context.Context, id workspace.ID, claim string, c
 	if err := r.holdAside(ctx, id, c.target); err != nil {
 		return err
 	}
-	labels := r.labels(roleAsideRecord, id, claim)
-	labels[labelAside] = c.target
-	labels[labelBytes] = strconv.FormatInt(report.Bytes, 10)
-	labels[labelFiles] = strconv.FormatInt(report.Entries, 10)
-	labels[labelDigest] = report.Digest
+	labels := r.engine.Labels(engine.RoleAsideRecord, id, claim)
+	labels[engine.LabelAside] = c.target
+	labels[engine.LabelBytes] = strconv.FormatInt(report.Bytes, 10)
+	labels[engine.LabelFiles] = strconv.FormatInt(report.Entries, 10)
+	labels[engine.LabelDigest] = report.Digest
 	name := asideRecordName(c.target)
-	if _, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: labels}); err != nil {
-		return wrapError(ctx, "create volume", err)
+	if _, err := r.engine.API.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: labels}); err != nil {
+		return engine.WrapError(ctx, "create volume", err)
 	}
-	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if err != nil {
-		return wrapError(ctx, "inspect volume", err)
+		return engine.WrapError(ctx, "inspect volume", err)
 	}
-	if !r.owns(v.Volume.Labels, roleAsideRecord) {
+	if !r.engine.Owns(v.Volume.Labels, engine.RoleAsideRecord) {
 		return fmt.Errorf("volume %s is not the record of a copy", name)
 	}
 	return nil
@@ -393,16 +394,16 @@ func asideRecordName(target string) string { return target + "-complete" }
 
 // holdAside creates or finds the container that holds a set-aside volume.
 func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string) error {
-	labels := r.labels(roleAside, id, "")
-	labels[labelAside] = target
+	labels := r.engine.Labels(engine.RoleAside, id, "")
+	labels[engine.LabelAside] = target
 	opts := client.ContainerCreateOptions{
 		Name:   asideHolderName(target),
-		Config: &container.Config{Image: r.names.holder, Cmd: []string{"never-started"}, Labels: labels},
+		Config: &container.Config{Image: r.engine.Names.Holder, Cmd: []string{"never-started"}, Labels: labels},
 		HostConfig: &container.HostConfig{
-			NetworkMode: noNetwork,
+			NetworkMode: engine.NoNetwork,
 			Mounts: []mount.Mount{{
 				Type: mount.TypeVolume, Source: target, Target: runtime.HomeDir,
-				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(roleImplicit, id, "")},
+				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.engine.Labels(engine.RoleImplicit, id, "")},
 			}},
 		},
 	}
@@ -410,15 +411,15 @@ func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string)
 	if err != nil {
 		return err
 	}
-	v, err := r.api.VolumeInspect(ctx, target, client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, target, client.VolumeInspectOptions{})
 	if err != nil {
-		return wrapError(ctx, "inspect volume", err)
+		return engine.WrapError(ctx, "inspect volume", err)
 	}
-	if r.owns(v.Volume.Labels, roleAside) {
+	if r.engine.Owns(v.Volume.Labels, engine.RoleAside) {
 		return nil
 	}
 	err = r.discard(ctx, holder)
-	return errors.Join(fmt.Errorf("volume %s was removed by another call", target), err, r.removeOwned(ctx, target, roleImplicit))
+	return errors.Join(fmt.Errorf("volume %s was removed by another call", target), err, r.engine.RemoveOwned(ctx, target, engine.RoleImplicit))
 }
 
 // makeHolder creates or finds the container that holds a copy, and returns its ID.
@@ -426,25 +427,25 @@ func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string)
 // for that.
 func (r *Runtime) makeHolder(ctx context.Context, opts client.ContainerCreateOptions) (string, error) {
 	for try := 0; ; try++ {
-		made, err := r.api.ContainerCreate(ctx, opts)
+		made, err := r.engine.API.ContainerCreate(ctx, opts)
 		switch {
 		case err == nil:
 			return made.ID, nil
-		case errdefs.IsNotFound(err) && try < maxTries:
+		case errdefs.IsNotFound(err) && try < engine.MaxTries:
 			if err := r.ensureHolderImage(ctx); err != nil {
 				return "", err
 			}
 			continue
 		case !errdefs.IsConflict(err):
-			return "", wrapError(ctx, "create container that holds a volume", err)
+			return "", engine.WrapError(ctx, "create container that holds a volume", err)
 		}
-		found, gone, err := r.inspectOwned(ctx, opts.Name, roleAside)
+		found, gone, err := r.engine.InspectOwned(ctx, opts.Name, engine.RoleAside)
 		if err != nil || !gone {
 			return found.ID, err
 		}
 		select {
 		case <-ctx.Done():
-			return "", wrapError(ctx, "create container that holds a volume", ctx.Err())
+			return "", engine.WrapError(ctx, "create container that holds a volume", ctx.Err())
 		case <-time.After(reopenAfter):
 		}
 		if try >= 50 {
@@ -455,17 +456,17 @@ func (r *Runtime) makeHolder(ctx context.Context, opts client.ContainerCreateOpt
 
 // freeName removes the original of a complete, held copy, and the containers that
 // held the original when its claim was read.
-func (r *Runtime) freeName(ctx context.Context, id workspace.ID, c copying, claim string, holders []user, progress func(runtime.Progress)) error {
+func (r *Runtime) freeName(ctx context.Context, id workspace.ID, c copying, claim string, holders []engine.User, progress func(runtime.Progress)) error {
 	if err := r.onlyIdle(ctx, id, c); err != nil {
 		return err
 	}
-	for _, u := range append(holders, user{id: c.id}) {
-		if err := r.discard(ctx, u.id); err != nil {
+	for _, u := range append(holders, engine.User{ID: c.id}) {
+		if err := r.discard(ctx, u.ID); err != nil {
 			return err
 		}
 	}
 	if claim == "" {
-		return r.removeVolume(ctx, id.VolumeName())
+		return r.engine.RemoveVolume(ctx, id.VolumeName())
 	}
 	// Like any home, it may be nested too deeply for Docker to remove.
 	return r.removeHome(ctx, id, claim, progress)
@@ -474,38 +475,38 @@ func (r *Runtime) freeName(ctx context.Context, id workspace.ID, c copying, clai
 // Asides implements runtime.Runtime. It creates missing holders of complete copies
 // again.
 func (r *Runtime) Asides(ctx context.Context) ([]runtime.Aside, error) {
-	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter("")})
+	volumes, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter("")})
 	if err != nil {
-		return nil, wrapError(ctx, "list volumes that were set aside", err)
+		return nil, engine.WrapError(ctx, "list volumes that were set aside", err)
 	}
-	holders, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleAside)})
+	holders, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleAside)})
 	if err != nil {
-		return nil, wrapError(ctx, "list containers that hold volumes", err)
+		return nil, engine.WrapError(ctx, "list containers that hold volumes", err)
 	}
 	held, records := map[string]bool{}, map[string]map[string]string{}
 	for _, c := range holders.Items {
-		held[c.Labels[labelAside]] = true
+		held[c.Labels[engine.LabelAside]] = true
 	}
 	for _, v := range volumes.Items {
-		if v.Labels[labelRole] == roleAsideRecord {
-			records[v.Labels[labelAside]] = v.Labels
+		if v.Labels[engine.LabelRole] == engine.RoleAsideRecord {
+			records[v.Labels[engine.LabelAside]] = v.Labels
 		}
 	}
 	var out []runtime.Aside
 	for _, v := range volumes.Items {
-		if v.Labels[labelRole] != roleAside {
+		if v.Labels[engine.LabelRole] != engine.RoleAside {
 			continue
 		}
-		a := runtime.Aside{Name: v.Name, Workspace: workspace.ID(v.Labels[labelWorkspace]), Storage: workspace.StorageDockerVolume}
+		a := runtime.Aside{Name: v.Name, Workspace: workspace.ID(v.Labels[engine.LabelWorkspace]), Storage: workspace.StorageDockerVolume}
 		// A field whose label cannot be parsed stays unset.
-		a.Since, _ = time.Parse(time.RFC3339, v.Labels[labelSince])
+		a.Since, _ = time.Parse(time.RFC3339, v.Labels[engine.LabelSince])
 		if labels, ok := records[v.Name]; ok {
 			a.Complete = true
-			a.Bytes, _ = strconv.ParseInt(labels[labelBytes], 10, 64)
-			a.Entries, _ = strconv.ParseInt(labels[labelFiles], 10, 64)
+			a.Bytes, _ = strconv.ParseInt(labels[engine.LabelBytes], 10, 64)
+			a.Entries, _ = strconv.ParseInt(labels[engine.LabelFiles], 10, 64)
 			if !held[v.Name] {
 				if err := r.holdAside(ctx, a.Workspace, v.Name); err != nil {
-					r.log.Warn("holder of a set-aside volume not created", "volume", v.Name, "err", err)
+					r.engine.Log.Warn("holder of a set-aside volume not created", "volume", v.Name, "err", err)
 				}
 			}
 		}
@@ -513,7 +514,7 @@ func (r *Runtime) Asides(ctx context.Context) ([]runtime.Aside, error) {
 		out = append(out, a)
 	}
 	for target := range records { // the copy was removed by hand
-		if err := r.removeOwned(ctx, asideRecordName(target), roleAsideRecord); err != nil {
+		if err := r.engine.RemoveOwned(ctx, asideRecordName(target), engine.RoleAsideRecord); err != nil {
 			return nil, err
 		}
 	}

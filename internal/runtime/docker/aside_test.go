@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/runtimetest"
 	"codehub/internal/workspace"
@@ -24,7 +25,7 @@ func blocked(t *testing.T, r *Runtime) (workspace.ID, direct) {
 	h, id := direct{r: r, storage: workspace.StorageDockerVolume}, workspace.ID(uuid.NewString())
 	h.putForeign(t, id)
 	t.Cleanup(func() {
-		_, _ = r.api.VolumeRemove(context.Background(), id.VolumeName(), client.VolumeRemoveOptions{})
+		_, _ = r.engine.API.VolumeRemove(context.Background(), id.VolumeName(), client.VolumeRemoveOptions{})
 	})
 	h.put(t, id, "content", "leftover")
 	return id, h
@@ -108,7 +109,7 @@ func TestSetAsideReplacesPartialCopy(t *testing.T) {
 	image, err := r.ensureHelperImage(t.Context())
 	check(t, err)
 	partial := "ws-" + string(id) + "-aside-20260101T000000Z-0000"
-	must(t)(r.api.ContainerCreate(t.Context(), r.copyOptions(id, image, partial, "attempt", "")))
+	must(t)(r.engine.API.ContainerCreate(t.Context(), r.copyOptions(id, image, partial, "attempt", "")))
 	list, err := r.Asides(t.Context())
 	if err != nil || len(list) != 1 || list[0].Complete || list[0].Name != partial {
 		t.Fatalf("listed: %+v, %v", list, err)
@@ -133,23 +134,23 @@ func TestAsidesRecreatesMissingHolder(t *testing.T) {
 	id, h := blocked(t, r)
 	name, err := r.SetAside(t.Context(), id, "", "", nil)
 	check(t, err)
-	check(t, r.discard(t.Context(), asideHolderName(name)))
+	check(t, r.engine.Discard(t.Context(), asideHolderName(name)))
 	list, err := r.Asides(t.Context())
 	if err != nil || len(list) != 1 || !list[0].Complete || list[0].Entries == 0 {
 		t.Fatalf("set aside: %+v, %v", list, err)
 	}
-	if users, err := r.users(t.Context(), name); err != nil || len(users) != 1 {
+	if users, err := r.engine.Users(t.Context(), name); err != nil || len(users) != 1 {
 		t.Errorf("held by %+v, %v", users, err)
 	}
 	if len(asidesOf(t, h, id)) != 1 {
 		t.Error("the copy has no content")
 	}
-	check(t, r.discard(t.Context(), asideHolderName(name)))
-	must(t)(r.api.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
+	check(t, r.engine.Discard(t.Context(), asideHolderName(name)))
+	must(t)(r.engine.API.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
 	if list, err := r.Asides(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("set aside: %+v, %v", list, err)
 	}
-	if _, err := r.api.VolumeInspect(t.Context(), asideRecordName(name), client.VolumeInspectOptions{}); !errdefs.IsNotFound(err) {
+	if _, err := r.engine.API.VolumeInspect(t.Context(), asideRecordName(name), client.VolumeInspectOptions{}); !errdefs.IsNotFound(err) {
 		t.Errorf("the record of a removed copy: %v", err)
 	}
 }
@@ -164,7 +165,7 @@ func TestSetAsideDropsInterruptedRemoval(t *testing.T) {
 		"no volume":          func(l *lateHome, h direct) { h.takeVolume(l.T, l.id) },
 		"volume without labels": func(l *lateHome, h direct) {
 			h.takeVolume(l.T, l.id)
-			_, err := l.next.api.VolumeCreate(l.Context(), client.VolumeCreateOptions{Name: l.id.VolumeName()})
+			_, err := l.next.engine.API.VolumeCreate(l.Context(), client.VolumeCreateOptions{Name: l.id.VolumeName()})
 			l.ok("VolumeCreate", err)
 			putFile(l.T, l.mountpoint(l.id.VolumeName()), "foreign")
 		},
@@ -201,17 +202,17 @@ func TestSetAsideInterruptedWhileRemoving(t *testing.T) {
 	l.settle()
 	h := direct{r: r, storage: l.storage}
 	h.put(t, l.id, "content", "kept")
-	record := r.labels(roleAsideRecord, l.id, "home-1")
-	record[labelAside] = "ws-" + string(l.id) + "-aside-earlier"
-	_, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: asideRecordName(record[labelAside]), Labels: record})
+	record := r.engine.Labels(engine.RoleAsideRecord, l.id, "home-1")
+	record[engine.LabelAside] = "ws-" + string(l.id) + "-aside-earlier"
+	_, err := r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: asideRecordName(record[engine.LabelAside]), Labels: record})
 	l.ok("VolumeCreate", err)
 	h.halfRemove(t, l.id, "home-1")
 	name, err := r.SetAside(t.Context(), l.id, "home-2", "home-1", nil)
 	l.ok("SetAside", err)
-	if name != record[labelAside] {
+	if name != record[engine.LabelAside] {
 		t.Errorf("set aside as %q, want the copy of the earlier attempt", name)
 	}
-	if _, err := r.api.VolumeInspect(t.Context(), l.id.VolumeName(), client.VolumeInspectOptions{}); !errdefs.IsNotFound(err) {
+	if _, err := r.engine.API.VolumeInspect(t.Context(), l.id.VolumeName(), client.VolumeInspectOptions{}); !errdefs.IsNotFound(err) {
 		t.Errorf("the original: %v", err)
 	}
 }

@@ -44,7 +44,7 @@ func TestRegistryLogin(t *testing.T) {
 	})
 	t.Cleanup(func() {
 		for _, image := range []string{ref, other} {
-			_, _ = r.api.ImageRemove(context.Background(), image, client.ImageRemoveOptions{Force: true})
+			_, _ = r.engine.API.ImageRemove(context.Background(), image, client.ImageRemoveOptions{Force: true})
 		}
 	})
 	refused := func(says string) {

@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -15,49 +14,16 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
-
-// Transient errors are recognized by their messages, in Docker 20.10 and later.
-func TestIsTransient(t *testing.T) {
-	t.Parallel()
-	for message, want := range map[string]bool{
-		"no available IPv4 addresses on this network's address pools: codehub-1f346c02 (9e6c)":                       true,
-		"No available addresses on this pool":                                                                        true,
-		"failed to set up container networking: no available addresses on this pool":                                 true,
-		"could not find an available, non-overlapping IPv4 address pool among the defaults to assign to the network": true,
-		"all predefined address pools have been fully subnetted":                                                     true,
-		"Pool overlaps with other one on this address space":                                                         true,
-		"invalid pool request: Pool overlaps with other one on this address space":                                   true,
-		"Address already in use":                                                                            true,
-		"Bind for 127.0.0.1:32768 failed: port is already allocated":                                        true,
-		"remove ws-1-home: volume is in use - [3f2a]":                                                       true,
-		"removal of container 3f2a is already in progress":                                                  true,
-		"unlinkat /var/lib/docker/overlay2/1/merged: device or resource busy":                               true,
-		"driver failed programming external connectivity on endpoint x: iptables failed: bad rule":          false,
-		"OCI runtime create failed: runc create failed: exec: \"never-started\": executable file not found": false,
-		"": false,
-	} {
-		err := wrapError(t.Context(), "start container", words(message))
-		if errors.Is(err, runtime.ErrBusy) != want || errors.Is(err, runtime.ErrUnreachable) {
-			t.Errorf("%q: %v", message, err)
-		}
-		if want && !strings.HasSuffix(err.Error(), message) {
-			t.Errorf("%q has become %q", message, err)
-		}
-	}
-	bad := fmt.Errorf("no image /volume is in use%w", silent{errdefs.ErrInvalidArgument})
-	if errors.Is(wrapError(t.Context(), "create container", bad), runtime.ErrBusy) {
-		t.Error("a name is mistaken for a reason")
-	}
-}
 
 // tinyNetwork gives an installation a network with five addresses.
 func tinyNetwork(t *testing.T, r *Runtime) {
 	t.Helper()
 	subnet := netip.PrefixFrom(r.cfg.Subnet.Addr(), 29)
-	must(t)(r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleNetwork, subnet)))
+	must(t)(r.engine.API.NetworkCreate(t.Context(), r.engine.Names.Network, r.networkOptions(engine.RoleNetwork, subnet)))
 }
 
 // A start without a free address is ErrBusy and leaves nothing behind; it succeeds
@@ -70,12 +36,12 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 	check(t, r.Prepare(t.Context()))
 	var others []string
 	for range 5 {
-		c, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-			Config:     &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", "")},
-			HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.names.network)},
+		c, err := r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+			Config:     &container.Config{Image: harness.TestImage(), Labels: r.engine.Labels("test", "", "")},
+			HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.engine.Names.Network)},
 		})
 		if err == nil {
-			_, err = r.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{})
+			_, err = r.engine.API.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{})
 		}
 		check(t, err)
 		others = append(others, c.ID)
@@ -87,20 +53,20 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 	}
 	t.Log(err)
 	// With Docker's message when Docker chooses the address.
-	one, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-		Config:     &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", "")},
-		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.names.network)},
+	one, err := r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config:     &container.Config{Image: harness.TestImage(), Labels: r.engine.Labels("test", "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.engine.Names.Network)},
 	})
 	check(t, err)
-	_, err = r.api.ContainerStart(t.Context(), one.ID, client.ContainerStartOptions{})
-	if err = wrapError(t.Context(), "start container", err); !errors.Is(err, runtime.ErrBusy) {
+	_, err = r.engine.API.ContainerStart(t.Context(), one.ID, client.ContainerStartOptions{})
+	if err = engine.WrapError(t.Context(), "start container", err); !errors.Is(err, runtime.ErrBusy) {
 		t.Fatalf("ContainerStart: %v", err)
 	}
 	t.Log(err)
 	if list, err := r.Containers(t.Context()); err != nil || len(list) != 0 {
 		t.Fatalf("containers = %+v, %v", list, err)
 	}
-	check(t, r.discard(t.Context(), others[0]))
+	check(t, r.engine.Discard(t.Context(), others[0]))
 	for tries := 1; ; tries++ { // each takes a few of the addresses
 		c, err := r.StartContainer(t.Context(), spec, nil)
 		if err == nil {
@@ -121,8 +87,8 @@ func TestRefusedLimitsCostNoAttempt(t *testing.T) {
 	r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
 	check(t, r.Prepare(t.Context()))
 	spec := seededHome(t, r)
-	answers := make(chan string, maxTries)
-	for range maxTries - 1 {
+	answers := make(chan string, engine.MaxTries)
+	for range engine.MaxTries - 1 {
 		answers <- "Address already in use"
 	}
 	answers <- "error setting rlimits for ready process"
@@ -221,12 +187,12 @@ func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 		check(t, err)
 		image, err := r.ensureHelperImage(t.Context())
 		check(t, err)
-		made, err := r.api.ContainerCreate(t.Context(), r.taskOptions(id, "home-1", image, home, fingerprintTask()))
+		made, err := r.engine.API.ContainerCreate(t.Context(), r.taskOptions(id, "home-1", image, home, fingerprintTask()))
 		check(t, err)
 		if err := call(id); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := r.api.ContainerInspect(context.Background(), made.ID, client.ContainerInspectOptions{}); !errdefs.IsNotFound(err) {
+		if _, err := r.engine.API.ContainerInspect(context.Background(), made.ID, client.ContainerInspectOptions{}); !errdefs.IsNotFound(err) {
 			t.Errorf("%s: the container was not removed: %v", name, err)
 		}
 	}

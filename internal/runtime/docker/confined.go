@@ -5,6 +5,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/seccomp"
 )
 
@@ -49,7 +50,7 @@ func (c confined) options() client.ContainerCreateOptions {
 			NetworkDisabled: true,
 		},
 		HostConfig: &container.HostConfig{
-			NetworkMode:    noNetwork,
+			NetworkMode:    engine.NoNetwork,
 			UsernsMode:     users,
 			CapDrop:        []string{"ALL"},
 			CapAdd:         c.caps,
@@ -66,10 +67,3 @@ func (c confined) options() client.ContainerCreateOptions {
 		},
 	}
 }
-
-// noNetwork is the mode of containers that have a loopback device and nothing
-// else. Those that are started have NetworkDisabled as well: Docker then does not
-// attach them to its network "none". That takes 0.1 s of processor time for each
-// container, and Docker before 23.0 can deadlock when several leave it at once
-// (github.com/moby/moby/pull/42545).
-const noNetwork = container.NetworkMode("none")

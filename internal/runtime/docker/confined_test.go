@@ -16,17 +16,17 @@ import (
 func TestConfinedContainerHasOnlyLoopback(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	made, err := r.api.ContainerCreate(t.Context(), confined{
-		image: harness.TestImage(), labels: r.labels("test", "", ""), limits: jobLimits(),
+	made, err := r.engine.API.ContainerCreate(t.Context(), confined{
+		image: harness.TestImage(), labels: r.engine.Labels("test", "", ""), limits: jobLimits(),
 	}.options())
 	check(t, err)
 	defer func() {
-		if err := r.discard(t.Context(), made.ID); err != nil {
+		if err := r.engine.Discard(t.Context(), made.ID); err != nil {
 			t.Error(err)
 		}
 	}()
-	must(t)(r.api.ContainerStart(t.Context(), made.ID, client.ContainerStartOptions{}))
-	info, err := r.api.ContainerInspect(t.Context(), made.ID, client.ContainerInspectOptions{})
+	must(t)(r.engine.API.ContainerStart(t.Context(), made.ID, client.ContainerStartOptions{}))
+	info, err := r.engine.API.ContainerInspect(t.Context(), made.ID, client.ContainerInspectOptions{})
 	check(t, err)
 	pid := info.Container.State.Pid
 	devices, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid))

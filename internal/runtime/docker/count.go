@@ -11,6 +11,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -44,7 +45,7 @@ func (r *Runtime) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, vol
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				r.log.Debug("count seeding progress failed", "workspace", spec.Workspace, "err", err)
+				r.engine.Log.Debug("count seeding progress failed", "workspace", spec.Workspace, "err", err)
 			case size.bytes > last.bytes || size.entries > last.entries:
 				last = treeSize{entries: max(size.entries, last.entries), bytes: max(size.bytes, last.bytes)}
 				progress(runtime.Progress{Step: runtime.StepSeeding, Done: last.bytes, Entries: last.entries})
@@ -63,9 +64,9 @@ func (r *Runtime) sizeOf(ctx context.Context, spec runtime.VolumeSpec, volume st
 	if spec.Storage == workspace.StorageLocalDir {
 		return r.measureFolder(ctx, spec.Workspace)
 	}
-	v, err := r.api.VolumeInspect(ctx, volume, client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, volume, client.VolumeInspectOptions{})
 	if err != nil {
-		return treeSize{}, wrapError(ctx, "inspect volume", err)
+		return treeSize{}, engine.WrapError(ctx, "inspect volume", err)
 	}
 	if r.isLocal(v.Volume.Mountpoint) {
 		size, err := measureTree(ctx, v.Volume.Mountpoint)

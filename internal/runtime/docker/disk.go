@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 )
 
 // rootMaxAge is how long the path of Docker's data directory is cached.
@@ -56,24 +57,24 @@ type place struct{ name, path string }
 // dockerRoot returns Docker's data directory, where its volumes are, if Docker runs
 // on this machine.
 func (r *Runtime) dockerRoot(ctx context.Context) (string, error) {
-	if !strings.HasPrefix(r.api.DaemonHost(), "unix://") {
+	if !strings.HasPrefix(r.engine.API.DaemonHost(), "unix://") {
 		return "", nil
 	}
 	r.mu.Lock()
 	root, at := r.root, r.rootAt
 	r.mu.Unlock()
-	if root != "" && r.now().Sub(at) < rootMaxAge {
+	if root != "" && r.engine.Now().Sub(at) < rootMaxAge {
 		return root, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, engine.AskTimeout)
 	defer cancel()
-	res, err := r.api.Info(ctx, client.InfoOptions{})
+	res, err := r.engine.API.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return "", wrapError(ctx, "get Docker's data directory", err)
+		return "", engine.WrapError(ctx, "get Docker's data directory", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.root, r.rootAt = res.Info.DockerRootDir, r.now()
+	r.root, r.rootAt = res.Info.DockerRootDir, r.engine.Now()
 	return r.root, nil
 }
 

@@ -62,10 +62,10 @@ func TestDNSHidesWorkspaces(t *testing.T) {
 	own.Hostname = strings.Repeat("long", 15) + "-24"
 	up := startSpec(t, r, own)
 
-	found, err := r.api.ContainerInspect(t.Context(), other.ContainerID, client.ContainerInspectOptions{})
+	found, err := r.engine.API.ContainerInspect(t.Context(), other.ContainerID, client.ContainerInspectOptions{})
 	check(t, err)
 	container := found.Container
-	end := container.NetworkSettings.Networks[r.names.network]
+	end := container.NetworkSettings.Networks[r.engine.Names.Network]
 	names := append(slices.Clone(end.Aliases), end.DNSNames...)
 	if len(names) == 0 || !strings.HasPrefix(container.Config.Hostname, "gitlab.") {
 		t.Fatalf("the names are %q, the host name is %s", names, container.Config.Hostname)
@@ -78,7 +78,7 @@ func TestDNSHidesWorkspaces(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"gitlab", "gitlab." + r.names.network, strings.TrimPrefix(container.Name, "/"), strings.TrimPrefix(container.Name, "/") + "." + r.names.network,
+		"gitlab", "gitlab." + r.engine.Names.Network, strings.TrimPrefix(container.Name, "/"), strings.TrimPrefix(container.Name, "/") + "." + r.engine.Names.Network,
 		spec.Workspace.ContainerName(), string(spec.Workspace), container.ID,
 	} {
 		if answers := askDNS(t, r, up, name, dnsmessage.TypeA); len(answers) > 0 {
@@ -105,7 +105,7 @@ func TestContainerOfEarlierVersion(t *testing.T) {
 	r := newRuntime(t, nil)
 	spec := newHome()
 	up := startSpec(t, r, spec)
-	must(t)(r.api.ContainerRename(t.Context(), up.ContainerID, client.ContainerRenameOptions{NewName: spec.Workspace.ContainerName()}))
+	must(t)(r.engine.API.ContainerRename(t.Context(), up.ContainerID, client.ContainerRenameOptions{NewName: spec.Workspace.ContainerName()}))
 
 	if again, err := r.Upstream(t.Context(), spec.Workspace); err != nil || again != up {
 		t.Errorf("upstream %+v, %v, want %+v", again, err, up)
@@ -115,7 +115,7 @@ func TestContainerOfEarlierVersion(t *testing.T) {
 	}
 	check(t, r.RemoveContainer(t.Context(), up.ContainerID, time.Second))
 	c := start(t, r, spec)
-	found, err := r.api.ContainerInspect(t.Context(), c.ID, client.ContainerInspectOptions{})
+	found, err := r.engine.API.ContainerInspect(t.Context(), c.ID, client.ContainerInspectOptions{})
 	check(t, err)
 	if found.Container.Name != "/"+spec.Workspace.DockerName() {
 		t.Errorf("the next container is %s", found.Container.Name)

@@ -17,12 +17,11 @@ import (
 	"time"
 
 	"github.com/moby/moby/api/types/volume"
-	"github.com/moby/moby/client"
-	"golang.org/x/sync/semaphore"
 
 	"codehub/internal/base/breaker"
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/runtime/imagebuild"
@@ -91,27 +90,17 @@ type Config struct {
 // Runtime implements runtime.Runtime on a Docker Engine.
 type Runtime struct {
 	cfg     Config
-	api     *client.Client // uses the breaker
-	plain   *client.Client // without the breaker; see connect
-	idle    *http.Transport
-	breaker *breaker.Breaker
+	engine  *engine.Engine
 	probe   *http.Client
 	procSys string       // /proc/sys
-	known   atomic.Value // of engine
 	mapped  atomic.Value // userMap, where Docker maps users
 	// noUlimits: Docker may not lift limits; see ulimitsRefused.
 	noUlimits atomic.Bool
 	quota     homequota.Kind    // of new homes in folders
 	noQuota   *health.Condition // set if quota is not homequota.None
-	log       *slog.Logger
-	now       func() time.Time
-	names     names
 	helper    helperImage
 	addrs     addresses
-	locks     locks
 	pulls     pulls
-	turns     *semaphore.Weighted // see turn
-	starts    *semaphore.Weighted // see startsTurn
 
 	prepareLock chan struct{} // held while the network is checked or repaired
 	agent, ide  toolVolume
@@ -124,10 +113,10 @@ type Runtime struct {
 	countAfter, countEvery time.Duration // see watchSeeding
 	remote                 bool          // Docker's directory is not assumed to be reachable
 
-	jobs     reads[struct{}, []runtime.Job]
-	removing reads[struct{}, []volume.Volume] // records of removals
-	tasks    reads[struct{}, []taskContainer] // see clearTasks
-	filled   reads[string, bool]              // volumes that the helper has filled
+	jobs     engine.Reads[struct{}, []runtime.Job]
+	removing engine.Reads[struct{}, []volume.Volume] // records of removals
+	tasks    engine.Reads[struct{}, []taskContainer] // see clearTasks
+	filled   engine.Reads[string, bool]              // volumes that the helper has filled
 
 	createdSeeds sync.Map                                         // IDs of seed containers that Docker has finished creating
 	runAs        remembered[string, runAs]                        // by image ID: what its workspaces run as
@@ -182,16 +171,18 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		return nil, errors.New("no logger given")
 	}
 
+	e, err := engine.New(engine.Config{
+		Installation: cfg.Installation, Host: cfg.Host, ExtraLabels: cfg.ExtraLabels, Log: cfg.Log, Conditions: cfg.Conditions,
+	})
+	if err != nil {
+		return nil, err
+	}
 	r := &Runtime{
 		cfg:           cfg,
-		log:           cfg.Log,
-		now:           time.Now,
-		names:         namesOf(cfg.Installation),
+		engine:        e,
 		procSys:       "/proc/sys",
 		changesOwners: changesOwners,
 		prepareLock:   make(chan struct{}, 1),
-		turns:         semaphore.NewWeighted(allShares),
-		starts:        semaphore.NewWeighted(allShares),
 		countAfter:    countAfter,
 		countEvery:    countEvery,
 		noWall: cfg.Conditions.New(health.Config{
@@ -214,11 +205,11 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			Name: "extensions", Failing: "the extensions of CODEHUB_EXTENSIONS_DIR cannot be used as they are", Resolved: "the extensions of CODEHUB_EXTENSIONS_DIR are in order again",
 			Level: slog.LevelWarn, Log: cfg.Log,
 		}),
-		agent: newToolVolume(roleAgent, agentDir, cfg.Conditions.New(health.Config{
+		agent: newToolVolume(engine.RoleAgent, agentDir, cfg.Conditions.New(health.Config{
 			Name: "agent", Failing: "the agent's volume cannot be filled; no workspace can be started", Resolved: "the agent's volume is complete again",
 			Level: slog.LevelError, Log: cfg.Log,
 		})),
-		ide: newToolVolume(roleIDE, ideDir, cfg.Conditions.New(health.Config{
+		ide: newToolVolume(engine.RoleIDE, ideDir, cfg.Conditions.New(health.Config{
 			Name: "ide", Failing: "the IDE's volume cannot be filled; no workspace whose image has no IDE can be started", Resolved: "the IDE's volume is complete again",
 			Level: slog.LevelError, Log: cfg.Log,
 		})),
@@ -235,9 +226,6 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			},
 		},
 	}
-	if err := r.connect(); err != nil {
-		return nil, fmt.Errorf("configure the Docker client: %w", err)
-	}
 	r.pulls.rules = newPullRules(cfg.Settings)
 	r.pulls.stuck = cfg.Conditions.New(health.Config{
 		Name: "pulls", Failing: "image pulls are waiting for Docker's downloads", Resolved: "image pulls continue",
@@ -249,14 +237,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 }
 
 // Close closes the connections to Docker.
-func (r *Runtime) Close() error {
-	r.breaker.Close()
-	r.idle.CloseIdleConnections()
-	return r.plain.Close()
-}
+func (r *Runtime) Close() error { return r.engine.Close() }
 
-func report(progress func(runtime.Progress), step string) {
-	if progress != nil {
-		progress(runtime.Progress{Step: step})
-	}
-}
+// Breaker returns the circuit breaker for Docker.
+func (r *Runtime) Breaker() *breaker.Breaker { return r.engine.Breaker }

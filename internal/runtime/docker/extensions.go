@@ -23,6 +23,7 @@ import (
 	"syscall"
 
 	"codehub/internal/base/setting"
+	"codehub/internal/runtime/docker/engine"
 )
 
 // The IDE's volume also holds the extensions of CODEHUB_EXTENSIONS_DIR, unpacked into the
@@ -83,7 +84,7 @@ func (v vsixFile) pack(tw *tar.Writer) error {
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(tw, sum), io.LimitReader(f, v.size))
 	if err == nil && (n != v.size || hex.EncodeToString(sum.Sum(nil)) != v.sum) {
-		err = errConcurrent("the file has changed meanwhile")
+		err = engine.ErrConcurrent("the file has changed meanwhile")
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 
 	"codehub/internal/base/health"
 	"codehub/internal/base/setting"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 )
 
@@ -194,7 +195,7 @@ func TestIDEVolumeHasExtensions(t *testing.T) {
 		t.Helper()
 		name, _, err := r.ensureIDEVolume(t.Context())
 		check(t, err)
-		v, err := r.api.VolumeInspect(t.Context(), name, client.VolumeInspectOptions{})
+		v, err := r.engine.API.VolumeInspect(t.Context(), name, client.VolumeInspectOptions{})
 		check(t, err)
 		return name, func(file string) (string, fs.FileMode) {
 			file = filepath.Join(v.Volume.Mountpoint, file)
@@ -216,7 +217,7 @@ func TestIDEVolumeHasExtensions(t *testing.T) {
 	if _, mode := in(own); mode != 0o444 {
 		t.Errorf("the IDE's own extension: %v", mode)
 	}
-	scratch, err := r.api.VolumeList(t.Context(), client.VolumeListOptions{Filters: r.filter(roleScratch)})
+	scratch, err := r.engine.API.VolumeList(t.Context(), client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleScratch)})
 	if err != nil || len(scratch.Items) > 0 {
 		t.Errorf("what was copied to the helper is left: %+v, %v", scratch.Items, err)
 	}
@@ -239,7 +240,7 @@ func TestIDEVolumeHasExtensions(t *testing.T) {
 	if err := r.sweepToolVolumes(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.api.VolumeInspect(t.Context(), first, client.VolumeInspectOptions{}); err == nil {
+	if _, err := r.engine.API.VolumeInspect(t.Context(), first, client.VolumeInspectOptions{}); err == nil {
 		t.Error("the volume with the removed extension is still there")
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -59,13 +60,13 @@ func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, tas
 	if err != nil {
 		return "", err
 	}
-	users, err := r.users(ctx, home.source)
+	users, err := r.engine.Users(ctx, home.source)
 	if err != nil {
 		return "", err
 	}
 	users, err = r.removeFingerprinters(ctx, users)
 	if err == nil {
-		err = inUse(home.what, users)
+		err = engine.InUse(home.what, users)
 	}
 	if err != nil {
 		return "", err
@@ -75,17 +76,17 @@ func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, tas
 			return "", err
 		}
 	}
-	for range maxTries {
+	for range engine.MaxTries {
 		image, err := r.ensureHelperImage(ctx)
 		if err != nil {
 			return "", err
 		}
-		made, err := r.api.ContainerCreate(ctx, r.taskOptions(id, claim, image, home, task))
+		made, err := r.engine.API.ContainerCreate(ctx, r.taskOptions(id, claim, image, home, task))
 		switch {
 		case err == nil:
 			return r.runTask(ctx, id, claim, home, made.ID, task.step, progress)
 		case errdefs.IsConflict(err):
-			found, gone, err := r.inspectOwned(ctx, fingerprintName(id), roleFingerprint)
+			found, gone, err := r.engine.InspectOwned(ctx, engine.FingerprintName(id), engine.RoleFingerprint)
 			if err == nil && !gone {
 				err = r.discard(ctx, found.ID)
 			}
@@ -94,10 +95,10 @@ func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, tas
 			}
 		case errdefs.IsNotFound(err): // another server removed it as an old image
 		default:
-			return "", wrapError(ctx, "create helper", err)
+			return "", engine.WrapError(ctx, "create helper", err)
 		}
 	}
-	return "", errRecreated("container " + fingerprintName(id))
+	return "", engine.ErrRecreated("container " + engine.FingerprintName(id))
 }
 
 // homeRef identifies where a home is stored.
@@ -117,7 +118,7 @@ func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string, r
 	there, ok := found.homes[id]
 	switch {
 	case ok && there == claim:
-		return homeRef{source: name, what: "volume " + name, mount: r.volumeMount(id, runtime.JobHomeDir, randomHex(8), readOnly)}, nil
+		return homeRef{source: name, what: "volume " + name, mount: r.volumeMount(id, runtime.JobHomeDir, engine.RandomHex(8), readOnly)}, nil
 	case ok || r.cfg.DataDir == "":
 		return homeRef{}, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
@@ -135,14 +136,14 @@ func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string, r
 
 // removeFingerprinters removes the containers of earlier calls and returns the
 // other users.
-func (r *Runtime) removeFingerprinters(ctx context.Context, users []user) ([]user, error) {
-	var others []user
+func (r *Runtime) removeFingerprinters(ctx context.Context, users []engine.User) ([]engine.User, error) {
+	var others []engine.User
 	for _, u := range users {
-		if u.role != roleFingerprint {
+		if u.Role != engine.RoleFingerprint {
 			others = append(others, u)
 			continue
 		}
-		if err := r.discard(ctx, u.id); err != nil {
+		if err := r.discard(ctx, u.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -153,8 +154,8 @@ func (r *Runtime) removeFingerprinters(ctx context.Context, users []user) ([]use
 // job.
 func (r *Runtime) taskOptions(id workspace.ID, claim, image string, home homeRef, task homeTask) client.ContainerCreateOptions {
 	return confined{
-		name: fingerprintName(id), image: image, cmd: slices.Concat(task.args, []string{runtime.JobHomeDir}),
-		labels: r.labels(roleFingerprint, id, claim), caps: task.caps, mappedUsers: task.mappedUsers,
+		name: engine.FingerprintName(id), image: image, cmd: slices.Concat(task.args, []string{runtime.JobHomeDir}),
+		labels: r.engine.Labels(engine.RoleFingerprint, id, claim), caps: task.caps, mappedUsers: task.mappedUsers,
 		mounts: []mount.Mount{home.mount}, limits: jobLimits(),
 	}.options()
 }
@@ -165,18 +166,18 @@ func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, ho
 	defer func() {
 		// Also after a cancellation: otherwise the container would count as a user
 		// of the home.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 		defer cancel()
 		if gone := r.discard(ctx, container); gone != nil {
-			r.log.Warn("helper container not removed", "container", container, "err", gone)
+			r.engine.Log.Warn("helper container not removed", "container", container, "err", gone)
 		}
 	}()
-	users, err := r.users(ctx, home.source)
+	users, err := r.engine.Users(ctx, home.source)
 	if err != nil {
 		return "", err
 	}
-	users = slices.DeleteFunc(users, func(u user) bool { return u.id == container })
-	if err := inUse(home.what, users); err != nil {
+	users = slices.DeleteFunc(users, func(u engine.User) bool { return u.ID == container })
+	if err := engine.InUse(home.what, users); err != nil {
 		return "", err
 	}
 	if home.source == id.VolumeName() {
@@ -187,7 +188,7 @@ func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, ho
 	if err != nil {
 		return "", err
 	}
-	report(progress, step)
+	engine.Report(progress, step)
 	err = r.awaitTask(ctx, container, func() {
 		if progress == nil {
 			return
@@ -214,7 +215,7 @@ func (r *Runtime) awaitTask(ctx context.Context, id string, meanwhile func()) er
 	for {
 		select {
 		case err := <-wait.Error:
-			return wrapError(ctx, "wait for helper", err)
+			return engine.WrapError(ctx, "wait for helper", err)
 		case end := <-wait.Result:
 			if end.StatusCode != 0 {
 				return fmt.Errorf("the helper ended with code %d: %s", end.StatusCode, r.helperOutput(ctx, id))
@@ -229,15 +230,15 @@ func (r *Runtime) awaitTask(ctx context.Context, id string, meanwhile func()) er
 // printed returns the last line of a helper's standard output, or "" if it cannot
 // be read.
 func (r *Runtime) printed(ctx context.Context, id string) string {
-	stream, err := r.api.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, Tail: "1"})
+	stream, err := r.engine.API.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, Tail: "1"})
 	if err != nil {
-		r.log.Debug("read helper output failed", "container", id, "err", err)
+		r.engine.Log.Debug("read helper output failed", "container", id, "err", err)
 		return ""
 	}
 	defer stream.Close()
 	var b bytes.Buffer
 	if _, err := stdcopy.StdCopy(&b, io.Discard, io.LimitReader(stream, 16<<10)); err != nil {
-		r.log.Debug("read helper output failed", "container", id, "err", err)
+		r.engine.Log.Debug("read helper output failed", "container", id, "err", err)
 		return ""
 	}
 	return strings.TrimSpace(b.String())
@@ -245,4 +246,6 @@ func (r *Runtime) printed(ctx context.Context, id string) string {
 
 // changing returns the fingerprint of a home that changes while it is read. It
 // differs from all others.
-func changing() string { return fmt.Sprintf("changing-%d-%s", time.Now().UnixNano(), randomHex(8)) }
+func changing() string {
+	return fmt.Sprintf("changing-%d-%s", time.Now().UnixNano(), engine.RandomHex(8))
+}

@@ -165,7 +165,7 @@ func changeWall(t *testing.T, r *Runtime) {
 	t.Helper()
 	c, err := nftables.New()
 	check(t, err)
-	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: r.names.table}
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: r.engine.Names.Table}
 	rules, err := c.GetRules(table, &nftables.Chain{Name: "forward", Table: table})
 	if err != nil || len(rules) == 0 {
 		t.Fatalf("rules of the wall = %d, %v", len(rules), err)

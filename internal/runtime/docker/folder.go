@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
@@ -86,7 +87,7 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 			// One damaged file must not affect the other homes. The home is treated
 			// like a volume without labels.
 			if _, logged := r.damaged.LoadOrStore(id, true); !logged {
-				r.log.Error("home.json is damaged; home ignored", "workspace", id, "err", err)
+				r.engine.Log.Error("home.json is damaged; home ignored", "workspace", id, "err", err)
 			}
 			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir, Held: true})
 			continue
@@ -229,19 +230,19 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 	if err != nil {
 		return err
 	}
-	filler := randomHex(8)
+	filler := engine.RandomHex(8)
 	filling := sidecar{Claim: spec.Claim, State: folderFilling, Owner: spec.Owner, Name: spec.Name, Filler: filler}
 	done := false
 	err = r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if done = there && side.Live; done {
 			return side, nil
 		}
-		if err := inUse("folder "+r.homePath(id), users); err != nil {
+		if err := engine.InUse("folder "+r.homePath(id), users); err != nil {
 			return side, err
 		}
 		for _, u := range users {
-			if u.hasRun() && (side.Marker == "" || u.id != side.Filler) {
-				return side, fmt.Errorf("folder %s cannot be seeded: container %s uses it: %w", r.homePath(id), u.name, runtime.ErrConflict)
+			if u.HasRun() && (side.Marker == "" || u.ID != side.Filler) {
+				return side, fmt.Errorf("folder %s cannot be seeded: container %s uses it: %w", r.homePath(id), u.Name, runtime.ErrConflict)
 			}
 		}
 		if done = there && side.State == folderSeeded; done {
@@ -249,7 +250,7 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 			side.Filler = filler
 			return side, nil
 		}
-		report(progress, runtime.StepCreating)
+		engine.Report(progress, runtime.StepCreating)
 		if err := r.writeSidecar(id, filling); err != nil {
 			return side, err
 		}
@@ -279,7 +280,7 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 	}
 	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if !there || side.Filler != filler || side.State != folderFilling {
-			return side, errConcurrent("folder %s was filled by another call", r.homePath(id))
+			return side, engine.ErrConcurrent("folder %s was filled by another call", r.homePath(id))
 		}
 		side.State = folderSeeded
 		return side, nil
@@ -313,7 +314,7 @@ func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, chang
 	}
 	unlock, err := r.lockFolder(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errConcurrent("folder %s was removed concurrently", r.folder(id))
+		return engine.ErrConcurrent("folder %s was removed concurrently", r.folder(id))
 	}
 	if err != nil {
 		return err
@@ -365,51 +366,51 @@ func (r *Runtime) makeFolder(id workspace.ID) error {
 }
 
 // folderUsers lists the containers that have mounted a local-dir home.
-func (r *Runtime) folderUsers(ctx context.Context, id workspace.ID) ([]user, error) {
+func (r *Runtime) folderUsers(ctx context.Context, id workspace.ID) ([]engine.User, error) {
 	if r.cfg.DataDir == "" {
 		return nil, errors.New("no data folder is set for local-dir homes")
 	}
-	return r.users(ctx, r.hostHomePath(id))
+	return r.engine.Users(ctx, r.hostHomePath(id))
 }
 
 // seedFolder fills the directory like a volume: through a Docker volume that is a
 // bind mount of it.
 func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
-	_, err := r.createVolume(ctx, client.VolumeCreateOptions{
-		Name:   mountName(spec.Workspace),
+	_, err := r.engine.CreateVolume(ctx, client.VolumeCreateOptions{
+		Name:   engine.MountName(spec.Workspace),
 		Driver: "local",
 		DriverOpts: map[string]string{
 			"type": "none", "o": "bind", "device": r.hostHomePath(spec.Workspace),
 		},
-		Labels: r.labels(roleMount, spec.Workspace, spec.Claim),
+		Labels: r.engine.Labels(engine.RoleMount, spec.Workspace, spec.Claim),
 	})
 	if err != nil {
 		return err
 	}
 	// Docker writes a volume's options without syncing them, and does not start if
 	// a power cut leaves that file empty.
-	if err := r.syncMount(ctx, mountName(spec.Workspace)); err != nil {
+	if err := r.syncMount(ctx, engine.MountName(spec.Workspace)); err != nil {
 		return err
 	}
-	madeUp := r.labels(roleImplicit, spec.Workspace, "")
-	if err := r.seed(ctx, spec, mountName(spec.Workspace), madeUp, progress); err != nil {
+	madeUp := r.engine.Labels(engine.RoleImplicit, spec.Workspace, "")
+	if err := r.seed(ctx, spec, engine.MountName(spec.Workspace), madeUp, progress); err != nil {
 		return err
 	}
-	v, err := r.api.VolumeInspect(ctx, mountName(spec.Workspace), client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, engine.MountName(spec.Workspace), client.VolumeInspectOptions{})
 	if err != nil {
-		return wrapError(ctx, "inspect volume", err)
+		return engine.WrapError(ctx, "inspect volume", err)
 	}
-	if !r.owns(v.Volume.Labels, roleMount) {
-		return errConcurrent("volume %s was removed while it was seeded", mountName(spec.Workspace))
+	if !r.engine.Owns(v.Volume.Labels, engine.RoleMount) {
+		return engine.ErrConcurrent("volume %s was removed while it was seeded", engine.MountName(spec.Workspace))
 	}
 	return nil
 }
 
 // syncMount syncs the options of a volume if Docker's data directory is accessible.
 func (r *Runtime) syncMount(ctx context.Context, name string) error {
-	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if err != nil {
-		return wrapError(ctx, "inspect volume", err)
+		return engine.WrapError(ctx, "inspect volume", err)
 	}
 	if !r.isLocal(v.Volume.Mountpoint) {
 		return nil
@@ -425,7 +426,7 @@ func (r *Runtime) dismount(ctx context.Context, id workspace.ID) error {
 	if err := r.removeSeed(ctx, id); err != nil {
 		return err
 	}
-	return errors.Join(r.removeOwned(ctx, mountName(id), roleMount), r.removeOwned(ctx, mountName(id), roleImplicit))
+	return errors.Join(r.engine.RemoveOwned(ctx, engine.MountName(id), engine.RoleMount), r.engine.RemoveOwned(ctx, engine.MountName(id), engine.RoleImplicit))
 }
 
 // verifyFolder checks that a local-dir home has the claim.
@@ -484,7 +485,7 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 		}
 		// Docker keeps a volume that a container holds, but does not know about a
 		// directory.
-		if err := inUse("folder "+r.homePath(id), users); err != nil {
+		if err := engine.InUse("folder "+r.homePath(id), users); err != nil {
 			return err
 		}
 		if err := r.recordFolderRemoval(id, claim); err != nil {
@@ -495,20 +496,20 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	if err != nil {
 		return err
 	}
-	users = slices.DeleteFunc(users, func(u user) bool { return !u.idle() })
+	users = slices.DeleteFunc(users, func(u engine.User) bool { return !u.Idle() })
 	if err := r.discardJobs(ctx, users); err != nil {
 		return err
 	}
 	if err := r.dismount(ctx, id); err != nil {
 		return err
 	}
-	report(progress, runtime.StepRemoving)
+	engine.Report(progress, runtime.StepRemoving)
 	if err := r.emptyTrash(ctx, id, progress); err != nil {
 		return err
 	}
 	return r.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
 		if there {
-			return errConcurrent("folder %s was filled concurrently", r.homePath(id))
+			return engine.ErrConcurrent("folder %s was filled concurrently", r.homePath(id))
 		}
 		if err := r.closeFolder(id); err != nil { // its image was removed by hand
 			return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
@@ -32,8 +33,8 @@ func (r *Runtime) setFolderAside(ctx context.Context, id workspace.ID, claim, fo
 		return "", err
 	}
 	for _, u := range users {
-		if u.running {
-			return "", fmt.Errorf("folder %s is in use by container %s; stop the container: %w", r.homePath(id), u.name, runtime.ErrConflict)
+		if u.Running {
+			return "", fmt.Errorf("folder %s is in use by container %s; stop the container: %w", r.homePath(id), u.Name, runtime.ErrConflict)
 		}
 	}
 	unlock, err := r.lockFolder(ctx, id)
@@ -70,14 +71,14 @@ func (r *Runtime) setFolderAside(ctx context.Context, id workspace.ID, claim, fo
 	if err := homequota.Remove(r.folder(id)); err != nil {
 		return "", fmt.Errorf("set folder aside: %w", err)
 	}
-	name := r.folder(id) + asideInfix + r.now().UTC().Format(asideTime) + "-" + randomHex(4)
+	name := r.folder(id) + asideInfix + r.engine.Now().UTC().Format(asideTime) + "-" + engine.RandomHex(4)
 	if err := os.Rename(r.folder(id), name); err != nil {
 		return "", fmt.Errorf("set folder aside: %w", err)
 	}
 	if err := syncDir(filepath.Dir(name)); err != nil {
 		return "", fmt.Errorf("set folder aside: %w", err)
 	}
-	r.log.Info("folder set aside", "workspace", id, "folder", name)
+	r.engine.Log.Info("folder set aside", "workspace", id, "folder", name)
 	return name, nil
 }
 

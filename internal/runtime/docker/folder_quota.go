@@ -135,7 +135,7 @@ func (r *Runtime) limited(id workspace.ID, side sidecar, disk int64) (sidecar, e
 	if !homequota.Limits(folder) {
 		// It was copied into a plain folder, for example, or the quotas of its file system were
 		// turned off.
-		r.log.Warn("the home has no limit of its file system any more; its size is measured", "workspace", id, "limit", side.Limit)
+		r.engine.Log.Warn("the home has no limit of its file system any more; its size is measured", "workspace", id, "limit", side.Limit)
 		side.Limit = 0
 		return side, nil
 	}
@@ -150,14 +150,14 @@ func (r *Runtime) limited(id workspace.ID, side sidecar, disk int64) (sidecar, e
 		if side.Limit == 0 {
 			side.Limit = homequota.Size(folder)
 		}
-		r.log.Info("the home keeps its limit", "workspace", id, "limit", side.Limit, "wanted", disk)
+		r.engine.Log.Info("the home keeps its limit", "workspace", id, "limit", side.Limit, "wanted", disk)
 	default:
 		// The limit of a project is lost if quotas were made again. Then the home is measured until the
 		// next start tries again.
 		if !homequota.Holds(folder, side.Limit) {
 			side.Limit = 0
 		}
-		r.log.Error("limit home failed", "workspace", id, "limit", side.Limit, "wanted", disk, "err", err)
+		r.engine.Log.Error("limit home failed", "workspace", id, "limit", side.Limit, "wanted", disk, "err", err)
 	}
 	return side, r.openFolder(id) // it was unmounted in between
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
@@ -31,7 +32,7 @@ func (r *Runtime) lockFolder(ctx context.Context, id workspace.ID) (unlock func(
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, wrapError(ctx, "wait for another process that changes the home in "+r.folder(id), ctx.Err())
+			return nil, engine.WrapError(ctx, "wait for another process that changes the home in "+r.folder(id), ctx.Err())
 		}
 	}
 }
@@ -88,7 +89,7 @@ func (r *Runtime) trash(id workspace.ID) ([]string, error) {
 
 // discardHome renames the home to trash, if it exists. The caller holds the lock.
 func (r *Runtime) discardHome(id workspace.ID) error {
-	err := homequota.Discard(r.folder(id), trashPrefix+randomHex(8))
+	err := homequota.Discard(r.folder(id), trashPrefix+engine.RandomHex(8))
 	if errors.Is(err, unix.EBUSY) {
 		return &runtime.BusyError{Reason: "the home's file system is in use by a process"}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 )
 
 const (
@@ -29,37 +30,37 @@ const (
 // end, and is valid until line returns. If Docker ends the log early, it is opened
 // again. An incomplete last line is dropped.
 func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)) (int, error) {
-	return r.follow(ctx, roleJob, jobID, line)
+	return r.follow(ctx, engine.RoleJob, jobID, line)
 }
 
 // follow follows a started container with this role to its end.
 func (r *Runtime) follow(ctx context.Context, role, jobID string, line func([]byte)) (int, error) {
-	words := &outputTail{log: func(s string) { r.log.Debug("storage job output", "job", jobID, "line", s) }}
+	words := &outputTail{log: func(s string) { r.engine.Log.Debug("storage job output", "job", jobID, "line", s) }}
 	given := 0
 	for try := 0; ; try++ {
 		c, err := r.inspectJob(ctx, role, jobID)
 		if err != nil {
 			return 0, err
 		}
-		ended := stateOf(c.State.Status) == runtime.ContainerExited
+		ended := engine.StateOf(c.State.Status) == runtime.ContainerExited
 		words.lines = nil
 		err = r.readReport(ctx, jobID, !ended, &given, line, words)
 		switch {
 		case ctx.Err() != nil:
-			return 0, wrapError(ctx, "follow storage job", ctx.Err())
+			return 0, engine.WrapError(ctx, "follow storage job", ctx.Err())
 		case errdefs.IsNotFound(err), errdefs.IsConflict(err): // gone, or being removed
 			return 0, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 		case err == nil && ended:
 			if c.State.ExitCode != 0 {
-				r.log.Warn("storage job failed", "job", jobID, "container", c.Name, "code", c.State.ExitCode,
+				r.engine.Log.Warn("storage job failed", "job", jobID, "container", c.Name, "code", c.State.ExitCode,
 					"out_of_memory", c.State.OOMKilled, "words", strings.Join(words.lines, "\n"))
 			}
 			return c.State.ExitCode, nil
 		case err != nil && try >= 50:
-			return 0, wrapError(ctx, "follow storage job", err)
+			return 0, engine.WrapError(ctx, "follow storage job", err)
 		}
 		if err != nil {
-			r.log.Debug("storage job log interrupted; reopening", "job", jobID, "err", err)
+			r.engine.Log.Debug("storage job log interrupted; reopening", "job", jobID, "err", err)
 		}
 		if try > 0 || err == nil {
 			r.pause(ctx, jobID)
@@ -81,15 +82,15 @@ func (r *Runtime) pause(ctx context.Context, jobID string) {
 func (r *Runtime) inspectJob(ctx context.Context, role, jobID string) (container.InspectResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	c, err := r.api.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
+	c, err := r.engine.API.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
 		return container.InspectResponse{}, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 	case err != nil:
-		return container.InspectResponse{}, wrapError(ctx, "inspect storage job", err)
-	case c.Container.ID != jobID || !r.owns(c.Container.Config.Labels, role):
+		return container.InspectResponse{}, engine.WrapError(ctx, "inspect storage job", err)
+	case c.Container.ID != jobID || !r.engine.Owns(c.Container.Config.Labels, role):
 		return container.InspectResponse{}, fmt.Errorf("container %s is no storage job: %w", jobID, runtime.ErrNotFound)
-	case stateOf(c.Container.State.Status) == runtime.ContainerCreated:
+	case engine.StateOf(c.Container.State.Status) == runtime.ContainerCreated:
 		return container.InspectResponse{}, fmt.Errorf("storage job %s was never started: %w", jobID, runtime.ErrNotFound)
 	}
 	return c.Container, nil
@@ -100,7 +101,7 @@ func (r *Runtime) inspectJob(ctx context.Context, role, jobID string) (container
 func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, given *int, line func([]byte), words *outputTail) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := r.api.ContainerLogs(ctx, jobID, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
+	stream, err := r.engine.API.ContainerLogs(ctx, jobID, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, giv
 		seen++
 		if seen > *given {
 			*given = seen
-			r.log.Warn("storage job report line too long; dropped", "job", jobID)
+			r.engine.Log.Warn("storage job report line too long; dropped", "job", jobID)
 		}
 	}}
 	errs := &lines{max: maxWordLength, line: words.add, tooLong: func() { words.add([]byte("(a long line)")) }}
@@ -144,7 +145,7 @@ func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, giv
 }
 
 func (r *Runtime) awaitExit(ctx context.Context, id string) error {
-	wait := r.api.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	wait := r.engine.API.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	select {
 	case err := <-wait.Error:
 		if err == nil {

@@ -21,6 +21,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
@@ -28,7 +29,7 @@ import (
 
 func inspectOf(t *testing.T, r *Runtime, up runtime.Upstream) container.InspectResponse {
 	t.Helper()
-	c, err := r.api.ContainerInspect(t.Context(), up.ContainerID, client.ContainerInspectOptions{})
+	c, err := r.engine.API.ContainerInspect(t.Context(), up.ContainerID, client.ContainerInspectOptions{})
 	check(t, err)
 	return c.Container
 }
@@ -61,9 +62,9 @@ func TestHardening(t *testing.T) {
 			if !slices.Equal(galleries, tc.gallery) {
 				t.Errorf("variables: %q, want %q", galleries, tc.gallery)
 			}
-			n, err := r.api.NetworkInspect(t.Context(), r.names.network, client.NetworkInspectOptions{})
+			n, err := r.engine.API.NetworkInspect(t.Context(), r.engine.Names.Network, client.NetworkInspectOptions{})
 			check(t, err)
-			if net := n.Network; net.Options["com.docker.network.bridge.enable_icc"] != "false" || net.EnableIPv6 || net.Internal || !r.owns(net.Labels, roleNetwork) {
+			if net := n.Network; net.Options["com.docker.network.bridge.enable_icc"] != "false" || net.EnableIPv6 || net.Internal || !r.engine.Owns(net.Labels, engine.RoleNetwork) {
 				t.Errorf("network = %+v", net.Network)
 			}
 			got := map[string]any{
@@ -79,7 +80,7 @@ func TestHardening(t *testing.T) {
 				"privileged": false, "restart": "no",
 				"cpus": int64(15e8), "memory": int64(1 << 30), "memory and swap": int64(1 << 30), "pids": int64(64),
 				"log":     container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": strconv.Itoa(1 << 20), "max-file": "3"}},
-				"network": r.names.network, "published": 0,
+				"network": r.engine.Names.Network, "published": 0,
 				"binds": 0, "mounts": map[string]bool{runtime.HomeDir: true, agentDir: false},
 				"health check": []string{"NONE"}, "user": "1000:1000",
 			}
@@ -147,10 +148,10 @@ func TestPublishedPortIsLoopbackOnly(t *testing.T) {
 func TestStartCreatesNetwork(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	must(t)(r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleDraft, r.cfg.Subnet)))
+	must(t)(r.engine.API.NetworkCreate(t.Context(), r.engine.Names.Network, r.networkOptions(engine.RoleDraft, r.cfg.Subnet)))
 	spec := seededHome(t, r)
 	check(t, r.RemoveContainer(t.Context(), start(t, r, spec).ID, 0)) // with a chosen address
-	must(t)(r.api.NetworkRemove(t.Context(), r.names.network, client.NetworkRemoveOptions{}))
+	must(t)(r.engine.API.NetworkRemove(t.Context(), r.engine.Names.Network, client.NetworkRemoveOptions{}))
 	start(t, r, spec)
 }
 
@@ -158,12 +159,12 @@ func TestForeignNetworkIsReported(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
-	made, err := r.api.NetworkCreate(t.Context(), r.names.network, client.NetworkCreateOptions{
+	made, err := r.engine.API.NetworkCreate(t.Context(), r.engine.Names.Network, client.NetworkCreateOptions{
 		IPAM: &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: r.cfg.Subnet}}},
 	})
 	check(t, err)
 	t.Cleanup(func() {
-		if _, err := r.api.NetworkRemove(context.Background(), made.ID, client.NetworkRemoveOptions{}); err != nil {
+		if _, err := r.engine.API.NetworkRemove(context.Background(), made.ID, client.NetworkRemoveOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -183,7 +184,7 @@ func TestTakenAddressIsRetried(t *testing.T) {
 	subnet := r.addrs.subnet
 	r.addrs.reset(netip.Prefix{})
 	r.addrs.reset(subnet)
-	for r.addrs.take(r.now()) != taken {
+	for r.addrs.take(r.engine.Now()) != taken {
 	}
 	r.addrs.used = map[netip.Addr]time.Time{}
 	r.addrs.next--
@@ -225,10 +226,10 @@ func TestNewValidatesConfig(t *testing.T) {
 	t.Parallel()
 	r := newOffline(t, nil)
 	for name, cfg := range map[string]Config{
-		"no installation":      {Log: r.log},
-		"relative data folder": {Installation: uuid.NewString(), DataDir: "data", Log: r.log},
+		"no installation":      {Log: r.engine.Log},
+		"relative data folder": {Installation: uuid.NewString(), DataDir: "data", Log: r.engine.Log},
 		"no logger":            {Installation: uuid.NewString()},
-		"not an address":       {Installation: uuid.NewString(), Host: "nowhere", Log: r.log},
+		"not an address":       {Installation: uuid.NewString(), Host: "nowhere", Log: r.engine.Log},
 	} {
 		if r, err := New(t.Context(), cfg); err == nil {
 			t.Errorf("%s: New = %v", name, r)

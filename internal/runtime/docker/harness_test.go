@@ -26,6 +26,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/dockertest"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/runtimetest"
@@ -115,34 +116,34 @@ func (w testWriter) Write(p []byte) (int, error) {
 
 // dismantle removes all objects of the installation.
 func dismantle(ctx context.Context, t *testing.T, r *Runtime) error {
-	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter("")})
+	containers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter("")})
 	if err != nil {
-		return wrapError(ctx, "list containers", err)
+		return engine.WrapError(ctx, "list containers", err)
 	}
 	for _, c := range containers.Items {
-		err = errors.Join(err, r.discard(ctx, c.ID))
+		err = errors.Join(err, r.engine.Discard(ctx, c.ID))
 	}
-	volumes, listErr := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter("")})
+	volumes, listErr := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter("")})
 	err = errors.Join(err, listErr)
 	for _, v := range volumes.Items {
-		_, e := r.api.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{})
+		_, e := r.engine.API.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{})
 		err = errors.Join(err, e)
 	}
-	networks, listErr := r.api.NetworkList(ctx, client.NetworkListOptions{Filters: r.filter("")})
+	networks, listErr := r.engine.API.NetworkList(ctx, client.NetworkListOptions{Filters: r.engine.Filter("")})
 	err = errors.Join(err, listErr)
 	for _, n := range networks.Items {
 		var e error
 		// A busy Docker takes a while to disconnect a container that was removed as it started.
 		harness.Eventually(t, "the network has no endpoints", func() bool {
-			_, e = r.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
+			_, e = r.engine.API.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
 			return e == nil || !strings.Contains(e.Error(), "has active endpoints")
 		})
 		err = errors.Join(err, e)
 	}
-	images, listErr := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
+	images, listErr := r.engine.API.ImageList(ctx, client.ImageListOptions{Filters: r.engine.Filter("")})
 	err = errors.Join(err, listErr)
 	for _, i := range images.Items {
-		_, e := r.api.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
+		_, e := r.engine.API.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
 		err = errors.Join(err, e)
 	}
 	return errors.Join(err, removeWall(ctx, r))
@@ -168,7 +169,7 @@ func newHome() runtime.ContainerSpec {
 	return runtime.ContainerSpec{
 		Size:      workspace.Size{Name: "large", NanoCPUs: 15e8, Memory: 1 << 30},
 		Workspace: workspace.ID(uuid.NewString()), UID: workspace.ArchivedUID, Claim: "s", Image: harness.TestImage(),
-		Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
+		Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: engine.RandomHex(32),
 	}
 }
 
@@ -307,22 +308,22 @@ func readTreeOf(t *testing.T, r *Runtime, image string, home mount.Mount) []runt
 	t.Helper()
 	ctx := context.Background()
 	opts := client.ContainerCreateOptions{
-		Config:     &container.Config{Image: image, Cmd: []string{"never-started"}, Labels: r.labels("test", "", "")},
+		Config:     &container.Config{Image: image, Cmd: []string{"never-started"}, Labels: r.engine.Labels("test", "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: "none"},
 	}
 	if home.Source != "" {
 		opts.HostConfig.Mounts = []mount.Mount{home}
 	}
-	c, err := r.api.ContainerCreate(ctx, opts)
+	c, err := r.engine.API.ContainerCreate(ctx, opts)
 	if err != nil {
 		t.Fatalf("the tests need the image %s (make image, or CODEHUB_TEST_IMAGE): %v", image, err)
 	}
 	defer func() {
-		if err := r.discard(ctx, c.ID); err != nil {
+		if err := r.engine.Discard(ctx, c.ID); err != nil {
 			t.Error(err)
 		}
 	}()
-	res, err := r.api.CopyFromContainer(ctx, c.ID, client.CopyFromContainerOptions{SourcePath: runtime.HomeDir})
+	res, err := r.engine.API.CopyFromContainer(ctx, c.ID, client.CopyFromContainerOptions{SourcePath: runtime.HomeDir})
 	check(t, err)
 	defer res.Content.Close()
 	var out []runtimetest.File
@@ -381,17 +382,17 @@ func (h direct) homeMount(id workspace.ID, readOnly bool) mount.Mount {
 // use mounts the home in a container that is not codehub's.
 func (h direct) use(t *testing.T, id workspace.ID, name string, running bool) (leave func()) {
 	t.Helper()
-	c, err := h.r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+	c, err := h.r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Name:       name,
-		Config:     &container.Config{Image: harness.TestImage(), Labels: h.r.labels("test", "", "")},
+		Config:     &container.Config{Image: harness.TestImage(), Labels: h.r.engine.Labels("test", "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{h.homeMount(id, true)}},
 	})
 	if err == nil && running {
-		_, err = h.r.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{})
+		_, err = h.r.engine.API.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{})
 	}
 	check(t, err)
 	leave = sync.OnceFunc(func() {
-		if err := h.r.discard(context.Background(), c.ID); err != nil {
+		if err := h.r.engine.Discard(context.Background(), c.ID); err != nil {
 			t.Error(err)
 		}
 	})
@@ -404,10 +405,10 @@ func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 	t.Helper()
 	image, err := h.r.ensureHelperImage(t.Context())
 	check(t, err)
-	c, err := h.r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+	c, err := h.r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Config: &container.Config{
 			Image: image, Entrypoint: []string{"/codehub", "edit"}, Cmd: []string{strings.Join(lines, "\n") + "\nexit 0\n"},
-			User: "0:0", Labels: h.r.labels("test", "", ""),
+			User: "0:0", Labels: h.r.engine.Labels("test", "", ""),
 		},
 		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{h.homeMount(id, false)}},
 	})
@@ -415,7 +416,7 @@ func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 	if err := h.r.awaitTask(t.Context(), c.ID, func() {}); err != nil {
 		t.Error(err)
 	}
-	check(t, h.r.discard(t.Context(), c.ID))
+	check(t, h.r.engine.Discard(t.Context(), c.ID))
 }
 
 // halfSeed leaves a partially seeded volume without a seed container.
@@ -430,8 +431,8 @@ func (h direct) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 		check(t, h.r.seedFolder(ctx, spec, nil))
 		return
 	}
-	_, err := h.r.api.VolumeCreate(ctx, client.VolumeCreateOptions{
-		Name: spec.Workspace.VolumeName(), Labels: h.r.labels(roleHome, spec.Workspace, spec.Claim),
+	_, err := h.r.engine.API.VolumeCreate(ctx, client.VolumeCreateOptions{
+		Name: spec.Workspace.VolumeName(), Labels: h.r.engine.Labels(engine.RoleHome, spec.Workspace, spec.Claim),
 	})
 	check(t, err)
 	h.put(t, spec.Workspace, "half", "")
@@ -445,8 +446,8 @@ func (h direct) put(t *testing.T, id workspace.ID, name, content string) {
 		putFileWith(t, h.r.homePath(id), name, content)
 		return
 	}
-	c, err := h.r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config: &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: h.r.labels("test", "", "")},
+	c, err := h.r.engine.API.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config: &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: h.r.engine.Labels("test", "", "")},
 		HostConfig: &container.HostConfig{Mounts: []mount.Mount{{
 			Type: mount.TypeVolume, Source: id.VolumeName(), Target: "/home-put",
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true},
@@ -460,8 +461,8 @@ func (h direct) put(t *testing.T, id workspace.ID, name, content string) {
 		_, err = io.WriteString(tw, content)
 	}
 	check(t, errors.Join(err, tw.Close()))
-	must(t)(h.r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/home-put", Content: &b}))
-	check(t, h.r.discard(ctx, c.ID))
+	must(t)(h.r.engine.API.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/home-put", Content: &b}))
+	check(t, h.r.engine.Discard(ctx, c.ID))
 }
 
 func putFile(t *testing.T, dir, name string) { t.Helper(); putFileWith(t, dir, name, "") }
@@ -481,7 +482,7 @@ func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	}
 	check(t, err)
 	opts := h.r.createOptions(spec, as, net, h.r.addrs.take(time.Now()), "crashed")
-	must(t)(h.r.api.ContainerCreate(t.Context(), opts))
+	must(t)(h.r.engine.API.ContainerCreate(t.Context(), opts))
 }
 
 func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
@@ -489,7 +490,7 @@ func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
 	image, err := h.r.ensureHelperImage(t.Context())
 	check(t, err)
 	check(t, h.r.makeScratch(spec))
-	made, err := h.r.api.ContainerCreate(t.Context(), h.r.jobOptions(spec, jobName(spec.Kind, spec.Workspace), image))
+	made, err := h.r.engine.API.ContainerCreate(t.Context(), h.r.jobOptions(spec, engine.JobName(spec.Kind, spec.Workspace), image))
 	check(t, err)
 	return made.ID
 }
@@ -518,24 +519,24 @@ func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	check(t, err)
 	found, err := h.r.listHomes(ctx, id)
 	check(t, err)
-	made, err := h.r.api.ContainerCreate(ctx, h.r.removerOptions(id, claim, image))
+	made, err := h.r.engine.API.ContainerCreate(ctx, h.r.removerOptions(id, claim, image))
 	check(t, err)
 	check(t, h.r.admitRemover(ctx, found, id, claim, made.ID))
 }
 
 func (h direct) endJob(t *testing.T, jobID string) {
 	t.Helper()
-	must(t)(h.r.api.ContainerKill(t.Context(), jobID, client.ContainerKillOptions{Signal: "KILL"}))
+	must(t)(h.r.engine.API.ContainerKill(t.Context(), jobID, client.ContainerKillOptions{Signal: "KILL"}))
 }
 
 func (h direct) endContainer(t *testing.T, id workspace.ID) {
 	t.Helper()
-	must(t)(h.r.api.ContainerStop(t.Context(), id.DockerName(), client.ContainerStopOptions{}))
+	must(t)(h.r.engine.API.ContainerStop(t.Context(), id.DockerName(), client.ContainerStopOptions{}))
 }
 
 func (h direct) takeContainer(t *testing.T, id workspace.ID) {
 	t.Helper()
-	check(t, h.r.discard(t.Context(), id.DockerName()))
+	check(t, h.r.engine.Discard(t.Context(), id.DockerName()))
 }
 
 // takeVolume removes the home, and as little else as Docker permits.
@@ -546,12 +547,12 @@ func (h direct) takeVolume(t *testing.T, id workspace.ID) {
 		check(t, os.RemoveAll(h.r.homePath(id)))
 		return
 	}
-	users, err := h.r.users(ctx, id.VolumeName())
+	users, err := h.r.engine.Users(ctx, id.VolumeName())
 	check(t, err)
 	for _, u := range users {
-		check(t, h.r.discard(ctx, u.id))
+		check(t, h.r.engine.Discard(ctx, u.ID))
 	}
-	must(t)(h.r.api.VolumeRemove(ctx, id.VolumeName(), client.VolumeRemoveOptions{}))
+	must(t)(h.r.engine.API.VolumeRemove(ctx, id.VolumeName(), client.VolumeRemoveOptions{}))
 }
 
 func (h direct) putForeign(t *testing.T, id workspace.ID) {
@@ -560,7 +561,7 @@ func (h direct) putForeign(t *testing.T, id workspace.ID) {
 		check(t, os.MkdirAll(h.r.homePath(id), 0o755))
 		return
 	}
-	must(t)(h.r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: id.VolumeName()}))
+	must(t)(h.r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: id.VolumeName()}))
 }
 
 // aside reads a set-aside home.
@@ -583,22 +584,22 @@ func (h direct) takeAside(t *testing.T, name string) {
 		check(t, os.RemoveAll(name))
 		return
 	}
-	check(t, h.r.discard(ctx, asideHolderName(name)))
-	must(t)(h.r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}))
+	check(t, h.r.engine.Discard(ctx, asideHolderName(name)))
+	must(t)(h.r.engine.API.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}))
 }
 
 func (h direct) remains(t *testing.T, id workspace.ID) []string {
 	t.Helper()
 	ctx := t.Context()
 	var out []string
-	containers, err := h.r.api.ContainerList(ctx, client.ContainerListOptions{
+	containers, err := h.r.engine.API.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: client.Filters{}.Add("name", string(id)),
 	})
 	check(t, err)
 	for _, c := range containers.Items {
 		out = append(out, c.Names...)
 	}
-	volumes, err := h.r.api.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", string(id))})
+	volumes, err := h.r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", string(id))})
 	check(t, err)
 	for _, v := range volumes.Items {
 		out = append(out, v.Name)
@@ -611,7 +612,7 @@ func (h direct) remains(t *testing.T, id workspace.ID) []string {
 
 func (h direct) environment(t *testing.T, id workspace.ID) (hostname string, env map[string]string) {
 	t.Helper()
-	found, err := h.r.api.ContainerInspect(t.Context(), id.DockerName(), client.ContainerInspectOptions{})
+	found, err := h.r.engine.API.ContainerInspect(t.Context(), id.DockerName(), client.ContainerInspectOptions{})
 	check(t, err)
 	env = map[string]string{}
 	for _, variable := range found.Container.Config.Env {

@@ -22,6 +22,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
@@ -74,10 +75,10 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		// It is removed with the container.
 		run.mounts = append(run.mounts, mount.Mount{
 			Type: mount.TypeVolume, Target: helperFiles,
-			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(roleScratch, "", "")},
+			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.engine.Labels(engine.RoleScratch, "", "")},
 		})
 	}
-	network := noNetwork
+	network := engine.NoNetwork
 	if run.hostNetwork {
 		network = "host"
 	}
@@ -85,14 +86,14 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	if run.mappedUsers {
 		users = ""
 	}
-	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Name: r.names.helper + "-" + randomHex(4),
+	made, err := r.engine.API.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Name: r.engine.Names.Helper + "-" + engine.RandomHex(4),
 		Config: &container.Config{
 			Image:           ref,
 			Entrypoint:      entrypoint,
 			Cmd:             run.args,
 			User:            "0:0",
-			Labels:          r.labels(roleHelper, "", ""),
+			Labels:          r.engine.Labels(engine.RoleHelper, "", ""),
 			NetworkDisabled: !run.hostNetwork,
 		},
 		HostConfig: &container.HostConfig{
@@ -107,17 +108,17 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		},
 	})
 	if errdefs.IsNotFound(err) {
-		return errConcurrent("the helper's image was removed concurrently")
+		return engine.ErrConcurrent("the helper's image was removed concurrently")
 	}
 	if err != nil {
-		return wrapError(ctx, "create helper", err)
+		return engine.WrapError(ctx, "create helper", err)
 	}
 	defer func() {
 		// Also after a cancellation, so that no container is left behind.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		if err := r.discard(ctx, made.ID); err != nil {
-			r.log.Warn("helper container not removed", "container", made.ID, "err", err)
+		if err := r.engine.Discard(ctx, made.ID); err != nil {
+			r.engine.Log.Warn("helper container not removed", "container", made.ID, "err", err)
 		}
 	}()
 	if run.files != nil {
@@ -135,7 +136,7 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	}
 	select {
 	case err := <-wait.Error:
-		return wrapError(ctx, "wait for helper", err)
+		return engine.WrapError(ctx, "wait for helper", err)
 	case end := <-wait.Result:
 		if end.StatusCode == 0 {
 			return nil
@@ -146,8 +147,8 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 
 // startHelper starts a created helper, and returns what yields its end.
 func (r *Runtime) startHelper(ctx context.Context, id string) (client.ContainerWaitResult, error) {
-	wait := r.api.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
-	_, err := r.api.ContainerStart(ctx, id, client.ContainerStartOptions{})
+	wait := r.engine.API.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
+	_, err := r.engine.API.ContainerStart(ctx, id, client.ContainerStartOptions{})
 	if err != nil {
 		// The removal of the container ends the wait, for whose result the library keeps a
 		// goroutine until it is read.
@@ -157,7 +158,7 @@ func (r *Runtime) startHelper(ctx context.Context, id string) (client.ContainerW
 			case <-wait.Error:
 			}
 		}()
-		return wait, wrapError(ctx, "start helper", err)
+		return wait, engine.WrapError(ctx, "start helper", err)
 	}
 	return wait, nil
 }
@@ -165,7 +166,7 @@ func (r *Runtime) startHelper(ctx context.Context, id string) (client.ContainerW
 // helperError returns the error of a helper, which is runtime.ErrNoSpace if the disk that it
 // works on is full.
 func helperError(err error) error {
-	if noSpace(err) {
+	if engine.NoSpace(err) {
 		return fmt.Errorf("%w: %w", runtime.ErrNoSpace, err)
 	}
 	return err
@@ -174,12 +175,12 @@ func helperError(err error) error {
 // copyTo copies the files that fill writes to a folder of a container.
 func (r *Runtime) copyTo(ctx context.Context, id, folder string, fill func(*tar.Writer) error) error {
 	pr, done := tarPipe(fill)
-	_, err := r.api.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: folder, Content: pr})
+	_, err := r.engine.API.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: folder, Content: pr})
 	pr.Close()
 	if own := <-done; own != nil {
 		return own // Docker repeats it as an error of its own
 	}
-	return wrapError(ctx, "copy files to the helper", err)
+	return engine.WrapError(ctx, "copy files to the helper", err)
 }
 
 // packHelper writes the helper's executable under a name.
@@ -227,16 +228,16 @@ func (r *Runtime) listen(ctx context.Context, id string, line func([]byte)) <-ch
 		defer close(done)
 		given := 0
 		if err := r.readReport(ctx, id, true, &given, line, &outputTail{log: func(string) {}}); err != nil {
-			r.log.Debug("read helper progress failed", "container", id, "err", err)
+			r.engine.Log.Debug("read helper progress failed", "container", id, "err", err)
 		}
 	}()
 	return done
 }
 
 func (r *Runtime) helperOutput(ctx context.Context, id string) string {
-	stream, err := r.api.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})
+	stream, err := r.engine.API.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})
 	if err != nil {
-		return wrapError(ctx, "read logs", err).Error()
+		return engine.WrapError(ctx, "read logs", err).Error()
 	}
 	defer stream.Close()
 	var b bytes.Buffer
@@ -249,9 +250,8 @@ func (r *Runtime) helperOutput(ctx context.Context, id string) string {
 // ensureHelperImage returns the image of the current executable and builds it if it
 // is missing.
 func (r *Runtime) ensureHelperImage(ctx context.Context) (string, error) {
-	h := &r.helper
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	r.helper.mu.Lock()
+	defer r.helper.mu.Unlock()
 	f, err := os.Open(r.cfg.HelperBinary)
 	if err != nil {
 		return "", fmt.Errorf("read the helper's executable: %w", err)
@@ -261,30 +261,30 @@ func (r *Runtime) ensureHelperImage(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the helper's executable: %w", err)
 	}
-	if h.ref == "" || h.size != info.Size() || !h.time.Equal(info.ModTime()) {
+	if r.helper.ref == "" || r.helper.size != info.Size() || !r.helper.time.Equal(info.ModTime()) {
 		sum := sha256.New()
 		if _, err := io.Copy(sum, f); err != nil {
 			return "", fmt.Errorf("read the helper's executable: %w", err)
 		}
-		h.sum = hex.EncodeToString(sum.Sum(nil))
-		h.ref = r.names.helper + ":" + h.sum[:16]
-		h.size, h.time = info.Size(), info.ModTime()
+		r.helper.sum = hex.EncodeToString(sum.Sum(nil))
+		r.helper.ref = r.engine.Names.Helper + ":" + r.helper.sum[:16]
+		r.helper.size, r.helper.time = info.Size(), info.ModTime()
 	}
-	_, err = r.api.ImageInspect(ctx, h.ref)
+	_, err = r.engine.API.ImageInspect(ctx, r.helper.ref)
 	if err == nil {
-		return h.ref, nil
+		return r.helper.ref, nil
 	}
 	if !errdefs.IsNotFound(err) {
-		return "", wrapError(ctx, "inspect helper image", err)
+		return "", engine.WrapError(ctx, "inspect helper image", err)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return "", fmt.Errorf("read the helper's executable: %w", err)
 	}
-	if err := r.importHelper(ctx, h.ref, f, info.Size()); err != nil {
+	if err := r.importHelper(ctx, r.helper.ref, f, info.Size()); err != nil {
 		return "", err
 	}
-	r.removeOldHelpers(ctx, h.ref)
-	return h.ref, nil
+	r.removeOldHelpers(ctx, r.helper.ref)
+	return r.helper.ref, nil
 }
 
 // helperRef returns the image of the executable, if it is known.
@@ -303,7 +303,7 @@ func (r *Runtime) helperDigest() string {
 
 func (r *Runtime) importHelper(ctx context.Context, ref string, f io.Reader, size int64) error {
 	entrypoint := `ENTRYPOINT ["/codehub","` + HelperCommand + `"]`
-	return r.importImage(ctx, ref, roleHelper, []string{entrypoint}, func(tw *tar.Writer) error {
+	return r.importImage(ctx, ref, engine.RoleHelper, []string{entrypoint}, func(tw *tar.Writer) error {
 		if err := tw.WriteHeader(&tar.Header{Name: "codehub", Mode: 0o755, Size: size}); err != nil {
 			return err
 		}
@@ -314,7 +314,7 @@ func (r *Runtime) importHelper(ctx context.Context, ref string, f io.Reader, siz
 
 // importImage creates an image from the files that fill writes.
 func (r *Runtime) importImage(ctx context.Context, ref, role string, changes []string, fill func(*tar.Writer) error) error {
-	for k, v := range r.labels(role, "", "") {
+	for k, v := range r.engine.Labels(role, "", "") {
 		quoted, err := json.Marshal(v)
 		if err != nil {
 			return fmt.Errorf("encode label: %w", err)
@@ -326,10 +326,10 @@ func (r *Runtime) importImage(ctx context.Context, ref, role string, changes []s
 		pr.Close()
 		<-done // the body is read from the caller's reader
 	}()
-	res, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: pr, SourceName: "-"}, ref,
+	res, err := r.engine.API.ImageImport(ctx, client.ImageImportSource{Source: pr, SourceName: "-"}, ref,
 		client.ImageImportOptions{Changes: changes, Message: "codehub's " + role})
 	if err != nil {
-		return wrapError(ctx, "import "+role+" image", err)
+		return engine.WrapError(ctx, "import "+role+" image", err)
 	}
 	defer res.Close()
 	for dec := json.NewDecoder(res); ; {
@@ -340,9 +340,9 @@ func (r *Runtime) importImage(ctx context.Context, ref, role string, changes []s
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return wrapError(ctx, "import "+role+" image", err)
+			return engine.WrapError(ctx, "import "+role+" image", err)
 		case m.Error != "":
-			return wrapError(ctx, "import "+role+" image", errors.New(m.Error))
+			return engine.WrapError(ctx, "import "+role+" image", errors.New(m.Error))
 		}
 	}
 }
@@ -353,9 +353,9 @@ func (r *Runtime) removeOldHelpers(ctx context.Context, current string) {
 	if current == "" {
 		return // not known yet which images are old
 	}
-	list, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter(roleHelper)})
+	list, err := r.engine.API.ImageList(ctx, client.ImageListOptions{Filters: r.engine.Filter(engine.RoleHelper)})
 	if err != nil {
-		r.log.Debug("list old helper images failed", "err", err)
+		r.engine.Log.Debug("list old helper images failed", "err", err)
 		return
 	}
 	for _, img := range list.Items {
@@ -363,8 +363,8 @@ func (r *Runtime) removeOldHelpers(ctx context.Context, current string) {
 			if tag == current {
 				continue
 			}
-			if _, err := r.api.ImageRemove(ctx, tag, client.ImageRemoveOptions{PruneChildren: true}); err != nil {
-				r.log.Debug("old helper image kept", "image", tag, "err", err)
+			if _, err := r.engine.API.ImageRemove(ctx, tag, client.ImageRemoveOptions{PruneChildren: true}); err != nil {
+				r.engine.Log.Debug("old helper image kept", "image", tag, "err", err)
 			}
 		}
 	}

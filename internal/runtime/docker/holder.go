@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -13,6 +12,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -28,11 +28,11 @@ import (
 // hold creates or finds the holder of a home. It returns false if the volume is
 // missing or belongs to another home.
 func (r *Runtime) hold(ctx context.Context, id workspace.ID, claim string) (bool, error) {
-	attempt := randomHex(8)
+	attempt := engine.RandomHex(8)
 	for range 3 {
 		made, err := r.createHolder(ctx, id, claim, attempt)
 		if errdefs.IsConflict(err) {
-			found, gone, err := r.inspectOwned(ctx, holderName(id), roleHolder)
+			found, gone, err := r.engine.InspectOwned(ctx, engine.HolderName(id), engine.RoleHolder)
 			if err != nil {
 				return false, err
 			}
@@ -45,7 +45,7 @@ func (r *Runtime) hold(ctx context.Context, id workspace.ID, claim string) (bool
 			if err != nil || !holds {
 				return false, err
 			}
-			if found.Config.Labels[labelClaim] == claim {
+			if found.Config.Labels[engine.LabelClaim] == claim {
 				return true, nil
 			}
 			if err := r.discard(ctx, found.ID); err != nil {
@@ -54,7 +54,7 @@ func (r *Runtime) hold(ctx context.Context, id workspace.ID, claim string) (bool
 			continue
 		}
 		if err != nil {
-			return false, wrapError(ctx, "create holder", err)
+			return false, engine.WrapError(ctx, "create holder", err)
 		}
 		err = r.checkVolume(ctx, id, claim, made)
 		if errors.Is(err, runtime.ErrVolumeMismatch) {
@@ -62,28 +62,28 @@ func (r *Runtime) hold(ctx context.Context, id workspace.ID, claim string) (bool
 		}
 		return err == nil, err
 	}
-	return false, errRecreated("container " + holderName(id))
+	return false, engine.ErrRecreated("container " + engine.HolderName(id))
 }
 
 func (r *Runtime) createHolder(ctx context.Context, id workspace.ID, claim, attempt string) (string, error) {
 	opts := client.ContainerCreateOptions{
-		Name: holderName(id),
+		Name: engine.HolderName(id),
 		Config: &container.Config{
-			Image:  r.names.holder,
+			Image:  r.engine.Names.Holder,
 			Cmd:    []string{"never-started"},
-			Labels: r.labels(roleHolder, id, claim),
+			Labels: r.engine.Labels(engine.RoleHolder, id, claim),
 		},
 		HostConfig: &container.HostConfig{
-			NetworkMode: noNetwork,
+			NetworkMode: engine.NoNetwork,
 			Mounts:      []mount.Mount{r.volumeMount(id, runtime.HomeDir, attempt, false)},
 		},
 	}
-	made, err := r.api.ContainerCreate(ctx, opts)
+	made, err := r.engine.API.ContainerCreate(ctx, opts)
 	if err != nil && errdefs.IsNotFound(err) {
 		if err := r.ensureHolderImage(ctx); err != nil {
 			return "", err
 		}
-		made, err = r.api.ContainerCreate(ctx, opts)
+		made, err = r.engine.API.ContainerCreate(ctx, opts)
 	}
 	return made.ID, err
 }
@@ -92,22 +92,22 @@ func (r *Runtime) createHolder(ctx context.Context, id workspace.ID, claim, atte
 func (r *Runtime) ensureHolderImage(ctx context.Context) error {
 	r.holderImage.Lock() // many homes may be settled at once
 	defer r.holderImage.Unlock()
-	_, err := r.api.ImageInspect(ctx, r.names.holder)
+	_, err := r.engine.API.ImageInspect(ctx, r.engine.Names.Holder)
 	if err == nil {
 		return nil
 	}
 	if !errdefs.IsNotFound(err) {
-		return wrapError(ctx, "inspect holder image", err)
+		return engine.WrapError(ctx, "inspect holder image", err)
 	}
 	nothing := func(*tar.Writer) error { return nil }
-	return r.importImage(ctx, r.names.holder, roleHolder, nil, nothing)
+	return r.importImage(ctx, r.engine.Names.Holder, engine.RoleHolder, nil, nothing)
 }
 
 // volumeMount mounts a docker-volume home. If the volume is missing, the one that
 // Docker creates implicitly gets labels that say so.
 func (r *Runtime) volumeMount(id workspace.ID, target, attempt string, readOnly bool) mount.Mount {
-	labels := r.labels(roleImplicit, id, "")
-	labels[labelAttempt] = attempt
+	labels := r.engine.Labels(engine.RoleImplicit, id, "")
+	labels[engine.LabelAttempt] = attempt
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: id.VolumeName(), Target: target, ReadOnly: readOnly,
 		VolumeOptions: &mount.VolumeOptions{
@@ -122,18 +122,18 @@ func (r *Runtime) volumeMount(id workspace.ID, target, attempt string, readOnly 
 // The container holds the volume, so the volume cannot be replaced after the check.
 func (r *Runtime) checkVolume(ctx context.Context, id workspace.ID, claim, containerID string) error {
 	name := id.VolumeName()
-	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if err != nil {
-		return wrapError(ctx, "inspect volume", err)
+		return engine.WrapError(ctx, "inspect volume", err)
 	}
 	labels := v.Volume.Labels
-	if r.owns(labels, roleHome) && labels[labelClaim] == claim {
+	if r.engine.Owns(labels, engine.RoleHome) && labels[engine.LabelClaim] == claim {
 		return nil
 	}
 	if err := r.discard(ctx, containerID); err != nil {
 		return err
 	}
-	if !r.owns(labels, roleImplicit) {
+	if !r.engine.Owns(labels, engine.RoleImplicit) {
 		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
 	// This includes one from an earlier, interrupted call: it never contained a
@@ -148,100 +148,17 @@ func (r *Runtime) checkVolume(ctx context.Context, id workspace.ID, claim, conta
 // home. A home that has taken its place is not at risk: it is held before it is
 // complete.
 func (r *Runtime) removeImplicit(ctx context.Context, id workspace.ID) error {
-	return r.removeOwned(ctx, id.VolumeName(), roleImplicit)
+	return r.engine.RemoveOwned(ctx, id.VolumeName(), engine.RoleImplicit)
 }
 
 // hasClaim reports whether the home's volume exists with this claim.
 func (r *Runtime) hasClaim(ctx context.Context, id workspace.ID, claim string) (bool, error) {
-	v, err := r.api.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
-		return false, wrapError(ctx, "inspect volume", err)
+		return false, engine.WrapError(ctx, "inspect volume", err)
 	}
-	return r.owns(v.Volume.Labels, roleHome) && v.Volume.Labels[labelClaim] == claim, nil
+	return r.engine.Owns(v.Volume.Labels, engine.RoleHome) && v.Volume.Labels[engine.LabelClaim] == claim, nil
 }
-
-// inspectOwned inspects a container by name. It reports gone if there is none, and
-// returns ErrConflict if the container is not of this installation and role.
-func (r *Runtime) inspectOwned(ctx context.Context, name, role string) (found container.InspectResponse, gone bool, err error) {
-	c, err := r.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
-	if errdefs.IsNotFound(err) {
-		return found, true, nil
-	}
-	if err != nil {
-		return found, false, wrapError(ctx, "inspect container", err)
-	}
-	if !r.owns(c.Container.Config.Labels, role) {
-		return found, false, fmt.Errorf("container %s is not this installation's: %w", name, runtime.ErrConflict)
-	}
-	return c.Container, false, nil
-}
-
-// user is a container that has a home mounted.
-type user struct {
-	id      string
-	name    string
-	role    string // empty: not of this installation
-	claim   string // of the home; empty if it has no label
-	running bool
-	started bool   // it is or was running
-	state   string // Docker's state, if it is not idle
-}
-
-// users lists the containers that have a home mounted, by the volume's name or the
-// directory's path on the host.
-func (r *Runtime) users(ctx context.Context, source string) ([]user, error) {
-	list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("volume", source)})
-	if err != nil {
-		return nil, wrapError(ctx, "list containers that hold a home", err)
-	}
-	out := make([]user, 0, len(list.Items))
-	for _, c := range list.Items {
-		u := user{id: c.ID, running: stateOf(c.State) == runtime.ContainerRunning, started: stateOf(c.State) != runtime.ContainerCreated}
-		if len(c.Names) > 0 {
-			u.name = strings.TrimPrefix(c.Names[0], "/")
-		}
-		if c.Labels[labelInstallation] == r.cfg.Installation {
-			u.role = c.Labels[labelRole]
-		}
-		switch u.role {
-		case roleJob:
-			u.claim = c.Labels[labelVolume]
-		case roleSeed, roleHolder, roleRemover:
-			u.claim = c.Labels[labelClaim]
-		}
-		if !u.idle() {
-			// Docker may list a container that is gone, or a state from before a
-			// crash. Such an entry must not keep a home busy forever.
-			found, err := r.api.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
-			if errdefs.IsNotFound(err) {
-				r.log.Warn("listed container does not exist", "container", u.name, "id", c.ID, "state", c.State)
-				continue
-			}
-			if err != nil {
-				return nil, wrapError(ctx, "inspect container that holds a home", err)
-			}
-			u.running = stateOf(found.Container.State.Status) == runtime.ContainerRunning
-			u.state = string(found.Container.State.Status)
-		}
-		out = append(out, u)
-	}
-	return out, nil
-}
-
-// idle reports whether the container only holds the home and can be removed with
-// it.
-func (u user) idle() bool {
-	switch u.role {
-	case roleSeed, roleHolder, roleJob, roleFingerprint, roleRemover, roleCopy:
-		return !u.running
-	case roleHelper:
-		return true // it only reads metadata
-	}
-	return false
-}
-
-// hasRun reports whether it is a job that is or was running.
-func (u user) hasRun() bool { return u.role == roleJob && u.started }

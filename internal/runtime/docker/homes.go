@@ -9,6 +9,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -91,58 +92,58 @@ func (r *Runtime) listHomes(ctx context.Context, only workspace.ID) (homes, erro
 		removing: map[workspace.ID][]record{},
 		foreign:  map[workspace.ID]bool{},
 	}
-	filter, names := r.filter(""), "^ws-"
+	filter, names := r.engine.Filter(""), "^ws-"
 	if only != "" {
-		filter, names = filter.Add("label", labelWorkspace+"="+string(only)), names+string(only)+"-"
+		filter, names = filter.Add("label", engine.LabelWorkspace+"="+string(only)), names+string(only)+"-"
 	}
 	// Filter by name: a volume without labels may be in the way of a home, and
 	// Docker cannot combine alternative filters.
-	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", names)})
+	volumes, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", names)})
 	if err != nil {
-		return h, wrapError(ctx, "list volumes", err)
+		return h, engine.WrapError(ctx, "list volumes", err)
 	}
 	// List containers after the volumes, so that a record is not believed because
 	// of a container that was removed before it was made.
-	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{
+	containers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: filter.Clone().Add("name", holdingNames),
 	})
 	if err != nil {
-		return h, wrapError(ctx, "list containers that hold homes", err)
+		return h, engine.WrapError(ctx, "list containers that hold homes", err)
 	}
 	for _, c := range containers.Items {
-		id := workspace.ID(c.Labels[labelWorkspace])
-		switch c.Labels[labelRole] {
-		case roleSeed:
+		id := workspace.ID(c.Labels[engine.LabelWorkspace])
+		switch c.Labels[engine.LabelRole] {
+		case engine.RoleSeed:
 			done, err := r.isCreated(ctx, c.ID)
 			if err != nil {
 				return h, err
 			}
 			if done {
-				h.seeds[id] = holding{c.ID, c.Labels[labelClaim]}
+				h.seeds[id] = holding{c.ID, c.Labels[engine.LabelClaim]}
 			}
-		case roleHolder:
-			h.holders[id] = holding{c.ID, c.Labels[labelClaim]}
-		case roleJob:
-			h.ended[c.ID] = stateOf(c.State) == runtime.ContainerExited
+		case engine.RoleHolder:
+			h.holders[id] = holding{c.ID, c.Labels[engine.LabelClaim]}
+		case engine.RoleJob:
+			h.ended[c.ID] = engine.StateOf(c.State) == runtime.ContainerExited
 		}
 	}
 	for _, v := range volumes.Items {
 		if id, ok := foreignHome(v.Name, v.Labels); ok {
 			h.foreign[id] = true
 		}
-		if v.Labels[labelInstallation] != r.cfg.Installation {
+		if v.Labels[engine.LabelInstallation] != r.cfg.Installation {
 			continue
 		}
-		id := workspace.ID(v.Labels[labelWorkspace])
-		rec := record{name: v.Name, claim: v.Labels[labelClaim], key: v.Labels[labelKey], proof: v.Labels[labelProof]}
+		id := workspace.ID(v.Labels[engine.LabelWorkspace])
+		rec := record{name: v.Name, claim: v.Labels[engine.LabelClaim], key: v.Labels[engine.LabelKey], proof: v.Labels[engine.LabelProof]}
 		switch {
-		case v.Labels[labelRole] == roleHome && v.Name == id.VolumeName():
+		case v.Labels[engine.LabelRole] == engine.RoleHome && v.Name == id.VolumeName():
 			h.homes[id], h.labels[id] = rec.claim, v.Labels
-		case v.Labels[labelRole] == roleSettled && (v.Name == settledName(id, rec.claim) || v.Name == earlierSettledName(id)):
+		case v.Labels[engine.LabelRole] == engine.RoleSettled && (v.Name == engine.SettledName(id, rec.claim) || v.Name == engine.EarlierSettledName(id)):
 			h.settled[id] = append(h.settled[id], rec)
-		case v.Labels[labelRole] == roleRestored:
+		case v.Labels[engine.LabelRole] == engine.RoleRestored:
 			h.markers[id] = append(h.markers[id], rec)
-		case v.Labels[labelRole] == roleRemoving && v.Name == removingName(id, rec.claim, rec.proof):
+		case v.Labels[engine.LabelRole] == engine.RoleRemoving && v.Name == engine.RemovingName(id, rec.claim, rec.proof):
 			h.removing[id] = append(h.removing[id], rec)
 		}
 	}
@@ -152,7 +153,7 @@ func (r *Runtime) listHomes(ctx context.Context, only workspace.ID) (homes, erro
 // foreignHome returns the workspace whose home has the volume's name, if the volume
 // has no installation label.
 func foreignHome(name string, labels map[string]string) (workspace.ID, bool) {
-	_, labelled := labels[labelInstallation]
+	_, labelled := labels[engine.LabelInstallation]
 	id := workspace.ID(strings.TrimSuffix(strings.TrimPrefix(name, "ws-"), "-home"))
 	return id, !labelled && workspace.ValidID(string(id)) && name == id.VolumeName()
 }
@@ -163,12 +164,12 @@ func (r *Runtime) isCreated(ctx context.Context, containerID string) (bool, erro
 	if _, known := r.createdSeeds.Load(containerID); known {
 		return true, nil
 	}
-	_, err := r.api.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
+	_, err := r.engine.API.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
-		return false, wrapError(ctx, "inspect seed container", err)
+		return false, engine.WrapError(ctx, "inspect seed container", err)
 	}
 	r.createdSeeds.Store(containerID, nil)
 	return true, nil
@@ -230,7 +231,7 @@ func (h homes) marker(id workspace.ID) (record, bool) {
 func (h homes) volume(id workspace.ID) runtime.Volume {
 	v := runtime.Volume{
 		Workspace: id, Storage: workspace.StorageDockerVolume, Claim: h.homes[id],
-		Owner: h.labels[id][labelOwner], Name: h.labels[id][labelName],
+		Owner: h.labels[id][engine.LabelOwner], Name: h.labels[id][engine.LabelName],
 	}
 	if h.removalBegun(id, v.Claim) {
 		v.Removing = true
@@ -247,4 +248,13 @@ func (h homes) volume(id workspace.ID) runtime.Volume {
 	}
 	v.Seeded = v.Claim != "" && h.seeds[id].claim == v.Claim
 	return v
+}
+
+// discard removes a container that was not used.
+func (r *Runtime) discard(ctx context.Context, id string) error {
+	err := r.engine.Discard(ctx, id)
+	if err == nil {
+		r.createdSeeds.Delete(id)
+	}
+	return err
 }

@@ -24,7 +24,7 @@ func (r *Runtime) hasIDE(ctx context.Context, volume string) (bool, error) {
 	if volume == "" {
 		return true, nil // the image brings the IDE
 	}
-	return r.filled.do(ctx, volume, func(ctx context.Context) (bool, error) { return r.isFilled(ctx, volume) })
+	return r.filled.Do(ctx, volume, func(ctx context.Context) (bool, error) { return r.isFilled(ctx, volume) })
 }
 
 // ensureIDEVolume returns the complete volume with the IDE, and its digest.
@@ -41,7 +41,7 @@ func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err
 	if pullRefused(err) {
 		// No container uses the image, so that a prune removes it. The volume has its content.
 		if name, digest := r.ide.known(); name != "" {
-			r.log.Debug("the IDE's image is gone; its volume is used", "image", r.cfg.IDEImage, "err", err)
+			r.engine.Log.Debug("the IDE's image is gone; its volume is used", "image", r.cfg.IDEImage, "err", err)
 			return name, digest, nil
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/imageref"
 )
@@ -18,7 +19,7 @@ func (r *Runtime) imageMissing(ctx context.Context, refusal error, image string)
 	if errdefs.IsInvalidArgument(refusal) && !errdefs.IsNotFound(refusal) {
 		// If the reference is invalid, inspecting the image returns an error that
 		// says so.
-		_, err := r.api.ImageInspect(ctx, image)
+		_, err := r.engine.API.ImageInspect(ctx, image)
 		if err != nil && errdefs.IsInvalidArgument(err) {
 			return false, &runtime.PullError{Image: image, Message: workspace.Cut(err.Error())}
 		}
@@ -27,21 +28,21 @@ func (r *Runtime) imageMissing(ctx context.Context, refusal error, image string)
 	if !errdefs.IsNotFound(refusal) {
 		return false, nil
 	}
-	_, err := r.api.ImageInspect(ctx, image)
+	_, err := r.engine.API.ImageInspect(ctx, image)
 	if errdefs.IsNotFound(err) {
 		return true, nil
 	}
-	return false, wrapError(ctx, "inspect image", err)
+	return false, engine.WrapError(ctx, "inspect image", err)
 }
 
 // pulled checks that a pull has fetched the image. A truncated stream ends like a
 // complete one.
 func (r *Runtime) pulled(ctx context.Context, image string) error {
-	_, err := r.api.ImageInspect(ctx, image)
+	_, err := r.engine.API.ImageInspect(ctx, image)
 	if errdefs.IsNotFound(err) {
 		return &runtime.PullError{Image: image, Message: "the pull ended without an image"}
 	}
-	return wrapError(ctx, "inspect image", err)
+	return engine.WrapError(ctx, "inspect image", err)
 }
 
 // notPulled returns the reason why an image must not be pulled, or "". All users run the
@@ -68,9 +69,9 @@ func (r *Runtime) checkDefaultImage(ctx context.Context) {
 	if r.cfg.DefaultImage == "" || why == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, engine.AskTimeout)
 	defer cancel()
-	_, err := r.api.ImageInspect(ctx, r.cfg.DefaultImage)
+	_, err := r.engine.API.ImageInspect(ctx, r.cfg.DefaultImage)
 	switch {
 	case err == nil:
 		r.noImage.Set(nil)
@@ -86,8 +87,8 @@ func pullFailed(ctx context.Context, image string, err error) error {
 		// The end of the context says nothing about Docker.
 		return fmt.Errorf("pull %s: %w", image, context.Cause(ctx))
 	}
-	if unreachable(err) || fillsDisk(err) {
-		return wrapError(ctx, "pull "+image, err)
+	if engine.Unreachable(err) || fillsDisk(err) {
+		return engine.WrapError(ctx, "pull "+image, err)
 	}
 	return &runtime.PullError{Image: image, Message: workspace.Cut(echoedResponse.ReplaceAllString(err.Error(), "$1"))}
 }

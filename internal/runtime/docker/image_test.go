@@ -17,6 +17,7 @@ import (
 
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/dockertest"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
@@ -26,9 +27,9 @@ import (
 // test.
 func importImage(t *testing.T, r *Runtime, changes []string, rootfs []byte) string {
 	t.Helper()
-	ref := "codehub-test/" + randomHex(8) + ":latest"
-	res, err := r.api.ImageImport(t.Context(), client.ImageImportSource{Source: bytes.NewReader(rootfs), SourceName: "-"}, ref,
-		client.ImageImportOptions{Changes: append(changes, "LABEL "+labelInstallation+"="+r.cfg.Installation)})
+	ref := "codehub-test/" + engine.RandomHex(8) + ":latest"
+	res, err := r.engine.API.ImageImport(t.Context(), client.ImageImportSource{Source: bytes.NewReader(rootfs), SourceName: "-"}, ref,
+		client.ImageImportOptions{Changes: append(changes, "LABEL "+engine.LabelInstallation+"="+r.cfg.Installation)})
 	check(t, err)
 	drain(t, res)
 	return ref
@@ -190,10 +191,10 @@ func TestMissingDefaultImageIsNotPulled(t *testing.T) {
 	if err := conditions.Err("default-image"); err == nil || !strings.Contains(err.Error(), ref) {
 		t.Errorf("condition = %v, want one that names the image", err)
 	}
-	missing := "codehub/" + randomHex(8)
+	missing := "codehub/" + engine.RandomHex(8)
 	bare, _ := withDefault(missing)
 	refused(bare, missing+":latest", "make image")
-	refused(bare, "docker.io/codehub/"+randomHex(8)+":1", "make image")
+	refused(bare, "docker.io/codehub/"+engine.RandomHex(8)+":1", "make image")
 
 	pinned := strings.TrimSuffix(ref, ":v1") + "@" + digestOf(t, ref)
 	r, conditions = withDefault(pinned)

@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -36,18 +37,18 @@ func jobLimits() limits { return limits{memory: 512 << 20, goMemory: "220MiB", p
 // Jobs implements runtime.Runtime. A container that was created but not started is
 // not listed: StartJob replaces it.
 func (r *Runtime) Jobs(ctx context.Context) ([]runtime.Job, error) {
-	all, err := r.jobs.do(ctx, struct{}{}, r.listJobs)
+	all, err := r.jobs.Do(ctx, struct{}{}, r.listJobs)
 	return slices.Clone(all), err
 }
 
 func (r *Runtime) listJobs(ctx context.Context) ([]runtime.Job, error) {
-	list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleJob)})
+	list, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleJob)})
 	if err != nil {
-		return nil, wrapError(ctx, "list storage jobs", err)
+		return nil, engine.WrapError(ctx, "list storage jobs", err)
 	}
 	out := make([]runtime.Job, 0, len(list.Items))
 	for _, c := range list.Items {
-		if stateOf(c.State) == runtime.ContainerCreated {
+		if engine.StateOf(c.State) == runtime.ContainerCreated {
 			continue
 		}
 		out = append(out, jobOf(c.ID, c.Labels, c.State, time.Unix(c.Created, 0)))
@@ -58,13 +59,13 @@ func (r *Runtime) listJobs(ctx context.Context) ([]runtime.Job, error) {
 func jobOf(id string, labels map[string]string, state container.ContainerState, created time.Time) runtime.Job {
 	return runtime.Job{
 		ID:          id,
-		Workspace:   workspace.ID(labels[labelWorkspace]),
-		Claim:       labels[labelClaim],
-		Kind:        runtime.JobKind(labels[labelKind]),
-		VolumeClaim: labels[labelVolume],
-		Key:         labels[labelKey],
-		BucketDir:   labels[labelBucket],
-		Running:     stateOf(state) == runtime.ContainerRunning,
+		Workspace:   workspace.ID(labels[engine.LabelWorkspace]),
+		Claim:       labels[engine.LabelClaim],
+		Kind:        runtime.JobKind(labels[engine.LabelKind]),
+		VolumeClaim: labels[engine.LabelVolume],
+		Key:         labels[engine.LabelKey],
+		BucketDir:   labels[engine.LabelBucket],
+		Running:     engine.StateOf(state) == runtime.ContainerRunning,
 		Created:     created,
 	}
 }
@@ -88,8 +89,8 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(run
 		return runtime.Job{}, err
 	}
 	defer unlock()
-	name := jobName(spec.Kind, spec.Workspace)
-	for range maxTries {
+	name := engine.JobName(spec.Kind, spec.Workspace)
+	for range engine.MaxTries {
 		image, err := r.ensureHelperImage(ctx)
 		if err != nil {
 			return runtime.Job{}, err
@@ -100,13 +101,13 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(run
 		}
 		// The users are checked again once the container exists. Checking first
 		// avoids creating containers again and again while a home is in use.
-		if err := r.checkUnused(ctx, spec, func(u user) bool { return u.role == roleJob }); err != nil {
+		if err := r.checkUnused(ctx, spec, func(u engine.User) bool { return u.Role == engine.RoleJob }); err != nil {
 			return runtime.Job{}, err
 		}
 		if err := r.makeScratch(spec); err != nil {
 			return runtime.Job{}, err
 		}
-		made, err := r.api.ContainerCreate(ctx, r.jobOptions(spec, name, image))
+		made, err := r.engine.API.ContainerCreate(ctx, r.jobOptions(spec, name, image))
 		switch {
 		case err == nil:
 			return r.runJob(ctx, spec, before, made.ID)
@@ -117,29 +118,29 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(run
 			}
 		case errdefs.IsNotFound(err): // another server removed it as an old image
 		default:
-			return runtime.Job{}, wrapError(ctx, "create storage job", err)
+			return runtime.Job{}, engine.WrapError(ctx, "create storage job", err)
 		}
 	}
-	return runtime.Job{}, errRecreated("container " + name)
+	return runtime.Job{}, engine.ErrRecreated("container " + name)
 }
 
 // adoptJob handles an existing container with the job's name. It returns false if
 // there is none any more.
 func (r *Runtime) adoptJob(ctx context.Context, spec runtime.JobSpec, name string) (runtime.Job, bool, error) {
-	found, gone, err := r.inspectOwned(ctx, name, roleJob)
+	found, gone, err := r.engine.InspectOwned(ctx, name, engine.RoleJob)
 	if gone || err != nil {
 		return runtime.Job{}, false, err
 	}
 	job := inspectedJob(found)
 	if found.State.Status == container.StateRemoving {
-		return runtime.Job{}, false, r.awaitRemoval(ctx, found.ID)
+		return runtime.Job{}, false, r.engine.AwaitRemoval(ctx, found.ID)
 	}
 	same := job.Claim == spec.Claim && job.VolumeClaim == spec.VolumeClaim && job.Key == spec.Key
 	switch {
-	case stateOf(found.State.Status) == runtime.ContainerCreated:
+	case engine.StateOf(found.State.Status) == runtime.ContainerCreated:
 		// Its creator has died, or has not started it yet and will not find it. It
 		// has received no input and never will.
-		return runtime.Job{}, false, r.discard(ctx, found.ID)
+		return runtime.Job{}, false, r.engine.Discard(ctx, found.ID)
 	case same:
 		return job, true, nil
 	}
@@ -151,7 +152,7 @@ func (r *Runtime) adoptJob(ctx context.Context, spec runtime.JobSpec, name strin
 			return runtime.Job{}, true, err
 		}
 		if keeps {
-			return runtime.Job{}, false, r.discard(ctx, found.ID)
+			return runtime.Job{}, false, r.engine.Discard(ctx, found.ID)
 		}
 	}
 	return runtime.Job{}, true, fmt.Errorf("container %s (%s) is of claim %s: %w", name, found.State.Status, job.Claim, runtime.ErrConflict)
@@ -161,23 +162,23 @@ func (r *Runtime) adoptJob(ctx context.Context, spec runtime.JobSpec, name strin
 func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeState, id string) (runtime.Job, error) {
 	giveUp := func(err error) (runtime.Job, error) {
 		// Also after a cancellation: a container that was not started is useless.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 		defer cancel()
-		return runtime.Job{}, errors.Join(err, r.discard(ctx, id))
+		return runtime.Job{}, errors.Join(err, r.engine.Discard(ctx, id))
 	}
 	if err := r.admitJob(ctx, spec, before, id); err != nil {
 		return giveUp(err)
 	}
-	if err := r.breaker.Allow(ctx); err != nil {
-		return giveUp(wrapError(ctx, "attach to storage job", err))
+	if err := r.engine.Breaker.Allow(ctx); err != nil {
+		return giveUp(engine.WrapError(ctx, "attach to storage job", err))
 	}
-	stdin, err := r.plain.ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: true})
+	stdin, err := r.engine.Plain.ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: true})
 	if err != nil {
-		return giveUp(wrapError(ctx, "attach to storage job", err))
+		return giveUp(engine.WrapError(ctx, "attach to storage job", err))
 	}
 	defer stdin.Close()
-	if _, err := r.api.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		err = wrapError(ctx, "start storage job", err)
+	if _, err := r.engine.API.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+		err = engine.WrapError(ctx, "start storage job", err)
 		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return runtime.Job{}, err // it may be running; the next call checks
 		}
@@ -190,22 +191,22 @@ func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeS
 		err = stdin.CloseWrite()
 	}
 	if err != nil {
-		return runtime.Job{}, wrapError(ctx, "send instructions to storage job", fmt.Errorf("%w: %w", runtime.ErrUnreachable, err))
+		return runtime.Job{}, engine.WrapError(ctx, "send instructions to storage job", fmt.Errorf("%w: %w", runtime.ErrUnreachable, err))
 	}
 	return runtime.Job{
 		ID: id, Workspace: spec.Workspace, Claim: spec.Claim, Kind: spec.Kind,
-		VolumeClaim: spec.VolumeClaim, Key: spec.Key, BucketDir: spec.BucketDir, Running: true, Created: r.now(),
+		VolumeClaim: spec.VolumeClaim, Key: spec.Key, BucketDir: spec.BucketDir, Running: true, Created: r.engine.Now(),
 	}, nil
 }
 
 // jobOptions returns the complete configuration of a storage job's container.
 func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.ContainerCreateOptions {
-	labels := r.labels(roleJob, spec.Workspace, spec.Claim)
-	labels[labelKind] = string(spec.Kind)
-	labels[labelVolume] = spec.VolumeClaim
-	labels[labelKey] = spec.Key
+	labels := r.engine.Labels(engine.RoleJob, spec.Workspace, spec.Claim)
+	labels[engine.LabelKind] = string(spec.Kind)
+	labels[engine.LabelVolume] = spec.VolumeClaim
+	labels[engine.LabelKey] = spec.Key
 	if spec.BucketDir != "" {
-		labels[labelBucket] = spec.BucketDir
+		labels[engine.LabelBucket] = spec.BucketDir
 	}
 	return confined{
 		name: name, image: image, entrypoint: []string{"/codehub", runtime.JobCommand},
@@ -224,7 +225,7 @@ func jobCaps() []string {
 }
 
 func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
-	home := r.volumeMount(spec.Workspace, runtime.JobHomeDir, randomHex(8), !restore)
+	home := r.volumeMount(spec.Workspace, runtime.JobHomeDir, engine.RandomHex(8), !restore)
 	if spec.Storage == workspace.StorageLocalDir {
 		home = mount.Mount{
 			Type: mount.TypeBind, Source: r.hostHomePath(spec.Workspace), Target: runtime.JobHomeDir, ReadOnly: !restore,
@@ -262,7 +263,7 @@ func (r *Runtime) scratchMount(spec runtime.JobSpec) mount.Mount {
 	}
 	return mount.Mount{
 		Type: mount.TypeVolume, Target: runtime.JobScratchDir,
-		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(roleScratch, spec.Workspace, spec.Claim)},
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.engine.Labels(engine.RoleScratch, spec.Workspace, spec.Claim)},
 	}
 }
 
@@ -285,15 +286,15 @@ func (r *Runtime) makeScratch(spec runtime.JobSpec) error {
 // RemoveJob implements runtime.Runtime. It keeps the job that restored a home which
 // is not settled yet, without an error.
 func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
-	found, err := r.api.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
+	found, err := r.engine.API.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return wrapError(ctx, "inspect storage job", err)
+		return engine.WrapError(ctx, "inspect storage job", err)
 	}
 	c := found.Container
-	if c.ID != jobID || !r.owns(c.Config.Labels, roleJob) {
+	if c.ID != jobID || !r.engine.Owns(c.Config.Labels, engine.RoleJob) {
 		return fmt.Errorf("container %s is not a storage job of this installation", jobID)
 	}
 	job := inspectedJob(c)
@@ -308,12 +309,12 @@ func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
 			return err
 		}
 	}
-	_, err = r.api.ContainerRemove(ctx, jobID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	_, err = r.engine.API.ContainerRemove(ctx, jobID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	switch {
 	case err == nil || errdefs.IsNotFound(err):
 		return nil
 	case errdefs.IsConflict(err):
-		return r.awaitRemoval(ctx, jobID)
+		return r.engine.AwaitRemoval(ctx, jobID)
 	}
-	return wrapError(ctx, "remove storage job", err)
+	return engine.WrapError(ctx, "remove storage job", err)
 }

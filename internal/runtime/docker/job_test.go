@@ -21,6 +21,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
@@ -62,7 +63,7 @@ func TestJobHardening(t *testing.T) {
 			spec.BucketDir = t.TempDir()
 		}
 		job := l.runJob(r, spec)
-		info, err := r.api.ContainerInspect(t.Context(), job.ID, client.ContainerInspectOptions{})
+		info, err := r.engine.API.ContainerInspect(t.Context(), job.ID, client.ContainerInspectOptions{})
 		check(t, err)
 		raw, err := json.Marshal(info.Container)
 		if err != nil || bytes.Contains(raw, []byte("the-secret")) {
@@ -352,10 +353,10 @@ func TestPrunedHolderIsRecreated(t *testing.T) {
 	if v := l.listed(); !v.Held {
 		t.Fatalf("volume after settling = %+v", v)
 	}
-	users, err := r.users(t.Context(), l.id.VolumeName())
+	users, err := r.engine.Users(t.Context(), l.id.VolumeName())
 	l.ok("users", err)
 	for _, u := range users {
-		l.ok("discard", r.discard(t.Context(), u.id))
+		l.ok("discard", r.engine.Discard(t.Context(), u.ID))
 	}
 	if v := l.listed(); v.Marker != "key" || v.Held {
 		t.Fatalf("volume = %+v", v)
@@ -369,7 +370,7 @@ func TestPrunedHolderIsRecreated(t *testing.T) {
 	if v := l.listed(); !v.Held {
 		t.Fatalf("volume after it was settled again = %+v", v)
 	}
-	if users, err = r.users(t.Context(), l.id.VolumeName()); err != nil || len(users) != 1 || users[0].role != roleHolder {
+	if users, err = r.engine.Users(t.Context(), l.id.VolumeName()); err != nil || len(users) != 1 || users[0].Role != engine.RoleHolder {
 		t.Fatalf("users = %+v, %v", users, err)
 	}
 	l.alive()
@@ -483,15 +484,15 @@ func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
 			}
 			for range 2 { // the second replaces what the first has left
 				job := l.runJob(r, spec)
-				info, err := r.api.ContainerInspect(t.Context(), job.ID, client.ContainerInspectOptions{})
+				info, err := r.engine.API.ContainerInspect(t.Context(), job.ID, client.ContainerInspectOptions{})
 				l.ok("ContainerInspect", err)
 				found := map[string]string{}
 				for _, m := range info.Container.Mounts {
 					found[m.Destination] = m.Source
 					if m.Destination == runtime.JobScratchDir && m.Name != "" {
-						v, err := r.api.VolumeInspect(t.Context(), m.Name, client.VolumeInspectOptions{})
+						v, err := r.engine.API.VolumeInspect(t.Context(), m.Name, client.VolumeInspectOptions{})
 						l.ok("VolumeInspect", err)
-						if !r.owns(v.Volume.Labels, roleScratch) {
+						if !r.engine.Owns(v.Volume.Labels, engine.RoleScratch) {
 							t.Errorf("the volume's labels are %v", v.Volume.Labels)
 						}
 					}
@@ -502,7 +503,7 @@ func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
 				}
 				l.ok("RemoveJob", r.RemoveJob(t.Context(), job.ID))
 			}
-			left, err := r.api.VolumeList(t.Context(), client.VolumeListOptions{Filters: r.filter(roleScratch)})
+			left, err := r.engine.API.VolumeList(t.Context(), client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleScratch)})
 			l.ok("VolumeList", err)
 			if len(left.Items) > 0 {
 				t.Errorf("remaining volumes: %v", left.Items)

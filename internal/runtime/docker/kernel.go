@@ -77,11 +77,11 @@ func kernelLimits(dir string, workspaces int, uids int64, raise bool, raised fun
 // checkKernelLimits reports limits that are too low. Those of another machine are
 // not known.
 func (r *Runtime) checkKernelLimits() {
-	if !strings.HasPrefix(r.api.DaemonHost(), "unix://") {
+	if !strings.HasPrefix(r.engine.API.DaemonHost(), "unix://") {
 		return
 	}
 	r.lowLimits.Set(kernelLimits(r.procSys, r.cfg.MaxRunning, r.cfg.UIDs.Len(), !r.cfg.KeepLimits, func(name string, from, to int64) {
-		r.log.Info("kernel limit raised", "limit", name, "from", from, "to", to)
+		r.engine.Log.Info("kernel limit raised", "limit", name, "from", from, "to", to)
 	}))
 }
 
@@ -95,7 +95,7 @@ func (r *Runtime) ulimits(ctx context.Context) []*container.Ulimit {
 	unlimited := func(name string) *container.Ulimit { return &container.Ulimit{Name: name, Soft: -1, Hard: -1} }
 	// A container can have 256 message queues of 80 kB.
 	limits := []*container.Ulimit{unlimited("msgqueue")}
-	if r.engine(ctx).countsSignals {
+	if r.engine.Features(ctx).CountsSignals {
 		limits = append(limits, unlimited("sigpending"))
 	}
 	return limits
@@ -109,15 +109,7 @@ func (r *Runtime) ulimitsRefused(err error, limits []*container.Ulimit) bool {
 		return false
 	}
 	if !r.noUlimits.Swap(true) {
-		r.log.Warn("Docker may not lift limits of processes; workspaces share its limits of pending signals and message queues", "err", err)
+		r.engine.Log.Warn("Docker may not lift limits of processes; workspaces share its limits of pending signals and message queues", "err", err)
 	}
 	return true
-}
-
-func atLeast(version string, major, minor int) bool {
-	var a, b int
-	if _, err := fmt.Sscanf(version, "%d.%d", &a, &b); err != nil {
-		return false
-	}
-	return a > major || a == major && b >= minor
 }

@@ -9,6 +9,7 @@ import (
 
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 )
 
@@ -89,7 +90,7 @@ func TestAtLeast(t *testing.T) {
 	for version, want := range map[string]bool{
 		"6.18.44-fc": true, "5.15.0-91-generic": true, "5.15": true, "5.10.0-28-amd64": false, "4.19.0": false, "": false, "linux": false,
 	} {
-		if got := atLeast(version, 5, 15); got != want {
+		if got := engine.AtLeast(version, 5, 15); got != want {
 			t.Errorf("atLeast(%q) = %v", version, got)
 		}
 	}

@@ -195,7 +195,7 @@ func (l *lateHome) alive() {
 	l.ok("RemoveVolume", l.next.RemoveVolume(ctx, l.id, l.claim, nil))
 	if left := (direct{r: l.next, storage: l.storage}).remains(l.T, l.id); len(left) > 0 {
 		for _, name := range left {
-			v, err := l.next.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+			v, err := l.next.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 			l.Logf("%s: %v, created %s (%v)", name, v.Volume.Labels, v.Volume.CreatedAt, err)
 		}
 		l.Fatalf("left behind: %q", left)

@@ -11,32 +11,33 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
 // Containers implements runtime.Runtime.
 func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
-	list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleWorkspace)})
+	list, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleWorkspace)})
 	if err != nil {
-		return nil, wrapError(ctx, "list containers", err)
+		return nil, engine.WrapError(ctx, "list containers", err)
 	}
-	now := r.now()
+	now := r.engine.Now()
 	out := make([]runtime.Container, 0, len(list.Items))
 	for _, c := range list.Items {
 		item := runtime.Container{
 			ID:        c.ID,
-			Workspace: workspace.ID(c.Labels[labelWorkspace]),
-			Claim:     c.Labels[labelClaim],
-			Image:     cmp.Or(c.Labels[labelImage], c.Image), // containers of an earlier version have no label
-			EnvDigest: c.Labels[labelEnvironment],
+			Workspace: workspace.ID(c.Labels[engine.LabelWorkspace]),
+			Claim:     c.Labels[engine.LabelClaim],
+			Image:     cmp.Or(c.Labels[engine.LabelImage], c.Image), // containers of an earlier version have no label
+			EnvDigest: c.Labels[engine.LabelEnvironment],
 			Size:      sizeOf(c.Labels),
-			State:     stateOf(c.State),
+			State:     engine.StateOf(c.State),
 			Detail:    c.Status,
 		}
 		item = labelledImage(item, c.ImageID, c.Labels)
 		var own netip.Addr
 		if c.NetworkSettings != nil {
-			if e := c.NetworkSettings.Networks[r.names.network]; e != nil {
+			if e := c.NetworkSettings.Networks[r.engine.Names.Network]; e != nil {
 				own = e.IPAddress
 				if !own.IsValid() && e.IPAMConfig != nil {
 					own = e.IPAMConfig.IPv4Address // created, not started
@@ -52,16 +53,6 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 		out = append(out, item)
 	}
 	return out, nil
-}
-
-func stateOf(s container.ContainerState) runtime.ContainerState {
-	switch s {
-	case container.StateCreated:
-		return runtime.ContainerCreated
-	case container.StateRunning, container.StatePaused, container.StateRestarting:
-		return runtime.ContainerRunning
-	}
-	return runtime.ContainerExited
 }
 
 // upstreamAddr is the address of a port of the container: a published port if there
@@ -89,12 +80,12 @@ func publishedIn(ports []container.PortSummary) string {
 func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
 	out := runtime.Container{
 		ID:        c.ID,
-		Workspace: workspace.ID(c.Config.Labels[labelWorkspace]),
-		Claim:     c.Config.Labels[labelClaim],
-		Image:     cmp.Or(c.Config.Labels[labelImage], c.Config.Image),
-		EnvDigest: c.Config.Labels[labelEnvironment],
+		Workspace: workspace.ID(c.Config.Labels[engine.LabelWorkspace]),
+		Claim:     c.Config.Labels[engine.LabelClaim],
+		Image:     cmp.Or(c.Config.Labels[engine.LabelImage], c.Config.Image),
+		EnvDigest: c.Config.Labels[engine.LabelEnvironment],
 		Size:      sizeOf(c.Config.Labels),
-		State:     stateOf(c.State.Status),
+		State:     engine.StateOf(c.State.Status),
 		Detail:    string(c.State.Status),
 	}
 	out = labelledImage(out, c.Image, c.Config.Labels)
@@ -111,7 +102,7 @@ func (r *Runtime) reachable(c container.InspectResponse, port int) string {
 		return ""
 	}
 	var own netip.Addr
-	if e := c.NetworkSettings.Networks[r.names.network]; e != nil {
+	if e := c.NetworkSettings.Networks[r.engine.Names.Network]; e != nil {
 		own = e.IPAddress
 	}
 	published := ""
@@ -125,5 +116,5 @@ func (r *Runtime) reachable(c container.InspectResponse, port int) string {
 
 // sizeOf returns the name of a container's size. Earlier versions had one size and no label.
 func sizeOf(labels map[string]string) string {
-	return cmp.Or(labels[labelSize], workspace.DefaultSize)
+	return cmp.Or(labels[engine.LabelSize], workspace.DefaultSize)
 }

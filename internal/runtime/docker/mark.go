@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -39,14 +40,14 @@ func newer(a, b workspace.Mark) bool {
 
 // SetMark implements runtime.Runtime.
 func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
-	name := r.names.mark(m.ID)
-	labels := r.labels(roleMark, "", "")
-	labels[labelMark] = m.ID
-	labels[labelSerial] = strconv.FormatInt(m.Serial, 10)
-	labels[labelIdentity] = m.Identity
-	labels[labelAt] = m.At.UTC().Format(time.RFC3339Nano)
-	if _, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}); err != nil {
-		return wrapError(ctx, "create volume", err)
+	name := r.engine.Names.Mark(m.ID)
+	labels := r.engine.Labels(engine.RoleMark, "", "")
+	labels[engine.LabelMark] = m.ID
+	labels[engine.LabelSerial] = strconv.FormatInt(m.Serial, 10)
+	labels[engine.LabelIdentity] = m.Identity
+	labels[engine.LabelAt] = m.At.UTC().Format(time.RFC3339Nano)
+	if _, err := r.engine.API.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}); err != nil {
+		return engine.WrapError(ctx, "create volume", err)
 	}
 	// The response to the creation is not sufficient: Docker also returns it for an
 	// existing volume, without its labels.
@@ -61,8 +62,8 @@ func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
 		if o.Serial >= m.Serial {
 			continue
 		}
-		if _, err := r.api.VolumeRemove(ctx, other, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
-			return wrapError(ctx, "remove volume", err)
+		if _, err := r.engine.API.VolumeRemove(ctx, other, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
+			return engine.WrapError(ctx, "remove volume", err)
 		}
 	}
 	return nil
@@ -70,20 +71,20 @@ func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
 
 // marks lists the marks of this installation by volume name.
 func (r *Runtime) marks(ctx context.Context) (map[string]workspace.Mark, error) {
-	list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(roleMark)})
+	list, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleMark)})
 	if err != nil {
-		return nil, wrapError(ctx, "list volumes", err)
+		return nil, engine.WrapError(ctx, "list volumes", err)
 	}
 	out := make(map[string]workspace.Mark, len(list.Items))
 	for _, v := range list.Items {
-		m := workspace.Mark{ID: v.Labels[labelMark], Identity: v.Labels[labelIdentity]}
-		if m.ID == "" || v.Name != r.names.mark(m.ID) {
+		m := workspace.Mark{ID: v.Labels[engine.LabelMark], Identity: v.Labels[engine.LabelIdentity]}
+		if m.ID == "" || v.Name != r.engine.Names.Mark(m.ID) {
 			continue
 		}
-		if m.Serial, err = strconv.ParseInt(v.Labels[labelSerial], 10, 64); err != nil {
+		if m.Serial, err = strconv.ParseInt(v.Labels[engine.LabelSerial], 10, 64); err != nil {
 			continue
 		}
-		m.At, _ = time.Parse(time.RFC3339Nano, v.Labels[labelAt])
+		m.At, _ = time.Parse(time.RFC3339Nano, v.Labels[engine.LabelAt])
 		out[v.Name] = m
 	}
 	return out, nil

@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	networktypes "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime/docker/engine"
 )
 
 // network is the installation's bridge network.
@@ -23,23 +25,23 @@ type network struct {
 // ensureNetwork returns the network and creates it if it is missing.
 func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 	for range 3 {
-		list, err := r.api.NetworkList(ctx, client.NetworkListOptions{
-			Filters: client.Filters{}.Add("name", r.names.network), // matches substrings as well
+		list, err := r.engine.API.NetworkList(ctx, client.NetworkListOptions{
+			Filters: client.Filters{}.Add("name", r.engine.Names.Network), // matches substrings as well
 		})
 		if err != nil {
-			return nil, wrapError(ctx, "list networks", err)
+			return nil, engine.WrapError(ctx, "list networks", err)
 		}
 		for _, n := range list.Items {
-			if n.Name != r.names.network {
+			if n.Name != r.engine.Names.Network {
 				continue
 			}
-			if r.owns(n.Labels, roleDraft) { // left by a crash
-				if _, err := r.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
-					return nil, wrapError(ctx, "remove network", err)
+			if r.engine.Owns(n.Labels, engine.RoleDraft) { // left by a crash
+				if _, err := r.engine.API.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
+					return nil, engine.WrapError(ctx, "remove network", err)
 				}
 				continue
 			}
-			if !r.owns(n.Labels, roleNetwork) {
+			if !r.engine.Owns(n.Labels, engine.RoleNetwork) {
 				return nil, fmt.Errorf("network %s does not belong to this installation; remove it", n.Name)
 			}
 			subnet, ok := subnetOf(n.IPAM)
@@ -55,7 +57,7 @@ func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 			return nil, err
 		}
 	}
-	return nil, errConcurrent("network %s cannot be created: another call keeps taking and freeing its name or interface", r.names.network)
+	return nil, engine.ErrConcurrent("network %s cannot be created: another call keeps taking and freeing its name or interface", r.engine.Names.Network)
 }
 
 // reportSubnet logs once that the network has another subnet than the setting.
@@ -68,7 +70,7 @@ func (r *Runtime) reportSubnet(name string, subnet netip.Prefix) {
 	defer r.mu.Unlock()
 	if !r.subnetLogged {
 		r.subnetLogged = true
-		r.log.Warn("network exists with another subnet than CODEHUB_NETWORK_SUBNET; stop all workspaces and remove it to have it created again",
+		r.engine.Log.Warn("network exists with another subnet than CODEHUB_NETWORK_SUBNET; stop all workspaces and remove it to have it created again",
 			"network", name, "subnet", subnet.String(), "setting", r.cfg.Subnet.String())
 	}
 }
@@ -79,36 +81,36 @@ func (r *Runtime) reportSubnet(name string, subnet netip.Prefix) {
 // get one.
 func (r *Runtime) createNetwork(ctx context.Context) error {
 	if r.cfg.Subnet.IsValid() {
-		_, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(roleNetwork, r.cfg.Subnet))
+		_, err := r.engine.API.NetworkCreate(ctx, r.engine.Names.Network, r.networkOptions(engine.RoleNetwork, r.cfg.Subnet))
 		if err == nil || createdConcurrently(err) {
 			return nil
 		}
 		return r.overlaps(ctx, err)
 	}
-	first, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(roleDraft, netip.Prefix{}))
+	first, err := r.engine.API.NetworkCreate(ctx, r.engine.Names.Network, r.networkOptions(engine.RoleDraft, netip.Prefix{}))
 	if err != nil {
 		if createdConcurrently(err) {
 			return nil
 		}
 		if noPoolLeft(err) {
 			return fmt.Errorf("no free subnet for the workspaces' network in Docker: set CODEHUB_NETWORK_SUBNET to an IPv4 network that is not in use, "+
-				"such as 10.213.0.0/24, or remove networks that nothing uses (docker network prune): %w", wrapError(ctx, "create network", err))
+				"such as 10.213.0.0/24, or remove networks that nothing uses (docker network prune): %w", engine.WrapError(ctx, "create network", err))
 		}
-		return wrapError(ctx, "create network", err)
+		return engine.WrapError(ctx, "create network", err)
 	}
-	info, err := r.api.NetworkInspect(ctx, first.ID, client.NetworkInspectOptions{})
+	info, err := r.engine.API.NetworkInspect(ctx, first.ID, client.NetworkInspectOptions{})
 	if err != nil {
-		return wrapError(ctx, "inspect network", err)
+		return engine.WrapError(ctx, "inspect network", err)
 	}
 	subnet, ok := subnetOf(info.Network.IPAM)
 	if !ok {
 		return errors.New("new network has no IPv4 subnet")
 	}
-	if _, err := r.api.NetworkRemove(ctx, first.ID, client.NetworkRemoveOptions{}); err != nil {
-		return wrapError(ctx, "remove network", err)
+	if _, err := r.engine.API.NetworkRemove(ctx, first.ID, client.NetworkRemoveOptions{}); err != nil {
+		return engine.WrapError(ctx, "remove network", err)
 	}
-	if _, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(roleNetwork, subnet)); err != nil {
-		return wrapError(ctx, "create network", err)
+	if _, err := r.engine.API.NetworkCreate(ctx, r.engine.Names.Network, r.networkOptions(engine.RoleNetwork, subnet)); err != nil {
+		return engine.WrapError(ctx, "create network", err)
 	}
 	return nil
 }
@@ -128,8 +130,8 @@ func noPoolLeft(err error) bool {
 // overlaps names the network that the configured subnet overlaps with, if that is
 // why Docker refused it.
 func (r *Runtime) overlaps(ctx context.Context, refused error) error {
-	err := wrapError(ctx, "create network", refused)
-	list, listErr := r.api.NetworkList(ctx, client.NetworkListOptions{})
+	err := engine.WrapError(ctx, "create network", refused)
+	list, listErr := r.engine.API.NetworkList(ctx, client.NetworkListOptions{})
 	if listErr != nil {
 		return err
 	}
@@ -148,10 +150,10 @@ func (r *Runtime) networkOptions(role string, subnet netip.Prefix) client.Networ
 	opts := client.NetworkCreateOptions{
 		Driver: "bridge",
 		Options: map[string]string{
-			"com.docker.network.bridge.name":       r.names.bridge,
+			"com.docker.network.bridge.name":       r.engine.Names.Bridge,
 			"com.docker.network.bridge.enable_icc": "false",
 		},
-		Labels: r.labels(role, "", ""),
+		Labels: r.engine.Labels(role, "", ""),
 	}
 	if subnet.IsValid() {
 		opts.IPAM = &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: subnet}}}
@@ -171,6 +173,6 @@ func subnetOf(ipam networktypes.IPAM) (netip.Prefix, bool) {
 // sharesHost reports whether this process sees the network's bridge, so that it can
 // reach containers by their own addresses and set up the wall itself.
 func (r *Runtime) sharesHost() bool {
-	_, err := net.InterfaceByName(r.names.bridge)
+	_, err := net.InterfaceByName(r.engine.Names.Bridge)
 	return err == nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 )
 
 var errNoUID = errors.New("a workspace cannot run as root")
@@ -56,14 +57,14 @@ const maxOwnPath = 64 << 10
 
 // ownHere changes the owner in this process. It returns false if the helper has to do it.
 func (r *Runtime) ownHere(ctx context.Context, spec runtime.OwnSpec, home homeRef, progress func(runtime.Progress)) (done bool, err error) {
-	if r.remote || !r.changesOwners() || !r.engine(ctx).keepsUsers {
+	if r.remote || !r.changesOwners() || !r.engine.Features(ctx).KeepsUsers {
 		return false, nil
 	}
 	path := r.homePath(spec.Workspace)
 	if home.mount.Type == mount.TypeVolume {
-		v, err := r.api.VolumeInspect(ctx, home.source, client.VolumeInspectOptions{})
+		v, err := r.engine.API.VolumeInspect(ctx, home.source, client.VolumeInspectOptions{})
 		if err != nil {
-			return false, wrapError(ctx, "inspect volume", err)
+			return false, engine.WrapError(ctx, "inspect volume", err)
 		}
 		if path = v.Volume.Mountpoint; !r.isLocal(path) {
 			return false, nil
@@ -72,7 +73,7 @@ func (r *Runtime) ownHere(ctx context.Context, spec runtime.OwnSpec, home homeRe
 	if err := runtime.Fenced(ctx); err != nil {
 		return false, fmt.Errorf("%w: %w", runtime.ErrUnreachable, err)
 	}
-	report(progress, runtime.StepOwning)
+	engine.Report(progress, runtime.StepOwning)
 	change := archive.OwnerChange{From: spec.From, To: spec.UID, MaxPath: maxOwnPath}
 	var entries int64
 	show := func(n int64) { progress(runtime.Progress{Step: runtime.StepOwning, Entries: n}) }

@@ -30,7 +30,7 @@ func TestOwnHomeFallsBackToHelper(t *testing.T) {
 			check(t, r.CreateVolume(t.Context(), volume, nil))
 			home, err := r.findHome(t.Context(), spec.Workspace, spec.VolumeClaim, true)
 			check(t, err)
-			v, err := r.api.VolumeInspect(t.Context(), home.source, client.VolumeInspectOptions{})
+			v, err := r.engine.API.VolumeInspect(t.Context(), home.source, client.VolumeInspectOptions{})
 			check(t, err)
 			deepest := v.Volume.Mountpoint
 			if name == "deep" {
@@ -69,15 +69,4 @@ func deepFolder(t *testing.T, dir string, length int) string {
 	}
 	t.Cleanup(func() { unix.Close(fd) })
 	return fmt.Sprint("/proc/self/fd/", fd)
-}
-
-func TestKeepsUsers(t *testing.T) {
-	t.Parallel()
-	for option, want := range map[string]bool{
-		"name=seccomp,profile=builtin": true, "name=cgroupns": true, "name=userns": false, "name=rootless": false, "name=userns,x=y": false,
-	} {
-		if got := keepsUsers([]string{"name=apparmor", option}); got != want {
-			t.Errorf("%s: %v", option, got)
-		}
-	}
 }

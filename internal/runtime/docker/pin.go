@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/imageref"
 )
@@ -24,8 +25,8 @@ type chosenImage struct {
 func (i chosenImage) into(opts client.ContainerCreateOptions) client.ContainerCreateOptions {
 	opts.Config.Image = i.id // a tag may be moved at any time
 	// Also the empty ones: the container would get those that the image has.
-	opts.Config.Labels[labelImageDigest], opts.Config.Labels[labelImageNote] = i.digest, i.note
-	opts.Config.Labels[labelImageGeneration] = strconv.Itoa(i.generation)
+	opts.Config.Labels[engine.LabelImageDigest], opts.Config.Labels[engine.LabelImageNote] = i.digest, i.note
+	opts.Config.Labels[engine.LabelImageGeneration] = strconv.Itoa(i.generation)
 	return opts
 }
 
@@ -37,8 +38,8 @@ func (i chosenImage) describe(c runtime.Container) runtime.Container {
 
 // labelledImage adds what the container's labels say of its image.
 func labelledImage(c runtime.Container, id string, labels map[string]string) runtime.Container {
-	c.ImageID, c.ImageDigest, c.ImageNote = id, labels[labelImageDigest], labels[labelImageNote]
-	c.ImageGeneration, _ = strconv.Atoi(labels[labelImageGeneration]) // 0: of an earlier version
+	c.ImageID, c.ImageDigest, c.ImageNote = id, labels[engine.LabelImageDigest], labels[engine.LabelImageNote]
+	c.ImageGeneration, _ = strconv.Atoi(labels[engine.LabelImageGeneration]) // 0: of an earlier version
 	return c
 }
 
@@ -55,7 +56,7 @@ func (r *Runtime) chooseImage(ctx context.Context, ref, user string, choice runt
 			out.id, out.digest = id, choice.Pinned.Digest
 			return out, nil
 		}
-		r.log.Warn("pinned image gone; the image's name decides", "image", ref, "id", choice.Pinned.ID, "digest", choice.Pinned.Digest)
+		r.engine.Log.Warn("pinned image gone; the image's name decides", "image", ref, "id", choice.Pinned.ID, "digest", choice.Pinned.Digest)
 		out.note = workspace.ImageReplaced
 	}
 	found, interim, err := r.built(ctx, ref, progress)
@@ -76,7 +77,7 @@ func (r *Runtime) chooseImage(ctx context.Context, ref, user string, choice runt
 			return out, err
 		}
 		if err != nil {
-			r.log.Warn("image not updated", "image", ref, "err", err)
+			r.engine.Log.Warn("image not updated", "image", ref, "err", err)
 			out.note = workspace.ImageNotPulled
 		}
 	default:
@@ -84,7 +85,7 @@ func (r *Runtime) chooseImage(ctx context.Context, ref, user string, choice runt
 		return out, nil
 	}
 	if found, err = r.imageHere(ctx, ref); err == nil && found.ID == "" {
-		err = errConcurrent("image %s is removed as soon as it is pulled", ref)
+		err = engine.ErrConcurrent("image %s is removed as soon as it is pulled", ref)
 	}
 	out.id, out.digest = found.ID, found.Digest
 	return out, err
@@ -107,7 +108,7 @@ func (r *Runtime) pinnedImage(ctx context.Context, ref, user string, pinned runt
 	}
 	if err := r.pull(ctx, name, user, progress); err != nil {
 		if imageGone(err) {
-			r.log.Warn("pinned image not pulled", "image", name, "err", err)
+			r.engine.Log.Warn("pinned image not pulled", "image", name, "err", err)
 			return "", nil
 		}
 		return "", err
@@ -137,14 +138,14 @@ func imageGone(err error) bool {
 // imageHere returns the image that a reference or an ID names on this machine; the zero
 // Image if there is none.
 func (r *Runtime) imageHere(ctx context.Context, ref string) (runtime.Image, error) {
-	info, err := r.api.ImageInspect(ctx, ref)
+	info, err := r.engine.API.ImageInspect(ctx, ref)
 	switch {
 	case errdefs.IsNotFound(err):
 		return runtime.Image{}, nil
 	case err != nil && errdefs.IsInvalidArgument(err):
 		return runtime.Image{}, &runtime.PullError{Image: ref, Message: workspace.Cut(err.Error())}
 	case err != nil:
-		return runtime.Image{}, wrapError(ctx, "inspect image", err)
+		return runtime.Image{}, engine.WrapError(ctx, "inspect image", err)
 	}
 	return runtime.Image{ID: info.ID, Digest: registryDigest(info.RepoDigests, ref)}, nil
 }
@@ -160,9 +161,9 @@ func registryDigest(digests []string, ref string) string {
 
 // Newest implements runtime.Runtime.
 func (r *Runtime) Newest(ctx context.Context, ref string, ask bool) (runtime.Image, error) {
-	info, err := r.api.ImageInspect(ctx, ref)
+	info, err := r.engine.API.ImageInspect(ctx, ref)
 	if err != nil && !errdefs.IsNotFound(err) {
-		return runtime.Image{}, wrapError(ctx, "inspect image", err)
+		return runtime.Image{}, engine.WrapError(ctx, "inspect image", err)
 	}
 	here := runtime.Image{ID: info.ID, Digest: registryDigest(info.RepoDigests, ref)}
 	if !ask || r.notPulled(ref) != "" || imageref.Pinned(ref) {
@@ -170,7 +171,7 @@ func (r *Runtime) Newest(ctx context.Context, ref string, ask bool) (runtime.Ima
 	}
 	login := r.credentials(ref)
 	// Without the breaker: a slow registry says nothing about Docker.
-	found, err := r.plain.DistributionInspect(ctx, ref, client.DistributionInspectOptions{EncodedRegistryAuth: login.encoded})
+	found, err := r.engine.Plain.DistributionInspect(ctx, ref, client.DistributionInspectOptions{EncodedRegistryAuth: login.encoded})
 	if err != nil {
 		return runtime.Image{}, login.refusal(ref, pullFailed(ctx, ref, err))
 	}

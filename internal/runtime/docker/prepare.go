@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"time"
 
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/wall"
 )
 
@@ -33,7 +34,7 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 // condition, and the next start repeats the attempt.
 func (r *Runtime) prepareTools(ctx context.Context) {
 	if _, _, err := r.ensureAgentVolume(ctx); err != nil {
-		r.log.Debug("fill the agent's volume failed", "err", err)
+		r.engine.Log.Debug("fill the agent's volume failed", "err", err)
 		return
 	}
 	if r.cfg.DefaultImage == "" {
@@ -51,7 +52,7 @@ func (r *Runtime) prepareTools(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		r.log.Debug("prepare the default image failed", "err", err)
+		r.engine.Log.Debug("prepare the default image failed", "err", err)
 	}
 }
 
@@ -65,7 +66,7 @@ func (r *Runtime) checkedNetwork(ctx context.Context, maxAge time.Duration) (*ne
 	case r.prepareLock <- struct{}{}:
 		defer func() { <-r.prepareLock }()
 	case <-ctx.Done():
-		return nil, wrapError(ctx, "prepare network and wall", ctx.Err())
+		return nil, engine.WrapError(ctx, "prepare network and wall", ctx.Err())
 	}
 	if net := r.networkWithin(maxAge); net != nil {
 		return net, nil // another call has checked it meanwhile
@@ -80,14 +81,14 @@ func (r *Runtime) checkedNetwork(ctx context.Context, maxAge time.Duration) (*ne
 		r.network = nil
 		return nil, err
 	}
-	r.network, r.checkedAt = net, r.now()
+	r.network, r.checkedAt = net, r.engine.Now()
 	return net, nil
 }
 
 func (r *Runtime) networkWithin(maxAge time.Duration) *network {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.network == nil || maxAge == 0 || r.now().Sub(r.checkedAt) > maxAge {
+	if r.network == nil || maxAge == 0 || r.engine.Now().Sub(r.checkedAt) > maxAge {
 		return nil
 	}
 	return r.network
@@ -102,8 +103,8 @@ func (r *Runtime) forgetNetwork() {
 
 func (r *Runtime) ensureWall(ctx context.Context, net *network) error {
 	spec := wall.Spec{
-		Table:  r.names.table,
-		Bridge: r.names.bridge,
+		Table:  r.engine.Names.Table,
+		Bridge: r.engine.Names.Bridge,
 		Deny:   r.cfg.Services,
 		Close:  r.cfg.Denied,
 		Open:   r.cfg.Allowed,
@@ -131,7 +132,7 @@ func (r *Runtime) ensureWallRules(ctx context.Context, spec wall.Spec) error {
 			return err
 		}
 	}
-	if r.now().Sub(r.wallCheckTime()) < helperWallInterval {
+	if r.engine.Now().Sub(r.wallCheckTime()) < helperWallInterval {
 		return nil
 	}
 	return r.applyWallByHelper(ctx, spec)
@@ -148,7 +149,7 @@ func (r *Runtime) applyWallByHelper(ctx context.Context, spec wall.Spec) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.wallCheckedAt = r.now()
+	r.wallCheckedAt = r.engine.Now()
 	return nil
 }
 

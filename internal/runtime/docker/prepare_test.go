@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
 )
@@ -47,7 +48,7 @@ func TestHelperSetsWall(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	now := time.Now()
-	r.now = func() time.Time { return now }
+	r.engine.Now = func() time.Time { return now }
 	runs := 0
 	r.applyWall = func(ctx context.Context, s wall.Spec) error {
 		if now.Sub(r.wallCheckTime()) >= helperWallInterval {
@@ -57,20 +58,20 @@ func TestHelperSetsWall(t *testing.T) {
 		return nil
 	}
 	check(t, r.Prepare(t.Context()))
-	spec := wall.Spec{Table: r.names.table, Bridge: r.names.bridge}
+	spec := wall.Spec{Table: r.engine.Names.Table, Bridge: r.engine.Names.Bridge}
 	if err := wall.Check(spec); err != nil {
 		t.Fatalf("after the helper: %v", err)
 	}
 	if err := r.Prepare(t.Context()); err != nil || runs != 1 {
 		t.Fatalf("%d runs of the helper, %v", runs, err)
 	}
-	check(t, wall.Remove(r.names.table))
+	check(t, wall.Remove(r.engine.Names.Table))
 	now = now.Add(helperWallInterval)
 	check(t, r.Prepare(t.Context()))
 	if err := wall.Check(spec); err != nil || runs != 2 {
 		t.Fatalf("%d runs of the helper: %v", runs, err)
 	}
-	list, err := r.api.ContainerList(t.Context(), client.ContainerListOptions{All: true, Filters: r.filter(roleHelper)})
+	list, err := r.engine.API.ContainerList(t.Context(), client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleHelper)})
 	if err != nil || len(list.Items) != 0 {
 		t.Fatalf("helpers left behind: %+v, %v", list.Items, err)
 	}
@@ -111,7 +112,7 @@ func TestHelperImageMatchesExecutable(t *testing.T) {
 	if err != nil || next == first {
 		t.Fatalf("after an upgrade: %s, %v", next, err)
 	}
-	images, err := r.api.ImageList(t.Context(), client.ImageListOptions{Filters: r.filter(roleHelper)})
+	images, err := r.engine.API.ImageList(t.Context(), client.ImageListOptions{Filters: r.engine.Filter(engine.RoleHelper)})
 	if err != nil || len(images.Items) != 1 {
 		t.Fatalf("helper images = %+v, %v", images.Items, err)
 	}
@@ -160,14 +161,14 @@ func TestSweep(t *testing.T) {
 	// A helper left by a crash.
 	image, err := r.ensureHelperImage(ctx)
 	check(t, err)
-	_, err = r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Image: image, Name: r.names.helper + "-left",
+	_, err = r.engine.API.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Image: image, Name: r.engine.Names.Helper + "-left",
 	})
 	check(t, err)
 	for _, ahead := range []time.Duration{0, helperLife + time.Minute} {
-		r.now = func() time.Time { return time.Now().Add(ahead) }
+		r.engine.Now = func() time.Time { return time.Now().Add(ahead) }
 		check(t, r.sweep(ctx))
-		list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleHelper)})
+		list, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleHelper)})
 		if err != nil || (len(list.Items) == 1) != (ahead == 0) {
 			t.Errorf("%s later: helpers = %+v, %v", ahead, list.Items, err)
 		}

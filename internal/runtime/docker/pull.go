@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 )
 
 // Docker downloads a fixed number of layers at once (three by default) for all pulls
@@ -238,7 +240,7 @@ func (s *pulls) watch(ctx context.Context, p *pulling, cancel context.CancelCaus
 			s.mu.Lock()
 			waits, slow := s.judge(p, now, now.Sub(last))
 			if waits {
-				report(progress, runtime.StepWaitingPull)
+				engine.Report(progress, runtime.StepWaitingPull)
 			}
 			s.mu.Unlock()
 			if last = now; slow != nil {
@@ -259,7 +261,7 @@ func (r *Runtime) pull(ctx context.Context, image, user string, progress func(ru
 	p := s.join(user)
 	defer s.leave(p)
 	for !s.mayBegin(p) { // the wait is bounded by the time limits of the pulls before it
-		report(progress, runtime.StepWaitingPull)
+		engine.Report(progress, runtime.StepWaitingPull)
 		select {
 		case <-time.After(s.rules.tick):
 		case <-ctx.Done():
@@ -270,7 +272,7 @@ func (r *Runtime) pull(ctx context.Context, image, user string, progress func(ru
 	if limit := s.rules.timeout; limit > 0 {
 		defer time.AfterFunc(limit, func() { cancel(&runtime.SlowPullError{Limit: limit}) }).Stop()
 	}
-	report(progress, runtime.StepPulling)
+	engine.Report(progress, runtime.StepPulling)
 	var watching sync.WaitGroup
 	watching.Go(func() { s.watch(limited, p, cancel, progress) })
 	err := r.pullOnce(limited, image, p, progress)
@@ -288,7 +290,7 @@ func (r *Runtime) pull(ctx context.Context, image, user string, progress func(ru
 
 func (r *Runtime) pullOnce(ctx context.Context, image string, p *pulling, progress func(runtime.Progress)) error {
 	login := r.credentials(image)
-	stream, err := r.api.ImagePull(ctx, image, client.ImagePullOptions{RegistryAuth: login.encoded})
+	stream, err := r.engine.API.ImagePull(ctx, image, client.ImagePullOptions{RegistryAuth: login.encoded})
 	if err != nil {
 		return login.refusal(image, pullFailed(ctx, image, err))
 	}
@@ -314,4 +316,14 @@ func (r *Runtime) pullOnce(ctx context.Context, image string, p *pulling, progre
 		return pullFailed(ctx, image, ctx.Err())
 	}
 	return nil
+}
+
+// fillsDisk reports whether a pull failed because Docker's disk is full, as opposed
+// to a registry that reports such an error.
+func fillsDisk(err error) bool {
+	own := false
+	for _, begins := range []string{"write /", "mkdir /", "open /", "failed to register layer: ", "failed to extract layer "} {
+		own = own || strings.HasPrefix(err.Error(), begins)
+	}
+	return own && engine.NoSpace(err)
 }

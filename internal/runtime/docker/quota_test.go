@@ -96,7 +96,7 @@ const (
 // fill writes a file through the home of the workspace's container, and returns what dd says.
 func fill(t *testing.T, r *Runtime, id workspace.ID, name string, mib int) (string, error) {
 	t.Helper()
-	c, err := r.api.ContainerInspect(t.Context(), id.DockerName(), client.ContainerInspectOptions{})
+	c, err := r.engine.API.ContainerInspect(t.Context(), id.DockerName(), client.ContainerInspectOptions{})
 	check(t, err)
 	path := fmt.Sprintf("/proc/%d/root%s/%s", c.Container.State.Pid, runtime.HomeDir, name)
 	out, err := exec.Command("dd", "if=/dev/urandom", "of="+path, "bs=1M", fmt.Sprintf("count=%d", mib), "conv=fsync").CombinedOutput()

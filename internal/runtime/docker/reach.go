@@ -15,15 +15,12 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
 const (
 	probeTimeout = 2 * time.Second
-	// askTimeout limits inspecting one container while a page waits. It also
-	// prevents such a call from blocking all others: the Docker client's first call
-	// is waited for by the rest.
-	askTimeout = 10 * time.Second
 )
 
 // Probe implements runtime.Runtime.
@@ -57,7 +54,7 @@ func (r *Runtime) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstre
 		return runtime.Upstream{}, fmt.Errorf("container of workspace %s is %s: %w", id, c.Detail, runtime.ErrNotFound)
 	}
 	up := runtime.Upstream{ContainerID: c.ID, Addr: c.Addr}
-	if found.Config.Labels[labelAgent] != "" {
+	if found.Config.Labels[engine.LabelAgent] != "" {
 		up.Agent = r.reachable(found, runtime.AgentPort)
 	}
 	for _, e := range found.Config.Env {
@@ -70,14 +67,14 @@ func (r *Runtime) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstre
 
 // find inspects the workspace's container.
 func (r *Runtime) find(ctx context.Context, id workspace.ID) (container.InspectResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, engine.AskTimeout)
 	defer cancel()
 	found, err := r.inspectNamed(ctx, id)
-	if err == nil && !r.owns(found.Container.Config.Labels, roleWorkspace) || errdefs.IsNotFound(err) {
+	if err == nil && !r.engine.Owns(found.Container.Config.Labels, engine.RoleWorkspace) || errdefs.IsNotFound(err) {
 		return container.InspectResponse{}, fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
 	}
 	if err != nil {
-		return container.InspectResponse{}, wrapError(ctx, "inspect container", err)
+		return container.InspectResponse{}, engine.WrapError(ctx, "inspect container", err)
 	}
 	return found.Container, nil
 }
@@ -92,14 +89,14 @@ func (r *Runtime) Logs(ctx context.Context, id workspace.ID, tail int, follow bo
 	if tail > 0 {
 		lines = strconv.Itoa(tail)
 	}
-	stream, err := r.api.ContainerLogs(ctx, found.ID, client.ContainerLogsOptions{
+	stream, err := r.engine.API.ContainerLogs(ctx, found.ID, client.ContainerLogsOptions{
 		ShowStdout: true, ShowStderr: true, Follow: follow, Tail: lines,
 	})
 	if errdefs.IsNotFound(err) {
 		return fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
 	}
 	if err != nil {
-		return wrapError(ctx, "read logs", err)
+		return engine.WrapError(ctx, "read logs", err)
 	}
 	defer stream.Close()
 	if found.Config.Tty {
@@ -110,5 +107,5 @@ func (r *Runtime) Logs(ctx context.Context, id workspace.ID, tail int, follow bo
 	if err != nil && follow && ctx.Err() != nil {
 		return nil // ended by the caller
 	}
-	return wrapError(ctx, "read logs", err)
+	return engine.WrapError(ctx, "read logs", err)
 }

@@ -28,7 +28,7 @@ func pushImage(all, t *testing.T, r *Runtime, registry string) string {
 	ref := registry + "/test/" + uuid.NewString() + ":v1"
 	pushVariant(t, r, ref)
 	all.Cleanup(func() {
-		_, err := r.api.ImageRemove(context.Background(), ref, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		_, err := r.engine.API.ImageRemove(context.Background(), ref, client.ImageRemoveOptions{Force: true, PruneChildren: true})
 		if err != nil && !errdefs.IsNotFound(err) {
 			all.Error(err)
 		}
@@ -63,7 +63,7 @@ func republish(t *testing.T, r *Runtime, ref string) {
 // takeImage removes an image by its ID, with all its names.
 func takeImage(t *testing.T, r *Runtime, id string) {
 	t.Helper()
-	if _, err := r.api.ImageRemove(t.Context(), id, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
+	if _, err := r.engine.API.ImageRemove(t.Context(), id, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
 		t.Error(err)
 	}
 }
@@ -74,10 +74,10 @@ func pushVariant(t *testing.T, r *Runtime, ref string) {
 	ctx := t.Context()
 	// Exported with an additional file and imported again, so that it has a layer
 	// of its own that the pull has to fetch.
-	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{Image: harness.TestImage()})
+	c, err := r.engine.API.ContainerCreate(ctx, client.ContainerCreateOptions{Image: harness.TestImage()})
 	check(t, err)
 	defer func() {
-		if err := r.discard(ctx, c.ID); err != nil {
+		if err := r.engine.Discard(ctx, c.ID); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -90,19 +90,19 @@ func pushVariant(t *testing.T, r *Runtime, ref string) {
 		_, err = tw.Write(content)
 	}
 	check(t, errors.Join(err, tw.Close()))
-	must(t)(r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &unique}))
-	rootfs, err := r.api.ContainerExport(ctx, c.ID, client.ContainerExportOptions{})
+	must(t)(r.engine.API.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &unique}))
+	rootfs, err := r.engine.API.ContainerExport(ctx, c.ID, client.ContainerExportOptions{})
 	check(t, err)
 	defer rootfs.Close()
-	imported, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: rootfs, SourceName: "-"}, ref, client.ImageImportOptions{
+	imported, err := r.engine.API.ImageImport(ctx, client.ImageImportSource{Source: rootfs, SourceName: "-"}, ref, client.ImageImportOptions{
 		Changes: []string{"USER 1000:1000", "WORKDIR /home/coder", `ENTRYPOINT ["/testserver"]`, "ENV HOME=/home/coder", "LABEL " + account.LabelIDE + "=" + account.IDEIncluded},
 	})
 	check(t, err)
 	drain(t, imported)
-	pushed, err := r.api.ImagePush(ctx, ref, client.ImagePushOptions{RegistryAuth: "e30="})
+	pushed, err := r.engine.API.ImagePush(ctx, ref, client.ImagePushOptions{RegistryAuth: "e30="})
 	check(t, err)
 	check(t, pushed.Wait(ctx))
-	if _, err := r.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
+	if _, err := r.engine.API.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
 		t.Error(err)
 	}
 }
@@ -114,4 +114,4 @@ func drain(t *testing.T, r io.ReadCloser) {
 }
 
 // removeWall removes the installation's wall.
-func removeWall(_ context.Context, r *Runtime) error { return wall.Remove(r.names.table) }
+func removeWall(_ context.Context, r *Runtime) error { return wall.Remove(r.engine.Names.Table) }

@@ -21,6 +21,7 @@ import (
 
 	"codehub/internal/base/treewipe"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -61,12 +62,12 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim strin
 // removeScratch removes the scratch volumes of archive jobs that were removed
 // without their volumes. Docker keeps those in use.
 func (r *Runtime) removeScratch(ctx context.Context, id workspace.ID) error {
-	list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(roleScratch).Add("label", labelWorkspace+"="+string(id))})
+	list, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleScratch).Add("label", engine.LabelWorkspace+"="+string(id))})
 	if err != nil {
-		return wrapError(ctx, "list scratch volumes", err)
+		return engine.WrapError(ctx, "list scratch volumes", err)
 	}
 	for _, v := range list.Items {
-		if err := r.removeOwned(ctx, v.Name, roleScratch); err != nil && !errors.Is(err, runtime.ErrBusy) {
+		if err := r.engine.RemoveOwned(ctx, v.Name, engine.RoleScratch); err != nil && !errors.Is(err, runtime.ErrBusy) {
 			return err
 		}
 	}
@@ -77,8 +78,8 @@ func (r *Runtime) removeScratch(ctx context.Context, id workspace.ID) error {
 func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
 	name := id.VolumeName()
 	var last error
-	for range maxTries {
-		users, err := r.users(ctx, name)
+	for range engine.MaxTries {
+		users, err := r.engine.Users(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -99,15 +100,15 @@ func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string,
 		if there != claim {
 			return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 		}
-		if err := inUse("volume "+name, users, roleRemover); err != nil {
+		if err := engine.InUse("volume "+name, users, engine.RoleRemover); err != nil {
 			return err
 		}
-		report(progress, runtime.StepRemoving)
+		engine.Report(progress, runtime.StepRemoving)
 		err = r.emptyHome(ctx, found, id, claim, progress)
 		if errors.Is(err, runtime.ErrVolumeMismatch) {
 			// Another call has removed it since it was listed. What takes its place is
 			// judged by the next list.
-			last = errConcurrent("volume %s was removed or replaced by another call", name)
+			last = engine.ErrConcurrent("volume %s was removed or replaced by another call", name)
 			continue
 		}
 		if errors.Is(err, errTryAgain) {
@@ -117,7 +118,7 @@ func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string,
 		if err != nil {
 			return err
 		}
-		if err := r.removeVolume(ctx, name); err != nil {
+		if err := r.engine.RemoveVolume(ctx, name); err != nil {
 			return err
 		}
 		return r.endRemoval(ctx, id, claim)
@@ -131,7 +132,7 @@ var errTryAgain = errors.New("the container that empties the home did not finish
 // errRemoverGone is an errTryAgain because another call has made or removed the
 // remover. It is runtime.ErrBusy, if there are no more tries.
 func errRemoverGone(id workspace.ID) error {
-	return fmt.Errorf("%w: %w", errTryAgain, errConcurrent("container %s was made or removed by another call", removerName(id)))
+	return fmt.Errorf("%w: %w", errTryAgain, engine.ErrConcurrent("container %s was made or removed by another call", engine.RemoverName(id)))
 }
 
 // removeRecords removes the records of a home that was removed by hand.
@@ -153,15 +154,15 @@ func (r *Runtime) removeRecords(ctx context.Context, found homes, id workspace.I
 // removed durably before, so it is removed if it is empty and otherwise left alone.
 func (r *Runtime) removeUnclaimed(ctx context.Context, id workspace.ID, records []record) error {
 	name := id.VolumeName()
-	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
 		return nil
 	case err != nil:
-		return wrapError(ctx, "inspect volume", err)
-	case r.owns(v.Volume.Labels, roleHome):
-		return errConcurrent("volume %s was created by another call", name)
-	case r.owns(v.Volume.Labels, roleImplicit):
+		return engine.WrapError(ctx, "inspect volume", err)
+	case r.engine.Owns(v.Volume.Labels, engine.RoleHome):
+		return engine.ErrConcurrent("volume %s was created by another call", name)
+	case r.engine.Owns(v.Volume.Labels, engine.RoleImplicit):
 		return r.removeImplicit(ctx, id)
 	case len(records) == 0 || len(v.Volume.Labels) > 0:
 		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
@@ -174,13 +175,13 @@ func (r *Runtime) removeUnclaimed(ctx context.Context, id workspace.ID, records 
 		// The home is gone. Without its removal record this is a volume in the way,
 		// which the owner can set aside.
 		for _, rec := range records {
-			if err := r.removeOwned(ctx, rec.name, roleRemoving); err != nil {
+			if err := r.engine.RemoveOwned(ctx, rec.name, engine.RoleRemoving); err != nil {
 				return err
 			}
 		}
 		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
-	if err := r.removeVolume(ctx, name); err != nil {
+	if err := r.engine.RemoveVolume(ctx, name); err != nil {
 		return err
 	}
 	return nil
@@ -193,7 +194,7 @@ func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, c
 	if err != nil {
 		return err
 	}
-	code, err := r.follow(ctx, roleRemover, remover, func(line []byte) {
+	code, err := r.follow(ctx, engine.RoleRemover, remover, func(line []byte) {
 		if n, ok := parseRemoved(line); ok && progress != nil {
 			progress(runtime.Progress{Step: runtime.StepRemoving, Entries: n})
 		}
@@ -222,7 +223,7 @@ func (r *Runtime) startRemover(ctx context.Context, found homes, id workspace.ID
 	if err != nil {
 		return "", err
 	}
-	made, err := r.api.ContainerCreate(ctx, r.removerOptions(id, claim, image))
+	made, err := r.engine.API.ContainerCreate(ctx, r.removerOptions(id, claim, image))
 	switch {
 	case err == nil:
 	case errdefs.IsConflict(err):
@@ -230,28 +231,28 @@ func (r *Runtime) startRemover(ctx context.Context, found homes, id workspace.ID
 	case errdefs.IsNotFound(err): // another server removed it as an old image
 		return "", errTryAgain
 	default:
-		return "", wrapError(ctx, "create remover", err)
+		return "", engine.WrapError(ctx, "create remover", err)
 	}
 	if err := r.admitRemover(ctx, found, id, claim, made.ID); err != nil {
 		// Also after a cancellation: a container that was not started is useless.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 		defer cancel()
 		return "", errors.Join(err, r.discard(ctx, made.ID))
 	}
-	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
+	if _, err := r.engine.API.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
 		if errdefs.IsNotFound(err) || errdefs.IsConflict(err) {
 			// Another server has removed it, or is removing it, because its creator
 			// seemed dead, and has its own record.
-			return "", errors.Join(errRemoverGone(id), r.removeOwned(ctx, removingName(id, claim, made.ID), roleRemoving))
+			return "", errors.Join(errRemoverGone(id), r.engine.RemoveOwned(ctx, engine.RemovingName(id, claim, made.ID), engine.RoleRemoving))
 		}
-		return "", wrapError(ctx, "start remover", err)
+		return "", engine.WrapError(ctx, "start remover", err)
 	}
 	return made.ID, nil
 }
 
 // adoptRemover handles an existing container with the remover's name.
 func (r *Runtime) adoptRemover(ctx context.Context, id workspace.ID, claim string) (string, error) {
-	found, gone, err := r.inspectOwned(ctx, removerName(id), roleRemover)
+	found, gone, err := r.engine.InspectOwned(ctx, engine.RemoverName(id), engine.RoleRemover)
 	if err != nil {
 		return "", err
 	}
@@ -259,13 +260,13 @@ func (r *Runtime) adoptRemover(ctx context.Context, id workspace.ID, claim strin
 		return "", errRemoverGone(id)
 	}
 	if found.State.Status == container.StateRemoving {
-		return "", errors.Join(errRemoverGone(id), r.awaitRemoval(ctx, found.ID))
+		return "", errors.Join(errRemoverGone(id), r.engine.AwaitRemoval(ctx, found.ID))
 	}
-	own := found.Config.Labels[labelClaim] == claim
-	switch stateOf(found.State.Status) {
+	own := found.Config.Labels[engine.LabelClaim] == claim
+	switch engine.StateOf(found.State.Status) {
 	case runtime.ContainerRunning:
 		if !own {
-			return "", fmt.Errorf("container %s has another claim (%s): %w", removerName(id), found.Config.Labels[labelClaim], runtime.ErrConflict)
+			return "", fmt.Errorf("container %s has another claim (%s): %w", engine.RemoverName(id), found.Config.Labels[engine.LabelClaim], runtime.ErrConflict)
 		}
 		return found.ID, nil
 	case runtime.ContainerExited:
@@ -284,21 +285,21 @@ func (r *Runtime) admitRemover(ctx context.Context, found homes, id workspace.ID
 	if err := r.checkVolume(ctx, id, claim, remover); err != nil {
 		return err
 	}
-	users, err := r.users(ctx, id.VolumeName())
+	users, err := r.engine.Users(ctx, id.VolumeName())
 	if err != nil {
 		return err
 	}
-	if err := inUse("volume "+id.VolumeName(), users); err != nil {
+	if err := engine.InUse("volume "+id.VolumeName(), users); err != nil {
 		return err
 	}
 	if err := r.recordRemoval(ctx, id, claim, remover); err != nil {
 		return err
 	}
 	for _, u := range users {
-		if u.id == remover {
+		if u.ID == remover {
 			continue
 		}
-		if err := r.discard(ctx, u.id); err != nil {
+		if err := r.discard(ctx, u.ID); err != nil {
 			return err
 		}
 	}
@@ -313,14 +314,14 @@ func (r *Runtime) admitRemover(ctx context.Context, found homes, id workspace.ID
 
 // recordRemoval creates the record that the removal has begun.
 func (r *Runtime) recordRemoval(ctx context.Context, id workspace.ID, claim, remover string) error {
-	name := removingName(id, claim, remover)
-	labels := r.labels(roleRemoving, id, claim)
-	labels[labelProof] = remover
-	got, err := r.createVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
+	name := engine.RemovingName(id, claim, remover)
+	labels := r.engine.Labels(engine.RoleRemoving, id, claim)
+	labels[engine.LabelProof] = remover
+	got, err := r.engine.CreateVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
 	if err != nil {
 		return err
 	}
-	if !r.owns(got, roleRemoving) || got[labelClaim] != claim {
+	if !r.engine.Owns(got, engine.RoleRemoving) || got[engine.LabelClaim] != claim {
 		return fmt.Errorf("volume %s belongs to another installation or claim", name)
 	}
 	return nil
@@ -328,23 +329,23 @@ func (r *Runtime) recordRemoval(ctx context.Context, id workspace.ID, claim, rem
 
 // removalBegun reports whether the removal of the home with this claim has begun.
 func (r *Runtime) removalBegun(ctx context.Context, id workspace.ID, claim string) (bool, error) {
-	all, err := r.removing.do(ctx, struct{}{}, func(ctx context.Context) ([]volume.Volume, error) {
-		return r.listRemovals(ctx, r.filter(roleRemoving))
+	all, err := r.removing.Do(ctx, struct{}{}, func(ctx context.Context) ([]volume.Volume, error) {
+		return r.listRemovals(ctx, r.engine.Filter(engine.RoleRemoving))
 	})
 	return slices.ContainsFunc(all, func(v volume.Volume) bool {
-		return v.Labels[labelWorkspace] == string(id) && v.Labels[labelClaim] == claim
+		return v.Labels[engine.LabelWorkspace] == string(id) && v.Labels[engine.LabelClaim] == claim
 	}), err
 }
 
 // removals lists the removal records of the home with this claim.
 func (r *Runtime) removals(ctx context.Context, id workspace.ID, claim string) ([]volume.Volume, error) {
-	return r.listRemovals(ctx, r.filter(roleRemoving).Add("label", labelWorkspace+"="+string(id), labelClaim+"="+claim))
+	return r.listRemovals(ctx, r.engine.Filter(engine.RoleRemoving).Add("label", engine.LabelWorkspace+"="+string(id), engine.LabelClaim+"="+claim))
 }
 
 func (r *Runtime) listRemovals(ctx context.Context, filter client.Filters) ([]volume.Volume, error) {
-	list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: filter})
+	list, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: filter})
 	if err != nil {
-		return nil, wrapError(ctx, "list volumes", err)
+		return nil, engine.WrapError(ctx, "list volumes", err)
 	}
 	return list.Items, nil
 }
@@ -365,7 +366,7 @@ func (r *Runtime) endRemoval(ctx context.Context, id workspace.ID, claim string)
 		return fmt.Errorf("volume %s exists again after its removal", id.VolumeName())
 	}
 	for _, record := range records {
-		if err := r.removeOwned(ctx, record.Name, roleRemoving); err != nil {
+		if err := r.engine.RemoveOwned(ctx, record.Name, engine.RoleRemoving); err != nil {
 			return err
 		}
 	}
@@ -392,7 +393,7 @@ func (r *Runtime) syncVolumes(ctx context.Context, record volume.Volume) error {
 // directory for this process. The path contains the volume's name, which makes a
 // coincidence unlikely.
 func (r *Runtime) isLocal(mountpoint string) bool {
-	if r.remote || mountpoint == "" || !strings.HasPrefix(r.api.DaemonHost(), "unix://") {
+	if r.remote || mountpoint == "" || !strings.HasPrefix(r.engine.API.DaemonHost(), "unix://") {
 		return false
 	}
 	_, err := os.Stat(mountpoint)
@@ -429,10 +430,10 @@ func helperMount(name string) mount.Mount {
 // removerOptions returns the complete configuration of a remover's container.
 func (r *Runtime) removerOptions(id workspace.ID, claim, image string) client.ContainerCreateOptions {
 	return confined{
-		name: removerName(id), image: image, cmd: []string{cmdEmptyHome, runtime.JobHomeDir},
-		labels: r.labels(roleRemover, id, claim),
+		name: engine.RemoverName(id), image: image, cmd: []string{cmdEmptyHome, runtime.JobHomeDir},
+		labels: r.engine.Labels(engine.RoleRemover, id, claim),
 		caps:   []string{"DAC_OVERRIDE", "FOWNER"}, // files of any owner, also in sticky directories
-		mounts: []mount.Mount{r.volumeMount(id, runtime.JobHomeDir, randomHex(8), false)},
+		mounts: []mount.Mount{r.volumeMount(id, runtime.JobHomeDir, engine.RandomHex(8), false)},
 		limits: removerLimits(),
 	}.options()
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/dockertest"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
@@ -25,7 +26,7 @@ import (
 
 func (l *lateHome) mountpoint(name string) string {
 	l.Helper()
-	v, err := l.next.api.VolumeInspect(l.Context(), name, client.VolumeInspectOptions{})
+	v, err := l.next.engine.API.VolumeInspect(l.Context(), name, client.VolumeInspectOptions{})
 	l.ok("VolumeInspect", err)
 	return v.Volume.Mountpoint
 }
@@ -42,7 +43,7 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 		putFile(t, dir, strconv.Itoa(i))
 	}
 	kill := sync.OnceFunc(func() {
-		_, err := r.api.ContainerKill(t.Context(), removerName(l.id), client.ContainerKillOptions{Signal: "KILL"})
+		_, err := r.engine.API.ContainerKill(t.Context(), engine.RemoverName(l.id), client.ContainerKillOptions{Signal: "KILL"})
 		t.Logf("killed: %v", err)
 	})
 	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) {
@@ -101,7 +102,7 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 		return l
 	}
 	here, byHelper, kept := made(), made(), made()
-	_, err = r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "plain", Labels: map[string]string{"a": "b"}})
+	_, err = r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "plain", Labels: map[string]string{"a": "b"}})
 	here.ok("VolumeCreate", err)
 	command(t, "sync", "-f", root)
 
@@ -111,7 +112,7 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 	r.remote = true
 	byHelper.ok("RemoveVolume", r.RemoveVolume(t.Context(), byHelper.id, "home-1", nil))
 	r.remote = false
-	_, err = r.api.VolumeRemove(t.Context(), "plain", client.VolumeRemoveOptions{})
+	_, err = r.engine.API.VolumeRemove(t.Context(), "plain", client.VolumeRemoveOptions{})
 	here.ok("VolumeRemove", err)
 	command(t, "cp", "--sparse=always", image, cut+"2")
 
@@ -124,7 +125,7 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 		for _, v := range list.Items {
 			names[v.Name] = v.Labels
 		}
-		if names[kept.id.VolumeName()][labelClaim] != "home-1" {
+		if names[kept.id.VolumeName()][engine.LabelClaim] != "home-1" {
 			t.Errorf("cut %s: the home that is kept has the labels %v", n, names[kept.id.VolumeName()])
 		}
 		for _, l := range gone {
@@ -153,7 +154,7 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 				h := direct{r: r, storage: l.storage}
 				h.halfRemove(t, l.id, "home-1")
 				h.takeVolume(t, l.id)
-				_, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: l.id.VolumeName()})
+				_, err := r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: l.id.VolumeName()})
 				l.ok("VolumeCreate", err)
 				if v := l.listed(); v.Claim != "home-1" || v.Seeded {
 					t.Errorf("volume = %+v, want it listed", v)

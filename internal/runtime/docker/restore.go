@@ -8,6 +8,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -30,7 +31,7 @@ func (r *Runtime) CreateEmptyVolume(ctx context.Context, spec runtime.VolumeSpec
 		if made || err != nil {
 			return err
 		}
-		if !r.owns(labels, roleImplicit) {
+		if !r.engine.Owns(labels, engine.RoleImplicit) {
 			begun, err := r.removalBegun(ctx, spec.Workspace, spec.Claim)
 			if err == nil && begun {
 				err = fmt.Errorf("volume %s is being removed: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
@@ -41,7 +42,7 @@ func (r *Runtime) CreateEmptyVolume(ctx context.Context, spec runtime.VolumeSpec
 			return err
 		}
 	}
-	return errRecreated("volume " + spec.Workspace.VolumeName())
+	return engine.ErrRecreated("volume " + spec.Workspace.VolumeName())
 }
 
 // homeState is the state of a home before its job is created.
@@ -86,7 +87,7 @@ func errRestored(id workspace.ID) error {
 // admitJob checks the home while the job's container holds it, and for a restore
 // records that it is being filled.
 func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before homeState, containerID string) error {
-	if err := r.checkUnused(ctx, spec, func(u user) bool { return u.id == containerID }); err != nil {
+	if err := r.checkUnused(ctx, spec, func(u engine.User) bool { return u.ID == containerID }); err != nil {
 		return err
 	}
 	if spec.Storage == workspace.StorageLocalDir {
@@ -121,16 +122,16 @@ func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before hom
 
 // checkUnused checks that no container uses the home of a job, apart from those
 // that except accepts.
-func (r *Runtime) checkUnused(ctx context.Context, spec runtime.JobSpec, except func(user) bool) error {
+func (r *Runtime) checkUnused(ctx context.Context, spec runtime.JobSpec, except func(engine.User) bool) error {
 	source := spec.Workspace.VolumeName()
 	if spec.Storage == workspace.StorageLocalDir {
 		source = r.hostHomePath(spec.Workspace)
 	}
-	users, err := r.users(ctx, source)
+	users, err := r.engine.Users(ctx, source)
 	if err != nil {
 		return err
 	}
-	return inUse("the home of workspace "+string(spec.Workspace), slices.DeleteFunc(users, except))
+	return engine.InUse("the home of workspace "+string(spec.Workspace), slices.DeleteFunc(users, except))
 }
 
 func (r *Runtime) admitToFolder(ctx context.Context, spec runtime.JobSpec, before homeState, containerID string) error {
@@ -146,7 +147,7 @@ func (r *Runtime) admitToFolder(ctx context.Context, spec runtime.JobSpec, befor
 		case side.Marker == spec.Key && spec.Key != "":
 			return side, errRestored(spec.Workspace)
 		case side != before.side:
-			return side, errConcurrent("folder %s has changed meanwhile", r.homePath(spec.Workspace))
+			return side, engine.ErrConcurrent("folder %s has changed meanwhile", r.homePath(spec.Workspace))
 		}
 		return sidecar{
 			Claim: spec.VolumeClaim, State: folderFilling, Filler: containerID,
@@ -189,19 +190,19 @@ func (r *Runtime) MarkRestored(ctx context.Context, id workspace.ID, claim, key 
 	if proof == "" {
 		return fmt.Errorf("volume %s: no proof that %s was restored into it: %w", id.VolumeName(), key, runtime.ErrConflict)
 	}
-	name := restoredName(id, claim, key, proof)
-	labels := r.labels(roleRestored, id, claim)
-	labels[labelKey], labels[labelProof] = key, proof
-	got, err := r.createVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
+	name := engine.RestoredName(id, claim, key, proof)
+	labels := r.engine.Labels(engine.RoleRestored, id, claim)
+	labels[engine.LabelKey], labels[engine.LabelProof] = key, proof
+	got, err := r.engine.CreateVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
 	if err != nil {
 		return err
 	}
-	if !r.owns(got, roleRestored) || got[labelProof] != proof {
+	if !r.engine.Owns(got, engine.RoleRestored) || got[engine.LabelProof] != proof {
 		return fmt.Errorf("volume %s is not this installation's", name)
 	}
 	for _, m := range found.markers[id] {
 		if m.claim == claim && m.name != name {
-			if err := r.removeOwned(ctx, m.name, roleRestored); err != nil {
+			if err := r.engine.RemoveOwned(ctx, m.name, engine.RoleRestored); err != nil {
 				return err
 			}
 		}
@@ -212,12 +213,12 @@ func (r *Runtime) MarkRestored(ctx context.Context, id workspace.ID, claim, key 
 // restoredBy returns the ID of the job that restored the archive into the home, or
 // "".
 func (r *Runtime) restoredBy(ctx context.Context, id workspace.ID, claim, key string) (string, error) {
-	c, gone, err := r.inspectOwned(ctx, jobName(runtime.JobRestore, id), roleJob)
+	c, gone, err := r.engine.InspectOwned(ctx, engine.JobName(runtime.JobRestore, id), engine.RoleJob)
 	if gone || err != nil {
 		return "", err
 	}
 	job := inspectedJob(c)
-	ended := stateOf(c.State.Status) == runtime.ContainerExited
+	ended := engine.StateOf(c.State.Status) == runtime.ContainerExited
 	if !ended || c.State.ExitCode != 0 || job.VolumeClaim != claim || job.Key != key {
 		return "", fmt.Errorf("the job of claim %s (%s, code %d) has not restored %s: %w",
 			job.Claim, c.State.Status, c.State.ExitCode, key, runtime.ErrConflict)

@@ -20,6 +20,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 )
 
@@ -65,7 +66,7 @@ func putProbe(t *testing.T, r *Runtime, container, arch string) {
 	check(t, tw.WriteHeader(&tar.Header{Name: "probe" + arch, Mode: 0o755, Size: int64(len(raw))}))
 	must(t)(tw.Write(raw))
 	check(t, tw.Close())
-	must(t)(r.api.CopyToContainer(t.Context(), container, client.CopyToContainerOptions{DestinationPath: "/", Content: &b}))
+	must(t)(r.engine.API.CopyToContainer(t.Context(), container, client.CopyToContainerOptions{DestinationPath: "/", Content: &b}))
 }
 
 // inside runs a program in a running container, as the container's user and with
@@ -78,11 +79,11 @@ func inside(ctx context.Context, r *Runtime, container string, cmd ...string) (s
 
 // insideLines is inside, and calls line for each line while the program runs.
 func insideLines(ctx context.Context, r *Runtime, container string, line func(string), cmd ...string) error {
-	made, err := r.api.ExecCreate(ctx, container, client.ExecCreateOptions{Cmd: cmd, AttachStdout: true, AttachStderr: true})
+	made, err := r.engine.API.ExecCreate(ctx, container, client.ExecCreateOptions{Cmd: cmd, AttachStdout: true, AttachStderr: true})
 	if err != nil {
 		return err
 	}
-	stream, err := r.api.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
+	stream, err := r.engine.API.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func insideLines(ctx context.Context, r *Runtime, container string, line func(st
 	if err := lines.Err(); err != nil {
 		return err
 	}
-	end, err := r.api.ExecInspect(ctx, made.ID, client.ExecInspectOptions{})
+	end, err := r.engine.API.ExecInspect(ctx, made.ID, client.ExecInspectOptions{})
 	if err != nil {
 		return err
 	}
@@ -197,9 +198,9 @@ func TestSystemCallsOfHelperAndJob(t *testing.T) {
 		compareCalls(t, callsOf(nil), parsed[map[string]string](t, out.String()))
 	})
 	t.Run("job", func(t *testing.T) {
-		made, err := r.api.ContainerCreate(t.Context(), confined{
-			name: "codehub-test-" + randomHex(4), image: image, entrypoint: []string{"/codehub", runtime.JobCommand}, cmd: []string{"calls"},
-			labels: r.labels("test", "", ""), caps: jobCaps(), limits: jobLimits(),
+		made, err := r.engine.API.ContainerCreate(t.Context(), confined{
+			name: "codehub-test-" + engine.RandomHex(4), image: image, entrypoint: []string{"/codehub", runtime.JobCommand}, cmd: []string{"calls"},
+			labels: r.engine.Labels("test", "", ""), caps: jobCaps(), limits: jobLimits(),
 		}.options())
 		check(t, err)
 		check(t, r.awaitTask(t.Context(), made.ID, func() {}))

@@ -47,7 +47,7 @@ func TestSeededOnlyWhenComplete(t *testing.T) {
 		}
 		checks++
 	}
-	v, err := r.api.VolumeInspect(t.Context(), spec.Workspace.VolumeName(), client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(t.Context(), spec.Workspace.VolumeName(), client.VolumeInspectOptions{})
 	check(t, err)
 	names, err := os.ReadDir(filepath.Clean(v.Volume.Mountpoint))
 	check(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
@@ -33,7 +34,7 @@ func (r *Runtime) HomeSizes(ctx context.Context, only ...workspace.ID) (map[work
 	sizes := map[workspace.ID]int64{}
 	err := r.homeSizes(ctx, sizes, only)
 	if err != nil && len(sizes) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		r.log.Warn("not all homes were measured in time", "measured", len(sizes), "err", err)
+		r.engine.Log.Warn("not all homes were measured in time", "measured", len(sizes), "err", err)
 		return sizes, nil
 	}
 	if err != nil {
@@ -46,14 +47,14 @@ func (r *Runtime) HomeSizes(ctx context.Context, only ...workspace.ID) (map[work
 // over each time if there is too little time.
 func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64, only []workspace.ID) error {
 	wanted := func(id workspace.ID) bool { return len(only) == 0 || slices.Contains(only, id) }
-	listed, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(roleHome)})
+	listed, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleHome)})
 	if err != nil {
-		return wrapError(ctx, "list volumes", err)
+		return engine.WrapError(ctx, "list volumes", err)
 	}
 	unread := map[workspace.ID]bool{}
 	shuffle(listed.Items)
 	for _, v := range listed.Items {
-		id := workspace.ID(v.Labels[labelWorkspace])
+		id := workspace.ID(v.Labels[engine.LabelWorkspace])
 		if v.Name != id.VolumeName() || !wanted(id) {
 			continue
 		}
@@ -97,7 +98,7 @@ func shuffle[T any](list []T) {
 
 // HomeSize measures one home as HomeSizes does. known is false if it cannot be measured.
 func (r *Runtime) HomeSize(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
-	v, err := r.api.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
 		if r.cfg.DataDir == "" {
@@ -108,8 +109,8 @@ func (r *Runtime) HomeSize(ctx context.Context, id workspace.ID) (size int64, kn
 		}
 		return r.spaceOfFolder(ctx, id)
 	case err != nil:
-		return 0, false, wrapError(ctx, "inspect volume", err)
-	case !r.owns(v.Volume.Labels, roleHome):
+		return 0, false, engine.WrapError(ctx, "inspect volume", err)
+	case !r.engine.Owns(v.Volume.Labels, engine.RoleHome):
 		return 0, false, nil
 	}
 	size, known, err = r.spaceOfVolume(ctx, v.Volume.Mountpoint)
@@ -138,7 +139,7 @@ func (r *Runtime) spaceOfVolume(ctx context.Context, mountpoint string) (size in
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
 	}
 	if within.Err() != nil {
-		r.log.Warn("a home was not measured in time", "path", mountpoint, "limit", homeSizeTimeout)
+		r.engine.Log.Warn("a home was not measured in time", "path", mountpoint, "limit", homeSizeTimeout)
 		return 0, false, errHomeSlow
 	}
 	return found.space, err == nil, nil
@@ -155,7 +156,7 @@ func (r *Runtime) spaceOfFolder(ctx context.Context, id workspace.ID) (size int6
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
 	}
 	if err != nil {
-		r.log.Debug("measure a home failed", "workspace", id, "err", err)
+		r.engine.Log.Debug("measure a home failed", "workspace", id, "err", err)
 	}
 	return found.space, err == nil, nil
 }
@@ -178,13 +179,13 @@ func (r *Runtime) measureByDocker(ctx context.Context, homes map[workspace.ID]bo
 	if len(homes) == 0 {
 		return nil
 	}
-	used, err := r.api.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
+	used, err := r.engine.API.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
 	if err != nil {
-		return wrapError(ctx, "measure volumes", err)
+		return engine.WrapError(ctx, "measure volumes", err)
 	}
 	for _, v := range used.Volumes.Items {
-		id := workspace.ID(v.Labels[labelWorkspace])
-		if homes[id] && v.Name == id.VolumeName() && r.owns(v.Labels, roleHome) && v.UsageData != nil && v.UsageData.Size >= 0 {
+		id := workspace.ID(v.Labels[engine.LabelWorkspace])
+		if homes[id] && v.Name == id.VolumeName() && r.engine.Owns(v.Labels, engine.RoleHome) && v.UsageData != nil && v.UsageData.Size >= 0 {
 			sizes[id] = v.UsageData.Size
 		}
 	}

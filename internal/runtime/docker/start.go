@@ -20,6 +20,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
@@ -27,10 +28,6 @@ import (
 // networkMaxAge is how old the last check of network and wall may be when a
 // container starts.
 const networkMaxAge = time.Minute
-
-// maxTries limits how often a call starts over after an error that a new attempt
-// may avoid.
-const maxTries = 4
 
 // StartContainer implements runtime.Runtime.
 func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, error) {
@@ -40,7 +37,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 	if spec.UID == 0 {
 		return runtime.Container{}, errNoUID
 	}
-	unlock, err := r.locks.lock(ctx, spec.Workspace)
+	unlock, err := r.engine.Lock(ctx, spec.Workspace)
 	if err != nil {
 		return runtime.Container{}, err
 	}
@@ -53,7 +50,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			endTurn()
 		}
 	}()
-	for try := 0; try < maxTries; try++ {
+	for try := 0; try < engine.MaxTries; try++ {
 		net, err := r.checkedNetwork(ctx, networkMaxAge)
 		if err != nil {
 			return runtime.Container{}, err
@@ -66,7 +63,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 				return runtime.Container{}, err
 			}
 		}
-		report(progress, runtime.StepCreating)
+		engine.Report(progress, runtime.StepCreating)
 		image, err := r.chooseImage(ctx, spec.Image, spec.User, spec.Choice, progress)
 		if err != nil {
 			return runtime.Container{}, err
@@ -87,16 +84,16 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			}
 		}
 		if endTurn == nil {
-			if endTurn, err = r.startsTurn(ctx); err != nil {
-				return runtime.Container{}, wrapError(ctx, "create container", err)
+			if endTurn, err = r.engine.StartsTurn(ctx); err != nil {
+				return runtime.Container{}, engine.WrapError(ctx, "create container", err)
 			}
 			if net, err = r.checkedNetwork(ctx, networkMaxAge); err != nil { // again, after the wait
 				return runtime.Container{}, err
 			}
 		}
 		as.ulimits = r.ulimits(ctx) // the starts before may have shown that Docker may not lift them
-		addr := r.addrs.take(r.now())
-		attempt := randomHex(8)
+		addr := r.addrs.take(r.engine.Now())
+		attempt := engine.RandomHex(8)
 		made, err := r.createContainer(ctx, spec.Workspace, image.into(r.createOptions(spec, as, net, addr, attempt)))
 		switch {
 		case err == nil:
@@ -112,14 +109,14 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 				return runtime.Container{}, why
 			}
 			if !missing {
-				return runtime.Container{}, wrapError(ctx, "create container", err)
+				return runtime.Container{}, engine.WrapError(ctx, "create container", err)
 			}
-			last = wrapError(ctx, "create container", err)
+			last = engine.WrapError(ctx, "create container", err)
 			continue // it was removed in the meantime
 		}
 
 		if as.missing { // the image has appeared, so that its command is known
-			if err := r.discard(ctx, made.ID); err != nil {
+			if err := r.engine.Discard(ctx, made.ID); err != nil {
 				return runtime.Container{}, err
 			}
 			continue
@@ -128,28 +125,28 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			return runtime.Container{}, err
 		}
 		if has, err := r.hasIDE(ctx, as.ide); err != nil || !has {
-			if err := errors.Join(err, r.discard(ctx, made.ID)); err != nil {
+			if err := errors.Join(err, r.engine.Discard(ctx, made.ID)); err != nil {
 				return runtime.Container{}, err
 			}
-			last = errConcurrent("the IDE's volume is removed as soon as it is filled")
+			last = engine.ErrConcurrent("the IDE's volume is removed as soon as it is filled")
 			continue
 		}
-		report(progress, runtime.StepStarting)
+		engine.Report(progress, runtime.StepStarting)
 		if err := r.makeReady(ctx, as, spec.UID, made.ID); err != nil {
-			return runtime.Container{}, errors.Join(err, r.discard(ctx, made.ID))
+			return runtime.Container{}, errors.Join(err, r.engine.Discard(ctx, made.ID))
 		}
-		err = r.startInTurn(ctx, made.ID)
+		err = r.engine.StartInTurn(ctx, made.ID)
 		if err == nil {
 			c, err := r.started(ctx, spec, made.ID, net, addr)
 			return image.describe(c), err
 		}
-		last = wrapError(ctx, "start container", err)
+		last = engine.WrapError(ctx, "start container", err)
 		if errors.Is(last, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return runtime.Container{}, last
 		}
 		refused := r.ulimitsRefused(err, as.ulimits)
 		// A container that could not be started is useless; the error says why.
-		if err := r.discard(ctx, made.ID); err != nil {
+		if err := r.engine.Discard(ctx, made.ID); err != nil {
 			return runtime.Container{}, err
 		}
 		switch {
@@ -158,7 +155,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		case agentMissing(err) && !refilled:
 			refilled = true
 			r.agent.forget()
-		case addressTaken(err): // the next attempt uses another address
+		case engine.AddressTaken(err): // the next attempt uses another address
 		case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "network"):
 			r.forgetNetwork()
 		default:
@@ -166,7 +163,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		}
 	}
 	if last == nil {
-		last = errConcurrent("create container: another call keeps taking and freeing its name")
+		last = engine.ErrConcurrent("create container: another call keeps taking and freeing its name")
 	}
 	return runtime.Container{}, last
 }
@@ -174,21 +171,21 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 // createContainer creates a workspace's container. A container that an earlier version
 // created for it is a conflict as well.
 func (r *Runtime) createContainer(ctx context.Context, id workspace.ID, opts client.ContainerCreateOptions) (client.ContainerCreateResult, error) {
-	_, err := r.api.ContainerInspect(ctx, id.ContainerName(), client.ContainerInspectOptions{})
+	_, err := r.engine.API.ContainerInspect(ctx, id.ContainerName(), client.ContainerInspectOptions{})
 	switch {
 	case err == nil:
 		return client.ContainerCreateResult{}, fmt.Errorf("container %s exists: %w", id.ContainerName(), errdefs.ErrConflict)
 	case !errdefs.IsNotFound(err):
 		return client.ContainerCreateResult{}, err
 	}
-	return r.api.ContainerCreate(ctx, opts)
+	return r.engine.API.ContainerCreate(ctx, opts)
 }
 
 // inspectNamed inspects a workspace's container, also one of an earlier version.
 func (r *Runtime) inspectNamed(ctx context.Context, id workspace.ID) (client.ContainerInspectResult, error) {
-	found, err := r.api.ContainerInspect(ctx, id.DockerName(), client.ContainerInspectOptions{})
+	found, err := r.engine.API.ContainerInspect(ctx, id.DockerName(), client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
-		return r.api.ContainerInspect(ctx, id.ContainerName(), client.ContainerInspectOptions{})
+		return r.engine.API.ContainerInspect(ctx, id.ContainerName(), client.ContainerInspectOptions{})
 	}
 	return found, err
 }
@@ -199,24 +196,15 @@ func dnsHostname(label string) string {
 	if label == "" {
 		return "" // Docker takes the container's short id
 	}
-	random := "." + randomHex(6)
+	random := "." + engine.RandomHex(6)
 	const most = 64 // HOST_NAME_MAX of Linux
 	return strings.TrimRight(label[:min(len(label), most-len(random))], "-") + random
-}
-
-func addressTaken(err error) bool {
-	for _, words := range []string{"Address already in use", "address already in use", "requested address is not available"} {
-		if strings.Contains(err.Error(), words) {
-			return true
-		}
-	}
-	return false
 }
 
 // createOptions returns the complete configuration of a workspace's container.
 func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *network, addr netip.Addr, attempt string) client.ContainerCreateOptions {
 	host := &container.HostConfig{
-		NetworkMode:   container.NetworkMode(r.names.network),
+		NetworkMode:   container.NetworkMode(r.engine.Names.Network),
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
 		LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{
 			"max-size": strconv.FormatInt(r.cfg.LogMaxBytes, 10),
@@ -255,8 +243,8 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 		}
 	}
 	// Docker's list names an image by its id once its tag was moved.
-	labels := r.labels(roleWorkspace, spec.Workspace, spec.Claim)
-	labels[labelImage], labels[labelEnvironment], labels[labelAgent], labels[labelSize] = spec.Image, spec.EnvDigest, as.agentDigest, spec.Size.Name
+	labels := r.engine.Labels(engine.RoleWorkspace, spec.Workspace, spec.Claim)
+	labels[engine.LabelImage], labels[engine.LabelEnvironment], labels[engine.LabelAgent], labels[engine.LabelSize] = spec.Image, spec.EnvDigest, as.agentDigest, spec.Size.Name
 	return client.ContainerCreateOptions{
 		Name: spec.Workspace.DockerName(),
 		Config: &container.Config{
@@ -276,7 +264,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 		},
 		HostConfig: host,
 		NetworkingConfig: &networktypes.NetworkingConfig{EndpointsConfig: map[string]*networktypes.EndpointSettings{
-			r.names.network: {IPAMConfig: &networktypes.EndpointIPAMConfig{IPv4Address: addr}},
+			r.engine.Names.Network: {IPAMConfig: &networktypes.EndpointIPAMConfig{IPv4Address: addr}},
 		}},
 	}
 }
@@ -310,7 +298,7 @@ func (r *Runtime) verifyHome(ctx context.Context, spec runtime.ContainerSpec, co
 		return err
 	}
 	if err := r.clearTasks(ctx, spec.Workspace, containerID); err != nil {
-		return errors.Join(err, r.discard(ctx, containerID))
+		return errors.Join(err, r.engine.Discard(ctx, containerID))
 	}
 	return nil
 }
@@ -320,7 +308,7 @@ func (r *Runtime) verifyHome(ctx context.Context, spec runtime.ContainerSpec, co
 func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
 	if spec.Storage == workspace.StorageLocalDir {
 		if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
-			return errors.Join(err, r.discard(ctx, containerID))
+			return errors.Join(err, r.engine.Discard(ctx, containerID))
 		}
 		return nil
 	}
@@ -332,7 +320,7 @@ func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, 
 		err = fmt.Errorf("volume %s is being removed: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
 	}
 	if err != nil {
-		return errors.Join(err, r.discard(ctx, containerID))
+		return errors.Join(err, r.engine.Discard(ctx, containerID))
 	}
 	return nil
 }
@@ -345,21 +333,21 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, false, nil
 	}
 	if err != nil {
-		return runtime.Container{}, false, wrapError(ctx, "inspect container", err)
+		return runtime.Container{}, false, engine.WrapError(ctx, "inspect container", err)
 	}
 	if found.Container.State.Status == container.StateRemoving {
-		return runtime.Container{}, false, r.awaitRemoval(ctx, found.Container.ID)
+		return runtime.Container{}, false, r.engine.AwaitRemoval(ctx, found.Container.ID)
 	}
 	c := r.inspected(found.Container)
 	labels := found.Container.Config.Labels
-	if !r.owns(labels, roleWorkspace) || c.Claim != spec.Claim || c.State == runtime.ContainerExited {
+	if !r.engine.Owns(labels, engine.RoleWorkspace) || c.Claim != spec.Claim || c.State == runtime.ContainerExited {
 		return runtime.Container{}, true, fmt.Errorf("container %s (%s): %w", strings.TrimPrefix(found.Container.Name, "/"), c.Detail, runtime.ErrConflict)
 	}
 	if c.State == runtime.ContainerRunning {
 		return c, true, nil
 	}
 	if found.Container.Config.User != userSpec(spec.UID) { // by an earlier version, or before its uid was changed
-		return runtime.Container{}, false, r.discard(ctx, c.ID)
+		return runtime.Container{}, false, r.engine.Discard(ctx, c.ID)
 	}
 	if err := r.verifyHome(ctx, spec, c.ID); err != nil {
 		return runtime.Container{}, true, err
@@ -369,29 +357,29 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 			continue
 		}
 		if has, err := r.hasIDE(ctx, m.Name); err != nil || !has {
-			return runtime.Container{}, err != nil, errors.Join(err, r.discard(ctx, c.ID))
+			return runtime.Container{}, err != nil, errors.Join(err, r.engine.Discard(ctx, c.ID))
 		}
 	}
 	as, err := r.userOf(ctx, found.Container.Image)
 	if err != nil {
 		return runtime.Container{}, true, err
 	}
-	report(progress, runtime.StepStarting)
+	engine.Report(progress, runtime.StepStarting)
 	if err := r.makeReady(ctx, as, spec.UID, c.ID); err != nil {
-		return runtime.Container{}, true, errors.Join(err, r.discard(ctx, c.ID))
+		return runtime.Container{}, true, errors.Join(err, r.engine.Discard(ctx, c.ID))
 	}
-	if err := r.startInTurn(ctx, c.ID); err != nil {
-		err = wrapError(ctx, "start container", err)
+	if err := r.engine.StartInTurn(ctx, c.ID); err != nil {
+		err = engine.WrapError(ctx, "start container", err)
 		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return runtime.Container{}, true, err
 		}
-		if discarded := r.discard(ctx, c.ID); discarded != nil {
+		if discarded := r.engine.Discard(ctx, c.ID); discarded != nil {
 			return runtime.Container{}, true, discarded
 		}
 		if agentMissing(err) {
 			r.agent.forget()
 		}
-		if agentMissing(err) || addressTaken(err) || errdefs.IsNotFound(err) || r.ulimitsRefused(err, found.Container.HostConfig.Ulimits) {
+		if agentMissing(err) || engine.AddressTaken(err) || errdefs.IsNotFound(err) || r.ulimitsRefused(err, found.Container.HostConfig.Ulimits) {
 			return runtime.Container{}, false, nil // create a new one
 		}
 		return runtime.Container{}, true, err
@@ -418,22 +406,9 @@ func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id st
 }
 
 func (r *Runtime) inspect(ctx context.Context, id string) (runtime.Container, error) {
-	found, err := r.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	found, err := r.engine.API.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
-		return runtime.Container{}, wrapError(ctx, "inspect container", err)
+		return runtime.Container{}, engine.WrapError(ctx, "inspect container", err)
 	}
 	return r.inspected(found.Container), nil
-}
-
-// discard removes a container that was not used.
-func (r *Runtime) discard(ctx context.Context, id string) error {
-	_, err := r.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	if errdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress") {
-		err = r.awaitRemoval(ctx, id)
-	}
-	if err != nil && !errdefs.IsNotFound(err) {
-		return wrapError(ctx, "remove container", err)
-	}
-	r.createdSeeds.Delete(id)
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 	networktypes "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/dockertest"
 	"codehub/internal/testing/harness"
 )
@@ -30,7 +31,7 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 		return newRuntime(t, func(c *Config) { c.Host, c.Subnet, c.AllowNoWall = d.Host, subnet, true })
 	}
 	subnetOfNetwork := func(r *Runtime) netip.Prefix {
-		n, err := r.api.NetworkInspect(t.Context(), r.names.network, client.NetworkInspectOptions{})
+		n, err := r.engine.API.NetworkInspect(t.Context(), r.engine.Names.Network, client.NetworkInspectOptions{})
 		check(t, err)
 		subnet, _ := subnetOf(n.Network.IPAM)
 		return subnet
@@ -72,7 +73,7 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 
 	// An overlapping subnet is refused, and the error names the other network.
 	err = ours(netip.PrefixFrom(own.Addr(), 26)).Prepare(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "overlaps with the network "+set.names.network) {
+	if err == nil || !strings.Contains(err.Error(), "overlaps with the network "+set.engine.Names.Network) {
 		t.Errorf("with a subnet that overlaps: %v", err)
 	}
 }
@@ -88,7 +89,7 @@ func TestPrepareOnSubnetOfDocker(t *testing.T) {
 	second := newRuntime(t, func(c *Config) {
 		c.Host, c.Subnet, c.Installation = d.Host, netip.Prefix{}, first.cfg.Installation
 	})
-	must(t)(first.api.NetworkCreate(t.Context(), first.names.network, first.networkOptions(roleDraft, netip.Prefix{})))
+	must(t)(first.engine.API.NetworkCreate(t.Context(), first.engine.Names.Network, first.networkOptions(engine.RoleDraft, netip.Prefix{})))
 	var replicas sync.WaitGroup
 	for _, r := range []*Runtime{first, second} {
 		replicas.Go(func() {
@@ -108,8 +109,8 @@ func TestPrepareKeepsSubnetOfNetwork(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	other := netip.PrefixFrom(r.cfg.Subnet.Addr(), 26)
-	_, err := r.api.NetworkCreate(t.Context(), r.names.network, client.NetworkCreateOptions{
-		Driver: "bridge", Options: r.networkOptions(roleNetwork, other).Options, Labels: r.labels(roleNetwork, "", ""),
+	_, err := r.engine.API.NetworkCreate(t.Context(), r.engine.Names.Network, client.NetworkCreateOptions{
+		Driver: "bridge", Options: r.networkOptions(engine.RoleNetwork, other).Options, Labels: r.engine.Labels(engine.RoleNetwork, "", ""),
 		IPAM: &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: other}}},
 	})
 	check(t, err)

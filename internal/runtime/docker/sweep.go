@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -25,16 +26,16 @@ const (
 // state is the same. Failures are only logged.
 func (r *Runtime) sweepNow(ctx context.Context) {
 	r.mu.Lock()
-	due := r.now().Sub(r.swept) >= sweepEvery
+	due := r.engine.Now().Sub(r.swept) >= sweepEvery
 	if due {
-		r.swept = r.now()
+		r.swept = r.engine.Now()
 	}
 	r.mu.Unlock()
 	if !due {
 		return
 	}
 	if err := r.sweep(ctx); err != nil {
-		r.log.Debug("sweep failed", "err", err)
+		r.engine.Log.Debug("sweep failed", "err", err)
 	}
 }
 
@@ -48,29 +49,29 @@ func (r *Runtime) sweep(ctx context.Context) error {
 
 // sweepUnfinished removes ended helpers and jobs that were never started.
 func (r *Runtime) sweepUnfinished(ctx context.Context) error {
-	helpers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleHelper)})
+	helpers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleHelper)})
 	if err != nil {
-		return wrapError(ctx, "list helpers", err)
+		return engine.WrapError(ctx, "list helpers", err)
 	}
-	jobs, err := r.api.ContainerList(ctx, client.ContainerListOptions{
-		All: true, Filters: r.filter(roleJob).Add("status", string(container.StateCreated)),
+	jobs, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{
+		All: true, Filters: r.engine.Filter(engine.RoleJob).Add("status", string(container.StateCreated)),
 	})
 	if err != nil {
-		return wrapError(ctx, "list storage jobs", err)
+		return engine.WrapError(ctx, "list storage jobs", err)
 	}
 	// An ended job holds a home.
-	removers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleRemover)})
+	removers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleRemover)})
 	if err != nil {
-		return wrapError(ctx, "list removers", err)
+		return engine.WrapError(ctx, "list removers", err)
 	}
-	fingerprinters, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleFingerprint)})
+	fingerprinters, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleFingerprint)})
 	if err != nil {
-		return wrapError(ctx, "list containers that take fingerprints", err)
+		return engine.WrapError(ctx, "list containers that take fingerprints", err)
 	}
 	var errs []error
 	for _, c := range slices.Concat(helpers.Items, jobs.Items, removers.Items, fingerprinters.Items) {
-		if c.State != container.StateRunning && r.now().Sub(time.Unix(c.Created, 0)) > helperLife {
-			errs = append(errs, r.discard(ctx, c.ID))
+		if c.State != container.StateRunning && r.engine.Now().Sub(time.Unix(c.Created, 0)) > helperLife {
+			errs = append(errs, r.engine.Discard(ctx, c.ID))
 		}
 	}
 	return errors.Join(errs...)
@@ -103,27 +104,27 @@ func (r *Runtime) sweepOrphans(ctx context.Context) error {
 	var errs []error
 	for id, seed := range found.seeds {
 		if _, ok := found.homes[id]; !ok && again(seed.container) {
-			errs = append(errs, r.discard(ctx, seed.container))
+			errs = append(errs, r.engine.Discard(ctx, seed.container))
 		}
 	}
 	for id, holder := range found.holders {
 		// A container of another claim does not hold its home any more. It is
 		// removed by ID.
 		if found.homes[id] != holder.claim && again(holder.container) {
-			errs = append(errs, r.discard(ctx, holder.container))
+			errs = append(errs, r.engine.Discard(ctx, holder.container))
 		}
 	}
 	for id, records := range found.settled {
 		for _, rec := range records {
 			if found.homes[id] != rec.claim && again(rec.name) {
-				errs = append(errs, r.removeOwned(ctx, rec.name, roleSettled))
+				errs = append(errs, r.engine.RemoveOwned(ctx, rec.name, engine.RoleSettled))
 			}
 		}
 	}
 	for id, markers := range found.markers {
 		for _, m := range markers {
 			if found.homes[id] != m.claim && again(m.name) {
-				errs = append(errs, r.removeOwned(ctx, m.name, roleRestored))
+				errs = append(errs, r.engine.RemoveOwned(ctx, m.name, engine.RoleRestored))
 			}
 		}
 	}
@@ -142,11 +143,11 @@ func (r *Runtime) sweepOrphans(ctx context.Context) error {
 // sweepRemoval completes a removal that was interrupted after Docker had removed
 // the volume. RemoveVolume handles a volume that a power cut brought back.
 func (r *Runtime) sweepRemoval(ctx context.Context, id workspace.ID, claim string) error {
-	v, err := r.api.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
+	v, err := r.engine.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
 	if err != nil && !errdefs.IsNotFound(err) {
-		return wrapError(ctx, "inspect volume", err)
+		return engine.WrapError(ctx, "inspect volume", err)
 	}
-	if err == nil && !r.owns(v.Volume.Labels, roleHome) {
+	if err == nil && !r.engine.Owns(v.Volume.Labels, engine.RoleHome) {
 		return nil
 	}
 	return r.endRemoval(ctx, id, claim)

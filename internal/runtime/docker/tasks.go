@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -33,7 +34,7 @@ const taskNames = "^/?codehub-(" + string(runtime.JobArchive) + "|" + string(run
 // run. It returns a BusyError if a storage job runs, which Jobs then lists. own is the
 // workspace's container, which exists and was not started.
 func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID, own string) error {
-	all, err := r.tasks.do(ctx, struct{}{}, r.listTasks)
+	all, err := r.tasks.Do(ctx, struct{}{}, r.listTasks)
 	if err != nil {
 		return err
 	}
@@ -41,28 +42,28 @@ func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID, own string) e
 		if t.workspace != id || t.state == runtime.ContainerExited {
 			continue
 		}
-		if t.role == roleJob && t.state == runtime.ContainerRunning {
+		if t.role == engine.RoleJob && t.state == runtime.ContainerRunning {
 			// Docker may list a state that is over.
-			c, err := r.inspectJob(ctx, roleJob, t.id)
-			if errors.Is(err, runtime.ErrNotFound) || err == nil && stateOf(c.State.Status) == runtime.ContainerExited {
+			c, err := r.inspectJob(ctx, engine.RoleJob, t.id)
+			if errors.Is(err, runtime.ErrNotFound) || err == nil && engine.StateOf(c.State.Status) == runtime.ContainerExited {
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			return inUse("the home of workspace "+string(id), []user{{name: t.name, role: roleJob, running: true}})
+			return engine.InUse("the home of workspace "+string(id), []engine.User{{Name: t.name, Role: engine.RoleJob, Running: true}})
 		}
 		// While the workspace's container exists, no listed task is allowed to start.
 		// A delayed call, whose container is gone, must not remove the task of another.
-		_, err := r.api.ContainerInspect(ctx, own, client.ContainerInspectOptions{})
+		_, err := r.engine.API.ContainerInspect(ctx, own, client.ContainerInspectOptions{})
 		if errdefs.IsNotFound(err) {
-			return errConcurrent("the container of workspace %s was removed by another call", id)
+			return engine.ErrConcurrent("the container of workspace %s was removed by another call", id)
 		}
 		if err != nil {
-			return wrapError(ctx, "inspect container", err)
+			return engine.WrapError(ctx, "inspect container", err)
 		}
 		// Docker finishes a start of the task first, and then kills it.
-		if err := r.discard(ctx, t.id); err != nil {
+		if err := r.engine.Discard(ctx, t.id); err != nil {
 			return fmt.Errorf("container %s, which uses the home: %w", t.name, err)
 		}
 	}
@@ -70,14 +71,14 @@ func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID, own string) e
 }
 
 func (r *Runtime) listTasks(ctx context.Context) ([]taskContainer, error) {
-	list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter("").Add("name", taskNames)})
+	list, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter("").Add("name", taskNames)})
 	if err != nil {
-		return nil, wrapError(ctx, "list containers that work on homes", err)
+		return nil, engine.WrapError(ctx, "list containers that work on homes", err)
 	}
 	var out []taskContainer
 	for _, c := range list.Items {
 		t := taskContainer{
-			id: c.ID, role: c.Labels[labelRole], workspace: workspace.ID(c.Labels[labelWorkspace]), state: stateOf(c.State),
+			id: c.ID, role: c.Labels[engine.LabelRole], workspace: workspace.ID(c.Labels[engine.LabelWorkspace]), state: engine.StateOf(c.State),
 		}
 		if len(c.Names) > 0 {
 			t.name = strings.TrimPrefix(c.Names[0], "/")

@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 )
 
 // toolVolume is a kind of volume with programs of codehub's that all workspaces mount
@@ -64,7 +65,7 @@ func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, ru
 	case v.lock <- struct{}{}:
 		defer func() { <-v.lock }()
 	case <-ctx.Done():
-		return "", wrapError(ctx, "fill the "+v.role+"'s volume", ctx.Err())
+		return "", engine.WrapError(ctx, "fill the "+v.role+"'s volume", ctx.Err())
 	}
 	if name, ok := is(); ok {
 		return name, nil // another call has filled it meanwhile
@@ -83,19 +84,19 @@ func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, ru
 }
 
 func (r *Runtime) fill(ctx context.Context, v *toolVolume, digest string, run helperRun) (string, error) {
-	name, labels := r.names.tool(v.role, digest), r.toolLabels(v.role, digest)
+	name, labels := r.engine.Names.Tool(v.role, digest), r.toolLabels(v.role, digest)
 	opts := client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}
-	got, err := r.createVolume(ctx, opts)
-	if err == nil && r.owns(got, v.role) && got[labelDigest] == "" { // see toolMount
-		if err := r.removeVolume(ctx, name); err != nil {
+	got, err := r.engine.CreateVolume(ctx, opts)
+	if err == nil && r.engine.Owns(got, v.role) && got[engine.LabelDigest] == "" { // see toolMount
+		if err := r.engine.RemoveVolume(ctx, name); err != nil {
 			return "", err
 		}
-		got, err = r.createVolume(ctx, opts)
+		got, err = r.engine.CreateVolume(ctx, opts)
 	}
 	if err != nil {
 		return "", err
 	}
-	if !r.owns(got, v.role) || got[labelDigest] != digest {
+	if !r.engine.Owns(got, v.role) || got[engine.LabelDigest] != digest {
 		return "", fmt.Errorf("volume %s does not belong to this installation; remove it", name)
 	}
 	run.caps = append(run.caps, "DAC_OVERRIDE") // Docker's root is another user with userns-remap
@@ -116,7 +117,7 @@ func (r *Runtime) fill(ctx context.Context, v *toolVolume, digest string, run he
 func (r *Runtime) toolMount(v *toolVolume, name string) mount.Mount {
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: name, Target: v.target, ReadOnly: true,
-		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(v.role, "", "")},
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.engine.Labels(v.role, "", "")},
 	}
 }
 
@@ -136,19 +137,19 @@ func (r *Runtime) stillThere(ctx context.Context, v *toolVolume) error {
 // isFilled reports whether a volume is one that the helper has filled, and not one that
 // Docker has made for a container.
 func (r *Runtime) isFilled(ctx context.Context, name string) (bool, error) {
-	found, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	found, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
-		return false, wrapError(ctx, "inspect volume", err)
+		return false, engine.WrapError(ctx, "inspect volume", err)
 	}
-	return found.Volume.Labels[labelDigest] != "", nil
+	return found.Volume.Labels[engine.LabelDigest] != "", nil
 }
 
 func (r *Runtime) toolLabels(role, digest string) map[string]string {
-	labels := r.labels(role, "", "")
-	labels[labelDigest] = digest
+	labels := r.engine.Labels(role, "", "")
+	labels[engine.LabelDigest] = digest
 	return labels
 }
 
@@ -163,24 +164,24 @@ func (r *Runtime) sweepToolVolume(ctx context.Context, v *toolVolume) error {
 	case v.lock <- struct{}{}: // none is being filled
 		defer func() { <-v.lock }()
 	case <-ctx.Done():
-		return wrapError(ctx, "remove old volumes", ctx.Err())
+		return engine.WrapError(ctx, "remove old volumes", ctx.Err())
 	}
 	current, _ := v.known()
 	if current == "" {
 		return nil // not known yet which are old
 	}
-	list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(v.role)})
+	list, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter(v.role)})
 	if err != nil {
-		return wrapError(ctx, "list the "+v.role+"'s volumes", err)
+		return engine.WrapError(ctx, "list the "+v.role+"'s volumes", err)
 	}
 	var errs []error
 	for _, old := range list.Items {
 		if old.Name == current {
 			continue
 		}
-		_, err := r.api.VolumeRemove(ctx, old.Name, client.VolumeRemoveOptions{})
+		_, err := r.engine.API.VolumeRemove(ctx, old.Name, client.VolumeRemoveOptions{})
 		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsConflict(err) {
-			errs = append(errs, wrapError(ctx, "remove volume", err))
+			errs = append(errs, engine.WrapError(ctx, "remove volume", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/base/trust"
+	"codehub/internal/runtime/docker/engine"
 )
 
 // With authorities of a company, each container gets files with these and its image's own, also
@@ -40,7 +41,7 @@ func (r *Runtime) trustedFiles(ctx context.Context, f imageFiles) ([]addedFile, 
 		}
 		text, found, err := f.read(ctx, place)
 		if err != nil || !found {
-			r.log.Warn("the authorities that an image trusts cannot be read", "file", name, "err", err)
+			r.engine.Log.Warn("the authorities that an image trusts cannot be read", "file", name, "err", err)
 			continue
 		}
 		if places = append(places, place); image == nil {
@@ -77,12 +78,12 @@ func (r *Runtime) trustedFiles(ctx context.Context, f imageFiles) ([]addedFile, 
 
 // place returns where the file that has this name is, which may be a link.
 func (f imageFiles) place(ctx context.Context, name string) (place string, found bool, err error) {
-	info, err := f.r.api.ContainerStatPath(ctx, f.container, client.ContainerStatPathOptions{Path: name})
+	info, err := f.r.engine.API.ContainerStatPath(ctx, f.container, client.ContainerStatPathOptions{Path: name})
 	switch {
 	case errdefs.IsNotFound(err):
 		return "", false, nil
 	case err != nil:
-		return "", false, wrapError(ctx, "look for the image's files", err)
+		return "", false, engine.WrapError(ctx, "look for the image's files", err)
 	case path.IsAbs(info.Stat.LinkTarget):
 		name = path.Clean(info.Stat.LinkTarget)
 	}

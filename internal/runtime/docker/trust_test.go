@@ -52,7 +52,7 @@ func putCompany(t *testing.T, r *Runtime, container string, a *authority.Authori
 		must(t)(tw.Write([]byte(content)))
 	}
 	check(t, tw.Close())
-	must(t)(r.api.CopyToContainer(t.Context(), container, client.CopyToContainerOptions{DestinationPath: "/", Content: &b}))
+	must(t)(r.engine.API.CopyToContainer(t.Context(), container, client.CopyToContainerOptions{DestinationPath: "/", Content: &b}))
 }
 
 // The tools of the default image connect to a server whose certificate is the company's, also

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
 )
@@ -20,14 +21,14 @@ import (
 // Inventory lists the installation's objects.
 func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
 	inv := runtime.Inventory{}
-	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter("")})
+	containers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter("")})
 	if err != nil {
-		return inv, wrapError(ctx, "list containers", err)
+		return inv, engine.WrapError(ctx, "list containers", err)
 	}
 	held := false // set-aside volumes need the holders' image
 	for _, c := range containers.Items {
-		role := c.Labels[labelRole]
-		if role == roleAside {
+		role := c.Labels[engine.LabelRole]
+		if role == engine.RoleAside {
 			held = true
 			continue
 		}
@@ -37,36 +38,36 @@ func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
 		}
 		inv.Remove = append(inv.Remove, runtime.Item{Kind: "container", Name: name, Detail: role + ", " + string(c.State)})
 	}
-	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter("")})
+	volumes, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter("")})
 	if err != nil {
-		return inv, wrapError(ctx, "list volumes", err)
+		return inv, engine.WrapError(ctx, "list volumes", err)
 	}
 	kept := map[string]bool{} // claims of the homes
 	for _, v := range volumes.Items {
-		if v.Labels[labelRole] == roleHome {
-			kept[v.Labels[labelClaim]] = true
+		if v.Labels[engine.LabelRole] == engine.RoleHome {
+			kept[v.Labels[engine.LabelClaim]] = true
 		}
 	}
 	for _, v := range volumes.Items {
-		switch role := v.Labels[labelRole]; {
-		case role == roleHome, role == roleAside, role == roleAsideRecord: // below
-		case (role == roleSettled || role == roleRestored) && kept[v.Labels[labelClaim]]:
+		switch role := v.Labels[engine.LabelRole]; {
+		case role == engine.RoleHome, role == engine.RoleAside, role == engine.RoleAsideRecord: // below
+		case (role == engine.RoleSettled || role == engine.RoleRestored) && kept[v.Labels[engine.LabelClaim]]:
 			// Without it there is no proof that the home is complete.
 			inv.Homes = append(inv.Homes, runtime.Item{Kind: "record of a home", Name: v.Name, Detail: role})
 		default:
 			inv.Remove = append(inv.Remove, runtime.Item{Kind: "volume", Name: v.Name, Detail: role})
 		}
 	}
-	networks, err := r.api.NetworkList(ctx, client.NetworkListOptions{Filters: r.filter("")})
+	networks, err := r.engine.API.NetworkList(ctx, client.NetworkListOptions{Filters: r.engine.Filter("")})
 	if err != nil {
-		return inv, wrapError(ctx, "list networks", err)
+		return inv, engine.WrapError(ctx, "list networks", err)
 	}
 	for _, n := range networks.Items {
 		inv.Remove = append(inv.Remove, runtime.Item{Kind: "network", Name: n.Name, Detail: ""})
 	}
-	images, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
+	images, err := r.engine.API.ImageList(ctx, client.ImageListOptions{Filters: r.engine.Filter("")})
 	if err != nil {
-		return inv, wrapError(ctx, "list images", err)
+		return inv, engine.WrapError(ctx, "list images", err)
 	}
 	for _, i := range images.Items {
 		names := i.RepoTags
@@ -74,8 +75,8 @@ func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
 			names = []string{i.ID}
 		}
 		for _, name := range names {
-			item := runtime.Item{Kind: "image", Name: name, Detail: i.Labels[labelRole]}
-			if held && i.Labels[labelRole] == roleHolder {
+			item := runtime.Item{Kind: "image", Name: name, Detail: i.Labels[engine.LabelRole]}
+			if held && i.Labels[engine.LabelRole] == engine.RoleHolder {
 				item.Detail = "keeps set-aside volumes from docker volume prune"
 				inv.Keep = append(inv.Keep, item)
 				continue
@@ -83,7 +84,7 @@ func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
 			inv.Remove = append(inv.Remove, item)
 		}
 	}
-	inv.Remove = append(inv.Remove, runtime.Item{Kind: "nftables table", Name: r.names.table, Detail: "if there is one"})
+	inv.Remove = append(inv.Remove, runtime.Item{Kind: "nftables table", Name: r.engine.Names.Table, Detail: "if there is one"})
 	homes, err := r.Volumes(ctx)
 	if err != nil {
 		return inv, err
@@ -137,18 +138,18 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(runtime.I
 			return err
 		}
 	}
-	each("container", func(i runtime.Item) error { return r.discard(ctx, i.Name) })
+	each("container", func(i runtime.Item) error { return r.engine.Discard(ctx, i.Name) })
 	if homes {
 		errs = append(errs, r.removeHomes(ctx, gone))
 	}
 	each("volume", func(i runtime.Item) error {
-		_, err := r.api.VolumeRemove(ctx, i.Name, client.VolumeRemoveOptions{})
-		return ignoreNotFound(wrapError(ctx, "remove volume", err))
+		_, err := r.engine.API.VolumeRemove(ctx, i.Name, client.VolumeRemoveOptions{})
+		return ignoreNotFound(engine.WrapError(ctx, "remove volume", err))
 	})
 	each("nftables table", func(runtime.Item) error { return r.removeWall(ctx) })
 	each("network", func(i runtime.Item) error {
-		_, err := r.api.NetworkRemove(ctx, i.Name, client.NetworkRemoveOptions{})
-		return ignoreNotFound(wrapError(ctx, "remove network", err))
+		_, err := r.engine.API.NetworkRemove(ctx, i.Name, client.NetworkRemoveOptions{})
+		return ignoreNotFound(engine.WrapError(ctx, "remove network", err))
 	})
 	// Last, because the other steps may need the helper. Its image may be newer
 	// than the list.
@@ -156,8 +157,8 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(runtime.I
 		return errors.Join(append(errs, err)...)
 	}
 	each("image", func(i runtime.Item) error {
-		_, err := r.api.ImageRemove(ctx, i.Name, client.ImageRemoveOptions{PruneChildren: true})
-		return ignoreNotFound(wrapError(ctx, "remove image", err))
+		_, err := r.engine.API.ImageRemove(ctx, i.Name, client.ImageRemoveOptions{PruneChildren: true})
+		return ignoreNotFound(engine.WrapError(ctx, "remove image", err))
 	})
 	return errors.Join(errs...)
 }
@@ -209,9 +210,9 @@ func (r *Runtime) removeHomes(ctx context.Context, gone func(runtime.Item)) erro
 // else with the helper.
 func (r *Runtime) removeWall(ctx context.Context) error {
 	if r.sharesHost() {
-		if err := wall.Remove(r.names.table); !errors.Is(err, fs.ErrPermission) {
+		if err := wall.Remove(r.engine.Names.Table); !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}
-	return r.runHelper(ctx, helperRun{args: []string{cmdRemoveWall, r.names.table}, hostNetwork: true, caps: []string{"NET_ADMIN"}})
+	return r.runHelper(ctx, helperRun{args: []string{cmdRemoveWall, r.engine.Names.Table}, hostNetwork: true, caps: []string{"NET_ADMIN"}})
 }

@@ -59,7 +59,7 @@ func populated(t *testing.T, r *Runtime) (running, folder, archived workspace.ID
 
 func hasWall(t *testing.T, r *Runtime) bool {
 	t.Helper()
-	err := wall.Check(wall.Spec{Table: r.names.table, Bridge: r.names.bridge})
+	err := wall.Check(wall.Spec{Table: r.engine.Names.Table, Bridge: r.engine.Names.Bridge})
 	if err != nil && !errors.Is(err, wall.ErrDown) {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestUninstall(t *testing.T) {
 	}
 	direct{r: r, storage: workspace.StorageDockerVolume}.takeAside(t, asides[0].Name)
 	check(t, r.Uninstall(ctx, true, func(runtime.Item) {}))
-	left, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
+	left, err := r.engine.API.ImageList(ctx, client.ImageListOptions{Filters: r.engine.Filter("")})
 	if err != nil || len(left.Items) != 0 {
 		t.Errorf("images left: %+v, %v", left.Items, err)
 	}

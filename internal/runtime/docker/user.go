@@ -16,6 +16,7 @@ import (
 	"codehub/internal/base/trust"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/docker/engine"
 )
 
 // runAs is what a workspace runs, and what its user needs in the container. The user has
@@ -40,13 +41,13 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	if known, ok := r.runAs.get(image); ok {
 		return known, nil
 	}
-	info, err := r.api.ImageInspect(ctx, image)
+	info, err := r.engine.API.ImageInspect(ctx, image)
 	if errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) {
 		// The container cannot be created either, or only if the image appears now.
 		return runAs{missing: true}, nil
 	}
 	if err != nil {
-		return runAs{}, wrapError(ctx, "inspect image", err)
+		return runAs{}, engine.WrapError(ctx, "inspect image", err)
 	}
 	if known, ok := r.runAs.get(info.ID); ok {
 		return known, nil
@@ -92,22 +93,22 @@ type imageFiles struct {
 
 // withImageFiles calls read with the files of an image.
 func (r *Runtime) withImageFiles(ctx context.Context, image string, read func(imageFiles) error) error {
-	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Name:       r.names.helper + "-" + randomHex(4),
-		Config:     &container.Config{Image: image, Cmd: []string{"never-started"}, Labels: r.labels(roleHelper, "", "")},
-		HostConfig: &container.HostConfig{NetworkMode: noNetwork},
+	made, err := r.engine.API.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Name:       r.engine.Names.Helper + "-" + engine.RandomHex(4),
+		Config:     &container.Config{Image: image, Cmd: []string{"never-started"}, Labels: r.engine.Labels(engine.RoleHelper, "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: engine.NoNetwork},
 	})
 	if errdefs.IsNotFound(err) {
-		return errConcurrent("the image is being removed")
+		return engine.ErrConcurrent("the image is being removed")
 	}
 	if err != nil {
-		return wrapError(ctx, "read the image's users", err)
+		return engine.WrapError(ctx, "read the image's users", err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 		defer cancel()
-		if err := r.discard(ctx, made.ID); err != nil {
-			r.log.Warn("helper container not removed", "container", made.ID, "err", err)
+		if err := r.engine.Discard(ctx, made.ID); err != nil {
+			r.engine.Log.Warn("helper container not removed", "container", made.ID, "err", err)
 		}
 	}()
 	if err := read(imageFiles{r, made.ID}); err != nil {
@@ -115,11 +116,11 @@ func (r *Runtime) withImageFiles(ctx context.Context, image string, read func(im
 	}
 	// Docker says the same of a missing file as of a missing container, which a prune may
 	// have removed.
-	_, err = r.api.ContainerInspect(ctx, made.ID, client.ContainerInspectOptions{})
+	_, err = r.engine.API.ContainerInspect(ctx, made.ID, client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
-		return errConcurrent("a container that was just created was removed")
+		return engine.ErrConcurrent("a container that was just created was removed")
 	}
-	return wrapError(ctx, "read the image's users", err)
+	return engine.WrapError(ctx, "read the image's users", err)
 }
 
 // read returns the content of a file, which may be behind links. found is false if there
@@ -147,35 +148,35 @@ func (f imageFiles) read(ctx context.Context, name string) (text string, found b
 }
 
 func (f imageFiles) entry(ctx context.Context, name string) (header *tar.Header, text string, found bool, err error) {
-	res, err := f.r.api.CopyFromContainer(ctx, f.container, client.CopyFromContainerOptions{SourcePath: name})
+	res, err := f.r.engine.API.CopyFromContainer(ctx, f.container, client.CopyFromContainerOptions{SourcePath: name})
 	if errdefs.IsNotFound(err) {
 		return nil, "", false, nil
 	}
 	if err != nil {
-		return nil, "", false, wrapError(ctx, "read the image's users", err)
+		return nil, "", false, engine.WrapError(ctx, "read the image's users", err)
 	}
 	defer res.Content.Close()
 	tr := tar.NewReader(res.Content)
 	if header, err = tr.Next(); err != nil {
-		return nil, "", false, wrapError(ctx, "read the image's users", err)
+		return nil, "", false, engine.WrapError(ctx, "read the image's users", err)
 	}
 	content, err := io.ReadAll(io.LimitReader(tr, maxImageFile+1))
 	if err == nil && len(content) > maxImageFile {
 		err = fmt.Errorf("%s of the image is larger than %d bytes", name, maxImageFile)
 	}
 	if err != nil {
-		return nil, "", false, wrapError(ctx, "read the image's users", err)
+		return nil, "", false, engine.WrapError(ctx, "read the image's users", err)
 	}
 	return header, string(content), true, nil
 }
 
 // has reports whether the image has something with this name.
 func (f imageFiles) has(ctx context.Context, name string) (bool, error) {
-	_, err := f.r.api.ContainerStatPath(ctx, f.container, client.ContainerStatPathOptions{Path: name})
+	_, err := f.r.engine.API.ContainerStatPath(ctx, f.container, client.ContainerStatPathOptions{Path: name})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil, wrapError(ctx, "look for the image's files", err)
+	return err == nil, engine.WrapError(ctx, "look for the image's files", err)
 }
 
 // userSpec is the user of a workspace's container, as in container.Config.User.

@@ -13,6 +13,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
@@ -24,13 +25,13 @@ const ownUID = 1_500_042
 func variant(t *testing.T, r *Runtime, changes []string, files ...tar.Header) string {
 	t.Helper()
 	ctx := t.Context()
-	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config:     &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: r.labels("test", "", "")},
-		HostConfig: &container.HostConfig{NetworkMode: noNetwork},
+	c, err := r.engine.API.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config:     &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: r.engine.Labels("test", "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: engine.NoNetwork},
 	})
 	check(t, err)
 	defer func() {
-		if err := r.discard(ctx, c.ID); err != nil {
+		if err := r.engine.Discard(ctx, c.ID); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -50,13 +51,13 @@ func variant(t *testing.T, r *Runtime, changes []string, files ...tar.Header) st
 		}
 	}
 	check(t, tw.Close())
-	must(t)(r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &b}))
-	rootfs, err := r.api.ContainerExport(ctx, c.ID, client.ContainerExportOptions{})
+	must(t)(r.engine.API.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &b}))
+	rootfs, err := r.engine.API.ContainerExport(ctx, c.ID, client.ContainerExportOptions{})
 	check(t, err)
 	defer rootfs.Close()
-	ref := "codehub-test/" + randomHex(8) + ":latest"
-	res, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: rootfs, SourceName: "-"}, ref, client.ImageImportOptions{
-		Changes: append(changes, `ENTRYPOINT ["/testserver"]`, "WORKDIR /home/coder", "LABEL "+account.LabelIDE+"="+account.IDEIncluded, "LABEL "+labelInstallation+"="+r.cfg.Installation),
+	ref := "codehub-test/" + engine.RandomHex(8) + ":latest"
+	res, err := r.engine.API.ImageImport(ctx, client.ImageImportSource{Source: rootfs, SourceName: "-"}, ref, client.ImageImportOptions{
+		Changes: append(changes, `ENTRYPOINT ["/testserver"]`, "WORKDIR /home/coder", "LABEL "+account.LabelIDE+"="+account.IDEIncluded, "LABEL "+engine.LabelInstallation+"="+r.cfg.Installation),
 	})
 	check(t, err)
 	drain(t, res)
@@ -99,7 +100,7 @@ func TestImageRunsAsUIDOfWorkspace(t *testing.T) {
 			seed(t, r, spec)
 			check(t, r.OwnHome(t.Context(), ownOf(spec), nil))
 			c := start(t, r, spec)
-			info, err := r.api.ContainerInspect(t.Context(), c.ID, client.ContainerInspectOptions{})
+			info, err := r.engine.API.ContainerInspect(t.Context(), c.ID, client.ContainerInspectOptions{})
 			check(t, err)
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", ideOf(t, info.Container)))
 			if want := fmt.Sprintf("\nUid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d\n", ownUID); err != nil || !strings.Contains(string(status), want) {

@@ -63,10 +63,10 @@ func (m userMap) String() string {
 
 // userMap returns which uids containers can have; mapped is false if they have all.
 func (r *Runtime) userMap(ctx context.Context, maxAge time.Duration) (_ userMap, mapped bool, err error) {
-	if known, ok := r.mapped.Load().(userMap); ok && r.now().Sub(known.read) < maxAge {
+	if known, ok := r.mapped.Load().(userMap); ok && r.engine.Now().Sub(known.read) < maxAge {
 		return known, true, nil
 	}
-	if e := r.engine(ctx); !e.known || e.keepsUsers {
+	if e := r.engine.Features(ctx); !e.Known || e.KeepsUsers {
 		return userMap{}, false, nil
 	}
 	var text bytes.Buffer
@@ -81,7 +81,7 @@ func (r *Runtime) userMap(ctx context.Context, maxAge time.Duration) (_ userMap,
 	if err != nil {
 		return userMap{}, false, err
 	}
-	m := userMap{ranges: ranges, read: r.now()}
+	m := userMap{ranges: ranges, read: r.engine.Now()}
 	r.mapped.Store(m)
 	return m, true, nil
 }
@@ -90,7 +90,7 @@ func (r *Runtime) userMap(ctx context.Context, maxAge time.Duration) (_ userMap,
 func (r *Runtime) checkUIDs(ctx context.Context) {
 	m, mapped, err := r.userMap(ctx, helperWallInterval)
 	if err != nil {
-		r.log.Debug("read the uid map of containers failed", "err", err)
+		r.engine.Log.Debug("read the uid map of containers failed", "err", err)
 		return
 	}
 	uids := r.cfg.UIDs

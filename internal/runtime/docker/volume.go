@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
 
@@ -35,7 +36,7 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 	default:
 		return fmt.Errorf("storage backend %q is not one of Docker's", spec.Storage)
 	}
-	report(progress, runtime.StepCreating)
+	engine.Report(progress, runtime.StepCreating)
 	name := spec.Workspace.VolumeName()
 	for range 3 {
 		labels, made, err := r.makeVolume(ctx, spec)
@@ -45,7 +46,7 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 		if made {
 			return r.seed(ctx, spec, name, labels, progress)
 		}
-		if r.owns(labels, roleImplicit) {
+		if r.engine.Owns(labels, engine.RoleImplicit) {
 			if err := r.removeImplicit(ctx, spec.Workspace); err != nil {
 				return err
 			}
@@ -56,7 +57,7 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 			return err
 		}
 	}
-	return errRecreated("volume " + name)
+	return engine.ErrRecreated("volume " + name)
 }
 
 // lockHome serializes this process's calls on the workspace's home.
@@ -64,36 +65,17 @@ func (r *Runtime) lockHome(ctx context.Context, id workspace.ID) (unlock func(),
 	if !workspace.ValidID(string(id)) {
 		return nil, fmt.Errorf("workspace %q is not a UUID", id)
 	}
-	return r.locks.lock(ctx, id)
-}
-
-// createVolume creates a volume and returns the labels of the one with that name,
-// which may have existed before. It inspects the volume, because after a restart
-// Docker's response to the creation lacks the labels of an existing volume.
-func (r *Runtime) createVolume(ctx context.Context, opts client.VolumeCreateOptions) (map[string]string, error) {
-	for range 3 {
-		if _, err := r.api.VolumeCreate(ctx, opts); err != nil {
-			return nil, wrapError(ctx, "create volume", err)
-		}
-		v, err := r.api.VolumeInspect(ctx, opts.Name, client.VolumeInspectOptions{})
-		if err == nil {
-			return v.Volume.Labels, nil
-		}
-		if !errdefs.IsNotFound(err) {
-			return nil, wrapError(ctx, "inspect volume", err)
-		}
-	}
-	return nil, fmt.Errorf("volume %s is removed as soon as it is created", opts.Name)
+	return r.engine.Lock(ctx, id)
 }
 
 // makeVolume creates the home's volume, or finds it with the claim or as one that
 // Docker created implicitly. It returns its labels.
 func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labels map[string]string, made bool, err error) {
 	name := spec.Workspace.VolumeName()
-	labels = r.labels(roleHome, spec.Workspace, spec.Claim)
-	labels[labelAttempt] = randomHex(8)
+	labels = r.engine.Labels(engine.RoleHome, spec.Workspace, spec.Claim)
+	labels[engine.LabelAttempt] = engine.RandomHex(8)
 	describe(labels, spec)
-	got, err := r.createVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
+	got, err := r.engine.CreateVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
 	if errdefs.IsConflict(err) {
 		return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
@@ -101,9 +83,9 @@ func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labe
 		return nil, false, err
 	}
 	switch {
-	case got[labelAttempt] == labels[labelAttempt]:
+	case got[engine.LabelAttempt] == labels[engine.LabelAttempt]:
 		return got, true, nil
-	case r.owns(got, roleImplicit), r.owns(got, roleHome) && got[labelClaim] == spec.Claim:
+	case r.engine.Owns(got, engine.RoleImplicit), r.engine.Owns(got, engine.RoleHome) && got[engine.LabelClaim] == spec.Claim:
 		return got, false, nil
 	}
 	return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
@@ -112,10 +94,10 @@ func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labe
 // describe adds the owner and the workspace's name to a home's labels.
 func describe(labels map[string]string, spec runtime.VolumeSpec) {
 	if spec.Owner != "" {
-		labels[labelOwner] = spec.Owner
+		labels[engine.LabelOwner] = spec.Owner
 	}
 	if spec.Name != "" {
-		labels[labelName] = spec.Name
+		labels[engine.LabelName] = spec.Name
 	}
 }
 
@@ -125,7 +107,7 @@ func describe(labels map[string]string, spec runtime.VolumeSpec) {
 // keeps the volume.
 func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string) (seeded bool, err error) {
 	name := id.VolumeName()
-	users, err := r.users(ctx, name)
+	users, err := r.engine.Users(ctx, name)
 	if err != nil {
 		return false, err
 	}
@@ -142,12 +124,12 @@ func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string
 		return true, nil
 	}
 	marker, marked := found.marker(id)
-	if err := inUse("volume "+name, users); err != nil {
+	if err := engine.InUse("volume "+name, users); err != nil {
 		return false, err
 	}
 	for _, u := range users {
-		if u.hasRun() && (!marked || u.id != marker.proof) {
-			return false, fmt.Errorf("volume %s cannot be seeded: container %s uses it: %w", name, u.name, runtime.ErrConflict)
+		if u.HasRun() && (!marked || u.ID != marker.proof) {
+			return false, fmt.Errorf("volume %s cannot be seeded: container %s uses it: %w", name, u.Name, runtime.ErrConflict)
 		}
 	}
 	seeded = found.seeds[id].claim == claim // also if an empty archive was restored
@@ -166,12 +148,12 @@ func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string
 }
 
 // discardJobs removes the containers that are jobs.
-func (r *Runtime) discardJobs(ctx context.Context, users []user) error {
+func (r *Runtime) discardJobs(ctx context.Context, users []engine.User) error {
 	for _, u := range users {
-		if u.role != roleJob {
+		if u.Role != engine.RoleJob {
 			continue
 		}
-		if err := r.discard(ctx, u.id); err != nil {
+		if err := r.discard(ctx, u.ID); err != nil {
 			return err
 		}
 	}
@@ -179,13 +161,13 @@ func (r *Runtime) discardJobs(ctx context.Context, users []user) error {
 }
 
 // removeHeld removes a volume and the containers that hold it.
-func (r *Runtime) removeHeld(ctx context.Context, name string, users []user) error {
+func (r *Runtime) removeHeld(ctx context.Context, name string, users []engine.User) error {
 	for _, u := range users {
-		if err := r.discard(ctx, u.id); err != nil {
+		if err := r.discard(ctx, u.ID); err != nil {
 			return err
 		}
 	}
-	return r.removeVolume(ctx, name)
+	return r.engine.RemoveVolume(ctx, name)
 }
 
 // seed copies the image's content at HomeDir into an empty volume. When it returns,
@@ -193,13 +175,13 @@ func (r *Runtime) removeHeld(ctx context.Context, name string, users []user) err
 // creates another with these labels.
 func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume string, labels map[string]string, progress func(runtime.Progress)) error {
 	opts := client.ContainerCreateOptions{
-		Name: seedName(spec.Workspace),
+		Name: engine.SeedName(spec.Workspace),
 		Config: &container.Config{
 			Cmd:    []string{"never-started"}, // Docker requires a command
-			Labels: r.labels(roleSeed, spec.Workspace, spec.Claim),
+			Labels: r.engine.Labels(engine.RoleSeed, spec.Workspace, spec.Claim),
 		},
 		HostConfig: &container.HostConfig{
-			NetworkMode: noNetwork,
+			NetworkMode: engine.NoNetwork,
 			Mounts: []mount.Mount{{
 				Type: mount.TypeVolume, Source: volume, Target: runtime.HomeDir,
 				VolumeOptions: &mount.VolumeOptions{Labels: labels},
@@ -212,9 +194,9 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 			return err
 		}
 		opts.Config.Image = image.id
-		report(progress, runtime.StepSeeding)
+		engine.Report(progress, runtime.StepSeeding)
 		counted := r.watchSeeding(ctx, spec, volume, progress)
-		_, err = r.api.ContainerCreate(ctx, opts)
+		_, err = r.engine.API.ContainerCreate(ctx, opts)
 		counted()
 		if err == nil {
 			return nil
@@ -232,23 +214,23 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 			return why
 		}
 		if !missing {
-			return wrapError(ctx, "create seed container", err)
+			return engine.WrapError(ctx, "create seed container", err)
 		}
 	}
-	return errRecreated("container " + seedName(spec.Workspace))
+	return engine.ErrRecreated("container " + engine.SeedName(spec.Workspace))
 }
 
 // removeSeed removes the workspace's seed container, if there is one.
 func (r *Runtime) removeSeed(ctx context.Context, id workspace.ID) error {
-	c, err := r.api.ContainerInspect(ctx, seedName(id), client.ContainerInspectOptions{})
+	c, err := r.engine.API.ContainerInspect(ctx, engine.SeedName(id), client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return wrapError(ctx, "inspect seed container", err)
+		return engine.WrapError(ctx, "inspect seed container", err)
 	}
-	if !r.owns(c.Container.Config.Labels, roleSeed) {
-		return fmt.Errorf("container %s is not this installation's", seedName(id))
+	if !r.engine.Owns(c.Container.Config.Labels, engine.RoleSeed) {
+		return fmt.Errorf("container %s is not this installation's", engine.SeedName(id))
 	}
 	return r.discard(ctx, c.Container.ID)
 }
@@ -297,23 +279,23 @@ func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim strin
 
 // recordSettled creates the record that the home is live.
 func (r *Runtime) recordSettled(ctx context.Context, id workspace.ID, claim, key string) error {
-	labels := r.labels(roleSettled, id, claim)
+	labels := r.engine.Labels(engine.RoleSettled, id, claim)
 	if key != "" {
-		labels[labelKey] = key
+		labels[engine.LabelKey] = key
 	}
 	for range 2 {
-		got, err := r.createVolume(ctx, client.VolumeCreateOptions{Name: settledName(id, claim), Driver: "local", Labels: labels})
+		got, err := r.engine.CreateVolume(ctx, client.VolumeCreateOptions{Name: engine.SettledName(id, claim), Driver: "local", Labels: labels})
 		if err != nil {
 			return err
 		}
-		if r.owns(got, roleSettled) && got[labelClaim] == claim {
+		if r.engine.Owns(got, engine.RoleSettled) && got[engine.LabelClaim] == claim {
 			return nil
 		}
-		if err := r.removeOwned(ctx, settledName(id, claim), roleSettled); err != nil {
+		if err := r.engine.RemoveOwned(ctx, engine.SettledName(id, claim), engine.RoleSettled); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("volume %s is not this installation's", settledName(id, claim))
+	return fmt.Errorf("volume %s is not this installation's", engine.SettledName(id, claim))
 }
 
 // removeMarkers removes the given restore records of a home.
@@ -322,7 +304,7 @@ func (r *Runtime) removeMarkers(ctx context.Context, found homes, id workspace.I
 		if m.claim != claim {
 			continue
 		}
-		if err := r.removeOwned(ctx, m.name, roleRestored); err != nil {
+		if err := r.engine.RemoveOwned(ctx, m.name, engine.RoleRestored); err != nil {
 			return err
 		}
 	}
@@ -335,7 +317,7 @@ func (r *Runtime) removeSettled(ctx context.Context, found homes, id workspace.I
 		if rec.claim != claim {
 			continue
 		}
-		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {
+		if err := r.engine.RemoveOwned(ctx, rec.name, engine.RoleSettled); err != nil {
 			return err
 		}
 	}
@@ -349,24 +331,9 @@ func (r *Runtime) removeLostRecords(ctx context.Context, found homes, id workspa
 		if rec.claim == claim {
 			continue
 		}
-		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {
+		if err := r.engine.RemoveOwned(ctx, rec.name, engine.RoleSettled); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// removeOwned removes a volume of this installation and role.
-func (r *Runtime) removeOwned(ctx context.Context, name, role string) error {
-	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return wrapError(ctx, "inspect volume", err)
-	}
-	if !r.owns(v.Volume.Labels, role) {
-		return nil
-	}
-	return r.removeVolume(ctx, name)
 }

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/testing/dockertest"
 	"codehub/internal/testing/harness"
@@ -51,7 +52,7 @@ func newOutside(t *testing.T) outside {
 	outsides.Lock()
 	t.Cleanup(outsides.Unlock)
 	removeOutsides(t)
-	name := fmt.Sprintf("cho%d-%s", os.Getpid(), randomHex(1))
+	name := fmt.Sprintf("cho%d-%s", os.Getpid(), engine.RandomHex(1))
 	third := 1 + os.Getpid()%250
 	prefix := fmt.Sprintf("198.18.%d.", third)
 	ip(t, "netns", "add", name)
@@ -108,7 +109,7 @@ type bridged struct{ bridge, service string }
 
 func newBridged(t *testing.T, n int) bridged {
 	t.Helper()
-	suffix := randomHex(3)
+	suffix := engine.RandomHex(3)
 	bridge, veth, namespace := "chout-b"+suffix, "chout-v"+suffix, "chout-n"+suffix
 	prefix := fmt.Sprintf("198.19.%d.", (2*os.Getpid()+n)%250)
 	ip(t, "link", "add", bridge, "type", "bridge")
@@ -207,26 +208,26 @@ func acceptIn(t *testing.T, namespace, addr string, accepted func(net.Conn)) str
 func published(t *testing.T, r *Runtime) (bridge, addr, port string) {
 	t.Helper()
 	ctx := t.Context()
-	name := "codehub-test-" + randomHex(4)
+	name := "codehub-test-" + engine.RandomHex(4)
 	subnet := dockertest.NewSubnet(t)
 	check(t, subnet.UsedBy(r.cfg.Installation))
-	bridge = "chout-d" + randomHex(3)
-	if _, err := r.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{
-		Labels:  r.labels("test", "", ""),
+	bridge = "chout-d" + engine.RandomHex(3)
+	if _, err := r.engine.API.NetworkCreate(ctx, name, client.NetworkCreateOptions{
+		Labels:  r.engine.Labels("test", "", ""),
 		Options: map[string]string{"com.docker.network.bridge.name": bridge},
 		IPAM:    &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: subnet.Prefix}}},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config: &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", ""), ExposedPorts: networktypes.PortSet{idePort: {}}},
+	c, err := r.engine.API.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config: &container.Config{Image: harness.TestImage(), Labels: r.engine.Labels("test", "", ""), ExposedPorts: networktypes.PortSet{idePort: {}}},
 		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(name), PortBindings: networktypes.PortMap{
 			idePort: {{HostIP: netip.IPv4Unspecified()}},
 		}},
 	})
 	check(t, err)
-	must(t)(r.api.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}))
-	info, err := r.api.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
+	must(t)(r.engine.API.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}))
+	info, err := r.engine.API.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
 	check(t, err)
 	net := info.Container.NetworkSettings
 	return bridge, net.Networks[name].IPAddress.String(), net.Ports[idePort][0].HostPort
@@ -337,7 +338,7 @@ func TestWall(t *testing.T) {
 	for _, cloud := range []string{"100.100.100.200", "168.63.129.16", "192.0.0.192"} {
 		closed["the metadata service "+cloud] = net.JoinHostPort(out.also(t, cloud).String(), out.port)
 	}
-	for _, addr := range hostAddresses(t, r.names.bridge, out.veth, boxBridge) {
+	for _, addr := range hostAddresses(t, r.engine.Names.Bridge, out.veth, boxBridge) {
 		closed["a service of the host on "+addr] = net.JoinHostPort(addr, service)
 		closed["a published port on "+addr] = net.JoinHostPort(addr, boxPort)
 	}
@@ -361,7 +362,7 @@ func TestWall(t *testing.T) {
 	// Docker isolates its bridges and neighbours on one. Its rules are disabled
 	// here, so that only the wall is tested.
 	for _, flag := range []string{"-i", "-o"} {
-		rule := []string{"DOCKER-USER", flag, r.names.bridge, "-j", "ACCEPT"}
+		rule := []string{"DOCKER-USER", flag, r.engine.Names.Bridge, "-j", "ACCEPT"}
 		iptables(t, append([]string{"-I"}, rule...)...)
 		t.Cleanup(func() { iptables(t, append([]string{"-D"}, rule...)...) })
 	}
@@ -371,7 +372,7 @@ func TestWall(t *testing.T) {
 	resolved := probeFrom(t, inside, "20s", name)
 
 	for _, x := range []*Runtime{r, otherInstallation} {
-		check(t, wall.Remove(x.names.table))
+		check(t, wall.Remove(x.engine.Names.Table))
 	}
 	expect("without the wall", inside, closed, "20s", true)
 	expect("without the wall", inside, open, "20s", true)

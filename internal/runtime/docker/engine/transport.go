@@ -1,4 +1,4 @@
-package docker
+package engine
 
 import (
 	"context"
@@ -23,34 +23,34 @@ const probeMaxPause = 5 * time.Second
 // connect creates the Docker clients: one whose calls pass a circuit breaker, and
 // one without for the breaker's own probes and for hijacked connections, which
 // bypass the transport.
-func (r *Runtime) connect() error {
+func (e *Engine) connect() error {
 	opts := []client.Opt{client.FromEnv}
-	host := r.cfg.Host
+	host := e.Host
 	if host != "" {
 		opts = append(opts, client.WithHost(host))
 	} else if host = os.Getenv(client.EnvOverrideHost); host == "" {
 		host = client.DefaultDockerHost
 	}
 	var err error
-	if r.plain, err = client.New(opts...); err != nil {
+	if e.Plain, err = client.New(opts...); err != nil {
 		return err
 	}
 	next, err := dockerTransport(host)
 	if err != nil {
 		return err
 	}
-	r.idle = next
-	r.breaker = breaker.New(breaker.Config{
-		Name: "engine", Probe: r.ping, MostPause: probeMaxPause, ProbeWithin: askTimeout,
-		Log: r.log, Conditions: r.cfg.Conditions, Condition: "docker",
+	e.idle = next
+	e.Breaker = breaker.New(breaker.Config{
+		Name: "engine", Probe: e.ping, MostPause: probeMaxPause, ProbeWithin: AskTimeout,
+		Log: e.Log, Conditions: e.Conditions, Condition: "docker",
 	})
 	opts = append(opts, client.WithHTTPClient(&http.Client{
-		Transport: fenced{r.breaker.Transport(next)}, CheckRedirect: client.CheckRedirect,
+		Transport: fenced{e.Breaker.Transport(next)}, CheckRedirect: client.CheckRedirect,
 	}))
 	if next.TLSClientConfig != nil {
 		opts = append(opts, client.WithScheme("https"))
 	}
-	r.api, err = client.New(opts...)
+	e.API, err = client.New(opts...)
 	return err
 }
 
@@ -75,18 +75,20 @@ func dockerTransport(host string) (*http.Transport, error) {
 }
 
 // ping calls an endpoint that a hanging Docker does not answer.
-func (r *Runtime) ping(ctx context.Context) error {
-	_, err := r.plain.ContainerList(ctx, client.ContainerListOptions{Limit: 1})
+func (e *Engine) ping(ctx context.Context) error {
+	_, err := e.Plain.ContainerList(ctx, client.ContainerListOptions{Limit: 1})
 	return connectionError(err)
 }
 
 // connectionError returns err unless it is Docker's own response.
 func connectionError(err error) error {
-	if err == nil || !unreachable(err) {
+	if err == nil || !Unreachable(err) {
 		return nil
 	}
 	return err
 }
 
-// Breaker returns the circuit breaker for Docker.
-func (r *Runtime) Breaker() *breaker.Breaker { return r.breaker }
+// AskTimeout limits inspecting one container while a page waits. It also
+// prevents such a call from blocking all others: the Docker client's first call
+// is waited for by the rest.
+const AskTimeout = 10 * time.Second

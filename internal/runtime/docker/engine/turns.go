@@ -1,7 +1,8 @@
-package docker
+package engine
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -22,8 +23,8 @@ import (
 // delay the others for long. code-server stops in 0.1 s.
 const maxTurn = 2 * time.Second
 
-// A start takes one share of Runtime.turns, a stop all of them. A start has a part of
-// Runtime.starts before, as startsAtOnce says.
+// A start takes one share of Engine.turns, a stop all of them. A start has a part of
+// Engine.starts before, as startsAtOnce says.
 const (
 	toStart   = 1
 	allShares = 1 << 30
@@ -32,11 +33,11 @@ const (
 
 // turn waits for the caller's turn to start or to stop a container, and returns the
 // function that ends it. With newer versions of Docker it returns at once.
-func (r *Runtime) turn(ctx context.Context, shares int64) (end func(), err error) {
-	if r.engine(ctx).leavesAtOnce {
+func (e *Engine) turn(ctx context.Context, shares int64) (end func(), err error) {
+	if e.Features(ctx).leavesAtOnce {
 		return func() {}, nil
 	}
-	return take(ctx, r.turns, shares)
+	return take(ctx, e.turns, shares)
 }
 
 // startsAtOnce is how many containers of workspaces this server lets Docker create and start
@@ -45,10 +46,10 @@ func (r *Runtime) turn(ctx context.Context, shares int64) (end func(), err error
 // least, so that one that waits for a disk leaves the processors to another.
 func startsAtOnce(processors int) int64 { return max(2, int64(processors)) }
 
-// startsTurn waits until a container of a workspace may be created and started, and returns the
+// StartsTurn waits until a container of a workspace may be created and started, and returns the
 // function that ends this. One that takes longer than maxTurn does not delay the others.
-func (r *Runtime) startsTurn(ctx context.Context) (end func(), err error) {
-	return take(ctx, r.starts, allShares/startsAtOnce(r.engine(ctx).processors))
+func (e *Engine) StartsTurn(ctx context.Context) (end func(), err error) {
+	return take(ctx, e.starts, allShares/startsAtOnce(e.Features(ctx).processors))
 }
 
 // take takes shares for maxTurn at most, and returns the function that returns them.
@@ -61,45 +62,48 @@ func take(ctx context.Context, of *semaphore.Weighted, shares int64) (end func()
 	return func() { late.Stop(); once() }, nil
 }
 
-// startInTurn starts a container of a workspace.
-func (r *Runtime) startInTurn(ctx context.Context, id string) error {
-	end, err := r.turn(ctx, toStart)
+// StopTurn waits for the caller's turn to stop a container.
+func (e *Engine) StopTurn(ctx context.Context) (end func(), err error) { return e.turn(ctx, toStop) }
+
+// StartInTurn starts a container of a workspace.
+func (e *Engine) StartInTurn(ctx context.Context, id string) error {
+	end, err := e.turn(ctx, toStart)
 	if err != nil {
 		return err
 	}
 	defer end()
-	_, err = r.api.ContainerStart(ctx, id, client.ContainerStartOptions{})
+	_, err = e.API.ContainerStart(ctx, id, client.ContainerStartOptions{})
 	return err
 }
 
-// engine is what a version of Docker and the kernel of its host can do.
-type engine struct {
-	known      bool // Docker has responded
+// Features is what a version of Docker and the kernel of its host can do.
+type Features struct {
+	Known      bool // Docker has responded
 	processors int  // of its machine
 	// Pending signals and timers are memory of their container: since Linux 5.15.
-	countsSignals bool
+	CountsSignals bool
 	// A container may leave a network while others join or leave it: since Docker 23.0.
 	leavesAtOnce bool
 	// The uids in containers are those of the host: neither userns-remap nor rootless.
-	keepsUsers bool
+	KeepsUsers bool
 }
 
-// engine asks Docker until it responds once, and keeps the answer. Until then it returns
+// Features asks Docker until it responds once, and keeps the answer. Until then it returns
 // the zero value, which is safe with every version; the call that follows reports the
 // failure.
-func (r *Runtime) engine(ctx context.Context) engine {
-	if known, ok := r.known.Load().(engine); ok {
+func (e *Engine) Features(ctx context.Context) Features {
+	if known, ok := e.known.Load().(Features); ok {
 		return known
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
-	res, err := r.api.Info(ctx, client.InfoOptions{})
+	res, err := e.API.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return engine{}
+		return Features{}
 	}
-	e := engine{known: true, processors: res.Info.NCPU, countsSignals: atLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: atLeast(res.Info.ServerVersion, 23, 0), keepsUsers: keepsUsers(res.Info.SecurityOptions)}
-	r.known.Store(e)
-	return e
+	f := Features{Known: true, processors: res.Info.NCPU, CountsSignals: AtLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: AtLeast(res.Info.ServerVersion, 23, 0), KeepsUsers: keepsUsers(res.Info.SecurityOptions)}
+	e.known.Store(f)
+	return f
 }
 
 func keepsUsers(security []string) bool {
@@ -107,4 +111,12 @@ func keepsUsers(security []string) bool {
 		name, _, _ := strings.Cut(strings.TrimPrefix(option, "name="), ",")
 		return name == "userns" || name == "rootless"
 	})
+}
+
+func AtLeast(version string, major, minor int) bool {
+	var a, b int
+	if _, err := fmt.Sscanf(version, "%d.%d", &a, &b); err != nil {
+		return false
+	}
+	return a > major || a == major && b >= minor
 }

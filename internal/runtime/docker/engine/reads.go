@@ -1,14 +1,14 @@
-package docker
+package engine
 
 import (
 	"context"
 	"sync"
 )
 
-// reads shares reads of Docker's state among callers that ask for the same at the same
+// Reads shares reads of Docker's state among callers that ask for the same at the same
 // time, such as starts of many workspaces. Each caller gets the result of a read that
 // began after it asked, so sharing is not visible to it. The zero value is ready to use.
-type reads[K comparable, T any] struct {
+type Reads[K comparable, T any] struct {
 	mu   sync.Mutex
 	keys map[K]*readQueue[T]
 }
@@ -28,9 +28,9 @@ type sharedRead[T any] struct {
 	err     error
 }
 
-// do calls read, or gets the result of another caller's call for the same key. The value
+// Do calls read, or gets the result of another caller's call for the same key. The value
 // is shared: callers must not change it. A call ends early when all its callers have gone.
-func (r *reads[K, T]) do(ctx context.Context, key K, read func(context.Context) (T, error)) (T, error) {
+func (r *Reads[K, T]) Do(ctx context.Context, key K, read func(context.Context) (T, error)) (T, error) {
 	r.mu.Lock()
 	if r.keys == nil {
 		r.keys = map[K]*readQueue[T]{}
@@ -57,12 +57,12 @@ func (r *reads[K, T]) do(ctx context.Context, key K, read func(context.Context) 
 	case <-ctx.Done():
 		r.leave(q, mine)
 		var none T
-		return none, wrapError(ctx, "wait for a read of Docker that is shared", ctx.Err())
+		return none, WrapError(ctx, "wait for a read of Docker that is shared", ctx.Err())
 	}
 }
 
 // begin starts the next read of a key, or forgets the key if none wants one. r.mu is held.
-func (r *reads[K, T]) begin(key K, q *readQueue[T]) {
+func (r *Reads[K, T]) begin(key K, q *readQueue[T]) {
 	s := q.next
 	q.running, q.next = s, nil
 	if s == nil {
@@ -79,7 +79,7 @@ func (r *reads[K, T]) begin(key K, q *readQueue[T]) {
 	}()
 }
 
-func (r *reads[K, T]) leave(q *readQueue[T], s *sharedRead[T]) {
+func (r *Reads[K, T]) leave(q *readQueue[T], s *sharedRead[T]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.waiting--; s.waiting > 0 {

@@ -1,4 +1,4 @@
-package docker
+package engine
 
 import (
 	"context"
@@ -18,22 +18,22 @@ import (
 	"codehub/internal/workspace"
 )
 
-// wrapError wraps an error of Docker. If Docker did not respond or was shutting
+// WrapError wraps an error of Docker. If Docker did not respond or was shutting
 // down, the result also wraps runtime.ErrUnreachable; that includes a deadline, but
 // not a cancellation by the caller. If Docker's disk is full it wraps
 // runtime.ErrNoSpace, and for a transient cause it is runtime.ErrBusy.
-func wrapError(ctx context.Context, what string, err error) error {
+func WrapError(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
-	case ctx.Err() != nil || unreachable(err):
+	case ctx.Err() != nil || Unreachable(err):
 		return fmt.Errorf("%s: %w: %w", what, runtime.ErrUnreachable, truncated(err))
 	case isTransient(err):
 		return &transientError{fmt.Errorf("%s: %w", what, truncated(err))}
-	case noSpace(err):
+	case NoSpace(err):
 		return fmt.Errorf("%s: %w: %w", what, runtime.ErrNoSpace, truncated(err))
 	}
 	return fmt.Errorf("%s: %w", what, truncated(err))
@@ -60,10 +60,10 @@ func (e *transientError) Unwrap() error { return e.error }
 
 func (e *transientError) Is(target error) bool { return target == runtime.ErrBusy }
 
-// noSpace reports whether Docker failed because its disk is full. There is no error
+// NoSpace reports whether Docker failed because its disk is full. There is no error
 // code for that, only the kernel's text at the end of the message; in the middle it
 // could be part of a name.
-func noSpace(err error) bool {
+func NoSpace(err error) bool {
 	if errdefs.IsInvalidArgument(err) || errdefs.IsNotFound(err) || errdefs.IsConflict(err) || errdefs.IsPermissionDenied(err) {
 		return false
 	}
@@ -72,17 +72,7 @@ func noSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || message == words || strings.HasSuffix(message, ": "+words)
 }
 
-// fillsDisk reports whether a pull failed because Docker's disk is full, as opposed
-// to a registry that reports such an error.
-func fillsDisk(err error) bool {
-	own := false
-	for _, begins := range []string{"write /", "mkdir /", "open /", "failed to register layer: ", "failed to extract layer "} {
-		own = own || strings.HasPrefix(err.Error(), begins)
-	}
-	return own && noSpace(err)
-}
-
-func unreachable(err error) bool {
+func Unreachable(err error) bool {
 	if client.IsErrConnectionFailed(err) || errors.Is(err, breaker.ErrOpen) {
 		return true
 	}
@@ -106,6 +96,15 @@ func unreachable(err error) bool {
 			if strings.Contains(err.Error(), words) {
 				return true
 			}
+		}
+	}
+	return false
+}
+
+func AddressTaken(err error) bool {
+	for _, words := range []string{"Address already in use", "address already in use", "requested address is not available"} {
+		if strings.Contains(err.Error(), words) {
+			return true
 		}
 	}
 	return false

@@ -1,4 +1,4 @@
-package docker
+package engine
 
 import (
 	"context"
@@ -7,18 +7,18 @@ import (
 	"codehub/internal/workspace"
 )
 
-// locks serializes changes to one workspace within this process. Between processes
+// Locks serializes changes to one workspace within this process. Between processes
 // the claims do that.
-type locks struct {
+type Locks struct {
 	mu   sync.Mutex
 	held map[workspace.ID]chan struct{} // closed on release
 }
 
-// lock waits for the workspace's lock and returns a function that releases it.
-func (l *locks) lock(ctx context.Context, id workspace.ID) (func(), error) {
+// Lock waits for the workspace's lock and returns a function that releases it.
+func (l *Locks) Lock(ctx context.Context, id workspace.ID) (func(), error) {
 	for {
 		if err := ctx.Err(); err != nil {
-			return nil, wrapError(ctx, "wait for another call on the workspace", err)
+			return nil, WrapError(ctx, "wait for another call on the workspace", err)
 		}
 		l.mu.Lock()
 		held, ok := l.held[id]

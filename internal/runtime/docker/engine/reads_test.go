@@ -1,4 +1,4 @@
-package docker
+package engine
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 func TestReadsAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var r reads[string, int64]
+		var r Reads[string, int64]
 		var begun atomic.Int64
 		goOn := make(chan struct{})
 		read := func(context.Context) (int64, error) {
@@ -24,7 +24,7 @@ func TestReadsAreShared(t *testing.T) {
 		results := make([]int64, 10)
 		var g sync.WaitGroup
 		ask := func(i int) {
-			g.Go(func() { results[i], _ = r.do(t.Context(), "a", read) })
+			g.Go(func() { results[i], _ = r.Do(t.Context(), "a", read) })
 		}
 		ask(0)
 		synctest.Wait()
@@ -56,7 +56,7 @@ func TestReadsAreShared(t *testing.T) {
 func TestReadsOfCallersThatLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var r reads[string, int]
+		var r Reads[string, int]
 		read := func(ctx context.Context) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
@@ -65,7 +65,7 @@ func TestReadsOfCallersThatLeft(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended = make(chan error, 1)
 			go func() {
-				_, err := r.do(ctx, "a", read)
+				_, err := r.Do(ctx, "a", read)
 				ended <- err
 			}()
 			synctest.Wait()
