@@ -6,6 +6,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/docker/helper"
 )
 
 // The first process of every workspace is codehub's agent, which no image has to bring. It is
@@ -26,13 +27,13 @@ func (r *Runtime) ensureAgentVolume(ctx context.Context) (name, digest string, e
 	if name, digest = r.agent.known(); name != "" {
 		return name, digest, nil
 	}
-	if _, err := r.ensureHelperImage(ctx); err != nil {
+	if _, err := r.helper.Image(ctx); err != nil {
 		return "", "", err
 	}
 	if digest = r.cfg.AgentDigest; digest == "" {
-		digest = r.helperDigest()
+		digest = r.helper.Digest()
 	}
-	name, err = r.fillOnce(ctx, &r.agent, digest, helperRun{args: []string{cmdInstallAgent, fillDir, digest}})
+	name, err = r.fillOnce(ctx, &r.agent, digest, helper.Run{Args: []string{helper.CmdInstallAgent, fillDir, digest}})
 	return name, digest, err
 }
 

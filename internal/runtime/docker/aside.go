@@ -17,6 +17,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/workspace"
 )
 
@@ -195,7 +196,7 @@ func idleOf(id workspace.ID, users []engine.User, except string) ([]engine.User,
 // of an earlier attempt.
 func (r *Runtime) startCopy(ctx context.Context, id workspace.ID, original map[string]string) (copying, error) {
 	for range engine.MaxTries {
-		image, err := r.ensureHelperImage(ctx)
+		image, err := r.helper.Image(ctx)
 		if err != nil {
 			return copying{}, err
 		}
@@ -233,18 +234,18 @@ func (r *Runtime) copyOptions(id workspace.ID, image, target, attempt, claim str
 	labels[engine.LabelAside] = target
 	aside := r.engine.Labels(engine.RoleAside, id, claim)
 	aside[engine.LabelSince] = r.engine.Now().UTC().Format(time.RFC3339)
-	return confined{
-		name: engine.CopyName(id), image: image, entrypoint: []string{"/codehub", runtime.CopyCommand},
-		labels: labels, caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
-		mounts: []mount.Mount{
+	return helper.Confined{
+		Name: engine.CopyName(id), Image: image, Entrypoint: []string{"/codehub", runtime.CopyCommand},
+		Labels: labels, Caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
+		Mounts: []mount.Mount{
 			r.volumeMount(id, runtime.CopyFromDir, attempt, true),
 			{
 				Type: mount.TypeVolume, Source: target, Target: runtime.CopyToDir,
 				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: aside},
 			},
 		},
-		limits: jobLimits(),
-	}.options()
+		Limits: helper.JobLimits(),
+	}.Options()
 }
 
 // runCopy starts the created copy if the volume that it holds is the one in the
@@ -333,7 +334,7 @@ func (r *Runtime) followCopy(ctx context.Context, containerID string, progress f
 			progress(runtime.Progress{Step: report.Step, Done: report.Bytes, Entries: report.Entries})
 		}
 	}
-	words := &outputTail{log: func(s string) { r.engine.Log.Debug("copy output", "container", containerID, "line", s) }}
+	words := &helper.OutputTail{Log: func(s string) { r.engine.Log.Debug("copy output", "container", containerID, "line", s) }}
 	given := 0
 	for try := 0; ; try++ {
 		c, err := r.engine.API.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
@@ -341,8 +342,8 @@ func (r *Runtime) followCopy(ctx context.Context, containerID string, progress f
 			return last, engine.WrapError(ctx, "inspect container that copies a volume", err)
 		}
 		ended := engine.StateOf(c.Container.State.Status) == runtime.ContainerExited
-		words.lines = nil
-		err = r.readReport(ctx, containerID, !ended, &given, line, words)
+		words.Lines = nil
+		err = r.helper.ReadReport(ctx, containerID, !ended, &given, line, words)
 		switch {
 		case ctx.Err() != nil:
 			return last, engine.WrapError(ctx, "follow copy", ctx.Err())
@@ -350,12 +351,12 @@ func (r *Runtime) followCopy(ctx context.Context, containerID string, progress f
 			return last, engine.WrapError(ctx, "follow copy", err)
 		case err == nil && ended:
 			if code := c.Container.State.ExitCode; code != 0 || !last.Done {
-				return last, &copyFailed{code: code, words: strings.Join(words.lines, "\n")}
+				return last, &copyFailed{code: code, words: strings.Join(words.Lines, "\n")}
 			}
 			return last, nil
 		}
 		if try > 0 || err == nil {
-			r.pause(ctx, containerID)
+			r.helper.Pause(ctx, containerID)
 		}
 	}
 }
@@ -446,7 +447,7 @@ func (r *Runtime) makeHolder(ctx context.Context, opts client.ContainerCreateOpt
 		select {
 		case <-ctx.Done():
 			return "", engine.WrapError(ctx, "create container that holds a volume", ctx.Err())
-		case <-time.After(reopenAfter):
+		case <-time.After(helper.ReopenAfter):
 		}
 		if try >= 50 {
 			return "", fmt.Errorf("container %s can neither be inspected nor created", opts.Name)

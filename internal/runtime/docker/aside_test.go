@@ -106,7 +106,7 @@ func TestSetAsideReplacesPartialCopy(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	id, h := blocked(t, r)
-	image, err := r.ensureHelperImage(t.Context())
+	image, err := r.helper.Image(t.Context())
 	check(t, err)
 	partial := "ws-" + string(id) + "-aside-20260101T000000Z-0000"
 	must(t)(r.engine.API.ContainerCreate(t.Context(), r.copyOptions(id, image, partial, "attempt", "")))

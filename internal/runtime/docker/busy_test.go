@@ -185,7 +185,7 @@ func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 		check(t, err)
 		home, err := r.findHome(t.Context(), id, "home-1", true)
 		check(t, err)
-		image, err := r.ensureHelperImage(t.Context())
+		image, err := r.helper.Image(t.Context())
 		check(t, err)
 		made, err := r.engine.API.ContainerCreate(t.Context(), r.taskOptions(id, "home-1", image, home, fingerprintTask()))
 		check(t, err)

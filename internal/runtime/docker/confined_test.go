@@ -8,6 +8,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/testing/harness"
 )
 
@@ -16,9 +17,9 @@ import (
 func TestConfinedContainerHasOnlyLoopback(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	made, err := r.engine.API.ContainerCreate(t.Context(), confined{
-		image: harness.TestImage(), labels: r.engine.Labels("test", "", ""), limits: jobLimits(),
-	}.options())
+	made, err := r.engine.API.ContainerCreate(t.Context(), helper.Confined{
+		Image: harness.TestImage(), Labels: r.engine.Labels("test", "", ""), Limits: helper.JobLimits(),
+	}.Options())
 	check(t, err)
 	defer func() {
 		if err := r.engine.Discard(t.Context(), made.ID); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/workspace"
 )
 
@@ -84,10 +85,10 @@ func (r *Runtime) sizeByHelper(ctx context.Context, volume string) (treeSize, er
 // measureByHelper has the helper measure a folder.
 func (r *Runtime) measureByHelper(ctx context.Context, path string, m mount.Mount) (size treeSize, err error) {
 	printed := errors.New("the helper printed no size")
-	err = r.runHelper(ctx, helperRun{
-		args: []string{cmdCount, path}, caps: []string{"DAC_OVERRIDE"},
-		mounts: []mount.Mount{m},
-		line: func(line []byte) {
+	err = r.helper.Run(ctx, helper.Run{
+		Args: []string{helper.CmdCount, path}, Caps: []string{"DAC_OVERRIDE"},
+		Mounts: []mount.Mount{m},
+		Line: func(line []byte) {
 			if s, ok := parseCounted(line); ok {
 				size, printed = s, nil
 			}

@@ -22,6 +22,7 @@ import (
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/runtime/imagebuild"
@@ -91,6 +92,7 @@ type Config struct {
 type Runtime struct {
 	cfg     Config
 	engine  *engine.Engine
+	helper  *helper.Helper
 	probe   *http.Client
 	procSys string       // /proc/sys
 	mapped  atomic.Value // userMap, where Docker maps users
@@ -98,7 +100,6 @@ type Runtime struct {
 	noUlimits atomic.Bool
 	quota     homequota.Kind    // of new homes in folders
 	noQuota   *health.Condition // set if quota is not homequota.None
-	helper    helperImage
 	addrs     addresses
 	pulls     pulls
 
@@ -180,6 +181,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 	r := &Runtime{
 		cfg:           cfg,
 		engine:        e,
+		helper:        helper.New(e, cfg.HelperBinary),
 		procSys:       "/proc/sys",
 		changesOwners: changesOwners,
 		prepareLock:   make(chan struct{}, 1),

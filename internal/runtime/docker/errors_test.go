@@ -14,20 +14,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A helper whose disk is full prints the kernel's text.
-func TestHelperErrorOfFullDisk(t *testing.T) {
-	t.Parallel()
-	for message, want := range map[string]bool{
-		`empty volume x: empty /volume: remove "a": "b": no space left on device`: true,
-		`empty volume x: remove "no space left on device": permission denied`:     false,
-	} {
-		err := helperError(errors.New(message))
-		if errors.Is(err, runtime.ErrNoSpace) != want || !strings.HasSuffix(err.Error(), message) {
-			t.Errorf("%q: %v", message, err)
-		}
-	}
-}
-
 // Only Docker's own disk counts; a registry's message does not.
 func TestPullOntoFullDisk(t *testing.T) {
 	t.Parallel()
@@ -92,7 +78,7 @@ func TestFullDiskIsReported(t *testing.T) {
 		},
 	} {
 		e.fail("/images/create", how)
-		err := r.importImage(t.Context(), "codehub-test-"+engine.RandomHex(8)+":none", engine.RoleHelper, nil, func(*tar.Writer) error { return nil })
+		err := r.helper.ImportImage(t.Context(), "codehub-test-"+engine.RandomHex(8)+":none", engine.RoleHelper, nil, func(*tar.Writer) error { return nil })
 		e.fail("", nil)
 		if !errors.Is(err, runtime.ErrNoSpace) {
 			t.Errorf("import: %v", err)

@@ -1,23 +1,20 @@
 package docker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/workspace"
 )
 
@@ -45,7 +42,7 @@ func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string
 
 // fingerprintTask has the privileges of an archive job.
 func fingerprintTask() homeTask {
-	return homeTask{args: []string{cmdFingerprint}, step: runtime.StepChecking, caps: []string{"DAC_OVERRIDE", "FOWNER"}}
+	return homeTask{args: []string{helper.CmdFingerprint}, step: runtime.StepChecking, caps: []string{"DAC_OVERRIDE", "FOWNER"}}
 }
 
 // onHome runs the helper on a home that nothing else uses, and returns the last line
@@ -77,7 +74,7 @@ func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, tas
 		}
 	}
 	for range engine.MaxTries {
-		image, err := r.ensureHelperImage(ctx)
+		image, err := r.helper.Image(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -153,11 +150,11 @@ func (r *Runtime) removeFingerprinters(ctx context.Context, users []engine.User)
 // taskOptions returns the container that does the task, with the limits of an archive
 // job.
 func (r *Runtime) taskOptions(id workspace.ID, claim, image string, home homeRef, task homeTask) client.ContainerCreateOptions {
-	return confined{
-		name: engine.FingerprintName(id), image: image, cmd: slices.Concat(task.args, []string{runtime.JobHomeDir}),
-		labels: r.engine.Labels(engine.RoleFingerprint, id, claim), caps: task.caps, mappedUsers: task.mappedUsers,
-		mounts: []mount.Mount{home.mount}, limits: jobLimits(),
-	}.options()
+	return helper.Confined{
+		Name: engine.FingerprintName(id), Image: image, Cmd: slices.Concat(task.args, []string{runtime.JobHomeDir}),
+		Labels: r.engine.Labels(engine.RoleFingerprint, id, claim), Caps: task.caps, MappedUsers: task.mappedUsers,
+		Mounts: []mount.Mount{home.mount}, Limits: helper.JobLimits(),
+	}.Options()
 }
 
 // runTask starts a created helper if it holds the right home and no other
@@ -189,59 +186,18 @@ func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, ho
 		return "", err
 	}
 	engine.Report(progress, step)
-	err = r.awaitTask(ctx, container, func() {
+	err = r.helper.Await(ctx, container, func() {
 		if progress == nil {
 			return
 		}
-		if n, err := strconv.ParseInt(r.printed(ctx, container), 10, 64); err == nil {
+		if n, err := strconv.ParseInt(r.helper.Printed(ctx, container), 10, 64); err == nil {
 			progress(runtime.Progress{Step: step, Entries: n})
 		}
 	})
 	if err != nil {
 		return "", err
 	}
-	return r.printed(ctx, container), nil
-}
-
-// awaitTask starts the helper and waits for its end. It calls meanwhile from
-// time to time.
-func (r *Runtime) awaitTask(ctx context.Context, id string, meanwhile func()) error {
-	wait, err := r.startHelper(ctx, id)
-	if err != nil {
-		return err
-	}
-	tick := time.NewTicker(2 * printEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-wait.Error:
-			return engine.WrapError(ctx, "wait for helper", err)
-		case end := <-wait.Result:
-			if end.StatusCode != 0 {
-				return fmt.Errorf("the helper ended with code %d: %s", end.StatusCode, r.helperOutput(ctx, id))
-			}
-			return nil
-		case <-tick.C:
-			meanwhile()
-		}
-	}
-}
-
-// printed returns the last line of a helper's standard output, or "" if it cannot
-// be read.
-func (r *Runtime) printed(ctx context.Context, id string) string {
-	stream, err := r.engine.API.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, Tail: "1"})
-	if err != nil {
-		r.engine.Log.Debug("read helper output failed", "container", id, "err", err)
-		return ""
-	}
-	defer stream.Close()
-	var b bytes.Buffer
-	if _, err := stdcopy.StdCopy(&b, io.Discard, io.LimitReader(stream, 16<<10)); err != nil {
-		r.engine.Log.Debug("read helper output failed", "container", id, "err", err)
-		return ""
-	}
-	return strings.TrimSpace(b.String())
+	return r.helper.Printed(ctx, container), nil
 }
 
 // changing returns the fingerprint of a home that changes while it is read. It

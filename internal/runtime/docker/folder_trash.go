@@ -15,6 +15,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
@@ -135,15 +136,15 @@ func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID, progress func
 }
 
 func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID, name string, progress func(n int64)) error {
-	return r.runHelper(ctx, helperRun{
-		line: func(line []byte) {
+	return r.helper.Run(ctx, helper.Run{
+		Line: func(line []byte) {
 			if n, ok := parseRemoved(line); ok && progress != nil {
 				progress(n)
 			}
 		},
-		args: []string{cmdRemoveHome, "/folder/" + name},
-		caps: []string{"DAC_OVERRIDE", "FOWNER"},
-		mounts: []mount.Mount{{
+		Args: []string{helper.CmdRemoveHome, "/folder/" + name},
+		Caps: []string{"DAC_OVERRIDE", "FOWNER"},
+		Mounts: []mount.Mount{{
 			Type: mount.TypeBind, Source: filepath.Dir(r.hostHomePath(id)), Target: "/folder",
 		}},
 	})

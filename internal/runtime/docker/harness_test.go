@@ -403,7 +403,7 @@ func (h direct) use(t *testing.T, id workspace.ID, name string, running bool) (l
 // edit changes a home in a container that is not codehub's.
 func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 	t.Helper()
-	image, err := h.r.ensureHelperImage(t.Context())
+	image, err := h.r.helper.Image(t.Context())
 	check(t, err)
 	c, err := h.r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Config: &container.Config{
@@ -413,7 +413,7 @@ func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{h.homeMount(id, false)}},
 	})
 	check(t, err)
-	if err := h.r.awaitTask(t.Context(), c.ID, func() {}); err != nil {
+	if err := h.r.helper.Await(t.Context(), c.ID, func() {}); err != nil {
 		t.Error(err)
 	}
 	check(t, h.r.engine.Discard(t.Context(), c.ID))
@@ -487,7 +487,7 @@ func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 
 func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
 	t.Helper()
-	image, err := h.r.ensureHelperImage(t.Context())
+	image, err := h.r.helper.Image(t.Context())
 	check(t, err)
 	check(t, h.r.makeScratch(spec))
 	made, err := h.r.engine.API.ContainerCreate(t.Context(), h.r.jobOptions(spec, engine.JobName(spec.Kind, spec.Workspace), image))
@@ -515,7 +515,7 @@ func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 		check(t, err)
 		return
 	}
-	image, err := h.r.ensureHelperImage(ctx)
+	image, err := h.r.helper.Image(ctx)
 	check(t, err)
 	found, err := h.r.listHomes(ctx, id)
 	check(t, err)

@@ -100,7 +100,7 @@ func (r *Runtime) ensureHolderImage(ctx context.Context) error {
 		return engine.WrapError(ctx, "inspect holder image", err)
 	}
 	nothing := func(*tar.Writer) error { return nil }
-	return r.importImage(ctx, r.engine.Names.Holder, engine.RoleHolder, nil, nothing)
+	return r.helper.ImportImage(ctx, r.engine.Names.Holder, engine.RoleHolder, nil, nothing)
 }
 
 // volumeMount mounts a docker-volume home. If the volume is missing, the one that

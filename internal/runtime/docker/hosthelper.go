@@ -11,28 +11,12 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/wall"
 )
 
-// HelperCommand is the subcommand of the codehub executable that runs the helper on
-// Docker's host.
-const HelperCommand = "host-helper"
-
-const (
-	cmdWall       = "wall"
-	cmdRemoveWall = "remove-wall"
-	cmdRemoveHome = "remove-home"
-	cmdEmptyHome  = "empty-home"
-	cmdIsEmpty    = "is-empty"
-	cmdOwnHome    = "own-home"
-	cmdSync       = "sync"
-	cmdCount      = "count"
-	cmdUserMap    = "user-map"
-
-	cmdFingerprint  = "fingerprint"
-	cmdInstallAgent = "install-agent"
-	cmdInstallIDE   = "install-ide"
-)
+// HelperCommand is the subcommand that calls HelperMain.
+const HelperCommand = helper.Command
 
 // wallTable matches the names of the installations' nftables tables; see namesOf.
 var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
@@ -70,26 +54,26 @@ func helperMain(args []string, stdout, stderr io.Writer) int {
 }
 
 func runAsHelper(args []string, stdout io.Writer) error {
-	if len(args) == 3 && args[0] == cmdInstallAgent {
+	if len(args) == 3 && args[0] == helper.CmdInstallAgent {
 		return installAgent(args[1], args[2])
 	}
-	if len(args) == 5 && args[0] == cmdInstallIDE {
+	if len(args) == 5 && args[0] == helper.CmdInstallIDE {
 		return installIDE(args[1], args[2], args[3], args[4])
 	}
-	if len(args) == 4 && args[0] == cmdOwnHome {
+	if len(args) == 4 && args[0] == helper.CmdOwnHome {
 		return ownHome(stdout, args[1], args[2], args[3])
 	}
 	if len(args) != 2 {
 		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | space PATH | user-map PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST VSIX")
 	}
-	if args[0] == cmdWall {
+	if args[0] == helper.CmdWall {
 		spec, err := wall.ParseSpec(args[1])
 		if err != nil {
 			return err
 		}
 		return wall.Apply(spec)
 	}
-	if args[0] == cmdRemoveWall {
+	if args[0] == helper.CmdRemoveWall {
 		if !wallTable.MatchString(args[1]) {
 			return fmt.Errorf("remove-wall: %q is not a table of codehub", args[1])
 		}
@@ -102,32 +86,32 @@ func runAsHelper(args []string, stdout io.Writer) error {
 	ctx := context.Background()
 	removed := func(n int64) { fmt.Fprintf(stdout, "%s%d\n", removedPrefix, n) }
 	switch args[0] {
-	case cmdRemoveHome:
+	case helper.CmdRemoveHome:
 		return removeTree(ctx, path, removed)
-	case cmdEmptyHome:
+	case helper.CmdEmptyHome:
 		return emptyHomeAt(ctx, path, removed)
-	case cmdIsEmpty:
+	case helper.CmdIsEmpty:
 		entries, err := os.ReadDir(path)
 		if err == nil && len(entries) > 0 {
 			err = errors.New(notEmpty)
 		}
 		return err
-	case cmdSync:
+	case helper.CmdSync:
 		dir, err := os.Open(path)
 		if err != nil {
 			return err
 		}
 		defer dir.Close()
 		return syncFileSystem(dir)
-	case cmdCount:
+	case helper.CmdCount:
 		size, err := measureTree(ctx, path)
 		if err == nil {
 			fmt.Fprintln(stdout, size)
 		}
 		return err
-	case cmdUserMap:
+	case helper.CmdUserMap:
 		return printUserMap(stdout, path)
-	case cmdFingerprint:
+	case helper.CmdFingerprint:
 		return printFingerprint(stdout, path)
 	}
 	return fmt.Errorf("host-helper has no command %q", args[0])
@@ -136,13 +120,10 @@ func runAsHelper(args []string, stdout io.Writer) error {
 // notEmpty is the error of is-empty.
 const notEmpty = "the folder is not empty"
 
-// printEvery is the interval between two lines of progress.
-const printEvery = time.Second
-
 func printFingerprint(out io.Writer, home string) error {
 	last := time.Now()
 	m, err := archive.Measure(context.Background(), home, func(m archive.Measurement) error {
-		if m.Entries%1024 != 0 || time.Since(last) < printEvery {
+		if m.Entries%1024 != 0 || time.Since(last) < helper.PrintEvery {
 			return nil
 		}
 		last = time.Now()
@@ -175,11 +156,11 @@ func ownHome(out io.Writer, to, from, path string) error {
 	return err
 }
 
-// pace returns a function that calls f at intervals of printEvery, at most.
+// pace returns a function that calls f at intervals of helper.PrintEvery, at most.
 func pace(f func(n int64)) func(n int64) {
 	last := time.Now()
 	return func(n int64) {
-		if now := time.Now(); now.Sub(last) >= printEvery {
+		if now := time.Now(); now.Sub(last) >= helper.PrintEvery {
 			last = now
 			f(n)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/docker/helper"
 )
 
 // Workspaces get the IDE from a volume, so that their images need none. Its content is
@@ -57,9 +58,9 @@ func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err
 	if _, known := r.ide.known(); broken != nil && known != digest {
 		extras, digest = extensions{}, own // what a volume would be filled from is not there
 	}
-	run := helperRun{image: image.id, args: []string{cmdInstallIDE, ideDir, fillDir, digest, ""}}
+	run := helper.Run{Image: image.id, Args: []string{helper.CmdInstallIDE, ideDir, fillDir, digest, ""}}
 	if extras.digest != "" {
-		run.files, run.args[4] = extras.pack, helperFiles
+		run.Files, run.Args[4] = extras.pack, helper.FilesDir
 	}
 	name, err = r.fillOnce(ctx, &r.ide, digest, run)
 	return name, digest, err

@@ -23,7 +23,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// importImage creates an image from a tar archive and removes it at the end of the
+// helper.ImportImage creates an image from a tar archive and removes it at the end of the
 // test.
 func importImage(t *testing.T, r *Runtime, changes []string, rootfs []byte) string {
 	t.Helper()

@@ -17,17 +17,11 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/workspace"
 )
 
-const (
-	jobCPUShares = 256 // a workspace has 1024
-	jobLogMax    = "100g"
-)
-
-// jobLimits are those of a storage job. Go's memory stays well below the limit,
-// which includes the page cache; the kernel reclaims that first.
-func jobLimits() limits { return limits{memory: 512 << 20, goMemory: "220MiB", pids: 256} }
+const ()
 
 // A job's name is its lock: if two servers create the job of a workspace at once,
 // one gets a conflict. So everything that may have changed is checked between the
@@ -51,28 +45,9 @@ func (r *Runtime) listJobs(ctx context.Context) ([]runtime.Job, error) {
 		if engine.StateOf(c.State) == runtime.ContainerCreated {
 			continue
 		}
-		out = append(out, jobOf(c.ID, c.Labels, c.State, time.Unix(c.Created, 0)))
+		out = append(out, helper.JobOf(c.ID, c.Labels, c.State, time.Unix(c.Created, 0)))
 	}
 	return out, nil
-}
-
-func jobOf(id string, labels map[string]string, state container.ContainerState, created time.Time) runtime.Job {
-	return runtime.Job{
-		ID:          id,
-		Workspace:   workspace.ID(labels[engine.LabelWorkspace]),
-		Claim:       labels[engine.LabelClaim],
-		Kind:        runtime.JobKind(labels[engine.LabelKind]),
-		VolumeClaim: labels[engine.LabelVolume],
-		Key:         labels[engine.LabelKey],
-		BucketDir:   labels[engine.LabelBucket],
-		Running:     engine.StateOf(state) == runtime.ContainerRunning,
-		Created:     created,
-	}
-}
-
-func inspectedJob(c container.InspectResponse) runtime.Job {
-	created, _ := time.Parse(time.RFC3339Nano, c.Created)
-	return jobOf(c.ID, c.Config.Labels, c.State.Status, created)
 }
 
 // StartJob implements runtime.Runtime. If the server dies before it has sent the
@@ -91,7 +66,7 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(run
 	defer unlock()
 	name := engine.JobName(spec.Kind, spec.Workspace)
 	for range engine.MaxTries {
-		image, err := r.ensureHelperImage(ctx)
+		image, err := r.helper.Image(ctx)
 		if err != nil {
 			return runtime.Job{}, err
 		}
@@ -131,7 +106,7 @@ func (r *Runtime) adoptJob(ctx context.Context, spec runtime.JobSpec, name strin
 	if gone || err != nil {
 		return runtime.Job{}, false, err
 	}
-	job := inspectedJob(found)
+	job := helper.Job(found)
 	if found.State.Status == container.StateRemoving {
 		return runtime.Job{}, false, r.engine.AwaitRemoval(ctx, found.ID)
 	}
@@ -208,11 +183,11 @@ func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.Co
 	if spec.BucketDir != "" {
 		labels[engine.LabelBucket] = spec.BucketDir
 	}
-	return confined{
-		name: name, image: image, entrypoint: []string{"/codehub", runtime.JobCommand},
-		labels: labels, caps: jobCaps(), mounts: r.jobMounts(spec, spec.Kind == runtime.JobRestore),
-		limits: jobLimits(), stdin: true,
-	}.options()
+	return helper.Confined{
+		Name: name, Image: image, Entrypoint: []string{"/codehub", runtime.JobCommand},
+		Labels: labels, Caps: jobCaps(), Mounts: r.jobMounts(spec, spec.Kind == runtime.JobRestore),
+		Limits: helper.JobLimits(), Stdin: true,
+	}.Options()
 }
 
 // jobCaps returns a job's capabilities: reading and writing files of any owner in
@@ -297,7 +272,7 @@ func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
 	if c.ID != jobID || !r.engine.Owns(c.Config.Labels, engine.RoleJob) {
 		return fmt.Errorf("container %s is not a storage job of this installation", jobID)
 	}
-	job := inspectedJob(c)
+	job := helper.Job(c)
 	unlock, err := r.lockHome(ctx, job.Workspace)
 	if err != nil {
 		return err
@@ -317,4 +292,11 @@ func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
 		return r.engine.AwaitRemoval(ctx, jobID)
 	}
 	return engine.WrapError(ctx, "remove storage job", err)
+}
+
+// FollowJob implements runtime.Runtime. Each line is delivered once, without its
+// end, and is valid until line returns. If Docker ends the log early, it is opened
+// again. An incomplete last line is dropped.
+func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)) (int, error) {
+	return r.helper.Follow(ctx, engine.RoleJob, jobID, line)
 }

@@ -22,6 +22,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
@@ -70,8 +71,8 @@ func TestJobHardening(t *testing.T) {
 			t.Errorf("%s: its input can be read from outside: %s, %v", tc.kind, raw, err)
 		}
 		h := info.Container.HostConfig
-		if !info.Container.Config.NetworkDisabled || h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Privileged || h.Memory != jobLimits().memory || h.MemorySwap != jobLimits().memory ||
-			h.PidsLimit == nil || *h.PidsLimit != jobLimits().pids || h.CPUShares != jobCPUShares || !h.RestartPolicy.IsNone() ||
+		if !info.Container.Config.NetworkDisabled || h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Privileged || h.Memory != helper.JobLimits().Memory || h.MemorySwap != helper.JobLimits().Memory ||
+			h.PidsLimit == nil || *h.PidsLimit != helper.JobLimits().Pids || h.CPUShares != helper.JobCPUShares || !h.RestartPolicy.IsNone() ||
 			!slices.Contains(h.SecurityOpt, "no-new-privileges:true") {
 			t.Errorf("%s: host config = %+v", tc.kind, h)
 		}
@@ -165,23 +166,6 @@ func TestFollowJobDuringDockerRestart(t *testing.T) {
 	code, err := r.FollowJob(t.Context(), job.ID, func(line []byte) { got = append(got, string(line)) })
 	if err != nil || code != 0 || !slices.Equal(got, []string{"begun"}) {
 		t.Fatalf("FollowJob = %d, %v, %q", code, err, got)
-	}
-}
-
-func TestLines(t *testing.T) {
-	t.Parallel()
-	for _, step := range []int{1, 2, 3, 7, 100} {
-		var got []string
-		l := &lines{max: 5, line: func(b []byte) { got = append(got, string(b)) }, tooLong: func() { got = append(got, "too long") }}
-		text := []byte("one\n\n12345\n123456\ntwo\nunfinished")
-		for part := range slices.Chunk(text, step) {
-			if n, err := l.Write(part); n != len(part) || err != nil {
-				t.Fatal(n, err)
-			}
-		}
-		if diff := cmp.Diff([]string{"one", "", "12345", "too long", "two"}, got); diff != "" {
-			t.Errorf("in steps of %d (-want +got):\n%s", step, diff)
-		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 )
 
 var errNoUID = errors.New("a workspace cannot run as root")
@@ -37,7 +38,7 @@ func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress fu
 		from = append(from, strconv.FormatUint(uint64(uid), 10))
 	}
 	printed, err := r.onHome(ctx, spec.Workspace, spec.VolumeClaim, homeTask{
-		args:   []string{cmdOwnHome, strconv.FormatUint(uint64(spec.UID), 10), strings.Join(from, ",")},
+		args:   []string{helper.CmdOwnHome, strconv.FormatUint(uint64(spec.UID), 10), strings.Join(from, ",")},
 		step:   runtime.StepOwning,
 		caps:   []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
 		writes: true, mappedUsers: true,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/wall"
 )
 
@@ -143,7 +144,7 @@ func (r *Runtime) applyWallByHelper(ctx context.Context, spec wall.Spec) error {
 	if err != nil {
 		return err
 	}
-	err = r.runHelper(ctx, helperRun{args: []string{cmdWall, text}, hostNetwork: true, caps: []string{"NET_ADMIN"}})
+	err = r.helper.Run(ctx, helper.Run{Args: []string{helper.CmdWall, text}, HostNetwork: true, Caps: []string{"NET_ADMIN"}})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
 )
@@ -87,7 +88,7 @@ func TestHelperRemovesHomes(t *testing.T) {
 	if _, err := os.Lstat(r.homePath(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("home after its removal: %v", err)
 	}
-	err := r.runHelper(t.Context(), helperRun{args: []string{cmdRemoveHome, "/"}})
+	err := r.helper.Run(t.Context(), helper.Run{Args: []string{helper.CmdRemoveHome, "/"}})
 	if err == nil || !strings.Contains(err.Error(), "absolute path") {
 		t.Fatalf("error = %v, want the helper's message", err)
 	}
@@ -102,13 +103,13 @@ func TestHelperImageMatchesExecutable(t *testing.T) {
 	copied := filepath.Join(t.TempDir(), "codehub")
 	check(t, os.WriteFile(copied, raw, 0o755))
 	r := newRuntime(t, func(c *Config) { c.HelperBinary = copied })
-	first, err := r.ensureHelperImage(t.Context())
+	first, err := r.helper.Image(t.Context())
 	check(t, err)
-	if again, err := r.ensureHelperImage(t.Context()); err != nil || again != first {
+	if again, err := r.helper.Image(t.Context()); err != nil || again != first {
 		t.Fatalf("second time: %s, %v; want %s", again, err, first)
 	}
 	check(t, os.WriteFile(copied, append(raw, 0), 0o755))
-	next, err := r.ensureHelperImage(t.Context())
+	next, err := r.helper.Image(t.Context())
 	if err != nil || next == first {
 		t.Fatalf("after an upgrade: %s, %v", next, err)
 	}
@@ -117,7 +118,7 @@ func TestHelperImageMatchesExecutable(t *testing.T) {
 		t.Fatalf("helper images = %+v, %v", images.Items, err)
 	}
 	r = newRuntime(t, func(c *Config) { c.HelperBinary = filepath.Join(t.TempDir(), "none") })
-	if _, err := r.ensureHelperImage(t.Context()); err == nil {
+	if _, err := r.helper.Image(t.Context()); err == nil {
 		t.Fatal("an image was created without content")
 	}
 }
@@ -159,7 +160,7 @@ func TestSweep(t *testing.T) {
 	}
 
 	// A helper left by a crash.
-	image, err := r.ensureHelperImage(ctx)
+	image, err := r.helper.Image(ctx)
 	check(t, err)
 	_, err = r.engine.API.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Image: image, Name: r.engine.Names.Helper + "-left",

@@ -22,6 +22,7 @@ import (
 	"codehub/internal/base/treewipe"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/workspace"
 )
 
@@ -39,7 +40,9 @@ import (
 // Every call resumes where an earlier one ended.
 
 // removerLimits are those of a remover.
-func removerLimits() limits { return limits{memory: 128 << 20, goMemory: "64MiB", pids: 64} }
+func removerLimits() helper.Limits {
+	return helper.Limits{Memory: 128 << 20, GoMemory: "64MiB", Pids: 64}
+}
 
 // RemoveVolume implements runtime.Runtime.
 func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
@@ -194,7 +197,7 @@ func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, c
 	if err != nil {
 		return err
 	}
-	code, err := r.follow(ctx, engine.RoleRemover, remover, func(line []byte) {
+	code, err := r.helper.Follow(ctx, engine.RoleRemover, remover, func(line []byte) {
 		if n, ok := parseRemoved(line); ok && progress != nil {
 			progress(runtime.Progress{Step: runtime.StepRemoving, Entries: n})
 		}
@@ -209,7 +212,7 @@ func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, c
 	case 0:
 		err = nil
 	case 1: // the helper's own error
-		err = helperError(fmt.Errorf("empty volume %s: %s", id.VolumeName(), r.helperOutput(ctx, remover)))
+		err = helper.Failure(fmt.Errorf("empty volume %s: %s", id.VolumeName(), r.helper.Output(ctx, remover)))
 	default:
 		err = fmt.Errorf("%w: exit code %d", errTryAgain, code)
 	}
@@ -219,7 +222,7 @@ func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, c
 // startRemover returns the ID of the container that empties the home, running or
 // ended.
 func (r *Runtime) startRemover(ctx context.Context, found homes, id workspace.ID, claim string) (string, error) {
-	image, err := r.ensureHelperImage(ctx)
+	image, err := r.helper.Image(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -386,7 +389,7 @@ func (r *Runtime) syncVolumes(ctx context.Context, record volume.Volume) error {
 	// Another server may have removed the record since it was listed. Docker then
 	// creates it implicitly, and with these labels it is removed again.
 	m.VolumeOptions.Labels = record.Labels
-	return r.runHelper(ctx, helperRun{args: []string{cmdSync, helperVolume}, mounts: []mount.Mount{m}})
+	return r.helper.Run(ctx, helper.Run{Args: []string{helper.CmdSync, helperVolume}, Mounts: []mount.Mount{m}})
 }
 
 // isLocal reports whether the path of a volume on Docker's host is the same
@@ -408,8 +411,8 @@ func (r *Runtime) isEmpty(ctx context.Context, name, mountpoint string) (bool, e
 			return len(entries) == 0, err
 		}
 	}
-	err := r.runHelper(ctx, helperRun{
-		args: []string{cmdIsEmpty, helperVolume}, caps: []string{"DAC_OVERRIDE"}, mounts: []mount.Mount{helperMount(name)},
+	err := r.helper.Run(ctx, helper.Run{
+		Args: []string{helper.CmdIsEmpty, helperVolume}, Caps: []string{"DAC_OVERRIDE"}, Mounts: []mount.Mount{helperMount(name)},
 	})
 	if err != nil && strings.Contains(err.Error(), notEmpty) {
 		return false, nil
@@ -429,13 +432,13 @@ func helperMount(name string) mount.Mount {
 
 // removerOptions returns the complete configuration of a remover's container.
 func (r *Runtime) removerOptions(id workspace.ID, claim, image string) client.ContainerCreateOptions {
-	return confined{
-		name: engine.RemoverName(id), image: image, cmd: []string{cmdEmptyHome, runtime.JobHomeDir},
-		labels: r.engine.Labels(engine.RoleRemover, id, claim),
-		caps:   []string{"DAC_OVERRIDE", "FOWNER"}, // files of any owner, also in sticky directories
-		mounts: []mount.Mount{r.volumeMount(id, runtime.JobHomeDir, engine.RandomHex(8), false)},
-		limits: removerLimits(),
-	}.options()
+	return helper.Confined{
+		Name: engine.RemoverName(id), Image: image, Cmd: []string{helper.CmdEmptyHome, runtime.JobHomeDir},
+		Labels: r.engine.Labels(engine.RoleRemover, id, claim),
+		Caps:   []string{"DAC_OVERRIDE", "FOWNER"}, // files of any owner, also in sticky directories
+		Mounts: []mount.Mount{r.volumeMount(id, runtime.JobHomeDir, engine.RandomHex(8), false)},
+		Limits: removerLimits(),
+	}.Options()
 }
 
 // removedPrefix begins a line with the number of entries that a helper has removed.

@@ -9,6 +9,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/workspace"
 )
 
@@ -217,7 +218,7 @@ func (r *Runtime) restoredBy(ctx context.Context, id workspace.ID, claim, key st
 	if gone || err != nil {
 		return "", err
 	}
-	job := inspectedJob(c)
+	job := helper.Job(c)
 	ended := engine.StateOf(c.State.Status) == runtime.ContainerExited
 	if !ended || c.State.ExitCode != 0 || job.VolumeClaim != claim || job.Key != key {
 		return "", fmt.Errorf("the job of claim %s (%s, code %d) has not restored %s: %w",

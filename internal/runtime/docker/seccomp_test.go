@@ -21,6 +21,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/testing/harness"
 )
 
@@ -189,22 +190,22 @@ func TestSystemCallsOfWorkspace(t *testing.T) {
 func TestSystemCallsOfHelperAndJob(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, func(c *Config) { c.HelperBinary = probeBinary(t, "") })
-	image, err := r.ensureHelperImage(t.Context())
+	image, err := r.helper.Image(t.Context())
 	check(t, err)
 	t.Run("helper", func(t *testing.T) {
 		var out bytes.Buffer
-		err := r.runHelper(t.Context(), helperRun{args: []string{"calls"}, line: func(line []byte) { out.Write(line) }})
+		err := r.helper.Run(t.Context(), helper.Run{Args: []string{"calls"}, Line: func(line []byte) { out.Write(line) }})
 		check(t, err)
 		compareCalls(t, callsOf(nil), parsed[map[string]string](t, out.String()))
 	})
 	t.Run("job", func(t *testing.T) {
-		made, err := r.engine.API.ContainerCreate(t.Context(), confined{
-			name: "codehub-test-" + engine.RandomHex(4), image: image, entrypoint: []string{"/codehub", runtime.JobCommand}, cmd: []string{"calls"},
-			labels: r.engine.Labels("test", "", ""), caps: jobCaps(), limits: jobLimits(),
-		}.options())
+		made, err := r.engine.API.ContainerCreate(t.Context(), helper.Confined{
+			Name: "codehub-test-" + engine.RandomHex(4), Image: image, Entrypoint: []string{"/codehub", runtime.JobCommand}, Cmd: []string{"calls"},
+			Labels: r.engine.Labels("test", "", ""), Caps: jobCaps(), Limits: helper.JobLimits(),
+		}.Options())
 		check(t, err)
-		check(t, r.awaitTask(t.Context(), made.ID, func() {}))
-		compareCalls(t, callsOf(nil), parsed[map[string]string](t, r.printed(t.Context(), made.ID)))
+		check(t, r.helper.Await(t.Context(), made.ID, func() {}))
+		compareCalls(t, callsOf(nil), parsed[map[string]string](t, r.helper.Printed(t.Context(), made.ID)))
 	})
 }
 

@@ -42,7 +42,7 @@ func (r *Runtime) sweepNow(ctx context.Context) {
 // sweep continues after errors, so that one home does not delay the others.
 func (r *Runtime) sweep(ctx context.Context) error {
 	errs := []error{r.sweepUnfinished(ctx)}
-	r.removeOldHelpers(ctx, r.helperRef())
+	r.helper.RemoveOld(ctx, r.helper.Ref())
 	errs = append(errs, r.sweepTrash(ctx), r.sweepOrphans(ctx), r.sweepToolVolumes(ctx))
 	return errors.Join(errs...)
 }

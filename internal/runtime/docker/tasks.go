@@ -44,7 +44,7 @@ func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID, own string) e
 		}
 		if t.role == engine.RoleJob && t.state == runtime.ContainerRunning {
 			// Docker may list a state that is over.
-			c, err := r.inspectJob(ctx, engine.RoleJob, t.id)
+			c, err := r.helper.Inspect(ctx, engine.RoleJob, t.id)
 			if errors.Is(err, runtime.ErrNotFound) || err == nil && engine.StateOf(c.State.Status) == runtime.ContainerExited {
 				continue
 			}

@@ -13,6 +13,7 @@ import (
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 )
 
 // toolVolume is a kind of volume with programs of codehub's that all workspaces mount
@@ -52,7 +53,7 @@ func (v *toolVolume) forget() {
 
 // fillOnce returns the complete volume for the digest. The helper's run fills it, at
 // fillDir; it does nothing if the volume is complete.
-func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, run helperRun) (string, error) {
+func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, run helper.Run) (string, error) {
 	is := func() (string, bool) {
 		name, known := v.known()
 		return name, name != "" && known == digest
@@ -83,7 +84,7 @@ func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, ru
 	return name, nil
 }
 
-func (r *Runtime) fill(ctx context.Context, v *toolVolume, digest string, run helperRun) (string, error) {
+func (r *Runtime) fill(ctx context.Context, v *toolVolume, digest string, run helper.Run) (string, error) {
 	name, labels := r.engine.Names.Tool(v.role, digest), r.toolLabels(v.role, digest)
 	opts := client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}
 	got, err := r.engine.CreateVolume(ctx, opts)
@@ -99,12 +100,12 @@ func (r *Runtime) fill(ctx context.Context, v *toolVolume, digest string, run he
 	if !r.engine.Owns(got, v.role) || got[engine.LabelDigest] != digest {
 		return "", fmt.Errorf("volume %s does not belong to this installation; remove it", name)
 	}
-	run.caps = append(run.caps, "DAC_OVERRIDE") // Docker's root is another user with userns-remap
-	run.mounts = append(run.mounts, mount.Mount{
+	run.Caps = append(run.Caps, "DAC_OVERRIDE") // Docker's root is another user with userns-remap
+	run.Mounts = append(run.Mounts, mount.Mount{
 		Type: mount.TypeVolume, Source: name, Target: fillDir,
 		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: labels},
 	})
-	if err := r.runHelper(ctx, run); err != nil {
+	if err := r.helper.Run(ctx, run); err != nil {
 		return "", fmt.Errorf("fill the %s's volume: %w", v.role, err)
 	}
 	return name, nil

@@ -14,6 +14,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
 )
@@ -214,5 +215,5 @@ func (r *Runtime) removeWall(ctx context.Context) error {
 			return err
 		}
 	}
-	return r.runHelper(ctx, helperRun{args: []string{cmdRemoveWall, r.engine.Names.Table}, hostNetwork: true, caps: []string{"NET_ADMIN"}})
+	return r.helper.Run(ctx, helper.Run{Args: []string{helper.CmdRemoveWall, r.engine.Names.Table}, HostNetwork: true, Caps: []string{"NET_ADMIN"}})
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/workspace"
 )
 
@@ -70,7 +71,7 @@ func (r *Runtime) userMap(ctx context.Context, maxAge time.Duration) (_ userMap,
 		return userMap{}, false, nil
 	}
 	var text bytes.Buffer
-	err = r.runHelper(ctx, helperRun{args: []string{cmdUserMap, uidMapFile}, mappedUsers: true, line: func(line []byte) {
+	err = r.helper.Run(ctx, helper.Run{Args: []string{helper.CmdUserMap, uidMapFile}, MappedUsers: true, Line: func(line []byte) {
 		text.Write(line)
 		text.WriteByte('\n')
 	}})

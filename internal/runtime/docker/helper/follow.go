@@ -1,4 +1,4 @@
-package docker
+package helper
 
 import (
 	"bytes"
@@ -20,31 +20,24 @@ import (
 const (
 	maxLine       = 1 << 20 // bytes; longer lines of a report are dropped
 	maxTailLines  = 20      // last lines of a job's standard error
-	reopenAfter   = 200 * time.Millisecond
+	ReopenAfter   = 200 * time.Millisecond
 	drainTimeout  = 5 * time.Second // how long a log may continue after its container's end
-	maxWordLength = 4 << 10
+	maxTailLine   = 4 << 10
 	followTimeout = time.Minute // generous, for a busy Docker: no page waits for this
 )
 
-// FollowJob implements runtime.Runtime. Each line is delivered once, without its
-// end, and is valid until line returns. If Docker ends the log early, it is opened
-// again. An incomplete last line is dropped.
-func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)) (int, error) {
-	return r.follow(ctx, engine.RoleJob, jobID, line)
-}
-
-// follow follows a started container with this role to its end.
-func (r *Runtime) follow(ctx context.Context, role, jobID string, line func([]byte)) (int, error) {
-	words := &outputTail{log: func(s string) { r.engine.Log.Debug("storage job output", "job", jobID, "line", s) }}
+// Follow follows a started container with this role to its end.
+func (h *Helper) Follow(ctx context.Context, role, jobID string, line func([]byte)) (int, error) {
+	words := &OutputTail{Log: func(s string) { h.Log.Debug("storage job output", "job", jobID, "line", s) }}
 	given := 0
 	for try := 0; ; try++ {
-		c, err := r.inspectJob(ctx, role, jobID)
+		c, err := h.Inspect(ctx, role, jobID)
 		if err != nil {
 			return 0, err
 		}
 		ended := engine.StateOf(c.State.Status) == runtime.ContainerExited
-		words.lines = nil
-		err = r.readReport(ctx, jobID, !ended, &given, line, words)
+		words.Lines = nil
+		err = h.ReadReport(ctx, jobID, !ended, &given, line, words)
 		switch {
 		case ctx.Err() != nil:
 			return 0, engine.WrapError(ctx, "follow storage job", ctx.Err())
@@ -52,43 +45,43 @@ func (r *Runtime) follow(ctx context.Context, role, jobID string, line func([]by
 			return 0, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 		case err == nil && ended:
 			if c.State.ExitCode != 0 {
-				r.engine.Log.Warn("storage job failed", "job", jobID, "container", c.Name, "code", c.State.ExitCode,
-					"out_of_memory", c.State.OOMKilled, "words", strings.Join(words.lines, "\n"))
+				h.Log.Warn("storage job failed", "job", jobID, "container", c.Name, "code", c.State.ExitCode,
+					"out_of_memory", c.State.OOMKilled, "words", strings.Join(words.Lines, "\n"))
 			}
 			return c.State.ExitCode, nil
 		case err != nil && try >= 50:
 			return 0, engine.WrapError(ctx, "follow storage job", err)
 		}
 		if err != nil {
-			r.engine.Log.Debug("storage job log interrupted; reopening", "job", jobID, "err", err)
+			h.Log.Debug("storage job log interrupted; reopening", "job", jobID, "err", err)
 		}
 		if try > 0 || err == nil {
-			r.pause(ctx, jobID)
+			h.Pause(ctx, jobID)
 		}
 	}
 }
 
-// pause waits for a moment or until the job ends. Usually the log ends slightly
+// Pause waits for a moment or until the job ends. Usually the log ends slightly
 // before Docker reports the exit.
-func (r *Runtime) pause(ctx context.Context, jobID string) {
-	ctx, cancel := context.WithTimeout(ctx, reopenAfter)
+func (h *Helper) Pause(ctx context.Context, jobID string) {
+	ctx, cancel := context.WithTimeout(ctx, ReopenAfter)
 	defer cancel()
-	if r.awaitExit(ctx, jobID) != nil {
+	if h.awaitExit(ctx, jobID) != nil {
 		<-ctx.Done()
 	}
 }
 
-// inspectJob inspects a started job by its ID.
-func (r *Runtime) inspectJob(ctx context.Context, role, jobID string) (container.InspectResponse, error) {
+// Inspect inspects a started job by its ID.
+func (h *Helper) Inspect(ctx context.Context, role, jobID string) (container.InspectResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	c, err := r.engine.API.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
+	c, err := h.API.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
 		return container.InspectResponse{}, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 	case err != nil:
 		return container.InspectResponse{}, engine.WrapError(ctx, "inspect storage job", err)
-	case c.Container.ID != jobID || !r.engine.Owns(c.Container.Config.Labels, role):
+	case c.Container.ID != jobID || !h.Owns(c.Container.Config.Labels, role):
 		return container.InspectResponse{}, fmt.Errorf("container %s is no storage job: %w", jobID, runtime.ErrNotFound)
 	case engine.StateOf(c.Container.State.Status) == runtime.ContainerCreated:
 		return container.InspectResponse{}, fmt.Errorf("storage job %s was never started: %w", jobID, runtime.ErrNotFound)
@@ -96,12 +89,12 @@ func (r *Runtime) inspectJob(ctx context.Context, role, jobID string) (container
 	return c.Container, nil
 }
 
-// readReport reads the log from the beginning and delivers the lines after the
+// ReadReport reads the log from the beginning and delivers the lines after the
 // first *given.
-func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, given *int, line func([]byte), words *outputTail) error {
+func (h *Helper) ReadReport(ctx context.Context, jobID string, follow bool, given *int, line func([]byte), words *OutputTail) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := r.engine.API.ContainerLogs(ctx, jobID, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
+	stream, err := h.API.ContainerLogs(ctx, jobID, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
 	if err != nil {
 		return err
 	}
@@ -115,7 +108,7 @@ func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, giv
 		}()
 		go func() {
 			defer close(done)
-			if r.awaitExit(ctx, jobID) != nil {
+			if h.awaitExit(ctx, jobID) != nil {
 				return
 			}
 			select {
@@ -136,16 +129,16 @@ func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, giv
 		seen++
 		if seen > *given {
 			*given = seen
-			r.engine.Log.Warn("storage job report line too long; dropped", "job", jobID)
+			h.Log.Warn("storage job report line too long; dropped", "job", jobID)
 		}
 	}}
-	errs := &lines{max: maxWordLength, line: words.add, tooLong: func() { words.add([]byte("(a long line)")) }}
+	errs := &lines{max: maxTailLine, line: words.add, tooLong: func() { words.add([]byte("(a long line)")) }}
 	_, err = stdcopy.StdCopy(out, errs, stream)
 	return err
 }
 
-func (r *Runtime) awaitExit(ctx context.Context, id string) error {
-	wait := r.engine.API.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+func (h *Helper) awaitExit(ctx context.Context, id string) error {
+	wait := h.API.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	select {
 	case err := <-wait.Error:
 		if err == nil {
@@ -194,17 +187,17 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-// outputTail keeps the last lines of a job's standard error.
-type outputTail struct {
-	lines []string
-	log   func(string)
+// OutputTail keeps the last lines of a job's standard error.
+type OutputTail struct {
+	Lines []string
+	Log   func(string)
 }
 
-func (w *outputTail) add(l []byte) {
+func (w *OutputTail) add(l []byte) {
 	s := strings.ToValidUTF8(string(l), "\uFFFD")
-	w.log(s)
-	if len(w.lines) == maxTailLines {
-		w.lines = append(w.lines[:0], w.lines[1:]...)
+	w.Log(s)
+	if len(w.Lines) == maxTailLines {
+		w.Lines = append(w.Lines[:0], w.Lines[1:]...)
 	}
-	w.lines = append(w.lines, s)
+	w.Lines = append(w.Lines, s)
 }
