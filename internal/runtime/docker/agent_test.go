@@ -193,7 +193,7 @@ func TestImageWithoutCommand(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	image := importImage(t, r, []string{"USER 1000", "LABEL " + account.LabelIDE + "=" + account.IDEIncluded}, homeTar(t))
-	if as, err := r.userOf(t.Context(), image); err == nil || !strings.Contains(err.Error(), "neither ENTRYPOINT nor CMD") {
+	if as, err := r.images.RunAs(t.Context(), image); err == nil || !strings.Contains(err.Error(), "neither ENTRYPOINT nor CMD") {
 		t.Errorf("userOf = %+v, %v", as, err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/image"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
@@ -160,7 +161,7 @@ func TestAnyImage(t *testing.T) {
 			up := startSpec(t, r, spec)
 			hello(t, up)
 			info := inspectOf(t, r, up)
-			if info.Config.User != userSpec(ownUID) || info.Config.WorkingDir != "/" {
+			if info.Config.User != image.UserSpec(ownUID) || info.Config.WorkingDir != "/" {
 				t.Errorf("user %q in %q", info.Config.User, info.Config.WorkingDir)
 			}
 			putProbe(t, r, up.ContainerID, "")
@@ -171,14 +172,11 @@ func TestAnyImage(t *testing.T) {
 			if got.UID != ownUID || got.GID != ownUID || got.Home != runtime.HomeDir || got.Write != "<nil>" {
 				t.Errorf("in the workspace: %+v", got)
 			}
-			f := imageFiles{r, up.ContainerID}
-			passwd, _, err := f.read(t.Context(), "/etc/passwd")
-			if err != nil || !strings.HasPrefix(passwd, fmt.Sprintf("coder:x:%d:%[1]d:coder:/home/coder:", ownUID)) || strings.Count(passwd, "coder:x:") != 1 {
-				t.Errorf("users: %v\n%s", err, passwd)
+			passwd := readFile(t, r, up.ContainerID, "/etc/passwd")
+			if !strings.HasPrefix(passwd, fmt.Sprintf("coder:x:%d:%[1]d:coder:/home/coder:", ownUID)) || strings.Count(passwd, "coder:x:") != 1 {
+				t.Errorf("users:\n%s", passwd)
 			}
-			if tmp, err := f.has(t.Context(), "/tmp"); err != nil || !tmp {
-				t.Errorf("/tmp: %v, %v", tmp, err)
-			}
+			must(t)(r.engine.API.ContainerStatPath(t.Context(), up.ContainerID, client.ContainerStatPathOptions{Path: "/tmp"}))
 			for _, f := range (direct{r: r, storage: workspace.StorageDockerVolume}).home(t, spec.Workspace) {
 				uid, gid := ownUID, ownUID
 				if f.Path == "foreign" {
@@ -190,6 +188,18 @@ func TestAnyImage(t *testing.T) {
 			}
 		})
 	}
+}
+
+func readFile(t *testing.T, r *Runtime, container, name string) string {
+	t.Helper()
+	res, err := r.engine.API.CopyFromContainer(t.Context(), container, client.CopyFromContainerOptions{SourcePath: name})
+	check(t, err)
+	defer res.Content.Close()
+	tr := tar.NewReader(res.Content)
+	must(t)(tr.Next())
+	content, err := io.ReadAll(tr)
+	check(t, err)
+	return string(content)
 }
 
 // The IDE's volume is made again after it was removed by hand, and a new IDE gets another.

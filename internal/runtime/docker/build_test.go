@@ -11,7 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/image"
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/testing/buildtest"
 	"codehub/internal/testing/harness"
@@ -24,6 +26,7 @@ type builds struct {
 	*Runtime
 	program    *buildtest.Program
 	builder    *imagebuild.Builder
+	conditions health.Monitor
 	slim, full string
 
 	mu    sync.Mutex
@@ -46,7 +49,7 @@ func newBuilds(t *testing.T) *builds {
 	running.Go(func() { b.builder.Run(ctx) })
 	t.Cleanup(running.Wait)
 	t.Cleanup(end)
-	b.Runtime = newRuntime(t, func(c *Config) { c.DefaultImage, c.Builds = b.full, b.builder })
+	b.Runtime = newRuntime(t, func(c *Config) { c.DefaultImage, c.Builds, c.Conditions = b.full, b.builder, &b.conditions })
 	return b
 }
 
@@ -54,7 +57,7 @@ func newBuilds(t *testing.T) *builds {
 func (b *builds) choose(ctx context.Context, ref string) <-chan chosen {
 	done := make(chan chosen, 1)
 	go func() {
-		image, err := b.chooseImage(ctx, ref, "ann", runtime.ImageChoice{}, func(p runtime.Progress) {
+		image, err := b.Runtime.images.Choose(ctx, ref, "ann", runtime.ImageChoice{}, func(p runtime.Progress) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.shown = append(b.shown, p)
@@ -65,7 +68,7 @@ func (b *builds) choose(ctx context.Context, ref string) <-chan chosen {
 }
 
 type chosen struct {
-	image chosenImage
+	image image.Chosen
 	err   error
 }
 
@@ -79,7 +82,7 @@ func (b *builds) shows(step, detail string) {
 	})
 }
 
-func (b *builds) ended(done <-chan chosen) chosenImage {
+func (b *builds) ended(done <-chan chosen) image.Chosen {
 	b.Helper()
 	select {
 	case c := <-done:
@@ -89,7 +92,7 @@ func (b *builds) ended(done <-chan chosen) chosenImage {
 		return c.image
 	case <-time.After(harness.Patience):
 		b.Fatal("the start still waits")
-		return chosenImage{}
+		return image.Chosen{}
 	}
 }
 
@@ -113,13 +116,13 @@ func TestStartWaitsForBuild(t *testing.T) {
 	b.program.Finish("slim")
 	b.builder.Retry("slim")
 	slim := b.ended(waiting)
-	if slim.note != workspace.ImageInterim {
+	if slim.Note != workspace.ImageInterim {
 		t.Errorf("started with %+v", slim)
 	}
-	if here, err := b.imageHere(t.Context(), b.slim); err != nil || here.ID != slim.id {
+	if here, err := b.Runtime.images.Here(t.Context(), b.slim); err != nil || here.ID != slim.ID {
 		t.Errorf("the slim image is %+v, started with %+v (%v)", here, slim, err)
 	}
-	if newest, err := b.Newest(t.Context(), b.full, false); err != nil || newest.ID != "" {
+	if newest, err := b.images.Newest(t.Context(), b.full, false); err != nil || newest.ID != "" {
 		t.Errorf("the default image before it is ready: %+v, %v", newest, err)
 	}
 
@@ -127,12 +130,12 @@ func TestStartWaitsForBuild(t *testing.T) {
 	b.builder.Retry("full")
 	harness.Eventually(t, "the default image is ready", func() bool { i, _ := b.builder.Find(b.full); return i.State == imagebuild.Ready })
 	full := b.ended(b.choose(t.Context(), b.full))
-	if full.note != "" || full.id == slim.id {
+	if full.Note != "" || full.ID == slim.ID {
 		t.Errorf("started with %+v, before with %+v", full, slim)
 	}
 	// The workspace that was started meanwhile is offered it.
-	if newest, err := b.Newest(t.Context(), b.full, false); err != nil || newest.ID != full.id {
-		t.Errorf("the default image is %+v (%v), want %s", newest, err, full.id)
+	if newest, err := b.images.Newest(t.Context(), b.full, false); err != nil || newest.ID != full.ID {
+		t.Errorf("the default image is %+v (%v), want %s", newest, err, full.ID)
 	}
 }
 
@@ -143,7 +146,7 @@ func TestPrepareDoesNotWaitForBuild(t *testing.T) {
 	if err := b.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.noImage.Err(); err != nil {
+	if err := b.conditions.Err("default-image"); err != nil {
 		t.Errorf("the default image counts as missing: %v", err)
 	}
 	done := make(chan error, 1)

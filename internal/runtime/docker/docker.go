@@ -5,7 +5,6 @@ package docker
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +23,7 @@ import (
 	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/homequota"
+	"codehub/internal/runtime/docker/image"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/workspace"
@@ -88,8 +88,11 @@ type Config struct {
 	Conditions *health.Monitor
 }
 
+type images = image.Images
+
 // Runtime implements runtime.Runtime on a Docker Engine.
 type Runtime struct {
+	*images
 	cfg     Config
 	engine  *engine.Engine
 	helper  *helper.Helper
@@ -101,7 +104,6 @@ type Runtime struct {
 	quota     homequota.Kind    // of new homes in folders
 	noQuota   *health.Condition // set if quota is not homequota.None
 	addrs     addresses
-	pulls     pulls
 
 	prepareLock chan struct{} // held while the network is checked or repaired
 	agent, ide  toolVolume
@@ -119,18 +121,14 @@ type Runtime struct {
 	tasks    engine.Reads[struct{}, []taskContainer] // see clearTasks
 	filled   engine.Reads[string, bool]              // volumes that the helper has filled
 
-	createdSeeds sync.Map                                         // IDs of seed containers that Docker has finished creating
-	runAs        remembered[string, runAs]                        // by image ID: what its workspaces run as
-	trusted      remembered[[sha256.Size]byte, map[string][]byte] // digest of an image's authorities → trust.Files
-	damaged      sync.Map                                         // workspaces whose damaged home.json was logged
+	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
+	damaged      sync.Map // workspaces whose damaged home.json was logged
 
 	mu            sync.Mutex
 	network       *network          // as of the last Prepare
 	checkedAt     time.Time         // when network and wall were last found intact
 	wallCheckedAt time.Time         // when the wall was last set or checked
 	noWall        *health.Condition // workspaces run without network isolation
-	noImage       *health.Condition // the default image is missing
-	noLogin       *health.Condition // the file with the logins at registries cannot be used, or is not protected
 	noExtensions  *health.Condition // the folder with extensions cannot be used
 	noUIDs        *health.Condition // containers cannot have the uids of workspaces
 	lowLimits     *health.Condition // the kernel's limits for all workspaces are too low
@@ -179,9 +177,13 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r := &Runtime{
-		cfg:           cfg,
-		engine:        e,
-		helper:        helper.New(e, cfg.HelperBinary),
+		cfg:    cfg,
+		engine: e,
+		helper: helper.New(e, cfg.HelperBinary),
+		images: image.New(e, image.Config{
+			DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, Authorities: cfg.Authorities,
+			RegistryAuthFile: cfg.RegistryAuthFile, PullBytesPerSecond: cfg.PullBytesPerSecond, PullTimeout: cfg.PullTimeout,
+		}),
 		procSys:       "/proc/sys",
 		changesOwners: changesOwners,
 		prepareLock:   make(chan struct{}, 1),
@@ -199,10 +201,6 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			Name: "kernel-limits", Failing: "limits of the kernel are too low for all workspaces", Resolved: "limits of the kernel are high enough again",
 			Level: slog.LevelWarn, Log: cfg.Log,
 		}),
-		noLogin: cfg.Conditions.New(health.Config{
-			Name: "registry-login", Failing: "the file with the logins at registries is not in order", Resolved: "the file with the logins at registries is in order again",
-			Level: slog.LevelWarn, Log: cfg.Log,
-		}),
 		noExtensions: cfg.Conditions.New(health.Config{
 			Name: "extensions", Failing: "the extensions of CODEHUB_EXTENSIONS_DIR cannot be used as they are", Resolved: "the extensions of CODEHUB_EXTENSIONS_DIR are in order again",
 			Level: slog.LevelWarn, Log: cfg.Log,
@@ -215,10 +213,6 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			Name: "ide", Failing: "the IDE's volume cannot be filled; no workspace whose image has no IDE can be started", Resolved: "the IDE's volume is complete again",
 			Level: slog.LevelError, Log: cfg.Log,
 		})),
-		noImage: cfg.Conditions.New(health.Config{
-			Name: "default-image", Failing: "the default image is missing", Resolved: "the default image is there again",
-			Level: slog.LevelWarn, Log: cfg.Log,
-		}),
 		probe: &http.Client{
 			Timeout: probeTimeout,
 			// One connection per probe: addresses are reused, connections must not be.
@@ -228,11 +222,6 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			},
 		},
 	}
-	r.pulls.rules = newPullRules(cfg.Settings)
-	r.pulls.stuck = cfg.Conditions.New(health.Config{
-		Name: "pulls", Failing: "image pulls are waiting for Docker's downloads", Resolved: "image pulls continue",
-		Level: slog.LevelError, Remind: 10 * time.Minute, Log: cfg.Log,
-	})
 	r.applyWall = r.ensureWallRules
 	r.chooseQuota()
 	return r, nil

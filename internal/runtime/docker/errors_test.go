@@ -14,24 +14,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Only Docker's own disk counts; a registry's message does not.
-func TestPullOntoFullDisk(t *testing.T) {
-	t.Parallel()
-	for message, full := range map[string]bool{
-		"write /var/lib/docker/tmp/GetImageBlob1: no space left on device":                                       true,
-		"failed to register layer: Error processing tar file(exit status 1): write /a: no space left on device":  true,
-		"unknown: no space left on device":                                                                       false,
-		"toomanyrequests: write /a: no space left on device":                                                     false,
-		"failed to register layer: Error processing tar file(exit status 1): lchown /a: operation not permitted": false,
-	} {
-		err := pullFailed(t.Context(), "image", errors.New(message))
-		var pull *runtime.PullError
-		if errors.Is(err, runtime.ErrNoSpace) != full || errors.As(err, &pull) == full {
-			t.Errorf("%q: %v", message, err)
-		}
-	}
-}
-
 // Every call that needs disk space reports a full disk.
 func TestFullDiskIsReported(t *testing.T) {
 	harness.Verify(t)
@@ -101,24 +83,5 @@ func TestErrorIsTruncated(t *testing.T) {
 	const prefix = 200 // the prefix added by this package
 	if !errors.Is(err, runtime.ErrNoSpace) || len(err.Error()) > workspace.MaxMessage+prefix || !strings.HasSuffix(err.Error(), "… (cut)") {
 		t.Fatalf("an error of %d bytes", len(fmt.Sprint(err)))
-	}
-}
-
-// A pull that fails says what to do before what Docker says.
-func TestFailedPullSaysWhatToDo(t *testing.T) {
-	t.Parallel()
-	for raw, want := range map[string]string{
-		"dial tcp: lookup r.example.com on 127.0.0.53:53: no such host": fmt.Sprintf(runtime.MsgNoRegistry, "r.example.com"),
-		"manifest unknown: manifest tagged by \"1\" is not found":       fmt.Sprintf(runtime.MsgNoImage, "r.example.com"),
-		"failed to register layer: archive/tar: invalid tar header":     "",
-	} {
-		var pull *runtime.PullError
-		err := login{}.refusal("r.example.com/a:1", &runtime.PullError{Image: "r.example.com/a:1", Message: raw})
-		if !errors.As(err, &pull) || pull.Message != strings.TrimSpace(want+" "+raw) {
-			t.Errorf("%s: %v", raw, err)
-		}
-		if gone := imageGone(err); gone != strings.HasPrefix(raw, "manifest") {
-			t.Errorf("%s: the image is gone: %v", raw, gone)
-		}
 	}
 }

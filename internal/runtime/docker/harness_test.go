@@ -476,8 +476,8 @@ func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	t.Helper()
 	net, err := h.r.checkedNetwork(t.Context(), networkMaxAge)
 	check(t, err)
-	as, err := h.r.userOf(t.Context(), spec.Image)
-	if err == nil {
+	var as runAs
+	if as.RunAs, err = h.r.images.RunAs(t.Context(), spec.Image); err == nil {
 		as.agent, as.agentDigest, err = h.r.ensureAgentVolume(t.Context())
 	}
 	check(t, err)

@@ -8,6 +8,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/helper"
+	"codehub/internal/runtime/docker/image"
 )
 
 // Workspaces get the IDE from a volume, so that their images need none. Its content is
@@ -38,8 +39,8 @@ func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err
 	if err := r.stillThere(ctx, &r.ide); err != nil {
 		return "", "", err
 	}
-	image, err := r.chooseImage(ctx, r.cfg.IDEImage, "", runtime.ImageChoice{}, nil)
-	if pullRefused(err) {
+	found, err := r.images.Choose(ctx, r.cfg.IDEImage, "", runtime.ImageChoice{}, nil)
+	if image.PullRefused(err) {
 		// No container uses the image, so that a prune removes it. The volume has its content.
 		if name, digest := r.ide.known(); name != "" {
 			r.engine.Log.Debug("the IDE's image is gone; its volume is used", "image", r.cfg.IDEImage, "err", err)
@@ -48,17 +49,17 @@ func (r *Runtime) ensureIDEVolume(ctx context.Context) (name, digest string, err
 	}
 	if err != nil {
 		err = fmt.Errorf("the IDE's image: %w", err)
-		if pullRefused(err) {
+		if image.PullRefused(err) {
 			r.ide.failed.Set(err)
 		}
 		return "", "", err
 	}
-	own := strings.TrimPrefix(image.id, "sha256:")
+	own := strings.TrimPrefix(found.ID, "sha256:")
 	digest = extras.on(own)
 	if _, known := r.ide.known(); broken != nil && known != digest {
 		extras, digest = extensions{}, own // what a volume would be filled from is not there
 	}
-	run := helper.Run{Image: image.id, Args: []string{helper.CmdInstallIDE, ideDir, fillDir, digest, ""}}
+	run := helper.Run{Image: found.ID, Args: []string{helper.CmdInstallIDE, ideDir, fillDir, digest, ""}}
 	if extras.digest != "" {
 		run.Files, run.Args[4] = extras.pack, helper.FilesDir
 	}

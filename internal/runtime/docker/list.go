@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/image"
 	"codehub/internal/workspace"
 )
 
@@ -34,7 +35,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 			State:     engine.StateOf(c.State),
 			Detail:    c.Status,
 		}
-		item = labelledImage(item, c.ImageID, c.Labels)
+		item = image.Labelled(item, c.ImageID, c.Labels)
 		var own netip.Addr
 		if c.NetworkSettings != nil {
 			if e := c.NetworkSettings.Networks[r.engine.Names.Network]; e != nil {
@@ -88,7 +89,7 @@ func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
 		State:     engine.StateOf(c.State.Status),
 		Detail:    string(c.State.Status),
 	}
-	out = labelledImage(out, c.Image, c.Config.Labels)
+	out = image.Labelled(out, c.Image, c.Config.Labels)
 	if out.State == runtime.ContainerRunning {
 		out.Addr = r.reachable(c, runtime.IDEPort)
 	}

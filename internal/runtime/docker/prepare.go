@@ -22,8 +22,8 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	_, err := r.checkedNetwork(ctx, 0)
 	if err == nil {
 		r.checkUIDs(ctx)
-		r.checkDefaultImage(ctx)
-		r.checkLogins()
+		r.images.CheckDefault(ctx)
+		r.images.CheckLogins()
 		r.prepareTools(ctx)
 		r.sweepNow(ctx)
 	}
@@ -45,10 +45,10 @@ func (r *Runtime) prepareTools(ctx context.Context) {
 	if interim := r.cfg.Builds.Interim(image); interim != "" {
 		image = interim
 	}
-	as, err := r.userOf(ctx, image)
-	if err == nil && !as.missing && !as.included {
+	as, err := r.images.RunAs(ctx, image)
+	if err == nil && !as.Missing && !as.Included {
 		var built bool
-		if built, err = r.isBuilt(ctx, r.cfg.IDEImage); err == nil && built {
+		if built, err = r.images.IsBuilt(ctx, r.cfg.IDEImage); err == nil && built {
 			_, _, err = r.ensureIDEVolume(ctx)
 		}
 	}

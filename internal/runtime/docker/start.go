@@ -21,6 +21,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/image"
 	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
@@ -28,6 +29,14 @@ import (
 // networkMaxAge is how old the last check of network and wall may be when a
 // container starts.
 const networkMaxAge = time.Minute
+
+// runAs is what a workspace's container runs and mounts.
+type runAs struct {
+	image.RunAs
+	agent, agentDigest string // the volume with the agent, and its digest
+	ide                string // the volume with the IDE; empty if the image brings it
+	ulimits            []*container.Ulimit
+}
 
 // StartContainer implements runtime.Runtime.
 func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, error) {
@@ -64,19 +73,19 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			}
 		}
 		engine.Report(progress, runtime.StepCreating)
-		image, err := r.chooseImage(ctx, spec.Image, spec.User, spec.Choice, progress)
+		image, err := r.images.Choose(ctx, spec.Image, spec.User, spec.Choice, progress)
 		if err != nil {
 			return runtime.Container{}, err
 		}
-		as, err := r.userOf(ctx, image.id)
-		if err != nil {
+		var as runAs
+		if as.RunAs, err = r.images.RunAs(ctx, image.ID); err != nil {
 			return runtime.Container{}, err
 		}
 		if as.agent, as.agentDigest, err = r.ensureAgentVolume(ctx); err != nil {
 			return runtime.Container{}, err
 		}
-		if !as.included && !as.missing {
-			if err := r.awaitIDE(ctx, progress); err != nil {
+		if !as.Included && !as.Missing {
+			if err := r.images.AwaitIDE(ctx, progress); err != nil {
 				return runtime.Container{}, err
 			}
 			if as.ide, _, err = r.ensureIDEVolume(ctx); err != nil {
@@ -94,7 +103,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		as.ulimits = r.ulimits(ctx) // the starts before may have shown that Docker may not lift them
 		addr := r.addrs.take(r.engine.Now())
 		attempt := engine.RandomHex(8)
-		made, err := r.createContainer(ctx, spec.Workspace, image.into(r.createOptions(spec, as, net, addr, attempt)))
+		made, err := r.createContainer(ctx, spec.Workspace, image.Into(r.createOptions(spec, as, net, addr, attempt)))
 		switch {
 		case err == nil:
 		case errdefs.IsConflict(err):
@@ -104,7 +113,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			}
 			continue // removed in the meantime
 		default:
-			missing, why := r.imageMissing(ctx, err, image.id)
+			missing, why := r.images.Missing(ctx, err, image.ID)
 			if why != nil {
 				return runtime.Container{}, why
 			}
@@ -115,7 +124,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			continue // it was removed in the meantime
 		}
 
-		if as.missing { // the image has appeared, so that its command is known
+		if as.Missing { // the image has appeared, so that its command is known
 			if err := r.engine.Discard(ctx, made.ID); err != nil {
 				return runtime.Container{}, err
 			}
@@ -132,13 +141,13 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			continue
 		}
 		engine.Report(progress, runtime.StepStarting)
-		if err := r.makeReady(ctx, as, spec.UID, made.ID); err != nil {
+		if err := r.images.MakeReady(ctx, as.RunAs, spec.UID, made.ID); err != nil {
 			return runtime.Container{}, errors.Join(err, r.engine.Discard(ctx, made.ID))
 		}
 		err = r.engine.StartInTurn(ctx, made.ID)
 		if err == nil {
 			c, err := r.started(ctx, spec, made.ID, net, addr)
-			return image.describe(c), err
+			return image.Describe(c), err
 		}
 		last = engine.WrapError(ctx, "start container", err)
 		if errors.Is(last, runtime.ErrUnreachable) || ctx.Err() != nil {
@@ -219,7 +228,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 		Mounts: []mount.Mount{r.homeMount(spec, attempt), r.toolMount(&r.agent, as.agent)},
 	}
 	workingDir := "" // the image's
-	if !as.included {
+	if !as.Included {
 		workingDir = "/" // the user may not enter the image's
 	}
 	if as.ide != "" {
@@ -249,13 +258,13 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 		Name: spec.Workspace.DockerName(),
 		Config: &container.Config{
 			Image:        spec.Image,
-			User:         userSpec(spec.UID),
+			User:         image.UserSpec(spec.UID),
 			Hostname:     dnsHostname(spec.Hostname),
 			WorkingDir:   workingDir,
-			Env:          variables(account.Environment(spec, as.env, as.zoned, slices.Concat(r.cfg.Variables(), r.portEnv(spec.Workspace)))),
+			Env:          variables(account.Environment(spec, as.Env, as.Zoned, slices.Concat(r.cfg.Variables(), r.portEnv(spec.Workspace)))),
 			Labels:       labels,
 			Entrypoint:   agentEntrypoint,
-			Cmd:          as.command,
+			Cmd:          as.Command,
 			StopSignal:   "SIGTERM", // the agent's, whatever the image's command expects
 			ExposedPorts: networktypes.PortSet{idePort: {}, agentPort: {}},
 			// The server probes /healthz itself. A health check in the image would
@@ -346,7 +355,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 	if c.State == runtime.ContainerRunning {
 		return c, true, nil
 	}
-	if found.Container.Config.User != userSpec(spec.UID) { // by an earlier version, or before its uid was changed
+	if found.Container.Config.User != image.UserSpec(spec.UID) { // by an earlier version, or before its uid was changed
 		return runtime.Container{}, false, r.engine.Discard(ctx, c.ID)
 	}
 	if err := r.verifyHome(ctx, spec, c.ID); err != nil {
@@ -360,12 +369,12 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 			return runtime.Container{}, err != nil, errors.Join(err, r.engine.Discard(ctx, c.ID))
 		}
 	}
-	as, err := r.userOf(ctx, found.Container.Image)
+	as, err := r.images.RunAs(ctx, found.Container.Image)
 	if err != nil {
 		return runtime.Container{}, true, err
 	}
 	engine.Report(progress, runtime.StepStarting)
-	if err := r.makeReady(ctx, as, spec.UID, c.ID); err != nil {
+	if err := r.images.MakeReady(ctx, as, spec.UID, c.ID); err != nil {
 		return runtime.Container{}, true, errors.Join(err, r.engine.Discard(ctx, c.ID))
 	}
 	if err := r.engine.StartInTurn(ctx, c.ID); err != nil {

@@ -189,11 +189,11 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 		},
 	}
 	for range 3 {
-		image, err := r.chooseImage(ctx, spec.Image, spec.User, spec.Choice, progress)
+		image, err := r.images.Choose(ctx, spec.Image, spec.User, spec.Choice, progress)
 		if err != nil {
 			return err
 		}
-		opts.Config.Image = image.id
+		opts.Config.Image = image.ID
 		engine.Report(progress, runtime.StepSeeding)
 		counted := r.watchSeeding(ctx, spec, volume, progress)
 		_, err = r.engine.API.ContainerCreate(ctx, opts)
@@ -209,7 +209,7 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 			}
 			continue
 		}
-		missing, why := r.imageMissing(ctx, err, image.id)
+		missing, why := r.images.Missing(ctx, err, image.ID)
 		if why != nil {
 			return why
 		}

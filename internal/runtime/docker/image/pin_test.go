@@ -1,4 +1,4 @@
-package docker
+package image
 
 import (
 	"errors"
@@ -21,11 +21,11 @@ func TestImageGone(t *testing.T) {
 		fmt.Sprintf(runtime.MsgLoginRefused, "registry.example.com"):                                    false,
 		fmt.Sprintf(runtime.MsgLoginNeeded, "registry.example.com"):                                     false,
 	} {
-		if got := imageGone(fmt.Errorf("start: %w", &runtime.PullError{Image: "a", Message: message})); got != want {
+		if got := gone(fmt.Errorf("start: %w", &runtime.PullError{Image: "a", Message: message})); got != want {
 			t.Errorf("%q: %v", message, got)
 		}
 	}
-	if imageGone(&runtime.SlowPullError{Image: "a"}) || imageGone(errors.New("not found")) {
+	if gone(&runtime.SlowPullError{Image: "a"}) || gone(errors.New("not found")) {
 		t.Error("an error of another kind")
 	}
 }

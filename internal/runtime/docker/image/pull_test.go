@@ -1,15 +1,18 @@
-package docker
+package image
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
-	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/dockertest"
 	"codehub/internal/testing/harness"
 )
@@ -18,19 +21,16 @@ import (
 // and a registry.
 type puller struct {
 	*testing.T
-	*Runtime
+	*Images
 	registry *dockertest.Registry
 }
 
 func newPuller(t *testing.T, change func(*pullRules)) puller {
 	d := dockertest.Start(t, dockertest.Options{})
-	r := newRuntime(t, func(c *Config) {
-		c.Host, c.PullBytesPerSecond, c.PullTimeout = d.Host, 0, time.Hour
-		c.DataDir = filepath.Join(t.TempDir(), "data")
-	})
+	r := newImages(t, engine.Config{Host: d.Host, Log: harness.Logger(t, slog.LevelDebug)}, Config{PullTimeout: time.Hour})
 	r.pulls.rules.tick = 50 * time.Millisecond
 	change(&r.pulls.rules)
-	return puller{T: t, Runtime: r, registry: dockertest.NewRegistry(t)}
+	return puller{T: t, Images: r, registry: dockertest.NewRegistry(t)}
 }
 
 // start begins a pull and returns its result.
@@ -55,6 +55,16 @@ func (p puller) await(what string, done <-chan error) error {
 func (p puller) occupied(layers []*dockertest.Layer) {
 	p.Helper()
 	harness.Eventually(p.T, "Docker downloads three layers", func() bool { return dockertest.Sending(layers) == 3 })
+}
+
+// newImages returns the images of a Docker Engine.
+func newImages(t *testing.T, e engine.Config, cfg Config) *Images {
+	harness.NeedsDocker(t)
+	e.Installation = uuid.NewString()
+	docker, err := engine.New(e)
+	check(t, err)
+	t.Cleanup(func() { check(t, docker.Close()) })
+	return New(docker, cfg)
 }
 
 const tinyImage = 300 << 10
@@ -115,7 +125,7 @@ func TestSilentRegistryIsReported(t *testing.T) {
 // newPulls returns pulls of one image each, which Docker was given in this order.
 func newPulls(t *testing.T, minRate int64, users ...string) (*pulls, []*pulling) {
 	t.Helper()
-	s := &pulls{rules: newPullRules(Settings{PullBytesPerSecond: minRate}), stuck: new(health.Monitor).New(health.Config{Name: "pulls"})}
+	s := &pulls{rules: newPullRules(Config{PullBytesPerSecond: minRate}), stuck: new(health.Monitor).New(health.Config{Name: "pulls"})}
 	var list []*pulling
 	for _, user := range users {
 		p := s.join(user)
@@ -217,7 +227,7 @@ func TestPullRateCountsOnlyDownloads(t *testing.T) {
 
 func TestPullTimeout(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t, nil)
+	r := newImages(t, engine.Config{Log: harness.Logger(t, slog.LevelDebug)}, Config{})
 	r.pulls.rules.timeout = 100 * time.Millisecond
 	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts and never responds
 	check(t, err)
@@ -238,5 +248,12 @@ func TestPullStatus(t *testing.T) {
 		if phase, known := phaseOf(status); known != (want >= 0) || known && phase != want {
 			t.Errorf("%q: %d %v, want %d", status, phase, known, want)
 		}
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

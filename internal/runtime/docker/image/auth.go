@@ -1,4 +1,4 @@
-package docker
+package image
 
 import (
 	"errors"
@@ -24,8 +24,8 @@ type login struct {
 // credentials returns the login for the registry that the reference names. The file is
 // read again each time, so that credentials can be rotated; while it cannot be used,
 // there is no login, and the condition registry-login says so.
-func (r *Runtime) credentials(ref string) login {
-	l, ok := r.checkLogins()[imageref.Registry(ref)]
+func (i *Images) credentials(ref string) login {
+	l, ok := i.CheckLogins()[imageref.Registry(ref)]
 	if !ok {
 		return login{}
 	}
@@ -33,22 +33,22 @@ func (r *Runtime) credentials(ref string) login {
 		Username: l.Username, Password: l.Password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken, ServerAddress: imageref.Registry(ref),
 	})
 	if err != nil {
-		r.noLogin.Set(err)
+		i.noLogin.Set(err)
 		return login{}
 	}
 	return login{encoded: encoded, secrets: l.Secrets()}
 }
 
-// checkLogins reads the file and reports what is wrong with it.
-func (r *Runtime) checkLogins() map[string]registry.Login {
-	if r.cfg.RegistryAuthFile == "" {
+// CheckLogins reads the file and reports what is wrong with it.
+func (i *Images) CheckLogins() map[string]registry.Login {
+	if i.cfg.RegistryAuthFile == "" {
 		return nil
 	}
-	logins, err := registry.ReadLogins(r.cfg.RegistryAuthFile)
+	logins, err := registry.ReadLogins(i.cfg.RegistryAuthFile)
 	if err == nil {
-		err = registry.Exposed(r.cfg.RegistryAuthFile)
+		err = registry.Exposed(i.cfg.RegistryAuthFile)
 	}
-	r.noLogin.Set(err)
+	i.noLogin.Set(err)
 	return logins
 }
 

@@ -1,4 +1,4 @@
-package docker
+package image
 
 import (
 	"context"
@@ -40,12 +40,12 @@ const (
 	pullTick    = time.Second
 )
 
-func newPullRules(s Settings) pullRules {
+func newPullRules(c Config) pullRules {
 	window := maxWindow
-	if s.PullBytesPerSecond > 0 {
-		window = min(max(time.Duration(rateBytes/s.PullBytesPerSecond)*time.Second, minWindow), maxWindow)
+	if c.PullBytesPerSecond > 0 {
+		window = min(max(time.Duration(rateBytes/c.PullBytesPerSecond)*time.Second, minWindow), maxWindow)
 	}
-	return pullRules{minRate: s.PullBytesPerSecond, timeout: s.PullTimeout, window: window, blocked: pullBlocked, tick: pullTick}
+	return pullRules{minRate: c.PullBytesPerSecond, timeout: c.PullTimeout, window: window, blocked: pullBlocked, tick: pullTick}
 }
 
 // pulls are all image pulls, in the order of their requests.
@@ -253,11 +253,11 @@ func (s *pulls) watch(ctx context.Context, p *pulling, cancel context.CancelCaus
 // pull fetches the image in the user's turn. If the image is not
 // available, the error is a *runtime.PullError with Docker's message, and a
 // *runtime.SlowPullError if its registry is too slow.
-func (r *Runtime) pull(ctx context.Context, image, user string, progress func(runtime.Progress)) error {
-	if why := r.notPulled(image); why != "" {
+func (i *Images) pull(ctx context.Context, image, user string, progress func(runtime.Progress)) error {
+	if why := i.notPulled(image); why != "" {
 		return &runtime.PullError{Image: image, Message: why}
 	}
-	s := &r.pulls
+	s := &i.pulls
 	p := s.join(user)
 	defer s.leave(p)
 	for !s.mayBegin(p) { // the wait is bounded by the time limits of the pulls before it
@@ -275,7 +275,7 @@ func (r *Runtime) pull(ctx context.Context, image, user string, progress func(ru
 	engine.Report(progress, runtime.StepPulling)
 	var watching sync.WaitGroup
 	watching.Go(func() { s.watch(limited, p, cancel, progress) })
-	err := r.pullOnce(limited, image, p, progress)
+	err := i.pullOnce(limited, image, p, progress)
 	cancel(nil)
 	watching.Wait()
 	if slow := new(runtime.SlowPullError); errors.As(err, &slow) {
@@ -285,12 +285,12 @@ func (r *Runtime) pull(ctx context.Context, image, user string, progress func(ru
 	if err != nil {
 		return err
 	}
-	return r.pulled(ctx, image)
+	return i.pulled(ctx, image)
 }
 
-func (r *Runtime) pullOnce(ctx context.Context, image string, p *pulling, progress func(runtime.Progress)) error {
-	login := r.credentials(image)
-	stream, err := r.engine.API.ImagePull(ctx, image, client.ImagePullOptions{RegistryAuth: login.encoded})
+func (i *Images) pullOnce(ctx context.Context, image string, p *pulling, progress func(runtime.Progress)) error {
+	login := i.credentials(image)
+	stream, err := i.API.ImagePull(ctx, image, client.ImagePullOptions{RegistryAuth: login.encoded})
 	if err != nil {
 		return login.refusal(image, pullFailed(ctx, image, err))
 	}
@@ -306,11 +306,11 @@ func (r *Runtime) pullOnce(ctx context.Context, image string, p *pulling, progre
 		if m.Progress != nil {
 			done, total = m.Progress.Current, m.Progress.Total
 		}
-		r.pulls.mu.Lock()
+		i.pulls.mu.Lock()
 		if p.layer(m.ID, m.Status, done, total) && progress != nil {
 			progress(runtime.Progress{Step: runtime.StepPulling, Done: p.sum.done, Total: p.sum.total})
 		}
-		r.pulls.mu.Unlock()
+		i.pulls.mu.Unlock()
 	}
 	if ctx.Err() != nil { // the end of the stream is then not Docker's
 		return pullFailed(ctx, image, ctx.Err())

@@ -1,4 +1,4 @@
-package docker
+package image
 
 import (
 	"context"
@@ -18,25 +18,25 @@ const buildReport = 5 * time.Second
 // built returns the image that a reference names on this machine; the zero Image if there is
 // none, and the server does not make it either. It waits for one that the server makes. In
 // place of the default image it returns the slim one while the default image is not ready.
-func (r *Runtime) built(ctx context.Context, ref string, progress func(runtime.Progress)) (found runtime.Image, interim bool, err error) {
-	if r.cfg.Builds == nil {
-		found, err = r.imageHere(ctx, ref)
+func (i *Images) built(ctx context.Context, ref string, progress func(runtime.Progress)) (found runtime.Image, interim bool, err error) {
+	if i.cfg.Builds == nil {
+		found, err = i.Here(ctx, ref)
 		return found, false, err
 	}
 	var again *time.Ticker
 	for {
-		changed := r.cfg.Builds.Changed()
-		if found, err = r.imageHere(ctx, ref); err != nil || found.ID != "" {
+		changed := i.cfg.Builds.Changed()
+		if found, err = i.Here(ctx, ref); err != nil || found.ID != "" {
 			return found, false, err
 		}
 		refs := []string{ref}
-		if other := r.interim(ref); other != "" {
-			if found, err = r.imageHere(ctx, other); err != nil || found.ID != "" {
+		if other := i.interim(ref); other != "" {
+			if found, err = i.Here(ctx, other); err != nil || found.ID != "" {
 				return found, true, err
 			}
 			refs = append(refs, other)
 		}
-		waits, ok := r.waitsForBuild(refs)
+		waits, ok := i.waitsForBuild(refs)
 		if !ok {
 			return runtime.Image{}, false, nil
 		}
@@ -56,35 +56,35 @@ func (r *Runtime) built(ctx context.Context, ref string, progress func(runtime.P
 	}
 }
 
-// awaitIDE waits for the IDE's image if it is missing and the server makes it.
-func (r *Runtime) awaitIDE(ctx context.Context, progress func(runtime.Progress)) error {
-	if r.cfg.Builds == nil || r.cfg.IDEImage == "" {
+// AwaitIDE waits for the IDE's image if it is missing and the server makes it.
+func (i *Images) AwaitIDE(ctx context.Context, progress func(runtime.Progress)) error {
+	if i.cfg.Builds == nil || i.cfg.IDEImage == "" {
 		return nil
 	}
-	_, _, err := r.built(ctx, r.cfg.IDEImage, progress)
+	_, _, err := i.built(ctx, i.cfg.IDEImage, progress)
 	return err
 }
 
 // interim returns the image that is used in place of the default image while that is not
 // ready; "" for none, and for every other image.
-func (r *Runtime) interim(ref string) string {
-	if r.cfg.DefaultImage == "" || !imageref.Same(ref, r.cfg.DefaultImage) {
+func (i *Images) interim(ref string) string {
+	if i.cfg.DefaultImage == "" || !imageref.Same(ref, i.cfg.DefaultImage) {
 		return ""
 	}
-	return r.cfg.Builds.Interim(ref)
+	return i.cfg.Builds.Interim(ref)
 }
 
 // waitsForBuild returns what a start shows that waits for one of the images; false if the
 // server makes none of them, or has made them.
-func (r *Runtime) waitsForBuild(refs []string) (runtime.Progress, bool) {
+func (i *Images) waitsForBuild(refs []string) (runtime.Progress, bool) {
 	var failed []string
 	for _, ref := range refs {
-		image, found := r.cfg.Builds.Find(ref)
+		image, found := i.cfg.Builds.Find(ref)
 		switch {
 		case !found:
 		case image.State == imagebuild.Waiting, image.State == imagebuild.Making:
 			detail := ref
-			if now, ok := r.cfg.Builds.Current(); ok { // the images before it, too
+			if now, ok := i.cfg.Builds.Current(); ok { // the images before it, too
 				detail = now.Ref
 				if now.Steps > 0 {
 					detail = fmt.Sprintf("%s, "+runtime.MsgBuildStep+" %s", now.Ref, now.Step, now.Steps, now.Text)
@@ -98,12 +98,12 @@ func (r *Runtime) waitsForBuild(refs []string) (runtime.Progress, bool) {
 	return runtime.Progress{Step: runtime.StepBuildFailed, Detail: strings.Join(failed, ", "), Uncounted: true}, len(failed) > 0
 }
 
-// isBuilt reports whether the server need not make an image before it can be used.
-func (r *Runtime) isBuilt(ctx context.Context, ref string) (bool, error) {
-	image, found := r.cfg.Builds.Find(ref)
+// IsBuilt reports whether the server need not make an image before it can be used.
+func (i *Images) IsBuilt(ctx context.Context, ref string) (bool, error) {
+	image, found := i.cfg.Builds.Find(ref)
 	if !found || image.State == imagebuild.Ready {
 		return true, nil
 	}
-	here, err := r.imageHere(ctx, ref)
+	here, err := i.Here(ctx, ref)
 	return here.ID != "", err
 }

@@ -1,4 +1,4 @@
-package docker
+package image
 
 import (
 	"archive/tar"
@@ -17,8 +17,8 @@ import (
 // The user of a workspace gets a name, a home and a shell by files that are copied into the
 // container before its start.
 
-func (r *Runtime) readAccounts(ctx context.Context, image string) (a account.Accounts, trusted []addedFile, err error) {
-	err = r.withImageFiles(ctx, image, func(f imageFiles) error {
+func (i *Images) readAccounts(ctx context.Context, image string) (a account.Accounts, trusted []addedFile, err error) {
+	err = i.open(ctx, image, func(f contents) error {
 		if a.Passwd, _, err = f.read(ctx, "/etc/passwd"); err != nil {
 			return err
 		}
@@ -31,7 +31,7 @@ func (r *Runtime) readAccounts(ctx context.Context, image string) (a account.Acc
 		if a.Tmp, err = f.has(ctx, "/tmp"); err != nil {
 			return err
 		}
-		trusted, err = r.trustedFiles(ctx, f)
+		trusted, err = i.trustedFiles(ctx, f)
 		return err
 	})
 	if err != nil {
@@ -74,9 +74,9 @@ func accountsTar(files map[string]string, tmp bool, others []addedFile) ([]byte,
 	return b.Bytes(), err
 }
 
-// makeReady prepares a created container for its start: its user has a name, and /tmp, and its
+// MakeReady prepares a created container for its start: its user has a name, and /tmp, and its
 // programs trust the authorities of the company.
-func (r *Runtime) makeReady(ctx context.Context, as runAs, uid uint32, id string) error {
+func (i *Images) MakeReady(ctx context.Context, as RunAs, uid uint32, id string) error {
 	files := as.accounts.Files(uid)
 	if len(files) == 0 && as.accounts.Tmp && len(as.trusted) == 0 {
 		return nil
@@ -85,6 +85,6 @@ func (r *Runtime) makeReady(ctx context.Context, as runAs, uid uint32, id string
 	if err != nil {
 		return err
 	}
-	_, err = r.engine.API.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: "/", Content: bytes.NewReader(content)})
+	_, err = i.API.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: "/", Content: bytes.NewReader(content)})
 	return engine.WrapError(ctx, "put the workspace's files into the container", err)
 }

@@ -1,4 +1,4 @@
-package docker
+package image
 
 import (
 	"context"
@@ -25,8 +25,8 @@ type addedFile struct {
 
 // trustedFiles returns the files with the authorities that workspaces of an image trust; none
 // without authorities of a company.
-func (r *Runtime) trustedFiles(ctx context.Context, f imageFiles) ([]addedFile, error) {
-	if len(r.cfg.Authorities) == 0 {
+func (i *Images) trustedFiles(ctx context.Context, f contents) ([]addedFile, error) {
+	if len(i.cfg.Authorities) == 0 {
 		return nil, nil
 	}
 	var image []byte
@@ -41,7 +41,7 @@ func (r *Runtime) trustedFiles(ctx context.Context, f imageFiles) ([]addedFile, 
 		}
 		text, found, err := f.read(ctx, place)
 		if err != nil || !found {
-			r.engine.Log.Warn("the authorities that an image trusts cannot be read", "file", name, "err", err)
+			i.Log.Warn("the authorities that an image trusts cannot be read", "file", name, "err", err)
 			continue
 		}
 		if places = append(places, place); image == nil {
@@ -53,10 +53,10 @@ func (r *Runtime) trustedFiles(ctx context.Context, f imageFiles) ([]addedFile, 
 	}
 	// Images of one distribution have the same.
 	key := sha256.Sum256(image)
-	all, known := r.trusted.get(key)
+	all, known := i.trusted.get(key)
 	if !known {
-		all = trust.Files(image, r.cfg.Authorities)
-		r.trusted.put(key, all)
+		all = trust.Files(image, i.cfg.Authorities)
+		i.trusted.put(key, all)
 	}
 
 	var files []addedFile
@@ -77,8 +77,8 @@ func (r *Runtime) trustedFiles(ctx context.Context, f imageFiles) ([]addedFile, 
 }
 
 // place returns where the file that has this name is, which may be a link.
-func (f imageFiles) place(ctx context.Context, name string) (place string, found bool, err error) {
-	info, err := f.r.engine.API.ContainerStatPath(ctx, f.container, client.ContainerStatPathOptions{Path: name})
+func (f contents) place(ctx context.Context, name string) (place string, found bool, err error) {
+	info, err := f.i.API.ContainerStatPath(ctx, f.container, client.ContainerStatPathOptions{Path: name})
 	switch {
 	case errdefs.IsNotFound(err):
 		return "", false, nil
@@ -92,7 +92,7 @@ func (f imageFiles) place(ctx context.Context, name string) (place string, found
 
 // missingFolders returns the folders above a file that the image does not have. Docker would
 // make them so that everybody can write there.
-func (f imageFiles) missingFolders(ctx context.Context, name string) ([]addedFile, error) {
+func (f contents) missingFolders(ctx context.Context, name string) ([]addedFile, error) {
 	var out []addedFile
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
 		if has, err := f.has(ctx, dir); err != nil || has {

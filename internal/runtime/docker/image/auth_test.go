@@ -1,4 +1,4 @@
-package docker
+package image
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/dockertest"
 )
 
@@ -38,13 +39,12 @@ func TestRegistryLogin(t *testing.T) {
 	write("registry.example.com", "hunter2", 0o600)
 	var log bytes.Buffer
 	conditions := &health.Monitor{}
-	r := newRuntime(t, func(c *Config) {
-		c.RegistryAuthFile, c.Conditions = file, conditions
-		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	})
+	r := newImages(t, engine.Config{
+		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), Conditions: conditions,
+	}, Config{RegistryAuthFile: file})
 	t.Cleanup(func() {
 		for _, image := range []string{ref, other} {
-			_, _ = r.engine.API.ImageRemove(context.Background(), image, client.ImageRemoveOptions{Force: true})
+			_, _ = r.API.ImageRemove(context.Background(), image, client.ImageRemoveOptions{Force: true})
 		}
 	})
 	refused := func(says string) {
@@ -82,7 +82,7 @@ func TestRegistryLogin(t *testing.T) {
 		t.Error("no condition without the file")
 	}
 	write(host, "hunter2", 0o600)
-	check(t, r.Prepare(t.Context()))
+	r.CheckLogins()
 	if err := conditions.Err("registry-login"); err != nil {
 		t.Errorf("condition = %v", err)
 	}

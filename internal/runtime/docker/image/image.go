@@ -1,4 +1,4 @@
-package docker
+package image
 
 import (
 	"context"
@@ -13,13 +13,13 @@ import (
 	"codehub/internal/workspace/imageref"
 )
 
-// imageMissing reports whether Docker refused to create a container because its
+// Missing reports whether Docker refused to create a container because its
 // image is missing. Docker says "not found" in other cases, too.
-func (r *Runtime) imageMissing(ctx context.Context, refusal error, image string) (bool, error) {
+func (i *Images) Missing(ctx context.Context, refusal error, image string) (bool, error) {
 	if errdefs.IsInvalidArgument(refusal) && !errdefs.IsNotFound(refusal) {
 		// If the reference is invalid, inspecting the image returns an error that
 		// says so.
-		_, err := r.engine.API.ImageInspect(ctx, image)
+		_, err := i.API.ImageInspect(ctx, image)
 		if err != nil && errdefs.IsInvalidArgument(err) {
 			return false, &runtime.PullError{Image: image, Message: workspace.Cut(err.Error())}
 		}
@@ -28,7 +28,7 @@ func (r *Runtime) imageMissing(ctx context.Context, refusal error, image string)
 	if !errdefs.IsNotFound(refusal) {
 		return false, nil
 	}
-	_, err := r.engine.API.ImageInspect(ctx, image)
+	_, err := i.API.ImageInspect(ctx, image)
 	if errdefs.IsNotFound(err) {
 		return true, nil
 	}
@@ -37,8 +37,8 @@ func (r *Runtime) imageMissing(ctx context.Context, refusal error, image string)
 
 // pulled checks that a pull has fetched the image. A truncated stream ends like a
 // complete one.
-func (r *Runtime) pulled(ctx context.Context, image string) error {
-	_, err := r.engine.API.ImageInspect(ctx, image)
+func (i *Images) pulled(ctx context.Context, image string) error {
+	_, err := i.API.ImageInspect(ctx, image)
 	if errdefs.IsNotFound(err) {
 		return &runtime.PullError{Image: image, Message: "the pull ended without an image"}
 	}
@@ -48,36 +48,36 @@ func (r *Runtime) pulled(ctx context.Context, image string) error {
 // notPulled returns the reason why an image must not be pulled, or "". All users run the
 // default image and the IDE: without a digest, the owner of the name in a registry could
 // replace them.
-func (r *Runtime) notPulled(image string) string {
+func (i *Images) notPulled(image string) string {
 	switch {
 	case imageref.Pinned(image):
 		return ""
 	case imageref.BuiltHere(image):
 		return fmt.Sprintf(runtime.MsgNotBuilt, image)
-	case r.cfg.DefaultImage != "" && imageref.Same(image, r.cfg.DefaultImage):
+	case i.cfg.DefaultImage != "" && imageref.Same(image, i.cfg.DefaultImage):
 		return fmt.Sprintf(runtime.MsgNoDefault, image)
-	case r.cfg.IDEImage != "" && imageref.Same(image, r.cfg.IDEImage):
+	case i.cfg.IDEImage != "" && imageref.Same(image, i.cfg.IDEImage):
 		return fmt.Sprintf(runtime.MsgNoIDE, image)
 	}
 	return ""
 }
 
-// checkDefaultImage reports that the default image is missing and will not be
+// CheckDefault reports that the default image is missing and will not be
 // pulled.
-func (r *Runtime) checkDefaultImage(ctx context.Context) {
-	why := r.notPulled(r.cfg.DefaultImage)
-	if r.cfg.DefaultImage == "" || why == "" {
+func (i *Images) CheckDefault(ctx context.Context) {
+	why := i.notPulled(i.cfg.DefaultImage)
+	if i.cfg.DefaultImage == "" || why == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, engine.AskTimeout)
 	defer cancel()
-	_, err := r.engine.API.ImageInspect(ctx, r.cfg.DefaultImage)
+	_, err := i.API.ImageInspect(ctx, i.cfg.DefaultImage)
 	switch {
 	case err == nil:
-		r.noImage.Set(nil)
-	case errdefs.IsNotFound(err) && r.cfg.Builds.Pending(r.cfg.DefaultImage): // it is not known yet
+		i.noDefault.Set(nil)
+	case errdefs.IsNotFound(err) && i.cfg.Builds.Pending(i.cfg.DefaultImage): // it is not known yet
 	case errdefs.IsNotFound(err):
-		r.noImage.Set(&runtime.PullError{Image: r.cfg.DefaultImage, Message: why})
+		i.noDefault.Set(&runtime.PullError{Image: i.cfg.DefaultImage, Message: why})
 	default: // it is not known; Docker's own condition says why
 	}
 }
