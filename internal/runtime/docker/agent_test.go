@@ -3,6 +3,7 @@ package docker
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +18,6 @@ import (
 	"time"
 
 	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
@@ -96,7 +96,7 @@ func TestAgentRunsImagesCommand(t *testing.T) {
 	}
 	c := inspectOf(t, r, up)
 	first, ide := c.State.Pid, ideOf(t, c)
-	if got, want := procFile(t, first, "cmdline"), []string{agentPath, "agent", "--", "/testserver", "one", "two words"}; !slices.Equal(got, want) {
+	if got, want := procFile(t, first, "cmdline"), []string{account.AgentDir + "/" + account.AgentFile, "agent", "--", "/testserver", "one", "two words"}; !slices.Equal(got, want) {
 		t.Errorf("the first process is %q, want %q", got, want)
 	}
 	if got, want := procFile(t, ide, "cmdline"), []string{"/testserver", "one", "two words"}; !slices.Equal(got, want) {
@@ -116,8 +116,8 @@ func TestAgentRunsImagesCommand(t *testing.T) {
 			}
 		}
 	}
-	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/root%s", first, agentDir))
-	if err != nil || len(files) != 1 || files[0].Name() != agentFile {
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/root%s", first, account.AgentDir))
+	if err != nil || len(files) != 1 || files[0].Name() != account.AgentFile {
 		t.Errorf("on the agent's volume: %v, %v", files, err)
 	}
 
@@ -128,7 +128,7 @@ func TestAgentRunsImagesCommand(t *testing.T) {
 	if slices.ContainsFunc(env, func(e string) bool { return strings.Contains(e, spec.Secret) }) || !slices.Contains(env, "OF_IMAGE=yes") {
 		t.Errorf("a command's environment is %q", env)
 	}
-	for _, file := range []string{agentPath, agentDir + "/more"} {
+	for _, file := range []string{account.AgentDir + "/" + account.AgentFile, account.AgentDir + "/more"} {
 		if got := run[string](t, up, "/probe", "write", file); !strings.Contains(got, "read-only file system") {
 			t.Errorf("writing %s: %s", file, got)
 		}
@@ -203,9 +203,9 @@ func agentOnDisk(t *testing.T, r *Runtime, volume string) string {
 	t.Helper()
 	v, err := r.engine.API.VolumeInspect(t.Context(), volume, client.VolumeInspectOptions{})
 	check(t, err)
-	digest, err := fileDigest(filepath.Join(v.Volume.Mountpoint, agentFile))
+	content, err := os.ReadFile(filepath.Join(v.Volume.Mountpoint, account.AgentFile))
 	check(t, err)
-	return digest
+	return fmt.Sprintf("%x", sha256.Sum256(content))
 }
 
 // The volume is made again after it was removed by hand, even for an image that would
@@ -218,14 +218,15 @@ func TestAgentVolumeIsRepaired(t *testing.T) {
 	var both sync.WaitGroup
 	for _, x := range []*Runtime{r, other} {
 		both.Go(func() {
-			if _, _, err := x.ensureAgentVolume(t.Context()); err != nil {
+			if _, _, err := x.tools.Agent(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	both.Wait()
-	name, digest := r.agent.known()
-	if again, _ := other.agent.known(); again != name || name == "" {
+	name, digest, err := r.tools.Agent(t.Context())
+	check(t, err)
+	if again, _, err := other.tools.Agent(t.Context()); err != nil || again != name || name == "" {
 		t.Fatalf("the volumes are %q and %q", name, again)
 	}
 	if got := agentOnDisk(t, r, name); got != digest {
@@ -250,11 +251,11 @@ func TestAgentVolumeIsRepaired(t *testing.T) {
 	v, err := r.engine.API.VolumeInspect(t.Context(), name, client.VolumeInspectOptions{})
 	check(t, err)
 	dir := v.Volume.Mountpoint
-	check(t, os.Remove(filepath.Join(dir, agentFile)))
-	putFileWith(t, dir, agentFile, "damaged")
-	putFileWith(t, dir, agentFile+".part-1", "incomplete")
-	other.agent.forget()
-	if _, _, err := other.ensureAgentVolume(t.Context()); err != nil {
+	check(t, os.Remove(filepath.Join(dir, account.AgentFile)))
+	putFileWith(t, dir, account.AgentFile, "damaged")
+	putFileWith(t, dir, account.AgentFile+".part-1", "incomplete")
+	other.tools.ForgetAgent()
+	if _, _, err := other.tools.Agent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	files, err := os.ReadDir(dir)
@@ -269,12 +270,15 @@ func TestSweepRemovesOldAgentVolumes(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	check(t, r.Prepare(t.Context()))
-	current, _ := r.agent.known()
+	current, _, err := r.tools.Agent(t.Context())
+	check(t, err)
 	old := strings.Repeat("0", 64)
-	must(t)(r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: r.engine.Names.Tool(engine.RoleAgent, old), Labels: r.toolLabels(engine.RoleAgent, old)}))
+	labels := r.engine.Labels(engine.RoleAgent, "", "")
+	labels[engine.LabelDigest] = old
+	must(t)(r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: r.engine.Names.Tool(engine.RoleAgent, old), Labels: labels}))
 	user, err := r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Config:     &container.Config{Image: harness.TestImage(), Labels: r.engine.Labels("test", "", "")},
-		HostConfig: &container.HostConfig{NetworkMode: engine.NoNetwork, Mounts: []mount.Mount{r.toolMount(&r.agent, r.engine.Names.Tool(engine.RoleAgent, old))}},
+		HostConfig: &container.HostConfig{NetworkMode: engine.NoNetwork, Mounts: r.tools.Mounts(r.engine.Names.Tool(engine.RoleAgent, old), "")},
 	})
 	check(t, err)
 	volumes := func() int {

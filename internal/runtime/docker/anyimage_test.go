@@ -5,16 +5,13 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/engine"
@@ -23,58 +20,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// An interrupted copy is done again, concurrent ones wait, and a complete one stays.
-func TestInstallTree(t *testing.T) {
-	t.Parallel()
-	from, to := t.TempDir(), t.TempDir()
-	nothing := func() error { return nil }
-	putFileWith(t, from, "start", "program")
-	check(t, os.Chmod(filepath.Join(from, "start"), 0o4711))
-	check(t, os.MkdirAll(filepath.Join(from, "lib/deep"), 0o700))
-	putFileWith(t, filepath.Join(from, "lib/deep"), "file", "content")
-	check(t, os.Symlink("deep/file", filepath.Join(from, "lib/link")))
-	putFileWith(t, to, "left over", "of a call that was killed")
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			if err := installTree(from, to, "one", nothing); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if info, err := os.Stat(filepath.Join(to, "start")); err != nil || info.Mode() != 0o555 {
-		t.Fatalf("%v, %v", info, err)
-	}
-	content, err := os.ReadFile(filepath.Join(to, "lib/link"))
-	if err != nil || string(content) != "content" {
-		t.Errorf("%q, %v", content, err)
-	}
-	stray := filepath.Join(to, "left over")
-	isThere := func() bool { _, err := os.Lstat(stray); return err == nil }
-	if isThere() {
-		t.Error("what was left over is there")
-	}
-	putFileWith(t, to, "left over", "from now on") // a copy removes it
-	if err := installTree(from, to, "one", nothing); err != nil || !isThere() {
-		t.Errorf("a complete tree was copied again: %v", err)
-	}
-	check(t, os.Remove(filepath.Join(to, completeFile)))
-	if err := installTree(from, to, "one", nothing); err != nil || isThere() {
-		t.Errorf("an incomplete tree was kept: %v", err)
-	}
-	check(t, syscall.Mkfifo(filepath.Join(from, "pipe"), 0o600))
-	if err := installTree(from, to, "two", nothing); err == nil {
-		t.Error("a pipe was copied")
-	}
-	if _, err := os.Lstat(filepath.Join(to, completeFile)); !os.IsNotExist(err) {
-		t.Errorf("after a failure: %v", err)
-	}
-}
-
 // fakeIDE is an image with the test server as the IDE.
-func fakeIDE(t *testing.T, r *Runtime) string {
+func fakeIDE(t *testing.T) string {
 	t.Helper()
+	r := newRuntime(t, nil)
 	c, err := r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Config:     &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: r.engine.Labels("test", "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: engine.NoNetwork},
@@ -123,8 +72,7 @@ func files(t *testing.T, headers ...tar.Header) []byte {
 // home. Nothing that the image says or holds takes the place of codehub's programs.
 func TestAnyImage(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t, nil)
-	r.cfg.IDEImage = fakeIDE(t, r)
+	r := newRuntime(t, func(c *Config) { c.IDEImage = fakeIDE(t) })
 	dir, reg, link := byte(tar.TypeDir), byte(tar.TypeReg), byte(tar.TypeSymlink)
 	for name, test := range map[string]struct {
 		changes []string
@@ -206,33 +154,40 @@ func readFile(t *testing.T, r *Runtime, container, name string) string {
 func TestIDEVolumeIsRepaired(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
-	r := newRuntime(t, nil)
-	r.cfg.IDEImage = fakeIDE(t, r)
+	ide := fakeIDE(t)
+	r := newRuntime(t, func(c *Config) { c.IDEImage = ide })
 	image := importImage(t, r, nil, files(t, tar.Header{Name: "file", Typeflag: tar.TypeReg, Mode: 0o644}))
-	name, digest, err := r.ensureIDEVolume(t.Context())
+	name, digest, err := r.tools.IDE(t.Context())
 	check(t, err)
 	// Docker makes it again, empty, for a container that mounts it.
 	must(t)(r.engine.API.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
-	must(t)(r.engine.CreateVolume(t.Context(), client.VolumeCreateOptions{Name: name, Labels: r.toolMount(&r.ide, name).VolumeOptions.Labels}))
+	must(t)(r.engine.CreateVolume(t.Context(), client.VolumeCreateOptions{Name: name, Labels: r.engine.Labels(engine.RoleIDE, "", "")}))
 	spec := newHome()
 	spec.Image = image
 	hello(t, startSpec(t, r, spec))
 
-	r.cfg.IDEImage = fakeIDE(t, r)
-	next, nextDigest, err := r.ensureIDEVolume(t.Context())
+	ide = fakeIDE(t)
+	conditions := &health.Monitor{}
+	restarted := func() *Runtime {
+		return newRuntime(t, func(c *Config) {
+			c.Installation, c.Subnet, c.IDEImage, c.Conditions = r.cfg.Installation, r.cfg.Subnet, ide, conditions
+		})
+	}
+	later := restarted()
+	next, nextDigest, err := later.tools.IDE(t.Context())
 	if err != nil || next == name || nextDigest == digest {
 		t.Errorf("the next IDE is on %s: %v", next, err)
 	}
-	if err := r.sweepToolVolumes(t.Context()); err != nil { // the first is in use
+	if err := later.tools.Sweep(t.Context()); err != nil { // the first is in use
 		t.Error(err)
 	}
 	// A prune removes the image, which no container runs: the volume is enough.
-	r.cfg.IDEImage = "codehub-test/missing:latest"
-	if again, _, err := r.ensureIDEVolume(t.Context()); err != nil || again != next {
+	must(t)(r.engine.API.ImageRemove(t.Context(), ide, client.ImageRemoveOptions{Force: true}))
+	if again, _, err := later.tools.IDE(t.Context()); err != nil || again != next {
 		t.Errorf("without the image: %s, %v", again, err)
 	}
-	r.ide.forget() // as after a restart
-	if _, _, err := r.ensureIDEVolume(t.Context()); err == nil || r.ide.failed.Err() == nil || !strings.Contains(err.Error(), "CODEHUB_IDE_IMAGE") {
-		t.Errorf("without both: %v; the condition: %v", err, r.ide.failed.Err())
+	conditions = &health.Monitor{}
+	if _, _, err := restarted().tools.IDE(t.Context()); err == nil || conditions.Err("ide") == nil || !strings.Contains(err.Error(), "CODEHUB_IDE_IMAGE") {
+		t.Errorf("without both: %v; the condition: %v", err, conditions.Err("ide"))
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/runtime/docker/image"
+	"codehub/internal/runtime/docker/tools"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/workspace"
@@ -96,6 +97,7 @@ type Runtime struct {
 	cfg     Config
 	engine  *engine.Engine
 	helper  *helper.Helper
+	tools   *tools.Tools
 	probe   *http.Client
 	procSys string       // /proc/sys
 	mapped  atomic.Value // userMap, where Docker maps users
@@ -106,8 +108,6 @@ type Runtime struct {
 	addrs     addresses
 
 	prepareLock chan struct{} // held while the network is checked or repaired
-	agent, ide  toolVolume
-	offered     extensionFolder
 	applyWall   func(context.Context, wall.Spec) error
 
 	holderImage sync.Mutex // held while the image is created
@@ -119,7 +119,6 @@ type Runtime struct {
 	jobs     engine.Reads[struct{}, []runtime.Job]
 	removing engine.Reads[struct{}, []volume.Volume] // records of removals
 	tasks    engine.Reads[struct{}, []taskContainer] // see clearTasks
-	filled   engine.Reads[string, bool]              // volumes that the helper has filled
 
 	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
 	damaged      sync.Map // workspaces whose damaged home.json was logged
@@ -129,7 +128,6 @@ type Runtime struct {
 	checkedAt     time.Time         // when network and wall were last found intact
 	wallCheckedAt time.Time         // when the wall was last set or checked
 	noWall        *health.Condition // workspaces run without network isolation
-	noExtensions  *health.Condition // the folder with extensions cannot be used
 	noUIDs        *health.Condition // containers cannot have the uids of workspaces
 	lowLimits     *health.Condition // the kernel's limits for all workspaces are too low
 	subnetLogged  bool              // another subnet than Config.Subnet was logged
@@ -176,13 +174,18 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	h := helper.New(e, cfg.HelperBinary)
+	images := image.New(e, image.Config{
+		DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, Authorities: cfg.Authorities,
+		RegistryAuthFile: cfg.RegistryAuthFile, PullBytesPerSecond: cfg.PullBytesPerSecond, PullTimeout: cfg.PullTimeout,
+	})
 	r := &Runtime{
 		cfg:    cfg,
 		engine: e,
-		helper: helper.New(e, cfg.HelperBinary),
-		images: image.New(e, image.Config{
-			DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, Authorities: cfg.Authorities,
-			RegistryAuthFile: cfg.RegistryAuthFile, PullBytesPerSecond: cfg.PullBytesPerSecond, PullTimeout: cfg.PullTimeout,
+		helper: h,
+		images: images,
+		tools: tools.New(h, images, tools.Config{
+			AgentDigest: cfg.AgentDigest, DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, ExtensionsDir: cfg.ExtensionsDir,
 		}),
 		procSys:       "/proc/sys",
 		changesOwners: changesOwners,
@@ -201,18 +204,6 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			Name: "kernel-limits", Failing: "limits of the kernel are too low for all workspaces", Resolved: "limits of the kernel are high enough again",
 			Level: slog.LevelWarn, Log: cfg.Log,
 		}),
-		noExtensions: cfg.Conditions.New(health.Config{
-			Name: "extensions", Failing: "the extensions of CODEHUB_EXTENSIONS_DIR cannot be used as they are", Resolved: "the extensions of CODEHUB_EXTENSIONS_DIR are in order again",
-			Level: slog.LevelWarn, Log: cfg.Log,
-		}),
-		agent: newToolVolume(engine.RoleAgent, agentDir, cfg.Conditions.New(health.Config{
-			Name: "agent", Failing: "the agent's volume cannot be filled; no workspace can be started", Resolved: "the agent's volume is complete again",
-			Level: slog.LevelError, Log: cfg.Log,
-		})),
-		ide: newToolVolume(engine.RoleIDE, ideDir, cfg.Conditions.New(health.Config{
-			Name: "ide", Failing: "the IDE's volume cannot be filled; no workspace whose image has no IDE can be started", Resolved: "the IDE's volume is complete again",
-			Level: slog.LevelError, Log: cfg.Log,
-		})),
 		probe: &http.Client{
 			Timeout: probeTimeout,
 			// One connection per probe: addresses are reused, connections must not be.

@@ -4,177 +4,36 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/moby/moby/client"
 
 	"codehub/internal/base/health"
-	"codehub/internal/base/setting"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 )
 
-const extensionManifest = `{"publisher": "Acme", "name": "Lint", "version": "1.2.0", "engines": {"vscode": "^1.80.0"}}`
-
-// vsix returns a .vsix file with these entries, stored without compression so that their
-// content is found in it.
-func vsix(t *testing.T, entries ...zipEntry) []byte {
+// vsix is an extension with a program.
+func vsix(t *testing.T) string {
 	t.Helper()
 	var b bytes.Buffer
 	zw := zip.NewWriter(&b)
-	for _, e := range entries {
-		h := &zip.FileHeader{Name: e.name, Method: zip.Store}
-		h.SetMode(0o644 | e.mode)
+	for name, content := range map[string]string{
+		"extension/package.json": `{"publisher": "Acme", "name": "Lint", "version": "1.2.0", "engines": {"vscode": "^1.80.0"}}`, "extension/bin/lint": "program",
+	} {
+		h := &zip.FileHeader{Name: name}
+		h.SetMode(0o755)
 		w, err := zw.CreateHeader(h)
 		check(t, err)
-		must(t)(w.Write([]byte(e.content)))
+		must(t)(w.Write([]byte(content)))
 	}
 	check(t, zw.Close())
-	return b.Bytes()
-}
-
-type zipEntry struct {
-	name, content string
-	mode          fs.FileMode
-}
-
-// lint is an extension with a program.
-func lint(t *testing.T, version string) []byte {
-	t.Helper()
-	return vsix(t, zipEntry{name: "[Content_Types].xml"},
-		zipEntry{name: "extension.vsixmanifest", content: `<PackageManifest xmlns="http://schemas.microsoft.com/developer/vsx-schema/2011"><Metadata><Identity Id="lint"/></Metadata></PackageManifest>`},
-		zipEntry{name: "extension/package.json", content: "\xef\xbb\xbf" + strings.Replace(extensionManifest, "1.2.0", version, 1)},
-		zipEntry{name: "extension/bin/lint", content: "program", mode: 0o4711})
-}
-
-func TestReadExtensions(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	if e, err := readExtensions(dir); err != nil || e.digest != "" || e.on("ide") != "ide" {
-		t.Errorf("an empty folder: %+v, %v", e, err)
-	}
-	putFileWith(t, dir, "README.md", "not an extension")
-	putFileWith(t, dir, ".lint.vsix.part", "incomplete")
-	putFileWith(t, dir, "any name.VSIX", string(lint(t, "1.2.0")))
-	e, err := readExtensions(dir)
-	if err != nil || len(e.files) != 1 || e.files[0].folder != "acme.lint-1.2.0" || e.on("ide") == "ide" {
-		t.Fatalf("%+v, %v", e, err)
-	}
-	check(t, os.Rename(filepath.Join(dir, "any name.VSIX"), filepath.Join(dir, "lint.vsix")))
-	if renamed, err := readExtensions(dir); err != nil || renamed.digest != e.digest {
-		t.Errorf("after a change of the name: %+v, %v", renamed, err)
-	}
-	putFileWith(t, dir, "lint.vsix", string(lint(t, "1.3.0")))
-	if newer, err := readExtensions(dir); err != nil || newer.digest == e.digest {
-		t.Errorf("a newer version: %+v, %v", newer, err)
-	}
-}
-
-// The error names the file, and says what is wrong with it.
-func TestUnusableExtensionsAreRefused(t *testing.T) {
-	t.Parallel()
-	whole := lint(t, "1.2.0")
-	damaged := bytes.Replace(whole, []byte("program"), []byte("PROGRAM"), 1)
-	manifest := zipEntry{name: "extension/package.json", content: extensionManifest}
-	for what, test := range map[string]struct {
-		content []byte
-		says    string
-	}{
-		"empty":             {nil, "not a valid zip file"},
-		"truncated":         {whole[:len(whole)-30], "not a valid zip file"},
-		"a changed byte":    {damaged, "checksum"},
-		"no manifest":       {vsix(t, zipEntry{name: "package.json", content: extensionManifest}), "no extension/package.json"},
-		"a broken manifest": {vsix(t, zipEntry{name: "extension/package.json", content: "{"}), "package.json"},
-		"no version":        {vsix(t, zipEntry{name: "extension/package.json", content: strings.Replace(extensionManifest, "1.2.0", "", 1)}), "lacks a valid publisher, name, version"},
-		"a name with a path": {vsix(t, zipEntry{name: "extension/package.json", content: strings.Replace(extensionManifest, "Lint", "../lint", 1)}),
-			"lacks a valid publisher, name"},
-		"a path out of it":     {vsix(t, manifest, zipEntry{name: "extension/../../start", content: "#!/evil"}), "not a valid path"},
-		"an absolute path":     {vsix(t, manifest, zipEntry{name: "extension//start", content: "#!/evil"}), "not a valid path"},
-		"a backslash":          {vsix(t, manifest, zipEntry{name: `extension/..\start`, content: "#!/evil"}), "not a valid path"},
-		"a link":               {vsix(t, manifest, zipEntry{name: "extension/link", content: "/etc", mode: fs.ModeSymlink}), "neither a file nor a folder"},
-		"a file twice":         {vsix(t, manifest, manifest), "twice"},
-		"a file and a folder":  {vsix(t, manifest, zipEntry{name: "extension/a"}, zipEntry{name: "extension/a/b"}), "a file and a folder"},
-		"a folder and a file":  {vsix(t, manifest, zipEntry{name: "extension/a/b"}, zipEntry{name: "extension/a"}), "twice"},
-		"another system":       {vsix(t, manifest, zipEntry{name: "extension.vsixmanifest", content: `<PackageManifest><Metadata><Identity TargetPlatform="win32-x64"/></Metadata></PackageManifest>`}), `"win32-x64"`},
-		"a second of the same": {vsix(t, zipEntry{name: "extension/package.json", content: strings.ToLower(strings.Replace(extensionManifest, "1.2.0", "1.3.0", 1))}), "the same extension acme.lint"},
-	} {
-		dir := t.TempDir()
-		putFileWith(t, dir, "bad.vsix", string(test.content))
-		if strings.HasPrefix(what, "a second") {
-			putFileWith(t, dir, "good.vsix", string(whole))
-		}
-		err := (&Settings{ExtensionsDir: dir}).CheckExtensions()
-		var p *setting.Problem
-		if !errors.As(err, &p) || !strings.Contains(p.Why, filepath.Join(dir, "bad.vsix")) || !strings.Contains(p.Why, test.says) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	dir := t.TempDir()
-	check(t, syscall.Mkfifo(filepath.Join(dir, "pipe.vsix"), 0o600))
-	if _, err := readExtensions(dir); err == nil {
-		t.Error("a pipe was accepted")
-	}
-	if _, err := readExtensions(filepath.Join(dir, "missing")); err == nil {
-		t.Error("a missing folder was accepted")
-	}
-}
-
-// While the folder cannot be used, the last extensions stay.
-func TestExtensionFolderKeepsLastUsableExtensions(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "extensions")
-	check(t, os.Mkdir(dir, 0o755))
-	putFileWith(t, dir, "lint.vsix", string(lint(t, "1.2.0")))
-	var folder extensionFolder
-	now := func() (string, error) {
-		e, err := folder.current(dir)
-		return e.digest, err
-	}
-	first, err := now()
-	if err != nil || first == "" {
-		t.Fatalf("%q, %v", first, err)
-	}
-	putFileWith(t, dir, "lint.vsix", "being copied")
-	for range 2 {
-		if got, err := now(); err == nil || got != first {
-			t.Errorf("a damaged file: %q, %v", got, err)
-		}
-	}
-	check(t, os.Rename(dir, dir+"-away"))
-	if got, err := now(); err == nil || got != first {
-		t.Errorf("a missing folder: %q, %v", got, err)
-	}
-	check(t, os.Rename(dir+"-away", dir))
-	putFileWith(t, dir, "lint.vsix", string(lint(t, "1.3.0")))
-	if got, err := now(); err != nil || got == first {
-		t.Errorf("a newer version: %q, %v", got, err)
-	}
-	check(t, os.Remove(filepath.Join(dir, "lint.vsix")))
-	if got, err := now(); err != nil || got != "" {
-		t.Errorf("without a file: %q, %v", got, err)
-	}
-}
-
-// A file that changes between its reading and its copy fills no volume.
-func TestChangedExtensionIsNotPacked(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	content := lint(t, "1.2.0")
-	putFileWith(t, dir, "lint.vsix", string(content))
-	e, err := readExtensions(dir)
-	check(t, err)
-	for _, changed := range [][]byte{bytes.ToUpper(content), content[1:]} {
-		putFileWith(t, dir, "lint.vsix", string(changed))
-		if err := e.pack(tar.NewWriter(&bytes.Buffer{})); err == nil {
-			t.Error("a changed file was packed")
-		}
-	}
+	return b.String()
 }
 
 // The IDE's volume holds the extensions of the folder, and workspaces start with the last
@@ -183,17 +42,18 @@ func TestIDEVolumeHasExtensions(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
 	dir := t.TempDir()
-	putFileWith(t, dir, "lint.vsix", string(lint(t, "1.2.0")))
+	putFileWith(t, dir, "lint.vsix", vsix(t))
 	conditions := &health.Monitor{}
-	r := newRuntime(t, func(c *Config) { c.ExtensionsDir, c.Conditions = dir, conditions })
-	own := bundledDir + "/git/package.json"
-	r.cfg.IDEImage = importImage(t, r, nil, files(t,
-		tar.Header{Name: ideDir[1:] + "/start", Typeflag: tar.TypeReg, Mode: 0o755},
-		tar.Header{Name: ideDir[1:] + "/" + own, Typeflag: tar.TypeReg, Mode: 0o644}))
-	program := bundledDir + "/acme.lint-1.2.0/bin/lint"
+	const bundled = "code-server/lib/vscode/extensions"
+	own := bundled + "/git/package.json"
+	ide := importImage(t, newRuntime(t, nil), nil, files(t,
+		tar.Header{Name: account.IDEStart[1:], Typeflag: tar.TypeReg, Mode: 0o755},
+		tar.Header{Name: account.IDEDir[1:] + "/" + own, Typeflag: tar.TypeReg, Mode: 0o644}))
+	r := newRuntime(t, func(c *Config) { c.ExtensionsDir, c.Conditions, c.IDEImage = dir, conditions, ide })
+	program := bundled + "/acme.lint-1.2.0/bin/lint"
 	volume := func() (string, func(file string) (string, fs.FileMode)) {
 		t.Helper()
-		name, _, err := r.ensureIDEVolume(t.Context())
+		name, _, err := r.tools.IDE(t.Context())
 		check(t, err)
 		v, err := r.engine.API.VolumeInspect(t.Context(), name, client.VolumeInspectOptions{})
 		check(t, err)
@@ -223,10 +83,13 @@ func TestIDEVolumeHasExtensions(t *testing.T) {
 	}
 
 	putFileWith(t, dir, "lint.vsix", "being copied")
-	if again, _ := volume(); again != first || r.noExtensions.Err() == nil || !strings.Contains(r.noExtensions.Err().Error(), "lint.vsix") {
-		t.Errorf("with a damaged file: %s, not %s; %v", again, first, r.noExtensions.Err())
+	if again, _ := volume(); again != first || conditions.Err("extensions") == nil || !strings.Contains(conditions.Err("extensions").Error(), "lint.vsix") {
+		t.Errorf("with a damaged file: %s, not %s; %v", again, first, conditions.Err("extensions"))
 	}
-	r.ide.forget() // as after the volume was removed
+	conditions = &health.Monitor{}
+	r = newRuntime(t, func(c *Config) { // as after a restart
+		c.Installation, c.Subnet, c.ExtensionsDir, c.Conditions, c.IDEImage = r.cfg.Installation, r.cfg.Subnet, dir, conditions, ide
+	})
 	if plain, in := volume(); plain == first {
 		t.Error("the volume with extensions was made from a damaged file")
 	} else if _, mode := in(own); mode == 0 {
@@ -234,10 +97,10 @@ func TestIDEVolumeHasExtensions(t *testing.T) {
 	}
 	check(t, os.Remove(filepath.Join(dir, "lint.vsix")))
 	_, in = volume()
-	if _, mode := in(program); mode != 0 || r.noExtensions.Err() != nil {
-		t.Errorf("a removed extension is there: %v; %v", mode, r.noExtensions.Err())
+	if _, mode := in(program); mode != 0 || conditions.Err("extensions") != nil {
+		t.Errorf("a removed extension is there: %v; %v", mode, conditions.Err("extensions"))
 	}
-	if err := r.sweepToolVolumes(t.Context()); err != nil {
+	if err := r.tools.Sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, err := r.engine.API.VolumeInspect(t.Context(), first, client.VolumeInspectOptions{}); err == nil {

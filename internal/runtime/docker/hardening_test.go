@@ -81,7 +81,7 @@ func TestHardening(t *testing.T) {
 				"cpus": int64(15e8), "memory": int64(1 << 30), "memory and swap": int64(1 << 30), "pids": int64(64),
 				"log":     container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": strconv.Itoa(1 << 20), "max-file": "3"}},
 				"network": r.engine.Names.Network, "published": 0,
-				"binds": 0, "mounts": map[string]bool{runtime.HomeDir: true, agentDir: false},
+				"binds": 0, "mounts": map[string]bool{runtime.HomeDir: true, account.AgentDir: false},
 				"health check": []string{"NONE"}, "user": "1000:1000",
 			}
 			if diff := cmp.Diff(want, got); diff != "" {

@@ -478,7 +478,7 @@ func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	check(t, err)
 	var as runAs
 	if as.RunAs, err = h.r.images.RunAs(t.Context(), spec.Image); err == nil {
-		as.agent, as.agentDigest, err = h.r.ensureAgentVolume(t.Context())
+		as.agent, as.agentDigest, err = h.r.tools.Agent(t.Context())
 	}
 	check(t, err)
 	opts := h.r.createOptions(spec, as, net, h.r.addrs.take(time.Now()), "crashed")

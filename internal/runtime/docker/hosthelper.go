@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime/docker/helper"
+	"codehub/internal/runtime/docker/tools"
 	"codehub/internal/runtime/docker/wall"
 )
 
@@ -55,10 +56,10 @@ func helperMain(args []string, stdout, stderr io.Writer) int {
 
 func runAsHelper(args []string, stdout io.Writer) error {
 	if len(args) == 3 && args[0] == helper.CmdInstallAgent {
-		return installAgent(args[1], args[2])
+		return tools.InstallAgent(args[1], args[2])
 	}
 	if len(args) == 5 && args[0] == helper.CmdInstallIDE {
-		return installIDE(args[1], args[2], args[3], args[4])
+		return tools.InstallIDE(args[1], args[2], args[3], args[4])
 	}
 	if len(args) == 4 && args[0] == helper.CmdOwnHome {
 		return ownHome(stdout, args[1], args[2], args[3])

@@ -22,7 +22,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// helper.ImportImage creates an image from a tar archive and removes it at the end of the
+// importImage creates an image from a tar archive and removes it at the end of the
 // test.
 func importImage(t *testing.T, r *Runtime, changes []string, rootfs []byte) string {
 	t.Helper()

@@ -24,37 +24,10 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 		r.checkUIDs(ctx)
 		r.images.CheckDefault(ctx)
 		r.images.CheckLogins()
-		r.prepareTools(ctx)
+		r.tools.Prepare(ctx)
 		r.sweepNow(ctx)
 	}
 	return err
-}
-
-// prepareTools fills the volumes of the agent and of the IDE before the first workspace
-// needs them, and reads what has to be known of the default image. A failure is a
-// condition, and the next start repeats the attempt.
-func (r *Runtime) prepareTools(ctx context.Context) {
-	if _, _, err := r.ensureAgentVolume(ctx); err != nil {
-		r.engine.Log.Debug("fill the agent's volume failed", "err", err)
-		return
-	}
-	if r.cfg.DefaultImage == "" {
-		return
-	}
-	image := r.cfg.DefaultImage
-	if interim := r.cfg.Builds.Interim(image); interim != "" {
-		image = interim
-	}
-	as, err := r.images.RunAs(ctx, image)
-	if err == nil && !as.Missing && !as.Included {
-		var built bool
-		if built, err = r.images.IsBuilt(ctx, r.cfg.IDEImage); err == nil && built {
-			_, _, err = r.ensureIDEVolume(ctx)
-		}
-	}
-	if err != nil {
-		r.engine.Log.Debug("prepare the default image failed", "err", err)
-	}
 }
 
 // checkedNetwork returns the network once it and its wall are intact. A check

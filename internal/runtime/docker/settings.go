@@ -8,6 +8,7 @@ import (
 
 	"codehub/internal/base/setting"
 	"codehub/internal/runtime/docker/homequota"
+	"codehub/internal/runtime/docker/tools"
 	"codehub/internal/runtime/registry"
 	"codehub/internal/workspace/imageref"
 )
@@ -56,6 +57,9 @@ func (s *Settings) Resolve() error {
 	}
 	return nil
 }
+
+// CheckExtensions reads ExtensionsDir; see tools.CheckExtensions.
+func (s *Settings) CheckExtensions() error { return tools.CheckExtensions(s.ExtensionsDir) }
 
 func (s *Settings) egress() (err error) {
 	if s.Allowed, err = networks("CODEHUB_EGRESS_ALLOW", s.EgressAllow); err != nil {

@@ -23,6 +23,7 @@ import (
 	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/image"
 	"codehub/internal/runtime/docker/seccomp"
+	"codehub/internal/runtime/docker/tools"
 	"codehub/internal/workspace"
 )
 
@@ -81,14 +82,14 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		if as.RunAs, err = r.images.RunAs(ctx, image.ID); err != nil {
 			return runtime.Container{}, err
 		}
-		if as.agent, as.agentDigest, err = r.ensureAgentVolume(ctx); err != nil {
+		if as.agent, as.agentDigest, err = r.tools.Agent(ctx); err != nil {
 			return runtime.Container{}, err
 		}
 		if !as.Included && !as.Missing {
 			if err := r.images.AwaitIDE(ctx, progress); err != nil {
 				return runtime.Container{}, err
 			}
-			if as.ide, _, err = r.ensureIDEVolume(ctx); err != nil {
+			if as.ide, _, err = r.tools.IDE(ctx); err != nil {
 				return runtime.Container{}, err
 			}
 		}
@@ -133,7 +134,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		if err := r.verifyHome(ctx, spec, made.ID); err != nil {
 			return runtime.Container{}, err
 		}
-		if has, err := r.hasIDE(ctx, as.ide); err != nil || !has {
+		if has, err := r.tools.HasIDE(ctx, as.ide); err != nil || !has {
 			if err := errors.Join(err, r.engine.Discard(ctx, made.ID)); err != nil {
 				return runtime.Container{}, err
 			}
@@ -161,9 +162,9 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		switch {
 		case refused: // no attempt has any from now on
 			try--
-		case agentMissing(err) && !refilled:
+		case tools.AgentMissing(err) && !refilled:
 			refilled = true
-			r.agent.forget()
+			r.tools.ForgetAgent()
 		case engine.AddressTaken(err): // the next attempt uses another address
 		case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "network"):
 			r.forgetNetwork()
@@ -225,14 +226,11 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			MemorySwap: spec.Size.Memory, // equal to Memory: no swap
 			Ulimits:    as.ulimits,
 		},
-		Mounts: []mount.Mount{r.homeMount(spec, attempt), r.toolMount(&r.agent, as.agent)},
+		Mounts: append([]mount.Mount{r.homeMount(spec, attempt)}, r.tools.Mounts(as.agent, as.ide)...),
 	}
 	workingDir := "" // the image's
 	if !as.Included {
 		workingDir = "/" // the user may not enter the image's
-	}
-	if as.ide != "" {
-		host.Mounts = append(host.Mounts, r.toolMount(&r.ide, as.ide))
 	}
 	if r.cfg.Pids > 0 {
 		host.PidsLimit = &r.cfg.Pids
@@ -263,7 +261,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			WorkingDir:   workingDir,
 			Env:          variables(account.Environment(spec, as.Env, as.Zoned, slices.Concat(r.cfg.Variables(), r.portEnv(spec.Workspace)))),
 			Labels:       labels,
-			Entrypoint:   agentEntrypoint,
+			Entrypoint:   tools.AgentEntrypoint,
 			Cmd:          as.Command,
 			StopSignal:   "SIGTERM", // the agent's, whatever the image's command expects
 			ExposedPorts: networktypes.PortSet{idePort: {}, agentPort: {}},
@@ -362,10 +360,10 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, true, err
 	}
 	for _, m := range found.Container.Mounts {
-		if m.Destination != ideDir {
+		if m.Destination != account.IDEDir {
 			continue
 		}
-		if has, err := r.hasIDE(ctx, m.Name); err != nil || !has {
+		if has, err := r.tools.HasIDE(ctx, m.Name); err != nil || !has {
 			return runtime.Container{}, err != nil, errors.Join(err, r.engine.Discard(ctx, c.ID))
 		}
 	}
@@ -385,10 +383,10 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		if discarded := r.engine.Discard(ctx, c.ID); discarded != nil {
 			return runtime.Container{}, true, discarded
 		}
-		if agentMissing(err) {
-			r.agent.forget()
+		if tools.AgentMissing(err) {
+			r.tools.ForgetAgent()
 		}
-		if agentMissing(err) || engine.AddressTaken(err) || errdefs.IsNotFound(err) || r.ulimitsRefused(err, found.Container.HostConfig.Ulimits) {
+		if tools.AgentMissing(err) || engine.AddressTaken(err) || errdefs.IsNotFound(err) || r.ulimitsRefused(err, found.Container.HostConfig.Ulimits) {
 			return runtime.Container{}, false, nil // create a new one
 		}
 		return runtime.Container{}, true, err

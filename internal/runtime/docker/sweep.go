@@ -43,7 +43,7 @@ func (r *Runtime) sweepNow(ctx context.Context) {
 func (r *Runtime) sweep(ctx context.Context) error {
 	errs := []error{r.sweepUnfinished(ctx)}
 	r.helper.RemoveOld(ctx, r.helper.Ref())
-	errs = append(errs, r.sweepTrash(ctx), r.sweepOrphans(ctx), r.sweepToolVolumes(ctx))
+	errs = append(errs, r.sweepTrash(ctx), r.sweepOrphans(ctx), r.tools.Sweep(ctx))
 	return errors.Join(errs...)
 }
 

@@ -61,8 +61,7 @@ func putCompany(t *testing.T, r *Runtime, container string, a *authority.Authori
 func TestDefaultImageTrustsCompany(t *testing.T) {
 	t.Parallel()
 	a := authority.New(t)
-	r := newRuntime(t, func(c *Config) { c.Authorities = a.PEM })
-	r.cfg.IDEImage = fakeIDE(t, r)
+	r := newRuntime(t, func(c *Config) { c.Authorities, c.IDEImage = a.PEM, fakeIDE(t) })
 	spec := newHome()
 	spec.Image, spec.UID = harness.WorkspaceImage(), ownUID
 	spec.Env = map[string]string{"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -103,8 +102,7 @@ func TestDefaultImageTrustsCompany(t *testing.T) {
 func TestAnyImageTrustsCompany(t *testing.T) {
 	t.Parallel()
 	a := authority.New(t)
-	r := newRuntime(t, func(c *Config) { c.Authorities = a.PEM })
-	r.cfg.IDEImage = fakeIDE(t, r)
+	r := newRuntime(t, func(c *Config) { c.Authorities, c.IDEImage = a.PEM, fakeIDE(t) })
 	link, reg, dir := byte(tar.TypeSymlink), byte(tar.TypeReg), byte(tar.TypeDir)
 	for name, image := range map[string][]tar.Header{
 		"nothing": {{Name: "file", Typeflag: reg, Mode: 0o644, Linkname: "content"}},

@@ -1,4 +1,4 @@
-package docker
+package tools
 
 import (
 	"errors"
@@ -18,9 +18,9 @@ const (
 	lockFile     = ".lock" // locked while the tree is filled
 )
 
-// installIDE installs the IDE's tree with the extensions of a folder of .vsix files;
+// InstallIDE installs the IDE's tree with the extensions of a folder of .vsix files;
 // "": none.
-func installIDE(from, to, digest, vsix string) error {
+func InstallIDE(from, to, digest, vsix string) error {
 	return installTree(from, to, digest, func() error {
 		if vsix == "" {
 			return nil

@@ -1,4 +1,4 @@
-package docker
+package tools
 
 import (
 	"os"
@@ -46,4 +46,16 @@ func TestInstallFile(t *testing.T) {
 	if got, err := fileDigest(to); err != nil || got != digest {
 		t.Errorf("the digest is %s, %v; want %s", got, err, digest)
 	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func putFileWith(t *testing.T, dir, name, content string) {
+	t.Helper()
+	check(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 }

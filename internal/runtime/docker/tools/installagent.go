@@ -1,4 +1,4 @@
-package docker
+package tools
 
 import (
 	"crypto/sha256"
@@ -13,10 +13,10 @@ import (
 	"codehub/internal/runtime/agent/program"
 )
 
-// installAgent puts the agent that has the digest into the directory, unless it is there
+// InstallAgent puts the agent that has the digest into the directory, unless it is there
 // already: the one in this executable, or else this executable. A reader sees the whole file
 // or none.
-func installAgent(dir, digest string) error {
+func InstallAgent(dir, digest string) error {
 	open := func() (io.ReadCloser, error) {
 		self, err := os.Executable()
 		if err != nil {

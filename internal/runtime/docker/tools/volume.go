@@ -1,4 +1,4 @@
-package docker
+package tools
 
 import (
 	"context"
@@ -16,12 +16,12 @@ import (
 	"codehub/internal/runtime/docker/helper"
 )
 
-// toolVolume is a kind of volume with programs of codehub's that all workspaces mount
+// volume is a kind of volume with programs of codehub's that all workspaces mount
 // read-only. There is one for each digest of its content. The helper fills it, in such a
 // way that a crash and a race between servers leave nothing to repair, and workspaces
 // only mount complete ones. Each process has the helper check a volume once, before the
 // first start that uses it.
-type toolVolume struct {
+type volume struct {
 	role   string            // of the volumes; also part of their names
 	target string            // where workspaces mount it
 	failed *health.Condition // it cannot be filled
@@ -31,21 +31,21 @@ type toolVolume struct {
 	name, digest string // guarded by mu; of the complete volume, empty: not known
 }
 
-func newToolVolume(role, target string, failed *health.Condition) toolVolume {
-	return toolVolume{role: role, target: target, failed: failed, lock: make(chan struct{}, 1)}
+func newVolume(role, target string, failed *health.Condition) volume {
+	return volume{role: role, target: target, failed: failed, lock: make(chan struct{}, 1)}
 }
 
 // fillDir is where the helper mounts the volume that it fills.
 const fillDir = "/tool-volume"
 
-func (v *toolVolume) known() (name, digest string) {
+func (v *volume) known() (name, digest string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.name, v.digest
 }
 
 // forget makes the next start check the volume again.
-func (v *toolVolume) forget() {
+func (v *volume) forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.name, v.digest = "", ""
@@ -53,7 +53,7 @@ func (v *toolVolume) forget() {
 
 // fillOnce returns the complete volume for the digest. The helper's run fills it, at
 // fillDir; it does nothing if the volume is complete.
-func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, run helper.Run) (string, error) {
+func (t *Tools) fillOnce(ctx context.Context, v *volume, digest string, run helper.Run) (string, error) {
 	is := func() (string, bool) {
 		name, known := v.known()
 		return name, name != "" && known == digest
@@ -71,7 +71,7 @@ func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, ru
 	if name, ok := is(); ok {
 		return name, nil // another call has filled it meanwhile
 	}
-	name, err := r.fill(ctx, v, digest, run)
+	name, err := t.fill(ctx, v, digest, run)
 	if !errors.Is(err, runtime.ErrUnreachable) && ctx.Err() == nil {
 		v.failed.Set(err)
 	}
@@ -84,20 +84,20 @@ func (r *Runtime) fillOnce(ctx context.Context, v *toolVolume, digest string, ru
 	return name, nil
 }
 
-func (r *Runtime) fill(ctx context.Context, v *toolVolume, digest string, run helper.Run) (string, error) {
-	name, labels := r.engine.Names.Tool(v.role, digest), r.toolLabels(v.role, digest)
+func (t *Tools) fill(ctx context.Context, v *volume, digest string, run helper.Run) (string, error) {
+	name, labels := t.Names.Tool(v.role, digest), t.labels(v.role, digest)
 	opts := client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}
-	got, err := r.engine.CreateVolume(ctx, opts)
-	if err == nil && r.engine.Owns(got, v.role) && got[engine.LabelDigest] == "" { // see toolMount
-		if err := r.engine.RemoveVolume(ctx, name); err != nil {
+	got, err := t.CreateVolume(ctx, opts)
+	if err == nil && t.Owns(got, v.role) && got[engine.LabelDigest] == "" { // see mount
+		if err := t.RemoveVolume(ctx, name); err != nil {
 			return "", err
 		}
-		got, err = r.engine.CreateVolume(ctx, opts)
+		got, err = t.CreateVolume(ctx, opts)
 	}
 	if err != nil {
 		return "", err
 	}
-	if !r.engine.Owns(got, v.role) || got[engine.LabelDigest] != digest {
+	if !t.Owns(got, v.role) || got[engine.LabelDigest] != digest {
 		return "", fmt.Errorf("volume %s does not belong to this installation; remove it", name)
 	}
 	run.Caps = append(run.Caps, "DAC_OVERRIDE") // Docker's root is another user with userns-remap
@@ -105,30 +105,42 @@ func (r *Runtime) fill(ctx context.Context, v *toolVolume, digest string, run he
 		Type: mount.TypeVolume, Source: name, Target: fillDir,
 		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: labels},
 	})
-	if err := r.helper.Run(ctx, run); err != nil {
+	if err := t.helper.Run(ctx, run); err != nil {
 		return "", fmt.Errorf("fill the %s's volume: %w", v.role, err)
 	}
 	return name, nil
 }
 
-// toolMount mounts a volume. Without NoCopy, Docker would fill an empty volume from the
+// Mounts mounts the volumes with the agent and with the IDE, if one is named.
+func (t *Tools) Mounts(agent, ide string) []mount.Mount {
+	mounts := []mount.Mount{t.mount(&t.agent, agent)}
+	if ide != "" {
+		mounts = append(mounts, t.mount(&t.ide, ide))
+	}
+	return mounts
+}
+
+// mount mounts a volume. Without NoCopy, Docker would fill an empty volume from the
 // image: an image could bring the programs of all workspaces. The labels are those of a
 // volume that Docker creates because it is missing. It is empty and has no digest: that
 // start fails, and the next one has it removed and filled.
-func (r *Runtime) toolMount(v *toolVolume, name string) mount.Mount {
+func (t *Tools) mount(v *volume, name string) mount.Mount {
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: name, Target: v.target, ReadOnly: true,
-		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.engine.Labels(v.role, "", "")},
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: t.Labels(v.role, "", "")},
 	}
 }
 
+// ForgetAgent makes the next start check the agent's volume again.
+func (t *Tools) ForgetAgent() { t.agent.forget() }
+
 // stillThere forgets a volume that was removed, or that Docker has made since then.
-func (r *Runtime) stillThere(ctx context.Context, v *toolVolume) error {
+func (t *Tools) stillThere(ctx context.Context, v *volume) error {
 	name, _ := v.known()
 	if name == "" {
 		return nil
 	}
-	filled, err := r.isFilled(ctx, name)
+	filled, err := t.isFilled(ctx, name)
 	if err == nil && !filled {
 		v.forget()
 	}
@@ -137,8 +149,8 @@ func (r *Runtime) stillThere(ctx context.Context, v *toolVolume) error {
 
 // isFilled reports whether a volume is one that the helper has filled, and not one that
 // Docker has made for a container.
-func (r *Runtime) isFilled(ctx context.Context, name string) (bool, error) {
-	found, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+func (t *Tools) isFilled(ctx context.Context, name string) (bool, error) {
+	found, err := t.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
@@ -148,19 +160,19 @@ func (r *Runtime) isFilled(ctx context.Context, name string) (bool, error) {
 	return found.Volume.Labels[engine.LabelDigest] != "", nil
 }
 
-func (r *Runtime) toolLabels(role, digest string) map[string]string {
-	labels := r.engine.Labels(role, "", "")
+func (t *Tools) labels(role, digest string) map[string]string {
+	labels := t.Labels(role, "", "")
 	labels[engine.LabelDigest] = digest
 	return labels
 }
 
-// sweepToolVolumes removes the volumes of earlier versions. Docker keeps those that a
+// Sweep removes the volumes of earlier versions. Docker keeps those that a
 // container uses.
-func (r *Runtime) sweepToolVolumes(ctx context.Context) error {
-	return errors.Join(r.sweepToolVolume(ctx, &r.agent), r.sweepToolVolume(ctx, &r.ide))
+func (t *Tools) Sweep(ctx context.Context) error {
+	return errors.Join(t.sweep(ctx, &t.agent), t.sweep(ctx, &t.ide))
 }
 
-func (r *Runtime) sweepToolVolume(ctx context.Context, v *toolVolume) error {
+func (t *Tools) sweep(ctx context.Context, v *volume) error {
 	select {
 	case v.lock <- struct{}{}: // none is being filled
 		defer func() { <-v.lock }()
@@ -171,7 +183,7 @@ func (r *Runtime) sweepToolVolume(ctx context.Context, v *toolVolume) error {
 	if current == "" {
 		return nil // not known yet which are old
 	}
-	list, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter(v.role)})
+	list, err := t.API.VolumeList(ctx, client.VolumeListOptions{Filters: t.Filter(v.role)})
 	if err != nil {
 		return engine.WrapError(ctx, "list the "+v.role+"'s volumes", err)
 	}
@@ -180,10 +192,37 @@ func (r *Runtime) sweepToolVolume(ctx context.Context, v *toolVolume) error {
 		if old.Name == current {
 			continue
 		}
-		_, err := r.engine.API.VolumeRemove(ctx, old.Name, client.VolumeRemoveOptions{})
+		_, err := t.API.VolumeRemove(ctx, old.Name, client.VolumeRemoveOptions{})
 		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsConflict(err) {
 			errs = append(errs, engine.WrapError(ctx, "remove volume", err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Prepare fills the volumes of the agent and of the IDE before the first workspace
+// needs them, and reads what has to be known of the default image. A failure is a
+// condition, and the next start repeats the attempt.
+func (t *Tools) Prepare(ctx context.Context) {
+	if _, _, err := t.Agent(ctx); err != nil {
+		t.Log.Debug("fill the agent's volume failed", "err", err)
+		return
+	}
+	if t.cfg.DefaultImage == "" {
+		return
+	}
+	image := t.cfg.DefaultImage
+	if interim := t.cfg.Builds.Interim(image); interim != "" {
+		image = interim
+	}
+	as, err := t.images.RunAs(ctx, image)
+	if err == nil && !as.Missing && !as.Included {
+		var built bool
+		if built, err = t.images.IsBuilt(ctx, t.cfg.IDEImage); err == nil && built {
+			_, _, err = t.IDE(ctx)
+		}
+	}
+	if err != nil {
+		t.Log.Debug("prepare the default image failed", "err", err)
+	}
 }

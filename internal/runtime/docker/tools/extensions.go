@@ -1,4 +1,4 @@
-package docker
+package tools
 
 import (
 	"archive/tar"
@@ -89,13 +89,13 @@ func (v vsixFile) pack(tw *tar.Writer) error {
 	return err
 }
 
-// CheckExtensions reads CODEHUB_EXTENSIONS_DIR. It returns what is wrong with the folder or
-// one of its files as *setting.Problem.
-func (s *Settings) CheckExtensions() error {
-	if s.ExtensionsDir == "" {
+// CheckExtensions reads the folder of CODEHUB_EXTENSIONS_DIR, if one is set. It returns what is
+// wrong with it or one of its files as *setting.Problem.
+func CheckExtensions(dir string) error {
+	if dir == "" {
 		return nil
 	}
-	if _, err := readExtensions(s.ExtensionsDir); err != nil {
+	if _, err := readExtensions(dir); err != nil {
 		return setting.Invalid("CODEHUB_EXTENSIONS_DIR", err.Error(), "replace or remove the file, or give a folder with .vsix files")
 	}
 	return nil
