@@ -23,7 +23,7 @@ import (
 func tinyNetwork(t *testing.T, r *Runtime) {
 	t.Helper()
 	subnet := netip.PrefixFrom(r.cfg.Subnet.Addr(), 29)
-	must(t)(r.engine.API.NetworkCreate(t.Context(), r.engine.Names.Network, r.networkOptions(engine.RoleNetwork, subnet)))
+	must(t)(r.engine.API.NetworkCreate(t.Context(), r.engine.Names.Network, r.network.Options(engine.RoleNetwork, subnet)))
 }
 
 // A start without a free address is ErrBusy and leaves nothing behind; it succeeds

@@ -24,8 +24,8 @@ import (
 	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/runtime/docker/image"
+	"codehub/internal/runtime/docker/network"
 	"codehub/internal/runtime/docker/tools"
-	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/workspace"
 )
@@ -97,6 +97,7 @@ type Runtime struct {
 	cfg     Config
 	engine  *engine.Engine
 	helper  *helper.Helper
+	network *network.Network
 	tools   *tools.Tools
 	probe   *http.Client
 	procSys string       // /proc/sys
@@ -105,10 +106,6 @@ type Runtime struct {
 	noUlimits atomic.Bool
 	quota     homequota.Kind    // of new homes in folders
 	noQuota   *health.Condition // set if quota is not homequota.None
-	addrs     addresses
-
-	prepareLock chan struct{} // held while the network is checked or repaired
-	applyWall   func(context.Context, wall.Spec) error
 
 	holderImage sync.Mutex // held while the image is created
 
@@ -123,18 +120,13 @@ type Runtime struct {
 	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
 	damaged      sync.Map // workspaces whose damaged home.json was logged
 
-	mu            sync.Mutex
-	network       *network          // as of the last Prepare
-	checkedAt     time.Time         // when network and wall were last found intact
-	wallCheckedAt time.Time         // when the wall was last set or checked
-	noWall        *health.Condition // workspaces run without network isolation
-	noUIDs        *health.Condition // containers cannot have the uids of workspaces
-	lowLimits     *health.Condition // the kernel's limits for all workspaces are too low
-	subnetLogged  bool              // another subnet than Config.Subnet was logged
-	swept         time.Time
-	orphans       map[string]bool // objects without a home in the last sweep
-	root          string          // Docker's data directory as of rootAt
-	rootAt        time.Time
+	mu        sync.Mutex
+	noUIDs    *health.Condition // containers cannot have the uids of workspaces
+	lowLimits *health.Condition // the kernel's limits for all workspaces are too low
+	swept     time.Time
+	orphans   map[string]bool // objects without a home in the last sweep
+	root      string          // Docker's data directory as of rootAt
+	rootAt    time.Time
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
@@ -184,18 +176,17 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		engine: e,
 		helper: h,
 		images: images,
+		network: network.New(h, network.Config{
+			Subnet: cfg.Subnet, Publish: cfg.Publish, Services: cfg.Services, Denied: cfg.Denied, Allowed: cfg.Allowed,
+			Connections: cfg.Connections, ConnRate: cfg.ConnRate, AllowNoWall: cfg.AllowNoWall,
+		}),
 		tools: tools.New(h, images, tools.Config{
 			AgentDigest: cfg.AgentDigest, DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, ExtensionsDir: cfg.ExtensionsDir,
 		}),
 		procSys:       "/proc/sys",
 		changesOwners: changesOwners,
-		prepareLock:   make(chan struct{}, 1),
 		countAfter:    countAfter,
 		countEvery:    countEvery,
-		noWall: cfg.Conditions.New(health.Config{
-			Name: "isolation", Failing: "workspaces run without network isolation; they reach this host and its network",
-			Resolved: "workspaces run with network isolation again", Level: slog.LevelWarn, Log: cfg.Log,
-		}),
 		noUIDs: cfg.Conditions.New(health.Config{
 			Name: "workspace-uids", Failing: "containers cannot have the uids of workspaces; no workspace can be started",
 			Resolved: "containers can have the uids of workspaces again", Level: slog.LevelError, Log: cfg.Log,
@@ -213,7 +204,6 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			},
 		},
 	}
-	r.applyWall = r.ensureWallRules
 	r.chooseQuota()
 	return r, nil
 }

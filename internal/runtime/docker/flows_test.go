@@ -172,7 +172,7 @@ func changeWall(t *testing.T, r *Runtime) {
 	}
 	check(t, c.DelRule(rules[len(rules)-1]))
 	check(t, c.Flush())
-	r.forgetNetwork()
+	r.network.Forget()
 }
 
 // holdingIn listens in a network namespace, keeps open what it accepts, and returns

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -148,7 +147,7 @@ func TestPublishedPortIsLoopbackOnly(t *testing.T) {
 func TestStartCreatesNetwork(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	must(t)(r.engine.API.NetworkCreate(t.Context(), r.engine.Names.Network, r.networkOptions(engine.RoleDraft, r.cfg.Subnet)))
+	must(t)(r.engine.API.NetworkCreate(t.Context(), r.engine.Names.Network, r.network.Options(engine.RoleDraft, r.cfg.Subnet)))
 	spec := seededHome(t, r)
 	check(t, r.RemoveContainer(t.Context(), start(t, r, spec).ID, 0)) // with a chosen address
 	must(t)(r.engine.API.NetworkRemove(t.Context(), r.engine.Names.Network, client.NetworkRemoveOptions{}))
@@ -180,14 +179,16 @@ func TestTakenAddressIsRetried(t *testing.T) {
 	up := running(t, r)
 	taken := netip.MustParseAddrPort(up.Addr).Addr()
 
-	// As after a restart: addresses in use are not known, and this one is next.
-	subnet := r.addrs.subnet
-	r.addrs.reset(netip.Prefix{})
-	r.addrs.reset(subnet)
-	for r.addrs.take(r.engine.Now()) != taken {
+	// After a restart, addresses in use are not known. This one is next.
+	installation, subnet := r.cfg.Installation, r.cfg.Subnet
+	r = newRuntime(t, func(c *Config) { c.Installation, c.Subnet = installation, subnet })
+	check(t, r.Prepare(t.Context()))
+	before := taken.Prev()
+	if first := subnet.Addr().Next().Next(); taken == first {
+		before = netip.AddrFrom4([4]byte{first.As4()[0], first.As4()[1], first.As4()[2], first.As4()[3] + byte(1<<(32-subnet.Bits())-4)})
 	}
-	r.addrs.used = map[netip.Addr]time.Time{}
-	r.addrs.next--
+	for r.network.TakeAddress() != before {
+	}
 
 	spec := seededHome(t, r)
 	c, err := r.StartContainer(t.Context(), spec, nil)

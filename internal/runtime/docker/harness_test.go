@@ -474,14 +474,14 @@ func putFileWith(t *testing.T, dir, name, content string) {
 
 func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	t.Helper()
-	net, err := h.r.checkedNetwork(t.Context(), networkMaxAge)
+	net, err := h.r.network.Checked(t.Context(), networkMaxAge)
 	check(t, err)
 	var as runAs
 	if as.RunAs, err = h.r.images.RunAs(t.Context(), spec.Image); err == nil {
 		as.agent, as.agentDigest, err = h.r.tools.Agent(t.Context())
 	}
 	check(t, err)
-	opts := h.r.createOptions(spec, as, net, h.r.addrs.take(time.Now()), "crashed")
+	opts := h.r.createOptions(spec, as, net, h.r.network.TakeAddress(), "crashed")
 	must(t)(h.r.engine.API.ContainerCreate(t.Context(), opts))
 }
 

@@ -22,7 +22,6 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 	if err != nil {
 		return nil, engine.WrapError(ctx, "list containers", err)
 	}
-	now := r.engine.Now()
 	out := make([]runtime.Container, 0, len(list.Items))
 	for _, c := range list.Items {
 		item := runtime.Container{
@@ -46,7 +45,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 			}
 		}
 		if item.State != runtime.ContainerExited {
-			r.addrs.markUsed(own, now)
+			r.network.MarkUsed(own)
 		}
 		if item.State == runtime.ContainerRunning {
 			item.Addr = upstreamAddr(own, runtime.IDEPort, publishedIn(c.Ports))

@@ -22,6 +22,7 @@ import (
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/image"
+	"codehub/internal/runtime/docker/network"
 	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/runtime/docker/tools"
 	"codehub/internal/workspace"
@@ -61,7 +62,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		}
 	}()
 	for try := 0; try < engine.MaxTries; try++ {
-		net, err := r.checkedNetwork(ctx, networkMaxAge)
+		net, err := r.network.Checked(ctx, networkMaxAge)
 		if err != nil {
 			return runtime.Container{}, err
 		}
@@ -97,12 +98,12 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			if endTurn, err = r.engine.StartsTurn(ctx); err != nil {
 				return runtime.Container{}, engine.WrapError(ctx, "create container", err)
 			}
-			if net, err = r.checkedNetwork(ctx, networkMaxAge); err != nil { // again, after the wait
+			if net, err = r.network.Checked(ctx, networkMaxAge); err != nil { // again, after the wait
 				return runtime.Container{}, err
 			}
 		}
 		as.ulimits = r.ulimits(ctx) // the starts before may have shown that Docker may not lift them
-		addr := r.addrs.take(r.engine.Now())
+		addr := r.network.TakeAddress()
 		attempt := engine.RandomHex(8)
 		made, err := r.createContainer(ctx, spec.Workspace, image.Into(r.createOptions(spec, as, net, addr, attempt)))
 		switch {
@@ -167,7 +168,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			r.tools.ForgetAgent()
 		case engine.AddressTaken(err): // the next attempt uses another address
 		case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "network"):
-			r.forgetNetwork()
+			r.network.Forget()
 		default:
 			return runtime.Container{}, last
 		}
@@ -212,7 +213,7 @@ func dnsHostname(label string) string {
 }
 
 // createOptions returns the complete configuration of a workspace's container.
-func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *network, addr netip.Addr, attempt string) client.ContainerCreateOptions {
+func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *network.Bridge, addr netip.Addr, attempt string) client.ContainerCreateOptions {
 	host := &container.HostConfig{
 		NetworkMode:   container.NetworkMode(r.engine.Names.Network),
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
@@ -243,7 +244,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 		host.CapDrop = []string{"ALL"}
 		host.SecurityOpt = append(host.SecurityOpt, "no-new-privileges:true")
 	}
-	if !net.direct {
+	if !net.Direct {
 		host.PortBindings = networktypes.PortMap{
 			idePort:   {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
 			agentPort: {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
@@ -395,8 +396,8 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 	return c, true, err
 }
 
-func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id string, net *network, addr netip.Addr) (runtime.Container, error) {
-	if !net.direct {
+func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id string, net *network.Bridge, addr netip.Addr) (runtime.Container, error) {
+	if !net.Direct {
 		return r.inspect(ctx, id) // Docker chose the port
 	}
 	return runtime.Container{

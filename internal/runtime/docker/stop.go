@@ -29,7 +29,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, containerID string, grace
 	}
 	if c.NetworkSettings != nil {
 		if e := c.NetworkSettings.Networks[r.engine.Names.Network]; e != nil {
-			defer func() { r.addrs.markUsed(e.IPAddress, r.engine.Now()) }()
+			defer func() { r.network.MarkUsed(e.IPAddress) }()
 		}
 	}
 	if c.State.Status != container.StateExited && c.State.Status != container.StateDead { // it may start meanwhile

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	networktypes "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
@@ -30,16 +31,10 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 	ours := func(subnet netip.Prefix) *Runtime {
 		return newRuntime(t, func(c *Config) { c.Host, c.Subnet, c.AllowNoWall = d.Host, subnet, true })
 	}
-	subnetOfNetwork := func(r *Runtime) netip.Prefix {
-		n, err := r.engine.API.NetworkInspect(t.Context(), r.engine.Names.Network, client.NetworkInspectOptions{})
-		check(t, err)
-		subnet, _ := subnetOf(n.Network.IPAM)
-		return subnet
-	}
 
 	first := ours(netip.Prefix{})
 	check(t, first.Prepare(t.Context()))
-	if got := subnetOfNetwork(first); !pools[0].Overlaps(got) && !pools[1].Overlaps(got) {
+	if got := networkSubnet(t, first); !pools[0].Overlaps(got) && !pools[1].Overlaps(got) {
 		t.Errorf("Docker chose %s", got)
 	}
 	created := 0
@@ -67,7 +62,7 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 	if err := set.Prepare(t.Context()); err != nil {
 		t.Fatalf("with a subnet: %v", err)
 	}
-	if got := subnetOfNetwork(set); got != own.Prefix {
+	if got := networkSubnet(t, set); got != own.Prefix {
 		t.Errorf("the network has %s, want %s", got, own)
 	}
 
@@ -89,7 +84,7 @@ func TestPrepareOnSubnetOfDocker(t *testing.T) {
 	second := newRuntime(t, func(c *Config) {
 		c.Host, c.Subnet, c.Installation = d.Host, netip.Prefix{}, first.cfg.Installation
 	})
-	must(t)(first.engine.API.NetworkCreate(t.Context(), first.engine.Names.Network, first.networkOptions(engine.RoleDraft, netip.Prefix{})))
+	must(t)(first.engine.API.NetworkCreate(t.Context(), first.engine.Names.Network, first.network.Options(engine.RoleDraft, netip.Prefix{})))
 	var replicas sync.WaitGroup
 	for _, r := range []*Runtime{first, second} {
 		replicas.Go(func() {
@@ -98,8 +93,8 @@ func TestPrepareOnSubnetOfDocker(t *testing.T) {
 		})
 	}
 	replicas.Wait()
-	if first.addrs.subnet != second.addrs.subnet || !pool.Overlaps(first.addrs.subnet) {
-		t.Fatalf("subnets %s and %s, from a pool on %s", first.addrs.subnet, second.addrs.subnet, pool)
+	if a, b := networkSubnet(t, first), networkSubnet(t, second); a != b || !pool.Overlaps(a) {
+		t.Fatalf("subnets %s and %s, from a pool on %s", a, b, pool)
 	}
 	running(t, first) // with a chosen address
 }
@@ -110,12 +105,19 @@ func TestPrepareKeepsSubnetOfNetwork(t *testing.T) {
 	r := newRuntime(t, nil)
 	other := netip.PrefixFrom(r.cfg.Subnet.Addr(), 26)
 	_, err := r.engine.API.NetworkCreate(t.Context(), r.engine.Names.Network, client.NetworkCreateOptions{
-		Driver: "bridge", Options: r.networkOptions(engine.RoleNetwork, other).Options, Labels: r.engine.Labels(engine.RoleNetwork, "", ""),
+		Driver: "bridge", Options: r.network.Options(engine.RoleNetwork, other).Options, Labels: r.engine.Labels(engine.RoleNetwork, "", ""),
 		IPAM: &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: other}}},
 	})
 	check(t, err)
 	check(t, r.Prepare(t.Context()))
-	if r.addrs.subnet != other {
-		t.Errorf("addresses are from %s, want %s", r.addrs.subnet, other)
+	if got := networkSubnet(t, r); got != other {
+		t.Errorf("addresses are from %s, want %s", got, other)
 	}
+}
+
+func networkSubnet(t *testing.T, r *Runtime) netip.Prefix {
+	t.Helper()
+	net, err := r.network.Checked(t.Context(), time.Minute)
+	check(t, err)
+	return net.Subnet
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -14,8 +13,6 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
-	"codehub/internal/runtime/docker/helper"
-	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
 )
 
@@ -147,7 +144,7 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(runtime.I
 		_, err := r.engine.API.VolumeRemove(ctx, i.Name, client.VolumeRemoveOptions{})
 		return ignoreNotFound(engine.WrapError(ctx, "remove volume", err))
 	})
-	each("nftables table", func(runtime.Item) error { return r.removeWall(ctx) })
+	each("nftables table", func(runtime.Item) error { return r.network.RemoveWall(ctx) })
 	each("network", func(i runtime.Item) error {
 		_, err := r.engine.API.NetworkRemove(ctx, i.Name, client.NetworkRemoveOptions{})
 		return ignoreNotFound(engine.WrapError(ctx, "remove network", err))
@@ -205,15 +202,4 @@ func (r *Runtime) removeHomes(ctx context.Context, gone func(runtime.Item)) erro
 		gone(runtime.Item{Kind: "home", Name: v.Workspace.VolumeName(), Detail: v.Storage})
 	}
 	return errors.Join(errs...)
-}
-
-// removeWall removes the nftables table: directly if this process may do so, or
-// else with the helper.
-func (r *Runtime) removeWall(ctx context.Context) error {
-	if r.sharesHost() {
-		if err := wall.Remove(r.engine.Names.Table); !errors.Is(err, fs.ErrPermission) {
-			return err
-		}
-	}
-	return r.helper.Run(ctx, helper.Run{Args: []string{helper.CmdRemoveWall, r.engine.Names.Table}, HostNetwork: true, Caps: []string{"NET_ADMIN"}})
 }

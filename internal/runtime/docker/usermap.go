@@ -23,7 +23,10 @@ type userMap struct {
 	read   time.Time
 }
 
-const uidMapFile = "/proc/self/uid_map"
+const (
+	uidMapFile    = "/proc/self/uid_map"
+	userMapMaxAge = 3 * time.Minute
+)
 
 // readUserMap parses a uid_map: lines of the first uid inside, the first outside, and
 // their number.
@@ -89,7 +92,7 @@ func (r *Runtime) userMap(ctx context.Context, maxAge time.Duration) (_ userMap,
 
 // checkUIDs reports a range of uids that containers cannot have.
 func (r *Runtime) checkUIDs(ctx context.Context) {
-	m, mapped, err := r.userMap(ctx, helperWallInterval)
+	m, mapped, err := r.userMap(ctx, userMapMaxAge)
 	if err != nil {
 		r.engine.Log.Debug("read the uid map of containers failed", "err", err)
 		return
@@ -104,7 +107,7 @@ func (r *Runtime) checkUIDs(ctx context.Context) {
 
 // checkMapped returns an error if a container cannot have the uid.
 func (r *Runtime) checkMapped(ctx context.Context, uid uint32) error {
-	m, mapped, err := r.userMap(ctx, helperWallInterval)
+	m, mapped, err := r.userMap(ctx, userMapMaxAge)
 	if err != nil || !mapped || m.contains(uid) {
 		return err
 	}

@@ -308,14 +308,14 @@ func TestWall(t *testing.T) {
 	})
 	otherInstallation := newRuntime(t, nil) // another installation
 	uplink, local := newBridged(t, 1), newBridged(t, 2)
-	r.applyWall = func(_ context.Context, s wall.Spec) error {
+	r.network.Apply = func(s wall.Spec) error {
 		s.Nameservers = []netip.Addr{out.denied, company}
 		s.Outward = []string{uplink.bridge}
 		return wall.Apply(s)
 	}
 	inside, neighbour, other := running(t, r), running(t, r), running(t, otherInstallation)
 	for _, x := range []*Runtime{r, otherInstallation} {
-		if x.network == nil || !x.network.direct {
+		if net, err := x.network.Checked(t.Context(), time.Minute); err != nil || !net.Direct {
 			t.Fatal("the tests of the wall must run on Docker's host")
 		}
 	}

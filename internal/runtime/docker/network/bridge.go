@@ -1,4 +1,4 @@
-package docker
+package network
 
 import (
 	"context"
@@ -15,79 +15,78 @@ import (
 	"codehub/internal/runtime/docker/engine"
 )
 
-// network is the installation's bridge network.
-type network struct {
-	id     string
-	subnet netip.Prefix
-	direct bool // this process runs on Docker's host and can reach the containers' addresses
+// Bridge is the installation's bridge network.
+type Bridge struct {
+	Subnet netip.Prefix
+	Direct bool // this process runs on Docker's host and can reach the containers' addresses
 }
 
-// ensureNetwork returns the network and creates it if it is missing.
-func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
+// ensure returns the network and creates it if it is missing.
+func (n *Network) ensure(ctx context.Context) (*Bridge, error) {
 	for range 3 {
-		list, err := r.engine.API.NetworkList(ctx, client.NetworkListOptions{
-			Filters: client.Filters{}.Add("name", r.engine.Names.Network), // matches substrings as well
+		list, err := n.API.NetworkList(ctx, client.NetworkListOptions{
+			Filters: client.Filters{}.Add("name", n.Names.Network), // matches substrings as well
 		})
 		if err != nil {
 			return nil, engine.WrapError(ctx, "list networks", err)
 		}
-		for _, n := range list.Items {
-			if n.Name != r.engine.Names.Network {
+		for _, other := range list.Items {
+			if other.Name != n.Names.Network {
 				continue
 			}
-			if r.engine.Owns(n.Labels, engine.RoleDraft) { // left by a crash
-				if _, err := r.engine.API.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
+			if n.Owns(other.Labels, engine.RoleDraft) { // left by a crash
+				if _, err := n.API.NetworkRemove(ctx, other.ID, client.NetworkRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
 					return nil, engine.WrapError(ctx, "remove network", err)
 				}
 				continue
 			}
-			if !r.engine.Owns(n.Labels, engine.RoleNetwork) {
-				return nil, fmt.Errorf("network %s does not belong to this installation; remove it", n.Name)
+			if !n.Owns(other.Labels, engine.RoleNetwork) {
+				return nil, fmt.Errorf("network %s does not belong to this installation; remove it", other.Name)
 			}
-			subnet, ok := subnetOf(n.IPAM)
+			subnet, ok := subnetOf(other.IPAM)
 			if !ok {
-				return nil, fmt.Errorf("network %s has no IPv4 subnet", n.Name)
+				return nil, fmt.Errorf("network %s has no IPv4 subnet", other.Name)
 			}
-			r.reportSubnet(n.Name, subnet)
-			net := &network{id: n.ID, subnet: subnet, direct: !r.cfg.Publish && r.sharesHost()}
-			r.addrs.reset(subnet)
+			n.reportSubnet(other.Name, subnet)
+			net := &Bridge{Subnet: subnet, Direct: !n.cfg.Publish && n.sharesHost()}
+			n.addrs.reset(subnet)
 			return net, nil
 		}
-		if err := r.createNetwork(ctx); err != nil {
+		if err := n.create(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return nil, engine.ErrConcurrent("network %s cannot be created: another call keeps taking and freeing its name or interface", r.engine.Names.Network)
+	return nil, engine.ErrConcurrent("network %s cannot be created: another call keeps taking and freeing its name or interface", n.Names.Network)
 }
 
 // reportSubnet logs once that the network has another subnet than the setting.
 // Containers may have addresses on it, so it stays until an administrator removes it.
-func (r *Runtime) reportSubnet(name string, subnet netip.Prefix) {
-	if !r.cfg.Subnet.IsValid() || r.cfg.Subnet == subnet {
+func (n *Network) reportSubnet(name string, subnet netip.Prefix) {
+	if !n.cfg.Subnet.IsValid() || n.cfg.Subnet == subnet {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.subnetLogged {
-		r.subnetLogged = true
-		r.engine.Log.Warn("network exists with another subnet than CODEHUB_NETWORK_SUBNET; stop all workspaces and remove it to have it created again",
-			"network", name, "subnet", subnet.String(), "setting", r.cfg.Subnet.String())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.subnetLogged {
+		n.subnetLogged = true
+		n.Log.Warn("network exists with another subnet than CODEHUB_NETWORK_SUBNET; stop all workspaces and remove it to have it created again",
+			"network", name, "subnet", subnet.String(), "setting", n.cfg.Subnet.String())
 	}
 }
 
-// createNetwork creates the network on the configured subnet, or else on one that
+// create creates the network on the configured subnet, or else on one that
 // Docker chose. Containers can have chosen addresses only if the subnet was given,
 // and only Docker knows which subnets are free, so a first network is created to
 // get one.
-func (r *Runtime) createNetwork(ctx context.Context) error {
-	if r.cfg.Subnet.IsValid() {
-		_, err := r.engine.API.NetworkCreate(ctx, r.engine.Names.Network, r.networkOptions(engine.RoleNetwork, r.cfg.Subnet))
+func (n *Network) create(ctx context.Context) error {
+	if n.cfg.Subnet.IsValid() {
+		_, err := n.API.NetworkCreate(ctx, n.Names.Network, n.Options(engine.RoleNetwork, n.cfg.Subnet))
 		if err == nil || createdConcurrently(err) {
 			return nil
 		}
-		return r.overlaps(ctx, err)
+		return n.overlaps(ctx, err)
 	}
-	first, err := r.engine.API.NetworkCreate(ctx, r.engine.Names.Network, r.networkOptions(engine.RoleDraft, netip.Prefix{}))
+	first, err := n.API.NetworkCreate(ctx, n.Names.Network, n.Options(engine.RoleDraft, netip.Prefix{}))
 	if err != nil {
 		if createdConcurrently(err) {
 			return nil
@@ -98,7 +97,7 @@ func (r *Runtime) createNetwork(ctx context.Context) error {
 		}
 		return engine.WrapError(ctx, "create network", err)
 	}
-	info, err := r.engine.API.NetworkInspect(ctx, first.ID, client.NetworkInspectOptions{})
+	info, err := n.API.NetworkInspect(ctx, first.ID, client.NetworkInspectOptions{})
 	if err != nil {
 		return engine.WrapError(ctx, "inspect network", err)
 	}
@@ -106,10 +105,10 @@ func (r *Runtime) createNetwork(ctx context.Context) error {
 	if !ok {
 		return errors.New("new network has no IPv4 subnet")
 	}
-	if _, err := r.engine.API.NetworkRemove(ctx, first.ID, client.NetworkRemoveOptions{}); err != nil {
+	if _, err := n.API.NetworkRemove(ctx, first.ID, client.NetworkRemoveOptions{}); err != nil {
 		return engine.WrapError(ctx, "remove network", err)
 	}
-	if _, err := r.engine.API.NetworkCreate(ctx, r.engine.Names.Network, r.networkOptions(engine.RoleNetwork, subnet)); err != nil {
+	if _, err := n.API.NetworkCreate(ctx, n.Names.Network, n.Options(engine.RoleNetwork, subnet)); err != nil {
 		return engine.WrapError(ctx, "create network", err)
 	}
 	return nil
@@ -129,31 +128,31 @@ func noPoolLeft(err error) bool {
 
 // overlaps names the network that the configured subnet overlaps with, if that is
 // why Docker refused it.
-func (r *Runtime) overlaps(ctx context.Context, refused error) error {
+func (n *Network) overlaps(ctx context.Context, refused error) error {
 	err := engine.WrapError(ctx, "create network", refused)
-	list, listErr := r.engine.API.NetworkList(ctx, client.NetworkListOptions{})
+	list, listErr := n.API.NetworkList(ctx, client.NetworkListOptions{})
 	if listErr != nil {
 		return err
 	}
-	for _, n := range list.Items {
-		for _, c := range n.IPAM.Config {
-			if c.Subnet.IsValid() && c.Subnet.Overlaps(r.cfg.Subnet) {
+	for _, other := range list.Items {
+		for _, c := range other.IPAM.Config {
+			if c.Subnet.IsValid() && c.Subnet.Overlaps(n.cfg.Subnet) {
 				return fmt.Errorf("the subnet %s of CODEHUB_NETWORK_SUBNET overlaps with the network %s (%s): choose an IPv4 network that is not in use: %w",
-					r.cfg.Subnet, n.Name, c.Subnet, err)
+					n.cfg.Subnet, other.Name, c.Subnet, err)
 			}
 		}
 	}
 	return err
 }
 
-func (r *Runtime) networkOptions(role string, subnet netip.Prefix) client.NetworkCreateOptions {
+func (n *Network) Options(role string, subnet netip.Prefix) client.NetworkCreateOptions {
 	opts := client.NetworkCreateOptions{
 		Driver: "bridge",
 		Options: map[string]string{
-			"com.docker.network.bridge.name":       r.engine.Names.Bridge,
+			"com.docker.network.bridge.name":       n.Names.Bridge,
 			"com.docker.network.bridge.enable_icc": "false",
 		},
-		Labels: r.engine.Labels(role, "", ""),
+		Labels: n.Labels(role, "", ""),
 	}
 	if subnet.IsValid() {
 		opts.IPAM = &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: subnet}}}
@@ -170,9 +169,15 @@ func subnetOf(ipam networktypes.IPAM) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
+// TakeAddress returns an address for a new container.
+func (n *Network) TakeAddress() netip.Addr { return n.addrs.take(n.Now()) }
+
+// MarkUsed records that a container has an address now.
+func (n *Network) MarkUsed(addr netip.Addr) { n.addrs.markUsed(addr, n.Now()) }
+
 // sharesHost reports whether this process sees the network's bridge, so that it can
 // reach containers by their own addresses and set up the wall itself.
-func (r *Runtime) sharesHost() bool {
-	_, err := net.InterfaceByName(r.engine.Names.Bridge)
+func (n *Network) sharesHost() bool {
+	_, err := net.InterfaceByName(n.Names.Bridge)
 	return err == nil
 }

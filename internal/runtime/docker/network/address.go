@@ -1,4 +1,4 @@
-package docker
+package network
 
 import (
 	"encoding/binary"
@@ -60,7 +60,7 @@ func (a *addresses) take(now time.Time) netip.Addr {
 	return oldest
 }
 
-// markUsed records that the address is in use now.
+// MarkUsed records that the address is in use now.
 func (a *addresses) markUsed(addr netip.Addr, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
