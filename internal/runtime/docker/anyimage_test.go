@@ -161,7 +161,7 @@ func TestIDEVolumeIsRepaired(t *testing.T) {
 	check(t, err)
 	// Docker makes it again, empty, for a container that mounts it.
 	must(t)(r.engine.API.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
-	must(t)(r.engine.CreateVolume(t.Context(), client.VolumeCreateOptions{Name: name, Labels: r.engine.Labels(engine.RoleIDE, "", "")}))
+	must(t)(r.engine.EnsureVolume(t.Context(), client.VolumeCreateOptions{Name: name, Labels: r.engine.Labels(engine.RoleIDE, "", "")}))
 	spec := newHome()
 	spec.Image = image
 	hello(t, startSpec(t, r, spec))

@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
@@ -38,7 +40,7 @@ func hasContent(files []runtimetest.File, content string) bool {
 // asidesOf lists the complete copies of the volumes that blocked a workspace.
 func asidesOf(t *testing.T, h direct, id workspace.ID) []string {
 	t.Helper()
-	list, err := h.r.Asides(t.Context())
+	list, err := h.r.homes.Asides(t.Context())
 	check(t, err)
 	var out []string
 	for _, a := range list {
@@ -71,7 +73,7 @@ func TestSetAsideResumesAfterEveryFault(t *testing.T) {
 			return false
 		}
 		e.fault.Store(&f)
-		_, err := faulty.SetAside(t.Context(), id, "", "", nil)
+		_, err := faulty.homes.SetAside(t.Context(), id, "", "", nil)
 		e.fault.Store(nil)
 		if err == nil && requests.Load() < n {
 			t.Logf("%d requests", n-1)
@@ -80,15 +82,14 @@ func TestSetAsideResumesAfterEveryFault(t *testing.T) {
 		if err != nil && !errors.Is(err, runtime.ErrUnreachable) {
 			t.Errorf("request %d: %v", n, err)
 		}
-		found, err := r.listHomes(t.Context(), id)
-		check(t, err)
 		if complete := asidesOf(t, h, id); len(complete) == 0 && !hasContent(h.home(t, id), "leftover") {
 			t.Fatalf("request %d: the blocking volume and its copy are both missing", n)
 		}
-		if _, err := r.SetAside(t.Context(), id, "", "", nil); err != nil {
+		if _, err := r.homes.SetAside(t.Context(), id, "", "", nil); err != nil {
 			t.Fatalf("request %d, repeated: %v", n, err)
 		}
-		if found, err = r.listHomes(t.Context(), id); err != nil || found.foreign[id] {
+		volumes, err := r.homes.Volumes(t.Context())
+		if err != nil || slices.ContainsFunc(volumes, func(v runtime.Volume) bool { return v.Workspace == id && v.Foreign }) {
 			t.Fatalf("request %d: the volume still blocks the home: %v", n, err)
 		}
 		if len(asidesOf(t, h, id)) == 0 {
@@ -109,14 +110,25 @@ func TestSetAsideReplacesPartialCopy(t *testing.T) {
 	image, err := r.helper.Image(t.Context())
 	check(t, err)
 	partial := "ws-" + string(id) + "-aside-20260101T000000Z-0000"
-	must(t)(r.engine.API.ContainerCreate(t.Context(), r.copyOptions(id, image, partial, "attempt", "")))
-	list, err := r.Asides(t.Context())
+	labels := r.engine.Labels(engine.RoleCopy, id, "")
+	labels[engine.LabelAside] = partial
+	must(t)(r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Name: engine.CopyName(id), Config: &container.Config{Image: image, Labels: labels},
+		HostConfig: &container.HostConfig{Mounts: []mount.Mount{
+			{Type: mount.TypeVolume, Source: id.VolumeName(), Target: runtime.CopyFromDir, ReadOnly: true},
+			{
+				Type: mount.TypeVolume, Source: partial, Target: runtime.CopyToDir,
+				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.engine.Labels(engine.RoleAside, id, "")},
+			},
+		}},
+	}))
+	list, err := r.homes.Asides(t.Context())
 	if err != nil || len(list) != 1 || list[0].Complete || list[0].Name != partial {
 		t.Fatalf("listed: %+v, %v", list, err)
 	}
-	name, err := r.SetAside(t.Context(), id, "", "", nil)
+	name, err := r.homes.SetAside(t.Context(), id, "", "", nil)
 	check(t, err)
-	list, err = r.Asides(t.Context())
+	list, err = r.homes.Asides(t.Context())
 	if err != nil || len(list) != 1 || !list[0].Complete || list[0].Name != name || list[0].Entries != 2 || list[0].Bytes != int64(len("leftover")) {
 		t.Errorf("listed: %+v, %v", list, err)
 	}
@@ -132,10 +144,10 @@ func TestAsidesRecreatesMissingHolder(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	id, h := blocked(t, r)
-	name, err := r.SetAside(t.Context(), id, "", "", nil)
+	name, err := r.homes.SetAside(t.Context(), id, "", "", nil)
 	check(t, err)
-	check(t, r.engine.Discard(t.Context(), asideHolderName(name)))
-	list, err := r.Asides(t.Context())
+	check(t, r.engine.Discard(t.Context(), engine.AsideHolderName(name)))
+	list, err := r.homes.Asides(t.Context())
 	if err != nil || len(list) != 1 || !list[0].Complete || list[0].Entries == 0 {
 		t.Fatalf("set aside: %+v, %v", list, err)
 	}
@@ -145,12 +157,12 @@ func TestAsidesRecreatesMissingHolder(t *testing.T) {
 	if len(asidesOf(t, h, id)) != 1 {
 		t.Error("the copy has no content")
 	}
-	check(t, r.engine.Discard(t.Context(), asideHolderName(name)))
+	check(t, r.engine.Discard(t.Context(), engine.AsideHolderName(name)))
 	must(t)(r.engine.API.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
-	if list, err := r.Asides(t.Context()); err != nil || len(list) != 0 {
+	if list, err := r.homes.Asides(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("set aside: %+v, %v", list, err)
 	}
-	if _, err := r.engine.API.VolumeInspect(t.Context(), asideRecordName(name), client.VolumeInspectOptions{}); !errdefs.IsNotFound(err) {
+	if _, err := r.engine.API.VolumeInspect(t.Context(), engine.AsideRecordName(name), client.VolumeInspectOptions{}); !errdefs.IsNotFound(err) {
 		t.Errorf("the record of a removed copy: %v", err)
 	}
 }
@@ -181,9 +193,9 @@ func TestSetAsideDropsInterruptedRemoval(t *testing.T) {
 			if v := l.listed(); v.Claim != "home-1" || !v.Removing {
 				t.Fatalf("volume %+v", v)
 			}
-			_, err := r.SetAside(t.Context(), l.id, "", "home-1", nil)
+			_, err := r.homes.SetAside(t.Context(), l.id, "", "home-1", nil)
 			l.ok("SetAside", err)
-			l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-2"), nil))
+			l.ok("CreateVolume", r.homes.CreateVolume(t.Context(), l.volume("home-2"), nil))
 			if v := l.listed(); v.Claim != "home-2" || v.Removing {
 				t.Errorf("volume %+v", v)
 			}
@@ -204,10 +216,10 @@ func TestSetAsideInterruptedWhileRemoving(t *testing.T) {
 	h.put(t, l.id, "content", "kept")
 	record := r.engine.Labels(engine.RoleAsideRecord, l.id, "home-1")
 	record[engine.LabelAside] = "ws-" + string(l.id) + "-aside-earlier"
-	_, err := r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: asideRecordName(record[engine.LabelAside]), Labels: record})
+	_, err := r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: engine.AsideRecordName(record[engine.LabelAside]), Labels: record})
 	l.ok("VolumeCreate", err)
 	h.halfRemove(t, l.id, "home-1")
-	name, err := r.SetAside(t.Context(), l.id, "home-2", "home-1", nil)
+	name, err := r.homes.SetAside(t.Context(), l.id, "home-2", "home-1", nil)
 	l.ok("SetAside", err)
 	if name != record[engine.LabelAside] {
 		t.Errorf("set aside as %q, want the copy of the earlier attempt", name)

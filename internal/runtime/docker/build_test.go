@@ -151,7 +151,7 @@ func TestPrepareDoesNotWaitForBuild(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- b.CreateVolume(t.Context(), runtime.VolumeSpec{
+		done <- b.homes.CreateVolume(t.Context(), runtime.VolumeSpec{
 			Workspace: workspace.ID(uuid.NewString()), Claim: uuid.NewString(), Storage: workspace.StorageDockerVolume, Image: b.full, User: "ann",
 		}, nil)
 	}()

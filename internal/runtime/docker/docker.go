@@ -15,14 +15,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moby/moby/api/types/volume"
-
 	"codehub/internal/base/breaker"
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/helper"
-	"codehub/internal/runtime/docker/homequota"
+	"codehub/internal/runtime/docker/home"
 	"codehub/internal/runtime/docker/image"
 	"codehub/internal/runtime/docker/network"
 	"codehub/internal/runtime/docker/tools"
@@ -89,10 +87,15 @@ type Config struct {
 	Conditions *health.Monitor
 }
 
-type images = image.Images
+// The parts of which Runtime has the methods of runtime.Runtime.
+type (
+	homes  = home.Homes
+	images = image.Images
+)
 
 // Runtime implements runtime.Runtime on a Docker Engine.
 type Runtime struct {
+	*homes
 	*images
 	cfg     Config
 	engine  *engine.Engine
@@ -100,33 +103,15 @@ type Runtime struct {
 	network *network.Network
 	tools   *tools.Tools
 	probe   *http.Client
-	procSys string       // /proc/sys
-	mapped  atomic.Value // userMap, where Docker maps users
+	procSys string // /proc/sys
 	// noUlimits: Docker may not lift limits; see ulimitsRefused.
 	noUlimits atomic.Bool
-	quota     homequota.Kind    // of new homes in folders
-	noQuota   *health.Condition // set if quota is not homequota.None
-
-	holderImage sync.Mutex // held while the image is created
-
-	changesOwners          func() bool
-	countAfter, countEvery time.Duration // see watchSeeding
-	remote                 bool          // Docker's directory is not assumed to be reachable
-
-	jobs     engine.Reads[struct{}, []runtime.Job]
-	removing engine.Reads[struct{}, []volume.Volume] // records of removals
-	tasks    engine.Reads[struct{}, []taskContainer] // see clearTasks
-
-	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
-	damaged      sync.Map // workspaces whose damaged home.json was logged
+	jobs      engine.Reads[struct{}, []runtime.Job]
+	tasks     engine.Reads[struct{}, []taskContainer] // see clearTasks
 
 	mu        sync.Mutex
-	noUIDs    *health.Condition // containers cannot have the uids of workspaces
 	lowLimits *health.Condition // the kernel's limits for all workspaces are too low
 	swept     time.Time
-	orphans   map[string]bool // objects without a home in the last sweep
-	root      string          // Docker's data directory as of rootAt
-	rootAt    time.Time
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
@@ -176,6 +161,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		engine: e,
 		helper: h,
 		images: images,
+		homes:  home.New(h, images, home.Config{DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir, HomeQuota: cfg.HomeQuota, UIDs: cfg.UIDs}),
 		network: network.New(h, network.Config{
 			Subnet: cfg.Subnet, Publish: cfg.Publish, Services: cfg.Services, Denied: cfg.Denied, Allowed: cfg.Allowed,
 			Connections: cfg.Connections, ConnRate: cfg.ConnRate, AllowNoWall: cfg.AllowNoWall,
@@ -183,14 +169,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		tools: tools.New(h, images, tools.Config{
 			AgentDigest: cfg.AgentDigest, DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, ExtensionsDir: cfg.ExtensionsDir,
 		}),
-		procSys:       "/proc/sys",
-		changesOwners: changesOwners,
-		countAfter:    countAfter,
-		countEvery:    countEvery,
-		noUIDs: cfg.Conditions.New(health.Config{
-			Name: "workspace-uids", Failing: "containers cannot have the uids of workspaces; no workspace can be started",
-			Resolved: "containers can have the uids of workspaces again", Level: slog.LevelError, Log: cfg.Log,
-		}),
+		procSys: "/proc/sys",
 		lowLimits: cfg.Conditions.New(health.Config{
 			Name: "kernel-limits", Failing: "limits of the kernel are too low for all workspaces", Resolved: "limits of the kernel are high enough again",
 			Level: slog.LevelWarn, Log: cfg.Log,
@@ -204,7 +183,6 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			},
 		},
 	}
-	r.chooseQuota()
 	return r, nil
 }
 

@@ -240,7 +240,7 @@ func TestNewValidatesConfig(t *testing.T) {
 		"an invalid workspace":    {Workspace: "../x", Storage: workspace.StorageLocalDir},
 		"another storage backend": {Workspace: newHome().Workspace, Storage: "k8s-pvc"},
 	} {
-		if err := r.CreateVolume(t.Context(), spec, nil); err == nil || errors.Is(err, runtime.ErrUnreachable) {
+		if err := r.homes.CreateVolume(t.Context(), spec, nil); err == nil || errors.Is(err, runtime.ErrUnreachable) {
 			t.Errorf("a volume of %s: %v", what, err)
 		}
 	}
@@ -251,7 +251,7 @@ func TestHostDataDir(t *testing.T) {
 	r := newOffline(t, func(c *Config) { c.DataDir, c.HostDataDir = "/in/the/container", "/on/the/host" })
 	spec := newHome()
 	spec.Storage = workspace.StorageLocalDir
-	m := r.homeMount(spec, "")
+	m := r.homes.Mount(spec, "")
 	if want := "/on/the/host/homes/" + string(spec.Workspace) + "/home"; m.Source != want || string(m.Type) != "bind" {
 		t.Errorf("mount = %+v, want a bind of %s", m, want)
 	}

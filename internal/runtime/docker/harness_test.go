@@ -187,7 +187,7 @@ func seededHome(t *testing.T, r *Runtime) runtime.ContainerSpec {
 
 func seed(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
 	t.Helper()
-	check(t, r.CreateVolume(t.Context(), volumeOf(spec), nil))
+	check(t, r.homes.CreateVolume(t.Context(), volumeOf(spec), nil))
 }
 
 // start starts a workspace whose home exists, and waits for its IDE.
@@ -204,7 +204,7 @@ func startSpec(t *testing.T, r *Runtime, spec runtime.ContainerSpec) runtime.Ups
 	t.Helper()
 	seed(t, r, spec)
 	if spec.UID != workspace.ArchivedUID || spec.Image != harness.TestImage() {
-		check(t, r.OwnHome(t.Context(), ownOf(spec), nil))
+		check(t, r.homes.OwnHome(t.Context(), ownOf(spec), nil))
 	}
 	start(t, r, spec)
 	up, err := r.Upstream(t.Context(), spec.Workspace)
@@ -290,7 +290,7 @@ type direct struct {
 func (h direct) home(t *testing.T, id workspace.ID) []runtimetest.File {
 	t.Helper()
 	if h.storage == workspace.StorageLocalDir {
-		return readTree(t, h.r, mount.Mount{Type: mount.TypeBind, Source: h.r.homePath(id), Target: runtime.HomeDir})
+		return readTree(t, h.r, mount.Mount{Type: mount.TypeBind, Source: h.r.homes.Path(id), Target: runtime.HomeDir})
 	}
 	return readTree(t, h.r, mount.Mount{
 		Type: mount.TypeVolume, Source: id.VolumeName(), Target: runtime.HomeDir,
@@ -370,11 +370,11 @@ func write(t *testing.T, _ workspace.ID, up runtime.Upstream, name, content stri
 	request(t, up, http.MethodPut, "/file?path="+name, strings.NewReader(content))
 }
 
-// homeMount mounts a home as another program's container does.
+// home.Mount mounts a home as another program's container does.
 func (h direct) homeMount(id workspace.ID, readOnly bool) mount.Mount {
 	m := mount.Mount{Type: mount.TypeVolume, Source: id.VolumeName(), Target: runtime.JobHomeDir, ReadOnly: readOnly}
 	if h.storage == workspace.StorageLocalDir {
-		m.Type, m.Source = mount.TypeBind, h.r.homePath(id)
+		m.Type, m.Source = mount.TypeBind, h.r.homes.Path(id)
 	}
 	return m
 }
@@ -424,11 +424,10 @@ func (h direct) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	t.Helper()
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
-		check(t, os.MkdirAll(h.r.homePath(spec.Workspace), 0o755))
-		check(t, h.r.writeSidecar(spec.Workspace, sidecar{Claim: spec.Claim, State: folderFilling}))
-		check(t, os.WriteFile(filepath.Join(h.r.homePath(spec.Workspace), "half"), []byte("ha"), 0o600))
-		// The crash happened while the directory was mounted for the copy.
-		check(t, h.r.seedFolder(ctx, spec, nil))
+		h.interrupt(t, runtime.StepSeeding, func(ctx context.Context, progress func(runtime.Progress)) error {
+			return h.r.homes.CreateVolume(ctx, spec, progress)
+		})
+		putFileWith(t, h.r.homes.Path(spec.Workspace), "half", "ha")
 		return
 	}
 	_, err := h.r.engine.API.VolumeCreate(ctx, client.VolumeCreateOptions{
@@ -443,7 +442,7 @@ func (h direct) put(t *testing.T, id workspace.ID, name, content string) {
 	t.Helper()
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
-		putFileWith(t, h.r.homePath(id), name, content)
+		putFileWith(t, h.r.homes.Path(id), name, content)
 		return
 	}
 	c, err := h.r.engine.API.ContainerCreate(ctx, client.ContainerCreateOptions{
@@ -499,7 +498,7 @@ func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
 // tests create, are visible to every installation.
 func ownHomes(t *testing.T, r *Runtime) []runtime.Volume {
 	t.Helper()
-	list, err := r.Volumes(t.Context())
+	list, err := r.homes.Volumes(t.Context())
 	check(t, err)
 	return slices.DeleteFunc(list, func(v runtime.Volume) bool { return v.Foreign })
 }
@@ -509,19 +508,35 @@ func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	t.Helper()
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
-		err := h.r.withFolder(ctx, id, claim, func(sidecar, bool) error {
-			return errors.Join(h.r.writeSidecar(id, sidecar{Claim: claim, State: folderRemoving}), h.r.discardHome(id))
+		h.interrupt(t, runtime.StepRemoving, func(ctx context.Context, progress func(runtime.Progress)) error {
+			return h.r.homes.RemoveVolume(ctx, id, claim, progress)
 		})
-		check(t, err)
 		return
 	}
-	image, err := h.r.helper.Image(ctx)
-	check(t, err)
-	found, err := h.r.listHomes(ctx, id)
-	check(t, err)
-	made, err := h.r.engine.API.ContainerCreate(ctx, h.r.removerOptions(id, claim, image))
-	check(t, err)
-	check(t, h.r.admitRemover(ctx, found, id, claim, made.ID))
+	// A server of the same installation, which cannot start the remover.
+	e := newFaultProxy(t)
+	e.fail("/start", answer(http.StatusInternalServerError, "it dies"))
+	other := newRuntime(t, func(c *Config) {
+		c.Host, c.Installation, c.Subnet, c.DataDir = e.host, h.r.cfg.Installation, h.r.cfg.Subnet, h.r.cfg.DataDir
+	})
+	if err := other.homes.RemoveVolume(ctx, id, claim, nil); err == nil {
+		t.Fatal("the home is removed")
+	}
+}
+
+// interrupt ends a call when it shows a step.
+func (h direct) interrupt(t *testing.T, step string, call func(context.Context, func(runtime.Progress)) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := call(ctx, func(p runtime.Progress) {
+		if p.Step == step {
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("the interrupted call: %v", err)
+	}
 }
 
 func (h direct) endJob(t *testing.T, jobID string) {
@@ -544,7 +559,7 @@ func (h direct) takeVolume(t *testing.T, id workspace.ID) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	if h.storage == workspace.StorageLocalDir {
-		check(t, os.RemoveAll(h.r.homePath(id)))
+		check(t, os.RemoveAll(h.r.homes.Path(id)))
 		return
 	}
 	users, err := h.r.engine.Users(ctx, id.VolumeName())
@@ -558,7 +573,7 @@ func (h direct) takeVolume(t *testing.T, id workspace.ID) {
 func (h direct) putForeign(t *testing.T, id workspace.ID) {
 	t.Helper()
 	if h.storage == workspace.StorageLocalDir {
-		check(t, os.MkdirAll(h.r.homePath(id), 0o755))
+		check(t, os.MkdirAll(h.r.homes.Path(id), 0o755))
 		return
 	}
 	must(t)(h.r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: id.VolumeName()}))
@@ -584,7 +599,7 @@ func (h direct) takeAside(t *testing.T, name string) {
 		check(t, os.RemoveAll(name))
 		return
 	}
-	check(t, h.r.engine.Discard(ctx, asideHolderName(name)))
+	check(t, h.r.engine.Discard(ctx, engine.AsideHolderName(name)))
 	must(t)(h.r.engine.API.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}))
 }
 
@@ -604,8 +619,8 @@ func (h direct) remains(t *testing.T, id workspace.ID) []string {
 	for _, v := range volumes.Items {
 		out = append(out, v.Name)
 	}
-	if _, err := os.Lstat(h.r.folder(id)); err == nil {
-		out = append(out, h.r.folder(id))
+	if _, err := os.Lstat(h.r.homes.Folder(id)); err == nil {
+		out = append(out, h.r.homes.Folder(id))
 	}
 	return out
 }

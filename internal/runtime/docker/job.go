@@ -18,6 +18,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/helper"
+	"codehub/internal/runtime/docker/home"
 	"codehub/internal/workspace"
 )
 
@@ -59,7 +60,7 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(run
 	if spec.Storage != workspace.StorageDockerVolume && spec.Storage != workspace.StorageLocalDir {
 		return runtime.Job{}, fmt.Errorf("storage backend %q is not one of Docker's", spec.Storage)
 	}
-	unlock, err := r.lockHome(ctx, spec.Workspace)
+	unlock, err := r.homes.LockHome(ctx, spec.Workspace)
 	if err != nil {
 		return runtime.Job{}, err
 	}
@@ -70,13 +71,13 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(run
 		if err != nil {
 			return runtime.Job{}, err
 		}
-		before, err := r.checkHome(ctx, spec)
+		before, err := r.homes.CheckJob(ctx, spec)
 		if err != nil {
 			return runtime.Job{}, err
 		}
 		// The users are checked again once the container exists. Checking first
 		// avoids creating containers again and again while a home is in use.
-		if err := r.checkUnused(ctx, spec, func(u engine.User) bool { return u.Role == engine.RoleJob }); err != nil {
+		if err := r.homes.CheckUnused(ctx, spec, func(u engine.User) bool { return u.Role == engine.RoleJob }); err != nil {
 			return runtime.Job{}, err
 		}
 		if err := r.makeScratch(spec); err != nil {
@@ -122,7 +123,7 @@ func (r *Runtime) adoptJob(ctx context.Context, spec runtime.JobSpec, name strin
 	// The job of an earlier restore into a home that is to hold other content now.
 	replaces := spec.Kind == runtime.JobRestore && !job.Running && job.VolumeClaim == spec.VolumeClaim && job.Key != spec.Key
 	if replaces {
-		keeps, err := r.keepsHome(ctx, job)
+		keeps, err := r.homes.KeepsHome(ctx, job)
 		if err != nil {
 			return runtime.Job{}, true, err
 		}
@@ -134,14 +135,14 @@ func (r *Runtime) adoptJob(ctx context.Context, spec runtime.JobSpec, name strin
 }
 
 // runJob starts a created job after the final checks, and removes it if they fail.
-func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeState, id string) (runtime.Job, error) {
+func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before home.State, id string) (runtime.Job, error) {
 	giveUp := func(err error) (runtime.Job, error) {
 		// Also after a cancellation: a container that was not started is useless.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 		defer cancel()
 		return runtime.Job{}, errors.Join(err, r.engine.Discard(ctx, id))
 	}
-	if err := r.admitJob(ctx, spec, before, id); err != nil {
+	if err := r.homes.AdmitJob(ctx, spec, before, id); err != nil {
 		return giveUp(err)
 	}
 	if err := r.engine.Breaker.Allow(ctx); err != nil {
@@ -200,10 +201,10 @@ func jobCaps() []string {
 }
 
 func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
-	home := r.volumeMount(spec.Workspace, runtime.JobHomeDir, engine.RandomHex(8), !restore)
+	home := r.homes.VolumeMount(spec.Workspace, runtime.JobHomeDir, engine.RandomHex(8), !restore)
 	if spec.Storage == workspace.StorageLocalDir {
 		home = mount.Mount{
-			Type: mount.TypeBind, Source: r.hostHomePath(spec.Workspace), Target: runtime.JobHomeDir, ReadOnly: !restore,
+			Type: mount.TypeBind, Source: r.homes.HostPath(spec.Workspace), Target: runtime.JobHomeDir, ReadOnly: !restore,
 		}
 	}
 	mounts := []mount.Mount{home}
@@ -233,7 +234,7 @@ func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
 func (r *Runtime) scratchMount(spec runtime.JobSpec) mount.Mount {
 	if spec.Storage == workspace.StorageLocalDir {
 		return mount.Mount{
-			Type: mount.TypeBind, Source: filepath.Join(filepath.Dir(r.hostHomePath(spec.Workspace)), scratchName), Target: runtime.JobScratchDir,
+			Type: mount.TypeBind, Source: filepath.Join(filepath.Dir(r.homes.HostPath(spec.Workspace)), scratchName), Target: runtime.JobScratchDir,
 		}
 	}
 	return mount.Mount{
@@ -251,7 +252,7 @@ func (r *Runtime) makeScratch(spec runtime.JobSpec) error {
 	if spec.Kind != runtime.JobArchive && !spec.SharesDisk || spec.Storage != workspace.StorageLocalDir {
 		return nil
 	}
-	err := os.Mkdir(filepath.Join(filepath.Dir(r.homePath(spec.Workspace)), scratchName), 0o700)
+	err := os.Mkdir(filepath.Join(filepath.Dir(r.homes.Path(spec.Workspace)), scratchName), 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make the scratch folder of a storage job: %w", err)
 	}
@@ -273,13 +274,13 @@ func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
 		return fmt.Errorf("container %s is not a storage job of this installation", jobID)
 	}
 	job := helper.Job(c)
-	unlock, err := r.lockHome(ctx, job.Workspace)
+	unlock, err := r.homes.LockHome(ctx, job.Workspace)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	if !job.Running {
-		keeps, err := r.keepsHome(ctx, job)
+		keeps, err := r.homes.KeepsHome(ctx, job)
 		if err != nil || keeps {
 			return err
 		}

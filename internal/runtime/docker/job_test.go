@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
@@ -52,7 +52,7 @@ func TestJobHardening(t *testing.T) {
 	}
 	for _, tc := range cases {
 		l := newLate(t, r, workspace.StorageDockerVolume)
-		l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+		l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 		spec := runtime.JobSpec{
 			Workspace: l.id, Claim: "op", Kind: tc.kind, Storage: l.storage, VolumeClaim: "home-1", Key: "key",
 			Input: []byte("say the-secret\nexit 0\n"),
@@ -99,7 +99,7 @@ func TestInterruptedJobLogIsResumed(t *testing.T) {
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	l := newLate(t, r, workspace.StorageDockerVolume)
-	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+	l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 	spec := l.restoring("op", "home-1", "key", "x")
 	spec.Input = []byte("count 200\nwait go\ncount 200\nexit 0\n")
 	job, err := r.StartJob(t.Context(), spec, nil)
@@ -147,7 +147,7 @@ func TestFollowJobDuringDockerRestart(t *testing.T) {
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	l := newLate(t, r, workspace.StorageDockerVolume)
-	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+	l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 	spec := l.restoring("op", "home-1", "key", "x")
 	spec.Input = []byte("say begun\nwait go\nexit 0\n")
 	job, err := r.StartJob(t.Context(), spec, nil)
@@ -183,12 +183,16 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 	}{{
 		"a restored home is removed",
 		func(l *lateHome) { restored(l); l.settle() },
-		func(ctx context.Context, l *lateHome) error { return l.old.RemoveVolume(ctx, l.id, "home-1", nil) },
+		func(ctx context.Context, l *lateHome) error {
+			return l.old.homes.RemoveVolume(ctx, l.id, "home-1", nil)
+		},
 		func(l *lateHome) { l.claim = "" },
 	}, {
 		"a restored home is seeded instead",
 		restored,
-		func(ctx context.Context, l *lateHome) error { return l.old.CreateVolume(ctx, l.volume("home-1"), nil) },
+		func(ctx context.Context, l *lateHome) error {
+			return l.old.homes.CreateVolume(ctx, l.volume("home-1"), nil)
+		},
 		func(l *lateHome) {
 			if v := l.listed(); !v.Seeded || v.Marker != "" || l.content() != "" {
 				l.Fatalf("volume = %+v, content = %q", v, l.content())
@@ -214,15 +218,17 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 			if v := l.listed(); v.Seeded || v.Marker != "" || l.content() != "kept" {
 				l.Fatalf("volume = %+v, content = %q", v, l.content())
 			}
-			l.ok("MarkRestored", l.old.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.ok("MarkRestored", l.old.homes.MarkRestored(l.Context(), l.id, "home-1", "key"))
 		},
 	}, {
 		"a restored home is marked",
 		func(l *lateHome) {
-			l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+			l.ok("CreateEmptyVolume", l.next.homes.CreateEmptyVolume(l.Context(), l.volume("home-1")))
 			l.runJob(l.next, l.restoring("op", "home-1", "key", "kept"))
 		},
-		func(ctx context.Context, l *lateHome) error { return l.old.MarkRestored(ctx, l.id, "home-1", "key") },
+		func(ctx context.Context, l *lateHome) error {
+			return l.old.homes.MarkRestored(ctx, l.id, "home-1", "key")
+		},
 		func(l *lateHome) {
 			if v := l.listed(); v.Marker != "key" {
 				l.Fatalf("volume = %+v", v)
@@ -231,7 +237,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 	}, {
 		"a restored home is settled",
 		restored,
-		func(ctx context.Context, l *lateHome) error { return l.old.SettleVolume(ctx, l.id, "home-1") },
+		func(ctx context.Context, l *lateHome) error { return l.old.homes.SettleVolume(ctx, l.id, "home-1") },
 		func(l *lateHome) {
 			if v := l.listed(); v.Marker != "key-1" || v.Seeded {
 				l.Fatalf("volume = %+v", v)
@@ -284,7 +290,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 						}
 					}
 					tc.check(l)
-					l.ok("RemoveVolume", next.RemoveVolume(t.Context(), l.id, "home-1", nil))
+					l.ok("RemoveVolume", next.homes.RemoveVolume(t.Context(), l.id, "home-1", nil))
 					if left := (direct{r: next, storage: storage}).remains(t, l.id); len(left) > 0 {
 						t.Fatalf("left behind after request %d: %q", n, left)
 					}
@@ -349,7 +355,7 @@ func TestPrunedHolderIsRecreated(t *testing.T) {
 	if !errors.Is(err, runtime.ErrConflict) {
 		t.Fatalf("StartJob: %v", err)
 	}
-	l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), nil))
+	l.ok("CreateVolume", r.homes.CreateVolume(t.Context(), l.volume("home-1"), nil))
 	l.settle()
 	if v := l.listed(); !v.Held {
 		t.Fatalf("volume after it was settled again = %+v", v)
@@ -368,16 +374,15 @@ func TestLockedFolderBlocksRemoval(t *testing.T) {
 	r := newRuntime(t, nil)
 	l := newLate(t, r, workspace.StorageLocalDir)
 	l.restore("op", "home-1", "key")
-	unlock, err := tryLock(r.folder(l.id))
-	if unlock == nil || err != nil {
-		t.Fatal(err)
-	}
+	lock, err := os.Open(r.homes.Folder(l.id))
+	check(t, err)
+	check(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := r.RemoveVolume(ctx, l.id, "home-1", nil); !errors.Is(err, runtime.ErrUnreachable) {
+	if err := r.homes.RemoveVolume(ctx, l.id, "home-1", nil); !errors.Is(err, runtime.ErrUnreachable) {
 		t.Fatalf("RemoveVolume under the lock of another process: %v", err)
 	}
-	unlock()
+	check(t, lock.Close())
 	l.alive()
 }
 
@@ -388,12 +393,11 @@ func TestInterruptedFolderRemovalIsResumed(t *testing.T) {
 	r := newRuntime(t, nil)
 	l := newLate(t, r, workspace.StorageLocalDir)
 	l.restore("op", "home-1", "key")
-	l.ok("write", r.writeSidecar(l.id, sidecar{Claim: "home-1", State: folderRemoving}))
-	l.ok("discard", r.discardHome(l.id))
+	direct{r: r, storage: l.storage}.halfRemove(t, l.id, "home-1")
 	if v := l.listed(); v.Claim != "home-1" || v.Marker != "" || v.Seeded {
 		t.Fatalf("a partly removed home is listed as %+v", v)
 	}
-	if err := r.CreateEmptyVolume(t.Context(), l.volume("home-2")); !errors.Is(err, runtime.ErrVolumeMismatch) {
+	if err := r.homes.CreateEmptyVolume(t.Context(), l.volume("home-2")); !errors.Is(err, runtime.ErrVolumeMismatch) {
 		t.Fatalf("CreateEmptyVolume: %v", err)
 	}
 	l.ok("sweep", r.sweep(t.Context()))
@@ -418,39 +422,6 @@ func (l *lateHome) jobID() string {
 	return ""
 }
 
-func TestDisks(t *testing.T) {
-	harness.Verify(t)
-	t.Parallel()
-	r := newRuntime(t, func(c *Config) { c.DataDir = filepath.Join(t.TempDir(), "not", "made", "yet") })
-	disks, err := r.Disks(t.Context())
-	if err != nil || len(disks) == 0 || !strings.HasPrefix(disks[0].Name, "the data folder") {
-		t.Fatalf("disks = %+v, %v", disks, err)
-	}
-	device := func(path string) uint64 {
-		d, _, err := diskOf(path)
-		check(t, err)
-		return d
-	}
-	if device(os.TempDir()) != device(filepath.Join(os.TempDir(), "none", "at", "all")) {
-		t.Error("a missing folder is on another disk than its parent")
-	}
-	root, err := r.dockerRoot(t.Context())
-	if err != nil || root == "" {
-		t.Fatalf("Docker's directory = %q, %v", root, err)
-	}
-	if one := device(r.cfg.DataDir) == device(root); one != (len(disks) == 1) {
-		t.Errorf("disks = %+v; same disk: %v", disks, one)
-	}
-	r.cfg.DataDir = root // the same disk
-	if disks, err = r.Disks(t.Context()); err != nil || len(disks) != 1 {
-		t.Errorf("disks = %+v, %v", disks, err)
-	}
-	remote := newRuntime(t, func(c *Config) { c.Host = "tcp://192.0.2.1:2375" })
-	if disks, err = remote.Disks(t.Context()); err != nil || len(disks) != 1 {
-		t.Errorf("with Docker on another machine: %+v, %v", disks, err)
-	}
-}
-
 // An archive job has an empty directory on the file system of the homes, which is
 // removed with the job or with the home.
 func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
@@ -461,7 +432,7 @@ func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
 			t.Parallel()
 			r := newRuntime(t, nil)
 			l := newLate(t, r, storage)
-			l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+			l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 			spec := runtime.JobSpec{
 				Workspace: l.id, Claim: "op", Kind: runtime.JobArchive, Storage: storage, VolumeClaim: "home-1", Key: "key",
 				Input: []byte("exit 0\n"), ObjectDir: t.TempDir(),
@@ -492,8 +463,8 @@ func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
 			if len(left.Items) > 0 {
 				t.Errorf("remaining volumes: %v", left.Items)
 			}
-			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
-			if entries, err := os.ReadDir(filepath.Join(r.cfg.DataDir, homesDir)); err == nil && len(entries) > 0 {
+			l.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), l.id, "home-1", nil))
+			if entries, err := os.ReadDir(filepath.Join(r.cfg.DataDir, "homes")); err == nil && len(entries) > 0 {
 				t.Errorf("remains of the home: %v", entries)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
@@ -110,9 +111,9 @@ func (l *lateHome) restoring(op, claim, key, content string) runtime.JobSpec {
 func (l *lateHome) restore(op, claim, key string) runtime.Job {
 	l.Helper()
 	ctx := l.Context()
-	l.soon("CreateEmptyVolume", func() error { return l.next.CreateEmptyVolume(ctx, l.volume(claim)) })
+	l.soon("CreateEmptyVolume", func() error { return l.next.homes.CreateEmptyVolume(ctx, l.volume(claim)) })
 	job := l.runJob(l.next, l.restoring(op, claim, key, "kept"))
-	l.ok("MarkRestored", l.next.MarkRestored(ctx, l.id, claim, key))
+	l.ok("MarkRestored", l.next.homes.MarkRestored(ctx, l.id, claim, key))
 	l.claim = claim
 	return job
 }
@@ -133,18 +134,18 @@ func (l *lateHome) runJob(r *Runtime, spec runtime.JobSpec) runtime.Job {
 // a request of one goroutine is held, another goroutine of it goes on.
 func (l *lateHome) removeFirst() {
 	l.Helper()
-	l.soon("RemoveVolume", func() error { return l.next.RemoveVolume(l.Context(), l.id, "home-1", nil) })
+	l.soon("RemoveVolume", func() error { return l.next.homes.RemoveVolume(l.Context(), l.id, "home-1", nil) })
 }
 
 func (l *lateHome) settle() {
 	l.Helper()
-	l.ok("SettleVolume", l.next.SettleVolume(l.Context(), l.id, l.claim))
+	l.ok("SettleVolume", l.next.homes.SettleVolume(l.Context(), l.id, l.claim))
 }
 
 // seed makes the home live from the image, with some content.
 func (l *lateHome) seed(claim string) {
 	l.Helper()
-	l.soon("CreateVolume", func() error { return l.next.CreateVolume(l.Context(), l.volume(claim), nil) })
+	l.soon("CreateVolume", func() error { return l.next.homes.CreateVolume(l.Context(), l.volume(claim), nil) })
 	direct{r: l.next, storage: l.storage}.put(l.T, l.id, "content", "kept")
 	l.claim = claim
 }
@@ -161,7 +162,7 @@ func (l *lateHome) content() string {
 
 func (l *lateHome) listed() runtime.Volume {
 	l.Helper()
-	list, err := l.next.Volumes(l.Context())
+	list, err := l.next.homes.Volumes(l.Context())
 	l.ok("Volumes", err)
 	i := slices.IndexFunc(list, func(v runtime.Volume) bool { return v.Workspace == l.id })
 	if i < 0 {
@@ -192,7 +193,7 @@ func (l *lateHome) alive() {
 		}
 		l.ok("RemoveJob", l.next.RemoveJob(ctx, j.ID))
 	}
-	l.ok("RemoveVolume", l.next.RemoveVolume(ctx, l.id, l.claim, nil))
+	l.ok("RemoveVolume", l.next.homes.RemoveVolume(ctx, l.id, l.claim, nil))
 	if left := (direct{r: l.next, storage: l.storage}).remains(l.T, l.id); len(left) > 0 {
 		for _, name := range left {
 			v, err := l.next.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
@@ -203,7 +204,9 @@ func (l *lateHome) alive() {
 }
 
 func lateCases() []lateCase {
-	removes := func(ctx context.Context, l *lateHome) error { return l.old.RemoveVolume(ctx, l.id, "home-1", nil) }
+	removes := func(ctx context.Context, l *lateHome) error {
+		return l.old.homes.RemoveVolume(ctx, l.id, "home-1", nil)
+	}
 	restores := func(ctx context.Context, l *lateHome) error {
 		_, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "stale"), nil)
 		return err
@@ -231,7 +234,7 @@ func lateCases() []lateCase {
 		l.alive()
 	}
 	empty := func(l *lateHome) {
-		l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+		l.ok("CreateEmptyVolume", l.next.homes.CreateEmptyVolume(l.Context(), l.volume("home-1")))
 	}
 	return []lateCase{{
 		name:   "removes a seeded home that is archived and restored",
@@ -278,30 +281,34 @@ func lateCases() []lateCase {
 			l.settle()
 		},
 	}, {
-		name:      "seeds what is seeded",
-		before:    func(l *lateHome) {},
-		late:      func(ctx context.Context, l *lateHome) error { return l.old.CreateVolume(ctx, l.volume("home-1"), nil) },
+		name:   "seeds what is seeded",
+		before: func(l *lateHome) {},
+		late: func(ctx context.Context, l *lateHome) error {
+			return l.old.homes.CreateVolume(ctx, l.volume("home-1"), nil)
+		},
 		meanwhile: func(l *lateHome) { l.seed("home-1"); l.settle() },
 	}, {
 		name: "seeds again what is seeded by now", folders: true,
 		before: func(l *lateHome) {
 			direct{r: l.next, storage: l.storage}.halfSeed(l.T, l.volume("home-1"))
 		},
-		late:      func(ctx context.Context, l *lateHome) error { return l.old.CreateVolume(ctx, l.volume("home-1"), nil) },
+		late: func(ctx context.Context, l *lateHome) error {
+			return l.old.homes.CreateVolume(ctx, l.volume("home-1"), nil)
+		},
 		meanwhile: func(l *lateHome) { l.seed("home-1"); l.settle() },
 	}, {
 		name:   "removes the job that has restored the home",
 		before: func(l *lateHome) { empty(l); l.old2 = l.runJob(l.next, l.restoring("op", "home-1", "key", "kept")) },
 		late:   func(ctx context.Context, l *lateHome) error { return l.old.RemoveJob(ctx, l.old2.ID) },
 		meanwhile: func(l *lateHome) {
-			l.ok("MarkRestored", l.next.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.ok("MarkRestored", l.next.homes.MarkRestored(l.Context(), l.id, "home-1", "key"))
 			l.claim = "home-1"
 			l.settle()
 		},
 	}, {
 		name:   "settles a home that is archived and restored",
 		before: func(l *lateHome) { l.seed("home-1") },
-		late:   func(ctx context.Context, l *lateHome) error { return l.old.SettleVolume(ctx, l.id, "home-1") },
+		late:   func(ctx context.Context, l *lateHome) error { return l.old.homes.SettleVolume(ctx, l.id, "home-1") },
 		meanwhile: func(l *lateHome) {
 			l.removeFirst()
 			l.restore("op", "home-2", "key")
@@ -310,7 +317,7 @@ func lateCases() []lateCase {
 		name:   "takes the fingerprint of a home that is archived and restored",
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late: func(ctx context.Context, l *lateHome) error {
-			_, err := l.old.Fingerprint(ctx, l.id, "home-1", nil)
+			_, err := l.old.homes.Fingerprint(ctx, l.id, "home-1", nil)
 			return err
 		},
 		meanwhile: func(l *lateHome) {
@@ -321,7 +328,7 @@ func lateCases() []lateCase {
 		name:   "takes the fingerprint of a home whose workspace is started",
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late: func(ctx context.Context, l *lateHome) error {
-			_, err := l.old.Fingerprint(ctx, l.id, "home-1", nil)
+			_, err := l.old.homes.Fingerprint(ctx, l.id, "home-1", nil)
 			return err
 		},
 		meanwhile: starts, after: noTask,
@@ -339,7 +346,9 @@ func lateCases() []lateCase {
 	}, {
 		name: "marks what another job restores just now", folders: true,
 		before: func(l *lateHome) { empty(l); l.old2 = l.runJob(l.next, l.restoring("op-1", "home-1", "key", "first")) },
-		late:   func(ctx context.Context, l *lateHome) error { return l.old.MarkRestored(ctx, l.id, "home-1", "key") },
+		late: func(ctx context.Context, l *lateHome) error {
+			return l.old.homes.MarkRestored(ctx, l.id, "home-1", "key")
+		},
 		meanwhile: func(l *lateHome) {
 			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), l.old2.ID))
 			jobs, err := l.next.Jobs(l.Context())
@@ -371,7 +380,7 @@ func lateCases() []lateCase {
 			if err != nil || code != 0 {
 				l.Fatalf("FollowJob = %d, %v", code, err)
 			}
-			l.ok("MarkRestored", l.next.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.ok("MarkRestored", l.next.homes.MarkRestored(l.Context(), l.id, "home-1", "key"))
 			l.alive()
 		},
 	}}
@@ -454,6 +463,8 @@ func runLate(t *testing.T, tc lateCase, e *faultProxy, old, next *Runtime, stora
 // halfMade leaves a volume whose seeding has not begun.
 func (l *lateHome) halfMade(claim string) {
 	l.Helper()
-	_, _, err := l.next.makeVolume(l.Context(), l.volume(claim))
-	l.ok("makeVolume", err)
+	_, err := l.next.engine.API.VolumeCreate(l.Context(), client.VolumeCreateOptions{
+		Name: l.id.VolumeName(), Labels: l.next.engine.Labels(engine.RoleHome, l.id, claim),
+	})
+	l.ok("VolumeCreate", err)
 }

@@ -3,6 +3,7 @@ package docker
 import (
 	"archive/tar"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -19,29 +20,41 @@ import (
 func TestOwnHomeFallsBackToHelper(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
-	weak := newRuntime(t, nil)
-	weak.changesOwners = func() bool { return false }
-	for name, r := range map[string]*Runtime{"deep": newRuntime(t, nil), "without a capability": weak} {
+	for _, name := range []string{"deep", "without a capability"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			e := newFaultProxy(t)
+			r := newRuntime(t, func(c *Config) { c.Host = e.host })
 			spec := newHome()
 			spec.Image = variant(t, r, nil, tar.Header{Name: "home/coder/", Typeflag: tar.TypeDir, Mode: 0o700})
 			volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: workspace.StorageDockerVolume, Claim: spec.VolumeClaim, Image: spec.Image}
-			check(t, r.CreateVolume(t.Context(), volume, nil))
-			home, err := r.findHome(t.Context(), spec.Workspace, spec.VolumeClaim, true)
-			check(t, err)
-			v, err := r.engine.API.VolumeInspect(t.Context(), home.source, client.VolumeInspectOptions{})
+			check(t, r.homes.CreateVolume(t.Context(), volume, nil))
+			v, err := r.engine.API.VolumeInspect(t.Context(), spec.Workspace.VolumeName(), client.VolumeInspectOptions{})
 			check(t, err)
 			deepest := v.Volume.Mountpoint
 			if name == "deep" {
-				deepest = deepFolder(t, deepest, maxOwnPath+1)
+				deepest = deepFolder(t, deepest, 64<<10+1)
 			}
 			own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: ownUID, From: []uint32{0}}
-			if done, err := r.ownHere(t.Context(), own, home, func(runtime.Progress) {}); done || err != nil {
-				t.Errorf("done by the server: %v, %v", done, err)
+			helpers := 0
+			seen := func(_ http.ResponseWriter, req *http.Request) bool {
+				if strings.HasSuffix(req.URL.Path, "/containers/create") {
+					helpers++
+				}
+				return false
 			}
+			e.fault.Store(&seen)
 			var shown runtime.Progress
-			check(t, r.OwnHome(t.Context(), own, func(p runtime.Progress) { shown = p }))
+			change := func() { check(t, r.homes.OwnHome(t.Context(), own, func(p runtime.Progress) { shown = p })) }
+			if name == "deep" {
+				change()
+			} else {
+				unprivileged(t, change)
+			}
+			e.fault.Store(nil)
+			if helpers != 1 {
+				t.Errorf("%d helpers", helpers)
+			}
 			if shown.Step != runtime.StepOwning || shown.Entries < 1 {
 				t.Errorf("progress %+v", shown)
 			}

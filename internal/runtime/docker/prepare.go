@@ -7,7 +7,7 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	r.checkKernelLimits()
 	_, err := r.network.Checked(ctx, 0)
 	if err == nil {
-		r.checkUIDs(ctx)
+		r.homes.CheckUIDs(ctx)
 		r.images.CheckDefault(ctx)
 		r.images.CheckLogins()
 		r.tools.Prepare(ctx)

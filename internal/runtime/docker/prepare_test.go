@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
@@ -74,9 +75,12 @@ func TestHelperRemovesHomes(t *testing.T) {
 	r := newRuntime(t, nil)
 	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: workspace.StorageLocalDir, Claim: "h"}
 	spec.Image = importImage(t, r, []string{"USER 1000"}, homeTar(t))
-	check(t, r.CreateVolume(t.Context(), spec, nil))
-	check(t, r.removeTreeByHelper(t.Context(), spec.Workspace, "home", nil))
-	if _, err := os.Lstat(r.homePath(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
+	check(t, r.homes.CreateVolume(t.Context(), spec, nil))
+	check(t, r.helper.Run(t.Context(), helper.Run{
+		Args: []string{helper.CmdRemoveHome, "/folder/home"}, Caps: []string{"DAC_OVERRIDE", "FOWNER"},
+		Mounts: []mount.Mount{{Type: mount.TypeBind, Source: filepath.Dir(r.homes.Path(spec.Workspace)), Target: "/folder"}},
+	}))
+	if _, err := os.Lstat(r.homes.Path(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("home after its removal: %v", err)
 	}
 	err := r.helper.Run(t.Context(), helper.Run{Args: []string{helper.CmdRemoveHome, "/"}})
@@ -135,16 +139,16 @@ func TestSweep(t *testing.T) {
 	orphan, kept := newHome(), newHome()
 	for _, s := range []runtime.ContainerSpec{orphan, kept} {
 		spec := runtime.VolumeSpec{Workspace: s.Workspace, Storage: s.Storage, Claim: s.VolumeClaim, Image: s.Image}
-		check(t, r.CreateVolume(ctx, spec, nil))
-		check(t, r.SettleVolume(ctx, s.Workspace, s.VolumeClaim))
+		check(t, r.homes.CreateVolume(ctx, spec, nil))
+		check(t, r.homes.SettleVolume(ctx, s.Workspace, s.VolumeClaim))
 	}
 	direct{r: r, storage: workspace.StorageDockerVolume}.takeVolume(t, orphan.Workspace)
 	var counts []int
 	for range 3 {
 		check(t, r.sweep(ctx))
-		found, err := r.listHomes(ctx, "")
+		proofs, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleSettled)})
 		check(t, err)
-		counts = append(counts, len(found.settled))
+		counts = append(counts, len(proofs.Items))
 	}
 	if diff := cmp.Diff([]int{2, 1, 1}, counts); diff != "" {
 		t.Errorf("proofs after each sweep (-want +got):\n%s", diff)

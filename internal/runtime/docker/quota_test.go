@@ -21,32 +21,11 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/testing/archivetest"
+	"codehub/internal/testing/dockertest"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/runtimetest"
 	"codehub/internal/workspace"
 )
-
-// newBtrfs mounts a new btrfs with quotas, from a file.
-func newBtrfs(t *testing.T, quotas bool) string {
-	t.Helper()
-	dir := t.TempDir()
-	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "btrfs")
-	shell := func(name string, args ...string) {
-		t.Helper()
-		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-			t.Fatalf("%s %v: %v: %s (scripts/setup.sh installs what is missing)", name, args, err, out)
-		}
-	}
-	shell("truncate", "-s", "4G", image)
-	shell("mkfs.btrfs", "-q", image)
-	check(t, os.Mkdir(at, 0o700))
-	shell("mount", "-o", "loop", image, at)
-	t.Cleanup(func() { shell("umount", at) })
-	if quotas {
-		shell("btrfs", "quota", "enable", at)
-	}
-	return at
-}
 
 // limitedKinds are the kinds of homes with a limit, each with a runtime that makes them.
 func limitedKinds(t *testing.T, test func(t *testing.T, r *Runtime, next func() *Runtime)) {
@@ -55,12 +34,12 @@ func limitedKinds(t *testing.T, test func(t *testing.T, r *Runtime, next func() 
 			t.Parallel()
 			data := t.TempDir()
 			if kind == homequota.Btrfs {
-				data = newBtrfs(t, true)
+				data = dockertest.Btrfs(t, true)
 			}
 			conditions := &health.Monitor{}
 			r := newRuntime(t, func(c *Config) { c.DataDir, c.HomeQuota, c.Conditions = data, string(kind), conditions })
-			if r.quota != kind {
-				t.Fatalf("homes are of the kind %q: %+v", r.quota, conditions.States())
+			if err := conditions.Err("home-quota"); err != nil {
+				t.Fatal(err)
 			}
 			t.Cleanup(func() { unmountHomes(t, data) })
 			next := func() *Runtime {
@@ -77,7 +56,7 @@ func limitedKinds(t *testing.T, test func(t *testing.T, r *Runtime, next func() 
 
 // unmountHomes unmounts what a test has left mounted.
 func unmountHomes(t *testing.T, data string) {
-	folders, err := filepath.Glob(filepath.Join(data, homesDir, "*"))
+	folders, err := filepath.Glob(filepath.Join(data, "homes", "*"))
 	if err != nil {
 		t.Error(err)
 	}
@@ -108,7 +87,7 @@ func startLimited(t *testing.T, r *Runtime, disk int64) runtime.ContainerSpec {
 	spec := newHome()
 	spec.Storage, spec.Size.Disk = workspace.StorageLocalDir, disk
 	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image, Disk: disk}
-	check(t, r.CreateVolume(t.Context(), volume, nil))
+	check(t, r.homes.CreateVolume(t.Context(), volume, nil))
 	restart(t, r, spec)
 	return spec
 }
@@ -118,7 +97,7 @@ func restart(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
 	t.Helper()
 	check(t, r.Prepare(t.Context()))
 	own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, From: []uint32{0, workspace.ArchivedUID}}
-	check(t, r.OwnHome(t.Context(), own, nil))
+	check(t, r.homes.OwnHome(t.Context(), own, nil))
 	must(t)(r.StartContainer(t.Context(), spec, nil))
 }
 
@@ -135,7 +114,7 @@ func stop(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
 
 func limitOf(t *testing.T, r *Runtime, id workspace.ID) int64 {
 	t.Helper()
-	list, err := r.folders()
+	list, err := r.homes.Volumes(t.Context())
 	check(t, err)
 	i := slices.IndexFunc(list, func(v runtime.Volume) bool { return v.Workspace == id })
 	if i < 0 {
@@ -160,7 +139,7 @@ func TestLimitedHomes(t *testing.T) {
 		if out, err := fill(t, r, neighbour.Workspace, "fits", 20); err != nil {
 			t.Errorf("the neighbour: %v: %s", err, out)
 		}
-		if size, known, err := r.HomeSize(t.Context(), id); err != nil || !known || size < 40<<20 || size > small+16<<20 {
+		if size, known, err := r.homes.HomeSize(t.Context(), id); err != nil || !known || size < 40<<20 || size > small+16<<20 {
 			t.Errorf("the full home is measured with %d bytes: %v", size, err)
 		}
 		stop(t, r, full)
@@ -179,150 +158,36 @@ func TestLimitedHomes(t *testing.T) {
 		stop(t, other, full)
 		stop(t, other, neighbour)
 
-		before := packed(t, r.homePath(id))
+		before := packed(t, r.homes.Path(id))
 		unmountHomes(t, r.cfg.DataDir)
 		other = next()
 		if n := limitOf(t, other, id); n != large {
 			t.Errorf("the limit is %d after a restart of the machine, want %d", n, large)
 		}
-		must(t)(other.Fingerprint(t.Context(), id, full.VolumeClaim, nil))
-		if packed(t, other.homePath(id)) != before {
+		must(t)(other.homes.Fingerprint(t.Context(), id, full.VolumeClaim, nil))
+		if packed(t, other.homes.Path(id)) != before {
 			t.Error("the home has changed")
 		}
-		if slices.Contains(entriesOf(t, other.homePath(id)), "lost+found") {
+		if slices.Contains(entriesOf(t, other.homes.Path(id)), "lost+found") {
 			t.Error("the home has a lost+found")
 		}
 		restored := newHome()
 		volume := runtime.VolumeSpec{Workspace: restored.Workspace, Storage: workspace.StorageLocalDir, Claim: restored.VolumeClaim, Disk: large}
-		check(t, other.CreateEmptyVolume(t.Context(), volume))
-		want := archivetest.Snapshot(t, other.homePath(id))
-		for kind, to := range map[string]string{"a limited home": other.homePath(restored.Workspace), "a plain folder": t.TempDir()} {
-			unpack(t, other.homePath(id), to)
+		check(t, other.homes.CreateEmptyVolume(t.Context(), volume))
+		want := archivetest.Snapshot(t, other.homes.Path(id))
+		for kind, to := range map[string]string{"a limited home": other.homes.Path(restored.Workspace), "a plain folder": t.TempDir()} {
+			unpack(t, other.homes.Path(id), to)
 			if diff := cmp.Diff(want, archivetest.Snapshot(t, to)); diff != "" {
 				t.Errorf("the home has changed by its restore to %s:\n%s", kind, diff)
 			}
 		}
 		for _, spec := range []runtime.ContainerSpec{full, neighbour, restored} {
-			check(t, other.RemoveVolume(t.Context(), spec.Workspace, spec.VolumeClaim, nil))
-			if _, err := os.Lstat(other.folder(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
+			check(t, other.homes.RemoveVolume(t.Context(), spec.Workspace, spec.VolumeClaim, nil))
+			if _, err := os.Lstat(other.homes.Folder(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the folder of a removed home: %v", err)
 			}
 		}
 	})
-}
-
-// A server that dies while it makes a home leaves one that the next call makes again.
-func TestHalfMadeLimitedHome(t *testing.T) {
-	harness.Verify(t)
-	t.Parallel()
-	limitedKinds(t, func(t *testing.T, r *Runtime, _ func() *Runtime) {
-		spec := newHome()
-		id := spec.Workspace
-		volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: spec.VolumeClaim, Image: spec.Image, Disk: small}
-		check(t, r.makeFolder(id))
-		check(t, r.writeSidecar(id, sidecar{Claim: spec.VolumeClaim, State: folderFilling}))
-		// The home is made, and home.json does not say so; a file of an earlier attempt is left.
-		check(t, homequota.Make(r.quota, r.folder(id), small))
-		check(t, os.WriteFile(filepath.Join(r.folder(id), ".disk.img.new"), []byte("half"), 0o600))
-		check(t, r.CreateEmptyVolume(t.Context(), volume))
-		if n := limitOf(t, r, id); n != small {
-			t.Errorf("the limit is %d, want %d", n, small)
-		}
-		check(t, r.CreateVolume(t.Context(), volume, nil))
-		if n := limitOf(t, r, id); n != small {
-			t.Errorf("the limit of the seeded home is %d, want %d", n, small)
-		}
-		if side, there, err := r.readFolder(id); err != nil || !there || side.State != folderSeeded {
-			t.Errorf("%+v, %v", side, err)
-		}
-		check(t, r.RemoveVolume(t.Context(), id, spec.VolumeClaim, nil))
-	})
-}
-
-// A restore keeps the owner, the name and the limit of the home, and a lost limit is found again.
-func TestRestoreKeepsLimit(t *testing.T) {
-	harness.Verify(t)
-	t.Parallel()
-	limitedKinds(t, func(t *testing.T, r *Runtime, _ func() *Runtime) {
-		id := newHome().Workspace
-		volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home", Owner: "ann", Name: "one", Disk: small}
-		check(t, r.CreateEmptyVolume(t.Context(), volume))
-		job := runtime.JobSpec{Workspace: id, Storage: volume.Storage, Kind: runtime.JobRestore, VolumeClaim: volume.Claim, Key: "key"}
-		before, err := r.checkHome(t.Context(), job)
-		check(t, err)
-		check(t, r.admitToFolder(t.Context(), job, before, "container"))
-		image := r.quota == homequota.Image
-		want := []runtime.Volume{{
-			Workspace: id, Storage: volume.Storage, Claim: volume.Claim, Held: true,
-			Owner: volume.Owner, Name: volume.Name, Limit: small, OwnDisk: image,
-		}}
-		got, err := r.folders()
-		if diff := cmp.Diff(want, got); err != nil || diff != "" {
-			t.Errorf("the home during its restore (-want +got):\n%s%v", diff, err)
-		}
-		side, _, err := r.readFolder(id)
-		check(t, err)
-		side.Limit = 0
-		if side, err = r.limited(id, side, small/2); err != nil || image && side.Limit != small {
-			t.Errorf("the limit is %d, want the size of the image: %v", side.Limit, err)
-		}
-	})
-}
-
-// A home whose folder cannot be limited any more, since it was copied or quotas were turned off, is
-// measured from its next start on.
-func TestLostLimitIsNotEnforced(t *testing.T) {
-	t.Parallel()
-	r := newOffline(t, func(c *Config) { c.HomeQuota = quotaNone })
-	spec := newHome()
-	spec.Storage, spec.Size.Disk = workspace.StorageLocalDir, small
-	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Disk: small}
-	check(t, r.CreateEmptyVolume(t.Context(), volume))
-	side, _, err := r.readFolder(spec.Workspace)
-	check(t, err)
-	side.Limit = small
-	check(t, r.writeSidecar(spec.Workspace, side))
-	check(t, r.limitFolder(t.Context(), spec))
-	if n := limitOf(t, r, spec.Workspace); n != 0 {
-		t.Errorf("the limit is %d, and nothing enforces it", n)
-	}
-}
-
-// quotaOf is how a server with the settings limits new homes.
-func quotaOf(cfg Config) homequota.Kind {
-	r := &Runtime{cfg: cfg}
-	r.chooseQuota()
-	return r.quota
-}
-
-// If quotas are turned off while the server runs, new homes are plain folders, and a condition says
-// so until a home has a limit again.
-func TestQuotasTurnedOff(t *testing.T) {
-	t.Parallel()
-	conditions := &health.Monitor{}
-	r := newOffline(t, func(c *Config) { c.HomeQuota, c.Conditions = string(homequota.Image), conditions })
-	t.Cleanup(func() { unmountHomes(t, r.cfg.DataDir) })
-	create := func(kind homequota.Kind, want int64) {
-		t.Helper()
-		r.quota = kind
-		id := newHome().Workspace
-		volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home", Disk: small}
-		check(t, r.CreateEmptyVolume(t.Context(), volume))
-		if n := limitOf(t, r, id); n != want {
-			t.Errorf("a home of the kind %q has the limit %d, want %d", kind, n, want)
-		}
-		if entries := entriesOf(t, r.folder(id)); slices.Contains(entries, ".home.new") {
-			t.Errorf("the folder has %v", entries)
-		}
-	}
-	create(homequota.Project, 0) // this file system has no project quotas
-	if err := conditions.Err("home-quota"); err == nil || !strings.Contains(err.Error(), "turned off") {
-		t.Errorf("the condition is %v", err)
-	}
-	create(homequota.Image, small)
-	if err := conditions.Err("home-quota"); err != nil {
-		t.Errorf("the condition is %v with a home that is limited", err)
-	}
 }
 
 // A restore into a home whose file system reports only its own limit has a folder of the disk, so
@@ -332,9 +197,9 @@ func TestRestoreSeesSharedDisk(t *testing.T) {
 	r := newOffline(t, nil)
 	for _, shares := range []bool{false, true} {
 		spec := runtime.JobSpec{Workspace: newHome().Workspace, Kind: runtime.JobRestore, Storage: workspace.StorageLocalDir, SharesDisk: shares}
-		check(t, r.makeFolder(spec.Workspace))
+		check(t, os.MkdirAll(r.homes.Folder(spec.Workspace), 0o700))
 		check(t, r.makeScratch(spec))
-		at := filepath.Join(r.folder(spec.Workspace), scratchName)
+		at := filepath.Join(r.homes.Folder(spec.Workspace), scratchName)
 		if _, err := os.Lstat(at); (err == nil) != shares {
 			t.Errorf("with SharesDisk %v the folder is there: %v", shares, err)
 		}
@@ -346,57 +211,11 @@ func TestRestoreSeesSharedDisk(t *testing.T) {
 	}
 }
 
-// No setting changes homes that are plain folders, and a setting that cannot be
-// carried out is a condition.
-func TestHomeQuotaSettings(t *testing.T) {
-	t.Parallel()
-	plain, quiet := t.TempDir(), newBtrfs(t, false)
-	for name, c := range map[string]struct {
-		data, setting, host string
-		want                homequota.Kind
-		failed              string
-	}{
-		"plain, automatic":             {plain, "auto", "", homequota.None, ""},
-		"none":                         {plain, "none", "", homequota.None, ""},
-		"btrfs elsewhere":              {plain, "btrfs", "", homequota.None, "not on btrfs"},
-		"projects elsewhere":           {quiet, "project", "", homequota.None, "neither XFS nor ext4"},
-		"btrfs without quotas":         {quiet, "auto", "", homequota.None, ""},
-		"btrfs without quotas, wanted": {quiet, "btrfs", "", homequota.None, "btrfs quota enable"},
-		"images in a container":        {plain, "image", "/elsewhere", homequota.None, "runs in a container"},
-	} {
-		conditions := &health.Monitor{}
-		cfg := Config{DataDir: c.data, HostDataDir: c.data, Settings: Settings{HomeQuota: c.setting}, Conditions: conditions, Log: harness.Logger(t, 12)}
-		if c.host != "" {
-			cfg.HostDataDir = c.host
-		}
-		if got := quotaOf(cfg); got != c.want {
-			t.Errorf("%s: %q", name, got)
-		}
-		failed := ""
-		for _, s := range conditions.States() {
-			failed += s.Error
-		}
-		if (c.failed == "") != (failed == "") || !strings.Contains(failed, c.failed) {
-			t.Errorf("%s: the condition is %q", name, failed)
-		}
-		if left, err := filepath.Glob(filepath.Join(c.data, ".quota-probe*")); err != nil || len(left) > 0 {
-			t.Errorf("%s: left %v", name, left)
-		}
-	}
-	if got := quotaOf(Config{DataDir: newBtrfs(t, true), Settings: Settings{HomeQuota: "auto"}, Log: harness.Logger(t, 12)}); got != homequota.Btrfs {
-		t.Errorf("btrfs with quotas: %q", got)
-	}
-	wrong := Settings{HomeQuota: "zfs"}
-	if err := wrong.homeQuota(); err == nil {
-		t.Error("an unknown kind is accepted")
-	}
-}
-
 func TestBtrfsHomesConform(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
 	runtimetest.HomeConformance(t, func(t *testing.T) runtimetest.Harness {
-		data := newBtrfs(t, true)
+		data := dockertest.Btrfs(t, true)
 		h := conformanceHarnessIn(t, workspace.StorageLocalDir, func(c *Config) { c.DataDir, c.HomeQuota = data, "btrfs" })
 		h.Homes.Limits, h.Homes.Grows, h.Homes.AtOnce = true, true, true
 		return h
@@ -444,4 +263,11 @@ func entriesOf(t *testing.T, dir string) []string {
 		names[i] = e.Name()
 	}
 	return names
+}
+
+func TestUnknownHomeQuotaIsRefused(t *testing.T) {
+	t.Parallel()
+	if err := (&Settings{HomeQuota: "zfs"}).homeQuota(); err == nil {
+		t.Error("an unknown kind is accepted")
+	}
 }

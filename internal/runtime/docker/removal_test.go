@@ -46,7 +46,7 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 		_, err := r.engine.API.ContainerKill(t.Context(), engine.RemoverName(l.id), client.ContainerKillOptions{Signal: "KILL"})
 		t.Logf("killed: %v", err)
 	})
-	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) {
+	l.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) {
 		if p.Entries > 0 {
 			kill()
 		}
@@ -106,12 +106,12 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 	here.ok("VolumeCreate", err)
 	command(t, "sync", "-f", root)
 
-	here.ok("RemoveVolume", r.RemoveVolume(t.Context(), here.id, "home-1", nil))
+	here.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), here.id, "home-1", nil))
 	command(t, "cp", "--sparse=always", image, cut+"1")
 	// As if Docker's directory were not accessible.
-	r.remote = true
-	byHelper.ok("RemoveVolume", r.RemoveVolume(t.Context(), byHelper.id, "home-1", nil))
-	r.remote = false
+	r.homes.Remote = true
+	byHelper.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), byHelper.id, "home-1", nil))
+	r.homes.Remote = false
 	_, err = r.engine.API.VolumeRemove(t.Context(), "plain", client.VolumeRemoveOptions{})
 	here.ok("VolumeRemove", err)
 	command(t, "cp", "--sparse=always", image, cut+"2")
@@ -147,7 +147,7 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 		t.Run("far away "+strconv.FormatBool(farAway), func(t *testing.T) {
 			t.Parallel()
 			r := newRuntime(t, nil)
-			r.remote = farAway
+			r.homes.Remote = farAway
 			back := func() *lateHome {
 				l := newLate(t, r, workspace.StorageDockerVolume)
 				l.seed("home-1")
@@ -162,18 +162,18 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 				return l
 			}
 			l := back()
-			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
+			l.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), l.id, "home-1", nil))
 			if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
 
 			l = back()
 			putFile(t, l.mountpoint(l.id.VolumeName()), "foreign")
-			if err := r.RemoveVolume(t.Context(), l.id, "home-1", nil); !errors.Is(err, runtime.ErrVolumeMismatch) {
+			if err := r.homes.RemoveVolume(t.Context(), l.id, "home-1", nil); !errors.Is(err, runtime.ErrVolumeMismatch) {
 				t.Errorf("a volume with something in it: %v", err)
 			}
 			direct{r: r, storage: l.storage}.takeVolume(t, l.id)
-			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
+			l.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), l.id, "home-1", nil))
 		})
 	}
 }
@@ -182,44 +182,41 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 // is measured.
 func TestSeedingReportsProgress(t *testing.T) {
 	t.Parallel()
-	e := newFaultProxy(t)
-	r := newRuntime(t, func(c *Config) { c.Host = e.host })
-	r.countAfter, r.countEvery = time.Millisecond, time.Millisecond
-	l := newLate(t, r, workspace.StorageDockerVolume)
-	reported := make(chan runtime.Progress, 1)
-	steps := []string{"one", "two"}
-	f := func(_ http.ResponseWriter, req *http.Request) bool {
-		if !strings.HasSuffix(req.URL.Path, "/containers/create") {
-			return false
-		}
-		dir := l.mountpoint(l.id.VolumeName())
-		for _, name := range steps {
-			if err := os.WriteFile(filepath.Join(dir, name), bytes.Repeat([]byte("x"), 1000), 0o600); err != nil {
-				t.Error(err)
+	for _, farAway := range []bool{false, true} {
+		t.Run("far away "+strconv.FormatBool(farAway), func(t *testing.T) {
+			t.Parallel()
+			e := newFaultProxy(t)
+			r := newRuntime(t, func(c *Config) { c.Host = e.host })
+			r.homes.Remote, r.homes.CountAfter, r.homes.CountEvery = farAway, time.Millisecond, time.Millisecond
+			l := newLate(t, r, workspace.StorageDockerVolume)
+			reported := make(chan runtime.Progress, 1)
+			steps := []string{"one", "two"}
+			f := func(_ http.ResponseWriter, req *http.Request) bool {
+				if !strings.HasSuffix(req.URL.Path, "/containers/create") {
+					return false
+				}
+				dir := l.mountpoint(l.id.VolumeName())
+				for _, name := range steps {
+					if err := os.WriteFile(filepath.Join(dir, name), bytes.Repeat([]byte("x"), 1000), 0o600); err != nil {
+						t.Error(err)
+					}
+					<-reported
+				}
+				steps = nil
+				return false
 			}
-			<-reported
-		}
-		steps = nil
-		return false
-	}
-	e.fault.Store(&f)
-	var last runtime.Progress
-	l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), func(p runtime.Progress) {
-		if p.Step == runtime.StepSeeding && p.Done >= last.Done+1000 {
-			last = p
-			reported <- p
-		}
-	}))
-	if last.Entries != 3 || last.Done != 2000 {
-		t.Errorf("progress ends with %+v", last)
-	}
-	name := l.id.VolumeName()
-	here, err := measureTree(t.Context(), l.mountpoint(name))
-	l.ok("measureTree", err)
-	there, err := r.sizeByHelper(t.Context(), name)
-	l.ok("sizeByHelper", err)
-	if here != there || here.entries < 3 {
-		t.Errorf("counted %v, by the helper %v", here, there)
+			e.fault.Store(&f)
+			var last runtime.Progress
+			l.ok("CreateVolume", r.homes.CreateVolume(t.Context(), l.volume("home-1"), func(p runtime.Progress) {
+				if p.Step == runtime.StepSeeding && p.Done >= last.Done+1000 {
+					last = p
+					reported <- p
+				}
+			}))
+			if last.Entries != 3 || last.Done != 2000 {
+				t.Errorf("progress ends with %+v", last)
+			}
+		})
 	}
 }
 
@@ -239,9 +236,9 @@ func TestFolderIsRemovedOnFullDisk(t *testing.T) {
 			r := newRuntime(t, func(c *Config) { c.DataDir = data })
 			ctx, id := t.Context(), newHome().Workspace
 			spec := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home-1", Owner: "ann", Name: "one"}
-			check(t, r.CreateEmptyVolume(ctx, spec))
-			check(t, r.SettleVolume(ctx, id, "home-1"))
-			check(t, os.WriteFile(filepath.Join(r.homePath(id), "file"), make([]byte, 1<<20), 0o644))
+			check(t, r.homes.CreateEmptyVolume(ctx, spec))
+			check(t, r.homes.SettleVolume(ctx, id, "home-1"))
+			check(t, os.WriteFile(filepath.Join(r.homes.Path(id), "file"), make([]byte, 1<<20), 0o644))
 			part := make([]byte, 1<<16)
 			if inodes {
 				part = nil
@@ -253,13 +250,13 @@ func TestFolderIsRemovedOnFullDisk(t *testing.T) {
 			if !errors.Is(err, syscall.ENOSPC) {
 				t.Fatal(err)
 			}
-			check(t, r.recordFolderRemoval(id, "home-1"))
-			side, there, err := r.readFolder(id)
-			if want := (sidecar{Installation: r.cfg.Installation, Claim: "home-1", State: folderRemoving}); err != nil || !there || side != want {
-				t.Errorf("home.json = %+v, %v, %v", side, there, err)
+			direct{r: r, storage: spec.Storage}.halfRemove(t, id, "home-1")
+			side, err := os.ReadFile(filepath.Join(r.homes.Folder(id), "home.json"))
+			if want := fmt.Sprintf(`{"installation":%q,"claim":"home-1","state":"removing"}`, r.cfg.Installation); err != nil || strings.TrimSpace(string(side)) != want {
+				t.Errorf("home.json = %s, %v", side, err)
 			}
-			check(t, r.RemoveVolume(ctx, id, "home-1", nil))
-			if _, err := os.Lstat(r.folder(id)); !errors.Is(err, os.ErrNotExist) {
+			check(t, r.homes.RemoveVolume(ctx, id, "home-1", nil))
+			if _, err := os.Lstat(r.homes.Folder(id)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the folder after its removal: %v", err)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"codehub/internal/base/setting"
+	"codehub/internal/runtime/docker/home"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/runtime/docker/tools"
 	"codehub/internal/runtime/registry"
@@ -86,7 +87,7 @@ func networks(name, list string) ([]netip.Prefix, error) {
 
 func (s *Settings) homeQuota() error {
 	switch s.HomeQuota {
-	case "", quotaAuto, quotaNone, string(homequota.Btrfs), string(homequota.Project), string(homequota.Image):
+	case "", home.QuotaAuto, home.QuotaNone, string(homequota.Btrfs), string(homequota.Project), string(homequota.Image):
 		return nil
 	}
 	return setting.Invalid("CODEHUB_HOME_QUOTA", fmt.Sprintf("%q is not known", s.HomeQuota), "use auto, btrfs, project, image or none")

@@ -21,6 +21,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/home"
 	"codehub/internal/runtime/docker/image"
 	"codehub/internal/runtime/docker/network"
 	"codehub/internal/runtime/docker/seccomp"
@@ -46,7 +47,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, fmt.Errorf("workspace %q is not a UUID", spec.Workspace)
 	}
 	if spec.UID == 0 {
-		return runtime.Container{}, errNoUID
+		return runtime.Container{}, home.ErrNoUID
 	}
 	unlock, err := r.engine.Lock(ctx, spec.Workspace)
 	if err != nil {
@@ -66,13 +67,8 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		if err != nil {
 			return runtime.Container{}, err
 		}
-		if spec.Storage == workspace.StorageLocalDir {
-			if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
-				return runtime.Container{}, err
-			}
-			if err := r.limitFolder(ctx, spec); err != nil {
-				return runtime.Container{}, err
-			}
+		if err := r.homes.Ready(ctx, spec); err != nil {
+			return runtime.Container{}, err
 		}
 		engine.Report(progress, runtime.StepCreating)
 		image, err := r.images.Choose(ctx, spec.Image, spec.User, spec.Choice, progress)
@@ -227,7 +223,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			MemorySwap: spec.Size.Memory, // equal to Memory: no swap
 			Ulimits:    as.ulimits,
 		},
-		Mounts: append([]mount.Mount{r.homeMount(spec, attempt)}, r.tools.Mounts(as.agent, as.ide)...),
+		Mounts: append([]mount.Mount{r.homes.Mount(spec, attempt)}, r.tools.Mounts(as.agent, as.ide)...),
 	}
 	workingDir := "" // the image's
 	if !as.Included {
@@ -291,43 +287,14 @@ var (
 	agentPort = networktypes.MustParsePort(strconv.Itoa(runtime.AgentPort) + "/tcp")
 )
 
-func (r *Runtime) homeMount(spec runtime.ContainerSpec, attempt string) mount.Mount {
-	if spec.Storage == workspace.StorageLocalDir {
-		return mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(spec.Workspace), Target: runtime.HomeDir}
-	}
-	return r.volumeMount(spec.Workspace, runtime.HomeDir, attempt, false)
-}
-
 // verifyHome checks that the home in a created container is the right one, and ends
 // tasks on it (clearTasks). It removes the container if the home is another or a
 // storage job uses it.
 func (r *Runtime) verifyHome(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
-	if err := r.verifyVolume(ctx, spec, containerID); err != nil {
+	if err := r.homes.VerifyMounted(ctx, spec, containerID); err != nil {
 		return err
 	}
 	if err := r.clearTasks(ctx, spec.Workspace, containerID); err != nil {
-		return errors.Join(err, r.engine.Discard(ctx, containerID))
-	}
-	return nil
-}
-
-// verifyVolume checks that the home in a created container is the right one, and
-// otherwise removes the container.
-func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
-	if spec.Storage == workspace.StorageLocalDir {
-		if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
-			return errors.Join(err, r.engine.Discard(ctx, containerID))
-		}
-		return nil
-	}
-	if err := r.checkVolume(ctx, spec.Workspace, spec.VolumeClaim, containerID); err != nil {
-		return err
-	}
-	begun, err := r.removalBegun(ctx, spec.Workspace, spec.VolumeClaim)
-	if err == nil && begun {
-		err = fmt.Errorf("volume %s is being removed: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
-	}
-	if err != nil {
 		return errors.Join(err, r.engine.Discard(ctx, containerID))
 	}
 	return nil

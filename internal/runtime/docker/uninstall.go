@@ -83,7 +83,7 @@ func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
 		}
 	}
 	inv.Remove = append(inv.Remove, runtime.Item{Kind: "nftables table", Name: r.engine.Names.Table, Detail: "if there is one"})
-	homes, err := r.Volumes(ctx)
+	homes, err := r.homes.Volumes(ctx)
 	if err != nil {
 		return inv, err
 	}
@@ -93,11 +93,11 @@ func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
 		}
 		name := v.Workspace.VolumeName()
 		if v.Storage == workspace.StorageLocalDir {
-			name = r.folder(v.Workspace)
+			name = r.homes.Folder(v.Workspace)
 		}
 		inv.Homes = append(inv.Homes, runtime.Item{Kind: "home", Name: name, Detail: v.Storage})
 	}
-	asides, err := r.Asides(ctx)
+	asides, err := r.homes.Asides(ctx)
 	if err != nil {
 		return inv, err
 	}
@@ -132,7 +132,7 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(runtime.I
 		}
 	}
 	if !homes {
-		if err := r.keepProofs(ctx); err != nil {
+		if err := r.homes.KeepProofs(ctx); err != nil {
 			return err
 		}
 	}
@@ -161,23 +161,6 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(runtime.I
 	return errors.Join(errs...)
 }
 
-// keepProofs records the completeness of homes that only a container proves.
-func (r *Runtime) keepProofs(ctx context.Context) error {
-	homes, err := r.Volumes(ctx)
-	if err != nil {
-		return err
-	}
-	for _, v := range homes {
-		if v.Storage != workspace.StorageDockerVolume || v.Foreign || v.Removing || !v.Seeded && v.Marker == "" {
-			continue
-		}
-		if err := r.recordSettled(ctx, v.Workspace, v.Claim, v.Marker); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func ignoreNotFound(err error) error {
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -186,7 +169,7 @@ func ignoreNotFound(err error) error {
 }
 
 func (r *Runtime) removeHomes(ctx context.Context, gone func(runtime.Item)) error {
-	homes, err := r.Volumes(ctx)
+	homes, err := r.homes.Volumes(ctx)
 	if err != nil {
 		return err
 	}
@@ -195,7 +178,7 @@ func (r *Runtime) removeHomes(ctx context.Context, gone func(runtime.Item)) erro
 		if v.Foreign {
 			continue
 		}
-		if err := r.RemoveVolume(ctx, v.Workspace, v.Claim, nil); err != nil {
+		if err := r.homes.RemoveVolume(ctx, v.Workspace, v.Claim, nil); err != nil {
 			errs = append(errs, fmt.Errorf("remove the home of workspace %s: %w", v.Workspace, err))
 			continue
 		}

@@ -11,28 +11,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-func TestReadUserMap(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"         0     100000      65536\n": "1000-65535",
-		"0 1000 1\n1 100000 65536\n":         "1000-65536",
-		"0 0 4294967295\n":                   "1000-4294967294",
-		"0 100000 2000\n5000 300000 1000\n":  "1000-1999, 5000-5999",
-		"":                                   "",
-		"0 1\n":                              "",
-		"no map\n":                           "",
-	} {
-		ranges, err := readUserMap(text)
-		if got := (userMap{ranges: ranges}).String(); got != want || (err != nil) != (want == "") {
-			t.Errorf("%q: %s, %v", text, got, err)
-		}
-	}
-	m := userMap{ranges: []workspace.UIDRange{{First: 0, Last: 65535}}}
-	if m.contains(65536) || !m.contains(65535) || !m.contains(1000) {
-		t.Error("the map contains other uids")
-	}
-}
-
 // A Docker that maps users has few uids: a range above them is a condition that names the
 // setting, and an error of each start that does as well.
 func TestUIDsThatDockerCannotMap(t *testing.T) {
@@ -43,16 +21,16 @@ func TestUIDsThatDockerCannotMap(t *testing.T) {
 	for uids, works := range map[workspace.UIDRange]bool{above: false, {First: 20_000, Last: 60_000}: true} {
 		conditions := &health.Monitor{}
 		r := newRuntime(t, func(c *Config) { c.Host, c.UIDs, c.Conditions, c.AllowNoWall = d.Host, uids, conditions, true })
-		r.checkUIDs(t.Context())
+		r.homes.CheckUIDs(t.Context())
 		err := conditions.Err("workspace-uids")
 		if works != (err == nil) || err != nil && !strings.Contains(err.Error(), "only the uids 1000-65535, ") {
 			t.Errorf("%s: the condition is %v", uids, err)
 		}
 		spec := newHome()
 		volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: workspace.StorageDockerVolume, Claim: spec.VolumeClaim, Image: harness.TestImage()}
-		check(t, r.CreateVolume(t.Context(), volume, nil))
+		check(t, r.homes.CreateVolume(t.Context(), volume, nil))
 		own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: uids.First, From: []uint32{workspace.ArchivedUID, 0}}
-		err = r.OwnHome(t.Context(), own, nil)
+		err = r.homes.OwnHome(t.Context(), own, nil)
 		if works != (err == nil) || err != nil && !strings.Contains(err.Error(), "CODEHUB_WORKSPACE_UIDS") {
 			t.Errorf("%s: OwnHome: %v", uids, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
+	"strings"
 
 	"github.com/moby/moby/client"
 
@@ -119,6 +120,14 @@ func SettledName(id workspace.ID, claim string) string {
 func EarlierSettledName(id workspace.ID) string { return "ws-" + string(id) + "-settled" }
 
 func RemoverName(id workspace.ID) string { return "codehub-remove-" + string(id) }
+
+// AsideHolderName is the name of the container that holds a set-aside volume.
+func AsideHolderName(target string) string {
+	return "codehub-aside-" + strings.TrimPrefix(target, "ws-")
+}
+
+// AsideRecordName is the name of the volume that records that target is complete.
+func AsideRecordName(target string) string { return target + "-complete" }
 
 // RemovingName is the name of a removal record. Each remover has its own, so that a
 // delayed call can delete its record.

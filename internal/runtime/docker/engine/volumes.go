@@ -10,9 +10,9 @@ import (
 	"codehub/internal/runtime"
 )
 
-// RemoveVolume removes a volume by its name; a missing one is not an error. Docker
+// DropVolume removes a volume by its name; a missing one is not an error. Docker
 // refuses while a container uses it, which the error then names.
-func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
+func (e *Engine) DropVolume(ctx context.Context, name string) error {
 	_, err := e.API.VolumeRemove(ctx, name, client.VolumeRemoveOptions{})
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
@@ -47,10 +47,10 @@ func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 	return WrapError(ctx, "remove volume", err)
 }
 
-// CreateVolume creates a volume and returns the labels of the one with that name,
+// EnsureVolume creates a volume and returns the labels of the one with that name,
 // which may have existed before. It inspects the volume, because after a restart
 // Docker's response to the creation lacks the labels of an existing volume.
-func (e *Engine) CreateVolume(ctx context.Context, opts client.VolumeCreateOptions) (map[string]string, error) {
+func (e *Engine) EnsureVolume(ctx context.Context, opts client.VolumeCreateOptions) (map[string]string, error) {
 	for range 3 {
 		if _, err := e.API.VolumeCreate(ctx, opts); err != nil {
 			return nil, WrapError(ctx, "create volume", err)
@@ -78,5 +78,5 @@ func (e *Engine) RemoveOwned(ctx context.Context, name, role string) error {
 	if !e.Owns(v.Volume.Labels, role) {
 		return nil
 	}
-	return e.RemoveVolume(ctx, name)
+	return e.DropVolume(ctx, name)
 }

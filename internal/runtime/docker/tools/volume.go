@@ -87,12 +87,12 @@ func (t *Tools) fillOnce(ctx context.Context, v *volume, digest string, run help
 func (t *Tools) fill(ctx context.Context, v *volume, digest string, run helper.Run) (string, error) {
 	name, labels := t.Names.Tool(v.role, digest), t.labels(v.role, digest)
 	opts := client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}
-	got, err := t.CreateVolume(ctx, opts)
+	got, err := t.EnsureVolume(ctx, opts)
 	if err == nil && t.Owns(got, v.role) && got[engine.LabelDigest] == "" { // see mount
-		if err := t.RemoveVolume(ctx, name); err != nil {
+		if err := t.DropVolume(ctx, name); err != nil {
 			return "", err
 		}
-		got, err = t.CreateVolume(ctx, opts)
+		got, err = t.EnsureVolume(ctx, opts)
 	}
 	if err != nil {
 		return "", err

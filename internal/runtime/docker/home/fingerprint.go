@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -32,8 +32,8 @@ type homeTask struct {
 }
 
 // Fingerprint implements runtime.Runtime.
-func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) (string, error) {
-	print, err := r.onHome(ctx, id, claim, fingerprintTask(), progress)
+func (h *Homes) Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) (string, error) {
+	print, err := h.onHome(ctx, id, claim, fingerprintTask(), progress)
 	if err == nil && print == "" {
 		err = errors.New("the helper printed no fingerprint")
 	}
@@ -47,21 +47,21 @@ func fingerprintTask() homeTask {
 
 // onHome runs the helper on a home that nothing else uses, and returns the last line
 // that it prints.
-func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, task homeTask, progress func(runtime.Progress)) (string, error) {
-	unlock, err := r.lockHome(ctx, id)
+func (h *Homes) onHome(ctx context.Context, id workspace.ID, claim string, task homeTask, progress func(runtime.Progress)) (string, error) {
+	unlock, err := h.LockHome(ctx, id)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	home, err := r.findHome(ctx, id, claim, !task.writes)
+	home, err := h.findHome(ctx, id, claim, !task.writes)
 	if err != nil {
 		return "", err
 	}
-	users, err := r.engine.Users(ctx, home.source)
+	users, err := h.Users(ctx, home.source)
 	if err != nil {
 		return "", err
 	}
-	users, err = r.removeFingerprinters(ctx, users)
+	users, err = h.removeFingerprinters(ctx, users)
 	if err == nil {
 		err = engine.InUse(home.what, users)
 	}
@@ -74,18 +74,18 @@ func (r *Runtime) onHome(ctx context.Context, id workspace.ID, claim string, tas
 		}
 	}
 	for range engine.MaxTries {
-		image, err := r.helper.Image(ctx)
+		image, err := h.helper.Image(ctx)
 		if err != nil {
 			return "", err
 		}
-		made, err := r.engine.API.ContainerCreate(ctx, r.taskOptions(id, claim, image, home, task))
+		made, err := h.API.ContainerCreate(ctx, h.taskOptions(id, claim, image, home, task))
 		switch {
 		case err == nil:
-			return r.runTask(ctx, id, claim, home, made.ID, task.step, progress)
+			return h.runTask(ctx, id, claim, home, made.ID, task.step, progress)
 		case errdefs.IsConflict(err):
-			found, gone, err := r.engine.InspectOwned(ctx, engine.FingerprintName(id), engine.RoleFingerprint)
+			found, gone, err := h.InspectOwned(ctx, engine.FingerprintName(id), engine.RoleFingerprint)
 			if err == nil && !gone {
-				err = r.discard(ctx, found.ID)
+				err = h.discard(ctx, found.ID)
 			}
 			if err != nil {
 				return "", err
@@ -106,8 +106,8 @@ type homeRef struct {
 }
 
 // findHome finds the volume or directory with this claim, and how to mount it.
-func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string, readOnly bool) (homeRef, error) {
-	found, err := r.listHomes(ctx, id)
+func (h *Homes) findHome(ctx context.Context, id workspace.ID, claim string, readOnly bool) (homeRef, error) {
+	found, err := h.listHomes(ctx, id)
 	if err != nil {
 		return homeRef{}, err
 	}
@@ -115,32 +115,32 @@ func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string, r
 	there, ok := found.homes[id]
 	switch {
 	case ok && there == claim:
-		return homeRef{source: name, what: "volume " + name, mount: r.volumeMount(id, runtime.JobHomeDir, engine.RandomHex(8), readOnly)}, nil
-	case ok || r.cfg.DataDir == "":
+		return homeRef{source: name, what: "volume " + name, mount: h.VolumeMount(id, runtime.JobHomeDir, engine.RandomHex(8), readOnly)}, nil
+	case ok || h.cfg.DataDir == "":
 		return homeRef{}, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
-	if err := r.verifyFolder(id, claim); err != nil {
+	if err := h.verifyFolder(id, claim); err != nil {
 		return homeRef{}, err
 	}
-	if err := r.openFolder(id); err != nil {
+	if err := h.openFolder(id); err != nil {
 		return homeRef{}, err
 	}
 	return homeRef{
-		source: r.hostHomePath(id), what: "folder " + r.homePath(id),
-		mount: mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(id), Target: runtime.JobHomeDir, ReadOnly: readOnly},
+		source: h.HostPath(id), what: "folder " + h.Path(id),
+		mount: mount.Mount{Type: mount.TypeBind, Source: h.HostPath(id), Target: runtime.JobHomeDir, ReadOnly: readOnly},
 	}, nil
 }
 
 // removeFingerprinters removes the containers of earlier calls and returns the
 // other users.
-func (r *Runtime) removeFingerprinters(ctx context.Context, users []engine.User) ([]engine.User, error) {
+func (h *Homes) removeFingerprinters(ctx context.Context, users []engine.User) ([]engine.User, error) {
 	var others []engine.User
 	for _, u := range users {
 		if u.Role != engine.RoleFingerprint {
 			others = append(others, u)
 			continue
 		}
-		if err := r.discard(ctx, u.ID); err != nil {
+		if err := h.discard(ctx, u.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -149,27 +149,27 @@ func (r *Runtime) removeFingerprinters(ctx context.Context, users []engine.User)
 
 // taskOptions returns the container that does the task, with the limits of an archive
 // job.
-func (r *Runtime) taskOptions(id workspace.ID, claim, image string, home homeRef, task homeTask) client.ContainerCreateOptions {
+func (h *Homes) taskOptions(id workspace.ID, claim, image string, home homeRef, task homeTask) client.ContainerCreateOptions {
 	return helper.Confined{
 		Name: engine.FingerprintName(id), Image: image, Cmd: slices.Concat(task.args, []string{runtime.JobHomeDir}),
-		Labels: r.engine.Labels(engine.RoleFingerprint, id, claim), Caps: task.caps, MappedUsers: task.mappedUsers,
+		Labels: h.Labels(engine.RoleFingerprint, id, claim), Caps: task.caps, MappedUsers: task.mappedUsers,
 		Mounts: []mount.Mount{home.mount}, Limits: helper.JobLimits(),
 	}.Options()
 }
 
 // runTask starts a created helper if it holds the right home and no other
 // container uses it, and removes the helper afterwards.
-func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, home homeRef, container, step string, progress func(runtime.Progress)) (printed string, err error) {
+func (h *Homes) runTask(ctx context.Context, id workspace.ID, claim string, home homeRef, container, step string, progress func(runtime.Progress)) (printed string, err error) {
 	defer func() {
 		// Also after a cancellation: otherwise the container would count as a user
 		// of the home.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 		defer cancel()
-		if gone := r.discard(ctx, container); gone != nil {
-			r.engine.Log.Warn("helper container not removed", "container", container, "err", gone)
+		if gone := h.discard(ctx, container); gone != nil {
+			h.Log.Warn("helper container not removed", "container", container, "err", gone)
 		}
 	}()
-	users, err := r.engine.Users(ctx, home.source)
+	users, err := h.Users(ctx, home.source)
 	if err != nil {
 		return "", err
 	}
@@ -178,26 +178,26 @@ func (r *Runtime) runTask(ctx context.Context, id workspace.ID, claim string, ho
 		return "", err
 	}
 	if home.source == id.VolumeName() {
-		err = r.checkVolume(ctx, id, claim, container)
+		err = h.checkVolume(ctx, id, claim, container)
 	} else {
-		err = r.verifyFolder(id, claim)
+		err = h.verifyFolder(id, claim)
 	}
 	if err != nil {
 		return "", err
 	}
 	engine.Report(progress, step)
-	err = r.helper.Await(ctx, container, func() {
+	err = h.helper.Await(ctx, container, func() {
 		if progress == nil {
 			return
 		}
-		if n, err := strconv.ParseInt(r.helper.Printed(ctx, container), 10, 64); err == nil {
+		if n, err := strconv.ParseInt(h.helper.Printed(ctx, container), 10, 64); err == nil {
 			progress(runtime.Progress{Step: step, Entries: n})
 		}
 	})
 	if err != nil {
 		return "", err
 	}
-	return r.helper.Printed(ctx, container), nil
+	return h.helper.Printed(ctx, container), nil
 }
 
 // changing returns the fingerprint of a home that changes while it is read. It

@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 
 // CreateVolume implements runtime.Runtime. It never wipes a live home
 // (SettleVolume).
-func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
-	unlock, err := r.lockHome(ctx, spec.Workspace)
+func (h *Homes) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
+	unlock, err := h.LockHome(ctx, spec.Workspace)
 	if err != nil {
 		return err
 	}
@@ -32,27 +32,27 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 	switch spec.Storage {
 	case workspace.StorageDockerVolume:
 	case workspace.StorageLocalDir:
-		return r.createFolder(ctx, spec, progress)
+		return h.createFolder(ctx, spec, progress)
 	default:
 		return fmt.Errorf("storage backend %q is not one of Docker's", spec.Storage)
 	}
 	engine.Report(progress, runtime.StepCreating)
 	name := spec.Workspace.VolumeName()
 	for range 3 {
-		labels, made, err := r.makeVolume(ctx, spec)
+		labels, made, err := h.makeVolume(ctx, spec)
 		if err != nil {
 			return err
 		}
 		if made {
-			return r.seed(ctx, spec, name, labels, progress)
+			return h.seed(ctx, spec, name, labels, progress)
 		}
-		if r.engine.Owns(labels, engine.RoleImplicit) {
-			if err := r.removeImplicit(ctx, spec.Workspace); err != nil {
+		if h.Owns(labels, engine.RoleImplicit) {
+			if err := h.removeImplicit(ctx, spec.Workspace); err != nil {
 				return err
 			}
 			continue
 		}
-		done, err := r.reuseVolume(ctx, spec.Workspace, spec.Claim)
+		done, err := h.reuseVolume(ctx, spec.Workspace, spec.Claim)
 		if err != nil || done {
 			return err
 		}
@@ -60,22 +60,22 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 	return engine.ErrRecreated("volume " + name)
 }
 
-// lockHome serializes this process's calls on the workspace's home.
-func (r *Runtime) lockHome(ctx context.Context, id workspace.ID) (unlock func(), err error) {
+// LockHome serializes this process's calls on the workspace's home.
+func (h *Homes) LockHome(ctx context.Context, id workspace.ID) (unlock func(), err error) {
 	if !workspace.ValidID(string(id)) {
 		return nil, fmt.Errorf("workspace %q is not a UUID", id)
 	}
-	return r.engine.Lock(ctx, id)
+	return h.Lock(ctx, id)
 }
 
 // makeVolume creates the home's volume, or finds it with the claim or as one that
 // Docker created implicitly. It returns its labels.
-func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labels map[string]string, made bool, err error) {
+func (h *Homes) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labels map[string]string, made bool, err error) {
 	name := spec.Workspace.VolumeName()
-	labels = r.engine.Labels(engine.RoleHome, spec.Workspace, spec.Claim)
+	labels = h.Labels(engine.RoleHome, spec.Workspace, spec.Claim)
 	labels[engine.LabelAttempt] = engine.RandomHex(8)
 	describe(labels, spec)
-	got, err := r.engine.CreateVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
+	got, err := h.EnsureVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
 	if errdefs.IsConflict(err) {
 		return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
@@ -85,7 +85,7 @@ func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labe
 	switch {
 	case got[engine.LabelAttempt] == labels[engine.LabelAttempt]:
 		return got, true, nil
-	case r.engine.Owns(got, engine.RoleImplicit), r.engine.Owns(got, engine.RoleHome) && got[engine.LabelClaim] == spec.Claim:
+	case h.Owns(got, engine.RoleImplicit), h.Owns(got, engine.RoleHome) && got[engine.LabelClaim] == spec.Claim:
 		return got, false, nil
 	}
 	return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
@@ -105,13 +105,13 @@ func describe(labels map[string]string, spec runtime.VolumeSpec) {
 // wiped. It lists the users before it checks the state: a concurrent call that
 // fills the volume does so with a container that is not in the list, so that Docker
 // keeps the volume.
-func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string) (seeded bool, err error) {
+func (h *Homes) reuseVolume(ctx context.Context, id workspace.ID, claim string) (seeded bool, err error) {
 	name := id.VolumeName()
-	users, err := r.engine.Users(ctx, name)
+	users, err := h.Users(ctx, name)
 	if err != nil {
 		return false, err
 	}
-	found, err := r.listHomes(ctx, id)
+	found, err := h.listHomes(ctx, id)
 	if err != nil {
 		return false, err
 	}
@@ -135,25 +135,25 @@ func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string
 	seeded = found.seeds[id].claim == claim // also if an empty archive was restored
 	if seeded {
 		// A job that was created but not started must not start any more.
-		err = r.discardJobs(ctx, users)
+		err = h.discardJobs(ctx, users)
 	} else {
 		// The content of a partial seeding, or of a restore that was cancelled, is
 		// not used.
-		err = r.removeHeld(ctx, name, users)
+		err = h.removeHeld(ctx, name, users)
 	}
 	if err != nil {
 		return false, err
 	}
-	return seeded, r.removeMarkers(ctx, found, id, claim)
+	return seeded, h.removeMarkers(ctx, found, id, claim)
 }
 
 // discardJobs removes the containers that are jobs.
-func (r *Runtime) discardJobs(ctx context.Context, users []engine.User) error {
+func (h *Homes) discardJobs(ctx context.Context, users []engine.User) error {
 	for _, u := range users {
 		if u.Role != engine.RoleJob {
 			continue
 		}
-		if err := r.discard(ctx, u.ID); err != nil {
+		if err := h.discard(ctx, u.ID); err != nil {
 			return err
 		}
 	}
@@ -161,24 +161,24 @@ func (r *Runtime) discardJobs(ctx context.Context, users []engine.User) error {
 }
 
 // removeHeld removes a volume and the containers that hold it.
-func (r *Runtime) removeHeld(ctx context.Context, name string, users []engine.User) error {
+func (h *Homes) removeHeld(ctx context.Context, name string, users []engine.User) error {
 	for _, u := range users {
-		if err := r.discard(ctx, u.ID); err != nil {
+		if err := h.discard(ctx, u.ID); err != nil {
 			return err
 		}
 	}
-	return r.engine.RemoveVolume(ctx, name)
+	return h.DropVolume(ctx, name)
 }
 
 // seed copies the image's content at HomeDir into an empty volume. When it returns,
 // the seed container exists. If the volume has been removed in the meantime, Docker
 // creates another with these labels.
-func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume string, labels map[string]string, progress func(runtime.Progress)) error {
+func (h *Homes) seed(ctx context.Context, spec runtime.VolumeSpec, volume string, labels map[string]string, progress func(runtime.Progress)) error {
 	opts := client.ContainerCreateOptions{
 		Name: engine.SeedName(spec.Workspace),
 		Config: &container.Config{
 			Cmd:    []string{"never-started"}, // Docker requires a command
-			Labels: r.engine.Labels(engine.RoleSeed, spec.Workspace, spec.Claim),
+			Labels: h.Labels(engine.RoleSeed, spec.Workspace, spec.Claim),
 		},
 		HostConfig: &container.HostConfig{
 			NetworkMode: engine.NoNetwork,
@@ -189,14 +189,14 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 		},
 	}
 	for range 3 {
-		image, err := r.images.Choose(ctx, spec.Image, spec.User, spec.Choice, progress)
+		image, err := h.images.Choose(ctx, spec.Image, spec.User, spec.Choice, progress)
 		if err != nil {
 			return err
 		}
 		opts.Config.Image = image.ID
 		engine.Report(progress, runtime.StepSeeding)
-		counted := r.watchSeeding(ctx, spec, volume, progress)
-		_, err = r.engine.API.ContainerCreate(ctx, opts)
+		counted := h.watchSeeding(ctx, spec, volume, progress)
+		_, err = h.API.ContainerCreate(ctx, opts)
 		counted()
 		if err == nil {
 			return nil
@@ -204,12 +204,12 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 		if errdefs.IsConflict(err) {
 			// It belongs to an earlier claim or a removed volume, so it proves
 			// nothing.
-			if err := r.removeSeed(ctx, spec.Workspace); err != nil {
+			if err := h.removeSeed(ctx, spec.Workspace); err != nil {
 				return err
 			}
 			continue
 		}
-		missing, why := r.images.Missing(ctx, err, image.ID)
+		missing, why := h.images.Missing(ctx, err, image.ID)
 		if why != nil {
 			return why
 		}
@@ -221,32 +221,32 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 }
 
 // removeSeed removes the workspace's seed container, if there is one.
-func (r *Runtime) removeSeed(ctx context.Context, id workspace.ID) error {
-	c, err := r.engine.API.ContainerInspect(ctx, engine.SeedName(id), client.ContainerInspectOptions{})
+func (h *Homes) removeSeed(ctx context.Context, id workspace.ID) error {
+	c, err := h.API.ContainerInspect(ctx, engine.SeedName(id), client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return engine.WrapError(ctx, "inspect seed container", err)
 	}
-	if !r.engine.Owns(c.Container.Config.Labels, engine.RoleSeed) {
+	if !h.Owns(c.Container.Config.Labels, engine.RoleSeed) {
 		return fmt.Errorf("container %s is not this installation's", engine.SeedName(id))
 	}
-	return r.discard(ctx, c.Container.ID)
+	return h.discard(ctx, c.Container.ID)
 }
 
 // SettleVolume implements runtime.Runtime. It may be called for any live home, and
 // restores missing records.
-func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim string) error {
-	unlock, err := r.lockHome(ctx, id)
+func (h *Homes) SettleVolume(ctx context.Context, id workspace.ID, claim string) error {
+	unlock, err := h.LockHome(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := r.settleFolder(ctx, id, claim); err != nil {
+	if err := h.settleFolder(ctx, id, claim); err != nil {
 		return err
 	}
-	found, err := r.listHomes(ctx, id)
+	found, err := h.listHomes(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -254,44 +254,44 @@ func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim strin
 		return nil
 	}
 	if found.holders[id].claim != claim {
-		if holds, err := r.hold(ctx, id, claim); err != nil || !holds {
+		if holds, err := h.hold(ctx, id, claim); err != nil || !holds {
 			return err
 		}
 	}
 	// Before the record of this home: with that, nothing settles it again after an interruption.
-	if err := r.removeLostRecords(ctx, found, id, claim); err != nil {
+	if err := h.removeLostRecords(ctx, found, id, claim); err != nil {
 		return err
 	}
 	if !found.isSettled(id, claim) {
 		marker, _ := found.marker(id)
-		if err := r.recordSettled(ctx, id, claim, marker.key); err != nil {
+		if err := h.recordSettled(ctx, id, claim, marker.key); err != nil {
 			return err
 		}
 	}
-	if err := r.removeMarkers(ctx, found, id, claim); err != nil {
+	if err := h.removeMarkers(ctx, found, id, claim); err != nil {
 		return err
 	}
 	if seed := found.seeds[id]; seed.claim == claim {
-		return r.discard(ctx, seed.container)
+		return h.discard(ctx, seed.container)
 	}
 	return nil
 }
 
 // recordSettled creates the record that the home is live.
-func (r *Runtime) recordSettled(ctx context.Context, id workspace.ID, claim, key string) error {
-	labels := r.engine.Labels(engine.RoleSettled, id, claim)
+func (h *Homes) recordSettled(ctx context.Context, id workspace.ID, claim, key string) error {
+	labels := h.Labels(engine.RoleSettled, id, claim)
 	if key != "" {
 		labels[engine.LabelKey] = key
 	}
 	for range 2 {
-		got, err := r.engine.CreateVolume(ctx, client.VolumeCreateOptions{Name: engine.SettledName(id, claim), Driver: "local", Labels: labels})
+		got, err := h.EnsureVolume(ctx, client.VolumeCreateOptions{Name: engine.SettledName(id, claim), Driver: "local", Labels: labels})
 		if err != nil {
 			return err
 		}
-		if r.engine.Owns(got, engine.RoleSettled) && got[engine.LabelClaim] == claim {
+		if h.Owns(got, engine.RoleSettled) && got[engine.LabelClaim] == claim {
 			return nil
 		}
-		if err := r.engine.RemoveOwned(ctx, engine.SettledName(id, claim), engine.RoleSettled); err != nil {
+		if err := h.RemoveOwned(ctx, engine.SettledName(id, claim), engine.RoleSettled); err != nil {
 			return err
 		}
 	}
@@ -299,12 +299,12 @@ func (r *Runtime) recordSettled(ctx context.Context, id workspace.ID, claim, key
 }
 
 // removeMarkers removes the given restore records of a home.
-func (r *Runtime) removeMarkers(ctx context.Context, found homes, id workspace.ID, claim string) error {
+func (h *Homes) removeMarkers(ctx context.Context, found volumeState, id workspace.ID, claim string) error {
 	for _, m := range found.markers[id] {
 		if m.claim != claim {
 			continue
 		}
-		if err := r.engine.RemoveOwned(ctx, m.name, engine.RoleRestored); err != nil {
+		if err := h.RemoveOwned(ctx, m.name, engine.RoleRestored); err != nil {
 			return err
 		}
 	}
@@ -312,12 +312,12 @@ func (r *Runtime) removeMarkers(ctx context.Context, found homes, id workspace.I
 }
 
 // removeSettled removes the record that the home with this claim is live.
-func (r *Runtime) removeSettled(ctx context.Context, found homes, id workspace.ID, claim string) error {
+func (h *Homes) removeSettled(ctx context.Context, found volumeState, id workspace.ID, claim string) error {
 	for _, rec := range found.settled[id] {
 		if rec.claim != claim {
 			continue
 		}
-		if err := r.engine.RemoveOwned(ctx, rec.name, engine.RoleSettled); err != nil {
+		if err := h.RemoveOwned(ctx, rec.name, engine.RoleSettled); err != nil {
 			return err
 		}
 	}
@@ -326,12 +326,29 @@ func (r *Runtime) removeSettled(ctx context.Context, found homes, id workspace.I
 
 // removeLostRecords removes the records of homes that were removed by hand before the home with
 // this claim was created.
-func (r *Runtime) removeLostRecords(ctx context.Context, found homes, id workspace.ID, claim string) error {
+func (h *Homes) removeLostRecords(ctx context.Context, found volumeState, id workspace.ID, claim string) error {
 	for _, rec := range found.settled[id] {
 		if rec.claim == claim {
 			continue
 		}
-		if err := r.engine.RemoveOwned(ctx, rec.name, engine.RoleSettled); err != nil {
+		if err := h.RemoveOwned(ctx, rec.name, engine.RoleSettled); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// KeepProofs records the completeness of homes that only a container proves.
+func (h *Homes) KeepProofs(ctx context.Context) error {
+	homes, err := h.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range homes {
+		if v.Storage != workspace.StorageDockerVolume || v.Foreign || v.Removing || !v.Seeded && v.Marker == "" {
+			continue
+		}
+		if err := h.recordSettled(ctx, v.Workspace, v.Claim, v.Marker); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -22,18 +22,18 @@ import (
 
 // lockFolder locks the directory around a home for this process. The error is
 // fs.ErrNotExist if there is none.
-func (r *Runtime) lockFolder(ctx context.Context, id workspace.ID) (unlock func(), err error) {
+func (h *Homes) lockFolder(ctx context.Context, id workspace.ID) (unlock func(), err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		unlock, err := tryLock(r.folder(id))
+		unlock, err := tryLock(h.Folder(id))
 		if unlock != nil || err != nil {
 			return unlock, err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, engine.WrapError(ctx, "wait for another process that changes the home in "+r.folder(id), ctx.Err())
+			return nil, engine.WrapError(ctx, "wait for another process that changes the home in "+h.Folder(id), ctx.Err())
 		}
 	}
 }
@@ -71,8 +71,8 @@ func tryLock(dir string) (unlock func(), err error) {
 const trashPrefix = ".removed-"
 
 // trash lists the remains of homes that were removed from a workspace's directory.
-func (r *Runtime) trash(id workspace.ID) ([]string, error) {
-	entries, err := os.ReadDir(r.folder(id))
+func (h *Homes) trash(id workspace.ID) ([]string, error) {
+	entries, err := os.ReadDir(h.Folder(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -89,8 +89,8 @@ func (r *Runtime) trash(id workspace.ID) ([]string, error) {
 }
 
 // discardHome renames the home to trash, if it exists. The caller holds the lock.
-func (r *Runtime) discardHome(id workspace.ID) error {
-	err := homequota.Discard(r.folder(id), trashPrefix+engine.RandomHex(8))
+func (h *Homes) discardHome(id workspace.ID) error {
+	err := homequota.Discard(h.Folder(id), trashPrefix+engine.RandomHex(8))
 	if errors.Is(err, unix.EBUSY) {
 		return &runtime.BusyError{Reason: "the home's file system is in use by a process"}
 	}
@@ -102,8 +102,8 @@ func (r *Runtime) discardHome(id workspace.ID) error {
 
 // emptyTrash removes the trash. It uses the helper for files that this process may
 // not remove because they belong to the image's user.
-func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID, progress func(runtime.Progress)) error {
-	left, err := r.trash(id)
+func (h *Homes) emptyTrash(ctx context.Context, id workspace.ID, progress func(runtime.Progress)) error {
+	left, err := h.trash(id)
 	if err != nil {
 		return err
 	}
@@ -116,16 +116,16 @@ func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID, progress func
 				progress(runtime.Progress{Step: runtime.StepRemoving, Entries: last})
 			}
 		}
-		if done, err := homequota.Erase(filepath.Join(r.folder(id), name)); done || err != nil {
+		if done, err := homequota.Erase(filepath.Join(h.Folder(id), name)); done || err != nil {
 			if err != nil {
 				return fmt.Errorf("remove home: %w", err)
 			}
 			continue
 		}
-		err := removeTree(ctx, filepath.Join(r.folder(id), name), report)
+		err := removeTree(ctx, filepath.Join(h.Folder(id), name), report)
 		before = last
 		if errors.Is(err, fs.ErrPermission) {
-			err = r.removeTreeByHelper(ctx, id, name, report)
+			err = h.removeTreeByHelper(ctx, id, name, report)
 		}
 		before = last
 		if err != nil {
@@ -135,8 +135,8 @@ func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID, progress func
 	return nil
 }
 
-func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID, name string, progress func(n int64)) error {
-	return r.helper.Run(ctx, helper.Run{
+func (h *Homes) removeTreeByHelper(ctx context.Context, id workspace.ID, name string, progress func(n int64)) error {
+	return h.helper.Run(ctx, helper.Run{
 		Line: func(line []byte) {
 			if n, ok := parseRemoved(line); ok && progress != nil {
 				progress(n)
@@ -145,7 +145,7 @@ func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID, name 
 		Args: []string{helper.CmdRemoveHome, "/folder/" + name},
 		Caps: []string{"DAC_OVERRIDE", "FOWNER"},
 		Mounts: []mount.Mount{{
-			Type: mount.TypeBind, Source: filepath.Dir(r.hostHomePath(id)), Target: "/folder",
+			Type: mount.TypeBind, Source: filepath.Dir(h.HostPath(id)), Target: "/folder",
 		}},
 	})
 }

@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -30,11 +30,11 @@ var errHomeSlow = errors.New("the home was not measured within the limit of one 
 // process cannot read are measured by Docker, which reads all volumes for it and counts sparse
 // files in full, and such folders by the helper. A home that cannot be measured, or not within
 // homeSizeTimeout, is not in the result.
-func (r *Runtime) HomeSizes(ctx context.Context, only ...workspace.ID) (map[workspace.ID]int64, error) {
+func (h *Homes) HomeSizes(ctx context.Context, only ...workspace.ID) (map[workspace.ID]int64, error) {
 	sizes := map[workspace.ID]int64{}
-	err := r.homeSizes(ctx, sizes, only)
+	err := h.homeSizes(ctx, sizes, only)
 	if err != nil && len(sizes) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		r.engine.Log.Warn("not all homes were measured in time", "measured", len(sizes), "err", err)
+		h.Log.Warn("not all homes were measured in time", "measured", len(sizes), "err", err)
 		return sizes, nil
 	}
 	if err != nil {
@@ -45,9 +45,9 @@ func (r *Runtime) HomeSizes(ctx context.Context, only ...workspace.ID) (map[work
 
 // homeSizes adds the sizes of all homes, or of some, in random order: not the same ones are left
 // over each time if there is too little time.
-func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64, only []workspace.ID) error {
+func (h *Homes) homeSizes(ctx context.Context, sizes map[workspace.ID]int64, only []workspace.ID) error {
 	wanted := func(id workspace.ID) bool { return len(only) == 0 || slices.Contains(only, id) }
-	listed, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleHome)})
+	listed, err := h.API.VolumeList(ctx, client.VolumeListOptions{Filters: h.Filter(engine.RoleHome)})
 	if err != nil {
 		return engine.WrapError(ctx, "list volumes", err)
 	}
@@ -58,7 +58,7 @@ func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64, o
 		if v.Name != id.VolumeName() || !wanted(id) {
 			continue
 		}
-		size, known, err := r.spaceOfVolume(ctx, v.Mountpoint)
+		size, known, err := h.spaceOfVolume(ctx, v.Mountpoint)
 		switch {
 		case errors.Is(err, errHomeSlow): // Docker would take as long
 		case err != nil:
@@ -69,10 +69,10 @@ func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64, o
 			unread[id] = true
 		}
 	}
-	if err := r.measureByDocker(ctx, unread, sizes); err != nil {
+	if err := h.measureByDocker(ctx, unread, sizes); err != nil {
 		return err
 	}
-	folders, err := r.folders()
+	folders, err := h.folders()
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (r *Runtime) homeSizes(ctx context.Context, sizes map[workspace.ID]int64, o
 		if v.Foreign || v.Claim == "" || !wanted(v.Workspace) {
 			continue
 		}
-		size, known, err := r.spaceOfFolder(ctx, v.Workspace)
+		size, known, err := h.spaceOfFolder(ctx, v.Workspace)
 		if err != nil {
 			return err
 		}
@@ -97,23 +97,23 @@ func shuffle[T any](list []T) {
 }
 
 // HomeSize measures one home as HomeSizes does. known is false if it cannot be measured.
-func (r *Runtime) HomeSize(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
-	v, err := r.engine.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
+func (h *Homes) HomeSize(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
+	v, err := h.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
-		if r.cfg.DataDir == "" {
+		if h.cfg.DataDir == "" {
 			return 0, false, nil
 		}
-		if side, there, err := r.readFolder(id); err != nil || !there || side.Installation != r.cfg.Installation {
+		if side, there, err := h.readFolder(id); err != nil || !there || side.Installation != h.Installation {
 			return 0, false, err
 		}
-		return r.spaceOfFolder(ctx, id)
+		return h.spaceOfFolder(ctx, id)
 	case err != nil:
 		return 0, false, engine.WrapError(ctx, "inspect volume", err)
-	case !r.engine.Owns(v.Volume.Labels, engine.RoleHome):
+	case !h.Owns(v.Volume.Labels, engine.RoleHome):
 		return 0, false, nil
 	}
-	size, known, err = r.spaceOfVolume(ctx, v.Volume.Mountpoint)
+	size, known, err = h.spaceOfVolume(ctx, v.Volume.Mountpoint)
 	if errors.Is(err, errHomeSlow) {
 		return 0, false, nil
 	}
@@ -121,15 +121,15 @@ func (r *Runtime) HomeSize(ctx context.Context, id workspace.ID) (size int64, kn
 		return size, known, err
 	}
 	sizes := map[workspace.ID]int64{}
-	err = r.measureByDocker(ctx, map[workspace.ID]bool{id: true}, sizes)
+	err = h.measureByDocker(ctx, map[workspace.ID]bool{id: true}, sizes)
 	size, known = sizes[id]
 	return size, known, err
 }
 
 // spaceOfVolume measures a volume that this process can read. The error is that of ctx, or
 // errHomeSlow.
-func (r *Runtime) spaceOfVolume(ctx context.Context, mountpoint string) (size int64, known bool, err error) {
-	if !r.isLocal(mountpoint) {
+func (h *Homes) spaceOfVolume(ctx context.Context, mountpoint string) (size int64, known bool, err error) {
+	if !h.isLocal(mountpoint) {
 		return 0, false, nil
 	}
 	within, cancel := context.WithTimeout(ctx, homeSizeTimeout)
@@ -139,53 +139,53 @@ func (r *Runtime) spaceOfVolume(ctx context.Context, mountpoint string) (size in
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
 	}
 	if within.Err() != nil {
-		r.engine.Log.Warn("a home was not measured in time", "path", mountpoint, "limit", homeSizeTimeout)
+		h.Log.Warn("a home was not measured in time", "path", mountpoint, "limit", homeSizeTimeout)
 		return 0, false, errHomeSlow
 	}
 	return found.space, err == nil, nil
 }
 
-func (r *Runtime) spaceOfFolder(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
-	if size, known := homequota.Used(r.folder(id)); known {
+func (h *Homes) spaceOfFolder(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
+	if size, known := homequota.Used(h.Folder(id)); known {
 		return size, true, nil
 	}
 	within, cancel := context.WithTimeout(ctx, homeSizeTimeout)
 	defer cancel()
-	found, err := r.measureFolder(within, id)
+	found, err := h.measureFolder(within, id)
 	if ctx.Err() != nil {
 		return 0, false, fmt.Errorf("measure homes: %w", errors.Join(runtime.ErrUnreachable, ctx.Err()))
 	}
 	if err != nil {
-		r.engine.Log.Debug("measure a home failed", "workspace", id, "err", err)
+		h.Log.Debug("measure a home failed", "workspace", id, "err", err)
 	}
 	return found.space, err == nil, nil
 }
 
 // measureFolder measures a home in a folder. Files that this process may not read, because they
 // belong to the image's user, are the helper's.
-func (r *Runtime) measureFolder(ctx context.Context, id workspace.ID) (treeSize, error) {
-	size, err := measureTree(ctx, r.homePath(id))
+func (h *Homes) measureFolder(ctx context.Context, id workspace.ID) (treeSize, error) {
+	size, err := measureTree(ctx, h.Path(id))
 	if !errors.Is(err, fs.ErrPermission) {
 		return size, err
 	}
-	home := r.hostHomePath(id)
+	home := h.HostPath(id)
 	// Not the home: a container that mounts that is one of its users.
-	return r.measureByHelper(ctx, "/folder/"+filepath.Base(home),
+	return h.measureByHelper(ctx, "/folder/"+filepath.Base(home),
 		mount.Mount{Type: mount.TypeBind, Source: filepath.Dir(home), Target: "/folder", ReadOnly: true})
 }
 
 // measureByDocker adds the sizes of these homes as Docker measures them.
-func (r *Runtime) measureByDocker(ctx context.Context, homes map[workspace.ID]bool, sizes map[workspace.ID]int64) error {
+func (h *Homes) measureByDocker(ctx context.Context, homes map[workspace.ID]bool, sizes map[workspace.ID]int64) error {
 	if len(homes) == 0 {
 		return nil
 	}
-	used, err := r.engine.API.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
+	used, err := h.API.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
 	if err != nil {
 		return engine.WrapError(ctx, "measure volumes", err)
 	}
 	for _, v := range used.Volumes.Items {
 		id := workspace.ID(v.Labels[engine.LabelWorkspace])
-		if homes[id] && v.Name == id.VolumeName() && r.engine.Owns(v.Labels, engine.RoleHome) && v.UsageData != nil && v.UsageData.Size >= 0 {
+		if homes[id] && v.Name == id.VolumeName() && h.Owns(v.Labels, engine.RoleHome) && v.UsageData != nil && v.UsageData.Size >= 0 {
 			sizes[id] = v.UsageData.Size
 		}
 	}

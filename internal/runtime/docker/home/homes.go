@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -14,12 +14,12 @@ import (
 )
 
 // Volumes implements runtime.Runtime.
-func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
-	found, err := r.listHomes(ctx, "")
+func (h *Homes) Volumes(ctx context.Context) ([]runtime.Volume, error) {
+	found, err := h.listHomes(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	folders, err := r.folders()
+	folders, err := h.folders()
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +48,8 @@ func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
 	return out, nil
 }
 
-// homes is the state of all docker-volume homes.
-type homes struct {
+// volumeState is the state of all docker-volume homes.
+type volumeState struct {
 	homes   map[workspace.ID]string            // → claim
 	labels  map[workspace.ID]map[string]string // of the homes
 	seeds   map[workspace.ID]holding           // finished seed containers
@@ -80,8 +80,8 @@ type record struct {
 const holdingNames = "^/?codehub-(seed|home|restore)-"
 
 // listHomes reads the state of all homes, or of one workspace's.
-func (r *Runtime) listHomes(ctx context.Context, only workspace.ID) (homes, error) {
-	h := homes{
+func (h *Homes) listHomes(ctx context.Context, only workspace.ID) (volumeState, error) {
+	s := volumeState{
 		homes:    map[workspace.ID]string{},
 		labels:   map[workspace.ID]map[string]string{},
 		seeds:    map[workspace.ID]holding{},
@@ -92,62 +92,62 @@ func (r *Runtime) listHomes(ctx context.Context, only workspace.ID) (homes, erro
 		removing: map[workspace.ID][]record{},
 		foreign:  map[workspace.ID]bool{},
 	}
-	filter, names := r.engine.Filter(""), "^ws-"
+	filter, names := h.Filter(""), "^ws-"
 	if only != "" {
 		filter, names = filter.Add("label", engine.LabelWorkspace+"="+string(only)), names+string(only)+"-"
 	}
 	// Filter by name: a volume without labels may be in the way of a home, and
 	// Docker cannot combine alternative filters.
-	volumes, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", names)})
+	volumes, err := h.API.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", names)})
 	if err != nil {
-		return h, engine.WrapError(ctx, "list volumes", err)
+		return s, engine.WrapError(ctx, "list volumes", err)
 	}
 	// List containers after the volumes, so that a record is not believed because
 	// of a container that was removed before it was made.
-	containers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{
+	containers, err := h.API.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: filter.Clone().Add("name", holdingNames),
 	})
 	if err != nil {
-		return h, engine.WrapError(ctx, "list containers that hold homes", err)
+		return s, engine.WrapError(ctx, "list containers that hold homes", err)
 	}
 	for _, c := range containers.Items {
 		id := workspace.ID(c.Labels[engine.LabelWorkspace])
 		switch c.Labels[engine.LabelRole] {
 		case engine.RoleSeed:
-			done, err := r.isCreated(ctx, c.ID)
+			done, err := h.isCreated(ctx, c.ID)
 			if err != nil {
-				return h, err
+				return s, err
 			}
 			if done {
-				h.seeds[id] = holding{c.ID, c.Labels[engine.LabelClaim]}
+				s.seeds[id] = holding{c.ID, c.Labels[engine.LabelClaim]}
 			}
 		case engine.RoleHolder:
-			h.holders[id] = holding{c.ID, c.Labels[engine.LabelClaim]}
+			s.holders[id] = holding{c.ID, c.Labels[engine.LabelClaim]}
 		case engine.RoleJob:
-			h.ended[c.ID] = engine.StateOf(c.State) == runtime.ContainerExited
+			s.ended[c.ID] = engine.StateOf(c.State) == runtime.ContainerExited
 		}
 	}
 	for _, v := range volumes.Items {
 		if id, ok := foreignHome(v.Name, v.Labels); ok {
-			h.foreign[id] = true
+			s.foreign[id] = true
 		}
-		if v.Labels[engine.LabelInstallation] != r.cfg.Installation {
+		if v.Labels[engine.LabelInstallation] != h.Installation {
 			continue
 		}
 		id := workspace.ID(v.Labels[engine.LabelWorkspace])
 		rec := record{name: v.Name, claim: v.Labels[engine.LabelClaim], key: v.Labels[engine.LabelKey], proof: v.Labels[engine.LabelProof]}
 		switch {
 		case v.Labels[engine.LabelRole] == engine.RoleHome && v.Name == id.VolumeName():
-			h.homes[id], h.labels[id] = rec.claim, v.Labels
+			s.homes[id], s.labels[id] = rec.claim, v.Labels
 		case v.Labels[engine.LabelRole] == engine.RoleSettled && (v.Name == engine.SettledName(id, rec.claim) || v.Name == engine.EarlierSettledName(id)):
-			h.settled[id] = append(h.settled[id], rec)
+			s.settled[id] = append(s.settled[id], rec)
 		case v.Labels[engine.LabelRole] == engine.RoleRestored:
-			h.markers[id] = append(h.markers[id], rec)
+			s.markers[id] = append(s.markers[id], rec)
 		case v.Labels[engine.LabelRole] == engine.RoleRemoving && v.Name == engine.RemovingName(id, rec.claim, rec.proof):
-			h.removing[id] = append(h.removing[id], rec)
+			s.removing[id] = append(s.removing[id], rec)
 		}
 	}
-	return h, nil
+	return s, nil
 }
 
 // foreignHome returns the workspace whose home has the volume's name, if the volume
@@ -160,33 +160,33 @@ func foreignHome(name string, labels map[string]string) (workspace.ID, bool) {
 
 // isCreated reports whether Docker has finished creating a listed container: only
 // then can it be inspected.
-func (r *Runtime) isCreated(ctx context.Context, containerID string) (bool, error) {
-	if _, known := r.createdSeeds.Load(containerID); known {
+func (h *Homes) isCreated(ctx context.Context, containerID string) (bool, error) {
+	if _, known := h.createdSeeds.Load(containerID); known {
 		return true, nil
 	}
-	_, err := r.engine.API.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
+	_, err := h.API.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, engine.WrapError(ctx, "inspect seed container", err)
 	}
-	r.createdSeeds.Store(containerID, nil)
+	h.createdSeeds.Store(containerID, nil)
 	return true, nil
 }
 
 // removalBegun reports whether the removal of the home with this claim has begun.
-func (h homes) removalBegun(id workspace.ID, claim string) bool {
+func (h volumeState) removalBegun(id workspace.ID, claim string) bool {
 	return len(h.removalsOf(id, claim)) > 0
 }
 
 // removalsOf returns the removal records of the home with this claim.
-func (h homes) removalsOf(id workspace.ID, claim string) []record {
+func (h volumeState) removalsOf(id workspace.ID, claim string) []record {
 	return slices.DeleteFunc(slices.Clone(h.removing[id]), func(r record) bool { return r.claim != claim })
 }
 
 // settledOf returns the record that the home with this claim is live.
-func (h homes) settledOf(id workspace.ID, claim string) (record, bool) {
+func (h volumeState) settledOf(id workspace.ID, claim string) (record, bool) {
 	for _, rec := range h.settled[id] {
 		if claim != "" && rec.claim == claim {
 			return rec, true
@@ -195,27 +195,27 @@ func (h homes) settledOf(id workspace.ID, claim string) (record, bool) {
 	return record{}, false
 }
 
-func (h homes) isSettled(id workspace.ID, claim string) bool {
+func (h volumeState) isSettled(id workspace.ID, claim string) bool {
 	_, ok := h.settledOf(id, claim)
 	return ok
 }
 
 // settledKey is the archive in that record; empty: none.
-func (h homes) settledKey(id workspace.ID, claim string) string {
+func (h volumeState) settledKey(id workspace.ID, claim string) string {
 	rec, _ := h.settledOf(id, claim)
 	return rec.key
 }
 
 // live reports whether the home is known to be live: a holder holds it, or it is
 // recorded as settled.
-func (h homes) live(id workspace.ID) bool {
+func (h volumeState) live(id workspace.ID) bool {
 	claim := h.homes[id]
 	return claim != "" && !h.removalBegun(id, claim) && (h.isSettled(id, claim) || h.holders[id].claim == claim)
 }
 
 // marker returns the record of the completed restore, if the container that proves
 // it still holds the volume.
-func (h homes) marker(id workspace.ID) (record, bool) {
+func (h volumeState) marker(id workspace.ID) (record, bool) {
 	claim := h.homes[id]
 	if h.removalBegun(id, claim) {
 		return record{}, false
@@ -228,7 +228,7 @@ func (h homes) marker(id workspace.ID) (record, bool) {
 	return record{}, false
 }
 
-func (h homes) volume(id workspace.ID) runtime.Volume {
+func (h volumeState) volume(id workspace.ID) runtime.Volume {
 	v := runtime.Volume{
 		Workspace: id, Storage: workspace.StorageDockerVolume, Claim: h.homes[id],
 		Owner: h.labels[id][engine.LabelOwner], Name: h.labels[id][engine.LabelName],
@@ -251,10 +251,10 @@ func (h homes) volume(id workspace.ID) runtime.Volume {
 }
 
 // discard removes a container that was not used.
-func (r *Runtime) discard(ctx context.Context, id string) error {
-	err := r.engine.Discard(ctx, id)
+func (h *Homes) discard(ctx context.Context, id string) error {
+	err := h.Discard(ctx, id)
 	if err == nil {
-		r.createdSeeds.Delete(id)
+		h.createdSeeds.Delete(id)
 	}
 	return err
 }

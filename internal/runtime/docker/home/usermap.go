@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"bytes"
@@ -66,15 +66,15 @@ func (m userMap) String() string {
 }
 
 // userMap returns which uids containers can have; mapped is false if they have all.
-func (r *Runtime) userMap(ctx context.Context, maxAge time.Duration) (_ userMap, mapped bool, err error) {
-	if known, ok := r.mapped.Load().(userMap); ok && r.engine.Now().Sub(known.read) < maxAge {
+func (h *Homes) userMap(ctx context.Context, maxAge time.Duration) (_ userMap, mapped bool, err error) {
+	if known, ok := h.mapped.Load().(userMap); ok && h.Now().Sub(known.read) < maxAge {
 		return known, true, nil
 	}
-	if e := r.engine.Features(ctx); !e.Known || e.KeepsUsers {
+	if e := h.Features(ctx); !e.Known || e.KeepsUsers {
 		return userMap{}, false, nil
 	}
 	var text bytes.Buffer
-	err = r.helper.Run(ctx, helper.Run{Args: []string{helper.CmdUserMap, uidMapFile}, MappedUsers: true, Line: func(line []byte) {
+	err = h.helper.Run(ctx, helper.Run{Args: []string{helper.CmdUserMap, uidMapFile}, MappedUsers: true, Line: func(line []byte) {
 		text.Write(line)
 		text.WriteByte('\n')
 	}})
@@ -85,29 +85,29 @@ func (r *Runtime) userMap(ctx context.Context, maxAge time.Duration) (_ userMap,
 	if err != nil {
 		return userMap{}, false, err
 	}
-	m := userMap{ranges: ranges, read: r.engine.Now()}
-	r.mapped.Store(m)
+	m := userMap{ranges: ranges, read: h.Now()}
+	h.mapped.Store(m)
 	return m, true, nil
 }
 
-// checkUIDs reports a range of uids that containers cannot have.
-func (r *Runtime) checkUIDs(ctx context.Context) {
-	m, mapped, err := r.userMap(ctx, userMapMaxAge)
+// CheckUIDs reports a range of uids that containers cannot have.
+func (h *Homes) CheckUIDs(ctx context.Context) {
+	m, mapped, err := h.userMap(ctx, userMapMaxAge)
 	if err != nil {
-		r.engine.Log.Debug("read the uid map of containers failed", "err", err)
+		h.Log.Debug("read the uid map of containers failed", "err", err)
 		return
 	}
-	uids := r.cfg.UIDs
+	uids := h.cfg.UIDs
 	if !mapped || m.contains(uids.First) && m.contains(uids.Last) {
-		r.noUIDs.Set(nil)
+		h.noUIDs.Set(nil)
 		return
 	}
-	r.noUIDs.Set(fmt.Errorf("containers have only the uids %s, because Docker maps users (userns-remap or rootless): set CODEHUB_WORKSPACE_UIDS to a range among them instead of %s", m, uids))
+	h.noUIDs.Set(fmt.Errorf("containers have only the uids %s, because Docker maps users (userns-remap or rootless): set CODEHUB_WORKSPACE_UIDS to a range among them instead of %s", m, uids))
 }
 
 // checkMapped returns an error if a container cannot have the uid.
-func (r *Runtime) checkMapped(ctx context.Context, uid uint32) error {
-	m, mapped, err := r.userMap(ctx, userMapMaxAge)
+func (h *Homes) checkMapped(ctx context.Context, uid uint32) error {
+	m, mapped, err := h.userMap(ctx, userMapMaxAge)
 	if err != nil || !mapped || m.contains(uid) {
 		return err
 	}

@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"cmp"
@@ -25,7 +25,7 @@ const (
 // watchSeeding reports the size of a volume while Docker copies the image's content
 // to it, because Docker reports no progress. progress is not called after stop has
 // returned.
-func (r *Runtime) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, volume string, progress func(runtime.Progress)) (stop func()) {
+func (h *Homes) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, volume string, progress func(runtime.Progress)) (stop func()) {
 	if progress == nil {
 		return func() {}
 	}
@@ -34,24 +34,24 @@ func (r *Runtime) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, vol
 	go func() {
 		defer close(done)
 		var last treeSize
-		for wait := r.countAfter; ; {
+		for wait := h.CountAfter; ; {
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(wait):
 			}
 			began := time.Now()
-			size, err := r.sizeOf(ctx, spec, volume)
+			size, err := h.sizeOf(ctx, spec, volume)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				r.engine.Log.Debug("count seeding progress failed", "workspace", spec.Workspace, "err", err)
+				h.Log.Debug("count seeding progress failed", "workspace", spec.Workspace, "err", err)
 			case size.bytes > last.bytes || size.entries > last.entries:
 				last = treeSize{entries: max(size.entries, last.entries), bytes: max(size.bytes, last.bytes)}
 				progress(runtime.Progress{Step: runtime.StepSeeding, Done: last.bytes, Entries: last.entries})
 			}
-			wait = max(r.countEvery, (countShare-1)*time.Since(began))
+			wait = max(h.CountEvery, (countShare-1)*time.Since(began))
 		}
 	}()
 	return func() {
@@ -61,31 +61,31 @@ func (r *Runtime) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, vol
 }
 
 // sizeOf counts the content of a home that is being seeded.
-func (r *Runtime) sizeOf(ctx context.Context, spec runtime.VolumeSpec, volume string) (treeSize, error) {
+func (h *Homes) sizeOf(ctx context.Context, spec runtime.VolumeSpec, volume string) (treeSize, error) {
 	if spec.Storage == workspace.StorageLocalDir {
-		return r.measureFolder(ctx, spec.Workspace)
+		return h.measureFolder(ctx, spec.Workspace)
 	}
-	v, err := r.engine.API.VolumeInspect(ctx, volume, client.VolumeInspectOptions{})
+	v, err := h.API.VolumeInspect(ctx, volume, client.VolumeInspectOptions{})
 	if err != nil {
 		return treeSize{}, engine.WrapError(ctx, "inspect volume", err)
 	}
-	if r.isLocal(v.Volume.Mountpoint) {
+	if h.isLocal(v.Volume.Mountpoint) {
 		size, err := measureTree(ctx, v.Volume.Mountpoint)
 		if err == nil || !errors.Is(err, fs.ErrPermission) {
 			return size, err
 		}
 	}
-	return r.sizeByHelper(ctx, volume)
+	return h.sizeByHelper(ctx, volume)
 }
 
-func (r *Runtime) sizeByHelper(ctx context.Context, volume string) (treeSize, error) {
-	return r.measureByHelper(ctx, helperVolume, helperMount(volume))
+func (h *Homes) sizeByHelper(ctx context.Context, volume string) (treeSize, error) {
+	return h.measureByHelper(ctx, helperVolume, helperMount(volume))
 }
 
 // measureByHelper has the helper measure a folder.
-func (r *Runtime) measureByHelper(ctx context.Context, path string, m mount.Mount) (size treeSize, err error) {
+func (h *Homes) measureByHelper(ctx context.Context, path string, m mount.Mount) (size treeSize, err error) {
 	printed := errors.New("the helper printed no size")
-	err = r.helper.Run(ctx, helper.Run{
+	err = h.helper.Run(ctx, helper.Run{
 		Args: []string{helper.CmdCount, path}, Caps: []string{"DAC_OVERRIDE"},
 		Mounts: []mount.Mount{m},
 		Line: func(line []byte) {

@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -31,29 +31,29 @@ import (
 const asideTime = "20060102T150405Z"
 
 // SetAside implements runtime.Runtime.
-func (r *Runtime) SetAside(ctx context.Context, id workspace.ID, claim, found string, progress func(runtime.Progress)) (string, error) {
-	unlock, err := r.lockHome(ctx, id)
+func (h *Homes) SetAside(ctx context.Context, id workspace.ID, claim, found string, progress func(runtime.Progress)) (string, error) {
+	unlock, err := h.LockHome(ctx, id)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 	var name string
 	for range engine.MaxTries {
-		if name, err = r.setVolumeAside(ctx, id, claim, found, progress); !errors.Is(err, errReplaced) {
+		if name, err = h.setVolumeAside(ctx, id, claim, found, progress); !errors.Is(err, errReplaced) {
 			break
 		}
 	}
 	if err != nil || name != "" {
 		return name, err
 	}
-	return r.setFolderAside(ctx, id, claim, found)
+	return h.setFolderAside(ctx, id, claim, found)
 }
 
 // foreign returns the labels of the volume in the way of the home with the claim,
 // and false if there is none.
-func (r *Runtime) foreign(ctx context.Context, id workspace.ID, claim, found string) (map[string]string, bool, error) {
+func (h *Homes) foreign(ctx context.Context, id workspace.ID, claim, found string) (map[string]string, bool, error) {
 	name := id.VolumeName()
-	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	v, err := h.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil, false, nil
 	}
@@ -63,17 +63,17 @@ func (r *Runtime) foreign(ctx context.Context, id workspace.ID, claim, found str
 	labels := v.Volume.Labels
 	// A power cut can bring a removed home back without its labels. It is listed
 	// with the claim in its removal record.
-	homes, err := r.listHomes(ctx, id)
+	homes, err := h.listHomes(ctx, id)
 	if err != nil {
 		return nil, false, err
 	}
 	returned := len(homes.removalsOf(id, found)) > 0
 	switch owner, labelled := labels[engine.LabelInstallation]; {
-	case r.engine.Owns(labels, engine.RoleImplicit):
-		return nil, false, r.removeImplicit(ctx, id)
-	case r.engine.Owns(labels, engine.RoleHome) && claim != "" && labels[engine.LabelClaim] == claim:
+	case h.Owns(labels, engine.RoleImplicit):
+		return nil, false, h.removeImplicit(ctx, id)
+	case h.Owns(labels, engine.RoleHome) && claim != "" && labels[engine.LabelClaim] == claim:
 		return nil, false, nil
-	case labelled && owner != r.cfg.Installation:
+	case labelled && owner != h.Installation:
 		return nil, false, fmt.Errorf("volume %s belongs to installation %s: %w", name, owner, runtime.ErrVolumeMismatch)
 	case labels[engine.LabelClaim] != found && !(len(labels) == 0 && returned):
 		return nil, false, fmt.Errorf("volume %s was replaced: %w", name, runtime.ErrVolumeMismatch)
@@ -81,67 +81,67 @@ func (r *Runtime) foreign(ctx context.Context, id workspace.ID, claim, found str
 	return labels, true, nil
 }
 
-func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, found string, progress func(runtime.Progress)) (string, error) {
-	if name, err := r.finishAside(ctx, id, claim, found, progress); err != nil || name != "" {
+func (h *Homes) setVolumeAside(ctx context.Context, id workspace.ID, claim, found string, progress func(runtime.Progress)) (string, error) {
+	if name, err := h.finishAside(ctx, id, claim, found, progress); err != nil || name != "" {
 		return name, err
 	}
 	// List the users before reading the claim: a container that starts using the
 	// volume later is not removed with it, and then prevents Docker from removing
 	// the wrong volume.
-	users, err := r.engine.Users(ctx, id.VolumeName())
+	users, err := h.Users(ctx, id.VolumeName())
 	if err != nil {
 		return "", err
 	}
-	labels, inTheWay, err := r.foreign(ctx, id, claim, found)
+	labels, inTheWay, err := h.foreign(ctx, id, claim, found)
 	if err != nil {
 		return "", err
 	}
 	if !inTheWay {
 		// Only the removal record is left of a home whose removal had begun.
-		return "", r.forgetRemoval(ctx, id, claim, found)
+		return "", h.forgetRemoval(ctx, id, claim, found)
 	}
 	holders, err := idleOf(id, users, "")
 	if err != nil {
 		return "", err
 	}
-	c, err := r.startCopy(ctx, id, labels)
+	c, err := h.startCopy(ctx, id, labels)
 	if err != nil {
 		return "", err
 	}
-	report, err := r.followCopy(ctx, c.id, progress)
+	report, err := h.followCopy(ctx, c.id, progress)
 	if err != nil {
 		var end *copyFailed
 		if errors.As(err, &end) {
-			err = errors.Join(err, r.discardCopy(context.WithoutCancel(ctx), c))
+			err = errors.Join(err, h.discardCopy(context.WithoutCancel(ctx), c))
 		}
 		return "", err // the copy may still run; the next attempt resumes it
 	}
-	if err := r.holdCopy(ctx, id, labels[engine.LabelClaim], c, report); err != nil {
+	if err := h.holdCopy(ctx, id, labels[engine.LabelClaim], c, report); err != nil {
 		return "", err
 	}
 	// The copy is complete and held, so the original can be removed.
-	if err := r.freeName(ctx, id, c, labels[engine.LabelClaim], holders, progress); err != nil {
+	if err := h.freeName(ctx, id, c, labels[engine.LabelClaim], holders, progress); err != nil {
 		return "", err
 	}
-	if err := r.forgetRemoval(ctx, id, claim, found); err != nil {
+	if err := h.forgetRemoval(ctx, id, claim, found); err != nil {
 		return "", err
 	}
-	r.engine.Log.Info("volume set aside", "workspace", id, "volume", c.target, "bytes", report.Bytes, "entries", report.Entries)
+	h.Log.Info("volume set aside", "workspace", id, "volume", c.target, "bytes", report.Bytes, "entries", report.Entries)
 	return c.target, nil
 }
 
 // finishAside resumes the removal of an original whose copy is complete. It returns
 // the copy's name, or "" if there is none.
-func (r *Runtime) finishAside(ctx context.Context, id workspace.ID, claim, found string, progress func(runtime.Progress)) (string, error) {
+func (h *Homes) finishAside(ctx context.Context, id workspace.ID, claim, found string, progress func(runtime.Progress)) (string, error) {
 	if found == "" || found == claim {
 		return "", nil
 	}
-	homes, err := r.listHomes(ctx, id)
+	homes, err := h.listHomes(ctx, id)
 	if err != nil || homes.homes[id] != found || len(homes.removalsOf(id, found)) == 0 {
 		return "", err
 	}
-	records, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{
-		Filters: r.engine.Filter(engine.RoleAsideRecord).Add("label", engine.LabelWorkspace+"="+string(id), engine.LabelClaim+"="+found),
+	records, err := h.API.VolumeList(ctx, client.VolumeListOptions{
+		Filters: h.Filter(engine.RoleAsideRecord).Add("label", engine.LabelWorkspace+"="+string(id), engine.LabelClaim+"="+found),
 	})
 	if err != nil {
 		return "", engine.WrapError(ctx, "list volumes that were set aside", err)
@@ -149,22 +149,22 @@ func (r *Runtime) finishAside(ctx context.Context, id workspace.ID, claim, found
 	if len(records.Items) == 0 {
 		return "", nil
 	}
-	return records.Items[0].Labels[engine.LabelAside], r.removeHome(ctx, id, found, progress)
+	return records.Items[0].Labels[engine.LabelAside], h.removeHome(ctx, id, found, progress)
 }
 
 // forgetRemoval deletes the removal records of the home with the claim found, which
 // is not the workspace's home. If a power cut brings its volume back, it can be set
 // aside again.
-func (r *Runtime) forgetRemoval(ctx context.Context, id workspace.ID, claim, found string) error {
+func (h *Homes) forgetRemoval(ctx context.Context, id workspace.ID, claim, found string) error {
 	if found == "" || found == claim {
 		return nil
 	}
-	homes, err := r.listHomes(ctx, id)
+	homes, err := h.listHomes(ctx, id)
 	if err != nil {
 		return err
 	}
 	for _, rec := range homes.removalsOf(id, found) {
-		if err := r.engine.RemoveOwned(ctx, rec.name, engine.RoleRemoving); err != nil {
+		if err := h.RemoveOwned(ctx, rec.name, engine.RoleRemoving); err != nil {
 			return err
 		}
 	}
@@ -194,20 +194,20 @@ func idleOf(id workspace.ID, users []engine.User, except string) ([]engine.User,
 
 // startCopy starts the copy, or returns the running one. It replaces the leftovers
 // of an earlier attempt.
-func (r *Runtime) startCopy(ctx context.Context, id workspace.ID, original map[string]string) (copying, error) {
+func (h *Homes) startCopy(ctx context.Context, id workspace.ID, original map[string]string) (copying, error) {
 	for range engine.MaxTries {
-		image, err := r.helper.Image(ctx)
+		image, err := h.helper.Image(ctx)
 		if err != nil {
 			return copying{}, err
 		}
 		attempt := engine.RandomHex(8)
-		target := "ws-" + string(id) + "-aside-" + r.engine.Now().UTC().Format(asideTime) + "-" + engine.RandomHex(4)
-		made, err := r.engine.API.ContainerCreate(ctx, r.copyOptions(id, image, target, attempt, original[engine.LabelClaim]))
+		target := "ws-" + string(id) + "-aside-" + h.Now().UTC().Format(asideTime) + "-" + engine.RandomHex(4)
+		made, err := h.API.ContainerCreate(ctx, h.copyOptions(id, image, target, attempt, original[engine.LabelClaim]))
 		switch {
 		case err == nil:
-			return r.runCopy(ctx, id, original, copying{id: made.ID, target: target})
+			return h.runCopy(ctx, id, original, copying{id: made.ID, target: target})
 		case errdefs.IsConflict(err):
-			found, gone, err := r.engine.InspectOwned(ctx, engine.CopyName(id), engine.RoleCopy)
+			found, gone, err := h.InspectOwned(ctx, engine.CopyName(id), engine.RoleCopy)
 			if err != nil {
 				return copying{}, err
 			}
@@ -218,7 +218,7 @@ func (r *Runtime) startCopy(ctx context.Context, id workspace.ID, original map[s
 			if engine.StateOf(found.State.Status) == runtime.ContainerRunning {
 				return earlier, nil
 			}
-			if err := r.discardCopy(ctx, earlier); err != nil {
+			if err := h.discardCopy(ctx, earlier); err != nil {
 				return copying{}, err
 			}
 		case errdefs.IsNotFound(err): // another server removed it as an old image
@@ -229,16 +229,16 @@ func (r *Runtime) startCopy(ctx context.Context, id workspace.ID, original map[s
 	return copying{}, fmt.Errorf("container %s was created again after every removal", engine.CopyName(id))
 }
 
-func (r *Runtime) copyOptions(id workspace.ID, image, target, attempt, claim string) client.ContainerCreateOptions {
-	labels := r.engine.Labels(engine.RoleCopy, id, claim)
+func (h *Homes) copyOptions(id workspace.ID, image, target, attempt, claim string) client.ContainerCreateOptions {
+	labels := h.Labels(engine.RoleCopy, id, claim)
 	labels[engine.LabelAside] = target
-	aside := r.engine.Labels(engine.RoleAside, id, claim)
-	aside[engine.LabelSince] = r.engine.Now().UTC().Format(time.RFC3339)
+	aside := h.Labels(engine.RoleAside, id, claim)
+	aside[engine.LabelSince] = h.Now().UTC().Format(time.RFC3339)
 	return helper.Confined{
 		Name: engine.CopyName(id), Image: image, Entrypoint: []string{"/codehub", runtime.CopyCommand},
 		Labels: labels, Caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
 		Mounts: []mount.Mount{
-			r.volumeMount(id, runtime.CopyFromDir, attempt, true),
+			h.VolumeMount(id, runtime.CopyFromDir, attempt, true),
 			{
 				Type: mount.TypeVolume, Source: target, Target: runtime.CopyToDir,
 				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: aside},
@@ -250,10 +250,10 @@ func (r *Runtime) copyOptions(id workspace.ID, image, target, attempt, claim str
 
 // runCopy starts the created copy if the volume that it holds is the one in the
 // way. Otherwise it removes the copy.
-func (r *Runtime) runCopy(ctx context.Context, id workspace.ID, original map[string]string, c copying) (copying, error) {
-	err := r.admitCopy(ctx, id, original, c)
+func (h *Homes) runCopy(ctx context.Context, id workspace.ID, original map[string]string, c copying) (copying, error) {
+	err := h.admitCopy(ctx, id, original, c)
 	if err == nil {
-		_, err = r.engine.API.ContainerStart(ctx, c.id, client.ContainerStartOptions{})
+		_, err = h.API.ContainerStart(ctx, c.id, client.ContainerStartOptions{})
 		if err == nil {
 			return c, nil
 		}
@@ -264,27 +264,27 @@ func (r *Runtime) runCopy(ctx context.Context, id workspace.ID, original map[str
 	}
 	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 	defer cancel()
-	return copying{}, errors.Join(err, r.discardCopy(cleanup, c), r.removeImplicit(cleanup, id))
+	return copying{}, errors.Join(err, h.discardCopy(cleanup, c), h.removeImplicit(cleanup, id))
 }
 
 // errReplaced means that another call has removed or replaced the volume in the
 // meantime.
 var errReplaced = errors.New("replaced by another call")
 
-func (r *Runtime) admitCopy(ctx context.Context, id workspace.ID, original map[string]string, c copying) error {
-	v, err := r.engine.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
+func (h *Homes) admitCopy(ctx context.Context, id workspace.ID, original map[string]string, c copying) error {
+	v, err := h.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
 	if err != nil {
 		return engine.WrapError(ctx, "inspect volume", err)
 	}
 	if !maps.Equal(v.Volume.Labels, original) {
 		return fmt.Errorf("volume %s: %w: %w", id.VolumeName(), errReplaced, runtime.ErrVolumeMismatch)
 	}
-	return r.onlyIdle(ctx, id, c)
+	return h.onlyIdle(ctx, id, c)
 }
 
 // onlyIdle checks that only the copy uses the volume in the way.
-func (r *Runtime) onlyIdle(ctx context.Context, id workspace.ID, c copying) error {
-	users, err := r.engine.Users(ctx, id.VolumeName())
+func (h *Homes) onlyIdle(ctx context.Context, id workspace.ID, c copying) error {
+	users, err := h.Users(ctx, id.VolumeName())
 	if err != nil {
 		return err
 	}
@@ -294,18 +294,18 @@ func (r *Runtime) onlyIdle(ctx context.Context, id workspace.ID, c copying) erro
 
 // discardCopy removes an incomplete copy and its target. A held target is complete
 // and is kept.
-func (r *Runtime) discardCopy(ctx context.Context, c copying) error {
-	if err := r.discard(ctx, c.id); err != nil {
+func (h *Homes) discardCopy(ctx context.Context, c copying) error {
+	if err := h.discard(ctx, c.id); err != nil {
 		return err
 	}
 	if c.target == "" {
 		return nil
 	}
-	users, err := r.engine.Users(ctx, c.target)
+	users, err := h.Users(ctx, c.target)
 	if err != nil || len(users) > 0 {
 		return err
 	}
-	err = r.engine.RemoveOwned(ctx, c.target, engine.RoleAside)
+	err = h.RemoveOwned(ctx, c.target, engine.RoleAside)
 	if errors.Is(err, runtime.ErrBusy) {
 		return nil // another copy has begun to use it since the users were listed
 	}
@@ -323,7 +323,7 @@ func (e *copyFailed) Error() string {
 }
 
 // followCopy waits for the end of the copy and returns its result.
-func (r *Runtime) followCopy(ctx context.Context, containerID string, progress func(runtime.Progress)) (runtime.CopyReport, error) {
+func (h *Homes) followCopy(ctx context.Context, containerID string, progress func(runtime.Progress)) (runtime.CopyReport, error) {
 	var last runtime.CopyReport
 	line := func(b []byte) {
 		var report runtime.CopyReport
@@ -334,16 +334,16 @@ func (r *Runtime) followCopy(ctx context.Context, containerID string, progress f
 			progress(runtime.Progress{Step: report.Step, Done: report.Bytes, Entries: report.Entries})
 		}
 	}
-	words := &helper.OutputTail{Log: func(s string) { r.engine.Log.Debug("copy output", "container", containerID, "line", s) }}
+	words := &helper.OutputTail{Log: func(s string) { h.Log.Debug("copy output", "container", containerID, "line", s) }}
 	given := 0
 	for try := 0; ; try++ {
-		c, err := r.engine.API.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
+		c, err := h.API.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
 		if err != nil {
 			return last, engine.WrapError(ctx, "inspect container that copies a volume", err)
 		}
 		ended := engine.StateOf(c.Container.State.Status) == runtime.ContainerExited
 		words.Lines = nil
-		err = r.helper.ReadReport(ctx, containerID, !ended, &given, line, words)
+		err = h.helper.ReadReport(ctx, containerID, !ended, &given, line, words)
 		switch {
 		case ctx.Err() != nil:
 			return last, engine.WrapError(ctx, "follow copy", ctx.Err())
@@ -356,91 +356,84 @@ func (r *Runtime) followCopy(ctx context.Context, containerID string, progress f
 			return last, nil
 		}
 		if try > 0 || err == nil {
-			r.helper.Pause(ctx, containerID)
+			h.helper.Pause(ctx, containerID)
 		}
 	}
 }
 
-func asideHolderName(target string) string {
-	return "codehub-aside-" + strings.TrimPrefix(target, "ws-")
-}
-
 // holdCopy creates or finds the container that holds a complete copy, which
 // protects it from docker volume prune, and records that the copy is complete.
-func (r *Runtime) holdCopy(ctx context.Context, id workspace.ID, claim string, c copying, report runtime.CopyReport) error {
-	if err := r.holdAside(ctx, id, c.target); err != nil {
+func (h *Homes) holdCopy(ctx context.Context, id workspace.ID, claim string, c copying, report runtime.CopyReport) error {
+	if err := h.holdAside(ctx, id, c.target); err != nil {
 		return err
 	}
-	labels := r.engine.Labels(engine.RoleAsideRecord, id, claim)
+	labels := h.Labels(engine.RoleAsideRecord, id, claim)
 	labels[engine.LabelAside] = c.target
 	labels[engine.LabelBytes] = strconv.FormatInt(report.Bytes, 10)
 	labels[engine.LabelFiles] = strconv.FormatInt(report.Entries, 10)
 	labels[engine.LabelDigest] = report.Digest
-	name := asideRecordName(c.target)
-	if _, err := r.engine.API.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: labels}); err != nil {
+	name := engine.AsideRecordName(c.target)
+	if _, err := h.API.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: labels}); err != nil {
 		return engine.WrapError(ctx, "create volume", err)
 	}
-	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	v, err := h.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if err != nil {
 		return engine.WrapError(ctx, "inspect volume", err)
 	}
-	if !r.engine.Owns(v.Volume.Labels, engine.RoleAsideRecord) {
+	if !h.Owns(v.Volume.Labels, engine.RoleAsideRecord) {
 		return fmt.Errorf("volume %s is not the record of a copy", name)
 	}
 	return nil
 }
 
-// asideRecordName is the name of the volume that records that target is complete.
-func asideRecordName(target string) string { return target + "-complete" }
-
 // holdAside creates or finds the container that holds a set-aside volume.
-func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string) error {
-	labels := r.engine.Labels(engine.RoleAside, id, "")
+func (h *Homes) holdAside(ctx context.Context, id workspace.ID, target string) error {
+	labels := h.Labels(engine.RoleAside, id, "")
 	labels[engine.LabelAside] = target
 	opts := client.ContainerCreateOptions{
-		Name:   asideHolderName(target),
-		Config: &container.Config{Image: r.engine.Names.Holder, Cmd: []string{"never-started"}, Labels: labels},
+		Name:   engine.AsideHolderName(target),
+		Config: &container.Config{Image: h.Names.Holder, Cmd: []string{"never-started"}, Labels: labels},
 		HostConfig: &container.HostConfig{
 			NetworkMode: engine.NoNetwork,
 			Mounts: []mount.Mount{{
 				Type: mount.TypeVolume, Source: target, Target: runtime.HomeDir,
-				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.engine.Labels(engine.RoleImplicit, id, "")},
+				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: h.Labels(engine.RoleImplicit, id, "")},
 			}},
 		},
 	}
-	holder, err := r.makeHolder(ctx, opts)
+	holder, err := h.makeHolder(ctx, opts)
 	if err != nil {
 		return err
 	}
-	v, err := r.engine.API.VolumeInspect(ctx, target, client.VolumeInspectOptions{})
+	v, err := h.API.VolumeInspect(ctx, target, client.VolumeInspectOptions{})
 	if err != nil {
 		return engine.WrapError(ctx, "inspect volume", err)
 	}
-	if r.engine.Owns(v.Volume.Labels, engine.RoleAside) {
+	if h.Owns(v.Volume.Labels, engine.RoleAside) {
 		return nil
 	}
-	err = r.discard(ctx, holder)
-	return errors.Join(fmt.Errorf("volume %s was removed by another call", target), err, r.engine.RemoveOwned(ctx, target, engine.RoleImplicit))
+	err = h.discard(ctx, holder)
+	return errors.Join(fmt.Errorf("volume %s was removed by another call", target), err, h.RemoveOwned(ctx, target, engine.RoleImplicit))
 }
 
 // makeHolder creates or finds the container that holds a copy, and returns its ID.
 // A container that another server is creating cannot be inspected yet, so it waits
 // for that.
-func (r *Runtime) makeHolder(ctx context.Context, opts client.ContainerCreateOptions) (string, error) {
+func (h *Homes) makeHolder(ctx context.Context, opts client.ContainerCreateOptions) (string, error) {
 	for try := 0; ; try++ {
-		made, err := r.engine.API.ContainerCreate(ctx, opts)
+		made, err := h.API.ContainerCreate(ctx, opts)
 		switch {
 		case err == nil:
 			return made.ID, nil
 		case errdefs.IsNotFound(err) && try < engine.MaxTries:
-			if err := r.ensureHolderImage(ctx); err != nil {
+			if err := h.ensureHolderImage(ctx); err != nil {
 				return "", err
 			}
 			continue
 		case !errdefs.IsConflict(err):
 			return "", engine.WrapError(ctx, "create container that holds a volume", err)
 		}
-		found, gone, err := r.engine.InspectOwned(ctx, opts.Name, engine.RoleAside)
+		found, gone, err := h.InspectOwned(ctx, opts.Name, engine.RoleAside)
 		if err != nil || !gone {
 			return found.ID, err
 		}
@@ -457,30 +450,30 @@ func (r *Runtime) makeHolder(ctx context.Context, opts client.ContainerCreateOpt
 
 // freeName removes the original of a complete, held copy, and the containers that
 // held the original when its claim was read.
-func (r *Runtime) freeName(ctx context.Context, id workspace.ID, c copying, claim string, holders []engine.User, progress func(runtime.Progress)) error {
-	if err := r.onlyIdle(ctx, id, c); err != nil {
+func (h *Homes) freeName(ctx context.Context, id workspace.ID, c copying, claim string, holders []engine.User, progress func(runtime.Progress)) error {
+	if err := h.onlyIdle(ctx, id, c); err != nil {
 		return err
 	}
 	for _, u := range append(holders, engine.User{ID: c.id}) {
-		if err := r.discard(ctx, u.ID); err != nil {
+		if err := h.discard(ctx, u.ID); err != nil {
 			return err
 		}
 	}
 	if claim == "" {
-		return r.engine.RemoveVolume(ctx, id.VolumeName())
+		return h.DropVolume(ctx, id.VolumeName())
 	}
 	// Like any home, it may be nested too deeply for Docker to remove.
-	return r.removeHome(ctx, id, claim, progress)
+	return h.removeHome(ctx, id, claim, progress)
 }
 
 // Asides implements runtime.Runtime. It creates missing holders of complete copies
 // again.
-func (r *Runtime) Asides(ctx context.Context) ([]runtime.Aside, error) {
-	volumes, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter("")})
+func (h *Homes) Asides(ctx context.Context) ([]runtime.Aside, error) {
+	volumes, err := h.API.VolumeList(ctx, client.VolumeListOptions{Filters: h.Filter("")})
 	if err != nil {
 		return nil, engine.WrapError(ctx, "list volumes that were set aside", err)
 	}
-	holders, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleAside)})
+	holders, err := h.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: h.Filter(engine.RoleAside)})
 	if err != nil {
 		return nil, engine.WrapError(ctx, "list containers that hold volumes", err)
 	}
@@ -506,8 +499,8 @@ func (r *Runtime) Asides(ctx context.Context) ([]runtime.Aside, error) {
 			a.Bytes, _ = strconv.ParseInt(labels[engine.LabelBytes], 10, 64)
 			a.Entries, _ = strconv.ParseInt(labels[engine.LabelFiles], 10, 64)
 			if !held[v.Name] {
-				if err := r.holdAside(ctx, a.Workspace, v.Name); err != nil {
-					r.engine.Log.Warn("holder of a set-aside volume not created", "volume", v.Name, "err", err)
+				if err := h.holdAside(ctx, a.Workspace, v.Name); err != nil {
+					h.Log.Warn("holder of a set-aside volume not created", "volume", v.Name, "err", err)
 				}
 			}
 		}
@@ -515,10 +508,10 @@ func (r *Runtime) Asides(ctx context.Context) ([]runtime.Aside, error) {
 		out = append(out, a)
 	}
 	for target := range records { // the copy was removed by hand
-		if err := r.engine.RemoveOwned(ctx, asideRecordName(target), engine.RoleAsideRecord); err != nil {
+		if err := h.RemoveOwned(ctx, engine.AsideRecordName(target), engine.RoleAsideRecord); err != nil {
 			return nil, err
 		}
 	}
-	folders, err := r.foldersAside()
+	folders, err := h.foldersAside()
 	return append(out, folders...), err
 }

@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -18,16 +18,16 @@ import (
 	"codehub/internal/runtime/docker/helper"
 )
 
-var errNoUID = errors.New("a workspace cannot run as root")
+var ErrNoUID = errors.New("a workspace cannot run as root")
 
 // OwnHome implements runtime.Runtime. A server that is root on Docker's host changes the
 // owner itself, which saves a container at the first start of each home; another one has
 // the helper do it.
-func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress func(runtime.Progress)) error {
+func (h *Homes) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress func(runtime.Progress)) error {
 	if spec.UID == 0 {
-		return errNoUID
+		return ErrNoUID
 	}
-	if err := r.checkMapped(ctx, spec.UID); err != nil {
+	if err := h.checkMapped(ctx, spec.UID); err != nil {
 		return err
 	}
 	if progress == nil {
@@ -37,13 +37,13 @@ func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress fu
 	for _, uid := range spec.From {
 		from = append(from, strconv.FormatUint(uint64(uid), 10))
 	}
-	printed, err := r.onHome(ctx, spec.Workspace, spec.VolumeClaim, homeTask{
+	printed, err := h.onHome(ctx, spec.Workspace, spec.VolumeClaim, homeTask{
 		args:   []string{helper.CmdOwnHome, strconv.FormatUint(uint64(spec.UID), 10), strings.Join(from, ",")},
 		step:   runtime.StepOwning,
 		caps:   []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
 		writes: true, mappedUsers: true,
 		here: func(ctx context.Context, home homeRef, progress func(runtime.Progress)) (bool, error) {
-			return r.ownHere(ctx, spec, home, progress)
+			return h.ownHere(ctx, spec, home, progress)
 		},
 	}, progress)
 	if entries, bad := strconv.ParseInt(printed, 10, 64); err == nil && bad == nil {
@@ -57,17 +57,17 @@ func (r *Runtime) OwnHome(ctx context.Context, spec runtime.OwnSpec, progress fu
 const maxOwnPath = 64 << 10
 
 // ownHere changes the owner in this process. It returns false if the helper has to do it.
-func (r *Runtime) ownHere(ctx context.Context, spec runtime.OwnSpec, home homeRef, progress func(runtime.Progress)) (done bool, err error) {
-	if r.remote || !r.changesOwners() || !r.engine.Features(ctx).KeepsUsers {
+func (h *Homes) ownHere(ctx context.Context, spec runtime.OwnSpec, home homeRef, progress func(runtime.Progress)) (done bool, err error) {
+	if h.Remote || !changesOwners() || !h.Features(ctx).KeepsUsers {
 		return false, nil
 	}
-	path := r.homePath(spec.Workspace)
+	path := h.Path(spec.Workspace)
 	if home.mount.Type == mount.TypeVolume {
-		v, err := r.engine.API.VolumeInspect(ctx, home.source, client.VolumeInspectOptions{})
+		v, err := h.API.VolumeInspect(ctx, home.source, client.VolumeInspectOptions{})
 		if err != nil {
 			return false, engine.WrapError(ctx, "inspect volume", err)
 		}
-		if path = v.Volume.Mountpoint; !r.isLocal(path) {
+		if path = v.Volume.Mountpoint; !h.isLocal(path) {
 			return false, nil
 		}
 	}

@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -45,32 +45,32 @@ func removerLimits() helper.Limits {
 }
 
 // RemoveVolume implements runtime.Runtime.
-func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
-	unlock, err := r.lockHome(ctx, id)
+func (h *Homes) RemoveVolume(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
+	unlock, err := h.LockHome(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	// The directory first: a volume that only has the home's name does not matter
 	// for it.
-	if err := r.removeFolder(ctx, id, claim, progress); err != nil {
+	if err := h.removeFolder(ctx, id, claim, progress); err != nil {
 		return err
 	}
-	if err := r.removeHome(ctx, id, claim, progress); err != nil {
+	if err := h.removeHome(ctx, id, claim, progress); err != nil {
 		return err
 	}
-	return r.removeScratch(ctx, id)
+	return h.removeScratch(ctx, id)
 }
 
 // removeScratch removes the scratch volumes of archive jobs that were removed
 // without their volumes. Docker keeps those in use.
-func (r *Runtime) removeScratch(ctx context.Context, id workspace.ID) error {
-	list, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleScratch).Add("label", engine.LabelWorkspace+"="+string(id))})
+func (h *Homes) removeScratch(ctx context.Context, id workspace.ID) error {
+	list, err := h.API.VolumeList(ctx, client.VolumeListOptions{Filters: h.Filter(engine.RoleScratch).Add("label", engine.LabelWorkspace+"="+string(id))})
 	if err != nil {
 		return engine.WrapError(ctx, "list scratch volumes", err)
 	}
 	for _, v := range list.Items {
-		if err := r.engine.RemoveOwned(ctx, v.Name, engine.RoleScratch); err != nil && !errors.Is(err, runtime.ErrBusy) {
+		if err := h.RemoveOwned(ctx, v.Name, engine.RoleScratch); err != nil && !errors.Is(err, runtime.ErrBusy) {
 			return err
 		}
 	}
@@ -78,27 +78,27 @@ func (r *Runtime) removeScratch(ctx context.Context, id workspace.ID) error {
 }
 
 // removeHome removes a docker-volume home, if it exists, and its records.
-func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
+func (h *Homes) removeHome(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
 	name := id.VolumeName()
 	var last error
 	for range engine.MaxTries {
-		users, err := r.engine.Users(ctx, name)
+		users, err := h.Users(ctx, name)
 		if err != nil {
 			return err
 		}
-		found, err := r.listHomes(ctx, id)
+		found, err := h.listHomes(ctx, id)
 		if err != nil {
 			return err
 		}
 		there, ok := found.homes[id]
 		if !ok {
-			if err := r.removeUnclaimed(ctx, id, found.removalsOf(id, claim)); err != nil {
+			if err := h.removeUnclaimed(ctx, id, found.removalsOf(id, claim)); err != nil {
 				return err
 			}
-			if err := r.removeRecords(ctx, found, id, claim); err != nil {
+			if err := h.removeRecords(ctx, found, id, claim); err != nil {
 				return err
 			}
-			return r.endRemoval(ctx, id, claim)
+			return h.endRemoval(ctx, id, claim)
 		}
 		if there != claim {
 			return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
@@ -107,7 +107,7 @@ func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string,
 			return err
 		}
 		engine.Report(progress, runtime.StepRemoving)
-		err = r.emptyHome(ctx, found, id, claim, progress)
+		err = h.emptyHome(ctx, found, id, claim, progress)
 		if errors.Is(err, runtime.ErrVolumeMismatch) {
 			// Another call has removed it since it was listed. What takes its place is
 			// judged by the next list.
@@ -121,10 +121,10 @@ func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string,
 		if err != nil {
 			return err
 		}
-		if err := r.engine.RemoveVolume(ctx, name); err != nil {
+		if err := h.DropVolume(ctx, name); err != nil {
 			return err
 		}
-		return r.endRemoval(ctx, id, claim)
+		return h.endRemoval(ctx, id, claim)
 	}
 	return last
 }
@@ -139,38 +139,38 @@ func errRemoverGone(id workspace.ID) error {
 }
 
 // removeRecords removes the records of a home that was removed by hand.
-func (r *Runtime) removeRecords(ctx context.Context, found homes, id workspace.ID, claim string) error {
+func (h *Homes) removeRecords(ctx context.Context, found volumeState, id workspace.ID, claim string) error {
 	if seed := found.seeds[id]; seed.claim == claim {
-		if err := r.discard(ctx, seed.container); err != nil {
+		if err := h.discard(ctx, seed.container); err != nil {
 			return err
 		}
 	}
-	if err := r.removeMarkers(ctx, found, id, claim); err != nil {
+	if err := h.removeMarkers(ctx, found, id, claim); err != nil {
 		return err
 	}
-	return r.removeSettled(ctx, found, id, claim)
+	return h.removeSettled(ctx, found, id, claim)
 }
 
 // removeUnclaimed handles a volume with the home's name that is not its home. One
 // that Docker created implicitly is removed. If the home's removal has begun, a
 // volume without labels is that home, brought back by a power cut: its content was
 // removed durably before, so it is removed if it is empty and otherwise left alone.
-func (r *Runtime) removeUnclaimed(ctx context.Context, id workspace.ID, records []record) error {
+func (h *Homes) removeUnclaimed(ctx context.Context, id workspace.ID, records []record) error {
 	name := id.VolumeName()
-	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	v, err := h.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
 		return nil
 	case err != nil:
 		return engine.WrapError(ctx, "inspect volume", err)
-	case r.engine.Owns(v.Volume.Labels, engine.RoleHome):
+	case h.Owns(v.Volume.Labels, engine.RoleHome):
 		return engine.ErrConcurrent("volume %s was created by another call", name)
-	case r.engine.Owns(v.Volume.Labels, engine.RoleImplicit):
-		return r.removeImplicit(ctx, id)
+	case h.Owns(v.Volume.Labels, engine.RoleImplicit):
+		return h.removeImplicit(ctx, id)
 	case len(records) == 0 || len(v.Volume.Labels) > 0:
 		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
-	empty, err := r.isEmpty(ctx, name, v.Volume.Mountpoint)
+	empty, err := h.isEmpty(ctx, name, v.Volume.Mountpoint)
 	if err != nil {
 		return err
 	}
@@ -178,13 +178,13 @@ func (r *Runtime) removeUnclaimed(ctx context.Context, id workspace.ID, records 
 		// The home is gone. Without its removal record this is a volume in the way,
 		// which the owner can set aside.
 		for _, rec := range records {
-			if err := r.engine.RemoveOwned(ctx, rec.name, engine.RoleRemoving); err != nil {
+			if err := h.RemoveOwned(ctx, rec.name, engine.RoleRemoving); err != nil {
 				return err
 			}
 		}
 		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
-	if err := r.engine.RemoveVolume(ctx, name); err != nil {
+	if err := h.DropVolume(ctx, name); err != nil {
 		return err
 	}
 	return nil
@@ -192,12 +192,12 @@ func (r *Runtime) removeUnclaimed(ctx context.Context, id workspace.ID, records 
 
 // emptyHome removes all content of a home. When it returns, no container holds the
 // home.
-func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, claim string, progress func(runtime.Progress)) error {
-	remover, err := r.startRemover(ctx, found, id, claim)
+func (h *Homes) emptyHome(ctx context.Context, found volumeState, id workspace.ID, claim string, progress func(runtime.Progress)) error {
+	remover, err := h.startRemover(ctx, found, id, claim)
 	if err != nil {
 		return err
 	}
-	code, err := r.helper.Follow(ctx, engine.RoleRemover, remover, func(line []byte) {
+	code, err := h.helper.Follow(ctx, engine.RoleRemover, remover, func(line []byte) {
 		if n, ok := parseRemoved(line); ok && progress != nil {
 			progress(runtime.Progress{Step: runtime.StepRemoving, Entries: n})
 		}
@@ -212,41 +212,41 @@ func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, c
 	case 0:
 		err = nil
 	case 1: // the helper's own error
-		err = helper.Failure(fmt.Errorf("empty volume %s: %s", id.VolumeName(), r.helper.Output(ctx, remover)))
+		err = helper.Failure(fmt.Errorf("empty volume %s: %s", id.VolumeName(), h.helper.Output(ctx, remover)))
 	default:
 		err = fmt.Errorf("%w: exit code %d", errTryAgain, code)
 	}
-	return errors.Join(err, r.discard(ctx, remover))
+	return errors.Join(err, h.discard(ctx, remover))
 }
 
 // startRemover returns the ID of the container that empties the home, running or
 // ended.
-func (r *Runtime) startRemover(ctx context.Context, found homes, id workspace.ID, claim string) (string, error) {
-	image, err := r.helper.Image(ctx)
+func (h *Homes) startRemover(ctx context.Context, found volumeState, id workspace.ID, claim string) (string, error) {
+	image, err := h.helper.Image(ctx)
 	if err != nil {
 		return "", err
 	}
-	made, err := r.engine.API.ContainerCreate(ctx, r.removerOptions(id, claim, image))
+	made, err := h.API.ContainerCreate(ctx, h.removerOptions(id, claim, image))
 	switch {
 	case err == nil:
 	case errdefs.IsConflict(err):
-		return r.adoptRemover(ctx, id, claim)
+		return h.adoptRemover(ctx, id, claim)
 	case errdefs.IsNotFound(err): // another server removed it as an old image
 		return "", errTryAgain
 	default:
 		return "", engine.WrapError(ctx, "create remover", err)
 	}
-	if err := r.admitRemover(ctx, found, id, claim, made.ID); err != nil {
+	if err := h.admitRemover(ctx, found, id, claim, made.ID); err != nil {
 		// Also after a cancellation: a container that was not started is useless.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 		defer cancel()
-		return "", errors.Join(err, r.discard(ctx, made.ID))
+		return "", errors.Join(err, h.discard(ctx, made.ID))
 	}
-	if _, err := r.engine.API.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
+	if _, err := h.API.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
 		if errdefs.IsNotFound(err) || errdefs.IsConflict(err) {
 			// Another server has removed it, or is removing it, because its creator
 			// seemed dead, and has its own record.
-			return "", errors.Join(errRemoverGone(id), r.engine.RemoveOwned(ctx, engine.RemovingName(id, claim, made.ID), engine.RoleRemoving))
+			return "", errors.Join(errRemoverGone(id), h.RemoveOwned(ctx, engine.RemovingName(id, claim, made.ID), engine.RoleRemoving))
 		}
 		return "", engine.WrapError(ctx, "start remover", err)
 	}
@@ -254,8 +254,8 @@ func (r *Runtime) startRemover(ctx context.Context, found homes, id workspace.ID
 }
 
 // adoptRemover handles an existing container with the remover's name.
-func (r *Runtime) adoptRemover(ctx context.Context, id workspace.ID, claim string) (string, error) {
-	found, gone, err := r.engine.InspectOwned(ctx, engine.RemoverName(id), engine.RoleRemover)
+func (h *Homes) adoptRemover(ctx context.Context, id workspace.ID, claim string) (string, error) {
+	found, gone, err := h.InspectOwned(ctx, engine.RemoverName(id), engine.RoleRemover)
 	if err != nil {
 		return "", err
 	}
@@ -263,7 +263,7 @@ func (r *Runtime) adoptRemover(ctx context.Context, id workspace.ID, claim strin
 		return "", errRemoverGone(id)
 	}
 	if found.State.Status == container.StateRemoving {
-		return "", errors.Join(errRemoverGone(id), r.engine.AwaitRemoval(ctx, found.ID))
+		return "", errors.Join(errRemoverGone(id), h.AwaitRemoval(ctx, found.ID))
 	}
 	own := found.Config.Labels[engine.LabelClaim] == claim
 	switch engine.StateOf(found.State.Status) {
@@ -279,61 +279,61 @@ func (r *Runtime) adoptRemover(ctx context.Context, id workspace.ID, claim strin
 	}
 	// If it was never started, its creator has died, or has not started it yet and
 	// will not find it.
-	return "", errors.Join(errRemoverGone(id), r.discard(ctx, found.ID))
+	return "", errors.Join(errRemoverGone(id), h.discard(ctx, found.ID))
 }
 
 // admitRemover checks, while the remover holds the volume, that it is the right
 // home and not in use, and removes the records that it is complete.
-func (r *Runtime) admitRemover(ctx context.Context, found homes, id workspace.ID, claim, remover string) error {
-	if err := r.checkVolume(ctx, id, claim, remover); err != nil {
+func (h *Homes) admitRemover(ctx context.Context, found volumeState, id workspace.ID, claim, remover string) error {
+	if err := h.checkVolume(ctx, id, claim, remover); err != nil {
 		return err
 	}
-	users, err := r.engine.Users(ctx, id.VolumeName())
+	users, err := h.Users(ctx, id.VolumeName())
 	if err != nil {
 		return err
 	}
 	if err := engine.InUse("volume "+id.VolumeName(), users); err != nil {
 		return err
 	}
-	if err := r.recordRemoval(ctx, id, claim, remover); err != nil {
+	if err := h.recordRemoval(ctx, id, claim, remover); err != nil {
 		return err
 	}
 	for _, u := range users {
 		if u.ID == remover {
 			continue
 		}
-		if err := r.discard(ctx, u.ID); err != nil {
+		if err := h.discard(ctx, u.ID); err != nil {
 			return err
 		}
 	}
-	if err := r.removeMarkers(ctx, found, id, claim); err != nil {
+	if err := h.removeMarkers(ctx, found, id, claim); err != nil {
 		return err
 	}
-	if err := r.removeLostRecords(ctx, found, id, claim); err != nil {
+	if err := h.removeLostRecords(ctx, found, id, claim); err != nil {
 		return err
 	}
-	return r.removeSettled(ctx, found, id, claim)
+	return h.removeSettled(ctx, found, id, claim)
 }
 
 // recordRemoval creates the record that the removal has begun.
-func (r *Runtime) recordRemoval(ctx context.Context, id workspace.ID, claim, remover string) error {
+func (h *Homes) recordRemoval(ctx context.Context, id workspace.ID, claim, remover string) error {
 	name := engine.RemovingName(id, claim, remover)
-	labels := r.engine.Labels(engine.RoleRemoving, id, claim)
+	labels := h.Labels(engine.RoleRemoving, id, claim)
 	labels[engine.LabelProof] = remover
-	got, err := r.engine.CreateVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
+	got, err := h.EnsureVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
 	if err != nil {
 		return err
 	}
-	if !r.engine.Owns(got, engine.RoleRemoving) || got[engine.LabelClaim] != claim {
+	if !h.Owns(got, engine.RoleRemoving) || got[engine.LabelClaim] != claim {
 		return fmt.Errorf("volume %s belongs to another installation or claim", name)
 	}
 	return nil
 }
 
 // removalBegun reports whether the removal of the home with this claim has begun.
-func (r *Runtime) removalBegun(ctx context.Context, id workspace.ID, claim string) (bool, error) {
-	all, err := r.removing.Do(ctx, struct{}{}, func(ctx context.Context) ([]volume.Volume, error) {
-		return r.listRemovals(ctx, r.engine.Filter(engine.RoleRemoving))
+func (h *Homes) removalBegun(ctx context.Context, id workspace.ID, claim string) (bool, error) {
+	all, err := h.removing.Do(ctx, struct{}{}, func(ctx context.Context) ([]volume.Volume, error) {
+		return h.listRemovals(ctx, h.Filter(engine.RoleRemoving))
 	})
 	return slices.ContainsFunc(all, func(v volume.Volume) bool {
 		return v.Labels[engine.LabelWorkspace] == string(id) && v.Labels[engine.LabelClaim] == claim
@@ -341,12 +341,12 @@ func (r *Runtime) removalBegun(ctx context.Context, id workspace.ID, claim strin
 }
 
 // removals lists the removal records of the home with this claim.
-func (r *Runtime) removals(ctx context.Context, id workspace.ID, claim string) ([]volume.Volume, error) {
-	return r.listRemovals(ctx, r.engine.Filter(engine.RoleRemoving).Add("label", engine.LabelWorkspace+"="+string(id), engine.LabelClaim+"="+claim))
+func (h *Homes) removals(ctx context.Context, id workspace.ID, claim string) ([]volume.Volume, error) {
+	return h.listRemovals(ctx, h.Filter(engine.RoleRemoving).Add("label", engine.LabelWorkspace+"="+string(id), engine.LabelClaim+"="+claim))
 }
 
-func (r *Runtime) listRemovals(ctx context.Context, filter client.Filters) ([]volume.Volume, error) {
-	list, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: filter})
+func (h *Homes) listRemovals(ctx context.Context, filter client.Filters) ([]volume.Volume, error) {
+	list, err := h.API.VolumeList(ctx, client.VolumeListOptions{Filters: filter})
 	if err != nil {
 		return nil, engine.WrapError(ctx, "list volumes", err)
 	}
@@ -355,21 +355,21 @@ func (r *Runtime) listRemovals(ctx context.Context, filter client.Filters) ([]vo
 
 // endRemoval deletes the removal record once Docker's removal of the volume is
 // durable.
-func (r *Runtime) endRemoval(ctx context.Context, id workspace.ID, claim string) error {
-	records, err := r.removals(ctx, id, claim)
+func (h *Homes) endRemoval(ctx context.Context, id workspace.ID, claim string) error {
+	records, err := h.removals(ctx, id, claim)
 	if err != nil || len(records) == 0 {
 		return err // no record: the home was gone when this call began
 	}
-	if err := r.syncVolumes(ctx, records[0]); err != nil {
+	if err := h.syncVolumes(ctx, records[0]); err != nil {
 		return err
 	}
-	if holds, err := r.hasClaim(ctx, id, claim); err != nil {
+	if holds, err := h.hasClaim(ctx, id, claim); err != nil {
 		return err
 	} else if holds {
 		return fmt.Errorf("volume %s exists again after its removal", id.VolumeName())
 	}
 	for _, record := range records {
-		if err := r.engine.RemoveOwned(ctx, record.Name, engine.RoleRemoving); err != nil {
+		if err := h.RemoveOwned(ctx, record.Name, engine.RoleRemoving); err != nil {
 			return err
 		}
 	}
@@ -378,8 +378,8 @@ func (r *Runtime) endRemoval(ctx context.Context, id workspace.ID, claim string)
 
 // syncVolumes makes Docker's changes to volumes durable. The record is on the same
 // file system as the volumes.
-func (r *Runtime) syncVolumes(ctx context.Context, record volume.Volume) error {
-	if r.isLocal(record.Mountpoint) {
+func (h *Homes) syncVolumes(ctx context.Context, record volume.Volume) error {
+	if h.isLocal(record.Mountpoint) {
 		err := syncDir(filepath.Dir(filepath.Dir(record.Mountpoint)))
 		if err == nil || !errors.Is(err, fs.ErrPermission) {
 			return err
@@ -389,14 +389,14 @@ func (r *Runtime) syncVolumes(ctx context.Context, record volume.Volume) error {
 	// Another server may have removed the record since it was listed. Docker then
 	// creates it implicitly, and with these labels it is removed again.
 	m.VolumeOptions.Labels = record.Labels
-	return r.helper.Run(ctx, helper.Run{Args: []string{helper.CmdSync, helperVolume}, Mounts: []mount.Mount{m}})
+	return h.helper.Run(ctx, helper.Run{Args: []string{helper.CmdSync, helperVolume}, Mounts: []mount.Mount{m}})
 }
 
 // isLocal reports whether the path of a volume on Docker's host is the same
 // directory for this process. The path contains the volume's name, which makes a
 // coincidence unlikely.
-func (r *Runtime) isLocal(mountpoint string) bool {
-	if r.remote || mountpoint == "" || !strings.HasPrefix(r.engine.API.DaemonHost(), "unix://") {
+func (h *Homes) isLocal(mountpoint string) bool {
+	if h.Remote || mountpoint == "" || !strings.HasPrefix(h.API.DaemonHost(), "unix://") {
 		return false
 	}
 	_, err := os.Stat(mountpoint)
@@ -404,14 +404,14 @@ func (r *Runtime) isLocal(mountpoint string) bool {
 }
 
 // isEmpty reports whether a volume is empty.
-func (r *Runtime) isEmpty(ctx context.Context, name, mountpoint string) (bool, error) {
-	if r.isLocal(mountpoint) {
+func (h *Homes) isEmpty(ctx context.Context, name, mountpoint string) (bool, error) {
+	if h.isLocal(mountpoint) {
 		entries, err := os.ReadDir(mountpoint)
 		if err == nil || !errors.Is(err, fs.ErrPermission) {
 			return len(entries) == 0, err
 		}
 	}
-	err := r.helper.Run(ctx, helper.Run{
+	err := h.helper.Run(ctx, helper.Run{
 		Args: []string{helper.CmdIsEmpty, helperVolume}, Caps: []string{"DAC_OVERRIDE"}, Mounts: []mount.Mount{helperMount(name)},
 	})
 	if err != nil && strings.Contains(err.Error(), notEmpty) {
@@ -431,12 +431,12 @@ func helperMount(name string) mount.Mount {
 }
 
 // removerOptions returns the complete configuration of a remover's container.
-func (r *Runtime) removerOptions(id workspace.ID, claim, image string) client.ContainerCreateOptions {
+func (h *Homes) removerOptions(id workspace.ID, claim, image string) client.ContainerCreateOptions {
 	return helper.Confined{
 		Name: engine.RemoverName(id), Image: image, Cmd: []string{helper.CmdEmptyHome, runtime.JobHomeDir},
-		Labels: r.engine.Labels(engine.RoleRemover, id, claim),
+		Labels: h.Labels(engine.RoleRemover, id, claim),
 		Caps:   []string{"DAC_OVERRIDE", "FOWNER"}, // files of any owner, also in sticky directories
-		Mounts: []mount.Mount{r.volumeMount(id, runtime.JobHomeDir, engine.RandomHex(8), false)},
+		Mounts: []mount.Mount{h.VolumeMount(id, runtime.JobHomeDir, engine.RandomHex(8), false)},
 		Limits: removerLimits(),
 	}.Options()
 }

@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -22,12 +22,12 @@ const rootMaxAge = 10 * time.Minute
 // Disks implements runtime.Runtime. It returns the disk of the data directory and
 // that of Docker's data directory, once if they are the same. For Docker on another
 // machine it returns nothing.
-func (r *Runtime) Disks(ctx context.Context) ([]runtime.Disk, error) {
+func (h *Homes) Disks(ctx context.Context) ([]runtime.Disk, error) {
 	var places []place
-	if r.cfg.DataDir != "" {
-		places = append(places, place{"the data folder", r.cfg.DataDir})
+	if h.cfg.DataDir != "" {
+		places = append(places, place{"the data folder", h.cfg.DataDir})
 	}
-	root, err := r.dockerRoot(ctx)
+	root, err := h.dockerRoot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,26 +56,26 @@ type place struct{ name, path string }
 
 // dockerRoot returns Docker's data directory, where its volumes are, if Docker runs
 // on this machine.
-func (r *Runtime) dockerRoot(ctx context.Context) (string, error) {
-	if !strings.HasPrefix(r.engine.API.DaemonHost(), "unix://") {
+func (h *Homes) dockerRoot(ctx context.Context) (string, error) {
+	if !strings.HasPrefix(h.API.DaemonHost(), "unix://") {
 		return "", nil
 	}
-	r.mu.Lock()
-	root, at := r.root, r.rootAt
-	r.mu.Unlock()
-	if root != "" && r.engine.Now().Sub(at) < rootMaxAge {
+	h.mu.Lock()
+	root, at := h.root, h.rootAt
+	h.mu.Unlock()
+	if root != "" && h.Now().Sub(at) < rootMaxAge {
 		return root, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, engine.AskTimeout)
 	defer cancel()
-	res, err := r.engine.API.Info(ctx, client.InfoOptions{})
+	res, err := h.API.Info(ctx, client.InfoOptions{})
 	if err != nil {
 		return "", engine.WrapError(ctx, "get Docker's data directory", err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.root, r.rootAt = res.Info.DockerRootDir, r.engine.Now()
-	return r.root, nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.root, h.rootAt = res.Info.DockerRootDir, h.Now()
+	return h.root, nil
 }
 
 // diskOf returns the file system of the path, or of its nearest accessible parent.

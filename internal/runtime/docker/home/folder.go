@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"bytes"
@@ -53,23 +53,23 @@ const (
 
 const homesDir = "homes"
 
-func (r *Runtime) folder(id workspace.ID) string {
-	return filepath.Join(r.cfg.DataDir, homesDir, string(id))
+func (h *Homes) Folder(id workspace.ID) string {
+	return filepath.Join(h.cfg.DataDir, homesDir, string(id))
 }
-func (r *Runtime) homePath(id workspace.ID) string { return homequota.Home(r.folder(id)) }
+func (h *Homes) Path(id workspace.ID) string { return homequota.Home(h.Folder(id)) }
 
-// hostHomePath is homePath on Docker's host.
-func (r *Runtime) hostHomePath(id workspace.ID) string {
-	below := strings.TrimPrefix(r.homePath(id), filepath.Clean(r.cfg.DataDir))
-	return filepath.Join(r.cfg.HostDataDir, below)
+// HostPath is Path on Docker's host.
+func (h *Homes) HostPath(id workspace.ID) string {
+	below := strings.TrimPrefix(h.Path(id), filepath.Clean(h.cfg.DataDir))
+	return filepath.Join(h.cfg.HostDataDir, below)
 }
 
 // folders lists the local-dir homes.
-func (r *Runtime) folders() ([]runtime.Volume, error) {
-	if r.cfg.DataDir == "" {
+func (h *Homes) folders() ([]runtime.Volume, error) {
+	if h.cfg.DataDir == "" {
 		return nil, nil
 	}
-	entries, err := os.ReadDir(filepath.Join(r.cfg.DataDir, homesDir))
+	entries, err := os.ReadDir(filepath.Join(h.cfg.DataDir, homesDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -82,12 +82,12 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 			continue
 		}
 		id := workspace.ID(e.Name())
-		side, there, err := r.readFolder(id)
+		side, there, err := h.readFolder(id)
 		if errors.Is(err, errSidecar) {
 			// One damaged file must not affect the other homes. The home is treated
 			// like a volume without labels.
-			if _, logged := r.damaged.LoadOrStore(id, true); !logged {
-				r.engine.Log.Error("home.json is damaged; home ignored", "workspace", id, "err", err)
+			if _, logged := h.damaged.LoadOrStore(id, true); !logged {
+				h.Log.Error("home.json is damaged; home ignored", "workspace", id, "err", err)
 			}
 			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir, Held: true})
 			continue
@@ -98,8 +98,8 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 		if there && side.Installation == "" {
 			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir, Foreign: true})
 		}
-		if there && side.Installation == r.cfg.Installation {
-			own, shared := homequota.OwnDisk(r.folder(id))
+		if there && side.Installation == h.Installation {
+			own, shared := homequota.OwnDisk(h.Folder(id))
 			out = append(out, runtime.Volume{
 				Workspace: id, Storage: workspace.StorageLocalDir,
 				Claim: side.Claim, Seeded: side.State == folderSeeded, Marker: side.Marker, Held: true, Removing: side.State == folderRemoving,
@@ -114,9 +114,9 @@ var errSidecar = errors.New("home.json is damaged")
 
 // readFolder reads a workspace's home.json and reports whether the home itself
 // exists.
-func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
+func (h *Homes) readFolder(id workspace.ID) (sidecar, bool, error) {
 	var side sidecar
-	raw, err := os.ReadFile(filepath.Join(r.folder(id), "home.json"))
+	raw, err := os.ReadFile(filepath.Join(h.Folder(id), "home.json"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return side, false, fmt.Errorf("read home.json: %w", err)
 	}
@@ -125,7 +125,7 @@ func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
 			return side, false, fmt.Errorf("%w of workspace %s: %w", errSidecar, id, err)
 		}
 	}
-	there, err := homequota.Exists(r.folder(id))
+	there, err := homequota.Exists(h.Folder(id))
 	if err != nil {
 		return side, false, fmt.Errorf("stat home: %w", err)
 	}
@@ -133,24 +133,24 @@ func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
 		if side.State != folderRemoving {
 			return side, false, nil
 		}
-		left, err := r.trash(id) // it is listed until it is removed completely
+		left, err := h.trash(id) // it is listed until it is removed completely
 		return side, len(left) > 0, err
 	}
 	return side, true, nil
 }
 
-func (r *Runtime) ownsFolder(side sidecar, claim string) bool {
-	return side.Installation == r.cfg.Installation && side.Claim == claim
+func (h *Homes) ownsFolder(side sidecar, claim string) bool {
+	return side.Installation == h.Installation && side.Claim == claim
 }
 
 // writeSidecar writes home.json atomically and durably.
-func (r *Runtime) writeSidecar(id workspace.ID, side sidecar) error {
-	side.Installation = r.cfg.Installation
+func (h *Homes) writeSidecar(id workspace.ID, side sidecar) error {
+	side.Installation = h.Installation
 	raw, err := json.Marshal(side)
 	if err != nil {
 		return fmt.Errorf("encode home.json: %w", err)
 	}
-	dir := r.folder(id)
+	dir := h.Folder(id)
 	f, err := os.CreateTemp(dir, ".home.json-*")
 	if err != nil {
 		return fmt.Errorf("write home.json: %w", err)
@@ -172,9 +172,9 @@ func (r *Runtime) writeSidecar(id workspace.ID, side sidecar) error {
 // recordFolderRemoval records in home.json that the removal of the home has begun. On a
 // full disk, which the removal may be to free, it overwrites the file in place: that
 // needs neither space nor an inode.
-func (r *Runtime) recordFolderRemoval(id workspace.ID, claim string) error {
-	side := sidecar{Installation: r.cfg.Installation, Claim: claim, State: folderRemoving}
-	err := r.writeSidecar(id, side)
+func (h *Homes) recordFolderRemoval(id workspace.ID, claim string) error {
+	side := sidecar{Installation: h.Installation, Claim: claim, State: folderRemoving}
+	err := h.writeSidecar(id, side)
 	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
 	}
@@ -182,7 +182,7 @@ func (r *Runtime) recordFolderRemoval(id workspace.ID, claim string) error {
 	if encodeErr != nil {
 		return fmt.Errorf("encode home.json: %w", encodeErr)
 	}
-	if overwriteErr := overwrite(filepath.Join(r.folder(id), "home.json"), raw); overwriteErr != nil {
+	if overwriteErr := overwrite(filepath.Join(h.Folder(id), "home.json"), raw); overwriteErr != nil {
 		return errors.Join(err, fmt.Errorf("overwrite home.json: %w", overwriteErr))
 	}
 	return nil
@@ -224,25 +224,25 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
+func (h *Homes) createFolder(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
 	id := spec.Workspace
-	users, err := r.folderUsers(ctx, id)
+	users, err := h.folderUsers(ctx, id)
 	if err != nil {
 		return err
 	}
 	filler := engine.RandomHex(8)
 	filling := sidecar{Claim: spec.Claim, State: folderFilling, Owner: spec.Owner, Name: spec.Name, Filler: filler}
 	done := false
-	err = r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
+	err = h.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if done = there && side.Live; done {
 			return side, nil
 		}
-		if err := engine.InUse("folder "+r.homePath(id), users); err != nil {
+		if err := engine.InUse("folder "+h.Path(id), users); err != nil {
 			return side, err
 		}
 		for _, u := range users {
 			if u.HasRun() && (side.Marker == "" || u.ID != side.Filler) {
-				return side, fmt.Errorf("folder %s cannot be seeded: container %s uses it: %w", r.homePath(id), u.Name, runtime.ErrConflict)
+				return side, fmt.Errorf("folder %s cannot be seeded: container %s uses it: %w", h.Path(id), u.Name, runtime.ErrConflict)
 			}
 		}
 		if done = there && side.State == folderSeeded; done {
@@ -251,36 +251,36 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 			return side, nil
 		}
 		engine.Report(progress, runtime.StepCreating)
-		if err := r.writeSidecar(id, filling); err != nil {
+		if err := h.writeSidecar(id, filling); err != nil {
 			return side, err
 		}
-		if err := r.discardHome(id); err != nil {
+		if err := h.discardHome(id); err != nil {
 			return side, err
 		}
-		err := r.makeHome(spec, &filling)
+		err := h.makeHome(spec, &filling)
 		return filling, err
 	})
 	if err != nil {
 		return err
 	}
-	if err := r.discardJobs(ctx, users); err != nil || done {
+	if err := h.discardJobs(ctx, users); err != nil || done {
 		return err
 	}
-	if err := r.dismount(ctx, id); err != nil {
+	if err := h.dismount(ctx, id); err != nil {
 		return err
 	}
-	if err := r.emptyTrash(ctx, id, progress); err != nil {
+	if err := h.emptyTrash(ctx, id, progress); err != nil {
 		return err
 	}
-	if err := r.seedFolder(ctx, spec, progress); err != nil {
+	if err := h.seedFolder(ctx, spec, progress); err != nil {
 		return err
 	}
-	if err := r.dismount(ctx, id); err != nil {
+	if err := h.dismount(ctx, id); err != nil {
 		return err
 	}
-	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
+	return h.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if !there || side.Filler != filler || side.State != folderFilling {
-			return side, engine.ErrConcurrent("folder %s was filled by another call", r.homePath(id))
+			return side, engine.ErrConcurrent("folder %s was filled by another call", h.Path(id))
 		}
 		side.State = folderSeeded
 		return side, nil
@@ -288,131 +288,131 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 }
 
 // createEmptyFolder creates the directory for a restore.
-func (r *Runtime) createEmptyFolder(ctx context.Context, spec runtime.VolumeSpec) error {
-	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
+func (h *Homes) createEmptyFolder(ctx context.Context, spec runtime.VolumeSpec) error {
+	return h.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if there { // its limit may have been too small for the restore
-			return r.limited(spec.Workspace, side, spec.Disk)
+			return h.limited(spec.Workspace, side, spec.Disk)
 		}
 		side = sidecar{Claim: spec.Claim, State: folderFilling, Owner: spec.Owner, Name: spec.Name}
-		if err := r.writeSidecar(spec.Workspace, side); err != nil {
+		if err := h.writeSidecar(spec.Workspace, side); err != nil {
 			return side, err
 		}
-		err := r.makeHome(spec, &side)
+		err := h.makeHome(spec, &side)
 		return side, err
 	})
 }
 
 // editFolder changes home.json under the lock, if it has the claim or does not
 // exist yet. Another claim is ErrVolumeMismatch.
-func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, change func(side sidecar, there bool) (sidecar, error)) error {
+func (h *Homes) editFolder(ctx context.Context, spec runtime.VolumeSpec, change func(side sidecar, there bool) (sidecar, error)) error {
 	id := spec.Workspace
-	if r.cfg.DataDir == "" {
+	if h.cfg.DataDir == "" {
 		return errors.New("no data folder is set for local-dir homes")
 	}
-	if err := r.makeFolder(id); err != nil {
+	if err := h.makeFolder(id); err != nil {
 		return err
 	}
-	unlock, err := r.lockFolder(ctx, id)
+	unlock, err := h.lockFolder(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return engine.ErrConcurrent("folder %s was removed concurrently", r.folder(id))
+		return engine.ErrConcurrent("folder %s was removed concurrently", h.Folder(id))
 	}
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	if err := runtime.Fenced(ctx); err != nil {
-		return fmt.Errorf("change folder %s: %w: %w", r.homePath(id), runtime.ErrUnreachable, err)
+		return fmt.Errorf("change folder %s: %w: %w", h.Path(id), runtime.ErrUnreachable, err)
 	}
-	side, there, err := r.readFolder(id)
+	side, there, err := h.readFolder(id)
 	if err != nil {
 		return err
 	}
-	if side.Installation == r.cfg.Installation && side.State == folderRemoving && !there {
+	if side.Installation == h.Installation && side.State == folderRemoving && !there {
 		side = sidecar{} // the removal was interrupted before this file was removed
 	}
-	if side.Installation == r.cfg.Installation && side.Claim != spec.Claim && !there {
+	if side.Installation == h.Installation && side.Claim != spec.Claim && !there {
 		side = sidecar{} // the home it described was removed by hand
 	}
 	known := side != sidecar{}
-	if known && side.State == folderRemoving || !r.ownsFolder(side, spec.Claim) && (there || known) {
-		return fmt.Errorf("folder %s: %w", r.homePath(id), runtime.ErrVolumeMismatch)
+	if known && side.State == folderRemoving || !h.ownsFolder(side, spec.Claim) && (there || known) {
+		return fmt.Errorf("folder %s: %w", h.Path(id), runtime.ErrVolumeMismatch)
 	}
 	next, err := change(side, there)
 	if err != nil {
 		return err
 	}
-	next.Installation = r.cfg.Installation
+	next.Installation = h.Installation
 	if next == side {
 		return nil
 	}
-	return r.writeSidecar(id, next)
+	return h.writeSidecar(id, next)
 }
 
 // makeFolder creates the directory around a home.
-func (r *Runtime) makeFolder(id workspace.ID) error {
-	if _, err := os.Lstat(r.folder(id)); err == nil {
+func (h *Homes) makeFolder(id workspace.ID) error {
+	if _, err := os.Lstat(h.Folder(id)); err == nil {
 		return nil
 	}
-	homes := filepath.Join(r.cfg.DataDir, homesDir)
-	for _, dir := range []string{homes, r.folder(id)} {
+	homes := filepath.Join(h.cfg.DataDir, homesDir)
+	for _, dir := range []string{homes, h.Folder(id)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make folder for the home: %w", err)
 		}
 	}
-	if err := errors.Join(syncDir(r.cfg.DataDir), syncDir(homes)); err != nil {
+	if err := errors.Join(syncDir(h.cfg.DataDir), syncDir(homes)); err != nil {
 		return fmt.Errorf("make folder for the home: %w", err)
 	}
 	return nil
 }
 
 // folderUsers lists the containers that have mounted a local-dir home.
-func (r *Runtime) folderUsers(ctx context.Context, id workspace.ID) ([]engine.User, error) {
-	if r.cfg.DataDir == "" {
+func (h *Homes) folderUsers(ctx context.Context, id workspace.ID) ([]engine.User, error) {
+	if h.cfg.DataDir == "" {
 		return nil, errors.New("no data folder is set for local-dir homes")
 	}
-	return r.engine.Users(ctx, r.hostHomePath(id))
+	return h.Users(ctx, h.HostPath(id))
 }
 
 // seedFolder fills the directory like a volume: through a Docker volume that is a
 // bind mount of it.
-func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
-	_, err := r.engine.CreateVolume(ctx, client.VolumeCreateOptions{
+func (h *Homes) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
+	_, err := h.EnsureVolume(ctx, client.VolumeCreateOptions{
 		Name:   engine.MountName(spec.Workspace),
 		Driver: "local",
 		DriverOpts: map[string]string{
-			"type": "none", "o": "bind", "device": r.hostHomePath(spec.Workspace),
+			"type": "none", "o": "bind", "device": h.HostPath(spec.Workspace),
 		},
-		Labels: r.engine.Labels(engine.RoleMount, spec.Workspace, spec.Claim),
+		Labels: h.Labels(engine.RoleMount, spec.Workspace, spec.Claim),
 	})
 	if err != nil {
 		return err
 	}
 	// Docker writes a volume's options without syncing them, and does not start if
 	// a power cut leaves that file empty.
-	if err := r.syncMount(ctx, engine.MountName(spec.Workspace)); err != nil {
+	if err := h.syncMount(ctx, engine.MountName(spec.Workspace)); err != nil {
 		return err
 	}
-	madeUp := r.engine.Labels(engine.RoleImplicit, spec.Workspace, "")
-	if err := r.seed(ctx, spec, engine.MountName(spec.Workspace), madeUp, progress); err != nil {
+	madeUp := h.Labels(engine.RoleImplicit, spec.Workspace, "")
+	if err := h.seed(ctx, spec, engine.MountName(spec.Workspace), madeUp, progress); err != nil {
 		return err
 	}
-	v, err := r.engine.API.VolumeInspect(ctx, engine.MountName(spec.Workspace), client.VolumeInspectOptions{})
+	v, err := h.API.VolumeInspect(ctx, engine.MountName(spec.Workspace), client.VolumeInspectOptions{})
 	if err != nil {
 		return engine.WrapError(ctx, "inspect volume", err)
 	}
-	if !r.engine.Owns(v.Volume.Labels, engine.RoleMount) {
+	if !h.Owns(v.Volume.Labels, engine.RoleMount) {
 		return engine.ErrConcurrent("volume %s was removed while it was seeded", engine.MountName(spec.Workspace))
 	}
 	return nil
 }
 
 // syncMount syncs the options of a volume if Docker's data directory is accessible.
-func (r *Runtime) syncMount(ctx context.Context, name string) error {
-	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+func (h *Homes) syncMount(ctx context.Context, name string) error {
+	v, err := h.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if err != nil {
 		return engine.WrapError(ctx, "inspect volume", err)
 	}
-	if !r.isLocal(v.Volume.Mountpoint) {
+	if !h.isLocal(v.Volume.Mountpoint) {
 		return nil
 	}
 	if err := syncDir(filepath.Dir(filepath.Dir(v.Volume.Mountpoint))); err != nil && !errors.Is(err, fs.ErrPermission) {
@@ -422,35 +422,35 @@ func (r *Runtime) syncMount(ctx context.Context, name string) error {
 }
 
 // dismount removes the volume that seedFolder created and keeps the directory.
-func (r *Runtime) dismount(ctx context.Context, id workspace.ID) error {
-	if err := r.removeSeed(ctx, id); err != nil {
+func (h *Homes) dismount(ctx context.Context, id workspace.ID) error {
+	if err := h.removeSeed(ctx, id); err != nil {
 		return err
 	}
-	return errors.Join(r.engine.RemoveOwned(ctx, engine.MountName(id), engine.RoleMount), r.engine.RemoveOwned(ctx, engine.MountName(id), engine.RoleImplicit))
+	return errors.Join(h.RemoveOwned(ctx, engine.MountName(id), engine.RoleMount), h.RemoveOwned(ctx, engine.MountName(id), engine.RoleImplicit))
 }
 
 // verifyFolder checks that a local-dir home has the claim.
-func (r *Runtime) verifyFolder(id workspace.ID, claim string) error {
-	if r.cfg.DataDir == "" {
+func (h *Homes) verifyFolder(id workspace.ID, claim string) error {
+	if h.cfg.DataDir == "" {
 		return errors.New("no data folder is set for local-dir homes")
 	}
-	side, there, err := r.readFolder(id)
+	side, there, err := h.readFolder(id)
 	if err != nil {
 		return err
 	}
-	if !there || !r.ownsFolder(side, claim) || side.State == folderRemoving {
-		return fmt.Errorf("folder %s: %w", r.homePath(id), runtime.ErrVolumeMismatch)
+	if !there || !h.ownsFolder(side, claim) || side.State == folderRemoving {
+		return fmt.Errorf("folder %s: %w", h.Path(id), runtime.ErrVolumeMismatch)
 	}
 	return nil
 }
 
 // settleFolder records that a local-dir home is live, if it exists.
-func (r *Runtime) settleFolder(ctx context.Context, id workspace.ID, claim string) error {
-	if r.cfg.DataDir == "" || r.verifyFolder(id, claim) != nil {
+func (h *Homes) settleFolder(ctx context.Context, id workspace.ID, claim string) error {
+	if h.cfg.DataDir == "" || h.verifyFolder(id, claim) != nil {
 		return nil
 	}
 	spec := runtime.VolumeSpec{Workspace: id, Claim: claim}
-	err := r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
+	err := h.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if !there {
 			return side, nil
 		}
@@ -468,56 +468,56 @@ func (r *Runtime) settleFolder(ctx context.Context, id workspace.ID, claim strin
 
 // removeFolder removes a local-dir home, if it exists. It is listed until it is
 // removed completely.
-func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
-	if r.cfg.DataDir == "" {
+func (h *Homes) removeFolder(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
+	if h.cfg.DataDir == "" {
 		return nil
 	}
-	if _, err := os.Lstat(r.folder(id)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(h.Folder(id)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	users, err := r.folderUsers(ctx, id)
+	users, err := h.folderUsers(ctx, id)
 	if err != nil {
 		return err
 	}
-	err = r.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
+	err = h.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
 		if !there {
 			return nil
 		}
 		// Docker keeps a volume that a container holds, but does not know about a
 		// directory.
-		if err := engine.InUse("folder "+r.homePath(id), users); err != nil {
+		if err := engine.InUse("folder "+h.Path(id), users); err != nil {
 			return err
 		}
-		if err := r.recordFolderRemoval(id, claim); err != nil {
+		if err := h.recordFolderRemoval(id, claim); err != nil {
 			return err
 		}
-		return r.discardHome(id)
+		return h.discardHome(id)
 	})
 	if err != nil {
 		return err
 	}
 	users = slices.DeleteFunc(users, func(u engine.User) bool { return !u.Idle() })
-	if err := r.discardJobs(ctx, users); err != nil {
+	if err := h.discardJobs(ctx, users); err != nil {
 		return err
 	}
-	if err := r.dismount(ctx, id); err != nil {
+	if err := h.dismount(ctx, id); err != nil {
 		return err
 	}
 	engine.Report(progress, runtime.StepRemoving)
-	if err := r.emptyTrash(ctx, id, progress); err != nil {
+	if err := h.emptyTrash(ctx, id, progress); err != nil {
 		return err
 	}
-	return r.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
+	return h.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
 		if there {
-			return engine.ErrConcurrent("folder %s was filled concurrently", r.homePath(id))
+			return engine.ErrConcurrent("folder %s was filled concurrently", h.Path(id))
 		}
-		if err := r.closeFolder(id); err != nil { // its image was removed by hand
+		if err := h.closeFolder(id); err != nil { // its image was removed by hand
 			return err
 		}
-		if err := os.RemoveAll(r.folder(id)); err != nil {
+		if err := os.RemoveAll(h.Folder(id)); err != nil {
 			return fmt.Errorf("remove folder of the home: %w", err)
 		}
-		if err := syncDir(filepath.Join(r.cfg.DataDir, homesDir)); err != nil {
+		if err := syncDir(filepath.Join(h.cfg.DataDir, homesDir)); err != nil {
 			return fmt.Errorf("remove folder of the home: %w", err)
 		}
 		return nil
@@ -526,8 +526,8 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 
 // withFolder calls call under the lock if the directory exists and has the claim,
 // or is empty and has none.
-func (r *Runtime) withFolder(ctx context.Context, id workspace.ID, claim string, call func(side sidecar, there bool) error) error {
-	unlock, err := r.lockFolder(ctx, id)
+func (h *Homes) withFolder(ctx context.Context, id workspace.ID, claim string, call func(side sidecar, there bool) error) error {
+	unlock, err := h.lockFolder(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -538,14 +538,14 @@ func (r *Runtime) withFolder(ctx context.Context, id workspace.ID, claim string,
 	// Check the fence again: Docker calls check it, but they were made before the
 	// wait for the lock.
 	if err := runtime.Fenced(ctx); err != nil {
-		return fmt.Errorf("remove folder %s: %w: %w", r.homePath(id), runtime.ErrUnreachable, err)
+		return fmt.Errorf("remove folder %s: %w: %w", h.Path(id), runtime.ErrUnreachable, err)
 	}
-	side, there, err := r.readFolder(id)
+	side, there, err := h.readFolder(id)
 	if err != nil {
 		return err
 	}
-	if !r.ownsFolder(side, claim) && (there || side != sidecar{}) {
-		return fmt.Errorf("folder %s: %w", r.homePath(id), runtime.ErrVolumeMismatch)
+	if !h.ownsFolder(side, claim) && (there || side != sidecar{}) {
+		return fmt.Errorf("folder %s: %w", h.Path(id), runtime.ErrVolumeMismatch)
 	}
 	return call(side, there)
 }

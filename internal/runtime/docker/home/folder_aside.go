@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -21,23 +21,23 @@ import (
 const asideInfix = ".aside-"
 
 // setFolderAside renames the directory of a home that does not have the claim.
-func (r *Runtime) setFolderAside(ctx context.Context, id workspace.ID, claim, found string) (string, error) {
-	if r.cfg.DataDir == "" {
+func (h *Homes) setFolderAside(ctx context.Context, id workspace.ID, claim, found string) (string, error) {
+	if h.cfg.DataDir == "" {
 		return "", nil
 	}
-	if _, err := os.Lstat(r.folder(id)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(h.Folder(id)); errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	users, err := r.folderUsers(ctx, id)
+	users, err := h.folderUsers(ctx, id)
 	if err != nil {
 		return "", err
 	}
 	for _, u := range users {
 		if u.Running {
-			return "", fmt.Errorf("folder %s is in use by container %s; stop the container: %w", r.homePath(id), u.Name, runtime.ErrConflict)
+			return "", fmt.Errorf("folder %s is in use by container %s; stop the container: %w", h.Path(id), u.Name, runtime.ErrConflict)
 		}
 	}
-	unlock, err := r.lockFolder(ctx, id)
+	unlock, err := h.lockFolder(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -46,47 +46,47 @@ func (r *Runtime) setFolderAside(ctx context.Context, id workspace.ID, claim, fo
 	}
 	defer unlock()
 	if err := runtime.Fenced(ctx); err != nil {
-		return "", fmt.Errorf("set folder %s aside: %w: %w", r.folder(id), runtime.ErrUnreachable, err)
+		return "", fmt.Errorf("set folder %s aside: %w: %w", h.Folder(id), runtime.ErrUnreachable, err)
 	}
-	side, there, err := r.readFolder(id)
+	side, there, err := h.readFolder(id)
 	damaged := errors.Is(err, errSidecar)
 	switch {
 	case err != nil && !damaged:
 		return "", err
-	case !damaged && side.Installation != "" && side.Installation != r.cfg.Installation:
-		return "", fmt.Errorf("folder %s belongs to installation %s: %w", r.folder(id), side.Installation, runtime.ErrVolumeMismatch)
-	case !damaged && claim != "" && r.ownsFolder(side, claim):
+	case !damaged && side.Installation != "" && side.Installation != h.Installation:
+		return "", fmt.Errorf("folder %s belongs to installation %s: %w", h.Folder(id), side.Installation, runtime.ErrVolumeMismatch)
+	case !damaged && claim != "" && h.ownsFolder(side, claim):
 		return "", nil
 	case !damaged && !there && (side == sidecar{} || side.State == folderRemoving):
 		return "", nil // it contains no home
 	case !damaged && side.Claim != found:
-		return "", fmt.Errorf("folder %s was replaced: %w", r.folder(id), runtime.ErrVolumeMismatch)
+		return "", fmt.Errorf("folder %s was replaced: %w", h.Folder(id), runtime.ErrVolumeMismatch)
 	}
-	if err := r.discardJobs(ctx, users); err != nil {
+	if err := h.discardJobs(ctx, users); err != nil {
 		return "", err
 	}
-	if err := r.dismount(ctx, id); err != nil {
+	if err := h.dismount(ctx, id); err != nil {
 		return "", err
 	}
-	if err := homequota.Remove(r.folder(id)); err != nil {
+	if err := homequota.Remove(h.Folder(id)); err != nil {
 		return "", fmt.Errorf("set folder aside: %w", err)
 	}
-	name := r.folder(id) + asideInfix + r.engine.Now().UTC().Format(asideTime) + "-" + engine.RandomHex(4)
-	if err := os.Rename(r.folder(id), name); err != nil {
+	name := h.Folder(id) + asideInfix + h.Now().UTC().Format(asideTime) + "-" + engine.RandomHex(4)
+	if err := os.Rename(h.Folder(id), name); err != nil {
 		return "", fmt.Errorf("set folder aside: %w", err)
 	}
 	if err := syncDir(filepath.Dir(name)); err != nil {
 		return "", fmt.Errorf("set folder aside: %w", err)
 	}
-	r.engine.Log.Info("folder set aside", "workspace", id, "folder", name)
+	h.Log.Info("folder set aside", "workspace", id, "folder", name)
 	return name, nil
 }
 
-func (r *Runtime) foldersAside() ([]runtime.Aside, error) {
-	if r.cfg.DataDir == "" {
+func (h *Homes) foldersAside() ([]runtime.Aside, error) {
+	if h.cfg.DataDir == "" {
 		return nil, nil
 	}
-	homes := filepath.Join(r.cfg.DataDir, homesDir)
+	homes := filepath.Join(h.cfg.DataDir, homesDir)
 	entries, err := os.ReadDir(homes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 
 // Mark implements runtime.Runtime. It ignores volumes with incomplete labels, since
 // Docker may lose labels in a power cut.
-func (r *Runtime) Mark(ctx context.Context) (workspace.Mark, bool, error) {
-	marks, err := r.marks(ctx)
+func (h *Homes) Mark(ctx context.Context) (workspace.Mark, bool, error) {
+	marks, err := h.marks(ctx)
 	if err != nil {
 		return workspace.Mark{}, false, err
 	}
@@ -39,19 +39,19 @@ func newer(a, b workspace.Mark) bool {
 }
 
 // SetMark implements runtime.Runtime.
-func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
-	name := r.engine.Names.Mark(m.ID)
-	labels := r.engine.Labels(engine.RoleMark, "", "")
+func (h *Homes) SetMark(ctx context.Context, m workspace.Mark) error {
+	name := h.Names.Mark(m.ID)
+	labels := h.Labels(engine.RoleMark, "", "")
 	labels[engine.LabelMark] = m.ID
 	labels[engine.LabelSerial] = strconv.FormatInt(m.Serial, 10)
 	labels[engine.LabelIdentity] = m.Identity
 	labels[engine.LabelAt] = m.At.UTC().Format(time.RFC3339Nano)
-	if _, err := r.engine.API.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}); err != nil {
+	if _, err := h.API.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}); err != nil {
 		return engine.WrapError(ctx, "create volume", err)
 	}
 	// The response to the creation is not sufficient: Docker also returns it for an
 	// existing volume, without its labels.
-	marks, err := r.marks(ctx)
+	marks, err := h.marks(ctx)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
 		if o.Serial >= m.Serial {
 			continue
 		}
-		if _, err := r.engine.API.VolumeRemove(ctx, other, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
+		if _, err := h.API.VolumeRemove(ctx, other, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
 			return engine.WrapError(ctx, "remove volume", err)
 		}
 	}
@@ -70,15 +70,15 @@ func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
 }
 
 // marks lists the marks of this installation by volume name.
-func (r *Runtime) marks(ctx context.Context) (map[string]workspace.Mark, error) {
-	list, err := r.engine.API.VolumeList(ctx, client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleMark)})
+func (h *Homes) marks(ctx context.Context) (map[string]workspace.Mark, error) {
+	list, err := h.API.VolumeList(ctx, client.VolumeListOptions{Filters: h.Filter(engine.RoleMark)})
 	if err != nil {
 		return nil, engine.WrapError(ctx, "list volumes", err)
 	}
 	out := make(map[string]workspace.Mark, len(list.Items))
 	for _, v := range list.Items {
 		m := workspace.Mark{ID: v.Labels[engine.LabelMark], Identity: v.Labels[engine.LabelIdentity]}
-		if m.ID == "" || v.Name != r.engine.Names.Mark(m.ID) {
+		if m.ID == "" || v.Name != h.Names.Mark(m.ID) {
 			continue
 		}
 		if m.Serial, err = strconv.ParseInt(v.Labels[engine.LabelSerial], 10, 64); err != nil {

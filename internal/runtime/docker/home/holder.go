@@ -1,4 +1,4 @@
-package docker
+package home
 
 import (
 	"archive/tar"
@@ -27,12 +27,12 @@ import (
 
 // hold creates or finds the holder of a home. It returns false if the volume is
 // missing or belongs to another home.
-func (r *Runtime) hold(ctx context.Context, id workspace.ID, claim string) (bool, error) {
+func (h *Homes) hold(ctx context.Context, id workspace.ID, claim string) (bool, error) {
 	attempt := engine.RandomHex(8)
 	for range 3 {
-		made, err := r.createHolder(ctx, id, claim, attempt)
+		made, err := h.createHolder(ctx, id, claim, attempt)
 		if errdefs.IsConflict(err) {
-			found, gone, err := r.engine.InspectOwned(ctx, engine.HolderName(id), engine.RoleHolder)
+			found, gone, err := h.InspectOwned(ctx, engine.HolderName(id), engine.RoleHolder)
 			if err != nil {
 				return false, err
 			}
@@ -41,14 +41,14 @@ func (r *Runtime) hold(ctx context.Context, id workspace.ID, claim string) (bool
 			}
 			// The existing holder has held the volume since before this check,
 			// provided it has this claim.
-			holds, err := r.hasClaim(ctx, id, claim)
+			holds, err := h.hasClaim(ctx, id, claim)
 			if err != nil || !holds {
 				return false, err
 			}
 			if found.Config.Labels[engine.LabelClaim] == claim {
 				return true, nil
 			}
-			if err := r.discard(ctx, found.ID); err != nil {
+			if err := h.discard(ctx, found.ID); err != nil {
 				return false, err
 			}
 			continue
@@ -56,7 +56,7 @@ func (r *Runtime) hold(ctx context.Context, id workspace.ID, claim string) (bool
 		if err != nil {
 			return false, engine.WrapError(ctx, "create holder", err)
 		}
-		err = r.checkVolume(ctx, id, claim, made)
+		err = h.checkVolume(ctx, id, claim, made)
 		if errors.Is(err, runtime.ErrVolumeMismatch) {
 			return false, nil
 		}
@@ -65,34 +65,34 @@ func (r *Runtime) hold(ctx context.Context, id workspace.ID, claim string) (bool
 	return false, engine.ErrRecreated("container " + engine.HolderName(id))
 }
 
-func (r *Runtime) createHolder(ctx context.Context, id workspace.ID, claim, attempt string) (string, error) {
+func (h *Homes) createHolder(ctx context.Context, id workspace.ID, claim, attempt string) (string, error) {
 	opts := client.ContainerCreateOptions{
 		Name: engine.HolderName(id),
 		Config: &container.Config{
-			Image:  r.engine.Names.Holder,
+			Image:  h.Names.Holder,
 			Cmd:    []string{"never-started"},
-			Labels: r.engine.Labels(engine.RoleHolder, id, claim),
+			Labels: h.Labels(engine.RoleHolder, id, claim),
 		},
 		HostConfig: &container.HostConfig{
 			NetworkMode: engine.NoNetwork,
-			Mounts:      []mount.Mount{r.volumeMount(id, runtime.HomeDir, attempt, false)},
+			Mounts:      []mount.Mount{h.VolumeMount(id, runtime.HomeDir, attempt, false)},
 		},
 	}
-	made, err := r.engine.API.ContainerCreate(ctx, opts)
+	made, err := h.API.ContainerCreate(ctx, opts)
 	if err != nil && errdefs.IsNotFound(err) {
-		if err := r.ensureHolderImage(ctx); err != nil {
+		if err := h.ensureHolderImage(ctx); err != nil {
 			return "", err
 		}
-		made, err = r.engine.API.ContainerCreate(ctx, opts)
+		made, err = h.API.ContainerCreate(ctx, opts)
 	}
 	return made.ID, err
 }
 
 // ensureHolderImage creates the empty image if it is missing.
-func (r *Runtime) ensureHolderImage(ctx context.Context) error {
-	r.holderImage.Lock() // many homes may be settled at once
-	defer r.holderImage.Unlock()
-	_, err := r.engine.API.ImageInspect(ctx, r.engine.Names.Holder)
+func (h *Homes) ensureHolderImage(ctx context.Context) error {
+	h.holderImage.Lock() // many homes may be settled at once
+	defer h.holderImage.Unlock()
+	_, err := h.API.ImageInspect(ctx, h.Names.Holder)
 	if err == nil {
 		return nil
 	}
@@ -100,13 +100,13 @@ func (r *Runtime) ensureHolderImage(ctx context.Context) error {
 		return engine.WrapError(ctx, "inspect holder image", err)
 	}
 	nothing := func(*tar.Writer) error { return nil }
-	return r.helper.ImportImage(ctx, r.engine.Names.Holder, engine.RoleHolder, nil, nothing)
+	return h.helper.ImportImage(ctx, h.Names.Holder, engine.RoleHolder, nil, nothing)
 }
 
-// volumeMount mounts a docker-volume home. If the volume is missing, the one that
+// VolumeMount mounts a docker-volume home. If the volume is missing, the one that
 // Docker creates implicitly gets labels that say so.
-func (r *Runtime) volumeMount(id workspace.ID, target, attempt string, readOnly bool) mount.Mount {
-	labels := r.engine.Labels(engine.RoleImplicit, id, "")
+func (h *Homes) VolumeMount(id workspace.ID, target, attempt string, readOnly bool) mount.Mount {
+	labels := h.Labels(engine.RoleImplicit, id, "")
 	labels[engine.LabelAttempt] = attempt
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: id.VolumeName(), Target: target, ReadOnly: readOnly,
@@ -120,25 +120,25 @@ func (r *Runtime) volumeMount(id workspace.ID, target, attempt string, readOnly 
 // checkVolume checks that the volume in a created container is the right home.
 // Otherwise it removes the container and a volume that Docker created implicitly.
 // The container holds the volume, so the volume cannot be replaced after the check.
-func (r *Runtime) checkVolume(ctx context.Context, id workspace.ID, claim, containerID string) error {
+func (h *Homes) checkVolume(ctx context.Context, id workspace.ID, claim, containerID string) error {
 	name := id.VolumeName()
-	v, err := r.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	v, err := h.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if err != nil {
 		return engine.WrapError(ctx, "inspect volume", err)
 	}
 	labels := v.Volume.Labels
-	if r.engine.Owns(labels, engine.RoleHome) && labels[engine.LabelClaim] == claim {
+	if h.Owns(labels, engine.RoleHome) && labels[engine.LabelClaim] == claim {
 		return nil
 	}
-	if err := r.discard(ctx, containerID); err != nil {
+	if err := h.discard(ctx, containerID); err != nil {
 		return err
 	}
-	if !r.engine.Owns(labels, engine.RoleImplicit) {
+	if !h.Owns(labels, engine.RoleImplicit) {
 		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
 	// This includes one from an earlier, interrupted call: it never contained a
 	// home.
-	if err := r.removeImplicit(ctx, id); err != nil {
+	if err := h.removeImplicit(ctx, id); err != nil {
 		return err
 	}
 	return fmt.Errorf("volume %s is missing: %w", name, runtime.ErrVolumeMismatch)
@@ -147,18 +147,48 @@ func (r *Runtime) checkVolume(ctx context.Context, id workspace.ID, claim, conta
 // removeImplicit removes the volume that Docker created implicitly for a missing
 // home. A home that has taken its place is not at risk: it is held before it is
 // complete.
-func (r *Runtime) removeImplicit(ctx context.Context, id workspace.ID) error {
-	return r.engine.RemoveOwned(ctx, id.VolumeName(), engine.RoleImplicit)
+func (h *Homes) removeImplicit(ctx context.Context, id workspace.ID) error {
+	return h.RemoveOwned(ctx, id.VolumeName(), engine.RoleImplicit)
 }
 
 // hasClaim reports whether the home's volume exists with this claim.
-func (r *Runtime) hasClaim(ctx context.Context, id workspace.ID, claim string) (bool, error) {
-	v, err := r.engine.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
+func (h *Homes) hasClaim(ctx context.Context, id workspace.ID, claim string) (bool, error) {
+	v, err := h.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, engine.WrapError(ctx, "inspect volume", err)
 	}
-	return r.engine.Owns(v.Volume.Labels, engine.RoleHome) && v.Volume.Labels[engine.LabelClaim] == claim, nil
+	return h.Owns(v.Volume.Labels, engine.RoleHome) && v.Volume.Labels[engine.LabelClaim] == claim, nil
+}
+
+// Mount mounts the home of a workspace that starts.
+func (h *Homes) Mount(spec runtime.ContainerSpec, attempt string) mount.Mount {
+	if spec.Storage == workspace.StorageLocalDir {
+		return mount.Mount{Type: mount.TypeBind, Source: h.HostPath(spec.Workspace), Target: runtime.HomeDir}
+	}
+	return h.VolumeMount(spec.Workspace, runtime.HomeDir, attempt, false)
+}
+
+// VerifyMounted checks that the home in a created container is the right one, and
+// otherwise removes the container.
+func (h *Homes) VerifyMounted(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
+	if spec.Storage == workspace.StorageLocalDir {
+		if err := h.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
+			return errors.Join(err, h.Discard(ctx, containerID))
+		}
+		return nil
+	}
+	if err := h.checkVolume(ctx, spec.Workspace, spec.VolumeClaim, containerID); err != nil {
+		return err
+	}
+	begun, err := h.removalBegun(ctx, spec.Workspace, spec.VolumeClaim)
+	if err == nil && begun {
+		err = fmt.Errorf("volume %s is being removed: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
+	}
+	if err != nil {
+		return errors.Join(err, h.Discard(ctx, containerID))
+	}
+	return nil
 }
