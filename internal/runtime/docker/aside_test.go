@@ -40,7 +40,7 @@ func hasContent(files []runtimetest.File, content string) bool {
 // asidesOf lists the complete copies of the volumes that blocked a workspace.
 func asidesOf(t *testing.T, h direct, id workspace.ID) []string {
 	t.Helper()
-	list, err := h.r.homes.Asides(t.Context())
+	list, err := h.r.Asides(t.Context())
 	check(t, err)
 	var out []string
 	for _, a := range list {
@@ -62,7 +62,7 @@ func TestSetAsideResumesAfterEveryFault(t *testing.T) {
 	e := newFaultProxy(t)
 	r := newRuntime(t, nil)
 	faulty := newRuntime(t, func(c *Config) { c.Host, c.Installation, c.DataDir = e.host, r.cfg.Installation, "" })
-	must(t)(faulty.Jobs(t.Context()))
+	must(t)(faulty.jobs.Jobs(t.Context()))
 	for n := int64(1); ; n++ {
 		id, h := blocked(t, r)
 		var requests atomic.Int64
@@ -73,7 +73,7 @@ func TestSetAsideResumesAfterEveryFault(t *testing.T) {
 			return false
 		}
 		e.fault.Store(&f)
-		_, err := faulty.homes.SetAside(t.Context(), id, "", "", nil)
+		_, err := faulty.SetAside(t.Context(), id, "", "", nil)
 		e.fault.Store(nil)
 		if err == nil && requests.Load() < n {
 			t.Logf("%d requests", n-1)
@@ -85,10 +85,10 @@ func TestSetAsideResumesAfterEveryFault(t *testing.T) {
 		if complete := asidesOf(t, h, id); len(complete) == 0 && !hasContent(h.home(t, id), "leftover") {
 			t.Fatalf("request %d: the blocking volume and its copy are both missing", n)
 		}
-		if _, err := r.homes.SetAside(t.Context(), id, "", "", nil); err != nil {
+		if _, err := r.SetAside(t.Context(), id, "", "", nil); err != nil {
 			t.Fatalf("request %d, repeated: %v", n, err)
 		}
-		volumes, err := r.homes.Volumes(t.Context())
+		volumes, err := r.Volumes(t.Context())
 		if err != nil || slices.ContainsFunc(volumes, func(v runtime.Volume) bool { return v.Workspace == id && v.Foreign }) {
 			t.Fatalf("request %d: the volume still blocks the home: %v", n, err)
 		}
@@ -122,13 +122,13 @@ func TestSetAsideReplacesPartialCopy(t *testing.T) {
 			},
 		}},
 	}))
-	list, err := r.homes.Asides(t.Context())
+	list, err := r.Asides(t.Context())
 	if err != nil || len(list) != 1 || list[0].Complete || list[0].Name != partial {
 		t.Fatalf("listed: %+v, %v", list, err)
 	}
-	name, err := r.homes.SetAside(t.Context(), id, "", "", nil)
+	name, err := r.SetAside(t.Context(), id, "", "", nil)
 	check(t, err)
-	list, err = r.homes.Asides(t.Context())
+	list, err = r.Asides(t.Context())
 	if err != nil || len(list) != 1 || !list[0].Complete || list[0].Name != name || list[0].Entries != 2 || list[0].Bytes != int64(len("leftover")) {
 		t.Errorf("listed: %+v, %v", list, err)
 	}
@@ -144,10 +144,10 @@ func TestAsidesRecreatesMissingHolder(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	id, h := blocked(t, r)
-	name, err := r.homes.SetAside(t.Context(), id, "", "", nil)
+	name, err := r.SetAside(t.Context(), id, "", "", nil)
 	check(t, err)
 	check(t, r.engine.Discard(t.Context(), engine.AsideHolderName(name)))
-	list, err := r.homes.Asides(t.Context())
+	list, err := r.Asides(t.Context())
 	if err != nil || len(list) != 1 || !list[0].Complete || list[0].Entries == 0 {
 		t.Fatalf("set aside: %+v, %v", list, err)
 	}
@@ -159,7 +159,7 @@ func TestAsidesRecreatesMissingHolder(t *testing.T) {
 	}
 	check(t, r.engine.Discard(t.Context(), engine.AsideHolderName(name)))
 	must(t)(r.engine.API.VolumeRemove(t.Context(), name, client.VolumeRemoveOptions{}))
-	if list, err := r.homes.Asides(t.Context()); err != nil || len(list) != 0 {
+	if list, err := r.Asides(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("set aside: %+v, %v", list, err)
 	}
 	if _, err := r.engine.API.VolumeInspect(t.Context(), engine.AsideRecordName(name), client.VolumeInspectOptions{}); !errdefs.IsNotFound(err) {
@@ -193,9 +193,9 @@ func TestSetAsideDropsInterruptedRemoval(t *testing.T) {
 			if v := l.listed(); v.Claim != "home-1" || !v.Removing {
 				t.Fatalf("volume %+v", v)
 			}
-			_, err := r.homes.SetAside(t.Context(), l.id, "", "home-1", nil)
+			_, err := r.SetAside(t.Context(), l.id, "", "home-1", nil)
 			l.ok("SetAside", err)
-			l.ok("CreateVolume", r.homes.CreateVolume(t.Context(), l.volume("home-2"), nil))
+			l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-2"), nil))
 			if v := l.listed(); v.Claim != "home-2" || v.Removing {
 				t.Errorf("volume %+v", v)
 			}
@@ -219,7 +219,7 @@ func TestSetAsideInterruptedWhileRemoving(t *testing.T) {
 	_, err := r.engine.API.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: engine.AsideRecordName(record[engine.LabelAside]), Labels: record})
 	l.ok("VolumeCreate", err)
 	h.halfRemove(t, l.id, "home-1")
-	name, err := r.homes.SetAside(t.Context(), l.id, "home-2", "home-1", nil)
+	name, err := r.SetAside(t.Context(), l.id, "home-2", "home-1", nil)
 	l.ok("SetAside", err)
 	if name != record[engine.LabelAside] {
 		t.Errorf("set aside as %q, want the copy of the earlier attempt", name)

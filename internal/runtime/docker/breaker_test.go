@@ -62,7 +62,7 @@ func TestBreaker(t *testing.T) {
 	began := time.Now()
 	for _, call := range []func() error{
 		func() error { _, err := r.Containers(t.Context()); return err },
-		func() error { return r.homes.CreateVolume(t.Context(), volumeOf(spec), nil) },
+		func() error { return r.CreateVolume(t.Context(), volumeOf(spec), nil) },
 		func() error { _, err := r.Upstream(t.Context(), newHome().Workspace); return err },
 	} {
 		if err := call(); !errors.Is(err, runtime.ErrUnreachable) || !errors.Is(err, breaker.ErrOpen) {

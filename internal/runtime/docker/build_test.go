@@ -122,7 +122,7 @@ func TestStartWaitsForBuild(t *testing.T) {
 	if here, err := b.Runtime.images.Here(t.Context(), b.slim); err != nil || here.ID != slim.ID {
 		t.Errorf("the slim image is %+v, started with %+v (%v)", here, slim, err)
 	}
-	if newest, err := b.images.Newest(t.Context(), b.full, false); err != nil || newest.ID != "" {
+	if newest, err := b.Newest(t.Context(), b.full, false); err != nil || newest.ID != "" {
 		t.Errorf("the default image before it is ready: %+v, %v", newest, err)
 	}
 
@@ -134,7 +134,7 @@ func TestStartWaitsForBuild(t *testing.T) {
 		t.Errorf("started with %+v, before with %+v", full, slim)
 	}
 	// The workspace that was started meanwhile is offered it.
-	if newest, err := b.images.Newest(t.Context(), b.full, false); err != nil || newest.ID != full.ID {
+	if newest, err := b.Newest(t.Context(), b.full, false); err != nil || newest.ID != full.ID {
 		t.Errorf("the default image is %+v (%v), want %s", newest, err, full.ID)
 	}
 }
@@ -151,7 +151,7 @@ func TestPrepareDoesNotWaitForBuild(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- b.homes.CreateVolume(t.Context(), runtime.VolumeSpec{
+		done <- b.CreateVolume(t.Context(), runtime.VolumeSpec{
 			Workspace: workspace.ID(uuid.NewString()), Claim: uuid.NewString(), Storage: workspace.StorageDockerVolume, Image: b.full, User: "ann",
 		}, nil)
 	}()

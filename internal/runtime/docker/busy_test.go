@@ -118,7 +118,7 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
 	job := func(r *Runtime, id workspace.ID) error {
-		_, err := r.StartJob(t.Context(), runtime.JobSpec{
+		_, err := r.jobs.StartJob(t.Context(), runtime.JobSpec{
 			Workspace: id, Claim: "op", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume,
 			VolumeClaim: "home-1", Key: "key", Input: []byte("exit 0\n"),
 		}, nil)
@@ -130,10 +130,10 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 	}{
 		{"archive", http.MethodPost, "/containers/create", job},
 		{"fingerprint", http.MethodPost, "/containers/create", func(r *Runtime, id workspace.ID) error {
-			_, err := r.homes.Fingerprint(t.Context(), id, "home-1", nil)
+			_, err := r.Fingerprint(t.Context(), id, "home-1", nil)
 			return err
 		}},
-		{"removal", http.MethodDelete, "-home", func(r *Runtime, id workspace.ID) error { return r.homes.RemoveVolume(t.Context(), id, "home-1", nil) }},
+		{"removal", http.MethodDelete, "-home", func(r *Runtime, id workspace.ID) error { return r.RemoveVolume(t.Context(), id, "home-1", nil) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -142,9 +142,9 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 			check(t, r.Prepare(t.Context()))
 			h := direct{r: r, storage: workspace.StorageDockerVolume}
 			id := newHome().Workspace
-			err := r.homes.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
+			err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
 			if err == nil {
-				err = r.homes.SettleVolume(t.Context(), id, "home-1")
+				err = r.SettleVolume(t.Context(), id, "home-1")
 			}
 			check(t, err)
 			name := "reader-" + string(id)
@@ -178,11 +178,11 @@ func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 	r := newRuntime(t, nil)
 	h := direct{r: r, storage: workspace.StorageDockerVolume}
 	for name, call := range map[string]func(id workspace.ID) error{
-		"fingerprint": func(id workspace.ID) error { _, err := r.homes.Fingerprint(t.Context(), id, "home-1", nil); return err },
-		"removal":     func(id workspace.ID) error { return r.homes.RemoveVolume(t.Context(), id, "home-1", nil) },
+		"fingerprint": func(id workspace.ID) error { _, err := r.Fingerprint(t.Context(), id, "home-1", nil); return err },
+		"removal":     func(id workspace.ID) error { return r.RemoveVolume(t.Context(), id, "home-1", nil) },
 	} {
 		id := newHome().Workspace
-		err := r.homes.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
+		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
 		check(t, err)
 		made, err := r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 			Name:       engine.FingerprintName(id),

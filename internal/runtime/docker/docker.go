@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"codehub/internal/base/breaker"
@@ -22,6 +20,7 @@ import (
 	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/home"
 	"codehub/internal/runtime/docker/image"
+	"codehub/internal/runtime/docker/job"
 	"codehub/internal/runtime/docker/network"
 	"codehub/internal/runtime/docker/tools"
 	"codehub/internal/runtime/imagebuild"
@@ -91,27 +90,23 @@ type Config struct {
 type (
 	homes  = home.Homes
 	images = image.Images
+	jobs   = job.Jobs
 )
 
 // Runtime implements runtime.Runtime on a Docker Engine.
 type Runtime struct {
 	*homes
 	*images
+	*jobs
 	cfg     Config
 	engine  *engine.Engine
 	helper  *helper.Helper
 	network *network.Network
 	tools   *tools.Tools
-	probe   *http.Client
-	procSys string // /proc/sys
-	// noUlimits: Docker may not lift limits; see ulimitsRefused.
-	noUlimits atomic.Bool
-	jobs      engine.Reads[struct{}, []runtime.Job]
-	tasks     engine.Reads[struct{}, []taskContainer] // see clearTasks
+	kernel  *kernel
 
-	mu        sync.Mutex
-	lowLimits *health.Condition // the kernel's limits for all workspaces are too low
-	swept     time.Time
+	mu    sync.Mutex
+	swept time.Time // guarded by mu
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
@@ -156,12 +151,14 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, Authorities: cfg.Authorities,
 		RegistryAuthFile: cfg.RegistryAuthFile, PullBytesPerSecond: cfg.PullBytesPerSecond, PullTimeout: cfg.PullTimeout,
 	})
-	r := &Runtime{
+	homes := home.New(h, images, home.Config{DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir, HomeQuota: cfg.HomeQuota, UIDs: cfg.UIDs})
+	return &Runtime{
 		cfg:    cfg,
 		engine: e,
 		helper: h,
 		images: images,
-		homes:  home.New(h, images, home.Config{DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir, HomeQuota: cfg.HomeQuota, UIDs: cfg.UIDs}),
+		homes:  homes,
+		jobs:   job.New(h, homes),
 		network: network.New(h, network.Config{
 			Subnet: cfg.Subnet, Publish: cfg.Publish, Services: cfg.Services, Denied: cfg.Denied, Allowed: cfg.Allowed,
 			Connections: cfg.Connections, ConnRate: cfg.ConnRate, AllowNoWall: cfg.AllowNoWall,
@@ -169,21 +166,8 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		tools: tools.New(h, images, tools.Config{
 			AgentDigest: cfg.AgentDigest, DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, ExtensionsDir: cfg.ExtensionsDir,
 		}),
-		procSys: "/proc/sys",
-		lowLimits: cfg.Conditions.New(health.Config{
-			Name: "kernel-limits", Failing: "limits of the kernel are too low for all workspaces", Resolved: "limits of the kernel are high enough again",
-			Level: slog.LevelWarn, Log: cfg.Log,
-		}),
-		probe: &http.Client{
-			Timeout: probeTimeout,
-			// One connection per probe: addresses are reused, connections must not be.
-			Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil},
-			CheckRedirect: func(*http.Request, []*http.Request) error {
-				return http.ErrUseLastResponse
-			},
-		},
-	}
-	return r, nil
+		kernel: newKernel(e),
+	}, nil
 }
 
 // Close closes the connections to Docker.

@@ -23,7 +23,7 @@ func TestFullDiskIsReported(t *testing.T) {
 	check(t, r.Prepare(t.Context()))
 	type home = runtime.ContainerSpec
 	create := func(spec home) error {
-		return r.homes.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
+		return r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
 	}
 	start := func(spec home) error { _, err := r.StartContainer(t.Context(), spec, nil); return err }
 	refuses := answer(500, "mkdir /var/lib/docker/x: no space left on device")
@@ -76,7 +76,7 @@ func TestErrorIsTruncated(t *testing.T) {
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	spec := newHome()
 	e.fail("/volumes/create", answer(500, strings.Repeat("unlinkat: directory not empty: ", 50<<10/31)+"no space left on device"))
-	err := r.homes.CreateVolume(t.Context(), runtime.VolumeSpec{
+	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{
 		Workspace: spec.Workspace, Storage: spec.Storage, Claim: "home", Image: spec.Image,
 	}, nil)
 	e.fail("", nil)

@@ -240,7 +240,7 @@ func TestNewValidatesConfig(t *testing.T) {
 		"an invalid workspace":    {Workspace: "../x", Storage: workspace.StorageLocalDir},
 		"another storage backend": {Workspace: newHome().Workspace, Storage: "k8s-pvc"},
 	} {
-		if err := r.homes.CreateVolume(t.Context(), spec, nil); err == nil || errors.Is(err, runtime.ErrUnreachable) {
+		if err := r.CreateVolume(t.Context(), spec, nil); err == nil || errors.Is(err, runtime.ErrUnreachable) {
 			t.Errorf("a volume of %s: %v", what, err)
 		}
 	}

@@ -187,7 +187,7 @@ func seededHome(t *testing.T, r *Runtime) runtime.ContainerSpec {
 
 func seed(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
 	t.Helper()
-	check(t, r.homes.CreateVolume(t.Context(), volumeOf(spec), nil))
+	check(t, r.CreateVolume(t.Context(), volumeOf(spec), nil))
 }
 
 // start starts a workspace whose home exists, and waits for its IDE.
@@ -204,7 +204,7 @@ func startSpec(t *testing.T, r *Runtime, spec runtime.ContainerSpec) runtime.Ups
 	t.Helper()
 	seed(t, r, spec)
 	if spec.UID != workspace.ArchivedUID || spec.Image != harness.TestImage() {
-		check(t, r.homes.OwnHome(t.Context(), ownOf(spec), nil))
+		check(t, r.OwnHome(t.Context(), ownOf(spec), nil))
 	}
 	start(t, r, spec)
 	up, err := r.Upstream(t.Context(), spec.Workspace)
@@ -425,7 +425,7 @@ func (h direct) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
 		h.interrupt(t, runtime.StepSeeding, func(ctx context.Context, progress func(runtime.Progress)) error {
-			return h.r.homes.CreateVolume(ctx, spec, progress)
+			return h.r.CreateVolume(ctx, spec, progress)
 		})
 		putFileWith(t, h.r.homes.Path(spec.Workspace), "half", "ha")
 		return
@@ -486,10 +486,13 @@ func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 
 func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
 	t.Helper()
-	image, err := h.r.helper.Image(t.Context())
-	check(t, err)
-	check(t, h.r.makeScratch(spec))
-	made, err := h.r.engine.API.ContainerCreate(t.Context(), h.r.jobOptions(spec, engine.JobName(spec.Kind, spec.Workspace), image))
+	labels := h.r.engine.Labels(engine.RoleJob, spec.Workspace, spec.Claim)
+	labels[engine.LabelKind], labels[engine.LabelVolume], labels[engine.LabelKey] = string(spec.Kind), spec.VolumeClaim, spec.Key
+	made, err := h.r.engine.API.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Name:       engine.JobName(spec.Kind, spec.Workspace),
+		Config:     &container.Config{Image: harness.TestImage(), Labels: labels},
+		HostConfig: &container.HostConfig{Mounts: []mount.Mount{h.homeMount(spec.Workspace, spec.Kind == runtime.JobArchive)}},
+	})
 	check(t, err)
 	return made.ID
 }
@@ -498,7 +501,7 @@ func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
 // tests create, are visible to every installation.
 func ownHomes(t *testing.T, r *Runtime) []runtime.Volume {
 	t.Helper()
-	list, err := r.homes.Volumes(t.Context())
+	list, err := r.Volumes(t.Context())
 	check(t, err)
 	return slices.DeleteFunc(list, func(v runtime.Volume) bool { return v.Foreign })
 }
@@ -509,7 +512,7 @@ func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
 		h.interrupt(t, runtime.StepRemoving, func(ctx context.Context, progress func(runtime.Progress)) error {
-			return h.r.homes.RemoveVolume(ctx, id, claim, progress)
+			return h.r.RemoveVolume(ctx, id, claim, progress)
 		})
 		return
 	}
@@ -519,7 +522,7 @@ func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	other := newRuntime(t, func(c *Config) {
 		c.Host, c.Installation, c.Subnet, c.DataDir = e.host, h.r.cfg.Installation, h.r.cfg.Subnet, h.r.cfg.DataDir
 	})
-	if err := other.homes.RemoveVolume(ctx, id, claim, nil); err == nil {
+	if err := other.RemoveVolume(ctx, id, claim, nil); err == nil {
 		t.Fatal("the home is removed")
 	}
 }

@@ -67,11 +67,11 @@ func TestSeedKeepsMetadata(t *testing.T) {
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		t.Run(storage, func(t *testing.T) {
 			spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: storage, Claim: "h", Image: image}
-			check(t, r.homes.CreateVolume(t.Context(), spec, nil))
+			check(t, r.CreateVolume(t.Context(), spec, nil))
 			if diff := cmp.Diff(want, direct{r: r, storage: storage}.home(t, spec.Workspace)); diff != "" {
 				t.Errorf("home (-image +volume):\n%s", diff)
 			}
-			if err := r.homes.RemoveVolume(t.Context(), spec.Workspace, "h", nil); err != nil {
+			if err := r.RemoveVolume(t.Context(), spec.Workspace, "h", nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -102,7 +102,7 @@ func TestCancelHangingPull(t *testing.T) {
 		Image: l.Addr().String() + "/codehub/hangs:latest",
 	}
 	done := make(chan error, 1)
-	go func() { done <- r.homes.CreateVolume(ctx, spec, nil) }()
+	go func() { done <- r.CreateVolume(ctx, spec, nil) }()
 	select {
 	case <-asked:
 	case err := <-done:
@@ -114,7 +114,7 @@ func TestCancelHangingPull(t *testing.T) {
 	if !errors.Is(err, enough) || errors.Is(err, runtime.ErrUnreachable) || errors.As(err, &pull) {
 		t.Fatalf("error = %v, want the caller's own reason", err)
 	}
-	if err := r.homes.RemoveVolume(t.Context(), spec.Workspace, "h", nil); err != nil {
+	if err := r.RemoveVolume(t.Context(), spec.Workspace, "h", nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -136,7 +136,7 @@ func TestMissingDefaultImageIsNotPulled(t *testing.T) {
 	refused := func(r *Runtime, image, says string) {
 		t.Helper()
 		var pull *runtime.PullError
-		if err := r.homes.CreateVolume(t.Context(), volume(image), nil); !errors.As(err, &pull) || !strings.Contains(pull.Message, says) {
+		if err := r.CreateVolume(t.Context(), volume(image), nil); !errors.As(err, &pull) || !strings.Contains(pull.Message, says) {
 			t.Errorf("a home from the missing image %s: %v, want an error that says %q", image, err, says)
 		}
 	}
@@ -154,14 +154,14 @@ func TestMissingDefaultImageIsNotPulled(t *testing.T) {
 
 	pinned := strings.TrimSuffix(ref, ":v1") + "@" + digestOf(t, ref)
 	r, conditions = withDefault(pinned)
-	if err := r.homes.CreateVolume(t.Context(), volume(pinned), nil); err != nil {
+	if err := r.CreateVolume(t.Context(), volume(pinned), nil); err != nil {
 		t.Errorf("the default image was not pulled by its digest: %v", err)
 	}
 	check(t, r.Prepare(t.Context()))
 	if err := conditions.Err("default-image"); err != nil {
 		t.Errorf("condition = %v", err)
 	}
-	if err := other.homes.CreateVolume(t.Context(), volume(ref), nil); err != nil {
+	if err := other.CreateVolume(t.Context(), volume(ref), nil); err != nil {
 		t.Errorf("an image that a user named was not pulled: %v", err)
 	}
 }

@@ -52,7 +52,7 @@ func TestJobHardening(t *testing.T) {
 	}
 	for _, tc := range cases {
 		l := newLate(t, r, workspace.StorageDockerVolume)
-		l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+		l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 		spec := runtime.JobSpec{
 			Workspace: l.id, Claim: "op", Kind: tc.kind, Storage: l.storage, VolumeClaim: "home-1", Key: "key",
 			Input: []byte("say the-secret\nexit 0\n"),
@@ -99,10 +99,10 @@ func TestInterruptedJobLogIsResumed(t *testing.T) {
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	l := newLate(t, r, workspace.StorageDockerVolume)
-	l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 	spec := l.restoring("op", "home-1", "key", "x")
 	spec.Input = []byte("count 200\nwait go\ncount 200\nexit 0\n")
-	job, err := r.StartJob(t.Context(), spec, nil)
+	job, err := r.jobs.StartJob(t.Context(), spec, nil)
 	l.ok("StartJob", err)
 	cuts := 0
 	e.fail("/logs", func(w http.ResponseWriter, req *http.Request) {
@@ -132,7 +132,7 @@ func TestInterruptedJobLogIsResumed(t *testing.T) {
 			want = append(want, fmt.Sprint(i+1))
 		}
 	}
-	code, err := r.FollowJob(t.Context(), job.ID, func(line []byte) { got = append(got, string(line)) })
+	code, err := r.jobs.FollowJob(t.Context(), job.ID, func(line []byte) { got = append(got, string(line)) })
 	if err != nil || code != 0 {
 		t.Fatalf("FollowJob = %d, %v", code, err)
 	}
@@ -147,13 +147,13 @@ func TestFollowJobDuringDockerRestart(t *testing.T) {
 	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	l := newLate(t, r, workspace.StorageDockerVolume)
-	l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 	spec := l.restoring("op", "home-1", "key", "x")
 	spec.Input = []byte("say begun\nwait go\nexit 0\n")
-	job, err := r.StartJob(t.Context(), spec, nil)
+	job, err := r.jobs.StartJob(t.Context(), spec, nil)
 	l.ok("StartJob", err)
 	down := func(_ http.ResponseWriter, _ *http.Request) bool { panic(http.ErrAbortHandler) }
-	_, err = r.FollowJob(t.Context(), job.ID, func([]byte) {
+	_, err = r.jobs.FollowJob(t.Context(), job.ID, func([]byte) {
 		e.fault.Store(&down)
 		e.cut()
 	})
@@ -163,7 +163,7 @@ func TestFollowJobDuringDockerRestart(t *testing.T) {
 	e.fault.Store(nil)
 	putFile(t, l.objects, "go")
 	var got []string
-	code, err := r.FollowJob(t.Context(), job.ID, func(line []byte) { got = append(got, string(line)) })
+	code, err := r.jobs.FollowJob(t.Context(), job.ID, func(line []byte) { got = append(got, string(line)) })
 	if err != nil || code != 0 || !slices.Equal(got, []string{"begun"}) {
 		t.Fatalf("FollowJob = %d, %v, %q", code, err, got)
 	}
@@ -184,14 +184,14 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 		"a restored home is removed",
 		func(l *lateHome) { restored(l); l.settle() },
 		func(ctx context.Context, l *lateHome) error {
-			return l.old.homes.RemoveVolume(ctx, l.id, "home-1", nil)
+			return l.old.RemoveVolume(ctx, l.id, "home-1", nil)
 		},
 		func(l *lateHome) { l.claim = "" },
 	}, {
 		"a restored home is seeded instead",
 		restored,
 		func(ctx context.Context, l *lateHome) error {
-			return l.old.homes.CreateVolume(ctx, l.volume("home-1"), nil)
+			return l.old.CreateVolume(ctx, l.volume("home-1"), nil)
 		},
 		func(l *lateHome) {
 			if v := l.listed(); !v.Seeded || v.Marker != "" || l.content() != "" {
@@ -202,15 +202,15 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 		"a seeded home is restored instead",
 		func(l *lateHome) { l.seed("home-1") },
 		func(ctx context.Context, l *lateHome) error {
-			job, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "kept"), nil)
+			job, err := l.old.jobs.StartJob(ctx, l.restoring("op", "home-1", "key", "kept"), nil)
 			if err != nil {
 				return err
 			}
-			code, err := l.old.FollowJob(ctx, job.ID, func([]byte) {})
+			code, err := l.old.jobs.FollowJob(ctx, job.ID, func([]byte) {})
 			if err == nil && code != 0 {
 				// Its report says that it has no instructions, and the caller
 				// removes it.
-				return errors.Join(runtime.ErrUnreachable, l.old.RemoveJob(ctx, job.ID))
+				return errors.Join(runtime.ErrUnreachable, l.old.jobs.RemoveJob(ctx, job.ID))
 			}
 			return err
 		},
@@ -218,16 +218,16 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 			if v := l.listed(); v.Seeded || v.Marker != "" || l.content() != "kept" {
 				l.Fatalf("volume = %+v, content = %q", v, l.content())
 			}
-			l.ok("MarkRestored", l.old.homes.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.ok("MarkRestored", l.old.MarkRestored(l.Context(), l.id, "home-1", "key"))
 		},
 	}, {
 		"a restored home is marked",
 		func(l *lateHome) {
-			l.ok("CreateEmptyVolume", l.next.homes.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+			l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(l.Context(), l.volume("home-1")))
 			l.runJob(l.next, l.restoring("op", "home-1", "key", "kept"))
 		},
 		func(ctx context.Context, l *lateHome) error {
-			return l.old.homes.MarkRestored(ctx, l.id, "home-1", "key")
+			return l.old.MarkRestored(ctx, l.id, "home-1", "key")
 		},
 		func(l *lateHome) {
 			if v := l.listed(); v.Marker != "key" {
@@ -237,7 +237,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 	}, {
 		"a restored home is settled",
 		restored,
-		func(ctx context.Context, l *lateHome) error { return l.old.homes.SettleVolume(ctx, l.id, "home-1") },
+		func(ctx context.Context, l *lateHome) error { return l.old.SettleVolume(ctx, l.id, "home-1") },
 		func(l *lateHome) {
 			if v := l.listed(); v.Marker != "key-1" || v.Seeded {
 				l.Fatalf("volume = %+v", v)
@@ -269,7 +269,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 				old := newRuntime(t, func(c *Config) {
 					c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
 				})
-				must(t)(old.Jobs(t.Context()))
+				must(t)(old.jobs.Jobs(t.Context()))
 				for n := 1; ; n++ {
 					l := newLate(t, next, storage)
 					l.old, l.claim = old, "home-1"
@@ -290,7 +290,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 						}
 					}
 					tc.check(l)
-					l.ok("RemoveVolume", next.homes.RemoveVolume(t.Context(), l.id, "home-1", nil))
+					l.ok("RemoveVolume", next.RemoveVolume(t.Context(), l.id, "home-1", nil))
 					if left := (direct{r: next, storage: storage}).remains(t, l.id); len(left) > 0 {
 						t.Fatalf("left behind after request %d: %q", n, left)
 					}
@@ -351,11 +351,11 @@ func TestPrunedHolderIsRecreated(t *testing.T) {
 	if v := l.listed(); v.Marker != "key" || v.Held {
 		t.Fatalf("volume = %+v", v)
 	}
-	_, err = r.StartJob(t.Context(), l.restoring("op-late", "home-1", "key-2", "stale"), nil)
+	_, err = r.jobs.StartJob(t.Context(), l.restoring("op-late", "home-1", "key-2", "stale"), nil)
 	if !errors.Is(err, runtime.ErrConflict) {
 		t.Fatalf("StartJob: %v", err)
 	}
-	l.ok("CreateVolume", r.homes.CreateVolume(t.Context(), l.volume("home-1"), nil))
+	l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), nil))
 	l.settle()
 	if v := l.listed(); !v.Held {
 		t.Fatalf("volume after it was settled again = %+v", v)
@@ -379,7 +379,7 @@ func TestLockedFolderBlocksRemoval(t *testing.T) {
 	check(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := r.homes.RemoveVolume(ctx, l.id, "home-1", nil); !errors.Is(err, runtime.ErrUnreachable) {
+	if err := r.RemoveVolume(ctx, l.id, "home-1", nil); !errors.Is(err, runtime.ErrUnreachable) {
 		t.Fatalf("RemoveVolume under the lock of another process: %v", err)
 	}
 	check(t, lock.Close())
@@ -397,21 +397,21 @@ func TestInterruptedFolderRemovalIsResumed(t *testing.T) {
 	if v := l.listed(); v.Claim != "home-1" || v.Marker != "" || v.Seeded {
 		t.Fatalf("a partly removed home is listed as %+v", v)
 	}
-	if err := r.homes.CreateEmptyVolume(t.Context(), l.volume("home-2")); !errors.Is(err, runtime.ErrVolumeMismatch) {
+	if err := r.CreateEmptyVolume(t.Context(), l.volume("home-2")); !errors.Is(err, runtime.ErrVolumeMismatch) {
 		t.Fatalf("CreateEmptyVolume: %v", err)
 	}
 	l.ok("sweep", r.sweep(t.Context()))
 	if v := l.listed(); v != (runtime.Volume{}) {
 		t.Fatalf("listed: %+v", v)
 	}
-	l.ok("RemoveJob", r.RemoveJob(t.Context(), l.jobID()))
+	l.ok("RemoveJob", r.jobs.RemoveJob(t.Context(), l.jobID()))
 	l.restore("op-2", "home-2", "key")
 	l.alive()
 }
 
 func (l *lateHome) jobID() string {
 	l.Helper()
-	jobs, err := l.next.Jobs(l.Context())
+	jobs, err := l.next.jobs.Jobs(l.Context())
 	l.ok("Jobs", err)
 	for _, j := range jobs {
 		if j.Workspace == l.id {
@@ -432,7 +432,7 @@ func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
 			t.Parallel()
 			r := newRuntime(t, nil)
 			l := newLate(t, r, storage)
-			l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+			l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
 			spec := runtime.JobSpec{
 				Workspace: l.id, Claim: "op", Kind: runtime.JobArchive, Storage: storage, VolumeClaim: "home-1", Key: "key",
 				Input: []byte("exit 0\n"), ObjectDir: t.TempDir(),
@@ -456,14 +456,14 @@ func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
 				if scratch == "" || filepath.Dir(filepath.Dir(home)) != filepath.Dir(filepath.Dir(scratch)) && filepath.Dir(home) != filepath.Dir(scratch) {
 					t.Errorf("the home is %s and the scratch folder %s", home, scratch)
 				}
-				l.ok("RemoveJob", r.RemoveJob(t.Context(), job.ID))
+				l.ok("RemoveJob", r.jobs.RemoveJob(t.Context(), job.ID))
 			}
 			left, err := r.engine.API.VolumeList(t.Context(), client.VolumeListOptions{Filters: r.engine.Filter(engine.RoleScratch)})
 			l.ok("VolumeList", err)
 			if len(left.Items) > 0 {
 				t.Errorf("remaining volumes: %v", left.Items)
 			}
-			l.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), l.id, "home-1", nil))
+			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
 			if entries, err := os.ReadDir(filepath.Join(r.cfg.DataDir, "homes")); err == nil && len(entries) > 0 {
 				t.Errorf("remains of the home: %v", entries)
 			}

@@ -5,12 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/moby/moby/api/types/container"
+
+	"codehub/internal/base/health"
+	"codehub/internal/runtime/docker/engine"
 )
 
 // The kernel counts some resources by uid. Workspaces have uids of their own, so that none
@@ -18,6 +23,21 @@ import (
 // uids or because users become root in them, the limits are set so high that a workspace
 // reaches its memory limit first, or at least that the ordinary use of all workspaces of a
 // uid fits.
+
+// kernel is the kernel of Docker's host, as far as workspaces share its limits.
+type kernel struct {
+	*engine.Engine
+	procSys   string // /proc/sys
+	lowLimits *health.Condition
+	noUlimits atomic.Bool // Docker may not lift limits; see refused
+}
+
+func newKernel(e *engine.Engine) *kernel {
+	return &kernel{Engine: e, procSys: "/proc/sys", lowLimits: e.Conditions.New(health.Config{
+		Name: "kernel-limits", Failing: "limits of the kernel are too low for all workspaces", Resolved: "limits of the kernel are high enough again",
+		Level: slog.LevelWarn, Log: e.Log,
+	})}
+}
 
 // sysctl is a limit of the host for each user.
 type sysctl struct {
@@ -74,42 +94,42 @@ func kernelLimits(dir string, workspaces int, uids int64, raise bool, raised fun
 	return nil
 }
 
-// checkKernelLimits reports limits that are too low. Those of another machine are
-// not known.
-func (r *Runtime) checkKernelLimits() {
-	if !strings.HasPrefix(r.engine.API.DaemonHost(), "unix://") {
+// check reports limits that are too low for so many workspaces with so many uids, after it has
+// raised them if it may. Those of another machine are not known.
+func (k *kernel) check(workspaces int, uids int64, raise bool) {
+	if !strings.HasPrefix(k.API.DaemonHost(), "unix://") {
 		return
 	}
-	r.lowLimits.Set(kernelLimits(r.procSys, r.cfg.MaxRunning, r.cfg.UIDs.Len(), !r.cfg.KeepLimits, func(name string, from, to int64) {
-		r.engine.Log.Info("kernel limit raised", "limit", name, "from", from, "to", to)
+	k.lowLimits.Set(kernelLimits(k.procSys, workspaces, uids, raise, func(name string, from, to int64) {
+		k.Log.Info("kernel limit raised", "limit", name, "from", from, "to", to)
 	}))
 }
 
 // ulimits are the limits of a workspace's processes that the kernel compares with
 // what all containers of the same uid use together. They are off where the memory
 // limit of the container covers what they limit.
-func (r *Runtime) ulimits(ctx context.Context) []*container.Ulimit {
-	if r.noUlimits.Load() {
+func (k *kernel) ulimits(ctx context.Context) []*container.Ulimit {
+	if k.noUlimits.Load() {
 		return nil
 	}
 	unlimited := func(name string) *container.Ulimit { return &container.Ulimit{Name: name, Soft: -1, Hard: -1} }
 	// A container can have 256 message queues of 80 kB.
 	limits := []*container.Ulimit{unlimited("msgqueue")}
-	if r.engine.Features(ctx).CountsSignals {
+	if k.Features(ctx).CountsSignals {
 		limits = append(limits, unlimited("sigpending"))
 	}
 	return limits
 }
 
-// ulimitsRefused reports whether a container with these limits was not started
+// refused reports whether a container with these limits was not started
 // because Docker may not lift them, as in some virtual machines. Docker's own limits
 // apply then.
-func (r *Runtime) ulimitsRefused(err error, limits []*container.Ulimit) bool {
+func (k *kernel) refused(err error, limits []*container.Ulimit) bool {
 	if len(limits) == 0 || !strings.Contains(err.Error(), "rlimit") {
 		return false
 	}
-	if !r.noUlimits.Swap(true) {
-		r.engine.Log.Warn("Docker may not lift limits of processes; workspaces share its limits of pending signals and message queues", "err", err)
+	if !k.noUlimits.Swap(true) {
+		k.Log.Warn("Docker may not lift limits of processes; workspaces share its limits of pending signals and message queues", "err", err)
 	}
 	return true
 }

@@ -72,8 +72,8 @@ func TestLowKernelLimitsAreACondition(t *testing.T) {
 	t.Parallel()
 	conditions := &health.Monitor{}
 	r := newRuntime(t, func(c *Config) { c.Conditions, c.MaxRunning = conditions, 10 })
-	r.procSys = t.TempDir()
-	file := filepath.Join(r.procSys, "fs/inotify/max_user_instances")
+	r.kernel.procSys = t.TempDir()
+	file := filepath.Join(r.kernel.procSys, "fs/inotify/max_user_instances")
 	check(t, os.MkdirAll(filepath.Dir(file), 0o755))
 	for value, want := range map[string]string{"128": "10 workspaces of one uid need 160", "160": ""} {
 		check(t, os.WriteFile(file, []byte(value+"\n"), 0o644))
@@ -108,7 +108,7 @@ func TestKernelResourcesOfNeighbour(t *testing.T) {
 	}
 	check(t, r.Prepare(t.Context()))
 	type taken map[string]int
-	limited := r.noUlimits.Load() // Docker may not lift limits here
+	limited := r.kernel.noUlimits.Load() // Docker may not lift limits here
 	// More than the usual limits: 128 instances, 4 pending signals per MiB of memory,
 	// 10 queues.
 	t.Log("taken by one workspace:", holdProbe[taken](t, r, hostile, "take", "150000", "1h"))
@@ -125,7 +125,7 @@ func TestUIDsKeepKernelResourcesApart(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
 	r := newRuntime(t, nil)
-	r.noUlimits.Store(true)
+	r.kernel.noUlimits.Store(true)
 	var ups []runtime.Upstream
 	for _, uid := range []uint32{ownUID + 100, ownUID + 100, ownUID + 101} {
 		spec := newHome()

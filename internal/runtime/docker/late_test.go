@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
@@ -111,18 +112,18 @@ func (l *lateHome) restoring(op, claim, key, content string) runtime.JobSpec {
 func (l *lateHome) restore(op, claim, key string) runtime.Job {
 	l.Helper()
 	ctx := l.Context()
-	l.soon("CreateEmptyVolume", func() error { return l.next.homes.CreateEmptyVolume(ctx, l.volume(claim)) })
+	l.soon("CreateEmptyVolume", func() error { return l.next.CreateEmptyVolume(ctx, l.volume(claim)) })
 	job := l.runJob(l.next, l.restoring(op, claim, key, "kept"))
-	l.ok("MarkRestored", l.next.homes.MarkRestored(ctx, l.id, claim, key))
+	l.ok("MarkRestored", l.next.MarkRestored(ctx, l.id, claim, key))
 	l.claim = claim
 	return job
 }
 
 func (l *lateHome) runJob(r *Runtime, spec runtime.JobSpec) runtime.Job {
 	l.Helper()
-	job, err := r.StartJob(l.Context(), spec, nil)
+	job, err := r.jobs.StartJob(l.Context(), spec, nil)
 	l.ok("StartJob", err)
-	code, err := r.FollowJob(l.Context(), job.ID, func([]byte) {})
+	code, err := r.jobs.FollowJob(l.Context(), job.ID, func([]byte) {})
 	l.ok("FollowJob", err)
 	if code != 0 {
 		l.Fatalf("the job ended with %d", code)
@@ -134,18 +135,18 @@ func (l *lateHome) runJob(r *Runtime, spec runtime.JobSpec) runtime.Job {
 // a request of one goroutine is held, another goroutine of it goes on.
 func (l *lateHome) removeFirst() {
 	l.Helper()
-	l.soon("RemoveVolume", func() error { return l.next.homes.RemoveVolume(l.Context(), l.id, "home-1", nil) })
+	l.soon("RemoveVolume", func() error { return l.next.RemoveVolume(l.Context(), l.id, "home-1", nil) })
 }
 
 func (l *lateHome) settle() {
 	l.Helper()
-	l.ok("SettleVolume", l.next.homes.SettleVolume(l.Context(), l.id, l.claim))
+	l.ok("SettleVolume", l.next.SettleVolume(l.Context(), l.id, l.claim))
 }
 
 // seed makes the home live from the image, with some content.
 func (l *lateHome) seed(claim string) {
 	l.Helper()
-	l.soon("CreateVolume", func() error { return l.next.homes.CreateVolume(l.Context(), l.volume(claim), nil) })
+	l.soon("CreateVolume", func() error { return l.next.CreateVolume(l.Context(), l.volume(claim), nil) })
 	direct{r: l.next, storage: l.storage}.put(l.T, l.id, "content", "kept")
 	l.claim = claim
 }
@@ -162,7 +163,7 @@ func (l *lateHome) content() string {
 
 func (l *lateHome) listed() runtime.Volume {
 	l.Helper()
-	list, err := l.next.homes.Volumes(l.Context())
+	list, err := l.next.Volumes(l.Context())
 	l.ok("Volumes", err)
 	i := slices.IndexFunc(list, func(v runtime.Volume) bool { return v.Workspace == l.id })
 	if i < 0 {
@@ -182,7 +183,7 @@ func (l *lateHome) alive() {
 		l.Fatalf("content = %q", got)
 	}
 	l.settle()
-	jobs, err := l.next.Jobs(ctx)
+	jobs, err := l.next.jobs.Jobs(ctx)
 	l.ok("Jobs", err)
 	for _, j := range jobs {
 		if j.Workspace != l.id {
@@ -191,9 +192,9 @@ func (l *lateHome) alive() {
 		if j.Running {
 			l.Fatalf("a job runs: %+v", j)
 		}
-		l.ok("RemoveJob", l.next.RemoveJob(ctx, j.ID))
+		l.ok("RemoveJob", l.next.jobs.RemoveJob(ctx, j.ID))
 	}
-	l.ok("RemoveVolume", l.next.homes.RemoveVolume(ctx, l.id, l.claim, nil))
+	l.ok("RemoveVolume", l.next.RemoveVolume(ctx, l.id, l.claim, nil))
 	if left := (direct{r: l.next, storage: l.storage}).remains(l.T, l.id); len(left) > 0 {
 		for _, name := range left {
 			v, err := l.next.engine.API.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
@@ -205,10 +206,10 @@ func (l *lateHome) alive() {
 
 func lateCases() []lateCase {
 	removes := func(ctx context.Context, l *lateHome) error {
-		return l.old.homes.RemoveVolume(ctx, l.id, "home-1", nil)
+		return l.old.RemoveVolume(ctx, l.id, "home-1", nil)
 	}
 	restores := func(ctx context.Context, l *lateHome) error {
-		_, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "stale"), nil)
+		_, err := l.old.jobs.StartJob(ctx, l.restoring("op", "home-1", "key", "stale"), nil)
 		return err
 	}
 	// A task of the stopped leader does not run beside the workspace that its successor starts.
@@ -221,20 +222,22 @@ func lateCases() []lateCase {
 	}
 	noTask := func(l *lateHome) {
 		harness.Eventually(l, "no container of the task is left", func() bool { // a call may be removing it
-			tasks, err := l.next.listTasks(l.Context())
-			l.ok("listTasks", err)
-			return !slices.ContainsFunc(tasks, func(task taskContainer) bool {
-				if task.workspace == l.id && task.state == runtime.ContainerRunning {
-					l.Fatalf("container %s of the task runs", task.name)
-				}
-				return task.workspace == l.id
+			tasks, err := l.next.engine.API.ContainerList(l.Context(), client.ContainerListOptions{
+				All: true, Filters: client.Filters{}.Add("name", "^/?codehub-(archive|restore|look)-"+string(l.id)),
 			})
+			l.ok("ContainerList", err)
+			for _, task := range tasks.Items {
+				if task.State == container.StateRunning {
+					l.Fatalf("container %v of the task runs", task.Names)
+				}
+			}
+			return len(tasks.Items) == 0
 		})
 		l.ok("RemoveContainer", l.next.RemoveContainer(l.Context(), l.started, 0))
 		l.alive()
 	}
 	empty := func(l *lateHome) {
-		l.ok("CreateEmptyVolume", l.next.homes.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+		l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(l.Context(), l.volume("home-1")))
 	}
 	return []lateCase{{
 		name:   "removes a seeded home that is archived and restored",
@@ -252,7 +255,7 @@ func lateCases() []lateCase {
 			l.removeFirst()
 			job := l.restore("op-2", "home-2", "key-2")
 			l.settle()
-			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), job.ID))
+			l.ok("RemoveJob", l.next.jobs.RemoveJob(l.Context(), job.ID))
 		},
 	}, {
 		name: "restores what is restored", folders: true,
@@ -264,17 +267,17 @@ func lateCases() []lateCase {
 		meanwhile: func(l *lateHome) {
 			job := l.restore("op", "home-1", "key")
 			l.settle()
-			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), job.ID))
+			l.ok("RemoveJob", l.next.jobs.RemoveJob(l.Context(), job.ID))
 		},
 	}, {
 		name:   "restores what is given up and seeded",
 		before: empty, late: restores,
 		meanwhile: func(l *lateHome) {
-			jobs, err := l.next.Jobs(l.Context())
+			jobs, err := l.next.jobs.Jobs(l.Context())
 			l.ok("Jobs", err)
 			for _, j := range jobs {
 				if j.Workspace == l.id {
-					l.ok("RemoveJob", l.next.RemoveJob(l.Context(), j.ID))
+					l.ok("RemoveJob", l.next.jobs.RemoveJob(l.Context(), j.ID))
 				}
 			}
 			l.seed("home-1")
@@ -284,7 +287,7 @@ func lateCases() []lateCase {
 		name:   "seeds what is seeded",
 		before: func(l *lateHome) {},
 		late: func(ctx context.Context, l *lateHome) error {
-			return l.old.homes.CreateVolume(ctx, l.volume("home-1"), nil)
+			return l.old.CreateVolume(ctx, l.volume("home-1"), nil)
 		},
 		meanwhile: func(l *lateHome) { l.seed("home-1"); l.settle() },
 	}, {
@@ -293,22 +296,22 @@ func lateCases() []lateCase {
 			direct{r: l.next, storage: l.storage}.halfSeed(l.T, l.volume("home-1"))
 		},
 		late: func(ctx context.Context, l *lateHome) error {
-			return l.old.homes.CreateVolume(ctx, l.volume("home-1"), nil)
+			return l.old.CreateVolume(ctx, l.volume("home-1"), nil)
 		},
 		meanwhile: func(l *lateHome) { l.seed("home-1"); l.settle() },
 	}, {
 		name:   "removes the job that has restored the home",
 		before: func(l *lateHome) { empty(l); l.old2 = l.runJob(l.next, l.restoring("op", "home-1", "key", "kept")) },
-		late:   func(ctx context.Context, l *lateHome) error { return l.old.RemoveJob(ctx, l.old2.ID) },
+		late:   func(ctx context.Context, l *lateHome) error { return l.old.jobs.RemoveJob(ctx, l.old2.ID) },
 		meanwhile: func(l *lateHome) {
-			l.ok("MarkRestored", l.next.homes.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.ok("MarkRestored", l.next.MarkRestored(l.Context(), l.id, "home-1", "key"))
 			l.claim = "home-1"
 			l.settle()
 		},
 	}, {
 		name:   "settles a home that is archived and restored",
 		before: func(l *lateHome) { l.seed("home-1") },
-		late:   func(ctx context.Context, l *lateHome) error { return l.old.homes.SettleVolume(ctx, l.id, "home-1") },
+		late:   func(ctx context.Context, l *lateHome) error { return l.old.SettleVolume(ctx, l.id, "home-1") },
 		meanwhile: func(l *lateHome) {
 			l.removeFirst()
 			l.restore("op", "home-2", "key")
@@ -317,7 +320,7 @@ func lateCases() []lateCase {
 		name:   "takes the fingerprint of a home that is archived and restored",
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late: func(ctx context.Context, l *lateHome) error {
-			_, err := l.old.homes.Fingerprint(ctx, l.id, "home-1", nil)
+			_, err := l.old.Fingerprint(ctx, l.id, "home-1", nil)
 			return err
 		},
 		meanwhile: func(l *lateHome) {
@@ -328,7 +331,7 @@ func lateCases() []lateCase {
 		name:   "takes the fingerprint of a home whose workspace is started",
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late: func(ctx context.Context, l *lateHome) error {
-			_, err := l.old.homes.Fingerprint(ctx, l.id, "home-1", nil)
+			_, err := l.old.Fingerprint(ctx, l.id, "home-1", nil)
 			return err
 		},
 		meanwhile: starts, after: noTask,
@@ -336,7 +339,7 @@ func lateCases() []lateCase {
 		name:   "archives a home whose workspace is started",
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late: func(ctx context.Context, l *lateHome) error {
-			_, err := l.old.StartJob(ctx, runtime.JobSpec{
+			_, err := l.old.jobs.StartJob(ctx, runtime.JobSpec{
 				Workspace: l.id, Claim: "op", Kind: runtime.JobArchive, Storage: l.storage, VolumeClaim: "home-1", Key: "key",
 				Input: []byte("exit 0\n"), ObjectDir: l.objects,
 			}, nil)
@@ -347,22 +350,22 @@ func lateCases() []lateCase {
 		name: "marks what another job restores just now", folders: true,
 		before: func(l *lateHome) { empty(l); l.old2 = l.runJob(l.next, l.restoring("op-1", "home-1", "key", "first")) },
 		late: func(ctx context.Context, l *lateHome) error {
-			return l.old.homes.MarkRestored(ctx, l.id, "home-1", "key")
+			return l.old.MarkRestored(ctx, l.id, "home-1", "key")
 		},
 		meanwhile: func(l *lateHome) {
-			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), l.old2.ID))
-			jobs, err := l.next.Jobs(l.Context())
+			l.ok("RemoveJob", l.next.jobs.RemoveJob(l.Context(), l.old2.ID))
+			jobs, err := l.next.jobs.Jobs(l.Context())
 			l.ok("Jobs", err)
 			if slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == l.id }) {
 				return // it was marked before
 			}
 			spec := l.restoring("op-2", "home-1", "key", "kept")
 			spec.Input = []byte("wipe\nwait go\nwrite content kept\nexit 0\n")
-			_, err = l.next.StartJob(l.Context(), spec, nil)
+			_, err = l.next.jobs.StartJob(l.Context(), spec, nil)
 			l.ok("StartJob", err)
 		},
 		after: func(l *lateHome) {
-			jobs, err := l.next.Jobs(l.Context())
+			jobs, err := l.next.jobs.Jobs(l.Context())
 			l.ok("Jobs", err)
 			i := slices.IndexFunc(jobs, func(j runtime.Job) bool { return j.Workspace == l.id })
 			l.claim = "home-1"
@@ -376,11 +379,11 @@ func lateCases() []lateCase {
 				l.Fatalf("a home that is being filled is listed as %+v", v)
 			}
 			putFile(l.T, l.objects, "go")
-			code, err := l.next.FollowJob(l.Context(), jobs[i].ID, func([]byte) {})
+			code, err := l.next.jobs.FollowJob(l.Context(), jobs[i].ID, func([]byte) {})
 			if err != nil || code != 0 {
 				l.Fatalf("FollowJob = %d, %v", code, err)
 			}
-			l.ok("MarkRestored", l.next.homes.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.ok("MarkRestored", l.next.MarkRestored(l.Context(), l.id, "home-1", "key"))
 			l.alive()
 		},
 	}}
@@ -400,7 +403,7 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 			t.Run(storage+"/"+tc.name, func(t *testing.T) {
 				t.Parallel()
 				e, old, next := twoServers(t)
-				if _, err := old.Jobs(t.Context()); err != nil { // the first request negotiates the API version
+				if _, err := old.jobs.Jobs(t.Context()); err != nil { // the first request negotiates the API version
 					t.Fatal(err)
 				}
 				for n := 1; runLate(t, tc, e, old, next, storage, n); n++ {

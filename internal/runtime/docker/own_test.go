@@ -28,7 +28,7 @@ func TestOwnHomeFallsBackToHelper(t *testing.T) {
 			spec := newHome()
 			spec.Image = variant(t, r, nil, tar.Header{Name: "home/coder/", Typeflag: tar.TypeDir, Mode: 0o700})
 			volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: workspace.StorageDockerVolume, Claim: spec.VolumeClaim, Image: spec.Image}
-			check(t, r.homes.CreateVolume(t.Context(), volume, nil))
+			check(t, r.CreateVolume(t.Context(), volume, nil))
 			v, err := r.engine.API.VolumeInspect(t.Context(), spec.Workspace.VolumeName(), client.VolumeInspectOptions{})
 			check(t, err)
 			deepest := v.Volume.Mountpoint
@@ -45,7 +45,7 @@ func TestOwnHomeFallsBackToHelper(t *testing.T) {
 			}
 			e.fault.Store(&seen)
 			var shown runtime.Progress
-			change := func() { check(t, r.homes.OwnHome(t.Context(), own, func(p runtime.Progress) { shown = p })) }
+			change := func() { check(t, r.OwnHome(t.Context(), own, func(p runtime.Progress) { shown = p })) }
 			if name == "deep" {
 				change()
 			} else {

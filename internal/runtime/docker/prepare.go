@@ -4,7 +4,7 @@ import "context"
 
 // Prepare implements runtime.Runtime.
 func (r *Runtime) Prepare(ctx context.Context) error {
-	r.checkKernelLimits()
+	r.kernel.check(r.cfg.MaxRunning, r.cfg.UIDs.Len(), !r.cfg.KeepLimits)
 	_, err := r.network.Checked(ctx, 0)
 	if err == nil {
 		r.homes.CheckUIDs(ctx)

@@ -75,7 +75,7 @@ func TestHelperRemovesHomes(t *testing.T) {
 	r := newRuntime(t, nil)
 	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: workspace.StorageLocalDir, Claim: "h"}
 	spec.Image = importImage(t, r, []string{"USER 1000"}, homeTar(t))
-	check(t, r.homes.CreateVolume(t.Context(), spec, nil))
+	check(t, r.CreateVolume(t.Context(), spec, nil))
 	check(t, r.helper.Run(t.Context(), helper.Run{
 		Args: []string{helper.CmdRemoveHome, "/folder/home"}, Caps: []string{"DAC_OVERRIDE", "FOWNER"},
 		Mounts: []mount.Mount{{Type: mount.TypeBind, Source: filepath.Dir(r.homes.Path(spec.Workspace)), Target: "/folder"}},
@@ -139,8 +139,8 @@ func TestSweep(t *testing.T) {
 	orphan, kept := newHome(), newHome()
 	for _, s := range []runtime.ContainerSpec{orphan, kept} {
 		spec := runtime.VolumeSpec{Workspace: s.Workspace, Storage: s.Storage, Claim: s.VolumeClaim, Image: s.Image}
-		check(t, r.homes.CreateVolume(ctx, spec, nil))
-		check(t, r.homes.SettleVolume(ctx, s.Workspace, s.VolumeClaim))
+		check(t, r.CreateVolume(ctx, spec, nil))
+		check(t, r.SettleVolume(ctx, s.Workspace, s.VolumeClaim))
 	}
 	direct{r: r, storage: workspace.StorageDockerVolume}.takeVolume(t, orphan.Workspace)
 	var counts []int

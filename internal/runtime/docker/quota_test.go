@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/archive"
@@ -87,7 +86,7 @@ func startLimited(t *testing.T, r *Runtime, disk int64) runtime.ContainerSpec {
 	spec := newHome()
 	spec.Storage, spec.Size.Disk = workspace.StorageLocalDir, disk
 	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image, Disk: disk}
-	check(t, r.homes.CreateVolume(t.Context(), volume, nil))
+	check(t, r.CreateVolume(t.Context(), volume, nil))
 	restart(t, r, spec)
 	return spec
 }
@@ -97,7 +96,7 @@ func restart(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
 	t.Helper()
 	check(t, r.Prepare(t.Context()))
 	own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: spec.UID, From: []uint32{0, workspace.ArchivedUID}}
-	check(t, r.homes.OwnHome(t.Context(), own, nil))
+	check(t, r.OwnHome(t.Context(), own, nil))
 	must(t)(r.StartContainer(t.Context(), spec, nil))
 }
 
@@ -114,7 +113,7 @@ func stop(t *testing.T, r *Runtime, spec runtime.ContainerSpec) {
 
 func limitOf(t *testing.T, r *Runtime, id workspace.ID) int64 {
 	t.Helper()
-	list, err := r.homes.Volumes(t.Context())
+	list, err := r.Volumes(t.Context())
 	check(t, err)
 	i := slices.IndexFunc(list, func(v runtime.Volume) bool { return v.Workspace == id })
 	if i < 0 {
@@ -139,7 +138,7 @@ func TestLimitedHomes(t *testing.T) {
 		if out, err := fill(t, r, neighbour.Workspace, "fits", 20); err != nil {
 			t.Errorf("the neighbour: %v: %s", err, out)
 		}
-		if size, known, err := r.homes.HomeSize(t.Context(), id); err != nil || !known || size < 40<<20 || size > small+16<<20 {
+		if size, known, err := r.HomeSize(t.Context(), id); err != nil || !known || size < 40<<20 || size > small+16<<20 {
 			t.Errorf("the full home is measured with %d bytes: %v", size, err)
 		}
 		stop(t, r, full)
@@ -164,7 +163,7 @@ func TestLimitedHomes(t *testing.T) {
 		if n := limitOf(t, other, id); n != large {
 			t.Errorf("the limit is %d after a restart of the machine, want %d", n, large)
 		}
-		must(t)(other.homes.Fingerprint(t.Context(), id, full.VolumeClaim, nil))
+		must(t)(other.Fingerprint(t.Context(), id, full.VolumeClaim, nil))
 		if packed(t, other.homes.Path(id)) != before {
 			t.Error("the home has changed")
 		}
@@ -173,7 +172,7 @@ func TestLimitedHomes(t *testing.T) {
 		}
 		restored := newHome()
 		volume := runtime.VolumeSpec{Workspace: restored.Workspace, Storage: workspace.StorageLocalDir, Claim: restored.VolumeClaim, Disk: large}
-		check(t, other.homes.CreateEmptyVolume(t.Context(), volume))
+		check(t, other.CreateEmptyVolume(t.Context(), volume))
 		want := archivetest.Snapshot(t, other.homes.Path(id))
 		for kind, to := range map[string]string{"a limited home": other.homes.Path(restored.Workspace), "a plain folder": t.TempDir()} {
 			unpack(t, other.homes.Path(id), to)
@@ -182,33 +181,12 @@ func TestLimitedHomes(t *testing.T) {
 			}
 		}
 		for _, spec := range []runtime.ContainerSpec{full, neighbour, restored} {
-			check(t, other.homes.RemoveVolume(t.Context(), spec.Workspace, spec.VolumeClaim, nil))
+			check(t, other.RemoveVolume(t.Context(), spec.Workspace, spec.VolumeClaim, nil))
 			if _, err := os.Lstat(other.homes.Folder(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the folder of a removed home: %v", err)
 			}
 		}
 	})
-}
-
-// A restore into a home whose file system reports only its own limit has a folder of the disk, so
-// that it can leave the reserve.
-func TestRestoreSeesSharedDisk(t *testing.T) {
-	t.Parallel()
-	r := newOffline(t, nil)
-	for _, shares := range []bool{false, true} {
-		spec := runtime.JobSpec{Workspace: newHome().Workspace, Kind: runtime.JobRestore, Storage: workspace.StorageLocalDir, SharesDisk: shares}
-		check(t, os.MkdirAll(r.homes.Folder(spec.Workspace), 0o700))
-		check(t, r.makeScratch(spec))
-		at := filepath.Join(r.homes.Folder(spec.Workspace), scratchName)
-		if _, err := os.Lstat(at); (err == nil) != shares {
-			t.Errorf("with SharesDisk %v the folder is there: %v", shares, err)
-		}
-		mounts := r.jobMounts(spec, true)
-		i := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.Target == runtime.JobScratchDir })
-		if (i >= 0) != shares || shares && (!mounts[i].ReadOnly || mounts[i].Source != at) {
-			t.Errorf("the mounts with SharesDisk %v: %+v", shares, mounts)
-		}
-	}
 }
 
 func TestBtrfsHomesConform(t *testing.T) {

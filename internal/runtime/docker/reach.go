@@ -23,6 +23,13 @@ const (
 	probeTimeout = 2 * time.Second
 )
 
+// Each probe has a connection of its own: addresses are reused, connections must not be.
+var prober = &http.Client{
+	Timeout:       probeTimeout,
+	Transport:     &http.Transport{DisableKeepAlives: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
 // Probe implements runtime.Runtime.
 func (r *Runtime) Probe(ctx context.Context, c runtime.Container) error {
 	if c.Addr == "" {
@@ -32,7 +39,7 @@ func (r *Runtime) Probe(ctx context.Context, c runtime.Container) error {
 	if err != nil {
 		return fmt.Errorf("probe workspace %s: %w", c.Workspace, err)
 	}
-	res, err := r.probe.Do(req)
+	res, err := prober.Do(req)
 	if err != nil {
 		return fmt.Errorf("probe workspace %s: %w", c.Workspace, err)
 	}

@@ -46,7 +46,7 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 		_, err := r.engine.API.ContainerKill(t.Context(), engine.RemoverName(l.id), client.ContainerKillOptions{Signal: "KILL"})
 		t.Logf("killed: %v", err)
 	})
-	l.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) {
+	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) {
 		if p.Entries > 0 {
 			kill()
 		}
@@ -106,11 +106,11 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 	here.ok("VolumeCreate", err)
 	command(t, "sync", "-f", root)
 
-	here.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), here.id, "home-1", nil))
+	here.ok("RemoveVolume", r.RemoveVolume(t.Context(), here.id, "home-1", nil))
 	command(t, "cp", "--sparse=always", image, cut+"1")
 	// As if Docker's directory were not accessible.
 	r.homes.Remote = true
-	byHelper.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), byHelper.id, "home-1", nil))
+	byHelper.ok("RemoveVolume", r.RemoveVolume(t.Context(), byHelper.id, "home-1", nil))
 	r.homes.Remote = false
 	_, err = r.engine.API.VolumeRemove(t.Context(), "plain", client.VolumeRemoveOptions{})
 	here.ok("VolumeRemove", err)
@@ -162,18 +162,18 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 				return l
 			}
 			l := back()
-			l.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), l.id, "home-1", nil))
+			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
 			if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
 
 			l = back()
 			putFile(t, l.mountpoint(l.id.VolumeName()), "foreign")
-			if err := r.homes.RemoveVolume(t.Context(), l.id, "home-1", nil); !errors.Is(err, runtime.ErrVolumeMismatch) {
+			if err := r.RemoveVolume(t.Context(), l.id, "home-1", nil); !errors.Is(err, runtime.ErrVolumeMismatch) {
 				t.Errorf("a volume with something in it: %v", err)
 			}
 			direct{r: r, storage: l.storage}.takeVolume(t, l.id)
-			l.ok("RemoveVolume", r.homes.RemoveVolume(t.Context(), l.id, "home-1", nil))
+			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
 		})
 	}
 }
@@ -207,7 +207,7 @@ func TestSeedingReportsProgress(t *testing.T) {
 			}
 			e.fault.Store(&f)
 			var last runtime.Progress
-			l.ok("CreateVolume", r.homes.CreateVolume(t.Context(), l.volume("home-1"), func(p runtime.Progress) {
+			l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), func(p runtime.Progress) {
 				if p.Step == runtime.StepSeeding && p.Done >= last.Done+1000 {
 					last = p
 					reported <- p
@@ -236,8 +236,8 @@ func TestFolderIsRemovedOnFullDisk(t *testing.T) {
 			r := newRuntime(t, func(c *Config) { c.DataDir = data })
 			ctx, id := t.Context(), newHome().Workspace
 			spec := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home-1", Owner: "ann", Name: "one"}
-			check(t, r.homes.CreateEmptyVolume(ctx, spec))
-			check(t, r.homes.SettleVolume(ctx, id, "home-1"))
+			check(t, r.CreateEmptyVolume(ctx, spec))
+			check(t, r.SettleVolume(ctx, id, "home-1"))
 			check(t, os.WriteFile(filepath.Join(r.homes.Path(id), "file"), make([]byte, 1<<20), 0o644))
 			part := make([]byte, 1<<16)
 			if inodes {
@@ -255,7 +255,7 @@ func TestFolderIsRemovedOnFullDisk(t *testing.T) {
 			if want := fmt.Sprintf(`{"installation":%q,"claim":"home-1","state":"removing"}`, r.cfg.Installation); err != nil || strings.TrimSpace(string(side)) != want {
 				t.Errorf("home.json = %s, %v", side, err)
 			}
-			check(t, r.homes.RemoveVolume(ctx, id, "home-1", nil))
+			check(t, r.RemoveVolume(ctx, id, "home-1", nil))
 			if _, err := os.Lstat(r.homes.Folder(id)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the folder after its removal: %v", err)
 			}

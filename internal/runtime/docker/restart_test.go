@@ -43,32 +43,32 @@ func TestHomesSurviveDockerRestarts(t *testing.T) {
 	}, {
 		name:   "seeded",
 		before: func(l *lateHome) { l.seed("home-1") },
-		after:  func(l *lateHome) { l.ok("CreateVolume", r.homes.CreateVolume(l.Context(), l.volume("home-1"), nil)) },
+		after:  func(l *lateHome) { l.ok("CreateVolume", r.CreateVolume(l.Context(), l.volume("home-1"), nil)) },
 	}, {
 		name: "empty",
 		before: func(l *lateHome) {
-			l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+			l.ok("CreateEmptyVolume", r.CreateEmptyVolume(l.Context(), l.volume("home-1")))
 		},
 		after: func(l *lateHome) { l.restore("op", "home-1", "key") },
 	}, {
 		name: "job ended",
 		before: func(l *lateHome) {
-			l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+			l.ok("CreateEmptyVolume", r.CreateEmptyVolume(l.Context(), l.volume("home-1")))
 			l.runJob(r, l.restoring("op", "home-1", "key", "kept"))
 		},
 		after: func(l *lateHome) {
-			l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(l.Context(), l.volume("home-1")))
-			_, err := r.StartJob(l.Context(), l.restoring("op", "home-1", "key", "kept"), nil)
+			l.ok("CreateEmptyVolume", r.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+			_, err := r.jobs.StartJob(l.Context(), l.restoring("op", "home-1", "key", "kept"), nil)
 			l.ok("StartJob", err)
-			l.ok("MarkRestored", r.homes.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.ok("MarkRestored", r.MarkRestored(l.Context(), l.id, "home-1", "key"))
 			l.claim = "home-1"
 		},
 	}, {
 		name:   "marked",
 		before: func(l *lateHome) { l.restore("op", "home-1", "key") },
 		after: func(l *lateHome) {
-			l.ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(l.Context(), l.volume("home-1")))
-			l.ok("MarkRestored", r.homes.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.ok("CreateEmptyVolume", r.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+			l.ok("MarkRestored", r.MarkRestored(l.Context(), l.id, "home-1", "key"))
 		},
 	}, {
 		name:   "settled",

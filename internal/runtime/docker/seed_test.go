@@ -33,7 +33,7 @@ func TestSeededOnlyWhenComplete(t *testing.T) {
 		Image: importImage(t, r, []string{"USER 1000"}, rootfs.Bytes()),
 	}
 	done := make(chan error, 1)
-	go func() { done <- r.homes.CreateVolume(t.Context(), spec, nil) }()
+	go func() { done <- r.CreateVolume(t.Context(), spec, nil) }()
 	checks := 0
 	for {
 		if list := ownHomes(t, r); len(list) == 1 && list[0].Seeded {

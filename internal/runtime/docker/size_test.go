@@ -23,11 +23,11 @@ func TestHomeSizes(t *testing.T) {
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		spec := newHome()
 		volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: storage, Claim: spec.VolumeClaim, Image: spec.Image}
-		check(t, r.homes.CreateVolume(t.Context(), volume, nil))
+		check(t, r.CreateVolume(t.Context(), volume, nil))
 		(direct{r: r, storage: storage}).put(t, spec.Workspace, "large", strings.Repeat("x", 3<<20))
 		homes[storage] = spec.Workspace
 	}
-	sizes, err := r.homes.HomeSizes(t.Context())
+	sizes, err := r.HomeSizes(t.Context())
 	check(t, err)
 	for storage, id := range homes {
 		if n := sizes[id]; n < 3<<20 || n > 8<<20 {
@@ -35,7 +35,7 @@ func TestHomeSizes(t *testing.T) {
 		}
 	}
 	volume := homes[workspace.StorageDockerVolume]
-	if some, err := r.homes.HomeSizes(t.Context(), volume); err != nil || len(some) != 1 || some[volume] != sizes[volume] {
+	if some, err := r.HomeSizes(t.Context(), volume); err != nil || len(some) != 1 || some[volume] != sizes[volume] {
 		t.Errorf("only the volume: %v, %v", some, err)
 	}
 	// A server that is not root has the helper measure folders that it cannot read.
@@ -43,17 +43,17 @@ func TestHomeSizes(t *testing.T) {
 	for path, mode := range map[string]os.FileMode{r.homes.Path(folder): 0o755, filepath.Join(r.homes.Path(folder), "private"): 0o700} {
 		check(t, errors.Join(os.MkdirAll(path, mode), os.Chmod(path, mode), os.Chown(path, 4242, 4242)))
 	}
-	want, _, err := r.homes.HomeSize(t.Context(), folder)
+	want, _, err := r.HomeSize(t.Context(), folder)
 	check(t, err)
 	unprivileged(t, func() {
 		if _, err := os.ReadDir(filepath.Join(r.homes.Path(folder), "private")); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("the folder can be read: %v", err)
 		}
-		if n, known, err := r.homes.HomeSize(t.Context(), folder); n != want || !known || err != nil {
+		if n, known, err := r.HomeSize(t.Context(), folder); n != want || !known || err != nil {
 			t.Errorf("the helper measures %d bytes, %v, and %d are used: %v", n, known, want, err)
 		}
 	})
-	if sizes, err := other.homes.HomeSizes(t.Context()); err != nil || len(sizes) != 0 {
+	if sizes, err := other.HomeSizes(t.Context()); err != nil || len(sizes) != 0 {
 		t.Errorf("another installation: %v, %v", sizes, err)
 	}
 }

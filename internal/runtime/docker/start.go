@@ -98,7 +98,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 				return runtime.Container{}, err
 			}
 		}
-		as.ulimits = r.ulimits(ctx) // the starts before may have shown that Docker may not lift them
+		as.ulimits = r.kernel.ulimits(ctx) // the starts before may have shown that Docker may not lift them
 		addr := r.network.TakeAddress()
 		attempt := engine.RandomHex(8)
 		made, err := r.createContainer(ctx, spec.Workspace, image.Into(r.createOptions(spec, as, net, addr, attempt)))
@@ -151,7 +151,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		if errors.Is(last, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return runtime.Container{}, last
 		}
-		refused := r.ulimitsRefused(err, as.ulimits)
+		refused := r.kernel.refused(err, as.ulimits)
 		// A container that could not be started is useless; the error says why.
 		if err := r.engine.Discard(ctx, made.ID); err != nil {
 			return runtime.Container{}, err
@@ -288,13 +288,13 @@ var (
 )
 
 // verifyHome checks that the home in a created container is the right one, and ends
-// tasks on it (clearTasks). It removes the container if the home is another or a
+// tasks on it (job.ClearTasks). It removes the container if the home is another or a
 // storage job uses it.
 func (r *Runtime) verifyHome(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
 	if err := r.homes.VerifyMounted(ctx, spec, containerID); err != nil {
 		return err
 	}
-	if err := r.clearTasks(ctx, spec.Workspace, containerID); err != nil {
+	if err := r.jobs.ClearTasks(ctx, spec.Workspace, containerID); err != nil {
 		return errors.Join(err, r.engine.Discard(ctx, containerID))
 	}
 	return nil
@@ -354,7 +354,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		if tools.AgentMissing(err) {
 			r.tools.ForgetAgent()
 		}
-		if tools.AgentMissing(err) || engine.AddressTaken(err) || errdefs.IsNotFound(err) || r.ulimitsRefused(err, found.Container.HostConfig.Ulimits) {
+		if tools.AgentMissing(err) || engine.AddressTaken(err) || errdefs.IsNotFound(err) || r.kernel.refused(err, found.Container.HostConfig.Ulimits) {
 			return runtime.Container{}, false, nil // create a new one
 		}
 		return runtime.Container{}, true, err

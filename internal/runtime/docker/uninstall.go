@@ -83,7 +83,7 @@ func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
 		}
 	}
 	inv.Remove = append(inv.Remove, runtime.Item{Kind: "nftables table", Name: r.engine.Names.Table, Detail: "if there is one"})
-	homes, err := r.homes.Volumes(ctx)
+	homes, err := r.Volumes(ctx)
 	if err != nil {
 		return inv, err
 	}
@@ -97,7 +97,7 @@ func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
 		}
 		inv.Homes = append(inv.Homes, runtime.Item{Kind: "home", Name: name, Detail: v.Storage})
 	}
-	asides, err := r.homes.Asides(ctx)
+	asides, err := r.Asides(ctx)
 	if err != nil {
 		return inv, err
 	}
@@ -169,7 +169,7 @@ func ignoreNotFound(err error) error {
 }
 
 func (r *Runtime) removeHomes(ctx context.Context, gone func(runtime.Item)) error {
-	homes, err := r.homes.Volumes(ctx)
+	homes, err := r.Volumes(ctx)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (r *Runtime) removeHomes(ctx context.Context, gone func(runtime.Item)) erro
 		if v.Foreign {
 			continue
 		}
-		if err := r.homes.RemoveVolume(ctx, v.Workspace, v.Claim, nil); err != nil {
+		if err := r.RemoveVolume(ctx, v.Workspace, v.Claim, nil); err != nil {
 			errs = append(errs, fmt.Errorf("remove the home of workspace %s: %w", v.Workspace, err))
 			continue
 		}

@@ -31,8 +31,8 @@ func populated(t *testing.T, r *Runtime) (running, folder, archived workspace.ID
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		id := workspace.ID(uuid.NewString())
 		homes[storage] = id
-		ok("CreateVolume", r.homes.CreateVolume(ctx, runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home", Image: harness.TestImage()}, nil))
-		ok("SettleVolume", r.homes.SettleVolume(ctx, id, "home"))
+		ok("CreateVolume", r.CreateVolume(ctx, runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home", Image: harness.TestImage()}, nil))
+		ok("SettleVolume", r.SettleVolume(ctx, id, "home"))
 		direct{r: r, storage: storage}.put(t, id, "content", "kept")
 	}
 	running = homes[workspace.StorageDockerVolume]
@@ -42,17 +42,17 @@ func populated(t *testing.T, r *Runtime) (running, folder, archived workspace.ID
 	}, nil)
 	ok("StartContainer", err)
 	archived = workspace.ID(uuid.NewString())
-	ok("CreateEmptyVolume", r.homes.CreateEmptyVolume(ctx, runtime.VolumeSpec{Workspace: archived, Storage: workspace.StorageDockerVolume, Claim: "home"}))
-	job, err := r.StartJob(ctx, runtime.JobSpec{
+	ok("CreateEmptyVolume", r.CreateEmptyVolume(ctx, runtime.VolumeSpec{Workspace: archived, Storage: workspace.StorageDockerVolume, Claim: "home"}))
+	job, err := r.jobs.StartJob(ctx, runtime.JobSpec{
 		Workspace: archived, Claim: "op", Kind: runtime.JobRestore, Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Key: "key",
 		Input: []byte("wipe\nwrite content restored\nexit 0\n"), ObjectDir: t.TempDir(),
 	}, nil)
 	ok("StartJob", err)
-	_, err = r.FollowJob(ctx, job.ID, func([]byte) {})
+	_, err = r.jobs.FollowJob(ctx, job.ID, func([]byte) {})
 	ok("FollowJob", err)
-	ok("MarkRestored", r.homes.MarkRestored(ctx, archived, "home", "key"))
+	ok("MarkRestored", r.MarkRestored(ctx, archived, "home", "key"))
 	id, _ := blocked(t, r)
-	_, err = r.homes.SetAside(ctx, id, "", "", nil)
+	_, err = r.SetAside(ctx, id, "", "", nil)
 	ok("SetAside", err)
 	return running, homes[workspace.StorageLocalDir], archived
 }
@@ -133,7 +133,7 @@ func TestUninstall(t *testing.T) {
 		t.Errorf("the folder: %v", err)
 	}
 	// Set-aside volumes are only removed by hand.
-	asides, err := r.homes.Asides(ctx)
+	asides, err := r.Asides(ctx)
 	if err != nil || len(asides) != 1 || !asides[0].Complete {
 		t.Fatalf("set aside: %+v, %v", asides, err)
 	}

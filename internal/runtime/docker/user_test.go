@@ -98,7 +98,7 @@ func TestImageRunsAsUIDOfWorkspace(t *testing.T) {
 			spec := newHome()
 			spec.Image, spec.Storage, spec.UID = variant(t, r, test.changes, test.files...), test.storage, ownUID
 			seed(t, r, spec)
-			check(t, r.homes.OwnHome(t.Context(), ownOf(spec), nil))
+			check(t, r.OwnHome(t.Context(), ownOf(spec), nil))
 			c := start(t, r, spec)
 			info, err := r.engine.API.ContainerInspect(t.Context(), c.ID, client.ContainerInspectOptions{})
 			check(t, err)

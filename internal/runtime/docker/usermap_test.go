@@ -28,9 +28,9 @@ func TestUIDsThatDockerCannotMap(t *testing.T) {
 		}
 		spec := newHome()
 		volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: workspace.StorageDockerVolume, Claim: spec.VolumeClaim, Image: harness.TestImage()}
-		check(t, r.homes.CreateVolume(t.Context(), volume, nil))
+		check(t, r.CreateVolume(t.Context(), volume, nil))
 		own := runtime.OwnSpec{Workspace: spec.Workspace, VolumeClaim: spec.VolumeClaim, UID: uids.First, From: []uint32{workspace.ArchivedUID, 0}}
-		err = r.homes.OwnHome(t.Context(), own, nil)
+		err = r.OwnHome(t.Context(), own, nil)
 		if works != (err == nil) || err != nil && !strings.Contains(err.Error(), "CODEHUB_WORKSPACE_UIDS") {
 			t.Errorf("%s: OwnHome: %v", uids, err)
 		}

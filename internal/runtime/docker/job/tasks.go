@@ -1,4 +1,4 @@
-package docker
+package job
 
 import (
 	"context"
@@ -30,11 +30,11 @@ type taskContainer struct {
 // taskNames are the names of tasks.
 const taskNames = "^/?codehub-(" + string(runtime.JobArchive) + "|" + string(runtime.JobRestore) + "|look)-"
 
-// clearTasks removes the tasks of a workspace that were not started, and helpers that
+// ClearTasks removes the tasks of a workspace that were not started, and helpers that
 // run. It returns a BusyError if a storage job runs, which Jobs then lists. own is the
 // workspace's container, which exists and was not started.
-func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID, own string) error {
-	all, err := r.tasks.Do(ctx, struct{}{}, r.listTasks)
+func (j *Jobs) ClearTasks(ctx context.Context, id workspace.ID, own string) error {
+	all, err := j.tasks.Do(ctx, struct{}{}, j.listTasks)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID, own string) e
 		}
 		if t.role == engine.RoleJob && t.state == runtime.ContainerRunning {
 			// Docker may list a state that is over.
-			c, err := r.helper.Inspect(ctx, engine.RoleJob, t.id)
+			c, err := j.helper.Inspect(ctx, engine.RoleJob, t.id)
 			if errors.Is(err, runtime.ErrNotFound) || err == nil && engine.StateOf(c.State.Status) == runtime.ContainerExited {
 				continue
 			}
@@ -55,7 +55,7 @@ func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID, own string) e
 		}
 		// While the workspace's container exists, no listed task is allowed to start.
 		// A delayed call, whose container is gone, must not remove the task of another.
-		_, err := r.engine.API.ContainerInspect(ctx, own, client.ContainerInspectOptions{})
+		_, err := j.API.ContainerInspect(ctx, own, client.ContainerInspectOptions{})
 		if errdefs.IsNotFound(err) {
 			return engine.ErrConcurrent("the container of workspace %s was removed by another call", id)
 		}
@@ -63,15 +63,15 @@ func (r *Runtime) clearTasks(ctx context.Context, id workspace.ID, own string) e
 			return engine.WrapError(ctx, "inspect container", err)
 		}
 		// Docker finishes a start of the task first, and then kills it.
-		if err := r.engine.Discard(ctx, t.id); err != nil {
+		if err := j.Discard(ctx, t.id); err != nil {
 			return fmt.Errorf("container %s, which uses the home: %w", t.name, err)
 		}
 	}
 	return nil
 }
 
-func (r *Runtime) listTasks(ctx context.Context) ([]taskContainer, error) {
-	list, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter("").Add("name", taskNames)})
+func (j *Jobs) listTasks(ctx context.Context) ([]taskContainer, error) {
+	list, err := j.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: j.Filter("").Add("name", taskNames)})
 	if err != nil {
 		return nil, engine.WrapError(ctx, "list containers that work on homes", err)
 	}

@@ -1,4 +1,4 @@
-package docker
+package job
 
 import (
 	"context"
@@ -22,8 +22,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-const ()
-
 // A job's name is its lock: if two servers create the job of a workspace at once,
 // one gets a conflict. So everything that may have changed is checked between the
 // creation of the container and its start. A server that was stopped in between
@@ -31,13 +29,13 @@ const ()
 
 // Jobs implements runtime.Runtime. A container that was created but not started is
 // not listed: StartJob replaces it.
-func (r *Runtime) Jobs(ctx context.Context) ([]runtime.Job, error) {
-	all, err := r.jobs.Do(ctx, struct{}{}, r.listJobs)
+func (j *Jobs) Jobs(ctx context.Context) ([]runtime.Job, error) {
+	all, err := j.listing.Do(ctx, struct{}{}, j.listJobs)
 	return slices.Clone(all), err
 }
 
-func (r *Runtime) listJobs(ctx context.Context) ([]runtime.Job, error) {
-	list, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleJob)})
+func (j *Jobs) listJobs(ctx context.Context) ([]runtime.Job, error) {
+	list, err := j.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: j.Filter(engine.RoleJob)})
 	if err != nil {
 		return nil, engine.WrapError(ctx, "list storage jobs", err)
 	}
@@ -53,42 +51,42 @@ func (r *Runtime) listJobs(ctx context.Context) ([]runtime.Job, error) {
 
 // StartJob implements runtime.Runtime. If the server dies before it has sent the
 // whole input, the job ends with an error.
-func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtime.Progress)) (runtime.Job, error) {
+func (j *Jobs) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtime.Progress)) (runtime.Job, error) {
 	if spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore {
 		return runtime.Job{}, fmt.Errorf("storage job of kind %q: there is none", spec.Kind)
 	}
 	if spec.Storage != workspace.StorageDockerVolume && spec.Storage != workspace.StorageLocalDir {
 		return runtime.Job{}, fmt.Errorf("storage backend %q is not one of Docker's", spec.Storage)
 	}
-	unlock, err := r.homes.LockHome(ctx, spec.Workspace)
+	unlock, err := j.homes.LockHome(ctx, spec.Workspace)
 	if err != nil {
 		return runtime.Job{}, err
 	}
 	defer unlock()
 	name := engine.JobName(spec.Kind, spec.Workspace)
 	for range engine.MaxTries {
-		image, err := r.helper.Image(ctx)
+		image, err := j.helper.Image(ctx)
 		if err != nil {
 			return runtime.Job{}, err
 		}
-		before, err := r.homes.CheckJob(ctx, spec)
+		before, err := j.homes.CheckJob(ctx, spec)
 		if err != nil {
 			return runtime.Job{}, err
 		}
 		// The users are checked again once the container exists. Checking first
 		// avoids creating containers again and again while a home is in use.
-		if err := r.homes.CheckUnused(ctx, spec, func(u engine.User) bool { return u.Role == engine.RoleJob }); err != nil {
+		if err := j.homes.CheckUnused(ctx, spec, func(u engine.User) bool { return u.Role == engine.RoleJob }); err != nil {
 			return runtime.Job{}, err
 		}
-		if err := r.makeScratch(spec); err != nil {
+		if err := j.makeScratch(spec); err != nil {
 			return runtime.Job{}, err
 		}
-		made, err := r.engine.API.ContainerCreate(ctx, r.jobOptions(spec, name, image))
+		made, err := j.API.ContainerCreate(ctx, j.jobOptions(spec, name, image))
 		switch {
 		case err == nil:
-			return r.runJob(ctx, spec, before, made.ID)
+			return j.runJob(ctx, spec, before, made.ID)
 		case errdefs.IsConflict(err):
-			job, there, err := r.adoptJob(ctx, spec, name)
+			job, there, err := j.adoptJob(ctx, spec, name)
 			if there || err != nil {
 				return job, err
 			}
@@ -102,58 +100,58 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(run
 
 // adoptJob handles an existing container with the job's name. It returns false if
 // there is none any more.
-func (r *Runtime) adoptJob(ctx context.Context, spec runtime.JobSpec, name string) (runtime.Job, bool, error) {
-	found, gone, err := r.engine.InspectOwned(ctx, name, engine.RoleJob)
+func (j *Jobs) adoptJob(ctx context.Context, spec runtime.JobSpec, name string) (runtime.Job, bool, error) {
+	found, gone, err := j.InspectOwned(ctx, name, engine.RoleJob)
 	if gone || err != nil {
 		return runtime.Job{}, false, err
 	}
 	job := helper.Job(found)
 	if found.State.Status == container.StateRemoving {
-		return runtime.Job{}, false, r.engine.AwaitRemoval(ctx, found.ID)
+		return runtime.Job{}, false, j.AwaitRemoval(ctx, found.ID)
 	}
 	same := job.Claim == spec.Claim && job.VolumeClaim == spec.VolumeClaim && job.Key == spec.Key
 	switch {
 	case engine.StateOf(found.State.Status) == runtime.ContainerCreated:
 		// Its creator has died, or has not started it yet and will not find it. It
 		// has received no input and never will.
-		return runtime.Job{}, false, r.engine.Discard(ctx, found.ID)
+		return runtime.Job{}, false, j.Discard(ctx, found.ID)
 	case same:
 		return job, true, nil
 	}
 	// The job of an earlier restore into a home that is to hold other content now.
 	replaces := spec.Kind == runtime.JobRestore && !job.Running && job.VolumeClaim == spec.VolumeClaim && job.Key != spec.Key
 	if replaces {
-		keeps, err := r.homes.KeepsHome(ctx, job)
+		keeps, err := j.homes.KeepsHome(ctx, job)
 		if err != nil {
 			return runtime.Job{}, true, err
 		}
 		if keeps {
-			return runtime.Job{}, false, r.engine.Discard(ctx, found.ID)
+			return runtime.Job{}, false, j.Discard(ctx, found.ID)
 		}
 	}
 	return runtime.Job{}, true, fmt.Errorf("container %s (%s) is of claim %s: %w", name, found.State.Status, job.Claim, runtime.ErrConflict)
 }
 
 // runJob starts a created job after the final checks, and removes it if they fail.
-func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before home.State, id string) (runtime.Job, error) {
+func (j *Jobs) runJob(ctx context.Context, spec runtime.JobSpec, before home.State, id string) (runtime.Job, error) {
 	giveUp := func(err error) (runtime.Job, error) {
 		// Also after a cancellation: a container that was not started is useless.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
 		defer cancel()
-		return runtime.Job{}, errors.Join(err, r.engine.Discard(ctx, id))
+		return runtime.Job{}, errors.Join(err, j.Discard(ctx, id))
 	}
-	if err := r.homes.AdmitJob(ctx, spec, before, id); err != nil {
+	if err := j.homes.AdmitJob(ctx, spec, before, id); err != nil {
 		return giveUp(err)
 	}
-	if err := r.engine.Breaker.Allow(ctx); err != nil {
+	if err := j.Breaker.Allow(ctx); err != nil {
 		return giveUp(engine.WrapError(ctx, "attach to storage job", err))
 	}
-	stdin, err := r.engine.Plain.ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: true})
+	stdin, err := j.Plain.ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: true})
 	if err != nil {
 		return giveUp(engine.WrapError(ctx, "attach to storage job", err))
 	}
 	defer stdin.Close()
-	if _, err := r.engine.API.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+	if _, err := j.API.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
 		err = engine.WrapError(ctx, "start storage job", err)
 		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return runtime.Job{}, err // it may be running; the next call checks
@@ -171,13 +169,13 @@ func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before home.
 	}
 	return runtime.Job{
 		ID: id, Workspace: spec.Workspace, Claim: spec.Claim, Kind: spec.Kind,
-		VolumeClaim: spec.VolumeClaim, Key: spec.Key, BucketDir: spec.BucketDir, Running: true, Created: r.engine.Now(),
+		VolumeClaim: spec.VolumeClaim, Key: spec.Key, BucketDir: spec.BucketDir, Running: true, Created: j.Now(),
 	}, nil
 }
 
 // jobOptions returns the complete configuration of a storage job's container.
-func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.ContainerCreateOptions {
-	labels := r.engine.Labels(engine.RoleJob, spec.Workspace, spec.Claim)
+func (j *Jobs) jobOptions(spec runtime.JobSpec, name, image string) client.ContainerCreateOptions {
+	labels := j.Labels(engine.RoleJob, spec.Workspace, spec.Claim)
 	labels[engine.LabelKind] = string(spec.Kind)
 	labels[engine.LabelVolume] = spec.VolumeClaim
 	labels[engine.LabelKey] = spec.Key
@@ -186,7 +184,7 @@ func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.Co
 	}
 	return helper.Confined{
 		Name: name, Image: image, Entrypoint: []string{"/codehub", runtime.JobCommand},
-		Labels: labels, Caps: jobCaps(), Mounts: r.jobMounts(spec, spec.Kind == runtime.JobRestore),
+		Labels: labels, Caps: jobCaps(), Mounts: j.jobMounts(spec, spec.Kind == runtime.JobRestore),
 		Limits: helper.JobLimits(), Stdin: true,
 	}.Options()
 }
@@ -200,16 +198,16 @@ func jobCaps() []string {
 	return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"}
 }
 
-func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
-	home := r.homes.VolumeMount(spec.Workspace, runtime.JobHomeDir, engine.RandomHex(8), !restore)
+func (j *Jobs) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
+	home := j.homes.VolumeMount(spec.Workspace, runtime.JobHomeDir, engine.RandomHex(8), !restore)
 	if spec.Storage == workspace.StorageLocalDir {
 		home = mount.Mount{
-			Type: mount.TypeBind, Source: r.homes.HostPath(spec.Workspace), Target: runtime.JobHomeDir, ReadOnly: !restore,
+			Type: mount.TypeBind, Source: j.homes.HostPath(spec.Workspace), Target: runtime.JobHomeDir, ReadOnly: !restore,
 		}
 	}
 	mounts := []mount.Mount{home}
 	if spec.Kind == runtime.JobArchive || spec.SharesDisk {
-		scratch := r.scratchMount(spec)
+		scratch := j.scratchMount(spec)
 		scratch.ReadOnly = restore
 		mounts = append(mounts, scratch)
 	}
@@ -231,15 +229,15 @@ func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
 // scratchMount is an empty directory on the file system of the home: an anonymous
 // volume, which is removed with the container, or for a local-dir home a directory
 // next to it, which is removed with the home.
-func (r *Runtime) scratchMount(spec runtime.JobSpec) mount.Mount {
+func (j *Jobs) scratchMount(spec runtime.JobSpec) mount.Mount {
 	if spec.Storage == workspace.StorageLocalDir {
 		return mount.Mount{
-			Type: mount.TypeBind, Source: filepath.Join(filepath.Dir(r.homes.HostPath(spec.Workspace)), scratchName), Target: runtime.JobScratchDir,
+			Type: mount.TypeBind, Source: filepath.Join(filepath.Dir(j.homes.HostPath(spec.Workspace)), scratchName), Target: runtime.JobScratchDir,
 		}
 	}
 	return mount.Mount{
 		Type: mount.TypeVolume, Target: runtime.JobScratchDir,
-		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.engine.Labels(engine.RoleScratch, spec.Workspace, spec.Claim)},
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: j.Labels(engine.RoleScratch, spec.Workspace, spec.Claim)},
 	}
 }
 
@@ -248,11 +246,11 @@ func (r *Runtime) scratchMount(spec runtime.JobSpec) mount.Mount {
 const scratchName = ".scratch"
 
 // makeScratch creates the directory that scratchMount mounts.
-func (r *Runtime) makeScratch(spec runtime.JobSpec) error {
+func (j *Jobs) makeScratch(spec runtime.JobSpec) error {
 	if spec.Kind != runtime.JobArchive && !spec.SharesDisk || spec.Storage != workspace.StorageLocalDir {
 		return nil
 	}
-	err := os.Mkdir(filepath.Join(filepath.Dir(r.homes.Path(spec.Workspace)), scratchName), 0o700)
+	err := os.Mkdir(filepath.Join(filepath.Dir(j.homes.Path(spec.Workspace)), scratchName), 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make the scratch folder of a storage job: %w", err)
 	}
@@ -261,8 +259,8 @@ func (r *Runtime) makeScratch(spec runtime.JobSpec) error {
 
 // RemoveJob implements runtime.Runtime. It keeps the job that restored a home which
 // is not settled yet, without an error.
-func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
-	found, err := r.engine.API.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
+func (j *Jobs) RemoveJob(ctx context.Context, jobID string) error {
+	found, err := j.API.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -270,27 +268,27 @@ func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
 		return engine.WrapError(ctx, "inspect storage job", err)
 	}
 	c := found.Container
-	if c.ID != jobID || !r.engine.Owns(c.Config.Labels, engine.RoleJob) {
+	if c.ID != jobID || !j.Owns(c.Config.Labels, engine.RoleJob) {
 		return fmt.Errorf("container %s is not a storage job of this installation", jobID)
 	}
 	job := helper.Job(c)
-	unlock, err := r.homes.LockHome(ctx, job.Workspace)
+	unlock, err := j.homes.LockHome(ctx, job.Workspace)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	if !job.Running {
-		keeps, err := r.homes.KeepsHome(ctx, job)
+		keeps, err := j.homes.KeepsHome(ctx, job)
 		if err != nil || keeps {
 			return err
 		}
 	}
-	_, err = r.engine.API.ContainerRemove(ctx, jobID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	_, err = j.API.ContainerRemove(ctx, jobID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	switch {
 	case err == nil || errdefs.IsNotFound(err):
 		return nil
 	case errdefs.IsConflict(err):
-		return r.engine.AwaitRemoval(ctx, jobID)
+		return j.AwaitRemoval(ctx, jobID)
 	}
 	return engine.WrapError(ctx, "remove storage job", err)
 }
@@ -298,6 +296,6 @@ func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
 // FollowJob implements runtime.Runtime. Each line is delivered once, without its
 // end, and is valid until line returns. If Docker ends the log early, it is opened
 // again. An incomplete last line is dropped.
-func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)) (int, error) {
-	return r.helper.Follow(ctx, engine.RoleJob, jobID, line)
+func (j *Jobs) FollowJob(ctx context.Context, jobID string, line func([]byte)) (int, error) {
+	return j.helper.Follow(ctx, engine.RoleJob, jobID, line)
 }
