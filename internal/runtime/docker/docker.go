@@ -1,6 +1,17 @@
 // Package docker implements runtime.Runtime on one Docker Engine. Each workspace
 // has a container and a named volume or a local directory, on a network that is
 // isolated from the host.
+//
+// This package starts, stops, lists and sweeps containers. Its parts are packages of their
+// own, each of which imports only those before it:
+//
+//	engine   the connection to Docker, names, labels, errors
+//	helper   containers that run codehub's own executable
+//	image    the images of workspaces
+//	network  the network of workspaces, and the wall around it
+//	tools    the volumes with the agent and the IDE
+//	home     the homes of workspaces
+//	job      storage jobs
 package docker
 
 import (

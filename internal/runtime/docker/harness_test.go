@@ -370,7 +370,7 @@ func write(t *testing.T, _ workspace.ID, up runtime.Upstream, name, content stri
 	request(t, up, http.MethodPut, "/file?path="+name, strings.NewReader(content))
 }
 
-// home.Mount mounts a home as another program's container does.
+// homeMount mounts a home as another program's container does.
 func (h direct) homeMount(id workspace.ID, readOnly bool) mount.Mount {
 	m := mount.Mount{Type: mount.TypeVolume, Source: id.VolumeName(), Target: runtime.JobHomeDir, ReadOnly: readOnly}
 	if h.storage == workspace.StorageLocalDir {

@@ -9,7 +9,6 @@ import (
 
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
-	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/testing/harness"
 )
 
@@ -81,17 +80,6 @@ func TestLowKernelLimitsAreACondition(t *testing.T) {
 		err := conditions.Err("kernel-limits")
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("with %s: condition = %v, want %q", value, err, want)
-		}
-	}
-}
-
-func TestAtLeast(t *testing.T) {
-	t.Parallel()
-	for version, want := range map[string]bool{
-		"6.18.44-fc": true, "5.15.0-91-generic": true, "5.15": true, "5.10.0-28-amd64": false, "4.19.0": false, "": false, "linux": false,
-	} {
-		if got := engine.AtLeast(version, 5, 15); got != want {
-			t.Errorf("atLeast(%q) = %v", version, got)
 		}
 	}
 }

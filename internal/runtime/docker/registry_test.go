@@ -113,5 +113,5 @@ func drain(t *testing.T, r io.ReadCloser) {
 	check(t, r.Close())
 }
 
-// network.RemoveWall removes the installation's wall.
+// removeWall removes the installation's wall.
 func removeWall(_ context.Context, r *Runtime) error { return wall.Remove(r.engine.Names.Table) }

@@ -72,6 +72,7 @@ func NoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || message == words || strings.HasSuffix(message, ": "+words)
 }
 
+// Unreachable reports whether Docker did not respond, or was shutting down.
 func Unreachable(err error) bool {
 	if client.IsErrConnectionFailed(err) || errors.Is(err, breaker.ErrOpen) {
 		return true
@@ -101,6 +102,7 @@ func Unreachable(err error) bool {
 	return false
 }
 
+// AddressTaken reports whether Docker refused an address because it is in use.
 func AddressTaken(err error) bool {
 	for _, words := range []string{"Address already in use", "address already in use", "requested address is not available"} {
 		if strings.Contains(err.Error(), words) {

@@ -103,6 +103,8 @@ func namesOf(installation string) Names {
 	}
 }
 
+// The names of containers and volumes of one workspace.
+
 func SeedName(id workspace.ID) string   { return "codehub-seed-" + string(id) }
 func HolderName(id workspace.ID) string { return "codehub-home-" + string(id) }
 func CopyName(id workspace.ID) string   { return "codehub-copy-" + string(id) }
@@ -119,6 +121,7 @@ func SettledName(id workspace.ID, claim string) string {
 // EarlierSettledName is the name of that record in earlier versions.
 func EarlierSettledName(id workspace.ID) string { return "ws-" + string(id) + "-settled" }
 
+// RemoverName is the name of the container that empties a home.
 func RemoverName(id workspace.ID) string { return "codehub-remove-" + string(id) }
 
 // AsideHolderName is the name of the container that holds a set-aside volume.
@@ -138,13 +141,16 @@ func RemovingName(id workspace.ID, claim, remover string) string {
 
 // FingerprintName is the name of the container that computes a home's fingerprint.
 func FingerprintName(id workspace.ID) string { return "codehub-look-" + string(id) }
-func (n Names) Mark(id string) string        { return n.Network + "-mark-" + id }
+
+// Mark is the name of the volume of a mark.
+func (n Names) Mark(id string) string { return n.Network + "-mark-" + id }
 
 // Tool is the name of the volume of a role with programs of this digest.
 func (n Names) Tool(role, digest string) string {
 	return "codehub-" + role + "-" + n.short + "-" + digest[:16]
 }
 
+// JobName is the name of the container of a storage job.
 func JobName(kind runtime.JobKind, id workspace.ID) string {
 	return "codehub-" + string(kind) + "-" + string(id)
 }
@@ -185,6 +191,7 @@ func (e *Engine) Filter(role string) client.Filters {
 	return f
 }
 
+// RandomHex returns random bytes as text.
 func RandomHex(bytes int) string {
 	b := make([]byte, bytes)
 	_, _ = rand.Read(b) // never fails

@@ -101,7 +101,7 @@ func (e *Engine) Features(ctx context.Context) Features {
 	if err != nil {
 		return Features{}
 	}
-	f := Features{Known: true, processors: res.Info.NCPU, CountsSignals: AtLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: AtLeast(res.Info.ServerVersion, 23, 0), KeepsUsers: keepsUsers(res.Info.SecurityOptions)}
+	f := Features{Known: true, processors: res.Info.NCPU, CountsSignals: atLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: atLeast(res.Info.ServerVersion, 23, 0), KeepsUsers: keepsUsers(res.Info.SecurityOptions)}
 	e.known.Store(f)
 	return f
 }
@@ -113,7 +113,7 @@ func keepsUsers(security []string) bool {
 	})
 }
 
-func AtLeast(version string, major, minor int) bool {
+func atLeast(version string, major, minor int) bool {
 	var a, b int
 	if _, err := fmt.Sscanf(version, "%d.%d", &a, &b); err != nil {
 		return false

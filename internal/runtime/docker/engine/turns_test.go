@@ -89,8 +89,19 @@ func TestStartsAtOnce(t *testing.T) {
 func TestEngineVersions(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]bool{"20.10.24+dfsg1": false, "20.10.5": false, "23.0.0": true, "23.0.6-1": true, "28.1.1": true, "": false} {
-		if got := AtLeast(version, 23, 0); got != want {
+		if got := atLeast(version, 23, 0); got != want {
 			t.Errorf("%q: %v", version, got)
+		}
+	}
+}
+
+func TestAtLeast(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{
+		"6.18.44-fc": true, "5.15.0-91-generic": true, "5.15": true, "5.10.0-28-amd64": false, "4.19.0": false, "": false, "linux": false,
+	} {
+		if got := atLeast(version, 5, 15); got != want {
+			t.Errorf("atLeast(%q) = %v", version, got)
 		}
 	}
 }

@@ -245,6 +245,7 @@ func (h *Helper) listen(ctx context.Context, id string, line func([]byte)) <-cha
 	return done
 }
 
+// Output returns the end of what a helper has printed.
 func (h *Helper) Output(ctx context.Context, id string) string {
 	stream, err := h.API.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})
 	if err != nil {

@@ -53,6 +53,7 @@ const (
 
 const homesDir = "homes"
 
+// Folder is the folder around a local-dir home, and Path the home in it.
 func (h *Homes) Folder(id workspace.ID) string {
 	return filepath.Join(h.cfg.DataDir, homesDir, string(id))
 }

@@ -18,6 +18,7 @@ import (
 	"codehub/internal/runtime/docker/helper"
 )
 
+// ErrNoUID is the error for a workspace without a uid of its own.
 var ErrNoUID = errors.New("a workspace cannot run as root")
 
 // OwnHome implements runtime.Runtime. A server that is root on Docker's host changes the

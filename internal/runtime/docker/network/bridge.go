@@ -145,6 +145,7 @@ func (n *Network) overlaps(ctx context.Context, refused error) error {
 	return err
 }
 
+// Options returns the complete configuration of a network of this role.
 func (n *Network) Options(role string, subnet netip.Prefix) client.NetworkCreateOptions {
 	opts := client.NetworkCreateOptions{
 		Driver: "bridge",
