@@ -413,7 +413,7 @@ func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{h.homeMount(id, false)}},
 	})
 	check(t, err)
-	if err := h.r.helper.Await(t.Context(), c.ID, func() {}); err != nil {
+	if err := h.r.helper.Await(t.Context(), c.ID, nil); err != nil {
 		t.Error(err)
 	}
 	check(t, h.r.engine.Discard(t.Context(), c.ID))

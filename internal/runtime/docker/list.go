@@ -24,17 +24,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 	}
 	out := make([]runtime.Container, 0, len(list.Items))
 	for _, c := range list.Items {
-		item := runtime.Container{
-			ID:        c.ID,
-			Workspace: workspace.ID(c.Labels[engine.LabelWorkspace]),
-			Claim:     c.Labels[engine.LabelClaim],
-			Image:     cmp.Or(c.Labels[engine.LabelImage], c.Image), // containers of an earlier version have no label
-			EnvDigest: c.Labels[engine.LabelEnvironment],
-			Size:      sizeOf(c.Labels),
-			State:     engine.StateOf(c.State),
-			Detail:    c.Status,
-		}
-		item = image.Labelled(item, c.ImageID, c.Labels)
+		item := labelled(c.ID, c.Image, c.ImageID, c.Labels, c.State, c.Status)
 		var own netip.Addr
 		if c.NetworkSettings != nil {
 			if e := c.NetworkSettings.Networks[r.engine.Names.Network]; e != nil {
@@ -78,17 +68,7 @@ func publishedIn(ports []container.PortSummary) string {
 
 // inspected converts an inspection to what Containers returns.
 func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
-	out := runtime.Container{
-		ID:        c.ID,
-		Workspace: workspace.ID(c.Config.Labels[engine.LabelWorkspace]),
-		Claim:     c.Config.Labels[engine.LabelClaim],
-		Image:     cmp.Or(c.Config.Labels[engine.LabelImage], c.Config.Image),
-		EnvDigest: c.Config.Labels[engine.LabelEnvironment],
-		Size:      sizeOf(c.Config.Labels),
-		State:     engine.StateOf(c.State.Status),
-		Detail:    string(c.State.Status),
-	}
-	out = image.Labelled(out, c.Image, c.Config.Labels)
+	out := labelled(c.ID, c.Config.Image, c.Image, c.Config.Labels, c.State.Status, string(c.State.Status))
 	if out.State == runtime.ContainerRunning {
 		out.Addr = r.reachable(c, runtime.IDEPort)
 	}
@@ -114,7 +94,17 @@ func (r *Runtime) reachable(c container.InspectResponse, port int) string {
 	return upstreamAddr(own, port, published)
 }
 
-// sizeOf returns the name of a container's size. Earlier versions had one size and no label.
-func sizeOf(labels map[string]string) string {
-	return cmp.Or(labels[engine.LabelSize], workspace.DefaultSize)
+// labelled returns what the labels of a container say. Those of earlier versions have no image, and
+// one size.
+func labelled(id, name, imageID string, labels map[string]string, state container.ContainerState, detail string) runtime.Container {
+	return image.Labelled(runtime.Container{
+		ID:        id,
+		Workspace: workspace.ID(labels[engine.LabelWorkspace]),
+		Claim:     labels[engine.LabelClaim],
+		Image:     cmp.Or(labels[engine.LabelImage], name),
+		EnvDigest: labels[engine.LabelEnvironment],
+		Size:      cmp.Or(labels[engine.LabelSize], workspace.DefaultSize),
+		State:     engine.StateOf(state),
+		Detail:    detail,
+	}, imageID, labels)
 }

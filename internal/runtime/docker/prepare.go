@@ -1,6 +1,21 @@
 package docker
 
-import "context"
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime/docker/engine"
+)
+
+const (
+	sweepEvery = 10 * time.Minute
+	helperLife = 10 * time.Minute // longer than any helper runs
+)
 
 // Prepare implements runtime.Runtime.
 func (r *Runtime) Prepare(ctx context.Context) error {
@@ -14,4 +29,60 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 		r.sweepNow(ctx)
 	}
 	return err
+}
+
+// sweepNow removes the leftovers of crashes and manual removals at intervals: ended
+// helpers and their old images, old volumes of the agent, jobs that were never started, the remains of
+// removed homes, and records of homes that are gone. Failures are only logged.
+func (r *Runtime) sweepNow(ctx context.Context) {
+	r.mu.Lock()
+	due := r.engine.Now().Sub(r.swept) >= sweepEvery
+	if due {
+		r.swept = r.engine.Now()
+	}
+	r.mu.Unlock()
+	if !due {
+		return
+	}
+	if err := r.sweep(ctx); err != nil {
+		r.engine.Log.Debug("sweep failed", "err", err)
+	}
+}
+
+// sweep continues after errors, so that one home does not delay the others.
+func (r *Runtime) sweep(ctx context.Context) error {
+	errs := []error{r.sweepUnfinished(ctx)}
+	r.helper.RemoveOld(ctx, r.helper.Ref())
+	errs = append(errs, r.homes.Sweep(ctx), r.tools.Sweep(ctx))
+	return errors.Join(errs...)
+}
+
+// sweepUnfinished removes ended helpers and jobs that were never started.
+func (r *Runtime) sweepUnfinished(ctx context.Context) error {
+	helpers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleHelper)})
+	if err != nil {
+		return engine.WrapError(ctx, "list helpers", err)
+	}
+	jobs, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{
+		All: true, Filters: r.engine.Filter(engine.RoleJob).Add("status", string(container.StateCreated)),
+	})
+	if err != nil {
+		return engine.WrapError(ctx, "list storage jobs", err)
+	}
+	// An ended job holds a home.
+	removers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleRemover)})
+	if err != nil {
+		return engine.WrapError(ctx, "list removers", err)
+	}
+	fingerprinters, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleFingerprint)})
+	if err != nil {
+		return engine.WrapError(ctx, "list containers that take fingerprints", err)
+	}
+	var errs []error
+	for _, c := range slices.Concat(helpers.Items, jobs.Items, removers.Items, fingerprinters.Items) {
+		if c.State != container.StateRunning && r.engine.Now().Sub(time.Unix(c.Created, 0)) > helperLife {
+			errs = append(errs, r.engine.Discard(ctx, c.ID))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/workspace"
 )
@@ -115,4 +116,15 @@ func (r *Runtime) Logs(ctx context.Context, id workspace.ID, tail int, follow bo
 		return nil // ended by the caller
 	}
 	return engine.WrapError(ctx, "read logs", err)
+}
+
+// portEnv returns the environment of a workspace that names the addresses of its ports.
+func (r *Runtime) portEnv(id workspace.ID) []string {
+	if r.cfg.PortURI == nil {
+		return nil
+	}
+	if uri := r.cfg.PortURI(id); uri != "" {
+		return []string{account.PortURIEnv + "=" + uri}
+	}
+	return nil
 }

@@ -204,7 +204,7 @@ func TestSystemCallsOfHelperAndJob(t *testing.T) {
 			Labels: r.engine.Labels("test", "", ""), Caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"}, Limits: helper.JobLimits(),
 		}.Options())
 		check(t, err)
-		check(t, r.helper.Await(t.Context(), made.ID, func() {}))
+		check(t, r.helper.Await(t.Context(), made.ID, nil))
 		compareCalls(t, callsOf(nil), parsed[map[string]string](t, r.helper.Printed(t.Context(), made.ID)))
 	})
 }

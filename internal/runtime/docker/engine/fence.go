@@ -20,10 +20,3 @@ func (f fenced) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return f.next.RoundTrip(r)
 }
-
-// CloseIdleConnections implements the method that http.Client looks for.
-func (f fenced) CloseIdleConnections() {
-	if c, ok := f.next.(interface{ CloseIdleConnections() }); ok {
-		c.CloseIdleConnections()
-	}
-}

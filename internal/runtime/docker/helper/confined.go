@@ -36,6 +36,12 @@ func (c Confined) Options() client.ContainerCreateOptions {
 	if c.MappedUsers {
 		users = ""
 	}
+	var resources container.Resources
+	if c.Limits != (Limits{}) {
+		resources = container.Resources{
+			Memory: c.Limits.Memory, MemorySwap: c.Limits.Memory, PidsLimit: &c.Limits.Pids, CPUShares: JobCPUShares,
+		}
+	}
 	return client.ContainerCreateOptions{
 		Name: c.Name,
 		Config: &container.Config{
@@ -62,16 +68,15 @@ func (c Confined) Options() client.ContainerCreateOptions {
 			// the job, so it must not be rotated. A job prints a few lines per second.
 			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": jobLogMax}},
 			Mounts:    c.Mounts,
-			Resources: container.Resources{
-				Memory: c.Limits.Memory, MemorySwap: c.Limits.Memory, PidsLimit: &c.Limits.Pids, CPUShares: JobCPUShares,
-			},
+			Resources: resources,
 		},
 	}
 }
 
-const JobCPUShares = 256 // a workspace has 1024
-
-const jobLogMax = "100g"
+const (
+	JobCPUShares = 256 // of each confined container with limits; a workspace has 1024
+	jobLogMax    = "100g"
+)
 
 // JobLimits are those of a storage job. Go's memory stays well below the limit,
 // which includes the page cache; the kernel reclaims that first.

@@ -15,6 +15,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/workspace"
 )
 
 const (
@@ -26,44 +27,46 @@ const (
 	followTimeout = time.Minute // generous, for a busy Docker: no page waits for this
 )
 
-// Follow follows a started container with this role to its end.
-func (h *Helper) Follow(ctx context.Context, role, jobID string, line func([]byte)) (int, error) {
-	words := &OutputTail{Log: func(s string) { h.Log.Debug("storage job output", "job", jobID, "line", s) }}
+// Follow follows a started container with this role to its end, and returns its exit code and the
+// last lines of its standard error. Each line of its output is delivered once.
+func (h *Helper) Follow(ctx context.Context, role, jobID string, line func([]byte)) (code int, words string, err error) {
+	tail := &outputTail{log: func(s string) { h.Log.Debug("storage job output", "job", jobID, "line", s) }}
 	given := 0
 	for try := 0; ; try++ {
 		c, err := h.Inspect(ctx, role, jobID)
 		if err != nil {
-			return 0, err
+			return 0, "", err
 		}
 		ended := engine.StateOf(c.State.Status) == runtime.ContainerExited
-		words.Lines = nil
-		err = h.ReadReport(ctx, jobID, !ended, &given, line, words)
+		tail.lines = nil
+		err = h.readReport(ctx, jobID, !ended, &given, line, tail)
 		switch {
 		case ctx.Err() != nil:
-			return 0, engine.WrapError(ctx, "follow storage job", ctx.Err())
+			return 0, "", engine.WrapError(ctx, "follow storage job", ctx.Err())
 		case errdefs.IsNotFound(err), errdefs.IsConflict(err): // gone, or being removed
-			return 0, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
+			return 0, "", fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 		case err == nil && ended:
+			words = strings.Join(tail.lines, "\n")
 			if c.State.ExitCode != 0 {
 				h.Log.Warn("storage job failed", "job", jobID, "container", c.Name, "code", c.State.ExitCode,
-					"out_of_memory", c.State.OOMKilled, "words", strings.Join(words.Lines, "\n"))
+					"out_of_memory", c.State.OOMKilled, "words", words)
 			}
-			return c.State.ExitCode, nil
+			return c.State.ExitCode, words, nil
 		case err != nil && try >= 50:
-			return 0, engine.WrapError(ctx, "follow storage job", err)
+			return 0, "", engine.WrapError(ctx, "follow storage job", err)
 		}
 		if err != nil {
 			h.Log.Debug("storage job log interrupted; reopening", "job", jobID, "err", err)
 		}
 		if try > 0 || err == nil {
-			h.Pause(ctx, jobID)
+			h.pause(ctx, jobID)
 		}
 	}
 }
 
-// Pause waits for a moment or until the job ends. Usually the log ends slightly
+// pause waits for a moment or until the job ends. Usually the log ends slightly
 // before Docker reports the exit.
-func (h *Helper) Pause(ctx context.Context, jobID string) {
+func (h *Helper) pause(ctx context.Context, jobID string) {
 	ctx, cancel := context.WithTimeout(ctx, ReopenAfter)
 	defer cancel()
 	if h.awaitExit(ctx, jobID) != nil {
@@ -89,9 +92,9 @@ func (h *Helper) Inspect(ctx context.Context, role, jobID string) (container.Ins
 	return c.Container, nil
 }
 
-// ReadReport reads the log from the beginning and delivers the lines after the
+// readReport reads the log from the beginning and delivers the lines after the
 // first *given.
-func (h *Helper) ReadReport(ctx context.Context, jobID string, follow bool, given *int, line func([]byte), words *OutputTail) error {
+func (h *Helper) readReport(ctx context.Context, jobID string, follow bool, given *int, line func([]byte), words *outputTail) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := h.API.ContainerLogs(ctx, jobID, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
@@ -187,17 +190,38 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-// OutputTail keeps the last lines of a job's standard error.
-type OutputTail struct {
-	Lines []string
-	Log   func(string)
+// outputTail keeps the last lines of a job's standard error.
+type outputTail struct {
+	lines []string
+	log   func(string)
 }
 
-func (w *OutputTail) add(l []byte) {
+func (w *outputTail) add(l []byte) {
 	s := strings.ToValidUTF8(string(l), "\uFFFD")
-	w.Log(s)
-	if len(w.Lines) == maxTailLines {
-		w.Lines = append(w.Lines[:0], w.Lines[1:]...)
+	w.log(s)
+	if len(w.lines) == maxTailLines {
+		w.lines = append(w.lines[:0], w.lines[1:]...)
 	}
-	w.Lines = append(w.Lines, s)
+	w.lines = append(w.lines, s)
+}
+
+// JobOf returns the storage job that a container with these labels is.
+func JobOf(id string, labels map[string]string, state container.ContainerState, created time.Time) runtime.Job {
+	return runtime.Job{
+		ID:          id,
+		Workspace:   workspace.ID(labels[engine.LabelWorkspace]),
+		Claim:       labels[engine.LabelClaim],
+		Kind:        runtime.JobKind(labels[engine.LabelKind]),
+		VolumeClaim: labels[engine.LabelVolume],
+		Key:         labels[engine.LabelKey],
+		BucketDir:   labels[engine.LabelBucket],
+		Running:     engine.StateOf(state) == runtime.ContainerRunning,
+		Created:     created,
+	}
+}
+
+// Job returns the storage job that an inspected container is.
+func Job(c container.InspectResponse) runtime.Job {
+	created, _ := time.Parse(time.RFC3339Nano, c.Created)
+	return JobOf(c.ID, c.Config.Labels, c.State.Status, created)
 }

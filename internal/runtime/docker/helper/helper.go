@@ -25,7 +25,6 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
-	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
 
@@ -89,35 +88,14 @@ func (h *Helper) Run(ctx context.Context, run Run) error {
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: h.Labels(engine.RoleScratch, "", "")},
 		})
 	}
-	network := engine.NoNetwork
+	opts := Confined{
+		Name: h.Names.Helper + "-" + engine.RandomHex(4), Image: ref, Entrypoint: entrypoint, Cmd: run.Args,
+		Labels: h.Labels(engine.RoleHelper, "", ""), Caps: run.Caps, Mounts: run.Mounts, MappedUsers: run.MappedUsers,
+	}.Options()
 	if run.HostNetwork {
-		network = "host"
+		opts.Config.NetworkDisabled, opts.HostConfig.NetworkMode = false, "host"
 	}
-	users := container.UsernsMode("host")
-	if run.MappedUsers {
-		users = ""
-	}
-	made, err := h.API.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Name: h.Names.Helper + "-" + engine.RandomHex(4),
-		Config: &container.Config{
-			Image:           ref,
-			Entrypoint:      entrypoint,
-			Cmd:             run.Args,
-			User:            "0:0",
-			Labels:          h.Labels(engine.RoleHelper, "", ""),
-			NetworkDisabled: !run.HostNetwork,
-		},
-		HostConfig: &container.HostConfig{
-			NetworkMode:    network,
-			UsernsMode:     users,
-			CapDrop:        []string{"ALL"},
-			CapAdd:         run.Caps,
-			ReadonlyRootfs: true,
-			SecurityOpt:    []string{seccomp.Option(), "no-new-privileges:true"},
-			Mounts:         run.Mounts,
-			LogConfig:      container.LogConfig{Type: "json-file"},
-		},
-	})
+	made, err := h.API.ContainerCreate(ctx, opts)
 	if errdefs.IsNotFound(err) {
 		return engine.ErrConcurrent("the helper's image was removed concurrently")
 	}
@@ -137,12 +115,22 @@ func (h *Helper) Run(ctx context.Context, run Run) error {
 			return err
 		}
 	}
-	wait, err := h.start(ctx, made.ID)
+	if err := h.Await(ctx, made.ID, run.Line); err != nil {
+		return fmt.Errorf("helper %s: %w", run.Args[0], err)
+	}
+	return nil
+}
+
+// Await starts a created container and waits for its end. It calls line, which may be nil, for
+// each line that the container prints. An end with an error is runtime.ErrNoSpace if the disk
+// that the container works on is full.
+func (h *Helper) Await(ctx context.Context, id string, line func([]byte)) error {
+	wait, err := h.start(ctx, id)
 	if err != nil {
 		return err
 	}
-	if run.Line != nil {
-		listened := h.listen(ctx, made.ID, run.Line)
+	if line != nil {
+		listened := h.listen(ctx, id, line)
 		defer func() { <-listened }()
 	}
 	select {
@@ -152,7 +140,7 @@ func (h *Helper) Run(ctx context.Context, run Run) error {
 		if end.StatusCode == 0 {
 			return nil
 		}
-		return Failure(fmt.Errorf("helper %s ended with code %d: %s", run.Args[0], end.StatusCode, h.Output(ctx, made.ID)))
+		return Failure(fmt.Errorf("ended with code %d: %s", end.StatusCode, h.output(ctx, id)))
 	}
 }
 
@@ -238,15 +226,15 @@ func (h *Helper) listen(ctx context.Context, id string, line func([]byte)) <-cha
 	go func() {
 		defer close(done)
 		given := 0
-		if err := h.ReadReport(ctx, id, true, &given, line, &OutputTail{Log: func(string) {}}); err != nil {
+		if err := h.readReport(ctx, id, true, &given, line, &outputTail{log: func(string) {}}); err != nil {
 			h.Log.Debug("read helper progress failed", "container", id, "err", err)
 		}
 	}()
 	return done
 }
 
-// Output returns the end of what a helper has printed.
-func (h *Helper) Output(ctx context.Context, id string) string {
+// output returns the end of what a helper has printed.
+func (h *Helper) output(ctx context.Context, id string) string {
 	stream, err := h.API.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})
 	if err != nil {
 		return engine.WrapError(ctx, "read logs", err).Error()
@@ -382,30 +370,6 @@ func (h *Helper) RemoveOld(ctx context.Context, current string) {
 	}
 }
 
-// Await starts the helper and waits for its end. It calls meanwhile from
-// time to time.
-func (h *Helper) Await(ctx context.Context, id string, meanwhile func()) error {
-	wait, err := h.start(ctx, id)
-	if err != nil {
-		return err
-	}
-	tick := time.NewTicker(2 * PrintEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-wait.Error:
-			return engine.WrapError(ctx, "wait for helper", err)
-		case end := <-wait.Result:
-			if end.StatusCode != 0 {
-				return fmt.Errorf("the helper ended with code %d: %s", end.StatusCode, h.Output(ctx, id))
-			}
-			return nil
-		case <-tick.C:
-			meanwhile()
-		}
-	}
-}
-
 // Printed returns the last line of a helper's standard output, or "" if it cannot
 // be read.
 func (h *Helper) Printed(ctx context.Context, id string) string {
@@ -422,6 +386,3 @@ func (h *Helper) Printed(ctx context.Context, id string) string {
 	}
 	return strings.TrimSpace(b.String())
 }
-
-// PrintEvery is the interval between two lines of progress.
-const PrintEvery = time.Second

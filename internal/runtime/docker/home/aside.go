@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -334,31 +333,11 @@ func (h *Homes) followCopy(ctx context.Context, containerID string, progress fun
 			progress(runtime.Progress{Step: report.Step, Done: report.Bytes, Entries: report.Entries})
 		}
 	}
-	words := &helper.OutputTail{Log: func(s string) { h.Log.Debug("copy output", "container", containerID, "line", s) }}
-	given := 0
-	for try := 0; ; try++ {
-		c, err := h.API.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
-		if err != nil {
-			return last, engine.WrapError(ctx, "inspect container that copies a volume", err)
-		}
-		ended := engine.StateOf(c.Container.State.Status) == runtime.ContainerExited
-		words.Lines = nil
-		err = h.helper.ReadReport(ctx, containerID, !ended, &given, line, words)
-		switch {
-		case ctx.Err() != nil:
-			return last, engine.WrapError(ctx, "follow copy", ctx.Err())
-		case err != nil && try >= 50:
-			return last, engine.WrapError(ctx, "follow copy", err)
-		case err == nil && ended:
-			if code := c.Container.State.ExitCode; code != 0 || !last.Done {
-				return last, &copyFailed{code: code, words: strings.Join(words.Lines, "\n")}
-			}
-			return last, nil
-		}
-		if try > 0 || err == nil {
-			h.helper.Pause(ctx, containerID)
-		}
+	code, words, err := h.helper.Follow(ctx, engine.RoleCopy, containerID, line)
+	if err == nil && (code != 0 || !last.Done) {
+		err = &copyFailed{code: code, words: words}
 	}
+	return last, err
 }
 
 // holdCopy creates or finds the container that holds a complete copy, which

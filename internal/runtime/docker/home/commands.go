@@ -52,14 +52,10 @@ func RunCommand(command, path string, stdout io.Writer) error {
 const notEmpty = "the folder is not empty"
 
 func printFingerprint(out io.Writer, home string) error {
-	last := time.Now()
+	at := pace(func(n int64) { fmt.Fprintln(out, n) })
 	m, err := archive.Measure(context.Background(), home, func(m archive.Measurement) error {
-		if m.Entries%1024 != 0 || time.Since(last) < helper.PrintEvery {
-			return nil
-		}
-		last = time.Now()
-		_, err := fmt.Fprintln(out, m.Entries)
-		return err
+		at(m.Entries)
+		return nil
 	})
 	if errors.Is(err, archive.ErrChanged) {
 		m.Fingerprint, err = changing(), nil
@@ -87,11 +83,14 @@ func RunOwn(out io.Writer, to, from, path string) error {
 	return err
 }
 
-// pace returns a function that calls f at intervals of helper.PrintEvery, at most.
+// printEvery is the interval between two lines of progress.
+const printEvery = time.Second
+
+// pace returns a function that calls f at intervals of printEvery, at most.
 func pace(f func(n int64)) func(n int64) {
 	last := time.Now()
 	return func(n int64) {
-		if now := time.Now(); now.Sub(last) >= helper.PrintEvery {
+		if now := time.Now(); now.Sub(last) >= printEvery {
 			last = now
 			f(n)
 		}

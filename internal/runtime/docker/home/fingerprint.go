@@ -186,16 +186,16 @@ func (h *Homes) runTask(ctx context.Context, id workspace.ID, claim string, home
 		return "", err
 	}
 	engine.Report(progress, step)
-	err = h.helper.Await(ctx, container, func() {
-		if progress == nil {
-			return
+	var line func([]byte)
+	if progress != nil {
+		line = func(printed []byte) {
+			if n, err := strconv.ParseInt(string(printed), 10, 64); err == nil {
+				progress(runtime.Progress{Step: step, Entries: n})
+			}
 		}
-		if n, err := strconv.ParseInt(h.helper.Printed(ctx, container), 10, 64); err == nil {
-			progress(runtime.Progress{Step: step, Entries: n})
-		}
-	})
-	if err != nil {
-		return "", err
+	}
+	if err := h.helper.Await(ctx, container, line); err != nil {
+		return "", fmt.Errorf("helper: %w", err)
 	}
 	return h.helper.Printed(ctx, container), nil
 }

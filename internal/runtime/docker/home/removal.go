@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -197,7 +196,7 @@ func (h *Homes) emptyHome(ctx context.Context, found volumeState, id workspace.I
 	if err != nil {
 		return err
 	}
-	code, err := h.helper.Follow(ctx, engine.RoleRemover, remover, func(line []byte) {
+	code, words, err := h.helper.Follow(ctx, engine.RoleRemover, remover, func(line []byte) {
 		if n, ok := parseRemoved(line); ok && progress != nil {
 			progress(runtime.Progress{Step: runtime.StepRemoving, Entries: n})
 		}
@@ -212,7 +211,7 @@ func (h *Homes) emptyHome(ctx context.Context, found volumeState, id workspace.I
 	case 0:
 		err = nil
 	case 1: // the helper's own error
-		err = helper.Failure(fmt.Errorf("empty volume %s: %s", id.VolumeName(), h.helper.Output(ctx, remover)))
+		err = helper.Failure(fmt.Errorf("empty volume %s: %s", id.VolumeName(), words))
 	default:
 		err = fmt.Errorf("%w: exit code %d", errTryAgain, code)
 	}
@@ -453,32 +452,6 @@ func parseRemoved(line []byte) (int64, bool) {
 	return n, err == nil
 }
 
-// counter reports the number of removed entries once a second.
-type counter struct {
-	n          int64
-	progress   func(n int64)
-	reportedAt time.Time
-}
-
-// at records that n entries are removed.
-func (c *counter) at(n int64) {
-	c.n = n
-	if c.progress == nil || c.n%64 != 0 {
-		return
-	}
-	if now := time.Now(); now.Sub(c.reportedAt) >= time.Second {
-		c.reportedAt = now
-		c.progress(c.n)
-	}
-}
-
-// done reports the final count.
-func (c *counter) done() {
-	if c.progress != nil {
-		c.progress(c.n)
-	}
-}
-
 // emptyHomeAt is the work of a remover. It syncs first, because the record of the
 // removal must be durable before anything is removed.
 func emptyHomeAt(ctx context.Context, path string, progress func(n int64)) error {
@@ -490,23 +463,27 @@ func emptyHomeAt(ctx context.Context, path string, progress func(n int64)) error
 	if err := syncFileSystem(dir); err != nil {
 		return err
 	}
-	count := &counter{progress: progress}
-	if err := treewipe.Empty(ctx, path, count.at); err != nil {
+	if err := counted(progress, func(at func(int64)) error { return treewipe.Empty(ctx, path, at) }); err != nil {
 		return err
 	}
-	count.done()
 	return syncFileSystem(dir)
 }
 
 // removeTree removes a directory with its content, and reports the number of
 // removed entries.
 func removeTree(ctx context.Context, path string, progress func(n int64)) error {
-	count := &counter{progress: progress}
-	if err := treewipe.Remove(ctx, path, count.at); err != nil {
-		return err
+	return counted(progress, func(at func(int64)) error { return treewipe.Remove(ctx, path, at) })
+}
+
+// counted reports the number of removed entries once a second, and at the end.
+func counted(progress func(n int64), remove func(at func(int64)) error) error {
+	var removed int64
+	paced := pace(progress)
+	err := remove(func(n int64) { removed = n; paced(n) })
+	if err == nil {
+		progress(removed)
 	}
-	count.done()
-	return nil
+	return err
 }
 
 // syncFileSystem syncs the file system of a file.

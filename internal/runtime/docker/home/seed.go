@@ -300,38 +300,26 @@ func (h *Homes) recordSettled(ctx context.Context, id workspace.ID, claim, key s
 
 // removeMarkers removes the given restore records of a home.
 func (h *Homes) removeMarkers(ctx context.Context, found volumeState, id workspace.ID, claim string) error {
-	for _, m := range found.markers[id] {
-		if m.claim != claim {
-			continue
-		}
-		if err := h.RemoveOwned(ctx, m.name, engine.RoleRestored); err != nil {
-			return err
-		}
-	}
-	return nil
+	return h.removeRecordsIf(ctx, found.markers[id], engine.RoleRestored, func(of string) bool { return of == claim })
 }
 
 // removeSettled removes the record that the home with this claim is live.
 func (h *Homes) removeSettled(ctx context.Context, found volumeState, id workspace.ID, claim string) error {
-	for _, rec := range found.settled[id] {
-		if rec.claim != claim {
-			continue
-		}
-		if err := h.RemoveOwned(ctx, rec.name, engine.RoleSettled); err != nil {
-			return err
-		}
-	}
-	return nil
+	return h.removeRecordsIf(ctx, found.settled[id], engine.RoleSettled, func(of string) bool { return of == claim })
 }
 
 // removeLostRecords removes the records of homes that were removed by hand before the home with
 // this claim was created.
 func (h *Homes) removeLostRecords(ctx context.Context, found volumeState, id workspace.ID, claim string) error {
-	for _, rec := range found.settled[id] {
-		if rec.claim == claim {
+	return h.removeRecordsIf(ctx, found.settled[id], engine.RoleSettled, func(of string) bool { return of != claim })
+}
+
+func (h *Homes) removeRecordsIf(ctx context.Context, records []record, role string, of func(claim string) bool) error {
+	for _, rec := range records {
+		if !of(rec.claim) {
 			continue
 		}
-		if err := h.RemoveOwned(ctx, rec.name, engine.RoleSettled); err != nil {
+		if err := h.RemoveOwned(ctx, rec.name, role); err != nil {
 			return err
 		}
 	}

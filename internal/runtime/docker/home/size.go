@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
@@ -47,7 +46,11 @@ func (h *Homes) HomeSizes(ctx context.Context, only ...workspace.ID) (map[worksp
 // over each time if there is too little time.
 func (h *Homes) homeSizes(ctx context.Context, sizes map[workspace.ID]int64, only []workspace.ID) error {
 	wanted := func(id workspace.ID) bool { return len(only) == 0 || slices.Contains(only, id) }
-	listed, err := h.API.VolumeList(ctx, client.VolumeListOptions{Filters: h.Filter(engine.RoleHome)})
+	filter := h.Filter(engine.RoleHome)
+	if len(only) == 1 {
+		filter = filter.Add("label", engine.LabelWorkspace+"="+string(only[0]))
+	}
+	listed, err := h.API.VolumeList(ctx, client.VolumeListOptions{Filters: filter})
 	if err != nil {
 		return engine.WrapError(ctx, "list volumes", err)
 	}
@@ -98,30 +101,7 @@ func shuffle[T any](list []T) {
 
 // HomeSize measures one home as HomeSizes does. known is false if it cannot be measured.
 func (h *Homes) HomeSize(ctx context.Context, id workspace.ID) (size int64, known bool, err error) {
-	v, err := h.API.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
-	switch {
-	case errdefs.IsNotFound(err):
-		if h.cfg.DataDir == "" {
-			return 0, false, nil
-		}
-		if side, there, err := h.readFolder(id); err != nil || !there || side.Installation != h.Installation {
-			return 0, false, err
-		}
-		return h.spaceOfFolder(ctx, id)
-	case err != nil:
-		return 0, false, engine.WrapError(ctx, "inspect volume", err)
-	case !h.Owns(v.Volume.Labels, engine.RoleHome):
-		return 0, false, nil
-	}
-	size, known, err = h.spaceOfVolume(ctx, v.Volume.Mountpoint)
-	if errors.Is(err, errHomeSlow) {
-		return 0, false, nil
-	}
-	if known || err != nil {
-		return size, known, err
-	}
-	sizes := map[workspace.ID]int64{}
-	err = h.measureByDocker(ctx, map[workspace.ID]bool{id: true}, sizes)
+	sizes, err := h.HomeSizes(ctx, id)
 	size, known = sizes[id]
 	return size, known, err
 }

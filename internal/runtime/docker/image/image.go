@@ -19,30 +19,16 @@ func (i *Images) Missing(ctx context.Context, refusal error, image string) (bool
 	if errdefs.IsInvalidArgument(refusal) && !errdefs.IsNotFound(refusal) {
 		// If the reference is invalid, inspecting the image returns an error that
 		// says so.
-		_, err := i.API.ImageInspect(ctx, image)
-		if err != nil && errdefs.IsInvalidArgument(err) {
-			return false, &runtime.PullError{Image: image, Message: workspace.Cut(err.Error())}
+		if _, err := i.Here(ctx, image); PullRefused(err) {
+			return false, err
 		}
 		return false, nil
 	}
 	if !errdefs.IsNotFound(refusal) {
 		return false, nil
 	}
-	_, err := i.API.ImageInspect(ctx, image)
-	if errdefs.IsNotFound(err) {
-		return true, nil
-	}
-	return false, engine.WrapError(ctx, "inspect image", err)
-}
-
-// pulled checks that a pull has fetched the image. A truncated stream ends like a
-// complete one.
-func (i *Images) pulled(ctx context.Context, image string) error {
-	_, err := i.API.ImageInspect(ctx, image)
-	if errdefs.IsNotFound(err) {
-		return &runtime.PullError{Image: image, Message: "the pull ended without an image"}
-	}
-	return engine.WrapError(ctx, "inspect image", err)
+	found, err := i.Here(ctx, image)
+	return err == nil && found.ID == "", err
 }
 
 // notPulled returns the reason why an image must not be pulled, or "". All users run the

@@ -285,7 +285,11 @@ func (i *Images) pull(ctx context.Context, image, user string, progress func(run
 	if err != nil {
 		return err
 	}
-	return i.pulled(ctx, image)
+	found, err := i.Here(ctx, image)
+	if err == nil && found.ID == "" { // a truncated stream ends like a complete one
+		err = &runtime.PullError{Image: image, Message: "the pull ended without an image"}
+	}
+	return err
 }
 
 func (i *Images) pullOnce(ctx context.Context, image string, p *pulling, progress func(runtime.Progress)) error {

@@ -297,5 +297,6 @@ func (j *Jobs) RemoveJob(ctx context.Context, jobID string) error {
 // end, and is valid until line returns. If Docker ends the log early, it is opened
 // again. An incomplete last line is dropped.
 func (j *Jobs) FollowJob(ctx context.Context, jobID string, line func([]byte)) (int, error) {
-	return j.helper.Follow(ctx, engine.RoleJob, jobID, line)
+	code, _, err := j.helper.Follow(ctx, engine.RoleJob, jobID, line)
+	return code, err
 }
