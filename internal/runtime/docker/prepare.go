@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -59,29 +58,22 @@ func (r *Runtime) sweep(ctx context.Context) error {
 
 // sweepUnfinished removes ended helpers and jobs that were never started.
 func (r *Runtime) sweepUnfinished(ctx context.Context) error {
-	helpers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleHelper)})
-	if err != nil {
-		return engine.WrapError(ctx, "list helpers", err)
-	}
-	jobs, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{
-		All: true, Filters: r.engine.Filter(engine.RoleJob).Add("status", string(container.StateCreated)),
-	})
-	if err != nil {
-		return engine.WrapError(ctx, "list storage jobs", err)
-	}
-	// An ended job holds a home.
-	removers, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleRemover)})
-	if err != nil {
-		return engine.WrapError(ctx, "list removers", err)
-	}
-	fingerprinters, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.engine.Filter(engine.RoleFingerprint)})
-	if err != nil {
-		return engine.WrapError(ctx, "list containers that take fingerprints", err)
-	}
+	filter := r.engine.Filter
 	var errs []error
-	for _, c := range slices.Concat(helpers.Items, jobs.Items, removers.Items, fingerprinters.Items) {
-		if c.State != container.StateRunning && r.engine.Now().Sub(time.Unix(c.Created, 0)) > helperLife {
-			errs = append(errs, r.engine.Discard(ctx, c.ID))
+	for what, filters := range map[string]client.Filters{
+		"helpers":                       filter(engine.RoleHelper),
+		"storage jobs":                  filter(engine.RoleJob).Add("status", string(container.StateCreated)), // an ended one holds a home
+		"removers":                      filter(engine.RoleRemover),
+		"containers that work on homes": filter(engine.RoleFingerprint),
+	} {
+		list, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
+		if err != nil {
+			return engine.WrapError(ctx, "list "+what, err)
+		}
+		for _, c := range list.Items {
+			if c.State != container.StateRunning && r.engine.Now().Sub(time.Unix(c.Created, 0)) > helperLife {
+				errs = append(errs, r.engine.Discard(ctx, c.ID))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -66,6 +66,16 @@ func (e *Engine) Discard(ctx context.Context, id string) error {
 	return nil
 }
 
+// Abandon is Discard also after a cancellation: a container that was not started, or has done its
+// work, must not be left behind.
+func (e *Engine) Abandon(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), AskTimeout)
+	defer cancel()
+	if err := e.Discard(ctx, id); err != nil {
+		e.Log.Warn("container not removed", "container", id, "err", err)
+	}
+}
+
 // AwaitRemoval waits until a container that is being removed is gone.
 func (e *Engine) AwaitRemoval(ctx context.Context, containerID string) error {
 	wait := e.API.ContainerWait(ctx, containerID, client.ContainerWaitOptions{Condition: container.WaitConditionRemoved})

@@ -102,14 +102,7 @@ func (h *Helper) Run(ctx context.Context, run Run) error {
 	if err != nil {
 		return engine.WrapError(ctx, "create helper", err)
 	}
-	defer func() {
-		// Also after a cancellation, so that no container is left behind.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		if err := h.Discard(ctx, made.ID); err != nil {
-			h.Log.Warn("helper container not removed", "container", made.ID, "err", err)
-		}
-	}()
+	defer h.Abandon(ctx, made.ID)
 	if run.Files != nil {
 		if err := h.copyTo(ctx, made.ID, FilesDir, run.Files); err != nil {
 			return err

@@ -160,15 +160,7 @@ func (h *Homes) taskOptions(id workspace.ID, claim, image string, home homeRef, 
 // runTask starts a created helper if it holds the right home and no other
 // container uses it, and removes the helper afterwards.
 func (h *Homes) runTask(ctx context.Context, id workspace.ID, claim string, home homeRef, container, step string, progress func(runtime.Progress)) (printed string, err error) {
-	defer func() {
-		// Also after a cancellation: otherwise the container would count as a user
-		// of the home.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
-		defer cancel()
-		if gone := h.discard(ctx, container); gone != nil {
-			h.Log.Warn("helper container not removed", "container", container, "err", gone)
-		}
-	}()
+	defer h.Abandon(ctx, container) // otherwise it would count as a user of the home
 	users, err := h.Users(ctx, home.source)
 	if err != nil {
 		return "", err

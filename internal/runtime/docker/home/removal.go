@@ -236,10 +236,8 @@ func (h *Homes) startRemover(ctx context.Context, found volumeState, id workspac
 		return "", engine.WrapError(ctx, "create remover", err)
 	}
 	if err := h.admitRemover(ctx, found, id, claim, made.ID); err != nil {
-		// Also after a cancellation: a container that was not started is useless.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
-		defer cancel()
-		return "", errors.Join(err, h.discard(ctx, made.ID))
+		h.Abandon(ctx, made.ID)
+		return "", err
 	}
 	if _, err := h.API.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
 		if errdefs.IsNotFound(err) || errdefs.IsConflict(err) {

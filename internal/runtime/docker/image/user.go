@@ -100,13 +100,7 @@ func (i *Images) open(ctx context.Context, image string, read func(contents) err
 	if err != nil {
 		return engine.WrapError(ctx, "read the image's users", err)
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
-		defer cancel()
-		if err := i.Discard(ctx, made.ID); err != nil {
-			i.Log.Warn("helper container not removed", "container", made.ID, "err", err)
-		}
-	}()
+	defer i.Abandon(ctx, made.ID)
 	if err := read(contents{i, made.ID}); err != nil {
 		return err
 	}

@@ -135,10 +135,8 @@ func (j *Jobs) adoptJob(ctx context.Context, spec runtime.JobSpec, name string) 
 // runJob starts a created job after the final checks, and removes it if they fail.
 func (j *Jobs) runJob(ctx context.Context, spec runtime.JobSpec, before home.State, id string) (runtime.Job, error) {
 	giveUp := func(err error) (runtime.Job, error) {
-		// Also after a cancellation: a container that was not started is useless.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.AskTimeout)
-		defer cancel()
-		return runtime.Job{}, errors.Join(err, j.Discard(ctx, id))
+		j.Abandon(ctx, id)
+		return runtime.Job{}, err
 	}
 	if err := j.homes.AdmitJob(ctx, spec, before, id); err != nil {
 		return giveUp(err)
