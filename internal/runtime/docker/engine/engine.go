@@ -29,7 +29,7 @@ type Config struct {
 // Engine is a Docker Engine.
 type Engine struct {
 	Config
-	Locks
+	locks
 	API     *client.Client // uses the breaker
 	Plain   *client.Client // without the breaker; see connect
 	Breaker *breaker.Breaker

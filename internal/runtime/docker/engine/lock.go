@@ -7,15 +7,15 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Locks serializes changes to one workspace within this process. Between processes
+// locks serializes changes to one workspace within this process. Between processes
 // the claims do that.
-type Locks struct {
+type locks struct {
 	mu   sync.Mutex
 	held map[workspace.ID]chan struct{} // closed on release
 }
 
 // Lock waits for the workspace's lock and returns a function that releases it.
-func (l *Locks) Lock(ctx context.Context, id workspace.ID) (func(), error) {
+func (l *locks) Lock(ctx context.Context, id workspace.ID) (func(), error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, WrapError(ctx, "wait for another call on the workspace", err)
