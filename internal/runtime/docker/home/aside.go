@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
@@ -369,18 +368,10 @@ func (h *Homes) holdCopy(ctx context.Context, id workspace.ID, claim string, c c
 func (h *Homes) holdAside(ctx context.Context, id workspace.ID, target string) error {
 	labels := h.Labels(engine.RoleAside, id, "")
 	labels[engine.LabelAside] = target
-	opts := client.ContainerCreateOptions{
-		Name:   engine.AsideHolderName(target),
-		Config: &container.Config{Image: h.Names.Holder, Cmd: []string{"never-started"}, Labels: labels},
-		HostConfig: &container.HostConfig{
-			NetworkMode: engine.NoNetwork,
-			Mounts: []mount.Mount{{
-				Type: mount.TypeVolume, Source: target, Target: runtime.HomeDir,
-				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: h.Labels(engine.RoleImplicit, id, "")},
-			}},
-		},
-	}
-	holder, err := h.makeHolder(ctx, opts)
+	holder, err := h.makeHolder(ctx, engine.AsideHolderName(target), labels, mount.Mount{
+		Type: mount.TypeVolume, Source: target, Target: runtime.HomeDir,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: h.Labels(engine.RoleImplicit, id, "")},
+	})
 	if err != nil {
 		return err
 	}
@@ -398,21 +389,16 @@ func (h *Homes) holdAside(ctx context.Context, id workspace.ID, target string) e
 // makeHolder creates or finds the container that holds a copy, and returns its ID.
 // A container that another server is creating cannot be inspected yet, so it waits
 // for that.
-func (h *Homes) makeHolder(ctx context.Context, opts client.ContainerCreateOptions) (string, error) {
+func (h *Homes) makeHolder(ctx context.Context, name string, labels map[string]string, m mount.Mount) (string, error) {
 	for try := 0; ; try++ {
-		made, err := h.API.ContainerCreate(ctx, opts)
-		switch {
-		case err == nil:
-			return made.ID, nil
-		case errdefs.IsNotFound(err) && try < engine.MaxTries:
-			if err := h.ensureHolderImage(ctx); err != nil {
-				return "", err
-			}
-			continue
-		case !errdefs.IsConflict(err):
+		made, err := h.createHeld(ctx, name, labels, m)
+		if err == nil {
+			return made, nil
+		}
+		if !errdefs.IsConflict(err) {
 			return "", engine.WrapError(ctx, "create container that holds a volume", err)
 		}
-		found, gone, err := h.InspectOwned(ctx, opts.Name, engine.RoleAside)
+		found, gone, err := h.InspectOwned(ctx, name, engine.RoleAside)
 		if err != nil || !gone {
 			return found.ID, err
 		}
@@ -422,7 +408,7 @@ func (h *Homes) makeHolder(ctx context.Context, opts client.ContainerCreateOptio
 		case <-time.After(helper.ReopenAfter):
 		}
 		if try >= 50 {
-			return "", fmt.Errorf("container %s can neither be inspected nor created", opts.Name)
+			return "", fmt.Errorf("container %s can neither be inspected nor created", name)
 		}
 	}
 }

@@ -30,7 +30,7 @@ import (
 func (h *Homes) hold(ctx context.Context, id workspace.ID, claim string) (bool, error) {
 	attempt := engine.RandomHex(8)
 	for range 3 {
-		made, err := h.createHolder(ctx, id, claim, attempt)
+		made, err := h.createHeld(ctx, engine.HolderName(id), h.Labels(engine.RoleHolder, id, claim), h.VolumeMount(id, runtime.HomeDir, attempt, false))
 		if errdefs.IsConflict(err) {
 			found, gone, err := h.InspectOwned(ctx, engine.HolderName(id), engine.RoleHolder)
 			if err != nil {
@@ -65,18 +65,12 @@ func (h *Homes) hold(ctx context.Context, id workspace.ID, claim string) (bool, 
 	return false, engine.ErrRecreated("container " + engine.HolderName(id))
 }
 
-func (h *Homes) createHolder(ctx context.Context, id workspace.ID, claim, attempt string) (string, error) {
+// createHeld creates a container that holds a volume and is never started.
+func (h *Homes) createHeld(ctx context.Context, name string, labels map[string]string, m mount.Mount) (string, error) {
 	opts := client.ContainerCreateOptions{
-		Name: engine.HolderName(id),
-		Config: &container.Config{
-			Image:  h.Names.Holder,
-			Cmd:    []string{"never-started"},
-			Labels: h.Labels(engine.RoleHolder, id, claim),
-		},
-		HostConfig: &container.HostConfig{
-			NetworkMode: engine.NoNetwork,
-			Mounts:      []mount.Mount{h.VolumeMount(id, runtime.HomeDir, attempt, false)},
-		},
+		Name:       name,
+		Config:     &container.Config{Image: h.Names.Holder, Cmd: []string{"never-started"}, Labels: labels},
+		HostConfig: &container.HostConfig{NetworkMode: engine.NoNetwork, Mounts: []mount.Mount{m}},
 	}
 	made, err := h.API.ContainerCreate(ctx, opts)
 	if err != nil && errdefs.IsNotFound(err) {
