@@ -1,6 +1,7 @@
 package home
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,13 +9,17 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
+	"codehub/internal/base/treewalk"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/workspace"
 )
@@ -170,4 +175,154 @@ func (h *Homes) measureByDocker(ctx context.Context, homes map[workspace.ID]bool
 		}
 	}
 	return nil
+}
+
+// treeSize is what a folder has.
+type treeSize struct {
+	entries, bytes int64 // of all folders and files, with holes
+	space          int64 // on the disk; each name of a file with several names counts its share
+}
+
+const countedPrefix = "counted "
+
+func (s treeSize) String() string {
+	return fmt.Sprintf("%s%d %d %d", countedPrefix, s.entries, s.bytes, s.space)
+}
+
+func parseCounted(line []byte) (s treeSize, ok bool) {
+	if !strings.HasPrefix(string(line), countedPrefix) {
+		return s, false
+	}
+	n, err := fmt.Sscanf(string(line), countedPrefix+"%d %d %d", &s.entries, &s.bytes, &s.space)
+	return s, err == nil && n == 3
+}
+
+// measureTries is how often measureTree starts if folders are moved meanwhile.
+const measureTries = 3
+
+// measureTree measures a folder whose content may change. Files that disappear meanwhile do not
+// count. It follows no links, and needs few descriptors and little memory for a tree of any shape.
+func measureTree(ctx context.Context, root string) (s treeSize, err error) {
+	for range measureTries {
+		s = treeSize{}
+		if err = s.add(ctx, root); !errors.Is(err, treewalk.ErrChanged) {
+			break
+		}
+	}
+	return s, err
+}
+
+func (s *treeSize) add(ctx context.Context, root string) error {
+	top, err := treewalk.Open(unix.AT_FDCWD, root, unix.O_DIRECTORY)
+	if err == nil {
+		defer unix.Close(top)
+		err = treewalk.Visit(ctx, top, s, treewalk.Options{Changing: true})
+	}
+	if err != nil {
+		return fmt.Errorf("measure %s: %w", root, err)
+	}
+	return nil
+}
+
+func (s *treeSize) Folder(_ *treewalk.Walk, _ *treewalk.Dir, st *unix.Stat_t) error {
+	s.entries++
+	s.space += st.Blocks * 512
+	return nil
+}
+
+func (s *treeSize) Leaf(_ *treewalk.Walk, dir *treewalk.Dir, e treewalk.Entry) error {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir.FD, e.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	s.entries++
+	if st.Mode&unix.S_IFMT == unix.S_IFREG {
+		s.bytes += st.Size
+	}
+	s.space += st.Blocks * 512 / int64(max(st.Nlink, 1))
+	return err
+}
+
+func (s *treeSize) Leave(*treewalk.Walk, *treewalk.Dir, string) error { return nil }
+
+const (
+	countAfter = 3 * time.Second // most seedings finish earlier
+	countEvery = 2 * time.Second
+	countShare = 4 // counting takes at most 1/countShare of the time
+)
+
+// watchSeeding reports the size of a volume while Docker copies the image's content
+// to it, because Docker reports no progress. progress is not called after stop has
+// returned.
+func (h *Homes) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, volume string, progress func(runtime.Progress)) (stop func()) {
+	if progress == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var last treeSize
+		for wait := h.CountAfter; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+			began := time.Now()
+			size, err := h.sizeOf(ctx, spec, volume)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				h.Log.Debug("count seeding progress failed", "workspace", spec.Workspace, "err", err)
+			case size.bytes > last.bytes || size.entries > last.entries:
+				last = treeSize{entries: max(size.entries, last.entries), bytes: max(size.bytes, last.bytes)}
+				progress(runtime.Progress{Step: runtime.StepSeeding, Done: last.bytes, Entries: last.entries})
+			}
+			wait = max(h.CountEvery, (countShare-1)*time.Since(began))
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// sizeOf counts the content of a home that is being seeded.
+func (h *Homes) sizeOf(ctx context.Context, spec runtime.VolumeSpec, volume string) (treeSize, error) {
+	if spec.Storage == workspace.StorageLocalDir {
+		return h.measureFolder(ctx, spec.Workspace)
+	}
+	v, err := h.API.VolumeInspect(ctx, volume, client.VolumeInspectOptions{})
+	if err != nil {
+		return treeSize{}, engine.WrapError(ctx, "inspect volume", err)
+	}
+	if h.isLocal(v.Volume.Mountpoint) {
+		size, err := measureTree(ctx, v.Volume.Mountpoint)
+		if err == nil || !errors.Is(err, fs.ErrPermission) {
+			return size, err
+		}
+	}
+	return h.sizeByHelper(ctx, volume)
+}
+
+func (h *Homes) sizeByHelper(ctx context.Context, volume string) (treeSize, error) {
+	return h.measureByHelper(ctx, helperVolume, helperMount(volume))
+}
+
+// measureByHelper has the helper measure a folder.
+func (h *Homes) measureByHelper(ctx context.Context, path string, m mount.Mount) (size treeSize, err error) {
+	printed := errors.New("the helper printed no size")
+	err = h.helper.Run(ctx, helper.Run{
+		Args: []string{helper.CmdCount, path}, Caps: []string{"DAC_OVERRIDE"},
+		Mounts: []mount.Mount{m},
+		Line: func(line []byte) {
+			if s, ok := parseCounted(line); ok {
+				size, printed = s, nil
+			}
+		},
+	})
+	return size, cmp.Or(err, printed)
 }
