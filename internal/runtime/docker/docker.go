@@ -78,7 +78,7 @@ type Config struct {
 	// of their images; empty: none.
 	Authorities []byte
 
-	// DefaultImage is never pulled without a digest; see notPulled.
+	// DefaultImage is never pulled without a digest; see package image.
 	DefaultImage string
 	// Builds makes images in the background; nil: none. Starts wait for those that are
 	// missing.

@@ -519,9 +519,11 @@ func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	// A server of the same installation, which cannot start the remover.
 	e := newFaultProxy(t)
 	e.fail("/start", answer(http.StatusInternalServerError, "it dies"))
-	other := newRuntime(t, func(c *Config) {
-		c.Host, c.Installation, c.Subnet, c.DataDir = e.host, h.r.cfg.Installation, h.r.cfg.Subnet, h.r.cfg.DataDir
-	})
+	cfg := h.r.cfg
+	cfg.Host = e.host
+	other, err := New(ctx, cfg)
+	check(t, err)
+	t.Cleanup(func() { check(t, other.Close()) })
 	if err := other.RemoveVolume(ctx, id, claim, nil); err == nil {
 		t.Fatal("the home is removed")
 	}

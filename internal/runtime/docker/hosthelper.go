@@ -17,7 +17,7 @@ import (
 // HelperCommand is the subcommand that calls HelperMain.
 const HelperCommand = helper.Command
 
-// wallTable matches the names of the installations' nftables tables; see namesOf.
+// wallTable matches the names of the installations' nftables tables; see engine.Names.
 var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 
 // HelperMain runs `codehub host-helper args…` in a short-lived container and

@@ -192,7 +192,7 @@ func TestSeedingReportsProgress(t *testing.T) {
 			reported := make(chan runtime.Progress, 1)
 			steps := []string{"one", "two"}
 			f := func(_ http.ResponseWriter, req *http.Request) bool {
-				if !strings.HasSuffix(req.URL.Path, "/containers/create") {
+				if !strings.HasPrefix(req.URL.Query().Get("name"), "codehub-seed-") {
 					return false
 				}
 				dir := l.mountpoint(l.id.VolumeName())

@@ -85,7 +85,7 @@ type Names struct {
 	Table   string
 	Helper  string // repository of the helper's image, and prefix of its containers
 	Holder  string // image of the containers that hold volumes
-	short   string // part of the names of volumes with programs; see toolVolume
+	short   string // part of the names of volumes with programs; see package tools
 }
 
 func namesOf(installation string) Names {
