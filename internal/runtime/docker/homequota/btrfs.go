@@ -93,6 +93,10 @@ func ioctl(path string, request uintptr, arg unsafe.Pointer) error {
 		return err
 	}
 	defer f.Close()
+	return ioctlFile(f, request, arg)
+}
+
+func ioctlFile(f *os.File, request uintptr, arg unsafe.Pointer) error {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(arg)); errno != 0 {
 		return errno
 	}

@@ -9,8 +9,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"codehub/internal/base/fsxattr"
 )
 
 // The projects of homes. An id is chosen if no file of the file system has it and no limit is set
@@ -61,6 +59,32 @@ type quotaState struct {
 }
 
 const projectsEnforced = 1 << 5 // FS_QUOTA_PDQ_ENFD
+
+// Requests of linux/fs.h for struct fsxattr, which golang.org/x/sys/unix lacks.
+const (
+	getFSXAttr = 0x801c581f // FS_IOC_FSGETXATTR
+	setFSXAttr = 0x401c5820 // FS_IOC_FSSETXATTR
+)
+
+// inheritProject is the flag of a folder by which what is made in it gets its project and this
+// flag, and by which nothing of another project can be moved into it (FS_XFLAG_PROJINHERIT).
+const inheritProject = 0x200
+
+// attributes is struct fsxattr.
+type attributes struct {
+	flags, extentSize, extents, project, cowExtentSize uint32
+
+	_ [8]byte
+}
+
+func readAttributes(f *os.File) (a attributes, err error) {
+	err = ioctlFile(f, getFSXAttr, unsafe.Pointer(&a))
+	return a, err
+}
+
+func setAttributes(f *os.File, a attributes) error {
+	return ioctlFile(f, setFSXAttr, unsafe.Pointer(&a))
+}
 
 // projectLimits are the limits of a home of so many bytes; 0: none. Empty files take no blocks, but
 // inodes, which other homes need, too. As in an image there is one for each 8 KiB.
@@ -159,8 +183,8 @@ func (f projectFolder) recordOf(id uint32) (string, error) {
 
 // holds reports whether the folder gives its content the project, and the limit of that is enforced.
 func (f projectFolder) holds(id uint32) bool {
-	a, err := fsxattr.Get(f.File)
-	return err == nil && a.Project == id && a.Flags&fsxattr.ProjectInherit != 0 && f.enforced() == nil
+	a, err := readAttributes(f.File)
+	return err == nil && a.project == id && a.flags&inheritProject != 0 && f.enforced() == nil
 }
 
 func (f projectFolder) quotactl(command uintptr, id uint32, arg unsafe.Pointer) error {
@@ -212,14 +236,14 @@ func (f projectFolder) limit(id uint32, limit int64) error {
 
 // join gives an empty folder a project of its own and returns its id.
 func (f projectFolder) join() (uint32, error) {
-	a, err := fsxattr.Get(f.File)
+	a, err := readAttributes(f.File)
 	if err != nil {
 		return 0, fmt.Errorf("read the project of a folder: %w", err)
 	}
-	if a.Project != 0 || a.Flags&fsxattr.ProjectInherit != 0 {
-		return 0, fmt.Errorf("%w: the folder above belongs to project %d, and what is in it has to stay there", ErrUnavailable, a.Project)
+	if a.project != 0 || a.flags&inheritProject != 0 {
+		return 0, fmt.Errorf("%w: the folder above belongs to project %d, and what is in it has to stay there", ErrUnavailable, a.project)
 	}
-	a.Flags |= fsxattr.ProjectInherit
+	a.flags |= inheritProject
 	for id := uint32(firstProject); id <= lastProject; {
 		q, err := f.quota(id)
 		if err != nil {
@@ -229,8 +253,8 @@ func (f projectFolder) join() (uint32, error) {
 			id++
 			continue
 		}
-		a.Project = id
-		if err := fsxattr.Set(f.File, a); err != nil {
+		a.project = id
+		if err := setAttributes(f.File, a); err != nil {
 			return 0, fmt.Errorf("set the project of a folder: %w", err)
 		}
 		// Another call, of another server for example, may have taken the same id. Of two such

@@ -26,7 +26,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive"
-	"codehub/internal/base/fsxattr"
 	"codehub/internal/base/treewipe"
 	"codehub/internal/testing/archivetest"
 )
@@ -184,12 +183,12 @@ func projectOf(t *testing.T, path string) uint32 {
 	file, err := os.Open(path)
 	check(t, err)
 	defer file.Close()
-	a, err := fsxattr.Get(file)
+	a, err := readAttributes(file)
 	check(t, err)
-	if a.Flags&fsxattr.ProjectInherit == 0 || a.Project < firstProject {
+	if a.flags&inheritProject == 0 || a.project < firstProject {
 		t.Fatalf("%s has no project", path)
 	}
-	return a.Project
+	return a.project
 }
 
 // setProject gives a folder a project, as its owner can without the seccomp profile.
@@ -198,10 +197,10 @@ func setProject(t *testing.T, path string, id uint32) {
 	file, err := os.Open(path)
 	check(t, err)
 	defer file.Close()
-	a, err := fsxattr.Get(file)
+	a, err := readAttributes(file)
 	check(t, err)
-	a.Project, a.Flags = id, a.Flags|fsxattr.ProjectInherit
-	check(t, fsxattr.Set(file, a))
+	a.project, a.flags = id, a.flags|inheritProject
+	check(t, setAttributes(file, a))
 }
 
 func quotaOf(t *testing.T, path string, id uint32) quota {
@@ -348,10 +347,10 @@ func TestProjectCanBeLeftWithoutFilter(t *testing.T) {
 			file, err := os.Open(Home(folder))
 			check(t, err)
 			defer file.Close()
-			a, err := fsxattr.Get(file)
+			a, err := readAttributes(file)
 			check(t, err)
-			a.Project = 0
-			check(t, fsxattr.Set(file, a))
+			a.project = 0
+			check(t, setAttributes(file, a))
 		})
 	})
 }
