@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"codehub/internal/users/auth/softkey"
+	"codehub/internal/testing/softkey"
 )
 
 func partyOf(t *testing.T, origin string) *party {

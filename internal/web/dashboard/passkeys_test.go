@@ -10,8 +10,8 @@ import (
 	"codehub/api"
 	"codehub/internal/postgres"
 	"codehub/internal/testing/harness/fixture"
+	"codehub/internal/testing/softkey"
 	"codehub/internal/users/auth"
-	"codehub/internal/users/auth/softkey"
 )
 
 // passkeyWorld is a world whose address can have passkeys; required: logins need one.
