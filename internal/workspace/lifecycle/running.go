@@ -18,7 +18,8 @@ func running(in Input) Result {
 func proceed(in Input) Result {
 	row := in.Row
 	health := row.Conditions.Get(workspace.Healthy)
-	done := complete(in)
+	rule, known := rules[row.Operation]
+	done := known && rule.Complete(in)
 	switch {
 	case done && row.Operation == workspace.OpRestoring && health.Reason != workspace.ReasonContainerWithoutVolume:
 		// The volume is complete, so the state of the archive does not matter.
@@ -67,34 +68,6 @@ func waitsForUser(in Input) bool {
 func waitsForNode(in Input) bool {
 	f, k := in.Work.Failure, in.Obs.Container
 	return k != nil && k.LostNode != "" && f != nil && f.Passing
-}
-
-// complete reports whether the operation is done, by observation alone and
-// never by a call's return: see the table of operations in docs/states.md.
-func complete(in Input) bool {
-	row, obs := in.Row, in.Obs
-	own := obs.VolumeKnown && obs.Volume != nil && obs.Volume.Claim != "" && obs.Volume.Claim == row.Home.Claim
-	noContainer := obs.ContainerKnown && obs.Container == nil
-	noVolume := obs.VolumeKnown && (obs.Volume == nil || !own)
-	archived := row.ArchiveKey != "" && obs.Archive == ArchivePresent // in this observation, not an earlier one
-	switch row.Operation {
-	case workspace.OpProvisioning:
-		return own && obs.Volume.Seeded
-	case workspace.OpRestoring:
-		return own && row.ArchiveKey != "" && obs.Volume.Marker == row.ArchiveKey
-	case workspace.OpCreateEmptyArchive:
-		return archived
-	case workspace.OpStarting:
-		return obs.ContainerKnown && row.Conditions.Is(workspace.ContainerReady)
-	case workspace.OpStopping:
-		return noContainer
-	case workspace.OpArchiving:
-		// Without a key the home was given up, and only its volume is to be removed.
-		return row.Home.State.Removable() && noVolume && (archived || row.ArchiveKey == "")
-	case workspace.OpDeleting:
-		return noContainer && (row.Home.State != workspace.HomeDeleting || noVolume)
-	}
-	return false
 }
 
 func completed(in Input) Result {

@@ -51,19 +51,8 @@ func StateOf(w workspace.Workspace) State {
 		}
 		return StateDeleting
 	}
-	switch w.Operation {
-	case workspace.OpProvisioning:
-		return StatePreparing
-	case workspace.OpCreateEmptyArchive, workspace.OpArchiving:
-		return StateArchiving
-	case workspace.OpRestoring:
-		return StateRestoring
-	case workspace.OpStarting:
-		return StateStarting
-	case workspace.OpStopping:
-		return StateStopping
-	case workspace.OpDeleting:
-		return StateDeleting
+	if rule, running := rules[w.Operation]; running {
+		return rule.State
 	}
 	phase, wants := w.Phase, workspace.Phase(w.DesiredState)
 	if phase == workspace.PhaseDeleting { // a deletion that was just undone
