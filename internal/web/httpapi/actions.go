@@ -15,11 +15,7 @@ import (
 // lists handles a request for a page of a list.
 func lists[T any](do func(context.Context, workspace.Caller, postgres.Page) (T, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-		page, err := parsePage(r.URL.Query())
-		if err != nil {
-			return err
-		}
-		out, err := do(r.Context(), id.Caller, page)
+		out, err := do(r.Context(), id.Caller, pageOf(r))
 		return reply(w, http.StatusOK, out, err)
 	}
 }
@@ -32,38 +28,48 @@ func ofPath[T any](param string, do func(context.Context, workspace.Caller, stri
 	}
 }
 
-// creates handles a request that creates what its body describes.
-func creates[In, T any](s *server, do func(context.Context, workspace.Caller, In) (T, error)) handler {
+// takes handles a request with a body.
+func takes[In any](s *server, do func(http.ResponseWriter, *http.Request, auth.Identity, In) error) handler {
 	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 		var in In
 		if err := s.decode(w, r, &in); err != nil {
 			return err
 		}
+		return do(w, r, id, in)
+	}
+}
+
+// mayTake is takes for calls whose body may be missing.
+func mayTake[In any](s *server, do func(http.ResponseWriter, *http.Request, auth.Identity, In) error) handler {
+	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+		var in In
+		if err := s.decodeOptional(w, r, &in); err != nil {
+			return err
+		}
+		return do(w, r, id, in)
+	}
+}
+
+// creates handles a request that creates what its body describes.
+func creates[In, T any](s *server, do func(context.Context, workspace.Caller, In) (T, error)) handler {
+	return takes(s, func(w http.ResponseWriter, r *http.Request, id auth.Identity, in In) error {
 		out, err := do(r.Context(), id.Caller, in)
 		return reply(w, http.StatusCreated, out, err)
-	}
+	})
 }
 
 // changes handles a request that changes what the path names as its body describes.
 func changes[In, T any](s *server, do func(context.Context, workspace.Caller, string, In) (T, error)) handler {
-	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-		var in In
-		if err := s.decode(w, r, &in); err != nil {
-			return err
-		}
+	return takes(s, func(w http.ResponseWriter, r *http.Request, id auth.Identity, in In) error {
 		out, err := do(r.Context(), id.Caller, r.PathValue("id"), in)
 		return reply(w, http.StatusOK, out, err)
-	}
+	})
 }
 
 // deletes handles a request that ends what the path names.
 func deletes(do func(context.Context, workspace.Caller, string) error) handler {
 	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-		if err := do(r.Context(), id.Caller, r.PathValue("id")); err != nil {
-			return err
-		}
-		w.WriteHeader(http.StatusNoContent)
-		return nil
+		return replyNothing(w, do(r.Context(), id.Caller, r.PathValue("id")))
 	}
 }
 
@@ -74,42 +80,40 @@ func reply(w http.ResponseWriter, status int, out any, err error) error {
 	return writeJSON(w, status, out)
 }
 
+func replyNothing(w http.ResponseWriter, err error) error {
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
+}
+
+// each returns what of makes of each element; an empty list is not nil, which would be null in JSON.
+func each[From, To any](list []From, of func(From) To) []To {
+	out := make([]To, len(list))
+	for i, v := range list {
+		out[i] = of(v)
+	}
+	return out
+}
+
 // intent handles a request by calling a method of the store with the workspace of the path.
 func (s *server) intent(status int, do func(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-		wsID, err := pathID(r)
-		if err != nil {
-			return err
-		}
-		ws, err := do(r.Context(), id.Caller, wsID)
-		if err != nil {
-			return err
-		}
-		return s.answerTo(w, id, status, ws)
+		ws, err := do(r.Context(), id.Caller, pathID(r))
+		return s.answerTo(w, id, status, ws, err)
 	}
 }
 
 func (s *server) deleteWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
 	queue, err := boolParam(r.URL.Query(), "queue")
 	if err != nil {
 		return err
 	}
-	ws, err := s.cfg.Store.DeleteWorkspace(r.Context(), id.Caller, wsID, queue)
-	if err != nil {
-		return err
-	}
-	return s.answer(w, http.StatusAccepted, ws)
+	ws, err := s.cfg.Store.DeleteWorkspace(r.Context(), id.Caller, pathID(r), queue)
+	return s.answer(w, http.StatusAccepted, ws, err)
 }
 
-func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.Recover
-	if err := s.decodeOptional(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.Recover) error {
 	action, err := recoverAction(in)
 	if err != nil {
 		return err
@@ -127,16 +131,11 @@ func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id aut
 		if err := confirmLoss(ws, in.Confirm, "Continuing with an earlier archive"); err != nil {
 			return err
 		}
-		ws, err = s.cfg.Store.RequestRecoverArchive(r.Context(), id.Caller, ws.ID, in.ArchiveOpID)
-		if err != nil {
-			return err
-		}
-		return s.answer(w, http.StatusAccepted, ws)
+		ws, err := s.cfg.Store.RequestRecoverArchive(r.Context(), id.Caller, ws.ID, in.ArchiveOpID)
+		return s.answer(w, http.StatusAccepted, ws, err)
 	}
-	if ws, err = s.cfg.Store.RequestRecover(r.Context(), id.Caller, ws.ID, action); err != nil {
-		return err
-	}
-	return s.answer(w, http.StatusAccepted, ws)
+	ws, err = s.cfg.Store.RequestRecover(r.Context(), id.Caller, ws.ID, action)
+	return s.answer(w, http.StatusAccepted, ws, err)
 }
 
 // recoverAction is the requested way of recovery.
@@ -178,10 +177,6 @@ func confirmLoss(ws workspace.Workspace, confirm, what string) error {
 
 // stopWorkspace stops a workspace (lifecycle.Stop); with force=true its container is removed now.
 func (s *server) stopWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
 	force, err := boolParam(r.URL.Query(), "force")
 	if err != nil {
 		return err
@@ -190,9 +185,6 @@ func (s *server) stopWorkspace(w http.ResponseWriter, r *http.Request, id auth.I
 	if force {
 		stop = s.cfg.Store.RequestForceStop
 	}
-	ws, err := stop(r.Context(), id.Caller, wsID)
-	if err != nil {
-		return err
-	}
-	return s.answerTo(w, id, http.StatusAccepted, ws)
+	ws, err := stop(r.Context(), id.Caller, pathID(r))
+	return s.answerTo(w, id, http.StatusAccepted, ws, err)
 }

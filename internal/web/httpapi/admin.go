@@ -14,10 +14,7 @@ import (
 
 func (s *server) adminStatus(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	status, err := s.cfg.Admin.AdminStatus(r.Context(), id.Caller)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, status)
+	return reply(w, http.StatusOK, status, err)
 }
 
 func (s *server) restorePlan(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -25,34 +22,20 @@ func (s *server) restorePlan(w http.ResponseWriter, r *http.Request, id auth.Ide
 		return noRestore()
 	}
 	q := r.URL.Query()
-	page, err := parsePage(q)
-	if err != nil {
-		return err
-	}
 	restore := inbound.Lift(w, r) // it lists the whole bucket
-	plan, err := s.cfg.Restore.RestorePlan(r.Context(), id.Caller, api.ApplyRestore{Only: q["only"], KeepDatabase: q["keep_database"]}, page)
+	plan, err := s.cfg.Restore.RestorePlan(r.Context(), id.Caller, api.ApplyRestore{Only: q["only"], KeepDatabase: q["keep_database"]}, pageOf(r))
 	restore()
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, plan)
+	return reply(w, http.StatusOK, plan, err)
 }
 
-func (s *server) applyRestore(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+func (s *server) applyRestore(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.ApplyRestore) error {
 	if s.cfg.Restore == nil {
 		return noRestore()
-	}
-	var in api.ApplyRestore
-	if err := s.decode(w, r, &in); err != nil {
-		return err
 	}
 	restore := inbound.Lift(w, r) // it lists the whole bucket
 	done, err := s.cfg.Restore.ApplyRestore(r.Context(), id.Caller, in)
 	restore()
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, done)
+	return reply(w, http.StatusOK, done, err)
 }
 
 func noRestore() error {
@@ -60,26 +43,15 @@ func noRestore() error {
 }
 
 func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	f := postgres.AccountFilter{Query: r.URL.Query().Get("q")}
+	f := postgres.AccountFilter{Query: r.URL.Query().Get("q"), Page: pageOf(r)}
 	if !utf8.ValidString(f.Query) || utf8.RuneCountInString(f.Query) > maxQuery || strings.ContainsFunc(f.Query, unprintable) {
 		return fieldError("q", "must be at most 255 characters without control characters.")
 	}
-	var err error
-	if f.Page, err = parsePage(r.URL.Query()); err != nil {
-		return err
-	}
 	list, err := s.cfg.Admin.Accounts(r.Context(), id.Caller, f)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, list)
+	return reply(w, http.StatusOK, list, err)
 }
 
-func (s *server) patchAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.PatchAccount
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) patchAccount(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.PatchAccount) error {
 	user := r.PathValue("id")
 	changed, err := s.cfg.Admin.PatchAccount(r.Context(), id.Caller, user, in)
 	if err != nil {
@@ -91,11 +63,7 @@ func (s *server) patchAccount(w http.ResponseWriter, r *http.Request, id auth.Id
 }
 
 // changePassword answers 204. A browser gets a new session with it.
-func (s *server) changePassword(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.ChangePassword
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) changePassword(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.ChangePassword) error {
 	switch {
 	case in.Current == "":
 		return fieldError("current", "is required.")

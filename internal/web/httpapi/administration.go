@@ -39,14 +39,8 @@ func (s *server) listAllWorkspaces(w http.ResponseWriter, r *http.Request, id au
 		return err
 	}
 	list, err := s.cfg.Store.AnyWorkspaces(r.Context(), id.Caller, f)
-	if err != nil {
-		return err
-	}
-	out := api.AdminWorkspaceList{Workspaces: make([]api.AdminWorkspace, len(list.Workspaces)), Total: list.Total, Bytes: list.Bytes, NextCursor: list.NextCursor}
-	for i, ws := range list.Workspaces {
-		out.Workspaces[i] = s.adminView(ws)
-	}
-	return writeJSON(w, http.StatusOK, out)
+	out := api.AdminWorkspaceList{Workspaces: each(list.Workspaces, s.adminView), Total: list.Total, Bytes: list.Bytes, NextCursor: list.NextCursor}
+	return reply(w, http.StatusOK, out, err)
 }
 
 func parseAnyFilter(q url.Values) (f postgres.AnyFilter, err error) {
@@ -56,9 +50,7 @@ func parseAnyFilter(q url.Values) (f postgres.AnyFilter, err error) {
 			return f, fieldError(name, "must be at most 255 characters without control characters.")
 		}
 	}
-	if f.Page, err = parsePage(q); err != nil {
-		return f, err
-	}
+	f.Page, _ = parsePage(q)
 	for _, v := range strings.FieldsFunc(q.Get("state"), func(r rune) bool { return r == ',' }) {
 		if !slices.Contains(lifecycle.States(), lifecycle.State(v)) || len(f.State) == maxMultiple {
 			return f, fieldError("state", "must be states, separated by commas.")
@@ -118,61 +110,39 @@ func gibHours(byteSeconds float64) float64 { return hours(byteSeconds / (1 << 30
 
 func (s *server) getAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.findAny(r, id)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, s.adminView(ws))
+	return reply(w, http.StatusOK, s.adminView(ws), err)
 }
 
 // findAny reads the workspace of the path for an administrator.
 func (s *server) findAny(r *http.Request, id auth.Identity) (postgres.AnyWorkspace, error) {
-	wsID, err := pathID(r)
-	if err != nil {
-		return postgres.AnyWorkspace{}, err
-	}
-	return s.cfg.Store.AnyWorkspace(r.Context(), id.Caller, wsID)
+	return s.cfg.Store.AnyWorkspace(r.Context(), id.Caller, pathID(r))
 }
 
 // administer handles what an administrator does with a workspace, with a message for its
 // owner.
 func (s *server) administer(do string) handler {
-	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-		var in api.Administer
-		if err := s.decodeOptional(w, r, &in); err != nil {
-			return err
-		}
+	return mayTake(s, func(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.Administer) error {
 		if in.Force && do != postgres.DoStop {
 			return fieldError("force", "is for stop alone.")
 		}
 		return s.administered(w, r, id, postgres.Administration{Do: do, Message: in.Message, Force: in.Force})
-	}
+	})
 }
 
 func (s *server) administered(w http.ResponseWriter, r *http.Request, id auth.Identity, do postgres.Administration) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
 	do.Message = strings.TrimSpace(do.Message)
 	if err := postgres.CheckMessage("message", do.Message); err != nil {
 		return err
 	}
-	ws, err := s.cfg.Store.Administer(r.Context(), id.Caller, wsID, do)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusAccepted, s.adminView(ws))
+	ws, err := s.cfg.Store.Administer(r.Context(), id.Caller, pathID(r), do)
+	return reply(w, http.StatusAccepted, s.adminView(ws), err)
 }
 
 func (s *server) deleteAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	return s.administered(w, r, id, postgres.Administration{Do: postgres.DoDelete, Message: r.URL.Query().Get("message")})
 }
 
-func (s *server) patchAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.AdminTimeouts
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) patchAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.AdminTimeouts) error {
 	if err := firstError(
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds.Value),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds.Value),
@@ -185,22 +155,14 @@ func (s *server) patchAnyWorkspace(w http.ResponseWriter, r *http.Request, id au
 	})
 }
 
-func (s *server) sizeAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.AdminSize
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) sizeAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.AdminSize) error {
 	if in.Size == "" {
 		return fieldError("size", "is required.")
 	}
 	return s.administered(w, r, id, postgres.Administration{Do: postgres.DoSize, Size: workspace.SizeNamed(in.Size), Message: in.Message})
 }
 
-func (s *server) recoverAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.AdminRecover
-	if err := s.decodeOptional(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) recoverAnyWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.AdminRecover) error {
 	action, err := recoverAction(api.Recover{Action: in.Action, ArchiveOpID: in.ArchiveOpID})
 	if err != nil {
 		return err
@@ -208,20 +170,13 @@ func (s *server) recoverAnyWorkspace(w http.ResponseWriter, r *http.Request, id 
 	return s.administered(w, r, id, postgres.Administration{Do: postgres.DoRecover, Recover: action, Archive: in.ArchiveOpID, Confirm: in.Confirm, Message: in.Message})
 }
 
-func (s *server) handOver(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	var in api.HandOver
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) handOver(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.HandOver) error {
 	h := postgres.HandOver{To: in.To, Message: strings.TrimSpace(in.Message)}
 	if in.To == "" {
 		return fieldError("to", "is required.")
 	}
 	if in.Name != "" {
+		var err error
 		if h.Name, err = checkName(in.Name); err != nil {
 			return err
 		}
@@ -229,55 +184,26 @@ func (s *server) handOver(w http.ResponseWriter, r *http.Request, id auth.Identi
 	if err := postgres.CheckMessage("message", h.Message); err != nil {
 		return err
 	}
-	ws, err := s.cfg.Store.HandOver(r.Context(), id.Caller, wsID, h)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, s.adminView(ws))
+	ws, err := s.cfg.Store.HandOver(r.Context(), id.Caller, pathID(r), h)
+	return reply(w, http.StatusOK, s.adminView(ws), err)
 }
 
 func (s *server) withdrawHandOver(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	ws, err := s.cfg.Store.WithdrawHandOver(r.Context(), id.Caller, wsID)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, s.adminView(ws))
+	ws, err := s.cfg.Store.WithdrawHandOver(r.Context(), id.Caller, pathID(r))
+	return reply(w, http.StatusOK, s.adminView(ws), err)
 }
 
 // getHandOver returns the hand-over that the owner is asked to accept.
 func (s *server) getHandOver(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	asked, err := s.cfg.Store.HandOverRequest(r.Context(), id.Caller, wsID)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, askedView(&asked))
+	asked, err := s.cfg.Store.HandOverRequest(r.Context(), id.Caller, pathID(r))
+	return reply(w, http.StatusOK, askedView(&asked), err)
 }
 
-func (s *server) answerHandOver(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	var in api.AnswerHandOver
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) answerHandOver(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.AnswerHandOver) error {
 	if in.Accept == nil {
 		return fieldError("accept", "is required.")
 	}
-	if err := s.cfg.Store.AnswerHandOver(r.Context(), id.Caller, wsID, *in.Accept); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return replyNothing(w, s.cfg.Store.AnswerHandOver(r.Context(), id.Caller, pathID(r), *in.Accept))
 }
 
 func (s *server) listAnyArchives(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -285,11 +211,7 @@ func (s *server) listAnyArchives(w http.ResponseWriter, r *http.Request, id auth
 	if err != nil {
 		return err
 	}
-	page, err := parsePage(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	list, next, err := s.cfg.Store.AnyArchives(r.Context(), id.Caller, ws.ID, page)
+	list, next, err := s.cfg.Store.AnyArchives(r.Context(), id.Caller, ws.ID, pageOf(r))
 	if err != nil {
 		return err
 	}
@@ -300,10 +222,7 @@ func (s *server) listAnyArchives(w http.ResponseWriter, r *http.Request, id auth
 
 // anyLogs sends the log of the workspace's container to an administrator.
 func (s *server) anyLogs(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
+	wsID := pathID(r)
 	if err := s.asChange(r); err != nil { // the audit log gets an entry
 		return err
 	}
@@ -501,21 +420,12 @@ func parseAuditFilter(q url.Values) (f postgres.AuditFilter, err error) {
 
 func (s *server) listAudit(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	f, err := parseAuditFilter(r.URL.Query())
-	if err == nil {
-		f.Page, err = parsePage(r.URL.Query())
-	}
 	if err != nil {
 		return err
 	}
+	f.Page = pageOf(r)
 	list, next, err := s.cfg.Store.Audit(r.Context(), id.Caller, f)
-	if err != nil {
-		return err
-	}
-	out := api.AuditLog{Entries: make([]api.AuditEntry, len(list)), NextCursor: next}
-	for i, e := range list {
-		out.Entries[i] = api.AuditEntry(e)
-	}
-	return writeJSON(w, http.StatusOK, out)
+	return reply(w, http.StatusOK, api.AuditLog{Entries: each(list, func(e postgres.AuditEntry) api.AuditEntry { return api.AuditEntry(e) }), NextCursor: next}, err)
 }
 
 // exportAudit sends the entries as JSON lines, the oldest first.
@@ -547,34 +457,19 @@ func bannerOf(b postgres.Banner) api.Banner {
 
 func (s *server) getBanner(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
 	b, err := s.cfg.Store.Banner(r.Context())
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, bannerOf(b))
+	return reply(w, http.StatusOK, bannerOf(b), err)
 }
 
-func (s *server) setBanner(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.SetBanner
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) setBanner(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.SetBanner) error {
 	b, err := s.cfg.Store.SetBanner(r.Context(), id.Caller, in.Message)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, bannerOf(b))
+	return reply(w, http.StatusOK, bannerOf(b), err)
 }
 
 func (s *server) listNotices(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	list, err := s.cfg.Store.Notices(r.Context(), id.Caller)
-	if err != nil {
-		return err
-	}
-	out := api.NoticeList{Notices: make([]api.Notice, len(list))}
-	for i, n := range list {
-		out.Notices[i] = api.Notice{ID: n.ID, Kind: n.Kind, WorkspaceID: string(n.WorkspaceID), WorkspaceName: n.WorkspaceName, By: n.By, Other: n.Other, Message: n.Message, CreatedAt: n.CreatedAt}
-	}
-	return writeJSON(w, http.StatusOK, out)
+	return reply(w, http.StatusOK, api.NoticeList{Notices: each(list, func(n postgres.Notice) api.Notice {
+		return api.Notice{ID: n.ID, Kind: n.Kind, WorkspaceID: string(n.WorkspaceID), WorkspaceName: n.WorkspaceName, By: n.By, Other: n.Other, Message: n.Message, CreatedAt: n.CreatedAt}
+	})}, err)
 }
 
 func (s *server) deleteAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

@@ -30,15 +30,11 @@ type Archives interface {
 }
 
 func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	page, err := parsePage(r.URL.Query())
-	if err != nil {
-		return err
-	}
 	ws, err := s.find(r, id)
 	if err != nil {
 		return err
 	}
-	list, next, err := s.cfg.Store.Archives(r.Context(), id.Caller, ws.ID, page)
+	list, next, err := s.cfg.Store.Archives(r.Context(), id.Caller, ws.ID, pageOf(r))
 	if err != nil {
 		return err
 	}

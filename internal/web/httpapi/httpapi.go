@@ -114,28 +114,28 @@ func (s *server) routes() []route {
 	return []route{
 		{"GET", "/openapi.json", open, s.openapi, nil},
 
-		{"POST", "/login", open, s.login, nil},
-		{"POST", "/login/device", open, s.beginDevice, nil},
-		{"POST", "/login/token", open, s.redeemLogin, nil},
+		{"POST", "/login", open, takes(s, s.login), nil},
+		{"POST", "/login/device", open, takes(s, s.beginDevice), nil},
+		{"POST", "/login/token", open, takes(s, s.redeemLogin), nil},
 		{"POST", "/logout", admin, s.logout, nil},
 		{"GET", "/session", read, s.session, nil},
 		{"GET", "/sessions", admin, s.listSessions, pageParams},
 		{"DELETE", "/sessions", admin, s.endOtherSessions, nil},
 		{"DELETE", "/sessions/{id}", admin, deletes(s.cfg.Auth.EndSession), nil},
 		{"GET", "/users/me", read, s.me, nil},
-		{"POST", "/users/me/password", admin, s.changePassword, nil},
+		{"POST", "/users/me/password", admin, takes(s, s.changePassword), nil},
 		{"GET", "/identities", admin, s.listIdentities, nil},
-		{"POST", "/identities/{id}/unlink", admin, s.unlinkIdentity, nil},
+		{"POST", "/identities/{id}/unlink", admin, takes(s, s.unlinkIdentity), nil},
 		// Passkeys are added and removed in the dashboard alone: a token is no second factor.
 		{"GET", "/passkeys", admin, s.listPasskeys, nil},
-		{"PATCH", "/passkeys/{id}", admin, s.renamePasskey, nil},
+		{"PATCH", "/passkeys/{id}", admin, takes(s, s.renamePasskey), nil},
 
 		{"GET", "/admin/status", admin, s.adminStatus, nil},
 		{"GET", "/admin/orphans", admin, lists(s.cfg.Admin.Orphans), pageParams},
 		{"POST", "/admin/nodes/{name}/dead", admin, ofPath("name", s.cfg.Admin.ConfirmDeadNode), nil},
 		{"POST", "/admin/images/{name}/retry", admin, ofPath("name", s.cfg.Admin.RetryImage), nil},
 		{"GET", "/admin/restore", admin, s.restorePlan, slices.Concat(restoreParams, pageParams)},
-		{"POST", "/admin/restore", admin, s.applyRestore, nil},
+		{"POST", "/admin/restore", admin, takes(s, s.applyRestore), nil},
 		{"GET", "/admin/move", admin, s.moveSource, nil},
 		{"GET", "/admin/move/users/{id}", admin, s.userToMove, nil},
 		{"GET", "/admin/move/workspaces", admin, s.listToMove, pageParams},
@@ -148,7 +148,7 @@ func (s *server) routes() []route {
 		{"POST", "/users", admin, creates(s, s.cfg.Admin.CreateAccount), nil},
 		{"POST", "/users/import", admin, creates(s, s.cfg.Admin.ImportAccounts), nil},
 		{"POST", "/users/{id}/invitation", admin, ofPath("id", s.cfg.Admin.InviteAccount), nil},
-		{"PATCH", "/users/{id}", admin, s.patchAccount, nil},
+		{"PATCH", "/users/{id}", admin, takes(s, s.patchAccount), nil},
 		{"DELETE", "/users/{id}", admin, s.deleteAccount, []string{"workspaces", "to"}},
 		{"DELETE", "/users/{id}/passkeys", admin, ofPath("id", s.cfg.Admin.RemovePasskeys), nil},
 
@@ -163,17 +163,17 @@ func (s *server) routes() []route {
 
 		{"GET", "/admin/workspaces", admin, s.listAllWorkspaces, adminListParams},
 		{"GET", "/admin/workspaces/{id}", admin, s.getAnyWorkspace, nil},
-		{"PATCH", "/admin/workspaces/{id}", admin, s.patchAnyWorkspace, nil},
+		{"PATCH", "/admin/workspaces/{id}", admin, takes(s, s.patchAnyWorkspace), nil},
 		{"DELETE", "/admin/workspaces/{id}", admin, s.deleteAnyWorkspace, []string{"message"}},
 		{"POST", "/admin/workspaces/{id}/undelete", admin, s.administer(postgres.DoUndelete), nil},
 		{"POST", "/admin/workspaces/{id}/stop", admin, s.administer(postgres.DoStop), nil},
 		{"POST", "/admin/workspaces/{id}/archive", admin, s.administer(postgres.DoArchive), nil},
 		{"POST", "/admin/workspaces/{id}/cancel", admin, s.administer(postgres.DoCancel), nil},
 		{"POST", "/admin/workspaces/{id}/message", admin, s.administer(postgres.DoMessage), nil},
-		{"POST", "/admin/workspaces/{id}/recover", admin, s.recoverAnyWorkspace, nil},
-		{"POST", "/admin/workspaces/{id}/hand-over", admin, s.handOver, nil},
+		{"POST", "/admin/workspaces/{id}/recover", admin, mayTake(s, s.recoverAnyWorkspace), nil},
+		{"POST", "/admin/workspaces/{id}/hand-over", admin, takes(s, s.handOver), nil},
 		{"DELETE", "/admin/workspaces/{id}/hand-over", admin, s.withdrawHandOver, nil},
-		{"POST", "/admin/workspaces/{id}/size", admin, s.sizeAnyWorkspace, nil},
+		{"POST", "/admin/workspaces/{id}/size", admin, takes(s, s.sizeAnyWorkspace), nil},
 		{"GET", "/admin/workspaces/{id}/archives", admin, s.listAnyArchives, pageParams},
 		{"GET", "/admin/workspaces/{id}/logs", admin, s.anyLogs, []string{"follow", "tail"}},
 		{"GET", "/admin/workspaces/{id}/usage", admin, s.anyUsage, usageParams},
@@ -181,27 +181,27 @@ func (s *server) routes() []route {
 		{"GET", "/audit", admin, s.listAudit, slices.Concat(auditParams, pageParams)},
 		{"GET", "/audit/export", admin, s.exportAudit, auditParams},
 		{"GET", "/banner", read, s.getBanner, nil},
-		{"PUT", "/banner", admin, s.setBanner, nil},
+		{"PUT", "/banner", admin, takes(s, s.setBanner), nil},
 		{"GET", "/notices", read, s.listNotices, nil},
 		{"DELETE", "/notices/{id}", workspaces, deletes(s.cfg.Store.DismissNotice), nil},
 
 		{"GET", "/tokens", admin, s.listTokens, pageParams},
-		{"POST", "/tokens", admin, s.createToken, nil},
-		{"DELETE", "/tokens/{id}", admin, s.deleteToken, nil},
+		{"POST", "/tokens", admin, takes(s, s.createToken), nil},
+		{"DELETE", "/tokens/{id}", admin, deletes(s.cfg.Auth.DeleteToken), nil},
 
 		{"GET", "/keys", admin, s.listKeys, pageParams},
-		{"POST", "/keys", admin, s.addKey, nil},
+		{"POST", "/keys", admin, takes(s, s.addKey), nil},
 		{"DELETE", "/keys/{id}", admin, deletes(s.cfg.Store.DeleteSSHKey), nil},
 		{"GET", "/ssh", read, s.sshServer, nil},
 
 		{"GET", "/sizes", read, s.listSizes, nil},
 		{"GET", "/workspaces", read, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
-		{"POST", "/workspaces", workspaces, s.createWorkspace, nil},
+		{"POST", "/workspaces", workspaces, takes(s, s.createWorkspace), nil},
 		{"GET", "/workspaces/{id}", read, s.getWorkspace, nil},
-		{"PATCH", "/workspaces/{id}", workspaces, s.patchWorkspace, nil},
+		{"PATCH", "/workspaces/{id}", workspaces, takes(s, s.patchWorkspace), nil},
 		{"DELETE", "/workspaces/{id}", workspaces, s.deleteWorkspace, []string{"queue"}},
 		{"POST", "/workspaces/{id}/undelete", workspaces, s.intent(http.StatusOK, s.cfg.Store.UndeleteWorkspace), nil},
-		{"POST", "/workspaces/{id}/recover", workspaces, s.recoverWorkspace, nil},
+		{"POST", "/workspaces/{id}/recover", workspaces, mayTake(s, s.recoverWorkspace), nil},
 		{"POST", "/workspaces/{id}/cancel", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.RequestCancel), nil},
 		{"POST", "/workspaces/{id}/stay", workspaces, s.intent(http.StatusOK, s.cfg.Store.Stay), nil},
 		{"POST", "/workspaces/{id}/update-image", workspaces, s.intent(http.StatusOK, s.cfg.Store.UpdateImage), nil},
@@ -211,14 +211,14 @@ func (s *server) routes() []route {
 		{"GET", "/workspaces/{id}/archives", read, s.listArchives, pageParams},
 		{"GET", "/workspaces/{id}/logs", read, s.workspaceLogs, []string{"follow", "tail"}},
 		{"GET", "/workspaces/{id}/ports", read, s.listPorts, nil},
-		{"PUT", "/workspaces/{id}/ports/{port}/share", workspaces, s.sharePort, nil},
+		{"PUT", "/workspaces/{id}/ports/{port}/share", workspaces, takes(s, s.sharePort), nil},
 		{"DELETE", "/workspaces/{id}/ports/{port}/share", workspaces, s.unsharePort, nil},
 		{"GET", "/workspaces/{id}/ports/{port}/connect", workspaces, s.connectPort, nil},
 		{"GET", "/workspaces/{id}/shares", read, s.listShares, nil},
-		{"POST", "/workspaces/{id}/shares", admin, s.share, nil}, // a share outlives the token
+		{"POST", "/workspaces/{id}/shares", admin, takes(s, s.share), nil}, // a share outlives the token
 		{"DELETE", "/workspaces/{id}/shares/{share}", workspaces, s.unshare, nil},
 		{"GET", "/workspaces/{id}/hand-over", read, s.getHandOver, nil},
-		{"POST", "/workspaces/{id}/hand-over", admin, s.answerHandOver, nil}, // the workspace goes to another user
+		{"POST", "/workspaces/{id}/hand-over", admin, takes(s, s.answerHandOver), nil}, // the workspace goes to another user
 		{"GET", "/shared", read, s.listShared, nil},
 		{"GET", "/shared/{id}", read, s.getShared, nil},
 		{"DELETE", "/shared/{id}", workspaces, s.leave, nil},
@@ -330,6 +330,14 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 	if rt.method != "" {
 		if err := checkParams(r.URL.Query(), rt.query); err != nil {
 			return err
+		}
+		if slices.Contains(rt.query, "cursor") {
+			if _, err := parsePage(r.URL.Query()); err != nil {
+				return err
+			}
+		}
+		if strings.Contains(rt.path, workspacePath) && !workspace.ValidID(r.PathValue("id")) {
+			return workspace.NotFound("workspace")
 		}
 		if rt.needs == open {
 			if err := s.readOpen(w, r); err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/archive"
+	"codehub/internal/postgres"
 	"codehub/internal/running/service"
 	"codehub/internal/users/auth"
 	"codehub/internal/workspace"
@@ -17,55 +18,30 @@ import (
 
 func (s *server) moveSource(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	source, err := s.cfg.Store.MoveSource(r.Context(), id.Caller)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, api.MoveSource(source))
+	return reply(w, http.StatusOK, api.MoveSource(source), err)
 }
 
 func (s *server) listToMove(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	page, err := parsePage(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	list, next, err := s.cfg.Store.WorkspacesToMove(r.Context(), id.Caller, page)
-	if err != nil {
-		return err
-	}
-	out := api.MoveWorkspaceList{Workspaces: make([]api.MoveWorkspace, len(list)), NextCursor: next}
-	for i, ws := range list {
-		out.Workspaces[i] = service.MoveWorkspace(ws)
-	}
-	return writeJSON(w, http.StatusOK, out)
+	list, next, err := s.cfg.Store.WorkspacesToMove(r.Context(), id.Caller, pageOf(r))
+	return reply(w, http.StatusOK, api.MoveWorkspaceList{Workspaces: each(list, service.MoveWorkspace), NextCursor: next}, err)
 }
 
 // userToMove answers with the identities of a user. Passwords and keys do not move.
 func (s *server) userToMove(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	list, err := s.cfg.Store.UserToMove(r.Context(), id.Caller, r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	out := api.MoveUser{ID: r.PathValue("id"), Identities: make([]api.MoveIdentity, len(list))}
-	for i, at := range list {
-		out.Identities[i] = api.MoveIdentity{Issuer: at.Issuer, Subject: at.Subject, Username: at.Username}
-	}
-	return writeJSON(w, http.StatusOK, out)
+	return reply(w, http.StatusOK, api.MoveUser{ID: r.PathValue("id"), Identities: each(list, func(at postgres.Identity) api.MoveIdentity {
+		return api.MoveIdentity{Issuer: at.Issuer, Subject: at.Subject, Username: at.Username}
+	})}, err)
 }
 
 func (s *server) getToMove(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.cfg.Store.WorkspaceToMove(r.Context(), id.Caller, workspace.ID(r.PathValue("id")))
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, service.MoveWorkspace(ws))
+	return reply(w, http.StatusOK, service.MoveWorkspace(ws), err)
 }
 
 func (s *server) archiveToMove(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.cfg.Store.ArchiveToMove(r.Context(), id.Caller, workspace.ID(r.PathValue("id")))
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusAccepted, service.MoveWorkspace(ws))
+	return reply(w, http.StatusAccepted, service.MoveWorkspace(ws), err)
 }
 
 // readToMove answers with everything that a move takes of a workspace but its files.
@@ -98,8 +74,5 @@ func (s *server) fetchToMove(w http.ResponseWriter, r *http.Request, id auth.Ide
 
 func (s *server) deleteMoved(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.cfg.Store.DeleteMoved(r.Context(), id.Caller, workspace.ID(r.PathValue("id")), r.URL.Query().Get("version"))
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusAccepted, service.MoveWorkspace(ws))
+	return reply(w, http.StatusAccepted, service.MoveWorkspace(ws), err)
 }

@@ -19,19 +19,8 @@ import (
 )
 
 func (s *server) listPorts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	l, err := s.cfg.Ports.List(r.Context(), id.Caller, wsID)
-	if err != nil {
-		return err
-	}
-	out := api.PortList{Running: l.Running, Known: l.Known, Ports: make([]api.Port, 0, len(l.Ports)), MaxVisibility: string(s.cfg.Ports.Most())}
-	for _, p := range l.Ports {
-		out.Ports = append(out.Ports, portOf(p))
-	}
-	return writeJSON(w, http.StatusOK, out)
+	l, err := s.cfg.Ports.List(r.Context(), id.Caller, pathID(r))
+	return reply(w, http.StatusOK, api.PortList{Running: l.Running, Known: l.Known, Ports: each(l.Ports, portOf), MaxVisibility: string(s.cfg.Ports.Most())}, err)
 }
 
 func portOf(p ports.Port) api.Port {
@@ -55,17 +44,10 @@ func pathPort(r *http.Request) (int, error) {
 	return port, nil
 }
 
-func (s *server) sharePort(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
+func (s *server) sharePort(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.SharePort) error {
+	wsID := pathID(r)
 	port, err := pathPort(r)
 	if err != nil {
-		return err
-	}
-	var in api.SharePort
-	if err := s.decode(w, r, &in); err != nil {
 		return err
 	}
 	var lasting time.Duration
@@ -90,19 +72,11 @@ func (s *server) sharePort(w http.ResponseWriter, r *http.Request, id auth.Ident
 }
 
 func (s *server) unsharePort(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
 	port, err := pathPort(r)
 	if err != nil {
 		return err
 	}
-	if err := s.cfg.Ports.Unshare(r.Context(), id.Caller, wsID, port); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return replyNothing(w, s.cfg.Ports.Unshare(r.Context(), id.Caller, pathID(r), port))
 }
 
 // connectPort relays a WebSocket of package tunnel to a port of a running workspace. It

@@ -13,11 +13,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-func (s *server) login(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
-	var in api.Login
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) login(w http.ResponseWriter, r *http.Request, _ auth.Identity, in api.Login) error {
 	session, err := s.cfg.Auth.Login(r.Context(), in.Username, in.Password, auth.ClientOf(r))
 	if err != nil {
 		return err
@@ -28,11 +24,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request, _ auth.Identity) 
 }
 
 // beginDevice begins a login of a program, which a user allows by typing in a code.
-func (s *server) beginDevice(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
-	var in api.BeginDevice
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) beginDevice(w http.ResponseWriter, r *http.Request, _ auth.Identity, in api.BeginDevice) error {
 	if in.TokenLifetime < 0 {
 		return fieldError("token_lifetime_seconds", "must not be negative.")
 	}
@@ -47,11 +39,7 @@ func (s *server) beginDevice(w http.ResponseWriter, r *http.Request, _ auth.Iden
 }
 
 // redeemLogin gives a program its API token, after a user has allowed that.
-func (s *server) redeemLogin(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
-	var in api.RedeemLogin
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) redeemLogin(w http.ResponseWriter, r *http.Request, _ auth.Identity, in api.RedeemLogin) error {
 	t, secret, caller, err := s.cfg.Auth.RedeemLogin(r.Context(), in.Code, in.Verifier, in.ExpiresAt, auth.ClientOf(r))
 	if err != nil {
 		return err
@@ -99,39 +87,23 @@ func userView(c workspace.Caller, created time.Time) api.User {
 }
 
 func (s *server) listSessions(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	page, err := parsePage(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	list, next, err := s.cfg.Auth.Sessions(r.Context(), id.Caller, page)
-	if err != nil {
-		return err
-	}
-	out := api.SessionList{Sessions: make([]api.OpenSession, len(list)), NextCursor: next}
-	for i, o := range list {
-		out.Sessions[i] = api.OpenSession{
+	list, next, err := s.cfg.Auth.Sessions(r.Context(), id.Caller, pageOf(r))
+	return reply(w, http.StatusOK, api.SessionList{Sessions: each(list, func(o auth.OpenSession) api.OpenSession {
+		return api.OpenSession{
 			ID: o.ID, UserAgent: o.UserAgent, Address: o.Address, Current: o.Current,
 			CreatedAt: o.CreatedAt.UTC(), ExpiresAt: o.ExpiresAt.UTC(), LastUsedAt: o.LastUsedAt,
 		}
-	}
-	return writeJSON(w, http.StatusOK, out)
+	}), NextCursor: next}, err)
 }
 
 func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ended, err := s.cfg.Auth.EndOtherSessions(r.Context(), id.Caller)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, api.SessionsEnded{Ended: ended})
+	return reply(w, http.StatusOK, api.SessionsEnded{Ended: ended}, err)
 }
 
 const maxTokenName = 100 // characters
 
-func (s *server) createToken(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.CreateToken
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) createToken(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.CreateToken) error {
 	name, err := checkName(in.Name)
 	if err != nil {
 		return err
@@ -156,31 +128,8 @@ func (s *server) createToken(w http.ResponseWriter, r *http.Request, id auth.Ide
 }
 
 func (s *server) listTokens(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	page, err := parsePage(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	tokens, next, err := s.cfg.Auth.Tokens(r.Context(), id.Caller, page)
-	if err != nil {
-		return err
-	}
-	out := api.TokenList{Tokens: make([]api.Token, 0, len(tokens)), NextCursor: next}
-	for _, t := range tokens {
-		out.Tokens = append(out.Tokens, tokenView(t))
-	}
-	return writeJSON(w, http.StatusOK, out)
-}
-
-func (s *server) deleteToken(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	token := r.PathValue("id")
-	if !workspace.ValidID(token) {
-		return workspace.Errorf(workspace.CodeNotFound, "There is no such token.")
-	}
-	if err := s.cfg.Auth.DeleteToken(r.Context(), id.Caller, token); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	tokens, next, err := s.cfg.Auth.Tokens(r.Context(), id.Caller, pageOf(r))
+	return reply(w, http.StatusOK, api.TokenList{Tokens: each(tokens, tokenView), NextCursor: next}, err)
 }
 
 func tokenView(t postgres.Token) api.Token {
@@ -194,48 +143,26 @@ func tokenView(t postgres.Token) api.Token {
 
 func (s *server) listIdentities(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	list, err := s.cfg.Auth.Identities(r.Context(), id.Caller)
-	if err != nil {
-		return err
-	}
-	out := api.IdentityList{Identities: make([]api.Identity, len(list))}
-	for i, l := range list {
-		out.Identities[i] = api.Identity{
+	return reply(w, http.StatusOK, api.IdentityList{Identities: each(list, func(l postgres.Identity) api.Identity {
+		return api.Identity{
 			ID: l.ID, Issuer: l.Issuer, Subject: l.Subject, Username: l.Username, Active: l.Active,
 			CreatedAt: l.CreatedAt.UTC(), CheckedAt: l.CheckedAt.UTC(),
 		}
-	}
-	return writeJSON(w, http.StatusOK, out)
+	})}, err)
 }
 
 func (s *server) listPasskeys(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	have, err := s.cfg.Auth.Passkeys(r.Context(), id.Caller)
-	if err != nil {
-		return err
-	}
-	out := api.PasskeyList{Passkeys: make([]api.Passkey, len(have.List)), RecoveryCodes: have.Codes}
-	for i, k := range have.List {
-		out.Passkeys[i] = api.Passkey{ID: k.ID, Name: k.Name, Usable: !have.Elsewhere[k.ID], CreatedAt: k.CreatedAt.UTC(), LastUsedAt: k.LastUsedAt, ClonedAt: k.ClonedAt}
-	}
-	return writeJSON(w, http.StatusOK, out)
+	return reply(w, http.StatusOK, api.PasskeyList{Passkeys: each(have.List, func(k postgres.Passkey) api.Passkey {
+		return api.Passkey{ID: k.ID, Name: k.Name, Usable: !have.Elsewhere[k.ID], CreatedAt: k.CreatedAt.UTC(), LastUsedAt: k.LastUsedAt, ClonedAt: k.ClonedAt}
+	}), RecoveryCodes: have.Codes}, err)
 }
 
-func (s *server) renamePasskey(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.RenamePasskey
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
-	if err := s.cfg.Auth.RenamePasskey(r.Context(), id.Caller, r.PathValue("id"), in.Name); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+func (s *server) renamePasskey(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.RenamePasskey) error {
+	return replyNothing(w, s.cfg.Auth.RenamePasskey(r.Context(), id.Caller, r.PathValue("id"), in.Name))
 }
 
-func (s *server) unlinkIdentity(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.UnlinkIdentity
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) unlinkIdentity(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.UnlinkIdentity) error {
 	if in.Current == "" {
 		return fieldError("current", "is required.")
 	}
@@ -251,9 +178,5 @@ func (s *server) unlinkIdentity(w http.ResponseWriter, r *http.Request, id auth.
 	if err != nil {
 		return wrongPassword(err)
 	}
-	if err := s.cfg.Auth.UnlinkIdentity(r.Context(), id.Caller, proof, identity); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return replyNothing(w, s.cfg.Auth.UnlinkIdentity(r.Context(), id.Caller, proof, identity))
 }

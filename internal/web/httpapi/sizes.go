@@ -9,11 +9,7 @@ import (
 )
 
 func (s *server) listSizes(w http.ResponseWriter, _ *http.Request, _ auth.Identity) error {
-	out := api.SizeList{Sizes: []api.Size{sizeView(s.cfg.Sizes.Default)}}
-	for _, size := range s.cfg.Sizes.Offered {
-		out.Sizes = append(out.Sizes, sizeView(size))
-	}
-	return writeJSON(w, http.StatusOK, out)
+	return writeJSON(w, http.StatusOK, api.SizeList{Sizes: append([]api.Size{sizeView(s.cfg.Sizes.Default)}, each(s.cfg.Sizes.Offered, sizeView)...)})
 }
 
 func sizeView(s workspace.Size) api.Size {

@@ -34,26 +34,11 @@ func (s *server) sshServer(w http.ResponseWriter, _ *http.Request, _ auth.Identi
 }
 
 func (s *server) listKeys(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	page, err := parsePage(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	list, next, err := s.cfg.Store.SSHKeys(r.Context(), id.Caller, page)
-	if err != nil {
-		return err
-	}
-	out := api.SSHKeyList{Keys: make([]api.SSHKey, len(list)), NextCursor: next}
-	for i, k := range list {
-		out.Keys[i] = keyView(k)
-	}
-	return writeJSON(w, http.StatusOK, out)
+	list, next, err := s.cfg.Store.SSHKeys(r.Context(), id.Caller, pageOf(r))
+	return reply(w, http.StatusOK, api.SSHKeyList{Keys: each(list, keyView), NextCursor: next}, err)
 }
 
-func (s *server) addKey(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.AddSSHKey
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) addKey(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.AddSSHKey) error {
 	k, err := sshgate.ParseKey(in.PublicKey)
 	if err != nil {
 		return err
@@ -69,10 +54,7 @@ func (s *server) addKey(w http.ResponseWriter, r *http.Request, id auth.Identity
 		return fieldError("name", "is too long: at most 100 characters.")
 	}
 	made, err := s.cfg.Store.AddSSHKey(r.Context(), id.Caller, postgres.SSHKey{Name: name, PublicKey: k.Line, Hash: k.Hash, ExpiresAt: id.Bound(nil)})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, keyView(made))
+	return reply(w, http.StatusCreated, keyView(made), err)
 }
 
 func keyView(k postgres.SSHKey) api.SSHKey {

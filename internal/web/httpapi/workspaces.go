@@ -32,14 +32,7 @@ func (s *server) listWorkspaces(w http.ResponseWriter, r *http.Request, id auth.
 		return err
 	}
 	list, next, err := s.cfg.Store.ListWorkspaces(r.Context(), id.Caller, f)
-	if err != nil {
-		return err
-	}
-	out := api.WorkspaceList{Workspaces: make([]api.Workspace, 0, len(list)), NextCursor: next}
-	for _, ws := range list {
-		out.Workspaces = append(out.Workspaces, s.view(ws))
-	}
-	return writeJSON(w, http.StatusOK, out)
+	return reply(w, http.StatusOK, api.WorkspaceList{Workspaces: each(list, s.view), NextCursor: next}, err)
 }
 
 func parseFilter(q url.Values) (postgres.Filter, error) {
@@ -50,15 +43,17 @@ func parseFilter(q url.Values) (postgres.Filter, error) {
 	if f.Phase != "" && !slices.Contains(workspace.Phases(), f.Phase) {
 		return f, fieldError("phase", "is not a phase.")
 	}
-	page, err := parsePage(q)
-	if err != nil {
-		return f, err
-	}
+	page, _ := parsePage(q)
 	f.Limit, f.Cursor = page.Limit, page.Cursor
-	if f.Deleted, err = boolParam(q, "deleted"); err != nil {
-		return f, err
-	}
-	return f, nil
+	var err error
+	f.Deleted, err = boolParam(q, "deleted")
+	return f, err
+}
+
+// pageOf is parsePage for the handlers: handle has checked the parameters.
+func pageOf(r *http.Request) postgres.Page {
+	p, _ := parsePage(r.URL.Query())
+	return p
 }
 
 // parsePage reads the parameters of a list.
@@ -100,11 +95,7 @@ func boolParam(q url.Values, name string) (bool, error) {
 	return false, fieldError(name, "must be true or false.")
 }
 
-func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	var in api.CreateWorkspace
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.CreateWorkspace) error {
 	n := postgres.NewWorkspace{
 		ImageRef: in.ImageRef, Size: workspace.SizeNamed(in.Size), StorageBackend: s.cfg.StorageBackend,
 		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
@@ -139,7 +130,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 		return err
 	}
 	w.Header().Set("Location", Prefix+"/workspaces/"+string(ws.ID))
-	return s.answer(w, http.StatusCreated, ws)
+	return s.answer(w, http.StatusCreated, ws, nil)
 }
 
 func firstError(errs ...error) error {
@@ -159,18 +150,10 @@ func (s *server) getWorkspace(w http.ResponseWriter, r *http.Request, id auth.Id
 	if id.Caller.Permits(workspace.ScopeWorkspaces, ws.ID) != nil {
 		return writeJSON(w, http.StatusOK, s.view(ws)) // the values of its variables may be secrets
 	}
-	return s.answerTo(w, id, http.StatusOK, ws)
+	return s.answerTo(w, id, http.StatusOK, ws, nil)
 }
 
-func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	var in api.UpdateWorkspace
-	if err := s.decode(w, r, &in); err != nil {
-		return err
-	}
+func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.UpdateWorkspace) error {
 	p := postgres.Patch{
 		Edit: service.Edit(in), Image: in.ImageRef, Queue: in.Queue,
 		StandbyTTL: workspace.Optional[int](in.StandbyTTLSeconds), ArchiveTTL: workspace.Optional[int](in.ArchiveTTLSeconds),
@@ -193,6 +176,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 			return err
 		}
 	}
+	var err error
 	if p.Desired, err = checkDesired(in.DesiredState); err != nil {
 		return err
 	}
@@ -205,39 +189,22 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 	); err != nil {
 		return err
 	}
-	ws, err := s.cfg.Store.PatchWorkspace(r.Context(), id.Caller, wsID, p)
-	if err != nil {
-		return err
-	}
-	return s.answer(w, http.StatusOK, ws)
+	ws, err := s.cfg.Store.PatchWorkspace(r.Context(), id.Caller, pathID(r), p)
+	return s.answer(w, http.StatusOK, ws, err)
 }
 
 // find reads the workspace of the path.
 func (s *server) find(r *http.Request, id auth.Identity) (workspace.Workspace, error) {
-	wsID, err := pathID(r)
-	if err != nil {
-		return workspace.Workspace{}, err
-	}
-	return s.cfg.Store.Workspace(r.Context(), id.Caller, wsID)
+	return s.cfg.Store.Workspace(r.Context(), id.Caller, pathID(r))
 }
 
 // findEnterable is find for what guests who may use the workspace do as well.
 func (s *server) findEnterable(r *http.Request, id auth.Identity) (workspace.Workspace, error) {
-	wsID, err := pathID(r)
-	if err != nil {
-		return workspace.Workspace{}, err
-	}
-	return s.cfg.Store.EnterableWorkspace(r.Context(), id.Caller, wsID)
+	return s.cfg.Store.EnterableWorkspace(r.Context(), id.Caller, pathID(r))
 }
 
-// pathID returns the workspace id of the path; CodeNotFound if it is not an id.
-func pathID(r *http.Request) (workspace.ID, error) {
-	s := r.PathValue("id")
-	if !workspace.ValidID(s) {
-		return "", workspace.NotFound("workspace")
-	}
-	return workspace.ID(s), nil
-}
+// pathID returns the workspace id of the path.
+func pathID(r *http.Request) workspace.ID { return workspace.ID(r.PathValue("id")) }
 
 func (s *server) view(ws workspace.Workspace) api.Workspace {
 	if s.cfg.LastUse != nil && ws.Phase == workspace.PhaseRunning {
@@ -252,19 +219,19 @@ func (s *server) view(ws workspace.Workspace) api.Workspace {
 
 // answerTo is answer without what guests of the workspace do not see of it, if the request comes
 // from inside: guests have terminals there.
-func (s *server) answerTo(w http.ResponseWriter, id auth.Identity, status int, ws workspace.Workspace) error {
+func (s *server) answerTo(w http.ResponseWriter, id auth.Identity, status int, ws workspace.Workspace, err error) error {
 	if !id.Caller.Inside {
-		return s.answer(w, status, ws)
+		return s.answer(w, status, ws, err)
 	}
 	ws.Memo = ""
-	return writeJSON(w, status, s.view(ws))
+	return reply(w, status, s.view(ws), err)
 }
 
-func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspace) error {
+func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspace, err error) error {
 	v := s.view(ws)
 	// Lists and events do not have it: the values may be secrets.
 	if v.Env = ws.Env; v.Env == nil {
 		v.Env = map[string]string{}
 	}
-	return writeJSON(w, status, v)
+	return reply(w, status, v, err)
 }
