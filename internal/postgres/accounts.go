@@ -2,10 +2,10 @@ package postgres
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/api"
 	"codehub/internal/workspace"
 )
 
@@ -14,67 +14,29 @@ const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running, u.
 	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
 	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
 	(SELECT ` + ownedBytes + ` FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
-	COALESCE(u.suspended_for, ''), u.suspended_at, (SELECT count(*) FROM passkeys k WHERE k.user_id = u.id),
+	u.suspended_for, u.suspended_at, (SELECT count(*) FROM passkeys k WHERE k.user_id = u.id),
 	(SELECT i.expires_at FROM invitations i WHERE i.user_id = u.id AND i.expires_at > now()),
 	l.max_running, l.running_from, COALESCE(l.running_group, ''), l.max_workspaces, l.workspaces_from, COALESCE(l.workspaces_group, ''),
 	l.max_bytes, l.bytes_from, COALESCE(l.bytes_group, '')`
 
-// Where a limit comes from, as the view user_limits decides it.
-const (
-	LimitOwn    = "own"    // the user's own
-	LimitGroup  = "group"  // one of the user's groups
-	LimitServer = "server" // the server's
+// Account is a user as administrators see it, and AccountList a page of them.
+type (
+	Account     = api.Account
+	AccountList = api.AccountList
 )
-
-// Limit is a limit that is in effect for a user.
-type Limit struct {
-	Max   int64  // 0: no limit
-	From  string // LimitOwn, LimitGroup or LimitServer
-	Group string // the name of the group; empty unless From is LimitGroup
-}
-
-// Account is a user as administrators see it.
-type Account struct {
-	ID       string
-	Username string
-	Admin    bool
-	Disabled bool
-	// The user's own limits; nil: none, 0: unlimited.
-	MaxRunning, MaxWorkspaces *int
-	MaxBytes                  *int64
-	// The limits that are in effect: of Running, Workspaces and Bytes.
-	LimitOfRunning, LimitOfWorkspaces, LimitOfBytes Limit
-
-	Running    int   // workspaces that count against the running limit
-	Workspaces int   // that are not deleted
-	Bytes      int64 // of their homes and archives, as last measured
-	LockedTill *time.Time
-	CreatedAt  time.Time
-
-	Suspended   Suspension // empty: the user is not suspended
-	SuspendedAt *time.Time // nil: not, or not known since when
-	Passkeys    int
-
-	InvitedUntil *time.Time // nil: there is no invitation
-}
-
-// AccountList is a page of accounts, and the cursor of the next one.
-type AccountList struct {
-	Users      []Account
-	NextCursor string
-}
 
 func (db *DB) toAccount(row pgx.CollectableRow) (Account, error) {
 	var a Account
+	l := &a.Limits
 	var running, workspaces, bytes *int64 // nil: the server's
 	err := row.Scan(&a.ID, &a.Username, &a.Admin, &a.Disabled, &a.MaxRunning, &a.MaxWorkspaces, &a.MaxBytes,
 		&a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces, &a.Bytes,
-		&a.Suspended, &a.SuspendedAt, &a.Passkeys, &a.InvitedUntil,
-		&running, &a.LimitOfRunning.From, &a.LimitOfRunning.Group, &workspaces, &a.LimitOfWorkspaces.From, &a.LimitOfWorkspaces.Group,
-		&bytes, &a.LimitOfBytes.From, &a.LimitOfBytes.Group)
-	a.LimitOfRunning.Max = valueOr(running, int64(db.limits.PerUser))
-	a.LimitOfWorkspaces.Max = valueOr(workspaces, int64(db.limits.Workspaces))
-	a.LimitOfBytes.Max = valueOr(bytes, db.limits.Bytes)
+		&a.Suspended, &a.SuspendedSince, &a.Passkeys, &a.InvitedUntil,
+		&running, &l.Running.From, &l.Running.Group, &workspaces, &l.Workspaces.From, &l.Workspaces.Group,
+		&bytes, &l.Bytes.From, &l.Bytes.Group)
+	l.Running.Max = valueOr(running, int64(db.limits.PerUser))
+	l.Workspaces.Max = valueOr(workspaces, int64(db.limits.Workspaces))
+	l.Bytes.Max = valueOr(bytes, db.limits.Bytes)
 	return a, err
 }
 

@@ -407,7 +407,7 @@ func TestHandOverNeedsConsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCode(t, e.AnswerHandOver(ctx, ann, w.ID, true), workspace.CodeNotFound)
-	if got := must(e.AnyWorkspace(ctx, boss, w.ID))(t); got.Asked == nil || got.Asked.Declined == nil || !mine() {
+	if got := must(e.AnyWorkspace(ctx, boss, w.ID))(t); got.Asked == nil || got.Asked.DeclinedAt == nil || !mine() {
 		t.Errorf("%+v", got.Asked)
 	}
 	if got := must(e.AnyWorkspaces(ctx, boss, postgres.AnyFilter{Owner: "ann"}))(t).Workspaces[0]; got.Asked == nil {
@@ -666,7 +666,7 @@ func TestNoticesAndBanner(t *testing.T) {
 	_, err = e.SetBanner(ctx, boss, "a\x00b")
 	wantCode(t, err, workspace.CodeInvalid)
 	for range 2 { // once in the audit log
-		if b := must(e.SetBanner(ctx, boss, " down at <b>ten</b> "))(t); b.Message != "down at <b>ten</b>" || b.By != "boss" {
+		if b := must(e.SetBanner(ctx, boss, " down at <b>ten</b> "))(t); b.Message != "down at <b>ten</b>" || b.SetBy != "boss" {
 			t.Errorf("%+v", b)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"codehub/api"
 	"codehub/internal/base/setting"
 	"codehub/internal/workspace"
 )
@@ -109,18 +110,7 @@ func (db *DB) DeleteOldAudit(ctx context.Context, keep time.Duration, limit int)
 }
 
 // AuditEntry is an entry of the audit log.
-type AuditEntry struct {
-	ID         int64
-	At         time.Time
-	UserID     string // empty for the server itself
-	Username   string // System's for the server itself
-	TokenID    string // the API token that was used; empty: none
-	Address    string // of the client; empty: not known
-	Action     string
-	Target     string
-	TargetName string // of the workspace or user that Target names now, or was; empty: unknown
-	Details    map[string]any
-}
+type AuditEntry = api.AuditEntry
 
 // AuditFilter selects entries of the audit log.
 type AuditFilter struct {

@@ -5,12 +5,12 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"codehub/api"
 	"codehub/internal/workspace"
 )
 
@@ -23,31 +23,11 @@ const (
 	AuditGroupRemove = "group.remove" // a member
 )
 
-// Group is a group of users.
-type Group struct {
-	ID   string
-	Name string // unique without regard to case
-	// Claim is a group of an identity provider whose members are members of this one, and
-	// Issuer the provider; empty: none, and any provider.
-	Claim, Issuer string
-	// The limits that count for members without limits of their own; nil: the server's, 0: none.
-	MaxRunning, MaxWorkspaces *int
-	MaxBytes                  *int64
-	CreatedAt                 time.Time
-
-	Members int  // users
-	Manages bool // the caller may add and remove members
-	Member  bool // the caller is one
-}
-
-// Member is a user in a group.
-type Member struct {
-	UserID   string
-	Username string
-	Admin    bool // may add and remove members
-	Added    bool // not only by the claim
-	Claimed  bool // by the claim
-}
+type (
+	Group      = api.Group
+	GroupPatch = api.PatchGroup
+	Member     = api.Member
+)
 
 // MaxGroupName is the length of a group's name, in characters.
 const MaxGroupName = 64
@@ -58,9 +38,14 @@ const groupColumns = `g.id, g.name, g.claim, g.claim_issuer, g.max_running, g.ma
 	me.admin OR EXISTS (SELECT FROM group_members m WHERE m.group_id = g.id AND m.user_id = me.id AND m.admin),
 	EXISTS (SELECT FROM group_people p WHERE p.group_id = g.id AND p.user_id = me.id)`
 
+// toGroup returns CodeForbidden for a caller who is neither an administrator nor a member.
 func toGroup(row pgx.CollectableRow) (Group, error) {
 	var g Group
-	err := row.Scan(&g.ID, &g.Name, &g.Claim, &g.Issuer, &g.MaxRunning, &g.MaxWorkspaces, &g.MaxBytes, &g.CreatedAt, &g.Members, &g.Manages, &g.Member)
+	var member bool
+	err := row.Scan(&g.ID, &g.Name, &g.Claim, &g.Issuer, &g.MaxRunning, &g.MaxWorkspaces, &g.MaxBytes, &g.CreatedAt, &g.Members, &g.Manages, &member)
+	if err == nil && !g.Manages && !member {
+		err = forbidden()
+	}
 	return g, err
 }
 
@@ -110,16 +95,10 @@ func (db *DB) Groups(ctx context.Context, caller workspace.Caller, page Page) (l
 // other callers.
 func (db *DB) Group(ctx context.Context, caller workspace.Caller, id string) (Group, error) {
 	g, err := group(ctx, db.pool, caller, id)
-	if err != nil {
-		return Group{}, failed("read a group", err)
-	}
-	if !g.Manages && !g.Member {
-		return Group{}, forbidden()
-	}
-	return g, nil
+	return g, failed("read a group", err)
 }
 
-// group reads a group for any caller. For one who is not an administrator, a group that does not
+// group is Group within a transaction. For a caller who is not an administrator, a group that does not
 // exist is one that the caller is not in.
 func group(ctx context.Context, in querier, caller workspace.Caller, id string) (Group, error) {
 	if !workspace.ValidID(caller.UserID) {
@@ -209,10 +188,10 @@ func (db *DB) CreateGroup(ctx context.Context, caller workspace.Caller, g Group)
 		if err := groupNameTaken(err, g.Name); err != nil {
 			return err
 		}
-		details := GroupPatch{
-			Name: &g.Name, Claim: &g.Claim, Issuer: &g.Issuer, MaxRunning: workspace.Optional[int]{Set: true, Value: g.MaxRunning},
-			MaxWorkspaces: workspace.Optional[int]{Set: true, Value: g.MaxWorkspaces}, MaxBytes: workspace.Optional[int64]{Set: true, Value: g.MaxBytes},
-		}.apply(&Group{})
+		details := applyGroup(GroupPatch{
+			Name: &g.Name, Claim: &g.Claim, Issuer: &g.Issuer, MaxRunning: api.Nullable[int]{Set: true, Value: g.MaxRunning},
+			MaxWorkspaces: api.Nullable[int]{Set: true, Value: g.MaxWorkspaces}, MaxBytes: api.Nullable[int64]{Set: true, Value: g.MaxBytes},
+		}, &Group{})
 		if err := audit(ctx, tx, caller, AuditGroupCreate, id.String(), details); err != nil {
 			return err
 		}
@@ -229,17 +208,8 @@ func groupNameTaken(err error, name string) error {
 	return err
 }
 
-// GroupPatch holds an administrator's changes to a group. Fields that are nil or not set stay as
-// they are.
-type GroupPatch struct {
-	Name, Claim, Issuer *string
-
-	MaxRunning    workspace.Optional[int] // counts from the next start on
-	MaxWorkspaces workspace.Optional[int] // counts from the next creation on
-	MaxBytes      workspace.Optional[int64]
-}
-
-func (p GroupPatch) apply(g *Group) (changed map[string]any) {
+// applyGroup changes g and returns the changes for the audit log.
+func applyGroup(p GroupPatch, g *Group) (changed map[string]any) {
 	changed = map[string]any{}
 	for _, t := range []struct {
 		name string
@@ -277,7 +247,7 @@ func (db *DB) PatchGroup(ctx context.Context, caller workspace.Caller, id string
 		if err != nil {
 			return err
 		}
-		changed := p.apply(&g)
+		changed := applyGroup(p, &g)
 		if p.Issuer != nil {
 			if err := checkClaim(g.Claim, *p.Issuer); err != nil {
 				return err

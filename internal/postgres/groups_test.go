@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"codehub/api"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -203,14 +204,14 @@ func TestGroupOfClaim(t *testing.T) {
 
 // limitOf is the rule of the view user_limits in Go: a user's own limit, else the most generous
 // one of the user's groups, which are called g0 and so on, else the server's. 0 is no limit.
-func limitOf(own *int, groups [3]*int, server int) postgres.Limit {
+func limitOf(own *int, groups [3]*int, server int) api.Limit {
 	if own != nil {
-		return postgres.Limit{Max: int64(*own), From: postgres.LimitOwn}
+		return api.Limit{Max: int64(*own), From: api.LimitOwn}
 	}
-	out := postgres.Limit{Max: int64(server), From: postgres.LimitServer}
+	out := api.Limit{Max: int64(server), From: api.LimitServer}
 	for i, g := range groups {
-		if g != nil && (out.From == postgres.LimitServer || out.Max > 0 && (*g == 0 || int64(*g) > out.Max)) {
-			out = postgres.Limit{Max: int64(*g), From: postgres.LimitGroup, Group: fmt.Sprint("g", i)}
+		if g != nil && (out.From == api.LimitServer || out.Max > 0 && (*g == 0 || int64(*g) > out.Max)) {
+			out = api.Limit{Max: int64(*g), From: api.LimitGroup, Group: fmt.Sprint("g", i)}
 		}
 	}
 	return out
@@ -268,8 +269,8 @@ func TestLimitsOfGroups(t *testing.T) {
 		if err != nil || cmp.Diff(account, list.Users[0]) != "" {
 			r.Fatalf("the list has %+v, %v, want %+v", list.Users, err, account)
 		}
-		got := [3]postgres.Limit{account.LimitOfRunning, account.LimitOfWorkspaces, account.LimitOfBytes}
-		want := [3]postgres.Limit{limitOf(own[0], of[0], serverRunning), limitOf(own[1], of[1], serverWorkspaces), limitOf(own[2], of[2], serverBytes)}
+		got := [3]api.Limit{account.Limits.Running, account.Limits.Workspaces, account.Limits.Bytes}
+		want := [3]api.Limit{limitOf(own[0], of[0], serverRunning), limitOf(own[1], of[1], serverWorkspaces), limitOf(own[2], of[2], serverBytes)}
 		if got != want {
 			r.Fatalf("limits %v, want %v (own %v, groups %v)", got, want, own, of)
 		}

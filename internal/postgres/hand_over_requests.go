@@ -3,24 +3,17 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/api"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/lifecycle"
 )
 
 // HandOverRequest is a hand-over that an administrator has requested and that needs the owner's
 // consent. A later request, the owner's acceptance and a withdrawal end it.
-type HandOverRequest struct {
-	To       string // the new owner's username
-	Name     string // of the workspace there; empty: unchanged
-	By       string // the administrator
-	Message  string
-	At       time.Time
-	Declined *time.Time // nil: the owner has not answered
-}
+type HandOverRequest = api.HandOverRequest
 
 // Actions in the audit log.
 const (
@@ -72,7 +65,7 @@ func handOverRequest(ctx context.Context, in querier, owner string, id workspace
 	err = in.QueryRow(ctx, `
 		SELECT u.id, u.username, r.name, r.by_username, r.message, r.requested_at
 		FROM hand_over_requests r JOIN users u ON u.id = r.to_user_id JOIN workspaces w ON w.id = r.workspace_id AND w.owner_user_id = r.user_id AND w.deleted_at IS NULL
-		WHERE r.workspace_id = $1 AND r.user_id = $2 AND r.declined_at IS NULL`, id, owner).Scan(&to, &r.To, &r.Name, &r.By, &r.Message, &r.At)
+		WHERE r.workspace_id = $1 AND r.user_id = $2 AND r.declined_at IS NULL`, id, owner).Scan(&to, &r.To, &r.Name, &r.By, &r.Message, &r.RequestedAt)
 	if missing(err) {
 		err = notFound("request for a hand-over")
 	}
@@ -170,7 +163,7 @@ func readAsked(ctx context.Context, in querier, list []AnyWorkspace) error {
 	}
 	var id workspace.ID
 	var r HandOverRequest
-	_, err = pgx.ForEachRow(rows, []any{&id, &r.To, &r.Name, &r.By, &r.Message, &r.At, &r.Declined}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &r.To, &r.Name, &r.By, &r.Message, &r.RequestedAt, &r.DeclinedAt}, func() error {
 		found := r
 		list[at[id]].Asked = &found
 		return nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/api"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/lifecycle"
 )
@@ -43,10 +44,7 @@ func (db *DB) AllowMoves(ctx context.Context, d time.Duration) (until *time.Time
 }
 
 // MoveSource is an installation as the source of moves.
-type MoveSource struct {
-	Installation string
-	OpenUntil    *time.Time // nil: moves are not allowed
-}
+type MoveSource = api.MoveSource
 
 // MoveSource returns this installation. Only administrators may call it, also while moves
 // are not allowed.

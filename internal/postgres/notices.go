@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"codehub/api"
 	"codehub/internal/workspace"
 )
 
@@ -156,7 +157,7 @@ func (db *DB) News(ctx context.Context, caller workspace.Caller) (n News, err er
 	}
 	var b pgx.Batch
 	b.Queue(`SELECT message, username, set_at FROM banner`).QueryRow(func(row pgx.Row) error {
-		if err := row.Scan(&n.Banner.Message, &n.Banner.By, &n.Banner.SetAt); !missing(err) {
+		if err := row.Scan(&n.Banner.Message, &n.Banner.SetBy, &n.Banner.SetAt); !missing(err) {
 			return err
 		}
 		return nil
@@ -199,18 +200,14 @@ func (db *DB) DeleteOldNotices(ctx context.Context) error {
 }
 
 // Banner is the text that all users see on every page.
-type Banner struct {
-	Message string // empty: there is none
-	By      string // the administrator who set it
-	SetAt   time.Time
-}
+type Banner = api.Banner
 
 // AuditBanner is the action of a change of the banner.
 const AuditBanner = "banner.change"
 
 // Banner reads the banner.
 func (db *DB) Banner(ctx context.Context) (b Banner, err error) {
-	err = db.pool.QueryRow(ctx, `SELECT message, username, set_at FROM banner`).Scan(&b.Message, &b.By, &b.SetAt)
+	err = db.pool.QueryRow(ctx, `SELECT message, username, set_at FROM banner`).Scan(&b.Message, &b.SetBy, &b.SetAt)
 	if missing(err) {
 		return Banner{}, nil
 	}

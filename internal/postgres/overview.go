@@ -2,76 +2,28 @@ package postgres
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/api"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/lifecycle"
 )
 
-// Overview is the state of the servers and workspaces. Times are the database's.
+// Overview is the state of the servers and workspaces. Times are the database's. AdminStatus has
+// no servers, nodes and images here.
 type Overview struct {
-	Servers         []Replica
-	Phases          map[string]int // workspaces in each phase; of the deleted, those in their list
-	Operations      map[string]int // running operations, by kind
-	Running         int            // workspaces that count against the running limits
-	MaxRunning      int            // the limits
-	PerUser         int
-	WatchedUntil    *time.Time // the time through which activity is recorded; nil: none yet
-	Hold            string     // why codehub is on hold; empty: it is not
-	HoldSince       *time.Time
-	LostArchives    []LostArchive
-	LostVolumes     []LostVolume
-	FailedDeletions []FailedDeletion
-	IdleStops       []IdleStop
-}
-
-// LostArchive is a workspace whose home is in an archive that is missing or damaged.
-type LostArchive struct {
-	Workspace  workspace.ID
-	Name       string
-	Owner      string
-	Reason     string // of the condition ArchiveReady
-	ArchiveKey string
-	Since      time.Time
-}
-
-// LostVolume is a workspace whose home is lost with its volume.
-type LostVolume struct {
-	Workspace workspace.ID
-	Name      string
-	Owner     string
-	Reason    string // of the condition VolumeReady
-	Since     time.Time
-}
-
-// FailedDeletion is a deleted workspace whose removal failed.
-type FailedDeletion struct {
-	Workspace workspace.ID
-	Name      string
-	Owner     string
-	Reason    workspace.ErrorReason
-	Message   string
-	DeletedAt time.Time
-}
-
-// IdleStop is a workspace that an idle timeout stopped or archived.
-type IdleStop struct {
-	Workspace workspace.ID
-	Name      string
-	Owner     string
-	Cause     string // workspace.CauseIdle: stopped, workspace.CauseUnused: archived
-	At        time.Time
+	api.AdminStatus
+	Servers []Replica
 }
 
 // Overview reads the state of the servers and workspaces. CodeForbidden unless the
 // caller is an administrator.
 func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, error) {
-	out := Overview{
+	out := Overview{AdminStatus: api.AdminStatus{
 		Phases: map[string]int{}, Operations: map[string]int{},
 		MaxRunning: db.limits.Global, PerUser: db.limits.PerUser,
-	}
+	}}
 	if err := db.administers(ctx, caller); err != nil {
 		return Overview{}, err
 	}
@@ -131,7 +83,7 @@ func counts(ctx context.Context, tx pgx.Tx, out *Overview) error {
 
 // lostArchives lists the latest workspaces whose archive was lost. Of a damaged one that looks
 // complete only the failed restore tells.
-func lostArchives(ctx context.Context, tx pgx.Tx) ([]LostArchive, error) {
+func lostArchives(ctx context.Context, tx pgx.Tx) ([]api.LostArchive, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT w.id, w.name, u.username, CASE WHEN damaged THEN $3 ELSE seen ->> 'reason' END, w.archive_key,
 			CASE WHEN damaged THEN w.phase_changed_at ELSE (seen ->> 'last_transition_time')::timestamptz END AS since
@@ -143,13 +95,13 @@ func lostArchives(ctx context.Context, tx pgx.Tx) ([]LostArchive, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[LostArchive])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[api.LostArchive])
 }
 
 // lostVolumes lists the latest workspaces whose home is lost, and not with an archive.
-func lostVolumes(ctx context.Context, tx pgx.Tx) ([]LostVolume, error) {
+func lostVolumes(ctx context.Context, tx pgx.Tx) ([]api.LostVolume, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT w.id, w.name, u.username, COALESCE(w.conditions -> $1 ->> 'reason', ''),
+		SELECT w.id, w.name, u.username, COALESCE(w.conditions -> $1 ->> 'reason', ''), '',
 			COALESCE((w.conditions -> $2 ->> 'last_transition_time')::timestamptz, w.phase_changed_at) AS since
 		FROM workspaces w JOIN users u ON u.id = w.owner_user_id
 		WHERE w.phase = 'ERROR' AND w.deleted_at IS NULL AND (w.archive_key IS NULL OR w.home_ctx ->> 'state' = 'live')
@@ -158,23 +110,31 @@ func lostVolumes(ctx context.Context, tx pgx.Tx) ([]LostVolume, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[LostVolume])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[api.LostVolume])
+	for i, l := range list {
+		list[i].Volume = workspace.ID(l.WorkspaceID).VolumeName()
+	}
+	return list, err
 }
 
 // failedDeletions lists the latest deletions that failed.
-func failedDeletions(ctx context.Context, tx pgx.Tx) ([]FailedDeletion, error) {
+func failedDeletions(ctx context.Context, tx pgx.Tx) ([]api.FailedDeletion, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT w.id, w.name, u.username, w.error_reason, COALESCE(w.error_message, ''), w.deleted_at
+		SELECT w.id, w.name, u.username, w.error_reason, COALESCE(w.error_message, ''), false, w.deleted_at
 		FROM (SELECT * FROM workspaces WHERE `+deletionFailing+`) w JOIN users u ON u.id = w.owner_user_id
 		ORDER BY w.deleted_at DESC, w.id LIMIT 100`)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[FailedDeletion])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[api.FailedDeletion])
+	for i, f := range list {
+		list[i].Retrying = !workspace.ErrorReason(f.Reason).Final()
+	}
+	return list, err
 }
 
 // idleStops lists what idle timeouts ended in the last day, the latest first.
-func idleStops(ctx context.Context, tx pgx.Tx) ([]IdleStop, error) {
+func idleStops(ctx context.Context, tx pgx.Tx) ([]api.IdleStop, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT w.id, w.name, u.username, l.details ->> 'cause', l.at
 		FROM audit_log l JOIN workspaces w ON w.id = CASE WHEN l.action = $1 THEN l.target::uuid END JOIN users u ON u.id = w.owner_user_id
@@ -183,5 +143,5 @@ func idleStops(ctx context.Context, tx pgx.Tx) ([]IdleStop, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[IdleStop])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[api.IdleStop])
 }

@@ -121,7 +121,7 @@ func TestIdleStatementsMatchLifecycle(t *testing.T) {
 		}
 		listed := map[workspace.ID]string{}
 		for _, s := range must(e.Overview(t.Context(), workspace.System))(t).IdleStops {
-			listed[s.Workspace] = s.Cause
+			listed[workspace.ID(s.WorkspaceID)] = s.Cause
 		}
 		if d := cmp.Diff(got, listed); d != "" {
 			t.Errorf("listed for administrators: %s", d)

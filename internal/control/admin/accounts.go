@@ -16,31 +16,6 @@ const (
 	MaxBytes      = 1 << 50
 )
 
-// Accounts lists users by name.
-func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, f postgres.AccountFilter) (api.AccountList, error) {
-	list, err := s.cfg.Store.Accounts(ctx, caller, f)
-	out := api.AccountList{Users: make([]api.Account, 0, len(list.Users)), NextCursor: list.NextCursor}
-	for _, a := range list.Users {
-		out.Users = append(out.Users, accountOf(a))
-	}
-	return out, err
-}
-
-func accountOf(a postgres.Account) api.Account {
-	out := api.Account{
-		ID: a.ID, Username: a.Username, Admin: a.Admin, Disabled: a.Disabled,
-		MaxRunning: a.MaxRunning, MaxWorkspaces: a.MaxWorkspaces, MaxBytes: a.MaxBytes,
-		Running: a.Running, Workspaces: a.Workspaces, Bytes: a.Bytes, LockedTill: a.LockedTill, CreatedAt: a.CreatedAt,
-		Passkeys: a.Passkeys, SuspendedSince: a.SuspendedAt, InvitedUntil: a.InvitedUntil,
-		Limits: api.AccountLimits{Running: api.Limit(a.LimitOfRunning), Workspaces: api.Limit(a.LimitOfWorkspaces), Bytes: api.Limit(a.LimitOfBytes)},
-	}
-	if a.Suspended != "" {
-		why := string(a.Suspended)
-		out.Suspended = &why
-	}
-	return out
-}
-
 // CreateAccount adds a user: with a password, or without one and with an invitation. Errors:
 // CodeNameTaken; CodeInvalid for an invalid name, password or limit; CodeNotSupported for an
 // invitation if users do not log in with passwords.
@@ -60,8 +35,7 @@ func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in
 		return api.Account{}, err
 	}
 	u.Admin, u.MaxRunning, u.MaxWorkspaces, u.MaxBytes = in.Admin, in.MaxRunning, in.MaxWorkspaces, in.MaxBytes
-	made, err := s.cfg.Store.CreateAccount(ctx, caller, u)
-	return accountOf(made), err
+	return s.cfg.Store.CreateAccount(ctx, caller, u)
 }
 
 func (s *Service) createInvited(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error) {
@@ -104,15 +78,7 @@ func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id 
 		}
 		p.PasswordHash = &hash
 	}
-	changed, err := s.cfg.Store.PatchAccount(ctx, caller, id, p)
-	return accountOf(changed), err
-}
-
-// RemovePasskeys removes the passkeys and recovery codes of another user, who then logs in with
-// the password alone, or registers a new one. See postgres.DB.RemovePasskeys.
-func (s *Service) RemovePasskeys(ctx context.Context, caller workspace.Caller, id string) (api.Account, error) {
-	a, err := s.cfg.Store.RemovePasskeys(ctx, caller, id)
-	return accountOf(a), err
+	return s.cfg.Store.PatchAccount(ctx, caller, id, p)
 }
 
 func checkLimits(running, workspaces *int, bytes *int64) error {

@@ -46,13 +46,8 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 	if err != nil {
 		return api.AdminStatus{}, err
 	}
-	out := api.AdminStatus{
-		Runtime: s.cfg.Runtime,
-		Servers: make([]api.Server, 0, len(o.Servers)), Phases: o.Phases, Operations: o.Operations,
-		Running: o.Running, MaxRunning: o.MaxRunning, PerUser: o.PerUser,
-		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince, LostArchives: []api.LostArchive{},
-		LostVolumes: []api.LostVolume{}, FailedDeletions: []api.FailedDeletion{}, IdleStops: []api.IdleStop{}, Images: s.images(),
-	}
+	out := o.AdminStatus
+	out.Runtime, out.Servers, out.Images = s.cfg.Runtime, make([]api.Server, 0, len(o.Servers)), s.images()
 	for _, r := range o.Servers {
 		health := s.cfg.Self.HealthOf(r)
 		out.Servers = append(out.Servers, api.Server{
@@ -61,28 +56,8 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 		})
 		out.TickedAt, out.ObservedAt = later(out.TickedAt, health.TickedAt), later(out.ObservedAt, health.ObservedAt)
 	}
-	if out.LostNodes, err = s.lostNodes(ctx, caller); err != nil {
-		return api.AdminStatus{}, err
-	}
-	for _, l := range o.LostArchives {
-		out.LostArchives = append(out.LostArchives, api.LostArchive{
-			WorkspaceID: string(l.Workspace), Name: l.Name, Owner: l.Owner, Reason: l.Reason, ArchiveKey: l.ArchiveKey, Since: l.Since,
-		})
-	}
-	for _, l := range o.LostVolumes {
-		out.LostVolumes = append(out.LostVolumes, api.LostVolume{
-			WorkspaceID: string(l.Workspace), Name: l.Name, Owner: l.Owner, Reason: l.Reason, Volume: l.Workspace.VolumeName(), Since: l.Since,
-		})
-	}
-	for _, f := range o.FailedDeletions {
-		out.FailedDeletions = append(out.FailedDeletions, api.FailedDeletion{
-			WorkspaceID: string(f.Workspace), Name: f.Name, Owner: f.Owner, Reason: string(f.Reason), Message: f.Message, Retrying: !f.Reason.Final(), DeletedAt: f.DeletedAt,
-		})
-	}
-	for _, i := range o.IdleStops {
-		out.IdleStops = append(out.IdleStops, api.IdleStop{WorkspaceID: string(i.Workspace), Name: i.Name, Owner: i.Owner, Cause: i.Cause, At: i.At})
-	}
-	return out, nil
+	out.LostNodes, err = s.lostNodes(ctx, caller)
+	return out, err
 }
 
 // later is the later of two times, of which the first may be missing and the second zero.

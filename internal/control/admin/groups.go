@@ -21,24 +21,7 @@ const maxClaim = 255
 // Groups lists groups by name; see postgres.DB.Groups.
 func (s *Service) Groups(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.GroupList, error) {
 	list, next, err := s.cfg.Store.Groups(ctx, caller, page)
-	out := api.GroupList{Groups: make([]api.Group, 0, len(list)), NextCursor: next}
-	for _, g := range list {
-		out.Groups = append(out.Groups, groupOf(g))
-	}
-	return out, err
-}
-
-// Group reads a group; see postgres.DB.Group.
-func (s *Service) Group(ctx context.Context, caller workspace.Caller, id string) (api.Group, error) {
-	g, err := s.cfg.Store.Group(ctx, caller, id)
-	return groupOf(g), err
-}
-
-func groupOf(g postgres.Group) api.Group {
-	return api.Group{
-		ID: g.ID, Name: g.Name, Claim: g.Claim, Issuer: g.Issuer, MaxRunning: g.MaxRunning, MaxWorkspaces: g.MaxWorkspaces, MaxBytes: g.MaxBytes,
-		Members: g.Members, Manages: g.Manages, CreatedAt: g.CreatedAt,
-	}
+	return api.GroupList{Groups: list, NextCursor: next}, err
 }
 
 // CreateGroup adds a group. Errors: CodeNameTaken; CodeInvalid.
@@ -50,8 +33,7 @@ func (s *Service) CreateGroup(ctx context.Context, caller workspace.Caller, in a
 	if err := checkGroup(&g.Name, &g.Claim, &g.Issuer); err != nil {
 		return api.Group{}, err
 	}
-	made, err := s.cfg.Store.CreateGroup(ctx, caller, g)
-	return groupOf(made), err
+	return s.cfg.Store.CreateGroup(ctx, caller, g)
 }
 
 // PatchGroup changes the given fields of a group. Errors: CodeNotFound; CodeNameTaken;
@@ -63,11 +45,7 @@ func (s *Service) PatchGroup(ctx context.Context, caller workspace.Caller, id st
 	if err := checkGroup(in.Name, in.Claim, in.Issuer); err != nil {
 		return api.Group{}, err
 	}
-	changed, err := s.cfg.Store.PatchGroup(ctx, caller, id, postgres.GroupPatch{
-		Name: in.Name, Claim: in.Claim, Issuer: in.Issuer,
-		MaxRunning: workspace.Optional[int](in.MaxRunning), MaxWorkspaces: workspace.Optional[int](in.MaxWorkspaces), MaxBytes: workspace.Optional[int64](in.MaxBytes),
-	})
-	return groupOf(changed), err
+	return s.cfg.Store.PatchGroup(ctx, caller, id, in)
 }
 
 // checkGroup checks the texts of a group that are not nil, and replaces each by the form in which
@@ -109,11 +87,7 @@ func unprintable(r rune) bool {
 // Members lists the members of a group by name; see postgres.DB.Members.
 func (s *Service) Members(ctx context.Context, caller workspace.Caller, id string, page postgres.Page) (api.MemberList, error) {
 	list, next, err := s.cfg.Store.Members(ctx, caller, id, page)
-	out := api.MemberList{Members: make([]api.Member, 0, len(list)), NextCursor: next}
-	for _, m := range list {
-		out.Members = append(out.Members, api.Member(m))
-	}
-	return out, err
+	return api.MemberList{Members: list, NextCursor: next}, err
 }
 
 // SetMember adds a member, or changes one; see postgres.DB.SetMember.
@@ -121,8 +95,7 @@ func (s *Service) SetMember(ctx context.Context, caller workspace.Caller, id str
 	if in.User == "" {
 		return api.Member{}, workspace.InvalidField("user", "is required.")
 	}
-	m, err := s.cfg.Store.SetMember(ctx, caller, id, in.User, in.Admin)
-	return api.Member(m), err
+	return s.cfg.Store.SetMember(ctx, caller, id, in.User, in.Admin)
 }
 
 // RemoveMember removes a member; see postgres.DB.RemoveMember.

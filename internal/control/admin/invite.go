@@ -22,13 +22,12 @@ import (
 const maxImported = 1000
 
 // invitedOf is an account with a new invitation, whose secret it shows.
-func (s *Service) invitedOf(a postgres.Account, secret string) api.Account {
-	out := accountOf(a)
+func (s *Service) invitedOf(a api.Account, secret string) api.Account {
 	if s.cfg.URL != nil {
 		// The secret is in the fragment, which browsers send to no server.
-		out.InvitationURL = strings.TrimSuffix(s.cfg.URL.String(), "/") + "/invitation#" + secret
+		a.InvitationURL = strings.TrimSuffix(s.cfg.URL.String(), "/") + "/invitation#" + secret
 	}
-	return out
+	return a
 }
 
 // InviteAccount gives a user a new invitation; see postgres.DB.Invite. CodeNotSupported if users

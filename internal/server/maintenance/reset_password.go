@@ -75,7 +75,7 @@ func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog
 	if err != nil {
 		return err
 	}
-	if _, err := service.RemovePasskeys(ctx, workspace.System, user.ID); err != nil {
+	if _, err := db.RemovePasskeys(ctx, workspace.System, user.ID); err != nil {
 		return err
 	}
 	if c.Logins.NoPasswordLogin {

@@ -146,7 +146,7 @@ func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, at adminP
 		return v, err
 	}
 	v.Orphans, v.More = orphans.Orphans, pagingOf("/admin", "orphans", at.orphans, orphans.NextCursor)
-	list, err := d.Admin.Accounts(ctx, c, postgres.AccountFilter{Query: at.find, Page: postgres.Page{Limit: usersShown, Cursor: at.users}})
+	list, err := d.Store.Accounts(ctx, c, postgres.AccountFilter{Query: at.find, Page: postgres.Page{Limit: usersShown, Cursor: at.users}})
 	if err != nil {
 		return v, err
 	}

@@ -59,7 +59,7 @@ func (d *Dashboard) groupsPage(w http.ResponseWriter, r *http.Request, c workspa
 }
 
 func (d *Dashboard) groupPage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	g, err := d.Admin.Group(r.Context(), c, r.PathValue("group"))
+	g, err := d.Store.Group(r.Context(), c, r.PathValue("group"))
 	if err != nil {
 		d.fail(w, r, err)
 		return
@@ -100,7 +100,7 @@ func (d *Dashboard) groupForm(name string, r *http.Request, c workspace.Caller) 
 	if name == groupNew {
 		return f, nil
 	}
-	g, err := d.Admin.Group(r.Context(), c, r.PathValue("group"))
+	g, err := d.Store.Group(r.Context(), c, r.PathValue("group"))
 	switch {
 	case err != nil:
 		return nil, err
@@ -228,7 +228,7 @@ func (d *Dashboard) removeMember(w http.ResponseWriter, r *http.Request, c works
 	if left.Claimed {
 		note = "group_claimed"
 	}
-	if _, err := d.Admin.Group(r.Context(), c, id); err != nil { // the user has left it
+	if _, err := d.Store.Group(r.Context(), c, id); err != nil { // the user has left it
 		to = "/groups"
 	}
 	d.redirect(w, r, notedAt(to, note, ""))

@@ -390,7 +390,7 @@ func (d *Dashboard) newRecoveryCodes(w http.ResponseWriter, r *http.Request, c w
 
 // removePasskeys removes the passkeys of a user, for an administrator.
 func (d *Dashboard) removePasskeys(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	a, err := d.Admin.RemovePasskeys(r.Context(), c, r.PathValue("person"))
+	a, err := d.Store.RemovePasskeys(r.Context(), c, r.PathValue("person"))
 	if err != nil {
 		d.refuseUser(w, r, c, err)
 		return

@@ -424,12 +424,12 @@ func TestAdministratorRemovesPasskeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, acc := range list.Users {
-		if (acc.SuspendedAt != nil) != (acc.ID == u.ID) {
-			t.Errorf("%s is suspended since %v", acc.Username, acc.SuspendedAt)
+		if (acc.SuspendedSince != nil) != (acc.ID == u.ID) {
+			t.Errorf("%s is suspended since %v", acc.Username, acc.SuspendedSince)
 		}
 	}
 	hash := "x"
-	if acc, err := w.DB.PatchAccount(t.Context(), w.caller("boss"), u.ID, postgres.AccountPatch{PasswordHash: &hash}); err != nil || acc.Suspended != "" || acc.SuspendedAt != nil {
+	if acc, err := w.DB.PatchAccount(t.Context(), w.caller("boss"), u.ID, postgres.AccountPatch{PasswordHash: &hash}); err != nil || acc.Suspended != nil || acc.SuspendedSince != nil {
 		t.Errorf("%+v, %v", acc, err)
 	}
 }

@@ -47,7 +47,7 @@ func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Id
 	if !utf8.ValidString(f.Query) || utf8.RuneCountInString(f.Query) > maxQuery || strings.ContainsFunc(f.Query, unprintable) {
 		return fieldError("q", "must be at most 255 characters without control characters.")
 	}
-	list, err := s.cfg.Admin.Accounts(r.Context(), id.Caller, f)
+	list, err := s.cfg.Store.Accounts(r.Context(), id.Caller, f)
 	return reply(w, http.StatusOK, list, err)
 }
 

@@ -89,19 +89,8 @@ func (s *server) adminView(ws postgres.AnyWorkspace) api.AdminWorkspace {
 		Workspace: s.view(ws.Workspace), OwnerID: ws.OwnerID, Owner: ws.Owner, OwnerDisabled: ws.OwnerDisabled,
 		HomeBytes: ws.HomeBytes, ArchivesBytes: ws.ArchivesBytes,
 		Used:     api.Used{Days: postgres.UsageDays, RunningHours: hours(ws.Spent.RunningSeconds), CPUHours: hours(ws.Spent.CPUSeconds), MemoryGiBHours: gibHours(ws.Spent.MemorySeconds)},
-		HandOver: askedView(ws.Asked),
+		HandOver: ws.Asked,
 	}
-}
-
-func askedView(r *postgres.HandOverRequest) *api.HandOverRequest {
-	if r == nil {
-		return nil
-	}
-	out := &api.HandOverRequest{To: r.To, Name: r.Name, By: r.By, Message: r.Message, RequestedAt: r.At.UTC()}
-	if r.Declined != nil {
-		out.DeclinedAt = new(r.Declined.UTC())
-	}
-	return out
 }
 
 // hours rounds to a thousandth.
@@ -196,7 +185,7 @@ func (s *server) withdrawHandOver(w http.ResponseWriter, r *http.Request, id aut
 // getHandOver returns the hand-over that the owner is asked to accept.
 func (s *server) getHandOver(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	asked, err := s.cfg.Store.HandOverRequest(r.Context(), id.Caller, pathID(r))
-	return reply(w, http.StatusOK, askedView(&asked), err)
+	return reply(w, http.StatusOK, asked, err)
 }
 
 func (s *server) answerHandOver(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.AnswerHandOver) error {
@@ -425,7 +414,7 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request, id auth.Ident
 	}
 	f.Page = pageOf(r)
 	list, next, err := s.cfg.Store.Audit(r.Context(), id.Caller, f)
-	return reply(w, http.StatusOK, api.AuditLog{Entries: each(list, func(e postgres.AuditEntry) api.AuditEntry { return api.AuditEntry(e) }), NextCursor: next}, err)
+	return reply(w, http.StatusOK, api.AuditLog{Entries: list, NextCursor: next}, err)
 }
 
 // exportAudit sends the entries as JSON lines, the oldest first.
@@ -443,26 +432,17 @@ func (s *server) exportAudit(w http.ResponseWriter, r *http.Request, id auth.Ide
 	out := &download{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, contentType: "application/jsonl", name: "codehub-audit.jsonl"}
 	lines := json.NewEncoder(out)
 	begin := func(until time.Time) { w.Header().Set(api.ExportedUntil, until.UTC().Format(time.RFC3339Nano)) }
-	return out.ended(s.cfg.Store.ExportAudit(ctx, id.Caller, f, begin, func(e postgres.AuditEntry) error { return lines.Encode(api.AuditEntry(e)) }))
-}
-
-func bannerOf(b postgres.Banner) api.Banner {
-	out := api.Banner{Message: b.Message, SetBy: b.By}
-	if b.Message != "" {
-		at := b.SetAt.UTC()
-		out.SetAt = &at
-	}
-	return out
+	return out.ended(s.cfg.Store.ExportAudit(ctx, id.Caller, f, begin, func(e postgres.AuditEntry) error { return lines.Encode(e) }))
 }
 
 func (s *server) getBanner(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
 	b, err := s.cfg.Store.Banner(r.Context())
-	return reply(w, http.StatusOK, bannerOf(b), err)
+	return reply(w, http.StatusOK, b, err)
 }
 
 func (s *server) setBanner(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.SetBanner) error {
 	b, err := s.cfg.Store.SetBanner(r.Context(), id.Caller, in.Message)
-	return reply(w, http.StatusOK, bannerOf(b), err)
+	return reply(w, http.StatusOK, b, err)
 }
 
 func (s *server) listNotices(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

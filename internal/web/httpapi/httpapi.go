@@ -150,11 +150,11 @@ func (s *server) routes() []route {
 		{"POST", "/users/{id}/invitation", admin, ofPath("id", s.cfg.Admin.InviteAccount), nil},
 		{"PATCH", "/users/{id}", admin, takes(s, s.patchAccount), nil},
 		{"DELETE", "/users/{id}", admin, s.deleteAccount, []string{"workspaces", "to"}},
-		{"DELETE", "/users/{id}/passkeys", admin, ofPath("id", s.cfg.Admin.RemovePasskeys), nil},
+		{"DELETE", "/users/{id}/passkeys", admin, ofPath("id", s.cfg.Store.RemovePasskeys), nil},
 
 		{"GET", "/groups", read, lists(s.cfg.Admin.Groups), pageParams},
 		{"POST", "/groups", admin, creates(s, s.cfg.Admin.CreateGroup), nil},
-		{"GET", "/groups/{id}", read, ofPath("id", s.cfg.Admin.Group), nil},
+		{"GET", "/groups/{id}", read, ofPath("id", s.cfg.Store.Group), nil},
 		{"PATCH", "/groups/{id}", admin, changes(s, s.cfg.Admin.PatchGroup), nil},
 		{"DELETE", "/groups/{id}", admin, deletes(s.cfg.Store.DeleteGroup), nil},
 		{"GET", "/groups/{id}/members", admin, s.listMembers, pageParams},

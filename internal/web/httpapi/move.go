@@ -18,7 +18,7 @@ import (
 
 func (s *server) moveSource(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	source, err := s.cfg.Store.MoveSource(r.Context(), id.Caller)
-	return reply(w, http.StatusOK, api.MoveSource(source), err)
+	return reply(w, http.StatusOK, source, err)
 }
 
 func (s *server) listToMove(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
