@@ -27,6 +27,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/homequota"
 	"codehub/internal/testing/dockertest"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/runtimetest"
@@ -511,9 +512,9 @@ func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	t.Helper()
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
-		h.interrupt(t, runtime.StepRemoving, func(ctx context.Context, progress func(runtime.Progress)) error {
-			return h.r.RemoveVolume(ctx, id, claim, progress)
-		})
+		folder := h.r.homes.Folder(id)
+		putFileWith(t, folder, "home.json", fmt.Sprintf(`{"installation":%q,"claim":%q,"state":"removing"}`, h.r.cfg.Installation, claim))
+		check(t, homequota.Discard(folder, ".removed-half"))
 		return
 	}
 	// A server of the same installation, which cannot start the remover.

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -250,7 +251,9 @@ func TestFolderIsRemovedOnFullDisk(t *testing.T) {
 			if !errors.Is(err, syscall.ENOSPC) {
 				t.Fatal(err)
 			}
-			direct{r: r, storage: spec.Storage}.halfRemove(t, id, "home-1")
+			direct{r: r, storage: spec.Storage}.interrupt(t, runtime.StepRemoving, func(ctx context.Context, progress func(runtime.Progress)) error {
+				return r.RemoveVolume(ctx, id, "home-1", progress)
+			})
 			side, err := os.ReadFile(filepath.Join(r.homes.Folder(id), "home.json"))
 			if want := fmt.Sprintf(`{"installation":%q,"claim":"home-1","state":"removing"}`, r.cfg.Installation); err != nil || strings.TrimSpace(string(side)) != want {
 				t.Errorf("home.json = %s, %v", side, err)
