@@ -51,17 +51,9 @@ func (s *S3) PresignUpload(ctx context.Context, key string, maxSize int64, expir
 		return nil, err
 	}
 	n := min(max((maxSize+ticket.PartSize-1)/ticket.PartSize, 1), transfer.MaxParts)
-	first, err := s.presignPart(ctx, key, ticket.UploadID, 1, expires)
-	if err != nil {
-		return nil, err
-	}
 	ticket.Parts = make([]string, n)
-	ticket.Parts[0] = first
-	signer := s.partSigner(first)
-	for i := 1; i < len(ticket.Parts); i++ {
-		if signer != nil {
-			ticket.Parts[i] = signer.sign(i + 1)
-		} else if ticket.Parts[i], err = s.presignPart(ctx, key, ticket.UploadID, i+1, expires); err != nil {
+	for i := range ticket.Parts {
+		if ticket.Parts[i], err = s.presignPart(ctx, key, ticket.UploadID, i+1, expires); err != nil {
 			return nil, err
 		}
 	}
