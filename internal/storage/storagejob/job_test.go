@@ -43,7 +43,6 @@ func TestRoundTrip(t *testing.T) {
 	outside := t.TempDir()
 	check(t, os.WriteFile(filepath.Join(outside, "precious"), nil, 0o600))
 	check(t, os.Symlink(outside, filepath.Join(restored, "out")))
-	check(t, os.Mkdir(filepath.Join(restored, ".codehub-restore-OLD"), 0o700))
 	unpacked := succeed(t, restoreSpec(meta), Dirs{Home: restored, Object: object})
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
 		t.Errorf("the restored home differs:\n%s", diff)
@@ -113,23 +112,6 @@ func TestRestoreEmptyArchive(t *testing.T) {
 	check(t, unix.Stat(home, &st))
 	if names := namesIn(t, home); len(names) > 0 || st.Mode&0o7777 != 0o1751 {
 		t.Errorf("the home has mode %o and holds %q", st.Mode, names)
-	}
-}
-
-// An entry with the name of the staging folder is restored.
-func TestStagingNameIsTaken(t *testing.T) {
-	t.Parallel()
-	home, object, restored := smallHome(t), t.TempDir(), t.TempDir()
-	check(t, os.MkdirAll(filepath.Join(home, "staging-0/staging-1"), 0o755))
-	check(t, os.WriteFile(filepath.Join(home, "staging-1"), []byte("a file"), 0o600))
-	before := archivetest.Snapshot(t, home)
-	succeed(t, archiveSpec(), Dirs{Home: home, Object: object})
-	n := -1
-	doJob(t.Context(), t, restoreSpec(readMeta(t, object)), Dirs{Home: restored, Object: object}, func(j *job) {
-		j.stagingName = func() string { n++; return fmt.Sprint("staging-", n) }
-	})
-	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" || n != 2 {
-		t.Errorf("with %d names the restored home differs:\n%s", n+1, diff)
 	}
 }
 
@@ -226,7 +208,7 @@ func TestErrorKinds(t *testing.T) {
 // The stages of each kind of job, in order.
 var (
 	archiveStages = []string{"pack", "meta", "done"}
-	restoreStages = []string{"wipe", "unpack", "move", "attributes", "sync", "done"}
+	restoreStages = []string{"wipe", "unpack", "done"}
 )
 
 // A job that is stopped at any stage ends and reports it.

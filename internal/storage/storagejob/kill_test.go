@@ -98,7 +98,7 @@ func TestKilled(t *testing.T) {
 		})
 	}
 	for _, stage := range restoreStages {
-		if !some(stage, "move") {
+		if !some(stage, "done") {
 			continue
 		}
 		t.Run("restore/"+stage, func(t *testing.T) {

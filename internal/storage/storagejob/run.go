@@ -89,14 +89,13 @@ func Run(ctx context.Context, in io.Reader, out io.Writer, dirs Dirs) int {
 // job is a running job.
 type job struct {
 	Dirs
-	spec        Spec
-	report      *reporter
-	stage       func(string) // called when a stage begins
-	stagingName func() string
+	spec   Spec
+	report *reporter
+	stage  func(string) // called when a stage begins
 }
 
 func newJob(out io.Writer, dirs Dirs) *job {
-	return &job{Dirs: dirs, report: newReporter(out), stage: func(string) {}, stagingName: stagingName}
+	return &job{Dirs: dirs, report: newReporter(out), stage: func(string) {}}
 }
 
 func (j *job) run(ctx context.Context, in io.Reader) int {
