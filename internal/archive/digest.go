@@ -19,19 +19,11 @@ import (
 // and the holes of sparse files do not count.
 //
 // No process may write to the folder in the meantime; see Pack.
-func Digest(ctx context.Context, dir string, progress Progress) (string, Stats, error) {
-	r, w := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		_, err := Pack(ctx, dir, w, PackOptions{})
-		w.CloseWithError(err)
-		packed <- err
-	}()
-	sum, stats, err := digestTar(ctx, r, progress)
-	r.CloseWithError(err)
-	if failed := <-packed; failed != nil && (err == nil || !errors.Is(failed, err)) {
-		err = failed
-	}
+func Digest(ctx context.Context, dir string, progress Progress) (sum string, stats Stats, err error) {
+	err = pipe(ctx, dir, func(r io.Reader) error {
+		sum, stats, err = digestTar(ctx, r, progress)
+		return err
+	})
 	if err != nil {
 		return "", Stats{}, fmt.Errorf("compute digest: %w", err)
 	}

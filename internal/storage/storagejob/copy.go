@@ -3,7 +3,6 @@ package storagejob
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -38,19 +37,7 @@ func Copy(ctx context.Context, from, to string, out io.Writer) error {
 			_ = lines.Encode(CopyReport{Step: step, Bytes: bytes, Entries: entries}) // there may be no reader
 		}
 	}
-	r, w := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		_, err := archive.Pack(ctx, from, w, archive.PackOptions{})
-		w.CloseWithError(err)
-		packed <- err
-	}()
-	_, err := archive.Unpack(ctx, r, to, archive.UnpackOptions{Progress: progress(runtime.StepCopying)})
-	r.CloseWithError(err)
-	if failed := <-packed; failed != nil && (err == nil || !errors.Is(failed, err)) {
-		err = failed
-	}
-	if err != nil {
+	if err := archive.Copy(ctx, from, to, progress(runtime.StepCopying)); err != nil {
 		return fmt.Errorf("copy the home: %w", err)
 	}
 	// The source is read last, so that a change during the copy shows.

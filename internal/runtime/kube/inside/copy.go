@@ -33,22 +33,8 @@ func seed(ctx context.Context, from, home string, out io.Writer) error {
 		return fmt.Errorf("read %s of the image: %w", from, err)
 	}
 	at := pace(out)
-	if err := pipe(ctx, from, home, func(_, entries int64) { at(entries) }); err != nil {
+	if err := archive.Copy(ctx, from, home, func(_, entries int64) { at(entries) }); err != nil {
 		return fmt.Errorf("copy %s of the image: %w", from, err)
 	}
 	return nil
-}
-
-// pipe unpacks into an empty folder what it packs of another one.
-func pipe(ctx context.Context, from, to string, progress archive.Progress) error {
-	r, w := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		_, err := archive.Pack(ctx, from, w, archive.PackOptions{})
-		w.CloseWithError(err)
-		packed <- err
-	}()
-	_, err := archive.Unpack(ctx, r, to, archive.UnpackOptions{Progress: progress})
-	r.CloseWithError(err)
-	return errors.Join(err, <-packed)
 }
