@@ -12,7 +12,7 @@ import (
 	"codehub/internal/workspace/lifecycle"
 )
 
-// The methods of this file serve `codehub move` in the installation that workspaces leave.
+// The methods of this file serve `codehub import` in the installation that workspaces leave.
 // Each one checks that the caller is an administrator with an API token and that moves are
 // allowed (AllowMoves).
 

@@ -179,19 +179,21 @@ func addLost(ctx context.Context, tx pgx.Tx, caller workspace.Caller, s Rollback
 	if _, err := tx.Exec(ctx, `SELECT FROM users WHERE id = $1 FOR UPDATE`, owner); err != nil {
 		return err
 	}
-	name, err := freeName(ctx, tx, owner, s.Name)
+	name, err := freeName(ctx, tx, owner, s.Name, nil)
 	if err != nil {
 		return err
 	}
-	tag, err := tx.Exec(ctx, `
-		INSERT INTO workspaces (id, owner_user_id, name, image_ref, storage_backend, desired_state)
-		VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (id) DO NOTHING`,
-		s.ID, owner, name, s.ImageRef, s.StorageBackend, s.Desired)
-	if err != nil {
-		return err
-	}
-	if tag.RowsAffected() == 0 {
+	switch err := absent(ctx, tx, s.ID); {
+	case workspace.CodeOf(err) == workspace.CodeGone:
 		return changedSince(s.ID)
+	case err != nil:
+		return err
+	}
+	n := ArrivedWorkspace{Arrival: Arrival{ID: s.ID}, NewWorkspace: NewWorkspace{
+		Name: name, ImageRef: s.ImageRef, StorageBackend: s.StorageBackend, Desired: s.Desired,
+	}}
+	if _, err := n.insert(ctx, tx, owner); err != nil {
+		return err
 	}
 	return s.settle(ctx, tx, caller, name)
 }
@@ -246,7 +248,7 @@ func rollBack(ctx context.Context, tx pgx.Tx, caller workspace.Caller, s Rollbac
 	}
 	name := s.Seen.Name
 	if s.Undelete {
-		if name, err = freeName(ctx, tx, owner, name); err != nil {
+		if name, err = freeName(ctx, tx, owner, name, nil); err != nil {
 			return err
 		}
 	}
@@ -256,7 +258,7 @@ func rollBack(ctx context.Context, tx pgx.Tx, caller workspace.Caller, s Rollbac
 // settle sets the row to the state of the step, without an operation and without
 // pending requests.
 func (s RollbackStep) settle(ctx context.Context, tx pgx.Tx, caller workspace.Caller, name string) error {
-	if err := recordAdopted(ctx, tx, s.Archives); err != nil {
+	if err := recordFound(ctx, tx, s.Archives); err != nil {
 		return err
 	}
 	home, err := jsonOf(&s.Home)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"codehub/internal/archive"
-	"codehub/internal/arrivals/adopt"
+	"codehub/internal/arrivals"
 	"codehub/internal/control/gc"
 	"codehub/internal/control/mark"
 	"codehub/internal/postgres"
@@ -55,17 +54,17 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 		}
 		p.cfg.DryRun = false
 		r := p.run()
-		if d := cmp.Diff(would.Installation, r.Installation); d != "" || !would.TakenOver || !r.TakenOver || r.Copied || len(would.Users) != 2 {
+		if would.Source != l.installation || r.Source != l.installation || len(would.Users) != 2 || password(would.Users[0]) != "" {
 			t.Errorf("%+v, and then %+v", would, r)
 		}
 		want := map[workspace.ID]outcome{
-			one: {adopt.Adopted, "ann", "work", 3}, two: {adopt.Adopted, "bob", "work", 1}, same: {adopt.Adopted, "ann", "work (2)", 1},
+			one: {arrivals.Added, "ann", "work"}, two: {arrivals.Added, "bob", "work"}, same: {arrivals.Added, "ann", "work (2)"},
 		}
 		if d := cmp.Diff(want, outcomes(r)); d != "" {
 			t.Error(d)
 		}
-		if len(r.Unusable) != 2 || r.Left != 0 {
-			t.Errorf("%+v", r.Unusable)
+		if skipped := strings.Count(strings.Join(r.Warnings, "\n"), "archive skipped"); skipped != 2 || r.Left != 0 {
+			t.Errorf("%+v", r)
 		}
 
 		// The database is the lost one's, and its people can log in.
@@ -74,7 +73,7 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 		}
 		admins := 0
 		for _, u := range r.Users {
-			if _, err := p.auth.Login(ctx, u.Username, u.Password, auth.Client{UserAgent: "test"}); err != nil {
+			if _, err := p.auth.Login(ctx, u.Username, password(u), auth.Client{UserAgent: "test"}); err != nil {
 				t.Errorf("%s: %v", u.Username, err)
 			}
 			if u.Admin {
@@ -103,15 +102,15 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 		}
 
 		// Again nothing is done.
-		p.cfg.Own, p.cfg.Admin = p.open(l.installation), ""
+		p.cfg.Bucket, p.cfg.Admin = p.open(l.installation), ""
 		before, objects = p.rows(), p.objects()
 		r = p.run()
 		for id, o := range outcomes(r) {
-			if o.Result != adopt.Known {
+			if o.Result != arrivals.Already {
 				t.Errorf("%s: %+v", id, o)
 			}
 		}
-		if d := cmp.Diff(before, p.rows()); d != "" || r.TakenOver || len(r.Users) != 0 {
+		if d := cmp.Diff(before, p.rows()); d != "" || len(r.Users) != 0 {
 			t.Errorf("the second time: %s", d)
 		}
 		if d := cmp.Diff(objects, p.objects()); d != "" {
@@ -120,9 +119,9 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 
 		// Collections take the archives for what they are.
 		set := gc.Settings{Keep: 1, Delay: time.Hour, DeleteGrace: time.Hour}
-		keeper := mark.New(mark.Config{Runtime: runtimetest.NewFake(), Bucket: p.cfg.Own, Log: p.cfg.Log})
+		keeper := mark.New(mark.Config{Runtime: runtimetest.NewFake(), Bucket: p.cfg.Bucket, Log: p.cfg.Log})
 		check(t, keeper.Move(ctx, p.Controller())) // the marks are the lost database's
-		g := gc.Config{Bucket: p.cfg.Own, Settings: set, Server: true, Log: p.cfg.Log}
+		g := gc.Config{Bucket: p.cfg.Bucket, Settings: set, Server: true, Log: p.cfg.Log}
 		report, err := gc.Collect(ctx, g, p.Controller(), gc.Options{})
 		check(t, err)
 		if n, _ := report.Removed(); n != 0 {
@@ -135,7 +134,7 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 		if n, _ := report.Removed(); n != 1 {
 			t.Errorf("%d removed", n)
 		}
-		if _, err := p.cfg.Own.Meta(ctx, oldest); !errors.Is(err, store.ErrNotFound) {
+		if _, err := p.cfg.Bucket.Meta(ctx, oldest); !errors.Is(err, store.ErrNotFound) {
 			t.Error(err)
 		}
 	})
@@ -152,21 +151,21 @@ func TestAdoptContinuesAfterInterruption(t *testing.T) {
 		l.put(ids[i], fmt.Sprint("user", i%2), fmt.Sprint("w", i), "x", 0)
 	}
 	p.cfg.Admin = "user0"
-	create := p.cfg.CreateUser
+	create := p.cfg.NewUser
 	calls := 0
-	p.cfg.CreateUser = func(ctx context.Context, name, password string, admin bool) (postgres.User, error) {
+	p.cfg.NewUser = func(ctx context.Context, caller workspace.Caller, name, password string) (postgres.User, error) {
 		if calls++; calls == 2 {
 			return postgres.User{}, errors.New("the database is gone")
 		}
-		return create(ctx, name, password, admin)
+		return create(ctx, caller, name, password)
 	}
-	r, err := adopt.Run(t.Context(), p.cfg)
-	if err == nil || r == nil || len(r.Users) != 1 || r.Users[0].Password == "" {
+	r, err := p.cfg.run(t.Context())
+	if err == nil || len(r.Users) != 1 || password(r.Users[0]) == "" {
 		t.Fatalf("%v, %+v", err, r)
 	}
-	p.cfg.CreateUser, p.cfg.Own, p.cfg.Admin = create, p.open(l.installation), ""
+	p.cfg.NewUser, p.cfg.Bucket, p.cfg.Admin = create, p.open(l.installation), ""
 	r = p.run()
-	if len(r.Users) != 1 || r.TakenOver || fixture.Query[int](p, `SELECT count(*) FROM workspaces`) != 4 {
+	if len(added(r)) != 1 || fixture.Query[int](p, `SELECT count(*) FROM workspaces`) != 4 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -184,7 +183,6 @@ func TestAdoptRequiresAdministrator(t *testing.T) {
 		"nobody":               {owners: []string{"ann"}, want: "--admin"},
 		"named":                {owners: []string{"ann", "bob"}, admin: "ann", becomes: "ann"},
 		"named, and not one":   {owners: []string{"ann"}, admin: "eve", want: "eve"},
-		"the admin there was":  {owners: []string{"ann", "admin"}, becomes: "admin"},
 		"one is there":         {owners: []string{"ann"}, existing: "root"},
 		"and no other by name": {owners: []string{"ann", "admin"}, existing: "root"},
 	} {
@@ -201,7 +199,7 @@ func TestAdoptRequiresAdministrator(t *testing.T) {
 			}
 			p.cfg.Admin = c.admin
 			before := p.rows()
-			r, err := adopt.Run(t.Context(), p.cfg)
+			r, err := p.cfg.run(t.Context())
 			if c.want != "" {
 				if err == nil || !strings.Contains(err.Error(), c.want) || before != p.rows() {
 					t.Errorf("%v", err)
@@ -209,7 +207,7 @@ func TestAdoptRequiresAdministrator(t *testing.T) {
 				return
 			}
 			check(t, err)
-			for _, u := range r.Users {
+			for _, u := range added(r) {
 				if u.Admin != (u.Username == c.becomes) {
 					t.Errorf("%+v", u)
 				}
@@ -232,23 +230,23 @@ func TestAdoptOwners(t *testing.T) {
 	p.cfg.Owners = map[string]string{"bob": "root"}
 	r := p.run()
 	got := outcomes(r)
-	if got[a].Owner != "Root" || got[b].Owner != "root" || got[c].Owner != "carol" || got[d].Result != adopt.Left || r.Left != 1 {
+	if got[a].Owner != "root" || got[b].Owner != "root" || got[c].Owner != "carol" || got[d].Result != arrivals.Left || r.Left != 2 {
 		t.Errorf("%+v", got)
 	}
-	if len(r.Users) != 1 || r.Users[0].Username != "carol" {
+	if list := added(r); len(list) != 1 || list[0].Username != "carol" {
 		t.Errorf("%+v", r.Users)
 	}
 	// The one that is left finds an owner in a second run.
-	p.cfg.Own, p.cfg.Owner = p.open(l.installation), "root"
-	if got = outcomes(p.run()); got[d].Result != adopt.Adopted || got[d].Owner != "root" || len([]rune(got[d].Name)) != 255 {
+	p.cfg.Bucket, p.cfg.Owner = p.open(l.installation), "root"
+	if got = outcomes(p.run()); got[d].Result != arrivals.Added || got[d].Owner != "root" || len([]rune(got[d].Name)) != 255 {
 		t.Errorf("%+v", got[d])
 	}
 	p.cfg.Owner = "nobody"
-	if _, err := adopt.Run(t.Context(), p.cfg); err != nil {
+	if _, err := p.cfg.run(t.Context()); err != nil {
 		t.Errorf("with nothing to adopt nobody is needed: %v", err)
 	}
 	l.put(newID(), "dave", "d", "x", 0)
-	if _, err := adopt.Run(t.Context(), p.cfg); err == nil || !strings.Contains(err.Error(), "nobody") {
+	if _, err := p.cfg.run(t.Context()); err == nil || !strings.Contains(err.Error(), "nobody") {
 		t.Error(err)
 	}
 }
@@ -263,7 +261,7 @@ func TestAdoptChoosesInstallation(t *testing.T) {
 	fails := func(want string) {
 		t.Helper()
 		before := p.rows()
-		if _, err := adopt.Run(t.Context(), p.cfg); err == nil || !strings.Contains(err.Error(), want) || before != p.rows() {
+		if _, err := p.cfg.run(t.Context()); err == nil || !strings.Contains(err.Error(), want) || before != p.rows() {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -280,12 +278,13 @@ func TestAdoptChoosesInstallation(t *testing.T) {
 	fails("a server runs")
 	p.cfg.Alone = func(context.Context) error { return nil }
 	r := p.run()
-	if !r.TakenOver || len(r.Workspaces) != 1 || r.Workspaces[0].ID != a || !slices.Equal(r.Others, []string{two.installation}) {
+	others := "also has archives of other installations: " + two.installation
+	if len(r.Workspaces) != 1 || r.Workspaces[0].ID != string(a) || !strings.Contains(strings.Join(r.Warnings, "\n"), others) {
 		t.Errorf("%+v", r)
 	}
 	// From now on it has its own, and says that there are others.
-	p.cfg.Own, p.cfg.Installation = p.open(one.installation), ""
-	if r = p.run(); r.Installation != one.installation || !slices.Equal(r.Others, []string{two.installation}) {
+	p.cfg.Bucket, p.cfg.Installation = p.open(one.installation), ""
+	if r = p.run(); r.Source != one.installation || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], others) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -321,9 +320,9 @@ func TestAdoptCopiesOtherInstallation(t *testing.T) {
 		p.cfg.Installation = l.installation
 		r := p.run()
 		want := map[workspace.ID]outcome{
-			good: {adopt.Adopted, "root", "mine (2)", 2}, bad: {adopt.Left, "root", "bad", 1}, old: {adopt.Adopted, "root", "old", 2},
+			good: {arrivals.Added, "root", "mine (2)"}, bad: {arrivals.Left, "root", "bad"}, old: {arrivals.Added, "root", "old"},
 		}
-		if d := cmp.Diff(want, outcomes(r)); d != "" || !r.Copied || r.TakenOver || p.taking != 0 || len(r.Unusable) != 1 {
+		if d := cmp.Diff(want, outcomes(r)); d != "" || p.taking != 0 || len(r.Warnings) != 1 {
 			t.Errorf("%s %+v", d, r)
 		}
 		if id, err := p.DB.Installation(ctx); err != nil || id != p.id {
@@ -337,14 +336,14 @@ func TestAdoptCopiesOtherInstallation(t *testing.T) {
 		if ws.ArchiveKey != strings.Replace(key, l.installation, p.id, 1) || ws.ArchiveDigest != meta.SHA256 {
 			t.Errorf("%+v", ws)
 		}
-		body, err := p.cfg.Own.Open(ctx, ws.ArchiveKey, 0)
+		body, err := p.cfg.Bucket.Open(ctx, ws.ArchiveKey, 0)
 		check(t, err)
 		defer body.Close()
 		if _, err := archive.Verify(ctx, body, meta, nil); err != nil {
 			t.Error(err)
 		}
 		// It can be restored like any other.
-		if look, err := p.cfg.Own.State(ctx, ws); err != nil || fmt.Sprint(look) != "1" {
+		if look, err := p.cfg.Bucket.State(ctx, ws); err != nil || fmt.Sprint(look) != "1" {
 			t.Errorf("%v, %v", look, err)
 		}
 		if n := fixture.Query[int](p, `SELECT count(*) FROM archives WHERE key NOT LIKE $1`, p.id+"/%"); n != 0 {
@@ -352,59 +351,10 @@ func TestAdoptCopiesOtherInstallation(t *testing.T) {
 		}
 		// Again: what is here is here.
 		r = p.run()
-		if got := outcomes(r); got[good].Result != adopt.Left || got[bad].Result != adopt.Left {
+		if got := outcomes(r); got[good].Result != arrivals.Left || got[bad].Result != arrivals.Left {
 			t.Errorf("%+v", got)
 		}
 	})
-}
-
-// A database that was restored from a backup learns what it does not know, and
-// what was deleted in its time and archived since comes back.
-func TestAdoptCompletesRestoredDatabase(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t, fixture.NewFolder(t))
-	ctx := t.Context()
-	root, err := p.auth.CreateUser(ctx, "root", "a long password", true)
-	check(t, err)
-	caller := workspace.Caller{UserID: root.ID, Username: "root"}
-	l := &lost{p: p, installation: p.id, began: time.Now().UTC().Add(-24 * time.Hour)}
-	check(t, p.cfg.Own.Check(ctx, false))
-	make := func(name string) workspace.ID {
-		w, err := p.DB.CreateWorkspace(ctx, caller, postgres.NewWorkspace{
-			Name: name, ImageRef: "i", Desired: workspace.DesiredStandby, StorageBackend: workspace.StorageDockerVolume,
-		})
-		check(t, err)
-		return w.ID
-	}
-	there, deleted, gone := make("there"), make("deleted"), make("gone")
-	key, _ := l.put(there, "root", "there", "1", 0)
-	later, _ := l.put(deleted, "root", "deleted", "2", 12*time.Hour)
-	l.put(gone, "root", "gone", "3", time.Hour)
-	for _, id := range []workspace.ID{deleted, gone} {
-		p.Exec(`UPDATE workspaces SET deleted_at = $2, phase = 'DELETING' WHERE id = $1`, id, l.began.Add(6*time.Hour))
-	}
-	make("deleted") // another workspace has the name
-	p.Exec(`UPDATE workspaces SET phase = 'DELETED' WHERE id = $1`, gone)
-
-	r := p.run()
-	want := map[workspace.ID]outcome{
-		there: {adopt.Recorded, "", "there", 1}, deleted: {adopt.Revived, "", "deleted (2)", 1}, gone: {adopt.Recorded, "", "gone", 1},
-	}
-	if d := cmp.Diff(want, outcomes(r)); d != "" {
-		t.Error(d)
-	}
-	list, _, err := p.DB.Archives(ctx, caller, there, postgres.Page{})
-	if err != nil || len(list) != 1 || list[0].Key != key || !list[0].Found || list[0].Size == 0 {
-		t.Errorf("%+v, %v", list, err)
-	}
-	ws, err := p.DB.Workspace(ctx, caller, deleted)
-	if err != nil || ws.ArchiveKey != later || ws.DeletedAt != nil || ws.DesiredState != workspace.DesiredArchived {
-		t.Errorf("%+v, %v", ws, err)
-	}
-	before := p.rows()
-	if r = p.run(); before != p.rows() || r.Workspaces[0].Result != adopt.Known {
-		t.Errorf("the second time: %+v", r)
-	}
 }
 
 // A bucket that fails while it is read has nothing adopted.
@@ -416,7 +366,7 @@ func TestAdoptNothingOnBucketError(t *testing.T) {
 	l.put(newID(), "admin", "w", "x", 0)
 	before := p.rows()
 	check(t, os.Rename(folder.Dir, folder.Dir+".away"))
-	if _, err := adopt.Run(t.Context(), p.cfg); !errors.Is(err, store.ErrUnavailable) || before != p.rows() {
+	if _, err := p.cfg.run(t.Context()); !errors.Is(err, store.ErrUnavailable) || before != p.rows() {
 		t.Error(err)
 	}
 }

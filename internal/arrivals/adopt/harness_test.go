@@ -1,15 +1,18 @@
 package adopt_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
 	"codehub/internal/archive"
+	"codehub/internal/arrivals"
 	"codehub/internal/arrivals/adopt"
 	"codehub/internal/postgres"
 	"codehub/internal/storage/bucket"
@@ -28,7 +31,7 @@ type place struct {
 	*fixture.Database
 	store  store.Store
 	id     string
-	cfg    adopt.Config
+	cfg    config
 	auth   *auth.Auth
 	taking int // how often it was made sure that no server runs
 }
@@ -40,15 +43,31 @@ func newPlace(t testing.TB, store store.Store) *place {
 	p.id, err = p.DB.Installation(t.Context())
 	check(t, err)
 	p.auth = auth.New(p.DB, auth.Config{Log: slog.New(slog.DiscardHandler), CheapHashes: true})
-	p.cfg = adopt.Config{
-		DB: p.DB, Session: p.Controller(), Own: p.open(p.id),
-		Open:       func(id string) (*bucket.Bucket, error) { return p.open(id), nil },
-		Alone:      func(context.Context) error { p.taking++; return nil },
-		CreateUser: p.auth.CreateUser,
-		Image:      "image", Storage: workspace.StorageDockerVolume,
-		Log: slog.New(slog.DiscardHandler),
+	p.cfg = config{
+		arrival: arrival{DB: p.DB, Bucket: p.open(p.id), DefaultImage: "image", Storage: workspace.StorageDockerVolume, Log: slog.New(slog.DiscardHandler)},
+		bucketOf: bucketOf{
+			Open:    func(id string) (*bucket.Bucket, error) { return p.open(id), nil },
+			Alone:   func(context.Context) error { p.taking++; return nil },
+			NewUser: p.auth.NewUser,
+		},
 	}
 	return p
+}
+
+// config configures an import from the bucket.
+type config struct {
+	arrival
+	bucketOf
+}
+
+type (
+	arrival  = arrivals.Config
+	bucketOf = adopt.Config
+)
+
+func (c config) run(ctx context.Context) (arrivals.Report, error) {
+	c.Source = adopt.New(c.bucketOf)
+	return arrivals.Run(ctx, c.arrival)
 }
 
 func (p *place) open(installation string) *bucket.Bucket {
@@ -56,9 +75,9 @@ func (p *place) open(installation string) *bucket.Bucket {
 	return fixture.OpenBucket(p, p.store, installation)
 }
 
-func (p *place) run() *adopt.Report {
+func (p *place) run() arrivals.Report {
 	p.Helper()
-	r, err := adopt.Run(p.Context(), p.cfg)
+	r, err := p.cfg.run(p.Context())
 	check(p, err)
 	return r
 }
@@ -120,16 +139,28 @@ func onBoth(t *testing.T, f func(t *testing.T, p *place)) {
 	fixture.EachStore(t, func(t *testing.T, s store.Store) { f(t, newPlace(t, s)) })
 }
 
-type outcome struct {
-	Result      adopt.Result
-	Owner, Name string
-	Archives    int
-}
+type outcome struct{ Result, Owner, Name string }
 
-func outcomes(r *adopt.Report) map[workspace.ID]outcome {
+func outcomes(r arrivals.Report) map[workspace.ID]outcome {
 	out := map[workspace.ID]outcome{}
 	for _, w := range r.Workspaces {
-		out[w.ID] = outcome{w.Result, w.Owner, w.Name, w.Archives}
+		out[workspace.ID(w.OldID)] = outcome{w.Result, w.Owner, cmp.Or(w.Name, w.OldName)}
 	}
 	return out
+}
+
+// password is that of a user who was added.
+func password(u arrivals.User) string {
+	_, password, _ := strings.Cut(strings.Join(u.Notes, ""), "password, shown only once: ")
+	return password
+}
+
+// added are the users that were added.
+func added(r arrivals.Report) (list []arrivals.User) {
+	for _, u := range r.Users {
+		if u.Result == arrivals.Added {
+			list = append(list, u)
+		}
+	}
+	return list
 }

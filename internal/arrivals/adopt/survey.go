@@ -14,58 +14,30 @@ import (
 	"codehub/internal/workspace"
 )
 
-// stored is a complete archive with its .meta.
-type stored struct {
+// Archive is a complete archive with the workspace's data from its .meta.
+type Archive struct {
 	workspace.Archive
-	meta *archive.Meta
+	Owner, Name string
+	meta        *archive.Meta
 }
 
-// home is a workspace with its archives in the bucket.
-type home struct {
-	id       workspace.ID
-	archives []stored // newest first
-}
-
-func (h home) newest() stored { return h.archives[0] }
-
-func (h home) list() []workspace.Archive {
-	out := make([]workspace.Archive, len(h.archives))
-	for i, a := range h.archives {
-		out[i] = a.Archive
-	}
-	return out
-}
-
-// Found is a workspace with its complete archives in the bucket.
-type Found struct {
+// Home is a workspace with its complete archives in the bucket.
+type Home struct {
 	ID       workspace.ID
-	Archives []FoundArchive // newest first
+	Archives []Archive // newest first
 }
 
-// FoundArchive is a complete archive with the workspace's data from its .meta.
-type FoundArchive struct {
-	workspace.Archive
-	Owner, WorkspaceName string
-}
+// skipped is an archive that is incomplete or does not match its .meta.
+type skipped struct{ key, why string }
 
 // Survey lists the complete archives of the installation in its bucket.
-func Survey(ctx context.Context, b *bucket.Bucket) ([]Found, error) {
+func Survey(ctx context.Context, b *bucket.Bucket) ([]Home, error) {
 	homes, _, err := survey(ctx, b, b.Installation)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]Found, len(homes))
-	for i, h := range homes {
-		out[i].ID = h.id
-		for _, a := range h.archives {
-			out[i].Archives = append(out[i].Archives, FoundArchive{a.Archive, a.meta.Owner, a.meta.WorkspaceName})
-		}
-	}
-	return out, nil
+	return homes, err
 }
 
 // survey lists the archives of an installation in the bucket.
-func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes []home, unusable []Unusable, err error) {
+func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes []Home, unusable []skipped, err error) {
 	objects, err := b.ListOf(ctx, installation)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the bucket: %w", err)
@@ -82,22 +54,22 @@ func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes [
 			}
 		}
 	}
-	byID := map[workspace.ID][]stored{}
+	byID := map[workspace.ID][]Archive{}
 	for _, key := range slices.Sorted(maps.Keys(sizes)) {
 		a, why, err := read(ctx, b, key, sizes[key], metas[key])
 		if err != nil {
 			return nil, nil, fmt.Errorf("read %s: %w", archive.MetaKey(key), err)
 		}
 		if why != "" {
-			unusable = append(unusable, Unusable{Key: key, Why: why})
+			unusable = append(unusable, skipped{key, why})
 			continue
 		}
 		byID[a.WorkspaceID] = append(byID[a.WorkspaceID], a)
 	}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		h := home{id: id, archives: byID[id]}
+		h := Home{ID: id, Archives: byID[id]}
 		// Within a second the ids decide, which contain the time.
-		slices.SortStableFunc(h.archives, func(a, b stored) int {
+		slices.SortStableFunc(h.Archives, func(a, b Archive) int {
 			return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.OpID, a.OpID))
 		})
 		homes = append(homes, h)
@@ -106,7 +78,7 @@ func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes [
 }
 
 // read reads the .meta of an archive; why is why it cannot be used.
-func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta bool) (a stored, why string, err error) {
+func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta bool) (a Archive, why string, err error) {
 	switch {
 	case !hasMeta:
 		return a, "unfinished upload without .meta", nil
@@ -135,7 +107,7 @@ func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta
 	case meta.Size != size:
 		return a, fmt.Sprintf("%d bytes, but .meta says %d", size, meta.Size), nil
 	}
-	return stored{meta: meta, Archive: workspace.Archive{
+	return Archive{meta: meta, Owner: meta.Owner, Name: meta.WorkspaceName, Archive: workspace.Archive{
 		Key: key, WorkspaceID: workspace.ID(k.Workspace), OpID: k.OpID,
 		Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries, Skipped: meta.Skipped, CreatedAt: meta.CreatedAt, Found: true,
 	}}, "", nil

@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
+
+	"codehub/internal/arrivals"
 )
 
 const (
@@ -45,7 +47,7 @@ func (e engine) find(ctx context.Context, w SourceWorkspace, homesDir string) (*
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find the old container: %w", err)
+		return nil, e.failed(ctx, "find the old container", err)
 	}
 	c := found.Container
 	if c.Name != "/"+name {
@@ -86,12 +88,12 @@ func sameHome(mounted, home, key string) error {
 func (e engine) stop(ctx context.Context, c *oldContainer) error {
 	if c.paused {
 		if _, err := e.api.ContainerUnpause(ctx, c.id, client.ContainerUnpauseOptions{}); err != nil {
-			return fmt.Errorf("unpause the old container to stop it: %w", err)
+			return e.failed(ctx, "unpause the old container to stop it", err)
 		}
 	}
 	seconds := stopSeconds
 	if _, err := e.api.ContainerStop(ctx, c.id, client.ContainerStopOptions{Timeout: &seconds}); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("stop the old container: %w", err)
+		return e.failed(ctx, "stop the old container", err)
 	}
 	return nil
 }
@@ -100,7 +102,16 @@ func (e engine) stop(ctx context.Context, c *oldContainer) error {
 func (e engine) remove(ctx context.Context, c *oldContainer) error {
 	_, err := e.api.ContainerRemove(ctx, c.id, client.ContainerRemoveOptions{Force: true})
 	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove the old container: %w", err)
+		return e.failed(ctx, "remove the old container", err)
 	}
 	return nil
+}
+
+// failed tells a failure of Docker, so that no further container is stopped, from that of one call.
+func (e engine) failed(ctx context.Context, verb string, err error) error {
+	err = fmt.Errorf("%s: %w", verb, err)
+	if _, down := e.api.Ping(ctx, client.PingOptions{}); down != nil {
+		return arrivals.SourceError{Err: err}
+	}
+	return err
 }

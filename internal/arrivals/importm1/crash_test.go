@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/arrivals"
 	"codehub/internal/postgres"
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/workspace"
@@ -38,8 +39,8 @@ func (w *world) checkFinished(imported ...string) {
 	for what, want := range map[string]int{
 		`SELECT count(*) FROM workspaces`:                                                     len(imported),
 		`SELECT count(*) FROM archives`:                                                       len(imported),
-		`SELECT count(*) FROM m1_workspaces WHERE imported_at IS NULL`:                        0,
-		`SELECT count(*) FROM m1_workspaces WHERE abandoned <> '{}'`:                          0,
+		`SELECT count(*) FROM arrivals WHERE kind = 'workspace' AND arrived_at IS NULL`:       0,
+		`SELECT count(*) FROM arrivals WHERE kind = 'workspace' AND abandoned <> '{}'`:        0,
 		`SELECT count(*) FROM users`:                                                          1 + len(report.Users),
 		`SELECT count(*) FROM audit_log WHERE action = 'workspace.import'`:                    len(imported),
 		`SELECT count(*) FROM workspaces WHERE desired_state = 'RUNNING'`:                     1,
@@ -100,7 +101,7 @@ func TestImportBucketError(t *testing.T) {
 		}
 		return nil
 	}
-	report, err := Run(t.Context(), c)
+	report, err := c.bring(t.Context())
 	if err == nil || report.Left != 3 {
 		t.Fatalf("%v; %+v", err, report)
 	}
@@ -128,11 +129,11 @@ func TestContainerStartedDuringCopy(t *testing.T) {
 			}
 			return nil
 		}
-		report, err := Run(t.Context(), c)
+		report, err := c.bring(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := report.of(t, w.id("wR0")); r.Result != Left || !strings.Contains(r.Reason, "stop the first version") {
+		if r := report.of(t, w.id("wR0")); r.Result != arrivals.Left || !strings.Contains(r.Reason, "stop the first version") {
 			t.Errorf("started when it was %s: %+v", at, r)
 		}
 		if w.containers()[w.id("wR0")] != "running" {
@@ -151,7 +152,7 @@ func TestContainerStartedAfterImport(t *testing.T) {
 	w.run(w.id("wR0"), true)
 	w.run(w.id("wT1"), false)
 	report := w.bring()
-	if r := report.of(t, w.id("wR0")); r.Result != Left || !strings.Contains(r.Reason, "running again") || report.Left != 1 {
+	if r := report.of(t, w.id("wR0")); r.Result != arrivals.Left || !strings.Contains(r.Reason, "running again") || report.Left != 1 {
 		t.Errorf("%+v", report)
 	}
 	equal(t, "containers", map[string]string{w.id("wR0"): "running"}, w.containers())
@@ -164,12 +165,12 @@ func TestClaimReplacedByAnotherImport(t *testing.T) {
 	c := w.config()
 	c.Step = func(step string) error {
 		if step == "verified" {
-			w.Exec(`UPDATE m1_workspaces SET archive_op_id = gen_random_uuid(), abandoned = abandoned || archive_op_id WHERE imported_at IS NULL`)
+			w.Exec(`UPDATE arrivals SET archive_op_id = gen_random_uuid(), abandoned = abandoned || archive_op_id WHERE arrived_at IS NULL`)
 		}
 		return nil
 	}
-	report, err := Run(t.Context(), c)
-	if err != nil || report.Left != 3 || !strings.Contains(report.Workspaces[0].Reason, "Another import-m1") {
+	report, err := c.bring(t.Context())
+	if err != nil || report.Left != 3 || !strings.Contains(report.Workspaces[0].Reason, "Another import") {
 		t.Errorf("%v; %+v", err, report)
 	}
 	if n := fixture.Query[int](w, `SELECT count(*) FROM workspaces`); n != 0 {
@@ -183,7 +184,7 @@ func TestImportRunsOnce(t *testing.T) {
 	w := smallWorld(t)
 	release, err := w.DB.LockImport(t.Context())
 	ok(t, err)
-	if _, err := Run(t.Context(), w.config()); workspace.CodeOf(err) != workspace.CodeOperationInProgress {
+	if _, err := w.config().bring(t.Context()); workspace.CodeOf(err) != workspace.CodeOperationInProgress {
 		t.Errorf("a second import: %v", err)
 	}
 	release()
@@ -196,7 +197,7 @@ func TestImportRunsOnce(t *testing.T) {
 	ok(t, collector.Lock(t.Context()))
 	c, waits := w.config(), make(chan Report)
 	go func() {
-		report, _ := Run(t.Context(), c)
+		report, _ := c.bring(t.Context())
 		waits <- report
 	}()
 	select {
@@ -228,7 +229,7 @@ func TestImportRespectsRunningLimits(t *testing.T) {
 	report := w.bring()
 	var running []string
 	for _, r := range report.Workspaces {
-		if r.Result == Imported && w.row(r.ID).DesiredState == workspace.DesiredRunning {
+		if r.Result == arrivals.Added && w.row(r.ID).DesiredState == workspace.DesiredRunning {
 			running = append(running, r.OldID)
 		}
 	}

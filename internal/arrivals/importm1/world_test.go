@@ -24,6 +24,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/archive"
+	"codehub/internal/arrivals"
 	"codehub/internal/postgres"
 	"codehub/internal/storage/bucket"
 	"codehub/internal/storage/store"
@@ -250,7 +251,35 @@ func (w *world) containers() map[string]string {
 	return by
 }
 
-func (w *world) config() Config {
+// config configures an import of the first version.
+type config struct {
+	arrivals.Config
+	First Config
+}
+
+func (c config) bring(ctx context.Context) (Report, error) {
+	c.Source = New(c.First)
+	r, err := arrivals.Run(ctx, c.Config)
+	return Report{r}, err
+}
+
+// Report is a report with what the tests look up in it.
+type Report struct{ arrivals.Report }
+
+// plain is the report without what a dry run cannot have.
+func (r Report) plain() Report {
+	r.DryRun = true
+	r.Users, r.Workspaces = slices.Clone(r.Users), slices.Clone(r.Workspaces)
+	for i := range r.Users {
+		r.Users[i].ID = ""
+	}
+	for i := range r.Workspaces {
+		r.Workspaces[i].ID, r.Workspaces[i].Home, r.Workspaces[i].Source = "", nil, ""
+	}
+	return r
+}
+
+func (w *world) config() config {
 	w.Helper()
 	c, err := configOf(w.Context(), w.from, w.homes, w.docker, w.DB, w.bucket)
 	ok(w, err)
@@ -258,23 +287,25 @@ func (w *world) config() Config {
 	return c
 }
 
-func configOf(ctx context.Context, from, homes string, docker *client.Client, db *postgres.DB, b *bucket.Bucket) (Config, error) {
+func configOf(ctx context.Context, from, homes string, docker *client.Client, db *postgres.DB, b *bucket.Bucket) (config, error) {
 	source, err := ReadSource(ctx, from)
-	return Config{
-		Source: source, Homes: homes, Docker: docker, DB: db, Bucket: b,
-		Storage: workspace.StorageDockerVolume, DefaultImage: "codehub/workspace:latest",
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	return config{
+		First: Config{Source: source, Homes: homes, Docker: docker},
+		Config: arrivals.Config{
+			DB: db, Bucket: b, Storage: workspace.StorageDockerVolume, DefaultImage: "codehub/workspace:latest",
+			Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		},
 	}, err
 }
 
 // bring runs an import to its end.
-func (w *world) bring(change ...func(*Config)) Report {
+func (w *world) bring(change ...func(*config)) Report {
 	w.Helper()
 	c := w.config()
 	for _, f := range change {
 		f(&c)
 	}
-	report, err := Run(w.Context(), c)
+	report, err := c.bring(w.Context())
 	if err != nil {
 		w.Fatalf("%v\n%+v", err, report)
 	}
@@ -290,18 +321,18 @@ func results(r Report) map[string]string {
 	return by
 }
 
-func (r Report) of(t testing.TB, id string) Workspace {
+func (r Report) of(t testing.TB, id string) arrivals.Workspace {
 	t.Helper()
-	i := slices.IndexFunc(r.Workspaces, func(w Workspace) bool { return w.OldID == id })
+	i := slices.IndexFunc(r.Workspaces, func(w arrivals.Workspace) bool { return w.OldID == id })
 	if i < 0 {
 		t.Fatalf("nothing is said of %s", id)
 	}
 	return r.Workspaces[i]
 }
 
-func (r Report) user(t testing.TB, name string) User {
+func (r Report) user(t testing.TB, name string) arrivals.User {
 	t.Helper()
-	i := slices.IndexFunc(r.Users, func(u User) bool { return u.OldName == name })
+	i := slices.IndexFunc(r.Users, func(u arrivals.User) bool { return u.OldName == name })
 	if i < 0 {
 		t.Fatalf("nothing is said of %s", name)
 	}
@@ -413,7 +444,7 @@ func importOf(ctx context.Context, s spec) error {
 		}
 		return nil
 	}
-	report, err := Run(ctx, c)
+	report, err := c.bring(ctx)
 	if err == nil && report.Left > 0 {
 		err = fmt.Errorf("%d left: %+v", report.Left, report)
 	}

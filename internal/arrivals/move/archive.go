@@ -14,26 +14,29 @@ import (
 const logEvery = 10 * time.Second
 
 // archived has the source archive a workspace, waits until it has, and reads it.
-func (r *run) archived(ctx context.Context, m api.MoveWorkspace) (record api.MoveRecord, err error) {
-	if m.Version == nil {
-		if m, err = limited(ctx, r, func(ctx context.Context) (api.MoveWorkspace, error) { return r.Source.ArchiveToMove(ctx, m.ID) }); err != nil {
+func (h *home) archived(ctx context.Context) (record api.MoveRecord, err error) {
+	if h.there.Version == nil {
+		m, err := limited(ctx, h.source, func(ctx context.Context) (api.MoveWorkspace, error) { return h.Client.ArchiveToMove(ctx, h.there.ID) })
+		if err != nil {
 			return record, fromSource(err)
 		}
-		if err := r.awaitArchived(ctx, m); err != nil {
+		if err := h.awaitArchived(ctx, m); err != nil {
 			return record, err
 		}
 	}
-	r.step(workspace.ID(m.ID), "archived")
-	record, err = read(ctx, r, func(ctx context.Context) (api.MoveRecord, error) { return r.Source.ReadToMove(ctx, m.ID) })
+	if err := h.run.Pass("archived"); err != nil {
+		return record, err
+	}
+	record, err = read(ctx, h.source, func(ctx context.Context) (api.MoveRecord, error) { return h.Client.ReadToMove(ctx, h.there.ID) })
 	return record, fromSource(err)
 }
 
-// there reads a workspace of the source.
-func (r *run) there(ctx context.Context, id string) (api.MoveWorkspace, error) {
-	return read(ctx, r, func(ctx context.Context) (api.MoveWorkspace, error) { return r.Source.WorkspaceToMove(ctx, id) })
+// now reads the workspace at the source.
+func (h *home) now(ctx context.Context) (api.MoveWorkspace, error) {
+	return read(ctx, h.source, func(ctx context.Context) (api.MoveWorkspace, error) { return h.Client.WorkspaceToMove(ctx, h.there.ID) })
 }
 
-func (r *run) awaitArchived(ctx context.Context, m api.MoveWorkspace) (err error) {
+func (h *home) awaitArchived(ctx context.Context, m api.MoveWorkspace) (err error) {
 	logged, progressed, last := time.Time{}, time.Now(), ""
 	for m.Version == nil {
 		if err := waiting(m); err != nil {
@@ -42,19 +45,19 @@ func (r *run) awaitArchived(ctx context.Context, m api.MoveWorkspace) (err error
 		if now := fmt.Sprint(m.Phase, m.Operation, progressOf(m)); now != last {
 			progressed, last = time.Now(), now
 		}
-		if time.Since(progressed) > r.Stalled {
-			return fmt.Errorf("archiving has made no progress at the source for %s (state %s): check the workspace there, and run the move again", r.Stalled, m.State)
+		if time.Since(progressed) > h.Stalled {
+			return fmt.Errorf("archiving has made no progress at the source for %s (state %s): check the workspace there, and run the import again", h.Stalled, m.State)
 		}
 		if time.Since(logged) > logEvery {
 			logged = time.Now()
-			r.Log.InfoContext(ctx, "waiting until the source has archived a workspace", progressOf(m)...)
+			h.run.Log.InfoContext(ctx, "waiting until the source has archived a workspace", progressOf(m)...)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(r.Poll):
+		case <-time.After(h.Poll):
 		}
-		if m, err = r.there(ctx, m.ID); err != nil {
+		if m, err = h.now(ctx); err != nil {
 			return fromSource(err)
 		}
 	}
@@ -69,7 +72,7 @@ func waiting(m api.MoveWorkspace) error {
 	case m.Phase == string(workspace.PhaseError):
 		return fmt.Errorf("archiving failed at the source (%s): %s", text(m.ErrorReason), text(m.ErrorMessage))
 	case m.NextDesiredState != nil && *m.NextDesiredState != archived, m.NextDesiredState == nil && m.DesiredState != archived:
-		return errors.New("started at the source before it was archived; run the move again")
+		return errors.New("started at the source before it was archived; run the import again")
 	case idle && m.DesiredState == archived && text(m.ErrorReason) == string(workspace.ErrUnrestorable):
 		return fmt.Errorf("its home cannot be archived: %s", text(m.ErrorMessage))
 	}

@@ -19,10 +19,9 @@ const (
 // fetch reads the archive of a record from the source. It continues an interrupted download
 // where it ended.
 type fetch struct {
-	ctx    context.Context
-	run    *run
+	ctx context.Context
+	*source
 	record api.MoveRecord
-	began  func() // called at the first byte; optional
 
 	at       int64 // bytes read
 	etag     string
@@ -33,8 +32,8 @@ type fetch struct {
 	err      error // why reading ended before the end of the archive
 }
 
-func (r *run) fetch(ctx context.Context, record api.MoveRecord, began func()) *fetch {
-	return &fetch{ctx: ctx, run: r, record: record, began: began, logged: time.Now()}
+func (s *source) fetch(ctx context.Context, record api.MoveRecord) *fetch {
+	return &fetch{ctx: ctx, source: s, record: record, logged: time.Now()}
 }
 
 // Read implements io.Reader.
@@ -42,7 +41,7 @@ func (f *fetch) Read(p []byte) (int, error) {
 	for f.err == nil {
 		n, err := f.read(p)
 		if n > 0 {
-			f.progress(n)
+			f.err = f.progress(n)
 			return n, nil
 		}
 		if err == io.EOF && f.at >= f.record.Archive.Size {
@@ -65,7 +64,7 @@ func (f *fetch) read(p []byte) (int, error) {
 	timer := time.AfterFunc(stalled, f.stop)
 	defer timer.Stop()
 	if f.body == nil {
-		d, err := f.run.Source.FetchToMove(ctx, f.record.ID, f.record.Version, f.at, f.etag)
+		d, err := f.Client.FetchToMove(ctx, f.record.ID, f.record.Version, f.at, f.etag)
 		if err != nil {
 			return 0, err
 		}
@@ -80,9 +79,9 @@ func (f *fetch) read(p []byte) (int, error) {
 // sourceAnswer is a wrong answer, which a repetition does not change.
 type sourceAnswer struct{ error }
 
-func (f *fetch) progress(n int) {
-	if f.at == 0 && f.began != nil {
-		f.began()
+func (f *fetch) progress(n int) (err error) {
+	if f.at == 0 {
+		err = f.run.Pass("fetching")
 	}
 	f.at += int64(n)
 	f.failures = 0
@@ -90,6 +89,7 @@ func (f *fetch) progress(n int) {
 		f.logged = time.Now()
 		f.run.Log.InfoContext(f.ctx, "copying an archive", "workspace", f.record.ID, "bytes", f.at, "total", f.record.Archive.Size)
 	}
+	return err
 }
 
 // retry waits before the next try to continue the download, or returns why there is none.
@@ -104,7 +104,7 @@ func (f *fetch) retry(err error) error {
 		return fromSource(err)
 	}
 	f.run.Log.WarnContext(f.ctx, "download interrupted", "workspace", f.record.ID, "bytes", f.at, "err", err)
-	return f.run.backOff(f.ctx, f.failures)
+	return f.backOff(f.ctx, f.failures)
 }
 
 // Close ends the download.

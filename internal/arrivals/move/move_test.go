@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/arrivals/move"
+	"codehub/internal/arrivals"
 	"codehub/internal/postgres"
 	"codehub/internal/storage/store"
 	"codehub/internal/testing/harness"
@@ -27,8 +27,8 @@ func TestMoveAll(t *testing.T) {
 
 		before := w.state()
 		var log bytes.Buffer
-		would := w.run(dryRun, func(c *move.Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
-		if said := strings.Count(log.String(), `msg="workspace would be moved"`); said != 3 || strings.Contains(log.String(), `msg="workspace moved"`) {
+		would := w.run(dryRun, func(c *config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		if said := strings.Count(log.String(), `msg="workspace would be added"`); said != 3 || strings.Contains(log.String(), `msg="workspace added"`) {
 			t.Errorf("a dry run logs %s", log.String())
 		}
 		if w.state() != before {
@@ -39,10 +39,10 @@ func TestMoveAll(t *testing.T) {
 			t.Errorf("%+v, and then %+v", would, r)
 		}
 		for _, id := range []workspace.ID{one, two, bobs} {
-			if res := of(t, would, id); res.Result != move.Moved || res.Home != nil {
+			if res := of(t, would, id); res.Result != arrivals.Added || res.Home != nil {
 				t.Errorf("%+v", res)
 			}
-			if res := of(t, r, id); res.Result != move.Moved || res.Home == nil || res.Source != move.StillArchived || w.deletedThere(id) {
+			if res := of(t, r, id); res.Result != arrivals.Added || res.Home == nil || res.Source != arrivals.StillArchived || w.deletedThere(id) {
 				t.Errorf("%+v", res)
 			}
 		}
@@ -58,14 +58,14 @@ func TestMoveAll(t *testing.T) {
 		before = w.Rows("workspaces", "users", "archives", "audit_log")
 		again := w.run(remove)
 		for _, id := range []workspace.ID{one, two, bobs} {
-			if res := of(t, again, id); res.Result != move.Already || res.Source != move.Removed || !w.deletedThere(id) {
+			if res := of(t, again, id); res.Result != arrivals.Already || res.Source != arrivals.Removed || !w.deletedThere(id) {
 				t.Errorf("%+v", res)
 			}
 		}
 		if w.Rows("workspaces", "users", "archives", "audit_log") != before {
 			t.Error("the second run has changed the target")
 		}
-		if last := w.run(remove, func(c *move.Config) { c.Selection = move.Selection{Workspace: string(one)} }); last.Left != 0 || of(t, last, one).Result != move.Already {
+		if last := w.run(remove, func(c *config) { c.Selection = arrivals.Selection{Workspace: string(one)} }); last.Left != 0 || of(t, last, one).Result != arrivals.Already {
 			t.Errorf("%+v", last)
 		}
 	})
@@ -98,8 +98,8 @@ func TestMoveInterruptedAfterEachStep(t *testing.T) {
 	for {
 		ctx, interrupt := context.WithCancel(t.Context())
 		steps := 0
-		_, err := w.try(ctx, remove, func(c *move.Config) {
-			c.Step = func(_ workspace.ID, step string) {
+		_, err := w.try(ctx, remove, func(c *config) {
+			c.Step = func(step string) {
 				passed[step] = true
 				if steps++; steps == interrupted+1 {
 					interrupt()
@@ -139,8 +139,8 @@ func TestMoveSweepsInterruptedCopy(t *testing.T) {
 	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
 	w.archived("ann", "one", noise(100_000))
 	ctx, interrupt := context.WithCancel(t.Context())
-	_, err := w.try(ctx, func(c *move.Config) {
-		c.Step = func(_ workspace.ID, step string) {
+	_, err := w.try(ctx, func(c *config) {
+		c.Step = func(step string) {
 			if step == "stored" {
 				interrupt()
 			}
@@ -149,17 +149,17 @@ func TestMoveSweepsInterruptedCopy(t *testing.T) {
 	if err == nil || len(w.objects(w.bucket)) == 0 {
 		t.Fatalf("%v, %v", err, w.objects(w.bucket))
 	}
-	w.cfg.Selection = move.Selection{User: "bob"}
+	w.cfg.Selection = arrivals.Selection{User: "bob"}
 	before := w.state()
 	if w.run(dryRun); w.state() != before {
 		t.Error("a dry run has changed something")
 	}
 	w.run()
 	w.expectNothing()
-	if n := fixture.Query[int](w, `SELECT count(*) FROM moved_workspaces`); n != 0 {
+	if n := fixture.Query[int](w, `SELECT count(*) FROM arrivals WHERE kind = 'workspace'`); n != 0 {
 		t.Errorf("%d moves are still recorded, and swept by each run", n)
 	}
-	w.cfg.Selection = move.Selection{All: true}
+	w.cfg.Selection = arrivals.Selection{}
 	if r := w.run(); r.Left != 0 {
 		t.Errorf("%+v", r)
 	}
@@ -177,14 +177,14 @@ func TestMoveNoticesStart(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
 			id := w.archived("ann", "one", noise(100_000))
-			r := w.run(remove, func(c *move.Config) {
-				c.Step = func(_ workspace.ID, step string) {
+			r := w.run(remove, func(c *config) {
+				c.Step = func(step string) {
 					if step == at {
 						w.source.Change(`UPDATE workspaces SET desired_state = 'RUNNING' WHERE id = $1`, id)
 					}
 				}
 			})
-			if res := of(t, r, id); res.Result != move.Left || res.Reason == "" || res.Source != "" || w.deletedThere(id) {
+			if res := of(t, r, id); res.Result != arrivals.Left || res.Reason == "" || res.Source != "" || w.deletedThere(id) {
 				t.Errorf("%+v", res)
 			}
 			if at != "finished" {
@@ -198,18 +198,18 @@ func TestMoveNoticesStart(t *testing.T) {
 			}
 			// Both have it now, and the report says so until one is deleted.
 			w.archive(id, "newer")
-			for _, f := range []func(*move.Config){remove, dryRun, func(*move.Config) {}} {
-				if res := of(t, w.run(f), id); res.Result != move.Left || !strings.Contains(res.Reason, "changed at the source since") || w.deletedThere(id) {
+			for _, f := range []func(*config){remove, dryRun, func(*config) {}} {
+				if res := of(t, w.run(f), id); res.Result != arrivals.Left || !strings.Contains(res.Reason, "changed at the source since") || w.deletedThere(id) {
 					t.Errorf("%+v", res)
 				}
 			}
 			w.Change(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, id)
-			if res := of(t, w.run(remove), id); res.Result != move.Left || !strings.Contains(res.Reason, "deleted here since") || w.deletedThere(id) {
+			if res := of(t, w.run(remove), id); res.Result != arrivals.Left || !strings.Contains(res.Reason, "deleted here since") || w.deletedThere(id) {
 				t.Errorf("%+v", res)
 			}
 			w.Change(`UPDATE workspaces SET phase = 'DELETED' WHERE id = $1`, id)
-			only := func(c *move.Config) { c.Selection = move.Selection{Workspace: string(id)} }
-			if res := of(t, w.run(remove, only), id); res.Result != move.Moved || !w.deletedThere(id) {
+			only := func(c *config) { c.Selection = arrivals.Selection{Workspace: string(id)} }
+			if res := of(t, w.run(remove, only), id); res.Result != arrivals.Added || !w.deletedThere(id) {
 				t.Errorf("%+v", res)
 			}
 			if ws, _ := w.here(id); ws.ArchiveDigest != fixture.Query[string](w.source, `SELECT archive_digest FROM workspaces WHERE id = $1`, id) {
@@ -227,17 +227,17 @@ func TestMoveRespectsDeletion(t *testing.T) {
 	w.run()
 	for _, gone := range []string{`UPDATE workspaces SET phase = 'DELETED', deleted_at = now()`, `DELETE FROM workspaces`} {
 		w.Change(gone)
-		for _, s := range []move.Selection{{All: true}, {User: "ann"}} {
-			for _, f := range []func(*move.Config){dryRun, remove} {
-				r := w.run(f, func(c *move.Config) { c.Selection = s })
-				if res := of(t, r, id); res.Result != move.Left || !strings.Contains(res.Reason, "deleted here since") || w.deletedThere(id) {
+		for _, s := range []arrivals.Selection{{}, {User: "ann"}} {
+			for _, f := range []func(*config){dryRun, remove} {
+				r := w.run(f, func(c *config) { c.Selection = s })
+				if res := of(t, r, id); res.Result != arrivals.Left || !strings.Contains(res.Reason, "deleted here since") || w.deletedThere(id) {
 					t.Errorf("%+v", res)
 				}
 			}
 		}
 	}
-	r := w.run(remove, func(c *move.Config) { c.Selection = move.Selection{Workspace: "ann/one"} })
-	if of(t, r, id).Result != move.Moved || !w.deletedThere(id) {
+	r := w.run(remove, func(c *config) { c.Selection = arrivals.Selection{Workspace: "ann/one"} })
+	if of(t, r, id).Result != arrivals.Added || !w.deletedThere(id) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -249,7 +249,7 @@ func TestMoveWaitsForArchiving(t *testing.T) {
 	running, stuck, broken, started := w.archived("ann", "running", ""), w.archived("ann", "stuck", ""), w.archived("ann", "broken", ""), w.archived("ann", "started", "")
 	w.source.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING'`)
 	w.source.Change(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, broken)
-	if would := w.run(dryRun); of(t, would, running).Result != move.Moved || of(t, would, broken).Result != move.Left ||
+	if would := w.run(dryRun); of(t, would, running).Result != arrivals.Added || of(t, would, broken).Result != arrivals.Left ||
 		fixture.Query[int](w.source, `SELECT count(*) FROM workspaces WHERE desired_state = 'ARCHIVED'`) != 0 {
 		t.Errorf("%+v", would)
 	}
@@ -258,7 +258,7 @@ func TestMoveWaitsForArchiving(t *testing.T) {
 			return fixture.Query[bool](w.source, `SELECT desired_state = 'ARCHIVED' FROM workspaces WHERE id = $1`, id)
 		}
 	}
-	done := make(chan move.Report, 1)
+	done := make(chan arrivals.Report, 1)
 	go func() { r, _ := w.try(t.Context()); done <- r }()
 	harness.Eventually(t, "the archiving is requested", asked(running))
 	w.archive(running, "new")
@@ -270,7 +270,7 @@ func TestMoveWaitsForArchiving(t *testing.T) {
 	for id, want := range map[workspace.ID]string{
 		running: "", stuck: "cannot be archived: no such name", broken: "DataLost", started: "started at the source",
 	} {
-		if res := of(t, r, id); !strings.Contains(res.Reason, want) || (res.Result == move.Moved) != (want == "") {
+		if res := of(t, r, id); !strings.Contains(res.Reason, want) || (res.Result == arrivals.Added) != (want == "") {
 			t.Errorf("%+v", res)
 		}
 	}
@@ -282,13 +282,13 @@ func TestMoveRefusals(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(w *world, id workspace.ID)
-		options []func(*move.Config)
+		options []func(*config)
 		reason  string
 	}{
 		"username": {func(w *world, _ workspace.ID) { w.AddUser("ANN") }, nil, "a user ANN already exists here"},
-		"name": {func(w *world, _ workspace.ID) { w.AddWorkspace(w.AddUser("ann"), "one") }, []func(*move.Config){join},
+		"name": {func(w *world, _ workspace.ID) { w.AddWorkspace(w.AddUser("ann"), "one") }, []func(*config){join},
 			`ann already has a workspace named "one" here`},
-		"quota": {func(w *world, _ workspace.ID) { w.AddWorkspace(w.AddUser("ann"), "other") }, []func(*move.Config){join},
+		"quota": {func(w *world, _ workspace.ID) { w.AddWorkspace(w.AddUser("ann"), "other") }, []func(*config){join},
 			"ann has 1 workspaces here, and at most 1 are allowed"},
 		"quota of deleted workspaces": {func(w *world, _ workspace.ID) {
 			ann := w.AddUser("ann")
@@ -296,7 +296,7 @@ func TestMoveRefusals(t *testing.T) {
 				w.AddWorkspace(ann, name)
 				w.Change(`UPDATE workspaces SET deleted_at = now() WHERE name = $1`, name)
 			}
-		}, []func(*move.Config){join}, "ann has 0 workspaces and 2 deleted ones that are not removed yet here, and at most 2 are allowed in all"},
+		}, []func(*config){join}, "ann has 0 workspaces and 2 deleted ones that are not removed yet here, and at most 2 are allowed in all"},
 		"image": {func(w *world, id workspace.ID) {
 			w.source.Change(`UPDATE workspaces SET image_ref = 'foreign/image' WHERE id = $1`, id)
 		}, nil, "the image foreign/image is not allowed here"},
@@ -313,12 +313,12 @@ func TestMoveRefusals(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, fixture.NewFolder(t), postgres.Limits{Workspaces: 1})
 			id := w.archived("ann", "one", "x")
-			w.cfg.Selection = move.Selection{Workspace: "ann/one"}
+			w.cfg.Selection = arrivals.Selection{Workspace: "ann/one"}
 			c.prepare(w, id)
 			before := w.state()
-			for _, options := range [][]func(*move.Config){append(c.options, dryRun), append(c.options, remove)} {
+			for _, options := range [][]func(*config){append(c.options, dryRun), append(c.options, remove)} {
 				r := w.run(options...)
-				if res := of(t, r, id); res.Result != move.Left || !strings.Contains(res.Reason, c.reason) || r.Left == 0 {
+				if res := of(t, r, id); res.Result != arrivals.Left || !strings.Contains(res.Reason, c.reason) || r.Left == 0 {
 					t.Errorf("%+v", res)
 				}
 			}
@@ -336,8 +336,8 @@ func TestMoveRefusedAtTheEnd(t *testing.T) {
 	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
 	w.AddUser("ann")
 	id := w.archived("ann", "one", "x")
-	r := w.run(join, remove, func(c *move.Config) {
-		c.Step = func(_ workspace.ID, step string) {
+	r := w.run(join, remove, func(c *config) {
+		c.Step = func(step string) {
 			if step == "verified" {
 				ann, err := w.DB.UserByName(t.Context(), "ann")
 				check(t, err)
@@ -345,7 +345,7 @@ func TestMoveRefusedAtTheEnd(t *testing.T) {
 			}
 		}
 	})
-	if res := of(t, r, id); res.Result != move.Left || !strings.Contains(res.Reason, "already") || w.deletedThere(id) || len(w.objects(w.bucket)) != 0 {
+	if res := of(t, r, id); res.Result != arrivals.Left || !strings.Contains(res.Reason, "already") || w.deletedThere(id) || len(w.objects(w.bucket)) != 0 {
 		t.Errorf("%+v, %v", res, w.objects(w.bucket))
 	}
 }
@@ -355,9 +355,9 @@ func TestMoveJoinsUsers(t *testing.T) {
 	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
 	ann := w.AddUser("Ann")
 	id := w.archived("ann", "one", "x")
-	w.cfg.Selection = move.Selection{User: "ANN"}
+	w.cfg.Selection = arrivals.Selection{User: "ANN"}
 	r := w.run(join)
-	if len(r.Users) != 1 || r.Users[0].Result != move.Joined || r.Users[0].ID != ann.UserID {
+	if len(r.Users) != 1 || r.Users[0].Result != arrivals.Joined || r.Users[0].ID != ann.UserID {
 		t.Errorf("%+v", r.Users)
 	}
 	if ws, _ := w.here(id); ws.OwnerID != ann.UserID {
@@ -365,7 +365,7 @@ func TestMoveJoinsUsers(t *testing.T) {
 	}
 	// A later run knows the user without the option.
 	second := w.archived("ann", "two", "x")
-	if r = w.run(); of(t, r, second).Result != move.Moved || r.Users[0].Result != move.Already {
+	if r = w.run(); of(t, r, second).Result != arrivals.Added || r.Users[0].Result != arrivals.Already {
 		t.Errorf("%+v", r)
 	}
 }
@@ -470,7 +470,7 @@ func TestMoveEndsWithSilentSource(t *testing.T) {
 			w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
 			w.archived("ann", "one", "x")
 			w.via.silent = path
-			_, err := w.try(t.Context(), func(c *move.Config) { c.Limit, c.Patience = 100*time.Millisecond, 250*time.Millisecond })
+			_, err := w.try(t.Context(), func(c *config) { c.Limit, c.Patience = 100*time.Millisecond, 250*time.Millisecond })
 			if err == nil || !strings.Contains(err.Error(), "has not answered within 100ms") {
 				t.Errorf("%v", err)
 			}
@@ -485,8 +485,8 @@ func TestMoveLeavesStalledWorkspace(t *testing.T) {
 	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
 	stalled, other := w.archived("ann", "stalled", "x"), w.archived("ann", "other", "x")
 	w.source.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING' WHERE id = $1`, stalled)
-	r := w.run(func(c *move.Config) { c.Stalled = 100 * time.Millisecond })
-	if res := of(t, r, stalled); res.Result != move.Left || !strings.Contains(res.Reason, "no progress at the source for 100ms") || of(t, r, other).Result != move.Moved {
+	r := w.run(func(c *config) { c.Stalled = 100 * time.Millisecond })
+	if res := of(t, r, stalled); res.Result != arrivals.Left || !strings.Contains(res.Reason, "no progress at the source for 100ms") || of(t, r, other).Result != arrivals.Added {
 		t.Errorf("%+v", r)
 	}
 	w.expectMoved(other)
@@ -506,7 +506,7 @@ func TestMoveRefusesDamagedArchive(t *testing.T) {
 	}
 	r := w.run(remove)
 	for _, one := range []workspace.ID{id, short} {
-		if res := of(t, r, one); res.Result != move.Left || w.deletedThere(one) {
+		if res := of(t, r, one); res.Result != arrivals.Left || w.deletedThere(one) {
 			t.Errorf("%+v", res)
 		}
 	}
@@ -524,16 +524,16 @@ func TestMoveKeepsSourceOfLostArchive(t *testing.T) {
 	ws, _ := w.here(id)
 	content := w.content(w.bucket, ws.ArchiveKey)
 	check(t, w.bucket.Store.Delete(t.Context(), ws.ArchiveKey))
-	if res := of(t, w.run(remove), id); res.Result != move.Left || !strings.Contains(res.Reason, "missing or damaged") || w.deletedThere(id) {
+	if res := of(t, w.run(remove), id); res.Result != arrivals.Left || !strings.Contains(res.Reason, "missing or damaged") || w.deletedThere(id) {
 		t.Errorf("%+v", res)
 	}
 	w.Change(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
-	if res := of(t, w.run(remove), id); res.Result != move.Left || !strings.Contains(res.Reason, "DataLost") || w.deletedThere(id) {
+	if res := of(t, w.run(remove), id); res.Result != arrivals.Left || !strings.Contains(res.Reason, "DataLost") || w.deletedThere(id) {
 		t.Errorf("%+v", res)
 	}
 	w.Change(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL WHERE id = $1`, id)
 	fixture.PutObject(t, w.bucket.Store, ws.ArchiveKey, content)
-	if res := of(t, w.run(remove), id); res.Result != move.Already || !w.deletedThere(id) {
+	if res := of(t, w.run(remove), id); res.Result != arrivals.Already || !w.deletedThere(id) {
 		t.Errorf("%+v", res)
 	}
 }
@@ -565,12 +565,12 @@ func TestMoveKeepsSourceUntilHomeIsLive(t *testing.T) {
 		workspace.HomeLive:       workspace.ReasonNoVolume,
 	} {
 		home(state, reason)
-		if res := of(t, w.run(remove), id); res.Result != move.Left || !strings.Contains(res.Reason, "missing or damaged") || w.deletedThere(id) {
+		if res := of(t, w.run(remove), id); res.Result != arrivals.Left || !strings.Contains(res.Reason, "missing or damaged") || w.deletedThere(id) {
 			t.Errorf("%s: %+v", state, res)
 		}
 	}
 	home(workspace.HomeLive, workspace.ReasonVolumeReady)
-	if res := of(t, w.run(remove), id); res.Result != move.Already || !w.deletedThere(id) {
+	if res := of(t, w.run(remove), id); res.Result != arrivals.Already || !w.deletedThere(id) {
 		t.Errorf("live: %+v", res)
 	}
 }
@@ -591,20 +591,20 @@ func TestMoveBack(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(w.log, nil))
 	other := serve(t, w.Database, w.bucket, log)
 	back := w.cfg
-	back.Source = w.client(other, other.AddAccount("mover", "correct horse", true))
+	back.Client = w.client(other, other.AddAccount("mover", "correct horse", true))
 	back.DB, back.Bucket, back.JoinUsers, back.Remove = w.source.DB, w.sourceBucket, true, true
-	back.Selection = move.Selection{Workspace: "ann/one"}
+	back.Selection = arrivals.Selection{Workspace: "ann/one"}
 
-	r, err := move.Run(t.Context(), back)
+	r, err := back.run(t.Context())
 	check(t, err)
-	if res := of(t, r, id); res.Result != move.Left || !strings.Contains(res.Reason, "removed completely") {
+	if res := of(t, r, id); res.Result != arrivals.Left || !strings.Contains(res.Reason, "removed completely") {
 		t.Errorf("%+v", res)
 	}
 	w.source.Change(`UPDATE workspaces SET phase = 'DELETED', deleted_at = now() - interval '1 day'`)
 	deleted := fixture.Query[time.Time](w.source, `SELECT deleted_at FROM workspaces`)
-	r, err = move.Run(t.Context(), back)
+	r, err = back.run(t.Context())
 	check(t, err)
-	if res := of(t, r, id); res.Result != move.Moved || res.Source != move.Removed {
+	if res := of(t, r, id); res.Result != arrivals.Added || res.Source != arrivals.Removed {
 		t.Errorf("%+v", res)
 	}
 	ws, err := w.source.DB.Workspace(t.Context(), w.users["ann"], id)
@@ -628,15 +628,15 @@ func TestMoveEndsWithSource(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
 	one, two := w.archived("ann", "one", "x"), w.archived("ann", "two", "x")
-	r, err := w.try(t.Context(), func(c *move.Config) {
-		c.Step = func(_ workspace.ID, step string) {
+	r, err := w.try(t.Context(), func(c *config) {
+		c.Step = func(step string) {
 			if step == "verified" {
 				_, err := w.source.DB.AllowMoves(t.Context(), 0)
 				check(t, err)
 			}
 		}
 	})
-	if err == nil || !strings.Contains(err.Error(), "allow-moves") || of(t, r, one).Result != move.Left || !strings.Contains(of(t, r, two).Reason, "not tried") {
+	if err == nil || !strings.Contains(err.Error(), "allow-moves") || of(t, r, one).Result != arrivals.Left || !strings.Contains(of(t, r, two).Reason, "not tried") {
 		t.Errorf("%v, %+v", err, r)
 	}
 	if _, err = w.try(t.Context()); err == nil || !strings.Contains(err.Error(), "run codehub allow-moves on its machine") {
@@ -658,7 +658,7 @@ func TestMoveRefusesHold(t *testing.T) {
 	for _, d := range []*fixture.Database{w.Database, w.source.Database} {
 		d.Change(`UPDATE gc_state SET hold = 'restored', hold_since = now()`)
 		before := w.state()
-		for _, f := range []func(*move.Config){dryRun, remove} {
+		for _, f := range []func(*config){dryRun, remove} {
 			if _, err := w.try(t.Context(), f); err == nil || !strings.Contains(err.Error(), "codehub reconcile-restore") {
 				t.Errorf("%v", err)
 			}
@@ -668,7 +668,7 @@ func TestMoveRefusesHold(t *testing.T) {
 		}
 		d.Change(`UPDATE gc_state SET hold = NULL, hold_since = NULL`)
 	}
-	if r := w.run(remove); of(t, r, id).Result != move.Moved || !w.deletedThere(id) {
+	if r := w.run(remove); of(t, r, id).Result != arrivals.Added || !w.deletedThere(id) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -677,7 +677,7 @@ func TestMoveNeedsAdministrators(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
 	w.archived("ann", "one", "x")
-	if _, err := w.try(t.Context(), func(c *move.Config) { c.Source = w.client(w.source, w.users["ann"]) }); err == nil || !strings.Contains(err.Error(), "administrators") {
+	if _, err := w.try(t.Context(), func(c *config) { c.Client = w.client(w.source, w.users["ann"]) }); err == nil || !strings.Contains(err.Error(), "administrators") {
 		t.Errorf("%v", err)
 	}
 	w.Change(`UPDATE users SET admin = false`)

@@ -16,6 +16,7 @@ import (
 
 	"codehub/client"
 	"codehub/internal/archive"
+	"codehub/internal/arrivals"
 	"codehub/internal/arrivals/move"
 	"codehub/internal/control/admin"
 	"codehub/internal/postgres"
@@ -48,7 +49,7 @@ type world struct {
 
 	*fixture.Database // the target's
 	bucket            *bucket.Bucket
-	cfg               move.Config
+	cfg               config
 	log               *harness.Log
 }
 
@@ -79,11 +80,34 @@ func newWorld(t testing.TB, target store.Store, limits postgres.Limits) *world {
 	check(t, w.bucket.Check(t.Context(), false))
 	images, err := imageref.ParseAllowed("codehub/*, other/*", "codehub/workspace:latest")
 	check(t, err)
-	w.cfg = move.Config{
-		Source: w.client(w.source, w.admin), Selection: move.Selection{All: true}, DB: w.DB, Bucket: w.bucket, Storage: workspace.StorageLocalDir,
-		Images: images, Log: log, Poll: time.Millisecond,
+	w.cfg = config{
+		here:  here{DB: w.DB, Bucket: w.bucket, Storage: workspace.StorageLocalDir, Images: images, Log: log},
+		there: there{Client: w.client(w.source, w.admin), Poll: time.Millisecond},
 	}
 	return w
+}
+
+// config configures an import from another installation.
+type config struct {
+	here
+	there
+	Step func(step string)
+}
+
+type (
+	here  = arrivals.Config
+	there = move.Config
+)
+
+func (c config) run(ctx context.Context) (arrivals.Report, error) {
+	c.Source = move.New(c.there)
+	c.here.Step = func(step string) error {
+		if c.Step != nil {
+			c.Step(step)
+		}
+		return nil
+	}
+	return arrivals.Run(ctx, c.here)
 }
 
 // serve serves the API of an installation.
@@ -135,29 +159,29 @@ func (w *world) archive(id workspace.ID, content string) {
 }
 
 // run moves with changes to the configuration.
-func (w *world) run(change ...func(*move.Config)) move.Report {
+func (w *world) run(change ...func(*config)) arrivals.Report {
 	w.Helper()
 	r, err := w.try(w.Context(), change...)
 	check(w, err)
 	return r
 }
 
-func (w *world) try(ctx context.Context, change ...func(*move.Config)) (move.Report, error) {
+func (w *world) try(ctx context.Context, change ...func(*config)) (arrivals.Report, error) {
 	cfg := w.cfg
 	for _, f := range change {
 		f(&cfg)
 	}
-	return move.Run(ctx, cfg)
+	return cfg.run(ctx)
 }
 
-func remove(c *move.Config) { c.Remove = true }
-func dryRun(c *move.Config) { c.DryRun = true }
-func join(c *move.Config)   { c.JoinUsers = true }
+func remove(c *config) { c.Remove = true }
+func dryRun(c *config) { c.DryRun = true }
+func join(c *config)   { c.JoinUsers = true }
 
 // state is all that both installations hold, as text.
 func (w *world) state() string {
 	w.Helper()
-	tables := []string{"users", "workspaces", "archives", "moved_users", "moved_workspaces", "audit_log"}
+	tables := []string{"users", "workspaces", "archives", "arrivals", "audit_log"}
 	return w.Rows(tables...) + w.source.Rows(tables...) + strings.Join(w.objects(w.bucket), "\n") + strings.Join(w.objects(w.sourceBucket), "\n")
 }
 
@@ -247,12 +271,12 @@ func (w *world) expectMoved(ids ...workspace.ID) {
 		w.Errorf("objects in the bucket: %v, want %v", got, keys)
 	}
 	for query, want := range map[string]int{
-		`SELECT count(*) FROM workspaces`:                                                     len(ids),
-		`SELECT count(*) FROM archives`:                                                       len(ids),
-		`SELECT count(*) FROM archives WHERE created_at < now() - interval '1 hour'`:          0,
-		`SELECT count(*) FROM workspaces WHERE archive_key NOT IN (SELECT key FROM archives)`: 0,
-		`SELECT count(*) FROM moved_workspaces WHERE moved_at IS NULL OR abandoned <> '{}'`:   0,
-		`SELECT count(*) FROM audit_log WHERE action = 'workspace.move'`:                      len(ids),
+		`SELECT count(*) FROM workspaces`:                                                                      len(ids),
+		`SELECT count(*) FROM archives`:                                                                        len(ids),
+		`SELECT count(*) FROM archives WHERE created_at < now() - interval '1 hour'`:                           0,
+		`SELECT count(*) FROM workspaces WHERE archive_key NOT IN (SELECT key FROM archives)`:                  0,
+		`SELECT count(*) FROM arrivals WHERE kind = 'workspace' AND (arrived_at IS NULL OR abandoned <> '{}')`: 0,
+		`SELECT count(*) FROM audit_log WHERE action = 'workspace.import'`:                                     len(ids),
 	} {
 		if got := fixture.Query[int](w, query); got != want {
 			w.Errorf("%s: %d, want %d", query, got, want)
@@ -269,9 +293,9 @@ func (w *world) expectNothing() {
 }
 
 // of returns the result for a workspace.
-func of(t testing.TB, r move.Report, id workspace.ID) move.Workspace {
+func of(t testing.TB, r arrivals.Report, id workspace.ID) arrivals.Workspace {
 	t.Helper()
-	i := slices.IndexFunc(r.Workspaces, func(w move.Workspace) bool { return w.ID == string(id) })
+	i := slices.IndexFunc(r.Workspaces, func(w arrivals.Workspace) bool { return w.OldID == string(id) })
 	if i < 0 {
 		t.Fatalf("%s is not in the report %+v", id, r)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"codehub/internal/arrivals/adopt"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -27,10 +28,7 @@ type View struct {
 }
 
 // Archive is a complete archive with the workspace's data from its .meta.
-type Archive struct {
-	workspace.Archive
-	Owner, Name string
-}
+type Archive = adopt.Archive
 
 // Action is what happens to a workspace's row.
 type Action string

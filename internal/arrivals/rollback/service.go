@@ -47,7 +47,7 @@ type Service struct {
 	cfg Config
 
 	mu       sync.Mutex
-	found    []adopt.Found // the last survey of the bucket
+	found    []adopt.Home // the last survey of the bucket
 	surveyed time.Time
 }
 
@@ -203,7 +203,7 @@ func (s *Service) views(ctx context.Context, state postgres.RollbackState, later
 		v := view(f.ID)
 		for _, a := range f.Archives {
 			if v.Row == nil || !v.Row.Going[a.Key] {
-				v.Archives = append(v.Archives, Archive{Archive: a.Archive, Owner: a.Owner, Name: a.WorkspaceName})
+				v.Archives = append(v.Archives, a)
 			}
 		}
 	}
@@ -259,7 +259,7 @@ func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 }
 
 // survey reads which archives are in the bucket. A later page may use a recent survey.
-func (s *Service) survey(ctx context.Context, later bool) ([]adopt.Found, error) {
+func (s *Service) survey(ctx context.Context, later bool) ([]adopt.Home, error) {
 	s.mu.Lock()
 	found, age := s.found, time.Since(s.surveyed)
 	s.mu.Unlock()

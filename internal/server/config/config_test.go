@@ -491,7 +491,7 @@ func TestCheckEnvironment(t *testing.T) {
 	t.Parallel()
 	for variable, refused := range map[string]bool{
 		"CODEHUB_LISTN=x": true, "CODEHUB_PORT=8080": true, "CODEHUB_SERVICE=x": true, "CODEHUB_LISTEN=y": false, "CODEHUB_TTL_STANDBY_SECONDS=1": false, "TTL_STANDBY_SECONDS=1": false,
-		"PATH=z": false, "CODEHUB_TEST_BINARY=b": false, "CODEHUB_BENCH_ROUNDS=3": false, "CODEHUB_SESSION_TOKEN=t": false, "CODEHUB_MOVE_TOKEN=t": false,
+		"PATH=z": false, "CODEHUB_TEST_BINARY=b": false, "CODEHUB_BENCH_ROUNDS=3": false, "CODEHUB_SESSION_TOKEN=t": false, "CODEHUB_IMPORT_TOKEN=t": false,
 		"CODEHUB_SERVICE_HOST=10.96.0.7": false, "CODEHUB_SERVICE_PORT=80": false, "CODEHUB_SERVICE_PORT_HTTP=80": false, "CODEHUB_PORT=tcp://10.96.0.7:80": false,
 		"CODEHUB_PORT_80_TCP=tcp://10.96.0.7:80": false, "CODEHUB_PORT_80_TCP_ADDR=10.96.0.7": false, "CODEHUB_SSH_SERVICE_HOST=10.96.0.8": false, "CODEHUB_METRICS_PORT_9090_TCP_PROTO=tcp": false,
 	} {

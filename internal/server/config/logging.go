@@ -20,7 +20,7 @@ func (c *Config) Logger(w io.Writer) *slog.Logger {
 // ofOthers are variables of the client, of commands that run with the settings of the server,
 // and of workspaces, in which a server may run as well.
 var ofOthers = []string{
-	"CODEHUB_SESSION_TOKEN", "CODEHUB_MOVE_FROM", "CODEHUB_MOVE_TOKEN", "CODEHUB_IMPORT_FROM",
+	"CODEHUB_SESSION_TOKEN", "CODEHUB_IMPORT_FROM", "CODEHUB_IMPORT_TOKEN",
 	"CODEHUB_WORKSPACE_ID", "CODEHUB_WORKSPACE_NAME", "CODEHUB_WORKSPACE_OWNER", "CODEHUB_BUSY_SOCKET",
 }
 

@@ -14,10 +14,8 @@ import (
 // Commands are the commands of this package.
 type Commands struct {
 	Migrate       migrateCmd       `cmd:"" help:"Apply database migrations."`
-	Adopt         adoptCmd         `cmd:"" name:"adopt-archives" help:"Rebuild a lost database from the archives."`
 	GC            gcCmd            `cmd:"" name:"gc" help:"Remove archives that are no longer needed."`
-	ImportM1      importM1Cmd      `cmd:"" name:"import-m1" help:"Import the data of codehub's first version."`
-	Move          moveCmd          `cmd:"" name:"move" help:"Move workspaces from another installation here."`
+	Import        importCmd        `cmd:"" name:"import" help:"Import users and workspaces from elsewhere."`
 	AllowMoves    allowMovesCmd    `cmd:"" name:"allow-moves" help:"Let administrators move workspaces to another installation."`
 	Uninstall     uninstallCmd     `cmd:"" name:"uninstall" help:"Remove an installation's containers and volumes."`
 	ResetPassword resetPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password in the database."`

@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/arrivals/adopt"
+	"codehub/internal/arrivals"
 	"codehub/internal/cli/terminal"
 	"codehub/internal/control/gc"
 	"codehub/internal/control/lease"
@@ -177,12 +177,12 @@ func TestAdoptCommand(t *testing.T) {
 	t.Parallel()
 	c, id, keys := archivedThrice(t)
 	c.dsn = pgtest.New(t, postgres.Migrate) // the database is lost
-	if _, errs, exit := c.run("adopt-archives"); exit != terminal.ExitError || !strings.Contains(errs, "--admin") {
+	if _, errs, exit := c.run("import", "bucket", "--all"); exit != terminal.ExitError || !strings.Contains(errs, "--admin") {
 		t.Errorf("exit %d: %s", exit, errs)
 	}
-	var r adopt.Report
-	c.json(&r, "adopt-archives", "--admin", "ann", "--dry-run")
-	if !r.DryRun || !r.TakenOver || len(r.Workspaces) != 1 || len(r.Users) != 1 || r.Users[0].Password != "" {
+	var r arrivals.Report
+	c.json(&r, "import", "bucket", "--all", "--admin", "ann", "--dry-run")
+	if !r.DryRun || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "takes the id") || len(r.Workspaces) != 1 || len(r.Users) != 1 || strings.Contains(strings.Join(r.Users[0].Notes, ""), "password") {
 		t.Errorf("%+v", r)
 	}
 	// Beside a server it could not become another installation's.
@@ -198,14 +198,14 @@ func TestAdoptCommand(t *testing.T) {
 		}})
 	}()
 	<-leading
-	if _, errs, exit := c.run("adopt-archives", "--admin", "ann"); exit != terminal.ExitError || !strings.Contains(errs, "stop it first") {
+	if _, errs, exit := c.run("import", "bucket", "--all", "--admin", "ann"); exit != terminal.ExitError || !strings.Contains(errs, "stop it first") {
 		t.Errorf("exit %d: %s", exit, errs)
 	}
 	stop()
 	try(t, <-ended)
 
-	out, errs, exit := c.run("adopt-archives", "--admin", "ann")
-	for _, want := range []string{"ann", "administrator", "shown only once", "adopted: 1", string(id)} {
+	out, errs, exit := c.run("import", "bucket", "--all", "--admin", "ann")
+	for _, want := range []string{"ann", "administrator", "shown only once", "1 workspaces added", string(id)} {
 		if exit != terminal.ExitOK || !strings.Contains(out, want) {
 			t.Errorf("exit %d, no %q in:\n%s\n%s", exit, want, out, errs)
 		}
@@ -217,17 +217,17 @@ func TestAdoptCommand(t *testing.T) {
 	if err != nil || ws.ArchiveKey != keys[2] || ws.ImageRef != "codehub/workspace:latest" {
 		t.Errorf("%v, %+v", err, ws)
 	}
-	c.json(&r, "adopt-archives")
-	if r.TakenOver || r.Workspaces[0].Result != adopt.Known || len(r.Warnings) != 0 {
+	c.json(&r, "import", "bucket", "--all")
+	if r.Workspaces[0].Result != arrivals.Already || len(r.Warnings) != 0 {
 		t.Errorf("%+v", r)
 	}
 	// On localhost a second account is refused elsewhere.
 	_, err = db.CreateUser(t.Context(), postgres.User{Username: "bob", PasswordHash: "!"})
 	try(t, err)
-	if out, errs, _ := c.run("adopt-archives"); !strings.Contains(out, "Warning: 2 accounts can log in, and CODEHUB_URL is on localhost") {
+	if out, errs, _ := c.run("import", "bucket", "--all"); !strings.Contains(out, "Warning: 2 accounts can log in, and CODEHUB_URL is on localhost") {
 		t.Errorf("%s%s", out, errs)
 	}
-	if _, errs, exit := c.run("adopt-archives", "--image", "no image"); exit != terminal.ExitUsage || !strings.Contains(errs, "--image") {
+	if _, errs, exit := c.run("import", "bucket", "--all", "--image", "no image"); exit != terminal.ExitUsage || !strings.Contains(errs, "--image") {
 		t.Errorf("exit %d: %s", exit, errs)
 	}
 }
@@ -240,10 +240,6 @@ func TestReportsAreSafeToPrint(t *testing.T) {
 	when := time.Now()
 	for _, text := range []string{
 		collectionText(gc.Report{Restored: true, Items: []gc.Item{{Verdict: gc.Wait, Reason: evil, Key: evil, Name: evil, Due: &when}}}),
-		adoptionText(adopt.Report{
-			Users: []adopt.User{{Username: evil}}, Workspaces: []adopt.Workspace{{Name: evil, OldName: evil + "2", Owner: evil, Reason: evil}},
-			Unusable: []adopt.Unusable{{Key: evil, Why: evil}}, TakenOver: true, Others: []string{"x"},
-		}),
 	} {
 		if strings.ContainsAny(text, "\x1b\u202e") || strings.Contains(text, "\nx") {
 			t.Errorf("%q", text)

@@ -18,8 +18,7 @@ func (b *Bucket) Receive(ctx context.Context, key string, meta *archive.Meta, fr
 	if _, err := b.own(key); err != nil {
 		return err
 	}
-	encoded, err := meta.Encode()
-	if err != nil {
+	if _, err := meta.Encode(); err != nil {
 		return err
 	}
 	sum := sha256.New()
@@ -30,6 +29,15 @@ func (b *Bucket) Receive(ctx context.Context, key string, meta *archive.Meta, fr
 	if got := hex.EncodeToString(sum.Sum(nil)); got != meta.SHA256 || n != meta.Size {
 		_ = b.Store.Delete(ctx, key)
 		return fmt.Errorf("%w: %d bytes with sha256 %s, but .meta says %d bytes with %s", archive.ErrCorrupted, n, got, meta.Size, meta.SHA256)
+	}
+	return b.Complete(ctx, key, meta)
+}
+
+// Complete stores the .meta of a stored archive, which completes it.
+func (b *Bucket) Complete(ctx context.Context, key string, meta *archive.Meta) error {
+	encoded, err := meta.Encode()
+	if err != nil {
+		return err
 	}
 	_, err = b.Store.Put(ctx, archive.MetaKey(key), bytes.NewReader(encoded))
 	return err

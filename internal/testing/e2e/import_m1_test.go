@@ -21,7 +21,7 @@ import (
 
 	"codehub/api"
 	codehub "codehub/client"
-	"codehub/internal/arrivals/importm1"
+	"codehub/internal/arrivals"
 	"codehub/internal/testing/archivetest"
 	"codehub/internal/testing/pgtest"
 )
@@ -99,12 +99,12 @@ func (v *m1) run(docker *client.Client, short string) {
 	v.must(err)
 }
 
-// importM1 runs `codehub import-m1` on the server's installation.
-func (s *server) importM1(v *m1, settings []string, flags ...string) (importm1.Report, int) {
+// importM1 runs `codehub import first-version` on the server's installation.
+func (s *server) importM1(v *m1, settings []string, flags ...string) (arrivals.Report, int) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, env.binary, append([]string{"import-m1", "--homes", v.homes, "--output", "json"}, flags...)...)
+	cmd := exec.CommandContext(ctx, env.binary, append([]string{"import", "first-version", "--all", "--homes", v.homes, "--output", "json"}, flags...)...)
 	cmd.Env = append(os.Environ(), append([]string{"CODEHUB_DATA_DIR=" + s.home, "CODEHUB_IMPORT_FROM=" + v.dsn}, settings...)...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -113,9 +113,9 @@ func (s *server) importM1(v *m1, settings []string, flags ...string) (importm1.R
 	if err != nil && !errors.As(err, &exit) {
 		s.Fatal(err)
 	}
-	var report importm1.Report
+	var report arrivals.Report
 	if err := json.Unmarshal(out, &report); err != nil {
-		s.Fatalf("import-m1 printed %q: %v\n%s", out, err, stderr.String())
+		s.Fatalf("import printed %q: %v\n%s", out, err, stderr.String())
 	}
 	return report, cmd.ProcessState.ExitCode()
 }
@@ -142,7 +142,7 @@ func TestImportFromFirstVersion(t *testing.T) {
 			}
 			report, code := s.importM1(v, settings, flags...)
 			if code != 0 || report.Left != 0 {
-				t.Fatalf("import-m1: exit code %d, %+v", code, report)
+				t.Fatalf("import: exit code %d, %+v", code, report)
 			}
 			if storage == "local-dir" {
 				s.restart()
@@ -153,7 +153,7 @@ func TestImportFromFirstVersion(t *testing.T) {
 				t.Errorf("second import: exit code %d, %+v", code, again)
 			}
 			for _, w := range again.Workspaces {
-				if w.Result != importm1.Already && w.Result != importm1.Deleted {
+				if w.Result != arrivals.Already && w.Result != arrivals.Deleted {
 					t.Errorf("second import: %+v", w)
 				}
 			}
@@ -161,7 +161,7 @@ func TestImportFromFirstVersion(t *testing.T) {
 	}
 }
 
-func (s *server) expectM1Imported(v *m1, report importm1.Report) {
+func (s *server) expectM1Imported(v *m1, report arrivals.Report) {
 	s.Helper()
 	kim, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: "kim", Password: "testpassword"})
 	v.must(err)
@@ -174,7 +174,7 @@ func (s *server) expectM1Imported(v *m1, report importm1.Report) {
 	v.must(err)
 	homes := map[string]homeState{}
 	for _, w := range report.Workspaces {
-		if w.Result == importm1.Imported && w.Home != nil {
+		if w.Result == arrivals.Added && w.Home != nil {
 			homes[w.ID] = archivetest.Snapshot(s.TB, filepath.Join(v.homes, "users", ownerOf(v, w.OldID), "workspaces", w.OldID, "home"))
 		}
 	}
@@ -184,7 +184,7 @@ func (s *server) expectM1Imported(v *m1, report importm1.Report) {
 		s.Fatal(err)
 	}
 	for _, w := range report.Workspaces {
-		if w.Result != importm1.Imported || w.Owner != "kim" {
+		if w.Result != arrivals.Added || w.Owner != "kim" {
 			continue
 		}
 		asKim.awaitPhase(w.ID, w.DesiredState)

@@ -13,7 +13,7 @@ import (
 
 	"codehub/api"
 	codehub "codehub/client"
-	"codehub/internal/arrivals/move"
+	"codehub/internal/arrivals"
 	"codehub/internal/testing/archivetest"
 	"codehub/internal/testing/harness"
 )
@@ -45,15 +45,15 @@ func (m *movable) allowMoves() {
 	}
 }
 
-// moveCommand prepares `codehub move` from another server here.
+// moveCommand prepares `codehub import installation` from another server here.
 func (m *movable) moveCommand(ctx context.Context, binary string, from *movable, flags ...string) *exec.Cmd {
-	cmd := m.command(ctx, binary, append([]string{"move", "--output", "json"}, flags...)...)
-	cmd.Env = append(cmd.Env, "CODEHUB_MOVE_FROM="+from.URL, "CODEHUB_MOVE_TOKEN="+from.token)
+	cmd := m.command(ctx, binary, append([]string{"import", "installation", "--output", "json"}, flags...)...)
+	cmd.Env = append(cmd.Env, "CODEHUB_IMPORT_FROM="+from.URL, "CODEHUB_IMPORT_TOKEN="+from.token)
 	return cmd
 }
 
-// move runs `codehub move` and returns its report and its exit code.
-func (m *movable) move(from *movable, flags ...string) (report move.Report, code int) {
+// move runs `codehub import installation` and returns its report and its exit code.
+func (m *movable) move(from *movable, flags ...string) (report arrivals.Report, code int) {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), 3*time.Minute)
 	defer cancel()
@@ -128,7 +128,7 @@ func TestMoveBetweenServers(t *testing.T) {
 			}
 			there := target.enterAs("ann", password)
 			w = there.awaitArchived(target.bucket, odd, home)
-			if got := report.Workspaces[0]; got.ID != odd || got.Home.Key != *w.ArchiveKey || got.Home.Skipped != archivetest.Skipped || got.Source != move.Removed {
+			if got := report.Workspaces[0]; got.ID != odd || got.Home.Key != *w.ArchiveKey || got.Home.Skipped != archivetest.Skipped || got.Source != arrivals.Removed {
 				t.Errorf("%+v", got)
 			}
 			if _, meta, err := target.bucket.unpack(t, *w.ArchiveKey); err != nil || meta.SHA256 != report.Workspaces[0].Home.SHA256 || meta.Owner != "ann" {

@@ -20,7 +20,7 @@ const maxBcryptCost = 14
 type storedHash func(password []byte) bool
 
 // readHash parses a stored hash: argon2id with any parameters, or bcrypt, which
-// import-m1 brings over. Anything else is errHash.
+// an import of the first version brings over. Anything else is errHash.
 func readHash(s string) (storedHash, error) {
 	if strings.HasPrefix(s, "$2a$") || strings.HasPrefix(s, "$2b$") || strings.HasPrefix(s, "$2y$") {
 		cost, err := bcrypt.Cost([]byte(s))

@@ -76,7 +76,7 @@ func TestSignInOfMovedUser(t *testing.T) {
 	t.Parallel()
 	w := newSignInWorld(t, idp.Options{}, nil)
 	source, old := uuid.NewString(), uuid.NewString()
-	id, err := w.DB.MoveUser(t.Context(), postgres.MovedUser{Source: source, OldID: old, Username: "ann", Identities: []postgres.MovedIdentity{{Issuer: w.idp.Issuer, Subject: "s1", Username: "ann"}}})
+	id, err := w.DB.AddArrivedUser(t.Context(), postgres.ArrivedUser{Source: source, OldID: old, User: postgres.User{Username: "ann"}, Identities: []postgres.ArrivedIdentity{{Issuer: w.idp.Issuer, Subject: "s1", Username: "ann"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// These calls are for `codehub move` of another installation. The store allows them to
+// These calls are for `codehub import` of another installation. The store allows them to
 // administrators with an API token, while moves are allowed, and records what is read
 // (docs/adr/0022-moves-are-allowed-on-the-machine.md).
 

@@ -22,7 +22,7 @@ const (
 	movedTimeout = 5 * time.Second
 )
 
-// moves maps the IDs of codehub's first version to those that import-m1 gave the
+// moves maps the IDs of codehub's first version to those that an import gave the
 // workspaces, because bookmarks contain the old addresses. The map is small and
 // final, so all of it is kept in memory.
 //
