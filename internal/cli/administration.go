@@ -55,11 +55,7 @@ type adminListCmd struct {
 	Limit   int    `short:"n" default:"50" help:"Workspaces to list; 0 lists all."`
 }
 
-func (l adminListCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l adminListCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	f := client.AllFilter{Query: l.Query, State: l.State, Owner: l.Owner, Image: l.Image, Deleted: l.Deleted, Sort: l.Sort, Descending: l.Reverse, Most: max(0, l.Limit)}
 	if l.Unused > 0 {
 		f.UnusedSince = time.Now().Add(-time.Duration(l.Unused))
@@ -281,11 +277,7 @@ func (a adminRecoverCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type adminArchivesCmd struct{ onAny }
 
-func (a adminArchivesCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
+func (a adminArchivesCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	w, err := resolveAny(ctx, c, a.Workspace, false)
 	if err != nil {
 		return err
@@ -369,11 +361,7 @@ type adminLogsCmd struct {
 	Tail      int    `short:"n" default:"1000" help:"Newest lines to print; 0 prints all."`
 }
 
-func (l adminLogsCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l adminLogsCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	w, err := resolveAny(ctx, c, l.Workspace, false)
 	if err != nil {
 		return err
@@ -389,11 +377,7 @@ type adminUsageCmd struct {
 	JSON      bool   `name:"json" help:"Print JSON instead of CSV."`
 }
 
-func (u adminUsageCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := u.connect()
-	if err != nil {
-		return err
-	}
+func (u adminUsageCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	id, format := "", "csv"
 	if u.Workspace != "" {
 		w, err := resolveAny(ctx, c, u.Workspace, false)
@@ -424,11 +408,7 @@ func (auditCmd) Help() string {
 	return `For administrators: who did what to which workspace, user or token, when, and from where.`
 }
 
-func (a auditCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
+func (a auditCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	f := client.AuditFilter{User: a.User, Action: a.Action, Target: a.Target, Since: a.Since.at(time.Now())}
 	if a.Export {
 		body, until, err := c.ExportAudit(ctx, f)
@@ -483,12 +463,9 @@ type bannerCmd struct {
 	Clear bool   `help:"Remove the banner (administrators)."`
 }
 
-func (b bannerCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := b.connect()
-	if err != nil {
-		return err
-	}
+func (b bannerCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	var banner api.Banner
+	var err error
 	switch {
 	case b.Clear:
 		banner, err = c.SetBanner(ctx, "")
@@ -513,11 +490,7 @@ type noticesCmd struct {
 	Dismiss bool `help:"Remove the notices after printing them."`
 }
 
-func (n noticesCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := n.connect()
-	if err != nil {
-		return err
-	}
+func (n noticesCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Notices(ctx)
 	if err != nil {
 		return err
@@ -563,11 +536,7 @@ type usersDeleteCmd struct {
 	HandOver         string `xor:"workspaces" placeholder:"USER" help:"Hand over the user's workspaces to this user."`
 }
 
-func (u usersDeleteCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := u.connect()
-	if err != nil {
-		return err
-	}
+func (u usersDeleteCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	id, err := findUser(ctx, c, u.User)
 	if err != nil {
 		return err

@@ -81,10 +81,10 @@ type serverFlags struct {
 	version string // of this program
 }
 
-// AfterApply receives the program's version.
-func (f *serverFlags) AfterApply(vars kong.Vars) error {
+// AfterApply receives the program's version, and lets Run take the client.
+func (f *serverFlags) AfterApply(k *kong.Context, vars kong.Vars) error {
 	f.version = vars[versionVar]
-	return nil
+	return k.BindToProvider(f.connect)
 }
 
 func (f serverFlags) userAgent() client.Option {

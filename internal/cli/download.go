@@ -33,11 +33,7 @@ func (downloadCmd) Help() string {
 	return `The archive is kept in FILE….part until it is complete and its SHA-256 is right. Run the same command again to resume an interrupted download. tar --zstd unpacks the archive.`
 }
 
-func (d downloadCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := d.connect()
-	if err != nil {
-		return err
-	}
+func (d downloadCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	w, err := resolve(ctx, c, d.Workspace, false)
 	if err != nil {
 		return err

@@ -26,11 +26,7 @@ type createCmd struct {
 	envFlag
 }
 
-func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := cmd.connect()
-	if err != nil {
-		return err
-	}
+func (cmd createCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	env, err := cmd.variables(os.LookupEnv)
 	if err != nil {
 		return err

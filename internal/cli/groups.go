@@ -34,11 +34,7 @@ type groupsListCmd struct {
 	terminal.Format
 }
 
-func (g groupsListCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := g.connect()
-	if err != nil {
-		return err
-	}
+func (g groupsListCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Groups(ctx)
 	if err != nil {
 		return err
@@ -154,11 +150,7 @@ type groupsCreateCmd struct {
 	Issuer string `placeholder:"URL" help:"The identity provider of the claim (default: any)."`
 }
 
-func (g groupsCreateCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := g.connect()
-	if err != nil {
-		return err
-	}
+func (g groupsCreateCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	made, err := c.CreateGroup(ctx, api.CreateGroup{Name: g.Name, Claim: g.Claim, Issuer: g.Issuer, MaxRunning: g.MaxRunning.n, MaxWorkspaces: g.MaxWorkspaces.n, MaxBytes: g.MaxBytes.n})
 	if err != nil {
 		return err

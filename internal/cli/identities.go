@@ -9,6 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
 
@@ -22,11 +23,7 @@ type identitiesListCmd struct {
 	terminal.Format
 }
 
-func (l identitiesListCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l identitiesListCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Identities(ctx)
 	if err != nil {
 		return err
@@ -60,11 +57,7 @@ type identitiesUnlinkCmd struct {
 	Identity string `arg:"" help:"The identity's id."`
 }
 
-func (u identitiesUnlinkCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := u.connect()
-	if err != nil {
-		return err
-	}
+func (u identitiesUnlinkCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	password, err := terminal.AskSecret(k.Stderr, bufio.NewReader(os.Stdin), "Current password: ")
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 	"codehub/internal/web/dashboard/catalogue"
 )
@@ -24,11 +25,7 @@ type imagesRetryCmd struct {
 	Name string `arg:"" help:"The image, as codehub status lists it: ide, slim or full."`
 }
 
-func (i imagesRetryCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := i.connect()
-	if err != nil {
-		return err
-	}
+func (i imagesRetryCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	image, err := c.RetryImage(ctx, i.Name)
 	if err != nil {
 		return err

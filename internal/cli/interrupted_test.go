@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"codehub/client"
 )
 
 // stopAfter calls stop once something was written.
@@ -47,7 +49,7 @@ func TestCutOutputIsAnError(t *testing.T) {
 		return srv.URL
 	}
 	type command interface {
-		Run(ctx context.Context, k *kong.Context) error
+		Run(ctx context.Context, k *kong.Context, c *client.Client) error
 	}
 	for _, broken := range []bool{false, true} {
 		at := serverFlags{URL: serve(broken)}
@@ -67,7 +69,11 @@ func TestCutOutputIsAnError(t *testing.T) {
 			if broken {
 				out.stop = func() {}
 			}
-			err := c.Run(ctx, &kong.Context{Kong: &kong.Kong{Stdout: out, Stderr: io.Discard}})
+			server, err := at.connect()
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.Run(ctx, &kong.Context{Kong: &kong.Kong{Stdout: out, Stderr: io.Discard}}, server)
 			cancel()
 			switch {
 			case c.message == "" && !broken:

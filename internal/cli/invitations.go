@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
 
@@ -56,11 +57,7 @@ type usersImportCmd struct {
 
 const maxListFile = 512 << 10 // bytes
 
-func (u usersImportCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := u.connect()
-	if err != nil {
-		return err
-	}
+func (u usersImportCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	from := io.Reader(os.Stdin)
 	if u.File != "-" {
 		f, err := os.Open(u.File)

@@ -9,6 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
 
@@ -23,11 +24,7 @@ type keysListCmd struct {
 	terminal.Format
 }
 
-func (l keysListCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l keysListCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.SSHKeys(ctx)
 	if err != nil {
 		return err
@@ -48,11 +45,7 @@ type keysAddCmd struct {
 
 const maxKeyFile = 64 << 10 // bytes
 
-func (a keysAddCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
+func (a keysAddCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	from := io.Reader(os.Stdin)
 	if a.File != "-" {
 		f, err := os.Open(a.File)
@@ -85,11 +78,7 @@ type keysRemoveCmd struct {
 	Key string `arg:"" help:"The key's name, fingerprint or id."`
 }
 
-func (r keysRemoveCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := r.connect()
-	if err != nil {
-		return err
-	}
+func (r keysRemoveCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.SSHKeys(ctx)
 	if err != nil {
 		return err

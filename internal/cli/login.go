@@ -214,11 +214,7 @@ type whoamiCmd struct {
 	terminal.Format
 }
 
-func (w whoamiCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := w.connect()
-	if err != nil {
-		return err
-	}
+func (w whoamiCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	s, err := c.Session(ctx)
 	if err != nil {
 		return err

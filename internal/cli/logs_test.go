@@ -13,6 +13,8 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"codehub/client"
 )
 
 // A log does not control the terminal on which it is printed, neither one's own nor another
@@ -33,12 +35,16 @@ func TestLogsDoNotControlTerminal(t *testing.T) {
 	t.Cleanup(srv.Close)
 	at := serverFlags{URL: srv.URL}
 	type command interface {
-		Run(ctx context.Context, k *kong.Context) error
+		Run(ctx context.Context, k *kong.Context, c *client.Client) error
+	}
+	server, err := at.connect()
+	if err != nil {
+		t.Fatal(err)
 	}
 	for name, c := range map[string]command{"logs": logsCmd{serverFlags: at, Workspace: id}, "admin logs": adminLogsCmd{serverFlags: at, Workspace: id}} {
 		for where, open := range map[string]func(*testing.T) (in, out *os.File){"terminal": openTerminal, "pipe": openPipe} {
 			in, out := open(t)
-			if err := c.Run(t.Context(), &kong.Context{Kong: &kong.Kong{Stdout: out, Stderr: io.Discard}}); err != nil {
+			if err := c.Run(t.Context(), &kong.Context{Kong: &kong.Kong{Stdout: out, Stderr: io.Discard}}, server); err != nil {
 				t.Fatal(err)
 			}
 			want := printed

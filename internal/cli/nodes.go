@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
 
@@ -33,11 +34,7 @@ with its present state: if a process there still runs, it writes to the same fil
 }
 
 // Run asks, unless it was told not to, and confirms it.
-func (n nodesDeadCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := n.connect()
-	if err != nil {
-		return err
-	}
+func (n nodesDeadCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	if !n.Yes {
 		if !term.IsTerminal(int(os.Stdin.Fd())) {
 			return errors.New("no terminal to ask in: give --yes if the machine is off for good")

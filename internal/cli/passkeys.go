@@ -7,6 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
 
@@ -25,11 +26,7 @@ type passkeysListCmd struct {
 	terminal.Format
 }
 
-func (l passkeysListCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l passkeysListCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Passkeys(ctx)
 	if err != nil {
 		return err
@@ -61,11 +58,7 @@ type passkeysRenameCmd struct {
 	Name    string `arg:"" help:"The new name."`
 }
 
-func (r passkeysRenameCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := r.connect()
-	if err != nil {
-		return err
-	}
+func (r passkeysRenameCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Passkeys(ctx)
 	if err != nil {
 		return err

@@ -110,11 +110,7 @@ type portsUnshareCmd struct {
 	Port      int    `arg:"" help:"The port."`
 }
 
-func (p portsUnshareCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := p.connect()
-	if err != nil {
-		return err
-	}
+func (p portsUnshareCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	w, err := resolve(ctx, c, p.Workspace, false)
 	if err != nil {
 		return err

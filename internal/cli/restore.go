@@ -8,6 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
 
@@ -22,11 +23,7 @@ type reconcileRestoreCmd struct {
 	KeepDatabase []string `name:"keep-database" placeholder:"WORKSPACE" help:"Workspaces that keep the database's state."`
 }
 
-func (r reconcileRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := r.connect()
-	if err != nil {
-		return err
-	}
+func (r reconcileRestoreCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	choice := api.ApplyRestore{Only: r.Only, KeepDatabase: r.KeepDatabase}
 	plan, err := c.RestorePlan(ctx, choice)
 	if err != nil {

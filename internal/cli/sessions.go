@@ -8,6 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
 
@@ -21,11 +22,7 @@ type sessionsListCmd struct {
 	terminal.Format
 }
 
-func (l sessionsListCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l sessionsListCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Sessions(ctx)
 	if err != nil {
 		return err

@@ -163,11 +163,7 @@ type sharedCmd struct {
 	terminal.Format
 }
 
-func (s sharedCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := s.connect()
-	if err != nil {
-		return err
-	}
+func (s sharedCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Shared(ctx)
 	if err != nil {
 		return err
@@ -190,11 +186,7 @@ func (leaveCmd) Help() string {
 	return `Ends your own share of the workspace, and your connections to it. Only its owner can share it again. Access as a member of a group stays.`
 }
 
-func (l leaveCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l leaveCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Shared(ctx)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
 
@@ -15,11 +16,7 @@ type sizesCmd struct {
 	terminal.Format
 }
 
-func (s sizesCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := s.connect()
-	if err != nil {
-		return err
-	}
+func (s sizesCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Sizes(ctx)
 	if err != nil {
 		return err

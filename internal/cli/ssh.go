@@ -34,11 +34,7 @@ func (sshCmd) Help() string {
 	return `It needs OpenSSH's client and no key: the API carries the connection. For scp, rsync, forwarded ports and editors use codehub config-ssh.`
 }
 
-func (s sshCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := s.connect()
-	if err != nil {
-		return err
-	}
+func (s sshCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	name := s.Workspace
 	if s.Suffix != "" {
 		name = strings.TrimSuffix(name, "."+s.Suffix)

@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 	"codehub/internal/web/dashboard/catalogue"
 )
@@ -28,12 +29,9 @@ type statusReport struct {
 	Orphans []api.Orphan `json:"orphans"`
 }
 
-func (s statusCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := s.connect()
-	if err != nil {
-		return err
-	}
+func (s statusCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	var r statusReport
+	var err error
 	if r.AdminStatus, err = c.AdminStatus(ctx); err == nil {
 		r.Orphans, err = c.Orphans(ctx)
 	}

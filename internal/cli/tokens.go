@@ -8,6 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/api"
+	"codehub/client"
 	"codehub/internal/cli/terminal"
 )
 
@@ -22,11 +23,7 @@ type tokensListCmd struct {
 	terminal.Format
 }
 
-func (l tokensListCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l tokensListCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Tokens(ctx)
 	if err != nil {
 		return err
@@ -49,11 +46,7 @@ type tokensCreateCmd struct {
 	Workspace string `placeholder:"NAME" help:"The only workspace that the token is for, with --scope read or workspaces."`
 }
 
-func (t tokensCreateCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := t.connect()
-	if err != nil {
-		return err
-	}
+func (t tokensCreateCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	in := api.CreateToken{Name: t.Name, ExpiresAt: t.Expires.from(time.Now()), Scope: t.Scope}
 	if t.Workspace != "" {
 		w, err := resolve(ctx, c, t.Workspace, false)
@@ -74,11 +67,7 @@ type tokensDeleteCmd struct {
 	Token string `arg:"" help:"The token's name or id."`
 }
 
-func (t tokensDeleteCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := t.connect()
-	if err != nil {
-		return err
-	}
+func (t tokensDeleteCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Tokens(ctx)
 	if err != nil {
 		return err

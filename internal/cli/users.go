@@ -42,11 +42,7 @@ type usersListCmd struct {
 	terminal.Format
 }
 
-func (l usersListCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l usersListCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.Accounts(ctx)
 	if err != nil {
 		return err
@@ -125,13 +121,10 @@ type usersCreateCmd struct {
 	MaxRunning limit  `name:"max-running" placeholder:"N" help:"Running limit; 0: unlimited, default: no own limit."`
 }
 
-func (u usersCreateCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := u.connect()
-	if err != nil {
-		return err
-	}
+func (u usersCreateCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	password := ""
 	if !u.Invite {
+		var err error
 		if password, err = terminal.AskNewPassword(k.Stderr, bufio.NewReader(os.Stdin)); err != nil {
 			return err
 		}

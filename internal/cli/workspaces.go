@@ -93,11 +93,7 @@ type listCmd struct {
 	Names   bool   `help:"Print only names, one per line."`
 }
 
-func (l listCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l listCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	list, err := c.List(ctx, client.Filter{Query: l.Query, Phase: phaseOf(l.Phase), Deleted: l.Deleted})
 	if err != nil {
 		return err
@@ -403,11 +399,7 @@ type logsCmd struct {
 	Tail      int    `short:"n" default:"1000" help:"Newest lines to print; 0 prints all."`
 }
 
-func (l logsCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l logsCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	w, err := resolve(ctx, c, l.Workspace, false)
 	if err != nil {
 		return err
