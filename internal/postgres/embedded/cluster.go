@@ -40,7 +40,7 @@ func (l *layout) createCluster(ctx context.Context, inst installation, lock *os.
 	if err := l.run(ctx, inst.path("postgres"), bootstrap, lock, single...); err != nil {
 		return err
 	}
-	if _, err := l.writeConf(newDataName, more); err != nil {
+	if err := l.writeConf(newDataName, more); err != nil {
 		return err
 	}
 	if more["fsync"] != "off" {

@@ -12,10 +12,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"codehub/internal/testing/harness"
 )
 
-func TestAdoptAfterServerKilled(t *testing.T) {
+// The postgres of a killed server is shut down cleanly, whoever is connected, and replaced by one
+// with the settings of the next server.
+func TestStartAfterServerKilled(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	c, err := startChild(t, dir, nil)
@@ -23,18 +27,29 @@ func TestAdoptAfterServerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	execute(t, c.url, "CREATE TABLE kept AS SELECT 42 AS n")
+	conn, err := pgx.Connect(t.Context(), c.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
 	c.kill(t)
 	if !alive(c.pid) {
 		t.Fatal("postgres ended with the server")
 	}
+	// Nobody can connect any more, and still it is found.
+	if err := os.WriteFile(filepath.Join(dir, "postgres/data/pg_ident.conf"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(c.pid, syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
 	s := startServer(t, dir)
-	if s.proc.pid != c.pid {
-		t.Errorf("postgres is %d, want the %d that kept running", s.proc.pid, c.pid)
+	if alive(c.pid) {
+		t.Errorf("the former postgres %d still runs", c.pid)
 	}
 	if n := query[int](t, s.URL(), "SELECT n FROM kept"); n != 42 {
 		t.Errorf("n = %d", n)
 	}
-	// An adopted postgres is stopped like a child.
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -43,39 +58,7 @@ func TestAdoptAfterServerKilled(t *testing.T) {
 	}
 }
 
-// The settings, including who may connect, may have changed since the adopted postgres was
-// started.
-func TestAdoptBringsSettingsUpToDate(t *testing.T) {
-	t.Parallel()
-	dir := dataDir(t)
-	c, err := startChild(t, dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.kill(t)
-	for name, content := range map[string]string{"pg_ident.conf": "", "postgresql.conf": "unix_socket_directories = '../run'\n"} {
-		if err := os.WriteFile(filepath.Join(dir, "postgres/data", name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := syscall.Kill(c.pid, syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	harness.Eventually(t, "the old settings let nobody in", func() bool {
-		_, err := tryQuery[int](t.Context(), c.url, "SELECT 1")
-		return err != nil
-	})
-	s := startServer(t, dir)
-	if got := query[string](t, s.URL(), "SHOW log_min_duration_statement"); got != "2s" {
-		t.Errorf("log_min_duration_statement = %s", got)
-	}
-	if s.proc.pid != c.pid {
-		t.Errorf("postgres is %d, want the %d that kept running", s.proc.pid, c.pid)
-	}
-}
-
-// While an earlier postgres shuts down, it cannot be adopted: the next start waits and starts a
-// new one.
+// The next start waits for an earlier postgres that shuts down.
 func TestStartWhileOldShutsDown(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
@@ -89,7 +72,7 @@ func TestStartWhileOldShutsDown(t *testing.T) {
 	}
 	s := startServer(t, dir)
 	if s.proc.pid == c.pid {
-		t.Error("adopted a postgres that shuts down")
+		t.Error("postgres is the former one")
 	}
 	if n := query[int](t, s.URL(), "SELECT 1"); n != 1 {
 		t.Error(n)
@@ -187,9 +170,9 @@ func TestPostgresKilledBetweenServers(t *testing.T) {
 	}
 }
 
-// A postgres that was started by hand does not hold the cluster's lock. It is adopted if it is
-// reachable, and otherwise prevents a start: two on one cluster would destroy it.
-func TestPostgresStartedByHandIsAdopted(t *testing.T) {
+// A postgres that was started by hand does not hold the cluster's lock. It prevents a start,
+// whether it is reachable or not: two on one cluster would destroy it.
+func TestPostgresStartedByHandPreventsStart(t *testing.T) {
 	t.Parallel()
 	for _, reachable := range []bool{true, false} {
 		t.Run(fmt.Sprintf("reachable=%t", reachable), func(t *testing.T) {
@@ -226,20 +209,14 @@ func TestPostgresStartedByHandIsAdopted(t *testing.T) {
 				return err == nil && strings.Contains(string(content), "ready")
 			})
 			got, err := Start(t.Context(), Config{Dir: dir, Settings: quick})
-			switch {
-			case !reachable && err == nil:
+			if err == nil {
 				t.Fatalf("started another as %d", got.proc.pid)
-			case !reachable && !strings.Contains(err.Error(), strconv.Itoa(cmd.Process.Pid)):
+			}
+			if !strings.Contains(err.Error(), strconv.Itoa(cmd.Process.Pid)) || !alive(cmd.Process.Pid) {
 				t.Errorf("start: %v", err)
-			case reachable && err != nil:
-				t.Fatal(err)
-			case reachable:
-				if got.proc.pid != cmd.Process.Pid {
-					t.Errorf("postgres is %d, want the %d that was running", got.proc.pid, cmd.Process.Pid)
-				}
-				if err := got.Stop(t.Context()); err != nil {
-					t.Error(err)
-				}
+			}
+			if _, err := os.Stat(lay.path("run/" + socketName)); reachable && err != nil {
+				t.Errorf("its socket: %v", err)
 			}
 		})
 	}
@@ -247,48 +224,35 @@ func TestPostgresStartedByHandIsAdopted(t *testing.T) {
 
 func TestRunRestartsPostgres(t *testing.T) {
 	t.Parallel()
-	for _, adopted := range []bool{false, true} {
-		t.Run(fmt.Sprintf("adopted=%t", adopted), func(t *testing.T) {
-			t.Parallel()
-			dir := dataDir(t)
-			if adopted {
-				c, err := startChild(t, dir, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				c.kill(t)
-			}
-			s := startServer(t, dir)
-			execute(t, s.URL(), "CREATE TABLE kept AS SELECT 42 AS n")
-			done := make(chan error, 1)
-			go func() { done <- s.Run(t.Context()) }()
-			kills := 1
-			if harness.Verifying() {
-				kills = 3
-			}
-			for range kills {
-				before := query[string](t, s.URL(), "SELECT pg_postmaster_start_time()::text")
-				s.mu.Lock()
-				pid := s.proc.pid
-				s.mu.Unlock()
-				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-					t.Fatal(err)
-				}
-				harness.Eventually(t, "another postgres answers", func() bool {
-					now, err := tryQuery[string](t.Context(), s.URL(), "SELECT pg_postmaster_start_time()::text")
-					return err == nil && now != before
-				})
-			}
-			if n := query[int](t, s.URL(), "SELECT n FROM kept"); n != 42 {
-				t.Errorf("n = %d", n)
-			}
-			if err := s.Stop(context.Background()); err != nil {
-				t.Error(err)
-			}
-			if err := <-done; err != nil {
-				t.Errorf("run: %v", err)
-			}
+	s := startServer(t, dataDir(t))
+	execute(t, s.URL(), "CREATE TABLE kept AS SELECT 42 AS n")
+	done := make(chan error, 1)
+	go func() { done <- s.Run(t.Context()) }()
+	kills := 1
+	if harness.Verifying() {
+		kills = 3
+	}
+	for range kills {
+		before := query[string](t, s.URL(), "SELECT pg_postmaster_start_time()::text")
+		s.mu.Lock()
+		pid := s.proc.pid
+		s.mu.Unlock()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		harness.Eventually(t, "another postgres answers", func() bool {
+			now, err := tryQuery[string](t.Context(), s.URL(), "SELECT pg_postmaster_start_time()::text")
+			return err == nil && now != before
 		})
+	}
+	if n := query[int](t, s.URL(), "SELECT n FROM kept"); n != 42 {
+		t.Errorf("n = %d", n)
+	}
+	if err := s.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("run: %v", err)
 	}
 }
 

@@ -16,8 +16,8 @@
 // (/proc/self/fd/3), so the data folder may be inside folders that only root may enter.
 //
 // postgres has its own session and survives a killed server. The next server finds it
-// by its socket and adopts it: the kernel reports the listening process, so a reused
-// process id or a stale postmaster.pid is no problem. All processes of postgres inherit
+// by its socket, stops it and starts its own: the kernel reports the listening process, so a
+// reused process id or a stale postmaster.pid is no problem. All processes of postgres inherit
 // postgres.lock, which the kernel releases when the last of them has ended.
 //
 // postgres accepts connections only on the socket, with peer authentication: the

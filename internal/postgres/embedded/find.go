@@ -26,7 +26,7 @@ func Exists(dir string) bool {
 }
 
 // Find returns the address of the PostgreSQL that a running server has on the data
-// folder, for commands. It starts, adopts and changes nothing. It waits for a
+// folder, for commands. It starts and changes nothing. It waits for a
 // PostgreSQL that is starting; ErrNotRunning if none runs. The caller must be the
 // server's OS user.
 func Find(ctx context.Context, dir string) (string, error) {

@@ -18,7 +18,7 @@ func TestFindWithoutServer(t *testing.T) {
 	} else if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error is %v", err)
 	}
-	if p, err := listener(filepath.Join(dir, "postgres", runName, socketName)); p != nil || err != nil {
-		t.Errorf("Find started a process: %v, %v", p, err)
+	if pid, err := listenerPID(filepath.Join(dir, "postgres", runName, socketName)); pid != 0 || err != nil {
+		t.Errorf("Find started a process: %d, %v", pid, err)
 	}
 }

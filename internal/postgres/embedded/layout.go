@@ -167,23 +167,23 @@ func (l *layout) read(name string) ([]byte, error) {
 }
 
 // write replaces the file atomically and durably, unless its content is the same.
-func (l *layout) write(name, content string) (changed bool, err error) {
+func (l *layout) write(name, content string) error {
 	if old, err := l.read(name); err == nil && bytes.Equal(old, []byte(content)) {
-		return false, nil
+		return nil
 	}
 	temp := name + ".new"
 	f, err := l.create(temp)
 	if err != nil {
-		return false, fmt.Errorf("write %s: %w", l.path(name), err)
+		return fmt.Errorf("write %s: %w", l.path(name), err)
 	}
 	_, err = f.WriteString(content)
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = l.root.Rename(temp, name)
 	}
 	if err != nil {
-		return false, fmt.Errorf("write %s: %w", l.path(name), err)
+		return fmt.Errorf("write %s: %w", l.path(name), err)
 	}
-	return true, nil
+	return nil
 }
 
 // create creates an empty file of postgres's user and replaces an existing one.
@@ -205,15 +205,13 @@ func (l *layout) create(name string) (*os.File, error) {
 }
 
 // writeConf updates the settings in the cluster folder.
-func (l *layout) writeConf(folder string, more map[string]string) (changed bool, err error) {
+func (l *layout) writeConf(folder string, more map[string]string) error {
 	for name, content := range confFiles(l.acc, more) {
-		c, err := l.write(folder+"/"+name, content)
-		if err != nil {
-			return changed, err
+		if err := l.write(folder+"/"+name, content); err != nil {
+			return err
 		}
-		changed = changed || c
 	}
-	return changed, nil
+	return nil
 }
 
 // syncFolder makes renames in the postgres folder durable.

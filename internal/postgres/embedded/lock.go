@@ -122,3 +122,11 @@ func tryFlock(f *os.File) (bool, error) {
 	}
 	return lockErr == nil, lockErr
 }
+
+func control(f *os.File, fn func(fd uintptr)) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return conn.Control(fn)
+}

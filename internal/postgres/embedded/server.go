@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"codehub/internal/base/health"
@@ -69,8 +69,8 @@ type Server struct {
 var errStopped = errors.New("PostgreSQL was stopped")
 
 // Start starts the PostgreSQL of the data folder and returns when it accepts
-// connections: it adopts a running one of an earlier server, or starts it on the
-// existing cluster, or creates a cluster. ctx bounds only the start; crash recovery has
+// connections: on the existing cluster, or a new one. It stops the one of a killed server
+// first. ctx bounds only the start; crash recovery has
 // no other limit. Errors name the problem and a solution. See also ErrNotInstalled and
 // LockedError.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
@@ -144,7 +144,7 @@ func (s *Server) open(ctx context.Context, have []installation) error {
 		}
 	}
 	err = s.up(ctx)
-	if err != nil && s.proc != nil && s.proc.child != nil {
+	if err != nil && s.proc != nil {
 		return errors.Join(err, s.halt(context.WithoutCancel(ctx)))
 	}
 	return err
@@ -152,13 +152,17 @@ func (s *Server) open(ctx context.Context, have []installation) error {
 
 // create creates the cluster after all processes of a predecessor have ended.
 func (s *Server) create(ctx context.Context) error {
-	p, lock, err := s.lay.claim(ctx, s.socket)
+	pid, err := listenerPID(filepath.Join(s.socket, socketName))
 	if err != nil {
 		return err
 	}
-	if p != nil {
+	if pid != 0 {
 		return fmt.Errorf("process %d serves a database that is no longer in %s: stop it and put the folder back, "+
-			"or stop it to start with an empty database", p.pid, s.lay.path(dataName))
+			"or stop it to start with an empty database", pid, s.lay.path(dataName))
+	}
+	lock, err := s.lay.claim(ctx, s.socket)
+	if err != nil {
+		return err
 	}
 	defer lock.Close()
 	begun := time.Now()
@@ -174,61 +178,43 @@ func (s *Server) create(ctx context.Context) error {
 // server's OS user.
 func (s *Server) URL() string { return s.url }
 
-// up adopts or starts postgres and waits until it accepts connections.
+// up starts postgres, unless it runs, and waits until it accepts connections.
 func (s *Server) up(ctx context.Context) error {
-	for {
-		p, err := s.launch(ctx)
-		if err != nil {
-			return err
-		}
+	p, err := s.launch(ctx)
+	if err == nil {
 		err = s.ready(ctx, p)
-		switch {
-		case err == nil && p.child == nil:
-			s.log.Info("postgres of an earlier server adopted", "pid", p.pid, "dir", s.lay.path(dataName))
-			return nil
-		case err == nil:
-			s.log.Info("postgres started", "pid", p.pid, "dir", s.lay.path(dataName), "postgres", s.inst.major)
-			return nil
-		case p.child == nil && !p.running() && ctx.Err() == nil:
-			continue // adopted while it was shutting down
-		}
-		return err
 	}
+	if err == nil {
+		s.log.Info("postgres started", "pid", p.pid, "dir", s.lay.path(dataName), "postgres", s.inst.major)
+	}
+	return err
 }
 
-// launch adopts or starts a postmaster and does not wait until it is ready.
+// launch starts a postmaster and does not wait until it is ready.
 func (s *Server) launch(ctx context.Context) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lifetime.Err() != nil {
 		return nil, errStopped
 	}
-	p, lock, err := s.lay.claim(ctx, s.socket)
+	if s.proc != nil && s.proc.running() {
+		return s.proc, nil // it did not get ready in time
+	}
+	lock, err := s.lay.claim(ctx, s.socket)
 	if err != nil {
 		return nil, err
 	}
-	if p != nil {
-		if s.proc != nil && s.proc.pid == p.pid && s.proc.running() {
-			return s.proc, nil // the one we have, which did not get ready in time
-		}
-		changed, err := s.lay.writeConf(dataName, s.more)
-		if err == nil && changed {
-			err = p.signal(syscall.SIGHUP)
-		}
-		if err != nil {
-			return nil, err
-		}
-	} else if p, err = s.spawn(lock); err != nil {
-		return nil, err
+	p, err := s.spawn(lock)
+	if err == nil {
+		s.proc = p
 	}
-	s.proc = p
-	return p, nil
+	return p, err
 }
 
 // spawn starts postgres, which inherits the cluster's lock.
 func (s *Server) spawn(lock *os.File) (*process, error) {
 	defer lock.Close()
-	if _, err := s.lay.writeConf(dataName, s.more); err != nil {
+	if err := s.lay.writeConf(dataName, s.more); err != nil {
 		return nil, err
 	}
 	if err := s.lay.pruneLogs(); err != nil {
@@ -250,11 +236,7 @@ func (s *Server) spawn(lock *os.File) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, s.lay.explain(program, err)
 	}
-	p, err := watch(cmd.Process.Pid, cmd)
-	if err != nil {
-		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
-	}
-	return p, nil
+	return newProcess(cmd), nil
 }
 
 // ready waits until postgres accepts connections.
@@ -264,7 +246,7 @@ func (s *Server) ready(ctx context.Context, p *process) error {
 		return fmt.Errorf("connect to the database: %w", err)
 	}
 	cfg.ConnectTimeout = 5 * time.Second
-	respondedAt, refused := time.Now(), time.Time{}
+	respondedAt := time.Now()
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		conn, err := pgconn.ConnectConfig(ctx, cfg)
 		if err == nil {
@@ -276,10 +258,8 @@ func (s *Server) ready(ctx context.Context, p *process) error {
 		var answer *pgconn.PgError
 		switch {
 		case errors.As(err, &answer) && answer.Code == "57P03": // starting, recovering, stopping
-			respondedAt, refused = time.Now(), time.Time{}
-		case errors.As(err, &answer) && refused.IsZero():
-			refused = time.Now() // changed settings take effect in a moment
-		case errors.As(err, &answer) && time.Since(refused) > 3*time.Second:
+			respondedAt = time.Now()
+		case errors.As(err, &answer):
 			return fmt.Errorf("connect to the database: %w", err)
 		case time.Since(respondedAt) > silenceLimit:
 			return fmt.Errorf("postgres (pid %d) is not responding: %w", p.pid, err)

@@ -58,12 +58,6 @@ func (s *Server) attend(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !errors.Is(err, context.DeadlineExceeded) {
-			s.log.Error("watch postgres failed", "err", err)
-			if err := pause(ctx, killWait); err != nil {
-				return err
-			}
-		}
 		if err := s.upkeep(); err != nil {
 			s.log.Warn("upkeep of the database's folder failed", "err", err)
 		}

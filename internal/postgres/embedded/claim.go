@@ -20,74 +20,80 @@ import (
 // claimWait bounds how long a start waits for exiting processes of an earlier start.
 const claimWait = time.Minute
 
-// claim returns the postmaster that already serves the cluster, or the held lock of the
-// cluster, with which the caller may start one.
-func (l *layout) claim(ctx context.Context, socketFolder string) (*process, *os.File, error) {
+// claim returns the held lock of the cluster, with which the caller may start a postmaster.
+// It stops the postmaster that a killed server has left.
+func (l *layout) claim(ctx context.Context, socketFolder string) (*os.File, error) {
 	lock, err := l.root.OpenFile(clusterLock, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open the database's lock: %w", err)
+		return nil, fmt.Errorf("open the database's lock: %w", err)
 	}
 	if l.acc.switched() { // a later server may run as postgres's user itself
-		if err := lock.Chown(l.acc.postgres.uid, l.acc.postgres.gid); err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("open the database's lock: %w", err), lock.Close())
-		}
+		err = lock.Chown(l.acc.postgres.uid, l.acc.postgres.gid)
 	}
-	p, err := l.claimWith(ctx, lock, socketFolder)
-	if p != nil || err != nil {
-		_ = lock.Close()
-		return p, nil, err
+	if err == nil {
+		err = l.claimWith(ctx, lock, filepath.Join(socketFolder, socketName))
 	}
-	return nil, lock, nil
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
 }
 
-func (l *layout) claimWith(ctx context.Context, lock *os.File, socketFolder string) (*process, error) {
+func (l *layout) claimWith(ctx context.Context, lock *os.File, socket string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, claimWait, fmt.Errorf(
-		"processes of an earlier PostgreSQL still use %s, and none is responding: "+
-			"find them with `fuser -v %s` and end them", l.base, l.path(clusterLock)))
+		"processes of an earlier PostgreSQL still use %s: find them with `fuser -v %s` and end them", l.base, l.path(clusterLock)))
 	defer cancel()
 	for {
 		free, err := tryFlock(lock)
 		if err != nil {
-			return nil, fmt.Errorf("lock the database: %w", err)
+			return fmt.Errorf("lock the database: %w", err)
 		}
 		// Check even if the lock is free: postgres may have been started by hand.
-		p, err := listener(filepath.Join(socketFolder, socketName))
-		if p != nil || err != nil {
-			return p, err
+		pid, err := listenerPID(socket)
+		switch {
+		case err != nil:
+			return err
+		case free && pid != 0:
+			return l.startedByHand(pid)
+		case free:
+			return l.clearStale()
+		case pid != 0:
+			err = stopListener(pid, socket)
 		}
-		if free {
-			return nil, l.clearStale()
-		}
-		// The holder does not listen: the last processes of a killed postmaster, or
+		// Without a listener, the holder is the last processes of a killed postmaster, or
 		// the initdb of a killed server.
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return nil, err
+		if err == nil {
+			err = pause(ctx, 20*time.Millisecond)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
-// listener returns the process that listens on the socket, nil if none does. A
-// socket in the cluster's folder has only its postmaster behind it.
-func listener(socket string) (*process, error) {
-	pid, err := listenerPID(socket)
-	if pid == 0 || err != nil {
-		return nil, err
-	}
-	p, err := watch(pid, nil)
-	if errors.Is(err, unix.ESRCH) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	// It may have ended before the watch began, and another process may have its id.
-	again, err := listenerPID(socket)
-	if err != nil || again != pid {
-		return nil, err
-	}
-	return p, nil
+func (l *layout) startedByHand(pid int) error {
+	return fmt.Errorf("the database in %s is served by process %d, which codehub did not start: stop it first", l.path(dataName), pid)
 }
 
+// stopListener asks the postmaster that listens on the socket to shut down without waiting
+// for clients. The handle of a process prevents a signal to another one with its id.
+func stopListener(pid int, socket string) error {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return fmt.Errorf("find process %d: %w", pid, err)
+	}
+	defer p.Release()
+	if again, err := listenerPID(socket); err != nil || again != pid {
+		return err
+	}
+	if err := p.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// listenerPID returns the process that listens on the socket, 0 if none does. A
+// socket in the cluster's folder has only its postmaster behind it.
 func listenerPID(socket string) (int, error) {
 	dialer := net.Dialer{Timeout: 2 * time.Second}
 	conn, err := dialer.Dial("unix", socket)
@@ -123,33 +129,26 @@ func listenerPID(socket string) (int, error) {
 // predecessor. The caller holds the cluster's lock and has checked that no process
 // listens.
 func (l *layout) clearStale() error {
-	for _, name := range []string{socketName, socketName + ".lock"} {
-		if err := l.root.Remove(runName + "/" + name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove a stale socket: %w", err)
-		}
-	}
 	const pidFile = dataName + "/postmaster.pid"
+	stale := []string{runName + "/" + socketName, runName + "/" + socketName + ".lock", pidFile}
 	content, err := l.read(pidFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read postmaster.pid: %w", err)
 	}
 	first, _, _ := strings.Cut(string(content), "\n")
-	pid, err := strconv.Atoi(strings.TrimSpace(first))
-	if err == nil && pid > 0 {
+	if pid, err := strconv.Atoi(strings.TrimSpace(first)); err == nil && pid > 0 {
 		inUse, known := l.runsInCluster(pid)
 		if inUse {
-			return fmt.Errorf("the database in %s is served by process %d, which codehub did not start and cannot reach: stop it first",
-				l.path(dataName), pid)
+			return l.startedByHand(pid)
 		}
 		if !known {
-			return nil // postgres checks it better than codehub can
+			stale = stale[:2] // postgres checks it better than codehub can
 		}
 	}
-	if err := l.root.Remove(pidFile); err != nil {
-		return fmt.Errorf("remove a stale postmaster.pid: %w", err)
+	for _, name := range stale {
+		if err := l.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove a stale file of postgres: %w", err)
+		}
 	}
 	return nil
 }
