@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -213,15 +214,15 @@ func TestEmpty(t *testing.T) {
 func TestChangedFile(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(name string) error{
-		"grows":     func(name string) error { return os.Truncate(name, 40<<20) },
-		"shrinks":   func(name string) error { return os.Truncate(name, 20<<20) },
+		"grows":     func(name string) error { return os.Truncate(name, 80<<20) },
+		"shrinks":   func(name string) error { return os.Truncate(name, 40<<20) },
 		"rewritten": func(name string) error { return os.Chtimes(name, time.Now(), time.Unix(1, 0)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			home := t.TempDir()
 			large := filepath.Join(home, "large")
-			check(t, os.WriteFile(large, bytes.Repeat([]byte("0123456789abcdef"), 30<<16), 0o600))
+			check(t, os.WriteFile(large, bytes.Repeat([]byte("0123456789abcdef"), 4<<20), 0o600))
 			changed := false
 			_, err := Pack(t.Context(), home, writerFunc(func(p []byte) (int, error) {
 				if !changed { // the first frame is out: the file is being read
@@ -279,4 +280,10 @@ func TestCancelled(t *testing.T) {
 	if _, err := Unpack(ctx, r, t.TempDir(), UnpackOptions{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Unpack in the middle: %v", err)
 	}
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)}).Read(b)
+	return b
 }
