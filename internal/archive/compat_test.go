@@ -1,6 +1,8 @@
 package archive
 
 import (
+	"archive/tar"
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -41,5 +43,29 @@ func TestUnpackArchiveOfEarlierVersion(t *testing.T) {
 	}
 	if s["./n/link"].Link != "../a" || s["./n/d-too"].SameAs != "./b/c/d" || len(s) != 12 {
 		t.Errorf("link %q, second name of %q, %d entries", s["./n/link"].Link, s["./n/d-too"].SameAs, len(s))
+	}
+}
+
+// Earlier versions split a name of more than 100 bytes between two fields of the header.
+func TestUnpackSplitNamesOfEarlierVersion(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	name := "./"
+	check(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o755, Format: tar.FormatUSTAR}))
+	for range 20 {
+		name += "folder/"
+		check(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o755, Format: tar.FormatUSTAR}))
+	}
+	name += "file"
+	check(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: 4, Format: tar.FormatUSTAR}))
+	_, err := w.Write([]byte("deep"))
+	check(t, err)
+	check(t, w.Close())
+	home, frames := t.TempDir(), append(compressed(t, b.Bytes()[:700]), compressed(t, b.Bytes()[700:])...)
+	_, err = Unpack(t.Context(), bytes.NewReader(frames), home, UnpackOptions{})
+	check(t, err)
+	if content, err := os.ReadFile(filepath.Join(home, name)); err != nil || string(content) != "deep" {
+		t.Errorf("content is %q, %v", content, err)
 	}
 }

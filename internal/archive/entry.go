@@ -13,9 +13,6 @@ const (
 	kindSymlink  = '2'
 	kindFolder   = '5'
 	kindPAX      = 'x'
-	kindGlobal   = 'g'
-	kindLongName = 'L'
-	kindLongLink = 'K'
 )
 
 const (

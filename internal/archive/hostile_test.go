@@ -161,6 +161,19 @@ func TestDamagedArchives(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(home, fmt.Sprint(i)), content, 0o600))
 	}
 	good, meta := pack(t, home)
+	sparse := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(sparse, "file"), nil, 0o600))
+	check(t, os.Truncate(filepath.Join(sparse, "file"), 1<<20))
+	packed, _ := pack(t, sparse)
+	d, err := newDecompressor(t.Context(), bytes.NewReader(packed))
+	check(t, err)
+	defer d.stop()
+	var raw []byte
+	for err == nil {
+		var b []byte
+		b, err = d.next()
+		raw = append(raw, b...)
+	}
 	otherDigest := *meta
 	otherDigest.SHA256 = strings.Repeat("0", 64)
 	moreEntries := *meta
@@ -182,6 +195,7 @@ func TestDamagedArchives(t *testing.T) {
 		"other digest":                {good, &otherDigest},
 		"too few entries":             {good, &moreEntries},
 		"without its end":             {compressed(t, tarOf(t, tar.Header{Typeflag: tar.TypeDir, Name: "./"})[:512]), nil},
+		"cut at the map of a file":    {compressed(t, raw[:bytes.LastIndex(raw, []byte("1\n1048576\n0\n"))]), nil},
 		"empty zstd":                  {compressed(t, nil), nil},
 		"one zero block":              {compressed(t, make([]byte, 512)), nil},
 	} {
@@ -248,9 +262,8 @@ func TestDecompressionBombs(t *testing.T) {
 	// An impossible size takes neither memory nor disk space.
 	refuse(t, func(string) []byte {
 		raw := tarOf(t, tar.Header{Typeflag: tar.TypeDir, Name: "./"})
-		raw = raw[:len(raw)-1024]
-		raw = appendUstar(raw, ustar{name: "./x", kind: kindPAX, size: 1 << 40})
-		return compressed(t, append(raw, make([]byte, 1024)...))
+		putUstar(raw[len(raw)-1024:], &entry{name: "./x", kind: kindPAX}, 1<<40)
+		return compressed(t, append(raw, make([]byte, 512)...))
 	}, UnpackOptions{})
 }
 

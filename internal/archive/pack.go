@@ -88,7 +88,6 @@ type packer struct {
 	*compressor
 	meter
 	walker *walker
-	header header
 	buf    []byte
 	print  fingerprint
 }
@@ -149,7 +148,7 @@ func (p *packer) put(it *item) error {
 // head writes what precedes the content.
 func (p *packer) head(e *entry) error {
 	var err error
-	if p.buf, err = p.header.append(p.buf[:0], e); err != nil {
+	if p.buf, err = appendHeader(p.buf[:0], e); err != nil {
 		return failed(e.name, err)
 	}
 	_, err = p.Write(p.buf)

@@ -11,26 +11,16 @@ import (
 
 // appendRecord appends a PAX record: its own length in decimal, a space,
 // key=value and a newline.
-func appendRecord(b []byte, key string, value []byte) []byte {
+func appendRecord[T string | []byte](b []byte, key string, value T) []byte {
 	n := len(key) + len(value) + 3 // space, =, newline
-	size := n + digits(n)
-	if digits(size) != digits(n) {
-		size = n + digits(size)
-	}
+	size := n + len(strconv.Itoa(n))
+	size = n + len(strconv.Itoa(size)) // which may have one digit more
 	b = strconv.AppendInt(b, int64(size), 10)
 	b = append(b, ' ')
 	b = append(b, key...)
 	b = append(b, '=')
 	b = append(b, value...)
 	return append(b, '\n')
-}
-
-func digits(n int) int {
-	d := 1
-	for ; n >= 10; n /= 10 {
-		d++
-	}
-	return d
 }
 
 var errRecord = errors.New("malformed extended header")

@@ -6,69 +6,39 @@ import (
 )
 
 // source returns the bytes of a decompressed stream, without copies where
-// possible. The results of take and some are valid until the next call.
+// possible. What some and block return is valid until the next call.
 type source struct {
 	// refill returns the next chunk, never empty, valid until it is called
 	// again; io.EOF after the last.
 	refill  func() ([]byte, error)
 	chunk   []byte
-	scratch []byte
+	scratch [blockSize]byte
 }
 
 // some returns between one and limit bytes, or io.EOF.
-func (s *source) some(limit int) ([]byte, error) {
+func (s *source) some(limit int64) ([]byte, error) {
 	if len(s.chunk) == 0 {
 		var err error
 		if s.chunk, err = s.refill(); err != nil {
 			return nil, err
 		}
 	}
-	n := min(limit, len(s.chunk))
+	n := min(limit, int64(len(s.chunk)))
 	b := s.chunk[:n]
 	s.chunk = s.chunk[n:]
 	return b, nil
 }
 
-// take returns exactly n bytes; n must be small. io.EOF means that the stream
-// has ended; fewer bytes are ErrCorrupted.
-func (s *source) take(n int) ([]byte, error) {
-	if len(s.chunk) >= n {
-		return s.some(n)
+// block returns the next block, or io.EOF.
+func (s *source) block() ([]byte, error) {
+	if len(s.chunk) >= blockSize {
+		return s.some(blockSize)
 	}
-	if cap(s.scratch) < n {
-		s.scratch = make([]byte, n)
-	}
-	got := 0
-	for got < n {
-		b, err := s.some(n - got)
-		if errors.Is(err, io.EOF) && got > 0 {
-			return nil, corrupted("tar is cut short")
-		}
-		if err != nil {
-			return nil, err
-		}
-		got += copy(s.scratch[got:n], b)
-	}
-	return s.scratch[:n], nil
-}
-
-// must is take, with the end of the stream as ErrCorrupted.
-func (s *source) must(n int) ([]byte, error) {
-	b, err := s.take(n)
-	if errors.Is(err, io.EOF) {
-		err = corrupted("tar is cut short")
-	}
-	return b, err
-}
-
-// copy returns a copy of the next n bytes. It allocates no more than the stream
-// has.
-func (s *source) copy(n int) ([]byte, error) {
-	b := make([]byte, 0, min(n, 64<<10))
-	for len(b) < n {
-		part, err := s.some(n - len(b))
-		if errors.Is(err, io.EOF) {
-			err = corrupted("tar is cut short")
+	b := s.scratch[:0]
+	for len(b) < blockSize {
+		part, err := s.some(int64(blockSize - len(b)))
+		if len(b) > 0 {
+			err = cutShort(err)
 		}
 		if err != nil {
 			return nil, err
@@ -78,17 +48,33 @@ func (s *source) copy(n int) ([]byte, error) {
 	return b, nil
 }
 
-// discard skips n bytes.
-func (s *source) discard(n int64) error {
+// appendTo appends the next n bytes to b. It allocates no more than the stream has.
+func (s *source) appendTo(b []byte, n int64) ([]byte, error) {
 	for n > 0 {
-		b, err := s.some(int(min(n, 1<<30)))
-		if errors.Is(err, io.EOF) {
-			err = corrupted("tar is cut short")
-		}
+		part, err := s.some(n)
 		if err != nil {
-			return err
+			return nil, cutShort(err)
+		}
+		b, n = append(b, part...), n-int64(len(part))
+	}
+	return b, nil
+}
+
+func (s *source) skip(n int64) error {
+	for n > 0 {
+		b, err := s.some(n)
+		if err != nil {
+			return cutShort(err)
 		}
 		n -= int64(len(b))
 	}
 	return nil
+}
+
+// cutShort replaces io.EOF where a tar has to go on.
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) {
+		return corrupted("tar is cut short")
+	}
+	return err
 }

@@ -149,7 +149,7 @@ func readSparseMap(next func() ([]byte, error), size, stored int64) ([]extent, i
 				}
 				var err error
 				if block, err = next(); err != nil {
-					return 0, err
+					return 0, cutShort(err)
 				}
 				length += blockSize
 			}

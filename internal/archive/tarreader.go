@@ -5,30 +5,28 @@ import (
 	"io"
 	"math"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
-// tarReader reads the entries of a tar. It accepts what Pack and GNU tar write
-// for the files of a home, and refuses everything else.
+// tarReader reads the entries of a tar. It accepts what Pack writes, and refuses
+// everything else.
 type tarReader struct {
 	src  *source
 	left int64 // unread content of the current entry
 	pad  int64 // and its padding
 
 	checked string // the last accepted name
+	records []byte // of the current entry
 }
 
 // next returns the next entry, or io.EOF. It skips unread content of the
 // previous entry.
 func (t *tarReader) next() (*entry, error) {
-	if err := t.src.discard(t.left + t.pad); err != nil {
+	if err := t.src.skip(t.left + t.pad); err != nil {
 		return nil, err
 	}
-	t.left, t.pad = 0, 0
-	var more records
+	t.left, t.pad, t.records = 0, 0, t.records[:0]
 	for {
-		block, err := t.src.take(blockSize)
+		block, err := t.src.block()
 		if err == io.EOF {
 			return nil, corrupted("tar ends without its end mark")
 		}
@@ -36,32 +34,26 @@ func (t *tarReader) next() (*entry, error) {
 			return nil, err
 		}
 		if [blockSize]byte(block) == zeros {
-			if more.any {
+			if len(t.records) > 0 {
 				return nil, corrupted("extended header without an entry")
 			}
 			return nil, t.end()
 		}
-		u, err := parseUstar(block)
+		h, err := parseUstar(block)
 		if err != nil {
 			return nil, err
 		}
-		switch u.kind {
-		case kindPAX, kindGlobal, kindLongName, kindLongLink:
-			if u.size > maxHeader || int64(more.taken)+u.size > maxHeader {
-				return nil, corrupted("extended header of %d bytes", u.size)
-			}
-			body, err := t.src.copy(int(u.size))
-			if err != nil {
-				return nil, err
-			}
-			if err := t.src.discard(padding(u.size)); err != nil {
-				return nil, err
-			}
-			if err := more.add(u.kind, body); err != nil {
-				return nil, err
-			}
-		default:
-			return t.entry(u, &more)
+		if h.kind != kindPAX {
+			return t.entry(h)
+		}
+		if h.stored > int64(maxHeader-len(t.records)) {
+			return nil, corrupted("extended header of %d bytes", h.stored)
+		}
+		if t.records, err = t.src.appendTo(t.records, h.stored); err != nil {
+			return nil, err
+		}
+		if err := t.src.skip(padding(h.stored)); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -70,7 +62,7 @@ func (t *tarReader) next() (*entry, error) {
 func (t *tarReader) end() error {
 	second := false
 	for {
-		b, err := t.src.some(math.MaxInt)
+		b, err := t.src.some(math.MaxInt64)
 		if err == io.EOF {
 			if !second {
 				return corrupted("tar ends within its end mark")
@@ -90,78 +82,54 @@ func (t *tarReader) end() error {
 	}
 }
 
-// entry combines the header block and the records.
-func (t *tarReader) entry(u ustar, more *records) (*entry, error) {
-	e := &entry{
-		kind: u.kind, mode: u.mode & 0o7777, uid: u.uid, gid: u.gid,
-		mtime: unix.Timespec{Sec: u.mtime}, xattrs: more.xattrs, atime: more.atime,
+// entry returns the entry of a header block and the records.
+func (t *tarReader) entry(h *tarHeader) (*entry, error) {
+	if err := h.setAll(t.records); err != nil {
+		return nil, err
 	}
-	name, link, stored := u.name, u.link, u.size
-	if u.prefix != "" {
-		name = u.prefix + "/" + name
+	e := &h.entry
+	if h.sparse.name != "" {
+		e.name = h.sparse.name
 	}
-	if more.name != nil {
-		name = *more.name
-	}
-	if more.link != nil {
-		link = *more.link
-	}
-	if more.size != nil {
-		stored = *more.size
-	}
-	if more.uid != nil {
-		e.uid = *more.uid
-	}
-	if more.gid != nil {
-		e.gid = *more.gid
-	}
-	if more.mtime != nil {
-		e.mtime = *more.mtime
-	}
-	if more.sparse != nil && more.sparse.name != "" {
-		name = more.sparse.name
-	}
+	link := e.link
+	e.link = ""
 	var err error
-	if e.name, err = t.cleanName(name, e.kind == kindFolder); err != nil {
+	if e.name, err = t.cleanName(e.name, e.kind == kindFolder); err != nil {
 		return nil, err
 	}
 	switch e.kind {
 	case kindFile:
-		t.left, t.pad, e.size = stored, padding(stored), stored
-		if more.sparse != nil {
-			return e, t.layout(e, more.sparse, stored)
+		t.left, t.pad = h.stored, padding(h.stored)
+		if h.sparse != (sparseRecords{}) {
+			return e, t.layout(h)
 		}
+		e.size = h.stored
+		return e, nil
 	case kindFolder:
 	case kindHardLink:
 		e.link, err = t.cleanName(link, false)
 	case kindSymlink:
-		e.link = link
-		if link == "" || len(link) > maxLink {
+		if e.link = link; link == "" || len(link) > maxLink {
 			err = corrupted("%s is a link of %d bytes", quoted(e.name), len(link))
 		}
 	default:
 		err = corrupted("%s has kind %q, which is not allowed in a home", quoted(e.name), e.kind)
 	}
-	if err == nil && e.kind != kindFile && (stored != 0 || more.sparse != nil) {
+	if err == nil && (h.stored != 0 || h.sparse != (sparseRecords{})) {
 		err = corrupted("%s is not a file and has content", quoted(e.name))
 	}
 	return e, err
 }
 
 // layout reads the data ranges of a sparse file.
-func (t *tarReader) layout(e *entry, s *sparseRecord, stored int64) error {
-	if s.major != "1" || s.minor != "0" || s.size < 0 {
-		return corrupted("%s: unknown kind of sparse file", quoted(e.name))
+func (t *tarReader) layout(h *tarHeader) error {
+	if h.sparse.major != "1" || h.sparse.minor != "0" || !h.sparse.sized {
+		return corrupted("%s: unknown kind of sparse file", quoted(h.name))
 	}
-	e.size = s.size
-	extents, length, err := readSparseMap(func() ([]byte, error) { return t.src.must(blockSize) }, s.size, stored)
-	if err != nil {
-		return err
-	}
-	e.extents = extents
-	t.left = stored - length
-	t.pad = padding(stored)
-	return nil
+	extents, length, err := readSparseMap(t.src.block, h.size, h.stored)
+	h.extents = extents
+	t.left -= length
+	return err
 }
 
 // content returns up to limit bytes of the entry's unread content, valid until
@@ -170,12 +138,9 @@ func (t *tarReader) content(limit int64) ([]byte, error) {
 	if t.left == 0 {
 		return nil, io.EOF
 	}
-	b, err := t.src.some(int(min(limit, t.left)))
-	if err == io.EOF {
-		return nil, corrupted("tar is cut short")
-	}
+	b, err := t.src.some(min(limit, t.left))
 	t.left -= int64(len(b))
-	return b, err
+	return b, cutShort(err)
 }
 
 // cleanName checks a name and removes a leading "./" and a folder's trailing

@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -74,10 +75,9 @@ func walk(ctx context.Context, root int, prover *prover, owner OwnerMap) *walker
 	w.buffers.New = func() any { b := make([]byte, 0, smallFile+8<<10); return &b }
 	for range readers {
 		w.running.Go(func() {
-			var h header
 			for it := range w.work {
 				if it.err = w.ctx.Err(); it.err == nil {
-					it.err = w.read(it, &h)
+					it.err = w.read(it)
 					it.print = entryPrint(it.dir.Tag, it.base, &it.stat)
 				}
 				it.dir.Release()
@@ -210,7 +210,7 @@ func (w *walker) Leaf(t *treewalk.Walk, dir *treewalk.Dir, e treewalk.Entry) err
 }
 
 // read opens and describes a file or symbolic link, and reads it if it is small.
-func (w *walker) read(it *item, h *header) error {
+func (w *walker) read(it *item) error {
 	if it.kind == kindSymlink {
 		return w.readLink(it)
 	}
@@ -249,7 +249,7 @@ func (w *walker) read(it *item, h *header) error {
 	if it.size > smallFile || it.sparse() {
 		return nil
 	}
-	if it.ready, err = h.append((*w.buffers.Get().(*[]byte))[:0], &it.entry); err != nil {
+	if it.ready, err = appendHeader((*w.buffers.Get().(*[]byte))[:0], &it.entry); err != nil {
 		return failed(it.name, err)
 	}
 	if it.ready, err = readWhole(fd, it.ready, &it.stat); err != nil {
@@ -289,7 +289,7 @@ func (w *walker) readLink(it *item) error {
 // must match the stat.
 func readWhole(fd int, b []byte, st *unix.Stat_t) ([]byte, error) {
 	start, size := len(b), int(st.Size)
-	b = grow(b, size+blockSize)
+	b = slices.Grow(b, size+blockSize)[:start+size+blockSize]
 	got := 0
 	for got <= size { // one byte more than the size, to detect the end
 		n, err := unix.Read(fd, b[start+got:start+size+1])
