@@ -17,7 +17,7 @@ import (
 	"codehub/internal/testing/harness"
 )
 
-// The postgres of a killed server is shut down cleanly, whoever is connected, and replaced by one
+// The postgres of a killed server is shut down cleanly, with a client connected, and replaced by one
 // with the settings of the next server.
 func TestStartAfterServerKilled(t *testing.T) {
 	t.Parallel()
