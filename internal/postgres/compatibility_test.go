@@ -447,3 +447,34 @@ func (s schema) brokenBy(after schema) (broken []string) {
 	}
 	return slices.Sorted(slices.Values(broken))
 }
+
+// Migration 62 takes over what earlier commands have imported.
+func TestMigrationKeepsArrivals(t *testing.T) {
+	t.Parallel()
+	db := openSQL(t, emptyDSN(t))
+	own, err := goose.NewProvider(goose.DialectPostgres, db, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const insert = `
+		INSERT INTO m1_users VALUES ('u', gen_random_uuid());
+		INSERT INTO m1_workspaces VALUES ('done', gen_random_uuid(), NULL, '{}', now()), ('begun', gen_random_uuid(), gen_random_uuid(), '{}', NULL);
+		INSERT INTO moved_users VALUES (gen_random_uuid(), gen_random_uuid(), gen_random_uuid());
+		INSERT INTO moved_workspaces VALUES (gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), ARRAY[gen_random_uuid()], 'v', now())`
+	if _, err := own.UpTo(t.Context(), 61); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := own.UpTo(t.Context(), 62); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	err = db.QueryRowContext(t.Context(), `
+		SELECT string_agg(concat_ws(' ', CASE source WHEN 'first-version' THEN old_id ELSE 'moved' END, kind, version, cardinality(abandoned), arrived_at IS NOT NULL), ', ' ORDER BY kind, source DESC, old_id)
+		FROM arrivals`).Scan(&got)
+	if want := "u user  0 t, moved user  0 t, begun workspace  0 f, done workspace  0 t, moved workspace v 1 t"; err != nil || got != want {
+		t.Errorf("%q, want %q, %v", got, want, err)
+	}
+}
