@@ -71,7 +71,7 @@ func (s *server) run(ctx context.Context) error {
 	srv.ErrorLog = httpErrors(s.log)
 	srv.ConnContext = inbound.CountStreams(s.cfg.Front.Proxies.Contain)
 	srv.ConnState = s.listener.ConnState
-	plain := &shortway.Server{HTTP: srv, Serves: s.relays}
+	plain := &shortway.Server{HTTP: srv, Serves: s.relays, Off: s.cfg.Proxy.NoShortWay}
 	listener := plain.Listen(s.front.Listener)
 	g.Go(func() error {
 		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

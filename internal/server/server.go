@@ -383,7 +383,10 @@ func newServer(p parts) (*server, error) {
 	mux.Handle("/api/", rest)
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))
-	continued := shortway.NewGroup()
+	var continued *shortway.Group
+	if !cfg.Proxy.NoShortWay {
+		continued = shortway.NewGroup()
+	}
 	metrics := httpapi.NewMetrics()
 	metrics.Registry().MustRegister(p.listener.Metrics()...)
 	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))

@@ -1,9 +1,13 @@
 package shortway
 
 import (
+	"bytes"
 	"net"
 	"net/http"
 )
+
+// Replay returns conn with some bytes that were read from it before, which it copies.
+func Replay(conn net.Conn, read []byte) net.Conn { return &replayedConn{conn, bytes.Clone(read)} }
 
 // replayedConn is a connection of which some bytes were read before.
 type replayedConn struct {

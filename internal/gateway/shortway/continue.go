@@ -16,7 +16,7 @@ type Group struct {
 	open atomic.Int64
 }
 
-// NewGroup returns a Group without a request.
+// NewGroup returns a Group without a request. A nil Group allows nothing.
 func NewGroup() *Group {
 	g := &Group{}
 	g.ctx, g.end = context.WithCancel(context.Background())
@@ -24,16 +24,25 @@ func NewGroup() *Group {
 }
 
 // End ends the contexts of all requests, and of those that begin later.
-func (g *Group) End() { g.end() }
+func (g *Group) End() {
+	if g != nil {
+		g.end()
+	}
+}
 
 // Open returns how many requests have taken over their connections and have not ended.
-func (g *Group) Open() int { return int(g.open.Load()) }
+func (g *Group) Open() int {
+	if g == nil {
+		return 0
+	}
+	return int(g.open.Load())
+}
 
 // Wait waits until no request is open, or ctx ends.
 func (g *Group) Wait(ctx context.Context) error {
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()
-	for g.open.Load() > 0 {
+	for g.Open() > 0 {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -72,8 +81,7 @@ type Request struct {
 type key struct{}
 
 // Allow lets the handler of a request with the returned context continue the request
-// after it has returned. The caller must call Go if Begun reports true then. A nil Group
-// allows nothing.
+// after it has returned. The caller must call Go if Begun reports true then.
 func (g *Group) Allow(ctx context.Context) (context.Context, *Request) {
 	c := &Request{group: g}
 	if g == nil {

@@ -143,7 +143,7 @@ func (p *Pool) finish(c *conn, r *http.Request, early func(code int, h http.Head
 // switched returns the connection after a switch of protocols.
 func (c *conn) switched() net.Conn {
 	rest, _ := c.in.Peek(c.in.Buffered())
-	s := &replayedConn{c.Conn, bytes.Clone(rest)}
+	s := Replay(c.Conn, rest)
 	c.in.Reset(nil)
 	readers.Put(c.in)
 	return s

@@ -31,6 +31,8 @@ type Server struct {
 	// Serves reports whether requests for this host and target are served; others are
 	// handed over.
 	Serves func(host, target string) bool
+	// Off leaves all requests to net/http.
+	Off bool
 
 	mu     sync.Mutex
 	open   map[*plainConn]struct{}
@@ -44,6 +46,9 @@ type Server struct {
 // Listen returns a listener for HTTP on l; see inbound.Strict.
 func (s *Server) Listen(l net.Listener) net.Listener {
 	s.open, s.closed, s.first = map[*plainConn]struct{}{}, make(chan struct{}), newTurns()
+	if s.Off {
+		return inbound.Strict(l, nil)
+	}
 	base := context.Background()
 	if s.HTTP.BaseContext != nil {
 		base = s.HTTP.BaseContext(l)
@@ -160,7 +165,7 @@ func (s *Server) serve(base context.Context, conn net.Conn) net.Conn {
 		return nil
 	}
 	rest, _ := c.in.Peek(c.in.Buffered())
-	return &replayedConn{Conn: conn, rest: bytes.Clone(rest)}
+	return Replay(conn, rest)
 }
 
 // requests serves plain requests. It returns true when the connection has to be closed,

@@ -18,8 +18,6 @@ type WebSocket struct {
 	// Client and Backend are written to. If they have a method Direct, the connections that it
 	// returns are read from.
 	Client, Backend net.Conn
-	// Early is what the client has sent since its request.
-	Early []byte
 
 	up, down direction    // from the client, to the client
 	relaying atomic.Int32 // directions that have not ended
@@ -59,9 +57,6 @@ func (s *WebSocket) Run(done Done) {
 	s.relaying.Store(2)
 	s.up.from, s.up.to = under(s.Client), s.Backend
 	s.down.from, s.down.to = under(s.Backend), s.Client
-	if len(s.Early) > 0 {
-		s.up.from = &replayedConn{s.up.from, s.Early}
-	}
 	for _, d := range []*direction{&s.up, &s.down} {
 		d.socket = s
 		d.waiter.Raw = rawConn(d.from)

@@ -62,7 +62,7 @@ type bodyWorld struct {
 func newBodyWorld(t *testing.T) *bodyWorld {
 	w := newWorld(t)
 	settings := inbound.Settings{RequestTimeout: 3 * time.Second, IdleTimeout: patience}
-	return &bodyWorld{w, strings.TrimPrefix(servePlain(t, settings.Server(w.handler())), "http://")}
+	return &bodyWorld{w, strings.TrimPrefix(servePlain(t, settings.Server(w.handler()), false), "http://")}
 }
 
 // post sends the head of a POST request, and what follows.
@@ -209,7 +209,7 @@ func TestUnswitchedConnectionEnds(t *testing.T) {
 			w := newWorld(t)
 			w.hasty(test.response)
 			settings := inbound.Settings{RequestTimeout: patience, IdleTimeout: patience}
-			address := strings.TrimPrefix(servePlain(t, settings.Server(httpapi.Outer(w.log.Logger(), nil, nil, w.handler()))), "http://")
+			address := strings.TrimPrefix(servePlain(t, settings.Server(httpapi.Outer(w.log.Logger(), nil, nil, w.handler())), false), "http://")
 			c, err := net.Dial("tcp", address)
 			if err != nil {
 				t.Fatal(err)

@@ -38,7 +38,10 @@ type gateway struct {
 // shortRequests is shorter than what some cases take, which relayed requests may.
 const shortRequests = 2 * time.Second
 
-// gateways returns codehub over HTTP/1.1 and HTTP/2, and in make verify for comparison nginx
+// noShortWay turns the short way off.
+func noShortWay(c *Config) { c.Settings.NoShortWay = true }
+
+// gateways returns codehub over HTTP/1.1, with and without the short way, and HTTP/2, and in make verify for comparison nginx
 // and no gateway at all. Each is before an IDE of its own.
 func gateways(t *testing.T) []*gateway {
 	t.Helper()
@@ -53,7 +56,7 @@ func gateways(t *testing.T) []*gateway {
 		t.Cleanup(transport.CloseIdleConnections)
 		return &gateway{name: name, base: u, host: host, cookie: sessionCookie + "=ann-1", ide: i, client: &http.Client{Transport: transport}}
 	}
-	one, two := newWorld(t), newWorld(t)
+	one, two, off := newWorld(t), newWorld(t), newWorld(t, noShortWay)
 	secure := httptest.NewUnstartedServer(nil)
 	secure.Config = settings.Server(two.handler())
 	secure.EnableHTTP2 = true
@@ -61,8 +64,9 @@ func gateways(t *testing.T) []*gateway {
 	t.Cleanup(secure.Close)
 	overTLS := &http.Transport{TLSClientConfig: secure.Client().Transport.(*http.Transport).TLSClientConfig.Clone(), ForceAttemptHTTP2: true}
 	list := []*gateway{
-		through("codehub HTTP/1.1", one.serve(wsA), servePlain(t, settings.Server(one.handler()))+under(wsA), one.server.Listener.Addr().String(), &http.Transport{}),
+		through("codehub HTTP/1.1", one.serve(wsA), servePlain(t, settings.Server(one.handler()), false)+under(wsA), one.server.Listener.Addr().String(), &http.Transport{}),
 		through("codehub HTTP/2", two.serve(wsA), secure.URL+under(wsA), two.server.Listener.Addr().String(), overTLS),
+		through("codehub without the short way", off.serve(wsA), servePlain(t, settings.Server(off.handler()), true)+under(wsA), off.server.Listener.Addr().String(), &http.Transport{}),
 	}
 	list[1].http2 = true
 	if !harness.Verifying() {
@@ -76,9 +80,9 @@ func gateways(t *testing.T) []*gateway {
 }
 
 // servePlain serves as codehub does, plain requests without net/http, and returns its address.
-func servePlain(t *testing.T, server *http.Server) string {
+func servePlain(t *testing.T, server *http.Server, off bool) string {
 	t.Helper()
-	short := &shortway.Server{HTTP: server, Serves: func(string, string) bool { return true }}
+	short := &shortway.Server{HTTP: server, Serves: func(string, string) bool { return true }, Off: off}
 	s := httptest.NewUnstartedServer(nil)
 	s.Config = short.HTTP
 	s.Listener = short.Listen(s.Listener)

@@ -106,7 +106,12 @@ func TestInvalidStatuses(t *testing.T) {
 // trailers cannot set what a header may not.
 func TestWholeOriginHeadersAreRemoved(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	testWholeOriginHeadersAreRemoved(t, newWorld(t))
+	testWholeOriginHeadersAreRemoved(t, newWorld(t, noShortWay))
+}
+
+func testWholeOriginHeadersAreRemoved(t *testing.T, w *world) {
+	t.Helper()
 	names := slices.Concat(slices.Collect(maps.Keys(wholeOrigin)), []string{"Set-Cookie", "Location", "Service-Worker-Allowed", "Content-Security-Policy", "Cross-Origin-Opener-Policy", "Access-Control-Allow-Origin"})
 	w.hostile(wsA, func(conn io.Writer, r *http.Request) {
 		var b bytes.Buffer
@@ -161,7 +166,12 @@ var directives = []string{
 // httputil.ReverseProxy, in the handshake of a WebSocket, before the response and after it.
 func TestReverseProxyHeadersAreRemoved(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	testReverseProxyHeadersAreRemoved(t, newWorld(t))
+	testReverseProxyHeadersAreRemoved(t, newWorld(t, noShortWay))
+}
+
+func testReverseProxyHeadersAreRemoved(t *testing.T, w *world) {
+	t.Helper()
 	var hostile strings.Builder
 	for i, name := range directives {
 		name = []string{name, strings.ToLower(name), strings.ToUpper(name)}[i%3]

@@ -140,6 +140,7 @@ type Proxy struct {
 	unsaved       *Unsaved           // or nil
 	open          *connections
 	guests        *guests
+	noShortWay    bool
 	checkInterval time.Duration
 	changed       chan struct{}     // holds a value after an event about open connections
 	checks        *health.Condition // of the open connections
@@ -175,6 +176,7 @@ func New(c Config) *Proxy {
 		ide:           c.IDE,
 		unsaved:       c.Unsaved,
 		open:          open,
+		noShortWay:    c.Settings.NoShortWay,
 		checkInterval: c.CheckInterval,
 		changed:       make(chan struct{}, 1),
 		checks: c.Conditions.New(health.Config{

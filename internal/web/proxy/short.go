@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -21,7 +20,7 @@ import (
 
 // isShort reports whether relayShort can relay a request.
 func (x *exchange) isShort(r *http.Request) bool {
-	return x.visit.app.port == 0 && x.visit.host.Port == 0 && shortway.Sends(r) && (r.Header["Upgrade"] == nil || shortway.Of(r) != nil)
+	return !x.proxy.noShortWay && x.visit.app.port == 0 && x.visit.host.Port == 0 && shortway.Sends(r) && (r.Header["Upgrade"] == nil || shortway.Of(r) != nil)
 }
 
 // relayShort relays a request by package shortway.
@@ -86,7 +85,7 @@ var errHandshake = errors.New("send the response of the handshake")
 
 // shake takes over the client's connection for s and sends the response on it.
 func shake(s *shortway.WebSocket, w *visitorWriter, res *http.Response, backend net.Conn) error {
-	client, rw, err := w.hijack(backend)
+	client, _, err := w.hijack(backend)
 	if err != nil {
 		return err
 	}
@@ -105,15 +104,9 @@ func shake(s *shortway.WebSocket, w *visitorWriter, res *http.Response, backend 
 		_ = client.Close()
 		return fmt.Errorf("%w: %w", errHandshake, err)
 	}
-	s.Client, s.Backend, s.Early = client, &containerConn{backend, client}, early(rw.Reader)
+	s.Client, s.Backend = client, &containerConn{backend, client}
 	client.relayedBy(s)
 	return nil
-}
-
-// early returns what the client has sent since its request.
-func early(from *bufio.Reader) []byte {
-	b, _ := from.Peek(from.Buffered())
-	return bytes.Clone(b)
 }
 
 // containerConn is the container's side of a WebSocket of which client is the other one.

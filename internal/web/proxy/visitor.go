@@ -115,6 +115,10 @@ func (w *visitorWriter) hijack(backend net.Conn) (*visitorConn, *bufio.ReadWrite
 			return nil, nil, fmt.Errorf("set keep-alive: %w", err)
 		}
 	}
+	if n := rw.Reader.Buffered(); n > 0 { // the client has sent them since its request
+		early, _ := rw.Reader.Peek(n)
+		conn = shortway.Replay(conn, early)
+	}
 	end := &visitorConn{Conn: conn, connection: w.connection, backend: backend}
 	if w.use != nil {
 		end.watch = w.use.watch

@@ -32,9 +32,12 @@ type entrance struct {
 
 func (w *world) entrance(secure bool) *entrance {
 	w.t.Helper()
-	e := &entrance{world: w, continued: shortway.NewGroup()}
+	e := &entrance{world: w}
+	if !w.proxy.noShortWay {
+		e.continued = shortway.NewGroup()
+	}
 	e.Server = httptest.NewUnstartedServer(nil)
-	plain := &shortway.Server{Serves: func(string, string) bool { return true },
+	plain := &shortway.Server{Off: w.proxy.noShortWay, Serves: func(string, string) bool { return true },
 		HTTP: inbound.Settings{RequestTimeout: time.Minute, IdleTimeout: time.Minute}.Server(httpapi.Outer(e.log.Logger(), httpapi.NewMetrics(), e.continued, w.handler()))}
 	e.Config = plain.HTTP
 	listener := e.Listener
@@ -202,8 +205,11 @@ func TestIdleWebSocketHasNoGoroutines(t *testing.T) {
 // What comes with the handshake is relayed in both directions, by every way.
 func TestBytesWithHandshake(t *testing.T) {
 	t.Parallel()
-	for _, secure := range []bool{false, true} {
+	for n, secure := range []bool{false, true, false, true} {
 		w := newWorld(t)
+		if n > 1 {
+			w = newWorld(t, noShortWay)
+		}
 		i := w.serve(wsA)
 		large := strings.Repeat("0123456789abcdef", 16<<10)
 		i.accepts(func(conn net.Conn, in io.Reader) {

@@ -55,16 +55,8 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 		runtime:  &fakeRuntime{at: map[workspace.ID]runtime.Upstream{}},
 		sessions: &watches{by: map[string][]context.CancelFunc{}},
 	}
-	// The public address is known when the server listens.
 	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.handler().ServeHTTP(rw, r) }))
-	w.plain = &shortway.Server{HTTP: w.server.Config, Serves: func(string, string) bool { return true }}
-	w.server.Listener = w.plain.Listen(w.server.Listener)
-	w.server.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(&w.log, nil), slog.LevelInfo)
-	w.server.Start()
-	public, err := url.Parse(w.server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	public := &url.URL{Scheme: "http", Host: w.server.Listener.Addr().String()}
 	c := Config{
 		Auth: accounts{}, Sessions: w.sessions, Store: w.store, Runtime: w.runtime, Pages: plainPages{},
 		Log:    w.log.Logger(),
@@ -76,6 +68,10 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 		f(&c)
 	}
 	w.proxy = New(c)
+	w.plain = &shortway.Server{HTTP: w.server.Config, Serves: func(string, string) bool { return true }, Off: c.Settings.NoShortWay}
+	w.server.Listener = w.plain.Listen(w.server.Listener)
+	w.server.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(&w.log, nil), slog.LevelInfo)
+	w.server.Start()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -115,7 +111,7 @@ func (w *world) handler() http.Handler {
 	}))
 	continued := shortway.NewGroup()
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if shortway.Of(r) != nil {
+		if w.proxy.noShortWay || shortway.Of(r) != nil {
 			proxy.ServeHTTP(rw, r)
 			return
 		}
