@@ -202,8 +202,10 @@ func (c *conn) NetConn() net.Conn { return c.Conn }
 func (c *conn) Direct() (net.Conn, bool) { return c.Conn, true }
 
 // CloseWrite closes the connection for writing, as net/http does before it closes.
-func (c *conn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+func (c *conn) CloseWrite() error { return closeWrite(c.Conn) }
+
+func closeWrite(c net.Conn) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return http.ErrNotSupported

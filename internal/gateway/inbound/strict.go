@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -148,12 +147,7 @@ func (c *strictConn) Direct() (net.Conn, bool) {
 }
 
 // CloseWrite closes the connection for writing.
-func (c *strictConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return http.ErrNotSupported
-}
+func (c *strictConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 // strictTLSConn is a strictConn whose TLS net/http sees.
 type strictTLSConn struct {

@@ -11,48 +11,38 @@ import (
 	"time"
 )
 
-// ErrNoConnection says that no open connection gave a byte of a response. Send may repeat the
-// request, as it does after a connection that was closed meanwhile.
-var ErrNoConnection = errors.New("no connection is open")
+// errNoConnection says that no open connection gave a byte of a response. The request may be
+// repeated by Send.
+var errNoConnection = errors.New("no connection is open")
 
-// Fields returns the head of a request that Send accepts, without its first line.
-func Fields(r *http.Request) ([]byte, error) {
-	head, err := appendHead(nil, r, false)
-	if err != nil {
-		return nil, err
-	}
-	_, fields, _ := bytes.Cut(head, []byte("\r\n"))
-	return fields, nil
-}
-
-// Reply is the response to a request of SendHead, of which some bytes have come. It ends
-// with End, Abandon, or the body of Response.
-type Reply struct {
+// reply is the response to a request of sendHead, of which some bytes have come. It ends
+// with end, abandon, or the body of response.
+type reply struct {
 	pool *Pool
 	conn *conn
 }
 
-// SendHead sends a GET request without a body, whose head is given, over a connection that is
+// sendHead sends a GET request without a body, whose head is given, over a connection that is
 // open. It repeats it on another one if the connection was closed meanwhile. hold gets the
 // connection before anything is sent; the caller interrupts it by a deadline in the past. If
-// hold returns false, or no connection is left, the error is ErrNoConnection.
-func (p *Pool) SendHead(head []byte, hold func(net.Conn) bool) (Reply, error) {
+// hold returns false, or no connection is left, the error is errNoConnection.
+func (p *Pool) sendHead(head []byte, hold func(net.Conn) bool) (reply, error) {
 	for {
 		c := p.take()
 		if c == nil {
-			return Reply{}, ErrNoConnection
+			return reply{}, errNoConnection
 		}
 		if !hold(c.Conn) {
 			_ = c.Close() // it is abandoned
-			return Reply{}, ErrNoConnection
+			return reply{}, errNoConnection
 		}
 		err := c.begin(p, head)
 		if err == nil {
-			return Reply{p, c}, nil
+			return reply{p, c}, nil
 		}
 		failed, stale := c.abandon(context.Background(), err)
 		if !stale || !c.reused {
-			return Reply{}, failed
+			return reply{}, failed
 		}
 	}
 }
@@ -72,9 +62,9 @@ func (c *conn) begin(p *Pool, head []byte) error {
 	return nil
 }
 
-// Head returns the head of the response, with the empty line, or nil if it is larger than
-// the buffer or has a line that does not end with CRLF. It is valid until Skip.
-func (y Reply) Head() ([]byte, error) {
+// head returns the head of the response, with the empty line, or nil if it is larger than
+// the buffer or has a line that does not end with CRLF. It is valid until skip.
+func (y reply) head() ([]byte, error) {
 	for in, line := y.conn.in, 0; ; {
 		ready, _ := in.Peek(in.Buffered())
 		for {
@@ -101,20 +91,20 @@ func (y Reply) Head() ([]byte, error) {
 	}
 }
 
-// Skip passes over a head, and returns what has come of the body, up to n bytes.
-func (y Reply) Skip(head []byte, n int) []byte {
+// skip passes over a head, and returns what has come of the body, up to n bytes.
+func (y reply) skip(head []byte, n int) []byte {
 	_, _ = y.conn.in.Discard(len(head)) // it is in the buffer
 	y.conn.headLeft = -1
 	ready, _ := y.conn.in.Peek(min(n, y.conn.in.Buffered()))
 	return ready
 }
 
-// Read reads the body after skipping what Skip has returned, of the given length.
-func (y Reply) Read(p []byte) (int, error) { return y.conn.Conn.Read(p) }
+// read reads the body after skipping what skip has returned, of the given length.
+func (y reply) read(p []byte) (int, error) { return y.conn.Conn.Read(p) }
 
-// End gives the connection back after a whole response, of whose body Skip has returned
+// end gives the connection back after a whole response, of whose body skip has returned
 // ready. keep is the value of Keep-Alive, or empty.
-func (y Reply) End(ready int, keep string) {
+func (y reply) end(ready int, keep string) {
 	c := y.conn
 	_, _ = c.in.Discard(ready) // it is in the buffer
 	// What comes unasked after a response is no response to the next request.
@@ -129,11 +119,11 @@ func (y Reply) End(ready int, keep string) {
 	y.pool.put(c)
 }
 
-// Abandon closes the connection.
-func (y Reply) Abandon() { _ = y.conn.Close() }
+// abandon closes the connection.
+func (y reply) abandon() { _ = y.conn.Close() }
 
-// Response reads the response as Send does. r is the request.
-func (y Reply) Response(r *http.Request, early func(code int, h http.Header) error) (*http.Response, error) {
+// response reads the response as Send does. r is the request.
+func (y reply) response(r *http.Request, early func(code int, h http.Header) error) (*http.Response, error) {
 	ctx := r.Context()
 	stop := context.AfterFunc(ctx, func() { _ = y.conn.SetDeadline(time.Unix(1, 0)) })
 	res, err := y.pool.finish(y.conn, r, early, stop)

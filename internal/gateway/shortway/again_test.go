@@ -21,32 +21,32 @@ func held(net.Conn) bool { return true }
 // whole sends head and returns the body of a response that has come as a whole.
 func (s *backend) whole(t *testing.T) (string, error) {
 	t.Helper()
-	y, err := s.SendHead([]byte(head), held)
+	y, err := s.sendHead([]byte(head), held)
 	if err != nil {
 		return "", err
 	}
-	h, err := y.Head()
+	h, err := y.head()
 	if err != nil {
-		y.Abandon()
+		y.abandon()
 		return "", err
 	}
-	body := bytes.Clone(y.Skip(h, 5))
+	body := bytes.Clone(y.skip(h, 5))
 	ready := len(body)
 	for b := make([]byte, 5); len(body) < 5; {
-		n, err := y.Read(b[:5-len(body)])
+		n, err := y.read(b[:5-len(body)])
 		if err != nil {
 			t.Fatal(err)
 		}
 		body = append(body, b[:n]...)
 	}
-	y.End(ready, "")
+	y.end(ready, "")
 	return string(body), nil
 }
 
 func TestSendHead(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, answers(hello))
-	if _, err := s.whole(t); !errors.Is(err, ErrNoConnection) {
+	if _, err := s.whole(t); !errors.Is(err, errNoConnection) {
 		t.Errorf("without a connection: %v", err)
 	}
 	s.get(t)
@@ -55,7 +55,7 @@ func TestSendHead(t *testing.T) {
 			t.Errorf("%q, %v", got, err)
 		}
 	}
-	if _, err := s.SendHead([]byte(head), func(net.Conn) bool { return false }); !errors.Is(err, ErrNoConnection) {
+	if _, err := s.sendHead([]byte(head), func(net.Conn) bool { return false }); !errors.Is(err, errNoConnection) {
 		t.Errorf("not held: %v", err)
 	}
 	if n := s.dials.Load(); n != 1 {
@@ -126,21 +126,21 @@ func TestSendHeadEndsConnection(t *testing.T) {
 	if got, err := s.whole(t); err != nil || got != "hello" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := s.whole(t); !errors.Is(err, ErrNoConnection) {
+	if _, err := s.whole(t); !errors.Is(err, errNoConnection) {
 		t.Errorf("after unasked bytes: %v", err)
 	}
 	s = newServer(t, answers(hello))
 	s.put(t)
-	y, err := s.SendHead([]byte(head), held)
+	y, err := s.sendHead([]byte(head), held)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := y.Head()
+	h, err := y.head()
 	if err != nil {
 		t.Fatal(err)
 	}
-	y.End(len(y.Skip(h, 5)), "timeout=1")
-	if _, err := s.whole(t); !errors.Is(err, ErrNoConnection) {
+	y.end(len(y.skip(h, 5)), "timeout=1")
+	if _, err := s.whole(t); !errors.Is(err, errNoConnection) {
 		t.Errorf("after its time: %v", err)
 	}
 }
@@ -167,14 +167,14 @@ func TestReplyResponse(t *testing.T) {
 		s := newServer(t, answers(text))
 		s.MaxHeader = 8 << 10
 		s.put(t)
-		y, err := s.SendHead([]byte(head), held)
+		y, err := s.sendHead([]byte(head), held)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, err := y.Head(); err != nil || h != nil {
+		if h, err := y.head(); err != nil || h != nil {
 			t.Errorf("%s: %q, %v", name, h, err)
 		}
-		res, err := y.Response(request(t.Context(), t, http.MethodGet), none)
+		res, err := y.response(request(t.Context(), t, http.MethodGet), none)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

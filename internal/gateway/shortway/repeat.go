@@ -36,45 +36,43 @@ func (w *plainWriter) Repeat(f Repeated) {
 
 // Answer is the answer to a repeated request. One goroutine uses it, apart from End.
 type Answer struct {
-	// Status and Bytes, of the body, are what was sent, for decorators of Repeated.
-	Status int
-	Bytes  int64
-
 	conn   *plainConn
-	head   []byte // of the request
-	fields []byte // of the response, by Field
-	wrap   func(http.ResponseWriter) http.ResponseWriter
+	head   []byte  // of the request
+	fields []field // of the response, by Field
+	status int     // that was sent
+	bytes  int64   // of the body that were sent
 	writer *plainWriter
-	end    context.CancelFunc
+	cancel context.CancelFunc
 	failed bool // the connection has to be closed
 }
 
-// Field adds a field to the response's header. The writer of Writer does not have it.
-func (a *Answer) Field(name, value string) {
-	a.fields = append(append(append(append(a.fields, name...), ": "...), value...), "\r\n"...)
+type field struct{ name, value string }
+
+// Sent returns the status, or 0, and the bytes of the body that were sent.
+func (a *Answer) Sent() (status int, bytes int64) {
+	if a.writer != nil {
+		return a.writer.status, a.writer.written
+	}
+	return a.status, a.bytes
 }
 
-// AppendFields appends the fields that Field has added, and those of the connection.
-func (a *Answer) AppendFields(b []byte) []byte {
-	b = append(b, a.fields...)
+// Field adds a field to the response's header.
+func (a *Answer) Field(name, value string) { a.fields = append(a.fields, field{name, value}) }
+
+// appendFields appends the fields that Field has added, and those of the connection.
+func (a *Answer) appendFields(b []byte) []byte {
+	for _, f := range a.fields {
+		b = append(append(append(append(b, f.name...), ": "...), f.value...), "\r\n"...)
+	}
 	if a.conn.server.closing.Load() {
 		b = append(b, "Connection: close\r\n"...)
 	}
 	return b
 }
 
-// Wrap decorates the writer of Writer. What is added first is the outermost.
-func (a *Answer) Wrap(wrap func(http.ResponseWriter) http.ResponseWriter) {
-	outer := a.wrap
-	a.wrap = wrap
-	if outer != nil {
-		a.wrap = func(w http.ResponseWriter) http.ResponseWriter { return outer(wrap(w)) }
-	}
-}
-
-// Hold makes the end of the client's connection, and End, interrupt reads and writes of up
-// as well, until Release. It returns false if the client's connection has ended.
-func (a *Answer) Hold(up net.Conn) bool {
+// hold makes the end of the client's connection, and End, interrupt reads and writes of up
+// as well, until release. It returns false if the client's connection has ended.
+func (a *Answer) hold(up net.Conn) bool {
 	c := a.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,8 +83,8 @@ func (a *Answer) Hold(up net.Conn) bool {
 	return true
 }
 
-// Release ends Hold. It returns false if up was interrupted.
-func (a *Answer) Release() bool {
+// release ends hold. It returns false if up was interrupted.
+func (a *Answer) release() bool {
 	c := a.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,20 +93,17 @@ func (a *Answer) Release() bool {
 	return held
 }
 
-// Ended reports whether the client's connection has ended.
-func (a *Answer) Ended() bool { return a.conn.ctx.Err() != nil }
-
 // End ends the answer and closes the connection, also while another goroutine waits.
 func (a *Answer) End() { a.conn.sever() }
 
-// Send writes a part of the response, which begins with the whole head. There is no
+// send writes a part of the response, which begins with the whole head. There is no
 // deadline. body is how much of it is the body.
-func (a *Answer) Send(p []byte, body int) error {
+func (a *Answer) send(p []byte, body int) error {
 	if !a.conn.setWriteBy(time.Time{}) {
 		a.failed = true
 		return net.ErrClosed
 	}
-	a.Bytes += int64(body)
+	a.bytes += int64(body)
 	if _, err := a.conn.out.Write(p); err != nil {
 		a.failed = true
 		return err
@@ -116,24 +111,20 @@ func (a *Answer) Send(p []byte, body int) error {
 	return nil
 }
 
-// Fail closes the connection after an incomplete response.
-func (a *Answer) Fail() { a.failed = true }
-
-// Writer returns a writer for a response that Send cannot send, and the request as the
-// server has read it, without what middleware makes of it. Nothing was sent yet.
-func (a *Answer) Writer() (http.ResponseWriter, *http.Request, error) {
+// open returns a writer for a response that send cannot send, and the request as the server
+// has read it, without what middleware makes of it. Nothing was sent yet.
+func (a *Answer) open() (http.ResponseWriter, *http.Request, error) {
 	r, err := a.conn.read(bufio.NewReader(bytes.NewReader(a.head)))
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, end := context.WithCancel(a.conn.ctx)
-	a.end, a.writer = end, newPlainWriter(a.conn, r)
+	ctx, cancel := context.WithCancel(a.conn.ctx)
+	a.cancel, a.writer = cancel, newPlainWriter(a.conn, r)
 	a.writer.writeBy = time.Time{}
-	w := http.ResponseWriter(a.writer)
-	if a.wrap != nil {
-		w = a.wrap(w)
+	for _, f := range a.fields {
+		a.writer.header.Set(f.name, f.value)
 	}
-	return w, r.WithContext(ctx), nil
+	return a.writer, r.WithContext(ctx), nil
 }
 
 // finish ends the response. It returns false when the connection has to be closed.
@@ -143,14 +134,14 @@ func (a *Answer) finish(ok bool) (open bool) {
 		return open
 	}
 	if timeout := a.conn.server.HTTP.WriteTimeout; timeout > 0 {
-		a.writer.writeBy = time.Now().Add(timeout) // until now the function or its decoration bounded the writes
+		a.writer.writeBy = time.Now().Add(timeout) // until now the function bounded the writes
 	}
 	if open {
 		open = a.writer.finish()
 	} else {
 		a.writer.abort()
 	}
-	a.end()
+	a.cancel()
 	a.writer.release()
 	return open
 }
@@ -169,6 +160,7 @@ func (c *plainConn) again(head, target []byte) (answered, open bool) {
 	answered, ok := c.repeatTo(target, a)
 	c.unwatch()
 	open = a.finish(ok)
+	clear(a.fields)
 	*a = Answer{fields: a.fields} // keeps nothing else while the connection is idle
 	return answered, open
 }

@@ -29,7 +29,7 @@ func repeating(t *testing.T, f Repeated) (s *plainServer, handled *atomic.Int64)
 // say is a Repeated that answers with "repeated" and the target.
 func say(target []byte, a *Answer) bool {
 	body := "repeated " + string(target)
-	return a.Send(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body), len(body)) == nil
+	return a.send(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body), len(body)) == nil
 }
 
 // bodyOf returns the body of the next response.
@@ -93,11 +93,8 @@ func TestRepeatPipelined(t *testing.T) {
 func TestRepeatWriter(t *testing.T) {
 	t.Parallel()
 	s, handled := repeating(t, func(target []byte, a *Answer) bool {
-		a.Wrap(func(w http.ResponseWriter) http.ResponseWriter {
-			w.Header().Set("Wrapped", "yes")
-			return w
-		})
-		w, r, err := a.Writer()
+		a.Field("Added", "yes")
+		w, r, err := a.open()
 		if err != nil {
 			t.Error(err)
 			return true
@@ -146,16 +143,16 @@ func TestRepeatEnds(t *testing.T) {
 		defer other.Close()
 		waiting, ended := make(chan struct{}), make(chan error, 1)
 		s, _ := repeating(t, func(_ []byte, a *Answer) bool {
-			if !a.Hold(up) {
+			if !a.hold(up) {
 				t.Error("the connection has ended")
 			}
 			close(waiting)
 			_, err := up.Read(make([]byte, 1))
-			if a.Release() {
+			if a.release() {
 				t.Error("it was not interrupted")
 			}
 			ended <- err
-			a.Fail()
+			a.failed = true
 			return true
 		})
 		c, in := s.dial()
@@ -177,12 +174,12 @@ func TestRepeatRelease(t *testing.T) {
 	up, other := net.Pipe()
 	defer other.Close()
 	s, _ := repeating(t, func(target []byte, a *Answer) bool {
-		if !a.Hold(up) || !a.Release() {
+		if !a.hold(up) || !a.release() {
 			t.Error("it was interrupted")
 		}
 		if string(target) == "/end" {
 			a.End()
-			if a.Hold(up) || !a.Ended() {
+			if a.hold(up) || a.conn.ctx.Err() == nil {
 				t.Error("it has not ended")
 			}
 		}

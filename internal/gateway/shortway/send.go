@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // Errors of Send. Errors of Dial are returned as they are.
@@ -216,7 +218,7 @@ func (c *conn) receive(r *http.Request, early func(code int, h http.Header) erro
 // protocol.
 func appendHead(b []byte, r *http.Request, upgrade bool) ([]byte, error) {
 	uri := r.URL.RequestURI()
-	if !validToken(r.Method) || !validText(uri+r.Host) || strings.ContainsAny(uri+r.Host, " \t") {
+	if !httpguts.ValidHeaderFieldName(r.Method) || !httpguts.ValidHeaderFieldValue(uri+r.Host) || strings.ContainsAny(uri+r.Host, " \t") {
 		return nil, fmt.Errorf("%w: its request line or host is not valid", errInvalidRequest)
 	}
 	b = append(b, r.Method...)
@@ -230,7 +232,7 @@ func appendHead(b []byte, r *http.Request, upgrade bool) ([]byte, error) {
 			return nil, fmt.Errorf("%w: it has the header field %q", errInvalidRequest, name)
 		}
 		for _, value := range values {
-			if !validToken(name) || !validText(value) {
+			if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 				return nil, fmt.Errorf("%w: the header field %q is not valid", errInvalidRequest, name)
 			}
 			b = append(b, name...)
@@ -245,36 +247,6 @@ func appendHead(b []byte, r *http.Request, upgrade bool) ([]byte, error) {
 // framing are header fields that say where a message ends or how its connection is used,
 // and Host, which has a place of its own.
 var framing = map[string]bool{"Connection": true, "Content-Length": true, "Host": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true}
-
-// validToken reports whether s is a name as RFC 9110 defines it.
-func validToken(s string) bool {
-	for i := range len(s) {
-		if !tokenBytes[s[i]] {
-			return false
-		}
-	}
-	return s != ""
-}
-
-var tokenBytes = func() (is [256]bool) {
-	for c := range is {
-		is[c] = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-	}
-	for _, c := range "!#$%&'*+-.^_`|~" {
-		is[c] = true
-	}
-	return is
-}()
-
-// validText reports whether s has no control characters but tabs.
-func validText(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' && s[i] != '\t' || s[i] == 0x7f {
-			return false
-		}
-	}
-	return true
-}
 
 // body is the body of a response.
 type body struct {

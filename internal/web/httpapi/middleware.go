@@ -93,20 +93,11 @@ func (a answered) repeated(m *Metrics, named bool, f shortway.Repeated) shortway
 			e.ID = newID()
 		}
 		ans.Field("X-Request-Id", e.ID)
-		rec := &recorder{}
-		ans.Wrap(func(w http.ResponseWriter) http.ResponseWriter {
-			rec.ResponseWriter = w
-			w.Header().Set("X-Request-Id", e.ID)
-			return rec
-		})
 		end := m.begin()
 		done = true // stays true if f panics
 		defer func() {
 			v := recover()
-			status, bytes := ans.Status, ans.Bytes
-			if rec.ResponseWriter != nil {
-				status, bytes = rec.status, rec.bytes
-			}
+			status, bytes := ans.Sent()
 			if v != nil && v != http.ErrAbortHandler {
 				(&answered{Request: &e, log: a.log}).panicked(shortway.Recovered(v))
 				v = http.ErrAbortHandler

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,12 +18,43 @@ import (
 	"codehub/internal/web/accesslog"
 )
 
+// relayedTo is the client of a repeated request. A response that must not pass is 418.
+type relayedTo struct{}
+
+func (relayedTo) BeginWrite()  {}
+func (relayedTo) EndWrite(int) {}
+func (relayedTo) Handle(w http.ResponseWriter, _ *http.Request, receive func(func(int, http.Header) error) (*http.Response, error)) {
+	if res, err := receive(nil); err == nil {
+		_, _ = io.Copy(io.Discard, res.Body)
+	}
+	w.WriteHeader(http.StatusTeapot)
+}
+
 // A repeated request has an id of its own, and is logged and counted as any other.
 func TestOuterOfRepeatedRequests(t *testing.T) {
 	t.Parallel()
 	log := &harness.Log{}
 	m := NewMetrics()
 	handled := 0
+	container := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = io.WriteString(w, "again")
+	}))
+	defer container.Close()
+	request, err := http.NewRequest(http.MethodGet, container.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := &shortway.Pool{IdleTimeout: time.Minute, MaxIdle: 1, MaxHeader: 4 << 10, Dial: func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", container.Listener.Addr().String())
+	}}
+	defer pool.Close()
+	relayed := &shortway.Relayed{Pool: pool, Request: request, Passes: func(target, _, _ []byte) bool { return string(target) != "/writer" }}
+	open, err := pool.Send(request, nil) // a connection that the requests are repeated on
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.ReadAll(open.Body)
 	answer := func(target []byte, a *shortway.Answer) bool {
 		switch string(target) {
 		case "/panic":
@@ -31,17 +63,8 @@ func TestOuterOfRepeatedRequests(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		case "/not":
 			return false
-		case "/writer":
-			w, _, err := a.Writer()
-			if err != nil {
-				t.Error(err)
-				return false
-			}
-			w.WriteHeader(http.StatusTeapot)
-			return true
 		}
-		a.Status = http.StatusOK
-		return a.Send(append(a.AppendFields([]byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n")), "\r\nagain"...), 5) == nil
+		return a.Relay(relayed, target, relayedTo{})
 	}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handled++

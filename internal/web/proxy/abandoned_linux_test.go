@@ -116,10 +116,10 @@ func TestKeepAliveDetectsLostClient(t *testing.T) {
 	w.serve(wsA)
 	say(t, w.dial(under(wsA)+"/ws", "ann-1"), "hello")
 
-	open := w.proxy.open.workspace(wsA)
+	open := w.proxy.open.shard(string(wsA))
 	open.mu.Lock()
 	defer open.mu.Unlock()
-	for c := range open.by[wsA] {
+	for c := range open.workspaces[wsA] {
 		tcp, ok := front.TCP(c.conn.(*visitorConn).Conn)
 		if !ok {
 			t.Fatal("the client's connection is not TCP")

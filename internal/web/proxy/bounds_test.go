@@ -78,7 +78,7 @@ func TestTooManyRequestsOnHost(t *testing.T) {
 	t.Parallel()
 	w := newHostWorld(t, func(c *Config) { c.Settings.RequestsPerUser = 1 })
 	w.serve(wsA)
-	w.proxy.open.user(ann).enter(ann, 0)
+	w.proxy.open.shard(ann).enter(ann, 0)
 	a := w.send(http.MethodGet, w.at(wsA)+"/", append(navigation, "Cookie", hostCookie+"=ann-1"+at(workspace.Host{ID: wsA}))...)
 	if a.StatusCode != http.StatusTooManyRequests || a.Header.Get("X-Page") != "notice busy" || a.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %q %v", a.StatusCode, a.Header.Get("X-Page"), a.Header)

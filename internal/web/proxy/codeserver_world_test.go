@@ -159,11 +159,11 @@ func (c *codeServer) hasExtensions() bool {
 
 // sockets returns the number of the tab's WebSockets.
 func (c *codeServer) sockets() map[*connection]bool {
-	open := c.world.proxy.open.workspace(wsA)
+	open := c.world.proxy.open.shard(string(wsA))
 	open.mu.Lock()
 	defer open.mu.Unlock()
 	is := map[*connection]bool{}
-	for connection := range open.by[wsA] {
+	for connection := range open.workspaces[wsA] {
 		if connection.isWebSocket() {
 			is[connection] = true
 		}

@@ -30,10 +30,8 @@ type connections struct {
 	stallTimeout time.Duration
 	sessions     Sessions
 
-	seed       maphash.Seed
-	workspaces [shards]workspaceShard
-	users      [shards]userShard
-	visitors   [shards]visitorShard
+	seed   maphash.Seed
+	shards [shards]shard
 
 	pace *pace
 
@@ -51,19 +49,12 @@ const restAfter = time.Second
 // shards is how many locks the tables of connections have.
 const shards = 64
 
-type workspaceShard struct {
-	mu sync.Mutex
-	by map[workspace.ID]map[*connection]struct{}
-}
-
-type userShard struct {
-	mu sync.Mutex
-	by map[string]*account
-}
-
-type visitorShard struct {
-	mu sync.Mutex
-	by map[string]*visitor // by session
+// shard is the part of the tables for the keys with its hash.
+type shard struct {
+	mu         sync.Mutex
+	workspaces map[workspace.ID]map[*connection]struct{}
+	users      map[string]*account
+	visitors   map[string]*visitor // by session
 }
 
 // visitor is a session or token that has connections, or had some a moment ago. One
@@ -80,24 +71,15 @@ func newConnections(s Settings, most int, stall time.Duration, sessions Sessions
 		perUser: s.RequestsPerUser, perGuest: s.Ports.PublicRequests, max: most, idleTimeout: s.IdleTimeout, stallTimeout: stall,
 		sessions: sessions, seed: maphash.MakeSeed(), idle: make(chan struct{}), pace: newPace(),
 	}
-	for i := range shards {
-		cs.workspaces[i].by = map[workspace.ID]map[*connection]struct{}{}
-		cs.users[i].by = map[string]*account{}
-		cs.visitors[i].by = map[string]*visitor{}
+	for i := range cs.shards {
+		cs.shards[i] = shard{workspaces: map[workspace.ID]map[*connection]struct{}{}, users: map[string]*account{}, visitors: map[string]*visitor{}}
 	}
 	return cs
 }
 
-func (cs *connections) workspace(id workspace.ID) *workspaceShard {
-	return &cs.workspaces[maphash.String(cs.seed, string(id))%shards]
-}
-
-func (cs *connections) user(id string) *userShard {
-	return &cs.users[maphash.String(cs.seed, id)%shards]
-}
-
-func (cs *connections) visitor(session string) *visitorShard {
-	return &cs.visitors[maphash.String(cs.seed, session)%shards]
+// shard returns the shard of a workspace, a user or a session.
+func (cs *connections) shard(key string) *shard {
+	return &cs.shards[maphash.String(cs.seed, key)%shards]
 }
 
 // connection is one relayed request or WebSocket.
@@ -141,15 +123,15 @@ func (cs *connections) add(c *connection) error {
 	if c.payer != "" {
 		limit = cs.perGuest
 	}
-	if c.account = cs.user(payer).enter(payer, limit); c.account == nil {
+	if c.account = cs.shard(payer).enter(payer, limit); c.account == nil {
 		return errTooManyUser
 	}
 	c.pace = cs.pace
 	if err := cs.enter(); err != nil {
-		cs.user(payer).leave(payer)
+		cs.shard(payer).leave(payer)
 		return err
 	}
-	of := cs.workspace(c.id)
+	of := cs.shard(string(c.id))
 	of.mu.Lock()
 	open := !c.upstream.closed
 	if open {
@@ -191,13 +173,13 @@ func (cs *connections) enter() error {
 }
 
 // enter counts a connection of the user, and returns nil if that would be too many.
-func (s *userShard) enter(user string, limit int) *account {
+func (s *shard) enter(user string, limit int) *account {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a := s.by[user]
+	a := s.users[user]
 	if a == nil {
 		a = &account{}
-		s.by[user] = a
+		s.users[user] = a
 	}
 	if limit > 0 && a.open >= limit {
 		return nil
@@ -206,37 +188,37 @@ func (s *userShard) enter(user string, limit int) *account {
 	return a
 }
 
-func (s *userShard) leave(user string) {
+func (s *shard) leave(user string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.by[user].open--
+	s.users[user].open--
 }
 
-func (s *workspaceShard) add(c *connection) {
-	set := s.by[c.id]
+func (s *shard) add(c *connection) {
+	set := s.workspaces[c.id]
 	if set == nil {
 		set = map[*connection]struct{}{}
-		s.by[c.id] = set
+		s.workspaces[c.id] = set
 	}
 	set[c] = struct{}{}
 }
 
-func (s *workspaceShard) remove(c *connection) {
+func (s *shard) remove(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set := s.by[c.id]
+	set := s.workspaces[c.id]
 	delete(set, c)
 	if len(set) == 0 {
-		delete(s.by, c.id)
+		delete(s.workspaces, c.id)
 	}
 }
 
 // watch closes the session's connections when it ends.
 func (cs *connections) watch(session string) {
-	s := cs.visitor(session)
+	s := cs.shard(session)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := s.by[session]
+	v := s.visitors[session]
 	if v == nil || v.watched.Err() != nil {
 		// If the watch has ended but the request was still authenticated, the session is
 		// registered again. The next check ends it if it is not valid.
@@ -247,7 +229,7 @@ func (cs *connections) watch(session string) {
 		}
 		v = renewed
 		v.watched, v.stop = cs.sessions.Watch(context.Background(), session)
-		s.by[session] = v
+		s.visitors[session] = v
 		context.AfterFunc(v.watched, func() { cs.closeSession(v, session) })
 	}
 	v.open++
@@ -255,7 +237,7 @@ func (cs *connections) watch(session string) {
 
 // closeSession closes the connections of a session that has ended.
 func (cs *connections) closeSession(v *visitor, session string) {
-	s := cs.visitor(session)
+	s := cs.shard(session)
 	s.mu.Lock()
 	forgotten := v.forgotten
 	s.mu.Unlock()
@@ -268,22 +250,17 @@ func (cs *connections) closeSession(v *visitor, session string) {
 // none.
 func (cs *connections) forgetIdle() {
 	now := time.Now().UnixNano()
-	for i := range cs.users {
-		s := &cs.users[i]
+	for i := range cs.shards {
+		s := &cs.shards[i]
 		s.mu.Lock()
-		for user, a := range s.by {
+		for user, a := range s.users {
 			if a.open == 0 && a.settled(now, cs.pace.rate) {
-				delete(s.by, user)
+				delete(s.users, user)
 			}
 		}
-		s.mu.Unlock()
-	}
-	for i := range cs.visitors {
-		s := &cs.visitors[i]
-		s.mu.Lock()
-		for session, v := range s.by {
+		for session, v := range s.visitors {
 			if v.open == 0 {
-				delete(s.by, session)
+				delete(s.visitors, session)
 				v.forgotten = true
 				v.stop()
 			}
@@ -296,11 +273,11 @@ func (cs *connections) remove(c *connection) {
 	c.mu.Lock()
 	c.returned = true
 	c.mu.Unlock()
-	cs.workspace(c.id).remove(c)
+	cs.shard(string(c.id)).remove(c)
 	if c.payer == "" {
-		s := cs.visitor(c.caller.Session)
+		s := cs.shard(c.caller.Session)
 		s.mu.Lock()
-		s.by[c.caller.Session].open--
+		s.visitors[c.caller.Session].open--
 		s.mu.Unlock()
 	}
 	cs.release(c)
@@ -311,7 +288,7 @@ func (cs *connections) remove(c *connection) {
 
 // release undoes what add has counted for the limits.
 func (cs *connections) release(c *connection) {
-	cs.user(c.paidBy()).leave(c.paidBy())
+	cs.shard(c.paidBy()).leave(c.paidBy())
 	cs.leave()
 }
 
@@ -326,7 +303,7 @@ func (cs *connections) drained() { cs.drain.Do(func() { close(cs.idle) }) }
 // move assigns c to another upstream, or to none if to is nil. It returns false if
 // that upstream is closed.
 func (cs *connections) move(c *connection, to *upstream) bool {
-	of := cs.workspace(c.id)
+	of := cs.shard(string(c.id))
 	of.mu.Lock()
 	defer of.mu.Unlock()
 	if to != nil && to.closed {
@@ -343,19 +320,19 @@ func (cs *connections) count() int { return int(cs.total.Load()) }
 
 // any reports whether a workspace has open connections.
 func (cs *connections) any(id workspace.ID) bool {
-	s := cs.workspace(id)
+	s := cs.shard(string(id))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.by[id]) > 0
+	return len(s.workspaces[id]) > 0
 }
 
 // open lists the workspaces with open connections.
 func (cs *connections) open() []workspace.ID {
 	var ids []workspace.ID
-	for i := range cs.workspaces {
-		s := &cs.workspaces[i]
+	for i := range cs.shards {
+		s := &cs.shards[i]
 		s.mu.Lock()
-		for id := range s.by {
+		for id := range s.workspaces {
 			ids = append(ids, id)
 		}
 		s.mu.Unlock()
@@ -365,7 +342,7 @@ func (cs *connections) open() []workspace.ID {
 
 // closeUpstream refuses new connections to u and closes the existing ones.
 func (cs *connections) closeUpstream(u *upstream) {
-	of := cs.workspace(u.id)
+	of := cs.shard(string(u.id))
 	of.mu.Lock()
 	u.closed = true
 	of.mu.Unlock()
@@ -375,10 +352,10 @@ func (cs *connections) closeUpstream(u *upstream) {
 
 // closeIfIdle closes u if it has had no connections for that long.
 func (cs *connections) closeIfIdle(u *upstream, after time.Duration) bool {
-	of := cs.workspace(u.id)
+	of := cs.shard(string(u.id))
 	of.mu.Lock()
 	defer of.mu.Unlock()
-	for c := range of.by[u.id] {
+	for c := range of.workspaces[u.id] {
 		if c.upstream == u {
 			return false
 		}
@@ -397,9 +374,9 @@ func (cs *connections) closeIfIdle(u *upstream, after time.Duration) bool {
 // closeWhere closes the workspace's connections that match.
 func (cs *connections) closeWhere(id workspace.ID, match func(*connection) bool) {
 	var matched []*connection
-	of := cs.workspace(id)
+	of := cs.shard(string(id))
 	of.mu.Lock()
-	for c := range of.by[id] {
+	for c := range of.workspaces[id] {
 		if match(c) {
 			matched = append(matched, c)
 		}
@@ -443,10 +420,10 @@ func (cs *connections) closeStalled(now time.Time) {
 
 // restIdle releases the goroutines of WebSockets that transfer nothing.
 func (cs *connections) restIdle(now time.Time) {
-	for i := range cs.workspaces {
-		s := &cs.workspaces[i]
+	for i := range cs.shards {
+		s := &cs.shards[i]
 		s.mu.Lock()
-		for _, set := range s.by {
+		for _, set := range s.workspaces {
 			for c := range set {
 				if socket := c.socket.Load(); socket != nil && now.Sub(time.Unix(0, c.transferred.Load())) > restAfter {
 					socket.Rest()
@@ -490,14 +467,17 @@ func (c *connection) close() {
 	_ = rc.SetWriteDeadline(past)
 }
 
-// beginWrite and endWrite enclose every write to the client.
-func (c *connection) beginWrite() {
+// BeginWrite and EndWrite, which gets the bytes written, enclose every write to the client.
+func (c *connection) BeginWrite() {
 	now := time.Now().UnixNano()
 	c.transferred.Store(now)
 	c.writing.Store(now)
 }
 
-func (c *connection) endWrite() { c.writing.Store(0) }
+func (c *connection) EndWrite(n int) {
+	c.writing.Store(0)
+	c.moved(n)
+}
 
 func (c *connection) wasCut() bool {
 	c.mu.Lock()

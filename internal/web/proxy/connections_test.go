@@ -414,10 +414,10 @@ func TestSessionIsWatchedAgain(t *testing.T) {
 	w.serve(wsA)
 	w.get(under(wsA) + "/x")
 	harness.EventuallyWithin(t, patience, "the session is not watched", func() bool {
-		s := w.proxy.open.visitor("ann-1")
+		s := w.proxy.open.shard("ann-1")
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.by) == 0
+		return len(s.visitors) == 0
 	})
 	conn := w.dial(under(wsA)+"/ws", "ann-1")
 	say(t, conn, "hello")

@@ -78,7 +78,7 @@ func within(age int64, most time.Duration) bool { return 0 <= age && age < int64
 
 // account counts the open connections of a user, and what they have transferred.
 type account struct {
-	open int // connections; guarded by the lock of userShard
+	open int // connections; guarded by the lock of shard
 
 	large atomic.Int32 // buffers, of shortway.Respond
 

@@ -496,7 +496,7 @@ func TestRepeatedRequestIsChecked(t *testing.T) {
 		"logged out":    {func(w *repeatWorld) { w.revoked.Store(true) }, "401 Unauthorized", nil},
 		"shutting down": {func(w *repeatWorld) { w.proxy.open.refusing.Store(true) }, "503 Service Unavailable", nil},
 		"too many of the user": {func(w *repeatWorld) {
-			w.proxy.open.user(ann).enter(ann, 0)
+			w.proxy.open.shard(ann).enter(ann, 0)
 		}, "429 Too Many Requests", func(c *Config) { c.Settings.RequestsPerUser = 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {

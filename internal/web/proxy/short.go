@@ -96,9 +96,9 @@ func shake(s *shortway.WebSocket, w *visitorWriter, res *http.Response, backend 
 	var head bytes.Buffer
 	res.Header, res.Body = header, nil
 	if err = res.Write(&head); err == nil {
-		w.connection.beginWrite()
+		w.connection.BeginWrite()
 		_, err = client.Conn.Write(head.Bytes())
-		w.connection.endWrite()
+		w.connection.EndWrite(0)
 	}
 	if err != nil {
 		_ = client.Close()
@@ -192,9 +192,9 @@ func (x *exchange) forwardHints(w *visitorWriter) func(code int, h http.Header) 
 		all := w.Header()
 		own := maps.Clone(all)
 		maps.Copy(all, h)
-		w.connection.beginWrite()
+		w.connection.BeginWrite()
 		w.WriteHeader(code)
-		w.connection.endWrite()
+		w.connection.EndWrite(0)
 		clear(all)
 		maps.Copy(all, own)
 		return nil

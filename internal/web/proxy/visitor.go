@@ -64,17 +64,16 @@ func (w *visitorWriter) WriteHeader(status int) {
 func (w *visitorWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *visitorWriter) Write(b []byte) (int, error) {
-	w.connection.beginWrite()
+	w.connection.BeginWrite()
 	n, err := w.ResponseWriter.Write(b)
-	w.connection.endWrite()
-	w.connection.moved(n)
+	w.connection.EndWrite(n)
 	return n, err
 }
 
 // FlushError is called by http.ResponseController.
 func (w *visitorWriter) FlushError() error {
-	w.connection.beginWrite()
-	defer w.connection.endWrite()
+	w.connection.BeginWrite()
+	defer w.connection.EndWrite(0)
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
@@ -163,10 +162,9 @@ func (c *visitorConn) Read(p []byte) (int, error) {
 }
 
 func (c *visitorConn) Write(p []byte) (int, error) {
-	c.connection.beginWrite()
+	c.connection.BeginWrite()
 	n, err := c.Conn.Write(p)
-	c.connection.endWrite()
-	c.connection.moved(n)
+	c.connection.EndWrite(n)
 	return n, err
 }
 
