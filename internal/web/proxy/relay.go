@@ -110,9 +110,8 @@ type exchange struct {
 	// prefix is that of the paths that the response may affect.
 	prefix string
 
-	hints   int                                 // informational responses so far
-	hint    func(code int, h http.Header) error // passes one on; set for what shortway.Pool sends
-	upgrade bool                                // the request is for relayWebSocket
+	hints int                                 // informational responses so far
+	hint  func(code int, h http.Header) error // passes one on; set for what shortway.Pool sends
 	// replaced: the request was sent to another container than it was meant for.
 	replaced bool
 
