@@ -15,6 +15,12 @@ func Invisible(r rune) bool {
 	return r != ' ' && unicode.IsSpace(r)
 }
 
+// Unprintable reports control characters, all kinds of line breaks, and characters that change the
+// direction of the text around them. No text of one line may have them.
+func Unprintable(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
+}
+
 // Visible reports whether people can see the text: it has a character that is neither
 // invisible nor a space, nor a mark that only changes the character before it, nor
 // unassigned.

@@ -13,7 +13,7 @@ import (
 // workspaceName converts a name to a valid one.
 func workspaceName(old, id string) string {
 	s := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r) {
+		if workspace.Unprintable(r) {
 			return ' '
 		}
 		return r

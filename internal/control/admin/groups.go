@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
@@ -70,18 +69,12 @@ func checkGroup(name, claim, issuer *string) error {
 			return workspace.InvalidField(t.field, fmt.Sprintf("is too long: at most %d characters.", postgres.MaxGroupName))
 		case len(s) > maxClaim:
 			return workspace.InvalidField(t.field, fmt.Sprintf("is too long: at most %d bytes.", maxClaim))
-		case !utf8.ValidString(s), strings.ContainsFunc(s, unprintable):
+		case !utf8.ValidString(s), strings.ContainsFunc(s, workspace.Unprintable):
 			return workspace.InvalidField(t.field, "must not contain control characters.")
 		}
 		*t.of = s
 	}
 	return nil
-}
-
-// unprintable are control characters, all line breaks, and characters that change the direction
-// of the text around them.
-func unprintable(r rune) bool {
-	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
 }
 
 // Members lists the members of a group by name; see postgres.DB.Members.

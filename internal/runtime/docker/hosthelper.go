@@ -33,7 +33,6 @@ var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 //	                    of entries, also at intervals; FROM lists uids
 //	sync PATH           syncs the file system of a directory
 //	count PATH          prints the size of a directory's content
-//	space PATH          prints the disk space of a directory's files
 //	user-map PATH       prints the uid map, which is at PATH
 //	fingerprint PATH    prints the number of entries at intervals, and last the
 //	                    fingerprint of a home (archive.Fingerprint)
@@ -63,7 +62,7 @@ func runAsHelper(args []string, stdout io.Writer) error {
 		return home.RunOwn(stdout, args[1], args[2], args[3])
 	}
 	if len(args) != 2 {
-		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | space PATH | user-map PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST VSIX")
+		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home UID FROM PATH | sync PATH | count PATH | user-map PATH | fingerprint PATH | install-agent PATH DIGEST | install-ide FROM TO DIGEST VSIX")
 	}
 	if args[0] == helper.CmdWall {
 		spec, err := wall.ParseSpec(args[1])

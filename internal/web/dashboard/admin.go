@@ -129,7 +129,7 @@ func adminPagesOf(r *http.Request) adminPages {
 
 // findable is the text by which users are found; empty if it cannot be a part of a name.
 func findable(s string) string {
-	if s = strings.TrimSpace(s); len(s) > 255 || !utf8.ValidString(s) || strings.ContainsFunc(s, unprintable) {
+	if s = strings.TrimSpace(s); len(s) > 255 || !utf8.ValidString(s) || strings.ContainsFunc(s, workspace.Unprintable) {
 		return ""
 	}
 	return s

@@ -29,7 +29,7 @@ var unusedChoices = []string{"7", "30", "90"}
 func allQueryOf(v url.Values) allQuery {
 	text := func(name string) string {
 		s := strings.TrimSpace(v.Get(name))
-		if len(s) > 255 || !utf8.ValidString(s) || strings.ContainsFunc(s, unprintable) {
+		if len(s) > 255 || !utf8.ValidString(s) || strings.ContainsFunc(s, workspace.Unprintable) {
 			return ""
 		}
 		return s

@@ -71,7 +71,7 @@ func (d *Dashboard) auditPage(w http.ResponseWriter, r *http.Request, c workspac
 	q := r.URL.Query()
 	text := func(name string) string {
 		s := strings.TrimSpace(q.Get(name))
-		if len(s) > 255 || !utf8.ValidString(s) || strings.ContainsFunc(s, unprintable) {
+		if len(s) > 255 || !utf8.ValidString(s) || strings.ContainsFunc(s, workspace.Unprintable) {
 			return ""
 		}
 		return s

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"codehub/api"
@@ -180,15 +179,9 @@ func (f *form) line(field string, limit int, required bool) {
 		f.fail(field, "field.invisible")
 	case utf8.RuneCountInString(s) > limit:
 		f.fail(field, "field.too_long", limit)
-	case !utf8.ValidString(s), strings.ContainsFunc(s, unprintable):
+	case !utf8.ValidString(s), strings.ContainsFunc(s, workspace.Unprintable):
 		f.fail(field, "field.characters")
 	}
-}
-
-// unprintable reports control characters, all kinds of line breaks, and characters that change
-// the direction of the text around them.
-func unprintable(r rune) bool {
-	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
 }
 
 // lines validates a field of several lines and at most limit bytes.

@@ -44,7 +44,7 @@ func noRestore() error {
 
 func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	f := postgres.AccountFilter{Query: r.URL.Query().Get("q"), Page: pageOf(r)}
-	if !utf8.ValidString(f.Query) || utf8.RuneCountInString(f.Query) > maxQuery || strings.ContainsFunc(f.Query, unprintable) {
+	if !utf8.ValidString(f.Query) || utf8.RuneCountInString(f.Query) > maxQuery || strings.ContainsFunc(f.Query, workspace.Unprintable) {
 		return fieldError("q", "must be at most 255 characters without control characters.")
 	}
 	list, err := s.cfg.Store.Accounts(r.Context(), id.Caller, f)

@@ -46,7 +46,7 @@ func (s *server) listAllWorkspaces(w http.ResponseWriter, r *http.Request, id au
 func parseAnyFilter(q url.Values) (f postgres.AnyFilter, err error) {
 	f = postgres.AnyFilter{Query: q.Get("q"), Owner: q.Get("owner"), Image: q.Get("image"), Sort: q.Get("sort")}
 	for name, v := range map[string]string{"q": f.Query, "owner": f.Owner, "image": f.Image} {
-		if !utf8.ValidString(v) || utf8.RuneCountInString(v) > maxQuery || strings.ContainsFunc(v, unprintable) {
+		if !utf8.ValidString(v) || utf8.RuneCountInString(v) > maxQuery || strings.ContainsFunc(v, workspace.Unprintable) {
 			return f, fieldError(name, "must be at most 255 characters without control characters.")
 		}
 	}
@@ -396,7 +396,7 @@ func (t *download) ended(err error) error {
 func parseAuditFilter(q url.Values) (f postgres.AuditFilter, err error) {
 	f = postgres.AuditFilter{User: q.Get("user"), Action: q.Get("action"), Target: q.Get("target")}
 	for name, v := range map[string]string{"user": f.User, "action": f.Action, "target": f.Target} {
-		if !utf8.ValidString(v) || utf8.RuneCountInString(v) > maxQuery || strings.ContainsFunc(v, unprintable) {
+		if !utf8.ValidString(v) || utf8.RuneCountInString(v) > maxQuery || strings.ContainsFunc(v, workspace.Unprintable) {
 			return f, fieldError(name, "must be at most 255 characters without control characters.")
 		}
 	}

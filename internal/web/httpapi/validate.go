@@ -52,16 +52,10 @@ func checkLine(field, s string, most int, required bool) (string, error) {
 		return "", fieldError(field, "must contain a visible character.")
 	case utf8.RuneCountInString(s) > most:
 		return "", fieldError(field, fmt.Sprintf("is too long: at most %d characters.", most))
-	case strings.ContainsFunc(s, unprintable):
+	case strings.ContainsFunc(s, workspace.Unprintable):
 		return "", fieldError(field, "must not contain control characters.")
 	}
 	return s, nil
-}
-
-// unprintable are control characters, all line breaks, and characters that change the
-// direction of the text around them.
-func unprintable(r rune) bool {
-	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
 }
 
 func checkText(field, s string, most int) error {

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -37,7 +38,7 @@ func (s *server) listWorkspaces(w http.ResponseWriter, r *http.Request, id auth.
 
 func parseFilter(q url.Values) (postgres.Filter, error) {
 	f := postgres.Filter{Query: q.Get("q"), Phase: workspace.Phase(q.Get("phase"))}
-	if !utf8.ValidString(f.Query) || utf8.RuneCountInString(f.Query) > maxQuery || slices.ContainsFunc([]rune(f.Query), unprintable) {
+	if !utf8.ValidString(f.Query) || utf8.RuneCountInString(f.Query) > maxQuery || strings.ContainsFunc(f.Query, workspace.Unprintable) {
 		return f, fieldError("q", "must be at most 255 characters without control characters.")
 	}
 	if f.Phase != "" && !slices.Contains(workspace.Phases(), f.Phase) {
