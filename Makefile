@@ -105,10 +105,11 @@ images-now:
 	@images/testserver/build.sh $(TEST_IMAGE)
 	@images/build.sh show
 
-docs: ## regenerates docs/cli.md and docs/database.md
+docs: ## regenerates docs/cli.md, docs/database.md and the types in api/openapi.json
 	@scripts/setup.sh build
 	@go test -count=1 -run '^TestReferenceIsCurrent$$' ./cmd/codehub -update
 	@go test -count=1 -run '^TestDatabasePageIsCurrent$$' ./internal/postgres -update
+	@go test -count=1 -run '^TestDocumentIsCurrent$$' ./internal/web/httpapi -update
 
 screenshots: ## takes pictures of every page (test-output/screenshots), and those of the README again
 	@scripts/setup.sh test
