@@ -64,8 +64,8 @@ type Config struct {
 	DB      *postgres.DB
 	Bucket  *bucket.Bucket // after Check, except in a dry run
 	Storage string         // storage backend of this installation
-	// Images are those that workspaces may use, and DefaultImage is used in place of others by sources whose images cannot be
-	// changed any more.
+	// Images are those that workspaces may use. DefaultImage is used in place of others by sources
+	// whose images cannot be changed any more.
 	Images       imageref.Allowed
 	DefaultImage string
 

@@ -47,8 +47,8 @@ type owner struct {
 // weakPassword is the first version's password of its user admin, which no administrator may have.
 const weakPassword = "admin"
 
-// check returns an error for an --owner who does not exist, and refuses an import after which the installation would have users and no
-// administrator, so that the setup page would be closed.
+// check returns an error for an --owner who does not exist, and refuses an import after which the
+// installation would have users and no administrator, so that the setup page would be closed.
 func (r *Import) check(ctx context.Context, users []Person) error {
 	if r.Owner != "" && len(users) > 0 {
 		switch here, err := r.user(r.DB.UserByName(ctx, r.Owner)); {

@@ -124,7 +124,7 @@ func TestImportLeavesUnsafeWorkspaces(t *testing.T) {
 			unknowns[r.OldName] = true
 		}
 	}
-	equal(t, "homes of nobody", map[string]bool{unknown: true, orphan: true}, unknowns)
+	equal(t, "homes without a user or a workspace", map[string]bool{unknown: true, orphan: true}, unknowns)
 	if report.Left != len(want)+2 {
 		t.Errorf("%d not imported, want %d", report.Left, len(want)+2)
 	}

@@ -36,7 +36,7 @@ func TestStartAfterServerKilled(t *testing.T) {
 	if !alive(c.pid) {
 		t.Fatal("postgres ended with the server")
 	}
-	// Nobody can connect any more, and still it is found.
+	// Its settings let no one connect any more; it is found by the socket all the same.
 	if err := os.WriteFile(filepath.Join(dir, "postgres/data/pg_ident.conf"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
