@@ -49,6 +49,16 @@ start_engine() {
 	as_root setsid --fork sh -c "exec dockerd >>$log 2>&1 </dev/null"
 }
 
+# set_aside_networks moves Docker's record of its networks aside if the engine ended
+# because of it: Docker 20.10 never starts again after a power cut, or kill -9, while a
+# network was being made. It then makes its own networks anew, and codehub its own.
+set_aside_networks() {
+	local record=/var/lib/docker/network/files/local-kv.db
+	as_root tail -n 30 "$log" | grep -q 'libnetwork.*reservePools' || return 1
+	as_root mv "$record" "$record.broken" 2>/dev/null || return 1
+	echo "setup: Docker ended on a network that it had not finished; its record of networks is now $record.broken"
+}
+
 wait_for_engine() {
 	local second
 	for second in $(seq 1 600); do
@@ -60,6 +70,11 @@ wait_for_engine() {
 		fi
 		sleep 0.1
 	done
+	if [ ! -d /run/systemd/system ] && set_aside_networks; then
+		start_engine
+		wait_for_engine # once more at most: a record made anew has no such network
+		return
+	fi
 	echo "setup: Docker Engine does not answer; the end of $log:" >&2
 	as_root tail -n 20 "$log" >&2 || true
 	die "Docker Engine does not start (see above)"
