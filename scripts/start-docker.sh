@@ -51,7 +51,7 @@ start_engine() {
 
 # set_aside_networks moves Docker's record of its networks aside if the engine ended
 # because of it: Docker 20.10 never starts again after a power cut, or kill -9, while a
-# network was being made. It then makes its own networks anew, and codehub its own.
+# network was being made. It then makes its own networks again, and codehub its own.
 set_aside_networks() {
 	local record=/var/lib/docker/network/files/local-kv.db
 	as_root tail -n 30 "$log" | grep -q 'libnetwork.*reservePools' || return 1
@@ -72,7 +72,7 @@ wait_for_engine() {
 	done
 	if [ ! -d /run/systemd/system ] && set_aside_networks; then
 		start_engine
-		wait_for_engine # once more at most: a record made anew has no such network
+		wait_for_engine # once more at most: a new record has no such network
 		return
 	fi
 	echo "setup: Docker Engine does not answer; the end of $log:" >&2

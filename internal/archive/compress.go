@@ -17,7 +17,8 @@ const (
 	// frameSize is the content of a zstd frame, in bytes. Larger frames
 	// compress hardly better, and each needs twice this memory.
 	frameSize = 4 << 20
-	// maxFrames is how many frames are in progress, on any machine, since the levels depend on it.
+	// maxFrames is how many frames later a frame's size counts for the choice of a level, on any
+	// machine, so that the archive is the same on all. No more are in progress.
 	maxFrames = 8
 	// maxWorkers limits memory on machines with many cores. Six compress about
 	// 1 GB/s, more than most disks and buckets can store.
@@ -41,6 +42,7 @@ type compressor struct {
 	count          int // of frames
 
 	free    chan *frame
+	buffers chan buffers // of frames in progress: as many as keep the encoders busy
 	present *frame
 	ordered chan *frame
 	written sync.WaitGroup
@@ -50,12 +52,16 @@ type compressor struct {
 	size int64
 }
 
+// buffers hold the content of a frame, and what it was compressed to.
+type buffers struct{ in, out []byte }
+
 // frame is a piece of content.
 type frame struct {
-	in, out []byte
-	faster  bool          // which encoder compresses it
-	failed  error         // why in could not be decompressed
-	done    chan struct{} // capacity 1: one send per use
+	buffers
+	read, wrote int           // bytes of the last content, and of what it was compressed to
+	faster      bool          // which encoder compresses it
+	failed      error         // why in could not be decompressed
+	done        chan struct{} // capacity 1: one send per use
 }
 
 func newCompressor(ctx context.Context, w io.Writer) (*compressor, error) {
@@ -64,7 +70,7 @@ func newCompressor(ctx context.Context, w io.Writer) (*compressor, error) {
 
 // newCompressorOf returns a compressor with so many encoders of each level.
 func newCompressorOf(ctx context.Context, w io.Writer, workers int) (*compressor, error) {
-	c := &compressor{free: make(chan *frame, maxFrames), ordered: make(chan *frame, maxFrames), w: w, sum: sha256.New()}
+	c := &compressor{free: make(chan *frame, maxFrames), ordered: make(chan *frame, maxFrames), buffers: make(chan buffers, workers+2), w: w, sum: sha256.New()}
 	for level, to := range map[zstd.EncoderLevel]**zstd.Encoder{zstd.SpeedDefault: &c.better, zstd.SpeedFastest: &c.faster} {
 		var err error
 		*to, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithWindowSize(frameSize), zstd.WithEncoderConcurrency(workers))
@@ -75,6 +81,9 @@ func newCompressorOf(ctx context.Context, w io.Writer, workers int) (*compressor
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	for range maxFrames {
 		c.free <- &frame{done: make(chan struct{}, 1)}
+	}
+	for range workers + 2 {
+		c.buffers <- buffers{}
 	}
 	c.written.Go(c.write)
 	return c, nil
@@ -91,6 +100,8 @@ func (c *compressor) write() {
 				c.cancel(fmt.Errorf("write archive: %w", err))
 			}
 		}
+		f.read, f.wrote = len(f.in), len(f.out)
+		c.buffers <- f.buffers
 		c.free <- f
 	}
 }
@@ -99,22 +110,31 @@ func (c *compressor) write() {
 // has made less than half of the output. Both make the same of incompressible data, so in an
 // archive of photographs all text is compressed fast.
 func (c *compressor) next() (*frame, error) {
+	var f *frame
 	select {
-	case f := <-c.free: // in their order
-		c.all += len(f.out)
-		if f.faster && len(f.out) < len(f.in)-len(f.in)/8 {
-			c.fast += len(f.out)
-		}
-		f.faster = c.fast < c.all-c.fast
-		if c.count < maxFrames {
-			f.in, f.faster = make([]byte, 0, frameSize), c.count%2 == 1
-		}
-		f.in = f.in[:0]
-		c.count++
-		return f, nil
+	case f = <-c.free: // in their order
 	case <-c.ctx.Done():
 		return nil, context.Cause(c.ctx)
 	}
+	c.all += f.wrote
+	if f.faster && f.wrote < f.read-f.read/8 {
+		c.fast += f.wrote
+	}
+	f.faster = c.fast < c.all-c.fast
+	if c.count < maxFrames {
+		f.faster = c.count%2 == 1
+	}
+	c.count++
+	select {
+	case f.buffers = <-c.buffers:
+	case <-c.ctx.Done():
+		return nil, context.Cause(c.ctx)
+	}
+	if f.in == nil {
+		f.in = make([]byte, 0, frameSize)
+	}
+	f.in = f.in[:0]
+	return f, nil
 }
 
 // space returns a buffer for content; call advance afterwards.
