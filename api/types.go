@@ -293,6 +293,9 @@ type NextCall struct {
 // TokenHeader carries an API token on /api and on proxied requests.
 const TokenHeader = "Codehub-Session-Token"
 
+// VersionHeader names the server's version in every response of the API.
+const VersionHeader = "Codehub-Version"
+
 // Names of the events of GET /events.
 const (
 	EventUpdated   = "workspace_updated" // data: Workspace

@@ -25,6 +25,8 @@ type Client struct {
 	token string
 	http  *http.Client
 	agent string
+
+	serverVersion func(string) // optional
 }
 
 // Option configures New.
@@ -36,6 +38,11 @@ func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h
 
 // WithUserAgent sets the User-Agent of the requests.
 func WithUserAgent(s string) Option { return func(c *Client) { c.agent = s } }
+
+// WithServerVersion calls seen with the server's version whenever a response names it.
+func WithServerVersion(seen func(version string)) Option {
+	return func(c *Client) { c.serverVersion = seen }
+}
 
 // maxAnswer bounds the size of a response that is not a stream, in bytes.
 const maxAnswer = 64 << 20
@@ -120,6 +127,9 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	}
 	if err != nil {
 		return nil, err
+	}
+	if v := resp.Header.Get(api.VersionHeader); v != "" && c.serverVersion != nil {
+		c.serverVersion(v)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		defer resp.Body.Close()

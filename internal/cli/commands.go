@@ -4,10 +4,15 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/alecthomas/kong"
+	"golang.org/x/mod/semver"
+	"golang.org/x/term"
 
 	"codehub/api"
 	"codehub/client"
@@ -41,6 +46,7 @@ type Commands struct {
 	Cancel      cancelCmd      `cmd:"" group:"Client:" help:"Cancel the running operation."`
 	Open        openCmd        `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
 	Exec        execCmd        `cmd:"" group:"Client:" help:"Run a command in a workspace."`
+	Cp          cpCmd          `cmd:"" group:"Client:" name:"cp" help:"Copy files to or from a workspace."`
 	Logs        logsCmd        `cmd:"" group:"Client:" help:"Print a workspace's container log."`
 	Ports       portsCmd       `cmd:"" group:"Client:" help:"List and share a workspace's ports."`
 	Share       shareCmd       `cmd:"" group:"Client:" help:"Share a workspace."`
@@ -111,7 +117,28 @@ func (f serverFlags) connect() (*client.Client, error) {
 	if token == "" && sameServer(known.URL, server) {
 		token = known.Token
 	}
-	return client.New(server, token, f.userAgent())
+	return client.New(server, token, f.userAgent(), client.WithServerVersion(f.otherVersion(server)))
+}
+
+// released matches the versions of releases: a program that was built between two of them has more.
+var released = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
+
+// otherVersion returns a function that says once, in a terminal, that the server has another
+// version than this client, and where its own client is.
+func (f serverFlags) otherVersion(server string) func(string) {
+	var once sync.Once
+	return func(version string) {
+		if version == f.version || !released.MatchString(version) || !released.MatchString(f.version) || !term.IsTerminal(int(os.Stderr.Fd())) {
+			return
+		}
+		once.Do(func() {
+			than := "older than the server, which has"
+			if semver.Compare("v"+f.version, "v"+version) > 0 {
+				than = "newer than the server, which has"
+			}
+			fmt.Fprintf(os.Stderr, "codehub: this client has version %s and is %s %s. The server's own client is at %s/computer\n", f.version, than, version, strings.TrimRight(server, "/"))
+		})
+	}
 }
 
 func (f serverFlags) server(known savedLogin) string {
