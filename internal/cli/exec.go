@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"codehub/api"
@@ -71,8 +70,9 @@ const execGrace = 500 * time.Millisecond
 // exec runs the command, and returns its exit status.
 func (cmd execCmd) exec(ctx context.Context, k *kong.Context, in api.Exec) (int, error) {
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
+	defer notifyResized(signals)()
 	// Main's context ends with a signal, which is forwarded to the command here.
 	return cmd.withSignals(context.WithoutCancel(ctx), k, in, signals)
 }
@@ -163,6 +163,11 @@ func (s belowMeter) Write(b []byte) (int, error) {
 	return s.to.Write(b)
 }
 
+// signalNames are the names that the API knows of the signals that are forwarded.
+var signalNames = map[syscall.Signal]string{
+	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT",
+}
+
 // forward forwards signals and window sizes to the command that opened receives. It returns the
 // exit code of a program that was ended by a signal before the command had started, or by the
 // second signal.
@@ -179,7 +184,7 @@ func forward(ctx context.Context, opened <-chan *client.Exec, signals <-chan os.
 		case x = <-opened:
 			go send(ctx, x, names, resized)
 		case s := <-signals:
-			if s == syscall.SIGWINCH {
+			if s == sigResized {
 				select {
 				case resized <- struct{}{}:
 				default: // the size is not sent yet
@@ -196,7 +201,7 @@ func forward(ctx context.Context, opened <-chan *client.Exec, signals <-chan os.
 				return 128 + int(n)
 			}
 			asked = true
-			names <- strings.TrimPrefix(unix.SignalName(n), "SIG")
+			names <- signalNames[n]
 		}
 	}
 }

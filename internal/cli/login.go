@@ -71,6 +71,9 @@ func (l savedLogin) write() error {
 		return err
 	}
 	defer os.Remove(tmp.Name())
+	if err := keepPrivate(tmp.Name()); err != nil {
+		return errors.Join(err, tmp.Close())
+	}
 	_, err = tmp.Write(append(b, '\n'))
 	if err := errors.Join(err, tmp.Close()); err != nil {
 		return err

@@ -225,12 +225,12 @@ func quotedShell(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return !plainRune(r) && !strings.ContainsRune("/:%", r) }) {
 		return text
 	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	return quotedProgram(text)
 }
 
 // quotedPath quotes a path for an option of OpenSSH.
 func quotedPath(path string) string {
-	path = strings.ReplaceAll(path, "%", "%%")
+	path = strings.ReplaceAll(filepath.ToSlash(path), "%", "%%") // OpenSSH takes / on Windows as well
 	if strings.ContainsAny(path, " \t") {
 		return `"` + path + `"`
 	}
