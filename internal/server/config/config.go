@@ -57,14 +57,15 @@ type Config struct {
 	URL           string `name:"url" env:"CODEHUB_URL" help:"Address that users open (default: http://codehub.localhost with the port of --listen)."`
 	WorkspaceURL  string `name:"workspace-url" env:"CODEHUB_WORKSPACE_URL" help:"Addresses of workspaces: a pattern such as https://*.ws.example.com, or path to share the address of --url (default: http://*.localhost with the port of --url, if that is localhost)."`
 	AllowHTTP     bool   `name:"allow-http" env:"CODEHUB_ALLOW_HTTP" help:"Serve plain http at an address of the network, where others can read and change everything, or several accounts on localhost, where forwarded ports of workspaces can take over sessions."`
-	AdminPassword string `name:"admin-password" env:"CODEHUB_ADMIN_PASSWORD" help:"Password of the user admin, which the first start creates. Without it a setup page creates the first user."`
+	AdminPassword string `name:"admin-password" env:"CODEHUB_ADMIN_PASSWORD" secret:"" help:"Password of the user admin, which the first start creates. Without it a setup page creates the first user."`
 	DataDir       string `name:"data-dir" env:"CODEHUB_DATA_DIR" help:"Folder for the embedded database, archives and local homes."`
-	DatabaseURL   string `name:"database-url" env:"CODEHUB_DATABASE_URL" help:"PostgreSQL to use instead of the embedded one."`
-	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
+	DatabaseURL   string `name:"database-url" env:"CODEHUB_DATABASE_URL" secret:"" help:"PostgreSQL to use instead of the embedded one."`
+	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" secret:"" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
 	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
 
 	CAFile string `name:"ca-file" env:"CODEHUB_CA_FILE" help:"File with certificates in PEM of further authorities, such as your company's, that the server and all workspaces trust."`
 
+	ClientDir   string           `name:"client-dir" env:"CODEHUB_CLIENT_DIR" help:"Folder with the clients for all systems, which users download from /bin/ (default: ../share/codehub/clients beside the program's folder)."`
 	BuildImages string           `name:"build-images" env:"CODEHUB_BUILD_IMAGES" help:"Program that makes the images of workspaces while the server serves, such as images/build.sh (default: none)."`
 	Runtime     string           `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker or kubernetes."`
 	Defaults    service.Defaults `embed:""`
@@ -110,6 +111,9 @@ type Config struct {
 
 	Authorities []byte `kong:"-"` // of CAFile; empty: none
 }
+
+// BeforeReset reads the secrets that are in files, before kong reads the environment.
+func (*Config) BeforeReset() error { return ReadSecrets() }
 
 // AfterApply takes the program's version.
 func (c *Config) AfterApply(vars kong.Vars) error {
@@ -247,6 +251,9 @@ func parseOrigin(s string) (*url.URL, error) {
 }
 
 func (c *Config) folders() error {
+	if program, err := os.Executable(); err == nil && c.ClientDir == "" {
+		c.ClientDir = filepath.Join(filepath.Dir(program), "../share/codehub/clients")
+	}
 	if c.DataDir == "" {
 		if os.Geteuid() == 0 {
 			c.DataDir = "/var/lib/codehub"

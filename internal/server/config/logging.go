@@ -38,5 +38,8 @@ func names() map[string]bool {
 			known[name] = true
 		}
 	}
+	for _, name := range secrets() {
+		known[name+fileSuffix] = true
+	}
 	return known
 }

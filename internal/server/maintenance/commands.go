@@ -8,11 +8,13 @@ import (
 	"fmt"
 
 	"codehub/internal/postgres"
+	"codehub/internal/server/config"
 	"codehub/internal/server/installation"
 )
 
 // Commands are the commands of this package.
 type Commands struct {
+	Config        configCmd        `cmd:"" help:"Check the settings."`
 	Migrate       migrateCmd       `cmd:"" help:"Apply database migrations."`
 	GC            gcCmd            `cmd:"" name:"gc" help:"Remove archives that are no longer needed."`
 	Import        importCmd        `cmd:"" name:"import" help:"Import users and workspaces from elsewhere."`
@@ -25,6 +27,9 @@ type migrateCmd struct {
 	DatabaseURL string `name:"database-url" env:"CODEHUB_DATABASE_URL" required:"" help:"PostgreSQL to migrate. The embedded one is migrated by serve."`
 	Check       bool   `help:"Only say which migrations are pending, and whether all servers have to be stopped for them."`
 }
+
+// BeforeReset reads the database's address if it is in a file.
+func (migrateCmd) BeforeReset() error { return config.ReadSecrets() }
 
 func (m migrateCmd) Run(ctx context.Context) error {
 	if err := installation.CheckSession(ctx, m.DatabaseURL); err != nil {
