@@ -333,7 +333,7 @@ func newServer(p parts) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := service.Settings{URL: cfg.PublicURL, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace, SSH: sshServer(p, gate)}
+	settings := service.Settings{URL: cfg.PublicURL, Version: cfg.Version, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace, SSH: sshServer(p, gate)}
 	administration := admin.New(admin.Config{Store: db, Passwords: authentication, URL: cfg.PublicURL, Self: p.self, Runtime: cfg.Runtime, Nodes: p.runtime.nodes(), Builds: p.builds, OrphanDelay: cfg.Reconcile.OrphanDelay})
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
@@ -343,7 +343,7 @@ func newServer(p parts) (*server, error) {
 	openBodies := &inbound.OpenBodies{}
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Log: log,
-		Settings: settings, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
+		Settings: settings, Clients: cfg.ClientDir, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore, Ports: portService,
 		Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
 	})
@@ -381,7 +381,7 @@ func newServer(p parts) (*server, error) {
 		Gate: gate, OpenBodies: openBodies,
 	})
 	mux.Handle("/api/", rest)
-	mux.Handle("GET /healthz", httpapi.Healthz())
+	mux.Handle("GET /healthz", httpapi.Healthz(cfg.Version))
 	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))
 	var continued *shortway.Group
 	if !cfg.Proxy.NoShortWay {

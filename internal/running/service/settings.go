@@ -13,7 +13,8 @@ import (
 
 // Settings are the server's settings that both the API and the dashboard use.
 type Settings struct {
-	URL *url.URL // CODEHUB_URL, the server's own address
+	URL     *url.URL // CODEHUB_URL, the server's own address
+	Version string   // of the server
 	Defaults
 	Idle
 	DeleteGrace time.Duration // how long a deletion can be undone

@@ -62,6 +62,8 @@ type Config struct {
 	// PathMode reports that workspaces share the dashboard's origin; administrators see a
 	// warning.
 	PathMode bool
+	// Clients is the folder with the clients for all systems, which /bin/ serves; optional.
+	Clients string
 	// Sudo reports that users can become root in their workspaces.
 	Sudo bool
 	// WorkspaceOrigins is where a form may lead besides the dashboard's own origin, as a source
@@ -100,6 +102,7 @@ type Dashboard struct {
 	guard  *http.CrossOriginProtection
 	assets *assets
 	policy string // Content-Security-Policy
+	clientsOnce
 	// followed counts the logs that pages follow, by user.
 	followed perUser
 	// reading counts the logs that are read for pages, by user.
@@ -167,6 +170,8 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	handle("POST /settings/language", d.setLanguage)
 
 	loggedIn("GET /{$}", d.list)
+	loggedIn("GET /computer", d.computer)
+	handle("GET /bin/{file}", d.bin)
 	handle("GET /dashboard/events", d.events)
 	loggedIn("GET /workspaces/new", d.dialog("new"))
 	loggedIn("POST /workspaces", d.create)

@@ -42,6 +42,7 @@ type page struct {
 	Forms   string   // where a form leads besides the usual places; empty for none
 	Refresh *refresh // without scripts; nil for none
 	Now     time.Time
+	Version string // of the server
 	Body    any
 }
 
@@ -170,7 +171,7 @@ func (d *Dashboard) set(r *http.Request) *pageSet {
 // title, empty if the caller sets the title.
 func (d *Dashboard) newPage(r *http.Request, c *workspace.Caller, titleKey string, body any) page {
 	l := d.set(r).lang
-	p := page{Lang: l, Langs: catalogue.Languages(), Path: "/", User: c, Body: body, Now: d.Now()}
+	p := page{Lang: l, Langs: catalogue.Languages(), Path: "/", User: c, Body: body, Now: d.Now(), Version: d.Version}
 	if titleKey != "" {
 		p.Title = l.T(titleKey)
 	}

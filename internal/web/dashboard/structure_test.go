@@ -123,6 +123,7 @@ func TestPageStructure(t *testing.T) {
 		{at("lost", "/set-aside"), say("dialog.set-aside.title", "thesis")},
 		{at("missing", "/recover-archive"), say("dialog.recover-archive.title", "photo-archive")},
 		{"/settings/account", say("account.title")}, {"/settings/account/password", say("dialog.change-password.title")}, {"/settings/keys/new", say("dialog.ssh-key.title")},
+		{"/computer", say("computer.title")},
 		{"/settings/tokens", say("tokens.title")}, {"/settings/tokens/new", say("dialog.token.title")},
 		{"/admin", say("admin.title")}, {"/admin/people/new", say("dialog.person-new.title")},
 		{"/admin/people/import", say("dialog.person-import.title")}, {person + "invite", say("dialog.person-invite.title", "ann")}, {"/invitation", say("invitation.title")},

@@ -306,6 +306,7 @@ func (s *server) serve(rt route) http.Handler {
 	return inbound.AnswerEarly(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		accesslog.SetRoute(r.Context(), name)
 		headers(w.Header())
+		w.Header().Set(api.VersionHeader, s.cfg.Version)
 		if err := s.handle(w, r, rt); err != nil {
 			s.fail(w, r, err)
 		}

@@ -224,7 +224,7 @@ func TestHealth(t *testing.T) {
 		h.ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
 		return answer{status: rec.Code, header: rec.Header(), body: strings.TrimSpace(rec.Body.String())}
 	}
-	if a := get(Healthz()); a.status != 200 || a.body != `{"status":"ok"}` {
+	if a := get(Healthz("0.1.0")); a.status != 200 || a.body != `{"status":"ok","version":"0.1.0"}` {
 		t.Errorf("%+v", a)
 	}
 	log := &harness.Log{}

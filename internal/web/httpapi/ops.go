@@ -19,13 +19,13 @@ import (
 )
 
 // Healthz responds as long as the process runs, and checks nothing else: a server
-// that waits for its database must not be restarted for it.
-func Healthz() http.Handler {
+// that waits for its database must not be restarted for it. It names the server's version.
+func Healthz(version string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		accesslog.Quiet(r.Context())
 		accesslog.SetRoute(r.Context(), "/healthz")
 		headers(w.Header())
-		_ = writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+		_ = writeJSON(w, http.StatusOK, map[string]string{"status": "ok", "version": version})
 	})
 }
 
