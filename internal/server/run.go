@@ -96,6 +96,7 @@ func (s *server) run(ctx context.Context) error {
 		stopBehind()
 		return nil
 	})
+	g.Go(func() error { notifySystemd(gctx, ctx.Done(), s.http); return nil })
 	s.log.Info("codehub serves", "url", s.cfg.PublicURL.String(), "listen", s.front.Listener.Addr().String(), "version", s.cfg.Version)
 	return g.Wait()
 }
