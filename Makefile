@@ -8,7 +8,7 @@ WORKSPACE_IMAGE := codehub/workspace:latest
 SLIM_IMAGE := codehub/workspace-slim:latest
 TEST_IMAGE := codehub/testserver:latest
 AGENT := internal/runtime/agent/program/codehub-agent.gz
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+VERSION := $(patsubst v%,%,$(shell git describe --tags --always --dirty 2>/dev/null || echo dev))
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # The version is set below; asking git again only fails in a checkout of somebody else's.
@@ -27,7 +27,11 @@ export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 TESTFLAGS ?=
 PACKAGES ?= ./internal/runtime/docker ./internal/web/proxy ./internal/archive ./internal/web/dashboard ./internal/runtime/kube ./internal/storage/bucket ./...
 
-.PHONY: help run check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
+release: ## archives, packages and checksums of the last commit, in dist/
+	@scripts/setup.sh release
+	@scripts/release.sh $(VERSION)
+
+.PHONY: help run release check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -201,6 +201,7 @@ install_provider() {
 case ${1:-} in
 build) ;;
 check) need_postgres && need_check_tools ;;
+release) need 'has zip' zip "packs the client for Windows" ;;
 lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
 image) need_docker && need_image_tools && need_npm ;;
 run) need_docker && need_image_tools && need_postgres ;;
@@ -208,7 +209,7 @@ test) need_docker && need_image_tools && need_npm && need_postgres && need_test_
 verify) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_cluster_tools ;;
 bench) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_load_tools ;;
 quota) need_machine_tools ;;
-*) die "usage: setup.sh build|lint|check|image|run|test|verify|bench|quota" ;;
+*) die "usage: setup.sh build|lint|check|image|run|release|test|verify|bench|quota" ;;
 esac
 check_go
 install_packages

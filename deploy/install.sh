@@ -1,0 +1,81 @@
+#!/bin/sh
+# Installs a release of codehub's server on this machine: the deb, the rpm, or the archive where
+# neither fits. It is one file, so that it can be fetched and read before it runs.
+#
+#	install.sh --from URL [--version VERSION] [--client] [--dry-run]
+#
+# URL is the folder with the files of the release (what make release writes to dist/).
+set -eu
+
+from=${CODEHUB_RELEASES:-} version='' package=codehub dry=''
+usage() {
+	sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+}
+while [ $# -gt 0 ]; do
+	case $1 in
+	--from) from=${2:-} && shift ;;
+	--version) version=${2:-} && shift ;;
+	--client) package=codehub-cli ;;
+	--dry-run) dry=yes ;;
+	*) usage ;;
+	esac
+	shift
+done
+[ -n "$from" ] || usage
+
+die() {
+	echo "install: $*" >&2
+	exit 1
+}
+
+case $(uname -s) in
+Linux) ;;
+*) die "codehub's server runs on Linux; the client for other systems is on the page “Connect your computer” of a server" ;;
+esac
+case $(uname -m) in
+x86_64 | amd64) arch=amd64 rpm_arch=x86_64 ;;
+aarch64 | arm64) arch=arm64 rpm_arch=aarch64 ;;
+*) die "there is no release for the processor $(uname -m)" ;;
+esac
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fetch() { curl --fail --silent --show-error --location --output "$work/$1" "${from%/}/$1" || die "could not fetch ${from%/}/$1"; }
+
+fetch checksums.txt
+if [ -z "$version" ]; then
+	version=$(sed -n 's/^.* codehub_\([0-9][^_]*\)_linux_amd64\.tar\.gz$/\1/p' "$work/checksums.txt")
+	[ -n "$version" ] || die "checksums.txt names no release: give --version"
+fi
+if command -v apt-get >/dev/null; then
+	kind=deb file=${package}_${version}-1_$arch.deb
+elif command -v dnf >/dev/null || command -v rpm >/dev/null; then
+	kind=rpm file=$package-$version-1.$rpm_arch.rpm
+else
+	kind=tar file=${package}_${version}_linux_$arch.tar.gz
+fi
+want=$(sed -n "s/^\([0-9a-f]\{64\}\)  $file\$/\1/p" "$work/checksums.txt")
+[ -n "$want" ] || die "checksums.txt has no $file"
+fetch "$file"
+have=$(sha256sum "$work/$file" | cut -d' ' -f1)
+[ "$have" = "$want" ] || die "$file is damaged: its SHA-256 is $have, and checksums.txt says $want"
+
+as_root() {
+	if [ -n "$dry" ]; then
+		echo "would run: $*"
+	elif [ "$(id -u)" = 0 ]; then
+		"$@"
+	else
+		sudo "$@"
+	fi
+}
+chmod 0755 "$work" # apt reads the file as another user
+case $kind in
+deb) as_root apt-get install --yes "$work/$file" ;;
+rpm) if command -v dnf >/dev/null; then as_root dnf install --assumeyes "$work/$file"; else as_root rpm --upgrade "$work/$file"; fi ;;
+tar) as_root tar -xzf "$work/$file" -C /usr/local --strip-components=1 "${file%.tar.gz}/bin" "${file%.tar.gz}/share" ;;
+esac
+if [ -z "$dry" ] && [ "$package" = codehub ]; then
+	echo "codehub $version is installed. The address and the setup code: sudo journalctl --unit codehub"
+fi
