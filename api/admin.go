@@ -136,6 +136,33 @@ type FailedDeletion struct {
 	DeletedAt   time.Time `json:"deleted_at"`
 }
 
+// Settings is the answer of GET /admin/settings.
+type Settings struct {
+	Server   string    `json:"server"` // host name of the server that answers
+	Settings []Setting `json:"settings"`
+}
+
+// Setting is a setting of codehub serve and what is in effect.
+type Setting struct {
+	Setting string `json:"setting"` // its variable
+	Value   string `json:"value"`   // as it is set; of a secret SecretSet or SecretNotSet, or an address without password and parameters
+	From    string `json:"from"`    // default, environment, file or flag
+}
+
+// Origins of a Setting's value.
+const (
+	FromDefault     = "default"
+	FromEnvironment = "environment"
+	FromFile        = "file" // the variable with _FILE names it
+	FromFlag        = "flag"
+)
+
+// Values of a Setting that is a secret.
+const (
+	SecretSet    = "(set)"
+	SecretNotSet = "(not set)"
+)
+
 // Orphan is a Docker resource without a workspace.
 type Orphan struct {
 	Kind        string    `json:"kind"` // container, volume, job or set-aside

@@ -13,6 +13,11 @@ func (c *Client) AdminStatus(ctx context.Context) (api.AdminStatus, error) {
 	return ask[api.AdminStatus](ctx, c, http.MethodGet, "/admin/status", nil, nil)
 }
 
+// Settings returns the settings of the server that answers, without secrets; for administrators.
+func (c *Client) Settings(ctx context.Context) (api.Settings, error) {
+	return ask[api.Settings](ctx, c, http.MethodGet, "/admin/settings", nil, nil)
+}
+
 // ConfirmDeadNode confirms that none of a node's processes runs any more, so that its workspaces
 // start elsewhere; for administrators.
 func (c *Client) ConfirmDeadNode(ctx context.Context, name string) (api.DeadNode, error) {

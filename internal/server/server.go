@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/arrivals/rollback"
 	"codehub/internal/base/ballast"
 	"codehub/internal/base/health"
@@ -231,6 +232,12 @@ func serve(ctx context.Context, cfg config.Config) error {
 	return s.run(ctx)
 }
 
+// settingsOf is what administrators see of the settings of this server.
+func settingsOf(cfg config.Config) api.Settings {
+	host, _ := os.Hostname()
+	return api.Settings{Server: host, Settings: cfg.Effective()}
+}
+
 // lastResort ends the process if it still runs that long after ctx has ended. Every
 // part has its own time limit, so this is not expected to happen; the next start
 // recovers as after a kill.
@@ -334,7 +341,7 @@ func newServer(p parts) (*server, error) {
 		return nil, err
 	}
 	settings := service.Settings{URL: cfg.PublicURL, Version: cfg.Version, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace, SSH: sshServer(p, gate)}
-	administration := admin.New(admin.Config{Store: db, Passwords: authentication, URL: cfg.PublicURL, Self: p.self, Runtime: cfg.Runtime, Nodes: p.runtime.nodes(), Builds: p.builds, OrphanDelay: cfg.Reconcile.OrphanDelay})
+	administration := admin.New(admin.Config{Store: db, Passwords: authentication, URL: cfg.PublicURL, Self: p.self, Runtime: cfg.Runtime, Nodes: p.runtime.nodes(), Builds: p.builds, Settings: settingsOf(cfg), OrphanDelay: cfg.Reconcile.OrphanDelay})
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})

@@ -30,6 +30,8 @@ type Config struct {
 	Nodes   runtime.Nodes
 	// Builds are the images that this server makes; nil: none.
 	Builds *imagebuild.Builder
+	// Settings are those of this server.
+	Settings api.Settings
 	// OrphanDelay is CODEHUB_ORPHAN_DELAY.
 	OrphanDelay time.Duration
 }
@@ -58,6 +60,14 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 	}
 	out.LostNodes, err = s.lostNodes(ctx, caller)
 	return out, err
+}
+
+// Settings returns the settings of this server, without secrets.
+func (s *Service) Settings(ctx context.Context, caller workspace.Caller) (api.Settings, error) {
+	if _, err := s.cfg.Store.NamesOf(ctx, caller, nil); err != nil { // CodeForbidden
+		return api.Settings{}, err
+	}
+	return s.cfg.Settings, nil
 }
 
 // later is the later of two times, of which the first may be missing and the second zero.

@@ -9,46 +9,30 @@ import (
 	"strings"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/base/setting"
 )
 
-// Origins of a setting's value.
-const (
-	FromDefault     = "default"
-	FromEnvironment = "environment"
-	FromFile        = "file" // the variable with _FILE names it
-	FromFlag        = "flag"
-)
-
-// Effective is one setting and what is in effect.
-type Effective struct {
-	Variable string `json:"variable"`
-	Value    string `json:"value"` // as it is set; without secrets
-	From     string `json:"from"`  // one of the From constants
-}
-
-// Effective lists all settings by their variables, in the order of the help. Passwords are not in
-// it, nor those in addresses.
-func (c *Config) Effective() []Effective {
-	var out []Effective
+// Effective lists all settings, in the order of the help, with what is in effect. Passwords are not
+// in it, nor those in addresses.
+func (c *Config) Effective() []api.Setting {
+	var out []api.Setting
 	for f := range Fields() {
-		v := reflect.ValueOf(c).Elem().FieldByIndex(f.Index)
-		e := Effective{Variable: variable(f), Value: shown(v), From: FromDefault}
-		if _, secret := f.Tag.Lookup("secret"); secret {
-			e.Value = withoutSecret(e.Value)
-		}
+		s := api.Setting{Setting: variable(f), From: api.FromDefault}
+		_, secret := f.Tag.Lookup("secret")
+		s.Value = withoutSecret(shown(reflect.ValueOf(c).Elem().FieldByIndex(f.Index)), secret)
 		named := func(suffix string) bool {
 			return slices.ContainsFunc(strings.Split(f.Tag.Get("env"), ","), func(name string) bool { return os.Getenv(name+suffix) != "" })
 		}
 		switch {
-		case named(fileSuffix) && slices.Contains(secrets(), e.Variable):
-			e.From = FromFile
+		case isFlag(os.Args, f.Tag.Get("name")): // a flag precedes the environment
+			s.From = api.FromFlag
+		case secret && named(fileSuffix):
+			s.From = api.FromFile
 		case named(""):
-			e.From = FromEnvironment
-		case isFlag(os.Args, f.Tag.Get("name")):
-			e.From = FromFlag
+			s.From = api.FromEnvironment
 		}
-		out = append(out, e)
+		out = append(out, s)
 	}
 	return out
 }
@@ -76,13 +60,20 @@ func shown(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// withoutSecret is an address without its password, and "(set)" for other secrets.
-func withoutSecret(value string) string {
-	if u, err := url.Parse(value); err == nil && u.Host != "" {
+// withoutSecret is an address without its password, and of other secrets only whether they are set.
+func withoutSecret(value string, secret bool) string {
+	u, err := url.Parse(value)
+	isAddress := err == nil && u.Host != ""
+	switch {
+	case secret && value == "":
+		return api.SecretNotSet
+	case secret && !isAddress:
+		return api.SecretSet
+	case secret:
+		u.RawQuery, u.Fragment = "", "" // PostgreSQL reads a password there, too
+		return u.Redacted()
+	case isAddress && u.User != nil:
 		return u.Redacted()
 	}
-	if value != "" {
-		return "(set)"
-	}
-	return ""
+	return value
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/api"
 	"codehub/internal/server/config"
 )
 
@@ -13,7 +14,7 @@ import (
 // of the settings.
 func TestSecretsFromFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("postgres://codehub:s3cret@db/codehub\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("postgres://codehub:s3cret@db/codehub?sslpassword=s3cret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"CODEHUB_DATABASE_URL", "CODEHUB_REDIS_URL", "CODEHUB_ADMIN_PASSWORD"} {
@@ -21,24 +22,28 @@ func TestSecretsFromFiles(t *testing.T) {
 	}
 	t.Setenv("CODEHUB_DATABASE_URL_FILE", file)
 	t.Setenv("CODEHUB_LOG_LEVEL", "debug")
+	t.Setenv("CODEHUB_ADMIN_PASSWORD", "s3cret word")
+	t.Setenv("CODEHUB_ACME_DIRECTORY", "https://user:s3cret@acme.example.com/directory")
 	cfg, err := parse(t)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.DatabaseURL != "postgres://codehub:s3cret@db/codehub" {
+	if cfg.DatabaseURL != "postgres://codehub:s3cret@db/codehub?sslpassword=s3cret" {
 		t.Errorf("the setting is %q", cfg.DatabaseURL)
 	}
-	want := map[string]config.Effective{
-		"CODEHUB_DATABASE_URL": {Value: "postgres://codehub:xxxxx@db/codehub", From: config.FromFile},
-		"CODEHUB_LOG_LEVEL":    {Value: "debug", From: config.FromEnvironment},
-		"CODEHUB_LOG_FORMAT":   {Value: "text", From: config.FromDefault},
+	want := map[string]api.Setting{
+		"CODEHUB_DATABASE_URL":   {Value: "postgres://codehub:xxxxx@db/codehub", From: api.FromFile},
+		"CODEHUB_ADMIN_PASSWORD": {Value: api.SecretSet, From: api.FromEnvironment},
+		"CODEHUB_REDIS_URL":      {Value: api.SecretNotSet, From: api.FromDefault},
+		"CODEHUB_LOG_LEVEL":      {Value: "debug", From: api.FromEnvironment},
+		"CODEHUB_LOG_FORMAT":     {Value: "text", From: api.FromDefault},
 	}
 	for _, e := range cfg.Effective() {
-		if w, ok := want[e.Variable]; ok && (e.Value != w.Value || e.From != w.From) {
-			t.Errorf("%s: %+v", e.Variable, e)
+		if w, ok := want[e.Setting]; ok && (e.Value != w.Value || e.From != w.From) {
+			t.Errorf("%s: %+v", e.Setting, e)
 		}
 		if strings.Contains(e.Value, "s3cret") {
-			t.Errorf("%s shows the password", e.Variable)
+			t.Errorf("%s shows the password", e.Setting)
 		}
 	}
 	t.Setenv("CODEHUB_DATABASE_URL", "postgres://other")

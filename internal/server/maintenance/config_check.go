@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"codehub/api"
 	"codehub/internal/base/setting"
 	"codehub/internal/cli/terminal"
 	"codehub/internal/server/config"
@@ -31,8 +32,8 @@ func (configCheckCmd) Help() string {
 
 // checkedConfig is what codehub config check prints as JSON.
 type checkedConfig struct {
-	Problems []configProblem    `json:"problems"`
-	Settings []config.Effective `json:"settings"`
+	Problems []configProblem `json:"problems"`
+	Settings []api.Setting   `json:"settings"`
 }
 
 type configProblem struct {
@@ -52,7 +53,7 @@ func (c configCheckCmd) Run(k *kong.Context) error {
 	}
 	rows := [][]string{{"SETTING", "VALUE", "FROM"}}
 	for _, s := range out.Settings {
-		rows = append(rows, []string{s.Variable, s.Value, s.From})
+		rows = append(rows, []string{s.Setting, s.Value, s.From})
 	}
 	text.WriteString(terminal.Table(rows))
 	if err := c.Print(k.Stdout, out, text.String()); err != nil {
@@ -69,7 +70,7 @@ var fromVariable = regexp.MustCompile(`^(?:--\S+: )?(.*) \(from envar (\w+)=`)
 
 // checkEnvironment reads the settings as often as there are wrong ones: each is noted and taken
 // out of the environment of this process, so that the next one is found.
-func checkEnvironment() (problems []configProblem, effective []config.Effective) {
+func checkEnvironment() (problems []configProblem, effective []api.Setting) {
 	problems = []configProblem{}
 	note := func(name, why string) (removed bool) {
 		problems = append(problems, configProblem{name, why})

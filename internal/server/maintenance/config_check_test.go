@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"codehub/internal/server/config"
+	"codehub/api"
 )
 
 // Every wrong setting is named at once: values of the wrong form, out of bounds, that do not fit
@@ -25,8 +25,8 @@ func TestConfigCheckNamesEveryProblem(t *testing.T) {
 	if want := []string{"CODEHUB_LISTN", "CODEHUB_OIDC_OUTAGE", "CODEHUB_REDIS_URL_FILE", "CODEHUB_SHUTDOWN_TIMEOUT", "CODEHUB_URL"}; !slices.Equal(named, want) {
 		t.Errorf("named %v, want %v: %+v", named, want, problems)
 	}
-	if !slices.ContainsFunc(effective, func(e config.Effective) bool {
-		return e.Variable == "CODEHUB_DATA_DIR" && e.From == config.FromEnvironment
+	if !slices.ContainsFunc(effective, func(e api.Setting) bool {
+		return e.Setting == "CODEHUB_DATA_DIR" && e.From == api.FromEnvironment
 	}) {
 		t.Errorf("the settings in effect are not shown: %+v", effective)
 	}

@@ -258,6 +258,7 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 		admin("POST /admin/workspaces/{id}/"+name, d.administer(name))
 	}
 	admin("GET /admin/audit", d.auditPage)
+	admin("GET /admin/settings", d.settingsPage)
 	admin("GET /admin/banner", d.bannerDialog)
 	admin("POST /admin/banner", d.setBanner)
 	loggedIn("GET /notices", d.inbox)

@@ -472,6 +472,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		"admin-hand-over":      "/admin/workspaces/" + string(ids["other"]) + "/hand-over",
 		"admin-archive":        "/admin/workspaces/" + string(ids["lost"]) + "/recover-archive",
 		"admin-audit":          "/admin/audit",
+		"admin-settings":       "/admin/settings",
 		"groups":               "/groups",
 		"group":                "/groups/" + group.ID,
 		"group-edit":           "/groups/" + group.ID + "/edit",

@@ -65,7 +65,7 @@ func TestPagesShareOneGrid(t *testing.T) {
 	b.logIn()
 	own := "/workspaces/" + string(id)
 	for _, path := range []string{"/", own, own + "/shares", own + "/edit", "/workspaces/" + string(lost), "/shared", "/shared/" + string(theirs), "/groups", "/groups/" + group.ID,
-		"/notices", "/settings/account", "/settings/tokens", "/admin", "/admin/workspaces", "/admin/workspaces/" + string(theirs), "/admin/audit", "/admin/restore"} {
+		"/notices", "/settings/account", "/settings/tokens", "/admin", "/admin/workspaces", "/admin/workspaces/" + string(theirs), "/admin/audit", "/admin/settings", "/admin/restore"} {
 		b.visit(path)
 		b.until(`document.readyState === 'complete' && !document.querySelector('.htmx-request') && (!document.querySelector('#shares') || document.querySelector('#shares h2'))`)
 		for _, s := range value(b, chromedp.Evaluate[[]string](misaligned)) {

@@ -247,7 +247,7 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 			Idle:        service.Idle{StandbyTTL: int(testTTL.Standby.Seconds()), ArchiveTTL: int(testTTL.Archive.Seconds()), KeepAwakeMax: 24 * time.Hour},
 			DeleteGrace: 2 * time.Hour,
 		},
-		Admin:      admin.New(admin.Config{Store: w.DB, Passwords: w.Auth, URL: w.URL, OrphanDelay: time.Hour}),
+		Admin:      admin.New(admin.Config{Store: w.DB, Passwords: w.Auth, URL: w.URL, Settings: testSettings, OrphanDelay: time.Hour}),
 		MaxRunning: 2, Archives: w.bucket,
 	}
 	var missing sync.Map // texts, with the stack of the first use

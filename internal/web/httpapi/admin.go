@@ -17,6 +17,11 @@ func (s *server) adminStatus(w http.ResponseWriter, r *http.Request, id auth.Ide
 	return reply(w, http.StatusOK, status, err)
 }
 
+func (s *server) settings(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	settings, err := s.cfg.Admin.Settings(r.Context(), id.Caller)
+	return reply(w, http.StatusOK, settings, err)
+}
+
 func (s *server) restorePlan(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	if s.cfg.Restore == nil {
 		return noRestore()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -362,4 +363,21 @@ func TestImportNamesLines(t *testing.T) {
 	if len(made.Users) != 2 || !made.Users[0].Admin || *made.Users[0].MaxRunning != 3 || made.Users[1].Admin || made.Users[1].MaxRunning != nil || made.Users[1].InvitationURL == "" {
 		t.Errorf("%+v", made)
 	}
+}
+
+var testSettings = api.Settings{Server: "alpha.example", Settings: []api.Setting{{Setting: "CODEHUB_URL", Value: "https://code.example.com", From: api.FromEnvironment}}}
+
+func TestAdminSettings(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.boss()
+	if s := read[api.Settings](t, e.want(200, "", "GET", "/admin/settings", "", as(e.ann))); !reflect.DeepEqual(s, testSettings) {
+		t.Errorf("%+v", s)
+	}
+	e.want(403, "forbidden", "GET", "/admin/settings", "", as(e.eve))
+	_, limited, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "limited", nil, auth.TokenLimits{Scope: workspace.ScopeWorkspaces})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.want(403, "forbidden", "GET", "/admin/settings", "", header(api.TokenHeader, limited))
 }

@@ -72,7 +72,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 		},
 		Archives: &fakeBucket{}, Store: e.DB, Auth: e.Auth, Hub: e.Hub, Logs: e.logs, Log: log,
 		Restore: rollback.New(rollback.Config{Store: e.DB, Runtime: runtimetest.NewFake(), Bucket: fixture.NewBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
-		Admin:   admin.New(admin.Config{Store: e.DB, Passwords: e.Auth, URL: e.URL, OrphanDelay: 10 * time.Minute}),
+		Admin:   admin.New(admin.Config{Store: e.DB, Passwords: e.Auth, URL: e.URL, Settings: testSettings, OrphanDelay: 10 * time.Minute}),
 	}
 	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
 	cfg.Attach = attach.New(attach.Config{Store: e.DB, Runtime: agenttest.New(t), Sessions: e.Auth})

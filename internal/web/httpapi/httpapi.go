@@ -131,6 +131,7 @@ func (s *server) routes() []route {
 		{"PATCH", "/passkeys/{id}", admin, takes(s, s.renamePasskey), nil},
 
 		{"GET", "/admin/status", admin, s.adminStatus, nil},
+		{"GET", "/admin/settings", admin, s.settings, nil},
 		{"GET", "/admin/orphans", admin, lists(s.cfg.Admin.Orphans), pageParams},
 		{"POST", "/admin/nodes/{name}/dead", admin, ofPath("name", s.cfg.Admin.ConfirmDeadNode), nil},
 		{"POST", "/admin/images/{name}/retry", admin, ofPath("name", s.cfg.Admin.RetryImage), nil},

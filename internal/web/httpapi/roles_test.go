@@ -47,6 +47,7 @@ var cells = map[string]string{
 	"PATCH /passkeys/{id}":         "401 404 ok 404 401 404 404 404 403 403",
 
 	"GET /admin/status":                        "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/settings":                      "401 403 403 ok 401 403 403 403 403 403",
 	"POST /admin/nodes/{name}/dead":            "401 403 403 ok 401 403 403 403 403 403",
 	"POST /admin/images/{name}/retry":          "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/orphans":                       "401 403 403 ok 401 403 403 403 403 403",

@@ -1764,4 +1764,20 @@ var en = map[string]string{
 	"invitation.no_passwords":     "Password logins are turned off on this server, so there are no invitations. Users log in with an identity provider.",
 	"invitation.refused":          "Choose another password. It must not be the username.",
 	"audit.user.invite":           "Invited a user",
+
+	// The settings of the server
+	"settings.title":            "Settings",
+	"settings.about":            "What is in effect on the server %s, since its last start. codehub config check prints the same.",
+	"settings.given":            "Set on this server",
+	"settings.defaults":         "Defaults",
+	"settings.setting":          "Setting",
+	"settings.value":            "Value",
+	"settings.from":             "From",
+	"settings.empty":            "none",
+	"settings.secret":           "set, not shown",
+	"settings.no_secret":        "not set",
+	"settings.from.default":     "Default",
+	"settings.from.environment": "Environment",
+	"settings.from.file":        "File",
+	"settings.from.flag":        "Command line",
 }

@@ -1764,4 +1764,20 @@ var ko = map[string]string{
 	"invitation.no_passwords":     "이 서버에서는 비밀번호 로그인을 사용할 수 없어 초대도 사용할 수 없습니다. 인증 제공자로 로그인하세요.",
 	"invitation.refused":          "다른 비밀번호를 입력하세요. 사용자 이름과 달라야 합니다.",
 	"audit.user.invite":           "사용자 초대",
+
+	// 서버 설정
+	"settings.title":            "설정",
+	"settings.about":            "%s 서버가 마지막으로 시작한 뒤 적용 중인 설정입니다. codehub config check 명령으로도 볼 수 있습니다.",
+	"settings.given":            "이 서버에서 지정한 설정",
+	"settings.defaults":         "기본값",
+	"settings.setting":          "설정",
+	"settings.value":            "값",
+	"settings.from":             "출처",
+	"settings.empty":            "없음",
+	"settings.secret":           "설정됨(표시하지 않음)",
+	"settings.no_secret":        "설정되지 않음",
+	"settings.from.default":     "기본값",
+	"settings.from.environment": "환경 변수",
+	"settings.from.file":        "파일",
+	"settings.from.flag":        "명령줄",
 }
