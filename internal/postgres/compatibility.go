@@ -50,11 +50,13 @@ func (s *StillRunning) Error() string {
 // Pending is what Migrate would do.
 type Pending struct {
 	Migrations int  // that are not applied yet
+	Empty      bool // no migration is applied yet
 	StopFirst  bool // servers of an earlier version have to end first
 }
 
 // pendingAfter is what is to be done on a database at that version.
 func pendingAfter(files fs.FS, version int64) (p Pending, err error) {
+	p.Empty = version == 0
 	for _, file := range numbered(files) {
 		if file.version <= version {
 			continue

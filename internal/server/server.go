@@ -152,7 +152,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	} else if err := installation.CheckSession(ctx, dsn); err != nil {
 		return err
 	}
-	if err := postgres.Migrate(ctx, dsn); err != nil {
+	if err := installation.Migrate(ctx, cfg, dsn, log); err != nil {
 		return err
 	}
 	db, err := postgres.Open(ctx, dsn, postgres.Options{

@@ -40,6 +40,15 @@ type installation struct {
 
 func (i installation) path(program string) string { return filepath.Join(i.bin, program) }
 
+// ofMajor returns the installed release of a major version.
+func ofMajor(have []installation, major int) (installation, bool) {
+	i := slices.IndexFunc(have, func(i installation) bool { return i.major == major })
+	if i < 0 {
+		return installation{}, false
+	}
+	return have[i], true
+}
+
 // installations lists the installed releases, newest first. patterns are file patterns
 // of bin folders; by default it searches the folders of distributions and PATH. It
 // omits releases that are too old.

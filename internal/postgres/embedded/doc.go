@@ -4,6 +4,7 @@
 // Files in the data folder:
 //
 //	codehub.lock             held by the server that uses the folder
+//	backups/                 dumps of the database, each from before a migration, 0700
 //	postgres/                owned by the OS user postgres runs as, 0700
 //	postgres/postgres.lock   held by postgres itself, and by initdb
 //	postgres/data/           the cluster

@@ -124,15 +124,11 @@ func (s *Server) open(ctx context.Context, have []installation) error {
 		return err
 	}
 	if made != 0 {
-		ok := false
-		for _, inst := range have {
-			if inst.major == made {
-				s.inst, ok = inst, true
-			}
-		}
+		inst, ok := ofMajor(have, made)
 		if !ok {
 			return s.lay.versionError(made, have)
 		}
+		s.inst = inst
 	}
 	if s.socket, err = s.lay.socketFolder(); err != nil {
 		return err

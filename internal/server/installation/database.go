@@ -3,6 +3,7 @@ package installation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -21,7 +22,7 @@ func OpenDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db 
 	if err != nil {
 		return nil, "", nil, err
 	}
-	if err = postgres.Migrate(ctx, dsn); err == nil {
+	if err = Migrate(ctx, cfg, dsn, log); err == nil {
 		db, err = postgres.Open(ctx, dsn, postgres.Options{
 			Limits: cfg.Limits,
 			Log:    log,
@@ -32,6 +33,26 @@ func OpenDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db 
 		return nil, "", nil, err
 	}
 	return db, dsn, func() { db.Close(); stop() }, nil
+}
+
+// Migrate applies the migrations. An embedded database that is not empty is dumped before they
+// change it, and left as it is if that fails.
+func Migrate(ctx context.Context, cfg config.Config, dsn string, log *slog.Logger) error {
+	if cfg.DatabaseURL == "" {
+		p, err := postgres.WouldMigrate(ctx, dsn)
+		if err != nil {
+			return err
+		}
+		if p.Migrations > 0 && !p.Empty {
+			begun := time.Now()
+			path, err := embedded.Backup(ctx, embedded.Config{Dir: cfg.DataDir}, cfg.Version)
+			if err != nil {
+				return fmt.Errorf("the database is not migrated to this version, since the dump that precedes it failed: %w", err)
+			}
+			log.Info("database dumped before its migration", "file", path, "migrations", p.Migrations, "took", time.Since(begun))
+		}
+	}
+	return postgres.Migrate(ctx, dsn)
 }
 
 // databaseOf is the address of the database, and what ends its use.
