@@ -33,6 +33,13 @@ type commands struct {
 	ShowVersion kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
+// newCommands returns the commands of the server and of its client, of which images has both.
+func newCommands() *commands {
+	c := &commands{}
+	c.Client.Images.Plugins = kong.Plugins{&maintenance.Images{}}
+	return c
+}
+
 func main() {
 	// Helper containers, storage jobs and workspaces run this executable with commands
 	// of their own, which are not in the help.
@@ -60,5 +67,5 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == runtime.CopyCommand {
 		os.Exit(storagejob.CopyMain())
 	}
-	os.Exit(cli.Main(&commands{}, version, os.Args[1:]))
+	os.Exit(cli.Main(newCommands(), version, os.Args[1:]))
 }

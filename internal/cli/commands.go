@@ -65,7 +65,7 @@ type Commands struct {
 	Passwd      passwdCmd      `cmd:"" group:"Client:" help:"Change your password."`
 	Users       usersCmd       `cmd:"" group:"Client:" help:"Manage users (administrators)."`
 	Groups      groupsCmd      `cmd:"" group:"Client:" help:"Manage groups of users."`
-	Images      imagesCmd      `cmd:"" group:"Client:" help:"Build images again (administrators)."`
+	Images      imagesCmd      `cmd:"" group:"Client:" help:"Manage images (administrators)."`
 	Nodes       nodesCmd       `cmd:"" group:"Client:" help:"Confirm dead nodes (administrators)."`
 	Admin       adminCmd       `cmd:"" group:"Client:" help:"Manage the workspaces of all users (administrators)."`
 	Audit       auditCmd       `cmd:"" group:"Client:" help:"Print the audit log (administrators)."`

@@ -14,8 +14,10 @@ import (
 	"codehub/internal/web/dashboard/catalogue"
 )
 
+// imagesCmd also has what the server's program adds for the images of its own machine.
 type imagesCmd struct {
 	Retry imagesRetryCmd `cmd:"" help:"Build an image again."`
+	kong.Plugins
 }
 
 // imagesRetryCmd makes an image again whose build on the server failed.

@@ -7,7 +7,7 @@
 //
 //	engine   the connection to Docker, names, labels, errors
 //	helper   containers that run codehub's own executable
-//	image    the images of workspaces
+//	image    the images of workspaces; imagefile reads them from archives
 //	network  the network of workspaces, and the wall around it
 //	tools    the volumes with the agent and the IDE
 //	home     the homes of workspaces

@@ -13,7 +13,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"codehub": func() { os.Exit(cli.Main(&Commands{}, "test", os.Args[1:])) }})
+	testscript.Main(m, map[string]func(){"codehub": func() {
+		var commands struct {
+			Commands `embed:""`
+			Images   Images `cmd:"" help:"Manage images."`
+		}
+		os.Exit(cli.Main(&commands, "test", os.Args[1:]))
+	}})
 }
 
 // exits CODE COMMAND … checks a command's exit code.

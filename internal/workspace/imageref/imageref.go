@@ -2,6 +2,7 @@
 package imageref
 
 import (
+	"path"
 	"strings"
 
 	"github.com/distribution/reference"
@@ -20,12 +21,38 @@ func Valid(s string) bool {
 // Pinned reports whether s contains the digest of its image, so that a registry
 // cannot provide another one.
 func Pinned(s string) bool {
+	return Digest(s) != ""
+}
+
+// Digest returns the digest in s; "" if there is none.
+func Digest(s string) string {
 	ref, err := reference.ParseNormalizedNamed(s)
 	if err != nil {
-		return false
+		return ""
 	}
-	_, ok := ref.(reference.Digested)
-	return ok
+	if digested, ok := ref.(reference.Digested); ok {
+		return digested.Digest().String()
+	}
+	return ""
+}
+
+// Repository returns the last part of the name of a repository, such as "workspace".
+func Repository(s string) string {
+	ref, err := reference.ParseNormalizedNamed(s)
+	if err != nil {
+		return ""
+	}
+	return path.Base(ref.Name())
+}
+
+// Loaded returns the name on a machine of the image that s names by its digest, if it was loaded
+// from a file; "" if s has no digest. codehub pulls no such name; see BuiltHere.
+func Loaded(s string) string {
+	digest := Digest(s)
+	if digest == "" {
+		return ""
+	}
+	return "codehub/" + Repository(s) + ":" + strings.ReplaceAll(digest, ":", "-")
 }
 
 // Same reports whether a and b are names of the same image: "codehub/workspace" is

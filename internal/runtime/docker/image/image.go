@@ -57,7 +57,7 @@ func (i *Images) CheckDefault(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, engine.AskTimeout)
 	defer cancel()
-	_, err := i.API.ImageInspect(ctx, i.cfg.DefaultImage)
+	_, _, err := i.inspect(ctx, i.cfg.DefaultImage)
 	switch {
 	case err == nil:
 		i.noDefault.Set(nil)

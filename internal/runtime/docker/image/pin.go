@@ -138,7 +138,7 @@ func gone(err error) bool {
 // Here returns the image that a reference or an ID names on this machine; the zero
 // Image if there is none.
 func (i *Images) Here(ctx context.Context, ref string) (runtime.Image, error) {
-	info, err := i.API.ImageInspect(ctx, ref)
+	info, digest, err := i.inspect(ctx, ref)
 	switch {
 	case errdefs.IsNotFound(err):
 		return runtime.Image{}, nil
@@ -147,7 +147,20 @@ func (i *Images) Here(ctx context.Context, ref string) (runtime.Image, error) {
 	case err != nil:
 		return runtime.Image{}, engine.WrapError(ctx, "inspect image", err)
 	}
-	return runtime.Image{ID: info.ID, Digest: registryDigest(info.RepoDigests, ref)}, nil
+	return runtime.Image{ID: info.ID, Digest: digest}, nil
+}
+
+// inspect returns Docker's description of an image, and the digest by which it can be pulled
+// again. A name with a digest also finds an image that was loaded from a file: Docker knows no
+// digest of it, but codehub images load has checked it and named the image by it.
+func (i *Images) inspect(ctx context.Context, ref string) (info client.ImageInspectResult, digest string, err error) {
+	info, err = i.API.ImageInspect(ctx, ref)
+	if loaded := imageref.Loaded(ref); loaded != "" && errdefs.IsNotFound(err) {
+		if info, err = i.API.ImageInspect(ctx, loaded); err == nil {
+			return info, imageref.Digest(ref), nil
+		}
+	}
+	return info, registryDigest(info.RepoDigests, ref), err
 }
 
 // registryDigest returns the digest by which an image can be pulled again; "" for one
@@ -161,11 +174,11 @@ func registryDigest(digests []string, ref string) string {
 
 // Newest implements runtime.Runtime.
 func (i *Images) Newest(ctx context.Context, ref string, ask bool) (runtime.Image, error) {
-	info, err := i.API.ImageInspect(ctx, ref)
+	info, digest, err := i.inspect(ctx, ref)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return runtime.Image{}, engine.WrapError(ctx, "inspect image", err)
 	}
-	here := runtime.Image{ID: info.ID, Digest: registryDigest(info.RepoDigests, ref)}
+	here := runtime.Image{ID: info.ID, Digest: digest}
 	if !ask || i.notPulled(ref) != "" || imageref.Pinned(ref) {
 		return here, nil
 	}
@@ -175,7 +188,7 @@ func (i *Images) Newest(ctx context.Context, ref string, ask bool) (runtime.Imag
 	if err != nil {
 		return runtime.Image{}, login.refusal(ref, pullFailed(ctx, ref, err))
 	}
-	digest := found.Descriptor.Digest.String()
+	digest = found.Descriptor.Digest.String()
 	for _, d := range info.RepoDigests {
 		if d == imageref.WithDigest(ref, digest) {
 			return runtime.Image{ID: info.ID, Digest: digest}, nil

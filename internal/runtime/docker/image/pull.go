@@ -257,6 +257,10 @@ func (i *Images) pull(ctx context.Context, image, user string, progress func(run
 	if why := i.notPulled(image); why != "" {
 		return &runtime.PullError{Image: image, Message: why}
 	}
+	return i.fetch(ctx, image, user, progress)
+}
+
+func (i *Images) fetch(ctx context.Context, image, user string, progress func(runtime.Progress)) error {
 	s := &i.pulls
 	p := s.join(user)
 	defer s.leave(p)

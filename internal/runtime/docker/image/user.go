@@ -38,7 +38,7 @@ func (i *Images) RunAs(ctx context.Context, image string) (RunAs, error) {
 	if known, ok := i.runAs.get(image); ok {
 		return known, nil
 	}
-	info, err := i.API.ImageInspect(ctx, image)
+	info, _, err := i.inspect(ctx, image)
 	if errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) {
 		// The container cannot be created either, or only if the image appears now.
 		return RunAs{Missing: true}, nil

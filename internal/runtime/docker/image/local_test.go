@@ -1,0 +1,54 @@
+package image
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/imagefile"
+	"codehub/internal/testing/dockertest"
+	"codehub/internal/workspace/imageref"
+)
+
+// An image from a file is the one that a name with its digest names, without a registry.
+func TestLoadedImageHasDigest(t *testing.T) {
+	t.Parallel()
+	r := newImages(t, engine.Config{Log: slog.New(slog.DiscardHandler)}, Config{})
+	path, digests := dockertest.OCIArchive(t, dockertest.Archived{Content: uuid.NewString()})
+	f, err := imagefile.Open(path)
+	check(t, err)
+	ref := "registry.invalid/test/" + uuid.NewString() + "@" + digests[0].String()
+	name := imageref.Loaded(ref)
+	t.Cleanup(func() {
+		_, _ = r.API.ImageRemove(context.Background(), name, client.ImageRemoveOptions{Force: true})
+	})
+	if got, err := r.Local(t.Context(), ref); err != nil || got != (Local{}) {
+		t.Fatalf("before: %+v, %v", got, err)
+	}
+	var sent int64
+	check(t, r.Load(t.Context(), f, []imagefile.Tagged{{Image: f.Images[0], Name: name}}, func(n int64) { sent = n }))
+	if sent < 1024 {
+		t.Errorf("progress ends at %d bytes", sent)
+	}
+	want := runtime.Image{ID: f.Images[0].ID.String(), Digest: digests[0].String()}
+	if got, err := r.Here(t.Context(), ref); err != nil || got != want {
+		t.Errorf("here: %+v, %v; want %+v", got, err, want)
+	}
+	if got, err := r.Newest(t.Context(), ref, true); err != nil || got != want {
+		t.Errorf("newest: %+v, %v; want %+v", got, err, want)
+	}
+	chosen, err := r.Choose(t.Context(), ref, "ann", runtime.ImageChoice{}, nil)
+	if err != nil || chosen.ID != want.ID || chosen.digest != want.Digest {
+		t.Errorf("chosen: %+v, %v", chosen, err)
+	}
+	other := strings.Replace(ref, "sha256:", "sha256:00", 1)[:len(ref)]
+	if got, err := r.Here(t.Context(), other); err != nil || got.ID != "" {
+		t.Errorf("another digest: %+v, %v", got, err)
+	}
+}
