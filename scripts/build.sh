@@ -14,7 +14,11 @@ export CGO_ENABLED=0
 if [ -z "${GOGC:-}" ] && [ "$(awk '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)" -gt 4000000 ]; then
 	export GOGC=400
 fi
-flags=(-buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags agent -ldflags "-s -w -X main.version=$version")
+linked="-s -w -X main.version=$version"
+# The default images of a release: see scripts/release-images.sh.
+[ -z "${RELEASE_IDE_IMAGE:-}" ] || linked+=" -X codehub/internal/server/config.ideImage=$RELEASE_IDE_IMAGE"
+[ -z "${RELEASE_WORKSPACE_IMAGE:-}" ] || linked+=" -X codehub/internal/server/config.workspaceImage=$RELEASE_WORKSPACE_IMAGE"
+flags=(-buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags agent -ldflags "$linked")
 
 list() { go list -deps "${flags[@]}" "$@"; }
 fetch() { list ./cmd/codehub-agent ./cmd/codehub >/dev/null; }

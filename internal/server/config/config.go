@@ -112,9 +112,6 @@ type Config struct {
 	Authorities []byte `kong:"-"` // of CAFile; empty: none
 }
 
-// BeforeReset reads the secrets that are in files, before kong reads the environment.
-func (*Config) BeforeReset() error { return ReadSecrets() }
-
 // AfterApply takes the program's version.
 func (c *Config) AfterApply(vars kong.Vars) error {
 	c.Version = vars["codehub_version"]

@@ -62,9 +62,9 @@ func TestPinnedSameBuiltHere(t *testing.T) {
 	}
 	for s, want := range map[string][3]string{
 		"registry.example.com/team/ide:1" + digest: {digest[1:], "ide", "codehub/ide:sha256-" + strings.Repeat("0a", 32)},
-		"python" + digest: {digest[1:], "python", "codehub/python:sha256-" + strings.Repeat("0a", 32)},
-		"codehub/ide:1":   {"", "ide", ""},
-		"a b":             {"", "", ""},
+		"python" + digest:                          {digest[1:], "python", "codehub/python:sha256-" + strings.Repeat("0a", 32)},
+		"codehub/ide:1":                            {"", "ide", ""},
+		"a b":                                      {"", "", ""},
 	} {
 		if got := [3]string{imageref.Digest(s), imageref.Repository(s), imageref.Loaded(s)}; got != want {
 			t.Errorf("%q: %q, want %q", s, got, want)
