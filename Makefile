@@ -31,10 +31,14 @@ release: ## archives, packages and checksums of the last commit, in dist/
 	@scripts/setup.sh release
 	@scripts/release.sh $(VERSION)
 
-.PHONY: help run release check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
+release-images: ## the images as OCI archives with digests, in dist/ (before make release)
+	@scripts/setup.sh release-images
+	@scripts/with-docker.sh scripts/release-images.sh $(VERSION)
+
+.PHONY: help run release release-images check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## installs what is missing, builds codehub, and serves on http://codehub.localhost:8080
 	@scripts/run.sh $(VERSION)

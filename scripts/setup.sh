@@ -6,6 +6,8 @@
 #	setup.sh check           and what the tests use that need no Docker
 #	setup.sh run             and Docker, PostgreSQL, and most of what the images are built with
 #	setup.sh image           and Docker, and all of what the images are built with
+#	setup.sh release         Go, and what the archives are packed with
+#	setup.sh release-images  Go, Docker, and all of what the images are built and packed with
 #	setup.sh test            and what make test uses
 #	setup.sh verify          and the Kubernetes of make verify
 #	setup.sh bench           and the load of the benchmarks
@@ -202,6 +204,7 @@ case ${1:-} in
 build) ;;
 check) need_postgres && need_check_tools ;;
 release) need 'has zip' zip "packs the client for Windows" ;;
+release-images) need_docker && need_image_tools && need_npm && need 'has jq' jq "writes the manifests of images" ;;
 lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
 image) need_docker && need_image_tools && need_npm ;;
 run) need_docker && need_image_tools && need_postgres ;;
@@ -209,7 +212,7 @@ test) need_docker && need_image_tools && need_npm && need_postgres && need_test_
 verify) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_cluster_tools ;;
 bench) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_load_tools ;;
 quota) need_machine_tools ;;
-*) die "usage: setup.sh build|lint|check|image|run|release|test|verify|bench|quota" ;;
+*) die "usage: setup.sh build|lint|check|image|run|release|release-images|test|verify|bench|quota" ;;
 esac
 check_go
 install_packages
@@ -217,7 +220,7 @@ case $1 in
 check | test | verify | bench) install_provider ;;
 esac
 case $1 in
-image | run | test | verify | bench) ./start-docker.sh ;;
+image | run | release-images | test | verify | bench) ./start-docker.sh ;;
 esac
 # Otherwise the first test that starts a cluster builds it, within the test's time limit.
 if [ "$1" = verify ] && [ "$EUID" = 0 ]; then
