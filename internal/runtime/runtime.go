@@ -581,9 +581,11 @@ const (
 // Messages about images of a server with Docker. Pages translate them.
 const (
 	MsgNoRegistry = "The registry %s cannot be reached from this server. Check the name of the image, or ask an administrator to check the server's network and DNS."
-	MsgNotBuilt   = "The server does not have the image %s. Choose another image, or ask an administrator to build it on the server's machine (make image)."
-	MsgNoDefault  = "The server does not have its default image %s. Choose another image, or ask an administrator to build or pull it on the server's machine, or to set CODEHUB_DEFAULT_IMAGE to its name with @sha256:…."
-	MsgNoIDE      = "The server does not have the image of the IDE, %s. Ask an administrator to build or pull it on the server's machine, or to set CODEHUB_IDE_IMAGE to its name with @sha256:…."
+	MsgNotBuilt   = "The server does not have the image %s. An administrator can load it on the server's machine (codehub images load FILE), or build it in a clone (make image)."
+	MsgNoDefault  = "The server does not have its default image %s. Choose another image, or ask an administrator to pull it on the server's machine (codehub images pull), or to set CODEHUB_DEFAULT_IMAGE to its name with @sha256:…."
+	MsgNoIDE      = "The server does not have the image of the IDE, %s. Ask an administrator to pull it on the server's machine (codehub images pull), or to set CODEHUB_IDE_IMAGE to its name with @sha256:…."
+	MsgNotHere    = "The server does not have its default image %s yet, and downloads it when a workspace starts. An administrator can download it now (codehub images pull) or load it from a file (codehub images load FILE)."
+	MsgNotPulled  = "The server could not download the image %s. An administrator can load it from a file on the server's machine (codehub images load FILE)."
 )
 
 // Messages of a SlowPullError. Pages translate them.

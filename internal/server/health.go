@@ -49,6 +49,16 @@ func trouble(h *hold, conditions *health.Monitor) string {
 	return ""
 }
 
+// missingImage returns the error of the images that workspaces need; empty: none.
+func missingImage(conditions *health.Monitor) string {
+	for _, name := range []string{"default-image", "ide"} {
+		if err := conditions.Err(name); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
 // failing lists the conditions that fail, for the administrators' page.
 func failing(conditions *health.Monitor) []api.ServerCondition {
 	list := []api.ServerCondition{}

@@ -154,6 +154,10 @@ func TestMissingDefaultImageIsNotPulled(t *testing.T) {
 
 	pinned := strings.TrimSuffix(ref, ":v1") + "@" + digestOf(t, ref)
 	r, conditions = withDefault(pinned)
+	check(t, r.Prepare(t.Context()))
+	if err := conditions.Err("default-image"); err == nil || !strings.Contains(err.Error(), "codehub images load FILE") {
+		t.Errorf("condition before the pull = %v", err)
+	}
 	if err := r.CreateVolume(t.Context(), volume(pinned), nil); err != nil {
 		t.Errorf("the default image was not pulled by its digest: %v", err)
 	}

@@ -5,14 +5,16 @@ import (
 	"time"
 
 	"codehub/internal/runtime/imagebuild"
+	"codehub/internal/web/dashboard/catalogue"
 	"codehub/internal/workspace"
 )
 
 // buildsView is the part of the list of workspaces with the images that the server makes.
 type buildsView struct {
-	Images []buildView
-	Failed bool
-	OOB    bool
+	Images  []buildView
+	Failed  bool
+	Missing string // what to do about a missing image that the server does not make
+	OOB     bool
 }
 
 // buildView is one of these images.
@@ -24,7 +26,19 @@ type buildView struct {
 }
 
 func (d *Dashboard) builds(c workspace.Caller) buildsView {
-	return buildsOf(d.Builds.Images(), c.Admin && d.Admin != nil, d.Now())
+	v := buildsOf(d.Builds.Images(), c.Admin && d.Admin != nil, d.Now())
+	if len(v.Images) == 0 {
+		v.Missing = d.missingImage()
+	}
+	return v
+}
+
+// missingImage returns the sentences about a missing image of the server's; "" if there is none.
+func (d *Dashboard) missingImage() string {
+	if d.MissingImage == nil {
+		return ""
+	}
+	return catalogue.English.Sentences(d.MissingImage())
 }
 
 // buildsOf is empty unless there was something to make, and once all images are ready.
@@ -47,7 +61,7 @@ func buildsOf(images []imagebuild.Image, admin bool, now time.Time) buildsView {
 func (v buildsView) shape() string {
 	switch {
 	case len(v.Images) == 0:
-		return ""
+		return v.Missing
 	case v.Failed:
 		return "failed"
 	}

@@ -2,14 +2,17 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"codehub/internal/control/admin"
+	"codehub/internal/runtime"
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/testing/buildtest"
 	"codehub/internal/testing/harness"
@@ -66,6 +69,26 @@ func TestBuildsOnList(t *testing.T) {
 	harness.Eventually(t, "the image is ready", state(0, imagebuild.Ready))
 	harness.Eventually(t, "the other one, too", state(1, imagebuild.Ready))
 	lacks(t, "the list once all are ready", boss.get("/").body, "builds-title", "Ready")
+}
+
+// Where workspaces are created, pages say that an image is missing, and how it comes to the server.
+func TestMissingImageIsShown(t *testing.T) {
+	t.Parallel()
+	var missing atomic.Value
+	missing.Store("")
+	w := newWorld(t, func(c *Config) { c.MissingImage = func() string { return missing.Load().(string) } })
+	b := w.loggedIn()
+	for _, path := range []string{"/", "/workspaces/new"} {
+		lacks(t, path, b.get(path).body, "builds-title", "image-missing")
+	}
+	missing.Store("the IDE's image: image codehub/ide:latest: " + fmt.Sprintf(runtime.MsgNotBuilt, "codehub/ide:latest") + " cause")
+	contains(t, "the list", b.get("/").body, "An image is missing", "The server does not have the image codehub/ide:latest.", "codehub images load FILE")
+	contains(t, "the dialog", b.get("/workspaces/new").body, "image-missing", "codehub images load FILE")
+	page := b.get("/", "Accept-Language", "ko").body
+	contains(t, "the list in Korean", page, "이미지가 없습니다", "codehub images load FILE")
+	lacks(t, "the list in Korean", page, "The server", "cause")
+	missing.Store("no space left")
+	lacks(t, "with another error", b.get("/").body, "builds-title", "no space left")
 }
 
 // The stream replaces the row of an image alone, and the whole part when it comes and goes.

@@ -79,6 +79,9 @@ type Config struct {
 	// or restores), "data_disk" (the disk of the data folder is full), "bucket" (no archiving or
 	// restoring), or empty.
 	Trouble func() string
+	// MissingImage returns the error of the default image or that of the IDE, if one is missing;
+	// optional.
+	MissingImage func() string
 	// Unsaved returns how many files the open IDEs of a workspace have not saved, as far as
 	// they have reported it; optional.
 	Unsaved func(workspace.ID) int

@@ -36,6 +36,7 @@ type form struct {
 
 	Generations []generation // to choose from
 	Image       string       // the default image
+	Missing     string       // what to do about a missing image
 	Sizes       []sizeChoice // to choose from; none: there is only one
 	Allowed     []string     // patterns of the images that may be used; none: every image
 	Public      bool         // a port may be shared with everyone
@@ -71,6 +72,9 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		Image: d.DefaultImage, Allowed: d.Images.Patterns(), images: d.Images, sizes: d.Sizes, Grace: d.DeleteGrace > 0, Page: !isHTMX(r) || asPage(r), lang: d.set(r).lang, r: r,
 	}
 	f.Sizes = d.sizeChoices(f.lang)
+	if name == "new" {
+		f.Missing = d.missingImage()
+	}
 	if ws != nil {
 		v := d.viewOf(*ws, f.From)
 		f.W, f.Empty, f.Cancels = &v, lifecycle.NoCopy(*ws), lifecycle.EndsForDeletion(*ws)

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -48,13 +49,12 @@ func (i *Images) notPulled(image string) string {
 	return ""
 }
 
-// CheckDefault reports that the default image is missing and will not be
-// pulled.
+// CheckDefault reports that the default image is missing, and how an administrator brings it.
 func (i *Images) CheckDefault(ctx context.Context) {
-	why := i.notPulled(i.cfg.DefaultImage)
-	if i.cfg.DefaultImage == "" || why == "" {
+	if i.cfg.DefaultImage == "" {
 		return
 	}
+	why := cmp.Or(i.notPulled(i.cfg.DefaultImage), fmt.Sprintf(runtime.MsgNotHere, i.cfg.DefaultImage))
 	ctx, cancel := context.WithTimeout(ctx, engine.AskTimeout)
 	defer cancel()
 	_, _, err := i.inspect(ctx, i.cfg.DefaultImage)

@@ -2,12 +2,15 @@ package image
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
+	"github.com/opencontainers/go-digest"
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
@@ -50,5 +53,20 @@ func TestLoadedImageHasDigest(t *testing.T) {
 	other := strings.Replace(ref, "sha256:", "sha256:00", 1)[:len(ref)]
 	if got, err := r.Here(t.Context(), other); err != nil || got.ID != "" {
 		t.Errorf("another digest: %+v, %v", got, err)
+	}
+}
+
+// Without a registry, the error says how the image comes to the machine; that of a user's image does
+// not.
+func TestUnreachableDefaultImage(t *testing.T) {
+	t.Parallel()
+	ref := "127.0.0.1:1/test@" + digest.FromString("none").String()
+	r := newImages(t, engine.Config{Log: slog.New(slog.DiscardHandler)}, Config{DefaultImage: ref})
+	for image, want := range map[string]bool{ref: true, "127.0.0.1:1/other:1": false} {
+		var refused *runtime.PullError
+		err := r.pull(t.Context(), image, "ann", nil)
+		if !errors.As(err, &refused) || strings.HasPrefix(refused.Message, fmt.Sprintf(runtime.MsgNotPulled, image)) != want {
+			t.Errorf("%s: %v", image, err)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/workspace"
 )
 
 // Docker downloads a fixed number of layers at once (three by default) for all pulls
@@ -257,7 +258,12 @@ func (i *Images) pull(ctx context.Context, image, user string, progress func(run
 	if why := i.notPulled(image); why != "" {
 		return &runtime.PullError{Image: image, Message: why}
 	}
-	return i.fetch(ctx, image, user, progress)
+	err := i.fetch(ctx, image, user, progress)
+	var refused *runtime.PullError
+	if errors.As(err, &refused) && (image == i.cfg.DefaultImage || image == i.cfg.IDEImage) {
+		refused.Message = workspace.Cut(fmt.Sprintf(runtime.MsgNotPulled, image) + " " + refused.Message)
+	}
+	return err
 }
 
 func (i *Images) fetch(ctx context.Context, image, user string, progress func(runtime.Progress)) error {
