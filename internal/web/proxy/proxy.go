@@ -5,6 +5,7 @@ import (
 	"log"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -86,6 +87,9 @@ type Config struct {
 	CookieNames []string
 	// IsToken reports whether a string is an API token of codehub.
 	IsToken func(string) bool
+	// Trusted reports whether an address is a reverse proxy's, which may ask which hosts
+	// exist; optional, without it that cannot be asked.
+	Trusted func(netip.Addr) bool
 
 	// Activity records the use of workspaces; optional.
 	Activity *activity.Recorder
@@ -132,6 +136,7 @@ type Proxy struct {
 	layout        origin.Layout
 	origins       origins
 	secrets       secrets
+	trusted       func(netip.Addr) bool // or nil
 	routes        *routes
 	wakes         singleflight.Group // by workspace and user
 	moves         moves
@@ -170,6 +175,7 @@ func New(c Config) *Proxy {
 		layout:        c.Layout,
 		origins:       newOrigins(c.Layout),
 		secrets:       secrets{cookies: append([]string{runtime.SecretCookie}, c.CookieNames...), isToken: c.IsToken},
+		trusted:       c.Trusted,
 		routes:        newRoutes(c.Store, c.Runtime, open, c.RouteAge),
 		moves:         moves{load: c.Moved, now: time.Now},
 		activity:      c.Activity,
@@ -219,6 +225,8 @@ func (p *Proxy) Wrap(next http.Handler) http.Handler {
 			p.serveHost(w, r, place.Host)
 		case isProbe(r.URL.Path): // by any address
 			next.ServeHTTP(w, r)
+		case p.asks(r): // by any address
+			p.serveAsk(w, r)
 		case place.Kind != origin.Main:
 			p.misdirected(w, r)
 		case p.toLocal(w, r):
