@@ -15,7 +15,7 @@ import (
 const askPath = origin.OwnPrefix + "tls-ask"
 
 // serveAsk answers 200 for the host of codehub, of a workspace, and of a port that is shared
-// or listened on, and 404 for any other. Ports are asked for because whoever knows a
+// or listened on, and 404 for any other. Ports are checked because a client that knows a
 // workspace's host could use up the limits of an authority with the hosts of all its ports.
 func (p *Proxy) serveAsk(w http.ResponseWriter, r *http.Request) {
 	accesslog.SetRoute(r.Context(), "GET "+askPath)
