@@ -32,6 +32,7 @@ import (
 	"codehub/internal/testing/e2e/proc"
 	"codehub/internal/testing/harness"
 	"codehub/internal/web/proxy"
+	"codehub/internal/workspace"
 )
 
 const (
@@ -82,7 +83,7 @@ func newSite(t *testing.T, tcp bool) *site {
 		t.Fatal(err)
 	}
 	own := func(host string) bool { return layout.Route(host).Kind != origin.Unknown }
-	srv := &http.Server{Handler: settings.Proxies.Handler(own, behind(layout)), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	srv := &http.Server{Handler: settings.Proxies.Handler(own, behind(layout, settings.Proxies)), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = srv.Serve(f.Listener) })
 	t.Cleanup(func() {
@@ -93,20 +94,37 @@ func newSite(t *testing.T, tcp bool) *site {
 }
 
 // behind stands for codehub: the hosts are told apart by its proxy, everything else is this test's.
-func behind(layout origin.Layout) http.Handler {
+func behind(layout origin.Layout, proxies front.Proxies) http.Handler {
 	main := http.NewServeMux()
 	main.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, metrics) })
 	main.HandleFunc("/", page)
-	rest := proxy.New(proxy.Config{Layout: layout, Log: slog.New(slog.DiscardHandler)}).Wrap(main)
+	rest := proxy.New(proxy.Config{Layout: layout, Store: oneWorkspace{}, Trusted: proxies.Contain, Log: slog.New(slog.DiscardHandler)}).Wrap(main)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case layout.Route(r.Host).Kind == origin.Workspace, r.Host == mainHost && r.URL.Path != "/metrics": // a mux would clean the path
+		case layout.Route(r.Host).Kind == origin.Workspace, r.Host == mainHost && r.URL.Path != "/metrics" && r.URL.Path != askPath: // a mux would clean the path
 			page(w, r)
 		default:
 			rest.ServeHTTP(w, r)
 		}
 	})
 }
+
+// oneWorkspace is a store with the workspace of workspaceHost.
+type oneWorkspace struct{ proxy.Store }
+
+func (oneWorkspace) EnterableWorkspace(_ context.Context, _ workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	if !strings.HasPrefix(workspaceHost, string(id)) {
+		return workspace.Workspace{}, workspace.Errorf(workspace.CodeNotFound, "There is no such workspace.")
+	}
+	return workspace.Workspace{ID: id}, nil
+}
+
+func (oneWorkspace) Guests(context.Context, workspace.ID) (workspace.Guests, error) {
+	return workspace.Guests{}, nil
+}
+
+// askPath is where Caddy asks which hosts exist.
+const askPath = "/_codehub/tls-ask"
 
 // metrics is the body of codehub's /metrics.
 const metrics = "codehub_http_requests_open 1\n"
@@ -453,6 +471,51 @@ func TestBehindCaddy(t *testing.T) {
 	s.write(file, []byte("{\n\tadmin off\n\tdefault_bind 127.0.0.1\n\thttp_port "+httpPort+"\n\thttps_port "+httpsPort+"\n}\n"+text))
 	s.start("caddy", "run", "--adapter", "caddyfile", "--config", file)
 	s.works(false)
+}
+
+// Caddy of deploy/compose obtains certificates of hosts that exist, here from its own authority.
+func TestBehindCaddyOfCompose(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	_, httpPort, _ := net.SplitHostPort(s.http)
+	_, httpsPort, _ := net.SplitHostPort(s.https)
+	text, err := os.ReadFile("../deploy/compose/Caddyfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(s.dir, "Caddyfile")
+	s.write(file, []byte(s.replaced(string(text), "{$DOMAIN}", mainHost, "{$WORKSPACE_DOMAIN}", "ws.example.com", "{$CODEHUB_LISTEN}", s.backend,
+		"{$CADDY_OPTIONS}", "local_certs\n\tskip_install_trust\n\tdefault_bind 127.0.0.1\n\thttp_port "+httpPort+"\n\thttps_port "+httpsPort)))
+	s.start("caddy", "run", "--adapter", "caddyfile", "--config", file)
+	root, err := os.ReadFile(filepath.Join(s.dir, "caddy/pki/authorities/local/root.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.roots.AppendCertsFromPEM(root)
+	harness.Eventually(t, "Caddy has the certificate of codehub itself", func() bool {
+		conn, err := tls.Dial("tcp", s.https, &tls.Config{RootCAs: s.roots, ServerName: mainHost})
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	s.works(false)
+	for _, host := range []string{"1b54a3a6-0d3f-4d5e-9f3c-1d9c9a3b7f10.ws.example.com", "3000--" + workspaceHost, "x.ws.example.com", "ws.example.com", "other.example"} {
+		conn, err := tls.Dial("tcp", s.https, &tls.Config{RootCAs: s.roots, ServerName: host})
+		if err == nil {
+			conn.Close()
+			t.Errorf("%s has a certificate", host)
+		}
+	}
+	// A visitor learns nothing there about hosts.
+	res, err := s.client(true).Get("https://" + mainHost + askPath + "?domain=" + workspaceHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if body, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(body), askPath) {
+		t.Errorf("a visitor asks: %s %q, %v", res.Status, body, err)
+	}
 }
 
 func TestBehindHAProxy(t *testing.T) {
