@@ -34,6 +34,8 @@ type User struct {
 	Username string   `json:"preferred_username,omitempty"`
 	Email    string   `json:"email,omitempty"`
 	Groups   []string `json:"groups,omitempty"`
+	Roles    []string `json:"roles,omitempty"` // as Entra ID names app roles
+	Domain   string   `json:"hd,omitempty"`    // as Google names the domain of an account
 	Disabled bool     `json:"disabled,omitempty"`
 }
 
@@ -225,17 +227,24 @@ func (b *Browser) send(r *http.Request, follow func(*url.URL) bool) Page {
 
 var action = regexp.MustCompile(`action="([^"]+)"`)
 
-// LogIn submits a provider's login form as a subject, if that is what the page is, and
-// returns the page that follows.
+// LogIn submits a provider's login form as a subject, if that is what the page is, and a
+// question for consent after it, and returns the page that follows.
 func (b *Browser) LogIn(page Page, subject string, follow func(*url.URL) bool) Page {
 	b.t.Helper()
+	page = b.answer(page, url.Values{"prompt": {"login"}, "login": {subject}, "password": {"x"}}, follow)
+	return b.answer(page, url.Values{"prompt": {"consent"}}, follow)
+}
+
+// answer submits a provider's form for a prompt, if that is what the page is.
+func (b *Browser) answer(page Page, with url.Values, follow func(*url.URL) bool) Page {
+	b.t.Helper()
 	form := action.FindStringSubmatch(page.Text)
-	if form == nil || !strings.Contains(page.Text, `value="login"`) {
+	if form == nil || !strings.Contains(page.Text, `value="`+with.Get("prompt")+`"`) {
 		return page
 	}
 	to, err := page.Request.URL.Parse(form[1])
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return b.Post(to.String(), url.Values{"prompt": {"login"}, "login": {subject}, "password": {"x"}}, follow)
+	return b.Post(to.String(), with, follow)
 }

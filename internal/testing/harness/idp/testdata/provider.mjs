@@ -6,7 +6,7 @@ import { createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto'
 import Provider from 'oidc-provider';
 
 const config = JSON.parse(process.argv[2]);
-let users = {}; // by subject: preferred_username, email, groups, and disabled
+let users = {}; // by subject: preferred_username, email, groups, roles, hd, and disabled
 let down = false;
 let answer; // that replaces the issuer in answers to browsers
 let counts = {};
@@ -38,7 +38,7 @@ server.listen(0, '127.0.0.1', () => {
     cookies: { keys: [randomBytes(16).toString('hex')] },
     pkce: { required: () => true },
     scopes: ['openid', 'offline_access', 'profile', 'email', 'groups'],
-    claims: { openid: ['sub', 'sid'], profile: ['preferred_username'], email: ['email'], groups: ['groups'] },
+    claims: { openid: ['sub', 'sid'], profile: ['preferred_username', 'roles', 'groups'], email: ['email', 'hd'], groups: ['groups'] },
     conformIdTokenClaims: !config.claims_in_id_token,
     issueRefreshToken: () => true,
     rotateRefreshToken: true,
