@@ -35,7 +35,10 @@ release-images: ## the images as OCI archives with digests, in dist/ (before mak
 	@scripts/setup.sh release-images
 	@scripts/with-docker.sh scripts/release-images.sh $(VERSION)
 
-.PHONY: help run release release-images check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
+release-chart: ## the Helm chart of the last commit, in dist/
+	@scripts/release-chart.sh $(VERSION)
+
+.PHONY: help run release release-images release-chart check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
