@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
 	"math/big"
@@ -186,7 +187,8 @@ func (c *certificate) issue(t testing.TB, names ...string) (serial *big.Int) {
 		t.Fatal(err)
 	}
 	serial = big.NewInt(time.Now().UnixNano())
-	template := &x509.Certificate{SerialNumber: serial, DNSNames: names, NotAfter: time.Now().Add(time.Hour)}
+	// curl refuses an issuer without a name.
+	template := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: names[0]}, DNSNames: names, NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -40,12 +41,18 @@ func NewAt(t testing.TB, addresses []string, more ...chromedp.ExecAllocatorOptio
 		n.reach(t, a)
 	}
 	options = append(options, chromedp.WindowSize(1280, 800), chromedp.ModifyCmdFunc(n.enter))
-	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(options, more...)...)
+	allocator, cancel := chromedp.NewExecAllocator(context.WithValue(t.Context(), networkKey{}, n), append(options, more...)...)
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(cancel)
 	return ctx
 }
+
+type networkKey struct{}
+
+// Beside makes a command start in the network of a Chromium of New or NewAt, as on the same
+// computer: it reaches what the Chromium reaches, by 127.0.0.1, and ends with the test's process.
+func Beside(ctx context.Context, cmd *exec.Cmd) { ctx.Value(networkKey{}).(*network).enter(cmd) }
 
 var shared struct {
 	once    sync.Once
