@@ -357,7 +357,7 @@ func newServer(p parts) (*server, error) {
 	workspaces := proxy.New(proxy.Config{
 		Auth: authentication, Sessions: authentication, Store: db, Runtime: p.runtime, Pages: pages, Log: log,
 		Layout: cfg.Layout, Visitors: authentication, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken, Moved: db.Moved,
-		Trusted: cfg.Front.Proxies.Contain,
+		Trusted:  cfg.Front.Proxies.Contain,
 		Activity: used, Conditions: p.conditions, Settings: cfg.Proxy, MaxRequests: p.maxRelays,
 		IDE: pages, Unsaved: unsaved,
 	})
