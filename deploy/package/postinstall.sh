@@ -1,9 +1,11 @@
 #!/bin/sh
 set -e
 
-# dpkg calls this with "configure VERSION", rpm with the number of installed versions.
-case "${1:-}" in
-configure | 1 | 2) ;;
+# dpkg calls this with "configure" and the version that was configured before, if any; rpm with the
+# number of installed versions.
+case "${1:-} ${2:-}" in
+"configure " | "1 ") first=yes ;;
+configure* | 2*) first='' ;;
 *) exit 0 ;;
 esac
 
@@ -21,18 +23,29 @@ fi
 usermod --append --groups docker codehub
 chgrp codehub /etc/codehub /etc/codehub/codehub.env
 
-if [ -d /run/systemd/system ]; then
-	systemctl daemon-reload
-	if [ -z "${2:-}" ] && [ "${1:-}" != 2 ]; then
-		sysctl --quiet --load /usr/lib/sysctl.d/60-codehub.conf || :
-		systemctl enable --quiet codehub.service
-		systemctl start codehub.service || :
-		echo "codehub serves on this machine. Its address and setup code: journalctl --unit codehub"
-	else
-		# Workspaces run on.
-		systemctl try-restart codehub.service || :
-	fi
-else
+# systemd gives all of a StateDirectory to the unit's user, homes in folders as well.
+if [ -n "$first" ] && [ -d /var/lib/codehub ] && [ "$(stat --format %U /var/lib/codehub)" != codehub ]; then
+	echo "codehub is installed but not started: /var/lib/codehub belongs to another user, and codehub.service would"
+	echo "give everything in it to the user codehub. Move the folder away, then: systemctl enable --now codehub"
+	exit 0
+fi
+if [ ! -d /run/systemd/system ]; then
 	# In an image or a chroot: started at the next boot.
-	ln -sf /usr/lib/systemd/system/codehub.service /etc/systemd/system/multi-user.target.wants/codehub.service 2>/dev/null || :
+	if [ -n "$first" ]; then
+		mkdir -p /etc/systemd/system/multi-user.target.wants
+		ln -sf /usr/lib/systemd/system/codehub.service /etc/systemd/system/multi-user.target.wants/codehub.service
+	fi
+	exit 0
+fi
+systemctl daemon-reload
+if [ -n "$first" ]; then
+	/usr/lib/systemd/systemd-sysctl 60-codehub.conf || :
+	systemctl enable --quiet codehub.service
+	systemctl start codehub.service || :
+	echo "codehub serves on this machine. Its address and setup code: journalctl --unit codehub"
+elif systemctl is-enabled --quiet codehub.service; then
+	# Workspaces run on. After a removal the server starts again.
+	systemctl restart codehub.service || :
+else
+	systemctl try-restart codehub.service || :
 fi

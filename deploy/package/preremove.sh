@@ -2,10 +2,9 @@
 set -e
 
 # dpkg calls this with "remove" or "upgrade VERSION", rpm with the number of versions that stay.
+[ -d /run/systemd/system ] || exit 0
 case "${1:-}" in
-remove | 0) ;;
-*) exit 0 ;;
+# dpkg keeps what was set up, that the server starts with the machine as well, until purge.
+remove) systemctl stop codehub.service || : ;;
+0) systemctl disable --quiet --now codehub.service || : ;;
 esac
-if [ -d /run/systemd/system ]; then
-	systemctl disable --quiet --now codehub.service || :
-fi
