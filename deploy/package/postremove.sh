@@ -8,7 +8,7 @@ case "${1:-}" in
 0) rm -f /etc/systemd/system/multi-user.target.wants/codehub.service ;;
 purge)
 	rm -f /etc/systemd/system/multi-user.target.wants/codehub.service
-	rm -rf /etc/codehub
+	rm -rf /etc/codehub /etc/postgresql-common/createcluster.d/codehub.conf
 	;;
 esac
 case "${1:-}" in
