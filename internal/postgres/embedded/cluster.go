@@ -116,13 +116,13 @@ func (l *layout) versionError(made int, have []installation) error {
 	for _, i := range have {
 		majors = append(majors, strconv.Itoa(i.major))
 	}
-	data, run := l.path(dataName), l.path(runName)
-	return fmt.Errorf(`the database in %s was made by PostgreSQL %d, but only %s is installed.
-To keep that version, install PostgreSQL %d as well (Debian, Ubuntu: apt-get install postgresql-%d) and start codehub again.
-To move to PostgreSQL %s, do that first, and then:
-  pg_dump --clean --if-exists --no-owner -h %s -U %s -f codehub.sql %s
-  stop codehub; mv %s %s.%d; uninstall postgresql-%d if nothing else needs it; start codehub
-  psql --single-transaction -v ON_ERROR_STOP=1 -h %s -U %s -f codehub.sql %s; restart codehub`,
-		data, made, strings.Join(majors, " and "), made, made,
-		majors[0], run, roleName, databaseName, data, data, made, made, run, roleName, databaseName)
+	text := fmt.Sprintf(`the database in %s was made by PostgreSQL %d, but only %s is installed.
+To keep that version, install PostgreSQL %d as well (Debian, Ubuntu: apt-get install postgresql-%d) and start codehub again.`,
+		l.path(dataName), made, strings.Join(majors, " and "), made, made)
+	if made < have[0].major {
+		text += fmt.Sprintf(`
+To move to PostgreSQL %d, install PostgreSQL %d as well, and run: codehub database upgrade
+If it cannot be installed any more, restore a dump: codehub database restore FILE`, have[0].major, made)
+	}
+	return errors.New(text)
 }

@@ -9,6 +9,8 @@
 //	postgres/postgres.lock   held by postgres itself, and by initdb
 //	postgres/data/           the cluster
 //	postgres/data.new/       an incomplete cluster, renamed to data when complete
+//	postgres/data.15-TIME/   a former cluster, which an upgrade or a restore has replaced
+//	postgres/next/           the same files of the cluster that is going to replace it
 //	postgres/run/            the Unix socket
 //	postgres/log/            PostgreSQL's log, bounded in size
 //

@@ -50,7 +50,7 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Backup(t.Context(), Config{Dir: dir}, "1.0"); err == nil || !strings.Contains(err.Error(), "another process is writing") {
-		t.Errorf("beside another one: %v", err)
+		t.Errorf("while another one is written: %v", err)
 	}
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

@@ -58,13 +58,14 @@ func openLayout(dir string, acc accounts) (*layout, error) {
 	if l.root, err = parent.OpenRoot(filepath.Base(base)); err != nil {
 		return nil, fmt.Errorf("open database folder: %w", err)
 	}
-	for _, name := range []string{runName, logName} {
-		if err := l.folder(l.root, name); err != nil {
-			_ = l.root.Close()
-			return nil, err
-		}
+	if err := l.subfolders(); err != nil {
+		return nil, errors.Join(err, l.root.Close())
 	}
 	return l, nil
+}
+
+func (l *layout) subfolders() error {
+	return errors.Join(l.folder(l.root, runName), l.folder(l.root, logName))
 }
 
 func (l *layout) path(name string) string { return filepath.Join(l.base, name) }

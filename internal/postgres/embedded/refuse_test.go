@@ -114,7 +114,7 @@ func TestOtherVersionsFolder(t *testing.T) {
 	if err == nil {
 		t.Fatal("started on a folder of another version")
 	}
-	for _, want := range []string{"made by PostgreSQL 11", "apt-get install postgresql-11", "pg_dump", filepath.Dir(file)} {
+	for _, want := range []string{"made by PostgreSQL 11", "apt-get install postgresql-11", "run: codehub database upgrade", filepath.Dir(file)} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not contain %q", err, want)
 		}

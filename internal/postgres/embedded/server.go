@@ -104,18 +104,24 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{log: cfg.Log, lay: lay, inst: have[0], more: cfg.Settings, down: cfg.Conditions.New(health.Config{
+	s := newServer(cfg, lay, have[0])
+	if err := s.open(ctx, have); err != nil {
+		s.end()
+		return nil, errors.Join(err, lay.root.Close())
+	}
+	return s, nil
+}
+
+// newServer returns a server that does not run.
+func newServer(cfg Config, lay *layout, inst installation) *Server {
+	s := &Server{log: cfg.Log, lay: lay, inst: inst, more: cfg.Settings, down: cfg.Conditions.New(health.Config{
 		Name: "embedded-database", Failing: "start postgres failed; retrying", Resolved: "postgres runs again", Level: slog.LevelError, Log: cfg.Log,
 	})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.lifetime, s.end = context.WithCancel(context.Background())
-	if err := s.open(ctx, have); err != nil {
-		s.end()
-		return nil, errors.Join(err, lay.root.Close())
-	}
-	return s, nil
+	return s
 }
 
 func (s *Server) open(ctx context.Context, have []installation) error {
