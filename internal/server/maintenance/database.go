@@ -25,7 +25,7 @@ type databaseUpgradeCmd struct {
 
 // Help describes what is needed and what remains.
 func (databaseUpgradeCmd) Help() string {
-	return `The server must be stopped; workspaces run on. The programs of both versions of PostgreSQL must be installed. The former database is kept, and also used on if the command fails or is killed; then run it again.`
+	return `The server must be stopped; workspaces run on. The programs of both versions of PostgreSQL must be installed. The former database is kept. If the command fails or is killed, the database is as before, and the command can run again.`
 }
 
 func (c *databaseUpgradeCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -58,7 +58,7 @@ type databaseRestoreCmd struct {
 
 // Help describes what is needed and what remains.
 func (databaseRestoreCmd) Help() string {
-	return `The server must be stopped; workspaces run on. Dumps from before migrations are in backups in the data folder. The former database is kept, and also used on if the command fails or is killed; then run it again. The server then goes on hold if something has changed since the dump; see codehub reconcile-restore.`
+	return `The server must be stopped; workspaces run on. Dumps from before migrations are in backups in the data folder. The former database is kept. If the command fails or is killed, the database is as before, and the command can run again. The server then goes on hold if something has changed since the dump; see codehub reconcile-restore.`
 }
 
 func (c *databaseRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
