@@ -7,15 +7,18 @@
 # URL is the folder with the files of the release (what make release writes to dist/).
 set -eu
 
-from=${CODEHUB_RELEASES:-} version='' package=codehub dry=''
+from=${CODEHUB_RELEASES:-} version='' asked='' package=codehub dry=''
 usage() {
 	sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
 	exit 2
 }
 while [ $# -gt 0 ]; do
 	case $1 in
-	--from) from=${2:-} && shift ;;
-	--version) version=${2:-} && shift ;;
+	--from | --version) [ $# -gt 1 ] || usage ;;
+	esac
+	case $1 in
+	--from) from=$2 && shift ;;
+	--version) version=${2#v} asked=yes && shift ;;
 	--client) package=codehub-cli ;;
 	--dry-run) dry=yes ;;
 	*) usage ;;
@@ -31,7 +34,7 @@ die() {
 
 case $(uname -s) in
 Linux) ;;
-*) die "codehub's server runs on Linux; the client for other systems is on the page “Connect your computer” of a server" ;;
+*) die "codehub's server runs on Linux; the client for other systems is on the dashboard of a server (Connect your computer)" ;;
 esac
 case $(uname -m) in
 x86_64 | amd64) arch=amd64 rpm_arch=x86_64 ;;
@@ -71,11 +74,28 @@ as_root() {
 	fi
 }
 chmod 0755 "$work" # apt reads the file as another user
+name=${file%.tar.gz}
 case $kind in
-deb) as_root apt-get install --yes "$work/$file" ;;
-rpm) if command -v dnf >/dev/null; then as_root dnf install --assumeyes "$work/$file"; else as_root rpm --upgrade "$work/$file"; fi ;;
-tar) as_root tar -xzf "$work/$file" -C /usr/local --strip-components=1 "${file%.tar.gz}/bin" "${file%.tar.gz}/share" ;;
+# A version that was asked for may be an earlier one.
+deb) as_root apt-get install --yes ${asked:+--allow-downgrades} "$work/$file" ;;
+rpm)
+	if command -v dnf >/dev/null; then
+		as_root dnf install --assumeyes "$work/$file"
+	else
+		as_root rpm --upgrade ${asked:+--oldpackage} "$work/$file"
+	fi
+	;;
+tar)
+	if [ "$package" = codehub ]; then
+		as_root tar -xzf "$work/$file" -C /usr/local --strip-components=1 "$name/bin" "$name/share"
+	else
+		as_root tar -xzf "$work/$file" -C /usr/local/bin --strip-components=1 "$name/codehub"
+	fi
+	;;
 esac
-if [ -z "$dry" ] && [ "$package" = codehub ]; then
-	echo "codehub $version is installed. The address and the setup code: sudo journalctl --unit codehub"
-fi
+[ -z "$dry" ] || exit 0
+case $package$kind in
+codehubtar) echo "codehub $version is in /usr/local/bin. Its unit for systemd is in /usr/local/share/codehub/package; codehub serve starts it here and now." ;;
+codehubdeb | codehubrpm) echo "codehub $version is installed. The address and the setup code: sudo journalctl --unit codehub" ;;
+*) echo "The client codehub $version is installed. Next: codehub login https://…" ;;
+esac
