@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -28,8 +29,9 @@ func secrets() []string {
 }
 
 // ReadSecrets gives each secret whose variable with _FILE names a file the content of that file,
-// without the newlines at its end, in the environment of this process. It is called before the
-// settings are read. It returns a *setting.Problem for a file that cannot be read or is empty, and
+// without the newlines at its end, in the environment of this process. A relative name is that of a
+// credential of systemd, whose folder differs between the server and a maintenance command. It is
+// called before the settings are read. It returns a *setting.Problem for a file that cannot be read or is empty, and
 // for a secret that is given in both ways.
 func ReadSecrets() error {
 	for _, name := range secrets() {
@@ -39,6 +41,9 @@ func ReadSecrets() error {
 		}
 		if os.Getenv(name) != "" {
 			return setting.Invalid(name+fileSuffix, name+" is set as well", "set one of the two")
+		}
+		if credentials := os.Getenv("CREDENTIALS_DIRECTORY"); credentials != "" && !filepath.IsAbs(file) {
+			file = filepath.Join(credentials, file)
 		}
 		b, err := os.ReadFile(file)
 		if err != nil {

@@ -58,3 +58,20 @@ func TestSecretsFromFiles(t *testing.T) {
 		}
 	}
 }
+
+// systemd puts the credentials of a unit into a folder of the unit's own.
+func TestSecretFromCredential(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "secrets_redis-url"), []byte("redis://cache"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CODEHUB_REDIS_URL", "")
+	t.Setenv("CODEHUB_REDIS_URL_FILE", "secrets_redis-url")
+	t.Setenv("CREDENTIALS_DIRECTORY", dir)
+	if err := config.ReadSecrets(); err != nil {
+		t.Fatal(err)
+	}
+	if got := os.Getenv("CODEHUB_REDIS_URL"); got != "redis://cache" {
+		t.Errorf("the setting is %q", got)
+	}
+}
