@@ -65,7 +65,7 @@ type Config struct {
 
 	CAFile string `name:"ca-file" env:"CODEHUB_CA_FILE" help:"File with certificates in PEM of further authorities, such as your company's, that the server and all workspaces trust."`
 
-	ClientDir   string           `name:"client-dir" env:"CODEHUB_CLIENT_DIR" help:"Folder with the clients for all systems, which users download from /bin/ (default: ../share/codehub/clients beside the program's folder)."`
+	ClientDir   string           `name:"client-dir" env:"CODEHUB_CLIENT_DIR" help:"Folder with the clients for all systems, which users download from /bin/ (default: ../share/codehub/clients next to the program's folder)."`
 	BuildImages string           `name:"build-images" env:"CODEHUB_BUILD_IMAGES" help:"Program that makes the images of workspaces while the server serves, such as images/build.sh (default: none)."`
 	Runtime     string           `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker or kubernetes."`
 	Defaults    service.Defaults `embed:""`

@@ -32,9 +32,9 @@ func TestPagesByRole(t *testing.T) {
 	w.Auth.InvalidateAll()
 	var patterns []string
 	w.dash.Routes(func(pattern string, _ func(http.ResponseWriter, *http.Request)) { patterns = append(patterns, pattern) })
-	open := []string{"/", "GET /assets/{path...}", "GET /login", "POST /login", "POST /logout", "GET /setup", "POST /setup", "GET /invitation", "POST /invitation", "POST /settings/theme", "POST /settings/language", "GET /dashboard/events"}
+	open := []string{"/", "GET /assets/{path...}", "GET /login", "POST /login", "POST /logout", "GET /setup", "POST /setup", "GET /invitation", "POST /invitation", "POST /settings/theme", "POST /settings/language", "GET /dashboard/events", "GET /bin/{file}"}
 	// Pages of any user, about themselves.
-	own := []string{"GET /logout", "GET /{$}", "GET /workspaces/new", "POST /workspaces", "GET /settings/account", "GET /settings/account/password", "POST /settings/account/password",
+	own := []string{"GET /logout", "GET /computer", "GET /{$}", "GET /workspaces/new", "POST /workspaces", "GET /settings/account", "GET /settings/account/password", "POST /settings/account/password",
 		"GET /settings/keys/new", "POST /settings/keys", "POST /settings/sessions/end-others", "GET /settings/tokens", "GET /settings/tokens/new", "POST /settings/tokens",
 		"GET /cli-login", "POST /cli-login", "GET /device", "POST /device", "GET /notices"}
 	// Pages of a login or registration that waits for a passkey, of which there is none here.

@@ -5,6 +5,7 @@ package catalogue
 var en = map[string]string{
 	"brand": "codehub",
 
+	"layout.version":        "codehub %s",
 	"layout.skip":           "Skip to content",
 	"layout.nav":            "Main",
 	"layout.account":        "Account and settings",

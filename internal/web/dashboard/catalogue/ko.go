@@ -5,6 +5,7 @@ package catalogue
 var ko = map[string]string{
 	"brand": "codehub",
 
+	"layout.version":        "codehub %s",
 	"layout.skip":           "본문으로 건너뛰기",
 	"layout.nav":            "주 메뉴",
 	"layout.account":        "계정 및 설정",
