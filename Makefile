@@ -38,7 +38,11 @@ release-images: ## the images as OCI archives with digests, in dist/ (before mak
 release-chart: ## the Helm chart of the last commit, in dist/
 	@scripts/release-chart.sh $(VERSION)
 
-.PHONY: help run release release-images release-chart check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
+packages: ## tests the packages in a bare Debian with systemd
+	@scripts/setup.sh packages
+	@scripts/package-test.sh
+
+.PHONY: help run release release-images release-chart packages check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -132,4 +136,4 @@ lint: ## vet, staticcheck, formatting, shell scripts, import graph, words, commi
 	@scripts/lint.sh $(STATICCHECK)
 
 clean: ## removes what was built here (images and volumes stay)
-	rm -rf bin test-output $(AGENT)
+	rm -rf bin dist test-output $(AGENT)

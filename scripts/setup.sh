@@ -11,6 +11,8 @@
 #	setup.sh test            and what make test uses
 #	setup.sh verify          and the Kubernetes of make verify
 #	setup.sh bench           and the load of the benchmarks
+#	setup.sh release         Go, and what packs a release
+#	setup.sh packages        and Docker, and what the packages are tested with
 #	setup.sh quota           Go, and a virtual machine with the disks of project-quota.sh
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -126,6 +128,16 @@ need_machine_tools() {
 	need 'has mkfs.ext4' e2fsprogs "its disk with ext4"
 }
 
+need_release_tools() {
+	need 'has zip' zip "packs the client for Windows"
+}
+
+need_package_tools() {
+	need 'has lintian' lintian "checks the Debian packages"
+	need 'has rpm' rpm "installs the rpm packages in a folder"
+	need 'has mmdebstrap' mmdebstrap "makes the machine where the Debian packages are tested"
+}
+
 need_load_tools() {
 	need 'has wrk' wrk "sends requests to the proxy"
 	need 'has h2load' nghttp2-client "opens thousands of connections"
@@ -203,8 +215,9 @@ install_provider() {
 case ${1:-} in
 build) ;;
 check) need_postgres && need_check_tools ;;
-release) need 'has zip' zip "packs the client for Windows" ;;
+release) need_release_tools ;;
 release-images) need_docker && need_image_tools && need_npm && need 'has jq' jq "writes the manifests of images" ;;
+packages) need_docker && need_release_tools && need_package_tools ;;
 lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
 image) need_docker && need_image_tools && need_npm ;;
 run) need_docker && need_image_tools && need_postgres ;;
@@ -212,7 +225,7 @@ test) need_docker && need_image_tools && need_npm && need_postgres && need_test_
 verify) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_cluster_tools ;;
 bench) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_load_tools ;;
 quota) need_machine_tools ;;
-*) die "usage: setup.sh build|lint|check|image|run|release|release-images|test|verify|bench|quota" ;;
+*) die "usage: setup.sh build|lint|check|image|run|release|release-images|packages|test|verify|bench|quota" ;;
 esac
 check_go
 install_packages
@@ -220,7 +233,7 @@ case $1 in
 check | test | verify | bench) install_provider ;;
 esac
 case $1 in
-image | run | release-images | test | verify | bench) ./start-docker.sh ;;
+image | run | release-images | test | verify | bench | packages) ./start-docker.sh ;;
 esac
 # Otherwise the first test that starts a cluster builds it, within the test's time limit.
 if [ "$1" = verify ] && [ "$EUID" = 0 ]; then
