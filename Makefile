@@ -27,22 +27,16 @@ export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 TESTFLAGS ?=
 PACKAGES ?= ./internal/runtime/docker ./internal/web/proxy ./internal/archive ./internal/web/dashboard ./internal/runtime/kube ./internal/storage/bucket ./...
 
-release: ## archives, packages and checksums of the last commit, in dist/
+release: ## images, programs, packages and the chart of the last commit, in dist/
 	@scripts/setup.sh release
-	@scripts/release.sh $(VERSION)
-
-release-images: ## the images as OCI archives with digests, in dist/ (before make release)
-	@scripts/setup.sh release-images
 	@scripts/with-docker.sh scripts/release-images.sh $(VERSION)
-
-release-chart: ## the Helm chart of the last commit, in dist/
-	@scripts/release-chart.sh $(VERSION)
+	@scripts/release.sh $(VERSION)
 
 packages: ## tests the packages in a bare Debian with systemd
 	@scripts/setup.sh packages
 	@scripts/package-test.sh
 
-.PHONY: help run release release-images release-chart packages check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
+.PHONY: help run release packages check test verify fuzz quota soak bench build image images docs screenshots lint clean images-now
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

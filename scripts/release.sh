@@ -54,8 +54,10 @@ client() {
 
 # server ARCH builds the server for one processor.
 server() {
-	(cd "$src" && rm -rf bin && GOARCH=$1 scripts/build.sh "$version")
-	local name=codehub_${version}_linux_$1
+	local defaults name=codehub_${version}_linux_$1
+	defaults=$(scripts/release-images.sh defaults "$version" "$1")
+	# shellcheck disable=SC2086 # NAME=VALUE, without spaces
+	(cd "$src" && rm -rf bin && env GOARCH="$1" $defaults scripts/build.sh "$version")
 	local root=$work/stage/$name
 	mkdir -p "$root"/{bin,share/codehub/clients,share/codehub/package}
 	cp "$src/bin/codehub" "$root/bin/"
@@ -182,7 +184,13 @@ bill() {
 	sort -u "$work"/*.modules | "$work/sbom" "$version" "$DATE" "$(git rev-parse HEAD)" "${programs[@]}" >"$dist/codehub_$version.spdx.json"
 }
 
+# sums adds the images, if release-images.sh has written them for this version, and the chart.
 sums() {
+	local file
+	for file in dist/images.txt dist/codehub-*_"${version}"_linux_*.oci.tar; do
+		[ ! -e "$file" ] || cp --reflink=auto "$file" "$dist/"
+	done
+	scripts/release-chart.sh "$version" "$dist"
 	(cd "$dist" && sha256sum -- * >"$work/checksums.txt" && mv "$work/checksums.txt" .)
 	rm -rf dist && mv "$dist" dist
 }

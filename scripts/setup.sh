@@ -6,12 +6,10 @@
 #	setup.sh check           and what the tests use that need no Docker
 #	setup.sh run             and Docker, PostgreSQL, and most of what the images are built with
 #	setup.sh image           and Docker, and all of what the images are built with
-#	setup.sh release         Go, and what the archives are packed with
-#	setup.sh release-images  Go, Docker, and all of what the images are built and packed with
+#	setup.sh release         Go, Docker, and what the images are built with and a release is packed with
 #	setup.sh test            and what make test uses
 #	setup.sh verify          and the Kubernetes of make verify
 #	setup.sh bench           and the load of the benchmarks
-#	setup.sh release         Go, and what packs a release
 #	setup.sh packages        and Docker, and what the packages are tested with
 #	setup.sh quota           Go, and a virtual machine with the disks of project-quota.sh
 set -euo pipefail
@@ -130,6 +128,7 @@ need_machine_tools() {
 
 need_release_tools() {
 	need 'has zip' zip "packs the client for Windows"
+	need 'has jq' jq "writes the manifests of images"
 }
 
 need_package_tools() {
@@ -215,8 +214,7 @@ install_provider() {
 case ${1:-} in
 build) ;;
 check) need_postgres && need_check_tools ;;
-release) need_release_tools ;;
-release-images) need_docker && need_image_tools && need_npm && need 'has jq' jq "writes the manifests of images" ;;
+release) need_docker && need_image_tools && need_npm && need_release_tools ;;
 packages) need_docker && need_release_tools && need_package_tools ;;
 lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
 image) need_docker && need_image_tools && need_npm ;;
@@ -225,7 +223,7 @@ test) need_docker && need_image_tools && need_npm && need_postgres && need_test_
 verify) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_cluster_tools ;;
 bench) need_docker && need_image_tools && need_npm && need_postgres && need_test_tools && need_load_tools ;;
 quota) need_machine_tools ;;
-*) die "usage: setup.sh build|lint|check|image|run|release|release-images|packages|test|verify|bench|quota" ;;
+*) die "usage: setup.sh build|lint|check|image|run|release|packages|test|verify|bench|quota" ;;
 esac
 check_go
 install_packages
@@ -233,7 +231,7 @@ case $1 in
 check | test | verify | bench) install_provider ;;
 esac
 case $1 in
-image | run | release-images | test | verify | bench | packages) ./start-docker.sh ;;
+image | run | release | test | verify | bench | packages) ./start-docker.sh ;;
 esac
 # Otherwise the first test that starts a cluster builds it, within the test's time limit.
 if [ "$1" = verify ] && [ "$EUID" = 0 ]; then
