@@ -16,7 +16,7 @@ import (
 )
 
 type configCmd struct {
-	Check configCheckCmd `cmd:"" help:"Print the settings in effect and where they come from, and name every wrong one."`
+	Check configCheckCmd `cmd:"" help:"Check settings, and print those in effect."`
 }
 
 // configCheckCmd reads the settings of serve from the environment. It has no settings of its own,

@@ -14,7 +14,7 @@ import (
 )
 
 type databaseCmd struct {
-	Upgrade databaseUpgradeCmd `cmd:"" help:"Move the embedded database to the newest installed PostgreSQL."`
+	Upgrade databaseUpgradeCmd `cmd:"" help:"Move the embedded database to a newer PostgreSQL."`
 	Restore databaseRestoreCmd `cmd:"" help:"Replace the embedded database by a dump."`
 }
 
