@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -185,7 +186,12 @@ func TestWrongLists(t *testing.T) {
 		"'; echo broken >&2; exit 4; '":      "exit status 4: broken",
 	} {
 		program := filepath.Join(t.TempDir(), "build.sh")
-		if err := os.WriteFile(program, []byte("#!/bin/sh\necho '"+out+"'\n"), 0o755); err != nil {
+		// A process that another test starts meanwhile would have the file open, too, and the
+		// system runs no file that is open for writing.
+		syscall.ForkLock.RLock()
+		err := os.WriteFile(program, []byte("#!/bin/sh\necho '"+out+"'\n"), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := imagebuild.New(t.Context(), imagebuild.Config{Program: program}); err == nil || !strings.Contains(err.Error(), want) {
