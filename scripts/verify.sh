@@ -15,7 +15,7 @@ source scripts/gotestsum.sh
 export CODEHUB_TEST_TIER=verify
 
 # Goroutines of these share state.
-race1='postgres|postgres/embedded|control/(reconcile|lease|gc)|bus(/.*)?|running/(ttl|usage)|users/(auth|signin)|base/(breaker|flow)|storage/.*'
+race1='archive|postgres|postgres/embedded|control/(reconcile|lease|gc)|bus(/.*)?|running/(ttl|usage)|users/(auth|signin)|base/(breaker|flow)|storage/.*'
 race2='web/(proxy|sshgate|httpapi)|running/(attach|frominside|ports)|runtime/agent(/.*)?|gateway/.*|server|control/replica|testing/agenttest'
 docker='runtime/docker(/.*)?|testing/soak(/.*)?|testing/dockertest'
 kube='runtime/kube(/.*)?|testing/kubetest'
