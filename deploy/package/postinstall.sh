@@ -41,8 +41,11 @@ systemctl daemon-reload
 if [ -n "$first" ]; then
 	/usr/lib/systemd/systemd-sysctl 60-codehub.conf || :
 	systemctl enable --quiet codehub.service
-	systemctl start codehub.service || :
-	echo "codehub serves on this machine. Its address and setup code: journalctl --unit codehub"
+	if systemctl start codehub.service; then
+		echo "codehub serves on this machine. Its address and setup code: journalctl --unit codehub"
+	else
+		echo "codehub is installed, but it did not start. The reason: journalctl --unit codehub"
+	fi
 elif systemctl is-enabled --quiet codehub.service; then
 	# Workspaces run on. After a removal the server starts again.
 	systemctl restart codehub.service || :
