@@ -150,9 +150,11 @@ func (l *layout) replace(ctx context.Context, cfg Config, made int, to installat
 	if err == nil {
 		done.Kept, err = l.exchange(made)
 	}
-	if err = errors.Join(err, l.root.RemoveAll(nextName)); err != nil {
-		return done, err
+	removed := l.root.RemoveAll(nextName)
+	if err != nil {
+		return done, errors.Join(err, removed)
 	}
+	// The new database is in place, also if a file of next is left; the next command removes it.
 	done.Tables = len(rows)
 	for _, n := range rows {
 		done.Rows += n
