@@ -230,8 +230,8 @@ func (r remote) fetch(ctx context.Context, from, to string) error {
 	return err
 }
 
-// unpack writes what a tar stream of the workspace has into dir, and nothing outside of it, whatever
-// the stream says: a link is made and never followed. The entry old gets the name name.
+// unpack writes the files of a workspace's tar stream into dir. A hostile stream can write nothing
+// outside of it: a link is made and never followed. The entry old gets the name name.
 func unpack(dir string, from io.Reader, old, name string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -48,8 +48,8 @@ func opener(ctx context.Context, url string) *exec.Cmd {
 	return exec.CommandContext(ctx, "rundll32", "url.dll,FileProtocolHandler", url)
 }
 
-// keepPrivate lets only the user who runs the program use the file, and no other user of the
-// machine, whatever the folder allows.
+// keepPrivate lets only the user who runs the program use the file. What the folder allows others
+// does not apply to it.
 func keepPrivate(file string) error {
 	user, err := windows.GetCurrentProcessToken().GetTokenUser()
 	if err != nil {

@@ -193,7 +193,7 @@ func TestRestore(t *testing.T) {
 	complete(t, empty)
 }
 
-// Whatever program fails, the database stays as it was.
+// If one of the programs fails, the database stays as it was.
 func TestFailedUpgradeChangesNothing(t *testing.T) {
 	t.Parallel()
 	dir := filled(t)

@@ -69,7 +69,7 @@ func digestOf(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// clients returns the clients that the server has, read once.
+// clientFiles returns the clients that the server has, read once.
 func (d *Dashboard) clientFiles() []clientFile {
 	d.readClients.Do(func() {
 		list, err := readClients(d.Clients, strings.TrimSuffix(d.URL.String(), "/"))

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The page has the client of the visitor's own system first, with the line that gets it, and /bin/
-// serves those of all systems and their checksums to anybody, and no other file.
+// The page has the client of the visitor's own system first, with the line that gets it. Without a
+// login, /bin/ serves the clients of all systems and their checksums, and no other file.
 func TestConnectYourComputer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
