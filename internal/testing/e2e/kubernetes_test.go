@@ -101,7 +101,9 @@ func lifeOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
 // slowPullOnCluster starts a workspace whose image a node pulls for longer than the deadline of
 // a start.
 func slowPullOnCluster(t *testing.T, k *kubetest.Cluster, settings []string) {
-	const deadline = 30 * time.Second // for the creation of the home as well
+	// For the creation of the home as well, next to the other two tests on a busy machine: 30 s
+	// were not enough. killedOnCluster takes longer than both.
+	const deadline = time.Minute
 	registry := dockertest.NewRegistry(t)
 	host := k.Registry(registry.Host())
 	saved, err := exec.Command("docker", "save", env.testImage).Output()
