@@ -94,7 +94,7 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 		kind, command, reason string
 	}{
 		{busy, "busy", fmt.Sprintf("codehub busy -m 'a long run' -- sleep %d", seconds), "a long run"},
-		{stayed, "busy", fmt.Sprintf("timeout --preserve-status --signal=INT %d codehub stay", seconds), "codehub stay"},
+		{stayed, "busy", fmt.Sprintf("timeout --foreground --preserve-status --signal=INT %d codehub stay", seconds), "codehub stay"},
 		{working, "work", fmt.Sprintf("end=$((SECONDS + %d)); while [ $SECONDS -lt $end ]; do for i in {1..20000}; do :; done; sleep 0.2; done", seconds), ""},
 	} {
 		ended := use.begin(use.command)

@@ -174,7 +174,7 @@ func TestRootUsesAptInDerivedImages(t *testing.T) {
 	for _, image := range []string{env.slimImage, env.workspaceImage} {
 		// Without a network there is nothing to install; apt says what it would do.
 		cmd := exec.CommandContext(t.Context(), "docker", "run", "--rm", "--network", "none", "--user", "root", image, "sh", "-ec",
-			"apt-get clean; apt-get remove --yes --simulate nano | grep ^Remv.nano; apt-get remove --yes nano > /dev/null; ! command -v nano; sudo true || echo $?")
+			"apt-get clean; apt-get remove --yes --simulate nano | grep ^Remv.nano; apt-get remove --yes nano > /dev/null; ! command -v nano; sudo true 2> /dev/null || echo $?")
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "Remv nano") || !strings.HasSuffix(strings.TrimSpace(string(out)), "127") {
 			t.Errorf("%s: %v, %s", image, err, out)
 		}
