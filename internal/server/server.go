@@ -152,7 +152,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	} else if err := installation.CheckSession(ctx, dsn); err != nil {
 		return err
 	}
-	if err := installation.Migrate(ctx, cfg, dsn, log); err != nil {
+	if err := installation.Migrate(ctx, cfg, dsn, log, extendStart(10*time.Second)); err != nil {
 		return err
 	}
 	db, err := postgres.Open(ctx, dsn, postgres.Options{

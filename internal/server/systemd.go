@@ -2,11 +2,30 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 )
+
+// startExtension is how long a start may continue after its last progress, beyond the unit's
+// TimeoutStartSec.
+const startExtension = 5 * time.Minute
+
+// extendStart returns what reports progress of the start to systemd, which otherwise ends a start
+// that takes longer than TimeoutStartSec. It may be called often, by one goroutine at a time, and
+// sends one message per interval.
+func extendStart(interval time.Duration) func() {
+	var sent time.Time
+	return func() {
+		if time.Since(sent) < interval {
+			return
+		}
+		sent = time.Now()
+		_, _ = daemon.SdNotify(false, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", startExtension.Microseconds()))
+	}
+}
 
 // notifySystemd tells systemd that the server serves, and then, at half the interval of its
 // watchdog, that it still answers: handler is asked for /healthz. It does nothing if systemd did

@@ -52,22 +52,22 @@ func Backup(ctx context.Context, cfg Config, before string) (path string, err er
 	if err != nil {
 		return "", err
 	}
-	return backup(ctx, inst, cfg.Dir, address, before)
+	return backup(ctx, inst, cfg, address, before)
 }
 
-func backup(ctx context.Context, inst installation, dir, address, before string) (path string, err error) {
-	folder, err := filepath.Abs(filepath.Join(dir, backupsName))
+func backup(ctx context.Context, inst installation, cfg Config, address, before string) (path string, err error) {
+	folder, err := filepath.Abs(filepath.Join(cfg.Dir, backupsName))
 	if err != nil {
 		return "", fmt.Errorf("find data folder: %w", err)
 	}
 	name := time.Now().UTC().Format(dumpTime) + "-before-" + fileName(before) + ".dump"
-	if err := writeDump(ctx, inst, folder, name, address); err != nil {
+	if err := writeDump(ctx, inst, folder, name, address, cfg.Progress); err != nil {
 		return "", fmt.Errorf("dump the database to %s: %w\nFree space on the disk of %s, where older dumps can be removed, and try again", filepath.Join(folder, name), err, folder)
 	}
 	return filepath.Join(folder, name), errors.Join(syncDir(folder), pruneDumps(folder))
 }
 
-func writeDump(ctx context.Context, inst installation, folder, name, address string) error {
+func writeDump(ctx context.Context, inst installation, folder, name, address string, progress func()) error {
 	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -89,7 +89,7 @@ func writeDump(ctx context.Context, inst installation, folder, name, address str
 	}
 	err = f.Truncate(0) // what a killed process has left
 	if err == nil {
-		err = dump(ctx, program, address, f)
+		err = dump(ctx, program, address, f, progress)
 	}
 	if err == nil {
 		err = f.Sync()
@@ -105,9 +105,9 @@ func writeDump(ctx context.Context, inst installation, folder, name, address str
 
 // dump writes the database to a file by pg_dump, through a pipe: pg_dump does not notice that the
 // last kilobytes did not fit on the disk.
-func dump(ctx context.Context, program, address string, to *os.File) error {
+func dump(ctx context.Context, program, address string, to *os.File, progress func()) error {
 	cmd := client(ctx, program, "--format=custom", "--dbname="+address)
-	w := &writes{to: to}
+	w := &writes{to: to, progress: progress}
 	cmd.Stdout = w
 	if err := runClient(cmd); w.err == nil {
 		return err
@@ -117,12 +117,16 @@ func dump(ctx context.Context, program, address string, to *os.File) error {
 
 // writes keeps the first error of a file's writes.
 type writes struct {
-	to  *os.File
-	err error
+	to       *os.File
+	progress func() // nil: not reported
+	err      error
 }
 
 func (w *writes) Write(b []byte) (n int, err error) {
 	n, w.err = w.to.Write(b)
+	if w.err == nil && w.progress != nil {
+		w.progress()
+	}
 	return n, w.err
 }
 

@@ -57,7 +57,7 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer full.Close()
-	if err := dump(t.Context(), s.inst.path("pg_dump"), s.URL(), full); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+	if err := dump(t.Context(), s.inst.path("pg_dump"), s.URL(), full, nil); err == nil || !strings.Contains(err.Error(), "no space left on device") {
 		t.Errorf("on a full disk: %v", err)
 	}
 }

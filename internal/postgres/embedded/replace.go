@@ -118,7 +118,7 @@ func upgrade(ctx context.Context, cfg Config, lay *layout, made int, to installa
 	before, err := rowCounts(ctx, old.URL(), "")
 	var file string
 	if err == nil { // the newer pg_dump knows both versions
-		file, err = backup(ctx, to, cfg.Dir, old.URL(), fmt.Sprintf("postgresql-%d", to.major))
+		file, err = backup(ctx, to, cfg, old.URL(), fmt.Sprintf("postgresql-%d", to.major))
 	}
 	if err = errors.Join(err, old.Stop(context.WithoutCancel(ctx))); err != nil {
 		return Replaced{}, err

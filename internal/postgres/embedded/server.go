@@ -34,6 +34,8 @@ type Config struct {
 	Log *slog.Logger
 	// Conditions lists that PostgreSQL cannot be started again; nil: it is only logged.
 	Conditions *health.Monitor
+	// Progress is called for each part of a dump that Backup has written; it may be nil.
+	Progress func()
 	// Lock is the caller's lock on Dir. If nil, Start takes one and Stop releases it.
 	Lock *Lock
 	// User is the OS user postgres runs as if the server is root: by default

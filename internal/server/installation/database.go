@@ -22,7 +22,7 @@ func OpenDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db 
 	if err != nil {
 		return nil, "", nil, err
 	}
-	if err = Migrate(ctx, cfg, dsn, log); err == nil {
+	if err = Migrate(ctx, cfg, dsn, log, nil); err == nil {
 		db, err = postgres.Open(ctx, dsn, postgres.Options{
 			Limits: cfg.Limits,
 			Log:    log,
@@ -36,8 +36,9 @@ func OpenDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db 
 }
 
 // Migrate applies the migrations. An embedded database that is not empty is dumped before they
-// change it, and left as it is if that fails.
-func Migrate(ctx context.Context, cfg config.Config, dsn string, log *slog.Logger) error {
+// change it, and left as it is if that fails. progress, which may be nil, is called while the dump
+// is written.
+func Migrate(ctx context.Context, cfg config.Config, dsn string, log *slog.Logger, progress func()) error {
 	if cfg.DatabaseURL == "" {
 		p, err := postgres.WouldMigrate(ctx, dsn)
 		if err != nil {
@@ -45,7 +46,7 @@ func Migrate(ctx context.Context, cfg config.Config, dsn string, log *slog.Logge
 		}
 		if p.Migrations > 0 && !p.Empty {
 			begun := time.Now()
-			path, err := embedded.Backup(ctx, embedded.Config{Dir: cfg.DataDir}, cfg.Version)
+			path, err := embedded.Backup(ctx, embedded.Config{Dir: cfg.DataDir, Progress: progress}, cfg.Version)
 			if err != nil {
 				return fmt.Errorf("the database is not migrated to this version, since the dump that precedes it failed: %w", err)
 			}

@@ -81,7 +81,9 @@ func TestMigrateDumpsEmbedded(t *testing.T) {
 	logged := &harness.Log{}
 	log := slog.New(slog.NewTextHandler(logged, nil))
 	cfg := config.Config{DataDir: dir, Version: "0.2.0/x"}
-	if err := Migrate(t.Context(), cfg, dsn, log); err != nil {
+	progress := 0
+	migrate := func() error { return Migrate(t.Context(), cfg, dsn, log, func() { progress++ }) }
+	if err := migrate(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "backups")); err == nil {
@@ -93,25 +95,31 @@ func TestMigrateDumpsEmbedded(t *testing.T) {
 	if err := os.WriteFile(backups, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := Migrate(t.Context(), cfg, dsn, log)
+	err := migrate()
 	if err == nil || !strings.Contains(err.Error(), "Free space on the disk of "+backups) || !strings.Contains(err.Error(), "not migrated") {
 		t.Errorf("without a dump: %v", err)
 	}
 	if v := version(t, dsn); v != 60 {
 		t.Fatalf("without a dump it was migrated to %d", v)
 	}
+	if progress != 0 {
+		t.Error("progress without a dump")
+	}
 	if err := os.Remove(backups); err != nil {
 		t.Fatal(err)
 	}
 
 	for range 2 { // the second time nothing is due
-		if err := Migrate(t.Context(), cfg, dsn, log); err != nil {
+		if err := migrate(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	dumps, err := os.ReadDir(backups)
 	if err != nil || len(dumps) != 1 {
 		t.Fatalf("%v, %v", dumps, err)
+	}
+	if progress == 0 {
+		t.Error("no progress while the dump was written")
 	}
 	name := filepath.Join(backups, dumps[0].Name())
 	if fi, err := os.Stat(name); err != nil || fi.Mode().Perm() != 0o600 || !strings.HasSuffix(name, "Z-before-0.2.0_x.dump") {
