@@ -48,7 +48,7 @@ if [ -n "$first" ]; then
 	fi
 elif systemctl is-enabled --quiet codehub.service; then
 	# Workspaces run on. After a removal the server starts again.
-	systemctl restart codehub.service || :
+	systemctl restart codehub.service || echo "codehub did not start. The reason: journalctl --unit codehub"
 else
 	systemctl try-restart codehub.service || :
 fi
