@@ -48,7 +48,7 @@ client() {
 	[ "$1" != windows ] || program=codehub.exe archive=zip
 	mkdir -p "$work/stage/$name"
 	(cd "$src" && GOOS=$1 GOARCH=$2 go build "${flags[@]}" -o "$work/stage/$name/$program" ./cmd/codehub-cli)
-	cp LICENSE "$work/licences/client/copyright" "$work/stage/$name/"
+	cp "$src/LICENSE" "$work/licences/client/copyright" "$work/stage/$name/"
 	packed "$name.$archive" "$name"
 }
 
@@ -64,7 +64,7 @@ server() {
 	cp "$dist"/codehub-cli_*.tar.gz "$dist"/codehub-cli_*.zip "$root/share/codehub/clients/"
 	cp -r "$src"/deploy/package/{codehub.service,codehub.env,codehub-admin,60-codehub.conf} "$root/share/codehub/package/"
 	sed -i 's|/usr/bin/codehub|/usr/local/bin/codehub|' "$root"/share/codehub/package/codehub{.service,-admin}
-	cp LICENSE CHANGELOG.md README.md "$work/licences/server/copyright" "$root/"
+	cp "$src"/{LICENSE,CHANGELOG.md,README.md} "$work/licences/server/copyright" "$root/"
 	packed "$name.tar.gz" "$name"
 	cp "$src/bin/codehub-agent" "$work/programs/codehub-agent_$1"
 }
