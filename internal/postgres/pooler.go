@@ -15,6 +15,14 @@ import (
 // work then.
 var ErrPooled = errors.New("a connection pooler gives each transaction another session of the database")
 
+// EncodingError is the error of CheckSession for a database with another encoding than UTF8, in
+// which texts cannot be kept.
+type EncodingError struct{ Encoding string }
+
+func (e *EncodingError) Error() string {
+	return "the encoding of the database is " + e.Encoding + ", not UTF8"
+}
+
 const (
 	// rounds of CheckSession. An idle pooler assigns the session that was used last, or
 	// all in turn: the first round detects both. A busy pooler may need more.
@@ -22,8 +30,8 @@ const (
 	roundsWithin = 15 * time.Second
 )
 
-// CheckSession returns ErrPooled if connections to dsn do not keep their sessions. Any
-// other error means that the database or the pooler could not be reached.
+// CheckSession returns ErrPooled if connections to dsn do not keep their sessions, and
+// *EncodingError if the database is not in UTF8. Any other error means that the database or the pooler could not be reached.
 //
 // PostgreSQL sends each connection the pid of its session when it connects; a pooler
 // sends another number. If the pid is right, there is no pooler to check.
@@ -51,6 +59,9 @@ func checkSession(ctx context.Context, cfg *pgx.ConnConfig) error {
 		return err
 	}
 	defer closeQuietly(ctx, ours)
+	if encoding := ours.PgConn().ParameterStatus("server_encoding"); encoding != "" && encoding != "UTF8" {
+		return &EncodingError{encoding}
+	}
 	session, err := sessionOf(ctx, ours)
 	if err != nil || session == ours.PgConn().PID() {
 		return err

@@ -84,13 +84,17 @@ func databaseOf(ctx context.Context, cfg config.Config, log *slog.Logger) (dsn s
 }
 
 // CheckSession refuses a way to the database on which connections are no
-// sessions.
+// sessions, and a database that is not in UTF8.
 func CheckSession(ctx context.Context, dsn string) error {
 	err := postgres.CheckSession(ctx, dsn)
 	if errors.Is(err, postgres.ErrPooled) {
 		return &setting.Problem{Setting: "CODEHUB_DATABASE_URL",
 			Why: "a connection pooler in between gives each transaction another session of the database, on which no lock and no notification lasts",
 			Do:  "name PostgreSQL itself, or have the pooler keep sessions together (PgBouncer: pool_mode = session)"}
+	}
+	if other := (*postgres.EncodingError)(nil); errors.As(err, &other) {
+		return &setting.Problem{Setting: "CODEHUB_DATABASE_URL", Why: other.Error(),
+			Do: "name one that was created in UTF8, as by: createdb --owner=codehub --encoding=UTF8 --template=template0 codehub"}
 	}
 	return err
 }

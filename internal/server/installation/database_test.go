@@ -133,3 +133,25 @@ func TestMigrateDumpsEmbedded(t *testing.T) {
 		t.Errorf("the dump has %v\n%s", err, out)
 	}
 }
+
+// A database in another encoding than UTF8 is refused before anything is written to it.
+func TestDatabaseIsNotUTF8(t *testing.T) {
+	t.Parallel()
+	dsn := start(t, t.TempDir()).URL()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), `CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'`); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckSession(t.Context(), dsn); err != nil {
+		t.Error(err)
+	}
+	err = CheckSession(t.Context(), strings.Replace(dsn, "/codehub?", "/ascii?", 1))
+	want := "CODEHUB_DATABASE_URL: the encoding of the database is SQL_ASCII, not UTF8; name one that was created in UTF8"
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Error(err)
+	}
+}
