@@ -42,12 +42,14 @@ func ReadSecrets() error {
 		if os.Getenv(name) != "" {
 			return setting.Invalid(name+fileSuffix, name+" is set as well", "set one of the two")
 		}
+		do := "name a file that codehub's user can read"
 		if credentials := os.Getenv("CREDENTIALS_DIRECTORY"); credentials != "" && !filepath.IsAbs(file) {
 			file = filepath.Join(credentials, file)
+			do = "name a credential of the unit, such as secrets_x for the file /etc/codehub/secrets/x"
 		}
 		b, err := os.ReadFile(file)
 		if err != nil {
-			return setting.Invalid(name+fileSuffix, err.Error(), "name a file that codehub's user can read")
+			return setting.Invalid(name+fileSuffix, err.Error(), do)
 		}
 		secret := strings.TrimRight(string(b), "\r\n")
 		if secret == "" {

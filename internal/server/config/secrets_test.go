@@ -74,4 +74,9 @@ func TestSecretFromCredential(t *testing.T) {
 	if got := os.Getenv("CODEHUB_REDIS_URL"); got != "redis://cache" {
 		t.Errorf("the setting is %q", got)
 	}
+	t.Setenv("CODEHUB_REDIS_URL", "")
+	t.Setenv("CODEHUB_REDIS_URL_FILE", "redis-url")
+	if err := config.ReadSecrets(); err == nil || !strings.Contains(err.Error(), "name a credential of the unit") {
+		t.Errorf("a name that is no credential: %v", err)
+	}
 }
