@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Tests the packages of two releases as an administrator uses them, and prints a figure for each
 # step: the deb in a bare Debian 12 with systemd and Docker of its own, in a container; the rpm in a
-# folder; install.sh from a server on this machine. systemd in such a container loads no
-# credentials, so /etc/codehub/secrets is not tested. It takes root, the registry of Debian, and the
+# folder; install.sh from a server on this machine. It takes root, the registry of Debian, and the
 # images of the IDE and of workspaces (images/build.sh).
 #
 #	package-test.sh [OLD NEW]
@@ -155,13 +154,14 @@ boot() {
 	docker import "$work/root.tar" "$machine" >/dev/null
 	# A container like this runs systemd and Docker also where the machine's own Docker does not have
 	# all capabilities, so that --privileged fails. Docker's data is on a volume, since an overlay
-	# does not lie on an overlay.
+	# does not lie on an overlay. systemd hands credentials to a service on a mount of its own, which
+	# the service sees if the root is a shared mount.
 	docker run --detach --name "$machine" --cap-add ALL --cap-drop SYS_RESOURCE --security-opt seccomp=unconfined \
 		--security-opt apparmor=unconfined --security-opt systempaths=unconfined --device-cgroup-rule 'a *:* rwm' --cgroupns private \
 		--tmpfs /run --tmpfs /run/lock --tmpfs /tmp --volume /var/lib/docker --env container=docker \
 		--volume "$old:/packages/old:ro" --volume "$new:/packages/new:ro" --volume "$newest:/packages/newest:ro" \
 		--volume "$work/images:/packages/images:ro" --volume "$work/idesession:/packages/idesession:ro" --volume "$PWD/deploy/install.sh:/packages/install.sh:ro" \
-		"$machine" sh -c 'for f in /sys /sys/fs/cgroup /sys/fs/cgroup/*/; do mount -o remount,bind,rw "$f" 2>/dev/null; done; exec /sbin/init' >/dev/null
+		"$machine" sh -c 'mount --make-rshared /; for f in /sys /sys/fs/cgroup /sys/fs/cgroup/*/; do mount -o remount,bind,rw "$f" 2>/dev/null; done; exec /sbin/init' >/dev/null
 	await 60 "systemd runs" inside test -d /run/systemd/system
 	await 60 "systemd has started" sh -c "docker exec $machine systemctl is-system-running | grep -E 'running|degraded'"
 	say "a bare Debian $(inside cat /etc/debian_version) with systemd $(inside systemctl --version | sed -n 's/^systemd \([0-9]*\).*/\1/p'): $(since "$begin")"
@@ -237,7 +237,15 @@ check_ide() {
 	say "from apt install to the page of the IDE: $(since "$installed")"
 	expect "the IDE within 180 s" awk -v s="$(since "$installed")" 'BEGIN { exit !(s + 0 <= 180) }'
 	inside sh -c 'echo "# by the administrator" >>/etc/codehub/codehub.env'
-	expect "codehub-admin runs" inside codehub-admin config check >/dev/null
+}
+
+# check_secret hands a secret to the server and to codehub-admin by a credential.
+check_secret() {
+	inside sh -c 'umask 077; echo hidden-secret >/etc/codehub/secrets/admin; echo CODEHUB_ADMIN_PASSWORD_FILE=secrets_admin >>/etc/codehub/codehub.env; systemctl restart codehub'
+	await 60 "it serves with a secret in a file" version_served
+	inside codehub-admin config check >"$work/config"
+	expect "the secret comes from the file" grep -qE 'CODEHUB_ADMIN_PASSWORD .*file' "$work/config"
+	expect "the secret is not shown" sh -c "! grep -q hidden-secret $work/config && ! docker exec $machine journalctl --no-pager | grep -q hidden-secret"
 }
 
 # open_session opens a session of the IDE, as a tab does, and starts a process in the workspace.
@@ -420,6 +428,7 @@ check_lintian
 boot
 check_install
 check_ide
+check_secret
 check_unit
 check_watchdog
 open_session
