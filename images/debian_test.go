@@ -2,12 +2,16 @@
 package images
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/google/uuid"
+	"github.com/moby/moby/client"
 
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/authority"
@@ -40,5 +44,34 @@ func TestBuildsTrustCompany(t *testing.T) {
 	}
 	if out, err := run(""); err == nil || !strings.Contains(out, "certificate") {
 		t.Errorf("without it: %v, %s", err, out)
+	}
+}
+
+// A stored image names the processor that it is for, also another one than Docker's.
+func TestStoredImageNamesProcessor(t *testing.T) {
+	harness.NeedsDocker(t)
+	t.Parallel()
+	docker, err := client.New(client.FromEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		name := "codehub-test/" + uuid.NewString() + ":" + arch
+		t.Cleanup(func() {
+			_, _ = docker.ImageRemove(context.Background(), name, client.ImageRemoveOptions{Force: true})
+		})
+		cmd := exec.Command("bash", "-euc", `source ../scripts/image.sh && source debian.sh && work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+			tar --create --file="$work/layer.tar" debian.sh && store_image "$1" "$work/layer.tar" '{"Cmd":["/start"],"Labels":{"of":"a test"}}'`, "-", name)
+		cmd.Env = append(os.Environ(), "IMAGE_ARCH="+arch, "XDG_CACHE_HOME="+t.TempDir())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		info, err := docker.ImageInspect(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Architecture != arch || info.Os != "linux" || len(info.RootFS.Layers) != 1 || info.Config.Cmd[0] != "/start" || info.Config.Labels["of"] != "a test" {
+			t.Errorf("for %s: %s/%s, %+v", arch, info.Os, info.Architecture, info.Config)
+		}
 	}
 }

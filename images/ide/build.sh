@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/image.sh
 source ../debian.sh
-image=${1:-codehub/ide:latest}
+image=${1:-codehub/ide:${IMAGE_ARCH:-latest}}
 task=${2:-build}
 
 code_server=4.139.1
@@ -18,7 +18,7 @@ korean_by_key=4.2.1
 korean_numbered=25.1.2
 inputs=(install.sh finish.sh prune.sh korean brand.sh settings.json relocate.sh extension start code code-server.yaml)
 
-digest=$(digest_files build.sh "${inputs[@]}" -C .. debian.sh)
+digest=$(digest_files build.sh "${inputs[@]}" -C .. debian.sh)$foreign
 current() { [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest"; }
 if current; then
 	exit 0
@@ -67,16 +67,13 @@ environment=(--env "npm_config_registry=$registry")
 for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
 	[ -z "${!name:-}" ] || environment+=(--env "$name")
 done
-docker create --name "$container" "${environment[@]}" --workdir /build "$base" sh -c './install.sh && ./finish.sh' >/dev/null
+docker create "${platform[@]}" --name "$container" "${environment[@]}" --workdir /build "$base" sh -c './install.sh && ./finish.sh' >/dev/null
 docker cp "$context" "$container:/"
 run "$container"
 
 step "store the image"
 old=$(image_id "$image")
-# The name is for a whole image.
-made=$(docker cp "$container:/opt" - |
-	docker import --change 'CMD ["/opt/codehub-ide/start"]' --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
-		--change "LABEL $inputs_label=$digest" -)
-docker tag "$made" "$image"
+docker cp "$container:/opt" - >"$work/opt.tar"
+store_image "$image" "$work/opt.tar" '{"Cmd":["/opt/codehub-ide/start"],"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],"Labels":{"'"$inputs_label"'":"'"$digest"'"}}'
 drop_replaced "$image" "$old"
 rm -f "$(archive code-server "$code_server")" "$cache"/codingame-*.tgz

@@ -23,12 +23,12 @@ case ${SUDO:-} in
 *) die "SUDO is 1 or 0, and not $SUDO" ;;
 esac
 case ${1:-} in
-slim) image=${2:-codehub/workspace-slim:latest} ;;
-full) image=${2:-codehub/workspace:latest} ;;
+slim) image=${2:-codehub/workspace-slim:${IMAGE_ARCH:-latest}} ;;
+full) image=${2:-codehub/workspace:${IMAGE_ARCH:-latest}} ;;
 *) die "usage: build.sh slim|full [IMAGE]" ;;
 esac
 
-digest=$(digest_files Dockerfile build.sh etc -C .. debian.sh)${sudo:+-sudo}
+digest=$(digest_files Dockerfile build.sh etc -C .. debian.sh)$foreign${sudo:+-sudo}
 current() { [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest"; }
 if current; then
 	exit 0
