@@ -261,7 +261,8 @@ func (r *run) converse(conn *net.TCPConn) {
 	} else {
 		go output(r.stdout, terminal, agent.FrameStdout)
 	}
-	go r.input(conn)
+	var input sync.WaitGroup
+	input.Go(func() { r.input(conn) })
 
 	exit := r.wait()
 	if r.stderr == nil {
@@ -275,6 +276,10 @@ func (r *run) converse(conn *net.TCPConn) {
 		_ = frames.Write(agent.FrameExit, raw)
 	}
 	r.hangUp()
+	// Input that arrived after a close would reset the connection, and so lose the output in
+	// transit. The server closes it when it has read the exit.
+	_ = conn.CloseWrite()
+	input.Wait()
 }
 
 // terminalReader reads the output on a terminal to its end: after the command's, the

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime/pprof"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -601,27 +602,62 @@ func TestHangUpBehindFullInput(t *testing.T) {
 	})
 }
 
+// post sends a request on a connection of its own.
+func post(t *testing.T, c *agent.Client, target, body string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", c.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nLater: x\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n\r\n%s", target, secret, agent.Upgrade, len(body), body)
+	return conn
+}
+
+// begun reads the head with which a conversation begins.
+func begun(t *testing.T, conn net.Conn) {
+	t.Helper()
+	want := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + agent.Upgrade + "\r\n\r\n"
+	head := make([]byte, len(want))
+	if _, err := io.ReadFull(conn, head); err != nil || string(head) != want {
+		t.Fatalf("%q, %v", head, err)
+	}
+}
+
+// The end of the input that comes after the command's end does not reset the connection, which would
+// lose the output in transit.
+func TestOutputSurvivesLateInput(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	conn := post(t, c, agent.PathExec, `{"args":["head","-c","300000","/dev/zero"]}`)
+	begun(t, conn)
+	of := func(a string) string {
+		_, port, _ := strings.Cut(a, ":")
+		n, _ := strconv.Atoi(port)
+		return fmt.Sprintf("0100007F:%04X", n)
+	}
+	// FIN_WAIT1: the agent has ended its direction, and its kernel still has output to send.
+	ended := fmt.Sprintf(" %s %s 04 ", of(c.Addr), of(conn.LocalAddr().String()))
+	harness.Eventually(t, "the agent to send all", func() bool {
+		b, err := os.ReadFile("/proc/net/tcp")
+		return err == nil && strings.Contains(string(b), ended)
+	})
+	if err := agent.NewFrameWriter(conn).Write(agent.FrameStdinEnd, nil); err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(conn)
+	if err != nil || len(all) < 300_000 || !strings.HasSuffix(string(all), `{"code":0}`) {
+		t.Errorf("%d bytes, %v", len(all), err)
+	}
+}
+
 // What a server of a later version adds is ignored: fields, parameters and frames. A request that
 // the agent does not know is answered with 404, by which the server knows it.
 func TestLaterServer(t *testing.T) {
 	t.Parallel()
 	c := serve(t)
-	post := func(target, body string) net.Conn {
-		t.Helper()
-		conn, err := net.Dial("tcp", c.Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nLater: x\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n\r\n%s", target, secret, agent.Upgrade, len(body), body)
-		return conn
-	}
-	conn := post(agent.PathExec+"?later=1", `{"args":["cat"],"later":{"x":[1]}}`)
-	begun := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + agent.Upgrade + "\r\n\r\n"
-	head := make([]byte, len(begun))
-	if _, err := io.ReadFull(conn, head); err != nil || string(head) != begun {
-		t.Fatalf("%q, %v", head, err)
-	}
+	conn := post(t, c, agent.PathExec+"?later=1", `{"args":["cat"],"later":{"x":[1]}}`)
+	begun(t, conn)
 	frames := agent.NewFrameWriter(conn)
 	for _, f := range []agent.Frame{{Kind: 'Z', Payload: []byte("x")}, {Kind: agent.FrameStdin, Payload: []byte("hello")}, {Kind: 'Z'}, {Kind: agent.FrameStdinEnd}} {
 		if err := frames.Write(f.Kind, f.Payload); err != nil {
@@ -634,7 +670,7 @@ func TestLaterServer(t *testing.T) {
 	}
 	for _, target := range []string{"/v1/later", "/v2/exec"} {
 		head := make([]byte, len("HTTP/1.1 404 "))
-		if _, err := io.ReadFull(post(target, "{}"), head); err != nil || string(head) != "HTTP/1.1 404 " {
+		if _, err := io.ReadFull(post(t, c, target, "{}"), head); err != nil || string(head) != "HTTP/1.1 404 " {
 			t.Errorf("%s: %q, %v", target, head, err)
 		}
 	}
