@@ -203,7 +203,7 @@ func (r remote) fetch(ctx context.Context, from, to string) error {
 		return errors.New("name a file or a folder in the workspace")
 	}
 	dir, name := filepath.Split(filepath.Clean(to))
-	if info, err := os.Stat(to); err == nil && info.IsDir() || strings.HasSuffix(to, "/") {
+	if info, err := os.Stat(to); err == nil && info.IsDir() || to != "" && os.IsPathSeparator(to[len(to)-1]) {
 		dir, name = to, path.Base(from)
 	}
 	if dir == "" {
