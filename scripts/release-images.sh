@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Writes the images of a release into dist/ as OCI archives, with their digests in dist/images.txt: the
-# images of the IDE and of workspaces for the processor of this machine's Docker, and that of the server
-# for all. scripts/release.sh then names them in the programs.
+# server, the IDE and the images of workspaces for amd64 and arm64. It says which of the last two kinds
+# it leaves out: those for a processor for which Docker runs no programs, or whose build failed.
+# scripts/release.sh then names the images in the programs.
 #
 #	release-images.sh VERSION
 #	release-images.sh defaults VERSION ARCH
@@ -50,9 +51,45 @@ rm -f dist/*.oci.tar dist/images.txt
 file() { echo "codehub-$1_${version}_linux_$2.oci.tar"; }
 listed() { printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$(cat "$work/digest")" "$(file "$1" "$2")" >>dist/images.txt; }
 
-# of_docker NAME IMAGE
+# of_docker NAME ARCH IMAGE
 of_docker() {
-	archived_image "dist/$(file "$1" "$native")" "codehub/$1:$version" "$2" >"$work/digest"
+	archived_image "dist/$(file "$1" "$2")" "codehub/$1:$version" "$3" >"$work/digest"
+}
+
+# runs ARCH succeeds if Docker runs programs for that processor, by itself or with qemu-user.
+runs() {
+	local image status=0
+	[ "$1" != "$native" ] || return 0
+	printf 'package main\n\nfunc main() {}\n' >"$work/main.go"
+	GOARCH=$1 CGO_ENABLED=0 go build -o "$work/program" "$work/main.go" || die "the program that tries the processor $1 was not built"
+	image=$(tar --create --directory="$work" program | docker import -) || die "Docker did not take an image"
+	docker run --rm "$image" /program >/dev/null 2>&1 || status=$?
+	docker image rm "$image" >/dev/null
+	return "$status"
+}
+
+# of_builds ARCH writes the images of the IDE and of workspaces.
+left_out=()
+of_builds() {
+	local name image arch=$1 image_arch=''
+	[ "$arch" = "$native" ] || image_arch=$arch
+	if ! runs "$arch"; then
+		left_out+=("the IDE and workspaces for $arch: Docker runs no programs for it, which takes qemu-user-static")
+		return
+	fi
+	while IFS=$'\t' read -r -u 3 name image; do
+		if ! IMAGE_ARCH=$image_arch "$src/images/build.sh" show "$name"; then
+			[ "$arch" != "$native" ] || exit 1
+			left_out+=("$image: its build failed (see above)")
+			continue
+		fi
+		case $name in
+		slim) name=workspace-slim ;;
+		full) name=workspace ;;
+		esac
+		timed "dist/$(file "$name" "$arch")" of_docker "$name" "$arch" "$image"
+		listed "$name" "$arch"
+	done 3< <(IMAGE_ARCH=$image_arch images/build.sh list)
 }
 
 # server ARCH
@@ -75,17 +112,11 @@ server() {
 	archived "dist/$(file server "$1")" "codehub/server:$version" "$config" "$root" >"$work/digest"
 }
 
-"$src/images/build.sh" show
-while IFS=$'\t' read -r name image; do
-	case $name in
-	slim) name=workspace-slim ;;
-	full) name=workspace ;;
-	esac
-	timed "dist/$(file "$name" "$native")" of_docker "$name" "$image"
-	listed "$name" "$native"
-done < <(images/build.sh list)
+of_builds amd64
+of_builds arm64
 for arch in amd64 arm64; do
 	timed "dist/$(file server $arch)" server $arch
 	listed server $arch
 done
+[ ${#left_out[@]} = 0 ] || printf "$about: left out %s\n" "${left_out[@]}"
 echo "$about: the digests are in dist/images.txt"
