@@ -221,6 +221,10 @@ const (
 	SecretCookie = "code-server-session"
 )
 
+// SetupEnv is the variable of a container whose agent waits for a setup before it starts the IDE
+// (ContainerSpec.Setup).
+const SetupEnv = "CODEHUB_SETUP"
+
 // ContainerState is the state of a container.
 type ContainerState string
 
@@ -425,6 +429,8 @@ type ContainerSpec struct {
 	// TimeZone is the value of TZ unless Env or the image has one; empty: none.
 	TimeZone  string
 	EnvDigest string // see Container.EnvDigest
+	// Setup: the agent waits for what the caller sends it (agent.Client.Setup).
+	Setup bool
 	// Size has the limits of the container, and that of its home's volume if it has one, which
 	// StartContainer changes first. A volume that cannot be made smaller keeps its limit.
 	Size workspace.Size

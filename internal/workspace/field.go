@@ -1,5 +1,7 @@
 package workspace
 
+import "errors"
+
 // labels are what fields of requests are called on the pages.
 var labels = map[string]string{
 	"name": "Name", "description": "Description", "memo": "Notes", "image_ref": "Image", "size": "Size", "time_zone": "Time zone",
@@ -7,6 +9,7 @@ var labels = map[string]string{
 	"desired_state": "State", "archive_op_id": "Archive", "message": "Message", "to": "New owner", "user": "User", "claim": "Group at the identity provider", "issuer": "Issuer",
 	"max_running": "Running limit", "max_workspaces": "Workspaces", "max_bytes": "Size of homes and archives",
 	"port": "Port", "with": "Who can open it", "expires_in_seconds": "How long", "expires_at": "Expires after",
+	"repo": "Repository", "branch": "Branch", "path": "Folder", "depth": "Depth",
 	"current": "Current password", "new": "New password",
 }
 
@@ -17,6 +20,17 @@ func FieldLabel(field string) string {
 		return "“" + label + "”"
 	}
 	return field
+}
+
+// FieldOf returns the field of a request that an InvalidField is about, and its reason if it has one;
+// empty for another error.
+func FieldOf(err error) (field, reason string) {
+	var e *Error
+	if errors.As(err, &e) && e.Code == CodeInvalid {
+		field, _ = e.Details["field"].(string)
+		reason, _ = e.Details["reason"].(string)
+	}
+	return field, reason
 }
 
 // InvalidField returns CodeInvalid about a field of a request. The message is its label and the

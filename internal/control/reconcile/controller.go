@@ -79,6 +79,8 @@ type Config struct {
 
 	Settings
 	StopGrace time.Duration
+	// Setups are what workspaces need beyond their images.
+	Setups []Setup
 	// Address returns the address at which browsers open a workspace; nil: unknown.
 	Address func(workspace.ID) string
 
@@ -122,6 +124,10 @@ func Steps() []string {
 // OwnStep is the value passed to Config.Step when a home was given to its workspace's
 // uid, and that is not recorded yet.
 const OwnStep = "home.owned"
+
+// SetupStep is the value passed to Config.Step when a container has started that waits for its
+// setup.
+const SetupStep = "start.before-setup"
 
 // DeleteSteps lists the values passed to Config.Step while the volume of a deleted
 // home is removed.

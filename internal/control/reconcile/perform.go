@@ -122,6 +122,11 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	if err := t.addEnvironment(ctx, row, &spec); err != nil {
 		return err
 	}
+	setup, err := t.setup(ctx, row)
+	if err != nil {
+		return err
+	}
+	spec.Setup = !setup.Empty()
 	began := time.Now()
 	k, err := t.cfg.Runtime.StartContainer(ctx, spec, step)
 	if err != nil {
@@ -129,6 +134,12 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	}
 	t.recordImage(ctx, row, k)
 	started := time.Now()
+	if spec.Setup {
+		t.passed(row.ID, SetupStep)
+		if err := t.sendSetup(ctx, row.ID, setup); err != nil {
+			return err
+		}
+	}
 	step(runtime.Progress{Step: runtime.StepWaiting})
 	if err := t.await(ctx, row.ID, k); err != nil {
 		return err

@@ -46,6 +46,7 @@ type world struct {
 	maxJobs  int
 	step     func(id workspace.ID, step string)
 	gates    []*gate
+	setups   []reconcile.Setup
 
 	lookWithin, choreWithin time.Duration
 	orphanDelay             time.Duration
@@ -101,7 +102,7 @@ func (w *world) controller() *reconcile.Controller {
 			ImageCheckInterval: w.checks, UIDs: w.uids,
 		},
 		StopGrace: time.Second, Backoff: 20 * time.Millisecond, ObserveTimeout: w.lookWithin, SideTaskTimeout: w.choreWithin,
-		MayRemove: w.mayRemove,
+		MayRemove: w.mayRemove, Setups: w.setups,
 	})
 }
 

@@ -189,6 +189,9 @@ func Environment(spec runtime.ContainerSpec, own map[string]string, zoned bool, 
 		env["HOME"] = home // a workspace has its files there
 	}
 	env[runtime.SecretEnv] = spec.Secret
+	if spec.Setup {
+		env[runtime.SetupEnv] = "1"
+	}
 	return env
 }
 

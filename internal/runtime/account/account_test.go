@@ -88,6 +88,7 @@ func TestEnvironment(t *testing.T) {
 		"time zone of the variables":   {runtime.ContainerSpec{Secret: "s", TimeZone: "UTC", Env: map[string]string{"TZ": "Asia/Seoul"}}, nil, false, map[string]string{"HASHED_PASSWORD": "s", "TZ": "Asia/Seoul"}},
 		"image's user is root":         {runtime.ContainerSpec{Secret: "s"}, map[string]string{"HOME": "/home/coder"}, false, map[string]string{"HASHED_PASSWORD": "s", "HOME": "/home/coder"}},
 		"home of the workspace user":   {runtime.ContainerSpec{Secret: "s", Env: map[string]string{"HOME": "/x", "SHELL": "/x"}}, map[string]string{"HOME": "/home/coder", "SHELL": "/bin/sh"}, false, map[string]string{"HASHED_PASSWORD": "s", "HOME": "/home/coder", "SHELL": "/x"}},
+		"with a setup":                 {runtime.ContainerSpec{Secret: "s", Setup: true}, nil, false, map[string]string{"HASHED_PASSWORD": "s", "CODEHUB_SETUP": "1"}},
 		"codehub's own variables last": {runtime.ContainerSpec{Secret: "s", Env: map[string]string{"HASHED_PASSWORD": "x"}}, nil, false, map[string]string{"HASHED_PASSWORD": "s"}},
 	} {
 		if d := cmp.Diff(c.want, Environment(c.spec, c.own, c.zoned, nil)); d != "" {

@@ -261,9 +261,14 @@ func (c *Client) Exec(ctx context.Context, command Command) (*Process, error) {
 
 // get requests a path and decodes the JSON of the response, of at most limit bytes.
 func (c *Client) get(ctx context.Context, path string, limit int64, v any) error {
+	return c.ask(ctx, http.MethodPost, path, nil, limit, v)
+}
+
+// ask is get with a method and a body.
+func (c *Client) ask(ctx context.Context, method, path string, body []byte, limit int64, v any) error {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
-	conn, res, err := c.request(ctx, path, nil, nil, limit, false)
+	conn, res, err := c.request(ctx, method, path, nil, body, limit, false)
 	if err != nil {
 		return err
 	}
@@ -281,7 +286,7 @@ func (c *Client) get(ctx context.Context, path string, limit int64, v any) error
 func (c *Client) converse(ctx context.Context, path string, query url.Values, body []byte) (*Conn, error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
-	conn, res, err := c.request(ctx, path, query, body, maxAnswer, true)
+	conn, res, err := c.request(ctx, http.MethodPost, path, query, body, maxAnswer, true)
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +303,7 @@ func (c *Client) converse(ctx context.Context, path string, query url.Values, bo
 
 // request sends a request on a new connection and reads the head of the response, whose
 // body has at most limit bytes. The deadline of ctx is that of the connection.
-func (c *Client) request(ctx context.Context, path string, query url.Values, body []byte, limit int64, upgrade bool) (*Conn, *http.Response, error) {
+func (c *Client) request(ctx context.Context, method, path string, query url.Values, body []byte, limit int64, upgrade bool) (*Conn, *http.Response, error) {
 	if c.Addr == "" || c.Secret == "" {
 		return nil, nil, ErrUnreachable
 	}
@@ -313,7 +318,7 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, bod
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	u := url.URL{Scheme: "http", Host: c.Addr, Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
 		conn.Close()
 		return nil, nil, fmt.Errorf("ask the workspace's agent: %w", err)

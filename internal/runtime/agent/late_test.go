@@ -37,7 +37,7 @@ func TestAnswerAtTheDeadline(t *testing.T) {
 	}()
 	t.Cleanup(func() { l.Close() })
 	c := &Client{Addr: l.Addr().String(), Secret: "secret"}
-	if _, _, err := c.request(past{t.Context()}, PathHello, nil, nil, maxAnswer, false); !errors.Is(err, ErrUnreachable) {
+	if _, _, err := c.request(past{t.Context()}, http.MethodPost, PathHello, nil, nil, maxAnswer, false); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("request: %v, want that the agent does not respond", err)
 	}
 	if err := <-answered; err != nil {

@@ -98,6 +98,9 @@ func environment(spec runtime.ContainerSpec) map[string]string {
 	}
 	maps.Copy(env, spec.Env)
 	env[runtime.SecretEnv] = spec.Secret
+	if spec.Setup {
+		env[runtime.SetupEnv] = "1"
+	}
 	return env
 }
 

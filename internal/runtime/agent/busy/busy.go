@@ -67,7 +67,7 @@ func Listen(path string) (net.Listener, error) {
 // an empty list. It is safe for concurrent use.
 type Holders struct {
 	mu   sync.Mutex
-	open map[net.Conn]agent.Holder
+	open map[*agent.Holder]struct{}
 }
 
 // List returns the holders, the oldest first.
@@ -75,11 +75,27 @@ func (h *Holders) List() []agent.Holder {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var list []agent.Holder
-	for _, holder := range h.open {
-		list = append(list, holder)
+	for holder := range h.open {
+		list = append(list, *holder)
 	}
 	slices.SortFunc(list, func(a, b agent.Holder) int { return int(a.Since - b.Since) })
 	return list[:min(len(list), agent.MaxHolders)]
+}
+
+// Add adds a holder until remove is called.
+func (h *Holders) Add(what string) (remove func()) {
+	holder := &agent.Holder{What: agent.Describe(what), Since: time.Now().Unix()}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open == nil {
+		h.open = map[*agent.Holder]struct{}{}
+	}
+	h.open[holder] = struct{}{}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.open, holder)
+	}
 }
 
 // Serve accepts holders until l is closed.
@@ -122,18 +138,7 @@ func (h *Holders) hold(conn net.Conn) {
 		fmt.Fprintln(conn, "the request is not understood")
 		return
 	}
-	holder := agent.Holder{What: agent.Describe(r.What), Since: time.Now().Unix()}
-	h.mu.Lock()
-	if h.open == nil {
-		h.open = map[net.Conn]agent.Holder{}
-	}
-	h.open[conn] = holder
-	h.mu.Unlock()
-	defer func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.open, conn)
-	}()
+	defer h.Add(r.What)()
 	if _, err := fmt.Fprintln(conn, accepted); err != nil {
 		return
 	}

@@ -68,7 +68,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 // command returns what to execute. It runs in a session of its own.
 func (s *Server) command(c agent.Command) (*exec.Cmd, error) {
 	user := currentUser()
-	env := append(os.Environ(), "HOME="+s.cfg.Home, "USER="+user.name, "LOGNAME="+user.name, "SHELL="+user.shell)
+	env := append(s.environ(), "HOME="+s.cfg.Home, "USER="+user.name, "LOGNAME="+user.name, "SHELL="+user.shell)
 	if c.Terminal != nil && c.Terminal.Name != "" {
 		env = append(env, "TERM="+c.Terminal.Name)
 	}

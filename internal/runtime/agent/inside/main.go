@@ -30,6 +30,8 @@ func Main(args []string, version string) int {
 	signal.Notify(signals, forwarded...)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the agent outlives the reader of its log
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	awaitsSetup := os.Getenv(cruntime.SetupEnv) != ""
+	_ = os.Unsetenv(cruntime.SetupEnv)
 	withSecret := os.Environ()
 	secret := os.Getenv(cruntime.SecretEnv)
 	if err := os.Unsetenv(cruntime.SecretEnv); err != nil {
@@ -38,16 +40,25 @@ func Main(args []string, version string) int {
 	}
 	processes := &Processes{}
 	go processes.Reap(nil)
-	serve(Config{
+	server := NewServer(Config{
 		Secret: secret, Addr: net.JoinHostPort("", strconv.Itoa(cruntime.AgentPort)), Version: version,
 		Home: cruntime.HomeDir, Hidden: []int{cruntime.IDEPort, cruntime.AgentPort}, Processes: processes, BusySocket: busy.Socket, Log: log,
+		AwaitsSetup: awaitsSetup, FilesDir: memoryDir,
 	})
+	serve(server)
 	ide := &supervisor{
 		command: args[1:], env: withSecret, processes: processes, signals: signals,
 		listens:  func() bool { return listensOn(cruntime.IDEPort) },
 		oomKills: oomKills,
 		others:   func(sig syscall.Signal) error { return syscall.Kill(-1, sig) },
 		log:      log,
+	}
+	if awaitsSetup {
+		if err := ide.awaitSetup(server.setup.taken, setupPatience); err != nil {
+			log.Error("IDE not started", "err", err)
+			return 1
+		}
+		ide.env = append(withSecret, server.setup.env...)
 	}
 	return ide.run()
 }
@@ -102,13 +113,13 @@ func spareThreads(n int) {
 
 // serve serves the agent's requests in the background. An error leaves the IDE
 // without an agent.
-func serve(cfg Config) {
-	l, err := net.Listen("tcp", cfg.Addr)
+func serve(s *Server) {
+	l, err := net.Listen("tcp", s.cfg.Addr)
 	if err != nil {
-		cfg.Log.Error("listen for requests failed", "err", err)
+		s.cfg.Log.Error("listen for requests failed", "err", err)
 		return
 	}
 	go func() {
-		cfg.Log.Error("serve requests failed", "err", NewServer(cfg).Serve(l))
+		s.cfg.Log.Error("serve requests failed", "err", s.Serve(l))
 	}()
 }

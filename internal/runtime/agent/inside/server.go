@@ -34,6 +34,10 @@ type Config struct {
 	BusySocket string
 	// ResetInterval is how often connections are checked for a server that has gone; 0: 10 s.
 	ResetInterval time.Duration
+	// AwaitsSetup: the IDE waits for a setup (agent.PathSetup). Without it none is taken.
+	AwaitsSetup bool
+	// FilesDir is the folder in memory for the files of a setup; see memoryDir.
+	FilesDir string
 	// Processes starts commands and reaps them.
 	Processes *Processes
 	Log       *slog.Logger
@@ -47,12 +51,14 @@ type Server struct {
 	sockets sockets
 	ports   portScanner
 	holders busy.Holders
+	setup   setup
 }
 
 // NewServer returns a server.
 func NewServer(cfg Config) *Server {
 	s := &Server{cfg: cfg}
 	s.ports.hidden = cfg.Hidden
+	s.setup.taken = make(chan struct{})
 	s.mux.HandleFunc("POST "+agent.PathHello, s.hello)
 	s.mux.HandleFunc("POST "+agent.PathExec, s.exec)
 	s.mux.HandleFunc("POST "+agent.PathDial, s.dial)
@@ -61,6 +67,9 @@ func NewServer(cfg Config) *Server {
 	s.mux.HandleFunc("POST "+agent.PathFiles, s.files)
 	s.mux.HandleFunc("POST "+agent.PathPorts, s.listPorts)
 	s.mux.HandleFunc("POST "+agent.PathUsage, s.usage)
+	s.mux.HandleFunc("GET "+agent.PathSetup, s.setupStatus)
+	s.mux.HandleFunc("POST "+agent.PathSetup, s.takeSetup)
+	s.mux.HandleFunc("POST "+agent.PathRetry, s.retrySetup)
 	return s
 }
 

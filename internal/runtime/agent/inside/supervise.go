@@ -112,6 +112,24 @@ func stops(sig os.Signal) bool {
 	return slices.Contains([]os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT}, sig)
 }
 
+// awaitSetup waits until the server has sent the setup. It returns an error at the end of the
+// patience, or if a signal ends the agent.
+func (s *supervisor) awaitSetup(taken <-chan struct{}, patience time.Duration) error {
+	over := time.After(patience)
+	for {
+		select {
+		case <-taken:
+			return nil
+		case <-over:
+			return fmt.Errorf("the server has not sent the workspace's setup within %s", patience)
+		case sig := <-s.signals:
+			if stops(sig) {
+				return fmt.Errorf("%s before the server has sent the workspace's setup", unix.SignalName(sig.(syscall.Signal)))
+			}
+		}
+	}
+}
+
 func (s *supervisor) stoppedWithin(pause time.Duration) bool {
 	over := time.After(pause)
 	for {

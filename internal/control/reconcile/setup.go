@@ -1,0 +1,62 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
+	"codehub/internal/workspace"
+)
+
+// Setup adds what a workspace needs beyond its image to its setup. An error is that of the start.
+type Setup func(ctx context.Context, row workspace.Workspace, s *agent.Setup) error
+
+// setup returns what row's workspace needs beyond its image.
+func (t *term) setup(ctx context.Context, row workspace.Workspace) (s agent.Setup, err error) {
+	for _, add := range t.cfg.Setups {
+		if err := add(ctx, row, &s); err != nil {
+			return agent.Setup{}, err
+		}
+	}
+	return s, nil
+}
+
+// sendSetup sends the setup to the agent of a container, which may have got it from an earlier
+// attempt. It waits until the agent responds.
+func (t *term) sendSetup(ctx context.Context, id workspace.ID, s agent.Setup) error {
+	for pause := probeMin; ; pause = min(2*pause, probeMax) {
+		up, err := t.upstream(ctx, id)
+		if errors.Is(err, runtime.ErrNotFound) {
+			return fmt.Errorf("the container exited before its setup%s", t.containerOutput(ctx, id))
+		}
+		if err == nil {
+			err = (&agent.Client{Addr: up.Agent, Secret: up.Secret}).Setup(ctx, s)
+		}
+		var refused *agent.RefusedError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &refused) && (refused.Status == http.StatusConflict || refused.Status == http.StatusNotFound):
+			// An earlier attempt has started the container without a setup: it gets it at the next start.
+			t.cfg.Log.Info("workspace started without its setup", "workspace", id, "err", err)
+			return nil
+		case errors.As(err, &refused):
+			return fmt.Errorf("send the workspace's setup: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (t *term) upstream(ctx context.Context, id workspace.ID) (runtime.Upstream, error) {
+	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
+	defer cancel()
+	return t.cfg.Runtime.Upstream(ctx, id)
+}

@@ -1,0 +1,157 @@
+package workspace
+
+import (
+	"fmt"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+// Limits of a Repository.
+const (
+	maxRepositoryURL = 2000 // bytes
+	maxBranch        = 250  // bytes
+	maxProjectPath   = 250  // bytes
+	maxDepth         = 1_000_000
+)
+
+// ProjectDir is the folder of the home that the IDE opens, and in which repositories are cloned.
+const ProjectDir = "project"
+
+// Repository is a Git repository that is cloned into a workspace.
+type Repository struct {
+	// URL begins with https://, http:// or ssh://, or has the form user@host:path.
+	URL string `json:"url"`
+	// Branch is a branch or a tag; empty: the one that the repository begins with.
+	Branch string `json:"branch,omitempty"`
+	// Path is the folder below the home; empty: that of Folder.
+	Path string `json:"path,omitempty"`
+	// Depth is how many commits of the history are fetched; 0: all.
+	Depth      int  `json:"depth,omitempty"`
+	Submodules bool `json:"submodules,omitempty"`
+}
+
+// Folder is the folder below the home that the repository is cloned into.
+func (r Repository) Folder() string {
+	if r.Path != "" {
+		return r.Path
+	}
+	return path.Join(ProjectDir, r.Name())
+}
+
+// Name is the name of the repository: the last part of its URL, in which other than letters,
+// digits, ".", "_" and "-" is replaced.
+func (r Repository) Name() string {
+	address := strings.TrimRight(r.URL, "/")
+	name := strings.TrimSuffix(address[strings.LastIndexAny(address, "/:")+1:], ".git")
+	if unescaped, err := url.PathUnescape(name); err == nil {
+		name = unescaped
+	}
+	name = strings.Map(func(c rune) rune {
+		if unicode.IsLetter(c) || unicode.IsDigit(c) || strings.ContainsRune("._-", c) {
+			return c
+		}
+		return '-'
+	}, strings.ToValidUTF8(name, ""))
+	name = strings.Trim(name, "-")
+	if name == "" || name == "." || name == ".." || strings.EqualFold(name, ".git") || len(name) > 100 {
+		return "repository"
+	}
+	return name
+}
+
+// Check returns CodeInvalid for a repository that cannot be cloned, or whose values a program
+// might take for options.
+func (r Repository) Check() error {
+	if err := checkRepositoryURL(r.URL); err != nil {
+		return err
+	}
+	if r.Branch != "" && !isBranch(r.Branch) {
+		return InvalidField("branch", "is not the name of a branch or a tag.")
+	}
+	if r.Path != "" && !isProjectPath(r.Path) {
+		return InvalidField("path", "is not a folder below the home whose name does not begin with a dot, such as project/api.")
+	}
+	if r.Depth < 0 || r.Depth > maxDepth {
+		return InvalidField("depth", fmt.Sprintf("is a number from 0 to %d.", maxDepth))
+	}
+	return nil
+}
+
+// The user, the host and the path of git@host:path. None begins with a dash.
+var scpAddress = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*:[^-:\s][^:\s]*$`)
+
+var repositoryHost = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?$`)
+
+// tokenPrefixes begin tokens that some write in the place of a user's name.
+var tokenPrefixes = []string{"ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-", "ATATT", "ATBB"}
+
+func checkRepositoryURL(address string) error {
+	const form = "begins with https://, http:// or ssh://, or has the form git@host:path."
+	switch {
+	case address == "":
+		return InvalidField("repo", "is required.")
+	case len(address) > maxRepositoryURL:
+		return InvalidField("repo", fmt.Sprintf("has more than %d bytes.", maxRepositoryURL))
+	case strings.ContainsFunc(address, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }), strings.ContainsAny(address, `\"'`+"`"):
+		return InvalidField("repo", "has spaces, quotes or control characters.")
+	case scpAddress.MatchString(address):
+		return nil
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Opaque != "" || u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ssh" || !strings.HasPrefix(address, u.Scheme+"://") {
+		return InvalidField("repo", form)
+	}
+	if u.User != nil {
+		_, password := u.User.Password()
+		user := u.User.Username()
+		for _, prefix := range tokenPrefixes {
+			password = password || strings.HasPrefix(user, prefix)
+		}
+		if password || u.Scheme != "ssh" && len(user) > 39 {
+			e := InvalidField("repo", "has a password or a token in it, which others could see. Remove it.")
+			e.Details["reason"] = "password"
+			return e
+		}
+		if user == "" || strings.HasPrefix(user, "-") {
+			return InvalidField("repo", form)
+		}
+	}
+	if u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || !repositoryHost.MatchString(u.Host) || strings.Trim(u.Path, "/") == "" {
+		return InvalidField("repo", "is not the address of a repository, such as https://git.example.com/team/api.git.")
+	}
+	return nil
+}
+
+// isBranch reports whether git accepts the name of a branch (git-check-ref-format).
+func isBranch(name string) bool {
+	if len(name) > maxBranch || name == "@" || strings.HasPrefix(name, "-") || strings.Contains(name, "..") || strings.Contains(name, "@{") ||
+		strings.HasSuffix(name, ".") || strings.ContainsFunc(name, func(c rune) bool {
+		return c <= ' ' || c == 0x7f || unicode.IsSpace(c) || c == unicode.ReplacementChar || strings.ContainsRune(`~^:?*[\`, c)
+	}) {
+		return false
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {
+			return false
+		}
+	}
+	return true
+}
+
+// isProjectPath reports whether a folder below the home may have a repository. The hidden ones of
+// the home have the configuration of programs.
+func isProjectPath(name string) bool {
+	if len(name) > maxProjectPath || path.Clean(name) != name || path.IsAbs(name) || strings.HasPrefix(name, ".") ||
+		strings.ContainsFunc(name, func(c rune) bool { return !unicode.IsPrint(c) || strings.ContainsRune(`\:*?"<>|`, c) }) {
+		return false
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." || strings.EqualFold(part, ".git") || strings.HasPrefix(part, "-") {
+			return false
+		}
+	}
+	return true
+}
