@@ -63,3 +63,25 @@ func FuzzAnswers(f *testing.F) {
 		}
 	})
 }
+
+// The workspace's user may be the one who reports a setup.
+func TestSetupStatusIsChecked(t *testing.T) {
+	t.Parallel()
+	step := StepStatus{
+		Name: "a\x1b[31m\nb" + strings.Repeat("x", 5000), Kind: "clone\x00", State: "gone", Percent: 4000, Detail: "\u202e", Error: "fatal:\n\x1b]0;x\afailed",
+		Log: strings.Repeat("y", 2*MaxStepLog) + "\n\tend\r", Started: -5, Ended: 1 << 62, Folder: "/home/\x07x",
+	}
+	s := SetupStatus{}
+	for range 2 * MaxSteps {
+		s.Steps = append(s.Steps, step)
+	}
+	got := s.checked()
+	if len(got.Steps) != MaxSteps+1 {
+		t.Errorf("%d steps", len(got.Steps))
+	}
+	first := got.Steps[0]
+	if first.State != StepFailed || first.Percent != 100 || first.Kind != "clone" || first.Detail != "" || first.Error != "fatal:\n]0;xfailed" || first.Folder != "/home/x" ||
+		first.Started != 0 || first.Ended != maxSeconds || len(first.Name) != maxStepText || !strings.HasPrefix(first.Name, "a[31m b") || !strings.HasSuffix(first.Log, "y\n end") || len(first.Log) > MaxStepLog {
+		t.Errorf("%.2000v", first)
+	}
+}

@@ -21,7 +21,7 @@ const (
 	// byte git ends one: servers send a keep-alive every 5 s.
 	cloneTimeout = time.Hour
 	silence      = 120
-	// cloneSuffix is that of the hidden folder beside the destination into which a repository is
+	// cloneSuffix is that of the hidden folder next to the destination into which a repository is
 	// cloned, and completeFile a file in its .git once that is complete.
 	cloneSuffix  = ".codehub-clone"
 	completeFile = "codehub-complete"
