@@ -29,14 +29,15 @@ type Launch struct {
 	Owner    string // username
 	Env      map[string]string
 	TimeZone string // empty: unknown
+	Project  *workspace.Project
 }
 
 // Launch returns it as it is now.
 func (c *Controller) Launch(ctx context.Context, id workspace.ID) (l Launch, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
-			SELECT u.username, w.env, coalesce(w.time_zone, '') FROM workspaces w JOIN users u ON u.id = w.owner_user_id
-			WHERE w.id = $1`, id).Scan(&l.Owner, &l.Env, &l.TimeZone)
+			SELECT u.username, w.env, coalesce(w.time_zone, ''), w.project FROM workspaces w JOIN users u ON u.id = w.owner_user_id
+			WHERE w.id = $1`, id).Scan(&l.Owner, &l.Env, &l.TimeZone, &l.Project)
 	})
 	if missing(err) {
 		return Launch{}, notFound("workspace")

@@ -27,8 +27,9 @@ type NewWorkspace struct {
 	QueueAtLimit   bool                   // queue a start that the running limits refuse
 	StandbyTTL     *int                   // seconds; nil = the server's default, 0 = never
 	ArchiveTTL     *int
-	Env            map[string]string // valid variables; see package environ
-	TimeZone       string            // empty: unknown
+	Env            map[string]string  // valid variables; see package environ
+	TimeZone       string             // empty: unknown
+	Project        *workspace.Project // a valid one; nil: none
 }
 
 // CreateWorkspace adds a workspace of the caller. CodeNameTaken; CodeLimitExceeded, and nothing
@@ -77,6 +78,13 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 		if len(n.Env) > 0 {
 			details["env"] = slices.Sorted(maps.Keys(n.Env)) // the values may be secrets
 		}
+		if !n.Project.Empty() {
+			var addresses []string
+			for _, r := range n.Project.Repositories {
+				addresses = append(addresses, r.URL)
+			}
+			details["repositories"] = addresses
+		}
 		return audit(ctx, tx, caller, AuditCreate, string(id), details)
 	})
 	return w, err
@@ -87,12 +95,19 @@ func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id
 	if err != nil {
 		return w, err
 	}
+	if n.Project.Empty() {
+		n.Project = nil
+	}
+	project, err := jsonOf(n.Project)
+	if err != nil {
+		return w, err
+	}
 	err = tx.QueryRow(ctx, `
 		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, size, storage_backend,
-			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state, env, time_zone)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING `+workspaceColumns,
+			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state, env, time_zone, project)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) RETURNING `+workspaceColumns,
 		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, nullable(n.Size), n.StorageBackend,
-		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued), env, nullable(n.TimeZone)).Scan(workspaceTargets(&w)...)
+		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued), env, nullable(n.TimeZone), project).Scan(workspaceTargets(&w)...)
 	switch {
 	case violates(err, "workspaces_name"):
 		return w, nameTaken(n.Name, err)

@@ -24,8 +24,10 @@ type Filter struct {
 	// Recent lists the workspaces that count against the running limits first, then the most
 	// recently used. Otherwise the newest come first.
 	Recent bool
-	Limit  int    // at most MaxList; 0: DefaultList
-	Cursor string // of the previous page
+	// Repository lists the workspaces that were created for this repository and branch alone; nil: all.
+	Repository *workspace.Repository
+	Limit      int    // at most MaxList; 0: DefaultList
+	Cursor     string // of the previous page
 }
 
 // ListWorkspaces lists the caller's workspaces and returns the cursor of the next page, "" at
@@ -52,6 +54,10 @@ func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Fil
 	}
 	if f.Query != "" {
 		q.add(`(name ILIKE ? OR description ILIKE ?)`, containing(f.Query), containing(f.Query))
+	}
+	if r := f.Repository; r != nil {
+		q.add(`jsonb_array_length(project->'repositories') = 1 AND project#>>'{repositories,0,url}' = ANY(?) AND coalesce(project#>>'{repositories,0,branch}', '') = ?`,
+			r.Spellings(), r.Branch)
 	}
 	order := `created_at DESC, id DESC`
 	if f.Recent {

@@ -52,6 +52,7 @@ var columns = []column{
 	{name: "image_ref", by: apiLayer, claim: true, field: func(w *row) any { return &w.ImageRef }},
 	{name: "storage_backend", field: func(w *row) any { return &w.StorageBackend }},
 	{name: "uid_offset", field: func(w *row) any { return &w.UIDOffset }},
+	{name: "project", skipTick: true, field: func(w *row) any { return &w.Project }},
 	{name: "created_at", field: func(w *row) any { return &w.CreatedAt }},
 
 	{name: "home_ctx", by: controller, claim: true, field: func(w *row) any { return &w.Home }, value: func(w *row) (any, error) { return jsonOf(&w.Home) }},

@@ -9,7 +9,7 @@ var labels = map[string]string{
 	"desired_state": "State", "archive_op_id": "Archive", "message": "Message", "to": "New owner", "user": "User", "claim": "Group at the identity provider", "issuer": "Issuer",
 	"max_running": "Running limit", "max_workspaces": "Workspaces", "max_bytes": "Size of homes and archives",
 	"port": "Port", "with": "Who can open it", "expires_in_seconds": "How long", "expires_at": "Expires after",
-	"repo": "Repository", "branch": "Branch", "path": "Folder", "depth": "Depth",
+	"repo": "Repository", "repositories": "Repositories", "branch": "Branch", "path": "Folder", "depth": "Depth",
 	"current": "Current password", "new": "New password",
 }
 

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"path"
@@ -19,6 +20,56 @@ const (
 
 // ProjectDir is the folder of the home that the IDE opens, and in which repositories are cloned.
 const ProjectDir = "project"
+
+// Limits of a Project.
+const (
+	MaxRepositories = 16
+	maxProjectBytes = 64 << 10
+)
+
+// Project is what a workspace was created to work on. It does not change.
+type Project struct {
+	Repositories []Repository `json:"repositories,omitempty"`
+}
+
+// Empty reports whether there is nothing in it.
+func (p *Project) Empty() bool { return p == nil || len(p.Repositories) == 0 }
+
+// Check returns CodeInvalid for a project that no workspace can have.
+func (p *Project) Check() error {
+	if p.Empty() {
+		return nil
+	}
+	if len(p.Repositories) > MaxRepositories {
+		return InvalidField("repositories", fmt.Sprintf("are more than %d.", MaxRepositories))
+	}
+	var folders []string
+	for _, r := range p.Repositories {
+		if err := r.Check(); err != nil {
+			return err
+		}
+		// A folder in another one could be behind a link that the other repository brings.
+		folder := strings.ToLower(r.Folder()) + "/"
+		for _, other := range folders {
+			if strings.HasPrefix(folder, other) || strings.HasPrefix(other, folder) {
+				return InvalidField("path", "is the folder of another repository, or in one.")
+			}
+		}
+		folders = append(folders, folder)
+	}
+	if b, err := json.Marshal(p); err != nil || len(b) > maxProjectBytes {
+		return InvalidField("repositories", fmt.Sprintf("have more than %d bytes.", maxProjectBytes))
+	}
+	return nil
+}
+
+// Folder is the folder below the home that the IDE opens.
+func (p *Project) Folder() string {
+	if !p.Empty() && len(p.Repositories) == 1 {
+		return p.Repositories[0].Folder()
+	}
+	return ProjectDir
+}
 
 // Repository is a Git repository that is cloned into a workspace.
 type Repository struct {
@@ -60,6 +111,13 @@ func (r Repository) Name() string {
 		return "repository"
 	}
 	return name
+}
+
+// Spellings are the addresses that differ from the repository's in the end alone, as people paste
+// them.
+func (r Repository) Spellings() []string {
+	base := strings.TrimSuffix(strings.TrimRight(r.URL, "/"), ".git")
+	return []string{base, base + ".git", base + "/", base + ".git/"}
 }
 
 // Check returns CodeInvalid for a repository that cannot be cloned, or whose values a program

@@ -102,3 +102,29 @@ func TestRepositoryBranchesAndFolders(t *testing.T) {
 		}
 	}
 }
+
+func TestProject(t *testing.T) {
+	t.Parallel()
+	of := func(paths ...string) *workspace.Project {
+		p := &workspace.Project{}
+		for _, path := range paths {
+			p.Repositories = append(p.Repositories, workspace.Repository{URL: "https://git.example/x/y", Path: path})
+		}
+		return p
+	}
+	var none *workspace.Project
+	for folder, p := range map[string]*workspace.Project{"project": none, "project/y": of(""), "src": of("src")} {
+		if err := p.Check(); err != nil || p.Folder() != folder {
+			t.Errorf("%s, %v", p.Folder(), err)
+		}
+	}
+	if p := of("a", "b"); p.Check() != nil || p.Folder() != "project" {
+		t.Errorf("%s, %v", p.Folder(), p.Check())
+	}
+	// What one repository has in its folder, such as a link, must not decide where another goes.
+	for _, p := range []*workspace.Project{of("a", "a"), of("a", "a/b"), of("a/b", "A"), of(strings.Split(strings.Repeat("x,", 16)+"x", ",")...)} {
+		if p.Check() == nil {
+			t.Errorf("%+v is allowed", p)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"path"
 
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -9,16 +10,18 @@ import (
 	"codehub/internal/workspace/environ"
 )
 
+// FolderEnv is the variable with the folder that the IDE opens, if that is not ~/project.
+const FolderEnv = "CODEHUB_FOLDER"
+
 // addEnvironment adds the hostname and the environment variables of row's container:
 // those of the server's file, replaced by those of the workspace, and codehub's own.
-func (t *term) addEnvironment(ctx context.Context, row workspace.Workspace, spec *runtime.ContainerSpec) error {
-	var l postgres.Launch
-	err := t.inSession(ctx, func(ctx context.Context) (err error) {
+func (t *term) addEnvironment(ctx context.Context, row workspace.Workspace, spec *runtime.ContainerSpec) (l postgres.Launch, err error) {
+	err = t.inSession(ctx, func(ctx context.Context) (err error) {
 		l, err = t.rows.Launch(ctx, row.ID)
 		return err
 	})
 	if err != nil {
-		return err
+		return l, err
 	}
 	server, err := t.env.Env()
 	if err != nil {
@@ -29,6 +32,9 @@ func (t *term) addEnvironment(ctx context.Context, row workspace.Workspace, spec
 		"CODEHUB_WORKSPACE_NAME": row.Name, "CODEHUB_WORKSPACE_ID": string(row.ID),
 		"CODEHUB_WORKSPACE_OWNER": l.Owner, "CODEHUB_WORKSPACE_URL": t.cfg.Address(row.ID),
 	})
+	if !l.Project.Empty() {
+		spec.Env[FolderEnv] = path.Join(runtime.HomeDir, l.Project.Folder())
+	}
 	spec.TimeZone, spec.EnvDigest = l.TimeZone, environ.Digest(l.Env)
-	return nil
+	return l, nil
 }

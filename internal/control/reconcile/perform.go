@@ -119,10 +119,11 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 		Workspace: row.ID, UID: row.Home.UID, Claim: row.OpID, Image: row.ImageRef, Storage: row.StorageBackend,
 		VolumeClaim: row.Home.Claim, Secret: secret, User: row.OwnerID, Choice: choiceOf(row), Size: t.cfg.Sizes.Of(row.Size),
 	}
-	if err := t.addEnvironment(ctx, row, &spec); err != nil {
+	launch, err := t.addEnvironment(ctx, row, &spec)
+	if err != nil {
 		return err
 	}
-	setup, err := t.setup(ctx, row)
+	setup, err := t.setup(ctx, row, launch)
 	if err != nil {
 		return err
 	}

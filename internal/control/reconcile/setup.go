@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/workspace"
@@ -16,7 +17,12 @@ import (
 type Setup func(ctx context.Context, row workspace.Workspace, s *agent.Setup) error
 
 // setup returns what row's workspace needs beyond its image.
-func (t *term) setup(ctx context.Context, row workspace.Workspace) (s agent.Setup, err error) {
+func (t *term) setup(ctx context.Context, row workspace.Workspace, l postgres.Launch) (s agent.Setup, err error) {
+	if l.Project != nil {
+		for _, r := range l.Project.Repositories {
+			s.Steps = append(s.Steps, agent.Step{Name: r.URL, Clone: &r})
+		}
+	}
 	for _, add := range t.cfg.Setups {
 		if err := add(ctx, row, &s); err != nil {
 			return agent.Setup{}, err
