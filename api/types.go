@@ -32,16 +32,18 @@ type Workspace struct {
 	HomeLimitEnforced bool   `json:"home_limit_enforced"`
 	// Env has the environment variables of the next start. It is absent from lists and
 	// events: the values may be secrets.
-	Env              map[string]string `json:"env,omitzero"`
-	EnvWaits         bool              `json:"env_waits"` // the container was created with others
-	TimeZone         *string           `json:"time_zone"`
-	State            string            `json:"state"` // for display, such as stopping
-	Phase            string            `json:"phase"`
-	Operation        string            `json:"operation"`
-	Progress         *Progress         `json:"progress"`
-	DesiredState     string            `json:"desired_state"`
-	DesiredCause     *string           `json:"desired_cause"`
-	NextDesiredState *string           `json:"next_desired_state"`
+	Env      map[string]string `json:"env,omitzero"`
+	EnvWaits bool              `json:"env_waits"` // the container was created with others
+	TimeZone *string           `json:"time_zone"`
+	// Repositories are those that the workspace was created with.
+	Repositories     []Repository `json:"repositories"`
+	State            string       `json:"state"` // for display, such as stopping
+	Phase            string       `json:"phase"`
+	Operation        string       `json:"operation"`
+	Progress         *Progress    `json:"progress"`
+	DesiredState     string       `json:"desired_state"`
+	DesiredCause     *string      `json:"desired_cause"`
+	NextDesiredState *string      `json:"next_desired_state"`
 	// PendingRequest was accepted and is not carried out yet: "force_stop",
 	// "cancel", "recover" or "set_aside".
 	PendingRequest *string              `json:"pending_request"`
@@ -139,6 +141,9 @@ type CreateWorkspace struct {
 
 	Env      map[string]string `json:"env,omitempty"`
 	TimeZone string            `json:"time_zone,omitempty"`
+
+	// Repositories are cloned by the first start.
+	Repositories []Repository `json:"repositories,omitempty"`
 }
 
 // UpdateWorkspace is the body of PATCH /workspaces/{id}: absent fields are unchanged; a

@@ -106,6 +106,16 @@ func (c *Client) Usage(ctx context.Context, id string) (api.Usage, error) {
 	return ask[api.Usage](ctx, c, http.MethodGet, path(id, "/usage"), nil, nil)
 }
 
+// Setup returns how far a running workspace is with what its start does in addition to the IDE.
+func (c *Client) Setup(ctx context.Context, id string) (api.Setup, error) {
+	return ask[api.Setup](ctx, c, http.MethodGet, path(id, "/setup"), nil, nil)
+}
+
+// RetrySetup runs the failed steps of a workspace's setup again.
+func (c *Client) RetrySetup(ctx context.Context, id string) (api.Setup, error) {
+	return ask[api.Setup](ctx, c, http.MethodPost, path(id, "/setup/retry"), nil, nil)
+}
+
 func (c *Client) workspace(ctx context.Context, method, path string, q url.Values, in any) (api.Workspace, error) {
 	return ask[api.Workspace](ctx, c, method, path, q, in)
 }

@@ -2,7 +2,6 @@ package attach
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"codehub/internal/runtime/agent"
@@ -13,14 +12,11 @@ import (
 // use, and authorizes nobody: that is the caller's task. The errors are those of
 // Upstreams and agent.Client, and ErrNoAgent.
 func (a *Attacher) Usage(ctx context.Context, id workspace.ID) (agent.Usage, error) {
-	up, err := a.cfg.Runtime.Upstream(ctx, id)
+	c, err := a.agentOf(ctx, id)
 	if err != nil {
-		return agent.Usage{}, fmt.Errorf("find the workspace's container: %w", err)
+		return agent.Usage{}, err
 	}
-	if up.Agent == "" {
-		return agent.Usage{}, ErrNoAgent
-	}
-	usage, err := (&agent.Client{Addr: up.Agent, Secret: up.Secret}).Usage(ctx)
+	usage, err := c.Usage(ctx)
 	return usage, refusal(err)
 }
 

@@ -60,6 +60,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		ArchiveTTLSeconds: w.ArchiveTTL,
 		EnvWaits:          lifecycle.EnvWaits(w),
 		TimeZone:          optional(w.TimeZone),
+		Repositories:      repositoriesOf(w.Project),
 		CreatedAt:         w.CreatedAt.UTC(),
 		UpdatedAt:         w.UpdatedAt.UTC(),
 		DeletedAt:         utc(w.DeletedAt),

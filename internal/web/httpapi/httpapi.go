@@ -224,6 +224,8 @@ func (s *server) routes() []route {
 		{"GET", "/shared/{id}", read, s.getShared, nil},
 		{"DELETE", "/shared/{id}", workspaces, s.leave, nil},
 		{"GET", "/workspaces/{id}/usage", read, s.usage, nil},
+		{"GET", "/workspaces/{id}/setup", read, s.setup(s.cfg.Attach.Setup), nil},
+		{"POST", "/workspaces/{id}/setup/retry", workspaces, s.setup(s.cfg.Attach.RetrySetup), nil},
 		{"GET", "/workspaces/{id}/exec", workspaces, s.exec, nil},
 
 		{"GET", "/workspaces/{id}/ssh", workspaces, s.connectSSH, nil},
@@ -357,8 +359,11 @@ var insideRoutes = map[string]bool{
 	"GET /workspaces/{id}":       true,
 	"GET /workspaces/{id}/usage": true,
 	"GET /workspaces/{id}/ports": true,
+	"GET /workspaces/{id}/setup": true,
 	"POST /workspaces/{id}/stay": true,
 	"POST /workspaces/{id}/stop": true,
+
+	"POST /workspaces/{id}/setup/retry": true,
 }
 
 // checkInside refuses what a program inside a workspace may not do without a login.

@@ -135,6 +135,8 @@ var cells = map[string]string{
 	"GET /shared/{id}":                           "401 403 403 403 401 403 ok ok 403 403", // of guests
 	"DELETE /shared/{id}":                        "401 403 403 403 401 403 ok ok 403 403",
 	"GET /workspaces/{id}/usage":                 "401 403 ok 403 401 403 403 403 ok ok",
+	"GET /workspaces/{id}/setup":                 "401 403 ok 403 401 403 403 403 ok ok",
+	"POST /workspaces/{id}/setup/retry":          "401 403 ok 403 401 403 403 403 403 ok",
 	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403 ok 403 403 ok",
 	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403 ok 403 403 ok",
 	"GET /events":                                "401 ok ok ok 401 ok ok ok ok ok",

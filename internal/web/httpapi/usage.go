@@ -2,14 +2,11 @@ package httpapi
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
 	"codehub/api"
 	"codehub/internal/running/attach"
-	"codehub/internal/runtime"
-	"codehub/internal/runtime/agent"
 	"codehub/internal/users/auth"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/lifecycle"
@@ -31,15 +28,8 @@ func (s *server) usage(w http.ResponseWriter, r *http.Request, id auth.Identity)
 	ctx, cancel := context.WithTimeout(r.Context(), usageTimeout)
 	defer cancel()
 	load, err := s.cfg.Attach.Load(ctx, ws.ID)
-	switch {
-	case errors.Is(err, attach.ErrNoAgent):
-		return workspace.Errorf(codeNoAgent, "The workspace was started by another version of codehub. Restart it.")
-	case errors.Is(err, runtime.ErrNotFound):
-		return workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
-	case errors.Is(err, agent.ErrUnreachable), errors.Is(err, runtime.ErrUnreachable), ctx.Err() != nil:
-		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The workspace is not responding. Try again later.", Err: err}
-	case err != nil:
-		return err
+	if err != nil {
+		return ofAgent(ctx, err)
 	}
 	return writeJSON(w, http.StatusOK, usageOf(load, lifecycle.SpaceOf(ws, s.cfg.Sizes)))
 }

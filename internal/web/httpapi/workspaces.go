@@ -100,7 +100,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	n := postgres.NewWorkspace{
 		ImageRef: in.ImageRef, Size: workspace.SizeNamed(in.Size), StorageBackend: s.cfg.StorageBackend,
 		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
-		Env: in.Env, TimeZone: in.TimeZone, QueueAtLimit: in.QueueAtLimit,
+		Env: in.Env, TimeZone: in.TimeZone, QueueAtLimit: in.QueueAtLimit, Project: service.Project(in.Repositories),
 	}
 	if n.ImageRef == "" {
 		n.ImageRef = s.cfg.DefaultImage
@@ -121,6 +121,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 		checkImageRef(n.ImageRef),
 		lifecycle.InvalidEnv(environ.Check(in.Env)),
 		checkTimeZone(in.TimeZone),
+		n.Project.Check(),
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds),
 	); err != nil {

@@ -1,0 +1,50 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"codehub/internal/runtime/agent"
+	"codehub/internal/workspace"
+)
+
+// Setup asks the agent of a running workspace how far its setup is. It wakes nothing and counts as
+// no use. The caller has to check the access. The errors are those of Usage.
+func (a *Attacher) Setup(ctx context.Context, id workspace.ID) (agent.SetupStatus, error) {
+	c, err := a.agentOf(ctx, id)
+	if err != nil {
+		return agent.SetupStatus{}, err
+	}
+	s, err := c.SetupStatus(ctx)
+	return s, refusal(err)
+}
+
+// ErrSetupRuns: the steps of the setup still run.
+var ErrSetupRuns = errors.New("the setup is still running")
+
+// RetrySetup runs the failed steps of a workspace's setup again. ErrSetupRuns; otherwise as Setup.
+func (a *Attacher) RetrySetup(ctx context.Context, id workspace.ID) (agent.SetupStatus, error) {
+	c, err := a.agentOf(ctx, id)
+	if err != nil {
+		return agent.SetupStatus{}, err
+	}
+	s, err := c.RetrySetup(ctx)
+	var refused *agent.RefusedError
+	if errors.As(err, &refused) && refused.Status == http.StatusConflict {
+		return s, ErrSetupRuns
+	}
+	return s, refusal(err)
+}
+
+func (a *Attacher) agentOf(ctx context.Context, id workspace.ID) (*agent.Client, error) {
+	up, err := a.cfg.Runtime.Upstream(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("find the workspace's container: %w", err)
+	}
+	if up.Agent == "" {
+		return nil, ErrNoAgent
+	}
+	return &agent.Client{Addr: up.Agent, Secret: up.Secret}, nil
+}

@@ -1,0 +1,52 @@
+package service
+
+import (
+	"time"
+
+	"codehub/api"
+	"codehub/internal/runtime/agent"
+	"codehub/internal/workspace"
+)
+
+// Project is the project that a request creates a workspace with; nil: none.
+func Project(list []api.Repository) *workspace.Project {
+	if len(list) == 0 {
+		return nil
+	}
+	p := &workspace.Project{}
+	for _, r := range list {
+		p.Repositories = append(p.Repositories, workspace.Repository(r))
+	}
+	return p
+}
+
+func repositoriesOf(p *workspace.Project) []api.Repository {
+	out := []api.Repository{}
+	if p == nil {
+		return out
+	}
+	for _, r := range p.Repositories {
+		out = append(out, api.Repository(r))
+	}
+	return out
+}
+
+// Setup is a workspace's setup as the API shows it.
+func Setup(s agent.SetupStatus) api.Setup {
+	out := api.Setup{Steps: []api.SetupStep{}}
+	for _, st := range s.Steps {
+		out.Steps = append(out.Steps, api.SetupStep{
+			Name: st.Name, Kind: st.Kind, State: string(st.State), Percent: st.Percent, Detail: st.Detail, Reason: st.Reason, Error: st.Error, Log: st.Log,
+			StartedAt: second(st.Started), EndedAt: second(st.Ended), Folder: st.Folder,
+		})
+	}
+	return out
+}
+
+func second(since1970 int64) *time.Time {
+	if since1970 == 0 {
+		return nil
+	}
+	t := time.Unix(since1970, 0).UTC()
+	return &t
+}
