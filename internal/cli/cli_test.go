@@ -29,6 +29,7 @@ import (
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
 	"codehub/internal/server/maintenance"
 	"codehub/internal/storage/store"
 	"codehub/internal/testing/agenttest"
@@ -113,6 +114,25 @@ func startAgent(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(conn.QueryRow(ctx, `SELECT id FROM workspaces WHERE name = $1`, args[0]).Scan(&id))
 	a := ts.Value(agentsKey{}).(*agenttest.Agents).Start(id)
 	ts.Setenv("CODEHUB_BUSY_SOCKET", a.BusySocket)
+}
+
+// sendSetup NAME URL has the agent of a workspace clone a repository.
+func sendSetup(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: setup NAME URL")
+	}
+	startAgent(ts, false, args[:1])
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	var id workspace.ID
+	ts.Check(conn.QueryRow(ctx, `SELECT id FROM workspaces WHERE name = $1`, args[0]).Scan(&id))
+	up, err := ts.Value(agentsKey{}).(*agenttest.Agents).Upstream(ctx, id)
+	ts.Check(err)
+	c := &agent.Client{Addr: up.Agent, Secret: up.Secret}
+	ts.Check(c.Setup(ctx, agent.Setup{Steps: []agent.Step{{Name: args[1], Clone: &workspace.Repository{URL: args[1]}}}}))
 }
 
 type (
@@ -269,7 +289,7 @@ func TestClient(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "agent": startAgent, "inside": runInside, "listen": listen, "sql": statement},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "agent": startAgent, "inside": runInside, "setup": sendSetup, "listen": listen, "sql": statement},
 	})
 }
 

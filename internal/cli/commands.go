@@ -47,6 +47,7 @@ type Commands struct {
 	Open        openCmd        `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
 	Exec        execCmd        `cmd:"" group:"Client:" help:"Run a command in a workspace."`
 	Cp          cpCmd          `cmd:"" group:"Client:" name:"cp" help:"Copy files to or from a workspace."`
+	Setup       setupCmd       `cmd:"" group:"Client:" help:"Show a workspace's setup, or try it again."`
 	Logs        logsCmd        `cmd:"" group:"Client:" help:"Print a workspace's container log."`
 	Ports       portsCmd       `cmd:"" group:"Client:" help:"List and share a workspace's ports."`
 	Share       shareCmd       `cmd:"" group:"Client:" help:"Share a workspace."`

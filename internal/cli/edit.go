@@ -20,6 +20,11 @@ type createCmd struct {
 	Description string `short:"d" help:"Description of the workspace."`
 	Image       string `short:"i" help:"Image (default: that of the server)."`
 	Size        string `short:"s" help:"Size, one of codehub sizes (default: that of the server)."`
+	Repo        string `placeholder:"URL" help:"Git repository that the first start clones."`
+	Branch      string `short:"b" help:"Branch or tag of the repository."`
+	Folder      string `placeholder:"PATH" help:"Folder below the home for the repository (default: project/NAME)."`
+	Depth       int    `placeholder:"N" help:"Clone only the last N commits."`
+	Submodules  bool   `help:"Clone the submodules too."`
 	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
 	Wait        bool   `short:"w" help:"Wait until it is ready."`
 	ttlFlags
@@ -35,9 +40,15 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 	if !cmd.Start {
 		want = "STANDBY"
 	}
+	if cmd.Repo == "" && (cmd.Branch != "" || cmd.Folder != "" || cmd.Depth != 0 || cmd.Submodules) {
+		return terminal.Exit(terminal.ExitUsage, errors.New("--branch, --folder, --depth and --submodules need --repo"))
+	}
 	in := api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, Size: cmd.Size, DesiredState: &want,
 		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds,
 		Env: env, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))}
+	if cmd.Repo != "" {
+		in.Repositories = []api.Repository{{URL: cmd.Repo, Branch: cmd.Branch, Path: cmd.Folder, Depth: cmd.Depth, Submodules: cmd.Submodules}}
+	}
 	w, then, err := atTurn(ctx, c, func(queueAtLimit bool) (api.Workspace, error) {
 		in.QueueAtLimit = queueAtLimit
 		return c.Create(ctx, in)
@@ -45,6 +56,9 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 	if err == nil && cmd.Wait {
 		w, err = reach(ctx, k, c, w, want)
 		then = ""
+		if err == nil && cmd.Repo != "" && cmd.Start {
+			_, err = awaitSetup(ctx, k.Stderr, c, w.ID)
+		}
 	}
 	if err != nil {
 		return err

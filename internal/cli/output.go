@@ -62,6 +62,9 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 	if env := environment(w); env != "" {
 		add("Environment:", &env)
 	}
+	for _, r := range w.Repositories {
+		put("Repository:", strings.TrimSpace(r.URL+" "+r.Branch))
+	}
 	add("Time zone:", w.TimeZone)
 	if w.ErrorReason != nil {
 		rows = append(rows, []string{"Error:", problem(*w.ErrorReason)})

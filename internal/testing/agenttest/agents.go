@@ -67,6 +67,7 @@ func (a *Agents) Start(id workspace.ID) *Agent {
 	n.BusySocket = filepath.Join(a.t.TempDir(), "codehub", "busy.sock")
 	s := inside.NewServer(inside.Config{
 		Secret: n.Secret, Version: "test", Home: n.Home, BusySocket: n.BusySocket, Processes: a.processes, Log: slog.New(slog.DiscardHandler),
+		AwaitsSetup: true,
 	})
 	go func() {
 		defer close(n.served)
