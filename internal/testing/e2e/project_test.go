@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http/cgi"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/moby/moby/client"
+
+	"codehub/api"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
+	"codehub/internal/workspace"
+)
+
+// A workspace whose repository cannot be cloned runs, and says why. The clone is tried again
+// without a restart, and goes on when the server is killed. The next start clones nothing.
+func TestWorkspaceOfRepository(t *testing.T) {
+	t.Parallel()
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage)
+	const port = "42117" // nothing listens there in the workspace yet
+	url := "http://127.0.0.1:" + port + "/api.git"
+	id := s.create(api.CreateWorkspace{Name: "api", Repositories: []api.Repository{{URL: url, Branch: "main"}}})
+	s.awaitPhase(id, "RUNNING")
+	step := func(state string) api.SetupStep {
+		t.Helper()
+		var last api.Setup
+		var err error
+		s.until("the clone is "+state, func() bool {
+			last, err = s.api.Setup(t.Context(), id)
+			return err == nil && len(last.Steps) == 1 && last.Steps[0].State == state
+		})
+		return last.Steps[0]
+	}
+	if st := step("failed"); st.Reason != "git" || !strings.Contains(st.Error, "fatal: unable to access '"+url+"/'") || st.Name != url {
+		t.Errorf("%+v", st)
+	}
+
+	relay := s.serveGit(t, id, port)
+	if _, err := s.api.RetrySetup(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	<-relay.asked
+	s.Kill()
+	<-s.Done()
+	s.restart()
+	if st := step("running"); st.Folder != "/home/coder/project/api" {
+		t.Errorf("%+v", st)
+	}
+	close(relay.answer)
+	step("done")
+	run := func(command string) string {
+		t.Helper()
+		x, err := s.api.Exec(t.Context(), id, api.Exec{Shell: command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if code, err := x.Run(t.Context(), &out, &out, nil); err != nil || code != 0 {
+			t.Fatalf("%s: %d, %v: %s", command, code, err, out.String())
+		}
+		return out.String()
+	}
+	if out := run("cd $CODEHUB_FOLDER && pwd && git status --short --branch && cat hello && echo mine > own"); out != "/home/coder/project/api\n## main...origin/main\nhello\n" {
+		t.Errorf("%q", out)
+	}
+	s.setDesired(id, "STANDBY")
+	s.awaitPhase(id, "STANDBY")
+	s.setDesired(id, "RUNNING")
+	s.awaitPhase(id, "RUNNING")
+	step("skipped")
+	if out := run("cat project/api/own project/api/hello"); out != "mine\nhello\n" {
+		t.Errorf("%q", out)
+	}
+}
+
+// gitRelay is what a workspace reaches on its own loopback address.
+type gitRelay struct {
+	asked  chan struct{} // closed with the first connection
+	answer chan struct{} // connections wait until it is closed
+}
+
+// serveGit serves the repository /api.git by git http-backend on a port of the workspace: a
+// workspace does not reach this machine.
+func (s *server) serveGit(t *testing.T, id, port string) *gitRelay {
+	s.Helper()
+	root := scratch(t)
+	script := "git init -q -b main work && cd work && echo hello > hello && git add . && git -c user.name=T -c user.email=t@example.com commit -q -m one && git clone -q --bare . ../api.git"
+	cmd := exec.Command("/bin/sh", "-ec", script)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.Fatalf("%v: %s", err, out)
+	}
+	web := httptest.NewServer(&cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + filepath.Clean(root), "GIT_HTTP_EXPORT_ALL=1"}})
+	s.Cleanup(web.Close)
+	l, err := s.agentOf(id).Listen(s.Context(), "tcp", "127.0.0.1:"+port)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { l.Close() })
+	g := &gitRelay{asked: make(chan struct{}), answer: make(chan struct{})}
+	var once sync.Once
+	go func() {
+		for {
+			from, _, err := l.Accept()
+			if err != nil {
+				return
+			}
+			once.Do(func() { close(g.asked) })
+			go func() {
+				defer from.Close()
+				<-g.answer
+				to, err := net.Dial("tcp", web.Listener.Addr().String())
+				if err != nil {
+					return
+				}
+				defer to.Close()
+				go func() { _, _ = io.Copy(to, from) }()
+				_, _ = io.Copy(from, to)
+			}()
+		}
+	}()
+	return g
+}
+
+// agentOf returns a client of a workspace's agent.
+func (s *server) agentOf(id string) *agent.Client {
+	s.Helper()
+	found, err := s.docker.ContainerInspect(s.Context(), workspace.ID(id).DockerName(), client.ContainerInspectOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	c := &agent.Client{}
+	for _, e := range found.Container.Config.Env {
+		if value, ok := strings.CutPrefix(e, runtime.SecretEnv+"="); ok {
+			c.Secret = value
+		}
+	}
+	for of, bindings := range found.Container.NetworkSettings.Ports {
+		if of.Num() == runtime.AgentPort && len(bindings) > 0 {
+			c.Addr = net.JoinHostPort("127.0.0.1", bindings[0].HostPort)
+		}
+	}
+	for _, network := range found.Container.NetworkSettings.Networks {
+		if c.Addr == "" && network.IPAddress.IsValid() {
+			c.Addr = net.JoinHostPort(network.IPAddress.String(), strconv.Itoa(runtime.AgentPort))
+		}
+	}
+	return c
+}
