@@ -349,7 +349,7 @@ func newServer(p parts) (*server, error) {
 	unsaved := proxy.NewUnsaved(time.Now)
 	openBodies := &inbound.OpenBodies{}
 	pages := dashboard.New(dashboard.Config{
-		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Log: log,
+		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Setups: attacher, Log: log,
 		Settings: settings, Clients: cfg.ClientDir, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, MissingImage: func() string { return missingImage(p.conditions) }, Admin: administration, Restore: restore, Ports: portService,
 		Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,

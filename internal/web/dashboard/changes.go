@@ -296,7 +296,8 @@ func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id 
 	}
 	if from == fromWait {
 		v, err := d.waitOf(r.Context(), c, ws, false)
-		v.OOB, v.Entry = true, entryOf(r, ws.ID)
+		v.OOB = true
+		v.enters(entryOf(r, ws.ID))
 		return []part{{"wait", v}}, err
 	}
 	v, err := d.readDetail(r.Context(), c, ws, pageParam(r, "archives"))

@@ -48,7 +48,9 @@ type Config struct {
 	Logs   service.Logs
 	// Usage is optional; without it no page shows what workspaces use.
 	Usage Usage
-	Log   *slog.Logger
+	// Setups is optional; without it no page shows the setup of workspaces.
+	Setups Setups
+	Log    *slog.Logger
 
 	service.Settings
 	// MaxRunning is the running limit of a user, 0 for none.
@@ -178,10 +180,14 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	handle("GET /dashboard/events", d.events)
 	loggedIn("GET /workspaces/new", d.dialog("new"))
 	loggedIn("POST /workspaces", d.create)
+	loggedIn("GET "+openPath, d.openRepository)
+	handle("GET "+badgePath, d.badgeSVG)
 	loggedIn("GET /workspaces/{id}", d.detail)
 	loggedIn("GET /workspaces/{id}/logs", d.logs)
 	loggedIn("GET /workspaces/{id}/terminal", d.terminal)
 	loggedIn("GET /workspaces/{id}/usage", d.usage)
+	loggedIn("GET /workspaces/{id}/setup", d.setupState)
+	loggedIn("POST /workspaces/{id}/setup", d.retrySetup)
 	loggedIn("GET /workspaces/{id}/limit", d.limitState)
 	loggedIn("GET /workspaces/{id}/wait", d.wait)
 	d.changeRoutes(loggedIn)

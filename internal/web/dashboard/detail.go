@@ -52,6 +52,9 @@ type detailView struct {
 	Asked      *postgres.HandOverRequest
 	AskedWaits bool
 	Connect    connectView
+	// Repositories are those that the workspace was created with, and Badge opens the first one.
+	Repositories []workspace.Repository
+	Badge        badge
 }
 
 // FreesBytes reports whether the panel offers the start to free space: at the limit of bytes, unless
@@ -76,6 +79,9 @@ func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	v.MayFree = v.Space.Over() && v.State == "stopped" && lifecycle.MayFree(w, v.Now)
 	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
 		v.Pin = pin
+	}
+	if p := w.Project; !p.Empty() {
+		v.Repositories, v.Badge = p.Repositories, d.badgeOf(p.Repositories[0])
 	}
 	for _, t := range checkOrder {
 		v.Checks = append(v.Checks, check{string(t), shown(w, t)})

@@ -19,6 +19,8 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	f.lines("description", workspace.MaxDescription)
 	f.image(false)
 	f.size()
+	f.Open = r.PostFormValue("open") != ""
+	project := f.readRepository()
 	if err := d.readNewLimit(r, c, f); err != nil {
 		d.refuse(w, r, c, "", err)
 		return
@@ -29,7 +31,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	}
 	n := postgres.NewWorkspace{
 		Name: f.Value["name"], Description: f.Value["description"], ImageRef: f.Value["image"], Size: f.Value["size"],
-		StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby, TimeZone: timeZone(r),
+		StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby, TimeZone: timeZone(r), Project: project,
 	}
 	if n.ImageRef == "" {
 		n.ImageRef = d.DefaultImage
@@ -55,6 +57,10 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 			d.logFailure(r, err)
 			note = "create_waits"
 		}
+	}
+	if f.Open && ws.DesiredState == workspace.DesiredRunning {
+		d.redirect(w, r, entryPath(ws.ID, ""))
+		return
 	}
 	d.done(w, r, c, ws.ID, note)
 }

@@ -55,7 +55,10 @@ type form struct {
 	Empty       bool                   // no complete copy of the home exists
 	Cancels     bool                   // a deletion cancels the running operation
 	Choices     []choice               // workspaces to choose from
-	Provider    string                 // name of an identity provider, if any
+	Open        bool                   // the form is the page that a link to a repository leads to
+	Existing    []workspace.Workspace  // on the same repository and branch
+	Badge       badge
+	Provider    string // name of an identity provider, if any
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
 
@@ -150,6 +153,9 @@ func asPage(r *http.Request) bool { return r.FormValue("page") != "" }
 func (f *form) TextPage() string {
 	switch f.Name {
 	case "new":
+		if f.Open {
+			return "" // the address has the values
+		}
 		return "/workspaces/new"
 	case "edit":
 		return f.Action

@@ -15,6 +15,7 @@ import (
 
 	"codehub/internal/gateway/origin"
 	"codehub/internal/postgres"
+	"codehub/internal/runtime/agent"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/web"
 	"codehub/internal/web/proxy"
@@ -231,11 +232,13 @@ func (t *troubled) get() string     { s, _ := t.what.Load().(string); return s }
 // -artifacts it keeps screenshots.
 func TestPagesOnEveryScreen(t *testing.T) {
 	t.Parallel()
-	trouble := &troubled{}
+	trouble, clones := &troubled{}, &setups{}
 	w := makeSizedWorld(t, workspace.Sizes{
 		Default: workspace.Size{Name: workspace.DefaultSize, NanoCPUs: 2e9, Memory: 4 << 30, Disk: 20e9},
 		Offered: []workspace.Size{{Name: "large", NanoCPUs: 8e9, Memory: 16 << 30, Disk: 100e9}},
-	}, origin.PathMode, func(*web.Server) {}, func(c *Config) { c.PathMode, c.Trouble, c.Restore = true, trouble.get, &restores{plan: restorePlan} })
+	}, origin.PathMode, func(*web.Server) {}, func(c *Config) {
+		c.PathMode, c.Trouble, c.Restore, c.Setups = true, trouble.get, &restores{plan: restorePlan}, clones
+	})
 	b := w.tab()
 	shots := t.ArtifactDir()
 	for _, l := range b.screens() {
@@ -499,6 +502,8 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		"password-page":        "/settings/account/password",
 		"timeouts-page":        "/workspaces/" + string(ids["running"]) + "/timeouts",
 		"new-page":             "/workspaces/new",
+		"open-page":            openPath + "?repo=" + someRepo + "&branch=next",
+		"open-page-wrong":      openPath + "?repo=file:///etc",
 		"no-page":              "/nowhere",
 	})
 	w.waits(ids)
@@ -519,6 +524,24 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		}
 	}
 	b.shootAll(shots, w.elsewhere())
+	cloning := w.add("cloning", running)
+	w.want(cloning, "desired_state", "RUNNING")
+	w.want(cloning, "project", `{"repositories":[{"url":"`+someRepo+`"}]}`)
+	for _, l := range b.screens() {
+		b.as(l)
+		for name, step := range map[string]agent.StepStatus{
+			"clone":        {State: agent.StepRunning, Percent: 42, Detail: "Receiving objects:  60% (1200/2000), 1.20 MiB | 3.00 MiB/s"},
+			"clone-failed": {State: agent.StepFailed, Reason: "git", Error: "fatal: unable to access '" + someRepo + "/': Could not resolve host: git.example.com", Log: "Cloning into '/home/coder/project/.api.codehub-clone'...\n"},
+		} {
+			step.Name, step.Kind = someRepo, agent.KindClone
+			clones.set(step)
+			b.visit("/workspaces/" + string(cloning) + "/wait")
+			b.shoot(shots, l, "wait-"+name)
+			b.visit("/workspaces/" + string(cloning))
+			b.shown("#setup .setup")
+			b.shoot(shots, l, "detail-"+name)
+		}
+	}
 	// A request that the state forbids, from a browser without scripts.
 	for _, l := range b.screens() {
 		b.as(l)

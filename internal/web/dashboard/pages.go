@@ -18,8 +18,11 @@ const (
 	waitRestore = "restore"
 	waitFailed  = "failed"
 	waitLimit   = "limit" // the running limit is reached
-	waitDeleted = "deleted"
-	waitGone    = "gone"
+	waitSetup   = "setup" // it runs, and its repository is being cloned
+
+	waitSetupFailed = "setup_failed"
+	waitDeleted     = "deleted"
+	waitGone        = "gone"
 )
 
 // waitView is a page under /w/. All kinds are one fragment, so that a stream can turn one into
@@ -35,6 +38,8 @@ type waitView struct {
 	Refreshes bool
 	Check     string
 	Stuck     bool // it was entered too often
+	Setup     setupView
+	Opens     string // see opens
 	// OverBytes is the limit of bytes that prevents a start; nil: none.
 	OverBytes *bytesView
 	Lost      string // of waitGone: the message that says why (lostMessage)
@@ -47,7 +52,7 @@ func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.
 	awaitsLimit = awaitsLimit && v.Kind == waitStopped
 	if !awaitsLimit && !v.AwaitsLimit() {
 		if v.Kind != waitStopped && v.Kind != waitRestore {
-			return v, nil
+			return d.withSetup(ctx, w, v), nil
 		}
 		var err error
 		v.OverBytes, err = d.overBytes(ctx, c, w.ID)

@@ -99,7 +99,7 @@ func (d *Dashboard) wait(w http.ResponseWriter, r *http.Request, c workspace.Cal
 		d.fail(w, r, err)
 		return
 	}
-	v.Entry = entryPath(ws.ID, q.Get("path"))
+	v.enters(entryPath(ws.ID, q.Get("path")))
 	n, _ := strconv.Atoi(q.Get("n"))
 	n = max(0, n)
 	if v.Kind == waitReady {
@@ -143,7 +143,7 @@ func (d *Dashboard) renderWait(w http.ResponseWriter, r *http.Request, status in
 	if limit {
 		out.Stream += "&limit=1"
 	}
-	if v.Kind == waitLimit || v.Kind == waitLoading {
+	if v.Kind == waitLimit || v.Kind == waitLoading || v.Kind == waitSetup {
 		out.Refresh = nextRefresh(v.W.ID, v.Entry, limit, n)
 		body := out.Body.(waitView)
 		body.Refreshes, body.Check = out.Refresh != nil, waitPath(v.W.ID, v.Entry, limit, 0)
@@ -175,10 +175,11 @@ func (d *Dashboard) followWait(c workspace.Caller, id workspace.ID, entry string
 		}
 		// After it was allowed to start, or changed otherwise, it no longer waits for the limit.
 		awaitsLimit = awaitsLimit && (v.Kind == waitLimit || v.Kind == waitReady) && !lifecycle.StartRequested(ws)
-		v.view, v.OOB, v.Entry = timeless(v.view), true, entry
+		v.enters(entry)
+		v.view, v.OOB = timeless(v.view), true
 		v.Limit.W, v.Limit.Running, v.Limit.Entry = timeless(v.Limit.W), allTimeless(v.Limit.Running), entry
 		s := livePageOf(v, "wait")
-		s.views, s.busy = []view{v.view}, v.Kind == waitLimit || v.Kind == waitLoading
+		s.views, s.busy = []view{v.view}, v.Kind == waitLimit || v.Kind == waitLoading || v.Kind == waitSetup
 		return s, nil
 	}
 }

@@ -1,0 +1,133 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+
+	"codehub/internal/running/attach"
+	"codehub/internal/runtime/agent"
+	"codehub/internal/workspace"
+)
+
+// Setups asks running workspaces how far their setup is (*attach.Attacher). Asking is no use of a
+// workspace, and wakes nothing.
+type Setups interface {
+	Setup(ctx context.Context, id workspace.ID) (agent.SetupStatus, error)
+	RetrySetup(ctx context.Context, id workspace.ID) (agent.SetupStatus, error)
+}
+
+// setupView is what a workspace does while its IDE starts. Without steps there is nothing to
+// show.
+type setupView struct {
+	ID, From        string
+	Steps           []setupStep
+	Running, Failed bool
+}
+
+// setupStep is one step, with the texts steps.kind.<Kind>, steps.state.<State> and
+// steps.reason.<Reason>.
+type setupStep struct{ agent.StepStatus }
+
+func setupOf(id workspace.ID, from string, s agent.SetupStatus) setupView {
+	v := setupView{ID: string(id), From: from, Running: s.Running(), Failed: s.Failed()}
+	for _, st := range s.Steps {
+		v.Steps = append(v.Steps, setupStep{st})
+	}
+	return v
+}
+
+// opens is the query by which the IDE opens what the workspace was set up with; empty: what it
+// opens anyway.
+func opens(s agent.SetupStatus) string {
+	if len(s.Steps) != 1 || s.Steps[0].Folder == "" {
+		return ""
+	}
+	if file := s.Steps[0].File; file != "" {
+		return url.Values{"workspace": {file}}.Encode()
+	}
+	return url.Values{"folder": {s.Steps[0].Folder}}.Encode()
+}
+
+// readSetup returns the setup of a workspace that runs; nothing if its agent does not respond.
+func (d *Dashboard) readSetup(ctx context.Context, id workspace.ID) agent.SetupStatus {
+	if d.Setups == nil {
+		return agent.SetupStatus{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
+	defer cancel()
+	s, err := d.Setups.Setup(ctx, id)
+	if err != nil {
+		d.Log.Debug("read a workspace's setup failed", "workspace", id, "err", err)
+	}
+	return s
+}
+
+// withSetup makes the page that enters a workspace wait for the end of its setup.
+func (d *Dashboard) withSetup(ctx context.Context, w workspace.Workspace, v waitView) waitView {
+	if v.Kind != waitReady || w.Project.Empty() {
+		return v
+	}
+	s := d.readSetup(ctx, w.ID)
+	v.Opens = opens(s)
+	v.Setup = setupOf(w.ID, fromWait, s)
+	switch {
+	case v.Setup.Running:
+		v.Kind = waitSetup
+	case v.Setup.Failed:
+		v.Kind = waitSetupFailed
+	}
+	return v
+}
+
+// enters sets the address that the page enters.
+func (v *waitView) enters(entry string) {
+	v.Entry = entry
+	if v.Opens != "" && entry == entryPath(v.W.ID, "") {
+		v.Entry += "?" + v.Opens
+	}
+}
+
+// setup is the part of a workspace's page that shows its setup.
+func (d *Dashboard) setupState(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	d.showSetup(w, r, ws)
+}
+
+func (d *Dashboard) showSetup(w http.ResponseWriter, r *http.Request, ws workspace.Workspace) {
+	v := setupView{ID: string(ws.ID), From: fromDetail}
+	if ws.Phase == workspace.PhaseRunning {
+		v = setupOf(ws.ID, fromDetail, d.readSetup(r.Context(), ws.ID))
+	}
+	d.fragments(w, r, http.StatusOK, part{"setup", v})
+}
+
+// retrySetup runs the failed steps again.
+func (d *Dashboard) retrySetup(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err == nil && (ws.Phase != workspace.PhaseRunning || d.Setups == nil) {
+		err = workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
+	}
+	if err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), usageTimeout)
+		defer cancel()
+		if _, err = d.Setups.RetrySetup(ctx, ws.ID); errors.Is(err, attach.ErrSetupRuns) {
+			err = nil
+		} else if err != nil {
+			err = &workspace.Error{Code: workspace.CodeUnavailable, Message: "The workspace is not responding. Try again later.", Err: err}
+		}
+	}
+	switch {
+	case err != nil:
+		d.refuse(w, r, c, ws.ID, err)
+	case isHTMX(r) && fromOf(r) == fromDetail:
+		d.showSetup(w, r, ws)
+	default:
+		d.done(w, r, c, ws.ID, "setup_retry")
+	}
+}
