@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http/cgi"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,11 +15,15 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/chromedp/chromedp"
 	"github.com/moby/moby/client"
 
 	"codehub/api"
+	codehub "codehub/client"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/agent"
+	"codehub/internal/testing/e2e/proc"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 )
 
@@ -28,8 +33,8 @@ func TestWorkspaceOfRepository(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage)
 	const port = "42117" // nothing listens there in the workspace yet
-	url := "http://127.0.0.1:" + port + "/api.git"
-	id := s.create(api.CreateWorkspace{Name: "api", Repositories: []api.Repository{{URL: url, Branch: "main"}}})
+	repo := "http://127.0.0.1:" + port + "/api.git"
+	id := s.create(api.CreateWorkspace{Name: "api", Repositories: []api.Repository{{URL: repo, Branch: "main"}}})
 	s.awaitPhase(id, "RUNNING")
 	step := func(state string) api.SetupStep {
 		t.Helper()
@@ -41,7 +46,7 @@ func TestWorkspaceOfRepository(t *testing.T) {
 		})
 		return last.Steps[0]
 	}
-	if st := step("failed"); st.Reason != "git" || !strings.Contains(st.Error, "fatal: unable to access '"+url+"/'") || st.Name != url {
+	if st := step("failed"); st.Reason != "git" || !strings.Contains(st.Error, "fatal: unable to access '"+repo+"/'") || st.Name != repo {
 		t.Errorf("%+v", st)
 	}
 
@@ -81,6 +86,32 @@ func TestWorkspaceOfRepository(t *testing.T) {
 	if out := run("cat project/api/own project/api/hello"); out != "mine\nhello\n" {
 		t.Errorf("%q", out)
 	}
+}
+
+// From a link in a README to the code: one button after the login. The page that waits shows why
+// the clone fails, tries it again, and enters the IDE with the folder of the repository.
+func TestOpenRepositoryInBrowser(t *testing.T) {
+	harness.Verify(t)
+	t.Parallel()
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage)
+	const port = "42118"
+	b := s.browser(t)
+	b.do("open the link", navigate(s.URL+"/new?repo="+url.QueryEscape("http://127.0.0.1:"+port+"/api.git")+"&branch=main"), chromedp.WaitVisible("#username"))
+	b.do("log in", chromedp.SendKeys("#username", adminName), chromedp.SendKeys("#password", proc.AdminPassword), chromedp.Click("form button.btn-primary"), chromedp.WaitVisible("#dialog-form"))
+	if list, err := s.api.List(t.Context(), codehub.Filter{}); err != nil || len(list) != 0 {
+		t.Fatalf("the link has created a workspace: %v, %v", list, err)
+	}
+	b.do("press the button", chromedp.Click("#dialog-form button[type=submit]"), chromedp.WaitVisible("#setup-retry"))
+	list, err := s.api.List(t.Context(), codehub.Filter{})
+	if err != nil || len(list) != 1 || list[0].Name != "api" || list[0].Phase != "RUNNING" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	relay := s.serveGit(t, list[0].ID, port)
+	b.do("try again", chromedp.Click("#setup-retry"), chromedp.WaitVisible(`[data-step=clone][data-state=running]`))
+	close(relay.answer)
+	b.workbench()
+	b.do("the folder is open", until(`location.search === '?folder=/home/coder/project/api' || location.search === '?folder=%2Fhome%2Fcoder%2Fproject%2Fapi'`),
+		until(`[...document.querySelectorAll('.explorer-folders-view .monaco-list-row')].some(e => e.innerText.includes('hello'))`))
 }
 
 // gitRelay is what a workspace reaches on its own loopback address.
