@@ -78,11 +78,11 @@ func TestViewOfImage(t *testing.T) {
 	}
 }
 
-// What a workspace does not have is null, not empty.
+// What a workspace does not have is null, not empty. A list is empty.
 func TestViewOfNothing(t *testing.T) {
 	t.Parallel()
 	v := Server{URL: base, Grace: time.Hour}.View(workspace.Workspace{})
-	want := api.Workspace{State: "pending", Size: "default", URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}}
+	want := api.Workspace{State: "pending", Size: "default", URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}, Repositories: []api.Repository{}}
 	if d := cmp.Diff(want, v); d != "" {
 		t.Error(d)
 	}
@@ -165,5 +165,18 @@ func TestEditsAreComplete(t *testing.T) {
 		if !strings.Contains(string(moved), fmt.Sprintf(`"%s":"%s"`, d.Name, d.Name)) {
 			t.Errorf("a move does not take %s along: %s", d.Name, moved)
 		}
+	}
+}
+
+// The repositories of a request are those of the workspace, with all their fields.
+func TestViewOfRepositories(t *testing.T) {
+	t.Parallel()
+	list := []api.Repository{{URL: "https://git.example/x/y", Branch: "b", Path: "p", Depth: 3, Submodules: true}, {URL: "git@git.example:z"}}
+	v := (Server{}).View(workspace.Workspace{Project: Project(list)})
+	if d := cmp.Diff(list, v.Repositories); d != "" {
+		t.Error(d)
+	}
+	if Project(nil) != nil {
+		t.Error("a request without repositories makes a project")
 	}
 }
