@@ -2,7 +2,6 @@ package inside
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,12 +28,18 @@ const (
 
 // cloneEnv are the variables of git: no question, no protocol that runs programs or reads files
 // of the workspace, also for submodules, and messages in English, which are read here.
-func cloneEnv() []string {
+func (s *Server) cloneEnv() []string {
+	ssh := "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=30 -o ServerAliveInterval=15"
+	for _, e := range s.environ() {
+		if own, ok := strings.CutPrefix(e, "GIT_SSH_COMMAND="); ok {
+			ssh = own
+		}
+	}
 	return []string{
 		"GIT_ALLOW_PROTOCOL=https:http:ssh", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C.UTF-8", "LANGUAGE=",
 		"GIT_LFS_SKIP_SMUDGE=1", // fetched by a step of its own, with progress
 		"GIT_HTTP_LOW_SPEED_LIMIT=1", "GIT_HTTP_LOW_SPEED_TIME=" + strconv.Itoa(silence),
-		"GIT_SSH_COMMAND=" + cmp.Or(os.Getenv("GIT_SSH_COMMAND"), "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=30 -o ServerAliveInterval=15"),
+		"GIT_SSH_COMMAND=" + ssh,
 	}
 }
 
@@ -105,7 +110,7 @@ func (s *Server) fetch(st *step, folder, part string) error {
 			args = append(args, "--shallow-submodules")
 		}
 	}
-	if err := s.runCommand(st, parent, cloneEnv(), cloneTimeout, append(args, "--", st.spec.Clone.URL, part)...); err != nil {
+	if err := s.runCommand(st, parent, s.cloneEnv(), cloneTimeout, append(args, "--", st.spec.Clone.URL, part)...); err != nil {
 		return err
 	}
 	return s.fetchLFS(st, part)
@@ -122,7 +127,7 @@ func (s *Server) fetchLFS(st *step, part string) error {
 		})
 		return nil
 	}
-	env := append(cloneEnv(), "GIT_LFS_FORCE_PROGRESS=1")
+	env := append(s.cloneEnv(), "GIT_LFS_FORCE_PROGRESS=1")
 	for _, args := range [][]string{{"git", "lfs", "install", "--local"}, {"git", "lfs", "pull"}} {
 		if err := s.runCommand(st, part, env, cloneTimeout, args...); err != nil {
 			return err
