@@ -1,8 +1,10 @@
 package dashboard
 
 import (
+	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -39,9 +41,6 @@ func (d *Dashboard) openRepository(w http.ResponseWriter, r *http.Request, c wor
 	if f.Value["repo"] == "" {
 		f.Errors = map[string]string{}
 	}
-	if f.Value["name"] == "" && !p.Empty() {
-		f.Value["name"] = p.Repositories[0].Name()
-	}
 	if !p.Empty() && len(f.Errors) == 0 {
 		f.Existing, _, err = d.Store.ListWorkspaces(r.Context(), c, postgres.Filter{Repository: &p.Repositories[0], Recent: true, Limit: maxExisting})
 		if err != nil {
@@ -49,8 +48,27 @@ func (d *Dashboard) openRepository(w http.ResponseWriter, r *http.Request, c wor
 			return
 		}
 		f.Badge = d.badgeOf(p.Repositories[0])
+		if f.Value["name"] == "" {
+			if f.Value["name"], err = d.freeName(r.Context(), c, p.Repositories[0].Name()); err != nil {
+				d.refuse(w, r, c, "", err)
+				return
+			}
+		}
 	}
 	d.showForm(w, r, c, http.StatusOK, f)
+}
+
+// freeName returns the name, or the first of name-2, name-3 … that no workspace of the caller has.
+func (d *Dashboard) freeName(ctx context.Context, c workspace.Caller, name string) (string, error) {
+	list, _, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: name, Limit: postgres.MaxList})
+	if err != nil {
+		return "", err
+	}
+	free := name
+	for n := 2; slices.ContainsFunc(list, func(w workspace.Workspace) bool { return strings.EqualFold(w.Name, free) }); n++ {
+		free = name + "-" + strconv.Itoa(n)
+	}
+	return free, nil
 }
 
 // cut returns at most n bytes of a text, and no invalid ones.

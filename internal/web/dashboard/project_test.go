@@ -73,7 +73,7 @@ func TestOpenRepository(t *testing.T) {
 	if made.Project == nil || made.Project.Repositories[0] != want || made.DesiredState != workspace.DesiredRunning {
 		t.Errorf("%+v", made.Project)
 	}
-	contains(t, "the next visit", b.get(link).body, `id="existing"`, `href="/w/`+string(made.ID)+`/"`, "Open api")
+	contains(t, "the next visit", b.get(link).body, `id="existing"`, `href="/w/`+string(made.ID)+`/"`, "Open api", `value="api-2"`)
 	lacks(t, "another user's visit", w.person("ann").get(link).body, `id="existing"`)
 	contains(t, "its page", b.get("/workspaces/"+string(made.ID)).body, someRepo, "[![Open in codehub](")
 
