@@ -34,9 +34,10 @@ func (t *term) setup(ctx context.Context, row workspace.Workspace, l postgres.La
 // sendSetup sends the setup to the agent of a container, which may have got it from an earlier
 // attempt. It waits until the agent responds.
 func (t *term) sendSetup(ctx context.Context, id workspace.ID, s agent.Setup) error {
+	began := time.Now()
 	for pause := probeMin; ; pause = min(2*pause, probeMax) {
 		up, err := t.upstream(ctx, id)
-		if errors.Is(err, runtime.ErrNotFound) {
+		if errors.Is(err, runtime.ErrNotFound) && time.Since(began) > aliveInterval { // a view may be late
 			return fmt.Errorf("the container exited before its setup%s", t.containerOutput(ctx, id))
 		}
 		if err == nil {
