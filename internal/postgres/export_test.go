@@ -61,3 +61,21 @@ func WouldMigrateWith(ctx context.Context, dsn string, files fs.FS) (Pending, er
 
 // StopsServers reports whether servers that do not know a migration stop working after it.
 func StopsServers(version int64, text []byte) bool { return stopsServers(version, text) }
+
+// SealedColumnForTest makes the functions of sealed values use one table of a test.
+type SealedColumnForTest struct {
+	*DB
+	Table, Column, Key, Owner string
+}
+
+func (c SealedColumnForTest) columns() []sealedColumn {
+	return []sealedColumn{{table: c.Table, column: c.Column, key: c.Key, owner: c.Owner}}
+}
+
+func (c SealedColumnForTest) SealedValues(ctx context.Context, each func(SealedValue) error) error {
+	return c.sealedValues(ctx, c.columns(), each)
+}
+
+func (c SealedColumnForTest) SealedKeys(ctx context.Context) (map[string]int, error) {
+	return c.sealedKeys(ctx, c.columns())
+}

@@ -9,11 +9,13 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"codehub/internal/base/setting"
 	"codehub/internal/control/replica"
 	"codehub/internal/postgres"
 	"codehub/internal/server/config"
+	"codehub/internal/users/sealed"
 	"codehub/internal/workspace"
 )
 
@@ -30,7 +32,7 @@ func join(ctx context.Context, self *replica.Replica) error {
 }
 
 // sharedSettings are what the servers of one database compare.
-func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (replica.Settings, error) {
+func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB, keys *sealed.Ring) (replica.Settings, error) {
 	s := replica.Settings{
 		DataDir: cfg.DataDir,
 		Must: map[string]string{
@@ -65,6 +67,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_OIDC_FILE (groups)":      cfg.SignIn.Groups(),
 			"CODEHUB_OIDC_REFRESH_INTERVAL":   cfg.SignIn.Interval.String(),
 			"CODEHUB_OIDC_OUTAGE":             cfg.SignIn.Grace.String(),
+			"CODEHUB_SECRET_KEY_FILE (keys)":  strings.Join(keys.Keys(), ", "),
 			"CODEHUB_NO_PASSWORD_LOGIN":       strconv.FormatBool(cfg.Logins.NoPasswordLogin),
 			"CODEHUB_REQUIRE_PASSKEY":         strconv.FormatBool(cfg.Logins.RequirePasskey),
 		},

@@ -19,6 +19,7 @@ import (
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/testing/pgtest"
+	"codehub/internal/users/sealed"
 )
 
 // serveFails starts a server that is refused, and returns what it says.
@@ -115,7 +116,7 @@ func TestHomesInFoldersAreShared(t *testing.T) {
 	db := fixture.NewDatabase(t, postgres.Options{}).DB
 	homes := func(storage string) (dir string) {
 		cfg := config.Config{DataDir: "/data", Defaults: service.Defaults{StorageBackend: storage}, Runtime: "docker", Archives: &url.URL{Scheme: "file", Path: "/a"}}
-		s, err := sharedSettings(t.Context(), cfg, db)
+		s, err := sharedSettings(t.Context(), cfg, db, &sealed.Ring{})
 		try(t, err)
 		for name, v := range s.Must {
 			if strings.HasPrefix(name, "CODEHUB_DATA_DIR") {

@@ -199,7 +199,14 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err := checkBucket(ctx, archives, db, log); err != nil {
 		return err
 	}
-	shared, err := sharedSettings(ctx, cfg, db)
+	keys, err := installation.OpenKeys(cfg)
+	if err != nil {
+		return err
+	}
+	if err := checkKeys(ctx, keys, db, log); err != nil {
+		return err
+	}
+	shared, err := sharedSettings(ctx, cfg, db, keys)
 	if err != nil {
 		return err
 	}

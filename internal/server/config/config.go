@@ -36,6 +36,7 @@ import (
 	"codehub/internal/runtime/kube"
 	"codehub/internal/storage/bucket"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/sealed"
 	"codehub/internal/users/signin"
 	"codehub/internal/web/proxy"
 	"codehub/internal/web/sshgate"
@@ -79,6 +80,7 @@ type Config struct {
 	Limits    postgres.Limits        `embed:""`
 	Logins    auth.Settings          `embed:""`
 	SignIn    signin.Settings        `embed:""`
+	Sealed    sealed.Settings        `embed:""`
 	Inbound   inbound.Settings       `embed:""`
 	Proxy     proxy.Settings         `embed:""`
 	SSH       sshgate.Settings       `embed:""`
@@ -126,7 +128,7 @@ func (c *Config) Resolve() error {
 		c.authorities,
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
 		c.backends, c.Defaults.Resolve, c.sizes, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.Limits.Resolve, c.Audit.Resolve, c.cluster, c.logging,
-		c.SignIn.Resolve, c.logins,
+		c.SignIn.Resolve, c.logins, c.Sealed.Resolve,
 	} {
 		if err := check(); err != nil {
 			return err
