@@ -127,6 +127,7 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	if err != nil {
 		return err
 	}
+	defer setup.Clear()
 	spec.Setup = !setup.Empty()
 	began := time.Now()
 	k, err := t.cfg.Runtime.StartContainer(ctx, spec, step)

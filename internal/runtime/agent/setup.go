@@ -43,6 +43,13 @@ type Setup struct {
 // Empty reports whether there is nothing to set up.
 func (s Setup) Empty() bool { return len(s.Env) == 0 && len(s.Files) == 0 && len(s.Steps) == 0 }
 
+// Clear overwrites the contents of the files, once they are no longer needed.
+func (s Setup) Clear() {
+	for _, f := range s.Files {
+		clear(f.Content)
+	}
+}
+
 // File is a file in memory.
 type File struct {
 	// Path is where the workspace has a link to it; relative paths begin at the home.
@@ -59,6 +66,8 @@ type Step struct {
 	Timeout int `json:"timeout,omitempty"`
 
 	Clone *workspace.Repository `json:"clone,omitempty"`
+	// Fail is why the server could not do what the step is for: the step fails with these words.
+	Fail string `json:"fail,omitempty"`
 }
 
 // StepState is the state of a step.
@@ -74,8 +83,9 @@ const (
 
 // The kinds of steps.
 const (
-	KindClone = "clone"
-	KindFiles = "files" // of the setup's files; only there if one could not be written
+	KindClone  = "clone"
+	KindServer = "server" // Step.Fail
+	KindFiles  = "files"  // of the setup's files; only there if one could not be written
 )
 
 // SetupStatus is how far the setup is.
@@ -130,6 +140,7 @@ func (c *Client) Setup(ctx context.Context, s Setup) error {
 	if err != nil {
 		return fmt.Errorf("encode the setup: %w", err)
 	}
+	defer clear(body)
 	var status SetupStatus
 	return c.ask(ctx, http.MethodPost, PathSetup, body, maxSetupStatus, &status)
 }

@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,6 +62,8 @@ func (s *Server) run(st *step) error {
 		return s.writeFiles()
 	case st.spec.Clone != nil:
 		return s.clone(st)
+	case st.spec.Fail != "":
+		return stepError{"server", st.spec.Fail}
 	}
 	return stepError{"unknown", "The workspace was started by an earlier version of codehub. Restart it."}
 }
@@ -112,8 +115,11 @@ func (u *setup) take(given agent.Setup) bool {
 	slices.Sort(u.env)
 	for _, each := range given.Steps {
 		st := &step{spec: each, StepStatus: agent.StepStatus{Name: each.Name, Kind: "unknown", State: agent.StepWaiting}}
-		if each.Clone != nil {
+		switch {
+		case each.Clone != nil:
 			st.Kind = agent.KindClone
+		case each.Fail != "":
+			st.Kind = agent.KindServer
 		}
 		u.steps = append(u.steps, st)
 	}
@@ -250,9 +256,9 @@ func (s *Server) writeFiles() error {
 		return err
 	}
 	var failed []error
-	for i, f := range files {
-		// The path is a part of the name, so that people see what it is.
-		target := filepath.Join(s.cfg.FilesDir, strconv.Itoa(i)+"-"+filepath.Base(f.Path))
+	for _, f := range files {
+		// The name depends on the path alone, so that an earlier link never leads to another file.
+		target := filepath.Join(s.cfg.FilesDir, fmt.Sprintf("%.8x-%s", sha256.Sum256([]byte(f.Path)), filepath.Base(f.Path)))
 		mode := os.FileMode(f.Mode & 0o777)
 		if mode == 0 {
 			mode = 0o600

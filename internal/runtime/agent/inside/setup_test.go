@@ -106,6 +106,23 @@ func TestSetupGivesVariablesAndFiles(t *testing.T) {
 	}
 }
 
+// What the server could not do is a step that fails with its words, also when it is tried again.
+func TestSetupSaysWhatTheServerCouldNotDo(t *testing.T) {
+	t.Parallel()
+	a := await(t)
+	if err := a.Setup(t.Context(), agent.Setup{Steps: []agent.Step{{Name: "secrets", Fail: "The secret npm cannot be decrypted."}}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if steps := a.settled(t); len(steps) != 1 || steps[0].Kind != agent.KindServer || steps[0].State != agent.StepFailed || steps[0].Error != "The secret npm cannot be decrypted." {
+			t.Fatalf("%+v", steps)
+		}
+		if _, err := a.RetrySetup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func read(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
