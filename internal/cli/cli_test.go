@@ -36,6 +36,8 @@ import (
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/testing/harness/web"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/sealed"
+	"codehub/internal/users/secrets"
 	"codehub/internal/web/httpapi"
 	"codehub/internal/workspace"
 
@@ -83,6 +85,10 @@ func serveAPI(t testing.TB) apiServer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	keys, err := sealed.OpenOrCreate(filepath.Join(t.TempDir(), "secret.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	api := httpapi.Outer(log, nil, srv.Streams, httpapi.New(httpapi.Config{
 		Settings: service.Settings{
 			URL: srv.URL, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
@@ -91,7 +97,7 @@ func serveAPI(t testing.TB) apiServer {
 		},
 		Gate: gate, Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
 		Admin:  admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, URL: srv.URL, OrphanDelay: 10 * time.Minute}),
-		Attach: attacher,
+		Attach: attacher, Secrets: secrets.New(srv.DB, keys),
 		Ports: ports.New(ports.Config{Store: srv.DB, Runtime: agents, Attacher: attacher, Layout: layout,
 			Settings: ports.Settings{PortVisibilityMax: "public", PortShareMax: 24 * time.Hour}}),
 	}))

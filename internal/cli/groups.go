@@ -85,14 +85,20 @@ func (o onGroup) find(ctx context.Context) (*client.Client, api.Group, error) {
 	if err != nil {
 		return nil, api.Group{}, err
 	}
+	g, err := findGroup(ctx, c, o.Group)
+	return c, g, err
+}
+
+// findGroup finds a group by its id or its name.
+func findGroup(ctx context.Context, c *client.Client, ref string) (api.Group, error) {
 	list, err := c.Groups(ctx)
 	if err != nil {
-		return nil, api.Group{}, err
+		return api.Group{}, err
 	}
-	if g, found := byIDOrName(list, o.Group, func(g api.Group) (id, name string) { return g.ID, g.Name }); found {
-		return c, g, nil
+	if g, found := byIDOrName(list, ref, func(g api.Group) (id, name string) { return g.ID, g.Name }); found {
+		return g, nil
 	}
-	return nil, api.Group{}, terminal.NotFound("there is no group %q", o.Group)
+	return api.Group{}, terminal.NotFound("there is no group %q", ref)
 }
 
 type groupsShowCmd struct{ onGroup }

@@ -30,14 +30,17 @@ type Launch struct {
 	Env      map[string]string
 	TimeZone string // empty: unknown
 	Project  *workspace.Project
+
+	// SecretsDigest identifies the secrets of the workspace; empty: none.
+	SecretsDigest string
 }
 
 // Launch returns it as it is now.
 func (c *Controller) Launch(ctx context.Context, id workspace.ID) (l Launch, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
-			SELECT u.username, w.env, coalesce(w.time_zone, ''), w.project FROM workspaces w JOIN users u ON u.id = w.owner_user_id
-			WHERE w.id = $1`, id).Scan(&l.Owner, &l.Env, &l.TimeZone, &l.Project)
+			SELECT u.username, w.env, coalesce(w.time_zone, ''), w.project, `+secretsDigest+` FROM workspaces w JOIN users u ON u.id = w.owner_user_id
+			WHERE w.id = $1`, id).Scan(&l.Owner, &l.Env, &l.TimeZone, &l.Project, &l.SecretsDigest)
 	})
 	if missing(err) {
 		return Launch{}, notFound("workspace")

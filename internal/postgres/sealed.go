@@ -9,13 +9,15 @@ import (
 
 // sealedColumn is a column with values of internal/users/sealed.
 type sealedColumn struct {
-	table, column string
+	table, column string // the table may have an alias
 	key           string // the primary key: one column
 	owner         string // an SQL expression of what a value is sealed for
 }
 
 // sealedColumns are all such columns. A rotation of the keys seals them again.
-var sealedColumns = []sealedColumn{}
+var sealedColumns = []sealedColumn{
+	{table: "secrets s", column: "value", key: "id", owner: secretOwner},
+}
 
 // SealedValue is a sealed value of a table.
 type SealedValue struct {

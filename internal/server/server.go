@@ -44,6 +44,8 @@ import (
 	"codehub/internal/server/installation"
 	"codehub/internal/storage/bucket"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/sealed"
+	"codehub/internal/users/secrets"
 	"codehub/internal/users/signin"
 	"codehub/internal/web/dashboard"
 	"codehub/internal/web/httpapi"
@@ -228,7 +230,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	log.Info("installation", "id", id)
 	s, err := newServer(parts{
 		cfg: cfg, log: log, dsn: dsn, db: db, private: private, redis: redis, builds: builds, runtime: rt, bucket: archives,
-		self: self, backends: reachable, conditions: conditions, reserve: reserve, front: entrance, listener: listener, maxRelays: capacity,
+		self: self, keys: keys, backends: reachable, conditions: conditions, reserve: reserve, front: entrance, listener: listener, maxRelays: capacity,
 		numbers: numbers, ssh: ssh, sshSeed: sshSeed, sshBudget: budget,
 	})
 	if err != nil {
@@ -269,6 +271,7 @@ type parts struct {
 	runtime    engine
 	bucket     *bucket.Bucket
 	self       *replica.Replica
+	keys       *sealed.Ring
 	backends   backends
 	conditions *health.Monitor
 	reserve    *ballast.Ballast
@@ -352,6 +355,7 @@ func newServer(p parts) (*server, error) {
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})
+	secretService := secrets.New(db, p.keys)
 	portService := ports.New(ports.Config{Store: db, Runtime: p.runtime, Attacher: attacher, Layout: cfg.Layout, Settings: cfg.Proxy.Ports})
 	unsaved := proxy.NewUnsaved(time.Now)
 	openBodies := &inbound.OpenBodies{}
@@ -359,7 +363,7 @@ func newServer(p parts) (*server, error) {
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Setups: attacher, Log: log,
 		Settings: settings, Clients: cfg.ClientDir, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, MissingImage: func() string { return missingImage(p.conditions) }, Admin: administration, Restore: restore, Ports: portService,
-		Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
+		Secrets: secretService, Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
 	})
 	workspaces := proxy.New(proxy.Config{
 		Auth: authentication, Sessions: authentication, Store: db, Runtime: p.runtime, Pages: pages, Log: log,
@@ -381,9 +385,9 @@ func newServer(p parts) (*server, error) {
 		Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes,
 		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare,
 		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
-		MayRemove: marks.MayRemove,
-		Ticked:    func(took time.Duration) { ticks.Observe(took.Seconds()) },
-		Address:   func(id workspace.ID) string { return addressOf(cfg.Layout, id) },
+		MayRemove: marks.MayRemove, Setups: []reconcile.Setup{secretService.Deliver},
+		Ticked:  func(took time.Duration) { ticks.Observe(took.Seconds()) },
+		Address: func(id workspace.ID) string { return addressOf(cfg.Layout, id) },
 	})
 	garbage := gc.NewRunner(gc.RunnerConfig{Ready: marks.MayRemove, Schedule: cfg.GC, Conditions: p.conditions, Config: gc.Config{
 		Bucket: p.bucket, Settings: cfg.Retention, Log: log,
@@ -392,7 +396,7 @@ func newServer(p parts) (*server, error) {
 	mux := http.NewServeMux()
 	rest := httpapi.New(httpapi.Config{
 		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Archives: p.bucket, Admin: administration,
-		Restore: restore, Ports: portService, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
+		Restore: restore, Ports: portService, Secrets: secretService, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 		Gate: gate, OpenBodies: openBodies,
 	})
 	mux.Handle("/api/", rest)

@@ -27,6 +27,9 @@ const (
 	RecoverSetAside = "set_aside"
 )
 
+// SecretsMark separates the digests in Workspace.RunningEnv.
+const SecretsMark = "+"
+
 // Workspace is one row: the last observation of one development environment,
 // and the requests for it. docs/database.md says who writes which field.
 type Workspace struct {
@@ -69,7 +72,8 @@ type Workspace struct {
 	// another one than the pinned image; otherwise empty.
 	ImageNewer string
 	// RunningEnv is the digest of the workspace's own environment variables with
-	// which the container was created; empty if there were none, or no container.
+	// which the container was created, followed by SecretsMark and that of its secrets if it has
+	// any; empty if there were none, or no container.
 	RunningEnv string
 
 	// RunningSize is the name of the size with which the container was created; empty if

@@ -8,6 +8,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/environ"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // FolderEnv is the variable with the folder that the IDE opens, if that is not ~/project.
@@ -35,6 +36,6 @@ func (t *term) addEnvironment(ctx context.Context, row workspace.Workspace, spec
 	if !l.Project.Empty() {
 		spec.Env[FolderEnv] = path.Join(runtime.HomeDir, l.Project.Folder())
 	}
-	spec.TimeZone, spec.EnvDigest = l.TimeZone, environ.Digest(l.Env)
+	spec.TimeZone, spec.EnvDigest = l.TimeZone, lifecycle.LaunchDigest(l.Env, l.SecretsDigest)
 	return l, nil
 }

@@ -6,11 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"codehub/api"
 	"codehub/internal/postgres"
+	"codehub/internal/runtime/agent"
 	"codehub/internal/server/config"
 	"codehub/internal/server/installation"
+	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/testing/pgtest"
 	"codehub/internal/users/sealed"
+	"codehub/internal/users/secrets"
 )
 
 func TestSecretKeyRotate(t *testing.T) {
@@ -25,9 +29,25 @@ func TestSecretKeyRotate(t *testing.T) {
 		t.Fatal(err, exit)
 	}
 	old, _, _ := strings.Cut(line, ":")
+	// A running server stores a secret, and reads it with the new key later.
+	d := fixture.OpenDatabase(t, c.dsn, postgres.Options{})
+	server, err := sealed.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann := d.AddUser("ann")
+	ws := d.AddWorkspace(ann, "shop")
+	service := secrets.New(d.DB, server)
+	if _, err := service.Create(t.Context(), ann, api.CreateSecret{Name: "npm", Value: "hunter2", Env: "NPM_TOKEN"}); err != nil {
+		t.Fatal(err)
+	}
 	out, said, exit := c.run("secret-key", "rotate", "--secret-key-file", file)
-	if exit != 0 || !strings.Contains(out, "is the first one in "+file) || !strings.Contains(out, "The database no longer needs "+old+".") {
+	if exit != 0 || !strings.Contains(out, "is the first one in "+file) || !strings.Contains(out, "Values encrypted again: 1.") || !strings.Contains(out, "The database no longer needs "+old+".") {
 		t.Errorf("exit %d: %s%s", exit, out, said)
+	}
+	var setup agent.Setup
+	if err := service.Deliver(t.Context(), ws, &setup); err != nil || setup.Env["NPM_TOKEN"] != "hunter2" || server.Keys()[1] != old {
+		t.Errorf("%+v, %v", setup, err)
 	}
 	ring, err := sealed.Open(file)
 	if err != nil || len(ring.Keys()) != 2 || ring.Keys()[1] != old {

@@ -23,6 +23,7 @@ import (
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/storage/store"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/secrets"
 	"codehub/internal/users/signin"
 	"codehub/internal/web/accesslog"
 	"codehub/internal/workspace"
@@ -56,7 +57,8 @@ type Config struct {
 	// MaxRunning is the running limit of a user, 0 for none.
 	MaxRunning int
 	// SignIn logs users in with identity providers; optional.
-	SignIn *signin.Service
+	SignIn  *signin.Service
+	Secrets *secrets.Service
 	// Ports lists and shares ports; optional, without it the pages show none.
 	Ports *ports.Service
 	// Admin serves the administrators' page; optional, without it that page does not exist.
@@ -238,6 +240,16 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("POST /cli-login", d.allowBrowserLogin)
 	loggedIn("GET /device", d.devicePage)
 	loggedIn("POST /device", d.answerDevice)
+
+	loggedIn("GET /settings/secrets", d.secretsPage)
+	loggedIn("GET /settings/secrets/new", d.secretDialog(secretNew))
+	loggedIn("POST /settings/secrets", d.changeSecret(secretNew))
+	loggedIn("GET /settings/secrets/{secret}/edit", d.secretDialog(secretEdit))
+	loggedIn("POST /settings/secrets/{secret}/edit", d.changeSecret(secretEdit))
+	loggedIn("GET /settings/secrets/{secret}/delete", d.secretDialog(secretDelete))
+	loggedIn("POST /settings/secrets/{secret}/delete", d.changeSecret(secretDelete))
+	loggedIn("GET /groups/{group}/secrets/new", d.secretDialog(secretNew))
+	loggedIn("POST /groups/{group}/secrets", d.changeSecret(secretNew))
 
 	loggedIn("GET /settings/tokens", d.tokens)
 	loggedIn("GET /settings/tokens/new", d.dialog("token"))

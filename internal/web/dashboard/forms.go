@@ -33,6 +33,7 @@ type form struct {
 	Token *postgres.Token // the token, if any
 
 	Passkey *postgres.Passkey // the passkey, if any
+	Secret  *api.Secret       // the secret, if any
 
 	Generations []generation // to choose from
 	Image       string       // the default image
@@ -136,7 +137,9 @@ func (f *form) Heading() string {
 		return f.lang.T(key, f.Token.Name)
 	case f.Passkey != nil:
 		return f.lang.T(key, f.Passkey.Name)
-	case f.Group != nil:
+	case f.Secret != nil:
+		return f.lang.T(key, f.Secret.Name)
+	case f.Group != nil && f.Name != secretNew:
 		return f.lang.T(key, f.Group.Name)
 	case f.Provider != "":
 		return f.lang.T(key, f.Provider)

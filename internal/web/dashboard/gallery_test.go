@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/gateway/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime/agent"
@@ -293,6 +294,13 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	if _, err := w.DB.SetMember(t.Context(), w.caller("admin"), group.ID, "ann", new(true)); err != nil {
 		t.Fatal(err)
 	}
+	secret, err := w.dash.Secrets.Create(t.Context(), w.caller("admin"), api.CreateSecret{Name: "npm", Value: "x", Env: "NPM_TOKEN", File: "~/.npmrc", WorkspaceID: string(ids["running"])})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.dash.Secrets.CreateGroup(t.Context(), w.caller("admin"), group.ID, api.CreateSecret{Name: "registry", Value: "x", File: "~/.config/containers/auth.json"}); err != nil {
+		t.Fatal(err)
+	}
 	for owner, id := range map[string]workspace.ID{"ann": ids["other"], "admin": ids["running"]} {
 		with := map[string]string{"ann": "admin", "admin": "ann"}[owner]
 		if _, err := w.DB.Share(t.Context(), w.caller(owner), id, postgres.NewShare{User: with, Access: workspace.AccessUse}); err != nil {
@@ -478,6 +486,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		"admin-settings":       "/admin/settings",
 		"groups":               "/groups",
 		"group":                "/groups/" + group.ID,
+		"secrets":              "/settings/secrets",
+		"secret-new":           "/settings/secrets/new",
+		"secret-delete":        "/settings/secrets/" + secret.ID + "/delete",
 		"group-edit":           "/groups/" + group.ID + "/edit",
 		"group-member":         "/groups/" + group.ID + "/member",
 		"shares":               "/workspaces/" + string(ids["running"]) + "/shares",

@@ -21,9 +21,10 @@ type groupsView struct {
 // groupView is the page of a group.
 type groupView struct {
 	api.Group
-	List   []memberView
-	Admin  bool // the user may change the group
-	Paging paging
+	List    []memberView
+	Admin   bool // the user may change the group
+	Secrets secretsView
+	Paging  paging
 }
 
 // memberView is a user in a group.
@@ -76,6 +77,10 @@ func (d *Dashboard) groupPage(w http.ResponseWriter, r *http.Request, c workspac
 			v.List = append(v.List, memberView{Member: m, Removable: m.Added && (c.Admin || !m.Admin || m.UserID == c.UserID)})
 		}
 		v.Paging = pagingOf("/groups/"+g.ID, "cursor", cursor, list.NextCursor)
+	}
+	if v.Secrets, err = d.readSecrets(r, c, g.ID); err != nil {
+		d.fail(w, r, err)
+		return
 	}
 	p := d.newPage(r, &c, "", v)
 	p.Title, p.Nav, p.Toast = g.Name, "groups", d.noted(r, c)

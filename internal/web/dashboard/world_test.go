@@ -12,6 +12,7 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -32,6 +33,8 @@ import (
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/testing/harness/web"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/sealed"
+	"codehub/internal/users/secrets"
 	"codehub/internal/web/proxy"
 	"codehub/internal/workspace"
 
@@ -239,8 +242,13 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 	db := fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 100}, Sizes: sizes, Log: log, MaxConns: 8, Sharing: true})
 	w := &world{t: t, Server: web.New(t, db, log, server), ctrl: db.Controller(), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
 	w.HTTP.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
+	keys, err := sealed.OpenOrCreate(filepath.Join(t.TempDir(), "secret.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	config := Config{
-		Store: w.DB, Auth: w.Auth, Events: w.Hub, Logs: w.logs, Log: log,
+		Secrets: secrets.New(w.DB, keys),
+		Store:   w.DB, Auth: w.Auth, Events: w.Hub, Logs: w.logs, Log: log,
 		Settings: service.Settings{
 			URL:         w.URL,
 			Defaults:    service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume, Sizes: sizes},
@@ -260,7 +268,6 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 	for _, f := range change {
 		f(&config)
 	}
-	var err error
 	if w.layout, err = origin.Parse(w.URL, workspaces); err != nil {
 		t.Fatal(err)
 	}

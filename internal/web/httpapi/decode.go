@@ -47,7 +47,9 @@ func (s *server) decodeBody(w http.ResponseWriter, r *http.Request, v any, optio
 	if err := checkFields(body, jsonFields(reflect.TypeOf(v).Elem())); err != nil {
 		return err
 	}
-	if err := json.Unmarshal(body, v); err != nil {
+	err = json.Unmarshal(body, v)
+	clear(body) // it may have a secret
+	if err != nil {
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) && wrong.Field != "" {
 			return malformed(wrong.Field, "is of the wrong type: "+wrong.Value+".")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +26,8 @@ import (
 	"codehub/internal/testing/pgtest"
 	"codehub/internal/testing/runtimetest"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/sealed"
+	"codehub/internal/users/secrets"
 	"codehub/internal/workspace"
 )
 
@@ -74,6 +77,11 @@ func newEnv(t *testing.T, opts ...option) *env {
 		Restore: rollback.New(rollback.Config{Store: e.DB, Runtime: runtimetest.NewFake(), Bucket: fixture.NewBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
 		Admin:   admin.New(admin.Config{Store: e.DB, Passwords: e.Auth, URL: e.URL, Settings: testSettings, OrphanDelay: 10 * time.Minute}),
 	}
+	keys, err := sealed.OpenOrCreate(filepath.Join(t.TempDir(), "secret.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Secrets = secrets.New(e.DB, keys)
 	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
 	cfg.Attach = attach.New(attach.Config{Store: e.DB, Runtime: agenttest.New(t), Sessions: e.Auth})
 	for _, o := range opts {
@@ -108,6 +116,7 @@ func (e *env) dump() string {
 		(SELECT string_agg(w::text, E'\n' ORDER BY id) FROM workspaces w),
 		(SELECT string_agg(concat(id, name, expires_at), E'\n' ORDER BY id) FROM api_tokens),
 		(SELECT string_agg(concat(id, name, public_key), E'\n' ORDER BY id) FROM ssh_keys),
+		(SELECT string_agg(s::text, E'\n' ORDER BY id) FROM secrets s),
 		(SELECT string_agg((to_jsonb(s) - 'last_used_at')::text, E'\n' ORDER BY hash) FROM sessions s))`)
 }
 

@@ -22,6 +22,7 @@ import (
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/secrets"
 	"codehub/internal/web/accesslog"
 	"codehub/internal/workspace"
 )
@@ -39,6 +40,7 @@ type Config struct {
 	Hub     *bus.Hub
 	Logs    service.Logs
 	Ports   *ports.Service
+	Secrets *secrets.Service
 	Attach  *attach.Attacher
 	Gate    Gate
 	Log     *slog.Logger
@@ -162,6 +164,9 @@ func (s *server) routes() []route {
 		{"POST", "/groups/{id}/members", admin, changes(s, s.cfg.Admin.SetMember), nil},
 		{"DELETE", "/groups/{id}/members/{user}", admin, s.removeMember, nil},
 
+		{"GET", "/groups/{id}/secrets", read, ofPath("id", s.cfg.Secrets.ListGroup), nil},
+		{"POST", "/groups/{id}/secrets", admin, takes(s, s.createGroupSecret), nil},
+
 		{"GET", "/admin/workspaces", admin, s.listAllWorkspaces, adminListParams},
 		{"GET", "/admin/workspaces/{id}", admin, s.getAnyWorkspace, nil},
 		{"PATCH", "/admin/workspaces/{id}", admin, takes(s, s.patchAnyWorkspace), nil},
@@ -194,6 +199,11 @@ func (s *server) routes() []route {
 		{"POST", "/keys", admin, takes(s, s.addKey), nil},
 		{"DELETE", "/keys/{id}", admin, deletes(s.cfg.Store.DeleteSSHKey), nil},
 		{"GET", "/ssh", read, s.sshServer, nil},
+
+		{"GET", "/secrets", read, s.listSecrets, nil},
+		{"POST", "/secrets", admin, creates(s, s.cfg.Secrets.Create), nil},
+		{"PATCH", "/secrets/{id}", admin, changes(s, s.cfg.Secrets.Update), nil},
+		{"DELETE", "/secrets/{id}", admin, deletes(s.cfg.Secrets.Delete), nil},
 
 		{"GET", "/sizes", read, s.listSizes, nil},
 		{"GET", "/workspaces", read, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},

@@ -116,6 +116,7 @@ func wire() map[string]any {
 		"Banner": api.Banner{}, "SetBanner": api.SetBanner{}, "Notice": api.Notice{}, "NoticeList": api.NoticeList{},
 		"Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
 		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
+		"Secret": api.Secret{}, "SecretList": api.SecretList{}, "SecretWaiting": api.SecretWaiting{}, "CreateSecret": api.CreateSecret{}, "UpdateSecret": api.UpdateSecret{},
 	}
 }
 
@@ -171,6 +172,8 @@ func describe(t reflect.Type) shape {
 	switch {
 	case t == reflect.TypeFor[api.Nullable[int]](), t == reflect.TypeFor[api.Nullable[int64]]():
 		return shape{"integer", true}
+	case t == reflect.TypeFor[api.Nullable[string]]():
+		return shape{"string", true}
 	case t == reflect.TypeFor[api.Nullable[map[string]*string]]():
 		return shape{"object", true}
 	case t == reflect.TypeFor[api.Nullable[time.Time]]():

@@ -98,6 +98,14 @@ var cells = map[string]string{
 	"POST /groups/{id}/members":          "401 403 403 ok 401 ok 403 403 403 403",
 	"DELETE /groups/{id}/members/{user}": "401 403 403 ok 401 ok 403 403 403 403",
 
+	"GET /groups/{id}/secrets":  "401 403 ok ok 401 ok 403 403 ok ok",
+	"POST /groups/{id}/secrets": "401 403 403 ok 401 ok 403 403 403 403",
+
+	"GET /secrets":         "401 ok ok ok 401 ok ok ok ok ok",
+	"POST /secrets":        "401 ok ok ok 401 ok ok ok 403 403",
+	"PATCH /secrets/{id}":  "401 404 ok 404 401 404 404 404 403 403",
+	"DELETE /secrets/{id}": "401 404 ok 404 401 404 404 404 403 403",
+
 	"GET /tokens":         "401 ok ok ok 401 ok ok ok 403 403",
 	"POST /tokens":        "401 ok ok ok 401 ok ok ok 403 403",
 	"DELETE /tokens/{id}": "401 403 ok 403 401 403 403 403 403 403",
@@ -148,6 +156,9 @@ var bodies = map[string]string{
 	"POST /identities/{id}/unlink":            `{"current":"` + password + `"}`,
 
 	"PATCH /passkeys/{id}":                  `{"name":"made"}`,
+	"POST /secrets":                         `{"name":"made","value":"hunter2","env":"MADE"}`,
+	"PATCH /secrets/{id}":                   `{"value":"hunter3"}`,
+	"POST /groups/{id}/secrets":             `{"name":"made","value":"hunter2","env":"MADE"}`,
 	"POST /tokens":                          `{"name":"made"}`,
 	"POST /keys":                            `{"name":"made","public_key":"` + publicKey + `"}`,
 	"POST /workspaces":                      `{"name":"made"}`,
@@ -221,6 +232,12 @@ func TestRoutesByRole(t *testing.T) {
 						t.Fatal(err)
 					}
 					id = key.ID
+				case strings.HasPrefix(rt.path, "/secrets/"):
+					s, err := e.cfg.Secrets.Create(t.Context(), owner.Caller, api.CreateSecret{Name: "s", Value: "hunter2", Env: "TOKEN"})
+					if err != nil {
+						t.Fatal(err)
+					}
+					id = s.ID
 				case strings.HasPrefix(rt.path, "/sessions/"):
 					list, _, err := e.Auth.Sessions(t.Context(), e.enter(owner.User.Username).Caller, postgres.Page{})
 					if err != nil {

@@ -4,6 +4,7 @@
 package environ
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -121,10 +122,16 @@ func checkVariable(name, value string) error {
 	if err := CheckName(name); err != nil {
 		return err
 	}
-	switch {
-	case len(value) > MaxValue:
+	if len(value) > MaxValue {
 		return &Error{Reason: Long, Name: name}
-	case !utf8.ValidString(value), strings.ContainsFunc(value, func(r rune) bool { return unicode.IsControl(r) && r != '\t' && r != '\n' }):
+	}
+	return CheckText(name, []byte(value))
+}
+
+// CheckText returns an *Error if the value of a variable, of any length, has characters that are
+// not allowed.
+func CheckText(name string, value []byte) error {
+	if !utf8.Valid(value) || bytes.ContainsFunc(value, func(r rune) bool { return unicode.IsControl(r) && r != '\t' && r != '\n' }) {
 		return &Error{Reason: BadValue, Name: name}
 	}
 	return nil

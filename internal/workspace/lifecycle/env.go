@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/environ"
@@ -68,5 +69,15 @@ func InvalidEnv(err error) error {
 // EnvWaits reports whether the environment variables of the workspace wait for its
 // next start: its container was created with others.
 func EnvWaits(w workspace.Workspace) bool {
-	return w.Conditions.HasContainer() && w.RunningEnv != environ.Digest(w.Env)
+	own, _, _ := strings.Cut(w.RunningEnv, workspace.SecretsMark)
+	return w.Conditions.HasContainer() && own != environ.Digest(w.Env)
+}
+
+// LaunchDigest identifies the environment variables of a container, and the secrets that it gets.
+// Package postgres compares the part behind the mark.
+func LaunchDigest(env map[string]string, secrets string) string {
+	if secrets == "" {
+		return environ.Digest(env)
+	}
+	return environ.Digest(env) + workspace.SecretsMark + secrets
 }

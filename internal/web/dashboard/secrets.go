@@ -1,0 +1,220 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/postgres"
+	"codehub/internal/users/secrets"
+	"codehub/internal/workspace"
+	"codehub/internal/workspace/environ"
+)
+
+// secretsView is a list of secrets: the user's, or those of a group.
+type secretsView struct {
+	Secrets []secretView
+	Waiting []api.SecretWaiting
+	Quota   quotaView
+}
+
+type secretView struct {
+	api.Secret
+	Deleted bool // the only workspace that gets it is deleted
+	Now     time.Time
+}
+
+// readSecrets reads the secrets of a group, or of the user and the user's groups.
+func (d *Dashboard) readSecrets(r *http.Request, c workspace.Caller, group string) (v secretsView, err error) {
+	var list api.SecretList
+	if group == "" {
+		list, err = d.Secrets.List(r.Context(), c)
+	} else {
+		list, err = d.Secrets.ListGroup(r.Context(), c, group)
+	}
+	if err != nil {
+		return v, err
+	}
+	v.Waiting, v.Quota.Max = list.Waiting, postgres.MaxSecrets
+	for _, s := range list.Secrets {
+		if group != "" || s.GroupID == nil {
+			v.Quota.N++
+		}
+		v.Secrets = append(v.Secrets, secretView{s, s.WorkspaceID != nil && s.WorkspaceName == "", d.Now()})
+	}
+	return v, nil
+}
+
+func (d *Dashboard) secretsPage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	v, err := d.readSecrets(r, c, "")
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	p := d.newPage(r, &c, "secrets.title", v)
+	p.Nav, p.Toast = "secrets", d.noted(r, c)
+	d.render(w, r, http.StatusOK, "secrets", p)
+}
+
+// Forms about secrets.
+const (
+	secretNew    = "secret-new"
+	secretEdit   = "secret-edit"
+	secretDelete = "secret-delete"
+)
+
+// secretForm returns a form about a secret that exists, or a new one of the user or a group.
+func (d *Dashboard) secretForm(name string, r *http.Request, c workspace.Caller) (*form, error) {
+	f := d.form(name, r, nil)
+	f.Back, f.Danger = "/settings/secrets", name == secretDelete
+	group := r.PathValue("group")
+	if name == secretNew {
+		if f.Action = f.Back; group != "" {
+			f.Back = "/groups/" + group
+			f.Action = f.Back + "/secrets"
+		}
+	} else {
+		s, err := d.Secrets.Get(r.Context(), c, r.PathValue("secret"))
+		if err != nil {
+			return nil, err
+		}
+		f.Action = f.Back + "/" + s.ID + "/" + strings.TrimPrefix(name, "secret-")
+		if f.Secret = &s; s.GroupID != nil {
+			group = *s.GroupID
+			f.Back = "/groups/" + group
+		}
+		f.Value["env"], f.Value["file"] = s.Env, s.File
+		if s.WorkspaceID != nil {
+			f.Value["for"] = *s.WorkspaceID
+		}
+	}
+	if group != "" {
+		g, err := d.Store.Group(r.Context(), c, group)
+		if err != nil {
+			return nil, err
+		}
+		if !g.Manages {
+			return nil, workspace.Errorf(workspace.CodeForbidden, "Only administrators, and those of the group, can do this.")
+		}
+		f.Group = &g
+		return f, nil
+	}
+	if id := f.Value["for"]; id != "" && f.Secret.WorkspaceName == "" {
+		f.Choices = []choice{{id, f.lang.T("secrets.only_deleted")}}
+	}
+	return f, d.showTokenChoices(r, c, f)
+}
+
+func (d *Dashboard) secretDialog(name string) callerHandler {
+	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+		f, err := d.secretForm(name, r, c)
+		if err != nil {
+			d.fail(w, r, err)
+			return
+		}
+		d.showForm(w, r, c, http.StatusOK, f)
+	}
+}
+
+// changeSecret handles the form with that name. No response has the value.
+func (d *Dashboard) changeSecret(name string) callerHandler {
+	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+		f, err := d.secretForm(name, r, c)
+		if err != nil {
+			d.fail(w, r, err)
+			return
+		}
+		note := "secret_saved"
+		if name == secretDelete {
+			note = "secret_deleted"
+			err = d.Secrets.Delete(r.Context(), c, f.Secret.ID)
+		} else {
+			value := strings.ReplaceAll(r.PostFormValue("value"), "\r\n", "\n")
+			f.line("env", environ.MaxName, false)
+			f.line("file", secrets.MaxPath, false)
+			f.Value["for"] = r.PostFormValue("for")
+			if name == secretNew {
+				f.line("name", secrets.MaxName, true)
+				if value == "" {
+					f.fail("value", "field.required")
+				}
+			}
+			if f.bad() {
+				d.again(w, r, c, f)
+				return
+			}
+			err = d.saveSecret(r, c, f, value)
+		}
+		if err != nil {
+			d.refuseSecret(w, r, c, f, err)
+			return
+		}
+		d.redirect(w, r, notedAt(f.Back, note, ""))
+	}
+}
+
+// saveSecret creates or changes the secret of a form; an empty value leaves that of an existing one.
+func (d *Dashboard) saveSecret(r *http.Request, c workspace.Caller, f *form, value string) (err error) {
+	env, file := f.Value["env"], f.Value["file"]
+	switch {
+	case f.Name == secretNew && f.Group != nil:
+		_, err = d.Secrets.CreateGroup(r.Context(), c, f.Group.ID, api.CreateSecret{Name: f.Value["name"], Value: value, Env: env, File: file})
+	case f.Name == secretNew:
+		_, err = d.Secrets.Create(r.Context(), c, api.CreateSecret{Name: f.Value["name"], Value: value, Env: env, File: file, WorkspaceID: f.Value["for"]})
+	default:
+		in := api.UpdateSecret{Env: &env, File: &file}
+		if value != "" {
+			in.Value = &value
+		}
+		if f.Group == nil {
+			if in.WorkspaceID = api.Null[string](); f.Value["for"] != "" {
+				in.WorkspaceID = api.Value(f.Value["for"])
+			}
+		}
+		_, err = d.Secrets.Update(r.Context(), c, f.Secret.ID, in)
+	}
+	return err
+}
+
+// refuseSecret responds to a refused form: in the form, if the user can correct it there.
+func (d *Dashboard) refuseSecret(w http.ResponseWriter, r *http.Request, c workspace.Caller, f *form, err error) {
+	var e *workspace.Error
+	if !errors.As(err, &e) {
+		d.fail(w, r, err)
+		return
+	}
+	field, _ := e.Details["field"].(string)
+	switch e.Code {
+	case workspace.CodeNameTaken:
+		f.Errors[field] = f.lang.T("secrets.taken." + field)
+	case workspace.CodeQuotaExceeded:
+		f.Problem = quotaProblem(f.lang, e)
+	case workspace.CodeNotSupported:
+		f.Problem = f.lang.T("secrets.no_key")
+	case workspace.CodeNotFound:
+		f.fail("for", "secrets.no_workspace")
+	case workspace.CodeInvalid:
+		f.refuseField(field, e)
+	default:
+		d.fail(w, r, err)
+		return
+	}
+	d.again(w, r, c, f)
+}
+
+// refuseField shows what is wrong with a field of a secret.
+func (f *form) refuseField(field string, e *workspace.Error) {
+	var bad *environ.Error
+	switch {
+	case errors.As(e, &bad):
+		f.failEnv(bad)
+	case field == "name" || field == "file" || field == "value":
+		f.Errors[field] = f.lang.T("secrets.invalid." + field)
+	case field == "env":
+		f.fail(field, "secrets.no_target")
+	default:
+		f.Problem = f.lang.T("err." + string(e.Code))
+	}
+}
