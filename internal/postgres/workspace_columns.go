@@ -99,6 +99,7 @@ var columns = []column{
 	{name: "previous_image_ref", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.PreviousImage) }},
 	{name: "memo", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Memo }},
 	{name: "env", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Env }, value: func(w *row) (any, error) { return envValue(w.Env) }},
+	{name: "template", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Template }, value: func(w *row) (any, error) { return jsonOf(w.Template) }},
 	{name: "time_zone", by: apiLayer, skipTick: true, quiet: true, field: func(w *row) any { return orEmpty(&w.TimeZone) }},
 	{name: "last_access_at", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.LastAccessAt }},
 	{name: "last_access_kind", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.LastAccess) }},

@@ -103,6 +103,7 @@ type Workspace struct {
 	TimeZone   string            // of the owner at the last request for a start, an IANA name; empty: unknown
 	StandbyTTL *int              // seconds; nil = the server's default, 0 = never
 	ArchiveTTL *int
+	Template   *TemplateUse // nil: it was created without one; its values may be secrets
 
 	// HomeBytes and ArchivesBytes are the sizes of the home's volume and of all archives when they
 	// were last measured; nil: not measured yet.
@@ -150,7 +151,7 @@ const (
 )
 
 // DropSecrets removes what is for the owner alone.
-func (w *Workspace) DropSecrets() { w.Env, w.Memo = nil, "" }
+func (w *Workspace) DropSecrets() { w.Env, w.Memo, w.Template = nil, "", nil }
 
 // Maximum lengths of texts.
 const (

@@ -1,0 +1,315 @@
+package template_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"codehub/internal/workspace"
+	"codehub/internal/workspace/environ"
+	"codehub/internal/workspace/template"
+)
+
+const whole = `# The team's API
+name: api
+title: {en: Backend API, ko: 백엔드 API}
+description:
+  en: |
+    The API of the team.
+    Ask the platform group.
+icon: server
+image: registry.example.com/dev/go:1.26
+size: large
+parameters:
+  - {name: branch, default: main, pattern: '[\w./-]+'}
+  - name: region
+    title: Region
+    type: choice
+    options: [eu, us, "3"]
+    default: eu
+  - {name: debug, type: boolean}
+  - {name: team}
+env:
+  GOFLAGS: -mod=readonly
+  API_PORT: 3000
+  TARGET: "${param.branch}@${param.region}/${param.team}"
+  DEBUG: ${param.debug}
+idle: {stop: 3h, archive: never}
+groups: [platform, Data Team]
+hidden: false
+`
+
+func parse(t *testing.T, name, text string) template.Template {
+	t.Helper()
+	out, err := template.Parse(name, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	stop, never := 3*3600, 0
+	want := template.Template{
+		Name: "api", Title: template.Text{"en": "Backend API", "ko": "백엔드 API"},
+		Description: template.Text{"en": "The API of the team.\nAsk the platform group."},
+		Icon:        "server", Image: "registry.example.com/dev/go:1.26", Size: "large",
+		Env: map[string]string{"GOFLAGS": "-mod=readonly", "API_PORT": "3000", "TARGET": "${param.branch}@${param.region}/${param.team}", "DEBUG": "${param.debug}"},
+		Parameters: []template.Parameter{
+			{Name: "branch", Type: "string", Default: "main", Pattern: `[\w./-]+`},
+			{Name: "region", Title: template.Text{"en": "Region"}, Type: "choice", Options: []string{"eu", "us", "3"}, Default: "eu"},
+			{Name: "debug", Type: "boolean", Default: "false"},
+			{Name: "team", Type: "string", Required: true},
+		},
+		Stop: &stop, Archive: &never, Groups: []string{"platform", "Data Team"},
+	}
+	got := parse(t, "api", whole)
+	if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(template.Template{})); d != "" {
+		t.Error(d)
+	}
+	if got.Line("size") != 10 || got.Line("env.API_PORT") != 22 || got.Line("repositories") != 0 {
+		t.Errorf("lines %d, %d, %d", got.Line("size"), got.Line("env.API_PORT"), got.Line("repositories"))
+	}
+	if again := parse(t, "api", template.Format(got)); !same(got, again) {
+		t.Errorf("written and read again: %s", cmp.Diff(got, again, cmpopts.IgnoreUnexported(template.Template{})))
+	}
+	// Fields without a value are as if they were absent.
+	if got := parse(t, "empty", "title:\nenv:\nparameters: ~\ngroups:\nidle:\n"); !same(got, template.Template{Name: "empty"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func same(a, b template.Template) bool {
+	return cmp.Equal(a, b, cmpopts.IgnoreUnexported(template.Template{}), cmpopts.EquateEmpty())
+}
+
+// TestProblemsNameLineAndField: each mistake is reported with its line and its field, several
+// at once.
+func TestProblemsNameLineAndField(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                                        "line 1: The template is empty",
+		"# nothing\n":                             "line 1: The template is empty",
+		"- go\n":                                  "line 1: has to be fields",
+		"title: a\n  b: c\n":                      "line 2: This is not YAML",
+		"title: [\n":                              "This is not YAML",
+		"title: \xff":                             "line 1: The text is not valid UTF-8",
+		"title: a\n---\ntitle: b\n":               "line 2: A template is one document",
+		"title: go\nsize: a\nsize: b\n":           "line 3: size is given twice",
+		"title: go\nrepositories: []\n":           "line 2: repositories is unknown; the fields are: description, env, groups",
+		"a: &x 1\nb: *x\n":                        "line 1: a is unknown",
+		"title: &x go\n":                          "line 1: title has an anchor",
+		"env: &x {A: b}\n":                        "line 1: env has an anchor",
+		"name: other\n":                           `line 1: name is "other", but the file or address has the name "x"`,
+		"title: {de: Leer}\n":                     "line 1: title.de is unknown; the fields are: en, ko",
+		"title: [a]\n":                            "line 1: title has to be fields",
+		"title: " + strings.Repeat("a", 81):       "title is longer than 80 characters",
+		"title: \"a\\u202eb\"\n":                  "title has a control character",
+		"icon: rocket\n":                          `line 1: icon "rocket" is unknown; use one of: box, cpp`,
+		"image: UPPER\n":                          `line 1: image "UPPER" is not an image reference`,
+		"image: !!binary aGk=\n":                  "line 1: image has to be text",
+		"hidden: maybe\n":                         "line 1: hidden has to be true or false",
+		"\nenv:\n  A: b\n  PATH: /bin\n":          "line 4: env.PATH is refused: the name PATH is reserved",
+		"env:\n  A: [b]\n":                        "line 2: env.A has to be one value",
+		"env:\n  A: ${param.b}\n":                 `line 2: env.A names a parameter "b" that the template does not have`,
+		"env: [A=b]\n":                            "line 1: env has to be fields",
+		"idle: {stop: 3}\n":                       "line 1: idle.stop has to be a time like 30m",
+		"idle: {stop: -3h}\n":                     "idle.stop has to be a time",
+		"idle: {archive: 99999d}\n":               "idle.archive has to be a time",
+		"idle: {sleep: 3h}\n":                     "line 1: idle.sleep is unknown; the fields are: archive, stop",
+		"groups: platform\n":                      "line 1: groups has to be a list",
+		"groups:\n- a\n- a\n":                     `line 3: groups has "a" twice`,
+		"parameters: {name: a}\n":                 "line 1: parameters has to be a list",
+		"parameters: [a]\n":                       "line 1: parameters[0] has to be fields",
+		"parameters: [~]\n":                       "line 1: parameters[0] is empty",
+		"parameters: [{name: A}]\n":               "line 1: parameters[0].name has to be of lowercase",
+		"parameters: [{name: a},{name: a}]":       `parameters[1].name "a" is given twice`,
+		"parameters: [{name: a, type: int}]":      `parameters[0].type "int" is unknown; use one of: string, choice, boolean`,
+		"parameters: [{name: a, type: choice}]\n": "parameters[0].options has no entry",
+		"parameters: [{name: a, options: [b]}]\n": "parameters[0].options is of the type choice alone",
+		"parameters: [{name: a, type: choice, options: [b], default: c}]": "parameters[0].default is refused: the parameter a is one of: b",
+		"parameters: [{name: a, pattern: '('}]\n":                         "parameters[0].pattern is not a regular expression",
+		"parameters: [{name: a, pattern: '[)(]', default: b}]\n":          "parameters[0].default is refused: the value of the parameter a does not match",
+		"parameters:\n- name: a\n  pattern: ')|('\n":                      "line 3: parameters[0].pattern is not a regular expression",
+		"parameters: [{name: a, type: boolean, pattern: b}]\n":            "parameters[0].pattern is of the type string alone",
+		"parameters: [{name: a, type: boolean, default: yes}]\n":          "parameters[0].default is refused: the parameter a is true or false",
+	} {
+		_, err := template.Parse("x", []byte(text))
+		var list template.Problems
+		if !errors.As(err, &list) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q\n is %v\nwant %s", text, err, want)
+		}
+	}
+	_, err := template.Parse("x", []byte("size: [a]\nicon: b\nhidden: c\n"))
+	var list template.Problems
+	if !errors.As(err, &list) || len(list) != 3 || list[0].Line != 1 || list[2].Field != "hidden" {
+		t.Errorf("%v", err)
+	}
+	if _, err := template.Parse("Not A Name", []byte("title: a")); err == nil || !strings.Contains(err.Error(), "name has to be") {
+		t.Errorf("%v", err)
+	}
+	if _, err := template.Parse("x", []byte("title: a # "+strings.Repeat("a", template.MaxBytes))); err == nil || !strings.Contains(err.Error(), "longer than 65536 bytes") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestUse(t *testing.T) {
+	t.Parallel()
+	api := parse(t, "api", whole)
+	use, err := api.Use(map[string]string{"team": "core ${param.branch}", "debug": "true"}, "default/image")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, never := 3*3600, 0
+	want := workspace.TemplateUse{
+		Name: "api", Version: api.Version(), Parameters: map[string]string{"branch": "main", "region": "eu", "debug": "true", "team": "core ${param.branch}"},
+		Settings: workspace.TemplateSettings{Image: "registry.example.com/dev/go:1.26", Size: "large", StandbyTTL: &stop, ArchiveTTL: &never,
+			// A value is never replaced again.
+			Env: map[string]string{"GOFLAGS": "-mod=readonly", "API_PORT": "3000", "TARGET": "main@eu/core ${param.branch}", "DEBUG": "true"}},
+	}
+	if d := cmp.Diff(want, use); d != "" {
+		t.Error(d)
+	}
+	for reason, values := range map[string]map[string]string{
+		template.Missing:   {},
+		template.Unknown:   {"team": "a", "other": "b"},
+		template.NoOption:  {"team": "a", "region": "4"},
+		template.NoBoolean: {"team": "a", "debug": "yes"},
+		template.Mismatch:  {"team": "a", "branch": "a b"},
+		template.TooLong:   {"team": strings.Repeat("a", template.MaxValue+1)},
+		template.BadText:   {"team": "a\nb"},
+	} {
+		var e *template.ValueError
+		if _, err := api.Use(values, ""); !errors.As(err, &e) || e.Reason != reason || e.Error() == "" {
+			t.Errorf("%s: %v", reason, err)
+		}
+	}
+	if _, err := api.Use(map[string]string{"team": ""}, ""); err == nil {
+		t.Error("a required parameter is empty")
+	}
+	// Each reference is short; their values are not.
+	long := parse(t, "long", "parameters: [{name: a}]\nenv: {A: '"+strings.Repeat("${param.a}", 20)+"'}\n")
+	var e *environ.Error
+	if _, err := long.Use(map[string]string{"a": strings.Repeat("x", 1000)}, ""); !errors.As(err, &e) || e.Reason != environ.Long {
+		t.Errorf("a long value: %v", err)
+	}
+	if d := cmp.Diff(map[string]string{"branch": "a", "team": "b"}, api.Kept(map[string]string{"branch": "a", "team": "b", "region": "4", "gone": "c"})); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestVersion: what workspaces get is a version; how it is shown is not.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	of := func(text string) string { return parse(t, "x", text).Version() }
+	first := of("env: {A: b}")
+	for _, text := range []string{"title: X\nicon: go\ngroups: [a]\nhidden: true\nenv: {A: b}", "# a comment\nenv:\n  A: \"b\"\n"} {
+		if of(text) != first {
+			t.Errorf("%q is another version", text)
+		}
+	}
+	seen := map[string]bool{first: true}
+	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]"} {
+		v := of(text + "\ntitle: a")
+		if seen[v] {
+			t.Errorf("%q is no other version", text)
+		}
+		seen[v] = true
+	}
+}
+
+func TestBuiltIn(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, b := range template.BuiltIn() {
+		names = append(names, b.Name)
+		if b.Title.In("ko") == "" || b.Description["en"] == "" || b.Description["ko"] == "" || b.Icon == "" || b.Image != "" {
+			t.Errorf("%+v", b)
+		}
+		if _, err := b.Use(nil, "an/image"); err != nil {
+			t.Errorf("%s: %v", b.Name, err)
+		}
+	}
+	if want := []string{"empty", "go", "python", "node", "java", "cpp", "data"}; !cmp.Equal(names, want) {
+		t.Errorf("%v", names)
+	}
+}
+
+// TestOfWorkspace: a template of a workspace has no value of a variable that its owner set.
+func TestOfWorkspace(t *testing.T) {
+	t.Parallel()
+	hour := 3600
+	w := workspace.Workspace{
+		Name: "My: work", Description: "two\nlines", ImageRef: "python:3", Size: "large", StandbyTTL: &hour,
+		Env:      map[string]string{"A": "1", "TOKEN": "hidden", "B": "changed"},
+		Template: &workspace.TemplateUse{Settings: workspace.TemplateSettings{Env: map[string]string{"A": "1", "B": "2"}}},
+	}
+	text := template.Of("mine", w)
+	got := parse(t, "mine", text)
+	want := template.Template{Name: "mine", Title: template.Text{"en": "My: work"}, Description: template.Text{"en": "two\nlines"}, Image: "python:3", Size: "large", Stop: &hour, Env: map[string]string{"A": "1"}}
+	if !same(want, got) {
+		t.Error(cmp.Diff(want, got, cmpopts.IgnoreUnexported(template.Template{})))
+	}
+	if strings.Contains(text, "hidden") || strings.Contains(text, "changed") || !strings.Contains(text, "#   TOKEN:") {
+		t.Error(text)
+	}
+}
+
+// FuzzParse: whatever is read is written and read as the same template, and its problems have
+// lines of the text.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(whole))
+	for _, b := range template.BuiltIn() {
+		f.Add([]byte(b.Text))
+	}
+	f.Add([]byte("title: &a [*a]\nenv: {<<: *a}"))
+	f.Add([]byte("title: \"\\x85\"\nparameters: [{name: a, pattern: '\\', default: ' '}]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		got, err := template.Parse("api", text)
+		var list template.Problems
+		switch {
+		case errors.As(err, &list):
+			for _, p := range list {
+				if p.Line < 1 || p.Line > 2+strings.Count(string(text), "\n")+strings.Count(string(text), "\r")+strings.Count(string(text), "\u0085")+strings.Count(string(text), "\u2028")+strings.Count(string(text), "\u2029") || p.Text == "" {
+					t.Errorf("%+v", p)
+				}
+			}
+			return
+		case err != nil:
+			t.Fatalf("%v", err)
+		}
+		again, err := template.Parse("api", []byte(template.Format(got)))
+		if err != nil || !same(got, again) || got.Version() != again.Version() {
+			t.Errorf("%v\n%s\n%s", err, template.Format(got), cmp.Diff(got, again, cmpopts.IgnoreUnexported(template.Template{}), cmpopts.EquateEmpty()))
+		}
+		if use, err := got.Use(nil, "an/image"); err == nil && environ.Check(use.Settings.Env) != nil {
+			t.Errorf("%v", use)
+		}
+	})
+}
+
+// TestHostileTemplates: a template that is nested or refers to itself is refused at once.
+func TestHostileTemplates(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"nested lists":   "env: " + strings.Repeat("[", 30000),
+		"nested fields":  "env: " + strings.Repeat("{a: ", 15000),
+		"closed nesting": "env: {A: " + strings.Repeat("[", 30000) + strings.Repeat("]", 30000) + "}",
+		"keys of keys":   "env: " + strings.Repeat("? ", 30000),
+		"laughs":         "a: &a [b,b]\nb: &b [*a,*a]\nc: &c [*b,*b]\nenv: *c\n",
+		"merge":          "a: &a {A: b}\nenv: {<<: *a}\n",
+	} {
+		began := time.Now()
+		if _, err := template.Parse("x", []byte(text)); err == nil {
+			t.Errorf("%s is a template", name)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("%s took %v", name, took)
+		}
+	}
+}
