@@ -322,11 +322,10 @@ func (db *DB) ArrivalConflicts(ctx context.Context, id workspace.ID, owner, name
 type ArrivedWorkspace struct {
 	Arrival
 	NewWorkspace
-	Owner             ArrivedUser
-	AwakeWhileWorking bool
-	LastAccessAt      *time.Time
-	LastAccess        string // kind of the last access
-	CreatedAt         time.Time
+	Owner        ArrivedUser
+	LastAccessAt *time.Time
+	LastAccess   string // kind of the last access
+	CreatedAt    time.Time
 	// Force adds the workspace in any case: a number is added to a name that is taken, and a
 	// workspace that may not run now gets the desired state STANDBY.
 	Force bool

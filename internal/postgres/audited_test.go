@@ -30,9 +30,10 @@ func TestPatchIsAudited(t *testing.T) {
 		"ArchiveTTL":        {ArchiveTTL: set(0)},
 		"KeepAwakeUntil":    {KeepAwakeUntil: workspace.Optional[time.Time]{Set: true, Value: &until}},
 		"AwakeWhileWorking": {AwakeWhileWorking: ptr(true)},
+		"Template":          {Template: &workspace.TemplateUse{Name: "go", Version: "2", Settings: workspace.TemplateSettings{Image: "x"}}},
 		"Desired":           {Desired: ptr(workspace.DesiredArchived)},
 	}
-	w := e.workspace(ann, state{"phase": "STANDBY", "name": "web"})
+	w := e.workspace(ann, state{"phase": "STANDBY", "name": "web", "template": `{"name": "go", "version": "1", "settings": {"image": "x"}}`})
 	entries := func() int { return len(e.audited(string(w.ID))) }
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[postgres.Patch]()) {
 		if f.Anonymous || f.Name == "Queue" || f.Name == "QueueAtLimit" || f.Name == "FreeSpace" { // these are about Desired

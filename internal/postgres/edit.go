@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -30,6 +31,10 @@ type NewWorkspace struct {
 	Env            map[string]string  // valid variables; see package environ
 	TimeZone       string             // empty: unknown
 	Project        *workspace.Project // a valid one; nil: none
+	// AwakeWhileWorking: processes that are at work count as activity.
+	AwakeWhileWorking bool
+	// Template is the one that the values above are from; nil: none.
+	Template *workspace.TemplateUse
 }
 
 // CreateWorkspace adds a workspace of the caller. CodeNameTaken; CodeLimitExceeded, and nothing
@@ -85,6 +90,9 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 			}
 			details["repositories"] = addresses
 		}
+		if n.Template != nil {
+			details["template"], details["template_version"] = n.Template.Name, n.Template.Version
+		}
 		return audit(ctx, tx, caller, AuditCreate, string(id), details)
 	})
 	return w, err
@@ -102,12 +110,16 @@ func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id
 	if err != nil {
 		return w, err
 	}
+	use, err := jsonOf(n.Template)
+	if err != nil {
+		return w, err
+	}
 	err = tx.QueryRow(ctx, `
 		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, size, storage_backend,
-			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state, env, time_zone, project)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) RETURNING `+workspaceColumns,
+			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state, env, time_zone, project, awake_while_working, template)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) RETURNING `+workspaceColumns,
 		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, nullable(n.Size), n.StorageBackend,
-		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued), env, nullable(n.TimeZone), project).Scan(workspaceTargets(&w)...)
+		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued), env, nullable(n.TimeZone), project, n.AwakeWhileWorking, use).Scan(workspaceTargets(&w)...)
 	switch {
 	case violates(err, "workspaces_name"):
 		return w, nameTaken(n.Name, err)
@@ -134,6 +146,37 @@ type Patch struct {
 	Queue             bool // queue Desired if an operation is running
 	QueueAtLimit      bool // queue a start that the running limits refuse
 	FreeSpace         bool // Desired is RUNNING to free space over a limit; see lifecycle.MayFree
+	// Template updates the workspace to another version of its template: the fields above that it
+	// gives are set from it (lifecycle.FollowTemplate).
+	Template *workspace.TemplateUse
+}
+
+// follow returns the patch with what the update to p.Template changes in w. CodeInvalid if w is not
+// of that template.
+func (p Patch) follow(w workspace.Workspace) (Patch, error) {
+	if w.Template == nil || w.Template.Name != p.Template.Name {
+		return p, workspace.InvalidField("template", "is not the one from which the workspace was created.")
+	}
+	c := lifecycle.FollowTemplate(w, p.Template.Settings)
+	p.Image, p.Size, p.StandbyTTL, p.ArchiveTTL, p.Env = c.Image, c.Size, c.StandbyTTL, c.ArchiveTTL, nil
+	if len(c.Env) > 0 {
+		p.Env = &lifecycle.EnvChange{Set: c.Env}
+	}
+	return p, nil
+}
+
+// sameUse reports whether both are the same version with the same parameters.
+func sameUse(a, b workspace.TemplateUse) bool {
+	a.Previous, b.Previous = nil, nil
+	return reflect.DeepEqual(a, b)
+}
+
+// useTemplate records in w that it uses the version.
+func useTemplate(w *workspace.Workspace, to workspace.TemplateUse) (details map[string]any) {
+	from := *w.Template
+	from.Previous, to.Previous = nil, &from
+	w.Template = &to
+	return map[string]any{"template": to.Name, "from": from.Version, "to": to.Version}
 }
 
 // PatchWorkspace makes all changes or, on an error, none. CodeNotFound if the workspace is
@@ -141,14 +184,20 @@ type Patch struct {
 // CodeQuotaExceeded of lifecycle.SetSize, CheckSpace and CheckOwned; for Desired see lifecycle.Desire.
 func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
 	before := needsNoSlot
-	if p.Image != nil || p.Desired != nil && *p.Desired == workspace.DesiredRunning {
+	if p.Image != nil || p.Template != nil || p.Desired != nil && *p.Desired == workspace.DesiredRunning {
 		before = mayNeedSlot
 	}
 	w, _, err := db.apply(ctx, caller, id, "change a workspace", before, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		if err := lifecycle.Present(w); err != nil {
 			return lifecycle.Intent{}, err
 		}
-		needsSlot := false
+		p, needsSlot := p, false
+		if p.Template != nil {
+			var err error
+			if p, err = p.follow(w); err != nil {
+				return lifecycle.Intent{}, err
+			}
+		}
 		edits := p.edit(&w)
 		edited := edits != nil
 		if edited {
@@ -196,6 +245,12 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 				if err := audit(ctx, tx, caller, env.Audit.Action, string(id), env.Audit.Details); err != nil {
 					return lifecycle.Intent{}, err
 				}
+			}
+		}
+		if p.Template != nil && !sameUse(*w.Template, *p.Template) {
+			edited = true
+			if err := audit(ctx, tx, caller, AuditTemplate, string(id), useTemplate(&w, *p.Template)); err != nil {
+				return lifecycle.Intent{}, err
 			}
 		}
 		if p.Desired == nil {

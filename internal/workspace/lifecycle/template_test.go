@@ -1,0 +1,42 @@
+package lifecycle_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
+)
+
+// TestFollowTemplate: an update changes what the template gave, and nothing that the owner
+// changed since.
+func TestFollowTemplate(t *testing.T) {
+	t.Parallel()
+	hour, day := 3600, 86400
+	text := func(s string) *string { return &s }
+	from := workspace.TemplateSettings{Image: "a:1", Env: map[string]string{"KEPT": "1", "NEW": "1", "GONE": "1", "OWN": "1", "DROPPED": "1"}, StandbyTTL: &hour}
+	to := workspace.TemplateSettings{Image: "a:2", Size: "large", Env: map[string]string{"KEPT": "1", "NEW": "2", "OWN": "2", "DROPPED": "2", "ADDED": "1", "THEIRS": "1"}, StandbyTTL: &day, ArchiveTTL: &day}
+	w := workspace.Workspace{
+		ImageRef: "a:1", Env: map[string]string{"KEPT": "1", "NEW": "1", "GONE": "1", "OWN": "mine", "THEIRS": "mine"},
+		StandbyTTL: &hour, Template: &workspace.TemplateUse{Settings: from},
+	}
+	want := lifecycle.TemplateChange{
+		Image: text("a:2"), Size: text("large"), Env: map[string]*string{"NEW": text("2"), "GONE": nil, "ADDED": text("1")},
+		StandbyTTL: workspace.Optional[int]{Set: true, Value: &day}, ArchiveTTL: workspace.Optional[int]{Set: true, Value: &day},
+	}
+	if d := cmp.Diff(want, lifecycle.FollowTemplate(w, to)); d != "" {
+		t.Error(d)
+	}
+	w.ImageRef, w.Size, w.StandbyTTL, w.ArchiveTTL = "other", "small", &day, &hour
+	if d := cmp.Diff(lifecycle.TemplateChange{Env: want.Env, StandbyTTL: workspace.Optional[int]{Value: &day}, ArchiveTTL: workspace.Optional[int]{Value: &day}}, lifecycle.FollowTemplate(w, to)); d != "" {
+		t.Error(d)
+	}
+	if c := lifecycle.FollowTemplate(w, from); !c.None() {
+		t.Errorf("the same version changes %+v", c)
+	}
+	w.Template = nil
+	if c := lifecycle.FollowTemplate(w, to); !c.None() {
+		t.Errorf("a workspace without a template changes: %+v", c)
+	}
+}
