@@ -70,6 +70,9 @@ type Workspace struct {
 	// PurgedAt is when a deleted workspace's volume is removed, and the deletion can no
 	// longer be undone; null if it cannot be undone now.
 	PurgedAt *time.Time `json:"purged_at,omitempty"`
+
+	// Template is null for a workspace that was created without one.
+	Template *WorkspaceTemplate `json:"template"`
 }
 
 // Condition is one observed fact.
@@ -144,6 +147,13 @@ type CreateWorkspace struct {
 
 	// Repositories are cloned by the first start.
 	Repositories []Repository `json:"repositories,omitempty"`
+
+	// Template is the name of a template, with values of its parameters: the workspace gets its
+	// settings where the request has none. Like is the id of a workspace of the caller whose settings
+	// it gets.
+	Template   string            `json:"template,omitempty"`
+	Parameters map[string]string `json:"parameters,omitempty"`
+	Like       string            `json:"like,omitempty"`
 }
 
 // UpdateWorkspace is the body of PATCH /workspaces/{id}: absent fields are unchanged; a

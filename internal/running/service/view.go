@@ -22,6 +22,8 @@ type Server struct {
 	Grace time.Duration // how long a deletion can be taken back
 	TTL   workspace.TTL // the defaults
 	Sizes workspace.Sizes
+	// TemplateUpdate reports that the template of a workspace has changed; optional.
+	TemplateUpdate func(workspace.Workspace) bool
 }
 
 // View is a workspace as the API shows it to its owner, without the values of its
@@ -67,6 +69,12 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 	}
 	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
 		v.ImageDigest, v.ImageID, v.ImageNotice = optional(pin.Digest), optional(pin.ID), optional(pin.Note)
+	}
+	if use := w.Template; use != nil {
+		v.Template = &api.WorkspaceTemplate{Name: use.Name, Version: use.Version, UpdateAvailable: s.TemplateUpdate != nil && s.TemplateUpdate(w)}
+		if use.Previous != nil {
+			v.Template.PreviousVersion = &use.Previous.Version
+		}
 	}
 	v.ImageUpdateAvailable, v.ImageUpdateRequested = lifecycle.UpdateAvailable(w), lifecycle.UpdateWaits(w)
 	if w.ArchiveKey != "" {

@@ -19,6 +19,7 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/running/attach"
 	"codehub/internal/running/service"
+	"codehub/internal/running/templates"
 	"codehub/internal/testing/agenttest"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/fixture"
@@ -82,6 +83,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 		t.Fatal(err)
 	}
 	cfg.Secrets = secrets.New(e.DB, keys)
+	cfg.Templates = templates.New(templates.Config{Store: e.DB, DefaultImage: "codehub/workspace:latest", Sizes: testSizes, Log: log})
 	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
 	cfg.Attach = attach.New(attach.Config{Store: e.DB, Runtime: agenttest.New(t), Sessions: e.Auth})
 	for _, o := range opts {

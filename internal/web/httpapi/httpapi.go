@@ -21,6 +21,7 @@ import (
 	"codehub/internal/running/attach"
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
+	"codehub/internal/running/templates"
 	"codehub/internal/users/auth"
 	"codehub/internal/users/secrets"
 	"codehub/internal/web/accesslog"
@@ -41,9 +42,11 @@ type Config struct {
 	Logs    service.Logs
 	Ports   *ports.Service
 	Secrets *secrets.Service
-	Attach  *attach.Attacher
-	Gate    Gate
-	Log     *slog.Logger
+	// Templates are those that workspaces are created from.
+	Templates *templates.Service
+	Attach    *attach.Attacher
+	Gate      Gate
+	Log       *slog.Logger
 
 	// LastUse returns the last activity of a workspace that this server has seen and may
 	// not have flushed yet; optional.
@@ -206,6 +209,10 @@ func (s *server) routes() []route {
 		{"DELETE", "/secrets/{id}", admin, deletes(s.cfg.Secrets.Delete), nil},
 
 		{"GET", "/sizes", read, s.listSizes, nil},
+		{"GET", "/templates", read, s.listTemplates, nil},
+		{"GET", "/templates/{name}", read, s.getTemplate, nil},
+		{"PUT", "/templates/{name}", admin, takes(s, s.saveTemplate), nil},
+		{"DELETE", "/templates/{name}", admin, s.deleteTemplate, nil},
 		{"GET", "/workspaces", read, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
 		{"POST", "/workspaces", workspaces, takes(s, s.createWorkspace), nil},
 		{"GET", "/workspaces/{id}", read, s.getWorkspace, nil},
@@ -216,6 +223,9 @@ func (s *server) routes() []route {
 		{"POST", "/workspaces/{id}/cancel", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.RequestCancel), nil},
 		{"POST", "/workspaces/{id}/stay", workspaces, s.intent(http.StatusOK, s.cfg.Store.Stay), nil},
 		{"POST", "/workspaces/{id}/update-image", workspaces, s.intent(http.StatusOK, s.cfg.Store.UpdateImage), nil},
+		{"GET", "/workspaces/{id}/template", read, s.workspaceTemplate, nil},
+		{"POST", "/workspaces/{id}/update-template", workspaces, mayTake(s, s.updateTemplate), nil},
+		{"POST", "/workspaces/{id}/revert-template", workspaces, s.revertTemplate, nil},
 		{"POST", "/workspaces/{id}/restart", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.Restart), nil},
 		{"POST", "/workspaces/{id}/stop", workspaces, s.stopWorkspace, []string{"force"}},
 		{"GET", "/workspaces/{id}/archive", workspaces, s.downloadArchive, []string{"archive_op_id"}},

@@ -115,6 +115,7 @@ func wire() map[string]any {
 		"AdminTimeouts": api.AdminTimeouts{}, "AdminSize": api.AdminSize{}, "HandOver": api.HandOver{}, "HandOverRequest": api.HandOverRequest{}, "AnswerHandOver": api.AnswerHandOver{}, "UsageDay": api.UsageDay{}, "UsageReport": api.UsageReport{}, "AuditEntry": api.AuditEntry{}, "AuditLog": api.AuditLog{},
 		"Banner": api.Banner{}, "SetBanner": api.SetBanner{}, "Notice": api.Notice{}, "NoticeList": api.NoticeList{},
 		"Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
+		"Template": api.Template{}, "TemplateParameter": api.TemplateParameter{}, "TemplateVersion": api.TemplateVersion{}, "TemplateList": api.TemplateList{}, "SaveTemplate": api.SaveTemplate{}, "SavedTemplate": api.SavedTemplate{}, "TemplateChange": api.TemplateChange{}, "TemplateText": api.TemplateText{}, "WorkspaceTemplate": api.WorkspaceTemplate{}, "UpdateTemplate": api.UpdateTemplate{},
 		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
 		"Secret": api.Secret{}, "SecretList": api.SecretList{}, "SecretWaiting": api.SecretWaiting{}, "CreateSecret": api.CreateSecret{}, "UpdateSecret": api.UpdateSecret{},
 	}
@@ -128,7 +129,7 @@ func TestDocumentMatchesFields(t *testing.T) {
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
 		t.Errorf("types (-) and schemas (+) differ:\n%s", d)
 	}
-	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "BeginDevice", "RedeemLogin", "CreateToken", "ChangePassword", "UnlinkIdentity", "RenamePasskey", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "AddSSHKey", "Exec", "ExecInput", "Administer", "AdminRecover", "AdminTimeouts", "AdminSize", "HandOver", "AnswerHandOver", "SetBanner", "Repository"}
+	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "BeginDevice", "RedeemLogin", "CreateToken", "ChangePassword", "UnlinkIdentity", "RenamePasskey", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "AddSSHKey", "Exec", "ExecInput", "Administer", "AdminRecover", "AdminTimeouts", "AdminSize", "HandOver", "AnswerHandOver", "SetBanner", "Repository", "SaveTemplate", "UpdateTemplate"}
 	for name, v := range wire() {
 		s := d.Components.Schemas[name]
 		typ := reflect.TypeOf(v)

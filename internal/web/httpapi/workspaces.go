@@ -98,12 +98,9 @@ func boolParam(q url.Values, name string) (bool, error) {
 
 func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.CreateWorkspace) error {
 	n := postgres.NewWorkspace{
-		ImageRef: in.ImageRef, Size: workspace.SizeNamed(in.Size), StorageBackend: s.cfg.StorageBackend,
+		ImageRef: in.ImageRef, StorageBackend: s.cfg.StorageBackend,
 		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
 		Env: in.Env, TimeZone: in.TimeZone, QueueAtLimit: in.QueueAtLimit, Project: service.Project(in.Repositories),
-	}
-	if n.ImageRef == "" {
-		n.ImageRef = s.cfg.DefaultImage
 	}
 	texts := workspace.Edit{Name: &in.Name, Description: &in.Description, Memo: &in.Memo}
 	if err := checkTexts(&texts); err != nil {
@@ -118,13 +115,21 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 		n.Desired = *desired
 	}
 	if err := firstError(
-		checkImageRef(n.ImageRef),
 		lifecycle.InvalidEnv(environ.Check(in.Env)),
 		checkTimeZone(in.TimeZone),
 		n.Project.Check(),
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds),
 	); err != nil {
+		return err
+	}
+	if err := s.settle(r, id, in, &n); err != nil {
+		return err
+	}
+	if n.ImageRef == "" {
+		n.ImageRef = s.cfg.DefaultImage
+	}
+	if err := firstError(checkImageRef(n.ImageRef), lifecycle.InvalidEnv(environ.Check(n.Env))); err != nil {
 		return err
 	}
 	ws, err := s.cfg.Store.CreateWorkspace(r.Context(), id.Caller, n)
@@ -216,7 +221,7 @@ func (s *server) view(ws workspace.Workspace) api.Workspace {
 			ws.LastAccessAt, ws.LastAccess, ws.Unwatched = &at, kind, 0
 		}
 	}
-	return service.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL(), Sizes: s.cfg.Sizes}.View(ws)
+	return service.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL(), Sizes: s.cfg.Sizes, TemplateUpdate: s.templateUpdate}.View(ws)
 }
 
 // answerTo is answer without what guests of the workspace do not see of it, if the request comes
@@ -235,5 +240,13 @@ func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspac
 	if v.Env = ws.Env; v.Env == nil {
 		v.Env = map[string]string{}
 	}
+	if ws.Template != nil && v.Template != nil {
+		v.Template.Parameters = texts(ws.Template.Parameters)
+	}
 	return reply(w, status, v, err)
+}
+
+func (s *server) templateUpdate(ws workspace.Workspace) bool {
+	_, available := s.cfg.Templates.UpdateOf(ws)
+	return available
 }
