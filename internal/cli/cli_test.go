@@ -28,6 +28,7 @@ import (
 	"codehub/internal/running/frominside"
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
+	"codehub/internal/running/templates"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/server/maintenance"
@@ -96,8 +97,9 @@ func serveAPI(t testing.TB) apiServer {
 			SSH:      service.SSHServer{HostKey: gate.HostKey()},
 		},
 		Gate: gate, Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
-		Admin:  admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, URL: srv.URL, OrphanDelay: 10 * time.Minute}),
-		Attach: attacher, Secrets: secrets.New(srv.DB, keys),
+		Admin:     admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, URL: srv.URL, OrphanDelay: 10 * time.Minute}),
+		Attach:    attacher, Secrets: secrets.New(srv.DB, keys),
+		Templates: templates.New(templates.Config{Store: srv.DB, DefaultImage: "codehub/workspace:latest", Sizes: sizes, Log: log}),
 		Ports: ports.New(ports.Config{Store: srv.DB, Runtime: agents, Attacher: attacher, Layout: layout,
 			Settings: ports.Settings{PortVisibilityMax: "public", PortShareMax: 24 * time.Hour}}),
 	}))

@@ -35,6 +35,7 @@ type Commands struct {
 	Busy        busyCmd        `cmd:"" group:"Client:" help:"Keep this workspace awake during a command."`
 	KeepAwake   keepAwakeCmd   `cmd:"" group:"Client:" help:"Keep a workspace awake for a while."`
 	Sizes       sizesCmd       `cmd:"" group:"Client:" help:"List the sizes that workspaces may have."`
+	Templates   templatesCmd   `cmd:"" group:"Client:" help:"List and manage templates of workspaces."`
 	Set         setCmd         `cmd:"" group:"Client:" help:"Change a workspace's settings."`
 	Archive     archiveCmd     `cmd:"" group:"Client:" help:"Archive a workspace."`
 	Restore     restoreCmd     `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
@@ -76,6 +77,7 @@ type Commands struct {
 	Status      statusCmd      `cmd:"" group:"Client:" help:"Show server status."`
 
 	PortForward      portForwardCmd      `cmd:"" group:"Client:" name:"port-forward" help:"Forward local ports to a workspace."`
+	UpdateTemplate   updateTemplateCmd   `cmd:"" group:"Client:" name:"update-template" help:"Apply a changed template at the next start."`
 	ReconcileRestore reconcileRestoreCmd `cmd:"" group:"Client:" name:"reconcile-restore" help:"Reconcile a restored database and take over."`
 
 	Completion completionCmd `cmd:"" group:"Client:" help:"Print a shell completion script."`

@@ -27,6 +27,9 @@ type createCmd struct {
 	Submodules  bool   `help:"Clone the submodules too."`
 	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
 	Wait        bool   `short:"w" help:"Wait until it is ready."`
+	Template    string `short:"t" help:"Template, one of codehub templates list."`
+	paramFlag
+	Like string `placeholder:"WORKSPACE" help:"A workspace whose settings the new one gets."`
 	ttlFlags
 	envFlag
 }
@@ -35,6 +38,18 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 	env, err := cmd.variables(os.LookupEnv)
 	if err != nil {
 		return err
+	}
+	parameters, err := cmd.values()
+	if err != nil {
+		return err
+	}
+	like := ""
+	if cmd.Like != "" {
+		from, err := resolve(ctx, c, cmd.Like, false)
+		if err != nil {
+			return err
+		}
+		like = from.ID
 	}
 	want := "RUNNING"
 	if !cmd.Start {
@@ -45,7 +60,7 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 	}
 	in := api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, Size: cmd.Size, DesiredState: &want,
 		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds,
-		Env: env, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/"))}
+		Env: env, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/")), Template: cmd.Template, Parameters: parameters, Like: like}
 	if cmd.Repo != "" {
 		in.Repositories = []api.Repository{{URL: cmd.Repo, Branch: cmd.Branch, Path: cmd.Folder, Depth: cmd.Depth, Submodules: cmd.Submodules}}
 	}
