@@ -20,6 +20,7 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
+	"codehub/internal/running/templates"
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/storage/store"
 	"codehub/internal/users/auth"
@@ -61,6 +62,8 @@ type Config struct {
 	Secrets *secrets.Service
 	// Ports lists and shares ports; optional, without it the pages show none.
 	Ports *ports.Service
+	// Templates are those that workspaces are created from; optional, without it there are none.
+	Templates *templates.Service
 	// Admin serves the administrators' page; optional, without it that page does not exist.
 	Admin *admin.Service
 	// PathMode reports that workspaces share the dashboard's origin; administrators see a
@@ -197,6 +200,12 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("POST /workspaces/{id}/image", d.patch("image", "image", (*form).newImage))
 	loggedIn("POST /workspaces/{id}/size", d.patch("size", "size", (*form).sizePatch))
 	loggedIn("POST /workspaces/{id}/env", d.patch("env", "env", (*form).environment))
+	loggedIn("GET /workspaces/{id}/duplicate", d.duplicate)
+	loggedIn("GET /workspaces/{id}/update-template", d.dialog("update-template"))
+	loggedIn("POST /workspaces/{id}/update-template", d.updateTemplate)
+	loggedIn("POST /workspaces/{id}/revert-template", func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+		d.carryOut(w, r, c, d.revertTemplate)
+	})
 	loggedIn("POST /workspaces/{id}/timeouts", d.patch("timeouts", "edit", (*form).timeouts))
 	loggedIn("POST /workspaces/{id}/memo", d.memo)
 	loggedIn("POST /workspaces/{id}/keep-awake", d.keepAwake)
@@ -280,6 +289,13 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	}
 	admin("GET /admin/audit", d.auditPage)
 	admin("GET /admin/settings", d.settingsPage)
+	loggedIn("GET /admin/templates", d.templatesOnly(d.templatesPage))
+	loggedIn("GET /admin/new-template", d.templatesOnly(d.newTemplate))
+	loggedIn("POST /admin/templates", d.templatesOnly(d.saveTemplate))
+	loggedIn("GET /admin/templates/{template}", d.templatesOnly(d.templatePage))
+	loggedIn("POST /admin/templates/{template}", d.templatesOnly(d.saveTemplate))
+	loggedIn("POST /admin/templates/{template}/restore", d.templatesOnly(d.restoreTemplate))
+	loggedIn("POST /admin/templates/{template}/delete", d.templatesOnly(d.deleteTemplate))
 	admin("GET /admin/banner", d.bannerDialog)
 	admin("POST /admin/banner", d.setBanner)
 	loggedIn("GET /notices", d.inbox)

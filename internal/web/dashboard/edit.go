@@ -15,6 +15,10 @@ import (
 
 func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	f := d.form("new", r, nil)
+	if err := d.showTemplates(r, c, f); err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
 	f.line("name", workspace.MaxName, true)
 	f.lines("description", workspace.MaxDescription)
 	f.image(false)
@@ -32,6 +36,14 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	n := postgres.NewWorkspace{
 		Name: f.Value["name"], Description: f.Value["description"], ImageRef: f.Value["image"], Size: f.Value["size"],
 		StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby, TimeZone: timeZone(r), Project: project,
+	}
+	if err := d.settle(r.Context(), c, f, &n); err != nil {
+		if f.failTemplate(err) {
+			d.again(w, r, c, f)
+			return
+		}
+		d.refuseForm(w, r, c, f, err)
+		return
 	}
 	if n.ImageRef == "" {
 		n.ImageRef = d.DefaultImage

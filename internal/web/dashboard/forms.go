@@ -8,6 +8,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/postgres"
+	"codehub/internal/running/templates"
 	"codehub/internal/web/dashboard/catalogue"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/imageref"
@@ -59,7 +60,11 @@ type form struct {
 	Open        bool                   // the form is the page that a link to a repository leads to
 	Existing    []workspace.Workspace  // on the same repository and branch
 	Badge       badge
-	Provider    string // name of an identity provider, if any
+	Provider    string                 // name of an identity provider, if any
+	Templates   []templateCard         // to create a workspace from; none: there are no templates
+	Params      []param                // of the template
+	Changes     []settingChange        // that an update of the template makes
+	Like        string                 // name of the workspace whose settings the new one gets; empty: none
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
 
@@ -67,6 +72,9 @@ type form struct {
 	sizes  workspace.Sizes
 	lang   *catalogue.Language
 	r      *http.Request
+
+	template *templates.Entry     // that Templates has as chosen
+	likeFrom *workspace.Workspace // of Like
 }
 
 // form returns the form with that name for ws, which may be nil.
@@ -127,6 +135,8 @@ func (f *form) ImageAbout() string {
 func (f *form) Heading() string {
 	key := "dialog." + f.Name + ".title"
 	switch {
+	case f.Like != "":
+		return f.lang.T("dialog.duplicate.title", f.Like)
 	case f.W != nil:
 		return f.lang.T(key, f.W.Name)
 	case f.Any != nil:
@@ -222,6 +232,9 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 	switch name {
 	case "new":
 		f := d.form(name, r, nil)
+		if err := d.showTemplates(r, c, f); err != nil {
+			return nil, err
+		}
 		if err := d.showQuota(r, c, f); err != nil {
 			return nil, err
 		}
@@ -253,7 +266,11 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 	if name == "recover-archive" {
 		return d.recoverForm(r, c, ws)
 	}
-	return d.form(name, r, &ws), nil
+	f := d.form(name, r, &ws)
+	if name == "update-template" {
+		return f, d.showUpdate(f, ws)
+	}
+	return f, nil
 }
 
 func (d *Dashboard) showForm(w http.ResponseWriter, r *http.Request, c workspace.Caller, status int, f *form) {

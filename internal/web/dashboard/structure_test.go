@@ -125,6 +125,7 @@ func TestPageStructure(t *testing.T) {
 		{"/settings/account", say("account.title")}, {"/settings/account/password", say("dialog.change-password.title")}, {"/settings/keys/new", say("dialog.ssh-key.title")},
 		{"/computer", say("computer.title")},
 		{"/settings/tokens", say("tokens.title")}, {"/settings/tokens/new", say("dialog.token.title")},
+		{"/admin/templates", say("templates.title")}, {"/admin/templates/go", "go"}, {"/admin/new-template", say("templates.new")}, {at("running", "/duplicate"), say("dialog.duplicate.title", "web-frontend")},
 		{"/admin", say("admin.title")}, {"/admin/settings", say("settings.title")}, {"/admin/people/new", say("dialog.person-new.title")},
 		{"/admin/people/import", say("dialog.person-import.title")}, {person + "invite", say("dialog.person-invite.title", "ann")}, {"/invitation", say("invitation.title")},
 		{person + "limit", say("dialog.person-limit.title", "ann")}, {person + "password", say("dialog.person-password.title", "ann")},

@@ -100,6 +100,9 @@ type view struct {
 	ToArchive   *action // a separate button on the workspace's page, elsewhere a menu item
 	KeepAwake   *action // on the workspace's page alone
 
+	// TemplateUpdate reports that the template has changed for the workspace.
+	TemplateUpdate bool
+
 	Deleted      bool
 	RestoreUntil time.Time // of a deleted one; zero if it can no longer be undeleted
 
@@ -119,10 +122,12 @@ type terms struct {
 	ttl    workspace.TTL    // of workspaces without custom idle timeouts
 	images imageref.Allowed // that workspaces may use
 	now    time.Time
+	// updates reports that a template has an update for a workspace; nil: none has.
+	updates func(workspace.Workspace) bool
 }
 
 func (d *Dashboard) viewOf(w workspace.Workspace, from string) view {
-	return viewOf(w, from, terms{grace: d.DeleteGrace, ttl: d.TTL(), images: d.Images, now: d.Now()})
+	return viewOf(w, from, terms{grace: d.DeleteGrace, ttl: d.TTL(), images: d.Images, now: d.Now(), updates: d.updates})
 }
 
 // to returns the view as a user sees it: only administrators see the words of Docker and others.
@@ -151,6 +156,7 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 		v.Request = w.PendingRequest()
 	}
 	v.ImageUpdate = !v.Deleted && lifecycle.UpdateAvailable(w)
+	v.TemplateUpdate = !v.Deleted && on.updates != nil && on.updates(w)
 	v.Why, v.Unused = whyOf(w)
 	v.Life = lifetimeOf(w, on)
 	v.Problem = problemOf(w)

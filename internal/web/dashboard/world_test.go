@@ -26,6 +26,7 @@ import (
 	"codehub/internal/gateway/shortway"
 	"codehub/internal/postgres"
 	"codehub/internal/running/service"
+	"codehub/internal/running/templates"
 	"codehub/internal/runtime"
 	"codehub/internal/storage/store"
 	"codehub/internal/testing/harness"
@@ -257,6 +258,7 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 		},
 		Admin:      admin.New(admin.Config{Store: w.DB, Passwords: w.Auth, URL: w.URL, Settings: testSettings, OrphanDelay: time.Hour}),
 		MaxRunning: 2, Archives: w.bucket,
+		Templates: templates.New(templates.Config{Store: w.DB, DefaultImage: "codehub/workspace:latest", Sizes: sizes, Log: log}),
 	}
 	var missing sync.Map // texts, with the stack of the first use
 	config.MissingText = func(language, key string) { missing.LoadOrStore(language+": "+key, string(debug.Stack())) }
