@@ -37,6 +37,7 @@ import (
 	"codehub/internal/running/frominside"
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
+	"codehub/internal/running/templates"
 	"codehub/internal/running/ttl"
 	"codehub/internal/running/usage"
 	"codehub/internal/runtime/imagebuild"
@@ -302,6 +303,7 @@ type server struct {
 	ttl       *ttl.Runner
 	usage     *usage.Runner
 	inside    *frominside.Runner
+	templates *templates.Service
 	continued *shortway.Group // event streams and WebSockets
 	http      http.Handler
 	metrics   *httpapi.Metrics
@@ -357,12 +359,15 @@ func newServer(p parts) (*server, error) {
 	})
 	secretService := secrets.New(db, p.keys)
 	portService := ports.New(ports.Config{Store: db, Runtime: p.runtime, Attacher: attacher, Layout: cfg.Layout, Settings: cfg.Proxy.Ports})
+	offered := templates.New(templates.Config{
+		Settings: cfg.Templates, Store: db, DefaultImage: cfg.Defaults.DefaultImage, Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes, Log: log, Conditions: p.conditions,
+	})
 	unsaved := proxy.NewUnsaved(time.Now)
 	openBodies := &inbound.OpenBodies{}
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Setups: attacher, Log: log,
 		Settings: settings, Clients: cfg.ClientDir, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
-		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, MissingImage: func() string { return missingImage(p.conditions) }, Admin: administration, Restore: restore, Ports: portService,
+		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, MissingImage: func() string { return missingImage(p.conditions) }, Admin: administration, Restore: restore, Ports: portService, Templates: offered,
 		Secrets: secretService, Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
 	})
 	workspaces := proxy.New(proxy.Config{
@@ -396,7 +401,7 @@ func newServer(p parts) (*server, error) {
 	mux := http.NewServeMux()
 	rest := httpapi.New(httpapi.Config{
 		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Archives: p.bucket, Admin: administration,
-		Restore: restore, Ports: portService, Secrets: secretService, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
+		Restore: restore, Ports: portService, Secrets: secretService, Templates: offered, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 		Gate: gate, OpenBodies: openBodies,
 	})
 	mux.Handle("/api/", rest)
@@ -428,6 +433,6 @@ func newServer(p parts) (*server, error) {
 	return &server{
 		gate: gate, metrics: metrics,
 		parts: p, auth: authentication, signIn: signIn, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
-		flush: flush, ttl: idle, usage: spending, inside: inside, continued: continued, http: served,
+		flush: flush, ttl: idle, usage: spending, inside: inside, templates: offered, continued: continued, http: served,
 	}, nil
 }

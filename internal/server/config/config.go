@@ -31,6 +31,7 @@ import (
 	"codehub/internal/gateway/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/running/service"
+	"codehub/internal/running/templates"
 	"codehub/internal/running/ttl"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/runtime/kube"
@@ -81,6 +82,7 @@ type Config struct {
 	Logins    auth.Settings          `embed:""`
 	SignIn    signin.Settings        `embed:""`
 	Sealed    sealed.Settings        `embed:""`
+	Templates templates.Settings     `embed:""`
 	Inbound   inbound.Settings       `embed:""`
 	Proxy     proxy.Settings         `embed:""`
 	SSH       sshgate.Settings       `embed:""`
@@ -128,7 +130,7 @@ func (c *Config) Resolve() error {
 		c.authorities,
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
 		c.backends, c.Defaults.Resolve, c.sizes, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.Limits.Resolve, c.Audit.Resolve, c.cluster, c.logging,
-		c.SignIn.Resolve, c.logins, c.Sealed.Resolve,
+		c.SignIn.Resolve, c.logins, c.Sealed.Resolve, c.Templates.Resolve,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -137,6 +137,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"no way to log in", []string{"--no-password-login"}, "CODEHUB_NO_PASSWORD_LOGIN"},
 		{"passkeys at an address without a name", []string{"--require-passkey", "--url", "https://192.0.2.1", "--workspace-url", "path"}, "CODEHUB_REQUIRE_PASSKEY"},
 		{"no file of authorities", []string{"--ca-file", "/nonexistent"}, "CODEHUB_CA_FILE"},
+		{"no folder of templates", []string{"--templates-dir", "/nonexistent"}, "CODEHUB_TEMPLATES_DIR"},
 		{"no file of providers", []string{"--oidc-file", "/nonexistent"}, "CODEHUB_OIDC_FILE"},
 		{"listen without port", []string{"--listen", "localhost"}, "CODEHUB_LISTEN"},
 		{"listen port too high", []string{"--listen", "127.0.0.1:65536"}, "CODEHUB_LISTEN"},

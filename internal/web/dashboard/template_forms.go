@@ -101,13 +101,6 @@ func (d *Dashboard) showTemplates(r *http.Request, c workspace.Caller, f *form) 
 	return nil
 }
 
-func cut(s string, most int) string {
-	if len(s) > most {
-		s = s[:most]
-	}
-	return strings.ToValidUTF8(s, "")
-}
-
 // like makes the form one of a workspace with the settings of another one.
 func (f *form) like(from workspace.Workspace) {
 	f.Like, f.likeFrom = from.Name, &from
