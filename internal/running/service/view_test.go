@@ -36,15 +36,17 @@ func TestViewIsComplete(t *testing.T) {
 		DesiredState: workspace.DesiredStandby, DesiredCause: "idle", NextDesired: workspace.DesiredRunning, DeletedAt: p(3), LastAccessAt: p(4), LastAccess: "open",
 		GraceBegan: p(9), ForceStopRequestedAt: p(10),
 		Env: map[string]string{"A": "b"}, TimeZone: "Asia/Seoul",
+		Template:     &workspace.TemplateUse{Name: "go", Version: "2", Parameters: map[string]string{"a": "b"}, Previous: &workspace.TemplateUse{Version: "1"}},
 		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), CreatedAt: at(6), UpdatedAt: at(7),
 	}
-	v := Server{URL: base, Grace: time.Hour, Sizes: workspace.Sizes{Offered: []workspace.Size{{Name: "small"}}}}.View(w)
+	v := Server{URL: base, Grace: time.Hour, Sizes: workspace.Sizes{Offered: []workspace.Size{{Name: "small"}}}, TemplateUpdate: func(workspace.Workspace) bool { return true }}.View(w)
 	for i := range reflect.TypeFor[api.Workspace]().NumField() {
 		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && f != "ImageUpdateRequested" && f != "Env" && reflect.ValueOf(v).Field(i).IsZero() {
 			t.Errorf("%s is empty", f)
 		}
 	}
 	if v.URL != "https://hub.example.com/w/id/" || !v.PurgedAt.Equal(at(10)) || *v.PendingRequest != "force_stop" || v.CreatedAt.Location() != time.UTC || v.DeletedAt.Location() != time.UTC ||
+		!cmp.Equal(*v.Template, api.WorkspaceTemplate{Name: "go", Version: "2", PreviousVersion: new("1"), UpdateAvailable: true}) ||
 		v.Conditions["storage.volume_ready"].Reason != "Ready" || *v.StandbyTTLSeconds != 0 || *v.ArchiveSize != 9 ||
 		!cmp.Equal(*v.Progress, api.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6, Steps: []api.ProgressStep{{Step: "packing", BeganAt: at(1).UTC(), Done: 7}}}) {
 		t.Errorf("%+v", v)
