@@ -41,13 +41,23 @@ func setupOf(id workspace.ID, from string, s agent.SetupStatus) setupView {
 // opens is the query by which the IDE opens what the workspace was set up with; empty: what it
 // opens anyway.
 func opens(s agent.SetupStatus) string {
-	if len(s.Steps) != 1 || s.Steps[0].Folder == "" {
-		return ""
+	var only agent.StepStatus
+	for _, st := range s.Steps {
+		switch {
+		case st.Folder == "":
+		case only.Folder != "":
+			return "" // several repositories
+		default:
+			only = st
+		}
 	}
-	if file := s.Steps[0].File; file != "" {
-		return url.Values{"workspace": {file}}.Encode()
+	switch {
+	case only.File != "":
+		return url.Values{"workspace": {only.File}}.Encode()
+	case only.Folder != "":
+		return url.Values{"folder": {only.Folder}}.Encode()
 	}
-	return url.Values{"folder": {s.Steps[0].Folder}}.Encode()
+	return ""
 }
 
 // readSetup returns the setup of a workspace that runs; nothing if its agent does not respond.

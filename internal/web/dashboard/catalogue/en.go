@@ -1363,6 +1363,7 @@ var en = map[string]string{
 	"steps.log":                 "Output",
 	"steps.kind.clone":          "Clone",
 	"steps.kind.files":          "Write files",
+	"steps.kind.server":         "Prepare on the server",
 	"steps.kind.unknown":        "Step",
 	"steps.state.waiting":       "Waiting",
 	"steps.state.running":       "Running",

@@ -1363,6 +1363,7 @@ var ko = map[string]string{
 	"steps.log":                 "출력",
 	"steps.kind.clone":          "복제",
 	"steps.kind.files":          "파일 쓰기",
+	"steps.kind.server":         "서버에서 준비",
 	"steps.kind.unknown":        "단계",
 	"steps.state.waiting":       "대기 중",
 	"steps.state.running":       "진행 중",
