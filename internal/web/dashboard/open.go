@@ -12,9 +12,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// openPath is the page that a link to a repository leads to, with the query repo, branch, folder,
-// depth, submodules and name. It shows all values and a button: a link creates nothing.
+// openPath is the page that a link to a repository leads to, with the query linkFields, template
+// and param.NAME. It shows all values and a button: a link creates nothing.
 const openPath = "/new"
+
+var linkFields = []string{"repo", "branch", "folder", "depth", "submodules", "name"}
 
 // maxExisting is how many workspaces on the same repository the page offers.
 const maxExisting = 5
@@ -97,18 +99,18 @@ func (f *form) project() *workspace.Project {
 		repo.Depth = n
 	}
 	p := &workspace.Project{Repositories: []workspace.Repository{repo}}
-	if field, reason := workspace.FieldOf(p.Check()); field != "" {
-		shown := map[string]string{"path": "folder", "repositories": "repo"}
-		if name, ok := shown[field]; ok {
-			field = name
-		}
-		if f.Errors[field] == "" {
-			key := "field." + field + "_bad"
-			if reason != "" {
-				key = "field." + field + "_" + reason
-			}
-			f.fail(field, key)
-		}
+	switch field, reason := workspace.FieldOf(p.Check()); {
+	case field == "" || f.Errors[field] != "":
+	case field == "branch":
+		f.fail("branch", "field.branch_bad")
+	case field == "path":
+		f.fail("folder", "field.folder_bad")
+	case field == "depth":
+		f.fail("depth", "field.depth_bad")
+	case reason == "password":
+		f.fail("repo", "field.repo_password")
+	default:
+		f.fail("repo", "field.repo_bad")
 	}
 	return p
 }

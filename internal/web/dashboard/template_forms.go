@@ -80,7 +80,7 @@ func (d *Dashboard) showTemplates(r *http.Request, c workspace.Caller, f *form) 
 	for i, e := range list {
 		f.Templates = append(f.Templates, templateCard{
 			Name: e.Name, Title: e.TitleIn(f.lang.Code), Description: e.Description.In(f.lang.Code), Icon: templateIcon(e.Icon), Chosen: i == chosen,
-			Href: "/workspaces/new?" + url.Values{"template": {e.Name}, "from": {f.From}}.Encode(),
+			Href: templateLink(r, f.From, e.Name),
 		})
 	}
 	e := list[chosen]
@@ -96,8 +96,31 @@ func (d *Dashboard) showTemplates(r *http.Request, c workspace.Caller, f *form) 
 			f.Value[field] = cut(clean(r.URL.Query().Get(field)), workspace.MaxDescription)
 		}
 	}
-	f.params(e.Template, nil)
+	values := map[string]string{} // of a link
+	for _, p := range e.Parameters {
+		if field := "param." + p.Name; r.URL.Query().Has(field) {
+			values[p.Name] = cut(clean(r.URL.Query().Get(field)), template.MaxValue)
+		}
+	}
+	f.params(e.Template, values)
 	return nil
+}
+
+// templateLink returns the address of the form of a new workspace with this template. On the page
+// of a link to a repository it keeps the repository.
+func templateLink(r *http.Request, from, name string) string {
+	path, q := "/workspaces/new", url.Values{"from": {from}}
+	switch {
+	case r.URL.Path == openPath:
+		path, q = openPath, r.URL.Query()
+	case r.PostFormValue("open") != "":
+		path, q = openPath, url.Values{}
+		for _, field := range linkFields {
+			q.Set(field, r.PostFormValue(field))
+		}
+	}
+	q.Set("template", name)
+	return path + "?" + q.Encode()
 }
 
 // like makes the form one of a workspace with the settings of another one.

@@ -36,6 +36,10 @@ func TestTemplatePages(t *testing.T) {
 	lacks(t, "without the template", page, `name="param.branch"`)
 	page = ann.get("/workspaces/new?template=api&name=mine").body
 	contains(t, "the parameters", page, `name="param.branch"`, `value="main"`, "<option value=\"eu\"", `name="param.debug"`, `value="mine"`)
+	contains(t, "a link to a repository", ann.get(openPath+"?repo="+url.QueryEscape(someRepo)+"&template=api&param.branch=fix&param.region=us&param.debug=true").body,
+		`name="template" value="api"`, `value="fix"`, `value="us" selected`, `name="param.debug" value="true" checked`, `href="/new?param.branch=fix&amp;param.debug=true&amp;param.region=us&amp;repo=`)
+	again := ann.post("/workspaces", url.Values{"page": {"1"}, "open": {"1"}, "repo": {someRepo}, "branch": {"next"}, "template": {"api"}, "param.branch": {"A"}})
+	contains(t, "the page again", again.body, `href="/new?branch=next&amp;`, `template=python"`)
 	in := url.Values{"name": {"mine"}, "template": {"api"}, "param.branch": {"A"}, "param.region": {"eu"}}
 	contains(t, "a value that does not match", ann.htmx("/workspaces", in).body, "This does not match the pattern [a-z]&#43;.")
 	in.Set("param.branch", "dev")
