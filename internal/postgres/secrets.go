@@ -45,7 +45,7 @@ func SecretOwner(id, userOrGroup string) string { return "secret " + id + " " + 
 const secretOwner = `'secret ' || s.id || ' ' || coalesce(s.user_id, s.group_id)`
 
 const secretColumns = `s.id, s.name, s.variable, s.path, s.workspace_id, coalesce(w.name, ''), s.group_id, coalesce(g.name, ''),
-	s.group_id IS NULL OR me.admin OR EXISTS (SELECT FROM group_members m WHERE m.group_id = s.group_id AND m.user_id = me.id AND m.admin),
+	s.group_id IS NULL OR me.admin,
 	s.size, s.created_at, s.changed_at`
 
 // secretsFrom are the secrets that the user $1 owns, is a member of the group of, or manages.
@@ -72,14 +72,14 @@ func (db *DB) GroupSecrets(ctx context.Context, caller workspace.Caller, id stri
 	if _, err := group(ctx, db.pool, caller, id); err != nil {
 		return list, failed("read a group", err)
 	}
-	return db.secrets(ctx, caller, `s.group_id = $2`, id)
+	return db.secrets(ctx, caller, `s.group_id = $3`, id)
 }
 
 func (db *DB) secrets(ctx context.Context, caller workspace.Caller, which string, args ...any) (list api.SecretList, err error) {
 	const verb = "list the secrets"
 	rows, err := db.pool.Query(ctx, `
-		SELECT `+secretColumns+` `+secretsFrom+` WHERE `+which+`
-		ORDER BY s.group_id IS NOT NULL, coalesce(g.name_key, '') COLLATE "C", s.name COLLATE "C"`, append([]any{caller.UserID}, args...)...)
+		SELECT `+secretColumns+` `+secretsFrom+` WHERE ($2 = '' OR s.workspace_id IS NULL OR s.workspace_id::text = $2) AND (`+which+`)
+		ORDER BY s.group_id IS NOT NULL, coalesce(g.name_key, '') COLLATE "C", s.name COLLATE "C"`, append([]any{caller.UserID, string(caller.Only)}, args...)...)
 	if err != nil {
 		return list, failed(verb, err)
 	}
@@ -90,8 +90,8 @@ func (db *DB) secrets(ctx context.Context, caller workspace.Caller, which string
 		SELECT w.id, w.name FROM workspaces w
 		WHERE w.owner_user_id = $1 AND w.deleted_at IS NULL
 			AND coalesce(w.conditions #>> '{infra.container_ready,reason}', $2) NOT IN ($2, $3)
-			AND split_part(coalesce(w.running_env_digest, ''), $4, 2) <> `+secretsDigest+`
-		ORDER BY w.name COLLATE "C"`, caller.UserID, workspace.ReasonNotObserved, workspace.ReasonNoContainer, workspace.SecretsMark)
+			AND split_part(coalesce(w.running_env_digest, ''), $4, 2) <> `+secretsDigest+` AND ($5 = '' OR w.id::text = $5)
+		ORDER BY w.name COLLATE "C"`, caller.UserID, workspace.ReasonNotObserved, workspace.ReasonNoContainer, workspace.SecretsMark, string(caller.Only))
 	if err != nil {
 		return list, failed(verb, err)
 	}
@@ -109,7 +109,7 @@ const secretsDigest = `(SELECT coalesce(left(encode(sha256(convert_to(string_agg
 	FROM secrets s WHERE ` + secretsOf + `)`
 
 // Secret reads a secret that the caller may change. CodeNotFound, also for one of another user;
-// CodeForbidden for a member of its group who does not manage it.
+// CodeForbidden for a member of its group who is no administrator.
 func (db *DB) Secret(ctx context.Context, caller workspace.Caller, id string) (Secret, error) {
 	s, err := secret(ctx, db.pool, caller, id)
 	return s, failed("read a secret", err)
@@ -130,22 +130,27 @@ func secret(ctx context.Context, in querier, caller workspace.Caller, id string)
 	case missing(err):
 		return s, notFound("secret")
 	case err == nil && !s.Manages:
-		return s, notGroupAdmin()
+		return s, notAdmin()
 	}
 	return s, err
 }
 
 // lockSecrets makes this the only transaction that changes the secrets of a user or a group, which
-// it returns. CodeForbidden unless the caller may change them.
+// it returns. CodeForbidden unless the caller may change them: a group's only as an administrator.
 func lockSecrets(ctx context.Context, tx pgx.Tx, caller workspace.Caller, groupID string) (owner string, err error) {
 	if groupID == "" {
 		return caller.UserID, lockUser(ctx, tx, caller.UserID)
 	}
-	_, _, err = lockGroup(ctx, tx, caller, groupID)
+	// Group administrators add members who were not asked, and a secret can be code that a member's
+	// programs run, such as ~/.bashrc.
+	_, admin, err := lockGroup(ctx, tx, caller, groupID)
+	if err == nil && !admin {
+		err = notAdmin()
+	}
 	return groupID, err
 }
 
-// CreateSecret stores a secret of the caller, or of a group that the caller manages.
+// CreateSecret stores a secret of the caller or, by administrators, of a group.
 // CodeNameTaken, also for a variable or a file of another secret; CodeQuotaExceeded; CodeNotFound
 // for a workspace of another user.
 func (db *DB) CreateSecret(ctx context.Context, caller workspace.Caller, n NewSecret) (made Secret, err error) {

@@ -30,13 +30,18 @@ func (s *Service) Deliver(ctx context.Context, row workspace.Workspace, setup *a
 	var failed []string
 	size, variables := 0, 0
 	for _, secret := range slices.Backward(list) { // the later one counts
+		bytes, env := len(secret.Value), 0
 		if secret.Env != "" {
-			variables += len(secret.Value)
+			env = bytes
+			if secret.File != "" {
+				bytes *= 2 // it is sent twice
+			}
 		}
-		if size += len(secret.Value); size > maxDelivered || variables > maxVariables || secret.File != "" && len(setup.Files) >= maxFiles {
+		if size+bytes > maxDelivered || variables+env > maxVariables || secret.File != "" && len(setup.Files) >= maxFiles {
 			failed = append(failed, fmt.Sprintf("The secret %s was left out: there are too many, or their values are too long together.", secret.Name))
 			continue
 		}
+		size, variables = size+bytes, variables+env
 		plain, err := s.keys.Open(secret.Value, secret.Owner)
 		if err != nil {
 			failed = append(failed, fmt.Sprintf("The secret %s cannot be decrypted: %s.", secret.Name, words(err)))

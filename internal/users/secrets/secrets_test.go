@@ -102,7 +102,10 @@ func TestWhoMayChangeSecrets(t *testing.T) {
 	if _, err := e.CreateGroup(ctx, ann, g.ID, api.CreateSecret{Name: "no", Value: "x", Env: "NO"}); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("a member stored a secret of the group: %v", err)
 	}
-	of, err := e.CreateGroup(ctx, bob, g.ID, api.CreateSecret{Name: "team", Value: "shared", Env: "TEAM"})
+	if _, err := e.CreateGroup(ctx, bob, g.ID, api.CreateSecret{Name: "no", Value: "x", Env: "NO"}); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("the group's administrator stored a secret of it: %v", err)
+	}
+	of, err := e.CreateGroup(ctx, boss, g.ID, api.CreateSecret{Name: "team", Value: "shared", Env: "TEAM"})
 	if err != nil || of.GroupName != "team" {
 		t.Fatal(of, err)
 	}
@@ -111,7 +114,7 @@ func TestWhoMayChangeSecrets(t *testing.T) {
 		who  workspace.Caller
 		id   string
 		want workspace.Code
-	}{{bob, own.ID, workspace.CodeNotFound}, {boss, own.ID, workspace.CodeNotFound}, {ann, of.ID, workspace.CodeForbidden}, {boss, of.ID, ""}, {bob, of.ID, ""}, {ann, own.ID, ""}} {
+	}{{bob, own.ID, workspace.CodeNotFound}, {boss, own.ID, workspace.CodeNotFound}, {ann, of.ID, workspace.CodeForbidden}, {boss, of.ID, ""}, {bob, of.ID, workspace.CodeForbidden}, {ann, own.ID, ""}} {
 		if _, err := e.Update(ctx, c.who, c.id, api.UpdateSecret{Value: &value}); workspace.CodeOf(err) != c.want {
 			t.Errorf("%s changes %s: %v", c.who.Username, c.id, err)
 		}
@@ -120,7 +123,7 @@ func TestWhoMayChangeSecrets(t *testing.T) {
 	if err != nil || len(list.Secrets) != 2 || list.Secrets[0].ID != own.ID || list.Secrets[1].ID != of.ID || list.Secrets[1].Manages {
 		t.Errorf("%+v, %v", list, err)
 	}
-	for _, who := range []workspace.Caller{ann} {
+	for _, who := range []workspace.Caller{ann, bob} {
 		if err := e.Delete(ctx, who, of.ID); workspace.CodeOf(err) != workspace.CodeForbidden {
 			t.Errorf("%v", err)
 		}
@@ -128,7 +131,7 @@ func TestWhoMayChangeSecrets(t *testing.T) {
 	if err := e.Delete(ctx, boss, own.ID); workspace.CodeOf(err) != workspace.CodeNotFound {
 		t.Errorf("%v", err)
 	}
-	if err := e.Delete(ctx, bob, of.ID); err != nil {
+	if err := e.Delete(ctx, boss, of.ID); err != nil {
 		t.Error(err)
 	}
 	// The account's secrets end with it.

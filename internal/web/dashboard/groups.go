@@ -22,7 +22,7 @@ type groupsView struct {
 type groupView struct {
 	api.Group
 	List    []memberView
-	Admin   bool // the user may change the group
+	Admin   bool // the user is an administrator: may change the group and its secrets
 	Secrets secretsView
 	Paging  paging
 }

@@ -95,8 +95,8 @@ func (d *Dashboard) secretForm(name string, r *http.Request, c workspace.Caller)
 		if err != nil {
 			return nil, err
 		}
-		if !g.Manages {
-			return nil, workspace.Errorf(workspace.CodeForbidden, "Only administrators, and those of the group, can do this.")
+		if !c.Admin {
+			return nil, workspace.Errorf(workspace.CodeForbidden, "Only administrators can do this.")
 		}
 		f.Group = &g
 		return f, nil

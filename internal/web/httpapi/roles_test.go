@@ -99,7 +99,7 @@ var cells = map[string]string{
 	"DELETE /groups/{id}/members/{user}": "401 403 403 ok 401 ok 403 403 403 403",
 
 	"GET /groups/{id}/secrets":  "401 403 ok ok 401 ok 403 403 ok ok",
-	"POST /groups/{id}/secrets": "401 403 403 ok 401 ok 403 403 403 403",
+	"POST /groups/{id}/secrets": "401 403 403 ok 401 403 403 403 403 403",
 
 	"GET /secrets":         "401 ok ok ok 401 ok ok ok ok ok",
 	"POST /secrets":        "401 ok ok ok 401 ok ok ok 403 403",
