@@ -21,6 +21,10 @@ const (
 // ProjectDir is the folder of the home that the IDE opens, and in which repositories are cloned.
 const ProjectDir = "project"
 
+// CloneSuffix is that of the hidden folder next to its destination into which a repository is
+// cloned. No repository's folder has it.
+const CloneSuffix = ".codehub-clone"
+
 // Limits of a Project.
 const (
 	MaxRepositories = 16
@@ -129,7 +133,7 @@ func (r Repository) Check() error {
 	if r.Branch != "" && !isBranch(r.Branch) {
 		return InvalidField("branch", "is not the name of a branch or a tag.")
 	}
-	if r.Path != "" && !isProjectPath(r.Path) {
+	if !isProjectPath(r.Folder()) {
 		return InvalidField("path", "is not a folder below the home whose name does not begin with a dot, such as project/api.")
 	}
 	if r.Depth < 0 || r.Depth > maxDepth {
@@ -207,7 +211,7 @@ func isProjectPath(name string) bool {
 		return false
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		if part == ".." || strings.EqualFold(part, ".git") || strings.HasPrefix(part, "-") {
+		if part == ".." || strings.EqualFold(part, ".git") || strings.HasPrefix(part, "-") || strings.HasSuffix(part, CloneSuffix) {
 			return false
 		}
 	}

@@ -20,7 +20,7 @@ const (
 
 // Limits of a setup.
 const (
-	MaxSetup = 8 << 20 // bytes of a Setup as JSON
+	MaxSetup = 16 << 20 // bytes of a Setup as JSON, in which a byte of a variable takes up to six
 	MaxSteps = 64
 	MaxFiles = 256
 	// MaxStepLog is how many bytes of a step's output are kept: the last ones.

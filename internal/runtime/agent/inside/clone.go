@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/workspace"
 )
 
 const (
@@ -20,9 +22,7 @@ const (
 	// byte git ends one: servers send a keep-alive every 5 s.
 	cloneTimeout = time.Hour
 	silence      = 120
-	// cloneSuffix is that of the hidden folder next to the destination into which a repository is
-	// cloned, and completeFile a file in its .git once that is complete.
-	cloneSuffix  = ".codehub-clone"
+	// completeFile is a file in the .git of a clone that is complete.
 	completeFile = "codehub-complete"
 )
 
@@ -51,7 +51,7 @@ func (s *Server) clone(st *step) error {
 		return stepError{"refused", err.Error()}
 	}
 	folder := filepath.Join(s.cfg.Home, repo.Folder())
-	part := filepath.Join(filepath.Dir(folder), "."+filepath.Base(folder)+cloneSuffix)
+	part := filepath.Join(filepath.Dir(folder), "."+filepath.Base(folder)+workspace.CloneSuffix)
 	s.change(func() { st.Folder = folder })
 	complete := filepath.Join(part, ".git", completeFile)
 	_, err := os.Lstat(complete)

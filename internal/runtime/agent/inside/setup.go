@@ -59,9 +59,13 @@ type step struct {
 func (s *Server) run(st *step) error {
 	switch {
 	case st.Kind == agent.KindFiles:
-		return s.writeFiles()
+		return s.writeFiles("")
 	case st.spec.Clone != nil:
-		return s.clone(st)
+		err := s.clone(st)
+		if err == nil || errors.Is(err, errSkipped) {
+			err = errors.Join(err, s.writeFiles(st.spec.Clone.Folder()))
+		}
+		return err
 	case st.spec.Fail != "":
 		return stepError{"server", st.spec.Fail}
 	}
@@ -92,7 +96,7 @@ func (s *Server) takeSetup(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if s.setup.take(given) {
-		if err := s.writeFiles(); err != nil {
+		if err := s.writeFiles(""); err != nil {
 			s.setup.fail(&step{StepStatus: agent.StepStatus{Name: agent.KindFiles, Kind: agent.KindFiles}}, err)
 		}
 		close(s.setup.taken)
@@ -243,11 +247,16 @@ func (s *Server) change(change func()) {
 	change()
 }
 
-// writeFiles writes the setup's files to memory, and links to them. What has the place of a link
-// stays, unless it is such a link.
-func (s *Server) writeFiles() error {
+// writeFiles writes the setup's files in the folder of a repository, or "" for those in none, to
+// memory, and links to them. What has the place of a link stays, unless it is such a link.
+func (s *Server) writeFiles(folder string) error {
+	var files []agent.File
 	s.setup.mu.Lock()
-	files := s.setup.files
+	for _, f := range s.setup.files {
+		if s.setup.folderOf(f) == folder {
+			files = append(files, f)
+		}
+	}
 	s.setup.mu.Unlock()
 	if len(files) == 0 {
 		return nil
@@ -407,4 +416,15 @@ func clonePercent(line string) int {
 		return 85 + n*10/100
 	}
 	return 95 + n*4/100
+}
+
+// folderOf returns the folder of a repository that the file lies in, or "". Such a file is written
+// after the clone, which takes no folder with files.
+func (u *setup) folderOf(f agent.File) string {
+	for _, st := range u.steps {
+		if st.spec.Clone != nil && strings.HasPrefix(f.Path, st.spec.Clone.Folder()+"/") {
+			return st.spec.Clone.Folder()
+		}
+	}
+	return ""
 }

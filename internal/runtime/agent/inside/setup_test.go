@@ -316,6 +316,29 @@ func TestHangingCloneEnds(t *testing.T) {
 	}
 }
 
+// A file in the folder of a repository does not keep it from being cloned.
+func TestFileInRepository(t *testing.T) {
+	t.Parallel()
+	g := serveGit(t)
+	a := await(t)
+	setup := cloneOf(g.add(t, "api.git", map[string]string{"a": "1"}))
+	setup.Files = []agent.File{{Path: "project/api/.env", Content: []byte("hidden")}, {Path: ".npmrc", Content: []byte("other")}}
+	if err := a.Setup(t.Context(), setup); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(a.home, ".npmrc")); err != nil {
+		t.Errorf("before the clone: %v", err)
+	}
+	if steps := a.settled(t); len(steps) != 1 || steps[0].State != agent.StepDone {
+		t.Errorf("%+v", steps)
+	}
+	for name, want := range map[string]string{"project/api/a": "1", "project/api/.env": "hidden"} {
+		if got, err := os.ReadFile(filepath.Join(a.home, name)); string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
 // A clone that the end of the container interrupted begins again, or is completed.
 func TestInterruptedClone(t *testing.T) {
 	t.Parallel()
