@@ -47,7 +47,7 @@ func (t templatesListCmd) Run(ctx context.Context, k *kong.Context, c *client.Cl
 	}
 	text := terminal.Table(rows)
 	for _, p := range list.Problems {
-		text += "\nwrong: " + terminal.Plain(p)
+		text += "\nproblem: " + terminal.Plain(p)
 	}
 	return t.Print(k.Stdout, list, text)
 }

@@ -84,7 +84,7 @@ func New(cfg Config) *Service {
 		cfg.Every = 5 * time.Second
 	}
 	s := &Service{cfg: cfg, files: folder{dir: cfg.Dir}, folder: cfg.Conditions.New(health.Config{
-		Name: "templates", Failing: "templates have mistakes", Resolved: "templates are right again", Level: slog.LevelWarn, Remind: time.Hour, Log: cfg.Log,
+		Name: "templates", Failing: "templates have mistakes", Resolved: "templates are valid again", Level: slog.LevelWarn, Remind: time.Hour, Log: cfg.Log,
 	})}
 	s.current.Store(merge(nil, nil))
 	return s

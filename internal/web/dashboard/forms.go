@@ -268,7 +268,7 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 	}
 	f := d.form(name, r, &ws)
 	if name == "update-template" {
-		return f, d.showUpdate(f, ws)
+		return f, d.showUpdate(r.Context(), c, f, ws)
 	}
 	return f, nil
 }

@@ -49,7 +49,8 @@ func (d *Dashboard) showTemplates(r *http.Request, c workspace.Caller, f *form) 
 		return nil
 	}
 	given := func(field string) string { return cmp.Or(r.PostFormValue(field), r.URL.Query().Get(field)) }
-	if like := given("like"); like != "" {
+	link := r.URL.Path == openPath || r.PostFormValue("open") != "" // which must not choose whose settings it gets
+	if like := given("like"); like != "" && !link {
 		from, err := d.Store.Workspace(r.Context(), c, workspace.ID(like))
 		if err != nil {
 			return err
@@ -92,7 +93,7 @@ func (d *Dashboard) showTemplates(r *http.Request, c workspace.Caller, f *form) 
 		f.Missing = "" // the default image is not needed
 	}
 	if r.Method == http.MethodGet {
-		for _, field := range []string{"name", "description"} {
+		for _, field := range []string{"name", "description", "repo", "branch"} {
 			f.Value[field] = cut(clean(r.URL.Query().Get(field)), workspace.MaxDescription)
 		}
 	}
@@ -217,8 +218,12 @@ func (d *Dashboard) duplicate(w http.ResponseWriter, r *http.Request, c workspac
 // settingChange is a setting that an update changes. Label is its text; a value that is not set is empty.
 type settingChange struct{ Label, From, To string }
 
-// showUpdate fills in what an update to the present version of the template changes.
-func (d *Dashboard) showUpdate(f *form, ws workspace.Workspace) error {
+// showUpdate fills in what an update to the present version of the template changes. CodeNotFound
+// if the caller may not use the template.
+func (d *Dashboard) showUpdate(ctx context.Context, c workspace.Caller, f *form, ws workspace.Workspace) error {
+	if _, err := d.Templates.Find(ctx, c, ws.Template.Name); err != nil {
+		return err
+	}
 	u, ok := d.Templates.UpdateOf(ws)
 	if !ok {
 		return workspace.InvalidField("template", "has no other version for this workspace.")
@@ -283,8 +288,12 @@ func (d *Dashboard) updateTemplate(w http.ResponseWriter, r *http.Request, c wor
 		return
 	}
 	f := d.form("update-template", r, &ws)
-	if err := d.showUpdate(f, ws); err != nil { // it was applied in another window
-		d.done(w, r, c, ws.ID, "update-template")
+	if err := d.showUpdate(r.Context(), c, f, ws); err != nil {
+		if _, available := d.Templates.UpdateOf(ws); !available { // it was applied in another window
+			d.done(w, r, c, ws.ID, "update-template")
+			return
+		}
+		d.refuse(w, r, c, ws.ID, err)
 		return
 	}
 	if _, err := d.Templates.Apply(r.Context(), c, ws.ID, f.paramValues()); err != nil {

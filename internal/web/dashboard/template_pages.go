@@ -158,6 +158,15 @@ func (d *Dashboard) saveTemplate(w http.ResponseWriter, r *http.Request, c works
 	if saving {
 		do = d.Templates.Save
 	}
+	if v.New && saving {
+		// A template that exists is shown with what changes before it is saved.
+		p, err := d.Templates.Preview(r.Context(), c, name, v.Text)
+		if err == nil && !p.New {
+			v.New, v.Preview = false, &p
+			d.showTemplate(w, r, c, http.StatusConflict, v)
+			return
+		}
+	}
 	p, err := do(r.Context(), c, name, v.Text)
 	var problems template.Problems
 	switch {

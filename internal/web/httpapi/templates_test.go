@@ -119,7 +119,7 @@ func TestTemplates(t *testing.T) {
 	}
 	e.want(403, "forbidden", "POST", "/workspaces", `{"name":"c","like":"`+made.ID+`"}`, as(e.eve))
 	text := read[api.TemplateText](t, e.want(200, "", "GET", path+"/template", "", as(e.ann))).Text
-	if strings.Contains(text, "mine") || !strings.Contains(text, "BRANCH: prod") || !strings.Contains(text, "#   OWN:") {
+	if strings.Contains(text, "mine") || strings.Contains(text, "prod") || !strings.Contains(text, "NEW: c") || !strings.Contains(text, "#   BRANCH:") || !strings.Contains(text, "#   OWN:") {
 		t.Error(text)
 	}
 

@@ -128,8 +128,8 @@ func formatTime(seconds int) string {
 }
 
 // Of returns the YAML of a template that gives the settings of a workspace. The values of its
-// environment variables may be secrets, so only those that its own template gave are in it; of the
-// others it has the names, as comments.
+// environment variables may be secrets, so only those that its own template gave are in it, unless
+// they have a parameter's value; of the others it has the names, as comments.
 func Of(name string, w workspace.Workspace) string {
 	t := Template{Name: name, Title: Text{Languages[0]: w.Name}, Image: w.ImageRef, Size: w.Size, Stop: w.StandbyTTL, Archive: w.ArchiveTTL}
 	if w.Description != "" && len([]rune(w.Description)) <= MaxDescription {
@@ -141,7 +141,7 @@ func Of(name string, w workspace.Workspace) string {
 	var others []string
 	for _, v := range slices.Sorted(maps.Keys(w.Env)) {
 		value := w.Env[v]
-		if w.Template != nil && w.Template.Settings.Env[v] == value {
+		if w.Template != nil && w.Template.Settings.Env[v] == value && !hasAny(value, w.Template.Parameters) {
 			if t.Env == nil {
 				t.Env = map[string]string{}
 			}
@@ -158,4 +158,14 @@ func Of(name string, w workspace.Workspace) string {
 		}
 	}
 	return text
+}
+
+// hasAny reports whether a text has one of these values in it.
+func hasAny(text string, values map[string]string) bool {
+	for _, v := range values {
+		if v != "" && strings.Contains(text, v) {
+			return true
+		}
+	}
+	return false
 }

@@ -389,9 +389,9 @@ func (r *reader) parameters(field string, n *yaml.Node) (list []Parameter) {
 		case p.Type == Choice && len(p.Options) == 0:
 			r.fail(cmp.Or(at.options, c), f+".options", "has no entry to choose")
 		case p.Type != Choice && at.options != nil:
-			r.fail(at.options, f+".options", "is of the type choice alone")
+			r.fail(at.options, f+".options", "is only for parameters of type choice")
 		case p.Type != String && at.pattern != nil:
-			r.fail(at.pattern, f+".pattern", "is of the type string alone")
+			r.fail(at.pattern, f+".pattern", "is only for parameters of type string")
 		}
 		if p.Type == Boolean && p.Required {
 			p.Default, p.Required = "false", false

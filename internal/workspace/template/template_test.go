@@ -131,12 +131,12 @@ func TestProblemsNameLineAndField(t *testing.T) {
 		"parameters: [{name: a},{name: a}]":       `parameters[1].name "a" is given twice`,
 		"parameters: [{name: a, type: int}]":      `parameters[0].type "int" is unknown; use one of: string, choice, boolean`,
 		"parameters: [{name: a, type: choice}]\n": "parameters[0].options has no entry",
-		"parameters: [{name: a, options: [b]}]\n": "parameters[0].options is of the type choice alone",
+		"parameters: [{name: a, options: [b]}]\n": "parameters[0].options is only for parameters of type choice",
 		"parameters: [{name: a, type: choice, options: [b], default: c}]": "parameters[0].default is refused: the parameter a is one of: b",
 		"parameters: [{name: a, pattern: '('}]\n":                         "parameters[0].pattern is not a regular expression",
 		"parameters: [{name: a, pattern: '[)(]', default: b}]\n":          "parameters[0].default is refused: the value of the parameter a does not match",
 		"parameters:\n- name: a\n  pattern: ')|('\n":                      "line 3: parameters[0].pattern is not a regular expression",
-		"parameters: [{name: a, type: boolean, pattern: b}]\n":            "parameters[0].pattern is of the type string alone",
+		"parameters: [{name: a, type: boolean, pattern: b}]\n":            "parameters[0].pattern is only for parameters of type string",
 		"parameters: [{name: a, type: boolean, default: yes}]\n":          "parameters[0].default is refused: the parameter a is true or false",
 	} {
 		_, err := template.Parse("x", []byte(text))
