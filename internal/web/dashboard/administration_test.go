@@ -32,18 +32,19 @@ func TestPagesByRole(t *testing.T) {
 	w.Auth.InvalidateAll()
 	var patterns []string
 	w.dash.Routes(func(pattern string, _ func(http.ResponseWriter, *http.Request)) { patterns = append(patterns, pattern) })
-	open := []string{"/", "GET /assets/{path...}", "GET /login", "POST /login", "POST /logout", "GET /setup", "POST /setup", "GET /invitation", "POST /invitation", "POST /settings/theme", "POST /settings/language", "GET /dashboard/events", "GET /bin/{file}"}
+	open := []string{"/", "GET /assets/{path...}", "GET /login", "POST /login", "POST /logout", "GET /setup", "POST /setup", "GET /invitation", "POST /invitation", "POST /settings/theme", "POST /settings/language", "GET /dashboard/events", "GET /bin/{file}", "GET /open-in-codehub.svg"}
 	// Pages of any user, about themselves.
 	own := []string{"GET /logout", "GET /computer", "GET /{$}", "GET /workspaces/new", "POST /workspaces", "GET /settings/account", "GET /settings/account/password", "POST /settings/account/password",
 		"GET /settings/keys/new", "POST /settings/keys", "POST /settings/sessions/end-others", "GET /settings/tokens", "GET /settings/tokens/new", "POST /settings/tokens",
-		"GET /cli-login", "POST /cli-login", "GET /device", "POST /device", "GET /notices"}
+		"GET /cli-login", "POST /cli-login", "GET /device", "POST /device", "GET /notices", "GET /new", "GET /settings/secrets", "GET /settings/secrets/new", "POST /settings/secrets"}
 	// Pages of a login or registration that waits for a passkey, of which there is none here.
 	waiting := []string{"GET /passkey", "POST /passkey", "POST /passkey/options", "POST /passkey/recover", "POST /settings/passkeys/options"}
 	own = append(own, "GET /settings/passkeys/new", "POST /settings/passkeys", "GET /settings/passkeys/register", "POST /settings/passkeys/register",
 		"GET /settings/passkeys/codes", "POST /settings/passkeys/codes")
 	// Pages about an object of one user's.
 	objects := []string{"POST /settings/keys/{key}/remove", "POST /settings/sessions/{session}/end", "GET /settings/tokens/{token}/revoke", "POST /settings/tokens/{token}/revoke", "POST /notices/{notice}/dismiss"}
-	objects = append(objects, "GET /settings/passkeys/{passkey}/rename", "POST /settings/passkeys/{passkey}/rename",
+	objects = append(objects, "GET /settings/secrets/{secret}/edit", "POST /settings/secrets/{secret}/edit", "GET /settings/secrets/{secret}/delete", "POST /settings/secrets/{secret}/delete",
+		"GET /settings/passkeys/{passkey}/rename", "POST /settings/passkeys/{passkey}/rename",
 		"GET /settings/passkeys/{passkey}/remove", "POST /settings/passkeys/{passkey}/remove")
 	if len(patterns) < 100 {
 		t.Fatalf("only %d pages", len(patterns))
@@ -85,7 +86,7 @@ func TestPagesByRole(t *testing.T) {
 			}
 		}
 		at := strings.NewReplacer("{id}", id, "{person}", person, "{$}", "", "{key}", id, "{session}", id,
-			"{token}", id, "{notice}", id, "{passkey}", id, "{group}", group).Replace(path)
+			"{token}", id, "{notice}", id, "{passkey}", id, "{secret}", id, "{group}", group).Replace(path)
 		row := func() string {
 			return fixture.Query[string](w, `SELECT COALESCE((SELECT w::text FROM workspaces w WHERE id = $1), '')`, id)
 		}
@@ -133,7 +134,7 @@ func TestPagesByRole(t *testing.T) {
 			if s := ask(boss); s == http.StatusForbidden || s == http.StatusUnauthorized || s >= 500 {
 				t.Errorf("%s by an administrator: %d", pattern, s)
 			}
-		case path == "/groups" && method == http.MethodPost, path == "/groups/new", strings.HasPrefix(path, "/groups/{group}/edit"), strings.HasPrefix(path, "/groups/{group}/delete"):
+		case path == "/groups" && method == http.MethodPost, path == "/groups/new", strings.HasPrefix(path, "/groups/{group}/edit"), strings.HasPrefix(path, "/groups/{group}/delete"), strings.HasPrefix(path, "/groups/{group}/secrets"):
 			refusedTo(eve, ann, gina)
 			allowedTo(boss)
 		case strings.HasPrefix(path, "/groups/{group}/"): // of those who add and remove members

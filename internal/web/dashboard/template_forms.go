@@ -221,6 +221,9 @@ type settingChange struct{ Label, From, To string }
 // showUpdate fills in what an update to the present version of the template changes. CodeNotFound
 // if the caller may not use the template.
 func (d *Dashboard) showUpdate(ctx context.Context, c workspace.Caller, f *form, ws workspace.Workspace) error {
+	if d.Templates == nil || ws.Template == nil {
+		return workspace.NotFound("template")
+	}
 	if _, err := d.Templates.Find(ctx, c, ws.Template.Name); err != nil {
 		return err
 	}
