@@ -129,8 +129,6 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	}
 	defer setup.Clear()
 	spec.Setup = !setup.Empty()
-	// Its agent may wait for a setup that has become empty since.
-	again := seen != nil && seen.Claim == row.OpID && seen.State != runtime.ContainerExited
 	began := time.Now()
 	k, err := t.cfg.Runtime.StartContainer(ctx, spec, step)
 	if err != nil {
@@ -138,7 +136,7 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	}
 	t.recordImage(ctx, row, k)
 	started := time.Now()
-	if spec.Setup || again {
+	if spec.Setup {
 		t.passed(row.ID, SetupStep)
 		if err := t.sendSetup(ctx, row.ID, setup); err != nil {
 			return err
