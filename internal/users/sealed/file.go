@@ -70,11 +70,21 @@ func (r *Ring) Add() (id string, err error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.refresh(); err != nil {
-		return "", err
-	}
 	file, err := filepath.EvalSymlinks(r.file)
 	if err != nil {
+		return "", err
+	}
+	// Another process that adds a key at the same moment must not lose this one.
+	folder, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return "", err
+	}
+	defer folder.Close() // which ends the lock
+	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock the folder of the keys: %w", err)
+	}
+	r.state = fileState{} // another process may have changed it just now
+	if err := r.refresh(); err != nil {
 		return "", err
 	}
 	like, err := os.Stat(file)

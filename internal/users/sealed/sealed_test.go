@@ -82,6 +82,26 @@ func TestAddedKeyEncrypts(t *testing.T) {
 	}
 }
 
+// Keys that several processes add at the same moment are all in the file.
+func TestKeysAddedAtOnce(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "secret.key")
+	must(sealed.OpenOrCreate(file))(t)
+	var all sync.WaitGroup
+	for range 8 {
+		r := must(sealed.Open(file))(t)
+		all.Go(func() {
+			if _, err := r.Add(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if text := string(must(os.ReadFile(file))(t)); strings.Count(text, "\n") != 9 {
+		t.Errorf("%d keys", strings.Count(text, "\n"))
+	}
+}
+
 // A removed key is named by its id alone.
 func TestRemovedKeyIsNamed(t *testing.T) {
 	t.Parallel()
