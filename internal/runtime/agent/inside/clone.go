@@ -44,7 +44,7 @@ func (s *Server) cloneEnv() []string {
 }
 
 // clone clones a repository, unless its folder has files. The folder gets them at the end, so that
-// one with files is always complete, whatever ends the container meanwhile.
+// one with files is complete, also if the container ends during the clone.
 func (s *Server) clone(st *step) error {
 	repo := *st.spec.Clone
 	if err := repo.Check(); err != nil {

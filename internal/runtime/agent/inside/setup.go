@@ -63,7 +63,10 @@ func (s *Server) run(st *step) error {
 	case st.spec.Clone != nil:
 		err := s.clone(st)
 		if err == nil || errors.Is(err, errSkipped) {
-			err = errors.Join(err, s.writeFiles(st.spec.Clone.Folder()))
+			// A file that is not written is no step that was skipped.
+			if failed := s.writeFiles(st.spec.Clone.Folder()); failed != nil {
+				return failed
+			}
 		}
 		return err
 	case st.spec.Fail != "":
@@ -306,7 +309,7 @@ func (s *Server) writeFile(target string, content []byte, mode os.FileMode, link
 	if err := os.WriteFile(target, content, mode); err != nil {
 		return err
 	}
-	if err := os.Chmod(target, mode); err != nil { // whatever the umask
+	if err := os.Chmod(target, mode); err != nil { // the umask may have changed it
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {

@@ -28,11 +28,17 @@ type awaiting struct {
 
 func await(t *testing.T) awaiting {
 	t.Helper()
+	return awaitIn(t, t.TempDir())
+}
+
+// awaitIn is await with this home.
+func awaitIn(t *testing.T, home string) awaiting {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := awaiting{Client: &agent.Client{Addr: l.Addr().String(), Secret: secret}, home: t.TempDir(), files: filepath.Join(inMemory(t), "files")}
+	a := awaiting{Client: &agent.Client{Addr: l.Addr().String(), Secret: secret}, home: home, files: filepath.Join(inMemory(t), "files")}
 	s := inside.NewServer(inside.Config{Secret: secret, Version: "test", Home: a.home, AwaitsSetup: true, FilesDir: a.files, Processes: &inside.Processes{}, Log: slog.New(slog.DiscardHandler)})
 	done := make(chan struct{})
 	go func() {
@@ -332,7 +338,25 @@ func TestFileInRepository(t *testing.T) {
 	if steps := a.settled(t); len(steps) != 1 || steps[0].State != agent.StepDone {
 		t.Errorf("%+v", steps)
 	}
-	for name, want := range map[string]string{"project/api/a": "1", "project/api/.env": "hidden"} {
+	if got, err := os.ReadFile(filepath.Join(a.home, "project/api/.env")); string(got) != "hidden" {
+		t.Errorf("%q, %v", got, err)
+	}
+	// The next start clones nothing, and says so if the file cannot be written.
+	if err := os.Remove(filepath.Join(a.home, "project/api/.env")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(a.home, "project/api/.env"), []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := awaitIn(t, a.home)
+	setup.Files = setup.Files[:1]
+	if err := next.Setup(t.Context(), setup); err != nil {
+		t.Fatal(err)
+	}
+	if steps := next.settled(t); len(steps) != 1 || steps[0].State != agent.StepFailed || !strings.Contains(steps[0].Error, "exists already") {
+		t.Errorf("%+v", steps)
+	}
+	for name, want := range map[string]string{"project/api/a": "1", "project/api/.env": "mine"} {
 		if got, err := os.ReadFile(filepath.Join(a.home, name)); string(got) != want {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
