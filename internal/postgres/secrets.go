@@ -48,7 +48,7 @@ const secretColumns = `s.id, s.name, s.variable, s.path, s.workspace_id, coalesc
 	s.group_id IS NULL OR me.admin,
 	s.size, s.created_at, s.changed_at`
 
-// secretsFrom are the secrets that the user $1 owns, is a member of the group of, or manages.
+// secretsFrom are all secrets s, seen by the user $1, who is me.
 const secretsFrom = `FROM secrets s JOIN users me ON me.id = $1 AND me.active
 	LEFT JOIN workspaces w ON w.id = s.workspace_id AND w.owner_user_id = s.user_id AND w.deleted_at IS NULL LEFT JOIN user_groups g ON g.id = s.group_id`
 

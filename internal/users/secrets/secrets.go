@@ -44,7 +44,7 @@ func (s *Service) List(ctx context.Context, caller workspace.Caller) (api.Secret
 	return s.store.Secrets(ctx, caller)
 }
 
-// ListGroup returns the secrets of a group. CodeForbidden unless the caller is in it or manages it.
+// ListGroup returns the secrets of a group. CodeForbidden unless the caller is in it or an administrator.
 func (s *Service) ListGroup(ctx context.Context, caller workspace.Caller, group string) (api.SecretList, error) {
 	return s.store.GroupSecrets(ctx, caller, group)
 }
@@ -88,7 +88,7 @@ func (s *Service) create(ctx context.Context, caller workspace.Caller, group str
 	return s.store.CreateSecret(ctx, caller, n)
 }
 
-// Update changes a secret of the caller, or of a group that the caller manages.
+// Update changes a secret of the caller or, by administrators, of a group.
 func (s *Service) Update(ctx context.Context, caller workspace.Caller, id string, in api.UpdateSecret) (api.Secret, error) {
 	old, err := s.store.Secret(ctx, caller, id)
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *Service) Update(ctx context.Context, caller workspace.Caller, id string
 	return s.store.UpdateSecret(ctx, caller, n)
 }
 
-// Delete removes a secret of the caller, or of a group that the caller manages.
+// Delete removes a secret of the caller or, by administrators, of a group.
 func (s *Service) Delete(ctx context.Context, caller workspace.Caller, id string) error {
 	return s.store.DeleteSecret(ctx, caller, id)
 }

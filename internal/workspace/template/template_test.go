@@ -260,8 +260,8 @@ func TestOfWorkspace(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is read is written and read as the same template, and its problems have
-// lines of the text.
+// FuzzParse: a template that is read can be written, and is the same when it is read again. Each
+// problem names a line that the text has.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole))
 	for _, b := range template.BuiltIn() {
