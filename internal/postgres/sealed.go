@@ -17,6 +17,8 @@ type sealedColumn struct {
 // sealedColumns are all such columns. A rotation of the keys seals them again.
 var sealedColumns = []sealedColumn{
 	{table: "secrets s", column: "value", key: "id", owner: secretOwner},
+	{table: "git_connections c", column: "access_token", key: "id", owner: gitAccessOwner},
+	{table: "git_connections c", column: "refresh_token", key: "id", owner: gitRefreshOwner},
 }
 
 // SealedValue is a sealed value of a table.
