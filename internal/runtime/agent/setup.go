@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"codehub/internal/workspace"
@@ -26,8 +28,14 @@ const (
 	// MaxStepLog is how many bytes of a step's output are kept: the last ones.
 	MaxStepLog = 16 << 10
 
-	maxSetupStatus = 2 << 20 // bytes of a SetupStatus as JSON
+	maxSetupStatus = 4 << 20 // bytes of a SetupStatus as JSON
 	maxStepText    = 1000    // characters of a step's name, detail and path
+)
+
+// The time limit of a script, and how many commands one may run side by side.
+const (
+	ScriptTimeout, MaxScriptTimeout = 10 * time.Minute, time.Hour
+	MaxScriptCommands               = 16
 )
 
 // Setup is what a workspace needs beyond its image. It is never in the container's configuration.
@@ -65,9 +73,36 @@ type Step struct {
 	// Timeout is after how many seconds it is ended; 0: the default of its kind.
 	Timeout int `json:"timeout,omitempty"`
 
-	Clone *workspace.Repository `json:"clone,omitempty"`
+	// Once makes a script run once per home: after its success there is a file of this name in
+	// StateDir. After a failure it runs again only if that is asked for.
+	Once string `json:"once,omitempty"`
+
+	Clone  *workspace.Repository `json:"clone,omitempty"`
+	Script *Script               `json:"script,omitempty"`
 	// Fail is why the server could not do what the step is for: the step fails with these words.
 	Fail string `json:"fail,omitempty"`
+}
+
+// StateDir is the folder below the home with the files by which steps that run once know that they
+// have run. Archives have it, as they have the home.
+const StateDir = ".local/state/codehub"
+
+// Script is commands that run side by side as the workspace's user, with the environment of a
+// terminal. What they leave in the background goes on.
+type Script struct {
+	Commands []ScriptCommand `json:"commands"`
+	// Dir is the folder below the home that they begin in. Empty: that of the only repository, or
+	// workspace.ProjectDir.
+	Dir string            `json:"dir,omitempty"`
+	Env map[string]string `json:"env,omitempty"` // further variables
+}
+
+// ScriptCommand is a text for bash, or for sh in an image without bash, or a program with its
+// arguments.
+type ScriptCommand struct {
+	Name  string   `json:"name,omitempty"` // for the log, if there are several
+	Shell string   `json:"shell,omitempty"`
+	Args  []string `json:"args,omitempty"`
 }
 
 // StepState is the state of a step.
@@ -77,16 +112,20 @@ const (
 	StepWaiting StepState = "waiting"
 	StepRunning StepState = "running"
 	StepDone    StepState = "done"
-	StepSkipped StepState = "skipped" // an earlier start has done it
+	StepSkipped StepState = "skipped" // an earlier start has done it, or tried to: ReasonFailedBefore
 	StepFailed  StepState = "failed"
 )
 
 // The kinds of steps.
 const (
 	KindClone  = "clone"
+	KindScript = "script"
 	KindServer = "server" // Step.Fail
 	KindFiles  = "files"  // of the setup's files; only there if one could not be written
 )
+
+// ReasonFailedBefore is the reason of a step that is skipped since it failed at an earlier start.
+const ReasonFailedBefore = "earlier"
 
 // SetupStatus is how far the setup is.
 type SetupStatus struct {
@@ -124,6 +163,14 @@ func (s SetupStatus) Running() bool { return s.has(StepRunning) || s.has(StepWai
 // Failed reports whether a step has failed.
 func (s SetupStatus) Failed() bool { return s.has(StepFailed) }
 
+// Retries reports whether RetrySetup would run a step.
+func (s SetupStatus) Retries() bool { return slices.ContainsFunc(s.Steps, StepStatus.Retries) }
+
+// Retries reports whether RetrySetup runs the step again.
+func (s StepStatus) Retries() bool {
+	return s.State == StepFailed || s.State == StepSkipped && s.Reason == ReasonFailedBefore
+}
+
 func (s SetupStatus) has(state StepState) bool {
 	for _, step := range s.Steps {
 		if step.State == state {
@@ -152,7 +199,7 @@ func (c *Client) SetupStatus(ctx context.Context) (SetupStatus, error) {
 	return s.checked(), err
 }
 
-// RetrySetup runs the failed steps again. It is refused while a step runs.
+// RetrySetup runs the failed steps again, also those that failed at an earlier start. It is refused while a step runs.
 func (c *Client) RetrySetup(ctx context.Context) (SetupStatus, error) {
 	var s SetupStatus
 	err := c.ask(ctx, http.MethodPost, PathRetry, nil, maxSetupStatus, &s)

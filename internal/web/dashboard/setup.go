@@ -24,6 +24,7 @@ type setupView struct {
 	ID, From        string
 	Steps           []setupStep
 	Running, Failed bool
+	Retries         bool // "Try again" would run a step
 }
 
 // setupStep is one step, with the texts steps.kind.<Kind>, steps.state.<State> and
@@ -31,7 +32,7 @@ type setupView struct {
 type setupStep struct{ agent.StepStatus }
 
 func setupOf(id workspace.ID, from string, s agent.SetupStatus) setupView {
-	v := setupView{ID: string(id), From: from, Running: s.Running(), Failed: s.Failed()}
+	v := setupView{ID: string(id), From: from, Running: s.Running(), Failed: s.Failed(), Retries: s.Retries()}
 	for _, st := range s.Steps {
 		v.Steps = append(v.Steps, setupStep{st})
 	}

@@ -51,6 +51,7 @@ func Main(args []string, version string) int {
 		listens:  func() bool { return listensOn(cruntime.IDEPort) },
 		oomKills: oomKills,
 		others:   func(sig syscall.Signal) error { return syscall.Kill(-1, sig) },
+		ending:   server.end,
 		log:      log,
 	}
 	if awaitsSetup {

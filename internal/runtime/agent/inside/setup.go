@@ -34,6 +34,7 @@ const (
 	// outputPause how long its output is read after its end.
 	killPause, outputPause = 5 * time.Second, 2 * time.Second
 	maxLine                = 4 << 10 // bytes of a line of a step's output
+	lastLines              = 8       // lines of it that are kept for the reason of a failure
 )
 
 // setup is what the server has sent, and how far it is.
@@ -46,13 +47,15 @@ type setup struct {
 	files   []agent.File
 	steps   []*step
 	running bool // runSteps runs
+	ending  bool // the container ends: no further step runs, and what is ended now has not failed
 }
 
 // step is a step and how far it is.
 type step struct {
 	agent.StepStatus
-	spec agent.Step
-	log  []byte
+	spec  agent.Step
+	log   []byte
+	again bool // it runs also if it has run in this home
 }
 
 // run is what a kind of step does. It returns nil or errSkipped if it was successful.
@@ -69,6 +72,8 @@ func (s *Server) run(st *step) error {
 			}
 		}
 		return err
+	case st.spec.Script != nil:
+		return s.once(st, func() error { return s.script(st) })
 	case st.spec.Fail != "":
 		return stepError{"server", st.spec.Fail}
 	}
@@ -125,6 +130,8 @@ func (u *setup) take(given agent.Setup) bool {
 		switch {
 		case each.Clone != nil:
 			st.Kind = agent.KindClone
+		case each.Script != nil:
+			st.Kind = agent.KindScript
 		case each.Fail != "":
 			st.Kind = agent.KindServer
 		}
@@ -185,7 +192,7 @@ func (s *Server) setupStatus(w http.ResponseWriter, _ *http.Request) {
 	respond(w, http.StatusOK, s.setup.status(s.cfg.AwaitsSetup))
 }
 
-// retrySetup runs the failed steps again.
+// retrySetup runs the failed steps again, also those that an earlier start has left failed.
 func (s *Server) retrySetup(w http.ResponseWriter, _ *http.Request) {
 	s.setup.mu.Lock()
 	if s.setup.running {
@@ -194,7 +201,8 @@ func (s *Server) retrySetup(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	for _, st := range s.setup.steps {
-		if st.State == agent.StepFailed {
+		if st.Retries() {
+			st.again = true
 			st.StepStatus = agent.StepStatus{Name: st.Name, Kind: st.Kind, State: agent.StepWaiting}
 			st.log = nil
 		}
@@ -211,7 +219,7 @@ func (s *Server) runSteps() {
 	for {
 		s.setup.mu.Lock()
 		st := s.setup.next()
-		if st == nil {
+		if st == nil || s.setup.ending {
 			s.setup.running = false
 			s.setup.mu.Unlock()
 			return
@@ -235,6 +243,8 @@ func (st *step) ended(err error) {
 	switch {
 	case errors.Is(err, errSkipped):
 		st.State = agent.StepSkipped
+	case errors.Is(err, errFailedBefore):
+		st.State, st.Reason = agent.StepSkipped, agent.ReasonFailedBefore
 	case err != nil:
 		st.State, st.Percent, st.Error = agent.StepFailed, 0, err.Error()
 		if errors.As(err, &known) {
@@ -242,6 +252,9 @@ func (st *step) ended(err error) {
 		}
 	}
 }
+
+// end is called before the agent ends the processes of the container.
+func (s *Server) end() { s.change(func() { s.setup.ending = true }) }
 
 // change changes a step's status, which others read.
 func (s *Server) change(change func()) {
@@ -321,6 +334,16 @@ func (s *Server) writeFile(target string, content []byte, mode os.FileMode, link
 // runCommand runs a program of a step with the setup's environment until its end or the time
 // limit. Its output is the step's log.
 func (s *Server) runCommand(st *step, dir string, env []string, fallback time.Duration, args ...string) error {
+	limit := fallback
+	if st.spec.Timeout > 0 {
+		limit = time.Duration(st.spec.Timeout) * time.Second
+	}
+	return s.execute(&stepOutput{server: s, step: st}, dir, env, limit, args...)
+}
+
+// execute is runCommand with this output and limit. At the limit it ends the program's process
+// group. What the program leaves in the background at its own end goes on, and is read further.
+func (s *Server) execute(out *stepOutput, dir string, env []string, limit time.Duration, args ...string) error {
 	user := currentUser()
 	all := append(s.environ(), "HOME="+s.cfg.Home, "USER="+user.name, "LOGNAME="+user.name, "SHELL="+user.shell)
 	all = append(all, env...)
@@ -328,27 +351,38 @@ func (s *Server) runCommand(st *step, dir string, env []string, fallback time.Du
 	if err != nil {
 		return err
 	}
-	out := &stepOutput{server: s, step: st}
-	cmd := &exec.Cmd{Path: program, Args: args, Env: all, Dir: dir, Stdout: out, Stderr: out, WaitDelay: outputPause, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
-	if err := s.cfg.Processes.Start(cmd); err != nil {
+	output, theirs, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	cmd := &exec.Cmd{Path: program, Args: args, Env: all, Dir: dir, Stdout: theirs, Stderr: theirs, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	err = s.cfg.Processes.Start(cmd)
+	theirs.Close()
+	if err != nil {
+		output.Close()
 		return whyNotStarted(cmd.Path, err)
 	}
-	limit := fallback
-	if st.spec.Timeout > 0 {
-		limit = time.Duration(st.spec.Timeout) * time.Second
-	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		defer output.Close()
+		_, _ = io.Copy(out, onlyReader{output})
+	}()
 	timer := time.AfterFunc(limit, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) })
 	kill := time.AfterFunc(limit+killPause, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	err = s.cfg.Processes.Wait(cmd)
 	inTime := timer.Stop()
 	kill.Stop()
-	out.flush()
 	if !inTime {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it has left
-		return stepError{"time", fmt.Sprintf("It was ended after its time limit of %s.", limit)}
 	}
-	if errors.Is(err, exec.ErrWaitDelay) {
-		return nil // a process in the background has its output
+	select {
+	case <-read:
+	case <-time.After(outputPause):
+	}
+	out.flush()
+	if !inTime {
+		return stepError{"time", fmt.Sprintf("It was ended after its time limit of %s.", limit)}
 	}
 	return err
 }
@@ -358,7 +392,9 @@ func (s *Server) runCommand(st *step, dir string, env []string, fallback time.Du
 type stepOutput struct {
 	server *Server
 	step   *step
+	prefix string // of each line in the log
 	line   []byte
+	last   []string // lines
 }
 
 var _ io.Writer = (*stepOutput)(nil)
@@ -388,14 +424,19 @@ func (o *stepOutput) end(keep bool) {
 	if line == "" {
 		return
 	}
-	o.step.Detail = line
+	if o.step.State == agent.StepRunning { // a process in the background has no progress
+		o.step.Detail = line
+	}
 	if o.step.spec.Clone != nil {
 		o.step.Percent = max(o.step.Percent, clonePercent(line))
 	}
 	if !keep {
 		return
 	}
-	o.step.log = append(append(o.step.log, line...), '\n')
+	if o.last = append(o.last, line); len(o.last) > lastLines {
+		o.last = o.last[1:]
+	}
+	o.step.log = append(append(append(o.step.log, o.prefix...), line...), '\n')
 	if n := len(o.step.log); n > 2*agent.MaxStepLog {
 		o.step.log = append([]byte(nil), o.step.log[n-agent.MaxStepLog:]...)
 	}

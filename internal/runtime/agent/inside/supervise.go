@@ -71,6 +71,7 @@ type supervisor struct {
 	listens   func() bool                // the IDE's port is open
 	oomKills  func() int64               // processes that were killed since the memory was used up
 	others    func(syscall.Signal) error // signals all other processes; ESRCH: there is none
+	ending    func()                     // called before others are told to end; optional
 	log       *slog.Logger
 }
 
@@ -211,6 +212,9 @@ func describe(state *os.ProcessState, oom bool) (code int, why string) {
 // tellOthers tells all other processes to end: a login shell heeds only SIGHUP, and
 // a process that is stopped only SIGCONT.
 func (s *supervisor) tellOthers() {
+	if s.ending != nil {
+		s.ending()
+	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGCONT} {
 		_ = s.others(sig)
 	}
