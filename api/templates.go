@@ -4,13 +4,16 @@ import "time"
 
 // Template is a template that workspaces are created from.
 type Template struct {
-	Name              string              `json:"name"`
-	Title             map[string]string   `json:"title"` // by language: en, ko
-	Description       map[string]string   `json:"description"`
-	Icon              string              `json:"icon"`
-	Image             string              `json:"image"` // empty: the default image
-	Size              string              `json:"size"`
-	Env               map[string]string   `json:"env"` // ${param.NAME} in a value is the value of that parameter
+	Name        string            `json:"name"`
+	Title       map[string]string `json:"title"` // by language: en, ko
+	Description map[string]string `json:"description"`
+	Icon        string            `json:"icon"`
+	Image       string            `json:"image"` // empty: the default image
+	Size        string            `json:"size"`
+	Env         map[string]string `json:"env"` // ${param.NAME} in a value is the value of that parameter
+	// Repositories are cloned into its workspaces; ${param.NAME} in a URL or a branch is the value of
+	// that parameter.
+	Repositories      []Repository        `json:"repositories"`
 	Parameters        []TemplateParameter `json:"parameters"`
 	StandbyTTLSeconds *int                `json:"standby_ttl_seconds"` // null: the server's; 0: never
 	ArchiveTTLSeconds *int                `json:"archive_ttl_seconds"`

@@ -35,7 +35,7 @@ type Workspace struct {
 	Env      map[string]string `json:"env,omitzero"`
 	EnvWaits bool              `json:"env_waits"` // the container was created with others
 	TimeZone *string           `json:"time_zone"`
-	// Repositories are those that the workspace was created with.
+	// Repositories are those that the workspace was created with, or that its template gives since.
 	Repositories     []Repository `json:"repositories"`
 	State            string       `json:"state"` // for display, such as stopping
 	Phase            string       `json:"phase"`
@@ -145,7 +145,7 @@ type CreateWorkspace struct {
 	Env      map[string]string `json:"env,omitempty"`
 	TimeZone string            `json:"time_zone,omitempty"`
 
-	// Repositories are cloned by the first start.
+	// Repositories are cloned by the first start. They replace all of the template or of Like.
 	Repositories []Repository `json:"repositories,omitempty"`
 
 	// Template is the name of a template, with values of its parameters: the workspace gets its

@@ -71,7 +71,7 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 	if err == nil && cmd.Wait {
 		w, err = reach(ctx, k, c, w, want)
 		then = ""
-		if err == nil && cmd.Repo != "" && cmd.Start {
+		if err == nil && cmd.Start && (len(w.Repositories) > 0 || w.Template != nil) {
 			_, err = awaitSetup(ctx, k.Stderr, c, w.ID)
 		}
 	}

@@ -101,6 +101,9 @@ func (t templatesShowCmd) Run(ctx context.Context, k *kong.Context, c *client.Cl
 	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
 		put("Environment:", name+"="+e.Env[name])
 	}
+	for _, r := range e.Repositories {
+		put("Repository:", strings.TrimSpace(r.URL+" "+r.Branch))
+	}
 	for _, p := range e.Parameters {
 		put("Parameter:", p.Name+"  "+parameterText(p))
 	}

@@ -83,7 +83,7 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 		if len(n.Env) > 0 {
 			details["env"] = slices.Sorted(maps.Keys(n.Env)) // the values may be secrets
 		}
-		if !n.Project.Empty() {
+		if n.Project != nil && len(n.Project.Repositories) > 0 {
 			var addresses []string
 			for _, r := range n.Project.Repositories {
 				addresses = append(addresses, r.URL)
@@ -149,6 +149,7 @@ type Patch struct {
 	// Template updates the workspace to another version of its template: the fields above that it
 	// gives are set from it (lifecycle.FollowTemplate).
 	Template *workspace.TemplateUse
+	project  workspace.Optional[workspace.Project] // of Template
 }
 
 // follow returns the patch with what the update to p.Template changes in w. CodeInvalid if w is not
@@ -158,7 +159,7 @@ func (p Patch) follow(w workspace.Workspace) (Patch, error) {
 		return p, workspace.InvalidField("template", "is not the one from which the workspace was created.")
 	}
 	c := lifecycle.FollowTemplate(w, p.Template.Settings)
-	p.Image, p.Size, p.StandbyTTL, p.ArchiveTTL, p.Env = c.Image, c.Size, c.StandbyTTL, c.ArchiveTTL, nil
+	p.Image, p.Size, p.StandbyTTL, p.ArchiveTTL, p.Env, p.project = c.Image, c.Size, c.StandbyTTL, c.ArchiveTTL, nil, c.Project
 	if len(c.Env) > 0 {
 		p.Env = &lifecycle.EnvChange{Set: c.Env}
 	}
@@ -292,6 +293,7 @@ func (p Patch) edit(w *workspace.Workspace) map[string]any {
 	if p.TimeZone != "" {
 		w.TimeZone = p.TimeZone
 	}
+	p.project.Apply(&w.Project)
 	var names []string
 	for _, t := range workspace.Texts {
 		if *t.Current(&before) != *t.Current(w) {

@@ -52,3 +52,25 @@ func TestWorkspaceOfRepository(t *testing.T) {
 		}
 	}
 }
+
+// An update of the template changes the repositories that it gave, and is taken back.
+func TestTemplateChangesProject(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann := e.user("ann")
+	use := func(version string, urls ...string) workspace.TemplateUse {
+		p := &workspace.Project{}
+		for _, u := range urls {
+			p.Repositories = append(p.Repositories, workspace.Repository{URL: u})
+		}
+		return workspace.TemplateUse{Name: "api", Version: version, Settings: workspace.TemplateSettings{Image: "x", Project: p.Over(nil)}}
+	}
+	first, second := use("1"), use("2", "https://h/a", "https://h/b")
+	w := must(e.CreateWorkspace(t.Context(), ann, postgres.NewWorkspace{Name: "a", ImageRef: "x", StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredStandby, Template: &first}))(t)
+	for _, to := range []workspace.TemplateUse{second, first, second} {
+		w = must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Template: &to}))(t)
+		if got := must(e.Workspace(t.Context(), ann, w.ID))(t); !cmp.Equal(got.Project, to.Settings.Project) || got.Template.Version != to.Version {
+			t.Errorf("%+v", got.Project)
+		}
+	}
+}

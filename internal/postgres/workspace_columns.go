@@ -52,7 +52,6 @@ var columns = []column{
 	{name: "image_ref", by: apiLayer, claim: true, field: func(w *row) any { return &w.ImageRef }},
 	{name: "storage_backend", field: func(w *row) any { return &w.StorageBackend }},
 	{name: "uid_offset", field: func(w *row) any { return &w.UIDOffset }},
-	{name: "project", skipTick: true, field: func(w *row) any { return &w.Project }},
 	{name: "created_at", field: func(w *row) any { return &w.CreatedAt }},
 
 	{name: "home_ctx", by: controller, claim: true, field: func(w *row) any { return &w.Home }, value: func(w *row) (any, error) { return jsonOf(&w.Home) }},
@@ -100,6 +99,7 @@ var columns = []column{
 	{name: "memo", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Memo }},
 	{name: "env", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Env }, value: func(w *row) (any, error) { return envValue(w.Env) }},
 	{name: "template", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Template }, value: func(w *row) (any, error) { return jsonOf(w.Template) }},
+	{name: "project", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Project }, value: func(w *row) (any, error) { return jsonOf(w.Project) }},
 	{name: "time_zone", by: apiLayer, skipTick: true, quiet: true, field: func(w *row) any { return orEmpty(&w.TimeZone) }},
 	{name: "last_access_at", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.LastAccessAt }},
 	{name: "last_access_kind", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.LastAccess) }},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"reflect"
 	"regexp"
 	"strings"
 	"unicode"
@@ -15,7 +16,7 @@ const (
 	maxRepositoryURL = 2000 // bytes
 	maxBranch        = 250  // bytes
 	maxProjectPath   = 250  // bytes
-	maxDepth         = 1_000_000
+	MaxDepth         = 1_000_000
 )
 
 // ProjectDir is the folder of the home that the IDE opens, and in which repositories are cloned.
@@ -31,13 +32,15 @@ const (
 	maxProjectBytes = 64 << 10
 )
 
-// Project is what a workspace was created to work on. It does not change.
+// Project is what a workspace was created to work on. Only an update of its template changes it.
 type Project struct {
 	Repositories []Repository `json:"repositories,omitempty"`
 }
 
 // Empty reports whether there is nothing in it.
-func (p *Project) Empty() bool { return p == nil || len(p.Repositories) == 0 }
+func (p *Project) Empty() bool {
+	return p == nil || len(p.Repositories) == 0
+}
 
 // Check returns CodeInvalid for a project that no workspace can have.
 func (p *Project) Check() error {
@@ -65,6 +68,44 @@ func (p *Project) Check() error {
 		return InvalidField("repositories", fmt.Sprintf("have more than %d bytes.", maxProjectBytes))
 	}
 	return nil
+}
+
+// Over returns the parts of p, and of the parts that it lacks those of base. The repositories are
+// one part: those of p replace all of base.
+func (p *Project) Over(base *Project) *Project {
+	var out Project
+	if base != nil {
+		out = *base
+	}
+	if p != nil && len(p.Repositories) > 0 {
+		out.Repositories = p.Repositories
+	}
+	if out.Empty() {
+		return nil
+	}
+	return &out
+}
+
+// Follow returns the project of a workspace after its template, which gave from, gives to. A part
+// that differs from what the template gave stays.
+func (p *Project) Follow(from, to *Project) *Project {
+	var is, was, next Project
+	for _, set := range []struct{ at, value *Project }{{&is, p}, {&was, from}, {&next, to}} {
+		if set.value != nil {
+			*set.at = *set.value
+		}
+	}
+	follow(&is.Repositories, was.Repositories, next.Repositories)
+	if is.Empty() {
+		return nil
+	}
+	return &is
+}
+
+func follow[T any](is *[]T, was, next []T) {
+	if len(*is) == len(was) && (len(was) == 0 || reflect.DeepEqual(*is, was)) {
+		*is = next
+	}
 }
 
 // Folder is the folder below the home that the IDE opens.
@@ -136,8 +177,8 @@ func (r Repository) Check() error {
 	if !isProjectPath(r.Folder()) {
 		return InvalidField("path", "is not a folder below the home whose name does not begin with a dot, such as project/api.")
 	}
-	if r.Depth < 0 || r.Depth > maxDepth {
-		return InvalidField("depth", fmt.Sprintf("is a number from 0 to %d.", maxDepth))
+	if r.Depth < 0 || r.Depth > MaxDepth {
+		return InvalidField("depth", fmt.Sprintf("is a number from 0 to %d.", MaxDepth))
 	}
 	return nil
 }

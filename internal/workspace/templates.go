@@ -19,4 +19,5 @@ type TemplateSettings struct {
 	Env        map[string]string `json:"env,omitempty"`
 	StandbyTTL *int              `json:"standby_ttl_seconds,omitempty"` // nil: the server's default
 	ArchiveTTL *int              `json:"archive_ttl_seconds,omitempty"`
+	Project    *Project          `json:"project,omitempty"` // nil: nothing
 }

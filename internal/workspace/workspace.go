@@ -41,7 +41,8 @@ type Workspace struct {
 	ImageRef       string
 	StorageBackend string
 	UIDOffset      int64 // see UIDRange; set at creation
-	// Project is what the workspace was created to work on; nil: nothing. Set at creation.
+	// Project is what the workspace was created to work on; nil: nothing. Set at creation, and by an
+	// update of the template.
 	Project *Project
 
 	// Written by the workspace controller alone.

@@ -280,6 +280,7 @@ func Fill(n *postgres.NewWorkspace, use workspace.TemplateUse) {
 		maps.Copy(env, n.Env)
 		n.Env = env
 	}
+	n.Project = n.Project.Over(given.Project)
 	n.Template = &use
 }
 
@@ -303,6 +304,7 @@ func Copy(n *postgres.NewWorkspace, from workspace.Workspace) {
 		maps.Copy(env, n.Env)
 	}
 	n.Env = env
+	n.Project = n.Project.Over(from.Project)
 	if use := from.Template; use != nil {
 		same := *use
 		same.Previous = nil

@@ -80,7 +80,7 @@ func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
 		v.Pin = pin
 	}
-	if p := w.Project; !p.Empty() {
+	if p := w.Project; p != nil && len(p.Repositories) > 0 {
 		v.Repositories, v.Badge = p.Repositories, d.badgeOf(p.Repositories[0])
 	}
 	for _, t := range checkOrder {

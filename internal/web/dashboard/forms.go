@@ -65,6 +65,7 @@ type form struct {
 	Params      []param         // of the template
 	Changes     []settingChange // that an update of the template makes
 	Like        string          // name of the workspace whose settings the new one gets; empty: none
+	Clones      []string        // repositories of the template or of Like
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"codehub/internal/postgres"
@@ -86,6 +87,7 @@ func (d *Dashboard) showTemplates(r *http.Request, c workspace.Caller, f *form) 
 	}
 	e := list[chosen]
 	f.template = &e
+	f.projectOf(&e.Project)
 	f.Value["template"] = e.Name
 	f.Image = cmp.Or(e.Image, f.Image)
 	f.Value["size"] = workspace.SizeNamed(e.Size)
@@ -129,6 +131,18 @@ func (f *form) like(from workspace.Workspace) {
 	f.Like, f.likeFrom = from.Name, &from
 	f.Value["like"], f.Value["name"], f.Value["description"] = string(from.ID), f.lang.T("create.like_name", from.Name), from.Description
 	f.Value["image"], f.Value["size"] = from.ImageRef, from.Size
+	f.projectOf(from.Project)
+}
+
+// projectOf shows what the new workspace works on unless the form says otherwise.
+func (f *form) projectOf(p *workspace.Project) {
+	if p == nil {
+		return
+	}
+	f.Clones = nil
+	for _, r := range p.Repositories {
+		f.Clones = append(f.Clones, template.RepositoryText(r))
+	}
 }
 
 // params shows the parameters of a template with these values, and for the others their defaults.
@@ -276,6 +290,19 @@ func settingChanges(l *catalogue.Language, ws workspace.Workspace, c lifecycle.T
 	}
 	if c.ArchiveTTL.Set {
 		add(l.T("ttl.archive"), ttl(ws.ArchiveTTL), ttl(c.ArchiveTTL.Value))
+	}
+	if c.Project.Set {
+		var from, to workspace.Project
+		if ws.Project != nil {
+			from = *ws.Project
+		}
+		if c.Project.Value != nil {
+			to = *c.Project.Value
+		}
+		for _, change := range template.DiffProject(from, to) {
+			part := change.Field[:strings.IndexAny(change.Field+".", ".[")]
+			add(l.T("project."+part), change.From, change.To)
+		}
 	}
 	return list
 }

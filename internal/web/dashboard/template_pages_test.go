@@ -10,7 +10,7 @@ import (
 	"codehub/internal/testing/harness/fixture"
 )
 
-const dashTemplate = "title: {en: Backend API, ko: 백엔드}\nicon: server\nenv:\n  BRANCH: ${param.branch}\n  DEBUG: ${param.debug}\nparameters:\n  - {name: branch, title: Branch, default: main, pattern: '[a-z]+'}\n  - {name: region, type: choice, options: [eu, us]}\n  - {name: debug, type: boolean}\n"
+const dashTemplate = "title: {en: Backend API, ko: 백엔드}\nicon: server\nenv:\n  BRANCH: ${param.branch}\n  DEBUG: ${param.debug}\nparameters:\n  - {name: branch, title: Branch, default: main, pattern: '[a-z]+'}\n  - {name: region, type: choice, options: [eu, us]}\n  - {name: debug, type: boolean}\nrepositories:\n  - {url: 'https://git.example.com/team/api.git', branch: '${param.branch}'}\n"
 
 // TestTemplatePages: administrators write templates, mistakes are shown with line and field, a preview
 // says what changes, and the history leads back. Without scripts.
@@ -35,7 +35,7 @@ func TestTemplatePages(t *testing.T) {
 	contains(t, "the cards", page, "Backend API", "Python", `id="template-empty"`, `value="empty"`)
 	lacks(t, "without the template", page, `name="param.branch"`)
 	page = ann.get("/workspaces/new?template=api&name=mine").body
-	contains(t, "the parameters", page, `name="param.branch"`, `value="main"`, "<option value=\"eu\"", `name="param.debug"`, `value="mine"`)
+	contains(t, "the parameters", page, `name="param.branch"`, `value="main"`, "<option value=\"eu\"", `name="param.debug"`, `value="mine"`, `id="template-clones"`, "https://git.example.com/team/api.git, branch ${param.branch}")
 	contains(t, "a link to a repository", ann.get(openPath+"?repo="+url.QueryEscape(someRepo)+"&template=api&param.branch=fix&param.region=us&param.debug=true").body,
 		`name="template" value="api"`, `value="fix"`, `value="us" selected`, `name="param.debug" value="true" checked`, `href="/new?param.branch=fix&amp;param.debug=true&amp;param.region=us&amp;repo=`)
 	again := ann.post("/workspaces", url.Values{"page": {"1"}, "open": {"1"}, "repo": {someRepo}, "branch": {"next"}, "template": {"api"}, "param.branch": {"A"}})
@@ -53,6 +53,12 @@ func TestTemplatePages(t *testing.T) {
 	if env := fixture.Query[string](w, `SELECT env::text FROM workspaces WHERE id = $1`, id); env != `{"DEBUG": "false", "BRANCH": "dev"}` {
 		t.Errorf("variables %s", env)
 	}
+	projects := func(name string) string {
+		return fixture.Query[string](w, `SELECT coalesce(project ->> 'repositories', '') FROM workspaces WHERE name = $1`, name)
+	}
+	if got := projects("mine"); got != `[{"url": "https://git.example.com/team/api.git", "branch": "dev"}]` {
+		t.Errorf("repositories %s", got)
+	}
 	at := "/workspaces/" + id
 	page = ann.get(at).body
 	contains(t, "the workspace", page, "branch: dev", `id="duplicate"`)
@@ -65,8 +71,12 @@ func TestTemplatePages(t *testing.T) {
 	contains(t, "the list with an update", ann.get("/").body, "Template update available")
 	contains(t, "the page with an update", ann.get(at).body, `id="update-template"`)
 	contains(t, "the update", ann.get(at+"/update-template").body, "LEVEL", "<ins>high</ins>", "<del>false</del>", `value="dev"`)
+	lacks(t, "the update", ann.get(at+"/update-template").body, "git.example.com")
 	contains(t, "a wrong value in the update", ann.htmx(at+"/update-template", url.Values{"from": {"detail"}, "param.branch": {"A"}, "param.region": {"us"}}).body, "does not match")
 	contains(t, "after the update", ann.htmx(at+"/update-template", url.Values{"from": {"detail"}, "param.branch": {"next"}, "param.region": {"us"}}).body, "takes effect at the next start", `id="revert-template"`)
+	if got := projects("mine"); got != `[{"url": "https://git.example.com/team/api.git", "branch": "next"}]` {
+		t.Errorf("repositories after the update %s", got)
+	}
 	if env := fixture.Query[string](w, `SELECT env::text FROM workspaces WHERE id = $1`, id); env != `{"LEVEL": "high", "BRANCH": "next"}` {
 		t.Errorf("variables %s", env)
 	}
@@ -82,6 +92,10 @@ func TestTemplatePages(t *testing.T) {
 	}
 	if env := fixture.Query[string](w, `SELECT env::text FROM workspaces WHERE name = 'twin'`); env != `{"DEBUG": "false", "BRANCH": "dev"}` {
 		t.Errorf("variables of the duplicate: %s", env)
+	}
+	contains(t, "the form of a duplicate", ann.get(at+"/duplicate").body, "https://git.example.com/team/api.git, branch dev")
+	if got := projects("twin"); got != `[{"url": "https://git.example.com/team/api.git", "branch": "dev"}]` {
+		t.Errorf("repositories of the duplicate %s", got)
 	}
 	boss.post("/workspaces", url.Values{"name": {"seed"}, "template": {"go"}})
 	seed := fixture.Query[string](w, `SELECT id::text FROM workspaces WHERE name = 'seed'`)

@@ -17,6 +17,7 @@ image: example.com/api:1
 size: large
 env: {BRANCH: "${param.branch}", FLAGS: a}
 idle: {stop: 1h}
+repositories: [{url: "https://git.example.com/team/api.git", branch: "${param.branch}"}]
 parameters: [{name: branch, default: main, pattern: '[a-z]+'}]
 `
 
@@ -76,6 +77,19 @@ func TestTemplates(t *testing.T) {
 		t.Errorf("%+v", other)
 	}
 
+	// Repositories of the request replace those of the template.
+	if d := cmp.Diff([]api.Repository{{URL: "https://git.example.com/team/api.git", Branch: "dev"}}, made.Repositories); d != "" {
+		t.Error(d)
+	}
+	fork := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"fork","template":"api","repositories":[{"url":"https://git.example.com/ann/api.git"}],"desired_state":"STANDBY"}`, as(e.ann)))
+	if d := cmp.Diff([]api.Repository{{URL: "https://git.example.com/ann/api.git"}}, fork.Repositories); d != "" {
+		t.Error(d)
+	}
+	twin := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"twin","like":"`+made.ID+`","desired_state":"STANDBY"}`, as(e.ann)))
+	if d := cmp.Diff(made.Repositories, twin.Repositories); d != "" {
+		t.Error(d)
+	}
+
 	// What only shows the template differently is no update.
 	path := "/workspaces/" + made.ID
 	e.want(200, "", "PUT", "/templates/api", saving("icon: go\n"+apiTemplate, false), as(boss))
@@ -84,7 +98,7 @@ func TestTemplates(t *testing.T) {
 	}
 	changed := strings.NewReplacer("api:1", "api:2", "FLAGS: a", "FLAGS: b, NEW: c", "large", "small").Replace(apiTemplate)
 	preview := read[api.SavedTemplate](t, e.want(200, "", "PUT", "/templates/api", saving(changed, true), as(boss)))
-	if preview.Workspaces != 2 || !strings.Contains(string(plainJSON(preview.Changes)), `{"field":"image","from":"example.com/api:1","to":"example.com/api:2"}`) {
+	if preview.Workspaces != 4 || !strings.Contains(string(plainJSON(preview.Changes)), `{"field":"image","from":"example.com/api:1","to":"example.com/api:2"}`) {
 		t.Errorf("%+v", preview)
 	}
 	e.want(200, "", "PUT", "/templates/api", saving(changed, false), as(boss))
@@ -119,12 +133,12 @@ func TestTemplates(t *testing.T) {
 	}
 	e.want(403, "forbidden", "POST", "/workspaces", `{"name":"c","like":"`+made.ID+`"}`, as(e.eve))
 	text := read[api.TemplateText](t, e.want(200, "", "GET", path+"/template", "", as(e.ann))).Text
-	if strings.Contains(text, "mine") || strings.Contains(text, "prod") || !strings.Contains(text, "NEW: c") || !strings.Contains(text, "#   BRANCH:") || !strings.Contains(text, "#   OWN:") {
+	if strings.Contains(text, "mine") || strings.Contains(text, "BRANCH: prod") || !strings.Contains(text, "- url: https://git.example.com/team/api.git") || !strings.Contains(text, "NEW: c") || !strings.Contains(text, "#   BRANCH:") || !strings.Contains(text, "#   OWN:") {
 		t.Error(text)
 	}
 
 	got := read[api.Template](t, e.want(200, "", "GET", "/templates/api", "", as(boss)))
-	if len(got.History) != 3 || got.History[2].Text != apiTemplate || got.Text != changed || *got.Workspaces != 3 {
+	if len(got.History) != 3 || got.History[2].Text != apiTemplate || got.Text != changed || *got.Workspaces != 5 {
 		t.Errorf("%+v", got)
 	}
 	e.want(204, "", "DELETE", "/templates/api", "", as(boss))

@@ -129,7 +129,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	if n.ImageRef == "" {
 		n.ImageRef = s.cfg.DefaultImage
 	}
-	if err := firstError(checkImageRef(n.ImageRef), lifecycle.InvalidEnv(environ.Check(n.Env))); err != nil {
+	if err := firstError(checkImageRef(n.ImageRef), lifecycle.InvalidEnv(environ.Check(n.Env)), n.Project.Check()); err != nil {
 		return err
 	}
 	ws, err := s.cfg.Store.CreateWorkspace(r.Context(), id.Caller, n)

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"maps"
+	"reflect"
 
 	"codehub/internal/workspace"
 )
@@ -12,11 +13,12 @@ type TemplateChange struct {
 	Image, Size            *string
 	Env                    map[string]*string // by name; nil removes the variable
 	StandbyTTL, ArchiveTTL workspace.Optional[int]
+	Project                workspace.Optional[workspace.Project] // as a whole
 }
 
 // None reports that nothing changes.
 func (c TemplateChange) None() bool {
-	return c.Image == nil && c.Size == nil && len(c.Env) == 0 && !c.StandbyTTL.Set && !c.ArchiveTTL.Set
+	return c.Image == nil && c.Size == nil && len(c.Env) == 0 && !c.StandbyTTL.Set && !c.ArchiveTTL.Set && !c.Project.Set
 }
 
 // FollowTemplate returns what changes if the workspace gets these settings from its template.
@@ -54,6 +56,9 @@ func FollowTemplate(w workspace.Workspace, to workspace.TemplateSettings) Templa
 	}
 	c.StandbyTTL = followTTL(w.StandbyTTL, from.StandbyTTL, to.StandbyTTL)
 	c.ArchiveTTL = followTTL(w.ArchiveTTL, from.ArchiveTTL, to.ArchiveTTL)
+	if project := w.Project.Follow(from.Project, to.Project); !reflect.DeepEqual(project, w.Project) {
+		c.Project = workspace.Optional[workspace.Project]{Set: true, Value: project}
+	}
 	return c
 }
 

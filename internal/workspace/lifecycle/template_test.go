@@ -35,6 +35,17 @@ func TestFollowTemplate(t *testing.T) {
 	if c := lifecycle.FollowTemplate(w, from); !c.None() {
 		t.Errorf("the same version changes %+v", c)
 	}
+	two := []workspace.Repository{{URL: "https://h/a"}, {URL: "https://h/b"}}
+	w.Template.Settings.Project, w.Project = &workspace.Project{Repositories: two[:1]}, &workspace.Project{Repositories: two[:1]}
+	for want, change := range map[*workspace.Project]workspace.TemplateSettings{{Repositories: two}: {Project: &workspace.Project{Repositories: two}}, nil: {}} {
+		if c := lifecycle.FollowTemplate(w, change); !c.Project.Set || !cmp.Equal(c.Project.Value, want) || c.None() {
+			t.Errorf("repositories: %+v", c.Project)
+		}
+	}
+	w.Project = &workspace.Project{Repositories: two[1:]} // its owner's
+	if c := lifecycle.FollowTemplate(w, workspace.TemplateSettings{Project: &workspace.Project{Repositories: two}}); c.Project.Set {
+		t.Errorf("the owner's repositories: %+v", c.Project)
+	}
 	w.Template = nil
 	if c := lifecycle.FollowTemplate(w, to); !c.None() {
 		t.Errorf("a workspace without a template changes: %+v", c)

@@ -30,6 +30,7 @@ func Diff(from, to Template) (list []Change) {
 	add("icon", from.Icon, to.Icon)
 	add("image", from.Image, to.Image)
 	add("size", from.Size, to.Size)
+	list = append(list, DiffProject(from.Project, to.Project)...)
 	names := maps.Clone(from.Env)
 	if names == nil {
 		names = map[string]string{}

@@ -40,6 +40,7 @@ func Format(t Template) string {
 	put(root, "icon", t.Icon)
 	put(root, "image", t.Image)
 	put(root, "size", t.Size)
+	formatProject(root, t.Project)
 	if len(t.Env) > 0 {
 		n := mapping()
 		for _, name := range slices.Sorted(maps.Keys(t.Env)) {
@@ -80,7 +81,7 @@ func Format(t Template) string {
 		add(root, "groups", sequence(t.Groups))
 	}
 	if t.Hidden {
-		add(root, "hidden", &yaml.Node{Kind: yaml.ScalarNode, Value: "true"})
+		add(root, "hidden", plainValue("true"))
 	}
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
@@ -137,6 +138,9 @@ func Of(name string, w workspace.Workspace) string {
 	}
 	if title := []rune(w.Name); len(title) > MaxTitle {
 		t.Title[Languages[0]] = string(title[:MaxTitle])
+	}
+	if w.Project != nil {
+		t.Project = *w.Project
 	}
 	var others []string
 	for _, v := range slices.Sorted(maps.Keys(w.Env)) {

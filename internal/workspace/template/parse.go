@@ -75,6 +75,7 @@ func Parse(name string, text []byte) (Template, error) {
 				"archive": func(f string, n *yaml.Node) { t.Archive = r.idle(f, n) },
 			})
 		},
+		"repositories": func(f string, n *yaml.Node) { t.Project.Repositories = r.repositories(f, n) },
 		"groups": func(f string, n *yaml.Node) {
 			t.Groups = r.list(f, n, MaxGroups, 64)
 		},
@@ -407,12 +408,18 @@ func (r *reader) parameters(field string, n *yaml.Node) (list []Parameter) {
 
 // references refuses ${param.NAME} of a parameter that there is not.
 func (r *reader) references() {
-	for _, name := range slices.Sorted(maps.Keys(r.t.Env)) {
-		for _, param := range parameterNames(r.t.Env[name]) {
+	check := func(field, text string) {
+		for _, param := range parameterNames(text) {
 			if !slices.ContainsFunc(r.t.Parameters, func(p Parameter) bool { return p.Name == param }) {
-				f := below("env", name)
-				r.fail(&yaml.Node{Line: r.t.lines[f]}, f, "names a parameter %q that the template does not have", param)
+				r.fail(&yaml.Node{Line: r.t.lines[field]}, field, "names a parameter %q that the template does not have", param)
 			}
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.t.Env)) {
+		check(below("env", name), r.t.Env[name])
+	}
+	for i, repo := range r.t.Project.Repositories {
+		check(fmt.Sprintf("repositories[%d].url", i), repo.URL)
+		check(fmt.Sprintf("repositories[%d].branch", i), repo.Branch)
 	}
 }

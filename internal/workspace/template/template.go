@@ -68,9 +68,12 @@ type Template struct {
 	Size               string            // empty: the default size
 	Env                map[string]string // values may have ${param.NAME}
 	Parameters         []Parameter
-	Stop, Archive      *int     // idle timeouts in seconds; 0: never, nil: the server's
-	Groups             []string // names of the groups that may use it; none: everyone
-	Hidden             bool     // not offered
+	Stop, Archive      *int // idle timeouts in seconds; 0: never, nil: the server's
+	// Project is what its workspaces work on. The addresses and branches of repositories may have
+	// ${param.NAME}.
+	Project workspace.Project
+	Groups  []string // names of the groups that may use it; none: everyone
+	Hidden  bool     // not offered
 
 	lines map[string]int
 }
@@ -137,7 +140,11 @@ func (t Template) Version() string {
 	for i, p := range t.Parameters {
 		parameters[i] = parameter{p.Name, p.Type, p.Default, p.Pattern, p.Required, p.Options}
 	}
-	text, err := json.Marshal([]any{t.Image, t.Size, t.Env, parameters, t.Stop, t.Archive})
+	given := []any{t.Image, t.Size, t.Env, parameters, t.Stop, t.Archive}
+	if !t.Project.Empty() {
+		given = append(given, t.Project)
+	}
+	text, err := json.Marshal(given)
 	if err != nil {
 		panic(err) // texts and numbers alone
 	}
@@ -154,6 +161,10 @@ const (
 	Mismatch  = "mismatch"
 	TooLong   = "too_long"
 	BadText   = "bad_text"
+	// Of a parameter that the address or the branch of a repository has.
+	NoRepository = "no_repository"
+	NoBranch     = "no_branch"
+	SameFolder   = "same_folder"
 )
 
 // ValueError is a value of a parameter that is refused.
@@ -177,6 +188,14 @@ func (e *ValueError) Error() string {
 		return fmt.Sprintf("the value of the parameter %s does not match %s", e.Name, e.Parameter.Pattern)
 	case TooLong:
 		return fmt.Sprintf("the value of the parameter %s is longer than %d bytes", e.Name, MaxValue)
+	}
+	switch e.Reason {
+	case NoRepository:
+		return fmt.Sprintf("the value of the parameter %s makes no address of a repository", e.Name)
+	case NoBranch:
+		return fmt.Sprintf("the value of the parameter %s makes no name of a branch", e.Name)
+	case SameFolder:
+		return fmt.Sprintf("the value of the parameter %s makes two repositories with the same folder", e.Name)
 	}
 	return fmt.Sprintf("the value of the parameter %s has a control character", e.Name)
 }
@@ -262,9 +281,12 @@ func (t Template) Use(given map[string]string, defaultImage string) (workspace.T
 		s.Env = make(map[string]string, len(t.Env))
 	}
 	for name, text := range t.Env {
-		s.Env[name] = reference.ReplaceAllStringFunc(text, func(m string) string { return values[reference.FindStringSubmatch(m)[1]] })
+		s.Env[name] = fill(text, values)
 	}
 	if err := environ.Check(s.Env); err != nil {
+		return workspace.TemplateUse{}, err
+	}
+	if s.Project, err = t.project(values); err != nil {
 		return workspace.TemplateUse{}, err
 	}
 	return workspace.TemplateUse{Name: t.Name, Version: t.Version(), Parameters: values, Settings: s}, nil

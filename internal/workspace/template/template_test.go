@@ -25,7 +25,7 @@ icon: server
 image: registry.example.com/dev/go:1.26
 size: large
 parameters:
-  - {name: branch, default: main, pattern: '[\w./-]+'}
+  - {name: branch, default: main, pattern: '[\w./${}-]+'}
   - name: region
     title: Region
     type: choice
@@ -39,6 +39,11 @@ env:
   TARGET: "${param.branch}@${param.region}/${param.team}"
   DEBUG: ${param.debug}
 idle: {stop: 3h, archive: never}
+repositories:
+  - {url: "https://git.example.com/${param.team}/api.git", branch: "${param.branch}", submodules: true}
+  - url: git@git.example.com:team/web.git
+    path: project/site
+    depth: 5
 groups: [platform, Data Team]
 hidden: false
 `
@@ -61,19 +66,23 @@ func TestParse(t *testing.T) {
 		Icon:        "server", Image: "registry.example.com/dev/go:1.26", Size: "large",
 		Env: map[string]string{"GOFLAGS": "-mod=readonly", "API_PORT": "3000", "TARGET": "${param.branch}@${param.region}/${param.team}", "DEBUG": "${param.debug}"},
 		Parameters: []template.Parameter{
-			{Name: "branch", Type: "string", Default: "main", Pattern: `[\w./-]+`},
+			{Name: "branch", Type: "string", Default: "main", Pattern: `[\w./${}-]+`},
 			{Name: "region", Title: template.Text{"en": "Region"}, Type: "choice", Options: []string{"eu", "us", "3"}, Default: "eu"},
 			{Name: "debug", Type: "boolean", Default: "false"},
 			{Name: "team", Type: "string", Required: true},
 		},
+		Project: workspace.Project{Repositories: []workspace.Repository{
+			{URL: "https://git.example.com/${param.team}/api.git", Branch: "${param.branch}", Submodules: true},
+			{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
+		}},
 		Stop: &stop, Archive: &never, Groups: []string{"platform", "Data Team"},
 	}
 	got := parse(t, "api", whole)
 	if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(template.Template{})); d != "" {
 		t.Error(d)
 	}
-	if got.Line("size") != 10 || got.Line("env.API_PORT") != 22 || got.Line("repositories") != 0 {
-		t.Errorf("lines %d, %d, %d", got.Line("size"), got.Line("env.API_PORT"), got.Line("repositories"))
+	if got.Line("size") != 10 || got.Line("env.API_PORT") != 22 || got.Line("repositories[1].depth") != 30 || got.Line("scripts") != 0 {
+		t.Errorf("lines %d, %d, %d", got.Line("size"), got.Line("env.API_PORT"), got.Line("repositories[1].depth"))
 	}
 	if again := parse(t, "api", template.Format(got)); !same(got, again) {
 		t.Errorf("written and read again: %s", cmp.Diff(got, again, cmpopts.IgnoreUnexported(template.Template{})))
@@ -93,30 +102,43 @@ func same(a, b template.Template) bool {
 func TestProblemsNameLineAndField(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"":                                        "line 1: The template is empty",
-		"# nothing\n":                             "line 1: The template is empty",
-		"- go\n":                                  "line 1: has to be fields",
-		"title: a\n  b: c\n":                      "line 2: This is not YAML",
-		"title: [\n":                              "This is not YAML",
-		"title: \xff":                             "line 1: The text is not valid UTF-8",
-		"title: a\n---\ntitle: b\n":               "line 2: A template is one document",
-		"title: go\nsize: a\nsize: b\n":           "line 3: size is given twice",
-		"title: go\nrepositories: []\n":           "line 2: repositories is unknown; the fields are: description, env, groups",
-		"a: &x 1\nb: *x\n":                        "line 1: a is unknown",
-		"title: &x go\n":                          "line 1: title has an anchor",
-		"env: &x {A: b}\n":                        "line 1: env has an anchor",
-		"name: other\n":                           `line 1: name is "other", but the file or address has the name "x"`,
-		"title: {de: Leer}\n":                     "line 1: title.de is unknown; the fields are: en, ko",
-		"title: [a]\n":                            "line 1: title has to be fields",
-		"title: " + strings.Repeat("a", 81):       "title is longer than 80 characters",
-		"title: \"a\\u202eb\"\n":                  "title has a control character",
-		"icon: rocket\n":                          `line 1: icon "rocket" is unknown; use one of: box, cpp`,
-		"image: UPPER\n":                          `line 1: image "UPPER" is not an image reference`,
-		"image: !!binary aGk=\n":                  "line 1: image has to be text",
-		"hidden: maybe\n":                         "line 1: hidden has to be true or false",
-		"\nenv:\n  A: b\n  PATH: /bin\n":          "line 4: env.PATH is refused: the name PATH is reserved",
-		"env:\n  A: [b]\n":                        "line 2: env.A has to be one value",
-		"env:\n  A: ${param.b}\n":                 `line 2: env.A names a parameter "b" that the template does not have`,
+		"":                                  "line 1: The template is empty",
+		"# nothing\n":                       "line 1: The template is empty",
+		"- go\n":                            "line 1: has to be fields",
+		"title: a\n  b: c\n":                "line 2: This is not YAML",
+		"title: [\n":                        "This is not YAML",
+		"title: \xff":                       "line 1: The text is not valid UTF-8",
+		"title: a\n---\ntitle: b\n":         "line 2: A template is one document",
+		"title: go\nsize: a\nsize: b\n":     "line 3: size is given twice",
+		"title: go\nrepos: []\n":            "line 2: repos is unknown; the fields are: description, env, groups",
+		"a: &x 1\nb: *x\n":                  "line 1: a is unknown",
+		"title: &x go\n":                    "line 1: title has an anchor",
+		"env: &x {A: b}\n":                  "line 1: env has an anchor",
+		"name: other\n":                     `line 1: name is "other", but the file or address has the name "x"`,
+		"title: {de: Leer}\n":               "line 1: title.de is unknown; the fields are: en, ko",
+		"title: [a]\n":                      "line 1: title has to be fields",
+		"title: " + strings.Repeat("a", 81): "title is longer than 80 characters",
+		"title: \"a\\u202eb\"\n":            "title has a control character",
+		"icon: rocket\n":                    `line 1: icon "rocket" is unknown; use one of: box, cpp`,
+		"image: UPPER\n":                    `line 1: image "UPPER" is not an image reference`,
+		"image: !!binary aGk=\n":            "line 1: image has to be text",
+		"hidden: maybe\n":                   "line 1: hidden has to be true or false",
+		"\nenv:\n  A: b\n  PATH: /bin\n":    "line 4: env.PATH is refused: the name PATH is reserved",
+		"env:\n  A: [b]\n":                  "line 2: env.A has to be one value",
+		"env:\n  A: ${param.b}\n":           `line 2: env.A names a parameter "b" that the template does not have`,
+		"repositories: {url: a}\n":          "line 1: repositories has to be a list of repositories",
+		"repositories: [~]\n":               "line 1: repositories[0] is empty",
+		"repositories: [a]\n":               "line 1: repositories[0] has to be fields",
+		"repositories: [{branch: a}]\n":     "line 1: repositories[0].url is required",
+		"repositories:\n- url: ext::sh\n":   "line 2: repositories[0].url begins with https://",
+		"repositories: [{uri: a}]\n":        "line 1: repositories[0].uri is unknown; the fields are: branch, depth, path, submodules, url",
+		"repositories: [{url: 'git@h:a/b', depth: -1}]\n":                "repositories[0].depth has to be a number from 0 to 1000000",
+		"repositories: [{url: 'git@h:a/b', branch: -c}]\n":               "repositories[0].branch is not the name of a branch or a tag",
+		"repositories: [{url: 'git@h:a/b', path: .ssh}]\n":               "repositories[0].path is not a folder below the home",
+		"repositories: [{url: 'https://u:p@h/a'}]\n":                     "repositories[0].url has a password or a token in it",
+		"repositories:\n- url: git@h:a/b\n- {url: 'git@h:c/b'}\n":        "line 3: repositories[1].path is the folder of another repository",
+		"repositories:\n- url: git@h:a/b\n- url: https://${param.h}/b\n": `line 3: repositories[1].url names a parameter "h"`,
+		"repositories:\n- url: git@h:a/b\n  branch: ${param.h}\n":        `line 3: repositories[0].branch names a parameter "h"`,
 		"env: [A=b]\n":                            "line 1: env has to be fields",
 		"idle: {stop: 3}\n":                       "line 1: idle.stop has to be a time like 30m",
 		"idle: {stop: -3h}\n":                     "idle.stop has to be a time",
@@ -161,16 +183,20 @@ func TestProblemsNameLineAndField(t *testing.T) {
 func TestUse(t *testing.T) {
 	t.Parallel()
 	api := parse(t, "api", whole)
-	use, err := api.Use(map[string]string{"team": "core ${param.branch}", "debug": "true"}, "default/image")
+	use, err := api.Use(map[string]string{"team": "core", "debug": "true", "branch": "a/${param.team}"}, "default/image")
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop, never := 3*3600, 0
 	want := workspace.TemplateUse{
-		Name: "api", Version: api.Version(), Parameters: map[string]string{"branch": "main", "region": "eu", "debug": "true", "team": "core ${param.branch}"},
+		Name: "api", Version: api.Version(), Parameters: map[string]string{"branch": "a/${param.team}", "region": "eu", "debug": "true", "team": "core"},
 		Settings: workspace.TemplateSettings{Image: "registry.example.com/dev/go:1.26", Size: "large", StandbyTTL: &stop, ArchiveTTL: &never,
 			// A value is never replaced again.
-			Env: map[string]string{"GOFLAGS": "-mod=readonly", "API_PORT": "3000", "TARGET": "main@eu/core ${param.branch}", "DEBUG": "true"}},
+			Env: map[string]string{"GOFLAGS": "-mod=readonly", "API_PORT": "3000", "TARGET": "a/${param.team}@eu/core", "DEBUG": "true"},
+			Project: &workspace.Project{Repositories: []workspace.Repository{
+				{URL: "https://git.example.com/core/api.git", Branch: "a/${param.team}", Submodules: true},
+				{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
+			}}},
 	}
 	if d := cmp.Diff(want, use); d != "" {
 		t.Error(d)
@@ -183,6 +209,9 @@ func TestUse(t *testing.T) {
 		template.Mismatch:  {"team": "a", "branch": "a b"},
 		template.TooLong:   {"team": strings.Repeat("a", template.MaxValue+1)},
 		template.BadText:   {"team": "a\nb"},
+
+		template.NoRepository: {"team": "a b"},
+		template.NoBranch:     {"team": "a", "branch": "..a"},
 	} {
 		var e *template.ValueError
 		if _, err := api.Use(values, ""); !errors.As(err, &e) || e.Reason != reason || e.Error() == "" {
@@ -214,12 +243,38 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{first: true}
-	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]"} {
+	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
 		v := of(text + "\ntitle: a")
 		if seen[v] {
 			t.Errorf("%q is no other version", text)
 		}
 		seen[v] = true
+	}
+}
+
+// TestRepositoriesOfParameters: the values of parameters may lead to the same folder, and never to an
+// option of git.
+func TestRepositoriesOfParameters(t *testing.T) {
+	t.Parallel()
+	both := parse(t, "x", "parameters: [{name: a}, {name: b}]\nrepositories: [{url: '${param.a}'}, {url: 'git@h:${param.b}'}]\n")
+	for want, values := range map[string]map[string]string{
+		"":                    {"a": "https://h/one", "b": "two"},
+		template.SameFolder:   {"a": "https://h/one", "b": "x/one.git"},
+		template.NoRepository: {"a": "--upload-pack=id", "b": "two"},
+	} {
+		use, err := both.Use(values, "")
+		var e *template.ValueError
+		if errors.As(err, &e); want == "" && (err != nil || len(use.Settings.Project.Repositories) != 2) || want != "" && (e == nil || e.Reason != want || e.Name != "a" || e.Error() == "") {
+			t.Errorf("%s: %+v, %v", want, use, err)
+		}
+	}
+	d := template.Diff(both, parse(t, "x", "repositories: [{url: 'git@h:a', branch: b, depth: 2, submodules: true}]"))
+	want := []template.Change{
+		{Field: "repositories[0]", From: "${param.a}", To: "git@h:a, branch b, depth 2, submodules"}, {Field: "repositories[1]", From: "git@h:${param.b}"},
+		{Field: "parameters.a", From: "string, required"}, {Field: "parameters.b", From: "string, required"},
+	}
+	if d := cmp.Diff(want, d); d != "" {
+		t.Error(d)
 	}
 }
 
@@ -244,14 +299,16 @@ func TestBuiltIn(t *testing.T) {
 func TestOfWorkspace(t *testing.T) {
 	t.Parallel()
 	hour := 3600
+	project := workspace.Project{Repositories: []workspace.Repository{{URL: "https://git.example.com/a.git", Depth: 3}}}
 	w := workspace.Workspace{
-		Name: "My: work", Description: "two\nlines", ImageRef: "python:3", Size: "large", StandbyTTL: &hour,
+		Project: &project,
+		Name:    "My: work", Description: "two\nlines", ImageRef: "python:3", Size: "large", StandbyTTL: &hour,
 		Env:      map[string]string{"A": "1", "TOKEN": "hidden", "B": "changed"},
 		Template: &workspace.TemplateUse{Settings: workspace.TemplateSettings{Env: map[string]string{"A": "1", "B": "2"}}},
 	}
 	text := template.Of("mine", w)
 	got := parse(t, "mine", text)
-	want := template.Template{Name: "mine", Title: template.Text{"en": "My: work"}, Description: template.Text{"en": "two\nlines"}, Image: "python:3", Size: "large", Stop: &hour, Env: map[string]string{"A": "1"}}
+	want := template.Template{Name: "mine", Title: template.Text{"en": "My: work"}, Description: template.Text{"en": "two\nlines"}, Image: "python:3", Size: "large", Stop: &hour, Env: map[string]string{"A": "1"}, Project: project}
 	if !same(want, got) {
 		t.Error(cmp.Diff(want, got, cmpopts.IgnoreUnexported(template.Template{})))
 	}

@@ -1,0 +1,215 @@
+package template
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"codehub/internal/workspace"
+)
+
+// fill returns text with the values of the parameters.
+func fill(text string, values map[string]string) string {
+	return reference.ReplaceAllStringFunc(text, func(m string) string { return values[reference.FindStringSubmatch(m)[1]] })
+}
+
+// project returns what the template gives to a workspace to work on, with these values; nil:
+// nothing. The error is a *ValueError.
+func (t Template) project(values map[string]string) (*workspace.Project, error) {
+	if t.Project.Empty() {
+		return nil, nil
+	}
+	p := t.Project
+	p.Repositories = nil
+	refused := func(names []string, reason string) error {
+		if len(names) == 0 { // Parse has checked what has no parameter
+			names = []string{""}
+		}
+		i := max(0, slices.IndexFunc(t.Parameters, func(p Parameter) bool { return p.Name == names[0] }))
+		e := &ValueError{Name: names[0], Reason: reason}
+		if i < len(t.Parameters) {
+			e.Parameter = t.Parameters[i]
+		}
+		return e
+	}
+	var all []string
+	for _, r := range t.Project.Repositories {
+		address, branch := parameterNames(r.URL), parameterNames(r.Branch)
+		all = append(all, address...)
+		r.URL, r.Branch = fill(r.URL, values), fill(r.Branch, values)
+		switch field, _ := workspace.FieldOf(r.Check()); field {
+		case "":
+		case "branch":
+			return nil, refused(branch, NoBranch)
+		default:
+			return nil, refused(address, NoRepository)
+		}
+		p.Repositories = append(p.Repositories, r)
+	}
+	if p.Check() != nil { // two addresses lead to the same folder
+		return nil, refused(all, SameFolder)
+	}
+	return &p, nil
+}
+
+// problemOf is what is wrong with a field, without its name and the full stop.
+func problemOf(err error) (field, problem string) {
+	var e *workspace.Error
+	if !errors.As(err, &e) {
+		return "", ""
+	}
+	field, _ = workspace.FieldOf(err)
+	return field, strings.TrimSuffix(strings.TrimPrefix(e.Message, workspace.FieldLabel(field)+" "), ".")
+}
+
+// entries calls read for each entry of a list of mappings, with the functions of its fields.
+func (r *reader) entries(field string, n *yaml.Node, most int, what string, read func(field string, n *yaml.Node)) {
+	if !r.plain(n, field, yaml.SequenceNode, "a list of "+what) {
+		return
+	}
+	if len(n.Content) > most {
+		r.fail(n, field, "has more than %d entries", most)
+		return
+	}
+	for i, c := range n.Content {
+		f := fmt.Sprintf("%s[%d]", field, i)
+		if c.Kind == yaml.ScalarNode && c.Tag == "!!null" {
+			r.fail(c, f, "is empty")
+			continue
+		}
+		read(f, c)
+	}
+}
+
+// number returns a whole number from least to most.
+func (r *reader) number(field string, n *yaml.Node, least, most int) int {
+	s, ok := r.value(field, n)
+	if !ok {
+		return 0
+	}
+	number, err := strconv.Atoi(s)
+	if err != nil || number < least || number > most {
+		r.fail(n, field, "has to be a number from %d to %d", least, most)
+		return 0
+	}
+	return number
+}
+
+// repositories reads the repositories. Those whose address has parameters are checked again with
+// their values.
+func (r *reader) repositories(field string, n *yaml.Node) (list []workspace.Repository) {
+	at := map[string]*yaml.Node{}
+	folders := workspace.Project{} // whose addresses are known
+	r.entries(field, n, workspace.MaxRepositories, "repositories", func(f string, c *yaml.Node) {
+		var repo workspace.Repository
+		before := len(r.problems)
+		defer func() { list = append(list, repo) }()
+		r.object(f, c, map[string]func(string, *yaml.Node){
+			"url":        func(f string, n *yaml.Node) { repo.URL, at[f] = r.text(f, n, MaxBytes), n },
+			"branch":     func(f string, n *yaml.Node) { repo.Branch, at[f] = r.text(f, n, MaxBytes), n },
+			"path":       func(f string, n *yaml.Node) { repo.Path, at[f] = r.text(f, n, MaxBytes), n },
+			"depth":      func(f string, n *yaml.Node) { repo.Depth, at[f] = r.number(f, n, 0, workspace.MaxDepth), n },
+			"submodules": func(f string, n *yaml.Node) { repo.Submodules = r.boolean(f, n) },
+		})
+		if len(r.problems) > before {
+			return
+		}
+		check := repo
+		if len(parameterNames(repo.URL)) > 0 {
+			check.URL = "https://host/path"
+		}
+		if len(parameterNames(repo.Branch)) > 0 {
+			check.Branch = ""
+		}
+		name, problem := problemOf(check.Check())
+		if name == "repo" {
+			name = "url"
+		}
+		if problem == "" && (len(parameterNames(repo.URL)) == 0 || repo.Path != "") {
+			more := workspace.Project{Repositories: append(slices.Clone(folders.Repositories), check)}
+			if name, problem = problemOf(more.Check()); problem == "" {
+				folders = more
+			}
+		}
+		if problem != "" {
+			f = below(f, name)
+			where := at[f]
+			if where == nil {
+				where = c
+			}
+			r.fail(where, f, "%s", problem)
+		}
+	})
+	return list
+}
+
+// RepositoryText is a repository in one line.
+func RepositoryText(r workspace.Repository) string {
+	text := r.URL
+	for _, part := range []struct{ name, value string }{{"branch", r.Branch}, {"path", r.Path}} {
+		if part.value != "" {
+			text += ", " + part.name + " " + part.value
+		}
+	}
+	if r.Depth > 0 {
+		text += ", depth " + strconv.Itoa(r.Depth)
+	}
+	if r.Submodules {
+		text += ", submodules"
+	}
+	return text
+}
+
+// DiffProject returns what differs between what two versions give to work on.
+func DiffProject(from, to workspace.Project) (list []Change) {
+	add := func(field, a, b string) {
+		if a != b {
+			list = append(list, Change{field, a, b})
+		}
+	}
+	for i := range max(len(from.Repositories), len(to.Repositories)) {
+		add(fmt.Sprintf("repositories[%d]", i), nth(from.Repositories, i, RepositoryText), nth(to.Repositories, i, RepositoryText))
+	}
+	return list
+}
+
+// nth returns the text of the entry i, or "".
+func nth[T any](list []T, i int, text func(T) string) string {
+	if i >= len(list) {
+		return ""
+	}
+	return text(list[i])
+}
+
+// formatProject writes what a template gives to work on.
+func formatProject(root *yaml.Node, p workspace.Project) {
+	put := func(to *yaml.Node, name, value string) {
+		if value != "" {
+			add(to, name, scalar(value))
+		}
+	}
+	if len(p.Repositories) > 0 {
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, r := range p.Repositories {
+			n := mapping()
+			put(n, "url", r.URL)
+			put(n, "branch", r.Branch)
+			put(n, "path", r.Path)
+			if r.Depth > 0 {
+				add(n, "depth", plainValue(strconv.Itoa(r.Depth)))
+			}
+			if r.Submodules {
+				add(n, "submodules", plainValue("true"))
+			}
+			list.Content = append(list.Content, n)
+		}
+		add(root, "repositories", list)
+	}
+}
+
+// plainValue is a number, true or false.
+func plainValue(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
