@@ -157,26 +157,27 @@ type CreateWorkspace struct {
 }
 
 // UpdateWorkspace is the body of PATCH /workspaces/{id}: absent fields are unchanged; a
-// TTL or keep_awake_until that is null is reset to the default.
+// TTL or keep_awake_until that is null is reset to the default. The fields with a help are
+// flags of codehub set.
 type UpdateWorkspace struct {
-	Name              *string             `json:"name,omitempty"`
-	Description       *string             `json:"description,omitempty"`
-	Memo              *string             `json:"memo,omitempty"`
-	ImageRef          *string             `json:"image_ref,omitempty"` // from the next start on
-	Size              *string             `json:"size,omitempty"`      // from the next start on
-	DesiredState      *string             `json:"desired_state,omitempty"`
-	Queue             bool                `json:"queue,omitempty"`
-	QueueAtLimit      bool                `json:"queue_at_limit,omitempty"` // queue a start that the running limit refuses
-	FreeSpace         bool                `json:"free_space,omitempty"`     // start over a limit of disk space
-	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero"`
-	ArchiveTTLSeconds Nullable[int]       `json:"archive_ttl_seconds,omitzero"`
-	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero"`
-	AwakeWhileWorking *bool               `json:"awake_while_working,omitempty"`
+	Name              *string             `json:"name,omitempty" help:"A new name."`
+	Description       *string             `json:"description,omitempty" short:"d" help:"Description of the workspace."`
+	Memo              *string             `json:"memo,omitempty" help:"Notes."`
+	ImageRef          *string             `json:"image_ref,omitempty" name:"image" help:"Image of the next start."`    // from the next start on
+	Size              *string             `json:"size,omitempty" help:"Size of the next start, one of codehub sizes."` // from the next start on
+	DesiredState      *string             `json:"desired_state,omitempty" kong:"-"`
+	Queue             bool                `json:"queue,omitempty" kong:"-"`
+	QueueAtLimit      bool                `json:"queue_at_limit,omitempty" kong:"-"` // queue a start that the running limit refuses
+	FreeSpace         bool                `json:"free_space,omitempty" kong:"-"`     // start over a limit of disk space
+	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero" kong:"-"`
+	ArchiveTTLSeconds Nullable[int]       `json:"archive_ttl_seconds,omitzero" kong:"-"`
+	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero" kong:"-"`
+	AwakeWhileWorking *bool               `json:"awake_while_working,omitempty" negatable:"" help:"Keep it awake while its processes are at work, for some hours a day."`
 
 	// Env has the variables to change; null as a value removes one, and null as a
 	// whole all of them.
-	Env      Nullable[map[string]*string] `json:"env,omitzero"`
-	TimeZone string                       `json:"time_zone,omitempty"`
+	Env      Nullable[map[string]*string] `json:"env,omitzero" kong:"-"`
+	TimeZone string                       `json:"time_zone,omitempty" kong:"-"`
 }
 
 // Actions of Recover.

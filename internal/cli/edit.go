@@ -87,23 +87,14 @@ var errNothingToSet = errors.New("nothing to set was given")
 type setCmd struct {
 	onWorkspace
 	ttlFlags
-	Name        *string `help:"A new name."`
-	Description *string `short:"d" help:"Description of the workspace."`
-	Memo        *string `help:"Notes."`
-	Image       *string `help:"Image of the next start."`
-	Size        *string `help:"Size of the next start, one of codehub sizes."`
-
-	AwakeWhileWorking *bool `negatable:"" help:"Keep it awake while its processes are at work, for some hours a day."`
+	api.UpdateWorkspace
 	envFlag
 	UnsetEnv []string `placeholder:"NAME" sep:"none" help:"Remove an environment variable, from the next start on."`
 }
 
 func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
-	in := api.UpdateWorkspace{
-		Name: s.Name, Description: s.Description, Memo: s.Memo, ImageRef: s.Image, Size: s.Size,
-		StandbyTTLSeconds: s.StandbyTTL.change(), ArchiveTTLSeconds: s.ArchiveTTL.change(),
-		AwakeWhileWorking: s.AwakeWhileWorking,
-	}
+	in := s.UpdateWorkspace
+	in.StandbyTTLSeconds, in.ArchiveTTLSeconds = s.StandbyTTL.change(), s.ArchiveTTL.change()
 	env, err := s.variables(os.LookupEnv)
 	if err != nil {
 		return err
@@ -127,7 +118,7 @@ func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Update(ctx, id, in)
 		out, text, err := withLifetime(w, err)
-		if s.Image != nil && w.PendingRequest != nil && *w.PendingRequest == "recover" {
+		if in.ImageRef != nil && w.PendingRequest != nil && *w.PendingRequest == "recover" {
 			text += "; trying again with the new image"
 		}
 		return out, text, err

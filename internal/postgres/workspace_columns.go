@@ -20,8 +20,8 @@ const (
 )
 
 // column describes one column of a workspace. All SELECTs, scans, UPDATEs and comparisons of
-// whole workspaces are derived from the descriptions, so a new column is one line here, one
-// field in workspace.Workspace and a migration.
+// whole workspaces are derived from the descriptions, so a new column is one line here, or one of
+// workspace.Texts, one field in workspace.Workspace and a migration.
 type column struct {
 	name string
 	by   writer
@@ -46,7 +46,7 @@ func orEmpty(s *string) *zeronull.Text { return (*zeronull.Text)(s) }
 
 type row = workspace.Workspace
 
-var columns = []column{
+var columns = append(textColumns(), []column{
 	{name: "id", field: func(w *row) any { return &w.ID }},
 	{name: "owner_user_id", by: apiLayer, claim: true, field: func(w *row) any { return &w.OwnerID }},
 	{name: "image_ref", by: apiLayer, claim: true, field: func(w *row) any { return &w.ImageRef }},
@@ -79,7 +79,6 @@ var columns = []column{
 	{name: "running_size", by: controller, field: func(w *row) any { return orEmpty(&w.RunningSize) }},
 	{name: "home_limit", by: controller, field: func(w *row) any { return &w.HomeLimit }},
 
-	{name: "name", by: apiLayer, field: func(w *row) any { return &w.Name }},
 	{name: "desired_state", by: apiLayer, claim: true, field: func(w *row) any { return &w.DesiredState }},
 	{name: "desired_cause", by: apiLayer, field: func(w *row) any { return orEmpty(&w.DesiredCause) }},
 	{name: "next_desired_state", by: apiLayer, claim: true, field: func(w *row) any { return (*zeronull.Text)(&w.NextDesired) }},
@@ -94,9 +93,7 @@ var columns = []column{
 	{name: "image_pull", by: apiLayer, field: func(w *row) any { return &w.ImagePull }},
 	{name: "size", by: apiLayer, field: func(w *row) any { return orEmpty(&w.Size) }},
 
-	{name: "description", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Description }},
 	{name: "previous_image_ref", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.PreviousImage) }},
-	{name: "memo", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Memo }},
 	{name: "env", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Env }, value: func(w *row) (any, error) { return envValue(w.Env) }},
 	{name: "template", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Template }, value: func(w *row) (any, error) { return jsonOf(w.Template) }},
 	{name: "project", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Project }, value: func(w *row) (any, error) { return jsonOf(w.Project) }},
@@ -114,6 +111,14 @@ var columns = []column{
 	{name: "archives_bytes", skipTick: true, field: func(w *row) any { return &w.ArchivesBytes }},
 	{expr: "unwatched_since(" + idleSince + ")", skipTick: true, field: func(w *row) any { return &w.Unwatched }},
 	{expr: graceBegan, skipTick: true, field: func(w *row) any { return &w.GraceBegan }},
+}...)
+
+// textColumns are those of workspace.Texts.
+func textColumns() (list []column) {
+	for _, t := range workspace.Texts {
+		list = append(list, column{name: t.Name, by: apiLayer, skipTick: !t.Line, field: func(w *row) any { return t.Current(w) }})
+	}
+	return list
 }
 
 // coreColumns are the columns that a tick reads; workspaceColumns are all.

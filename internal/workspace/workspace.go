@@ -166,19 +166,20 @@ type Edit struct{ Name, Description, Memo *string }
 
 // Text describes such a text, for all who check, show or save it.
 type Text struct {
-	Name     string // in the API and in forms
+	Name     string // in the API, of the column, in forms and of their labels (field.NAME)
 	Max      int    // length in bytes; in characters of a line
-	Line     bool   // one line
+	Line     bool   // one line, which a tick reads too
 	Required bool   // a line that is not empty
+	Rows     int    // of its input on pages; 0: a line's
 	New      func(*Edit) **string
 	Current  func(*Workspace) *string
 }
 
 // Texts describes the fields of Edit.
 var Texts = []Text{
-	{"name", MaxName, true, true, func(e *Edit) **string { return &e.Name }, func(w *Workspace) *string { return &w.Name }},
-	{"description", MaxDescription, false, false, func(e *Edit) **string { return &e.Description }, func(w *Workspace) *string { return &w.Description }},
-	{"memo", MaxMemo, false, false, func(e *Edit) **string { return &e.Memo }, func(w *Workspace) *string { return &w.Memo }},
+	{"name", MaxName, true, true, 0, func(e *Edit) **string { return &e.Name }, func(w *Workspace) *string { return &w.Name }},
+	{"description", MaxDescription, false, false, 0, func(e *Edit) **string { return &e.Description }, func(w *Workspace) *string { return &w.Description }},
+	{"memo", MaxMemo, false, false, 5, func(e *Edit) **string { return &e.Memo }, func(w *Workspace) *string { return &w.Memo }},
 }
 
 // Apply changes the texts of w. It reports whether one of them changed.

@@ -125,6 +125,8 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 		"dict":   dict,
 		"when":   func(t *time.Time) time.Time { return *t },
 		"known":  l.Known,
+		"label":  func(field string) string { return l.Known("field.", field) },
+		"texts":  func() []workspace.Text { return workspace.Texts },
 		"system": l.System, "sentences": l.Sentences,
 		// hint is what a user can do while an operation waits in a step; empty for most.
 		"hint": func(step string) string {
