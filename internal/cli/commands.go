@@ -42,9 +42,9 @@ type Commands struct {
 	Archives    archivesCmd    `cmd:"" group:"Client:" help:"List a workspace's archives."`
 	Download    downloadCmd    `cmd:"" group:"Client:" help:"Download an archive of a workspace."`
 	Delete      deleteCmd      `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
-	Undelete    undeleteCmd    `cmd:"" group:"Client:" help:"Undo a deletion."`
+	Undelete    doCmd          `cmd:"" group:"Client:" help:"Undo a deletion."`
 	Recover     recoverCmd     `cmd:"" group:"Client:" help:"Recover a workspace from an error."`
-	Cancel      cancelCmd      `cmd:"" group:"Client:" help:"Cancel the running operation."`
+	Cancel      doCmd          `cmd:"" group:"Client:" help:"Cancel the running operation."`
 	Open        openCmd        `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
 	Exec        execCmd        `cmd:"" group:"Client:" help:"Run a command in a workspace."`
 	Cp          cpCmd          `cmd:"" group:"Client:" name:"cp" help:"Copy files to or from a workspace."`

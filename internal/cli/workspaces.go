@@ -325,10 +325,12 @@ func (d *deleteCmd) failedBefore(ctx context.Context) error {
 	return nil
 }
 
-type undeleteCmd struct{ onWorkspace }
+// doCmd requests the change of its name, which needs nothing but the workspace.
+type doCmd struct{ onWorkspace }
 
-func (u undeleteCmd) Run(ctx context.Context, k *kong.Context) error {
-	return u.run(ctx, k, true, func(c *client.Client, id string) (any, string, error) { return outcome(c.Do(ctx, id, "undelete")) })
+func (d doCmd) Run(ctx context.Context, k *kong.Context) error {
+	change := k.Selected().Name
+	return d.run(ctx, k, change == "undelete", func(c *client.Client, id string) (any, string, error) { return outcome(c.Do(ctx, id, change)) })
 }
 
 type recoverCmd struct {
@@ -352,12 +354,6 @@ func (r recoverCmd) Run(ctx context.Context, k *kong.Context) error {
 	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		return outcome(c.Recover(ctx, id, in))
 	})
-}
-
-type cancelCmd struct{ onWorkspace }
-
-func (cmd cancelCmd) Run(ctx context.Context, k *kong.Context) error {
-	return cmd.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return outcome(c.Do(ctx, id, "cancel")) })
 }
 
 type openCmd struct {
