@@ -14,6 +14,7 @@ type Template struct {
 	// Repositories are cloned into its workspaces; ${param.NAME} in a URL or a branch is the value of
 	// that parameter.
 	Repositories      []Repository        `json:"repositories"`
+	Scripts           *Scripts            `json:"scripts"` // null: none
 	Parameters        []TemplateParameter `json:"parameters"`
 	StandbyTTLSeconds *int                `json:"standby_ttl_seconds"` // null: the server's; 0: never
 	ArchiveTTLSeconds *int                `json:"archive_ttl_seconds"`
@@ -29,6 +30,13 @@ type Template struct {
 	Text       string            `json:"text,omitempty"`
 	Workspaces *int              `json:"workspaces,omitempty"`
 	History    []TemplateVersion `json:"history,omitempty"`
+}
+
+// Scripts are texts for bash, or for sh in an image without bash, that run in a workspace.
+type Scripts struct {
+	Create         string `json:"create"`          // once per home, after the repositories were cloned
+	Start          string `json:"start"`           // at each start
+	TimeoutSeconds int    `json:"timeout_seconds"` // of each; 0: 10 minutes
 }
 
 // TemplateParameter is a value that the owner of a workspace chooses.

@@ -35,11 +35,26 @@ const (
 // Project is what a workspace was created to work on. Only an update of its template changes it.
 type Project struct {
 	Repositories []Repository `json:"repositories,omitempty"`
+	Scripts      *Scripts     `json:"scripts,omitempty"` // nil: none
 }
+
+// Scripts are texts for a shell that the setup of a workspace runs.
+type Scripts struct {
+	Create string `json:"create,omitempty"` // once per home
+	Start  string `json:"start,omitempty"`  // at each start
+	// Timeout is after how many seconds each is ended; 0: the agent's default.
+	Timeout int `json:"timeout,omitempty"`
+}
+
+// Limits of Scripts.
+const (
+	MaxScript        = 32 << 10 // bytes of one
+	MaxScriptTimeout = 3600     // seconds
+)
 
 // Empty reports whether there is nothing in it.
 func (p *Project) Empty() bool {
-	return p == nil || len(p.Repositories) == 0
+	return p == nil || len(p.Repositories) == 0 && p.Scripts == nil
 }
 
 // Check returns CodeInvalid for a project that no workspace can have.
@@ -64,6 +79,16 @@ func (p *Project) Check() error {
 		}
 		folders = append(folders, folder)
 	}
+	if s := p.Scripts; s != nil {
+		switch {
+		case s.Create == "" && s.Start == "":
+			return InvalidField("scripts", "have no command.")
+		case len(s.Create) > MaxScript || len(s.Start) > MaxScript || strings.Contains(s.Create+s.Start, "\x00"):
+			return InvalidField("scripts", fmt.Sprintf("are texts of at most %d bytes.", MaxScript))
+		case s.Timeout < 0 || s.Timeout > MaxScriptTimeout:
+			return InvalidField("scripts", fmt.Sprintf("have a time limit of at most %d seconds.", MaxScriptTimeout))
+		}
+	}
 	if b, err := json.Marshal(p); err != nil || len(b) > maxProjectBytes {
 		return InvalidField("repositories", fmt.Sprintf("have more than %d bytes.", maxProjectBytes))
 	}
@@ -79,6 +104,9 @@ func (p *Project) Over(base *Project) *Project {
 	}
 	if p != nil && len(p.Repositories) > 0 {
 		out.Repositories = p.Repositories
+	}
+	if p != nil && p.Scripts != nil {
+		out.Scripts = p.Scripts
 	}
 	if out.Empty() {
 		return nil
@@ -96,6 +124,9 @@ func (p *Project) Follow(from, to *Project) *Project {
 		}
 	}
 	follow(&is.Repositories, was.Repositories, next.Repositories)
+	if reflect.DeepEqual(is.Scripts, was.Scripts) {
+		is.Scripts = next.Scripts
+	}
 	if is.Empty() {
 		return nil
 	}

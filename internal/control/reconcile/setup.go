@@ -18,17 +18,34 @@ type Setup func(ctx context.Context, row workspace.Workspace, s *agent.Setup) er
 
 // setup returns what row's workspace needs beyond its image.
 func (t *term) setup(ctx context.Context, row workspace.Workspace, l postgres.Launch) (s agent.Setup, err error) {
-	if l.Project != nil {
-		for _, r := range l.Project.Repositories {
-			s.Steps = append(s.Steps, agent.Step{Name: r.URL, Clone: &r})
-		}
-	}
+	s.Steps = projectSteps(l.Project)
 	for _, add := range t.cfg.Setups {
 		if err := add(ctx, row, &s); err != nil {
 			return agent.Setup{}, err
 		}
 	}
 	return s, nil
+}
+
+// projectSteps are the steps of what a workspace works on; nil: none. The name of the file of a step
+// that runs once per home stays the same, also in later versions.
+func projectSteps(p *workspace.Project) (steps []agent.Step) {
+	if p == nil {
+		return nil
+	}
+	for _, r := range p.Repositories {
+		steps = append(steps, agent.Step{Name: r.URL, Clone: &r})
+	}
+	if s := p.Scripts; s != nil {
+		add := func(name, once, text string) {
+			if text != "" {
+				steps = append(steps, agent.Step{Name: name, Timeout: s.Timeout, Once: once, Script: &agent.Script{Commands: []agent.ScriptCommand{{Shell: text}}}})
+			}
+		}
+		add("create", "script-create", s.Create)
+		add("start", "", s.Start)
+	}
+	return steps
 }
 
 // sendSetup sends the setup to the agent of a container, which may have got it from an earlier

@@ -31,6 +31,21 @@ func repositoriesOf(p *workspace.Project) []api.Repository {
 	return out
 }
 
+// Scripts are scripts as the API shows them.
+func Scripts(s *workspace.Scripts) *api.Scripts {
+	if s == nil {
+		return nil
+	}
+	return &api.Scripts{Create: s.Create, Start: s.Start, TimeoutSeconds: s.Timeout}
+}
+
+func scriptsOf(p *workspace.Project) *api.Scripts {
+	if p == nil {
+		return nil
+	}
+	return Scripts(p.Scripts)
+}
+
 // Setup is a workspace's setup as the API shows it.
 func Setup(s agent.SetupStatus) api.Setup {
 	out := api.Setup{Steps: []api.SetupStep{}}

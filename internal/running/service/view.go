@@ -63,6 +63,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		EnvWaits:          lifecycle.EnvWaits(w),
 		TimeZone:          optional(w.TimeZone),
 		Repositories:      repositoriesOf(w.Project),
+		Scripts:           scriptsOf(w.Project),
 		CreatedAt:         w.CreatedAt.UTC(),
 		UpdatedAt:         w.UpdatedAt.UTC(),
 		DeletedAt:         utc(w.DeletedAt),

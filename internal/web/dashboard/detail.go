@@ -54,6 +54,7 @@ type detailView struct {
 	Connect    connectView
 	// Repositories are those that the workspace was created with, and Badge opens the first one.
 	Repositories []workspace.Repository
+	Project      bool // the setup has steps of its project
 	Badge        badge
 }
 
@@ -80,6 +81,7 @@ func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
 		v.Pin = pin
 	}
+	v.Project = !w.Project.Empty()
 	if p := w.Project; p != nil && len(p.Repositories) > 0 {
 		v.Repositories, v.Badge = p.Repositories, d.badgeOf(p.Repositories[0])
 	}

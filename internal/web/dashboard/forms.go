@@ -60,12 +60,13 @@ type form struct {
 	Open        bool                   // the form is the page that a link to a repository leads to
 	Existing    []workspace.Workspace  // on the same repository and branch
 	Badge       badge
-	Provider    string          // name of an identity provider, if any
-	Templates   []templateCard  // to create a workspace from; none: there are no templates
-	Params      []param         // of the template
-	Changes     []settingChange // that an update of the template makes
-	Like        string          // name of the workspace whose settings the new one gets; empty: none
-	Clones      []string        // repositories of the template or of Like
+	Provider    string             // name of an identity provider, if any
+	Templates   []templateCard     // to create a workspace from; none: there are no templates
+	Params      []param            // of the template
+	Changes     []settingChange    // that an update of the template makes
+	Like        string             // name of the workspace whose settings the new one gets; empty: none
+	Clones      []string           // repositories of the template or of Like
+	Scripts     *workspace.Scripts // of the template or of Like; nil: none
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
 

@@ -139,7 +139,7 @@ func (f *form) projectOf(p *workspace.Project) {
 	if p == nil {
 		return
 	}
-	f.Clones = nil
+	f.Clones, f.Scripts = nil, p.Scripts
 	for _, r := range p.Repositories {
 		f.Clones = append(f.Clones, template.RepositoryText(r))
 	}

@@ -42,6 +42,10 @@ func TestFollowTemplate(t *testing.T) {
 			t.Errorf("repositories: %+v", c.Project)
 		}
 	}
+	once := &workspace.Scripts{Create: "a"}
+	if c := lifecycle.FollowTemplate(w, workspace.TemplateSettings{Project: &workspace.Project{Repositories: two[:1], Scripts: once}}); !cmp.Equal(c.Project.Value, &workspace.Project{Repositories: two[:1], Scripts: once}) {
+		t.Errorf("scripts: %+v", c.Project)
+	}
 	w.Project = &workspace.Project{Repositories: two[1:]} // its owner's
 	if c := lifecycle.FollowTemplate(w, workspace.TemplateSettings{Project: &workspace.Project{Repositories: two}}); c.Project.Set {
 		t.Errorf("the owner's repositories: %+v", c.Project)

@@ -76,6 +76,7 @@ func Parse(name string, text []byte) (Template, error) {
 			})
 		},
 		"repositories": func(f string, n *yaml.Node) { t.Project.Repositories = r.repositories(f, n) },
+		"scripts":      func(f string, n *yaml.Node) { t.Project.Scripts = r.scripts(f, n) },
 		"groups": func(f string, n *yaml.Node) {
 			t.Groups = r.list(f, n, MaxGroups, 64)
 		},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -147,6 +148,52 @@ func (r *reader) repositories(field string, n *yaml.Node) (list []workspace.Repo
 	return list
 }
 
+// scripts reads the scripts; nil: none.
+func (r *reader) scripts(field string, n *yaml.Node) *workspace.Scripts {
+	var s workspace.Scripts
+	r.object(field, n, map[string]func(string, *yaml.Node){
+		"create":  func(f string, n *yaml.Node) { s.Create = r.script(f, n) },
+		"start":   func(f string, n *yaml.Node) { s.Start = r.script(f, n) },
+		"timeout": func(f string, n *yaml.Node) { s.Timeout = r.timeout(f, n) },
+	})
+	if s.Create == "" && s.Start == "" {
+		if s.Timeout != 0 {
+			r.fail(n, field, "have a timeout, but neither create nor start")
+		}
+		return nil
+	}
+	return &s
+}
+
+// script returns the text of a script.
+func (r *reader) script(field string, n *yaml.Node) string {
+	s, ok := r.value(field, n)
+	switch {
+	case !ok:
+	case len(s) > workspace.MaxScript:
+		r.fail(n, field, "is longer than %d bytes", workspace.MaxScript)
+	case strings.ContainsFunc(s, func(c rune) bool { return c != '\n' && c != '\t' && workspace.Unprintable(c) }):
+		r.fail(n, field, "has a control character")
+	case strings.TrimSpace(s) == "":
+		return ""
+	}
+	return s
+}
+
+// timeout returns a time limit in seconds.
+func (r *reader) timeout(field string, n *yaml.Node) int {
+	s, ok := r.value(field, n)
+	if !ok || s == "" {
+		return 0
+	}
+	d, err := parseTime(s)
+	if err != nil || d < time.Second || d%time.Second != 0 || d > workspace.MaxScriptTimeout*time.Second {
+		r.fail(n, field, "has to be a time from 1s to 1h, like 90s or 20m")
+		return 0
+	}
+	return int(d / time.Second)
+}
+
 // RepositoryText is a repository in one line.
 func RepositoryText(r workspace.Repository) string {
 	text := r.URL
@@ -174,7 +221,25 @@ func DiffProject(from, to workspace.Project) (list []Change) {
 	for i := range max(len(from.Repositories), len(to.Repositories)) {
 		add(fmt.Sprintf("repositories[%d]", i), nth(from.Repositories, i, RepositoryText), nth(to.Repositories, i, RepositoryText))
 	}
+	a, b := scriptsOf(from), scriptsOf(to)
+	add("scripts.create", a.Create, b.Create)
+	add("scripts.start", a.Start, b.Start)
+	add("scripts.timeout", timeoutText(a), timeoutText(b))
 	return list
+}
+
+func scriptsOf(p workspace.Project) (s workspace.Scripts) {
+	if p.Scripts != nil {
+		s = *p.Scripts
+	}
+	return s
+}
+
+func timeoutText(s workspace.Scripts) string {
+	if s.Timeout == 0 {
+		return ""
+	}
+	return formatTime(s.Timeout)
 }
 
 // nth returns the text of the entry i, or "".
@@ -208,6 +273,13 @@ func formatProject(root *yaml.Node, p workspace.Project) {
 			list.Content = append(list.Content, n)
 		}
 		add(root, "repositories", list)
+	}
+	if s := p.Scripts; s != nil {
+		n := mapping()
+		put(n, "create", s.Create)
+		put(n, "start", s.Start)
+		put(n, "timeout", timeoutText(*s))
+		add(root, "scripts", n)
 	}
 }
 

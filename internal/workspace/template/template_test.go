@@ -44,6 +44,12 @@ repositories:
   - url: git@git.example.com:team/web.git
     path: project/site
     depth: 5
+scripts:
+  create: |
+    npm ci
+    npm test
+  start: npm start &
+  timeout: 90s
 groups: [platform, Data Team]
 hidden: false
 `
@@ -74,7 +80,7 @@ func TestParse(t *testing.T) {
 		Project: workspace.Project{Repositories: []workspace.Repository{
 			{URL: "https://git.example.com/${param.team}/api.git", Branch: "${param.branch}", Submodules: true},
 			{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
-		}},
+		}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}},
 		Stop: &stop, Archive: &never, Groups: []string{"platform", "Data Team"},
 	}
 	got := parse(t, "api", whole)
@@ -139,6 +145,14 @@ func TestProblemsNameLineAndField(t *testing.T) {
 		"repositories:\n- url: git@h:a/b\n- {url: 'git@h:c/b'}\n":        "line 3: repositories[1].path is the folder of another repository",
 		"repositories:\n- url: git@h:a/b\n- url: https://${param.h}/b\n": `line 3: repositories[1].url names a parameter "h"`,
 		"repositories:\n- url: git@h:a/b\n  branch: ${param.h}\n":        `line 3: repositories[0].branch names a parameter "h"`,
+		"scripts: npm ci\n":                     "line 1: scripts has to be fields",
+		"scripts: {run: a}\n":                   "line 1: scripts.run is unknown; the fields are: create, start, timeout",
+		"scripts: {create: [a]}\n":              "line 1: scripts.create has to be one value",
+		"scripts: {create: \"a\\x00\"}\n":       "line 1: scripts.create has a control character",
+		"scripts: {timeout: 1m}\n":              "line 1: scripts have a timeout, but neither create nor start",
+		"scripts:\n  start: a\n  timeout: 2h\n": "line 3: scripts.timeout has to be a time from 1s to 1h",
+		"scripts: {start: a, timeout: never}\n": "line 1: scripts.timeout has to be a time",
+		"scripts: {create: " + strings.Repeat("a", workspace.MaxScript+1) + "}": "scripts.create is longer than 32768 bytes",
 		"env: [A=b]\n":                            "line 1: env has to be fields",
 		"idle: {stop: 3}\n":                       "line 1: idle.stop has to be a time like 30m",
 		"idle: {stop: -3h}\n":                     "idle.stop has to be a time",
@@ -196,7 +210,7 @@ func TestUse(t *testing.T) {
 			Project: &workspace.Project{Repositories: []workspace.Repository{
 				{URL: "https://git.example.com/core/api.git", Branch: "a/${param.team}", Submodules: true},
 				{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
-			}}},
+			}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}}},
 	}
 	if d := cmp.Diff(want, use); d != "" {
 		t.Error(d)
@@ -243,7 +257,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{first: true}
-	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
+	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nscripts: {create: a}", "env: {A: b}\nscripts: {start: a}", "env: {A: b}\nscripts: {start: a, timeout: 1m}", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
 		v := of(text + "\ntitle: a")
 		if seen[v] {
 			t.Errorf("%q is no other version", text)
@@ -268,9 +282,10 @@ func TestRepositoriesOfParameters(t *testing.T) {
 			t.Errorf("%s: %+v, %v", want, use, err)
 		}
 	}
-	d := template.Diff(both, parse(t, "x", "repositories: [{url: 'git@h:a', branch: b, depth: 2, submodules: true}]"))
+	d := template.Diff(both, parse(t, "x", "repositories: [{url: 'git@h:a', branch: b, depth: 2, submodules: true}]\nscripts: {create: a, timeout: 60s}"))
 	want := []template.Change{
 		{Field: "repositories[0]", From: "${param.a}", To: "git@h:a, branch b, depth 2, submodules"}, {Field: "repositories[1]", From: "git@h:${param.b}"},
+		{Field: "scripts.create", To: "a"}, {Field: "scripts.timeout", To: "1m"},
 		{Field: "parameters.a", From: "string, required"}, {Field: "parameters.b", From: "string, required"},
 	}
 	if d := cmp.Diff(want, d); d != "" {
@@ -299,7 +314,7 @@ func TestBuiltIn(t *testing.T) {
 func TestOfWorkspace(t *testing.T) {
 	t.Parallel()
 	hour := 3600
-	project := workspace.Project{Repositories: []workspace.Repository{{URL: "https://git.example.com/a.git", Depth: 3}}}
+	project := workspace.Project{Repositories: []workspace.Repository{{URL: "https://git.example.com/a.git", Depth: 3}}, Scripts: &workspace.Scripts{Create: "a\n\tb: c # d\n", Timeout: 5}}
 	w := workspace.Workspace{
 		Project: &project,
 		Name:    "My: work", Description: "two\nlines", ImageRef: "python:3", Size: "large", StandbyTTL: &hour,
