@@ -14,7 +14,8 @@ type Template struct {
 	// Repositories are cloned into its workspaces; ${param.NAME} in a URL or a branch is the value of
 	// that parameter.
 	Repositories      []Repository        `json:"repositories"`
-	Scripts           *Scripts            `json:"scripts"` // null: none
+	Scripts           *Scripts            `json:"scripts"`    // null: none
+	Extensions        []string            `json:"extensions"` // of the IDE, such as golang.go
 	Parameters        []TemplateParameter `json:"parameters"`
 	StandbyTTLSeconds *int                `json:"standby_ttl_seconds"` // null: the server's; 0: never
 	ArchiveTTLSeconds *int                `json:"archive_ttl_seconds"`

@@ -37,8 +37,9 @@ type Workspace struct {
 	TimeZone *string           `json:"time_zone"`
 	// Repositories are those that the workspace was created with, or that its template gives since.
 	Repositories     []Repository `json:"repositories"`
-	Scripts          *Scripts     `json:"scripts"` // that the setup runs; null: none
-	State            string       `json:"state"`   // for display, such as stopping
+	Scripts          *Scripts     `json:"scripts"`    // that the setup runs; null: none
+	Extensions       []string     `json:"extensions"` // of the IDE, which the setup installs
+	State            string       `json:"state"`      // for display, such as stopping
 	Phase            string       `json:"phase"`
 	Operation        string       `json:"operation"`
 	Progress         *Progress    `json:"progress"`

@@ -104,6 +104,7 @@ func (t templatesShowCmd) Run(ctx context.Context, k *kong.Context, c *client.Cl
 	for _, r := range e.Repositories {
 		put("Repository:", strings.TrimSpace(r.URL+" "+r.Branch))
 	}
+	put("Extensions:", strings.Join(e.Extensions, ", "))
 	if s := e.Scripts; s != nil {
 		put("Script, once:", s.Create)
 		put("Script, each start:", s.Start)

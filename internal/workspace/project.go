@@ -7,6 +7,7 @@ import (
 	"path"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -36,7 +37,18 @@ const (
 type Project struct {
 	Repositories []Repository `json:"repositories,omitempty"`
 	Scripts      *Scripts     `json:"scripts,omitempty"` // nil: none
+	// Extensions are those of the IDE, such as golang.go.
+	Extensions []string `json:"extensions,omitempty"`
 }
+
+// MaxExtensions bounds Project.Extensions.
+const MaxExtensions = 50
+
+var extension = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}\.[A-Za-z0-9][A-Za-z0-9_.-]{0,99}(@[A-Za-z0-9][A-Za-z0-9.+-]{0,49})?$`)
+
+// ValidExtension reports whether a text names an extension of the IDE: publisher.name, and
+// @version if it is a certain one.
+func ValidExtension(name string) bool { return extension.MatchString(name) }
 
 // Scripts are texts for a shell that the setup of a workspace runs.
 type Scripts struct {
@@ -54,7 +66,7 @@ const (
 
 // Empty reports whether there is nothing in it.
 func (p *Project) Empty() bool {
-	return p == nil || len(p.Repositories) == 0 && p.Scripts == nil
+	return p == nil || len(p.Repositories) == 0 && p.Scripts == nil && len(p.Extensions) == 0
 }
 
 // Check returns CodeInvalid for a project that no workspace can have.
@@ -89,6 +101,9 @@ func (p *Project) Check() error {
 			return InvalidField("scripts", fmt.Sprintf("have a time limit of at most %d seconds.", MaxScriptTimeout))
 		}
 	}
+	if len(p.Extensions) > MaxExtensions || slices.ContainsFunc(p.Extensions, func(e string) bool { return !ValidExtension(e) }) {
+		return InvalidField("extensions", fmt.Sprintf("are at most %d names like golang.go.", MaxExtensions))
+	}
 	if b, err := json.Marshal(p); err != nil || len(b) > maxProjectBytes {
 		return InvalidField("repositories", fmt.Sprintf("have more than %d bytes.", maxProjectBytes))
 	}
@@ -107,6 +122,9 @@ func (p *Project) Over(base *Project) *Project {
 	}
 	if p != nil && p.Scripts != nil {
 		out.Scripts = p.Scripts
+	}
+	if p != nil && len(p.Extensions) > 0 {
+		out.Extensions = p.Extensions
 	}
 	if out.Empty() {
 		return nil
@@ -127,6 +145,7 @@ func (p *Project) Follow(from, to *Project) *Project {
 	if reflect.DeepEqual(is.Scripts, was.Scripts) {
 		is.Scripts = next.Scripts
 	}
+	follow(&is.Extensions, was.Extensions, next.Extensions)
 	if is.Empty() {
 		return nil
 	}

@@ -21,10 +21,13 @@ func TestProjectSteps(t *testing.T) {
 	}
 	want := []agent.Step{
 		{Name: "https://h/a", Clone: &repo},
+		{Name: "extensions", Once: "extensions-0509ba0a837c", Timeout: 300, Script: &agent.Script{Dir: ".", Commands: []agent.ScriptCommand{{
+			Args: []string{"/opt/codehub-ide/bin/code-server", "--user-data-dir", "/home/coder/.local/share/code-server", "--install-extension", "golang.go", "--install-extension", "a.b@1"},
+		}}}},
 		{Name: "create", Once: "script-create", Timeout: 90, Script: shell("npm ci")},
 		{Name: "start", Timeout: 90, Script: shell("npm start &")},
 	}
-	p := workspace.Project{Repositories: []workspace.Repository{repo}, Scripts: &workspace.Scripts{Create: "npm ci", Start: "npm start &", Timeout: 90}}
+	p := workspace.Project{Repositories: []workspace.Repository{repo}, Extensions: []string{"golang.go", "a.b@1"}, Scripts: &workspace.Scripts{Create: "npm ci", Start: "npm start &", Timeout: 90}}
 	if d := cmp.Diff(want, projectSteps(&p)); d != "" {
 		t.Error(d)
 	}

@@ -2,13 +2,17 @@ package reconcile
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
+	"strings"
 	"time"
 
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/workspace"
 )
@@ -27,6 +31,9 @@ func (t *term) setup(ctx context.Context, row workspace.Workspace, l postgres.La
 	return s, nil
 }
 
+// extensionsTimeout is after how many seconds the installation of extensions is ended.
+const extensionsTimeout = 300
+
 // projectSteps are the steps of what a workspace works on; nil: none. The name of the file of a step
 // that runs once per home stays the same, also in later versions.
 func projectSteps(p *workspace.Project) (steps []agent.Step) {
@@ -35,6 +42,17 @@ func projectSteps(p *workspace.Project) (steps []agent.Step) {
 	}
 	for _, r := range p.Repositories {
 		steps = append(steps, agent.Step{Name: r.URL, Clone: &r})
+	}
+	if len(p.Extensions) > 0 {
+		args := []string{account.IDEDir + "/bin/code-server", "--user-data-dir", path.Join(runtime.HomeDir, ".local/share/code-server")}
+		for _, e := range p.Extensions {
+			args = append(args, "--install-extension", e)
+		}
+		list := sha256.Sum256([]byte(strings.Join(p.Extensions, " ")))
+		steps = append(steps, agent.Step{
+			Name: "extensions", Timeout: extensionsTimeout, Once: fmt.Sprintf("extensions-%x", list[:6]), // another list is installed as well
+			Script: &agent.Script{Commands: []agent.ScriptCommand{{Args: args}}, Dir: "."},
+		})
 	}
 	if s := p.Scripts; s != nil {
 		add := func(name, once, text string) {

@@ -39,6 +39,13 @@ func Scripts(s *workspace.Scripts) *api.Scripts {
 	return &api.Scripts{Create: s.Create, Start: s.Start, TimeoutSeconds: s.Timeout}
 }
 
+func extensionsOf(p *workspace.Project) []string {
+	if p == nil || p.Extensions == nil {
+		return []string{}
+	}
+	return p.Extensions
+}
+
 func scriptsOf(p *workspace.Project) *api.Scripts {
 	if p == nil {
 		return nil

@@ -64,6 +64,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		TimeZone:          optional(w.TimeZone),
 		Repositories:      repositoriesOf(w.Project),
 		Scripts:           scriptsOf(w.Project),
+		Extensions:        extensionsOf(w.Project),
 		CreatedAt:         w.CreatedAt.UTC(),
 		UpdatedAt:         w.UpdatedAt.UTC(),
 		DeletedAt:         utc(w.DeletedAt),

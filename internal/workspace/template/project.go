@@ -165,6 +165,17 @@ func (r *reader) scripts(field string, n *yaml.Node) *workspace.Scripts {
 	return &s
 }
 
+// extensions reads the names of extensions, each once.
+func (r *reader) extensions(field string, n *yaml.Node) (list []string) {
+	list = r.list(field, n, workspace.MaxExtensions, MaxValue)
+	for i, name := range list {
+		if !workspace.ValidExtension(name) {
+			r.fail(n.Content[min(i, len(n.Content)-1)], field, "%q is not the name of an extension, such as golang.go or golang.go@0.50.0", name)
+		}
+	}
+	return list
+}
+
 // script returns the text of a script.
 func (r *reader) script(field string, n *yaml.Node) string {
 	s, ok := r.value(field, n)
@@ -225,6 +236,7 @@ func DiffProject(from, to workspace.Project) (list []Change) {
 	add("scripts.create", a.Create, b.Create)
 	add("scripts.start", a.Start, b.Start)
 	add("scripts.timeout", timeoutText(a), timeoutText(b))
+	add("extensions", strings.Join(from.Extensions, ", "), strings.Join(to.Extensions, ", "))
 	return list
 }
 
@@ -280,6 +292,9 @@ func formatProject(root *yaml.Node, p workspace.Project) {
 		put(n, "start", s.Start)
 		put(n, "timeout", timeoutText(*s))
 		add(root, "scripts", n)
+	}
+	if len(p.Extensions) > 0 {
+		add(root, "extensions", sequence(p.Extensions))
 	}
 }
 

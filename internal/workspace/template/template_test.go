@@ -50,6 +50,7 @@ scripts:
     npm test
   start: npm start &
   timeout: 90s
+extensions: [golang.go, ms-python.python@2026.1.0]
 groups: [platform, Data Team]
 hidden: false
 `
@@ -80,7 +81,7 @@ func TestParse(t *testing.T) {
 		Project: workspace.Project{Repositories: []workspace.Repository{
 			{URL: "https://git.example.com/${param.team}/api.git", Branch: "${param.branch}", Submodules: true},
 			{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
-		}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}},
+		}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}},
 		Stop: &stop, Archive: &never, Groups: []string{"platform", "Data Team"},
 	}
 	got := parse(t, "api", whole)
@@ -153,6 +154,11 @@ func TestProblemsNameLineAndField(t *testing.T) {
 		"scripts:\n  start: a\n  timeout: 2h\n": "line 3: scripts.timeout has to be a time from 1s to 1h",
 		"scripts: {start: a, timeout: never}\n": "line 1: scripts.timeout has to be a time",
 		"scripts: {create: " + strings.Repeat("a", workspace.MaxScript+1) + "}": "scripts.create is longer than 32768 bytes",
+		"extensions: a.b\n":                       "line 1: extensions has to be a list",
+		"extensions:\n- a.b\n- go\n":              `line 3: extensions "go" is not the name of an extension`,
+		"extensions: [--force]\n":                 `extensions "--force" is not the name of an extension`,
+		"extensions: [/tmp/a.vsix]\n":             "is not the name of an extension",
+		"extensions: [a.b, a.b]\n":                `extensions has "a.b" twice`,
 		"env: [A=b]\n":                            "line 1: env has to be fields",
 		"idle: {stop: 3}\n":                       "line 1: idle.stop has to be a time like 30m",
 		"idle: {stop: -3h}\n":                     "idle.stop has to be a time",
@@ -210,7 +216,7 @@ func TestUse(t *testing.T) {
 			Project: &workspace.Project{Repositories: []workspace.Repository{
 				{URL: "https://git.example.com/core/api.git", Branch: "a/${param.team}", Submodules: true},
 				{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
-			}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}}},
+			}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}}},
 	}
 	if d := cmp.Diff(want, use); d != "" {
 		t.Error(d)
@@ -257,7 +263,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{first: true}
-	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nscripts: {create: a}", "env: {A: b}\nscripts: {start: a}", "env: {A: b}\nscripts: {start: a, timeout: 1m}", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
+	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nscripts: {create: a}", "env: {A: b}\nextensions: [a.b]", "env: {A: b}\nscripts: {start: a}", "env: {A: b}\nscripts: {start: a, timeout: 1m}", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
 		v := of(text + "\ntitle: a")
 		if seen[v] {
 			t.Errorf("%q is no other version", text)
