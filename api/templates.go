@@ -16,6 +16,7 @@ type Template struct {
 	Repositories      []Repository        `json:"repositories"`
 	Scripts           *Scripts            `json:"scripts"`    // null: none
 	Extensions        []string            `json:"extensions"` // of the IDE, such as golang.go
+	Ports             []ProjectPort       `json:"ports"`
 	Parameters        []TemplateParameter `json:"parameters"`
 	StandbyTTLSeconds *int                `json:"standby_ttl_seconds"` // null: the server's; 0: never
 	ArchiveTTLSeconds *int                `json:"archive_ttl_seconds"`

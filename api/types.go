@@ -36,16 +36,17 @@ type Workspace struct {
 	EnvWaits bool              `json:"env_waits"` // the container was created with others
 	TimeZone *string           `json:"time_zone"`
 	// Repositories are those that the workspace was created with, or that its template gives since.
-	Repositories     []Repository `json:"repositories"`
-	Scripts          *Scripts     `json:"scripts"`    // that the setup runs; null: none
-	Extensions       []string     `json:"extensions"` // of the IDE, which the setup installs
-	State            string       `json:"state"`      // for display, such as stopping
-	Phase            string       `json:"phase"`
-	Operation        string       `json:"operation"`
-	Progress         *Progress    `json:"progress"`
-	DesiredState     string       `json:"desired_state"`
-	DesiredCause     *string      `json:"desired_cause"`
-	NextDesiredState *string      `json:"next_desired_state"`
+	Repositories     []Repository  `json:"repositories"`
+	Scripts          *Scripts      `json:"scripts"`    // that the setup runs; null: none
+	Extensions       []string      `json:"extensions"` // of the IDE, which the setup installs
+	Ports            []ProjectPort `json:"ports"`
+	State            string        `json:"state"` // for display, such as stopping
+	Phase            string        `json:"phase"`
+	Operation        string        `json:"operation"`
+	Progress         *Progress     `json:"progress"`
+	DesiredState     string        `json:"desired_state"`
+	DesiredCause     *string       `json:"desired_cause"`
+	NextDesiredState *string       `json:"next_desired_state"`
 	// PendingRequest was accepted and is not carried out yet: "force_stop",
 	// "cancel", "recover" or "set_aside".
 	PendingRequest *string              `json:"pending_request"`
@@ -321,11 +322,20 @@ const (
 	EventHeartbeat = "heartbeat"         // data: {}
 )
 
-// Port is a port of a workspace on which a program listens, or which is shared.
+// ProjectPort is a port on which a workspace is expected to listen.
+type ProjectPort struct {
+	Port  int    `json:"port"`
+	Label string `json:"label"`
+	Open  bool   `json:"open"` // the workspace's page has a button for it
+}
+
+// Port is a port of a workspace on which a program listens, which is shared, or which its project
+// names.
 type Port struct {
 	Port      int    `json:"port"`
 	Listening bool   `json:"listening"`
 	Local     bool   `json:"local"`   // it listens on a loopback address alone
+	Label     string `json:"label"`   // that the project gives it; empty: none
 	Process   string `json:"process"` // empty if it is not known
 	PID       int    `json:"pid"`     // 0 if it is not known
 	// Since is when it was first seen; null if nothing listens.

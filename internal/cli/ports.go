@@ -32,7 +32,7 @@ type portsListCmd struct{ onThisWorkspace }
 
 // Help describes the list.
 func (portsListCmd) Help() string {
-	return `Lists the ports on which programs of a running workspace listen, and those that are shared. It does not start the workspace.`
+	return `Lists the ports on which programs of a running workspace listen, those that are shared, and those that its template names. It does not start the workspace.`
 }
 
 func (p portsListCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -52,7 +52,7 @@ func (p portsListCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 func portTable(list []api.Port, now time.Time) string {
-	rows := [][]string{{"PORT", "PROCESS", "SINCE", "VISIBLE TO", "URL"}}
+	rows := [][]string{{"PORT", "LABEL", "PROCESS", "SINCE", "VISIBLE TO", "URL"}}
 	for _, p := range list {
 		process, since := "not listening", ""
 		if p.Listening {
@@ -63,7 +63,7 @@ func portTable(list []api.Port, now time.Time) string {
 				since = age(now.Sub(*p.Since))
 			}
 		}
-		rows = append(rows, []string{strconv.Itoa(p.Port), process, since, visibleTo(p, now), p.URL})
+		rows = append(rows, []string{strconv.Itoa(p.Port), p.Label, process, since, visibleTo(p, now), p.URL})
 	}
 	return terminal.Table(rows)
 }

@@ -104,6 +104,9 @@ func (t templatesShowCmd) Run(ctx context.Context, k *kong.Context, c *client.Cl
 	for _, r := range e.Repositories {
 		put("Repository:", strings.TrimSpace(r.URL+" "+r.Branch))
 	}
+	for _, p := range e.Ports {
+		put("Port:", strings.TrimSpace(fmt.Sprint(p.Port)+" "+p.Label))
+	}
 	put("Extensions:", strings.Join(e.Extensions, ", "))
 	if s := e.Scripts; s != nil {
 		put("Script, once:", s.Create)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Limits of a Repository.
@@ -38,7 +39,32 @@ type Project struct {
 	Repositories []Repository `json:"repositories,omitempty"`
 	Scripts      *Scripts     `json:"scripts,omitempty"` // nil: none
 	// Extensions are those of the IDE, such as golang.go.
-	Extensions []string `json:"extensions,omitempty"`
+	Extensions []string      `json:"extensions,omitempty"`
+	Ports      []ProjectPort `json:"ports,omitempty"` // each number once
+}
+
+// ProjectPort is a port on which the workspace is expected to listen.
+type ProjectPort struct {
+	Port  int    `json:"port"`
+	Label string `json:"label,omitempty"`
+	Open  bool   `json:"open,omitempty"` // the workspace's page has a button for it
+}
+
+// Limits of the ports of a Project.
+const (
+	MaxProjectPorts = 32
+	MaxPortLabel    = 60 // characters
+)
+
+// CheckPort returns CodeInvalid for a port that can be neither opened nor shared.
+func CheckPort(port int) error {
+	switch {
+	case port < 1 || port > 65535:
+		return InvalidField("port", "must be between 1 and 65535.")
+	case ReservedPort(port):
+		return InvalidField("port", fmt.Sprintf("cannot be %d, which is codehub's own.", port))
+	}
+	return nil
 }
 
 // MaxExtensions bounds Project.Extensions.
@@ -66,7 +92,7 @@ const (
 
 // Empty reports whether there is nothing in it.
 func (p *Project) Empty() bool {
-	return p == nil || len(p.Repositories) == 0 && p.Scripts == nil && len(p.Extensions) == 0
+	return p == nil || len(p.Repositories) == 0 && p.Scripts == nil && len(p.Extensions) == 0 && len(p.Ports) == 0
 }
 
 // Check returns CodeInvalid for a project that no workspace can have.
@@ -104,6 +130,20 @@ func (p *Project) Check() error {
 	if len(p.Extensions) > MaxExtensions || slices.ContainsFunc(p.Extensions, func(e string) bool { return !ValidExtension(e) }) {
 		return InvalidField("extensions", fmt.Sprintf("are at most %d names like golang.go.", MaxExtensions))
 	}
+	if len(p.Ports) > MaxProjectPorts {
+		return InvalidField("ports", fmt.Sprintf("are more than %d.", MaxProjectPorts))
+	}
+	for i, port := range p.Ports {
+		if err := CheckPort(port.Port); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(p.Ports[:i], func(o ProjectPort) bool { return o.Port == port.Port }) {
+			return InvalidField("port", "is given twice.")
+		}
+		if utf8.RuneCountInString(port.Label) > MaxPortLabel || strings.ContainsFunc(port.Label, Unprintable) {
+			return InvalidField("label", fmt.Sprintf("is a line of at most %d characters.", MaxPortLabel))
+		}
+	}
 	if b, err := json.Marshal(p); err != nil || len(b) > maxProjectBytes {
 		return InvalidField("repositories", fmt.Sprintf("have more than %d bytes.", maxProjectBytes))
 	}
@@ -126,6 +166,9 @@ func (p *Project) Over(base *Project) *Project {
 	if p != nil && len(p.Extensions) > 0 {
 		out.Extensions = p.Extensions
 	}
+	if p != nil && len(p.Ports) > 0 {
+		out.Ports = p.Ports
+	}
 	if out.Empty() {
 		return nil
 	}
@@ -146,6 +189,7 @@ func (p *Project) Follow(from, to *Project) *Project {
 		is.Scripts = next.Scripts
 	}
 	follow(&is.Extensions, was.Extensions, next.Extensions)
+	follow(&is.Ports, was.Ports, next.Ports)
 	if is.Empty() {
 		return nil
 	}

@@ -36,10 +36,11 @@ type Service struct{ cfg Config }
 // New returns a Service.
 func New(cfg Config) *Service { return &Service{cfg} }
 
-// Port is a port of a workspace that is listened on, or shared.
+// Port is a port of a workspace that is listened on, shared, or named by its project.
 type Port struct {
 	agent.Port
 	Listening bool
+	Label     string // that the project of the workspace gives it; empty: none
 	URL       string // where the proxy serves it
 	// VisibleTo is who may open it, as the server's settings allow, and ExpiresAt when
 	// that ends; nil: not by itself.
@@ -82,7 +83,7 @@ func (s *Service) List(ctx context.Context, caller workspace.Caller, id workspac
 	}
 	l := Listing{}
 	var listening []agent.Port
-	client, err := s.agentOf(ctx, caller, id)
+	ws, client, err := s.agentOf(ctx, caller, id)
 	switch {
 	case err == nil:
 		l.Running = true
@@ -96,31 +97,38 @@ func (s *Service) List(ctx context.Context, caller workspace.Caller, id workspac
 	case !errors.Is(err, errNotRunning):
 		return Listing{}, err
 	}
-	l.Ports = s.Merge(id, listening, shares)
+	l.Ports = s.Merge(ws, listening, shares)
 	return l, nil
 }
 
-// Merge returns what listens and what is shared as one list.
-func (s *Service) Merge(id workspace.ID, listening []agent.Port, shares []workspace.PortShare) []Port {
+// Merge returns what listens, what is shared and what the project of ws names as one list.
+func (s *Service) Merge(ws workspace.Workspace, listening []agent.Port, shares []workspace.PortShare) []Port {
 	by := map[int]*Port{}
 	for _, p := range listening {
 		if !workspace.ReservedPort(p.Port) {
 			by[p.Port] = &Port{Port: p, Listening: true}
 		}
 	}
-	for _, share := range shares {
-		p := by[share.Port]
-		if p == nil {
-			p = &Port{Port: agent.Port{Port: share.Port}}
-			by[share.Port] = p
+	at := func(port int) *Port {
+		if by[port] == nil {
+			by[port] = &Port{Port: agent.Port{Port: port}}
 		}
+		return by[port]
+	}
+	if ws.Project != nil {
+		for _, named := range ws.Project.Ports {
+			at(named.Port).Label = named.Label
+		}
+	}
+	for _, share := range shares {
+		p := at(share.Port)
 		if p.VisibleTo = share.With.AtMost(s.Most()); p.VisibleTo != workspace.VisibleOwner {
 			p.ExpiresAt = share.ExpiresAt
 		}
 	}
 	list := make([]Port, 0, len(by))
 	for _, p := range by {
-		p.URL, p.VisibleTo = s.URL(id, p.Port.Port), cmp.Or(p.VisibleTo, workspace.VisibleOwner)
+		p.URL, p.VisibleTo = s.URL(ws.ID, p.Port.Port), cmp.Or(p.VisibleTo, workspace.VisibleOwner)
 		list = append(list, *p)
 	}
 	slices.SortFunc(list, func(a, b Port) int { return a.Port.Port - b.Port.Port })
@@ -132,15 +140,20 @@ var (
 	errNoAgent    = errors.New("the container has no agent")
 )
 
-// agentOf returns the agent of the caller's running workspace. It starts nothing.
-func (s *Service) agentOf(ctx context.Context, caller workspace.Caller, id workspace.ID) (*agent.Client, error) {
+// agentOf returns the caller's workspace and, if it runs, its agent. It starts nothing.
+func (s *Service) agentOf(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, *agent.Client, error) {
 	ws, err := s.cfg.Store.EnterableWorkspace(ctx, caller, id)
 	if err != nil {
-		return nil, err
+		return ws, nil, err
 	}
 	if lifecycle.OpeningOf(ws) != lifecycle.OpenNow {
-		return nil, errNotRunning
+		return ws, nil, errNotRunning
 	}
+	client, err := s.agentAt(ctx, id)
+	return ws, client, err
+}
+
+func (s *Service) agentAt(ctx context.Context, id workspace.ID) (*agent.Client, error) {
 	up, err := s.cfg.Runtime.Upstream(ctx, id)
 	switch {
 	case errors.Is(err, runtime.ErrNotFound):
@@ -159,7 +172,7 @@ func (s *Service) agentOf(ctx context.Context, caller workspace.Caller, id works
 // until ctx ends or the workspace stops. It starts nothing and is no use. The caller ends
 // it with the session.
 func (s *Service) Watch(ctx context.Context, caller workspace.Caller, id workspace.ID, changed func([]agent.Port)) error {
-	client, err := s.agentOf(ctx, caller, id)
+	_, client, err := s.agentOf(ctx, caller, id)
 	if err != nil {
 		return err
 	}
@@ -181,12 +194,17 @@ func (s *Service) Share(ctx context.Context, caller workspace.Caller, id workspa
 	if err != nil {
 		return Port{}, err
 	}
-	return s.Merge(id, nil, []workspace.PortShare{share})[0], nil
+	ws, err := s.cfg.Store.Workspace(ctx, caller, id)
+	if err != nil {
+		return Port{}, err
+	}
+	list := s.Merge(ws, nil, []workspace.PortShare{share})
+	return list[slices.IndexFunc(list, func(p Port) bool { return p.Port.Port == port })], nil
 }
 
 func (s *Service) check(port int, with workspace.Visibility, lasting time.Duration) error {
 	longest := s.cfg.Settings.PortShareMax
-	if err := CheckPort(port); err != nil {
+	if err := workspace.CheckPort(port); err != nil {
 		return err
 	}
 	switch {
@@ -200,17 +218,6 @@ func (s *Service) check(port int, with workspace.Visibility, lasting time.Durati
 		return workspace.InvalidField("expires_in_seconds", "is required for a public port.")
 	case lasting < 0 || lasting > longest:
 		return workspace.InvalidField("expires_in_seconds", "must be between 1 and "+strconv.Itoa(int(longest/time.Second))+" seconds.")
-	}
-	return nil
-}
-
-// CheckPort returns an error with CodeInvalid for a port that cannot be shared or opened.
-func CheckPort(port int) error {
-	switch {
-	case port < 1 || port > 65535:
-		return workspace.InvalidField("port", "must be between 1 and 65535.")
-	case workspace.ReservedPort(port):
-		return workspace.InvalidField("port", "cannot be "+strconv.Itoa(port)+", which is codehub's own.")
 	}
 	return nil
 }
@@ -236,10 +243,10 @@ func (c *Connection) Close() {
 // else on one of the container's own. It starts no workspace: CodeNotRunning. CodeUnavailable
 // if nothing listens. The caller must close the connection.
 func (s *Service) Connect(ctx context.Context, caller workspace.Caller, id workspace.ID, port int) (*Connection, error) {
-	if err := CheckPort(port); err != nil {
+	if err := workspace.CheckPort(port); err != nil {
 		return nil, err
 	}
-	client, err := s.agentOf(ctx, caller, id)
+	_, client, err := s.agentOf(ctx, caller, id)
 	switch {
 	case errors.Is(err, errNotRunning):
 		return nil, workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")

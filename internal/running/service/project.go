@@ -39,6 +39,17 @@ func Scripts(s *workspace.Scripts) *api.Scripts {
 	return &api.Scripts{Create: s.Create, Start: s.Start, TimeoutSeconds: s.Timeout}
 }
 
+// Ports are the ports of a project as the API shows them.
+func Ports(p *workspace.Project) []api.ProjectPort {
+	out := []api.ProjectPort{}
+	if p != nil {
+		for _, port := range p.Ports {
+			out = append(out, api.ProjectPort(port))
+		}
+	}
+	return out
+}
+
 func extensionsOf(p *workspace.Project) []string {
 	if p == nil || p.Extensions == nil {
 		return []string{}

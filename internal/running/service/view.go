@@ -65,6 +65,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		Repositories:      repositoriesOf(w.Project),
 		Scripts:           scriptsOf(w.Project),
 		Extensions:        extensionsOf(w.Project),
+		Ports:             Ports(w.Project),
 		CreatedAt:         w.CreatedAt.UTC(),
 		UpdatedAt:         w.UpdatedAt.UTC(),
 		DeletedAt:         utc(w.DeletedAt),

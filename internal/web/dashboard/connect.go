@@ -24,7 +24,14 @@ type connectView struct {
 	CLI      string // the command that needs none
 	VSCode   template.URL
 	Toolbox  template.URL // of JetBrains
+	Apps     []appLink
 	OOB      bool
+}
+
+// appLink opens a port that the workspace's project names.
+type appLink struct {
+	Port       int
+	Label, URL string
 }
 
 // projectDir is the folder that the IDE opens (images/ide/start), so editors open the same.
@@ -38,6 +45,13 @@ func (d *Dashboard) connectOf(w workspace.Workspace, owner string) connectView {
 	switch opening {
 	case lifecycle.OpenNow, lifecycle.OpenStarts, lifecycle.OpenQueues, lifecycle.OpenWaits:
 		v.Opens = true
+	}
+	if w.Project != nil && d.Ports != nil && owner == "" {
+		for _, p := range w.Project.Ports {
+			if p.Open {
+				v.Apps = append(v.Apps, appLink{p.Port, p.Label, d.Ports.URL(w.ID, p.Port)})
+			}
+		}
 	}
 	name := w.Name
 	if !service.PlainName(name) {

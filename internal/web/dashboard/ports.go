@@ -143,7 +143,7 @@ func (p *portWatcher) read(ctx context.Context, w workspace.Workspace) portsView
 		listening, v.Known = p.ports, p.known
 		p.mu.Unlock()
 	}
-	v.set(p.d.Ports.Merge(p.id, listening, shares))
+	v.set(p.d.Ports.Merge(w, listening, shares))
 	return v
 }
 

@@ -114,7 +114,7 @@ func wire() map[string]any {
 		"AdminWorkspace": api.AdminWorkspace{}, "AdminWorkspaceList": api.AdminWorkspaceList{}, "Used": api.Used{}, "Administer": api.Administer{}, "AdminRecover": api.AdminRecover{},
 		"AdminTimeouts": api.AdminTimeouts{}, "AdminSize": api.AdminSize{}, "HandOver": api.HandOver{}, "HandOverRequest": api.HandOverRequest{}, "AnswerHandOver": api.AnswerHandOver{}, "UsageDay": api.UsageDay{}, "UsageReport": api.UsageReport{}, "AuditEntry": api.AuditEntry{}, "AuditLog": api.AuditLog{},
 		"Banner": api.Banner{}, "SetBanner": api.SetBanner{}, "Notice": api.Notice{}, "NoticeList": api.NoticeList{},
-		"Scripts": api.Scripts{}, "Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
+		"Scripts": api.Scripts{}, "ProjectPort": api.ProjectPort{}, "Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
 		"Template": api.Template{}, "TemplateParameter": api.TemplateParameter{}, "TemplateVersion": api.TemplateVersion{}, "TemplateList": api.TemplateList{}, "SaveTemplate": api.SaveTemplate{}, "SavedTemplate": api.SavedTemplate{}, "TemplateChange": api.TemplateChange{}, "TemplateText": api.TemplateText{}, "WorkspaceTemplate": api.WorkspaceTemplate{}, "UpdateTemplate": api.UpdateTemplate{},
 		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
 		"Secret": api.Secret{}, "SecretList": api.SecretList{}, "SecretWaiting": api.SecretWaiting{}, "CreateSecret": api.CreateSecret{}, "UpdateSecret": api.UpdateSecret{},

@@ -25,7 +25,7 @@ func (s *server) listPorts(w http.ResponseWriter, r *http.Request, id auth.Ident
 
 func portOf(p ports.Port) api.Port {
 	out := api.Port{
-		Port: p.Port.Port, Listening: p.Listening, Local: p.Local, Process: p.Process, PID: p.PID,
+		Port: p.Port.Port, Listening: p.Listening, Label: p.Label, Local: p.Local, Process: p.Process, PID: p.PID,
 		URL: p.URL, VisibleTo: string(p.VisibleTo), ExpiresAt: p.ExpiresAt,
 	}
 	if p.Since > 0 {
@@ -90,7 +90,7 @@ func (s *server) connectPort(w http.ResponseWriter, r *http.Request, id auth.Ide
 	if err != nil {
 		return err
 	}
-	if err := ports.CheckPort(port); err != nil {
+	if err := workspace.CheckPort(port); err != nil {
 		return err
 	}
 	ws, err := s.findEnterable(r, id)

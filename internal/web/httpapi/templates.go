@@ -19,7 +19,7 @@ func templateView(e templates.Entry) api.Template {
 		Env: texts(e.Env), StandbyTTLSeconds: e.Stop, ArchiveTTLSeconds: e.Archive, Groups: listed(e.Groups), Hidden: e.Hidden,
 		Version: e.Version(), Source: e.Source, SavedBy: e.SavedBy,
 		Repositories: each(e.Project.Repositories, func(r workspace.Repository) api.Repository { return api.Repository(r) }),
-		Scripts:      service.Scripts(e.Project.Scripts), Extensions: listed(e.Project.Extensions),
+		Scripts:      service.Scripts(e.Project.Scripts), Extensions: listed(e.Project.Extensions), Ports: service.Ports(&e.Project),
 		Parameters: each(e.Parameters, func(p template.Parameter) api.TemplateParameter {
 			return api.TemplateParameter{
 				Name: p.Name, Title: texts(p.Title), Description: texts(p.Description), Type: p.Type, Default: p.Default, Required: p.Required,

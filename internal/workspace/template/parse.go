@@ -78,6 +78,7 @@ func Parse(name string, text []byte) (Template, error) {
 		"repositories": func(f string, n *yaml.Node) { t.Project.Repositories = r.repositories(f, n) },
 		"scripts":      func(f string, n *yaml.Node) { t.Project.Scripts = r.scripts(f, n) },
 		"extensions":   func(f string, n *yaml.Node) { t.Project.Extensions = r.extensions(f, n) },
+		"ports":        func(f string, n *yaml.Node) { t.Project.Ports = r.ports(f, n) },
 		"groups": func(f string, n *yaml.Node) {
 			t.Groups = r.list(f, n, MaxGroups, 64)
 		},

@@ -176,6 +176,37 @@ func (r *reader) extensions(field string, n *yaml.Node) (list []string) {
 	return list
 }
 
+// ports reads the ports.
+func (r *reader) ports(field string, n *yaml.Node) (list []workspace.ProjectPort) {
+	r.entries(field, n, workspace.MaxProjectPorts, "ports", func(f string, c *yaml.Node) {
+		var port workspace.ProjectPort
+		at := c
+		before := len(r.problems)
+		r.object(f, c, map[string]func(string, *yaml.Node){
+			"port":  func(f string, n *yaml.Node) { port.Port, at = r.number(f, n, 1, 65535), n },
+			"label": func(f string, n *yaml.Node) { port.Label = r.text(f, n, workspace.MaxPortLabel) },
+			"open":  func(f string, n *yaml.Node) { port.Open = r.boolean(f, n) },
+		})
+		if len(r.problems) > before {
+			return
+		}
+		list = append(list, port)
+		if _, problem := problemOf((&workspace.Project{Ports: list}).Check()); problem != "" {
+			r.fail(at, f+".port", "%s", problem)
+			list = list[:len(list)-1]
+		}
+	})
+	return list
+}
+
+func portText(p workspace.ProjectPort) string {
+	text := strings.TrimSpace(strconv.Itoa(p.Port) + " " + p.Label)
+	if p.Open {
+		text += ", open"
+	}
+	return text
+}
+
 // script returns the text of a script.
 func (r *reader) script(field string, n *yaml.Node) string {
 	s, ok := r.value(field, n)
@@ -236,6 +267,9 @@ func DiffProject(from, to workspace.Project) (list []Change) {
 	add("scripts.create", a.Create, b.Create)
 	add("scripts.start", a.Start, b.Start)
 	add("scripts.timeout", timeoutText(a), timeoutText(b))
+	for i := range max(len(from.Ports), len(to.Ports)) {
+		add(fmt.Sprintf("ports[%d]", i), nth(from.Ports, i, portText), nth(to.Ports, i, portText))
+	}
 	add("extensions", strings.Join(from.Extensions, ", "), strings.Join(to.Extensions, ", "))
 	return list
 }
@@ -292,6 +326,20 @@ func formatProject(root *yaml.Node, p workspace.Project) {
 		put(n, "start", s.Start)
 		put(n, "timeout", timeoutText(*s))
 		add(root, "scripts", n)
+	}
+	if len(p.Ports) > 0 {
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, port := range p.Ports {
+			n := mapping()
+			n.Style = yaml.FlowStyle
+			add(n, "port", plainValue(strconv.Itoa(port.Port)))
+			put(n, "label", port.Label)
+			if port.Open {
+				add(n, "open", plainValue("true"))
+			}
+			list.Content = append(list.Content, n)
+		}
+		add(root, "ports", list)
 	}
 	if len(p.Extensions) > 0 {
 		add(root, "extensions", sequence(p.Extensions))

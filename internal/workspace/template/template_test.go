@@ -50,6 +50,7 @@ scripts:
     npm test
   start: npm start &
   timeout: 90s
+ports: [{port: 3000, label: Web site, open: true}, {port: 5432}]
 extensions: [golang.go, ms-python.python@2026.1.0]
 groups: [platform, Data Team]
 hidden: false
@@ -81,7 +82,7 @@ func TestParse(t *testing.T) {
 		Project: workspace.Project{Repositories: []workspace.Repository{
 			{URL: "https://git.example.com/${param.team}/api.git", Branch: "${param.branch}", Submodules: true},
 			{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
-		}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}},
+		}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}, Ports: []workspace.ProjectPort{{Port: 3000, Label: "Web site", Open: true}, {Port: 5432}}},
 		Stop: &stop, Archive: &never, Groups: []string{"platform", "Data Team"},
 	}
 	got := parse(t, "api", whole)
@@ -154,26 +155,32 @@ func TestProblemsNameLineAndField(t *testing.T) {
 		"scripts:\n  start: a\n  timeout: 2h\n": "line 3: scripts.timeout has to be a time from 1s to 1h",
 		"scripts: {start: a, timeout: never}\n": "line 1: scripts.timeout has to be a time",
 		"scripts: {create: " + strings.Repeat("a", workspace.MaxScript+1) + "}": "scripts.create is longer than 32768 bytes",
-		"extensions: a.b\n":                       "line 1: extensions has to be a list",
-		"extensions:\n- a.b\n- go\n":              `line 3: extensions "go" is not the name of an extension`,
-		"extensions: [--force]\n":                 `extensions "--force" is not the name of an extension`,
-		"extensions: [/tmp/a.vsix]\n":             "is not the name of an extension",
-		"extensions: [a.b, a.b]\n":                `extensions has "a.b" twice`,
-		"env: [A=b]\n":                            "line 1: env has to be fields",
-		"idle: {stop: 3}\n":                       "line 1: idle.stop has to be a time like 30m",
-		"idle: {stop: -3h}\n":                     "idle.stop has to be a time",
-		"idle: {archive: 99999d}\n":               "idle.archive has to be a time",
-		"idle: {sleep: 3h}\n":                     "line 1: idle.sleep is unknown; the fields are: archive, stop",
-		"groups: platform\n":                      "line 1: groups has to be a list",
-		"groups:\n- a\n- a\n":                     `line 3: groups has "a" twice`,
-		"parameters: {name: a}\n":                 "line 1: parameters has to be a list",
-		"parameters: [a]\n":                       "line 1: parameters[0] has to be fields",
-		"parameters: [~]\n":                       "line 1: parameters[0] is empty",
-		"parameters: [{name: A}]\n":               "line 1: parameters[0].name has to be of lowercase",
-		"parameters: [{name: a},{name: a}]":       `parameters[1].name "a" is given twice`,
-		"parameters: [{name: a, type: int}]":      `parameters[0].type "int" is unknown; use one of: string, choice, boolean`,
-		"parameters: [{name: a, type: choice}]\n": "parameters[0].options has no entry",
-		"parameters: [{name: a, options: [b]}]\n": "parameters[0].options is only for parameters of type choice",
+		"extensions: a.b\n":                          "line 1: extensions has to be a list",
+		"extensions:\n- a.b\n- go\n":                 `line 3: extensions "go" is not the name of an extension`,
+		"extensions: [--force]\n":                    `extensions "--force" is not the name of an extension`,
+		"extensions: [/tmp/a.vsix]\n":                "is not the name of an extension",
+		"extensions: [a.b, a.b]\n":                   `extensions has "a.b" twice`,
+		"ports: [3000]\n":                            "line 1: ports[0] has to be fields",
+		"ports: [{label: a}]\n":                      "line 1: ports[0].port must be between 1 and 65535",
+		"ports: [{port: 70000}]\n":                   "line 1: ports[0].port has to be a number from 1 to 65535",
+		"ports: [{port: 8080}]\n":                    "line 1: ports[0].port cannot be 8080, which is codehub's own",
+		"ports:\n- port: 1\n- label: a\n  port: 1\n": "line 4: ports[1].port is given twice",
+		"ports: [{port: 1, open: x}]\n":              "line 1: ports[0].open has to be true or false",
+		"env: [A=b]\n":                               "line 1: env has to be fields",
+		"idle: {stop: 3}\n":                          "line 1: idle.stop has to be a time like 30m",
+		"idle: {stop: -3h}\n":                        "idle.stop has to be a time",
+		"idle: {archive: 99999d}\n":                  "idle.archive has to be a time",
+		"idle: {sleep: 3h}\n":                        "line 1: idle.sleep is unknown; the fields are: archive, stop",
+		"groups: platform\n":                         "line 1: groups has to be a list",
+		"groups:\n- a\n- a\n":                        `line 3: groups has "a" twice`,
+		"parameters: {name: a}\n":                    "line 1: parameters has to be a list",
+		"parameters: [a]\n":                          "line 1: parameters[0] has to be fields",
+		"parameters: [~]\n":                          "line 1: parameters[0] is empty",
+		"parameters: [{name: A}]\n":                  "line 1: parameters[0].name has to be of lowercase",
+		"parameters: [{name: a},{name: a}]":          `parameters[1].name "a" is given twice`,
+		"parameters: [{name: a, type: int}]":         `parameters[0].type "int" is unknown; use one of: string, choice, boolean`,
+		"parameters: [{name: a, type: choice}]\n":    "parameters[0].options has no entry",
+		"parameters: [{name: a, options: [b]}]\n":    "parameters[0].options is only for parameters of type choice",
 		"parameters: [{name: a, type: choice, options: [b], default: c}]": "parameters[0].default is refused: the parameter a is one of: b",
 		"parameters: [{name: a, pattern: '('}]\n":                         "parameters[0].pattern is not a regular expression",
 		"parameters: [{name: a, pattern: '[)(]', default: b}]\n":          "parameters[0].default is refused: the value of the parameter a does not match",
@@ -216,7 +223,7 @@ func TestUse(t *testing.T) {
 			Project: &workspace.Project{Repositories: []workspace.Repository{
 				{URL: "https://git.example.com/core/api.git", Branch: "a/${param.team}", Submodules: true},
 				{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
-			}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}}},
+			}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}, Ports: []workspace.ProjectPort{{Port: 3000, Label: "Web site", Open: true}, {Port: 5432}}}},
 	}
 	if d := cmp.Diff(want, use); d != "" {
 		t.Error(d)
@@ -263,7 +270,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{first: true}
-	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nscripts: {create: a}", "env: {A: b}\nextensions: [a.b]", "env: {A: b}\nscripts: {start: a}", "env: {A: b}\nscripts: {start: a, timeout: 1m}", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
+	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nscripts: {create: a}", "env: {A: b}\nports: [{port: 1}]", "env: {A: b}\nports: [{port: 1, label: a}]", "env: {A: b}\nextensions: [a.b]", "env: {A: b}\nscripts: {start: a}", "env: {A: b}\nscripts: {start: a, timeout: 1m}", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
 		v := of(text + "\ntitle: a")
 		if seen[v] {
 			t.Errorf("%q is no other version", text)
