@@ -10,6 +10,7 @@ type Secret struct {
 	File          string    `json:"file"`           // file with the value, such as ~/.npmrc; empty: none
 	WorkspaceID   *string   `json:"workspace_id"`   // the only workspace that gets it; null: all
 	WorkspaceName string    `json:"workspace_name"` // empty also if that workspace is deleted
+	Template      *string   `json:"template"`       // name of the only template whose workspaces get it; null: it does not matter
 	GroupID       *string   `json:"group_id"`       // null: the caller's own
 	GroupName     string    `json:"group_name"`
 	Manages       bool      `json:"manages"` // the caller may change and delete it
@@ -42,13 +43,15 @@ type CreateSecret struct {
 	Env         string `json:"env,omitempty"`          // at least one of env and file
 	File        string `json:"file,omitempty"`         // begins with ~/
 	WorkspaceID string `json:"workspace_id,omitempty"` // empty: all workspaces
+	Template    string `json:"template,omitempty"`     // a template's name, instead of a workspace
 }
 
 // UpdateSecret is the body of PATCH /secrets/{id}; absent fields are unchanged.
 type UpdateSecret struct {
 	Value       *string          `json:"value,omitempty"`
 	Encoding    string           `json:"encoding,omitempty"`
-	Env         *string          `json:"env,omitempty"`  // empty: none
-	File        *string          `json:"file,omitempty"` // empty: none
-	WorkspaceID Nullable[string] `json:"workspace_id,omitzero"`
+	Env         *string          `json:"env,omitempty"`         // empty: none
+	File        *string          `json:"file,omitempty"`        // empty: none
+	WorkspaceID Nullable[string] `json:"workspace_id,omitzero"` // one ends Template
+	Template    Nullable[string] `json:"template,omitzero"`     // one ends WorkspaceID
 }

@@ -97,19 +97,30 @@ func secretFile(file string) string {
 	return file
 }
 
+var errWorkspaceAndTemplate = errors.New("give --workspace or --template, not both")
+
 type secretCreateCmd struct {
 	onSecrets
 	Name      string `arg:"" help:"Name of the secret."`
 	Env       string `placeholder:"VAR" help:"Environment variable that has the value."`
 	File      string `placeholder:"PATH" help:"File that has the value, such as ~/.npmrc."`
 	Workspace string `help:"Name or id of the only workspace that gets it (default: all)."`
+	Template  string `help:"Name of the only template whose workspaces get it."`
 }
 
 func (s secretCreateCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	if s.Env == "" && s.File == "" {
 		return errors.New("give --env, --file or both")
 	}
-	in := api.CreateSecret{Name: s.Name, Env: s.Env, File: secretFile(s.File)}
+	if s.Workspace != "" && s.Template != "" {
+		return errWorkspaceAndTemplate
+	}
+	in := api.CreateSecret{Name: s.Name, Env: s.Env, File: secretFile(s.File), Template: s.Template}
+	if s.Template != "" {
+		if _, err := c.Template(ctx, s.Template); err != nil {
+			return err
+		}
+	}
 	var group string
 	if s.Group != "" {
 		g, err := findGroup(ctx, c, s.Group)
@@ -143,13 +154,17 @@ func (s secretListCmd) Run(ctx context.Context, k *kong.Context, c *client.Clien
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"NAME", "ENV", "FILE", "WORKSPACE", "GROUP", "CHANGED", "ID"}}
+	rows := [][]string{{"NAME", "ENV", "FILE", "WORKSPACE", "TEMPLATE", "GROUP", "CHANGED", "ID"}}
 	for _, one := range list.Secrets {
 		only := one.WorkspaceName
 		if one.WorkspaceID != nil && only == "" {
 			only = *one.WorkspaceID
 		}
-		rows = append(rows, []string{one.Name, one.Env, one.File, only, one.GroupName, terminal.Time(one.ChangedAt), one.ID})
+		template := ""
+		if one.Template != nil {
+			template = *one.Template
+		}
+		rows = append(rows, []string{one.Name, one.Env, one.File, only, template, one.GroupName, terminal.Time(one.ChangedAt), one.ID})
 	}
 	text := terminal.Table(rows)
 	if len(list.Waiting) > 0 {
@@ -168,6 +183,7 @@ type secretUpdateCmd struct {
 	Env       *string `placeholder:"VAR" help:"Environment variable; empty: none."`
 	File      *string `placeholder:"PATH" help:"File; empty: none."`
 	Workspace *string `help:"Name or id of the only workspace that gets it; empty: all."`
+	Template  *string `help:"Name of the only template whose workspaces get it; empty: all."`
 	Value     bool    `help:"Read a new value from standard input (default: if no other flag is given)."`
 }
 
@@ -190,7 +206,18 @@ func (s secretUpdateCmd) Run(ctx context.Context, k *kong.Context, c *client.Cli
 			in.WorkspaceID = api.Value(w.ID)
 		}
 	}
-	if s.Value || s.Env == nil && s.File == nil && s.Workspace == nil {
+	if s.Template != nil {
+		if in.Template = api.Null[string](); *s.Template != "" {
+			if s.Workspace != nil && *s.Workspace != "" {
+				return errWorkspaceAndTemplate
+			}
+			if _, err := c.Template(ctx, *s.Template); err != nil {
+				return err
+			}
+			in.Template = api.Value(*s.Template)
+		}
+	}
+	if s.Value || s.Env == nil && s.File == nil && s.Workspace == nil && s.Template == nil {
 		value, encoding, err := readSecret(k.Stderr)
 		if err != nil {
 			return err

@@ -35,6 +35,7 @@ type NewSecret struct {
 	Name      string // of a new one
 	Env, File string
 	Workspace string // id; empty: all
+	Template  string // name; empty: it does not matter
 	Value     []byte // nil: unchanged
 	Size      int    // of the value before it was sealed
 }
@@ -44,7 +45,7 @@ func SecretOwner(id, userOrGroup string) string { return "secret " + id + " " + 
 
 const secretOwner = `'secret ' || s.id || ' ' || coalesce(s.user_id, s.group_id)`
 
-const secretColumns = `s.id, s.name, s.variable, s.path, s.workspace_id, coalesce(w.name, ''), s.group_id, coalesce(g.name, ''),
+const secretColumns = `s.id, s.name, s.variable, s.path, s.workspace_id, coalesce(w.name, ''), s.template, s.group_id, coalesce(g.name, ''),
 	s.group_id IS NULL OR me.admin,
 	s.size, s.created_at, s.changed_at`
 
@@ -54,7 +55,7 @@ const secretsFrom = `FROM secrets s JOIN users me ON me.id = $1 AND me.active
 
 func toSecret(row pgx.CollectableRow) (Secret, error) {
 	var s Secret
-	err := row.Scan(&s.ID, &s.Name, &s.Env, &s.File, &s.WorkspaceID, &s.WorkspaceName, &s.GroupID, &s.GroupName, &s.Manages, &s.Size, &s.CreatedAt, &s.ChangedAt)
+	err := row.Scan(&s.ID, &s.Name, &s.Env, &s.File, &s.WorkspaceID, &s.WorkspaceName, &s.Template, &s.GroupID, &s.GroupName, &s.Manages, &s.Size, &s.CreatedAt, &s.ChangedAt)
 	return s, err
 }
 
@@ -100,8 +101,8 @@ func (db *DB) secrets(ctx context.Context, caller workspace.Caller, which string
 }
 
 // secretsOf are the secrets s that the workspace w gets.
-const secretsOf = `(s.user_id = w.owner_user_id AND (s.workspace_id IS NULL OR s.workspace_id = w.id)
-	OR s.group_id IN (SELECT p.group_id FROM group_people p WHERE p.user_id = w.owner_user_id))`
+const secretsOf = `((s.user_id = w.owner_user_id AND (s.workspace_id IS NULL OR s.workspace_id = w.id)
+	OR s.group_id IN (SELECT p.group_id FROM group_people p WHERE p.user_id = w.owner_user_id)) AND (s.template IS NULL OR s.template = w.template ->> 'name'))`
 
 // secretsDigest identifies the secrets of the workspace w and their versions; empty for none. It
 // depends on no value, since those who see containers could try values out.
@@ -177,8 +178,8 @@ func (db *DB) CreateSecret(ctx context.Context, caller workspace.Caller, n NewSe
 			user = nil
 		}
 		if _, err := tx.Exec(ctx, `
-			INSERT INTO secrets (id, user_id, group_id, workspace_id, name, variable, path, value, size) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			n.ID, user, nullable(n.GroupID), nullable(n.Workspace), n.Name, n.Env, n.File, n.Value, n.Size); err != nil {
+			INSERT INTO secrets (id, user_id, group_id, workspace_id, template, name, variable, path, value, size) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+			n.ID, user, nullable(n.GroupID), nullable(n.Workspace), nullable(n.Template), n.Name, n.Env, n.File, n.Value, n.Size); err != nil {
 			return secretTaken(err, n)
 		}
 		if err := checkSizes(ctx, tx, owner); err != nil {
@@ -239,7 +240,7 @@ func secretTaken(err error, n NewSecret) error {
 // secretDetails is what the audit log has of a secret.
 func secretDetails(s Secret) map[string]any {
 	details := map[string]any{"name": s.Name}
-	for key, value := range map[string]string{"env": s.Env, "file": s.File, "group": s.GroupName, "workspace": s.WorkspaceName} {
+	for key, value := range map[string]string{"env": s.Env, "file": s.File, "group": s.GroupName, "workspace": s.WorkspaceName, "template": deref(s.Template)} {
 		if value != "" {
 			details[key] = value
 		}
@@ -265,10 +266,10 @@ func (db *DB) UpdateSecret(ctx context.Context, caller workspace.Caller, n NewSe
 			}
 		}
 		done, err := tx.Exec(ctx, `
-			UPDATE secrets SET variable = $2, path = $3, workspace_id = $4, value = coalesce($5, value), size = CASE WHEN $5::bytea IS NULL THEN size ELSE $6 END,
+			UPDATE secrets SET variable = $2, path = $3, workspace_id = $4, template = $7, value = coalesce($5, value), size = CASE WHEN $5::bytea IS NULL THEN size ELSE $6 END,
 				version = version + 1, changed_at = clock_timestamp()
-			WHERE id = $1 AND ($5::bytea IS NOT NULL OR variable <> $2 OR path <> $3 OR workspace_id IS DISTINCT FROM $4)`,
-			n.ID, n.Env, n.File, nullable(n.Workspace), n.Value, n.Size)
+			WHERE id = $1 AND ($5::bytea IS NOT NULL OR variable <> $2 OR path <> $3 OR workspace_id IS DISTINCT FROM $4 OR template IS DISTINCT FROM $7)`,
+			n.ID, n.Env, n.File, nullable(n.Workspace), n.Value, n.Size, nullable(n.Template))
 		if err != nil {
 			return secretTaken(err, n)
 		}
@@ -316,14 +317,14 @@ type LaunchSecret struct {
 }
 
 // LaunchSecrets reads the secrets of a workspace. Of two with the same variable or file, the later
-// one counts: those of the user follow those of groups, and those for this workspace alone the
-// others.
+// one counts: those of the user follow those of groups, and those for this workspace alone follow
+// those for its template, which follow the others.
 func (db *DB) LaunchSecrets(ctx context.Context, id workspace.ID) ([]LaunchSecret, error) {
 	const verb = "read a workspace's secrets"
 	rows, err := db.pool.Query(ctx, `
 		SELECT s.name, s.variable, s.path, s.value, `+secretOwner+`
 		FROM workspaces w JOIN secrets s ON `+secretsOf+` LEFT JOIN user_groups g ON g.id = s.group_id WHERE w.id = $1
-		ORDER BY s.group_id IS NULL, s.workspace_id IS NOT NULL, coalesce(g.name_key, '') COLLATE "C" DESC, s.name COLLATE "C"`, id)
+		ORDER BY s.group_id IS NULL, s.workspace_id IS NOT NULL, s.template IS NOT NULL, coalesce(g.name_key, '') COLLATE "C" DESC, s.name COLLATE "C"`, id)
 	if err != nil {
 		return nil, failed(verb, err)
 	}

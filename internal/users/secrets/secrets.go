@@ -19,6 +19,7 @@ import (
 	"codehub/internal/users/sealed"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/environ"
+	"codehub/internal/workspace/template"
 )
 
 // MaxValue is the size of a value in bytes.
@@ -62,7 +63,7 @@ func (s *Service) Create(ctx context.Context, caller workspace.Caller, in api.Cr
 // CreateGroup stores a secret of a group.
 func (s *Service) CreateGroup(ctx context.Context, caller workspace.Caller, group string, in api.CreateSecret) (api.Secret, error) {
 	if in.WorkspaceID != "" {
-		return api.Secret{}, invalid("workspace_id", "Secrets of a group are for all workspaces of its members.")
+		return api.Secret{}, invalid("workspace_id", "Secrets of a group are for workspaces of all its members.")
 	}
 	return s.create(ctx, caller, group, in)
 }
@@ -81,7 +82,7 @@ func (s *Service) create(ctx context.Context, caller workspace.Caller, group str
 	if owner == "" {
 		owner = caller.UserID
 	}
-	n := postgres.NewSecret{ID: id.String(), GroupID: group, Name: in.Name, Env: in.Env, File: in.File, Workspace: in.WorkspaceID}
+	n := postgres.NewSecret{ID: id.String(), GroupID: group, Name: in.Name, Env: in.Env, File: in.File, Workspace: in.WorkspaceID, Template: in.Template}
 	if err := s.fill(&n, owner, &in.Value, in.Encoding); err != nil {
 		return api.Secret{}, err
 	}
@@ -102,6 +103,9 @@ func (s *Service) Update(ctx context.Context, caller workspace.Caller, id string
 	if old.WorkspaceID != nil {
 		n.Workspace = *old.WorkspaceID
 	}
+	if old.Template != nil {
+		n.Template = *old.Template
+	}
 	if in.Env != nil {
 		n.Env = *in.Env
 	}
@@ -113,7 +117,18 @@ func (s *Service) Update(ctx context.Context, caller workspace.Caller, id string
 			n.Workspace = *in.WorkspaceID.Value
 		}
 		if n.GroupID != "" && n.Workspace != "" {
-			return old, invalid("workspace_id", "Secrets of a group are for all workspaces of its members.")
+			return old, invalid("workspace_id", "Secrets of a group are for workspaces of all its members.")
+		}
+		if n.Workspace != "" && !in.Template.Set {
+			n.Template = ""
+		}
+	}
+	if in.Template.Set {
+		if n.Template = ""; in.Template.Value != nil {
+			n.Template = *in.Template.Value
+		}
+		if n.Template != "" && !in.WorkspaceID.Set {
+			n.Workspace = ""
 		}
 	}
 	if in.Value == nil && n.Env != "" && old.Env == "" {
@@ -139,6 +154,13 @@ func (s *Service) fill(n *postgres.NewSecret, owner string, value *string, encod
 		if err := environ.CheckName(n.Env); err != nil {
 			return refused(err)
 		}
+	}
+	switch {
+	case n.Template == "":
+	case n.Workspace != "":
+		return invalid("template", "A secret is for one workspace or for those of one template, not for both.")
+	case !template.ValidName(n.Template):
+		return invalid("template", "This is not the name of a template.")
 	}
 	if n.File != "" {
 		if n.File, err = CleanPath(n.File); err != nil {

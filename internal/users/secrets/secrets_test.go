@@ -156,6 +156,8 @@ func TestRefusedSecrets(t *testing.T) {
 		"name":           {api.CreateSecret{Name: "no space", Value: "x", Env: "A"}, workspace.CodeInvalid, "name"},
 		"no target":      {api.CreateSecret{Name: "a", Value: "x"}, workspace.CodeInvalid, "env"},
 		"bad variable":   {api.CreateSecret{Name: "a", Value: "x", Env: "1A"}, workspace.CodeInvalid, "env"},
+		"both":           {api.CreateSecret{Name: "a", Value: "x", Env: "A", Template: "api", WorkspaceID: "00000000-0000-0000-0000-000000000001"}, workspace.CodeInvalid, "template"},
+		"bad template":   {api.CreateSecret{Name: "a", Value: "x", Env: "A", Template: "A b"}, workspace.CodeInvalid, "template"},
 		"reserved":       {api.CreateSecret{Name: "a", Value: "x", Env: "PATH"}, workspace.CodeInvalid, "env"},
 		"ours":           {api.CreateSecret{Name: "a", Value: "x", Env: "CODEHUB_TOKEN"}, workspace.CodeInvalid, "env"},
 		"empty":          {api.CreateSecret{Name: "a", Env: "A"}, workspace.CodeInvalid, "value"},
@@ -278,6 +280,25 @@ func TestDeliver(t *testing.T) {
 	if s := deliver(e.AddWorkspace(boss, "boss")); !s.Empty() {
 		t.Errorf("%+v", s)
 	}
+	// Of a template, which the workspace is of.
+	e.Exec(`UPDATE workspaces SET template = '{"name": "api", "version": "1", "settings": {"image": "x"}}' WHERE id = ANY ($1)`, []string{string(other.ID), string(shop.ID)})
+	for _, in := range []api.CreateSecret{{Name: "api", Value: "for api", Env: "TOKEN", Template: "api"}, {Name: "web", Value: "for web", Env: "TOKEN", Template: "web"}} {
+		e.create(ann, in)
+	}
+	if _, err := e.CreateGroup(ctx, boss, g.ID, api.CreateSecret{Name: "api", Value: "of the team for api", Env: "TEAM", Template: "api"}); err != nil {
+		t.Fatal(err)
+	}
+	if s := deliver(other); s.Env["TOKEN"] != "for api" || s.Env["TEAM"] != "of the team for api" {
+		t.Errorf("of the template: %v", s.Env)
+	}
+	if s := deliver(shop); s.Env["TOKEN"] != "for one" {
+		t.Errorf("of the template and the workspace: %v", s.Env)
+	}
+	if s := deliver(e.AddWorkspace(ann, "plain")); s.Env["TOKEN"] != "for all" || s.Env["TEAM"] != "" {
+		t.Errorf("without a template: %v", s.Env)
+	}
+	e.Exec(`DELETE FROM secrets WHERE template IS NOT NULL`)
+
 	// A copy of the value in another row, which the key opens for its own row alone.
 	e.Exec(`UPDATE secrets SET value = (SELECT value FROM secrets WHERE name = 'bob') WHERE name = 'one'`)
 	if s := deliver(shop); s.Env["TOKEN"] != "for all" || len(s.Steps) != 1 || !strings.Contains(s.Steps[0].Fail, "The secret one cannot be decrypted") {

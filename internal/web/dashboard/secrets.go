@@ -3,6 +3,7 @@ package dashboard
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,6 +90,9 @@ func (d *Dashboard) secretForm(name string, r *http.Request, c workspace.Caller)
 		if s.WorkspaceID != nil {
 			f.Value["for"] = *s.WorkspaceID
 		}
+		if s.Template != nil {
+			f.Value["for"] = forTemplate + *s.Template
+		}
 	}
 	if group != "" {
 		g, err := d.Store.Group(r.Context(), c, group)
@@ -99,12 +103,49 @@ func (d *Dashboard) secretForm(name string, r *http.Request, c workspace.Caller)
 			return nil, workspace.Errorf(workspace.CodeForbidden, "Only administrators can do this.")
 		}
 		f.Group = &g
-		return f, nil
+		return f, d.showSecretTemplates(r, c, f)
 	}
-	if id := f.Value["for"]; id != "" && f.Secret.WorkspaceName == "" {
+	if id := f.Value["for"]; f.Secret != nil && f.Secret.WorkspaceID != nil && f.Secret.WorkspaceName == "" {
 		f.Choices = []choice{{id, f.lang.T("secrets.only_deleted")}}
 	}
-	return f, d.showTokenChoices(r, c, f)
+	if err := d.showTokenChoices(r, c, f); err != nil {
+		return nil, err
+	}
+	return f, d.showSecretTemplates(r, c, f)
+}
+
+// forTemplate begins the choice of the workspaces of a template.
+const forTemplate = "template:"
+
+// showSecretTemplates adds the templates to those for which a secret may be, also one that is gone.
+func (d *Dashboard) showSecretTemplates(r *http.Request, c workspace.Caller, f *form) error {
+	var names []string
+	if f.Secret != nil && f.Secret.Template != nil {
+		names = append(names, *f.Secret.Template)
+	}
+	if d.Templates != nil {
+		list, err := d.Templates.List(r.Context(), c)
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			if !e.Hidden && !slices.Contains(names, e.Name) {
+				names = append(names, e.Name)
+			}
+		}
+	}
+	for _, name := range names {
+		f.Choices = append(f.Choices, choice{forTemplate + name, f.lang.T("secrets.only_template", name)})
+	}
+	return nil
+}
+
+// secretFor returns the workspace and the template for which the secret of a form is.
+func (f *form) secretFor() (id, template string) {
+	if name, ok := strings.CutPrefix(f.Value["for"], forTemplate); ok {
+		return "", name
+	}
+	return f.Value["for"], ""
 }
 
 func (d *Dashboard) secretDialog(name string) callerHandler {
@@ -158,20 +199,22 @@ func (d *Dashboard) changeSecret(name string) callerHandler {
 // saveSecret creates or changes the secret of a form; an empty value leaves that of an existing one.
 func (d *Dashboard) saveSecret(r *http.Request, c workspace.Caller, f *form, value string) (err error) {
 	env, file := f.Value["env"], f.Value["file"]
+	id, template := f.secretFor()
 	switch {
 	case f.Name == secretNew && f.Group != nil:
-		_, err = d.Secrets.CreateGroup(r.Context(), c, f.Group.ID, api.CreateSecret{Name: f.Value["name"], Value: value, Env: env, File: file})
+		_, err = d.Secrets.CreateGroup(r.Context(), c, f.Group.ID, api.CreateSecret{Name: f.Value["name"], Value: value, Env: env, File: file, WorkspaceID: id, Template: template})
 	case f.Name == secretNew:
-		_, err = d.Secrets.Create(r.Context(), c, api.CreateSecret{Name: f.Value["name"], Value: value, Env: env, File: file, WorkspaceID: f.Value["for"]})
+		_, err = d.Secrets.Create(r.Context(), c, api.CreateSecret{Name: f.Value["name"], Value: value, Env: env, File: file, WorkspaceID: id, Template: template})
 	default:
 		in := api.UpdateSecret{Env: &env, File: &file}
 		if value != "" {
 			in.Value = &value
 		}
-		if f.Group == nil {
-			if in.WorkspaceID = api.Null[string](); f.Value["for"] != "" {
-				in.WorkspaceID = api.Value(f.Value["for"])
-			}
+		if in.WorkspaceID, in.Template = api.Null[string](), api.Null[string](); id != "" {
+			in.WorkspaceID = api.Value(id)
+		}
+		if template != "" {
+			in.Template = api.Value(template)
 		}
 		_, err = d.Secrets.Update(r.Context(), c, f.Secret.ID, in)
 	}

@@ -1253,6 +1253,7 @@ var en = map[string]string{
 	"secrets.changed":              "changed",
 	"secrets.for_members":          "all workspaces of the group’s members",
 	"secrets.only_deleted":         "only a deleted workspace",
+	"secrets.only_template":        "workspaces of the template %s",
 	"secrets.group_about":          "Workspaces of all members get the secrets of the group, and the members can read them there.",
 	"secrets.guests":               "Guests who may use a shared workspace can read its secrets in a terminal.",
 	"secrets.waiting":              "Secrets have changed. These running workspaces get them at their next start:",

@@ -1253,6 +1253,7 @@ var ko = map[string]string{
 	"secrets.changed":              "변경:",
 	"secrets.for_members":          "그룹 구성원의 모든 워크스페이스",
 	"secrets.only_deleted":         "삭제된 워크스페이스만",
+	"secrets.only_template":        "%s 템플릿의 워크스페이스",
 	"secrets.group_about":          "그룹의 시크릿은 모든 구성원의 워크스페이스에 전달되며 구성원이 그 안에서 값을 읽을 수 있습니다.",
 	"secrets.guests":               "공유한 워크스페이스를 사용할 수 있는 게스트는 터미널에서 시크릿을 읽을 수 있습니다.",
 	"secrets.waiting":              "시크릿이 변경되었습니다. 실행 중인 다음 워크스페이스에는 다시 시작할 때 적용됩니다:",
