@@ -24,6 +24,16 @@ type SecretList struct {
 	Secrets []Secret `json:"secrets"`
 	// Waiting are the caller's running workspaces that get other secrets at their next start.
 	Waiting []SecretWaiting `json:"waiting"`
+	// Missing are the secrets that the caller's workspaces require and do not have.
+	Missing []SecretMissing `json:"missing"`
+}
+
+// SecretMissing is a variable that a workspace requires, and that neither a secret nor its own
+// environment variables set.
+type SecretMissing struct {
+	WorkspaceID string `json:"workspace_id"`
+	Name        string `json:"name"` // of the workspace
+	Env         string `json:"env"`
 }
 
 // SecretWaiting is a running workspace whose secrets have changed since its start.

@@ -17,6 +17,7 @@ type Template struct {
 	Scripts           *Scripts            `json:"scripts"`    // null: none
 	Extensions        []string            `json:"extensions"` // of the IDE, such as golang.go
 	Ports             []ProjectPort       `json:"ports"`
+	RequiredSecrets   []string            `json:"required_secrets"` // variables that secrets of the owner should set
 	Parameters        []TemplateParameter `json:"parameters"`
 	StandbyTTLSeconds *int                `json:"standby_ttl_seconds"` // null: the server's; 0: never
 	ArchiveTTLSeconds *int                `json:"archive_ttl_seconds"`
@@ -26,6 +27,9 @@ type Template struct {
 	Source            string              `json:"source"`  // "built-in", "folder" or "saved"
 	SavedAt           *time.Time          `json:"saved_at"`
 	SavedBy           string              `json:"saved_by"` // of a saved one
+
+	// MissingSecrets are those of RequiredSecrets that the caller has not stored; of one template.
+	MissingSecrets []string `json:"missing_secrets,omitempty"`
 
 	// Text is the YAML, Workspaces the number of workspaces that were created from the template,
 	// and History its saved versions, newest first. All are for administrators, of one template.

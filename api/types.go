@@ -40,7 +40,8 @@ type Workspace struct {
 	Scripts          *Scripts      `json:"scripts"`    // that the setup runs; null: none
 	Extensions       []string      `json:"extensions"` // of the IDE, which the setup installs
 	Ports            []ProjectPort `json:"ports"`
-	State            string        `json:"state"` // for display, such as stopping
+	RequiredSecrets  []string      `json:"required_secrets"` // variables that secrets should set
+	State            string        `json:"state"`            // for display, such as stopping
 	Phase            string        `json:"phase"`
 	Operation        string        `json:"operation"`
 	Progress         *Progress     `json:"progress"`

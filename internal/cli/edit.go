@@ -68,6 +68,13 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 		in.QueueAtLimit = queueAtLimit
 		return c.Create(ctx, in)
 	})
+	if err == nil {
+		// A failure would hide that the workspace is there.
+		lacks, _ := missingSecrets(ctx, c, w)
+		for _, m := range lacks {
+			fmt.Fprintln(k.Stderr, missingWords(m))
+		}
+	}
 	if err == nil && cmd.Wait {
 		w, err = reach(ctx, k, c, w, want)
 		then = ""

@@ -174,7 +174,29 @@ func (s secretListCmd) Run(ctx context.Context, k *kong.Context, c *client.Clien
 		}
 		text += "\nThese running workspaces get changed secrets at their next start: " + strings.Join(names, ", ")
 	}
+	for _, m := range list.Missing {
+		text += "\n" + missingWords(m)
+	}
 	return s.Print(k.Stdout, list, text)
+}
+
+// missingWords says that a workspace lacks a secret.
+func missingWords(m api.SecretMissing) string {
+	return fmt.Sprintf("The workspace %s requires the secret %s. Store it: codehub secret create %s --env %s", terminal.Plain(m.Name), m.Env, strings.TrimLeft(m.Env, "_"), m.Env)
+}
+
+// missingSecrets returns the secrets that a workspace requires and does not have.
+func missingSecrets(ctx context.Context, c *client.Client, w api.Workspace) (list []api.SecretMissing, err error) {
+	if len(w.RequiredSecrets) == 0 {
+		return nil, nil
+	}
+	all, err := c.Secrets(ctx)
+	for _, m := range all.Missing {
+		if m.WorkspaceID == w.ID {
+			list = append(list, m)
+		}
+	}
+	return list, err
 }
 
 type secretUpdateCmd struct {

@@ -107,6 +107,8 @@ func (t templatesShowCmd) Run(ctx context.Context, k *kong.Context, c *client.Cl
 	for _, p := range e.Ports {
 		put("Port:", strings.TrimSpace(fmt.Sprint(p.Port)+" "+p.Label))
 	}
+	put("Secrets:", strings.Join(e.RequiredSecrets, ", "))
+	put("Secrets to store:", strings.Join(e.MissingSecrets, ", "))
 	put("Extensions:", strings.Join(e.Extensions, ", "))
 	if s := e.Scripts; s != nil {
 		put("Script, once:", s.Create)

@@ -96,7 +96,47 @@ func (db *DB) secrets(ctx context.Context, caller workspace.Caller, which string
 	if err != nil {
 		return list, failed(verb, err)
 	}
-	list.Waiting, err = pgx.CollectRows(rows, pgx.RowToStructByPos[api.SecretWaiting])
+	if list.Waiting, err = pgx.CollectRows(rows, pgx.RowToStructByPos[api.SecretWaiting]); err != nil {
+		return list, failed(verb, err)
+	}
+	list.Missing, err = db.missingSecrets(ctx, caller, caller.Only)
+	return list, failed(verb, err)
+}
+
+// MissingSecrets lists the secrets that the caller's workspace requires and does not have.
+func (db *DB) MissingSecrets(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]api.SecretMissing, error) {
+	list, err := db.missingSecrets(ctx, caller, id)
+	return list, failed("list missing secrets", err)
+}
+
+func (db *DB) missingSecrets(ctx context.Context, caller workspace.Caller, only workspace.ID) ([]api.SecretMissing, error) {
+	rows, err := db.pool.Query(ctx, `
+		SELECT w.id, w.name, r.name FROM workspaces w, jsonb_array_elements_text(w.project -> 'secrets') WITH ORDINALITY r (name, nr)
+		WHERE w.owner_user_id = $1 AND w.deleted_at IS NULL AND ($2 = '' OR w.id::text = $2)
+			AND NOT coalesce(w.env ? r.name, false) AND NOT EXISTS (SELECT FROM secrets s WHERE s.variable = r.name AND `+secretsOf+`)
+		ORDER BY w.name COLLATE "C", r.nr`, caller.UserID, string(only))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[api.SecretMissing])
+}
+
+// LackedSecrets returns those of the variables that no secret of the caller would set in a new
+// workspace of a template.
+func (db *DB) LackedSecrets(ctx context.Context, caller workspace.Caller, template string, variables []string) ([]string, error) {
+	if len(variables) == 0 {
+		return nil, nil
+	}
+	const verb = "list missing secrets"
+	rows, err := db.pool.Query(ctx, `
+		SELECT r.name FROM unnest($3::text[]) WITH ORDINALITY r (name, nr)
+		WHERE NOT EXISTS (SELECT FROM secrets s WHERE s.variable = r.name AND s.workspace_id IS NULL AND (s.template IS NULL OR s.template = $2)
+			AND (s.user_id = $1 OR s.group_id IN (SELECT group_id FROM group_people WHERE user_id = $1)))
+		ORDER BY r.nr`, caller.UserID, template, variables)
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	return list, failed(verb, err)
 }
 

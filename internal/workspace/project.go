@@ -41,7 +41,13 @@ type Project struct {
 	// Extensions are those of the IDE, such as golang.go.
 	Extensions []string      `json:"extensions,omitempty"`
 	Ports      []ProjectPort `json:"ports,omitempty"` // each number once
+	// Secrets are the variables that secrets of its owner should set. The workspace starts without
+	// them as well.
+	Secrets []string `json:"secrets,omitempty"`
 }
+
+// MaxRequiredSecrets bounds Project.Secrets.
+const MaxRequiredSecrets = 50
 
 // ProjectPort is a port on which the workspace is expected to listen.
 type ProjectPort struct {
@@ -92,7 +98,7 @@ const (
 
 // Empty reports whether there is nothing in it.
 func (p *Project) Empty() bool {
-	return p == nil || len(p.Repositories) == 0 && p.Scripts == nil && len(p.Extensions) == 0 && len(p.Ports) == 0
+	return p == nil || len(p.Repositories) == 0 && p.Scripts == nil && len(p.Extensions) == 0 && len(p.Ports) == 0 && len(p.Secrets) == 0
 }
 
 // Check returns CodeInvalid for a project that no workspace can have.
@@ -144,6 +150,9 @@ func (p *Project) Check() error {
 			return InvalidField("label", fmt.Sprintf("is a line of at most %d characters.", MaxPortLabel))
 		}
 	}
+	if len(p.Secrets) > MaxRequiredSecrets {
+		return InvalidField("secrets", fmt.Sprintf("are more than %d.", MaxRequiredSecrets))
+	}
 	if b, err := json.Marshal(p); err != nil || len(b) > maxProjectBytes {
 		return InvalidField("repositories", fmt.Sprintf("have more than %d bytes.", maxProjectBytes))
 	}
@@ -169,6 +178,9 @@ func (p *Project) Over(base *Project) *Project {
 	if p != nil && len(p.Ports) > 0 {
 		out.Ports = p.Ports
 	}
+	if p != nil && len(p.Secrets) > 0 {
+		out.Secrets = p.Secrets
+	}
 	if out.Empty() {
 		return nil
 	}
@@ -190,6 +202,7 @@ func (p *Project) Follow(from, to *Project) *Project {
 	}
 	follow(&is.Extensions, was.Extensions, next.Extensions)
 	follow(&is.Ports, was.Ports, next.Ports)
+	follow(&is.Secrets, was.Secrets, next.Secrets)
 	if is.Empty() {
 		return nil
 	}

@@ -57,6 +57,13 @@ func extensionsOf(p *workspace.Project) []string {
 	return p.Extensions
 }
 
+func secretsOf(p *workspace.Project) []string {
+	if p == nil || p.Secrets == nil {
+		return []string{}
+	}
+	return p.Secrets
+}
+
 func scriptsOf(p *workspace.Project) *api.Scripts {
 	if p == nil {
 		return nil

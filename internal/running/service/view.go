@@ -66,6 +66,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		Scripts:           scriptsOf(w.Project),
 		Extensions:        extensionsOf(w.Project),
 		Ports:             Ports(w.Project),
+		RequiredSecrets:   secretsOf(w.Project),
 		CreatedAt:         w.CreatedAt.UTC(),
 		UpdatedAt:         w.UpdatedAt.UTC(),
 		DeletedAt:         utc(w.DeletedAt),

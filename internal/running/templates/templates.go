@@ -264,6 +264,16 @@ func (s *Service) use(e Entry, values map[string]string) (workspace.TemplateUse,
 	return use, err
 }
 
+// Lacked returns the variables that a template requires and that neither it nor a secret of the
+// caller sets.
+func (s *Service) Lacked(ctx context.Context, caller workspace.Caller, e Entry) ([]string, error) {
+	names := slices.DeleteFunc(slices.Clone(e.Project.Secrets), func(name string) bool {
+		_, set := e.Env[name]
+		return set
+	})
+	return s.cfg.Store.LackedSecrets(ctx, caller, e.Name, names)
+}
+
 // Fill sets what a new workspace gets from its template, where n does not say otherwise.
 func Fill(n *postgres.NewWorkspace, use workspace.TemplateUse) {
 	given := use.Settings

@@ -54,7 +54,8 @@ type detailView struct {
 	Connect    connectView
 	// Repositories are those that the workspace was created with, and Badge opens the first one.
 	Repositories []workspace.Repository
-	Project      bool // the setup has steps of its project
+	Lacks        []lackedSecret // secrets that it requires and does not have
+	Project      bool           // the setup has steps of its project
 	Badge        badge
 }
 
@@ -117,6 +118,10 @@ func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w worksp
 		if v.OverBytes, err = d.overBytes(ctx, c, w.ID); err != nil {
 			return v, err
 		}
+	}
+	var err error
+	if v.Lacks, err = d.lackedBy(ctx, c, w); err != nil {
+		return v, err
 	}
 	asked, err := d.Store.HandOverRequest(ctx, c, w.ID)
 	switch {

@@ -67,6 +67,7 @@ type form struct {
 	Like        string             // name of the workspace whose settings the new one gets; empty: none
 	Clones      []string           // repositories of the template or of Like
 	Scripts     *workspace.Scripts // of the template or of Like; nil: none
+	Lacks       []lackedSecret     // secrets that the template requires and the user has not stored
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
 

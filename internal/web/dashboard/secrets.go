@@ -1,8 +1,10 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -59,6 +61,34 @@ func (d *Dashboard) secretsPage(w http.ResponseWriter, r *http.Request, c worksp
 	d.render(w, r, http.StatusOK, "secrets", p)
 }
 
+// lackedSecret is a variable that no secret sets, and the address of the form that stores one.
+type lackedSecret struct{ Env, Href string }
+
+// lackedOf returns the variable for the workspaces of a template; empty: for all.
+func lackedOf(name, template string) lackedSecret {
+	q := url.Values{"env": {name}, "name": {strings.TrimLeft(name, "_")}}
+	if template != "" {
+		q.Set("for", forTemplate+template)
+	}
+	return lackedSecret{name, "/settings/secrets/new?" + q.Encode()}
+}
+
+// lackedBy returns the variables that a workspace of the user requires and does not have.
+func (d *Dashboard) lackedBy(ctx context.Context, c workspace.Caller, w workspace.Workspace) (list []lackedSecret, err error) {
+	if w.Project == nil || len(w.Project.Secrets) == 0 || w.DeletedAt != nil {
+		return nil, nil
+	}
+	template := ""
+	if w.Template != nil {
+		template = w.Template.Name
+	}
+	missing, err := d.Store.MissingSecrets(ctx, c, w.ID)
+	for _, m := range missing {
+		list = append(list, lackedOf(m.Env, template))
+	}
+	return list, err
+}
+
 // Forms about secrets.
 const (
 	secretNew    = "secret-new"
@@ -72,6 +102,11 @@ func (d *Dashboard) secretForm(name string, r *http.Request, c workspace.Caller)
 	f.Back, f.Danger = "/settings/secrets", name == secretDelete
 	group := r.PathValue("group")
 	if name == secretNew {
+		if r.Method == http.MethodGet { // of a link
+			for _, field := range []string{"name", "env", "for"} {
+				f.Value[field] = cut(clean(r.URL.Query().Get(field)), environ.MaxName)
+			}
+		}
 		if f.Action = f.Back; group != "" {
 			f.Back = "/groups/" + group
 			f.Action = f.Back + "/secrets"

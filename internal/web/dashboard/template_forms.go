@@ -88,6 +88,13 @@ func (d *Dashboard) showTemplates(r *http.Request, c workspace.Caller, f *form) 
 	e := list[chosen]
 	f.template = &e
 	f.projectOf(&e.Project)
+	lacked, err := d.Templates.Lacked(r.Context(), c, e)
+	if err != nil {
+		return err
+	}
+	for _, name := range lacked {
+		f.Lacks = append(f.Lacks, lackedOf(name, e.Name))
+	}
 	f.Value["template"] = e.Name
 	f.Image = cmp.Or(e.Image, f.Image)
 	f.Value["size"] = workspace.SizeNamed(e.Size)

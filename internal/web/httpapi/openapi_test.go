@@ -117,7 +117,7 @@ func wire() map[string]any {
 		"Scripts": api.Scripts{}, "ProjectPort": api.ProjectPort{}, "Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
 		"Template": api.Template{}, "TemplateParameter": api.TemplateParameter{}, "TemplateVersion": api.TemplateVersion{}, "TemplateList": api.TemplateList{}, "SaveTemplate": api.SaveTemplate{}, "SavedTemplate": api.SavedTemplate{}, "TemplateChange": api.TemplateChange{}, "TemplateText": api.TemplateText{}, "WorkspaceTemplate": api.WorkspaceTemplate{}, "UpdateTemplate": api.UpdateTemplate{},
 		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
-		"Secret": api.Secret{}, "SecretList": api.SecretList{}, "SecretWaiting": api.SecretWaiting{}, "CreateSecret": api.CreateSecret{}, "UpdateSecret": api.UpdateSecret{},
+		"Secret": api.Secret{}, "SecretList": api.SecretList{}, "SecretWaiting": api.SecretWaiting{}, "SecretMissing": api.SecretMissing{}, "CreateSecret": api.CreateSecret{}, "UpdateSecret": api.UpdateSecret{},
 	}
 }
 

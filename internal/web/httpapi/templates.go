@@ -20,6 +20,7 @@ func templateView(e templates.Entry) api.Template {
 		Version: e.Version(), Source: e.Source, SavedBy: e.SavedBy,
 		Repositories: each(e.Project.Repositories, func(r workspace.Repository) api.Repository { return api.Repository(r) }),
 		Scripts:      service.Scripts(e.Project.Scripts), Extensions: listed(e.Project.Extensions), Ports: service.Ports(&e.Project),
+		RequiredSecrets: listed(e.Project.Secrets),
 		Parameters: each(e.Parameters, func(p template.Parameter) api.TemplateParameter {
 			return api.TemplateParameter{
 				Name: p.Name, Title: texts(p.Title), Description: texts(p.Description), Type: p.Type, Default: p.Default, Required: p.Required,
@@ -61,6 +62,9 @@ func (s *server) getTemplate(w http.ResponseWriter, r *http.Request, id auth.Ide
 		return err
 	}
 	v := templateView(e)
+	if v.MissingSecrets, err = s.cfg.Templates.Lacked(r.Context(), id.Caller, e); err != nil {
+		return err
+	}
 	if id.Caller.Admin {
 		n, err := s.cfg.Templates.Workspaces(r.Context(), id.Caller, e.Name)
 		if err != nil {

@@ -79,6 +79,11 @@ func Parse(name string, text []byte) (Template, error) {
 		"scripts":      func(f string, n *yaml.Node) { t.Project.Scripts = r.scripts(f, n) },
 		"extensions":   func(f string, n *yaml.Node) { t.Project.Extensions = r.extensions(f, n) },
 		"ports":        func(f string, n *yaml.Node) { t.Project.Ports = r.ports(f, n) },
+		"secrets": func(f string, n *yaml.Node) {
+			r.object(f, n, map[string]func(string, *yaml.Node){
+				"required": func(f string, n *yaml.Node) { t.Project.Secrets = r.variables(f, n) },
+			})
+		},
 		"groups": func(f string, n *yaml.Node) {
 			t.Groups = r.list(f, n, MaxGroups, 64)
 		},

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/environ"
 )
 
 // fill returns text with the values of the parameters.
@@ -207,6 +208,18 @@ func portText(p workspace.ProjectPort) string {
 	return text
 }
 
+// variables reads a list of names of environment variables.
+func (r *reader) variables(field string, n *yaml.Node) (list []string) {
+	list = r.list(field, n, workspace.MaxRequiredSecrets, MaxValue)
+	for i, name := range list {
+		var e *environ.Error
+		if err := environ.CheckName(name); errors.As(err, &e) {
+			r.fail(n.Content[min(i, len(n.Content)-1)], field, "is refused: %s", e.Error())
+		}
+	}
+	return list
+}
+
 // script returns the text of a script.
 func (r *reader) script(field string, n *yaml.Node) string {
 	s, ok := r.value(field, n)
@@ -270,6 +283,7 @@ func DiffProject(from, to workspace.Project) (list []Change) {
 	for i := range max(len(from.Ports), len(to.Ports)) {
 		add(fmt.Sprintf("ports[%d]", i), nth(from.Ports, i, portText), nth(to.Ports, i, portText))
 	}
+	add("secrets.required", strings.Join(from.Secrets, ", "), strings.Join(to.Secrets, ", "))
 	add("extensions", strings.Join(from.Extensions, ", "), strings.Join(to.Extensions, ", "))
 	return list
 }
@@ -340,6 +354,11 @@ func formatProject(root *yaml.Node, p workspace.Project) {
 			list.Content = append(list.Content, n)
 		}
 		add(root, "ports", list)
+	}
+	if len(p.Secrets) > 0 {
+		n := mapping()
+		add(n, "required", sequence(p.Secrets))
+		add(root, "secrets", n)
 	}
 	if len(p.Extensions) > 0 {
 		add(root, "extensions", sequence(p.Extensions))

@@ -51,6 +51,7 @@ scripts:
   start: npm start &
   timeout: 90s
 ports: [{port: 3000, label: Web site, open: true}, {port: 5432}]
+secrets: {required: [NPM_TOKEN]}
 extensions: [golang.go, ms-python.python@2026.1.0]
 groups: [platform, Data Team]
 hidden: false
@@ -82,7 +83,7 @@ func TestParse(t *testing.T) {
 		Project: workspace.Project{Repositories: []workspace.Repository{
 			{URL: "https://git.example.com/${param.team}/api.git", Branch: "${param.branch}", Submodules: true},
 			{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
-		}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}, Ports: []workspace.ProjectPort{{Port: 3000, Label: "Web site", Open: true}, {Port: 5432}}},
+		}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}, Ports: []workspace.ProjectPort{{Port: 3000, Label: "Web site", Open: true}, {Port: 5432}}, Secrets: []string{"NPM_TOKEN"}},
 		Stop: &stop, Archive: &never, Groups: []string{"platform", "Data Team"},
 	}
 	got := parse(t, "api", whole)
@@ -166,6 +167,9 @@ func TestProblemsNameLineAndField(t *testing.T) {
 		"ports: [{port: 8080}]\n":                    "line 1: ports[0].port cannot be 8080, which is codehub's own",
 		"ports:\n- port: 1\n- label: a\n  port: 1\n": "line 4: ports[1].port is given twice",
 		"ports: [{port: 1, open: x}]\n":              "line 1: ports[0].open has to be true or false",
+		"secrets: [A]\n":                             "line 1: secrets has to be fields",
+		"secrets: {needed: [A]}\n":                   "line 1: secrets.needed is unknown; the fields are: required",
+		"secrets:\n  required:\n  - A\n  - PATH\n":   "line 4: secrets.required is refused: the name PATH is reserved",
 		"env: [A=b]\n":                               "line 1: env has to be fields",
 		"idle: {stop: 3}\n":                          "line 1: idle.stop has to be a time like 30m",
 		"idle: {stop: -3h}\n":                        "idle.stop has to be a time",
@@ -223,7 +227,7 @@ func TestUse(t *testing.T) {
 			Project: &workspace.Project{Repositories: []workspace.Repository{
 				{URL: "https://git.example.com/core/api.git", Branch: "a/${param.team}", Submodules: true},
 				{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
-			}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}, Ports: []workspace.ProjectPort{{Port: 3000, Label: "Web site", Open: true}, {Port: 5432}}}},
+			}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}, Ports: []workspace.ProjectPort{{Port: 3000, Label: "Web site", Open: true}, {Port: 5432}}, Secrets: []string{"NPM_TOKEN"}}},
 	}
 	if d := cmp.Diff(want, use); d != "" {
 		t.Error(d)
@@ -270,7 +274,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{first: true}
-	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nscripts: {create: a}", "env: {A: b}\nports: [{port: 1}]", "env: {A: b}\nports: [{port: 1, label: a}]", "env: {A: b}\nextensions: [a.b]", "env: {A: b}\nscripts: {start: a}", "env: {A: b}\nscripts: {start: a, timeout: 1m}", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
+	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nscripts: {create: a}", "env: {A: b}\nsecrets: {required: [A]}", "env: {A: b}\nports: [{port: 1}]", "env: {A: b}\nports: [{port: 1, label: a}]", "env: {A: b}\nextensions: [a.b]", "env: {A: b}\nscripts: {start: a}", "env: {A: b}\nscripts: {start: a, timeout: 1m}", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
 		v := of(text + "\ntitle: a")
 		if seen[v] {
 			t.Errorf("%q is no other version", text)
