@@ -98,6 +98,23 @@ function show(next) {
 	}
 }
 
+/**
+ * Opens a terminal when the IDE of a repository is opened the first time. A file in the home says
+ * that it was: a user who has closed the terminal does not get it again, in another browser either.
+ */
+async function firstTerminal() {
+	const folder = vscode.workspace.workspaceFolders?.[0]?.uri;
+	if (!state?.terminal || !folder) return;
+	const file = folder.with({ path: state.terminal });
+	try {
+		await vscode.workspace.fs.stat(file);
+	} catch (error) {
+		if (error.code !== "FileNotFound") return;
+		await vscode.workspace.fs.writeFile(file, new Uint8Array());
+		if (vscode.window.terminals.length === 0) vscode.window.createTerminal().show(true);
+	}
+}
+
 async function act(path, body) {
 	try {
 		const answer = await send(path, body);
@@ -170,5 +187,5 @@ exports.activate = (context) => {
 			if (unsaved() !== reported) poll();
 		}, reportAfter);
 	}
-	return begin();
+	return begin().then(firstTerminal);
 };

@@ -12,6 +12,8 @@ import (
 	"unicode"
 
 	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
 	"codehub/internal/web/dashboard/catalogue"
 	"codehub/internal/web/proxy"
 	"codehub/internal/workspace"
@@ -51,8 +53,14 @@ type ideState struct {
 	KeepAwake []ideChoice       `json:"keep_awake,omitempty"`
 	Texts     map[string]string `json:"texts,omitempty"`
 
+	// Terminal is a file in the home that is there once the IDE of a repository has opened a
+	// terminal; empty: it opens none.
+	Terminal string `json:"terminal,omitempty"`
+
 	PollSeconds int `json:"poll_seconds"`
 }
+
+const terminalFile = runtime.HomeDir + "/" + agent.StateDir + "/terminal"
 
 // ideNotice covers an IDE that cannot be used.
 type ideNotice struct {
@@ -99,6 +107,9 @@ func (d *Dashboard) ideStateOf(l *catalogue.Language, v proxy.IDEVisit) ideState
 	d.addIdle(&s, l, w)
 	if s.Guest {
 		return s
+	}
+	if w.Project != nil && len(w.Project.Repositories) > 0 {
+		s.Terminal = terminalFile
 	}
 	for _, n := range awakeFor(d.KeepAwakeMax) {
 		s.KeepAwake = append(s.KeepAwake, ideChoice{n, l.Lasting(time.Duration(n) * time.Second)})

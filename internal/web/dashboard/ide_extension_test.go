@@ -19,18 +19,25 @@ import (
 // answer of codehub, and notes what the extension shows and asks for.
 const ideExtensionPage = `<!doctype html><script>
 	var _VSCODE_FILE_ROOT = location.origin + '/stable-1/static/out/'
-	var answer, items = {}, context = {}, menu = [], warning = [], asked = []
+	var answer, items = {}, context = {}, menu = [], warning = [], asked = [], files = [], opened = 0
 	window.fetch = async function (url) { asked.push(url.replace(/.*_codehub./, '')); return { json: async function () { return answer } } }
 	var nothing = function () { return { dispose: function () {} } }
 	var vscode = {
 		StatusBarAlignment: {}, ThemeColor: class {},
 		window: {
+			terminals: [], createTerminal: function () { return { show: function () { opened++ } } },
 			tabGroups: { all: [], onDidChangeTabs: nothing }, onDidWriteTerminalData: nothing,
 			createStatusBarItem: function () { return { show: function () {}, hide: function () {}, dispose: function () {} } },
 			showWarningMessage: async function () { warning = [].slice.call(arguments) },
 			showQuickPick: async function (items) { menu = items.map(function (i) { return i.label }) }
 		},
-		workspace: { textDocuments: [], onDidChangeTextDocument: nothing, onDidSaveTextDocument: nothing },
+		workspace: {
+			workspaceFolders: [{ uri: { with: function (part) { return part.path } } }],
+			fs: {
+				stat: async function (file) { if (!files.includes(file)) throw { code: 'FileNotFound' } },
+				writeFile: async function (file) { files.push(file) }
+			},
+			textDocuments: [], onDidChangeTextDocument: nothing, onDidSaveTextDocument: nothing },
 		commands: {
 			registerCommand: function (name, run) { items[name] = run; return nothing() },
 			executeCommand: function (name, key, value) { if (name === 'setContext') context[key] = value }
@@ -48,6 +55,11 @@ const ideExtensionPage = `<!doctype html><script>
 		menu = []
 		for (var name of ['stop', 'keepAwake']) await items['codehub.' + name]()
 		return [first, warned, menu.join(), asked.join(), context['codehub.owner']].join(' | ')
+	}
+	async function terminals (file) {
+		answer = { open: true, status: 'shop', keep_awake: [], texts: texts, poll_seconds: 20, terminal: file }
+		for (var n = 0; n < 2; n++) await exports.activate({ subscriptions: [] })
+		return opened + ' ' + files.join()
 	}
 </script><script src="extension.js"></script>`
 
@@ -80,6 +92,15 @@ func TestIDEExtensionForGuests(t *testing.T) {
 		got, err := chromedp.Run(ctx, chromedp.Evaluate[string](`begin(`+guest+`)`, chromedp.EvalAwaitPromise))
 		if err != nil || strings.TrimSpace(got) != want {
 			t.Errorf("guest %s: %q, want %q; %v", guest, got, want, err)
+		}
+	}
+	// A terminal is opened once, in the IDE of a repository alone.
+	for file, want := range map[string]string{`"/home/coder/.local/state/codehub/terminal"`: "1 /home/coder/.local/state/codehub/terminal", "undefined": "0 "} {
+		if _, err := chromedp.Run(ctx, chromedp.Navigate(server.URL+"/")); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := chromedp.Run(ctx, chromedp.Evaluate[string](`terminals(`+file+`)`, chromedp.EvalAwaitPromise)); err != nil || got != want {
+			t.Errorf("terminals %s: %q, want %q; %v", file, got, want, err)
 		}
 	}
 	// The palette has the commands of owners for owners alone.

@@ -92,7 +92,11 @@ func TestIDEStateOfGuest(t *testing.T) {
 	w := someWorkspace(workspace.PhaseRunning)
 	until := testNow.Add(time.Hour)
 	w.KeepAwakeTil = &until
+	w.Project = &workspace.Project{Repositories: []workspace.Repository{{URL: "https://git.example.com/a"}}}
 	owner, guest := d.ideStateOf(catalogue.English, proxy.IDEVisit{Workspace: w}), d.ideStateOf(catalogue.English, proxy.IDEVisit{Workspace: w, Guest: true})
+	if owner.Terminal != "/home/coder/.local/state/codehub/terminal" || guest.Terminal != "" {
+		t.Errorf("terminals: %q, %q", owner.Terminal, guest.Terminal)
+	}
 	if owner.Guest || len(owner.KeepAwake) < 2 || !strings.Contains(owner.Tooltip, "Click") {
 		t.Errorf("an owner gets %+v", owner)
 	}
