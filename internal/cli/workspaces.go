@@ -122,14 +122,21 @@ func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
 			return w, "", err
 		}
 		skipped, err := int64(0), error(nil)
-		if !s.isInside() { // a workspace does not list its archives
-			skipped, err = notArchived(ctx, c, w)
+		var lacks []api.SecretMissing
+		if !s.isInside() { // a workspace lists neither its archives nor secrets
+			if skipped, err = notArchived(ctx, c, w); err == nil {
+				lacks, err = missingSecrets(ctx, c, w)
+			}
 		}
 		if err != nil {
 			return w, "", err
 		}
 		out := shown{Workspace: w, Usage: usageNow(ctx, c, w)}
-		return out, workspaceDetails(w, out.Usage, skipped, time.Now()), nil
+		text := workspaceDetails(w, out.Usage, skipped, time.Now())
+		for _, m := range lacks {
+			text += "\n" + missingWords(m)
+		}
+		return out, text, nil
 	})
 }
 

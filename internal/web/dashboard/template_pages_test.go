@@ -10,7 +10,7 @@ import (
 	"codehub/internal/testing/harness/fixture"
 )
 
-const dashTemplate = "title: {en: Backend API, ko: 백엔드}\nicon: server\nenv:\n  BRANCH: ${param.branch}\n  DEBUG: ${param.debug}\nparameters:\n  - {name: branch, title: Branch, default: main, pattern: '[a-z]+'}\n  - {name: region, type: choice, options: [eu, us]}\n  - {name: debug, type: boolean}\nrepositories:\n  - {url: 'https://git.example.com/team/api.git', branch: '${param.branch}'}\n"
+const dashTemplate = "title: {en: Backend API, ko: 백엔드}\nicon: server\nenv:\n  BRANCH: ${param.branch}\n  DEBUG: ${param.debug}\nparameters:\n  - {name: branch, title: Branch, default: main, pattern: '[a-z]+'}\n  - {name: region, type: choice, options: [eu, us]}\n  - {name: debug, type: boolean}\nrepositories:\n  - {url: 'https://git.example.com/team/api.git', branch: '${param.branch}'}\nscripts: {create: make deps}\nports:\n  - {port: 3000, label: Web site, open: true}\nsecrets: {required: [NPM_TOKEN, DEBUG]}\n"
 
 // TestTemplatePages: administrators write templates, mistakes are shown with line and field, a preview
 // says what changes, and the history leads back. Without scripts.
@@ -35,7 +35,10 @@ func TestTemplatePages(t *testing.T) {
 	contains(t, "the cards", page, "Backend API", "Python", `id="template-empty"`, `value="empty"`)
 	lacks(t, "without the template", page, `name="param.branch"`)
 	page = ann.get("/workspaces/new?template=api&name=mine").body
-	contains(t, "the parameters", page, `name="param.branch"`, `value="main"`, "<option value=\"eu\"", `name="param.debug"`, `value="mine"`, `id="template-clones"`, "https://git.example.com/team/api.git, branch ${param.branch}")
+	contains(t, "the parameters", page, `name="param.branch"`, `value="main"`, "<option value=\"eu\"", `name="param.debug"`, `value="mine"`, `id="template-clones"`, "https://git.example.com/team/api.git, branch ${param.branch}", "<pre tabindex=\"0\">make deps</pre>",
+		`id="template-secrets"`, `href="/settings/secrets/new?env=NPM_TOKEN&amp;for=template%3Aapi&amp;name=NPM_TOKEN"`)
+	lacks(t, "a variable of the template", page, "env=DEBUG")
+	contains(t, "the form of a secret", ann.get("/settings/secrets/new?env=NPM_TOKEN&for=template%3Aapi&name=NPM_TOKEN").body, `name="env" value="NPM_TOKEN"`, `<option value="template:api" selected>`)
 	contains(t, "a link to a repository", ann.get(openPath+"?repo="+url.QueryEscape(someRepo)+"&template=api&param.branch=fix&param.region=us&param.debug=true").body,
 		`name="template" value="api"`, `value="fix"`, `value="us" selected`, `name="param.debug" value="true" checked`, `href="/new?param.branch=fix&amp;param.debug=true&amp;param.region=us&amp;repo=`)
 	again := ann.post("/workspaces", url.Values{"page": {"1"}, "open": {"1"}, "repo": {someRepo}, "branch": {"next"}, "template": {"api"}, "param.branch": {"A"}})
@@ -61,7 +64,13 @@ func TestTemplatePages(t *testing.T) {
 	}
 	at := "/workspaces/" + id
 	page = ann.get(at).body
-	contains(t, "the workspace", page, "branch: dev", `id="duplicate"`)
+	contains(t, "the workspace", page, "branch: dev", `id="duplicate"`, `id="setup"`, `id="lacked-secrets"`, "Store NPM_TOKEN", `id="connect-port-3000"`, "<strong class=\"num\">3000</strong> Web site")
+	ann.post("/settings/secrets", url.Values{"name": {"npm"}, "value": {"hunter2"}, "env": {"NPM_TOKEN"}, "for": {"template:api"}})
+	if of := fixture.Query[string](w, `SELECT template FROM secrets WHERE name = 'npm'`); of != "api" {
+		t.Errorf("the secret is for the template %q", of)
+	}
+	lacks(t, "the workspace with the secret", ann.get(at).body, `id="lacked-secrets"`)
+	contains(t, "the secrets", ann.get("/settings/secrets").body, "workspaces of the template api")
 	lacks(t, "the workspace", page, `id="update-template"`, `id="revert-template"`, `id="save-template"`)
 
 	// The template changes.
