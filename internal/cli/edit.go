@@ -78,7 +78,7 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 	if err == nil && cmd.Wait {
 		w, err = reach(ctx, k, c, w, want)
 		then = ""
-		if err == nil && cmd.Start && (len(w.Repositories) > 0 || w.Template != nil) {
+		if err == nil && cmd.Start && (len(w.Repositories) > 0 || len(w.Extensions) > 0 || w.Scripts != nil) {
 			_, err = awaitSetup(ctx, k.Stderr, c, w.ID)
 		}
 	}

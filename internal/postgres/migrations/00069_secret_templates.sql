@@ -1,7 +1,8 @@
 -- +goose Up
 
--- Secrets for the workspaces of one template. A server of the version before delivers one to all
--- workspaces that its user or group has, until it is upgraded too.
+-- Secrets for the workspaces of one template. A server of the version before would deliver them to
+-- all workspaces.
+UPDATE compatibility SET works_since = 69;
 ALTER TABLE secrets ADD COLUMN template text CHECK (template <> '');
 ALTER TABLE secrets ADD CONSTRAINT secrets_scope CHECK (workspace_id IS NULL OR template IS NULL);
 COMMENT ON COLUMN secrets.template IS 'name of the only template whose workspaces get it; null: it does not matter';

@@ -29,6 +29,14 @@ type secretView struct {
 	Now     time.Time
 }
 
+// Only is the template whose workspaces alone get the secret, or "".
+func (v secretView) Only() string {
+	if v.Template == nil {
+		return ""
+	}
+	return *v.Template
+}
+
 // readSecrets reads the secrets of a group, or of the user and the user's groups.
 func (d *Dashboard) readSecrets(r *http.Request, c workspace.Caller, group string) (v secretsView, err error) {
 	var list api.SecretList

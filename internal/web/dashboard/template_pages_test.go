@@ -64,7 +64,7 @@ func TestTemplatePages(t *testing.T) {
 	}
 	at := "/workspaces/" + id
 	page = ann.get(at).body
-	contains(t, "the workspace", page, "branch: dev", `id="duplicate"`, `id="setup"`, `id="lacked-secrets"`, "Store NPM_TOKEN", `id="connect-port-3000"`, "<strong class=\"num\">3000</strong> Web site")
+	contains(t, "the workspace", page, "branch: dev", `id="duplicate"`, `id="setup"`, `id="lacked-secrets"`, "Store NPM_TOKEN")
 	ann.post("/settings/secrets", url.Values{"name": {"npm"}, "value": {"hunter2"}, "env": {"NPM_TOKEN"}, "for": {"template:api"}})
 	if of := fixture.Query[string](w, `SELECT template FROM secrets WHERE name = 'npm'`); of != "api" {
 		t.Errorf("the secret is for the template %q", of)

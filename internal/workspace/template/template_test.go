@@ -90,7 +90,7 @@ func TestParse(t *testing.T) {
 	if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(template.Template{})); d != "" {
 		t.Error(d)
 	}
-	if got.Line("size") != 10 || got.Line("env.API_PORT") != 22 || got.Line("repositories[1].depth") != 30 || got.Line("scripts") != 0 {
+	if got.Line("size") != 10 || got.Line("env.API_PORT") != 22 || got.Line("repositories[1].depth") != 30 || got.Line("devcontainer") != 0 {
 		t.Errorf("lines %d, %d, %d", got.Line("size"), got.Line("env.API_PORT"), got.Line("repositories[1].depth"))
 	}
 	if again := parse(t, "api", template.Format(got)); !same(got, again) {
@@ -119,7 +119,7 @@ func TestProblemsNameLineAndField(t *testing.T) {
 		"title: \xff":                       "line 1: The text is not valid UTF-8",
 		"title: a\n---\ntitle: b\n":         "line 2: A template is one document",
 		"title: go\nsize: a\nsize: b\n":     "line 3: size is given twice",
-		"title: go\nrepos: []\n":            "line 2: repos is unknown; the fields are: description, env, groups",
+		"title: go\nrepos: []\n":            "line 2: repos is unknown; the fields are: description, env, extensions, groups",
 		"a: &x 1\nb: *x\n":                  "line 1: a is unknown",
 		"title: &x go\n":                    "line 1: title has an anchor",
 		"env: &x {A: b}\n":                  "line 1: env has an anchor",

@@ -1936,7 +1936,7 @@ var en = map[string]string{
 	"templates.was_deleted":      "deleted",
 	"templates.show":             "Show",
 	"templates.restore":          "Restore",
-	"templates.example":          "title: {en: Backend API, ko: 백엔드 API}\ndescription: What the workspaces are for.\nicon: server\n# image: registry.example.com/dev/go:1.26\n# size: large\nenv:\n  BRANCH: ${param.branch}\nparameters:\n  - name: branch\n    title: Branch\n    default: main\n# idle: {stop: 3h, archive: 2d}\n# groups: [platform]\n",
+	"templates.example":          "title: {en: Backend API, ko: 백엔드 API}\ndescription: What the workspaces are for.\nicon: server\n# image: registry.example.com/dev/go:1.26\n# size: large\nenv:\n  BRANCH: ${param.branch}\nparameters:\n  - name: branch\n    title: Branch\n    default: main\n# repositories:\n#   - {url: https://git.example.com/team/api.git, branch: \"${param.branch}\"}\n# scripts: {create: npm ci}\n# idle: {stop: 3h, archive: 2d}\n# groups: [platform]\n",
 	"templates.update_available": "Update available: the template has changed.",
 	"templates.update_short":     "Template update available",
 	"templates.update":           "Update",

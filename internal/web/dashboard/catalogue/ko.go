@@ -1936,7 +1936,7 @@ var ko = map[string]string{
 	"templates.was_deleted":      "삭제됨",
 	"templates.show":             "보기",
 	"templates.restore":          "되돌리기",
-	"templates.example":          "title: {en: Backend API, ko: 백엔드 API}\ndescription: {ko: 워크스페이스의 용도를 적습니다.}\nicon: server\n# image: registry.example.com/dev/go:1.26\n# size: large\nenv:\n  BRANCH: ${param.branch}\nparameters:\n  - name: branch\n    title: {en: Branch, ko: 브랜치}\n    default: main\n# idle: {stop: 3h, archive: 2d}\n# groups: [platform]\n",
+	"templates.example":          "title: {en: Backend API, ko: 백엔드 API}\ndescription: {ko: 워크스페이스의 용도를 적습니다.}\nicon: server\n# image: registry.example.com/dev/go:1.26\n# size: large\nenv:\n  BRANCH: ${param.branch}\nparameters:\n  - name: branch\n    title: {en: Branch, ko: 브랜치}\n    default: main\n# repositories:\n#   - {url: https://git.example.com/team/api.git, branch: \"${param.branch}\"}\n# scripts: {create: npm ci}\n# idle: {stop: 3h, archive: 2d}\n# groups: [platform]\n",
 	"templates.update_available": "업데이트가 있습니다. 템플릿이 변경되었습니다.",
 	"templates.update_short":     "템플릿 업데이트 있음",
 	"templates.update":           "업데이트",
