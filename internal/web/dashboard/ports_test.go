@@ -103,3 +103,15 @@ func TestPageIsRefreshedWhenShareEnds(t *testing.T) {
 		t.Errorf("due %s after the refresh", due.Sub(now))
 	}
 }
+
+// The page of a workspace has the labels of its project's ports, and a button for one that its owner
+// opens.
+func TestPortsOfProject(t *testing.T) {
+	t.Parallel()
+	w := newPortsWorld(t, workspace.VisibleOwner)
+	id := w.add("labels", standby)
+	w.Exec(`UPDATE workspaces SET project = '{"ports": [{"port": 3000, "label": "Web <site>", "open": true}, {"port": 5432, "label": "Database"}]}' WHERE id = $1`, id)
+	page := w.loggedIn().get("/workspaces/" + string(id)).body
+	contains(t, "the page", page, `data-port="3000"`, "Web &lt;site&gt;", "Database", `id="connect-port-3000" href="`+w.dash.Ports.URL(id, 3000)+`"`)
+	lacks(t, "the page", page, `id="connect-port-5432"`)
+}
