@@ -111,7 +111,9 @@ func TestOpenRepositoryInBrowser(t *testing.T) {
 	close(relay.answer)
 	b.workbench()
 	b.do("the folder is open", until(`location.search === '?folder=/home/coder/project/api' || location.search === '?folder=%2Fhome%2Fcoder%2Fproject%2Fapi'`),
-		until(`[...document.querySelectorAll('.explorer-folders-view .monaco-list-row')].some(e => e.innerText.includes('hello'))`))
+		until(`[...document.querySelectorAll('.explorer-folders-view .monaco-list-row')].some(e => e.innerText.includes('hello'))`),
+		chromedp.WaitVisible(`.terminal-wrapper.active .xterm-rows`), until(terminalShows("$")))
+	s.expectShell(list[0].ID, "ls ~/.local/state/codehub/terminal", "/home/coder/.local/state/codehub/terminal")
 }
 
 // gitRelay is what a workspace reaches on its own loopback address.
