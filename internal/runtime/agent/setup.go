@@ -14,10 +14,11 @@ import (
 )
 
 // PathSetup is where the agent takes a Setup (POST) and reports its SetupStatus (GET), and
-// PathRetry runs the steps again that have failed.
+// PathRetry runs the steps again that have failed. PathSteps runs further ones.
 const (
 	PathSetup = "/v1/setup"
 	PathRetry = "/v1/setup/retry"
+	PathSteps = "/v1/setup/steps"
 )
 
 // Limits of a setup.
@@ -76,9 +77,13 @@ type Step struct {
 	// Once makes a script run once per home: after its success there is a file of this name in
 	// StateDir. After a failure it runs again only if that is asked for.
 	Once string `json:"once,omitempty"`
+	// Again runs a step that runs once also if it has run.
+	Again bool `json:"again,omitempty"`
 
 	Clone  *workspace.Repository `json:"clone,omitempty"`
 	Script *Script               `json:"script,omitempty"`
+	// Dotfiles is the repository of the user's dotfiles. Only its URL and Branch count.
+	Dotfiles *workspace.Repository `json:"dotfiles,omitempty"`
 	// Fail is why the server could not do what the step is for: the step fails with these words.
 	Fail string `json:"fail,omitempty"`
 }
@@ -118,10 +123,11 @@ const (
 
 // The kinds of steps.
 const (
-	KindClone  = "clone"
-	KindScript = "script"
-	KindServer = "server" // Step.Fail
-	KindFiles  = "files"  // of the setup's files; only there if one could not be written
+	KindClone    = "clone"
+	KindScript   = "script"
+	KindDotfiles = "dotfiles"
+	KindServer   = "server" // Step.Fail
+	KindFiles    = "files"  // of the setup's files; only there if one could not be written
 )
 
 // ReasonFailedBefore is the reason of a step that is skipped since it failed at an earlier start.
@@ -203,6 +209,18 @@ func (c *Client) SetupStatus(ctx context.Context) (SetupStatus, error) {
 func (c *Client) RetrySetup(ctx context.Context) (SetupStatus, error) {
 	var s SetupStatus
 	err := c.ask(ctx, http.MethodPost, PathRetry, nil, maxSetupStatus, &s)
+	return s.checked(), err
+}
+
+// RunStep runs a further step, in the place of one with its kind and name. It is refused while that
+// one runs or waits, and until the agent has its setup.
+func (c *Client) RunStep(ctx context.Context, step Step) (SetupStatus, error) {
+	var s SetupStatus
+	body, err := json.Marshal(step)
+	if err != nil {
+		return s, fmt.Errorf("encode the step: %w", err)
+	}
+	err = c.ask(ctx, http.MethodPost, PathSteps, body, maxSetupStatus, &s)
 	return s.checked(), err
 }
 

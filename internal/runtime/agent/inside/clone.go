@@ -43,14 +43,18 @@ func (s *Server) cloneEnv() []string {
 	}
 }
 
-// clone clones a repository, unless its folder has files. The folder gets them at the end, so that
-// one with files is complete, also if the container ends during the clone.
+// clone clones the repository of a step of that kind.
 func (s *Server) clone(st *step) error {
 	repo := *st.spec.Clone
 	if err := repo.Check(); err != nil {
 		return stepError{"refused", err.Error()}
 	}
-	folder := filepath.Join(s.cfg.Home, repo.Folder())
+	return s.cloneTo(st, repo, filepath.Join(s.cfg.Home, repo.Folder()))
+}
+
+// cloneTo clones a repository, unless the folder has files. The folder gets them at the end, so that
+// one with files is complete, also if the container ends during the clone.
+func (s *Server) cloneTo(st *step, repo workspace.Repository, folder string) error {
 	part := filepath.Join(filepath.Dir(folder), "."+filepath.Base(folder)+workspace.CloneSuffix)
 	s.change(func() { st.Folder = folder })
 	complete := filepath.Join(part, ".git", completeFile)
@@ -67,7 +71,7 @@ func (s *Server) clone(st *step) error {
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return stepError{"in_the_way", fmt.Sprintf("%s is not a folder.", folder)}
 		}
-		if err := s.fetch(st, folder, part); err != nil {
+		if err := s.fetch(st, repo, folder, part); err != nil {
 			err = s.explain(st, part, err)
 			_ = os.RemoveAll(part)
 			return err
@@ -88,7 +92,7 @@ func (s *Server) clone(st *step) error {
 }
 
 // fetch clones into part, and makes the folder, which the IDE may open meanwhile.
-func (s *Server) fetch(st *step, folder, part string) error {
+func (s *Server) fetch(st *step, repo workspace.Repository, folder, part string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -98,19 +102,19 @@ func (s *Server) fetch(st *step, folder, part string) error {
 	}
 	// No hooks: a clone brings none, but a template folder or a repository of the user might.
 	args := []string{"git", "-c", "core.hooksPath=/dev/null", "clone", "--progress"}
-	if st.spec.Clone.Branch != "" {
-		args = append(args, "--branch="+st.spec.Clone.Branch)
+	if repo.Branch != "" {
+		args = append(args, "--branch="+repo.Branch)
 	}
-	if st.spec.Clone.Depth > 0 {
-		args = append(args, "--depth="+strconv.Itoa(st.spec.Clone.Depth))
+	if repo.Depth > 0 {
+		args = append(args, "--depth="+strconv.Itoa(repo.Depth))
 	}
-	if st.spec.Clone.Submodules {
+	if repo.Submodules {
 		args = append(args, "--recurse-submodules")
-		if st.spec.Clone.Depth > 0 {
+		if repo.Depth > 0 {
 			args = append(args, "--shallow-submodules")
 		}
 	}
-	if err := s.runCommand(st, parent, s.cloneEnv(), cloneTimeout, append(args, "--", st.spec.Clone.URL, part)...); err != nil {
+	if err := s.runCommand(st, parent, s.cloneEnv(), cloneTimeout, append(args, "--", repo.URL, part)...); err != nil {
 		return err
 	}
 	return s.fetchLFS(st, part)

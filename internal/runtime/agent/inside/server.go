@@ -70,6 +70,7 @@ func NewServer(cfg Config) *Server {
 	s.mux.HandleFunc("GET "+agent.PathSetup, s.setupStatus)
 	s.mux.HandleFunc("POST "+agent.PathSetup, s.takeSetup)
 	s.mux.HandleFunc("POST "+agent.PathRetry, s.retrySetup)
+	s.mux.HandleFunc("POST "+agent.PathSteps, s.runStep)
 	return s
 }
 

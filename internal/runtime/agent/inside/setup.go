@@ -74,6 +74,8 @@ func (s *Server) run(st *step) error {
 		return err
 	case st.spec.Script != nil:
 		return s.once(st, func() error { return s.script(st) })
+	case st.spec.Dotfiles != nil:
+		return s.once(st, func() error { return s.dotfiles(st) })
 	case st.spec.Fail != "":
 		return stepError{"server", st.spec.Fail}
 	}
@@ -126,18 +128,59 @@ func (u *setup) take(given agent.Setup) bool {
 	}
 	slices.Sort(u.env)
 	for _, each := range given.Steps {
-		st := &step{spec: each, StepStatus: agent.StepStatus{Name: each.Name, Kind: "unknown", State: agent.StepWaiting}}
-		switch {
-		case each.Clone != nil:
-			st.Kind = agent.KindClone
-		case each.Script != nil:
-			st.Kind = agent.KindScript
-		case each.Fail != "":
-			st.Kind = agent.KindServer
-		}
-		u.steps = append(u.steps, st)
+		u.steps = append(u.steps, newStep(each))
 	}
 	return true
+}
+
+func newStep(spec agent.Step) *step {
+	st := &step{spec: spec, again: spec.Again, StepStatus: agent.StepStatus{Name: spec.Name, Kind: "unknown", State: agent.StepWaiting}}
+	switch {
+	case spec.Clone != nil:
+		st.Kind = agent.KindClone
+	case spec.Script != nil:
+		st.Kind = agent.KindScript
+	case spec.Dotfiles != nil:
+		st.Kind = agent.KindDotfiles
+	case spec.Fail != "":
+		st.Kind = agent.KindServer
+	}
+	return st
+}
+
+// runStep runs a further step.
+func (s *Server) runStep(w http.ResponseWriter, r *http.Request) {
+	var given agent.Step
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, agent.MaxSetup)).Decode(&given); err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("read the step: %w", err))
+		return
+	}
+	if err := s.setup.add(newStep(given), s.cfg.AwaitsSetup); err != nil {
+		refuse(w, http.StatusConflict, err)
+		return
+	}
+	s.setup.begin(s.runSteps)
+	respond(w, http.StatusOK, s.setup.status(s.cfg.AwaitsSetup))
+}
+
+// add adds a step after the others, in the place of an earlier one of its kind and name.
+func (u *setup) add(st *step, awaited bool) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if awaited && !u.got {
+		return errors.New("the setup has not begun")
+	}
+	at := slices.IndexFunc(u.steps, func(other *step) bool { return other.Kind == st.Kind && other.Name == st.Name })
+	switch {
+	case at >= 0 && (u.steps[at].State == agent.StepRunning || u.steps[at].State == agent.StepWaiting):
+		return errors.New("the step is still running")
+	case at >= 0:
+		u.steps = slices.Delete(u.steps, at, at+1)
+	case len(u.steps) >= agent.MaxSteps:
+		return errors.New("there are too many steps")
+	}
+	u.steps = append(u.steps, st)
+	return nil
 }
 
 // fail adds a step that has failed.
@@ -427,7 +470,7 @@ func (o *stepOutput) end(keep bool) {
 	if o.step.State == agent.StepRunning { // a process in the background has no progress
 		o.step.Detail = line
 	}
-	if o.step.spec.Clone != nil {
+	if o.step.spec.Clone != nil || o.step.spec.Dotfiles != nil {
 		o.step.Percent = max(o.step.Percent, clonePercent(line))
 	}
 	if !keep {
