@@ -67,6 +67,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB, key
 			"CODEHUB_OIDC_FILE (groups)":      cfg.SignIn.Groups(),
 			"CODEHUB_OIDC_REFRESH_INTERVAL":   cfg.SignIn.Interval.String(),
 			"CODEHUB_OIDC_OUTAGE":             cfg.SignIn.Grace.String(),
+			"CODEHUB_GIT_FILE (apps)":         cfg.Git.Clients(),
 			"CODEHUB_SECRET_KEY_FILE (keys)":  strings.Join(keys.Keys(), ", "),
 			"CODEHUB_NO_PASSWORD_LOGIN":       strconv.FormatBool(cfg.Logins.NoPasswordLogin),
 			"CODEHUB_REQUIRE_PASSKEY":         strconv.FormatBool(cfg.Logins.RequirePasskey),

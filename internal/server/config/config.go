@@ -37,6 +37,7 @@ import (
 	"codehub/internal/runtime/kube"
 	"codehub/internal/storage/bucket"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitapps"
 	"codehub/internal/users/sealed"
 	"codehub/internal/users/signin"
 	"codehub/internal/web/proxy"
@@ -82,6 +83,7 @@ type Config struct {
 	Logins    auth.Settings          `embed:""`
 	SignIn    signin.Settings        `embed:""`
 	Sealed    sealed.Settings        `embed:""`
+	Git       gitapps.Settings       `embed:""`
 	Templates templates.Settings     `embed:""`
 	Inbound   inbound.Settings       `embed:""`
 	Proxy     proxy.Settings         `embed:""`
@@ -130,7 +132,7 @@ func (c *Config) Resolve() error {
 		c.authorities,
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
 		c.backends, c.Defaults.Resolve, c.sizes, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.Limits.Resolve, c.Audit.Resolve, c.cluster, c.logging,
-		c.SignIn.Resolve, c.logins, c.Sealed.Resolve, c.Templates.Resolve,
+		c.SignIn.Resolve, c.logins, c.Sealed.Resolve, c.Git.Resolve, c.Templates.Resolve,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -139,6 +139,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"no file of authorities", []string{"--ca-file", "/nonexistent"}, "CODEHUB_CA_FILE"},
 		{"no folder of templates", []string{"--templates-dir", "/nonexistent"}, "CODEHUB_TEMPLATES_DIR"},
 		{"no file of providers", []string{"--oidc-file", "/nonexistent"}, "CODEHUB_OIDC_FILE"},
+		{"no file of OAuth2 apps", []string{"--git-file", "/nonexistent"}, "CODEHUB_GIT_FILE"},
 		{"listen without port", []string{"--listen", "localhost"}, "CODEHUB_LISTEN"},
 		{"listen port too high", []string{"--listen", "127.0.0.1:65536"}, "CODEHUB_LISTEN"},
 		{"listen host name", []string{"--listen", "example.com:80"}, "CODEHUB_LISTEN"},
