@@ -8,6 +8,13 @@ const (
 	GitOAuth = "oauth"
 )
 
+// Errors of a GitConnection.
+const (
+	GitRevoked       = "revoked"       // the provider does not accept it any more: connect again
+	GitUnavailable   = "unavailable"   // the provider is not responding
+	GitMisconfigured = "misconfigured" // the provider does not accept the app
+)
+
 // GitConnection is the access of a user to a Git server. No call returns its tokens.
 type GitConnection struct {
 	ID string `json:"id"`
@@ -39,4 +46,10 @@ type GitCredentialRequest struct {
 type GitCredential struct {
 	Username string `json:"username"`
 	Password string `json:"password"`
+}
+
+// GitDisconnected is the answer of DELETE /git-connections/{id}.
+type GitDisconnected struct {
+	// Revoked: the provider accepts the token no more. Otherwise the user can revoke it there.
+	Revoked bool `json:"revoked"`
 }

@@ -4,6 +4,8 @@ package gitaccess
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -27,6 +29,7 @@ const (
 
 // Tokens are what a Git server accepts.
 type Tokens struct {
+	Username  string // that Git sends with Access; empty: the login
 	Access    string
 	Refresh   string     // empty: none
 	ExpiresAt *time.Time // of Access; nil: unknown
@@ -37,9 +40,21 @@ type Service struct {
 	store *postgres.DB
 	keys  *sealed.Ring
 
-	// Fresh returns the tokens of a connection of the kind api.GitOAuth, refreshed if they expire
-	// soon. Optional; without it the stored ones are used.
-	Fresh func(ctx context.Context, c postgres.GitTokens) (Tokens, error)
+	// Apps has the connections of the kind api.GitOAuth. Optional; without it the stored tokens are
+	// used.
+	Apps Apps
+}
+
+// Apps are the OAuth2 apps by which users connect.
+type Apps interface {
+	// Primary returns the host whose connection is for a host.
+	Primary(host string) string
+	// Fresh returns the tokens of a connection, refreshed if they expire soon or the Git server has
+	// rejected the access token with that digest.
+	Fresh(ctx context.Context, c postgres.GitTokens, rejected string) (Tokens, error)
+	// Ending returns what revokes the tokens of a connection of the caller, once it is removed, and
+	// reports whether the provider did.
+	Ending(ctx context.Context, caller workspace.Caller, id string) (func() bool, error)
 }
 
 // New returns a Service.
@@ -90,10 +105,25 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// Disconnect removes a connection of the caller.
-func (s *Service) Disconnect(ctx context.Context, caller workspace.Caller, id string) error {
-	_, err := s.store.DisconnectGit(ctx, caller, id)
-	return err
+// Disconnect removes a connection of the caller, also if the provider does not revoke its tokens.
+func (s *Service) Disconnect(ctx context.Context, caller workspace.Caller, id string) (out api.GitDisconnected, err error) {
+	end := func() bool { return false }
+	if s.Apps != nil {
+		if end, err = s.Apps.Ending(ctx, caller, id); err != nil {
+			return out, err
+		}
+	}
+	if _, err := s.store.DisconnectGit(ctx, caller, id); err != nil {
+		return out, err
+	}
+	out.Revoked = end()
+	return out, nil
+}
+
+// Digest identifies an access token, for Apps.Fresh.
+func Digest(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
 }
 
 // Seal returns the connection, of which it uses the id, user and host, with the tokens.
@@ -129,8 +159,9 @@ func (s *Service) Open(c postgres.GitTokens) (Tokens, error) {
 
 // Credential returns the credential of a workspace's owner for a host, for a program in the
 // workspace: CodeForbidden for other callers, and while the workspace is shared for use with
-// someone who may not use the owner's connections. CodeNotFound without a connection.
-func (s *Service) Credential(ctx context.Context, caller workspace.Caller, host string) (api.GitCredential, error) {
+// someone who may not use the owner's connections. CodeNotFound without a connection. rejected is
+// the Digest of a token that the host has rejected, or empty.
+func (s *Service) Credential(ctx context.Context, caller workspace.Caller, host, rejected string) (api.GitCredential, error) {
 	if !caller.Inside {
 		return api.GitCredential{}, workspace.Errorf(workspace.CodeForbidden, "Only a program in the workspace gets the credentials of its owner.")
 	}
@@ -139,6 +170,11 @@ func (s *Service) Credential(ctx context.Context, caller workspace.Caller, host 
 		return api.GitCredential{}, err
 	}
 	c, err := s.store.GitTokensFor(ctx, caller.UserID, host)
+	if s.Apps != nil && workspace.CodeOf(err) == workspace.CodeNotFound {
+		if primary := s.Apps.Primary(host); primary != host {
+			c, err = s.store.GitTokensFor(ctx, caller.UserID, primary)
+		}
+	}
 	if workspace.CodeOf(err) == workspace.CodeNotFound {
 		return api.GitCredential{}, &workspace.Error{Code: workspace.CodeNotFound, Message: fmt.Sprintf("The owner of the workspace has no connection to %s.", host), Details: map[string]any{"host": host}, Err: err}
 	}
@@ -151,11 +187,12 @@ func (s *Service) Credential(ctx context.Context, caller workspace.Caller, host 
 	case refused:
 		return api.GitCredential{}, workspace.Errorf(workspace.CodeForbidden, "The workspace is shared with users who may not use the Git connections of its owner. The owner can allow it where the workspace is shared.")
 	}
-	open := func(_ context.Context, c postgres.GitTokens) (Tokens, error) { return s.Open(c) }
-	if c.Kind == api.GitOAuth && s.Fresh != nil {
-		open = s.Fresh
+	var t Tokens
+	if c.Kind == api.GitOAuth && s.Apps != nil {
+		t, err = s.Apps.Fresh(ctx, c, rejected)
+	} else {
+		t, err = s.Open(c)
 	}
-	t, err := open(ctx, c)
 	if err != nil {
 		var coded *workspace.Error
 		if !errors.As(err, &coded) { // the server's paths are not for users
@@ -163,7 +200,10 @@ func (s *Service) Credential(ctx context.Context, caller workspace.Caller, host 
 		}
 		return api.GitCredential{}, err
 	}
-	return api.GitCredential{Username: c.Login, Password: t.Access}, nil
+	if t.Username == "" {
+		t.Username = c.Login
+	}
+	return api.GitCredential{Username: t.Username, Password: t.Access}, nil
 }
 
 func invalid(field, message string) error {

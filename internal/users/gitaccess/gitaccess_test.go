@@ -53,7 +53,7 @@ func inside(owner workspace.Caller, w workspace.Workspace) workspace.Caller {
 // asks is the answer to a program in a workspace, or the code of the refusal.
 func (e *env) asks(owner workspace.Caller, w workspace.Workspace, host string) string {
 	e.T.Helper()
-	c, err := e.Credential(e.T.Context(), inside(owner, w), host)
+	c, err := e.Credential(e.T.Context(), inside(owner, w), host, "")
 	if err != nil {
 		return string(workspace.CodeOf(err))
 	}
@@ -105,17 +105,17 @@ func TestCredentialOfHost(t *testing.T) {
 	if got := e.asks(bob, other, "git.example.com"); got != "not_found" {
 		t.Errorf("another user: %s", got)
 	}
-	if _, err := e.Credential(t.Context(), ann, "git.example.com"); workspace.CodeOf(err) != workspace.CodeForbidden {
+	if _, err := e.Credential(t.Context(), ann, "git.example.com", ""); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("outside a workspace: %v", err)
 	}
 	list, err := e.List(t.Context(), ann)
 	if err != nil || len(list) != 3 || list[0].Host != "git.example.com" || list[0].Login != "ann" || list[0].Kind != api.GitToken {
 		t.Fatal(list, err)
 	}
-	if err := e.Disconnect(t.Context(), bob, list[0].ID); workspace.CodeOf(err) != workspace.CodeNotFound {
+	if _, err := e.Disconnect(t.Context(), bob, list[0].ID); workspace.CodeOf(err) != workspace.CodeNotFound {
 		t.Errorf("another user disconnects: %v", err)
 	}
-	if err := e.Disconnect(t.Context(), ann, list[0].ID); err != nil {
+	if _, err := e.Disconnect(t.Context(), ann, list[0].ID); err != nil {
 		t.Error(err)
 	}
 	if got := e.asks(ann, web, "git.example.com"); got != "not_found" {
@@ -135,7 +135,7 @@ func TestTokenIsSealed(t *testing.T) {
 	}
 	e.connect(ann, "evil.example.com", "x")
 	e.connect(bob, "git.example.com", "hunter4")
-	if err := e.Disconnect(t.Context(), ann, e.connect(ann, "gone.example.com", "hunter5").ID); err != nil {
+	if _, err := e.Disconnect(t.Context(), ann, e.connect(ann, "gone.example.com", "hunter5").ID); err != nil {
 		t.Fatal(err)
 	}
 	dump := fixture.Query[string](e.Database, `SELECT concat((SELECT string_agg(c::text, '') FROM git_connections c), (SELECT string_agg(a::text, '') FROM audit_log a))`)
@@ -178,6 +178,19 @@ func TestTokenIsSealed(t *testing.T) {
 	}
 }
 
+// apps has an app for git.example.com and gist.example.com, whose tokens are those of a function.
+type apps func(host, rejected string) (gitaccess.Tokens, error)
+
+func (apps) Primary(host string) string { return strings.Replace(host, "gist.", "git.", 1) }
+
+func (f apps) Fresh(_ context.Context, c postgres.GitTokens, rejected string) (gitaccess.Tokens, error) {
+	return f(c.Host, rejected)
+}
+
+func (apps) Ending(context.Context, workspace.Caller, string) (func() bool, error) {
+	return func() bool { return true }, nil
+}
+
 func TestFreshTokens(t *testing.T) {
 	t.Parallel()
 	e := open(t)
@@ -191,8 +204,11 @@ func TestFreshTokens(t *testing.T) {
 		t.Error(got)
 	}
 	var fail error
-	e.Fresh = func(_ context.Context, c postgres.GitTokens) (gitaccess.Tokens, error) {
-		return gitaccess.Tokens{Access: "fresh " + c.Host}, fail
+	e.Apps = apps(func(host, rejected string) (gitaccess.Tokens, error) {
+		return gitaccess.Tokens{Access: "fresh " + host + rejected}, fail
+	})
+	if got := e.asks(ann, web, "gist.example.com"); got != "oauth2:fresh git.example.com" {
+		t.Error(got)
 	}
 	if got := e.asks(ann, web, "git.example.com"); got != "oauth2:fresh git.example.com" {
 		t.Error(got)
@@ -201,7 +217,7 @@ func TestFreshTokens(t *testing.T) {
 		t.Error(got)
 	}
 	fail = workspace.Errorf(workspace.CodeUnavailable, "The provider does not answer.")
-	if _, err := e.Credential(t.Context(), inside(ann, web), "git.example.com"); !errors.Is(err, fail) {
+	if _, err := e.Credential(t.Context(), inside(ann, web), "git.example.com", ""); !errors.Is(err, fail) {
 		t.Error(err)
 	}
 }

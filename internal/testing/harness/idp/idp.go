@@ -46,6 +46,8 @@ type Options struct {
 	// InIDToken has the provider put all claims into ID tokens. Otherwise most are only
 	// at its UserInfo endpoint.
 	InIDToken bool
+	// AuthMethod is how the client authenticates at the token endpoint; empty: client_secret_basic.
+	AuthMethod string
 }
 
 // Provider is a running provider.
@@ -71,6 +73,7 @@ func Start(t testing.TB, o Options) *Provider {
 	config, err := json.Marshal(map[string]any{
 		"client_id": ClientID, "client_secret": ClientSecret, "redirect_uris": []string{o.RedirectURI},
 		"backchannel_logout_uri": o.LogoutURI, "claims_in_id_token": o.InIDToken,
+		"auth_method": o.AuthMethod,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -149,6 +152,20 @@ func (p *Provider) Down(down bool) {
 func (p *Provider) AnswerAs(issuer string) {
 	p.t.Helper()
 	p.control(map[string]any{"answer": issuer})
+}
+
+// Tokens is how the provider answers at /oauth/token, where it is like GitLab.
+type Tokens struct {
+	Lifetime time.Duration // of access tokens; 0: a minute
+	Delay    time.Duration // before it answers
+	Lose     int           // how many answers do not arrive, though the provider has issued the tokens
+	Keep     bool          // a refresh token can be used again
+}
+
+// Issue changes how the provider answers at /oauth/token.
+func (p *Provider) Issue(t Tokens) {
+	p.t.Helper()
+	p.control(map[string]any{"tokens": map[string]any{"lifetime": t.Lifetime.Seconds(), "delay": t.Delay.Seconds(), "lose": t.Lose, "keep_refresh": t.Keep}})
 }
 
 // Requests returns how many requests for a path the provider has got.

@@ -1,6 +1,6 @@
 // An OpenID provider for tests. Its argument is JSON: client_id, client_secret,
-// redirect_uris, backchannel_logout_uri, and claims_in_id_token. It prints its issuer.
-// Below /control tests change its users, and how it answers.
+// redirect_uris, backchannel_logout_uri, claims_in_id_token and auth_method. It prints its issuer.
+// Below /control tests change its users, and how it answers. It has the addresses of GitLab, too.
 import { createServer } from 'node:http';
 import { createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto';
 import Provider from 'oidc-provider';
@@ -10,6 +10,8 @@ let users = {}; // by subject: preferred_username, email, groups, roles, hd, and
 let down = false;
 let answer; // that replaces the issuer in answers to browsers
 let counts = {};
+let tokens = {}; // lifetime and delay in seconds, lose: how many answers, and keep_refresh
+const gitlab = { '/oauth/authorize': '/auth', '/oauth/token': '/token', '/oauth/revoke': '/token/revocation' };
 
 const server = createServer();
 server.listen(0, '127.0.0.1', () => {
@@ -29,6 +31,7 @@ server.listen(0, '127.0.0.1', () => {
       redirect_uris: config.redirect_uris,
       grant_types: ['authorization_code', 'refresh_token'],
       response_types: ['code'],
+      ...(config.auth_method && { token_endpoint_auth_method: config.auth_method }),
       ...(config.backchannel_logout_uri && {
         backchannel_logout_uri: config.backchannel_logout_uri,
         backchannel_logout_session_required: true,
@@ -41,13 +44,14 @@ server.listen(0, '127.0.0.1', () => {
     claims: { openid: ['sub', 'sid'], profile: ['preferred_username', 'roles', 'groups'], email: ['email', 'hd'], groups: ['groups'] },
     conformIdTokenClaims: !config.claims_in_id_token,
     issueRefreshToken: () => true,
-    rotateRefreshToken: true,
+    rotateRefreshToken: () => !tokens.keep_refresh,
     features: {
       devInteractions: { enabled: true },
       backchannelLogout: { enabled: true },
       rpInitiatedLogout: { enabled: true },
+      revocation: { enabled: true },
     },
-    ttl: { AccessToken: 60, AuthorizationCode: 60, IdToken: 60, RefreshToken: 3600, Session: 3600, Grant: 3600, Interaction: 600 },
+    ttl: { AccessToken: () => tokens.lifetime || 60, AuthorizationCode: 60, IdToken: 60, RefreshToken: 3600, Session: 3600, Grant: 3600, Interaction: 600 },
     findAccount: (_, id) => {
       const user = users[id];
       if (!user || user.disabled) return undefined;
@@ -76,6 +80,7 @@ server.listen(0, '127.0.0.1', () => {
       if (change.users) users = change.users;
       if ('down' in change) down = change.down;
       if ('answer' in change) answer = change.answer;
+      if (change.tokens) tokens = change.tokens;
       res.setHeader('Content-Type', 'application/json');
       res.end(JSON.stringify(counts));
       return;
@@ -86,6 +91,22 @@ server.listen(0, '127.0.0.1', () => {
       res.end('down');
       return;
     }
+    if (path === '/api/v4/user') {
+      const token = await provider.AccessToken.find((req.headers.authorization || '').replace(/^Bearer /, ''));
+      const user = token && !token.isExpired && users[token.accountId];
+      res.statusCode = user ? 200 : 401;
+      res.setHeader('Content-Type', 'application/json');
+      res.end(JSON.stringify(user ? { username: user.preferred_username } : { message: '401 Unauthorized' }));
+      return;
+    }
+    if (path === '/oauth/token') {
+      if (tokens.delay) await new Promise((done) => setTimeout(done, tokens.delay * 1000));
+      if (tokens.lose > 0) {
+        tokens.lose--;
+        res.end = () => req.socket.destroy();
+      }
+    }
+    if (gitlab[path]) req.url = req.url.replace(path, gitlab[path]);
     if (answer) {
       const setHeader = res.setHeader.bind(res);
       res.setHeader = (name, value) => setHeader(name, name.toLowerCase() === 'location' ?
