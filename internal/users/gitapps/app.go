@@ -17,6 +17,8 @@ import (
 	"unicode"
 
 	"golang.org/x/oauth2"
+
+	"codehub/internal/users/gitaccess"
 )
 
 // App is an OAuth2 app at a provider.
@@ -133,9 +135,8 @@ func defaultHosts(address string) []string {
 
 const (
 	// requestTimeout bounds a request to a provider.
-	requestTimeout = 10 * time.Second
+	requestTimeout = 15 * time.Second
 	maxAnswer      = 1 << 20
-	maxToken       = 32 << 10
 	maxLogin       = 100
 )
 
@@ -208,7 +209,7 @@ func bounded(s string, n int) string {
 func toTokens(t *oauth2.Token) (out tokens, err error) {
 	out = tokens{access: t.AccessToken, refresh: t.RefreshToken}
 	for _, token := range []string{out.access, out.refresh} {
-		if len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		if len(token) > gitaccess.MaxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 			return tokens{}, errors.New("the provider issued a token that is too long, or is no text")
 		}
 	}

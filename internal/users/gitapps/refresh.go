@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// margin is how long before its end a token is refreshed.
+	// margin is how long before its end a token is refreshed; one of a short life after half of it.
 	margin = 5 * time.Minute
 	// usable is how long a token has to be valid to be used although its refresh fails or takes long.
 	usable = 15 * time.Second
 	// patience is how long a request waits for a refresh if it can use the former token.
 	patience = 3 * time.Second
 	// refreshTimeout bounds a refresh, which goes on if the request that began it ends.
-	refreshTimeout = 30 * time.Second
+	refreshTimeout = 35 * time.Second
 	// busyPause is the time between two attempts while another server refreshes.
 	busyPause = 100 * time.Millisecond
 	// failurePause is how long a failure of a provider is remembered.
@@ -50,7 +50,8 @@ func (s *Service) Fresh(ctx context.Context, c postgres.GitTokens, rejected stri
 	}
 	refused := rejected != "" && rejected == gitaccess.Digest(t.Access)
 	old := g.Age >= rejectedAge || g.Age < 0 // the clock was set back
-	if !(g.ValidFor != nil && *g.ValidFor < margin) && !(refused && old) {
+	soon := g.ValidFor != nil && *g.ValidFor < min(margin, max((*g.ValidFor+g.Age)/2, usable))
+	if !soon && !(refused && old) {
 		return t, nil
 	}
 	valid := !refused && (g.ValidFor == nil || *g.ValidFor > usable)
@@ -214,7 +215,7 @@ func (s *Service) explain(app *App, err error) error {
 	case errors.Is(err, errClient):
 		return message(workspace.CodeUnavailable, "%s does not accept the app of this server. Ask an administrator to check its client id and secret.", app.Title)
 	}
-	return &workspace.Error{Code: workspace.CodeUnavailable, Message: fmt.Sprintf("%s is not responding, and the token of the connection has expired. Try again later.", app.Title), Err: err}
+	return &workspace.Error{Code: workspace.CodeUnavailable, Message: fmt.Sprintf("%s is not responding, so the token of the connection cannot be refreshed. Try again later.", app.Title), Err: err}
 }
 
 func message(code workspace.Code, format string, args ...any) error {
