@@ -91,16 +91,16 @@ func (w *world) connect(tokens idp.Tokens) *connection {
 	c := &connection{world: w, caller: w.AddUser(name)}
 	c.caller.Session = "session of " + name
 	s := w.servers[0]
-	address, cookie, err := s.Begin(c.caller, "company")
+	address, cookie, err := s.Begin(c.caller, "company", "why")
 	w.ok(err)
 	back := func(u *url.URL) bool { return !strings.HasSuffix(u.Path, "/callback") }
 	b := idp.NewBrowser(w.t)
 	page := b.LogIn(b.Open(address, back), name, back)
 	r := httptest.NewRequest(http.MethodGet, page.Header.Get("Location"), nil)
 	r.AddCookie(cookie)
-	made, err := s.Finish(r, c.caller, "company")
+	made, purpose, err := s.Finish(r, c.caller, "company")
 	w.ok(err)
-	if made.Login != name || made.Provider != "company" || made.Kind != api.GitOAuth {
+	if purpose != "why" || made.Login != name || made.Provider != "company" || made.Kind != api.GitOAuth {
 		w.t.Errorf("connected %+v", made)
 	}
 	c.id = made.ID

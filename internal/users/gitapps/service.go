@@ -133,6 +133,7 @@ type flow struct {
 	State    string `json:"s"`
 	Verifier string `json:"v"` // of PKCE
 	Expires  int64  `json:"e"`
+	For      string `json:"f,omitempty"`
 }
 
 // flowOwner binds a flow to an app and a session of codehub.
@@ -145,9 +146,9 @@ func (s *Service) base() string { return strings.TrimRight(s.URL.String(), "/") 
 
 func (s *Service) callback(app string) string { return s.base() + "/settings/git/" + app + "/callback" }
 
-// Begin returns the provider's address to which to send the browser, and the cookie to set.
-// CodeNotFound; CodeNotSupported without a key for tokens; CodeForbidden for an API token.
-func (s *Service) Begin(caller workspace.Caller, id string) (address string, cookie *http.Cookie, err error) {
+// Begin returns the provider's address to which to send the browser, and the cookie to set. purpose is
+// what Finish returns: an id, or empty. CodeNotFound; CodeNotSupported without a key for tokens; CodeForbidden for an API token.
+func (s *Service) Begin(caller workspace.Caller, id, purpose string) (address string, cookie *http.Cookie, err error) {
 	app, ok := s.App(id)
 	if !ok {
 		return "", nil, workspace.NotFound("app")
@@ -155,7 +156,7 @@ func (s *Service) Begin(caller workspace.Caller, id string) (address string, coo
 	if caller.Token != "" || caller.Session == "" {
 		return "", nil, workspace.Errorf(workspace.CodeForbidden, "Connect in a browser.")
 	}
-	f := flow{State: rand.Text(), Verifier: oauth2.GenerateVerifier(), Expires: s.Now().Add(flowLifetime).Unix()}
+	f := flow{State: rand.Text(), Verifier: oauth2.GenerateVerifier(), Expires: s.Now().Add(flowLifetime).Unix(), For: purpose}
 	plain, err := json.Marshal(f)
 	if err != nil {
 		return "", nil, err
@@ -171,26 +172,27 @@ func (s *Service) Begin(caller workspace.Caller, id string) (address string, coo
 // ClearCookie returns a cookie that ends the connection in progress.
 func (s *Service) ClearCookie() *http.Cookie { return s.Sessions.FlowCookie("", 0) }
 
-// Finish completes the connection with which the provider has sent the browser back. Errors are
-// *Failure, or those of the store.
-func (s *Service) Finish(r *http.Request, caller workspace.Caller, id string) (api.GitConnection, error) {
+// Finish completes the connection with which the provider has sent the browser back, and returns the
+// purpose of Begin. Errors are *Failure, or those of the store.
+func (s *Service) Finish(r *http.Request, caller workspace.Caller, id string) (made api.GitConnection, purpose string, err error) {
 	app, ok := s.App(id)
 	if !ok {
-		return api.GitConnection{}, workspace.NotFound("app")
+		return made, "", workspace.NotFound("app")
 	}
-	made, err := s.finish(r, caller, app)
+	flow, err := s.flowOf(r, caller, app.ID)
+	if err == nil {
+		made, err = s.finish(r, caller, app, flow)
+	} else {
+		err = &Failure{Expired, err}
+	}
 	var f *Failure
 	if errors.As(err, &f) {
 		s.Log.WarnContext(r.Context(), "git connection failed", "app", id, "reason", string(f.Reason), "err", f.Err)
 	}
-	return made, err
+	return made, flow.For, err
 }
 
-func (s *Service) finish(r *http.Request, caller workspace.Caller, app *App) (made api.GitConnection, err error) {
-	f, err := s.flowOf(r, caller, app.ID)
-	if err != nil {
-		return made, &Failure{Expired, err}
-	}
+func (s *Service) finish(r *http.Request, caller workspace.Caller, app *App, f flow) (made api.GitConnection, err error) {
 	q := r.URL.Query()
 	if len(q["state"]) != 1 || subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(f.State)) != 1 {
 		return made, &Failure{Expired, errors.New("the browser has not begun this connection")}
