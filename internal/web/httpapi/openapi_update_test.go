@@ -145,7 +145,8 @@ func withFields(s ordered, typ reflect.Type, comments map[string]string) ordered
 		}
 		property, ok := have.get(name).(ordered)
 		if !ok {
-			property = schemaOf(f.Type, options == "")
+			request := string(plainJSON(s.get("additionalProperties"))) == "false"
+			property = schemaOf(f.Type, options != "omitempty" || request)
 			if about := comments[typ.Name()+"."+f.Name]; about != "" {
 				property.set("description", json.RawMessage(plainJSON(about)))
 			}
