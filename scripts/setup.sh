@@ -200,14 +200,14 @@ settle_packages() {
 	done
 }
 
-# install_provider fetches the OpenID provider of the tests, unless it is there.
-install_provider() {
-	local dir=../internal/testing/harness/idp/testdata
+# install_module NAME DIR fetches an npm module of the tests, unless it is there.
+install_module() {
+	local name=$1 dir=$2
 	if [ -e "$dir/node_modules/.package-lock.json" ] && [ ! "$dir/package-lock.json" -nt "$dir/node_modules/.package-lock.json" ]; then
 		return
 	fi
-	timed "fetch the OpenID provider of the tests with npm" npm ci --prefix "$dir" --ignore-scripts --no-audit --no-fund --loglevel=error ||
-		die "npm could not fetch the OpenID provider of the tests (see above)"
+	timed "fetch $name of the tests with npm" npm ci --prefix "$dir" --ignore-scripts --no-audit --no-fund --loglevel=error ||
+		die "npm could not fetch $name of the tests (see above)"
 	touch "$dir/node_modules/.package-lock.json"
 }
 
@@ -228,8 +228,11 @@ esac
 check_go
 install_packages
 case $1 in
-check | test | verify | bench) install_provider ;;
+check | test | verify | bench) install_module 'the OpenID provider' ../internal/testing/harness/idp/testdata ;;
 esac
+if [ "$1" = verify ]; then
+	install_module 'the devcontainer CLI' ../internal/workspace/devcontainer/testdata
+fi
 case $1 in
 image | run | release | test | verify | bench | packages) ./start-docker.sh ;;
 esac
