@@ -149,7 +149,37 @@ type Patch struct {
 	// Template updates the workspace to another version of its template: the fields above that it
 	// gives are set from it (lifecycle.FollowTemplate).
 	Template *workspace.TemplateUse
-	project  workspace.Optional[workspace.Project] // of Template
+	project  workspace.Optional[workspace.Project] // of Template, or of Devcontainer
+	// Devcontainer makes the workspace use the description of a repository, or none: the fields above
+	// that it gives are set from it (lifecycle.FollowDevcontainer).
+	Devcontainer workspace.Optional[workspace.Devcontainer]
+}
+
+// followDevcontainer returns the patch with what the use of p.Devcontainer changes in w. CodeInvalid
+// for one that no workspace can use.
+func (p Patch) followDevcontainer(w workspace.Workspace) (Patch, error) {
+	if w.Project.Empty() {
+		return p, workspace.InvalidField("file", "is in no repository of the workspace.")
+	}
+	c, used := lifecycle.FollowDevcontainer(w, p.Devcontainer.Value)
+	project := *w.Project
+	project.Devcontainer = used
+	p.Image, p.Size, p.Env, p.project = c.Image, c.Size, nil, workspace.Optional[workspace.Project]{Set: true, Value: &project}
+	if len(c.Env) > 0 {
+		p.Env = &lifecycle.EnvChange{Set: c.Env}
+	}
+	return p, project.Check()
+}
+
+// AuditDevcontainer is the action of the use of a description of a repository.
+const AuditDevcontainer = "workspace.devcontainer"
+
+// devcontainerDetails are those of AuditDevcontainer.
+func devcontainerDetails(d *workspace.Devcontainer) map[string]any {
+	if d == nil {
+		return map[string]any{"file": nil}
+	}
+	return map[string]any{"file": d.File, "digest": d.Digest}
 }
 
 // follow returns the patch with what the update to p.Template changes in w. CodeInvalid if w is not
@@ -185,7 +215,7 @@ func useTemplate(w *workspace.Workspace, to workspace.TemplateUse) (details map[
 // CodeQuotaExceeded of lifecycle.SetSize, CheckSpace and CheckOwned; for Desired see lifecycle.Desire.
 func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
 	before := needsNoSlot
-	if p.Image != nil || p.Template != nil || p.Desired != nil && *p.Desired == workspace.DesiredRunning {
+	if p.Image != nil || p.Template != nil || p.Devcontainer.Set || p.Desired != nil && *p.Desired == workspace.DesiredRunning {
 		before = mayNeedSlot
 	}
 	w, _, err := db.apply(ctx, caller, id, "change a workspace", before, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
@@ -199,9 +229,18 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 				return lifecycle.Intent{}, err
 			}
 		}
+		if p.Devcontainer.Set {
+			var err error
+			if p, err = p.followDevcontainer(w); err != nil {
+				return lifecycle.Intent{}, err
+			}
+			if err := audit(ctx, tx, caller, AuditDevcontainer, string(id), devcontainerDetails(p.Devcontainer.Value)); err != nil {
+				return lifecycle.Intent{}, err
+			}
+		}
 		edits := p.edit(&w)
-		edited := edits != nil
-		if edited {
+		edited := edits != nil || p.Devcontainer.Set
+		if edits != nil {
 			if err := audit(ctx, tx, caller, AuditChange, string(id), edits); err != nil {
 				return lifecycle.Intent{}, err
 			}

@@ -34,7 +34,8 @@ const (
 	maxProjectBytes = 64 << 10
 )
 
-// Project is what a workspace was created to work on. Only an update of its template changes it.
+// Project is what a workspace was created to work on. Only an update of its template and the use of a
+// Devcontainer change it.
 type Project struct {
 	Repositories []Repository `json:"repositories,omitempty"`
 	Scripts      *Scripts     `json:"scripts,omitempty"` // nil: none
@@ -44,6 +45,8 @@ type Project struct {
 	// Secrets are the variables that secrets of its owner should set. The workspace starts without
 	// them as well.
 	Secrets []string `json:"secrets,omitempty"`
+	// Devcontainer is the description of a repository that the workspace uses; nil: none.
+	Devcontainer *Devcontainer `json:"devcontainer,omitempty"`
 }
 
 // MaxRequiredSecrets bounds Project.Secrets.
@@ -156,7 +159,7 @@ func (p *Project) Check() error {
 	if b, err := json.Marshal(p); err != nil || len(b) > maxProjectBytes {
 		return InvalidField("repositories", fmt.Sprintf("have more than %d bytes.", maxProjectBytes))
 	}
-	return nil
+	return p.Devcontainer.Check()
 }
 
 // Over returns the parts of p, and of the parts that it lacks those of base. The repositories are
@@ -167,7 +170,7 @@ func (p *Project) Over(base *Project) *Project {
 		out = *base
 	}
 	if p != nil && len(p.Repositories) > 0 {
-		out.Repositories = p.Repositories
+		out.Repositories, out.Devcontainer = p.Repositories, nil
 	}
 	if p != nil && p.Scripts != nil {
 		out.Scripts = p.Scripts
@@ -203,6 +206,9 @@ func (p *Project) Follow(from, to *Project) *Project {
 	follow(&is.Extensions, was.Extensions, next.Extensions)
 	follow(&is.Ports, was.Ports, next.Ports)
 	follow(&is.Secrets, was.Secrets, next.Secrets)
+	if d := is.Devcontainer; d != nil && !slices.ContainsFunc(is.Repositories, func(r Repository) bool { return strings.HasPrefix(d.File, r.Folder()+"/") }) {
+		is.Devcontainer = nil
+	}
 	if is.Empty() {
 		return nil
 	}
@@ -217,6 +223,9 @@ func follow[T any](is *[]T, was, next []T) {
 
 // Folder is the folder below the home that the IDE opens.
 func (p *Project) Folder() string {
+	if !p.Empty() && p.Devcontainer != nil {
+		return p.Devcontainer.Folder
+	}
 	if !p.Empty() && len(p.Repositories) == 1 {
 		return p.Repositories[0].Folder()
 	}

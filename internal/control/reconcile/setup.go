@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -23,6 +24,7 @@ type Setup func(ctx context.Context, row workspace.Workspace, s *agent.Setup) er
 // setup returns what row's workspace needs beyond its image.
 func (t *term) setup(ctx context.Context, row workspace.Workspace, l postgres.Launch) (s agent.Setup, err error) {
 	s.Steps = projectSteps(l.Project)
+	addDevcontainer(l.Project, row.ImageRef, &s)
 	for _, add := range t.cfg.Setups {
 		if err := add(ctx, row, &s); err != nil {
 			return agent.Setup{}, err
@@ -43,12 +45,12 @@ func projectSteps(p *workspace.Project) (steps []agent.Step) {
 	for _, r := range p.Repositories {
 		steps = append(steps, agent.Step{Name: r.URL, Clone: &r})
 	}
-	if len(p.Extensions) > 0 {
+	if extensions := p.AllExtensions(); len(extensions) > 0 {
 		args := []string{account.IDEDir + "/bin/code-server", "--user-data-dir", path.Join(runtime.HomeDir, ".local/share/code-server")}
-		for _, e := range p.Extensions {
+		for _, e := range extensions {
 			args = append(args, "--install-extension", e)
 		}
-		list := sha256.Sum256([]byte(strings.Join(p.Extensions, " ")))
+		list := sha256.Sum256([]byte(strings.Join(extensions, " ")))
 		steps = append(steps, agent.Step{
 			Name: "extensions", Timeout: extensionsTimeout, Once: fmt.Sprintf("extensions-%x", list[:6]), // another list is installed as well
 			Script: &agent.Script{Commands: []agent.ScriptCommand{{Args: args}}, Dir: "."},
@@ -64,6 +66,28 @@ func projectSteps(p *workspace.Project) (steps []agent.Step) {
 		add("start", "", s.Start)
 	}
 	return steps
+}
+
+// addDevcontainer adds what a description of a repository has run. The scripts of the creation run
+// again if they, or the image that they run in, are others.
+func addDevcontainer(p *workspace.Project, image string, s *agent.Setup) {
+	if p == nil || p.Devcontainer == nil {
+		return
+	}
+	d := p.Devcontainer
+	s.References, s.EditorSettings = d.References, d.Settings
+	for _, script := range d.Scripts {
+		step := agent.Step{Name: script.Name, Script: &agent.Script{Dir: d.Folder}}
+		for _, c := range script.Commands {
+			step.Script.Commands = append(step.Script.Commands, agent.ScriptCommand(c))
+		}
+		if script.Once {
+			text, _ := json.Marshal([]any{image, d.Folder, script})
+			step.Timeout = workspace.MaxScriptTimeout
+			step.Once = fmt.Sprintf("devcontainer-%s-%.8x", strings.ToLower(script.Name), sha256.Sum256(text))
+		}
+		s.Steps = append(s.Steps, step)
+	}
 }
 
 // sendSetup sends the setup to the agent of a container, which may have got it from an earlier

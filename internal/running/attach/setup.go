@@ -48,3 +48,18 @@ func (a *Attacher) agentOf(ctx context.Context, id workspace.ID) (*agent.Client,
 	}
 	return &agent.Client{Addr: up.Agent, Secret: up.Secret}, nil
 }
+
+// Descriptions reads the files by which the repositories of a running workspace describe their
+// environment. ErrNoAgent also if the agent is too old; otherwise as Setup.
+func (a *Attacher) Descriptions(ctx context.Context, id workspace.ID) (agent.Descriptions, error) {
+	c, err := a.agentOf(ctx, id)
+	if err != nil {
+		return agent.Descriptions{}, err
+	}
+	d, err := c.Descriptions(ctx)
+	var refused *agent.RefusedError
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return d, ErrNoAgent
+	}
+	return d, refusal(err)
+}

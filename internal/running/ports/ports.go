@@ -115,10 +115,8 @@ func (s *Service) Merge(ws workspace.Workspace, listening []agent.Port, shares [
 		}
 		return by[port]
 	}
-	if ws.Project != nil {
-		for _, named := range ws.Project.Ports {
-			at(named.Port).Label = named.Label
-		}
+	for _, named := range ws.Project.AllPorts() {
+		at(named.Port).Label = named.Label
 	}
 	for _, share := range shares {
 		p := at(share.Port)

@@ -42,19 +42,17 @@ func Scripts(s *workspace.Scripts) *api.Scripts {
 // Ports are the ports of a project as the API shows them.
 func Ports(p *workspace.Project) []api.ProjectPort {
 	out := []api.ProjectPort{}
-	if p != nil {
-		for _, port := range p.Ports {
-			out = append(out, api.ProjectPort(port))
-		}
+	for _, port := range p.AllPorts() {
+		out = append(out, api.ProjectPort(port))
 	}
 	return out
 }
 
 func extensionsOf(p *workspace.Project) []string {
-	if p == nil || p.Extensions == nil {
-		return []string{}
+	if list := p.AllExtensions(); list != nil {
+		return list
 	}
-	return p.Extensions
+	return []string{}
 }
 
 func secretsOf(p *workspace.Project) []string {

@@ -43,14 +43,22 @@ const (
 // An agent takes one; the first one counts.
 type Setup struct {
 	// Env is added to the environment of the IDE, commands and steps: by name.
-	Env   map[string]string `json:"env,omitempty"`
-	Files []File            `json:"files,omitempty"`
+	Env map[string]string `json:"env,omitempty"`
+	// References are further variables. In their values ${containerEnv:NAME} and
+	// ${containerEnv:NAME:DEFAULT} stand for a variable of the container.
+	References map[string]string `json:"references,omitempty"`
+	// EditorSettings are added to the settings of the IDE in this workspace: a JSON object. A setting
+	// that the user changed stays.
+	EditorSettings json.RawMessage `json:"editor_settings,omitempty"`
+	Files          []File          `json:"files,omitempty"`
 	// Steps run in this order as the workspace's user, while the IDE starts.
 	Steps []Step `json:"steps,omitempty"`
 }
 
 // Empty reports whether there is nothing to set up.
-func (s Setup) Empty() bool { return len(s.Env) == 0 && len(s.Files) == 0 && len(s.Steps) == 0 }
+func (s Setup) Empty() bool {
+	return len(s.Env) == 0 && len(s.References) == 0 && len(s.EditorSettings) == 0 && len(s.Files) == 0 && len(s.Steps) == 0
+}
 
 // Clear overwrites the contents of the files, once they are no longer needed.
 func (s Setup) Clear() {
@@ -128,6 +136,8 @@ const (
 	KindDotfiles = "dotfiles"
 	KindServer   = "server" // Step.Fail
 	KindFiles    = "files"  // of the setup's files; only there if one could not be written
+	// KindSettings is that of Setup.EditorSettings; only there if they could not be written.
+	KindSettings = "settings"
 )
 
 // ReasonFailedBefore is the reason of a step that is skipped since it failed at an earlier start.
@@ -161,6 +171,8 @@ type StepStatus struct {
 	// file in it.
 	Folder string `json:"folder,omitempty"`
 	File   string `json:"file,omitempty"`
+	// Described reports that the repository describes its environment: see Client.Descriptions.
+	Described bool `json:"described,omitempty"`
 }
 
 // Running reports whether a step runs or waits.

@@ -46,8 +46,8 @@ func (d *Dashboard) connectOf(w workspace.Workspace, owner string) connectView {
 	case lifecycle.OpenNow, lifecycle.OpenStarts, lifecycle.OpenQueues, lifecycle.OpenWaits:
 		v.Opens = true
 	}
-	if w.Project != nil && d.Ports != nil && owner == "" {
-		for _, p := range w.Project.Ports {
+	if d.Ports != nil && owner == "" {
+		for _, p := range w.Project.AllPorts() {
 			if p.Open {
 				v.Apps = append(v.Apps, appLink{p.Port, p.Label, d.Ports.URL(w.ID, p.Port)})
 			}

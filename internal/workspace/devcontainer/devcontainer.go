@@ -48,19 +48,10 @@ func (e Environment) Line(property string) int { return e.lines[property] }
 
 // Port is a port that a program of the repository listens on.
 type Port struct {
-	Port    int
-	Label   string
-	Open    string // one of the Opens; empty: as for any port
-	Missing bool   // it only has attributes: nobody asked to forward it
+	Port  int
+	Label string
+	Open  bool // in a browser, once a program listens on it
 }
-
-// What happens once a port is open.
-const (
-	OpenBrowser = "browser"
-	OpenPreview = "preview"
-	OpenNotify  = "notify"
-	OpenNot     = "ignore"
-)
 
 // Hook is when a script runs.
 type Hook string

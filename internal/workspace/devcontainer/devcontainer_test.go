@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 		Name: "api", Image: "x/go:1", User: "vscode", Folder: folder,
 		Env:       map[string]string{"ROOT": folder, "N": "3", "B": "true", "PATH": "/x", "L": ""},
 		RemoteEnv: map[string]string{"PATH": "${containerEnv:PATH}:/opt/bin"},
-		Ports:     []Port{{Port: 3000, Label: "Web", Open: OpenBrowser}},
+		Ports:     []Port{{Port: 3000, Label: "Web", Open: true}},
 		Scripts: []Script{
 			{PostCreate, []Command{{Name: "a", Shell: "make w1"}, {Name: "b", Args: []string{"x", "y z"}}}},
 			{PostAttach, []Command{{Shell: "attach"}}},
@@ -207,7 +207,7 @@ additionalRepositories: []
 	got.Ignored, got.lines = nil, nil
 	env := "export A='it'\\''s'\n"
 	if d := cmp.Diff(Environment{
-		Image: "x/full", Folder: "/home/coder/project/api/sub", Ports: []Port{{Port: 3000, Label: "Web", Open: OpenPreview}}, Extensions: []string{"golang.go"},
+		Image: "x/full", Folder: "/home/coder/project/api/sub", Ports: []Port{{Port: 3000, Label: "Web", Open: true}}, Extensions: []string{"golang.go"},
 		Scripts: []Script{
 			{PostCreate, []Command{{Name: "Web", Shell: env + "nvm use\nnpm ci\n"}, {Name: "2", Shell: "make"}}},
 			{PostStart, []Command{

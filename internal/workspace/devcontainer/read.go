@@ -283,7 +283,7 @@ func (r *reader) portsAttributes(property string, n *node) {
 		}
 		port := r.port(number)
 		if port == nil {
-			r.out.Ports = append(r.out.Ports, Port{Port: number, Missing: true})
+			r.out.Ports = append(r.out.Ports, Port{Port: number})
 			port = r.port(number)
 		}
 		r.fields(p, n, func(p, key string, n *node) {
@@ -307,14 +307,11 @@ func (r *reader) portsAttributes(property string, n *node) {
 
 func (r *reader) onAutoForward(property string, n *node, port *Port) {
 	switch n.text {
+	case "openBrowser", "openBrowserOnce", "open-browser", "openPreview", "open-preview":
+		port.Open = true
+	case "silent", "ignore": // codehub opens no port by itself
 	case "notify":
-		port.Open = OpenNotify
-	case "openBrowser", "openBrowserOnce", "open-browser":
-		port.Open = OpenBrowser
-	case "openPreview", "open-preview":
-		port.Open = OpenPreview
-	case "silent", "ignore":
-		port.Open = OpenNot
+		r.ignore(property, n.line, ReasonPortAttribute)
 	default:
 		r.ignore(property, n.line, ReasonType)
 	}

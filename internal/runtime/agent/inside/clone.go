@@ -66,7 +66,7 @@ func (s *Server) cloneTo(st *step, repo workspace.Repository, folder string) err
 		}
 		switch entries, err := os.ReadDir(folder); {
 		case err == nil && len(entries) > 0:
-			s.change(func() { st.File = workspaceFile(folder) })
+			s.lookInto(st, folder)
 			return errSkipped
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return stepError{"in_the_way", fmt.Sprintf("%s is not a folder.", folder)}
@@ -87,8 +87,18 @@ func (s *Server) cloneTo(st *step, repo workspace.Repository, folder string) err
 	if err := moveFiles(part, folder); err != nil {
 		return err
 	}
-	s.change(func() { st.File = workspaceFile(folder) })
+	s.lookInto(st, folder)
 	return nil
+}
+
+// lookInto reports what a cloned repository has for the IDE and the server.
+func (s *Server) lookInto(st *step, folder string) {
+	file, described := workspaceFile(folder), false
+	s.inRepository(st.spec.Clone.Folder(), func(repo *os.Root) {
+		names, _ := describing(repo)
+		described = len(names) > 0
+	})
+	s.change(func() { st.File, st.Described = file, described })
 }
 
 // fetch clones into part, and makes the folder, which the IDE may open meanwhile.

@@ -71,6 +71,7 @@ func NewServer(cfg Config) *Server {
 	s.mux.HandleFunc("POST "+agent.PathSetup, s.takeSetup)
 	s.mux.HandleFunc("POST "+agent.PathRetry, s.retrySetup)
 	s.mux.HandleFunc("POST "+agent.PathSteps, s.runStep)
+	s.mux.HandleFunc("GET "+agent.PathDescriptions, s.descriptions)
 	return s
 }
 

@@ -45,6 +45,7 @@ type setup struct {
 	got     bool
 	env     []string // NAME=value
 	files   []agent.File
+	editor  []byte // agent.Setup.EditorSettings
 	steps   []*step
 	running bool // runSteps runs
 	ending  bool // the container ends: no further step runs, and what is ended now has not failed
@@ -63,6 +64,8 @@ func (s *Server) run(st *step) error {
 	switch {
 	case st.Kind == agent.KindFiles:
 		return s.writeFiles("")
+	case st.Kind == agent.KindSettings:
+		return s.addEditorSettings()
 	case st.spec.Clone != nil:
 		err := s.clone(st)
 		if err == nil || errors.Is(err, errSkipped) {
@@ -109,6 +112,9 @@ func (s *Server) takeSetup(w http.ResponseWriter, r *http.Request) {
 		if err := s.writeFiles(""); err != nil {
 			s.setup.fail(&step{StepStatus: agent.StepStatus{Name: agent.KindFiles, Kind: agent.KindFiles}}, err)
 		}
+		if err := s.addEditorSettings(); err != nil {
+			s.setup.fail(&step{StepStatus: agent.StepStatus{Name: agent.KindSettings, Kind: agent.KindSettings}}, err)
+		}
 		close(s.setup.taken)
 		s.setup.begin(s.runSteps)
 	}
@@ -126,7 +132,12 @@ func (u *setup) take(given agent.Setup) bool {
 	for name, value := range given.Env {
 		u.env = append(u.env, name+"="+value)
 	}
+	container := append(os.Environ(), u.env...)
+	for name, value := range given.References {
+		u.env = append(u.env, name+"="+expand(value, container))
+	}
 	slices.Sort(u.env)
+	u.editor = given.EditorSettings
 	for _, each := range given.Steps {
 		u.steps = append(u.steps, newStep(each))
 	}
