@@ -25,6 +25,7 @@ import (
 	"codehub/internal/gateway/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/running/attach"
+	"codehub/internal/running/dotfiles"
 	"codehub/internal/running/frominside"
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
@@ -98,7 +99,7 @@ func serveAPI(t testing.TB) apiServer {
 		},
 		Gate: gate, Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
 		Admin:  admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, URL: srv.URL, OrphanDelay: 10 * time.Minute}),
-		Attach: attacher, Secrets: secrets.New(srv.DB, keys),
+		Attach: attacher, Secrets: secrets.New(srv.DB, keys), Dotfiles: &dotfiles.Service{Store: srv.DB, Agents: attacher},
 		Templates: templates.New(templates.Config{Store: srv.DB, DefaultImage: "codehub/workspace:latest", Sizes: sizes, Log: log}),
 		Ports: ports.New(ports.Config{Store: srv.DB, Runtime: agents, Attacher: attacher, Layout: layout,
 			Settings: ports.Settings{PortVisibilityMax: "public", PortShareMax: 24 * time.Hour}}),

@@ -60,6 +60,7 @@ type Commands struct {
 	SSH         sshCmd         `cmd:"" group:"Client:" name:"ssh" help:"Open a shell in a workspace by SSH."`
 	ConfigSSH   configSSHCmd   `cmd:"" group:"Client:" name:"config-ssh" help:"Add workspaces to OpenSSH's configuration."`
 	Keys        keysCmd        `cmd:"" group:"Client:" help:"Manage your SSH keys."`
+	Dotfiles    dotfilesCmd    `cmd:"" group:"Client:" help:"Manage your dotfiles."`
 	Secret      secretCmd      `cmd:"" group:"Client:" help:"Manage secrets of workspaces."`
 	Tokens      tokensCmd      `cmd:"" group:"Client:" help:"Manage API tokens."`
 	Sessions    sessionsCmd    `cmd:"" group:"Client:" help:"Manage your sessions."`

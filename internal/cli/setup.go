@@ -90,6 +90,9 @@ func stepWords(st api.SetupStep) string {
 	if st.State == "running" && st.Percent > 0 {
 		text += fmt.Sprintf(" %d %%", st.Percent)
 	}
+	if st.State == "skipped" && st.Reason == "earlier" {
+		text += ", since it failed at an earlier start. Run it again with --retry"
+	}
 	return text
 }
 

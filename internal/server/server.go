@@ -34,6 +34,7 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
 	"codehub/internal/running/attach"
+	"codehub/internal/running/dotfiles"
 	"codehub/internal/running/frominside"
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
@@ -358,6 +359,7 @@ func newServer(p parts) (*server, error) {
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})
 	secretService := secrets.New(db, p.keys)
+	dotfileService := &dotfiles.Service{Store: db, Agents: attacher}
 	portService := ports.New(ports.Config{Store: db, Runtime: p.runtime, Attacher: attacher, Layout: cfg.Layout, Settings: cfg.Proxy.Ports})
 	offered := templates.New(templates.Config{
 		Settings: cfg.Templates, Store: db, DefaultImage: cfg.Defaults.DefaultImage, Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes, Log: log, Conditions: p.conditions,
@@ -365,7 +367,7 @@ func newServer(p parts) (*server, error) {
 	unsaved := proxy.NewUnsaved(time.Now)
 	openBodies := &inbound.OpenBodies{}
 	pages := dashboard.New(dashboard.Config{
-		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Setups: attacher, Log: log,
+		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Setups: attacher, Dotfiles: dotfileService, Log: log,
 		Settings: settings, Clients: cfg.ClientDir, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, MissingImage: func() string { return missingImage(p.conditions) }, Admin: administration, Restore: restore, Ports: portService, Templates: offered,
 		Secrets: secretService, Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
@@ -390,7 +392,7 @@ func newServer(p parts) (*server, error) {
 		Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes,
 		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare,
 		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
-		MayRemove: marks.MayRemove, Setups: []reconcile.Setup{secretService.Deliver},
+		MayRemove: marks.MayRemove, Setups: []reconcile.Setup{secretService.Deliver, dotfileService.Deliver},
 		Ticked:  func(took time.Duration) { ticks.Observe(took.Seconds()) },
 		Address: func(id workspace.ID) string { return addressOf(cfg.Layout, id) },
 	})
@@ -400,7 +402,7 @@ func newServer(p parts) (*server, error) {
 
 	mux := http.NewServeMux()
 	rest := httpapi.New(httpapi.Config{
-		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Archives: p.bucket, Admin: administration,
+		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Dotfiles: dotfileService, Archives: p.bucket, Admin: administration,
 		Restore: restore, Ports: portService, Secrets: secretService, Templates: offered, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 		Gate: gate, OpenBodies: openBodies,
 	})

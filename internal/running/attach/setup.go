@@ -31,11 +31,26 @@ func (a *Attacher) RetrySetup(ctx context.Context, id workspace.ID) (agent.Setup
 		return agent.SetupStatus{}, err
 	}
 	s, err := c.RetrySetup(ctx)
+	return s, conflicts(err)
+}
+
+// RunStep runs a further step in a workspace. ErrSetupRuns if it runs; otherwise as Setup.
+func (a *Attacher) RunStep(ctx context.Context, id workspace.ID, step agent.Step) (agent.SetupStatus, error) {
+	c, err := a.agentOf(ctx, id)
+	if err != nil {
+		return agent.SetupStatus{}, err
+	}
+	s, err := c.RunStep(ctx, step)
+	return s, conflicts(err)
+}
+
+// conflicts is refusal, and ErrSetupRuns for a conflict.
+func conflicts(err error) error {
 	var refused *agent.RefusedError
 	if errors.As(err, &refused) && refused.Status == http.StatusConflict {
-		return s, ErrSetupRuns
+		return ErrSetupRuns
 	}
-	return s, refusal(err)
+	return refusal(err)
 }
 
 func (a *Attacher) agentOf(ctx context.Context, id workspace.ID) (*agent.Client, error) {

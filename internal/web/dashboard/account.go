@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/postgres"
 	"codehub/internal/users/auth"
 	"codehub/internal/web/dashboard/catalogue"
@@ -18,6 +19,7 @@ type accountView struct {
 	Keys     keysView
 	Identity identitiesView
 	Passkeys passkeysView
+	Dotfiles api.Dotfiles
 	OOB      bool
 }
 
@@ -46,6 +48,9 @@ func (d *Dashboard) readAccount(r *http.Request, c workspace.Caller) (v accountV
 		return v, err
 	}
 	if v.Passkeys, err = d.readPasskeys(r, c, v.Identity.Password); err != nil {
+		return v, err
+	}
+	if v.Dotfiles, err = d.Store.Dotfiles(r.Context(), c); err != nil {
 		return v, err
 	}
 	v.Keys, err = d.readKeys(r, c)

@@ -37,6 +37,7 @@ func TestPagesByRole(t *testing.T) {
 	own := []string{"GET /logout", "GET /computer", "GET /{$}", "GET /workspaces/new", "POST /workspaces", "GET /settings/account", "GET /settings/account/password", "POST /settings/account/password",
 		"GET /settings/keys/new", "POST /settings/keys", "POST /settings/sessions/end-others", "GET /settings/tokens", "GET /settings/tokens/new", "POST /settings/tokens",
 		"GET /cli-login", "POST /cli-login", "GET /device", "POST /device", "GET /notices", "GET /new", "GET /settings/secrets", "GET /settings/secrets/new", "POST /settings/secrets"}
+	own = append(own, "GET /settings/dotfiles", "POST /settings/dotfiles", "POST /settings/dotfiles/remove")
 	// Pages of a login or registration that waits for a passkey, of which there is none here.
 	waiting := []string{"GET /passkey", "POST /passkey", "POST /passkey/options", "POST /passkey/recover", "POST /settings/passkeys/options"}
 	own = append(own, "GET /settings/passkeys/new", "POST /settings/passkeys", "GET /settings/passkeys/register", "POST /settings/passkeys/register",

@@ -52,7 +52,9 @@ type Config struct {
 	Usage Usage
 	// Setups is optional; without it no page shows the setup of workspaces.
 	Setups Setups
-	Log    *slog.Logger
+	// Dotfiles is optional; without it no page applies them again.
+	Dotfiles Dotfiles
+	Log      *slog.Logger
 
 	service.Settings
 	// MaxRunning is the running limit of a user, 0 for none.
@@ -193,6 +195,7 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("GET /workspaces/{id}/usage", d.usage)
 	loggedIn("GET /workspaces/{id}/setup", d.setupState)
 	loggedIn("POST /workspaces/{id}/setup", d.retrySetup)
+	loggedIn("POST /workspaces/{id}/dotfiles", d.applyDotfiles)
 	loggedIn("GET /workspaces/{id}/limit", d.limitState)
 	loggedIn("GET /workspaces/{id}/wait", d.wait)
 	d.changeRoutes(loggedIn)
@@ -242,6 +245,9 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("GET /settings/keys/new", d.dialog("ssh-key"))
 	loggedIn("POST /settings/keys", d.addKey)
 	loggedIn("POST /settings/keys/{key}/remove", d.removeKey)
+	loggedIn("GET /settings/dotfiles", d.dialog("dotfiles"))
+	loggedIn("POST /settings/dotfiles", d.setDotfiles)
+	loggedIn("POST /settings/dotfiles/remove", d.removeDotfiles)
 	loggedIn("POST /settings/sessions/end-others", d.endOtherSessions)
 	loggedIn("POST /settings/sessions/{session}/end", d.endSession)
 

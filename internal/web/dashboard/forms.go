@@ -253,6 +253,8 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 		return f, d.showQuota(r, c, f)
 	case "change-password":
 		return d.form(name, r, nil), nil
+	case "dotfiles":
+		return d.dotfilesForm(r, c)
 	case "revoke":
 		return d.revokeForm(r, c)
 	case "link":

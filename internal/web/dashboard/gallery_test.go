@@ -493,6 +493,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		"group":                "/groups/" + group.ID,
 		"secrets":              "/settings/secrets",
 		"secret-new":           "/settings/secrets/new",
+		"dotfiles":             "/settings/dotfiles",
 		"secret-delete":        "/settings/secrets/" + secret.ID + "/delete",
 		"group-edit":           "/groups/" + group.ID + "/edit",
 		"group-member":         "/groups/" + group.ID + "/member",

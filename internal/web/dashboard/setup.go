@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"codehub/internal/running/attach"
 	"codehub/internal/runtime/agent"
@@ -25,6 +26,7 @@ type setupView struct {
 	Steps           []setupStep
 	Running, Failed bool
 	Retries         bool // "Try again" would run a step
+	Dotfiles        bool // "Apply dotfiles" would apply some
 }
 
 // setupStep is one step, with the texts steps.kind.<Kind>, steps.state.<State> and
@@ -75,7 +77,7 @@ func (d *Dashboard) readSetup(ctx context.Context, id workspace.ID) agent.SetupS
 	return s
 }
 
-// withSetup makes the page that enters a workspace wait for the end of its setup.
+// withSetup makes the page that enters a workspace wait for the steps of its setup that the IDE needs.
 func (d *Dashboard) withSetup(ctx context.Context, w workspace.Workspace, v waitView) waitView {
 	if v.Kind != waitReady || w.Project.Empty() {
 		return v
@@ -83,10 +85,11 @@ func (d *Dashboard) withSetup(ctx context.Context, w workspace.Workspace, v wait
 	s := d.readSetup(ctx, w.ID)
 	v.Opens = opens(s)
 	v.Setup = setupOf(w.ID, fromWait, s)
+	s.Steps = slices.DeleteFunc(slices.Clone(s.Steps), func(st agent.StepStatus) bool { return st.Kind == agent.KindScript || st.Kind == agent.KindDotfiles })
 	switch {
-	case v.Setup.Running:
+	case s.Running():
 		v.Kind = waitSetup
-	case v.Setup.Failed:
+	case s.Failed():
 		v.Kind = waitSetupFailed
 	}
 	return v
@@ -107,13 +110,19 @@ func (d *Dashboard) setupState(w http.ResponseWriter, r *http.Request, c workspa
 		d.fail(w, r, err)
 		return
 	}
-	d.showSetup(w, r, ws)
+	d.showSetup(w, r, c, ws)
 }
 
-func (d *Dashboard) showSetup(w http.ResponseWriter, r *http.Request, ws workspace.Workspace) {
+func (d *Dashboard) showSetup(w http.ResponseWriter, r *http.Request, c workspace.Caller, ws workspace.Workspace) {
 	v := setupView{ID: string(ws.ID), From: fromDetail}
 	if ws.Phase == workspace.PhaseRunning {
 		v = setupOf(ws.ID, fromDetail, d.readSetup(r.Context(), ws.ID))
+		own, err := d.Store.Dotfiles(r.Context(), c)
+		if err != nil {
+			d.fail(w, r, err)
+			return
+		}
+		v.Dotfiles = own.URL != "" && d.Dotfiles != nil && !v.Running
 	}
 	d.fragments(w, r, http.StatusOK, part{"setup", v})
 }
@@ -137,7 +146,7 @@ func (d *Dashboard) retrySetup(w http.ResponseWriter, r *http.Request, c workspa
 	case err != nil:
 		d.refuse(w, r, c, ws.ID, err)
 	case isHTMX(r) && fromOf(r) == fromDetail:
-		d.showSetup(w, r, ws)
+		d.showSetup(w, r, c, ws)
 	default:
 		d.done(w, r, c, ws.ID, "setup_retry")
 	}

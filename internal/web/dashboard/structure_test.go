@@ -122,7 +122,7 @@ func TestPageStructure(t *testing.T) {
 		{at("lost", "/start-empty"), say("dialog.start-empty.title", "thesis")},
 		{at("lost", "/set-aside"), say("dialog.set-aside.title", "thesis")},
 		{at("missing", "/recover-archive"), say("dialog.recover-archive.title", "photo-archive")},
-		{"/settings/account", say("account.title")}, {"/settings/account/password", say("dialog.change-password.title")}, {"/settings/keys/new", say("dialog.ssh-key.title")},
+		{"/settings/account", say("account.title")}, {"/settings/account/password", say("dialog.change-password.title")}, {"/settings/keys/new", say("dialog.ssh-key.title")}, {"/settings/dotfiles", say("dialog.dotfiles.title")},
 		{"/computer", say("computer.title")},
 		{"/settings/tokens", say("tokens.title")}, {"/settings/tokens/new", say("dialog.token.title")},
 		{"/admin/templates", say("templates.title")}, {"/admin/templates/go", "go"}, {"/admin/new-template", say("templates.new")}, {at("running", "/duplicate"), say("dialog.duplicate.title", "web-frontend")},

@@ -18,6 +18,7 @@ import (
 	"codehub/internal/control/admin"
 	"codehub/internal/postgres"
 	"codehub/internal/running/attach"
+	"codehub/internal/running/dotfiles"
 	"codehub/internal/running/service"
 	"codehub/internal/running/templates"
 	"codehub/internal/testing/agenttest"
@@ -86,6 +87,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	cfg.Templates = templates.New(templates.Config{Store: e.DB, DefaultImage: "codehub/workspace:latest", Sizes: testSizes, Log: log})
 	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
 	cfg.Attach = attach.New(attach.Config{Store: e.DB, Runtime: agenttest.New(t), Sessions: e.Auth})
+	cfg.Dotfiles = &dotfiles.Service{Store: e.DB, Agents: cfg.Attach}
 	for _, o := range opts {
 		o(&cfg)
 	}
@@ -119,6 +121,7 @@ func (e *env) dump() string {
 		(SELECT string_agg(concat(id, name, expires_at), E'\n' ORDER BY id) FROM api_tokens),
 		(SELECT string_agg(concat(id, name, public_key), E'\n' ORDER BY id) FROM ssh_keys),
 		(SELECT string_agg(s::text, E'\n' ORDER BY id) FROM secrets s),
+		(SELECT string_agg(d::text, E'\n' ORDER BY user_id) FROM dotfiles d),
 		(SELECT string_agg((to_jsonb(s) - 'last_used_at')::text, E'\n' ORDER BY hash) FROM sessions s))`)
 }
 

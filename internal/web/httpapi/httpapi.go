@@ -19,6 +19,7 @@ import (
 	"codehub/internal/gateway/inbound"
 	"codehub/internal/postgres"
 	"codehub/internal/running/attach"
+	"codehub/internal/running/dotfiles"
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
 	"codehub/internal/running/templates"
@@ -42,6 +43,8 @@ type Config struct {
 	Logs    service.Logs
 	Ports   *ports.Service
 	Secrets *secrets.Service
+	// Dotfiles applies them to running workspaces.
+	Dotfiles *dotfiles.Service
 	// Templates are those that workspaces are created from.
 	Templates *templates.Service
 	Attach    *attach.Attacher
@@ -207,6 +210,11 @@ func (s *server) routes() []route {
 		{"POST", "/secrets", admin, creates(s, s.cfg.Secrets.Create), nil},
 		{"PATCH", "/secrets/{id}", admin, changes(s, s.cfg.Secrets.Update), nil},
 		{"DELETE", "/secrets/{id}", admin, deletes(s.cfg.Secrets.Delete), nil},
+
+		{"GET", "/user/dotfiles", read, s.getDotfiles, nil},
+		{"PUT", "/user/dotfiles", admin, takes(s, s.setDotfiles), nil},
+		{"DELETE", "/user/dotfiles", admin, s.removeDotfiles, nil},
+		{"POST", "/workspaces/{id}/dotfiles", workspaces, s.setup(s.cfg.Dotfiles.Apply), nil},
 
 		{"GET", "/sizes", read, s.listSizes, nil},
 		{"GET", "/templates", read, s.listTemplates, nil},

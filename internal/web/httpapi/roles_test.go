@@ -106,6 +106,11 @@ var cells = map[string]string{
 	"PATCH /secrets/{id}":  "401 404 ok 404 401 404 404 404 403 403",
 	"DELETE /secrets/{id}": "401 404 ok 404 401 404 404 404 403 403",
 
+	"GET /user/dotfiles":             "401 ok ok ok 401 ok ok ok ok ok",
+	"PUT /user/dotfiles":             "401 ok ok ok 401 ok ok ok 403 403",
+	"DELETE /user/dotfiles":          "401 ok ok ok 401 ok ok ok 403 403",
+	"POST /workspaces/{id}/dotfiles": "401 403 ok 403 401 403 403 403 403 ok",
+
 	"GET /tokens":         "401 ok ok ok 401 ok ok ok 403 403",
 	"POST /tokens":        "401 ok ok ok 401 ok ok ok 403 403",
 	"DELETE /tokens/{id}": "401 403 ok 403 401 403 403 403 403 403",
@@ -166,6 +171,7 @@ var bodies = map[string]string{
 	"POST /secrets":                         `{"name":"made","value":"hunter2","env":"MADE"}`,
 	"PATCH /secrets/{id}":                   `{"value":"hunter3"}`,
 	"POST /groups/{id}/secrets":             `{"name":"made","value":"hunter2","env":"MADE"}`,
+	"PUT /user/dotfiles":                    `{"url":"https://git.example.com/ann/dotfiles","branch":""}`,
 	"POST /tokens":                          `{"name":"made"}`,
 	"POST /keys":                            `{"name":"made","public_key":"` + publicKey + `"}`,
 	"POST /workspaces":                      `{"name":"made"}`,
