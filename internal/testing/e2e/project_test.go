@@ -112,7 +112,7 @@ func TestOpenRepositoryInBrowser(t *testing.T) {
 	b.workbench()
 	b.do("the folder is open", until(`location.search === '?folder=/home/coder/project/api' || location.search === '?folder=%2Fhome%2Fcoder%2Fproject%2Fapi'`),
 		until(`[...document.querySelectorAll('.explorer-folders-view .monaco-list-row')].some(e => e.innerText.includes('hello'))`),
-		chromedp.WaitVisible(`.terminal-wrapper.active .xterm-rows`), until(terminalShows("$")))
+		chromedp.WaitVisible(`.terminal-wrapper.active .xterm-screen`))
 	s.expectShell(list[0].ID, "ls ~/.local/state/codehub/terminal", "/home/coder/.local/state/codehub/terminal")
 }
 

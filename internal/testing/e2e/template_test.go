@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,7 +36,15 @@ func TestWorkspaceOfTemplate(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "team.yaml"), []byte(projectTemplate), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_TEMPLATES_DIR="+dir)
+	keys := filepath.Join(scratch(t), "secret.key")
+	line, err := exec.CommandContext(t.Context(), env.binary, "secret-key", "new").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(keys, line, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_TEMPLATES_DIR="+dir, "CODEHUB_SECRET_KEY_FILE="+keys)
 	if _, err := s.api.CreateSecret(t.Context(), "", api.CreateSecret{Name: "token", Value: "hunter2", Env: "TOKEN", Template: "team"}); err != nil {
 		t.Fatal(err)
 	}
