@@ -2,10 +2,13 @@ package inside
 
 import (
 	"fmt"
+	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -13,6 +16,7 @@ import (
 	"syscall"
 
 	cruntime "codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
 	"codehub/internal/runtime/agent/busy"
 )
 
@@ -30,6 +34,7 @@ func Main(args []string, version string) int {
 	signal.Notify(signals, forwarded...)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the agent outlives the reader of its log
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	stdlog.SetOutput(io.Discard) // package ssh/agent logs what programs are refused there
 	awaitsSetup := os.Getenv(cruntime.SetupEnv) != ""
 	_ = os.Unsetenv(cruntime.SetupEnv)
 	withSecret := os.Environ()
@@ -44,7 +49,9 @@ func Main(args []string, version string) int {
 		Secret: secret, Addr: net.JoinHostPort("", strconv.Itoa(cruntime.AgentPort)), Version: version,
 		Home: cruntime.HomeDir, Hidden: []int{cruntime.IDEPort, cruntime.AgentPort}, Processes: processes, BusySocket: busy.Socket, Log: log,
 		AwaitsSetup: awaitsSetup, FilesDir: memoryDir,
+		GitConfig: filepath.Join(memoryDir, "gitconfig"), SSHSocket: agent.SSHSocket, ClientSocket: agent.ClientSocket, Workspace: os.Getenv(workspaceEnv),
 	})
+	withSecret = append(withSecret, server.env...)
 	serve(server)
 	ide := &supervisor{
 		command: args[1:], env: withSecret, processes: processes, signals: signals,
@@ -63,6 +70,9 @@ func Main(args []string, version string) int {
 	}
 	return ide.run()
 }
+
+// workspaceEnv is the variable with the workspace's id.
+const workspaceEnv = "CODEHUB_WORKSPACE_ID"
 
 // forwarded are the signals that the agent passes on to the IDE.
 var forwarded = []os.Signal{

@@ -38,6 +38,10 @@ type Config struct {
 	AwaitsSetup bool
 	// FilesDir is the folder in memory for the files of a setup; see memoryDir.
 	FilesDir string
+	// GitConfig is the file in memory that commands get as git's configuration of the system, and
+	// SSHSocket the socket where the SSH key of the workspace's owner is offered; empty: none.
+	// Signatures come from the server that listens on ClientSocket for the workspace.
+	GitConfig, SSHSocket, ClientSocket, Workspace string
 	// Processes starts commands and reaps them.
 	Processes *Processes
 	Log       *slog.Logger
@@ -52,11 +56,14 @@ type Server struct {
 	ports   portScanner
 	holders busy.Holders
 	setup   setup
+	git     gitState
+	env     []string // that commands and the IDE have besides the agent's own: NAME=value
 }
 
 // NewServer returns a server.
 func NewServer(cfg Config) *Server {
 	s := &Server{cfg: cfg}
+	s.env = s.beginGit()
 	s.ports.hidden = cfg.Hidden
 	s.setup.taken = make(chan struct{})
 	s.mux.HandleFunc("POST "+agent.PathHello, s.hello)
@@ -72,6 +79,7 @@ func NewServer(cfg Config) *Server {
 	s.mux.HandleFunc("POST "+agent.PathRetry, s.retrySetup)
 	s.mux.HandleFunc("POST "+agent.PathSteps, s.runStep)
 	s.mux.HandleFunc("GET "+agent.PathDescriptions, s.descriptions)
+	s.mux.HandleFunc("POST "+agent.PathGit, s.takeGit)
 	return s
 }
 
@@ -79,6 +87,7 @@ func NewServer(cfg Config) *Server {
 // seconds loses its connection.
 func (s *Server) Serve(l net.Listener) error {
 	defer s.holdAwake()()
+	defer s.serveSSH()()
 	srv := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug)}
 	return srv.Serve(l)

@@ -235,11 +235,11 @@ func (u *setup) status(awaited bool) agent.SetupStatus {
 	return out
 }
 
-// environ returns the agent's environment and that of the setup.
+// environ returns the agent's environment, its own variables and those of the setup.
 func (s *Server) environ() []string {
 	s.setup.mu.Lock()
 	defer s.setup.mu.Unlock()
-	return append(os.Environ(), s.setup.env...)
+	return append(append(os.Environ(), s.env...), s.setup.env...)
 }
 
 func (s *Server) setupStatus(w http.ResponseWriter, _ *http.Request) {
