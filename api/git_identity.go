@@ -5,8 +5,8 @@ import "time"
 // GitIdentity is the author of a user's commits and the SSH key with which git reaches servers and
 // signs, in all workspaces of the user.
 type GitIdentity struct {
-	Name        string     `json:"name"`           // the username unless the user has entered another one
-	Email       string     `json:"email"`          // empty: none
+	Name        string     `json:"name"`           // that of the identity provider or the username, unless the user has entered another one
+	Email       string     `json:"email"`          // as name; empty: none
 	SignCommits bool       `json:"sign_commits"`   // git signs commits and tags with the key
 	PublicKey   string     `json:"public_key"`     // as in authorized_keys; empty: there is no key
 	KeyMadeAt   *time.Time `json:"key_created_at"` // null: there is no key
@@ -14,8 +14,8 @@ type GitIdentity struct {
 
 // SetGitIdentity is the body of PUT /user/git-identity.
 type SetGitIdentity struct {
-	Name        string `json:"name"`         // empty: the username
-	Email       string `json:"email"`        // empty: none
+	Name        string `json:"name"`         // empty: that of the identity provider, or the username
+	Email       string `json:"email"`        // empty: that of the identity provider, or none
 	SignCommits bool   `json:"sign_commits"` // makes a key if there is none
 }
 

@@ -59,8 +59,10 @@ func (i *Identity) targets() []any {
 
 // Claims is what a provider says about a subject that it accepts.
 type Claims struct {
-	Username string   // as the provider has it
-	Groups   []string // of which the subject is a member
+	Username string // as the provider has it
+	// Name and Email are for commits; empty: the provider does not say now.
+	Name, Email string
+	Groups      []string // of which the subject is a member
 	// Admin reports that the groups make the subject an administrator; nil: the settings
 	// name no such groups.
 	Admin *bool
@@ -209,8 +211,9 @@ func accept(ctx context.Context, tx pgx.Tx, id Identity, c Claims, login bool) (
 	}
 	_, err = tx.Exec(ctx, `
 		UPDATE user_identities SET active = true, username = $2, refresh_token = $3,
+			full_name = coalesce(nullif($4, ''), full_name), email = coalesce(nullif($5, ''), email),
 			checked_at = now(), tried_at = now(), claimed_until = NULL, failing_since = NULL WHERE id = $1`,
-		id.ID, clean(c.Username), c.RefreshToken)
+		id.ID, clean(c.Username), c.RefreshToken, clean(c.Name), clean(c.Email))
 	if err != nil {
 		return u, err
 	}

@@ -19,6 +19,7 @@ var sealedColumns = []sealedColumn{
 	{table: "secrets s", column: "value", key: "id", owner: secretOwner},
 	{table: "git_connections c", column: "access_token", key: "id", owner: gitAccessOwner},
 	{table: "git_connections c", column: "refresh_token", key: "id", owner: gitRefreshOwner},
+	{table: "git_identities i", column: "private_key", key: "user_id", owner: gitKeyOwner},
 }
 
 // SealedValue is a sealed value of a table.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 
@@ -37,6 +38,27 @@ func (c claimSet) text(name string) string {
 		return s
 	}
 	return ""
+}
+
+// maxAuthor is the length of a name or an e-mail address for commits, in bytes.
+const maxAuthor = 254
+
+// author returns a claim that can be a part of the author of a commit; empty if it cannot.
+func (c claimSet) author(name string) string {
+	s := norm.NFC.String(strings.TrimSpace(c.text(name)))
+	if len(s) > maxAuthor || !utf8.ValidString(s) || strings.ContainsAny(s, "<>") || strings.ContainsFunc(s, unicode.IsControl) {
+		return ""
+	}
+	return s
+}
+
+// email returns the e-mail address, unless the provider says that it is not verified.
+func (c claimSet) email() string {
+	s := c.author("email")
+	if v, ok := c.find("email_verified"); ok && string(v) != "true" && string(v) != `"true"` || !strings.Contains(s, "@") || strings.ContainsFunc(s, unicode.IsSpace) {
+		return ""
+	}
+	return s
 }
 
 // elsewhere reports whether the claim is one that the provider keeps elsewhere (OpenID

@@ -298,7 +298,7 @@ func (p *provider) subjectOf(ctx context.Context, d *discovered, token *oauth2.T
 		return subject{}, err
 	}
 	_, reported := claims.find(p.GroupsClaim)
-	s := subject{id: id, reported: reported, access: p.decide(groups), claims: postgres.Claims{Username: claims.text(p.UsernameClaim), Groups: groups}}
+	s := subject{id: id, reported: reported, access: p.decide(groups), claims: postgres.Claims{Username: claims.text(p.UsernameClaim), Name: claims.author("name"), Email: claims.email(), Groups: groups}}
 	s.claims.Admin = s.admin
 	return s, nil
 }

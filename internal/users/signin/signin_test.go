@@ -442,3 +442,27 @@ func TestIntervalIsKept(t *testing.T) {
 		}
 	}
 }
+
+// The name and the address for commits are one line each, and the address is not one that the
+// provider has not verified.
+func TestAuthorOfClaims(t *testing.T) {
+	t.Parallel()
+	for claims, want := range map[string][2]string{
+		`{"name":" Ann Lee ","email":"ann@example.com"}`:           {"Ann Lee", "ann@example.com"},
+		`{"email":"ann@example.com","email_verified":true}`:        {"", "ann@example.com"},
+		`{"email":"ann@example.com","email_verified":"true"}`:      {"", "ann@example.com"},
+		`{"email":"ann@example.com","email_verified":false}`:       {},
+		`{"name":"Ann\n[core]","email":"ann"}`:                     {},
+		`{"name":"Ann <a@b>","email":"a b@c"}`:                     {},
+		`{"name":["Ann"],"email":7}`:                               {},
+		`{"name":"` + strings.Repeat("x", 300) + `","email":null}`: {},
+	} {
+		var c claimSet
+		if err := json.Unmarshal([]byte(claims), &c); err != nil {
+			t.Fatal(err)
+		}
+		if got := [2]string{c.author("name"), c.email()}; got != want {
+			t.Errorf("%s: %q", claims, got)
+		}
+	}
+}
