@@ -40,6 +40,8 @@ const (
 	listPause = time.Second
 	// lingerFor is how long the end of a response may take to arrive.
 	lingerFor = 2 * time.Second
+	// settle is how long after an event the settings of git are read again: events come in groups.
+	settle = time.Second
 	// steady is how long an agent has to listen for its next attempt to be an early one.
 	steady = 5 * time.Second
 )
@@ -50,6 +52,8 @@ type Config struct {
 	// Handler serves the requests; auth.Inside tells the workspace of each.
 	Handler http.Handler
 	Log     *slog.Logger
+	// Git returns what git and ssh in a workspace have of its owner; optional.
+	Git func(context.Context, workspace.ID) (agent.Git, error)
 	// Socket is where agents listen; optional, agent.ClientSocket.
 	Socket string
 	// Interval is the time between two lists of the running workspaces without an event;
@@ -72,6 +76,7 @@ type Runner struct {
 type link struct {
 	cancel    context.CancelFunc
 	retry     chan struct{} // receives a value when another attempt may help
+	changed   chan struct{} // receives a value when the settings of git may have changed
 	listening atomic.Bool
 	since     time.Time // of listening; used by keep alone
 	pace      *rate.Limiter
@@ -91,13 +96,23 @@ func (r *Runner) Changed(id workspace.ID) {
 	case r.links == nil:
 	case l == nil:
 		signal(r.wake)
-	case !l.listening.Load():
-		signal(l.retry)
+	default:
+		signal(l.changed)
+		if !l.listening.Load() {
+			signal(l.retry)
+		}
 	}
 }
 
 // Gap reports that events may have been lost.
-func (r *Runner) Gap() { signal(r.wake) }
+func (r *Runner) Gap() {
+	signal(r.wake)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.links {
+		signal(l.changed)
+	}
+}
 
 func signal(c chan struct{}) {
 	select {
@@ -177,7 +192,7 @@ func (r *Runner) follow(ctx context.Context, all *sync.WaitGroup, links map[work
 		if links[w.ID] != nil {
 			continue
 		}
-		l := &link{retry: make(chan struct{}, 1), pace: rate.NewLimiter(perSecond, burst)}
+		l := &link{retry: make(chan struct{}, 1), changed: make(chan struct{}, 1), pace: rate.NewLimiter(perSecond, burst)}
 		own, cancel := context.WithCancel(ctx)
 		l.cancel, links[w.ID] = cancel, l
 		all.Go(func() { r.keep(own, w.ID, l) })
@@ -214,12 +229,19 @@ var errNoAgent = errors.New("the workspace has no agent")
 
 // serve has the agent listen, and passes its connections on until one of both ends.
 func (r *Runner) serve(ctx context.Context, id workspace.ID, l *link) error {
-	listener, err := r.listen(ctx, id)
+	client, listener, err := r.listen(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
 	defer context.AfterFunc(ctx, func() { listener.Close() })()
+	if r.cfg.Git != nil {
+		var ended sync.WaitGroup
+		defer ended.Wait()
+		open, end := context.WithCancel(ctx)
+		defer end()
+		ended.Go(func() { r.sendGit(open, id, client, l) })
+	}
 	l.since = time.Now()
 	l.listening.Store(true)
 	slots := make(chan struct{}, perWorkspace)
@@ -246,21 +268,62 @@ func (r *Runner) serve(ctx context.Context, id workspace.ID, l *link) error {
 	}
 }
 
-func (r *Runner) listen(ctx context.Context, id workspace.ID) (*agent.Listener, error) {
+// sendGit sends the agent the settings of git at once, and when they change, until ctx ends. An agent
+// of an earlier version takes none.
+func (r *Runner) sendGit(ctx context.Context, id workspace.ID, client *agent.Client, l *link) {
+	var sent *agent.Git
+	wait := minPause
+	for ctx.Err() == nil {
+		g, err := r.cfg.Git(ctx, id)
+		if err == nil && (sent == nil || *sent != g) {
+			if err = r.ask(ctx, func() error { return client.SetGit(ctx, g) }); err == nil {
+				sent = &g
+			}
+		}
+		var refused *agent.RefusedError
+		switch {
+		case errors.As(err, &refused) && refused.Status == http.StatusNotFound:
+			return
+		case err != nil:
+			r.cfg.Log.Debug("send a workspace the settings of git failed; retrying", "workspace", id, "err", err)
+			_ = pause(ctx, wait, nil)
+			wait = min(2*wait, maxPause)
+			continue
+		}
+		wait = minPause
+		select {
+		case <-ctx.Done():
+		case <-l.changed:
+			_ = pause(ctx, settle, nil)
+		}
+	}
+}
+
+// ask asks an agent something as one of atOnce.
+func (r *Runner) ask(ctx context.Context, what func() error) error {
 	select {
 	case r.asking <- struct{}{}:
 		defer func() { <-r.asking }()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
-	up, err := r.cfg.Runtime.Upstream(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if up.Agent == "" {
-		return nil, errNoAgent
-	}
-	return (&agent.Client{Addr: up.Agent, Secret: up.Secret, AnswerTimeout: askTimeout}).Relisten(ctx, r.cfg.Socket)
+	return what()
+}
+
+func (r *Runner) listen(ctx context.Context, id workspace.ID) (client *agent.Client, listener *agent.Listener, err error) {
+	err = r.ask(ctx, func() error {
+		up, err := r.cfg.Runtime.Upstream(ctx, id)
+		if err != nil {
+			return err
+		}
+		if up.Agent == "" {
+			return errNoAgent
+		}
+		client = &agent.Client{Addr: up.Agent, Secret: up.Secret, AnswerTimeout: askTimeout}
+		listener, err = client.Relisten(ctx, r.cfg.Socket)
+		return err
+	})
+	return client, listener, err
 }
 
 // fetched is a listener of the connections that all workspaces have sent.

@@ -3,6 +3,7 @@ package frominside
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,6 +35,7 @@ type world struct {
 	socket string
 	mu     sync.Mutex
 	lists  []postgres.RunningWorkspace
+	git    func(context.Context, workspace.ID) (agent.Git, error)
 	end    func()
 }
 
@@ -66,7 +69,7 @@ func newWorld(t *testing.T, at runtime.Upstreams, h http.HandlerFunc) *world {
 
 // start runs a Runner until end or the end of the test.
 func (w *world) start(at runtime.Upstreams, h http.HandlerFunc) (r *Runner, end func()) {
-	r = New(Config{Runtime: at, Handler: h, Log: slog.New(slog.DiscardHandler), Socket: w.socket, Interval: time.Second})
+	r = New(Config{Runtime: at, Handler: h, Git: w.git, Log: slog.New(slog.DiscardHandler), Socket: w.socket, Interval: time.Second})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx, w.running) }()
@@ -292,4 +295,85 @@ type upstream string
 
 func (u upstream) Upstream(context.Context, workspace.ID) (runtime.Upstream, error) {
 	return runtime.Upstream{Agent: string(u), Secret: "secret"}, nil
+}
+
+// An agent has the settings of git soon after it listens, after a change, and after its restart. They
+// are sent only when they have changed.
+func TestAgentsHaveSettingsOfGit(t *testing.T) {
+	t.Parallel()
+	agents := agenttest.New(t)
+	agents.Start(id)
+	var asked, fails atomic.Int32
+	var name atomic.Value
+	name.Store("Ann")
+	fails.Store(1)
+	w := &world{t: t, socket: filepath.Join(t.TempDir(), "client.sock"), git: func(_ context.Context, of workspace.ID) (agent.Git, error) {
+		asked.Add(1)
+		if fails.Add(-1) >= 0 {
+			return agent.Git{}, errors.New("no database")
+		}
+		return agent.Git{Name: name.Load().(string), Email: string(of) + "@example.com"}, nil
+	}}
+	w.set(id)
+	r, _ := w.start(agents, func(http.ResponseWriter, *http.Request) {})
+	has := func(want string) func() bool {
+		return func() bool {
+			up, err := agents.Upstream(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &agent.Client{Addr: up.Agent, Secret: up.Secret}
+			p, err := c.Exec(t.Context(), agent.Command{Args: []string{"sh", "-c", "cat $GIT_CONFIG_SYSTEM"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			var out bytes.Buffer
+			if _, err := p.Run(&out, io.Discard); err != nil {
+				t.Fatal(err)
+			}
+			return strings.Contains(out.String(), want) && strings.Contains(out.String(), string(id)+"@example.com")
+		}
+	}
+	harness.Eventually(t, "the agent has the name", has(`name = "Ann"`))
+	name.Store("Ben")
+	r.Changed(id)
+	harness.Eventually(t, "the agent has the new name", has(`name = "Ben"`))
+	agents.Start(id)
+	r.Changed(id)
+	harness.Eventually(t, "the agent has the name after a restart", has(`name = "Ben"`))
+	before := asked.Load()
+	for range 100 {
+		r.Changed(id)
+	}
+	harness.Eventually(t, "the settings are read after events", func() bool { return asked.Load() > before })
+	if n := asked.Load() - before; n > 2 {
+		t.Errorf("100 events at once made %d reads", n)
+	}
+}
+
+// An agent of an earlier version is sent the settings of git once.
+func TestEarlierAgentTakesNoSettingsOfGit(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	h := agenttest.Hostile(t, agenttest.Answers{agent.PathListen: agenttest.Upgraded(func(c *agenttest.Call) {
+		agenttest.Raw(agenttest.Frames(agenttest.Event(agent.Listening{})))(c)
+		agenttest.Silent(c)
+	}), agent.PathGit: func(c *agenttest.Call) {
+		asked.Add(1)
+		agenttest.Refused(http.StatusNotFound, "404 page not found")(c)
+	}})
+	w := &world{t: t, socket: filepath.Join(t.TempDir(), "client.sock"), git: func(context.Context, workspace.ID) (agent.Git, error) {
+		return agent.Git{Name: "Ann"}, nil
+	}}
+	w.set(id)
+	r, _ := w.start(upstream(h.Agent), func(http.ResponseWriter, *http.Request) {})
+	harness.Eventually(t, "the agent was asked", func() bool { return asked.Load() == 1 })
+	for range 3 {
+		r.Changed(id)
+		time.Sleep(minPause)
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
 }

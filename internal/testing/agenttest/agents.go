@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
 	"codehub/internal/runtime/agent/inside"
 	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
@@ -65,9 +66,11 @@ func (a *Agents) Start(id workspace.ID) *Agent {
 	n := newAgent(l)
 	n.Home = a.home()
 	n.BusySocket = filepath.Join(a.t.TempDir(), "codehub", "busy.sock")
+	sockets := filepath.Dir(n.BusySocket)
 	s := inside.NewServer(inside.Config{
 		Secret: n.Secret, Version: "test", Home: n.Home, BusySocket: n.BusySocket, Processes: a.processes, Log: slog.New(slog.DiscardHandler),
-		AwaitsSetup: true,
+		AwaitsSetup: true, GitConfig: filepath.Join(a.t.TempDir(), "gitconfig"), SSHSocket: filepath.Join(sockets, filepath.Base(agent.SSHSocket)),
+		ClientSocket: filepath.Join(sockets, filepath.Base(agent.ClientSocket)), Workspace: string(id),
 	})
 	go func() {
 		defer close(n.served)

@@ -61,15 +61,15 @@ func (s *Server) takeGit(w http.ResponseWriter, r *http.Request) {
 	s.git.mu.Lock()
 	defer s.git.mu.Unlock()
 	s.git.now = given
+	if !s.git.first {
+		s.git.first = true
+		close(s.git.given)
+	}
 	if s.cfg.GitConfig != "" {
 		if err := s.writeGitConfig(given); err != nil {
 			refuse(w, http.StatusInternalServerError, err)
 			return
 		}
-	}
-	if !s.git.first {
-		s.git.first = true
-		close(s.git.given)
 	}
 	respond(w, http.StatusOK, struct{}{})
 }

@@ -24,8 +24,8 @@ const (
 	// maxSSHConns limits the connections to the socket of the SSH key. More wait.
 	maxSSHConns = 32
 	// keyPatience is how long after its start an agent waits for its first settings and for a
-	// server, since what runs then begins before the server has noticed that the workspace runs.
-	keyPatience = 15 * time.Second
+	// server, which connects once the IDE listens: steps of the setup run before.
+	keyPatience = 2 * time.Minute
 	// signPatience is how long a signature may take.
 	signPatience = 20 * time.Second
 	dialPause    = 100 * time.Millisecond

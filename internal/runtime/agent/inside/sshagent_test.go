@@ -29,10 +29,10 @@ import (
 // gitWorld is an agent with the sockets of a workspace, and a server that signs.
 type gitWorld struct {
 	*agent.Client
-	t                         *testing.T
+	t                    *testing.T
 	home, socket, config string
-	signer                    ssh.Signer
-	key                       string // public
+	signer               ssh.Signer
+	key                  string // public
 
 	mu      sync.Mutex
 	refused bool
