@@ -14,9 +14,9 @@ type GitIdentity struct {
 
 // SetGitIdentity is the body of PUT /user/git-identity.
 type SetGitIdentity struct {
-	Name        string `json:"name"`         // empty: that of the identity provider, or the username
-	Email       string `json:"email"`        // empty: that of the identity provider, or none
-	SignCommits bool   `json:"sign_commits"` // makes a key if there is none
+	Name        string `json:"name,omitempty"`         // empty: that of the identity provider, or the username
+	Email       string `json:"email,omitempty"`        // empty: that of the identity provider, or none
+	SignCommits bool   `json:"sign_commits,omitempty"` // makes a key if there is none
 }
 
 // GitSignatureRequest asks for a signature with the SSH key of a workspace's owner.

@@ -28,6 +28,7 @@ import (
 	"codehub/internal/testing/pgtest"
 	"codehub/internal/testing/runtimetest"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/sealed"
 	"codehub/internal/users/secrets"
 	"codehub/internal/workspace"
@@ -83,7 +84,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Secrets = secrets.New(e.DB, keys)
+	cfg.Secrets, cfg.GitIdentities = secrets.New(e.DB, keys), gitidentity.New(e.DB, keys)
 	cfg.Templates = templates.New(templates.Config{Store: e.DB, DefaultImage: "codehub/workspace:latest", Sizes: testSizes, Log: log})
 	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
 	cfg.Attach = attach.New(attach.Config{Store: e.DB, Runtime: agenttest.New(t), Sessions: e.Auth})
@@ -122,6 +123,7 @@ func (e *env) dump() string {
 		(SELECT string_agg(concat(id, name, public_key), E'\n' ORDER BY id) FROM ssh_keys),
 		(SELECT string_agg(s::text, E'\n' ORDER BY id) FROM secrets s),
 		(SELECT string_agg(d::text, E'\n' ORDER BY user_id) FROM dotfiles d),
+		(SELECT string_agg(i::text, E'\n' ORDER BY user_id) FROM git_identities i),
 		(SELECT string_agg((to_jsonb(s) - 'last_used_at')::text, E'\n' ORDER BY hash) FROM sessions s))`)
 }
 

@@ -24,6 +24,7 @@ import (
 	"codehub/internal/running/service"
 	"codehub/internal/running/templates"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/secrets"
 	"codehub/internal/web/accesslog"
 	"codehub/internal/workspace"
@@ -45,6 +46,8 @@ type Config struct {
 	Secrets *secrets.Service
 	// Dotfiles applies them to running workspaces.
 	Dotfiles *dotfiles.Service
+	// GitIdentities are the authors of commits and the SSH keys of workspaces.
+	GitIdentities *gitidentity.Service
 	// Templates are those that workspaces are created from.
 	Templates *templates.Service
 	Attach    *attach.Attacher
@@ -215,6 +218,9 @@ func (s *server) routes() []route {
 		{"PUT", "/user/dotfiles", admin, takes(s, s.setDotfiles), nil},
 		{"DELETE", "/user/dotfiles", admin, s.removeDotfiles, nil},
 		{"POST", "/workspaces/{id}/dotfiles", workspaces, s.setup(s.cfg.Dotfiles.Apply), nil},
+		{"GET", "/user/git-identity", read, s.gitIdentity, nil},
+		{"PUT", "/user/git-identity", admin, takes(s, s.setGitIdentity), nil},
+		{"POST", "/user/git-identity/key", admin, s.newGitKey, nil},
 
 		{"GET", "/sizes", read, s.listSizes, nil},
 		{"GET", "/templates", read, s.listTemplates, nil},
@@ -254,6 +260,7 @@ func (s *server) routes() []route {
 		{"GET", "/workspaces/{id}/usage", read, s.usage, nil},
 		{"GET", "/workspaces/{id}/setup", read, s.setup(s.cfg.Attach.Setup), nil},
 		{"POST", "/workspaces/{id}/setup/retry", workspaces, s.setup(s.cfg.Attach.RetrySetup), nil},
+		{"POST", "/workspaces/{id}/git-signature", workspaces, takes(s, s.signForGit), nil}, // from inside alone
 		{"GET", "/workspaces/{id}/exec", workspaces, s.exec, nil},
 
 		{"GET", "/workspaces/{id}/ssh", workspaces, s.connectSSH, nil},
@@ -381,7 +388,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 }
 
 // insideRoutes are the routes for programs inside a workspace, which have no credential. They
-// are about the workspace itself and take no body.
+// are about the workspace itself and its owner's Git access.
 var insideRoutes = map[string]bool{
 	"GET /session":               true,
 	"GET /workspaces/{id}":       true,
@@ -392,6 +399,8 @@ var insideRoutes = map[string]bool{
 	"POST /workspaces/{id}/stop": true,
 
 	"POST /workspaces/{id}/setup/retry": true,
+
+	"POST /workspaces/{id}/git-signature": true,
 }
 
 // checkInside refuses what a program inside a workspace may not do without a login.

@@ -43,6 +43,15 @@ func TestRequestsFromInsideWorkspace(t *testing.T) {
 			t.Errorf("%s %s: %d %s", method, path, a.status, a.body)
 		}
 	}
+	for _, key := range []string{"x", publicKey} { // ann has no key
+		r := httptest.NewRequestWithContext(auth.FromInside(t.Context(), own.ID), "POST", Prefix+at+"/git-signature", strings.NewReader(`{"public_key":"`+key+`","data":"eA=="}`))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusNotFound {
+			t.Errorf("a signature: %d %s", w.Code, w.Body)
+		}
+	}
 	routes := (&server{}).routes()
 	for _, rt := range append(routes, route{method: "GET", path: "/nonsense"}, route{method: "BREW", path: "/session"}) {
 		for _, id := range []string{string(own.ID), string(other.ID)} {

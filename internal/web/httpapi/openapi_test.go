@@ -118,7 +118,8 @@ func wire() map[string]any {
 		"Template": api.Template{}, "TemplateParameter": api.TemplateParameter{}, "TemplateVersion": api.TemplateVersion{}, "TemplateList": api.TemplateList{}, "SaveTemplate": api.SaveTemplate{}, "SavedTemplate": api.SavedTemplate{}, "TemplateChange": api.TemplateChange{}, "TemplateText": api.TemplateText{}, "WorkspaceTemplate": api.WorkspaceTemplate{}, "UpdateTemplate": api.UpdateTemplate{},
 		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
 		"Secret": api.Secret{}, "SecretList": api.SecretList{}, "SecretWaiting": api.SecretWaiting{}, "SecretMissing": api.SecretMissing{}, "CreateSecret": api.CreateSecret{}, "UpdateSecret": api.UpdateSecret{},
-		"Dotfiles": api.Dotfiles{},
+		"Dotfiles":    api.Dotfiles{},
+		"GitIdentity": api.GitIdentity{}, "SetGitIdentity": api.SetGitIdentity{}, "GitSignatureRequest": api.GitSignatureRequest{}, "GitSignature": api.GitSignature{},
 	}
 }
 

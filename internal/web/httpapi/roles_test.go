@@ -110,6 +110,9 @@ var cells = map[string]string{
 	"PUT /user/dotfiles":             "401 ok ok ok 401 ok ok ok 403 403",
 	"DELETE /user/dotfiles":          "401 ok ok ok 401 ok ok ok 403 403",
 	"POST /workspaces/{id}/dotfiles": "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /user/git-identity":         "401 ok ok ok 401 ok ok ok ok ok",
+	"PUT /user/git-identity":         "401 ok ok ok 401 ok ok ok 403 403",
+	"POST /user/git-identity/key":    "401 ok ok ok 401 ok ok ok 403 403",
 
 	"GET /tokens":         "401 ok ok ok 401 ok ok ok 403 403",
 	"POST /tokens":        "401 ok ok ok 401 ok ok ok 403 403",
@@ -156,6 +159,7 @@ var cells = map[string]string{
 	"DELETE /shared/{id}":                        "401 403 403 403 401 403 ok ok 403 403",
 	"GET /workspaces/{id}/usage":                 "401 403 ok 403 401 403 403 403 ok ok",
 	"GET /workspaces/{id}/setup":                 "401 403 ok 403 401 403 403 403 ok ok",
+	"POST /workspaces/{id}/git-signature":        "401 403 403 403 401 403 403 403 403 403", // the workspace itself alone
 	"POST /workspaces/{id}/setup/retry":          "401 403 ok 403 401 403 403 403 403 ok",
 	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403 ok 403 403 ok",
 	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403 ok 403 403 ok",
@@ -172,6 +176,8 @@ var bodies = map[string]string{
 	"PATCH /secrets/{id}":                   `{"value":"hunter3"}`,
 	"POST /groups/{id}/secrets":             `{"name":"made","value":"hunter2","env":"MADE"}`,
 	"PUT /user/dotfiles":                    `{"url":"https://git.example.com/ann/dotfiles","branch":""}`,
+	"PUT /user/git-identity":                `{"name":"Made","email":"made@example.com","sign_commits":true}`,
+	"POST /workspaces/{id}/git-signature":   `{"public_key":"` + publicKey + `","data":"eA=="}`,
 	"POST /tokens":                          `{"name":"made"}`,
 	"POST /keys":                            `{"name":"made","public_key":"` + publicKey + `"}`,
 	"POST /workspaces":                      `{"name":"made"}`,
