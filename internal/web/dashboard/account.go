@@ -21,6 +21,8 @@ type accountView struct {
 	Passkeys passkeysView
 	Dotfiles api.Dotfiles
 	OOB      bool
+
+	GitIdentity gitIdentityView
 }
 
 // Others reports whether there are sessions besides the current one.
@@ -51,6 +53,9 @@ func (d *Dashboard) readAccount(r *http.Request, c workspace.Caller) (v accountV
 		return v, err
 	}
 	if v.Dotfiles, err = d.Store.Dotfiles(r.Context(), c); err != nil {
+		return v, err
+	}
+	if v.GitIdentity, err = d.readGitIdentity(r, c); err != nil {
 		return v, err
 	}
 	v.Keys, err = d.readKeys(r, c)

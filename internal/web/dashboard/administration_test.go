@@ -42,6 +42,7 @@ func TestPagesByRole(t *testing.T) {
 	waiting := []string{"GET /passkey", "POST /passkey", "POST /passkey/options", "POST /passkey/recover", "POST /settings/passkeys/options"}
 	own = append(own, "GET /settings/passkeys/new", "POST /settings/passkeys", "GET /settings/passkeys/register", "POST /settings/passkeys/register",
 		"GET /settings/passkeys/codes", "POST /settings/passkeys/codes")
+	own = append(own, "GET /settings/git-identity", "POST /settings/git-identity", "GET /settings/git-identity/key", "POST /settings/git-identity/key")
 	// Pages about an object of one user's.
 	objects := []string{"POST /settings/keys/{key}/remove", "POST /settings/sessions/{session}/end", "GET /settings/tokens/{token}/revoke", "POST /settings/tokens/{token}/revoke", "POST /notices/{notice}/dismiss"}
 	objects = append(objects, "GET /settings/secrets/{secret}/edit", "POST /settings/secrets/{secret}/edit", "GET /settings/secrets/{secret}/delete", "POST /settings/secrets/{secret}/delete",

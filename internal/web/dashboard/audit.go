@@ -31,7 +31,7 @@ func (f auditForm) Filtered() bool { return f != auditForm{} }
 
 // Groups are the beginnings of actions, with the texts audit.group.<Group>.
 func (auditForm) Groups() []string {
-	return []string{"workspace.", "user.", "login", "logout", "session.", "identity.", "token.", "passkey.", "ssh_key.", "port.", "banner.", "audit.", "moves.", "node.", "installation.", "group.", "secret.", "template."}
+	return []string{"workspace.", "user.", "login", "logout", "session.", "identity.", "token.", "passkey.", "ssh_key.", "port.", "banner.", "audit.", "moves.", "node.", "installation.", "group.", "secret.", "git.", "template."}
 }
 
 // Choices are the numbers of days.

@@ -24,6 +24,7 @@ import (
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/storage/store"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/secrets"
 	"codehub/internal/users/signin"
 	"codehub/internal/web/accesslog"
@@ -62,6 +63,8 @@ type Config struct {
 	// SignIn logs users in with identity providers; optional.
 	SignIn  *signin.Service
 	Secrets *secrets.Service
+	// GitIdentities are the authors of commits and the SSH keys of workspaces.
+	GitIdentities *gitidentity.Service
 	// Ports lists and shares ports; optional, without it the pages show none.
 	Ports *ports.Service
 	// Templates are those that workspaces are created from; optional, without it there are none.
@@ -248,6 +251,10 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("GET /settings/dotfiles", d.dialog("dotfiles"))
 	loggedIn("POST /settings/dotfiles", d.setDotfiles)
 	loggedIn("POST /settings/dotfiles/remove", d.removeDotfiles)
+	loggedIn("GET /settings/git-identity", d.gitIdentityDialog(gitIdentityEdit))
+	loggedIn("POST /settings/git-identity", d.setGitIdentity)
+	loggedIn("GET /settings/git-identity/key", d.gitIdentityDialog(gitIdentityKey))
+	loggedIn("POST /settings/git-identity/key", d.newGitKey)
 	loggedIn("POST /settings/sessions/end-others", d.endOtherSessions)
 	loggedIn("POST /settings/sessions/{session}/end", d.endSession)
 

@@ -301,6 +301,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	if _, err := w.dash.Secrets.CreateGroup(t.Context(), w.caller("admin"), group.ID, api.CreateSecret{Name: "registry", Value: "x", File: "~/.config/containers/auth.json"}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := w.dash.GitIdentities.Set(t.Context(), w.caller("admin"), api.SetGitIdentity{Name: "Ann Lee", Email: "ann@example.com", SignCommits: true}); err != nil {
+		t.Fatal(err)
+	}
 	for owner, id := range map[string]workspace.ID{"ann": ids["other"], "admin": ids["running"]} {
 		with := map[string]string{"ann": "admin", "admin": "ann"}[owner]
 		if _, err := w.DB.Share(t.Context(), w.caller(owner), id, postgres.NewShare{User: with, Access: workspace.AccessUse}); err != nil {
@@ -491,6 +494,8 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		"new-template":         "/workspaces/new?template=python",
 		"duplicate":            "/workspaces/" + string(ids["running"]) + "/duplicate",
 		"group":                "/groups/" + group.ID,
+		"git-identity":         "/settings/git-identity",
+		"git-key":              "/settings/git-identity/key",
 		"secrets":              "/settings/secrets",
 		"secret-new":           "/settings/secrets/new",
 		"dotfiles":             "/settings/dotfiles",

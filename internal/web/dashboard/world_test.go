@@ -34,6 +34,7 @@ import (
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/testing/harness/web"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/sealed"
 	"codehub/internal/users/secrets"
 	"codehub/internal/web/proxy"
@@ -267,6 +268,7 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 			t.Errorf("a page used a text that is not in the catalogue: %v\n%v", text, stack)
 		}
 	})
+	config.GitIdentities = gitidentity.New(w.DB, keys)
 	for _, f := range change {
 		f(&config)
 	}
