@@ -62,6 +62,7 @@ type Commands struct {
 	Keys        keysCmd        `cmd:"" group:"Client:" help:"Manage your SSH keys."`
 	Dotfiles    dotfilesCmd    `cmd:"" group:"Client:" help:"Manage your dotfiles."`
 	Secret      secretCmd      `cmd:"" group:"Client:" help:"Manage secrets of workspaces."`
+	Git         gitCmd         `cmd:"" group:"Client:" help:"Manage your access to Git servers."`
 	Tokens      tokensCmd      `cmd:"" group:"Client:" help:"Manage API tokens."`
 	Sessions    sessionsCmd    `cmd:"" group:"Client:" help:"Manage your sessions."`
 	Identities  identitiesCmd  `cmd:"" group:"Client:" help:"List and unlink logins of identity providers."`
