@@ -46,6 +46,7 @@ import (
 	"codehub/internal/server/installation"
 	"codehub/internal/storage/bucket"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/sealed"
 	"codehub/internal/users/secrets"
 	"codehub/internal/users/signin"
@@ -364,11 +365,13 @@ func newServer(p parts) (*server, error) {
 	offered := templates.New(templates.Config{
 		Settings: cfg.Templates, Store: db, DefaultImage: cfg.Defaults.DefaultImage, Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes, Log: log, Conditions: p.conditions,
 	})
+	gitIdentities := gitidentity.New(db, p.keys)
 	unsaved := proxy.NewUnsaved(time.Now)
 	openBodies := &inbound.OpenBodies{}
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Setups: attacher, Dotfiles: dotfileService, Log: log,
-		Settings: settings, Clients: cfg.ClientDir, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
+		GitIdentities: gitIdentities,
+		Settings:      settings, Clients: cfg.ClientDir, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, MissingImage: func() string { return missingImage(p.conditions) }, Admin: administration, Restore: restore, Ports: portService, Templates: offered,
 		Secrets: secretService, Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
 	})
@@ -405,6 +408,7 @@ func newServer(p parts) (*server, error) {
 		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Dotfiles: dotfileService, Archives: p.bucket, Admin: administration,
 		Restore: restore, Ports: portService, Secrets: secretService, Templates: offered, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 		Gate: gate, OpenBodies: openBodies,
+		GitIdentities: gitIdentities,
 	})
 	mux.Handle("/api/", rest)
 	mux.Handle("GET /healthz", httpapi.Healthz(cfg.Version))
@@ -422,7 +426,7 @@ func newServer(p parts) (*server, error) {
 		mux.Handle("GET /metrics", metrics.Handler())
 	}
 	pages.Routes(mux.HandleFunc)
-	inside := frominside.New(frominside.Config{Runtime: p.runtime, Handler: httpapi.Outer(log, metrics, continued, rest), Log: log})
+	inside := frominside.New(frominside.Config{Runtime: p.runtime, Handler: httpapi.Outer(log, metrics, continued, rest), Git: gitIdentities.Of, Log: log})
 	hub.Observe(bus.Observer{Changed: func(_ string, id workspace.ID) { inside.Changed(id) }, Gap: inside.Gap})
 
 	// A request passes these from the last to the first.

@@ -29,14 +29,7 @@ func TestSecretIsNowhereElse(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
 	dsn := database(t)
-	keys := filepath.Join(scratch(t), "secret.key")
-	line, err := exec.CommandContext(t.Context(), env.binary, "secret-key", "new").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(keys, line, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	keys := secretKey(t)
 	folder := filepath.Join(scratch(t), "archives")
 	s := start(t, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_SECRET_KEY_FILE="+keys, "CODEHUB_ARCHIVE_URL=file://"+folder, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_LOG_LEVEL=debug")
 	value, later := "s3cret-"+rand.Text(), "later-"+rand.Text()
@@ -231,4 +224,18 @@ func copies(t *testing.T, pid int, text string) (n int) {
 		n += bytes.Count(buffer[:got], []byte(text))
 	}
 	return n
+}
+
+// secretKey makes a key file.
+func secretKey(t *testing.T) string {
+	t.Helper()
+	keys := filepath.Join(scratch(t), "secret.key")
+	line, err := exec.CommandContext(t.Context(), env.binary, "secret-key", "new").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(keys, line, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return keys
 }
