@@ -37,7 +37,7 @@ var dotfileScripts = []string{"install.sh", "install", "bootstrap.sh", "bootstra
 var commonDirs = []string{".config", ".local", ".local/share", ".local/state", ".ssh", ".gnupg"}
 
 // notLinked are about the repository itself.
-var notLinked = []string{".git", ".gitignore", ".gitattributes", ".gitmodules", ".github", ".gitlab", ".gitlab-ci.yml"}
+var notLinked = []string{".git", ".gitignore", ".gitattributes", ".gitmodules", ".github", ".gitlab", ".gitlab-ci.yml", dotfilesDir}
 
 // dotfiles clones the user's dotfiles, or updates them, and runs their script or links them.
 func (s *Server) dotfiles(st *step) error {
@@ -153,7 +153,7 @@ func runnable(file string) bool {
 }
 
 // linkDotfiles links what begins with a dot, in a folder of the repository, to a folder of the home;
-// further in, everything. What is there already gets another name, except for folders, in which it
+// further in, everything. A file in the place of a link gets another name; in a folder there it
 // continues.
 func (s *Server) linkDotfiles(st *step, from, to string, depth int) error {
 	entries, err := os.ReadDir(from)

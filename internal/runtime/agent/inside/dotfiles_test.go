@@ -56,7 +56,7 @@ func TestDotfilesAreLinked(t *testing.T) {
 	url := g.add(t, "dot.git", map[string]string{
 		".bashrc": "new", ".vimrc": "vim", ".profile": "-> .bashrc", ".gitconfig": "[user]", ".gitignore": "x", ".github/x": "x", "README.md": "x",
 		".config/tool/a": "a", ".config/mine": "theirs", ".ssh/config": "host", ".vim/plugin": "p",
-		".passwd": "-> /etc/passwd", ".up": "-> ../up", ".config/out": "-> ../../out", ".loop": "-> .loop", ".inner": "-> .vim",
+		".passwd": "-> /etc/passwd", ".up": "-> ../up", ".config/out": "-> ../../out", ".loop": "-> .loop", ".inner": "-> .vim", ".dotfiles/x": "x",
 	})
 	a := await(t)
 	for file, content := range map[string]string{".bashrc": "old", ".bashrc.before-dotfiles": "oldest", ".config/mine": "mine", ".config/other": "other", ".inner/x": "x", "up": "up", "out": "out"} {
@@ -83,7 +83,7 @@ func TestDotfilesAreLinked(t *testing.T) {
 				t.Errorf("%s: %q", file, got)
 			}
 		}
-		for _, file := range []string{".gitignore", ".github", "README.md", ".git", ".passwd", ".up", ".config/out", ".loop", ".bashrc.before-dotfiles-3"} {
+		for _, file := range []string{".gitignore", ".github", "README.md", ".git", ".passwd", ".up", ".config/out", ".loop", ".dotfiles/x", ".bashrc.before-dotfiles-3"} {
 			if _, err := os.Lstat(filepath.Join(a.home, file)); err == nil {
 				t.Errorf("%s is there", file)
 			}

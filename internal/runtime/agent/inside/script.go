@@ -27,7 +27,7 @@ const maxLastLine = 300
 
 var onceID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,99}$`)
 
-// errFailedBefore: an earlier start has tried it, and it does not run again by itself: the user may
+// errFailedBefore: an earlier start has tried it, and it is not run again unasked: the user may
 // have done by hand what it could not.
 var errFailedBefore = errors.New("failed at an earlier start")
 
@@ -95,8 +95,13 @@ func (s *Server) leave(st *step, name string) {
 	}
 }
 
-// note adds a line of the agent's to the log.
-func (st *step) note(line string) { st.log = append(append(st.log, line...), '\n') }
+// note adds a line to the log, of which the end is kept.
+func (st *step) note(line string) {
+	st.log = append(append(st.log, line...), '\n')
+	if n := len(st.log); n > 2*agent.MaxStepLog {
+		st.log = append([]byte(nil), st.log[n-agent.MaxStepLog:]...)
+	}
+}
 
 // script runs the commands of a script side by side, until all have ended.
 func (s *Server) script(st *step) error {

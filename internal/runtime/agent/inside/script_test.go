@@ -97,7 +97,7 @@ func TestScriptNeedsItsRepository(t *testing.T) {
 }
 
 // One that failed runs again only on request, at this start or a later one; one that could not run
-// does by itself.
+// runs at the next start.
 func TestScriptRunsOncePerHome(t *testing.T) {
 	t.Parallel()
 	a := await(t)

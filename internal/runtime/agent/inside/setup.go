@@ -490,10 +490,7 @@ func (o *stepOutput) end(keep bool) {
 	if o.last = append(o.last, line); len(o.last) > lastLines {
 		o.last = o.last[1:]
 	}
-	o.step.log = append(append(append(o.step.log, o.prefix...), line...), '\n')
-	if n := len(o.step.log); n > 2*agent.MaxStepLog {
-		o.step.log = append([]byte(nil), o.step.log[n-agent.MaxStepLog:]...)
-	}
+	o.step.note(o.prefix + line)
 }
 
 var gitProgress = regexp.MustCompile(`(Receiving objects|Resolving deltas|Updating files|Filtering content): +([0-9]+)%`)
