@@ -401,6 +401,7 @@ var insideRoutes = map[string]bool{
 	"POST /workspaces/{id}/setup/retry": true,
 
 	"POST /workspaces/{id}/git-signature": true,
+	"POST /workspaces/{id}/dotfiles":    true,
 }
 
 // checkInside refuses what a program inside a workspace may not do without a login.
