@@ -122,12 +122,17 @@ type gitRelay struct {
 	answer chan struct{} // connections wait until it is closed
 }
 
-// serveGit serves the repository /api.git by git http-backend on a port of the workspace: a
-// workspace does not reach this machine.
+// serveGit serves the repository /api.git, with the file hello, on a port of the workspace.
 func (s *server) serveGit(t *testing.T, id, port string) *gitRelay {
+	return s.serveRepository(t, id, port, "echo hello > hello")
+}
+
+// serveRepository serves the repository /api.git, whose files a shell command makes, by git
+// http-backend on a port of the workspace: a workspace does not reach this machine.
+func (s *server) serveRepository(t *testing.T, id, port, command string) *gitRelay {
 	s.Helper()
 	root := scratch(t)
-	script := "git init -q -b main work && cd work && echo hello > hello && git add . && git -c user.name=T -c user.email=t@example.com commit -q -m one && git clone -q --bare . ../api.git"
+	script := "git init -q -b main work && cd work && " + command + " && git add . && git -c user.name=T -c user.email=t@example.com commit -q -m one && git clone -q --bare . ../api.git"
 	cmd := exec.Command("/bin/sh", "-ec", script)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null")
 	if out, err := cmd.CombinedOutput(); err != nil {
