@@ -69,6 +69,22 @@ func (p *Project) AllExtensions() []string {
 	return all
 }
 
+// AllSecrets are the variables that secrets should set for the project, and for its Devcontainer.
+func (p *Project) AllSecrets() []string {
+	if p == nil {
+		return nil
+	}
+	all := slices.Clone(p.Secrets)
+	if p.Devcontainer != nil {
+		for _, name := range p.Devcontainer.Secrets {
+			if !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
+	}
+	return all
+}
+
 // AllPorts are the ports of the project, and those of its Devcontainer; each number once.
 func (p *Project) AllPorts() []ProjectPort {
 	if p == nil {

@@ -10,7 +10,7 @@ var labels = map[string]string{
 	"max_running": "Running limit", "max_workspaces": "Workspaces", "max_bytes": "Size of homes and archives",
 	"port": "Port", "with": "Who can open it", "expires_in_seconds": "How long", "expires_at": "Expires after",
 	"repo": "Repository", "repositories": "Repositories", "branch": "Branch", "path": "Folder", "depth": "Depth",
-	"current": "Current password", "new": "New password",
+	"file": "File", "current": "Current password", "new": "New password",
 }
 
 // FieldLabel returns what a message calls a field of a request: its label on the pages, in

@@ -157,6 +157,9 @@ func (p *Project) Check() error {
 		return InvalidField("secrets", fmt.Sprintf("are more than %d.", MaxRequiredSecrets))
 	}
 	if b, err := json.Marshal(p); err != nil || len(b) > maxProjectBytes {
+		if p.Devcontainer != nil {
+			return InvalidField("file", fmt.Sprintf("has more than %d bytes for the workspace to use.", maxProjectBytes))
+		}
 		return InvalidField("repositories", fmt.Sprintf("have more than %d bytes.", maxProjectBytes))
 	}
 	return p.Devcontainer.Check()

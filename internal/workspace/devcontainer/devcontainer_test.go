@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	"forwardPorts": [3000, "db:5432"],
 	"portsAttributes": {"3000": {"label": "Web", "onAutoForward": "openBrowser", "protocol": "https"}, "8000-8010": {}},
 	"postAttachCommand": "attach",
-	"postCreateCommand": {"a": "make ${devcontainerId}", "b": ["x", "y z"]},
+	"postCreateCommand": {"a": "make ${devcontainerId} ${containerEnv:X}${containerEnv:Y:d}", "b": ["x", "y z"]},
 	"customizations": {"vscode": {"extensions": ["golang.go", "-a.b", "not one"], "settings": {"a": 1}}},
 	"hostRequirements": {"cpus": 2, "memory": "4gb", "gpu": true},
 	"secrets": {"TOKEN": {"description": "d", "documentationUrl": "https://example.com"}},
@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 		RemoteEnv: map[string]string{"PATH": "${containerEnv:PATH}:/opt/bin"},
 		Ports:     []Port{{Port: 3000, Label: "Web", Open: true}},
 		Scripts: []Script{
-			{PostCreate, []Command{{Name: "a", Shell: "make w1"}, {Name: "b", Args: []string{"x", "y z"}}}},
+			{PostCreate, []Command{{Name: "a", Shell: "make w1 ${X}${Y:-d}"}, {Name: "b", Args: []string{"x", "y z"}}}},
 			{PostAttach, []Command{{Shell: "attach"}}},
 		},
 		Extensions: []string{"golang.go"}, Needs: Needs{CPUs: 2, Memory: 4 << 30},

@@ -309,7 +309,7 @@ func (r *reader) onAutoForward(property string, n *node, port *Port) {
 	switch n.text {
 	case "openBrowser", "openBrowserOnce", "open-browser", "openPreview", "open-preview":
 		port.Open = true
-	case "silent", "ignore": // codehub opens no port by itself
+	case "silent", "ignore": // codehub opens no port automatically
 	case "notify":
 		r.ignore(property, n.line, ReasonPortAttribute)
 	default:
@@ -323,12 +323,15 @@ func (r *reader) script(hook Hook, property string, n *node) {
 		c := Command{Name: name}
 		switch n.kind {
 		case text:
-			c.Shell = n.text
+			c.Shell = ofShell(n.text)
 		case list:
 			for _, each := range n.items {
 				if each.kind != text {
 					r.ignore(property, each.line, ReasonType)
 					return
+				}
+				if strings.Contains(each.text, "${containerEnv:") {
+					r.ignore(property+": "+each.text, each.line, ReasonVariable)
 				}
 				c.Args = append(c.Args, each.text)
 			}

@@ -106,6 +106,19 @@ func (r *reader) variables(root *node, place Place, opened func(folder, mounted 
 	return nil
 }
 
+// ofShell returns a text for a shell with the shell's own form of ${containerEnv:NAME:DEFAULT}.
+func ofShell(text string) string {
+	return substitute(text, func(name string, args []string) (string, bool) {
+		switch {
+		case name != "containerEnv" || !validVariable(args[0]):
+			return "", false
+		case len(args) > 1:
+			return "${" + args[0] + ":-" + args[1] + "}", true
+		}
+		return "${" + args[0] + "}", true
+	})
+}
+
 // mountTarget returns where a mount of Docker, such as "source=x,target=/y,type=bind", is in the
 // container.
 func mountTarget(mount string) string {
