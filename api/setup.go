@@ -31,4 +31,6 @@ type SetupStep struct {
 	StartedAt *time.Time `json:"started_at"`
 	EndedAt   *time.Time `json:"ended_at"`
 	Folder    string     `json:"folder"` // that it has cloned
+	// Described reports that the repository has a devcontainer.json or a .gitpod.yml.
+	Described bool `json:"described"`
 }

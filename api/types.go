@@ -48,6 +48,8 @@ type Workspace struct {
 	DesiredState     string        `json:"desired_state"`
 	DesiredCause     *string       `json:"desired_cause"`
 	NextDesiredState *string       `json:"next_desired_state"`
+	// Devcontainer is the description of a repository that the next start uses; null: none.
+	Devcontainer *WorkspaceDevcontainer `json:"devcontainer"`
 	// PendingRequest was accepted and is not carried out yet: "force_stop",
 	// "cancel", "recover" or "set_aside".
 	PendingRequest *string              `json:"pending_request"`

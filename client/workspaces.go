@@ -116,6 +116,22 @@ func (c *Client) RetrySetup(ctx context.Context, id string) (api.Setup, error) {
 	return ask[api.Setup](ctx, c, http.MethodPost, path(id, "/setup/retry"), nil, nil)
 }
 
+// Devcontainers returns the files by which the repositories of a running workspace describe their
+// environment.
+func (c *Client) Devcontainers(ctx context.Context, id string) (api.DevcontainerList, error) {
+	return ask[api.DevcontainerList](ctx, c, http.MethodGet, path(id, "/devcontainer"), nil, nil)
+}
+
+// UseDevcontainer has the next start of a workspace use such a file.
+func (c *Client) UseDevcontainer(ctx context.Context, id string, in api.UseDevcontainer) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPost, path(id, "/devcontainer"), nil, in)
+}
+
+// StopDevcontainer has the next start of a workspace use no such file.
+func (c *Client) StopDevcontainer(ctx context.Context, id string) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodDelete, path(id, "/devcontainer"), nil, nil)
+}
+
 func (c *Client) workspace(ctx context.Context, method, path string, q url.Values, in any) (api.Workspace, error) {
 	return ask[api.Workspace](ctx, c, method, path, q, in)
 }

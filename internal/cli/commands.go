@@ -49,6 +49,7 @@ type Commands struct {
 	Exec        execCmd        `cmd:"" group:"Client:" help:"Run a command in a workspace."`
 	Cp          cpCmd          `cmd:"" group:"Client:" name:"cp" help:"Copy files to or from a workspace."`
 	Setup       setupCmd       `cmd:"" group:"Client:" help:"Show a workspace's setup, or try it again."`
+	Environment environmentCmd `cmd:"" group:"Client:" name:"devcontainer" help:"Show or use a repository's devcontainer.json."`
 	Logs        logsCmd        `cmd:"" group:"Client:" help:"Print a workspace's container log."`
 	Ports       portsCmd       `cmd:"" group:"Client:" help:"List and share a workspace's ports."`
 	Share       shareCmd       `cmd:"" group:"Client:" help:"Share a workspace."`

@@ -72,6 +72,9 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 	put("", errorDetail(w))
 	rows = append(rows, imageRows(w)...)
 	rows = append(rows, templateRows(w)...)
+	if w.Devcontainer != nil {
+		put("Devcontainer:", w.Devcontainer.File)
+	}
 	rows = append(rows, lossAdvice(w)...)
 	if w.State == "delete_failed" {
 		rows = append(rows, []string{"What to do:", "Fix the cause, then run: codehub delete " + w.ID})

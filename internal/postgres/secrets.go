@@ -111,7 +111,9 @@ func (db *DB) MissingSecrets(ctx context.Context, caller workspace.Caller, id wo
 
 func (db *DB) missingSecrets(ctx context.Context, caller workspace.Caller, only workspace.ID) ([]api.SecretMissing, error) {
 	rows, err := db.pool.Query(ctx, `
-		SELECT w.id, w.name, r.name FROM workspaces w, jsonb_array_elements_text(w.project -> 'secrets') WITH ORDINALITY r (name, nr)
+		SELECT w.id, w.name, r.name FROM workspaces w, jsonb_array_elements_text(
+			coalesce(w.project -> 'secrets', '[]') || (coalesce(w.project #> '{devcontainer,secrets}', '[]') - ARRAY(SELECT jsonb_array_elements_text(w.project -> 'secrets')))
+		) WITH ORDINALITY r (name, nr)
 		WHERE w.owner_user_id = $1 AND w.deleted_at IS NULL AND ($2 = '' OR w.id::text = $2)
 			AND NOT coalesce(w.env ? r.name, false) AND NOT EXISTS (SELECT FROM secrets s WHERE s.variable = r.name AND `+secretsOf+`)
 		ORDER BY w.name COLLATE "C", r.nr`, caller.UserID, string(only))

@@ -34,6 +34,7 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
 	"codehub/internal/running/attach"
+	"codehub/internal/running/devcontainers"
 	"codehub/internal/running/dotfiles"
 	"codehub/internal/running/frominside"
 	"codehub/internal/running/ports"
@@ -365,6 +366,7 @@ func newServer(p parts) (*server, error) {
 	offered := templates.New(templates.Config{
 		Settings: cfg.Templates, Store: db, DefaultImage: cfg.Defaults.DefaultImage, Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes, Log: log, Conditions: p.conditions,
 	})
+	described := devcontainers.New(devcontainers.Config{Store: db, Agents: attacher, Secrets: secretService, Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes})
 	gitIdentities := gitidentity.New(db, p.keys)
 	unsaved := proxy.NewUnsaved(time.Now)
 	openBodies := &inbound.OpenBodies{}
@@ -372,7 +374,7 @@ func newServer(p parts) (*server, error) {
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Usage: attacher, Setups: attacher, Dotfiles: dotfileService, Log: log,
 		GitIdentities: gitIdentities,
 		Settings:      settings, Clients: cfg.ClientDir, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
-		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, MissingImage: func() string { return missingImage(p.conditions) }, Admin: administration, Restore: restore, Ports: portService, Templates: offered,
+		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, MissingImage: func() string { return missingImage(p.conditions) }, Admin: administration, Restore: restore, Ports: portService, Templates: offered, Devcontainers: described,
 		Secrets: secretService, Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
 	})
 	workspaces := proxy.New(proxy.Config{
@@ -406,7 +408,7 @@ func newServer(p parts) (*server, error) {
 	mux := http.NewServeMux()
 	rest := httpapi.New(httpapi.Config{
 		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Dotfiles: dotfileService, Archives: p.bucket, Admin: administration,
-		Restore: restore, Ports: portService, Secrets: secretService, Templates: offered, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
+		Restore: restore, Ports: portService, Secrets: secretService, Templates: offered, Devcontainers: described, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 		Gate: gate, OpenBodies: openBodies,
 		GitIdentities: gitIdentities,
 	})

@@ -56,10 +56,10 @@ func extensionsOf(p *workspace.Project) []string {
 }
 
 func secretsOf(p *workspace.Project) []string {
-	if p == nil || p.Secrets == nil {
-		return []string{}
+	if list := p.AllSecrets(); list != nil {
+		return list
 	}
-	return p.Secrets
+	return []string{}
 }
 
 func scriptsOf(p *workspace.Project) *api.Scripts {
@@ -75,7 +75,7 @@ func Setup(s agent.SetupStatus) api.Setup {
 	for _, st := range s.Steps {
 		out.Steps = append(out.Steps, api.SetupStep{
 			Name: st.Name, Kind: st.Kind, State: string(st.State), Percent: st.Percent, Detail: st.Detail, Reason: st.Reason, Error: st.Error, Log: st.Log,
-			StartedAt: second(st.Started), EndedAt: second(st.Ended), Folder: st.Folder,
+			StartedAt: second(st.Started), EndedAt: second(st.Ended), Folder: st.Folder, Described: st.Described,
 		})
 	}
 	return out

@@ -74,6 +74,9 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
 		v.ImageDigest, v.ImageID, v.ImageNotice = optional(pin.Digest), optional(pin.ID), optional(pin.Note)
 	}
+	if p := w.Project; p != nil && p.Devcontainer != nil {
+		v.Devcontainer = &api.WorkspaceDevcontainer{File: p.Devcontainer.File, Digest: p.Devcontainer.Digest}
+	}
 	if use := w.Template; use != nil {
 		v.Template = &api.WorkspaceTemplate{Name: use.Name, Version: use.Version, UpdateAvailable: s.TemplateUpdate != nil && s.TemplateUpdate(w)}
 		if use.Previous != nil {

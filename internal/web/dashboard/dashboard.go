@@ -18,6 +18,7 @@ import (
 	"codehub/internal/control/admin"
 	"codehub/internal/gateway/inbound"
 	"codehub/internal/postgres"
+	"codehub/internal/running/devcontainers"
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
 	"codehub/internal/running/templates"
@@ -69,6 +70,9 @@ type Config struct {
 	Ports *ports.Service
 	// Templates are those that workspaces are created from; optional, without it there are none.
 	Templates *templates.Service
+	// Devcontainers are the files by which repositories describe their environment; optional, without
+	// it no page shows them.
+	Devcontainers *devcontainers.Service
 	// Admin serves the administrators' page; optional, without it that page does not exist.
 	Admin *admin.Service
 	// PathMode reports that workspaces share the dashboard's origin; administrators see a
@@ -199,6 +203,8 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("GET /workspaces/{id}/setup", d.setupState)
 	loggedIn("POST /workspaces/{id}/setup", d.retrySetup)
 	loggedIn("POST /workspaces/{id}/dotfiles", d.applyDotfiles)
+	loggedIn("GET /workspaces/{id}/devcontainer", d.devcontainerPage)
+	loggedIn("POST /workspaces/{id}/devcontainer", d.useDevcontainer)
 	loggedIn("GET /workspaces/{id}/limit", d.limitState)
 	loggedIn("GET /workspaces/{id}/wait", d.wait)
 	d.changeRoutes(loggedIn)

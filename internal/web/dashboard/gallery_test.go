@@ -16,6 +16,7 @@ import (
 	"codehub/api"
 	"codehub/internal/gateway/origin"
 	"codehub/internal/postgres"
+	"codehub/internal/running/devcontainers"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/web"
@@ -563,6 +564,24 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			b.shown("#setup .setup")
 			b.shoot(shots, l, "detail-"+name)
 		}
+	}
+	clones.set(agent.StepStatus{Name: someRepo, Kind: agent.KindClone, State: agent.StepDone, Described: true})
+	w.dash.Devcontainers = devcontainers.New(devcontainers.Config{Store: w.DB, Agents: &descriptions{Files: describedFiles}, Sizes: w.dash.Sizes})
+	for _, l := range b.screens() {
+		b.as(l)
+		b.visit("/workspaces/" + string(cloning))
+		b.shown("#devcontainer-found")
+		b.shoot(shots, l, "detail-described")
+		b.visit("/workspaces/" + string(cloning) + "/devcontainer")
+		b.shoot(shots, l, "devcontainer")
+	}
+	if _, err := w.dash.Devcontainers.Use(t.Context(), w.caller("admin"), cloning, describedFiles[0].Name); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range b.screens() {
+		b.as(l)
+		b.visit("/workspaces/" + string(cloning) + "/devcontainer")
+		b.shoot(shots, l, "devcontainer-used")
 	}
 	// A request that the state forbids, from a browser without scripts.
 	for _, l := range b.screens() {

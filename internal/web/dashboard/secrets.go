@@ -83,7 +83,7 @@ func lackedOf(name, template string) lackedSecret {
 
 // lackedBy returns the variables that a workspace of the user requires and does not have.
 func (d *Dashboard) lackedBy(ctx context.Context, c workspace.Caller, w workspace.Workspace) (list []lackedSecret, err error) {
-	if w.Project == nil || len(w.Project.Secrets) == 0 || w.DeletedAt != nil {
+	if len(w.Project.AllSecrets()) == 0 || w.DeletedAt != nil {
 		return nil, nil
 	}
 	template := ""

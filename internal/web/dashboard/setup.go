@@ -5,9 +5,11 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 
 	"codehub/internal/running/attach"
+	"codehub/internal/runtime"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/workspace"
 )
@@ -22,8 +24,12 @@ type Setups interface {
 // setupView is what a workspace does while its IDE starts. Without steps there is nothing to
 // show.
 type setupView struct {
-	ID, From        string
-	Steps           []setupStep
+	ID, From string
+	Steps    []setupStep
+	// Described reports that a repository describes its environment, and Uses is the file of it that
+	// the workspace uses.
+	Described       bool
+	Uses            string
 	Running, Failed bool
 	Retries         bool // "Try again" would run a step
 	Dotfiles        bool // "Apply dotfiles" would apply some
@@ -37,6 +43,7 @@ func setupOf(id workspace.ID, from string, s agent.SetupStatus) setupView {
 	v := setupView{ID: string(id), From: from, Running: s.Running(), Failed: s.Failed(), Retries: s.Retries()}
 	for _, st := range s.Steps {
 		v.Steps = append(v.Steps, setupStep{st})
+		v.Described = v.Described || st.Described
 	}
 	return v
 }
@@ -84,6 +91,9 @@ func (d *Dashboard) withSetup(ctx context.Context, w workspace.Workspace, v wait
 	}
 	s := d.readSetup(ctx, w.ID)
 	v.Opens = opens(s)
+	if c := w.Project.Devcontainer; c != nil && !slices.ContainsFunc(w.Project.Repositories, func(r workspace.Repository) bool { return r.Folder() == c.Folder }) {
+		v.Opens = url.Values{"folder": {path.Join(runtime.HomeDir, c.Folder)}}.Encode()
+	}
 	v.Setup = setupOf(w.ID, fromWait, s)
 	s.Steps = slices.DeleteFunc(slices.Clone(s.Steps), func(st agent.StepStatus) bool { return st.Kind == agent.KindScript || st.Kind == agent.KindDotfiles })
 	switch {
@@ -124,6 +134,7 @@ func (d *Dashboard) showSetup(w http.ResponseWriter, r *http.Request, c workspac
 		}
 		v.Dotfiles = own.URL != "" && d.Dotfiles != nil && !v.Running
 	}
+	v.Uses, v.Described = usesDevcontainer(ws), v.Described && d.Devcontainers != nil
 	d.fragments(w, r, http.StatusOK, part{"setup", v})
 }
 

@@ -25,6 +25,7 @@ import (
 	"codehub/internal/gateway/origin"
 	"codehub/internal/gateway/shortway"
 	"codehub/internal/postgres"
+	"codehub/internal/running/devcontainers"
 	"codehub/internal/running/service"
 	"codehub/internal/running/templates"
 	"codehub/internal/runtime"
@@ -259,7 +260,8 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 		},
 		Admin:      admin.New(admin.Config{Store: w.DB, Passwords: w.Auth, URL: w.URL, Settings: testSettings, OrphanDelay: time.Hour}),
 		MaxRunning: 2, Archives: w.bucket,
-		Templates: templates.New(templates.Config{Store: w.DB, DefaultImage: "codehub/workspace:latest", Sizes: sizes, Log: log}),
+		Templates:     templates.New(templates.Config{Store: w.DB, DefaultImage: "codehub/workspace:latest", Sizes: sizes, Log: log}),
+		Devcontainers: devcontainers.New(devcontainers.Config{Store: w.DB, Agents: &descriptions{}, Sizes: sizes}),
 	}
 	var missing sync.Map // texts, with the stack of the first use
 	config.MissingText = func(language, key string) { missing.LoadOrStore(language+": "+key, string(debug.Stack())) }

@@ -18,6 +18,7 @@ import (
 	"codehub/internal/control/admin"
 	"codehub/internal/postgres"
 	"codehub/internal/running/attach"
+	"codehub/internal/running/devcontainers"
 	"codehub/internal/running/dotfiles"
 	"codehub/internal/running/service"
 	"codehub/internal/running/templates"
@@ -89,6 +90,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
 	cfg.Attach = attach.New(attach.Config{Store: e.DB, Runtime: agenttest.New(t), Sessions: e.Auth})
 	cfg.Dotfiles = &dotfiles.Service{Store: e.DB, Agents: cfg.Attach}
+	cfg.Devcontainers = devcontainers.New(devcontainers.Config{Store: e.DB, Agents: cfg.Attach, Secrets: cfg.Secrets, Sizes: testSizes})
 	for _, o := range opts {
 		o(&cfg)
 	}

@@ -19,6 +19,7 @@ import (
 	"codehub/internal/gateway/inbound"
 	"codehub/internal/postgres"
 	"codehub/internal/running/attach"
+	"codehub/internal/running/devcontainers"
 	"codehub/internal/running/dotfiles"
 	"codehub/internal/running/ports"
 	"codehub/internal/running/service"
@@ -50,9 +51,11 @@ type Config struct {
 	GitIdentities *gitidentity.Service
 	// Templates are those that workspaces are created from.
 	Templates *templates.Service
-	Attach    *attach.Attacher
-	Gate      Gate
-	Log       *slog.Logger
+	// Devcontainers are the files by which repositories describe their environment.
+	Devcontainers *devcontainers.Service
+	Attach        *attach.Attacher
+	Gate          Gate
+	Log           *slog.Logger
 
 	// LastUse returns the last activity of a workspace that this server has seen and may
 	// not have flushed yet; optional.
@@ -261,6 +264,9 @@ func (s *server) routes() []route {
 		{"GET", "/workspaces/{id}/setup", read, s.setup(s.cfg.Attach.Setup), nil},
 		{"POST", "/workspaces/{id}/setup/retry", workspaces, s.setup(s.cfg.Attach.RetrySetup), nil},
 		{"POST", "/workspaces/{id}/git-signature", workspaces, takes(s, s.signForGit), nil}, // from inside alone
+		{"GET", "/workspaces/{id}/devcontainer", read, s.devcontainers, nil},
+		{"POST", "/workspaces/{id}/devcontainer", workspaces, mayTake(s, s.useDevcontainer), nil},
+		{"DELETE", "/workspaces/{id}/devcontainer", workspaces, s.stopDevcontainer, nil},
 		{"GET", "/workspaces/{id}/exec", workspaces, s.exec, nil},
 
 		{"GET", "/workspaces/{id}/ssh", workspaces, s.connectSSH, nil},
@@ -401,7 +407,7 @@ var insideRoutes = map[string]bool{
 	"POST /workspaces/{id}/setup/retry": true,
 
 	"POST /workspaces/{id}/git-signature": true,
-	"POST /workspaces/{id}/dotfiles":    true,
+	"POST /workspaces/{id}/dotfiles":      true,
 }
 
 // checkInside refuses what a program inside a workspace may not do without a login.

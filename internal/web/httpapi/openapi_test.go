@@ -117,6 +117,8 @@ func wire() map[string]any {
 		"Scripts": api.Scripts{}, "ProjectPort": api.ProjectPort{}, "Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
 		"Template": api.Template{}, "TemplateParameter": api.TemplateParameter{}, "TemplateVersion": api.TemplateVersion{}, "TemplateList": api.TemplateList{}, "SaveTemplate": api.SaveTemplate{}, "SavedTemplate": api.SavedTemplate{}, "TemplateChange": api.TemplateChange{}, "TemplateText": api.TemplateText{}, "WorkspaceTemplate": api.WorkspaceTemplate{}, "UpdateTemplate": api.UpdateTemplate{},
 		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
+		"DevcontainerList": api.DevcontainerList{}, "Devcontainer": api.Devcontainer{}, "DevcontainerScript": api.DevcontainerScript{}, "DevcontainerCommand": api.DevcontainerCommand{}, "DevcontainerSecret": api.DevcontainerSecret{}, "DevcontainerIgnored": api.DevcontainerIgnored{},
+		"UseDevcontainer": api.UseDevcontainer{}, "WorkspaceDevcontainer": api.WorkspaceDevcontainer{},
 		"Secret": api.Secret{}, "SecretList": api.SecretList{}, "SecretWaiting": api.SecretWaiting{}, "SecretMissing": api.SecretMissing{}, "CreateSecret": api.CreateSecret{}, "UpdateSecret": api.UpdateSecret{},
 		"Dotfiles":    api.Dotfiles{},
 		"GitIdentity": api.GitIdentity{}, "SetGitIdentity": api.SetGitIdentity{}, "GitSignatureRequest": api.GitSignatureRequest{}, "GitSignature": api.GitSignature{},
@@ -131,7 +133,7 @@ func TestDocumentMatchesFields(t *testing.T) {
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
 		t.Errorf("types (-) and schemas (+) differ:\n%s", d)
 	}
-	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "BeginDevice", "RedeemLogin", "CreateToken", "ChangePassword", "UnlinkIdentity", "RenamePasskey", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "AddSSHKey", "Exec", "ExecInput", "Administer", "AdminRecover", "AdminTimeouts", "AdminSize", "HandOver", "AnswerHandOver", "SetBanner", "Repository", "SaveTemplate", "UpdateTemplate"}
+	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "BeginDevice", "RedeemLogin", "CreateToken", "ChangePassword", "UnlinkIdentity", "RenamePasskey", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "AddSSHKey", "Exec", "ExecInput", "Administer", "AdminRecover", "AdminTimeouts", "AdminSize", "HandOver", "AnswerHandOver", "SetBanner", "Repository", "SaveTemplate", "UpdateTemplate", "UseDevcontainer"}
 	for name, v := range wire() {
 		s := d.Components.Schemas[name]
 		typ := reflect.TypeOf(v)

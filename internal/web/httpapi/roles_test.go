@@ -161,6 +161,9 @@ var cells = map[string]string{
 	"GET /workspaces/{id}/setup":                 "401 403 ok 403 401 403 403 403 ok ok",
 	"POST /workspaces/{id}/git-signature":        "401 403 403 403 401 403 403 403 403 403", // the workspace itself alone
 	"POST /workspaces/{id}/setup/retry":          "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/devcontainer":          "401 403 ok 403 401 403 403 403 ok ok",
+	"POST /workspaces/{id}/devcontainer":         "401 403 ok 403 401 403 403 403 403 ok",
+	"DELETE /workspaces/{id}/devcontainer":       "401 403 ok 403 401 403 403 403 403 ok",
 	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403 ok 403 403 ok",
 	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403 ok 403 403 ok",
 	"GET /events":                                "401 ok ok ok 401 ok ok ok ok ok",

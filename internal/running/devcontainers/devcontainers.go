@@ -1,0 +1,387 @@
+// Package devcontainers has workspaces use the files by which their repositories describe their
+// environment: the agent reads them, package devcontainer parses them, and the database keeps what
+// the next start uses.
+package devcontainers
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"codehub/api"
+	"codehub/internal/postgres"
+	"codehub/internal/running/attach"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
+	"codehub/internal/workspace"
+	"codehub/internal/workspace/devcontainer"
+	"codehub/internal/workspace/environ"
+	"codehub/internal/workspace/imageref"
+)
+
+// Reasons why this server does not honour something that package devcontainer reads.
+const (
+	ReasonImageBad        devcontainer.Reason = "image_bad" // not the name of an image
+	ReasonImageNotAllowed devcontainer.Reason = "image_not_allowed"
+	ReasonSize            devcontainer.Reason = "size"      // no size is that large
+	ReasonEnvValue        devcontainer.Reason = "env_value" // too long, or with control characters
+	ReasonPortOwn         devcontainer.Reason = "port_own"  // of codehub
+	ReasonTooMany         devcontainer.Reason = "too_many"  // commands, ports or extensions
+)
+
+// Reasons are all reasons, for those who have texts for them.
+var Reasons = append(slices.Clone(devcontainer.Reasons), ReasonImageBad, ReasonImageNotAllowed, ReasonSize, ReasonEnvValue, ReasonPortOwn, ReasonTooMany)
+
+// Agents reads the files in running workspaces (*attach.Attacher). It wakes none, and is no use.
+type Agents interface {
+	Descriptions(ctx context.Context, id workspace.ID) (agent.Descriptions, error)
+}
+
+// Secrets are those that a user has (*secrets.Service).
+type Secrets interface {
+	List(ctx context.Context, caller workspace.Caller) (api.SecretList, error)
+}
+
+// Config holds what a Service needs.
+type Config struct {
+	Store   *postgres.DB
+	Agents  Agents
+	Secrets Secrets // optional
+	Images  imageref.Allowed
+	Sizes   workspace.Sizes
+}
+
+// Service is safe for concurrent use.
+type Service struct{ cfg Config }
+
+// New returns a Service.
+func New(cfg Config) *Service { return &Service{cfg} }
+
+// file is a description with what the workspace would use of it.
+type file struct {
+	api  api.Devcontainer
+	uses *workspace.Devcontainer // nil: it has a problem
+}
+
+// List returns the descriptions in the repositories of the caller's workspace, as they are now.
+// CodeNotRunning; CodeUnavailable.
+func (s *Service) List(ctx context.Context, caller workspace.Caller, id workspace.ID) (api.DevcontainerList, error) {
+	_, files, more, err := s.read(ctx, caller, id)
+	out := api.DevcontainerList{Files: []api.Devcontainer{}, More: more}
+	for _, f := range files {
+		out.Files = append(out.Files, f.api)
+	}
+	if err != nil || s.cfg.Secrets == nil || !slices.ContainsFunc(out.Files, func(f api.Devcontainer) bool { return len(f.Secrets) > 0 }) {
+		return out, err
+	}
+	secrets, err := s.cfg.Secrets.List(ctx, caller)
+	if err != nil {
+		return out, err
+	}
+	for _, f := range out.Files {
+		for i := range f.Secrets {
+			f.Secrets[i].Present = slices.ContainsFunc(secrets.Secrets, func(has api.Secret) bool {
+				return has.Env == f.Secrets[i].Name && (has.WorkspaceID == nil || *has.WorkspaceID == string(id))
+			})
+		}
+	}
+	return out, nil
+}
+
+// Use has the next start of the caller's workspace use a description; see devcontainer.Choose for the
+// name. CodeNotFound; CodeInvalid for a file with a problem; otherwise as List.
+func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace.ID, name string) (workspace.Workspace, error) {
+	w, files, _, err := s.read(ctx, caller, id)
+	if err != nil {
+		return w, err
+	}
+	paths := make([]string, len(files))
+	for i, f := range files {
+		paths[i] = f.api.File
+	}
+	i, ok := devcontainer.Choose(paths, name)
+	if !ok {
+		return w, workspace.NotFound("description of the environment")
+	}
+	if f := files[i]; f.uses == nil {
+		e := workspace.InvalidField("file", "cannot be used: "+f.api.Message)
+		e.Details["reason"] = f.api.Problem
+		return w, e
+	}
+	return s.cfg.Store.PatchWorkspace(ctx, caller, id, postgres.Patch{Devcontainer: workspace.Optional[workspace.Devcontainer]{Set: true, Value: files[i].uses}})
+}
+
+// Stop has the next start of the caller's workspace use no description: the workspace gets back what
+// it had before, except for what its owner has changed since.
+func (s *Service) Stop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, err := s.cfg.Store.Workspace(ctx, caller, id)
+	if err != nil || w.Project == nil || w.Project.Devcontainer == nil {
+		return w, err
+	}
+	return s.cfg.Store.PatchWorkspace(ctx, caller, id, postgres.Patch{Devcontainer: workspace.Optional[workspace.Devcontainer]{Set: true}})
+}
+
+func (s *Service) read(ctx context.Context, caller workspace.Caller, id workspace.ID) (w workspace.Workspace, files []file, more bool, err error) {
+	if w, err = s.cfg.Store.Workspace(ctx, caller, id); err != nil {
+		return w, nil, false, err
+	}
+	if w.Phase != workspace.PhaseRunning {
+		return w, nil, false, workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
+	}
+	found, err := s.cfg.Agents.Descriptions(ctx, id)
+	switch {
+	case errors.Is(err, attach.ErrNoAgent):
+		return w, nil, false, workspace.Errorf(workspace.CodeUnavailable, "The workspace was started by another version of codehub. Restart it.")
+	case errors.Is(err, runtime.ErrNotFound):
+		return w, nil, false, workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
+	case err != nil:
+		return w, nil, false, &workspace.Error{Code: workspace.CodeUnavailable, Message: "The workspace is not responding. Try again later.", Err: err}
+	}
+	for _, d := range found.Files {
+		// An agent reports other folders only if the workspace's user makes it.
+		if !w.Project.Empty() && slices.ContainsFunc(w.Project.Repositories, func(r workspace.Repository) bool { return r.Folder() == d.Folder }) {
+			files = append(files, s.plan(w, d))
+		}
+	}
+	return w, files, found.More, nil
+}
+
+// plan returns what the workspace would use of a description.
+func (s *Service) plan(w workspace.Workspace, d agent.Description) file {
+	f := file{api: api.Devcontainer{
+		File: path.Join(d.Folder, d.Name), Env: map[string]string{}, Ports: []api.ProjectPort{}, Scripts: []api.DevcontainerScript{}, Extensions: []string{},
+		Settings: map[string]any{}, Secrets: []api.DevcontainerSecret{}, Ignored: []api.DevcontainerIgnored{},
+	}}
+	var used *workspace.Devcontainer
+	if w.Project != nil && w.Project.Devcontainer != nil && w.Project.Devcontainer.File == f.api.File {
+		used = w.Project.Devcontainer
+	}
+	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(d.Content))
+	f.api.Used = used != nil
+	f.api.Changed = used != nil && used.Digest != digest
+	if d.Problem != "" {
+		f.api.Problem, f.api.Message = d.Problem, problemText(d.Problem)
+		return f
+	}
+	e, err := devcontainer.Parse(d.Name, d.Content, devcontainer.Place{Repository: path.Join(runtime.HomeDir, d.Folder), ID: string(w.ID), User: User})
+	var refused *devcontainer.Error
+	if errors.As(err, &refused) {
+		f.api.Problem, f.api.Line, f.api.Message = refused.Reason, refused.Line, refused.Error()+"."
+		return f
+	}
+	p := &planner{s: s, w: w, e: e, ignored: slices.Clone(e.Ignored)}
+	uses := p.uses()
+	uses.File, uses.Digest = f.api.File, digest
+	f.uses = &uses
+	p.show(&f.api, uses)
+	return f
+}
+
+// User is whom the programs of a workspace run as.
+const User = "coder"
+
+func problemText(problem string) string {
+	switch problem {
+	case agent.ProblemLong:
+		return "The file is too large."
+	case agent.ProblemKind:
+		return "The file is not a regular file."
+	}
+	return "The file cannot be read, or is a link out of the repository."
+}
+
+type planner struct {
+	s       *Service
+	w       workspace.Workspace
+	e       devcontainer.Environment
+	ignored []devcontainer.Ignored
+}
+
+func (p *planner) ignore(property string, reason devcontainer.Reason) {
+	p.ignored = append(p.ignored, devcontainer.Ignored{Property: property, Line: max(1, p.e.Line(property)), Reason: reason})
+}
+
+func (p *planner) uses() workspace.Devcontainer {
+	u := workspace.Devcontainer{Folder: strings.TrimPrefix(p.e.Folder, runtime.HomeDir+"/")}
+	u.Given.Image, u.Given.Size = p.image(), p.size()
+	u.Given.Env, u.References = p.env()
+	u.Ports, u.Extensions = p.ports(), p.extensions()
+	for _, s := range p.e.Scripts {
+		if len(s.Commands) > agent.MaxScriptCommands {
+			p.ignore(string(s.Hook), ReasonTooMany)
+			continue
+		}
+		script := workspace.DevcontainerScript{Name: string(s.Hook), Once: s.Hook.Once()}
+		for _, c := range s.Commands {
+			script.Commands = append(script.Commands, workspace.DevcontainerCommand(c))
+		}
+		u.Scripts = append(u.Scripts, script)
+	}
+	for _, secret := range p.e.Secrets {
+		u.Secrets = append(u.Secrets, secret.Name)
+	}
+	if len(p.e.Settings) > 0 {
+		u.Settings, _ = json.Marshal(p.e.Settings)
+	}
+	return u
+}
+
+// image returns the image that the workspace gets; empty: its own stays.
+func (p *planner) image() string {
+	switch {
+	case p.e.Image == "":
+		return ""
+	case !imageref.Valid(p.e.Image):
+		p.ignore("image", ReasonImageBad)
+		return ""
+	case !p.s.cfg.Images.Allows(p.e.Image):
+		p.ignore("image", ReasonImageNotAllowed)
+		return ""
+	}
+	return p.e.Image
+}
+
+// size returns the smallest size with what the repository needs; empty: the workspace's own has it,
+// or none has.
+func (p *planner) size() string {
+	n := p.e.Needs
+	own := cmp.Or(p.w.Size, workspace.DefaultSize)
+	if p.w.Project != nil && p.w.Project.Devcontainer != nil {
+		own = p.w.Project.Devcontainer.Before.Size
+	}
+	fits := func(s workspace.Size) bool {
+		return (s.NanoCPUs == 0 || s.Cores() >= n.CPUs) && (s.Memory == 0 || s.Memory >= n.Memory) && (s.Disk == 0 || s.Disk >= n.Storage)
+	}
+	if n == (devcontainer.Needs{}) || fits(p.s.cfg.Sizes.Of(workspace.SizeNamed(own))) {
+		return ""
+	}
+	all := append([]workspace.Size{p.s.cfg.Sizes.Default}, p.s.cfg.Sizes.Offered...)
+	all = slices.DeleteFunc(all, func(s workspace.Size) bool { return !fits(s) })
+	if len(all) == 0 {
+		p.ignore("hostRequirements", ReasonSize)
+		return ""
+	}
+	// No limit is the largest one.
+	limit := func(n int64) uint64 { return uint64(n) - 1 }
+	return slices.MinFunc(all, func(a, b workspace.Size) int {
+		return cmp.Or(cmp.Compare(limit(a.Memory), limit(b.Memory)), cmp.Compare(limit(a.NanoCPUs), limit(b.NanoCPUs)), cmp.Compare(limit(a.Disk), limit(b.Disk)))
+	}).Name
+}
+
+// env returns the variables of the workspace, and those whose values name others of the container.
+func (p *planner) env() (env, references map[string]string) {
+	env, references = map[string]string{}, map[string]string{}
+	for _, from := range []struct {
+		property string
+		values   map[string]string
+	}{{"containerEnv", p.e.Env}, {"remoteEnv", p.e.RemoteEnv}} {
+		for _, name := range slices.Sorted(maps.Keys(from.values)) {
+			value := from.values[name]
+			refers := from.property == "remoteEnv" && (name == "PATH" || strings.Contains(value, "${containerEnv:"))
+			var err error
+			if refers && name == "PATH" {
+				err = environ.Check(map[string]string{"A": value})
+			} else {
+				err = environ.Check(map[string]string{name: value})
+			}
+			var refused *environ.Error
+			switch {
+			case errors.As(err, &refused) && (refused.Reason == environ.Long || refused.Reason == environ.BadValue || refused.Reason == environ.TooLarge):
+				p.ignore(from.property+"."+name, ReasonEnvValue)
+			case err != nil: // the parser has listed it
+			case refers:
+				references[name] = value
+				delete(env, name)
+			default:
+				env[name] = value
+			}
+		}
+	}
+	return env, references
+}
+
+func (p *planner) ports() (list []workspace.ProjectPort) {
+	for _, port := range p.e.Ports {
+		property := "forwardPorts: " + strconv.Itoa(port.Port)
+		switch {
+		case workspace.ReservedPort(port.Port):
+			p.ignore(property, ReasonPortOwn)
+		case len(list) == workspace.MaxProjectPorts:
+			p.ignore(property, ReasonTooMany)
+		default:
+			list = append(list, workspace.ProjectPort{
+				Port: port.Port, Label: line(port.Label, workspace.MaxPortLabel), Open: port.Open,
+			})
+		}
+	}
+	return list
+}
+
+func (p *planner) extensions() (list []string) {
+	for _, e := range p.e.Extensions {
+		switch {
+		case !workspace.ValidExtension(e):
+			p.ignore("customizations.vscode.extensions: "+e, devcontainer.ReasonExtension)
+		case len(list) == workspace.MaxExtensions:
+			p.ignore("customizations.vscode.extensions: "+e, ReasonTooMany)
+		default:
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// line returns a text as one line of at most this many characters.
+func line(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if workspace.Unprintable(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if list := []rune(text); len(list) > most {
+		text = string(list[:most-1]) + "…"
+	}
+	return strings.TrimSpace(text)
+}
+
+// show fills in what the workspace would use.
+func (p *planner) show(out *api.Devcontainer, u workspace.Devcontainer) {
+	e := p.e
+	out.Name, out.Image, out.Size, out.Folder = e.Name, u.Given.Image, u.Given.Size, u.Folder
+	maps.Copy(out.Env, u.Given.Env)
+	maps.Copy(out.Env, u.References)
+	for _, port := range u.Ports {
+		out.Ports = append(out.Ports, api.ProjectPort(port))
+	}
+	for _, s := range u.Scripts {
+		script := api.DevcontainerScript{Name: s.Name, Once: s.Once}
+		for _, c := range s.Commands {
+			script.Commands = append(script.Commands, api.DevcontainerCommand{Name: c.Name, Shell: c.Shell, Args: listed(c.Args)})
+		}
+		out.Scripts = append(out.Scripts, script)
+	}
+	out.Extensions = append(out.Extensions, u.Extensions...)
+	maps.Copy(out.Settings, e.Settings)
+	for _, s := range e.Secrets {
+		out.Secrets = append(out.Secrets, api.DevcontainerSecret{Name: s.Name, Description: s.Description, URL: s.URL})
+	}
+	for _, i := range p.ignored {
+		out.Ignored = append(out.Ignored, api.DevcontainerIgnored{Property: i.Property, Line: i.Line, Reason: string(i.Reason)})
+	}
+}
+
+func listed(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}
