@@ -91,8 +91,12 @@ func (s *Server) cloneTo(st *step, repo workspace.Repository, folder string) err
 	return nil
 }
 
-// lookInto reports what a cloned repository has for the IDE and the server.
+// lookInto reports what a cloned repository has for the IDE and the server. The IDE does not open
+// dotfiles.
 func (s *Server) lookInto(st *step, folder string) {
+	if st.spec.Clone == nil {
+		return
+	}
 	file, described := workspaceFile(folder), false
 	s.inRepository(st.spec.Clone.Folder(), func(repo *os.Root) {
 		names, _ := describing(repo)

@@ -36,7 +36,7 @@ var dotfileScripts = []string{"install.sh", "install", "bootstrap.sh", "bootstra
 // is linked.
 var commonDirs = []string{".config", ".local", ".local/share", ".local/state", ".ssh", ".gnupg"}
 
-// notLinked are about the repository itself.
+// notLinked are about the repository itself, or would be in the place of its folder.
 var notLinked = []string{".git", ".gitignore", ".gitattributes", ".gitmodules", ".github", ".gitlab", ".gitlab-ci.yml", dotfilesDir}
 
 // dotfiles clones the user's dotfiles, or updates them, and runs their script or links them.
@@ -201,6 +201,10 @@ func (s *Server) linkDotfile(st *step, source, target string, depth int) error {
 		}
 		if s.cfg.FilesDir != "" && strings.HasPrefix(link, s.cfg.FilesDir+"/") {
 			note("%s is not linked: a secret has its place", name)
+			return nil
+		}
+		if slices.Contains(commonDirs, name) {
+			note("%s is not linked: it is a folder either in the home or in the repository, not in both", name)
 			return nil
 		}
 		kept, err := keep(target)

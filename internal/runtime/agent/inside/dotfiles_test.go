@@ -56,10 +56,10 @@ func TestDotfilesAreLinked(t *testing.T) {
 	url := g.add(t, "dot.git", map[string]string{
 		".bashrc": "new", ".vimrc": "vim", ".profile": "-> .bashrc", ".gitconfig": "[user]", ".gitignore": "x", ".github/x": "x", "README.md": "x",
 		".config/tool/a": "a", ".config/mine": "theirs", ".ssh/config": "host", ".vim/plugin": "p",
-		".passwd": "-> /etc/passwd", ".up": "-> ../up", ".config/out": "-> ../../out", ".loop": "-> .loop", ".inner": "-> .vim", ".dotfiles/x": "x",
+		".passwd": "-> /etc/passwd", ".up": "-> ../up", ".config/out": "-> ../../out", ".loop": "-> .loop", ".inner": "-> .vim", ".local": "-> .vim", ".dotfiles/x": "x",
 	})
 	a := await(t)
-	for file, content := range map[string]string{".bashrc": "old", ".bashrc.before-dotfiles": "oldest", ".config/mine": "mine", ".config/other": "other", ".inner/x": "x", "up": "up", "out": "out"} {
+	for file, content := range map[string]string{".bashrc": "old", ".bashrc.before-dotfiles": "oldest", ".config/mine": "mine", ".config/other": "other", ".local/bin/x": "mine", ".inner/x": "x", "up": "up", "out": "out"} {
 		path := filepath.Join(a.home, file)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestDotfilesAreLinked(t *testing.T) {
 		t.Helper()
 		for file, want := range map[string]string{
 			".bashrc": "new", ".bashrc.before-dotfiles": "oldest", ".bashrc.before-dotfiles-2": "old", ".profile": "new", ".vimrc": "vim", ".gitconfig": "[user]",
-			".config/tool/a": "a", ".config/mine": "theirs", ".config/mine.before-dotfiles": "mine", ".config/other": "other", ".ssh/config": "host", ".vim/plugin": "p",
+			".config/tool/a": "a", ".config/mine": "theirs", ".config/mine.before-dotfiles": "mine", ".config/other": "other", ".local/bin/x": "mine", ".ssh/config": "host", ".vim/plugin": "p",
 			".inner/plugin": "p", ".inner.before-dotfiles/x": "x", "up": "up", "out": "out",
 		} {
 			if got := read(t, filepath.Join(a.home, file)); got != want {
@@ -123,6 +123,9 @@ func TestDotfilesAreAppliedAgain(t *testing.T) {
 	other := g.add(t, "other.git", map[string]string{".a": "other"})
 	if st := a.again(t, dotfiles(other)); st.State != agent.StepDone || read(t, filepath.Join(a.home, ".a")) != "other" || read(t, filepath.Join(a.home, ".dotfiles.before-dotfiles/.a")) != "1" {
 		t.Errorf("%+v", st)
+	}
+	if steps := a.settled(t); len(steps) != 1 {
+		t.Errorf("Try again would apply the ones before: %+v", steps)
 	}
 	// Its own changes, which the clone conflicts with, are not lost.
 	if out, err := exec.Command("sh", "-c", "cd "+a.home+"/.dotfiles && echo mine > .a && git -c user.name=x -c user.email=x@x commit -qam mine && cd "+work+

@@ -165,7 +165,7 @@ func (s *Server) scriptDir(dir string) (string, error) {
 	}
 	for _, other := range cloned {
 		folder := other.spec.Clone.Folder()
-		if other.State == agent.StepFailed && (within(dir, folder) || within(folder, dir)) {
+		if other.State == agent.StepFailed && dir != "." && (within(dir, folder) || within(folder, dir)) {
 			return "", stepError{"not_cloned", other.Name + " was not cloned."}
 		}
 	}

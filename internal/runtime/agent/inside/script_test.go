@@ -81,8 +81,12 @@ func TestScriptNeedsItsRepository(t *testing.T) {
 	a := await(t)
 	g.down.Store(true)
 	steps := a.setUp(t, agent.Step{Name: url, Clone: &workspace.Repository{URL: url}}, agent.Step{Name: "make", Once: "create", Script: text("cat file")},
-		agent.Step{Name: "elsewhere", Script: &agent.Script{Dir: ".", Commands: text("true").Commands}})
-	for _, st := range steps[1:] {
+		agent.Step{Name: "around", Script: &agent.Script{Dir: "project", Commands: text("true").Commands}},
+		agent.Step{Name: "home", Script: &agent.Script{Dir: ".", Commands: text("true").Commands}})
+	if st := steps[3]; st.State != agent.StepDone {
+		t.Errorf("%+v", st)
+	}
+	for _, st := range steps[1:3] {
 		if st.State != agent.StepFailed || st.Reason != "not_cloned" || st.Error != url+" was not cloned." {
 			t.Errorf("%+v", st)
 		}

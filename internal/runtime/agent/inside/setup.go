@@ -174,14 +174,17 @@ func (s *Server) runStep(w http.ResponseWriter, r *http.Request) {
 	respond(w, http.StatusOK, s.setup.status(s.cfg.AwaitsSetup))
 }
 
-// add adds a step after the others, in the place of an earlier one of its kind and name.
+// add adds a step after the others, in the place of an earlier one of its kind and name. There is
+// one step of dotfiles, so that a retry does not bring back those of an earlier repository.
 func (u *setup) add(st *step, awaited bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if awaited && !u.got {
 		return errors.New("the setup has not begun")
 	}
-	at := slices.IndexFunc(u.steps, func(other *step) bool { return other.Kind == st.Kind && other.Name == st.Name })
+	at := slices.IndexFunc(u.steps, func(other *step) bool {
+		return other.Kind == st.Kind && (other.Name == st.Name || st.Kind == agent.KindDotfiles)
+	})
 	switch {
 	case at >= 0 && (u.steps[at].State == agent.StepRunning || u.steps[at].State == agent.StepWaiting):
 		return errors.New("the step is still running")
