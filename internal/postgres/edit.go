@@ -193,7 +193,7 @@ func (p Patch) follow(w workspace.Workspace) (Patch, error) {
 	if len(c.Env) > 0 {
 		p.Env = &lifecycle.EnvChange{Set: c.Env}
 	}
-	return p, nil
+	return p, p.project.Value.Check()
 }
 
 // sameUse reports whether both are the same version with the same parameters.

@@ -85,7 +85,7 @@ func (db *DB) DeleteAccount(ctx context.Context, caller workspace.Caller, id str
 			WHERE id = $1`, id); err != nil {
 			return err
 		}
-		for _, table := range []string{"group_members", "workspace_shares", "secrets", "dotfiles", "git_identities"} {
+		for _, table := range []string{"group_members", "workspace_shares", "secrets", "dotfiles", "git_connections", "git_identities"} {
 			if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE user_id = $1`, id); err != nil {
 				return err
 			}

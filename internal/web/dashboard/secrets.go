@@ -14,6 +14,7 @@ import (
 	"codehub/internal/users/secrets"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/environ"
+	"codehub/internal/workspace/template"
 )
 
 // secretsView is a list of secrets: the user's, or those of a group.
@@ -160,11 +161,15 @@ func (d *Dashboard) secretForm(name string, r *http.Request, c workspace.Caller)
 // forTemplate begins the choice of the workspaces of a template.
 const forTemplate = "template:"
 
-// showSecretTemplates adds the templates to those for which a secret may be, also one that is gone.
+// showSecretTemplates adds the templates to those for which a secret may be, also one that is gone,
+// since without it the form would choose all workspaces.
 func (d *Dashboard) showSecretTemplates(r *http.Request, c workspace.Caller, f *form) error {
 	var names []string
 	if f.Secret != nil && f.Secret.Template != nil {
 		names = append(names, *f.Secret.Template)
+	}
+	if _, asked := f.secretFor(); asked != "" && template.ValidName(asked) && !slices.Contains(names, asked) {
+		names = append(names, asked)
 	}
 	if d.Templates != nil {
 		list, err := d.Templates.List(r.Context(), c)
