@@ -17,32 +17,29 @@ const (
 
 // GitConnection is the access of a user to a Git server. No call returns its tokens.
 type GitConnection struct {
-	ID string `json:"id"`
-	// Host has a port if it is not the default one, and begins with http:// if the server has no TLS.
-	Host string `json:"host"`
-	Kind string `json:"kind"`
-	// Provider is the name of the OAuth2 app.
-	Provider string `json:"provider,omitempty"`
-	Login    string `json:"login"`
-	// Error is why the tokens could not be refreshed.
-	Error     string    `json:"error,omitempty"`
+	ID        string    `json:"id"`
+	Host      string    `json:"host"`     // with a port that is not the default one; begins with http:// if the server has no TLS
+	Kind      string    `json:"kind"`     // token or oauth
+	Provider  string    `json:"provider"` // the name of the OAuth2 app; empty for a token
+	Login     string    `json:"login"`
+	Error     string    `json:"error"` // why the token could not be refreshed; empty: it could
 	CreatedAt time.Time `json:"created_at"`
-	ChangedAt time.Time `json:"changed_at"`
+	ChangedAt time.Time `json:"changed_at"` // of the token
 }
 
-// NewGitConnection stores a token for a Git server, and replaces the connection to that server.
+// GitConnectionList is the answer of GET /git-connections.
+type GitConnectionList struct {
+	Connections []GitConnection `json:"connections"` // by host
+}
+
+// NewGitConnection is the body of POST /git-connections.
 type NewGitConnection struct {
 	Host  string `json:"host"`
 	Login string `json:"login"`
 	Token string `json:"token"`
 }
 
-// GitCredentialRequest asks for the credential of a workspace's owner for a Git server.
-type GitCredentialRequest struct {
-	Host string `json:"host"` // https://HOST, http://HOST, or HOST
-}
-
-// GitCredential is what Git sends to a server.
+// GitCredential is the answer of GET /git-credential: what Git sends to the host.
 type GitCredential struct {
 	Username string `json:"username"`
 	Password string `json:"password"`

@@ -10,6 +10,7 @@ type Share struct {
 	Group     string    `json:"group"`    // the group's name; empty: a user
 	GroupID   string    `json:"group_id"` // empty: a user
 	Access    string    `json:"access"`   // use or view
+	Git       bool      `json:"git"`      // the owner's Git connections may be used in the workspace while it is shared for use
 	CreatedAt time.Time `json:"created_at"`
 }
 
@@ -23,6 +24,7 @@ type NewShare struct {
 	User   string `json:"user,omitempty"`
 	Group  string `json:"group,omitempty"`
 	Access string `json:"access"`
+	Git    bool   `json:"git,omitempty"` // with the access use: Git in the workspace may use the owner's connections, also for these guests
 }
 
 // SharedWorkspace is a workspace that another user shares with the caller.

@@ -96,7 +96,7 @@ func (db *DB) Shares(ctx context.Context, caller workspace.Caller, id workspace.
 
 func sharesOf(ctx context.Context, in querier, id workspace.ID) ([]workspace.Share, error) {
 	rows, err := in.Query(ctx, `
-		SELECT s.id, COALESCE(u.username, ''), COALESCE(u.id::text, ''), COALESCE(g.name, ''), COALESCE(g.id::text, ''), s.access, s.created_at
+		SELECT s.id, COALESCE(u.username, ''), COALESCE(u.id::text, ''), COALESCE(g.name, ''), COALESCE(g.id::text, ''), s.access, s.git, s.created_at
 		FROM workspace_shares s LEFT JOIN users u ON u.id = s.user_id LEFT JOIN user_groups g ON g.id = s.group_id
 		WHERE s.workspace_id = $1 ORDER BY g.name_key NULLS FIRST, u.username_key`, id)
 	if err != nil {
@@ -110,6 +110,7 @@ func sharesOf(ctx context.Context, in querier, id workspace.ID) ([]workspace.Sha
 type NewShare struct {
 	User, Group string
 	Access      workspace.Access
+	Git         bool // with AccessUse: the owner's Git connections may be used in the workspace
 }
 
 // Share shares the caller's workspace, or changes the access of a user or group. Users who had no
@@ -125,6 +126,8 @@ func (db *DB) Share(ctx context.Context, caller workspace.Caller, id workspace.I
 		return made, workspace.Errorf(workspace.CodeInvalid, "The access must be use or view.")
 	case (n.User == "") == (n.Group == ""):
 		return made, workspace.Errorf(workspace.CodeInvalid, "Name either a user or a group.")
+	case n.Git && n.Access != workspace.AccessUse:
+		return made, workspace.Errorf(workspace.CodeInvalid, "Git connections are for guests who may use the workspace.")
 	}
 	err := db.tx(ctx, "share a workspace", func(tx pgx.Tx) error {
 		w, _, err := lockWorkspace(ctx, tx, caller, id)
@@ -134,7 +137,7 @@ func (db *DB) Share(ctx context.Context, caller workspace.Caller, id workspace.I
 		if w.DeletedAt != nil {
 			return workspace.Errorf(workspace.CodeGone, "The workspace is deleted.")
 		}
-		made = workspace.Share{Access: n.Access}
+		made = workspace.Share{Access: n.Access, Git: n.Git}
 		column, with := "user_id", ""
 		if n.User != "" {
 			if with, made.User, err = findUser(ctx, tx, n.User); err == nil && with == w.OwnerID {
@@ -162,9 +165,9 @@ func (db *DB) Share(ctx context.Context, caller workspace.Caller, id workspace.I
 			return fmt.Errorf("make an id: %w", err)
 		}
 		err = tx.QueryRow(ctx, `
-			INSERT INTO workspace_shares (id, workspace_id, `+column+`, access) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (workspace_id, `+column+`) DO UPDATE SET access = EXCLUDED.access RETURNING id, created_at`,
-			shareID.String(), id, with, n.Access).Scan(&made.ID, &made.CreatedAt)
+			INSERT INTO workspace_shares (id, workspace_id, `+column+`, access, git) VALUES ($1, $2, $3, $4, $5)
+			ON CONFLICT (workspace_id, `+column+`) DO UPDATE SET access = EXCLUDED.access, git = EXCLUDED.git RETURNING id, created_at`,
+			shareID.String(), id, with, n.Access, n.Git).Scan(&made.ID, &made.CreatedAt)
 		if err != nil {
 			return err
 		}
@@ -184,6 +187,9 @@ func shareDetails(w workspace.Workspace, s workspace.Share) map[string]any {
 		d["user"] = s.User
 	} else {
 		d["group"] = s.Group
+	}
+	if s.Git {
+		d["git"] = true
 	}
 	return d
 }

@@ -47,6 +47,7 @@ import (
 	"codehub/internal/server/installation"
 	"codehub/internal/storage/bucket"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitaccess"
 	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/sealed"
 	"codehub/internal/users/secrets"
@@ -360,7 +361,7 @@ func newServer(p parts) (*server, error) {
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})
-	secretService := secrets.New(db, p.keys)
+	secretService, git := secrets.New(db, p.keys), gitaccess.New(db, p.keys)
 	dotfileService := &dotfiles.Service{Store: db, Agents: attacher}
 	portService := ports.New(ports.Config{Store: db, Runtime: p.runtime, Attacher: attacher, Layout: cfg.Layout, Settings: cfg.Proxy.Ports})
 	offered := templates.New(templates.Config{
@@ -408,7 +409,7 @@ func newServer(p parts) (*server, error) {
 	mux := http.NewServeMux()
 	rest := httpapi.New(httpapi.Config{
 		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Attach: attacher, Dotfiles: dotfileService, Archives: p.bucket, Admin: administration,
-		Restore: restore, Ports: portService, Secrets: secretService, Templates: offered, Devcontainers: described, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
+		Restore: restore, Ports: portService, Secrets: secretService, Git: git, Templates: offered, Devcontainers: described, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 		Gate: gate, OpenBodies: openBodies,
 		GitIdentities: gitIdentities,
 	})

@@ -24,6 +24,7 @@ type Share struct {
 	Group     string // the group's name; empty: User has the access
 	GroupID   string
 	Access    Access
+	Git       bool // the owner's Git connections may be used in the workspace, also by these guests
 	CreatedAt time.Time
 }
 

@@ -222,6 +222,59 @@ func TestFreshTokens(t *testing.T) {
 	}
 }
 
+// A guest who may run programs in the workspace may be the one who asks.
+func TestGuestsAndCredentials(t *testing.T) {
+	t.Parallel()
+	e := open(t)
+	ann, bob, boss := e.AddUser("ann"), e.AddUser("bob"), e.AddUser("boss")
+	e.Exec(`UPDATE users SET admin = true WHERE id = $1`, boss.UserID)
+	web, other := e.AddWorkspace(ann, "web"), e.AddWorkspace(ann, "other")
+	e.connect(ann, "git.example.com", "token")
+	e.connect(bob, "git.example.com", "bobs")
+	g, err := e.DB.CreateGroup(t.Context(), boss, postgres.Group{Name: "team"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.DB.SetMember(t.Context(), boss, g.ID, "ann", nil); err != nil {
+		t.Fatal(err)
+	}
+	share := func(n postgres.NewShare) string {
+		t.Helper()
+		made, err := e.DB.Share(t.Context(), ann, web.ID, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := e.asks(ann, other, "git.example.com"); got != "ann:token" {
+			t.Errorf("another workspace: %s", got)
+		}
+		return made.ID
+	}
+	want := func(what, want string) {
+		t.Helper()
+		if got := e.asks(ann, web, "git.example.com"); got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+	share(postgres.NewShare{User: "bob", Access: workspace.AccessView})
+	want("a guest who views", "ann:token")
+	share(postgres.NewShare{User: "bob", Access: workspace.AccessUse})
+	want("a guest who uses", "forbidden")
+	share(postgres.NewShare{User: "bob", Access: workspace.AccessUse, Git: true})
+	want("allowed", "ann:token")
+	team := share(postgres.NewShare{Group: "team", Access: workspace.AccessUse})
+	want("a group that is not allowed", "forbidden")
+	if err := e.DB.Unshare(t.Context(), ann, web.ID, team); err != nil {
+		t.Fatal(err)
+	}
+	want("after the share", "ann:token")
+	if _, err := e.DB.Share(t.Context(), ann, web.ID, postgres.NewShare{User: "bob", Access: workspace.AccessView, Git: true}); workspace.CodeOf(err) != workspace.CodeInvalid {
+		t.Errorf("for view: %v", err)
+	}
+	if n := fixture.Query[int](e.Database, `SELECT count(*)::int FROM audit_log WHERE action = 'workspace.share' AND details ->> 'git' = 'true'`); n != 1 {
+		t.Errorf("%d shares with Git in the audit log", n)
+	}
+}
+
 func TestRefusedConnections(t *testing.T) {
 	t.Parallel()
 	e := open(t)

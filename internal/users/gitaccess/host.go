@@ -8,7 +8,10 @@ import (
 	"strings"
 )
 
-const maxHost = 253
+// MaxHost is the length of a host that a user enters, in bytes.
+const MaxHost = 272
+
+const maxName = 253
 
 var validHost = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$`)
 
@@ -38,7 +41,7 @@ func ParseHost(s string) (string, error) {
 			return "", invalid("host", words)
 		}
 		name = addr.String()
-	} else if len(name) > maxHost || !validHost.MatchString(name) {
+	} else if len(name) > maxName || !validHost.MatchString(name) {
 		return "", invalid("host", words)
 	}
 	switch {

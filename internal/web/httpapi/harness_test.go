@@ -29,6 +29,7 @@ import (
 	"codehub/internal/testing/pgtest"
 	"codehub/internal/testing/runtimetest"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitaccess"
 	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/sealed"
 	"codehub/internal/users/secrets"
@@ -85,7 +86,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Secrets, cfg.GitIdentities = secrets.New(e.DB, keys), gitidentity.New(e.DB, keys)
+	cfg.Secrets, cfg.Git, cfg.GitIdentities = secrets.New(e.DB, keys), gitaccess.New(e.DB, keys), gitidentity.New(e.DB, keys)
 	cfg.Templates = templates.New(templates.Config{Store: e.DB, DefaultImage: "codehub/workspace:latest", Sizes: testSizes, Log: log})
 	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
 	cfg.Attach = attach.New(attach.Config{Store: e.DB, Runtime: agenttest.New(t), Sessions: e.Auth})

@@ -25,6 +25,7 @@ import (
 	"codehub/internal/running/service"
 	"codehub/internal/running/templates"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitaccess"
 	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/secrets"
 	"codehub/internal/web/accesslog"
@@ -45,6 +46,7 @@ type Config struct {
 	Logs    service.Logs
 	Ports   *ports.Service
 	Secrets *secrets.Service
+	Git     *gitaccess.Service
 	// Dotfiles applies them to running workspaces.
 	Dotfiles *dotfiles.Service
 	// GitIdentities are the authors of commits and the SSH keys of workspaces.
@@ -217,6 +219,10 @@ func (s *server) routes() []route {
 		{"PATCH", "/secrets/{id}", admin, changes(s, s.cfg.Secrets.Update), nil},
 		{"DELETE", "/secrets/{id}", admin, deletes(s.cfg.Secrets.Delete), nil},
 
+		{"GET", "/git-connections", read, s.listGitConnections, nil},
+		{"POST", "/git-connections", admin, creates(s, s.cfg.Git.Connect), nil},
+		{"DELETE", "/git-connections/{id}", admin, s.disconnectGit, nil},
+		{"GET", "/git-credential", read, s.gitCredential, []string{"host", "rejected"}}, // for programs in a workspace
 		{"GET", "/user/dotfiles", read, s.getDotfiles, nil},
 		{"PUT", "/user/dotfiles", admin, takes(s, s.setDotfiles), nil},
 		{"DELETE", "/user/dotfiles", admin, s.removeDotfiles, nil},
@@ -403,6 +409,7 @@ var insideRoutes = map[string]bool{
 	"GET /workspaces/{id}/setup": true,
 	"POST /workspaces/{id}/stay": true,
 	"POST /workspaces/{id}/stop": true,
+	"GET /git-credential":        true,
 
 	"POST /workspaces/{id}/setup/retry": true,
 
@@ -418,7 +425,7 @@ func checkInside(r *http.Request, rt route) error {
 	}
 	accesslog.SetWorkspace(r.Context(), string(id), 0)
 	if on := rt.on(r); !insideRoutes[rt.method+" "+rt.path] || on != "" && on != id {
-		return workspace.Errorf(workspace.CodeForbidden, "Without a login, a workspace can only show and stop itself, list its ports and stay awake. Log in for all else.")
+		return workspace.Errorf(workspace.CodeForbidden, "Without a login, a workspace can only show and stop itself, list its ports, stay awake and ask for Git credentials. Log in for all else.")
 	}
 	return nil
 }

@@ -52,6 +52,16 @@ func TestRequestsFromInsideWorkspace(t *testing.T) {
 			t.Errorf("a signature: %d %s", w.Code, w.Body)
 		}
 	}
+	if a := ask("GET", "/git-credential?host=https://git.example.com"); a.status != http.StatusNotFound || !strings.Contains(a.body, e.URL.String()+"/settings/git/new?host=git.example.com") {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	e.want(201, "", "POST", "/git-connections", `{"host":"git.example.com","login":"ann","token":"hunter2"}`, as(e.ann))
+	if c := read[api.GitCredential](t, ask("GET", "/git-credential?host=https://git.example.com")); c.Username != "ann" || c.Password != "hunter2" {
+		t.Errorf("%+v", c)
+	}
+	if a := e.want(200, "", "GET", "/git-connections", "", as(e.ann)); strings.Contains(a.body, "hunter2") || strings.Contains(e.log.String(), "hunter2") {
+		t.Errorf("%s", a.body)
+	}
 	routes := (&server{}).routes()
 	for _, rt := range append(routes, route{method: "GET", path: "/nonsense"}, route{method: "BREW", path: "/session"}) {
 		for _, id := range []string{string(own.ID), string(other.ID)} {

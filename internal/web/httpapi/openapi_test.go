@@ -122,6 +122,7 @@ func wire() map[string]any {
 		"Secret": api.Secret{}, "SecretList": api.SecretList{}, "SecretWaiting": api.SecretWaiting{}, "SecretMissing": api.SecretMissing{}, "CreateSecret": api.CreateSecret{}, "UpdateSecret": api.UpdateSecret{},
 		"Dotfiles":    api.Dotfiles{},
 		"GitIdentity": api.GitIdentity{}, "SetGitIdentity": api.SetGitIdentity{}, "GitSignatureRequest": api.GitSignatureRequest{}, "GitSignature": api.GitSignature{},
+		"GitConnection": api.GitConnection{}, "GitConnectionList": api.GitConnectionList{}, "NewGitConnection": api.NewGitConnection{}, "GitCredential": api.GitCredential{},
 	}
 }
 

@@ -113,6 +113,10 @@ var cells = map[string]string{
 	"GET /user/git-identity":         "401 ok ok ok 401 ok ok ok ok ok",
 	"PUT /user/git-identity":         "401 ok ok ok 401 ok ok ok 403 403",
 	"POST /user/git-identity/key":    "401 ok ok ok 401 ok ok ok 403 403",
+	"GET /git-connections":           "401 ok ok ok 401 ok ok ok ok ok",
+	"POST /git-connections":          "401 ok ok ok 401 ok ok ok 403 403",
+	"DELETE /git-connections/{id}":   "401 404 ok 404 401 404 404 404 403 403",
+	"GET /git-credential":            "401 403 403 403 401 403 403 403 403 403", // of programs in the workspace
 
 	"GET /tokens":         "401 ok ok ok 401 ok ok ok 403 403",
 	"POST /tokens":        "401 ok ok ok 401 ok ok ok 403 403",
@@ -181,6 +185,7 @@ var bodies = map[string]string{
 	"PUT /user/dotfiles":                    `{"url":"https://git.example.com/ann/dotfiles","branch":""}`,
 	"PUT /user/git-identity":                `{"name":"Made","email":"made@example.com","sign_commits":true}`,
 	"POST /workspaces/{id}/git-signature":   `{"public_key":"` + publicKey + `","data":"eA=="}`,
+	"POST /git-connections":                 `{"host":"git.example.com","login":"ann","token":"hunter2"}`,
 	"POST /tokens":                          `{"name":"made"}`,
 	"POST /keys":                            `{"name":"made","public_key":"` + publicKey + `"}`,
 	"POST /workspaces":                      `{"name":"made"}`,
@@ -261,6 +266,12 @@ func TestRoutesByRole(t *testing.T) {
 						t.Fatal(err)
 					}
 					id = s.ID
+				case strings.HasPrefix(rt.path, "/git-connections/"):
+					c, err := e.cfg.Git.Connect(t.Context(), owner.Caller, api.NewGitConnection{Host: "git.example.com", Login: "ann", Token: "hunter2"})
+					if err != nil {
+						t.Fatal(err)
+					}
+					id = c.ID
 				case strings.HasPrefix(rt.path, "/sessions/"):
 					list, _, err := e.Auth.Sessions(t.Context(), e.enter(owner.User.Username).Caller, postgres.Page{})
 					if err != nil {

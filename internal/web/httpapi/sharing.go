@@ -18,11 +18,11 @@ func (s *server) listShares(w http.ResponseWriter, r *http.Request, id auth.Iden
 }
 
 func shareOf(sh workspace.Share) api.Share {
-	return api.Share{ID: sh.ID, User: sh.User, UserID: sh.UserID, Group: sh.Group, GroupID: sh.GroupID, Access: string(sh.Access), CreatedAt: sh.CreatedAt.UTC()}
+	return api.Share{ID: sh.ID, User: sh.User, UserID: sh.UserID, Group: sh.Group, GroupID: sh.GroupID, Access: string(sh.Access), Git: sh.Git, CreatedAt: sh.CreatedAt.UTC()}
 }
 
 func (s *server) share(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.NewShare) error {
-	made, err := s.cfg.Store.Share(r.Context(), id.Caller, pathID(r), postgres.NewShare{User: in.User, Group: in.Group, Access: workspace.Access(in.Access)})
+	made, err := s.cfg.Store.Share(r.Context(), id.Caller, pathID(r), postgres.NewShare{User: in.User, Group: in.Group, Access: workspace.Access(in.Access), Git: in.Git})
 	return reply(w, http.StatusOK, shareOf(made), err)
 }
 
