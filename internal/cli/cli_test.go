@@ -38,6 +38,7 @@ import (
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/testing/harness/web"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitaccess"
 	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/sealed"
 	"codehub/internal/users/secrets"
@@ -100,7 +101,7 @@ func serveAPI(t testing.TB) apiServer {
 		},
 		Gate: gate, Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
 		Admin:  admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, URL: srv.URL, OrphanDelay: 10 * time.Minute}),
-		Attach: attacher, Secrets: secrets.New(srv.DB, keys), Dotfiles: &dotfiles.Service{Store: srv.DB, Agents: attacher},
+		Attach: attacher, Secrets: secrets.New(srv.DB, keys), Git: gitaccess.New(srv.DB, keys), Dotfiles: &dotfiles.Service{Store: srv.DB, Agents: attacher},
 		GitIdentities: gitidentity.New(srv.DB, keys),
 		Templates:     templates.New(templates.Config{Store: srv.DB, DefaultImage: "codehub/workspace:latest", Sizes: sizes, Log: log}),
 		Ports: ports.New(ports.Config{Store: srv.DB, Runtime: agents, Attacher: attacher, Layout: layout,

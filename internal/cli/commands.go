@@ -79,6 +79,7 @@ type Commands struct {
 	Notices     noticesCmd     `cmd:"" group:"Client:" help:"List your notices."`
 	Status      statusCmd      `cmd:"" group:"Client:" help:"Show server status."`
 
+	GitCredential    gitCredentialCmd    `cmd:"" group:"Client:" name:"git-credential" help:"Answer Git in a workspace."`
 	PortForward      portForwardCmd      `cmd:"" group:"Client:" name:"port-forward" help:"Forward local ports to a workspace."`
 	UpdateTemplate   updateTemplateCmd   `cmd:"" group:"Client:" name:"update-template" help:"Apply a changed template at the next start."`
 	ReconcileRestore reconcileRestoreCmd `cmd:"" group:"Client:" name:"reconcile-restore" help:"Reconcile a restored database and take over."`
@@ -116,7 +117,7 @@ func (f serverFlags) connect() (*client.Client, error) {
 		return nil, err
 	}
 	if f.inside(known) != "" {
-		return f.connectInside()
+		return f.connectInside(insideTimeout)
 	}
 	server := f.server(known)
 	token := os.Getenv(tokenVariable)

@@ -46,7 +46,7 @@ func redacted(message string) string { return tokenForm.ReplaceAllString(message
 var flags = map[string]string{
 	"description": "--description", "memo": "--memo", "image_ref": "--image", "size": "--size", "template": "--template", "parameters": "--param", "like": "--like", "standby_ttl_seconds": "--standby-ttl", "archive_ttl_seconds": "--archive-ttl",
 	"with": "--with", "expires_in_seconds": "--for", "expires_at": "--expires", "claim": "--claim", "env": "--env", "file": "--file", "workspace_id": "--workspace", "issuer": "--issuer", "message": "--message",
-	"repo": "--repo", "branch": "--branch", "path": "--folder", "depth": "--depth",
+	"repo": "--repo", "branch": "--branch", "path": "--folder", "depth": "--depth", "login": "--login",
 }
 
 // explain adds to an error what the user can do about it.

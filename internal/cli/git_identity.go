@@ -63,7 +63,3 @@ func (g gitIdentityCmd) Run(ctx context.Context, k *kong.Context, c *client.Clie
 		{"Name:", or(now.Name, "-")}, {"E-mail:", or(now.Email, "-")}, {"Signs commits:", signs}, {"Public key:", or(now.PublicKey, "none; make one with --new-key")},
 	}))
 }
-
-type gitCmd struct {
-	Identity gitIdentityCmd `cmd:"" help:"Show or change the author of your commits."`
-}

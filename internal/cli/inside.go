@@ -41,15 +41,16 @@ func (f serverFlags) isInside() bool {
 	return err == nil && f.inside(known) != ""
 }
 
-// connectInside returns a client that reaches the server by the agent of this workspace. It has no
-// credential: the server knows the workspace by the connection.
-func (f serverFlags) connectInside() (*client.Client, error) {
+// connectInside returns a client that reaches the server by the agent of this workspace, for answers
+// that take no longer than timeout. It has no credential: the server knows the workspace by the
+// connection.
+func (f serverFlags) connectInside(timeout time.Duration) (*client.Client, error) {
 	socket := filepath.Join(filepath.Dir(busySocket()), filepath.Base(agent.ClientSocket))
 	return client.New("http://codehub", "", f.userAgent(), client.WithHTTPClient(&http.Client{Transport: byAgent{&http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
-		ResponseHeaderTimeout: insideTimeout,
+		ResponseHeaderTimeout: timeout,
 	}}}))
 }
 

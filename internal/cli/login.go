@@ -146,7 +146,7 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 
 // ownServer returns the address of the server of the workspace in which the command runs.
 func (f serverFlags) ownServer(ctx context.Context) (string, error) {
-	c, err := f.connectInside()
+	c, err := f.connectInside(insideTimeout)
 	if err != nil {
 		return "", err
 	}

@@ -61,12 +61,13 @@ func (s shareTarget) check() error {
 type shareCmd struct {
 	onWorkspace
 	shareTarget
-	View bool `help:"Let them see the state of the workspace, and not use it."`
+	View bool `xor:"how" help:"Let them see the state of the workspace, and not use it."`
+	Git  bool `xor:"how" help:"Let Git in the workspace use your Git connections, also for these guests."`
 }
 
 // Help describes what is shared.
 func (shareCmd) Help() string {
-	return `Guests open and start the workspace, with the IDE, terminals, SSH and ports, and so can read and change everything in it. With --view they only see its name, state and last activity.`
+	return `Guests open and start the workspace, with the IDE, terminals, SSH and ports, and so can read and change everything in it. With --view they only see its name, state and last activity. Git in the workspace does not use your Git connections while it is shared for use with anyone without --git.`
 }
 
 func (s shareCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -78,9 +79,17 @@ func (s shareCmd) Run(ctx context.Context, k *kong.Context) error {
 		if s.View {
 			access = "view"
 		}
-		made, err := c.Share(ctx, id, api.NewShare{User: s.User, Group: s.Group, Access: access})
-		return made, fmt.Sprintf("Shared with %s: %s.", sharedWith(made), made.Access), err
+		made, err := c.Share(ctx, id, api.NewShare{User: s.User, Group: s.Group, Access: access, Git: s.Git})
+		return made, fmt.Sprintf("Shared with %s: %s.", sharedWith(made), accessOf(made)), err
 	})
+}
+
+// accessOf is what guests may do.
+func accessOf(s api.Share) string {
+	if s.Git {
+		return s.Access + ", with Git connections"
+	}
+	return s.Access
 }
 
 func sharedWith(s api.Share) string {
@@ -126,7 +135,7 @@ func (s sharesCmd) Run(ctx context.Context, k *kong.Context) error {
 		list, err := c.Shares(ctx, id)
 		rows := [][]string{{"SHARED WITH", "ACCESS", "SINCE"}}
 		for _, sh := range list {
-			rows = append(rows, []string{sharedWith(sh), sh.Access, sh.CreatedAt.Local().Format("2006-01-02 15:04")})
+			rows = append(rows, []string{sharedWith(sh), accessOf(sh), sh.CreatedAt.Local().Format("2006-01-02 15:04")})
 		}
 		return list, terminal.Table(rows), err
 	})
