@@ -170,7 +170,10 @@ func usesLFS(repo string) bool {
 	return false
 }
 
-var gitWords = regexp.MustCompile(`^(fatal|error|remote|ssh|git): |^(Permission denied|Host key verification|batch response)`)
+var gitWords = regexp.MustCompile(`^(fatal|error|remote|ssh|git|codehub): |^(Permission denied|Host key verification|batch response)`)
+
+// gitLogin matches the words of git about a server that wants a login, or refuses the one it got.
+var gitLogin = regexp.MustCompile(`(?m)^fatal: (could not read (Username|Password) for|Authentication failed for|unable to access .* error: 403)`)
 
 // explain returns why git failed, in its own words.
 func (s *Server) explain(st *step, part string, err error) error {
@@ -199,7 +202,11 @@ func (s *Server) explain(st *step, part string, err error) error {
 	if len(words) == 0 {
 		return fmt.Errorf("git: %w", err)
 	}
-	return stepError{"git", strings.Join(words[max(0, len(words)-8):], "\n")}
+	text, reason := strings.Join(words[max(0, len(words)-8):], "\n"), "git"
+	if gitLogin.MatchString(text) {
+		reason = "login"
+	}
+	return stepError{reason, text}
 }
 
 // moveFiles moves the content of a clone to its folder, .git last, and continues after an

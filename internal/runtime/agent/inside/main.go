@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	cruntime "codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/runtime/agent/busy"
 )
@@ -48,13 +49,13 @@ func Main(args []string, version string) int {
 	server := NewServer(Config{
 		Secret: secret, Addr: net.JoinHostPort("", strconv.Itoa(cruntime.AgentPort)), Version: version,
 		Home: cruntime.HomeDir, Hidden: []int{cruntime.IDEPort, cruntime.AgentPort}, Processes: processes, BusySocket: busy.Socket, Log: log,
-		AwaitsSetup: awaitsSetup, FilesDir: memoryDir,
+		AwaitsSetup: awaitsSetup, FilesDir: memoryDir, Program: account.AgentDir + "/" + account.AgentFile,
 		GitConfig: filepath.Join(memoryDir, "gitconfig"), SSHSocket: agent.SSHSocket, ClientSocket: agent.ClientSocket, Workspace: os.Getenv(workspaceEnv),
 	})
 	withSecret = append(withSecret, server.env...)
 	serve(server)
 	ide := &supervisor{
-		command: args[1:], env: withSecret, processes: processes, signals: signals,
+		command: args[1:], env: server.withGit(withSecret), processes: processes, signals: signals,
 		listens:  func() bool { return listensOn(cruntime.IDEPort) },
 		oomKills: oomKills,
 		others:   func(sig syscall.Signal) error { return syscall.Kill(-1, sig) },
@@ -66,7 +67,7 @@ func Main(args []string, version string) int {
 			log.Error("IDE not started", "err", err)
 			return 1
 		}
-		ide.env = append(withSecret, server.setup.env...)
+		ide.env = server.withGit(append(withSecret, server.setup.env...))
 	}
 	return ide.run()
 }

@@ -36,6 +36,8 @@ type Config struct {
 	ResetInterval time.Duration
 	// AwaitsSetup: the IDE waits for a setup (agent.PathSetup). Without it none is taken.
 	AwaitsSetup bool
+	// Program is the path of codehub, whose git-credential answers Git; empty: Git is not configured.
+	Program string
 	// FilesDir is the folder in memory for the files of a setup; see memoryDir.
 	FilesDir string
 	// GitConfig is the file in memory that commands get as git's configuration of the system, and

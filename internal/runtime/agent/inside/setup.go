@@ -238,11 +238,11 @@ func (u *setup) status(awaited bool) agent.SetupStatus {
 	return out
 }
 
-// environ returns the agent's environment, its own variables and those of the setup.
+// environ returns the agent's environment and that of the setup, with the agent's own variables.
 func (s *Server) environ() []string {
 	s.setup.mu.Lock()
 	defer s.setup.mu.Unlock()
-	return append(append(os.Environ(), s.env...), s.setup.env...)
+	return s.withGit(append(append(os.Environ(), s.env...), s.setup.env...))
 }
 
 func (s *Server) setupStatus(w http.ResponseWriter, _ *http.Request) {
@@ -402,7 +402,7 @@ func (s *Server) runCommand(st *step, dir string, env []string, fallback time.Du
 // group. What the program leaves in the background at its own end goes on, and is read further.
 func (s *Server) execute(out *stepOutput, dir string, env []string, limit time.Duration, args ...string) error {
 	user := currentUser()
-	all := append(s.environ(), "HOME="+s.cfg.Home, "USER="+user.name, "LOGNAME="+user.name, "SHELL="+user.shell)
+	all := append(s.environ(), "HOME="+s.cfg.Home, "USER="+user.name, "LOGNAME="+user.name, "SHELL="+user.shell, gitWait)
 	all = append(all, env...)
 	program, err := lookPath(args[0], all, dir)
 	if err != nil {

@@ -34,12 +34,18 @@ func await(t *testing.T) awaiting {
 // awaitIn is await with this home.
 func awaitIn(t *testing.T, home string) awaiting {
 	t.Helper()
+	return awaitWith(t, home, "")
+}
+
+// awaitWith is awaitIn with a program in the place of codehub.
+func awaitWith(t *testing.T, home, program string) awaiting {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := awaiting{Client: &agent.Client{Addr: l.Addr().String(), Secret: secret}, home: home, files: filepath.Join(inMemory(t), "files")}
-	s := inside.NewServer(inside.Config{Secret: secret, Version: "test", Home: a.home, AwaitsSetup: true, FilesDir: a.files, Processes: &inside.Processes{}, Log: slog.New(slog.DiscardHandler)})
+	s := inside.NewServer(inside.Config{Secret: secret, Version: "test", Home: a.home, AwaitsSetup: true, FilesDir: a.files, Program: program, Processes: &inside.Processes{}, Log: slog.New(slog.DiscardHandler)})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
