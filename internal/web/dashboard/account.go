@@ -17,6 +17,7 @@ type accountView struct {
 	Sessions []sessionView
 	Paging   paging
 	Keys     keysView
+	Git      gitView
 	Identity identitiesView
 	Passkeys passkeysView
 	Dotfiles api.Dotfiles
@@ -50,6 +51,9 @@ func (d *Dashboard) readAccount(r *http.Request, c workspace.Caller) (v accountV
 		return v, err
 	}
 	if v.Passkeys, err = d.readPasskeys(r, c, v.Identity.Password); err != nil {
+		return v, err
+	}
+	if v.Git, err = d.readGit(r, c); err != nil {
 		return v, err
 	}
 	if v.Dotfiles, err = d.Store.Dotfiles(r.Context(), c); err != nil {

@@ -25,6 +25,7 @@ import (
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/storage/store"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitaccess"
 	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/secrets"
 	"codehub/internal/users/signin"
@@ -64,6 +65,7 @@ type Config struct {
 	// SignIn logs users in with identity providers; optional.
 	SignIn  *signin.Service
 	Secrets *secrets.Service
+	Git     *gitaccess.Service
 	// GitIdentities are the authors of commits and the SSH keys of workspaces.
 	GitIdentities *gitidentity.Service
 	// Ports lists and shares ports; optional, without it the pages show none.
@@ -254,6 +256,9 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("GET /settings/keys/new", d.dialog("ssh-key"))
 	loggedIn("POST /settings/keys", d.addKey)
 	loggedIn("POST /settings/keys/{key}/remove", d.removeKey)
+	loggedIn("GET /settings/git/new", d.gitDialog)
+	loggedIn("POST /settings/git", d.connectGit)
+	loggedIn("POST /settings/git/{connection}/disconnect", d.disconnectGit)
 	loggedIn("GET /settings/dotfiles", d.dialog("dotfiles"))
 	loggedIn("POST /settings/dotfiles", d.setDotfiles)
 	loggedIn("POST /settings/dotfiles/remove", d.removeDotfiles)

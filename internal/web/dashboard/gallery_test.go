@@ -305,6 +305,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	if _, err := w.dash.GitIdentities.Set(t.Context(), w.caller("admin"), api.SetGitIdentity{Name: "Ann Lee", Email: "ann@example.com", SignCommits: true}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := w.dash.Git.Connect(t.Context(), w.caller("admin"), api.NewGitConnection{Host: "git.example.com", Login: "admin", Token: "x"}); err != nil {
+		t.Fatal(err)
+	}
 	for owner, id := range map[string]workspace.ID{"ann": ids["other"], "admin": ids["running"]} {
 		with := map[string]string{"ann": "admin", "admin": "ann"}[owner]
 		if _, err := w.DB.Share(t.Context(), w.caller(owner), id, postgres.NewShare{User: with, Access: workspace.AccessUse}); err != nil {
@@ -501,6 +504,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		"secret-new":           "/settings/secrets/new",
 		"dotfiles":             "/settings/dotfiles",
 		"secret-delete":        "/settings/secrets/" + secret.ID + "/delete",
+		"git-new":              "/settings/git/new?host=github.com",
 		"group-edit":           "/groups/" + group.ID + "/edit",
 		"group-member":         "/groups/" + group.ID + "/member",
 		"shares":               "/workspaces/" + string(ids["running"]) + "/shares",

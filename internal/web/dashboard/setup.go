@@ -2,13 +2,11 @@ package dashboard
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"path"
 	"slices"
 
-	"codehub/internal/running/attach"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/workspace"
@@ -37,12 +35,15 @@ type setupView struct {
 
 // setupStep is one step, with the texts steps.kind.<Kind>, steps.state.<State> and
 // steps.reason.<Reason>.
-type setupStep struct{ agent.StepStatus }
+type setupStep struct {
+	agent.StepStatus
+	Connect string // see connectsTo
+}
 
-func setupOf(id workspace.ID, from string, s agent.SetupStatus) setupView {
-	v := setupView{ID: string(id), From: from, Running: s.Running(), Failed: s.Failed(), Retries: s.Retries()}
+func setupOf(w workspace.Workspace, from string, s agent.SetupStatus) setupView {
+	v := setupView{ID: string(w.ID), From: from, Running: s.Running(), Failed: s.Failed(), Retries: s.Retries()}
 	for _, st := range s.Steps {
-		v.Steps = append(v.Steps, setupStep{st})
+		v.Steps = append(v.Steps, setupStep{st, connectsTo(w, st)})
 		v.Described = v.Described || st.Described
 	}
 	return v
@@ -94,7 +95,7 @@ func (d *Dashboard) withSetup(ctx context.Context, w workspace.Workspace, v wait
 	if c := w.Project.Devcontainer; c != nil && !slices.ContainsFunc(w.Project.Repositories, func(r workspace.Repository) bool { return r.Folder() == c.Folder }) {
 		v.Opens = url.Values{"folder": {path.Join(runtime.HomeDir, c.Folder)}}.Encode()
 	}
-	v.Setup = setupOf(w.ID, fromWait, s)
+	v.Setup = setupOf(w, fromWait, s)
 	s.Steps = slices.DeleteFunc(slices.Clone(s.Steps), func(st agent.StepStatus) bool { return st.Kind == agent.KindScript || st.Kind == agent.KindDotfiles })
 	switch {
 	case s.Running():
@@ -126,7 +127,7 @@ func (d *Dashboard) setupState(w http.ResponseWriter, r *http.Request, c workspa
 func (d *Dashboard) showSetup(w http.ResponseWriter, r *http.Request, c workspace.Caller, ws workspace.Workspace) {
 	v := setupView{ID: string(ws.ID), From: fromDetail}
 	if ws.Phase == workspace.PhaseRunning {
-		v = setupOf(ws.ID, fromDetail, d.readSetup(r.Context(), ws.ID))
+		v = setupOf(ws, fromDetail, d.readSetup(r.Context(), ws.ID))
 		own, err := d.Store.Dotfiles(r.Context(), c)
 		if err != nil {
 			d.fail(w, r, err)
@@ -141,17 +142,8 @@ func (d *Dashboard) showSetup(w http.ResponseWriter, r *http.Request, c workspac
 // retrySetup runs the failed steps again.
 func (d *Dashboard) retrySetup(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
-	if err == nil && (ws.Phase != workspace.PhaseRunning || d.Setups == nil) {
-		err = workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
-	}
 	if err == nil {
-		ctx, cancel := context.WithTimeout(r.Context(), usageTimeout)
-		defer cancel()
-		if _, err = d.Setups.RetrySetup(ctx, ws.ID); errors.Is(err, attach.ErrSetupRuns) {
-			err = nil
-		} else if err != nil {
-			err = &workspace.Error{Code: workspace.CodeUnavailable, Message: "The workspace is not responding. Try again later.", Err: err}
-		}
+		err = d.retry(r.Context(), ws)
 	}
 	switch {
 	case err != nil:

@@ -17,8 +17,14 @@ type sharesView struct {
 	User     string // the fields of the form
 	Group    string
 	Access   workspace.Access
+	Git      bool
 	Groups   []string // that the owner is in
 	Problem  string
+}
+
+// NoGit reports whether Git in the workspace does not use the owner's connections.
+func (v sharesView) NoGit() bool {
+	return slices.ContainsFunc(v.Shares, func(s workspace.Share) bool { return s.Access == workspace.AccessUse && !s.Git })
 }
 
 // sharedView is a workspace that another user shares.
@@ -99,7 +105,8 @@ func (d *Dashboard) share(w http.ResponseWriter, r *http.Request, c workspace.Ca
 		return
 	}
 	v.User, v.Group, v.Access = r.PostFormValue("user"), r.PostFormValue("group"), workspace.Access(r.PostFormValue("access"))
-	_, err = d.Store.Share(r.Context(), c, workspace.ID(v.ID), postgres.NewShare{User: v.User, Group: v.Group, Access: v.Access})
+	v.Git = r.PostFormValue("git") != "" && v.Access == workspace.AccessUse
+	_, err = d.Store.Share(r.Context(), c, workspace.ID(v.ID), postgres.NewShare{User: v.User, Group: v.Group, Access: v.Access, Git: v.Git})
 	if err == nil {
 		d.redirect(w, r, notedAt("/workspaces/"+v.ID+"/shares", "shared", ""))
 		return

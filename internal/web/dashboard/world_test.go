@@ -35,6 +35,7 @@ import (
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/testing/harness/web"
 	"codehub/internal/users/auth"
+	"codehub/internal/users/gitaccess"
 	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/sealed"
 	"codehub/internal/users/secrets"
@@ -250,8 +251,8 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 		t.Fatal(err)
 	}
 	config := Config{
-		Secrets: secrets.New(w.DB, keys),
-		Store:   w.DB, Auth: w.Auth, Events: w.Hub, Logs: w.logs, Log: log,
+		Secrets: secrets.New(w.DB, keys), Git: gitaccess.New(w.DB, keys),
+		Store: w.DB, Auth: w.Auth, Events: w.Hub, Logs: w.logs, Log: log,
 		Settings: service.Settings{
 			URL:         w.URL,
 			Defaults:    service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume, Sizes: sizes},
