@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
 	"net/url"
@@ -123,13 +124,15 @@ type gitRelay struct {
 }
 
 // serveGit serves the repository /api.git, with the file hello, on a port of the workspace.
-func (s *server) serveGit(t *testing.T, id, port string) *gitRelay {
-	return s.serveRepository(t, id, port, "echo hello > hello")
+func (s *server) serveGit(t *testing.T, id, port string, wraps ...func(http.Handler) http.Handler) *gitRelay {
+	s.Helper()
+	return s.serveRepository(t, id, port, "echo hello > hello", wraps...)
 }
 
 // serveRepository serves the repository /api.git, whose files a shell command makes, by git
-// http-backend on a port of the workspace: a workspace does not reach this machine.
-func (s *server) serveRepository(t *testing.T, id, port, command string) *gitRelay {
+// http-backend on a port of the workspace: a workspace does not reach this machine. Each of wraps is
+// around the one before it.
+func (s *server) serveRepository(t *testing.T, id, port, command string, wraps ...func(http.Handler) http.Handler) *gitRelay {
 	s.Helper()
 	root := scratch(t)
 	script := "git init -q -b main work && cd work && " + command + " && git add . && git -c user.name=T -c user.email=t@example.com commit -q -m one && git clone -q --bare . ../api.git"
@@ -138,7 +141,11 @@ func (s *server) serveRepository(t *testing.T, id, port, command string) *gitRel
 	if out, err := cmd.CombinedOutput(); err != nil {
 		s.Fatalf("%v: %s", err, out)
 	}
-	web := httptest.NewServer(&cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + filepath.Clean(root), "GIT_HTTP_EXPORT_ALL=1"}})
+	var backend http.Handler = &cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + filepath.Clean(root), "GIT_HTTP_EXPORT_ALL=1"}}
+	for _, wrap := range wraps {
+		backend = wrap(backend)
+	}
+	web := httptest.NewServer(backend)
 	s.Cleanup(web.Close)
 	l, err := s.agentOf(id).Listen(s.Context(), "tcp", "127.0.0.1:"+port)
 	if err != nil {
