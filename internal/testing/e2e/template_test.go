@@ -72,7 +72,7 @@ func TestWorkspaceOfTemplate(t *testing.T) {
 	}
 	ends("clone done script done script done")
 	s.expectShell(id, "cat ~/created ~/started", "hello\nthe template with hunter2\nstart")
-	if ports, err := s.api.Ports(t.Context(), id); err != nil || len(ports.Ports) != 1 || ports.Ports[0].Label != "Web site" || ports.Ports[0].Listening {
+	if ports, err := s.api.Ports(t.Context(), id); err != nil || len(ports.Ports) == 0 || ports.Ports[0].Port != 3000 || ports.Ports[0].Label != "Web site" || ports.Ports[0].Listening {
 		t.Errorf("%+v, %v", ports, err)
 	}
 	found, err := s.docker.ContainerInspect(t.Context(), workspace.ID(id).DockerName(), client.ContainerInspectOptions{})
