@@ -35,7 +35,7 @@ func TestViewIsComplete(t *testing.T) {
 		Progress:     &workspace.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6, Steps: []workspace.ProgressStep{{Step: "packing", BeganAt: at(1), Done: 7}}},
 		DesiredState: workspace.DesiredStandby, DesiredCause: "idle", NextDesired: workspace.DesiredRunning, DeletedAt: p(3), LastAccessAt: p(4), LastAccess: "open",
 		GraceBegan: p(9), ForceStopRequestedAt: p(10),
-		Env: map[string]string{"A": "b"}, TimeZone: "Asia/Seoul",
+		Env: map[string]string{"A": "b"}, TimeZone: "Asia/Seoul", Project: &workspace.Project{Scripts: &workspace.Scripts{Create: "make", Start: "run", Timeout: 3}},
 		Template:     &workspace.TemplateUse{Name: "go", Version: "2", Parameters: map[string]string{"a": "b"}, Previous: &workspace.TemplateUse{Version: "1"}},
 		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), CreatedAt: at(6), UpdatedAt: at(7),
 	}
@@ -44,6 +44,9 @@ func TestViewIsComplete(t *testing.T) {
 		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && f != "ImageUpdateRequested" && f != "Env" && reflect.ValueOf(v).Field(i).IsZero() {
 			t.Errorf("%s is empty", f)
 		}
+	}
+	if *v.Scripts != (api.Scripts{Create: "make", Start: "run", TimeoutSeconds: 3}) {
+		t.Errorf("%+v", v.Scripts)
 	}
 	if v.URL != "https://hub.example.com/w/id/" || !v.PurgedAt.Equal(at(10)) || *v.PendingRequest != "force_stop" || v.CreatedAt.Location() != time.UTC || v.DeletedAt.Location() != time.UTC ||
 		!cmp.Equal(*v.Template, api.WorkspaceTemplate{Name: "go", Version: "2", PreviousVersion: new("1"), UpdateAvailable: true}) ||
@@ -84,7 +87,7 @@ func TestViewOfImage(t *testing.T) {
 func TestViewOfNothing(t *testing.T) {
 	t.Parallel()
 	v := Server{URL: base, Grace: time.Hour}.View(workspace.Workspace{})
-	want := api.Workspace{State: "pending", Size: "default", URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}, Repositories: []api.Repository{}}
+	want := api.Workspace{State: "pending", Size: "default", URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}, Repositories: []api.Repository{}, Extensions: []string{}, Ports: []api.ProjectPort{}, RequiredSecrets: []string{}}
 	if d := cmp.Diff(want, v); d != "" {
 		t.Error(d)
 	}
