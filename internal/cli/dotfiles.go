@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -43,6 +44,11 @@ type dotfilesSetCmd struct {
 
 func (s dotfilesSetCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
 	d, err := c.SetDotfiles(ctx, api.Dotfiles{URL: s.Address, Branch: s.Branch})
+	var e *client.Error
+	if errors.As(err, &e) && e.Details["field"] == "repo" { // which is no flag here
+		_, problem, _ := strings.Cut(e.Message, "” ")
+		return &client.Error{Status: e.Status, Code: e.Code, Message: "The address " + problem}
+	}
 	if err != nil {
 		return err
 	}
