@@ -20,11 +20,16 @@ func (c *Client) ConnectGit(ctx context.Context, in api.NewGitConnection) (api.G
 }
 
 // DisconnectGit removes a connection.
-func (c *Client) DisconnectGit(ctx context.Context, id string) error {
-	return c.call(ctx, http.MethodDelete, "/git-connections/"+url.PathEscape(id), nil, nil, nil)
+func (c *Client) DisconnectGit(ctx context.Context, id string) (api.GitDisconnected, error) {
+	return ask[api.GitDisconnected](ctx, c, http.MethodDelete, "/git-connections/"+url.PathEscape(id), nil, nil)
 }
 
-// GitCredential returns the credential of the workspace's owner for a host, in a workspace.
-func (c *Client) GitCredential(ctx context.Context, host string) (api.GitCredential, error) {
-	return ask[api.GitCredential](ctx, c, http.MethodGet, "/git-credential", url.Values{"host": {host}}, nil)
+// GitCredential returns the credential of the workspace's owner for a host, in a workspace. rejected
+// is empty, or the SHA-256 in hexadecimal of a password that the host has rejected.
+func (c *Client) GitCredential(ctx context.Context, host, rejected string) (api.GitCredential, error) {
+	query := url.Values{"host": {host}}
+	if rejected != "" {
+		query.Set("rejected", rejected)
+	}
+	return ask[api.GitCredential](ctx, c, http.MethodGet, "/git-credential", query, nil)
 }

@@ -3,6 +3,8 @@ package cli
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -40,19 +42,32 @@ func (g gitConnectionsCmd) Run(ctx context.Context, k *kong.Context, c *client.C
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"HOST", "LOGIN", "KIND", "CHANGED", "ID"}}
+	rows := [][]string{{"HOST", "LOGIN", "KIND", "STATE", "CHANGED", "ID"}}
 	text := ""
 	for _, one := range list {
 		kind := one.Kind
 		if one.Provider != "" {
 			kind = one.Provider
 		}
-		rows = append(rows, []string{one.Host, one.Login, kind, terminal.Time(one.ChangedAt), one.ID})
+		rows = append(rows, []string{one.Host, one.Login, kind, one.State, terminal.Time(one.ChangedAt), one.ID})
 		if one.Error != "" {
-			text += "\n" + terminal.Plain(one.Host) + ": " + terminal.Plain(one.Error)
+			text += "\n" + terminal.Plain(one.Host) + ": " + gitProblem(one.Error)
 		}
 	}
 	return g.Print(k.Stdout, list, terminal.Table(rows)+text)
+}
+
+// gitProblem says why a connection was not refreshed, and what to do.
+func gitProblem(reason string) string {
+	switch reason {
+	case api.GitRevoked:
+		return "The provider does not accept the connection any more. Connect again on your account page."
+	case api.GitUnavailable:
+		return "The provider was not responding at the last refresh. The server tries again when Git needs the token."
+	case api.GitMisconfigured:
+		return "The provider does not accept the app of this server. Contact an administrator."
+	}
+	return terminal.Plain(reason)
 }
 
 type gitConnectCmd struct {
@@ -99,10 +114,15 @@ func (g gitDisconnectCmd) Run(ctx context.Context, k *kong.Context, c *client.Cl
 		if one.ID != g.Host && !strings.EqualFold(one.Host, strings.TrimPrefix(g.Host, "https://")) {
 			continue
 		}
-		if err := c.DisconnectGit(ctx, one.ID); err != nil {
+		out, err := c.DisconnectGit(ctx, one.ID)
+		if err != nil {
 			return err
 		}
-		fmt.Fprintln(k.Stderr, "The connection is removed. Revoke the token at "+terminal.Plain(one.Host)+", too.")
+		if out.Revoked {
+			fmt.Fprintln(k.Stderr, "The connection is removed, and its token is revoked.")
+		} else {
+			fmt.Fprintln(k.Stderr, "The connection is removed. Revoke the token at "+terminal.Plain(one.Host)+", too.")
+		}
 		return nil
 	}
 	return terminal.NotFound("there is no connection to %q", g.Host)
@@ -118,7 +138,7 @@ func (gitTokenCmd) Help() string {
 }
 
 func (g gitTokenCmd) Run(ctx context.Context, k *kong.Context, vars kong.Vars) error {
-	c, err := gitCredential(ctx, vars, g.Host, 0)
+	c, err := gitCredential(ctx, vars, g.Host, "", 0)
 	if err == nil {
 		fmt.Fprintln(k.Stdout, c.Password)
 	}
@@ -127,7 +147,7 @@ func (g gitTokenCmd) Run(ctx context.Context, k *kong.Context, vars kong.Vars) e
 
 // gitCredentialCmd is Git's credential helper in a workspace (gitcredentials(7)).
 type gitCredentialCmd struct {
-	Operation string        `arg:"" help:"get; others do nothing."`
+	Operation string        `arg:"" help:"get, or erase after the host has rejected the token; others do nothing."`
 	Wait      time.Duration `env:"CODEHUB_GIT_WAIT" default:"5s" help:"How long to wait for the server."`
 }
 
@@ -138,7 +158,7 @@ func (gitCredentialCmd) Help() string {
 
 // Run answers Git. Without an answer Git asks the user, so that a failure is only a message.
 func (g gitCredentialCmd) Run(ctx context.Context, k *kong.Context, vars kong.Vars) error {
-	if g.Operation != "get" {
+	if g.Operation != "get" && g.Operation != "erase" {
 		return nil
 	}
 	asked, err := readGitRequest(os.Stdin)
@@ -148,9 +168,24 @@ func (g gitCredentialCmd) Run(ctx context.Context, k *kong.Context, vars kong.Va
 	if asked["host"] == "" || asked["protocol"] != "https" && asked["protocol"] != "http" {
 		return nil
 	}
-	c, err := gitCredential(ctx, vars, asked["protocol"]+"://"+asked["host"], g.Wait)
+	rejected := ""
+	if g.Operation == "erase" {
+		// The server refreshes the token, if it is this one, for Git's next attempt.
+		if asked["password"] == "" {
+			return nil
+		}
+		sum := sha256.Sum256([]byte(asked["password"]))
+		rejected = hex.EncodeToString(sum[:])
+	}
+	c, err := gitCredential(ctx, vars, asked["protocol"]+"://"+asked["host"], rejected, g.Wait)
+	if rejected != "" && client.CodeOf(err) == "not_found" {
+		return nil // it was not the server's
+	}
 	if err != nil {
 		fmt.Fprintln(k.Stderr, "codehub:", messageOf(err))
+		return nil
+	}
+	if g.Operation != "get" {
 		return nil
 	}
 	fmt.Fprintf(k.Stdout, "username=%s\npassword=%s\n", c.Username, c.Password)
@@ -175,13 +210,13 @@ const gitTimeout = 25 * time.Second
 
 // gitCredential asks the server for the credential of a host. A server that is not connected to
 // the workspace is waited for.
-func gitCredential(ctx context.Context, vars kong.Vars, host string, wait time.Duration) (out api.GitCredential, err error) {
+func gitCredential(ctx context.Context, vars kong.Vars, host, rejected string, wait time.Duration) (out api.GitCredential, err error) {
 	c, err := serverFlags{version: vars[versionVar]}.connectInside(gitTimeout)
 	if err != nil {
 		return out, err
 	}
 	for begin := time.Now(); ; {
-		out, err = c.GitCredential(ctx, host)
+		out, err = c.GitCredential(ctx, host, rejected)
 		if !errors.Is(err, errNoServer) || time.Since(begin) >= wait || ctx.Err() != nil {
 			break
 		}

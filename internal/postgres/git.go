@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -26,8 +25,7 @@ type GitConnection = api.GitConnection
 type GitTokens struct {
 	GitConnection
 	UserID          string
-	Access, Refresh []byte     // Refresh nil: none
-	ExpiresAt       *time.Time // of the access token; nil: unknown
+	Access, Refresh []byte // Refresh nil: none
 }
 
 // GitAccessOwner is what the access token of a connection is sealed for, and GitRefreshOwner the
@@ -45,10 +43,11 @@ const (
 	gitRefreshOwner = `'git refresh ' || c.id || ' ' || c.user_id || ' ' || c.host`
 )
 
-const gitColumns = `c.id, c.host, c.kind, c.provider, c.login, c.error, c.created_at, c.changed_at`
+const gitColumns = `c.id, c.host, c.kind, c.provider, c.login, c.error, c.created_at, c.changed_at, c.expires_at,
+	CASE WHEN c.error <> '' THEN '` + api.GitFailed + `' WHEN c.expires_at IS NOT NULL AND c.refresh_token IS NULL THEN '` + api.GitExpires + `' ELSE '` + api.GitOK + `' END`
 
 func gitTargets(c *GitConnection) []any {
-	return []any{&c.ID, &c.Host, &c.Kind, &c.Provider, &c.Login, &c.Error, &c.CreatedAt, &c.ChangedAt}
+	return []any{&c.ID, &c.Host, &c.Kind, &c.Provider, &c.Login, &c.Error, &c.CreatedAt, &c.ChangedAt, &c.ExpiresAt, &c.State}
 }
 
 func toGitConnection(row pgx.CollectableRow) (c GitConnection, err error) {
@@ -133,9 +132,9 @@ func (db *DB) GitTokensFor(ctx context.Context, userID, host string) (c GitToken
 		return c, notFound("connection")
 	}
 	err = db.pool.QueryRow(ctx, `
-		SELECT c.user_id, c.access_token, c.refresh_token, c.expires_at, `+gitColumns+`
+		SELECT c.user_id, c.access_token, c.refresh_token, `+gitColumns+`
 		FROM git_connections c JOIN users u ON u.id = c.user_id AND u.active WHERE c.user_id = $1 AND c.host = $2`,
-		userID, host).Scan(append([]any{&c.UserID, &c.Access, &c.Refresh, &c.ExpiresAt}, gitTargets(&c.GitConnection)...)...)
+		userID, host).Scan(append([]any{&c.UserID, &c.Access, &c.Refresh}, gitTargets(&c.GitConnection)...)...)
 	if missing(err) {
 		return c, notFound("connection")
 	}

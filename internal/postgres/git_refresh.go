@@ -15,7 +15,7 @@ type GitGrant struct {
 }
 
 const selectGrant = `
-	SELECT c.user_id, c.access_token, c.refresh_token, c.expires_at,
+	SELECT c.user_id, c.access_token, c.refresh_token,
 		extract(epoch FROM c.expires_at - clock_timestamp())::float8, extract(epoch FROM clock_timestamp() - c.changed_at)::float8, ` + gitColumns + `
 	FROM git_connections c JOIN users u ON u.id = c.user_id AND u.active WHERE c.id = $1 AND c.kind = '` + api.GitOAuth + `'`
 
@@ -33,7 +33,7 @@ func gitGrant(ctx context.Context, in querier, id string) (g GitGrant, err error
 	}
 	var left *float64
 	var age float64
-	if err := rows.Scan(append([]any{&g.UserID, &g.Access, &g.Refresh, &g.ExpiresAt, &left, &age}, gitTargets(&g.GitConnection)...)...); err != nil {
+	if err := rows.Scan(append([]any{&g.UserID, &g.Access, &g.Refresh, &left, &age}, gitTargets(&g.GitConnection)...)...); err != nil {
 		return g, err
 	}
 	if left != nil {

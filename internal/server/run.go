@@ -138,6 +138,7 @@ func (s *server) drain(ctx context.Context, srv *http.Server, plain *shortway.Se
 	if err := s.continued.Wait(sctx); err != nil {
 		s.log.Warn("event streams or WebSockets have not ended", "err", err)
 	}
+	s.gitApps.Wait()
 }
 
 // relays reports whether requests for this host and target are for a workspace.

@@ -48,6 +48,7 @@ import (
 	"codehub/internal/storage/bucket"
 	"codehub/internal/users/auth"
 	"codehub/internal/users/gitaccess"
+	"codehub/internal/users/gitapps"
 	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/sealed"
 	"codehub/internal/users/secrets"
@@ -294,6 +295,7 @@ type server struct {
 	parts
 	auth      *auth.Auth
 	signIn    *signin.Service
+	gitApps   *gitapps.Service
 	hub       *bus.Hub
 	proxy     *proxy.Proxy
 	unsaved   *proxy.Unsaved
@@ -362,6 +364,8 @@ func newServer(p parts) (*server, error) {
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})
 	secretService, git := secrets.New(db, p.keys), gitaccess.New(db, p.keys)
+	gitApps := gitapps.New(gitapps.Config{Settings: cfg.Git, URL: callbackURL(cfg), Store: db, Keys: p.keys, Access: git, Sessions: authentication, Log: log})
+	git.Apps = gitApps
 	dotfileService := &dotfiles.Service{Store: db, Agents: attacher}
 	portService := ports.New(ports.Config{Store: db, Runtime: p.runtime, Attacher: attacher, Layout: cfg.Layout, Settings: cfg.Proxy.Ports})
 	offered := templates.New(templates.Config{
@@ -376,7 +380,7 @@ func newServer(p parts) (*server, error) {
 		GitIdentities: gitIdentities,
 		Settings:      settings, Clients: cfg.ClientDir, MaxRunning: cfg.Limits.PerUser, Sudo: cfg.Docker.Sudo, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
 		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, MissingImage: func() string { return missingImage(p.conditions) }, Admin: administration, Restore: restore, Ports: portService, Templates: offered, Devcontainers: described,
-		Secrets: secretService, Git: git, Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
+		Secrets: secretService, Git: git, GitApps: gitApps, Unsaved: unsaved.Files, SignIn: signIn, Builds: p.builds, OpenBodies: openBodies,
 	})
 	workspaces := proxy.New(proxy.Config{
 		Auth: authentication, Sessions: authentication, Store: db, Runtime: p.runtime, Pages: pages, Log: log,
@@ -441,7 +445,7 @@ func newServer(p parts) (*server, error) {
 
 	return &server{
 		gate: gate, metrics: metrics,
-		parts: p, auth: authentication, signIn: signIn, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
+		parts: p, auth: authentication, signIn: signIn, gitApps: gitApps, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
 		flush: flush, ttl: idle, usage: spending, inside: inside, templates: offered, continued: continued, http: served,
 	}, nil
 }

@@ -108,7 +108,7 @@ func (s *Service) Fresh(ctx context.Context, c postgres.GitTokens, rejected stri
 // open decrypts the tokens of a connection.
 func (s *Service) open(app *App, g postgres.GitGrant) (gitaccess.Tokens, error) {
 	t, err := s.Access.Open(g.GitTokens)
-	if app != nil {
+	if t.Username = "oauth2"; app != nil {
 		t.Username = app.kind.username
 	}
 	return t, err

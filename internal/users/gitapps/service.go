@@ -97,12 +97,20 @@ func (s *Service) Title(id string) string {
 // Primary returns the host under which a connection for host is stored; host itself unless an app
 // has it as a further one.
 func (s *Service) Primary(host string) string {
-	for _, a := range s.Settings.Apps {
-		if slices.Contains(a.Hosts, host) {
-			return a.Hosts[0]
-		}
+	if a := s.For(host); a != nil {
+		return a.Hosts[0]
 	}
 	return host
+}
+
+// For returns the app whose connections are for a host, or nil.
+func (s *Service) For(host string) *App {
+	for i, a := range s.Settings.Apps {
+		if slices.Contains(a.Hosts, host) {
+			return &s.Settings.Apps[i]
+		}
+	}
+	return nil
 }
 
 // Reason is why no connection was made, for the page and the log.

@@ -23,7 +23,7 @@ import (
 // page fails the test until the rules below say whose it is.
 func TestPagesByRole(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, withGitApps(t, "apps: [{id: company, type: gitlab, client_id: a, client_secret: b}]"))
 	ann, eve, gina, uma, vic := w.person("ann"), w.person("eve"), w.person("gina"), w.person("uma"), w.person("vic")
 	boss := w.loggedIn()
 	w.AddAccount("bob", "another password", false)
@@ -43,6 +43,7 @@ func TestPagesByRole(t *testing.T) {
 	own = append(own, "GET /settings/passkeys/new", "POST /settings/passkeys", "GET /settings/passkeys/register", "POST /settings/passkeys/register",
 		"GET /settings/passkeys/codes", "POST /settings/passkeys/codes")
 	own = append(own, "GET /settings/git-identity", "POST /settings/git-identity", "GET /settings/git-identity/key", "POST /settings/git-identity/key")
+	own = append(own, "POST /settings/git/{app}/connect", "GET /settings/git/{app}/callback")
 	// Pages about an object of one user's.
 	objects := []string{"POST /settings/keys/{key}/remove", "POST /settings/sessions/{session}/end", "GET /settings/tokens/{token}/revoke", "POST /settings/tokens/{token}/revoke", "POST /notices/{notice}/dismiss"}
 	objects = append(objects, "GET /settings/secrets/{secret}/edit", "POST /settings/secrets/{secret}/edit", "GET /settings/secrets/{secret}/delete", "POST /settings/secrets/{secret}/delete",
@@ -88,7 +89,7 @@ func TestPagesByRole(t *testing.T) {
 			}
 		}
 		at := strings.NewReplacer("{id}", id, "{person}", person, "{$}", "", "{key}", id, "{session}", id,
-			"{token}", id, "{notice}", id, "{passkey}", id, "{secret}", id, "{group}", group).Replace(path)
+			"{token}", id, "{app}", "company", "{notice}", id, "{passkey}", id, "{secret}", id, "{group}", group).Replace(path)
 		row := func() string {
 			return fixture.Query[string](w, `SELECT COALESCE((SELECT w::text FROM workspaces w WHERE id = $1), '')`, id)
 		}

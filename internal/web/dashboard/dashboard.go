@@ -26,6 +26,7 @@ import (
 	"codehub/internal/storage/store"
 	"codehub/internal/users/auth"
 	"codehub/internal/users/gitaccess"
+	"codehub/internal/users/gitapps"
 	"codehub/internal/users/gitidentity"
 	"codehub/internal/users/secrets"
 	"codehub/internal/users/signin"
@@ -66,6 +67,8 @@ type Config struct {
 	SignIn  *signin.Service
 	Secrets *secrets.Service
 	Git     *gitaccess.Service
+	// GitApps connects users with OAuth2 apps of Git providers; optional.
+	GitApps *gitapps.Service
 	// GitIdentities are the authors of commits and the SSH keys of workspaces.
 	GitIdentities *gitidentity.Service
 	// Ports lists and shares ports; optional, without it the pages show none.
@@ -259,6 +262,7 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("GET /settings/git/new", d.gitDialog)
 	loggedIn("POST /settings/git", d.connectGit)
 	loggedIn("POST /settings/git/{connection}/disconnect", d.disconnectGit)
+	d.gitAppRoutes(loggedIn)
 	loggedIn("GET /settings/dotfiles", d.dialog("dotfiles"))
 	loggedIn("POST /settings/dotfiles", d.setDotfiles)
 	loggedIn("POST /settings/dotfiles/remove", d.removeDotfiles)

@@ -9,6 +9,7 @@ import (
 	"codehub/api"
 	"codehub/internal/postgres"
 	"codehub/internal/running/templates"
+	"codehub/internal/users/gitapps"
 	"codehub/internal/web/dashboard/catalogue"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/imageref"
@@ -68,6 +69,7 @@ type form struct {
 	Clones      []string           // repositories of the template or of Like
 	Scripts     *workspace.Scripts // of the template or of Like; nil: none
 	Lacks       []lackedSecret     // secrets that the template requires and the user has not stored
+	GitApp      *gitapps.App       // that connects to the host of the form, if any
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
 

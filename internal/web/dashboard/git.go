@@ -19,19 +19,22 @@ import (
 // gitView is the list of Git connections on the account page.
 type gitView struct {
 	Connections []gitConnection
+	Apps        []gitAppView
 	Quota       quotaView
 }
 
 type gitConnection struct {
 	api.GitConnection
-	Now time.Time
+	Title string // of the app; empty for a token
+	Now   time.Time
 }
 
 func (d *Dashboard) readGit(r *http.Request, c workspace.Caller) (v gitView, err error) {
 	list, err := d.Git.List(r.Context(), c)
 	v.Quota = quotaView{len(list), postgres.MaxGitConnections}
+	v.Apps = d.gitApps(list)
 	for _, one := range list {
-		v.Connections = append(v.Connections, gitConnection{one, d.Now()})
+		v.Connections = append(v.Connections, gitConnection{one, d.gitAppTitle(one), d.Now()})
 	}
 	return v, err
 }
@@ -43,6 +46,7 @@ func (d *Dashboard) gitForm(r *http.Request, c workspace.Caller) (f *form, from 
 	f = d.form(gitNew, r, nil)
 	f.Action, f.Back = "/settings/git", "/settings/account"
 	f.Value["host"] = r.URL.Query().Get("host")
+	f.GitApp = d.gitAppFor(f.Value["host"])
 	if id := r.FormValue("workspace"); workspace.ValidID(id) {
 		if from, err = d.Store.Workspace(r.Context(), c, workspace.ID(id)); err != nil {
 			return nil, from, err
@@ -104,12 +108,16 @@ func (d *Dashboard) connectGit(w http.ResponseWriter, r *http.Request, c workspa
 }
 
 func (d *Dashboard) disconnectGit(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	_, err := d.Git.Disconnect(r.Context(), c, r.PathValue("connection"))
+	out, err := d.Git.Disconnect(r.Context(), c, r.PathValue("connection"))
 	if err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
 		d.refuse(w, r, c, "", err)
 		return
 	}
-	d.redirect(w, r, notedAt("/settings/account", "git_disconnected", ""))
+	note := "git_disconnected"
+	if out.Revoked {
+		note = "git_revoked"
+	}
+	d.redirect(w, r, notedAt("/settings/account", note, ""))
 }
 
 // retry runs the failed steps of a workspace's setup again.
