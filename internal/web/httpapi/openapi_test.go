@@ -110,7 +110,7 @@ func wire() map[string]any {
 		"Group": api.Group{}, "GroupList": api.GroupList{}, "CreateGroup": api.CreateGroup{}, "PatchGroup": api.PatchGroup{}, "Member": api.Member{}, "RemovedMember": api.RemovedMember{}, "MemberList": api.MemberList{}, "SetMember": api.SetMember{},
 		"Share": api.Share{}, "ShareList": api.ShareList{}, "NewShare": api.NewShare{}, "SharedWorkspace": api.SharedWorkspace{}, "SharedList": api.SharedList{}, "LeftShare": api.LeftShare{},
 		"GitDisconnected": api.GitDisconnected{},
-		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
+		"RestorePlan":     api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
 		"MoveSource": api.MoveSource{}, "MoveWorkspace": api.MoveWorkspace{}, "MoveWorkspaceList": api.MoveWorkspaceList{}, "MoveRecord": api.MoveRecord{}, "MoveArchive": api.MoveArchive{}, "MoveUser": api.MoveUser{}, "MoveIdentity": api.MoveIdentity{},
 		"AdminWorkspace": api.AdminWorkspace{}, "AdminWorkspaceList": api.AdminWorkspaceList{}, "Used": api.Used{}, "Administer": api.Administer{}, "AdminRecover": api.AdminRecover{},
 		"AdminTimeouts": api.AdminTimeouts{}, "AdminSize": api.AdminSize{}, "HandOver": api.HandOver{}, "HandOverRequest": api.HandOverRequest{}, "AnswerHandOver": api.AnswerHandOver{}, "UsageDay": api.UsageDay{}, "UsageReport": api.UsageReport{}, "AuditEntry": api.AuditEntry{}, "AuditLog": api.AuditLog{},
