@@ -43,10 +43,10 @@ func TestPagesByRole(t *testing.T) {
 	own = append(own, "GET /settings/passkeys/new", "POST /settings/passkeys", "GET /settings/passkeys/register", "POST /settings/passkeys/register",
 		"GET /settings/passkeys/codes", "POST /settings/passkeys/codes")
 	own = append(own, "GET /settings/git-identity", "POST /settings/git-identity", "GET /settings/git-identity/key", "POST /settings/git-identity/key")
-	own = append(own, "POST /settings/git/{app}/connect", "GET /settings/git/{app}/callback")
+	own = append(own, "GET /settings/git/new", "POST /settings/git", "POST /settings/git/{app}/connect", "GET /settings/git/{app}/callback")
 	// Pages about an object of one user's.
 	objects := []string{"POST /settings/keys/{key}/remove", "POST /settings/sessions/{session}/end", "GET /settings/tokens/{token}/revoke", "POST /settings/tokens/{token}/revoke", "POST /notices/{notice}/dismiss"}
-	objects = append(objects, "GET /settings/secrets/{secret}/edit", "POST /settings/secrets/{secret}/edit", "GET /settings/secrets/{secret}/delete", "POST /settings/secrets/{secret}/delete",
+	objects = append(objects, "POST /settings/git/{connection}/disconnect", "GET /settings/secrets/{secret}/edit", "POST /settings/secrets/{secret}/edit", "GET /settings/secrets/{secret}/delete", "POST /settings/secrets/{secret}/delete",
 		"GET /settings/passkeys/{passkey}/rename", "POST /settings/passkeys/{passkey}/rename",
 		"GET /settings/passkeys/{passkey}/remove", "POST /settings/passkeys/{passkey}/remove")
 	if len(patterns) < 100 {
@@ -89,7 +89,7 @@ func TestPagesByRole(t *testing.T) {
 			}
 		}
 		at := strings.NewReplacer("{id}", id, "{person}", person, "{$}", "", "{key}", id, "{session}", id,
-			"{token}", id, "{app}", "company", "{notice}", id, "{passkey}", id, "{secret}", id, "{group}", group).Replace(path)
+			"{token}", id, "{app}", "company", "{connection}", id, "{notice}", id, "{passkey}", id, "{secret}", id, "{group}", group).Replace(path)
 		row := func() string {
 			return fixture.Query[string](w, `SELECT COALESCE((SELECT w::text FROM workspaces w WHERE id = $1), '')`, id)
 		}

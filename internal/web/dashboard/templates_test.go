@@ -57,7 +57,7 @@ var (
 	templateKey = regexp.MustCompile(`\b[tn] "([a-z0-9_.-]+)"`)
 	goKey       = regexp.MustCompile(`\b(?:T|N|fail)\((?:"?[a-z0-9_]+"?, )?"([a-z0-9_.-]+)"`)
 	// prefix matches the beginning of a key that is composed at run time.
-	prefix = regexp.MustCompile(`(?:print|T\(|known) ?"([a-z_]+\.(?:[a-z_]+\.)?)"`)
+	prefix = regexp.MustCompile(`(?:print|T\(|Known\(|known|fail\([^,()]+,) ?"([a-z_]+\.(?:[a-z_]+\.)?)"`)
 )
 
 func TestTextsExistAndAreUsed(t *testing.T) {
