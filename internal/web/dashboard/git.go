@@ -99,7 +99,7 @@ func (d *Dashboard) connectGit(w http.ResponseWriter, r *http.Request, c workspa
 		f.Problem = f.lang.T("git.no_key")
 	case errors.As(err, &e) && e.Code == workspace.CodeInvalid:
 		field, _ := e.Details["field"].(string)
-		f.fail(field, "git.invalid."+field)
+		f.Errors[field] = f.lang.T("git.invalid." + field)
 	default:
 		d.fail(w, r, err)
 		return
