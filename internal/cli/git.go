@@ -23,7 +23,7 @@ type gitCmd struct {
 	Connections gitConnectionsCmd `cmd:"" aliases:"list,ls" help:"List your connections to Git servers."`
 	Connect     gitConnectCmd     `cmd:"" help:"Store a token from standard input."`
 	Disconnect  gitDisconnectCmd  `cmd:"" help:"Remove a connection."`
-	Token       gitTokenCmd       `cmd:"" help:"Print the token for a host, in a workspace."`
+	Token       gitTokenCmd       `cmd:"" help:"Print a host's token, in a workspace."`
 	Identity    gitIdentityCmd    `cmd:"" help:"Show or change the author of your commits."`
 }
 

@@ -39,6 +39,9 @@ func TestPatchIsAudited(t *testing.T) {
 		if f.Anonymous || f.Name == "Queue" || f.Name == "QueueAtLimit" || f.Name == "FreeSpace" || !f.IsExported() { // these are about Desired and Template
 			continue
 		}
+		if f.Name == "Devcontainer" { // below
+			continue
+		}
 		p, ok := patches[f.Name]
 		if !ok {
 			t.Errorf("%s has no test", f.Name)
@@ -62,6 +65,12 @@ func TestPatchIsAudited(t *testing.T) {
 		if got := query[int](e, `SELECT count(*) FROM audit_log WHERE action = 'workspace.change' AND details = $1::jsonb`, details); got != n {
 			t.Errorf("%d entries %s, want %d", got, details, n)
 		}
+	}
+	project := e.workspace(ann, state{"phase": "STANDBY", "name": "api", "project": `{"repositories": [{"url": "https://git.example.com/api.git"}]}`})
+	used := workspace.Devcontainer{File: "project/api/.devcontainer.json", Folder: "project/api", Given: workspace.DevcontainerSettings{Image: "other:latest"}}
+	must(e.PatchWorkspace(ctx, ann, project.ID, postgres.Patch{Devcontainer: workspace.Optional[workspace.Devcontainer]{Set: true, Value: &used}}))(t)
+	if n := query[int](e, `SELECT count(*) FROM audit_log WHERE action = 'workspace.devcontainer' AND details->>'file' = $1`, used.File); n != 1 {
+		t.Errorf("%d entries of the use of a devcontainer.json", n)
 	}
 	// All of a request are one entry.
 	before := entries()

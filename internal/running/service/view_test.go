@@ -35,7 +35,7 @@ func TestViewIsComplete(t *testing.T) {
 		Progress:     &workspace.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6, Steps: []workspace.ProgressStep{{Step: "packing", BeganAt: at(1), Done: 7}}},
 		DesiredState: workspace.DesiredStandby, DesiredCause: "idle", NextDesired: workspace.DesiredRunning, DeletedAt: p(3), LastAccessAt: p(4), LastAccess: "open",
 		GraceBegan: p(9), ForceStopRequestedAt: p(10),
-		Env: map[string]string{"A": "b"}, TimeZone: "Asia/Seoul", Project: &workspace.Project{Scripts: &workspace.Scripts{Create: "make", Start: "run", Timeout: 3}},
+		Env: map[string]string{"A": "b"}, TimeZone: "Asia/Seoul", Project: &workspace.Project{Scripts: &workspace.Scripts{Create: "make", Start: "run", Timeout: 3}, Devcontainer: &workspace.Devcontainer{File: "project/api/.devcontainer.json"}},
 		Template:     &workspace.TemplateUse{Name: "go", Version: "2", Parameters: map[string]string{"a": "b"}, Previous: &workspace.TemplateUse{Version: "1"}},
 		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), CreatedAt: at(6), UpdatedAt: at(7),
 	}
