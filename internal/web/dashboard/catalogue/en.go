@@ -1231,7 +1231,7 @@ var en = map[string]string{
 	"person.limit_number":      "Limit",
 
 	"account.title":            "Password and access",
-	"account.about":            "Change your password, see where you are logged in, and manage SSH keys.",
+	"account.about":            "Change your password, see where you are logged in, and manage SSH keys and Git.",
 	"account.change_password":  "Change password",
 	"account.current_password": "Current password",
 	"account.new_password":     "New password",

@@ -1231,7 +1231,7 @@ var ko = map[string]string{
 	"person.limit_number":      "개수",
 
 	"account.title":            "비밀번호와 로그인",
-	"account.about":            "비밀번호를 변경하고 로그인한 기기를 확인하며 SSH 키를 관리합니다.",
+	"account.about":            "비밀번호를 변경하고 로그인한 기기를 확인하며 SSH 키와 Git 설정을 관리합니다.",
 	"account.change_password":  "비밀번호 변경",
 	"account.current_password": "현재 비밀번호",
 	"account.new_password":     "새 비밀번호",
