@@ -184,8 +184,8 @@ func (s *Server) explain(st *step, part string, err error) error {
 	s.setup.mu.Lock()
 	log := string(st.log)
 	s.setup.mu.Unlock()
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || strings.Contains(log, unix.ENOSPC.Error()) ||
-		strings.Contains(log, "No space left on device") || strings.Contains(log, "Disk quota exceeded") {
+	if lacksSpace(err) || strings.Contains(log, unix.ENOSPC.Error()) || strings.Contains(log, "No space left on device") || strings.Contains(log, "Disk quota exceeded") ||
+		strings.Contains(log, "unable to write file") && isFull(part) { // of a checkout git does not say why
 		var disk unix.Statfs_t
 		_ = os.RemoveAll(part)
 		if err := unix.Statfs(s.cfg.Home, &disk); err != nil {
@@ -207,6 +207,15 @@ func (s *Server) explain(st *step, part string, err error) error {
 		reason = "login"
 	}
 	return stepError{reason, text}
+}
+
+func lacksSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// isFull reports whether a file of 1 MiB does not fit into a folder.
+func isFull(folder string) bool {
+	probe := filepath.Join(folder, ".codehub-probe")
+	defer os.Remove(probe)
+	return lacksSpace(os.WriteFile(probe, make([]byte, 1<<20), 0o600))
 }
 
 // moveFiles moves the content of a clone to its folder, .git last, and continues after an

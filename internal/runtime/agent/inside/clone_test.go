@@ -1,6 +1,7 @@
 package inside_test
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"os"
@@ -120,29 +121,35 @@ func TestStrangeRepository(t *testing.T) {
 	}
 }
 
-// A repository that does not fit into the home says so, and takes no space afterwards.
+// A repository that does not fit into the home says so, and takes no space afterwards: neither one
+// whose pack does not fit, nor one whose files do not.
 func TestCloneWithoutSpace(t *testing.T) {
 	t.Parallel()
 	g := serveGit(t)
-	big := make([]byte, 3<<20)
-	_, _ = rand.Read(big)
-	url := g.add(t, "big.git", map[string]string{"big": string(big)})
-	a := await(t)
-	if err := unix.Mount("tmpfs", a.home, "tmpfs", 0, "size=2m"); errors.Is(err, unix.EPERM) {
-		t.Skip("only root can mount a small home")
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(a.home, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	if st := a.cloned(t, workspace.Repository{URL: url}); st.State != agent.StepFailed || st.Reason != "space" || !strings.Contains(st.Error, "does not fit into the home folder") {
-		t.Errorf("%+v", st)
-	}
-	if left, err := os.ReadDir(filepath.Join(a.home, "project")); err != nil || len(left) != 1 {
-		t.Errorf("left: %v, %v", left, err)
+	random := make([]byte, 3<<20)
+	_, _ = rand.Read(random)
+	for name, content := range map[string][]byte{"pack": random, "files": bytes.Repeat([]byte("x"), len(random))} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := g.add(t, name+".git", map[string]string{"big": string(content)})
+			a := await(t)
+			if err := unix.Mount("tmpfs", a.home, "tmpfs", 0, "size=2m"); errors.Is(err, unix.EPERM) {
+				t.Skip("only root can mount a small home")
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := unix.Unmount(a.home, unix.MNT_DETACH); err != nil {
+					t.Error(err)
+				}
+			})
+			if st := a.cloned(t, workspace.Repository{URL: url}); st.State != agent.StepFailed || st.Reason != "space" || !strings.Contains(st.Error, "does not fit into the home folder, which has 2 MB free") {
+				t.Errorf("%+v", st)
+			}
+			if left, err := os.ReadDir(filepath.Join(a.home, "project")); err != nil || len(left) != 1 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
 	}
 }
 
