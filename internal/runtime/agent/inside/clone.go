@@ -2,6 +2,7 @@ package inside
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,6 +25,9 @@ const (
 	silence      = 120
 	// completeFile is a file in the .git of a clone that is complete.
 	completeFile = "codehub-complete"
+	// probeSize is larger than what a full file system may still have free: ext4 refuses a large
+	// write also if a part of it would fit.
+	probeSize = 16 << 20
 )
 
 // cloneEnv are the variables of git: no question, no protocol that runs programs or reads files
@@ -211,11 +215,13 @@ func (s *Server) explain(st *step, part string, err error) error {
 
 func lacksSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// isFull reports whether a file of 1 MiB does not fit into a folder.
+// isFull reports whether a file of probeSize does not fit into a folder.
 func isFull(folder string) bool {
-	probe := filepath.Join(folder, ".codehub-probe")
-	defer os.Remove(probe)
-	return lacksSpace(os.WriteFile(probe, make([]byte, 1<<20), 0o600))
+	name := filepath.Join(folder, ".codehub-probe")
+	defer os.Remove(name)
+	content := make([]byte, probeSize)
+	_, _ = rand.Read(content) // a file system may compress it
+	return lacksSpace(os.WriteFile(name, content, 0o600))
 }
 
 // moveFiles moves the content of a clone to its folder, .git last, and continues after an
