@@ -129,24 +129,35 @@ func (s *server) serveGit(t *testing.T, id, port string, wraps ...func(http.Hand
 	return s.serveRepository(t, id, port, "echo hello > hello", wraps...)
 }
 
-// serveRepository serves the repository /api.git, whose files a shell command makes, by git
-// http-backend on a port of the workspace: a workspace does not reach this machine. Each of wraps is
-// around the one before it.
+// serveRepository serves the repository of gitServer on a port of the workspace.
 func (s *server) serveRepository(t *testing.T, id, port, command string, wraps ...func(http.Handler) http.Handler) *gitRelay {
 	s.Helper()
+	return s.relayLater(id, port, gitServer(t, command, wraps...))
+}
+
+// gitServer serves the repository /api.git, whose files a shell command makes, by git http-backend,
+// and returns its address. Each of wraps is around the one before it.
+func gitServer(t *testing.T, command string, wraps ...func(http.Handler) http.Handler) (address string) {
+	t.Helper()
 	root := scratch(t)
 	script := "git init -q -b main work && cd work && " + command + " && git add . && git -c user.name=T -c user.email=t@example.com commit -q -m one && git clone -q --bare . ../api.git"
 	cmd := exec.Command("/bin/sh", "-ec", script)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		s.Fatalf("%v: %s", err, out)
+		t.Fatalf("%v: %s", err, out)
 	}
 	var backend http.Handler = &cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + filepath.Clean(root), "GIT_HTTP_EXPORT_ALL=1"}}
 	for _, wrap := range wraps {
 		backend = wrap(backend)
 	}
 	web := httptest.NewServer(backend)
-	s.Cleanup(web.Close)
+	t.Cleanup(web.Close)
+	return web.Listener.Addr().String()
+}
+
+// relayLater is relay whose connections wait until the test lets them pass.
+func (s *server) relayLater(id, port, address string) *gitRelay {
+	s.Helper()
 	l, err := s.agentOf(id).Listen(s.Context(), "tcp", "127.0.0.1:"+port)
 	if err != nil {
 		s.Fatal(err)
@@ -164,7 +175,7 @@ func (s *server) serveRepository(t *testing.T, id, port, command string, wraps .
 			go func() {
 				defer from.Close()
 				<-g.answer
-				to, err := net.Dial("tcp", web.Listener.Addr().String())
+				to, err := net.Dial("tcp", address)
 				if err != nil {
 					return
 				}
@@ -175,6 +186,13 @@ func (s *server) serveRepository(t *testing.T, id, port, command string, wraps .
 		}
 	}()
 	return g
+}
+
+// awaitAgent waits until the agent of a container that has just been started responds.
+func (s *server) awaitAgent(id string) {
+	s.Helper()
+	inside := s.agentOf(id)
+	s.until("the agent responds", func() bool { _, err := inside.Hello(s.Context()); return err == nil })
 }
 
 // agentOf returns a client of a workspace's agent.
