@@ -51,7 +51,7 @@ func (d *Dashboard) gitForm(r *http.Request, c workspace.Caller) (f *form, from 
 		if from, err = d.Store.Workspace(r.Context(), c, workspace.ID(id)); err != nil {
 			return nil, from, err
 		}
-		f.Value["workspace"], f.Back = id, backTo(f.From, from.ID)
+		f.Value["workspace"], f.Back = id, setupPage(f.From, from.ID)
 	}
 	return f, from, nil
 }
@@ -118,6 +118,15 @@ func (d *Dashboard) disconnectGit(w http.ResponseWriter, r *http.Request, c work
 		note = "git_revoked"
 	}
 	d.redirect(w, r, notedAt("/settings/account", note, ""))
+}
+
+// setupPage is the address of the page that shows a workspace's setup, to which a form leads back. The
+// workspace's own address would open the IDE before the setup has ended.
+func setupPage(from string, id workspace.ID) string {
+	if from == fromWait {
+		return waitPath(id, entryPath(id, ""), false, 0)
+	}
+	return backTo(from, id)
 }
 
 // retry runs the failed steps of a workspace's setup again.

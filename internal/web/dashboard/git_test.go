@@ -80,7 +80,7 @@ func TestConnectFromFailedClone(t *testing.T) {
 	if a := w.person("eve").post("/settings/git", from); a.status == http.StatusSeeOther || s.retried != 0 {
 		t.Errorf("another user: %d, tried again %d times", a.status, s.retried)
 	}
-	if a := b.post("/settings/git", from); a.status != http.StatusSeeOther || a.header.Get("Location") != "/w/"+string(id)+"/" || s.retried != 1 {
+	if a := b.post("/settings/git", from); a.status != http.StatusSeeOther || a.header.Get("Location") != at+"/wait" || s.retried != 1 {
 		t.Errorf("%d %s, tried again %d times", a.status, a.header.Get("Location"), s.retried)
 	}
 }

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"errors"
 	"net/http"
+	"strings"
 
 	"codehub/api"
 	"codehub/internal/users/gitaccess"
@@ -69,7 +70,11 @@ func (d *Dashboard) gitAppTitle(c api.GitConnection) string {
 // clone needs the connection.
 func (d *Dashboard) connectGitApp(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	id := r.PathValue("app")
-	address, cookie, err := d.GitApps.Begin(c, id, r.PostFormValue("workspace"))
+	purpose := ""
+	if from := r.PostFormValue("workspace"); from != "" {
+		purpose = from + " " + fromOf(r)
+	}
+	address, cookie, err := d.GitApps.Begin(c, id, purpose)
 	if err != nil {
 		d.refuse(w, r, c, "", err)
 		return
@@ -97,18 +102,19 @@ func (d *Dashboard) connectedGitApp(w http.ResponseWriter, r *http.Request, c wo
 		return
 	}
 	id := r.PathValue("app")
-	_, from, err := d.GitApps.Finish(r, c, id)
+	_, purpose, err := d.GitApps.Finish(r, c, id)
+	workspaceID, from, _ := strings.Cut(purpose, " ")
 	http.SetCookie(w, d.GitApps.ClearCookie())
 	var f *gitapps.Failure
 	switch {
-	case err == nil && workspace.ValidID(from):
+	case err == nil && workspace.ValidID(workspaceID):
 		// The setup that waits for the connection is tried again.
-		ws, err := d.Store.Workspace(r.Context(), c, workspace.ID(from))
+		ws, err := d.Store.Workspace(r.Context(), c, workspace.ID(workspaceID))
 		if err == nil {
 			err = d.retry(r.Context(), ws)
 		}
 		if err == nil {
-			d.redirect(w, r, "/workspaces/"+from)
+			d.redirect(w, r, setupPage(from, ws.ID))
 			return
 		}
 		fallthrough

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/runtime/agent"
 	"codehub/internal/testing/harness/idp"
 	"codehub/internal/users/gitapps"
 	"codehub/internal/users/sealed"
@@ -38,15 +39,15 @@ func withGitApps(t *testing.T, file string) func(*Config) {
 }
 
 // newGitWorld has the app company at a provider that is like GitLab, where s1 is ann-at-git.
-func newGitWorld(t *testing.T) (*world, *idp.Provider) {
+func newGitWorld(t *testing.T, change ...func(*Config)) (*world, *idp.Provider) {
 	t.Helper()
 	var provider *idp.Provider
-	w := newWorld(t, func(c *Config) {
+	w := newWorld(t, append(change, func(c *Config) {
 		provider = idp.Start(t, idp.Options{RedirectURI: strings.TrimRight(c.URL.String(), "/") + "/settings/git/company/callback", AuthMethod: "client_secret_post"})
 		withGitApps(t, `apps:
   - {id: company, title: "Company <Git>", type: gitlab, url: "`+provider.Issuer+`", client_id: `+idp.ClientID+`, client_secret: "`+idp.ClientSecret+`", scopes: [openid, offline_access]}
 `)(c)
-	})
+	})...)
 	provider.Set("s1", idp.User{Username: "ann-at-git"})
 	provider.Issue(idp.Tokens{Lifetime: 2 * time.Hour})
 	return w, provider
@@ -191,5 +192,30 @@ func TestConnectGitApp(t *testing.T) {
 	disconnect := w.HTTP.URL + "/settings/git/" + list[0].ID + "/disconnect"
 	if p := ann.Post(disconnect, nil, nil); !strings.Contains(p.Text, "The connection was removed, and its token revoked.") || len(connections()) != 0 {
 		t.Errorf("disconnect: %d %s", p.StatusCode, p.Request.URL)
+	}
+}
+
+// A clone that needs a login at an app's host connects with one button, is tried again, and leads
+// back to the page that waits for it.
+func TestConnectGitAppFromFailedClone(t *testing.T) {
+	t.Parallel()
+	s := &setups{}
+	w, provider := newGitWorld(t, func(c *Config) { c.Setups = s })
+	id := w.add("api", running)
+	w.want(id, "desired_state", "RUNNING")
+	repo := provider.Issuer + "/team/api.git"
+	w.want(id, "project", `{"repositories":[{"url":"`+repo+`"}]}`)
+	s.set(agent.StepStatus{Name: repo, Kind: agent.KindClone, State: agent.StepFailed, Reason: "login"})
+	b := idp.NewBrowser(t)
+	b.Jar.SetCookies(w.URL, []*http.Cookie{w.session("admin")})
+	wait := "/workspaces/" + string(id) + "/wait"
+	contains(t, "the page that waits", b.Open(w.HTTP.URL+wait, nil).Text, `action="/settings/git/company/connect"`, `name="workspace" value="`+string(id)+`"`,
+		`name="from" value="wait"`, "Connect Company &lt;Git&gt;", `id="git-token"`)
+	back := func(u *url.URL) bool { return u.Path != wait }
+	p := b.Post(w.HTTP.URL+"/settings/git/company/connect", url.Values{"workspace": {string(id)}, "from": {"wait"}}, nil)
+	_, rest, _ := strings.Cut(p.Text, `rel="noreferrer" href="`)
+	address, _, _ := strings.Cut(rest, `"`)
+	if p = b.LogIn(b.Open(html.UnescapeString(address), nil), "s1", back); p.Header.Get("Location") != wait || s.retried != 1 {
+		t.Errorf("%d %s, tried again %d times", p.StatusCode, p.Header.Get("Location"), s.retried)
 	}
 }

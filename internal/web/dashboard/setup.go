@@ -9,6 +9,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/agent"
+	"codehub/internal/users/gitapps"
 	"codehub/internal/workspace"
 )
 
@@ -37,13 +38,15 @@ type setupView struct {
 // steps.reason.<Reason>.
 type setupStep struct {
 	agent.StepStatus
-	Connect string // see connectsTo
+	Connect string       // see connectsTo
+	App     *gitapps.App // that connects to it with a button; nil: a token does
 }
 
-func setupOf(w workspace.Workspace, from string, s agent.SetupStatus) setupView {
+func (d *Dashboard) setupOf(w workspace.Workspace, from string, s agent.SetupStatus) setupView {
 	v := setupView{ID: string(w.ID), From: from, Running: s.Running(), Failed: s.Failed(), Retries: s.Retries()}
 	for _, st := range s.Steps {
-		v.Steps = append(v.Steps, setupStep{st, connectsTo(w, st)})
+		host := connectsTo(w, st)
+		v.Steps = append(v.Steps, setupStep{st, host, d.gitAppFor(host)})
 		v.Described = v.Described || st.Described
 	}
 	return v
@@ -95,7 +98,7 @@ func (d *Dashboard) withSetup(ctx context.Context, w workspace.Workspace, v wait
 	if c := w.Project.Devcontainer; c != nil && !slices.ContainsFunc(w.Project.Repositories, func(r workspace.Repository) bool { return r.Folder() == c.Folder }) {
 		v.Opens = url.Values{"folder": {path.Join(runtime.HomeDir, c.Folder)}}.Encode()
 	}
-	v.Setup = setupOf(w, fromWait, s)
+	v.Setup = d.setupOf(w, fromWait, s)
 	s.Steps = slices.DeleteFunc(slices.Clone(s.Steps), func(st agent.StepStatus) bool { return st.Kind == agent.KindScript || st.Kind == agent.KindDotfiles })
 	switch {
 	case s.Running():
@@ -127,7 +130,7 @@ func (d *Dashboard) setupState(w http.ResponseWriter, r *http.Request, c workspa
 func (d *Dashboard) showSetup(w http.ResponseWriter, r *http.Request, c workspace.Caller, ws workspace.Workspace) {
 	v := setupView{ID: string(ws.ID), From: fromDetail}
 	if ws.Phase == workspace.PhaseRunning {
-		v = setupOf(ws, fromDetail, d.readSetup(r.Context(), ws.ID))
+		v = d.setupOf(ws, fromDetail, d.readSetup(r.Context(), ws.ID))
 		own, err := d.Store.Dotfiles(r.Context(), c)
 		if err != nil {
 			d.fail(w, r, err)
