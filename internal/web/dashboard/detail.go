@@ -84,7 +84,7 @@ func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	}
 	v.Project = !w.Project.Empty()
 	if p := w.Project; p != nil && len(p.Repositories) > 0 {
-		v.Repositories, v.Badge = p.Repositories, d.badgeOf(p.Repositories[0])
+		v.Repositories, v.Badge = p.Repositories, d.badgeOf(p.Repositories[0], nil)
 	}
 	for _, t := range checkOrder {
 		v.Checks = append(v.Checks, check{string(t), shown(w, t)})

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -49,7 +50,7 @@ func (d *Dashboard) openRepository(w http.ResponseWriter, r *http.Request, c wor
 			d.refuse(w, r, c, "", err)
 			return
 		}
-		f.Badge = d.badgeOf(p.Repositories[0])
+		f.Badge = d.badgeOf(p.Repositories[0], f.ofTemplate(q))
 		if f.Value["name"] == "" {
 			if f.Value["name"], err = d.freeName(r.Context(), c, p.Repositories[0].Name()); err != nil {
 				d.refuse(w, r, c, "", err)
@@ -118,9 +119,27 @@ func (f *form) project() *workspace.Project {
 // badge is what people paste into a README.
 type badge struct{ Link, Markdown string }
 
-// badgeOf returns the link that opens a repository, and a badge that leads there.
-func (d *Dashboard) badgeOf(r workspace.Repository) badge {
+// ofTemplate returns the part of a link's query about the template that the form has; empty if it
+// names none.
+func (f *form) ofTemplate(q url.Values) url.Values {
+	out := url.Values{}
+	if q.Get("template") == "" || q.Get("template") != f.Value["template"] {
+		return out
+	}
+	out.Set("template", f.Value["template"])
+	for _, p := range f.Params {
+		if q.Has(p.Field) {
+			out.Set(p.Field, f.Value[p.Field])
+		}
+	}
+	return out
+}
+
+// badgeOf returns the link that opens a repository, with more in its query, and a badge that leads
+// there.
+func (d *Dashboard) badgeOf(r workspace.Repository, more url.Values) badge {
 	q := url.Values{"repo": {r.URL}}
+	maps.Copy(q, more)
 	if r.Branch != "" {
 		q.Set("branch", r.Branch)
 	}

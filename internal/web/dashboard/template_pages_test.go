@@ -40,7 +40,9 @@ func TestTemplatePages(t *testing.T) {
 	lacks(t, "a variable of the template", page, "env=DEBUG")
 	contains(t, "the form of a secret", ann.get("/settings/secrets/new?env=NPM_TOKEN&for=template%3Aapi&name=NPM_TOKEN").body, `name="env" value="NPM_TOKEN"`, `<option value="template:api" selected>`)
 	contains(t, "a link to a repository", ann.get(openPath+"?repo="+url.QueryEscape(someRepo)+"&template=api&param.branch=fix&param.region=us&param.debug=true").body,
-		`name="template" value="api"`, `value="fix"`, `value="us" selected`, `name="param.debug" value="true" checked`, `href="/new?param.branch=fix&amp;param.debug=true&amp;param.region=us&amp;repo=`)
+		`name="template" value="api"`, `value="fix"`, `value="us" selected`, `name="param.debug" value="true" checked`, `href="/new?param.branch=fix&amp;param.debug=true&amp;param.region=us&amp;repo=`,
+		"open-in-codehub.svg)]("+w.URL.String()+"/new?param.branch=fix&amp;param.debug=true&amp;param.region=us&amp;repo="+url.QueryEscape(someRepo)+"&amp;template=api)")
+	lacks(t, "a badge of an unknown template", ann.get(openPath+"?repo="+url.QueryEscape(someRepo)+"&template=gone").body, "&amp;template=gone)")
 	again := ann.post("/workspaces", url.Values{"page": {"1"}, "open": {"1"}, "repo": {someRepo}, "branch": {"next"}, "template": {"api"}, "param.branch": {"A"}})
 	contains(t, "the page again", again.body, `href="/new?branch=next&amp;`, `template=python"`)
 	in := url.Values{"name": {"mine"}, "template": {"api"}, "param.branch": {"A"}, "param.region": {"eu"}}
