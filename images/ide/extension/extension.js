@@ -99,10 +99,11 @@ function show(next) {
 }
 
 /**
- * Opens a terminal when the IDE of a repository is opened the first time. A file in the home says
- * that it was: a user who has closed the terminal does not get it again, in another browser either.
+ * Opens a terminal and the README when the IDE of a repository is opened the first time. A file in
+ * the home says that it was: a user who has closed them does not get them again, in another browser
+ * either.
  */
-async function firstTerminal() {
+async function firstView() {
 	const folder = vscode.workspace.workspaceFolders?.[0]?.uri;
 	if (!state?.terminal || !folder) return;
 	const file = folder.with({ path: state.terminal });
@@ -112,7 +113,15 @@ async function firstTerminal() {
 		if (error.code !== "FileNotFound") return;
 		await vscode.workspace.fs.writeFile(file, new Uint8Array());
 		if (vscode.window.terminals.length === 0) vscode.window.createTerminal().show(true);
+		await openReadme(folder);
 	}
+}
+
+async function openReadme(folder) {
+	if (vscode.window.tabGroups.all.some((group) => group.tabs.length > 0)) return;
+	const files = (await vscode.workspace.fs.readDirectory(folder)).filter(([, type]) => type & vscode.FileType.File).map(([name]) => name);
+	const name = files.find((name) => /^readme\.md$/i.test(name)) ?? files.find((name) => /^readme(\.(adoc|rst|txt))?$/i.test(name));
+	if (name) await vscode.window.showTextDocument(folder.with({ path: `${folder.path}/${name}` }), { preview: true });
 }
 
 async function act(path, body) {
@@ -187,5 +196,5 @@ exports.activate = (context) => {
 			if (unsaved() !== reported) poll();
 		}, reportAfter);
 	}
-	return begin().then(firstTerminal);
+	return begin().then(firstView);
 };

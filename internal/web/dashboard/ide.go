@@ -54,7 +54,7 @@ type ideState struct {
 	Texts     map[string]string `json:"texts,omitempty"`
 
 	// Terminal is a file in the home that is there once the IDE of a repository has opened a
-	// terminal; empty: it opens none.
+	// terminal and the README; empty: it opens none.
 	Terminal string `json:"terminal,omitempty"`
 
 	PollSeconds int `json:"poll_seconds"`

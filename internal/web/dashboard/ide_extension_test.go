@@ -19,23 +19,25 @@ import (
 // answer of codehub, and notes what the extension shows and asks for.
 const ideExtensionPage = `<!doctype html><script>
 	var _VSCODE_FILE_ROOT = location.origin + '/stable-1/static/out/'
-	var answer, items = {}, context = {}, menu = [], warning = [], asked = [], files = [], opened = 0
+	var answer, items = {}, context = {}, menu = [], warning = [], asked = [], files = [], opened = 0, readmes = []
 	window.fetch = async function (url) { asked.push(url.replace(/.*_codehub./, '')); return { json: async function () { return answer } } }
 	var nothing = function () { return { dispose: function () {} } }
 	var vscode = {
-		StatusBarAlignment: {}, ThemeColor: class {},
+		StatusBarAlignment: {}, ThemeColor: class {}, FileType: { File: 1 },
 		window: {
 			terminals: [], createTerminal: function () { return { show: function () { opened++ } } },
 			tabGroups: { all: [], onDidChangeTabs: nothing }, onDidWriteTerminalData: nothing,
 			createStatusBarItem: function () { return { show: function () {}, hide: function () {}, dispose: function () {} } },
+			showTextDocument: async function (file) { readmes.push(file) },
 			showWarningMessage: async function () { warning = [].slice.call(arguments) },
 			showQuickPick: async function (items) { menu = items.map(function (i) { return i.label }) }
 		},
 		workspace: {
-			workspaceFolders: [{ uri: { with: function (part) { return part.path } } }],
+			workspaceFolders: [{ uri: { path: '/home/coder/project/api', with: function (part) { return part.path } } }],
 			fs: {
 				stat: async function (file) { if (!files.includes(file)) throw { code: 'FileNotFound' } },
-				writeFile: async function (file) { files.push(file) }
+				writeFile: async function (file) { files.push(file) },
+				readDirectory: async function () { return [['readme', 2], ['README', 1], ['Readme.md', 65]] }
 			},
 			textDocuments: [], onDidChangeTextDocument: nothing, onDidSaveTextDocument: nothing },
 		commands: {
@@ -59,7 +61,7 @@ const ideExtensionPage = `<!doctype html><script>
 	async function terminals (file) {
 		answer = { open: true, status: 'shop', keep_awake: [], texts: texts, poll_seconds: 20, terminal: file }
 		for (var n = 0; n < 2; n++) await exports.activate({ subscriptions: [] })
-		return opened + ' ' + files.join()
+		return opened + ' ' + files.concat(readmes).join()
 	}
 </script><script src="extension.js"></script>`
 
@@ -94,8 +96,8 @@ func TestIDEExtensionForGuests(t *testing.T) {
 			t.Errorf("guest %s: %q, want %q; %v", guest, got, want, err)
 		}
 	}
-	// A terminal is opened once, in the IDE of a repository alone.
-	for file, want := range map[string]string{`"/home/coder/.local/state/codehub/terminal"`: "1 /home/coder/.local/state/codehub/terminal", "undefined": "0 "} {
+	// A terminal and the README are opened once, in the IDE of a repository alone.
+	for file, want := range map[string]string{`"/home/coder/.local/state/codehub/terminal"`: "1 /home/coder/.local/state/codehub/terminal,/home/coder/project/api/Readme.md", "undefined": "0 "} {
 		if _, err := chromedp.Run(ctx, chromedp.Navigate(server.URL+"/")); err != nil {
 			t.Fatal(err)
 		}
