@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,16 +45,7 @@ func TestClonePrivateRepository(t *testing.T) {
 		return last.Steps[0]
 	}
 	step("failed") // nothing listens there yet
-	relay := s.serveGit(t, id, "42119", func(git http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if login, given, _ := r.BasicAuth(); login != "octocat" || given != token {
-				w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
-				w.WriteHeader(http.StatusUnauthorized)
-				return
-			}
-			git.ServeHTTP(w, r)
-		})
-	})
+	relay := s.serveGit(t, id, "42119", onlyFor("octocat", token))
 	close(relay.answer)
 	if _, err := s.api.RetrySetup(ctx, id); err != nil {
 		t.Fatal(err)

@@ -33,6 +33,7 @@ import (
 type clusterImages struct {
 	nodes          int
 	ide, workspace string
+	further        []string // which the nodes have as well
 }
 
 // clusterSettings starts a cluster, and returns it and the settings of servers on it. What they
@@ -43,7 +44,7 @@ func clusterSettings(t *testing.T, b *bucket, of clusterImages) (*kubetest.Clust
 	if of.ide == "" {
 		of.ide = kubetest.Image(t, "kube-e2e-ide", map[string]string{"/opt/codehub-ide/start": kubetest.Build(t, "../../../images/testserver")})
 	}
-	c := kubetest.Start(t, kubetest.Options{Nodes: of.nodes, Images: []string{server, of.ide, of.workspace}})
+	c := kubetest.Start(t, kubetest.Options{Nodes: of.nodes, Images: append([]string{server, of.ide, of.workspace}, of.further...)})
 	return c, append(bucketOn(c, b, b.s3.Endpoint),
 		"CODEHUB_RUNTIME=kubernetes", "CODEHUB_KUBECONFIG="+c.WriteKubeconfig(c.Account(clusterNamespace, kube.Permissions())),
 		"CODEHUB_SERVER_IMAGE="+server, "CODEHUB_IDE_IMAGE="+of.ide, "CODEHUB_DEFAULT_IMAGE="+of.workspace, "CODEHUB_STORAGE_CLASS="+kubetest.StorageClass, "CODEHUB_HOME_SIZE=1Gi",
@@ -54,12 +55,13 @@ func clusterSettings(t *testing.T, b *bucket, of clusterImages) (*kubetest.Clust
 const clusterNamespace = "codehub-workspaces"
 
 // Servers on a real cluster of three nodes, each an installation of its own: the life of a
-// workspace, and controllers that die at every step of archives.
+// workspace, a project from its template to its code, and controllers that die at every step of
+// archives.
 func TestKubernetes(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
-	k, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 3, workspace: env.testImage})
-	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "a slow pull": slowPullOnCluster, "killed at every step": killedOnCluster}
+	k, settings := clusterSettings(t, s3Bucket(t), clusterImages{nodes: 3, workspace: env.testImage, further: []string{env.slimImage}})
+	tests := map[string]func(*testing.T, *kubetest.Cluster, []string){"a life": lifeOnCluster, "a project": projectOnCluster, "a slow pull": slowPullOnCluster, "killed at every step": killedOnCluster}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

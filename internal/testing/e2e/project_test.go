@@ -195,6 +195,20 @@ func (s *server) awaitAgent(id string) {
 	s.until("the agent responds", func() bool { _, err := inside.Hello(s.Context()); return err == nil })
 }
 
+// onlyFor serves a user with a password alone.
+func onlyFor(login, password string) func(http.Handler) http.Handler {
+	return func(served http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if user, given, _ := r.BasicAuth(); user != login || given != password {
+				w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			served.ServeHTTP(w, r)
+		})
+	}
+}
+
 // agentOf returns a client of a workspace's agent.
 func (s *server) agentOf(id string) *agent.Client {
 	s.Helper()
