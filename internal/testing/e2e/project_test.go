@@ -135,9 +135,8 @@ func (s *server) serveRepository(t *testing.T, id, port, command string, wraps .
 	return s.relayLater(id, port, gitServer(t, command, wraps...))
 }
 
-// gitServer serves the repository /api.git, whose files a shell command makes, by git http-backend,
-// and returns its address. Each of wraps is around the one before it.
-func gitServer(t *testing.T, command string, wraps ...func(http.Handler) http.Handler) (address string) {
+// gitBackend is git http-backend with the repository /api.git, whose files a shell command makes.
+func gitBackend(t *testing.T, command string) http.Handler {
 	t.Helper()
 	root := scratch(t)
 	script := "git init -q -b main work && cd work && " + command + " && git add . && git -c user.name=T -c user.email=t@example.com commit -q -m one && git clone -q --bare . ../api.git"
@@ -146,7 +145,13 @@ func gitServer(t *testing.T, command string, wraps ...func(http.Handler) http.Ha
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	var backend http.Handler = &cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + filepath.Clean(root), "GIT_HTTP_EXPORT_ALL=1"}}
+	return &cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + filepath.Clean(root), "GIT_HTTP_EXPORT_ALL=1"}}
+}
+
+// gitServer serves a gitBackend and returns its address. Each of wraps is around the one before it.
+func gitServer(t *testing.T, command string, wraps ...func(http.Handler) http.Handler) (address string) {
+	t.Helper()
+	backend := gitBackend(t, command)
 	for _, wrap := range wraps {
 		backend = wrap(backend)
 	}
