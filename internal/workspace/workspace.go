@@ -151,8 +151,17 @@ const (
 	ImageInterim   = "interim"    // the default image was still being built: it is the slim one
 )
 
-// DropSecrets removes what is for the owner alone.
-func (w *Workspace) DropSecrets() { w.Env, w.Memo, w.Template = nil, "", nil }
+// DropSecrets removes what is for the owner alone, also the variables that the owner had before the
+// use of a devcontainer.json.
+func (w *Workspace) DropSecrets() {
+	w.Env, w.Memo, w.Template = nil, "", nil
+	if w.Project != nil && w.Project.Devcontainer != nil {
+		project, used := *w.Project, *w.Project.Devcontainer
+		used.Given.Env, used.Before.Env = nil, nil
+		project.Devcontainer = &used
+		w.Project = &project
+	}
+}
 
 // Maximum lengths of texts.
 const (

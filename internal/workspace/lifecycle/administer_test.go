@@ -15,6 +15,7 @@ func TestHandOverNeedsRest(t *testing.T) {
 	given := 0
 	everyWorkspace(func(w workspace.Workspace) {
 		w.OwnerID, w.Env, w.Memo = "ann", map[string]string{"A": "b"}, "note"
+		w.Project = &workspace.Project{Devcontainer: &workspace.Devcontainer{File: "f", Before: workspace.DevcontainerSettings{Env: map[string]string{"A": "b"}}}}
 		out, err := lifecycle.HandOver(w, "bob", "name")
 		if err != nil {
 			return
@@ -26,7 +27,7 @@ func TestHandOverNeedsRest(t *testing.T) {
 			t.Fatalf("handed over: %s", describe(w))
 		case w.Phase != workspace.PhaseError && lifecycle.StateOf(w).Busy():
 			t.Fatalf("handed over while it is %s: %s", lifecycle.StateOf(w), describe(w))
-		case next.OwnerID != "bob" || next.Name != "name" || next.Env != nil || next.Memo != "" || next.TimeZone != "" || next.KeepAwakeTil != nil:
+		case next.OwnerID != "bob" || next.Name != "name" || next.Env != nil || next.Memo != "" || next.TimeZone != "" || next.KeepAwakeTil != nil || next.Project.Devcontainer.Before.Env != nil:
 			t.Fatalf("keeps what was its former owner's: %+v", next)
 		case lifecycle.HoldsSlot(next), next.DesiredState == workspace.DesiredRunning:
 			t.Fatalf("it would run for its new owner: %s", describe(next))

@@ -53,4 +53,6 @@ func TestFollowDevcontainer(t *testing.T) {
 	use(first, lifecycle.TemplateChange{Image: text("dev:1"), Size: text("large"), Env: map[string]*string{"A": text("1"), "C": text("1")}})
 	w.ImageRef = "mine"
 	use(nil, lifecycle.TemplateChange{Size: text(""), Env: map[string]*string{"A": text("own"), "C": nil}})
+	// "${localEnv:A}" is empty in a workspace, and replaces nothing.
+	use(&workspace.Devcontainer{Given: workspace.DevcontainerSettings{Env: map[string]string{"A": "", "E": ""}}}, lifecycle.TemplateChange{Env: map[string]*string{"E": text("")}})
 }
