@@ -10,6 +10,7 @@ type DevcontainerList struct {
 // Devcontainer is a devcontainer.json, or a .gitpod.yml, and what a workspace would use of it.
 type Devcontainer struct {
 	File    string `json:"file"`    // below the home: project/api/.devcontainer/devcontainer.json
+	Digest  string `json:"digest"`  // of its content, to use this version alone; empty: it cannot be used
 	Used    bool   `json:"used"`    // by the workspace
 	Changed bool   `json:"changed"` // the workspace uses an earlier version of the file
 	// Problem is why the file cannot be used: "long", "kind", "unreadable", "syntax", "deep", "many",
@@ -64,6 +65,8 @@ type DevcontainerIgnored struct {
 type UseDevcontainer struct {
 	// File is its path below the home, or the end of only one of the paths; empty: the first file.
 	File string `json:"file,omitempty"`
+	// Digest is that of the version to use; empty: the present one, whatever it is.
+	Digest string `json:"digest,omitempty"`
 }
 
 // WorkspaceDevcontainer is the file that a workspace uses.

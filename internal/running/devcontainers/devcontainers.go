@@ -97,8 +97,9 @@ func (s *Service) List(ctx context.Context, caller workspace.Caller, id workspac
 }
 
 // Use has the next start of the caller's workspace use a description; see devcontainer.Choose for the
-// name. CodeNotFound; CodeInvalid for a file with a problem; otherwise as List.
-func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace.ID, name string) (workspace.Workspace, error) {
+// name. digest is that of the version that was shown, or empty. CodeNotFound; CodeInvalid for a file
+// with a problem or of another version; otherwise as List.
+func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace.ID, name, digest string) (workspace.Workspace, error) {
 	w, files, _, err := s.read(ctx, caller, id)
 	if err != nil {
 		return w, err
@@ -115,6 +116,9 @@ func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace
 		e := workspace.InvalidField("file", "cannot be used: "+f.api.Message)
 		e.Details["reason"] = f.api.Problem
 		return w, e
+	}
+	if digest != "" && digest != files[i].uses.Digest {
+		return w, workspace.InvalidField("digest", "is of another version: the file has changed since it was shown. Look at it again.")
 	}
 	return s.cfg.Store.PatchWorkspace(ctx, caller, id, postgres.Patch{Devcontainer: workspace.Optional[workspace.Devcontainer]{Set: true, Value: files[i].uses}})
 }
@@ -180,6 +184,7 @@ func (s *Service) plan(w workspace.Workspace, d agent.Description) file {
 	p := &planner{s: s, w: w, e: e, ignored: slices.Clone(e.Ignored)}
 	uses := p.uses()
 	uses.File, uses.Digest = f.api.File, digest
+	f.api.Digest = digest
 	f.uses = &uses
 	p.show(&f.api, uses)
 	return f

@@ -127,7 +127,7 @@ func (d *Dashboard) useDevcontainer(w http.ResponseWriter, r *http.Request, c wo
 		note = "devcontainer_stop"
 		_, err = d.Devcontainers.Stop(ctx, c, id)
 	} else {
-		_, err = d.Devcontainers.Use(ctx, c, id, clean(r.PostFormValue("file")))
+		_, err = d.Devcontainers.Use(ctx, c, id, clean(r.PostFormValue("file")), r.PostFormValue("digest"))
 	}
 	if err != nil {
 		d.refuse(w, r, c, id, err)

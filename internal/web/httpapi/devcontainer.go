@@ -20,7 +20,7 @@ func (s *server) devcontainers(w http.ResponseWriter, r *http.Request, id auth.I
 func (s *server) useDevcontainer(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.UseDevcontainer) error {
 	ctx, cancel := context.WithTimeout(r.Context(), usageTimeout)
 	defer cancel()
-	ws, err := s.cfg.Devcontainers.Use(ctx, id.Caller, pathID(r), in.File)
+	ws, err := s.cfg.Devcontainers.Use(ctx, id.Caller, pathID(r), in.File, in.Digest)
 	return s.answer(w, http.StatusOK, ws, err)
 }
 

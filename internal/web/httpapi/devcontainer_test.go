@@ -80,7 +80,9 @@ func TestDevcontainer(t *testing.T) {
 	if len(list.Files) != 4 {
 		t.Fatalf("%+v", list)
 	}
-	got := list.Files[0]
+	e.want(400, "invalid_request", "POST", path, `{"digest":"another"}`, as(e.ann))
+	got, shown := list.Files[0], list.Files[0].Digest
+	got.Digest = ""
 	reasons := map[string]string{}
 	for _, i := range got.Ignored {
 		reasons[i.Property] = i.Reason
@@ -120,7 +122,7 @@ func TestDevcontainer(t *testing.T) {
 	e.want(403, "forbidden", "POST", path, "", as(e.eve))
 	e.want(403, "forbidden", "GET", path, "", as(e.eve))
 
-	used := read[api.Workspace](t, e.want(200, "", "POST", path, `{"file":".devcontainer/devcontainer.json"}`, as(e.ann)))
+	used := read[api.Workspace](t, e.want(200, "", "POST", path, `{"file":".devcontainer/devcontainer.json","digest":"`+shown+`"}`, as(e.ann)))
 	if used.Devcontainer == nil || used.Devcontainer.File != got.File || used.ImageRef != got.Image || used.Size != "large" || len(used.Ports) != 1 || len(used.Extensions) != 1 {
 		t.Errorf("%+v", used)
 	}
