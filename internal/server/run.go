@@ -99,7 +99,9 @@ func (s *server) run(ctx context.Context) error {
 	})
 	g.Go(func() error { notifySystemd(gctx, ctx.Done(), s.http); return nil })
 	s.log.Info("codehub serves", "url", s.cfg.PublicURL.String(), "listen", s.front.Listener.Addr().String(), "version", s.cfg.Version)
-	return g.Wait()
+	err := g.Wait()
+	s.gitApps.Wait() // programs in workspaces ask for tokens until the end
+	return err
 }
 
 // streamsEnd is how long event streams and followed logs, which do not end, may
@@ -138,7 +140,6 @@ func (s *server) drain(ctx context.Context, srv *http.Server, plain *shortway.Se
 	if err := s.continued.Wait(sctx); err != nil {
 		s.log.Warn("event streams or WebSockets have not ended", "err", err)
 	}
-	s.gitApps.Wait()
 }
 
 // relays reports whether requests for this host and target are for a workspace.

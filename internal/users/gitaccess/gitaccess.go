@@ -172,7 +172,10 @@ func (s *Service) Credential(ctx context.Context, caller workspace.Caller, host,
 	c, err := s.store.GitTokensFor(ctx, caller.UserID, host)
 	if s.Apps != nil && workspace.CodeOf(err) == workspace.CodeNotFound {
 		if primary := s.Apps.Primary(host); primary != host {
-			c, err = s.store.GitTokensFor(ctx, caller.UserID, primary)
+			// A token that the user entered is for its own host alone.
+			if c, err = s.store.GitTokensFor(ctx, caller.UserID, primary); err == nil && c.Kind != api.GitOAuth {
+				err = workspace.NotFound("connection")
+			}
 		}
 	}
 	if workspace.CodeOf(err) == workspace.CodeNotFound {

@@ -216,6 +216,12 @@ func TestFreshTokens(t *testing.T) {
 	if got := e.asks(ann, web, "other.example.com"); got != "ann:token" {
 		t.Error(got)
 	}
+	// A token that a user entered is for its own host alone.
+	bob := e.AddUser("bob")
+	e.connect(bob, "git.example.com", "entered")
+	if got := e.asks(bob, e.AddWorkspace(bob, "web"), "gist.example.com"); got != "not_found" {
+		t.Error(got)
+	}
 	fail = workspace.Errorf(workspace.CodeUnavailable, "The provider does not answer.")
 	if _, err := e.Credential(t.Context(), inside(ann, web), "git.example.com", ""); !errors.Is(err, fail) {
 		t.Error(err)

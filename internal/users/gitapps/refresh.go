@@ -137,6 +137,9 @@ func (s *Service) refresh(ctx context.Context, app *App, g postgres.GitGrant) er
 	case <-ctx.Done():
 		return errors.New("too many connections are refreshed at the same time")
 	}
+	if err := s.pausing(app); err != nil { // the provider has failed meanwhile
+		return err
+	}
 	for {
 		var refused error
 		busy, err := s.Store.RefreshGit(ctx, g.ID, g.ChangedAt, func(g postgres.GitGrant) (postgres.GitRefreshed, error) {

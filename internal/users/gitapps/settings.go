@@ -19,6 +19,7 @@ import (
 
 	"codehub/internal/base/setting"
 	"codehub/internal/gateway/origin"
+	"codehub/internal/users/gitaccess"
 )
 
 // Settings are the settings of connections to Git servers, as codehub serve declares them. Resolve
@@ -283,10 +284,19 @@ func (f fields) hosts(a *App) (err error) {
 			item := fields{f.path, f.nodes["hosts"].Content[i], nil}
 			return item.fail("hosts", "has %q, and not a host such as git.example.com", h)
 		}
+		if h, err = gitaccess.ParseHost(h); err != nil {
+			item := fields{f.path, f.nodes["hosts"].Content[i], nil}
+			return item.fail("hosts", "has %q, and not a host such as git.example.com", hosts[i])
+		}
 		a.Hosts = append(a.Hosts, h)
 	}
 	if len(a.Hosts) == 0 {
-		a.Hosts = defaultHosts(a.URL)
+		for _, h := range defaultHosts(a.URL) {
+			if h, err = gitaccess.ParseHost(h); err != nil {
+				return f.fail("url", "has no host that Git can use")
+			}
+			a.Hosts = append(a.Hosts, h)
+		}
 	}
 	return nil
 }
