@@ -70,6 +70,8 @@ func TestConnectFromFailedClone(t *testing.T) {
 			t.Errorf("%q: offered: %v", words, got)
 		}
 	}
+	step.Error = ""
+	s.set(step)
 	contains(t, "the page that waits", b.get(at+"/wait").body, "Connect git.example.com", "from=wait", "The Git server refused the login")
 	step.Name = "https://evil.example.com/x"
 	s.set(step)
