@@ -180,16 +180,16 @@ func arrive(t *testing.T, repo string, prepare func(*server) string, settings ..
 		addresses = append(addresses, prepare(s))
 	}
 	var page string
-	readme := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	readme := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		fmt.Fprint(w, page)
 	}))
-	t.Cleanup(readme.Close)
+	address := "http://" + readme.Listener.Addr().String()
 	const password = "a password of theirs"
 	if _, err := s.api.CreateAccount(t.Context(), api.CreateAccount{Username: "ann", Password: password}); err != nil {
 		t.Fatal(err)
 	}
-	n := &newcomer{browser: newBrowserAt(t, append(addresses, readme.URL)), s: s, user: s.enterAs("ann", password), readme: readme.URL}
+	n := &newcomer{browser: newBrowserAt(t, append(addresses, address)), s: s, user: s.enterAs("ann", password), readme: address}
 	n.loginAs(s.URL, "ann", password)
 	// The badge is that of the page to which the link leads.
 	n.do("see the badge", navigate(s.URL+"/new?repo="+url.QueryEscape(repo)+"&template=api"), until(`document.querySelector('#badge') !== null`))
@@ -202,6 +202,8 @@ func arrive(t *testing.T, repo string, prepare func(*server) string, settings ..
 		t.Fatalf("the badge is %q", badge)
 	}
 	page = fmt.Sprintf(`<!doctype html><title>api</title><h1>API</h1><p><a href="%s"><img alt="%s" src="%s"></a></p>`, html.EscapeString(parts[3]), html.EscapeString(parts[1]), html.EscapeString(parts[2]))
+	readme.Start()
+	t.Cleanup(readme.Close)
 	return n
 }
 
