@@ -217,11 +217,15 @@ func lacksSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.I
 
 // isFull reports whether a file of probeSize does not fit into a folder.
 func isFull(folder string) bool {
-	name := filepath.Join(folder, ".codehub-probe")
-	defer os.Remove(name)
+	f, err := os.CreateTemp(folder, ".codehub-probe-") // the repository may have links
+	if err != nil {
+		return lacksSpace(err)
+	}
+	defer os.Remove(f.Name())
 	content := make([]byte, probeSize)
 	_, _ = rand.Read(content) // a file system may compress it
-	return lacksSpace(os.WriteFile(name, content, 0o600))
+	_, err = f.Write(content)
+	return lacksSpace(errors.Join(err, f.Close()))
 }
 
 // moveFiles moves the content of a clone to its folder, .git last, and continues after an

@@ -5,9 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"codehub/internal/runtime/agent"
+	"codehub/internal/testing/harness"
 )
 
 // A script that a stop ends has not failed, and no further one begins.
@@ -20,12 +20,10 @@ func TestStopInterruptsScripts(t *testing.T) {
 	s.setup.take(agent.Setup{Steps: []agent.Step{run("first", "touch began; until [ -e stop ]; do sleep 0.01; done; exit 1"), run("second", "touch second")}})
 	done := make(chan struct{})
 	s.setup.begin(func() { s.runSteps(); close(done) })
-	for {
-		if _, err := os.Stat(filepath.Join(s.cfg.Home, "began")); err == nil {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	harness.Eventually(t, "the script has begun", func() bool {
+		_, err := os.Stat(filepath.Join(s.cfg.Home, "began"))
+		return err == nil
+	})
 	s.end()
 	if err := os.WriteFile(filepath.Join(s.cfg.Home, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -35,5 +33,26 @@ func TestStopInterruptsScripts(t *testing.T) {
 		if _, err := os.Lstat(filepath.Join(s.cfg.Home, left)); err == nil {
 			t.Errorf("%s is there", left)
 		}
+	}
+}
+
+// A repository's link in the place of the file by which a full disk is recognized leads nowhere.
+func TestProbeFollowsNoLink(t *testing.T) {
+	t.Parallel()
+	folder, file := t.TempDir(), filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(file, filepath.Join(folder, ".codehub-probe")); err != nil {
+		t.Fatal(err)
+	}
+	if isFull(folder) {
+		t.Error("the disk is full")
+	}
+	if content, err := os.ReadFile(file); err != nil || string(content) != "mine" {
+		t.Errorf("%d bytes, %v", len(content), err)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) != 1 {
+		t.Errorf("%v, %v", left, err)
 	}
 }

@@ -146,7 +146,7 @@ func needs(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
-			t.Skip(p + " is not installed")
+			t.Fatalf("%s is not installed: run scripts/setup.sh check", p)
 		}
 	}
 }
