@@ -20,6 +20,7 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/running/attach"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/agent"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/devcontainer"
@@ -74,7 +75,7 @@ type file struct {
 // List returns the descriptions in the repositories of the caller's workspace, as they are now.
 // CodeNotRunning; CodeUnavailable.
 func (s *Service) List(ctx context.Context, caller workspace.Caller, id workspace.ID) (api.DevcontainerList, error) {
-	_, files, more, err := s.read(ctx, caller, id)
+	w, files, more, err := s.read(ctx, caller, id)
 	out := api.DevcontainerList{Files: []api.Devcontainer{}, More: more}
 	for _, f := range files {
 		out.Files = append(out.Files, f.api)
@@ -89,7 +90,8 @@ func (s *Service) List(ctx context.Context, caller workspace.Caller, id workspac
 	for _, f := range out.Files {
 		for i := range f.Secrets {
 			f.Secrets[i].Present = slices.ContainsFunc(secrets.Secrets, func(has api.Secret) bool {
-				return has.Env == f.Secrets[i].Name && (has.WorkspaceID == nil || *has.WorkspaceID == string(id))
+				return has.Env == f.Secrets[i].Name && (has.WorkspaceID == nil || *has.WorkspaceID == string(id)) &&
+					(has.Template == nil || w.Template != nil && w.Template.Name == *has.Template)
 			})
 		}
 	}
@@ -175,7 +177,7 @@ func (s *Service) plan(w workspace.Workspace, d agent.Description) file {
 		f.api.Problem, f.api.Message = d.Problem, problemText(d.Problem)
 		return f
 	}
-	e, err := devcontainer.Parse(d.Name, d.Content, devcontainer.Place{Repository: path.Join(runtime.HomeDir, d.Folder), ID: string(w.ID), User: User})
+	e, err := devcontainer.Parse(d.Name, d.Content, devcontainer.Place{Repository: path.Join(runtime.HomeDir, d.Folder), ID: string(w.ID), User: account.User})
 	var refused *devcontainer.Error
 	if errors.As(err, &refused) {
 		f.api.Problem, f.api.Line, f.api.Message = refused.Reason, refused.Line, refused.Error()+"."
@@ -189,9 +191,6 @@ func (s *Service) plan(w workspace.Workspace, d agent.Description) file {
 	p.show(&f.api, uses)
 	return f
 }
-
-// User is whom the programs of a workspace run as.
-const User = "coder"
 
 func problemText(problem string) string {
 	switch problem {

@@ -69,6 +69,7 @@ func TestDevcontainer(t *testing.T) {
 	e.want(409, "not_running", "POST", path, "", as(e.ann))
 	e.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING' WHERE id = $1`, ws.ID)
 	e.want(201, "", "POST", "/secrets", `{"name":"t","env":"TOKEN","value":"x"}`, as(e.ann))
+	e.want(201, "", "POST", "/secrets", `{"name":"o","env":"OTHER","value":"x","template":"another"}`, as(e.ann))
 
 	text := strings.ReplaceAll(devcontainerJSON, "LONGVALUE", strings.Repeat("x", 9000))
 	first := agent.Description{Folder: "project/api", Name: ".devcontainer/devcontainer.json", Content: []byte(text)}

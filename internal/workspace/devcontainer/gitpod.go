@@ -169,11 +169,7 @@ func (r *reader) gitpodPorts(property string, n *node) {
 			r.ignore(p, each.line, ReasonPortRange)
 			continue
 		}
-		port := r.port(number)
-		if port == nil {
-			r.out.Ports = append(r.out.Ports, Port{Port: number})
-			port = r.port(number)
-		}
+		port := r.portOrNew(number)
 		r.fields(p, each, func(p, key string, n *node) {
 			switch key {
 			case "port":

@@ -267,6 +267,13 @@ func (r *reader) port(n int) *Port {
 	return nil
 }
 
+func (r *reader) portOrNew(n int) *Port {
+	if r.port(n) == nil {
+		r.out.Ports = append(r.out.Ports, Port{Port: n})
+	}
+	return r.port(n)
+}
+
 func (r *reader) portsAttributes(property string, n *node) {
 	r.fields(property, n, func(p, key string, n *node) {
 		number, err := strconv.Atoi(strings.TrimPrefix(key, "localhost:"))
@@ -281,11 +288,7 @@ func (r *reader) portsAttributes(property string, n *node) {
 			r.ignore(p, n.line, ReasonType)
 			return
 		}
-		port := r.port(number)
-		if port == nil {
-			r.out.Ports = append(r.out.Ports, Port{Port: number})
-			port = r.port(number)
-		}
+		port := r.portOrNew(number)
 		r.fields(p, n, func(p, key string, n *node) {
 			switch key {
 			case "label":
