@@ -36,8 +36,8 @@ type failed struct {
 }
 
 // Fresh returns the tokens of a connection, refreshed if the access token expires soon, or if a
-// server has rejected the one with the digest rejected (gitaccess.Digest). The former token is used as long as it is valid and the provider does not
-// respond. Errors are for users.
+// server has rejected the one with the digest rejected (gitaccess.Digest). The former token is used
+// as long as it is valid and the provider does not respond. Errors are for users.
 func (s *Service) Fresh(ctx context.Context, c postgres.GitTokens, rejected string) (gitaccess.Tokens, error) {
 	g, err := s.Store.GitGrant(ctx, c.ID)
 	if err != nil {

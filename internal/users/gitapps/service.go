@@ -71,7 +71,7 @@ func New(cfg Config) *Service {
 }
 
 // Wait waits for refreshes that have begun: a provider may have replaced a token already, and the
-// new one must be stored.
+// new one must be stored. None takes longer than refreshTimeout.
 func (s *Service) Wait() { s.begun.Wait() }
 
 // Apps lists the apps in the order of the file.
@@ -155,7 +155,8 @@ func (s *Service) base() string { return strings.TrimRight(s.URL.String(), "/") 
 func (s *Service) callback(app string) string { return s.base() + "/settings/git/" + app + "/callback" }
 
 // Begin returns the provider's address to which to send the browser, and the cookie to set. purpose is
-// what Finish returns: an id, or empty. CodeNotFound; CodeNotSupported without a key for tokens; CodeForbidden for an API token.
+// what Finish returns, or empty. CodeNotFound; CodeNotSupported without a key for tokens; CodeForbidden
+// for an API token.
 func (s *Service) Begin(caller workspace.Caller, id, purpose string) (address string, cookie *http.Cookie, err error) {
 	app, ok := s.App(id)
 	if !ok {

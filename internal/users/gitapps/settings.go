@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,7 +31,6 @@ type Settings struct {
 
 const (
 	fileSetting = "CODEHUB_GIT_FILE"
-	maxFile     = 1 << 20
 	maxApps     = 16
 	maxHosts    = 16
 	maxText     = 2048
@@ -48,7 +46,7 @@ func (s *Settings) Resolve() error {
 	if s.File == "" {
 		return nil
 	}
-	text, err := readBounded(s.File)
+	text, err := setting.ReadFile(s.File)
 	if err == nil {
 		s.Apps, err = parse(text)
 		if err != nil {
@@ -69,19 +67,6 @@ func (s Settings) Clients() string {
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, ", ")
-}
-
-func readBounded(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("%s is too large", file)
-	}
-	return b, err
 }
 
 // parse reads the file's text. Errors name the line and the field, and no secret.
@@ -280,11 +265,8 @@ func (f fields) hosts(a *App) (err error) {
 		return err
 	}
 	for i, h := range hosts {
-		if h = strings.ToLower(h); !validHost.MatchString(h) {
-			item := fields{f.path, f.nodes["hosts"].Content[i], nil}
-			return item.fail("hosts", "has %q, and not a host such as git.example.com", h)
-		}
-		if h, err = gitaccess.ParseHost(h); err != nil {
+		valid := validHost.MatchString(strings.ToLower(h))
+		if h, err = gitaccess.ParseHost(h); err != nil || !valid {
 			item := fields{f.path, f.nodes["hosts"].Content[i], nil}
 			return item.fail("hosts", "has %q, and not a host such as git.example.com", hosts[i])
 		}
@@ -312,7 +294,7 @@ func (f fields) secret(a *App) error {
 	case file == "":
 		return nil
 	}
-	b, err := readBounded(file)
+	b, err := setting.ReadFile(file)
 	if err != nil {
 		return f.fail("client_secret_file", "cannot be read: %v", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -62,7 +61,6 @@ type ProviderConfig struct {
 
 const (
 	fileSetting  = "CODEHUB_OIDC_FILE"
-	maxFile      = 1 << 20
 	maxProviders = 16
 	minSecret    = 16
 
@@ -91,7 +89,7 @@ func (s *Settings) Resolve() error {
 }
 
 func readProviders(file string) ([]ProviderConfig, error) {
-	b, err := readBounded(file)
+	b, err := setting.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -124,19 +122,6 @@ func readProviders(file string) ([]ProviderConfig, error) {
 		}
 	}
 	return content.Providers, nil
-}
-
-func readBounded(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("%s is too large", file)
-	}
-	return b, err
 }
 
 func (p *ProviderConfig) resolve() error {
@@ -189,7 +174,7 @@ func (p *ProviderConfig) checkIssuer() error {
 }
 
 func (p *ProviderConfig) readSecrets() error {
-	b, err := readBounded(p.ClientSecretFile)
+	b, err := setting.ReadFile(p.ClientSecretFile)
 	if err != nil {
 		return fmt.Errorf("read client_secret_file: %w", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"codehub/internal/base/setting"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 func newClient(caFile string) (*http.Client, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	if caFile != "" {
-		pem, err := readBounded(caFile)
+		pem, err := setting.ReadFile(caFile)
 		if err != nil {
 			return nil, fmt.Errorf("read ca_file: %w", err)
 		}
