@@ -65,7 +65,7 @@ type DevcontainerIgnored struct {
 type UseDevcontainer struct {
 	// File is its path below the home, or the end of only one of the paths; empty: the first file.
 	File string `json:"file,omitempty"`
-	// Digest is that of the version to use; empty: the present one, whatever it is.
+	// Digest names the version of the file to use. Empty: the present version.
 	Digest string `json:"digest,omitempty"`
 }
 

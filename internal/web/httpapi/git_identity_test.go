@@ -28,7 +28,7 @@ func TestGitInWorkspaceUsesOwnersKey(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"git", "ssh", "ssh-keygen"} {
 		if _, err := exec.LookPath(p); err != nil {
-			t.Skip(p + " is not installed")
+			t.Fatalf("%s is not installed: run scripts/setup.sh check", p)
 		}
 	}
 	e := newEnv(t)
@@ -116,7 +116,7 @@ func TestGitInWorkspaceUsesOwnersKey(t *testing.T) {
 	}
 }
 
-// A signature is for a program in the workspace, whatever its owner's login may do.
+// Only a program in the workspace gets a signature, not its owner by a login.
 func TestOnlyTheWorkspaceHasSignatures(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
