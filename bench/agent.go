@@ -48,8 +48,13 @@ func agentCost(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
+	data, err := os.MkdirTemp("", "codehub-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(data)
 	rt, err := docker.New(ctx, docker.Config{
-		Installation: installation, HelperBinary: o.binary, AgentDigest: fmt.Sprintf("%x", sha256.Sum256(agent)), Log: slog.New(slog.DiscardHandler),
+		Installation: installation, DataDir: data, HelperBinary: o.binary, AgentDigest: fmt.Sprintf("%x", sha256.Sum256(agent)), Log: slog.New(slog.DiscardHandler),
 		Settings: docker.Settings{Pids: 4096, KeepLimits: true},
 	})
 	if err != nil {
@@ -96,13 +101,14 @@ func (s *starter) prepare(ctx context.Context) error {
 	s.bare.Config, s.bare.HostConfig = found.Container.Config, found.Container.HostConfig
 	s.bare.Config.Entrypoint = nil // of the agent; the rest is the IDE's command
 	mounts := s.bare.HostConfig.Mounts
-	agent := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.Target == "/opt/codehub" })
 	at := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.Target == runtime.HomeDir })
-	if agent < 0 || at < 0 {
+	if at < 0 {
 		return fmt.Errorf("a workspace has the mounts %+v", mounts)
 	}
 	mounts[at].Source = home.VolumeName()
-	s.bare.HostConfig.Mounts = slices.Delete(mounts, agent, agent+1)
+	s.bare.HostConfig.Mounts = slices.DeleteFunc(mounts, func(m mount.Mount) bool {
+		return slices.Contains([]string{"/opt/codehub", "/etc/passwd", "/etc/group"}, m.Target)
+	})
 	// Otherwise the runtime takes it for the workspace's.
 	s.bare.Config.Labels["codehub.role"] = "bench"
 	return s.remove(ctx, c.ID)

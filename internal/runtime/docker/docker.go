@@ -47,7 +47,8 @@ type Config struct {
 	// Host is Docker's address; empty: DOCKER_HOST, or else the default socket.
 	Host string
 
-	// DataDir is the absolute path of the directory for local-dir homes.
+	// DataDir is the absolute path of the directory for local-dir homes and for the names of
+	// workspaces' users.
 	// HostDataDir is its path on Docker's host, if it differs.
 	DataDir     string
 	HostDataDir string
@@ -161,6 +162,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 	images := image.New(e, image.Config{
 		DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, Authorities: cfg.Authorities,
 		RegistryAuthFile: cfg.RegistryAuthFile, PullBytesPerSecond: cfg.PullBytesPerSecond, PullTimeout: cfg.PullTimeout,
+		DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir, Sudo: cfg.Sudo,
 	})
 	homes := home.New(h, images, home.Config{DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir, HomeQuota: cfg.HomeQuota, UIDs: cfg.UIDs})
 	return &Runtime{

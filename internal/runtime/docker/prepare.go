@@ -32,7 +32,8 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 
 // sweepNow removes the leftovers of crashes and manual removals at intervals: ended
 // helpers and their old images, old volumes of the agent, jobs that were never started, the remains of
-// removed homes, and records of homes that are gone. Failures are only logged.
+// removed homes, records of homes that are gone, and names that nothing mounts. Failures are
+// only logged.
 func (r *Runtime) sweepNow(ctx context.Context) {
 	r.mu.Lock()
 	due := r.engine.Now().Sub(r.swept) >= sweepEvery
@@ -52,7 +53,7 @@ func (r *Runtime) sweepNow(ctx context.Context) {
 func (r *Runtime) sweep(ctx context.Context) error {
 	errs := []error{r.sweepUnfinished(ctx)}
 	r.helper.RemoveOld(ctx, r.helper.Ref())
-	errs = append(errs, r.homes.Sweep(ctx), r.tools.Sweep(ctx))
+	errs = append(errs, r.homes.Sweep(ctx), r.tools.Sweep(ctx), r.images.SweepNames(ctx))
 	return errors.Join(errs...)
 }
 

@@ -36,8 +36,9 @@ const networkMaxAge = time.Minute
 // runAs is what a workspace's container runs and mounts.
 type runAs struct {
 	image.RunAs
-	agent, agentDigest string // the volume with the agent, and its digest
-	ide                string // the volume with the IDE; empty if the image brings it
+	agent, agentDigest string        // the volume with the agent, and its digest
+	ide                string        // the volume with the IDE; empty if the image brings it
+	names              []mount.Mount // see image.Images.MountNames
 	ulimits            []*container.Ulimit
 }
 
@@ -99,6 +100,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			}
 		}
 		as.ulimits = r.kernel.ulimits(ctx) // the starts before may have shown that Docker may not lift them
+		as.names = r.images.MountNames(ctx, as.RunAs, spec.UID)
 		addr := r.network.TakeAddress()
 		attempt := engine.RandomHex(8)
 		made, err := r.createContainer(ctx, spec.Workspace, image.Into(r.createOptions(spec, as, net, addr, attempt)))
@@ -110,6 +112,9 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 				return c, err
 			}
 			continue // removed in the meantime
+		case r.images.NamesRefused(err):
+			last = engine.WrapError(ctx, "create container", err)
+			continue // with copied names
 		default:
 			missing, why := r.images.Missing(ctx, err, image.ID)
 			if why != nil {
@@ -139,7 +144,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			continue
 		}
 		engine.Report(progress, runtime.StepStarting)
-		if err := r.images.MakeReady(ctx, as.RunAs, spec.UID, made.ID); err != nil {
+		if err := r.images.MakeReady(ctx, as.RunAs, spec.UID, made.ID, len(as.names) > 0); err != nil {
 			return runtime.Container{}, errors.Join(err, r.engine.Discard(ctx, made.ID))
 		}
 		err = r.engine.StartInTurn(ctx, made.ID)
@@ -159,6 +164,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		switch {
 		case refused: // no attempt has any from now on
 			try--
+		case r.images.NamesRefused(err):
 		case tools.AgentMissing(err) && !refilled:
 			refilled = true
 			r.tools.ForgetAgent()
@@ -223,7 +229,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			MemorySwap: spec.Size.Memory, // equal to Memory: no swap
 			Ulimits:    as.ulimits,
 		},
-		Mounts: append([]mount.Mount{r.homes.Mount(spec, attempt)}, r.tools.Mounts(as.agent, as.ide)...),
+		Mounts: slices.Concat([]mount.Mount{r.homes.Mount(spec, attempt)}, r.tools.Mounts(as.agent, as.ide), as.names),
 	}
 	workingDir := "" // the image's
 	if !as.Included {
@@ -340,7 +346,11 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, true, err
 	}
 	engine.Report(progress, runtime.StepStarting)
-	if err := r.images.MakeReady(ctx, as, spec.UID, c.ID); err != nil {
+	mounted := r.images.MountsNames(found.Container.Mounts)
+	if mounted {
+		r.images.MountNames(ctx, as, spec.UID) // a crash may have damaged the files
+	}
+	if err := r.images.MakeReady(ctx, as, spec.UID, c.ID, mounted); err != nil {
 		return runtime.Container{}, true, errors.Join(err, r.engine.Discard(ctx, c.ID))
 	}
 	if err := r.engine.StartInTurn(ctx, c.ID); err != nil {
@@ -354,7 +364,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		if tools.AgentMissing(err) {
 			r.tools.ForgetAgent()
 		}
-		if tools.AgentMissing(err) || engine.AddressTaken(err) || errdefs.IsNotFound(err) || r.kernel.refused(err, found.Container.HostConfig.Ulimits) {
+		if tools.AgentMissing(err) || engine.AddressTaken(err) || r.images.NamesRefused(err) || errdefs.IsNotFound(err) || r.kernel.refused(err, found.Container.HostConfig.Ulimits) {
 			return runtime.Container{}, false, nil // create a new one
 		}
 		return runtime.Container{}, true, err

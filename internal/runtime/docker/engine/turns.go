@@ -86,6 +86,9 @@ type Features struct {
 	leavesAtOnce bool
 	// The uids in containers are those of the host: neither userns-remap nor rootless.
 	KeepsUsers bool
+	// Containers may read the files of the host that are mounted into them: KeepsUsers, and no
+	// SELinux, which asks for labels of them.
+	MountsFiles bool
 }
 
 // Features asks Docker until it responds once, and keeps the answer. Until then it returns
@@ -101,15 +104,17 @@ func (e *Engine) Features(ctx context.Context) Features {
 	if err != nil {
 		return Features{}
 	}
-	f := Features{Known: true, processors: res.Info.NCPU, CountsSignals: atLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: atLeast(res.Info.ServerVersion, 23, 0), KeepsUsers: keepsUsers(res.Info.SecurityOptions)}
+	f := Features{Known: true, processors: res.Info.NCPU, CountsSignals: atLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: atLeast(res.Info.ServerVersion, 23, 0), KeepsUsers: !hasOption(res.Info.SecurityOptions, "userns", "rootless")}
+	f.MountsFiles = f.KeepsUsers && !hasOption(res.Info.SecurityOptions, "selinux")
 	e.known.Store(f)
 	return f
 }
 
-func keepsUsers(security []string) bool {
-	return !slices.ContainsFunc(security, func(option string) bool {
+// hasOption reports whether Docker has one of the security options with these names.
+func hasOption(security []string, names ...string) bool {
+	return slices.ContainsFunc(security, func(option string) bool {
 		name, _, _ := strings.Cut(strings.TrimPrefix(option, "name="), ",")
-		return name == "userns" || name == "rootless"
+		return slices.Contains(names, name)
 	})
 }
 

@@ -18,6 +18,8 @@ type Config struct {
 	DefaultImage, IDEImage string
 	Builds                 *imagebuild.Builder
 	Authorities            []byte
+	DataDir, HostDataDir   string // empty: Docker copies the names of users
+	Sudo                   bool
 	RegistryAuthFile       string
 	PullBytesPerSecond     int64
 	PullTimeout            time.Duration
@@ -28,6 +30,7 @@ type Images struct {
 	*engine.Engine
 	cfg       Config
 	pulls     pulls
+	names     names
 	runAs     remembered[string, RunAs]                        // by image ID
 	trusted   remembered[[sha256.Size]byte, map[string][]byte] // digest of an image's authorities → trust.Files
 	noDefault *health.Condition                                // the default image is missing
@@ -41,7 +44,7 @@ func New(e *engine.Engine, cfg Config) *Images {
 		return e.Conditions.New(c)
 	}
 	return &Images{
-		Engine: e, cfg: cfg,
+		Engine: e, cfg: cfg, names: newNames(cfg.DataDir, cfg.HostDataDir),
 		pulls: pulls{rules: newPullRules(cfg), stuck: condition(health.Config{
 			Name: "pulls", Failing: "image pulls are waiting for Docker's downloads", Resolved: "image pulls continue",
 			Level: slog.LevelError, Remind: 10 * time.Minute,

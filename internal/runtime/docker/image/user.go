@@ -29,6 +29,7 @@ type RunAs struct {
 	Included bool              // the image brings the IDE
 	Env      map[string]string // defaults that the image's own variables do not replace
 	accounts account.Accounts
+	linked   bool // the image has the lists of users and groups behind links
 	trusted  []addedFile
 	Zoned    bool // the image sets TZ
 }
@@ -54,7 +55,7 @@ func (i *Images) RunAs(ctx context.Context, image string) (RunAs, error) {
 		cfg = declared{env: info.Config.Env, command: slices.Concat(info.Config.Entrypoint, info.Config.Cmd), included: info.Config.Labels[account.LabelIDE] == account.IDEIncluded}
 	}
 	as := RunAs{Command: []string{account.IDEStart}, Included: cfg.included, Zoned: account.SetsZone(cfg.env)}
-	if as.accounts, as.trusted, err = i.readAccounts(ctx, info.ID); err != nil {
+	if err = i.readAccounts(ctx, info.ID, &as); err != nil {
 		return RunAs{}, err
 	}
 	as.Env = account.Env(cfg.env, as.accounts.Shell)
@@ -173,16 +174,21 @@ func (f contents) has(ctx context.Context, name string) (bool, error) {
 // UserSpec is the user of a workspace's container, as in container.Config.User.
 func UserSpec(uid uint32) string { return fmt.Sprintf("%d:%[1]d", uid) }
 
-// The user of a workspace gets a name, a home and a shell by files that are copied into the
-// container before its start.
+// The user of a workspace gets a name, a home and a shell by files that are mounted or copied
+// into the container before its start.
 
-func (i *Images) readAccounts(ctx context.Context, image string) (a account.Accounts, trusted []addedFile, err error) {
-	err = i.open(ctx, image, func(f contents) error {
-		if a.Passwd, _, err = f.read(ctx, "/etc/passwd"); err != nil {
-			return err
-		}
-		if a.Group, _, err = f.read(ctx, "/etc/group"); err != nil {
-			return err
+func (i *Images) readAccounts(ctx context.Context, image string, as *RunAs) error {
+	err := i.open(ctx, image, func(f contents) (err error) {
+		a := &as.accounts
+		for name, list := range map[string]*string{"/etc/passwd": &a.Passwd, "/etc/group": &a.Group} {
+			if *list, _, err = f.read(ctx, name); err != nil {
+				return err
+			}
+			place, found, err := f.place(ctx, name)
+			if err != nil {
+				return err
+			}
+			as.linked = as.linked || found && place != name
 		}
 		if a.Shell, err = account.FindShell(a.Passwd, func(name string) (bool, error) { return f.has(ctx, name) }); err != nil {
 			return err
@@ -190,13 +196,13 @@ func (i *Images) readAccounts(ctx context.Context, image string) (a account.Acco
 		if a.Tmp, err = f.has(ctx, "/tmp"); err != nil {
 			return err
 		}
-		trusted, err = i.trustedFiles(ctx, f)
+		as.trusted, err = i.trustedFiles(ctx, f)
 		return err
 	})
 	if err != nil {
-		return account.Accounts{}, nil, fmt.Errorf("prepare the image for workspaces: %w", err)
+		return fmt.Errorf("prepare the image for workspaces: %w", err)
 	}
-	return a, trusted, nil
+	return nil
 }
 
 // accountsTar returns the archive with files of /etc, with /tmp, and with other files.
@@ -234,9 +240,13 @@ func accountsTar(files map[string]string, tmp bool, others []addedFile) ([]byte,
 }
 
 // MakeReady prepares a created container for its start: its user has a name, and /tmp, and its
-// programs trust the authorities of the company.
-func (i *Images) MakeReady(ctx context.Context, as RunAs, uid uint32, id string) error {
-	files := as.accounts.Files(uid)
+// programs trust the authorities of the company. mounted says that the container has the mounts of
+// MountNames.
+func (i *Images) MakeReady(ctx context.Context, as RunAs, uid uint32, id string, mounted bool) error {
+	files := map[string]string{}
+	if !mounted {
+		files = as.accounts.Files(uid)
+	}
 	if len(files) == 0 && as.accounts.Tmp && len(as.trusted) == 0 {
 		return nil
 	}
