@@ -480,7 +480,11 @@ func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	if as.RunAs, err = h.r.images.RunAs(t.Context(), spec.Image); err == nil {
 		as.agent, as.agentDigest, err = h.r.tools.Agent(t.Context())
 	}
+	if err == nil && !as.Included {
+		as.ide, _, err = h.r.tools.IDE(t.Context())
+	}
 	check(t, err)
+	as.names = h.r.images.MountNames(t.Context(), as.RunAs, spec.UID)
 	opts := h.r.createOptions(spec, as, net, h.r.network.TakeAddress(), "crashed")
 	must(t)(h.r.engine.API.ContainerCreate(t.Context(), opts))
 }
