@@ -346,7 +346,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, true, err
 	}
 	engine.Report(progress, runtime.StepStarting)
-	mounted := r.images.MountsNames(found.Container.Mounts)
+	mounted := image.MountsNames(found.Container.Mounts)
 	if mounted {
 		r.images.MountNames(ctx, as, spec.UID) // a crash may have damaged the files
 	}

@@ -6,8 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -48,9 +51,9 @@ func newNames(dataDir, hostDataDir string) names {
 func (n *names) put(content string, now time.Time) (string, error) {
 	sum := sha256.Sum256([]byte(content))
 	name := hex.EncodeToString(sum[:])
-	path := filepath.Join(n.dir, name)
-	if have, err := os.ReadFile(path); err == nil && string(have) == content {
-		return name, os.Chtimes(path, now, now)
+	file := filepath.Join(n.dir, name)
+	if have, err := os.ReadFile(file); err == nil && string(have) == content {
+		return name, os.Chtimes(file, now, now)
 	}
 	if err := os.Mkdir(n.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
@@ -62,7 +65,7 @@ func (n *names) put(content string, now time.Time) (string, error) {
 	_, err = f.WriteString(content)
 	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = os.Rename(f.Name(), file)
 	}
 	if err != nil {
 		return "", errors.Join(err, os.Remove(f.Name()))
@@ -84,8 +87,9 @@ func (i *Images) MountNames(ctx context.Context, as RunAs, uid uint32) []mount.M
 		return nil
 	}
 	var mounts []mount.Mount
-	for list, content := range as.accounts.Files(uid) {
-		name, err := i.names.put(content, i.Now())
+	files := as.accounts.Files(uid)
+	for _, list := range slices.Sorted(maps.Keys(files)) {
+		name, err := i.names.put(files[list], i.Now())
 		if err != nil {
 			i.Log.Warn("write the name of a workspace's user failed; Docker copies it", "err", err)
 			return nil
@@ -97,17 +101,11 @@ func (i *Images) MountNames(ctx context.Context, as RunAs, uid uint32) []mount.M
 	return mounts
 }
 
-// MountsNames reports whether a container has mounts of MountNames.
-func (i *Images) MountsNames(mounts []container.MountPoint) bool {
-	for _, m := range mounts {
-		if i.names.has(m.Source) {
-			return true
-		}
-	}
-	return false
+// MountsNames reports whether a container has mounts of MountNames, also of a server with
+// another data folder.
+func MountsNames(mounts []container.MountPoint) bool {
+	return slices.ContainsFunc(mounts, func(m container.MountPoint) bool { return path.Dir(m.Destination) == "/etc" })
 }
-
-func (n *names) has(path string) bool { return n.dir != "" && filepath.Dir(path) == n.hostDir }
 
 // NamesRefused reports whether Docker refused to create or to start a container because of a
 // mount of MountNames: the data folder is not on Docker's host, or not under that path. Until the
