@@ -54,7 +54,7 @@ func openKubernetes(ctx context.Context, cfg config.Config, installation string,
 		return engine{}, err
 	}
 	c := kube.Config{
-		Installation: installation, Settings: cfg.Cluster, IDEImage: cfg.Docker.IDEImage, RegistryAuthFile: cfg.Docker.RegistryAuthFile,
+		Installation: installation, Settings: cfg.Cluster, IDEImage: cfg.Docker.IDEImage, RegistryAuthFile: cfg.Docker.RegistryAuthFile, Registries: cfg.Registries,
 		PullTimeout: cfg.Docker.PullTimeout,
 		Sudo:        cfg.Docker.Sudo, Variables: cfg.Docker.Variables(), PortURI: cfg.Layout.PortURI, Authorities: cfg.Authorities, Log: log, Conditions: conditions,
 	}

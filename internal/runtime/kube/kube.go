@@ -38,6 +38,8 @@ type Config struct {
 	// RegistryAuthFile has the logins of this server, in addition to those of the Secrets by
 	// which nodes pull; empty: none.
 	RegistryAuthFile string
+	// Registries are those that this server asks itself.
+	Registries registry.Settings
 	// PullTimeout is for how long a node's pull of one image does not count towards deadlines.
 	PullTimeout time.Duration
 	// Sudo lets users become root in their workspaces, within a user namespace.
@@ -122,7 +124,7 @@ func New(config *rest.Config, cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r.rest, r.api = config, api
-	r.images = registries{client: registry.Client{Plain: cfg.PlainRegistries, HTTP: registry.Public(cfg.Registries)}, logins: r.logins, answered: r.answered}
+	r.images = registries{client: cfg.Registries.Client(), logins: r.logins, answered: r.answered}
 	r.noLogin = cfg.Conditions.New(health.Config{
 		Name: "registry-login", Failing: "the logins at registries are not in order", Resolved: "the logins at registries are in order again",
 		Level: slog.LevelWarn, Log: cfg.Log,

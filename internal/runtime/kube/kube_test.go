@@ -24,6 +24,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/account"
+	"codehub/internal/runtime/registry"
 	"codehub/internal/testing/dockertest"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/kubetest"
@@ -135,8 +136,9 @@ func (c *cluster) runtime(t *testing.T) *Runtime {
 	t.Helper()
 	r, err := New(c.config, Config{
 		Installation: uuid.NewString(), IDEImage: c.ideImage, PullTimeout: time.Hour,
-		Settings: Settings{Namespace: namespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"), ServerImage: c.server, PlainRegistries: []string{c.registryHost}, Registries: []string{c.registryHost}, EphemeralSize: resource.MustParse("1Gi")},
-		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Registries: registry.Settings{Plain: []string{c.registryHost}, Private: []string{c.registryHost}},
+		Settings:   Settings{Namespace: namespace, StorageClass: kubetest.StorageClass, Size: resource.MustParse("1Gi"), ServerImage: c.server, EphemeralSize: resource.MustParse("1Gi")},
+		Log:        slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	check(t, err)
 	r.adapt = func(p *corev1.Pod) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 
@@ -123,8 +122,8 @@ func TestNextLineSkipsLongLines(t *testing.T) {
 
 func TestSettingsResolve(t *testing.T) {
 	t.Parallel()
-	good := Settings{Namespace: "workspaces", ServerImage: "codehub/server:1", HomeSize: "10Gi", Ephemeral: "10Gi", Plain: "R.example.com:5000", Private: "p.example.com", NodeSelector: "pool=dev, disk=ssd", Tolerations: "dedicated=codehub:NoSchedule,gpu", PullSecrets: "a,b"}
-	if err := good.Resolve(); err != nil || len(good.Nodes) != 2 || len(good.Tolerated) != 2 || len(good.SecretNames) != 2 || good.Size.Value() != 10<<30 || good.EphemeralSize.Value() != 10<<30 || len(good.PlainRegistries) != 1 || !slices.Equal(good.Registries, []string{"r.example.com:5000", "p.example.com"}) {
+	good := Settings{Namespace: "workspaces", ServerImage: "codehub/server:1", HomeSize: "10Gi", Ephemeral: "10Gi", NodeSelector: "pool=dev, disk=ssd", Tolerations: "dedicated=codehub:NoSchedule,gpu", PullSecrets: "a,b"}
+	if err := good.Resolve(); err != nil || len(good.Nodes) != 2 || len(good.Tolerated) != 2 || len(good.SecretNames) != 2 || good.Size.Value() != 10<<30 || good.EphemeralSize.Value() != 10<<30 {
 		t.Errorf("%+v, %v", good, err)
 	}
 	whole := good
@@ -141,7 +140,6 @@ func TestSettingsResolve(t *testing.T) {
 		"CODEHUB_KUBERNETES_NAMESPACE": func(s *Settings) { s.Namespace = "Not A Name" },
 		"CODEHUB_HOME_SIZE":            func(s *Settings) { s.HomeSize = "much" },
 		"CODEHUB_EPHEMERAL_STORAGE":    func(s *Settings) { s.Ephemeral = "-1" },
-		"CODEHUB_PRIVATE_REGISTRIES":   func(s *Settings) { s.Private = "https://r.example.com" },
 		"CODEHUB_NODE_SELECTOR":        func(s *Settings) { s.NodeSelector = "pool" },
 		"CODEHUB_TOLERATIONS":          func(s *Settings) { s.Tolerations = "a=b:Sometimes" },
 		"CODEHUB_POD_TEMPLATE":         func(s *Settings) { s.PodTemplate = "/nowhere" },

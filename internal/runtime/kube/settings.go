@@ -3,7 +3,6 @@ package kube
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +13,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"codehub/internal/base/setting"
-	"codehub/internal/workspace/imageref"
 )
 
 // Settings are the settings of a Runtime, as codehub serve declares them. Resolve computes
@@ -29,22 +27,18 @@ type Settings struct {
 	Tolerations  string `name:"tolerations" env:"CODEHUB_TOLERATIONS" help:"Taints that workspaces tolerate, like dedicated=codehub:NoSchedule, separated by commas, or a JSON list of tolerations as Pods have them."`
 	RuntimeClass string `name:"runtime-class" env:"CODEHUB_RUNTIME_CLASS" help:"Runtime class of workspaces (default: the cluster's default)."`
 	PullSecrets  string `name:"image-pull-secrets" env:"CODEHUB_IMAGE_PULL_SECRETS" help:"Names of Secrets in the namespace with logins at registries, separated by commas."`
-	Plain        string `name:"plain-registries" env:"CODEHUB_PLAIN_REGISTRIES" help:"Registries that this server asks for images in Kubernetes without TLS, like 10.0.0.5:5000, separated by commas."`
-	Private      string `name:"private-registries" env:"CODEHUB_PRIVATE_REGISTRIES" help:"Registries at private addresses that this server asks for images in Kubernetes, like registry.example.com, separated by commas."`
 	Ephemeral    string `name:"ephemeral-storage" env:"CODEHUB_EPHEMERAL_STORAGE" default:"10Gi" help:"What a workspace in Kubernetes may write to its node's disk outside of its home, like 10Gi (0 = no limit)."`
 	CPUShare     int    `name:"cpu-request" env:"CODEHUB_CPU_REQUEST" min:"0" max:"100" default:"10" help:"What a workspace in Kubernetes requests of the processors that its size permits, in percent."`
 	MemoryShare  int    `name:"memory-request" env:"CODEHUB_MEMORY_REQUEST" min:"0" max:"100" default:"25" help:"What a workspace in Kubernetes requests of the memory that its size permits, in percent."`
 	PodTemplate  string `name:"pod-template" env:"CODEHUB_POD_TEMPLATE" help:"File with a strategic merge patch, as YAML, of the Pods of workspaces."`
 	CopyTools    bool   `name:"copy-tools" env:"CODEHUB_COPY_TOOLS" help:"Copy the agent and the IDE into each Pod, for nodes that cannot mount images."`
 
-	Size            resource.Quantity   `kong:"-"` // of HomeSize
-	EphemeralSize   resource.Quantity   `kong:"-"` // of Ephemeral; zero: no limit
-	Nodes           map[string]string   `kong:"-"` // of NodeSelector
-	Tolerated       []corev1.Toleration `kong:"-"` // of Tolerations
-	SecretNames     []string            `kong:"-"` // of PullSecrets
-	PlainRegistries []string            `kong:"-"` // of Plain
-	Registries      []string            `kong:"-"` // those that may have private addresses, of Plain and Private
-	Patch           []byte              `kong:"-"` // of PodTemplate, as JSON; empty: none
+	Size          resource.Quantity   `kong:"-"` // of HomeSize
+	EphemeralSize resource.Quantity   `kong:"-"` // of Ephemeral; zero: no limit
+	Nodes         map[string]string   `kong:"-"` // of NodeSelector
+	Tolerated     []corev1.Toleration `kong:"-"` // of Tolerations
+	SecretNames   []string            `kong:"-"` // of PullSecrets
+	Patch         []byte              `kong:"-"` // of PodTemplate, as JSON; empty: none
 }
 
 // Resolve checks the settings and computes the values that follow from them. It returns the
@@ -66,25 +60,7 @@ func (s *Settings) names() error {
 		return setting.Invalid("CODEHUB_KUBERNETES_NAMESPACE", fmt.Sprintf("%q is not a name of a namespace", s.Namespace), "give one like codehub-workspaces")
 	}
 	s.SecretNames = list(s.PullSecrets)
-	var err error
-	if s.PlainRegistries, err = registryNames("CODEHUB_PLAIN_REGISTRIES", s.Plain); err != nil {
-		return err
-	}
-	private, err := registryNames("CODEHUB_PRIVATE_REGISTRIES", s.Private)
-	s.Registries = slices.Concat(s.PlainRegistries, private)
-	return err
-}
-
-// registryNames returns the registries that a setting lists.
-func registryNames(name, text string) ([]string, error) {
-	var out []string
-	for _, host := range list(text) {
-		if imageref.Registry(host+"/image") != strings.ToLower(host) {
-			return nil, setting.Invalid(name, fmt.Sprintf("%q is not a registry", host), "give hosts like registry.example.com or 10.0.0.5:5000, separated by commas")
-		}
-		out = append(out, strings.ToLower(host))
-	}
-	return out, nil
+	return nil
 }
 
 // list returns the elements of a list that are separated by commas.

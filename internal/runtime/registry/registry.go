@@ -1,5 +1,5 @@
 // Package registry asks image registries which image a reference names, and what an image
-// says of itself. It downloads no layers.
+// says of itself. It downloads no layers of images, only the Features of development containers.
 package registry
 
 import (
@@ -54,6 +54,8 @@ const (
 	LoginRefused      // it refused the login, or the login may not read the image
 	Missing           // it has no such image
 	Private           // it has a private address, which is not permitted
+	NoFeature         // what it has is not a Feature
+	TooLarge          // the Feature is larger than what is downloaded
 )
 
 // Refusal is the error of a registry that does not provide an image. Its text has nothing of
@@ -63,20 +65,29 @@ type Refusal struct {
 	Registry string
 	Kind     Kind
 	status   int
+	feature  bool // it is about a Feature and not an image
 }
 
 func (e *Refusal) Error() string {
+	what := "image"
+	if e.feature {
+		what = "Feature"
+	}
 	switch e.Kind {
 	case Unreachable:
 		return fmt.Sprintf("the registry %s does not respond", e.Registry)
 	case LoginNeeded:
-		return fmt.Sprintf("the registry %s does not provide the image without a login", e.Registry)
+		return fmt.Sprintf("the registry %s does not provide the %s without a login", e.Registry, what)
 	case LoginRefused:
 		return fmt.Sprintf("the registry %s refuses the login", e.Registry)
 	case Missing:
-		return fmt.Sprintf("the registry %s has no such image", e.Registry)
+		return fmt.Sprintf("the registry %s has no such %s", e.Registry, what)
 	case Private:
 		return fmt.Sprintf("the registry %s, or where it leads, has a private address, which CODEHUB_PRIVATE_REGISTRIES does not list", e.Registry)
+	case NoFeature:
+		return fmt.Sprintf("the reference names something in the registry %s that is not a Feature", e.Registry)
+	case TooLarge:
+		return fmt.Sprintf("the Feature in the registry %s is larger than %d MiB", e.Registry, maxFeature>>20)
 	}
 	if e.status != 0 {
 		return fmt.Sprintf("the registry %s responded with status %d", e.Registry, e.status)
@@ -268,6 +279,10 @@ func refusal(ctx context.Context, ref string, login Login, err error) error {
 		out.Kind = ofStatus(response.StatusCode, login)
 	case errors.Is(err, errPrivate):
 		out.Kind = Private
+	case errors.Is(err, errNoFeature):
+		out.Kind = NoFeature
+	case errors.Is(err, errTooLarge):
+		out.Kind = TooLarge
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		out.Kind = LoginNeeded
 	case errors.As(err, &network), ctx.Err() != nil:

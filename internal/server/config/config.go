@@ -35,6 +35,7 @@ import (
 	"codehub/internal/running/ttl"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/runtime/kube"
+	"codehub/internal/runtime/registry"
 	"codehub/internal/storage/bucket"
 	"codehub/internal/users/auth"
 	"codehub/internal/users/gitapps"
@@ -76,26 +77,27 @@ type Config struct {
 
 	// Groups, each passed whole to the package that declares, checks and uses it. The
 	// help lists settings in this order.
-	Front     front.Settings         `embed:""`
-	Docker    docker.Settings        `embed:""`
-	Cluster   kube.Settings          `embed:""` // only for Kubernetes
-	Limits    postgres.Limits        `embed:""`
-	Logins    auth.Settings          `embed:""`
-	SignIn    signin.Settings        `embed:""`
-	Sealed    sealed.Settings        `embed:""`
-	Git       gitapps.Settings       `embed:""`
-	Templates templates.Settings     `embed:""`
-	Inbound   inbound.Settings       `embed:""`
-	Proxy     proxy.Settings         `embed:""`
-	SSH       sshgate.Settings       `embed:""`
-	Retention gc.Settings            `embed:""`
-	Bucket    bucket.Settings        `embed:""`
-	Ballast   ballast.Settings       `embed:""`
-	Lifecycle lifecycle.Settings     `embed:""`
-	Idle      service.Idle           `embed:""`
-	Redis     redisbus.Settings      `embed:""`
-	Audit     postgres.AuditSettings `embed:""`
-	Usage     postgres.UsageSettings `embed:""`
+	Front      front.Settings         `embed:""`
+	Docker     docker.Settings        `embed:""`
+	Cluster    kube.Settings          `embed:""` // only for Kubernetes
+	Registries registry.Settings      `embed:""`
+	Limits     postgres.Limits        `embed:""`
+	Logins     auth.Settings          `embed:""`
+	SignIn     signin.Settings        `embed:""`
+	Sealed     sealed.Settings        `embed:""`
+	Git        gitapps.Settings       `embed:""`
+	Templates  templates.Settings     `embed:""`
+	Inbound    inbound.Settings       `embed:""`
+	Proxy      proxy.Settings         `embed:""`
+	SSH        sshgate.Settings       `embed:""`
+	Retention  gc.Settings            `embed:""`
+	Bucket     bucket.Settings        `embed:""`
+	Ballast    ballast.Settings       `embed:""`
+	Lifecycle  lifecycle.Settings     `embed:""`
+	Idle       service.Idle           `embed:""`
+	Redis      redisbus.Settings      `embed:""`
+	Audit      postgres.AuditSettings `embed:""`
+	Usage      postgres.UsageSettings `embed:""`
 
 	Memory memlimit.Settings `embed:""`
 
@@ -132,7 +134,7 @@ func (c *Config) Resolve() error {
 		c.authorities,
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
 		c.backends, c.Defaults.Resolve, c.sizes, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.Limits.Resolve, c.Audit.Resolve, c.cluster, c.logging,
-		c.SignIn.Resolve, c.logins, c.Sealed.Resolve, c.Git.Resolve, c.Templates.Resolve,
+		c.Registries.Resolve, c.SignIn.Resolve, c.logins, c.Sealed.Resolve, c.Git.Resolve, c.Templates.Resolve,
 	} {
 		if err := check(); err != nil {
 			return err
