@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 
 	"codehub/internal/runtime/agent"
@@ -77,4 +78,19 @@ func (a *Attacher) Descriptions(ctx context.Context, id workspace.ID) (agent.Des
 		return d, ErrNoAgent
 	}
 	return d, refusal(err)
+}
+
+// BuildContext streams a folder of a repository of a running workspace; see agent.Client.Context.
+// ErrNoAgent also if the agent is too old. An agent.RefusedError, also of Read, has the reason.
+func (a *Attacher) BuildContext(ctx context.Context, id workspace.ID, folder, path, dockerfile string) (io.ReadCloser, error) {
+	c, err := a.agentOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.Context(ctx, folder, path, dockerfile)
+	var refused *agent.RefusedError
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return nil, ErrNoAgent
+	}
+	return r, err
 }

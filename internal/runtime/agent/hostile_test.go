@@ -42,7 +42,7 @@ func hasty(t *testing.T, answers agenttest.Answers) *agent.Client {
 func everywhere(a agenttest.Answer) agenttest.Answers {
 	return agenttest.Answers{
 		agent.PathHello: a, agent.PathExec: a, agent.PathDial: a, agent.PathListen: a,
-		agent.PathAccept: a, agent.PathFiles: a, agent.PathPorts: a, agent.PathUsage: a,
+		agent.PathAccept: a, agent.PathFiles: a, agent.PathPorts: a, agent.PathUsage: a, agent.PathContext: a,
 	}
 }
 
@@ -63,6 +63,14 @@ var calls = map[string]func(context.Context, *agent.Client) error{
 	"exec": func(ctx context.Context, c *agent.Client) error {
 		p, err := c.Exec(ctx, agent.Command{Args: []string{"true"}})
 		return closed(p, err)
+	},
+	"context": func(ctx context.Context, c *agent.Client) error {
+		r, err := c.Context(ctx, "project/api", ".", "Dockerfile")
+		if err == nil {
+			defer r.Close()
+			_, err = io.Copy(io.Discard, r)
+		}
+		return err
 	},
 	"listen": func(ctx context.Context, c *agent.Client) error {
 		l, err := c.Listen(ctx, "tcp", "127.0.0.1:0")

@@ -81,6 +81,7 @@ func NewServer(cfg Config) *Server {
 	s.mux.HandleFunc("POST "+agent.PathRetry, s.retrySetup)
 	s.mux.HandleFunc("POST "+agent.PathSteps, s.runStep)
 	s.mux.HandleFunc("GET "+agent.PathDescriptions, s.descriptions)
+	s.mux.HandleFunc("GET "+agent.PathContext, s.buildContext)
 	s.mux.HandleFunc("POST "+agent.PathGit, s.takeGit)
 	return s
 }
