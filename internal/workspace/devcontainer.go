@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"encoding/json"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -50,8 +51,12 @@ type DevcontainerCommand struct {
 	Args  []string `json:"args,omitempty"`
 }
 
-// maxDevcontainerCommands is how many commands run side by side.
-const maxDevcontainerCommands = 16
+// Limits of what Features add to a description's scripts. With the other steps of a setup, the
+// scripts are at most agent.MaxSteps.
+const (
+	maxDevcontainerScripts  = 40
+	maxDevcontainerCommands = 16 // of a script; they run side by side
+)
 
 // AllExtensions are the extensions of the project, and those of its Devcontainer.
 func (p *Project) AllExtensions() []string {
@@ -111,6 +116,9 @@ func (d *Devcontainer) Check() error {
 	}
 	if len(d.Extensions) > MaxExtensions || len(d.Ports) > MaxProjectPorts {
 		return InvalidField("file", "has too many extensions or ports.")
+	}
+	if len(d.Scripts) > maxDevcontainerScripts {
+		return InvalidField("file", fmt.Sprintf("has, with its Features, more than %d scripts.", maxDevcontainerScripts))
 	}
 	for _, s := range d.Scripts {
 		if len(s.Commands) > maxDevcontainerCommands {

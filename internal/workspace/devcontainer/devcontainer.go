@@ -5,6 +5,7 @@
 package devcontainer
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -38,7 +39,11 @@ type Environment struct {
 	Settings   map[string]any // of the editor
 	Needs      Needs
 	Secrets    []Secret // by name
-	Ignored    []Ignored
+	// Build, Features and FeatureOrder are read if Place.Builds; otherwise they are in Ignored.
+	Build        *Build // nil: Image is used as it is
+	Features     []Feature
+	FeatureOrder []string // overrideFeatureInstallOrder; see Feature.Name
+	Ignored      []Ignored
 
 	lines map[string]int
 }
@@ -51,6 +56,20 @@ type Port struct {
 	Port  int
 	Label string
 	Open  bool // in a browser, once a program listens on it
+}
+
+// Build is how the image is built. The paths are below the folder of the repository; "." is itself.
+type Build struct {
+	Dockerfile, Context string
+	Target              string // stage; empty: the last one
+	Args                map[string]string
+}
+
+// Feature is a Feature to install in the image.
+type Feature struct {
+	Reference string // of a registry, or a path below the repository's folder if Local
+	Local     bool
+	Options   map[string]string // "true" and "false" for yes and no
 }
 
 // Hook is when a script runs.
@@ -69,6 +88,9 @@ var hooks = []Hook{OnCreate, UpdateContent, PostCreate, PostStart, PostAttach}
 
 // Once reports whether the scripts of the hook run once for each home; the others run at each start.
 func (h Hook) Once() bool { return h == OnCreate || h == UpdateContent || h == PostCreate }
+
+// Compare orders hooks as they run.
+func (h Hook) Compare(o Hook) int { return cmp.Compare(slices.Index(hooks, h), slices.Index(hooks, o)) }
 
 // Script is what runs at a hook: one command, or several at the same time, which have names.
 type Script struct {
@@ -133,14 +155,21 @@ const (
 	ReasonNoRemoval       Reason = "no_removal" // of an extension
 	ReasonExtension       Reason = "extension"  // not an identifier
 	ReasonPrebuild        Reason = "prebuild"
-	ReasonMore            Reason = "more" // the list of what is not honoured is longer
+	ReasonBuildImage      Reason = "build_image"     // there is a Dockerfile
+	ReasonBuildPath       Reason = "build_path"      // not in the repository
+	ReasonBuildOptions    Reason = "build_options"   // of docker build
+	ReasonBuildCache      Reason = "build_cache"     // images of a registry as cache
+	ReasonFeatureName     Reason = "feature_name"    // not a reference of a registry
+	ReasonFeatureArchive  Reason = "feature_archive" // by a URL
+	ReasonMore            Reason = "more"            // the list of what is not honoured is longer
 )
 
 // Reasons are all reasons, for those who have texts for them.
 var Reasons = []Reason{
 	ReasonUnknown, ReasonType, ReasonBuild, ReasonFeatures, ReasonCompose, ReasonRunArgs, ReasonMounts, ReasonRights, ReasonHostCommand, ReasonUser, ReasonUserID,
 	ReasonFolder, ReasonWorkspaceMount, ReasonOverrideCommand, ReasonWaitFor, ReasonProbe, ReasonShutdown, ReasonGPU, ReasonOtherTool, ReasonPortHost, ReasonPortRange,
-	ReasonPortAttribute, ReasonUnset, ReasonLocalEnv, ReasonVariable, ReasonEnvName, ReasonNoRemoval, ReasonExtension, ReasonPrebuild, ReasonMore,
+	ReasonPortAttribute, ReasonUnset, ReasonLocalEnv, ReasonVariable, ReasonEnvName, ReasonNoRemoval, ReasonExtension, ReasonPrebuild, ReasonBuildImage, ReasonBuildPath, ReasonBuildOptions, ReasonBuildCache,
+	ReasonFeatureName, ReasonFeatureArchive, ReasonMore,
 }
 
 // Reasons of an Error. Pages have their texts.
@@ -183,6 +212,7 @@ type Place struct {
 	Repository string // the absolute path of its folder
 	ID         string // ${devcontainerId}: the same for all starts of a workspace
 	User       string // whom programs run as
+	Builds     bool   // this server builds images
 }
 
 // Parse reads a file. Its name decides the format. The error is an *Error.
@@ -193,7 +223,7 @@ func Parse(name string, content []byte, place Place) (Environment, error) {
 	if path.Base(name) == GitpodFile {
 		return parseGitpod(content, place)
 	}
-	return parse(content, place, place.opened)
+	return parse(path.Dir(name), content, place, place.opened)
 }
 
 // opened returns the folder below the repository that stands for a folder of the container, which

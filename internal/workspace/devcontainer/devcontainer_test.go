@@ -249,7 +249,14 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(GitpodFile, []byte("image: x\ntasks: [{init: a, command: b}]\nports: [{port: 1}]\n"))
 	f.Fuzz(func(t *testing.T, name string, content []byte) {
-		e, err := Parse(name, content, here)
+		e, err := Parse(name, content, builder)
+		if b := e.Build; b != nil {
+			for _, p := range []string{b.Dockerfile, b.Context} {
+				if p == "" || p == ".." || strings.HasPrefix(p, "../") || strings.HasPrefix(p, "/") {
+					t.Errorf("%q is not in the repository", p)
+				}
+			}
+		}
 		if err == nil && e.Folder != here.Repository && !strings.HasPrefix(e.Folder, here.Repository+"/") {
 			t.Errorf("the folder %q is not in the repository", e.Folder)
 		}

@@ -14,15 +14,18 @@ func parseGitpod(content []byte, place Place) (Environment, error) {
 	if err != nil {
 		return Environment{}, err
 	}
-	r := &reader{place: place}
+	r := &reader{place: place, dir: "."}
 	r.out.Folder = place.Repository
 	known := map[string]func(string, *node){
 		"image": func(p string, n *node) {
-			if n.kind == object {
+			switch {
+			case n.kind == object && place.Builds:
+				r.build(p, "file", n, nil, nil)
+			case n.kind == object:
 				r.asks(ReasonBuild)(p, n)
-				return
+			default:
+				r.text(p, n, &r.out.Image)
 			}
-			r.text(p, n, &r.out.Image)
 		},
 		"tasks":             r.tasks,
 		"ports":             r.gitpodPorts,
@@ -33,15 +36,7 @@ func parseGitpod(content []byte, place Place) (Environment, error) {
 		"gitlab":            r.asks(ReasonPrebuild),
 		"jetbrains":         r.asks(ReasonOtherTool),
 	}
-	for _, key := range root.keys {
-		n := root.of[key]
-		r.at(key, n)
-		if read, ok := known[key]; ok {
-			read(key, n)
-			continue
-		}
-		r.ignore(key, n.line, ReasonUnknown)
-	}
+	r.read(root, known)
 	r.end()
 	return r.out, nil
 }
@@ -84,16 +79,7 @@ func (r *reader) tasks(property string, n *node) {
 			case "command":
 				r.text(p, n, &command)
 			case "env":
-				r.fields(p, n, func(p, key string, n *node) {
-					value := n.text
-					switch n.kind {
-					case text, number:
-					case boolean:
-						value = strconv.FormatBool(n.yes)
-					default:
-						r.ignore(p, n.line, ReasonType)
-						return
-					}
+				r.scalars(p, n, func(p, key, value string, n *node) {
 					if !validVariable(key) {
 						r.ignore(p, n.line, ReasonEnvName)
 						return

@@ -1,15 +1,18 @@
 package devcontainer
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"codehub/internal/testing/harness"
 )
@@ -52,15 +55,16 @@ func TestShapesMatchCLI(t *testing.T) {
 			if err := json.Unmarshal([]byte(lines[len(lines)-1]), &theirs); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			compare(t, content, dir, theirs.Workspace.Folder, theirs.Configuration)
+			compare(t, content, dir, theirs.Workspace.Folder, theirs.Configuration, false)
+			compare(t, content, dir, theirs.Workspace.Folder, theirs.Configuration, true)
 		})
 	}
 }
 
 // compare compares what is read of a file with the configuration that the CLI has read.
-func compare(t *testing.T, content, dir, folder string, theirs map[string]any) {
+func compare(t *testing.T, content, dir, folder string, theirs map[string]any, builds bool) {
 	t.Helper()
-	e, err := parse([]byte(content), Place{Repository: dir, ID: "the-id", User: "vscode"}, func(string, string) (string, bool) { return folder, true })
+	e, err := parse(".devcontainer", []byte(content), Place{Repository: dir, ID: "the-id", User: "vscode", Builds: builds}, func(string, string) (string, bool) { return folder, true })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,6 +108,23 @@ func compare(t *testing.T, content, dir, folder string, theirs map[string]any) {
 	put("vscode.settings", e.Settings)
 	put("secrets", names(e.Secrets))
 	put("cpus", e.Needs.CPUs)
+	build, features := cmp.Or(e.Build, &Build{}), map[string]any{}
+	put("dockerfile", build.Dockerfile)
+	put("args", build.Args)
+	put("target", build.Target)
+	for _, f := range e.Features {
+		options := map[string]any{}
+		for name, value := range f.Options {
+			options[name] = value
+		}
+		features[f.Reference] = options
+	}
+	put("features", features)
+	var order []string
+	for _, name := range e.FeatureOrder {
+		order = append(order, strings.TrimPrefix(name, "./"))
+	}
+	put("overrideFeatureInstallOrder", order)
 
 	vscode, _ := member(theirs, "customizations", "vscode").(map[string]any)
 	want := map[string]any{
@@ -132,6 +153,38 @@ func compare(t *testing.T, content, dir, folder string, theirs map[string]any) {
 	}
 	slices.SortFunc(asked, func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
 	want["secrets"] = asked
+	if builds {
+		file, _ := cmp.Or(theirs["dockerFile"], member(theirs, "build", "dockerfile")).(string)
+		if file != "" {
+			want["dockerfile"] = path.Join(".devcontainer", file)
+		}
+		want["args"], want["target"] = member(theirs, "build", "args"), member(theirs, "build", "target")
+		all, order := map[string]any{}, []any{}
+		named := func(id string) string { // a path from the repository, without capitals
+			if strings.HasPrefix(id, "./") {
+				return path.Join(".devcontainer", id)
+			}
+			return strings.ToLower(id)
+		}
+		given, _ := theirs["features"].(map[string]any)
+		for id, value := range given {
+			options := map[string]any{}
+			switch value := value.(type) {
+			case string:
+				options["version"] = value
+			case map[string]any:
+				for name, v := range value {
+					options[name] = fmt.Sprint(v)
+				}
+			}
+			all[named(id)] = options
+		}
+		list, _ := theirs["overrideFeatureInstallOrder"].([]any)
+		for _, id := range list {
+			order = append(order, named(id.(string)))
+		}
+		want["features"], want["overrideFeatureInstallOrder"] = all, order
+	}
 	for _, h := range hooks {
 		want[string(h)] = theirs[string(h)]
 	}
@@ -139,13 +192,17 @@ func compare(t *testing.T, content, dir, folder string, theirs map[string]any) {
 		if empty(value) && empty(want[name]) {
 			continue
 		}
-		if d := cmp.Diff(want[name], value); d != "" {
+		if d := gocmp.Diff(want[name], value); d != "" {
 			t.Errorf("%s: the CLI reads (-), codehub (+):\n%s", name, d)
 		}
 	}
 	// Nothing that they read is dropped silently.
 	for key, value := range theirs {
 		_, read := ours[key]
+		if key == "features" || key == "overrideFeatureInstallOrder" {
+			read = builds
+		}
+		read = read || builds && slices.Contains([]string{"build", "dockerFile", "context"}, key)
 		read = read || slices.Contains([]string{"$schema", "configFilePath", "customizations", "hostRequirements", "init", "workspaceFolder", "forwardPorts", "appPort", "portsAttributes", "remoteUser", "containerUser", "secrets"}, key)
 		if !read && !empty(value) && value != true && !slices.ContainsFunc(e.Ignored, func(i Ignored) bool { return i.Property == key || strings.HasPrefix(i.Property, key+".") }) {
 			t.Errorf("%s is neither honoured nor listed", key)

@@ -15,14 +15,15 @@ import (
 type reader struct {
 	out   Environment
 	place Place
+	dir   string // of the file, below the repository
 }
 
-func parse(content []byte, place Place, opened func(folder, mounted string) (string, bool)) (Environment, error) {
+func parse(dir string, content []byte, place Place, opened func(folder, mounted string) (string, bool)) (Environment, error) {
 	root, err := readJSON(content)
 	if err != nil {
 		return Environment{}, err
 	}
-	r := &reader{place: place}
+	r := &reader{place: place, dir: dir}
 	if err := r.variables(root, place, opened); err != nil {
 		return Environment{}, err
 	}
@@ -34,7 +35,7 @@ func parse(content []byte, place Place, opened func(folder, mounted string) (str
 // end brings what was read into its order.
 func (r *reader) end() {
 	slices.SortFunc(r.out.Secrets, func(a, b Secret) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortStableFunc(r.out.Scripts, func(a, b Script) int { return cmp.Compare(slices.Index(hooks, a.Hook), slices.Index(hooks, b.Hook)) })
+	slices.SortStableFunc(r.out.Scripts, func(a, b Script) int { return a.Hook.Compare(b.Hook) })
 	// ReasonMore stays the last one.
 	slices.SortStableFunc(r.out.Ignored[:min(len(r.out.Ignored), maxListed)], func(a, b Ignored) int { return cmp.Compare(a.Line, b.Line) })
 }
@@ -137,12 +138,26 @@ func (r *reader) properties(root *node) {
 	for _, h := range hooks {
 		known[string(h)] = func(p string, n *node) { r.script(h, p, n) }
 	}
+	if r.place.Builds {
+		known["build"], known["dockerFile"], known["context"] = none, none, none // see build
+		known["features"] = func(p string, n *node) { r.features(p, n, &r.out.Features) }
+		known["overrideFeatureInstallOrder"] = func(p string, n *node) { r.featureNames(p, n, &r.out.FeatureOrder) }
+	}
 	// Ports have their attributes after it is known which are forwarded, and the older places of
 	// extensions and settings come after those of today.
 	last := func(key string) int { return slices.Index([]string{"extensions", "settings", "portsAttributes"}, key) }
-	keys := slices.Clone(root.keys)
-	slices.SortStableFunc(keys, func(a, b string) int { return cmp.Compare(last(a), last(b)) })
-	for _, key := range keys {
+	sorted := *root
+	sorted.keys = slices.Clone(root.keys)
+	slices.SortStableFunc(sorted.keys, func(a, b string) int { return cmp.Compare(last(a), last(b)) })
+	r.read(&sorted, known)
+	if r.place.Builds {
+		r.build("build", "dockerfile", root.of["build"], root.of["dockerFile"], root.of["context"])
+	}
+}
+
+// read calls the function of each property, and lists the unknown ones.
+func (r *reader) read(root *node, known map[string]func(string, *node)) {
+	for _, key := range root.keys {
 		n := root.of[key]
 		r.at(key, n)
 		if read, ok := known[key]; ok {
@@ -196,21 +211,24 @@ func (r *reader) fields(property string, n *node, do func(property, key string, 
 	}
 }
 
-func (r *reader) env(property string, n *node, to *map[string]string) {
-	r.fields(property, n, func(p, name string, n *node) {
-		value := ""
+// scalars calls do for each property of an object with its value as a text.
+func (r *reader) scalars(property string, n *node, do func(property, key, value string, n *node)) {
+	r.fields(property, n, func(p, key string, n *node) {
 		switch n.kind {
 		case null:
 			r.ignore(p, n.line, ReasonUnset)
-			return
 		case text, number:
-			value = n.text
+			do(p, key, n.text, n)
 		case boolean:
-			value = strconv.FormatBool(n.yes)
+			do(p, key, strconv.FormatBool(n.yes), n)
 		default:
 			r.ignore(p, n.line, ReasonType)
-			return
 		}
+	})
+}
+
+func (r *reader) env(property string, n *node, to *map[string]string) {
+	r.scalars(property, n, func(p, name, value string, n *node) {
 		if *to == nil {
 			*to = map[string]string{}
 		}
