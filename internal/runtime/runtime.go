@@ -588,6 +588,7 @@ const (
 const (
 	MsgNoRegistry = "The registry %s cannot be reached from this server. Check the name of the image, or ask an administrator to check the server's network and DNS."
 	MsgNotBuilt   = "The server does not have the image %s. An administrator can load it on the server's machine (codehub images load FILE), or build it in a clone (make image)."
+	MsgBuiltGone  = "The image %s was built from a devcontainer.json and is no longer on the server. Stop using the file, start the workspace, and use the file again."
 	MsgNoDefault  = "The server does not have its default image %s. Choose another image, or ask an administrator to pull it on the server's machine (codehub images pull), or to set CODEHUB_DEFAULT_IMAGE to its name with @sha256:…."
 	MsgNoIDE      = "The server does not have the image of the IDE, %s. Ask an administrator to pull it on the server's machine (codehub images pull), or to set CODEHUB_IDE_IMAGE to its name with @sha256:…."
 	MsgNotHere    = "The server does not have its default image %s yet, and downloads it when a workspace starts. An administrator can download it now (codehub images pull) or load it from a file (codehub images load FILE)."

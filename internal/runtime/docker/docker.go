@@ -12,6 +12,7 @@
 //	tools    the volumes with the agent and the IDE
 //	home     the homes of workspaces
 //	job      storage jobs
+//	build    the images that are built for workspaces
 package docker
 
 import (
@@ -27,6 +28,7 @@ import (
 	"codehub/internal/base/breaker"
 	"codehub/internal/base/health"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/build"
 	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/helper"
 	"codehub/internal/runtime/docker/home"
@@ -114,6 +116,7 @@ type Runtime struct {
 	engine  *engine.Engine
 	helper  *helper.Helper
 	network *network.Network
+	builder *build.Builder
 	tools   *tools.Tools
 	kernel  *kernel
 
@@ -165,17 +168,19 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir, Sudo: cfg.Sudo,
 	})
 	homes := home.New(h, images, home.Config{DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir, HomeQuota: cfg.HomeQuota, UIDs: cfg.UIDs})
+	net := network.New(h, network.Config{
+		Subnet: cfg.Subnet, Publish: cfg.Publish, Services: cfg.Services, Denied: cfg.Denied, Allowed: cfg.Allowed,
+		Connections: cfg.Connections, ConnRate: cfg.ConnRate, AllowNoWall: cfg.AllowNoWall,
+	})
 	return &Runtime{
-		cfg:    cfg,
-		engine: e,
-		helper: h,
-		images: images,
-		homes:  homes,
-		jobs:   job.New(h, homes),
-		network: network.New(h, network.Config{
-			Subnet: cfg.Subnet, Publish: cfg.Publish, Services: cfg.Services, Denied: cfg.Denied, Allowed: cfg.Allowed,
-			Connections: cfg.Connections, ConnRate: cfg.ConnRate, AllowNoWall: cfg.AllowNoWall,
-		}),
+		cfg:     cfg,
+		engine:  e,
+		helper:  h,
+		images:  images,
+		homes:   homes,
+		jobs:    job.New(h, homes),
+		network: net,
+		builder: build.New(e, images, net.ForBuilds(), cfg.Pids),
 		tools: tools.New(h, images, tools.Config{
 			AgentDigest: cfg.AgentDigest, DefaultImage: cfg.DefaultImage, IDEImage: cfg.IDEImage, Builds: cfg.Builds, ExtensionsDir: cfg.ExtensionsDir,
 		}),
@@ -185,6 +190,9 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 
 // Close closes the connections to Docker.
 func (r *Runtime) Close() error { return r.engine.Close() }
+
+// Builder returns what builds images for workspaces.
+func (r *Runtime) Builder() *build.Builder { return r.builder }
 
 // Breaker returns the circuit breaker for Docker.
 func (r *Runtime) Breaker() *breaker.Breaker { return r.engine.Breaker }

@@ -144,8 +144,8 @@ func dismantle(ctx context.Context, t *testing.T, r *Runtime) error {
 	images, listErr := r.engine.API.ImageList(ctx, client.ImageListOptions{Filters: r.engine.Filter("")})
 	err = errors.Join(err, listErr)
 	for _, i := range images.Items {
-		_, e := r.engine.API.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
-		err = errors.Join(err, e)
+		_, e := r.engine.API.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		err = errors.Join(err, ignoreNotFound(e))
 	}
 	return errors.Join(err, removeWall(ctx, r))
 }

@@ -18,7 +18,7 @@ import (
 const HelperCommand = helper.Command
 
 // wallTable matches the names of the installations' nftables tables; see engine.Names.
-var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
+var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}(-build)?$`)
 
 // HelperMain runs `codehub host-helper args…` in a short-lived container and
 // returns the exit code. It is internal to Runtime.

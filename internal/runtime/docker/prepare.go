@@ -31,9 +31,9 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 }
 
 // sweepNow removes the leftovers of crashes and manual removals at intervals: ended
-// helpers and their old images, old volumes of the agent, jobs that were never started, the remains of
-// removed homes, records of homes that are gone, and names that nothing mounts. Failures are
-// only logged.
+// helpers and their old images, containers of builds, old volumes of the agent, jobs that were never started, the remains of
+// removed homes, records of homes that are gone, and names that no container mounts. Failures
+// are only logged.
 func (r *Runtime) sweepNow(ctx context.Context) {
 	r.mu.Lock()
 	due := r.engine.Now().Sub(r.swept) >= sweepEvery
@@ -57,7 +57,7 @@ func (r *Runtime) sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sweepUnfinished removes ended helpers and jobs that were never started.
+// sweepUnfinished removes ended helpers and containers of builds, and jobs that were never started.
 func (r *Runtime) sweepUnfinished(ctx context.Context) error {
 	filter := r.engine.Filter
 	var errs []error
@@ -65,6 +65,7 @@ func (r *Runtime) sweepUnfinished(ctx context.Context) error {
 		"helpers":                       filter(engine.RoleHelper),
 		"storage jobs":                  filter(engine.RoleJob).Add("status", string(container.StateCreated)), // an ended one holds a home
 		"removers":                      filter(engine.RoleRemover),
+		"containers of builds":          filter(engine.RoleBuilt),
 		"containers that work on homes": filter(engine.RoleFingerprint),
 	} {
 		list, err := r.engine.API.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})

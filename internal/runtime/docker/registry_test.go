@@ -113,5 +113,7 @@ func drain(t *testing.T, r io.ReadCloser) {
 	check(t, r.Close())
 }
 
-// removeWall removes the installation's wall.
-func removeWall(_ context.Context, r *Runtime) error { return wall.Remove(r.engine.Names.Table) }
+// removeWall removes the installation's walls.
+func removeWall(_ context.Context, r *Runtime) error {
+	return errors.Join(wall.Remove(r.network.Table()), wall.Remove(r.builder.Network.Table()))
+}

@@ -13,6 +13,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
+	"codehub/internal/runtime/docker/network"
 	"codehub/internal/workspace"
 )
 
@@ -82,7 +83,9 @@ func (r *Runtime) Inventory(ctx context.Context) (runtime.Inventory, error) {
 			inv.Remove = append(inv.Remove, item)
 		}
 	}
-	inv.Remove = append(inv.Remove, runtime.Item{Kind: "nftables table", Name: r.engine.Names.Table, Detail: "if there is one"})
+	for _, n := range r.networks() {
+		inv.Remove = append(inv.Remove, runtime.Item{Kind: "nftables table", Name: n.Table(), Detail: "if there is one"})
+	}
 	homes, err := r.Volumes(ctx)
 	if err != nil {
 		return inv, err
@@ -144,7 +147,10 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(runtime.I
 		_, err := r.engine.API.VolumeRemove(ctx, i.Name, client.VolumeRemoveOptions{})
 		return ignoreNotFound(engine.WrapError(ctx, "remove volume", err))
 	})
-	each("nftables table", func(runtime.Item) error { return r.network.RemoveWall(ctx) })
+	each("nftables table", func(i runtime.Item) error {
+		at := slices.IndexFunc(r.networks(), func(n *network.Network) bool { return n.Table() == i.Name })
+		return r.networks()[at].RemoveWall(ctx)
+	})
 	each("network", func(i runtime.Item) error {
 		_, err := r.engine.API.NetworkRemove(ctx, i.Name, client.NetworkRemoveOptions{})
 		return ignoreNotFound(engine.WrapError(ctx, "remove network", err))
@@ -159,6 +165,11 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(runtime.I
 		return ignoreNotFound(engine.WrapError(ctx, "remove image", err))
 	})
 	return errors.Join(errs...)
+}
+
+// networks are those of workspaces and of builds.
+func (r *Runtime) networks() []*network.Network {
+	return []*network.Network{r.network, r.builder.Network}
 }
 
 func ignoreNotFound(err error) error {

@@ -92,12 +92,12 @@ func TestUninstall(t *testing.T) {
 	for range 2 { // it may be repeated
 		check(t, r.Uninstall(ctx, false, func(i runtime.Item) { gone = append(gone, i) }))
 	}
-	if n := kinds(gone); n["container"] < 3 || n["network"] != 1 || n["image"] == 0 || n["nftables table"] != 2 || n["home"] != 0 {
+	if n := kinds(gone); n["container"] < 3 || n["network"] != 1 || n["image"] == 0 || n["nftables table"] != 4 || n["home"] != 0 {
 		t.Errorf("removed: %v", n)
 	}
 	inv, err := r.Inventory(ctx)
 	check(t, err)
-	if n := kinds(inv.Remove); len(n) != 1 || n["nftables table"] != 1 { // always listed
+	if n := kinds(inv.Remove); len(n) != 1 || n["nftables table"] != 2 { // always listed
 		t.Errorf("left: %+v", inv.Remove)
 	}
 	if n := kinds(inv.Homes); n["home"] != 3 || n["record of a home"] != 3 || kinds(inv.Keep)["set aside"] != 1 {

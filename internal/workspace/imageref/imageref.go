@@ -68,6 +68,20 @@ func Same(a, b string) bool {
 	return full(a) == full(b)
 }
 
+// BuiltPrefix is what the names of the images begin with that are built from a devcontainer.json. The
+// id of the user follows for whom it was built, and a tag.
+const BuiltPrefix = "codehub/devcontainer/"
+
+// BuiltFor returns the user for whom s was built from a devcontainer.json; !ok: s is not such an
+// image. No other user may choose it: it may have private files of its owner.
+func BuiltFor(s string) (owner string, ok bool) {
+	ref, err := reference.ParseNormalizedNamed(s)
+	if err != nil {
+		return "", false
+	}
+	return strings.CutPrefix(ref.Name(), hub+"/"+BuiltPrefix)
+}
+
 // BuiltHere reports whether s is a name that codehub gives the images that it
 // builds on a machine. They are in no registry, so an image with such a name in a
 // public one is not codehub's.

@@ -74,18 +74,20 @@ const (
 	RoleNetwork     = "network"
 	RoleAgent       = "agent"         // volume: the executable that is the first process of workspaces
 	RoleIDE         = "ide"           // volume: the IDE of workspaces whose image does not bring one
+	RoleBuilt       = "built"         // image that was built for a workspace; the containers of its build
 	RoleDraft       = "network-draft" // network that is only created to get a free subnet from Docker
 )
 
 // Names are the names of an installation's unique objects. They derive from its ID,
 // so that installations share none.
 type Names struct {
-	Network string
-	Bridge  string // an interface: 15 bytes at most
-	Table   string
-	Helper  string // repository of the helper's image, and prefix of its containers
-	Holder  string // image of the containers that hold volumes
-	short   string // part of the names of volumes with programs; see package tools
+	Network     string
+	Bridge      string // an interface: 15 bytes at most
+	BuildBridge string // that of the network of builds
+	Table       string
+	Helper      string // repository of the helper's image, and prefix of its containers
+	Holder      string // image of the containers that hold volumes
+	short       string // part of the names of volumes with programs; see package tools
 }
 
 func namesOf(installation string) Names {
@@ -94,12 +96,13 @@ func namesOf(installation string) Names {
 	sum := sha256.Sum256([]byte(installation))
 	short := hex.EncodeToString(sum[:4])
 	return Names{
-		Network: "codehub-" + short,
-		Bridge:  "br-ch" + short,
-		Table:   "codehub-" + short,
-		Helper:  "codehub-helper-" + short,
-		Holder:  "codehub-holder-" + short + ":1",
-		short:   short,
+		Network:     "codehub-" + short,
+		Bridge:      "br-ch" + short,
+		BuildBridge: "br-cb" + short,
+		Table:       "codehub-" + short,
+		Helper:      "codehub-helper-" + short,
+		Holder:      "codehub-holder-" + short + ":1",
+		short:       short,
 	}
 }
 

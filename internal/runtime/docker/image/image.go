@@ -36,7 +36,10 @@ func (i *Images) Missing(ctx context.Context, refusal error, image string) (bool
 // default image and the IDE: without a digest, the owner of the name in a registry could
 // replace them.
 func (i *Images) notPulled(image string) string {
+	_, built := imageref.BuiltFor(image)
 	switch {
+	case built:
+		return fmt.Sprintf(runtime.MsgBuiltGone, image)
 	case imageref.Pinned(image):
 		return ""
 	case imageref.BuiltHere(image):
@@ -76,8 +79,12 @@ func pullFailed(ctx context.Context, image string, err error) error {
 	if engine.Unreachable(err) || fillsDisk(err) {
 		return engine.WrapError(ctx, "pull "+image, err)
 	}
-	return &runtime.PullError{Image: image, Message: workspace.Cut(echoedResponse.ReplaceAllString(err.Error(), "$1"))}
+	return &runtime.PullError{Image: image, Message: workspace.Cut(WithoutResponse(err.Error()))}
 }
+
+// WithoutResponse returns a message of Docker without what it repeats of a server that is not a
+// registry.
+func WithoutResponse(message string) string { return echoedResponse.ReplaceAllString(message, "$1") }
 
 // echoedResponse matches the part of a message in which Docker repeats the response
 // of a server that is not a registry. Users choose the server by the image's name,

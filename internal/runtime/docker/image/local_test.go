@@ -70,3 +70,19 @@ func TestUnreachableDefaultImage(t *testing.T) {
 		}
 	}
 }
+
+// An image that was built from a devcontainer.json is in no registry, whatever its name has.
+func TestBuiltImageIsNotPulled(t *testing.T) {
+	t.Parallel()
+	r := newImages(t, engine.Config{Log: slog.New(slog.DiscardHandler)}, Config{})
+	for _, ref := range []string{imageref.BuiltPrefix + "ann:1", imageref.BuiltPrefix + "ann@" + digest.FromString("none").String()} {
+		_, err := r.Choose(t.Context(), ref, "ann", runtime.ImageChoice{Pull: true}, nil)
+		var refused *runtime.PullError
+		if !errors.As(err, &refused) || refused.Message != fmt.Sprintf(runtime.MsgBuiltGone, ref) {
+			t.Errorf("%s: %v", ref, err)
+		}
+		if newest, err := r.Newest(t.Context(), ref, true); err != nil || newest != (runtime.Image{}) {
+			t.Errorf("%s: %+v, %v", ref, newest, err)
+		}
+	}
+}

@@ -25,13 +25,13 @@ type Bridge struct {
 func (n *Network) ensure(ctx context.Context) (*Bridge, error) {
 	for range 3 {
 		list, err := n.API.NetworkList(ctx, client.NetworkListOptions{
-			Filters: client.Filters{}.Add("name", n.Names.Network), // matches substrings as well
+			Filters: client.Filters{}.Add("name", n.name), // matches substrings as well
 		})
 		if err != nil {
 			return nil, engine.WrapError(ctx, "list networks", err)
 		}
 		for _, other := range list.Items {
-			if other.Name != n.Names.Network {
+			if other.Name != n.name {
 				continue
 			}
 			if n.Owns(other.Labels, engine.RoleDraft) { // left by a crash
@@ -56,7 +56,7 @@ func (n *Network) ensure(ctx context.Context) (*Bridge, error) {
 			return nil, err
 		}
 	}
-	return nil, engine.ErrConcurrent("network %s cannot be created: another call keeps taking and freeing its name or interface", n.Names.Network)
+	return nil, engine.ErrConcurrent("network %s cannot be created: another call keeps taking and freeing its name or interface", n.name)
 }
 
 // reportSubnet logs once that the network has another subnet than the setting.
@@ -80,18 +80,22 @@ func (n *Network) reportSubnet(name string, subnet netip.Prefix) {
 // get one.
 func (n *Network) create(ctx context.Context) error {
 	if n.cfg.Subnet.IsValid() {
-		_, err := n.API.NetworkCreate(ctx, n.Names.Network, n.Options(engine.RoleNetwork, n.cfg.Subnet))
+		_, err := n.API.NetworkCreate(ctx, n.name, n.Options(engine.RoleNetwork, n.cfg.Subnet))
 		if err == nil || createdConcurrently(err) {
 			return nil
 		}
 		return n.overlaps(ctx, err)
 	}
-	first, err := n.API.NetworkCreate(ctx, n.Names.Network, n.Options(engine.RoleDraft, netip.Prefix{}))
+	first, err := n.API.NetworkCreate(ctx, n.name, n.Options(engine.RoleDraft, netip.Prefix{}))
 	if err != nil {
 		if createdConcurrently(err) {
 			return nil
 		}
-		if noPoolLeft(err) {
+		switch {
+		case noPoolLeft(err) && n.name != n.Names.Network:
+			return fmt.Errorf("no free subnet for the network of builds in Docker: remove networks that nothing uses (docker network prune), "+
+				"or give Docker more addresses (default-address-pools in daemon.json): %w", engine.WrapError(ctx, "create network", err))
+		case noPoolLeft(err):
 			return fmt.Errorf("no free subnet for the workspaces' network in Docker: set CODEHUB_NETWORK_SUBNET to an IPv4 network that is not in use, "+
 				"such as 10.213.0.0/24, or remove networks that nothing uses (docker network prune): %w", engine.WrapError(ctx, "create network", err))
 		}
@@ -108,7 +112,7 @@ func (n *Network) create(ctx context.Context) error {
 	if _, err := n.API.NetworkRemove(ctx, first.ID, client.NetworkRemoveOptions{}); err != nil {
 		return engine.WrapError(ctx, "remove network", err)
 	}
-	if _, err := n.API.NetworkCreate(ctx, n.Names.Network, n.Options(engine.RoleNetwork, subnet)); err != nil {
+	if _, err := n.API.NetworkCreate(ctx, n.name, n.Options(engine.RoleNetwork, subnet)); err != nil {
 		return engine.WrapError(ctx, "create network", err)
 	}
 	return nil
@@ -150,7 +154,7 @@ func (n *Network) Options(role string, subnet netip.Prefix) client.NetworkCreate
 	opts := client.NetworkCreateOptions{
 		Driver: "bridge",
 		Options: map[string]string{
-			"com.docker.network.bridge.name":       n.Names.Bridge,
+			"com.docker.network.bridge.name":       n.bridge,
 			"com.docker.network.bridge.enable_icc": "false",
 		},
 		Labels: n.Labels(role, "", ""),
@@ -179,6 +183,6 @@ func (n *Network) MarkUsed(addr netip.Addr) { n.addrs.markUsed(addr, n.Now()) }
 // sharesHost reports whether this process sees the network's bridge, so that it can
 // reach containers by their own addresses and set up the wall itself.
 func (n *Network) sharesHost() bool {
-	_, err := net.InterfaceByName(n.Names.Bridge)
+	_, err := net.InterfaceByName(n.bridge)
 	return err == nil
 }

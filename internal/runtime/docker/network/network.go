@@ -30,6 +30,9 @@ type Network struct {
 	// Apply sets the wall as this process: wall.Apply, but in tests.
 	Apply func(wall.Spec) error
 
+	name     string // in Docker
+	bridge   string // its interface
+	table    string // of the wall
 	helper   *helper.Helper
 	cfg      Config
 	addrs    addresses
@@ -46,6 +49,7 @@ type Network struct {
 // New returns an installation's network. It does not call Docker.
 func New(h *helper.Helper, cfg Config) *Network {
 	return &Network{
+		name: h.Names.Network, bridge: h.Names.Bridge, table: h.Names.Table,
 		Engine: h.Engine, helper: h, cfg: cfg, Apply: wall.Apply, checking: make(chan struct{}, 1),
 		noWall: h.Conditions.New(health.Config{
 			Name: "isolation", Failing: "workspaces run without network isolation; they reach this host and its network",
@@ -53,3 +57,21 @@ func New(h *helper.Helper, cfg Config) *Network {
 		}),
 	}
 }
+
+// ForBuilds returns the network of containers that build images, with a wall of its own. Docker
+// gives them raw sockets, with which they could forge the addresses of workspaces on the same
+// bridge. It exists from the first build on; Docker chooses its subnet.
+func (n *Network) ForBuilds() *Network {
+	cfg := n.cfg
+	cfg.Subnet = netip.Prefix{}
+	return &Network{
+		name: n.Names.Network + "-build", bridge: n.Names.BuildBridge, table: n.Names.Table + "-build",
+		Engine: n.Engine, helper: n.helper, cfg: cfg, Apply: n.Apply, checking: make(chan struct{}, 1), noWall: n.noWall,
+	}
+}
+
+// Name returns the network's name in Docker.
+func (n *Network) Name() string { return n.name }
+
+// Table returns the name of the wall's nftables table.
+func (n *Network) Table() string { return n.table }

@@ -63,8 +63,8 @@ func (n *Network) Forget() {
 
 func (n *Network) ensureWall(ctx context.Context) error {
 	spec := wall.Spec{
-		Table:  n.Names.Table,
-		Bridge: n.Names.Bridge,
+		Table:  n.table,
+		Bridge: n.bridge,
 		Deny:   n.cfg.Services,
 		Close:  n.cfg.Denied,
 		Open:   n.cfg.Allowed,
@@ -123,9 +123,9 @@ func (n *Network) wallCheckTime() time.Time {
 // else with the helper.
 func (n *Network) RemoveWall(ctx context.Context) error {
 	if n.sharesHost() {
-		if err := wall.Remove(n.Names.Table); !errors.Is(err, fs.ErrPermission) {
+		if err := wall.Remove(n.table); !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}
-	return n.helper.Run(ctx, helper.Run{Args: []string{helper.CmdRemoveWall, n.Names.Table}, HostNetwork: true, Caps: []string{"NET_ADMIN"}})
+	return n.helper.Run(ctx, helper.Run{Args: []string{helper.CmdRemoveWall, n.table}, HostNetwork: true, Caps: []string{"NET_ADMIN"}})
 }
