@@ -1,10 +1,28 @@
 package api
 
+import "time"
+
 // DevcontainerList is the answer of GET /workspaces/{id}/devcontainer: the files by which the
 // repositories of a workspace describe their environment.
 type DevcontainerList struct {
 	Files []Devcontainer `json:"files"` // in the order in which tools take them
 	More  bool           `json:"more"`  // there are others
+	// Build is the last build of an image for the workspace; null: there was none.
+	Build *DevcontainerBuild `json:"build"`
+}
+
+// DevcontainerBuild is the build of an image from a file, its Dockerfile and its Features. The
+// workspace uses the file once the build is done.
+type DevcontainerBuild struct {
+	File string `json:"file"`
+	// State is "waiting" (for other builds), "building", "done", "failed" or "canceled".
+	State     string                `json:"state"`
+	Step      string                `json:"step"`    // what it does, as Docker says it; empty: nothing yet
+	Error     string                `json:"error"`   // why it failed: one sentence
+	Log       string                `json:"log"`     // the last 64 KiB
+	Ignored   []DevcontainerIgnored `json:"ignored"` // of the Features; known once the build has begun
+	StartedAt time.Time             `json:"started_at"`
+	EndedAt   *time.Time            `json:"ended_at"`
 }
 
 // Devcontainer is a devcontainer.json, or a .gitpod.yml, and what a workspace would use of it.
@@ -20,9 +38,11 @@ type Devcontainer struct {
 	Line    int    `json:"line"` // of the problem; 0: none
 
 	Name       string                `json:"name"`
-	Image      string                `json:"image"`  // empty: the workspace's stays
-	Size       string                `json:"size"`   // empty: the workspace's stays
-	Folder     string                `json:"folder"` // that the IDE opens
+	Image      string                `json:"image"`      // empty: the workspace's stays
+	Dockerfile string                `json:"dockerfile"` // that an image is built from, below the repository; empty: none
+	Features   []string              `json:"features"`   // that are installed in the image that is built, as in the file
+	Size       string                `json:"size"`       // empty: the workspace's stays
+	Folder     string                `json:"folder"`     // that the IDE opens
 	Env        map[string]string     `json:"env"`
 	Ports      []ProjectPort         `json:"ports"`
 	Scripts    []DevcontainerScript  `json:"scripts"` // in their order

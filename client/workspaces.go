@@ -122,7 +122,8 @@ func (c *Client) Devcontainers(ctx context.Context, id string) (api.Devcontainer
 	return ask[api.DevcontainerList](ctx, c, http.MethodGet, path(id, "/devcontainer"), nil, nil)
 }
 
-// UseDevcontainer has the next start of a workspace use such a file.
+// UseDevcontainer has the next start of a workspace use such a file. If an image is built from the
+// file, the workspace stays as it is until DevcontainerBuild reports the end of the build.
 func (c *Client) UseDevcontainer(ctx context.Context, id string, in api.UseDevcontainer) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, path(id, "/devcontainer"), nil, in)
 }
@@ -130,6 +131,16 @@ func (c *Client) UseDevcontainer(ctx context.Context, id string, in api.UseDevco
 // StopDevcontainer has the next start of a workspace use no such file.
 func (c *Client) StopDevcontainer(ctx context.Context, id string) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodDelete, path(id, "/devcontainer"), nil, nil)
+}
+
+// DevcontainerBuild returns the last build of an image from such a file.
+func (c *Client) DevcontainerBuild(ctx context.Context, id string) (api.DevcontainerBuild, error) {
+	return ask[api.DevcontainerBuild](ctx, c, http.MethodGet, path(id, "/devcontainer/build"), nil, nil)
+}
+
+// CancelDevcontainerBuild cancels the build that runs. It ends within seconds.
+func (c *Client) CancelDevcontainerBuild(ctx context.Context, id string) (api.DevcontainerBuild, error) {
+	return ask[api.DevcontainerBuild](ctx, c, http.MethodDelete, path(id, "/devcontainer/build"), nil, nil)
 }
 
 func (c *Client) workspace(ctx context.Context, method, path string, q url.Values, in any) (api.Workspace, error) {

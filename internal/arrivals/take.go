@@ -72,7 +72,7 @@ func (r *Import) admit(ctx context.Context, n *postgres.ArrivedWorkspace, who *o
 	case who.result == Left:
 		return fmt.Errorf("its owner was not imported: %s", who.reason)
 	}
-	if err := r.image(n, w); err != nil {
+	if err := r.image(n, who.arrived.ID, w); err != nil {
 		return err
 	}
 	n.Owner, n.StorageBackend = who.arrived, r.Storage
@@ -103,8 +103,8 @@ func (r *Import) admit(ctx context.Context, n *postgres.ArrivedWorkspace, who *o
 	return nil
 }
 
-// image decides the image of a workspace.
-func (r *Import) image(n *postgres.ArrivedWorkspace, w *Workspace) error {
+// image decides the image of a workspace of this owner; empty: one who is not added yet.
+func (r *Import) image(n *postgres.ArrivedWorkspace, owner string, w *Workspace) error {
 	note := func(format string, args ...any) { w.Notes = append(w.Notes, fmt.Sprintf(format, args...)) }
 	switch {
 	case r.Image != "":
@@ -115,8 +115,12 @@ func (r *Import) image(n *postgres.ArrivedWorkspace, w *Workspace) error {
 	case !imageref.Valid(n.ImageRef):
 		return fmt.Errorf("the image reference %.100q is not valid", n.ImageRef)
 	}
+	_, built := imageref.BuiltFor(n.ImageRef)
 	switch {
-	case r.Images.Allows(n.ImageRef):
+	case r.Images.Allows(n.ImageRef, owner):
+	case built:
+		note("the image was built from a devcontainer.json for another user; using %s", r.DefaultImage)
+		n.ImageRef = r.DefaultImage
 	case n.Force:
 		note("the image %.100q is not allowed; using %s", n.ImageRef, r.DefaultImage)
 		n.ImageRef = r.DefaultImage

@@ -73,6 +73,30 @@ func TestImageNotAllowed(t *testing.T) {
 	}
 }
 
+// An image that was built from a devcontainer.json is its owner's, also on a server that allows every
+// image: another user cannot choose it, and a workspace that was handed over starts with it.
+func TestBuiltImageOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann, bob := e.user("ann"), e.user("bob")
+	image := imageref.BuiltPrefix + ann.UserID + ":1"
+	n := newWorkspace("one", workspace.DesiredStandby)
+	n.ImageRef = image
+	w := must(e.CreateWorkspace(t.Context(), ann, n))(t)
+	_, err := e.CreateWorkspace(t.Context(), bob, n)
+	wantCode(t, err, workspace.CodeImageNotAllowed)
+	n.ImageRef = "python"
+	other := must(e.CreateWorkspace(t.Context(), bob, n))(t)
+	_, err = e.PatchWorkspace(t.Context(), bob, other.ID, postgres.Patch{Image: &image})
+	wantCode(t, err, workspace.CodeImageNotAllowed)
+	running := workspace.DesiredRunning
+	for _, id := range []workspace.ID{w.ID, other.ID} {
+		e.set(id, state{"phase": "STANDBY", "image_ref": image})
+	}
+	must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Desired: &running}))(t)
+	must(e.PatchWorkspace(t.Context(), bob, other.ID, postgres.Patch{Desired: &running}))(t)
+}
+
 func TestUpdateImage(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

@@ -48,7 +48,7 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 	if err != nil {
 		return workspace.Workspace{}, fmt.Errorf("make an id: %w", err)
 	}
-	if err := db.checkImage(n.ImageRef); err != nil {
+	if err := notAllowed(db.images.Check(n.ImageRef, caller.UserID)); err != nil {
 		return workspace.Workspace{}, err
 	}
 	if err := lifecycle.CheckSize(n.Size, db.sizes); err != nil {
@@ -251,7 +251,7 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 				return lifecycle.Intent{}, err
 			}
 			if image.Changed {
-				if err := db.checkImage(*p.Image); err != nil {
+				if err := notAllowed(db.images.Check(*p.Image, w.OwnerID)); err != nil {
 					return lifecycle.Intent{}, err
 				}
 				if image, err = db.orQueued(ctx, tx, w, image, now); err != nil {

@@ -16,10 +16,9 @@ import (
 // pinned one, which is gone, or without the update that was asked for.
 const AuditImageReplaced = "workspace.image_replaced"
 
-// checkImage returns CodeImageNotAllowed, with the patterns of the allowed images in the
-// details, if the server does not allow the image.
-func (db *DB) checkImage(image string) error {
-	err := db.images.Check(image)
+// notAllowed returns CodeImageNotAllowed, with the patterns of the allowed images in the details, for
+// an *imageref.NotAllowed.
+func notAllowed(err error) error {
 	var refused *imageref.NotAllowed
 	if !errors.As(err, &refused) {
 		return err
@@ -36,7 +35,7 @@ func (db *DB) startable(w workspace.Workspace, out lifecycle.Intent, err error) 
 	if err != nil || !out.Changed || out.AccessOnly {
 		return out, err
 	}
-	return out, db.checkImage(w.ImageRef)
+	return out, notAllowed(db.images.CheckStart(w.ImageRef))
 }
 
 // UpdateImage makes the next start use the newest image (lifecycle.UpdateImage).

@@ -206,7 +206,7 @@ func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id wo
 // started.
 func (db *DB) recoverAllowed(w workspace.Workspace, now time.Time, action string) (lifecycle.Intent, error) {
 	out, err := lifecycle.RequestRecover(w, now, action)
-	if err == nil && w.ErrorReason == workspace.ErrImageNotAllowed && db.checkImage(w.ImageRef) != nil {
+	if err == nil && w.ErrorReason == workspace.ErrImageNotAllowed && db.images.CheckStart(w.ImageRef) != nil {
 		out = lifecycle.WithoutStart(out)
 	}
 	return out, err

@@ -10,6 +10,7 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/agent/program"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/runtime/docker/build"
 	"codehub/internal/runtime/imagebuild"
 	"codehub/internal/runtime/kube"
 	"codehub/internal/server/config"
@@ -22,6 +23,7 @@ type engine struct {
 	run     func(context.Context) error // until its context ends
 	refresh func()                      // what is observed from here on includes what other servers have done
 	close   func() error
+	builder *build.Builder // of images from repositories; nil: the runtime builds none
 }
 
 // openEngine opens the runtime that the settings name.
@@ -43,7 +45,7 @@ func openEngine(ctx context.Context, cfg config.Config, installation string, bui
 		return engine{}, err
 	}
 	idle := func(ctx context.Context) error { <-ctx.Done(); return nil }
-	return engine{Runtime: d, breaker: d.Breaker(), run: idle, refresh: func() {}, close: d.Close}, nil
+	return engine{Runtime: d, breaker: d.Breaker(), run: idle, refresh: func() {}, close: d.Close, builder: d.Builder()}, nil
 }
 
 // openKubernetes connects to the cluster. Settings that the cluster refuses are an error; a

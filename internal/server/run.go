@@ -59,6 +59,12 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return s.reserve.Run(gctx) })
 	g.Go(func() error { memlimit.Release(gctx); return nil })
 	g.Go(func() error { return s.hold.Run(gctx) })
+	g.Go(func() error {
+		building, end := context.WithCancel(gctx) // a build that ends is recorded while the database is there
+		defer end()
+		defer context.AfterFunc(ctx, end)()
+		return s.builder.Run(building)
+	})
 	g.Go(func() error { return s.front.Run(gctx) })
 	if s.numbers != nil {
 		g.Go(func() error { return s.serveMetrics(gctx) })

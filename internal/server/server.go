@@ -2,6 +2,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,8 +10,10 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -290,6 +293,18 @@ type parts struct {
 	sshBudget  sshgate.Budget
 }
 
+// proxyVariables are the variables of this process that name a proxy, also in lower case.
+func proxyVariables() map[string]string {
+	out := map[string]string{}
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {
+		lower := strings.ToLower(name)
+		if value := cmp.Or(os.Getenv(name), os.Getenv(lower)); value != "" {
+			out[name], out[lower] = value, value
+		}
+	}
+	return out
+}
+
 // server is a running codehub.
 type server struct {
 	parts
@@ -310,7 +325,8 @@ type server struct {
 	usage     *usage.Runner
 	inside    *frominside.Runner
 	templates *templates.Service
-	continued *shortway.Group // event streams and WebSockets
+	builder   *devcontainers.Builder // nil: this server builds no images from repositories
+	continued *shortway.Group        // event streams and WebSockets
 	http      http.Handler
 	metrics   *httpapi.Metrics
 
@@ -371,7 +387,16 @@ func newServer(p parts) (*server, error) {
 	offered := templates.New(templates.Config{
 		Settings: cfg.Templates, Store: db, DefaultImage: cfg.Defaults.DefaultImage, Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes, Log: log, Conditions: p.conditions,
 	})
-	described := devcontainers.New(devcontainers.Config{Store: db, Agents: attacher, Secrets: secretService, Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes})
+	var builder *devcontainers.Builder
+	if cfg.Devcontainers.Builds > 0 {
+		builder = devcontainers.NewBuilder(devcontainers.BuilderConfig{
+			Settings: cfg.Devcontainers, Store: db, Log: log, Dir: filepath.Join(cfg.DataDir, "builds"), Images: devcontainers.Images{
+				Contexts: attacher, Docker: p.runtime.builder, Registry: cfg.Registries.Client(), LoginsFile: cfg.Docker.RegistryAuthFile,
+				Allowed: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes, Proxy: proxyVariables(), Authorities: cfg.Authorities,
+			},
+		})
+	}
+	described := devcontainers.New(devcontainers.Config{Store: db, Agents: attacher, Secrets: secretService, Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes, Builder: builder})
 	gitIdentities := gitidentity.New(db, p.keys)
 	unsaved := proxy.NewUnsaved(time.Now)
 	openBodies := &inbound.OpenBodies{}
@@ -446,6 +471,6 @@ func newServer(p parts) (*server, error) {
 	return &server{
 		gate: gate, metrics: metrics,
 		parts: p, auth: authentication, signIn: signIn, gitApps: gitApps, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
-		flush: flush, ttl: idle, usage: spending, inside: inside, templates: offered, continued: continued, http: served,
+		flush: flush, ttl: idle, usage: spending, inside: inside, templates: offered, builder: builder, continued: continued, http: served,
 	}, nil
 }

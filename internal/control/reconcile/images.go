@@ -131,7 +131,7 @@ func (t *term) checkImages(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if t.cfg.Images.Allows(u.Ref) {
+		if t.cfg.Images.Allows(u.Ref, "") { // no registry has one that was built here for a user
 			t.checkImage(ctx, u, away)
 		}
 	}

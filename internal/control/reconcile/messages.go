@@ -25,6 +25,6 @@ func Messages() []string {
 		runtime.MsgNoPolicies, runtime.MsgPoliciesIgnored, runtime.MsgPoliciesOpen, runtime.MsgReached, runtime.MsgUnreached, runtime.MsgBuildStep,
 		runtime.ReachedWorkspace, runtime.ReachedAPI, runtime.ReachedNode, runtime.ReachedMetadata,
 		runtime.MsgNodeLogin, runtime.MsgNodeUnreachable, runtime.MsgNoImage, runtime.MsgNoPlatform, runtime.MsgNodePulls, runtime.MsgNotDownloaded,
-		runtime.MsgNoRegistry, runtime.MsgNotBuilt, runtime.MsgNoDefault, runtime.MsgNoIDE, runtime.MsgNotHere, runtime.MsgNotPulled,
+		runtime.MsgNoRegistry, runtime.MsgNotBuilt, runtime.MsgBuiltGone, runtime.MsgNoDefault, runtime.MsgNoIDE, runtime.MsgNotHere, runtime.MsgNotPulled,
 	}
 }

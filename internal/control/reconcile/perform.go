@@ -24,7 +24,7 @@ import (
 func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runtime.Container, w *work) error {
 	switch row.Operation {
 	case workspace.OpProvisioning:
-		if err := t.cfg.Images.Check(row.ImageRef); err != nil {
+		if err := t.cfg.Images.CheckStart(row.ImageRef); err != nil {
 			return err
 		}
 		if _, err := t.endJobs(ctx, row); err != nil {
@@ -85,7 +85,7 @@ const (
 )
 
 func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime.Container, step func(runtime.Progress)) error {
-	if err := t.cfg.Images.Check(row.ImageRef); err != nil {
+	if err := t.cfg.Images.CheckStart(row.ImageRef); err != nil {
 		return err
 	}
 	// One of another uid is of an earlier version, or from before a change of the range.

@@ -36,6 +36,9 @@ func (t *term) setup(ctx context.Context, row workspace.Workspace, l postgres.La
 // extensionsTimeout is after how many seconds the installation of extensions is ended.
 const extensionsTimeout = 300
 
+// maxOnceName is how much of the name of a script is in that of its file, which has at most 100 characters.
+const maxOnceName = 60
+
 // projectSteps are the steps of what a workspace works on; nil: none. The name of the file of a step
 // that runs once per home stays the same, also in later versions.
 func projectSteps(p *workspace.Project) (steps []agent.Step) {
@@ -84,7 +87,8 @@ func addDevcontainer(p *workspace.Project, image string, s *agent.Setup) {
 		if script.Once {
 			text, _ := json.Marshal([]any{image, d.Folder, script})
 			step.Timeout = workspace.MaxScriptTimeout
-			step.Once = fmt.Sprintf("devcontainer-%s-%.8x", strings.ToLower(script.Name), sha256.Sum256(text))
+			name := strings.ReplaceAll(strings.ToLower(script.Name), ".", "-") // with the ID of a Feature
+			step.Once = fmt.Sprintf("devcontainer-%s-%.8x", name[:min(len(name), maxOnceName)], sha256.Sum256(text))
 		}
 		s.Steps = append(s.Steps, step)
 	}

@@ -58,6 +58,7 @@ type Config struct {
 	Secrets Secrets // optional
 	Images  imageref.Allowed
 	Sizes   workspace.Sizes
+	Builder *Builder // nil: this server builds no images
 }
 
 // Service is safe for concurrent use.
@@ -68,9 +69,16 @@ func New(cfg Config) *Service { return &Service{cfg} }
 
 // file is a description with what the workspace would use of it.
 type file struct {
-	api  api.Devcontainer
-	uses *workspace.Devcontainer // nil: it has a problem
+	api    api.Devcontainer
+	uses   *workspace.Devcontainer // nil: it has a problem
+	e      devcontainer.Environment
+	place  devcontainer.Place
+	folder string // of the repository, below the home
+	name   string // of the file, below that
 }
+
+// builds reports whether an image has to be built before the workspace can use the file.
+func (f file) builds() bool { return f.e.Build != nil || len(f.e.Features) > 0 }
 
 // List returns the descriptions in the repositories of the caller's workspace, as they are now.
 // CodeNotRunning; CodeUnavailable.
@@ -79,6 +87,14 @@ func (s *Service) List(ctx context.Context, caller workspace.Caller, id workspac
 	out := api.DevcontainerList{Files: []api.Devcontainer{}, More: more}
 	for _, f := range files {
 		out.Files = append(out.Files, f.api)
+	}
+	if err == nil {
+		switch b, buildErr := s.Build(ctx, caller, id); {
+		case buildErr == nil:
+			out.Build = &b
+		case workspace.CodeOf(buildErr) != workspace.CodeNotFound:
+			err = buildErr
+		}
 	}
 	if err != nil || s.cfg.Secrets == nil || !slices.ContainsFunc(out.Files, func(f api.Devcontainer) bool { return len(f.Secrets) > 0 }) {
 		return out, err
@@ -98,9 +114,22 @@ func (s *Service) List(ctx context.Context, caller workspace.Caller, id workspac
 	return out, nil
 }
 
+// Build returns the last build of an image for the caller's workspace. CodeNotFound if there was none.
+func (s *Service) Build(ctx context.Context, caller workspace.Caller, id workspace.ID) (api.DevcontainerBuild, error) {
+	return s.cfg.Store.DevcontainerBuild(ctx, caller, id)
+}
+
+// CancelBuild ends the build for the caller's workspace, in a moment. CodeNotFound if there was none;
+// CodeNotCancellable if it has ended.
+func (s *Service) CancelBuild(ctx context.Context, caller workspace.Caller, id workspace.ID) (api.DevcontainerBuild, error) {
+	return s.cfg.Store.CancelBuild(ctx, caller, id)
+}
+
 // Use has the next start of the caller's workspace use a description; see devcontainer.Choose for the
-// name. digest is that of the version that was shown, or empty. CodeNotFound; CodeInvalid for a file
-// with a problem or of another version; otherwise as List.
+// name. Where an image has to be built, it begins the build, which ends with that; until then the
+// workspace stays as it is. digest is that of the version that was shown, or empty. CodeNotFound;
+// CodeInvalid for a file with a problem or of another version; CodeOperationInProgress while another
+// image is built for the owner; otherwise as List.
 func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace.ID, name, digest string) (workspace.Workspace, error) {
 	w, files, _, err := s.read(ctx, caller, id)
 	if err != nil {
@@ -122,7 +151,22 @@ func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace
 	if digest != "" && digest != files[i].uses.Digest {
 		return w, workspace.InvalidField("digest", "is of another version: the file has changed since it was shown. Look at it again.")
 	}
-	return s.cfg.Store.PatchWorkspace(ctx, caller, id, postgres.Patch{Devcontainer: workspace.Optional[workspace.Devcontainer]{Set: true, Value: files[i].uses}})
+	if files[i].builds() {
+		return w, s.cfg.Builder.begin(ctx, caller, w, files[i])
+	}
+	return s.use(ctx, caller, id, files[i].uses)
+}
+
+// use cancels a build, which would replace what is used now.
+func (s *Service) use(ctx context.Context, caller workspace.Caller, id workspace.ID, d *workspace.Devcontainer) (workspace.Workspace, error) {
+	switch _, err := s.CancelBuild(ctx, caller, id); workspace.CodeOf(err) {
+	case workspace.CodeNotFound, workspace.CodeNotCancellable:
+	default:
+		if err != nil {
+			return workspace.Workspace{}, err
+		}
+	}
+	return s.cfg.Store.PatchWorkspace(ctx, caller, id, postgres.Patch{Devcontainer: workspace.Optional[workspace.Devcontainer]{Set: true, Value: d}})
 }
 
 // Stop has the next start of the caller's workspace use no description: the workspace gets back what
@@ -132,7 +176,7 @@ func (s *Service) Stop(ctx context.Context, caller workspace.Caller, id workspac
 	if err != nil || w.Project == nil || w.Project.Devcontainer == nil {
 		return w, err
 	}
-	return s.cfg.Store.PatchWorkspace(ctx, caller, id, postgres.Patch{Devcontainer: workspace.Optional[workspace.Devcontainer]{Set: true}})
+	return s.use(ctx, caller, id, nil)
 }
 
 func (s *Service) read(ctx context.Context, caller workspace.Caller, id workspace.ID) (w workspace.Workspace, files []file, more bool, err error) {
@@ -162,8 +206,8 @@ func (s *Service) read(ctx context.Context, caller workspace.Caller, id workspac
 
 // plan returns what the workspace would use of a description.
 func (s *Service) plan(w workspace.Workspace, d agent.Description) file {
-	f := file{api: api.Devcontainer{
-		File: path.Join(d.Folder, d.Name), Env: map[string]string{}, Ports: []api.ProjectPort{}, Scripts: []api.DevcontainerScript{}, Extensions: []string{},
+	f := file{folder: d.Folder, name: d.Name, api: api.Devcontainer{
+		File: path.Join(d.Folder, d.Name), Features: []string{}, Env: map[string]string{}, Ports: []api.ProjectPort{}, Scripts: []api.DevcontainerScript{}, Extensions: []string{},
 		Settings: map[string]any{}, Secrets: []api.DevcontainerSecret{}, Ignored: []api.DevcontainerIgnored{},
 	}}
 	var used *workspace.Devcontainer
@@ -177,7 +221,8 @@ func (s *Service) plan(w workspace.Workspace, d agent.Description) file {
 		f.api.Problem, f.api.Message = d.Problem, problemText(d.Problem)
 		return f
 	}
-	e, err := devcontainer.Parse(d.Name, d.Content, devcontainer.Place{Repository: path.Join(runtime.HomeDir, d.Folder), ID: string(w.ID), User: account.User})
+	f.place = devcontainer.Place{Repository: path.Join(runtime.HomeDir, d.Folder), ID: string(w.ID), User: account.User, Builds: s.cfg.Builder != nil}
+	e, err := devcontainer.Parse(d.Name, d.Content, f.place)
 	var refused *devcontainer.Error
 	if errors.As(err, &refused) {
 		f.api.Problem, f.api.Line, f.api.Message = refused.Reason, refused.Line, refused.Error()+"."
@@ -187,7 +232,7 @@ func (s *Service) plan(w workspace.Workspace, d agent.Description) file {
 	uses := p.uses()
 	uses.File, uses.Digest = f.api.File, digest
 	f.api.Digest = digest
-	f.uses = &uses
+	f.uses, f.e = &uses, e
 	p.show(&f.api, uses)
 	return f
 }
@@ -223,11 +268,7 @@ func (p *planner) uses() workspace.Devcontainer {
 			p.ignore(string(s.Hook), ReasonTooMany)
 			continue
 		}
-		script := workspace.DevcontainerScript{Name: string(s.Hook), Once: s.Hook.Once()}
-		for _, c := range s.Commands {
-			script.Commands = append(script.Commands, workspace.DevcontainerCommand(c))
-		}
-		u.Scripts = append(u.Scripts, script)
+		u.Scripts = append(u.Scripts, scriptOf(s))
 	}
 	for _, secret := range p.e.Secrets {
 		u.Secrets = append(u.Secrets, secret.Name)
@@ -238,6 +279,14 @@ func (p *planner) uses() workspace.Devcontainer {
 	return u
 }
 
+func scriptOf(s devcontainer.Script) workspace.DevcontainerScript {
+	script := workspace.DevcontainerScript{Name: string(s.Hook), Once: s.Hook.Once()}
+	for _, c := range s.Commands {
+		script.Commands = append(script.Commands, workspace.DevcontainerCommand(c))
+	}
+	return script
+}
+
 // image returns the image that the workspace gets; empty: its own stays.
 func (p *planner) image() string {
 	switch {
@@ -246,7 +295,7 @@ func (p *planner) image() string {
 	case !imageref.Valid(p.e.Image):
 		p.ignore("image", ReasonImageBad)
 		return ""
-	case !p.s.cfg.Images.Allows(p.e.Image):
+	case !p.s.cfg.Images.Allows(p.e.Image, p.w.OwnerID):
 		p.ignore("image", ReasonImageNotAllowed)
 		return ""
 	}
@@ -361,6 +410,12 @@ func line(text string, most int) string {
 func (p *planner) show(out *api.Devcontainer, u workspace.Devcontainer) {
 	e := p.e
 	out.Name, out.Image, out.Size, out.Folder = e.Name, u.Given.Image, u.Given.Size, u.Folder
+	if e.Build != nil {
+		out.Dockerfile = e.Build.Dockerfile
+	}
+	for _, feature := range e.Features {
+		out.Features = append(out.Features, feature.Reference)
+	}
 	maps.Copy(out.Env, u.Given.Env)
 	maps.Copy(out.Env, u.References)
 	for _, port := range u.Ports {

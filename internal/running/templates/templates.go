@@ -175,7 +175,7 @@ func joined(problems []error) error {
 // check returns the template.Problems of a template that no workspace could be created from here.
 func (s *Service) check(t template.Template) error {
 	var list template.Problems
-	if t.Image != "" && !s.cfg.Images.Allows(t.Image) {
+	if t.Image != "" && !s.cfg.Images.Allows(t.Image, "") {
 		list = append(list, template.Problem{Line: t.Line("image"), Field: "image", Text: fmt.Sprintf("%q is not allowed; the allowed images are: %s", t.Image, s.cfg.Images.String())})
 	}
 	if size := workspace.SizeNamed(t.Size); !s.cfg.Sizes.Has(size) {

@@ -30,6 +30,7 @@ import (
 	"codehub/internal/gateway/inbound"
 	"codehub/internal/gateway/origin"
 	"codehub/internal/postgres"
+	"codehub/internal/running/devcontainers"
 	"codehub/internal/running/service"
 	"codehub/internal/running/templates"
 	"codehub/internal/running/ttl"
@@ -77,27 +78,28 @@ type Config struct {
 
 	// Groups, each passed whole to the package that declares, checks and uses it. The
 	// help lists settings in this order.
-	Front      front.Settings         `embed:""`
-	Docker     docker.Settings        `embed:""`
-	Cluster    kube.Settings          `embed:""` // only for Kubernetes
-	Registries registry.Settings      `embed:""`
-	Limits     postgres.Limits        `embed:""`
-	Logins     auth.Settings          `embed:""`
-	SignIn     signin.Settings        `embed:""`
-	Sealed     sealed.Settings        `embed:""`
-	Git        gitapps.Settings       `embed:""`
-	Templates  templates.Settings     `embed:""`
-	Inbound    inbound.Settings       `embed:""`
-	Proxy      proxy.Settings         `embed:""`
-	SSH        sshgate.Settings       `embed:""`
-	Retention  gc.Settings            `embed:""`
-	Bucket     bucket.Settings        `embed:""`
-	Ballast    ballast.Settings       `embed:""`
-	Lifecycle  lifecycle.Settings     `embed:""`
-	Idle       service.Idle           `embed:""`
-	Redis      redisbus.Settings      `embed:""`
-	Audit      postgres.AuditSettings `embed:""`
-	Usage      postgres.UsageSettings `embed:""`
+	Front         front.Settings         `embed:""`
+	Docker        docker.Settings        `embed:""`
+	Cluster       kube.Settings          `embed:""` // only for Kubernetes
+	Registries    registry.Settings      `embed:""`
+	Devcontainers devcontainers.Settings `embed:""`
+	Limits        postgres.Limits        `embed:""`
+	Logins        auth.Settings          `embed:""`
+	SignIn        signin.Settings        `embed:""`
+	Sealed        sealed.Settings        `embed:""`
+	Git           gitapps.Settings       `embed:""`
+	Templates     templates.Settings     `embed:""`
+	Inbound       inbound.Settings       `embed:""`
+	Proxy         proxy.Settings         `embed:""`
+	SSH           sshgate.Settings       `embed:""`
+	Retention     gc.Settings            `embed:""`
+	Bucket        bucket.Settings        `embed:""`
+	Ballast       ballast.Settings       `embed:""`
+	Lifecycle     lifecycle.Settings     `embed:""`
+	Idle          service.Idle           `embed:""`
+	Redis         redisbus.Settings      `embed:""`
+	Audit         postgres.AuditSettings `embed:""`
+	Usage         postgres.UsageSettings `embed:""`
 
 	Memory memlimit.Settings `embed:""`
 
@@ -369,6 +371,8 @@ func (c *Config) cluster() error {
 	case c.Runtime != Kubernetes:
 	case c.BuildImages != "":
 		return setting.Invalid("CODEHUB_BUILD_IMAGES", "the nodes of a cluster do not have images that this machine builds", "push the images to a registry (docs/kubernetes.md)")
+	case c.Devcontainers.Builds > 0:
+		return setting.Invalid("CODEHUB_DEVCONTAINER_BUILDS", "the nodes of a cluster do not have images that this machine builds", "leave it empty, and have CI build the images of repositories (docs/kubernetes.md)")
 	case c.Docker.ExtensionsDir != "":
 		return setting.Invalid("CODEHUB_EXTENSIONS_DIR", "the nodes of a cluster do not have the folder", "build an image of the IDE with the extensions, and set CODEHUB_IDE_IMAGE (docs/kubernetes.md)")
 	case c.Docker.Sudo && c.Reconcile.UIDs.Last > mostMappedUID:

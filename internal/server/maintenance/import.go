@@ -67,7 +67,7 @@ func (c *importCmd) Run(ctx context.Context) error {
 	if c.Image != "" && !imageref.Valid(c.Image) {
 		return &setting.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
 	}
-	if c.Image != "" && !c.Defaults.Images.Allows(c.Image) {
+	if c.Image != "" && !c.Defaults.Images.Allows(c.Image, "") {
 		return &setting.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not allowed by CODEHUB_ALLOWED_IMAGES", c.Image), Do: "use one of " + c.Defaults.Images.String()}
 	}
 	for _, f := range []struct {

@@ -210,6 +210,7 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("POST /workspaces/{id}/dotfiles", d.applyDotfiles)
 	loggedIn("GET /workspaces/{id}/devcontainer", d.devcontainerPage)
 	loggedIn("POST /workspaces/{id}/devcontainer", d.useDevcontainer)
+	loggedIn("GET /workspaces/{id}/devcontainer/build", d.devcontainerBuildState)
 	loggedIn("GET /workspaces/{id}/limit", d.limitState)
 	loggedIn("GET /workspaces/{id}/wait", d.wait)
 	d.changeRoutes(loggedIn)

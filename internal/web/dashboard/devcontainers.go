@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"codehub/api"
 	"codehub/internal/web/dashboard/catalogue"
@@ -23,6 +24,17 @@ type devcontainerView struct {
 	Trouble string
 	Uses    string // the file that the workspace uses; empty: none
 	Running bool
+	Build   *devcontainerBuild // the last one; nil: there was none
+}
+
+// devcontainerBuild is the build of an image from a file, with the texts devcontainer.build.<State>.
+type devcontainerBuild struct {
+	api.DevcontainerBuild
+	ID      string // of the workspace
+	Runs    bool
+	Restart bool // the workspace runs, and uses the image after a restart
+	Took    time.Duration
+	Reasons []devcontainerReason
 }
 
 type devcontainerFile struct {
@@ -38,6 +50,7 @@ type devcontainerCommand struct {
 	Once             bool
 }
 
+// devcontainerReason is a property that is not used. Line is empty if it is not of the file.
 type devcontainerReason struct{ Property, Line, Text string }
 
 func (d *Dashboard) devcontainerPage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -65,6 +78,10 @@ func (d *Dashboard) devcontainerPage(w http.ResponseWriter, r *http.Request, c w
 		d.Log.Debug("read the descriptions of a workspace's repositories failed", "workspace", ws.ID, "err", err)
 		v.Trouble = "unavailable"
 	default:
+		d.fail(w, r, err)
+		return
+	}
+	if v.Build, err = d.devcontainerBuildOf(ctx, r, c, ws); err != nil {
 		d.fail(w, r, err)
 		return
 	}
@@ -96,11 +113,62 @@ func devcontainerFileOf(l *catalogue.Language, f api.Devcontainer) devcontainerF
 			v.Commands = append(v.Commands, devcontainerCommand{s.Name, c.Name, strings.TrimSpace(text), s.Once})
 		}
 	}
-	for _, i := range f.Ignored {
-		v.Reasons = append(v.Reasons, devcontainerReason{i.Property, l.T("templates.line", i.Line), l.Known("devcontainer.reason.", i.Reason)})
-	}
+	v.Reasons = devcontainerReasons(l, f.Ignored)
 	return v
 }
+
+// Builds reports that an image is built from the file.
+func (f devcontainerFile) Builds() bool { return f.Dockerfile != "" || len(f.Features) > 0 }
+
+func devcontainerReasons(l *catalogue.Language, ignored []api.DevcontainerIgnored) (list []devcontainerReason) {
+	for _, i := range ignored {
+		line := ""
+		if i.Line > 0 {
+			line = l.T("templates.line", i.Line)
+		}
+		list = append(list, devcontainerReason{i.Property, line, l.Known("devcontainer.reason.", i.Reason)})
+	}
+	return list
+}
+
+// devcontainerBuildOf returns the last build for a workspace, or nil.
+func (d *Dashboard) devcontainerBuildOf(ctx context.Context, r *http.Request, c workspace.Caller, ws workspace.Workspace) (*devcontainerBuild, error) {
+	b, err := d.Devcontainers.Build(ctx, c, ws.ID)
+	switch {
+	case workspace.CodeOf(err) == workspace.CodeNotFound:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	v := &devcontainerBuild{DevcontainerBuild: b, ID: string(ws.ID), Runs: b.EndedAt == nil, Reasons: devcontainerReasons(d.set(r).lang, b.Ignored)}
+	end := d.Now()
+	if b.EndedAt != nil {
+		end = *b.EndedAt
+		v.Restart = b.State == "done" && usesDevcontainer(ws) == b.File && ws.Phase == workspace.PhaseRunning && ws.PhaseChangedAt.Before(end)
+	}
+	v.Took, v.Log = max(0, end.Sub(b.StartedAt)), readable(b.Log)
+	return v, nil
+}
+
+// devcontainerBuildState is the part of the page that follows a build. At its end the whole page
+// has changed.
+func (d *Dashboard) devcontainerBuildState(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	var b *devcontainerBuild
+	if err == nil && d.Devcontainers != nil {
+		b, err = d.devcontainerBuildOf(r.Context(), r, c, ws)
+	}
+	switch {
+	case err != nil:
+		d.fail(w, r, err)
+	case b == nil || !b.Runs || !isHTMX(r):
+		d.redirect(w, r, devcontainerPath(ws.ID))
+	default:
+		d.fragments(w, r, http.StatusOK, part{"devcontainer-build", b})
+	}
+}
+
+func devcontainerPath(id workspace.ID) string { return "/workspaces/" + string(id) + "/devcontainer" }
 
 // usesDevcontainer returns the file that a workspace uses, or "".
 func usesDevcontainer(w workspace.Workspace) string {
@@ -110,7 +178,7 @@ func usesDevcontainer(w workspace.Workspace) string {
 	return w.Project.Devcontainer.File
 }
 
-// useDevcontainer has the next start use a file, or none.
+// useDevcontainer has the next start use a file, or none, or cancels the build of an image.
 func (d *Dashboard) useDevcontainer(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	id, err := idOf(r)
 	if err == nil && d.Devcontainers == nil {
@@ -123,15 +191,26 @@ func (d *Dashboard) useDevcontainer(w http.ResponseWriter, r *http.Request, c wo
 	ctx, cancel := context.WithTimeout(r.Context(), usageTimeout)
 	defer cancel()
 	note := "devcontainer"
-	if r.PostFormValue("do") == "stop" {
+	switch r.PostFormValue("do") {
+	case "stop":
 		note = "devcontainer_stop"
 		_, err = d.Devcontainers.Stop(ctx, c, id)
-	} else {
+	case "cancel":
+		note = "devcontainer_cancel"
+		_, err = d.Devcontainers.CancelBuild(ctx, c, id)
+	default:
 		_, err = d.Devcontainers.Use(ctx, c, id, clean(r.PostFormValue("file")), r.PostFormValue("digest"))
+		if workspace.CodeOf(err) == workspace.CodeOperationInProgress {
+			d.refuseWith(w, r, c, id, err, d.set(r).lang.T("devcontainer.build.another"))
+			return
+		}
+		if b, failed := d.Devcontainers.Build(ctx, c, id); err == nil && failed == nil && b.EndedAt == nil {
+			note = "devcontainer_build"
+		}
 	}
 	if err != nil {
 		d.refuse(w, r, c, id, err)
 		return
 	}
-	d.redirect(w, r, notedAt("/workspaces/"+string(id)+"/devcontainer", note, id))
+	d.redirect(w, r, notedAt(devcontainerPath(id), note, id))
 }

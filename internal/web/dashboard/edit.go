@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"codehub/internal/postgres"
+	"codehub/internal/web/dashboard/catalogue"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/environ"
 	"codehub/internal/workspace/imageref"
@@ -21,7 +22,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	}
 	f.line("name", workspace.MaxName, true)
 	f.lines("description", workspace.MaxDescription)
-	f.image(false)
+	f.image(false, c.UserID)
 	f.size()
 	f.Open = r.PostFormValue("open") != ""
 	project := f.readRepository()
@@ -124,7 +125,7 @@ func (f *form) timeouts() postgres.Patch {
 
 // newImage returns the patch of the image, which the next start uses.
 func (f *form) newImage() postgres.Patch {
-	f.image(true)
+	f.image(true, f.W.W.OwnerID)
 	image := f.Value["image"]
 	return postgres.Patch{Image: &image}
 }
@@ -155,20 +156,29 @@ func (f *form) showDetails(ws workspace.Workspace) {
 	}
 }
 
-// image validates the field of a container image.
-func (f *form) image(required bool) {
+// image validates the field of the container image of a workspace of this owner.
+func (f *form) image(required bool, owner string) {
 	f.line("image", imageref.MaxLength, required)
 	if image := f.Value["image"]; image != "" && !imageref.Valid(image) {
 		f.fail("image", "field.image_bad")
-	} else if image != "" && !f.images.Allows(image) {
-		f.fail("image", "field.image_not_allowed", strings.Join(f.images.Patterns(), ", "))
+	} else if image != "" && !f.images.Allows(image, owner) {
+		f.Errors["image"] = imageRefused(f.lang, "field.image_not_allowed", f.images.Patterns())
 	}
 }
 
+// imageRefused returns the text with this key about the allowed images, or that for an image of
+// another user on a server that allows every other image.
+func imageRefused(l *catalogue.Language, key string, allowed []string) string {
+	if len(allowed) == 0 {
+		return l.T("field.image_refused")
+	}
+	return l.T(key, strings.Join(allowed, ", "))
+}
+
 // allowedOf returns the patterns in the details of a CodeImageNotAllowed error.
-func allowedOf(e *workspace.Error) string {
+func allowedOf(e *workspace.Error) []string {
 	list, _ := e.Details["allowed_images"].([]string)
-	return strings.Join(list, ", ")
+	return list
 }
 
 // environment returns the patch that replaces the environment variables.

@@ -95,13 +95,18 @@ func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, c workspace.C
 	text := l.T("err.internal")
 	if errors.As(err, &e) {
 		if text = e.Message; e.Code == workspace.CodeImageNotAllowed {
-			text = l.T("err.image_not_allowed", allowedOf(e))
+			text = imageRefused(l, "err.image_not_allowed", allowedOf(e))
 		} else if e.Code == workspace.CodeQuotaExceeded && inBytes(e) {
 			text = quotaProblem(l, e)
 		} else if l.Has("err." + string(e.Code)) {
 			text = l.T("err." + string(e.Code))
 		}
 	}
+	d.refuseWith(w, r, c, id, err, text)
+}
+
+// refuseWith is refuse with a text for err.
+func (d *Dashboard) refuseWith(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID, err error, text string) {
 	t := &toast{Text: text, Error: true}
 	if !isHTMX(r) {
 		p := d.newPage(r, &c, "message.refused.title", struct {

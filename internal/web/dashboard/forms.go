@@ -312,7 +312,7 @@ func (d *Dashboard) refuseForm(w http.ResponseWriter, r *http.Request, c workspa
 	case workspace.CodeNameTaken:
 		f.fail("name", "field.name_taken")
 	case workspace.CodeImageNotAllowed:
-		f.fail("image", "field.image_not_allowed", allowedOf(e))
+		f.Errors["image"] = imageRefused(f.lang, "field.image_not_allowed", allowedOf(e))
 	case workspace.CodeLimitExceeded:
 		if perUser, n := limitOf(e); perUser {
 			f.Problem = f.lang.T("create.limit", n)

@@ -570,7 +570,12 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		}
 	}
 	clones.set(agent.StepStatus{Name: someRepo, Kind: agent.KindClone, State: agent.StepDone, Described: true})
-	w.dash.Devcontainers = devcontainers.New(devcontainers.Config{Store: w.DB, Agents: &descriptions{Files: describedFiles}, Sizes: w.dash.Sizes})
+	built := builtFile
+	built.Name = ".devcontainer/go/devcontainer.json"
+	w.dash.Devcontainers = devcontainers.New(devcontainers.Config{
+		Store: w.DB, Agents: &descriptions{Files: append(slices.Clone(describedFiles), built)}, Sizes: w.dash.Sizes,
+		Builder: devcontainers.NewBuilder(devcontainers.BuilderConfig{Store: w.DB}),
+	})
 	for _, l := range b.screens() {
 		b.as(l)
 		b.visit("/workspaces/" + string(cloning))
@@ -586,6 +591,30 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.as(l)
 		b.visit("/workspaces/" + string(cloning) + "/devcontainer")
 		b.shoot(shots, l, "devcontainer-used")
+	}
+	report := postgres.BuildReport{State: postgres.BuildBuilding, Step: "Step 3/7 : RUN make tools", Log: strings.Repeat("Get:1 https://deb.example.com/debian bookworm/main amd64 build-essential amd64 12.9 [7704 B]\n", 40)}
+	build := w.built(cloning, report)
+	for _, l := range b.screens() {
+		if _, err := w.DB.ReportBuild(t.Context(), build, report); err != nil {
+			t.Fatal(err)
+		}
+		b.as(l)
+		b.visit("/workspaces/" + string(cloning))
+		b.shown("#devcontainer-build-building")
+		b.shoot(shots, l, "detail-building")
+		b.visit("/workspaces/" + string(cloning) + "/devcontainer")
+		b.until(`(p => p.scrollTop > 0 && p.scrollHeight - p.scrollTop - p.clientHeight < 2)(document.querySelector('#devcontainer-build pre.log'))`)
+		b.shoot(shots, l, "devcontainer-building")
+	}
+	report.State, report.Error = postgres.BuildFailed, "The command '/bin/sh -c make tools' returned a non-zero code: 2."
+	report.Ignored = []api.DevcontainerIgnored{{Property: "features.docker-in-docker.privileged", Reason: "rights"}, {Property: "features.docker-in-docker.mounts", Reason: "mounts"}}
+	if _, err := w.DB.ReportBuild(t.Context(), build, report); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range b.screens() {
+		b.as(l)
+		b.visit("/workspaces/" + string(cloning) + "/devcontainer")
+		b.shoot(shots, l, "devcontainer-build-failed")
 	}
 	// A request that the state forbids, from a browser without scripts.
 	for _, l := range b.screens() {

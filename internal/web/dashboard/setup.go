@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"time"
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/agent"
@@ -27,8 +28,10 @@ type setupView struct {
 	Steps    []setupStep
 	// Described reports that a repository describes its environment, and Uses is the file of it that
 	// the workspace uses.
-	Described       bool
-	Uses            string
+	Described bool
+	Uses      string
+	// Build is "building" or "failed", for an image from such a file; empty: neither.
+	Build           string
 	Running, Failed bool
 	Retries         bool // "Try again" would run a step
 	Dotfiles        bool // "Apply dotfiles" would apply some
@@ -139,6 +142,19 @@ func (d *Dashboard) showSetup(w http.ResponseWriter, r *http.Request, c workspac
 		v.Dotfiles = own.URL != "" && d.Dotfiles != nil && !v.Running
 	}
 	v.Uses, v.Described = usesDevcontainer(ws), v.Described && d.Devcontainers != nil
+	if d.Devcontainers != nil && !ws.Project.Empty() {
+		b, err := d.devcontainerBuildOf(r.Context(), r, c, ws)
+		switch {
+		case err != nil:
+			d.fail(w, r, err)
+			return
+		case b == nil:
+		case b.Runs:
+			v.Build = "building"
+		case b.State == "failed" && d.Now().Sub(*b.EndedAt) < 24*time.Hour:
+			v.Build = "failed"
+		}
+	}
 	d.fragments(w, r, http.StatusOK, part{"setup", v})
 }
 

@@ -160,7 +160,7 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 	v.Why, v.Unused = whyOf(w)
 	v.Life = lifetimeOf(w, on)
 	v.Problem = problemOf(w)
-	if err := on.images.Check(w.ImageRef); err != nil && v.Problem == nil && !v.Deleted {
+	if err := on.images.CheckStart(w.ImageRef); err != nil && v.Problem == nil && !v.Deleted {
 		// Its next start will be refused.
 		v.Problem = &problem{Key: string(workspace.ErrImageNotAllowed), Detail: err.Error()}
 	}

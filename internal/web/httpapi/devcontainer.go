@@ -21,10 +21,27 @@ func (s *server) useDevcontainer(w http.ResponseWriter, r *http.Request, id auth
 	ctx, cancel := context.WithTimeout(r.Context(), usageTimeout)
 	defer cancel()
 	ws, err := s.cfg.Devcontainers.Use(ctx, id.Caller, pathID(r), in.File, in.Digest)
-	return s.answer(w, http.StatusOK, ws, err)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if b, err := s.cfg.Devcontainers.Build(ctx, id.Caller, ws.ID); err == nil && b.EndedAt == nil {
+		status = http.StatusAccepted
+	}
+	return s.answer(w, status, ws, nil)
 }
 
 func (s *server) stopDevcontainer(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	ws, err := s.cfg.Devcontainers.Stop(r.Context(), id.Caller, pathID(r))
 	return s.answer(w, http.StatusOK, ws, err)
+}
+
+func (s *server) devcontainerBuild(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	b, err := s.cfg.Devcontainers.Build(r.Context(), id.Caller, pathID(r))
+	return reply(w, http.StatusOK, b, err)
+}
+
+func (s *server) cancelDevcontainerBuild(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	b, err := s.cfg.Devcontainers.CancelBuild(r.Context(), id.Caller, pathID(r))
+	return reply(w, http.StatusAccepted, b, err)
 }

@@ -2,10 +2,12 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,6 +16,7 @@ import (
 	"codehub/internal/running/attach"
 	"codehub/internal/running/devcontainers"
 	"codehub/internal/runtime/agent"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/imageref"
 )
@@ -97,7 +100,7 @@ func TestDevcontainer(t *testing.T) {
 	if d := cmp.Diff(api.Devcontainer{
 		File: "project/api/.devcontainer/devcontainer.json", Name: "API", Image: "registry.example.com/go:1", Size: "large", Folder: "project/api/cmd",
 		Env:   map[string]string{"A": "/home/coder/project/api", "B": "${containerEnv:A}b", "PATH": "${containerEnv:PATH}:/opt/bin"},
-		Ports: []api.ProjectPort{{Port: 3000, Label: "Web", Open: true}},
+		Ports: []api.ProjectPort{{Port: 3000, Label: "Web", Open: true}}, Features: []string{},
 		Scripts: []api.DevcontainerScript{
 			{Name: "postCreateCommand", Once: true, Commands: []api.DevcontainerCommand{{Name: "a", Shell: "make", Args: []string{}}, {Name: "b", Args: []string{"x", "y"}}}},
 			{Name: "postStartCommand", Commands: []api.DevcontainerCommand{{Shell: "start", Args: []string{}}}},
@@ -170,4 +173,54 @@ func TestDevcontainer(t *testing.T) {
 	first.Content = []byte(`{"postStartCommand": "` + strings.Repeat("x", 70<<10) + `"}`)
 	files.set(nil, first)
 	e.want(400, "invalid_request", "POST", path, "", as(e.ann))
+}
+
+// endless is a workspace whose build contexts do not arrive.
+type endless struct{}
+
+func (endless) BuildContext(ctx context.Context, _ workspace.ID, _, _, _ string) (io.ReadCloser, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestDevcontainerBuild: a file that needs a build changes nothing at once. Its owner alone sees the
+// build, and cancels it.
+func TestDevcontainerBuild(t *testing.T) {
+	t.Parallel()
+	files := &described{}
+	files.set(nil, agent.Description{Folder: "project/api", Name: ".devcontainer.json", Content: []byte(`{"build": {"dockerfile": "Dockerfile"}}`)})
+	var builder *devcontainers.Builder
+	e := newEnv(t, func(c *Config) {
+		builder = devcontainers.NewBuilder(devcontainers.BuilderConfig{
+			Settings: devcontainers.Settings{Builds: 1, Timeout: time.Minute}, Store: c.Store, Log: c.Log, Dir: t.TempDir(), Images: devcontainers.Images{Contexts: endless{}, Sizes: testSizes},
+		})
+		c.Devcontainers = devcontainers.New(devcontainers.Config{Store: c.Store, Agents: files, Sizes: testSizes, Builder: builder})
+	})
+	var builds sync.WaitGroup
+	builds.Go(func() { _ = builder.Run(t.Context()) })
+	t.Cleanup(builds.Wait)
+	ws := e.AddWorkspace(e.ann.Caller, "api", func(n *postgres.NewWorkspace) {
+		n.ImageRef, n.Project = "test", &workspace.Project{Repositories: []workspace.Repository{{URL: "https://git.example.com/team/api.git"}}}
+	})
+	e.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING' WHERE id = $1`, ws.ID)
+	path := "/workspaces/" + string(ws.ID) + "/devcontainer"
+	build := path + "/build"
+	e.want(404, "not_found", "GET", build, "", as(e.ann))
+	e.want(404, "not_found", "DELETE", build, "", as(e.ann))
+	if used := read[api.Workspace](t, e.want(202, "", "POST", path, "", as(e.ann))); used.Devcontainer != nil || used.ImageRef != "test" {
+		t.Errorf("%+v", used)
+	}
+	e.want(409, "operation_in_progress", "POST", path, "", as(e.ann))
+	e.want(403, "forbidden", "GET", build, "", as(e.eve))
+	e.want(403, "forbidden", "DELETE", build, "", as(e.eve))
+	if list := read[api.DevcontainerList](t, e.want(200, "", "GET", path, "", as(e.ann))); list.Build == nil || list.Build.EndedAt != nil || list.Files[0].Dockerfile != "Dockerfile" || list.Files[0].Used {
+		t.Errorf("%+v", list)
+	}
+	if b := read[api.DevcontainerBuild](t, e.want(202, "", "DELETE", build, "", as(e.ann))); b.File != "project/api/.devcontainer.json" {
+		t.Errorf("%+v", b)
+	}
+	harness.Eventually(t, "the build ends", func() bool {
+		return read[api.DevcontainerBuild](t, e.want(200, "", "GET", build, "", as(e.ann))).State == "canceled"
+	})
+	e.want(409, "not_cancellable", "DELETE", build, "", as(e.ann))
 }

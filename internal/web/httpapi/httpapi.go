@@ -273,6 +273,8 @@ func (s *server) routes() []route {
 		{"GET", "/workspaces/{id}/devcontainer", read, s.devcontainers, nil},
 		{"POST", "/workspaces/{id}/devcontainer", workspaces, mayTake(s, s.useDevcontainer), nil},
 		{"DELETE", "/workspaces/{id}/devcontainer", workspaces, s.stopDevcontainer, nil},
+		{"GET", "/workspaces/{id}/devcontainer/build", read, s.devcontainerBuild, nil},
+		{"DELETE", "/workspaces/{id}/devcontainer/build", workspaces, s.cancelDevcontainerBuild, nil},
 		{"GET", "/workspaces/{id}/exec", workspaces, s.exec, nil},
 
 		{"GET", "/workspaces/{id}/ssh", workspaces, s.connectSSH, nil},

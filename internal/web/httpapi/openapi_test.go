@@ -118,7 +118,7 @@ func wire() map[string]any {
 		"Scripts": api.Scripts{}, "ProjectPort": api.ProjectPort{}, "Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
 		"Template": api.Template{}, "TemplateParameter": api.TemplateParameter{}, "TemplateVersion": api.TemplateVersion{}, "TemplateList": api.TemplateList{}, "SaveTemplate": api.SaveTemplate{}, "SavedTemplate": api.SavedTemplate{}, "TemplateChange": api.TemplateChange{}, "TemplateText": api.TemplateText{}, "WorkspaceTemplate": api.WorkspaceTemplate{}, "UpdateTemplate": api.UpdateTemplate{},
 		"AddSSHKey": api.AddSSHKey{}, "SSHKey": api.SSHKey{}, "SSHKeyList": api.SSHKeyList{}, "SSHServer": api.SSHServer{},
-		"DevcontainerList": api.DevcontainerList{}, "Devcontainer": api.Devcontainer{}, "DevcontainerScript": api.DevcontainerScript{}, "DevcontainerCommand": api.DevcontainerCommand{}, "DevcontainerSecret": api.DevcontainerSecret{}, "DevcontainerIgnored": api.DevcontainerIgnored{},
+		"DevcontainerList": api.DevcontainerList{}, "DevcontainerBuild": api.DevcontainerBuild{}, "Devcontainer": api.Devcontainer{}, "DevcontainerScript": api.DevcontainerScript{}, "DevcontainerCommand": api.DevcontainerCommand{}, "DevcontainerSecret": api.DevcontainerSecret{}, "DevcontainerIgnored": api.DevcontainerIgnored{},
 		"UseDevcontainer": api.UseDevcontainer{}, "WorkspaceDevcontainer": api.WorkspaceDevcontainer{},
 		"Secret": api.Secret{}, "SecretList": api.SecretList{}, "SecretWaiting": api.SecretWaiting{}, "SecretMissing": api.SecretMissing{}, "CreateSecret": api.CreateSecret{}, "UpdateSecret": api.UpdateSecret{},
 		"Dotfiles":    api.Dotfiles{},

@@ -168,6 +168,8 @@ var cells = map[string]string{
 	"GET /workspaces/{id}/devcontainer":          "401 403 ok 403 401 403 403 403 ok ok",
 	"POST /workspaces/{id}/devcontainer":         "401 403 ok 403 401 403 403 403 403 ok",
 	"DELETE /workspaces/{id}/devcontainer":       "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/devcontainer/build":    "401 403 404 403 401 403 403 403 404 404", // there was none
+	"DELETE /workspaces/{id}/devcontainer/build": "401 403 404 403 401 403 403 403 403 404",
 	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403 ok 403 403 ok",
 	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403 ok 403 403 ok",
 	"GET /events":                                "401 ok ok ok 401 ok ok ok ok ok",

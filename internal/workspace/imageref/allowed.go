@@ -41,17 +41,18 @@ func ParseAllowed(list, always string) (Allowed, error) {
 	return a, nil
 }
 
-// Allows reports whether workspaces may use the image. All spellings of a reference
-// give the same answer: "python" is "docker.io/library/python:latest". Patterns allow
-// nothing that is not a reference, and nothing that Docker could read as the ID of an image
-// on the machine.
-func (a Allowed) Allows(s string) bool {
-	if len(a.patterns) == 0 {
-		return true
+// Allows reports whether the image may be chosen for a workspace of this owner; empty: for one of
+// anybody. All spellings of a reference give the same answer: "python" is
+// "docker.io/library/python:latest". Patterns allow nothing that is not a reference. Nothing is allowed
+// that Docker could read as the ID of an image on the machine. Patterns do not count for an image that
+// was built from a devcontainer.json, which only the user may choose for whom it was built.
+func (a Allowed) Allows(s, owner string) bool {
+	if of, ok := BuiltFor(s); ok {
+		return of == owner && len(s) <= MaxLength && !Pinned(s) // Kubernetes would download one with a digest
 	}
 	ref, err := reference.ParseNormalizedNamed(s)
 	if err != nil || len(s) > MaxLength {
-		return false
+		return len(a.patterns) == 0
 	}
 	if a.always != "" && Same(s, a.always) {
 		return true
@@ -65,6 +66,9 @@ func (a Allowed) Allows(s string) bool {
 	}
 	if maybeID(name, tag) {
 		return false
+	}
+	if len(a.patterns) == 0 {
+		return true
 	}
 	return slices.ContainsFunc(a.patterns, func(p pattern) bool { return p.matches(name, tag, digest) })
 }
@@ -81,7 +85,7 @@ var hexDigits = regexp.MustCompile(`^[0-9a-f]{1,64}$`)
 // NotAllowed is the error for an image that is not allowed.
 type NotAllowed struct {
 	Image    string
-	Patterns []string // of the allowed images
+	Patterns []string // of the allowed images; none: all but those that were built for other users
 }
 
 // Parts of the message of NotAllowed. Pages translate them.
@@ -91,15 +95,25 @@ const (
 )
 
 func (e *NotAllowed) Error() string {
+	if len(e.Patterns) == 0 {
+		return fmt.Sprintf(MsgNotAllowed, e.Image)
+	}
 	return fmt.Sprintf(MsgNotAllowed, e.Image) + " " + MsgAllowed + " " + strings.Join(e.Patterns, ", ") + "."
 }
 
-// Check returns a *NotAllowed error unless workspaces may use the image.
-func (a Allowed) Check(image string) error {
-	if a.Allows(image) {
+// Check returns a *NotAllowed error unless Allows does.
+func (a Allowed) Check(image, owner string) error {
+	if a.Allows(image, owner) {
 		return nil
 	}
 	return &NotAllowed{Image: image, Patterns: a.Patterns()}
+}
+
+// CheckStart is Check for a workspace that has the image. One that was built for an earlier owner of
+// the workspace starts too.
+func (a Allowed) CheckStart(image string) error {
+	owner, _ := BuiltFor(image)
+	return a.Check(image, owner)
 }
 
 // Patterns returns the patterns as they were given; none if every image is allowed.

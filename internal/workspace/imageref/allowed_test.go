@@ -24,7 +24,7 @@ func TestAllowed(t *testing.T) {
 		allowed []string
 		refused []string
 	}{
-		{"", []string{"a", "registry.example.com/a:1", "python@" + digest}, nil},
+		{"", []string{"tool", "a:1", "registry.example.com/a:1", "python@" + digest}, []string{"a", "cafe", "sha256:cafe"}},
 		{"**", []string{"tool", "localhost/a", "registry.example.com:5000/a/b/c:1", "a@" + digest}, []string{"", "--privileged"}},
 		// What Docker may read as an ID.
 		{"**,cafe,sha256", []string{"cafe:1", "cafe@" + digest, "user/cafe", "cafes", "localhost/sha256:cafe", "registry.example.com/cafe"},
@@ -54,18 +54,18 @@ func TestAllowed(t *testing.T) {
 			t.Fatalf("%q: %v", c.list, err)
 		}
 		for _, s := range c.allowed {
-			if !a.Allows(s) {
+			if !a.Allows(s, "") {
 				t.Errorf("%q refuses %q", c.list, s)
 			}
 		}
 		for _, s := range c.refused {
-			if a.Allows(s) {
+			if a.Allows(s, "") {
 				t.Errorf("%q allows %q", c.list, s)
 			}
 		}
 		for s, same := range spellings {
 			for _, other := range same {
-				if a.Allows(s) != a.Allows(other) {
+				if a.Allows(s, "") != a.Allows(other, "") {
 					t.Errorf("%q: %q and %q differ", c.list, s, other)
 				}
 			}
@@ -83,12 +83,54 @@ func TestDefaultImageIsAlwaysAllowed(t *testing.T) {
 		"codehub/workspace": true, "docker.io/codehub/workspace:latest": true, "registry.example.com/a": true,
 		"codehub/workspace:1": false, "codehub/workspace:latest@" + digest: false, "codehub/other": false, "": false,
 	} {
-		if a.Allows(s) != want {
+		if a.Allows(s, "") != want {
 			t.Errorf("%q: %v", s, !want)
 		}
 	}
 	if s := a.String(); s != "registry.example.com/*" || len(a.Patterns()) != 1 {
 		t.Errorf("patterns: %q", s)
+	}
+}
+
+// The user for whom an image was built from a devcontainer.json may choose it, whatever the patterns are,
+// and nobody else; a workspace that has it starts.
+func TestBuiltImageIsItsOwners(t *testing.T) {
+	t.Parallel()
+	const own = "codehub/devcontainer/ann"
+	for _, list := range []string{"", "**", "python"} {
+		a, err := imageref.ParseAllowed(list, own+":1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []string{own, own + ":1", "docker.io/" + own + ":1", "index.docker.io/" + own} {
+			if owner, ok := imageref.BuiltFor(s); owner != "ann" || !ok {
+				t.Errorf("BuiltFor(%q) = %q, %v", s, owner, ok)
+			}
+			if !a.Allows(s, "ann") || a.Allows(s, "an") || a.Allows(s, "annx") || a.Allows(s, "") || a.CheckStart(s) != nil {
+				t.Errorf("%q: %q", list, s)
+			}
+		}
+		if a.Allows(own+"/more", "ann") {
+			t.Errorf("%q allows another name", list)
+		}
+		// One with a digest is of a registry, which nodes would download.
+		for _, s := range []string{own + "@" + digest, own + ":1@" + digest} {
+			if a.Allows(s, "ann") || a.CheckStart(s) == nil {
+				t.Errorf("%q: %q", list, s)
+			}
+		}
+		if a.Allows("golang", "ann") != (list != "python") || (a.CheckStart("golang") == nil) != (list != "python") {
+			t.Errorf("%q: golang", list)
+		}
+		err = a.Check(own, "bob")
+		if err == nil || strings.Contains(err.Error(), imageref.MsgAllowed) != (list != "") {
+			t.Errorf("%q: %v", list, err)
+		}
+	}
+	for _, s := range []string{"", "a", "codehub/devcontainer", "codehub/devcontainers/ann", "localhost/" + own, "registry.example.com/" + own, "x/" + own} {
+		if owner, ok := imageref.BuiltFor(s); ok {
+			t.Errorf("BuiltFor(%q) = %q", s, owner)
+		}
 	}
 }
 
@@ -138,7 +180,7 @@ func FuzzAllowed(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if !a.Allows(s) {
+		if !a.Allows(s, "") {
 			return
 		}
 		if !imageref.Valid(s) {

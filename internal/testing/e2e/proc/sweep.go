@@ -1,13 +1,17 @@
 package proc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
+	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/client"
 )
 
@@ -81,9 +85,13 @@ func sweepOnce(ctx context.Context, docker *client.Client, installation string) 
 	}
 	images, err := docker.ImageList(ctx, client.ImageListOptions{Filters: mine})
 	errs = append(errs, err)
+	// An image before those that it was built from, which then may go with it.
+	slices.SortFunc(images.Items, func(a, b image.Summary) int { return cmp.Compare(b.Created, a.Created) })
 	for _, i := range images.Items {
-		_, err := docker.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
-		errs = append(errs, err)
+		_, err := docker.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		if !errdefs.IsNotFound(err) && !errdefs.IsConflict(err) {
+			errs = append(errs, err)
+		}
 	}
 	return len(containers.Items) + len(volumes.Items) + len(networks.Items) + len(images.Items), errors.Join(errs...)
 }

@@ -200,16 +200,24 @@
       var follow = document.getElementById('log-follow')
       if (follow.checked && fold.open && !document.hidden) htmx.trigger(log, 'refresh')
     }, 3000)
-    log.addEventListener('htmx:beforeSwap', function () {
-      var pre = log.querySelector('pre')
-      log.atEnd = !pre || pre.scrollHeight - pre.scrollTop - pre.clientHeight < 24
-      log.top = pre ? pre.scrollTop : 0
-    })
-    log.addEventListener('htmx:afterSwap', function () {
-      var pre = log.querySelector('pre')
-      if (pre) pre.scrollTop = log.atEnd ? pre.scrollHeight : log.top
-    })
   }
+
+  // A log that is redrawn stays at its end, or where its reader is.
+  document.querySelectorAll('[data-log]').forEach(function (el) {
+    var atEnd = true
+    var top = 0
+    function scroll() {
+      var pre = el.querySelector('pre.log')
+      if (pre) pre.scrollTop = atEnd ? pre.scrollHeight : top
+    }
+    el.addEventListener('htmx:beforeSwap', function () {
+      var pre = el.querySelector('pre.log')
+      atEnd = !pre || pre.scrollHeight - pre.scrollTop - pre.clientHeight < 24
+      top = pre ? pre.scrollTop : 0
+    })
+    el.addEventListener('htmx:afterSwap', scroll)
+    scroll()
+  })
 
   // A page enters a workspace by loading its address, mostly the page's own. The number of reloads is bounded, in
   // case the page keeps returning: another replica may learn of an event a moment later.
