@@ -47,9 +47,13 @@ type compressor struct {
 	ordered chan *frame
 	written sync.WaitGroup
 
-	w    io.Writer
-	sum  hash.Hash
-	size int64
+	w     io.Writer
+	sum   hash.Hash
+	size  int64
+	total int64 // bytes of content so far
+	// after is a skippable frame that follows the present one.
+	after  []byte
+	frames seekTable // what was written
 }
 
 // buffers hold the content of a frame, and what it was compressed to.
@@ -60,6 +64,7 @@ type frame struct {
 	buffers
 	read, wrote int           // bytes of the last content, and of what it was compressed to
 	faster      bool          // which encoder compresses it
+	after       []byte        // a skippable frame to write after it
 	failed      error         // why in could not be decompressed
 	done        chan struct{} // capacity 1: one send per use
 }
@@ -92,18 +97,33 @@ func newCompressorOf(ctx context.Context, w io.Writer, workers int) (*compressor
 func (c *compressor) write() {
 	for f := range c.ordered {
 		<-f.done
-		if c.ctx.Err() == nil {
-			c.sum.Write(f.out)
-			n, err := c.w.Write(f.out)
-			c.size += int64(n)
-			if err != nil {
-				c.cancel(fmt.Errorf("write archive: %w", err))
-			}
+		err := c.ctx.Err()
+		if err == nil {
+			err = c.put(f.out, len(f.in))
 		}
+		if err == nil && f.after != nil {
+			err = c.put(f.after, 0)
+		}
+		if err != nil {
+			c.cancel(err)
+		}
+		f.after = nil
 		f.read, f.wrote = len(f.in), len(f.out)
 		c.buffers <- f.buffers
 		c.free <- f
 	}
+}
+
+// put writes a frame with so many bytes of content.
+func (c *compressor) put(frame []byte, content int) error {
+	c.frames.add(len(frame), content)
+	c.sum.Write(frame)
+	n, err := c.w.Write(frame)
+	c.size += int64(n)
+	if err != nil {
+		return fmt.Errorf("write archive: %w", err)
+	}
+	return nil
 }
 
 // next returns the frame after the present one. It chooses the faster encoder as long as that
@@ -151,10 +171,14 @@ func (c *compressor) space() ([]byte, error) {
 	return c.present.in[len(c.present.in):frameSize], nil
 }
 
-func (c *compressor) advance(n int) { c.present.in = c.present.in[:len(c.present.in)+n] }
+func (c *compressor) advance(n int) {
+	c.present.in = c.present.in[:len(c.present.in)+n]
+	c.total += int64(n)
+}
 
 func (c *compressor) flush() {
 	f, z := c.present, c.better
+	f.after, c.after = c.after, nil
 	if f.faster {
 		z = c.faster
 	}
@@ -180,8 +204,7 @@ func (c *compressor) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// stop ends the writing and returns the first error. The archive is complete
-// only if it is nil.
+// stop ends the writing of content and returns the first error.
 func (c *compressor) stop() error {
 	if c.present != nil && len(c.present.in) > 0 {
 		c.flush()
@@ -193,5 +216,21 @@ func (c *compressor) stop() error {
 	return err
 }
 
-// digest is valid after stop.
+// finish writes the index after the content: what toc has, and the seek table. The archive is
+// complete only if the error is nil.
+func (c *compressor) finish(toc *tocWriter) error {
+	if err := c.stop(); err != nil {
+		return err
+	}
+	toc.end()
+	if err := c.put(toc.frame(), 0); err != nil {
+		return err
+	}
+	return c.put(c.frames.frame(), 0)
+}
+
+// toc returns a writer of the table of contents.
+func (c *compressor) toc() *tocWriter { return newTOCWriter(c.better.EncodeAll) }
+
+// digest is valid after finish.
 func (c *compressor) digest() string { return hex.EncodeToString(c.sum.Sum(nil)) }

@@ -44,6 +44,7 @@ type decompressor struct {
 	err    error
 	stream *zstd.Decoder // of the tail
 	buffer []byte
+	check  *indexCheck // nil: the index is skipped
 }
 
 // hashingReader hashes what it reads and records the source's error, to
@@ -66,9 +67,14 @@ func (h *hashingReader) Read(p []byte) (int, error) {
 }
 
 func newDecompressor(ctx context.Context, r io.Reader) (*decompressor, error) {
+	return newCheckedDecompressor(ctx, r, nil)
+}
+
+func newCheckedDecompressor(ctx context.Context, r io.Reader, check *indexCheck) (*decompressor, error) {
 	n := workers()
 	d := &decompressor{
 		in:      &hashingReader{r: r, sum: sha256.New()},
+		check:   check,
 		free:    make(chan *frame, n+2),
 		work:    make(chan *frame, n+2),
 		ordered: make(chan *frame, n+2),
@@ -106,8 +112,8 @@ func (d *decompressor) read() {
 			d.err = d.ctx.Err()
 			return
 		}
-		var whole bool
-		f.in, whole, d.err = readFrame(d.buf, f.in[:0])
+		var content int64
+		f.in, content, d.err = readFrame(d.buf, f.in[:0], d.check)
 		if d.err != nil {
 			if d.err == io.EOF || errors.Is(d.err, ErrCorrupted) {
 				return
@@ -119,13 +125,14 @@ func (d *decompressor) read() {
 			}
 			return
 		}
-		if !whole {
-			d.tail = io.MultiReader(bytes.NewReader(slices.Clone(f.in)), d.buf)
-			return
-		}
-		if len(f.in) == 0 { // empty
+		if len(f.in) == 0 { // skippable
 			d.free <- f
 			continue
+		}
+		d.check.frame(len(f.in), int(content))
+		if content < 0 {
+			d.tail = io.MultiReader(bytes.NewReader(slices.Clone(f.in)), d.buf)
+			return
 		}
 		d.work <- f // never blocks: the channel has room for all frames
 		d.ordered <- f
@@ -226,11 +233,11 @@ const (
 	maxBlock       = 128 << 10
 )
 
-// readFrame reads one compressed zstd frame into b (RFC 8878 §3.1). whole is
-// false if the frame is too large or has no size; then b is the part that was
-// read. A skippable frame results in an empty b. io.EOF means that there is no
-// further frame.
-func readFrame(r *bufio.Reader, b []byte) (_ []byte, whole bool, _ error) {
+// readFrame reads one compressed zstd frame into b (RFC 8878 §3.1) and returns the size of
+// its content. That is -1 if the frame is too large or has no size; then b is the part that was
+// read. A skippable frame is passed to check and results in an empty b. io.EOF means that there
+// is no further frame.
+func readFrame(r *bufio.Reader, b []byte, check *indexCheck) (_ []byte, content int64, _ error) {
 	more := func(n int) ([]byte, error) {
 		at := len(b)
 		b = grow(b, n)
@@ -242,85 +249,82 @@ func readFrame(r *bufio.Reader, b []byte) (_ []byte, whole bool, _ error) {
 	}
 	p, err := more(4)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	magic := binary.LittleEndian.Uint32(p)
 	if magic&^0xF == magicSkippable {
 		if p, err = more(4); err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
-		n := binary.LittleEndian.Uint32(p)
-		if _, err := io.CopyN(io.Discard, r, int64(n)); err != nil {
-			return nil, false, noEOF(err)
+		skipped := &io.LimitedReader{R: r, N: int64(binary.LittleEndian.Uint32(p))}
+		check.skippable(magic, skipped)
+		if _, err := io.Copy(io.Discard, skipped); err != nil {
+			return nil, 0, err
 		}
-		return b[:0], true, nil
+		if skipped.N > 0 {
+			return nil, 0, io.ErrUnexpectedEOF
+		}
+		return b[:0], 0, nil
 	}
 	if magic != magicFrame {
-		return nil, false, corrupted("not a zstd stream")
+		return nil, 0, corrupted("not a zstd stream")
 	}
 	if p, err = more(1); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	descriptor := p[0]
 	single := descriptor&0x20 != 0
 	if !single {
 		if _, err := more(1); err != nil { // the window
-			return nil, false, err
+			return nil, 0, err
 		}
 	}
 	if _, err := more([4]int{0, 1, 2, 4}[descriptor&3]); err != nil { // the dictionary
-		return nil, false, err
+		return nil, 0, err
 	}
 	length := [4]int{0, 2, 4, 8}[descriptor>>6]
 	if length == 0 && single {
 		length = 1
 	}
 	if p, err = more(length); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
-	var content uint64
+	var size uint64
 	for i := len(p) - 1; i >= 0; i-- {
-		content = content<<8 | uint64(p[i])
+		size = size<<8 | uint64(p[i])
 	}
 	if length == 2 {
-		content += 256
+		size += 256
 	}
-	if length == 0 || content > maxFrame {
-		return b, false, nil
+	if length == 0 || size > maxFrame {
+		return b, -1, nil
 	}
 	for last := false; !last; {
 		if p, err = more(3); err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 		h := uint32(p[0]) | uint32(p[1])<<8 | uint32(p[2])<<16
 		last = h&1 != 0
-		size := int(h >> 3)
-		if size > maxBlock || h>>1&3 == 3 {
-			return nil, false, corrupted("malformed zstd frame")
+		block := int(h >> 3)
+		if block > maxBlock || h>>1&3 == 3 {
+			return nil, 0, corrupted("malformed zstd frame")
 		}
 		if h>>1&3 == 1 { // one byte, repeated
-			size = 1
+			block = 1
 		}
-		if _, err := more(size); err != nil {
-			return nil, false, err
+		if _, err := more(block); err != nil {
+			return nil, 0, err
 		}
 		if len(b) > maxFrame+maxFrame/8 {
-			return nil, false, corrupted("zstd frame larger than its content")
+			return nil, 0, corrupted("zstd frame larger than its content")
 		}
 	}
 	if descriptor&4 != 0 { // the checksum
 		if _, err := more(4); err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 	}
-	return b, true, nil
-}
-
-func noEOF(err error) error {
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	return b, int64(size), nil
 }
 
 // grow lengthens b by n bytes.

@@ -39,7 +39,7 @@ func Pack(ctx context.Context, dir string, w io.Writer, opts PackOptions) (Stats
 	if err != nil {
 		return Stats{}, err
 	}
-	p := &packer{compressor: c, meter: meter{report: opts.Progress}}
+	p := &packer{compressor: c, meter: meter{report: opts.Progress}, contents: c.toc()}
 	walkCtx, cancel := context.WithCancel(c.ctx)
 	prover := &prover{dir: opts.Scratch}
 	p.walker = walk(walkCtx, root, prover, opts.Owner)
@@ -50,7 +50,7 @@ func Pack(ctx context.Context, dir string, w io.Writer, opts PackOptions) (Stats
 	if err != nil {
 		c.cancel(err)
 	}
-	if err := c.stop(); err != nil {
+	if err := c.finish(p.contents); err != nil {
 		return Stats{}, err
 	}
 	p.Size, p.SHA256, p.Fingerprint = c.size, c.digest(), p.print.String()
@@ -67,8 +67,8 @@ func Empty() ([]byte, Stats, error) {
 		return nil, Stats{}, err
 	}
 	_, err = c.Write(make([]byte, 2*blockSize))
-	if stopped := c.stop(); err == nil {
-		err = stopped
+	if finished := c.finish(c.toc()); err == nil {
+		err = finished
 	}
 	if err != nil {
 		return nil, Stats{}, fmt.Errorf("create empty archive: %w", err)
@@ -87,9 +87,10 @@ func (b *bytesWriter) Write(p []byte) (int, error) {
 type packer struct {
 	*compressor
 	meter
-	walker *walker
-	buf    []byte
-	print  fingerprint
+	walker   *walker
+	buf      []byte
+	print    fingerprint
+	contents *tocWriter
 }
 
 func (p *packer) run() error {
@@ -130,6 +131,7 @@ func (p *packer) put(it *item) error {
 	}
 	if it.ready != nil {
 		p.Bytes += it.size
+		p.record(&it.entry)
 		_, err := p.Write(it.ready)
 		return err
 	}
@@ -151,8 +153,17 @@ func (p *packer) head(e *entry) error {
 	if p.buf, err = appendHeader(p.buf[:0], e); err != nil {
 		return failed(e.name, err)
 	}
+	p.record(e)
 	_, err = p.Write(p.buf)
 	return err
+}
+
+// record adds an entry, whose header is written next, to the table of contents.
+func (p *packer) record(e *entry) {
+	p.contents.add(e, p.total)
+	if p.after == nil && len(p.contents.out) >= tocFrame {
+		p.after = p.contents.frame()
+	}
 }
 
 // content reads a file directly into the compressor's frames.

@@ -13,6 +13,7 @@ type source struct {
 	refill  func() ([]byte, error)
 	chunk   []byte
 	scratch [blockSize]byte
+	at      int64 // bytes returned so far
 }
 
 // some returns between one and limit bytes, or io.EOF.
@@ -26,6 +27,7 @@ func (s *source) some(limit int64) ([]byte, error) {
 	n := min(limit, int64(len(s.chunk)))
 	b := s.chunk[:n]
 	s.chunk = s.chunk[n:]
+	s.at += n
 	return b, nil
 }
 

@@ -13,6 +13,8 @@ type tarReader struct {
 	src  *source
 	left int64 // unread content of the current entry
 	pad  int64 // and its padding
+	// start is where the headers of the current entry begin.
+	start int64
 
 	checked string // the last accepted name
 	records []byte // of the current entry
@@ -24,7 +26,7 @@ func (t *tarReader) next() (*entry, error) {
 	if err := t.src.skip(t.left + t.pad); err != nil {
 		return nil, err
 	}
-	t.left, t.pad, t.records = 0, 0, t.records[:0]
+	t.left, t.pad, t.records, t.start = 0, 0, t.records[:0], t.src.at
 	for {
 		block, err := t.src.block()
 		if err == io.EOF {

@@ -1,16 +1,21 @@
 package archive
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"hash"
 	"io"
 )
 
 // Verify reads an archive to its end and compares its digest, size and counts with
-// its .meta. It returns the counts, or ErrCorrupted if they differ. An error of r is
-// returned unchanged.
+// its .meta, and its index, if it has one, with its entries. It returns the counts, or
+// ErrCorrupted if anything differs. An error of r is returned unchanged.
 func Verify(ctx context.Context, r io.Reader, meta *Meta, progress Progress) (Stats, error) {
-	d, err := newDecompressor(ctx, r)
+	check, contents := newIndexCheck(), newTOCWriter(nil)
+	d, err := newCheckedDecompressor(ctx, r, check)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -28,6 +33,7 @@ func Verify(ctx context.Context, r io.Reader, meta *Meta, progress Progress) (St
 		if err != nil {
 			return Stats{}, err
 		}
+		contents.add(e, tar.start)
 		m.Entries++
 		if e.kind == kindFile {
 			m.Files++
@@ -49,6 +55,84 @@ func Verify(ctx context.Context, r io.Reader, meta *Meta, progress Progress) (St
 	if err := meta.matches(m.Stats); err != nil {
 		return Stats{}, err
 	}
+	if err := check.compare(contents); err != nil {
+		return Stats{}, err
+	}
 	m.done()
 	return m.Stats, nil
+}
+
+// indexCheck compares the index of an archive with what is read of it. A nil indexCheck does
+// nothing.
+type indexCheck struct {
+	frames   seekTable // so far
+	contents hash.Hash // of the records in the table of contents
+	found    bool      // a part of an index
+	complete bool      // its last part was the last frame
+	err      error
+}
+
+func newIndexCheck() *indexCheck { return &indexCheck{contents: sha256.New()} }
+
+// frame is called for each frame with content.
+func (c *indexCheck) frame(compressed, content int) {
+	if c != nil {
+		c.frames.add(compressed, content)
+		c.complete = false
+	}
+}
+
+// skippable is called for each skippable frame. It may leave a rest of the content.
+func (c *indexCheck) skippable(magic uint32, content *io.LimitedReader) {
+	if c == nil {
+		return
+	}
+	size := int(content.N)
+	c.complete = magic == magicSeek
+	var err error
+	switch magic {
+	case magicTOC:
+		c.found = true
+		err = c.toc(content)
+	case magicSeek:
+		c.found = true
+		want := c.frames.frame()[skipHeader:]
+		got := make([]byte, len(want))
+		if _, err = io.ReadFull(content, got); err == nil && (size != len(want) || !bytes.Equal(got, want)) {
+			err = errors.New("the seek table differs from the frames")
+		}
+	}
+	c.err = cmp.Or(c.err, err)
+	c.frames.add(skipHeader+size, 0)
+}
+
+// toc reads a part of the table of contents.
+func (c *indexCheck) toc(content io.Reader) error {
+	records, err := openTOC(content)
+	if err != nil {
+		return err
+	}
+	defer records.Close()
+	n, err := io.Copy(c.contents, io.LimitReader(records, maxTOC+1))
+	if err == nil && n > maxTOC {
+		err = errLargeTOC
+	}
+	return err
+}
+
+// compare is called at the end of the archive, with the contents that its tar has.
+func (c *indexCheck) compare(t *tocWriter) error {
+	if !c.found { // an archive of an earlier version
+		return nil
+	}
+	t.end()
+	switch {
+	case c.err != nil:
+		return corrupted("index: %w", c.err)
+	case !c.complete:
+		return corrupted("index: the archive does not end with its seek table")
+	case !bytes.Equal(c.contents.Sum(nil), t.sum.Sum(nil)):
+		return corrupted("index: the table of contents differs from the tar")
+	}
+	return nil
 }

@@ -1,0 +1,537 @@
+package archive
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"iter"
+	"math"
+	"sort"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// tailSize is how much is read first of the end of an archive. It has the index of about
+	// 40,000 entries.
+	tailSize = 1 << 20
+	// Limits of an index: of the frames in the seek table, of the frames of the table of
+	// contents, of the length of one, and of all its records.
+	maxSeekFrames = 1 << 20
+	maxTOCFrames  = 256
+	maxTOCFrame   = 2 * tocFrame
+	maxTOC        = 4 << 30
+)
+
+var (
+	// ErrNoIndex: the archive has no index that this version reads. It can only be read as a whole.
+	ErrNoIndex = errors.New("archive has no index")
+
+	errLargeTOC = errors.New("table of contents is too large")
+)
+
+// OpenRange reads so many bytes of an archive from an offset, in one request.
+type OpenRange func(ctx context.Context, offset, length int64) (io.ReadCloser, error)
+
+// Index is the index of an archive. It may be used concurrently.
+type Index struct {
+	open   OpenRange
+	frames []seekFrame
+	toc    []int // which of the frames are the table of contents
+	tail   []byte
+	tailAt int64
+}
+
+// seekFrame is where a frame ends in the archive and in its content.
+type seekFrame struct{ end, content int64 }
+
+// Entry is an entry of an archive.
+type Entry struct {
+	Name     string // path inside the home, of any bytes; "." for the home itself
+	Mode     fs.FileMode
+	UID, GID uint32
+	Size     int64 // of a file
+	ModTime  time.Time
+	Link     string // target of a symbolic link
+	SameAs   string // name of the file of which this is a further hard link
+}
+
+// OpenIndex reads the index of an archive of this size: with one request, or two if it is large.
+// An error of open is returned unchanged.
+func OpenIndex(ctx context.Context, size int64, open OpenRange) (*Index, error) {
+	x := &Index{open: open, tailAt: size}
+	if err := x.extend(ctx, size-min(size, tailSize)); err != nil {
+		return nil, err
+	}
+	footer := x.tail[max(0, len(x.tail)-seekFooter):]
+	if len(footer) < seekFooter || binary.LittleEndian.Uint32(footer[5:]) != seekMark || footer[4] != 0 {
+		return nil, ErrNoIndex
+	}
+	n := int64(binary.LittleEndian.Uint32(footer))
+	length := n*seekEntry + seekFooter
+	if n > maxSeekFrames {
+		return nil, ErrNoIndex
+	}
+	if length+skipHeader > size {
+		return nil, corrupted("seek table of %d frames", n)
+	}
+	if err := x.extend(ctx, size-length-skipHeader); err != nil {
+		return nil, err
+	}
+	table := x.tail[int64(len(x.tail))-length-skipHeader:]
+	if binary.LittleEndian.Uint32(table) != magicSeek || int64(binary.LittleEndian.Uint32(table[4:])) != length {
+		return nil, corrupted("malformed seek table")
+	}
+	if err := x.setFrames(table[skipHeader:skipHeader+n*seekEntry], size-length-skipHeader); err != nil {
+		return nil, err
+	}
+	// The last frames, up to the seek table, cost one request together.
+	last := len(x.frames)
+	for last > 0 && x.isTOC(last-1) && x.frames[len(x.frames)-1].end-x.start(last-1) <= maxTOCFrame {
+		last--
+	}
+	if last == len(x.frames) {
+		return nil, ErrNoIndex
+	}
+	if err := x.extend(ctx, x.start(last)); err != nil {
+		return nil, err
+	}
+	if toc := x.tail[x.start(last)-x.tailAt:]; !bytes.HasPrefix(toc[skipHeader:], []byte(tocMark)) {
+		return nil, ErrNoIndex // of another tool or version
+	}
+	return x, nil
+}
+
+// setFrames sets the frames, which end at an offset.
+func (x *Index) setFrames(table []byte, end int64) error {
+	x.frames = make([]seekFrame, len(table)/seekEntry)
+	var at seekFrame
+	for i := range x.frames {
+		content := binary.LittleEndian.Uint32(table[i*seekEntry+4:])
+		at.end += int64(binary.LittleEndian.Uint32(table[i*seekEntry:]))
+		at.content += int64(content)
+		x.frames[i] = at
+		if content > maxFrame {
+			return corrupted("frame of %d bytes in the seek table", content)
+		}
+		if content == 0 {
+			x.toc = append(x.toc, i)
+		}
+	}
+	if at.end != end || len(x.toc) > maxTOCFrames {
+		return corrupted("the seek table describes another archive")
+	}
+	return nil
+}
+
+func (x *Index) isTOC(frame int) bool { return x.total(frame) == x.total(frame-1) }
+
+// start is where a frame begins.
+func (x *Index) start(frame int) int64 {
+	if frame == 0 {
+		return 0
+	}
+	return x.frames[frame-1].end
+}
+
+// total returns the bytes of content up to the end of a frame.
+func (x *Index) total(frame int) int64 {
+	if frame < 0 {
+		return 0
+	}
+	return x.frames[frame].content
+}
+
+// extend reads what precedes the tail, from this offset.
+func (x *Index) extend(ctx context.Context, from int64) error {
+	if from >= x.tailAt {
+		return nil
+	}
+	b, err := x.read(ctx, from, x.tailAt)
+	if err != nil {
+		return err
+	}
+	x.tail, x.tailAt = append(b, x.tail...), from
+	return nil
+}
+
+// read returns a range of the archive.
+func (x *Index) read(ctx context.Context, from, to int64) ([]byte, error) {
+	if from >= x.tailAt {
+		return x.tail[from-x.tailAt : to-x.tailAt], nil
+	}
+	r, err := x.open(ctx, from, to-from)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	b := make([]byte, to-from)
+	_, err = io.ReadFull(r, b)
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		err = corrupted("archive is cut short")
+	}
+	return b, err
+}
+
+// Entries yields the entries in the order of the archive: a folder, then its content. It ends
+// after the first error. What it has yielded before an error may be wrong.
+func (x *Index) Entries(ctx context.Context) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		for r, err := range x.records(ctx) {
+			if err != nil {
+				yield(Entry{}, err)
+				return
+			}
+			if !yield(r.public(), nil) {
+				return
+			}
+		}
+	}
+}
+
+func (e *entry) public() Entry {
+	p := Entry{Name: e.name, Mode: fs.FileMode(e.mode & 0o777), UID: e.uid, GID: e.gid, Size: e.size, ModTime: time.Unix(e.mtime.Sec, e.mtime.Nsec)}
+	for bit, mode := range map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky} {
+		if e.mode&bit != 0 {
+			p.Mode |= mode
+		}
+	}
+	switch e.kind {
+	case kindFolder:
+		p.Mode |= fs.ModeDir
+	case kindSymlink:
+		p.Mode |= fs.ModeSymlink
+		p.Link = e.link
+	case kindHardLink:
+		p.SameAs = e.link
+	}
+	return p
+}
+
+// Open returns a file's content and its entry; of a further hard link, those of the file. It
+// reads the frames that the file is in, with one request. The error of another kind of entry is
+// fs.ErrInvalid, and that of an unknown name fs.ErrNotExist.
+func (x *Index) Open(ctx context.Context, name string) (io.ReadCloser, Entry, error) {
+	found, end, err := x.find(ctx, name)
+	if err == nil && found.kind == kindHardLink {
+		found, end, err = x.find(ctx, found.link)
+	}
+	if err != nil {
+		return nil, Entry{}, err
+	}
+	if found.kind != kindFile {
+		return nil, Entry{}, fmt.Errorf("%s is not a file: %w", quoted(name), fs.ErrInvalid)
+	}
+	holding := func(offset int64) int { // the first frame that ends after it
+		return sort.Search(len(x.frames), func(i int) bool { return x.frames[i].content > offset })
+	}
+	first, last := holding(found.offset), holding(end-1)
+	body, err := x.open(ctx, x.start(first), x.frames[last].end-x.start(first))
+	if err != nil {
+		return nil, Entry{}, err
+	}
+	d, err := newDecompressor(ctx, body)
+	if err != nil {
+		body.Close()
+		return nil, Entry{}, err
+	}
+	f := &file{body: body, decompressor: d, tar: tarReader{src: &source{refill: d.next}}, size: found.size}
+	if err := f.begin(&found.entry, found.offset-x.total(first-1)); err != nil {
+		f.Close()
+		return nil, Entry{}, err
+	}
+	return f, found.public(), nil
+}
+
+// find returns the record of a name, and where the next one's entry begins.
+func (x *Index) find(ctx context.Context, name string) (found record, end int64, err error) {
+	end = x.total(len(x.frames) - 1)
+	for r, err := range x.records(ctx) {
+		switch {
+		case err != nil:
+			return record{}, 0, err
+		case found.name != "":
+			return found, r.offset, nil
+		case r.name == name:
+			found = r
+		}
+	}
+	if found.name == "" {
+		err = fmt.Errorf("%s: %w", quoted(name), fs.ErrNotExist)
+	}
+	return found, end, err
+}
+
+// file is the content of a file, holes included.
+type file struct {
+	*decompressor
+	body    io.Closer
+	tar     tarReader
+	extents []extent
+	at      int64
+	size    int64
+}
+
+// begin reads the header of the file, which is at an offset and must be that of want.
+func (f *file) begin(want *entry, offset int64) error {
+	if err := f.tar.src.skip(offset); err != nil {
+		return err
+	}
+	e, err := f.tar.next()
+	if err == io.EOF {
+		err = corrupted("no entry")
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", quoted(want.name), err)
+	}
+	if e.name != want.name || e.kind != want.kind || e.link != want.link || e.mode != want.mode || e.uid != want.uid ||
+		e.gid != want.gid || e.size != want.size || e.mtime != want.mtime {
+		return corrupted("the table of contents describes %s otherwise than the tar", quoted(want.name))
+	}
+	if f.extents = e.extents; !e.sparse() {
+		f.extents = []extent{{0, e.size}}
+	}
+	return nil
+}
+
+func (f *file) Read(p []byte) (int, error) {
+	for len(f.extents) > 0 && f.at == f.extents[0].end() {
+		f.extents = f.extents[1:]
+	}
+	hole := f.size - f.at
+	if len(f.extents) > 0 {
+		hole = f.extents[0].offset - f.at
+	}
+	n := min(int64(len(p)), hole)
+	switch {
+	case f.at == f.size:
+		return 0, io.EOF
+	case hole > 0:
+		clear(p[:n])
+	default:
+		b, err := f.tar.content(min(int64(len(p)), f.extents[0].end()-f.at))
+		if err != nil {
+			return 0, err
+		}
+		n = int64(copy(p, b))
+	}
+	f.at += n
+	return int(n), nil
+}
+
+func (f *file) Close() error {
+	f.stop()
+	return f.body.Close()
+}
+
+// record is an entry in the table of contents.
+type record struct {
+	entry
+	offset int64 // of its header in the tar
+}
+
+// records yields the records of the table of contents.
+func (x *Index) records(ctx context.Context) iter.Seq2[record, error] {
+	return func(yield func(record, error) bool) {
+		t := tocReader{sum: sha256.New(), total: x.total(len(x.frames) - 1)}
+		for _, i := range x.toc {
+			end, err := x.part(ctx, i, &t, yield)
+			if err != nil {
+				yield(record{}, err)
+			}
+			if end || err != nil {
+				return
+			}
+		}
+		yield(record{}, corrupted("table of contents has no end"))
+	}
+}
+
+// part yields the records of one frame. The result is true if there is no further one to yield.
+func (x *Index) part(ctx context.Context, frame int, t *tocReader, yield func(record, error) bool) (bool, error) {
+	from, to := x.start(frame), x.frames[frame].end
+	if to-from > maxTOCFrame {
+		return false, corrupted("part of %d bytes of the table of contents", to-from)
+	}
+	b, err := x.read(ctx, from, to)
+	if err != nil {
+		return false, err
+	}
+	if len(b) < skipHeader || binary.LittleEndian.Uint32(b) != magicTOC {
+		return false, corrupted("no table of contents where the seek table says")
+	}
+	in, err := openTOC(bytes.NewReader(b[skipHeader:]))
+	if err != nil {
+		return false, corrupted("%w", err)
+	}
+	defer in.Close()
+	t.in = bufio.NewReaderSize(in, 64<<10)
+	for {
+		if _, err := t.in.Peek(1); err == io.EOF {
+			return false, nil
+		}
+		r, err := t.next()
+		switch {
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		case err == io.EOF:
+			return true, nil
+		case err != nil:
+			return false, corrupted("table of contents: %w", err)
+		case !yield(r, nil):
+			return true, nil
+		}
+	}
+}
+
+// openTOC returns the records in the content of a frame of the table of contents.
+func openTOC(r io.Reader) (io.ReadCloser, error) {
+	mark := make([]byte, len(tocMark))
+	if _, err := io.ReadFull(r, mark); err != nil || string(mark) != tocMark {
+		return nil, errors.New("table of contents of an unknown version")
+	}
+	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxFrame))
+	if err != nil {
+		return nil, fmt.Errorf("create decoder: %w", err)
+	}
+	return z.IOReadCloser(), nil
+}
+
+// tocReader decodes the records that tocWriter writes.
+type tocReader struct {
+	in      *bufio.Reader
+	names   tarReader // checks names
+	last    record
+	entries uint64
+	read    int64
+	total   int64 // bytes of the tar
+	sum     hash.Hash
+	hashed  []byte
+}
+
+var errRecords = errors.New("malformed record")
+
+// ReadByte implements io.ByteReader.
+func (t *tocReader) ReadByte() (byte, error) {
+	b, err := t.in.ReadByte()
+	if t.read++; err == nil && t.read > maxTOC {
+		err = errLargeTOC
+	}
+	t.hashed = append(t.hashed, b)
+	return b, err
+}
+
+func (t *tocReader) number(most uint64) (uint64, error) {
+	n, err := binary.ReadUvarint(t)
+	if err == nil && n > most {
+		err = errRecords
+	}
+	return n, err
+}
+
+func (t *tocReader) text(most int) (string, error) {
+	n, err := t.number(uint64(most))
+	if err != nil {
+		return "", err
+	}
+	at := len(t.hashed)
+	t.hashed = grow(t.hashed, int(n))
+	t.read += int64(n)
+	_, err = io.ReadFull(t.in, t.hashed[at:])
+	return string(t.hashed[at:]), err
+}
+
+// next returns the next record, or io.EOF after the last if the digest is right.
+func (t *tocReader) next() (record, error) {
+	t.sum.Write(t.hashed)
+	t.hashed = t.hashed[:0]
+	r, err := t.record()
+	switch {
+	case err == io.EOF:
+		return r, io.ErrUnexpectedEOF
+	case err != nil:
+		return r, err
+	case r.kind == kindEnd:
+		return r, io.EOF
+	}
+	t.entries++
+	t.last = r
+	return r, nil
+}
+
+func (t *tocReader) record() (r record, err error) {
+	number := func(most uint64) (n uint64) {
+		if err == nil {
+			n, err = t.number(most)
+		}
+		return n
+	}
+	text := func(most int) (s string) {
+		if err == nil {
+			s, err = t.text(most)
+		}
+		return s
+	}
+	if r.kind, err = t.ReadByte(); err != nil {
+		return r, err
+	}
+	if r.kind == kindEnd {
+		return r, t.end()
+	}
+	blocks := number(uint64(t.total) / blockSize)
+	r.offset = t.last.offset + int64(blocks)*blockSize
+	if err == nil && (r.offset >= t.total || blocks == 0 && t.entries > 0) {
+		return r, errRecords
+	}
+	shared := int(number(uint64(len(t.last.name))))
+	r.name = t.last.name[:shared] + text(maxHeader-shared)
+	r.mode = uint32(number(0o7777))
+	r.uid, r.gid = uint32(number(math.MaxUint32-1)), uint32(number(math.MaxUint32-1))
+	if err == nil {
+		r.mtime.Sec, err = binary.ReadVarint(t)
+	}
+	r.mtime.Nsec = int64(number(1e9 - 1))
+	switch r.kind {
+	case kindFile:
+		r.size = int64(number(maxFileSize))
+	case kindSymlink, kindHardLink:
+		r.link = text(maxHeader)
+	case kindFolder:
+	default:
+		err = cmp.Or(err, errRecords)
+	}
+	if err == nil {
+		var clean string
+		if clean, err = t.names.cleanName(r.name, r.kind == kindFolder); clean != r.name {
+			err = cmp.Or(err, errRecords)
+		}
+	}
+	return r, err
+}
+
+// end checks the last record.
+func (t *tocReader) end() error {
+	sum := t.sum.Sum(nil)
+	n, err := t.number(math.MaxUint64)
+	if err != nil {
+		return err
+	}
+	var got [sha256.Size]byte
+	if _, err := io.ReadFull(t.in, got[:]); err != nil {
+		return err
+	}
+	if n != t.entries || !bytes.Equal(got[:], sum) {
+		return errors.New("wrong digest")
+	}
+	return nil
+}
