@@ -196,6 +196,17 @@ func (b *Bucket) Open(ctx context.Context, key string, offset int64) (io.ReadClo
 	return r, b.confirm(ctx, err)
 }
 
+// Index reads the index of the archive with this key and size.
+func (b *Bucket) Index(ctx context.Context, key string, size int64) (*archive.Index, error) {
+	if _, err := parseArchive(key); err != nil {
+		return nil, err
+	}
+	return archive.OpenIndex(ctx, size, func(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
+		r, err := b.Store.GetRange(ctx, key, offset, length)
+		return r, b.confirm(ctx, err)
+	})
+}
+
 // own refuses keys of other installations: a bug, or a row of another database.
 func (b *Bucket) own(key string) (Key, error) {
 	k, err := parseArchive(key)

@@ -99,6 +99,12 @@ func (g guarded) Get(ctx context.Context, key string, offset int64) (io.ReadClos
 		func(r io.ReadCloser) { _ = r.Close() })
 }
 
+func (g guarded) GetRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
+	return call(ctx, g, "get "+key, func(ctx context.Context) (io.ReadCloser, error) {
+		return g.Store.GetRange(ctx, key, offset, length)
+	}, func(r io.ReadCloser) { _ = r.Close() })
+}
+
 func (g guarded) Delete(ctx context.Context, key string) error {
 	_, err := call(ctx, g, "delete "+key, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.Store.Delete(ctx, key) }, nil)
 	return err

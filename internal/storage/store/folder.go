@@ -256,6 +256,17 @@ func (s *Folder) Get(ctx context.Context, key string, offset int64) (io.ReadClos
 	return &folderReader{ctx, f, doing}, nil
 }
 
+func (s *Folder) GetRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
+	r, err := s.Get(ctx, key, offset)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(r, length), r}, nil
+}
+
 type folderReader struct {
 	ctx   context.Context
 	f     *os.File

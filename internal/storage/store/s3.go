@@ -150,12 +150,16 @@ func (s *S3) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
 }
 
 func (s *S3) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	return s.GetRange(ctx, key, offset, -1)
+}
+
+func (s *S3) GetRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
 	return s.transfer.Download(ctx, "get "+key, func(ctx context.Context) (string, error) {
 		return s.presign(ctx, http.MethodGet, key, time.Hour, nil)
-	}, offset)
+	}, offset, length)
 }
 
 func (s *S3) Stat(ctx context.Context, key string) (Object, error) {

@@ -206,14 +206,17 @@ func (c *Client) Put(ctx context.Context, url string, content []byte) error {
 
 // Get reads an object from an offset, at a URL that was signed for it.
 func (c *Client) Get(ctx context.Context, url string, offset int64) (io.ReadCloser, error) {
-	return c.Download(ctx, "get", func(context.Context) (string, error) { return url, nil }, offset)
+	return c.Download(ctx, "get", func(context.Context) (string, error) { return url, nil }, offset, -1)
 }
 
 // Download is Get with a function that is called for the URL of each connection,
-// as signatures expire. Errors begin with doing.
-func (c *Client) Download(ctx context.Context, doing string, url func(context.Context) (string, error), offset int64) (io.ReadCloser, error) {
+// as signatures expire, and with a length; -1: to the end. Errors begin with doing.
+func (c *Client) Download(ctx context.Context, doing string, url func(context.Context) (string, error), offset, length int64) (io.ReadCloser, error) {
 	own, cancel := context.WithCancelCause(ctx)
-	d := &download{c: c, ctx: own, cancel: cancel, doing: doing, url: url, at: offset}
+	d := &download{c: c, ctx: own, cancel: cancel, doing: doing, url: url, at: offset, end: -1}
+	if length >= 0 {
+		d.end = offset + length
+	}
 	if err := c.retry(own, d.connect); err != nil {
 		d.Close()
 		return nil, classify(ctx, doing, err)
@@ -229,19 +232,26 @@ type download struct {
 	doing  string
 	url    func(context.Context) (string, error)
 	at     int64
+	end    int64 // -1: that of the object
 	etag   string
 	body   io.ReadCloser // nil: nothing left
 	failed int           // connections since the last byte
 }
 
 func (d *download) connect() error {
+	if d.at == d.end {
+		return nil // nothing left
+	}
 	url, err := d.url(d.ctx)
 	if err != nil {
 		return err
 	}
 	headers := map[string]string{}
-	if d.at > 0 {
+	if d.at > 0 || d.end > 0 {
 		headers["Range"] = "bytes=" + strconv.FormatInt(d.at, 10) + "-"
+	}
+	if d.end > 0 {
+		headers["Range"] += strconv.FormatInt(d.end-1, 10)
 	}
 	if d.etag != "" {
 		headers["If-Match"] = d.etag
@@ -254,7 +264,7 @@ func (d *download) connect() error {
 		}
 		return err
 	}
-	if d.at > 0 && res.StatusCode != http.StatusPartialContent {
+	if headers["Range"] != "" && res.StatusCode != http.StatusPartialContent {
 		res.Body.Close()
 		return &answerError{status: res.StatusCode, Message: "the bucket ignored the range"}
 	}
