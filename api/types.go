@@ -222,6 +222,26 @@ type ArchiveList struct {
 	NextCursor string    `json:"next_cursor"`
 }
 
+// ArchiveFile is a file, folder or link in an archive. Bytes of names that are not UTF-8 are
+// U+FFFD.
+type ArchiveFile struct {
+	Path       string    `json:"path"` // in the home; . for the home itself
+	Kind       string    `json:"kind"` // file, folder or link
+	Mode       string    `json:"mode"` // permissions, in octal
+	UID        uint32    `json:"uid"`
+	GID        uint32    `json:"gid"`
+	Size       int64     `json:"size"` // bytes of a file
+	ModifiedAt time.Time `json:"modified_at"`
+	Link       string    `json:"link,omitempty"`    // target of a symbolic link
+	SameAs     string    `json:"same_as,omitempty"` // path of the file of which this is a further hard link
+}
+
+// ArchiveFiles is the answer of GET /workspaces/{id}/archive/files.
+type ArchiveFiles struct {
+	Files     []ArchiveFile `json:"files"`
+	Truncated bool          `json:"truncated"` // the folder has more than 10,000
+}
+
 // Login is the body of POST /login.
 type Login struct {
 	Username string `json:"username"`

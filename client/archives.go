@@ -36,6 +36,28 @@ func (c *Client) Download(ctx context.Context, id, archiveOpID string, offset in
 	return c.downloadOf(ctx, id, archiveOpID, partFrom(offset, etag))
 }
 
+// ArchiveFiles lists a folder of an archive ("." is the home), or one file: of the archive that
+// archiveOpID made, or if that is empty of the current one.
+func (c *Client) ArchiveFiles(ctx context.Context, id, archiveOpID, name string) (api.ArchiveFiles, error) {
+	var out api.ArchiveFiles
+	err := c.call(ctx, http.MethodGet, path(id, "/archive/files"), ofArchive(archiveOpID, name), nil, &out)
+	return out, err
+}
+
+// DownloadFile opens one file of an archive. Its Download has neither an ETag nor a SHA256. The
+// caller closes Body.
+func (c *Client) DownloadFile(ctx context.Context, id, archiveOpID, name string) (*Download, error) {
+	return c.download(ctx, path(id, "/archive/file"), ofArchive(archiveOpID, name), http.Header{})
+}
+
+func ofArchive(archiveOpID, name string) url.Values {
+	q := url.Values{"path": {name}}
+	if archiveOpID != "" {
+		q.Set("archive_op_id", archiveOpID)
+	}
+	return q
+}
+
 // partFrom are the headers of a request for the rest of an archive.
 func partFrom(offset int64, etag string) http.Header {
 	h := http.Header{}

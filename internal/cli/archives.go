@@ -60,10 +60,23 @@ func (r restoreCmd) Run(ctx context.Context, k *kong.Context) error {
 	})
 }
 
-type archivesCmd struct{ onWorkspace }
+type archivesCmd struct {
+	onWorkspace
+	Files   string `name:"files" placeholder:"FOLDER" help:"List a folder of an archive; . for the home."`
+	Archive string `name:"archive" placeholder:"ARCHIVE" help:"ID of an earlier archive, for --files."`
+}
+
+// Help names what is listed, and how to get it.
+func (archivesCmd) Help() string {
+	return `With --files, a folder in the current archive is listed. codehub download NAME --path PATH downloads one file.`
+}
 
 func (a archivesCmd) Run(ctx context.Context, k *kong.Context) error {
 	return a.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		if a.Files != "" {
+			list, err := c.ArchiveFiles(ctx, id, a.Archive, a.Files)
+			return list, fileTable(list), err
+		}
 		w, err := c.Get(ctx, id)
 		if err != nil {
 			return nil, "", err
@@ -93,6 +106,28 @@ func archiveTable(list []api.Archive, home bool) string {
 		rows = append(rows, []string{terminal.Time(a.CreatedAt), terminal.Size(a.Size), strconv.FormatInt(a.Entries, 10), skippedWords(a.Skipped), a.OpID, about})
 	}
 	return terminal.Table(rows)
+}
+
+// fileTable lists files of an archive.
+func fileTable(list api.ArchiveFiles) string {
+	rows := [][]string{{"MODE", "SIZE", "MODIFIED", "PATH"}}
+	for _, f := range list.Files {
+		name, size := terminal.Plain(f.Path), terminal.Size(f.Size)
+		switch {
+		case f.Kind == "folder":
+			name, size = name+"/", ""
+		case f.Kind == "link":
+			name, size = name+" -> "+terminal.Plain(f.Link), ""
+		case f.SameAs != "":
+			name, size = name+" = "+terminal.Plain(f.SameAs), ""
+		}
+		rows = append(rows, []string{f.Mode, size, terminal.Time(f.ModifiedAt), name})
+	}
+	table := terminal.Table(rows)
+	if list.Truncated {
+		table += "\n… The folder has more files than these."
+	}
+	return table
 }
 
 // skippedWords formats the number of a home's entries that its archive does not have;

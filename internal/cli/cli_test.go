@@ -256,6 +256,12 @@ func (b cutBucket) Open(ctx context.Context, key string, offset int64) (io.ReadC
 	}{io.MultiReader(io.LimitReader(body, n), cutOff{}), body}, nil
 }
 
+func (b cutBucket) Index(ctx context.Context, key string, size int64) (*archive.Index, error) {
+	return archive.OpenIndex(ctx, size, func(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
+		return b.GetRange(ctx, key, offset, length)
+	})
+}
+
 type cutOff struct{}
 
 func (cutOff) Read([]byte) (int, error) { return 0, store.ErrUnavailable }
@@ -285,6 +291,18 @@ func archived(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
+// packFolder FOLDER FILE packs a folder into an archive.
+func packFolder(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: pack FOLDER FILE")
+	}
+	f, err := os.Create(ts.MkAbs(args[1]))
+	ts.Check(err)
+	_, err = archive.Pack(context.Background(), ts.MkAbs(args[0]), f, archive.PackOptions{})
+	ts.Check(err)
+	ts.Check(f.Close())
+}
+
 func TestClient(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -301,7 +319,7 @@ func TestClient(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "agent": startAgent, "inside": runInside, "setup": sendSetup, "listen": listen, "sql": statement},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "pack": packFolder, "agent": startAgent, "inside": runInside, "setup": sendSetup, "listen": listen, "sql": statement},
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -25,6 +26,7 @@ type downloadCmd struct {
 	Workspace string `arg:"" help:"A workspace's name or id."`
 	File      string `short:"O" name:"file" placeholder:"FILE" help:"File to write; - for standard output (default: NAME.tar.zst)."`
 	Archive   string `name:"archive" placeholder:"ARCHIVE" help:"ID of an earlier archive, from codehub archives."`
+	Path      string `name:"path" placeholder:"PATH" help:"Download only this file of the home."`
 	Force     bool   `short:"f" help:"Overwrite an existing file."`
 }
 
@@ -44,11 +46,17 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 	}
 	if d.File == "" {
 		d.File = api.ArchiveFileName(w.Name)
+		if d.Path != "" {
+			d.File = path.Base(d.Path)
+		}
 	}
 	if !toStdout && !d.Force {
 		if _, err := os.Lstat(d.File); err == nil {
 			return fmt.Errorf("%s already exists; replace it with --force, or name another file with -O", d.File)
 		}
+	}
+	if d.Path != "" {
+		return d.one(ctx, k, c, w.ID)
 	}
 	m := newMeter(k.Stderr)
 	defer m.clear()
@@ -75,6 +83,42 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 		text += "   (the server sent no digest to compare)"
 	}
 	return d.Print(k.Stdout, done, text)
+}
+
+// one downloads one file of the archive.
+func (d downloadCmd) one(ctx context.Context, k *kong.Context, c *client.Client, id string) error {
+	from, err := c.DownloadFile(ctx, id, d.Archive, d.Path)
+	if err != nil {
+		return err
+	}
+	defer from.Body.Close()
+	if d.File == "-" {
+		_, err := io.Copy(k.Stdout, from.Body)
+		return err
+	}
+	part := d.File + ".part"
+	file, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(file, from.Body)
+	if err == nil && n != from.Size {
+		err = io.ErrUnexpectedEOF
+	}
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(part, d.File)
+	}
+	if err != nil {
+		_ = os.Remove(part)
+		return err
+	}
+	return d.Print(k.Stdout, struct {
+		File string `json:"file"`
+		Size int64  `json:"size"`
+	}{d.File, n}, fmt.Sprintf("%s   %s", d.File, terminal.Size(n)))
 }
 
 // fetch downloads one archive, with new connections after failures.

@@ -114,6 +114,17 @@ func testObjects(t *testing.T, s Store) {
 			}
 		}
 	}
+	put(t, s, "objects/ranges", randomBytes(1000))
+	for _, x := range [][2]int64{{0, 0}, {0, 1}, {10, 20}, {990, 10}, {990, 100}, {0, 2000}, {1000, 5}} {
+		r, err := s.GetRange(t.Context(), "objects/ranges", x[0], x[1])
+		check(t, err)
+		got, err := io.ReadAll(r)
+		check(t, err)
+		check(t, r.Close())
+		if want := randomBytes(1000)[x[0]:min(1000, x[0]+x[1])]; !bytes.Equal(got, want) {
+			t.Errorf("%d bytes from %d: got %d different bytes", x[1], x[0], len(got))
+		}
+	}
 	put(t, s, "objects/again", []byte("one"))
 	put(t, s, "objects/again", []byte("another"))
 	if got := read(t, s, "objects/again", 0); string(got) != "another" {

@@ -27,6 +27,9 @@ type Archives interface {
 	Stat(ctx context.Context, key string) (store.Object, error)
 	// Meta reads the .meta of an archive. It may also be archive.ErrCorrupted.
 	Meta(ctx context.Context, key string) (*archive.Meta, error)
+	// Index reads the index of an archive of this size. It may also be archive.ErrNoIndex or
+	// archive.ErrCorrupted.
+	Index(ctx context.Context, key string, size int64) (*archive.Index, error)
 }
 
 func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -65,13 +68,10 @@ func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth
 // sendArchive sends an archive of the workspace of this name, as long as allowed says that the
 // caller may have it.
 func (s *server) sendArchive(w http.ResponseWriter, r *http.Request, id auth.Identity, name string, a workspace.Archive, allowed func(context.Context) error) error {
-	if !s.downloading.add(id.Caller.UserID, maxDownloads) {
-		return workspace.Errorf(codeTooManyStreams, "Too many archives are being downloaded for this account: at most %d.", maxDownloads)
+	ctx, end, err := s.download(r, id, allowed)
+	if err != nil {
+		return err
 	}
-	defer s.downloading.remove(id.Caller.UserID)
-	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
-	defer stop()
-	ctx, end := s.whileAllowed(ctx, allowed)
 	defer end()
 	defer inbound.Stream(w, r)()
 	asked, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
@@ -84,6 +84,16 @@ func (s *server) sendArchive(w http.ResponseWriter, r *http.Request, id auth.Ide
 	defer content.Close()
 	describeArchive(w.Header(), name, a, found.Size)
 	return s.sendContent(w, r, content)
+}
+
+// download begins a read of an archive, and returns the context in which the caller may do it.
+func (s *server) download(r *http.Request, id auth.Identity, allowed func(context.Context) error) (context.Context, func(), error) {
+	if !s.downloading.add(id.Caller.UserID, maxDownloads) {
+		return nil, nil, workspace.Errorf(codeTooManyStreams, "Too many archives are being downloaded for this account: at most %d.", maxDownloads)
+	}
+	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
+	ctx, end := s.whileAllowed(ctx, allowed)
+	return ctx, func() { end(); stop(); s.downloading.remove(id.Caller.UserID) }, nil
 }
 
 // archiveOf returns the requested archive: an earlier generation by its

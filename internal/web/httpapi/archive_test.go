@@ -85,6 +85,19 @@ func (f *fakeBucket) Meta(_ context.Context, key string) (*archive.Meta, error) 
 	return archive.ReadMeta(bytes.NewReader(b))
 }
 
+func (f *fakeBucket) Index(ctx context.Context, key string, size int64) (*archive.Index, error) {
+	return archive.OpenIndex(ctx, size, func(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
+		r, err := f.Open(ctx, key, offset)
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(r, length), r}, nil
+	})
+}
+
 type fakeBody struct {
 	f    *fakeBucket
 	ctx  context.Context

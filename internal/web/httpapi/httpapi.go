@@ -252,6 +252,8 @@ func (s *server) routes() []route {
 		{"POST", "/workspaces/{id}/restart", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.Restart), nil},
 		{"POST", "/workspaces/{id}/stop", workspaces, s.stopWorkspace, []string{"force"}},
 		{"GET", "/workspaces/{id}/archive", workspaces, s.downloadArchive, []string{"archive_op_id"}},
+		{"GET", "/workspaces/{id}/archive/files", workspaces, s.listArchiveFiles, []string{"path", "archive_op_id"}},
+		{"GET", "/workspaces/{id}/archive/file", workspaces, s.downloadArchiveFile, []string{"path", "archive_op_id"}},
 		{"GET", "/workspaces/{id}/archives", read, s.listArchives, pageParams},
 		{"GET", "/workspaces/{id}/logs", read, s.workspaceLogs, []string{"follow", "tail"}},
 		{"GET", "/workspaces/{id}/ports", read, s.listPorts, nil},

@@ -147,6 +147,8 @@ var cells = map[string]string{
 	"POST /workspaces/{id}/restart":              "401 403 ok 403 401 403 403 403 403 ok",
 	"POST /workspaces/{id}/stop":                 "401 403 ok 403 401 403 403 403 403 ok",
 	"GET /workspaces/{id}/archive":               "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/archive/files":         "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/archive/file":          "401 403 ok 403 401 403 403 403 403 ok",
 	"GET /workspaces/{id}/archives":              "401 403 ok 403 401 403 403 403 ok ok",
 	"GET /workspaces/{id}/logs":                  "401 403 ok 403 401 403 403 403 ok ok",
 	"GET /workspaces/{id}/ports":                 "401 403 ok 403 401 403 403 403 ok ok",

@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/archive"
+	"codehub/internal/gateway/inbound"
+	"codehub/internal/users/auth"
+	"codehub/internal/workspace"
+)
+
+// maxArchiveFiles bounds the answer of a list.
+const maxArchiveFiles = 10_000
+
+// ofArchive calls do with the index of the requested archive and the path of a file in it.
+func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx context.Context, x *archive.Index, name string) error) error {
+	ws, err := s.find(r, id)
+	if err != nil {
+		return err
+	}
+	a, err := s.archiveOf(r, id, ws)
+	if err != nil {
+		return err
+	}
+	ctx, end, err := s.download(r, id, s.owns(id.Caller, ws.ID))
+	if err != nil {
+		return err
+	}
+	defer end()
+	asked, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
+	x, err := s.cfg.Archives.Index(asked, a.Key, a.Size)
+	cancel()
+	name := path.Clean(strings.TrimPrefix(r.URL.Query().Get("path"), "/"))
+	if err == nil {
+		err = do(ctx, x, name)
+	}
+	switch {
+	case errors.Is(err, archive.ErrNoIndex):
+		return &workspace.Error{Code: workspace.CodeNotSupported, Message: "This archive has no list of its files. Download the whole archive.", Err: err}
+	case errors.Is(err, archive.ErrCorrupted):
+		return &workspace.Error{Code: workspace.CodeNotSupported, Message: "The list of files in this archive is damaged. Download the whole archive.", Err: err}
+	case errors.Is(err, fs.ErrNotExist):
+		return workspace.Errorf(workspace.CodeNotFound, "The archive has no such file.")
+	case errors.Is(err, fs.ErrInvalid):
+		return workspace.Errorf(workspace.CodeInvalid, "The path is not that of a file.")
+	case err != nil && !errors.Is(err, errStarted):
+		return archiveError(ctx, err)
+	}
+	return err
+}
+
+// listArchiveFiles lists a folder of an archive, or one file.
+func (s *server) listArchiveFiles(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	out := api.ArchiveFiles{Files: []api.ArchiveFile{}}
+	err := s.ofArchive(r, id, func(ctx context.Context, x *archive.Index, name string) error {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
+		defer cancel()
+		found := false
+		for e, err := range x.Entries(ctx) {
+			if err != nil {
+				return err
+			}
+			self := e.Name == name
+			found = found || self
+			switch {
+			case self && e.Mode.IsDir(), !self && path.Dir(e.Name) != name:
+			case len(out.Files) == maxArchiveFiles:
+				out.Truncated = true // the digest of the list is at its end, so it is read on
+			default:
+				out.Files = append(out.Files, archiveFile(e))
+			}
+		}
+		if !found {
+			return fs.ErrNotExist
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func archiveFile(e archive.Entry) api.ArchiveFile {
+	f := api.ArchiveFile{
+		Path: e.Name, Kind: "file", Mode: strconv.FormatUint(uint64(e.Mode.Perm()), 8), UID: e.UID, GID: e.GID, Size: e.Size,
+		ModifiedAt: e.ModTime.UTC(), Link: e.Link, SameAs: e.SameAs,
+	}
+	if y := f.ModifiedAt.Year(); y < 0 || y > 9999 { // which JSON cannot have
+		f.ModifiedAt = time.Time{}
+	}
+	switch {
+	case e.Mode.IsDir():
+		f.Kind = "folder"
+	case e.Link != "":
+		f.Kind = "link"
+	}
+	return f
+}
+
+// downloadArchiveFile sends one file of an archive.
+func (s *server) downloadArchiveFile(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	defer inbound.Stream(w, r)()
+	return s.ofArchive(r, id, func(ctx context.Context, x *archive.Index, name string) error {
+		content, e, err := x.Open(ctx, name)
+		if err != nil {
+			return err
+		}
+		defer content.Close()
+		out := &lateAnswer{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, status: http.StatusOK}
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Length", strconv.FormatInt(e.Size, 10))
+		w.Header().Set("Content-Disposition", attachment(strings.ToValidUTF8(path.Base(name), "\uFFFD")))
+		w.Header().Set("X-Accel-Buffering", "no")
+		_, err = io.Copy(out, content)
+		switch {
+		case err == nil:
+			out.begin() // an empty file
+			return nil
+		case out.begun:
+			return errors.Join(errStarted, err)
+		}
+		undescribe(w.Header(), http.StatusInternalServerError)
+		return err
+	})
+}
