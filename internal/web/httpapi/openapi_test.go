@@ -98,7 +98,7 @@ func TestDocumentMatchesRoutes(t *testing.T) {
 // wire has every type of the API's JSON.
 func wire() map[string]any {
 	return map[string]any{
-		"Workspace": api.Workspace{}, "Archive": api.Archive{}, "ArchiveList": api.ArchiveList{}, "Condition": api.Condition{}, "Progress": api.Progress{}, "ProgressStep": api.ProgressStep{}, "WorkspaceList": api.WorkspaceList{},
+		"Workspace": api.Workspace{}, "Archive": api.Archive{}, "ArchiveList": api.ArchiveList{}, "ArchiveFile": api.ArchiveFile{}, "ArchiveFiles": api.ArchiveFiles{}, "Condition": api.Condition{}, "Progress": api.Progress{}, "ProgressStep": api.ProgressStep{}, "WorkspaceList": api.WorkspaceList{},
 		"CreateWorkspace": api.CreateWorkspace{}, "UpdateWorkspace": api.UpdateWorkspace{}, "Recover": api.Recover{},
 		"Size": api.Size{}, "SizeList": api.SizeList{}, "Usage": api.Usage{}, "Repository": api.Repository{}, "Setup": api.Setup{}, "SetupStep": api.SetupStep{}, "Holder": api.Holder{}, "Exec": api.Exec{}, "ExecTerminal": api.ExecTerminal{}, "ExecInput": api.ExecInput{}, "ExecOutput": api.ExecOutput{},
 		"Identity": api.Identity{}, "IdentityList": api.IdentityList{}, "UnlinkIdentity": api.UnlinkIdentity{}, "Passkey": api.Passkey{}, "PasskeyList": api.PasskeyList{}, "RenamePasskey": api.RenamePasskey{},
