@@ -20,6 +20,8 @@
 //     accepts paths of up to 4 MiB.
 //   - The zstd stream is a sequence of independent frames of at most 4 MiB of
 //     content, so that packing and unpacking use all cores in bounded memory.
+//   - After it, in skippable frames, an index for readers of single files (docs/archives.md).
+//     A restore does not need it, and archives of earlier versions have none.
 //
 // Each archive has a .meta, which is written last. An archive without one
 // is an unfinished upload.

@@ -23,7 +23,7 @@ const (
 	// tocPiece is about how many bytes of records are compressed together.
 	tocPiece = 256 << 10
 	// tocFrame is about how many compressed bytes of records are held in memory before they are
-	// written to the archive. An entry has about 20.
+	// written to the archive. An entry has about 14.
 	tocFrame = 16 << 20
 	kindEnd  = 0 // of the record after the last entry
 )

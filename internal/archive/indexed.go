@@ -23,7 +23,7 @@ import (
 
 const (
 	// tailSize is how much is read first of the end of an archive. It has the index of about
-	// 40,000 entries.
+	// 70,000 entries.
 	tailSize = 1 << 20
 	// Limits of an index: of the frames in the seek table, of the frames of the table of
 	// contents, of the length of one, and of all its records.
