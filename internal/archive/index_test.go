@@ -101,7 +101,7 @@ func TestIndexDescribesHome(t *testing.T) {
 		check(t, err)
 		f, err := os.Open(filepath.Join(home, e.Name))
 		check(t, err)
-		const much = 16 << 20 // of a file of 9 GiB
+		const much = 4 << 20 // of a file of 9 GiB
 		got, err := io.ReadAll(io.LimitReader(r, much))
 		check(t, err)
 		want, err := io.ReadAll(io.LimitReader(f, much))
