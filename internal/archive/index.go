@@ -114,8 +114,12 @@ func (t *seekTable) add(compressed, content int) {
 
 // frame returns the last frame of the archive.
 func (t *seekTable) frame() []byte {
-	b := binary.LittleEndian.AppendUint32(*t, uint32(len(*t)/seekEntry))
+	return appendSkippable(nil, magicSeek, append(*t, seekEnd(uint32(len(*t)/seekEntry))...))
+}
+
+// seekEnd returns the last bytes of the seek table of so many frames.
+func seekEnd(frames uint32) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, frames)
 	b = append(b, 0) // without checksums, which the frames have
-	b = binary.LittleEndian.AppendUint32(b, seekMark)
-	return appendSkippable(nil, magicSeek, b)
+	return binary.LittleEndian.AppendUint32(b, seekMark)
 }

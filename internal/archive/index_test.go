@@ -443,3 +443,44 @@ func TestZstdReadsArchiveWithIndex(t *testing.T) {
 		t.Errorf("zstd reads %d bytes, want %d, %v", len(got), len(want), err)
 	}
 }
+
+// A restore needs no index, so an archive with one that this version does not know is verified by
+// its tar.
+func TestVerifyIgnoresUnknownIndex(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(home, "file"), []byte("content"), 0o600))
+	good, _ := pack(t, home)
+	p := split(t, good)
+	withTOC := func(toc []byte) []byte {
+		table := slices.Clone(p.table)
+		table.add(len(toc), 0)
+		return slices.Concat(p.frames, toc, table.frame())
+	}
+	table := slices.Clone(p.table)
+	for name, b := range map[string][]byte{
+		"later version":                withTOC(appendSkippable(nil, magicTOC, []byte("codehub\x02later"))),
+		"skippable frame of a tool":    withTOC(appendSkippable(nil, magicTOC, []byte("x"))),
+		"seekable format of a tool":    slices.Concat(p.frames, table.frame()),
+		"seek table with its checksum": slices.Concat(p.frames, appendSkippable(nil, magicSeek, make([]byte, 12+seekFooter))),
+	} {
+		if err := verified(t, b); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := OpenIndex(t.Context(), int64(len(b)), (&counted{archive: b}).open); err == nil {
+			t.Errorf("%s: it has an index", name)
+		}
+	}
+}
+
+// Verification takes time in proportion to the archive, also of one that consists of seek tables.
+func TestVerifyManySeekTables(t *testing.T) {
+	t.Parallel()
+	good, _ := pack(t, t.TempDir())
+	many := func(n int) []byte {
+		return slices.Concat(bytes.Repeat(appendSkippable(nil, magicSeek, make([]byte, seekFooter)), n), good)
+	}
+	if err := verified(t, many(200_000)); !errors.Is(err, ErrCorrupted) {
+		t.Errorf("err = %v", err)
+	}
+}

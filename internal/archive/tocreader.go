@@ -77,11 +77,12 @@ func (x *Index) part(ctx context.Context, frame int, t *tocReader, yield func(re
 	}
 }
 
-// openTOC returns the records in the content of a frame of the table of contents.
+// openTOC returns the records in the content of a frame of the table of contents, or ErrNoIndex if
+// it is that of another tool or version.
 func openTOC(r io.Reader) (io.ReadCloser, error) {
 	mark := make([]byte, len(tocMark))
 	if _, err := io.ReadFull(r, mark); err != nil || string(mark) != tocMark {
-		return nil, errors.New("table of contents of an unknown version")
+		return nil, ErrNoIndex
 	}
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxFrame))
 	if err != nil {

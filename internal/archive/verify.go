@@ -62,24 +62,32 @@ func Verify(ctx context.Context, r io.Reader, meta *Meta, progress Progress) (St
 	return m.Stats, nil
 }
 
-// indexCheck compares the index of an archive with what is read of it. A nil indexCheck does
-// nothing.
+// indexCheck compares the index of an archive with what is read of it. It ignores one of another
+// tool or version. A nil indexCheck does nothing.
 type indexCheck struct {
-	frames   seekTable // so far
+	frames   hash.Hash // of the seek table so far
+	count    uint32    // of the frames in it
 	contents hash.Hash // of the records in the table of contents
-	found    bool      // a part of an index
-	complete bool      // its last part was the last frame
-	err      error
+	found    bool      // a part of the table of contents
+	complete bool      // the last frame was the seek table of all others
+	err      error     // of the table of contents
 }
 
-func newIndexCheck() *indexCheck { return &indexCheck{contents: sha256.New()} }
+func newIndexCheck() *indexCheck { return &indexCheck{frames: sha256.New(), contents: sha256.New()} }
 
 // frame is called for each frame with content.
 func (c *indexCheck) frame(compressed, content int) {
 	if c != nil {
-		c.frames.add(compressed, content)
+		c.add(compressed, content)
 		c.complete = false
 	}
+}
+
+func (c *indexCheck) add(compressed, content int) {
+	var t seekTable
+	t.add(compressed, content)
+	c.frames.Write(t)
+	c.count++
 }
 
 // skippable is called for each skippable frame. It may leave a rest of the content.
@@ -87,36 +95,36 @@ func (c *indexCheck) skippable(magic uint32, content *io.LimitedReader) {
 	if c == nil {
 		return
 	}
-	size := int(content.N)
-	c.complete = magic == magicSeek
-	var err error
-	switch magic {
-	case magicTOC:
-		c.found = true
-		err = c.toc(content)
-	case magicSeek:
-		c.found = true
-		want := c.frames.frame()[skipHeader:]
-		got := make([]byte, len(want))
-		if _, err = io.ReadFull(content, got); err == nil && (size != len(want) || !bytes.Equal(got, want)) {
-			err = errors.New("the seek table differs from the frames")
-		}
+	size := content.N
+	c.complete = magic == magicSeek && size == int64(c.count)*seekEntry+seekFooter && c.seekTable(content)
+	if magic == magicTOC {
+		c.err = cmp.Or(c.err, c.toc(content))
 	}
-	c.err = cmp.Or(c.err, err)
-	c.frames.add(skipHeader+size, 0)
+	c.add(skipHeader+int(size), 0)
+}
+
+// seekTable returns whether the content of a frame is the seek table of those before it.
+func (c *indexCheck) seekTable(content io.Reader) bool {
+	got := sha256.New()
+	if _, err := io.CopyN(got, content, int64(c.count)*seekEntry); err != nil {
+		return false
+	}
+	footer, err := io.ReadAll(content)
+	return err == nil && bytes.Equal(footer, seekEnd(c.count)) && bytes.Equal(got.Sum(nil), c.frames.Sum(nil))
 }
 
 // toc reads a part of the table of contents.
 func (c *indexCheck) toc(content io.Reader) error {
 	records, err := openTOC(content)
+	if errors.Is(err, ErrNoIndex) {
+		return nil
+	}
+	c.found = true
 	if err != nil {
 		return err
 	}
 	defer records.Close()
-	n, err := io.Copy(c.contents, io.LimitReader(records, maxTOC+1))
-	if err == nil && n > maxTOC {
-		err = errLargeTOC
-	}
+	_, err = io.Copy(c.contents, records)
 	return err
 }
 
