@@ -100,6 +100,15 @@ func newCheckedDecompressor(ctx context.Context, r io.Reader, check *indexCheck)
 	return d, nil
 }
 
+// newStream returns a decompressor on one core, for content of which many may be read at once: it
+// needs a tenth of the memory.
+func newStream(ctx context.Context, r io.Reader) (*decompressor, error) {
+	in := &hashingReader{r: r, sum: sha256.New()}
+	d := &decompressor{in: in, tail: in}
+	d.ctx, d.cancel = context.WithCancel(ctx)
+	return d, d.startStream(zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxFrame))
+}
+
 // read splits the stream into frames.
 func (d *decompressor) read() {
 	defer close(d.ordered)
@@ -218,12 +227,13 @@ func (d *decompressor) digest() string { return hex.EncodeToString(d.in.sum.Sum(
 
 func (d *decompressor) size() int64 { return d.in.size }
 
-func (d *decompressor) startStream() error {
-	z, err := zstd.NewReader(d.tail, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+func (d *decompressor) startStream(options ...zstd.DOption) error {
+	options = append([]zstd.DOption{zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow)}, options...)
+	z, err := zstd.NewReader(d.tail, options...)
 	if err != nil {
 		return fmt.Errorf("create decoder: %w", err)
 	}
-	d.stream, d.buffer = z, make([]byte, 1<<20)
+	d.stream, d.buffer = z, make([]byte, maxBlock)
 	return nil
 }
 

@@ -15,9 +15,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -467,8 +469,12 @@ func TestVerifyIgnoresUnknownIndex(t *testing.T) {
 		if err := verified(t, b); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := OpenIndex(t.Context(), int64(len(b)), (&counted{archive: b}).open); err == nil {
-			t.Errorf("%s: it has an index", name)
+		x, err := OpenIndex(t.Context(), int64(len(b)), (&counted{archive: b}).open)
+		if err == nil {
+			_, _, err = x.Open(t.Context(), "file")
+		}
+		if !errors.Is(err, ErrNoIndex) {
+			t.Errorf("%s: read with err = %v", name, err)
 		}
 	}
 }
@@ -482,5 +488,60 @@ func TestVerifyManySeekTables(t *testing.T) {
 	}
 	if err := verified(t, many(200_000)); !errors.Is(err, ErrCorrupted) {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// Reading a large file, or a long list, slowly holds little memory: one user may do it many times
+// at once.
+func TestReadingFilesHoldsLittleMemory(t *testing.T) {
+	home := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(home, "file"), randomBytes(40<<20), 0o600))
+	packed, _ := pack(t, home)
+	x := (&counted{archive: packed}).index(t)
+	live := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := live()
+	const readers = 4
+	for range readers {
+		r, _, err := x.Open(t.Context(), "file")
+		check(t, err)
+		defer r.Close()
+		_, err = io.CopyN(io.Discard, r, 5<<20)
+		check(t, err)
+	}
+	if held := (live() - before) / readers; held > 12<<20 {
+		t.Errorf("each reader holds %d bytes", held)
+	}
+	runtime.KeepAlive(packed)
+}
+
+// An error of the bucket is returned unchanged, wherever it occurs.
+func TestErrorOfSourceIsNotDamage(t *testing.T) {
+	t.Parallel()
+	home, name, _ := large(t)
+	packed, _ := pack(t, home)
+	broken := errors.New("the connection is broken")
+	for _, after := range []int64{0, 5, 1 << 20} {
+		failing := func(_ context.Context, offset, length int64) (io.ReadCloser, error) {
+			return io.NopCloser(io.MultiReader(bytes.NewReader(packed[offset:offset+min(after, length)]), iotest.ErrReader(broken))), nil
+		}
+		if _, err := OpenIndex(t.Context(), int64(len(packed)), failing); after < tailSize && !errors.Is(err, broken) {
+			t.Errorf("index, after %d bytes: err = %v", after, err)
+		}
+		x := (&counted{archive: packed}).index(t)
+		x.open = failing
+		if _, _, err := x.readAll(t.Context(), name); !errors.Is(err, broken) {
+			t.Errorf("file, after %d bytes: err = %v", after, err)
+		}
+		x.tailAt = int64(len(packed)) // so that the table of contents is read
+		for _, err := range x.Entries(t.Context()) {
+			if err != nil && !errors.Is(err, broken) {
+				t.Errorf("list, after %d bytes: err = %v", after, err)
+			}
+		}
 	}
 }

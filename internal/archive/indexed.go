@@ -20,19 +20,14 @@ const (
 	// 70,000 entries.
 	tailSize = 1 << 20
 	// Limits of an index: of the frames in the seek table, of the frames of the table of
-	// contents, of the length of one, and of all its records.
+	// contents, and of all its records. A larger one is ErrNoIndex.
 	maxSeekFrames = 1 << 20
 	maxTOCFrames  = 256
-	maxTOCFrame   = 2 * tocFrame
 	maxTOC        = 4 << 30
 )
 
-var (
-	// ErrNoIndex: the archive has no index that this version reads. It can only be read as a whole.
-	ErrNoIndex = errors.New("archive has no index")
-
-	errLargeTOC = errors.New("table of contents is too large")
-)
+// ErrNoIndex: the archive has no index that this version reads. It can only be read as a whole.
+var ErrNoIndex = errors.New("archive has no index")
 
 // OpenRange reads so many bytes of an archive from an offset, in one request.
 type OpenRange func(ctx context.Context, offset, length int64) (io.ReadCloser, error)
@@ -60,11 +55,11 @@ type Entry struct {
 	SameAs   string // name of the file of which this is a further hard link
 }
 
-// OpenIndex reads the index of an archive of this size: with one request, or two if it is large.
-// An error of open is returned unchanged.
+// OpenIndex reads the seek table of an archive of this size: with one request, or two if it is
+// large. An error of open is returned unchanged.
 func OpenIndex(ctx context.Context, size int64, open OpenRange) (*Index, error) {
 	x := &Index{open: open, tailAt: size}
-	if err := x.extend(ctx, size-min(size, tailSize)); err != nil {
+	if err := x.extend(ctx, size-min(size, tailSize), size); err != nil {
 		return nil, err
 	}
 	footer := x.tail[max(0, len(x.tail)-seekFooter):]
@@ -79,7 +74,7 @@ func OpenIndex(ctx context.Context, size int64, open OpenRange) (*Index, error) 
 	if length+skipHeader > size {
 		return nil, corrupted("seek table of %d frames", n)
 	}
-	if err := x.extend(ctx, size-length-skipHeader); err != nil {
+	if err := x.extend(ctx, size-length-skipHeader, size); err != nil {
 		return nil, err
 	}
 	table := x.tail[int64(len(x.tail))-length-skipHeader:]
@@ -89,19 +84,8 @@ func OpenIndex(ctx context.Context, size int64, open OpenRange) (*Index, error) 
 	if err := x.setFrames(table[skipHeader:skipHeader+n*seekEntry], size-length-skipHeader); err != nil {
 		return nil, err
 	}
-	// The last frames, up to the seek table, cost one request together.
-	last := len(x.frames)
-	for last > 0 && x.isTOC(last-1) && x.frames[len(x.frames)-1].end-x.start(last-1) <= maxTOCFrame {
-		last--
-	}
-	if last == len(x.frames) {
+	if len(x.toc) == 0 || len(x.toc) > maxTOCFrames {
 		return nil, ErrNoIndex
-	}
-	if err := x.extend(ctx, x.start(last)); err != nil {
-		return nil, err
-	}
-	if toc := x.tail[x.start(last)-x.tailAt:]; !bytes.HasPrefix(toc[skipHeader:], []byte(tocMark)) {
-		return nil, ErrNoIndex // of another tool or version
 	}
 	return x, nil
 }
@@ -122,13 +106,11 @@ func (x *Index) setFrames(table []byte, end int64) error {
 			x.toc = append(x.toc, i)
 		}
 	}
-	if at.end != end || len(x.toc) > maxTOCFrames {
+	if at.end != end {
 		return corrupted("the seek table describes another archive")
 	}
 	return nil
 }
-
-func (x *Index) isTOC(frame int) bool { return x.total(frame) == x.total(frame-1) }
 
 // start is where a frame begins.
 func (x *Index) start(frame int) int64 {
@@ -146,39 +128,37 @@ func (x *Index) total(frame int) int64 {
 	return x.frames[frame].content
 }
 
-// extend reads what precedes the tail, from this offset.
-func (x *Index) extend(ctx context.Context, from int64) error {
+// extend reads what precedes the tail of an archive of this size, from this offset.
+func (x *Index) extend(ctx context.Context, from, size int64) error {
 	if from >= x.tailAt {
 		return nil
 	}
-	b, err := x.read(ctx, from, x.tailAt)
+	r, err := x.open(ctx, from, x.tailAt-from)
 	if err != nil {
 		return err
 	}
-	x.tail, x.tailAt = append(b, x.tail...), from
-	return nil
-}
-
-// read returns a range of the archive.
-func (x *Index) read(ctx context.Context, from, to int64) ([]byte, error) {
-	if from >= x.tailAt {
-		return x.tail[from-x.tailAt : to-x.tailAt], nil
-	}
-	r, err := x.open(ctx, from, to-from)
-	if err != nil {
-		return nil, err
-	}
 	defer r.Close()
-	b := make([]byte, to-from)
-	_, err = io.ReadFull(r, b)
+	b := make([]byte, size-from)
+	_, err = io.ReadFull(r, b[:x.tailAt-from])
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		err = corrupted("archive is cut short")
 	}
-	return b, err
+	copy(b[x.tailAt-from:], x.tail)
+	x.tail, x.tailAt = b, from
+	return err
 }
 
-// Entries yields the entries in the order of the archive: a folder, then its content. It ends
-// after the first error. What it has yielded before an error may be wrong.
+// reader reads a range of the archive.
+func (x *Index) reader(ctx context.Context, from, to int64) (io.ReadCloser, error) {
+	if from >= x.tailAt {
+		return io.NopCloser(bytes.NewReader(x.tail[from-x.tailAt : to-x.tailAt])), nil
+	}
+	return x.open(ctx, from, to-from)
+}
+
+// Entries yields the entries in the order of the archive: a folder, then its content. It takes one
+// request for each frame of the table of contents that is not in the last MiB. It ends after the
+// first error, which may be ErrNoIndex. What it has yielded before an error may be wrong.
 func (x *Index) Entries(ctx context.Context) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for r, err := range x.records(ctx) {
@@ -195,10 +175,14 @@ func (x *Index) Entries(ctx context.Context) iter.Seq2[Entry, error] {
 
 func (e *entry) public() Entry {
 	p := Entry{Name: e.name, Mode: fs.FileMode(e.mode & 0o777), UID: e.uid, GID: e.gid, Size: e.size, ModTime: time.Unix(e.mtime.Sec, e.mtime.Nsec)}
-	for bit, mode := range map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky} {
-		if e.mode&bit != 0 {
-			p.Mode |= mode
-		}
+	if e.mode&unix.S_ISUID != 0 {
+		p.Mode |= fs.ModeSetuid
+	}
+	if e.mode&unix.S_ISGID != 0 {
+		p.Mode |= fs.ModeSetgid
+	}
+	if e.mode&unix.S_ISVTX != 0 {
+		p.Mode |= fs.ModeSticky
 	}
 	switch e.kind {
 	case kindFolder:
@@ -234,7 +218,7 @@ func (x *Index) Open(ctx context.Context, name string) (io.ReadCloser, Entry, er
 	if err != nil {
 		return nil, Entry{}, err
 	}
-	d, err := newDecompressor(ctx, body)
+	d, err := newStream(ctx, body)
 	if err != nil {
 		body.Close()
 		return nil, Entry{}, err

@@ -42,20 +42,28 @@ func (x *Index) records(ctx context.Context) iter.Seq2[record, error] {
 
 // part yields the records of one frame. The result is true if there is no further one to yield.
 func (x *Index) part(ctx context.Context, frame int, t *tocReader, yield func(record, error) bool) (bool, error) {
-	from, to := x.start(frame), x.frames[frame].end
-	if to-from > maxTOCFrame {
-		return false, corrupted("part of %d bytes of the table of contents", to-from)
-	}
-	b, err := x.read(ctx, from, to)
+	r, err := x.reader(ctx, x.start(frame), x.frames[frame].end)
 	if err != nil {
 		return false, err
 	}
-	if len(b) < skipHeader || binary.LittleEndian.Uint32(b) != magicTOC {
-		return false, corrupted("no table of contents where the seek table says")
+	defer r.Close()
+	source := &hashingReader{r: r, sum: sha256.New()}
+	failed := func(err error) error {
+		if source.err != nil {
+			return source.err
+		}
+		return corrupted("table of contents: %w", err)
 	}
-	in, err := openTOC(bytes.NewReader(b[skipHeader:]))
-	if err != nil {
-		return false, corrupted("%w", err)
+	var header [skipHeader]byte
+	if _, err := io.ReadFull(source, header[:]); err != nil || binary.LittleEndian.Uint32(header[:]) != magicTOC {
+		return false, failed(cmp.Or(err, errRecords))
+	}
+	in, err := openTOC(source)
+	switch {
+	case errors.Is(err, ErrNoIndex) && source.err == nil:
+		return false, err
+	case err != nil:
+		return false, failed(err)
 	}
 	defer in.Close()
 	t.in = bufio.NewReaderSize(in, 64<<10)
@@ -69,8 +77,10 @@ func (x *Index) part(ctx context.Context, frame int, t *tocReader, yield func(re
 			return false, ctx.Err()
 		case err == io.EOF:
 			return true, nil
+		case errors.Is(err, ErrNoIndex):
+			return false, err
 		case err != nil:
-			return false, corrupted("table of contents: %w", err)
+			return false, failed(err)
 		case !yield(r, nil):
 			return true, nil
 		}
@@ -109,7 +119,7 @@ var errRecords = errors.New("malformed record")
 func (t *tocReader) ReadByte() (byte, error) {
 	b, err := t.in.ReadByte()
 	if t.read++; err == nil && t.read > maxTOC {
-		err = errLargeTOC
+		err = ErrNoIndex // too large for this version
 	}
 	t.hashed = append(t.hashed, b)
 	return b, err
