@@ -14,12 +14,17 @@ import (
 	"codehub/api"
 	"codehub/internal/archive"
 	"codehub/internal/gateway/inbound"
+	"codehub/internal/storage/store"
 	"codehub/internal/users/auth"
 	"codehub/internal/workspace"
 )
 
-// maxArchiveFiles bounds the answer of a list.
-const maxArchiveFiles = 10_000
+// Limits of the answer of a list: its entries, and about how many bytes their names have. The path
+// of one, and of the file that it is a hard link of, may have 256 KiB each.
+const (
+	maxArchiveFiles = 10_000
+	maxArchiveNames = 4 << 20
+)
 
 // ofArchive calls do with the index of the requested archive and the path of a file in it.
 func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx context.Context, x *archive.Index, name string) error) error {
@@ -44,6 +49,10 @@ func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx contex
 		err = do(ctx, x, name)
 	}
 	switch {
+	case err == nil, errors.Is(err, errStarted):
+		return err
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrNotFound): // whatever their cause
+		return archiveError(ctx, err)
 	case errors.Is(err, archive.ErrNoIndex):
 		return &workspace.Error{Code: workspace.CodeNotSupported, Message: "This archive has no list of its files. Download the whole archive.", Err: err}
 	case errors.Is(err, archive.ErrCorrupted):
@@ -52,10 +61,8 @@ func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx contex
 		return workspace.Errorf(workspace.CodeNotFound, "The archive has no such file.")
 	case errors.Is(err, fs.ErrInvalid):
 		return workspace.Errorf(workspace.CodeInvalid, "The path is not that of a file.")
-	case err != nil && !errors.Is(err, errStarted):
-		return archiveError(ctx, err)
 	}
-	return err
+	return archiveError(ctx, err)
 }
 
 // listArchiveFiles lists a folder of an archive, or one file.
@@ -64,7 +71,7 @@ func (s *server) listArchiveFiles(w http.ResponseWriter, r *http.Request, id aut
 	err := s.ofArchive(r, id, func(ctx context.Context, x *archive.Index, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
 		defer cancel()
-		found := false
+		found, names := name == ".", 0 // the archive of a workspace that never had a home has no entries
 		for e, err := range x.Entries(ctx) {
 			if err != nil {
 				return err
@@ -73,9 +80,11 @@ func (s *server) listArchiveFiles(w http.ResponseWriter, r *http.Request, id aut
 			found = found || self
 			switch {
 			case self && e.Mode.IsDir(), !self && path.Dir(e.Name) != name:
-			case len(out.Files) == maxArchiveFiles:
-				out.Truncated = true // the digest of the list is at its end, so it is read on
+			case out.Truncated: // the digest of the list is at its end, so it is read on
+			case len(out.Files) == maxArchiveFiles, names > maxArchiveNames:
+				out.Truncated = true
 			default:
+				names += len(e.Name) + len(e.Link) + len(e.SameAs)
 				out.Files = append(out.Files, archiveFile(e))
 			}
 		}
@@ -107,10 +116,27 @@ func archiveFile(e archive.Entry) api.ArchiveFile {
 	return f
 }
 
+// timedReader lets the timer run during each read.
+type timedReader struct {
+	io.Reader
+	timer  *time.Timer
+	within time.Duration
+}
+
+func (t timedReader) Read(p []byte) (int, error) {
+	t.timer.Reset(t.within)
+	defer t.timer.Stop()
+	return t.Reader.Read(p)
+}
+
 // downloadArchiveFile sends one file of an archive.
 func (s *server) downloadArchiveFile(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	defer inbound.Stream(w, r)()
 	return s.ofArchive(r, id, func(ctx context.Context, x *archive.Index, name string) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stalled := time.AfterFunc(s.cfg.ReadWithin, cancel)
+		defer stalled.Stop()
 		content, e, err := x.Open(ctx, name)
 		if err != nil {
 			return err
@@ -121,10 +147,12 @@ func (s *server) downloadArchiveFile(w http.ResponseWriter, r *http.Request, id 
 		w.Header().Set("Content-Length", strconv.FormatInt(e.Size, 10))
 		w.Header().Set("Content-Disposition", attachment(strings.ToValidUTF8(path.Base(name), "\uFFFD")))
 		w.Header().Set("X-Accel-Buffering", "no")
-		_, err = io.Copy(out, content)
+		if r.Method != http.MethodHead {
+			_, err = io.Copy(out, timedReader{content, stalled, s.cfg.ReadWithin})
+		}
 		switch {
 		case err == nil:
-			out.begin() // an empty file
+			out.begin() // HEAD, and an empty file
 			return nil
 		case out.begun:
 			return errors.Join(errStarted, err)
