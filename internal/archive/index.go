@@ -36,11 +36,11 @@ type tocWriter struct {
 	sum      hash.Hash
 	records  []byte
 	compress func(piece, to []byte) []byte // nil: only the digest is wanted
-	out      []byte                        // the content of the next frame
+	out      []byte                        // the next frame
 }
 
 func newTOCWriter(compress func(piece, to []byte) []byte) *tocWriter {
-	return &tocWriter{sum: sha256.New(), compress: compress, out: []byte(tocMark)}
+	return &tocWriter{sum: sha256.New(), compress: compress, out: appendSkippable(nil, magicTOC, []byte(tocMark))}
 }
 
 // add appends the record of an entry whose header begins at this offset of the tar.
@@ -93,8 +93,9 @@ func (t *tocWriter) end() {
 
 // frame returns the frame of the records since the last one.
 func (t *tocWriter) frame() []byte {
-	b := appendSkippable(nil, magicTOC, t.out)
-	t.out = append(t.out[:0], tocMark...)
+	b := t.out
+	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)-skipHeader))
+	t.out = appendSkippable(nil, magicTOC, []byte(tocMark))
 	return b
 }
 
