@@ -9,11 +9,12 @@ import (
 
 	"codehub/api"
 	"codehub/internal/testing/dockertest"
+	"codehub/internal/testing/harness/authority"
 )
 
 // A workspace builds the image that its repository describes: a Dockerfile, and five Features of a
-// registry in their order. A build that fails, or is canceled, changes nothing. It takes 40 s, for
-// seven images.
+// registry in their order, with the server's proxy and the company's authorities. A build that
+// fails, or is canceled, changes nothing. It takes 40 s, for seven images.
 func TestDevcontainerBuild(t *testing.T) {
 	t.Parallel()
 	registry := dockertest.Distribution(t)
@@ -29,7 +30,8 @@ func TestDevcontainerBuild(t *testing.T) {
 	push("third", `, "onCreateCommand": "echo third >> ~/ran", "customizations": {"vscode": {"settings": {"editor.tabSize": 3, "editor.rulers": [80]}}}`, `su coder -c 'echo home > /home/coder/of-third'`)
 	push("fourth", `, "mounts": ["source=a,target=/b,type=volume"], "privileged": true, "entrypoint": "/start"`, "")
 
-	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_DEVCONTAINER_BUILDS=1", "CODEHUB_PLAIN_REGISTRIES="+registry)
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_DEVCONTAINER_BUILDS=1", "CODEHUB_PLAIN_REGISTRIES="+registry,
+		"CODEHUB_CA_FILE="+authority.New(t).File(), "HTTPS_PROXY=http://proxy.test:3128")
 	id := s.create(api.CreateWorkspace{Name: "api", Repositories: []api.Repository{{URL: "http://127.0.0.1:42119/api.git"}}})
 	s.awaitPhase(id, "RUNNING")
 	run := func(command string) string {
@@ -113,7 +115,7 @@ FROM ` + env.slimImage + ` AS dev
 ARG WORD
 COPY . /srv/context
 USER root
-RUN echo "$WORD" > /srv/word && id -u >> /srv/word
+RUN echo "$WORD" > /srv/word && id -u >> /srv/word && echo "$https_proxy" >> /srv/word && grep -c BEGIN "$SSL_CERT_FILE" | grep -q ... && echo trusted >> /srv/word
 ` + last + `
 FROM dev
 RUN exit 9
@@ -166,8 +168,8 @@ END`)
 		last, err := s.api.Setup(t.Context(), id)
 		t.Errorf("%q; %+v, %v", out, last, err)
 	}
-	out := run("cat /srv/word; ls -A /srv/context; cat /etc/first; echo $BASE; tool; cat .local/share/code-server/Machine/settings.json")
-	if !strings.HasPrefix(out, "given\n0\nkept\n7 false coder 0\nyes\ntool\n") || !strings.Contains(out, `"editor.tabSize": 5`) || !strings.Contains(out, "editor.rulers") {
+	out := run("cat /srv/word; echo $https_proxy $SSL_CERT_FILE; ls -A /srv/context; cat /etc/first; echo $BASE; tool; cat .local/share/code-server/Machine/settings.json")
+	if !strings.HasPrefix(out, "given\n0\nhttp://proxy.test:3128\ntrusted\n/opt/codehub-trust/ca-certificates.crt\n.codehub-authorities.crt\nkept\n7 false coder 0\nyes\ntool\n") || !strings.Contains(out, `"editor.tabSize": 5`) || !strings.Contains(out, "editor.rulers") {
 		t.Errorf("%s", out)
 	}
 	at := map[string]int{}
