@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"html"
 	"net/http"
 	"net/url"
 	"testing"
@@ -29,12 +30,12 @@ func TestGitIdentityOnAccountPage(t *testing.T) {
 	if err != nil || g.PublicKey == "" || !g.SignCommits || g.Email != "" {
 		t.Fatalf("%+v, %v", g, err)
 	}
-	contains(t, "with a key", ann.get("/settings/account").body, g.PublicKey, "yes, with the SSH key", `href="/settings/git-identity/key"`)
+	contains(t, "with a key", html.UnescapeString(ann.get("/settings/account").body), g.PublicKey, "yes, with the SSH key", `href="/settings/git-identity/key"`)
 	contains(t, "before it is replaced", ann.get("/settings/git-identity/key").body, "The present key ends at once")
 	if a := ann.post("/settings/git-identity/key", nil); a.status != http.StatusSeeOther || a.header.Get("Location") != "/settings/account?note=git_key_made" {
 		t.Errorf("a new key: %d %s", a.status, a.header)
 	}
-	page = ann.get("/settings/account").body
+	page = html.UnescapeString(ann.get("/settings/account").body) // keys have plus signs
 	contains(t, "with a new key", page, "ssh-ed25519 ")
 	lacks(t, "with a new key", page, g.PublicKey, "PRIVATE KEY")
 }
