@@ -360,7 +360,7 @@ func unreachable(ctx context.Context, err error) error {
 func refused(res *http.Response) error {
 	e := &RefusedError{Status: res.StatusCode, Message: fmt.Sprint("the workspace's agent answered with the status ", res.StatusCode)}
 	var p Problem
-	if json.NewDecoder(res.Body).Decode(&p) == nil {
+	if json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&p) == nil {
 		e.Message = cmp.Or(printable(p.Message, maxReason), e.Message)
 	}
 	return e
