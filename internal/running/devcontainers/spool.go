@@ -100,20 +100,22 @@ func fileIn(r io.Reader, name string) ([]byte, error) {
 
 // readFeature reads a Feature in the workspace's repository.
 func readFeature(ctx context.Context, from Contexts, j job, folder string) (digest string, content []byte, err error) {
-	var b bytes.Buffer
-	if err := readContext(ctx, from, j, folder, "", &limited{&b}); err != nil {
+	var l limited
+	if err := readContext(ctx, from, j, folder, "", &l); err != nil {
 		return "", nil, err
 	}
-	return fmt.Sprintf("sha256:%x", sha256.Sum256(b.Bytes())), b.Bytes(), nil
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(l.content)), l.content, nil
 }
 
-type limited struct{ *bytes.Buffer }
+// limited keeps what is written, up to maxFeature.
+type limited struct{ content []byte }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > maxFeature {
+	if len(l.content)+len(p) > maxFeature {
 		return 0, unusable("a Feature has more than %d MiB", maxFeature>>20)
 	}
-	return l.Buffer.Write(p)
+	l.content = append(l.content, p...)
+	return len(p), nil
 }
 
 // keep keeps the archive of a Feature for add. The error is a sentence for its owner.

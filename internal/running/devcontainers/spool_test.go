@@ -3,7 +3,9 @@ package devcontainers
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"strings"
@@ -83,5 +85,27 @@ func TestFeaturesInMemory(t *testing.T) {
 	}
 	if err := s.keep("c", half[:1]); workspace.CodeOf(err) != workspace.CodeInvalid || len(s.archives) != 2 {
 		t.Errorf("%d Features, %v", len(s.archives), err)
+	}
+}
+
+// contexts streams this many bytes.
+type contexts int64
+
+func (c contexts) BuildContext(context.Context, workspace.ID, string, string, string) (io.ReadCloser, error) {
+	return io.NopCloser(io.LimitReader(zeros{}, int64(c))), nil
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// A Feature of the repository is read up to its limit.
+func TestFeatureOfRepositoryIsBounded(t *testing.T) {
+	t.Parallel()
+	if _, content, err := readFeature(t.Context(), contexts(maxFeature), job{}, "f"); err != nil || len(content) != maxFeature {
+		t.Errorf("%d bytes, %v", len(content), err)
+	}
+	if _, _, err := readFeature(t.Context(), contexts(maxFeature+1), job{}, "f"); workspace.CodeOf(err) != workspace.CodeInvalid {
+		t.Errorf("one byte more: %v", err)
 	}
 }
