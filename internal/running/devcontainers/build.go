@@ -109,12 +109,17 @@ func (i Images) build(ctx context.Context, dir string, j job, p *progress) (work
 		return uses, err
 	}
 	spec := build.Spec{Workspace: j.w.ID, Owner: j.w.OwnerID, Size: i.Sizes.Of(workspace.SizeNamed(cmp.Or(uses.Given.Size, j.w.Size, workspace.DefaultSize)))}
+	if len(in.Authorities) > 0 {
+		spec.Files = map[string][]byte{recipe.AuthoritiesFile: in.Authorities}
+	}
 	if e.Build != nil {
 		spec.Name = uses.Given.Image
 		if len(order) > 0 {
 			spec.Name += "-base"
 		}
-		if err := i.buildDockerfile(ctx, spec, files, in, p); err != nil {
+		p.step("Build the image")
+		spec.Dockerfile, spec.Target, spec.Args = in.Dockerfile, in.Target, in.Args
+		if err := i.run(ctx, spec, files, []string{contextFile}, p); err != nil {
 			return uses, err
 		}
 		in.Base = spec.Name
@@ -127,11 +132,8 @@ func (i Images) build(ctx context.Context, dir string, j job, p *progress) (work
 		for _, i := range in.Installs {
 			folders = append(folders, i.Dir)
 		}
-		content := files.joined(in.Authorities, folders...)
-		defer content.Close()
-		spec.Context = content
-		if err := i.Docker.Build(ctx, spec, p.line); err != nil {
-			return uses, failure(err)
+		if err := i.run(ctx, spec, files, folders, p); err != nil {
+			return uses, err
 		}
 	}
 	return uses, nil
@@ -148,10 +150,17 @@ func (i Images) base(j job) string {
 	return j.w.ImageRef
 }
 
-// failure returns an error of Docker's build. The words of a Dockerfile's failure are for its owner.
-func failure(err error) error {
+// run has Docker build an image of a context of tars that were kept.
+func (i Images) run(ctx context.Context, spec build.Spec, files *spool, names []string, p *progress) error {
+	tars, done, err := files.open(names...)
+	if err != nil {
+		return err
+	}
+	defer done()
+	spec.Context = tars
+	err = i.Docker.Build(ctx, spec, p.line)
 	var failed *build.Failed
-	if errors.As(err, &failed) {
+	if errors.As(err, &failed) { // the words are for the owner of the Dockerfile
 		return &workspace.Error{Code: workspace.CodeInvalid, Message: failed.Message}
 	}
 	return err
@@ -194,16 +203,6 @@ func (i Images) allowed(ref, owner string) error {
 		return nil
 	}
 	return &workspace.Error{Code: workspace.CodeImageNotAllowed, Message: err.Error()}
-}
-
-// buildDockerfile builds the image of the file's Dockerfile.
-func (i Images) buildDockerfile(ctx context.Context, spec build.Spec, files *spool, in recipe.Inputs, p *progress) error {
-	p.step("Build the image")
-	spec.Dockerfile, spec.Target, spec.Args = in.Dockerfile, in.Target, in.Args
-	content := files.joined(in.Authorities, "context.tar")
-	defer content.Close()
-	spec.Context = content
-	return failure(i.Docker.Build(ctx, spec, p.line))
 }
 
 // features fetches the Features of the file, and those that they depend on, in the order of their

@@ -16,13 +16,14 @@ import (
 	"codehub/internal/runtime/agent"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/devcontainer"
-	"codehub/internal/workspace/devcontainer/recipe"
 )
 
 const (
 	maxText     = 1 << 20  // bytes of a Dockerfile or devcontainer-feature.json, more than either may have
 	maxFeature  = 32 << 20 // bytes of one in the repository
 	maxFeatures = 64 << 20 // bytes of all Features of a build
+
+	contextFile = "context.tar"
 )
 
 // spool has the files of a build in a folder.
@@ -56,7 +57,7 @@ func readContext(ctx context.Context, from Contexts, j job, folder, dockerfile s
 
 // context keeps the build context with its Dockerfile, and returns its digest.
 func (s *spool) context(ctx context.Context, from Contexts, j job, b *devcontainer.Build) (digest string, err error) {
-	f, err := os.Create(s.path("context.tar"))
+	f, err := os.Create(s.path(contextFile))
 	if err != nil {
 		return "", err
 	}
@@ -70,7 +71,7 @@ func (s *spool) context(ctx context.Context, from Contexts, j job, b *devcontain
 
 // dockerfile returns the Dockerfile of the context.
 func (s *spool) dockerfile() (string, error) {
-	f, err := os.Open(s.path("context.tar"))
+	f, err := os.Open(s.path(contextFile))
 	if err != nil {
 		return "", err
 	}
@@ -188,47 +189,21 @@ func (s *spool) add(dir, digest string) error {
 	return f.Close()
 }
 
-// joined streams tars that have no end, or one, as one tar with the authorities.
-func (s *spool) joined(authorities []byte, names ...string) io.ReadCloser {
-	r, w := io.Pipe()
-	go func() { _ = w.CloseWithError(s.join(w, authorities, names)) }()
-	return r
-}
-
-func (s *spool) join(w io.Writer, authorities []byte, names []string) error {
-	out := tar.NewWriter(w)
+// open opens tars that were kept.
+func (s *spool) open(names ...string) (tars []io.Reader, done func(), err error) {
+	var files []*os.File
+	done = func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}
 	for _, name := range names {
 		f, err := os.Open(s.path(name))
 		if err != nil {
-			return err
+			done()
+			return nil, nil, err
 		}
-		defer f.Close()
-		for in := tar.NewReader(f); ; {
-			h, err := in.Next()
-			if err == io.EOF {
-				break
-			}
-			if err == nil && h.Name == agent.ContextDockerfile {
-				continue
-			}
-			if err == nil {
-				err = out.WriteHeader(h)
-			}
-			if err == nil {
-				_, err = io.Copy(out, in)
-			}
-			if err != nil {
-				return err
-			}
-		}
+		files, tars = append(files, f), append(tars, f)
 	}
-	if len(authorities) > 0 {
-		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: recipe.AuthoritiesFile, Mode: 0o644, Size: int64(len(authorities))}); err != nil {
-			return err
-		}
-		if _, err := out.Write(authorities); err != nil {
-			return err
-		}
-	}
-	return out.Close()
+	return tars, done, nil
 }

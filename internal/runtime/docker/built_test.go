@@ -47,13 +47,13 @@ func newBuild(t *testing.T, r *Runtime, dockerfile string, files map[string]stri
 	return &building{t: t, Runtime: r, spec: build.Spec{
 		Name: "codehub/devcontainer/" + uuid.NewString() + ":1", Workspace: workspace.ID(uuid.NewString()), Owner: uuid.NewString(),
 		Dockerfile: "FROM " + harness.SlimImage() + "\nUSER root\n" + dockerfile,
-		Context:    bytes.NewReader(dockertest.Tar(t, files)),
+		Context:    []io.Reader{bytes.NewReader(dockertest.Tar(t, files))},
 		Size:       workspace.Size{Memory: 256 << 20, NanoCPUs: 5e8},
 	}}
 }
 
 // context replaces the build context.
-func (b *building) context(r io.Reader) { b.spec.Context = r }
+func (b *building) context(r io.Reader) { b.spec.Context = []io.Reader{r} }
 
 func (b *building) run(ctx context.Context) error {
 	return b.Builder().Build(ctx, b.spec, func(line string) {

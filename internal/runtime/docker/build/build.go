@@ -45,9 +45,10 @@ type Spec struct {
 	Owner     string // ID of the workspace's owner: builds share layers with those of the same one
 	// Dockerfile is its text, for recipe.Read. The images that it names are pulled if they are missing.
 	Dockerfile string
-	// Context is a tar of the files that COPY and ADD find; nil: none. A .dockerignore in it
-	// excludes nothing.
-	Context io.Reader
+	// Context are tars of the files that COPY and ADD find, and Files further ones by their names. A
+	// .dockerignore excludes nothing.
+	Context []io.Reader
+	Files   map[string][]byte
 	Target  string // stage; empty: the last one
 	Args    map[string]string
 	Size    workspace.Size // of the containers that run the commands, without the limit of its disk
@@ -103,7 +104,7 @@ func (b *Builder) Build(ctx context.Context, spec Spec, line func(string)) error
 	r, w := io.Pipe()
 	written := make(chan error, 1)
 	go func() {
-		err := writeContext(w, spec.Context, dockerfile)
+		err := writeContext(w, spec, dockerfile)
 		written <- err
 		_ = w.CloseWithError(err) // nil: the end
 	}()

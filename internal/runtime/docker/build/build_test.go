@@ -52,7 +52,7 @@ func TestContext(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(w.Close(), writeContext(&out, &in, "FROM a\n")); err != nil {
+	if err := errors.Join(w.Close(), writeContext(&out, Spec{Context: []io.Reader{&in}, Files: map[string][]byte{"file": nil}}, "FROM a\n")); err != nil {
 		t.Fatal(err)
 	}
 	var names []string
@@ -66,12 +66,12 @@ func TestContext(t *testing.T) {
 		}
 		names = append(names, h.Name+string(h.Typeflag))
 	}
-	if want := []string{dockerfileName + "2", "link2", dockerfileName + "0", ignoreName + "0"}; !slices.Equal(names, want) {
+	if want := []string{dockerfileName + "2", "link2", dockerfileName + "0", ignoreName + "0", "file0"}; !slices.Equal(names, want) {
 		t.Errorf("entries: %q", names)
 	}
 	out.Reset()
 	cut := dockertest.Tar(t, map[string]string{"a": strings.Repeat("a", 1000)})[:700]
-	if failed := new(Failed); !errors.As(writeContext(&out, bytes.NewReader(cut), ""), &failed) {
+	if failed := new(Failed); !errors.As(writeContext(&out, Spec{Context: []io.Reader{bytes.NewReader(cut)}}, ""), &failed) {
 		t.Error("half a tar is taken")
 	}
 }

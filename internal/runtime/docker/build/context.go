@@ -7,10 +7,12 @@ import (
 	"io"
 	"maps"
 	"slices"
+
+	"codehub/internal/runtime/agent"
 )
 
 const (
-	dockerfileName = ".codehub.Dockerfile"
+	dockerfileName = agent.ContextDockerfile // the repository's own, which it replaces, has been read
 	ignoreName     = ".dockerignore"
 )
 
@@ -27,18 +29,20 @@ func own(labels map[string]string) string {
 
 // writeContext writes a build context with the Dockerfile, which is not in the image after
 // COPY of the whole context. Later entries of a tar replace earlier ones.
-func writeContext(w io.Writer, from io.Reader, dockerfile string) error {
+func writeContext(w io.Writer, spec Spec, dockerfile string) error {
 	out := tar.NewWriter(w)
-	if from != nil {
+	for _, from := range spec.Context {
 		if err := copyTar(out, tar.NewReader(from)); err != nil {
 			return err
 		}
 	}
-	for _, f := range [][2]string{{dockerfileName, dockerfile}, {ignoreName, dockerfileName + "\n" + ignoreName + "\n"}} {
-		if err := out.WriteHeader(&tar.Header{Name: f[0], Mode: 0o644, Size: int64(len(f[1]))}); err != nil {
+	files := map[string][]byte{dockerfileName: []byte(dockerfile), ignoreName: []byte(dockerfileName + "\n" + ignoreName + "\n")}
+	maps.Copy(files, spec.Files)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := out.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name]))}); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(out, f[1]); err != nil {
+		if _, err := out.Write(files[name]); err != nil {
 			return err
 		}
 	}
