@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,18 +33,7 @@ func TestDevcontainerBuild(t *testing.T) {
 		"CODEHUB_CA_FILE="+authority.New(t).File(), "HTTPS_PROXY=http://proxy.test:3128")
 	id := s.create(api.CreateWorkspace{Name: "api", Repositories: []api.Repository{{URL: "http://127.0.0.1:42119/api.git"}}})
 	s.awaitPhase(id, "RUNNING")
-	run := func(command string) string {
-		t.Helper()
-		x, err := s.api.Exec(t.Context(), id, api.Exec{Shell: command})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out bytes.Buffer
-		if code, err := x.Run(t.Context(), &out, &out, nil); err != nil || code != 0 {
-			t.Fatalf("%s: %d, %v: %s", command, code, err, out.String())
-		}
-		return out.String()
-	}
+	run := func(command string) string { return s.run(id, command) }
 	build := func(want string) api.DevcontainerBuild {
 		t.Helper()
 		var b api.DevcontainerBuild

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 
@@ -23,18 +22,7 @@ func TestDevcontainer(t *testing.T) {
 			return err == nil && done(last.Steps)
 		})
 	}
-	run := func(command string) string {
-		t.Helper()
-		x, err := s.api.Exec(t.Context(), id, api.Exec{Shell: command})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out bytes.Buffer
-		if code, err := x.Run(t.Context(), &out, &out, nil); err != nil || code != 0 {
-			t.Fatalf("%s: %d, %v: %s", command, code, err, out.String())
-		}
-		return out.String()
-	}
+	run := func(command string) string { return s.run(id, command) }
 	// Nothing listens there; the files come by hand.
 	steps("the clone has failed", func(l []api.SetupStep) bool { return l[0].State == "failed" })
 	run(`mkdir -p project/api/.devcontainer project/api/cmd && cd project/api && cat > .devcontainer/devcontainer.json <<'END'

@@ -27,18 +27,7 @@ func TestDotfilesOfWorkspace(t *testing.T) {
 			return err == nil && len(last.Steps) == 1 && last.Steps[0].Kind == "dotfiles" && last.Steps[0].State == state && bytes.Contains([]byte(last.Steps[0].Log), []byte(log))
 		})
 	}
-	run := func(command string) string {
-		t.Helper()
-		x, err := s.api.Exec(t.Context(), id, api.Exec{Shell: command})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out bytes.Buffer
-		if code, err := x.Run(t.Context(), &out, &out, nil); err != nil || code != 0 {
-			t.Fatalf("%s: %d, %v: %s", command, code, err, out.String())
-		}
-		return out.String()
-	}
+	run := func(command string) string { return s.run(id, command) }
 	restart := func() {
 		t.Helper()
 		s.setDesired(id, "STANDBY")

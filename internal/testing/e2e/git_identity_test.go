@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"strings"
@@ -32,18 +31,7 @@ func TestGitIdentityInWorkspace(t *testing.T) {
 		last, err := s.api.Setup(t.Context(), id)
 		return err == nil && len(last.Steps) == 1 && last.Steps[0].State == "done"
 	})
-	run := func(command string) string {
-		t.Helper()
-		x, err := s.api.Exec(t.Context(), id, api.Exec{Shell: command})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out bytes.Buffer
-		if code, err := x.Run(t.Context(), &out, &out, nil); err != nil || code != 0 {
-			t.Fatalf("%s: %d, %v: %s", command, code, err, out.String())
-		}
-		return out.String()
-	}
+	run := func(command string) string { return s.run(id, command) }
 	if out := run("ssh-add -L; stat -c '%a %U' $SSH_AUTH_SOCK; stat -fc %T $GIT_CONFIG_SYSTEM"); out != set.PublicKey+" codehub\n600 coder\ntmpfs\n" {
 		t.Errorf("%q", out)
 	}

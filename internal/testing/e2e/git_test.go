@@ -65,18 +65,7 @@ func TestClonePrivateRepository(t *testing.T) {
 	}
 	s.restart()
 	step("done")
-	run := func(command string) string {
-		t.Helper()
-		x, err := s.api.Exec(ctx, id, api.Exec{Shell: command})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out bytes.Buffer
-		if code, err := x.Run(ctx, &out, &out, nil); err != nil || code != 0 {
-			t.Fatalf("%s: %d, %v: %s", command, code, err, out.String())
-		}
-		return out.String()
-	}
+	run := func(command string) string { return s.run(id, command) }
 	if out := run(`cd $CODEHUB_FOLDER && git pull -q && cat hello && [ "$(codehub git token http://` + host + `)" = "$(printf 'protocol=http\nhost=` + host + `\n' | git credential fill | sed -n s/^password=//p)" ] && echo same`); out != "hello\nsame\n" {
 		t.Errorf("%q", out)
 	}

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -64,18 +63,7 @@ func TestWorkspaceOfRepository(t *testing.T) {
 	}
 	close(relay.answer)
 	step("done")
-	run := func(command string) string {
-		t.Helper()
-		x, err := s.api.Exec(t.Context(), id, api.Exec{Shell: command})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out bytes.Buffer
-		if code, err := x.Run(t.Context(), &out, &out, nil); err != nil || code != 0 {
-			t.Fatalf("%s: %d, %v: %s", command, code, err, out.String())
-		}
-		return out.String()
-	}
+	run := func(command string) string { return s.run(id, command) }
 	if out := run("cd $CODEHUB_FOLDER && pwd && git status --short --branch && cat hello && echo mine > own"); out != "/home/coder/project/api\n## main...origin/main\nhello\n" {
 		t.Errorf("%q", out)
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -228,6 +229,20 @@ func (s *server) create(in api.CreateWorkspace) string {
 		s.Fatal(err)
 	}
 	return w.ID
+}
+
+// run runs a command in a workspace, which has to succeed, and returns what it prints.
+func (s *server) run(id, command string) string {
+	s.Helper()
+	x, err := s.api.Exec(s.Context(), id, api.Exec{Shell: command})
+	if err != nil {
+		s.Fatal(err)
+	}
+	var out bytes.Buffer
+	if code, err := x.Run(s.Context(), &out, &out, nil); err != nil || code != 0 {
+		s.Fatalf("%s: %d, %v: %s", command, code, err, out.String())
+	}
+	return out.String()
 }
 
 // await polls the workspace until ok returns true. It does not use the event
