@@ -126,14 +126,14 @@ func (s *Service) CancelBuild(ctx context.Context, caller workspace.Caller, id w
 }
 
 // Use has the next start of the caller's workspace use a description; see devcontainer.Choose for the
-// name. Where an image has to be built, it begins the build, which ends with that; until then the
-// workspace stays as it is. digest is that of the version that was shown, or empty. CodeNotFound;
+// name. Where an image has to be built, it begins the build, which ends with that, and reports so;
+// until then the workspace stays as it is. digest is that of the version that was shown, or empty. CodeNotFound;
 // CodeInvalid for a file with a problem or of another version; CodeOperationInProgress while another
 // image is built for the owner; otherwise as List.
-func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace.ID, name, digest string) (workspace.Workspace, error) {
+func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace.ID, name, digest string) (w workspace.Workspace, builds bool, err error) {
 	w, files, _, err := s.read(ctx, caller, id)
 	if err != nil {
-		return w, err
+		return w, false, err
 	}
 	paths := make([]string, len(files))
 	for i, f := range files {
@@ -141,20 +141,21 @@ func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace
 	}
 	i, ok := devcontainer.Choose(paths, name)
 	if !ok {
-		return w, workspace.NotFound("description of the environment")
+		return w, false, workspace.NotFound("description of the environment")
 	}
 	if f := files[i]; f.uses == nil {
 		e := workspace.InvalidField("file", "cannot be used: "+f.api.Message)
 		e.Details["reason"] = f.api.Problem
-		return w, e
+		return w, false, e
 	}
 	if digest != "" && digest != files[i].uses.Digest {
-		return w, workspace.InvalidField("digest", "is of another version: the file has changed since it was shown. Look at it again.")
+		return w, false, workspace.InvalidField("digest", "is of another version: the file has changed since it was shown. Look at it again.")
 	}
 	if files[i].builds() {
-		return w, s.cfg.Builder.begin(ctx, caller, w, files[i])
+		return w, true, s.cfg.Builder.begin(ctx, caller, w, files[i])
 	}
-	return s.use(ctx, caller, id, files[i].uses)
+	w, err = s.use(ctx, caller, id, files[i].uses)
+	return w, false, err
 }
 
 // use cancels a build, which would replace what is used now.

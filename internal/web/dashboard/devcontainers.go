@@ -199,12 +199,13 @@ func (d *Dashboard) useDevcontainer(w http.ResponseWriter, r *http.Request, c wo
 		note = "devcontainer_cancel"
 		_, err = d.Devcontainers.CancelBuild(ctx, c, id)
 	default:
-		_, err = d.Devcontainers.Use(ctx, c, id, clean(r.PostFormValue("file")), r.PostFormValue("digest"))
+		var builds bool
+		_, builds, err = d.Devcontainers.Use(ctx, c, id, clean(r.PostFormValue("file")), r.PostFormValue("digest"))
 		if workspace.CodeOf(err) == workspace.CodeOperationInProgress {
 			d.refuseWith(w, r, c, id, err, d.set(r).lang.T("devcontainer.build.another"))
 			return
 		}
-		if b, failed := d.Devcontainers.Build(ctx, c, id); err == nil && failed == nil && b.EndedAt == nil {
+		if builds {
 			note = "devcontainer_build"
 		}
 	}

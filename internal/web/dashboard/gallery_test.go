@@ -584,7 +584,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.visit("/workspaces/" + string(cloning) + "/devcontainer")
 		b.shoot(shots, l, "devcontainer")
 	}
-	if _, err := w.dash.Devcontainers.Use(t.Context(), w.caller("admin"), cloning, describedFiles[0].Name, ""); err != nil {
+	if _, _, err := w.dash.Devcontainers.Use(t.Context(), w.caller("admin"), cloning, describedFiles[0].Name, ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range b.screens() {

@@ -20,15 +20,12 @@ func (s *server) devcontainers(w http.ResponseWriter, r *http.Request, id auth.I
 func (s *server) useDevcontainer(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.UseDevcontainer) error {
 	ctx, cancel := context.WithTimeout(r.Context(), usageTimeout)
 	defer cancel()
-	ws, err := s.cfg.Devcontainers.Use(ctx, id.Caller, pathID(r), in.File, in.Digest)
-	if err != nil {
-		return err
-	}
+	ws, builds, err := s.cfg.Devcontainers.Use(ctx, id.Caller, pathID(r), in.File, in.Digest)
 	status := http.StatusOK
-	if b, err := s.cfg.Devcontainers.Build(ctx, id.Caller, ws.ID); err == nil && b.EndedAt == nil {
+	if builds {
 		status = http.StatusAccepted
 	}
-	return s.answer(w, status, ws, nil)
+	return s.answer(w, status, ws, err)
 }
 
 func (s *server) stopDevcontainer(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
