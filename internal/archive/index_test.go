@@ -319,11 +319,12 @@ func TestWrongIndexIsFound(t *testing.T) {
 		"two names exchanged": entries(func(i int, e *record) {
 			e.name = map[string]string{"file3": "file4", "file4": "file3"}[e.name] + strings.Repeat(e.name, 1-min(1, strings.Count("file3file4", e.name)))
 		}),
-		"one entry less":      func(p *parts) { p.entries-- },
-		"other length":        func(p *parts) { p.table[0]++; p.table[seekEntry]-- },
-		"other content":       func(p *parts) { p.table[4]-- },
-		"frame without data":  func(p *parts) { clear(p.table[4:8]) },
-		"half of the records": func(p *parts) { p.records = p.records[:len(p.records)/2] },
+		"one entry less":                func(p *parts) { p.entries-- },
+		"other length":                  func(p *parts) { p.table[0]++; p.table[seekEntry]-- },
+		"other content":                 func(p *parts) { p.table[4]-- },
+		"frame without data":            func(p *parts) { clear(p.table[4:8]) },
+		"shared bytes that no name has": func(p *parts) { p.records = binary.AppendUvarint([]byte{kindFolder, 0}, math.MaxUint64) },
+		"half of the records":           func(p *parts) { p.records = p.records[:len(p.records)/2] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -125,12 +125,16 @@ func (t *tocReader) ReadByte() (byte, error) {
 	return b, err
 }
 
+// number returns 0 with an error.
 func (t *tocReader) number(most uint64) (uint64, error) {
 	n, err := binary.ReadUvarint(t)
 	if err == nil && n > most {
 		err = errRecords
 	}
-	return n, err
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 func (t *tocReader) text(most int) (string, error) {
