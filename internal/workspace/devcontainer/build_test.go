@@ -138,7 +138,7 @@ func TestParseFeature(t *testing.T) {
 	}
 	got.Ignored = nil
 	if d := cmp.Diff(Metadata{
-		ID: "go", Version: "1.2.3", Name: "Go ${x}",
+		ID:        "go",
 		Options:   map[string]Option{"version": {Default: "latest"}, "tools": {Default: "true"}, "mode": {Default: "a", Enum: []string{"a", "b"}}},
 		Env:       []Variable{{"GOROOT", "/usr/local/go"}, {"PATH", "/usr/local/go/bin:${PATH}"}, {"A", `"${GOROOT}" \ $x`}},
 		DependsOn: []Feature{{Reference: "ghcr.io/a/b:1", Options: map[string]string{"x": "true"}}, {Reference: ".devcontainer/c", Local: true}},

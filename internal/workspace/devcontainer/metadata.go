@@ -12,16 +12,16 @@ import (
 
 // Metadata is what the devcontainer-feature.json of a Feature says.
 type Metadata struct {
-	ID, Version, Name string
-	Options           map[string]Option
-	Env               []Variable // of the image, in the order of the file
-	DependsOn         []Feature
-	InstallsAfter     []string // see Feature.Name
-	OtherIDs          []string // that the Feature has, or had, in the same place
-	Scripts           []Script // their commands have names that begin with the ID
-	Extensions        []string
-	Settings          map[string]any
-	Ignored           []Ignored // their properties begin with features.ID
+	ID            string
+	Options       map[string]Option
+	Env           []Variable // of the image, in the order of the file
+	DependsOn     []Feature
+	InstallsAfter []string // see Feature.Name
+	OtherIDs      []string // that the Feature has, or had, in the same place
+	Scripts       []Script // their commands have names that begin with the ID
+	Extensions    []string
+	Settings      map[string]any
+	Ignored       []Ignored // their properties begin with features.ID
 }
 
 // Option is an option of a Feature. Values are texts: see Feature.
@@ -59,8 +59,6 @@ func ParseFeature(content []byte, name string, place Place, folder string) (Meta
 	other := ""
 	known := map[string]func(string, *node){
 		"id":             func(p string, n *node) { r.text(p, n, &m.ID) },
-		"version":        func(p string, n *node) { r.text(p, n, &m.Version) },
-		"name":           func(p string, n *node) { r.text(p, n, &m.Name) },
 		"options":        func(p string, n *node) { m.Options = r.featureOptions(p, n) },
 		"containerEnv":   func(p string, n *node) { m.Env = r.imageEnv(p, n) },
 		"dependsOn":      func(p string, n *node) { refused = r.features(p, n, &m.DependsOn) },
@@ -74,7 +72,7 @@ func ParseFeature(content []byte, name string, place Place, folder string) (Meta
 		"securityOpt":    r.asks(ReasonRights),
 		"entrypoint":     r.asks(ReasonOverrideCommand),
 	}
-	for _, key := range []string{"$schema", "init", "description", "documentationURL", "licenseURL", "keywords", "deprecated"} {
+	for _, key := range []string{"$schema", "init", "version", "name", "description", "documentationURL", "licenseURL", "keywords", "deprecated"} {
 		known[key] = none
 	}
 	for _, h := range hooks {

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// Max is how many Features a file may have, with those that they depend on.
-	Max = 64
+	// maxFeatures is how many Features a file may have, with those that they depend on.
+	maxFeatures = 64
 	// maxEnv bounds the variables of a Feature: quoted, they are part of one line of a Dockerfile, which has at
 	// most 64 KiB.
 	maxEnv = 8 << 10 // bytes
@@ -61,8 +61,8 @@ func Order(features []devcontainer.Feature, first []string, fetch func(devcontai
 		if of[key] != nil {
 			continue
 		}
-		if len(of) == Max {
-			return nil, fmt.Errorf("the file has more than %d Features, with those that they depend on", Max)
+		if len(of) == maxFeatures {
+			return nil, fmt.Errorf("the file has more than %d Features, with those that they depend on", maxFeatures)
 		}
 		f, err := fetch(work[0])
 		if err != nil {

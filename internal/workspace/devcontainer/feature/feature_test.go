@@ -21,7 +21,7 @@ func (r registry) fetch(f devcontainer.Feature) (Found, error) {
 	if !ok {
 		return Found{}, errMissing
 	}
-	return Found{Metadata: m, Digest: "sha256:" + m.Version}, nil
+	return Found{Metadata: m, Digest: "sha256:" + m.ID}, nil
 }
 
 func of(references ...string) (list []devcontainer.Feature) {
@@ -34,8 +34,8 @@ func of(references ...string) (list []devcontainer.Feature) {
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	long := registry{}
-	for i := range Max + 1 {
-		long[fmt.Sprintf("r.io/f%d", i)] = devcontainer.Metadata{Version: fmt.Sprint(i), DependsOn: of(fmt.Sprintf("f%d", i+1))}
+	for i := range maxFeatures + 1 {
+		long[fmt.Sprintf("r.io/f%d", i)] = devcontainer.Metadata{ID: fmt.Sprint(i), DependsOn: of(fmt.Sprintf("f%d", i+1))}
 	}
 	with := func(f devcontainer.Feature, options ...string) devcontainer.Feature {
 		f.Options = map[string]string{}
@@ -50,23 +50,23 @@ func TestOrder(t *testing.T) {
 		first    []string
 		want     string // "!": an error with the text
 	}{
-		"names":        {registry{"r.io/b": {Version: "1"}, "r.io/a": {Version: "2"}, "r.io/c": {Version: "3"}}, of("b", "c", "a"), nil, "a b c"},
-		"depends":      {registry{"r.io/a": {DependsOn: of("b:1")}, "r.io/b:1": {Version: "1", DependsOn: of("c")}, "r.io/c": {Version: "2"}, "r.io/d": {Version: "3"}}, of("a", "d"), nil, "c d b:1 a"},
-		"diamond":      {registry{"r.io/a": {DependsOn: of("b", "c")}, "r.io/b": {Version: "1", DependsOn: of("d")}, "r.io/c": {Version: "2", DependsOn: of("d")}, "r.io/d": {Version: "3"}}, of("a"), nil, "d b c a"},
-		"after":        {registry{"r.io/a:1": {InstallsAfter: []string{"r.io/b", "r.io/none", "r.io/a"}}, "r.io/b:2": {Version: "1"}}, of("a:1", "b:2"), nil, "b:2 a:1"},
-		"former id":    {registry{"r.io/n/a": {InstallsAfter: []string{"r.io/n/old"}}, "r.io/n/new": {Version: "1", OtherIDs: []string{"old"}}}, of("n/a", "n/new"), nil, "n/new n/a"},
-		"first":        {registry{"r.io/a": {}, "r.io/b": {Version: "1"}, "r.io/c": {Version: "2", DependsOn: of("a")}, "r.io/d:1": {Version: "3"}}, of("a", "b", "c", "d:1"), []string{"r.io/d", "r.io/c", "r.io/none"}, "d:1 a b c"},
-		"local":        {registry{"x/b": {}, "x/a": {Version: "1", InstallsAfter: []string{"./x/b"}}}, []devcontainer.Feature{{Reference: "x/a", Local: true}, {Reference: "x/b", Local: true}}, nil, "x/b x/a"},
-		"versions":     {registry{"r.io/a": {Version: "9"}, "r.io/a:1.10": {Version: "1"}, "r.io/a:1.9": {Version: "2"}, "r.io/a:1": {Version: "3"}}, of("a", "a:1.10", "a:1.9", "a:1"), nil, "a:1 a:1.9 a:1.10 a"},
-		"same digest":  {registry{"r.io/a:1": {Version: "1"}, "r.io/a:1.2": {Version: "1"}, "r.io/b": {DependsOn: of("a:1.2")}}, of("a:1", "b"), nil, "a:1 b"},
-		"options":      {registry{"r.io/a": {Version: "1"}}, []devcontainer.Feature{of("a")[0], with(of("a")[0], "x", "2"), with(of("a")[0], "x", "1"), with(of("a")[0], "y", "1", "z", "1"), with(of("a")[0], "x", "1")}, nil, "a y1z1 a x1 a x2 a"},
-		"cycle":        {registry{"r.io/a": {DependsOn: of("b")}, "r.io/b": {Version: "1", DependsOn: of("a")}, "r.io/c": {Version: "2"}}, of("c", "a"), nil, "!wait for each other: r.io/a, r.io/b"},
-		"soft cycle":   {registry{"r.io/a:1": {InstallsAfter: []string{"r.io/b"}}, "r.io/b": {Version: "1", InstallsAfter: []string{"r.io/a"}}}, of("a:1", "b"), nil, "!wait for each other: r.io/a, r.io/b"},
+		"names":        {registry{"r.io/b": {ID: "1"}, "r.io/a": {ID: "2"}, "r.io/c": {ID: "3"}}, of("b", "c", "a"), nil, "a b c"},
+		"depends":      {registry{"r.io/a": {DependsOn: of("b:1")}, "r.io/b:1": {ID: "1", DependsOn: of("c")}, "r.io/c": {ID: "2"}, "r.io/d": {ID: "3"}}, of("a", "d"), nil, "c d b:1 a"},
+		"diamond":      {registry{"r.io/a": {DependsOn: of("b", "c")}, "r.io/b": {ID: "1", DependsOn: of("d")}, "r.io/c": {ID: "2", DependsOn: of("d")}, "r.io/d": {ID: "3"}}, of("a"), nil, "d b c a"},
+		"after":        {registry{"r.io/a:1": {InstallsAfter: []string{"r.io/b", "r.io/none", "r.io/a"}}, "r.io/b:2": {ID: "1"}}, of("a:1", "b:2"), nil, "b:2 a:1"},
+		"former id":    {registry{"r.io/n/a": {InstallsAfter: []string{"r.io/n/old"}}, "r.io/n/new": {ID: "1", OtherIDs: []string{"old"}}}, of("n/a", "n/new"), nil, "n/new n/a"},
+		"first":        {registry{"r.io/a": {}, "r.io/b": {ID: "1"}, "r.io/c": {ID: "2", DependsOn: of("a")}, "r.io/d:1": {ID: "3"}}, of("a", "b", "c", "d:1"), []string{"r.io/d", "r.io/c", "r.io/none"}, "d:1 a b c"},
+		"local":        {registry{"x/b": {}, "x/a": {ID: "1", InstallsAfter: []string{"./x/b"}}}, []devcontainer.Feature{{Reference: "x/a", Local: true}, {Reference: "x/b", Local: true}}, nil, "x/b x/a"},
+		"versions":     {registry{"r.io/a": {ID: "9"}, "r.io/a:1.10": {ID: "1"}, "r.io/a:1.9": {ID: "2"}, "r.io/a:1": {ID: "3"}}, of("a", "a:1.10", "a:1.9", "a:1"), nil, "a:1 a:1.9 a:1.10 a"},
+		"same digest":  {registry{"r.io/a:1": {ID: "1"}, "r.io/a:1.2": {ID: "1"}, "r.io/b": {DependsOn: of("a:1.2")}}, of("a:1", "b"), nil, "a:1 b"},
+		"options":      {registry{"r.io/a": {ID: "1"}}, []devcontainer.Feature{of("a")[0], with(of("a")[0], "x", "2"), with(of("a")[0], "x", "1"), with(of("a")[0], "y", "1", "z", "1"), with(of("a")[0], "x", "1")}, nil, "a y1z1 a x1 a x2 a"},
+		"cycle":        {registry{"r.io/a": {DependsOn: of("b")}, "r.io/b": {ID: "1", DependsOn: of("a")}, "r.io/c": {ID: "2"}}, of("c", "a"), nil, "!wait for each other: r.io/a, r.io/b"},
+		"soft cycle":   {registry{"r.io/a:1": {InstallsAfter: []string{"r.io/b"}}, "r.io/b": {ID: "1", InstallsAfter: []string{"r.io/a"}}}, of("a:1", "b"), nil, "!wait for each other: r.io/a, r.io/b"},
 		"on itself":    {registry{"r.io/a": {DependsOn: of("a")}}, of("a"), nil, "!wait for each other: r.io/a"},
 		"long":         {long, of("f0"), nil, "!more than 64 Features"},
 		"missing":      {registry{"r.io/a": {DependsOn: of("b")}}, of("a"), nil, "!no such Feature"},
 		"none":         {registry{}, nil, nil, ""},
-		"other digest": {registry{"r.io/a:1": {Version: "2"}, "r.io/a": {Version: "1"}, "r.io/b": {DependsOn: of("a")}}, of("a:1", "b"), nil, "a:1 a b"},
+		"other digest": {registry{"r.io/a:1": {ID: "2"}, "r.io/a": {ID: "1"}, "r.io/b": {DependsOn: of("a")}}, of("a:1", "b"), nil, "a:1 a b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

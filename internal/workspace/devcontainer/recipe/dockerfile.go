@@ -18,7 +18,7 @@ import (
 
 // Limits of a Dockerfile.
 const (
-	MaxDockerfile = 256 << 10 // bytes
+	maxDockerfile = 256 << 10 // bytes
 	maxStages     = 64
 	maxValue      = 4 << 10 // bytes of a variable for FROM: a few could name each other to any length
 )
@@ -71,8 +71,8 @@ type instruction struct {
 // without a full stop.
 func Read(text string, args map[string]string) (*Dockerfile, error) {
 	switch {
-	case len(text) > MaxDockerfile:
-		return nil, fmt.Errorf("the Dockerfile has more than %d KiB", MaxDockerfile>>10)
+	case len(text) > maxDockerfile:
+		return nil, fmt.Errorf("the Dockerfile has more than %d KiB", maxDockerfile>>10)
 	case !utf8.ValidString(text):
 		return nil, errors.New("the Dockerfile is not UTF-8")
 	case strings.Contains(strings.ReplaceAll(text, "\r\n", ""), "\r"):

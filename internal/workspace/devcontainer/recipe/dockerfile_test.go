@@ -84,7 +84,7 @@ func TestRead(t *testing.T) {
 		{"carriage return", "FROM a\nRUN x \\\r\r\nFROM b", "", "!carriage return"},
 		{"empty", "", "", "!has no FROM"},
 		{"no FROM", "RUN true", "", "!has no FROM"},
-		{"large", "FROM a\n#" + strings.Repeat("x", MaxDockerfile), "", "!more than 256 KiB"},
+		{"large", "FROM a\n#" + strings.Repeat("x", maxDockerfile), "", "!more than 256 KiB"},
 		{"many stages", strings.Repeat("FROM a\n", maxStages+1), "", "!more than 64 stages"},
 		{"words of a default", "ARG A=\"a AS b\"\nFROM $A\nFROM b", "", `!line 2: "a AS b" is not an image`},
 	} {
@@ -144,7 +144,7 @@ func FuzzRead(f *testing.F) {
 		// What Docker gets names the same images, whatever variables there are.
 		trusting := file.Text(Trust([]byte("x")))
 		again, err := Read(trusting, nil)
-		if err != nil && len(trusting) <= MaxDockerfile || err == nil && (!slices.Equal(file.Images, again.Images) || again.Text("") != trusting) {
+		if err != nil && len(trusting) <= maxDockerfile || err == nil && (!slices.Equal(file.Images, again.Images) || again.Text("") != trusting) {
 			t.Errorf("%v: %q, want %q", err, again, file)
 		}
 	})
