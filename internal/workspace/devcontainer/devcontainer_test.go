@@ -211,7 +211,7 @@ additionalRepositories: []
 		Scripts: []Script{
 			{PostCreate, []Command{{Name: "Web", Shell: env + "nvm use\nnpm ci\n"}, {Name: "2", Shell: "make"}}},
 			{PostStart, []Command{
-				{Name: "Web", Shell: "mkdir -p \"${HOME}/.local/state/codehub\"\nnohup \"$(command -v bash || command -v sh)\" -c " + quoted(env+"nvm use\nnpm run dev -- --name='a'") +
+				{Name: "Web", Shell: "mkdir -p \"${HOME}/.local/state/codehub\"\nnohup \"$(command -v bash || command -v sh)\" -c " + ShellWord(env+"nvm use\nnpm run dev -- --name='a'") +
 					" >\"$HOME/.local/state/codehub/gitpod-1.log\" 2>&1 </dev/null &"},
 				{Name: "3", Shell: "date"},
 			}},

@@ -84,7 +84,7 @@ func (r *reader) tasks(property string, n *node) {
 						r.ignore(p, n.line, ReasonEnvName)
 						return
 					}
-					env += "export " + key + "=" + quoted(value) + "\n"
+					env += "export " + key + "=" + ShellWord(value) + "\n"
 				})
 			case "prebuild":
 				r.ignore(p, n.line, ReasonPrebuild)
@@ -104,7 +104,7 @@ func (r *reader) tasks(property string, n *node) {
 		case strings.TrimSpace(command) != "":
 			log := `"$HOME/` + GitpodLog(i+1) + `"`
 			start.Commands = append(start.Commands, Command{Name: name, Shell: `mkdir -p "${HOME}/.local/state/codehub"
-nohup "$(command -v bash || command -v sh)" -c ` + quoted(env+lines(before, command)) + " >" + log + " 2>&1 </dev/null &"})
+nohup "$(command -v bash || command -v sh)" -c ` + ShellWord(env+lines(before, command)) + " >" + log + " 2>&1 </dev/null &"})
 		case strings.TrimSpace(before) != "":
 			start.Commands = append(start.Commands, Command{Name: name, Shell: env + before})
 		}
@@ -123,8 +123,8 @@ func lines(a, b string) string {
 	return a + "\n" + b
 }
 
-// quoted returns a text as one word of a shell.
-func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// ShellWord returns a text as one word of a shell.
+func ShellWord(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 func validVariable(name string) bool {
 	for i, c := range name {

@@ -86,7 +86,7 @@ func Features(base string, installs []Install, authorities []byte) string {
 		}
 		maps.Copy(env, i.Env)
 		for _, name := range slices.Sorted(maps.Keys(env)) {
-			script += "export " + name + "=" + quoted(env[name]) + "\n"
+			script += "export " + name + "=" + devcontainer.ShellWord(env[name]) + "\n"
 		}
 		b.WriteString(run(script + "cd " + dir + "\nchmod -R 0755 .\n./install.sh\ncd /\nrm -rf " + dir))
 	}
@@ -100,9 +100,6 @@ func run(script string) string {
 	list, _ := json.Marshal([]string{"/bin/sh", "-c", script})
 	return "RUN " + string(list) + "\n"
 }
-
-// quoted returns a text as one word of a shell.
-func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // Inputs are all that an image follows from.
 type Inputs struct {
