@@ -3,7 +3,6 @@ package inside_test
 import (
 	"bytes"
 	"crypto/rand"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -133,9 +132,7 @@ func TestCloneWithoutSpace(t *testing.T) {
 			t.Parallel()
 			url := g.add(t, name+".git", map[string]string{"big": string(content)})
 			a := await(t)
-			if err := unix.Mount("tmpfs", a.home, "tmpfs", 0, "size=2m"); errors.Is(err, unix.EPERM) {
-				t.Skip("only root can mount a small home")
-			} else if err != nil {
+			if err := unix.Mount("tmpfs", a.home, "tmpfs", 0, "size=2m"); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
