@@ -216,8 +216,8 @@ func (c *compressor) stop() error {
 	return err
 }
 
-// finish writes the index after the content: what toc has, and the seek table. The archive is
-// complete only if the error is nil.
+// finish writes the index after the content: the rest of the table of contents, and the seek
+// table. The archive is complete only if the error is nil.
 func (c *compressor) finish(toc *tocWriter) error {
 	if err := c.stop(); err != nil {
 		return err

@@ -28,7 +28,7 @@ const (
 	kindEnd  = 0 // of the record after the last entry
 )
 
-// tocWriter writes the records of the table of contents, which depend on nothing but the tar.
+// tocWriter writes the records of the table of contents, which depend only on the tar.
 type tocWriter struct {
 	name     string // of the last entry
 	block    int64  // of its header

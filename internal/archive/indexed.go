@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// tailSize is how much is read first of the end of an archive. It has the index of about
-	// 70,000 entries.
+	// tailSize is how many bytes of the end of an archive are read first. They have the index of
+	// about 70,000 entries.
 	tailSize = 1 << 20
 	// Limits of an index: of the frames in the seek table, of the frames of the table of
 	// contents, and of all its records. A larger one is ErrNoIndex.
@@ -128,7 +128,7 @@ func (x *Index) total(frame int) int64 {
 	return x.frames[frame].content
 }
 
-// extend reads what precedes the tail of an archive of this size, from this offset.
+// extend makes the tail of an archive of this size begin at an offset.
 func (x *Index) extend(ctx context.Context, from, size int64) error {
 	if from >= x.tailAt {
 		return nil
@@ -158,7 +158,7 @@ func (x *Index) reader(ctx context.Context, from, to int64) (io.ReadCloser, erro
 
 // Entries yields the entries in the order of the archive: a folder, then its content. It takes one
 // request for each frame of the table of contents that is not in the last MiB. It ends after the
-// first error, which may be ErrNoIndex. What it has yielded before an error may be wrong.
+// first error, which may be ErrNoIndex. The entries before an error may be wrong.
 func (x *Index) Entries(ctx context.Context) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for r, err := range x.records(ctx) {

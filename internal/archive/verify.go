@@ -62,8 +62,8 @@ func Verify(ctx context.Context, r io.Reader, meta *Meta, progress Progress) (St
 	return m.Stats, nil
 }
 
-// indexCheck compares the index of an archive with what is read of it. It ignores one of another
-// tool or version. A nil indexCheck does nothing.
+// indexCheck compares the index of an archive with its frames and entries. It ignores an index of
+// another tool or version. A nil indexCheck does nothing.
 type indexCheck struct {
 	frames   hash.Hash // of the seek table so far
 	count    uint32    // of the frames in it
@@ -90,7 +90,7 @@ func (c *indexCheck) add(compressed, content int) {
 	c.count++
 }
 
-// skippable is called for each skippable frame. It may leave a rest of the content.
+// skippable is called for each skippable frame. It need not read all of the content.
 func (c *indexCheck) skippable(magic uint32, content *io.LimitedReader) {
 	if c == nil {
 		return

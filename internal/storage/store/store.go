@@ -38,7 +38,7 @@ type Store interface {
 	// Get reads an object from an offset; at or past its end the reader is
 	// empty. It resumes after a broken connection.
 	Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
-	// GetRange is Get of so many bytes, or fewer where the object ends.
+	// GetRange is Get with a number of bytes. The object may end before it.
 	GetRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error)
 	Stat(ctx context.Context, key string) (Object, error)
 	// Delete removes an object. A missing object is not an error.
