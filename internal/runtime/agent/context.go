@@ -22,11 +22,11 @@ import (
 // and no .dockerignore counts).
 const PathContext = "/v1/setup/context"
 
-// ContextDockerfile is the name of the first entry of a context with a Dockerfile: that Dockerfile. A
-// file of this name in the context is left out.
+// ContextDockerfile is the name of the Dockerfile in a context, of which it is the first entry. A
+// file of the repository with this name is left out.
 const ContextDockerfile = ".codehub-dockerfile"
 
-// TrailerProblem is the HTTP trailer of a stream that ended early: why.
+// TrailerProblem is the HTTP trailer with the reason why a stream ended early.
 const TrailerProblem = "Codehub-Problem"
 
 // Limits of a context.
@@ -192,7 +192,7 @@ func (r *contextReader) next() error {
 	return nil
 }
 
-// ended returns why the tar has ended, given what its reader says: nil at its end.
+// ended returns the reason why the stream ended, where err is the error of the tar: nil at its end.
 func (r *contextReader) ended(err error) error {
 	_, rest := io.CopyN(io.Discard, r.res.Body, maxAnswer)
 	if text := printable(r.res.Trailer.Get(TrailerProblem), maxReason); text != "" {

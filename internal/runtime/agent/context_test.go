@@ -44,7 +44,7 @@ func link(name string) tar.Header {
 	return tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: "/etc", Mode: 0o777}
 }
 
-// contextOf returns what the server gets of an agent that sends this body.
+// contextOf returns the context that the server reads from an agent with this response.
 func contextOf(t *testing.T, body string) ([]byte, error) {
 	t.Helper()
 	r, err := client(t, agenttest.Answers{agent.PathContext: agenttest.Raw("HTTP/1.1 200 OK\r\n" + body)}).Context(t.Context(), "project/api", ".", "")
@@ -55,7 +55,7 @@ func contextOf(t *testing.T, body string) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// What the server gets of a context is what ContextWriter writes, whatever the agent sends.
+// The server passes on only entries that ContextWriter accepts, also of a hostile agent.
 func TestHostileContext(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("n", 5000)
@@ -98,7 +98,7 @@ func TestHostileContext(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		}
 	}
-	// Owners, times, bits and attributes do not count.
+	// Owners, times, bits and attributes are left out.
 	own := tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: 3, Mode: 0o6755, Uid: 5, Uname: "x", ModTime: time.Unix(9, 0), PAXRecords: map[string]string{"SCHILY.xattr.security.capability": "x"}}
 	plain := tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: 3, Mode: 0o755}
 	if got, err := contextOf(t, "\r\n"+tarOf(t, own)); err != nil || string(got) != tarOf(t, plain) {

@@ -189,7 +189,7 @@ func (s *Server) explain(st *step, part string, err error) error {
 	log := string(st.log)
 	s.setup.mu.Unlock()
 	if lacksSpace(err) || strings.Contains(log, unix.ENOSPC.Error()) || strings.Contains(log, "No space left on device") || strings.Contains(log, "Disk quota exceeded") ||
-		strings.Contains(log, "unable to write file") && isFull(part) { // of a checkout git does not say why
+		strings.Contains(log, "unable to write file") && isFull(part) { // git reports no reason for a checkout
 		var disk unix.Statfs_t
 		_ = os.RemoveAll(part)
 		if err := unix.Statfs(s.cfg.Home, &disk); err != nil {

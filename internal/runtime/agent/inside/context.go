@@ -21,7 +21,7 @@ import (
 	"codehub/internal/runtime/agent"
 )
 
-// maxContextSeen is how many entries of a context are looked at, with those that are ignored.
+// maxContextSeen is the maximum number of entries in the folder of a context, ignored ones included.
 const maxContextSeen = 4 * agent.MaxContextEntries
 
 // buildContext streams a folder of a repository as agent.PathContext describes.
@@ -60,7 +60,7 @@ type contextTar struct {
 	pending    []*tar.Header // ignored folders around the current entry that are not written
 }
 
-// newContext reads the Dockerfile of a repository, and which files of the folder top it ignores.
+// newContext reads the Dockerfile of a repository and the .dockerignore for the folder top.
 func newContext(repo, top *os.Root, dockerfile string) (*contextTar, error) {
 	c := &contextTar{}
 	var patterns []string
@@ -105,7 +105,7 @@ func unusable(name, problem string) error {
 	return fmt.Errorf("%s does not exist, cannot be read, or is a link out of the repository", treewalk.Quoted(name))
 }
 
-// failed names the path in the context, not that of the machine.
+// failed returns an error with the path in the context instead of that on the machine.
 func failed(name string, err error) error {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		err = p.Err
@@ -138,7 +138,7 @@ func (c *contextTar) add(h *tar.Header, content io.Reader) error {
 	if err := c.out.Add(h); err != nil {
 		return err
 	}
-	// A file that grows is as long as it was.
+	// A file that grows meanwhile is cut to its earlier size.
 	if n, err := io.CopyN(c.out, content, h.Size); err != nil {
 		if err == io.EOF {
 			err = fmt.Errorf("the file got shorter while it was read (%d of %d bytes)", n, h.Size)
@@ -224,7 +224,7 @@ func (c *contextTar) subfolder(dir *os.Root, base, name string, ignored bool, ma
 	return err
 }
 
-// file writes a regular file of dir. It waits for no one who writes into a pipe in its place.
+// file writes a regular file of dir. It does not block if a pipe has replaced the file.
 func (c *contextTar) file(dir *os.Root, base, name string) error {
 	f, err := dir.OpenFile(base, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -141,7 +141,7 @@ func TestContextOfHostileRepository(t *testing.T) {
 	_, err = a.context(t, ".", "Dockerfile")
 	refusedWith(t, "a pipe", err, ".dockerignore")
 	must(t, os.Remove(filepath.Join(repo, ".dockerignore")))
-	// What cannot be sent whole is no context.
+	// A context that exceeds a limit is refused.
 	must(t, os.WriteFile(filepath.Join(repo, "café-large"), nil, 0o644), os.Truncate(filepath.Join(repo, "café-large"), agent.MaxContextBytes))
 	_, err = a.context(t, ".", "Dockerfile")
 	refusedWith(t, "a large file", err, "256 MiB")
@@ -168,7 +168,7 @@ func TestContextOfManyFiles(t *testing.T) {
 	}
 }
 
-// A file that grows is as long as it was, and one that gets shorter or vanishes ends the stream.
+// A file that grows is cut to its earlier size, and one that gets shorter or vanishes ends the stream.
 func TestContextOfChangingFiles(t *testing.T) {
 	t.Parallel()
 	const size = 32 << 20 // more than the buffers between the two ends have

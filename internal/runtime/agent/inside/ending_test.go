@@ -36,7 +36,7 @@ func TestStopInterruptsScripts(t *testing.T) {
 	}
 }
 
-// A repository's link in the place of the file by which a full disk is recognized leads nowhere.
+// The probe for a full disk does not follow a link of the repository.
 func TestProbeFollowsNoLink(t *testing.T) {
 	t.Parallel()
 	folder, file := t.TempDir(), filepath.Join(t.TempDir(), "file")
