@@ -24,7 +24,7 @@ const (
 	featureLayer   = "application/vnd.devcontainers.layer.v1+tar"
 )
 
-// Feature downloads the Feature of a development container that a reference names now. It returns
+// Feature downloads the Feature of a development container that a reference names. It returns
 // the digest of its manifest and its files as a tar without compression. An error is a *Refusal
 // unless ctx ended or ref is no reference.
 func (c *Client) Feature(ctx context.Context, ref string, login Login) (digest string, archive []byte, err error) {
@@ -60,7 +60,7 @@ func (c *Client) Feature(ctx context.Context, ref string, login Login) (digest s
 		return refused(errTooLarge)
 	}
 	archive, err = content.FetchAll(ctx, repo.Blobs(), m.Layers[at])
-	if err == nil && bytes.HasPrefix(archive, []byte{0x1f, 0x8b}) { // gzip, whatever the media type is
+	if err == nil && bytes.HasPrefix(archive, []byte{0x1f, 0x8b}) { // gzip: the media type does not say
 		archive, err = decompress(archive)
 	}
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *Client) Feature(ctx context.Context, ref string, login Login) (digest s
 
 var (
 	errNoFeature = errors.New("not a Feature")
-	errTooLarge  = errors.New("larger than what is downloaded")
+	errTooLarge  = errors.New("larger than the limit")
 )
 
 func decompress(archive []byte) ([]byte, error) {

@@ -67,7 +67,7 @@ func TestFeature(t *testing.T) {
 	}
 }
 
-// A server that is no registry of Features: users choose it by the name of a Feature.
+// Users choose the server by the name of a Feature, so it may send anything.
 func TestHostileFeatures(t *testing.T) {
 	t.Parallel()
 	files := dockertest.Tar(t, map[string]string{"install.sh": "secret"})

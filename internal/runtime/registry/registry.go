@@ -54,8 +54,8 @@ const (
 	LoginRefused      // it refused the login, or the login may not read the image
 	Missing           // it has no such image
 	Private           // it has a private address, which is not permitted
-	NoFeature         // what it has is not a Feature
-	TooLarge          // the Feature is larger than what is downloaded
+	NoFeature         // the reference names something else than a Feature
+	TooLarge          // the Feature is larger than maxFeature
 )
 
 // Refusal is the error of a registry that does not provide an image. Its text has nothing of

@@ -29,8 +29,8 @@ func (s *Settings) Resolve() (err error) {
 	return err
 }
 
-// Client returns a client for registries that users name: it reaches no private addresses but those
-// of Private.
+// Client returns a client for registries that users name: it reaches no private addresses
+// except those of Private.
 func (s Settings) Client() Client { return Client{Plain: s.Plain, HTTP: Public(s.Private)} }
 
 func hosts(name, text string) (out []string, err error) {
