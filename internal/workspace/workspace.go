@@ -151,8 +151,7 @@ const (
 	ImageInterim   = "interim"    // the default image was still being built: it is the slim one
 )
 
-// DropSecrets removes what is for the owner alone, also the variables that the owner had before the
-// use of a devcontainer.json.
+// DropSecrets removes the values that only the owner may see, also in the Devcontainer.
 func (w *Workspace) DropSecrets() {
 	w.Env, w.Memo, w.Template = nil, "", nil
 	if w.Project != nil && w.Project.Devcontainer != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/distribution/reference"
 )
 
-// Name returns the reference of a Feature without its version, by which others name it; of a local
-// one, its path with ./ before it.
+// Name returns the reference of a Feature without its version, as other Features name it. The name
+// of a local Feature is ./ and its path.
 func (f Feature) Name() string {
 	if f.Local {
 		return "./" + f.Reference
@@ -19,7 +19,7 @@ func (f Feature) Name() string {
 	return f.Reference
 }
 
-// inside returns a path that the file names, as one below the repository.
+// inside returns a path of the file relative to the repository; !ok: it is outside.
 func (r *reader) inside(given string) (string, bool) {
 	if !path.IsAbs(given) {
 		given = path.Join(r.place.Repository, r.dir, given)
@@ -76,21 +76,24 @@ func (r *reader) build(property, file string, n, dockerfile, context *node) {
 			r.ignore(p, n.line, ReasonType)
 		}
 	}
-	if unused("context", context); b.Dockerfile == "" && n != nil && n.kind == object {
+	unused("context", context)
+	if b.Dockerfile == "" && n != nil && n.kind == object {
 		unused(property, n)
 	}
 	if !bad && b.Dockerfile != "" {
 		if b.Context == "" {
 			b.Context = path.Dir(b.Dockerfile)
 		}
-		if r.out.Build = &b; r.out.Image != "" {
+		r.out.Build = &b
+		if r.out.Image != "" {
 			r.ignore("image", r.out.Line("image"), ReasonBuildImage)
 			r.out.Image = ""
 		}
 	}
 }
 
-// options returns the texts of an object of which the build knows no container.
+// options returns the properties of an object as texts. It lists variables of the container as
+// ignored: a build has none.
 func (r *reader) options(property string, n *node) map[string]string {
 	var out map[string]string
 	r.scalars(property, n, func(p, name, value string, n *node) {

@@ -142,7 +142,7 @@ func TestParseFeature(t *testing.T) {
 		Options:   map[string]Option{"version": {Default: "latest"}, "tools": {Default: "true"}, "mode": {Default: "a", Enum: []string{"a", "b"}}},
 		Env:       []Variable{{"GOROOT", "/usr/local/go"}, {"PATH", "/usr/local/go/bin:${PATH}"}, {"A", `"${GOROOT}" \ $x`}},
 		DependsOn: []Feature{{Reference: "ghcr.io/a/b:1", Options: map[string]string{"x": "true"}}, {Reference: ".devcontainer/c", Local: true}},
-		// A name without a registry is none of today.
+		// A name without a registry is not valid.
 		InstallsAfter: []string{"ghcr.io/a/common"}, OtherIDs: []string{"golang", "go2"},
 		Scripts: []Script{
 			{OnCreate, []Command{{Name: "go", Shell: "make /home/coder/project/api/cmd"}}},

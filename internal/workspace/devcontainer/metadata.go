@@ -10,14 +10,14 @@ import (
 	"unicode"
 )
 
-// Metadata is what the devcontainer-feature.json of a Feature says.
+// Metadata is the content of a devcontainer-feature.json.
 type Metadata struct {
 	ID            string
 	Options       map[string]Option
 	Env           []Variable // of the image, in the order of the file
 	DependsOn     []Feature
 	InstallsAfter []string // see Feature.Name
-	OtherIDs      []string // that the Feature has, or had, in the same place
+	OtherIDs      []string // present and former ones, in the same namespace
 	Scripts       []Script // their commands have names that begin with the ID
 	Extensions    []string
 	Settings      map[string]any
@@ -37,8 +37,9 @@ const maxVariable = 8 << 10 // bytes
 
 var featureID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
-// ParseFeature reads the devcontainer-feature.json of a Feature for the file of that name, which
-// opens the folder. The error is a clause without a full stop.
+// ParseFeature reads the devcontainer-feature.json of a Feature. name is that of the
+// devcontainer.json with the Feature, and folder the one that the IDE opens. The error is a clause
+// without a full stop.
 func ParseFeature(content []byte, name string, place Place, folder string) (Metadata, error) {
 	if len(content) > MaxBytes {
 		return Metadata{}, &Error{Reason: TooLong, Line: 1}
@@ -48,7 +49,7 @@ func ParseFeature(content []byte, name string, place Place, folder string) (Meta
 		return Metadata{}, err
 	}
 	r := &reader{place: place, dir: path.Dir(name)}
-	// Only these have variables of devcontainer.json: those of containerEnv are the image's.
+	// Only these may use variables of devcontainer.json. Those in containerEnv are variables of the image.
 	resolved := *root
 	resolved.keys = slices.DeleteFunc(slices.Clone(root.keys), func(key string) bool { return key != "customizations" && !slices.Contains(hooks, Hook(key)) })
 	if err := r.variables(&resolved, place, func(string, string) (string, bool) { return folder, true }); err != nil {

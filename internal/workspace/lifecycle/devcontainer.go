@@ -28,7 +28,7 @@ func FollowDevcontainer(w workspace.Workspace, d *workspace.Devcontainer) (c Tem
 	c.Env, before.Env = map[string]*string{}, maps.Clone(before.Env)
 	for name, value := range next.Given.Env {
 		is, has := w.Env[name]
-		if value == "" && is != "" { // ${localEnv:NAME}, which a workspace has no value for
+		if value == "" && is != "" { // ${localEnv:NAME}, which is empty in a workspace
 			continue
 		}
 		if _, again := old.Given.Env[name]; has && !again {

@@ -1,5 +1,5 @@
-// Package feature decides what a Feature of a devcontainer.json gets from its options, and in which
-// order Features are installed (https://containers.dev/implementors/features).
+// Package feature determines the variables that install.sh of a Feature gets from its options, and
+// the order in which Features are installed (https://containers.dev/implementors/features).
 package feature
 
 import (
@@ -41,7 +41,7 @@ func (f *Found) same(o *Found) bool {
 	return f.Local == o.Local && maps.Equal(f.Options, o.Options) && (f.Local && f.Reference == o.Reference || !f.Local && f.Name() == o.Name() && f.Digest == o.Digest)
 }
 
-// called reports whether it has the name, or had it: ids change within a namespace.
+// called reports whether it has or had the name. Ids change within a namespace.
 func (f *Found) called(name string) bool {
 	own := f.Name()
 	return own == name || !f.Local && slices.ContainsFunc(f.Metadata.OtherIDs, func(id string) bool { return path.Join(path.Dir(own), id) == name })
@@ -54,7 +54,7 @@ func (f *Found) called(name string) bool {
 // full stop.
 func Order(features []devcontainer.Feature, first []string, fetch func(devcontainer.Feature) (Found, error)) ([]Found, error) {
 	var all []*Found
-	// of keeps what a reference with options has led to: dependencies have no digests.
+	// of has the Feature of each reference with its options. Dependencies have no digests.
 	of := map[string]*Found{}
 	for work := slices.Clone(features); len(work) > 0; work = work[1:] {
 		key := key(work[0])
@@ -158,7 +158,7 @@ func version(of string) string {
 	return "latest"
 }
 
-// compareVersions has "latest" as the newest one.
+// compareVersions orders versions. "latest" is the newest.
 func compareVersions(a, b string) int {
 	if a == b {
 		return 0

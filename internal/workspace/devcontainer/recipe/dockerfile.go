@@ -20,14 +20,14 @@ import (
 const (
 	maxDockerfile = 256 << 10 // bytes
 	maxStages     = 64
-	maxValue      = 4 << 10 // bytes of a variable for FROM: a few could name each other to any length
+	maxValue      = 4 << 10 // bytes of a variable for FROM: references to each other could multiply its length
 )
 
 var (
 	directive = regexp.MustCompile(`(?i)^#\s*escape\s*=\s*(.+?)\s*$`)
 	continued = regexp.MustCompile(`\\[ \t]*$`)
 	stageName = regexp.MustCompile(`^[a-z][a-z0-9_.-]*$`)
-	// flags are the instructions of the classic builder with their flags. Docker knows no others.
+	// flags are all instructions of the classic builder, with their flags.
 	flags = map[string][]string{
 		"ADD": {"--chown"}, "ARG": nil, "CMD": nil, "COPY": {"--from", "--chown"}, "ENTRYPOINT": nil, "ENV": nil, "EXPOSE": nil, "FROM": {"--platform"},
 		"HEALTHCHECK": {"--interval", "--timeout", "--start-period", "--start-interval", "--retries"}, "LABEL": nil, "MAINTAINER": nil, "RUN": nil,
@@ -47,7 +47,8 @@ type Dockerfile struct {
 
 // Text returns the Dockerfile with further lines after each FROM. Each instruction is one line, as
 // it was checked, so all versions of Docker read the same, and find exactly Images. LABEL is left
-// out, since Docker gives labels to the containers of the build, where they could be codehub's own.
+// out: Docker also gives the labels to the containers of the build, and codehub finds its containers
+// by labels.
 func (d *Dockerfile) Text(afterFrom string) string {
 	var b strings.Builder
 	for _, line := range d.lines {
@@ -66,9 +67,9 @@ type instruction struct {
 	args  string
 }
 
-// Read reads a Dockerfile whose ARGs have these values. It refuses what versions of Docker read in
-// different ways, and what makes Docker download as its host, past the wall. The error is a clause
-// without a full stop.
+// Read reads a Dockerfile whose ARGs have these values. It refuses syntax that versions of Docker
+// read in different ways, and instructions that make Docker download as its host, outside the
+// network isolation. The error is a clause without a full stop.
 func Read(text string, args map[string]string) (*Dockerfile, error) {
 	switch {
 	case len(text) > maxDockerfile:
@@ -134,7 +135,7 @@ func Read(text string, args map[string]string) (*Dockerfile, error) {
 
 // cut divides a text after its first word.
 func cut(text string) (word, rest string) {
-	end := strings.IndexAny(text+" ", "\t\v\f\r ") // Docker trims others of Unicode, but they end no word
+	end := strings.IndexAny(text+" ", "\t\v\f\r ") // Docker trims other blanks of Unicode, but they do not end a word
 	return text[:end], strings.TrimSpace(text[end:])
 }
 
@@ -149,7 +150,7 @@ func parse(line string) (i instruction, err error) {
 	case !ok:
 		return i, fmt.Errorf("%.30q is not an instruction; here-documents (<<) are not supported", i.name)
 	case slices.Contains([]string{"ADD", "COPY", "RUN"}, i.name) && strings.Contains(i.args, "<<") && strings.Contains(hereStrings, "<"):
-		// Next to a here-string, a < of other use could become a here-document by its expansion.
+		// Next to a here-string, an expansion could make another < a here-document.
 		return i, fmt.Errorf("%s with a here-document (<<) needs BuildKit, which this server does not use", i.name)
 	}
 	for strings.HasPrefix(i.args, "--") {
@@ -193,7 +194,7 @@ func (d *Dockerfile) from(i *instruction, values map[string]string) error {
 	return err
 }
 
-// copyFrom adds the image of COPY --from. The stage that it is in is not one to copy from.
+// copyFrom adds the image of COPY --from. A stage cannot copy from itself.
 func (d *Dockerfile) copyFrom(i instruction) (err error) {
 	earlier := d.stages[:max(len(d.stages)-1, 0)]
 	for _, flag := range i.flags {
@@ -210,7 +211,7 @@ func (d *Dockerfile) copyFrom(i instruction) (err error) {
 	return err
 }
 
-// name adds an image, unless it is one of the stages.
+// name adds an image, unless it is the name of a stage.
 func (d *Dockerfile) name(image string, stages []string) error {
 	switch {
 	case image == "":
@@ -231,7 +232,7 @@ func downloads(sources string) bool {
 
 var arg = regexp.MustCompile("^([A-Za-z_][A-Za-z0-9_]*)(=(?:\"([^\"'\\\\`]*)\"|'([^\"'\\\\`$]*)'|([^\\s\"'\\\\`]*)))?(?:[\\t\\v\\f\\r ]+|$)")
 
-// readArgs reads the ARGs before the first FROM, which have variables of each other.
+// readArgs reads the ARGs before the first FROM, which may refer to earlier ones.
 func readArgs(text string, given, values map[string]string) error {
 	if text == "" {
 		return errors.New("ARG has no name")

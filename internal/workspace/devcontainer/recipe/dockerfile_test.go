@@ -141,7 +141,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What Docker gets names the same images, whatever variables there are.
+		// The text for Docker names the same images, without variables.
 		trusting := file.Text(Trust([]byte("x")))
 		again, err := Read(trusting, nil)
 		if err != nil && len(trusting) <= maxDockerfile || err == nil && (!slices.Equal(file.Images, again.Images) || again.Text("") != trusting) {

@@ -21,7 +21,7 @@ const (
 )
 
 // Trust returns the lines of a Dockerfile after each FROM by which the programs of a build trust
-// AuthoritiesFile, if it has these. An ARG is a variable of the build only.
+// AuthoritiesFile; none without authorities. An ARG is a variable of the build only.
 func Trust(authorities []byte) string {
 	if len(authorities) == 0 {
 		return ""
@@ -43,7 +43,7 @@ type Install struct {
 	ContainerEnv []devcontainer.Variable
 }
 
-// user makes the workspace's user where the image has none. The files are edited, since not every
+// user creates the workspace's user in an image that has none. The files are edited, since not every
 // image has useradd, and useradd refuses a uid that is taken.
 const user = `# Add the user coder
 set -e
@@ -101,7 +101,7 @@ func run(script string) string {
 	return "RUN " + string(list) + "\n"
 }
 
-// Inputs are all that an image follows from.
+// Inputs determine an image.
 type Inputs struct {
 	Images      map[string]string // IDs of the images by their names: those of the Dockerfile, or the base
 	Context     string            // digest of the build context; empty: there is no Dockerfile
