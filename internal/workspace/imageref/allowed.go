@@ -24,8 +24,8 @@ type pattern struct {
 }
 
 // ParseAllowed reads patterns that are separated by commas. Without patterns every
-// image is allowed. always is a reference that is allowed whatever the patterns are,
-// such as that of the default image.
+// image is allowed. always is a reference that needs no pattern, such as that of
+// the default image.
 func ParseAllowed(list, always string) (Allowed, error) {
 	a := Allowed{always: always}
 	for text := range strings.SplitSeq(list, ",") {
@@ -41,11 +41,11 @@ func ParseAllowed(list, always string) (Allowed, error) {
 	return a, nil
 }
 
-// Allows reports whether the image may be chosen for a workspace of this owner; empty: for one of
-// anybody. All spellings of a reference give the same answer: "python" is
-// "docker.io/library/python:latest". Patterns allow nothing that is not a reference. Nothing is allowed
-// that Docker could read as the ID of an image on the machine. Patterns do not count for an image that
-// was built from a devcontainer.json, which only the user may choose for whom it was built.
+// Allows reports whether a workspace of this owner may use the image; with an empty owner, whether
+// the workspaces of all users may. All spellings of a reference give the same answer: "python" is
+// "docker.io/library/python:latest". With patterns, only references are allowed. An image that Docker
+// could read as the ID of an image on the machine is never allowed. An image that was built from a
+// devcontainer.json needs no pattern, and is allowed only for the user for whom it was built.
 func (a Allowed) Allows(s, owner string) bool {
 	if of, ok := BuiltFor(s); ok {
 		return of == owner && len(s) <= MaxLength && !Pinned(s) // Kubernetes would download one with a digest
@@ -85,7 +85,7 @@ var hexDigits = regexp.MustCompile(`^[0-9a-f]{1,64}$`)
 // NotAllowed is the error for an image that is not allowed.
 type NotAllowed struct {
 	Image    string
-	Patterns []string // of the allowed images; none: all but those that were built for other users
+	Patterns []string // of the allowed images; empty: the server has no patterns
 }
 
 // Parts of the message of NotAllowed. Pages translate them.
@@ -101,7 +101,7 @@ func (e *NotAllowed) Error() string {
 	return fmt.Sprintf(MsgNotAllowed, e.Image) + " " + MsgAllowed + " " + strings.Join(e.Patterns, ", ") + "."
 }
 
-// Check returns a *NotAllowed error unless Allows does.
+// Check returns a *NotAllowed error unless the image is allowed; see Allows.
 func (a Allowed) Check(image, owner string) error {
 	if a.Allows(image, owner) {
 		return nil
@@ -109,8 +109,8 @@ func (a Allowed) Check(image, owner string) error {
 	return &NotAllowed{Image: image, Patterns: a.Patterns()}
 }
 
-// CheckStart is Check for a workspace that has the image. One that was built for an earlier owner of
-// the workspace starts too.
+// CheckStart is Check for the start of a workspace that has the image already. It allows an image
+// that was built for an earlier owner of the workspace.
 func (a Allowed) CheckStart(image string) error {
 	owner, _ := BuiltFor(image)
 	return a.Check(image, owner)

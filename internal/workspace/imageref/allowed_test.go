@@ -92,8 +92,8 @@ func TestDefaultImageIsAlwaysAllowed(t *testing.T) {
 	}
 }
 
-// The user for whom an image was built from a devcontainer.json may choose it, whatever the patterns are,
-// and nobody else; a workspace that has it starts.
+// Only the user for whom an image was built from a devcontainer.json may choose it, with any patterns.
+// A workspace that has it starts.
 func TestBuiltImageIsItsOwners(t *testing.T) {
 	t.Parallel()
 	const own = "codehub/devcontainer/ann"

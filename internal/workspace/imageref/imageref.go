@@ -68,12 +68,12 @@ func Same(a, b string) bool {
 	return full(a) == full(b)
 }
 
-// BuiltPrefix is what the names of the images begin with that are built from a devcontainer.json. The
-// id of the user follows for whom it was built, and a tag.
+// BuiltPrefix begins the names of images that are built from a devcontainer.json. It is followed by
+// the id of the user for whom the image was built, and a tag.
 const BuiltPrefix = "codehub/devcontainer/"
 
 // BuiltFor returns the user for whom s was built from a devcontainer.json; !ok: s is not such an
-// image. No other user may choose it: it may have private files of its owner.
+// image. No other user may choose it: it may contain private files of this user.
 func BuiltFor(s string) (owner string, ok bool) {
 	ref, err := reference.ParseNormalizedNamed(s)
 	if err != nil {
