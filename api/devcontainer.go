@@ -17,7 +17,7 @@ type DevcontainerBuild struct {
 	File string `json:"file"`
 	// State is "waiting" (for other builds), "building", "done", "failed" or "canceled".
 	State     string                `json:"state"`
-	Step      string                `json:"step"`    // what it does, as Docker says it; empty: nothing yet
+	Step      string                `json:"step"`    // the current step, as Docker prints it; empty: none yet
 	Error     string                `json:"error"`   // why it failed: one sentence
 	Log       string                `json:"log"`     // the last 64 KiB
 	Ignored   []DevcontainerIgnored `json:"ignored"` // of the Features; known once the build has begun
@@ -28,7 +28,7 @@ type DevcontainerBuild struct {
 // Devcontainer is a devcontainer.json, or a .gitpod.yml, and what a workspace would use of it.
 type Devcontainer struct {
 	File    string `json:"file"`    // below the home: project/api/.devcontainer/devcontainer.json
-	Digest  string `json:"digest"`  // of its content, to use this version alone; empty: it cannot be used
+	Digest  string `json:"digest"`  // of its content, for UseDevcontainer; empty: it cannot be used
 	Used    bool   `json:"used"`    // by the workspace
 	Changed bool   `json:"changed"` // the workspace uses an earlier version of the file
 	// Problem is why the file cannot be used: "long", "kind", "unreadable", "syntax", "deep", "many",
@@ -39,8 +39,8 @@ type Devcontainer struct {
 
 	Name       string                `json:"name"`
 	Image      string                `json:"image"`      // empty: the workspace's stays
-	Dockerfile string                `json:"dockerfile"` // that an image is built from, below the repository; empty: none
-	Features   []string              `json:"features"`   // that are installed in the image that is built, as in the file
+	Dockerfile string                `json:"dockerfile"` // of the build, a path below the repository; empty: none
+	Features   []string              `json:"features"`   // references of those that are installed, as in the file
 	Size       string                `json:"size"`       // empty: the workspace's stays
 	Folder     string                `json:"folder"`     // that the IDE opens
 	Env        map[string]string     `json:"env"`

@@ -239,7 +239,7 @@ type ArchiveFile struct {
 // ArchiveFiles is the answer of GET /workspaces/{id}/archive/files.
 type ArchiveFiles struct {
 	Files     []ArchiveFile `json:"files"`
-	Truncated bool          `json:"truncated"` // the folder has more than 10,000, or more than 4 MiB of names
+	Truncated bool          `json:"truncated"` // the folder has more than 10,000 entries, or more than 4 MiB of names
 }
 
 // Login is the body of POST /login.

@@ -51,7 +51,7 @@ func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx contex
 	switch {
 	case err == nil, errors.Is(err, errStarted):
 		return err
-	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrNotFound): // whatever their cause
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrNotFound): // also if a cause is one of those below
 		return archiveError(ctx, err)
 	case errors.Is(err, archive.ErrNoIndex):
 		return &workspace.Error{Code: workspace.CodeNotSupported, Message: "This archive has no list of its files. Download the whole archive.", Err: err}
