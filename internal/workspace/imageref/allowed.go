@@ -52,7 +52,7 @@ func (a Allowed) Allows(s, owner string) bool {
 	}
 	ref, err := reference.ParseNormalizedNamed(s)
 	if err != nil || len(s) > MaxLength {
-		return len(a.patterns) == 0
+		return len(a.patterns) == 0 && !hexDigits.MatchString(s) // 64 digits are the ID of an image
 	}
 	if a.always != "" && Same(s, a.always) {
 		return true

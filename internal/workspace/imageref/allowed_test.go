@@ -24,7 +24,7 @@ func TestAllowed(t *testing.T) {
 		allowed []string
 		refused []string
 	}{
-		{"", []string{"tool", "a:1", "registry.example.com/a:1", "python@" + digest}, []string{"a", "cafe", "sha256:cafe"}},
+		{"", []string{"tool", "a:1", "registry.example.com/a:1", "python@" + digest}, []string{"a", "cafe", "sha256:cafe", strings.TrimPrefix(digest, "sha256:")}},
 		{"**", []string{"tool", "localhost/a", "registry.example.com:5000/a/b/c:1", "a@" + digest}, []string{"", "--privileged"}},
 		// What Docker may read as an ID.
 		{"**,cafe,sha256", []string{"cafe:1", "cafe@" + digest, "user/cafe", "cafes", "localhost/sha256:cafe", "registry.example.com/cafe"},
