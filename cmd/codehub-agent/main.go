@@ -4,12 +4,14 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 
 	"github.com/alecthomas/kong"
 
 	"codehub/internal/base/trust"
 	"codehub/internal/cli"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/agent"
 	"codehub/internal/runtime/agent/inside"
 	"codehub/internal/runtime/kube/copytree"
 	"codehub/internal/runtime/kube/enter"
@@ -26,6 +28,9 @@ type commands struct {
 }
 
 func main() {
+	if name := filepath.Base(os.Args[0]); name == agent.GitHubClient || name == agent.GitLabClient {
+		os.Exit(cli.GitClient(version, os.Args))
+	}
 	if len(os.Args) > 1 && os.Args[1] == runtime.AgentCommand {
 		os.Exit(inside.Main(os.Args[2:], version))
 	}

@@ -134,7 +134,7 @@ type gitTokenCmd struct {
 
 // Help gives the example.
 func (gitTokenCmd) Help() string {
-	return `For programs that do not ask Git: GH_TOKEN=$(codehub git token github.com) gh pr list`
+	return `For programs that do not ask Git: curl -H "Authorization: Bearer $(codehub git token github.com)" …`
 }
 
 func (g gitTokenCmd) Run(ctx context.Context, k *kong.Context, vars kong.Vars) error {
@@ -202,6 +202,9 @@ func readGitRequest(in io.Reader) (map[string]string, error) {
 	}
 	return attributes, lines.Err()
 }
+
+// gitWaitVariable is how long a program waits for the server, as a duration; see gitCredentialCmd.
+const gitWaitVariable = "CODEHUB_GIT_WAIT"
 
 const maxGitRequest = 1 << 20 // bytes
 

@@ -14,6 +14,13 @@ const PathGit = "/v1/git"
 // user alone.
 const SSHSocket = "/tmp/.codehub/ssh-agent.sock"
 
+// GitHubClient and GitLabClient are programs that an agent starts with the token of the host that
+// they talk to: codehub by their names is before them on the PATH.
+const (
+	GitHubClient = "gh"
+	GitLabClient = "glab"
+)
+
 // MaxSignedData is how many bytes a program can have signed at once.
 const MaxSignedData = 16 << 10
 

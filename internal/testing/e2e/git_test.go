@@ -69,6 +69,16 @@ func TestClonePrivateRepository(t *testing.T) {
 	if out := run(`cd $CODEHUB_FOLDER && git pull -q && cat hello && [ "$(codehub git token http://` + host + `)" = "$(printf 'protocol=http\nhost=` + host + `\n' | git credential fill | sed -n s/^password=//p)" ] && echo same`); out != "hello\nsame\n" {
 		t.Errorf("%q", out)
 	}
+	// gh and glab have it while they run.
+	if out := run(`mkdir -p ~/.local/bin && cd ~/.local/bin &&
+		printf '#!/bin/sh\necho $0 $* $GH_HOST; [ "$GH_ENTERPRISE_TOKEN" = "$(codehub git token http://` + host + `)" ] && echo same' > gh &&
+		printf '#!/bin/sh\necho $0 $* $GITLAB_HOST; [ "$GITLAB_TOKEN" = "$(codehub git token http://` + host + `)" ] && echo same' > glab && chmod +x gh glab`); out != "" {
+		t.Errorf("%q", out)
+	}
+	want := "/home/coder/.local/bin/gh pr list " + host + "\nsame\n/home/coder/.local/bin/glab mr list http://" + host + "\nsame\n"
+	if out := run(`cd $CODEHUB_FOLDER && gh pr list && bash -lc 'glab mr list'`); out != want {
+		t.Errorf("%q", out)
+	}
 	if out := run(`token=$(codehub git token http://` + host + `) && { grep -rlF "$token" ~ /tmp /dev/shm 2>/dev/null; grep -lF "$token" /proc/[0-9]*/environ 2>/dev/null; } | wc -l`); strings.TrimSpace(out) != "0" {
 		t.Errorf("%s files or environments have the token", out)
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/base/flow"
+	"codehub/internal/runtime/account"
 	"codehub/internal/runtime/agent"
 )
 
@@ -115,22 +116,29 @@ func lookPath(name string, env []string, dir string) (string, error) {
 		}
 		return name, nil
 	}
-	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	for _, folder := range filepath.SplitList(searchPath(env)) {
+		if file := filepath.Join(folder, name); isProgram(file) {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("there is no program %q on its PATH", name)
+}
+
+// searchPath returns the PATH of an environment.
+func searchPath(env []string) string {
+	path := account.SearchPath
 	for _, e := range env {
 		if v, ok := strings.CutPrefix(e, "PATH="); ok {
 			path = v
 		}
 	}
-	for _, folder := range filepath.SplitList(path) {
-		if !filepath.IsAbs(folder) {
-			continue
-		}
-		file := filepath.Join(folder, name)
-		if info, err := os.Stat(file); err == nil && !info.IsDir() && unix.Access(file, unix.X_OK) == nil {
-			return file, nil
-		}
-	}
-	return "", fmt.Errorf("there is no program %q on its PATH", name)
+	return path
+}
+
+// isProgram reports whether an absolute path is a file that this user can execute.
+func isProgram(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && filepath.IsAbs(file) && !info.IsDir() && unix.Access(file, unix.X_OK) == nil
 }
 
 // whyNotStarted says in plain words why a program was not started.

@@ -133,3 +133,32 @@ func TestGitConfigurationOfUserStays(t *testing.T) {
 		t.Errorf("%q %q", out, errs)
 	}
 }
+
+// codehub is before gh and glab on the PATH, if they are installed.
+func TestGitClientsAreLinked(t *testing.T) {
+	t.Parallel()
+	a := awaitWithHelper(t, "git.example.com", "ann", "hunter2")
+	bin := t.TempDir()
+	if err := a.Setup(t.Context(), agent.Setup{Env: map[string]string{"PATH": bin + ":/usr/bin:/bin"}}); err != nil {
+		t.Fatal(err)
+	}
+	glab, link := filepath.Join(bin, "glab"), filepath.Join(a.files, "bin/glab")
+	find := func(want string) {
+		t.Helper()
+		if out, _, _ := run(t, a.Client, agent.Command{Shell: "command -v glab; true"}, ""); strings.TrimSpace(out) != want {
+			t.Errorf("%q, want %q", out, want)
+		}
+	}
+	find("")
+	if err := os.WriteFile(glab, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	find(link)
+	if target, err := os.Readlink(link); err != nil || target != filepath.Join(filepath.Dir(a.asked), "codehub") {
+		t.Error(target, err)
+	}
+	if err := os.Remove(glab); err != nil {
+		t.Fatal(err)
+	}
+	find("")
+}

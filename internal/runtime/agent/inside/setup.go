@@ -279,6 +279,7 @@ func (s *Server) runSteps() {
 		if st == nil || s.setup.ending {
 			s.setup.running = false
 			s.setup.mu.Unlock()
+			s.environ() // a step may have installed gh or glab
 			return
 		}
 		st.State, st.Started = agent.StepRunning, time.Now().Unix()
