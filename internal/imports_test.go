@@ -31,6 +31,8 @@ var only = map[string][]string{
 		"codehub/api", "codehub/client", "codehub/internal/base/flow", "codehub/internal/base/setting", "codehub/internal/cli/terminal", "codehub/internal/gateway/tunnel",
 		"codehub/internal/runtime/agent", "codehub/internal/runtime/agent/busy", "codehub/internal/web/dashboard/catalogue",
 	},
+	// A part of the command line, also on Windows and macOS.
+	"codehub/internal/runtime/agent": {"codehub/internal/workspace"},
 }
 
 func TestImportGraph(t *testing.T) {

@@ -23,7 +23,8 @@ formatting() {
 
 vet() {
 	echo "lint: go vet"
-	go vet ./... && go vet -tags projectvm ./internal/runtime/docker/homequota
+	go vet ./... && go vet -tags projectvm ./internal/runtime/docker/homequota &&
+		GOOS=windows go vet ./cmd/codehub-cli && GOOS=darwin go vet ./cmd/codehub-cli
 }
 
 static_analysis() {

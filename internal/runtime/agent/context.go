@@ -13,8 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"codehub/internal/base/treewalk"
 )
 
 // PathContext is where the agent streams a folder of a repository as a tar. The query has folder (the
@@ -80,7 +78,7 @@ func (c *ContextWriter) Add(h *tar.Header) error {
 	case tar.TypeDir:
 		out.Name = strings.TrimSuffix(h.Name, "/") + "/"
 	default:
-		return fmt.Errorf("%s is not a file, link or folder", treewalk.Quoted(h.Name))
+		return fmt.Errorf("%.400q is not a file, link or folder", h.Name)
 	}
 	name := strings.TrimSuffix(out.Name, "/")
 	above, key := "", strings.ReplaceAll(name, "/", "\x00")
@@ -95,11 +93,11 @@ func (c *ContextWriter) Add(h *tar.Header) error {
 	case out.Size > MaxContextBytes-c.to.n:
 		return fmt.Errorf("the build context has more than %d MiB: leave files out with a .dockerignore", MaxContextBytes>>20)
 	case strings.Count(name, "/") >= MaxContextDepth, len(name) > maxContextPath, len(out.Linkname) > maxContextPath:
-		return fmt.Errorf("the path or the link of %s is too long", treewalk.Quoted(name))
+		return fmt.Errorf("the path or the link of %.400q is too long", name)
 	case !filepath.IsLocal(name), filepath.Clean(name) != name, name == ".", out.Size < 0,
 		dockerfile && (c.entries > 1 || out.Typeflag != tar.TypeReg),
 		!dockerfile && key <= c.last, !strings.HasPrefix(c.folder, above):
-		return fmt.Errorf("%s must not be in a build context, or not there", treewalk.Quoted(h.Name))
+		return fmt.Errorf("%.400q must not be in a build context, or not there", h.Name)
 	}
 	if !dockerfile {
 		c.last = key
