@@ -129,14 +129,25 @@ func (c gitClient) tokenEnv(host string) []string {
 // variables returns those by which the client talks to the host with the credential.
 func (c gitClient) variables(host string, given api.GitCredential) []string {
 	env := []string{c.tokenEnv(host)[0] + "=" + given.Password}
-	if c.hostEnv == "GITLAB_HOST" && given.Username == "oauth2" {
+	bare := bareHost(host)
+	name, port, _ := strings.Cut(bare, ":")
+	if os.Getenv(c.hostEnv) == "" && bare != c.host {
+		if c.hostEnv == "GH_HOST" {
+			name = bare
+		}
+		env = append(env, c.hostEnv+"="+name) // glab compares it with the remotes without the port
+	}
+	if c.hostEnv != "GITLAB_HOST" {
+		return env
+	}
+	if given.Username == "oauth2" {
 		env = append(env, "GLAB_IS_OAUTH2=true")
 	}
-	if bareHost(host) != c.host && os.Getenv(c.hostEnv) == "" {
-		if c.hostEnv == "GH_HOST" {
-			host = bareHost(host)
-		}
-		env = append(env, c.hostEnv+"="+strings.TrimPrefix(host, "https://"))
+	if port != "" && os.Getenv("GITLAB_API_HOST") == "" {
+		env = append(env, "GITLAB_API_HOST="+bare)
+	}
+	if strings.HasPrefix(host, "http://") && os.Getenv("API_PROTOCOL") == "" {
+		env = append(env, "API_PROTOCOL=http")
 	}
 	return env
 }
@@ -170,7 +181,9 @@ func (c gitClient) hostOf(args []string, remotes func() []string) string {
 		return parts[0]
 	}
 	for _, remote := range remotes() {
-		if host := remoteHost(remote); host != "" && !slices.Contains(c.others, bareHost(host)) {
+		host := remoteHost(remote)
+		// gh takes every remote for https and the usual port, where another server may be.
+		if host != "" && !slices.Contains(c.others, bareHost(host)) && (c.hostEnv != "GH_HOST" || !strings.Contains(host, ":")) {
 			return host
 		}
 	}

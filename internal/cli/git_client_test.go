@@ -29,11 +29,13 @@ func TestGitClientHost(t *testing.T) {
 		{command: "gh alias-of-mine -- --hostname git.example.com", want: "github.com", variables: []string{"GH_TOKEN=t"}},
 		{command: "gh pr list", env: map[string]string{"GH_HOST": "git.example.com"}, want: "git.example.com", variables: []string{"GH_ENTERPRISE_TOKEN=t"}},
 		{command: "gh pr list", env: map[string]string{"GH_REPO": "https://git.example.com/a/b"}, want: "git.example.com", variables: []string{"GH_ENTERPRISE_TOKEN=t", "GH_HOST=git.example.com"}},
+		{command: "gh pr list", remotes: []string{"https://git.local:8443/a/b", "http://git.local/a/b"}, want: "github.com", variables: []string{"GH_TOKEN=t"}},
+		{command: "gh api --hostname git.local:8443 user", want: "git.local:8443", variables: []string{"GH_ENTERPRISE_TOKEN=t", "GH_HOST=git.local:8443"}},
 		{command: "glab mr list", want: "gitlab.com", variables: []string{"GITLAB_TOKEN=t"}},
-		{command: "glab mr list", remotes: []string{"http://git.local:3000/a/b"}, want: "http://git.local:3000", variables: []string{"GITLAB_TOKEN=t", "GITLAB_HOST=http://git.local:3000"}},
+		{command: "glab mr list", remotes: []string{"http://git.local:3000/a/b"}, want: "http://git.local:3000", variables: []string{"GITLAB_TOKEN=t", "GITLAB_HOST=git.local", "GITLAB_API_HOST=git.local:3000", "API_PROTOCOL=http"}},
 		{command: "glab mr list -R a/b/c", remotes: []string{"https://github.com/a/b"}, want: "gitlab.com", variables: []string{"GITLAB_TOKEN=t"}},
 	} {
-		for _, name := range []string{"GH_HOST", "GH_REPO", "GITLAB_HOST", "GITLAB_REPO"} {
+		for _, name := range []string{"GH_HOST", "GH_REPO", "GITLAB_HOST", "GITLAB_REPO", "GITLAB_API_HOST", "API_PROTOCOL"} {
 			t.Setenv(name, test.env[name])
 		}
 		args := strings.Fields(test.command)

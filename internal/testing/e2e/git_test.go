@@ -69,13 +69,16 @@ func TestClonePrivateRepository(t *testing.T) {
 	if out := run(`cd $CODEHUB_FOLDER && git pull -q && cat hello && [ "$(codehub git token http://` + host + `)" = "$(printf 'protocol=http\nhost=` + host + `\n' | git credential fill | sed -n s/^password=//p)" ] && echo same`); out != "hello\nsame\n" {
 		t.Errorf("%q", out)
 	}
-	// gh and glab have it while they run.
+	// gh and glab have the token of their host while they run.
+	if _, err := s.api.ConnectGit(ctx, api.NewGitConnection{Host: "github.com", Login: "octocat", Token: token}); err != nil {
+		t.Fatal(err)
+	}
 	if out := run(`mkdir -p ~/.local/bin && cd ~/.local/bin &&
-		printf '#!/bin/sh\necho $0 $* $GH_HOST; [ "$GH_ENTERPRISE_TOKEN" = "$(codehub git token http://` + host + `)" ] && echo same' > gh &&
-		printf '#!/bin/sh\necho $0 $* $GITLAB_HOST; [ "$GITLAB_TOKEN" = "$(codehub git token http://` + host + `)" ] && echo same' > glab && chmod +x gh glab`); out != "" {
+		printf '#!/bin/sh\necho $0 $* $GH_HOST; [ "$GH_TOKEN" = "$(codehub git token github.com)" ] && echo same' > gh &&
+		printf '#!/bin/sh\necho $0 $* $GITLAB_HOST $GITLAB_API_HOST; [ "$GITLAB_TOKEN" = "$(codehub git token http://` + host + `)" ] && echo same' > glab && chmod +x gh glab`); out != "" {
 		t.Errorf("%q", out)
 	}
-	want := "/home/coder/.local/bin/gh pr list " + host + "\nsame\n/home/coder/.local/bin/glab mr list http://" + host + "\nsame\n"
+	want := "/home/coder/.local/bin/gh pr list\nsame\n/home/coder/.local/bin/glab mr list 127.0.0.1 " + host + "\nsame\n"
 	if out := run(`cd $CODEHUB_FOLDER && gh pr list && bash -lc 'glab mr list'`); out != want {
 		t.Errorf("%q", out)
 	}
