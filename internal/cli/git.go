@@ -134,7 +134,7 @@ type gitTokenCmd struct {
 
 // Help gives the example.
 func (gitTokenCmd) Help() string {
-	return `For programs that do not ask Git: curl -H "Authorization: Bearer $(codehub git token github.com)" …`
+	return `For programs that do not ask Git: curl -H "Authorization: Bearer $(codehub git token github.com)" https://api.github.com/user`
 }
 
 func (g gitTokenCmd) Run(ctx context.Context, k *kong.Context, vars kong.Vars) error {

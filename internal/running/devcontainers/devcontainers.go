@@ -126,8 +126,8 @@ func (s *Service) CancelBuild(ctx context.Context, caller workspace.Caller, id w
 }
 
 // Use has the next start of the caller's workspace use a description; see devcontainer.Choose for the
-// name. Where an image has to be built, it begins the build, which ends with that, and reports so;
-// until then the workspace stays as it is. digest is that of the version that was shown, or empty. CodeNotFound;
+// name. Where an image has to be built, it begins a build, and builds is true: the
+// workspace stays as it is, and uses the file when the build is done. digest is that of the version that was shown, or empty. CodeNotFound;
 // CodeInvalid for a file with a problem or of another version; CodeOperationInProgress while another
 // image is built for the owner; otherwise as List.
 func (s *Service) Use(ctx context.Context, caller workspace.Caller, id workspace.ID, name, digest string) (w workspace.Workspace, builds bool, err error) {

@@ -43,7 +43,7 @@ func ParseAllowed(list, always string) (Allowed, error) {
 
 // Allows reports whether a workspace of this owner may use the image; with an empty owner, whether
 // the workspaces of all users may. All spellings of a reference give the same answer: "python" is
-// "docker.io/library/python:latest". With patterns, only references are allowed. An image that Docker
+// "docker.io/library/python:latest". With patterns, only references are allowed. A name that Docker
 // could read as the ID of an image on the machine is never allowed. An image that was built from a
 // devcontainer.json needs no pattern, and is allowed only for the user for whom it was built.
 func (a Allowed) Allows(s, owner string) bool {

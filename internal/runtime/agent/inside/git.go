@@ -36,7 +36,7 @@ func (s *Server) withGit(env []string) []string {
 }
 
 // clientsDir is the folder, in that of files in memory, that has codehub by the names of gh and
-// glab. It is the first on the PATH.
+// glab. It is the first on the PATH, unless the user has put it elsewhere.
 const clientsDir = "bin"
 
 // linkClients makes the links of the programs that the search path has, so that a program which is

@@ -241,8 +241,9 @@ func (u *setup) status(awaited bool) agent.SetupStatus {
 // environ returns the agent's environment and that of the setup, with the agent's own variables.
 func (s *Server) environ() []string {
 	s.setup.mu.Lock()
-	defer s.setup.mu.Unlock()
-	return s.withGit(append(append(os.Environ(), s.env...), s.setup.env...))
+	env := append(append(os.Environ(), s.env...), s.setup.env...)
+	s.setup.mu.Unlock()
+	return s.withGit(env) // looks at folders of the PATH
 }
 
 func (s *Server) setupStatus(w http.ResponseWriter, _ *http.Request) {

@@ -21,6 +21,7 @@ func (s *Server) usage(w http.ResponseWriter, _ *http.Request) {
 		u.Disk = int64(disk.Blocks-disk.Bfree) * disk.Bsize
 	}
 	u.Holders = s.holders.List()
+	s.environ() // a user may have installed gh or glab
 	respond(w, http.StatusOK, u)
 }
 
