@@ -96,7 +96,7 @@ func testAnyImage(t *testing.T, c *cluster) {
 				t.Errorf("the user is %+v", got)
 			}
 			got.trusting(t, a, test.files["etc/ssl/certs/ca-certificates.crt"])
-			want := map[string]string{"HOME": "/home/coder", "USER": "coder", "LOGNAME": "coder", "SHELL": test.shell, "PATH": test.path, "LANG": "C.UTF-8", "GIVEN": "$(PATH)\nof lines\n"}
+			want := map[string]string{"HOME": "/home/coder", "USER": "coder", "LOGNAME": "coder", "SHELL": test.shell, "PATH": "/dev/shm/codehub/bin:" + test.path, "LANG": "C.UTF-8", "GIVEN": "$(PATH)\nof lines\n"}
 			for name, value := range want {
 				if got.Env[name] != value {
 					t.Errorf("%s=%s, want %s", name, got.Env[name], value)
