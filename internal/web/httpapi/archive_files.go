@@ -19,8 +19,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Limits of the answer of a list: its entries, and about how many bytes their names have. The path
-// of one, and of the file that it is a hard link of, may have 256 KiB each.
+// Limits of the answer of a list: its entries, and the bytes of their names.
 const (
 	maxArchiveFiles = 10_000
 	maxArchiveNames = 4 << 20
@@ -71,27 +70,12 @@ func (s *server) listArchiveFiles(w http.ResponseWriter, r *http.Request, id aut
 	err := s.ofArchive(r, id, func(ctx context.Context, x *archive.Index, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
 		defer cancel()
-		found, names := name == ".", 0 // the archive of a workspace that never had a home has no entries
-		for e, err := range x.Entries(ctx) {
-			if err != nil {
-				return err
-			}
-			self := e.Name == name
-			found = found || self
-			switch {
-			case self && e.Mode.IsDir(), !self && path.Dir(e.Name) != name:
-			case out.Truncated: // the digest of the list is at its end, so it is read on
-			case len(out.Files) == maxArchiveFiles, names > maxArchiveNames:
-				out.Truncated = true
-			default:
-				names += len(e.Name) + len(e.Link) + len(e.SameAs)
-				out.Files = append(out.Files, archiveFile(e))
-			}
+		list, next, err := x.List(ctx, name, "", maxArchiveFiles, maxArchiveNames)
+		for _, e := range list {
+			out.Files = append(out.Files, archiveFile(e))
 		}
-		if !found {
-			return fs.ErrNotExist
-		}
-		return nil
+		out.Truncated = next != ""
+		return err
 	})
 	if err != nil {
 		return err
