@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/archive"
 	"codehub/internal/bus"
 	"codehub/internal/control/admin"
 	"codehub/internal/gateway/inbound"
@@ -43,6 +44,9 @@ type Restore interface {
 // Archives is read access to the bucket. Errors wrap store.ErrNotFound or store.ErrUnavailable.
 type Archives interface {
 	Stat(ctx context.Context, key string) (store.Object, error)
+	// Index reads the index of an archive of this size. It may also be archive.ErrNoIndex or
+	// archive.ErrCorrupted.
+	Index(ctx context.Context, key string, size int64) (*archive.Index, error)
 }
 
 // Config holds the dependencies and settings of the pages. All fields are required unless their
@@ -131,6 +135,8 @@ type Dashboard struct {
 	followed perUser
 	// reading counts the logs that are read for pages, by user.
 	reading perUser
+	// browsing counts the archives that are read for pages, by user.
+	browsing perUser
 	// watching counts the workspaces whose ports pages watch, by user.
 	watching perUser
 }
@@ -230,6 +236,8 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("POST /workspaces/{id}/stay", d.stay)
 	loggedIn("POST /workspaces/{id}/stop", d.stop)
 	loggedIn("GET /workspaces/{id}/download", d.download)
+	loggedIn("GET /workspaces/{id}/archive/files", d.archiveFiles)
+	loggedIn("GET /workspaces/{id}/archive/file", d.archiveFile)
 	loggedIn("POST /workspaces/{id}/recover-archive", d.recoverArchive)
 	loggedIn("POST /workspaces/{id}/start-empty", d.startEmpty)
 	loggedIn("POST /workspaces/{id}/share-port", d.sharePort)

@@ -624,6 +624,15 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.until(`document.readyState === 'complete' && document.querySelector('.message [role=alert]')`)
 		b.shoot(shots, l, "refused")
 	}
+	home := t.TempDir()
+	write(t, home, map[string]string{"blog/posts/2025/hello.md": "# Hello\n\nThis is the first post of a blog <b>without</b> frameworks.\n" + strings.Repeat("Long lines are wrapped. ", 40),
+		"blog/config.toml": "title = 'Blog'\n", ".bashrc": "alias ll='ls -l'\n", strings.Repeat("a-very-long-name-", 12): "x", "b\xff.bin": "\x00"})
+	w.pack(w.row(ids["archived"]).ArchiveKey, home)
+	files := "/workspaces/" + string(ids["archived"]) + "/archive/"
+	b.shootAll(shots, map[string]string{
+		"archive-files": files + "files", "archive-folder": files + "files?path=blog/posts/2025", "archive-file": files + "file?path=blog/posts/2025/hello.md",
+		"archive-binary": files + "file?path=b%FF.bin", "archive-no-index": files + "files?archive_op_id=" + generation0,
+	})
 	trouble.set("hold")
 	w.Exec(`UPDATE gc_state SET hold = $1, hold_since = now()`, restorePlan.Reason)
 	for _, l := range b.screens() {

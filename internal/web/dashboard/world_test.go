@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -21,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/archive"
 	"codehub/internal/control/admin"
 	"codehub/internal/gateway/origin"
 	"codehub/internal/gateway/shortway"
@@ -97,6 +99,40 @@ type bucket struct {
 	mu   sync.Mutex
 	err  error
 	have map[string]int64
+	// content is that of archives by key, for those that are read.
+	content map[string][]byte
+}
+
+// Index is that of the archive's content; an archive without content has none.
+func (b *bucket) Index(ctx context.Context, key string, size int64) (*archive.Index, error) {
+	if _, err := b.Stat(ctx, key); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	content := b.content[key]
+	b.mu.Unlock()
+	if len(content) == 0 {
+		return nil, archive.ErrNoIndex
+	}
+	return archive.OpenIndex(ctx, size, func(_ context.Context, offset, length int64) (io.ReadCloser, error) {
+		return io.NopCloser(io.NewSectionReader(bytes.NewReader(content), offset, length)), nil
+	})
+}
+
+// pack stores a real archive of a home in the bucket, in the place of one that keep has stored.
+func (w *world) pack(key, home string) (size int64) {
+	w.t.Helper()
+	var b bytes.Buffer
+	if _, err := archive.Pack(w.t.Context(), home, &b, archive.PackOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	size = int64(b.Len())
+	w.Exec(`UPDATE archives SET size = $2 WHERE key = $1`, key, size)
+	w.Exec(`UPDATE workspaces SET archive_size = $2 WHERE archive_key = $1`, key, size)
+	w.bucket.mu.Lock()
+	defer w.bucket.mu.Unlock()
+	w.bucket.have[key], w.bucket.content[key] = size, b.Bytes()
+	return size
 }
 
 func (b *bucket) Stat(_ context.Context, key string) (store.Object, error) {
@@ -244,7 +280,7 @@ func makeSizedWorld(t *testing.T, sizes workspace.Sizes, workspaces string, serv
 	t.Helper()
 	log := harness.Logger(t, slog.LevelWarn)
 	db := fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 100}, Sizes: sizes, Log: log, MaxConns: 8, Sharing: true})
-	w := &world{t: t, Server: web.New(t, db, log, server), ctrl: db.Controller(), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
+	w := &world{t: t, Server: web.New(t, db, log, server), ctrl: db.Controller(), logs: &containers{}, bucket: &bucket{have: map[string]int64{}, content: map[string][]byte{}}}
 	w.HTTP.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	keys, err := sealed.OpenOrCreate(filepath.Join(t.TempDir(), "secret.key"))
 	if err != nil {
