@@ -236,10 +236,10 @@ type ArchiveFile struct {
 	SameAs     string    `json:"same_as,omitempty"` // path of the file of which this is a further hard link
 }
 
-// ArchiveFiles is the answer of GET /workspaces/{id}/archive/files.
+// ArchiveFiles is the answer of GET /workspaces/{id}/archive/files: folders, then the others, by name.
 type ArchiveFiles struct {
-	Files     []ArchiveFile `json:"files"`
-	Truncated bool          `json:"truncated"` // the folder has more than 10,000 entries, or more than 4 MiB of names
+	Files      []ArchiveFile `json:"files"`
+	NextCursor string        `json:"next_cursor"`
 }
 
 // Login is the body of POST /login.

@@ -37,11 +37,18 @@ func (c *Client) Download(ctx context.Context, id, archiveOpID string, offset in
 }
 
 // ArchiveFiles lists a folder of an archive ("." is the home), or one file: of the archive that
-// archiveOpID made, or if that is empty of the current one.
-func (c *Client) ArchiveFiles(ctx context.Context, id, archiveOpID, name string) (api.ArchiveFiles, error) {
-	var out api.ArchiveFiles
-	err := c.call(ctx, http.MethodGet, path(id, "/archive/files"), ofArchive(archiveOpID, name), nil, &out)
-	return out, err
+// archiveOpID made, or if that is empty of the current one. It reads all pages.
+func (c *Client) ArchiveFiles(ctx context.Context, id, archiveOpID, name string) ([]api.ArchiveFile, error) {
+	query := ofArchive(archiveOpID, name)
+	list := []api.ArchiveFile{}
+	for {
+		page, err := ask[api.ArchiveFiles](ctx, c, http.MethodGet, path(id, "/archive/files"), query, nil)
+		list = append(list, page.Files...)
+		if err != nil || page.NextCursor == "" {
+			return list, err
+		}
+		query.Set("cursor", page.NextCursor)
+	}
 }
 
 // DownloadFile opens one file of an archive. Its Download has neither an ETag nor a SHA256. The

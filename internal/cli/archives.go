@@ -109,9 +109,9 @@ func archiveTable(list []api.Archive, home bool) string {
 }
 
 // fileTable lists files of an archive.
-func fileTable(list api.ArchiveFiles) string {
+func fileTable(list []api.ArchiveFile) string {
 	rows := [][]string{{"MODE", "SIZE", "MODIFIED", "PATH"}}
-	for _, f := range list.Files {
+	for _, f := range list {
 		name, size := terminal.Plain(f.Path), terminal.Size(f.Size)
 		switch {
 		case f.Kind == "folder":
@@ -123,11 +123,7 @@ func fileTable(list api.ArchiveFiles) string {
 		}
 		rows = append(rows, []string{f.Mode, size, terminal.Time(f.ModifiedAt), name})
 	}
-	table := terminal.Table(rows)
-	if list.Truncated {
-		table += "\n… The folder has more files than these."
-	}
-	return table
+	return terminal.Table(rows)
 }
 
 // skippedWords formats the number of a home's entries that its archive does not have;

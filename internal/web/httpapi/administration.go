@@ -50,7 +50,7 @@ func parseAnyFilter(q url.Values) (f postgres.AnyFilter, err error) {
 			return f, fieldError(name, "must be at most 255 characters without control characters.")
 		}
 	}
-	f.Page, _ = parsePage(q)
+	f.Page, _ = parsePage(q, maxPage)
 	for _, v := range strings.FieldsFunc(q.Get("state"), func(r rune) bool { return r == ',' }) {
 		if !slices.Contains(lifecycle.States(), lifecycle.State(v)) || len(f.State) == maxMultiple {
 			return f, fieldError("state", "must be states, separated by commas.")

@@ -19,7 +19,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Limits of the answer of a list: its entries, and the bytes of their names.
+// archiveFilesPath lists a folder. Each page costs a read of the whole index, so pages are larger than
+// those of other lists.
+const archiveFilesPath = "/workspaces/{id}/archive/files"
+
+// Limits of a page: its entries, and the bytes of their names.
 const (
 	maxArchiveFiles = 10_000
 	maxArchiveNames = 4 << 20
@@ -56,6 +60,8 @@ func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx contex
 		return &workspace.Error{Code: workspace.CodeNotSupported, Message: "This archive has no list of its files. Download the whole archive.", Err: err}
 	case errors.Is(err, archive.ErrCorrupted):
 		return &workspace.Error{Code: workspace.CodeNotSupported, Message: "The list of files in this archive is damaged. Download the whole archive.", Err: err}
+	case errors.Is(err, archive.ErrCursor):
+		return workspace.Errorf(workspace.CodeInvalid, "Invalid cursor.")
 	case errors.Is(err, fs.ErrNotExist):
 		return workspace.Errorf(workspace.CodeNotFound, "The archive has no such file.")
 	case errors.Is(err, fs.ErrInvalid):
@@ -70,11 +76,16 @@ func (s *server) listArchiveFiles(w http.ResponseWriter, r *http.Request, id aut
 	err := s.ofArchive(r, id, func(ctx context.Context, x *archive.Index, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
 		defer cancel()
-		list, next, err := x.List(ctx, name, "", maxArchiveFiles, maxArchiveNames)
+		q := r.URL.Query()
+		page, _ := parsePage(q, maxArchiveFiles)
+		if q.Get("limit") == "" {
+			page.Limit = maxArchiveFiles
+		}
+		list, next, err := x.List(ctx, name, page.Cursor, page.Limit, maxArchiveNames)
 		for _, e := range list {
 			out.Files = append(out.Files, archiveFile(e))
 		}
-		out.Truncated = next != ""
+		out.NextCursor = next
 		return err
 	})
 	if err != nil {

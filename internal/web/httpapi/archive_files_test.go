@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,32 @@ func TestListOfArchiveWithoutEntries(t *testing.T) {
 	e.want(404, "not_found", "GET", e.path+"/files?path=x", "", as(e.ann))
 }
 
+func TestListOfArchiveHasPages(t *testing.T) {
+	t.Parallel()
+	e := newArchived(t, "web", 10)
+	home := t.TempDir()
+	for i := range 7 {
+		check(t, os.WriteFile(filepath.Join(home, fmt.Sprint("f", i)), nil, 0o600))
+	}
+	check(t, os.Mkdir(filepath.Join(home, "z"), 0o700))
+	e.packed(t, home)
+	var got []string
+	for cursor, pages := "", 0; pages == 0 || cursor != ""; pages++ {
+		list := read[api.ArchiveFiles](t, e.want(200, "", "GET", e.path+"/files?limit=3&cursor="+cursor, "", as(e.ann)))
+		for _, f := range list.Files {
+			got = append(got, f.Path)
+		}
+		cursor = list.NextCursor
+	}
+	if want := []string{"z", "f0", "f1", "f2", "f3", "f4", "f5", "f6"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	e.want(200, "", "GET", e.path+"/files?limit=10000", "", as(e.ann))
+	for _, query := range []string{"limit=10001", "limit=0", "limit=x", "cursor=!"} {
+		e.want(400, "invalid_request", "GET", e.path+"/files?"+query, "", as(e.ann))
+	}
+}
+
 // A folder of hard links to a file with a very long path has an answer of bounded size.
 func TestListOfArchiveIsBounded(t *testing.T) {
 	t.Parallel()
@@ -133,8 +160,12 @@ func TestListOfArchiveIsBounded(t *testing.T) {
 	}
 	e.packed(t, home)
 	a := e.want(200, "", "GET", e.path+"/files?path=links", "", as(e.ann))
-	if list := read[api.ArchiveFiles](t, a); !list.Truncated || len(list.Files) == 0 || len(a.body) > 2*maxArchiveNames {
+	if list := read[api.ArchiveFiles](t, a); list.NextCursor == "" || len(list.Files) == 0 || len(a.body) > 2*maxArchiveNames {
 		t.Errorf("%d bytes with %d files", len(a.body), len(list.Files))
+	}
+	c, _ := e.tokenClient(e.ann) // reads all pages
+	if list, err := c.ArchiveFiles(t.Context(), string(e.ws.ID), "", "links"); err != nil || len(list) != links {
+		t.Errorf("the client lists %d files, %v", len(list), err)
 	}
 }
 

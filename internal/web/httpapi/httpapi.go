@@ -252,7 +252,7 @@ func (s *server) routes() []route {
 		{"POST", "/workspaces/{id}/restart", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.Restart), nil},
 		{"POST", "/workspaces/{id}/stop", workspaces, s.stopWorkspace, []string{"force"}},
 		{"GET", "/workspaces/{id}/archive", workspaces, s.downloadArchive, []string{"archive_op_id"}},
-		{"GET", "/workspaces/{id}/archive/files", workspaces, s.listArchiveFiles, []string{"path", "archive_op_id"}},
+		{"GET", archiveFilesPath, workspaces, s.listArchiveFiles, []string{"path", "archive_op_id", "limit", "cursor"}},
 		{"GET", "/workspaces/{id}/archive/file", workspaces, s.downloadArchiveFile, []string{"path", "archive_op_id"}},
 		{"GET", "/workspaces/{id}/archives", read, s.listArchives, pageParams},
 		{"GET", "/workspaces/{id}/logs", read, s.workspaceLogs, []string{"follow", "tail"}},
@@ -387,7 +387,11 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 			return err
 		}
 		if slices.Contains(rt.query, "cursor") {
-			if _, err := parsePage(r.URL.Query()); err != nil {
+			most := maxPage
+			if rt.path == archiveFilesPath {
+				most = maxArchiveFiles
+			}
+			if _, err := parsePage(r.URL.Query(), most); err != nil {
 				return err
 			}
 		}

@@ -44,7 +44,7 @@ func parseFilter(q url.Values) (postgres.Filter, error) {
 	if f.Phase != "" && !slices.Contains(workspace.Phases(), f.Phase) {
 		return f, fieldError("phase", "is not a phase.")
 	}
-	page, _ := parsePage(q)
+	page, _ := parsePage(q, maxPage)
 	f.Limit, f.Cursor = page.Limit, page.Cursor
 	var err error
 	f.Deleted, err = boolParam(q, "deleted")
@@ -53,20 +53,20 @@ func parseFilter(q url.Values) (postgres.Filter, error) {
 
 // pageOf is parsePage for the handlers: handle has checked the parameters.
 func pageOf(r *http.Request) postgres.Page {
-	p, _ := parsePage(r.URL.Query())
+	p, _ := parsePage(r.URL.Query(), maxPage)
 	return p
 }
 
-// parsePage reads the parameters of a list.
-func parsePage(q url.Values) (postgres.Page, error) {
+// parsePage reads the parameters of a list, of which a page has at most so many entries.
+func parsePage(q url.Values, most int) (postgres.Page, error) {
 	p := postgres.Page{Limit: defaultPage, Cursor: q.Get("cursor")}
 	if len(p.Cursor) > maxCursor {
 		return p, fieldError("cursor", "is not one that this call gave out.")
 	}
 	if v := q.Get("limit"); v != "" {
 		var err error
-		if p.Limit, err = strconv.Atoi(v); err != nil || p.Limit < 1 || p.Limit > maxPage {
-			return p, fieldError("limit", fmt.Sprintf("must be between 1 and %d.", maxPage))
+		if p.Limit, err = strconv.Atoi(v); err != nil || p.Limit < 1 || p.Limit > most {
+			return p, fieldError("limit", fmt.Sprintf("must be between 1 and %d.", most))
 		}
 	}
 	return p, nil
