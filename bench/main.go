@@ -39,6 +39,7 @@ var figures = []figure{
 	{"images", onServer((*bench).images)}, {"agent", agentCost}, {"kubestart", kubeStart}, {"kubescale", kubeScale},
 	{"proxy", onServer((*bench).proxy)}, {"typing", typing}, {"ssh", ssh}, {"idle", onServer((*bench).idle)},
 	{"job", onStorage((*storage).jobCost)}, {"small", onStorage((*storage).small)}, {"mixed", onStorage((*storage).mixed)},
+	{"files", archiveFiles}, {"index", indexCost},
 	{"tick", tick}, {"ttl", ttlStatements}, {"leader", leaderFailover}, {"full", onServer((*bench).full)},
 }
 
@@ -52,7 +53,7 @@ func main() {
 func run() error {
 	var names []string
 	for _, f := range figures {
-		if f.name != "kubescale" {
+		if f.name != "kubescale" && f.name != "index" {
 			names = append(names, f.name)
 		}
 	}
