@@ -33,7 +33,7 @@ func TestRandomTrees(t *testing.T) {
 		folders, files := []string{home}, []string{}
 		for i := range rapid.IntRange(0, 30).Draw(rt, "entries") {
 			dir := rapid.SampledFrom(folders).Draw(rt, "dir")
-			name := filepath.Join(dir, fmt.Sprintf("%d%s", i, rapid.StringMatching(`[^/\x00]{0,60}`).Draw(rt, "name")))
+			name := filepath.Join(dir, fmt.Sprintf("%02d%s", i, rapid.StringMatching(`[^/\x00]{0,60}`).Draw(rt, "name")))
 			if len(filepath.Base(name)) > maxName {
 				continue
 			}
