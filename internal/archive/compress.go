@@ -48,7 +48,7 @@ type compressor struct {
 	written sync.WaitGroup
 
 	w     io.Writer
-	sum   hash.Hash
+	sum   hash.Hash // nil: not wanted
 	size  int64
 	total int64 // bytes of content so far
 	// after is a skippable frame that follows the present one.
@@ -117,7 +117,9 @@ func (c *compressor) write() {
 // put writes a frame with so many bytes of content.
 func (c *compressor) put(frame []byte, content int) error {
 	c.frames.add(len(frame), content)
-	c.sum.Write(frame)
+	if c.sum != nil {
+		c.sum.Write(frame)
+	}
 	n, err := c.w.Write(frame)
 	c.size += int64(n)
 	if err != nil {
@@ -206,14 +208,18 @@ func (c *compressor) Write(p []byte) (int, error) {
 
 // stop ends the writing of content and returns the first error.
 func (c *compressor) stop() error {
+	defer c.cancel(nil)
+	return c.drain()
+}
+
+// drain is stop, but leaves the context to the caller.
+func (c *compressor) drain() error {
 	if c.present != nil && len(c.present.in) > 0 {
 		c.flush()
 	}
 	close(c.ordered)
 	c.written.Wait()
-	err := context.Cause(c.ctx)
-	c.cancel(nil)
-	return err
+	return context.Cause(c.ctx)
 }
 
 // finish writes the index after the content: the rest of the table of contents, and the seek

@@ -84,7 +84,7 @@ func Measure(ctx context.Context, dir string, each func(Measurement) error) (Mea
 	}
 	defer unix.Close(root)
 	m := &measurer{each: each}
-	if err := traverse(ctx, &o, root, m); err != nil {
+	if err := traverse(ctx, &o, root, m, false); err != nil {
 		return Measurement{}, err
 	}
 	m.Fingerprint = m.print.String()

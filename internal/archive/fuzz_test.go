@@ -40,7 +40,10 @@ func FuzzUnpack(f *testing.F) {
 		base := t.TempDir()
 		home := filepath.Join(base, "home")
 		check(t, os.Mkdir(home, 0o700))
-		stats, err := unpack(t.Context(), bytes.NewReader(z.EncodeAll(raw, nil)), home,
+		d, err := newDecompressor(t.Context(), bytes.NewReader(z.EncodeAll(raw, nil)))
+		check(t, err)
+		defer d.stop()
+		stats, err := unpack(t.Context(), d, home,
 			UnpackOptions{MaxBytes: 1 << 20, MaxEntries: 100}, func(int) error { return nil })
 		var errno unix.Errno
 		if err != nil && !errors.Is(err, ErrCorrupted) && !errors.As(err, &errno) {

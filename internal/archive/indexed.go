@@ -53,6 +53,7 @@ type Entry struct {
 	ModTime  time.Time
 	Link     string // target of a symbolic link
 	SameAs   string // name of the file of which this is a further hard link
+	Changed  bool   // while a backup read it
 }
 
 // OpenIndex reads the seek table of an archive of this size: with one request, or two if it is
@@ -223,8 +224,12 @@ func (x *Index) Open(ctx context.Context, name string) (io.ReadCloser, Entry, er
 		body.Close()
 		return nil, Entry{}, err
 	}
-	f := &file{body: body, decompressor: d, tar: tarReader{src: &source{refill: d.next}}, size: found.size}
-	if err := f.begin(&found.entry, found.offset-x.total(first-1)); err != nil {
+	tar := tarReader{src: &source{refill: d.next}}
+	f := &file{content: tar.content, size: found.size, close: func() error {
+		d.stop()
+		return body.Close()
+	}}
+	if f.extents, err = begin(&tar, &found.entry, found.offset-x.total(first-1)); err != nil {
 		f.Close()
 		return nil, Entry{}, err
 	}
@@ -252,34 +257,33 @@ func (x *Index) find(ctx context.Context, name string) (found record, end int64,
 
 // file is the content of a file, holes included.
 type file struct {
-	*decompressor
-	body    io.Closer
-	tar     tarReader
+	content func(limit int64) ([]byte, error) // of the data
+	close   func() error
 	extents []extent
 	at      int64
 	size    int64
 }
 
-// begin reads the header of the file, which is at an offset and must be that of want.
-func (f *file) begin(want *entry, offset int64) error {
-	if err := f.tar.src.skip(offset); err != nil {
-		return err
+// begin reads the header of a file, which is at an offset and must be that of want. It returns where its data is.
+func begin(tar *tarReader, want *entry, offset int64) ([]extent, error) {
+	if err := tar.src.skip(offset); err != nil {
+		return nil, err
 	}
-	e, err := f.tar.next()
+	e, err := tar.next()
 	if err == io.EOF {
 		err = corrupted("no entry")
 	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w", quoted(want.name), err)
+		return nil, fmt.Errorf("read %s: %w", quoted(want.name), err)
 	}
 	if e.name != want.name || e.kind != want.kind || e.link != want.link || e.mode != want.mode || e.uid != want.uid ||
 		e.gid != want.gid || e.size != want.size || e.mtime != want.mtime {
-		return corrupted("the table of contents describes %s otherwise than the tar", quoted(want.name))
+		return nil, corrupted("the table of contents describes %s otherwise than the tar", quoted(want.name))
 	}
-	if f.extents = e.extents; !e.sparse() {
-		f.extents = []extent{{0, e.size}}
+	if !e.sparse() {
+		return []extent{{0, e.size}}, nil
 	}
-	return nil
+	return e.extents, nil
 }
 
 func (f *file) Read(p []byte) (int, error) {
@@ -297,7 +301,7 @@ func (f *file) Read(p []byte) (int, error) {
 	case hole > 0:
 		clear(p[:n])
 	default:
-		b, err := f.tar.content(min(int64(len(p)), f.extents[0].end()-f.at))
+		b, err := f.content(min(int64(len(p)), f.extents[0].end()-f.at))
 		if err != nil {
 			return 0, err
 		}
@@ -307,7 +311,4 @@ func (f *file) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-func (f *file) Close() error {
-	f.stop()
-	return f.body.Close()
-}
+func (f *file) Close() error { return f.close() }

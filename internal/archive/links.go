@@ -47,6 +47,9 @@ func (t *linkTable) link(it *item) string {
 	defer t.mu.Unlock()
 	id := idOf(&it.stat)
 	l := t.files[id]
+	if l == nil { // a name was added during the walk
+		return ""
+	}
 	name := l.name
 	if name == "" {
 		l.name = it.name

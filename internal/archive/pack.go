@@ -42,7 +42,7 @@ func Pack(ctx context.Context, dir string, w io.Writer, opts PackOptions) (Stats
 	p := &packer{compressor: c, meter: meter{report: opts.Progress}, contents: c.toc()}
 	walkCtx, cancel := context.WithCancel(c.ctx)
 	prover := &prover{dir: opts.Scratch}
-	p.walker = walk(walkCtx, root, prover, opts.Owner)
+	p.walker = walk(walkCtx, root, prover, opts.Owner, nil)
 	err = p.run()
 	cancel()
 	p.walker.finish()

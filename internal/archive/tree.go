@@ -39,8 +39,8 @@ func checkRestorable(length int) error {
 }
 
 // traverse visits a home under an open folder.
-func traverse(ctx context.Context, o *opener, root int, v treewalk.Visitor) error {
-	return treewalk.Visit(ctx, root, v, treewalk.Options{Open: o.open, Failed: failed})
+func traverse(ctx context.Context, o *opener, root int, v treewalk.Visitor, changing bool) error {
+	return treewalk.Visit(ctx, root, v, treewalk.Options{Open: o.open, Failed: failed, Changing: changing})
 }
 
 // enterFolder checks the path of a folder that is visited, and gives it the hash of its path.

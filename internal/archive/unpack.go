@@ -45,22 +45,29 @@ func (o UnpackOptions) limits() (bytes, entries int64) {
 // and holds open. Unpack returns soon after the context ends; a pending read of
 // r ends when r is closed.
 func Unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions) (Stats, error) {
-	return unpack(ctx, r, dir, opts, unix.Syncfs)
-}
-
-// unpack takes the function that syncs the file system.
-func unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions, sync func(fd int) error) (Stats, error) {
-	root, before, err := openEmpty(dir)
-	if err != nil {
-		return Stats{}, err
-	}
-	defer unix.Close(root)
 	d, err := newDecompressor(ctx, r)
 	if err != nil {
 		return Stats{}, err
 	}
 	defer d.stop()
-	u := newUnpacker(d, root, opts)
+	return unpack(ctx, d, dir, opts, unix.Syncfs)
+}
+
+// tarSource is a tar. size and digest are those of its archive, if it has one, and valid after io.EOF.
+type tarSource interface {
+	next() ([]byte, error) // never empty, valid until the next call; io.EOF after the last
+	size() int64
+	digest() string
+}
+
+// unpack takes the function that syncs the file system.
+func unpack(ctx context.Context, tar tarSource, dir string, opts UnpackOptions, sync func(fd int) error) (Stats, error) {
+	root, before, err := openEmpty(dir)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer unix.Close(root)
+	u := newUnpacker(tar, root, opts)
 	u.meter.report = opts.Progress
 	err = u.run(ctx)
 	if finished := u.finish(); err == nil {
@@ -69,7 +76,7 @@ func unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions, sy
 	if err != nil {
 		return Stats{}, err
 	}
-	u.Size, u.SHA256 = d.size(), d.digest()
+	u.Size, u.SHA256 = tar.size(), tar.digest()
 	if opts.Expect != nil {
 		if err := opts.Expect.matches(u.Stats); err != nil {
 			return Stats{}, err
@@ -159,9 +166,9 @@ type job struct {
 	content *[]byte
 }
 
-func newUnpacker(d *decompressor, root int, opts UnpackOptions) *unpacker {
+func newUnpacker(tar tarSource, root int, opts UnpackOptions) *unpacker {
 	u := &unpacker{
-		tar: tarReader{src: &source{refill: d.next}},
+		tar: tarReader{src: &source{refill: tar.next}},
 		top: &target{fd: root},
 	}
 	u.maxBytes, u.maxEntries = opts.limits()

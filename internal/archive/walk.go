@@ -2,6 +2,7 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,6 +35,7 @@ type item struct {
 	stat   unix.Stat_t
 	skip   bool
 	print  [4]uint64 // its part of the fingerprint
+	found            // in a home that may change
 	// ready is the header and content of a small file, as written to the
 	// archive.
 	ready []byte
@@ -58,11 +60,12 @@ type walker struct {
 	kept    []int // sizes of the attributes of the current path's folders
 	held    int   // their sum
 	err     error // why the walk ended early; valid when ordered is closed
+	live    *live // nil: the home must not change
 }
 
 // walk starts to walk the open folder root. It sends the items to ordered and
-// closes it at the end. finish must always be called.
-func walk(ctx context.Context, root int, prover *prover, owner OwnerMap) *walker {
+// closes it at the end. finish must always be called. live is nil for a home that must not change.
+func walk(ctx context.Context, root int, prover *prover, owner OwnerMap, live *live) *walker {
 	w := &walker{
 		ctx:     ctx,
 		prover:  prover,
@@ -70,6 +73,7 @@ func walk(ctx context.Context, root int, prover *prover, owner OwnerMap) *walker
 		links:   linkTable{files: map[fileID]*linked{}},
 		work:    make(chan *item, readAhead),
 		ordered: make(chan *item, readAhead),
+		live:    live,
 	}
 	w.items.New = func() any { return &item{done: make(chan struct{}, 1)} }
 	w.buffers.New = func() any { b := make([]byte, 0, smallFile+8<<10); return &b }
@@ -77,8 +81,12 @@ func walk(ctx context.Context, root int, prover *prover, owner OwnerMap) *walker
 		w.running.Go(func() {
 			for it := range w.work {
 				if it.err = w.ctx.Err(); it.err == nil {
-					it.err = w.read(it)
-					it.print = entryPrint(it.dir.Tag, it.base, &it.stat)
+					if w.live != nil {
+						it.err = w.readLive(it)
+					} else {
+						it.err = w.read(it)
+						it.print = entryPrint(it.dir.Tag, it.base, &it.stat)
+					}
 				}
 				it.dir.Release()
 				it.done <- struct{}{}
@@ -88,7 +96,7 @@ func walk(ctx context.Context, root int, prover *prover, owner OwnerMap) *walker
 	w.running.Go(func() {
 		defer close(w.ordered)
 		defer close(w.work)
-		w.err = traverse(w.ctx, &w.opener, root, w)
+		w.err = traverse(w.ctx, &w.opener, root, w, live != nil)
 	})
 	return w
 }
@@ -133,12 +141,24 @@ func (w *walker) send(to chan *item, it *item) error {
 
 // Folder adds an open folder to the order.
 func (w *walker) Folder(t *treewalk.Walk, dir *treewalk.Dir, st *unix.Stat_t) error {
-	if err := enterFolder(t, dir); err != nil {
-		return err
+	here := ""
+	if w.live != nil {
+		here = w.live.enter(t)
+		if err := checkRestorable(len(here)); err != nil {
+			return failed(here, err)
+		}
+	} else {
+		if err := enterFolder(t, dir); err != nil {
+			return err
+		}
+		here = t.Here()
 	}
-	it := w.item(t.Here(), "", nil)
+	it := w.item(here, "", nil)
 	it.done <- struct{}{} // nothing to read ahead
 	xs, err := readXattrs(dir.FD)
+	if w.live != nil && errors.Is(err, ErrChanged) {
+		xs, err = readXattrs(dir.FD)
+	}
 	if err != nil {
 		return failed(it.name, err)
 	}
@@ -154,12 +174,15 @@ func (w *walker) Folder(t *treewalk.Walk, dir *treewalk.Dir, st *unix.Stat_t) er
 	}
 	size := sizeOf(xs)
 	if w.kept, w.held = append(w.kept, size), w.held+size; w.held > maxHeld {
-		return failed(t.Here(), fmt.Errorf("%w: the attributes of it and its parent folders are larger than %d bytes", ErrUnrestorable, maxHeld))
+		return failed(here, fmt.Errorf("%w: the attributes of it and its parent folders are larger than %d bytes", ErrUnrestorable, maxHeld))
 	}
 	return nil
 }
 
-func (w *walker) Leave(*treewalk.Walk, *treewalk.Dir, string) error {
+func (w *walker) Leave(_ *treewalk.Walk, _ *treewalk.Dir, base string) error {
+	if w.live != nil {
+		w.live.leave(base)
+	}
 	last := len(w.kept) - 1
 	w.kept, w.held = w.kept[:last], w.held-w.kept[last]
 	return nil
@@ -177,7 +200,13 @@ func sizeOf(xs []xattr) int {
 
 // Leaf passes a file to the readers and adds it to the order.
 func (w *walker) Leaf(t *treewalk.Walk, dir *treewalk.Dir, e treewalk.Entry) error {
-	it := w.item(t.Name(e.Name), e.Name, dir)
+	var name string
+	if w.live != nil {
+		name = w.live.name(e.Name)
+	} else {
+		name = t.Name(e.Name)
+	}
+	it := w.item(name, e.Name, dir)
 	if err := checkRestorable(len(it.name)); err != nil {
 		return failed(it.name, err)
 	}
@@ -187,7 +216,7 @@ func (w *walker) Leaf(t *treewalk.Walk, dir *treewalk.Dir, e treewalk.Entry) err
 	case unix.DT_LNK:
 		it.kind = kindSymlink
 	default: // FIFO, socket, device
-		if err := unix.Fstatat(dir.FD, e.Name, &it.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err := unix.Fstatat(dir.FD, e.Name, &it.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil && w.live == nil {
 			return failed(it.name, treewalk.Gone(err))
 		}
 		it.skip = true
@@ -219,21 +248,7 @@ func (w *walker) read(it *item) error {
 		return failed(it.name, treewalk.Gone(err))
 	}
 	it.fd = fd
-	if err := fstat(fd, &it.stat); err != nil {
-		return failed(it.name, err)
-	}
-	if it.stat.Mode&unix.S_IFMT != unix.S_IFREG {
-		return failed(it.name, ErrChanged)
-	}
-	if it.xattrs, err = readXattrs(fd); err != nil {
-		return failed(it.name, err)
-	}
-	describe(&it.entry, &it.stat)
-	if it.size > maxFileSize {
-		return failed(it.name, fmt.Errorf("%w: its size is %d bytes, and the maximum is %d bytes", ErrUnrestorable, it.size, int64(maxFileSize)))
-	}
-	w.owner.apply(&it.entry)
-	if err := w.prover.prove(&it.entry, it.base); err != nil {
+	if err := w.describeFile(it); err != nil {
 		return failed(it.name, err)
 	}
 	if it.stat.Nlink > 1 && w.links.earlier(it) {
@@ -258,6 +273,26 @@ func (w *walker) read(it *item) error {
 	unix.Close(fd)
 	it.fd = -1
 	return nil
+}
+
+// describeFile fills the entry of an open file, except for its extents.
+func (w *walker) describeFile(it *item) error {
+	err := fstat(it.fd, &it.stat)
+	if err != nil {
+		return err
+	}
+	if it.stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return ErrChanged
+	}
+	if it.xattrs, err = readXattrs(it.fd); err != nil {
+		return err
+	}
+	describe(&it.entry, &it.stat)
+	if it.size > maxFileSize {
+		return fmt.Errorf("%w: its size is %d bytes, and the maximum is %d bytes", ErrUnrestorable, it.size, int64(maxFileSize))
+	}
+	w.owner.apply(&it.entry)
+	return w.prover.prove(&it.entry, it.base)
 }
 
 func (w *walker) readLink(it *item) error {

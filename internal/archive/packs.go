@@ -1,0 +1,224 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"sync"
+)
+
+const (
+	// packSize is the size from which a pack is complete. It exceeds it by at most a frame and its index.
+	packSize = 32 << 20
+	// maxPackFrames limits the frames of a pack of well compressible content.
+	maxPackFrames = 256
+	// magicChunks is the skippable frame with the index of a pack.
+	magicChunks = 0x184D2A5C
+	chunksMark  = "codehub\x02"
+)
+
+// packInfo is a pack in the table of a manifest. The contents of all packs of a manifest, in their
+// order, are one range of addresses. A pack that no entry refers to any more keeps its place.
+type packInfo struct {
+	gone   bool
+	length int64 // of its content
+	sum    [sha256.Size]byte
+	size   int64
+	index  [sha256.Size]byte // SHA-256 of its index and seek table
+	frames []packFrame
+}
+
+// packFrame is a frame of a pack.
+type packFrame struct {
+	size, length int64 // compressed, and of its content
+	sum          [sha256.Size]byte
+}
+
+func packName(sum [sha256.Size]byte) string { return "packs/" + hex.EncodeToString(sum[:]) + ".zst" }
+
+// indexAt is where the frames of a pack end and its index begins.
+func (p *packInfo) indexAt() (at int64) {
+	for _, f := range p.frames {
+		at += f.size
+	}
+	return at
+}
+
+// segment is a range of addresses.
+type segment struct{ at, length int64 }
+
+// chunkID identifies a chunk: the first half of its SHA-256.
+type chunkID [16]byte
+
+// chunkStore stores the chunks that it does not know in packs.
+type chunkStore struct {
+	put   PutObject
+	c     *compressor
+	known map[chunkID]int64 // addresses
+	next  int64             // address of the next new chunk
+	from  int64             // address of the first new chunk
+	// present are the chunks of the frame that is being filled.
+	present []storedChunk
+
+	mu     sync.Mutex
+	frames [][]storedChunk // those of the frames that are being compressed
+
+	// The following belong to the compressor's writing goroutine, until it has ended.
+	buf, spare []byte
+	index      []byte
+	seek       seekTable
+	pack       packInfo
+	packs      []packInfo // complete
+	stored     int64      // their bytes
+	uploading  chan error
+}
+
+type storedChunk struct {
+	sum    [sha256.Size]byte
+	length int
+}
+
+func newChunkStore(ctx context.Context, put PutObject, from int64) (*chunkStore, error) {
+	s := &chunkStore{put: put, known: map[chunkID]int64{}, next: from, from: from}
+	c, err := newCompressor(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	s.c, c.sum = c, nil // packs have their own digests
+	return s, nil
+}
+
+// learn reads the index of a pack whose content begins at an address.
+func (s *chunkStore) learn(ctx context.Context, get GetRange, p *packInfo, address int64) error {
+	from := p.indexAt()
+	r, err := get(ctx, packName(p.sum), from, p.size-from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	b, err := io.ReadAll(io.LimitReader(r, p.size-from+1))
+	if err != nil {
+		return err
+	}
+	malformed := corrupted("index of pack %s", packName(p.sum))
+	if int64(len(b)) != p.size-from || sha256.Sum256(b) != p.index || len(b) < skipHeader+len(chunksMark) {
+		return malformed
+	}
+	b, ok := bytes.CutPrefix(b[skipHeader:], []byte(chunksMark))
+	for end := address + p.length; ok && address < end; {
+		length, n := binary.Uvarint(b)
+		if n <= 0 || length == 0 || length > uint64(end-address) || len(b) < n+sha256.Size {
+			return malformed
+		}
+		s.known[chunkID(b[n:])] = address
+		address, b = address+int64(length), b[n+sha256.Size:]
+	}
+	return nil
+}
+
+// add returns the address of a chunk, and stores it if it is not known.
+func (s *chunkStore) add(sum [sha256.Size]byte, chunk []byte) (int64, error) {
+	if at, ok := s.known[chunkID(sum[:])]; ok {
+		return at, nil
+	}
+	if s.c.present != nil && len(s.c.present.in)+len(chunk) > frameSize {
+		s.cut()
+	}
+	at := s.next
+	if _, err := s.c.Write(chunk); err != nil {
+		return 0, err
+	}
+	s.known[chunkID(sum[:])] = at
+	s.present = append(s.present, storedChunk{sum, len(chunk)})
+	s.next += int64(len(chunk))
+	return at, nil
+}
+
+// cut ends the frame that is being filled, so that no chunk is in two frames.
+func (s *chunkStore) cut() {
+	s.mu.Lock()
+	s.frames = append(s.frames, s.present)
+	s.mu.Unlock()
+	s.present = nil
+	s.c.flush()
+}
+
+// Write gets each frame from the compressor, in their order.
+func (s *chunkStore) Write(frame []byte) (int, error) {
+	s.mu.Lock()
+	chunks := s.frames[0]
+	s.frames = s.frames[1:]
+	s.mu.Unlock()
+	length := 0
+	if len(s.index) == 0 {
+		s.index = append(make([]byte, 0, 64<<10), chunksMark...)
+	}
+	for _, c := range chunks {
+		s.index = binary.AppendUvarint(s.index, uint64(c.length))
+		s.index = append(s.index, c.sum[:]...)
+		length += c.length
+	}
+	s.buf = append(s.buf, frame...)
+	s.seek.add(len(frame), length)
+	s.pack.frames = append(s.pack.frames, packFrame{int64(len(frame)), int64(length), sha256.Sum256(frame)})
+	s.pack.length += int64(length)
+	if len(s.buf) >= packSize || len(s.pack.frames) == maxPackFrames {
+		return len(frame), s.finishPack()
+	}
+	return len(frame), nil
+}
+
+// finishPack stores the pack that is being filled. One is stored at a time, while the next is filled.
+func (s *chunkStore) finishPack() error {
+	end := len(s.buf)
+	s.buf = appendSkippable(s.buf, magicChunks, s.index)
+	s.seek.add(len(s.buf)-end, 0)
+	s.buf = append(s.buf, s.seek.frame()...)
+	p := s.pack
+	p.sum, p.index, p.size = sha256.Sum256(s.buf), sha256.Sum256(s.buf[end:]), int64(len(s.buf))
+	if err := s.wait(); err != nil {
+		return err
+	}
+	s.packs, s.stored = append(s.packs, p), s.stored+p.size
+	s.uploading = make(chan error, 1)
+	go func(b []byte) { s.uploading <- s.put(s.c.ctx, packName(p.sum), b) }(s.buf)
+	s.buf, s.spare = s.spare[:0], s.buf
+	s.index, s.seek, s.pack = s.index[:0], s.seek[:0], packInfo{}
+	return nil
+}
+
+func (s *chunkStore) wait() error {
+	if s.uploading == nil {
+		return nil
+	}
+	err := <-s.uploading
+	s.uploading = nil
+	if err != nil {
+		return fmt.Errorf("store pack: %w", err)
+	}
+	return nil
+}
+
+// finish stores the rest. The chunks are stored only if the error is nil. It must always be called, with
+// the error so far.
+func (s *chunkStore) finish(err error) error {
+	if err != nil {
+		s.c.cancel(err)
+	}
+	if len(s.present) > 0 {
+		s.cut()
+	}
+	stopped := s.c.drain()
+	if stopped == nil && len(s.buf) > 0 {
+		stopped = s.finishPack()
+	}
+	if waited := s.wait(); stopped == nil {
+		stopped = waited
+	}
+	s.c.cancel(nil)
+	return stopped
+}
