@@ -39,7 +39,7 @@ var figures = []figure{
 	{"images", onServer((*bench).images)}, {"agent", agentCost}, {"kubestart", kubeStart}, {"kubescale", kubeScale},
 	{"proxy", onServer((*bench).proxy)}, {"typing", typing}, {"ssh", ssh}, {"idle", onServer((*bench).idle)},
 	{"job", onStorage((*storage).jobCost)}, {"small", onStorage((*storage).small)}, {"mixed", onStorage((*storage).mixed)},
-	{"files", archiveFiles}, {"index", indexCost},
+	{"files", archiveFiles}, {"index", indexCost}, {"backups", measureBackups},
 	{"tick", tick}, {"ttl", ttlStatements}, {"leader", leaderFailover}, {"full", onServer((*bench).full)},
 }
 
