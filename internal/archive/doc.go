@@ -25,4 +25,7 @@
 //
 // Each archive has a .meta, which is written last. An archive without one
 // is an unfinished upload.
+//
+// A backup of a home that is in use is a Manifest for each generation, and packs with the content of
+// all. A generation describes a tar by the same rules, so it is restored by the same code.
 package archive

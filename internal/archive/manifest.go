@@ -161,7 +161,10 @@ func (w *manifestWriter) add(e *generationEntry) error {
 	if flags&(flagAtime|flagNoAtime) == 0 {
 		w.cols[colAtime] = timeDiff(w.cols[colAtime], e.atime, w.last.atime)
 	}
-	w.last.name, w.last.mtime, w.last.atime = e.name, e.mtime, e.atime
+	w.last.name, w.last.mtime = e.name, e.mtime
+	if flags&flagNoAtime == 0 {
+		w.last.atime = e.atime
+	}
 	switch e.kind {
 	case kindFile:
 		w.number(colSize, e.size)

@@ -280,7 +280,10 @@ func (r *blockReader) next() (*generationEntry, error) {
 	default:
 		e.atime = r.time(colAtime, r.last.atime)
 	}
-	r.last.name, r.last.mtime, r.last.atime = e.name, e.mtime, e.atime
+	r.last.name, r.last.mtime = e.name, e.mtime
+	if flags&flagNoAtime == 0 {
+		r.last.atime = e.atime
+	}
 	ok := true
 	switch e.kind {
 	case kindFile:
