@@ -14,8 +14,9 @@ import (
 const (
 	// packSize is the size from which a pack is complete. It exceeds it by at most a frame and its index.
 	packSize = 32 << 20
-	// maxPackFrames limits the frames of a pack of well compressible content.
+	// maxPackFrames and maxPackIndex limit a pack of well compressible content, and of very small files.
 	maxPackFrames = 256
+	maxPackIndex  = 4 << 20
 	// magicChunks is the skippable frame with the index of a pack.
 	magicChunks = 0x184D2A5C
 	chunksMark  = "codehub\x02"
@@ -162,11 +163,14 @@ func (s *chunkStore) Write(frame []byte) (int, error) {
 		s.index = append(s.index, c.sum[:]...)
 		length += c.length
 	}
+	if cap(s.buf) == 0 {
+		s.buf = make([]byte, 0, packSize+2*frameSize+maxPackIndex) // which need not grow; memory is used as it is filled
+	}
 	s.buf = append(s.buf, frame...)
 	s.seek.add(len(frame), length)
 	s.pack.frames = append(s.pack.frames, packFrame{int64(len(frame)), int64(length), sha256.Sum256(frame)})
 	s.pack.length += int64(length)
-	if len(s.buf) >= packSize || len(s.pack.frames) == maxPackFrames {
+	if len(s.buf) >= packSize || len(s.pack.frames) == maxPackFrames || len(s.index) >= maxPackIndex {
 		return len(frame), s.finishPack()
 	}
 	return len(frame), nil
