@@ -21,6 +21,7 @@ type Commands struct {
 	Import        importCmd        `cmd:"" name:"import" help:"Import users and workspaces from elsewhere."`
 	AllowMoves    allowMovesCmd    `cmd:"" name:"allow-moves" help:"Let administrators move workspaces to another installation."`
 	Uninstall     uninstallCmd     `cmd:"" name:"uninstall" help:"Remove an installation's containers and volumes."`
+	Pack          packCmd          `cmd:"" help:"Back a folder up, without a server."`
 	Unpack        unpackCmd        `cmd:"" help:"Unpack a home from a backup."`
 	SecretKey     secretKeyCmd     `cmd:"" name:"secret-key" help:"Manage the keys that encrypt secrets."`
 	ResetPassword resetPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password in the database."`

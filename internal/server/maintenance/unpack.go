@@ -49,21 +49,7 @@ func (c unpackCmd) Run(ctx context.Context) error {
 	}
 	t := m.Totals()
 	fmt.Printf("Unpacked %d entries with %s.\n", t.Entries, terminal.Size(t.Bytes))
-	if t.Changed > 0 {
-		fmt.Fprintf(os.Stderr, "%d files changed while they were backed up:\n", t.Changed)
-		for e, err := range m.Entries() {
-			if err != nil {
-				return err
-			}
-			if e.Changed {
-				fmt.Fprintf(os.Stderr, "  %q\n", e.Name)
-			}
-		}
-	}
-	for _, p := range m.Problems() {
-		fmt.Fprintf(os.Stderr, "%q could not be backed up: %s\n", p.Name, p.Reason)
-	}
-	return nil
+	return printGaps(m)
 }
 
 // writeArchive writes a generation as an archive to a new file.

@@ -50,3 +50,69 @@ func TestUnpackRestoresGeneration(t *testing.T) {
 		t.Errorf("a missing manifest is no error: %v", check)
 	}
 }
+
+// Several generations of a folder, of which the rule keeps one, and what an interrupted backup left.
+func TestPackKeepsGenerations(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	home, backup := filepath.Join(top, "home"), filepath.Join(top, "backups/home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	archivetest.Corpus(t, home)
+	pack := func(keep string) (manifests, packs []string) {
+		t.Helper()
+		if err := (packCmd{Dir: home, Backup: backup, Keep: keep}).Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		manifests, err := filepath.Glob(filepath.Join(backup, "*.manifest.zst"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packs, err = filepath.Glob(filepath.Join(backup, "packs/*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return manifests, packs
+	}
+	restored := func(manifest string) map[string]archivetest.State {
+		t.Helper()
+		dir := filepath.Join(t.TempDir(), "home")
+		if err := (unpackCmd{Manifest: manifest, Dir: dir}).Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return archivetest.Snapshot(t, dir)
+	}
+	first := archivetest.Snapshot(t, home)
+	_, before := pack("")
+	manifests, packs := pack("")
+	if len(manifests) != 2 || len(packs) != len(before) {
+		t.Errorf("an unchanged folder has stored %d packs, %d before", len(packs), len(before))
+	}
+	if err := os.WriteFile(filepath.Join(home, "new"), bytes.Repeat([]byte("new"), 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	manifests, _ = pack("")
+	if diff := archivetest.Diff(first, restored(manifests[0])); diff != "" {
+		t.Errorf("the first generation:\n%s", diff)
+	}
+	if diff := archivetest.Diff(archivetest.Snapshot(t, home), restored(manifests[2])); diff != "" {
+		t.Errorf("the last generation:\n%s", diff)
+	}
+	left := filepath.Join(backup, "packs/left.zst")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if manifests, _ = pack("1d"); len(manifests) != 1 {
+		t.Errorf("kept %v", manifests)
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("a pack that no generation needs stays")
+	}
+	if diff := archivetest.Diff(archivetest.Snapshot(t, home), restored(manifests[0])); diff != "" {
+		t.Errorf("the kept generation:\n%s", diff)
+	}
+	if err := (packCmd{Dir: home, Backup: filepath.Join(home, "a/b")}).Run(t.Context()); err == nil {
+		t.Error("a backup in its own folder is accepted")
+	}
+}

@@ -1,0 +1,219 @@
+package maintenance
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/archive"
+	"codehub/internal/cli/terminal"
+	"codehub/internal/storage/store"
+)
+
+// packCmd adds a generation of a folder to a backup, without a server.
+type packCmd struct {
+	Dir      string `arg:"" help:"Folder to back up, such as a home."`
+	Backup   string `arg:"" help:"Folder of the backup, or one to create."`
+	FullRead bool   `name:"full-read" help:"Read files that look unchanged, too."`
+	Keep     string `placeholder:"RULE" help:"Remove older generations, such as 24h,7d,4w,6m."`
+}
+
+// Help says what is read.
+func (packCmd) Help() string {
+	return `A file is unchanged if it has the inode, size and times of the last generation; it is not read again. The folder may be in use: files that change while they are read are named at the end. With --keep, the latest generation of each of that many hours, days, weeks and months is kept. codehub unpack restores a generation.`
+}
+
+func (c packCmd) Run(ctx context.Context) error {
+	keep := archive.Keep{}
+	if c.Keep != "" {
+		var err error
+		if keep, err = archive.ParseKeep(c.Keep); err != nil {
+			return err
+		}
+	}
+	if err := outside(c.Dir, c.Backup); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Backup, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.Open(c.Backup)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another codehub pack uses %s: %w", c.Backup, err)
+	}
+	b := packs{store.NewFolder(c.Backup)}
+	former, at, err := b.latest(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	if !now.After(at) {
+		now = at.Add(time.Second) // names sort by time
+	}
+	name := archive.ManifestName(now, strings.ToLower(rand.Text()[:8]))
+	m, err := archive.Backup(ctx, c.Dir, name, b.put, archive.BackupOptions{Former: former, Get: b.GetRange, FullRead: c.FullRead})
+	if err != nil {
+		return fmt.Errorf("back %s up: %w", c.Dir, err)
+	}
+	t := m.Totals()
+	fmt.Printf("%s has %d entries with %s. %s were stored.\n", name, t.Entries, terminal.Size(t.Bytes), terminal.Size(t.Stored))
+	if err := printGaps(m); err != nil || c.Keep == "" {
+		return err
+	}
+	removed, err := b.prune(ctx, keep)
+	if err == nil && removed > 0 {
+		fmt.Printf("Older generations removed: %d.\n", removed)
+	}
+	return err
+}
+
+// outside returns an error if the backup is in the folder that it is of.
+func outside(dir, backup string) error {
+	at, err := filepath.Abs(dir)
+	if err == nil {
+		at, err = filepath.EvalSymlinks(at)
+	}
+	to, absolute := filepath.Abs(backup)
+	if err = errors.Join(err, absolute); err != nil {
+		return err
+	}
+	for parent := to; ; parent = filepath.Dir(parent) { // the nearest that exists
+		if real, err := filepath.EvalSymlinks(parent); err == nil {
+			to = real + strings.TrimPrefix(to, parent)
+			break
+		}
+	}
+	if to == at || strings.HasPrefix(to, strings.TrimSuffix(at, "/")+"/") {
+		return fmt.Errorf("%s is in %s: choose a folder outside of it", backup, dir)
+	}
+	return nil
+}
+
+// packs is the folder of a backup.
+type packs struct{ *store.Folder }
+
+const (
+	manifestSuffix = ".manifest.zst"
+	manifestTime   = "20060102T150405Z" // begins the name
+)
+
+func (b packs) put(ctx context.Context, name string, content []byte) error {
+	_, err := b.Put(ctx, name, bytes.NewReader(content))
+	return err
+}
+
+// manifests returns the names of the generations by their times.
+func (b packs) manifests(ctx context.Context) (map[time.Time]string, error) {
+	all := map[time.Time]string{}
+	for o, err := range b.List(ctx, "") {
+		if err != nil {
+			return nil, err
+		}
+		if strings.HasSuffix(o.Key, manifestSuffix) && len(o.Key) > len(manifestTime) {
+			if at, err := time.Parse(manifestTime, o.Key[:len(manifestTime)]); err == nil {
+				all[at] = o.Key
+			}
+		}
+	}
+	return all, nil
+}
+
+// latest returns the last generation and its time, or nil.
+func (b packs) latest(ctx context.Context) (m *archive.Manifest, at time.Time, err error) {
+	all, err := b.manifests(ctx)
+	if err != nil || len(all) == 0 {
+		return nil, at, err
+	}
+	for each := range all {
+		if each.After(at) {
+			at = each
+		}
+	}
+	m, err = b.read(ctx, all[at])
+	return m, at, err
+}
+
+func (b packs) read(ctx context.Context, name string) (*archive.Manifest, error) {
+	r, err := b.Get(ctx, name, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	m, err := archive.ReadManifest(r)
+	if err != nil {
+		return nil, fmt.Errorf("read %s, which you may move elsewhere: %w", name, err)
+	}
+	return m, nil
+}
+
+// prune removes the generations that are not kept, and then the packs that none of the others
+// needs, also those of a backup that was interrupted.
+func (b packs) prune(ctx context.Context, keep archive.Keep) (removed int, err error) {
+	all, err := b.manifests(ctx)
+	if err != nil {
+		return 0, err
+	}
+	times := make([]time.Time, 0, len(all))
+	for at := range all {
+		times = append(times, at)
+	}
+	needed := map[string]bool{}
+	for _, at := range keep.Of(times) {
+		m, err := b.read(ctx, all[at])
+		if err != nil {
+			return 0, err
+		}
+		for name := range m.Packs() {
+			needed[name] = true
+		}
+		delete(all, at)
+	}
+	for _, name := range all {
+		if err := b.Delete(ctx, name); err != nil {
+			return removed, err
+		}
+		removed++
+	}
+	for o, err := range b.List(ctx, "packs/") {
+		if err != nil {
+			return removed, err
+		}
+		if !needed[o.Key] {
+			if err := b.Delete(ctx, o.Key); err != nil {
+				return removed, err
+			}
+		}
+	}
+	return removed, nil
+}
+
+// printGaps names the files that changed while they were backed up, and those that could not be read.
+func printGaps(m *archive.Manifest) error {
+	if n := m.Totals().Changed; n > 0 {
+		fmt.Fprintf(os.Stderr, "%d files changed while they were backed up:\n", n)
+		for e, err := range m.Entries() {
+			if err != nil {
+				return err
+			}
+			if e.Changed {
+				fmt.Fprintf(os.Stderr, "  %q\n", e.Name)
+			}
+		}
+	}
+	for _, p := range m.Problems() {
+		fmt.Fprintf(os.Stderr, "%q could not be backed up: %s\n", p.Name, p.Reason)
+	}
+	return nil
+}
