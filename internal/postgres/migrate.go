@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/stdlib"
@@ -43,7 +44,7 @@ func migrateWith(ctx context.Context, dsn string, files fs.FS) error {
 		return err
 	}
 	defer m.close()
-	if err := m.up(ctx); err != nil {
+	if err := m.up(ctx, math.MaxInt64); err != nil {
 		return fmt.Errorf("migrate the database: %w", err)
 	}
 	_, err = m.pending(ctx)
@@ -90,9 +91,10 @@ const (
 	lockPause = time.Second
 )
 
-func (m *migrator) up(ctx context.Context) error {
+// up applies the migrations up to a version.
+func (m *migrator) up(ctx context.Context, version int64) error {
 	for try := 1; ; try++ {
-		_, err := m.provider.Up(ctx)
+		_, err := m.provider.UpTo(ctx, version)
 		if sqlState(err) != lockNotAvailable || try == lockTries {
 			return err
 		}
