@@ -16,6 +16,7 @@ const (
 	Home               // home.tar.zst
 	Meta               // its .meta
 	Marker             // codehub.json
+	Backup             // of the database
 )
 
 // Key is a parsed key.
@@ -39,6 +40,9 @@ func ParseKey(key string) Key {
 	}
 	if len(parts) == 2 && parts[1] == markerName {
 		return Key{Installation: parts[0], Kind: Marker}
+	}
+	if len(parts) == 3 && parts[1] == backupFolder && strings.HasSuffix(parts[2], backupSuffix) {
+		return Key{Installation: parts[0], Kind: Backup}
 	}
 	if len(parts) != 4 || !workspace.ValidID(parts[1]) || !workspace.ValidID(parts[2]) {
 		return Key{Installation: parts[0]}

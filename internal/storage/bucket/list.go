@@ -16,7 +16,8 @@ type Object struct {
 	Parsed Key
 }
 
-// List lists all objects of this installation except its marker, sorted by key.
+// List lists all objects of this installation except its marker and the backups of its database,
+// sorted by key.
 // On an error the list is nil.
 func (b *Bucket) List(ctx context.Context) ([]Object, error) {
 	list, err := b.list(ctx, b.Installation)
@@ -30,7 +31,7 @@ func (b *Bucket) List(ctx context.Context) ([]Object, error) {
 	return slices.Delete(list, marked, marked+1), nil
 }
 
-// ListOf lists all objects of another installation in the bucket, or none.
+// ListOf is List for another installation in the bucket, which may have no marker.
 func (b *Bucket) ListOf(ctx context.Context, installation string) ([]Object, error) {
 	list, err := b.list(ctx, installation)
 	return slices.DeleteFunc(list, func(o Object) bool { return o.Parsed.Kind == Marker }), err
@@ -42,7 +43,9 @@ func (b *Bucket) list(ctx context.Context, installation string) ([]Object, error
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, Object{o, ParseKey(o.Key)})
+		if parsed := ParseKey(o.Key); parsed.Kind != Backup {
+			list = append(list, Object{o, parsed})
+		}
 	}
 	return list, nil
 }

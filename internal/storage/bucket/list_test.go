@@ -85,12 +85,14 @@ func TestParseKey(t *testing.T) {
 		home:                            {installation, ws, op, Home},
 		home + ".meta":                  {installation, ws, op, Meta},
 		installation + "/" + markerName: {Installation: installation, Kind: Marker},
-		home + ".meta.meta":             {Installation: installation},
-		home + "/":                      {Installation: installation},
-		installation:                    {Installation: installation},
-		installation + "/" + ws:         {Installation: installation},
-		installation + "/../" + op + "/home.tar.zst": {Installation: installation},
-		installation + "//" + op + "/home.tar.zst":   {Installation: installation},
+		installation + "/database/20270301T081500Z.backup.zst": {Installation: installation, Kind: Backup},
+		installation + "/database/notes":                       {Installation: installation},
+		home + ".meta.meta":                                    {Installation: installation},
+		home + "/":                                             {Installation: installation},
+		installation:                                           {Installation: installation},
+		installation + "/" + ws:                                {Installation: installation},
+		installation + "/../" + op + "/home.tar.zst":           {Installation: installation},
+		installation + "//" + op + "/home.tar.zst":             {Installation: installation},
 		"/" + home:                             {},
 		"x/" + ws + "/" + op + "/home.tar.zst": {},
 		"":                                     {},
@@ -207,4 +209,49 @@ func (f *fixture) halfOf(tb testing.TB, key string) {
 	}
 	check(tb, f.Store.(folderStore).MakeFolder(tb.Context(), key))
 	check(tb, os.WriteFile(filepath.Join(f.Folder, filepath.Dir(key), ".put-X-"+filepath.Base(key)), bytes.Repeat([]byte("x"), 100), 0o600))
+}
+
+// Backups of the database are no archives: no list has them but their own. Only the installation
+// that has made one removes it.
+func TestBackups(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		ctx := t.Context()
+		for _, at := range []string{"2027-03-01T08:15:00Z", "2027-02-01T08:15:00+09:00"} {
+			made, err := time.Parse(time.RFC3339, at)
+			check(t, err)
+			_, err = f.PutBackup(ctx, BackupName(made), bytes.NewReader([]byte(at)))
+			check(t, err)
+		}
+		foreign := another + "/database/20200101T000000Z.backup.zst"
+		f.put(t, foreign, nil)
+		list, err := f.List(ctx)
+		check(t, err)
+		if len(list) > 0 {
+			t.Errorf("archives: %v", list)
+		}
+		all, err := f.AllBackups(ctx)
+		check(t, err)
+		own, err := f.Backups(ctx)
+		check(t, err)
+		if len(all) != 3 || len(own) != 2 || own[0].Name != "20270131T231500Z" || own[1].Name != "20270301T081500Z" || own[0].Installation != installation {
+			t.Fatalf("all %+v, own %+v", all, own)
+		}
+		r, err := f.OpenBackup(ctx, own[1].Key)
+		check(t, err)
+		content, err := io.ReadAll(r)
+		if r.Close(); err != nil || string(content) != "2027-03-01T08:15:00Z" {
+			t.Errorf("%q, %v", content, err)
+		}
+		if err := f.DeleteBackup(ctx, foreign); err == nil {
+			t.Error("a backup of another installation was removed")
+		}
+		check(t, f.DeleteBackup(ctx, own[0].Key))
+		if own, err := f.Backups(ctx); err != nil || len(own) != 1 {
+			t.Errorf("left: %+v, %v", own, err)
+		}
+		check(t, f.Store.Delete(ctx, f.marker()))
+		if _, err := f.PutBackup(ctx, "20270301T081500Z", bytes.NewReader(nil)); err == nil {
+			t.Error("stored in a bucket that is not this installation's")
+		}
+	})
 }
