@@ -52,6 +52,21 @@ func Upgrade(ctx context.Context, cfg Config) (Replaced, error) {
 // former one is kept. With an error, or if it is killed, the database is as before. No server may
 // run.
 func Restore(ctx context.Context, cfg Config, file string) (Replaced, error) {
+	return restore(ctx, cfg, func(inst installation) (source, error) {
+		if err := checkDump(ctx, inst, file); err != nil {
+			return source{}, err
+		}
+		return dumpFile(ctx, inst, file)
+	})
+}
+
+// RestoreBy is Restore with a function that loads the rows into the new database, which is empty,
+// at that address. name is that of what it loads.
+func RestoreBy(ctx context.Context, cfg Config, name string, load func(ctx context.Context, url string) error) (Replaced, error) {
+	return restore(ctx, cfg, func(installation) (source, error) { return source{name, load}, nil })
+}
+
+func restore(ctx context.Context, cfg Config, from func(installation) (source, error)) (Replaced, error) {
 	have, err := installations(ctx, cfg.BinDirs)
 	if err != nil {
 		return Replaced{}, err
@@ -61,11 +76,33 @@ func Restore(ctx context.Context, cfg Config, file string) (Replaced, error) {
 		if !ok {
 			inst = have[0]
 		}
-		if err := checkDump(ctx, inst, file); err != nil {
+		src, err := from(inst)
+		if err != nil {
 			return Replaced{}, err
 		}
-		return lay.replace(ctx, cfg, made, inst, file, func(map[string]int64) error { return nil })
+		return lay.replace(ctx, cfg, made, inst, src, func(map[string]int64) error { return nil })
 	})
+}
+
+// source is what a new database is made of.
+type source struct {
+	name string
+	load func(ctx context.Context, url string) error
+}
+
+// dumpFile is a dump in the custom format of pg_dump.
+func dumpFile(ctx context.Context, inst installation, file string) (source, error) {
+	program, err := inst.client(ctx, "pg_restore")
+	if err != nil {
+		return source{}, err
+	}
+	return source{file, func(ctx context.Context, url string) error {
+		err := runClient(client(ctx, program, "--exit-on-error", "--single-transaction", "--no-owner", "--no-privileges", "--dbname="+url, file))
+		if err != nil {
+			return fmt.Errorf("restore %s: %w", file, err)
+		}
+		return nil
+	}}, nil
 }
 
 // checkDump refuses a file that is no dump of codehub's database.
@@ -123,7 +160,11 @@ func upgrade(ctx context.Context, cfg Config, lay *layout, made int, to installa
 	if err = errors.Join(err, old.Stop(context.WithoutCancel(ctx))); err != nil {
 		return Replaced{}, err
 	}
-	return lay.replace(ctx, cfg, made, to, file, func(after map[string]int64) error {
+	src, err := dumpFile(ctx, to, file)
+	if err != nil {
+		return Replaced{}, err
+	}
+	return lay.replace(ctx, cfg, made, to, src, func(after map[string]int64) error {
 		for _, table := range slices.Sorted(maps.Keys(before)) {
 			if n, ok := after[table]; !ok || n != before[table] {
 				return fmt.Errorf("the new database differs from the former one: the table %s has %d rows instead of %d", table, n, before[table])
@@ -133,10 +174,10 @@ func upgrade(ctx context.Context, cfg Config, lay *layout, made int, to installa
 	})
 }
 
-// replace makes a database of the dump with the programs of to, and puts it in place of the
+// replace makes a database of the source with the programs of to, and puts it in place of the
 // present one, which it keeps.
-func (l *layout) replace(ctx context.Context, cfg Config, made int, to installation, file string, check func(rows map[string]int64) error) (done Replaced, err error) {
-	done = Replaced{From: made, To: to.major, Dump: file}
+func (l *layout) replace(ctx context.Context, cfg Config, made int, to installation, from source, check func(rows map[string]int64) error) (done Replaced, err error) {
+	done = Replaced{From: made, To: to.major, Dump: from.name}
 	socket, err := l.socketFolder()
 	if err != nil {
 		return done, err
@@ -146,7 +187,7 @@ func (l *layout) replace(ctx context.Context, cfg Config, made int, to installat
 		return done, err
 	}
 	defer lock.Close()
-	rows, err := l.makeNext(ctx, cfg, to, file, check)
+	rows, err := l.makeNext(ctx, cfg, to, from, check)
 	if err == nil {
 		done.Kept, err = l.exchange(made)
 	}
@@ -163,11 +204,7 @@ func (l *layout) replace(ctx context.Context, cfg Config, made int, to installat
 }
 
 // makeNext makes the database in the folder next, and leaves it stopped.
-func (l *layout) makeNext(ctx context.Context, cfg Config, to installation, file string, check func(rows map[string]int64) error) (rows map[string]int64, err error) {
-	restore, err := to.client(ctx, "pg_restore")
-	if err != nil {
-		return nil, err
-	}
+func (l *layout) makeNext(ctx context.Context, cfg Config, to installation, from source, check func(rows map[string]int64) error) (rows map[string]int64, err error) {
 	next, err := l.inside(nextName)
 	if err != nil {
 		return nil, err
@@ -193,9 +230,9 @@ func (l *layout) makeNext(ctx context.Context, cfg Config, to installation, file
 	if err := s.up(ctx); err != nil {
 		return nil, err
 	}
-	s.log.Info("restoring the dump", "file", file, "postgres", to.major)
-	if err := runClient(client(ctx, restore, "--exit-on-error", "--single-transaction", "--no-owner", "--no-privileges", "--dbname="+s.url, file)); err != nil {
-		return nil, fmt.Errorf("restore %s: %w", file, err)
+	s.log.Info("restoring the database", "from", from.name, "postgres", to.major)
+	if err := from.load(ctx, s.url); err != nil {
+		return nil, err
 	}
 	// A dump has no statistics for queries.
 	if rows, err = rowCounts(ctx, s.url, "ANALYZE"); err != nil {
