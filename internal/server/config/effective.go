@@ -37,6 +37,22 @@ func (c *Config) Effective() []api.Setting {
 	return out
 }
 
+// Recorded are the settings that are not the defaults, as a backup has them: without secrets, but
+// with the names of the files that have secrets.
+func (c *Config) Recorded() map[string]string {
+	out := map[string]string{}
+	for _, s := range c.Effective() {
+		switch s.From {
+		case api.FromDefault:
+		case api.FromFile:
+			out[s.Setting+fileSuffix] = os.Getenv(s.Setting + fileSuffix)
+		default:
+			out[s.Setting] = s.Value
+		}
+	}
+	return out
+}
+
 // isFlag reports whether a setting was given as a flag of the command line.
 func isFlag(args []string, name string) bool {
 	return slices.ContainsFunc(args, func(a string) bool {

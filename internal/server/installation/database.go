@@ -18,7 +18,7 @@ import (
 // server; without a server it starts that database and locks the data folder until
 // release, which the caller must call.
 func OpenDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db *postgres.DB, dsn string, release func(), err error) {
-	dsn, stop, err := databaseOf(ctx, cfg, log)
+	dsn, stop, err := DatabaseURL(ctx, cfg, log)
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -56,8 +56,9 @@ func Migrate(ctx context.Context, cfg config.Config, dsn string, log *slog.Logge
 	return postgres.Migrate(ctx, dsn)
 }
 
-// databaseOf is the address of the database, and what ends its use.
-func databaseOf(ctx context.Context, cfg config.Config, log *slog.Logger) (dsn string, stop func(), err error) {
+// DatabaseURL is the address of this installation's database, and what ends its use. The database
+// may lack migrations. See OpenDatabase about the embedded one.
+func DatabaseURL(ctx context.Context, cfg config.Config, log *slog.Logger) (dsn string, stop func(), err error) {
 	if cfg.DatabaseURL != "" {
 		return cfg.DatabaseURL, func() {}, CheckSession(ctx, cfg.DatabaseURL)
 	}

@@ -16,7 +16,7 @@ import (
 type Commands struct {
 	Config        configCmd        `cmd:"" help:"Check the settings."`
 	Migrate       migrateCmd       `cmd:"" help:"Apply database migrations."`
-	Database      databaseCmd      `cmd:"" help:"Upgrade or restore the embedded database."`
+	Database      databaseCmd      `cmd:"" help:"Back up, restore or upgrade the database."`
 	GC            gcCmd            `cmd:"" name:"gc" help:"Remove archives that are no longer needed."`
 	Import        importCmd        `cmd:"" name:"import" help:"Import users and workspaces from elsewhere."`
 	AllowMoves    allowMovesCmd    `cmd:"" name:"allow-moves" help:"Let administrators move workspaces to another installation."`

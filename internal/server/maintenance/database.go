@@ -15,7 +15,9 @@ import (
 
 type databaseCmd struct {
 	Upgrade databaseUpgradeCmd `cmd:"" help:"Move the embedded database to a newer PostgreSQL."`
-	Restore databaseRestoreCmd `cmd:"" help:"Replace the embedded database by a dump."`
+	Backup  databaseBackupCmd  `cmd:"" help:"Back up the database."`
+	Backups databaseBackupsCmd `cmd:"" help:"List the backups in the bucket."`
+	Restore databaseRestoreCmd `cmd:"" help:"Restore the database from a backup or dump."`
 }
 
 // databaseUpgradeCmd has the settings of serve, to find the installation.
@@ -53,15 +55,29 @@ func (c *databaseUpgradeCmd) Run(ctx context.Context, k *kong.Context) error {
 type databaseRestoreCmd struct {
 	config.Config `embed:""`
 
-	File string `arg:"" help:"The dump, in the custom format of pg_dump."`
+	File         string `arg:"" help:"A backup or, for the embedded database, a dump in the custom format of pg_dump: a file, or latest or a time for a backup in the bucket."`
+	Installation string `name:"installation" placeholder:"ID" help:"Installation whose backup in the bucket is restored."`
 }
 
 // Help describes what is needed and what remains.
 func (databaseRestoreCmd) Help() string {
-	return `The server must be stopped; workspaces run on. Dumps from before migrations are in backups in the data folder. The former database is kept. If the command fails or is killed, the database is as before, and the command can run again. The server then goes on hold if something has changed since the dump; see codehub reconcile-restore.`
+	return `All servers must be stopped; workspaces run on. An external database must be empty. The former embedded database is kept. Dumps from before migrations are in backups in the data folder. If the command fails or is killed, the database is as before, and the command can run again. The server then goes on hold if something has changed since the dump; see codehub reconcile-restore.`
 }
 
 func (c *databaseRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
+	if err := c.Resolve(); err != nil {
+		return err
+	}
+	f, name, release, err := c.open(ctx)
+	switch {
+	case err == nil:
+		defer release()
+		if isBackup(f) {
+			return c.restoreBackup(ctx, k, f, name)
+		}
+	case nameOfBackup.MatchString(c.File):
+		return err
+	}
 	cfg, err := embeddedDatabase(&c.Config)
 	if err != nil {
 		return err
@@ -88,7 +104,7 @@ func embeddedDatabase(c *config.Config) (embedded.Config, error) {
 	}
 	if c.DatabaseURL != "" {
 		return embedded.Config{}, &setting.Problem{Setting: "CODEHUB_DATABASE_URL", Why: "the command is for the embedded database",
-			Do: "use the programs of PostgreSQL (pg_upgrade, pg_restore) for one of your own"}
+			Do: "use the programs of PostgreSQL (pg_upgrade, pg_restore) for one of your own, or codehub database backup and restore"}
 	}
 	return embedded.Config{Dir: c.DataDir, Log: c.Logger(os.Stderr)}, nil
 }
