@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -45,6 +46,19 @@ func newTickMetric() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "codehub_tick_seconds", Help: "Time of a pass of the leading server over all workspaces.",
 		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+	})
+}
+
+// backupMetric is the time of the last backup of the database.
+func backupMetric(last func() time.Time) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "codehub_database_backup_last_success_timestamp_seconds",
+		Help: "Time of the last backup of the database in the bucket, in Unix time; 0 on servers that do not lead.",
+	}, func() float64 {
+		if at := last(); !at.IsZero() {
+			return float64(at.Unix())
+		}
+		return 0
 	})
 }
 

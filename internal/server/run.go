@@ -206,6 +206,7 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 			return s.ctrl.Run(gctx, rows)
 		})
 		g.Go(func() error { return s.garbage.Run(gctx, rows) })
+		g.Go(func() error { return s.backups.Run(gctx) })
 		g.Go(func() error { return s.ttl.Run(gctx, rows) })
 		g.Go(func() error { return s.usage.Run(gctx, rows) })
 		g.Go(func() error { return s.inside.Run(gctx, postgres.NewUsage(rows).Running) })

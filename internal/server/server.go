@@ -27,6 +27,7 @@ import (
 	"codehub/internal/bus/activity"
 	"codehub/internal/bus/redisbus"
 	"codehub/internal/control/admin"
+	"codehub/internal/control/backup"
 	"codehub/internal/control/gc"
 	"codehub/internal/control/mark"
 	"codehub/internal/control/reconcile"
@@ -318,6 +319,7 @@ type server struct {
 	gate      *sshgate.Gate
 	ctrl      *reconcile.Controller
 	garbage   *gc.Runner
+	backups   *backup.Runner
 	marks     *mark.Keeper
 	hold      *hold
 	flush     *activity.Flusher
@@ -434,6 +436,9 @@ func newServer(p parts) (*server, error) {
 	garbage := gc.NewRunner(gc.RunnerConfig{Ready: marks.MayRemove, Schedule: cfg.GC, Conditions: p.conditions, Config: gc.Config{
 		Bucket: p.bucket, Settings: cfg.Retention, Log: log,
 	}})
+	backups := backup.NewRunner(backup.RunnerConfig{Ready: marks.MayRemove, Schedule: cfg.Backups, Conditions: p.conditions, Log: log, Config: backup.Config{
+		Bucket: p.bucket, DSN: p.dsn, Version: cfg.Version, Settings: cfg.Recorded(),
+	}})
 
 	mux := http.NewServeMux()
 	rest := httpapi.New(httpapi.Config{
@@ -451,7 +456,7 @@ func newServer(p parts) (*server, error) {
 	}
 	metrics := httpapi.NewMetrics()
 	metrics.Registry().MustRegister(p.listener.Metrics()...)
-	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))
+	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, backupMetric(backups.Last), p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))
 	metrics.Registry().MustRegister(workspaces.Metrics()...)
 	metrics.Registry().MustRegister(append(sshMetrics(gate), ticks)...)
 	if p.numbers == nil {
@@ -470,7 +475,7 @@ func newServer(p parts) (*server, error) {
 
 	return &server{
 		gate: gate, metrics: metrics,
-		parts: p, auth: authentication, signIn: signIn, gitApps: gitApps, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
+		parts: p, auth: authentication, signIn: signIn, gitApps: gitApps, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, backups: backups, marks: marks, hold: hold,
 		flush: flush, ttl: idle, usage: spending, inside: inside, templates: offered, builder: builder, continued: continued, http: served,
 	}, nil
 }

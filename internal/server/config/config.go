@@ -24,6 +24,7 @@ import (
 	"codehub/internal/base/trust"
 	"codehub/internal/bus/activity"
 	"codehub/internal/bus/redisbus"
+	"codehub/internal/control/backup"
 	"codehub/internal/control/gc"
 	"codehub/internal/control/reconcile"
 	"codehub/internal/gateway/front"
@@ -111,6 +112,7 @@ type Config struct {
 	TTL       ttl.Settings       `embed:""`
 	Activity  activity.Settings  `embed:""`
 	GC        gc.Schedule        `embed:""`
+	Backups   backup.Schedule    `embed:""`
 
 	Version string `kong:"-"` // of this program
 

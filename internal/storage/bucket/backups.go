@@ -39,6 +39,12 @@ type BackupObject struct {
 	store.Object
 }
 
+// Time is when the backup was made; zero if its name is another one.
+func (o BackupObject) Time() time.Time {
+	at, _ := time.Parse(backupTime, o.Name) // zero with an error
+	return at
+}
+
 // Backups lists the backups of this installation's database, the oldest first.
 func (b *Bucket) Backups(ctx context.Context) ([]BackupObject, error) {
 	return b.backups(ctx, b.Installation+"/"+backupFolder+"/")

@@ -1111,6 +1111,7 @@ var en = map[string]string{
 	"admin.condition.certificate":        "TLS certificate",
 	"admin.condition.connections":        "Connection check",
 	"admin.condition.data-disk":          "Disk of the data folder",
+	"admin.condition.database-backup":    "Database backup",
 	"admin.condition.default-image":      "Default image",
 	"admin.condition.disk":               "Disk space",
 	"admin.condition.docker":             "Docker",

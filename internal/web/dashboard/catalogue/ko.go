@@ -1111,6 +1111,7 @@ var ko = map[string]string{
 	"admin.condition.certificate":        "TLS 인증서",
 	"admin.condition.connections":        "연결 확인",
 	"admin.condition.data-disk":          "데이터 폴더의 디스크",
+	"admin.condition.database-backup":    "데이터베이스 백업",
 	"admin.condition.default-image":      "기본 이미지",
 	"admin.condition.disk":               "디스크 공간",
 	"admin.condition.docker":             "Docker",

@@ -1,0 +1,116 @@
+package backup_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"codehub/internal/base/health"
+	"codehub/internal/control/backup"
+	"codehub/internal/postgres"
+	"codehub/internal/storage/bucket"
+	"codehub/internal/storage/store"
+	"codehub/internal/testing/harness"
+	"codehub/internal/testing/harness/fixture"
+	"codehub/internal/testing/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// A leader makes a backup when the last one is old enough, keeps as many as it should, and
+// leaves those of other installations.
+func TestSchedule(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	b := bucketOf(t, db)
+	for _, name := range []string{"20200101T000000Z", "20200102T000000Z", "20200103T000000Z"} {
+		fixture.PutObject(t, b.Store, b.Installation+"/database/"+name+".backup.zst", []byte("old"))
+	}
+	foreign := "0190a5d4-0000-7000-8000-000000000001/database/20200101T000000Z.backup.zst"
+	fixture.PutObject(t, b.Store, foreign, []byte("old"))
+	ready := make(chan bool, 100)
+	r := backup.NewRunner(backup.RunnerConfig{
+		Config:   backup.Config{Bucket: b, DSN: db.DSN, Version: "test"},
+		Schedule: backup.Schedule{Interval: time.Hour, Keep: 2}, First: time.Millisecond, Retry: time.Millisecond,
+		Ready: func() bool { ready <- true; return len(ready) > 2 }, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	var list []bucket.BackupObject
+	harness.Eventually(t, "two backups are left", func() bool {
+		var err error
+		list, err = b.Backups(t.Context())
+		return err == nil && len(list) == 2 && time.Since(list[1].Time()) < time.Hour
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if list[0].Name != "20200103T000000Z" || time.Since(r.Last()) > time.Hour {
+		t.Errorf("%+v, last %s", list, r.Last())
+	}
+	content, err := b.OpenBackup(t.Context(), list[1].Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	if info, err := postgres.CheckBackup(content); err != nil || info.Installation != b.Installation {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if _, err := b.Store.Stat(t.Context(), foreign); err != nil {
+		t.Error(err)
+	}
+	// The next leader does not make one at once.
+	next := backup.NewRunner(backup.RunnerConfig{
+		Config: backup.Config{Bucket: b, DSN: db.DSN}, Schedule: backup.Schedule{Interval: time.Hour, Keep: 2}, First: time.Millisecond, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { ended <- next.Run(ctx) }()
+	harness.Eventually(t, "the last backup is known", func() bool { return !next.Last().IsZero() })
+	cancel()
+	if again, err := b.Backups(t.Context()); <-ended != nil || err != nil || len(again) != 2 {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// A bucket that fails is a condition, which ends with the next backup.
+func TestFailureIsCondition(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	b := bucketOf(t, db)
+	marker := b.Installation + "/codehub.json"
+	if err := b.Store.Delete(t.Context(), marker); err != nil {
+		t.Fatal(err)
+	}
+	conditions := &health.Monitor{}
+	r := backup.NewRunner(backup.RunnerConfig{
+		Config: backup.Config{Bucket: b, DSN: db.DSN, Version: "test"}, Schedule: backup.Schedule{Interval: time.Hour, Keep: 2},
+		First: time.Millisecond, Retry: time.Millisecond, Conditions: conditions, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	harness.Eventually(t, "the condition fails", func() bool { return conditions.Err("database-backup") != nil })
+	fixture.PutObject(t, b.Store, marker, []byte("{}"))
+	harness.Eventually(t, "the condition ends", func() bool { return conditions.Err("database-backup") == nil && !r.Last().IsZero() })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func bucketOf(t *testing.T, db *fixture.Database) *bucket.Bucket {
+	t.Helper()
+	id, err := db.DB.Installation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := fixture.OpenBucket(t, store.NewFolder(filepath.Join(t.TempDir(), "archives")), id)
+	if err := b.Check(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
