@@ -9,7 +9,9 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"path"
 	"sort"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,6 +57,10 @@ type Entry struct {
 	SameAs   string // name of the file of which this is a further hard link
 	Changed  bool   // while a backup read it
 }
+
+// CleanName returns the name of an entry for a path that begins at the home, with or without slashes
+// at its beginning. The home itself is ".".
+func CleanName(p string) string { return path.Clean(strings.TrimLeft(p, "/")) }
 
 // OpenIndex reads the seek table of an archive of this size: with one request, or two if it is
 // large. An error of open is returned unchanged.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -59,24 +60,43 @@ func (c packCmd) Run(ctx context.Context) error {
 		return err
 	}
 	now := time.Now().UTC().Truncate(time.Second)
+	if at.After(now.Add(time.Hour)) {
+		return fmt.Errorf("the last generation is of %s, which is in the future: set the clock, or move its manifest elsewhere", at.Format(time.RFC3339))
+	}
 	if !now.After(at) {
 		now = at.Add(time.Second) // names sort by time
 	}
 	name := archive.ManifestName(now, strings.ToLower(rand.Text()[:8]))
-	m, err := archive.Backup(ctx, c.Dir, name, b.put, archive.BackupOptions{Former: former, Get: b.GetRange, FullRead: c.FullRead})
+	// What a run that was killed has left.
+	if _, err := b.AbortIncomplete(ctx, "", time.Hour, nil); err != nil {
+		return err
+	}
+	opts := archive.BackupOptions{Former: former, Get: b.GetRange, FullRead: c.FullRead}
+	m, err := archive.Backup(ctx, c.Dir, name, b.put, opts)
+	if errors.Is(err, archive.ErrChanged) {
+		m, err = archive.Backup(ctx, c.Dir, name, b.put, opts)
+	}
 	if err != nil {
 		return fmt.Errorf("back %s up: %w", c.Dir, err)
 	}
 	t := m.Totals()
 	fmt.Printf("%s has %d entries with %s. %s were stored.\n", name, t.Entries, terminal.Size(t.Bytes), terminal.Size(t.Stored))
-	if err := printGaps(m); err != nil || c.Keep == "" {
+	if err := printGaps(m); err != nil {
 		return err
 	}
-	removed, err := b.prune(ctx, keep)
-	if err == nil && removed > 0 {
-		fmt.Printf("Older generations removed: %d.\n", removed)
+	if c.Keep != "" {
+		removed, err := b.prune(ctx, keep)
+		if err != nil {
+			return err
+		}
+		if removed > 0 {
+			fmt.Printf("Older generations removed: %d.\n", removed)
+		}
 	}
-	return err
+	if n := len(m.Problems()); n > 0 {
+		return fmt.Errorf("%d files could not be backed up; all others are", n)
+	}
+	return nil
 }
 
 // outside returns an error if the backup is in the folder that it is of.
@@ -100,6 +120,9 @@ func outside(dir, backup string) error {
 	}
 	return nil
 }
+
+// packName is the name of a pack. Other files in their folder are not of a backup.
+var packName = regexp.MustCompile(`^packs/[0-9a-f]{64}\.zst$`)
 
 // packs is the folder of a backup.
 type packs struct{ *store.Folder }
@@ -190,7 +213,7 @@ func (b packs) prune(ctx context.Context, keep archive.Keep) (removed int, err e
 		if err != nil {
 			return removed, err
 		}
-		if !needed[o.Key] {
+		if packName.MatchString(o.Key) && !needed[o.Key] {
 			if err := b.Delete(ctx, o.Key); err != nil {
 				return removed, err
 			}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,15 +100,20 @@ func TestPackKeepsGenerations(t *testing.T) {
 	if diff := archivetest.Diff(archivetest.Snapshot(t, home), restored(manifests[2])); diff != "" {
 		t.Errorf("the last generation:\n%s", diff)
 	}
-	left := filepath.Join(backup, "packs/left.zst")
-	if err := os.WriteFile(left, nil, 0o600); err != nil {
-		t.Fatal(err)
+	left, other := filepath.Join(backup, "packs", strings.Repeat("0", 64)+".zst"), filepath.Join(backup, "packs/other.zst")
+	for _, name := range []string{left, other} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if manifests, _ = pack("1d"); len(manifests) != 1 {
 		t.Errorf("kept %v", manifests)
 	}
 	if _, err := os.Stat(left); err == nil {
 		t.Error("a pack that no generation needs stays")
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err)
 	}
 	if diff := archivetest.Diff(archivetest.Snapshot(t, home), restored(manifests[0])); diff != "" {
 		t.Errorf("the kept generation:\n%s", diff)

@@ -170,7 +170,7 @@ func (d *Dashboard) ofArchive(w http.ResponseWriter, r *http.Request, c workspac
 		return
 	}
 	q := r.URL.Query()
-	place := archivePlace{ws.ID, q.Get("archive_op_id"), path.Clean(strings.TrimPrefix(q.Get("path"), "/"))}
+	place := archivePlace{ws.ID, q.Get("archive_op_id"), archive.CleanName(q.Get("path"))}
 	a := workspace.Archive{Key: ws.ArchiveKey, Size: ws.ArchiveSize}
 	if place.OpID != "" {
 		a, err = d.Store.Archive(r.Context(), c, ws.ID, place.OpID)
@@ -184,7 +184,7 @@ func (d *Dashboard) ofArchive(w http.ResponseWriter, r *http.Request, c workspac
 		return
 	}
 	if !d.browsing.add(c.UserID) {
-		d.message(w, r, http.StatusTooManyRequests, "busy")
+		d.message(w, r, http.StatusTooManyRequests, "reading")
 		return
 	}
 	defer d.browsing.remove(c.UserID)

@@ -187,7 +187,7 @@ func TestFilesOfArchiveAreRefused(t *testing.T) {
 		}
 	}
 	for _, what := range []string{"files", "file"} {
-		a := b.get(base + what + "?path=x&archive_op_id=" + generation0)
+		a := b.get(base + what + "?path=//x/../x&archive_op_id=" + generation0)
 		contains(t, "no index", a.body, "earlier version of codehub", `href="/workspaces/`+string(id)+`/download?archive_op_id=`+generation0+`"`)
 	}
 	contains(t, "no index, in Korean", b.get(base+"files?archive_op_id="+generation0, "Accept-Language", "ko").body, "파일 목록이 없습니다", "아카이브 다운로드")

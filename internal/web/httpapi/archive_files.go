@@ -47,7 +47,7 @@ func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx contex
 	asked, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
 	x, err := s.cfg.Archives.Index(asked, a.Key, a.Size)
 	cancel()
-	name := path.Clean(strings.TrimPrefix(r.URL.Query().Get("path"), "/"))
+	name := archive.CleanName(r.URL.Query().Get("path"))
 	if err == nil {
 		err = do(ctx, x, name)
 	}

@@ -682,6 +682,8 @@ var en = map[string]string{
 	"message.file_not_found.body":       "The archive has no such file.",
 	"message.busy.title":                "Too many open connections",
 	"message.busy.body":                 "Too many connections to workspaces are open at the same time. Close tabs that you do not need, then try again.",
+	"message.reading.title":             "Too many archives are being read",
+	"message.reading.body":              "You have too many pages of archives loading at the same time. Try again in a moment.",
 	"message.archive_unavailable.title": "Archive storage unavailable",
 	"message.archive_unavailable.body":  "The archive storage is not responding. Try again in a few minutes.",
 	"message.internal.title":            "Something went wrong",

@@ -682,6 +682,8 @@ var ko = map[string]string{
 	"message.file_not_found.body":       "아카이브에 없는 파일입니다.",
 	"message.busy.title":                "열려 있는 연결이 너무 많습니다",
 	"message.busy.body":                 "워크스페이스에 연결된 요청이 너무 많습니다. 사용하지 않는 탭을 닫고 다시 시도하세요.",
+	"message.reading.title":             "동시에 읽는 아카이브가 너무 많습니다",
+	"message.reading.body":              "아카이브 페이지를 한꺼번에 너무 많이 열었습니다. 잠시 후 다시 시도하세요.",
 	"message.archive_unavailable.title": "아카이브 저장소를 사용할 수 없습니다",
 	"message.archive_unavailable.body":  "아카이브 저장소가 응답하지 않습니다. 잠시 후 다시 시도하세요.",
 	"message.internal.title":            "문제가 발생했습니다",
