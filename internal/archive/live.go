@@ -163,8 +163,12 @@ func (it *item) ended(read int64, last bool) error {
 	for i, x := range it.extents {
 		if x.length > read {
 			it.extents[i].length = read
-			it.extents = it.extents[:i+1]
-			it.size = it.extents[i].end()
+			if read > 0 {
+				i++
+			}
+			if it.extents, it.size = it.extents[:i], 0; i > 0 {
+				it.size = it.extents[i-1].end()
+			}
 			break
 		}
 		read -= x.length

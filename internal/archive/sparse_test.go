@@ -126,3 +126,38 @@ func TestPackRefusesHugeFile(t *testing.T) {
 		}
 	}
 }
+
+// A sparse file that was cut short while it was read ends with the last data that was read.
+func TestSparseFileCutShort(t *testing.T) {
+	t.Parallel()
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	check(t, err)
+	defer f.Close()
+	check(t, f.Truncate(1<<20))
+	for read, want := range map[int64]entry{
+		0:    {extents: []extent{}},
+		100:  {size: 100, extents: []extent{{0, 100}}},
+		4096: {size: 4096, extents: []extent{{0, 4096}}},
+		4097: {size: 8193, extents: []extent{{0, 4096}, {8192, 1}}},
+	} {
+		it := &item{fd: int(f.Fd()), entry: entry{name: "file", kind: kindFile, size: 1 << 20, extents: []extent{{0, 4096}, {8192, 4096}}}}
+		check(t, it.ended(read, true))
+		if !it.changed || it.size != want.size || it.stored() != read || !slices.Equal(it.extents, want.extents) {
+			t.Errorf("%d bytes were read: size %d, extents %v", read, it.size, it.extents)
+		}
+		w, err := newManifestWriter(nil)
+		check(t, err)
+		e := &generationEntry{entry: it.entry}
+		if read > 0 {
+			e.segments = []segment{{0, read}}
+		}
+		check(t, w.add(e))
+		b, err := w.finish(&summary{Totals: Totals{Entries: 1}}, []packInfo{{gone: true, length: 1 << 20}})
+		check(t, err)
+		m, err := ReadManifest(bytes.NewReader(b))
+		check(t, err)
+		for _, err := range m.entries() {
+			check(t, err)
+		}
+	}
+}
