@@ -123,6 +123,7 @@ func (m *Manifest) files(fullRead bool) (*formerFiles, error) {
 		f.files = append(f.files, x)
 	}
 	slices.SortFunc(f.files, func(a, b formerFile) int { return cmp.Compare(a.inode, b.inode) })
+	f.dropRepeated()
 	return f, nil
 }
 
@@ -163,7 +164,7 @@ func (b *backup) put(ctx context.Context, it *item) error {
 		return nil
 	}
 	if it.kind != kindFolder && it.stat.Nlink > 1 {
-		if first := b.walker.links.link(it); first != "" {
+		if first := b.walker.links.liveLink(it); first != "" {
 			return b.add(&generationEntry{entry: entry{name: it.name, kind: kindHardLink, link: first, mode: it.mode, uid: it.uid, gid: it.gid, mtime: it.mtime}})
 		}
 	}
@@ -185,6 +186,9 @@ func (b *backup) put(ctx context.Context, it *item) error {
 		e.changed, e.settled, e.inode, e.ctime = it.changed, it.settled, it.stat.Ino, it.stat.Ctim
 	}
 	e.entry = it.entry
+	if it.kind != kindFolder && it.stat.Nlink > 1 {
+		b.walker.links.keep(it)
+	}
 	return b.add(e)
 }
 
@@ -240,8 +244,10 @@ func (b *backup) content(ctx context.Context, it *item, e *generationEntry) erro
 		return add(it.ready, it.sum)
 	case it.read:
 		return nil
-	case it.fd < 0: // another name of a file that could not be read
-		return &fileError{ErrChanged}
+	case it.linked: // the earlier name is left out, or the file has changed since
+		if err := b.again(it); err != nil {
+			return &fileError{err}
+		}
 	}
 	for last := false; ; last = true {
 		// This doubles the read-ahead; failure is harmless.
@@ -276,7 +282,7 @@ func (b *backup) content(ctx context.Context, it *item, e *generationEntry) erro
 	}
 }
 
-// again describes a file that has changed while it was read.
+// again describes a file that has changed since it was described.
 func (b *backup) again(it *item) error {
 	it.extents = nil
 	it.settled = false

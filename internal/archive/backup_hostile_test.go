@@ -260,3 +260,87 @@ func TestBackupListsProblems(t *testing.T) {
 		t.Errorf("problems are %v, totals %+v", p, m.Totals())
 	}
 }
+
+// linkedHome has a file with the name first, and then so many links between it and its last two names.
+func linkedHome(t *testing.T, links int) (in func(string) string) {
+	t.Helper()
+	home := t.TempDir()
+	in = func(name string) string { return filepath.Join(home, name) }
+	check(t, os.WriteFile(in("first"), []byte("content"), 0o644))
+	for i := range links {
+		check(t, os.Symlink("first", in(fmt.Sprintf("link%03d", i))))
+	}
+	check(t, os.Link(in("first"), in("second")))
+	check(t, os.Link(in("first"), in("third")))
+	return in
+}
+
+// The second name of a file has its content if the first one disappears while it is read.
+func TestBackupOfHardLinkWithoutFirstName(t *testing.T) {
+	t.Parallel()
+	in, o, calls := linkedHome(t, 2*readAhead), newObjects(), 0
+	// The clock is read after a file's size, and before its content.
+	m, err := Backup(t.Context(), in("."), "m", o.put, BackupOptions{now: func() time.Time {
+		if calls++; calls == 1 {
+			check(t, os.Remove(in("first")))
+		}
+		return time.Now().Add(time.Hour)
+	}})
+	check(t, err)
+	if p := m.Problems(); len(p) > 0 || m.Totals().Files != 1 {
+		t.Errorf("totals are %+v, problems %v", m.Totals(), p)
+	}
+	restored := archivetest.Snapshot(t, o.unpacked(t, m))
+	home := archivetest.Snapshot(t, in("."))
+	delete(restored, ".") // its time is that before the removal
+	delete(home, ".")
+	if diff := archivetest.Diff(home, restored); diff != "" {
+		t.Errorf("the restored home differs (-home +restored):\n%s", diff)
+	}
+}
+
+// A name of a file that changed after its first name was backed up is a file of its own, and the names
+// after it are links to that.
+func TestBackupOfHardLinkThatChanged(t *testing.T) {
+	t.Parallel()
+	in, o, calls := linkedHome(t, 4*readAhead), newObjects(), 0
+	check(t, os.Remove(in(fmt.Sprintf("link%03d", 2*readAhead))))
+	check(t, os.WriteFile(in(fmt.Sprintf("link%03d", 2*readAhead)), nil, 0o644))
+	// The second call is for the file between the links: the first name is done, the others are not begun.
+	m, err := Backup(t.Context(), in("."), "m", o.put, BackupOptions{now: func() time.Time {
+		if calls++; calls == 2 {
+			check(t, os.WriteFile(in("first"), []byte("other content"), 0o644))
+		}
+		return time.Now().Add(time.Hour)
+	}})
+	check(t, err)
+	restored := o.unpacked(t, m)
+	for name, want := range map[string]string{"first": "content", "second": "other content", "third": "other content"} {
+		if b, err := os.ReadFile(filepath.Join(restored, name)); err != nil || string(b) != want {
+			t.Errorf("%s has %q, %v", name, b, err)
+		}
+	}
+	if got := archivetest.Snapshot(t, restored)["./third"].SameAs; got != "./second" || m.Totals().Files != 3 {
+		t.Errorf("the third name is one of %q; totals are %+v", got, m.Totals())
+	}
+}
+
+// A file is read again if the former generation has its inode twice.
+func TestFormerFilesWithTheSameInode(t *testing.T) {
+	t.Parallel()
+	w, err := newManifestWriter(nil)
+	check(t, err)
+	inodes := []uint64{1, 2, 2, 3, 4, 4, 4}
+	for i, inode := range inodes {
+		check(t, w.add(&generationEntry{entry: entry{name: fmt.Sprint("file", i), kind: kindFile}, settled: true, inode: inode}))
+	}
+	b, err := w.finish(&summary{Totals: Totals{Entries: int64(len(inodes))}}, nil)
+	check(t, err)
+	m, err := ReadManifest(bytes.NewReader(b))
+	check(t, err)
+	f, err := m.files(false)
+	check(t, err)
+	if len(f.files) != 2 || f.files[0].inode != 1 || f.files[1].inode != 3 {
+		t.Errorf("files are %+v", f.files)
+	}
+}

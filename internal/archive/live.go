@@ -35,6 +35,7 @@ type found struct {
 	read     bool              // ready or segments have the content
 	changed  bool              // while it was read, also the second time
 	settled  bool              // the next backup may compare the file by its inode
+	linked   bool              // not read: an earlier item is of the same file
 }
 
 // enter adds a folder to the path and returns it.
@@ -105,8 +106,7 @@ func (w *walker) tryLive(it *item, last bool) error {
 		return err
 	}
 	if it.stat.Nlink > 1 && w.links.earlier(it) {
-		unix.Close(fd)
-		it.fd = -1
+		it.linked = true // it stays open, in case that the earlier one is left out
 		return nil
 	}
 	it.settled = w.live.now().Sub(time.Unix(it.stat.Ctim.Sec, it.stat.Ctim.Nsec)) > settled
@@ -220,6 +220,22 @@ type formerFile struct {
 	size         int64
 	mtime, ctime unix.Timespec
 	at           int64 // address; negative: -1 minus its place in more
+}
+
+// dropRepeated drops the files with an inode that occurs twice: it was reused during the former walk.
+func (f *formerFiles) dropRepeated() {
+	kept := f.files[:0]
+	for i := 0; i < len(f.files); {
+		next := i + 1
+		for next < len(f.files) && f.files[next].inode == f.files[i].inode {
+			next++
+		}
+		if next == i+1 {
+			kept = append(kept, f.files[i])
+		}
+		i = next
+	}
+	f.files = kept
 }
 
 // find sets the content of an item that is unchanged.
