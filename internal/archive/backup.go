@@ -43,7 +43,7 @@ func ManifestName(at time.Time, id string) string {
 // Backup adds a generation to the packs of a workspace: put gets the new packs, and last the manifest with the
 // given name. The generation exists only if the error is nil. The folder dir may change meanwhile: what disappears is left
 // out, and a file that changes while it is read is read a second time, and then marked in the manifest.
-// One that cannot be read is a Problem. ErrChanged means that a folder was moved: try again.
+// One that cannot be read is a Problem. ErrChanged means that a folder was moved, or a name was listed twice: try again.
 func Backup(ctx context.Context, dir, name string, put PutObject, opts BackupOptions) (*Manifest, error) {
 	var o opener
 	root, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
@@ -88,11 +88,18 @@ func Backup(ctx context.Context, dir, name string, put PutObject, opts BackupOpt
 	if err != nil {
 		return nil, err
 	}
+	m, err := decodeManifest(out)
+	if err == nil {
+		err = m.restorable()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("no restore would accept the generation: %w", err)
+	}
 	if err := put(ctx, name, out); err != nil {
 		return nil, fmt.Errorf("store manifest: %w", err)
 	}
 	b.done()
-	return &Manifest{s: b.s, b: out[:b.manifest.length], ends: endsOf(b.s.packs)}, nil
+	return m, nil
 }
 
 // files returns the files of a generation by their inodes, or nil if all are to be read.

@@ -344,3 +344,55 @@ func TestFormerFilesWithTheSameInode(t *testing.T) {
 		t.Errorf("files are %+v", f.files)
 	}
 }
+
+// A manifest that no restore would accept is an error of the backup.
+func TestManifestIsRestorable(t *testing.T) {
+	t.Parallel()
+	file := func(name string) *generationEntry { return &generationEntry{entry: entry{name: name, kind: kindFile}} }
+	link := func(name, to string) *generationEntry {
+		return &generationEntry{entry: entry{name: name, kind: kindHardLink, link: to}}
+	}
+	folder := &generationEntry{entry: entry{name: "folder", kind: kindFolder}}
+	symlink := &generationEntry{entry: entry{name: "symlink", kind: kindSymlink, link: "x"}}
+	empty := &generationEntry{entry: entry{name: "sparse", kind: kindFile, size: 10, extents: []extent{{5, 0}}}}
+	for name, test := range map[string]struct {
+		entries []*generationEntry
+		want    string
+	}{
+		"good":               {entries: []*generationEntry{file("a"), link("b", "a"), link("c", "a"), symlink, link("d", "symlink")}},
+		"twice":              {[]*generationEntry{file("a"), file("b"), file("a")}, "a is listed twice"},
+		"file and folder":    {[]*generationEntry{file("folder"), folder}, "folder is listed twice"},
+		"link without file":  {[]*generationEntry{file("a"), link("b", "c")}, "b is a hard link to c"},
+		"link before file":   {[]*generationEntry{link("a", "b"), file("b")}, "a is a hard link to b"},
+		"link to itself":     {[]*generationEntry{link("a", "a")}, "a is a hard link to a"},
+		"link to folder":     {[]*generationEntry{folder, link("a", "folder")}, "a is a hard link to folder"},
+		"link to link":       {[]*generationEntry{file("a"), link("b", "a"), link("c", "b")}, "c is a hard link to b"},
+		"entry without form": {[]*generationEntry{file("a"), empty}, "malformed manifest"},
+	} {
+		w, err := newManifestWriter(nil)
+		check(t, err)
+		s := &summary{}
+		for _, e := range append([]*generationEntry{{entry: entry{name: ".", kind: kindFolder}}}, test.entries...) {
+			b, err := appendHeader(nil, &e.entry)
+			check(t, err)
+			w.headers.Write(b)
+			check(t, w.add(e))
+			if s.Entries++; e.kind == kindFile {
+				s.Files++
+			}
+		}
+		b, err := w.finish(s, nil)
+		check(t, err)
+		m, err := decodeManifest(b)
+		check(t, err)
+		err = m.restorable()
+		if test.want == "" {
+			check(t, err)
+		} else if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), `"`, ""), test.want) {
+			t.Errorf("%s: %v, want %s", name, err, test.want)
+		}
+		if twice := strings.Contains(test.want, "twice"); errors.Is(err, ErrChanged) != twice {
+			t.Errorf("%s: ErrChanged is %v", name, !twice)
+		}
+	}
+}

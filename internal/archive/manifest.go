@@ -85,7 +85,6 @@ type manifestWriter struct {
 	count   int // entries in cols
 	out     []byte
 	blocks  []int // compressed lengths
-	length  int   // of all blocks, after finish
 	headers hash.Hash
 	former  []packInfo // of the former manifest
 	ends    []int64    // their addresses
@@ -256,10 +255,10 @@ func (w *manifestWriter) finish(s *summary, added []packInfo) ([]byte, error) {
 	}
 	s.packs = append(s.packs, added...)
 	s.headers = [sha256.Size]byte(w.headers.Sum(nil))
-	w.length = len(w.out)
+	length := len(w.out)
 	b := w.z.EncodeAll(s.encode(), w.out)
 	sum := sha256.Sum256(b)
-	end := binary.LittleEndian.AppendUint64([]byte(manifestMark), uint64(w.length))
+	end := binary.LittleEndian.AppendUint64([]byte(manifestMark), uint64(length))
 	return appendSkippable(b, magicManifest, append(end, sum[:]...)), nil
 }
 

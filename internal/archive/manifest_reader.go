@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"iter"
 	"math"
@@ -35,6 +36,11 @@ func ReadManifest(r io.Reader) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	return decodeManifest(b)
+}
+
+// decodeManifest decodes a manifest, which keeps b.
+func decodeManifest(b []byte) (*Manifest, error) {
 	at := len(b) - manifestEnd
 	if at < 0 || len(b) > maxManifest {
 		return nil, corrupted("manifest of %d bytes", len(b))
@@ -206,6 +212,39 @@ func (m *Manifest) entries() iter.Seq2[*generationEntry, error] {
 			yield(nil, corrupted("manifest has %d entries, want %d", total, m.s.Entries))
 		}
 	}
+}
+
+// restorable returns an error if Unpack would refuse the entries. It needs about 20 bytes of memory for each. A name
+// that occurs twice, because it was removed and created again during the walk, is ErrChanged.
+func (m *Manifest) restorable() error {
+	seed := maphash.MakeSeed()
+	names := make(map[uint64]bool, m.s.Entries) // whether a hard link may be to it
+	headers, files, bytes := sha256.New(), int64(0), int64(0)
+	var header []byte
+	for e, err := range m.entries() {
+		if err == nil {
+			header, err = appendHeader(header[:0], &e.entry)
+		}
+		if err != nil {
+			return err
+		}
+		headers.Write(header)
+		id := maphash.String(seed, e.name)
+		if _, ok := names[id]; ok {
+			return fmt.Errorf("%w: %s is listed twice", ErrChanged, quoted(e.name))
+		}
+		names[id] = e.kind == kindFile || e.kind == kindSymlink
+		if e.kind == kindHardLink && !names[maphash.String(seed, e.link)] {
+			return fmt.Errorf("%s is a hard link to %s, which is not a file before it", quoted(e.name), quoted(e.link))
+		}
+		if e.kind == kindFile {
+			files, bytes = files+1, bytes+e.stored()
+		}
+	}
+	if [sha256.Size]byte(headers.Sum(nil)) != m.s.headers || files != m.s.Files || bytes != m.s.Bytes {
+		return errors.New("the entries differ from those that were added")
+	}
+	return nil
 }
 
 // blockReader decodes the entries of a block.
