@@ -52,6 +52,7 @@ func Backup(ctx context.Context, dir, name string, put PutObject, opts BackupOpt
 	}
 	defer unix.Close(root)
 	b := &backup{opts: opts, meter: meter{report: opts.Progress}, cutter: newCutter()}
+	b.s.fullRead = time.Now().Unix()
 	live := &live{now: opts.now}
 	if live.now == nil {
 		live.now = time.Now
@@ -59,6 +60,9 @@ func Backup(ctx context.Context, dir, name string, put PutObject, opts BackupOpt
 	var former []packInfo
 	if opts.Former != nil {
 		former = opts.Former.s.packs
+		if !opts.FullRead {
+			b.s.fullRead = opts.Former.s.fullRead
+		}
 		if live.former, err = opts.Former.files(opts.FullRead); err != nil {
 			return nil, err
 		}

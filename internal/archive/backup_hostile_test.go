@@ -144,6 +144,9 @@ func FuzzManifest(f *testing.F) {
 		if s.decode(raw, int64(len(m.b))) == nil {
 			var again summary
 			check(t, again.decode(s.encode(), int64(len(m.b))))
+			if again.fullRead != s.fullRead {
+				t.Fatalf("last full read at %d, want %d", again.fullRead, s.fullRead)
+			}
 		}
 		s = summary{Totals: m.s.Totals, packs: m.s.packs, headers: m.s.headers, blocks: []int{len(z.EncodeAll(block, nil))}}
 		changed, err := ReadManifest(bytes.NewReader(sealed(z, block, s.encode())))

@@ -285,3 +285,30 @@ func TestBackupStoresManifestLast(t *testing.T) {
 	}
 	t.Error("the backup needed more than 10 objects")
 }
+
+// A generation has the time of the last full read, which a manifest of the first version lacks.
+func TestTimeOfLastFullRead(t *testing.T) {
+	t.Parallel()
+	home, o := t.TempDir(), newObjects()
+	before := time.Now().Truncate(time.Second)
+	first := o.generation(t, home, BackupOptions{})
+	if at := first.FullRead(); at.Before(before) || at.After(time.Now()) {
+		t.Errorf("the first generation has %s", at)
+	}
+	first.s.fullRead = 1e9
+	second := o.generation(t, home, BackupOptions{Former: first})
+	if at := second.FullRead(); at.Unix() != 1e9 {
+		t.Errorf("a generation after a full read has %s", at)
+	}
+	full := o.generation(t, home, BackupOptions{Former: second, FullRead: true})
+	if at := full.FullRead(); at.Before(before) || at.After(time.Now()) {
+		t.Errorf("a full read has %s", at)
+	}
+	full.s.fullRead = 0
+	b := full.s.encode()
+	var s summary
+	check(t, s.decode(b[:len(b)-1], int64(len(full.b))))
+	if old := (&Manifest{s: s}); !old.FullRead().IsZero() {
+		t.Errorf("a manifest of the first version has %s", old.FullRead())
+	}
+}

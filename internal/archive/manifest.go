@@ -269,6 +269,7 @@ type summary struct {
 	blocks   []int
 	packs    []packInfo
 	problems []Problem
+	fullRead int64 // when the last backup began that read all files, in Unix seconds; 0: not known
 }
 
 // Totals are the figures of a generation.
@@ -317,5 +318,6 @@ func (s *summary) encode() (b []byte) {
 	for _, p := range s.problems {
 		b = appendString(appendString(b, p.Name), p.Reason)
 	}
+	number(s.fullRead)
 	return b
 }

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -156,6 +157,9 @@ func (s *summary) decode(b []byte, size int64) error {
 	for range f.count(2) {
 		s.problems = append(s.problems, Problem{string(f.text(f.number(maxHeader))), string(f.text(f.number(maxHeader)))})
 	}
+	if len(f.b) > 0 { // the first manifests do not have it
+		s.fullRead = f.number(most)
+	}
 	if f.bad || len(f.b) > 0 || size != 0 {
 		return errManifest
 	}
@@ -167,6 +171,15 @@ func (m *Manifest) Totals() Totals { return m.s.Totals }
 
 // Problems lists the files that are not in the generation, because they could not be read.
 func (m *Manifest) Problems() []Problem { return slices.Clone(m.s.problems) }
+
+// FullRead returns when the last backup up to this generation began that read all files, also those that looked
+// unchanged. It is zero if that is not known.
+func (m *Manifest) FullRead() time.Time {
+	if m.s.fullRead == 0 {
+		return time.Time{}
+	}
+	return time.Unix(m.s.fullRead, 0)
+}
 
 // Packs yields the names and sizes of the packs that the generation needs.
 func (m *Manifest) Packs() iter.Seq2[string, int64] {

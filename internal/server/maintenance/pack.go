@@ -19,6 +19,10 @@ import (
 	"codehub/internal/storage/store"
 )
 
+// fullReadEvery is the time after which a backup reads files that look unchanged, too: a program that writes by a
+// memory map can change a file without a new time.
+const fullReadEvery = 7 * 24 * time.Hour
+
 // packCmd adds a generation of a folder to a backup, without a server.
 type packCmd struct {
 	Dir      string `arg:"" help:"Folder to back up, such as a home."`
@@ -29,7 +33,7 @@ type packCmd struct {
 
 // Help says what is read.
 func (packCmd) Help() string {
-	return `A file is unchanged if it has the inode, size and times of the last generation; it is not read again. The folder may be in use: files that change while they are read are named at the end. With --keep, the latest generation of each of that many hours, days, weeks and months is kept. codehub unpack restores a generation.`
+	return `A file is unchanged if it has the inode, size and times of the last generation; it is not read again, except every 7 days. The folder may be in use: files that change while they are read are named at the end. With --keep, the latest generation of each of that many hours, days, weeks and months is kept. codehub unpack restores a generation.`
 }
 
 func (c packCmd) Run(ctx context.Context) error {
@@ -71,7 +75,7 @@ func (c packCmd) Run(ctx context.Context) error {
 	if _, err := b.AbortIncomplete(ctx, "", time.Hour, nil); err != nil {
 		return err
 	}
-	opts := archive.BackupOptions{Former: former, Get: b.GetRange, FullRead: c.FullRead}
+	opts := archive.BackupOptions{Former: former, Get: b.GetRange, FullRead: c.FullRead || fullReadDue(former, now)}
 	m, err := archive.Backup(ctx, c.Dir, name, b.put, opts)
 	if errors.Is(err, archive.ErrChanged) {
 		m, err = archive.Backup(ctx, c.Dir, name, b.put, opts)
@@ -97,6 +101,11 @@ func (c packCmd) Run(ctx context.Context) error {
 		return fmt.Errorf("%d files could not be backed up; all others are", n)
 	}
 	return nil
+}
+
+// fullReadDue reports whether the last backup that read all files is too long ago.
+func fullReadDue(former *archive.Manifest, now time.Time) bool {
+	return former != nil && now.Sub(former.FullRead()) > fullReadEvery
 }
 
 // outside returns an error if the backup is in the folder that it is of.
