@@ -399,3 +399,17 @@ func TestManifestIsRestorable(t *testing.T) {
 		}
 	}
 }
+
+// A backup that finds its manifest to be wrong does not store it.
+func TestBackupStoresNoManifestThatIsNotRestorable(t *testing.T) {
+	t.Parallel()
+	home, o, _ := smallGeneration(t)
+	former := o.generation(t, home, BackupOptions{})
+	former.s.packs = nil // its files are then at addresses that no pack has
+	_, err := Backup(t.Context(), home, "wrong", o.put, BackupOptions{
+		Former: former, Get: o.get, now: func() time.Time { return time.Now().Add(time.Hour) },
+	})
+	if _, ok := o.stored["wrong"]; ok || err == nil || !strings.Contains(err.Error(), "no restore would accept the generation") {
+		t.Errorf("the manifest is stored: %v, %v", ok, err)
+	}
+}

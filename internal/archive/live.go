@@ -106,7 +106,7 @@ func (w *walker) tryLive(it *item, last bool) error {
 		return err
 	}
 	if it.stat.Nlink > 1 && w.links.earlier(it) {
-		it.linked = true // it stays open, in case that the earlier one is left out
+		it.linked = true // it stays open: the earlier item may be left out
 		return nil
 	}
 	it.settled = w.live.now().Sub(time.Unix(it.stat.Ctim.Sec, it.stat.Ctim.Nsec)) > settled
