@@ -11,12 +11,16 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
+	"regexp"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/klauspost/compress/zstd"
+	"github.com/pressly/goose/v3"
 )
 
-// ErrNotEmpty is the error of LoadBackup if the database is in use.
+// ErrNotEmpty is the error of LoadBackup if a codehub or another program has used the database.
 var ErrNotEmpty = errors.New("the database is not empty")
 
 // LoadedBackup is what LoadBackup has loaded.
@@ -53,7 +57,7 @@ func CheckBackup(r io.Reader) (BackupInfo, error) {
 // LoadBackup loads a backup into an empty database. A backup that CheckBackup refuses is refused
 // before anything is written. Then the database gets the migrations of the backup, and all rows in
 // one transaction. If that fails, the database has no rows, and LoadBackup can load it again.
-// ErrNotEmpty if a codehub has used the database.
+// ErrNotEmpty if a codehub has used the database, or if it has tables of another program.
 func LoadBackup(ctx context.Context, dsn string, file io.ReadSeeker) (done LoadedBackup, err error) {
 	const verb = "load the backup"
 	if done.BackupInfo, err = CheckBackup(file); err != nil {
@@ -104,10 +108,8 @@ func migrateTo(ctx context.Context, dsn string, version int64) error {
 		return err
 	}
 	defer m.close()
-	if have > 0 {
-		if err := m.unused(ctx); err != nil {
-			return err
-		}
+	if err := m.unused(ctx, have); err != nil {
+		return err
 	}
 	if have > version {
 		return fmt.Errorf("the database has migration %d already, and the backup is of migration %d: drop the database and create it again", have, version)
@@ -122,15 +124,53 @@ func migrateTo(ctx context.Context, dsn string, version int64) error {
 const used = `
 	SELECT EXISTS (SELECT FROM installation) OR EXISTS (SELECT FROM users) OR EXISTS (SELECT FROM replicas) OR EXISTS (SELECT FROM audit_log)`
 
-func (m *migrator) unused(ctx context.Context) error {
+// foreign selects whether the schema has relations of some kinds that have other names than those
+// given, and that no extension owns.
+const foreign = `
+	SELECT EXISTS (SELECT FROM pg_class c WHERE relnamespace = current_schema()::regnamespace
+		AND strpos($1, relkind::text) > 0 AND relname <> ALL ($2::text[])
+		AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'))`
+
+// unused refuses a database with the migration have if a codehub or another program has used it.
+func (m *migrator) unused(ctx context.Context, have int64) error {
+	kinds, names := "rpf", madeTables(m.files, have)
+	if have == 0 { // an interrupted first migration leaves a table with a sequence
+		kinds, names = kinds+"vmSc", []string{goose.DefaultTablename, goose.DefaultTablename + "_id_seq"}
+	}
 	var is bool
-	if err := m.db.QueryRowContext(ctx, used).Scan(&is); err != nil {
+	err := m.db.QueryRowContext(ctx, foreign, kinds, names).Scan(&is)
+	if err == nil && !is && have > 0 {
+		err = m.db.QueryRowContext(ctx, used).Scan(&is)
+	}
+	if err != nil {
 		return failed("look whether the database is empty", err)
 	}
 	if is {
 		return ErrNotEmpty
 	}
 	return nil
+}
+
+var madeTable = regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`)
+
+// madeTables are the tables that the migrations up to a version make.
+func madeTables(files fs.FS, version int64) []string {
+	made := []string{goose.DefaultTablename}
+	names, err := fs.Glob(files, "*.sql")
+	for _, name := range names {
+		n, e := goose.NumericComponent(name)
+		text, e2 := fs.ReadFile(files, name)
+		if err = errors.Join(err, e, e2); n > version {
+			continue
+		}
+		for _, m := range madeTable.FindAllSubmatch(text, -1) {
+			made = append(made, string(m[1]))
+		}
+	}
+	if err != nil {
+		panic(err) // the files are codehub's own
+	}
+	return made
 }
 
 // load replaces the rows of all tables. References are removed meanwhile, since tables refer to
@@ -140,6 +180,10 @@ func (l *LoadedBackup) load(ctx context.Context, tx pgx.Tx, file io.Reader) erro
 	tables, err := tablesOf(ctx, tx)
 	if err != nil {
 		return err
+	}
+	made := madeTables(ownMigrations(), l.Migration)
+	if slices.ContainsFunc(tables, func(t backupLine) bool { return !slices.Contains(made, t.Table) }) {
+		return ErrNotEmpty
 	}
 	known := map[string]bool{}
 	var names string

@@ -241,6 +241,37 @@ func TestBackupOfEarlierMigration(t *testing.T) {
 	}
 }
 
+// A database with tables of another program is refused, with and without codehub's migrations.
+func TestLoadLeavesTablesOfOthers(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	e.user("ann")
+	file, _ := backedUp(t, e.dsn)
+	for _, migrate := range []bool{false, true} {
+		dsn := emptyDSN(t)
+		if migrate {
+			if err := postgres.Migrate(t.Context(), dsn); err != nil {
+				t.Fatal(err)
+			}
+		}
+		other := fixture.Connect(t, dsn)
+		must(other.Exec(t.Context(), `CREATE TABLE notes (id int); INSERT INTO notes VALUES (1)`))(t)
+		if _, err := postgres.LoadBackup(t.Context(), dsn, bytes.NewReader(file)); !errors.Is(err, postgres.ErrNotEmpty) {
+			t.Errorf("migrated %t: %v", migrate, err)
+		}
+		if n := fixtureQuery[int](t, dsn, `SELECT count(*) FROM notes`); n != 1 {
+			t.Errorf("migrated %t: %d rows are left", migrate, n)
+		}
+		if !migrate && fixtureQuery[bool](t, dsn, `SELECT to_regclass('goose_db_version') IS NOT NULL`) {
+			t.Error("the database was migrated")
+		}
+		must(other.Exec(t.Context(), `DROP TABLE notes; CREATE VIEW notes AS SELECT 1; CREATE EXTENSION pg_trgm`))(t)
+		if _, err := postgres.LoadBackup(t.Context(), dsn, bytes.NewReader(file)); errors.Is(err, postgres.ErrNotEmpty) == migrate {
+			t.Errorf("migrated %t, with a view: %v", migrate, err)
+		}
+	}
+}
+
 func backedUp(t *testing.T, dsn string) ([]byte, postgres.BackupInfo) {
 	t.Helper()
 	var file bytes.Buffer
