@@ -12,7 +12,7 @@ import (
 
 // Schedule is when a Runner makes backups, as codehub serve declares it.
 type Schedule struct {
-	Interval time.Duration `name:"database-backup-interval" env:"CODEHUB_DATABASE_BACKUP_INTERVAL" min:"0s" max:"720h" default:"24h" help:"Time between two backups of the database into the bucket; 0: none."`
+	Interval time.Duration `name:"database-backup-interval" env:"CODEHUB_DATABASE_BACKUP_INTERVAL" min:"10m" or:"0" max:"720h" default:"24h" help:"Time between two backups of the database into the bucket; 0: none."`
 	Keep     int           `name:"database-backups" env:"CODEHUB_DATABASE_BACKUPS" min:"1" max:"1000" default:"14" help:"Backups of the database that are kept in the bucket."`
 }
 

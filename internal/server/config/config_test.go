@@ -230,6 +230,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"pull rate, words", []string{"--pull-min-rate", "slow"}, "CODEHUB_PULL_MIN_RATE"},
 		{"pull rate, too high", []string{"--pull-min-rate", "2g"}, "CODEHUB_PULL_MIN_RATE"},
 		{"pull timeout", []string{"--pull-timeout", "1s"}, "CODEHUB_PULL_TIMEOUT"},
+		{"backups, too often", []string{"--database-backup-interval", "1s"}, "CODEHUB_DATABASE_BACKUP_INTERVAL"},
 		{"ballast, words", []string{"--ballast", "heavy"}, "CODEHUB_BALLAST"},
 		{"ballast, too small", []string{"--ballast", "1k"}, "CODEHUB_BALLAST"},
 		{"ballast, too large", []string{"--ballast", "2000g"}, "CODEHUB_BALLAST"},
@@ -395,7 +396,7 @@ func TestSettingsAreDocumented(t *testing.T) {
 
 // The bounds of numbers and durations are those that docs/settings.md gives.
 func TestRangesAreDocumented(t *testing.T) {
-	bounds := regexp.MustCompile(`from (\S+) to (\S+)$|(up) to (\d+)`)
+	bounds := regexp.MustCompile(`from (\S+) to (\S+?(?:, or 0)?)$|(up) to (\d+)`)
 	rows := documented(t)
 	checked := 0
 	for f := range config.Fields() {
@@ -412,6 +413,7 @@ func TestRangesAreDocumented(t *testing.T) {
 			t.Errorf("%s: -1 is accepted, or another error: %v", f.Name, err)
 			continue
 		}
+		variable := p.Setting
 		m := bounds.FindStringSubmatch(p.Do)
 		if m == nil {
 			t.Errorf("%s: %q names no bounds", p.Setting, p.Do)
@@ -422,8 +424,14 @@ func TestRangesAreDocumented(t *testing.T) {
 			least, most = "0", m[4]
 		}
 		from, to, _ := strings.Cut(rows[p.Setting][1], " to ")
-		if amount(t, from) != amount(t, least) || amount(t, to) != amount(t, most) {
+		most, zero := strings.CutSuffix(most, ", or 0")
+		to, documentedZero := strings.CutSuffix(to, ", or 0")
+		if amount(t, from) != amount(t, least) || amount(t, to) != amount(t, most) || zero != documentedZero {
 			t.Errorf("docs/settings.md: the range of %s is %s to %s, not %q", p.Setting, least, most, rows[p.Setting][1])
+		}
+		reflect.ValueOf(&c).Elem().FieldByIndex(f.Index).SetInt(0)
+		if err := c.Resolve(); zero && errors.As(err, &p) && p.Setting == variable {
+			t.Errorf("%s: 0 is refused: %v", f.Name, err)
 		}
 		checked++
 	}

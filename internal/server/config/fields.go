@@ -38,7 +38,7 @@ func variable(f reflect.StructField) string {
 	return env[strings.LastIndex(env, ",")+1:]
 }
 
-// bounds checks the settings whose fields have the tags min and max.
+// bounds checks the settings whose fields have the tags min and max; the tag or names a further value.
 func (c *Config) bounds() error {
 	for f := range Fields() {
 		least, most := f.Tag.Get("min"), f.Tag.Get("max")
@@ -47,7 +47,8 @@ func (c *Config) bounds() error {
 		}
 		v, shown := reflect.ValueOf(c).Elem().FieldByIndex(f.Index).Int(), ""
 		lo, hi := parseBound(f.Type, least), parseBound(f.Type, most)
-		if lo <= v && v <= hi {
+		zero := f.Tag.Get("or") == "0"
+		if lo <= v && v <= hi || zero && v == 0 {
 			continue
 		}
 		kind := "number"
@@ -55,7 +56,11 @@ func (c *Config) bounds() error {
 			kind, shown = "duration", setting.Duration(time.Duration(v))
 			least, most = setting.Duration(time.Duration(lo)), setting.Duration(time.Duration(hi))
 		}
-		return setting.Invalid(variable(f), shown+" is out of bounds", fmt.Sprintf("give a %s from %s to %s", kind, least, most))
+		do := fmt.Sprintf("give a %s from %s to %s", kind, least, most)
+		if zero {
+			do += ", or 0"
+		}
+		return setting.Invalid(variable(f), shown+" is out of bounds", do)
 	}
 	return nil
 }
