@@ -3,11 +3,13 @@ package backup
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"codehub/internal/base/health"
 	"codehub/internal/storage/bucket"
+	"codehub/internal/storage/store"
 )
 
 // Schedule is when a Runner makes backups, as codehub serve declares it.
@@ -48,8 +50,7 @@ func NewRunner(cfg RunnerConfig) *Runner {
 	})}
 }
 
-// Last is the time of the last backup in the bucket; zero if this server has not led since its
-// start, or there is none.
+// Last is the time of the last backup in the bucket; zero if Run does not run, or there is none.
 func (r *Runner) Last() time.Time {
 	if at := r.last.Load(); at != 0 {
 		return time.Unix(at, 0)
@@ -64,6 +65,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		return nil
 	}
 	defer r.failed.Reset()
+	defer r.last.Store(0) // the next leader makes later ones
 	wait := r.cfg.First
 	for {
 		select {
@@ -85,18 +87,19 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// backUp makes a backup if it is time, and returns the time to the next one.
+// backUp makes a backup if it is time, and returns the time to the next one. It removes the oldest
+// ones even if it is not, so that a removal that failed is tried again.
 func (r *Runner) backUp(ctx context.Context) (due time.Duration, err error) {
 	list, err := r.cfg.Bucket.Backups(ctx)
 	if err != nil {
 		return 0, err
 	}
+	list = slices.DeleteFunc(list, bucket.BackupObject.Future)
 	if n := len(list); n > 0 {
 		made := list[n-1].Time()
 		r.last.Store(made.Unix())
-		// A backup of the future is of a clock that was wrong.
-		if age := time.Since(made); age >= -r.cfg.Interval && age < r.cfg.Interval {
-			return r.cfg.Interval - age, nil
+		if age := time.Since(made); age < r.cfg.Interval {
+			return r.cfg.Interval - age, r.prune(ctx, list)
 		}
 	}
 	begun := time.Now()
@@ -106,16 +109,13 @@ func (r *Runner) backUp(ctx context.Context) (due time.Duration, err error) {
 	}
 	r.last.Store(begun.Unix())
 	r.cfg.Log.Info("database backed up", "key", s.Key, "took", time.Since(begun))
-	return r.cfg.Interval, r.prune(ctx, list, s.Key)
+	return r.cfg.Interval, r.prune(ctx, append(list, bucket.BackupObject{Object: store.Object{Key: s.Key}}))
 }
 
-// prune removes the oldest backups. earlier lists those before the one with the key made.
-func (r *Runner) prune(ctx context.Context, earlier []bucket.BackupObject, made string) error {
-	for i := 0; i < len(earlier)+1-r.cfg.Keep; i++ {
-		if earlier[i].Key == made {
-			continue
-		}
-		if err := r.cfg.Bucket.DeleteBackup(ctx, earlier[i].Key); err != nil {
+// prune removes the oldest backups of a list.
+func (r *Runner) prune(ctx context.Context, list []bucket.BackupObject) error {
+	for i := range len(list) - r.cfg.Keep {
+		if err := r.cfg.Bucket.DeleteBackup(ctx, list[i].Key); err != nil {
 			return err
 		}
 	}

@@ -2,8 +2,11 @@ package backup_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +28,7 @@ func TestSchedule(t *testing.T) {
 	t.Parallel()
 	db := fixture.NewDatabase(t, postgres.Options{})
 	b := bucketOf(t, db)
-	for _, name := range []string{"20200101T000000Z", "20200102T000000Z", "20200103T000000Z"} {
+	for _, name := range []string{"20200101T000000Z", "20200102T000000Z", "20200103T000000Z", "29990101T000000Z", "other"} {
 		fixture.PutObject(t, b.Store, b.Installation+"/database/"+name+".backup.zst", []byte("old"))
 	}
 	foreign := "0190a5d4-0000-7000-8000-000000000001/database/20200101T000000Z.backup.zst"
@@ -40,16 +43,17 @@ func TestSchedule(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	var list []bucket.BackupObject
-	harness.Eventually(t, "two backups are left", func() bool {
+	harness.Eventually(t, "two backups and that of the future are left", func() bool {
 		var err error
 		list, err = b.Backups(t.Context())
-		return err == nil && len(list) == 2 && time.Since(list[1].Time()) < time.Hour
+		return err == nil && len(list) == 3 && time.Since(list[1].Time()) < time.Hour
 	})
+	harness.Eventually(t, "the last backup is known", func() bool { return time.Since(r.Last()) < time.Hour })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if list[0].Name != "20200103T000000Z" || time.Since(r.Last()) > time.Hour {
+	if list[0].Name != "20200103T000000Z" || !r.Last().IsZero() {
 		t.Errorf("%+v, last %s", list, r.Last())
 	}
 	content, err := b.OpenBackup(t.Context(), list[1].Key)
@@ -71,7 +75,7 @@ func TestSchedule(t *testing.T) {
 	go func() { ended <- next.Run(ctx) }()
 	harness.Eventually(t, "the last backup is known", func() bool { return !next.Last().IsZero() })
 	cancel()
-	if again, err := b.Backups(t.Context()); <-ended != nil || err != nil || len(again) != 2 {
+	if again, err := b.Backups(t.Context()); <-ended != nil || err != nil || len(again) != 3 {
 		t.Errorf("%+v, %v", again, err)
 	}
 }
@@ -99,6 +103,73 @@ func TestFailureIsCondition(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// failing is a store that does not read or does not delete objects.
+type failing struct {
+	store.Store
+	get, del atomic.Bool
+}
+
+var errStore = errors.New("the store fails")
+
+func (f *failing) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	r, err := f.Store.Get(ctx, key, offset)
+	if err == nil && f.get.Load() {
+		return brokenReader{r}, nil
+	}
+	return r, err
+}
+
+func (f *failing) Delete(ctx context.Context, key string) error {
+	if f.del.Load() {
+		return errStore
+	}
+	return f.Store.Delete(ctx, key)
+}
+
+// brokenReader fails after its first bytes.
+type brokenReader struct{ io.ReadCloser }
+
+func (b brokenReader) Read(p []byte) (int, error) {
+	n, _ := b.ReadCloser.Read(p[:min(len(p), 10)])
+	return n, errStore
+}
+
+// A removal that fails is a condition until it works, even if no backup is due.
+func TestFailedRemovalIsCondition(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	b := bucketOf(t, db)
+	f := &failing{Store: b.Store}
+	b.Store = f
+	f.del.Store(true)
+	fixture.PutObject(t, f.Store, b.Installation+"/database/20200101T000000Z.backup.zst", []byte("old"))
+	conditions, retried := &health.Monitor{}, make(chan struct{})
+	var tries atomic.Int32
+	r := backup.NewRunner(backup.RunnerConfig{
+		Config: backup.Config{Bucket: b, DSN: db.DSN, Version: "test"}, Schedule: backup.Schedule{Interval: time.Hour, Keep: 1},
+		First: time.Millisecond, Retry: time.Millisecond, Conditions: conditions, Log: slog.New(slog.DiscardHandler),
+		Ready: func() bool {
+			if tries.Add(1) == 3 {
+				close(retried)
+			}
+			return true
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	<-retried
+	if err := conditions.Err("database-backup"); err == nil {
+		t.Error("the condition does not fail")
+	}
+	f.del.Store(false)
+	harness.Eventually(t, "the condition ends", func() bool { return conditions.Err("database-backup") == nil })
+	cancel()
+	if list, err := b.Backups(t.Context()); <-ended != nil || err != nil || len(list) != 1 || time.Since(list[0].Time()) > time.Hour {
+		t.Errorf("%+v, %v", list, err)
 	}
 }
 

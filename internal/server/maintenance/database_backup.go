@@ -146,7 +146,7 @@ func (c *databaseRestoreCmd) open(ctx context.Context) (f *os.File, name string,
 	}
 	var of []string
 	list = slices.DeleteFunc(list, func(o bucket.BackupObject) bool {
-		if c.Installation != "" && o.Installation != c.Installation || c.File != "latest" && o.Name != c.File {
+		if c.Installation != "" && o.Installation != c.Installation || c.File == "latest" && o.Future() || c.File != "latest" && o.Name != c.File {
 			return true
 		}
 		if !slices.Contains(of, o.Installation) {

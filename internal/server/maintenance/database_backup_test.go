@@ -39,6 +39,9 @@ func TestDatabaseBackupInBucket(t *testing.T) {
 		t.Errorf("%s is not in:\n%s", name, out)
 	}
 
+	for _, name := range []string{"29990101T000000Z", "other"} {
+		try(t, os.WriteFile(filepath.Join(c.folder, filepath.Dir(key), name+".backup.zst"), nil, 0o600))
+	}
 	lost := c.dsn
 	c.dsn = pgtest.New(t, nil)
 	if _, errs, exit := c.run("database", "restore", "20200101T000000Z"); exit != terminal.ExitError || !strings.Contains(errs, "has no such backup") {

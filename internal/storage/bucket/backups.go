@@ -39,13 +39,18 @@ type BackupObject struct {
 	store.Object
 }
 
-// Time is when the backup was made; zero if its name is another one.
+// Time is when the backup was made.
 func (o BackupObject) Time() time.Time {
 	at, _ := time.Parse(backupTime, o.Name) // zero with an error
 	return at
 }
 
-// Backups lists the backups of this installation's database, the oldest first.
+// Future reports whether the backup is of a clock that was wrong: its time is more than an hour
+// ahead. It is then not the last one.
+func (o BackupObject) Future() bool { return time.Until(o.Time()) > time.Hour }
+
+// Backups lists the backups of this installation's database, the oldest first. Objects whose names
+// are not of BackupName are none.
 func (b *Bucket) Backups(ctx context.Context) ([]BackupObject, error) {
 	return b.backups(ctx, b.Installation+"/"+backupFolder+"/")
 }
@@ -60,7 +65,9 @@ func (b *Bucket) backups(ctx context.Context, prefix string) (list []BackupObjec
 			return nil, err
 		}
 		if k := ParseKey(o.Key); k.Kind == Backup {
-			list = append(list, BackupObject{k.Installation, strings.TrimSuffix(path.Base(o.Key), backupSuffix), o})
+			if b := (BackupObject{k.Installation, strings.TrimSuffix(path.Base(o.Key), backupSuffix), o}); !b.Time().IsZero() {
+				list = append(list, b)
+			}
 		}
 	}
 	return list, nil
