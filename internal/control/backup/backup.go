@@ -27,7 +27,8 @@ type Stored struct {
 	Key string
 }
 
-// Store writes a backup into the bucket and reads it again. One that is damaged is removed.
+// Store writes a backup into the bucket and reads it again. One that is damaged is removed; one
+// that cannot be read remains.
 func Store(ctx context.Context, cfg Config) (s Stored, err error) {
 	r, w := io.Pipe()
 	written := make(chan error, 1)
@@ -46,21 +47,40 @@ func Store(ctx context.Context, cfg Config) (s Stored, err error) {
 		return s, fmt.Errorf("store a backup of the database: %w", err)
 	}
 	s.Key = key
-	if err := check(ctx, cfg.Bucket, s); err != nil {
-		return s, errors.Join(fmt.Errorf("read the backup %s again: %w", key, err), cfg.Bucket.DeleteBackup(context.WithoutCancel(ctx), key))
+	if damaged, err := check(ctx, cfg.Bucket, s); err != nil {
+		err = fmt.Errorf("read the backup %s again: %w", key, err)
+		if damaged {
+			err = errors.Join(err, cfg.Bucket.DeleteBackup(context.WithoutCancel(ctx), key))
+		}
+		return s, err
 	}
 	return s, nil
 }
 
-func check(ctx context.Context, b *bucket.Bucket, s Stored) error {
+// check reads the backup again. It is damaged only if the bucket gave all of it.
+func check(ctx context.Context, b *bucket.Bucket, s Stored) (damaged bool, err error) {
 	r, err := b.OpenBackup(ctx, s.Key)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer r.Close()
-	got, err := postgres.CheckBackup(r)
+	from := &source{Reader: r}
+	got, err := postgres.CheckBackup(from)
 	if err == nil && (!got.Time.Equal(s.Time) || got.Installation != s.Installation) {
-		err = errors.New("it is another one")
+		return false, errors.New("it is another one")
 	}
-	return err
+	return err != nil && from.err == nil, err
+}
+
+// source is a reader that keeps its error.
+type source struct {
+	io.Reader
+	err error // other than io.EOF
+}
+
+func (s *source) Read(p []byte) (n int, err error) {
+	if n, err = s.Reader.Read(p); err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,10 +107,10 @@ func TestFailureIsCondition(t *testing.T) {
 	}
 }
 
-// failing is a store that does not read or does not delete objects.
+// failing is a store that fails to read or delete objects, or has cut them.
 type failing struct {
 	store.Store
-	get, del atomic.Bool
+	get, cut, del atomic.Bool
 }
 
 var errStore = errors.New("the store fails")
@@ -118,6 +119,12 @@ func (f *failing) Get(ctx context.Context, key string, offset int64) (io.ReadClo
 	r, err := f.Store.Get(ctx, key, offset)
 	if err == nil && f.get.Load() {
 		return brokenReader{r}, nil
+	}
+	if err == nil && f.cut.Load() {
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(r, 100), r}, nil
 	}
 	return r, err
 }
@@ -170,6 +177,40 @@ func TestFailedRemovalIsCondition(t *testing.T) {
 	cancel()
 	if list, err := b.Backups(t.Context()); <-ended != nil || err != nil || len(list) != 1 || time.Since(list[0].Time()) > time.Hour {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// A backup that cannot be read again remains, and one that is damaged does not.
+func TestBackupIsReadAgain(t *testing.T) {
+	t.Parallel()
+	db := fixture.NewDatabase(t, postgres.Options{})
+	b := bucketOf(t, db)
+	f := &failing{Store: b.Store}
+	b.Store = f
+	f.cut.Store(true)
+	if _, err := backup.Store(t.Context(), backup.Config{Bucket: b, DSN: db.DSN}); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Error(err)
+	}
+	if list, err := b.Backups(t.Context()); err != nil || len(list) > 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	f.cut.Store(false)
+	f.get.Store(true)
+	if _, err := backup.Store(t.Context(), backup.Config{Bucket: b, DSN: db.DSN}); !errors.Is(err, errStore) {
+		t.Error(err)
+	}
+	f.get.Store(false)
+	list, err := b.Backups(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	content, err := b.OpenBackup(t.Context(), list[0].Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	if _, err := postgres.CheckBackup(content); err != nil {
+		t.Error(err)
 	}
 }
 
