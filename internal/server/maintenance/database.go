@@ -61,7 +61,7 @@ type databaseRestoreCmd struct {
 
 // Help describes what is needed and what remains.
 func (databaseRestoreCmd) Help() string {
-	return `All servers must be stopped; workspaces run on. An external database must be empty. The former embedded database is kept. Dumps from before migrations are in backups in the data folder. If the command fails or is killed, the database is as before, and the command can run again. The server then goes on hold if something has changed since the dump; see codehub reconcile-restore.`
+	return `All servers must be stopped; workspaces run on. An external database must be empty. The former embedded database is kept. Dumps from before migrations are in backups in the data folder. If the command fails or is killed, the database is as before, except that an external one keeps the migrations, and the command can run again. The server then goes on hold if something has changed since the dump; see codehub reconcile-restore.`
 }
 
 func (c *databaseRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -69,14 +69,12 @@ func (c *databaseRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	f, name, release, err := c.open(ctx)
-	switch {
-	case err == nil:
-		defer release()
-		if isBackup(f) {
-			return c.restoreBackup(ctx, k, f, name)
-		}
-	case nameOfBackup.MatchString(c.File):
+	if err != nil {
 		return err
+	}
+	defer release()
+	if isBackup(f) {
+		return c.restoreBackup(ctx, k, f, name)
 	}
 	cfg, err := embeddedDatabase(&c.Config)
 	if err != nil {

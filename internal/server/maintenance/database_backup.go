@@ -77,8 +77,12 @@ func (c *databaseBackupCmd) Run(ctx context.Context, k *kong.Context) error {
 	return err
 }
 
-// writeFile writes a file that only its owner can read. With an error the file is as before.
+// writeFile writes a file that only its owner can read. With an error the file is as before. It
+// replaces only a regular file: a device or a link would be lost.
 func writeFile(name string, write func(io.Writer) error) error {
+	if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", name)
+	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".codehub-backup-")
 	if err != nil {
 		return err

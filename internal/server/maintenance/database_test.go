@@ -1,6 +1,7 @@
 package maintenance
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +25,10 @@ func TestDatabaseCommands(t *testing.T) {
 		}
 		return string(out)
 	}
-	dump := filepath.Join(t.TempDir(), "none.dump")
+	dump, none := filepath.Join(t.TempDir(), "a.dump"), filepath.Join(t.TempDir(), "none.dump")
+	if err := os.WriteFile(dump, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if out := run("", "upgrade"); !strings.Contains(out, "no codehub has its database in "+dir) {
 		t.Errorf("without a database: %s", out)
 	}
@@ -36,8 +40,17 @@ func TestDatabaseCommands(t *testing.T) {
 			t.Errorf("%v of an external database: %s", args, out)
 		}
 	}
-	if out := run("", "restore", dump); !strings.Contains(out, "read "+dump) {
-		t.Errorf("without a dump: %s", out)
+	for _, url := range []string{"", "CODEHUB_DATABASE_URL=postgres://db/codehub"} {
+		if out := run(url, "restore", none); !strings.Contains(out, "open "+none+": no such file") {
+			t.Errorf("without a dump: %s", out)
+		}
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dump, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFile(link, func(io.Writer) error { return nil }); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a backup in place of a link: %v", err)
 	}
 	lock, err := embedded.LockDir(dir)
 	if err != nil {
