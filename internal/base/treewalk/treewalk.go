@@ -95,6 +95,7 @@ type level struct {
 	// The part of the listing between two positions is being visited.
 	from, to int64
 	last     bool     // nothing follows on it
+	end      string   // the entry before to, unless it is the last
 	begun    bool     // it is read
 	folders  []string // folders still to visit, sorted
 	visited  string   // the last visited folder
@@ -224,7 +225,7 @@ func (w *Walk) step() error {
 	if l.begun {
 		l.from = l.to
 	}
-	if err := w.list(l, func(Entry) bool { return false }); err != nil {
+	if err := w.list(l, chunkBytes, func(Entry) bool { return false }); err != nil {
 		return w.failed(err)
 	}
 	l.begun, l.visited, l.folders = true, "", l.folders[:0]
@@ -340,11 +341,10 @@ func (w *Walk) reopen(l *level, below int) error {
 	if l.left == 0 {
 		return nil
 	}
-	end := l.to
-	if l.last {
-		end = -1
-	}
-	if err := w.list(l, func(e Entry) bool { return e.next == end }); err != nil {
+	// The same part again. A signal ends reads early, and the position after an entry depends on where
+	// a read has ended: so the part ends at a name, after at most as many bytes as it can have.
+	last, end := l.last, l.end
+	if err := w.list(l, chunkBytes+cap(w.buf), func(e Entry) bool { return !last && e.Name == end }); err != nil {
 		return err
 	}
 	for _, e := range w.entries {
@@ -359,14 +359,15 @@ func (w *Walk) reopen(l *level, below int) error {
 }
 
 // list reads the part of a folder's listing from l.from, sorted by name, into w.entries. It ends
-// after an entry for which end returns true, or when the part is large enough.
-func (w *Walk) list(l *level, end func(Entry) bool) error {
+// after an entry for which end returns true, or when the part has that many bytes.
+func (w *Walk) list(l *level, most int, end func(Entry) bool) error {
 	fd := l.dir.FD
 	if _, err := unix.Seek(fd, l.from, unix.SEEK_SET); err != nil {
 		return fmt.Errorf("list folder: %w", err)
 	}
-	w.entries, l.to, l.last = w.entries[:0], l.from, false
-	for read, ended := 0, false; !ended && read < chunkBytes; {
+	w.entries, l.to, l.last, l.end = w.entries[:0], l.from, false, ""
+	before := ""
+	for read, ended := 0, false; !ended && read < most; {
 		n, err := unix.Getdents(fd, w.buf)
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -385,12 +386,15 @@ func (w *Walk) list(l *level, end func(Entry) bool) error {
 		for b := w.buf[:n]; len(b) > 0 && !ended; {
 			var e Entry
 			e, b = nextEntry(b)
-			l.to = e.next
+			l.to, before = e.next, e.Name
 			if e.Name != "." && e.Name != ".." {
 				w.entries = append(w.entries, e)
 			}
 			ended = end(e)
 		}
+	}
+	if !l.last {
+		l.end = before
 	}
 	slices.SortFunc(w.entries, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	for i := range w.entries {
