@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,26 @@ type BackupOptions struct {
 // ManifestName returns the name of the manifest of a generation, of the time at which it begins. Names sort
 // by time.
 func ManifestName(at time.Time, id string) string {
-	return at.UTC().Format("20060102T150405Z") + "-" + id + ".manifest.zst"
+	return at.UTC().Format(manifestTime) + "-" + id + manifestSuffix
+}
+
+const (
+	manifestTime   = "20060102T150405Z"
+	manifestSuffix = ".manifest.zst"
+)
+
+// IsManifest reports whether an object is a manifest, also one that has another name than ManifestName
+// gives. The time is zero for that.
+func IsManifest(name string) (at time.Time, is bool) {
+	if !strings.HasSuffix(name, manifestSuffix) || strings.Contains(name, "/") {
+		return time.Time{}, false
+	}
+	first, _, _ := strings.Cut(name, "-")
+	at, err := time.Parse(manifestTime, first)
+	if err != nil {
+		return time.Time{}, true
+	}
+	return at, true
 }
 
 // Backup adds a generation to the packs of a workspace: put gets the new packs, and last the manifest with the

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 )
 
@@ -39,7 +40,19 @@ type packFrame struct {
 	sum          [sha256.Size]byte
 }
 
-func packName(sum [sha256.Size]byte) string { return "packs/" + hex.EncodeToString(sum[:]) + ".zst" }
+func packName(sum [sha256.Size]byte) string {
+	return packFolder + hex.EncodeToString(sum[:]) + packSuffix
+}
+
+const packFolder, packSuffix = "packs/", ".zst"
+
+// IsPack reports whether an object has the name of a pack.
+func IsPack(name string) bool {
+	digest, ok := strings.CutPrefix(name, packFolder)
+	digest, of := strings.CutSuffix(digest, packSuffix)
+	sum, err := hex.DecodeString(digest)
+	return ok && of && err == nil && len(sum) == sha256.Size
+}
 
 // indexAt is where the frames of a pack end and its index begins.
 func (p *packInfo) indexAt() (at int64) {

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,51 +130,40 @@ func outside(dir, backup string) error {
 	return nil
 }
 
-// packName is the name of a pack. Other files in their folder are not of a backup.
-var packName = regexp.MustCompile(`^packs/[0-9a-f]{64}\.zst$`)
-
 // packs is the folder of a backup.
 type packs struct{ *store.Folder }
-
-const (
-	manifestSuffix = ".manifest.zst"
-	manifestTime   = "20060102T150405Z" // begins the name
-)
 
 func (b packs) put(ctx context.Context, name string, content []byte) error {
 	_, err := b.Put(ctx, name, bytes.NewReader(content))
 	return err
 }
 
-// manifests returns the names of the generations by their times.
-func (b packs) manifests(ctx context.Context) (map[time.Time]string, error) {
-	all := map[time.Time]string{}
+// manifests returns the names of the generations, sorted.
+func (b packs) manifests(ctx context.Context) (names []string, err error) {
 	for o, err := range b.List(ctx, "") {
 		if err != nil {
 			return nil, err
 		}
-		if strings.HasSuffix(o.Key, manifestSuffix) && len(o.Key) > len(manifestTime) {
-			if at, err := time.Parse(manifestTime, o.Key[:len(manifestTime)]); err == nil {
-				all[at] = o.Key
-			}
+		if _, is := archive.IsManifest(o.Key); is {
+			names = append(names, o.Key)
 		}
 	}
-	return all, nil
+	return names, nil
 }
 
 // latest returns the last generation and its time, or nil.
 func (b packs) latest(ctx context.Context) (m *archive.Manifest, at time.Time, err error) {
-	all, err := b.manifests(ctx)
-	if err != nil || len(all) == 0 {
+	names, err := b.manifests(ctx)
+	if err != nil {
 		return nil, at, err
 	}
-	for each := range all {
-		if each.After(at) {
-			at = each
+	for _, name := range slices.Backward(names) { // they sort by time
+		if at, _ = archive.IsManifest(name); !at.IsZero() {
+			m, err = b.read(ctx, name)
+			return m, at, err
 		}
 	}
-	m, err = b.read(ctx, all[at])
-	return m, at, err
+	return nil, at, nil
 }
 
 func (b packs) read(ctx context.Context, name string) (*archive.Manifest, error) {
@@ -191,28 +180,35 @@ func (b packs) read(ctx context.Context, name string) (*archive.Manifest, error)
 }
 
 // prune removes the generations that are not kept, and then the packs that none of the others
-// needs, also those of a backup that was interrupted.
+// needs, also those of a backup that was interrupted. A manifest that was renamed is kept.
 func (b packs) prune(ctx context.Context, keep archive.Keep) (removed int, err error) {
-	all, err := b.manifests(ctx)
+	names, err := b.manifests(ctx)
 	if err != nil {
 		return 0, err
 	}
-	times := make([]time.Time, 0, len(all))
-	for at := range all {
-		times = append(times, at)
+	var times []time.Time
+	for _, name := range names {
+		if at, _ := archive.IsManifest(name); !at.IsZero() {
+			times = append(times, at)
+		}
 	}
+	kept := keep.Of(times)
 	needed := map[string]bool{}
-	for _, at := range keep.Of(times) {
-		m, err := b.read(ctx, all[at])
+	var old []string
+	for _, name := range names {
+		if at, _ := archive.IsManifest(name); !at.IsZero() && !slices.Contains(kept, at) {
+			old = append(old, name)
+			continue
+		}
+		m, err := b.read(ctx, name)
 		if err != nil {
 			return 0, err
 		}
-		for name := range m.Packs() {
-			needed[name] = true
+		for pack := range m.Packs() {
+			needed[pack] = true
 		}
-		delete(all, at)
 	}
-	for _, name := range all {
+	for _, name := range old {
 		if err := b.Delete(ctx, name); err != nil {
 			return removed, err
 		}
@@ -222,7 +218,7 @@ func (b packs) prune(ctx context.Context, keep archive.Keep) (removed int, err e
 		if err != nil {
 			return removed, err
 		}
-		if packName.MatchString(o.Key) && !needed[o.Key] {
+		if archive.IsPack(o.Key) && !needed[o.Key] {
 			if err := b.Delete(ctx, o.Key); err != nil {
 				return removed, err
 			}

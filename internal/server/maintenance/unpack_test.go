@@ -106,8 +106,15 @@ func TestPackKeepsGenerations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if manifests, _ = pack("1d"); len(manifests) != 1 {
+	renamed := filepath.Join(backup, "monday.manifest.zst")
+	if err := os.Rename(manifests[0], renamed); err != nil {
+		t.Fatal(err)
+	}
+	if manifests, _ = pack("1d"); len(manifests) != 2 || manifests[1] != renamed {
 		t.Errorf("kept %v", manifests)
+	}
+	if diff := archivetest.Diff(first, restored(renamed)); diff != "" {
+		t.Errorf("the renamed generation:\n%s", diff)
 	}
 	if _, err := os.Stat(left); err == nil {
 		t.Error("a pack that no generation needs stays")
