@@ -286,7 +286,7 @@ func TestBackupStoresManifestLast(t *testing.T) {
 	t.Error("the backup needed more than 10 objects")
 }
 
-// A generation has the time of the last full read, which a manifest of the first version lacks.
+// A generation has the time of the last full read.
 func TestTimeOfLastFullRead(t *testing.T) {
 	t.Parallel()
 	home, o := t.TempDir(), newObjects()
@@ -303,12 +303,5 @@ func TestTimeOfLastFullRead(t *testing.T) {
 	full := o.generation(t, home, BackupOptions{Former: second, FullRead: true})
 	if at := full.FullRead(); at.Before(before) || at.After(time.Now()) {
 		t.Errorf("a full read has %s", at)
-	}
-	full.s.fullRead = 0
-	b := full.s.encode()
-	var s summary
-	check(t, s.decode(b[:len(b)-1], int64(len(full.b))))
-	if old := (&Manifest{s: s}); !old.FullRead().IsZero() {
-		t.Errorf("a manifest of the first version has %s", old.FullRead())
 	}
 }

@@ -269,7 +269,7 @@ type summary struct {
 	blocks   []int
 	packs    []packInfo
 	problems []Problem
-	fullRead int64 // when the last backup began that read all files, in Unix seconds; 0: not known
+	fullRead int64 // when the last backup began that read all files, in Unix seconds
 }
 
 // Totals are the figures of a generation.

@@ -157,9 +157,7 @@ func (s *summary) decode(b []byte, size int64) error {
 	for range f.count(2) {
 		s.problems = append(s.problems, Problem{string(f.text(f.number(maxHeader))), string(f.text(f.number(maxHeader)))})
 	}
-	if len(f.b) > 0 { // the first manifests do not have it
-		s.fullRead = f.number(most)
-	}
+	s.fullRead = f.number(most)
 	if f.bad || len(f.b) > 0 || size != 0 {
 		return errManifest
 	}
@@ -173,11 +171,8 @@ func (m *Manifest) Totals() Totals { return m.s.Totals }
 func (m *Manifest) Problems() []Problem { return slices.Clone(m.s.problems) }
 
 // FullRead returns when the last backup up to this generation began that read all files, also those that looked
-// unchanged. It is zero if that is not known.
+// unchanged.
 func (m *Manifest) FullRead() time.Time {
-	if m.s.fullRead == 0 {
-		return time.Time{}
-	}
 	return time.Unix(m.s.fullRead, 0)
 }
 
