@@ -61,19 +61,12 @@ const copyAlike = `
 // the same moment. No migration begins until it is written. version is that of this codehub.
 func WriteBackup(ctx context.Context, dsn string, w io.Writer, version string, settings map[string]string) (info BackupInfo, err error) {
 	const verb = "back up the database"
-	conn, err := backupConn(ctx, dsn)
+	// Before the snapshot, which then has all of a migration or none of it.
+	conn, err := unmigrated(ctx, dsn, verb, "pg_try_advisory_lock_shared")
 	if err != nil {
 		return info, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	// Before the snapshot, which then has all of a migration or none of it.
-	var quiet bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, migrationKey).Scan(&quiet); err != nil {
-		return info, failed(verb, err)
-	}
-	if !quiet {
-		return info, fmt.Errorf("%s: %w", verb, errMigrating)
-	}
 	if info.Migration, err = migrationOf(ctx, dsn); err != nil {
 		return info, err
 	}
@@ -102,6 +95,25 @@ func WriteBackup(ctx context.Context, dsn string, w io.Writer, version string, s
 	}
 	out.line(backupLine{SHA256: hex.EncodeToString(out.sum.Sum(nil))})
 	return info, errors.Join(out.err, z.Close())
+}
+
+// unmigrated opens a session that holds the lock of migrations, which the function takes.
+func unmigrated(ctx context.Context, dsn, verb, lock string) (*pgx.Conn, error) {
+	conn, err := backupConn(ctx, dsn)
+	if err != nil {
+		return nil, err
+	}
+	var quiet bool
+	err = conn.QueryRow(ctx, "SELECT "+lock+"($1)", migrationKey).Scan(&quiet)
+	switch {
+	case err != nil:
+		err = failed(verb, err)
+	case !quiet:
+		err = fmt.Errorf("%s: %w", verb, errMigrating)
+	default:
+		return conn, nil
+	}
+	return nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
 func backupConn(ctx context.Context, dsn string) (*pgx.Conn, error) {

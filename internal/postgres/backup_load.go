@@ -69,19 +69,12 @@ func LoadBackup(ctx context.Context, dsn string, file io.ReadSeeker) (done Loade
 	if err := migrateTo(ctx, dsn, done.Migration); err != nil {
 		return done, err
 	}
-	conn, err := backupConn(ctx, dsn)
+	// No server starts on the database while it is loaded.
+	conn, err := unmigrated(ctx, dsn, verb, "pg_try_advisory_lock")
 	if err != nil {
 		return done, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	// No server starts on the database while it is loaded.
-	var quiet bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, migrationKey).Scan(&quiet); err != nil {
-		return done, failed(verb, err)
-	}
-	if !quiet {
-		return done, fmt.Errorf("%s: %w", verb, errMigrating)
-	}
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return done, failed(verb, err)
