@@ -205,8 +205,8 @@ func (c gitClient) variables(host string, given api.GitCredential) map[string]st
 
 // hostOf returns the host that the client will talk to, with the scheme if that is http: the one
 // that its arguments or a variable name, that of a remote of the folder's repository, or its
-// default. Both clients send some tokens to whatever host they talk to, so that several hosts in
-// the arguments are an error.
+// default. Both clients may send the token of one host to another that the arguments name, so
+// several hosts in the arguments are an error.
 func (c gitClient) hostOf(args []string, remotes func() []string) (string, error) {
 	named := c.namedHosts(args)
 	if host := c.repositoryHost(os.Getenv(c.repoEnv)); host != "" && len(named) == 0 {

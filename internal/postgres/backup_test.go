@@ -158,7 +158,7 @@ func TestInterruptedLoad(t *testing.T) {
 	}
 }
 
-// A backup has all of a transaction or none of it, whatever is written meanwhile.
+// A backup that is made during writes has all of a transaction or none of it.
 func TestBackupUnderWrites(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

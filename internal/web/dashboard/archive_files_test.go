@@ -55,7 +55,7 @@ func to(page, prefix string) (out []string) {
 	return out
 }
 
-// Links lead from the workspace's page to each file, whatever bytes its name has.
+// Links lead from the workspace's page to each file, also to one with bytes in its name that are no text.
 func TestBrowseFilesOfArchive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -163,7 +163,7 @@ func TestFolderOfArchiveHasPages(t *testing.T) {
 	}
 }
 
-// Without an index, or the archive, the page says what to do. Nobody but the owner gets it.
+// Without an index, or without the archive, the page says what to do. Only the owner can open it.
 func TestFilesOfArchiveAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
