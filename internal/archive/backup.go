@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -28,9 +27,12 @@ type BackupOptions struct {
 	Get    GetRange
 	// FullRead reads files that look unchanged too.
 	FullRead bool
-	Progress Progress
-	Scratch  string   // see PackOptions
-	Owner    OwnerMap // see PackOptions
+	// SkipUnchanged stores nothing if the home is as in Former, and Backup then returns Former itself.
+	// With FullRead it has no effect, since the manifest has the time of the last full read.
+	SkipUnchanged bool
+	Progress      Progress
+	Scratch       string   // see PackOptions
+	Owner         OwnerMap // see PackOptions
 
 	now func() time.Time // nil: time.Now
 }
@@ -61,10 +63,14 @@ func IsManifest(name string) (at time.Time, is bool) {
 }
 
 // Backup adds a generation to the packs of a workspace: put gets the new packs, and last the manifest with the
-// given name. The generation exists only if the error is nil. The folder dir may change meanwhile: what disappears is left
+// given name, which no other generation may have: the names of the packs begin with it (see PackName). The
+// generation exists only if the error is nil. The folder dir may change meanwhile: what disappears is left
 // out, and a file that changes while it is read is read a second time, and then marked in the manifest.
 // One that cannot be read is a Problem. ErrChanged means that a folder was moved, or a name was listed twice: try again.
 func Backup(ctx context.Context, dir, name string, put PutObject, opts BackupOptions) (*Manifest, error) {
+	if !validGeneration(Generation(name)) {
+		return nil, fmt.Errorf("invalid name of a manifest %.200q", name)
+	}
 	var o opener
 	root, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -94,18 +100,26 @@ func Backup(ctx context.Context, dir, name string, put PutObject, opts BackupOpt
 	if n := len(former); n > 0 {
 		from = b.manifest.ends[n-1]
 	}
-	if b.store, err = newChunkStore(ctx, put, from); err != nil {
+	if b.store, err = newChunkStore(ctx, put, Generation(name), from); err != nil {
 		return nil, err
 	}
 	walkCtx, cancel := context.WithCancel(b.store.c.ctx)
 	prover := &prover{dir: opts.Scratch}
 	b.walker = walk(walkCtx, root, prover, opts.Owner, live)
+	if opts.SkipUnchanged && !opts.FullRead && opts.Former != nil {
+		b.same = newSameness(opts.Former)
+		defer b.same.stop()
+	}
 	err = b.run(walkCtx)
 	cancel()
 	b.walker.finish()
 	prover.close()
 	if err := b.store.finish(err); err != nil {
 		return nil, err
+	}
+	if b.same != nil && b.same.whole() && len(b.store.packs) == 0 && slices.Equal(b.s.problems, opts.Former.s.problems) {
+		b.done()
+		return opts.Former, nil
 	}
 	b.s.Entries, b.s.Files, b.s.Bytes, b.s.Skipped, b.s.Stored = b.Entries, b.Files, b.Bytes, b.Skipped, b.store.stored
 	out, err := b.manifest.finish(&b.s, b.store.packs)
@@ -167,7 +181,8 @@ type backup struct {
 	manifest *manifestWriter
 	cutter   *cutter
 	s        summary
-	learned  bool // the chunks of the former packs are known
+	learned  bool      // the chunks of the former packs are known
+	same     *sameness // nil: not wanted
 	buf      []byte
 }
 
@@ -244,6 +259,9 @@ func (b *backup) add(e *generationEntry) error {
 	b.manifest.headers.Write(b.buf)
 	b.Entries++
 	b.tick()
+	if b.same != nil {
+		b.same.add(e)
+	}
 	return b.manifest.add(e)
 }
 
@@ -260,11 +278,7 @@ func (b *backup) content(ctx context.Context, it *item, e *generationEntry) erro
 		if err != nil {
 			return err
 		}
-		if n := len(e.segments); n > 0 && e.segments[n-1].at+e.segments[n-1].length == at {
-			e.segments[n-1].length += int64(len(chunk))
-		} else {
-			e.segments = append(e.segments, segment{at, int64(len(chunk))})
-		}
+		e.segments = appendSegment(e.segments, segment{at, int64(len(chunk))})
 		return nil
 	}
 	switch {
@@ -344,62 +358,4 @@ func (b *backup) learn(ctx context.Context) error {
 		at += p.length
 	}
 	return nil
-}
-
-// Changes are the differences between two generations, in files.
-type Changes struct {
-	Added, Changed, Removed int64
-	Bytes                   int64 // content of the added and changed files
-}
-
-// Compare returns what changed since a former generation. It needs 24 bytes of memory for each file.
-func (m *Manifest) Compare(former *Manifest) (Changes, error) {
-	var c Changes
-	seed := maphash.MakeSeed()
-	state := func(e *generationEntry) uint64 {
-		type content struct {
-			kind           byte
-			mode, uid, gid uint32
-			size           int64
-			mtime          unix.Timespec
-			link           string
-			places         int64
-		}
-		x := content{e.kind, e.mode, e.uid, e.gid, e.size, e.mtime, e.link, 0}
-		for _, s := range e.segments {
-			x.places = 31*x.places + s.at
-		}
-		return maphash.Comparable(seed, x)
-	}
-	files := make(map[uint64]uint64, former.s.Files)
-	for e, err := range former.entries() {
-		if err != nil {
-			return c, err
-		}
-		if e.kind != kindFolder {
-			files[maphash.String(seed, e.name)] = state(e)
-		}
-	}
-	for e, err := range m.entries() {
-		if err != nil {
-			return c, err
-		}
-		if e.kind == kindFolder {
-			continue
-		}
-		id := maphash.String(seed, e.name)
-		was, ok := files[id]
-		delete(files, id)
-		switch {
-		case !ok:
-			c.Added++
-		case was != state(e):
-			c.Changed++
-		default:
-			continue
-		}
-		c.Bytes += e.stored()
-	}
-	c.Removed = int64(len(files))
-	return c, nil
 }

@@ -63,7 +63,7 @@ func TestFlippedBitsInBackup(t *testing.T) {
 		}
 	}
 	p := m.s.packs[0]
-	b := o.stored[packName(p.sum)]
+	b := o.stored[p.name()]
 	check(t, os.WriteFile(filepath.Join(home, "new"), []byte("new"), 0o600))
 	for i := range b {
 		b[i] ^= 1 << (i % 8)
@@ -77,11 +77,11 @@ func TestFlippedBitsInBackup(t *testing.T) {
 		}
 		b[i] ^= 1 << (i % 8)
 	}
-	o.stored[packName(p.sum)] = b[:p.indexAt()-1]
+	o.stored[p.name()] = b[:p.indexAt()-1]
 	if err := m.Verify(t.Context(), o.get); !errors.Is(err, ErrCorrupted) {
 		t.Errorf("a pack that is cut short: %v", err)
 	}
-	delete(o.stored, packName(p.sum))
+	delete(o.stored, p.name())
 	if err := m.Verify(t.Context(), o.get); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing pack: %v", err)
 	}

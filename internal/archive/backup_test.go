@@ -71,10 +71,12 @@ func (o *objects) generation(tb testing.TB, home string, opts BackupOptions) *Ma
 func (o *objects) same(t *testing.T, m *Manifest, home string) {
 	t.Helper()
 	check(t, m.Verify(t.Context(), o.get))
-	want, got := archivetest.Snapshot(t, home), archivetest.Snapshot(t, o.unpacked(t, m))
+	restored := o.unpacked(t, m)
+	want, got := archivetest.Snapshot(t, home), archivetest.Snapshot(t, restored)
 	if diff := archivetest.Diff(want, got); diff != "" {
 		t.Errorf("the restored home differs (-home +restored):\n%s", diff)
 	}
+	check(t, m.CompareRestored(t.Context(), o.get, restored, nil))
 	packed, meta := pack(t, home)
 	var exported bytes.Buffer
 	stats, err := m.Export(t.Context(), o.get, &exported)
@@ -229,6 +231,39 @@ func TestOpenFileOfGeneration(t *testing.T) {
 	}
 }
 
+// The packs of a generation are numbered, and have its name.
+func TestNamesOfPacks(t *testing.T) {
+	t.Parallel()
+	home, o := homeOfPacks(t), newObjects()
+	name := ManifestName(time.Unix(1, 0), "some-id")
+	m, err := Backup(t.Context(), home, name, o.put, BackupOptions{})
+	check(t, err)
+	var want []string
+	for i := range 5 {
+		want = append(want, fmt.Sprintf("packs/19700101T000001Z-some-id-%05d.zst", i))
+	}
+	stored, err := ReadManifest(bytes.NewReader(o.stored[name]))
+	check(t, err)
+	for _, m := range []*Manifest{m, stored} {
+		if got := slices.Sorted(maps.Keys(maps.Collect(m.Packs()))); !slices.Equal(got, want) {
+			t.Errorf("the packs are %q", got)
+		}
+	}
+	for name, is := range map[string]bool{
+		want[0]: true, "packs/g-12345.zst": true, "packs/g-123456.zst": false, "packs/g-0001.zst": false, "packs/g-+0001.zst": false,
+		"packs/-00000.zst": false, "packs/.g-00000.zst": false, "packs/a/b-00000.zst": false, "packs/00000.zst": false, "g-00000.zst": false, "packs/g-00000": false,
+	} {
+		if IsPack(name) != is {
+			t.Errorf("IsPack(%q) is %v", name, !is)
+		}
+	}
+	for _, name := range []string{"", ".manifest.zst", "../x.manifest.zst", "a/b", ".hidden", strings.Repeat("n", 151)} {
+		if _, err := Backup(t.Context(), home, name, o.put, BackupOptions{}); err == nil {
+			t.Errorf("the name %q is accepted", name)
+		}
+	}
+}
+
 // zstd and tar of Debian read what a backup stores.
 func TestToolsReadBackup(t *testing.T) {
 	t.Parallel()
@@ -254,15 +289,22 @@ func TestToolsReadBackup(t *testing.T) {
 	}
 }
 
-// A backup that is killed leaves no manifest, and one whose manifest exists is complete.
-func TestBackupStoresManifestLast(t *testing.T) {
-	t.Parallel()
-	home := t.TempDir()
+// homeOfPacks returns a home whose content needs two packs.
+func homeOfPacks(tb testing.TB) string {
+	tb.Helper()
+	home := tb.TempDir()
 	for i := range 2 {
 		b := make([]byte, 20<<20)
 		rand.NewChaCha8([32]byte{byte(i)}).Read(b)
-		check(t, os.WriteFile(filepath.Join(home, fmt.Sprint("file", i)), b, 0o600))
+		check(tb, os.WriteFile(filepath.Join(home, fmt.Sprint("file", i)), b, 0o600))
 	}
+	return home
+}
+
+// A backup that is killed leaves no manifest, and one whose manifest exists is complete.
+func TestBackupStoresManifestLast(t *testing.T) {
+	t.Parallel()
+	home := homeOfPacks(t)
 	killed := errors.New("killed")
 	for dies := range 10 {
 		o, n := newObjects(), 0
@@ -300,8 +342,60 @@ func TestTimeOfLastFullRead(t *testing.T) {
 	if at := second.FullRead(); at.Unix() != 1e9 {
 		t.Errorf("a generation after a full read has %s", at)
 	}
+	for after, want := range map[time.Duration]bool{0: false, 7 * 24 * time.Hour: false, 7*24*time.Hour + time.Second: true} {
+		if second.FullReadDue(second.FullRead().Add(after)) != want {
+			t.Errorf("a full read is due after %s: %v", after, !want)
+		}
+	}
 	full := o.generation(t, home, BackupOptions{Former: second, FullRead: true})
 	if at := full.FullRead(); at.Before(before) || at.After(time.Now()) {
 		t.Errorf("a full read has %s", at)
 	}
+}
+
+// A reference that appears while its repository is read is not stored without its object, which Git stores first.
+func TestBackupOfRepositoryInUse(t *testing.T) {
+	t.Parallel()
+	home, o := t.TempDir(), newObjects()
+	refs, stored := filepath.Join(home, ".git", "refs"), filepath.Join(home, ".git", "objects")
+	check(t, os.MkdirAll(refs, 0o700))
+	for i := range 256 {
+		check(t, os.MkdirAll(filepath.Join(stored, fmt.Sprintf("%02x", i)), 0o700))
+	}
+	commit := func(n int) {
+		id := fmt.Sprintf("%02x%d", n*37%256, n)
+		check(t, os.WriteFile(filepath.Join(stored, id[:2], id[2:]), nil, 0o600))
+		check(t, os.WriteFile(filepath.Join(refs, "next"), []byte(id), 0o600))
+		check(t, os.Rename(filepath.Join(refs, "next"), filepath.Join(refs, "main")))
+	}
+	commit(0)
+	end, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 1; ; n = (n + 1) % 2000 {
+			select {
+			case <-end:
+				return
+			default:
+				commit(n)
+			}
+		}
+	}()
+	for range 20 {
+		m := o.generation(t, home, BackupOptions{})
+		r, _, err := m.Files(o.get).Open(t.Context(), ".git/refs/main")
+		check(t, err)
+		id, err := io.ReadAll(r)
+		check(t, errors.Join(err, r.Close()))
+		stored := false
+		for e, err := range m.Entries() {
+			check(t, err)
+			stored = stored || e.Name == ".git/objects/"+string(id[:2])+"/"+string(id[2:])
+		}
+		if !stored {
+			t.Errorf("the generation has the reference to %s, and not the object", id)
+		}
+	}
+	close(end)
+	<-done
 }

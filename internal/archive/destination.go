@@ -32,16 +32,21 @@ type target struct {
 type owner struct {
 	uid, gid uint32
 	root     bool
+	// plain: the process is no restore of a home. Files stay its user's, and attributes that it may
+	// not set are left out.
+	plain bool
 }
 
 func currentOwner() owner {
 	uid := os.Geteuid()
-	return owner{uint32(uid), uint32(os.Getegid()), uid == 0}
+	return owner{uid: uint32(uid), gid: uint32(os.Getegid()), root: uid == 0}
 }
 
 // must reports whether the owner of a new file has to be set. Root always sets
 // it, since the file system may have chosen another group.
-func (o owner) must(e *entry) bool { return o.root || e.uid != o.uid || e.gid != o.gid }
+func (o owner) must(e *entry) bool {
+	return !o.plain && (o.root || e.uid != o.uid || e.gid != o.gid)
+}
 
 // apply sets the owner, mode, attributes and times of an open file, in this
 // order: a new owner clears setuid and capabilities, a mode changes ACLs, and
@@ -55,7 +60,9 @@ func (o owner) apply(fd int, e *entry) error {
 	if err := unix.Fchmod(fd, e.mode); err != nil {
 		return fmt.Errorf("set mode: %w", err)
 	}
-	if err := setXattrs(fd, e.xattrs); err != nil {
+	if o.plain {
+		setAllowedXattrs(fd, e.xattrs)
+	} else if err := setXattrs(fd, e.xattrs); err != nil {
 		return err
 	}
 	if err := setTimes(fd, e); err != nil {

@@ -7,7 +7,7 @@
 //
 //   - Entries are in tree order: a folder, then its content. The order within a
 //     folder is unspecified: Pack sorts each part of a listing by name, files before
-//     folders. The first entry is "./", the home itself; an empty archive has no
+//     folders, and a folder named objects last. The first entry is "./", the home itself; an empty archive has no
 //     entries.
 //   - Regular files, folders, symbolic and hard links; nothing else.
 //   - Times to the nanosecond, names of any length and any bytes, ids and sizes

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -28,9 +29,11 @@ const (
 
 // Entries yields the entries in the order of the tar: a folder, then its content. It ends after the
 // first error.
-func (m *Manifest) Entries() iter.Seq2[Entry, error] {
+func (m *Manifest) Entries() iter.Seq2[Entry, error] { return public(m.entries()) }
+
+func public(entries iter.Seq2[*generationEntry, error]) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		for e, err := range m.entries() {
+		for e, err := range entries {
 			if err != nil {
 				yield(Entry{}, err)
 				return
@@ -57,7 +60,7 @@ func (m *Manifest) Open(ctx context.Context, get GetRange, name string) (io.Read
 	if e.kind != kindFile {
 		return nil, Entry{}, fmt.Errorf("%s is not a file: %w", quoted(name), fs.ErrInvalid)
 	}
-	r, err := m.contents(ctx, get, func(yield func(*generationEntry, error) bool) { yield(e, nil) })
+	r, err := m.contents(ctx, get, single(e), e)
 	if err != nil {
 		return nil, Entry{}, err
 	}
@@ -68,15 +71,6 @@ func (m *Manifest) Open(ctx context.Context, get GetRange, name string) (io.Read
 	p := e.public()
 	p.Changed = e.changed
 	return f, p, nil
-}
-
-func (m *Manifest) find(name string) (*generationEntry, error) {
-	for e, err := range m.entries() {
-		if err != nil || e.name == name {
-			return e, err
-		}
-	}
-	return nil, fmt.Errorf("%s: %w", quoted(name), fs.ErrNotExist)
 }
 
 // Unpack restores the generation like Unpack of its archive.
@@ -129,22 +123,6 @@ func (m *Manifest) Export(ctx context.Context, get GetRange, w io.Writer) (Stats
 	return Stats{Entries: m.s.Entries, Files: m.s.Files, Bytes: m.s.Bytes, Skipped: m.s.Skipped, Size: c.size, SHA256: c.digest()}, nil
 }
 
-// Verify reads everything that the generation needs, and compares it with the manifest.
-func (m *Manifest) Verify(ctx context.Context, get GetRange) error {
-	t, err := m.tar(ctx, get, nil)
-	if err != nil {
-		return err
-	}
-	defer t.stop()
-	for {
-		if _, err := t.next(); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-}
-
 // contents reads the content of entries, in their order. It fetches ahead.
 type contents struct {
 	cancel  context.CancelFunc
@@ -176,8 +154,8 @@ type frameOf struct {
 	packFrame
 }
 
-// contents starts to fetch the content of entries.
-func (m *Manifest) contents(ctx context.Context, get GetRange, entries iter.Seq2[*generationEntry, error]) (*contents, error) {
+// contents starts to fetch the content of entries. If only is not nil, it is the only one.
+func (m *Manifest) contents(ctx context.Context, get GetRange, entries iter.Seq2[*generationEntry, error], only *generationEntry) (*contents, error) {
 	n := workers()
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(n), zstd.WithDecoderMaxMemory(maxFrame), zstd.WithDecoderMaxWindow(maxFrame))
 	if err != nil {
@@ -198,13 +176,26 @@ func (m *Manifest) contents(ctx context.Context, get GetRange, entries iter.Seq2
 	fetch := func(f *fetched) {
 		defer close(f.done)
 		x := &frames[f.number]
-		f.b, f.err = m.frame(c.ctx, get, z, x)
+		f.b, f.err = m.frame(c.ctx, get, z, x, x.needed(only))
 	}
 	go func() {
 		defer close(c.pieces)
 		c.err = c.plan(frames, entries, fetch)
 	}()
 	return c, nil
+}
+
+// needed returns how many of the first bytes of a frame are needed for an entry; nil: for any.
+func (f *frameOf) needed(e *generationEntry) (n int64) {
+	if e == nil {
+		return f.length
+	}
+	for _, s := range e.segments {
+		if s.at < f.at+f.length {
+			n = max(n, min(s.at+s.length-f.at, f.length))
+		}
+	}
+	return n
 }
 
 // offsetOf returns where the next frame of a pack begins in its content.
@@ -269,9 +260,9 @@ func (c *contents) plan(frames []frameOf, entries iter.Seq2[*generationEntry, er
 	return send(waiting)
 }
 
-// frame fetches a frame.
-func (m *Manifest) frame(ctx context.Context, get GetRange, z *zstd.Decoder, f *frameOf) ([]byte, error) {
-	name := packName(m.s.packs[f.pack].sum)
+// frame fetches a frame, and decompresses so many of its first bytes.
+func (m *Manifest) frame(ctx context.Context, get GetRange, z *zstd.Decoder, f *frameOf, needed int64) ([]byte, error) {
+	name := m.s.packs[f.pack].name()
 	r, err := get(ctx, name, f.offset, f.size)
 	if err != nil {
 		return nil, err
@@ -286,6 +277,12 @@ func (m *Manifest) frame(ctx context.Context, get GetRange, z *zstd.Decoder, f *
 	if sha256.Sum256(b) != f.sum {
 		return nil, corrupted("digest of a frame of %s differs", name)
 	}
+	if needed < f.length {
+		if b, err = firstBytes(b, needed); err != nil {
+			return nil, corrupted("%s: %w", name, err)
+		}
+		return b, nil
+	}
 	b, err = z.DecodeAll(b, make([]byte, 0, f.length))
 	if err == nil && int64(len(b)) != f.length {
 		err = fmt.Errorf("frame of %d bytes, want %d", len(b), f.length)
@@ -294,6 +291,18 @@ func (m *Manifest) frame(ctx context.Context, get GetRange, z *zstd.Decoder, f *
 		return nil, corrupted("%s: %w", name, err)
 	}
 	return b, nil
+}
+
+// firstBytes decompresses the first n bytes of a frame, whose digest has been compared.
+func firstBytes(frame []byte, n int64) ([]byte, error) {
+	z, err := zstd.NewReader(bytes.NewReader(frame), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxFrame), zstd.WithDecoderMaxWindow(maxFrame))
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	b := make([]byte, n)
+	_, err = io.ReadFull(z, b)
+	return b, err
 }
 
 // next returns up to limit bytes, or io.EOF after the last.
@@ -341,16 +350,22 @@ type generationTar struct {
 	buf      []byte
 	at       int64 // bytes returned, and in buf
 	headers  hash.Hash
+	part     bool // not of the whole generation, whose headers have a digest
 	last     bool
 }
 
 func (m *Manifest) tar(ctx context.Context, get GetRange, begin func(*entry, int64)) (*generationTar, error) {
-	c, err := m.contents(ctx, get, m.entries())
+	return m.tarOf(ctx, get, m.entries(), begin)
+}
+
+// tarOf is the tar of entries, which are iterated over twice, concurrently.
+func (m *Manifest) tarOf(ctx context.Context, get GetRange, entries iter.Seq2[*generationEntry, error], begin func(*entry, int64)) (*generationTar, error) {
+	c, err := m.contents(ctx, get, entries, nil)
 	if err != nil {
 		return nil, err
 	}
 	t := &generationTar{m: m, ctx: ctx, contents: c, begin: begin, headers: sha256.New()}
-	t.entry, t.ended = iter.Pull2(m.entries())
+	t.entry, t.ended = iter.Pull2(entries)
 	return t, nil
 }
 
@@ -380,7 +395,7 @@ func (t *generationTar) next() ([]byte, error) {
 			return nil, err
 		}
 		if !ok {
-			if [sha256.Size]byte(t.headers.Sum(nil)) != t.m.s.headers {
+			if !t.part && [sha256.Size]byte(t.headers.Sum(nil)) != t.m.s.headers {
 				return nil, corrupted("digest of the headers differs")
 			}
 			t.last = true

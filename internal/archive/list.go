@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"path"
 	"slices"
 	"strings"
@@ -14,19 +15,19 @@ import (
 // ErrCursor: List did not return this cursor.
 var ErrCursor = errors.New("invalid cursor")
 
-// List returns a page of a folder's entries: its folders, then the others, each in the order of
-// their names. It ends after so many entries, or the first one with which their paths and targets
-// exceed so many bytes: those of one entry may have 512 KiB. next is the cursor of the following
-// page, "" on the last; the cursor of the first page is "". The list of another entry is that entry.
-// The error for an unknown name is fs.ErrNotExist.
-func (x *Index) List(ctx context.Context, name, cursor string, entries, bytes int) (list []Entry, next string, err error) {
+// List implements Files.
+func (x *Index) List(ctx context.Context, name, cursor string, entries, bytes int) ([]Entry, string, error) {
+	return list(x.Entries(ctx), name, cursor, entries, bytes)
+}
+
+func list(all iter.Seq2[Entry, error], name, cursor string, entries, bytes int) (list []Entry, next string, err error) {
 	after, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil {
 		return nil, "", ErrCursor
 	}
 	p := listPage{after: string(after), entries: entries, bytes: bytes}
 	found := name == "." // the archive of a workspace that never had a home has no entries
-	for e, err := range x.Entries(ctx) {
+	for e, err := range all {
 		if err != nil {
 			return nil, "", err
 		}

@@ -306,6 +306,8 @@ func (s *summary) encode() (b []byte) {
 			number(p.length)
 			continue
 		}
+		b = appendString(b, p.generation)
+		number(int64(p.number))
 		b = append(append(b, p.sum[:]...), p.index[:]...)
 		number(p.size)
 		for _, f := range p.frames {

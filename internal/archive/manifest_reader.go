@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -26,6 +27,8 @@ type Manifest struct {
 	s    summary
 	b    []byte // the blocks
 	ends []int64
+	size int64 // of all of it
+	sum  [sha256.Size]byte
 }
 
 var errManifest = errors.New("malformed manifest")
@@ -56,7 +59,7 @@ func decodeManifest(b []byte) (*Manifest, error) {
 	if sum := sha256.Sum256(b[:at]); from > uint64(at) || !bytes.Equal(sum[:], end[8:]) {
 		return nil, corrupted("digest of the manifest differs")
 	}
-	m := &Manifest{b: b[:from]}
+	m := &Manifest{b: b[:from], size: int64(len(b)), sum: sha256.Sum256(b)}
 	raw, err := inflate(b[from:at], maxSummarySize)
 	if err == nil {
 		err = m.s.decode(raw, int64(from))
@@ -68,8 +71,12 @@ func decodeManifest(b []byte) (*Manifest, error) {
 	return m, nil
 }
 
+func newInflater(most uint64) (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(most), zstd.WithDecoderMaxWindow(maxFrame))
+}
+
 func inflate(b []byte, most uint64) ([]byte, error) {
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(most), zstd.WithDecoderMaxWindow(maxFrame))
+	z, err := newInflater(most)
 	if err != nil {
 		return nil, err
 	}
@@ -125,6 +132,7 @@ func (f *fields) sum() (sum [sha256.Size]byte) {
 func (s *summary) decode(b []byte, size int64) error {
 	f := fields{b: b}
 	const most = 1<<60 - 1
+	generation := ""
 	for _, n := range s.all() {
 		*n = f.number(most)
 	}
@@ -140,12 +148,17 @@ func (s *summary) decode(b []byte, size int64) error {
 		if frames := f.number(maxPackFrames); frames == 0 {
 			p.gone, p.length = true, f.number(most)
 		} else {
+			// The generation of many packs is the same string.
+			if name := f.text(f.number(maxGeneration)); string(name) != generation {
+				generation = string(name)
+			}
+			p.generation, p.number = generation, int(f.number(maxPackNumber))
 			p.sum, p.index, p.size = f.sum(), f.sum(), f.number(1<<32)
 			for range frames {
 				x := packFrame{size: f.number(maxFrame + maxFrame/8), length: f.number(frameSize), sum: f.sum()}
 				p.frames, p.length = append(p.frames, x), p.length+x.length
 			}
-			f.bad = f.bad || p.indexAt() >= p.size
+			f.bad = f.bad || p.indexAt() >= p.size || !validGeneration(generation)
 		}
 		address += p.length
 		f.bad = f.bad || address > most
@@ -176,11 +189,23 @@ func (m *Manifest) FullRead() time.Time {
 	return time.Unix(m.s.fullRead, 0)
 }
 
+// FullReadDue reports whether the next backup should read files that look unchanged, too: a program that writes
+// by a memory map can change a file without a new time.
+func (m *Manifest) FullReadDue(now time.Time) bool {
+	return now.Sub(m.FullRead()) > 7*24*time.Hour
+}
+
+// Size is the size of the manifest in bytes, and Digest its SHA-256 in hex.
+func (m *Manifest) Size() int64 { return m.size }
+
+// Digest is described at Size.
+func (m *Manifest) Digest() string { return hex.EncodeToString(m.sum[:]) }
+
 // Packs yields the names and sizes of the packs that the generation needs.
 func (m *Manifest) Packs() iter.Seq2[string, int64] {
 	return func(yield func(string, int64) bool) {
 		for _, p := range m.s.packs {
-			if !p.gone && !yield(packName(p.sum), p.size) {
+			if !p.gone && !yield(p.name(), p.size) {
 				return
 			}
 		}
@@ -188,12 +213,25 @@ func (m *Manifest) Packs() iter.Seq2[string, int64] {
 }
 
 // entries yields the entries. It ends after the first error.
-func (m *Manifest) entries() iter.Seq2[*generationEntry, error] {
+func (m *Manifest) entries() iter.Seq2[*generationEntry, error] { return m.entriesFrom(0) }
+
+// entriesFrom yields the entries of a block and those after it.
+func (m *Manifest) entriesFrom(first int) iter.Seq2[*generationEntry, error] {
 	return func(yield func(*generationEntry, error) bool) {
+		z, err := newInflater(maxBlockSize)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer z.Close()
 		b, total := m.b, int64(0)
 		var names tarReader
 		for i, n := range m.s.blocks {
-			raw, err := inflate(b[:n], maxBlockSize)
+			if i < first {
+				b = b[n:]
+				continue
+			}
+			raw, err := z.DecodeAll(b[:n], nil)
 			b = b[n:]
 			if err != nil {
 				yield(nil, corrupted("block %d of the manifest: %w", i, err))
@@ -216,7 +254,7 @@ func (m *Manifest) entries() iter.Seq2[*generationEntry, error] {
 				return
 			}
 		}
-		if total != m.s.Entries {
+		if first == 0 && total != m.s.Entries {
 			yield(nil, corrupted("manifest has %d entries, want %d", total, m.s.Entries))
 		}
 	}

@@ -5,16 +5,20 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 )
 
 const (
-	// packSize is the size from which a pack is complete. It exceeds it by at most a frame and its index.
-	packSize = 32 << 20
+	// packSize is the size from which a pack is complete. It exceeds it by at most a frame and its index. The first pack of a
+	// generation is complete at firstPack, and each one after it at twice the size of the one before: a small
+	// generation has several, of which those with short-lived content are soon not needed any more.
+	packSize  = 32 << 20
+	firstPack = packSize >> packSteps
+	packSteps = 5
 	// maxPackFrames and maxPackIndex limit a pack of well compressible content, and of very small files.
 	maxPackFrames = 256
 	maxPackIndex  = 4 << 20
@@ -26,12 +30,14 @@ const (
 // packInfo is a pack in the table of a manifest. The contents of all packs of a manifest, in their
 // order, are one range of addresses. A pack that no entry refers to any more keeps its place.
 type packInfo struct {
-	gone   bool
-	length int64 // of its content
-	sum    [sha256.Size]byte
-	size   int64
-	index  [sha256.Size]byte // SHA-256 of its index and seek table
-	frames []packFrame
+	gone       bool
+	length     int64  // of its content
+	generation string // that stored it
+	number     int    // among the packs of that generation
+	sum        [sha256.Size]byte
+	size       int64
+	index      [sha256.Size]byte // SHA-256 of its index and seek table
+	frames     []packFrame
 }
 
 // packFrame is a frame of a pack.
@@ -40,18 +46,44 @@ type packFrame struct {
 	sum          [sha256.Size]byte
 }
 
-func packName(sum [sha256.Size]byte) string {
-	return packFolder + hex.EncodeToString(sum[:]) + packSuffix
+func (p *packInfo) name() string { return PackName(p.generation, p.number) }
+
+const (
+	packFolder, packSuffix = "packs/", ".zst"
+	// maxPackNumber is the largest number of a pack: 3 TiB of full ones.
+	maxPackNumber = 99_999
+	maxGeneration = 150 // bytes of a generation
+)
+
+// PackName returns the name of a pack of a generation, which is the name of its manifest without the
+// suffix (see Generation). The packs of a generation are numbered from 0.
+func PackName(generation string, number int) string {
+	return fmt.Sprintf("%s%s-%05d%s", packFolder, generation, number, packSuffix)
 }
 
-const packFolder, packSuffix = "packs/", ".zst"
+// Generation returns the generation of a manifest with this name.
+func Generation(manifest string) string { return strings.TrimSuffix(manifest, manifestSuffix) }
 
 // IsPack reports whether an object has the name of a pack.
 func IsPack(name string) bool {
-	digest, ok := strings.CutPrefix(name, packFolder)
-	digest, of := strings.CutSuffix(digest, packSuffix)
-	sum, err := hex.DecodeString(digest)
-	return ok && of && err == nil && len(sum) == sha256.Size
+	rest, ok := strings.CutPrefix(name, packFolder)
+	rest, of := strings.CutSuffix(rest, packSuffix)
+	at := strings.LastIndexByte(rest, '-')
+	if !ok || !of || at < 0 {
+		return false
+	}
+	number, err := strconv.Atoi(rest[at+1:])
+	return err == nil && number >= 0 && number <= maxPackNumber && validGeneration(rest[:at]) && PackName(rest[:at], number) == name
+}
+
+// validGeneration reports whether a generation may be a part of a key.
+func validGeneration(s string) bool {
+	for _, c := range []byte(s) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxGeneration && s[0] != '.'
 }
 
 // indexAt is where the frames of a pack end and its index begins.
@@ -71,6 +103,7 @@ type chunkID [16]byte
 // chunkStore stores the chunks that it does not know in packs.
 type chunkStore struct {
 	put   PutObject
+	name  string // of the generation
 	c     *compressor
 	known map[chunkID]int64 // addresses
 	next  int64             // address of the next new chunk
@@ -96,8 +129,8 @@ type storedChunk struct {
 	length int
 }
 
-func newChunkStore(ctx context.Context, put PutObject, from int64) (*chunkStore, error) {
-	s := &chunkStore{put: put, known: map[chunkID]int64{}, next: from, from: from}
+func newChunkStore(ctx context.Context, put PutObject, generation string, from int64) (*chunkStore, error) {
+	s := &chunkStore{put: put, name: generation, known: map[chunkID]int64{}, next: from, from: from}
 	c, err := newCompressor(ctx, s)
 	if err != nil {
 		return nil, err
@@ -109,7 +142,7 @@ func newChunkStore(ctx context.Context, put PutObject, from int64) (*chunkStore,
 // learn reads the index of a pack whose content begins at an address.
 func (s *chunkStore) learn(ctx context.Context, get GetRange, p *packInfo, address int64) error {
 	from := p.indexAt()
-	r, err := get(ctx, packName(p.sum), from, p.size-from)
+	r, err := get(ctx, p.name(), from, p.size-from)
 	if err != nil {
 		return err
 	}
@@ -118,7 +151,7 @@ func (s *chunkStore) learn(ctx context.Context, get GetRange, p *packInfo, addre
 	if err != nil {
 		return err
 	}
-	malformed := corrupted("index of pack %s", packName(p.sum))
+	malformed := corrupted("index of pack %s", p.name())
 	if int64(len(b)) != p.size-from || sha256.Sum256(b) != p.index || len(b) < skipHeader+len(chunksMark) {
 		return malformed
 	}
@@ -183,7 +216,7 @@ func (s *chunkStore) Write(frame []byte) (int, error) {
 	s.seek.add(len(frame), length)
 	s.pack.frames = append(s.pack.frames, packFrame{int64(len(frame)), int64(length), sha256.Sum256(frame)})
 	s.pack.length += int64(length)
-	if len(s.buf) >= packSize || len(s.pack.frames) == maxPackFrames || len(s.index) >= maxPackIndex {
+	if len(s.buf) >= firstPack<<min(len(s.packs), packSteps) || len(s.pack.frames) == maxPackFrames || len(s.index) >= maxPackIndex {
 		return len(frame), s.finishPack()
 	}
 	return len(frame), nil
@@ -196,13 +229,17 @@ func (s *chunkStore) finishPack() error {
 	s.seek.add(len(s.buf)-end, 0)
 	s.buf = append(s.buf, s.seek.frame()...)
 	p := s.pack
+	p.generation, p.number = s.name, len(s.packs)
+	if p.number > maxPackNumber {
+		return fmt.Errorf("%w: a backup cannot add more than %d packs", ErrUnrestorable, maxPackNumber+1)
+	}
 	p.sum, p.index, p.size = sha256.Sum256(s.buf), sha256.Sum256(s.buf[end:]), int64(len(s.buf))
 	if err := s.wait(); err != nil {
 		return err
 	}
 	s.packs, s.stored = append(s.packs, p), s.stored+p.size
 	s.uploading = make(chan error, 1)
-	go func(b []byte) { s.uploading <- s.put(s.c.ctx, packName(p.sum), b) }(s.buf)
+	go func(b []byte) { s.uploading <- s.put(s.c.ctx, p.name(), b) }(s.buf)
 	s.buf, s.spare = s.spare[:0], s.buf
 	s.index, s.seek, s.pack = s.index[:0], s.seek[:0], packInfo{}
 	return nil

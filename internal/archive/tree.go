@@ -38,9 +38,13 @@ func checkRestorable(length int) error {
 	return nil
 }
 
+// readLast is the name of folders that are read after the others beside them. Git stores objects before
+// anything refers to them, so a repository to which is committed meanwhile is complete if its references were read before.
+const readLast = "objects"
+
 // traverse visits a home under an open folder.
 func traverse(ctx context.Context, o *opener, root int, v treewalk.Visitor, changing bool) error {
-	return treewalk.Visit(ctx, root, v, treewalk.Options{Open: o.open, Failed: failed, Changing: changing})
+	return treewalk.Visit(ctx, root, v, treewalk.Options{Open: o.open, Failed: failed, Changing: changing, Last: readLast})
 }
 
 // enterFolder checks the path of a folder that is visited, and gives it the hash of its path.

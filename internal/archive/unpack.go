@@ -149,6 +149,8 @@ type unpacker struct {
 	tar                  tarReader
 	trail                trail
 	top                  *target
+	owners               OwnerMap
+	part                 bool // the tar is that of a Part: without the home, it has only PartName
 
 	jobs    [writers]chan *job
 	buffers sync.Pool
@@ -206,6 +208,7 @@ func (u *unpacker) run(ctx context.Context) error {
 			return corrupted("more than %d entries", u.maxEntries)
 		}
 		u.tick()
+		u.owners.apply(e)
 		if err := u.make(ctx, e); err != nil {
 			return fmt.Errorf("unpack %s: %w", quoted(e.name), err)
 		}
@@ -254,7 +257,7 @@ func (u *unpacker) make(ctx context.Context, e *entry) error {
 		u.top.entry = e
 		return nil
 	}
-	if u.top.entry == nil {
+	if u.top.entry == nil && !(u.part && u.Entries == 1 && e.name == PartName && e.kind != kindFolder) {
 		return corrupted("the home must be the first entry")
 	}
 	dir, base, err := u.trail.parent(e.name)

@@ -56,6 +56,7 @@ type walker struct {
 	items   sync.Pool
 	buffers sync.Pool
 	running sync.WaitGroup
+	pending sync.WaitGroup // what the readers have not read yet
 	count   int64
 	kept    []int // sizes of the attributes of the current path's folders
 	held    int   // their sum
@@ -90,6 +91,7 @@ func walk(ctx context.Context, root int, prover *prover, owner OwnerMap, live *l
 				}
 				it.dir.Release()
 				it.done <- struct{}{}
+				w.pending.Done()
 			}
 		})
 	}
@@ -144,6 +146,9 @@ func (w *walker) Folder(t *treewalk.Walk, dir *treewalk.Dir, st *unix.Stat_t) er
 	here := ""
 	if w.live != nil {
 		here = w.live.enter(t)
+		if baseOf(here) == readLast {
+			w.pending.Wait()
+		}
 		if err := checkRestorable(len(here)); err != nil {
 			return failed(here, err)
 		}
@@ -225,7 +230,9 @@ func (w *walker) Leaf(t *treewalk.Walk, dir *treewalk.Dir, e treewalk.Entry) err
 		return w.send(w.ordered, it)
 	}
 	dir.Use()
+	w.pending.Add(1)
 	if err := w.send(w.work, it); err != nil {
+		w.pending.Done()
 		dir.Release()
 		return err
 	}

@@ -36,6 +36,16 @@ func setXattrs(fd int, xs []xattr) error {
 	return first
 }
 
+// setAllowedXattrs sets those attributes that the process may set and that fit. Capabilities, which
+// only root may set, are left out.
+func setAllowedXattrs(fd int, xs []xattr) {
+	for _, x := range xs {
+		if x.name != "security.capability" {
+			_ = unix.Fsetxattr(fd, x.name, x.value, 0)
+		}
+	}
+}
+
 // setInOrder returns the number of attributes that were set.
 func setInOrder(fd int, xs []xattr) (int, error) {
 	for i, x := range xs {

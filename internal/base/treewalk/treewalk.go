@@ -45,6 +45,8 @@ type Options struct {
 	// Changing allows the tree to change: what disappears is left out. Otherwise a change that
 	// the walk notices is ErrChanged. A folder that was moved always is.
 	Changing bool
+	// Last is the name of folders that are visited after the other folders of theirs; empty: none.
+	Last string
 	// MaxLevels bounds the memory that a deep path needs: the walk forgets its outermost folders,
 	// and is ErrChanged when it has to go back to them. 0: no bound. It is for trees that may change.
 	MaxLevels int
@@ -348,7 +350,7 @@ func (w *Walk) reopen(l *level, below int) error {
 		return err
 	}
 	for _, e := range w.entries {
-		if e.Kind == unix.DT_DIR && e.Name > l.visited {
+		if e.Kind == unix.DT_DIR && w.compare(e.Name, l.visited) > 0 {
 			l.folders = append(l.folders, e.Name)
 		}
 	}
@@ -358,7 +360,18 @@ func (w *Walk) reopen(l *level, below int) error {
 	return nil
 }
 
-// list reads the part of a folder's listing from l.from, sorted by name, into w.entries. It ends
+// compare compares two names in the order in which they are visited.
+func (w *Walk) compare(a, b string) int {
+	if w.Last != "" && a != b && (a == w.Last || b == w.Last) {
+		if a == w.Last {
+			return 1
+		}
+		return -1
+	}
+	return strings.Compare(a, b)
+}
+
+// list reads the part of a folder's listing from l.from, in the order of compare, into w.entries. It ends
 // after an entry for which end returns true, or when the part has that many bytes.
 func (w *Walk) list(l *level, most int, end func(Entry) bool) error {
 	fd := l.dir.FD
@@ -396,7 +409,7 @@ func (w *Walk) list(l *level, most int, end func(Entry) bool) error {
 	if !l.last {
 		l.end = before
 	}
-	slices.SortFunc(w.entries, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(w.entries, func(a, b Entry) int { return w.compare(a.Name, b.Name) })
 	for i := range w.entries {
 		e := &w.entries[i]
 		if e.Kind != unix.DT_UNKNOWN {

@@ -201,3 +201,26 @@ func TestEndsWithContext(t *testing.T) {
 		t.Errorf("Visit = %v", err)
 	}
 }
+
+// The folder with the name Last is visited after its siblings, also if the folder above was closed meanwhile.
+func TestLastFolder(t *testing.T) {
+	t.Parallel()
+	for _, changing := range []bool{false, true} {
+		top := t.TempDir()
+		for _, name := range []string{"a", "last/inner", "last/last", "x" + strings.Repeat("/deep", OpenFolders+1), "z"} {
+			check(t, os.MkdirAll(filepath.Join(top, name), 0o700))
+		}
+		check(t, os.WriteFile(filepath.Join(top, "z", "file"), nil, 0o600))
+		var order []string
+		visits, err := visit(t, top, Options{Changing: changing, Last: "last"}, func(name string) error {
+			if name != "deep" {
+				order = append(order, name)
+			}
+			return nil
+		})
+		check(t, err)
+		if got := strings.Join(order, " "); got != ". a x z file last inner last" || len(visits) != 9+OpenFolders {
+			t.Errorf("changing %v: visited %s, %d", changing, got, len(visits))
+		}
+	}
+}

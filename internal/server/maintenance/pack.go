@@ -17,11 +17,8 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/cli/terminal"
 	"codehub/internal/storage/store"
+	"codehub/internal/workspace"
 )
-
-// fullReadEvery is the time after which a backup reads files that look unchanged, too: a program that writes by a
-// memory map can change a file without a new time.
-const fullReadEvery = 7 * 24 * time.Hour
 
 // packCmd adds a generation of a folder to a backup, without a server.
 type packCmd struct {
@@ -37,10 +34,10 @@ func (packCmd) Help() string {
 }
 
 func (c packCmd) Run(ctx context.Context) error {
-	keep := archive.Keep{}
+	keep := workspace.Keep{}
 	if c.Keep != "" {
 		var err error
-		if keep, err = archive.ParseKeep(c.Keep); err != nil {
+		if keep, err = workspace.ParseKeep(c.Keep); err != nil {
 			return err
 		}
 	}
@@ -75,7 +72,7 @@ func (c packCmd) Run(ctx context.Context) error {
 	if _, err := b.AbortIncomplete(ctx, "", time.Hour, nil); err != nil {
 		return err
 	}
-	opts := archive.BackupOptions{Former: former, Get: b.GetRange, FullRead: c.FullRead || fullReadDue(former, now)}
+	opts := archive.BackupOptions{Former: former, Get: b.GetRange, FullRead: c.FullRead || former != nil && former.FullReadDue(now)}
 	m, err := archive.Backup(ctx, c.Dir, name, b.put, opts)
 	if errors.Is(err, archive.ErrChanged) {
 		m, err = archive.Backup(ctx, c.Dir, name, b.put, opts)
@@ -101,11 +98,6 @@ func (c packCmd) Run(ctx context.Context) error {
 		return fmt.Errorf("%d files could not be backed up; all others are", n)
 	}
 	return nil
-}
-
-// fullReadDue reports whether the last backup that read all files is too long ago.
-func fullReadDue(former *archive.Manifest, now time.Time) bool {
-	return former != nil && now.Sub(former.FullRead()) > fullReadEvery
 }
 
 // outside returns an error if the backup is in the folder that it is of.
@@ -181,7 +173,7 @@ func (b packs) read(ctx context.Context, name string) (*archive.Manifest, error)
 
 // prune removes the generations that are not kept, and then the packs that none of the others
 // needs, also those of a backup that was interrupted. A manifest that was renamed is kept.
-func (b packs) prune(ctx context.Context, keep archive.Keep) (removed int, err error) {
+func (b packs) prune(ctx context.Context, keep workspace.Keep) (removed int, err error) {
 	names, err := b.manifests(ctx)
 	if err != nil {
 		return 0, err

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -100,7 +99,7 @@ func TestPackKeepsGenerations(t *testing.T) {
 	if diff := archivetest.Diff(archivetest.Snapshot(t, home), restored(manifests[2])); diff != "" {
 		t.Errorf("the last generation:\n%s", diff)
 	}
-	left, other := filepath.Join(backup, "packs", strings.Repeat("0", 64)+".zst"), filepath.Join(backup, "packs/other.zst")
+	left, other := filepath.Join(backup, "packs/interrupted-00000.zst"), filepath.Join(backup, "packs/other.zst")
 	for _, name := range []string{left, other} {
 		if err := os.WriteFile(name, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -127,27 +126,5 @@ func TestPackKeepsGenerations(t *testing.T) {
 	}
 	if err := (packCmd{Dir: home, Backup: filepath.Join(home, "a/b")}).Run(t.Context()); err == nil {
 		t.Error("a backup in its own folder is accepted")
-	}
-}
-
-// All files are read again if the last full read is more than 7 days ago.
-func TestPackReadsAllFilesEverySevenDays(t *testing.T) {
-	t.Parallel()
-	put := func(context.Context, string, []byte) error { return nil }
-	m, err := archive.Backup(t.Context(), t.TempDir(), "m", put, archive.BackupOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := m.FullRead()
-	for after, want := range map[time.Duration]bool{0: false, 7 * 24 * time.Hour: false, 7*24*time.Hour + time.Second: true} {
-		if got := fullReadDue(m, at.Add(after)); got != want {
-			t.Errorf("a full read is due after %s: %v", after, got)
-		}
-	}
-	if fullReadDue(nil, at) {
-		t.Error("a full read is due without a former generation, when all files are read")
-	}
-	if !fullReadDue(&archive.Manifest{}, at) {
-		t.Error("no full read is due after a generation without the time of one")
 	}
 }
