@@ -21,12 +21,16 @@ type Template struct {
 	Parameters        []TemplateParameter `json:"parameters"`
 	StandbyTTLSeconds *int                `json:"standby_ttl_seconds"` // null: the server's; 0: never
 	ArchiveTTLSeconds *int                `json:"archive_ttl_seconds"`
-	Groups            []string            `json:"groups"`  // names of the groups that may use it; none: everyone
-	Hidden            bool                `json:"hidden"`  // not offered; only administrators see it
-	Version           string              `json:"version"` // of what workspaces get
-	Source            string              `json:"source"`  // "built-in", "folder" or "saved"
-	SavedAt           *time.Time          `json:"saved_at"`
-	SavedBy           string              `json:"saved_by"` // of a saved one
+	// BackupIntervalSeconds is between two backups of the home; null: the server's, 0: none.
+	// BackupKeep is which are kept; empty: the server's rule.
+	BackupIntervalSeconds *int       `json:"backup_interval_seconds"`
+	BackupKeep            string     `json:"backup_keep"`
+	Groups                []string   `json:"groups"`  // names of the groups that may use it; none: everyone
+	Hidden                bool       `json:"hidden"`  // not offered; only administrators see it
+	Version               string     `json:"version"` // of what workspaces get
+	Source                string     `json:"source"`  // "built-in", "folder" or "saved"
+	SavedAt               *time.Time `json:"saved_at"`
+	SavedBy               string     `json:"saved_by"` // of a saved one
 
 	// MissingSecrets are those of RequiredSecrets that the caller has not stored; of one template.
 	MissingSecrets []string `json:"missing_secrets,omitempty"`

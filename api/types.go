@@ -51,10 +51,14 @@ type Workspace struct {
 	// Devcontainer is the description of a repository that the next start uses; null: none.
 	Devcontainer *WorkspaceDevcontainer `json:"devcontainer"`
 	// PendingRequest was accepted and is not carried out yet: "force_stop",
-	// "cancel", "recover" or "set_aside".
-	PendingRequest *string              `json:"pending_request"`
-	URL            string               `json:"url"`
-	ArchiveKey     *string              `json:"archive_key"`
+	// "cancel", "recover", "set_aside" or "restore".
+	PendingRequest *string `json:"pending_request"`
+	URL            string  `json:"url"`
+	ArchiveKey     *string `json:"archive_key"`
+	// RestoreFrom is the id of the backup that is to replace the home, which is archived first.
+	RestoreFrom *string `json:"restore_from"`
+	// RestoredFrom is the id of the backup that the home was restored from, until it is archived.
+	RestoredFrom   *string              `json:"restored_from"`
 	ArchiveSize    *int64               `json:"archive_size"`
 	Conditions     map[string]Condition `json:"conditions"`
 	ErrorReason    *string              `json:"error_reason"`
@@ -66,13 +70,17 @@ type Workspace struct {
 	StopReason     *string              `json:"stop_reason"`
 	KeepAwakeUntil *time.Time           `json:"keep_awake_until"`
 	// AwakeWhileWorking: processes that are at work count as activity.
-	AwakeWhileWorking bool       `json:"awake_while_working"`
-	PhaseChangedAt    time.Time  `json:"phase_changed_at"`
-	StandbyTTLSeconds *int       `json:"standby_ttl_seconds"`
-	ArchiveTTLSeconds *int       `json:"archive_ttl_seconds"`
-	CreatedAt         time.Time  `json:"created_at"`
-	UpdatedAt         time.Time  `json:"updated_at"`
-	DeletedAt         *time.Time `json:"deleted_at"`
+	AwakeWhileWorking bool      `json:"awake_while_working"`
+	PhaseChangedAt    time.Time `json:"phase_changed_at"`
+	StandbyTTLSeconds *int      `json:"standby_ttl_seconds"`
+	ArchiveTTLSeconds *int      `json:"archive_ttl_seconds"`
+	// BackupIntervalSeconds is between two backups of the home; null: the server's, 0: none.
+	// BackupKeep is which are kept; null: the server's rule.
+	BackupIntervalSeconds *int       `json:"backup_interval_seconds"`
+	BackupKeep            *string    `json:"backup_keep"`
+	CreatedAt             time.Time  `json:"created_at"`
+	UpdatedAt             time.Time  `json:"updated_at"`
+	DeletedAt             *time.Time `json:"deleted_at"`
 	// PurgedAt is when a deleted workspace's volume is removed, and the deletion can no
 	// longer be undone; null if it cannot be undone now.
 	PurgedAt *time.Time `json:"purged_at,omitempty"`
@@ -145,6 +153,10 @@ type CreateWorkspace struct {
 	DesiredState      *string `json:"desired_state,omitempty"`
 	StandbyTTLSeconds *int    `json:"standby_ttl_seconds,omitempty"`
 	ArchiveTTLSeconds *int    `json:"archive_ttl_seconds,omitempty"`
+	// BackupIntervalSeconds is 0 for none, and otherwise at least 600; BackupKeep is a rule such as
+	// 24h,7d,4w,6m. Both default to the server's, or the template's.
+	BackupIntervalSeconds *int   `json:"backup_interval_seconds,omitempty"`
+	BackupKeep            string `json:"backup_keep,omitempty"`
 	// QueueAtLimit creates the workspace also at the running limit, which its start then awaits.
 	QueueAtLimit bool `json:"queue_at_limit,omitempty"`
 
@@ -163,22 +175,24 @@ type CreateWorkspace struct {
 }
 
 // UpdateWorkspace is the body of PATCH /workspaces/{id}: absent fields are unchanged; a
-// TTL or keep_awake_until that is null is reset to the default. The fields with a help are
+// TTL, backup_interval_seconds or keep_awake_until that is null is reset to the default. The fields with a help are
 // flags of codehub set.
 type UpdateWorkspace struct {
-	Name              *string             `json:"name,omitempty" help:"A new name."`
-	Description       *string             `json:"description,omitempty" short:"d" help:"Description of the workspace."`
-	Memo              *string             `json:"memo,omitempty" help:"Notes."`
-	ImageRef          *string             `json:"image_ref,omitempty" name:"image" help:"Image of the next start."`    // from the next start on
-	Size              *string             `json:"size,omitempty" help:"Size of the next start, one of codehub sizes."` // from the next start on
-	DesiredState      *string             `json:"desired_state,omitempty" kong:"-"`
-	Queue             bool                `json:"queue,omitempty" kong:"-"`
-	QueueAtLimit      bool                `json:"queue_at_limit,omitempty" kong:"-"` // queue a start that the running limit refuses
-	FreeSpace         bool                `json:"free_space,omitempty" kong:"-"`     // start over a limit of disk space
-	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero" kong:"-"`
-	ArchiveTTLSeconds Nullable[int]       `json:"archive_ttl_seconds,omitzero" kong:"-"`
-	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero" kong:"-"`
-	AwakeWhileWorking *bool               `json:"awake_while_working,omitempty" negatable:"" help:"Keep it awake while its processes are at work, for some hours a day."`
+	Name                  *string             `json:"name,omitempty" help:"A new name."`
+	Description           *string             `json:"description,omitempty" short:"d" help:"Description of the workspace."`
+	Memo                  *string             `json:"memo,omitempty" help:"Notes."`
+	ImageRef              *string             `json:"image_ref,omitempty" name:"image" help:"Image of the next start."`    // from the next start on
+	Size                  *string             `json:"size,omitempty" help:"Size of the next start, one of codehub sizes."` // from the next start on
+	DesiredState          *string             `json:"desired_state,omitempty" kong:"-"`
+	Queue                 bool                `json:"queue,omitempty" kong:"-"`
+	QueueAtLimit          bool                `json:"queue_at_limit,omitempty" kong:"-"` // queue a start that the running limit refuses
+	FreeSpace             bool                `json:"free_space,omitempty" kong:"-"`     // start over a limit of disk space
+	StandbyTTLSeconds     Nullable[int]       `json:"standby_ttl_seconds,omitzero" kong:"-"`
+	ArchiveTTLSeconds     Nullable[int]       `json:"archive_ttl_seconds,omitzero" kong:"-"`
+	BackupIntervalSeconds Nullable[int]       `json:"backup_interval_seconds,omitzero" kong:"-"`
+	BackupKeep            *string             `json:"backup_keep,omitempty" help:"Which backups are kept, such as 24h,7d,4w,6m, or \"\" for the server's rule."` // empty: the server's rule
+	KeepAwakeUntil        Nullable[time.Time] `json:"keep_awake_until,omitzero" kong:"-"`
+	AwakeWhileWorking     *bool               `json:"awake_while_working,omitempty" negatable:"" help:"Keep it awake while its processes are at work, for some hours a day."`
 
 	// Env has the variables to change; null as a value removes one, and null as a
 	// whole all of them.

@@ -39,10 +39,14 @@ func (c *Client) Download(ctx context.Context, id, archiveOpID string, offset in
 // ArchiveFiles lists a folder of an archive ("." is the home), or one file: of the archive that
 // archiveOpID made, or if that is empty of the current one. It reads all pages.
 func (c *Client) ArchiveFiles(ctx context.Context, id, archiveOpID, name string) ([]api.ArchiveFile, error) {
-	query := ofArchive(archiveOpID, name)
+	return c.files(ctx, path(id, "/archive/files"), ofArchive(archiveOpID, name))
+}
+
+// files reads all pages of a folder.
+func (c *Client) files(ctx context.Context, path string, query url.Values) ([]api.ArchiveFile, error) {
 	list := []api.ArchiveFile{}
 	for {
-		page, err := ask[api.ArchiveFiles](ctx, c, http.MethodGet, path(id, "/archive/files"), query, nil)
+		page, err := ask[api.ArchiveFiles](ctx, c, http.MethodGet, path, query, nil)
 		list = append(list, page.Files...)
 		if err != nil || page.NextCursor == "" {
 			return list, err

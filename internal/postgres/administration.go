@@ -297,6 +297,7 @@ const (
 	DoUndelete = "undelete"
 	DoTimeouts = "timeouts"
 	DoSize     = "size"
+	DoRestore  = "restore"
 	DoMessage  = "message" // nothing but the message
 )
 
@@ -313,6 +314,9 @@ type Administration struct {
 	StandbyTTL, ArchiveTTL workspace.Optional[int] // of DoTimeouts, in seconds
 
 	Size string // of DoSize: one that is offered; empty: the default one
+
+	Backup string // of DoRestore: the id of a backup of the workspace
+	Start  bool   // of DoRestore: start the workspace afterwards
 }
 
 // AuditMessage and AuditTimeouts are actions in the audit log.
@@ -329,7 +333,7 @@ func (db *DB) Administer(ctx context.Context, caller workspace.Caller, id worksp
 		return AnyWorkspace{}, err
 	}
 	before := needsNoSlot
-	if do.Do == DoRecover || do.Do == DoUndelete {
+	if do.Do == DoRecover || do.Do == DoUndelete || do.Do == DoRestore {
 		before = mayNeedSlot
 	}
 	_, _, err := db.applyFor(ctx, workspace.System, caller, id, "administer a workspace", before,
@@ -364,6 +368,9 @@ func (db *DB) Administer(ctx context.Context, caller workspace.Caller, id worksp
 				out.Audit.Details["message"] = do.Message
 			}
 			kind := do.Do
+			if kind == DoRestore {
+				kind = DoRecover // servers of the version before know no other
+			}
 			if !out.Changed && do.Message != "" {
 				kind = DoMessage // there was nothing to do
 			}
@@ -414,6 +421,8 @@ func (db *DB) administration(ctx context.Context, tx pgx.Tx, w workspace.Workspa
 		return timeouts(w, do)
 	case DoSize:
 		return lifecycle.SetSize(w, do.Size, db.sizes)
+	case DoRestore:
+		return db.restore(ctx, tx, w, now, do.Backup, do.Start)
 	case DoMessage:
 		if do.Message == "" {
 			return lifecycle.Intent{}, workspace.Errorf(workspace.CodeInvalid, "The message is empty.")
@@ -568,6 +577,9 @@ func handOver(ctx context.Context, tx pgx.Tx, caller workspace.Caller, w workspa
 		if workspace.CodeOf(err) == workspace.CodeNameTaken {
 			return &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("%s already has a workspace named %q.", to.username, h.Name), Err: err}
 		}
+		return err
+	}
+	if err := backUpHandedOver(ctx, tx, w); err != nil {
 		return err
 	}
 	// Sessions on the workspace's host and tickets to it were the former owner's.

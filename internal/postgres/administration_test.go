@@ -344,6 +344,9 @@ func TestHandOver(t *testing.T) {
 	_, err := e.Workspace(ctx, ann, w.ID)
 	wantCode(t, err, workspace.CodeForbidden)
 	must(e.Workspace(ctx, bob, w.ID))(t)
+	if state := query[string](e, `SELECT string_agg(concat_ws(' ', workspace_id, state, cause), ',') FROM home_backups`); state != string(w.ID)+" waiting hand_over" {
+		t.Errorf("backups: %s", state)
+	}
 	for user, kind := range map[workspace.Caller]string{ann: postgres.NoticeHandedOver, bob: postgres.NoticeReceived} {
 		n := must(e.Notices(ctx, user))(t)
 		if len(n) != 1 || n[0].Kind != kind || n[0].Message != "ann has left" || n[0].WorkspaceName != "shop" {
@@ -358,6 +361,9 @@ func TestHandOver(t *testing.T) {
 	_, err = e.HandOver(ctx, boss, clash.ID, postgres.HandOver{To: bob.UserID})
 	wantCode(t, err, workspace.CodeNameTaken)
 	must(e.HandOver(ctx, boss, clash.ID, postgres.HandOver{To: bob.UserID, Name: "taken too"}))(t)
+	if n := query[int](e, `SELECT count(*) FROM home_backups WHERE workspace_id = $1`, clash.ID); n != 0 {
+		t.Errorf("%d backups of a workspace without a home", n)
+	}
 	_, err = e.HandOver(ctx, boss, other.ID, postgres.HandOver{To: bob.UserID})
 	wantCode(t, err, workspace.CodeInvalid)
 	_, err = e.HandOver(ctx, boss, other.ID, postgres.HandOver{To: "nobody"})

@@ -74,7 +74,7 @@ func (db *DB) Archive(ctx context.Context, caller workspace.Caller, id workspace
 	return a, failed("read an archive", err)
 }
 
-// chooseArchive protects one of a workspace's archives, to recover from it; nil if there is
+// chooseArchive protects one of a workspace's archives or backups, to recover from it; nil if there is
 // none with this ID. The transaction holds the workspace's row, as garbage collection does
 // before it marks an archive.
 func chooseArchive(ctx context.Context, tx pgx.Tx, id workspace.ID, opID string) (*workspace.Archive, error) {
@@ -89,7 +89,10 @@ func chooseArchive(ctx context.Context, tx pgx.Tx, id workspace.ID, opID string)
 			ORDER BY created_at DESC LIMIT 1)
 		RETURNING `+archiveColumns, id, opID).Scan(archiveTargets(&a)...)
 	if missing(err) {
-		return nil, nil
+		a, err = chooseBackup(ctx, tx, id, opID)
+		if workspace.CodeOf(err) == workspace.CodeNotFound {
+			return nil, nil
+		}
 	}
 	return &a, err
 }

@@ -28,6 +28,8 @@ func TestPatchIsAudited(t *testing.T) {
 		"TimeZone":          {TimeZone: "Asia/Seoul"},
 		"StandbyTTL":        {StandbyTTL: set(600)},
 		"ArchiveTTL":        {ArchiveTTL: set(0)},
+		"BackupInterval":    {BackupInterval: set(600)},
+		"BackupKeep":        {BackupKeep: ptr("24h")},
 		"KeepAwakeUntil":    {KeepAwakeUntil: workspace.Optional[time.Time]{Set: true, Value: &until}},
 		"AwakeWhileWorking": {AwakeWhileWorking: ptr(true)},
 		"Template":          {Template: &workspace.TemplateUse{Name: "go", Version: "2", Settings: workspace.TemplateSettings{Image: "x"}}},

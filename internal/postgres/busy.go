@@ -41,7 +41,7 @@ func (i *Idleness) IdleSoon(ctx context.Context, def, ahead time.Duration, limit
 				b.confirmed_at, b.held_since, b.work_day::timestamp AT TIME ZONE 'UTC' AS work_day, COALESCE(b.work_seconds, 0) AS work_seconds
 			FROM activity_clock c, workspaces w LEFT JOIN workspace_busy b ON b.workspace_id = w.id
 			WHERE w.phase = 'RUNNING' AND w.phase IN ('RUNNING', 'STANDBY') AND w.operation = 'NONE' AND w.deleted_at IS NULL
-				AND w.desired_state = 'RUNNING' AND w.next_desired_state IS NULL AND COALESCE(w.standby_ttl_seconds, $1) > 0
+				AND w.desired_state = 'RUNNING' AND w.next_desired_state IS NULL AND w.restore_from IS NULL AND COALESCE(w.standby_ttl_seconds, $1) > 0
 				AND (w.keep_awake_until >= c.watched_until + make_interval(secs => $2)) IS NOT TRUE
 				AND c.watched_until + make_interval(secs => $2) - `+idleSince+` > make_interval(secs => COALESCE(w.standby_ttl_seconds, $1))
 			ORDER BY `+idleSince+` + make_interval(secs => COALESCE(w.standby_ttl_seconds, $1)), w.id LIMIT $3`,

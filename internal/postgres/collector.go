@@ -254,14 +254,14 @@ func (c *Collector) RecheckArchive(ctx context.Context, id workspace.ID, key str
 	return requested, failed("request a check of an archive", err)
 }
 
-// Release marks a deleted workspace as DELETED after the removal of its archive. It returns
-// false if the row no longer allows it.
+// Release marks a deleted workspace as DELETED after the removal of its archive, or if its home is in a
+// backup. It returns false if the row no longer allows it.
 func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (released bool, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
 			UPDATE workspaces SET archive_key = NULL, archive_digest = '', archive_size = 0, updated_at = clock_timestamp()
 			WHERE id = $1 AND archive_key = $2 AND deleted_at IS NOT NULL AND `+onlyArchives+`
-				AND EXISTS (SELECT FROM archives WHERE key = $2 AND deleting_at IS NOT NULL)`, id, key)
+				AND ($3 OR EXISTS (SELECT FROM archives WHERE key = $2 AND deleting_at IS NOT NULL))`, id, key, workspace.IsBackup(key))
 		released = err == nil && tag.RowsAffected() == 1
 		return err
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"codehub/internal/workspace"
+	"codehub/internal/workspace/lifecycle"
 )
 
 // Controller is the workspace controller's part of the store: it alone writes the
@@ -71,7 +72,8 @@ type Change struct {
 	// and claim id are still those of Seen.
 	Claim bool
 	// Each clears a request if it is still the one in Seen.
-	ClearRecover, ClearCancel, ClearForceStop bool
+	ClearRecover, ClearCancel, ClearForceStop, ClearRestore bool
+	Audit                                                   *lifecycle.Entry // written if the change lands; nil: none
 }
 
 // Refused is the error of Apply if the database refused single rows. That means a

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -35,6 +36,13 @@ func (c Change) statement() (sql string, args []any, err error) {
 	if c.ClearForceStop {
 		u.clear("force_stop_requested_at", c.Seen.ForceStopRequestedAt, "force_stop_requested_at")
 	}
+	if from := c.Seen.RestoreFrom; c.ClearRestore && from != nil {
+		seen, err := jsonOf(from)
+		if err != nil {
+			return "", nil, err
+		}
+		u.sets = append(u.sets, "restore_from = NULLIF(restore_from, "+u.arg(seen)+"::jsonb)")
+	}
 	if len(u.sets) == 0 {
 		return "", nil, nil
 	}
@@ -45,7 +53,17 @@ func (c Change) statement() (sql string, args []any, err error) {
 	if err := u.compare(c); err != nil {
 		return "", nil, err
 	}
-	return "UPDATE workspaces SET " + strings.Join(u.sets, ", ") + " WHERE " + strings.Join(u.where, " AND "), u.args, nil
+	sql = "UPDATE workspaces SET " + strings.Join(u.sets, ", ") + " WHERE " + strings.Join(u.where, " AND ")
+	if c.Audit != nil {
+		details, err := json.Marshal(c.Audit.Details)
+		if err != nil {
+			return "", nil, fmt.Errorf("encode the details: %w", err)
+		}
+		sql = fmt.Sprintf(`WITH changed AS (%s RETURNING id)
+			INSERT INTO audit_log (username, action, target, details) SELECT %s::text, %s::text, id::text, %s::jsonb FROM changed`,
+			sql, u.arg(workspace.System.Username), u.arg(c.Audit.Action), u.arg(storableJSON(details)))
+	}
+	return sql, u.args, nil
 }
 
 // update is an UPDATE under construction.

@@ -37,16 +37,22 @@ type Limits struct {
 	Size       string `name:"max-bytes-per-user" env:"CODEHUB_MAX_BYTES_PER_USER" default:"0" help:"Size of the homes and archives of each user, like 20g, from which none of their workspaces starts (0 = no limit)."`
 	Bytes      int64  `kong:"-"` // of Size
 
+	BackupSize  string `name:"max-backup-bytes-per-user" env:"CODEHUB_MAX_BACKUP_BYTES_PER_USER" default:"0" help:"Size of the backups of each user's homes, like 50g, from which no more are made on schedule or request (0 = no limit)."`
+	BackupBytes int64  `kong:"-"` // of BackupSize
+
 	Tokens  int `name:"max-tokens-per-user" env:"CODEHUB_MAX_TOKENS_PER_USER" min:"0" max:"1000000" default:"100" help:"API tokens of each user (0 = no limit)."`
 	SSHKeys int `name:"max-ssh-keys-per-user" env:"CODEHUB_MAX_SSH_KEYS_PER_USER" min:"0" max:"1000000" default:"50" help:"SSH keys of each user (0 = no limit)."`
 }
 
-// Resolve checks the settings and computes Bytes. It returns an invalid one as
+// Resolve checks the settings and computes Bytes and BackupBytes. It returns an invalid one as
 // *setting.Problem.
 func (l *Limits) Resolve() error {
 	var err error
 	if l.Bytes, err = setting.Bytes(l.Size); err != nil {
 		return setting.Invalid("CODEHUB_MAX_BYTES_PER_USER", fmt.Sprintf("%q is not a size", l.Size), "give a size like 20g, or 0 for no limit")
+	}
+	if l.BackupBytes, err = setting.Bytes(l.BackupSize); err != nil {
+		return setting.Invalid("CODEHUB_MAX_BACKUP_BYTES_PER_USER", fmt.Sprintf("%q is not a size", l.BackupSize), "give a size like 50g, or 0 for no limit")
 	}
 	return nil
 }

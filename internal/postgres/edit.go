@@ -34,7 +34,9 @@ type NewWorkspace struct {
 	// AwakeWhileWorking: processes that are at work count as activity.
 	AwakeWhileWorking bool
 	// Template is the one that the values above are from; nil: none.
-	Template *workspace.TemplateUse
+	Template       *workspace.TemplateUse
+	BackupInterval *int   // seconds; nil = the server's, 0 = none
+	BackupKeep     string // a valid rule; empty: the server's
 }
 
 // CreateWorkspace adds a workspace of the caller. CodeNameTaken; CodeLimitExceeded, and nothing
@@ -116,10 +118,12 @@ func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id
 	}
 	err = tx.QueryRow(ctx, `
 		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, size, storage_backend,
-			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state, env, time_zone, project, awake_while_working, template)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) RETURNING `+workspaceColumns,
+			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state, env, time_zone, project, awake_while_working, template,
+			backup_interval_seconds, backup_keep)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) RETURNING `+workspaceColumns,
 		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, nullable(n.Size), n.StorageBackend,
-		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued), env, nullable(n.TimeZone), project, n.AwakeWhileWorking, use).Scan(workspaceTargets(&w)...)
+		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued), env, nullable(n.TimeZone), project, n.AwakeWhileWorking, use,
+		n.BackupInterval, nullable(n.BackupKeep)).Scan(workspaceTargets(&w)...)
 	switch {
 	case violates(err, "workspaces_name"):
 		return w, nameTaken(n.Name, err)
@@ -149,7 +153,10 @@ type Patch struct {
 	// Template updates the workspace to another version of its template: the fields above that it
 	// gives are set from it (lifecycle.FollowTemplate).
 	Template *workspace.TemplateUse
-	project  workspace.Optional[workspace.Project] // of Template, or of Devcontainer
+	// BackupInterval is in seconds; BackupKeep is a valid rule, and empty for the server's.
+	BackupInterval workspace.Optional[int]
+	BackupKeep     *string
+	project        workspace.Optional[workspace.Project] // of Template, or of Devcontainer
 	// Devcontainer makes the workspace use the description of a repository, or none: the fields above
 	// that it gives are set from it (lifecycle.FollowDevcontainer).
 	Devcontainer workspace.Optional[workspace.Devcontainer]
@@ -165,6 +172,7 @@ func (p Patch) followDevcontainer(w workspace.Workspace) (Patch, error) {
 	project := *w.Project
 	project.Devcontainer = used
 	p.Image, p.Size, p.Env, p.project = c.Image, c.Size, nil, workspace.Optional[workspace.Project]{Set: true, Value: &project}
+	p.BackupInterval, p.BackupKeep = c.BackupInterval, c.BackupKeep
 	if len(c.Env) > 0 {
 		p.Env = &lifecycle.EnvChange{Set: c.Env}
 	}
@@ -323,6 +331,10 @@ func (p Patch) edit(w *workspace.Workspace) map[string]any {
 	p.Apply(w)
 	p.StandbyTTL.Apply(&w.StandbyTTL)
 	p.ArchiveTTL.Apply(&w.ArchiveTTL)
+	p.BackupInterval.Apply(&w.BackupInterval)
+	if p.BackupKeep != nil {
+		w.BackupKeep = *p.BackupKeep
+	}
 	if until := p.KeepAwakeUntil; until.Set && !sameTime(until.Value, w.KeepAwakeTil) {
 		w.KeepAwakeTil = until.Value
 	}
@@ -350,6 +362,8 @@ func (p Patch) edit(w *workspace.Workspace) map[string]any {
 	}
 	value("standby_ttl_seconds", same(before.StandbyTTL, w.StandbyTTL), before.StandbyTTL, w.StandbyTTL)
 	value("archive_ttl_seconds", same(before.ArchiveTTL, w.ArchiveTTL), before.ArchiveTTL, w.ArchiveTTL)
+	value("backup_interval_seconds", same(before.BackupInterval, w.BackupInterval), before.BackupInterval, w.BackupInterval)
+	value("backup_keep", before.BackupKeep == w.BackupKeep, before.BackupKeep, w.BackupKeep)
 	value("keep_awake_until", before.KeepAwakeTil == w.KeepAwakeTil, before.KeepAwakeTil, w.KeepAwakeTil)
 	value("awake_while_working", before.AwakeWhileWorking == w.AwakeWhileWorking, before.AwakeWhileWorking, w.AwakeWhileWorking)
 	value("time_zone", before.TimeZone == w.TimeZone, before.TimeZone, w.TimeZone)

@@ -213,8 +213,8 @@ func (db *DB) recoverAllowed(w workspace.Workspace, now time.Time, action string
 }
 
 // RequestRecoverArchive requests that one of the workspace's archives, the one that the
-// operation archiveOpID made, replaces the lost home. Garbage collection keeps it until the
-// controller has used it.
+// operation archiveOpID made, or the backup with that id replaces the lost home. Garbage collection
+// keeps it until the controller has used it.
 func (db *DB) RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error) {
 	w, _, err := db.apply(ctx, caller, id, "request a recovery", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		from, err := chooseArchive(ctx, tx, id, archiveOpID)

@@ -282,7 +282,7 @@ func (s RollbackStep) settle(ctx context.Context, tx pgx.Tx, caller workspace.Ca
 			phase = $5, phase_changed_at = clock_timestamp(), conditions = $6, deleted_at = NULL,
 			operation = 'NONE', op_id = NULL, op_started_at = NULL, progress = NULL, stop_reason = NULL,
 			error_reason = NULL, error_message = NULL, error_count = 0, retry_at = NULL,
-			recover_requested_at = CASE WHEN $7 THEN clock_timestamp() END, recover_action = CASE WHEN $7 THEN $8 END, recover_archive = NULL, cancel_requested_at = NULL, force_stop_requested_at = NULL,
+			recover_requested_at = CASE WHEN $7 THEN clock_timestamp() END, recover_action = CASE WHEN $7 THEN $8 END, recover_archive = NULL, restore_from = NULL, cancel_requested_at = NULL, force_stop_requested_at = NULL,
 			updated_at = clock_timestamp()
 		WHERE id = $1`, s.ID, name, home, s.Desired, phase, seen, s.SetAside, workspace.RecoverSetAside)
 	if err != nil {

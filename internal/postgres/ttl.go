@@ -47,7 +47,7 @@ func endOf(phase workspace.Phase, desired workspace.DesiredState, ttl string) st
 					WHERE w.phase = '` + string(phase) + `' AND w.phase IN ('RUNNING', 'STANDBY') AND w.operation = 'NONE' AND w.deleted_at IS NULL
 						AND c.watched_until - ` + idleSince + ` > make_interval(secs => ` + ttl + `) AND ` + ttl + ` > 0))
 				AND w.phase = '` + string(phase) + `' AND w.desired_state = '` + string(desired) + `'
-				AND w.operation = 'NONE' AND w.next_desired_state IS NULL AND w.deleted_at IS NULL
+				AND w.operation = 'NONE' AND w.next_desired_state IS NULL AND w.restore_from IS NULL AND w.deleted_at IS NULL
 				AND ` + ttl + ` > 0
 				AND (w.keep_awake_until >= c.watched_until) IS NOT TRUE
 				AND c.watched_until - ` + idleSince + ` > make_interval(secs => ` + ttl + `)

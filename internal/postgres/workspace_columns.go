@@ -86,6 +86,7 @@ var columns = append(textColumns(), []column{
 	{name: "recover_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.RecoverRequestedAt }},
 	{name: "recover_action", by: apiLayer, claim: true, field: func(w *row) any { return orEmpty(&w.RecoverAction) }},
 	{name: "recover_archive", by: apiLayer, claim: true, field: func(w *row) any { return &w.RecoverFrom }, value: func(w *row) (any, error) { return jsonOf(w.RecoverFrom) }},
+	{name: "restore_from", by: apiLayer, claim: true, field: func(w *row) any { return &w.RestoreFrom }, value: func(w *row) (any, error) { return jsonOf(w.RestoreFrom) }},
 	{name: "cancel_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.CancelRequestedAt }},
 	{name: "force_stop_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.ForceStopRequestedAt }},
 
@@ -106,6 +107,8 @@ var columns = append(textColumns(), []column{
 	{name: "freeing_from", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.FreeingFrom }},
 	{name: "standby_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.StandbyTTL }},
 	{name: "archive_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.ArchiveTTL }},
+	{name: "backup_interval_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.BackupInterval }},
+	{name: "backup_keep", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.BackupKeep) }},
 	{name: "updated_at", skipTick: true, field: func(w *row) any { return &w.UpdatedAt }},
 	{name: "home_bytes", skipTick: true, field: func(w *row) any { return &w.HomeBytes }},
 	{name: "archives_bytes", skipTick: true, field: func(w *row) any { return &w.ArchivesBytes }},

@@ -100,7 +100,7 @@ type Runtime interface {
 	Jobs(ctx context.Context) ([]Job, error)
 
 	// StartJob starts a storage job: `codehub storage-job` in a container with the
-	// volume (read-only for JobArchive) and the one directory or socket through which
+	// volume (read-only for JobArchive and JobBackup) and the one directory or socket through which
 	// it reaches the bucket, and no network. In Kubernetes it has no such directory, and
 	// reaches the bucket over the network. If a job of the same kind, claim and
 	// key exists, running or ended, it is returned instead; one of another claim is
@@ -112,6 +112,13 @@ type Runtime interface {
 	// the ended job of that restore. A job that does not receive its whole input
 	// ends with an error. In Kubernetes it reports while a node pulls the job's image, and while
 	// no node has room for the job. It is ErrBusy if that lasts, and the job stays.
+	//
+	// JobBackup needs a settled home (otherwise ErrVolumeMismatch) and runs beside any
+	// container that uses it, at a low priority. It is ErrBusy only while another job,
+	// or a call that needs the home alone, works on it. No call fails or waits because of a
+	// backup: those that need the home alone end one that runs, after which FollowJob
+	// returns a code other than 0, or ErrNotFound. JobDrill has an empty folder in place of
+	// a home, and conflicts with nothing; its Storage and VolumeClaim are not used.
 	StartJob(ctx context.Context, spec JobSpec, progress func(Progress)) (Job, error)
 
 	// FollowJob calls line for every line that the job has printed since it began,
@@ -334,12 +341,23 @@ type JobKind string
 const (
 	JobArchive JobKind = "archive" // volume to bucket
 	JobRestore JobKind = "restore" // bucket to volume
+	JobBackup  JobKind = "backup"  // volume to bucket, while the home may be in use
+	JobDrill   JobKind = "drill"   // bucket to an empty folder that is removed with the job
 )
+
+// Valid reports whether there are jobs of this kind.
+func (k JobKind) Valid() bool {
+	switch k {
+	case JobArchive, JobRestore, JobBackup, JobDrill:
+		return true
+	}
+	return false
+}
 
 // JobCommand is the subcommand of the codehub executable that runs a storage job.
 // The others are the mount points of the home, the archive's directory and the
-// directory of the bucket's socket, if given, and for JobArchive an empty directory
-// on the file system that a restore would use.
+// directory of the bucket's socket, if given, and for JobArchive and JobBackup an empty
+// directory on the file system that a restore would use.
 const (
 	JobCommand    = "storage-job"
 	JobHomeDir    = "/home-volume"

@@ -207,6 +207,7 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 		})
 		g.Go(func() error { return s.garbage.Run(gctx, rows) })
 		g.Go(func() error { return s.backups.Run(gctx) })
+		g.Go(func() error { return s.homeBackups.Run(gctx, rows) })
 		g.Go(func() error { return s.ttl.Run(gctx, rows) })
 		g.Go(func() error { return s.usage.Run(gctx, rows) })
 		g.Go(func() error { return s.inside.Run(gctx, postgres.NewUsage(rows).Running) })
@@ -243,6 +244,7 @@ func (s *server) forwardWakes(ctx context.Context) error {
 		case <-s.hub.Wakes():
 			s.marks.Wake()
 			s.ctrl.Wake()
+			s.homeBackups.Wake()
 		}
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"codehub/internal/control/admin"
 	"codehub/internal/control/backup"
 	"codehub/internal/control/gc"
+	"codehub/internal/control/homebackup"
 	"codehub/internal/control/mark"
 	"codehub/internal/control/reconcile"
 	"codehub/internal/control/replica"
@@ -329,8 +330,11 @@ type server struct {
 	templates *templates.Service
 	builder   *devcontainers.Builder // nil: this server builds no images from repositories
 	continued *shortway.Group        // event streams and WebSockets
-	http      http.Handler
-	metrics   *httpapi.Metrics
+
+	homeBackups *homebackup.Runner
+
+	http    http.Handler
+	metrics *httpapi.Metrics
 
 	leads       atomic.Pointer[postgres.Controller] // nil: this server publishes nothing on Redis
 	flushFailed bool                                // at shutdown
@@ -423,13 +427,16 @@ func newServer(p parts) (*server, error) {
 		Gap:     func() { workspaces.InvalidateAll(); attacher.Gap() },
 	})
 
+	homeBackups := homebackup.NewRunner(homebackup.Config{
+		Schedule: cfg.HomeBackups, Runtime: p.runtime, Bucket: p.bucket, DeleteGrace: cfg.Retention.DeleteGrace, Ready: marks.MayRemove, Conditions: p.conditions, MaxBytes: cfg.Limits.BackupBytes, Log: log,
+	})
 	ticks := newTickMetric()
 	ctrl := reconcile.New(reconcile.Config{
 		Runtime: p.runtime, Archives: p.bucket, Intents: db, Routes: workspaces, Log: log, Conditions: p.conditions,
 		Images: cfg.Defaults.Images, Sizes: cfg.Defaults.Sizes,
 		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare,
 		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
-		MayRemove: marks.MayRemove, Setups: []reconcile.Setup{secretService.Deliver, dotfileService.Deliver},
+		MayRemove: marks.MayRemove, Backup: homeBackups.Before, Setups: []reconcile.Setup{secretService.Deliver, dotfileService.Deliver},
 		Ticked:  func(took time.Duration) { ticks.Observe(took.Seconds()) },
 		Address: func(id workspace.ID) string { return addressOf(cfg.Layout, id) },
 	})
@@ -459,6 +466,7 @@ func newServer(p parts) (*server, error) {
 	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, backupMetric(backups.Last), p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))
 	metrics.Registry().MustRegister(workspaces.Metrics()...)
 	metrics.Registry().MustRegister(append(sshMetrics(gate), ticks)...)
+	metrics.Registry().MustRegister(homeBackups.Metrics()...)
 	if p.numbers == nil {
 		mux.Handle("GET /metrics", metrics.Handler())
 	}
@@ -475,7 +483,7 @@ func newServer(p parts) (*server, error) {
 
 	return &server{
 		gate: gate, metrics: metrics,
-		parts: p, auth: authentication, signIn: signIn, gitApps: gitApps, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, backups: backups, marks: marks, hold: hold,
+		parts: p, auth: authentication, signIn: signIn, gitApps: gitApps, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, backups: backups, homeBackups: homeBackups, marks: marks, hold: hold,
 		flush: flush, ttl: idle, usage: spending, inside: inside, templates: offered, builder: builder, continued: continued, http: served,
 	}, nil
 }

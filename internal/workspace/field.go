@@ -6,11 +6,12 @@ import "errors"
 var labels = map[string]string{
 	"name": "Name", "description": "Description", "memo": "Notes", "image_ref": "Image", "size": "Size", "time_zone": "Time zone",
 	"standby_ttl_seconds": "Stop when idle", "archive_ttl_seconds": "Archive when stopped", "keep_awake_until": "Keep awake until",
+	"backup_interval_seconds": "Back up every", "backup_keep": "Keep backups",
 	"desired_state": "State", "archive_op_id": "Archive", "message": "Message", "to": "New owner", "user": "User", "claim": "Group at the identity provider", "issuer": "Issuer",
 	"max_running": "Running limit", "max_workspaces": "Workspaces", "max_bytes": "Size of homes and archives",
 	"port": "Port", "with": "Who can open it", "expires_in_seconds": "How long", "expires_at": "Expires after",
 	"repo": "Repository", "repositories": "Repositories", "branch": "Branch", "path": "Folder", "depth": "Depth",
-	"file": "File", "current": "Current password", "new": "New password",
+	"file": "File", "note": "Note", "count": "Count", "backup": "Backup", "current": "Current password", "new": "New password",
 }
 
 // FieldLabel returns what a message calls a field of a request: its label on the pages, in

@@ -87,7 +87,7 @@ func (w Workspace) Obstructed() bool {
 }
 
 // PendingRequest names the request that was accepted and is not carried out
-// yet: force_stop, cancel, recover or set_aside; empty if there is none.
+// yet: force_stop, cancel, recover, set_aside or restore; empty if there is none.
 func (w Workspace) PendingRequest() string {
 	switch {
 	case w.ForceStopRequestedAt != nil:
@@ -98,6 +98,8 @@ func (w Workspace) PendingRequest() string {
 		return "set_aside"
 	case w.RecoverRequestedAt != nil:
 		return "recover"
+	case w.RestoreFrom != nil:
+		return "restore"
 	}
 	return ""
 }

@@ -20,4 +20,7 @@ type TemplateSettings struct {
 	StandbyTTL *int              `json:"standby_ttl_seconds,omitempty"` // nil: the server's default
 	ArchiveTTL *int              `json:"archive_ttl_seconds,omitempty"`
 	Project    *Project          `json:"project,omitempty"` // nil: nothing
+
+	BackupInterval *int   `json:"backup_interval_seconds,omitempty"` // nil: the server's
+	BackupKeep     string `json:"backup_keep,omitempty"`             // empty: the server's
 }

@@ -105,6 +105,9 @@ type Workspace struct {
 	StandbyTTL *int              // seconds; nil = the server's default, 0 = never
 	ArchiveTTL *int
 	Template   *TemplateUse // nil: it was created without one; its values may be secrets
+	// BackupInterval is the seconds between two backups of the home; nil: the server's, 0: none.
+	BackupInterval *int
+	BackupKeep     string // which backups are kept; empty: the server's rule. See ParseKeep
 
 	// HomeBytes and ArchivesBytes are the sizes of the home's volume and of all archives when they
 	// were last measured; nil: not measured yet.
@@ -125,9 +128,11 @@ type Workspace struct {
 
 	// Requests: set by the API layer, cleared by the controller, which clears
 	// exactly the request that it saw.
-	RecoverRequestedAt   *time.Time
-	RecoverAction        string
-	RecoverFrom          *Archive // with RecoverArchive alone
+	RecoverRequestedAt *time.Time
+	RecoverAction      string
+	RecoverFrom        *Archive // with RecoverArchive alone
+	// RestoreFrom is the backup that is to replace the home, which is archived first; nil: none.
+	RestoreFrom          *Archive
 	CancelRequestedAt    *time.Time
 	ForceStopRequestedAt *time.Time
 

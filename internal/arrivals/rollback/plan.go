@@ -277,6 +277,8 @@ func (s Step) newest(facts Facts) Step {
 	}
 	best := s.best()
 	switch {
+	case row.Home.State != workspace.HomeLive && workspace.IsBackup(row.ArchiveKey) && !s.Undelete && (best == nil || known(row, *best)):
+		because(ArchiveUnchanged) // a backup, which is not listed
 	case best == nil:
 		if row.Home.State == workspace.HomeLive || row.ArchiveKey != "" {
 			s.Lost = true

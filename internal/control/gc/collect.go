@@ -265,7 +265,7 @@ func (c *collection) unknown(held postgres.Holdings) {
 }
 
 // calls reports whether the decision writes or removes anything.
-func (d decision) calls() bool { return d.changes || d.item.Verdict == Remove && d.there }
+func (d decision) calls() bool { return d.changes || d.releases || d.item.Verdict == Remove && d.there }
 
 // take adds decisions to the report, except removals of archives that are
 // already gone.

@@ -39,6 +39,9 @@ type decision struct {
 	finding postgres.Finding
 	changes bool // the finding differs from the record
 	there   bool // the bucket has at least one of its objects
+	// releases: a deleted workspace names a backup, which is not recorded as an archive: others may be
+	// restored from the same one, and package homebackup removes it.
+	releases bool
 }
 
 // decide returns a decision for each archive of one workspace that is in the
@@ -75,7 +78,11 @@ func decide(v view) []decision {
 			d.item.Verdict = Found
 		}
 		d.there = l.home || l.meta
-		d.finding, d.changes = v.finding(key, d.item)
+		if workspace.IsBackup(key) {
+			d.releases = over
+		} else {
+			d.finding, d.changes = v.finding(key, d.item)
+		}
 		out = append(out, d)
 	}
 	return out
@@ -234,10 +241,11 @@ func (v view) since(r record) bool {
 	return !r.CreatedAt.Before(v.listedAt) || r.VerifiedAt != nil && !r.VerifiedAt.Before(v.listedAt)
 }
 
-// currentListed reports whether the listing should show the current archive.
+// currentListed reports whether the listing should show the current archive. It never shows a backup
+// that the home is restored from.
 func (v view) currentListed() bool {
 	key := v.holder.ArchiveKey
-	return strings.HasPrefix(key, v.prefix) && !v.since(v.records[key])
+	return strings.HasPrefix(key, v.prefix) && !workspace.IsBackup(key) && !v.since(v.records[key])
 }
 
 // currentMissing reports whether the listing should show the current archive and

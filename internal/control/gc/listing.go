@@ -36,6 +36,9 @@ func newListing(at time.Time, objects []bucket.Object) listing {
 	l := listing{at: at, archives: map[workspace.ID]map[string]listed{}}
 	for _, o := range objects {
 		k := o.Parsed
+		if k.Kind == bucket.Manifest || k.Kind == bucket.Pack { // package homebackup removes them
+			continue
+		}
 		if k.Kind != bucket.Home && k.Kind != bucket.Meta {
 			l.others = append(l.others, o.Object)
 			continue

@@ -46,6 +46,29 @@ func TestFoundArchiveIsKept(t *testing.T) {
 	})
 }
 
+// A home that is restored from a backup has no archive, and none is missing. The backup ends the
+// deletion of its workspace as an archive does.
+func TestBackupIsNoMissingArchive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	id := w.workspace("one")
+	key := w.bucket.Installation + "/" + string(id) + "/backups/20261130T120000Z-0198c0de-0000-7000-8000-000000000001.manifest.zst"
+	w.Exec(`UPDATE workspaces SET archive_key = $2, home_ctx = '{"state": "absent"}' WHERE id = $1`, id, key)
+	for range 2 {
+		if r := w.collect(gc.Options{}); len(r.Items) > 0 {
+			t.Errorf("collected: %+v", r.Items)
+		}
+		w.pass(delay)
+	}
+	w.Exec(`UPDATE workspaces SET deleted_at = now() - $2::interval WHERE id = $1`, id, 2*grace)
+	if r := w.collect(gc.Options{}); r.Released != 1 {
+		t.Errorf("released: %+v", r)
+	}
+	// Others can still be restored from it.
+	other := w.workspace("other")
+	w.Exec(`UPDATE workspaces SET archive_key = $2, home_ctx = '{"state": "absent"}' WHERE id = $1`, other, key)
+}
+
 // A complete archive that is newer than the current one is kept, even if its
 // operation never recorded it.
 func TestNewestCompleteArchiveIsKept(t *testing.T) {

@@ -32,6 +32,11 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 		if err := t.awaitRoom(w); err != nil {
 			return err
 		}
+		cause := workspace.BackupArchive
+		if row.RestoreFrom != nil {
+			cause = workspace.BackupRestore
+		}
+		t.cfg.Backup(ctx, row, cause, w.step)
 		var ours bool
 		if row, ours, err = t.ownHome(ctx, row, w.step); err != nil || !ours {
 			return err

@@ -253,12 +253,11 @@ func (t *term) archiveStates(ctx context.Context, row workspace.Workspace, since
 		// up again when the executor has ended.
 		current = lifecycle.ArchiveUnknown
 	}
-	if lifecycle.AsksEarlier(row) {
-		from := row.RecoverFrom
+	if from := lifecycle.EarlierOf(row); from != nil {
 		q.key, q.digest, q.size = from.Key, from.Digest, from.Size
 		var too bool
 		earlier, too = t.lookupResult(ctx, archiveRef{id: row.ID, earlier: true}, q, since, waits)
-		// A recovery needs both results in one tick.
+		// A recovery and a restore need both results in one tick.
 		if too && current != lifecycle.ArchiveUnknown {
 			t.bucket.keep(archiveRef{id: row.ID})
 		}
@@ -282,7 +281,7 @@ func (b *bucket) keep(s archiveRef) {
 // after a final error, or before operations that do not use the archive.
 func needsLookup(row workspace.Workspace, busy bool) bool {
 	switch {
-	case row.RecoverRequestedAt != nil:
+	case row.RecoverRequestedAt != nil, lifecycle.EarlierOf(row) != nil:
 		return true
 	case row.Operation != workspace.OpNone:
 		return !busy
@@ -290,7 +289,7 @@ func needsLookup(row workspace.Workspace, busy bool) bool {
 		return false
 	}
 	seen := row.Conditions.Get(workspace.ArchiveReady)
-	goes := row.Home.State.Removable() || row.Home.State == workspace.HomeFilling && row.DesiredState == workspace.DesiredArchived
+	goes := row.Home.State.Removable() || row.Home.State == workspace.HomeFilling && lifecycle.Wanted(row) == workspace.DesiredArchived
 	return goes || !seen.True() || seen.Message != row.ArchiveKey
 }
 

@@ -79,6 +79,9 @@ type Config struct {
 
 	Settings
 	StopGrace time.Duration
+	// Backup makes a backup of a home before a step that replaces or removes it, for one of workspace's
+	// Backup… causes, and returns when it has ended; nil: none is made.
+	Backup func(ctx context.Context, row workspace.Workspace, cause string, step func(runtime.Progress))
 	// Setups are what workspaces need beyond their images.
 	Setups []Setup
 	// Address returns the address at which browsers open a workspace; nil: unknown.
@@ -178,6 +181,9 @@ func New(cfg Config) *Controller {
 	}
 	if cfg.Address == nil {
 		cfg.Address = func(workspace.ID) string { return "" }
+	}
+	if cfg.Backup == nil {
+		cfg.Backup = func(context.Context, workspace.Workspace, string, func(runtime.Progress)) {}
 	}
 	if cfg.Ticked == nil {
 		cfg.Ticked = func(time.Duration) {}

@@ -1,10 +1,13 @@
 package reconcile_test
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
 	"codehub/internal/postgres"
+	"codehub/internal/runtime"
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/testing/runtimetest"
 	"codehub/internal/workspace"
@@ -38,6 +41,51 @@ func TestImageChangeWaitsForTheStart(t *testing.T) {
 	w.want(id, workspace.DesiredRunning, true)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	w.await(id, "running with the new image", func(ws workspace.Workspace) bool { return ws.RunningImage == image })
+}
+
+// Backups are made before a start with another image, an archive and a restore, and not before other starts.
+func TestBackupBeforeSteps(t *testing.T) {
+	t.Parallel()
+	causes := make(chan string, 10)
+	w := newWorld(t, func(w *world) {
+		w.backup = func(_ context.Context, row workspace.Workspace, cause string, _ func(runtime.Progress)) {
+			causes <- cause
+			if row.Home.State != workspace.HomeLive {
+				t.Errorf("the home is %s before %s", row.Home.State, cause)
+			}
+		}
+	})
+	w.lead()
+	id := w.filled("one", "content")
+	w.await(id, "pinned", func(ws workspace.Workspace) bool { return lifecycle.PinOf(ws) != nil })
+	w.restart(id)
+	image := runtimetest.DefaultImage + "-2"
+	w.fake.AddImage(image, runtimetest.DefaultHome())
+	if _, err := w.DB.PatchWorkspace(t.Context(), w.owner, id, postgres.Patch{Image: &image}); err != nil {
+		t.Fatal(err)
+	}
+	w.restart(id)
+	w.want(id, workspace.DesiredStandby, false)
+	w.awaitPhase(id, workspace.PhaseStandby)
+	archived := w.archived(id)
+	w.opened(id, "content")
+	w.write(id, "changed")
+	const backup = "0190f000-0000-7000-8000-000000000001"
+	w.Exec(`INSERT INTO home_backups (id, workspace_id, state, cause, key, digest, size, begun_at, ended_at) VALUES ($1, $2, 'done', 'schedule', $3, $4, $5, now(), now())`,
+		backup, id, archived.ArchiveKey, archived.ArchiveDigest, archived.ArchiveSize)
+	if _, err := w.DB.RequestRestore(t.Context(), w.owner, id, backup, false); err != nil {
+		t.Fatal(err)
+	}
+	w.await(id, "restored", func(ws workspace.Workspace) bool { return ws.RestoreFrom == nil && ws.Phase == workspace.PhaseRunning })
+	w.expect(id, "content")
+	close(causes)
+	var got []string
+	for cause := range causes {
+		got = append(got, cause)
+	}
+	if !slices.Equal(got, []string{workspace.BackupImage, workspace.BackupArchive, workspace.BackupRestore}) {
+		t.Errorf("backups before %q", got)
+	}
 }
 
 // restart stops and starts a workspace, and returns it with another container.

@@ -115,7 +115,7 @@ func (e *entry) recordRest(s decision) {
 	row, r := s.row, s.result
 	e.resting = r.Action.Kind == lifecycle.None && r.LookAgain.IsZero() && !r.ApplyQueued && !s.changed() &&
 		row.Operation == workspace.OpNone && row.NextDesired == "" && row.RetryAt == nil && row.DeletedAt == nil &&
-		row.RecoverRequestedAt == nil && row.CancelRequestedAt == nil && row.ForceStopRequestedAt == nil &&
+		row.RecoverRequestedAt == nil && row.CancelRequestedAt == nil && row.ForceStopRequestedAt == nil && row.RestoreFrom == nil &&
 		!lifecycle.AsksBucket(row) &&
 		(e.container == nil || e.container.State == runtime.ContainerRunning && row.Conditions.Is(workspace.ContainerReady))
 	e.settled = false

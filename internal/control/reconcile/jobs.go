@@ -2,10 +2,8 @@ package reconcile
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"codehub/internal/archive"
@@ -14,6 +12,12 @@ import (
 	"codehub/internal/storage/store"
 	"codehub/internal/workspace"
 )
+
+// besides reports whether the job belongs to package homebackup, which removes it. The runtime ends it
+// where something needs the home alone.
+func besides(j runtime.Job) bool {
+	return j.Kind == runtime.JobBackup || j.Kind == runtime.JobDrill
+}
 
 // endJobs removes the storage jobs of other claims on row's workspace, because none
 // of them may touch the home while this claim works on it. It returns this claim's
@@ -27,7 +31,7 @@ func (t *term) endJobs(ctx context.Context, row workspace.Workspace) (*runtime.J
 	}
 	var own *runtime.Job
 	for _, j := range jobs {
-		if j.Workspace != row.ID {
+		if j.Workspace != row.ID || besides(j) {
 			continue
 		}
 		unreachable := j.Running && !t.cfg.Archives.Reaches(j)
@@ -74,7 +78,7 @@ func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpe
 		}
 		// The server that was to send the instructions stopped while the job waited
 		// for them.
-		if !errors.Is(err, errNoInstructions) || attempt > 1 {
+		if !errors.Is(err, storagejob.ErrNoOrders) || attempt > 1 {
 			return archive.Stats{}, nil, err
 		}
 		own = nil
@@ -90,39 +94,14 @@ func (t *term) removeJob(ctx context.Context, j runtime.Job) bool {
 	return err == nil
 }
 
-var errNoInstructions = errors.New("the storage job received no instructions")
-
-// follow follows a job to its end and returns its result. A result counts only if
-// it names the job's own claim and kind.
+// follow follows a job to its end and returns its result.
 func (t *term) follow(ctx context.Context, j runtime.Job, step func(runtime.Progress)) (archive.Stats, error) {
-	var result *storagejob.Result
-	var tail outputTail
-	exit, err := t.cfg.Runtime.FollowJob(ctx, j.ID, func(line []byte) {
-		var e storagejob.Event
-		if json.Unmarshal(line, &e) != nil || e.Progress == nil && e.Result == nil {
-			tail.add(line)
-			return
-		}
-		if p := e.Progress; p != nil {
-			step(runtime.Progress{Step: p.Step, Done: p.Bytes, Total: p.BytesTotal, Entries: p.Entries, EntriesTotal: p.EntriesTotal})
-		}
-		if e.Result != nil {
-			result = e.Result
-		}
-	})
-	switch {
-	case errors.Is(err, runtime.ErrNotFound):
-		return archive.Stats{}, errors.New("the storage job was removed before it had ended")
-	case err != nil:
-		return archive.Stats{}, fmt.Errorf("follow the storage job: %w", err)
-	case result == nil:
-		return archive.Stats{}, fmt.Errorf("the storage job ended (exit code %d) without a result%s", exit, tail.describe())
-	case result.Error != nil && result.Error.Kind == storagejob.NoOrders:
-		return archive.Stats{}, errNoInstructions
-	case result.Claim != j.Claim || result.Kind != string(j.Kind):
-		return archive.Stats{}, fmt.Errorf("the storage job reports on %.50q of claim %.50q, and was to do %q of claim %q", result.Kind, result.Claim, j.Kind, j.Claim)
-	case result.Error != nil:
-		return archive.Stats{}, &jobError{jobFailed(result.Error)}
+	result, err := storagejob.Follow(ctx, t.cfg.Runtime.FollowJob, j, step)
+	if err == nil && result.Error != nil {
+		err = &jobError{jobFailed(result.Error)}
+	}
+	if err != nil {
+		return archive.Stats{}, err
 	}
 	return result.Stats, nil
 }
@@ -176,24 +155,6 @@ type diskFullError struct{ cause error }
 func (e *diskFullError) Error() string { return fullDisk + ": " + e.cause.Error() }
 func (e *diskFullError) Unwrap() error { return e.cause }
 
-// outputTail keeps the end of a job's output that is not part of the report.
-type outputTail []byte
-
-func (w *outputTail) add(line []byte) {
-	const most = 2000
-	*w = append(append(*w, line...), '\n')
-	if n := len(*w); n > most {
-		*w = append((*w)[:0], (*w)[n-most:]...)
-	}
-}
-
-func (w *outputTail) describe() string {
-	if s := strings.TrimSpace(strings.ToValidUTF8(string(*w), "\uFFFD")); s != "" {
-		return "; it printed: " + s
-	}
-	return ""
-}
-
 // sweepJobs removes the jobs that belong to no running operation: it was cancelled,
 // it failed, or another server started it. rows are the rows as this tick has
 // written them. The job that a home was restored by stays as long as the home.
@@ -206,7 +167,7 @@ func (t *term) sweepJobs(ctx context.Context, rows []*workspace.Workspace, seen 
 	}
 	for _, row := range rows {
 		for _, j := range seen.jobs[row.ID] {
-			if row.Operation != workspace.OpNone && j.Claim == row.OpID || holds(j, seen.volumes[row.ID]) {
+			if besides(j) || row.Operation != workspace.OpNone && j.Claim == row.OpID || holds(j, seen.volumes[row.ID]) {
 				continue
 			}
 			t.endJob(ctx, j)

@@ -107,6 +107,9 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 			return err
 		}
 	}
+	if startsAnother(row) {
+		t.cfg.Backup(ctx, row, workspace.BackupImage, step)
+	}
 	row, ours, err := t.ownHome(ctx, row, step)
 	if err != nil || !ours {
 		return err
@@ -148,6 +151,12 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	}
 	t.cfg.Log.Debug("ide ready", "workspace", row.ID, "container_took", started.Sub(began), "ide_took", time.Since(started))
 	return nil
+}
+
+// startsAnother reports whether the workspace starts with another image than last time.
+func startsAnother(row workspace.Workspace) bool {
+	last := row.ImagePin
+	return last != nil && (last.Ref != row.ImageRef || last.Generation != row.ImageGeneration)
 }
 
 // ownHome gives row's home to the workspace's uid unless it has it, and returns row with

@@ -233,7 +233,7 @@ func withoutClaim(s decision) lifecycle.Result {
 func (s *decision) changed() bool {
 	a, b := s.row, s.result.Row
 	return a.Phase != b.Phase || a.RunningImage != b.RunningImage || a.RunningEnv != b.RunningEnv || a.RunningSize != b.RunningSize || a.HomeLimit != b.HomeLimit || a.ImageNewer != b.ImageNewer || !equalTo(a.ImagePin, b.ImagePin) || !a.Conditions.Equal(b.Conditions) || !a.Progress.Equal(b.Progress) ||
-		s.result.ClearRecover || s.result.ClearCancel || s.result.ClearForceStop
+		s.result.ClearRecover || s.result.ClearCancel || s.result.ClearForceStop || s.result.ClearRestore
 }
 
 func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace, v view, seen observation, bucketSince time.Time) decision {
@@ -278,6 +278,7 @@ func (t *term) write(ctx context.Context, steps []decision) ([]bool, error) {
 		changes[i] = postgres.Change{
 			Seen: s.row, Next: s.result.Row, Claim: comparesRow(s),
 			ClearRecover: s.result.ClearRecover, ClearCancel: s.result.ClearCancel, ClearForceStop: s.result.ClearForceStop,
+			ClearRestore: s.result.ClearRestore, Audit: s.result.Audit,
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)

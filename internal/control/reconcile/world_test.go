@@ -11,6 +11,7 @@ import (
 	"codehub/internal/base/health"
 	"codehub/internal/control/reconcile"
 	"codehub/internal/postgres"
+	"codehub/internal/runtime"
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/testing/runtimetest"
@@ -47,6 +48,7 @@ type world struct {
 	step     func(id workspace.ID, step string)
 	gates    []*gate
 	setups   []reconcile.Setup
+	backup   func(ctx context.Context, row workspace.Workspace, cause string, step func(runtime.Progress))
 
 	lookWithin, choreWithin time.Duration
 	orphanDelay             time.Duration
@@ -102,7 +104,7 @@ func (w *world) controller() *reconcile.Controller {
 			ImageCheckInterval: w.checks, UIDs: w.uids,
 		},
 		StopGrace: time.Second, Backoff: 20 * time.Millisecond, ObserveTimeout: w.lookWithin, SideTaskTimeout: w.choreWithin,
-		MayRemove: w.mayRemove, Setups: w.setups,
+		MayRemove: w.mayRemove, Setups: w.setups, Backup: w.backup,
 	})
 }
 

@@ -19,7 +19,7 @@ const base = "https://hub.example.com/"
 
 // Every field of what the API shows is filled from a workspace that has
 // everything, but for when it stops by itself, which one that is deleted does
-// not, and the values of its environment variables.
+// not, the backup in place of its archive, and the values of its environment variables.
 func TestViewIsComplete(t *testing.T) {
 	t.Parallel()
 	at := func(h int) time.Time { return time.Date(2026, 1, 2, h, 0, 0, 0, time.FixedZone("KST", 9*3600)) }
@@ -37,11 +37,11 @@ func TestViewIsComplete(t *testing.T) {
 		GraceBegan: p(9), ForceStopRequestedAt: p(10),
 		Env: map[string]string{"A": "b"}, TimeZone: "Asia/Seoul", Project: &workspace.Project{Scripts: &workspace.Scripts{Create: "make", Start: "run", Timeout: 3}, Devcontainer: &workspace.Devcontainer{File: "project/api/.devcontainer.json"}},
 		Template:     &workspace.TemplateUse{Name: "go", Version: "2", Parameters: map[string]string{"a": "b"}, Previous: &workspace.TemplateUse{Version: "1"}},
-		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), CreatedAt: at(6), UpdatedAt: at(7),
+		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), BackupInterval: n(600), BackupKeep: "7d", RestoreFrom: &workspace.Archive{OpID: "backup"}, CreatedAt: at(6), UpdatedAt: at(7),
 	}
 	v := Server{URL: base, Grace: time.Hour, Sizes: workspace.Sizes{Offered: []workspace.Size{{Name: "small"}}}, TemplateUpdate: func(workspace.Workspace) bool { return true }}.View(w)
 	for i := range reflect.TypeFor[api.Workspace]().NumField() {
-		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && f != "ImageUpdateRequested" && f != "Env" && reflect.ValueOf(v).Field(i).IsZero() {
+		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && f != "RestoredFrom" && f != "ImageUpdateRequested" && f != "Env" && reflect.ValueOf(v).Field(i).IsZero() {
 			t.Errorf("%s is empty", f)
 		}
 	}
@@ -52,6 +52,16 @@ func TestViewIsComplete(t *testing.T) {
 		!cmp.Equal(*v.Template, api.WorkspaceTemplate{Name: "go", Version: "2", PreviousVersion: new("1"), UpdateAvailable: true}) ||
 		v.Conditions["storage.volume_ready"].Reason != "Ready" || *v.StandbyTTLSeconds != 0 || *v.ArchiveSize != 9 ||
 		!cmp.Equal(*v.Progress, api.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6, Steps: []api.ProgressStep{{Step: "packing", BeganAt: at(1).UTC(), Done: 7}}}) {
+		t.Errorf("%+v", v)
+	}
+}
+
+// The home of an archived workspace may come from a backup, whose manifest is no archive.
+func TestViewOfRestoredHome(t *testing.T) {
+	t.Parallel()
+	const id = "0190a5d4-0000-7000-8000-000000000001"
+	v := Server{URL: base}.View(workspace.Workspace{ArchiveKey: "i/w/backups/20260101T000000Z-" + id + ".manifest.zst", ArchiveSize: 9})
+	if v.RestoredFrom == nil || *v.RestoredFrom != id || v.ArchiveSize != nil {
 		t.Errorf("%+v", v)
 	}
 }
@@ -146,7 +156,8 @@ func TestEditsAreComplete(t *testing.T) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		record[name] = true
 	}
-	stays := []string{"desired_state", "queue", "queue_at_limit", "free_space", "keep_awake_until"} // requests for the present
+	stays := []string{"desired_state", "queue", "queue_at_limit", "free_space", "keep_awake_until", // requests for the present
+		"backup_interval_seconds", "backup_keep"} // of backups, which no move takes along
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[api.UpdateWorkspace]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if !record[name] && !slices.Contains(stays, name) {

@@ -285,6 +285,10 @@ func Fill(n *postgres.NewWorkspace, use workspace.TemplateUse) {
 	if n.ArchiveTTL == nil {
 		n.ArchiveTTL = given.ArchiveTTL
 	}
+	if n.BackupInterval == nil {
+		n.BackupInterval = given.BackupInterval
+	}
+	n.BackupKeep = cmp.Or(n.BackupKeep, given.BackupKeep)
 	if len(given.Env) > 0 {
 		env := maps.Clone(given.Env)
 		maps.Copy(env, n.Env)
@@ -306,6 +310,10 @@ func Copy(n *postgres.NewWorkspace, from workspace.Workspace) {
 	if n.ArchiveTTL == nil {
 		n.ArchiveTTL = from.ArchiveTTL
 	}
+	if n.BackupInterval == nil {
+		n.BackupInterval = from.BackupInterval
+	}
+	n.BackupKeep = cmp.Or(n.BackupKeep, from.BackupKeep)
 	n.AwakeWhileWorking = n.AwakeWhileWorking || from.AwakeWhileWorking
 	env := maps.Clone(from.Env)
 	if env == nil {

@@ -42,7 +42,7 @@ func hasty(t *testing.T, answers agenttest.Answers) *agent.Client {
 func everywhere(a agenttest.Answer) agenttest.Answers {
 	return agenttest.Answers{
 		agent.PathHello: a, agent.PathExec: a, agent.PathDial: a, agent.PathListen: a,
-		agent.PathAccept: a, agent.PathFiles: a, agent.PathPorts: a, agent.PathUsage: a, agent.PathContext: a,
+		agent.PathAccept: a, agent.PathFiles: a, agent.PathPorts: a, agent.PathUsage: a, agent.PathContext: a, agent.PathUnpack: a,
 	}
 }
 
@@ -70,6 +70,10 @@ var calls = map[string]func(context.Context, *agent.Client) error{
 			defer r.Close()
 			_, err = io.Copy(io.Discard, r)
 		}
+		return err
+	},
+	"unpack": func(ctx context.Context, c *agent.Client) error {
+		_, err := c.Unpack(ctx, "file", false, func(w io.Writer) error { _, err := w.Write(make([]byte, 1<<10)); return err })
 		return err
 	},
 	"listen": func(ctx context.Context, c *agent.Client) error {

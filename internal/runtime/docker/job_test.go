@@ -49,6 +49,10 @@ func TestJobHardening(t *testing.T) {
 			map[string]bool{runtime.JobHomeDir: false, runtime.JobScratchDir: true, runtime.JobBucketDir: false}},
 		{runtime.JobRestore, true, true, all,
 			map[string]bool{runtime.JobHomeDir: true, runtime.JobObjectDir: false, runtime.JobBucketDir: false}},
+		{runtime.JobBackup, true, true, all,
+			map[string]bool{runtime.JobHomeDir: false, runtime.JobScratchDir: true, runtime.JobObjectDir: true, runtime.JobBucketDir: false}},
+		{runtime.JobDrill, true, true, all,
+			map[string]bool{runtime.JobHomeDir: true, runtime.JobObjectDir: false, runtime.JobBucketDir: false}},
 	}
 	for _, tc := range cases {
 		l := newLate(t, r, workspace.StorageDockerVolume)
@@ -56,6 +60,15 @@ func TestJobHardening(t *testing.T) {
 		spec := runtime.JobSpec{
 			Workspace: l.id, Claim: "op", Kind: tc.kind, Storage: l.storage, VolumeClaim: "home-1", Key: "key",
 			Input: []byte("say the-secret\nexit 0\n"),
+		}
+		limits := helper.JobLimits()
+		switch tc.kind {
+		case runtime.JobBackup:
+			l.ok("SettleVolume", r.SettleVolume(t.Context(), l.id, "home-1"))
+			limits = helper.BackgroundLimits()
+		case runtime.JobDrill:
+			limits = helper.BackgroundLimits()
+			spec.Storage, spec.VolumeClaim = "", ""
 		}
 		if tc.object {
 			spec.ObjectDir = t.TempDir()
@@ -71,8 +84,8 @@ func TestJobHardening(t *testing.T) {
 			t.Errorf("%s: its input can be read from outside: %s, %v", tc.kind, raw, err)
 		}
 		h := info.Container.HostConfig
-		if !info.Container.Config.NetworkDisabled || h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Privileged || h.Memory != helper.JobLimits().Memory || h.MemorySwap != helper.JobLimits().Memory ||
-			h.PidsLimit == nil || *h.PidsLimit != helper.JobLimits().Pids || h.CPUShares != helper.JobCPUShares || !h.RestartPolicy.IsNone() ||
+		if !info.Container.Config.NetworkDisabled || h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Privileged || h.Memory != limits.Memory || h.MemorySwap != limits.Memory ||
+			h.PidsLimit == nil || *h.PidsLimit != limits.Pids || h.CPUShares != helper.JobCPUShares || h.BlkioWeight != limits.BlockWeight && h.BlkioWeight != 0 || !h.RestartPolicy.IsNone() ||
 			!slices.Contains(h.SecurityOpt, "no-new-privileges:true") {
 			t.Errorf("%s: host config = %+v", tc.kind, h)
 		}

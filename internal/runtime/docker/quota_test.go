@@ -189,6 +189,50 @@ func TestLimitedHomes(t *testing.T) {
 	})
 }
 
+// A backup opens a home that is not mounted, and keeps neither another limit nor the removal waiting,
+// for which a home in an image is unmounted.
+func TestBackupOfLimitedHome(t *testing.T) {
+	harness.Verify(t)
+	t.Parallel()
+	limitedKinds(t, func(t *testing.T, r *Runtime, _ func() *Runtime) {
+		full := startLimited(t, r, small)
+		check(t, r.SettleVolume(t.Context(), full.Workspace, full.VolumeClaim))
+		if out, err := fill(t, r, full.Workspace, "large", 1); err != nil {
+			t.Errorf("1 MiB in the home: %v: %s", err, out)
+		}
+		stop(t, r, full)
+		unmountHomes(t, r.cfg.DataDir)
+		backup := func(claim string) {
+			t.Helper()
+			job, err := r.StartJob(t.Context(), runtime.JobSpec{
+				Workspace: full.Workspace, Claim: claim, Kind: runtime.JobBackup, Storage: full.Storage, VolumeClaim: full.VolumeClaim, Key: claim,
+				ObjectDir: t.TempDir(), Input: []byte("say begun\nwait for ever\nexit 0\n"),
+			}, nil)
+			check(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			_, _ = r.FollowJob(ctx, job.ID, func([]byte) { cancel() })
+		}
+		backup("backup-1")
+		full.Size.Disk, full.Claim = large, "start-2"
+		must(t)(r.StartContainer(t.Context(), full, nil))
+		if n := limitOf(t, r, full.Workspace); n != large {
+			t.Errorf("the limit is %d, want %d", n, large)
+		}
+		stop(t, r, full)
+		jobs, err := r.Jobs(t.Context())
+		check(t, err)
+		for _, j := range jobs {
+			check(t, r.RemoveJob(t.Context(), j.ID))
+		}
+		backup("backup-2")
+		check(t, r.RemoveVolume(t.Context(), full.Workspace, full.VolumeClaim, nil))
+		if _, err := os.Lstat(r.homes.Folder(full.Workspace)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the folder of a removed home: %v", err)
+		}
+	})
+}
+
 func TestBtrfsHomesConform(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()

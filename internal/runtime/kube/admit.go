@@ -106,6 +106,9 @@ func (r *Runtime) asItIs(ctx context.Context, p *corev1.Pod, try func(*corev1.Po
 }
 
 func (r *Runtime) admitOnce(ctx context.Context, p *corev1.Pod, may admission) (*corev1.Pod, error) {
+	if kindOf(p) == runtime.JobDrill { // it has no home
+		return r.open(ctx, p)
+	}
 	id := workspace.ID(p.Labels[labelWorkspace])
 	home, err := r.home(ctx, id, p.Annotations[noteVolumeClaim])
 	if err != nil {
@@ -114,7 +117,12 @@ func (r *Runtime) admitOnce(ctx context.Context, p *corev1.Pod, may admission) (
 	if string(home.UID) != p.Annotations[noteVolumeUID] {
 		return nil, fmt.Errorf("volume %s was replaced: %w", home.Name, runtime.ErrVolumeMismatch)
 	}
-	if err := r.free(ctx, id, p); err != nil {
+	if kindOf(p) == runtime.JobBackup {
+		_, err = r.beside(ctx, id, p)
+	} else {
+		err = r.free(ctx, id, p)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if may != nil {
@@ -147,15 +155,18 @@ func (r *Runtime) open(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) 
 
 // free returns runtime.ErrBusy if a Pod other than p uses the home. Pods of tasks and jobs
 // that were not started are removed, which leaves them without a chance to start, and so are
-// those of tasks that no node has yet: another server may have left them. A workspace shares its
-// home with the Pods of other programs.
+// those of tasks that no node has yet: another server may have left them. Backups are ended. A
+// workspace does not wait for the end of one: on another node the volume is not attached before
+// that, and on the same one both can mount it. A workspace shares its home with the Pods of other
+// programs.
 func (r *Runtime) free(ctx context.Context, id workspace.ID, p *corev1.Pod) error {
 	own, err := r.podsBefore(ctx, id, p)
 	if err != nil {
 		return err
 	}
+	starts := p != nil && p.Labels[labelRole] == roleWorkspace
 	for _, other := range own {
-		if p != nil && other.UID == p.UID || ended(other) {
+		if p != nil && other.UID == p.UID || ended(other) || kindOf(other) == runtime.JobDrill {
 			continue
 		}
 		if other.Labels[labelRole] != roleWorkspace && unstarted(other) {
@@ -165,13 +176,51 @@ func (r *Runtime) free(ctx context.Context, id workspace.ID, p *corev1.Pod) erro
 				return err
 			}
 		}
-		return errUsed(id.VolumeName(), other.Name)
+		if kindOf(other) != runtime.JobBackup {
+			return errUsed(id.VolumeName(), other.Name)
+		}
+		end := r.remove
+		if starts {
+			end = r.beginRemoval
+		}
+		if err := end(ctx, other, 0); err != nil {
+			return err
+		}
 	}
-	if p != nil && p.Labels[labelRole] == roleWorkspace {
+	if starts {
 		return nil
 	}
 	task := p != nil && p.Labels[labelRole] == roleTask
 	return r.unusedByOthers(ctx, id, !task)
+}
+
+// gateKept is after how long a Pod that still has its gate was left by a server that has died.
+const gateKept = time.Minute
+
+// beside returns the workspace's Pod, on whose node a backup runs, or nil. p is the backup's own Pod
+// if it exists. It is runtime.ErrBusy while a task or another job works on the home, or is about to,
+// while the workspace's Pod has no node yet, and if that has another one than p was made for.
+func (r *Runtime) beside(ctx context.Context, id workspace.ID, p *corev1.Pod) (*corev1.Pod, error) {
+	own, err := r.podsBefore(ctx, id, p)
+	if err != nil {
+		return nil, err
+	}
+	var user *corev1.Pod
+	for _, other := range own {
+		kind := kindOf(other)
+		switch {
+		case ended(other) || kind == runtime.JobBackup || kind == runtime.JobDrill:
+		case other.Labels[labelRole] == roleWorkspace && other.Spec.NodeName != "":
+			user = other
+		case other.Labels[labelRole] != roleWorkspace && gated(other) && time.Since(other.CreationTimestamp.Time) > gateKept:
+		default:
+			return nil, errUsed(id.VolumeName(), other.Name)
+		}
+	}
+	if p != nil && user != nil && user.Spec.NodeName != p.Annotations[noteNode] {
+		return nil, errUsed(id.VolumeName(), user.Name)
+	}
+	return user, nil
 }
 
 // removeSoon removes a Pod while it is unstarted, and reports whether it is gone. Something else, such
@@ -246,13 +295,21 @@ func (r *Runtime) remove(ctx context.Context, p *corev1.Pod, grace time.Duration
 	if p == nil || err != nil {
 		return err
 	}
+	if err := r.beginRemoval(ctx, p, grace); err != nil {
+		return err
+	}
+	return r.removed(ctx, p)
+}
+
+// beginRemoval deletes exactly this Pod. The cluster ends its processes after the call.
+func (r *Runtime) beginRemoval(ctx context.Context, p *corev1.Pod, grace time.Duration) error {
 	// Zero would remove the Pod from the cluster before its processes have ended.
 	seconds := max(int64(grace.Seconds()), 1)
-	err = r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &seconds, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+	err := r.pods().Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &seconds, Preconditions: &metav1.Preconditions{UID: &p.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict: another Pod has its name
 		return wrapError(ctx, "delete Pod "+p.Name, err)
 	}
-	return r.removed(ctx, p)
+	return nil
 }
 
 // removed waits until exactly this Pod is gone, and until lists know it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -43,26 +44,37 @@ func jobOf(p *corev1.Pod) runtime.Job {
 // with an error.
 func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, progress func(runtime.Progress)) (runtime.Job, error) {
 	switch {
-	case spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore:
+	case !spec.Kind.Valid():
 		return runtime.Job{}, fmt.Errorf("storage job of kind %q: there is none", spec.Kind)
-	case spec.Storage != workspace.StorageKubernetes:
+	case hasHome(spec.Kind) && spec.Storage != workspace.StorageKubernetes:
 		return runtime.Job{}, fmt.Errorf("storage backend %q is not that of Kubernetes", spec.Storage)
 	case spec.ObjectDir != "" || spec.BucketDir != "":
 		return runtime.Job{}, errors.New("a storage job in Kubernetes needs a bucket that it can reach over the network")
 	}
-	unlock, err := r.locks.lock(ctx, spec.Workspace)
+	if !workspace.ValidID(string(spec.Workspace)) {
+		return runtime.Job{}, errNoUUID(spec.Workspace)
+	}
+	unlock, err := r.locks.lock(ctx, lockOf(spec))
 	if err != nil {
 		return runtime.Job{}, err
 	}
 	defer unlock()
-	home, err := r.home(ctx, spec.Workspace, spec.VolumeClaim)
-	if err != nil {
-		return runtime.Job{}, err
+	var home *corev1.PersistentVolumeClaim
+	if hasHome(spec.Kind) {
+		if home, err = r.home(ctx, spec.Workspace, spec.VolumeClaim); err != nil {
+			return runtime.Job{}, err
+		}
 	}
 	name := jobName(spec.Kind, spec.Workspace)
 	p, err := r.named(ctx, name, roleJob)
 	if err != nil {
 		return runtime.Job{}, err
+	}
+	if p != nil && spec.Kind == runtime.JobBackup && p.DeletionTimestamp != nil { // see free
+		if err := r.removed(ctx, p); err != nil {
+			return runtime.Job{}, err
+		}
+		p = nil
 	}
 	if p != nil && !gated(p) {
 		if sameJob(jobOf(p), spec) {
@@ -72,7 +84,7 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, progress f
 			return runtime.Job{}, err
 		}
 	}
-	if err := restorable(home, spec); err != nil {
+	if err := fits(home, spec); err != nil {
 		return runtime.Job{}, err
 	}
 	if p != nil { // without its gate it has restored another archive; with it, its creator has died
@@ -80,10 +92,11 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, progress f
 			return runtime.Job{}, err
 		}
 	}
-	if err := r.free(ctx, spec.Workspace, nil); err != nil {
+	planned, err := r.plannedJob(ctx, spec, home)
+	if err != nil {
 		return runtime.Job{}, err
 	}
-	p, err = r.create(ctx, r.jobPod(spec, home))
+	p, err = r.create(ctx, planned)
 	if errors.Is(err, errExists) {
 		return runtime.Job{}, &runtime.BusyError{Reason: "another server has just created Pod " + name}
 	}
@@ -92,7 +105,7 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, progress f
 	}
 	p, err = r.admit(ctx, p, func(p *corev1.Pod, home *corev1.PersistentVolumeClaim) error {
 		return r.change(ctx, home, func(now *corev1.PersistentVolumeClaim) (map[string]any, error) {
-			if err := restorable(now, spec); err != nil || spec.Kind != runtime.JobRestore {
+			if err := fits(now, spec); err != nil || spec.Kind != runtime.JobRestore {
 				return nil, err
 			}
 			return map[string]any{noteFiller: p.UID, noteSeeded: nil, noteRestored: nil}, nil
@@ -104,18 +117,61 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec, progress f
 	return r.instruct(ctx, p, spec, progress)
 }
 
+// hasHome reports whether jobs of this kind work on the workspace's home.
+func hasHome(kind runtime.JobKind) bool { return kind != runtime.JobDrill }
+
+// lockOf returns what serializes this process's calls on a job. Calls on the home do not wait for
+// a backup, which may wait for a node, nor for a drill.
+func lockOf(spec runtime.JobSpec) workspace.ID {
+	if spec.Kind == runtime.JobBackup || spec.Kind == runtime.JobDrill {
+		return workspace.ID(jobName(spec.Kind, spec.Workspace))
+	}
+	return spec.Workspace
+}
+
+// kindOf returns the kind of a job's Pod; empty for others.
+func kindOf(p *corev1.Pod) runtime.JobKind {
+	if p.Labels[labelRole] != roleJob {
+		return ""
+	}
+	return runtime.JobKind(p.Annotations[noteKind])
+}
+
+// plannedJob returns the Pod of a job that may start now, as far as a first look shows. A backup
+// runs on the node of the workspace's Pod, where alone a volume that one node mounts can be read.
+func (r *Runtime) plannedJob(ctx context.Context, spec runtime.JobSpec, home *corev1.PersistentVolumeClaim) (*corev1.Pod, error) {
+	p := r.jobPod(spec, home)
+	switch spec.Kind {
+	case runtime.JobDrill:
+		return p, nil
+	case runtime.JobBackup:
+		user, err := r.beside(ctx, spec.Workspace, nil)
+		if user != nil {
+			if slices.Contains(home.Spec.AccessModes, corev1.ReadWriteOncePod) {
+				return nil, errUsed(home.Name, user.Name)
+			}
+			p.Spec.Affinity = onNode(user.Spec.NodeName)
+			p.Spec.NodeSelector, p.Spec.Tolerations = user.Spec.NodeSelector, user.Spec.Tolerations
+			p.Annotations[noteNode] = user.Spec.NodeName
+		}
+		return p, err
+	}
+	return p, r.free(ctx, spec.Workspace, nil)
+}
+
 func (r *Runtime) jobPod(spec runtime.JobSpec, home *corev1.PersistentVolumeClaim) *corev1.Pod {
+	reads := spec.Kind == runtime.JobArchive || spec.Kind == runtime.JobBackup
 	return r.pod(onHome{
 		name: jobName(spec.Kind, spec.Workspace), role: roleJob, id: spec.Workspace, claim: spec.Claim, home: home, caps: ownerCaps,
 		notes:   map[string]string{noteKind: string(spec.Kind), noteKey: spec.Key},
 		command: []string{runtime.JobCommand}, stdin: true,
-		readOnly: spec.Kind == runtime.JobArchive, scratch: spec.Kind == runtime.JobArchive,
+		readOnly: reads, scratch: reads,
 	})
 }
 
 // jobStep is the first step of a job that runs.
 func jobStep(kind runtime.JobKind) string {
-	if kind == runtime.JobRestore {
+	if kind == runtime.JobRestore || kind == runtime.JobDrill {
 		return runtime.StepUnpacking
 	}
 	return runtime.StepPacking
@@ -128,15 +184,20 @@ func sameJob(job runtime.Job, spec runtime.JobSpec) bool {
 // replaceable returns nil if the job restored an archive into a home that is to get the
 // content of another one now.
 func (r *Runtime) replaceable(job runtime.Job, home *corev1.PersistentVolumeClaim, spec runtime.JobSpec) error {
-	v := volume(home)
-	if spec.Kind == runtime.JobRestore && !job.Running && job.VolumeClaim == spec.VolumeClaim && job.Key != spec.Key && v.Marker == job.Key && !v.Held {
-		return nil
+	if spec.Kind == runtime.JobRestore && !job.Running && job.VolumeClaim == spec.VolumeClaim && job.Key != spec.Key {
+		if v := volume(home); v.Marker == job.Key && !v.Held {
+			return nil
+		}
 	}
 	return fmt.Errorf("a storage job of claim %s exists: %w", job.Claim, runtime.ErrConflict)
 }
 
-// restorable returns nil if the job may write to the home.
-func restorable(home *corev1.PersistentVolumeClaim, spec runtime.JobSpec) error {
+// fits returns nil if the home is in a state for such a job: live for a backup, and for a restore
+// neither live nor restored already.
+func fits(home *corev1.PersistentVolumeClaim, spec runtime.JobSpec) error {
+	if spec.Kind == runtime.JobBackup && home.Annotations[noteSettled] == "" {
+		return fmt.Errorf("volume %s is not live and cannot be backed up: %w", home.Name, runtime.ErrVolumeMismatch)
+	}
 	if spec.Kind != runtime.JobRestore {
 		return nil
 	}

@@ -50,6 +50,7 @@ const (
 	// Of a storage job.
 	noteKind = "codehub.dev/kind"
 	noteKey  = "codehub.dev/key"
+	noteNode = "codehub.dev/node" // of a backup: that of the workspace's Pod
 
 	// Of what is known of an image.
 	labelImageKey = "codehub.dev/image-key" // hash of its digest or ID

@@ -33,8 +33,8 @@ const (
 type onHome struct {
 	name, role string
 	id         workspace.ID
-	claim      string // of the operation; empty: none
-	home       *corev1.PersistentVolumeClaim
+	claim      string                        // of the operation; empty: none
+	home       *corev1.PersistentVolumeClaim // nil: an empty folder that is removed with the Pod
 	notes      map[string]string
 	image      *chosenImage // whose files it sees; nil: the server's
 	command    []string     // of the codehub executable
@@ -54,7 +54,12 @@ var ownerCaps = []corev1.Capability{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID",
 func (r *Runtime) pod(o onHome) *corev1.Pod {
 	no, yes, root := false, true, int64(0)
 	grace := int64(3)
-	notes := map[string]string{noteVolumeClaim: o.home.Labels[labelClaim], noteVolumeUID: string(o.home.UID)}
+	notes := map[string]string{}
+	home, mount := emptyVolume(homeVolume), corev1.VolumeMount{Name: homeVolume, MountPath: runtime.JobHomeDir}
+	if o.home != nil {
+		notes[noteVolumeClaim], notes[noteVolumeUID] = o.home.Labels[labelClaim], string(o.home.UID)
+		home, mount.SubPath, mount.ReadOnly = claimVolume(homeVolume, o.home.Name), homePath, o.readOnly
+	}
 	for name, value := range o.notes {
 		notes[name] = value
 	}
@@ -69,7 +74,7 @@ func (r *Runtime) pod(o onHome) *corev1.Pod {
 			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsUser: &root, RunAsGroup: &root,
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: o.caps},
 		},
-		VolumeMounts: []corev1.VolumeMount{{Name: homeVolume, MountPath: runtime.JobHomeDir, SubPath: homePath, ReadOnly: o.readOnly}},
+		VolumeMounts: []corev1.VolumeMount{mount},
 	}
 	if o.scratch {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: homeVolume, MountPath: runtime.JobScratchDir, SubPath: scratchPath})
@@ -82,7 +87,7 @@ func (r *Runtime) pod(o onHome) *corev1.Pod {
 			EnableServiceLinks:            &no,
 			TerminationGracePeriodSeconds: &grace,
 			SecurityContext:               &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Volumes:                       []corev1.Volume{claimVolume(homeVolume, o.home.Name)},
+			Volumes:                       []corev1.Volume{home},
 		},
 	}
 	if o.image != nil {
@@ -100,6 +105,10 @@ const homeVolume = "home"
 
 func claimVolume(name, claim string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}
+}
+
+func emptyVolume(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 }
 
 // tool is a folder with programs of codehub's from an image.

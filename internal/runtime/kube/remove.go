@@ -56,14 +56,14 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim strin
 	return wrapError(ctx, "delete persistent volume claim", r.deleteClaim(ctx, c, nil))
 }
 
-// removeEnded removes the Pods of tasks and jobs of a workspace that have ended, or wait.
+// removeEnded removes the Pods of a workspace that work on its home and have ended, or wait.
 func (r *Runtime) removeEnded(ctx context.Context, id workspace.ID) error {
 	own, err := r.podsOf(ctx, id)
 	if err != nil {
 		return err
 	}
 	for _, p := range own {
-		if p.Labels[labelRole] == roleWorkspace || !ended(p) && !unstarted(p) {
+		if p.Labels[labelRole] == roleWorkspace || kindOf(p) == runtime.JobDrill || !ended(p) && !unstarted(p) {
 			continue
 		}
 		if err := r.remove(ctx, p, 0); err != nil {

@@ -110,6 +110,13 @@ func onProcessors(names []string) *corev1.Affinity {
 	}}}
 }
 
+// onNode keeps a Pod off all nodes but one. A Pod with a gate cannot name its node.
+func onNode(name string) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}}},
+	}}}
+}
+
 // addUser mounts the lists of users and groups, in which the workspace's user has a name. They
 // are annotations of the Pod itself, so that a start needs no further object.
 func addUser(p *corev1.Pod, c *corev1.Container, files map[string]string) {

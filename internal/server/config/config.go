@@ -26,6 +26,7 @@ import (
 	"codehub/internal/bus/redisbus"
 	"codehub/internal/control/backup"
 	"codehub/internal/control/gc"
+	"codehub/internal/control/homebackup"
 	"codehub/internal/control/reconcile"
 	"codehub/internal/gateway/front"
 	"codehub/internal/gateway/inbound"
@@ -114,6 +115,8 @@ type Config struct {
 	GC        gc.Schedule        `embed:""`
 	Backups   backup.Schedule    `embed:""`
 
+	HomeBackups homebackup.Schedule `embed:""`
+
 	Version string `kong:"-"` // of this program
 
 	// Computed by Resolve.
@@ -138,7 +141,7 @@ func (c *Config) Resolve() error {
 		c.authorities,
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
 		c.backends, c.Defaults.Resolve, c.sizes, c.Docker.Resolve, c.SSH.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.Limits.Resolve, c.Audit.Resolve, c.cluster, c.logging,
-		c.Registries.Resolve, c.SignIn.Resolve, c.logins, c.Sealed.Resolve, c.Git.Resolve, c.Templates.Resolve,
+		c.Registries.Resolve, c.SignIn.Resolve, c.logins, c.Sealed.Resolve, c.Git.Resolve, c.Templates.Resolve, c.HomeBackups.Resolve,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -231,6 +231,8 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"pull rate, too high", []string{"--pull-min-rate", "2g"}, "CODEHUB_PULL_MIN_RATE"},
 		{"pull timeout", []string{"--pull-timeout", "1s"}, "CODEHUB_PULL_TIMEOUT"},
 		{"backups, too often", []string{"--database-backup-interval", "1s"}, "CODEHUB_DATABASE_BACKUP_INTERVAL"},
+		{"backups of homes, too often", []string{"--backup-interval", "1s"}, "CODEHUB_BACKUP_INTERVAL"},
+		{"backups of homes, no rule", []string{"--backup-keep", "24h,7x"}, "CODEHUB_BACKUP_KEEP"},
 		{"ballast, words", []string{"--ballast", "heavy"}, "CODEHUB_BALLAST"},
 		{"ballast, too small", []string{"--ballast", "1k"}, "CODEHUB_BALLAST"},
 		{"ballast, too large", []string{"--ballast", "2000g"}, "CODEHUB_BALLAST"},

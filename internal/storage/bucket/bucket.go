@@ -55,6 +55,8 @@ type Bucket struct {
 	presigner store.Presigner // nil: a folder
 	folders   folderStore     // nil: S3
 
+	manifests budget
+
 	mu      sync.Mutex
 	allowed *endpoint // what Relay forwards; nil: not known yet
 }
@@ -105,16 +107,11 @@ func (b *Bucket) Key(id workspace.ID, claim string) string {
 }
 
 // State checks the archive of a row: its .meta must name this workspace and the
-// row's digest and size (if set), and its object must have that size. On an
+// row's digest and size (if set), and its object must have that size. If it is a backup, also of another
+// workspace, its manifest must have that digest and size, and its packs must exist. On an
 // error the result is ArchiveUnknown.
 func (b *Bucket) State(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error) {
-	meta, err := b.Meta(ctx, row.ArchiveKey)
-	if err == nil {
-		err = describes(meta, row)
-	}
-	if err == nil {
-		err = b.complete(ctx, row.ArchiveKey, meta)
-	}
+	err := b.check(ctx, row)
 	if err == nil {
 		err = b.right(ctx) // a home is removed on this result
 	}
@@ -133,11 +130,32 @@ func (b *Bucket) State(ctx context.Context, row workspace.Workspace) (lifecycle.
 	return lifecycle.ArchiveUnknown, err
 }
 
+// check returns why the archive of a row cannot be restored.
+func (b *Bucket) check(ctx context.Context, row workspace.Workspace) error {
+	if ParseKey(row.ArchiveKey).Kind == Manifest {
+		return b.generationState(ctx, row)
+	}
+	meta, err := b.Meta(ctx, row.ArchiveKey)
+	if err != nil {
+		return err
+	}
+	if err := describes(meta, row); err != nil {
+		return err
+	}
+	return b.complete(ctx, row.ArchiveKey, meta)
+}
+
 // describes compares a .meta with the row whose archive it should describe.
 func describes(meta *archive.Meta, row workspace.Workspace) error {
-	switch {
-	case meta.WorkspaceID != string(row.ID):
+	if meta.WorkspaceID != string(row.ID) {
 		return fmt.Errorf("%w: .meta names workspace %.50q", archive.ErrCorrupted, meta.WorkspaceID)
+	}
+	return sameFigures(meta, row)
+}
+
+// sameFigures compares a .meta with the digest and size of a row, if it has them.
+func sameFigures(meta *archive.Meta, row workspace.Workspace) error {
+	switch {
 	case row.ArchiveDigest != "" && meta.SHA256 != row.ArchiveDigest:
 		return fmt.Errorf("%w: .meta describes another archive: sha256 %s, want %s", archive.ErrCorrupted, meta.SHA256, row.ArchiveDigest)
 	case row.ArchiveSize != 0 && meta.Size != row.ArchiveSize:
@@ -156,8 +174,13 @@ func (b *Bucket) complete(ctx context.Context, key string, meta *archive.Meta) e
 }
 
 // Meta reads the .meta of the archive with this key, of any installation. A
-// .meta that does not match its key is archive.ErrCorrupted.
+// .meta that does not match its key is archive.ErrCorrupted. Of a backup it describes the manifest, without
+// the names of the workspace and its owner.
 func (b *Bucket) Meta(ctx context.Context, key string) (*archive.Meta, error) {
+	if ParseKey(key).Kind == Manifest {
+		_, meta, err := b.readManifest(ctx, key)
+		return meta, err
+	}
 	k, err := parseArchive(key)
 	if err != nil {
 		return nil, err

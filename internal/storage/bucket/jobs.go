@@ -57,13 +57,16 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 	return b.giveSigned(spec, orders)
 }
 
-// RestoreJob sets in spec how a job reads row's archive, whose .meta is meta.
+// RestoreJob sets in spec how a job reads row's archive or backup, whose Meta is meta.
 func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *archive.Meta, spec *runtime.JobSpec) error {
-	if _, err := b.own(row.ArchiveKey); err != nil {
-		return err
-	}
-	if err := describes(meta, row); err != nil {
-		return err
+	backup := ParseKey(row.ArchiveKey).Kind == Manifest
+	if !backup {
+		if _, err := b.own(row.ArchiveKey); err != nil {
+			return err
+		}
+		if err := describes(meta, row); err != nil {
+			return err
+		}
 	}
 	orders := storagejob.Spec{Kind: string(runtime.JobRestore), Claim: row.OpID, Meta: *meta, MinFree: b.MinFreeShare}
 	if spec.OwnDisk { // others do not need its space, and the home was as full before
@@ -71,6 +74,17 @@ func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *
 	}
 	if spec.SharesDisk { // others need the space of the disk
 		orders.SharedMinFree = b.MinFreeShare
+	}
+	if backup {
+		m, stored, err := b.readManifest(ctx, row.ArchiveKey)
+		if err == nil {
+			err = sameFigures(stored, row)
+		}
+		if err != nil {
+			return err
+		}
+		orders.Meta = *stored
+		return b.readGeneration(ctx, row.ArchiveKey, m, orders, spec)
 	}
 	if b.presigner == nil {
 		spec.ObjectDir = b.hostFolderOf(row.ArchiveKey)
@@ -97,6 +111,9 @@ func give(spec *runtime.JobSpec, orders storagejob.Spec) error {
 	e.SetEscapeHTML(false) // there are thousands of URLs
 	if err := e.Encode(orders); err != nil {
 		return fmt.Errorf("encode job instructions: %w", err)
+	}
+	if input.Len() > storagejob.MaxOrders {
+		return fmt.Errorf("the instructions of the job have %d bytes, and at most %d are possible", input.Len(), storagejob.MaxOrders)
 	}
 	spec.Input = input.Bytes()
 	return nil

@@ -12,18 +12,20 @@ import (
 type Kind int
 
 const (
-	Other  Kind = iota // not codehub's
-	Home               // home.tar.zst
-	Meta               // its .meta
-	Marker             // codehub.json
-	Backup             // of the database
+	Other    Kind = iota // not codehub's
+	Home                 // home.tar.zst
+	Meta                 // its .meta
+	Marker               // codehub.json
+	Backup               // of the database
+	Manifest             // of a backup of a home
+	Pack                 // of backups of a home
 )
 
 // Key is a parsed key.
 type Key struct {
 	Installation string
-	Workspace    string // empty unless Home or Meta
-	OpID         string // archive_op_id; empty unless Home or Meta
+	Workspace    string // empty unless Home, Meta, Manifest or Pack
+	OpID         string // archive_op_id of a Home or Meta; id of the backup of a Manifest; otherwise empty
 	Kind         Kind
 }
 
@@ -44,6 +46,9 @@ func ParseKey(key string) Key {
 	if len(parts) == 3 && parts[1] == backupFolder && strings.HasSuffix(parts[2], backupSuffix) {
 		return Key{Installation: parts[0], Kind: Backup}
 	}
+	if len(parts) > 3 && workspace.ValidID(parts[1]) && parts[2] == homeBackupFolder {
+		return parseHomeBackup(parts)
+	}
 	if len(parts) != 4 || !workspace.ValidID(parts[1]) || !workspace.ValidID(parts[2]) {
 		return Key{Installation: parts[0]}
 	}
@@ -54,6 +59,23 @@ func ParseKey(key string) Key {
 	case archive.MetaKey(k.Archive()):
 		k.Kind = Meta
 		return k
+	}
+	return Key{Installation: parts[0]}
+}
+
+const homeBackupFolder = "backups"
+
+// parseHomeBackup parses a key in the folder of a workspace's backups.
+func parseHomeBackup(parts []string) Key {
+	name := strings.Join(parts[3:], "/")
+	if archive.IsPack(name) {
+		return Key{Installation: parts[0], Workspace: parts[1], Kind: Pack}
+	}
+	if at, is := archive.IsManifest(name); is && !at.IsZero() {
+		_, id, _ := strings.Cut(archive.Generation(name), "-")
+		if workspace.ValidID(id) && name == archive.ManifestName(at, id) {
+			return Key{parts[0], parts[1], id, Manifest}
+		}
 	}
 	return Key{Installation: parts[0]}
 }

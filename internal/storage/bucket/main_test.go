@@ -117,7 +117,7 @@ func newS3Stopped(tb testing.TB, secure bool) *fixture {
 	tb.Helper()
 	server := s3test.Share(tb, "the-bucket")
 	proxy := newFaults(tb, server.Endpoint, secure)
-	store, err := store.Open("s3://the-bucket/some/" + newID() + "?path-style=true&region=us-east-1&endpoint=" + proxy.URL)
+	store, err := store.Open("s3://the-bucket/" + newID() + "/some?path-style=true&region=us-east-1&endpoint=" + proxy.URL)
 	check(tb, err)
 	dir := filepath.Join(tb.TempDir(), strings.Repeat("a-long-path/", 12))
 	b, err := New(Config{

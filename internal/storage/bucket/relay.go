@@ -16,7 +16,7 @@ import (
 
 // Relay listens on the socket that storage jobs of an S3 bucket have mounted,
 // and forwards their requests to the bucket until ctx ends. It forwards only
-// signed requests for this installation's archives. Any number of servers may
+// signed requests for this installation's archives and backups of homes. Any number of servers may
 // share the socket's folder: one listens, and another takes over when it ends.
 // Without such a socket it only waits for ctx.
 func (b *Bucket) Relay(ctx context.Context) error {
@@ -126,6 +126,9 @@ func (b *Bucket) endpoint(ctx context.Context) (*endpoint, error) {
 	return e, nil
 }
 
+// relayed reports whether jobs read or write objects of this kind.
+func (k Kind) relayed() bool { return k == Home || k == Meta || k == Manifest || k == Pack }
+
 // permits returns why a request must not be forwarded.
 func (e *endpoint) permits(r *http.Request) error {
 	if r.Host != e.host {
@@ -133,8 +136,8 @@ func (e *endpoint) permits(r *http.Request) error {
 	}
 	rest, ok := strings.CutPrefix(r.URL.Path, e.path)
 	k := ParseKey(e.installation + "/" + rest)
-	if !ok || r.URL.RawPath != "" || (k.Kind != Home && k.Kind != Meta) {
-		return fmt.Errorf("path %.300q is not an archive of this installation", r.URL.Path)
+	if !ok || r.URL.RawPath != "" || !k.Kind.relayed() {
+		return fmt.Errorf("path %.300q is not an archive or backup of this installation", r.URL.Path)
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

@@ -31,6 +31,8 @@ func TestRelayRefuses(t *testing.T) {
 		return u
 	}
 	good := signed(row.ArchiveKey)
+	manifest := f.ManifestKey(row.ID, time.Unix(1000, 0), newID())
+	pack := f.homeBackups(row.ID) + archive.PackName("20260101T000000Z-x", 1)
 	foreign := strings.Replace(row.ArchiveKey, installation, another, 1)
 	f.put(t, foreign, []byte("secret"))
 	query := good[strings.Index(good, "?"):]
@@ -65,6 +67,10 @@ func TestRelayRefuses(t *testing.T) {
 		"semicolons":                 {"GET", good + ";a=b", nil},
 		"another installation":       {"GET", signed(foreign), nil},
 		"the marker":                 {"GET", signed(installation + "/" + markerName), nil},
+		"another's manifest":         {"GET", signed(strings.Replace(manifest, installation, another, 1)), nil},
+		"another's pack":             {"GET", signed(strings.Replace(pack, installation, another, 1)), nil},
+		"not a pack":                 {"GET", signed(strings.Replace(pack, ".zst", ".txt", 1)), nil},
+		"a backup of the database":   {"GET", signed(installation + "/database/20260101T000000Z.backup.zst"), nil},
 		"not an archive":             {"GET", signed(installation + "/readme"), nil},
 		"the bucket":                 {"GET", endpoint + "/the-bucket" + query, nil},
 		"a listing":                  {"GET", endpoint + "/the-bucket/" + query + "&list-type=2", nil},
@@ -89,6 +95,12 @@ func TestRelayRefuses(t *testing.T) {
 	}
 	for _, r := range f.proxy.requests() {
 		t.Errorf("the bucket received %s", r.URL)
+	}
+
+	for _, key := range []string{manifest, pack} {
+		if status, body := ask("GET", signed(key), nil); status != http.StatusNotFound || !strings.Contains(body, "NoSuchKey") {
+			t.Errorf("%s: %d %s", key, status, body)
+		}
 	}
 
 	// The bucket refuses a wrong signature.

@@ -79,8 +79,26 @@ func (j *job) destination(ctx context.Context) (put func(context.Context, io.Rea
 	return put, putMeta, nil
 }
 
-// source opens the archive to restore.
-func (j *job) source(ctx context.Context) (io.ReadCloser, error) {
+// source opens what is restored.
+func (j *job) source(ctx context.Context) (do unpack, closed func() error, err error) {
+	if j.spec.Generation != nil {
+		m, get, err := j.generation(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return j.unpackGeneration(m, get), func() error { return nil }, nil
+	}
+	r, err := j.open(ctx)
+	if err != nil {
+		return nil, nil, wrap("open the archive", err)
+	}
+	return func(ctx context.Context, progress archive.Progress) (archive.Stats, error) {
+		return archive.Unpack(ctx, r, j.Home, archive.UnpackOptions{Expect: &j.spec.Meta, Progress: progress})
+	}, r.Close, nil
+}
+
+// open opens the archive to restore.
+func (j *job) open(ctx context.Context) (io.ReadCloser, error) {
 	if s := j.spec.Signed; s != nil {
 		t, err := j.transfer()
 		if err != nil {

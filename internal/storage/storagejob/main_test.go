@@ -28,7 +28,24 @@ const testKillAt = "CODEHUB_TEST_KILL_AT"
 // testCopy is set in a process that is a copy: FROM:TO.
 const testCopy = "CODEHUB_TEST_COPY"
 
+// testPriority is set in a process that lowers its priority and prints that of its threads.
+const testPriority = "CODEHUB_TEST_PRIORITY"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(testPriority) != "" {
+		lowerPriority()
+		threads, err := filepath.Glob("/proc/self/task/*/stat")
+		for _, name := range threads {
+			stat, failed := os.ReadFile(name)
+			_, rest, _ := strings.Cut(string(stat), ") ")
+			fmt.Println(strings.Fields(rest)[16])
+			err = errors.Join(err, failed)
+		}
+		if err != nil {
+			os.Exit(ExitFailed)
+		}
+		os.Exit(ExitOK)
+	}
 	if from, to, ok := strings.Cut(os.Getenv(testCopy), ":"); ok {
 		if err := Copy(context.Background(), from, to, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -14,9 +14,11 @@ import (
 )
 
 const (
-	// maxOrders is the maximum size of the instructions: a ticket has at most
-	// 10,000 URLs, each of up to 2 KiB with a role's token.
-	maxOrders = 64 << 20
+	// MaxOrders is the maximum size of the instructions: a ticket has at most
+	// 10,000 URLs, each of up to 2 KiB with a role's token, and a generation MaxPacks.
+	MaxOrders = 64 << 20
+	// MaxPacks is how many packs a job can read and store in S3: about 1 TiB.
+	MaxPacks = 30_000
 	// ordersWithin is the deadline for the instructions, which the server sends
 	// at once.
 	ordersWithin = 2 * time.Minute
@@ -52,7 +54,7 @@ func readOrders(ctx context.Context, in io.Reader) (Spec, error) {
 }
 
 func decodeOrders(in io.Reader) (Spec, error) {
-	limited := &io.LimitedReader{R: in, N: maxOrders}
+	limited := &io.LimitedReader{R: in, N: MaxOrders}
 	d := json.NewDecoder(limited)
 	d.DisallowUnknownFields()
 	var spec Spec
@@ -60,7 +62,7 @@ func decodeOrders(in io.Reader) (Spec, error) {
 	switch {
 	case err == nil:
 	case limited.N <= 0:
-		return Spec{}, fmt.Errorf("instructions are longer than %d bytes", maxOrders)
+		return Spec{}, fmt.Errorf("instructions are longer than %d bytes", MaxOrders)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return Spec{}, errNoOrders
 	default:
@@ -88,6 +90,9 @@ func (s *Spec) validate() error {
 		return fmt.Errorf("shared_min_free is %g, not between 0 and 1", s.SharedMinFree)
 	}
 	meta := s.Meta
+	if s.Generation != nil || s.Kind == string(runtime.JobBackup) || s.Kind == string(runtime.JobDrill) {
+		return s.validateGeneration()
+	}
 	switch s.Kind {
 	case KindFingerprint:
 		return nil // there is no archive
@@ -108,4 +113,32 @@ func (s *Spec) validate() error {
 	}
 	_, err := meta.Encode()
 	return err
+}
+
+func (s *Spec) validateGeneration() error {
+	g := s.Generation
+	if g == nil {
+		return errors.New("generation is missing")
+	}
+	for _, name := range []string{g.Name, g.Former} {
+		if _, is := archive.IsManifest(name); !is && (name != "" || g.Name == "") {
+			return fmt.Errorf("%.200q is not the name of a manifest", name)
+		}
+	}
+	switch s.Kind {
+	case string(runtime.JobBackup):
+		if g.Signed != nil && (g.Signed.Put == "" || g.Former != "" && g.Signed.Get[g.Former] == "") {
+			return errors.New("URL of a manifest is missing")
+		}
+		return nil
+	case string(runtime.JobRestore), string(runtime.JobDrill):
+		if g.Signed != nil && g.Signed.Get[g.Name] == "" {
+			return errors.New("download URL is missing")
+		}
+		if s.Meta.Size <= 0 || len(s.Meta.SHA256) != 64 {
+			return errors.New("size or digest of the manifest is missing")
+		}
+		return nil
+	}
+	return fmt.Errorf("unknown kind %.50q of a generation", s.Kind)
 }

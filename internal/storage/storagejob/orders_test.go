@@ -28,32 +28,40 @@ func TestInstructions(t *testing.T) {
 		in   string
 		kind ErrorKind
 	}{
-		"nothing":           {"", NoOrders},
-		"space":             {" \n", NoOrders},
-		"cut short":         {good[:len(good)-1], NoOrders},
-		"cut in a word":     {good[:20], NoOrders},
-		"no JSON":           {"archive /etc", Failed},
-		"a list":            {"[]", Failed},
-		"null":              {"null", Failed},
-		"empty":             {"{}", Failed},
-		"unknown field":     {with(good, `{`, `{"command":"rm",`), Failed},
-		"unknown meta":      {with(good, `"meta":{`, `"meta":{"x":1,`), Failed},
-		"two":               {good + good, Failed},
-		"more":              {good + "x", Failed},
-		"unknown kind":      {with(good, `"archive"`, `"delete"`), Failed},
-		"no claim":          {with(good, `"claim":"`+testClaim, `"claim":"`), Failed},
-		"another claim":     {with(good, `"archive_op_id":"`+testClaim, `"archive_op_id":"`+testWorkspace), Failed},
-		"no workspace":      {with(good, testWorkspace, ``), Failed},
-		"no upload":         {with(good, `"meta":{`, `"signed":{"meta":"http://x"},"meta":{`), Failed},
-		"no URL for meta":   {with(good, `"meta":{`, `"signed":{"upload":{}},"meta":{`), Failed},
-		"no download":       {with(restore, `"meta":{`, `"signed":{},"meta":{`), Failed},
-		"negative share":    {with(restore, `"meta":{`, `"min_free":-0.1,"meta":{`), Failed},
-		"all of the disk":   {with(good, `"meta":{`, `"min_free":1,"meta":{`), Failed},
-		"no digest":         {with(restore, meta.SHA256, `..`), Failed},
-		"negative size":     {with(restore, `"size":5`, `"size":-5`), Failed},
-		"impossible figure": {with(restore, `"size":5`, `"size":1e99`), Failed},
-		"binary":            {"\x00\xff\x80", Failed},
-		"deeply nested":     {strings.Repeat(`{"meta":`, 100_000), Failed},
+		"nothing":               {"", NoOrders},
+		"space":                 {" \n", NoOrders},
+		"cut short":             {good[:len(good)-1], NoOrders},
+		"cut in a word":         {good[:20], NoOrders},
+		"no JSON":               {"archive /etc", Failed},
+		"a list":                {"[]", Failed},
+		"null":                  {"null", Failed},
+		"empty":                 {"{}", Failed},
+		"unknown field":         {with(good, `{`, `{"command":"rm",`), Failed},
+		"unknown meta":          {with(good, `"meta":{`, `"meta":{"x":1,`), Failed},
+		"two":                   {good + good, Failed},
+		"more":                  {good + "x", Failed},
+		"unknown kind":          {with(good, `"archive"`, `"delete"`), Failed},
+		"no claim":              {with(good, `"claim":"`+testClaim, `"claim":"`), Failed},
+		"another claim":         {with(good, `"archive_op_id":"`+testClaim, `"archive_op_id":"`+testWorkspace), Failed},
+		"no workspace":          {with(good, testWorkspace, ``), Failed},
+		"no upload":             {with(good, `"meta":{`, `"signed":{"meta":"http://x"},"meta":{`), Failed},
+		"no URL for meta":       {with(good, `"meta":{`, `"signed":{"upload":{}},"meta":{`), Failed},
+		"no download":           {with(restore, `"meta":{`, `"signed":{},"meta":{`), Failed},
+		"negative share":        {with(restore, `"meta":{`, `"min_free":-0.1,"meta":{`), Failed},
+		"all of the disk":       {with(good, `"meta":{`, `"min_free":1,"meta":{`), Failed},
+		"no digest":             {with(restore, meta.SHA256, `..`), Failed},
+		"negative size":         {with(restore, `"size":5`, `"size":-5`), Failed},
+		"impossible figure":     {with(restore, `"size":5`, `"size":1e99`), Failed},
+		"no generation":         {`{"kind":"backup","claim":"c"}`, Failed},
+		"drill of archive":      {`{"kind":"drill","claim":"c"}`, Failed},
+		"no manifest":           {`{"kind":"backup","claim":"c","generation":{"name":"x"}}`, Failed},
+		"nameless":              {`{"kind":"backup","claim":"c","generation":{"name":""}}`, Failed},
+		"folder in name":        {`{"kind":"backup","claim":"c","generation":{"name":"../x.manifest.zst"}}`, Failed},
+		"no URL for backup":     {`{"kind":"backup","claim":"c","generation":{"name":"x.manifest.zst","signed":{}}}`, Failed},
+		"no digest to drill":    {`{"kind":"drill","claim":"c","generation":{"name":"x.manifest.zst"}}`, Failed},
+		"generation of archive": {`{"kind":"archive","claim":"c","generation":{"name":"x.manifest.zst"}}`, Failed},
+		"binary":                {"\x00\xff\x80", Failed},
+		"deeply nested":         {strings.Repeat(`{"meta":`, 100_000), Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -94,7 +102,7 @@ func TestEndlessInstructions(t *testing.T) {
 	e := &endless{}
 	var out bytes.Buffer
 	exit := Run(t.Context(), e, &out, Dirs{Home: t.TempDir()})
-	if exit != ExitFailed || e.n > maxOrders+1 || out.Len() > 1000 {
+	if exit != ExitFailed || e.n > MaxOrders+1 || out.Len() > 1000 {
 		t.Errorf("exit code %d after %d bytes: %.1000s", exit, e.n, out.String())
 	}
 }

@@ -2,7 +2,6 @@ package storagejob
 
 import (
 	"context"
-	"io"
 	"os"
 
 	"codehub/internal/archive"
@@ -13,11 +12,11 @@ import (
 func (j *job) restore(ctx context.Context) (archive.Stats, error) {
 	// The archive is opened first, so that an unavailable bucket leaves the
 	// home unchanged.
-	r, err := j.source(ctx)
+	unpack, closed, err := j.source(ctx)
 	if err != nil {
-		return archive.Stats{}, wrap("open the archive", err)
+		return archive.Stats{}, err
 	}
-	defer r.Close()
+	defer closed()
 	before, err := os.Stat(j.Home)
 	if err != nil {
 		return archive.Stats{}, wrap("open the home", err)
@@ -26,7 +25,7 @@ func (j *job) restore(ctx context.Context) (archive.Stats, error) {
 	if err := wipe(ctx, j.Home); err != nil {
 		return archive.Stats{}, wrap("clear the home", err)
 	}
-	stats, err := j.fill(ctx, r, before.Mode())
+	stats, err := j.fill(ctx, unpack, before.Mode())
 	if err != nil && ctx.Err() == nil {
 		// An incomplete home must not fill the disk. If it cannot be removed
 		// now, the next attempt removes it.
@@ -35,8 +34,11 @@ func (j *job) restore(ctx context.Context) (archive.Stats, error) {
 	return stats, err
 }
 
-// fill unpacks into the empty home, and syncs it.
-func (j *job) fill(ctx context.Context, r io.Reader, before os.FileMode) (archive.Stats, error) {
+// unpack unpacks into the empty home, and syncs it.
+type unpack func(context.Context, archive.Progress) (archive.Stats, error)
+
+// fill unpacks into the empty home if it has room.
+func (j *job) fill(ctx context.Context, do unpack, before os.FileMode) (archive.Stats, error) {
 	if err := j.room(); err != nil {
 		return archive.Stats{}, err
 	}
@@ -47,7 +49,7 @@ func (j *job) fill(ctx context.Context, r io.Reader, before os.FileMode) (archiv
 	j.stage("unpack")
 	unpacking, progress, end := j.keepReserve(ctx)
 	defer end()
-	stats, err := archive.Unpack(unpacking, r, j.Home, archive.UnpackOptions{Expect: &j.spec.Meta, Progress: progress})
+	stats, err := do(unpacking, progress)
 	if err != nil {
 		if unpacking.Err() != nil && ctx.Err() == nil {
 			err = context.Cause(unpacking)

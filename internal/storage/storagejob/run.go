@@ -41,7 +41,9 @@ var errStopped = errors.New("the job was stopped")
 func Main() int {
 	ctx, stop := untilSignal()
 	defer stop()
-	return Run(ctx, os.Stdin, os.Stdout, Mounted())
+	j := newJob(os.Stdout, Mounted())
+	j.lower = lowerPriority
+	return j.run(ctx, os.Stdin)
 }
 
 // Mounted returns the folders of a job at their mount points. A job without the folder of the
@@ -92,10 +94,12 @@ type job struct {
 	spec   Spec
 	report *reporter
 	stage  func(string) // called when a stage begins
+	lower  func()       // lowers the priority of the process
+	made   *Made        // of a backup
 }
 
 func newJob(out io.Writer, dirs Dirs) *job {
-	return &job{Dirs: dirs, report: newReporter(out), stage: func(string) {}}
+	return &job{Dirs: dirs, report: newReporter(out), stage: func(string) {}, lower: func() {}}
 }
 
 func (j *job) run(ctx context.Context, in io.Reader) int {
@@ -110,13 +114,23 @@ func (j *job) run(ctx context.Context, in io.Reader) int {
 	case spec.Kind == KindFingerprint:
 		j.report.start(runtime.StepVerifying, 0, 0)
 		stats, err = j.fingerprint(ctx)
+	case spec.Kind == string(runtime.JobBackup):
+		j.lower()
+		j.report.start(runtime.StepPacking, 0, 0)
+		if j.made, err = j.backup(ctx); err == nil {
+			stats = archive.Stats{Entries: j.made.Entries, Files: j.made.Files, Bytes: j.made.Bytes, Skipped: j.made.Skipped, Size: j.made.Size, SHA256: j.made.Digest}
+		}
+	case spec.Kind == string(runtime.JobDrill):
+		j.lower()
+		j.report.start(runtime.StepUnpacking, spec.Meta.Bytes, spec.Meta.Entries)
+		stats, err = j.drill(ctx)
 	default:
 		j.report.start(runtime.StepUnpacking, spec.Meta.Bytes, spec.Meta.Entries)
 		stats, err = j.restore(ctx)
 	}
-	result := Result{Claim: spec.Claim, Kind: spec.Kind, Stats: stats}
+	result := Result{Claim: spec.Claim, Kind: spec.Kind, Stats: stats, Made: j.made}
 	if err != nil {
-		result.Stats = archive.Stats{}
+		result.Stats, result.Made = archive.Stats{}, nil
 		result.Error = &Error{Kind: kindOf(ctx, err), Message: workspace.Cut(err.Error())}
 		if full := (*noRoom)(nil); errors.As(err, &full) {
 			result.Error.Room = &full.Room
@@ -140,6 +154,8 @@ func kindOf(ctx context.Context, err error) ErrorKind {
 		return NoOrders
 	case ctx.Err() != nil:
 		return Stopped
+	case errors.Is(err, errMorePacks):
+		return MorePacks
 	case errors.Is(err, store.ErrUnavailable), errors.Is(err, io.ErrShortWrite):
 		return Unavailable
 	case errors.Is(err, store.ErrNotFound):

@@ -1,5 +1,5 @@
 // Package storagejob is the program inside a storage job: `codehub storage-job` packs the mounted home into an
-// archive, or unpacks one into it (docs/adr/0005-storage-jobs-have-no-network.md). It reads its instructions
+// archive, or unpacks one into it, or does so with a generation of a backup (docs/adr/0005-storage-jobs-have-no-network.md). It reads its instructions
 // from standard input and reports on standard output, one JSON object per line. It has none of the bucket's
 // credentials and, except in Kubernetes, no network.
 package storagejob
@@ -7,6 +7,7 @@ package storagejob
 import (
 	"codehub/internal/archive"
 	"codehub/internal/storage/transfer"
+	"codehub/internal/workspace"
 )
 
 // ObjectName is the archive's name in the mounted folder of a folder store; its .meta is in the
@@ -39,26 +40,30 @@ const KindFingerprint = "fingerprint"
 
 // Spec is the instructions of a job.
 type Spec struct {
-	Kind  string `json:"kind"`  // "archive" or "restore", as runtime.JobKind, or KindFingerprint
+	Kind  string `json:"kind"`  // as runtime.JobKind, or KindFingerprint
 	Claim string `json:"claim"` // repeated in the result
 
 	// Meta is the archive's .meta. JobArchive adds the figures and stores it
-	// last; JobRestore compares the archive with it.
+	// last; JobRestore compares the archive with it. Of a generation it has the figures, and the size and
+	// digest of the manifest.
 	Meta archive.Meta `json:"meta"`
 
 	// UID is the uid, and the gid, of the home that becomes workspace.ArchivedUID in the
-	// archive; 0: none. For JobArchive.
+	// archive; 0: none. For JobArchive and JobBackup.
 	UID uint32 `json:"uid,omitempty"`
 
 	// Signed has the URLs of the bucket; nil: the archive is in the mounted folder.
 	Signed *Signed `json:"signed,omitempty"`
+
+	// Generation is what JobBackup stores, and what JobDrill and JobRestore read; nil: an archive.
+	Generation *Generation `json:"generation,omitempty"`
 
 	// Authorities are certificates in PEM by which the bucket is trusted in addition to those
 	// of the system. For a job without the bucket's socket.
 	Authorities string `json:"authorities,omitempty"`
 
 	// MinFree is the share of a disk, such as 0.05, that the job leaves free:
-	// of the home's disk for a restore, of the folder's for an archive in a
+	// of the home's disk for a restore or drill, of the folder's for an archive or backup in a
 	// folder. 0: none.
 	MinFree float64 `json:"min_free,omitempty"`
 
@@ -73,6 +78,24 @@ type Signed struct {
 	Upload *transfer.Ticket `json:"upload,omitempty"` // archive: home.tar.zst
 	Meta   string           `json:"meta,omitempty"`   // archive: the .meta
 	Get    string           `json:"get,omitempty"`    // restore: home.tar.zst
+}
+
+// Generation describes a generation of a home. Names are those in the workspace's folder of backups.
+type Generation struct {
+	Name   string            `json:"name"`             // of its manifest
+	Former string            `json:"former,omitempty"` // backup: of the manifest before; empty: none
+	Signed *SignedGeneration `json:"signed,omitempty"` // nil: the folder is mounted
+
+	// FullRead and SkipUnchanged are as in archive.BackupOptions.
+	FullRead      bool `json:"full_read,omitempty"`
+	SkipUnchanged bool `json:"skip_unchanged,omitempty"`
+}
+
+// SignedGeneration has the pre-signed URLs of a generation.
+type SignedGeneration struct {
+	Put   string            `json:"put,omitempty"`   // backup: the manifest
+	Packs []string          `json:"packs,omitempty"` // backup: its packs, by their numbers
+	Get   map[string]string `json:"get,omitempty"`   // manifests and packs to read, by their names
 }
 
 // Event is one line of a job's report: progress or, in the last line, the
@@ -97,7 +120,16 @@ type Result struct {
 	Claim string        `json:"claim"`
 	Kind  string        `json:"kind"`
 	Stats archive.Stats `json:"stats"`
+	Made  *Made         `json:"made,omitempty"`
 	Error *Error        `json:"error,omitempty"`
+}
+
+// Made is the result of a backup.
+type Made struct {
+	Digest    string `json:"digest"` // of the manifest, or of the one before if Unchanged
+	Size      int64  `json:"size"`
+	Unchanged bool   `json:"unchanged,omitempty"` // nothing was stored: the former backup has it all
+	workspace.BackupFigures
 }
 
 // Error is why a job failed.
@@ -130,6 +162,9 @@ const (
 	NoOrders     ErrorKind = "no_orders"    // the instructions are incomplete; the server that sent them ended
 	Stopped      ErrorKind = "stopped"      // stopped by SIGTERM, as when the machine shuts down
 	Failed       ErrorKind = "failed"       // anything else
+
+	// MorePacks: the signed requests of a backup were used up; try again with more.
+	MorePacks ErrorKind = "more_packs"
 
 	// SharedDiskFull: the home has space, and its disk has not; see Spec.SharedMinFree.
 	SharedDiskFull ErrorKind = "shared_disk_full"

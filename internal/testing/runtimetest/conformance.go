@@ -99,7 +99,7 @@ const bound = 5 * time.Minute
 
 // Conformance tests a runtime against the contract of runtime.Runtime.
 func Conformance(t *testing.T, newHarness func(*testing.T) Harness) {
-	conformance(t, newHarness, volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), restoreTests(), removalTests(), imageTests(), busyTests(), asideTests(), markTests())
+	conformance(t, newHarness, volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), backupTests(), restoreTests(), removalTests(), imageTests(), busyTests(), asideTests(), markTests())
 }
 
 // HomeConformance tests what of the contract depends on how homes are stored. make test has
@@ -107,7 +107,7 @@ func Conformance(t *testing.T, newHarness func(*testing.T) Harness) {
 func HomeConformance(t *testing.T, newHarness func(*testing.T) Harness) {
 	groups := []map[string]func(*suite){volumeTests(), restoreTests(), removalTests(), asideTests()}
 	if harness.Verifying() {
-		groups = append(groups, jobTests(), busyTests())
+		groups = append(groups, jobTests(), backupTests(), busyTests())
 	}
 	conformance(t, newHarness, groups...)
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // JobFunc runs a storage job: its home is the directory home, it prints its report
-// to out, and returns its exit code. The home of a JobArchive is discarded
-// afterwards. When ctx ends the job was killed and must return; its exit code is
+// to out, and returns its exit code. What it writes to the home of a JobArchive or
+// JobBackup is discarded, and so is the folder of a JobDrill. When ctx ends the job was killed and must return; its exit code is
 // then ignored.
 type JobFunc func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int
 
@@ -56,8 +56,8 @@ func (j *fakeJob) keeps(v *fakeVolume) bool {
 	return j.state == jobEnded && v != nil && v.Claim == j.VolumeClaim && v.Marker != "" && v.proof == j.ID && !v.live
 }
 
-// jobsOf lists the jobs of a workspace. The caller holds w.mu, as for all functions
-// here.
+// jobsOf lists the jobs of a workspace that need its home alone. The caller holds
+// w.mu, as for all functions here.
 func (w *world) jobsOf(id workspace.ID) []*fakeJob {
 	var out []*fakeJob
 	for _, kind := range []runtime.JobKind{runtime.JobArchive, runtime.JobRestore} {
@@ -68,7 +68,21 @@ func (w *world) jobsOf(id workspace.ID) []*fakeJob {
 	return out
 }
 
+// endBackup kills the workspace's backup job and removes it. One that has ended stays.
+func (w *world) endBackup(id workspace.ID) {
+	if j := w.jobs[jobName{runtime.JobBackup, id}]; j != nil && j.state != jobEnded {
+		j.killed = true
+		j.cancel()
+		w.dropJob(j)
+	}
+}
+
+// dropJobs removes the jobs of a home that is to be removed.
 func (w *world) dropJobs(id workspace.ID) {
+	w.endBackup(id)
+	if j := w.jobs[jobName{runtime.JobBackup, id}]; j != nil {
+		w.dropJob(j)
+	}
 	for _, j := range w.jobsOf(id) {
 		w.dropJob(j)
 	}
@@ -113,7 +127,7 @@ func (f *Fake) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtim
 	if err := f.enter(ctx, "StartJob", spec.Workspace); err != nil {
 		return runtime.Job{}, err
 	}
-	if spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore {
+	if !spec.Kind.Valid() {
 		return runtime.Job{}, fmt.Errorf("job of kind %q", spec.Kind)
 	}
 	j, made, err := f.makeJob(spec)
@@ -178,7 +192,8 @@ func (f *Fake) makeJob(spec runtime.JobSpec) (job *fakeJob, made bool, err error
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	v := f.w.volumes[spec.Workspace]
-	if !f.owns(v, spec.VolumeClaim) || v.Storage != spec.Storage {
+	there := f.owns(v, spec.VolumeClaim) && v.Storage == spec.Storage && (v.live || spec.Kind != runtime.JobBackup)
+	if !there && spec.Kind != runtime.JobDrill {
 		return nil, false, fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
 	}
 	conflict := func(why string) error {
@@ -202,8 +217,17 @@ func (f *Fake) makeJob(spec runtime.JobSpec) (job *fakeJob, made bool, err error
 		}
 		f.w.dropJob(j)
 	}
-	if err := f.w.inUse(spec.Workspace); err != nil {
-		return nil, false, err
+	switch spec.Kind {
+	case runtime.JobDrill:
+	case runtime.JobBackup:
+		if err := f.w.usedByJob(spec.Workspace); err != nil {
+			return nil, false, err
+		}
+	default:
+		if err := f.w.inUse(spec.Workspace); err != nil {
+			return nil, false, err
+		}
+		f.w.endBackup(spec.Workspace)
 	}
 	if restore {
 		if v.Marker == spec.Key && v.Marker != "" {

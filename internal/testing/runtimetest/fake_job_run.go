@@ -26,7 +26,9 @@ func (f *Fake) runJob(j *fakeJob) error {
 		return fmt.Errorf("start job of %s: it was removed", j.Workspace)
 	}
 	v := f.w.volumes[j.Workspace]
-	if !f.owns(v, j.VolumeClaim) {
+	if j.Kind == runtime.JobDrill {
+		v = &fakeVolume{}
+	} else if !f.owns(v, j.VolumeClaim) {
 		return fmt.Errorf("volume of %s: %w", j.Workspace, runtime.ErrVolumeMismatch)
 	}
 	if run == nil {
@@ -37,7 +39,7 @@ func (f *Fake) runJob(j *fakeJob) error {
 	}
 	var home string
 	var err error
-	if j.Kind == runtime.JobArchive {
+	if j.readOnly() {
 		home, err = f.w.folderOf(v)
 	} else {
 		home, err = unload("", v.files)
@@ -52,13 +54,18 @@ func (f *Fake) runJob(j *fakeJob) error {
 	return nil
 }
 
+// readOnly reports whether the job has the home itself, which it only reads.
+func (j *fakeJob) readOnly() bool {
+	return j.Kind == runtime.JobArchive || j.Kind == runtime.JobBackup
+}
+
 // carryOut runs the job to its end and keeps what it made of the home.
 func (w *world) carryOut(ctx context.Context, j *fakeJob, v *fakeVolume, home string, run JobFunc) {
 	code := run(ctx, j.spec, home, jobReport{w, j})
 	files, err := load(home)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if j.Kind == runtime.JobArchive && v.folder == home && !maps.Equal(files, v.files) {
+	if j.readOnly() && v.folder == home && !maps.Equal(files, v.files) {
 		v.folder = "" // the job has written to a read-only home
 	}
 	if err == nil && v.folder != home {

@@ -156,8 +156,10 @@ func fakeHarness(t *testing.T, storage string) Harness {
 			if f.w.volumes[id] != nil {
 				out = append(out, id.VolumeName())
 			}
-			for _, j := range f.w.jobsOf(id) {
-				out = append(out, string(j.Kind)+" job")
+			for name := range f.w.jobs {
+				if name.id == id {
+					out = append(out, string(name.kind)+" job")
+				}
 			}
 			return out
 		},

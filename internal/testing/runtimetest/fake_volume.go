@@ -267,17 +267,30 @@ func (f *Fake) removeFile(id workspace.ID, claim string) error {
 	return nil
 }
 
-// inUse returns a BusyError while the workspace's volume is in use. The caller
+// usedByJob returns a BusyError while a job runs that needs the home alone. The caller
 // holds w.mu.
+func (w *world) usedByJob(id workspace.ID) error {
+	for _, j := range w.jobsOf(id) {
+		if j.state == jobRunning {
+			return usedBy(id, "codehub-"+string(j.Kind)+"-"+string(id))
+		}
+	}
+	return nil
+}
+
+func usedBy(id workspace.ID, container string) error {
+	return &runtime.BusyError{Reason: fmt.Sprintf("volume of %s is in use by container %s", id, container), Container: container}
+}
+
+// inUse returns a BusyError while the workspace's volume is in use, except by a backup. The
+// caller holds w.mu.
 func (w *world) inUse(id workspace.ID) error {
 	by := ""
 	if w.containers[id] != nil {
 		by = id.ContainerName()
 	}
-	for _, j := range w.jobsOf(id) {
-		if j.state == jobRunning {
-			by = "codehub-" + string(j.Kind) + "-" + string(id)
-		}
+	if err := w.usedByJob(id); err != nil {
+		return err
 	}
 	if users := w.users[id]; len(users) > 0 {
 		by = users[0]
@@ -285,7 +298,7 @@ func (w *world) inUse(id workspace.ID) error {
 	if by == "" {
 		return nil
 	}
-	return &runtime.BusyError{Reason: fmt.Sprintf("volume of %s is in use by container %s", id, by), Container: by}
+	return usedBy(id, by)
 }
 
 // Fingerprint implements runtime.Runtime.
@@ -302,6 +315,7 @@ func (f *Fake) Fingerprint(ctx context.Context, id workspace.ID, claim string, p
 	if err := f.w.inUse(id); err != nil {
 		return "", err
 	}
+	f.w.endBackup(id)
 	folder, err := f.w.folderOf(v)
 	if err != nil {
 		return "", err
@@ -354,6 +368,7 @@ func (f *Fake) beginOwning(spec runtime.OwnSpec) (paths []string, own func(File)
 	if err := f.w.inUse(spec.Workspace); err != nil {
 		return nil, nil, err
 	}
+	f.w.endBackup(spec.Workspace)
 	top := v.files["."]
 	from := func(id int) bool { return slices.Contains(spec.From, uint32(id)) }
 	counts := top.UID != int(spec.UID) && !from(top.UID)

@@ -27,9 +27,13 @@ type Archives interface {
 	Stat(ctx context.Context, key string) (store.Object, error)
 	// Meta reads the .meta of an archive. It may also be archive.ErrCorrupted.
 	Meta(ctx context.Context, key string) (*archive.Meta, error)
-	// Index reads the index of an archive of this size. It may also be archive.ErrNoIndex or
-	// archive.ErrCorrupted.
-	Index(ctx context.Context, key string, size int64) (*archive.Index, error)
+	// Files reads the index of an archive of this size, or the manifest of a backup. It may also be
+	// archive.ErrNoIndex or archive.ErrCorrupted.
+	Files(ctx context.Context, key string, size int64) (archive.Files, error)
+	// Generation reads the manifest of a backup. It may also be archive.ErrCorrupted.
+	Generation(ctx context.Context, key string) (*archive.Manifest, archive.GetRange, error)
+	// ReserveManifests reserves memory for manifests that a request of the user reads.
+	ReserveManifests(user string, size int64) (release func(), ok bool)
 }
 
 func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -96,13 +100,33 @@ func (s *server) download(r *http.Request, id auth.Identity, allowed func(contex
 	return ctx, func() { end(); stop(); s.downloading.remove(id.Caller.UserID) }, nil
 }
 
-// archiveOf returns the requested archive: an earlier generation by its
+// readBackup is download for a request that reads manifests of this size in total.
+func (s *server) readBackup(r *http.Request, id auth.Identity, ws workspace.ID, size int64) (context.Context, func(), error) {
+	release, ok := s.cfg.Archives.ReserveManifests(id.Caller.UserID, size)
+	if !ok {
+		return nil, nil, workspace.Errorf(codeTooManyStreams, "Too many backups are being read. Try again in a moment.")
+	}
+	ctx, end, err := s.download(r, id, s.owns(id.Caller, ws))
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return ctx, func() { end(); release() }, nil
+}
+
+// archiveOf returns the requested archive: a backup if the path names one, an earlier generation by its
 // archive_op_id, otherwise the one that a restore would unpack.
 func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Workspace) (workspace.Archive, error) {
+	if r.PathValue("backup") != "" {
+		b, err := s.doneBackup(r.Context(), id, ws.ID, r.PathValue("backup"))
+		return b.Archive(), err
+	}
 	opID := r.URL.Query().Get("archive_op_id")
 	switch {
 	case opID == "" && ws.ArchiveKey == "":
 		return workspace.Archive{}, workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive.")
+	case opID == "" && workspace.IsBackup(ws.ArchiveKey):
+		return workspace.Archive{}, workspace.Errorf(workspace.CodeArchiveNotFound, "The home of this workspace is in a backup, not in an archive. Download files of the backup, or start the workspace.")
 	case opID == "":
 		return workspace.Archive{Key: ws.ArchiveKey, Digest: ws.ArchiveDigest, Size: ws.ArchiveSize}, nil
 	}

@@ -19,18 +19,15 @@ import (
 	"codehub/internal/workspace"
 )
 
-// archiveFilesPath lists a folder. Each page costs a read of the whole index, so pages are larger than
-// those of other lists.
-const archiveFilesPath = "/workspaces/{id}/archive/files"
-
-// Limits of a page: its entries, and the bytes of their names.
+// Limits of a page of a folder: its entries, and the bytes of their names. Each page costs a read of the
+// whole index, so pages are larger than those of other lists.
 const (
 	maxArchiveFiles = 10_000
 	maxArchiveNames = 4 << 20
 )
 
-// ofArchive calls do with the index of the requested archive and the path of a file in it.
-func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx context.Context, x *archive.Index, name string) error) error {
+// ofArchive calls do with the files of the requested archive or backup and the path of one of them.
+func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx context.Context, x archive.Files, name string) error) error {
 	ws, err := s.find(r, id)
 	if err != nil {
 		return err
@@ -39,17 +36,24 @@ func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx contex
 	if err != nil {
 		return err
 	}
-	ctx, end, err := s.download(r, id, s.owns(id.Caller, ws.ID))
+	size := a.Size
+	if !workspace.IsBackup(a.Key) {
+		size = 0 // the index of an archive is read piece by piece
+	}
+	ctx, end, err := s.readBackup(r, id, ws.ID, size)
 	if err != nil {
 		return err
 	}
 	defer end()
 	asked, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
-	x, err := s.cfg.Archives.Index(asked, a.Key, a.Size)
+	x, err := s.cfg.Archives.Files(asked, a.Key, a.Size)
 	cancel()
 	name := archive.CleanName(r.URL.Query().Get("path"))
 	if err == nil {
 		err = do(ctx, x, name)
+	}
+	if r.PathValue("backup") != "" {
+		return backupError(ctx, err)
 	}
 	switch {
 	case err == nil, errors.Is(err, errStarted):
@@ -73,7 +77,7 @@ func (s *server) ofArchive(r *http.Request, id auth.Identity, do func(ctx contex
 // listArchiveFiles lists a folder of an archive, or one file.
 func (s *server) listArchiveFiles(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	out := api.ArchiveFiles{Files: []api.ArchiveFile{}}
-	err := s.ofArchive(r, id, func(ctx context.Context, x *archive.Index, name string) error {
+	err := s.ofArchive(r, id, func(ctx context.Context, x archive.Files, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
 		defer cancel()
 		q := r.URL.Query()
@@ -127,7 +131,7 @@ func (t timedReader) Read(p []byte) (int, error) {
 // downloadArchiveFile sends one file of an archive.
 func (s *server) downloadArchiveFile(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	defer inbound.Stream(w, r)()
-	return s.ofArchive(r, id, func(ctx context.Context, x *archive.Index, name string) error {
+	return s.ofArchive(r, id, func(ctx context.Context, x archive.Files, name string) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		stalled := time.AfterFunc(s.cfg.ReadWithin, cancel)

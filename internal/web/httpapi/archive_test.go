@@ -40,6 +40,7 @@ type fakeBucket struct {
 	opened  []int64 // the requested offsets
 	open    int     // bodies that are not closed
 	hangs   bool    // reading blocks after the first piece
+	full    bool    // too many manifests are held
 }
 
 func (f *fakeBucket) Stat(_ context.Context, key string) (store.Object, error) {
@@ -85,17 +86,48 @@ func (f *fakeBucket) Meta(_ context.Context, key string) (*archive.Meta, error) 
 	return archive.ReadMeta(bytes.NewReader(b))
 }
 
-func (f *fakeBucket) Index(ctx context.Context, key string, size int64) (*archive.Index, error) {
-	return archive.OpenIndex(ctx, size, func(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
-		r, err := f.Open(ctx, key, offset)
+func (f *fakeBucket) Files(ctx context.Context, key string, size int64) (archive.Files, error) {
+	if workspace.BackupOfKey(key) != "" {
+		m, get, err := f.Generation(ctx, key)
 		if err != nil {
 			return nil, err
 		}
-		return struct {
-			io.Reader
-			io.Closer
-		}{io.LimitReader(r, length), r}, nil
+		return m.Files(get), nil
+	}
+	return archive.OpenIndex(ctx, size, func(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
+		return f.part(ctx, key, offset, length)
 	})
+}
+
+func (f *fakeBucket) ReserveManifests(string, int64) (func(), bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return func() {}, !f.full
+}
+
+func (f *fakeBucket) Generation(ctx context.Context, key string) (*archive.Manifest, archive.GetRange, error) {
+	found, err := f.Stat(ctx, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := f.part(ctx, key, 0, found.Size)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	m, err := archive.ReadManifest(r)
+	return m, f.part, err
+}
+
+func (f *fakeBucket) part(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
+	r, err := f.Open(ctx, key, offset)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(r, length), r}, nil
 }
 
 type fakeBody struct {

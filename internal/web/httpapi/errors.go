@@ -25,6 +25,8 @@ const (
 	codeNoAgent          workspace.Code = "no_agent"
 	codeStopped          workspace.Code = "workspace_stopped"
 	codeNotStarted       workspace.Code = "command_not_started"
+	codeFileExists       workspace.Code = "file_exists" // in a workspace's home
+	codeDiskFull         workspace.Code = "disk_full"   // that of a workspace's home
 	codeInternal         workspace.Code = "internal"
 )
 
@@ -74,6 +76,8 @@ var statuses = map[workspace.Code]int{
 	codeNoAgent:          http.StatusConflict,
 	codeStopped:          http.StatusConflict,
 	codeNotStarted:       http.StatusUnprocessableEntity,
+	codeFileExists:       http.StatusConflict,
+	codeDiskFull:         http.StatusConflict,
 	codeInternal:         http.StatusInternalServerError,
 }
 

@@ -195,6 +195,9 @@ func (s *server) routes() []route {
 		{"DELETE", "/admin/workspaces/{id}/hand-over", admin, s.withdrawHandOver, nil},
 		{"POST", "/admin/workspaces/{id}/size", admin, takes(s, s.sizeAnyWorkspace), nil},
 		{"GET", "/admin/workspaces/{id}/archives", admin, s.listAnyArchives, pageParams},
+		{"GET", "/admin/workspaces/{id}/backups", admin, s.listAnyBackups, pageParams},
+		{"POST", "/admin/workspaces/{id}/backups", admin, mayTake(s, s.requestAnyBackup), nil},
+		{"POST", "/admin/workspaces/{id}/restore", admin, takes(s, s.restoreAnyBackup), nil},
 		{"GET", "/admin/workspaces/{id}/logs", admin, s.anyLogs, []string{"follow", "tail"}},
 		{"GET", "/admin/workspaces/{id}/usage", admin, s.anyUsage, usageParams},
 		{"GET", "/admin/usage", admin, s.allUsage, usageParams},
@@ -252,9 +255,19 @@ func (s *server) routes() []route {
 		{"POST", "/workspaces/{id}/restart", workspaces, s.intent(http.StatusAccepted, s.cfg.Store.Restart), nil},
 		{"POST", "/workspaces/{id}/stop", workspaces, s.stopWorkspace, []string{"force"}},
 		{"GET", "/workspaces/{id}/archive", workspaces, s.downloadArchive, []string{"archive_op_id"}},
-		{"GET", archiveFilesPath, workspaces, s.listArchiveFiles, []string{"path", "archive_op_id", "limit", "cursor"}},
+		{"GET", "/workspaces/{id}/archive/files", workspaces, s.listArchiveFiles, []string{"path", "archive_op_id", "limit", "cursor"}},
 		{"GET", "/workspaces/{id}/archive/file", workspaces, s.downloadArchiveFile, []string{"path", "archive_op_id"}},
 		{"GET", "/workspaces/{id}/archives", read, s.listArchives, pageParams},
+		{"GET", "/workspaces/{id}/backups", read, s.listBackups, pageParams},
+		{"POST", "/workspaces/{id}/backups", workspaces, mayTake(s, s.requestBackup), nil},
+		{"GET", "/workspaces/{id}/backups/{backup}", read, s.getBackup, nil},
+		{"GET", "/workspaces/{id}/backups/{backup}/files", workspaces, s.listArchiveFiles, []string{"path", "limit", "cursor"}},
+		{"GET", "/workspaces/{id}/backups/{backup}/file", workspaces, s.downloadArchiveFile, []string{"path"}},
+		{"GET", "/workspaces/{id}/backups/{backup}/changes", workspaces, s.backupChanges, []string{"since"}},
+		{"GET", "/workspaces/{id}/backups/{backup}/tar", workspaces, s.downloadBackupTar, []string{"path"}},
+		{"POST", "/workspaces/{id}/backups/{backup}/put", workspaces, takes(s, s.putBack), nil},
+		{"POST", "/workspaces/{id}/restore", workspaces, takes(s, s.restoreBackup), nil},
+		{"POST", "/workspaces/{id}/fork", workspaces, takes(s, s.fork), nil},
 		{"GET", "/workspaces/{id}/logs", read, s.workspaceLogs, []string{"follow", "tail"}},
 		{"GET", "/workspaces/{id}/ports", read, s.listPorts, nil},
 		{"PUT", "/workspaces/{id}/ports/{port}/share", workspaces, takes(s, s.sharePort), nil},
@@ -388,7 +401,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 		}
 		if slices.Contains(rt.query, "cursor") {
 			most := maxPage
-			if rt.path == archiveFilesPath {
+			if slices.Contains(rt.query, "path") { // a list of files
 				most = maxArchiveFiles
 			}
 			if _, err := parsePage(r.URL.Query(), most); err != nil {
@@ -419,6 +432,10 @@ var insideRoutes = map[string]bool{
 	"POST /workspaces/{id}/stop": true,
 	"GET /git-credential":        true,
 
+	"GET /workspaces/{id}/backups":          true,
+	"POST /workspaces/{id}/backups":         true,
+	"GET /workspaces/{id}/backups/{backup}": true,
+
 	"POST /workspaces/{id}/setup/retry": true,
 
 	"POST /workspaces/{id}/git-signature": true,
@@ -433,7 +450,7 @@ func checkInside(r *http.Request, rt route) error {
 	}
 	accesslog.SetWorkspace(r.Context(), string(id), 0)
 	if on := rt.on(r); !insideRoutes[rt.method+" "+rt.path] || on != "" && on != id {
-		return workspace.Errorf(workspace.CodeForbidden, "Without a login, a workspace can only show and stop itself, list its ports, stay awake and ask for Git credentials. Log in for all else.")
+		return workspace.Errorf(workspace.CodeForbidden, "Without a login, a workspace can only show, stop and back up itself, list its ports, stay awake and ask for Git credentials. Log in for all else.")
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func TestDocumentMatchesRoutes(t *testing.T) {
 // wire has every type of the API's JSON.
 func wire() map[string]any {
 	return map[string]any{
-		"Workspace": api.Workspace{}, "Archive": api.Archive{}, "ArchiveList": api.ArchiveList{}, "ArchiveFile": api.ArchiveFile{}, "ArchiveFiles": api.ArchiveFiles{}, "Condition": api.Condition{}, "Progress": api.Progress{}, "ProgressStep": api.ProgressStep{}, "WorkspaceList": api.WorkspaceList{},
+		"Workspace": api.Workspace{}, "Archive": api.Archive{}, "ArchiveList": api.ArchiveList{}, "ArchiveFile": api.ArchiveFile{}, "ArchiveFiles": api.ArchiveFiles{}, "Backup": api.Backup{}, "BackupList": api.BackupList{}, "BackupSpace": api.BackupSpace{}, "NewBackup": api.NewBackup{}, "RestoreBackup": api.RestoreBackup{}, "Fork": api.Fork{}, "PutBack": api.PutBack{}, "PutBackResult": api.PutBackResult{}, "BackupChanges": api.BackupChanges{}, "ChangedFile": api.ChangedFile{}, "Condition": api.Condition{}, "Progress": api.Progress{}, "ProgressStep": api.ProgressStep{}, "WorkspaceList": api.WorkspaceList{},
 		"CreateWorkspace": api.CreateWorkspace{}, "UpdateWorkspace": api.UpdateWorkspace{}, "Recover": api.Recover{},
 		"Size": api.Size{}, "SizeList": api.SizeList{}, "Usage": api.Usage{}, "Repository": api.Repository{}, "Setup": api.Setup{}, "SetupStep": api.SetupStep{}, "Holder": api.Holder{}, "Exec": api.Exec{}, "ExecTerminal": api.ExecTerminal{}, "ExecInput": api.ExecInput{}, "ExecOutput": api.ExecOutput{},
 		"Identity": api.Identity{}, "IdentityList": api.IdentityList{}, "UnlinkIdentity": api.UnlinkIdentity{}, "Passkey": api.Passkey{}, "PasskeyList": api.PasskeyList{}, "RenamePasskey": api.RenamePasskey{},
@@ -135,7 +135,7 @@ func TestDocumentMatchesFields(t *testing.T) {
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
 		t.Errorf("types (-) and schemas (+) differ:\n%s", d)
 	}
-	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "BeginDevice", "RedeemLogin", "CreateToken", "ChangePassword", "UnlinkIdentity", "RenamePasskey", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "AddSSHKey", "Exec", "ExecInput", "Administer", "AdminRecover", "AdminTimeouts", "AdminSize", "HandOver", "AnswerHandOver", "SetBanner", "Repository", "SaveTemplate", "UpdateTemplate", "UseDevcontainer"}
+	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "BeginDevice", "RedeemLogin", "CreateToken", "ChangePassword", "UnlinkIdentity", "RenamePasskey", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort", "AddSSHKey", "Exec", "ExecInput", "Administer", "AdminRecover", "AdminTimeouts", "AdminSize", "HandOver", "AnswerHandOver", "SetBanner", "Repository", "SaveTemplate", "UpdateTemplate", "UseDevcontainer", "NewBackup", "RestoreBackup", "Fork", "PutBack"}
 	for name, v := range wire() {
 		s := d.Components.Schemas[name]
 		typ := reflect.TypeOf(v)

@@ -75,6 +75,9 @@ var cells = map[string]string{
 	"DELETE /admin/workspaces/{id}/hand-over":  "401 403 403 404 401 403 403 403 403 403", // none is requested
 	"POST /admin/workspaces/{id}/size":         "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/workspaces/{id}/archives":      "401 403 403 ok 401 403 403 403 403 403",
+	"GET /admin/workspaces/{id}/backups":       "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/backups":      "401 403 403 ok 401 403 403 403 403 403",
+	"POST /admin/workspaces/{id}/restore":      "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/workspaces/{id}/logs":          "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/workspaces/{id}/usage":         "401 403 403 ok 401 403 403 403 403 403",
 	"GET /admin/usage":                         "401 403 403 ok 401 403 403 403 403 403",
@@ -126,61 +129,78 @@ var cells = map[string]string{
 	"DELETE /keys/{id}":   "401 403 ok 403 401 403 403 403 403 403",
 	"GET /ssh":            "401 ok ok ok 401 ok ok ok ok ok",
 
-	"GET /sizes":                                 "401 ok ok ok 401 ok ok ok ok ok",
-	"GET /templates":                             "401 ok ok ok 401 ok ok ok ok ok",
-	"GET /templates/{name}":                      "401 ok ok ok 401 ok ok ok ok ok",
-	"PUT /templates/{name}":                      "401 403 403 ok 401 403 403 403 403 403",
-	"DELETE /templates/{name}":                   "401 403 403 ok 401 403 403 403 403 403",
-	"GET /workspaces":                            "401 ok ok ok 401 ok ok ok ok ok",
-	"POST /workspaces":                           "401 ok ok ok 401 ok ok ok 403 ok",
-	"GET /workspaces/{id}":                       "401 403 ok 403 401 403 403 403 ok ok",
-	"PATCH /workspaces/{id}":                     "401 403 ok 403 401 403 403 403 403 ok",
-	"DELETE /workspaces/{id}":                    "401 403 ok 403 401 403 403 403 403 ok",
-	"POST /workspaces/{id}/undelete":             "401 403 ok 403 401 403 403 403 403 ok",
-	"POST /workspaces/{id}/recover":              "401 403 ok 403 401 403 403 403 403 ok",
-	"POST /workspaces/{id}/cancel":               "401 403 ok 403 401 403 403 403 403 ok",
-	"POST /workspaces/{id}/stay":                 "401 403 ok 403 401 403 403 403 403 ok",
-	"POST /workspaces/{id}/update-image":         "401 403 ok 403 401 403 403 403 403 ok",
-	"GET /workspaces/{id}/template":              "401 403 ok 403 401 403 403 403 ok ok",
-	"POST /workspaces/{id}/update-template":      "401 403 ok 403 401 403 403 403 403 ok",
-	"POST /workspaces/{id}/revert-template":      "401 403 ok 403 401 403 403 403 403 ok",
-	"POST /workspaces/{id}/restart":              "401 403 ok 403 401 403 403 403 403 ok",
-	"POST /workspaces/{id}/stop":                 "401 403 ok 403 401 403 403 403 403 ok",
-	"GET /workspaces/{id}/archive":               "401 403 ok 403 401 403 403 403 403 ok",
-	"GET /workspaces/{id}/archive/files":         "401 403 ok 403 401 403 403 403 403 ok",
-	"GET /workspaces/{id}/archive/file":          "401 403 ok 403 401 403 403 403 403 ok",
-	"GET /workspaces/{id}/archives":              "401 403 ok 403 401 403 403 403 ok ok",
-	"GET /workspaces/{id}/logs":                  "401 403 ok 403 401 403 403 403 ok ok",
-	"GET /workspaces/{id}/ports":                 "401 403 ok 403 401 403 403 403 ok ok",
-	"PUT /workspaces/{id}/ports/{port}/share":    "401 403 ok 403 401 403 403 403 403 ok",
-	"DELETE /workspaces/{id}/ports/{port}/share": "401 403 ok 403 401 403 403 403 403 ok",
-	"GET /workspaces/{id}/ports/{port}/connect":  "401 403 ok 403 401 403 ok 403 403 ok",
-	"GET /workspaces/{id}/shares":                "401 403 ok 403 401 403 403 403 ok ok",
-	"POST /workspaces/{id}/shares":               "401 403 ok 403 401 403 403 403 403 403",
-	"DELETE /workspaces/{id}/shares/{share}":     "401 403 ok 403 401 403 403 403 403 ok",
-	"GET /workspaces/{id}/hand-over":             "401 403 404 403 401 403 403 403 404 404",
-	"POST /workspaces/{id}/hand-over":            "401 403 404 403 401 403 403 403 403 403",
-	"GET /shared":                                "401 ok ok ok 401 ok ok ok ok ok",
-	"GET /shared/{id}":                           "401 403 403 403 401 403 ok ok 403 403", // of guests
-	"DELETE /shared/{id}":                        "401 403 403 403 401 403 ok ok 403 403",
-	"GET /workspaces/{id}/usage":                 "401 403 ok 403 401 403 403 403 ok ok",
-	"GET /workspaces/{id}/setup":                 "401 403 ok 403 401 403 403 403 ok ok",
-	"POST /workspaces/{id}/git-signature":        "401 403 403 403 401 403 403 403 403 403", // the workspace itself alone
-	"POST /workspaces/{id}/setup/retry":          "401 403 ok 403 401 403 403 403 403 ok",
-	"GET /workspaces/{id}/devcontainer":          "401 403 ok 403 401 403 403 403 ok ok",
-	"POST /workspaces/{id}/devcontainer":         "401 403 ok 403 401 403 403 403 403 ok",
-	"DELETE /workspaces/{id}/devcontainer":       "401 403 ok 403 401 403 403 403 403 ok",
-	"GET /workspaces/{id}/devcontainer/build":    "401 403 404 403 401 403 403 403 404 404", // there was none
-	"DELETE /workspaces/{id}/devcontainer/build": "401 403 404 403 401 403 403 403 403 404",
-	"GET /workspaces/{id}/exec":                  "401 403 ok 403 401 403 ok 403 403 ok",
-	"GET /workspaces/{id}/ssh":                   "401 403 ok 403 401 403 ok 403 403 ok",
-	"GET /events":                                "401 ok ok ok 401 ok ok ok ok ok",
+	"GET /sizes":                                    "401 ok ok ok 401 ok ok ok ok ok",
+	"GET /templates":                                "401 ok ok ok 401 ok ok ok ok ok",
+	"GET /templates/{name}":                         "401 ok ok ok 401 ok ok ok ok ok",
+	"PUT /templates/{name}":                         "401 403 403 ok 401 403 403 403 403 403",
+	"DELETE /templates/{name}":                      "401 403 403 ok 401 403 403 403 403 403",
+	"GET /workspaces":                               "401 ok ok ok 401 ok ok ok ok ok",
+	"POST /workspaces":                              "401 ok ok ok 401 ok ok ok 403 ok",
+	"GET /workspaces/{id}":                          "401 403 ok 403 401 403 403 403 ok ok",
+	"PATCH /workspaces/{id}":                        "401 403 ok 403 401 403 403 403 403 ok",
+	"DELETE /workspaces/{id}":                       "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/undelete":                "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/recover":                 "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/cancel":                  "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/stay":                    "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/update-image":            "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/template":                 "401 403 ok 403 401 403 403 403 ok ok",
+	"POST /workspaces/{id}/update-template":         "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/revert-template":         "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/restart":                 "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/stop":                    "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/archive":                  "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/archive/files":            "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/archive/file":             "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/archives":                 "401 403 ok 403 401 403 403 403 ok ok",
+	"GET /workspaces/{id}/backups":                  "401 403 ok 403 401 403 403 403 ok ok",
+	"POST /workspaces/{id}/backups":                 "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/backups/{backup}":         "401 403 ok 403 401 403 403 403 ok ok",
+	"GET /workspaces/{id}/backups/{backup}/files":   "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/backups/{backup}/file":    "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/backups/{backup}/changes": "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/backups/{backup}/tar":     "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/backups/{backup}/put":    "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/restore":                 "401 403 ok 403 401 403 403 403 403 ok",
+	"POST /workspaces/{id}/fork":                    "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/logs":                     "401 403 ok 403 401 403 403 403 ok ok",
+	"GET /workspaces/{id}/ports":                    "401 403 ok 403 401 403 403 403 ok ok",
+	"PUT /workspaces/{id}/ports/{port}/share":       "401 403 ok 403 401 403 403 403 403 ok",
+	"DELETE /workspaces/{id}/ports/{port}/share":    "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/ports/{port}/connect":     "401 403 ok 403 401 403 ok 403 403 ok",
+	"GET /workspaces/{id}/shares":                   "401 403 ok 403 401 403 403 403 ok ok",
+	"POST /workspaces/{id}/shares":                  "401 403 ok 403 401 403 403 403 403 403",
+	"DELETE /workspaces/{id}/shares/{share}":        "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/hand-over":                "401 403 404 403 401 403 403 403 404 404",
+	"POST /workspaces/{id}/hand-over":               "401 403 404 403 401 403 403 403 403 403",
+	"GET /shared":                                   "401 ok ok ok 401 ok ok ok ok ok",
+	"GET /shared/{id}":                              "401 403 403 403 401 403 ok ok 403 403", // of guests
+	"DELETE /shared/{id}":                           "401 403 403 403 401 403 ok ok 403 403",
+	"GET /workspaces/{id}/usage":                    "401 403 ok 403 401 403 403 403 ok ok",
+	"GET /workspaces/{id}/setup":                    "401 403 ok 403 401 403 403 403 ok ok",
+	"POST /workspaces/{id}/git-signature":           "401 403 403 403 401 403 403 403 403 403", // the workspace itself alone
+	"POST /workspaces/{id}/setup/retry":             "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/devcontainer":             "401 403 ok 403 401 403 403 403 ok ok",
+	"POST /workspaces/{id}/devcontainer":            "401 403 ok 403 401 403 403 403 403 ok",
+	"DELETE /workspaces/{id}/devcontainer":          "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/devcontainer/build":       "401 403 404 403 401 403 403 403 404 404", // there was none
+	"DELETE /workspaces/{id}/devcontainer/build":    "401 403 404 403 401 403 403 403 403 404",
+	"GET /workspaces/{id}/exec":                     "401 403 ok 403 401 403 ok 403 403 ok",
+	"GET /workspaces/{id}/ssh":                      "401 403 ok 403 401 403 ok 403 403 ok",
+	"GET /events":                                   "401 ok ok ok 401 ok ok ok ok ok",
 }
+
+// testBackup is the id of a backup of the workspace that the path names.
+const testBackup = "0198c0de-0000-4000-8000-000000000001"
 
 // bodies has a valid body for each route that needs one.
 var bodies = map[string]string{
-	"PUT /workspaces/{id}/ports/{port}/share": `{"with":"users"}`,
-	"POST /identities/{id}/unlink":            `{"current":"` + password + `"}`,
+	"PUT /workspaces/{id}/ports/{port}/share":    `{"with":"users"}`,
+	"POST /workspaces/{id}/backups/{backup}/put": `{"path":"file"}`,
+	"POST /workspaces/{id}/restore":              `{"backup":"` + testBackup + `"}`,
+	"POST /workspaces/{id}/fork":                 `{"backup":"` + testBackup + `"}`,
+	"POST /admin/workspaces/{id}/restore":        `{"backup":"` + testBackup + `"}`,
+	"POST /identities/{id}/unlink":               `{"current":"` + password + `"}`,
 
 	"PATCH /passkeys/{id}":                  `{"name":"made"}`,
 	"POST /secrets":                         `{"name":"made","value":"hunter2","env":"MADE"}`,
@@ -309,7 +329,12 @@ func TestRoutesByRole(t *testing.T) {
 				case strings.HasPrefix(rt.path, "/users/"):
 					id = e.join(fmt.Sprintf("victim-%d", made)).User.ID
 				}
-				path := strings.NewReplacer("{id}", id, "{port}", "3000", "{name}", "node", "{user}", owner.User.ID, "{share}", string(target.ID)).Replace(rt.path)
+				if strings.Contains(rt.path, "/workspaces/{id}/") {
+					e.Exec(`DELETE FROM home_backups`)
+					e.Exec(`INSERT INTO home_backups (id, workspace_id, cause, state, key, digest, ended_at) VALUES ($1, $2, 'schedule', 'done', $3, 'd', now())`,
+						testBackup, target.ID, "inst/ws/backups/20261130T120000Z-"+testBackup+".manifest.zst")
+				}
+				path := strings.NewReplacer("{id}", id, "{port}", "3000", "{backup}", testBackup, "{name}", "node", "{user}", owner.User.ID, "{share}", string(target.ID)).Replace(rt.path)
 				if scope, token := strings.CutPrefix(role, "token-"); token {
 					_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: owner.Caller}, role, nil, auth.TokenLimits{Scope: workspace.Scope(scope)})
 					if err != nil {

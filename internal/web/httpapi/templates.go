@@ -16,7 +16,8 @@ import (
 func templateView(e templates.Entry) api.Template {
 	v := api.Template{
 		Name: e.Name, Title: texts(e.Title), Description: texts(e.Description), Icon: e.Icon, Image: e.Image, Size: cmp.Or(e.Size, workspace.DefaultSize),
-		Env: texts(e.Env), StandbyTTLSeconds: e.Stop, ArchiveTTLSeconds: e.Archive, Groups: listed(e.Groups), Hidden: e.Hidden,
+		Env: texts(e.Env), StandbyTTLSeconds: e.Stop, ArchiveTTLSeconds: e.Archive,
+		BackupIntervalSeconds: e.BackupInterval, BackupKeep: e.BackupKeep, Groups: listed(e.Groups), Hidden: e.Hidden,
 		Version: e.Version(), Source: e.Source, SavedBy: e.SavedBy,
 		Repositories: each(e.Project.Repositories, func(r workspace.Repository) api.Repository { return api.Repository(r) }),
 		Scripts:      service.Scripts(e.Project.Scripts), Extensions: listed(e.Project.Extensions), Ports: service.Ports(&e.Project),

@@ -17,6 +17,7 @@ image: example.com/api:1
 size: large
 env: {BRANCH: "${param.branch}", FLAGS: a}
 idle: {stop: 1h}
+backup: {interval: 30m, keep: "24h,7d"}
 repositories: [{url: "https://git.example.com/team/api.git", branch: "${param.branch}"}]
 parameters: [{name: branch, default: main, pattern: '[a-z]+'}]
 `
@@ -66,14 +67,14 @@ func TestTemplates(t *testing.T) {
 	e.want(404, "not_found", "POST", "/workspaces", `{"name":"a","template":"nothing"}`, as(e.ann))
 	e.want(400, "invalid_request", "POST", "/workspaces", `{"name":"a","parameters":{"branch":"a"}}`, as(e.ann))
 	made := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"a","template":"api","parameters":{"branch":"dev"},"env":{"OWN":"1","FLAGS":"mine"},"desired_state":"STANDBY"}`, as(e.ann)))
-	if d := cmp.Diff(map[string]string{"BRANCH": "dev", "OWN": "1", "FLAGS": "mine"}, made.Env); d != "" || made.ImageRef != "example.com/api:1" || made.Size != "large" || *made.StandbyTTLSeconds != 3600 {
+	if d := cmp.Diff(map[string]string{"BRANCH": "dev", "OWN": "1", "FLAGS": "mine"}, made.Env); d != "" || made.ImageRef != "example.com/api:1" || made.Size != "large" || *made.StandbyTTLSeconds != 3600 || *made.BackupIntervalSeconds != 1800 || *made.BackupKeep != "24h,7d" {
 		t.Errorf("%+v\n%s", made, d)
 	}
 	if made.Template.Version != saved.Template.Version || made.Template.Parameters["branch"] != "dev" || made.Template.UpdateAvailable {
 		t.Errorf("%+v", made.Template)
 	}
-	other := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"b","template":"api","image_ref":"own","size":"default","standby_ttl_seconds":60}`, as(e.ann)))
-	if other.ImageRef != "own" || other.Size != "default" || *other.StandbyTTLSeconds != 60 || other.Env["BRANCH"] != "main" {
+	other := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"b","template":"api","image_ref":"own","size":"default","standby_ttl_seconds":60,"backup_interval_seconds":0,"backup_keep":"4w"}`, as(e.ann)))
+	if other.ImageRef != "own" || other.Size != "default" || *other.StandbyTTLSeconds != 60 || *other.BackupIntervalSeconds != 0 || *other.BackupKeep != "4w" || other.Env["BRANCH"] != "main" {
 		t.Errorf("%+v", other)
 	}
 
@@ -96,7 +97,7 @@ func TestTemplates(t *testing.T) {
 	if w := read[api.Workspace](t, e.want(200, "", "GET", path, "", as(e.ann))); w.Template.UpdateAvailable {
 		t.Errorf("an icon: %+v", w.Template)
 	}
-	changed := strings.NewReplacer("api:1", "api:2", "FLAGS: a", "FLAGS: b, NEW: c", "large", "small").Replace(apiTemplate)
+	changed := strings.NewReplacer("api:1", "api:2", "FLAGS: a", "FLAGS: b, NEW: c", "large", "small", "30m", "2h").Replace(apiTemplate)
 	preview := read[api.SavedTemplate](t, e.want(200, "", "PUT", "/templates/api", saving(changed, true), as(boss)))
 	if preview.Workspaces != 4 || !strings.Contains(string(plainJSON(preview.Changes)), `{"field":"image","from":"example.com/api:1","to":"example.com/api:2"}`) {
 		t.Errorf("%+v", preview)

@@ -94,6 +94,20 @@ func checkTTL(field string, v *int) error {
 	return nil
 }
 
+// checkBackups checks the settings of a workspace's backups; an empty rule is the server's.
+func checkBackups(interval *int, keep string) error {
+	if v := interval; v != nil && (*v < 0 || *v > 0 && *v < workspace.MinBackupInterval || *v > workspace.MaxTTL) {
+		return fieldError("backup_interval_seconds", fmt.Sprintf("must be 0 (none), or between %d and %d seconds.", workspace.MinBackupInterval, workspace.MaxTTL))
+	}
+	if keep == "" {
+		return nil
+	}
+	if _, err := workspace.ParseKeep(keep); err != nil || len(keep) > workspace.MaxBackupKeep {
+		return fieldError("backup_keep", "must be a rule such as 24h,7d,4w,6m.")
+	}
+	return nil
+}
+
 func checkDesired(v *string) (*workspace.DesiredState, error) {
 	if v == nil {
 		return nil, nil

@@ -100,6 +100,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	n := postgres.NewWorkspace{
 		ImageRef: in.ImageRef, StorageBackend: s.cfg.StorageBackend,
 		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
+		BackupInterval: in.BackupIntervalSeconds, BackupKeep: in.BackupKeep,
 		Env: in.Env, TimeZone: in.TimeZone, QueueAtLimit: in.QueueAtLimit, Project: service.Project(in.Repositories),
 	}
 	texts := workspace.Edit{Name: &in.Name, Description: &in.Description, Memo: &in.Memo}
@@ -120,6 +121,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 		n.Project.Check(),
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds),
+		checkBackups(in.BackupIntervalSeconds, in.BackupKeep),
 	); err != nil {
 		return err
 	}
@@ -164,6 +166,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 	p := postgres.Patch{
 		Edit: service.Edit(in), Image: in.ImageRef, Queue: in.Queue,
 		StandbyTTL: workspace.Optional[int](in.StandbyTTLSeconds), ArchiveTTL: workspace.Optional[int](in.ArchiveTTLSeconds),
+		BackupInterval: workspace.Optional[int](in.BackupIntervalSeconds), BackupKeep: in.BackupKeep,
 		KeepAwakeUntil: workspace.Optional[time.Time](in.KeepAwakeUntil), AwakeWhileWorking: in.AwakeWhileWorking, TimeZone: in.TimeZone,
 	}
 	if in.Size != nil {
@@ -187,10 +190,15 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 	if p.Desired, err = checkDesired(in.DesiredState); err != nil {
 		return err
 	}
+	keep := ""
+	if in.BackupKeep != nil {
+		keep = *in.BackupKeep
+	}
 	p.FreeSpace, p.QueueAtLimit = in.FreeSpace, in.QueueAtLimit
 	if err := firstError(
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds.Value),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds.Value),
+		checkBackups(in.BackupIntervalSeconds.Value, keep),
 		s.checkKeepAwake(in.KeepAwakeUntil, time.Now()),
 		checkTimeZone(in.TimeZone),
 	); err != nil {

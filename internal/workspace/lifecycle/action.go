@@ -37,7 +37,9 @@ type Result struct {
 	Row    workspace.Workspace
 	Action Action
 	// Requests that are carried out, and to be cleared.
-	ClearRecover, ClearCancel, ClearForceStop bool
+	ClearRecover, ClearCancel, ClearForceStop, ClearRestore bool
+	// Audit is an entry that is written with the row; nil: none.
+	Audit *Entry
 	// ApplyQueued asks the API layer to apply the queued state.
 	ApplyQueued bool
 	// LookAgain is when the decision changes without a new observation; zero: never.

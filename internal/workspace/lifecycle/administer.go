@@ -45,6 +45,9 @@ func Stop(w workspace.Workspace, now time.Time) (Intent, error) {
 	if w.Phase == workspace.PhaseError {
 		return RequestForceStop(w, now)
 	}
+	if w.RestoreFrom != nil {
+		return Desire(w, now, workspace.DesiredStandby, true)
+	}
 	out, err := Halt(w, now, false)
 	if workspace.CodeOf(err) == workspace.CodeNotRunning {
 		return unchanged(w), nil

@@ -12,8 +12,8 @@ func AsksBucket(row workspace.Workspace) bool {
 	}
 	switch {
 	case row.Operation == workspace.OpNone:
-		return row.RecoverRequestedAt != nil || !archiveSeen(row) || row.Home.State.Removable() || leftOver(row) ||
-			row.Home.State != workspace.HomeLive && row.DesiredState != workspace.DesiredArchived
+		return row.RecoverRequestedAt != nil || !archiveSeen(row) || row.Home.State.Removable() || leftOver(row) || replaceable(row) ||
+			row.Home.State != workspace.HomeLive && Wanted(row) != workspace.DesiredArchived
 	case OnBucket(row.Operation):
 		return true
 	}
@@ -27,11 +27,23 @@ func AsksEarlier(row workspace.Workspace) bool {
 		row.RecoverAction == workspace.RecoverArchive && row.RecoverFrom != nil
 }
 
+// EarlierOf is the archive or backup that a request names in place of the present archive, if it is
+// looked up now; otherwise nil. See AsksEarlier, and restored.
+func EarlierOf(row workspace.Workspace) *workspace.Archive {
+	switch {
+	case AsksEarlier(row):
+		return row.RecoverFrom
+	case row.RecoverRequestedAt == nil && replaceable(row):
+		return row.RestoreFrom
+	}
+	return nil
+}
+
 // leftOver reports whether the volume is left from a cancelled restore. The archive
 // holds all of it.
 func leftOver(row workspace.Workspace) bool {
 	return row.Home.State == workspace.HomeFilling && row.ArchiveKey != "" &&
-		row.DesiredState == workspace.DesiredArchived && row.Conditions.Get(workspace.VolumeReady).Reason == workspace.ReasonFilling
+		Wanted(row) == workspace.DesiredArchived && row.Conditions.Get(workspace.VolumeReady).Reason == workspace.ReasonFilling
 }
 
 // archiveSeen reports whether the archive condition is about the archive that the

@@ -46,6 +46,10 @@ func (a *answers) anyLook(t *rapid.T) lifecycle.Input {
 		if in.Row.RecoverRequestedAt = ago("recover"); in.Row.RecoverRequestedAt != nil {
 			in.Row.RecoverAction = rapid.SampledFrom([]string{workspace.RecoverAfresh, workspace.RecoverEmpty, workspace.RecoverArchive, workspace.RecoverSetAside}).Draw(t, "action")
 		}
+		if rapid.IntRange(0, 3).Draw(t, "restore") == 0 && in.Row.NextDesired == "" && in.Row.DeletedAt == nil && in.Row.RecoverRequestedAt == nil {
+			in.Row.RestoreFrom = backup()
+			in.Obs.Earlier = lifecycle.Archive(rapid.IntRange(0, 3).Draw(t, "backup"))
+		}
 		if in.Row.RecoverAction == workspace.RecoverArchive {
 			in.Row.RecoverFrom = &workspace.Archive{Key: earlierKey, Digest: "d", Size: 7, Entries: 3}
 			in.Obs.Earlier = lifecycle.Archive(rapid.IntRange(0, 3).Draw(t, "earlier"))
@@ -328,7 +332,7 @@ func TestContractOrder(t *testing.T) {
 		case step == [2]workspace.HomeState{workspace.HomeAbsent, workspace.HomeFilling}:
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeLive}:
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeDiscarding} && r.Action.Op == workspace.OpArchiving &&
-			in.Obs.Archive == lifecycle.ArchivePresent && in.Row.DesiredState == workspace.DesiredArchived:
+			in.Obs.Archive == lifecycle.ArchivePresent && lifecycle.Wanted(in.Row) == workspace.DesiredArchived:
 		case to == workspace.HomeDeleting && pastGrace && r.Action.Op == workspace.OpDeleting:
 		case (from.Removable() || from == workspace.HomeDeleting) && to == workspace.HomeAbsent && in.Obs.VolumeKnown:
 		case step == [2]workspace.HomeState{workspace.HomeArchived, workspace.HomeLive} && r.Action.Kind == lifecycle.Recover &&
@@ -351,11 +355,12 @@ func TestContractOrder(t *testing.T) {
 }
 
 // The row keeps naming what garbage collection protects: the key until its loss is
-// confirmed, and the last upload.
+// confirmed or a backup replaces it, and the last upload.
 func TestContractArchivesStayNamed(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		r := lifecycle.Judge(in)
-		if r.Row.ArchiveKey != in.Row.ArchiveKey && !(confirmed(in) && r.Action.Kind == lifecycle.Recover && in.Row.DeletedAt == nil) {
+		replaced := r.ClearRestore && r.Row.ArchiveKey == backupKey && in.Obs.Archive == lifecycle.ArchivePresent && in.Obs.Earlier == lifecycle.ArchivePresent
+		if r.Row.ArchiveKey != in.Row.ArchiveKey && !replaced && !(confirmed(in) && r.Action.Kind == lifecycle.Recover && in.Row.DeletedAt == nil) {
 			t.Fatalf("archive_key %q is dropped by %d", in.Row.ArchiveKey, r.Action.Kind)
 		}
 		if r.Action.Kind == lifecycle.Fail && r.Row.ArchiveOpID != in.Row.ArchiveOpID {

@@ -25,7 +25,7 @@ func Delete(w workspace.Workspace, now time.Time, queue bool) (Intent, error) {
 	case w.Operation != workspace.OpNone && !queue:
 		return Intent{}, inProgress(w)
 	case w.Operation != workspace.OpNone:
-		if w.NextDesired == workspace.DesiredDeleted {
+		if w.NextDesired == workspace.DesiredDeleted && w.RestoreFrom == nil {
 			return unchanged(w), nil
 		}
 		enqueue(next, workspace.DesiredDeleted)
@@ -39,7 +39,7 @@ func Delete(w workspace.Workspace, now time.Time, queue bool) (Intent, error) {
 // deleteNow marks w as deleted. A recorded error would block the deletion, so
 // its recovery is requested too.
 func deleteNow(w *workspace.Workspace, now time.Time) {
-	w.DeletedAt, w.NextDesired = &now, ""
+	w.DeletedAt, w.NextDesired, w.RestoreFrom = &now, "", nil
 	if w.ErrorReason.Final() && w.RecoverRequestedAt == nil {
 		requestRecovery(w, now, workspace.RecoverAfresh)
 	}

@@ -40,7 +40,7 @@ func readAnswers(t testing.TB) *answers {
 		deleted: operation["deleted"].only(t, "deleted", "error", "home", "seen", "volume_ready", "container_ready"),
 		done:    completion["done"].only(t, "operation", "home", "volume", "container", "archive"),
 		running: retry["running"].only(t, "operation", "home", "healthy", "done", "queued", "container_ready", "volume_ready",
-			"cancel", "failure", "overdue", "seen", "executor", "node"),
+			"cancel", "failure", "overdue", "seen", "executor", "node", "desired"),
 		never: never["never"].only(t, "deleted", "error", "home", "operation", "queued", "container", "volume", "archive"),
 		all:   []map[string]*table{conditions, phase, operation, completion, never},
 	}
@@ -144,7 +144,7 @@ func (a *answers) decision(t testing.TB, c combination, f facts) (does, home str
 		if done == nil {
 			t.Fatalf("%s has no answer for %s", a.done.name, c)
 		}
-		if r = a.running.find(c.operation, c.home, f.healthy, words.index(t, "done", done.answer[0]), c.queued, f.container, f.volume, 0, 0, 0, seen, 0, 0); r != nil {
+		if r = a.running.find(c.operation, c.home, f.healthy, words.index(t, "done", done.answer[0]), c.queued, f.container, f.volume, 0, 0, 0, seen, 0, 0, c.desired); r != nil {
 			home = "="
 			if r.answer[0] == "complete" {
 				home = done.answer[1]

@@ -64,12 +64,12 @@ func Desire(w workspace.Workspace, now time.Time, want workspace.DesiredState, q
 		return Intent{}, workspace.Errorf(workspace.CodeRecoveryRequired, "The workspace is in an error state. Recover it first.")
 	case want == w.DesiredState:
 		enqueue(next, "")
-		out.Changed = w.NextDesired != ""
+		out.Changed = w.NextDesired != "" || w.RestoreFrom != nil
 	case w.Operation != workspace.OpNone && !queue:
 		return Intent{}, inProgress(w)
 	case w.Operation != workspace.OpNone:
 		enqueue(next, want)
-		out.Changed = w.NextDesired != want
+		out.Changed = w.NextDesired != want || w.RestoreFrom != nil
 		out.Audit.Details["queued"] = true
 	default:
 		desire(next, want)
@@ -106,6 +106,7 @@ func ApplyQueued(w workspace.Workspace, now time.Time) Intent {
 
 // Wake is a person opening the workspace: a stopped one starts, and one that is
 // being stopped or archived starts afterwards. Anything else goes on as it is.
+// A workspace whose home a backup is about to replace starts after that.
 // See OpeningOf for what the visitor sees. CodeNotFound once it is deleted.
 func Wake(w workspace.Workspace, now time.Time) (Intent, error) {
 	if err := Present(w); err != nil {
@@ -114,6 +115,13 @@ func Wake(w workspace.Workspace, now time.Time) (Intent, error) {
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{Action: AuditWake}}
 	next := &out.Workspace
 	switch {
+	case w.RestoreFrom != nil:
+		if w.DesiredState == workspace.DesiredRunning || w.Phase == workspace.PhaseError {
+			out.AccessOnly, out.Audit = true, Entry{}
+			break
+		}
+		next.DesiredState, next.DesiredCause = workspace.DesiredRunning, ""
+		out.NeedsSlot = true
 	case startsAtOnce(w):
 		desire(next, workspace.DesiredRunning)
 		out.NeedsSlot = true
@@ -226,7 +234,7 @@ func Restart(w workspace.Workspace, now time.Time) (Intent, error) {
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{Action: AuditRestart}}
 	next := &out.Workspace
 	next.DesiredState, next.DesiredCause = workspace.DesiredStandby, workspace.CauseRestart
-	next.NextDesired = workspace.DesiredRunning
+	next.NextDesired, next.RestoreFrom = workspace.DesiredRunning, nil
 	accessed(next, now, workspace.AccessRequest)
 	return out, nil
 }
@@ -278,9 +286,9 @@ func desire(w *workspace.Workspace, to workspace.DesiredState) {
 }
 
 // enqueue replaces the queued state; empty: none. A stop without its queued start is no part of a
-// restart any more.
+// restart any more. A request for a state drops a restore that has not replaced the home yet.
 func enqueue(w *workspace.Workspace, to workspace.DesiredState) {
-	w.NextDesired = to
+	w.NextDesired, w.RestoreFrom = to, nil
 	if to != workspace.DesiredRunning && w.DesiredCause == workspace.CauseRestart {
 		w.DesiredCause = ""
 	}

@@ -62,7 +62,7 @@ func settle(in Input, r *Result) {
 func with(in Input, row workspace.Workspace) Input {
 	if row.ArchiveKey != in.Row.ArchiveKey {
 		in.Obs.Archive = ArchiveUnknown
-		if from := in.Row.RecoverFrom; from != nil && from.Key == row.ArchiveKey {
+		if from := EarlierOf(in.Row); from != nil && from.Key == row.ArchiveKey {
 			in.Obs.Archive = in.Obs.Earlier
 		}
 	}
@@ -140,6 +140,11 @@ func idle(in Input) Result {
 		r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
 		return r
 	}
+	if row.RestoreFrom != nil {
+		if r, done := restored(in, r); done {
+			return r
+		}
+	}
 	if op := choose(in); op != workspace.OpNone {
 		claim(in, &r, op)
 		return r
@@ -177,8 +182,8 @@ func queued(in Input, r Result) Result {
 func choose(in Input) workspace.Operation {
 	row := in.Row
 	container := row.Conditions.Get(workspace.ContainerReady).Reason
-	up := row.DesiredState == workspace.DesiredRunning || row.DesiredState == workspace.DesiredStandby
-	run := row.DesiredState == workspace.DesiredRunning
+	up := wantsHome(Wanted(row))
+	run := Wanted(row) == workspace.DesiredRunning
 	fillable := row.Home.State == workspace.HomeAbsent || row.Home.State == workspace.HomeFilling
 
 	switch row.Phase {
@@ -195,7 +200,7 @@ func choose(in Input) workspace.Operation {
 			return workspace.OpStarting
 		case row.Conditions.HasContainer():
 			return workspace.OpStopping // an exited container is removed before anything else
-		case row.DesiredState == workspace.DesiredArchived && container == workspace.ReasonNoContainer && !unrestorable(row):
+		case Wanted(row) == workspace.DesiredArchived && container == workspace.ReasonNoContainer && !unrestorable(row):
 			return workspace.OpArchiving
 		}
 		return workspace.OpNone
@@ -235,7 +240,7 @@ func removing(in Input) workspace.Operation {
 // archived. It stays in STANDBY, with the error shown, until another desired
 // state is requested.
 func unrestorable(row workspace.Workspace) bool {
-	return row.ErrorReason == workspace.ErrUnrestorable && row.DesiredState == workspace.DesiredArchived && row.Home.State == workspace.HomeLive
+	return row.ErrorReason == workspace.ErrUnrestorable && Wanted(row) == workspace.DesiredArchived && row.Home.State == workspace.HomeLive
 }
 
 func claim(in Input, r *Result, op workspace.Operation) {

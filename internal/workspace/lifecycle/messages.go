@@ -13,6 +13,8 @@ const (
 	msgArchiveDamaged  = "The archive %s is damaged."
 	msgEarlierMissing  = "The earlier archive %s is missing as well."
 	msgEarlierDamaged  = "The earlier archive %s is damaged as well."
+	msgBackupMissing   = "The backup is missing, so the home stays as it was."
+	msgBackupDamaged   = "The backup is damaged, so the home stays as it was."
 	msgVolumeKept      = "The home volume %s still exists and is complete. Recover the workspace to use it."
 	msgRunsWithoutHome = "The container is running, but its home volume is missing."
 	msgHomeGoes        = "The home volume %s is being removed and goes once the container ends. The files are still there until then: copy them out, and stop the workspace afterwards."
@@ -28,7 +30,7 @@ const (
 func Messages() []string {
 	return []string{
 		msgVolumeMissing, msgVolumeReplaced, msgVolumePartial, msgVolumeLost, msgArchiveMissing, msgArchiveDamaged, msgEarlierMissing,
-		msgEarlierDamaged, msgVolumeKept, msgRunsWithoutHome, msgHomeGoes, msgHomeRemoved, msgForeignVolume, msgUnownedVolume,
+		msgEarlierDamaged, msgBackupMissing, msgBackupDamaged, msgVolumeKept, msgRunsWithoutHome, msgHomeGoes, msgHomeRemoved, msgForeignVolume, msgUnownedVolume,
 		msgSetAside, msgAsideFailed, msgLate,
 	}
 }

@@ -12,7 +12,16 @@ import (
 // archived, stays archived, and no operation runs or is requested.
 func Movable(w workspace.Workspace) bool {
 	return Present(w) == nil && w.Phase == workspace.PhaseArchived && w.Operation == workspace.OpNone &&
-		w.DesiredState == workspace.DesiredArchived && w.NextDesired == "" && w.PendingRequest() == "" && w.ArchiveKey != ""
+		w.DesiredState == workspace.DesiredArchived && w.NextDesired == "" && w.PendingRequest() == "" && w.ArchiveKey != "" && CheckMove(w) == nil
+}
+
+// CheckMove returns CodeNotSupported for a workspace whose home is only in a backup, which no move
+// copies. Its next archive is one that can be moved.
+func CheckMove(w workspace.Workspace) error {
+	if w.Home.State != workspace.HomeLive && workspace.IsBackup(w.ArchiveKey) {
+		return workspace.Errorf(workspace.CodeNotSupported, "The home of this workspace is in a backup, which cannot be moved. Start the workspace, and move it afterwards.")
+	}
+	return nil
 }
 
 // moveFormat is the version of the inputs of MoveVersion.

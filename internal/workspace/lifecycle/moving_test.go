@@ -28,6 +28,7 @@ func TestMovableOnlyArchived(t *testing.T) {
 		"a queued start":     func(w *workspace.Workspace) { w.NextDesired = workspace.DesiredRunning },
 		"deleted":            func(w *workspace.Workspace) { w.DeletedAt = &now },
 		"a requested cancel": func(w *workspace.Workspace) { w.CancelRequestedAt = &now },
+		"a backup":           func(w *workspace.Workspace) { w.ArchiveKey = "backups/b.manifest.zst" },
 		"no archive":         func(w *workspace.Workspace) { w.ArchiveKey = "" },
 	} {
 		w := movable()

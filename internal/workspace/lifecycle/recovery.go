@@ -108,7 +108,7 @@ func notLost() error {
 }
 
 func requestRecovery(w *workspace.Workspace, now time.Time, action string) {
-	w.RecoverRequestedAt, w.RecoverAction, w.RecoverFrom = &now, action, nil
+	w.RecoverRequestedAt, w.RecoverAction, w.RecoverFrom, w.RestoreFrom = &now, action, nil, nil
 }
 
 // RecheckArchive requests a new observation of a workspace at rest whose archive

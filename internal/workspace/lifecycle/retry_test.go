@@ -19,9 +19,12 @@ func TestRunningOperation(t *testing.T) {
 	a := readAnswers(t)
 	retry := readTables(t, "retry.txt", words)
 	running := retry["running"].only(t, "operation", "home", "healthy", "done", "queued", "container_ready", "volume_ready",
-		"cancel", "failure", "overdue", "seen", "executor", "node")
-	crossNth([]string{"operation", "home", "container", "volume", "archive", "queued"}, everyNth, func(v []uint8) {
-		c := combination{operation: v[0], home: v[1], container: v[2], volume: v[3], archive: v[4], queued: v[5], desired: 2}
+		"cancel", "failure", "overdue", "seen", "executor", "node", "desired")
+	crossNth([]string{"operation", "home", "container", "volume", "archive", "queued", "desired"}, everyNth, func(v []uint8) {
+		c := combination{operation: v[0], home: v[1], container: v[2], volume: v[3], archive: v[4], queued: v[5], desired: v[6]}
+		if c.desired != 2 && (c.desired == 1 || word("operation", c.operation) != "ARCHIVING") {
+			return // others go on for any desired state
+		}
 		if c.operation == 0 || a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) != nil {
 			return
 		}
@@ -70,7 +73,7 @@ func TestRunningOperation(t *testing.T) {
 				k := *in.Obs.Container
 				k.LostNode, in.Obs.Container = "node1", &k
 			}
-			rule := running.find(c.operation, c.home, f.healthy, done, c.queued, f.container, f.volume, v[0], v[1], v[2], seen, v[3], v[4])
+			rule := running.find(c.operation, c.home, f.healthy, done, c.queued, f.container, f.volume, v[0], v[1], v[2], seen, v[3], v[4], c.desired)
 			if rule == nil {
 				t.Fatalf("nothing is said of %s, %v", c, v)
 			}
@@ -137,6 +140,9 @@ func TestFailuresRecorded(t *testing.T) {
 		g := look(workspace.PhaseStandby).during(op)
 		g.Row.ErrorCount = int(v[1])
 		g.Work = lifecycle.Work{Failure: &lifecycle.Failure{Reason: reason, Message: "why"}}
+		if op == workspace.OpArchiving {
+			g.wants(workspace.DesiredArchived)
+		}
 		if op == workspace.OpStopping {
 			g.container(lifecycle.Running)
 		}
@@ -206,6 +212,8 @@ func TestDeadlines(t *testing.T) {
 		}
 		g := look(workspace.PhaseStandby).during(op)
 		switch op {
+		case workspace.OpArchiving:
+			g.wants(workspace.DesiredArchived)
 		case workspace.OpStopping, workspace.OpDeleting:
 			g.container(lifecycle.Running)
 		case workspace.OpProvisioning, workspace.OpRestoring, workspace.OpCreateEmptyArchive:

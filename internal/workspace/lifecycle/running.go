@@ -113,7 +113,8 @@ func givenUp(row workspace.Workspace) bool {
 		return row.Operation == workspace.OpCreateEmptyArchive ||
 			row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive
 	}
-	return false
+	// The restore for which the home is packed was given up.
+	return row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive && Wanted(row) != workspace.DesiredArchived
 }
 
 // EndsForDeletion reports whether a queued deletion ends the running operation. A workspace that is
@@ -189,7 +190,7 @@ func MayStore(w workspace.Workspace) bool {
 	case workspace.OpCreateEmptyArchive:
 		return true
 	case workspace.OpArchiving:
-		return w.Home.State == workspace.HomeLive && w.DesiredState == workspace.DesiredArchived && w.DeletedAt == nil &&
+		return w.Home.State == workspace.HomeLive && Wanted(w) == workspace.DesiredArchived && w.DeletedAt == nil &&
 			w.CancelRequestedAt == nil && !givenUp(w) && !disturbed(w) &&
 			w.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonNoContainer
 	}

@@ -13,12 +13,15 @@ type TemplateChange struct {
 	Image, Size            *string
 	Env                    map[string]*string // by name; nil removes the variable
 	StandbyTTL, ArchiveTTL workspace.Optional[int]
+	BackupInterval         workspace.Optional[int]
+	BackupKeep             *string
 	Project                workspace.Optional[workspace.Project] // as a whole
 }
 
 // None reports that nothing changes.
 func (c TemplateChange) None() bool {
-	return c.Image == nil && c.Size == nil && len(c.Env) == 0 && !c.StandbyTTL.Set && !c.ArchiveTTL.Set && !c.Project.Set
+	return c.Image == nil && c.Size == nil && len(c.Env) == 0 && !c.StandbyTTL.Set && !c.ArchiveTTL.Set && !c.Project.Set &&
+		!c.BackupInterval.Set && c.BackupKeep == nil
 }
 
 // FollowTemplate returns what changes if the workspace gets these settings from its template.
@@ -56,6 +59,10 @@ func FollowTemplate(w workspace.Workspace, to workspace.TemplateSettings) Templa
 	}
 	c.StandbyTTL = followTTL(w.StandbyTTL, from.StandbyTTL, to.StandbyTTL)
 	c.ArchiveTTL = followTTL(w.ArchiveTTL, from.ArchiveTTL, to.ArchiveTTL)
+	c.BackupInterval = followTTL(w.BackupInterval, from.BackupInterval, to.BackupInterval)
+	if w.BackupKeep == from.BackupKeep && to.BackupKeep != from.BackupKeep {
+		c.BackupKeep = &to.BackupKeep
+	}
 	if project := w.Project.Follow(from.Project, to.Project); !reflect.DeepEqual(project, w.Project) {
 		c.Project = workspace.Optional[workspace.Project]{Set: true, Value: project}
 	}

@@ -50,6 +50,14 @@ func TestFollowTemplate(t *testing.T) {
 	if c := lifecycle.FollowTemplate(w, workspace.TemplateSettings{Project: &workspace.Project{Repositories: two}}); c.Project.Set {
 		t.Errorf("the owner's repositories: %+v", c.Project)
 	}
+	w.BackupInterval, w.Template.Settings.BackupInterval = &hour, &hour
+	if c := lifecycle.FollowTemplate(w, workspace.TemplateSettings{BackupInterval: &day, BackupKeep: "7d"}); !cmp.Equal(c.BackupInterval, workspace.Optional[int]{Set: true, Value: &day}) || *c.BackupKeep != "7d" || c.None() {
+		t.Errorf("backups: %+v", c)
+	}
+	w.BackupInterval, w.BackupKeep = nil, "4w" // its owner's
+	if c := lifecycle.FollowTemplate(w, workspace.TemplateSettings{BackupInterval: &day, BackupKeep: "7d"}); c.BackupInterval.Set || c.BackupKeep != nil {
+		t.Errorf("the owner's backups: %+v", c)
+	}
 	w.Template = nil
 	if c := lifecycle.FollowTemplate(w, to); !c.None() {
 		t.Errorf("a workspace without a template changes: %+v", c)

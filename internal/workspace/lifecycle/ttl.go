@@ -31,10 +31,10 @@ func IdleSince(w workspace.Workspace) time.Time {
 
 // TimeoutTo is the state that an idle timeout would change the workspace to now,
 // whether one is set or not: a running one to STANDBY, a stopped one to ARCHIVED. It
-// is empty while an operation runs or another state is desired or queued.
+// is empty while an operation runs or another state is desired or queued, or a restore is requested.
 func TimeoutTo(w workspace.Workspace) workspace.DesiredState {
 	switch {
-	case w.Operation != workspace.OpNone, w.DeletedAt != nil, w.NextDesired != "":
+	case w.Operation != workspace.OpNone, w.DeletedAt != nil, w.NextDesired != "", w.RestoreFrom != nil:
 	case w.Phase == workspace.PhaseRunning && w.DesiredState == workspace.DesiredRunning:
 		return workspace.DesiredStandby
 	case w.Phase == workspace.PhaseStandby && w.DesiredState == workspace.DesiredStandby:

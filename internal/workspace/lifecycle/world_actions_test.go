@@ -114,7 +114,7 @@ func (w *world) sweep() {
 		return
 	}
 	for key := range w.objects {
-		if key != r.ArchiveKey && key != keyOf(r.ArchiveOpID) && key != w.earlier() {
+		if key != r.ArchiveKey && key != keyOf(r.ArchiveOpID) && key != w.earlier() && key != w.backup {
 			delete(w.objects, key)
 		}
 	}
@@ -143,6 +143,8 @@ func (w *world) requests(add func(string, int, func())) {
 	add("recover empty", 1, func() { w.recover(workspace.RecoverEmpty) })
 	add("set aside", 1, func() { w.recover(workspace.RecoverSetAside) })
 	add("recover archive", 1, func() { w.recoverFrom(w.earlier()) })
+	add("backup", 1, w.makeBackup)
+	add("restore", 2, func() { w.restoreBackup(rapid.Bool().Draw(w.t, "start")) })
 	add("delete", 1, func() {
 		if w.chance("really", 4) {
 			w.deleteWorkspace(rapid.Bool().Draw(w.t, "queue"))
@@ -216,6 +218,9 @@ func (w *world) handsOnArchive(what int) {
 	key := w.row.ArchiveKey
 	if earlier := w.earlier(); earlier != "" && w.chance("the earlier one", 3) {
 		key = earlier
+	}
+	if w.backup != "" && w.chance("the backup", 3) {
+		key = w.backup
 	}
 	o := w.objects[key]
 	switch {

@@ -39,6 +39,7 @@ func (w *world) onlyOwned(what string, next workspace.Workspace) {
 	next.ImageGeneration, next.ImagePull = r.ImageGeneration, r.ImagePull
 	next.LastAccessAt, next.LastAccess = r.LastAccessAt, r.LastAccess
 	next.RecoverRequestedAt, next.RecoverAction, next.RecoverFrom = r.RecoverRequestedAt, r.RecoverAction, r.RecoverFrom
+	next.RestoreFrom = r.RestoreFrom
 	next.CancelRequestedAt, next.ForceStopRequestedAt = r.CancelRequestedAt, r.ForceStopRequestedAt
 	if !reflect.DeepEqual(next, r) {
 		w.failf("%s changed what the controller owns: %s", what, describe(next))
@@ -76,6 +77,26 @@ func (w *world) recoverFrom(key string) {
 	}
 	w.intend("recover from "+key, func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		return lifecycle.RequestRecoverFrom(r, now, &workspace.Archive{Key: key})
+	})
+}
+
+// makeBackup is a backup of the home in use.
+func (w *world) makeBackup() {
+	v := w.volume
+	if v == nil || !v.complete || w.row.Home.State != workspace.HomeLive || v.claim != w.row.Home.Claim {
+		return
+	}
+	w.backup = w.id("backup")
+	w.objects[w.backup] = &object{content: v.content, meta: true}
+	w.logf("%s of %d", w.backup, v.content)
+}
+
+func (w *world) restoreBackup(start bool) {
+	if w.backup == "" {
+		return
+	}
+	w.intend("restore "+w.backup, func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.RequestRestore(r, now, &workspace.Archive{Key: w.backup}, start)
 	})
 }
 
@@ -171,6 +192,9 @@ func (w *world) write(seen workspace.Workspace, r lifecycle.Result) bool {
 	clear(r.ClearRecover, seen.RecoverRequestedAt, &db.RecoverRequestedAt)
 	clear(r.ClearCancel, seen.CancelRequestedAt, &db.CancelRequestedAt)
 	clear(r.ClearForceStop, seen.ForceStopRequestedAt, &db.ForceStopRequestedAt)
+	if from := db.RestoreFrom; r.ClearRestore && from != nil && *from == *seen.RestoreFrom {
+		db.RestoreFrom = nil
+	}
 	if db.RecoverRequestedAt == nil {
 		db.RecoverAction, db.RecoverFrom = "", nil
 	}
@@ -182,7 +206,7 @@ type decision struct {
 	reason        workspace.ErrorReason
 	key, action   string
 	image         string
-	from          string // what RecoverFrom names
+	from, restore string // what RecoverFrom and RestoreFrom name
 	times         [5]time.Time
 }
 
@@ -191,6 +215,9 @@ func decided(r workspace.Workspace) decision {
 	d := decision{desired: r.DesiredState, next: r.NextDesired, reason: r.ErrorReason, image: r.ImageRef, key: r.ArchiveKey, action: r.RecoverAction}
 	if r.RecoverFrom != nil {
 		d.from = r.RecoverFrom.Key
+	}
+	if r.RestoreFrom != nil {
+		d.restore = r.RestoreFrom.Key
 	}
 	for i, at := range []*time.Time{r.DeletedAt, r.RetryAt, r.RecoverRequestedAt, r.CancelRequestedAt, r.ForceStopRequestedAt} {
 		if at != nil {

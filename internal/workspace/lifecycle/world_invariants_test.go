@@ -48,10 +48,30 @@ func (w *world) checkDecision(in lifecycle.Input, r lifecycle.Result) {
 	}
 }
 
+// replaced follows the backup that is the home from now on. What was the home is in an archive.
+func (w *world) replaced(k *tick, key string) {
+	before := w.objects[k.row.ArchiveKey]
+	if w.home.has && !w.home.gone && k.hands == w.hands && (before == nil || !before.meta || before.content != w.home.latest) {
+		w.failf("the home %d is in no archive", w.home.latest)
+	}
+	o := w.objects[key]
+	if o == nil || !o.meta {
+		if k.hands == w.hands {
+			w.failf("replaced by a backup that is not there")
+		}
+		w.home = homeTruth{has: true, gone: true}
+		return
+	}
+	w.home = homeTruth{has: true, latest: o.content}
+	w.home.gone = !w.copyExists()
+}
+
 // checkWritten follows what a write that landed means for the owner's home.
 func (w *world) checkWritten(k *tick, r lifecycle.Result) {
 	from, to := k.row.Home, r.Row.Home
 	switch {
+	case r.ClearRestore && r.Row.ArchiveKey != k.row.ArchiveKey:
+		w.replaced(k, r.Row.ArchiveKey)
 	case r.Action.Kind == lifecycle.Fail && r.Action.Reason == workspace.ErrDataLost && w.hands == 0 && w.landed == 0:
 		w.failf("lost, and nobody has taken it: %s", r.Action.Message)
 	case from.State == workspace.HomeArchived && to.State == workspace.HomeLive:

@@ -60,7 +60,7 @@ func (w *world) run() {
 }
 
 func (w *world) requestsMade() string {
-	return fmt.Sprint(w.row.RecoverRequestedAt, w.row.CancelRequestedAt, w.row.ForceStopRequestedAt)
+	return fmt.Sprint(w.row.RecoverRequestedAt, w.row.CancelRequestedAt, w.row.ForceStopRequestedAt, w.row.RestoreFrom)
 }
 
 // working: an executor is at work and gets on.
@@ -95,6 +95,9 @@ func (w *world) comesToRest(stats map[string]int) {
 	if r.Phase != workspace.PhaseDeleted && (r.CancelRequestedAt != nil || r.ForceStopRequestedAt != nil || r.RecoverRequestedAt != nil) {
 		w.failf("at rest with a request: %s", w.requestsMade())
 	}
+	if r.RestoreFrom != nil && r.Phase != workspace.PhaseError {
+		w.failf("at rest with a restore")
+	}
 	if image := ""; r.Phase != workspace.PhaseDeleted {
 		if w.container != nil {
 			image = w.container.image
@@ -123,6 +126,36 @@ func (w *world) comesToRest(stats map[string]int) {
 	default:
 		stats[string(r.Phase)]++
 		w.whereWanted()
+		w.backupReplaces(stats)
+	}
+}
+
+// backupReplaces: in a calm world the last backup of the home replaces it. One that is not there any
+// more does not, and the workspace goes on.
+func (w *world) backupReplaces(stats map[string]int) {
+	if w.backup == "" {
+		return
+	}
+	o, content := w.objects[w.backup], w.home.latest
+	there := o != nil && o.meta && !o.damaged
+	w.restoreBackup(w.serial%2 == 0)
+	w.run()
+	r := w.row
+	switch {
+	case r.Phase == workspace.PhaseError: // a home or an archive that hands have damaged
+		w.wayOut()
+		return
+	case r.RestoreFrom != nil:
+		w.failf("at rest with a restore")
+	case there && r.ArchiveKey != w.backup && r.Home.Marker != w.backup:
+		w.failf("the backup has not replaced the home")
+	case there:
+		content = o.content
+		stats["backup restored"]++
+	}
+	w.whereWanted()
+	if w.home.latest != content {
+		w.failf("the home is %d, not %d", w.home.latest, content)
 	}
 }
 

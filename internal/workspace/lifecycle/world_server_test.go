@@ -139,8 +139,8 @@ func (w *world) askBucket(k *tick) {
 		}
 	}
 	ask(lifecycle.AsksBucket(k.row), k.row.ArchiveKey, &k.obs.Archive)
-	if lifecycle.AsksEarlier(k.row) {
-		ask(true, k.row.RecoverFrom.Key, &k.obs.Earlier)
+	if from := lifecycle.EarlierOf(k.row); from != nil {
+		ask(true, from.Key, &k.obs.Earlier)
 	}
 }
 

@@ -80,6 +80,8 @@ type world struct {
 
 	generations []string // archives that were current at some time
 
+	backup string // the last backup of the home; empty: none
+
 	// what hands have taken away and can put back
 	takenVolume *volume
 	takenObject map[string]*object
@@ -197,8 +199,8 @@ func (w *world) backends() string {
 }
 
 func describe(r workspace.Workspace) string {
-	s := fmt.Sprintf("phase %s op %s %s home %+v desired %s next %q error %s×%d %q key %q deleted %v",
-		r.Phase, r.Operation, r.OpID, r.Home, r.DesiredState, r.NextDesired, r.ErrorReason, r.ErrorCount, r.ErrorMessage, r.ArchiveKey, r.DeletedAt != nil)
+	s := fmt.Sprintf("phase %s op %s %s home %+v desired %s next %q restore %v error %s×%d %q key %q deleted %v",
+		r.Phase, r.Operation, r.OpID, r.Home, r.DesiredState, r.NextDesired, r.RestoreFrom != nil, r.ErrorReason, r.ErrorCount, r.ErrorMessage, r.ArchiveKey, r.DeletedAt != nil)
 	for _, t := range []workspace.ConditionType{workspace.VolumeReady, workspace.ArchiveReady, workspace.ContainerReady, workspace.Healthy} {
 		s += fmt.Sprintf(" %s=%s", t, r.Conditions.Get(t).Reason)
 	}

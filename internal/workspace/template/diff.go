@@ -62,6 +62,8 @@ func Diff(from, to Template) (list []Change) {
 	}
 	add("idle.stop", idle(from.Stop), idle(to.Stop))
 	add("idle.archive", idle(from.Archive), idle(to.Archive))
+	add("backup.interval", idle(from.BackupInterval), idle(to.BackupInterval))
+	add("backup.keep", from.BackupKeep, to.BackupKeep)
 	add("groups", strings.Join(from.Groups, ", "), strings.Join(to.Groups, ", "))
 	if from.Hidden != to.Hidden {
 		list = append(list, Change{"hidden", fmt.Sprint(from.Hidden), fmt.Sprint(to.Hidden)})

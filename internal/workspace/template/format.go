@@ -77,6 +77,14 @@ func Format(t Template) string {
 		}
 		add(root, "idle", n)
 	}
+	if t.BackupInterval != nil || t.BackupKeep != "" {
+		n := mapping()
+		if t.BackupInterval != nil {
+			put(n, "interval", formatTime(*t.BackupInterval))
+		}
+		put(n, "keep", t.BackupKeep)
+		add(root, "backup", n)
+	}
 	if len(t.Groups) > 0 {
 		add(root, "groups", sequence(t.Groups))
 	}
@@ -132,7 +140,8 @@ func formatTime(seconds int) string {
 // environment variables may be secrets, so only those that its own template gave are in it, unless
 // they have a parameter's value; of the others it has the names, as comments.
 func Of(name string, w workspace.Workspace) string {
-	t := Template{Name: name, Title: Text{Languages[0]: w.Name}, Image: w.ImageRef, Size: w.Size, Stop: w.StandbyTTL, Archive: w.ArchiveTTL}
+	t := Template{Name: name, Title: Text{Languages[0]: w.Name}, Image: w.ImageRef, Size: w.Size, Stop: w.StandbyTTL, Archive: w.ArchiveTTL,
+		BackupInterval: w.BackupInterval, BackupKeep: w.BackupKeep}
 	if w.Description != "" && len([]rune(w.Description)) <= MaxDescription {
 		t.Description = Text{Languages[0]: w.Description}
 	}

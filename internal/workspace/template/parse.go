@@ -75,6 +75,22 @@ func Parse(name string, text []byte) (Template, error) {
 				"archive": func(f string, n *yaml.Node) { t.Archive = r.idle(f, n) },
 			})
 		},
+		"backup": func(f string, n *yaml.Node) {
+			r.object(f, n, map[string]func(string, *yaml.Node){
+				"interval": func(f string, n *yaml.Node) {
+					t.BackupInterval = r.idle(f, n)
+					if v := t.BackupInterval; v != nil && *v > 0 && *v < workspace.MinBackupInterval {
+						r.fail(n, f, "has to be at least %dm, or never", workspace.MinBackupInterval/60)
+					}
+				},
+				"keep": func(f string, n *yaml.Node) {
+					t.BackupKeep = r.text(f, n, workspace.MaxBackupKeep)
+					if _, err := workspace.ParseKeep(t.BackupKeep); t.BackupKeep != "" && err != nil {
+						r.fail(n, f, "has to be a rule like 24h,7d,4w,6m")
+					}
+				},
+			})
+		},
 		"repositories": func(f string, n *yaml.Node) { t.Project.Repositories = r.repositories(f, n) },
 		"scripts":      func(f string, n *yaml.Node) { t.Project.Scripts = r.scripts(f, n) },
 		"extensions":   func(f string, n *yaml.Node) { t.Project.Extensions = r.extensions(f, n) },

@@ -69,6 +69,10 @@ type Template struct {
 	Env                map[string]string // values may have ${param.NAME}
 	Parameters         []Parameter
 	Stop, Archive      *int // idle timeouts in seconds; 0: never, nil: the server's
+	// BackupInterval is between two backups of the home, in seconds; 0: none, nil: the server's.
+	// BackupKeep is the rule of those that are kept; empty: the server's.
+	BackupInterval *int
+	BackupKeep     string
 	// Project is what its workspaces work on. The addresses and branches of repositories may have
 	// ${param.NAME}.
 	Project workspace.Project
@@ -143,6 +147,9 @@ func (t Template) Version() string {
 	given := []any{t.Image, t.Size, t.Env, parameters, t.Stop, t.Archive}
 	if !t.Project.Empty() {
 		given = append(given, t.Project)
+	}
+	if t.BackupInterval != nil || t.BackupKeep != "" {
+		given = append(given, map[string]any{"interval": t.BackupInterval, "keep": t.BackupKeep})
 	}
 	text, err := json.Marshal(given)
 	if err != nil {
@@ -276,7 +283,8 @@ func (t Template) Use(given map[string]string, defaultImage string) (workspace.T
 	if err != nil {
 		return workspace.TemplateUse{}, err
 	}
-	s := workspace.TemplateSettings{Image: cmp.Or(t.Image, defaultImage), Size: workspace.SizeNamed(t.Size), StandbyTTL: t.Stop, ArchiveTTL: t.Archive}
+	s := workspace.TemplateSettings{Image: cmp.Or(t.Image, defaultImage), Size: workspace.SizeNamed(t.Size), StandbyTTL: t.Stop, ArchiveTTL: t.Archive,
+		BackupInterval: t.BackupInterval, BackupKeep: t.BackupKeep}
 	if len(t.Env) > 0 {
 		s.Env = make(map[string]string, len(t.Env))
 	}

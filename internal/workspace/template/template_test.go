@@ -39,6 +39,7 @@ env:
   TARGET: "${param.branch}@${param.region}/${param.team}"
   DEBUG: ${param.debug}
 idle: {stop: 3h, archive: never}
+backup: {interval: 30m, keep: "24h,7d"}
 repositories:
   - {url: "https://git.example.com/${param.team}/api.git", branch: "${param.branch}", submodules: true}
   - url: git@git.example.com:team/web.git
@@ -68,7 +69,7 @@ func parse(t *testing.T, name, text string) template.Template {
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	stop, never := 3*3600, 0
+	stop, never, half := 3*3600, 0, 1800
 	want := template.Template{
 		Name: "api", Title: template.Text{"en": "Backend API", "ko": "백엔드 API"},
 		Description: template.Text{"en": "The API of the team.\nAsk the platform group."},
@@ -84,13 +85,13 @@ func TestParse(t *testing.T) {
 			{URL: "https://git.example.com/${param.team}/api.git", Branch: "${param.branch}", Submodules: true},
 			{URL: "git@git.example.com:team/web.git", Path: "project/site", Depth: 5},
 		}, Scripts: &workspace.Scripts{Create: "npm ci\nnpm test\n", Start: "npm start &", Timeout: 90}, Extensions: []string{"golang.go", "ms-python.python@2026.1.0"}, Ports: []workspace.ProjectPort{{Port: 3000, Label: "Web site", Open: true}, {Port: 5432}}, Secrets: []string{"NPM_TOKEN"}},
-		Stop: &stop, Archive: &never, Groups: []string{"platform", "Data Team"},
+		Stop: &stop, Archive: &never, BackupInterval: &half, BackupKeep: "24h,7d", Groups: []string{"platform", "Data Team"},
 	}
 	got := parse(t, "api", whole)
 	if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(template.Template{})); d != "" {
 		t.Error(d)
 	}
-	if got.Line("size") != 10 || got.Line("env.API_PORT") != 22 || got.Line("repositories[1].depth") != 30 || got.Line("devcontainer") != 0 {
+	if got.Line("size") != 10 || got.Line("env.API_PORT") != 22 || got.Line("repositories[1].depth") != 31 || got.Line("devcontainer") != 0 {
 		t.Errorf("lines %d, %d, %d", got.Line("size"), got.Line("env.API_PORT"), got.Line("repositories[1].depth"))
 	}
 	if again := parse(t, "api", template.Format(got)); !same(got, again) {
@@ -119,7 +120,7 @@ func TestProblemsNameLineAndField(t *testing.T) {
 		"title: \xff":                       "line 1: The text is not valid UTF-8",
 		"title: a\n---\ntitle: b\n":         "line 2: A template is one document",
 		"title: go\nsize: a\nsize: b\n":     "line 3: size is given twice",
-		"title: go\nrepos: []\n":            "line 2: repos is unknown; the fields are: description, env, extensions, groups",
+		"title: go\nrepos: []\n":            "line 2: repos is unknown; the fields are: backup, description, env, extensions, groups",
 		"a: &x 1\nb: *x\n":                  "line 1: a is unknown",
 		"title: &x go\n":                    "line 1: title has an anchor",
 		"env: &x {A: b}\n":                  "line 1: env has an anchor",
@@ -174,6 +175,9 @@ func TestProblemsNameLineAndField(t *testing.T) {
 		"idle: {stop: 3}\n":                          "line 1: idle.stop has to be a time like 30m",
 		"idle: {stop: -3h}\n":                        "idle.stop has to be a time",
 		"idle: {archive: 99999d}\n":                  "idle.archive has to be a time",
+		"backup: {interval: 5m}\n":                   "line 1: backup.interval has to be at least 10m",
+		"backup: {interval: often}\n":                "backup.interval has to be a time",
+		"backup: {keep: 24}\n":                       "backup.keep has to be a rule like 24h",
 		"idle: {sleep: 3h}\n":                        "line 1: idle.sleep is unknown; the fields are: archive, stop",
 		"groups: platform\n":                         "line 1: groups has to be a list",
 		"groups:\n- a\n- a\n":                        `line 3: groups has "a" twice`,
@@ -221,7 +225,7 @@ func TestUse(t *testing.T) {
 	stop, never := 3*3600, 0
 	want := workspace.TemplateUse{
 		Name: "api", Version: api.Version(), Parameters: map[string]string{"branch": "a/${param.team}", "region": "eu", "debug": "true", "team": "core"},
-		Settings: workspace.TemplateSettings{Image: "registry.example.com/dev/go:1.26", Size: "large", StandbyTTL: &stop, ArchiveTTL: &never,
+		Settings: workspace.TemplateSettings{Image: "registry.example.com/dev/go:1.26", Size: "large", StandbyTTL: &stop, ArchiveTTL: &never, BackupInterval: new(1800), BackupKeep: "24h,7d",
 			// A value is never replaced again.
 			Env: map[string]string{"GOFLAGS": "-mod=readonly", "API_PORT": "3000", "TARGET": "a/${param.team}@eu/core", "DEBUG": "true"},
 			Project: &workspace.Project{Repositories: []workspace.Repository{
@@ -274,7 +278,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{first: true}
-	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nscripts: {create: a}", "env: {A: b}\nsecrets: {required: [A]}", "env: {A: b}\nports: [{port: 1}]", "env: {A: b}\nports: [{port: 1, label: a}]", "env: {A: b}\nextensions: [a.b]", "env: {A: b}\nscripts: {start: a}", "env: {A: b}\nscripts: {start: a, timeout: 1m}", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
+	for _, text := range []string{"", "env: {A: c}", "env: {A: b}\nsize: a", "env: {A: b}\nimage: a", "env: {A: b}\nidle: {stop: 1h}", "env: {A: b}\nidle: {archive: 1h}", "env: {A: b}\nbackup: {interval: 1h}", "env: {A: b}\nbackup: {keep: 7d}", "env: {A: b}\nparameters: [{name: a}]", "env: {A: b}\nparameters: [{name: a, default: ''}]", "env: {A: b}\nscripts: {create: a}", "env: {A: b}\nsecrets: {required: [A]}", "env: {A: b}\nports: [{port: 1}]", "env: {A: b}\nports: [{port: 1, label: a}]", "env: {A: b}\nextensions: [a.b]", "env: {A: b}\nscripts: {start: a}", "env: {A: b}\nscripts: {start: a, timeout: 1m}", "env: {A: b}\nrepositories: [{url: 'git@h:a'}]", "env: {A: b}\nrepositories: [{url: 'git@h:a', depth: 1}]"} {
 		v := of(text + "\ntitle: a")
 		if seen[v] {
 			t.Errorf("%q is no other version", text)
@@ -334,13 +338,13 @@ func TestOfWorkspace(t *testing.T) {
 	project := workspace.Project{Repositories: []workspace.Repository{{URL: "https://git.example.com/a.git", Depth: 3}}, Scripts: &workspace.Scripts{Create: "a\n\tb: c # d\n", Timeout: 5}}
 	w := workspace.Workspace{
 		Project: &project,
-		Name:    "My: work", Description: "two\nlines", ImageRef: "python:3", Size: "large", StandbyTTL: &hour,
+		Name:    "My: work", Description: "two\nlines", ImageRef: "python:3", Size: "large", StandbyTTL: &hour, BackupInterval: &hour, BackupKeep: "7d",
 		Env:      map[string]string{"A": "1", "TOKEN": "hidden", "B": "changed"},
 		Template: &workspace.TemplateUse{Settings: workspace.TemplateSettings{Env: map[string]string{"A": "1", "B": "2"}}},
 	}
 	text := template.Of("mine", w)
 	got := parse(t, "mine", text)
-	want := template.Template{Name: "mine", Title: template.Text{"en": "My: work"}, Description: template.Text{"en": "two\nlines"}, Image: "python:3", Size: "large", Stop: &hour, Env: map[string]string{"A": "1"}, Project: project}
+	want := template.Template{Name: "mine", Title: template.Text{"en": "My: work"}, Description: template.Text{"en": "two\nlines"}, Image: "python:3", Size: "large", Stop: &hour, BackupInterval: &hour, BackupKeep: "7d", Env: map[string]string{"A": "1"}, Project: project}
 	if !same(want, got) {
 		t.Error(cmp.Diff(want, got, cmpopts.IgnoreUnexported(template.Template{})))
 	}

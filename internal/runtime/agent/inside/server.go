@@ -74,6 +74,7 @@ func NewServer(cfg Config) *Server {
 	s.mux.HandleFunc("POST "+agent.PathListen, s.listen)
 	s.mux.HandleFunc("POST "+agent.PathAccept, s.accept)
 	s.mux.HandleFunc("POST "+agent.PathFiles, s.files)
+	s.mux.HandleFunc("POST "+agent.PathUnpack, s.unpack)
 	s.mux.HandleFunc("POST "+agent.PathPorts, s.listPorts)
 	s.mux.HandleFunc("POST "+agent.PathUsage, s.usage)
 	s.mux.HandleFunc("GET "+agent.PathSetup, s.setupStatus)

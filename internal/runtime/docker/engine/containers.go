@@ -90,12 +90,26 @@ func (e *Engine) AwaitRemoval(ctx context.Context, containerID string) error {
 	}
 }
 
+// NeededAlone returns a BusyError if any of the containers needs the home alone.
+func NeededAlone(what string, users []User) error {
+	for _, u := range users {
+		if u.needsAlone() {
+			return errInUse(what, u)
+		}
+	}
+	return nil
+}
+
+func errInUse(what string, u User) error {
+	return &runtime.BusyError{Reason: fmt.Sprintf("%s is in use by container %s", what, u.Name), Container: u.Name}
+}
+
 // InUse returns a BusyError if any of the containers uses the home and is not only
 // a holder or of a role in except. what names the home in the error.
 func InUse(what string, users []User, except ...string) error {
 	for _, u := range users {
 		if !u.Idle() && !slices.Contains(except, u.Role) {
-			return &runtime.BusyError{Reason: fmt.Sprintf("%s is in use by container %s", what, u.Name), Container: u.Name}
+			return errInUse(what, u)
 		}
 	}
 	return nil
@@ -106,6 +120,7 @@ type User struct {
 	ID      string
 	Name    string
 	Role    string // empty: not of this installation
+	kind    runtime.JobKind
 	claim   string // of the home; empty if it has no label
 	Running bool
 	started bool   // it is or was running
@@ -130,7 +145,7 @@ func (e *Engine) Users(ctx context.Context, source string) ([]User, error) {
 		}
 		switch u.Role {
 		case RoleJob:
-			u.claim = c.Labels[LabelVolume]
+			u.kind, u.claim = runtime.JobKind(c.Labels[LabelKind]), c.Labels[LabelVolume]
 		case RoleSeed, RoleHolder, RoleRemover:
 			u.claim = c.Labels[LabelClaim]
 		}
@@ -153,9 +168,12 @@ func (e *Engine) Users(ctx context.Context, source string) ([]User, error) {
 	return out, nil
 }
 
-// Idle reports whether the container only holds the home and can be removed with
-// it.
+// Idle reports whether the container only holds the home, or is a backup, and can be
+// removed with it.
 func (u User) Idle() bool {
+	if u.Backup() {
+		return true
+	}
 	switch u.Role {
 	case RoleSeed, RoleHolder, RoleJob, RoleFingerprint, RoleRemover, RoleCopy:
 		return !u.Running
@@ -165,5 +183,33 @@ func (u User) Idle() bool {
 	return false
 }
 
-// HasRun reports whether it is a job that is or was running.
-func (u User) HasRun() bool { return u.Role == RoleJob && u.started }
+// HasRun reports whether it is a job that is or was running and may have written to the home.
+func (u User) HasRun() bool { return u.Role == RoleJob && u.started && !u.Backup() }
+
+// Backup reports whether it is a backup job.
+func (u User) Backup() bool { return u.Role == RoleJob && u.kind == runtime.JobBackup }
+
+// needsAlone reports whether it works on the home, or is about to, and no backup may begin.
+func (u User) needsAlone() bool {
+	switch u.Role {
+	case RoleJob:
+		return u.Running && !u.Backup()
+	case RoleFingerprint, RoleRemover, RoleCopy:
+		return true
+	}
+	return false
+}
+
+// EndBackups kills and removes the backup jobs among the users of a home. Those that have ended
+// stay.
+func (e *Engine) EndBackups(ctx context.Context, users []User) error {
+	for _, u := range users {
+		if !u.Backup() || u.started && !u.Running {
+			continue
+		}
+		if err := e.Discard(ctx, u.ID); err != nil {
+			return fmt.Errorf("end backup %s: %w", u.Name, err)
+		}
+	}
+	return nil
+}

@@ -70,7 +70,7 @@ const (
 	RoleAsideRecord = "aside-complete" // empty volume: records that a set-aside volume is complete
 	RoleCopy        = "copy"           // container that copies a volume to set it aside
 	RoleMark        = "mark"           // empty volume: a mark; see SetMark
-	RoleScratch     = "scratch"        // anonymous volume: scratch space of an archive job
+	RoleScratch     = "scratch"        // anonymous volume: scratch space of a job, or the folder of a drill
 	RoleNetwork     = "network"
 	RoleAgent       = "agent"         // volume: the executable that is the first process of workspaces
 	RoleIDE         = "ide"           // volume: the IDE of workspaces whose image does not bring one

@@ -25,9 +25,10 @@ type Confined struct {
 // Limits are what a confined container may use. Its memory includes the files
 // that it writes; GoMemory is the part for the executable's own heap.
 type Limits struct {
-	Memory   int64 // in bytes
-	GoMemory string
-	Pids     int64
+	Memory      int64 // in bytes
+	GoMemory    string
+	Pids        int64
+	BlockWeight uint16 // of its reads and writes, 10 to 1000; 0: as other containers
 }
 
 // Options returns the complete configuration of the container.
@@ -39,7 +40,7 @@ func (c Confined) Options() client.ContainerCreateOptions {
 	var resources container.Resources
 	if c.Limits != (Limits{}) {
 		resources = container.Resources{
-			Memory: c.Limits.Memory, MemorySwap: c.Limits.Memory, PidsLimit: &c.Limits.Pids, CPUShares: JobCPUShares,
+			Memory: c.Limits.Memory, MemorySwap: c.Limits.Memory, PidsLimit: &c.Limits.Pids, CPUShares: JobCPUShares, BlkioWeight: c.Limits.BlockWeight,
 		}
 	}
 	return client.ContainerCreateOptions{
@@ -81,3 +82,12 @@ const (
 // JobLimits are those of a storage job. Go's memory stays well below the limit,
 // which includes the page cache; the kernel reclaims that first.
 func JobLimits() Limits { return Limits{Memory: 512 << 20, GoMemory: "220MiB", Pids: 256} }
+
+// BackgroundLimits are those of a storage job that disturbs workspaces as little as possible: the
+// lowest weight of reads and writes that Docker accepts. With fewer shares of the processor it
+// would start too slowly on a busy machine, and might never end.
+func BackgroundLimits() Limits {
+	limits := JobLimits()
+	limits.BlockWeight = 10
+	return limits
+}

@@ -65,6 +65,9 @@ func (h *Homes) onHome(ctx context.Context, id workspace.ID, claim string, task 
 	if err == nil {
 		err = engine.InUse(home.what, users)
 	}
+	if err == nil {
+		err = h.EndBackups(ctx, users)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -167,6 +170,9 @@ func (h *Homes) runTask(ctx context.Context, id workspace.ID, claim string, home
 	}
 	users = slices.DeleteFunc(users, func(u engine.User) bool { return u.ID == container })
 	if err := engine.InUse(home.what, users); err != nil {
+		return "", err
+	}
+	if err := h.EndBackups(ctx, users); err != nil {
 		return "", err
 	}
 	if home.source == id.VolumeName() {

@@ -233,9 +233,9 @@ func (h *Homes) createFolder(ctx context.Context, spec runtime.VolumeSpec, progr
 	}
 	filler := engine.RandomHex(8)
 	filling := sidecar{Claim: spec.Claim, State: folderFilling, Owner: spec.Owner, Name: spec.Name, Filler: filler}
-	done := false
+	live, done := false, false
 	err = h.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
-		if done = there && side.Live; done {
+		if live = there && side.Live; live {
 			return side, nil
 		}
 		if err := engine.InUse("folder "+h.Path(id), users); err != nil {
@@ -261,7 +261,7 @@ func (h *Homes) createFolder(ctx context.Context, spec runtime.VolumeSpec, progr
 		err := h.makeHome(spec, &filling)
 		return filling, err
 	})
-	if err != nil {
+	if err != nil || live {
 		return err
 	}
 	if err := h.discardJobs(ctx, users); err != nil || done {
@@ -372,6 +372,16 @@ func (h *Homes) folderUsers(ctx context.Context, id workspace.ID) ([]engine.User
 		return nil, errors.New("no data folder is set for local-dir homes")
 	}
 	return h.Users(ctx, h.HostPath(id))
+}
+
+// endBackups ends the backups of a local-dir home. One that begins later finds what the caller,
+// who holds the folder's lock, has recorded.
+func (h *Homes) endBackups(ctx context.Context, id workspace.ID) error {
+	users, err := h.folderUsers(ctx, id)
+	if err != nil {
+		return err
+	}
+	return h.EndBackups(ctx, users)
 }
 
 // seedFolder fills the directory like a volume: through a Docker volume that is a
@@ -487,6 +497,9 @@ func (h *Homes) removeFolder(ctx context.Context, id workspace.ID, claim string,
 		// Docker keeps a volume that a container holds, but does not know about a
 		// directory.
 		if err := engine.InUse("folder "+h.Path(id), users); err != nil {
+			return err
+		}
+		if err := h.endBackups(ctx, id); err != nil {
 			return err
 		}
 		if err := h.recordFolderRemoval(id, claim); err != nil {

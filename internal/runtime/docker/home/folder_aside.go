@@ -33,7 +33,7 @@ func (h *Homes) setFolderAside(ctx context.Context, id workspace.ID, claim, foun
 		return "", err
 	}
 	for _, u := range users {
-		if u.Running {
+		if u.Running && !u.Backup() {
 			return "", fmt.Errorf("folder %s is in use by container %s; stop the container: %w", h.Path(id), u.Name, runtime.ErrConflict)
 		}
 	}

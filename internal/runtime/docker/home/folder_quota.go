@@ -119,6 +119,12 @@ func (h *Homes) limitFolder(ctx context.Context, spec runtime.ContainerSpec) err
 	if err != nil || h.limitIs(spec.Workspace, side, spec.Size.Disk) {
 		return err
 	}
+	if own, _ := homequota.OwnDisk(h.Folder(spec.Workspace)); own {
+		// The home's file system may have to be unmounted for another limit.
+		if err := h.endBackups(ctx, spec.Workspace); err != nil {
+			return err
+		}
+	}
 	return h.editFolder(ctx, runtime.VolumeSpec{Workspace: spec.Workspace, Claim: spec.VolumeClaim}, func(side sidecar, there bool) (sidecar, error) {
 		if !there {
 			return side, fmt.Errorf("folder %s: %w", h.Path(spec.Workspace), runtime.ErrVolumeMismatch)

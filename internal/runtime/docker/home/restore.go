@@ -59,8 +59,12 @@ func (h *Homes) CheckJob(ctx context.Context, spec runtime.JobSpec) (State, erro
 			return State{}, err
 		}
 		side, _, err := h.readFolder(spec.Workspace)
-		if err == nil && spec.Kind == runtime.JobRestore && side.Live {
+		switch {
+		case err != nil:
+		case spec.Kind == runtime.JobRestore && side.Live:
 			err = errLive(spec.Workspace)
+		case spec.Kind == runtime.JobBackup && !side.Live:
+			err = errNotLive(spec.Workspace)
 		}
 		return State{side}, err
 	}
@@ -71,14 +75,21 @@ func (h *Homes) CheckJob(ctx context.Context, spec runtime.JobSpec) (State, erro
 	if claim, ok := found.homes[spec.Workspace]; !ok || claim != spec.VolumeClaim || found.removalBegun(spec.Workspace, claim) {
 		return State{}, fmt.Errorf("volume %s: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
 	}
-	if spec.Kind == runtime.JobRestore && found.live(spec.Workspace) {
+	switch {
+	case spec.Kind == runtime.JobRestore && found.live(spec.Workspace):
 		return State{}, errLive(spec.Workspace)
+	case spec.Kind == runtime.JobBackup && !found.live(spec.Workspace):
+		return State{}, errNotLive(spec.Workspace)
 	}
 	return State{}, nil
 }
 
 func errLive(id workspace.ID) error {
 	return fmt.Errorf("the home of workspace %s is live and cannot be restored: %w", id, runtime.ErrConflict)
+}
+
+func errNotLive(id workspace.ID) error {
+	return fmt.Errorf("the home of workspace %s is not live and cannot be backed up: %w", id, runtime.ErrVolumeMismatch)
 }
 
 func errRestored(id workspace.ID) error {
@@ -97,7 +108,12 @@ func (h *Homes) AdmitJob(ctx context.Context, spec runtime.JobSpec, before State
 	if err := h.checkVolume(ctx, spec.Workspace, spec.VolumeClaim, containerID); err != nil {
 		return err
 	}
-	if spec.Kind != runtime.JobRestore {
+	switch spec.Kind {
+	case runtime.JobBackup:
+		_, err := h.CheckJob(ctx, spec)
+		return err
+	case runtime.JobRestore:
+	default:
 		return nil
 	}
 	found, err := h.listHomes(ctx, spec.Workspace)
@@ -122,7 +138,8 @@ func (h *Homes) AdmitJob(ctx context.Context, spec runtime.JobSpec, before State
 }
 
 // CheckUnused checks that no container uses the home of a job, apart from those
-// that except accepts.
+// that except accepts. A backup runs beside all that do not need the home alone; another
+// job ends it.
 func (h *Homes) CheckUnused(ctx context.Context, spec runtime.JobSpec, except func(engine.User) bool) error {
 	source := spec.Workspace.VolumeName()
 	if spec.Storage == workspace.StorageLocalDir {
@@ -132,7 +149,15 @@ func (h *Homes) CheckUnused(ctx context.Context, spec runtime.JobSpec, except fu
 	if err != nil {
 		return err
 	}
-	return engine.InUse("the home of workspace "+string(spec.Workspace), slices.DeleteFunc(users, except))
+	users = slices.DeleteFunc(users, except)
+	what := "the home of workspace " + string(spec.Workspace)
+	if spec.Kind == runtime.JobBackup {
+		return engine.NeededAlone(what, users)
+	}
+	if err := engine.InUse(what, users); err != nil {
+		return err
+	}
+	return h.EndBackups(ctx, users)
 }
 
 func (h *Homes) admitToFolder(ctx context.Context, spec runtime.JobSpec, before State, containerID string) error {
@@ -141,6 +166,8 @@ func (h *Homes) admitToFolder(ctx context.Context, spec runtime.JobSpec, before 
 		switch {
 		case !there:
 			return side, fmt.Errorf("folder %s: %w", h.Path(spec.Workspace), runtime.ErrVolumeMismatch)
+		case spec.Kind == runtime.JobBackup && !side.Live:
+			return side, errNotLive(spec.Workspace)
 		case spec.Kind != runtime.JobRestore:
 			return side, nil
 		case side.Live:

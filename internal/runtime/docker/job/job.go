@@ -1,7 +1,9 @@
-// Package job runs storage jobs: containers that archive and restore homes.
+// Package job runs storage jobs: containers that archive, back up and restore homes.
 package job
 
 import (
+	"sync/atomic"
+
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/engine"
 	"codehub/internal/runtime/docker/helper"
@@ -15,6 +17,8 @@ type Jobs struct {
 	homes   *home.Homes
 	listing engine.Reads[struct{}, []runtime.Job]
 	tasks   engine.Reads[struct{}, []taskContainer] // see ClearTasks
+
+	noWeights atomic.Bool // see weightRefused
 }
 
 // New returns the storage jobs of an installation.

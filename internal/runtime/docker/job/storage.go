@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -52,13 +53,13 @@ func (j *Jobs) listJobs(ctx context.Context) ([]runtime.Job, error) {
 // StartJob implements runtime.Runtime. If the server dies before it has sent the
 // whole input, the job ends with an error.
 func (j *Jobs) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtime.Progress)) (runtime.Job, error) {
-	if spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore {
+	if !spec.Kind.Valid() {
 		return runtime.Job{}, fmt.Errorf("storage job of kind %q: there is none", spec.Kind)
 	}
-	if spec.Storage != workspace.StorageDockerVolume && spec.Storage != workspace.StorageLocalDir {
+	if hasHome(spec.Kind) && spec.Storage != workspace.StorageDockerVolume && spec.Storage != workspace.StorageLocalDir {
 		return runtime.Job{}, fmt.Errorf("storage backend %q is not one of Docker's", spec.Storage)
 	}
-	unlock, err := j.homes.LockHome(ctx, spec.Workspace)
+	unlock, err := j.lock(ctx, spec.Kind, spec.Workspace)
 	if err != nil {
 		return runtime.Job{}, err
 	}
@@ -69,22 +70,18 @@ func (j *Jobs) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtim
 		if err != nil {
 			return runtime.Job{}, err
 		}
-		before, err := j.homes.CheckJob(ctx, spec)
+		before, err := j.check(ctx, spec)
 		if err != nil {
-			return runtime.Job{}, err
-		}
-		// The users are checked again once the container exists. Checking first
-		// avoids creating containers again and again while a home is in use.
-		if err := j.homes.CheckUnused(ctx, spec, func(u engine.User) bool { return u.Role == engine.RoleJob }); err != nil {
-			return runtime.Job{}, err
-		}
-		if err := j.makeScratch(spec); err != nil {
 			return runtime.Job{}, err
 		}
 		made, err := j.API.ContainerCreate(ctx, j.jobOptions(spec, name, image))
 		switch {
 		case err == nil:
-			return j.runJob(ctx, spec, before, made.ID)
+			job, err := j.runJob(ctx, spec, before, made.ID)
+			if j.weightRefused(err) {
+				continue
+			}
+			return job, err
 		case errdefs.IsConflict(err):
 			job, there, err := j.adoptJob(ctx, spec, name)
 			if there || err != nil {
@@ -96,6 +93,60 @@ func (j *Jobs) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtim
 		}
 	}
 	return runtime.Job{}, engine.ErrRecreated("container " + name)
+}
+
+// hasHome reports whether jobs of this kind work on the workspace's home.
+func hasHome(kind runtime.JobKind) bool { return kind != runtime.JobDrill }
+
+// lock serializes this process's calls on a job. A drill does not wait for calls on the home.
+func (j *Jobs) lock(ctx context.Context, kind runtime.JobKind, id workspace.ID) (unlock func(), err error) {
+	if hasHome(kind) || !workspace.ValidID(string(id)) {
+		return j.homes.LockHome(ctx, id)
+	}
+	return j.Lock(ctx, workspace.ID(engine.JobName(kind, id)))
+}
+
+// check checks the home before the job's container is created, and prepares what it mounts.
+func (j *Jobs) check(ctx context.Context, spec runtime.JobSpec) (home.State, error) {
+	if !hasHome(spec.Kind) {
+		return home.State{}, nil
+	}
+	before, err := j.homes.CheckJob(ctx, spec)
+	if err != nil {
+		return before, err
+	}
+	// The users are checked again once the container exists. Checking first
+	// avoids creating containers again and again while a home is in use.
+	later := func(u engine.User) bool {
+		return u.Role == engine.RoleJob && (spec.Kind != runtime.JobBackup || u.Backup())
+	}
+	if err := j.homes.CheckUnused(ctx, spec, later); err != nil {
+		return before, err
+	}
+	return before, j.makeScratch(spec)
+}
+
+// weightRefused reports whether a job could not be started because the kernel has no weights for
+// reads and writes, which Docker does not know of cgroup v2. The next jobs have none.
+func (j *Jobs) weightRefused(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), "io.weight") || strings.Contains(err.Error(), "io.bfq.weight")) && !j.noWeights.Swap(true)
+}
+
+// isBackground reports whether jobs of this kind leave the processor and the disk to workspaces.
+func isBackground(kind runtime.JobKind) bool {
+	return kind == runtime.JobBackup || kind == runtime.JobDrill
+}
+
+// limits returns what a job may use.
+func (j *Jobs) limits(kind runtime.JobKind) helper.Limits {
+	if !isBackground(kind) {
+		return helper.JobLimits()
+	}
+	limits := helper.BackgroundLimits()
+	if j.noWeights.Load() {
+		limits.BlockWeight = 0
+	}
+	return limits
 }
 
 // adoptJob handles an existing container with the job's name. It returns false if
@@ -138,8 +189,10 @@ func (j *Jobs) runJob(ctx context.Context, spec runtime.JobSpec, before home.Sta
 		j.Abandon(ctx, id)
 		return runtime.Job{}, err
 	}
-	if err := j.homes.AdmitJob(ctx, spec, before, id); err != nil {
-		return giveUp(err)
+	if hasHome(spec.Kind) {
+		if err := j.homes.AdmitJob(ctx, spec, before, id); err != nil {
+			return giveUp(err)
+		}
 	}
 	if err := j.Breaker.Allow(ctx); err != nil {
 		return giveUp(engine.WrapError(ctx, "attach to storage job", err))
@@ -182,8 +235,8 @@ func (j *Jobs) jobOptions(spec runtime.JobSpec, name, image string) client.Conta
 	}
 	return helper.Confined{
 		Name: name, Image: image, Entrypoint: []string{"/codehub", runtime.JobCommand},
-		Labels: labels, Caps: jobCaps(), Mounts: j.jobMounts(spec, spec.Kind == runtime.JobRestore),
-		Limits: helper.JobLimits(), Stdin: true,
+		Labels: labels, Caps: jobCaps(), Mounts: j.jobMounts(spec, spec.Kind == runtime.JobRestore || spec.Kind == runtime.JobDrill),
+		Limits: j.limits(spec.Kind), Stdin: true,
 	}.Options()
 }
 
@@ -197,14 +250,8 @@ func jobCaps() []string {
 }
 
 func (j *Jobs) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
-	home := j.homes.VolumeMount(spec.Workspace, runtime.JobHomeDir, engine.RandomHex(8), !restore)
-	if spec.Storage == workspace.StorageLocalDir {
-		home = mount.Mount{
-			Type: mount.TypeBind, Source: j.homes.HostPath(spec.Workspace), Target: runtime.JobHomeDir, ReadOnly: !restore,
-		}
-	}
-	mounts := []mount.Mount{home}
-	if spec.Kind == runtime.JobArchive || spec.SharesDisk {
+	mounts := []mount.Mount{j.homeMount(spec, !restore)}
+	if hasScratch(spec) {
 		scratch := j.scratchMount(spec)
 		scratch.ReadOnly = restore
 		mounts = append(mounts, scratch)
@@ -224,6 +271,34 @@ func (j *Jobs) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
 	return mounts
 }
 
+func (j *Jobs) homeMount(spec runtime.JobSpec, readOnly bool) mount.Mount {
+	switch {
+	case !hasHome(spec.Kind):
+		return j.anonymous(spec, runtime.JobHomeDir)
+	case spec.Storage == workspace.StorageLocalDir:
+		return mount.Mount{Type: mount.TypeBind, Source: j.homes.HostPath(spec.Workspace), Target: runtime.JobHomeDir, ReadOnly: readOnly}
+	}
+	return j.homes.VolumeMount(spec.Workspace, runtime.JobHomeDir, engine.RandomHex(8), readOnly)
+}
+
+// anonymous is an empty volume that is removed with the job.
+func (j *Jobs) anonymous(spec runtime.JobSpec, target string) mount.Mount {
+	return mount.Mount{
+		Type: mount.TypeVolume, Target: target,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: j.Labels(engine.RoleScratch, spec.Workspace, spec.Claim)},
+	}
+}
+
+func hasScratch(spec runtime.JobSpec) bool {
+	switch spec.Kind {
+	case runtime.JobArchive, runtime.JobBackup:
+		return true
+	case runtime.JobRestore:
+		return spec.SharesDisk
+	}
+	return false
+}
+
 // scratchMount is an empty directory on the file system of the home: an anonymous
 // volume, which is removed with the container, or for a local-dir home a directory
 // next to it, which is removed with the home.
@@ -233,10 +308,7 @@ func (j *Jobs) scratchMount(spec runtime.JobSpec) mount.Mount {
 			Type: mount.TypeBind, Source: filepath.Join(filepath.Dir(j.homes.HostPath(spec.Workspace)), scratchName), Target: runtime.JobScratchDir,
 		}
 	}
-	return mount.Mount{
-		Type: mount.TypeVolume, Target: runtime.JobScratchDir,
-		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: j.Labels(engine.RoleScratch, spec.Workspace, spec.Claim)},
-	}
+	return j.anonymous(spec, runtime.JobScratchDir)
 }
 
 // scratchName is a directory next to the home. It is not in the trash, which is
@@ -245,7 +317,7 @@ const scratchName = ".scratch"
 
 // makeScratch creates the directory that scratchMount mounts.
 func (j *Jobs) makeScratch(spec runtime.JobSpec) error {
-	if spec.Kind != runtime.JobArchive && !spec.SharesDisk || spec.Storage != workspace.StorageLocalDir {
+	if !hasScratch(spec) || spec.Storage != workspace.StorageLocalDir {
 		return nil
 	}
 	err := os.Mkdir(filepath.Join(filepath.Dir(j.homes.Path(spec.Workspace)), scratchName), 0o700)
@@ -270,7 +342,7 @@ func (j *Jobs) RemoveJob(ctx context.Context, jobID string) error {
 		return fmt.Errorf("container %s is not a storage job of this installation", jobID)
 	}
 	job := helper.Job(c)
-	unlock, err := j.homes.LockHome(ctx, job.Workspace)
+	unlock, err := j.lock(ctx, job.Kind, job.Workspace)
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,8 @@ import (
 // other. Docker may still be starting a task whose server has died or has given up,
 // and lists it as created until then.
 
-// taskContainer is the container of a task on a home: a storage job, or a helper that
-// computes the home's fingerprint or changes the owner of its files.
+// taskContainer is the container of a task that needs a home alone: a storage job other than
+// a backup, or a helper that computes the home's fingerprint or changes the owner of its files.
 type taskContainer struct {
 	id, name, role string
 	workspace      workspace.ID
