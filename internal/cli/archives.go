@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -34,12 +35,33 @@ func (a archiveCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type restoreCmd struct {
 	onWorkspace
-	Start bool `short:"s" help:"Also start the workspace."`
-	Wait  bool `short:"w" help:"Wait until it is ready."`
+	From  string `name:"from" placeholder:"BACKUP" help:"Go back to a backup: its id, its note, or a time like 2h or 2026-12-24 18:30."`
+	Path  string `arg:"" optional:"" help:"With --from: put only this file or folder into the running workspace."`
+	To    string `name:"to" placeholder:"PATH" help:"Where it is put (default: PATH)."`
+	Start bool   `short:"s" help:"Also start the workspace."`
+	Wait  bool   `short:"w" help:"Wait until it is ready."`
+	Yes   bool   `short:"y" help:"Skip the confirmation, with --from."`
+}
+
+// Help describes what happens to the present home.
+func (restoreCmd) Help() string {
+	return `Without --from, an archived workspace gets its home back. With --from, the home is archived, and then replaced by that of a backup: of a time, the last one before it. A running workspace stops for that and starts again. With a path, only that file or folder comes back, while the workspace runs; a present one is kept next to it as NAME.before-restore-TIME.`
 }
 
 func (r restoreCmd) Run(ctx context.Context, k *kong.Context) error {
 	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		switch {
+		case r.From == "" && (r.Path != "" || r.To != ""), r.Path == "" && r.To != "", r.Path != "" && (r.Start || r.Wait):
+			return nil, "", terminal.Exit(terminal.ExitUsage, errors.New("a path needs --from, --to needs a path, and neither is used with --start and --wait"))
+		case r.Path != "":
+			from, err := backupOf(ctx, k, c, id, r.From, "")
+			if err != nil {
+				return nil, "", err
+			}
+			return putBack(ctx, k, c, id, from.ID, api.PutBack{Path: r.Path, To: r.To}, r.Yes)
+		case r.From != "":
+			return r.goBack(ctx, k, c, id)
+		}
 		want := "STANDBY"
 		if r.Start {
 			want = "RUNNING"

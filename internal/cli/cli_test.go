@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -256,10 +257,29 @@ func (b cutBucket) Open(ctx context.Context, key string, offset int64) (io.ReadC
 	}{io.MultiReader(io.LimitReader(body, n), cutOff{}), body}, nil
 }
 
-func (b cutBucket) Index(ctx context.Context, key string, size int64) (*archive.Index, error) {
+func (b cutBucket) Files(ctx context.Context, key string, size int64) (archive.Files, error) {
+	if workspace.BackupOfKey(key) != "" {
+		m, get, err := b.Generation(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		return m.Files(get), nil
+	}
 	return archive.OpenIndex(ctx, size, func(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
 		return b.GetRange(ctx, key, offset, length)
 	})
+}
+
+func (cutBucket) ReserveManifests(string, int64) (func(), bool) { return func() {}, true }
+
+func (b cutBucket) Generation(ctx context.Context, key string) (*archive.Manifest, archive.GetRange, error) {
+	r, err := b.Get(ctx, key, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	m, err := archive.ReadManifest(r)
+	return m, b.GetRange, err
 }
 
 type cutOff struct{}
@@ -291,6 +311,36 @@ func archived(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
+// backed NAME FOLDER completes the backup of a workspace that waits, with the folder as its home.
+func backed(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: backed NAME FOLDER")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	var id, of string
+	ts.Check(conn.QueryRow(ctx, `SELECT b.id, w.id FROM home_backups b JOIN workspaces w ON w.id = workspace_id WHERE name = $1 AND b.state = 'waiting'`, args[0]).Scan(&id, &of))
+	name := archive.ManifestName(time.Now(), id)
+	key := "inst/" + of + "/backups/" + name
+	sum, size := "", 0
+	m, err := archive.Backup(ctx, ts.MkAbs(args[1]), name, func(ctx context.Context, object string, content []byte) error {
+		if object == name {
+			digest := sha256.Sum256(content)
+			sum, size, object = hex.EncodeToString(digest[:]), len(content), key
+		}
+		_, err := store.NewFolder(ts.Getenv("BUCKET")).Put(ctx, object, bytes.NewReader(content))
+		return err
+	}, archive.BackupOptions{})
+	ts.Check(err)
+	_, err = conn.Exec(ctx, `
+		UPDATE home_backups SET state = 'done', key = $2, digest = $3, size = $4, begun_at = now(), ended_at = now(), files = $5, added = $5, bytes = $6 WHERE id = $1`,
+		id, key, sum, size, m.Totals().Files, m.Totals().Bytes)
+	ts.Check(err)
+}
+
 // packFolder FOLDER FILE packs a folder into an archive.
 func packFolder(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
@@ -319,7 +369,7 @@ func TestClient(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "pack": packFolder, "agent": startAgent, "inside": runInside, "setup": sendSetup, "listen": listen, "sql": statement},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "backed": backed, "pack": packFolder, "agent": startAgent, "inside": runInside, "setup": sendSetup, "listen": listen, "sql": statement},
 	})
 }
 

@@ -38,9 +38,13 @@ type Commands struct {
 	Templates   templatesCmd   `cmd:"" group:"Client:" help:"List and manage templates of workspaces."`
 	Set         setCmd         `cmd:"" group:"Client:" help:"Change a workspace's settings."`
 	Archive     archiveCmd     `cmd:"" group:"Client:" help:"Archive a workspace."`
-	Restore     restoreCmd     `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
+	Restore     restoreCmd     `cmd:"" group:"Client:" help:"Restore a workspace from an archive or backup."`
 	Archives    archivesCmd    `cmd:"" group:"Client:" help:"List a workspace's archives."`
-	Download    downloadCmd    `cmd:"" group:"Client:" help:"Download an archive of a workspace."`
+	Checkpoint  checkpointCmd  `cmd:"" group:"Client:" help:"Back up a workspace's home now."`
+	Backups     backupsCmd     `cmd:"" group:"Client:" help:"List a workspace's backups."`
+	Diff        diffCmd        `cmd:"" group:"Client:" help:"List what changed since a backup."`
+	Fork        forkCmd        `cmd:"" group:"Client:" help:"Create workspaces from a backup."`
+	Download    downloadCmd    `cmd:"" group:"Client:" help:"Download an archive, or a file of it."`
 	Delete      deleteCmd      `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
 	Undelete    doCmd          `cmd:"" group:"Client:" help:"Undo a deletion."`
 	Recover     recoverCmd     `cmd:"" group:"Client:" help:"Recover a workspace from an error."`

@@ -26,7 +26,8 @@ type downloadCmd struct {
 	Workspace string `arg:"" help:"A workspace's name or id."`
 	File      string `short:"O" name:"file" placeholder:"FILE" help:"File to write; - for standard output (default: NAME.tar.zst)."`
 	Archive   string `name:"archive" placeholder:"ARCHIVE" help:"ID of an earlier archive, from codehub archives."`
-	Path      string `name:"path" placeholder:"PATH" help:"Download only this file of the home."`
+	Backup    string `name:"backup" placeholder:"BACKUP" help:"Id, note or time of a backup, from codehub backups; with --path."`
+	Path      string `name:"path" placeholder:"PATH" help:"Download only this file of the home; of a backup also a folder, as a tar."`
 	Force     bool   `short:"f" help:"Overwrite an existing file."`
 }
 
@@ -36,9 +37,26 @@ func (downloadCmd) Help() string {
 }
 
 func (d downloadCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
+	if d.Backup != "" && (d.Path == "" || d.Archive != "") {
+		return terminal.Exit(terminal.ExitUsage, errors.New("--backup needs --path, and is not used with --archive"))
+	}
 	w, err := resolve(ctx, c, d.Workspace, false)
 	if err != nil {
 		return err
+	}
+	var from *client.Download // of one file
+	if d.Path != "" {
+		var folder bool
+		if from, folder, err = d.open(ctx, c, w.ID); err != nil {
+			return err
+		}
+		defer from.Body.Close()
+		if d.File == "" && folder {
+			d.File = path.Base(path.Clean("/"+d.Path)) + ".tar"
+			if d.File == "/.tar" {
+				d.File = w.Name + ".tar"
+			}
+		}
 	}
 	toStdout := d.File == "-"
 	if toStdout && d.Output == "json" {
@@ -56,7 +74,7 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 		}
 	}
 	if d.Path != "" {
-		return d.one(ctx, k, c, w.ID)
+		return d.one(k, from)
 	}
 	m := newMeter(k.Stderr)
 	defer m.clear()
@@ -85,13 +103,25 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 	return d.Print(k.Stdout, done, text)
 }
 
-// one downloads one file of the archive.
-func (d downloadCmd) one(ctx context.Context, k *kong.Context, c *client.Client, id string) error {
-	from, err := c.DownloadFile(ctx, id, d.Archive, d.Path)
-	if err != nil {
-		return err
+// open opens one file of the archive or backup, or a folder of the backup as a tar.
+func (d downloadCmd) open(ctx context.Context, c *client.Client, id string) (from *client.Download, folder bool, err error) {
+	if d.Backup == "" {
+		from, err = c.DownloadFile(ctx, id, d.Archive, d.Path)
+		return from, false, err
 	}
-	defer from.Body.Close()
+	list, err := c.Backups(ctx, id)
+	if err != nil {
+		return nil, false, err
+	}
+	b, err := chooseBackup(list, d.Backup, time.Now())
+	if err != nil {
+		return nil, false, err
+	}
+	return openBackup(ctx, c, id, b.ID, d.Path)
+}
+
+// one downloads one file of the archive or backup.
+func (d downloadCmd) one(k *kong.Context, from *client.Download) error {
 	if d.File == "-" {
 		_, err := io.Copy(k.Stdout, from.Body)
 		return err
@@ -102,7 +132,7 @@ func (d downloadCmd) one(ctx context.Context, k *kong.Context, c *client.Client,
 		return err
 	}
 	n, err := io.Copy(file, from.Body)
-	if err == nil && n != from.Size {
+	if err == nil && from.Size >= 0 && n != from.Size {
 		err = io.ErrUnexpectedEOF
 	}
 	if closed := file.Close(); err == nil {

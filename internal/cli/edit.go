@@ -31,6 +31,8 @@ type createCmd struct {
 	paramFlag
 	Like string `placeholder:"WORKSPACE" help:"A workspace whose settings the new one gets."`
 	ttlFlags
+	backupIntervalFlag
+	BackupKeep string `placeholder:"RULE" help:"Which backups are kept, such as 24h,7d,4w,6m (default: the server's rule)."`
 	envFlag
 }
 
@@ -60,6 +62,7 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context, c *client.Client)
 	}
 	in := api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, Size: cmd.Size, DesiredState: &want,
 		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds,
+		BackupIntervalSeconds: cmd.BackupInterval.seconds, BackupKeep: cmd.BackupKeep,
 		Env: env, TimeZone: timeZone(os.Getenv("TZ"), os.DirFS("/")), Template: cmd.Template, Parameters: parameters, Like: like}
 	if cmd.Repo != "" {
 		in.Repositories = []api.Repository{{URL: cmd.Repo, Branch: cmd.Branch, Path: cmd.Folder, Depth: cmd.Depth, Submodules: cmd.Submodules}}
@@ -94,6 +97,7 @@ var errNothingToSet = errors.New("nothing to set was given")
 type setCmd struct {
 	onWorkspace
 	ttlFlags
+	backupIntervalFlag
 	api.UpdateWorkspace
 	envFlag
 	UnsetEnv []string `placeholder:"NAME" sep:"none" help:"Remove an environment variable, from the next start on."`
@@ -102,6 +106,7 @@ type setCmd struct {
 func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
 	in := s.UpdateWorkspace
 	in.StandbyTTLSeconds, in.ArchiveTTLSeconds = s.StandbyTTL.change(), s.ArchiveTTL.change()
+	in.BackupIntervalSeconds = s.BackupInterval.change()
 	env, err := s.variables(os.LookupEnv)
 	if err != nil {
 		return err

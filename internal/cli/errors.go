@@ -44,8 +44,8 @@ func redacted(message string) string { return tokenForm.ReplaceAllString(message
 
 // flags are those of the commands for fields of requests.
 var flags = map[string]string{
-	"description": "--description", "memo": "--memo", "image_ref": "--image", "size": "--size", "template": "--template", "parameters": "--param", "like": "--like", "standby_ttl_seconds": "--standby-ttl", "archive_ttl_seconds": "--archive-ttl",
-	"with": "--with", "expires_in_seconds": "--for", "expires_at": "--expires", "claim": "--claim", "env": "--env", "file": "--file", "workspace_id": "--workspace", "issuer": "--issuer", "message": "--message",
+	"description": "--description", "memo": "--memo", "image_ref": "--image", "size": "--size", "template": "--template", "parameters": "--param", "like": "--like", "standby_ttl_seconds": "--standby-ttl", "archive_ttl_seconds": "--archive-ttl", "backup_interval_seconds": "--backup-interval", "backup_keep": "--backup-keep",
+	"with": "--with", "expires_in_seconds": "--for", "expires_at": "--expires", "claim": "--claim", "env": "--env", "file": "--file", "note": "--note", "count": "--count", "backup": "--from", "workspace_id": "--workspace", "issuer": "--issuer", "message": "--message",
 	"repo": "--repo", "branch": "--branch", "path": "--folder", "depth": "--depth", "login": "--login",
 }
 

@@ -49,6 +49,11 @@ type ttlFlags struct {
 	ArchiveTTL ttlFlag `name:"archive-ttl" placeholder:"TIME" help:"Idle timeout until a stopped workspace is archived: 2d, never, or default (the server's)."`
 }
 
+// backupIntervalFlag sets how often the home of one workspace is backed up.
+type backupIntervalFlag struct {
+	BackupInterval ttlFlag `placeholder:"TIME" help:"Time between two backups of the home: 1h, never, or default (the server's)."`
+}
+
 type stayCmd struct {
 	serverFlags
 	terminal.Format
@@ -197,6 +202,20 @@ func customTimeouts(w api.Workspace) string {
 		default:
 			text = append(text, t.name+" after "+length(time.Duration(*t.v)*time.Second))
 		}
+	}
+	return strings.Join(text, ", ")
+}
+
+// customBackups formats the settings of backups that are set for the workspace itself.
+func customBackups(w api.Workspace) string {
+	var text []string
+	if v := w.BackupIntervalSeconds; v != nil && *v == 0 {
+		text = append(text, "none by schedule")
+	} else if v != nil {
+		text = append(text, "every "+length(time.Duration(*v)*time.Second))
+	}
+	if w.BackupKeep != nil {
+		text = append(text, "kept "+*w.BackupKeep)
 	}
 	return strings.Join(text, ", ")
 }

@@ -90,6 +90,7 @@ func workspaceDetails(w api.Workspace, usage *api.Usage, skipped int64, now time
 		put("Stopped:", inWords(stops, *w.StopReason))
 	}
 	put("Idle timeouts:", customTimeouts(w))
+	put("Backup settings:", customBackups(w))
 	if w.ArchiveSize != nil {
 		rows = append(rows, []string{"Archive:", terminal.Size(*w.ArchiveSize)})
 	}
