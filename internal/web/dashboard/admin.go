@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -32,6 +33,7 @@ func (d *Dashboard) admin(h callerHandler) callerHandler {
 // adminView is the administrators' page.
 type adminView struct {
 	Status  api.AdminStatus
+	Backups postgres.HomeBackupState
 	Orphans []api.Orphan
 	Stale   bool // activity has not been recorded for a while
 	Users   []userView
@@ -83,6 +85,9 @@ func (v userView) Uses() []usedView {
 // staleAfter is how long activity may go unrecorded before administrators are warned. It
 // exceeds the longest delay of a working flush.
 const staleAfter = 3 * time.Minute
+
+// drillInterval is the default of Config.DrillInterval.
+const drillInterval = 30 * 24 * time.Hour
 
 // counted is a key and how often it occurs.
 type counted struct {
@@ -139,6 +144,9 @@ func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, at adminP
 	v := adminView{Now: d.Now(), Find: at.find}
 	var err error
 	if v.Status, err = d.Admin.AdminStatus(ctx, c); err != nil {
+		return v, err
+	}
+	if v.Backups, err = d.Store.HomeBackupState(ctx, cmp.Or(d.DrillInterval, drillInterval)); err != nil {
 		return v, err
 	}
 	orphans, err := d.Admin.Orphans(ctx, c, postgres.Page{Limit: pageSize, Cursor: at.orphans})

@@ -28,11 +28,12 @@ const (
 	filesWithin = 30 * time.Second
 )
 
-// archivePlace is a path in an archive of a workspace.
+// archivePlace is a path in an archive or a backup of a workspace.
 type archivePlace struct {
-	ID   workspace.ID
-	OpID string // of the archive; "": the current one
-	Path string // any bytes; "." is the home
+	ID     workspace.ID
+	Backup string // id of the backup; "": an archive
+	OpID   string // of the archive; "": the current one
+	Path   string // any bytes; "." is the home
 }
 
 // url returns the address of a page or download of this path.
@@ -44,7 +45,11 @@ func (p archivePlace) url(prefix, what string, more ...string) string {
 	for i := 0; i < len(more); i += 2 {
 		q.Set(more[i], more[i+1])
 	}
-	return prefix + "/workspaces/" + string(p.ID) + "/archive/" + what + "?" + q.Encode()
+	in := "/archive/"
+	if p.Backup != "" {
+		in = "/backups/" + p.Backup + "/"
+	}
+	return prefix + "/workspaces/" + string(p.ID) + in + what + "?" + q.Encode()
 }
 
 func (p archivePlace) at(name string) archivePlace {
@@ -57,8 +62,11 @@ func (p archivePlace) Folder() string   { return p.url("", "files") }
 func (p archivePlace) File() string     { return p.url("", "file") }
 func (p archivePlace) Download() string { return p.url("/api/v1", "file") }
 
-// Whole is the address of the download of the archive.
+// Whole is the address of the download of the archive; "" for a backup.
 func (p archivePlace) Whole() string {
+	if p.Backup != "" {
+		return ""
+	}
 	to := "/workspaces/" + string(p.ID) + "/download"
 	if p.OpID != "" {
 		to += "?" + url.Values{"archive_op_id": {p.OpID}}.Encode()
@@ -89,11 +97,20 @@ func shownName(s string) string {
 	}, s)
 }
 
-// filesView is the page of a folder of an archive, or of a file in it.
+// Back is the address of the page that leads to the archive or backup.
+func (p archivePlace) Back() string {
+	if p.Backup != "" {
+		return backTo(fromBackups, p.ID)
+	}
+	return backTo(fromDetail, p.ID)
+}
+
+// filesView is the page of a folder of an archive or backup, or of a file in it.
 type filesView struct {
 	archivePlace
 	Workspace string
-	Trouble   string // why nothing is shown, as a text files.trouble.*; "" if something is
+	At        time.Time // of a backup
+	Trouble   string    // why nothing is shown, as a text files.trouble.*; "" if something is
 	// Of a folder.
 	Rows   []fileRow
 	Paging paging
@@ -125,7 +142,7 @@ func (p archivePlace) row(e archive.Entry) fileRow {
 
 // archiveFiles is the page of a folder of an archive.
 func (d *Dashboard) archiveFiles(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.ofArchive(w, r, c, func(ctx context.Context, x *archive.Index, v *filesView) error {
+	d.ofArchive(w, r, c, func(ctx context.Context, x archive.Files, v *filesView) error {
 		cursor := r.URL.Query().Get("cursor")
 		list, next, err := x.List(ctx, v.Path, cursor, filesShown, filesBytes)
 		for _, e := range list {
@@ -143,7 +160,7 @@ func (d *Dashboard) archiveFiles(w http.ResponseWriter, r *http.Request, c works
 
 // archiveFile is the page that shows a text file of an archive.
 func (d *Dashboard) archiveFile(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	d.ofArchive(w, r, c, func(ctx context.Context, x *archive.Index, v *filesView) error {
+	d.ofArchive(w, r, c, func(ctx context.Context, x archive.Files, v *filesView) error {
 		content, e, err := x.Open(ctx, v.Path)
 		if err != nil {
 			return err
@@ -163,24 +180,36 @@ func (d *Dashboard) archiveFile(w http.ResponseWriter, r *http.Request, c worksp
 }
 
 // ofArchive shows what read adds to the page of the requested path.
-func (d *Dashboard) ofArchive(w http.ResponseWriter, r *http.Request, c workspace.Caller, read func(context.Context, *archive.Index, *filesView) error) {
+func (d *Dashboard) ofArchive(w http.ResponseWriter, r *http.Request, c workspace.Caller, read func(context.Context, archive.Files, *filesView) error) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err != nil {
 		d.fail(w, r, err)
 		return
 	}
 	q := r.URL.Query()
-	place := archivePlace{ws.ID, q.Get("archive_op_id"), archive.CleanName(q.Get("path"))}
+	place := archivePlace{ID: ws.ID, Backup: r.PathValue("backup"), Path: archive.CleanName(q.Get("path"))}
 	a := workspace.Archive{Key: ws.ArchiveKey, Size: ws.ArchiveSize}
-	if place.OpID != "" {
+	v, title, missing := filesView{Workspace: ws.Name}, "files.title", "archive_not_found"
+	if place.Backup != "" {
+		var b workspace.Backup
+		if b, err = d.Store.HomeBackup(r.Context(), c, ws.ID, place.Backup); err != nil {
+			d.failBackup(w, r, err)
+			return
+		}
+		if a = b.Archive(); b.State != workspace.BackupDone {
+			a.Key = ""
+		}
+		v.At, title, missing = a.CreatedAt, "files.of_backup", "backup_not_found"
+	} else if place.OpID = q.Get("archive_op_id"); place.OpID != "" {
 		a, err = d.Store.Archive(r.Context(), c, ws.ID, place.OpID)
 	}
+	v.archivePlace = place
 	switch {
 	case err != nil && workspace.CodeOf(err) != workspace.CodeArchiveNotFound:
 		d.fail(w, r, err)
 		return
-	case a.Key == "":
-		d.message(w, r, http.StatusNotFound, "archive_not_found")
+	case a.Key == "", place.Backup == "" && workspace.IsBackup(a.Key):
+		d.message(w, r, http.StatusNotFound, missing)
 		return
 	}
 	if !d.browsing.add(c.UserID) {
@@ -188,26 +217,38 @@ func (d *Dashboard) ofArchive(w http.ResponseWriter, r *http.Request, c workspac
 		return
 	}
 	defer d.browsing.remove(c.UserID)
+	if place.Backup != "" {
+		release, ok := d.Archives.ReserveManifests(c.UserID, a.Size)
+		if !ok {
+			d.message(w, r, http.StatusTooManyRequests, "reading")
+			return
+		}
+		defer release()
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), filesWithin)
 	defer cancel()
-	v := filesView{archivePlace: place, Workspace: ws.Name}
-	x, err := d.Archives.Index(ctx, a.Key, a.Size)
+	bare := v
+	x, err := d.Archives.Files(ctx, a.Key, a.Size)
 	if err == nil {
 		err = read(ctx, x, &v)
 	}
 	switch {
 	case err == nil:
 	case errors.Is(err, store.ErrNotFound): // also if a cause is one of those below
-		d.message(w, r, http.StatusNotFound, "archive_not_found")
+		d.message(w, r, http.StatusNotFound, missing)
 		return
 	case errors.Is(err, store.ErrUnavailable), ctx.Err() != nil:
 		d.Log.Warn("read an archive failed", "workspace", ws.ID, "err", err)
 		d.message(w, r, http.StatusServiceUnavailable, "archive_unavailable")
 		return
 	case errors.Is(err, archive.ErrNoIndex):
-		v = filesView{archivePlace: place, Workspace: ws.Name, Trouble: "no_index"}
+		v = bare
+		v.Trouble = "no_index"
 	case errors.Is(err, archive.ErrCorrupted):
-		v = filesView{archivePlace: place, Workspace: ws.Name, Trouble: "damaged"}
+		v = bare
+		if v.Trouble = "damaged"; place.Backup != "" {
+			v.Trouble = "damaged_backup"
+		}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid), errors.Is(err, archive.ErrCursor):
 		d.message(w, r, http.StatusNotFound, "file_not_found")
 		return
@@ -215,7 +256,7 @@ func (d *Dashboard) ofArchive(w http.ResponseWriter, r *http.Request, c workspac
 		d.fail(w, r, err)
 		return
 	}
-	p := d.newPage(r, &c, "files.title", v)
+	p := d.newPage(r, &c, title, v)
 	p.Nav = "workspaces"
 	d.render(w, r, http.StatusOK, "files", p)
 }

@@ -104,6 +104,16 @@ func (d *Dashboard) recoverForm(r *http.Request, c workspace.Caller, ws workspac
 	}
 	if f.W.Lost() {
 		f.Generations = slices.DeleteFunc(f.Generations, func(g generation) bool { return !f.W.Offers(g) })
+		backups, _, err := d.Store.HomeBackups(r.Context(), c, ws.ID, postgres.Page{Limit: postgres.MaxList})
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range backups {
+			if b.State == workspace.BackupDone && b.Damage == "" {
+				f.Generations = append(f.Generations, generation{OpID: b.ID, At: b.Archive().CreatedAt, Size: b.Bytes, Files: int(b.Files), Skipped: int(b.Skipped)})
+			}
+		}
+		slices.SortStableFunc(f.Generations, func(a, b generation) int { return b.At.Compare(a.At) })
 	}
 	f.Value["archive"] = r.URL.Query().Get("archive_op_id")
 	if f.Value["archive"] == "" && len(f.Generations) > 0 {
@@ -132,7 +142,7 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace
 		}
 		key = a.Key // empty if there is no such archive
 	}
-	if key == "" {
+	if key == "" || workspace.IsBackup(key) {
 		d.message(w, r, http.StatusNotFound, "archive_not_found")
 		return
 	}

@@ -297,3 +297,27 @@ func TestWaitStreamShowsTheGlobalLimit(t *testing.T) {
 	ev := w.loggedIn().listen("?wait="+string(id)).until("/workspaces/"+string(own)+"/stop", `data-kind="limit"`, "The server has reached its running limit", "It starts automatically when the limit allows.", "Try again")
 	lacks(t, "the limit", ev.data, "hx-get", "Stop a workspace first")
 }
+
+// A lost home can be replaced by a backup, too. A damaged one is not offered.
+func TestLostHomeOffersBackups(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id) + "/recover-archive"
+	w.observe(id, failed(workspace.ErrDataLost, "gone"))
+	w.keep(id, generation0, 658<<20, 1, time.Now().Add(-time.Hour))
+	for backup, damage := range map[string]string{generation1: "", generation3: "damaged"} {
+		w.Exec(`INSERT INTO home_backups (id, workspace_id, state, cause, key, digest, size, entries, files, bytes, damage, begun_at, ended_at)
+			VALUES ($1, $2, 'done', 'schedule', $3, 'd', 100, 20, 12, $4, $5, now(), now())`, backup, string(id), "key/"+backup, 700<<20, damage)
+	}
+	page := b.get(path).body
+	contains(t, "the backup", page, `value="`+generation1+`" checked`, "700 MiB · 12 files", `value="`+generation0+`">`)
+	lacks(t, "the damaged one", page, generation3)
+	if a := b.htmx(path, url.Values{"archive": {generation1}, "confirm": {"project"}}); a.status != http.StatusOK {
+		t.Errorf("%d: %s", a.status, a.body)
+	}
+	if ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id); err != nil || ws.RecoverFrom == nil || ws.RecoverFrom.OpID != generation1 {
+		t.Errorf("recovers from %+v, %v", ws.RecoverFrom, err)
+	}
+}

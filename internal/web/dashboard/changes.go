@@ -37,21 +37,22 @@ func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace
 // changeRoutes registers the changes of a workspace that need no form, and the dialogs of those
 // that need one or are confirmed.
 func (d *Dashboard) changeRoutes(loggedIn func(pattern string, h callerHandler)) {
-	for _, name := range []string{"edit", "image", "size", "env", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside", "share-port"} {
+	for _, name := range []string{"edit", "image", "size", "env", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside", "share-port", "backup"} {
 		loggedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}
 	for name, do := range map[string]change{
-		"start":        d.want(workspace.DesiredRunning, "start"),
-		"archive":      d.want(workspace.DesiredArchived, "archive"),
-		"restore":      d.want(workspace.DesiredStandby, "restore"), // without a start
-		"restart":      d.restart,
-		"force-stop":   d.requested("force_stop", (*postgres.DB).RequestForceStop),
-		"update-image": d.requested("update-image", (*postgres.DB).UpdateImage),
-		"cancel":       d.cancel,
-		"recover":      d.recovered("recover", workspace.RecoverAfresh),
-		"set-aside":    d.recovered("set_aside", workspace.RecoverSetAside),
-		"delete":       d.remove,
-		"undelete":     d.requested("undelete", (*postgres.DB).UndeleteWorkspace),
+		"start":          d.want(workspace.DesiredRunning, "start"),
+		"archive":        d.want(workspace.DesiredArchived, "archive"),
+		"restore":        d.want(workspace.DesiredStandby, "restore"), // without a start
+		"restart":        d.restart,
+		"force-stop":     d.requested("force_stop", (*postgres.DB).RequestForceStop),
+		"update-image":   d.requested("update-image", (*postgres.DB).UpdateImage),
+		"cancel":         d.cancel,
+		"recover":        d.recovered("recover", workspace.RecoverAfresh),
+		"set-aside":      d.recovered("set_aside", workspace.RecoverSetAside),
+		"delete":         d.remove,
+		"undelete":       d.requested("undelete", (*postgres.DB).UndeleteWorkspace),
+		"cancel-restore": d.cancelRestore,
 	} {
 		loggedIn("POST /workspaces/{id}/"+name, func(w http.ResponseWriter, r *http.Request, c workspace.Caller) { d.carryOut(w, r, c, do) })
 	}
@@ -178,7 +179,7 @@ func fromOf(r *http.Request) string {
 	if from == "" {
 		from = r.URL.Query().Get("from")
 	}
-	if slices.Contains([]string{fromDetail, fromWait, fromAny}, from) {
+	if slices.Contains([]string{fromDetail, fromWait, fromAny, fromBackups}, from) {
 		return from
 	}
 	return fromList
@@ -191,6 +192,8 @@ func backTo(from string, id workspace.ID) string {
 		return "/"
 	case from == fromWait:
 		return "/w/" + string(id) + "/"
+	case from == fromBackups:
+		return "/workspaces/" + string(id) + "/backups"
 	}
 	return "/workspaces/" + string(id)
 }
@@ -300,10 +303,15 @@ func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id 
 		v.enters(entryOf(r, ws.ID))
 		return []part{{"wait", v}}, err
 	}
+	if from == fromBackups {
+		v, err := d.readBackups(r.Context(), c, ws, pageParam(r, "cursor"))
+		v.OOB = true
+		return []part{{"backup-actions", v}, {"backups-list", v}}, err
+	}
 	v, err := d.readDetail(r.Context(), c, ws, pageParam(r, "archives"))
 	v.OOB, v.Connect.OOB = true, true
 	v.Listed = d.readPorts(r.Context(), c, ws)
-	return []part{{"panel", v}, {"connect-oob", v}, {"ports", v}, {"archives", v}, {"facts", v}}, err
+	return []part{{"panel", v}, {"connect-oob", v}, {"ports", v}, {"backups", v}, {"archives", v}, {"facts", v}}, err
 }
 
 // limitOf returns the details of a CodeLimitExceeded error.

@@ -44,9 +44,13 @@ type Restore interface {
 // Archives is read access to the bucket. Errors wrap store.ErrNotFound or store.ErrUnavailable.
 type Archives interface {
 	Stat(ctx context.Context, key string) (store.Object, error)
-	// Index reads the index of an archive of this size. It may also be archive.ErrNoIndex or
-	// archive.ErrCorrupted.
-	Index(ctx context.Context, key string, size int64) (*archive.Index, error)
+	// Files reads the list of files of an archive of this size, or of a backup. It may also be
+	// archive.ErrNoIndex or archive.ErrCorrupted.
+	Files(ctx context.Context, key string, size int64) (archive.Files, error)
+	// Generation reads the manifest of a backup. It may also be archive.ErrCorrupted.
+	Generation(ctx context.Context, key string) (*archive.Manifest, archive.GetRange, error)
+	// ReserveManifests reserves memory for manifests that a page of the user reads.
+	ReserveManifests(user string, size int64) (release func(), ok bool)
 }
 
 // Config holds the dependencies and settings of the pages. All fields are required unless their
@@ -112,6 +116,8 @@ type Config struct {
 	Unsaved func(workspace.ID) int
 	// Builds are the images that the server makes; nil: none.
 	Builds *imagebuild.Builder
+	// DrillInterval is the time within which a backup of every home is compared; 0 is 30 days.
+	DrillInterval time.Duration
 	// FormWithin is how long a form may take to arrive; 0 is 30 s.
 	FormWithin time.Duration
 	// OpenBodies reads the forms of requests without a session; nil: one of its own.
@@ -238,6 +244,15 @@ func (d *Dashboard) Routes(add func(pattern string, h func(http.ResponseWriter, 
 	loggedIn("GET /workspaces/{id}/download", d.download)
 	loggedIn("GET /workspaces/{id}/archive/files", d.archiveFiles)
 	loggedIn("GET /workspaces/{id}/archive/file", d.archiveFile)
+	loggedIn("GET /workspaces/{id}/backups", d.backups)
+	loggedIn("POST /workspaces/{id}/backup", d.requestBackup)
+	loggedIn("GET /workspaces/{id}/backups/{backup}/files", d.archiveFiles)
+	loggedIn("GET /workspaces/{id}/backups/{backup}/file", d.archiveFile)
+	loggedIn("GET /workspaces/{id}/backups/{backup}/changes", d.backupChanges)
+	loggedIn("GET /workspaces/{id}/backups/{backup}/restore", d.backupDialog("restore"))
+	loggedIn("POST /workspaces/{id}/backups/{backup}/restore", d.restoreBackup)
+	loggedIn("GET /workspaces/{id}/backups/{backup}/fork", d.backupDialog("fork"))
+	loggedIn("POST /workspaces/{id}/backups/{backup}/fork", d.fork)
 	loggedIn("POST /workspaces/{id}/recover-archive", d.recoverArchive)
 	loggedIn("POST /workspaces/{id}/start-empty", d.startEmpty)
 	loggedIn("POST /workspaces/{id}/share-port", d.sharePort)

@@ -24,6 +24,7 @@ type detailView struct {
 	Checks      []check
 	Generations []generation
 	Paging      paging // of Generations
+	Backups     backupState
 	OOB         bool
 	Listed      portsView
 	// ImageWaits reports that the container uses another image than the configured one.
@@ -131,6 +132,9 @@ func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w worksp
 	case workspace.CodeOf(err) != workspace.CodeNotFound:
 		return v, err
 	}
+	if v.Backups, err = d.readBackupState(ctx, c, w, fromDetail); err != nil {
+		return v, err
+	}
 	list, next, err := d.generations(ctx, c, w, postgres.Page{Limit: archivesShown, Cursor: cursor})
 	v.Generations, v.Paging = list, pagingOf("/workspaces/"+v.ID, "archives", cursor, next)
 	return v, err
@@ -189,7 +193,8 @@ func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.C
 // liveDetail is what a workspace's page shows.
 func (d *Dashboard) liveDetail(v detailView) livePage {
 	v.view, v.OOB, v.Connect.OOB = timeless(v.view), true, true
-	s := livePageOf(v, "panel", "connect-oob", "ports", "archives", "facts")
+	s := livePageOf(v, "panel", "connect-oob", "ports", "backups", "archives", "facts")
+	s.busy = v.Backups.Present != nil || v.Backups.Restoring != nil
 	s.views, s.due = []view{v.view}, v.Listed.firstEnd()
 	// The database, by whose clock a share ends, may be behind.
 	if next := d.Now().Add(time.Second); !s.due.IsZero() && s.due.Before(next) {

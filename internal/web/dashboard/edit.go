@@ -120,7 +120,28 @@ func (f *form) details() postgres.Patch {
 }
 
 func (f *form) timeouts() postgres.Patch {
-	return postgres.Patch{StandbyTTL: f.ttl("standby"), ArchiveTTL: f.ttl("archive"), AwakeWhileWorking: f.working()}
+	p := postgres.Patch{StandbyTTL: f.ttl("standby"), ArchiveTTL: f.ttl("archive"), AwakeWhileWorking: f.working()}
+	p.BackupInterval, p.BackupKeep = f.backups()
+	return p
+}
+
+// backups reads how often the home is backed up, and which backups are kept. A form without these
+// fields leaves them unchanged.
+func (f *form) backups() (interval workspace.Optional[int], keep *string) {
+	interval = f.ttl("backup")
+	if v := interval.Value; v != nil && *v > 0 && *v < workspace.MinBackupInterval {
+		f.fail("backup_ttl", "field.backup_interval_bad", workspace.MinBackupInterval/60)
+	}
+	const field = "backup_keep"
+	if !f.r.PostForm.Has(field) {
+		return interval, nil
+	}
+	rule := strings.TrimSpace(f.r.PostFormValue(field))
+	f.Value[field] = rule
+	if _, err := workspace.ParseKeep(rule); rule != "" && (err != nil || len(rule) > workspace.MaxBackupKeep) {
+		f.fail(field, "field.backup_keep_bad")
+	}
+	return interval, &rule
 }
 
 // newImage returns the patch of the image, which the next start uses.

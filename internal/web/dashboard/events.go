@@ -122,6 +122,8 @@ func (d *Dashboard) newLive(r *http.Request, c workspace.Caller, wake func()) *l
 		log := newLogFollower(d, c, id, wake)
 		l.log = log.out
 		l.read = d.followWait(c, id, entryPath(id, q.Get("path")), q.Has("limit"), log)
+	case workspace.ValidID(q.Get("workspace")) && q.Has("backups"):
+		l.read = d.followBackups(c, workspace.ID(q.Get("workspace")), q.Get("cursor"))
 	case workspace.ValidID(q.Get("workspace")):
 		id = workspace.ID(q.Get("workspace"))
 		l.read = d.followDetail(id, q.Get("archives"), &portWatcher{d: d, c: c, id: id, changed: func() {

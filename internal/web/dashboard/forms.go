@@ -37,6 +37,7 @@ type form struct {
 	Passkey *postgres.Passkey // the passkey, if any
 	Secret  *api.Secret       // the secret, if any
 
+	Backup      *backupRow   // that the form is about, if any
 	Generations []generation // to choose from
 	Image       string       // the default image
 	Missing     string       // what to do about a missing image
@@ -110,6 +111,8 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 	case "edit", "timeouts":
 		f.showTTL("standby", ws.StandbyTTL)
 		f.showTTL("archive", ws.ArchiveTTL)
+		f.showTTL("backup", ws.BackupInterval)
+		f.Value["backup_keep"] = ws.BackupKeep
 		f.showWorking(ws.AwakeWhileWorking)
 	case "keep-awake":
 		d.showKeepAwake(f, *ws)
@@ -310,7 +313,11 @@ func (d *Dashboard) refuseForm(w http.ResponseWriter, r *http.Request, c workspa
 	}
 	switch e.Code {
 	case workspace.CodeNameTaken:
-		f.fail("name", "field.name_taken")
+		name := "name"
+		if f.Name == "fork" {
+			name = "fork_name"
+		}
+		f.fail(name, "field.name_taken")
 	case workspace.CodeImageNotAllowed:
 		f.Errors["image"] = imageRefused(f.lang, "field.image_not_allowed", allowedOf(e))
 	case workspace.CodeLimitExceeded:

@@ -633,6 +633,13 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		"archive-files": files + "files", "archive-folder": files + "files?path=blog/posts/2025", "archive-file": files + "file?path=blog/posts/2025/hello.md",
 		"archive-binary": files + "file?path=b%FF.bin", "archive-no-index": files + "files?archive_op_id=" + generation0,
 	})
+	older, newer := w.backedUpMuch(ids["running"])
+	backups := "/workspaces/" + string(ids["running"]) + "/backups"
+	b.shootAll(shots, map[string]string{
+		"backups": backups, "backups-detail": "/workspaces/" + string(ids["running"]), "backup-files": backups + "/" + newer.id + "/files?path=shop",
+		"backup-changes": backups + "/" + newer.id + "/changes?since=" + older.id, "backup-restore": backups + "/" + newer.id + "/restore",
+		"backup-fork": backups + "/" + newer.id + "/fork", "backup-now": "/workspaces/" + string(ids["running"]) + "/backup",
+	})
 	trouble.set("hold")
 	w.Exec(`UPDATE gc_state SET hold = $1, hold_since = now()`, restorePlan.Reason)
 	for _, l := range b.screens() {

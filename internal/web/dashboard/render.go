@@ -102,6 +102,7 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 		"bytes": l.Bytes,
 		"size":  func(s workspace.Size) string { return sizeText(l, s) },
 		"count": l.Count,
+		"int":   func(n int64) int { return int(n) },
 		"left":  l.Left,
 		"lasting": func(v any) string {
 			if n, ok := v.(int); ok {
@@ -120,6 +121,9 @@ func funcs(l *catalogue.Language, a *assets, sudo bool) template.FuncMap {
 		"at": func(t time.Time) template.HTML {
 			return stamp("at", t, t.UTC().Format("2006-01-02 15:04")+" UTC")
 		},
+		// day and clock are parts of a time.
+		"day":    func(t time.Time) template.HTML { return stamp("day", t, t.UTC().Format(time.DateOnly)) },
+		"clock":  func(t time.Time) template.HTML { return stamp("clock", t, t.UTC().Format("15:04")+" UTC") },
 		"days":   lifetimes,
 		"scopes": scopes,
 		"dict":   dict,

@@ -122,6 +122,7 @@ func TestPageStructure(t *testing.T) {
 		{at("lost", "/start-empty"), say("dialog.start-empty.title", "thesis")},
 		{at("lost", "/set-aside"), say("dialog.set-aside.title", "thesis")},
 		{at("archived", "/archive/files"), say("files.title")},
+		{at("running", "/backups"), say("backups.title") + " · web-frontend"}, {at("running", "/backup"), say("dialog.backup.title", "web-frontend")},
 		{at("missing", "/recover-archive"), say("dialog.recover-archive.title", "photo-archive")},
 		{"/settings/account", say("account.title")}, {"/settings/account/password", say("dialog.change-password.title")}, {"/settings/keys/new", say("dialog.ssh-key.title")}, {"/settings/dotfiles", say("dialog.dotfiles.title")},
 		{"/computer", say("computer.title")},

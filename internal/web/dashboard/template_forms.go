@@ -298,6 +298,12 @@ func settingChanges(l *catalogue.Language, ws workspace.Workspace, c lifecycle.T
 	if c.ArchiveTTL.Set {
 		add(l.T("ttl.archive"), ttl(ws.ArchiveTTL), ttl(c.ArchiveTTL.Value))
 	}
+	if c.BackupInterval.Set {
+		add(l.T("ttl.backup"), ttl(ws.BackupInterval), ttl(c.BackupInterval.Value))
+	}
+	if c.BackupKeep != nil {
+		add(l.T("field.backup_keep"), cmp.Or(ws.BackupKeep, l.T("ttl.server_short")), cmp.Or(*c.BackupKeep, l.T("ttl.server_short")))
+	}
 	if c.Project.Set {
 		var from, to workspace.Project
 		if ws.Project != nil {

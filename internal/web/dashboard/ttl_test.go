@@ -247,3 +247,49 @@ func TestProcessesAtWork(t *testing.T) {
 	send("timeouts", "working_shown", "1")
 	is("turned off", false)
 }
+
+// The dialog of idle timeouts changes the backups of the home as well.
+func TestBackupSettings(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id) + "/timeouts"
+	send := func(kv ...string) answer {
+		v := url.Values{}
+		for i := 0; i < len(kv); i += 2 {
+			v.Set(kv[i], kv[i+1])
+		}
+		return b.htmx(path, v)
+	}
+	is := func(what string, interval int, keep string) {
+		t.Helper()
+		ws, got := w.row(id), -1
+		if ws.BackupInterval != nil {
+			got = *ws.BackupInterval
+		}
+		if got != interval || ws.BackupKeep != keep {
+			t.Errorf("%s: %d and %q, want %d and %q", what, got, ws.BackupKeep, interval, keep)
+		}
+	}
+	send("backup_ttl", "after", "backup_ttl_n", "30", "backup_ttl_unit", "60", "backup_keep", " 24h,7d ")
+	is("set", 1800, "24h,7d")
+	contains(t, "the form", b.get(path).body, `value="24h,7d"`, `value="30"`)
+	for name, form := range map[string][]string{
+		"too often": {"backup_ttl", "after", "backup_ttl_n", "9", "backup_ttl_unit", "60"},
+		"no rule":   {"backup_keep", "all"},
+	} {
+		if a := send(form...); a.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s: %d", name, a.status)
+		} else {
+			contains(t, name, a.body, `aria-invalid="true"`, "field-error")
+		}
+		is(name, 1800, "24h,7d")
+	}
+	send()
+	is("a form without them", 1800, "24h,7d")
+	send("backup_ttl", "never", "backup_keep", "")
+	is("none", 0, "")
+	send("backup_ttl", "server")
+	is("the server's", -1, "")
+}

@@ -24,6 +24,8 @@ const (
 	fromDetail = "detail"
 	fromWait   = "wait" // the proxy's pages under /w/
 	fromAny    = "any"  // any page; its stream redraws it
+	// fromBackups is the page of a workspace's backups.
+	fromBackups = "backups"
 )
 
 // action is one thing that the user can do now. Exactly one of Href (a link), Dialog (a link

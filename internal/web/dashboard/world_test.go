@@ -13,6 +13,7 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -103,10 +104,17 @@ type bucket struct {
 	content map[string][]byte
 }
 
-// Index is that of the archive's content; an archive without content has none.
-func (b *bucket) Index(ctx context.Context, key string, size int64) (*archive.Index, error) {
+// Files is the list of files of the archive's or backup's content; an archive without content has none.
+func (b *bucket) Files(ctx context.Context, key string, size int64) (archive.Files, error) {
 	if _, err := b.Stat(ctx, key); err != nil {
 		return nil, err
+	}
+	if _, is := archive.IsManifest(path.Base(key)); is {
+		m, get, err := b.Generation(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		return m.Files(get), nil
 	}
 	b.mu.Lock()
 	content := b.content[key]
@@ -117,6 +125,26 @@ func (b *bucket) Index(ctx context.Context, key string, size int64) (*archive.In
 	return archive.OpenIndex(ctx, size, func(_ context.Context, offset, length int64) (io.ReadCloser, error) {
 		return io.NopCloser(io.NewSectionReader(bytes.NewReader(content), offset, length)), nil
 	})
+}
+
+func (*bucket) ReserveManifests(string, int64) (func(), bool) { return func() {}, true }
+
+// Generation reads the manifest of a backup.
+func (b *bucket) Generation(ctx context.Context, key string) (*archive.Manifest, archive.GetRange, error) {
+	if _, err := b.Stat(ctx, key); err != nil {
+		return nil, nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m, err := archive.ReadManifest(bytes.NewReader(b.content[key]))
+	return m, b.pack, err
+}
+
+// pack reads a part of a pack.
+func (b *bucket) pack(_ context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return io.NopCloser(io.NewSectionReader(bytes.NewReader(b.content[name]), offset, length)), nil
 }
 
 // pack stores a real archive of a home in the bucket, in the place of one that keep has stored.

@@ -42,6 +42,8 @@
       var at = new Date(el.dateTime)
       var full = new Intl.DateTimeFormat(document.documentElement.lang, { dateStyle: 'medium', timeStyle: 'short' }).format(at)
       var text = full
+      if ('day' in el.dataset) text = new Intl.DateTimeFormat(document.documentElement.lang, { dateStyle: 'full' }).format(at)
+      if ('clock' in el.dataset) text = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: 'short' }).format(at)
       if ('ago' in el.dataset) text = ago((now - at) / 1000, t)
       if ('for' in el.dataset) text = lasting((now - at) / 1000, t)
       if ('in' in el.dataset) text = until((at - now) / 1000, t)
