@@ -2,7 +2,7 @@
 // prints one line for each figure. Machines are noisy: quote ratios and
 // differences, not times.
 //
-//	go run ./bench                # all figures but kubescale
+//	go run ./bench                # all figures except kubescale, index and backup-days
 //	go run ./bench -only wake,create -n 5
 package main
 
@@ -39,7 +39,7 @@ var figures = []figure{
 	{"images", onServer((*bench).images)}, {"agent", agentCost}, {"kubestart", kubeStart}, {"kubescale", kubeScale},
 	{"proxy", onServer((*bench).proxy)}, {"typing", typing}, {"ssh", ssh}, {"idle", onServer((*bench).idle)},
 	{"job", onStorage((*storage).jobCost)}, {"small", onStorage((*storage).small)}, {"mixed", onStorage((*storage).mixed)},
-	{"files", archiveFiles}, {"index", indexCost}, {"backups", measureBackups},
+	{"files", archiveFiles}, {"index", indexCost}, {"backups", measureBackups}, {"backup-days", measureBackupDays}, {"backup-file", measureBackupFile},
 	{"tick", tick}, {"ttl", ttlStatements}, {"leader", leaderFailover}, {"full", onServer((*bench).full)},
 }
 
@@ -53,7 +53,7 @@ func main() {
 func run() error {
 	var names []string
 	for _, f := range figures {
-		if f.name != "kubescale" && f.name != "index" {
+		if f.name != "kubescale" && f.name != "index" && f.name != "backup-days" {
 			names = append(names, f.name)
 		}
 	}

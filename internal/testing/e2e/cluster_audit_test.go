@@ -205,7 +205,7 @@ func (a *audit) checkDocker(ctx context.Context) {
 }
 
 // dockerViolations lists violations: two containers of a workspace, a container
-// that runs without its volume or while a storage job runs.
+// that runs without its volume or while a storage job runs that needs the home alone.
 func dockerViolations(ctx context.Context, installation string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -229,7 +229,8 @@ func dockerViolations(ctx context.Context, installation string) (map[string]stri
 		case k.Labels["codehub.role"] == "workspace":
 			workspaces[id] = append(workspaces[id], k)
 		case k.Labels["codehub.role"] == "job" && k.State == "running":
-			jobs[id] = true
+			kind := k.Labels["codehub.kind"]
+			jobs[id] = jobs[id] || kind == "archive" || kind == "restore"
 		}
 	}
 	violations := map[string]string{}
@@ -248,7 +249,7 @@ func dockerViolations(ctx context.Context, installation string) (map[string]stri
 				}
 			}
 			if jobs[id] {
-				violations[fmt.Sprintf("container %.12s of workspace %s runs at the same time as a storage job", k.ID, id)] = ""
+				violations[fmt.Sprintf("container %.12s of workspace %s runs at the same time as an archive or restore", k.ID, id)] = ""
 			}
 		}
 	}
