@@ -26,6 +26,8 @@ type MoveWorkspace struct {
 	// Version identifies what would be moved now; null: the workspace is not archived, or
 	// about to be restored.
 	Version *string `json:"version"`
+	// InBackup: the home is only in a backup. To archive it, the source unpacks it first.
+	InBackup bool `json:"in_backup"`
 }
 
 // MoveWorkspaceList is one page of GET /admin/move/workspaces.

@@ -148,15 +148,9 @@ func (db *DB) UserToMove(ctx context.Context, caller workspace.Caller, id string
 	return list, err
 }
 
-// ArchiveToMove requests that a workspace is archived, after a running operation. The
-// errors are those of lifecycle.Desire.
+// ArchiveToMove is lifecycle.ArchiveToMove, after a running operation.
 func (db *DB) ArchiveToMove(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	return db.applyMove(ctx, caller, id, "archive a workspace to move it", func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		if err := lifecycle.CheckMove(w); err != nil {
-			return lifecycle.Intent{}, err
-		}
-		return lifecycle.Desire(w, now, workspace.DesiredArchived, true)
-	})
+	return db.applyMove(ctx, caller, id, "archive a workspace to move it", lifecycle.ArchiveToMove)
 }
 
 // applyMove applies an intent for a mover to any workspace. The audit log has the caller and
@@ -229,9 +223,6 @@ func (db *DB) DeleteMoved(ctx context.Context, caller workspace.Caller, id works
 // that is nil.
 func movableAt(w workspace.Workspace, version *string) error {
 	if err := lifecycle.Present(w); err != nil {
-		return err
-	}
-	if err := lifecycle.CheckMove(w); err != nil {
 		return err
 	}
 	if !lifecycle.Movable(w) {

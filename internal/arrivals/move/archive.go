@@ -16,9 +16,9 @@ const logEvery = 10 * time.Second
 // archived has the source archive a workspace, waits until it has, and reads it.
 func (h *home) archived(ctx context.Context) (record api.MoveRecord, err error) {
 	if h.there.Version == nil {
-		m, err := limited(ctx, h.source, func(ctx context.Context) (api.MoveWorkspace, error) { return h.Client.ArchiveToMove(ctx, h.there.ID) })
+		m, err := h.archive(ctx)
 		if err != nil {
-			return record, fromSource(err)
+			return record, err
 		}
 		if err := h.awaitArchived(ctx, m); err != nil {
 			return record, err
@@ -29,6 +29,12 @@ func (h *home) archived(ctx context.Context) (record api.MoveRecord, err error) 
 	}
 	record, err = read(ctx, h.source, func(ctx context.Context) (api.MoveRecord, error) { return h.Client.ReadToMove(ctx, h.there.ID) })
 	return record, fromSource(err)
+}
+
+// archive has the source archive the workspace, or unpack a home that is only in a backup.
+func (h *home) archive(ctx context.Context) (api.MoveWorkspace, error) {
+	m, err := limited(ctx, h.source, func(ctx context.Context) (api.MoveWorkspace, error) { return h.Client.ArchiveToMove(ctx, h.there.ID) })
+	return m, fromSource(err)
 }
 
 // now reads the workspace at the source.
@@ -57,8 +63,14 @@ func (h *home) awaitArchived(ctx context.Context, m api.MoveWorkspace) (err erro
 			return ctx.Err()
 		case <-time.After(h.Poll):
 		}
+		unpacking := m.InBackup
 		if m, err = h.now(ctx); err != nil {
 			return fromSource(err)
+		}
+		if unpacking && !m.InBackup {
+			if m, err = h.archive(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -66,14 +78,17 @@ func (h *home) awaitArchived(ctx context.Context, m api.MoveWorkspace) (err erro
 
 // waiting returns why a workspace whose archiving was requested will not be archived.
 func waiting(m api.MoveWorkspace) error {
-	const archived = string(workspace.DesiredArchived)
+	want := string(workspace.DesiredArchived)
+	if m.InBackup {
+		want = string(workspace.DesiredStandby)
+	}
 	idle := m.Operation == string(workspace.OpNone)
 	switch {
 	case m.Phase == string(workspace.PhaseError):
 		return fmt.Errorf("archiving failed at the source (%s): %s", text(m.ErrorReason), text(m.ErrorMessage))
-	case m.NextDesiredState != nil && *m.NextDesiredState != archived, m.NextDesiredState == nil && m.DesiredState != archived:
+	case m.NextDesiredState != nil && *m.NextDesiredState != want, m.NextDesiredState == nil && m.DesiredState != want:
 		return errors.New("started at the source before it was archived; run the import again")
-	case idle && m.DesiredState == archived && text(m.ErrorReason) == string(workspace.ErrUnrestorable):
+	case idle && m.DesiredState == want && text(m.ErrorReason) == string(workspace.ErrUnrestorable):
 		return fmt.Errorf("its home cannot be archived: %s", text(m.ErrorMessage))
 	}
 	return nil

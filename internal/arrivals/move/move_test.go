@@ -277,6 +277,34 @@ func TestMoveWaitsForArchiving(t *testing.T) {
 	w.expectMoved(running)
 }
 
+// A home that is only in a backup, as that of a new fork, is unpacked and archived before it is copied.
+func TestMoveOfFork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixture.NewFolder(t), postgres.Limits{})
+	id := w.archived("ann", "fork", "")
+	key := fixture.Query[string](w.source, `SELECT archive_key FROM workspaces WHERE id = $1`, id)
+	w.source.Change(`UPDATE workspaces SET archive_key = 'backup.manifest.zst', home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
+	check(t, w.sourceBucket.Store.Delete(t.Context(), key))
+	wants := func(state workspace.DesiredState) func() bool {
+		return func() bool {
+			return fixture.Query[bool](w.source, `SELECT desired_state = $2 FROM workspaces WHERE id = $1`, id, string(state))
+		}
+	}
+	if of(t, w.run(dryRun), id).Result != arrivals.Added || !wants(workspace.DesiredArchived)() {
+		t.Error("the dry run refuses or changes it")
+	}
+	done := make(chan arrivals.Report, 1)
+	go func() { r, _ := w.try(t.Context()); done <- r }()
+	harness.Eventually(t, "the home is requested", wants(workspace.DesiredStandby))
+	w.source.Change(`UPDATE workspaces SET phase = 'STANDBY', home_ctx = '{"state": "live", "claim": "c"}' WHERE id = $1`, id)
+	harness.Eventually(t, "the archiving is requested", wants(workspace.DesiredArchived))
+	w.archive(id, "content")
+	if r := <-done; of(t, r, id).Result != arrivals.Added {
+		t.Errorf("%+v", r)
+	}
+	w.expectMoved(id)
+}
+
 // Each clash at the target has its reason, in a dry run as well, and changes nothing.
 func TestMoveRefusals(t *testing.T) {
 	t.Parallel()

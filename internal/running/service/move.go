@@ -15,7 +15,7 @@ func MoveWorkspace(w workspace.Workspace) api.MoveWorkspace {
 	out := api.MoveWorkspace{
 		ID: v.ID, OwnerID: w.OwnerID, Name: v.Name, ImageRef: v.ImageRef, State: v.State, Phase: v.Phase, Operation: v.Operation,
 		DesiredState: v.DesiredState, NextDesiredState: v.NextDesiredState, ErrorReason: v.ErrorReason, ErrorMessage: v.ErrorMessage,
-		Progress: v.Progress, ArchiveSize: v.ArchiveSize,
+		Progress: v.Progress, ArchiveSize: v.ArchiveSize, InBackup: lifecycle.InBackup(w),
 	}
 	if lifecycle.Movable(w) {
 		out.Version = optional(lifecycle.MoveVersion(w))

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"time"
 
 	"codehub/internal/workspace"
 )
@@ -12,16 +13,26 @@ import (
 // archived, stays archived, and no operation runs or is requested.
 func Movable(w workspace.Workspace) bool {
 	return Present(w) == nil && w.Phase == workspace.PhaseArchived && w.Operation == workspace.OpNone &&
-		w.DesiredState == workspace.DesiredArchived && w.NextDesired == "" && w.PendingRequest() == "" && w.ArchiveKey != "" && CheckMove(w) == nil
+		w.DesiredState == workspace.DesiredArchived && w.NextDesired == "" && w.PendingRequest() == "" && w.ArchiveKey != "" && !InBackup(w)
 }
 
-// CheckMove returns CodeNotSupported for a workspace whose home is only in a backup, which no move
-// copies. Its next archive is one that can be moved.
-func CheckMove(w workspace.Workspace) error {
-	if w.Home.State != workspace.HomeLive && workspace.IsBackup(w.ArchiveKey) {
-		return workspace.Errorf(workspace.CodeNotSupported, "The home of this workspace is in a backup, which cannot be moved. Start the workspace, and move it afterwards.")
+// InBackup reports whether the home is only in a backup, which no move copies: of a fork that was never
+// started, or after a restore that ended early. The next archive of such a home is one that can be moved.
+func InBackup(w workspace.Workspace) bool {
+	return w.Home.State != workspace.HomeLive && workspace.IsBackup(w.ArchiveKey)
+}
+
+// ArchiveToMove requests that a workspace is archived so that it can be moved. A home that is only in a
+// backup is unpacked first: the request has to be repeated once it is. Neither is activity of the owner.
+// The errors are those of Desire.
+func ArchiveToMove(w workspace.Workspace, now time.Time) (Intent, error) {
+	want := workspace.DesiredArchived
+	if InBackup(w) {
+		want = workspace.DesiredStandby
 	}
-	return nil
+	out, err := Desire(w, now, want, true)
+	out.Workspace.LastAccessAt, out.Workspace.LastAccess = w.LastAccessAt, w.LastAccess
+	return out, err
 }
 
 // moveFormat is the version of the inputs of MoveVersion.

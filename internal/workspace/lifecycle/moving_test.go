@@ -38,6 +38,21 @@ func TestMovableOnlyArchived(t *testing.T) {
 	}
 }
 
+// A home that is only in a backup is unpacked before it is archived. Neither counts as its owner's activity.
+func TestArchiveToMoveUnpacksBackup(t *testing.T) {
+	t.Parallel()
+	before := time.Now().Add(-time.Hour)
+	w := movable()
+	w.ArchiveKey, w.LastAccessAt = "backups/b.manifest.zst", &before
+	for _, want := range []workspace.DesiredState{workspace.DesiredStandby, workspace.DesiredArchived} {
+		out, err := lifecycle.ArchiveToMove(w, time.Now())
+		if err != nil || !out.Changed || out.Workspace.DesiredState != want || !out.Workspace.LastAccessAt.Equal(before) {
+			t.Errorf("want %s: %+v, %v", want, out, err)
+		}
+		w.DesiredState, w.Phase, w.Home.State = want, workspace.PhaseStandby, workspace.HomeLive
+	}
+}
+
 func TestMoveVersionNamesWhatMoves(t *testing.T) {
 	t.Parallel()
 	first := lifecycle.MoveVersion(movable())
