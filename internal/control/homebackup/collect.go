@@ -28,11 +28,13 @@ func (t *term) tidy(ctx context.Context) {
 		switch {
 		case err != nil, t.cfg.Ready != nil && !t.cfg.Ready():
 		case time.Since(collected) >= t.cfg.Collect:
-			if err = t.collect(ctx, collected.IsZero(), t.rows.Users); err == nil {
+			var unreadable []workspace.ID
+			if unreadable, err = t.collect(ctx, collected.IsZero() || t.unreadable.Err() != nil, t.rows.Users); err == nil {
 				collected = time.Now()
+				t.reportUnreadable(unreadable)
 			}
 		default:
-			err = t.collect(ctx, false, func(ctx context.Context) ([]workspace.ID, error) { return t.rows.Deleted(ctx, t.cfg.DeleteGrace) })
+			_, err = t.collect(ctx, false, func(ctx context.Context) ([]workspace.ID, error) { return t.rows.Deleted(ctx, t.cfg.DeleteGrace) })
 		}
 		if ctx.Err() != nil {
 			return
@@ -42,6 +44,15 @@ func (t *term) tidy(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// reportUnreadable lists homes of which nothing was removed, since one of their backups cannot be read.
+func (t *term) reportUnreadable(homes []workspace.ID) {
+	if len(homes) == 0 {
+		t.unreadable.Set(nil)
+		return
+	}
+	t.unreadable.Set(fmt.Errorf("%d homes have a backup that cannot be read, and keep what no backup needs, such as those of the workspaces %s", len(homes), some(homes)))
 }
 
 // deletedEvery is the time between two looks for deleted workspaces whose backups are to be removed.
@@ -93,30 +104,39 @@ func (t *term) ours(ctx context.Context) error {
 	return err
 }
 
+// maxProblems is how many homes may fail for another reason than a damaged backup before a collection
+// ends: the bucket does not respond.
+const maxProblems = 5
+
 // collect removes the objects of expired backups and those that jobs have left, and all of workspaces
-// whose deletion cannot be undone any more, of the workspaces that list returns. An error of one workspace does not keep
-// the others. all reads the manifests of all homes, and not only of those from which a backup is removed.
-func (t *term) collect(ctx context.Context, all bool, list func(context.Context) ([]workspace.ID, error)) error {
+// whose deletion cannot be undone any more, of the workspaces that list returns. It returns those of which
+// a backup cannot be read, which does not keep the others. all reads the manifests of all homes, and not
+// only of those from which a backup is removed.
+func (t *term) collect(ctx context.Context, all bool, list func(context.Context) ([]workspace.ID, error)) (unreadable []workspace.ID, err error) {
 	users, err := list(ctx)
 	if err != nil || len(users) == 0 {
-		return err
+		return nil, err
 	}
 	if err := t.ours(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	var problems []error
 	for _, id := range users {
-		if err := t.collectOf(ctx, id, all); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+		err := t.collectOf(ctx, id, all)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case isDamaged(err):
+			t.cfg.Log.Debug("backup of a home cannot be read", "workspace", id, "err", err)
+			unreadable = append(unreadable, id)
+		case err != nil:
 			problems = append(problems, fmt.Errorf("backups of workspace %s: %w", id, err))
-			if len(problems) == 5 {
-				break
-			}
+		}
+		if len(problems) == maxProblems {
+			break
 		}
 	}
-	return errors.Join(problems...)
+	return unreadable, errors.Join(problems...)
 }
 
 // collectOf removes what is not needed of a workspace: manifests first, then packs that no manifest in the
@@ -180,7 +200,7 @@ func (t *term) collectPacks(ctx context.Context, id workspace.ID, objects []buck
 	for _, key := range manifests {
 		m, _, err := t.cfg.Bucket.Generation(ctx, key)
 		if err != nil {
-			return err
+			return errors.Join(err, t.noteDamage(ctx, key, err))
 		}
 		for name := range m.Packs() {
 			needed[path.Base(name)] = true
@@ -198,6 +218,17 @@ func (t *term) collectPacks(ctx context.Context, id workspace.ID, objects []buck
 		}
 	}
 	return nil
+}
+
+// noteDamage records that a manifest is damaged, as a drill does: the backup cannot be restored, and the
+// next one of the home stores everything if it was the last.
+func (t *term) noteDamage(ctx context.Context, key string, damage error) error {
+	backup := workspace.BackupOfKey(key)
+	if !isDamaged(damage) || backup == "" {
+		return nil
+	}
+	t.cfg.Log.Error("backup of a home is damaged", "backup", backup, "key", key, "damage", damage)
+	return t.rows.Verified(ctx, backup, workspace.Cut(damage.Error()))
 }
 
 // adopt records a backup that is in the bucket and not in the database.

@@ -1,11 +1,15 @@
 package homebackup_test
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"codehub/internal/testing/harness"
 	"codehub/internal/testing/harness/fixture"
@@ -104,22 +108,49 @@ func TestDeletedWorkspace(t *testing.T) {
 	}
 }
 
-// Nothing of a workspace is removed while one of its manifests cannot be read.
-func TestUnreadableManifestStopsCollection(t *testing.T) {
+// Nothing of a workspace is removed while one of its manifests cannot be read. The backup is shown as
+// damaged, and the other homes are collected, however many are unreadable.
+func TestUnreadableManifestKeepsItsHome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	ws := w.home("one", "first")
 	w.cfg.Keep = "1d"
-	w.generations(ws, 3, 2)
-	manifests, packs := w.keys(ws.ID)
-	check(t, os.WriteFile(filepath.Join(w.bucket.Folder, manifests[2]), []byte("damaged"), 0o600))
+	const bad = 7
+	damage := func(key string) {
+		file := filepath.Join(w.bucket.Folder, key)
+		check(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		check(t, os.WriteFile(file, []byte("damaged"), 0o600))
+	}
+	for i := range bad - 1 { // their ids come before that of the intact home
+		ws := w.AddWorkspace(w.owner, string(rune('a'+i)))
+		damage(w.bucket.ManifestKey(ws.ID, time.Now(), uuid.NewString()))
+	}
+	intact := w.home("intact", "first")
+	w.generations(intact, 3, 2)
+	w.Exec(`UPDATE workspaces SET phase = 'STANDBY', phase_changed_at = now() - interval '10 days', backup_interval_seconds = 0`)
+	damaged := w.home("damaged", "first")
+	w.generations(damaged, 3, 4)
+	manifests, packs := w.keys(damaged.ID)
+	damage(manifests[2])
+	_, before := w.keys(intact.ID)
 	w.Exec(`UPDATE workspaces SET phase = 'STANDBY', phase_changed_at = now() - interval '10 days', backup_interval_seconds = 0`)
 	w.age(74 * time.Hour)
 	w.Exec(`UPDATE home_backups SET expired_at = expired_at - interval '74 hours'`)
 	w.lead()
-	harness.EventuallyWithin(w, patience, "the condition", func() bool { return w.health.Err("garbage-collection") != nil })
-	if _, left := w.keys(ws.ID); len(left) != len(packs) {
+	harness.EventuallyWithin(w, patience, "the condition", func() bool {
+		err := w.health.Err("backup-damaged")
+		return err != nil && strings.HasPrefix(err.Error(), fmt.Sprintf("%d homes ", bad))
+	})
+	if err := w.health.Err("garbage-collection"); err != nil {
+		t.Errorf("the collection has failed: %v", err)
+	}
+	if _, left := w.keys(damaged.ID); len(left) != len(packs) {
 		t.Errorf("%q of %q", left, packs)
+	}
+	if n := fixture.Query[int](w, `SELECT count(*) FROM home_backups WHERE workspace_id = $1 AND damage <> ''`, damaged.ID); n != 1 {
+		t.Errorf("%d backups are damaged", n)
+	}
+	if _, left := w.keys(intact.ID); len(left) >= len(before) {
+		t.Errorf("of the intact home %q of %q are left", left, before)
 	}
 }
 

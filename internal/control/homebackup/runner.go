@@ -73,6 +73,7 @@ type Runner struct {
 	wake                         chan struct{}
 	term                         atomic.Pointer[term] // nil: this server does not lead
 	damaged, late, full, removal *health.Condition
+	unreadable                   *health.Condition
 	metrics                      metrics
 }
 
@@ -100,10 +101,11 @@ func NewRunner(cfg Config) *Runner {
 	}
 	return &Runner{
 		cfg: cfg, wake: make(chan struct{}, 1), metrics: newMetrics(),
-		damaged: condition("backup-damaged", "backups of homes are damaged", "no last backup of a home is damaged any more"),
-		late:    condition("backups-late", "homes in use have no recent backup", "all homes in use have a recent backup"),
-		full:    condition("backup-limit", "homes in use are not backed up because of the limit of a user", "all homes in use are backed up again"),
-		removal: condition("garbage-collection", "remove backups of homes failed; retrying", "backups of homes are removed again"),
+		damaged:    condition("backup-damaged", "backups of homes are damaged", "no last backup of a home is damaged any more"),
+		unreadable: condition("backup-damaged", "backups of homes cannot be read", "all backups of homes can be read again"),
+		late:       condition("backups-late", "homes in use have no recent backup", "all homes in use have a recent backup"),
+		full:       condition("backup-limit", "homes in use are not backed up because of the limit of a user", "all homes in use are backed up again"),
+		removal:    condition("garbage-collection", "remove backups of homes failed; retrying", "backups of homes are removed again"),
 	}
 }
 
@@ -157,6 +159,7 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 	defer func() {
 		r.term.CompareAndSwap(t, nil) // a term that was abandoned ends after the next has begun
 		r.damaged.Reset()
+		r.unreadable.Reset()
 		r.late.Reset()
 		r.full.Reset()
 		r.removal.Reset()
