@@ -59,6 +59,24 @@ type AdminStatus struct {
 	FailedDeletions []FailedDeletion `json:"failed_deletions"` // at most 100, the latest first
 	IdleStops       []IdleStop       `json:"idle_stops"`       // by idle timeouts in the last 24 h; at most 100, the latest first
 	Images          []ImageBuild     `json:"images"`           // that this server makes, in that order
+	Backups         BackupStatus     `json:"backups"`
+}
+
+// BackupStatus is the state of the backups of homes and of the database.
+type BackupStatus struct {
+	Homes      int        `json:"homes"`       // that have a backup
+	Compared   int        `json:"compared"`    // of them a backup was compared within CODEHUB_BACKUP_DRILL_INTERVAL
+	Damaged    int        `json:"damaged"`     // of them the last backup is damaged
+	ComparedAt *time.Time `json:"compared_at"` // when a backup was last compared; null: never
+	Waiting    int        `json:"waiting"`     // backups that were requested
+	Running    int        `json:"running"`     // backups that are being made
+	Bytes      int64      `json:"bytes"`       // that backups of homes use in the bucket
+	// Late are homes in use without a recent backup, and OverLimit those that are not backed up on
+	// schedule because of the limit of their owner, as the leader last saw.
+	Late      int `json:"late"`
+	OverLimit int `json:"over_limit"`
+	// DatabaseAt is the time of the last backup of the database in the bucket; null: not known.
+	DatabaseAt *time.Time `json:"database_at"`
 }
 
 // ImageBuild is an image that the server makes in the background (CODEHUB_BUILD_IMAGES).
@@ -193,6 +211,7 @@ type Account struct {
 	MaxWorkspaces *int       `json:"max_workspaces"` // as max_running
 	MaxBytes      *int64     `json:"max_bytes"`      // as max_running
 	Bytes         int64      `json:"bytes"`          // of homes, and of archives that are homes, as last measured
+	BackupBytes   int64      `json:"backup_bytes"`   // that backups of homes use in the bucket
 	LockedTill    *time.Time `json:"locked_until"`
 	CreatedAt     time.Time  `json:"created_at"`
 	Passkeys      int        `json:"passkeys"`
@@ -213,6 +232,7 @@ type AccountLimits struct {
 	Running    Limit `json:"running"`
 	Workspaces Limit `json:"workspaces"`
 	Bytes      Limit `json:"bytes"`
+	Backups    Limit `json:"backups"` // of backup_bytes
 }
 
 // Where a Limit comes from.

@@ -135,6 +135,21 @@ func (c *Client) AdminArchives(ctx context.Context, id string) ([]api.Archive, e
 	return all(ctx, c, adminPath(id, "/archives"), func(page api.ArchiveList) ([]api.Archive, string) { return page.Archives, page.NextCursor })
 }
 
+// AdminBackups is Backups for a workspace of any user. The content of the backups is the owner's.
+func (c *Client) AdminBackups(ctx context.Context, id string) ([]api.Backup, error) {
+	return all(ctx, c, adminPath(id, "/backups"), func(page api.BackupList) ([]api.Backup, string) { return page.Backups, page.NextCursor })
+}
+
+// AdminRequestBackup is RequestBackup for a workspace of any user.
+func (c *Client) AdminRequestBackup(ctx context.Context, id, note string) (api.Backup, error) {
+	return ask[api.Backup](ctx, c, http.MethodPost, adminPath(id, "/backups"), nil, api.NewBackup{Note: note})
+}
+
+// AdminRestoreBackup is RestoreBackup for a workspace of any user.
+func (c *Client) AdminRestoreBackup(ctx context.Context, id string, in api.RestoreBackup) (api.AdminWorkspace, error) {
+	return c.adminWorkspace(ctx, http.MethodPost, adminPath(id, "/restore"), nil, in)
+}
+
 // AdminLogs is Logs for a workspace of any user.
 func (c *Client) AdminLogs(ctx context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {
 	q := url.Values{"tail": {strconv.Itoa(tail)}}

@@ -26,6 +26,9 @@ type adminCmd struct {
 	Cancel   adminCancelCmd   `cmd:"" help:"Cancel the running operation."`
 	Recover  adminRecoverCmd  `cmd:"" help:"Recover a workspace from an error."`
 	Archives adminArchivesCmd `cmd:"" help:"List a workspace's archives."`
+	Backups  adminBackupsCmd  `cmd:"" help:"List a workspace's backups."`
+	BackUp   adminBackUpCmd   `cmd:"" name:"back-up" help:"Back up a workspace's home now."`
+	Restore  adminRestoreCmd  `cmd:"" help:"Replace a home by one of its backups."`
 	Delete   adminDeleteCmd   `cmd:"" aliases:"rm" help:"Delete a workspace."`
 	Undelete adminUndeleteCmd `cmd:"" help:"Undo a deletion."`
 	Timeouts adminTimeoutsCmd `cmd:"" help:"Change a workspace's idle timeouts."`
@@ -287,6 +290,72 @@ func (a adminArchivesCmd) Run(ctx context.Context, k *kong.Context, c *client.Cl
 		return err
 	}
 	return a.Print(k.Stdout, list, archiveTable(list, w.Workspace.Phase != "ARCHIVED"))
+}
+
+type adminBackupsCmd struct{ onAny }
+
+func (a adminBackupsCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
+	w, err := resolveAny(ctx, c, a.Workspace, false)
+	if err != nil {
+		return err
+	}
+	list, err := c.AdminBackups(ctx, w.Workspace.ID)
+	if err != nil {
+		return err
+	}
+	return a.Print(k.Stdout, list, backupTable(list))
+}
+
+type adminBackUpCmd struct {
+	onAny
+	Note string `short:"m" name:"note" placeholder:"NOTE" help:"What the backup is for."`
+}
+
+// Help says who can read the backup.
+func (adminBackUpCmd) Help() string {
+	return `The command does not wait for the backup. Only the owner can read it; a limit of the owner does not apply.`
+}
+
+func (a adminBackUpCmd) Run(ctx context.Context, k *kong.Context, c *client.Client) error {
+	w, err := resolveAny(ctx, c, a.Workspace, false)
+	if err != nil {
+		return err
+	}
+	b, err := c.AdminRequestBackup(ctx, w.Workspace.ID, a.Note)
+	if err != nil {
+		return err
+	}
+	return a.Print(k.Stdout, b, b.ID)
+}
+
+type adminRestoreCmd struct {
+	onAny
+	From  string `name:"from" required:"" placeholder:"BACKUP" help:"The backup: its id, its note, or a time like 2h or 2026-12-24 18:30."`
+	Start bool   `short:"s" help:"Also start the workspace."`
+	Yes   bool   `short:"y" help:"Skip the confirmation."`
+}
+
+// Help describes what happens to the present home.
+func (adminRestoreCmd) Help() string {
+	return `A running workspace stops, its home is archived and then replaced by that of the backup, and it starts again. The owner gets a notice; the files stay unread.`
+}
+
+func (a adminRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
+	return a.run(ctx, k, false, func(c *client.Client, id string) (api.AdminWorkspace, string, error) {
+		list, err := c.AdminBackups(ctx, id)
+		if err != nil {
+			return api.AdminWorkspace{}, "", err
+		}
+		from, err := chooseBackup(list, a.From, time.Now())
+		if err != nil {
+			return api.AdminWorkspace{}, "", err
+		}
+		if err := confirmRestore(k, a.Workspace, from, a.Yes); err != nil {
+			return api.AdminWorkspace{}, "", err
+		}
+		w, err := c.AdminRestoreBackup(ctx, id, api.RestoreBackup{Backup: from.ID, Start: a.Start})
+		return w, fmt.Sprintf("%s goes back to %s; the present home is archived first", terminal.Plain(w.Owner+"/"+w.Workspace.Name), terminal.Time(backupTime(from))), err
+	})
 }
 
 type adminTimeoutsCmd struct {

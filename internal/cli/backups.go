@@ -283,7 +283,7 @@ func (r restoreCmd) goBack(ctx context.Context, k *kong.Context, c *client.Clien
 	if err != nil {
 		return nil, "", err
 	}
-	if err := r.confirm(k, from); err != nil {
+	if err := confirmRestore(k, r.Workspace, from, r.Yes); err != nil {
 		return nil, "", err
 	}
 	w, err := c.RestoreBackup(ctx, id, api.RestoreBackup{Backup: from.ID, Start: r.Start})
@@ -300,16 +300,16 @@ func (r restoreCmd) goBack(ctx context.Context, k *kong.Context, c *client.Clien
 	return w, fmt.Sprintf("%s   goes back to %s; the present home is archived first", terminal.Plain(w.Name), terminal.Time(backupTime(from))), nil
 }
 
-// confirm asks whether a backup may replace the home.
-func (r restoreCmd) confirm(k *kong.Context, from api.Backup) error {
-	if r.Yes {
+// confirmRestore asks whether a backup may replace the home of a workspace, unless yes is set.
+func confirmRestore(k *kong.Context, workspace string, from api.Backup, yes bool) error {
+	if yes {
 		return nil
 	}
 	if !terminal.Interactive() {
 		return fmt.Errorf("nothing was restored: no terminal to ask in; give --yes")
 	}
 	question := fmt.Sprintf("Replace the home of %q by its backup of %s (%s)? A running workspace stops, and the present home is archived first. [y/N] ",
-		r.Workspace, terminal.Time(backupTime(from)), terminal.Plain(backupReason(from)))
+		workspace, terminal.Time(backupTime(from)), terminal.Plain(backupReason(from)))
 	text, err := terminal.Ask(k.Stderr, bufio.NewReader(os.Stdin), question)
 	if err != nil || !strings.EqualFold(strings.TrimSpace(text), "y") {
 		return fmt.Errorf("nothing was restored")

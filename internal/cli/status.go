@@ -84,6 +84,10 @@ func statusText(r statusReport, now time.Time) string {
 	if r.ObservedAt != nil && r.TickedAt != nil {
 		fmt.Fprintf(&b, "Observed:   %s ago, last tick %s ago\n", age(now.Sub(*r.ObservedAt)), age(now.Sub(*r.TickedAt)))
 	}
+	fmt.Fprintf(&b, "Backups:    %s\n", backupsWords(r.Backups, now))
+	if r.Backups.DatabaseAt != nil {
+		fmt.Fprintf(&b, "Database:   backed up %s ago\n", age(now.Sub(*r.Backups.DatabaseAt)))
+	}
 	if images := buildTable(r.Images, now); images != "" {
 		fmt.Fprintf(&b, "\n%s", images)
 	}
@@ -159,6 +163,30 @@ func (r statusReport) backendWords(states map[string]api.Breaker) string {
 		list = append(list, text)
 	}
 	return strings.Join(list, ", ")
+}
+
+// backupsWords is the state of the backups of homes in one line.
+func backupsWords(s api.BackupStatus, now time.Time) string {
+	if s.Homes == 0 {
+		return "none"
+	}
+	text := strconv.Itoa(s.Compared)
+	if s.Compared < s.Homes {
+		text += " of " + strconv.Itoa(s.Homes)
+	}
+	text += " homes compared"
+	if s.ComparedAt != nil {
+		text += fmt.Sprintf(", %d differences, last %s ago", s.Damaged, age(now.Sub(*s.ComparedAt)))
+	}
+	for _, n := range []struct {
+		n    int
+		what string
+	}{{s.Running, "running"}, {s.Waiting, "queued"}, {s.Late, "late"}, {s.OverLimit, "at the limit of a user"}} {
+		if n.n > 0 {
+			text += fmt.Sprintf(", %d %s", n.n, n.what)
+		}
+	}
+	return text + ", " + terminal.Size(s.Bytes)
 }
 
 // volumeReason returns why a volume is lost. "None", the word for a home without a volume, says

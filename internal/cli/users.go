@@ -34,7 +34,7 @@ type usersCmd struct {
 
 // Help describes the limits.
 func (usersListCmd) Help() string {
-	return `RUNNING, WORKSPACES and SIZE show what a user uses, the limit in effect, and where it comes from: the user's own, a group, or the server.`
+	return `RUNNING, WORKSPACES, SIZE and BACKUPS show what a user uses, the limit in effect, and where it comes from: the user's own, a group, or the server.`
 }
 
 type usersListCmd struct {
@@ -51,12 +51,13 @@ func (l usersListCmd) Run(ctx context.Context, k *kong.Context, c *client.Client
 }
 
 func accountTable(list []api.Account) string {
-	rows := [][]string{{"NAME", "", "RUNNING", "WORKSPACES", "SIZE", "ID"}}
+	rows := [][]string{{"NAME", "", "RUNNING", "WORKSPACES", "SIZE", "BACKUPS", "ID"}}
 	for _, a := range list {
 		number := func(n int64) string { return strconv.FormatInt(n, 10) }
 		rows = append(rows, []string{
 			a.Username, accountMarks(a), usedOf(int64(a.Running), a.Limits.Running, number),
-			usedOf(int64(a.Workspaces), a.Limits.Workspaces, number), usedOf(a.Bytes, a.Limits.Bytes, terminal.Size), a.ID,
+			usedOf(int64(a.Workspaces), a.Limits.Workspaces, number), usedOf(a.Bytes, a.Limits.Bytes, terminal.Size),
+			usedOf(a.BackupBytes, a.Limits.Backups, terminal.Size), a.ID,
 		})
 	}
 	return terminal.Table(rows)

@@ -14,10 +14,17 @@ const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running, u.
 	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
 	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
 	(SELECT ` + ownedBytes + ` FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL),
+	COALESCE(k.bytes, 0),
 	u.suspended_for, u.suspended_at, (SELECT count(*) FROM passkeys k WHERE k.user_id = u.id),
 	(SELECT i.expires_at FROM invitations i WHERE i.user_id = u.id AND i.expires_at > now()),
 	l.max_running, l.running_from, COALESCE(l.running_group, ''), l.max_workspaces, l.workspaces_from, COALESCE(l.workspaces_group, ''),
 	l.max_bytes, l.bytes_from, COALESCE(l.bytes_group, '')`
+
+// accountJoins is what accountColumns need besides the users u.
+const accountJoins = `JOIN user_limits l ON l.user_id = u.id LEFT JOIN (
+		SELECT w.owner_user_id, sum(b.stored + b.size)::bigint AS bytes
+		FROM home_backups b JOIN workspaces w ON w.id = b.workspace_id GROUP BY w.owner_user_id
+	) k ON k.owner_user_id = u.id`
 
 // Account is a user as administrators see it, and AccountList a page of them.
 type (
@@ -30,13 +37,14 @@ func (db *DB) toAccount(row pgx.CollectableRow) (Account, error) {
 	l := &a.Limits
 	var running, workspaces, bytes *int64 // nil: the server's
 	err := row.Scan(&a.ID, &a.Username, &a.Admin, &a.Disabled, &a.MaxRunning, &a.MaxWorkspaces, &a.MaxBytes,
-		&a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces, &a.Bytes,
+		&a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces, &a.Bytes, &a.BackupBytes,
 		&a.Suspended, &a.SuspendedSince, &a.Passkeys, &a.InvitedUntil,
 		&running, &l.Running.From, &l.Running.Group, &workspaces, &l.Workspaces.From, &l.Workspaces.Group,
 		&bytes, &l.Bytes.From, &l.Bytes.Group)
 	l.Running.Max = valueOr(running, int64(db.limits.PerUser))
 	l.Workspaces.Max = valueOr(workspaces, int64(db.limits.Workspaces))
 	l.Bytes.Max = valueOr(bytes, db.limits.Bytes)
+	l.Backups = api.Limit{Max: db.limits.BackupBytes, From: api.LimitServer}
 	return a, err
 }
 
@@ -118,7 +126,7 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, f AccountFi
 			SELECT * FROM users
 			WHERE removed_at IS NULL AND ($1 = '' OR username_key COLLATE "C" > $1) AND ($3 = '' OR username_key LIKE $4)
 			ORDER BY username_key COLLATE "C" LIMIT $2
-		) u JOIN user_limits l ON l.user_id = u.id
+		) u `+accountJoins+`
 		ORDER BY u.username_key COLLATE "C"`, after, f.Size()+1, f.Query, containing(UsernameKey(f.Query)))
 	if err != nil {
 		return AccountList{}, failed(verb, err)
@@ -148,7 +156,7 @@ func (db *DB) Account(ctx context.Context, caller workspace.Caller, id string) (
 }
 
 func (db *DB) account(ctx context.Context, in querier, id string) (Account, error) {
-	rows, err := in.Query(ctx, `SELECT `+accountColumns+` FROM users u JOIN user_limits l ON l.user_id = u.id WHERE u.id = $1 AND u.removed_at IS NULL`, id)
+	rows, err := in.Query(ctx, `SELECT `+accountColumns+` FROM users u `+accountJoins+` WHERE u.id = $1 AND u.removed_at IS NULL`, id)
 	if err != nil {
 		return Account{}, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/api"
 	"codehub/internal/workspace"
 )
 
@@ -399,23 +400,24 @@ func (h *HomeBackups) Verified(ctx context.Context, backup, damage string) error
 	return err
 }
 
-// HomeBackupState is the state of the backups of all homes.
+// HomeBackupState is the state of the backups of all homes. What only the leader knows is not set.
 type HomeBackupState struct {
-	Homes      int        // that have a backup
-	Compared   int        // of them a backup was compared within the interval
-	Damaged    int        // their last backup is damaged
-	ComparedAt *time.Time // when a backup was last compared; nil: never
-	DamagedIn  []string   // names of up to 10 of the damaged
+	api.BackupStatus
+	DamagedIn []string // names of up to 10 of the damaged
 }
 
 const selectHomeBackupState = `
-	WITH latest AS (` + latestBackups + `)
+	WITH latest AS (` + latestBackups + `), every AS (
+		SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting, count(*) FILTER (WHERE state = 'running') AS running, COALESCE(sum(stored + size), 0)::bigint AS bytes
+		FROM home_backups
+	)
 	SELECT count(*), count(*) FILTER (WHERE compared_at > clock_timestamp() - make_interval(secs => $1)), count(*) FILTER (WHERE damage <> ''),
-		max(compared_at), ARRAY(SELECT w.name FROM latest l JOIN workspaces w ON w.id = l.workspace_id WHERE l.damage <> '' ORDER BY w.name LIMIT 10)
+		max(compared_at), (SELECT waiting FROM every), (SELECT running FROM every), (SELECT bytes FROM every),
+		ARRAY(SELECT w.name FROM latest l JOIN workspaces w ON w.id = l.workspace_id WHERE l.damage <> '' ORDER BY w.name LIMIT 10)
 	FROM latest`
 
 func (s *HomeBackupState) targets() []any {
-	return []any{&s.Homes, &s.Compared, &s.Damaged, &s.ComparedAt, &s.DamagedIn}
+	return []any{&s.Homes, &s.Compared, &s.Damaged, &s.ComparedAt, &s.Waiting, &s.Running, &s.Bytes, &s.DamagedIn}
 }
 
 // State returns the state of the backups of all homes. interval is that in which each home is compared.

@@ -224,12 +224,14 @@ func serve(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	reachable := backends{"engine": rt.breaker, "bucket": archives.Breaker}
-	controller := &atomic.Pointer[reconcile.Controller]{}
+	serving := &atomic.Pointer[server]{}
 	self := replica.New(replica.Config{
 		DB: db, Version: cfg.Version, Settings: shared, Health: func() replica.Health {
 			h := replica.Health{Backends: reachable.states(), Conditions: failing(conditions)}
-			if c := controller.Load(); c != nil {
-				h.TickedAt, h.ObservedAt = c.Status().TickedAt, c.Status().ObservedAt
+			if s := serving.Load(); s != nil {
+				h.TickedAt, h.ObservedAt = s.ctrl.Status().TickedAt, s.ctrl.Status().ObservedAt
+				h.LateBackups, h.OverLimit = s.homeBackups.Counts()
+				h.DatabaseBackedUp = s.backups.Last()
 			}
 			return h
 		},
@@ -247,7 +249,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	controller.Store(s.ctrl)
+	serving.Store(s)
 	defer s.leave(ctx)
 	return s.run(ctx)
 }
@@ -381,7 +383,7 @@ func newServer(p parts) (*server, error) {
 		return nil, err
 	}
 	settings := service.Settings{URL: cfg.PublicURL, Version: cfg.Version, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace, SSH: sshServer(p, gate)}
-	administration := admin.New(admin.Config{Store: db, Passwords: authentication, URL: cfg.PublicURL, Self: p.self, Runtime: cfg.Runtime, Nodes: p.runtime.nodes(), Builds: p.builds, Settings: settingsOf(cfg), OrphanDelay: cfg.Reconcile.OrphanDelay})
+	administration := admin.New(admin.Config{Store: db, Passwords: authentication, URL: cfg.PublicURL, Self: p.self, Runtime: cfg.Runtime, Nodes: p.runtime.nodes(), Builds: p.builds, Settings: settingsOf(cfg), OrphanDelay: cfg.Reconcile.OrphanDelay, DrillInterval: cfg.HomeBackups.Drill})
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})

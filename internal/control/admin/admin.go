@@ -4,6 +4,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"net/url"
 	"time"
@@ -34,6 +35,8 @@ type Config struct {
 	Settings api.Settings
 	// OrphanDelay is CODEHUB_ORPHAN_DELAY.
 	OrphanDelay time.Duration
+	// DrillInterval is CODEHUB_BACKUP_DRILL_INTERVAL; 0 is 30 days.
+	DrillInterval time.Duration
 }
 
 // Service serves administrators. It is safe for concurrent use.
@@ -49,6 +52,11 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 		return api.AdminStatus{}, err
 	}
 	out := o.AdminStatus
+	backups, err := s.cfg.Store.HomeBackupState(ctx, cmp.Or(s.cfg.DrillInterval, 30*24*time.Hour))
+	if err != nil {
+		return api.AdminStatus{}, err
+	}
+	out.Backups = backups.BackupStatus
 	out.Runtime, out.Servers, out.Images = s.cfg.Runtime, make([]api.Server, 0, len(o.Servers)), s.images()
 	for _, r := range o.Servers {
 		health := s.cfg.Self.HealthOf(r)
@@ -57,6 +65,11 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 			Leads: r.Leads, Alive: r.Alive, Backends: health.Backends, Conditions: health.Conditions,
 		})
 		out.TickedAt, out.ObservedAt = later(out.TickedAt, health.TickedAt), later(out.ObservedAt, health.ObservedAt)
+		if r.Alive { // the leader is the only one that reports these
+			out.Backups.Late += health.LateBackups
+			out.Backups.OverLimit += health.OverLimit
+			out.Backups.DatabaseAt = later(out.Backups.DatabaseAt, health.DatabaseBackedUp)
+		}
 	}
 	out.LostNodes, err = s.lostNodes(ctx, caller)
 	return out, err

@@ -228,7 +228,7 @@ func (t *term) noteDamage(ctx context.Context, key string, damage error) error {
 		return nil
 	}
 	t.cfg.Log.Error("backup of a home is damaged", "backup", backup, "key", key, "damage", damage)
-	return t.rows.Verified(ctx, backup, workspace.Cut(damage.Error()))
+	return t.rows.Verified(ctx, backup, withReason(damage, damages))
 }
 
 // adopt records a backup that is in the bucket and not in the database.

@@ -64,12 +64,12 @@ func (t *term) drillOne(ctx context.Context, failed map[workspace.ID]time.Time) 
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, archive.ErrCorrupted), errors.Is(err, archive.ErrUnrestorable), errors.Is(err, store.ErrNotFound):
-		damage = workspace.Cut(err.Error())
+		damage = withReason(err, damages)
 	case err != nil:
 		failed[b.WorkspaceID] = time.Now()
 		return err
 	case result.Stats.SHA256 != b.Digest:
-		damage = fmt.Sprintf("the manifest has the digest %s, not %s", result.Stats.SHA256, b.Digest)
+		damage = withReason(fmt.Errorf("%w: the manifest has the digest %s, not %s", archive.ErrCorrupted, result.Stats.SHA256, b.Digest), damages)
 	}
 	t.metrics.compared(damage != "")
 	if damage != "" {

@@ -89,7 +89,7 @@ func (t *term) notMade(ctx context.Context, row workspace.Workspace, b workspace
 	t.completed(row.ID)
 	log.Warn("backup of a home failed")
 	t.metrics.failed.Inc()
-	return t.rows.Fail(ctx, b.ID, workspace.Cut(why.Error()))
+	return t.rows.Fail(ctx, b.ID, withReason(why, failures))
 }
 
 // make runs the jobs of one backup. It returns the key of the backup that it was compared with, too.
@@ -150,6 +150,42 @@ var (
 	errTooLong     = errors.New("the storage job took too long")
 )
 
+// reason is a sentence for an error, which pages translate.
+type reason struct {
+	err  error
+	text string
+}
+
+var (
+	// failures are why a backup is not made.
+	failures = []reason{
+		{errTooLong, "The backup took too long."},
+		{errInterrupted, "The backup was interrupted too often."},
+		{archive.ErrUnrestorable, "The home has a file that no restore could recreate."},
+		{archive.ErrChanged, "Folders were moved while they were read."},
+		{store.ErrUnavailable, "The archive storage did not respond, or it is full."},
+	}
+	// damages are what a drill finds.
+	damages = []reason{
+		{store.ErrNotFound, "A part of it is missing from the archive storage."},
+		{archive.ErrCorrupted, "It differs from what was stored."},
+		{archive.ErrUnrestorable, "It could not be restored on this server."},
+	}
+)
+
+// withReason is the text of an error that pages show, after the reason if there is one.
+func withReason(err error, reasons []reason) string {
+	for _, r := range reasons {
+		switch {
+		case err == r.err:
+			return r.text
+		case errors.Is(err, r.err):
+			return workspace.Cut(r.text + " " + err.Error())
+		}
+	}
+	return workspace.Cut(err.Error())
+}
+
 // jobError is an error that a job itself reported.
 type jobError struct {
 	kind    storagejob.ErrorKind
@@ -165,6 +201,10 @@ func (e *jobError) Is(target error) bool {
 		return target == archive.ErrCorrupted
 	case storagejob.NotFound:
 		return target == store.ErrNotFound
+	case storagejob.Changed:
+		return target == archive.ErrChanged
+	case storagejob.Unrestorable:
+		return target == archive.ErrUnrestorable
 	case storagejob.Unavailable:
 		return target == store.ErrUnavailable
 	case storagejob.MorePacks:

@@ -75,6 +75,7 @@ type Runner struct {
 	damaged, late, full, removal *health.Condition
 	unreadable                   *health.Condition
 	metrics                      metrics
+	lateHomes, fullHomes         atomic.Int64
 }
 
 // NewRunner returns a Runner.
@@ -107,6 +108,12 @@ func NewRunner(cfg Config) *Runner {
 		full:       condition("backup-limit", "homes in use are not backed up because of the limit of a user", "all homes in use are backed up again"),
 		removal:    condition("garbage-collection", "remove backups of homes failed; retrying", "backups of homes are removed again"),
 	}
+}
+
+// Counts returns how many homes in use have no recent backup, and how many are not backed up on schedule
+// because of the limit of their owner; both are 0 on a server that does not lead.
+func (r *Runner) Counts() (late, overLimit int) {
+	return int(r.lateHomes.Load()), int(r.fullHomes.Load())
 }
 
 // Wake makes the Runner read the requests now. It never blocks.
@@ -163,6 +170,8 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 		r.late.Reset()
 		r.full.Reset()
 		r.removal.Reset()
+		r.lateHomes.Store(0)
+		r.fullHomes.Store(0)
 	}()
 	defer t.group.Wait()
 	defer cancel()
@@ -275,6 +284,7 @@ func (t *term) look(ctx context.Context, requests bool) error {
 
 // reportFull lists homes that are not backed up on schedule because of the limit of their owner.
 func (t *term) reportFull(full []workspace.ID) {
+	t.fullHomes.Store(int64(len(full)))
 	if len(full) == 0 {
 		t.full.Set(nil)
 		return
@@ -294,12 +304,14 @@ func some(ids []workspace.ID) string {
 // report lists homes without a recent backup. A new leader first gets the time to make them.
 func (t *term) report(late []workspace.ID) {
 	if len(late) == 0 {
+		t.lateHomes.Store(0)
 		t.late.Set(nil)
 		return
 	}
 	if time.Since(t.began) < min(max(t.cfg.Interval, leastLate/3), leastLate) {
 		return
 	}
+	t.lateHomes.Store(int64(len(late)))
 	t.late.Set(fmt.Errorf("%d homes in use have no recent backup, such as those of the workspaces %s", len(late), some(late)))
 }
 

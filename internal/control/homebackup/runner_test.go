@@ -304,7 +304,7 @@ func TestJobIsKilled(t *testing.T) {
 	w.request(ws.ID)
 	w.lead()
 	w.await(ws.ID, "failed request")
-	if why := fixture.Query[string](w, `SELECT error FROM home_backups`); why != "the storage job was ended (exit code 137)" {
+	if why := fixture.Query[string](w, `SELECT error FROM home_backups`); why != "The backup was interrupted too often. the storage job was ended (exit code 137)" {
 		t.Error(why)
 	}
 }
@@ -318,7 +318,7 @@ func TestJobTakesTooLong(t *testing.T) {
 	w.setBefore(func(ctx context.Context, _ runtime.JobSpec) { <-ctx.Done() })
 	w.lead()
 	w.await(ws.ID, "failed schedule")
-	if why := fixture.Query[string](w, `SELECT error FROM home_backups`); why != "the storage job took too long" {
+	if why := fixture.Query[string](w, `SELECT error FROM home_backups`); why != "The backup took too long." {
 		t.Error(why)
 	}
 }

@@ -119,6 +119,10 @@ type Health struct {
 	// Of the leader, and of a server that led before.
 	TickedAt   time.Time `json:"ticked_at,omitzero"`
 	ObservedAt time.Time `json:"observed_at,omitzero"`
+	// Of the leader: see api.BackupStatus.
+	LateBackups      int       `json:"late_backups,omitzero"`
+	OverLimit        int       `json:"over_backup_limit,omitzero"`
+	DatabaseBackedUp time.Time `json:"database_backed_up,omitzero"`
 }
 
 // health is Config.Health, as it is stored.

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -33,7 +32,6 @@ func (d *Dashboard) admin(h callerHandler) callerHandler {
 // adminView is the administrators' page.
 type adminView struct {
 	Status  api.AdminStatus
-	Backups postgres.HomeBackupState
 	Orphans []api.Orphan
 	Stale   bool // activity has not been recorded for a while
 	Users   []userView
@@ -61,13 +59,16 @@ func (v userView) Suspension() string {
 
 // usedView is how much of a limit a user uses.
 type usedView struct {
-	Key  string // running, workspaces or bytes; the texts admin.used.<Key>
+	Key  string // running, workspaces, bytes or backups; the texts admin.used.<Key>
 	Used int64
 	api.Limit
 }
 
 // Full reports whether the limit is reached.
 func (v usedView) Full() bool { return v.Max > 0 && v.Used >= v.Max }
+
+// Size reports that Used is a size.
+func (v usedView) Size() bool { return v.Key == "bytes" || v.Key == "backups" }
 
 // N and Most are Used and Max of a number of workspaces.
 func (v usedView) N() int    { return int(v.Used) }
@@ -79,15 +80,13 @@ func (v userView) Uses() []usedView {
 		{"running", int64(v.Running), v.Limits.Running},
 		{"workspaces", int64(v.Workspaces), v.Limits.Workspaces},
 		{"bytes", v.Bytes, v.Limits.Bytes},
+		{"backups", v.BackupBytes, v.Limits.Backups},
 	}
 }
 
 // staleAfter is how long activity may go unrecorded before administrators are warned. It
 // exceeds the longest delay of a working flush.
 const staleAfter = 3 * time.Minute
-
-// drillInterval is the default of Config.DrillInterval.
-const drillInterval = 30 * 24 * time.Hour
 
 // counted is a key and how often it occurs.
 type counted struct {
@@ -144,9 +143,6 @@ func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, at adminP
 	v := adminView{Now: d.Now(), Find: at.find}
 	var err error
 	if v.Status, err = d.Admin.AdminStatus(ctx, c); err != nil {
-		return v, err
-	}
-	if v.Backups, err = d.Store.HomeBackupState(ctx, cmp.Or(d.DrillInterval, drillInterval)); err != nil {
 		return v, err
 	}
 	orphans, err := d.Admin.Orphans(ctx, c, postgres.Page{Limit: pageSize, Cursor: at.orphans})

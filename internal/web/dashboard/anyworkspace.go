@@ -16,7 +16,7 @@ import (
 
 // anyForms are the forms by which administrators act on the workspaces of all users. Each has
 // the texts dialog.any-<name>.title, .body and .submit.
-var anyForms = []string{"stop", "archive", "cancel", "recover", "set-aside", "start-empty", "recover-archive", "delete", "undelete", "timeouts", "size", "message", "hand-over", "withdraw"}
+var anyForms = []string{"stop", "archive", "cancel", "recover", "set-aside", "start-empty", "recover-archive", "delete", "undelete", "timeouts", "size", "message", "hand-over", "withdraw", "backup", "restore"}
 
 // anyAction is one thing that an administrator can do with a workspace now.
 type anyAction struct {
@@ -59,6 +59,9 @@ func anyActionsOf(w workspace.Workspace, v view, sizes, asked bool) (out []anyAc
 			add("archive", "box", false)
 		}
 	}
+	if w.Phase != workspace.PhasePending && w.Phase != workspace.PhaseArchived {
+		add("backup", "clock", false)
+	}
 	add("timeouts", "hourglass", false)
 	if sizes {
 		add("size", "pencil", false)
@@ -79,6 +82,11 @@ type anyView struct {
 	// Size, SizeGone and SizeWaits are as on the owner's page (detailView).
 	Size                workspace.Size
 	SizeGone, SizeWaits bool
+
+	// Backups are those of the home, the newest first, without their content.
+	Backups  []backupRow
+	Space    workspace.BackupSpace
+	Restores bool // a backup can replace the home
 
 	Days []postgres.UsageDay // of the last days, the newest first
 	Log  string              // address of the audit log of it
@@ -102,6 +110,17 @@ func (d *Dashboard) readAny(ctx context.Context, c workspace.Caller, id workspac
 	v := anyView{allRow: d.allRowOf(w), Log: "/admin/audit?" + url.Values{"target": {string(id)}}.Encode()}
 	v.Size, v.SizeGone, v.SizeWaits = d.Sizes.Of(w.Size), !d.Sizes.Has(w.Size), lifecycle.SizeWaits(w.Workspace, d.Sizes)
 	v.Acts = anyActionsOf(w.Workspace, v.view, len(d.Sizes.Offered) > 0 || w.Size != "", w.Asked != nil)
+	backups, _, err := d.Store.AnyHomeBackups(ctx, c, id, postgres.Page{Limit: postgres.MaxList})
+	if err != nil {
+		return anyView{}, err
+	}
+	for _, b := range backups {
+		v.Backups = append(v.Backups, rowOf(b))
+	}
+	v.Restores = w.DeletedAt == nil && w.Phase != workspace.PhaseError
+	if v.Space, err = d.Store.BackupSpace(ctx, workspace.System, id); err != nil {
+		return anyView{}, err
+	}
 	today := d.Now().UTC().Truncate(24 * time.Hour)
 	err = d.Store.UsageOf(ctx, c, id, today.AddDate(0, 0, 1-postgres.UsageDays), today, func(day postgres.UsageDay) error {
 		v.Days = append(v.Days, day)
@@ -204,6 +223,13 @@ func (d *Dashboard) anyForm(name string, r *http.Request, c workspace.Caller) (*
 		f.Value[field] = r.PostFormValue(field)
 	}
 	switch name {
+	case "restore":
+		b, err := d.Store.HomeBackup(r.Context(), workspace.System, id, r.FormValue("backup"))
+		if err != nil {
+			return nil, err
+		}
+		row := rowOf(b)
+		f.Backup, f.Value["start"] = &row, r.PostFormValue("start")
 	case "timeouts":
 		f.showTTL("standby", ws.StandbyTTL)
 		f.showTTL("archive", ws.ArchiveTTL)
@@ -267,6 +293,12 @@ func (d *Dashboard) administer(name string) callerHandler {
 			ws, err = d.handOver(r.Context(), c, f)
 		case "withdraw":
 			ws, err = d.Store.WithdrawHandOver(r.Context(), c, f.Any.ID)
+		case "backup":
+			f.line("note", maxNote, false)
+			if !f.bad() {
+				ws = *f.Any
+				_, err = d.Store.RequestAnyHomeBackup(r.Context(), c, ws.ID, f.Value["note"])
+			}
 		default:
 			do := f.administration(name)
 			if !f.bad() {
@@ -294,6 +326,8 @@ func (f *form) administration(name string) postgres.Administration {
 		do.StandbyTTL, do.ArchiveTTL = f.ttl("standby"), f.ttl("archive")
 	case "size":
 		do.Size = f.newSize()
+	case "restore":
+		do.Backup, do.Start = f.Backup.ID, f.Value["start"] != ""
 	case "recover":
 		do.Recover = workspace.RecoverAfresh
 	case "set-aside":
@@ -357,10 +391,11 @@ func (d *Dashboard) refuseAny(w http.ResponseWriter, r *http.Request, c workspac
 		f.Problem = quotaProblem(f.lang, e)
 	case e.Code == workspace.CodeLimitExceeded:
 		f.Problem = f.lang.T("any.limit")
-	case f.lang.Has("err." + string(e.Code)):
-		f.Problem = f.lang.T("err." + string(e.Code))
 	default:
 		f.Problem = f.lang.T("err.internal")
+		if key := f.errorText(e.Code); f.lang.Has(key) {
+			f.Problem = f.lang.T(key)
+		}
 	}
 	d.again(w, r, c, f)
 }

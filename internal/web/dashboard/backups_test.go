@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/workspace"
 
 	"github.com/google/uuid"
@@ -284,10 +285,61 @@ func TestComparedBackupsForAdministrators(t *testing.T) {
 	home := t.TempDir()
 	write(t, home, map[string]string{"a": "a"})
 	first := w.backUp(w.add("project", standby), home, "", time.Now().Add(-time.Hour), nil)
-	contains(t, "none compared", b.get("/admin").body, "0 of 1 homes")
+	contains(t, "none compared", b.get("/admin").body, "0 of 1 home compared")
 	w.Exec(`UPDATE home_backups SET verified_at = now() - interval '3 hours'`)
-	contains(t, "compared", b.get("/admin").body, "1 of 1 homes", "no differences", "3 h ago")
-	w.Exec(`UPDATE home_backups SET damage = 'x' WHERE id = $1`, first.id)
-	contains(t, "damaged", b.get("/admin").body, "1 damaged")
-	contains(t, "in Korean", b.get("/admin", "Accept-Language", "ko").body, "홈 1개 중 1개", "1개 손상")
+	contains(t, "compared", b.get("/admin").body, "1 home compared, 0 differences, last <time", "3 h ago")
+	w.Exec(`UPDATE home_backups SET damage = 'x', stored = 5 << 20 WHERE id = $1`, first.id)
+	contains(t, "damaged", b.get("/admin").body, "1 home compared, 1 difference, last", "5 MiB, no limit")
+	contains(t, "in Korean", b.get("/admin", "Accept-Language", "ko").body, "홈 1개 검증, 차이 1건, 마지막 검증")
+	if _, err := w.DB.RequestHomeBackup(t.Context(), w.caller("admin"), w.add("other", running), ""); err != nil {
+		t.Fatal(err)
+	}
+	w.Exec(`INSERT INTO replicas (id, hostname, version, started_at, seen_at, flushed_at, health) VALUES
+		('01900000-0000-7000-8000-0000000000a1', 'alpha.example', '1.2.0', now(), now(), now(),
+			'{"backends": {}, "conditions": [], "late_backups": 4, "over_backup_limit": 3, "database_backed_up": "2026-03-01T10:00:00Z"}')`)
+	contains(t, "jobs, and what the leader sees", b.get("/admin").body, "0 running, 1 queued", `<dd class="num warn">4</dd>`, `<dd class="num warn">3</dd>`, "2026-03-01T10:00:00Z")
+}
+
+// Administrators list, make and restore the backups of other users, and cannot read their files.
+func TestBackupsOfOtherUsers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	ann := w.person("ann")
+	id := w.AddWorkspace(w.caller("ann"), "project").ID
+	w.observe(id, standby)
+	page := "/admin/workspaces/" + string(id)
+	contains(t, "no backups", b.get(page).body, `id="any-backups"`, "There are no backups yet.", page+"/backup")
+	home := t.TempDir()
+	write(t, home, map[string]string{"secret.txt": "a"})
+	first := w.backUp(id, home, "noon", time.Now().Add(-time.Hour), nil)
+	w.Exec(`INSERT INTO home_backups (id, workspace_id, state, cause, error, begun_at, ended_at) VALUES
+		(gen_random_uuid(), $1, 'failed', 'schedule', 'The backup took too long.', now() - interval '2 hours', now() - interval '2 hours')`, id)
+	body := b.get(page).body
+	contains(t, "the list", body, "<bdi>noon</bdi>", "1 file", "Backup failed: The backup took too long.", page+"/restore?backup="+first.id)
+	lacks(t, "the list", body, "secret.txt", "/files", "/fork", "/changes")
+	contains(t, "in Korean", b.get(page, "Accept-Language", "ko").body, "백업 실패: 백업에 너무 오래 걸렸습니다.", "이 시점으로 되돌리기")
+	for _, path := range []string{"/files?path=.", "/restore", "/changes"} {
+		if a := b.get("/workspaces/" + string(id) + "/backups/" + first.id + path); a.status != http.StatusForbidden {
+			t.Errorf("%s: %d", path, a.status)
+		}
+	}
+
+	contains(t, "the form", b.get(page+"/backup", "HX-Request", "true").body, "Back up project now?", "Only ann, the owner, can read the backup.")
+	contains(t, "backed up", b.htmx(page+"/backup", url.Values{"note": {"by us"}}).body, "A backup of “project” starts.")
+	contains(t, "it waits", b.get(page).body, "<bdi>by us</bdi>", "A backup will start soon.")
+	w.Exec(`UPDATE home_backups SET state = 'running' WHERE state = 'waiting'`)
+	contains(t, "a second one", b.htmx(page+"/backup", nil).body, "A backup of this workspace is being made.")
+
+	if a := b.get(page + "/restore?backup=019a0000-0000-7000-8000-000000000001"); a.status != http.StatusNotFound {
+		t.Errorf("an unknown backup: %d", a.status)
+	}
+	contains(t, "the form", b.get(page+"/restore?backup="+first.id, "HX-Request", "true").body, "Restore an earlier state of project?", "<bdi>noon</bdi>", "Start afterwards", `name="backup" value="`+first.id)
+	contains(t, "restored", b.htmx(page+"/restore", url.Values{"backup": {first.id}, "message": {"as you asked"}}).body, "“project” of ann returns to the backup.")
+	if from := fixture.Query[string](w, `SELECT restore_from ->> 'key' FROM workspaces WHERE id = $1`, id); from != first.key {
+		t.Errorf("restores %q", from)
+	}
+	log := b.get("/admin/audit?target=" + string(id)).body
+	contains(t, "the audit log", log, "Requested a backup", "Requested the restore of a backup")
+	contains(t, "the owner's notices", ann.get("/notices").body, "as you asked")
 }

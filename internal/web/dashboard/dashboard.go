@@ -116,8 +116,6 @@ type Config struct {
 	Unsaved func(workspace.ID) int
 	// Builds are the images that the server makes; nil: none.
 	Builds *imagebuild.Builder
-	// DrillInterval is the time within which a backup of every home is compared; 0 is 30 days.
-	DrillInterval time.Duration
 	// FormWithin is how long a form may take to arrive; 0 is 30 s.
 	FormWithin time.Duration
 	// OpenBodies reads the forms of requests without a session; nil: one of its own.

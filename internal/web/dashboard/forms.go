@@ -331,8 +331,20 @@ func (d *Dashboard) refuseForm(w http.ResponseWriter, r *http.Request, c workspa
 	case workspace.CodeInvalid, workspace.CodeTooLarge:
 		f.Problem = f.lang.T("err." + string(e.Code))
 	default:
+		if key := f.errorText(e.Code); key != "err."+string(e.Code) {
+			f.Problem = f.lang.T(key)
+			break
+		}
 		d.refuse(w, r, c, "", err)
 		return
 	}
 	d.again(w, r, c, f)
+}
+
+// errorText returns the key of the text for an error: that of the form, if it has one.
+func (f *form) errorText(code workspace.Code) string {
+	if own := "err." + strings.TrimPrefix(f.Name, "any-") + "." + string(code); f.lang.Has(own) {
+		return own
+	}
+	return "err." + string(code)
 }

@@ -200,3 +200,18 @@ func TestSentences(t *testing.T) {
 		t.Errorf("a message of Docker has the sentences %q", got)
 	}
 }
+
+// The errors that requests about backups are answered with, as in docs/api.md, have texts.
+func TestErrorsOfBackupsHaveTexts(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{
+		"invalid_request", "forbidden", "not_found", "archive_not_found", "name_taken", "operation_in_progress", "recovery_required", "not_running", "workspace_limit_exceeded",
+		"quota_exceeded", "not_supported", "image_not_allowed", "too_large", "unavailable", "too_many_streams", "no_agent", "workspace_stopped", "file_exists", "disk_full", "internal",
+	} {
+		for _, l := range Languages() {
+			if !l.Has("err." + code) {
+				t.Errorf("%s has no text for %s", l.Code, code)
+			}
+		}
+	}
+}
