@@ -167,16 +167,20 @@ func (r statusReport) backendWords(states map[string]api.Breaker) string {
 
 // backupsWords is the state of the backups of homes in one line.
 func backupsWords(s api.BackupStatus, now time.Time) string {
-	if s.Homes == 0 {
-		return "none"
-	}
 	text := strconv.Itoa(s.Compared)
 	if s.Compared < s.Homes {
 		text += " of " + strconv.Itoa(s.Homes)
 	}
 	text += " homes compared"
+	if s.Homes == 0 {
+		text = "none"
+	}
 	if s.ComparedAt != nil {
-		text += fmt.Sprintf(", %d differences, last %s ago", s.Damaged, age(now.Sub(*s.ComparedAt)))
+		differences := "differences"
+		if s.Damaged == 1 {
+			differences = "difference"
+		}
+		text += fmt.Sprintf(", %d %s, last %s ago", s.Damaged, differences, age(now.Sub(*s.ComparedAt)))
 	}
 	for _, n := range []struct {
 		n    int
@@ -186,7 +190,10 @@ func backupsWords(s api.BackupStatus, now time.Time) string {
 			text += fmt.Sprintf(", %d %s", n.n, n.what)
 		}
 	}
-	return text + ", " + terminal.Size(s.Bytes)
+	if s.Bytes > 0 {
+		text += ", " + terminal.Size(s.Bytes)
+	}
+	return text
 }
 
 // volumeReason returns why a volume is lost. "None", the word for a home without a volume, says
