@@ -24,12 +24,15 @@ func checkBucket(ctx context.Context, b *bucket.Bucket, db *postgres.DB, log *sl
 	if err != nil {
 		return fmt.Errorf("look for archives: %w", err)
 	}
+	var problem *setting.Problem
 	err = answered(ctx, checkWithin, func(ctx context.Context) error { return b.Check(ctx, used) })
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.As(err, &problem):
+		return problem
 	case used && (errors.Is(err, store.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)):
 		log.Error("bucket not reachable; archives and restores wait", "err", err)
 		return nil

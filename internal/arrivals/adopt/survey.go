@@ -10,6 +10,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/storage/bucket"
+	"codehub/internal/storage/encryption"
 	"codehub/internal/storage/store"
 	"codehub/internal/workspace"
 )
@@ -104,7 +105,7 @@ func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta
 	switch {
 	case meta.WorkspaceID != k.Workspace || meta.ArchiveOpID != k.OpID:
 		return a, ".meta describes another archive", nil
-	case meta.Size != size:
+	case !encryption.Fits(size, meta.Size):
 		return a, fmt.Sprintf("%d bytes, but .meta says %d", size, meta.Size), nil
 	}
 	return Archive{meta: meta, Owner: meta.Owner, Name: meta.WorkspaceName, Archive: workspace.Archive{

@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/postgres"
 	"codehub/internal/storage/bucket"
+	"codehub/internal/storage/encryption"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/lifecycle"
 )
@@ -252,7 +253,7 @@ func (v view) currentListed() bool {
 // shows nothing, or only a part of it.
 func (v view) currentMissing() bool {
 	r, l := v.records[v.holder.ArchiveKey], v.listed[v.holder.ArchiveKey]
-	truncated := r.Size > 0 && l.homeSize != r.Size
+	truncated := r.Size > 0 && !encryption.Fits(l.homeSize, r.Size)
 	return v.currentListed() && (!l.complete() || truncated)
 }
 

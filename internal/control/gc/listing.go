@@ -9,6 +9,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/postgres"
 	"codehub/internal/storage/bucket"
+	"codehub/internal/storage/encryption"
 	"codehub/internal/storage/store"
 	"codehub/internal/workspace"
 )
@@ -84,7 +85,7 @@ func describe(ctx context.Context, b *bucket.Bucket, l listing, h postgres.Holdi
 			}
 			meta, err := b.Meta(ctx, key)
 			switch {
-			case err == nil && meta.Size != a.homeSize:
+			case err == nil && !encryption.Fits(a.homeSize, meta.Size):
 				out[key] = described{why: fmt.Sprintf(".meta says %d bytes, and the object has %d", meta.Size, a.homeSize)}
 			case err == nil:
 				out[key] = described{meta: meta}

@@ -11,6 +11,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/base/breaker"
 	"codehub/internal/base/health"
+	"codehub/internal/storage/encryption"
 	"codehub/internal/storage/store"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/lifecycle"
@@ -54,6 +55,7 @@ type Bucket struct {
 	socket    *health.Condition
 	presigner store.Presigner // nil: a folder
 	folders   folderStore     // nil: S3
+	encrypted *encrypted      // Config.Store
 
 	manifests budget
 
@@ -75,7 +77,8 @@ func New(c Config) (*Bucket, error) {
 	b := &Bucket{Config: c, socket: c.Conditions.New(health.Config{
 		Name: "bucket-socket", Failing: "storage jobs cannot reach the bucket; retrying", Resolved: "storage jobs can reach the bucket again", Level: slog.LevelError, Log: c.Log,
 	})}
-	b.Store = guard(c.Store, c.Breaker, c.Folder != "")
+	b.encrypted = newEncrypted(guard(c.Store, c.Breaker, c.Folder != ""), b)
+	b.Store = b.encrypted
 	if c.Breaker != nil {
 		c.Breaker.SetProbe(b.probe(c.Store))
 	}
@@ -167,7 +170,7 @@ func sameFigures(meta *archive.Meta, row workspace.Workspace) error {
 // complete checks that the object exists in its full length.
 func (b *Bucket) complete(ctx context.Context, key string, meta *archive.Meta) error {
 	o, err := b.Stat(ctx, key)
-	if err == nil && o.Size != meta.Size {
+	if err == nil && !encryption.Fits(o.Size, meta.Size) {
 		err = fmt.Errorf("%s: %w: %d bytes, want %d", key, archive.ErrCorrupted, o.Size, meta.Size)
 	}
 	return err
@@ -200,7 +203,7 @@ func (b *Bucket) Meta(ctx context.Context, key string) (*archive.Meta, error) {
 	return meta, nil
 }
 
-// Stat returns the object of the archive with this key.
+// Stat returns the object of the archive with this key. Its size is what is stored, see encryption.Fits.
 func (b *Bucket) Stat(ctx context.Context, key string) (store.Object, error) {
 	if _, err := parseArchive(key); err != nil {
 		return store.Object{}, err

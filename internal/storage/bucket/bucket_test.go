@@ -19,7 +19,7 @@ import (
 
 // A home is archived and restored unchanged, by jobs that have only what the server gives them.
 func TestRoundTrip(t *testing.T) {
-	onBoth(t, func(t *testing.T, f *fixture) {
+	onAll(t, func(t *testing.T, f *fixture) {
 		home, restored := t.TempDir(), t.TempDir()
 		archivetest.Corpus(t, home)
 		check(t, os.WriteFile(filepath.Join(home, "several-parts"), randomBytes(20<<20), 0o600))
@@ -45,7 +45,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestPutEmpty(t *testing.T) {
-	onBoth(t, func(t *testing.T, f *fixture) {
+	onAll(t, func(t *testing.T, f *fixture) {
 		row := newRow()
 		for range 2 { // steps may be repeated
 			meta, err := f.PutEmpty(t.Context(), row, "alice")
@@ -63,7 +63,7 @@ func TestPutEmpty(t *testing.T) {
 
 // Each state of an archive is recognized.
 func TestState(t *testing.T) {
-	onBoth(t, func(t *testing.T, f *fixture) {
+	onAll(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
 		good := f.archived(t, homeOf(t, 10_000))
 		object := func(row workspace.Workspace) []byte {
@@ -222,7 +222,7 @@ func TestNew(t *testing.T) {
 
 // The read-back trusts neither the job nor the .meta nor the object alone.
 func TestReadBack(t *testing.T) {
-	onBoth(t, func(t *testing.T, f *fixture) {
+	onAll(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
 		row := newRow()
 		result := f.run(ctx, t, f.archiveJob(t, row), homeOf(t, 100_000))

@@ -36,10 +36,12 @@ func (b *Bucket) Check(ctx context.Context, used bool) error {
 		return err
 	}
 	_, err := b.Store.Stat(ctx, b.marker())
-	if !errors.Is(err, store.ErrNotFound) {
+	switch {
+	case err == nil:
+		return b.checkKeys(ctx)
+	case !errors.Is(err, store.ErrNotFound):
 		return err
-	}
-	if used {
+	case used:
 		return b.wrong()
 	}
 	content, err := json.MarshalIndent(map[string]any{
@@ -51,8 +53,10 @@ func (b *Bucket) Check(ctx context.Context, used bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.Store.Put(ctx, b.marker(), bytes.NewReader(append(content, '\n')))
-	return err
+	if _, err = b.Store.Put(ctx, b.marker(), bytes.NewReader(append(content, '\n'))); err != nil {
+		return err
+	}
+	return b.checkKeys(ctx)
 }
 
 func (b *Bucket) wrong() error {

@@ -11,6 +11,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
+	"codehub/internal/storage/encryption"
 	"codehub/internal/storage/storagejob"
 	"codehub/internal/storage/store"
 	"codehub/internal/workspace"
@@ -88,8 +89,15 @@ func (b *Bucket) BackupJob(ctx context.Context, row workspace.Workspace, g NewGe
 	}
 	generation := &storagejob.Generation{Name: path.Base(g.Manifest), FullRead: g.FullRead, SkipUnchanged: g.SkipUnchanged}
 	orders := storagejob.Spec{Kind: string(runtime.JobBackup), Claim: g.Claim, MinFree: b.archiveReserve(), UID: row.Home.UID, Generation: generation}
+	var err error
+	if orders.Recipient, err = b.recipient(ctx, row.ID); err != nil {
+		return err
+	}
 	if g.Former != "" {
 		generation.Former = path.Base(g.Former)
+		if orders.Keys, err = b.secrets(ctx, g.Former); err != nil {
+			return err
+		}
 	}
 	if b.presigner == nil {
 		if err := b.makeFolder(ctx, g.Manifest); err != nil {
@@ -114,7 +122,6 @@ func (b *Bucket) BackupJob(ctx context.Context, row workspace.Workspace, g NewGe
 	} else if packs > storagejob.MaxPacks {
 		return tooManyPacks(packs)
 	}
-	var err error
 	if signed.Put, err = b.presigner.PresignPut(ctx, g.Manifest, urlsValid); err != nil {
 		return err
 	}
@@ -170,6 +177,10 @@ func (b *Bucket) readGeneration(ctx context.Context, key string, m *archive.Mani
 		return err
 	}
 	orders.Generation = &storagejob.Generation{Name: path.Base(key)}
+	var err error
+	if orders.Keys, err = b.secrets(ctx, key); err != nil {
+		return err
+	}
 	if b.presigner == nil {
 		spec.ObjectDir = b.hostFolderOf(key)
 		return give(spec, orders)
@@ -237,7 +248,7 @@ func (b *Bucket) generationState(ctx context.Context, row workspace.Workspace) e
 		switch got, ok := sizes[name]; {
 		case !ok:
 			return fmt.Errorf("%s: %w: %s is missing", row.ArchiveKey, archive.ErrCorrupted, name)
-		case got != size:
+		case !encryption.Fits(got, size):
 			return fmt.Errorf("%s: %w: %s has %d bytes, want %d", row.ArchiveKey, archive.ErrCorrupted, name, got, size)
 		}
 	}

@@ -145,7 +145,7 @@ func (b *Bucket) probe(s store.Store) func(ctx context.Context) error {
 
 // makeFolder creates the folder of an archive in a folder store.
 func (b *Bucket) makeFolder(ctx context.Context, key string) error {
-	g, ok := b.Store.(guarded)
+	g, ok := b.encrypted.Store.(guarded)
 	if !ok {
 		return b.folders.MakeFolder(ctx, key)
 	}

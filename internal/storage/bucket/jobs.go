@@ -38,6 +38,10 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 		return err
 	}
 	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner), MinFree: b.archiveReserve(), UID: row.Home.UID}
+	var err error
+	if orders.Recipient, err = b.recipient(ctx, row.ID); err != nil {
+		return err
+	}
 	if b.presigner == nil {
 		if err := b.makeFolder(ctx, key); err != nil {
 			return err
@@ -85,6 +89,10 @@ func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *
 		}
 		orders.Meta = *stored
 		return b.readGeneration(ctx, row.ArchiveKey, m, orders, spec)
+	}
+	var err error
+	if orders.Keys, err = b.secrets(ctx, row.ArchiveKey); err != nil {
+		return err
 	}
 	if b.presigner == nil {
 		spec.ObjectDir = b.hostFolderOf(row.ArchiveKey)
@@ -182,6 +190,9 @@ func (b *Bucket) Reaches(j runtime.Job) bool {
 // and the .meta with made, the job's result. archive.ErrCorrupted if they
 // differ.
 func (b *Bucket) ReadBack(ctx context.Context, key string, made archive.Stats, progress archive.Progress) (*archive.Meta, error) {
+	if k := ParseKey(key); b.Keys != nil { // it is read with the keys that are in the bucket
+		b.forgetKeys(k.Installation, workspace.ID(k.Workspace))
+	}
 	meta, err := b.Meta(ctx, key)
 	if err != nil {
 		return nil, err

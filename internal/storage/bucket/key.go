@@ -12,19 +12,21 @@ import (
 type Kind int
 
 const (
-	Other    Kind = iota // not codehub's
-	Home                 // home.tar.zst
-	Meta                 // its .meta
-	Marker               // codehub.json
-	Backup               // of the database
-	Manifest             // of a backup of a home
-	Pack                 // of backups of a home
+	Other        Kind = iota // not codehub's
+	Home                     // home.tar.zst
+	Meta                     // its .meta
+	Marker                   // codehub.json
+	Backup                   // of the database
+	Manifest                 // of a backup of a home
+	Pack                     // of backups of a home
+	Keys                     // keys.age, by which the keys of workspaces are encrypted
+	WorkspaceKey             // of a workspace
 )
 
 // Key is a parsed key.
 type Key struct {
 	Installation string
-	Workspace    string // empty unless Home, Meta, Manifest or Pack
+	Workspace    string // empty unless Home, Meta, Manifest, Pack or WorkspaceKey
 	OpID         string // archive_op_id of a Home or Meta; id of the backup of a Manifest; otherwise empty
 	Kind         Kind
 }
@@ -42,6 +44,12 @@ func ParseKey(key string) Key {
 	}
 	if len(parts) == 2 && parts[1] == markerName {
 		return Key{Installation: parts[0], Kind: Marker}
+	}
+	if len(parts) == 2 && parts[1] == keysName {
+		return Key{Installation: parts[0], Kind: Keys}
+	}
+	if len(parts) == 4 && workspace.ValidID(parts[1]) && parts[2] == keyFolder && strings.HasPrefix(parts[3], "age1") && strings.HasSuffix(parts[3], keySuffix) {
+		return Key{Installation: parts[0], Workspace: parts[1], Kind: WorkspaceKey}
 	}
 	if len(parts) == 3 && parts[1] == backupFolder && strings.HasSuffix(parts[2], backupSuffix) {
 		return Key{Installation: parts[0], Kind: Backup}

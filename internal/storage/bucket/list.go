@@ -16,7 +16,7 @@ type Object struct {
 	Parsed Key
 }
 
-// List lists all objects of this installation except its marker and the backups of its database and of
+// List lists all objects of this installation except its marker, keys.age and the backups of its database and of
 // homes, sorted by key. On an error the list is nil.
 func (b *Bucket) List(ctx context.Context) ([]Object, error) {
 	list, err := b.list(ctx, b.Installation)
@@ -42,7 +42,7 @@ func (b *Bucket) list(ctx context.Context, installation string) ([]Object, error
 		if err != nil {
 			return nil, err
 		}
-		if parsed := ParseKey(o.Key); parsed.Kind != Backup && parsed.Kind != Manifest && parsed.Kind != Pack {
+		if parsed := ParseKey(o.Key); parsed.Kind != Backup && parsed.Kind != Manifest && parsed.Kind != Pack && parsed.Kind != Keys {
 			list = append(list, Object{o, parsed})
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
+	"codehub/internal/storage/encryption"
 	"codehub/internal/storage/storagejob"
 	"codehub/internal/storage/store"
 	"codehub/internal/testing/harness"
@@ -156,6 +157,36 @@ func onBoth(t *testing.T, test func(t *testing.T, f *fixture)) {
 	t.Parallel()
 	t.Run("folder", func(t *testing.T) { t.Parallel(); test(t, newFolder(t)) })
 	t.Run("s3", func(t *testing.T) { t.Parallel(); test(t, newS3(t)) })
+}
+
+// onAll is onBoth, and the same with encryption.
+func onAll(t *testing.T, test func(t *testing.T, f *fixture)) {
+	onBoth(t, test)
+	t.Run("folder encrypted", func(t *testing.T) { t.Parallel(); test(t, newFolder(t).encrypt(t, newKeyFile(t))) })
+	t.Run("s3 encrypted", func(t *testing.T) { t.Parallel(); test(t, newS3(t).encrypt(t, newKeyFile(t))) })
+}
+
+// newKeyFile returns the keys of a new file.
+func newKeyFile(tb testing.TB) *encryption.KeyFile {
+	tb.Helper()
+	key, err := encryption.NewKey()
+	check(tb, err)
+	keys, err := encryption.ParseKeyFile([]byte(key.String()))
+	check(tb, err)
+	return keys
+}
+
+// encrypt is a restart with keys; nil: without encryption.
+func (f *fixture) encrypt(tb testing.TB, keys *encryption.KeyFile) *fixture {
+	tb.Helper()
+	c := f.Config
+	c.Store = f.encrypted.Store
+	c.Keys, c.Encrypt = keys, true
+	b, err := New(c)
+	check(tb, err)
+	check(tb, b.Check(tb.Context(), false))
+	f.Bucket = b
+	return f
 }
 
 // dirs returns the folders that the container of a job has mounted.

@@ -5,7 +5,10 @@ import (
 	"context"
 	"io"
 
+	"filippo.io/age"
+
 	"codehub/internal/archive"
+	"codehub/internal/storage/encryption"
 	"codehub/internal/storage/store"
 	"codehub/internal/workspace"
 )
@@ -26,6 +29,9 @@ func (j *job) archive(ctx context.Context) (archive.Stats, error) {
 	defer cancel()
 	go j.count(counting)
 	j.stage("pack")
+	if j.spec.Recipient != "" {
+		put = encryption.Encrypting(j.encrypt, put)
+	}
 	stats, err := archive.PackTo(ctx, j.Home, j.packOptions(), put)
 	cancel()
 	if err != nil {
@@ -53,8 +59,29 @@ func (j *job) packOptions() archive.PackOptions {
 	return options
 }
 
+// encrypt encrypts an archive.
+func (j *job) encrypt(content io.Reader) (io.Reader, error) {
+	return encryption.EncryptFor(j.spec.Recipient, content)
+}
+
+// keys returns the keys that open what the job reads.
+func (j *job) keys(context.Context, string) ([]age.Identity, error) {
+	ids := make([]age.Identity, len(j.spec.Keys))
+	for i, text := range j.spec.Keys {
+		key, err := encryption.ParseKey(text)
+		if err != nil {
+			return nil, err
+		}
+		ids[i] = key.Identity()
+	}
+	if len(ids) == 0 {
+		return nil, encryption.ErrKey
+	}
+	return ids, nil
+}
+
 // destination returns how the archive and its .meta are stored.
-func (j *job) destination(ctx context.Context) (put func(context.Context, io.Reader) (int64, error), putMeta func(context.Context, []byte) error, err error) {
+func (j *job) destination(ctx context.Context) (put encryption.Put, putMeta func(context.Context, []byte) error, err error) {
 	if s := j.spec.Signed; s != nil {
 		t, err := j.transfer()
 		if err != nil {
@@ -104,7 +131,15 @@ func (j *job) open(ctx context.Context) (io.ReadCloser, error) {
 		if err != nil {
 			return nil, err
 		}
-		return t.Get(ctx, s.Get, 0)
+		r, err := t.Get(ctx, s.Get, 0)
+		if err != nil {
+			return nil, err
+		}
+		return encryption.Open(ctx, r, ObjectName, j.keys)
 	}
-	return store.NewFolder(j.Object).Get(ctx, ObjectName, 0)
+	r, err := store.NewFolder(j.Object).Get(ctx, ObjectName, 0)
+	if err != nil {
+		return nil, err
+	}
+	return encryption.Open(ctx, r, ObjectName, j.keys)
 }

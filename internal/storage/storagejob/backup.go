@@ -10,6 +10,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
+	"codehub/internal/storage/encryption"
 	"codehub/internal/storage/store"
 	"codehub/internal/workspace"
 )
@@ -117,27 +118,43 @@ func (j *job) unpackGeneration(m *archive.Manifest, get archive.GetRange) unpack
 
 // generationBucket is where the objects of generations are, by their names in the workspace's folder.
 type generationBucket struct {
-	open   func(ctx context.Context, name string) (io.ReadCloser, error)
-	ranged archive.GetRange
+	source *encryption.Source
 	put    archive.PutObject
 }
 
 // generationBucket returns the mounted folder, or the signed requests.
 func (j *job) generationBucket() (*generationBucket, error) {
+	get, put, err := j.generationObjects()
+	if err != nil {
+		return nil, err
+	}
+	return &generationBucket{encryption.NewSource(get, j.keys), func(ctx context.Context, name string, content []byte) error {
+		stored, err := encryption.EncryptBytes(j.spec.Recipient, content)
+		if err != nil {
+			return err
+		}
+		return put(ctx, name, stored)
+	}}, nil
+}
+
+// generationObjects returns how objects are read and stored as they are in the bucket.
+func (j *job) generationObjects() (archive.GetRange, archive.PutObject, error) {
 	s := j.spec.Generation.Signed
 	if s == nil {
 		folder := store.NewFolder(j.Object)
-		return &generationBucket{
-			open:   func(ctx context.Context, name string) (io.ReadCloser, error) { return folder.Get(ctx, name, 0) },
-			ranged: folder.GetRange,
-			put: func(ctx context.Context, name string, content []byte) error {
-				return j.putInFolder(ctx, folder, name, content)
-			},
+		get := func(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+			if length < 0 {
+				return folder.Get(ctx, name, offset)
+			}
+			return folder.GetRange(ctx, name, offset, length)
+		}
+		return get, func(ctx context.Context, name string, content []byte) error {
+			return j.putInFolder(ctx, folder, name, content)
 		}, nil
 	}
 	t, err := j.transfer()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	puts := map[string]string{j.spec.Generation.Name: s.Put}
 	for i, url := range s.Packs {
@@ -150,16 +167,12 @@ func (j *job) generationBucket() (*generationBucket, error) {
 		}
 		return t.Download(ctx, "get "+name, func(context.Context) (string, error) { return url, nil }, offset, length)
 	}
-	return &generationBucket{
-		open:   func(ctx context.Context, name string) (io.ReadCloser, error) { return download(ctx, name, 0, -1) },
-		ranged: download,
-		put: func(ctx context.Context, name string, content []byte) error {
-			url, ok := puts[name]
-			if !ok {
-				return fmt.Errorf("%w: %d", errMorePacks, len(s.Packs))
-			}
-			return t.Put(ctx, url, content)
-		},
+	return download, func(ctx context.Context, name string, content []byte) error {
+		url, ok := puts[name]
+		if !ok {
+			return fmt.Errorf("%w: %d", errMorePacks, len(s.Packs))
+		}
+		return t.Put(ctx, url, content)
 	}, nil
 }
 
@@ -178,7 +191,7 @@ func (j *job) putInFolder(ctx context.Context, folder *store.Folder, name string
 
 // get reads a range of a pack. A missing pack is damage: the manifest says that there is one.
 func (b *generationBucket) get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	r, err := b.ranged(ctx, name, offset, length)
+	r, err := b.source.Range(ctx, name, offset, length)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, fmt.Errorf("%w: %s is missing", archive.ErrCorrupted, name)
 	}
@@ -187,7 +200,7 @@ func (b *generationBucket) get(ctx context.Context, name string, offset, length 
 
 // manifest reads a manifest.
 func (b *generationBucket) manifest(ctx context.Context, name string) (*archive.Manifest, error) {
-	r, err := b.open(ctx, name)
+	r, err := b.source.Open(ctx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
+	"codehub/internal/storage/encryption"
 	"codehub/internal/storage/store"
 )
 
@@ -152,7 +153,11 @@ func (j *job) fits(ctx context.Context) error {
 	if left, err = j.archiveRoom(); err != nil {
 		return err
 	}
-	if needs := stats.Size + besides; needs > left {
+	needs := stats.Size + besides
+	if j.spec.Recipient != "" {
+		needs = encryption.Size(stats.Size) + besides
+	}
+	if needs > left {
 		return &noRoom{Room{Needs: needs, Free: left}}
 	}
 	j.report.next(runtime.StepPacking)

@@ -55,6 +55,11 @@ type Spec struct {
 	// Signed has the URLs of the bucket; nil: the archive is in the mounted folder.
 	Signed *Signed `json:"signed,omitempty"`
 
+	// Recipient is for whom what the job stores is encrypted (encryption.EncryptFor); empty: it is not. Keys are the secret
+	// keys that open what the job reads, of one workspace; none: nothing that it reads is encrypted.
+	Recipient string   `json:"recipient,omitempty"`
+	Keys      []string `json:"keys,omitempty"`
+
 	// Generation is what JobBackup stores, and what JobDrill and JobRestore read; nil: an archive.
 	Generation *Generation `json:"generation,omitempty"`
 
