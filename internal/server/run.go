@@ -49,6 +49,7 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return s.flush.Run(gctx) })
 	g.Go(func() error { return s.templates.Run(gctx) })
 	g.Go(func() error { return s.bucket.Relay(gctx) })
+	g.Go(func() error { return s.bucket.KeepKeys(gctx) })
 	g.Go(func() error { return s.runtime.run(gctx) })
 	g.Go(func() error { return s.buildImages(gctx, ctx) })
 	g.Go(func() error { return s.forwardWakes(gctx) })

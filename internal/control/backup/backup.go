@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	"codehub/internal/archive"
 	"codehub/internal/postgres"
 	"codehub/internal/storage/bucket"
 )
@@ -75,11 +76,11 @@ func check(ctx context.Context, b *bucket.Bucket, s Stored) (damaged bool, err e
 // source is a reader that keeps its error.
 type source struct {
 	io.Reader
-	err error // other than io.EOF
+	err error // other than io.EOF, and than damage
 }
 
 func (s *source) Read(p []byte) (n int, err error) {
-	if n, err = s.Reader.Read(p); err != nil && err != io.EOF {
+	if n, err = s.Reader.Read(p); err != nil && err != io.EOF && !errors.Is(err, archive.ErrCorrupted) {
 		s.err = err
 	}
 	return n, err

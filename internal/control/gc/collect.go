@@ -137,7 +137,20 @@ func (c *collection) run(ctx context.Context) error {
 	if c.DryRun || c.Only != nil {
 		return nil
 	}
-	return errors.Join(c.recheck(ctx), c.sweep(ctx))
+	return errors.Join(c.recheck(ctx), c.removeKeys(ctx, held), c.sweep(ctx))
+}
+
+// removeKeys removes the keys of deleted workspaces of which the bucket has nothing else.
+func (c *collection) removeKeys(ctx context.Context, held postgres.Holdings) error {
+	for id := range c.listing.keys {
+		if held.Workspaces[id].Phase != workspace.PhaseDeleted {
+			continue
+		}
+		if err := c.Bucket.DeleteKeys(ctx, id); err != nil {
+			return fmt.Errorf("remove the key of workspace %s: %w", id, err)
+		}
+	}
+	return nil
 }
 
 // begin lists the bucket and checks that it belongs to the database.

@@ -30,14 +30,19 @@ func (l listed) complete() bool { return l.home && l.meta }
 type listing struct {
 	at       time.Time // the database's time before the listing
 	archives map[workspace.ID]map[string]listed
-	others   []store.Object // belong to no archive
+	keys     map[workspace.ID]bool // workspaces that have a key
+	others   []store.Object        // belong to no archive
 }
 
 func newListing(at time.Time, objects []bucket.Object) listing {
-	l := listing{at: at, archives: map[workspace.ID]map[string]listed{}}
+	l := listing{at: at, archives: map[workspace.ID]map[string]listed{}, keys: map[workspace.ID]bool{}}
 	for _, o := range objects {
 		k := o.Parsed
-		if k.Kind == bucket.Manifest || k.Kind == bucket.Pack { // package homebackup removes them
+		switch k.Kind {
+		case bucket.Manifest, bucket.Pack: // package homebackup removes them
+			continue
+		case bucket.WorkspaceKey:
+			l.keys[workspace.ID(k.Workspace)] = true
 			continue
 		}
 		if k.Kind != bucket.Home && k.Kind != bucket.Meta {

@@ -183,6 +183,11 @@ func (t *term) collectOf(ctx context.Context, id workspace.ID, all bool) error {
 			return err
 		}
 	}
+	if gone {
+		if err := t.cfg.Bucket.DeleteKeys(ctx, id); err != nil {
+			return err
+		}
+	}
 	if len(removed) == 0 {
 		return nil
 	}

@@ -24,6 +24,7 @@ type Commands struct {
 	Pack          packCmd          `cmd:"" help:"Back a folder up, without a server."`
 	Unpack        unpackCmd        `cmd:"" help:"Unpack a home from a backup."`
 	SecretKey     secretKeyCmd     `cmd:"" name:"secret-key" help:"Manage the keys that encrypt secrets."`
+	ArchiveKey    archiveKeyCmd    `cmd:"" name:"archive-key" help:"Manage the keys that encrypt archives."`
 	ResetPassword resetPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password in the database."`
 }
 

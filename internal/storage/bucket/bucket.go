@@ -53,6 +53,7 @@ type Config struct {
 type Bucket struct {
 	Config
 	socket    *health.Condition
+	keys      *health.Condition
 	presigner store.Presigner // nil: a folder
 	folders   folderStore     // nil: S3
 	encrypted *encrypted      // Config.Store
@@ -77,6 +78,9 @@ func New(c Config) (*Bucket, error) {
 	b := &Bucket{Config: c, socket: c.Conditions.New(health.Config{
 		Name: "bucket-socket", Failing: "storage jobs cannot reach the bucket; retrying", Resolved: "storage jobs can reach the bucket again", Level: slog.LevelError, Log: c.Log,
 	})}
+	b.keys = c.Conditions.New(health.Config{
+		Name: "archive-keys", Failing: "keys of archives cannot be used; retrying", Resolved: "keys of archives can be used again", Level: slog.LevelError, Log: c.Log,
+	})
 	b.encrypted = newEncrypted(guard(c.Store, c.Breaker, c.Folder != ""), b)
 	b.Store = b.encrypted
 	if c.Breaker != nil {

@@ -353,6 +353,36 @@ func (b *Bucket) Rewrap(ctx context.Context) (n int, err error) {
 	return n, b.putSecret(ctx, name, b.recipients())
 }
 
+// rewrapRetry is the time between two attempts of KeepKeys.
+const rewrapRetry = time.Minute
+
+// KeepKeys checks the keys of this installation and calls Rewrap until both have succeeded, and returns when ctx ends.
+func (b *Bucket) KeepKeys(ctx context.Context) error {
+	for {
+		err := b.checkKeys(ctx)
+		n := 0
+		if err == nil {
+			n, err = b.Rewrap(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		b.keys.Set(err)
+		if n > 0 && err == nil {
+			b.Log.Info("archive keys encrypted for the recipients of the key file", "workspaces", n, "recipients", b.Keys.Recipients())
+		}
+		var again <-chan time.Time // never
+		if err != nil {
+			again = time.After(rewrapRetry)
+		}
+		select {
+		case <-again:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // DeleteKeys removes the keys of a workspace of this installation that has no archive and no backup any more. What a
 // bucket keeps of them, as in earlier versions of objects or in a copy, cannot be read without these keys.
 func (b *Bucket) DeleteKeys(ctx context.Context, id workspace.ID) error {
