@@ -3,6 +3,7 @@ package gc_test
 import (
 	"crypto/rand"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -205,6 +206,19 @@ func TestCollectArchivesOfDeletedWorkspace(t *testing.T) {
 		unfinished, _ := w.claim(live)
 		w.putHome(live, unfinished, "half")
 		w.cancel(live)
+		keys := map[workspace.ID]string{}
+		for _, id := range []workspace.ID{archived, live, other} {
+			keys[id] = w.bucket.Installation + "/" + string(id) + "/keys/age1test.age"
+			w.putObject(keys[id], []byte("the key"))
+		}
+		wantKeys := func(ids ...workspace.ID) {
+			t.Helper()
+			for id, key := range keys {
+				if _, err := w.store.Stat(w.Context(), key); (err == nil) != slices.Contains(ids, id) {
+					t.Errorf("the key of %s: %v", id, err)
+				}
+			}
+		}
 		w.delete(archived)
 		w.delete(live)
 		w.collect(gc.Options{})
@@ -227,11 +241,18 @@ func TestCollectArchivesOfDeletedWorkspace(t *testing.T) {
 		if r.Released != 1 {
 			t.Errorf("%d released", r.Released)
 		}
+		wantKeys(archived, live, other)
 		w.Exec(`UPDATE workspaces SET phase = 'DELETED' WHERE deleted_at IS NOT NULL`)
+		backup := w.bucket.ManifestKey(live, time.Now(), unknownOp)
+		w.putObject(backup, nil)
 		r = w.collect(gc.Options{})
 		if n, _ := r.Removed(); n != 0 || len(r.Items) != 1 {
 			t.Errorf("%+v", r.Items)
 		}
+		wantKeys(live, other)
+		check(t, w.bucket.DeleteHomeBackup(w.Context(), backup))
+		w.collect(gc.Options{})
+		wantKeys(other)
 		// A late upload is recognized.
 		w.upload(live, unfinished, "half")
 		late := w.bucket.Key(live, unknownOp)

@@ -3,13 +3,17 @@ package maintenance
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/storage/encryption"
+	"codehub/internal/storage/store"
 	"codehub/internal/testing/archivetest"
 )
 
@@ -48,6 +52,80 @@ func TestUnpackRestoresGeneration(t *testing.T) {
 	check := os.Remove(filepath.Join(bucket, name))
 	if err := c.Run(t.Context()); err == nil || check != nil {
 		t.Errorf("a missing manifest is no error: %v", check)
+	}
+}
+
+// What a server has encrypted is unpacked with the key file, from a copy of the bucket.
+func TestUnpackDecrypts(t *testing.T) {
+	t.Parallel()
+	home, top := t.TempDir(), t.TempDir()
+	archivetest.Corpus(t, home)
+	want := archivetest.Snapshot(t, home)
+	file, err := encryption.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := encryption.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := store.NewFolder(top)
+	put := func(recipient string) func(context.Context, string, []byte) error {
+		return func(ctx context.Context, name string, b []byte) error {
+			b, err := encryption.EncryptBytes(recipient, b)
+			if err == nil {
+				_, err = store.Put(ctx, name, bytes.NewReader(b))
+			}
+			return err
+		}
+	}
+	inBackups := func(ctx context.Context, name string, b []byte) error {
+		return put(key.Recipient())(ctx, "ws/backups/"+name, b)
+	}
+	name := archive.ManifestName(time.Now(), "id")
+	if _, err := archive.Backup(t.Context(), home, name, inBackups, archive.BackupOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var content bytes.Buffer
+	stats, err := archive.Pack(t.Context(), home, &content, archive.PackOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := archive.Meta{CodehubVersion: "test", WorkspaceID: "ws", WorkspaceName: "a", Owner: "b", ArchiveOpID: "op", CreatedAt: time.Now()}
+	meta.Describe(stats)
+	described, err := meta.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := filepath.Join(top, "archive.key")
+	err = errors.Join(
+		put(key.Recipient())(t.Context(), "ws/op/home.tar.zst", content.Bytes()),
+		put("")(t.Context(), "ws/op/home.tar.zst.meta", described),
+		put(file.Recipient())(t.Context(), "ws/keys/"+key.Recipient()+".age", []byte(key.String()+"\n")),
+		os.WriteFile(keys, []byte(file.String()), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range []string{"ws/backups/" + name, "ws/op/home.tar.zst"} {
+		c := unpackCmd{Manifest: filepath.Join(top, object), Dir: filepath.Join(t.TempDir(), "home")}
+		if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--key") {
+			t.Errorf("%s without its key: %v", object, err)
+		}
+		c.Key = keys
+		if err := c.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if diff := archivetest.Diff(want, archivetest.Snapshot(t, c.Dir)); diff != "" {
+			t.Errorf("%s differs:\n%s", object, diff)
+		}
+		c.Archive, c.Dir = true, t.TempDir()
+		if err := c.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := exec.Command("tar", "--zstd", "-tf", filepath.Join(c.Dir, "home.tar.zst")).Run(); err != nil {
+			t.Errorf("%s: tar: %v", object, err)
+		}
 	}
 }
 
