@@ -174,10 +174,14 @@ func sameFigures(meta *archive.Meta, row workspace.Workspace) error {
 // complete checks that the object exists in its full length.
 func (b *Bucket) complete(ctx context.Context, key string, meta *archive.Meta) error {
 	o, err := b.Stat(ctx, key)
-	if err == nil && !encryption.Fits(o.Size, meta.Size) {
-		err = fmt.Errorf("%s: %w: %d bytes, want %d", key, archive.ErrCorrupted, o.Size, meta.Size)
+	switch {
+	case err != nil || o.Size == meta.Size:
+		return err
+	case b.Keys == nil && encryption.Fits(o.Size, meta.Size):
+		_, err := b.encrypted.identities(ctx, key)
+		return err
 	}
-	return err
+	return fmt.Errorf("%s: %w: %d bytes, want %d", key, archive.ErrCorrupted, o.Size, meta.Size)
 }
 
 // Meta reads the .meta of the archive with this key, of any installation. A
@@ -207,12 +211,15 @@ func (b *Bucket) Meta(ctx context.Context, key string) (*archive.Meta, error) {
 	return meta, nil
 }
 
-// Stat returns the object of the archive with this key. Its size is what is stored, see encryption.Fits.
+// Stat returns the object of the archive with this key, with the size of its content.
 func (b *Bucket) Stat(ctx context.Context, key string) (store.Object, error) {
 	if _, err := parseArchive(key); err != nil {
 		return store.Object{}, err
 	}
 	o, err := b.Store.Stat(ctx, key)
+	if err == nil && b.Keys != nil {
+		o.Size, err = b.encrypted.source.ContentSize(ctx, key, o.Size)
+	}
 	return o, b.confirm(ctx, err)
 }
 

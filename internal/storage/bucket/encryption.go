@@ -238,6 +238,10 @@ func (b *Bucket) recipient(ctx context.Context, id workspace.ID) (string, error)
 	if err := b.checkKeys(ctx); err != nil {
 		return "", err
 	}
+	// The keys are read from the bucket, as another server may have removed some.
+	b.encrypted.mu.Lock()
+	delete(b.encrypted.known, keysOf(b.Installation, id))
+	b.encrypted.mu.Unlock()
 	keys, err := b.workspaceKeys(ctx, b.Installation, id)
 	if err != nil {
 		return "", fmt.Errorf("read the key of workspace %s: %w", id, err)

@@ -107,6 +107,9 @@ func TestEncryption(t *testing.T) {
 		if int64(len(content)) != archived.ArchiveSize {
 			t.Errorf("the archive has %d bytes, want %d", len(content), archived.ArchiveSize)
 		}
+		if o, err := f.Stat(t.Context(), archived.ArchiveKey); o.Size != archived.ArchiveSize || err != nil {
+			t.Errorf("Stat: %+v, %v", o, err)
+		}
 		for _, n := range []int64{0, 1, 70_000, archived.ArchiveSize - 1, archived.ArchiveSize} {
 			r, err := f.Open(t.Context(), archived.ArchiveKey, n)
 			check(t, err)

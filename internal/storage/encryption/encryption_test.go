@@ -101,6 +101,9 @@ func TestRanges(t *testing.T) {
 		o := &objects{stored: map[string][]byte{"sealed": sealed, "plain": want}}
 		s := NewSource(o.get, opens(newKey(t), key))
 		for name := range o.stored {
+			if n, err := s.ContentSize(t.Context(), name, int64(len(o.stored[name]))); n != int64(size) || err != nil {
+				t.Errorf("%s of %d bytes has content of %d, %v", name, size, n, err)
+			}
 			for _, at := range []int{0, 1, size / 3, chunkSize - 1, chunkSize, size - 1, size, size + 3*chunkSize} {
 				for _, n := range []int{-1, 0, 1, 100, chunkSize, chunkSize + 1, size} {
 					if at < 0 || name == "plain" && n == 0 {

@@ -113,17 +113,8 @@ func (s *Source) Range(ctx context.Context, name string, offset, length int64) (
 	if offset == 0 && length < 0 {
 		return s.Open(ctx, name)
 	}
-	s.mu.Lock()
-	o := s.objects[name]
-	if o == nil {
-		if len(s.objects) == maxObjects {
-			clear(s.objects)
-		}
-		o = &object{}
-		s.objects[name] = o
-	}
-	s.mu.Unlock()
-	if err := o.open(ctx, s, name); err != nil {
+	o, err := s.object(ctx, name)
+	if err != nil {
 		return nil, err
 	}
 	if o.aead == nil || length == 0 {
@@ -140,6 +131,35 @@ func (s *Source) Range(ctx context.Context, name string, offset, length int64) (
 	}
 	src := &tracked{r: r}
 	return reader{&chunks{s: s, o: o, src: src, name: name, number: first, skip: int(offset % chunkSize), left: length}, r}, nil
+}
+
+// ContentSize returns the size of the content of an object of the size stored.
+func (s *Source) ContentSize(ctx context.Context, name string, stored int64) (int64, error) {
+	o, err := s.object(ctx, name)
+	if err != nil || o.aead == nil {
+		return stored, err
+	}
+	payload := stored - o.header
+	chunks := (payload + chunkSize + overhead - 1) / (chunkSize + overhead)
+	if payload < overhead {
+		return 0, corrupted(name, io.ErrUnexpectedEOF)
+	}
+	return payload - chunks*overhead, nil
+}
+
+// object returns an object whose header was read.
+func (s *Source) object(ctx context.Context, name string) (*object, error) {
+	s.mu.Lock()
+	o := s.objects[name]
+	if o == nil {
+		if len(s.objects) == maxObjects {
+			clear(s.objects)
+		}
+		o = &object{}
+		s.objects[name] = o
+	}
+	s.mu.Unlock()
+	return o, o.open(ctx, s, name)
 }
 
 // object is what is known of an object. aead is nil if it is not encrypted.
