@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -65,6 +68,17 @@ func TestEncryptedHomes(t *testing.T) {
 			}
 			s.setDesired(id, "ARCHIVED")
 			s.awaitPhase(id, "ARCHIVED")
+
+			d, err := s.api.Download(s.Context(), id, "", 0, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum := sha256.New()
+			size, err := io.Copy(sum, d.Body)
+			d.Body.Close()
+			if archives, failed := s.api.Archives(s.Context(), id); err != nil || failed != nil || len(archives) == 0 || archives[0].Digest != hex.EncodeToString(sum.Sum(nil)) || archives[0].Size != size {
+				t.Errorf("downloaded are %d bytes with %x, and %+v are listed: %v, %v", size, sum.Sum(nil), archives, err, failed)
+			}
 
 			objects := encryptedObjects(t, bk, id)
 			for what, key := range map[string]string{"an archive": "home.tar.zst", "a manifest": ".manifest.zst", "a key": ".age"} {
