@@ -73,6 +73,8 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB, key
 			"CODEHUB_OIDC_OUTAGE":               cfg.SignIn.Grace.String(),
 			"CODEHUB_GIT_FILE (apps)":           cfg.Git.Clients(),
 			"CODEHUB_SECRET_KEY_FILE (keys)":    strings.Join(keys.Keys(), ", "),
+			"CODEHUB_ARCHIVE_KEY_FILE (keys)":   strings.Join(cfg.Bucket.Keys.Recipients(), ", "),
+			"CODEHUB_ENCRYPT_ARCHIVES":          strconv.FormatBool(cfg.Bucket.Encrypt),
 			"CODEHUB_NO_PASSWORD_LOGIN":         strconv.FormatBool(cfg.Logins.NoPasswordLogin),
 			"CODEHUB_REQUIRE_PASSKEY":           strconv.FormatBool(cfg.Logins.RequirePasskey),
 		},

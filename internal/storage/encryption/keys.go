@@ -104,8 +104,13 @@ func (k *KeyFile) add(line string) error {
 	return nil
 }
 
-// Recipients returns the recipients of everything that Encrypt encrypts, sorted.
-func (k *KeyFile) Recipients() []string { return slices.Clone(k.names) }
+// Recipients returns the recipients of everything that Encrypt encrypts, sorted; of nil none.
+func (k *KeyFile) Recipients() []string {
+	if k == nil {
+		return nil
+	}
+	return slices.Clone(k.names)
+}
 
 // Identities returns the secret keys.
 func (k *KeyFile) Identities() []age.Identity { return slices.Clone(k.identities) }

@@ -1221,6 +1221,7 @@ var en = map[string]string{
 	"admin.condition.certificate":        "TLS certificate",
 	"admin.condition.connections":        "Connection check",
 	"admin.condition.data-disk":          "Disk of the data folder",
+	"admin.condition.archive-keys":       "Keys of archives",
 	"admin.condition.backup-damaged":     "Damaged backups of homes",
 	"admin.condition.backup-limit":       "Backups at the limit of a user",
 	"admin.condition.backups-late":       "Late backups of homes",

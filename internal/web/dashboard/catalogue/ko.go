@@ -1221,6 +1221,7 @@ var ko = map[string]string{
 	"admin.condition.certificate":        "TLS 인증서",
 	"admin.condition.connections":        "연결 확인",
 	"admin.condition.data-disk":          "데이터 폴더의 디스크",
+	"admin.condition.archive-keys":       "아카이브 암호화 키",
 	"admin.condition.backup-damaged":     "손상된 홈 백업",
 	"admin.condition.backup-limit":       "사용자 한도에 도달한 백업",
 	"admin.condition.backups-late":       "늦어진 홈 백업",
