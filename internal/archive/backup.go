@@ -43,6 +43,12 @@ func ManifestName(at time.Time, id string) string {
 	return at.UTC().Format(manifestTime) + "-" + id + manifestSuffix
 }
 
+// RewrittenName returns a name for another manifest of the same generation. It begins like that of the first one.
+func RewrittenName(name, revision string) string {
+	first, _, _ := strings.Cut(Generation(name), ".")
+	return first + "." + revision + manifestSuffix
+}
+
 const (
 	manifestTime   = "20060102T150405Z"
 	manifestSuffix = ".manifest.zst"
@@ -100,7 +106,7 @@ func Backup(ctx context.Context, dir, name string, put PutObject, opts BackupOpt
 	if n := len(former); n > 0 {
 		from = b.manifest.ends[n-1]
 	}
-	if b.store, err = newChunkStore(ctx, put, Generation(name), from); err != nil {
+	if b.store, err = newChunkStore(ctx, put, Generation(name), from, workers()); err != nil {
 		return nil, err
 	}
 	walkCtx, cancel := context.WithCancel(b.store.c.ctx)

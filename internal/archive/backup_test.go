@@ -29,6 +29,7 @@ import (
 type objects struct {
 	mu     sync.Mutex
 	stored map[string][]byte
+	made   int64 // generations
 }
 
 func newObjects() *objects { return &objects{stored: map[string][]byte{}} }
@@ -56,7 +57,8 @@ func (o *objects) generation(tb testing.TB, home string, opts BackupOptions) *Ma
 	tb.Helper()
 	opts.Get = o.get
 	opts.now = func() time.Time { return time.Now().Add(time.Hour) } // all ctimes are old enough
-	name := ManifestName(time.Unix(int64(len(o.stored)), 0), "id")
+	o.made++
+	name := ManifestName(time.Unix(o.made, 0), "id")
 	made, err := Backup(context.Background(), home, name, o.put, opts)
 	check(tb, err)
 	m, err := ReadManifest(bytes.NewReader(o.stored[name]))

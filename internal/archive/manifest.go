@@ -250,6 +250,10 @@ func (w *manifestWriter) finish(s *summary, added []packInfo) ([]byte, error) {
 	for i, p := range w.former {
 		if !w.used[i] {
 			p = packInfo{gone: true, length: p.length}
+			if n := len(s.packs); n > 0 && s.packs[n-1].gone {
+				s.packs[n-1].length += p.length
+				continue
+			}
 		}
 		s.packs = append(s.packs, p)
 	}

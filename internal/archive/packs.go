@@ -129,9 +129,10 @@ type storedChunk struct {
 	length int
 }
 
-func newChunkStore(ctx context.Context, put PutObject, generation string, from int64) (*chunkStore, error) {
+// newChunkStore returns a store with so many encoders of each level, whose first new chunk gets an address.
+func newChunkStore(ctx context.Context, put PutObject, generation string, from int64, workers int) (*chunkStore, error) {
 	s := &chunkStore{put: put, name: generation, known: map[chunkID]int64{}, next: from, from: from}
-	c, err := newCompressor(ctx, s)
+	c, err := newCompressorOf(ctx, s, workers)
 	if err != nil {
 		return nil, err
 	}
@@ -141,30 +142,40 @@ func newChunkStore(ctx context.Context, put PutObject, generation string, from i
 
 // learn reads the index of a pack whose content begins at an address.
 func (s *chunkStore) learn(ctx context.Context, get GetRange, p *packInfo, address int64) error {
+	chunks, err := p.chunks(ctx, get)
+	for _, c := range chunks {
+		s.known[chunkID(c.sum[:])] = address
+		address += int64(c.length)
+	}
+	return err
+}
+
+// chunks reads the index of a pack.
+func (p *packInfo) chunks(ctx context.Context, get GetRange) (chunks []storedChunk, err error) {
 	from := p.indexAt()
 	r, err := get(ctx, p.name(), from, p.size-from)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer r.Close()
 	b, err := io.ReadAll(io.LimitReader(r, p.size-from+1))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	malformed := corrupted("index of pack %s", p.name())
 	if int64(len(b)) != p.size-from || sha256.Sum256(b) != p.index || len(b) < skipHeader+len(chunksMark) {
-		return malformed
+		return nil, malformed
 	}
 	b, ok := bytes.CutPrefix(b[skipHeader:], []byte(chunksMark))
-	for end := address + p.length; ok && address < end; {
+	for left := p.length; ok && left > 0; {
 		length, n := binary.Uvarint(b)
-		if n <= 0 || length == 0 || length > uint64(end-address) || len(b) < n+sha256.Size {
-			return malformed
+		if n <= 0 || length == 0 || length > uint64(left) || len(b) < n+sha256.Size {
+			return nil, malformed
 		}
-		s.known[chunkID(b[n:])] = address
-		address, b = address+int64(length), b[n+sha256.Size:]
+		chunks = append(chunks, storedChunk{[sha256.Size]byte(b[n:]), int(length)})
+		left, b = left-int64(length), b[n+sha256.Size:]
 	}
-	return nil
+	return chunks, nil
 }
 
 // add returns the address of a chunk, and stores it if it is not known.

@@ -323,6 +323,8 @@ type StoredBackup struct {
 	State workspace.BackupState
 	// Removable: nothing needs it, and no job can any more.
 	Removable bool
+	// Listed: it is complete and has not expired.
+	Listed bool
 }
 
 // Stored lists all backups of a workspace, and the time.
@@ -333,7 +335,8 @@ func (h *HomeBackups) Stored(ctx context.Context, id workspace.ID, grace, age ti
 		}
 		rows, err := conn.Query(ctx, `
 			SELECT b.id::text, coalesce(b.key, ''), b.state, coalesce(b.state NOT IN ('waiting', 'running') AND `+unused+` AND ($2 OR
-				b.expired_at <= clock_timestamp() - make_interval(secs => $3) OR b.state = 'failed' AND b.ended_at <= clock_timestamp() - interval '30 days'), false)
+				b.expired_at <= clock_timestamp() - make_interval(secs => $3) OR b.state = 'failed' AND b.ended_at <= clock_timestamp() - interval '30 days'), false),
+				b.state = 'done' AND b.expired_at IS NULL
 			FROM home_backups b WHERE b.workspace_id = $1`, id, gone, age.Seconds())
 		if err != nil {
 			return err
@@ -351,8 +354,27 @@ func (h *HomeBackups) Delete(ctx context.Context, ids []string) error {
 	return err
 }
 
+// Replace records that a listed backup has another manifest, with the same content, and lets the former one expire like
+// a backup: jobs that began with it need it, and workspaces may be restored from it. replaced is false if the backup is not listed with that one any more.
+func (h *HomeBackups) Replace(ctx context.Context, backup, former, key, digest string, size int64) (replaced bool, err error) {
+	err = h.do(ctx, "record the other manifest of a backup", func(ctx context.Context, conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, `
+				WITH former AS (SELECT * FROM home_backups WHERE id = $1 AND key = $2 AND state = 'done' AND expired_at IS NULL FOR UPDATE),
+				listed AS (UPDATE home_backups b SET key = $3, digest = $4, size = $5 FROM former f WHERE b.id = f.id RETURNING f.*)
+				INSERT INTO home_backups (id, workspace_id, state, cause, key, digest, size, entries, files, bytes, skipped, created_at, begun_at, ended_at, expired_at)
+				SELECT gen_random_uuid(), workspace_id, state, cause, key, digest, size, entries, files, bytes, skipped, created_at, begun_at, ended_at, clock_timestamp()
+				FROM listed`, backup, former, key, digest, size)
+			replaced = err == nil && tag.RowsAffected() == 1
+			return err
+		})
+	})
+	return replaced, err
+}
+
 // Adopt records a complete backup in the bucket that the database does not know as such: its server
-// stopped before it had recorded it, or the database was restored.
+// stopped before it had recorded it, or the database was restored. One that has another manifest gets this one: the caller knows
+// that the other does not exist.
 func (h *HomeBackups) Adopt(ctx context.Context, b workspace.Backup) error {
 	f := b.BackupFigures
 	_, err := h.exec(ctx, "record a backup that was found", `
@@ -361,7 +383,7 @@ func (h *HomeBackups) Adopt(ctx context.Context, b workspace.Backup) error {
 		ON CONFLICT (id) DO UPDATE SET state = 'done', error = '', key = EXCLUDED.key, digest = EXCLUDED.digest, size = EXCLUDED.size, entries = EXCLUDED.entries,
 			files = EXCLUDED.files, bytes = EXCLUDED.bytes, skipped = EXCLUDED.skipped, stored = EXCLUDED.stored, changed = EXCLUDED.changed,
 			problems = EXCLUDED.problems, begun_at = EXCLUDED.begun_at, ended_at = EXCLUDED.ended_at
-		WHERE b.state = 'failed'`, b.ID, b.WorkspaceID, b.Key, b.Digest, b.Size, f.Entries, f.Files, f.Bytes, f.Skipped, f.Stored, f.Changed, f.Problems, b.BegunAt)
+		WHERE b.state = 'failed' OR b.state = 'done' AND b.key <> EXCLUDED.key`, b.ID, b.WorkspaceID, b.Key, b.Digest, b.Size, f.Entries, f.Files, f.Bytes, f.Skipped, f.Stored, f.Changed, f.Problems, b.BegunAt)
 	return err
 }
 

@@ -92,7 +92,8 @@ func (b Backup) Archive() Archive {
 // key.
 func BackupOfKey(key string) string {
 	_, name, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], "-")
-	id, is := strings.CutSuffix(name, ".manifest.zst")
+	name, is := strings.CutSuffix(name, ".manifest.zst")
+	id, _, _ := strings.Cut(name, ".") // the manifest may be a rewritten one
 	if !is || !ValidID(id) {
 		return ""
 	}

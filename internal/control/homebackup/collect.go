@@ -140,7 +140,7 @@ func (t *term) collect(ctx context.Context, all bool, list func(context.Context)
 }
 
 // collectOf removes what is not needed of a workspace: manifests first, then packs that no manifest in the
-// bucket names, then the rows.
+// bucket names, then the rows. Afterwards it compacts what remains.
 func (t *term) collectOf(ctx context.Context, id workspace.ID, all bool) error {
 	objects, err := t.cfg.Bucket.HomeBackups(ctx, id)
 	if err != nil {
@@ -159,13 +159,19 @@ func (t *term) collectOf(ctx context.Context, id workspace.ID, all bool) error {
 		}
 		i := slices.IndexFunc(rows, func(b postgres.StoredBackup) bool { return b.Key == o.Key })
 		backup := o.Parsed.OpID
-		switch again := slices.ContainsFunc(rows, func(b postgres.StoredBackup) bool { return b.ID == backup && b.Key != o.Key }); {
-		case i >= 0 && rows[i].Removable, i < 0 && old(o) && (again || gone):
+		// The row has the key of another attempt, or of another manifest of the backup.
+		other := slices.IndexFunc(rows, func(b postgres.StoredBackup) bool { return b.ID == backup && b.Key != o.Key })
+		again := other >= 0
+		// The database was restored, and had the former manifest, which is removed meanwhile.
+		rewritten := i < 0 && again && rows[other].State == workspace.BackupDone && !rows[other].Removable &&
+			!slices.ContainsFunc(objects, func(o bucket.Object) bool { return o.Key == rows[other].Key })
+		switch {
+		case i >= 0 && rows[i].Removable, i < 0 && old(o) && (again && !rewritten || gone):
 			if err := t.cfg.Bucket.DeleteHomeBackup(ctx, o.Key); err != nil {
 				return err
 			}
 			continue
-		case i < 0 && !again, i >= 0 && rows[i].State == workspace.BackupFailed:
+		case i < 0 && !again, rewritten, i >= 0 && rows[i].State == workspace.BackupFailed:
 			if err := t.adopt(ctx, id, o, backup); err != nil {
 				return err
 			}
@@ -192,7 +198,15 @@ func (t *term) collectOf(ctx context.Context, id workspace.ID, all bool) error {
 		return nil
 	}
 	t.cfg.Log.Debug("backups of a home removed", "workspace", id, "backups", len(removed))
-	return t.rows.Delete(ctx, removed)
+	if err := t.rows.Delete(ctx, removed); err != nil || gone {
+		return err
+	}
+	err = t.compact(ctx, id, rows)
+	if isDamaged(err) {
+		t.cfg.Log.Warn("backups of a home not compacted", "workspace", id, "err", err)
+		return nil
+	}
+	return err
 }
 
 // collectPacks removes old packs that none of the manifests names. A manifest that cannot be read

@@ -1,7 +1,10 @@
 package bucket
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -38,6 +41,11 @@ type NewGeneration struct {
 // their own, so that a further attempt with another time overwrites nothing.
 func (b *Bucket) ManifestKey(id workspace.ID, at time.Time, backup string) string {
 	return b.homeBackups(id) + archive.ManifestName(at, backup)
+}
+
+// RewrittenKey returns another key for the manifest of the same backup, which no object has.
+func RewrittenKey(manifest string) string {
+	return path.Dir(manifest) + "/" + archive.RewrittenName(path.Base(manifest), strings.ToLower(rand.Text()[:12]))
 }
 
 // homeBackups returns the prefix of the keys of a workspace's backups.
@@ -283,6 +291,32 @@ func (b *Bucket) HomeBackups(ctx context.Context, id workspace.ID) ([]Object, er
 		}
 	}
 	return list, nil
+}
+
+// PutHomeBackup stores a manifest or pack of this installation under a key that no object has, and reads it back.
+func (b *Bucket) PutHomeBackup(ctx context.Context, key string, content []byte) error {
+	if _, err := b.ownBackup(key); err != nil {
+		return err
+	}
+	if err := b.right(ctx); err != nil {
+		return err
+	}
+	if _, err := b.Store.Put(ctx, key, bytes.NewReader(content)); err != nil {
+		return err
+	}
+	r, err := b.Store.Get(ctx, key, 0)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	stored := sha256.New()
+	if _, err := io.Copy(stored, r); err != nil {
+		return err
+	}
+	if want := sha256.Sum256(content); !bytes.Equal(stored.Sum(nil), want[:]) {
+		return fmt.Errorf("%s: %w: its content differs from what was stored", key, archive.ErrCorrupted)
+	}
+	return nil
 }
 
 // DeleteHomeBackup removes a manifest or pack of this installation; it need not exist. Packs that another

@@ -80,8 +80,9 @@ func parseHomeBackup(parts []string) Key {
 		return Key{Installation: parts[0], Workspace: parts[1], Kind: Pack}
 	}
 	if at, is := archive.IsManifest(name); is && !at.IsZero() {
-		_, id, _ := strings.Cut(archive.Generation(name), "-")
-		if workspace.ValidID(id) && name == archive.ManifestName(at, id) {
+		_, rest, _ := strings.Cut(archive.Generation(name), "-")
+		id, _, _ := strings.Cut(rest, ".") // see RewrittenKey
+		if workspace.ValidID(id) && name == archive.ManifestName(at, rest) {
 			return Key{parts[0], parts[1], id, Manifest}
 		}
 	}
