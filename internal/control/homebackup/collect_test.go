@@ -1,10 +1,13 @@
 package homebackup_test
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -185,5 +188,79 @@ func TestUnknownBackupIsFound(t *testing.T) {
 	w.await(ws.ID, "failed schedule, done schedule, done schedule")
 	if after := fixture.Query[string](w, `SELECT string_agg(id || ' ' || digest || ' ' || size || ' ' || entries, ', ' ORDER BY id) FROM home_backups WHERE state = 'done'`); after != before {
 		t.Errorf("before %s\nafter %s", before, after)
+	}
+}
+
+// What remains of packs that are mostly unused is moved, and the backups keep their ids and content. The former
+// manifests are removed after no job can need them.
+func TestBackupsAreCompacted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ws := w.home("one", "first")
+	random := rand.NewChaCha8([32]byte{})
+	fill := func(name string, size int) {
+		check(t, w.fake.Edit(ws.ID, func(folder string) error {
+			content := make([]byte, size)
+			_, _ = random.Read(content)
+			return os.WriteFile(filepath.Join(folder, name), content, 0o600)
+		}))
+	}
+	fill("changing", 900<<10)
+	fill("lasting", 100<<10)
+	w.cfg.Keep = "1d"
+	w.generations(ws, 1, 0)
+	fill("changing", 10)
+	w.pass(24 * time.Hour)
+	w.generations(ws, 2, 1)
+	w.Exec(`UPDATE workspaces SET phase = 'STANDBY', phase_changed_at = now() - interval '10 days', backup_interval_seconds = 0`)
+	before := fixture.Query[string](w, `SELECT id || ' ' || entries || ' ' || cause FROM home_backups WHERE expired_at IS NULL`)
+	archived := func() []byte {
+		key := fixture.Query[string](w, `SELECT key FROM home_backups WHERE expired_at IS NULL`)
+		m, get, err := w.bucket.Generation(t.Context(), key)
+		check(t, err)
+		var b bytes.Buffer
+		_, err = m.Export(t.Context(), get, &b)
+		check(t, err)
+		if row := fixture.Query[string](w, `SELECT digest || ' ' || size FROM home_backups WHERE key = $1`, key); row != fmt.Sprint(m.Digest(), " ", m.Size()) {
+			t.Errorf("the database has %s, the bucket %s %d", row, m.Digest(), m.Size())
+		}
+		return b.Bytes()
+	}
+	content := archived()
+	first, _ := w.keys(ws.ID)
+	w.age(74 * time.Hour)
+	w.Exec(`UPDATE home_backups SET expired_at = expired_at - interval '74 hours'`)
+	w.lead()
+	harness.EventuallyWithin(w, patience, "a manifest is rewritten", func() bool {
+		all, _ := w.keys(ws.ID)
+		return len(all) == 2 && !slices.Contains(all, first[0]) && slices.Contains(all, first[1])
+	})
+	harness.EventuallyWithin(w, patience, "the database has it", func() bool {
+		return fixture.Query[int](w, `SELECT count(*) FROM home_backups WHERE expired_at IS NOT NULL AND key = $1`, first[1]) == 1
+	})
+	_, packs := w.keys(ws.ID)
+	if after := fixture.Query[string](w, `SELECT id || ' ' || entries || ' ' || cause FROM home_backups WHERE expired_at IS NULL`); after != before {
+		t.Errorf("before %s, after %s", before, after)
+	}
+	if !bytes.Equal(archived(), content) {
+		t.Error("the backup has another content")
+	}
+	w.age(74 * time.Hour)
+	w.Exec(`UPDATE home_backups SET expired_at = expired_at - interval '74 hours'`)
+	harness.EventuallyWithin(w, patience, "the former manifest and its packs are removed", func() bool {
+		manifests, left := w.keys(ws.ID)
+		return len(manifests) == 1 && !slices.Contains(manifests, first[1]) && len(left) < len(packs) &&
+			fixture.Query[int](w, `SELECT count(*) FROM home_backups`) == 1
+	})
+	if !bytes.Equal(archived(), content) {
+		t.Error("the backup has another content")
+	}
+	// A restored database has the former key.
+	w.Exec(`UPDATE home_backups SET key = $1, digest = 'former'`, first[1])
+	harness.EventuallyWithin(w, patience, "the manifest is found", func() bool {
+		return fixture.Query[bool](w, `SELECT count(*) = 1 AND bool_and(key <> $1 AND digest <> 'former') FROM home_backups`, first[1])
+	})
+	if !bytes.Equal(archived(), content) {
+		t.Error("the backup has another content")
 	}
 }
