@@ -30,6 +30,8 @@ type days struct {
 	last         *archive.Manifest
 	read         time.Time // of the last full read
 	count        int
+	compactions  int
+	moved        int64 // bytes that they wrote
 	ours, rivals time.Duration
 }
 
@@ -74,6 +76,9 @@ func measureBackupDays(ctx context.Context, _ options) error {
 	ratio := float64(ours) / float64(rival)
 	fmt.Printf("backup-days, %d backups in %d days of a home of %.0f MB, %.0f MB at the end:\n", d.count, backupDays, float64(begun)/1e6, float64(du(d.home))/1e6)
 	fmt.Printf("  stored: codehub %.1f MB, restic %.1f MB: %.2f times (at most 1.20): %s\n", float64(ours)/1e6, float64(rival)/1e6, ratio, verdict(ratio <= 1.2))
+	if err := d.report(ctx); err != nil {
+		return err
+	}
 	fmt.Printf("  time: codehub %.1f s, restic %.1f s: %.2f times as long\n", d.ours.Seconds(), d.rivals.Seconds(), float64(d.ours)/float64(d.rivals))
 	return nil
 }
@@ -123,22 +128,25 @@ func (d *days) turns(ours, rival func() error) error {
 	return errors.Join(steps[0](), steps[1]())
 }
 
+// put stores an object.
+func (d *days) put(ctx context.Context, name string, content []byte) error {
+	_, err := d.packs.Put(ctx, name, bytes.NewReader(content))
+	return err
+}
+
 // backup adds a generation of this time, as codehub pack does.
 func (d *days) backup(ctx context.Context, at time.Time) error {
-	put := func(ctx context.Context, name string, content []byte) error {
-		_, err := d.packs.Put(ctx, name, bytes.NewReader(content))
-		return err
-	}
 	full := at.Sub(d.read) > 7*24*time.Hour
 	if full {
 		d.read = at
 	}
-	m, err := archive.Backup(ctx, d.home, archive.ManifestName(at, "bench"), put, archive.BackupOptions{Former: d.last, Get: d.packs.GetRange, FullRead: full})
+	m, err := archive.Backup(ctx, d.home, archive.ManifestName(at, "bench"), d.put, archive.BackupOptions{Former: d.last, Get: d.packs.GetRange, FullRead: full})
 	d.last = m
 	return err
 }
 
-// prune removes the generations that are not kept, and the packs that none of the others needs.
+// prune removes the generations that are not kept, moves what is needed of packs that are mostly unused, and removes
+// the packs that no generation needs.
 func (d *days) prune(ctx context.Context) error {
 	keep, err := workspace.ParseKeep(keepRule)
 	if err != nil {
@@ -151,35 +159,124 @@ func (d *days) prune(ctx context.Context) error {
 			return err
 		}
 		if at, is := archive.IsManifest(o.Key); is {
+			names = append(names, o.Key)
 			times = append(times, at)
 		}
-		names = append(names, o.Key)
 	}
-	kept, needed := keep.Of(times), map[string]bool{}
-	for _, name := range names {
-		at, is := archive.IsManifest(name)
-		if !is || !slices.Contains(kept, at) {
-			continue
-		}
-		needed[name] = true
-		r, err := d.packs.Get(ctx, name, 0)
-		if err != nil {
-			return err
-		}
-		m, err := archive.ReadManifest(r)
-		if err := errors.Join(err, r.Close()); err != nil {
-			return err
-		}
-		for pack := range m.Packs() {
-			needed[pack] = true
-		}
-	}
-	for _, name := range names {
-		if !needed[name] {
-			if err := d.packs.Delete(ctx, name); err != nil {
+	kept := keep.Of(times)
+	for i, at := range times {
+		if !slices.Contains(kept, at) {
+			if err := d.packs.Delete(ctx, names[i]); err != nil {
 				return err
 			}
 		}
 	}
+	if err := d.compact(ctx); err != nil {
+		return err
+	}
+	generations, err := d.generations(ctx)
+	if err != nil {
+		return err
+	}
+	needed := map[string]bool{}
+	for _, m := range generations {
+		for pack := range m.Packs() {
+			needed[pack] = true
+		}
+	}
+	for o, err := range d.packs.List(ctx, "packs/") {
+		if err == nil && !needed[o.Key] {
+			err = d.packs.Delete(ctx, o.Key)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// generations reads all manifests, by their names.
+func (d *days) generations(ctx context.Context) (map[string]*archive.Manifest, error) {
+	all := map[string]*archive.Manifest{}
+	for o, err := range d.packs.List(ctx, "") {
+		if err != nil {
+			return nil, err
+		}
+		if _, is := archive.IsManifest(o.Key); !is {
+			continue
+		}
+		r, err := d.packs.Get(ctx, o.Key, 0)
+		if err != nil {
+			return nil, err
+		}
+		m, err := archive.ReadManifest(r)
+		if err := errors.Join(err, r.Close()); err != nil {
+			return nil, err
+		}
+		all[o.Key] = m
+	}
+	return all, nil
+}
+
+// compact does what the leader does with kept generations.
+func (d *days) compact(ctx context.Context) error {
+	generations, err := d.generations(ctx)
+	if err != nil {
+		return err
+	}
+	var usage archive.Usage
+	for _, m := range generations {
+		if err := usage.Add(m); err != nil {
+			return err
+		}
+	}
+	c := usage.Compact(1 << 30)
+	if c == nil {
+		return nil
+	}
+	d.compactions++
+	err = c.Store(ctx, fmt.Sprintf("compaction-%d", d.compactions), d.packs.GetRange, func(ctx context.Context, name string, content []byte) error {
+		d.moved += int64(len(content))
+		return d.put(ctx, name, content)
+	})
+	if err != nil {
+		return err
+	}
+	for name, m := range generations {
+		if !c.Affects(m) {
+			continue
+		}
+		rewritten, content, err := c.Rewrite(m)
+		if err == nil {
+			d.moved += int64(len(content))
+			err = d.put(ctx, name, content)
+		}
+		if err != nil {
+			return err
+		}
+		if d.last != nil && m.Digest() == d.last.Digest() {
+			d.last = rewritten
+		}
+	}
+	return nil
+}
+
+// report prints what the bytes are.
+func (d *days) report(ctx context.Context) error {
+	generations, err := d.generations(ctx)
+	if err != nil {
+		return err
+	}
+	var usage archive.Usage
+	manifests := int64(0)
+	for _, m := range generations {
+		if err := usage.Add(m); err != nil {
+			return err
+		}
+		manifests += m.Size()
+	}
+	packs, size, needed := usage.Size()
+	fmt.Printf("  of which %d manifests %.1f MB, %d packs %.1f MB, with %.1f MB that are not needed; %d compactions wrote %.1f MB\n",
+		len(generations), float64(manifests)/1e6, packs, float64(size)/1e6, float64(size-needed)/1e6, d.compactions, float64(d.moved)/1e6)
 	return nil
 }

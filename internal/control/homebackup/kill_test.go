@@ -468,7 +468,7 @@ func TestBackupsAreRestorableAfterKills(t *testing.T) {
 		if group.Wait(); t.Failed() {
 			return
 		}
-		k.shift(time.Duration(1+k.rng.IntN(40)) * time.Hour)
+		k.shift(time.Duration(1+k.rng.IntN(80)) * time.Hour)
 		if n := total(); n/100 > last/100 {
 			t.Logf("%d killed in %d terms, %s: %v, %d restored", n, terms+1, time.Since(began).Round(time.Second), k.kills, restored)
 			last = n
