@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -191,4 +192,37 @@ func TestBackupSpace(t *testing.T) {
 	}
 	must(e.RequestHomeBackup(ctx, ann, w.ID, "a note for the one that waits"))(t)
 	must(e.RequestAnyHomeBackup(ctx, boss, other.ID, ""))(t)
+}
+
+// A backup gets another manifest once. The former one expires as a backup that is not listed.
+func TestReplaceHomeBackup(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann := e.user("ann")
+	w := e.workspace(ann, nil)
+	h := postgres.NewHomeBackups(postgres.NewSession(e.conn()))
+	id := e.homeBackup(w.ID, state{"note": "before", "size": 7, "entries": 3, "stored": 5})
+	former := must(e.HomeBackup(ctx, ann, w.ID, id))(t)
+	if replaced := must(h.Replace(ctx, id, former.Key, former.Key+"2", "e", 8))(t); !replaced {
+		t.Error("not replaced")
+	}
+	if replaced := must(h.Replace(ctx, id, former.Key, former.Key+"3", "f", 9))(t); replaced {
+		t.Error("replaced twice")
+	}
+	want := former
+	want.Key, want.Digest, want.Size = former.Key+"2", "e", 8
+	list, _, err := e.HomeBackups(ctx, ann, w.ID, postgres.Page{})
+	if err != nil || len(list) != 1 || !reflect.DeepEqual(list[0], want) {
+		t.Errorf("%v, %+v", err, list)
+	}
+	rows, _, _, err := h.Stored(ctx, w.ID, time.Hour, 0)
+	if err != nil || len(rows) != 2 {
+		t.Fatalf("%v, %+v", err, rows)
+	}
+	for _, r := range rows {
+		if first := r.ID == id; r.Listed != first || r.Removable == first || (r.Key == former.Key) == first {
+			t.Errorf("%+v", r)
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,6 +31,52 @@ func (f *fixture) backup(tb testing.TB, row workspace.Workspace, g NewGeneration
 		tb.Fatalf("the result is %+v", result)
 	}
 	return result
+}
+
+// A compacted backup has another manifest, from which jobs restore the same home and make the next backup.
+func TestCompactedHomeBackup(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		ctx, home, row := t.Context(), t.TempDir(), newRow()
+		check(t, os.WriteFile(filepath.Join(home, "changing"), randomBytes(900<<10), 0o600))
+		check(t, os.WriteFile(filepath.Join(home, "lasting"), randomBytes(90<<10), 0o600))
+		first, _ := f.backedUp(t, row, home, 1000, "")
+		check(t, os.Remove(filepath.Join(home, "changing")))
+		second, _ := f.backedUp(t, row, home, 2000, first.ArchiveKey)
+		m, get, err := f.Generation(ctx, second.ArchiveKey)
+		check(t, err)
+		var usage archive.Usage
+		check(t, usage.Add(m))
+		c := usage.Compact(1 << 30)
+		key := RewrittenKey(second.ArchiveKey)
+		check(t, c.Store(ctx, archive.Generation(path.Base(key)), get, func(ctx context.Context, name string, content []byte) error {
+			return f.PutHomeBackup(ctx, path.Dir(key)+"/"+name, content)
+		}))
+		rewritten, content, err := c.Rewrite(m)
+		check(t, err)
+		check(t, f.PutHomeBackup(ctx, key, content))
+		for name := range m.Packs() {
+			check(t, f.DeleteHomeBackup(ctx, path.Dir(key)+"/"+name))
+		}
+		if k := ParseKey(key); k.Kind != Manifest || k.OpID != ParseKey(second.ArchiveKey).OpID || workspace.BackupOfKey(key) != k.OpID {
+			t.Errorf("%s is %+v, of the backup %q", key, k, workspace.BackupOfKey(key))
+		}
+		if again := RewrittenKey(key); again == key || ParseKey(again) != ParseKey(key) || len(again) != len(key) {
+			t.Errorf("the key after %s is %s", key, again)
+		}
+		second.ArchiveKey, second.ArchiveDigest, second.ArchiveSize = key, rewritten.Digest(), rewritten.Size()
+		if a, err := f.State(ctx, second); a != lifecycle.ArchivePresent || err != nil {
+			t.Errorf("State: %v, %v", a, err)
+		}
+		if result := f.drill(t, second); result.Error != nil {
+			t.Errorf("the drill ended with %+v", result.Error)
+		}
+		if _, made := f.backedUp(t, row, home, 3000, key); !made.Unchanged {
+			t.Errorf("the next backup is %+v", made)
+		}
+		if err := f.PutHomeBackup(ctx, newID()+key[strings.Index(key, "/"):], nil); err == nil {
+			t.Error("an object of another installation is stored")
+		}
+	})
 }
 
 // backedUp returns the row of a workspace that is to be restored from a backup of a home.
