@@ -60,6 +60,7 @@ type AdminStatus struct {
 	IdleStops       []IdleStop       `json:"idle_stops"`       // by idle timeouts in the last 24 h; at most 100, the latest first
 	Images          []ImageBuild     `json:"images"`           // that this server makes, in that order
 	Backups         BackupStatus     `json:"backups"`
+	DatabaseDrill   *DatabaseDrill   `json:"database_drill"`   // the last one; nil: none yet
 }
 
 // BackupStatus is the state of the backups of homes and of the database.
@@ -77,6 +78,29 @@ type BackupStatus struct {
 	OverLimit int `json:"over_limit"`
 	// DatabaseAt is the time of the last backup of the database in the bucket; null: not known.
 	DatabaseAt *time.Time `json:"database_at"`
+}
+
+// DatabaseDrill is the result of a drill: the last backup of the database was restored into a
+// scratch database, and compared with Docker and the bucket.
+type DatabaseDrill struct {
+	EndedAt  time.Time  `json:"ended_at"`
+	Backup   string     `json:"backup"`    // its key in the bucket
+	BackupAt *time.Time `json:"backup_at"` // nil: it cannot be read
+	Tables   int        `json:"tables"`    // that were restored
+	Rows     int64      `json:"rows"`      // that were restored
+	Secrets  int        `json:"secrets"`   // encrypted values that were decrypted
+	DrillComparison
+	// Problem is why a restore of the backup would fail or lose something; empty: it would not.
+	Problem string `json:"problem"`
+}
+
+// DrillComparison counts the workspaces of a restored database by what a restore would do.
+type DrillComparison struct {
+	Workspaces int            `json:"workspaces"` // in the backup or created after it
+	Unchanged  int            `json:"unchanged"`  // of them, those that stay as the backup has them
+	Changes    map[string]int `json:"changes"`    // those that have changed since the backup, by reason_code of a restore plan
+	Missing    int            `json:"missing"`    // those that have not changed, and whose home or archive is missing
+	MissingIn  []string       `json:"missing_in"` // their names and owners, at most 5
 }
 
 // ImageBuild is an image that the server makes in the background (CODEHUB_BUILD_IMAGES).

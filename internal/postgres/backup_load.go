@@ -288,8 +288,12 @@ type backupReader struct {
 	close func()
 }
 
-// errDamaged is the error about a backup that is cut or changed.
-var errDamaged = errors.New("the backup is incomplete or damaged")
+// errDamaged is the error about a backup that is cut or changed, and errNoBackup that about a file
+// without the first line of one.
+var (
+	errDamaged  = errors.New("the backup is incomplete or damaged")
+	errNoBackup = errors.New("the file is not a backup of codehub's database")
+)
 
 // maxLine bounds the lines between the rows.
 const maxLine = 1 << 20
@@ -310,7 +314,7 @@ func openBackup(r io.Reader) (*backupReader, error) {
 func (in *backupReader) begin() error {
 	line, err := in.line()
 	if errors.Is(err, zstd.ErrMagicMismatch) || err == io.EOF || err == nil && (json.Unmarshal(line, &in.info) != nil || in.info.Format == 0) {
-		return errors.New("the file is not a backup of codehub's database")
+		return errNoBackup
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDamaged, err)

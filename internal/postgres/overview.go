@@ -46,6 +46,9 @@ func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, 
 		if out.IdleStops, err = idleStops(ctx, tx); err != nil {
 			return err
 		}
+		if out.DatabaseDrill, err = databaseDrill(ctx, tx); err != nil {
+			return err
+		}
 		if err := tx.QueryRow(ctx, `SELECT hold, hold_since FROM gc_state`).Scan(orEmpty(&out.Hold), &out.HoldSince); err != nil {
 			return err
 		}

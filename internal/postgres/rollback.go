@@ -49,6 +49,11 @@ func (db *DB) RollbackState(ctx context.Context, caller workspace.Caller) (s Rol
 	if err := db.administers(ctx, caller); err != nil {
 		return s, err
 	}
+	return db.Homes(ctx)
+}
+
+// Homes is RollbackState without a caller, for a drill.
+func (db *DB) Homes(ctx context.Context) (s RollbackState, err error) {
 	opts := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, db.pool, opts, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, `SELECT clock_timestamp(), hold, hold_since, restored_at FROM gc_state`).Scan(&s.Now, orEmpty(&s.Hold), &s.Since, &s.WaitsSince); err != nil {

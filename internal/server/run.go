@@ -208,6 +208,7 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 		})
 		g.Go(func() error { return s.garbage.Run(gctx, rows) })
 		g.Go(func() error { return s.backups.Run(gctx) })
+		g.Go(func() error { return s.drills.Run(gctx) })
 		g.Go(func() error { return s.homeBackups.Run(gctx, rows) })
 		g.Go(func() error { return s.ttl.Run(gctx, rows) })
 		g.Go(func() error { return s.usage.Run(gctx, rows) })

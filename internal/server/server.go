@@ -323,6 +323,7 @@ type server struct {
 	ctrl      *reconcile.Controller
 	garbage   *gc.Runner
 	backups   *backup.Runner
+	drills    *backup.DrillRunner
 	marks     *mark.Keeper
 	hold      *hold
 	flush     *activity.Flusher
@@ -448,6 +449,9 @@ func newServer(p parts) (*server, error) {
 	backups := backup.NewRunner(backup.RunnerConfig{Ready: marks.MayRemove, Schedule: cfg.Backups, Conditions: p.conditions, Log: log, Config: backup.Config{
 		Bucket: p.bucket, DSN: p.dsn, Version: cfg.Version, Settings: cfg.Recorded(),
 	}})
+	drills := backup.NewDrillRunner(backup.DrillRunnerConfig{Ready: marks.MayRemove, Interval: cfg.HomeBackups.Drill, Conditions: p.conditions, Log: log, DrillConfig: backup.DrillConfig{
+		Bucket: p.bucket, DSN: p.dsn, DB: db, Keys: p.keys, Compare: restore.Compare,
+	}})
 
 	mux := http.NewServeMux()
 	rest := httpapi.New(httpapi.Config{
@@ -469,6 +473,7 @@ func newServer(p parts) (*server, error) {
 	metrics.Registry().MustRegister(workspaces.Metrics()...)
 	metrics.Registry().MustRegister(append(sshMetrics(gate), ticks)...)
 	metrics.Registry().MustRegister(homeBackups.Metrics()...)
+	metrics.Registry().MustRegister(drills.Metrics()...)
 	if p.numbers == nil {
 		mux.Handle("GET /metrics", metrics.Handler())
 	}
@@ -485,7 +490,7 @@ func newServer(p parts) (*server, error) {
 
 	return &server{
 		gate: gate, metrics: metrics,
-		parts: p, auth: authentication, signIn: signIn, gitApps: gitApps, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, backups: backups, homeBackups: homeBackups, marks: marks, hold: hold,
+		parts: p, auth: authentication, signIn: signIn, gitApps: gitApps, hub: hub, proxy: workspaces, unsaved: unsaved, attacher: attacher, ctrl: ctrl, garbage: garbage, backups: backups, drills: drills, homeBackups: homeBackups, marks: marks, hold: hold,
 		flush: flush, ttl: idle, usage: spending, inside: inside, templates: offered, builder: builder, continued: continued, http: served,
 	}, nil
 }

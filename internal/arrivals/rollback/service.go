@@ -126,16 +126,25 @@ func (s *Service) steps(ctx context.Context, caller workspace.Caller, in api.App
 	if err != nil {
 		return state, nil, err
 	}
-	views, err := s.views(ctx, state, later)
+	steps, err := s.plan(ctx, state, later)
 	if err != nil {
 		return state, nil, unavailable(err)
+	}
+	steps, err = Choose(steps, Choice{Only: in.Only, KeepDatabase: in.KeepDatabase})
+	return state, steps, err
+}
+
+// plan compares state with Docker and the bucket.
+func (s *Service) plan(ctx context.Context, state postgres.RollbackState, later bool) ([]Step, error) {
+	views, err := s.views(ctx, state, later)
+	if err != nil {
+		return nil, err
 	}
 	facts, err := s.facts(ctx, state)
 	if err != nil {
-		return state, nil, unavailable(err)
+		return nil, err
 	}
-	steps, err := Choose(Plan(views, facts), Choice{Only: in.Only, KeepDatabase: in.KeepDatabase})
-	return state, steps, err
+	return Plan(views, facts), nil
 }
 
 // facts reads the marks in Docker and the bucket, which show their age.

@@ -17,6 +17,7 @@ type databaseCmd struct {
 	Upgrade databaseUpgradeCmd `cmd:"" help:"Move the embedded database to a newer PostgreSQL."`
 	Backup  databaseBackupCmd  `cmd:"" help:"Back up the database."`
 	Backups databaseBackupsCmd `cmd:"" help:"List the backups in the bucket."`
+	Drill   databaseDrillCmd   `cmd:"" help:"Try the restore of the last backup."`
 	Restore databaseRestoreCmd `cmd:"" help:"Restore the database from a backup or dump."`
 }
 

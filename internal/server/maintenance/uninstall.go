@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"codehub/internal/arrivals/rollback"
 	"codehub/internal/base/setting"
 	"codehub/internal/cli/terminal"
 	"codehub/internal/postgres/embedded"
@@ -47,7 +48,7 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	rt, err := c.open(ctx, id, log)
+	rt, err := openRuntime(ctx, c.Config, id, log)
 	if err != nil {
 		return err
 	}
@@ -86,12 +87,14 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 
 // inventoried is a runtime whose objects can be listed and removed.
 type inventoried interface {
+	rollback.Runtime
 	Inventory(context.Context) (runtime.Inventory, error)
 	Uninstall(ctx context.Context, homes bool, gone func(runtime.Item)) error
 	Close() error
 }
 
-func (c *uninstallCmd) open(ctx context.Context, id string, log *slog.Logger) (inventoried, error) {
+// openRuntime connects to what runs the workspaces of the installation id.
+func openRuntime(ctx context.Context, c config.Config, id string, log *slog.Logger) (inventoried, error) {
 	if c.Runtime == config.Kubernetes {
 		connection, err := c.Cluster.Connect()
 		if err != nil {
