@@ -60,7 +60,7 @@ type AdminStatus struct {
 	IdleStops       []IdleStop       `json:"idle_stops"`       // by idle timeouts in the last 24 h; at most 100, the latest first
 	Images          []ImageBuild     `json:"images"`           // that this server makes, in that order
 	Backups         BackupStatus     `json:"backups"`
-	DatabaseDrill   *DatabaseDrill   `json:"database_drill"`   // the last one; nil: none yet
+	DatabaseDrill   *DatabaseDrill   `json:"database_drill"` // the last one; nil: none yet
 }
 
 // BackupStatus is the state of the backups of homes and of the database.
@@ -83,13 +83,13 @@ type BackupStatus struct {
 // DatabaseDrill is the result of a drill: the last backup of the database was restored into a
 // scratch database, and compared with Docker and the bucket.
 type DatabaseDrill struct {
-	EndedAt  time.Time  `json:"ended_at"`
-	Backup   string     `json:"backup"`    // its key in the bucket
-	BackupAt *time.Time `json:"backup_at"` // nil: it cannot be read
-	Tables   int        `json:"tables"`    // that were restored
-	Rows     int64      `json:"rows"`      // that were restored
-	Secrets  int        `json:"secrets"`   // encrypted values that were decrypted
-	DrillComparison
+	EndedAt    time.Time       `json:"ended_at"`
+	Backup     string          `json:"backup"`    // its key in the bucket
+	BackupAt   *time.Time      `json:"backup_at"` // nil: it cannot be restored
+	Tables     int             `json:"tables"`    // that were restored
+	Rows       int64           `json:"rows"`      // that were restored
+	Secrets    int             `json:"secrets"`   // encrypted values that were decrypted
+	Comparison DrillComparison `json:"comparison"`
 	// Problem is why a restore of the backup would fail or lose something; empty: it would not.
 	Problem string `json:"problem"`
 }

@@ -88,6 +88,10 @@ func statusText(r statusReport, now time.Time) string {
 	if r.Backups.DatabaseAt != nil {
 		fmt.Fprintf(&b, "Database:   backed up %s ago\n", age(now.Sub(*r.Backups.DatabaseAt)))
 	}
+	if d := r.DatabaseDrill; d != nil {
+		result := fmt.Sprintf("no problems, %d of %d workspaces unchanged", d.Comparison.Unchanged, d.Comparison.Workspaces)
+		fmt.Fprintf(&b, "Drill:      database backup restored %s ago: %s\n", age(now.Sub(d.EndedAt)), cmp.Or(d.Problem, result))
+	}
 	if images := buildTable(r.Images, now); images != "" {
 		fmt.Fprintf(&b, "\n%s", images)
 	}

@@ -42,7 +42,7 @@ func Drill(ctx context.Context, cfg DrillConfig) (d api.DatabaseDrill, err error
 	if err != nil {
 		return d, err
 	}
-	d.Backup = last.Key
+	d.Backup, d.Comparison = last.Key, api.DrillComparison{Changes: map[string]int{}, MissingIn: []string{}}
 	from := &object{ctx: ctx, bucket: cfg.Bucket, key: last.Key}
 	defer from.close()
 	err = postgres.WithScratch(ctx, cfg.DSN, from, func(ctx context.Context, s *postgres.Scratch) error {
@@ -91,12 +91,12 @@ func compare(ctx context.Context, cfg DrillConfig, s *postgres.Scratch, d *api.D
 	if err != nil {
 		return err
 	}
-	if d.DrillComparison, err = cfg.Compare(ctx, restored, cfg.DB.Homes); err != nil {
+	if d.Comparison, err = cfg.Compare(ctx, restored, cfg.DB.Homes); err != nil {
 		return fmt.Errorf("compare with the runtime and the bucket: %w", err)
 	}
 	var problems []string
-	if d.Missing > 0 {
-		problems = append(problems, fmt.Sprintf("workspaces that have not changed since the backup and whose home is missing: %d, such as %s", d.Missing, strings.Join(d.MissingIn, ", ")))
+	if n := d.Comparison.Missing; n > 0 {
+		problems = append(problems, fmt.Sprintf("workspaces that have not changed since the backup and whose home is missing: %d, such as %s", n, strings.Join(d.Comparison.MissingIn, ", ")))
 	}
 	if unreadable > 0 {
 		problems = append(problems, fmt.Sprintf("encrypted values that cannot be decrypted: %d of %d, with the last error: %v", unreadable, unreadable+d.Secrets, why))
@@ -265,6 +265,6 @@ func (r *DrillRunner) drill(ctx context.Context) (problem string, err error) {
 	} else {
 		r.drills.WithLabelValues("same").Inc()
 	}
-	r.cfg.Log.Info("database backup restored for comparison", "key", d.Backup, "rows", d.Rows, "workspaces", d.Workspaces, "unchanged", d.Unchanged, "problem", d.Problem, "took", time.Since(begun))
+	r.cfg.Log.Info("database backup restored for comparison", "key", d.Backup, "rows", d.Rows, "workspaces", d.Comparison.Workspaces, "unchanged", d.Comparison.Unchanged, "problem", d.Problem, "took", time.Since(begun))
 	return d.Problem, nil
 }

@@ -3,8 +3,10 @@ package backup_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -21,7 +23,15 @@ import (
 	"codehub/internal/testing/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if dsn := os.Getenv("CODEHUB_TEST_DRILL"); dsn != "" {
+		if err := killable(dsn, os.Getenv("CODEHUB_TEST_FOLDER")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
+	pgtest.Main(m)
+}
 
 // A leader makes a backup when the last one is old enough, keeps as many as it should, and
 // leaves those of other installations.

@@ -83,9 +83,10 @@ func drillText(d api.DatabaseDrill) string {
 		return b.String()
 	}
 	fmt.Fprintf(&b, "Restored: %d rows of %d tables, from %s. Encrypted values decrypted: %d.\n", d.Rows, d.Tables, terminal.Time(*d.BackupAt), d.Secrets)
-	fmt.Fprintf(&b, "Workspaces: %d, of them unchanged since the backup: %d, missing: %d.\n", d.Workspaces, d.Unchanged, d.Missing)
-	for _, reason := range slices.Sorted(maps.Keys(d.Changes)) {
-		fmt.Fprintf(&b, "  %d changed since the backup: %s\n", d.Changes[reason], rollback.Reason(reason).Text())
+	c := d.Comparison
+	fmt.Fprintf(&b, "Workspaces: %d. Unchanged since the backup: %d. Missing: %d.\n", c.Workspaces, c.Unchanged, c.Missing)
+	for _, reason := range slices.Sorted(maps.Keys(c.Changes)) {
+		fmt.Fprintf(&b, "Changed since the backup: %d. %s\n", c.Changes[reason], rollback.Reason(reason).Text())
 	}
 	return b.String()
 }

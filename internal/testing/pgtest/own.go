@@ -4,6 +4,10 @@ import (
 	"context"
 	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"codehub/internal/postgres/embedded"
@@ -63,5 +67,34 @@ func (o *Own) Stop() {
 	defer cancel()
 	if err := o.pg.Stop(ctx); err != nil {
 		o.Errorf("stop the PostgreSQL of the test's own: %v", err)
+	}
+}
+
+// Superuser runs statements as the superuser, after Stop.
+func (o *Own) Superuser(sql string) {
+	o.Helper()
+	data := filepath.Join(o.dir, "postgres", "data")
+	opts, err := os.ReadFile(filepath.Join(data, "postmaster.opts"))
+	if err != nil {
+		o.Fatal(err)
+	}
+	folder, err := os.Open(data)
+	if err != nil {
+		o.Fatal(err)
+	}
+	defer folder.Close()
+	fi, err := folder.Stat()
+	if err != nil {
+		o.Fatal(err)
+	}
+	program, _, _ := strings.Cut(string(opts), " ")
+	// The owner of the folder may not enter those around it.
+	cmd := exec.Command(program, "--single", "-D", "/proc/self/fd/3", "-c", "exit_on_error=on", "template1")
+	cmd.Dir, cmd.Stdin, cmd.ExtraFiles = "/", strings.NewReader(sql+"\n"), []*os.File{folder}
+	if owner := fi.Sys().(*syscall.Stat_t); os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}}
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		o.Fatalf("%v: %s", err, out)
 	}
 }
