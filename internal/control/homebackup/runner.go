@@ -26,7 +26,7 @@ import (
 type Schedule struct {
 	Interval time.Duration `name:"backup-interval" env:"CODEHUB_BACKUP_INTERVAL" min:"1m" or:"0" max:"720h" default:"1h" help:"Time between two backups of a home that is used; 0: only on request."`
 	Keep     string        `name:"backup-keep" env:"CODEHUB_BACKUP_KEEP" default:"24h,7d,4w,6m" help:"Backups of each home that are kept: the latest of the last hours, days, weeks and months that have any."`
-	Drill    time.Duration `name:"backup-drill-interval" env:"CODEHUB_BACKUP_DRILL_INTERVAL" min:"24h" or:"0" max:"8760h" default:"720h" help:"Time within which a backup of every home is restored for comparison; 0: none is."`
+	Drill    time.Duration `name:"backup-drill-interval" env:"CODEHUB_BACKUP_DRILL_INTERVAL" min:"24h" or:"0" max:"8760h" default:"720h" help:"Time within which a backup of every home, and at least once a week that of the database, is restored for comparison; 0: none is."`
 	MaxJobs  int           `name:"max-backup-jobs" env:"CODEHUB_MAX_BACKUP_JOBS" min:"1" max:"100" default:"2" help:"Backups of homes that are made at a time."`
 }
 

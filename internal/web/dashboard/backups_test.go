@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/archive"
 	"codehub/internal/testing/harness/fixture"
 	"codehub/internal/workspace"
@@ -281,7 +282,7 @@ func TestComparedBackupsForAdministrators(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.loggedIn()
-	contains(t, "no backups", b.get("/admin").body, `id="admin-backups"`)
+	contains(t, "no backups", b.get("/admin").body, `id="admin-backups"`, `id="admin-drill"`)
 	home := t.TempDir()
 	write(t, home, map[string]string{"a": "a"})
 	first := w.backUp(w.add("project", standby), home, "", time.Now().Add(-time.Hour), nil)
@@ -342,4 +343,23 @@ func TestBackupsOfOtherUsers(t *testing.T) {
 	log := b.get("/admin/audit?target=" + string(id)).body
 	contains(t, "the audit log", log, "Requested a backup", "Requested the restore of a backup")
 	contains(t, "the owner's notices", ann.get("/notices").body, "as you asked")
+}
+
+// Administrators see the result of the last drill of the database.
+func TestDatabaseDrillForAdministrators(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	contains(t, "none", b.get("/admin").body, `id="admin-drill"><dt>Database backup restored</dt><dd>never`)
+	save := func(d api.DatabaseDrill) {
+		t.Helper()
+		if err := w.DB.SaveDatabaseDrill(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save(api.DatabaseDrill{Comparison: api.DrillComparison{Workspaces: 4, Unchanged: 3}})
+	contains(t, "no problem", b.get("/admin").body, "no problems", "3 of 4 workspaces unchanged")
+	contains(t, "in Korean", b.get("/admin", "Accept-Language", "ko").body, "데이터베이스 백업 복원 점검", "워크스페이스 4개 중 3개 변경 없음")
+	save(api.DatabaseDrill{Problem: "the backup is <damaged>"})
+	contains(t, "a problem", b.get("/admin").body, `<span class="warn">problem</span>`, "the backup is &lt;damaged&gt;")
 }
