@@ -118,7 +118,7 @@ func (s scratch) create(ctx context.Context) error {
 		return failed(verb, err)
 	}
 	if !may {
-		return fmt.Errorf("%s: the role %q has not the attribute CREATEDB, which a superuser gives it: ALTER ROLE %s CREATEDB", verb, s.role, quoted(s.role))
+		return fmt.Errorf("%s: the role %q lacks the attribute CREATEDB; a superuser grants it by ALTER ROLE %s CREATEDB", verb, s.role, quoted(s.role))
 	}
 	if err := s.drop(ctx); err != nil {
 		return err
