@@ -55,9 +55,9 @@ type RestoreBackup struct {
 
 // Fork is the body of POST /workspaces/{id}/fork: new workspaces whose homes are that of a backup.
 type Fork struct {
-	Backup string `json:"backup"`          // its id
-	Count  int    `json:"count,omitempty"` // 1 to 20; 0: 1
-	Name   string `json:"name,omitempty"`  // of the first; others get a number. Empty: that of the workspace with a number
+	Backup string `json:"backup,omitempty"` // id of a backup, or archive_op_id of an archive; empty: the archive of an archived workspace
+	Count  int    `json:"count,omitempty"`  // 1 to 20; 0: 1
+	Name   string `json:"name,omitempty"`   // of the first; others get a number. Empty: that of the workspace with a number
 	Start  bool   `json:"start,omitempty"`
 }
 

@@ -339,16 +339,17 @@ func awaitRestored(ctx context.Context, k *kong.Context, c *client.Client, w api
 
 type forkCmd struct {
 	onWorkspace
-	From  string `name:"from" placeholder:"BACKUP" help:"Id, note or time of the backup (default: a new one)."`
-	Count int    `name:"count" default:"1" placeholder:"N" help:"How many workspaces to create."`
-	Name  string `name:"name" placeholder:"NAME" help:"Name of the first one (default: NAME with a number)."`
-	Start bool   `short:"s" help:"Also start them."`
-	Wait  bool   `short:"w" help:"Wait until they run."`
+	From    string `name:"from" placeholder:"BACKUP" xor:"from" help:"Id, note or time of the backup (default: a new one)."`
+	Archive string `name:"archive" xor:"from" placeholder:"ARCHIVE" help:"ID of an archive, from codehub archives (default for an archived workspace: its archive)."`
+	Count   int    `name:"count" default:"1" placeholder:"N" help:"How many workspaces to create."`
+	Name    string `name:"name" placeholder:"NAME" help:"Name of the first one (default: NAME with a number)."`
+	Start   bool   `short:"s" help:"Also start them."`
+	Wait    bool   `short:"w" help:"Wait until they run."`
 }
 
 // Help says what the new workspaces have.
 func (forkCmd) Help() string {
-	return `The new workspaces have the settings of the workspace, and its files as in the backup. Changes in one do not reach the others.`
+	return `The new workspaces have the settings of the workspace, and its files as in the backup or the archive. Changes in one do not reach the others.`
 }
 
 func (f forkCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -356,11 +357,11 @@ func (f forkCmd) Run(ctx context.Context, k *kong.Context) error {
 		return terminal.Exit(terminal.ExitUsage, errors.New("--wait needs --start"))
 	}
 	return f.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
-		from, err := backupOf(ctx, k, c, id, f.From, "before a fork")
+		from, err := f.source(ctx, k, c, id)
 		if err != nil {
 			return nil, "", err
 		}
-		list, err := c.Fork(ctx, id, api.Fork{Backup: from.ID, Count: f.Count, Name: f.Name, Start: f.Start})
+		list, err := c.Fork(ctx, id, api.Fork{Backup: from, Count: f.Count, Name: f.Name, Start: f.Start})
 		for i := range list {
 			if err == nil && f.Wait {
 				list[i], err = reach(ctx, k, c, list[i], "RUNNING")
@@ -368,6 +369,21 @@ func (f forkCmd) Run(ctx context.Context, k *kong.Context) error {
 		}
 		return list, workspaceTable(list, time.Now()), err
 	})
+}
+
+// source returns what api.Fork names as its backup.
+func (f forkCmd) source(ctx context.Context, k *kong.Context, c *client.Client, id string) (string, error) {
+	if f.Archive != "" {
+		return f.Archive, nil
+	}
+	if f.From == "" {
+		w, err := c.Get(ctx, id)
+		if err != nil || w.Phase == "ARCHIVED" {
+			return "", err
+		}
+	}
+	from, err := backupOf(ctx, k, c, id, f.From, "before a fork")
+	return from.ID, err
 }
 
 type diffCmd struct {

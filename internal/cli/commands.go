@@ -43,7 +43,7 @@ type Commands struct {
 	Checkpoint  checkpointCmd  `cmd:"" group:"Client:" help:"Back up a workspace's home now."`
 	Backups     backupsCmd     `cmd:"" group:"Client:" help:"List a workspace's backups."`
 	Diff        diffCmd        `cmd:"" group:"Client:" help:"List what changed since a backup."`
-	Fork        forkCmd        `cmd:"" group:"Client:" help:"Create workspaces from a backup."`
+	Fork        forkCmd        `cmd:"" group:"Client:" help:"Create workspaces from a backup or an archive."`
 	Download    downloadCmd    `cmd:"" group:"Client:" help:"Download an archive, or a file of it."`
 	Delete      deleteCmd      `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
 	Undelete    doCmd          `cmd:"" group:"Client:" help:"Undo a deletion."`

@@ -49,7 +49,8 @@ type Holder struct {
 	OpID        string
 	ArchiveOpID string
 	ArchiveKey  string
-	RecoverKey  string // of the archive to recover from
+	RecoverKey  string   // of the archive to recover from
+	ForkKeys    []string // of its archives that homes of other workspaces are restored from
 	ErrorReason workspace.ErrorReason
 	DeletedAt   *time.Time
 }
@@ -81,14 +82,16 @@ type Holdings struct {
 
 const (
 	holderColumns = `id, name, phase, home_ctx ->> 'state', operation, op_id, archive_op_id, archive_key,
-		recover_archive ->> 'key', error_reason, deleted_at`
+		recover_archive ->> 'key', error_reason, deleted_at,
+		ARRAY(SELECT f.archive_key FROM archives a JOIN workspaces f ON f.archive_key = a.key
+			WHERE a.workspace_id = workspaces.id AND f.id <> a.workspace_id AND f.phase <> 'DELETED' AND f.home_ctx ->> 'state' IS DISTINCT FROM 'live')`
 	recordColumns = `key, workspace_id, archive_op_id, origin = 'found', digest, size, entries, created_at, verified_at, complete_at,
 		superseded_at, missing_since, unprotected_since, deleting_at`
 )
 
 func (h *Holder) targets() []any {
 	return []any{&h.ID, &h.Name, &h.Phase, &h.Home, &h.Operation, orEmpty(&h.OpID), orEmpty(&h.ArchiveOpID), orEmpty(&h.ArchiveKey),
-		orEmpty(&h.RecoverKey), (*zeronull.Text)(&h.ErrorReason), &h.DeletedAt}
+		orEmpty(&h.RecoverKey), (*zeronull.Text)(&h.ErrorReason), &h.DeletedAt, &h.ForkKeys}
 }
 
 func (r *Record) targets() []any {
@@ -255,13 +258,13 @@ func (c *Collector) RecheckArchive(ctx context.Context, id workspace.ID, key str
 }
 
 // Release marks a deleted workspace as DELETED after the removal of its archive, or if its home is in a
-// backup. It returns false if the row no longer allows it.
+// backup or in the archive of another one. It returns false if the row no longer allows it.
 func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (released bool, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
 			UPDATE workspaces SET archive_key = NULL, archive_digest = '', archive_size = 0, updated_at = clock_timestamp()
 			WHERE id = $1 AND archive_key = $2 AND deleted_at IS NOT NULL AND `+onlyArchives+`
-				AND ($3 OR EXISTS (SELECT FROM archives WHERE key = $2 AND deleting_at IS NOT NULL))`, id, key, workspace.IsBackup(key))
+				AND ($3 OR EXISTS (SELECT FROM archives WHERE key = $2 AND deleting_at IS NOT NULL))`, id, key, workspace.SharedArchive(id, key))
 		released = err == nil && tag.RowsAffected() == 1
 		return err
 	})

@@ -69,9 +69,9 @@ const AuditFork = "workspace.fork"
 // maxForks is how many workspaces one request creates.
 const maxForks = 20
 
-// Fork creates workspaces of the caller whose homes are those of a backup of the workspace, with its
-// settings: all of them or, on an error, none. Secrets, shares and notes of the workspace stay its
-// own. CodeInvalid; CodeNotFound, CodeNotSupported for the backup as RequestRestore; the errors of
+// Fork creates workspaces of the caller whose homes are those of a backup or an archive of the workspace,
+// with its settings: all of them or, on an error, none. Without one it is the archive of an archived
+// workspace. Secrets, shares and notes of the workspace stay its own. CodeInvalid; CodeNotFound, CodeNotSupported for the backup as RequestRestore; the errors of
 // CreateWorkspace.
 func (db *DB) Fork(ctx context.Context, caller workspace.Caller, id workspace.ID, f api.Fork) (made []workspace.Workspace, err error) {
 	if f.Count == 0 {
@@ -93,7 +93,7 @@ func (db *DB) Fork(ctx context.Context, caller workspace.Caller, id workspace.ID
 		if err := db.forkable(w, caller, f.Start); err != nil {
 			return err
 		}
-		from, err := chooseBackup(ctx, tx, id, f.Backup)
+		from, err := forkedFrom(ctx, tx, w, f.Backup)
 		if err != nil {
 			return err
 		}
@@ -114,6 +114,25 @@ func (db *DB) Fork(ctx context.Context, caller workspace.Caller, id workspace.ID
 		return nil, err
 	}
 	return made, nil
+}
+
+// forkedFrom returns the backup or the archive with this id, or the archive of an archived workspace. It is
+// kept while a fork names it. The transaction holds the workspace's row.
+func forkedFrom(ctx context.Context, tx pgx.Tx, w workspace.Workspace, id string) (workspace.Archive, error) {
+	if id == "" {
+		if w.Phase != workspace.PhaseArchived || w.ArchiveKey == "" {
+			return workspace.Archive{}, workspace.InvalidField("backup", "is required unless the workspace is archived.")
+		}
+		return workspace.Archive{Key: w.ArchiveKey, Digest: w.ArchiveDigest, Size: w.ArchiveSize}, nil
+	}
+	from, err := chooseArchive(ctx, tx, w.ID, id)
+	switch {
+	case err != nil:
+		return workspace.Archive{}, err
+	case from == nil:
+		return workspace.Archive{}, notFound("backup")
+	}
+	return *from, nil
 }
 
 // forkable refuses forks that could never start.
@@ -172,7 +191,7 @@ func (db *DB) fork(ctx context.Context, tx pgx.Tx, caller workspace.Caller, w wo
 	if err := requestMark(ctx, tx); err != nil {
 		return fork, err
 	}
-	return fork, audit(ctx, tx, caller, AuditFork, string(id), map[string]any{"name": name, "source": w.ID, "backup": from.OpID, "desired_state": desired})
+	return fork, audit(ctx, tx, caller, AuditFork, string(id), map[string]any{"name": name, "source": w.ID, "key": from.Key, "desired_state": desired})
 }
 
 // forkNames returns the names of the workspaces: the first one as requested, and numbers after the

@@ -147,6 +147,10 @@ func TestFork(t *testing.T) {
 	_, err = e.Fork(ctx, eve, w.ID, api.Fork{Backup: backup})
 	wantCode(t, err, workspace.CodeForbidden)
 
+	// Without a backup only from the archive of an archived workspace.
+	_, err = e.Fork(ctx, ann, w.ID, api.Fork{})
+	wantCode(t, err, workspace.CodeInvalid)
+
 	// All of them or none.
 	_, err = e.Fork(ctx, ann, w.ID, api.Fork{Backup: backup, Count: 3})
 	wantCode(t, err, workspace.CodeQuotaExceeded)

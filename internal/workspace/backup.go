@@ -79,6 +79,14 @@ func (s BackupSpace) Full() bool { return s.Limit > 0 && s.Used >= s.Limit }
 // restore a home, and not be downloaded or moved as an archive.
 func IsBackup(key string) bool { return strings.HasSuffix(key, ".manifest.zst") }
 
+// SharedArchive reports whether the archive key of a workspace is that of a backup or of an archive of
+// another workspace, which a fork has until its first start. Neither is an archive of its own: it can
+// restore the home, and not be downloaded or moved.
+func SharedArchive(id ID, key string) bool {
+	parts := strings.Split(key, "/")
+	return IsBackup(key) || len(parts) == 4 && ValidID(parts[1]) && parts[1] != string(id)
+}
+
 // Archive describes the backup as what a home is restored from.
 func (b Backup) Archive() Archive {
 	a := Archive{Key: b.Key, WorkspaceID: b.WorkspaceID, OpID: b.ID, Digest: b.Digest, Size: b.Size, Entries: b.Entries, Skipped: b.Skipped, CreatedAt: b.CreatedAt}

@@ -277,8 +277,8 @@ func (s Step) newest(facts Facts) Step {
 	}
 	best := s.best()
 	switch {
-	case row.Home.State != workspace.HomeLive && workspace.IsBackup(row.ArchiveKey) && !s.Undelete && (best == nil || known(row, *best)):
-		because(ArchiveUnchanged) // a backup, which is not listed
+	case row.Home.State != workspace.HomeLive && workspace.SharedArchive(row.ID, row.ArchiveKey) && !s.Undelete && (best == nil || known(row, *best)):
+		because(ArchiveUnchanged) // a backup or the archive of another workspace, which is not listed here
 	case best == nil:
 		if row.Home.State == workspace.HomeLive || row.ArchiveKey != "" {
 			s.Lost = true

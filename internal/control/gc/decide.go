@@ -40,8 +40,8 @@ type decision struct {
 	finding postgres.Finding
 	changes bool // the finding differs from the record
 	there   bool // the bucket has at least one of its objects
-	// releases: a deleted workspace names a backup, which is not recorded as an archive: others may be
-	// restored from the same one, and package homebackup removes it.
+	// releases: a deleted workspace names a backup or an archive of another workspace. It is not removed
+	// with this one: others may be restored from the same one.
 	releases bool
 }
 
@@ -68,6 +68,8 @@ func decide(v view) []decision {
 		switch {
 		case recorded && r.DeletingAt != nil:
 			d.item.Verdict, d.item.Reason = Remove, "removal in progress"
+		case over && slices.Contains(v.holder.ForkKeys, key):
+			d.item.Verdict, d.item.Reason = Keep, forked
 		case over:
 			d.item.Verdict, d.item.Reason = Remove, "workspace deleted on "+moment(*v.holder.DeletedAt)
 		case v.holder.DeletedAt != nil:
@@ -79,7 +81,7 @@ func decide(v view) []decision {
 			d.item.Verdict = Found
 		}
 		d.there = l.home || l.meta
-		if workspace.IsBackup(key) {
+		if workspace.SharedArchive(v.holder.ID, key) {
 			d.releases = over
 		} else {
 			d.finding, d.changes = v.finding(key, d.item)
@@ -88,6 +90,9 @@ func decide(v view) []decision {
 	}
 	return out
 }
+
+// forked is why an archive is kept that forks have not been restored from yet.
+const forked = "forks of the workspace are restored from it"
 
 // deleted reports whether all archives of a deleted workspace are removed, or
 // why they are still kept.
@@ -146,6 +151,8 @@ func (v view) living(item *Item, key string, ranks map[string]int) {
 		keep("created while the bucket was listed")
 	case r.known() && !l.complete():
 		item.Verdict, item.Reason = Missing, "earlier archive"
+	case slices.Contains(w.ForkKeys, key):
+		keep(forked)
 	case key == w.RecoverKey:
 		keep("chosen for a recovery")
 	case w.Phase == workspace.PhaseError || w.ErrorReason.Final():
@@ -243,10 +250,10 @@ func (v view) since(r record) bool {
 }
 
 // currentListed reports whether the listing should show the current archive. It never shows a backup
-// that the home is restored from.
+// or the archive of another workspace that the home is restored from.
 func (v view) currentListed() bool {
 	key := v.holder.ArchiveKey
-	return strings.HasPrefix(key, v.prefix) && !workspace.IsBackup(key) && !v.since(v.records[key])
+	return strings.HasPrefix(key, v.prefix) && !workspace.SharedArchive(v.holder.ID, key) && !v.since(v.records[key])
 }
 
 // currentMissing reports whether the listing should show the current archive and

@@ -69,6 +69,42 @@ func TestBackupIsNoMissingArchive(t *testing.T) {
 	w.Exec(`UPDATE workspaces SET archive_key = $2, home_ctx = '{"state": "absent"}' WHERE id = $1`, other, key)
 }
 
+// An archive that forks are to be restored from is kept until their first start, also after the deletion
+// of its workspace. The deletion of a fork ends without its removal.
+func TestArchiveOfForksIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set.Keep = 0
+	source, first, second := w.workspace("source"), w.workspace("first"), w.workspace("second")
+	keys := w.generations(source, 2)
+	fork := func(id workspace.ID, key string) {
+		w.Exec(`UPDATE workspaces SET archive_key = $2, home_ctx = '{"state": "absent"}' WHERE id = $1`, id, key)
+	}
+	fork(first, keys[0])
+	fork(second, keys[1])
+	collect := func() *gc.Report {
+		w.collect(gc.Options{})
+		w.pass(10 * delay)
+		return w.collect(gc.Options{})
+	}
+	wantItem(t, collect(), keys[0], gc.Keep, "forks")
+	w.Exec(`UPDATE workspaces SET deleted_at = now() - $2::interval WHERE id = $1`, source, 2*grace)
+	r := collect()
+	wantItem(t, r, keys[0], gc.Keep, "forks")
+	wantItem(t, r, keys[1], gc.Keep, "forks")
+	w.wantThere(keys...)
+
+	w.Exec(`UPDATE workspaces SET deleted_at = now() - $2::interval WHERE id = $1`, second, 2*grace)
+	if r := w.collect(gc.Options{}); r.Released != 1 {
+		t.Errorf("released: %+v", r)
+	}
+	collect()
+	w.wantThere(keys[0])
+	w.live(first)
+	collect()
+	w.wantThere()
+}
+
 // A complete archive that is newer than the current one is kept, even if its
 // operation never recorded it.
 func TestNewestCompleteArchiveIsKept(t *testing.T) {

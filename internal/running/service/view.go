@@ -88,7 +88,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		}
 	}
 	v.ImageUpdateAvailable, v.ImageUpdateRequested = lifecycle.UpdateAvailable(w), lifecycle.UpdateWaits(w)
-	if w.ArchiveKey != "" && !workspace.IsBackup(w.ArchiveKey) {
+	if w.ArchiveKey != "" && !workspace.SharedArchive(w.ID, w.ArchiveKey) {
 		v.ArchiveSize = &w.ArchiveSize
 	}
 	space := lifecycle.SpaceOf(w, s.Sizes)

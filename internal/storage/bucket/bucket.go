@@ -113,7 +113,7 @@ func (b *Bucket) Key(id workspace.ID, claim string) string {
 	return b.Installation + "/" + archive.HomeKey(string(id), claim)
 }
 
-// State checks the archive of a row: its .meta must name this workspace and the
+// State checks the archive of a row: its .meta must name the workspace of its key and the
 // row's digest and size (if set), and its object must have that size. If it is a backup, also of another
 // workspace, its manifest must have that digest and size, and its packs must exist. On an
 // error the result is ArchiveUnknown.
@@ -152,9 +152,10 @@ func (b *Bucket) check(ctx context.Context, row workspace.Workspace) error {
 	return b.complete(ctx, row.ArchiveKey, meta)
 }
 
-// describes compares a .meta with the row whose archive it should describe.
+// describes compares a .meta with the row whose archive it should describe. That of a fork is another
+// workspace's, which the digest in the row identifies.
 func describes(meta *archive.Meta, row workspace.Workspace) error {
-	if meta.WorkspaceID != string(row.ID) {
+	if meta.WorkspaceID != string(row.ID) && (row.ArchiveDigest == "" || !workspace.SharedArchive(row.ID, row.ArchiveKey)) {
 		return fmt.Errorf("%w: .meta names workspace %.50q", archive.ErrCorrupted, meta.WorkspaceID)
 	}
 	return sameFigures(meta, row)

@@ -103,6 +103,10 @@ func TestState(t *testing.T) {
 			".meta of another operation": {func(t *testing.T, row *workspace.Workspace) {
 				f.putMeta(t, row.ArchiveKey, func(m *archive.Meta) { m.ArchiveOpID = newID() })
 			}, lifecycle.ArchiveCorrupted},
+			"archive of a fork's source": {func(_ *testing.T, row *workspace.Workspace) { row.ID = workspace.ID(newID()) }, lifecycle.ArchivePresent},
+			"archive of another workspace, row without figures": {func(_ *testing.T, row *workspace.Workspace) {
+				row.ID, row.ArchiveDigest, row.ArchiveSize = workspace.ID(newID()), "", 0
+			}, lifecycle.ArchiveCorrupted},
 			"archive of another workspace": {func(_ *testing.T, row *workspace.Workspace) {
 				row.ID, row.ArchiveKey = workspace.ID(newID()), good.ArchiveKey
 			}, lifecycle.ArchiveCorrupted},

@@ -91,6 +91,44 @@ func TestBackupsOfHomeInUse(t *testing.T) {
 	}
 }
 
+// An archived workspace is forked from its archive, which is kept for forks that have not started when the
+// workspace is deleted.
+func TestForkOfArchive(t *testing.T) {
+	harness.Verify(t)
+	t.Parallel()
+	for name, open := range stores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bk := open(t)
+			s := startQuick(t, append(bk.settings, "CODEHUB_DEFAULT_IMAGE="+env.slimImage, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_BACKUP_INTERVAL=0", "COORDINATOR_IDLE_INTERVAL=2s", "MAX_RUNNING_PER_USER=5")...)
+			id := s.create(api.CreateWorkspace{Name: "alpha"})
+			s.awaitPhase(id, "RUNNING")
+			s.run(id, "echo kept >file")
+			s.setDesired(id, "ARCHIVED")
+			s.awaitPhase(id, "ARCHIVED")
+			made, err := s.api.Fork(s.Context(), id, api.Fork{Count: 2})
+			if err != nil || len(made) != 2 {
+				t.Fatal(made, err)
+			}
+			if _, err := s.api.Delete(s.Context(), id, false); err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range made {
+				s.setDesired(w.ID, "RUNNING")
+				s.awaitPhase(w.ID, "RUNNING")
+				if got := s.run(w.ID, "cat file"); got != "kept\n" {
+					t.Errorf("the fork has %q", got)
+				}
+				s.setDesired(w.ID, "ARCHIVED")
+				s.awaitPhase(w.ID, "ARCHIVED")
+				if archives, err := s.api.Archives(s.Context(), w.ID); err != nil || len(archives) != 1 {
+					t.Errorf("archives of the fork: %+v, %v", archives, err)
+				}
+			}
+		})
+	}
+}
+
 // backUp requests a backup of a home and waits until it is complete.
 func (s *server) backUp(id, note string) api.Backup {
 	s.Helper()

@@ -208,7 +208,7 @@ func (d *Dashboard) ofArchive(w http.ResponseWriter, r *http.Request, c workspac
 	case err != nil && workspace.CodeOf(err) != workspace.CodeArchiveNotFound:
 		d.fail(w, r, err)
 		return
-	case a.Key == "", place.Backup == "" && workspace.IsBackup(a.Key):
+	case a.Key == "", place.Backup == "" && workspace.SharedArchive(ws.ID, a.Key):
 		d.message(w, r, http.StatusNotFound, missing)
 		return
 	}

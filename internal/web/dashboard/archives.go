@@ -142,7 +142,7 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace
 		}
 		key = a.Key // empty if there is no such archive
 	}
-	if key == "" || workspace.IsBackup(key) {
+	if key == "" || workspace.SharedArchive(ws.ID, key) {
 		d.message(w, r, http.StatusNotFound, "archive_not_found")
 		return
 	}

@@ -125,8 +125,8 @@ func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Works
 	switch {
 	case opID == "" && ws.ArchiveKey == "":
 		return workspace.Archive{}, workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive.")
-	case opID == "" && workspace.IsBackup(ws.ArchiveKey):
-		return workspace.Archive{}, workspace.Errorf(workspace.CodeArchiveNotFound, "The home of this workspace is in a backup, not in an archive. Download files of the backup, or start the workspace.")
+	case opID == "" && workspace.SharedArchive(ws.ID, ws.ArchiveKey):
+		return workspace.Archive{}, workspace.Errorf(workspace.CodeArchiveNotFound, "The home of this workspace is in a backup or in the archive of another workspace. Download it there, or start this workspace.")
 	case opID == "":
 		return workspace.Archive{Key: ws.ArchiveKey, Digest: ws.ArchiveDigest, Size: ws.ArchiveSize}, nil
 	}

@@ -174,13 +174,10 @@ func (s *server) restoreAnyBackup(w http.ResponseWriter, r *http.Request, id aut
 	return s.administered(w, r, id, postgres.Administration{Do: postgres.DoRestore, Backup: in.Backup, Start: in.Start})
 }
 
-// fork creates workspaces from a backup, which a token that is limited to one workspace may not.
+// fork creates workspaces from a backup or an archive, which a token that is limited to one workspace may not.
 func (s *server) fork(w http.ResponseWriter, r *http.Request, id auth.Identity, in api.Fork) error {
 	if err := id.Caller.Permits(workspace.ScopeWorkspaces, ""); err != nil {
 		return err
-	}
-	if in.Backup == "" {
-		return fieldError("backup", "is required.")
 	}
 	if in.Name != "" {
 		var err error

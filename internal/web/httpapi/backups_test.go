@@ -220,7 +220,7 @@ func TestRestoreAndForkBackup(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	e.want(400, "invalid_request", "POST", at+"/fork", `{"backup":"`+backup+`","count":21}`, as(e.ann))
-	e.want(400, "invalid_request", "POST", at+"/fork", `{"count":1}`, as(e.ann))
+	e.want(400, "invalid_request", "POST", at+"/fork", `{"count":1}`, as(e.ann)) // the workspace is not archived
 	e.want(404, "not_found", "POST", at+"/fork", `{"backup":"x"}`, as(e.ann))
 	_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil, auth.TokenLimits{Scope: workspace.ScopeWorkspaces, Workspace: e.ws.ID})
 	check(t, err)

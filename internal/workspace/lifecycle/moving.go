@@ -16,10 +16,10 @@ func Movable(w workspace.Workspace) bool {
 		w.DesiredState == workspace.DesiredArchived && w.NextDesired == "" && w.PendingRequest() == "" && w.ArchiveKey != "" && !InBackup(w)
 }
 
-// InBackup reports whether the home is only in a backup, which no move copies: of a fork that was never
-// started, or after a restore that ended early. The next archive of such a home is one that can be moved.
+// InBackup reports whether the home is only in a backup or in the archive of another workspace, which no
+// move copies: of a fork that was never started, or after a restore that ended early. The next archive of such a home is one that can be moved.
 func InBackup(w workspace.Workspace) bool {
-	return w.Home.State != workspace.HomeLive && workspace.IsBackup(w.ArchiveKey)
+	return w.Home.State != workspace.HomeLive && workspace.SharedArchive(w.ID, w.ArchiveKey)
 }
 
 // ArchiveToMove requests that a workspace is archived so that it can be moved. A home that is only in a
