@@ -34,6 +34,10 @@ type BackupOptions struct {
 	Scratch       string   // see PackOptions
 	Owner         OwnerMap // see PackOptions
 
+	// At is when the folder was last written to, if it is a snapshot; zero: it may be in use. A file that
+	// was changed shortly before can have been changed after it with the same ctime.
+	At time.Time
+
 	now func() time.Time // nil: time.Now
 }
 
@@ -86,7 +90,10 @@ func Backup(ctx context.Context, dir, name string, put PutObject, opts BackupOpt
 	b := &backup{opts: opts, meter: meter{report: opts.Progress}, cutter: newCutter()}
 	b.s.fullRead = time.Now().Unix()
 	live := &live{now: opts.now}
-	if live.now == nil {
+	switch {
+	case !opts.At.IsZero():
+		live.now = func() time.Time { return opts.At }
+	case live.now == nil:
 		live.now = time.Now
 	}
 	var former []packInfo

@@ -366,6 +366,10 @@ const (
 	JobScratchDir = "/scratch"
 )
 
+// JobSnapshotAt is the environment variable with the time of the snapshot that a backup has instead of the
+// home (RFC 3339). It is not set without one.
+const JobSnapshotAt = "CODEHUB_SNAPSHOT_AT"
+
 // JobSpec describes a storage job.
 type JobSpec struct {
 	Workspace   workspace.ID

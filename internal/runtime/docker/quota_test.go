@@ -233,6 +233,83 @@ func TestBackupOfLimitedHome(t *testing.T) {
 	})
 }
 
+// A backup of a home that is a subvolume reads a snapshot. It is gone with the job, or with the next sweep.
+func TestBackupReadsSnapshot(t *testing.T) {
+	t.Parallel()
+	data := dockertest.Btrfs(t, true)
+	r := newRuntime(t, func(c *Config) { c.DataDir, c.HomeQuota = data, "btrfs" })
+	t.Cleanup(func() { unmountHomes(t, data) })
+	l := newLate(t, r, workspace.StorageLocalDir)
+	l.restore("op", "home-1", "key")
+	l.settle()
+	home, folder := r.homes.Path(l.id), r.homes.Folder(l.id)
+	check(t, os.WriteFile(filepath.Join(home, "file"), []byte("before"), 0o600))
+	backup := func(claim string) runtime.Job {
+		t.Helper()
+		job, err := r.StartJob(t.Context(), runtime.JobSpec{
+			Workspace: l.id, Claim: claim, Kind: runtime.JobBackup, Storage: l.storage, VolumeClaim: "home-1", Key: claim,
+			ObjectDir: t.TempDir(), Input: []byte("say begun\nwait for ever\nexit 0\n"),
+		}, nil)
+		check(t, err)
+		return job
+	}
+	snapshots := func() []string {
+		t.Helper()
+		list, err := filepath.Glob(filepath.Join(folder, ".snapshot-*"))
+		check(t, err)
+		return list
+	}
+	job := backup("one")
+	check(t, os.WriteFile(filepath.Join(home, "file"), []byte("after"), 0o600))
+	list := snapshots()
+	if len(list) != 1 {
+		t.Fatalf("snapshots: %q", list)
+	}
+	c, err := r.engine.API.ContainerInspect(t.Context(), job.ID, client.ContainerInspectOptions{})
+	check(t, err)
+	seen, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s/file", c.Container.State.Pid, runtime.JobHomeDir))
+	check(t, err)
+	if string(seen) != "before" {
+		t.Errorf("the backup reads %q", seen)
+	}
+	if !slices.ContainsFunc(c.Container.Config.Env, func(s string) bool { return strings.HasPrefix(s, runtime.JobSnapshotAt+"=20") }) {
+		t.Errorf("environment: %q", c.Container.Config.Env)
+	}
+	if err := os.WriteFile(filepath.Join(list[0], "file"), nil, 0o600); err == nil {
+		t.Error("a snapshot can be written to")
+	}
+	check(t, r.homes.Sweep(t.Context()))
+	if list := snapshots(); len(list) != 1 {
+		t.Errorf("snapshots of a backup that runs: %q", list)
+	}
+	check(t, r.RemoveJob(t.Context(), job.ID))
+	if list := snapshots(); len(list) != 0 {
+		t.Errorf("snapshots after the backup: %q", list)
+	}
+
+	// The server was killed, and the container is removed without it.
+	job = backup("two")
+	check(t, r.engine.Discard(t.Context(), job.ID))
+	check(t, r.homes.Sweep(t.Context()))
+	if list := snapshots(); len(list) != 0 {
+		t.Errorf("snapshots after a sweep: %q", list)
+	}
+
+	// A snapshot would have only the empty folder of a subvolume in the home.
+	if out, err := exec.Command("btrfs", "subvolume", "create", filepath.Join(home, "inner")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	job = backup("three")
+	if list := snapshots(); len(list) != 0 {
+		t.Errorf("snapshots of a home with a subvolume: %q", list)
+	}
+	check(t, r.RemoveVolume(t.Context(), l.id, "home-1", nil))
+	if _, err := os.Lstat(folder); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder of a removed home: %v", err)
+	}
+	check(t, r.RemoveJob(t.Context(), job.ID))
+}
+
 func TestBtrfsHomesConform(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()

@@ -25,7 +25,7 @@ func (j *job) backup(ctx context.Context) (*Made, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := archive.BackupOptions{Get: bucket.get, FullRead: g.FullRead, SkipUnchanged: g.SkipUnchanged, Progress: j.report.progress, Scratch: j.Scratch, Owner: j.packOptions().Owner}
+	opts := archive.BackupOptions{Get: bucket.get, FullRead: g.FullRead, SkipUnchanged: g.SkipUnchanged, Progress: j.report.progress, Scratch: j.Scratch, At: j.SnapshotAt, Owner: j.packOptions().Owner}
 	former := &archive.Manifest{}
 	if g.Former != "" {
 		if former, err = bucket.manifest(ctx, g.Former); err != nil {

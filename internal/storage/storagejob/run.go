@@ -29,6 +29,9 @@ type Dirs struct {
 	// no trial restores.
 	Scratch string
 
+	// SnapshotAt is the time of the snapshot that Home is; zero: it is the home itself.
+	SnapshotAt time.Time
+
 	// Backoff is about the pause before the second request to the bucket; it
 	// doubles for each further one. 0: 3 s.
 	Backoff time.Duration
@@ -53,6 +56,7 @@ func Mounted() Dirs {
 	if _, err := os.Stat(d.Bucket); errors.Is(err, fs.ErrNotExist) {
 		d.Bucket = ""
 	}
+	d.SnapshotAt, _ = time.Parse(time.RFC3339Nano, os.Getenv(runtime.JobSnapshotAt))
 	return d
 }
 

@@ -14,6 +14,7 @@ import (
 type Confined struct {
 	Name, Image     string
 	Entrypoint, Cmd []string
+	Env             []string
 	Labels          map[string]string
 	Caps            []string
 	Mounts          []mount.Mount
@@ -50,7 +51,7 @@ func (c Confined) Options() client.ContainerCreateOptions {
 			Entrypoint:      c.Entrypoint,
 			Cmd:             c.Cmd,
 			User:            "0:0",
-			Env:             []string{"GOMEMLIMIT=" + c.Limits.GoMemory},
+			Env:             append([]string{"GOMEMLIMIT=" + c.Limits.GoMemory}, c.Env...),
 			OpenStdin:       c.Stdin,
 			StdinOnce:       c.Stdin,
 			Labels:          c.Labels,

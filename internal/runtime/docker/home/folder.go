@@ -517,6 +517,9 @@ func (h *Homes) removeFolder(ctx context.Context, id workspace.ID, claim string,
 	if err := h.dismount(ctx, id); err != nil {
 		return err
 	}
+	if err := h.removeSnapshots(ctx, id); err != nil {
+		return err
+	}
 	engine.Report(progress, runtime.StepRemoving)
 	if err := h.emptyTrash(ctx, id, progress); err != nil {
 		return err

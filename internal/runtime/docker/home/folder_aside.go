@@ -68,6 +68,9 @@ func (h *Homes) setFolderAside(ctx context.Context, id workspace.ID, claim, foun
 	if err := h.dismount(ctx, id); err != nil {
 		return "", err
 	}
+	if err := h.removeSnapshots(ctx, id); err != nil {
+		return "", err
+	}
 	if err := homequota.Remove(h.Folder(id)); err != nil {
 		return "", fmt.Errorf("set folder aside: %w", err)
 	}

@@ -19,7 +19,7 @@ func (h *Homes) Sweep(ctx context.Context) error {
 	return errors.Join(h.sweepTrash(ctx), h.sweepOrphans(ctx))
 }
 
-// sweepTrash removes the remains of local-dir homes whose removal was interrupted.
+// sweepTrash removes the remains of local-dir homes whose removal was interrupted, and of backups that were.
 func (h *Homes) sweepTrash(ctx context.Context) error {
 	folders, err := h.folders()
 	if err != nil {
@@ -27,7 +27,7 @@ func (h *Homes) sweepTrash(ctx context.Context) error {
 	}
 	var errs []error
 	for _, v := range folders {
-		errs = append(errs, h.emptyTrash(ctx, v.Workspace, nil))
+		errs = append(errs, h.emptyTrash(ctx, v.Workspace, nil), h.sweepSnapshots(ctx, v.Workspace))
 	}
 	return errors.Join(errs...)
 }

@@ -37,7 +37,7 @@ func TestRestoreSeesSharedDisk(t *testing.T) {
 		if _, err := os.Lstat(at); (err == nil) != shares {
 			t.Errorf("with SharesDisk %v the folder is there: %v", shares, err)
 		}
-		mounts := r.jobMounts(spec, true)
+		mounts := r.jobMounts(spec, true, home.Snapshot{})
 		i := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.Target == runtime.JobScratchDir })
 		if (i >= 0) != shares || shares && (!mounts[i].ReadOnly || mounts[i].Source != at) {
 			t.Errorf("the mounts with SharesDisk %v: %+v", shares, mounts)

@@ -74,7 +74,14 @@ func (j *Jobs) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtim
 		if err != nil {
 			return runtime.Job{}, err
 		}
-		made, err := j.API.ContainerCreate(ctx, j.jobOptions(spec, name, image))
+		snapshot, err := j.homes.NewSnapshot(spec)
+		if err != nil {
+			return runtime.Job{}, err
+		}
+		made, err := j.API.ContainerCreate(ctx, j.jobOptions(spec, name, image, snapshot))
+		if err != nil {
+			j.homes.RemoveSnapshot(snapshot.Path)
+		}
 		switch {
 		case err == nil:
 			job, err := j.runJob(ctx, spec, before, made.ID)
@@ -225,7 +232,7 @@ func (j *Jobs) runJob(ctx context.Context, spec runtime.JobSpec, before home.Sta
 }
 
 // jobOptions returns the complete configuration of a storage job's container.
-func (j *Jobs) jobOptions(spec runtime.JobSpec, name, image string) client.ContainerCreateOptions {
+func (j *Jobs) jobOptions(spec runtime.JobSpec, name, image string, snapshot home.Snapshot) client.ContainerCreateOptions {
 	labels := j.Labels(engine.RoleJob, spec.Workspace, spec.Claim)
 	labels[engine.LabelKind] = string(spec.Kind)
 	labels[engine.LabelVolume] = spec.VolumeClaim
@@ -233,9 +240,13 @@ func (j *Jobs) jobOptions(spec runtime.JobSpec, name, image string) client.Conta
 	if spec.BucketDir != "" {
 		labels[engine.LabelBucket] = spec.BucketDir
 	}
+	var env []string
+	if snapshot.Path != "" {
+		env = []string{runtime.JobSnapshotAt + "=" + snapshot.At.UTC().Format(time.RFC3339Nano)}
+	}
 	return helper.Confined{
-		Name: name, Image: image, Entrypoint: []string{"/codehub", runtime.JobCommand},
-		Labels: labels, Caps: jobCaps(), Mounts: j.jobMounts(spec, spec.Kind == runtime.JobRestore || spec.Kind == runtime.JobDrill),
+		Name: name, Image: image, Entrypoint: []string{"/codehub", runtime.JobCommand}, Env: env,
+		Labels: labels, Caps: jobCaps(), Mounts: j.jobMounts(spec, spec.Kind == runtime.JobRestore || spec.Kind == runtime.JobDrill, snapshot),
 		Limits: j.limits(spec.Kind), Stdin: true,
 	}.Options()
 }
@@ -249,8 +260,20 @@ func jobCaps() []string {
 	return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"}
 }
 
-func (j *Jobs) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
+// liveHomeDir is where a job has the home whose snapshot it reads.
+const liveHomeDir = "/home-live"
+
+// jobMounts has the home itself next to a snapshot of it, so that Docker lists the job among the users of
+// the home.
+func (j *Jobs) jobMounts(spec runtime.JobSpec, restore bool, snapshot home.Snapshot) []mount.Mount {
 	mounts := []mount.Mount{j.homeMount(spec, !restore)}
+	if snapshot.Path != "" {
+		mounts[0].Target = liveHomeDir
+		mounts = append(mounts, mount.Mount{
+			Type: mount.TypeBind, Source: filepath.Join(filepath.Dir(j.homes.HostPath(spec.Workspace)), filepath.Base(snapshot.Path)),
+			Target: runtime.JobHomeDir, ReadOnly: true,
+		})
+	}
 	if hasScratch(spec) {
 		scratch := j.scratchMount(spec)
 		scratch.ReadOnly = restore
@@ -356,11 +379,19 @@ func (j *Jobs) RemoveJob(ctx context.Context, jobID string) error {
 	_, err = j.API.ContainerRemove(ctx, jobID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	switch {
 	case err == nil || errdefs.IsNotFound(err):
-		return nil
 	case errdefs.IsConflict(err):
-		return j.AwaitRemoval(ctx, jobID)
+		if err := j.AwaitRemoval(ctx, jobID); err != nil {
+			return err
+		}
+	default:
+		return engine.WrapError(ctx, "remove storage job", err)
 	}
-	return engine.WrapError(ctx, "remove storage job", err)
+	for _, m := range c.Mounts {
+		if m.Destination == runtime.JobHomeDir && job.Kind == runtime.JobBackup {
+			j.homes.RemoveSnapshot(filepath.Join(j.homes.Folder(job.Workspace), filepath.Base(m.Source)))
+		}
+	}
+	return nil
 }
 
 // FollowJob implements runtime.Runtime. Each line is delivered once, without its
