@@ -53,7 +53,7 @@ type RestoreBackup struct {
 	Start  bool   `json:"start,omitempty"` // start the workspace afterwards
 }
 
-// Fork is the body of POST /workspaces/{id}/fork: new workspaces whose homes are that of a backup.
+// Fork is the body of POST /workspaces/{id}/fork: new workspaces whose homes are that of a backup or an archive.
 type Fork struct {
 	Backup string `json:"backup,omitempty"` // id of a backup, or archive_op_id of an archive; empty: the archive of an archived workspace
 	Count  int    `json:"count,omitempty"`  // 1 to 20; 0: 1
