@@ -87,3 +87,21 @@ type ChangedFile struct {
 	Kind   string `json:"kind"`   // file or link
 	Size   int64  `json:"size"`   // of a removed file: before
 }
+
+// FileVersions is the answer of GET /workspaces/{id}/backups/versions, newest first.
+type FileVersions struct {
+	Versions   []FileVersion `json:"versions"`
+	NextCursor string        `json:"next_cursor,omitempty"` // of older ones; a page with few or no versions can have it
+}
+
+// FileVersion is the first backup with another version of a file than the backup before.
+type FileVersion struct {
+	Backup     string    `json:"backup"`
+	At         time.Time `json:"at"` // the home of the backup is as of this time
+	Note       string    `json:"note"`
+	Cause      string    `json:"cause"`
+	Change     string    `json:"change"`      // added, modified or removed
+	Kind       string    `json:"kind"`        // file or link
+	Size       int64     `json:"size"`        // of a removed file: before
+	ModifiedAt time.Time `json:"modified_at"` // of a removed file: before
+}

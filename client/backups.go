@@ -49,6 +49,20 @@ func (c *Client) BackupChanges(ctx context.Context, id, backup, since string) (a
 	return ask[api.BackupChanges](ctx, c, http.MethodGet, backupPath(id, backup, "/changes"), q, nil)
 }
 
+// FileVersions lists the versions of a file or link in the backups of a workspace's home, newest first. It reads
+// all pages.
+func (c *Client) FileVersions(ctx context.Context, id, name string) ([]api.FileVersion, error) {
+	versions := []api.FileVersion{}
+	for q := (url.Values{"path": {name}}); ; {
+		page, err := ask[api.FileVersions](ctx, c, http.MethodGet, path(id, "/backups/versions"), q, nil)
+		versions = append(versions, page.Versions...)
+		if err != nil || page.NextCursor == "" {
+			return versions, err
+		}
+		q.Set("cursor", page.NextCursor)
+	}
+}
+
 // RestoreBackup archives the home of a workspace, and replaces it by that of a backup.
 func (c *Client) RestoreBackup(ctx context.Context, id string, in api.RestoreBackup) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, path(id, "/restore"), nil, in)

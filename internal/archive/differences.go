@@ -1,7 +1,9 @@
 package archive
 
 import (
+	"errors"
 	"hash/maphash"
+	"io/fs"
 	"iter"
 
 	"golang.org/x/sys/unix"
@@ -87,21 +89,56 @@ func (m *Manifest) Differences(former *Manifest) iter.Seq2[Difference, error] {
 	}
 }
 
-// state is a digest of what of an entry Differences compares.
-func (e *generationEntry) state(seed maphash.Seed) uint64 {
-	type content struct {
-		kind           byte
-		mode, uid, gid uint32
-		size           int64
-		mtime          unix.Timespec
-		link           string
-		places         int64
-	}
+// content is what Differences compares of an entry.
+type content struct {
+	kind           byte
+	mode, uid, gid uint32
+	size           int64
+	mtime          unix.Timespec
+	link           string
+	places         int64
+}
+
+func (e *generationEntry) content() content {
 	x := content{e.kind, e.mode, e.uid, e.gid, e.size, e.mtime, e.link, 0}
 	for _, s := range e.segments {
 		x.places = 31*x.places + s.at
 	}
-	return maphash.Comparable(seed, x)
+	return x
+}
+
+// state is a digest of the entry's content.
+func (e *generationEntry) state(seed maphash.Seed) uint64 {
+	return maphash.Comparable(seed, e.content())
+}
+
+// Version is a file or link as a generation has it. The zero Version is none.
+type Version struct {
+	Entry   Entry
+	content content
+}
+
+// Same reports whether two generations have the same version, by what Differences compares.
+func (v Version) Same(other Version) bool { return v.content == other.content }
+
+// Exists reports whether the generation has the file.
+func (v Version) Exists() bool { return v.content != content{} }
+
+// Version returns the file or link with this name. A hard link is the file that it is to, and a folder is none.
+func (m *Manifest) Version(name string) (Version, error) {
+	e, err := m.find(name)
+	if err == nil && e.kind == kindHardLink {
+		e, err = m.find(e.link)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Version{}, nil
+	case err != nil || e.kind == kindFolder:
+		return Version{}, err
+	}
+	v := Version{e.public(), e.content()}
+	v.Entry.Name = name
+	return v, nil
 }
 
 // Compare returns how much changed since a former generation. See Differences.

@@ -22,13 +22,14 @@ const backupPoll = time.Second
 
 type backupsCmd struct {
 	onWorkspace
-	Files  string `name:"files" placeholder:"FOLDER" help:"List a folder of a backup; . for the home."`
-	Backup string `name:"backup" placeholder:"BACKUP" help:"Id, note or time of the backup, for --files (default: the latest)."`
+	Files    string `name:"files" placeholder:"FOLDER" xor:"what" help:"List a folder of a backup; . for the home."`
+	Backup   string `name:"backup" placeholder:"BACKUP" help:"Id, note or time of the backup, for --files (default: the latest)."`
+	Versions string `name:"versions" placeholder:"FILE" xor:"what" help:"List the backups in which a file changed."`
 }
 
 // Help names what is listed, and how to use it.
 func (backupsCmd) Help() string {
-	return `CHANGES are files that were added, modified and removed since the backup before. Commands accept the beginning of an id. codehub diff lists the changes, codehub restore --from goes back, and codehub download --backup --path downloads one file.`
+	return `CHANGES are files that were added, modified and removed since the backup before. Commands accept the beginning of an id. codehub diff lists the changes, --versions the backups with another version of a file (A: added, M: modified, R: removed), codehub restore --from goes back, and codehub download --backup --path downloads one file.`
 }
 
 func (b backupsCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -36,6 +37,10 @@ func (b backupsCmd) Run(ctx context.Context, k *kong.Context) error {
 		list, err := c.Backups(ctx, id)
 		if err != nil {
 			return nil, "", err
+		}
+		if b.Versions != "" {
+			versions, err := c.FileVersions(ctx, id, b.Versions)
+			return versions, versionTable(versions, idLength(list)), err
 		}
 		if b.Files == "" {
 			space, err := c.BackupSpace(ctx, id)
@@ -55,9 +60,25 @@ func backupTable(list []api.Backup) string {
 	rows := [][]string{{"BACKUP", "TIME", "REASON", "CHANGES", "SIZE", "ADDED", ""}}
 	n := idLength(list)
 	for _, b := range list {
-		row := []string{b.ID[:min(n, len(b.ID))], terminal.Time(backupTime(b)), backupReason(b), "", "", "", backupState(b)}
+		row := []string{b.ID[:min(n, len(b.ID))], terminal.Time(backupTime(b)), backupReason(b.Note, b.Cause), "", "", "", backupState(b)}
 		if b.State == "done" {
 			row[3], row[4], row[5] = fmt.Sprintf("+%d ~%d -%d", b.Added, b.Modified, b.Removed), terminal.Size(b.Bytes), terminal.Size(b.StoredBytes)
+		}
+		rows = append(rows, row)
+	}
+	return terminal.Table(rows)
+}
+
+// versionTable lists the versions of a file, with so many characters of the backups' ids.
+func versionTable(list []api.FileVersion, n int) string {
+	if len(list) == 0 {
+		return "No backup has this file."
+	}
+	rows := [][]string{{"", "BACKUP", "TIME", "REASON", "SIZE", "FILE CHANGED"}}
+	for _, v := range list {
+		row := []string{changeLetters[v.Change], v.Backup[:min(n, len(v.Backup))], terminal.Time(v.At), backupReason(v.Note, v.Cause), "", ""}
+		if v.Change != api.FileRemoved {
+			row[4], row[5] = terminal.Size(v.Size), terminal.Time(v.ModifiedAt)
 		}
 		rows = append(rows, row)
 	}
@@ -85,12 +106,12 @@ func backupTime(b api.Backup) time.Time {
 }
 
 // backupReason is why a backup was made: its note, if it has one.
-func backupReason(b api.Backup) string {
-	if b.Note != "" {
-		return b.Note
+func backupReason(note, cause string) string {
+	if note != "" {
+		return note
 	}
 	reasons := map[string]string{"schedule": "scheduled", "request": "requested", "archive": "before an archive", "restore": "before a restore", "image": "before another image", "hand_over": "before a hand-over"}
-	return inWords(reasons, b.Cause)
+	return inWords(reasons, cause)
 }
 
 // backupState is what is to be known of a backup besides its figures; empty for a complete one.
@@ -309,7 +330,7 @@ func confirmRestore(k *kong.Context, workspace string, from api.Backup, yes bool
 		return fmt.Errorf("nothing was restored: no terminal to ask in; give --yes")
 	}
 	question := fmt.Sprintf("Replace the home of %q by its backup of %s (%s)? A running workspace stops, and the present home is archived first. [y/N] ",
-		workspace, terminal.Time(backupTime(from)), terminal.Plain(backupReason(from)))
+		workspace, terminal.Time(backupTime(from)), terminal.Plain(backupReason(from.Note, from.Cause)))
 	text, err := terminal.Ask(k.Stderr, bufio.NewReader(os.Stdin), question)
 	if err != nil || !strings.EqualFold(strings.TrimSpace(text), "y") {
 		return fmt.Errorf("nothing was restored")
@@ -416,11 +437,14 @@ func (d diffCmd) Run(ctx context.Context, k *kong.Context) error {
 	})
 }
 
+// changeLetters are those of Git.
+var changeLetters = map[string]string{api.FileAdded: "A", api.FileModified: "M", api.FileRemoved: "R"}
+
 // changesText lists changed files, as Git does.
 func changesText(c api.BackupChanges) string {
 	rows := [][]string{}
 	for _, f := range c.Files {
-		letter, size := map[string]string{api.FileAdded: "A", api.FileModified: "M", api.FileRemoved: "R"}[f.Change], ""
+		letter, size := changeLetters[f.Change], ""
 		if f.Kind == "file" && f.Change != api.FileRemoved {
 			size = terminal.Size(f.Size)
 		}

@@ -46,3 +46,20 @@ func TestChooseBackup(t *testing.T) {
 		t.Errorf("ids of %d characters", n)
 	}
 }
+
+func TestVersionTable(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 30, 21, 0, 0, 0, time.Local)
+	text := versionTable([]api.FileVersion{
+		{Backup: "33333333-0000-4000-8000-000000000000", At: at, Cause: "schedule", Change: api.FileRemoved, Size: 2048, ModifiedAt: at},
+		{Backup: "11111111-0000-4000-8000-000000000000", At: at, Note: "v1", Cause: "request", Change: api.FileAdded, Size: 2048, ModifiedAt: at},
+	}, 8)
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if len(lines) != 3 || !strings.HasPrefix(lines[1], "R") || !strings.Contains(lines[1], "33333333 ") || !strings.Contains(lines[1], "scheduled") || strings.Contains(lines[1], "2 KiB") ||
+		!strings.HasPrefix(lines[2], "A") || !strings.Contains(lines[2], "v1") || !strings.Contains(lines[2], "2 KiB") {
+		t.Errorf("the table is\n%s", text)
+	}
+	if text := versionTable(nil, 8); text != "No backup has this file." {
+		t.Error(text)
+	}
+}

@@ -138,6 +138,31 @@ func (s *server) differences(ctx context.Context, b, since workspace.Backup) (ap
 	return out, nil
 }
 
+// fileVersions lists the versions of a file in the backups of a home.
+func (s *server) fileVersions(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	ws, err := s.find(r, id)
+	if err != nil {
+		return err
+	}
+	name := archive.CleanName(r.URL.Query().Get("path"))
+	page, err := service.VersionPageOf(r.Context(), s.cfg.Store, id.Caller, ws.ID, r.URL.Query().Get("cursor"))
+	if err != nil {
+		return err
+	}
+	ctx, end, err := s.readBackup(r, id, ws.ID, page.Memory())
+	if err != nil {
+		return err
+	}
+	defer end()
+	asked, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
+	defer cancel()
+	out, err := page.Read(asked, s.cfg.Archives.Generation, name)
+	if err != nil {
+		return backupError(ctx, err)
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
 // backupError describes a failure to read a backup; ctx is the request's.
 func backupError(ctx context.Context, err error) error {
 	switch {

@@ -246,3 +246,90 @@ func TestRestoreAndForkBackup(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 }
+
+func TestVersionsOfFile(t *testing.T) {
+	t.Parallel()
+	e := newBackedUp(t)
+	home := t.TempDir()
+	write := func(name, content string) {
+		t.Helper()
+		check(t, os.WriteFile(filepath.Join(home, name), []byte(content), 0o644))
+	}
+	at := time.Now().Add(-time.Hour).Truncate(time.Second)
+	ids, names := []string{}, map[string]string{}
+	backup := func() {
+		t.Helper()
+		id := e.backup(home, fmt.Sprint(len(ids)), at.Add(time.Duration(len(ids))*time.Minute))
+		ids, names[id] = append(ids, id), fmt.Sprint(len(ids))
+	}
+	write("other", "x")
+	backup() // 0: without the file
+	write("a.txt", "one")
+	check(t, os.Link(filepath.Join(home, "a.txt"), filepath.Join(home, "z.txt")))
+	backup() // 1
+	write("other", "y")
+	backup() // 2: the file is the same
+	write("a.txt", "second")
+	backup() // 3
+	check(t, os.Remove(filepath.Join(home, "a.txt")))
+	check(t, os.Mkdir(filepath.Join(home, "a.txt"), 0o755))
+	backup() // 4: a folder
+	check(t, os.Remove(filepath.Join(home, "a.txt")))
+	check(t, os.Symlink("other", filepath.Join(home, "a.txt")))
+	backup() // 5
+	c, _ := e.tokenClient(e.ann)
+	versions := func(name string) string {
+		t.Helper()
+		list, err := c.FileVersions(t.Context(), string(e.ws.ID), name)
+		check(t, err)
+		var out []string
+		for _, v := range list {
+			out = append(out, fmt.Sprint(names[v.Backup], " ", v.Change, " ", v.Kind, " ", v.Size))
+			if v.Note != names[v.Backup] || v.Cause != "request" || v.At.Sub(at) < 0 || time.Since(v.ModifiedAt) > time.Hour {
+				t.Errorf("%+v", v)
+			}
+		}
+		return strings.Join(out, "; ")
+	}
+	const all = "5 added link 0; 4 removed file 6; 3 modified file 6; 1 added file 3"
+	for name, want := range map[string]string{"a.txt": all, "/a.txt": all, "z.txt": "3 modified file 6; 1 added file 3", "other": "2 modified file 1; 0 added file 1", "none": "", ".": "", "a.txt/x": ""} {
+		if got := versions(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	path := e.path + "/versions?path=a.txt"
+	e.want(400, "invalid_request", "GET", path+"&cursor="+uuid.NewString(), "", as(e.ann))
+	e.want(403, "forbidden", "GET", path, "", as(e.eve))
+	page := read[api.FileVersions](t, e.want(200, "", "GET", path+"&cursor="+ids[3], "", as(e.ann)))
+	if len(page.Versions) != 2 || page.Versions[0].Backup != ids[3] {
+		t.Errorf("from a cursor: %+v", page)
+	}
+
+	// A request reads a part of the backups.
+	e.Exec(`UPDATE home_backups SET size = $1`, 64<<20)
+	page = read[api.FileVersions](t, e.want(200, "", "GET", path, "", as(e.ann)))
+	if len(page.Versions) != 2 || page.NextCursor != ids[3] {
+		t.Errorf("the first page: %+v", page)
+	}
+	if got := versions("a.txt"); got != all {
+		t.Errorf("in pages: %q, want %q", got, all)
+	}
+
+	// Backups that cannot be read are left out.
+	e.bucket.set(func(f *fakeBucket) {
+		for key, content := range f.objects {
+			switch {
+			case strings.Contains(key, ids[5]) && strings.HasSuffix(key, ".manifest.zst"):
+				f.objects[key] = content[:len(content)-1]
+			case strings.Contains(key, ids[1]) && strings.HasSuffix(key, ".manifest.zst"):
+				delete(f.objects, key)
+			}
+		}
+	})
+	if got, want := versions("a.txt"), "4 removed file 6; 3 modified file 6; 2 added file 3"; got != want {
+		t.Errorf("with damaged backups: %q, want %q", got, want)
+	}
+	e.bucket.set(func(f *fakeBucket) { f.err = store.ErrUnavailable })
+	e.want(503, "unavailable", "GET", path, "", as(e.ann))
+	e.bucket.closed(t)
+}

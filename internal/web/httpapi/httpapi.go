@@ -260,6 +260,7 @@ func (s *server) routes() []route {
 		{"GET", "/workspaces/{id}/archives", read, s.listArchives, pageParams},
 		{"GET", "/workspaces/{id}/backups", read, s.listBackups, pageParams},
 		{"POST", "/workspaces/{id}/backups", workspaces, mayTake(s, s.requestBackup), nil},
+		{"GET", "/workspaces/{id}/backups/versions", workspaces, s.fileVersions, []string{"path", "cursor"}},
 		{"GET", "/workspaces/{id}/backups/{backup}", read, s.getBackup, nil},
 		{"GET", "/workspaces/{id}/backups/{backup}/files", workspaces, s.listArchiveFiles, []string{"path", "limit", "cursor"}},
 		{"GET", "/workspaces/{id}/backups/{backup}/file", workspaces, s.downloadArchiveFile, []string{"path"}},

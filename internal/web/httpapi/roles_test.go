@@ -159,6 +159,7 @@ var cells = map[string]string{
 	"GET /workspaces/{id}/backups/{backup}/files":   "401 403 ok 403 401 403 403 403 403 ok",
 	"GET /workspaces/{id}/backups/{backup}/file":    "401 403 ok 403 401 403 403 403 403 ok",
 	"GET /workspaces/{id}/backups/{backup}/changes": "401 403 ok 403 401 403 403 403 403 ok",
+	"GET /workspaces/{id}/backups/versions":         "401 403 ok 403 401 403 403 403 403 ok",
 	"GET /workspaces/{id}/backups/{backup}/tar":     "401 403 ok 403 401 403 403 403 403 ok",
 	"POST /workspaces/{id}/backups/{backup}/put":    "401 403 ok 403 401 403 403 403 403 ok",
 	"POST /workspaces/{id}/restore":                 "401 403 ok 403 401 403 403 403 403 ok",
