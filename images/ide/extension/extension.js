@@ -10,7 +10,7 @@ const page = crypto.randomUUID();
 
 /** What codehub said last; undefined until then. */
 let state;
-let item, timer, closed;
+let item, timer, closed, timeline;
 /** How many unsaved files were reported last. */
 let reported = 0;
 /** What has happened since the last report that the page does not see (internal/web/proxy/ide.js); else "". */
@@ -21,9 +21,9 @@ const reportAfter = 2000;
 let told = 0;
 const sameStop = 30000;
 
-async function send(path, body) {
+async function send(path, body, signal) {
 	const response = await fetch(base + path, {
-		method: "POST", credentials: "same-origin", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+		method: "POST", credentials: "same-origin", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
 	});
 	return response.json();
 }
@@ -76,6 +76,7 @@ function again() {
 
 function show(next) {
 	state = next;
+	addTimeline();
 	// Guests have no commands to stop a workspace or to keep it awake.
 	vscode.commands.executeCommand("setContext", "codehub.owner", Boolean(state.open && !state.guest));
 	if (!state.open) {
@@ -167,6 +168,57 @@ async function menu() {
 	return choice?.run();
 }
 
+/** The scheme of files of backups: the path in the workspace, and the id of the backup as the query. */
+const backupScheme = "codehub-backup";
+/** How many versions of a file are fetched at once, unless VS Code says it. */
+const versionsAtOnce = 20;
+
+/** Shows the versions of a file in the workspace's backups in the Timeline; only the owner gets them. */
+function addTimeline() {
+	if (timeline || !state.open || !state.texts.versions) return;
+	timeline = vscode.Disposable.from(
+		vscode.workspace.registerTextDocumentContentProvider(backupScheme, { provideTextDocumentContent: versionText }),
+		vscode.commands.registerCommand("codehub.compareVersion", compareVersion),
+		vscode.workspace.registerTimelineProvider("vscode-remote", { id: "codehub.backups", label: state.texts.versions, provideTimeline: versionsOf }),
+	);
+}
+
+async function versionsOf(uri, options, token) {
+	const items = [];
+	const aborts = new AbortController();
+	token.onCancellationRequested(() => aborts.abort());
+	const { limit } = options;
+	const enough = () => typeof limit === "object" ? items.at(-1)?.timestamp <= limit.timestamp : items.length >= (limit ?? versionsAtOnce);
+	let cursor = options.cursor;
+	do {
+		const page = await send("versions", { path: uri.path, cursor: cursor ?? "" }, aborts.signal);
+		if (!page.versions) return; // refused, because guests may use the workspace
+		items.push(...page.versions.map((version) => timelineItem(uri, version)));
+		cursor = page.cursor;
+	} while (cursor && !enough());
+	return { items, paging: cursor ? { cursor } : undefined };
+}
+
+function timelineItem(uri, version) {
+	const item = new vscode.TimelineItem(version.label, Date.parse(version.at));
+	item.id = version.backup;
+	item.description = version.detail;
+	item.iconPath = new vscode.ThemeIcon(version.removed ? "trash" : "history");
+	if (version.removed) return item;
+	item.command = { command: "codehub.compareVersion", title: version.label, arguments: [uri, version.backup, version.label] };
+	return item;
+}
+
+function compareVersion(uri, backup, label) {
+	const name = uri.path.slice(uri.path.lastIndexOf("/") + 1);
+	return vscode.commands.executeCommand("vscode.diff", uri.with({ scheme: backupScheme, authority: "", query: backup }), uri, `${name} (${label}) ↔ ${name}`);
+}
+
+async function versionText(uri) {
+	const answer = await send("version", { path: uri.path, backup: uri.query });
+	return answer.message ? `— ${answer.message}` : answer.text;
+}
+
 exports.activate = (context) => {
 	item = vscode.window.createStatusBarItem("codehub.status", vscode.StatusBarAlignment.Left, 1000);
 	item.name = "codehub";
@@ -187,7 +239,7 @@ exports.activate = (context) => {
 		vscode.window.onDidWriteTerminalData(() => { used = "output"; }),
 		vscode.window.tabGroups.onDidChangeTabs(changed),
 		vscode.workspace.onDidSaveTextDocument(changed),
-		{ dispose: () => { closed = true; clearTimeout(timer); clearTimeout(soon); } },
+		{ dispose: () => { closed = true; clearTimeout(timer); clearTimeout(soon); timeline?.dispose(); } },
 	);
 	function changed() {
 		if (unsaved() === reported) return;

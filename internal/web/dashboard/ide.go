@@ -108,6 +108,7 @@ func (d *Dashboard) ideStateOf(l *catalogue.Language, v proxy.IDEVisit) ideState
 	if s.Guest {
 		return s
 	}
+	s.Texts["versions"] = l.T("backups.title")
 	if w.Project != nil && len(w.Project.Repositories) > 0 {
 		s.Terminal = terminalFile
 	}

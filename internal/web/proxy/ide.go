@@ -22,15 +22,20 @@ import (
 )
 
 // IDE describes a workspace to the pages of its IDE and changes it for them. All requests
-// come from the workspace's own origin, where the workspace's programs can send them too,
-// so it gives nothing away that the workspace must not know, and does nothing to any other
-// workspace.
+// come from the workspace's own origin, where the workspace's programs can send them too
+// while the user has it open, so it gives nothing away that those must not know, and does
+// nothing to any other workspace.
 type IDE interface {
 	// State returns what the IDE shows, which is encoded as JSON.
 	State(r *http.Request, v IDEVisit) any
 	// Ask changes the caller's workspace: for AskStay nothing else is needed, AskKeepAwake
 	// takes the duration, 0 to end it. It returns a *workspace.Error for users.
 	Ask(ctx context.Context, c workspace.Caller, id workspace.ID, what IDERequest, lasting time.Duration) error
+	// FileVersions returns the versions of a file in the workspace's backups, and FileText the text of
+	// one of them; both are encoded as JSON. Only the owner gets them, and only while no guest may
+	// use the workspace. They return a *workspace.Error for users.
+	FileVersions(r *http.Request, c workspace.Caller, id workspace.ID, f IDEFile) (any, error)
+	FileText(r *http.Request, c workspace.Caller, id workspace.ID, f IDEFile) (any, error)
 	// Preference returns what was chosen on the dashboard in this browser, empty if nothing was.
 	Preference(r *http.Request, p IDEPreference) string
 	// PreferenceCookie returns the cookie by which pages on the workspace's host have the
@@ -60,6 +65,13 @@ const (
 	AskStop      IDERequest = "stop"
 )
 
+// IDEFile is a file in the home of a workspace, in the request of an IDE.
+type IDEFile struct {
+	Path   string `json:"path"`   // absolute
+	Backup string `json:"backup"` // of a version: the id of the backup
+	Cursor string `json:"cursor"` // of a page of versions; empty: the newest
+}
+
 // IDEAccess says whether the browser may still use the workspace.
 type IDEAccess int
 
@@ -87,10 +99,12 @@ const (
 	idePathState     = "state"
 	idePathDashboard = "dashboard"
 	idePathLogout    = "logout"
+	idePathVersions  = "versions"
+	idePathVersion   = "version"
 )
 
 // maxIDEBody bounds the body of a request of an IDE.
-const maxIDEBody = 4 << 10
+const maxIDEBody = 16 << 10
 
 // ideScript is loaded by the IDE's page. It shows why the connection has ended.
 //
@@ -108,6 +122,7 @@ type ideBody struct {
 	// Used is what happened in the page since its last report: presence, typing or output; else
 	// empty.
 	Used activity.Kind `json:"used"`
+	IDEFile
 }
 
 // isOwnPath reports whether codehub answers a path of a workspace, not the container.
@@ -130,7 +145,15 @@ func (p *Proxy) serveIDE(w http.ResponseWriter, r *http.Request, v visit) {
 	case name == idePathState && (r.Method == http.MethodGet && !v.navigation || r.Method == http.MethodPost):
 		p.serveState(w, r, v)
 	case r.Method == http.MethodPost && (name == string(AskStay) || name == string(AskKeepAwake) || name == string(AskStop)):
-		p.ask(w, r, v, IDERequest(name))
+		p.answer(w, r, v, func(c workspace.Caller, body ideBody) (any, error) {
+			return map[string]any{}, p.ide.Ask(r.Context(), c, v.id, IDERequest(name), time.Duration(body.Seconds)*time.Second)
+		})
+	case r.Method == http.MethodPost && name == idePathVersions:
+		p.answer(w, r, v, func(c workspace.Caller, body ideBody) (any, error) {
+			return p.ide.FileVersions(r, c, v.id, body.IDEFile)
+		})
+	case r.Method == http.MethodPost && name == idePathVersion:
+		p.answer(w, r, v, func(c workspace.Caller, body ideBody) (any, error) { return p.ide.FileText(r, c, v.id, body.IDEFile) })
 	default:
 		p.noPage(w, r, v)
 	}
@@ -281,22 +304,23 @@ func (p *Proxy) reported(v visit, body ideBody) {
 	}
 }
 
-// ask changes the workspace for its IDE.
-func (p *Proxy) ask(w http.ResponseWriter, r *http.Request, v visit, what IDERequest) {
+// answer answers a request of an IDE with what do returns.
+func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, v visit, do func(c workspace.Caller, body ideBody) (any, error)) {
+	var out any
 	err := p.authenticateIDE(r, &v)
 	if err == nil {
 		body, ok := readIDEBody(w, r)
 		if !ok {
 			return
 		}
-		err = p.ide.Ask(r.Context(), v.caller, v.id, what, time.Duration(body.Seconds)*time.Second)
+		out, err = do(v.caller, body)
 	}
 	var known *workspace.Error
 	switch code := workspace.CodeOf(err); {
 	case err == nil:
-		answerIDE(w, http.StatusOK, map[string]any{})
+		answerIDE(w, http.StatusOK, out)
 	case !errors.As(err, &known):
-		p.serverError(w, r, v, "change a workspace for its IDE failed", err)
+		p.serverError(w, r, v, "answer a request of an IDE failed", err)
 	case code == workspace.CodeUnauthenticated:
 		refuse(w, http.StatusUnauthorized, code, known.Message, nil)
 	case code == workspace.CodeForbidden:

@@ -34,6 +34,20 @@ func (a *ideAnswers) Ask(_ context.Context, c workspace.Caller, id workspace.ID,
 	return a.fail
 }
 
+func (a *ideAnswers) FileVersions(_ *http.Request, c workspace.Caller, id workspace.ID, f IDEFile) (any, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = append(a.asked, fmt.Sprintf("%s %s versions %s %s", c.UserID, id, f.Path, f.Cursor))
+	return map[string]string{"of": f.Path}, a.fail
+}
+
+func (a *ideAnswers) FileText(_ *http.Request, c workspace.Caller, id workspace.ID, f IDEFile) (any, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = append(a.asked, fmt.Sprintf("%s %s version %s %s", c.UserID, id, f.Path, f.Backup))
+	return map[string]string{"text": f.Backup}, a.fail
+}
+
 // ideCookies are the cookies of the preferences.
 var ideCookies = map[IDEPreference]string{PreferLanguage: "lang", PreferTheme: "theme"}
 
@@ -135,17 +149,24 @@ func TestIDERequests(t *testing.T) {
 			check("stay", post(m.request("POST", "stay", fromPage...), `{}`), 200, "")
 			check("keep awake", post(m.request("POST", "keep-awake", fromPage...), `{"seconds":60}`), 200, "")
 			check("stop", post(m.request("POST", "stop", fromPage...), `{}`), 200, "")
-			want := "[ann " + string(wsA) + " stay 0s ann " + string(wsA) + " keep-awake 1m0s ann " + string(wsA) + " stop 0s]"
+			check("versions", post(m.request("POST", "versions", fromPage...), `{"path":"/home/coder/a","cursor":"c"}`), 200, `{"of":"/home/coder/a"}`)
+			check("a version", post(m.request("POST", "version", fromPage...), `{"path":"/home/coder/a","backup":"b"}`), 200, `{"text":"b"}`)
+			want := "[ann " + string(wsA) + " stay 0s ann " + string(wsA) + " keep-awake 1m0s ann " + string(wsA) + " stop 0s ann " +
+				string(wsA) + " versions /home/coder/a c ann " + string(wsA) + " version /home/coder/a b]"
 			if got := fmt.Sprint(answers.take()); got != want {
 				t.Errorf("asked for %s, want %s", got, want)
 			}
 
 			for _, body := range []string{`{}`, strings.Repeat("x", maxIDEBody+1)} { // it is not read
+				check("a version without a session", post(m.request("POST", "version", "Cookie", ""), body), 401, "")
 				check("stop without a session", post(m.request("POST", "stop", "Cookie", ""), body), 401, "")
 				check("a report without a session", post(m.request("POST", "state", "Cookie", ""), body), 401, "")
 			}
 			check("stop by another site", post(m.request("POST", "stop", "Sec-Fetch-Site", "cross-site"), `{}`), 403, "")
 			check("stop by a page of the same site", post(m.request("POST", "stop", "Sec-Fetch-Site", "same-site"), `{}`), 403, "")
+			check("a version for another site", post(m.request("POST", "version", "Sec-Fetch-Site", "cross-site"), `{}`), 403, "")
+			check("versions for a page of the same site", post(m.request("POST", "versions", "Sec-Fetch-Site", "same-site"), `{}`), 403, "")
+			check("a version by GET", m.request("GET", "version", fromPage...), 404, "")
 			check("stop by another origin", post(m.request("POST", "stop", "Origin", "http://evil.example.com"), `{}`), 403, "")
 			check("the state for another origin", m.request("GET", "state", "Origin", "http://evil.example.com"), 403, "")
 			form := post(m.request("POST", "stop", fromPage...), `{}`)
