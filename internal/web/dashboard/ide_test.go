@@ -100,6 +100,9 @@ func TestIDEStateOfGuest(t *testing.T) {
 	if owner.Guest || len(owner.KeepAwake) < 2 || !strings.Contains(owner.Tooltip, "Click") {
 		t.Errorf("an owner gets %+v", owner)
 	}
+	if owner.Texts["versions"] != "Time machine" || guest.Texts["versions"] != "" {
+		t.Errorf("the Timeline: %q, %q", owner.Texts["versions"], guest.Texts["versions"])
+	}
 	if !guest.Guest || !guest.Open || guest.Status != owner.Status || len(guest.KeepAwake) != 0 || strings.Contains(guest.Tooltip, "Click") {
 		t.Errorf("a guest gets %+v", guest)
 	}
