@@ -31,6 +31,7 @@ type BackupOptions struct {
 	// With FullRead it has no effect, since the manifest has the time of the last full read.
 	SkipUnchanged bool
 	Progress      Progress
+	Pacer         *Pacer   // of the accesses to the files of the home; nil: none
 	Scratch       string   // see PackOptions
 	Owner         OwnerMap // see PackOptions
 
@@ -89,7 +90,7 @@ func Backup(ctx context.Context, dir, name string, put PutObject, opts BackupOpt
 	defer unix.Close(root)
 	b := &backup{opts: opts, meter: meter{report: opts.Progress}, cutter: newCutter()}
 	b.s.fullRead = time.Now().Unix()
-	live := &live{now: opts.now}
+	live := &live{now: opts.now, pacer: opts.Pacer}
 	switch {
 	case !opts.At.IsZero():
 		live.now = func() time.Time { return opts.At }
@@ -314,7 +315,7 @@ func (b *backup) content(ctx context.Context, it *item, e *generationEntry) erro
 		if !it.sparse() {
 			extents = []extent{{0, it.size}}
 		}
-		r := &extentReader{fd: it.fd, extents: extents}
+		r := &pacedReader{extentReader{fd: it.fd, extents: extents}, ctx, b.opts.Pacer}
 		var stored error
 		err := b.cutter.split(r, it.stored(), func(chunk []byte) error {
 			stored = add(chunk, sha256.Sum256(chunk))

@@ -78,7 +78,7 @@ func (o *objects) same(t *testing.T, m *Manifest, home string) {
 	if diff := archivetest.Diff(want, got); diff != "" {
 		t.Errorf("the restored home differs (-home +restored):\n%s", diff)
 	}
-	check(t, m.CompareRestored(t.Context(), o.get, restored, nil))
+	check(t, m.CompareRestored(t.Context(), o.get, restored, nil, nil))
 	packed, meta := pack(t, home)
 	var exported bytes.Buffer
 	stats, err := m.Export(t.Context(), o.get, &exported)

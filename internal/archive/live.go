@@ -2,6 +2,7 @@ package archive
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ var errGone = errors.New("name is gone")
 type live struct {
 	former *formerFiles // nil: every file is read
 	now    func() time.Time
+	pacer  *Pacer
 	path   []byte // of the current folder, which a walk of a changing tree does not know
 }
 
@@ -68,11 +70,13 @@ func (l *live) name(base string) string {
 
 // readLive is read for a home that may change: a file that changes is read a second time.
 func (w *walker) readLive(it *item) error {
+	began := w.live.pacer.Begin(w.ctx)
 	err := w.tryLive(it, false)
 	if errors.Is(err, ErrChanged) {
 		it.drop()
 		err = w.tryLive(it, true)
 	}
+	w.live.pacer.End(began, int64(len(it.ready)))
 	return err
 }
 
@@ -205,6 +209,20 @@ func (r *extentReader) Read(p []byte) (int, error) {
 	}
 	r.done, r.read = r.done+int64(n), r.read+int64(n)
 	return n, nil
+}
+
+// pacedReader rests after slow reads.
+type pacedReader struct {
+	extentReader
+	ctx   context.Context
+	pacer *Pacer
+}
+
+func (r *pacedReader) Read(p []byte) (int, error) {
+	began := r.pacer.Begin(r.ctx)
+	n, err := r.extentReader.Read(p)
+	r.pacer.End(began, int64(n))
+	return n, err
 }
 
 // formerFiles are the files of the former manifest, by inode.

@@ -17,9 +17,9 @@ import (
 // CompareRestored compares a folder into which the generation was unpacked with it: all names, the content of all
 // files, and everything that Unpack sets except for the times of access. The first difference is
 // ErrCorrupted. Nothing may change the folder meanwhile. Of the packs it reads little more than their
-// indexes, which have the digests that the content had in the home. It needs about 60 bytes of memory for
+// indexes, which have the digests that the content had in the home. pacer may be nil. It needs about 60 bytes of memory for
 // each entry, and 30 for each chunk.
-func (m *Manifest) CompareRestored(ctx context.Context, get GetRange, dir string, progress Progress) error {
+func (m *Manifest) CompareRestored(ctx context.Context, get GetRange, dir string, progress Progress, pacer *Pacer) error {
 	var o opener
 	root, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -27,7 +27,7 @@ func (m *Manifest) CompareRestored(ctx context.Context, get GetRange, dir string
 	}
 	defer unix.Close(root)
 	c := &comparison{
-		meter: meter{report: progress}, m: m, get: get, seed: maphash.MakeSeed(), store: chunkStore{known: map[chunkID]int64{}}, cutter: newCutter(),
+		meter: meter{report: progress}, pacer: pacer, m: m, get: get, seed: maphash.MakeSeed(), store: chunkStore{known: map[chunkID]int64{}}, cutter: newCutter(),
 		entries: make(map[uint64]expected, m.s.Entries), groups: map[uint64]uint64{}, special: map[string]*generationEntry{}, files: map[fileID]uint64{},
 	}
 	at := int64(0)
@@ -44,7 +44,7 @@ func (m *Manifest) CompareRestored(ctx context.Context, get GetRange, dir string
 		return err
 	}
 	walkCtx, cancel := context.WithCancel(ctx)
-	walker := walk(walkCtx, root, &prover{}, OwnerMap{}, &live{now: time.Now})
+	walker := walk(walkCtx, root, &prover{}, OwnerMap{}, &live{now: time.Now, pacer: pacer})
 	for it := range walker.ordered {
 		<-it.done
 		if err = walkCtx.Err(); err == nil {
@@ -73,6 +73,7 @@ func (m *Manifest) CompareRestored(ctx context.Context, get GetRange, dir string
 // folder in another order.
 type comparison struct {
 	meter
+	pacer   *Pacer
 	m       *Manifest
 	get     GetRange
 	seed    maphash.Seed
@@ -151,7 +152,7 @@ func (c *comparison) compare(ctx context.Context, it *item) error {
 	got := &generationEntry{entry: it.entry}
 	if it.kind == kindFile {
 		c.Bytes += it.size
-		known, err := c.places(it, got)
+		known, err := c.places(ctx, it, got)
 		if err != nil {
 			return fmt.Errorf("read %s of the restored home: %w", quoted(it.name), err)
 		}
@@ -191,7 +192,7 @@ func (c *comparison) names(it *item, id uint64, want expected) error {
 }
 
 // places sets where the content of a file is in the packs. It reports whether they have all of its chunks.
-func (c *comparison) places(it *item, e *generationEntry) (known bool, err error) {
+func (c *comparison) places(ctx context.Context, it *item, e *generationEntry) (known bool, err error) {
 	if it.changed {
 		return false, ErrChanged
 	}
@@ -208,7 +209,7 @@ func (c *comparison) places(it *item, e *generationEntry) (known bool, err error
 		err = add(it.ready, it.sum)
 	case it.read:
 	default:
-		err = c.cutter.split(wholeOf(it), it.size, func(chunk []byte) error {
+		err = c.cutter.split(&pacedReader{*wholeOf(it), ctx, c.pacer}, it.size, func(chunk []byte) error {
 			c.tick()
 			return add(chunk, sha256.Sum256(chunk))
 		})
@@ -222,7 +223,7 @@ func (c *comparison) places(it *item, e *generationEntry) (known bool, err error
 var errUnknownChunk = errors.New("no pack has a chunk of it")
 
 // wholeOf reads an open file.
-func wholeOf(it *item) io.Reader { return &extentReader{fd: it.fd, extents: []extent{{0, it.size}}} }
+func wholeOf(it *item) *extentReader { return &extentReader{fd: it.fd, extents: []extent{{0, it.size}}} }
 
 // content compares an item with its entry byte by byte.
 func (c *comparison) content(ctx context.Context, it *item, e *generationEntry) error {

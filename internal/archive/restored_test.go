@@ -40,7 +40,7 @@ func TestCompareRestored(t *testing.T) {
 	check(t, f.Close())
 	m := o.generation(t, home, BackupOptions{})
 	dir := o.unpacked(t, m)
-	check(t, m.CompareRestored(t.Context(), o.get, dir, nil))
+	check(t, m.CompareRestored(t.Context(), o.get, dir, nil, nil))
 
 	flip := func(name string, at int64) func() {
 		return func() {
@@ -96,13 +96,13 @@ func TestCompareRestored(t *testing.T) {
 		}), ""},
 	} {
 		c.change()
-		err := m.CompareRestored(t.Context(), o.get, dir, nil)
+		err := m.CompareRestored(t.Context(), o.get, dir, nil, nil)
 		if !errors.Is(err, ErrCorrupted) || !strings.Contains(err.Error(), c.name) {
 			t.Errorf("%s: %v", what, err)
 		}
 		c.undo()
 	}
-	check(t, m.CompareRestored(t.Context(), o.get, dir, nil))
+	check(t, m.CompareRestored(t.Context(), o.get, dir, nil, nil))
 }
 
 // A home without changes needs no new generation. One whose files have new inodes does, once.

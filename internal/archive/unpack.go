@@ -21,6 +21,7 @@ type UnpackOptions struct {
 	// limit.
 	MaxBytes, MaxEntries int64
 	Progress             Progress
+	Pacer                *Pacer // of the writing of large files; nil: none
 }
 
 // limits returns the limits of the options or of Expect.
@@ -68,7 +69,7 @@ func unpack(ctx context.Context, tar tarSource, dir string, opts UnpackOptions, 
 	}
 	defer unix.Close(root)
 	u := newUnpacker(tar, root, opts)
-	u.meter.report = opts.Progress
+	u.meter.report, u.pacer = opts.Progress, opts.Pacer
 	err = u.run(ctx)
 	if finished := u.finish(); err == nil {
 		err = finished
@@ -150,6 +151,7 @@ type unpacker struct {
 	trail                trail
 	top                  *target
 	owners               OwnerMap
+	pacer                *Pacer
 	part                 bool // the tar is that of a Part: without the home, it has only PartName
 
 	jobs    [writers]chan *job

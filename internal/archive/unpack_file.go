@@ -83,9 +83,15 @@ func (u *unpacker) extent(ctx context.Context, fd int, x extent) error {
 		u.Bytes += int64(len(b))
 		u.tick()
 		if at-flushed >= flushEvery {
-			// Writing to disk starts now, so that the final sync is short.
+			// Writing to disk starts now, so that the final sync is short. A Pacer has to know how long it takes.
 			// Failure is ignored.
-			_ = unix.SyncFileRange(fd, flushed, at-flushed, unix.SYNC_FILE_RANGE_WRITE)
+			how := unix.SYNC_FILE_RANGE_WRITE
+			if u.pacer != nil {
+				how |= unix.SYNC_FILE_RANGE_WAIT_AFTER
+			}
+			began := u.pacer.Begin(ctx)
+			_ = unix.SyncFileRange(fd, flushed, at-flushed, how)
+			u.pacer.End(began, at-flushed)
 			flushed = at
 			if err := ctx.Err(); err != nil {
 				return err

@@ -101,7 +101,7 @@ func (t *term) make(ctx context.Context, row workspace.Workspace, b workspace.Ba
 			err = errTooLong
 		}
 	}()
-	g := bucket.NewGeneration{Claim: b.ID, Manifest: b.Key, Former: former, SkipUnchanged: b.Cause != workspace.BackupRequested}
+	g := bucket.NewGeneration{Claim: b.ID, Manifest: b.Key, Former: former, SkipUnchanged: b.Cause != workspace.BackupRequested, Paced: b.Cause == workspace.BackupScheduled}
 	if former != "" {
 		switch m, _, err := t.cfg.Bucket.Generation(ctx, former); {
 		case isDamaged(err):

@@ -31,6 +31,7 @@ type NewGeneration struct {
 
 	// FullRead and SkipUnchanged are as in archive.BackupOptions.
 	FullRead, SkipUnchanged bool
+	Paced                   bool // the backup rests when the disk is slow
 
 	// Packs is for how many packs requests are signed; 0: 512. Only for S3, where a job that adds more
 	// ends with storagejob.MorePacks.
@@ -95,7 +96,7 @@ func (b *Bucket) BackupJob(ctx context.Context, row workspace.Workspace, g NewGe
 	if err := b.right(ctx); err != nil {
 		return err
 	}
-	generation := &storagejob.Generation{Name: path.Base(g.Manifest), FullRead: g.FullRead, SkipUnchanged: g.SkipUnchanged}
+	generation := &storagejob.Generation{Name: path.Base(g.Manifest), FullRead: g.FullRead, SkipUnchanged: g.SkipUnchanged, Paced: g.Paced}
 	orders := storagejob.Spec{Kind: string(runtime.JobBackup), Claim: g.Claim, MinFree: b.archiveReserve(), UID: row.Home.UID, Generation: generation}
 	var err error
 	if orders.Recipient, err = b.recipient(ctx, row.ID); err != nil {

@@ -25,7 +25,7 @@ func (j *job) backup(ctx context.Context) (*Made, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := archive.BackupOptions{Get: bucket.get, FullRead: g.FullRead, SkipUnchanged: g.SkipUnchanged, Progress: j.report.progress, Scratch: j.Scratch, At: j.SnapshotAt, Owner: j.packOptions().Owner}
+	opts := archive.BackupOptions{Get: bucket.get, FullRead: g.FullRead, SkipUnchanged: g.SkipUnchanged, Progress: j.report.progress, Pacer: j.pacer, Scratch: j.Scratch, At: j.SnapshotAt, Owner: j.packOptions().Owner}
 	former := &archive.Manifest{}
 	if g.Former != "" {
 		if former, err = bucket.manifest(ctx, g.Former); err != nil {
@@ -78,7 +78,7 @@ func (j *job) drill(ctx context.Context) (archive.Stats, error) {
 	}
 	j.stage("compare")
 	j.report.next(runtime.StepVerifying)
-	if err := m.CompareRestored(ctx, get, j.Home, j.report.progress); err != nil {
+	if err := m.CompareRestored(ctx, get, j.Home, j.report.progress, j.pacer); err != nil {
 		return archive.Stats{}, wrap("compare the restored home", err)
 	}
 	return stats, nil
@@ -107,7 +107,7 @@ func (j *job) unpackGeneration(m *archive.Manifest, get archive.GetRange) unpack
 		if t := m.Totals(); t.Entries != meta.Entries || t.Bytes != meta.Bytes {
 			return archive.Stats{}, fmt.Errorf("the backup has %d entries with %d bytes, want %d with %d: %w", t.Entries, t.Bytes, meta.Entries, meta.Bytes, archive.ErrCorrupted)
 		}
-		stats, err := m.Unpack(ctx, get, j.Home, archive.UnpackOptions{Progress: progress})
+		stats, err := m.Unpack(ctx, get, j.Home, archive.UnpackOptions{Progress: progress, Pacer: j.pacer})
 		if err != nil {
 			return archive.Stats{}, err
 		}
@@ -185,7 +185,9 @@ func (j *job) putInFolder(ctx context.Context, folder *store.Folder, name string
 	if needs := int64(len(content)); needs > left {
 		return &noRoom{Room{Needs: needs, Free: left}}
 	}
+	began := j.pacer.Begin(ctx) // the disk may be that of the homes
 	_, err = folder.Put(ctx, name, bytes.NewReader(content))
+	j.pacer.End(began, int64(len(content)))
 	return err
 }
 

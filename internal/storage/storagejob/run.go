@@ -97,9 +97,10 @@ type job struct {
 	Dirs
 	spec   Spec
 	report *reporter
-	stage  func(string) // called when a stage begins
-	lower  func()       // lowers the priority of the process
-	made   *Made        // of a backup
+	stage  func(string)   // called when a stage begins
+	lower  func()         // lowers the priority of the process
+	made   *Made          // of a backup
+	pacer  *archive.Pacer // nil: a user may be waiting
 }
 
 func newJob(out io.Writer, dirs Dirs) *job {
@@ -120,12 +121,16 @@ func (j *job) run(ctx context.Context, in io.Reader) int {
 		stats, err = j.fingerprint(ctx)
 	case spec.Kind == string(runtime.JobBackup):
 		j.lower()
+		if spec.Generation.Paced {
+			j.pacer = &archive.Pacer{}
+		}
 		j.report.start(runtime.StepPacking, 0, 0)
 		if j.made, err = j.backup(ctx); err == nil {
 			stats = archive.Stats{Entries: j.made.Entries, Files: j.made.Files, Bytes: j.made.Bytes, Skipped: j.made.Skipped, Size: j.made.Size, SHA256: j.made.Digest}
 		}
 	case spec.Kind == string(runtime.JobDrill):
 		j.lower()
+		j.pacer = &archive.Pacer{}
 		j.report.start(runtime.StepUnpacking, spec.Meta.Bytes, spec.Meta.Entries)
 		stats, err = j.drill(ctx)
 	default:

@@ -94,6 +94,9 @@ type Generation struct {
 	// FullRead and SkipUnchanged are as in archive.BackupOptions.
 	FullRead      bool `json:"full_read,omitempty"`
 	SkipUnchanged bool `json:"skip_unchanged,omitempty"`
+
+	// Paced makes a backup rest when the disk is slow (archive.Pacer).
+	Paced bool `json:"paced,omitempty"`
 }
 
 // SignedGeneration has the pre-signed URLs of a generation.
