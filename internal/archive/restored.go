@@ -223,7 +223,9 @@ func (c *comparison) places(ctx context.Context, it *item, e *generationEntry) (
 var errUnknownChunk = errors.New("no pack has a chunk of it")
 
 // wholeOf reads an open file.
-func wholeOf(it *item) *extentReader { return &extentReader{fd: it.fd, extents: []extent{{0, it.size}}} }
+func wholeOf(it *item) *extentReader {
+	return &extentReader{fd: it.fd, extents: []extent{{0, it.size}}}
+}
 
 // content compares an item with its entry byte by byte.
 func (c *comparison) content(ctx context.Context, it *item, e *generationEntry) error {

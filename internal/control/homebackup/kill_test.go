@@ -61,6 +61,7 @@ type killed struct {
 	kills    map[string]int                    // what was killed
 	orphaned chan struct{}                     // closed when the jobs of a dead leader are to end, too
 	leader   *leader
+	power    *power // nil: the machine stays on
 }
 
 // leader counts the statements and accesses to the bucket of one term.
@@ -69,7 +70,10 @@ type leader struct {
 	left int  // steps until it dies; 0: it lives on
 	done bool // the last step is done, and the leader does not learn of it
 	dead bool
-	die  func()
+	die  func() // nil: it only loses the database, and keeps the bucket and the runtime
+
+	cancel context.CancelFunc
+	run    chan error
 }
 
 var errDead = errors.New("the leader is dead")
@@ -92,8 +96,27 @@ func (l *leader) step(f func() error) error {
 	if l.done {
 		_ = f()
 	}
-	l.die()
+	if l.die != nil {
+		l.die()
+	}
 	return errDead
+}
+
+// kill ends the leader now.
+func (l *leader) kill() {
+	l.mu.Lock()
+	dead := l.dead
+	l.dead = true
+	l.mu.Unlock()
+	if !dead {
+		l.die()
+	}
+}
+
+func (l *leader) isDead() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead
 }
 
 type mortalSession struct {
@@ -115,7 +138,7 @@ func (s mortalStore) step(f func() error) error {
 	s.k.mu.Lock()
 	l := s.k.leader
 	s.k.mu.Unlock()
-	if l == nil {
+	if l == nil || l.die == nil {
 		return f()
 	}
 	return l.step(f)
@@ -123,6 +146,10 @@ func (s mortalStore) step(f func() error) error {
 
 func (s mortalStore) Get(ctx context.Context, key string, offset int64) (r io.ReadCloser, err error) {
 	err = s.step(func() error { r, err = s.Folder.Get(ctx, key, offset); return err })
+	if err != nil && r != nil {
+		r.Close()
+		r = nil
+	}
 	return r, err
 }
 
@@ -174,7 +201,7 @@ func (k *killed) job(ctx context.Context, spec runtime.JobSpec, home string, out
 	return k.process(ctx, spec, home, out)
 }
 
-// process runs a job, and kills every other one at a random moment.
+// process runs a job, and kills every other one at a random moment, unless power cuts do.
 func (k *killed) process(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 	dirs, err := json.Marshal(storagejob.Dirs{Home: home, Object: spec.ObjectDir})
 	if err != nil {
@@ -185,7 +212,7 @@ func (k *killed) process(ctx context.Context, spec runtime.JobSpec, home string,
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(spec.Input), out, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	k.mu.Lock()
-	kill, took, orphaned := k.rng.IntN(2) == 0, k.took[spec.Kind], k.orphaned
+	kill, took, orphaned := k.power == nil && k.rng.IntN(2) == 0, k.took[spec.Kind], k.orphaned
 	after, orphanKill := time.Duration(k.rng.Float64()*1.2*float64(max(took, 20*time.Millisecond))), k.rng.IntN(2) == 0
 	k.mu.Unlock()
 	began := time.Now()
@@ -205,7 +232,7 @@ func (k *killed) process(ctx context.Context, spec runtime.JobSpec, home string,
 			case <-timer:
 				_ = cmd.Process.Kill()
 			case <-orphaned:
-				if orphaned = nil; orphanKill {
+				if orphaned = nil; orphanKill || k.power != nil {
 					_ = cmd.Process.Kill()
 				}
 			}
@@ -228,46 +255,88 @@ func (k *killed) process(ctx context.Context, spec runtime.JobSpec, home string,
 	return cmd.ProcessState.ExitCode()
 }
 
-// term lets a leader begin, which dies after so many steps, or ends in order once each home was backed
-// up or its job was killed; 0.
-func (k *killed) term(steps int) {
+// lead lets a leader begin, which dies or loses the database after so many steps; 0: never.
+func (k *killed) lead(steps int, loses bool) *leader {
 	k.Helper()
 	ctrl := k.Controller()
 	check(k, mark.New(mark.Config{Runtime: k.fake, Bucket: k.bucket, Log: k.cfg.Log, Watch: time.Millisecond}).Move(k.Context(), ctrl))
 	ctx, cancel := context.WithCancel(k.Context())
-	defer cancel()
-	one := &leader{left: steps, done: k.rng.IntN(2) == 0}
-	one.die = func() {
-		k.fake.SetDown(true) // its jobs go on
-		cancel()
+	one := &leader{left: steps, done: k.rng.IntN(2) == 0, cancel: cancel, run: make(chan error, 1)}
+	if !loses {
+		one.die = func() {
+			k.fake.SetDown(true) // its jobs go on
+			if k.power != nil {
+				k.power.cut(k)
+			}
+			cancel()
+		}
 	}
 	k.mu.Lock()
 	k.leader = one
 	clear(k.ended)
-	k.orphaned = make(chan struct{})
 	k.mu.Unlock()
-	run := make(chan error, 1)
-	go func() { run <- homebackup.NewRunner(k.cfg).Run(ctx, mortalSession{ctrl, one}) }()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		one.mu.Lock()
-		dead := one.dead
-		one.mu.Unlock()
+	go func() { one.run <- homebackup.NewRunner(k.cfg).Run(ctx, mortalSession{ctrl, one}) }()
+	return one
+}
+
+// await returns once a leader is dead, or each home was backed up or its job was killed.
+func (k *killed) await(one *leader) {
+	k.Helper()
+	for deadline := time.Now().Add(4 * patience); !one.isDead(); time.Sleep(5 * time.Millisecond) {
 		k.mu.Lock()
 		all := len(k.ended) == len(k.homes)
 		k.mu.Unlock()
-		if dead || all && fixture.Query[int](k, `SELECT count(*) FROM home_backups WHERE state = 'running'`) == 0 {
-			break
+		if all && fixture.Query[int](k, `SELECT count(*) FROM home_backups WHERE state = 'running'`) == 0 {
+			return
 		}
 		if time.Now().After(deadline) {
 			k.Fatalf("the term does not end: %s", fixture.Query[string](k, `SELECT coalesce(string_agg(state || ' ' || cause || ' ' || error, ', '), '') FROM home_backups`))
 		}
 	}
-	cancel()
-	if err := <-run; err != nil {
-		k.Errorf("the runner ended: %v", err)
+}
+
+// term lets a leader begin, which dies after so many steps, or ends in order once each home was backed
+// up or its job was killed; 0. One that only loses the database goes on while the next one leads.
+func (k *killed) term(steps int) {
+	k.Helper()
+	k.mu.Lock()
+	k.orphaned = make(chan struct{})
+	k.mu.Unlock()
+	loses := k.power == nil && steps > 0 && k.rng.IntN(3) == 0
+	leaders := []*leader{k.lead(steps, loses)}
+	began := time.Now()
+	if k.power != nil && steps == 0 && k.power.term > 0 {
+		timer := time.AfterFunc(time.Duration(k.rng.Float64()*1.5*float64(k.power.term)), leaders[0].kill)
+		defer timer.Stop()
+	}
+	k.await(leaders[0])
+	if k.power != nil && !leaders[0].isDead() {
+		k.power.term = time.Since(began)
+	}
+	if loses && leaders[0].isDead() {
+		for id := range k.homes {
+			if k.pending(id) == 0 { // it was backed up in this term
+				k.request(id)
+			}
+		}
+		leaders = append(leaders, k.lead(0, false))
+		k.await(leaders[1])
+	}
+	for _, one := range leaders {
+		one.cancel()
+		if err := <-one.run; err != nil {
+			k.Errorf("the runner ended: %v", err)
+		}
 	}
 	k.mu.Lock()
-	if k.leader = nil; one.dead {
+	k.leader = nil
+	switch {
+	case !leaders[0].isDead():
+	case loses:
+		k.kills["leader that goes on"]++
+	case k.power != nil:
+		k.kills["power"]++
+	default:
 		k.kills["leader"]++
 	}
 	close(k.orphaned)
@@ -278,6 +347,9 @@ func (k *killed) term(steps int) {
 		jobs, err := k.fake.Jobs(k.Context())
 		return err == nil && !slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Running })
 	})
+	if k.power != nil && leaders[0].isDead() {
+		k.power.on(k)
+	}
 }
 
 // mutate changes something in a home.
@@ -399,52 +471,68 @@ func (k *killed) restore(b workspace.Backup, attempts int) {
 	}
 }
 
+// number returns a number of the environment.
+func number(name string, or uint64) uint64 {
+	n, err := strconv.ParseUint(os.Getenv(name), 10, 64)
+	if err != nil {
+		return or
+	}
+	return n
+}
+
 // Jobs of backups, drills and restores are killed at random moments, and leaders at random steps while they
-// make, remove, compact and compare backups. After each term every backup that is listed restores exactly, and no home has changed.
-// CODEHUB_TEST_KILLS sets how many are killed, CODEHUB_TEST_SEED repeats a run.
+// make, remove, compact and compare backups. Some leaders only lose the database, and go on while the next one leads, and
+// between terms the clock jumps to and fro. After each term every backup that is listed restores exactly, and no
+// home has changed. CODEHUB_TEST_KILLS sets how many are killed, CODEHUB_TEST_SEED repeats a run.
 func TestBackupsAreRestorableAfterKills(t *testing.T) {
 	harness.Verify(t)
 	t.Parallel()
-	number := func(name string, or uint64) uint64 {
-		n, err := strconv.ParseUint(os.Getenv(name), 10, 64)
-		if err != nil {
-			return or
-		}
-		return n
-	}
-	seed, most := number("CODEHUB_TEST_SEED", rand.Uint64()), int(number("CODEHUB_TEST_KILLS", 100))
+	seed := number("CODEHUB_TEST_SEED", rand.Uint64())
 	t.Logf("CODEHUB_TEST_SEED=%d", seed)
-	k := newKilled(t, seed, 4)
+	newKilled(t, seed, 4).untilKilled(int(number("CODEHUB_TEST_KILLS", 100)), "")
+}
+
+// untilKilled runs terms until so many were killed, all or of one kind.
+func (k *killed) untilKilled(most int, kind string) {
+	k.Helper()
 	total := func() (n int) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		for _, kills := range k.kills {
-			n += kills
+		for name, kills := range k.kills {
+			if kind == "" || kind == name {
+				n += kills
+			}
 		}
 		return n
 	}
-	restored, terms := 0, 0
+	restored, terms, back := 0, 0, 0
 	for began, last := time.Now(), 0; total() < most; terms++ {
+		jump := time.Duration(1+k.rng.IntN(40)) * time.Hour
+		if k.rng.IntN(6) == 0 { // then only requests lead to backups
+			back++
+			jump = -jump
+		}
+		k.shift(jump)
 		before := map[workspace.ID]map[string]archivetest.State{}
-		for _, folder := range k.sorted() {
+		for _, id := range k.sorted() {
 			if k.rng.IntN(5) > 0 { // an unchanged one gets no backup
 				for range 1 + k.rng.IntN(4) {
-					k.mutate(k.homes[folder])
+					k.mutate(k.homes[id])
 				}
 			}
-			before[folder] = archivetest.WithoutAtimes(archivetest.Snapshot(t, k.homes[folder])) // programs that search /tmp change times of access
-			if k.rng.IntN(4) == 0 && k.pending(folder) == 0 {
-				k.request(folder)
+			before[id] = archivetest.WithoutAtimes(archivetest.Snapshot(k, k.homes[id])) // programs that search /tmp change times of access
+			if (k.rng.IntN(4) == 0 || jump < 0 || k.future(id)) && k.pending(id) == 0 {
+				k.request(id)
 			}
 		}
 		steps := 0
-		if k.rng.IntN(2) == 0 {
+		if k.rng.IntN(2) == 0 && terms > 0 {
 			steps = 1 + k.rng.IntN(100)
 		}
 		k.term(steps)
 		for id, folder := range k.homes {
-			if diff := archivetest.Diff(before[id], archivetest.WithoutAtimes(archivetest.Snapshot(t, folder))); diff != "" {
-				t.Fatalf("the home has changed:\n%s", diff)
+			if diff := archivetest.Diff(before[id], archivetest.WithoutAtimes(archivetest.Snapshot(k, folder))); diff != "" {
+				k.Fatalf("the home has changed:\n%s", diff)
 			}
 			manifests, _ := k.keys(id)
 			for _, key := range manifests {
@@ -460,24 +548,28 @@ func TestBackupsAreRestorableAfterKills(t *testing.T) {
 		var group sync.WaitGroup
 		for i, b := range list {
 			if b.State != workspace.BackupDone || b.Damage != "" {
-				t.Errorf("a backup is %+v", b)
+				k.Errorf("a backup is %+v", b)
 			}
 			group.Go(func() { k.restore(b, 2-min(i, 2)) })
 			restored++
 		}
-		if group.Wait(); t.Failed() {
+		if group.Wait(); k.Failed() {
 			return
 		}
-		k.shift(time.Duration(1+k.rng.IntN(80)) * time.Hour)
 		if n := total(); n/100 > last/100 {
-			t.Logf("%d killed in %d terms, %s: %v, %d restored", n, terms+1, time.Since(began).Round(time.Second), k.kills, restored)
+			k.Logf("%d killed in %d terms, %s: %v, %d restored", n, terms+1, time.Since(began).Round(time.Second), k.kills, restored)
 			last = n
 		}
 	}
-	t.Logf("%d killed in %d terms: %v, %d restored, %d manifests rewritten", total(), terms, k.kills, restored, len(k.compacted))
-	if most >= 100 && len(k.compacted) == 0 {
-		t.Error("no backup was compacted")
+	if restored == 0 {
+		k.Error("no backup was restored")
 	}
+	k.Logf("%d killed in %d terms, the clock went back in %d: %v, %d restored, %d manifests rewritten", total(), terms, back, k.kills, restored, len(k.compacted))
+}
+
+// future reports whether the last backup of a workspace seems to be less than an interval old, or of the future.
+func (k *killed) future(id workspace.ID) bool {
+	return fixture.Query[bool](k, `SELECT coalesce(max(greatest(created_at, begun_at, unchanged_at, ended_at)) > now() - interval '1 hour', false) FROM home_backups WHERE workspace_id = $1`, id)
 }
 
 // sorted returns the workspaces in a fixed order.
