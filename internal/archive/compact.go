@@ -23,10 +23,9 @@ const (
 // Compaction moves what generations need of packs that they need little of into new packs. Its packs are removed
 // like all others: once no generation refers to them.
 type Compaction struct {
-	old    []*packUsage // the packs that are to be removed
-	others []*packUsage
-	packs  []packInfo        // those that the content is in afterwards: new ones, and some of others
-	moved  map[string][]move // of the old packs, by their names, sorted
+	old   []*packUsage      // the packs that are to be removed
+	packs []packInfo        // the new ones
+	moved map[string][]move // of the old packs, by their names, sorted
 }
 
 // move is a chunk of an old pack, and where it is afterwards.
@@ -45,12 +44,10 @@ func (u *Usage) Compact(most int64) *Compaction {
 	}) {
 		total += p.size
 		if p.needed*100 >= p.size*compactBelow {
-			c.others = append(c.others, p)
 			continue
 		}
 		free += p.size - p.needed
 		if p.needed > most {
-			c.others = append(c.others, p)
 			continue
 		}
 		most -= p.needed
@@ -73,75 +70,31 @@ func (c *Compaction) Bytes() (n int64) {
 }
 
 // Store stores what is needed of the packs in new ones, whose names begin with that of a generation that no others have.
-// Content that is also in a pack that stays is not stored again. It compares all that it reads with its digests.
+// It compares all that it reads with its digests. Content that a pack that stays has too is stored again, since nothing tells
+// whether that pack is still intact.
 func (c *Compaction) Store(ctx context.Context, generation string, get GetRange, put PutObject) error {
-	needed := map[chunkID]bool{}
-	for _, u := range c.old {
-		chunks, err := u.chunks(ctx, get)
-		if err != nil {
-			return err
-		}
-		for _, chunk := range u.neededOf(chunks) {
-			needed[chunkID(chunk.sum[:])] = true
-		}
-	}
-	type place struct {
-		pack *packInfo
-		at   int64
-	}
-	present := map[chunkID]place{}
-	for _, u := range c.others {
-		chunks, err := u.chunks(ctx, get)
-		if err != nil {
-			return err
-		}
-		at := int64(0)
-		for _, chunk := range chunks {
-			if id := chunkID(chunk.sum[:]); needed[id] {
-				present[id] = place{u.packInfo, at}
-			}
-			at += int64(chunk.length)
-		}
-	}
 	s, err := newChunkStore(ctx, put, generation, 0, 1)
 	if err != nil {
 		return err
 	}
-	c.packs, c.moved = nil, map[string][]move{}
-	existing := map[*packInfo]int{} // in c.packs, after the new ones
-	err = c.copy(ctx, s, get, func(id chunkID) (pack int, at int64, found bool) {
-		p, found := present[id]
-		if !found {
-			return 0, 0, false
-		}
-		i, ok := existing[p.pack]
-		if !ok {
-			i = len(c.packs)
-			existing[p.pack], c.packs = i, append(c.packs, *p.pack)
-		}
-		return i, p.at, true
-	})
-	if err := s.finish(err); err != nil {
+	c.moved = map[string][]move{}
+	if err := s.finish(c.copy(ctx, s, get)); err != nil {
 		return err
 	}
 	ends := endsOf(s.packs)
 	for _, moves := range c.moved {
 		for i := range moves {
 			m := &moves[i]
-			if m.pack >= 0 {
-				m.pack += len(s.packs)
-				continue
-			}
 			m.pack = sort.Search(len(ends), func(i int) bool { return ends[i] > m.to })
 			m.to -= ends[m.pack] - s.packs[m.pack].length
 		}
 	}
-	c.packs = slices.Concat(s.packs, c.packs)
+	c.packs = s.packs
 	return nil
 }
 
-// copy adds the needed chunks of the old packs to s, except for those that present finds. The moves of the others have -1 as their pack, and an address of s.
-func (c *Compaction) copy(ctx context.Context, s *chunkStore, get GetRange, present func(chunkID) (pack int, at int64, found bool)) error {
+// copy adds the needed chunks of the old packs to s. The moves have an address of s, and no pack yet.
+func (c *Compaction) copy(ctx context.Context, s *chunkStore, get GetRange) error {
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxFrame), zstd.WithDecoderMaxWindow(maxFrame))
 	if err != nil {
 		return err
@@ -157,10 +110,6 @@ func (c *Compaction) copy(ctx context.Context, s *chunkStore, get GetRange, pres
 		next, offset := 0, int64(0)
 		m := Manifest{s: summary{packs: []packInfo{*u.packInfo}}}
 		for part, chunk := range u.neededOf(chunks) {
-			if pack, at, found := present(chunkID(chunk.sum[:])); found {
-				c.moved[u.name()] = append(c.moved[u.name()], move{part, pack, at})
-				continue
-			}
 			for part.at >= frame.at+frame.length {
 				frame = frameOf{offset: offset, at: frame.at + frame.length, packFrame: u.frames[next]}
 				next, offset, content = next+1, offset+u.frames[next].size, nil
@@ -182,7 +131,7 @@ func (c *Compaction) copy(ctx context.Context, s *chunkStore, get GetRange, pres
 			if err != nil {
 				return err
 			}
-			c.moved[u.name()] = append(c.moved[u.name()], move{part, -1, at})
+			c.moved[u.name()] = append(c.moved[u.name()], move{segment: part, to: at})
 		}
 	}
 	return nil
