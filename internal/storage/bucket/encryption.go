@@ -249,6 +249,12 @@ func (b *Bucket) recipient(ctx context.Context, id workspace.ID) (string, error)
 	if len(keys) > 0 {
 		return keys[0].Recipient(), nil
 	}
+	// Another server may have read a newer key file, and look through the keys only once.
+	if content, err := b.readSecret(ctx, b.Installation+"/"+keysName); err != nil {
+		return "", err
+	} else if string(content) != b.recipients() {
+		return "", keyProblem{&setting.Problem{Setting: keySetting, Why: "the keys of this installation are encrypted for other recipients than those of the file", Do: "restart this server with the same file as the others"}}
+	}
 	key, err := encryption.NewKey()
 	if err != nil {
 		return "", err

@@ -323,6 +323,9 @@ func TestRewrap(t *testing.T) {
 			t.Errorf("the same recipients: %d, %v", n, err)
 		}
 		f.encrypt(t, parseKeys(t, next.String(), former.String(), kept.Recipient()))
+		if _, err := f.recipient(ctx, newRow().ID); !errors.Is(err, encryption.ErrKey) {
+			t.Errorf("a new key before all have the same recipients: %v", err)
+		}
 		for i := range 2 {
 			if n, err := f.Rewrap(ctx); n != 2*(1-i) || err != nil {
 				t.Errorf("further recipients: %d, %v", n, err)
