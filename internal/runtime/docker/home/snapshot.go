@@ -19,14 +19,17 @@ type Snapshot struct {
 	At   time.Time // or shortly after
 }
 
-// NewSnapshot makes the snapshot that a backup reads.
-func (h *Homes) NewSnapshot(spec runtime.JobSpec) (s Snapshot, err error) {
+// NewSnapshot makes the snapshot that a backup reads. Without one, the backup reads the home itself.
+func (h *Homes) NewSnapshot(spec runtime.JobSpec) Snapshot {
 	if spec.Kind != runtime.JobBackup || spec.Storage != workspace.StorageLocalDir {
-		return s, nil
+		return Snapshot{}
 	}
-	s.At = h.Now()
-	s.Path, err = homequota.Snapshot(h.Folder(spec.Workspace), engine.RandomHex(8))
-	return s, err
+	at := h.Now()
+	path, err := homequota.Snapshot(h.Folder(spec.Workspace), engine.RandomHex(8))
+	if err != nil {
+		h.Log.Warn("no snapshot of a home; its backup reads it while it changes", "workspace", spec.Workspace, "err", err)
+	}
+	return Snapshot{Path: path, At: at}
 }
 
 // RemoveSnapshot removes a snapshot that no backup reads any more. If that fails, a sweep does it.

@@ -74,10 +74,7 @@ func (j *Jobs) StartJob(ctx context.Context, spec runtime.JobSpec, _ func(runtim
 		if err != nil {
 			return runtime.Job{}, err
 		}
-		snapshot, err := j.homes.NewSnapshot(spec)
-		if err != nil {
-			return runtime.Job{}, err
-		}
+		snapshot := j.homes.NewSnapshot(spec)
 		made, err := j.API.ContainerCreate(ctx, j.jobOptions(spec, name, image, snapshot))
 		if err != nil {
 			j.homes.RemoveSnapshot(snapshot.Path)
