@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"codehub/internal/archive"
@@ -172,6 +173,17 @@ var (
 		{archive.ErrUnrestorable, "It could not be restored on this server."},
 	}
 )
+
+const msgNoHome = "The workspace has no home that is in use."
+
+// Messages returns the sentences about backups that pages translate.
+func Messages() []string {
+	out := []string{msgNoHome}
+	for _, r := range slices.Concat(failures, damages) {
+		out = append(out, r.text)
+	}
+	return out
+}
 
 // withReason is the text of an error that pages show, after the reason if there is one.
 func withReason(err error, reasons []reason) string {

@@ -321,7 +321,7 @@ func (t *term) refuse(ctx context.Context, c candidate) error {
 	if c.PresentCause != workspace.BackupRequested {
 		return t.rows.Drop(ctx, c.PresentID)
 	}
-	return t.rows.Fail(ctx, c.PresentID, "The workspace has no home that is in use.")
+	return t.rows.Fail(ctx, c.PresentID, msgNoHome)
 }
 
 // start makes a backup in a goroutine of its own.

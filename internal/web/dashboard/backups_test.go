@@ -198,7 +198,7 @@ func TestBackUpNow(t *testing.T) {
 		contains(t, at, body, "A backup is being made.")
 		lacks(t, at, body, `id="back-up"`)
 	}
-	contains(t, "while one is made", b.htmx(page+"/backup", url.Values{"from": {"detail"}}).body, "Another operation is running")
+	contains(t, "while one is made", b.htmx(page+"/backup", url.Values{"from": {"detail"}}).body, "A backup of this workspace is being made")
 	w.Exec(`DELETE FROM home_backups`)
 	w.observe(id, archived("k", 1))
 	w.want(id, "desired_state", "ARCHIVED")
@@ -219,7 +219,7 @@ func TestRestoreAndForkOfBackup(t *testing.T) {
 	at := page + "/backups/" + made.id
 	a := b.get(at + "/restore")
 	contains(t, "the confirmation", a.body, "The workspace stops.", "archived first", "&lt;i&gt;good&lt;/i&gt;", `name="start" checked`)
-	contains(t, "the confirmation in Korean", b.get(at+"/restore", "Accept-Language", "ko").body, "이전 시점으로 되돌릴까요?", "아카이브로 보관")
+	contains(t, "the confirmation in Korean", b.get(at+"/restore", "Accept-Language", "ko").body, "이전 시점으로 되돌릴까요?", "먼저 백업하고 보관합니다")
 	if a := b.post(at+"/restore", url.Values{"start": {"on"}}); a.status != http.StatusSeeOther || !strings.Contains(a.header.Get("Location"), "note=restore_backup") {
 		t.Errorf("restore: %d to %s", a.status, a.header.Get("Location"))
 	}

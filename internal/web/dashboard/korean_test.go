@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode"
 
+	"codehub/internal/control/homebackup"
 	marks "codehub/internal/control/mark"
 	"codehub/internal/control/reconcile"
 	"codehub/internal/runtime"
@@ -65,7 +66,7 @@ func TestReasonsHaveTexts(t *testing.T) {
 // and holds.
 func TestSystemMessagesAreTranslated(t *testing.T) {
 	t.Parallel()
-	messages := append(append(lifecycle.Messages(), reconcile.Messages()...), marks.Reasons()...)
+	messages := slices.Concat(lifecycle.Messages(), reconcile.Messages(), homebackup.Messages(), marks.Reasons())
 	if len(messages) < 20 {
 		t.Fatalf("found only %d messages", len(messages))
 	}
