@@ -112,9 +112,9 @@ func TestFolderThatHangs(t *testing.T) {
 	check(t, h.Check(t.Context()))
 	_, err = h.Put(t.Context(), b.marker(), &io.LimitedReader{R: zeros{}, N: 10})
 	check(t, err)
-	g := b.Store.(guarded)
+	g := b.encrypted.Store.(guarded)
 	g.within = 50 * time.Millisecond
-	b.Store = g
+	b.encrypted.Store = g
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -139,7 +139,7 @@ func TestFolderThatHangs(t *testing.T) {
 	}
 	harness.Eventually(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
 	g.within = harness.Patience
-	b.Store = g
+	b.encrypted.Store = g
 	if _, err := b.Store.Stat(t.Context(), b.marker()); err != nil {
 		t.Error(err)
 	}

@@ -207,7 +207,7 @@ func (f *fixture) halfOf(tb testing.TB, key string) {
 		check(tb, err)
 		return
 	}
-	check(tb, f.Store.(folderStore).MakeFolder(tb.Context(), key))
+	check(tb, f.folders.MakeFolder(tb.Context(), key))
 	check(tb, os.WriteFile(filepath.Join(f.Folder, filepath.Dir(key), ".put-X-"+filepath.Base(key)), bytes.Repeat([]byte("x"), 100), 0o600))
 }
 

@@ -231,7 +231,9 @@ func TestTwoServers(t *testing.T) {
 	t.Parallel()
 	f := newS3Stopped(t, false)
 	stop := f.relay(t)
-	second, err := New(f.Config)
+	config := f.Config
+	config.Store = f.encrypted.Store
+	second, err := New(config)
 	check(t, err)
 	other := &fixture{second, f.server, f.proxy}
 	other.relay(t)
