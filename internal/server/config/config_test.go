@@ -375,7 +375,7 @@ func TestSettingsAreDocumented(t *testing.T) {
 		row, ok := rows[name]
 		delete(rows, name)
 		want := f.Tag.Get("default")
-		if f.Type.Kind() == reflect.Bool {
+		if f.Type.Kind() == reflect.Bool && want == "" {
 			want = "false"
 		}
 		switch {
