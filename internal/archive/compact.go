@@ -156,10 +156,6 @@ func (c *Compaction) Rewrite(m *Manifest) (*Manifest, []byte, error) {
 		end = m.ends[n-1]
 	}
 	for i, p := range c.packs {
-		if at := slices.IndexFunc(m.s.packs, func(q packInfo) bool { return !q.gone && q.generation == p.generation && q.number == p.number }); at >= 0 {
-			starts[i] = m.ends[at] - m.s.packs[at].length
-			continue
-		}
 		starts[i] = end
 		packs, end = append(packs, p), end+p.length
 	}

@@ -22,8 +22,8 @@ const drillKey int64 = 0x636f646568756208
 var (
 	// ErrDrilling is the error of WithScratch and DropScratch while another drill runs.
 	ErrDrilling = errors.New("another drill of the database is running")
-	// ErrUnrestorable is the error of WithScratch about a backup that cannot be restored, whatever the
-	// state of the machine.
+	// ErrUnrestorable is the error of WithScratch if the backup itself is at fault: it is damaged, or
+	// PostgreSQL refuses its rows.
 	ErrUnrestorable = errors.New("the backup cannot be restored")
 )
 

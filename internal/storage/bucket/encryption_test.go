@@ -21,6 +21,7 @@ import (
 	"codehub/internal/storage/storagejob"
 	"codehub/internal/storage/store"
 	"codehub/internal/testing/archivetest"
+	"codehub/internal/testing/harness"
 	"codehub/internal/workspace"
 	"codehub/internal/workspace/lifecycle"
 )
@@ -340,14 +341,11 @@ func TestRewrap(t *testing.T) {
 		done, cancel := context.WithCancel(ctx)
 		ended := make(chan error)
 		go func() { ended <- f.KeepKeys(done) }()
-		for {
+		harness.Eventually(t, "recipients of the key file", func() bool {
 			content, err := f.readSecret(ctx, installation+"/"+keysName)
 			check(t, err)
-			if strings.TrimSpace(string(content)) == kept.Recipient() {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+			return strings.TrimSpace(string(content)) == kept.Recipient()
+		})
 		cancel()
 		check(t, <-ended)
 		if base := path.Base(f.keyName(t, rows[0].ID)); !strings.HasPrefix(base, "age1") || !strings.HasSuffix(base, ".age") {

@@ -153,7 +153,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// What is wrong with an object is told apart from a bucket that fails, and from a key that is missing.
+// Damage of an object, a failing bucket and a missing key are different errors.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	key := newKey(t)
